@@ -34,7 +34,8 @@ type sticky struct {
 func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
-	l.serve(t, labService{name: "sticky", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: pods, affinity: time.Hour})
+	l.serve(t, labService{name: "sticky", vips: []string{labAddrs[0].vip, labAddrs[1].vip},
+		pods: pods, affinity: time.Hour})
 	for i, a := range labAddrs {
 		setSelf(t, l.coll, uint32(i), a.self)
 	}
@@ -58,7 +59,8 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 			coll, vip := stickyTo(t, "1", "2"), at(a.vip, 80)
 			chosen := make(map[netip.Addr]int)
 			for n := range clients {
-				client := fmt.Sprintf([]string{"198.19.%d.%d", "fd42:ff:0:%d::%d"}[i], 130+n/8, 1+n%8)
+				client := fmt.Sprintf([]string{"198.19.%d.%d", "fd42:ff:0:%d::%d"}[i], 130+n/8,
+					1+n%8)
 				first := backendOf(t, coll, at(client, 40000), vip)
 				chosen[first]++
 				for port := range uint16(8) {
@@ -67,7 +69,8 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 					}
 				}
 			}
-			if n := len(allOf[stickyKey, sticky](t, coll, "service_clients")); n != clients || len(chosen) != 2 {
+			if n := len(allOf[stickyKey, sticky](t, coll, "service_clients")); n != clients ||
+				len(chosen) != 2 {
 				t.Errorf("%d clients are %d and chose %v", clients, n, chosen)
 			}
 		})
@@ -89,21 +92,25 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			key := slices.Collect(maps.Keys(all))[0]
 			had := all[key]
 			had.Addr, had.Flags = netip.MustParseAddr(a.pod2).As16(), 0
-			if err := coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group, Addr: had.Addr, Port: had.Port}, service.Eligible); err != nil {
+			if err := coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group,
+				Addr: had.Addr, Port: had.Port}, service.Eligible); err != nil {
 				t.Fatal(err)
 			}
 
 			for i, c := range []struct {
 				later time.Duration
 				want  string
-			}{{0, a.pod2}, {59 * time.Minute, a.pod2}, {59 * time.Minute, a.pod2}, {61 * time.Minute, a.pod1}} {
+			}{{0, a.pod2}, {59 * time.Minute, a.pod2}, {59 * time.Minute, a.pod2},
+				{61 * time.Minute, a.pod1}} {
 				had.Used -= uint64(c.later)
 				if err := coll.Maps["service_clients"].Put(key, had); err != nil {
 					t.Fatal(err)
 				}
 				port++
-				if got := backendOf(t, coll, at(a.client, port), vip); got != netip.MustParseAddr(c.want) {
-					t.Errorf("use %d, %s after the last: went to %s, want %s", i, c.later, got, c.want)
+				if got := backendOf(t, coll, at(a.client, port),
+					vip); got != netip.MustParseAddr(c.want) {
+					t.Errorf("use %d, %s after the last: went to %s, want %s", i, c.later, got,
+						c.want)
 				}
 				if err := coll.Maps["service_clients"].Lookup(key, &had); err != nil {
 					t.Fatal(err)
@@ -121,7 +128,8 @@ func TestAffinityIsOfANamespace(t *testing.T) {
 	if os.Getenv(serviceChildEnv) != "" {
 		for range callers {
 			ns := nettest.NewNS(t)
-			nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128", "fd42:1::2/128")...)
+			nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32",
+				"fd42:1::1/128", "fd42:1::2/128")...)
 			for _, addr := range services {
 				first := backendIn(t, ns, addr)
 				for range 8 {
@@ -146,7 +154,8 @@ func TestAffinityIsOfANamespace(t *testing.T) {
 	}
 
 	if len(all) != callers*len(services) || len(chosen) != 2*len(services) {
-		t.Errorf("%d callers of %d services are %d clients and chose %v", callers, len(services), len(all), chosen)
+		t.Errorf("%d callers of %d services are %d clients and chose %v", callers, len(services),
+			len(all), chosen)
 	}
 }
 
@@ -168,7 +177,8 @@ func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 // deviations away from its share.
 func TestChoicesAreEven(t *testing.T) {
 	const choices = 30_000
-	backends := nettest.Addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "198.18.1.5", "198.18.1.6", "198.18.1.7")
+	backends := nettest.Addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "198.18.1.5",
+		"198.18.1.6", "198.18.1.7")
 	services := map[string][]netip.Addr{"198.18.0.1": backends[:3], "198.18.0.2": backends}
 	if os.Getenv(serviceChildEnv) != "" {
 		ns := nettest.NewNS(t)
@@ -192,7 +202,8 @@ func TestChoicesAreEven(t *testing.T) {
 			deviation := math.Sqrt(choices * share * (1 - share))
 			for _, b := range own {
 				if math.Abs(float64(chosen[b])-choices*share) > 5*deviation {
-					t.Errorf("%s has %d of %d choices, want %.0f and at most %.0f more or less", b, chosen[b], choices, choices*share, 5*deviation)
+					t.Errorf("%s has %d of %d choices, want %.0f and at most %.0f more or less", b,
+						chosen[b], choices, choices*share, 5*deviation)
 				}
 			}
 			if len(chosen) != len(own) {
@@ -207,10 +218,13 @@ func TestChoicesAreEven(t *testing.T) {
 	p := newPlanner(t)
 	for addr, own := range services {
 		name := service.Name{Namespace: "test", Name: addr}
-		p.PutService(service.Service{Name: name, ClusterIPs: nettest.Addrs(addr), Ports: []service.Port{{Name: "web", Protocol: service.UDP, Port: 80}}})
-		slice := service.Slice{Service: name, Name: "1", Ports: []service.SlicePort{{Name: "web", Protocol: service.UDP, Port: 8080}}}
+		p.PutService(service.Service{Name: name, ClusterIPs: nettest.Addrs(addr),
+			Ports: []service.Port{{Name: "web", Protocol: service.UDP, Port: 80}}})
+		slice := service.Slice{Service: name, Name: "1",
+			Ports: []service.SlicePort{{Name: "web", Protocol: service.UDP, Port: 8080}}}
 		for _, b := range own {
-			slice.Endpoints = append(slice.Endpoints, service.Endpoint{Addr: b, Ready: true, Serving: true})
+			slice.Endpoints = append(slice.Endpoints,
+				service.Endpoint{Addr: b, Ready: true, Serving: true})
 		}
 		p.PutSlice(slice)
 	}

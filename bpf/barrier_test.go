@@ -13,7 +13,8 @@ import (
 func TestFrontendsAreReadInOrder(t *testing.T) {
 	const fronts, barrier = "service_fronts", "barrier"
 	choosing := 0
-	for _, load := range []func() (*ebpf.CollectionSpec, error){LoadServiceSocket, LoadServicePacket} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){LoadServiceSocket,
+		LoadServicePacket} {
 		spec, err := load()
 		if err != nil {
 			t.Fatal(err)
@@ -40,7 +41,8 @@ func TestFrontendsAreReadInOrder(t *testing.T) {
 				read = read[1:] // whether a flow of datagrams may go on, which one field says
 			}
 
-			for want := []string{fronts, barrier, fronts}; len(read) > 0; read = read[min(len(read), len(want)):] {
+			for want := []string{fronts, barrier,
+				fronts}; len(read) > 0; read = read[min(len(read), len(want)):] {
 				for i, what := range want {
 					if i >= len(read) || read[i] != what {
 						t.Errorf("%s reads %v, want %v", name, read, want)

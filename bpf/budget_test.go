@@ -88,7 +88,9 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 
 		for name, prog := range coll.Programs {
 			met[name] = true
-			t.Run(name, func(t *testing.T) { expectBudget(t, name, prog, spec.Programs[name].Instructions) })
+			t.Run(name, func(t *testing.T) {
+				expectBudget(t, name, prog, spec.Programs[name].Instructions)
+			})
 		}
 	}
 
@@ -116,7 +118,8 @@ func expectBudget(t *testing.T, name string, prog *ebpf.Program, insns asm.Instr
 		t.Fatal("the kernel does not say how many instructions it verified")
 	}
 	stack, chain := deepest(t, insns, prog.VerifierLog)
-	t.Logf("%d instructions verified, %d bytes of stack in %s", verified, stack, strings.Join(chain, " > "))
+	t.Logf("%d instructions verified, %d bytes of stack in %s", verified, stack,
+		strings.Join(chain, " > "))
 	if verified > limit.instructions {
 		t.Errorf("%d instructions are verified, its budget is %d", verified, limit.instructions)
 	}
@@ -164,7 +167,8 @@ func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain
 	}
 	depths := strings.Split(found[1], "+")
 	if len(depths) != len(order) {
-		t.Fatalf("the verifier tells of the stack of %d functions, the program has %v", len(depths), order)
+		t.Fatalf("the verifier tells of the stack of %d functions, the program has %v", len(depths),
+			order)
 	}
 
 	for i, depth := range depths {

@@ -28,7 +28,8 @@ func verdictOf(frame []byte, marked bool) string {
 	}
 
 	inRange := func(a netip.Addr) bool {
-		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) || netip.MustParsePrefix("fd42:1::/48").Contains(a)
+		return netip.MustParsePrefix("198.18.0.0/16").Contains(a) ||
+			netip.MustParsePrefix("fd42:1::/48").Contains(a)
 	}
 
 	var src, dst netip.Addr
@@ -42,7 +43,8 @@ func verdictOf(frame []byte, marked bool) string {
 	case typ == ipv4:
 		src, dst = netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20]))
 	case typ == ipv6:
-		src, dst = netip.AddrFrom16([16]byte(p[8:24])).Unmap(), netip.AddrFrom16([16]byte(p[24:40])).Unmap()
+		src, dst = netip.AddrFrom16([16]byte(p[8:24])).Unmap(),
+			netip.AddrFrom16([16]byte(p[24:40])).Unmap()
 	case typ == arp:
 		for _, at := range []int{14, 24} {
 			if len(p) >= at+4 && inRange(netip.AddrFrom4([4]byte(p[at:]))) {
@@ -74,7 +76,8 @@ func verdictOf(frame []byte, marked bool) string {
 		return "dst_in_range"
 	}
 
-	return behind(frame[off:], typ == ipv6, judge{inRange: inRange, node: node, vip: vip, leaves: true, pod: marked})
+	return behind(frame[off:], typ == ipv6,
+		judge{inRange: inRange, node: node, vip: vip, leaves: true, pod: marked})
 }
 
 // splitIP reads an IP header. ok is false if it is cut or of another version.
@@ -83,7 +86,8 @@ func splitIP(p []byte, six bool) (proto int, rest []byte, src, dst netip.Addr, o
 		if len(p) < 40 || p[0]>>4 != 6 {
 			return 0, nil, src, dst, false
 		}
-		return int(p[6]), p[40:], netip.AddrFrom16([16]byte(p[8:24])).Unmap(), netip.AddrFrom16([16]byte(p[24:40])).Unmap(), true
+		return int(p[6]), p[40:], netip.AddrFrom16([16]byte(p[8:24])).Unmap(), netip.AddrFrom16(
+			[16]byte(p[24:40])).Unmap(), true
 	}
 	if len(p) < 20 || p[0]>>4 != 4 {
 		return 0, nil, src, dst, false
@@ -93,7 +97,8 @@ func splitIP(p []byte, six bool) (proto int, rest []byte, src, dst netip.Addr, o
 		proto = 255
 	}
 	end := min(int(p[0]&0xf)*4, len(p))
-	return proto, p[end:], netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), true
+	return proto, p[end:], netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4(
+		[4]byte(p[16:20])), true
 }
 
 // FuzzGuardAgainstOracle runs the compiled guard beside verdictOf.
@@ -132,7 +137,8 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 		if marked {
 			mark = config.PodMark
 		}
-		_, err := l.progs["guard_egress"].Run(&ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark}})
+		_, err := l.progs["guard_egress"].Run(&ebpf.RunOptions{Data: in,
+			DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark}})
 		if errors.Is(err, unix.EINVAL) {
 			return // too short for the kernel's test run
 		}

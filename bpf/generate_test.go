@@ -21,10 +21,12 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 	last := uint32(0)
 	for _, r := range Reasons {
 		if r.Number <= last || r.Number == retired {
-			t.Errorf("reason %s has number %d after %d: numbers are in order, 0 is none and %d was another's", r.Name, r.Number, last, retired)
+			t.Errorf("reason %s has number %d after %d: numbers are in order, 0 is none and %d "+
+				"was another's", r.Name, r.Number, last, retired)
 		}
 		last = r.Number
-		if names[r.Name] || !regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`).MatchString(r.Name) {
+		if names[r.Name] ||
+			!regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`).MatchString(r.Name) {
 			t.Errorf("reason %d: name %q is not in snake case, or twice", r.Number, r.Name)
 		}
 		names[r.Name] = true
@@ -45,7 +47,8 @@ func TestEachDropHasAReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(string(text), "VERDICT_DROP"); got != counting[file] {
-			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/packet/drop.h", file, got, counting[file])
+			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/packet/drop.h", file, got,
+				counting[file])
 		}
 		if file != HeaderFile {
 			used += string(text)
@@ -54,7 +57,8 @@ func TestEachDropHasAReason(t *testing.T) {
 	for _, r := range Reasons {
 		inTable := []uint32{11, 14, 15, 17, 30, 31, 32} // of nftables alone
 		name := "REASON_" + strings.ToUpper(r.Name)
-		if !regexp.MustCompile(`\b`+name+`\b`).MatchString(used) && !slices.Contains(inTable, r.Number) {
+		if !regexp.MustCompile(`\b`+name+`\b`).MatchString(used) &&
+			!slices.Contains(inTable, r.Number) {
 			t.Errorf("no program drops for %s", r.Name)
 		}
 	}
@@ -82,7 +86,8 @@ func TestObjectsAreCurrent(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	directives := regexp.MustCompile(`(?m)^//go:generate go tool bpf2go (.*)$`).FindAllStringSubmatch(string(text), -1)
+	directives := regexp.MustCompile(`(?m)^//go:generate go tool bpf2go (.*)$`).
+		FindAllStringSubmatch(string(text), -1)
 	if len(directives) == 0 {
 		t.Fatal("generate.go compiles nothing")
 	}
@@ -117,7 +122,8 @@ func TestObjectsAreCurrent(t *testing.T) {
 func TestSourceIsFormatted(t *testing.T) {
 	nettest.NeedProgram(t, "clang-format-"+ClangVersion)
 	args := append([]string{"--dry-run", "-Werror"}, sources(t)...)
-	if out, err := exec.Command("clang-format-"+ClangVersion, args...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("clang-format-"+ClangVersion,
+		args...).CombinedOutput(); err != nil {
 		t.Errorf("clang-format: %v\n%s", err, out)
 	}
 }

@@ -21,12 +21,18 @@ type icmpErrorCase struct {
 }
 
 var icmpErrors = []icmpErrorCase{
-	{name: "about a packet to a pod", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "198.18.1.9", dst6: "fd42:1::9", want: "quoted_in_error"},
-	{name: "about a packet from a pod", src4: "198.18.1.9", src6: "fd42:1::9", dst4: "203.0.113.1", dst6: "2001:db8::1", want: "quoted_in_error"},
-	{name: "about a probe", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2", dst6: "2001:db8::2", port: config.ProbePort, want: "quoted_in_error"},
-	{name: "about other UDP between hosts", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2", dst6: "2001:db8::2", port: 53},
-	{name: "about TCP between hosts", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2", dst6: "2001:db8::2"},
-	{name: "no error but an echo of the same bytes", echo: true, src4: "198.18.1.9", src6: "fd42:1::9", dst4: "203.0.113.1", dst6: "2001:db8::1"},
+	{name: "about a packet to a pod", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "198.18.1.9",
+		dst6: "fd42:1::9", want: "quoted_in_error"},
+	{name: "about a packet from a pod", src4: "198.18.1.9", src6: "fd42:1::9", dst4: "203.0.113.1",
+		dst6: "2001:db8::1", want: "quoted_in_error"},
+	{name: "about a probe", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2",
+		dst6: "2001:db8::2", port: config.ProbePort, want: "quoted_in_error"},
+	{name: "about other UDP between hosts", src4: "203.0.113.1", src6: "2001:db8::1",
+		dst4: "203.0.113.2", dst6: "2001:db8::2", port: 53},
+	{name: "about TCP between hosts", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2",
+		dst6: "2001:db8::2"},
+	{name: "no error but an echo of the same bytes", echo: true, src4: "198.18.1.9",
+		src6: "fd42:1::9", dst4: "203.0.113.1", dst6: "2001:db8::1"},
 }
 
 func (q icmpErrorCase) typ(six bool) byte {
@@ -85,7 +91,8 @@ func icmpError(six bool, typ byte, src, dst netip.Addr, port uint16) []byte {
 	if six {
 		outer, ether = 58, ipv6
 	}
-	p := append(header(pick(six, "203.0.113.7", "2001:db8::7"), pick(six, "203.0.113.8", "2001:db8::8"), outer, len(message)), message...)
+	p := append(header(pick(six, "203.0.113.7", "2001:db8::7"),
+		pick(six, "203.0.113.8", "2001:db8::8"), outer, len(message)), message...)
 	return append(binary.BigEndian.AppendUint16(make([]byte, 12), ether), p...)
 }
 

@@ -41,7 +41,8 @@ func newWire(t *testing.T, kind uint16) wire {
 	nettest.Sysctl(t, w.ns, "ipv6/conf/all/forwarding", "1")
 	if kind == unix.IFF_TUN {
 		w.skip = ethernet
-		nettest.Sysctl(t, w.ns, "ipv6/conf/w0/disable_ipv6", "1") // what the kernel says there by itself could not be told from a test's
+		// what the kernel says there by itself could not be told from a test's
+		nettest.Sysctl(t, w.ns, "ipv6/conf/w0/disable_ipv6", "1")
 	}
 
 	h := w.ns.Handle()
@@ -55,7 +56,8 @@ func newWire(t *testing.T, kind uint16) wire {
 
 	w.index = l.Attrs().Index
 	if kind == unix.IFF_TAP {
-		for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64", "fd42:1:0:2::/64") {
+		for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64",
+			"fd42:1:0:2::/64") {
 			nettest.AddRoute(t, w.ns, p, netip.Addr{}, "w0")
 		}
 	}
@@ -77,8 +79,11 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 			return err
 		}
 		for _, f := range append(slices.Clone(frames), end) {
-			to := unix.SockaddrLinklayer{Ifindex: w.index, Protocol: binary.NativeEndian.Uint16(f[12:])}
-			if err := unix.Sendto(fd, f[w.skip:], 0, &to); err != nil && !errors.Is(err, unix.ENOBUFS) { // dropped
+			to := unix.SockaddrLinklayer{Ifindex: w.index,
+				Protocol: binary.NativeEndian.Uint16(f[12:])}
+			// dropped
+			if err := unix.Sendto(fd, f[w.skip:], 0, &to); err != nil &&
+				!errors.Is(err, unix.ENOBUFS) {
 				return fmt.Errorf("send %x: %w", f, err)
 			}
 		}
@@ -116,16 +121,19 @@ func knownAt(f []byte) int {
 // expectCut runs a program on a frame that it translates, whole and cut at every length. If the cut
 // frame has its key, the same bytes of the translated frame come out. Else the frame comes out as
 // it went in, or the guard drops it.
-func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte, mark uint32) {
+func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte,
+	mark uint32) {
 	t.Helper()
 	var attached link.Link
 	w.ns.Run(t, func() (err error) {
-		attached, err = link.AttachTCX(link.TCXOptions{Interface: w.index, Program: coll.Programs[prog], Attach: ebpf.AttachTCXEgress})
+		attached, err = link.AttachTCX(link.TCXOptions{Interface: w.index,
+			Program: coll.Programs[prog], Attach: ebpf.AttachTCXEgress})
 		return err
 	})
 	defer attached.Close()
 	whole := w.pass(t, mark, full)
-	if len(whole) != 1 || len(whole[0]) != len(full)-w.skip || bytes.Equal(whole[0], full[w.skip:]) {
+	if len(whole) != 1 || len(whole[0]) != len(full)-w.skip ||
+		bytes.Equal(whole[0], full[w.skip:]) {
 		t.Fatalf("%s on %x, whole: became %x, want it translated", prog, full, whole)
 	}
 
@@ -142,15 +150,18 @@ func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full [
 
 	before := judged(t, coll)
 	got := w.pass(t, mark, in...)
-	if drops := judged(t, coll) - before; !slices.EqualFunc(got, want, bytes.Equal) || drops != len(in)-len(want) {
-		t.Errorf("%s on %x, cut: %d of %d came out and %d were dropped, want %d\n out %x\nwant %x", prog, full, len(got), len(in), drops, len(want), got, want)
+	if drops := judged(t, coll) - before; !slices.EqualFunc(got, want, bytes.Equal) ||
+		drops != len(in)-len(want) {
+		t.Errorf("%s on %x, cut: %d of %d came out and %d were dropped, want %d\n out %x\nwant %x",
+			prog, full, len(got), len(in), drops, len(want), got, want)
 	}
 }
 
 // judged returns how many packets service_out and service_out_l3 dropped in the guard's place.
 func judged(t *testing.T, coll *ebpf.Collection) (n int) {
 	t.Helper()
-	for _, count := range (loaded{drops: map[string]*ebpf.Map{"": coll.Maps["drops"]}}).counts(t, "") {
+	for _, count := range (loaded{drops: map[string]*ebpf.Map{"": coll.Maps["drops"]}}).counts(t,
+		"") {
 		n += int(count)
 	}
 	return n
@@ -168,7 +179,9 @@ func TestPacketsThatAreCut(t *testing.T) {
 			pod, pod2 := at(a.pod1, podPort), at(a.pod2, podPort)
 			client, inside := at(a.client, 40000), at(a.pod2, 40000)
 			router := netip.MustParseAddr([]string{"198.19.131.7", "fd42:fc::7"}[i])
-			of := func(from, to netip.AddrPort) []byte { return segment(from, to, proto, tcpACK, "") }
+			of := func(from, to netip.AddrPort) []byte {
+				return segment(from, to, proto, tcpACK, "")
+			}
 
 			for _, to := range []netip.AddrPort{node, there} {
 				passed(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
@@ -178,7 +191,8 @@ func TestPacketsThatAreCut(t *testing.T) {
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(a.self, binary.BigEndian.Uint16(l4))
 
-			in, out := []string{"service_in", "service_in_l3"}, []string{"service_out", "service_out_l3"}
+			in, out := []string{"service_in", "service_in_l3"},
+				[]string{"service_out", "service_out_l3"}
 			for _, c := range []struct {
 				situation string
 				progs     []string
@@ -186,29 +200,40 @@ func TestPacketsThatAreCut(t *testing.T) {
 				mark      uint32
 			}{
 				{"a request", in, of(client, node), 0},
-				{"a router, about an answer", in, message(router, node.Addr(), of(node, client)), 0},
+				{"a router, about an answer", in,
+					message(router, node.Addr(), of(node, client)), 0},
 				{"an answer", out, of(pod, client), servedMark},
 				{"another node's answer", out, of(pod2, client), config.ServiceMark},
-				{"the pod, about a request", out, message(pod.Addr(), client.Addr(), of(client, pod)), servedMark},
-				{"this node, about a request", out, message(node.Addr(), client.Addr(), of(client, pod)), 0},
+				{"the pod, about a request", out,
+					message(pod.Addr(), client.Addr(), of(client, pod)), servedMark},
+				{"this node, about a request", out,
+					message(node.Addr(), client.Addr(), of(client, pod)), 0},
 				{"a pod's request", []string{"service_pod_in"}, of(inside, node), 0},
-				{"a pod, about an answer", []string{"service_pod_in"}, message(inside.Addr(), node.Addr(), of(node, inside)), 0},
-				{"an answer to a pod", []string{"service_pod_out"}, of(pod, inside), config.ServiceMark},
-				{"a pod, about a pod's request", []string{"service_pod_out"}, message(pod.Addr(), inside.Addr(), of(inside, pod)), config.ServiceMark},
-				{"a request into the tunnel", []string{"service_tun_out"}, of(client, pod2), servedMark},
-				{"a router, about an answer by the tunnel", []string{"service_tun_out"}, message(router, pod2.Addr(), of(pod2, client)), servedMark},
+				{"a pod, about an answer", []string{"service_pod_in"},
+					message(inside.Addr(), node.Addr(), of(node, inside)), 0},
+				{"an answer to a pod", []string{"service_pod_out"}, of(pod, inside),
+					config.ServiceMark},
+				{"a pod, about a pod's request", []string{"service_pod_out"},
+					message(pod.Addr(), inside.Addr(), of(inside, pod)), config.ServiceMark},
+				{"a request into the tunnel", []string{"service_tun_out"}, of(client, pod2),
+					servedMark},
+				{"a router, about an answer by the tunnel", []string{"service_tun_out"},
+					message(router, pod2.Addr(), of(pod2, client)), servedMark},
 				{"an answer by the tunnel", []string{"service_tun_in"}, of(pod2, self), 0},
-				{"another node's pod, about a request", []string{"service_tun_in"}, message(pod2.Addr(), self.Addr(), of(self, pod2)), 0},
+				{"another node's pod, about a request", []string{"service_tun_in"},
+					message(pod2.Addr(), self.Addr(), of(self, pod2)), 0},
 			} {
 				for _, prog := range c.progs {
 					met[prog] = true
-					t.Run(fmt.Sprintf("%s/%d/%s/%s", a.name, proto, c.situation, prog), func(t *testing.T) {
-						w := frames
-						if strings.HasSuffix(prog, "_l3") || strings.HasPrefix(prog, "service_tun") {
-							w = bare
-						}
-						w.expectCut(t, coll, prog, c.full, c.mark)
-					})
+					t.Run(fmt.Sprintf("%s/%d/%s/%s", a.name, proto, c.situation, prog),
+						func(t *testing.T) {
+							w := frames
+							if strings.HasSuffix(prog, "_l3") ||
+								strings.HasPrefix(prog, "service_tun") {
+								w = bare
+							}
+							w.expectCut(t, coll, prog, c.full, c.mark)
+						})
 				}
 			}
 		}

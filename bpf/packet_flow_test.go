@@ -33,7 +33,8 @@ type flow struct {
 const (
 	flowIn, flowOut, flowQuota uint8 = 0, 1, 2
 
-	flowForward, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN uint16 = 1, 4, 8, 16, 32, 128
+	flowForward, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN uint16 = 1, 4, 8, 16,
+		32, 128
 
 	flowEstablished = flowClientSent | flowReplied
 )
@@ -90,7 +91,8 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 }
 
 // passed returns the frame and the mark after a program let a frame pass.
-func passed(t *testing.T, coll *ebpf.Collection, prog string, in []byte, mark uint32) ([]byte, uint32) {
+func passed(t *testing.T, coll *ebpf.Collection, prog string, in []byte,
+	mark uint32) ([]byte, uint32) {
 	t.Helper()
 	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
 	if err != nil || verdict != next {
@@ -108,12 +110,15 @@ func expectAlone(t *testing.T, coll *ebpf.Collection, prog string, in []byte) {
 type ofFlow struct{ client, node, pod, self netip.AddrPort }
 
 // begin opens a connection of a client, up to the packet that leaves this node.
-func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr string, port uint16) ofFlow {
+func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr string,
+	port uint16) ofFlow {
 	t.Helper()
 	const tcp = unix.IPPROTO_TCP
 	f := ofFlow{client: at(clientAddr, port), node: at(nodeAddr, 30090), pod: at(podAddr, 8080)}
-	expectPacket(t, coll, "service_in", segment(f.client, f.node, tcp, tcpSYN, ""), segment(f.client, f.pod, tcp, tcpSYN, ""), 0, servedMark)
-	sent, _ := passed(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""), servedMark)
+	expectPacket(t, coll, "service_in", segment(f.client, f.node, tcp, tcpSYN, ""),
+		segment(f.client, f.pod, tcp, tcpSYN, ""), 0, servedMark)
+	sent, _ := passed(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""),
+		servedMark)
 	_, l4, src, _, _ := splitIP(sent[ethernet:], f.client.Addr().Is6())
 	f.self = netip.AddrPortFrom(src, binary.BigEndian.Uint16(l4))
 	return f
@@ -121,7 +126,8 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 
 // entries returns the keys of both reply entries, which tell whether f is over.
 func (f ofFlow) entries() []flowKey {
-	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut), flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
+	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut),
+		flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
 }
 
 func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation string, want uint16) {
@@ -129,7 +135,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	all := flows(t, coll)
 	for _, k := range f.entries() {
 		if got, ok := all[k]; !ok || got.Flags != want {
-			t.Errorf("%s: entry of hook %d has flags %#x (there: %t), want %#x", situation, k.Hook, got.Flags, ok, want)
+			t.Errorf("%s: entry of hook %d has flags %#x (there: %t), want %#x", situation, k.Hook,
+				got.Flags, ok, want)
 		}
 	}
 }
@@ -142,10 +149,14 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			coll := served(t)
 			f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 			const tcp = unix.IPPROTO_TCP
-			client := func(flags byte) { passed(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0) }
+			client := func(flags byte) {
+				passed(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0)
+			}
 			backend := func(flags byte) {
-				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""), segment(f.pod, f.client, tcp, flags, ""), 0, config.ServiceMark)
-				expectPacket(t, coll, "service_out", segment(f.pod, f.client, tcp, flags, ""), segment(f.node, f.client, tcp, flags, ""), servedMark, servedMark)
+				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""),
+					segment(f.pod, f.client, tcp, flags, ""), 0, config.ServiceMark)
+				expectPacket(t, coll, "service_out", segment(f.pod, f.client, tcp, flags, ""),
+					segment(f.node, f.client, tcp, flags, ""), servedMark, servedMark)
 			}
 			f.expectState(t, coll, "nobody answered", 0)
 			client(tcpSYN)
@@ -193,13 +204,17 @@ func TestSNATPortsAreReused(t *testing.T) {
 			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false, true},
 			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false, true},
 			{"ended by the client alone, half an hour ago", flowEstablished | flowClientFIN, 1800, false, false},
-			{"ended by the backend alone, half an hour ago", flowEstablished | flowBackendFIN, 1800, false, false},
-			{"ended by the client alone, more than an hour ago", flowEstablished | flowClientFIN, 3700, true, false},
+			{"ended by the backend alone, half an hour ago", flowEstablished | flowBackendFIN, 1800, false,
+				false},
+			{"ended by the client alone, more than an hour ago", flowEstablished | flowClientFIN, 3700, true,
+				false},
 			{"ended by the client alone, never answered", flowClientSent | flowClientFIN, 90, true, false},
 			{"ended by the client alone, and reset", flowEstablished | flowClientFIN | flowRST, 90, true, false},
-			{"ended by both, of the same client, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0, false, true},
+			{"ended by both, of the same client, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0,
+				false, true},
 			{"ended by both, of the same client", flowEstablished | flowClientFIN | flowBackendFIN, 4, true, true},
-			{"ended by both, of another client, seconds ago", flowEstablished | flowClientFIN | flowBackendFIN, 7, false, false},
+			{"ended by both, of another client, seconds ago", flowEstablished | flowClientFIN | flowBackendFIN, 7,
+				false, false},
 			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN, 12, true, false},
 			{"open, a day ago", flowEstablished, 90000, true, false},
 		} {
@@ -212,8 +227,10 @@ func TestSNATPortsAreReused(t *testing.T) {
 				now := flowNow(t)
 				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
 				for port := 1024; port < 1<<16; port++ {
-					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn))
-					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(), Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
+					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP,
+						flowIn))
+					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(),
+						Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
 				}
 
 				batch(t, coll.Maps["service_flows"], keys, values)
@@ -241,7 +258,8 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 			var values []flow
 			for port := 1024; port < 1<<16; port++ {
 				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
-				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1}, Flags: flowEstablished, Used: now}
+				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1},
+					Flags: flowEstablished, Used: now}
 				if k == former.entries()[1] {
 					v = all[k]
 					v.Flags, v.Used = flowEstablished|flowClientFIN|flowBackendFIN, now-20
@@ -256,7 +274,8 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 					t.Fatal("nobody got the port of the closed flow")
 				}
 				client := at(a.client, 50000)
-				verdict, _, _, err := runPacket(t, coll, "service_in", segment(client, former.node, unix.IPPROTO_TCP, tcpSYN, ""), 0)
+				verdict, _, _, err := runPacket(t, coll, "service_in",
+					segment(client, former.node, unix.IPPROTO_TCP, tcpSYN, ""), 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -266,14 +285,18 @@ func TestReusedPortsAreTheNewFlows(t *testing.T) {
 			}
 
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
-				if _, _, _, err := runPacket(t, coll, "service_in", segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""), 0); err != nil {
+				if _, _, _, err := runPacket(t, coll, "service_in",
+					segment(former.client, former.node, unix.IPPROTO_TCP, flags, ""),
+					0); err != nil {
 					t.Fatal(err)
 				}
 				taken.expectState(t, coll, "the former client went on", 0)
 			}
 
-			expectPacket(t, coll, "service_pod_in", segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
-				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in",
+				segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
+				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0,
+				config.ServiceMark)
 		})
 	}
 }
@@ -314,30 +337,40 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 
 				age(t, coll, c.age)
 				other := at(a.node, 30070)
-				verdict, out, _, err := runPacket(t, coll, "service_in", segment(former.client, other, tcp, tcpSYN, ""), 0)
+				verdict, out, _, err := runPacket(t, coll, "service_in",
+					segment(former.client, other, tcp, tcpSYN, ""), 0)
 				if err != nil || (verdict == next) != c.free {
 					t.Fatalf("verdict %d, %v; want a flow: %t", int32(verdict), err, c.free)
 				}
 
 				if !c.free {
-					passed(t, coll, "service_in", segment(former.client, former.node, tcp, tcpACK, ""), 0)
-					expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpACK, ""), segment(former.node, former.client, tcp, tcpACK, ""), servedMark, servedMark)
+					passed(t, coll, "service_in",
+						segment(former.client, former.node, tcp, tcpACK, ""), 0)
+					expectPacket(t, coll, "service_out",
+						segment(former.pod, former.client, tcp, tcpACK, ""),
+						segment(former.node, former.client, tcp, tcpACK, ""), servedMark,
+						servedMark)
 					return
 				}
 
-				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out, want) {
+				if want := segment(former.client, former.pod, tcp, tcpSYN, ""); !bytes.Equal(out,
+					want) {
 					t.Fatalf("out %x\nwant %x", out, want)
 				}
 
 				for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
-					expectAlone(t, coll, "service_in", segment(former.client, former.node, tcp, flags, ""))
+					expectAlone(t, coll, "service_in",
+						segment(former.client, former.node, tcp, flags, ""))
 				}
 
 				if now := flows(t, coll)[former.entries()[0]]; now.Flags != 0 {
-					t.Errorf("the former connection's packets gave the new one the state %#x", now.Flags)
+					t.Errorf("the former connection's packets gave the new one the state %#x",
+						now.Flags)
 				}
 
-				expectPacket(t, coll, "service_out", segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""), segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
+				expectPacket(t, coll, "service_out",
+					segment(former.pod, former.client, tcp, tcpSYN|tcpACK, ""),
+					segment(other, former.client, tcp, tcpSYN|tcpACK, ""), servedMark, servedMark)
 			})
 		}
 	}
@@ -361,9 +394,12 @@ func TestClientsWithoutAReplyGetAnotherBackend(t *testing.T) {
 				f := begin(t, l.coll, a.client, a.node, a.pod2, 40000)
 				const tcp = unix.IPPROTO_TCP
 				if c.open {
-					passed(t, l.coll, "service_pod_in", segment(f.pod, f.self, tcp, tcpSYN|tcpACK, ""), 0)
-					passed(t, l.coll, "service_out", segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
-					passed(t, l.coll, "service_in", segment(f.client, f.node, tcp, tcpACK, ""), 0)
+					passed(t, l.coll, "service_pod_in",
+						segment(f.pod, f.self, tcp, tcpSYN|tcpACK, ""), 0)
+					passed(t, l.coll, "service_out",
+						segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
+					passed(t, l.coll, "service_in",
+						segment(f.client, f.node, tcp, tcpACK, ""), 0)
 				}
 
 				age(t, l.coll, c.age)
@@ -416,7 +452,8 @@ func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
 				expectAlone(t, coll, "service_pod_in", segment(client, to, proto, flags, ""))
 			}
 			if after := flows(t, coll); len(before) != 4 || !sameFlows(before, after) {
-				t.Errorf("%s: a pod changed the flow of a client outside:\n%v\n%v", a.name, before, after)
+				t.Errorf("%s: a pod changed the flow of a client outside:\n%v\n%v", a.name, before,
+					after)
 			}
 		}
 	}
@@ -457,7 +494,8 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
 			passed(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)
 			answer := segment(pod, client, udp, 0, "!")
-			expectPacket(t, coll, "service_pod_out", answer, segment(node, client, udp, 0, "!"), 0, 0)
+			expectPacket(t, coll, "service_pod_out", answer, segment(node, client, udp, 0, "!"),
+				0, 0)
 			age(t, coll, 121)
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
@@ -473,7 +511,8 @@ func TestDatagramsOfALaterSecondAreOfTheFlow(t *testing.T) {
 		first, _ := passed(t, coll, "service_in", in, 0)
 		before := counted(t, coll, packetUDP)
 		age(t, coll, -2)
-		if again, _ := passed(t, coll, "service_in", in, 0); !bytes.Equal(first, again) || counted(t, coll, packetUDP) != before {
+		if again, _ := passed(t, coll, "service_in", in, 0); !bytes.Equal(first, again) ||
+			counted(t, coll, packetUDP) != before {
 			t.Errorf("%s: a flow used two seconds from now was made anew", a.name)
 		}
 	}
@@ -484,12 +523,14 @@ func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
 	l := &lab{coll: packets(t)}
 	l.serve(t, labService{name: "thief", nodePort: tunnelPort - 1, pods: []string{"1"}})
 	for _, a := range labAddrs {
-		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(), uint8(1)); err != nil {
+		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(),
+			uint8(1)); err != nil {
 			t.Fatal(err)
 		}
 		outer := segment(at(a.client, 40000), at(a.node, tunnelPort), unix.IPPROTO_UDP, 0, "outer")
 		expectAlone(t, l.coll, "service_in", outer)
 		// Its TCP port is free for services.
-		passed(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1), unix.IPPROTO_TCP, tcpSYN, ""), 0)
+		passed(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1),
+			unix.IPPROTO_TCP, tcpSYN, ""), 0)
 	}
 }

@@ -39,8 +39,10 @@ type lab struct {
 
 // Addresses of the lab by family.
 var labAddrs = []struct{ name, client, node, vip, other, cluster, pod1, pod2, self string }{
-	{"IPv4", "198.19.128.1", "198.19.128.2", "198.19.200.1", "198.19.200.2", "198.18.200.1", "198.18.1.5", "198.18.2.5", "198.18.1.1"},
-	{"IPv6", "fd42:ff::1", "fd42:ff::2", "fd42:fe::1", "fd42:fe::2", "fd42:200::1", "fd42:1::5", "fd42:1:0:2::5", "fd42:1::1"},
+	{"IPv4", "198.19.128.1", "198.19.128.2", "198.19.200.1", "198.19.200.2", "198.18.200.1",
+		"198.18.1.5", "198.18.2.5", "198.18.1.1"},
+	{"IPv6", "fd42:ff::1", "fd42:ff::2", "fd42:fe::1", "fd42:fe::2", "fd42:200::1", "fd42:1::5",
+		"fd42:1:0:2::5", "fd42:1::1"},
 }
 
 func newLab(t *testing.T) *lab {
@@ -54,9 +56,12 @@ func newLab(t *testing.T) *lab {
 	end := func(ns *nettest.NS, name string, addrs ...string) nettest.End {
 		return nettest.End{NS: ns, Name: name, Addrs: nettest.Prefixes(addrs...)}
 	}
-	nettest.Veth(t, end(l.client, "u0", "198.19.128.1/24", "fd42:ff::1/64"), end(l.node1, "u0", "198.19.128.2/24", "fd42:ff::2/64"))
-	nettest.Veth(t, end(l.pod1, "p0", "198.18.1.5/24", "fd42:1::5/64"), end(l.node1, "vpod", "198.18.1.254/24", "fd42:1::fe/64"))
-	nettest.Veth(t, end(l.pod2, "p0", "198.18.2.5/24", "fd42:1:0:2::5/64"), end(l.node2, "vpod", "198.18.2.254/24", "fd42:1:0:2::fe/64"))
+	nettest.Veth(t, end(l.client, "u0", "198.19.128.1/24", "fd42:ff::1/64"),
+		end(l.node1, "u0", "198.19.128.2/24", "fd42:ff::2/64"))
+	nettest.Veth(t, end(l.pod1, "p0", "198.18.1.5/24", "fd42:1::5/64"),
+		end(l.node1, "vpod", "198.18.1.254/24", "fd42:1::fe/64"))
+	nettest.Veth(t, end(l.pod2, "p0", "198.18.2.5/24", "fd42:1:0:2::5/64"),
+		end(l.node2, "vpod", "198.18.2.254/24", "fd42:1:0:2::fe/64"))
 
 	for _, r := range []struct {
 		ns      *nettest.NS
@@ -88,7 +93,8 @@ func newLab(t *testing.T) *lab {
 		nettest.AddRoute(t, l.node1, p, netip.Addr{}, "veil0")
 	}
 
-	for _, p := range nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32", "fd42:ff::2/128") {
+	for _, p := range nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32",
+		"fd42:ff::2/128") {
 		nettest.AddRoute(t, l.node2, p, netip.Addr{}, "veil0")
 	}
 
@@ -138,9 +144,12 @@ func (l *lab) tunnel(t *testing.T) {
 			}
 			_, _, src, _, ok := splitIP(buf[:n], buf[0]>>4 == 6)
 			if ok && (src.IsLinkLocalUnicast() || src.IsUnspecified()) {
-				continue // the kernel's own, to neighbours: MLD has no source while an address is tentative (RFC 3590)
+				// the kernel's own, to neighbours: MLD has no source while an address is tentative
+				// (RFC 3590)
+				continue
 			}
-			if !ok || !slices.ContainsFunc(allowed, func(p netip.Prefix) bool { return p.Contains(src) }) {
+			if !ok || !slices.ContainsFunc(allowed,
+				func(p netip.Prefix) bool { return p.Contains(src) }) {
 				l.refused.Add(1)
 				continue
 			}
@@ -148,7 +157,8 @@ func (l *lab) tunnel(t *testing.T) {
 		}
 	}
 
-	go carry(a, b, nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32", "fd42:ff::2/128"))
+	go carry(a, b, nettest.Prefixes("198.18.1.0/24", "fd42:1::/64", "198.19.128.2/32",
+		"fd42:ff::2/128"))
 	go carry(b, a, nettest.Prefixes("198.18.2.0/24", "fd42:1:0:2::/64"))
 	t.Cleanup(func() {
 		a.Close()
@@ -166,7 +176,9 @@ func (l *lab) attach(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for name, v := range map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort} {
+	for name, v := range map[string]uint32{"pod_mark": config.PodMark,
+		"tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark,
+		"probe_port": config.ProbePort} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			t.Fatal(err)
 		}
@@ -177,12 +189,14 @@ func (l *lab) attach(t *testing.T) {
 		shared[name] = l.coll.Maps[name]
 	}
 
-	if l.guard, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
+	if l.guard, err = ebpf.NewCollectionWithOptions(spec,
+		ebpf.CollectionOptions{MapReplacements: shared}); err != nil {
 		t.Fatal(err)
 	}
 
 	t.Cleanup(l.guard.Close)
-	if err := l.guard.Maps["egress_translate"].Put(uint32(0), l.coll.Programs["service_out"]); err != nil {
+	if err := l.guard.Maps["egress_translate"].Put(uint32(0),
+		l.coll.Programs["service_out"]); err != nil {
 		t.Fatal(err)
 	}
 
@@ -203,7 +217,8 @@ func (l *lab) attach(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			attached, err := link.AttachTCX(link.TCXOptions{Interface: ifi.Index, Program: at.prog, Attach: at.hook})
+			attached, err := link.AttachTCX(link.TCXOptions{Interface: ifi.Index, Program: at.prog,
+				Attach: at.hook})
 			if err != nil {
 				return fmt.Errorf("attach to %s: %w", at.link, err)
 			}
@@ -279,19 +294,25 @@ type labService struct {
 func (s labService) put(p *service.Planner) {
 	name := service.Name{Namespace: "test", Name: s.name}
 	out := service.Service{
-		Name: name, LoadBalancerIPs: nettest.Addrs(s.vips...), ClusterIPs: nettest.Addrs(s.cluster...),
+		Name: name, LoadBalancerIPs: nettest.Addrs(s.vips...),
+		ClusterIPs:   nettest.Addrs(s.cluster...),
 		SourceRanges: s.sources, ExternalLocal: s.local, Affinity: s.affinity,
-		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80}, {Name: "dns", Protocol: service.UDP, Port: 53}},
+		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80},
+			{Name: "dns", Protocol: service.UDP, Port: 53}},
 	}
 	if s.nodePort != 0 {
 		out.Ports[0].NodePort, out.Ports[1].NodePort = s.nodePort, s.nodePort+1
 	}
 	p.PutService(out)
-	slice := service.Slice{Service: name, Name: "1", Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080}, {Name: "dns", Protocol: service.UDP, Port: 5353}}}
+	slice := service.Slice{Service: name, Name: "1",
+		Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080},
+			{Name: "dns", Protocol: service.UDP, Port: 5353}}}
 	for _, pod := range s.pods {
 		for _, f := range labAddrs {
 			addr := map[string]string{"1": f.pod1, "2": f.pod2}[pod]
-			slice.Endpoints = append(slice.Endpoints, service.Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-" + pod, Ready: true, Serving: true})
+			slice.Endpoints = append(slice.Endpoints,
+				service.Endpoint{Addr: netip.MustParseAddr(addr), Node: "node-" + pod, Ready: true,
+					Serving: true})
 		}
 	}
 	p.PutSlice(slice)
@@ -327,7 +348,8 @@ func answerTCP(l net.Listener, number string) {
 		}
 		go func() {
 			defer c.Close()
-			fmt.Fprintf(c, "%s %s\n", number, c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+			fmt.Fprintf(c, "%s %s\n", number,
+				c.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
 			io.Copy(c, c)
 		}()
 	}
@@ -340,6 +362,7 @@ func answerUDP(c *net.UDPConn, number string) {
 		if err != nil {
 			return
 		}
-		c.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s\n%s", number, from.Addr().Unmap(), buf[:n]), from)
+		c.WriteToUDPAddrPort(fmt.Appendf(nil, "%s %s\n%s", number, from.Addr().Unmap(), buf[:n]),
+			from)
 	}
 }

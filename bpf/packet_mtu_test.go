@@ -29,14 +29,17 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 	for _, f := range labAddrs {
 		t.Run(f.name, func(t *testing.T) {
 			six := netip.MustParseAddr(f.node).Is6()
-			level, discover, do, mtu := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, unix.IP_MTU
+			level, discover, do, mtu := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO,
+				unix.IP_MTU
 			if six {
-				level, discover, do, mtu = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU
+				level, discover, do, mtu = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER,
+					unix.IPV6_PMTUDISC_DO, unix.IPV6_MTU
 			}
 
 			var conn *net.UDPConn
 			l.client.Run(t, func() (err error) {
-				conn, err = net.DialUDP(network("udp", f.node), nil, net.UDPAddrFromAddrPort(at(f.node, 30091)))
+				conn, err = net.DialUDP(network("udp", f.node), nil,
+					net.UDPAddrFromAddrPort(at(f.node, 30091)))
 				return err
 			})
 			defer conn.Close()
@@ -53,7 +56,9 @@ func TestPacketsOfANarrowPath(t *testing.T) {
 			nettest.Until(t, wirePatience, "the client knows the path", func() bool {
 				conn.Write(make([]byte, narrow+60)) // EMSGSIZE once it does
 				known := 0
-				raw.Control(func(fd uintptr) { known, err = unix.GetsockoptInt(int(fd), level, mtu) })
+				raw.Control(func(fd uintptr) {
+					known, err = unix.GetsockoptInt(int(fd), level, mtu)
+				})
 				return err == nil && known == narrow
 			})
 		})

@@ -50,7 +50,8 @@ func called(t *testing.T) *ebpf.Collection {
 var clusterAddr = map[string]string{"IPv4": "198.18.200.1", "IPv6": "fd42:1:0:ff::1"}
 
 // servicePorts has the ports of a labService and of its pods.
-var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080}, unix.IPPROTO_UDP: {53, 5353}}
+var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080},
+	unix.IPPROTO_UDP: {53, 5353}}
 
 // forget deletes all entries of the flow table.
 func forget(t *testing.T, coll *ebpf.Collection) {
@@ -72,20 +73,25 @@ func TestPodClientsAreNotForgotten(t *testing.T) {
 			to := func(addr string) netip.AddrPort { return at(addr, port.service) }
 			open := segment(client, to(a.vip), proto, tcpSYN, "")
 			expectForged(t, coll, open)
-			passed(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN, ""), 0)
-			passed(t, coll, "service_pod_in", segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN,
+				""), 0)
+			passed(t, coll, "service_pod_in",
+				segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
 			expectAlone(t, coll, "service_pod_in", segment(client, to(a.other), proto, tcpSYN, ""))
-			expectPodClients(t, coll, a.name+": a pod that says it is another, a client outside, an address of the ranges, one that is no service's")
+			expectPodClients(t, coll, a.name+": a pod that says it is another, a client outside, an "+
+				"address of the ranges, one that is no service's")
 
 			// From another port: the client above has its flow to that backend.
 			client = at(a.pod2, 40001)
 			open = segment(client, to(a.vip), proto, tcpSYN, "")
-			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""), 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""),
+				0, config.ServiceMark)
 			want := podClient{netip.MustParseAddr(a.vip).As16(), links.own}
 			expectPodClients(t, coll, a.name+": a pod", want)
 			forget(t, coll)
 			if proto == unix.IPPROTO_TCP {
-				expectAlone(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, "secret"))
+				expectAlone(t, coll, "service_pod_in",
+					segment(client, to(a.vip), proto, tcpACK, "secret"))
 			}
 			expectPodClients(t, coll, a.name+": a pod whose flow was forgotten", want)
 
@@ -115,7 +121,8 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 				}
 			}
 			for i := range uint32(podClientsMax) {
-				if err := coll.Maps["service_callers"].Put(podClient{Link: 1000 + i}, uint8(1)); err != nil {
+				if err := coll.Maps["service_callers"].Put(podClient{Link: 1000 + i},
+					uint8(1)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -125,7 +132,8 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 				counts := counted(t, coll, packetPort)
 				verdict, _, _, err := runPacket(t, coll, "service_pod_in", in, 0)
 				if err != nil || verdict != dropped || counted(t, coll, packetPort) != counts+1 {
-					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name, situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
+					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name,
+						situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
 				}
 			}
 
@@ -141,8 +149,11 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 				t.Errorf("%s: a flow that was refused has entries: %v", a.name, all)
 			}
 			// No client has to be remembered for these addresses.
-			passed(t, coll, "service_pod_in", segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
-			passed(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN, ""), 0)
+
+			passed(t, coll, "service_pod_in",
+				segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN,
+				""), 0)
 		}
 	}
 }

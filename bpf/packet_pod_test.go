@@ -39,7 +39,8 @@ func newPodLinks(t testing.TB) podLinks {
 			return err
 		})
 	}
-	for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64", "fd42:1:0:2::/64") {
+	for _, p := range nettest.Prefixes("198.18.1.0/24", "198.18.2.0/24", "fd42:1::/64",
+		"fd42:1:0:2::/64") {
 		nettest.AddRoute(t, l.ns, p, netip.Addr{}, "vown")
 	}
 	return l
@@ -84,7 +85,8 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 			}
 			passed(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""), 0)
 			if all := flows(t, coll); len(all) != 4 {
-				t.Fatalf("%s: the neighbour's own flow has %d entries, want three and a place: %v", a.name, len(all), all)
+				t.Fatalf("%s: the neighbour's own flow has %d entries, want three and a place: %v",
+					a.name, len(all), all)
 			}
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
 				expectForged(t, coll, segment(client, to, proto, flags, ""))
@@ -102,7 +104,8 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 // programs.
 func TestPodsMakeNoFlowsOfLinkLocalAddresses(t *testing.T) {
 	coll := served(t)
-	nettest.AddRoute(t, linksFor(t, coll).ns, netip.MustParsePrefix("fe80::/64"), netip.Addr{}, "vown")
+	nettest.AddRoute(t, linksFor(t, coll).ns, netip.MustParsePrefix("fe80::/64"), netip.Addr{},
+		"vown")
 	in := segment(at("fe80::7", 40000), at(labAddrs[1].node, 30080), unix.IPPROTO_TCP, tcpSYN, "")
 	expectAlone(t, coll, "service_pod_in", in)
 	if all := flows(t, coll); len(all) > 0 {
@@ -143,12 +146,14 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 				// An established flow of the same address, and another client's.
 				open, pod := at(c.client, 20000), at(a.pod1, 8080)
 				for _, flags := range []byte{tcpSYN, tcpACK} {
-					passed(t, coll, "service_pod_in", segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
+					passed(t, coll, "service_pod_in",
+						segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
 				}
 
 				f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 				for port := range uint16(many) {
-					passed(t, coll, "service_pod_in", segment(at(c.client, 30000+port), at(a.node, c.port), c.proto, tcpSYN, ""), 0)
+					passed(t, coll, "service_pod_in", segment(at(c.client, 30000+port),
+						at(a.node, c.port), c.proto, tcpSYN, ""), 0)
 				}
 
 				byHook, forward := held(t, coll)
@@ -156,14 +161,17 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 				if got := byHook[flowQuota]; got > places || forward != got+1 {
 					t.Errorf("%d flows of it have %d places of %d", forward-1, got, places)
 				}
-				want := map[uint8]int{flowQuota: forward - 1, flowOut: forward + 1, flowIn: 2 * forward}
+
+				want := map[uint8]int{flowQuota: forward - 1, flowOut: forward + 1,
+					flowIn: 2 * forward}
 				if c.self {
 					want[flowOut] = 2 * forward
 				}
 
 				for hook, n := range want {
 					if byHook[hook] != n {
-						t.Errorf("%d flows have %d entries of hook %d, want %d", forward, byHook[hook], hook, n)
+						t.Errorf("%d flows have %d entries of hook %d, want %d", forward,
+							byHook[hook], hook, n)
 					}
 				}
 
@@ -174,7 +182,8 @@ func TestPodsKeepTheirQuota(t *testing.T) {
 				f.expectState(t, coll, "the flow of a client outside", 0)
 				// Its established connection was not evicted.
 				more := segment(open, at(a.node, 30080), unix.IPPROTO_TCP, tcpACK, "more")
-				expectPacket(t, coll, "service_pod_in", more, segment(open, pod, unix.IPPROTO_TCP, tcpACK, "more"), 0, config.ServiceMark)
+				expectPacket(t, coll, "service_pod_in", more,
+					segment(open, pod, unix.IPPROTO_TCP, tcpACK, "more"), 0, config.ServiceMark)
 			})
 		}
 	}
@@ -195,7 +204,8 @@ func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 		}
 
 		for _, flags := range []byte{tcpSYN, tcpACK} {
-			passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, flags, ""), 0)
+			passed(t, coll, "service_pod_in",
+				segment(client, node, unix.IPPROTO_TCP, flags, ""), 0)
 		}
 
 		had := place()
@@ -228,7 +238,8 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 		client, node, pod := at(a.pod2, 40000), at(a.node, 30080), at(a.pod1, 8080)
 		direct := segment(client, pod, tcp, tcpSYN, "")
 		accepted := segment(pod, client, tcp, tcpSYN|tcpACK, "")
-		answer, answered := segment(pod, client, tcp, tcpACK, ""), segment(node, client, tcp, tcpACK, "")
+		answer, answered := segment(pod, client, tcp, tcpACK, ""),
+			segment(node, client, tcp, tcpACK, "")
 		open := func(t *testing.T) *ebpf.Collection {
 			coll := served(t)
 			openFlow(t, coll, client, node, pod)
@@ -240,7 +251,8 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 			t.Helper()
 			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
 			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
-			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpACK, ""), segment(client, pod, tcp, tcpACK, ""), 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpACK, ""),
+				segment(client, pod, tcp, tcpACK, ""), 0, config.ServiceMark)
 		}
 		t.Run(a.name+"/it has it still", func(t *testing.T) { stays(t, open(t)) })
 		t.Run(a.name+"/it accepts another", func(t *testing.T) {
@@ -270,9 +282,11 @@ func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 		})
 		t.Run(a.name+"/the client asks for the service again", func(t *testing.T) {
 			coll := open(t)
-			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpSYN, ""), segment(client, pod, tcp, tcpSYN, ""), 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpSYN, ""),
+				segment(client, pod, tcp, tcpSYN, ""), 0, config.ServiceMark)
 			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, config.ServiceMark)
-			expectPacket(t, coll, "service_pod_out", accepted, segment(node, client, tcp, tcpSYN|tcpACK, ""), 0, 0)
+			expectPacket(t, coll, "service_pod_out", accepted,
+				segment(node, client, tcp, tcpSYN|tcpACK, ""), 0, 0)
 			stays(t, coll)
 		})
 
@@ -317,7 +331,8 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 		t.Run(a.name+"/its first entry is forgotten", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)
-			if err := coll.Maps["service_flows"].Delete(flowKeyOf(client, node, udp, flowIn)); err != nil {
+			if err := coll.Maps["service_flows"].Delete(flowKeyOf(client, node, udp,
+				flowIn)); err != nil {
 				t.Fatal(err)
 			}
 			expectAlone(t, coll, "service_pod_in", direct)
@@ -348,6 +363,7 @@ func openFlow(t *testing.T, coll *ebpf.Collection, client, service, pod netip.Ad
 		passed(t, coll, "service_pod_in", segment(client, service, tcp, flags, ""), 0)
 		answer := segment(pod, client, tcp, flags|tcpACK, "")
 		expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
-		expectPacket(t, coll, "service_pod_out", answer, segment(service, client, tcp, flags|tcpACK, ""), 0, 0)
+		expectPacket(t, coll, "service_pod_out", answer,
+			segment(service, client, tcp, flags|tcpACK, ""), 0, 0)
 	}
 }

@@ -18,7 +18,8 @@ import (
 // one datagram.
 func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Duration) error {
 	return ns.Do(func() error {
-		c, err := net.DialTimeout(network(proto, addr), netip.AddrPortFrom(netip.MustParseAddr(addr), port).String(), patience)
+		c, err := net.DialTimeout(network(proto, addr),
+			netip.AddrPortFrom(netip.MustParseAddr(addr), port).String(), patience)
 		if err != nil || proto == "tcp" {
 			return err
 		}
@@ -35,12 +36,16 @@ func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Dura
 func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
-	vips := func(n int) []string { return []string{fmt.Sprintf("198.19.200.%d", n), fmt.Sprintf("fd42:fe::%d", n)} }
+	vips := func(n int) []string {
+		return []string{fmt.Sprintf("198.19.200.%d", n), fmt.Sprintf("fd42:fe::%d", n)}
+	}
 	l.serve(t,
 		labService{name: "empty", nodePort: 30080, vips: vips(1)},
 		labService{name: "elsewhere", vips: vips(2), pods: []string{"2"}, local: true},
-		labService{name: "closed", vips: vips(3), pods: []string{"1"}, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
-		labService{name: "open", vips: vips(4), pods: []string{"1"}, sources: nettest.Prefixes("198.19.128.0/24", "fd42:ff::/64")},
+		labService{name: "closed", vips: vips(3), pods: []string{"1"},
+			sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
+		labService{name: "open", vips: vips(4), pods: []string{"1"},
+			sources: nettest.Prefixes("198.19.128.0/24", "fd42:ff::/64")},
 	)
 
 	for i, f := range labAddrs {
@@ -48,17 +53,22 @@ func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 			t.Run(f.name+"/"+proto, func(t *testing.T) {
 				port := map[string]uint16{"tcp": 80, "udp": 53}[proto]
 				for _, to := range []netip.AddrPort{
-					netip.AddrPortFrom(netip.MustParseAddr(vips(1)[i]), port), netip.AddrPortFrom(netip.MustParseAddr(f.node), map[string]uint16{"tcp": 30080, "udp": 30081}[proto]),
+					netip.AddrPortFrom(netip.MustParseAddr(vips(1)[i]), port),
+					netip.AddrPortFrom(netip.MustParseAddr(f.node),
+						map[string]uint16{"tcp": 30080, "udp": 30081}[proto]),
 				} {
-					if err := attempt(l.client, proto, to.Addr().String(), to.Port(), wirePatience); !errors.Is(err, unix.ECONNREFUSED) {
+					if err := attempt(l.client, proto, to.Addr().String(), to.Port(),
+						wirePatience); !errors.Is(err, unix.ECONNREFUSED) {
 						t.Errorf("%s, without backends: %v, want refused", to, err)
 					}
 				}
 
-				for what, count := range map[string]uint32{vips(2)[i]: packetLocal, vips(3)[i]: packetSource} {
+				for what, count := range map[string]uint32{vips(2)[i]: packetLocal,
+					vips(3)[i]: packetSource} {
 					before := counted(t, l.coll, count)
 					var timeout net.Error
-					if err := attempt(l.client, proto, what, port, 300*time.Millisecond); !errors.As(err, &timeout) || !timeout.Timeout() {
+					if err := attempt(l.client, proto, what, port,
+						300*time.Millisecond); !errors.As(err, &timeout) || !timeout.Timeout() {
 						t.Errorf("%s: %v, want no answer at all", what, err)
 					}
 					if counted(t, l.coll, count) == before {
@@ -66,8 +76,10 @@ func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 					}
 				}
 
-				if pod, saw, err := reach(l.client, network(proto, f.client), vips(4)[i], int(port)); err != nil || pod != "1" || saw != f.client {
-					t.Errorf("who is in the source ranges is answered by %q that saw %q: %v", pod, saw, err)
+				if pod, saw, err := reach(l.client, network(proto, f.client), vips(4)[i],
+					int(port)); err != nil || pod != "1" || saw != f.client {
+					t.Errorf("who is in the source ranges is answered by %q that saw %q: %v", pod,
+						saw, err)
 				}
 			})
 		}
@@ -80,18 +92,23 @@ func TestPacketsOfPods(t *testing.T) {
 	l.pods(t)
 	for i, f := range labAddrs {
 		v6 := f.name
-		cluster := map[int][]string{0: {"198.18.200.1", "198.18.200.2"}, 1: {"fd42:1:200::1", "fd42:1:200::2"}}[i]
+		cluster := map[int][]string{0: {"198.18.200.1", "198.18.200.2"},
+			1: {"fd42:1:200::1", "fd42:1:200::2"}}[i]
 		l.serve(t,
-			labService{name: "here" + strings.ToLower(v6), cluster: cluster[:1], pods: []string{"1"}},
-			labService{name: "there" + strings.ToLower(v6), cluster: cluster[1:], pods: []string{"2"}},
+			labService{name: "here" + strings.ToLower(v6), cluster: cluster[:1],
+				pods: []string{"1"}},
+			labService{name: "there" + strings.ToLower(v6), cluster: cluster[1:],
+				pods: []string{"2"}},
 		)
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(f.name+"/"+proto, func(t *testing.T) {
 				port := map[string]int{"tcp": 80, "udp": 53}[proto]
-				if pod, saw, err := reach(l.pod1, network(proto, f.pod1), cluster[1], port); err != nil || pod != "2" || saw != f.pod1 {
+				if pod, saw, err := reach(l.pod1, network(proto, f.pod1), cluster[1],
+					port); err != nil || pod != "2" || saw != f.pod1 {
 					t.Errorf("another node's pod: answered by %q that saw %q: %v", pod, saw, err)
 				}
-				if pod, saw, err := reach(l.pod1, network(proto, f.pod1), cluster[0], port); err != nil || pod != "1" || saw != f.self {
+				if pod, saw, err := reach(l.pod1, network(proto, f.pod1), cluster[0],
+					port); err != nil || pod != "1" || saw != f.self {
 					t.Errorf("itself: answered by %q that saw %q: %v", pod, saw, err)
 				}
 			})
@@ -110,7 +127,8 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 	both := []string{"1", "2"}
 
 	for _, f := range labAddrs {
-		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(f.node).As16(), uint8(1)); err != nil {
+		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(f.node).As16(),
+			uint8(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +139,8 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 		labService{name: "local", nodePort: 30070, vips: vips, pods: both, local: true},
 		labService{name: "elsewhere", nodePort: 30080, pods: []string{"2"}, local: true},
 		// A LoadBalancer IP that is the node's own address, with source ranges.
-		labService{name: "ranged", vips: []string{labAddrs[0].node, labAddrs[1].node}, pods: both, local: true, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
+		labService{name: "ranged", vips: []string{labAddrs[0].node, labAddrs[1].node}, pods: both,
+			local: true, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
 	)
 	each := func(what string, fn func(t *testing.T, family int, proto string, offset int)) {
 		for i, f := range labAddrs {
@@ -135,14 +154,16 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 	each("refused", func(t *testing.T, family int, proto string, offset int) {
 		f := labAddrs[family]
 		drops := counted(t, l.coll, packetLocal)
-		if err := attempt(l.pod2, proto, f.node, uint16(30080+offset), wirePatience); !errors.Is(err, unix.ECONNREFUSED) {
+		if err := attempt(l.pod2, proto, f.node, uint16(30080+offset),
+			wirePatience); !errors.Is(err, unix.ECONNREFUSED) {
 			t.Errorf("another node's pod: %v, want refused", err)
 		}
 		if counted(t, l.coll, packetLocal) != drops {
 			t.Error("it was dropped like a packet from outside")
 		}
 		// For this node's own pods its ports are internal.
-		if pod, saw, err := reach(l.pod1, network(proto, f.pod1), f.node, 30080+offset); err != nil || pod != "2" || saw != f.pod1 {
+		if pod, saw, err := reach(l.pod1, network(proto, f.pod1), f.node,
+			30080+offset); err != nil || pod != "2" || saw != f.pod1 {
 			t.Errorf("a pod of this node is answered by %q that saw %q: %v", pod, saw, err)
 		}
 	})
@@ -183,7 +204,8 @@ func TestPacketsStayWithABackend(t *testing.T) {
 	both := []string{"1", "2"}
 	l.serve(t,
 		labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: both},
-		labService{name: "sticky", vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: both, affinity: time.Hour},
+		labService{name: "sticky", vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: both,
+			affinity: time.Hour},
 	)
 
 	for _, f := range labAddrs {
@@ -219,7 +241,8 @@ func TestPacketsStayWithABackend(t *testing.T) {
 func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 	var c net.Conn
 	l.client.Run(t, func() (err error) {
-		c, err = net.Dial(network("udp", addr), netip.AddrPortFrom(netip.MustParseAddr(addr), 53).String())
+		c, err = net.Dial(network("udp", addr),
+			netip.AddrPortFrom(netip.MustParseAddr(addr), 53).String())
 		return err
 	})
 	defer c.Close()
@@ -244,7 +267,8 @@ func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 	}
 
 	other := map[string]string{"1": "2", "2": "1"}[first]
-	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{other}})
+	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip},
+		pods: []string{other}})
 	if got := ask(); got != other {
 		t.Errorf("after its backend %s is gone the flow is answered by %s", first, got)
 	}
@@ -252,5 +276,6 @@ func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 		t.Error("a flow that moved was not counted")
 	}
 
-	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1", "2"}})
+	l.serve(t, labService{name: "plain", vips: []string{labAddrs[0].vip, labAddrs[1].vip},
+		pods: []string{"1", "2"}})
 }

@@ -40,7 +40,8 @@ func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
 		to := netip.MustParseAddr(f.pod2)
 		nettest.AddRoute(t, links.ns, netip.PrefixFrom(to, to.BitLen()), netip.Addr{}, "vother")
 		links.ns.Run(t, func() error {
-			return exec.Command("ip", "neigh", "replace", f.pod2, "dev", "vother", "nud", "permanent").Run()
+			return exec.Command("ip", "neigh", "replace", f.pod2, "dev", "vother", "nud",
+				"permanent").Run()
 		})
 	}
 
@@ -55,7 +56,8 @@ func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
 			in := segment(at(f.pod1, 40000), at(f.pod2, port), proto, tcpSYN, "")
 			verdict, _, _, err := runPacket(t, coll, "service_pod_in", in, 0)
 			if err != nil || verdict != redirected {
-				t.Fatalf("%s, protocol %d: verdict %d, %v, want %d", f.name, proto, int32(verdict), err, redirected)
+				t.Fatalf("%s, protocol %d: verdict %d, %v, want %d", f.name, proto, int32(verdict),
+					err, redirected)
 			}
 			if f.name == "IPv6" {
 				continue // its options are extension headers, behind which no ports are read

@@ -90,7 +90,8 @@ func whole(f []byte) error {
 }
 
 // runPacket runs a program on a frame. A pod's frame comes in by its own link.
-func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
+func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
+	mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	link := uint32(0)
 	if prog == "service_pod_in" {
@@ -100,10 +101,12 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark
 }
 
 // runBy runs a program on a frame that comes in by a link of podLinks; 0 is lo.
-func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte, mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
+func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
+	mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
 	var after skb
-	opts := ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark, Ifindex: link}, ContextOut: &after}
+	opts := ebpf.RunOptions{Data: in, DataOut: make([]byte, len(in)+64),
+		Context: skb{Mark: mark, Ifindex: link}, ContextOut: &after}
 	run := func() (err error) {
 		verdict, err = coll.Programs[prog].Run(&opts)
 		return err
@@ -123,7 +126,9 @@ func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: coll}
-	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}}, labService{name: "two", nodePort: 30090, pods: []string{"2"}}, labService{name: "three", nodePort: 30070, pods: []string{"2"}})
+	l.serve(t, labService{name: "one", nodePort: 30080, pods: []string{"1"}},
+		labService{name: "two", nodePort: 30090, pods: []string{"2"}},
+		labService{name: "three", nodePort: 30070, pods: []string{"2"}})
 	for i, f := range labAddrs {
 		setSelf(t, l.coll, uint32(i), f.self)
 		setSelf(t, l.coll, uint32(2+i), f.node)
@@ -136,11 +141,13 @@ func at(addr string, port uint16) netip.AddrPort {
 }
 
 // expectPacket runs a program and expects this frame and mark.
-func expectPacket(t *testing.T, coll *ebpf.Collection, prog string, in, want []byte, mark, wantMark uint32) {
+func expectPacket(t *testing.T, coll *ebpf.Collection, prog string, in, want []byte,
+	mark, wantMark uint32) {
 	t.Helper()
 	verdict, out, got, err := runPacket(t, coll, prog, in, mark)
 	if err != nil || verdict != next || got != wantMark || !bytes.Equal(out, want) {
-		t.Errorf("%s on %x: verdict %d, mark %#x, %v\n out %x\nwant %x (mark %#x)", prog, in, int32(verdict), got, err, out, want, wantMark)
+		t.Errorf("%s on %x: verdict %d, mark %#x, %v\n out %x\nwant %x (mark %#x)", prog, in,
+			int32(verdict), got, err, out, want, wantMark)
 	}
 }
 
@@ -157,14 +164,18 @@ func TestPacketInAndOut(t *testing.T) {
 				}
 
 				const syn, ack = 2, 16
-				expectPacket(t, coll, "service_in", segment(client, node, proto, syn, "hello"), segment(client, pod, proto, syn, "hello"), 0, servedMark)
-				expectPacket(t, coll, "service_in", segment(client, node, proto, ack, "more"), segment(client, pod, proto, ack, "more"), 0, servedMark)
+				expectPacket(t, coll, "service_in", segment(client, node, proto, syn, "hello"),
+					segment(client, pod, proto, syn, "hello"), 0, servedMark)
+				expectPacket(t, coll, "service_in", segment(client, node, proto, ack, "more"),
+					segment(client, pod, proto, ack, "more"), 0, servedMark)
 				answer := segment(pod, client, proto, ack, "odd")
 				expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
-				expectPacket(t, coll, "service_out", answer, segment(node, client, proto, ack, "odd"), servedMark, servedMark)
+				expectPacket(t, coll, "service_out", answer,
+					segment(node, client, proto, ack, "odd"), servedMark, servedMark)
 
 				// Without the mark it is a pod's packet, which the guard drops.
-				if verdict, _, _, err := runPacket(t, coll, "service_out", answer, config.PodMark); err != nil || verdict != dropped {
+				if verdict, _, _, err := runPacket(t, coll, "service_out", answer,
+					config.PodMark); err != nil || verdict != dropped {
 					t.Errorf("an answer without mark: verdict %d, %v", int32(verdict), err)
 				}
 
@@ -173,7 +184,8 @@ func TestPacketInAndOut(t *testing.T) {
 					expectPacket(t, coll, "service_in", alone, alone, 0, 0)
 				}
 
-				stray := segment(at(f.client, 40001), at(f.node, 30080), unix.IPPROTO_TCP, ack, "no flow")
+				stray := segment(at(f.client, 40001), at(f.node, 30080), unix.IPPROTO_TCP, ack,
+					"no flow")
 				expectPacket(t, coll, "service_in", stray, stray, 0, 0)
 			})
 		}
@@ -186,7 +198,8 @@ func message(from, to netip.Addr, quoted []byte) []byte {
 	if from.Is6() {
 		typ, proto = 2, unix.IPPROTO_ICMPV6
 	}
-	icmp := append([]byte{typ, 4, 0, 0, 0, 0, 5, 0x78}, quoted[ethernet:min(len(quoted), ethernet+48)]...)
+	icmp := append([]byte{typ, 4, 0, 0, 0, 0, 5, 0x78},
+		quoted[ethernet:min(len(quoted), ethernet+48)]...)
 	if from.Is6() {
 		binary.BigEndian.PutUint16(icmp[2:], ^sum(pseudo(from, to, proto, len(icmp)), icmp))
 	} else {
@@ -204,7 +217,9 @@ func ends(t *testing.T, f []byte) string {
 	if !ok {
 		t.Fatalf("no quote in %x", f)
 	}
-	return fmt.Sprintf("%s > %s about %s > %s", src, dst, netip.AddrPortFrom(qsrc, binary.BigEndian.Uint16(l4)), netip.AddrPortFrom(qdst, binary.BigEndian.Uint16(l4[2:])))
+	return fmt.Sprintf("%s > %s about %s > %s", src, dst,
+		netip.AddrPortFrom(qsrc, binary.BigEndian.Uint16(l4)),
+		netip.AddrPortFrom(qdst, binary.BigEndian.Uint16(l4[2:])))
 }
 
 func TestICMPErrorsAreTranslated(t *testing.T) {
@@ -215,10 +230,13 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 			client, pod, pod2 := at(f.client, 40000), at(f.pod1, 8080), at(f.pod2, 8080)
 			const tcp = unix.IPPROTO_TCP
 			for port, to := range map[uint16]netip.AddrPort{30080: pod, 30090: pod2} {
-				expectPacket(t, coll, "service_in", segment(client, at(f.node, port), tcp, 2, ""), segment(client, to, tcp, 2, ""), 0, servedMark)
+				expectPacket(t, coll, "service_in", segment(client, at(f.node, port), tcp, 2, ""),
+					segment(client, to, tcp, 2, ""), 0, servedMark)
 			}
 			// The packet to the other node tells which SNAT port this node took.
-			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""), config.ServiceMark)
+
+			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""),
+				config.ServiceMark)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -231,15 +249,26 @@ func TestICMPErrorsAreTranslated(t *testing.T) {
 				mark            uint32
 				want            string
 			}{
-				{"a router outside, about an answer", "service_in", message(router, netip.MustParseAddr(f.node), segment(at(f.node, 30080), client, tcp, 16, "")), 0,
+				{"a router outside, about an answer", "service_in",
+					message(router, netip.MustParseAddr(f.node),
+						segment(at(f.node, 30080), client, tcp, 16, "")), 0,
 					fmt.Sprintf("%s > %s about %s > %s", router, f.pod1, pod, client)},
-				{"this node, about a request", "service_out", message(netip.MustParseAddr(f.node), client.Addr(), segment(client, pod, tcp, 16, "")), 0,
-					fmt.Sprintf("%s > %s about %s > %s", f.node, f.client, client, at(f.node, 30080))},
-				{"the pod, about a request", "service_out", message(pod.Addr(), client.Addr(), segment(client, pod, tcp, 16, "")), servedMark,
-					fmt.Sprintf("%s > %s about %s > %s", f.node, f.client, client, at(f.node, 30080))},
-				{"a router outside, about the other node's answer, into the tunnel", "service_pod_out", message(router, pod2.Addr(), segment(pod2, client, tcp, 16, "")), servedMark,
+				{"this node, about a request", "service_out",
+					message(netip.MustParseAddr(f.node), client.Addr(),
+						segment(client, pod, tcp, 16, "")), 0,
+					fmt.Sprintf("%s > %s about %s > %s", f.node, f.client, client,
+						at(f.node, 30080))},
+				{"the pod, about a request", "service_out",
+					message(pod.Addr(), client.Addr(), segment(client, pod, tcp, 16, "")),
+					servedMark,
+					fmt.Sprintf("%s > %s about %s > %s", f.node, f.client, client,
+						at(f.node, 30080))},
+				{"a router outside, about the other node's answer, into the tunnel",
+					"service_pod_out", message(router, pod2.Addr(),
+						segment(pod2, client, tcp, 16, "")), servedMark,
 					fmt.Sprintf("%s > %s about %s > %s", f.self, f.pod2, pod2, self)},
-				{"the other node, about what this one sent", "service_pod_in", message(pod2.Addr(), self.Addr(), segment(self, pod2, tcp, 16, "")), 0,
+				{"the other node, about what this one sent", "service_pod_in",
+					message(pod2.Addr(), self.Addr(), segment(self, pod2, tcp, 16, "")), 0,
 					fmt.Sprintf("%s > %s about %s > %s", f.pod2, f.client, client, pod2)},
 			} {
 				verdict, out, _, err := runPacket(t, coll, c.prog, c.in, c.mark)
@@ -276,7 +305,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 				fragment[ethernet+6] = 44
 			}
 			expectAlone(t, coll, "service_in", fragment)
-			expectAlone(t, coll, "service_in", append(append(bytes.Clone(full[:12]), 0x81, 0, 0, 42), full[12:]...))
+			expectAlone(t, coll, "service_in",
+				append(append(bytes.Clone(full[:12]), 0x81, 0, 0, 42), full[12:]...))
 			other := bytes.Clone(full)
 			other[0] = 2 // another host's, of a bridge
 			expectAlone(t, coll, "service_in", other)
@@ -289,7 +319,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 func FuzzPacketsKeepTheirShape(f *testing.F) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
-			in := segment(at(a.client, 40000), at(a.node, 30080+uint16(proto/17)), proto, 2, "hello")
+			in := segment(at(a.client, 40000), at(a.node, 30080+uint16(proto/17)), proto, 2,
+				"hello")
 			f.Add(in)
 			f.Add(in[:len(in)-9])
 			f.Add(message(netip.MustParseAddr(a.pod2), netip.MustParseAddr(a.node), in))
@@ -301,15 +332,18 @@ func FuzzPacketsKeepTheirShape(f *testing.F) {
 		if len(in) < ethernet || len(in) > 1500 {
 			return
 		}
-		for _, prog := range []string{"service_in", "service_pod_in", "service_pod_out", "service_tun_in", "service_tun_out"} {
+		for _, prog := range []string{"service_in", "service_pod_in", "service_pod_out",
+			"service_tun_in", "service_tun_out"} {
 			verdict, out, mark, err := runPacket(t, coll, prog, in, 0)
 			if errors.Is(err, unix.EINVAL) {
 				return // too short for the kernel's test run
 			}
 			if err != nil || (verdict != next && verdict != dropped) || len(out) != len(in) {
-				t.Fatalf("%s on %x: verdict %d, %v, %d bytes of %d", prog, in, int32(verdict), err, len(out), len(in))
+				t.Fatalf("%s on %x: verdict %d, %v, %d bytes of %d", prog, in, int32(verdict), err,
+					len(out), len(in))
 			}
-			if verdict == next && mark&config.ServiceMark == 0 && prog != "service_pod_out" && prog != "service_tun_out" && !bytes.Equal(in, out) {
+			if verdict == next && mark&config.ServiceMark == 0 && prog != "service_pod_out" &&
+				prog != "service_tun_out" && !bytes.Equal(in, out) {
 				t.Fatalf("%s changed %x into %x without a mark", prog, in, out)
 			}
 		}

@@ -33,7 +33,10 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort, "tunnel_port": tunnelPort, "flow_quota": flows / 128}
+
+	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark,
+		"service_mark": config.ServiceMark, "probe_port": config.ProbePort,
+		"tunnel_port": tunnelPort, "flow_quota": flows / 128}
 	if hostRouting {
 		set["host_routing"] = 1
 	}
@@ -43,7 +46,9 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 			t.Fatal(err)
 		}
 	}
-	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows, podClientsMax
+
+	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows,
+		podClientsMax
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)

@@ -75,8 +75,10 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
 	l.serve(t,
-		labService{name: "one", nodePort: 30080, vips: []string{labAddrs[0].vip, labAddrs[1].vip}, pods: []string{"1"}},
-		labService{name: "two", nodePort: 30090, vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: []string{"2"}},
+		labService{name: "one", nodePort: 30080, vips: []string{labAddrs[0].vip, labAddrs[1].vip},
+			pods: []string{"1"}},
+		labService{name: "two", nodePort: 30090,
+			vips: []string{labAddrs[0].other, labAddrs[1].other}, pods: []string{"2"}},
 	)
 
 	for _, f := range labAddrs {
@@ -100,7 +102,8 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 					for range 10 {
 						pod, saw, err := reach(l.client, network(proto, c.addr), c.addr, port)
 						if err != nil || pod != c.wantPod || saw != c.saw {
-							t.Fatalf("answered by pod %q that saw %q (%v), want %q and %q", pod, saw, err, c.wantPod, c.saw)
+							t.Fatalf("answered by pod %q that saw %q (%v), want %q and %q", pod,
+								saw, err, c.wantPod, c.saw)
 						}
 					}
 				})
@@ -135,7 +138,9 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 		// A datagram of the kernel's own first, so that the ends know each other.
 		for _, send := range []func() error{
 			func() error { _, err := c.WriteToUDPAddrPort([]byte("plain"), node); return err },
-			func() error { return l.sendTagged(segment(client, node, unix.IPPROTO_UDP, 0, "tagged")) },
+			func() error {
+				return l.sendTagged(segment(client, node, unix.IPPROTO_UDP, 0, "tagged"))
+			},
 		} {
 			if err := send(); err != nil {
 				t.Fatal(err)
@@ -143,7 +148,8 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 			c.SetReadDeadline(time.Now().Add(wirePatience))
 			buf := make([]byte, 256)
 			n, from, err := c.ReadFromUDPAddrPort(buf)
-			if err != nil || !strings.HasPrefix(string(buf[:n]), "1 "+f.client) || netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != node {
+			if err != nil || !strings.HasPrefix(string(buf[:n]), "1 "+f.client) ||
+				netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) != node {
 				t.Errorf("%s: %q from %s: %v", f.name, buf[:n], from, err)
 			}
 		}
@@ -166,6 +172,7 @@ func (l *lab) sendTagged(f []byte) error {
 		if err != nil {
 			return err
 		}
-		return nettest.SendFrames("u0", slices.Concat(node.HardwareAddr, own.HardwareAddr, []byte{0x81, 0, 5 << 5, 0}, f[12:]))
+		return nettest.SendFrames("u0", slices.Concat(node.HardwareAddr, own.HardwareAddr,
+			[]byte{0x81, 0, 5 << 5, 0}, f[12:]))
 	})
 }

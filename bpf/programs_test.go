@@ -45,13 +45,15 @@ func load(t testing.TB) loaded {
 	}
 
 	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map)}
-	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress, LoadGuardEgress} {
+	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress,
+		LoadGuardEgress} {
 		spec, err := specOf()
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		set := map[string]uint32{"pod_mark": config.PodMark, "service_mark": config.ServiceMark, "probe_port": config.ProbePort}
+		set := map[string]uint32{"pod_mark": config.PodMark, "service_mark": config.ServiceMark,
+			"probe_port": config.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)
@@ -138,11 +140,13 @@ func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32)
 }
 
 // run returns the verdict, the mark afterwards and the counted reason.
-func (l loaded) run(t *testing.T, prog string, frame []byte, mark uint32) (verdict, markOut uint32, reason string) {
+func (l loaded) run(t *testing.T, prog string, frame []byte,
+	mark uint32) (verdict, markOut uint32, reason string) {
 	t.Helper()
 	before := l.counts(t, prog)
 	var out skb
-	verdict, err := l.progs[prog].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64), Context: skb{Mark: mark}, ContextOut: &out})
+	verdict, err := l.progs[prog].Run(&ebpf.RunOptions{Data: frame,
+		DataOut: make([]byte, len(frame)+64), Context: skb{Mark: mark}, ContextOut: &out})
 	if err != nil {
 		t.Fatalf("run %s on %x: %v", prog, frame, err)
 	}
@@ -268,7 +272,8 @@ func TestGuardKnowsAPodsPacketByItsLink(t *testing.T) {
 		}{
 			{"pod's, mark gone, to node", f.out, f.node, 0, podLink, "pod_mark_lost"},
 			{"pod's, another's mark, to node", f.out, f.node, 0x4000, podLink, "pod_mark_lost"},
-			{"pod's, tunnels' mark, to node", f.out, f.node, config.TunnelMark, podLink, "pod_mark_lost"},
+			{"pod's, tunnels' mark, to node", f.out, f.node, config.TunnelMark, podLink,
+				"pod_mark_lost"},
 			{"pod's, mark gone, to pod", f.out, f.pod, 0, podLink, "pod_mark_lost"},
 			{"pod's, mark gone, to balancer", f.out, f.vip, 0, podLink, "pod_mark_lost"},
 			{"pod's, mark gone, translated, to outside", f.node, f.out, 0, podLink, ""},
@@ -290,7 +295,8 @@ func TestGuardKnowsAPodsPacketByItsLink(t *testing.T) {
 }
 
 // expect runs a program and expects a drop for the reason, or that the packet passes for "".
-func (l loaded) expect(t *testing.T, prog string, frame []byte, mark uint32, wantReason string, wantMark uint32) {
+func (l loaded) expect(t *testing.T, prog string, frame []byte, mark uint32, wantReason string,
+	wantMark uint32) {
 	t.Helper()
 	wantVerdict := next
 	if wantReason != "" {
@@ -298,7 +304,8 @@ func (l loaded) expect(t *testing.T, prog string, frame []byte, mark uint32, wan
 	}
 	verdict, gotMark, reason := l.run(t, prog, frame, mark)
 	if verdict != wantVerdict || reason != wantReason || gotMark != wantMark {
-		t.Errorf("%s on %x: verdict %d, reason %q, mark %#x, want %d, %q, %#x", prog, frame, int32(verdict), reason, gotMark, int32(wantVerdict), wantReason, wantMark)
+		t.Errorf("%s on %x: verdict %d, reason %q, mark %#x, want %d, %q, %#x", prog, frame,
+			int32(verdict), reason, gotMark, int32(wantVerdict), wantReason, wantMark)
 	}
 }
 
@@ -347,7 +354,8 @@ func TestIPVersionMustBeWhatTheFrameSays(t *testing.T) {
 	l := load(t)
 	for _, prog := range guards {
 		l.expect(t, prog, frame(packet("fd42:ff::1", "fd42:9::1"), ipv4), 0, "ip_version", 0)
-		l.expect(t, prog, frame(append(packet("198.19.128.1", "198.19.0.1"), make([]byte, 40)...), ipv6), 0, "ip_version", 0)
+		l.expect(t, prog, frame(append(packet("198.19.128.1", "198.19.0.1"), make([]byte, 40)...),
+			ipv6), 0, "ip_version", 0)
 	}
 }
 

@@ -17,50 +17,77 @@ type Reason struct {
 
 // Reasons has all reasons, in the order of their numbers. Number 12 is retired.
 var Reasons = []Reason{
-	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside a tunnel."},
-	{2, "dst_in_range", "The destination is in a cluster or service range and the packet was outside a tunnel."},
-	{3, "pod_to_range", "A pod's packet to a cluster or service address was about to leave outside a tunnel."},
-	{4, "pod_to_node", "A pod's packet to the address of a node was about to leave outside a tunnel."},
+	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside " +
+		"a tunnel."},
+	{2, "dst_in_range",
+		"The destination is in a cluster or service range and the packet was outside a tunnel."},
+	{3, "pod_to_range",
+		"A pod's packet to a cluster or service address was about to leave outside a tunnel."},
+	{4, "pod_to_node", "A pod's packet to the address of a node was about to leave outside " +
+		"a tunnel."},
 	{5, "ethernet_truncated", "The packet ends inside its Ethernet header."},
 	{6, "vlan_truncated", "The packet ends inside a VLAN tag."},
-	{7, "vlan_depth", "The packet has more VLAN tags than the two that are read, or one where none can be."},
+	{7, "vlan_depth", "The packet has more VLAN tags than the two that are read, or one where " +
+		"none can be."},
 	{8, "ipv4_truncated", "The packet ends inside its IPv4 header."},
 	{9, "ipv6_truncated", "The packet ends inside its IPv6 header."},
 	{10, "ip_version", "The IP header has another version than the frame says."},
 	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
-	{13, "quoted_in_error", "An ICMP error that quotes a packet from inside a tunnel was about to leave outside of it."},
-	{14, "source_translated", "A pod's packet to a node lost its source to another translation; the answer would have come in clear."},
-	{15, "pod_unmarked", "A pod's packet was not marked as one: the nftables table that marks them was away."},
-	{16, "pod_to_vip", "A pod's packet to the address of a balancer, or to an external address, of a service was about to leave untranslated."},
-	{17, "pod_midstream", "A pod's TCP packet out of the cluster was of a connection of which connection tracking has not seen the beginning."},
-	{18, "pod_mark_lost", "A pod's packet to a node or a cluster or service address, whose mark another program took, was about to leave outside a tunnel."},
-	{19, "service_rewrite", "The address or port of a packet to or from a service could not be rewritten: the node has no memory for it."},
-	{20, "service_quote_rewrite", "An ICMP error about a packet of a service could not be rewritten: the node has no memory for it."},
-	{21, "service_frame", "A packet of a service could not be given the Ethernet addresses of the link that it leaves by: the node has no memory for it."},
-	{22, "inner_src_in_range", "A packet inside the packet has a source in a cluster or service range."},
-	{23, "inner_dst_in_range", "A packet inside the packet has a destination in a cluster or service range."},
-	{24, "inner_to_node", "A pod's packet has a packet inside, or a routing header, for the address of a node."},
-	{25, "inner_to_vip", "A pod's packet has a packet inside, or a routing header, for an address of a service."},
-	{26, "inner_truncated", "The packet ends inside a header behind its IP header, or that one cannot be read."},
+	{13, "quoted_in_error",
+		"An ICMP error that quotes a packet from inside a tunnel was about to " +
+			"leave outside of it."},
+	{14, "source_translated", "A pod's packet to a node lost its source to another translation; " +
+		"the answer would have come in clear."},
+	{15, "pod_unmarked",
+		"A pod's packet was not marked as one: the nftables table that marks them was away."},
+	{16, "pod_to_vip", "A pod's packet to the address of a balancer, or to an external address, " +
+		"of a service was about to leave untranslated."},
+	{17, "pod_midstream", "A pod's TCP packet out of the cluster was of a connection of which " +
+		"connection tracking has not seen the beginning."},
+	{18, "pod_mark_lost", "A pod's packet to a node or a cluster or service address, whose mark " +
+		"another program took, was about to leave outside a tunnel."},
+	{19, "service_rewrite", "The address or port of a packet to or from a service could not be " +
+		"rewritten: the node has no memory for it."},
+	{20, "service_quote_rewrite", "An ICMP error about a packet of a service could not be " +
+		"rewritten: the node has no memory for it."},
+	{21, "service_frame",
+		"A packet of a service could not be given the Ethernet addresses of the " +
+			"link that it leaves by: the node has no memory for it."},
+	{22, "inner_src_in_range",
+		"A packet inside the packet has a source in a cluster or service range."},
+	{23, "inner_dst_in_range",
+		"A packet inside the packet has a destination in a cluster or service range."},
+	{24, "inner_to_node",
+		"A pod's packet has a packet inside, or a routing header, for the address of a node."},
+	{25, "inner_to_vip",
+		"A pod's packet has a packet inside, or a routing header, for an address of a service."},
+	{26, "inner_truncated",
+		"The packet ends inside a header behind its IP header, or that one cannot be read."},
 	{27, "inner_depth", "The packet has more headers behind its IP header than are read."},
 	{28, "routed_by_range", "A routing header lists an address of a cluster or service range."},
-	{29, "neighbour_in_range", "ARP or neighbour discovery for an address of a cluster or service range was about to leave."},
-	{30, "tunnel_to_outside", "A packet that came out of a tunnel, and that this node did not translate for a service, was about to leave the cluster."},
-	{31, "tunnel_unknown_source", "A tunnel datagram came from an address that no believed node has."},
-	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of the node."},
+	{29, "neighbour_in_range",
+		"ARP or neighbour discovery for an address of a cluster or service " +
+			"range was about to leave."},
+	{30, "tunnel_to_outside", "A packet that came out of a tunnel, and that this node did not " +
+		"translate for a service, was about to leave the cluster."},
+	{31, "tunnel_unknown_source",
+		"A tunnel datagram came from an address that no believed node has."},
+	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of " +
+		"the node."},
 }
 
 // HeaderFile and DocumentFile are the files of Header and Document, relative to this directory.
 const (
 	HeaderFile   = "lib/packet/reasons.h"
-	DocumentFile = "../docs/drop-reasons.md"
+	DocumentFile = "../docs/reference/drop-reasons.md"
 )
 
 // Header returns the reasons in C.
 func Header() string {
 	var b strings.Builder
 	b.WriteString("/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */\n")
-	b.WriteString("/* Code generated from reasons.go. DO NOT EDIT. */\n#pragma once\n\nenum drop_reason {\n")
+	b.WriteString("/* Code generated from reasons.go. DO NOT EDIT. */\n#pragma once\n\nenum " +
+		"drop_reason {\n")
 	for _, r := range Reasons {
 		fmt.Fprintf(&b, "\tREASON_%s = %d,\n", strings.ToUpper(r.Name), r.Number)
 	}
@@ -72,8 +99,10 @@ func Header() string {
 func Document() string {
 	var b strings.Builder
 	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")
-	b.WriteString("Why the guard dropped a packet. The name is the `reason` label of `kubeveil_plaintext_blocked_total`\n")
-	b.WriteString("and the name of the counter in the nftables tables `kubeveil_guard` and `kubeveil_pods`; `veilctl guard` shows both.\n\n")
+	b.WriteString("For operators: why the guard dropped a packet. The name is the `reason` label of\n")
+	b.WriteString("`kubeveil_plaintext_blocked_total`, and the name of the counter in the nftables tables\n")
+	b.WriteString("`kubeveil_guard` and `kubeveil_pods`. `veilctl guard` shows both. What to alert on:\n")
+	b.WriteString("[operations](../operations.md#what-to-alert-on).\n\n")
 	b.WriteString("| number | name | meaning |\n|---|---|---|\n")
 	for _, r := range Reasons {
 		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", r.Number, r.Name, r.Sentence)

@@ -19,7 +19,8 @@ import (
 // backend_choose it does, about once in a million choices on two processors.
 func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	own := map[string][]netip.Addr{
-		"198.18.0.1": nettest.Addrs("198.18.1.1", "fd42:1::1"), "198.18.0.2": nettest.Addrs("198.18.1.2", "fd42:1::2"),
+		"198.18.0.1": nettest.Addrs("198.18.1.1", "fd42:1::1"),
+		"198.18.0.2": nettest.Addrs("198.18.1.2", "fd42:1::2"),
 	}
 	if os.Getenv(serviceChildEnv) != "" {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -42,9 +43,11 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	change := func(round int) {
 		for addr, backends := range own {
 			name := service.Name{Namespace: "test", Name: addr}
-			p.PutService(service.Service{Name: name, ClusterIPs: nettest.Addrs(addr), Ports: []service.Port{{Name: "web", Protocol: service.UDP, Port: 80}}})
+			p.PutService(service.Service{Name: name, ClusterIPs: nettest.Addrs(addr),
+				Ports: []service.Port{{Name: "web", Protocol: service.UDP, Port: 80}}})
 			p.PutSlice(service.Slice{
-				Service: name, Name: "1", Ports: []service.SlicePort{{Name: "web", Protocol: service.UDP, Port: 8080 + uint16(round%2)}},
+				Service: name, Name: "1", Ports: []service.SlicePort{{Name: "web",
+					Protocol: service.UDP, Port: 8080 + uint16(round%2)}},
 				Endpoints: []service.Endpoint{{Addr: backends[0], Ready: true, Serving: true}},
 			})
 		}
@@ -69,7 +72,8 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 			if err != nil {
 				t.Errorf("in the cgroup: %v", err)
 			}
-			t.Logf("%d changes, %d choices, %d given up", round, counted(t, coll, socketUDP), counted(t, coll, socketUnsteady))
+			t.Logf("%d changes, %d choices, %d given up", round, counted(t, coll, socketUDP),
+				counted(t, coll, socketUnsteady))
 			if given := counted(t, coll, socketUnsteady); given > 0 {
 				t.Errorf("%d readers gave up", given)
 			}
@@ -85,10 +89,12 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 	t.Helper()
 	var unspecified [16]byte // AF_UNSPEC undoes the connection
-	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)), unsafe.Sizeof(unspecified)); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd),
+		uintptr(unsafe.Pointer(&unspecified)), unsafe.Sizeof(unspecified)); errno != 0 {
 		t.Fatal(errno)
 	}
-	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80, Addr: netip.MustParseAddr(addr).As4()}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrInet4{Port: 80,
+		Addr: netip.MustParseAddr(addr).As4()}); err != nil {
 		t.Fatal(err)
 	}
 	name, err := unix.Getsockname(fd)
@@ -170,7 +176,8 @@ func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) 
 
 func newPlanner(t testing.TB) *service.Planner {
 	t.Helper()
-	p, err := service.New("node-1", service.Limits{Fronts: 256, Slots: 4096, Members: 1024, Sources: 256})
+	p, err := service.New("node-1", service.Limits{Fronts: 256, Slots: 4096, Members: 1024,
+		Sources: 256})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,11 +197,14 @@ func BenchmarkServiceWrites(b *testing.B) {
 	for i := range n {
 		slotKeys[i] = uint32(i)
 		slots[i].Addr[15] = byte(i)
-		frontKeys[i].Addr = netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8), byte(i)}).As16()
+		frontKeys[i].Addr = netip.AddrFrom4([4]byte{198, 18 + byte(i>>16), byte(i >> 8),
+			byte(i)}).As16()
 		fronts[i].First = uint32(i)
 	}
 	b.Run("slots", func(b *testing.B) { writes(b, spec.Maps["service_slots"], slotKeys, slots) })
-	b.Run("fronts", func(b *testing.B) { writes(b, spec.Maps["service_fronts"], frontKeys, fronts) })
+	b.Run("fronts", func(b *testing.B) {
+		writes(b, spec.Maps["service_fronts"], frontKeys, fronts)
+	})
 }
 
 func writes[K, V any](b *testing.B, spec *ebpf.MapSpec, keys []K, values []V) {

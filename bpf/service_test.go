@@ -30,10 +30,14 @@ import (
 const serviceChildEnv = "KUBEVEIL_SERVICE_CHILD"
 
 var serviceHooks = map[string]ebpf.AttachType{
-	"service_connect4": ebpf.AttachCGroupInet4Connect, "service_connect6": ebpf.AttachCGroupInet6Connect,
-	"service_sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "service_sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
-	"service_recvmsg4": ebpf.AttachCGroupUDP4Recvmsg, "service_recvmsg6": ebpf.AttachCGroupUDP6Recvmsg,
-	"service_getpeername4": ebpf.AttachCgroupInet4GetPeername, "service_getpeername6": ebpf.AttachCgroupInet6GetPeername,
+	"service_connect4":     ebpf.AttachCGroupInet4Connect,
+	"service_connect6":     ebpf.AttachCGroupInet6Connect,
+	"service_sendmsg4":     ebpf.AttachCGroupUDP4Sendmsg,
+	"service_sendmsg6":     ebpf.AttachCGroupUDP6Sendmsg,
+	"service_recvmsg4":     ebpf.AttachCGroupUDP4Recvmsg,
+	"service_recvmsg6":     ebpf.AttachCGroupUDP6Recvmsg,
+	"service_getpeername4": ebpf.AttachCgroupInet4GetPeername,
+	"service_getpeername6": ebpf.AttachCgroupInet6GetPeername,
 }
 
 func loadService(t *testing.T) *ebpf.Collection {
@@ -77,7 +81,8 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 	coll := loadService(t)
 	dir := nettest.NewCgroup(t)
 	for name, hook := range serviceHooks {
-		l, err := link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: hook, Program: coll.Programs[name]})
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: dir, Attach: hook,
+			Program: coll.Programs[name]})
 		if err != nil {
 			t.Fatalf("attach %s: %v", name, err)
 		}
@@ -92,16 +97,19 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
-	nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128", "fd42:1::2/128")...)
+	nettest.AddAddr(t, ns, "lo", nettest.Prefixes("198.18.1.1/32", "198.18.1.2/32", "fd42:1::1/128",
+		"fd42:1::2/128")...)
 	group, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { group.Close() })
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=5m")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v",
+		"-test.timeout=5m")
 	cmd.Env = append(os.Environ(), serviceChildEnv+"=1")
 	cmd.ExtraFiles = files
-	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()), Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(group.Fd()),
+		Pdeathsig: syscall.SIGKILL}
 	return func() (string, error) {
 		var out []byte
 		err := ns.Do(func() (err error) { out, err = cmd.CombinedOutput(); return err })
@@ -156,7 +164,8 @@ func TestServiceSockets(t *testing.T) {
 	if out, err := again(t, dir, members)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}
-	if found, refused := counted(t, coll, socketTCP)+counted(t, coll, socketUDP), counted(t, coll, socketRefused); found < 160 || refused < 4 {
+	if found, refused := counted(t, coll, socketTCP)+counted(t, coll, socketUDP),
+		counted(t, coll, socketRefused); found < 160 || refused < 4 {
 		t.Errorf("%d choices and %d refusals were counted", found, refused)
 	}
 }
@@ -170,7 +179,9 @@ func TestServiceSocketsWithoutPrograms(t *testing.T) {
 	}
 	nettest.NeedBPF(t)
 	out, err := again(t, nettest.NewCgroup(t))()
-	if err == nil || !strings.Contains(out, "--- FAIL: TestServiceSocketsWithoutPrograms/IPv4/choices_are_spread") {
+	if err == nil ||
+		!strings.Contains(out,
+			"--- FAIL: TestServiceSocketsWithoutPrograms/IPv4/choices_are_spread") {
 		t.Errorf("services work without programs: %v\n%s", err, out)
 	}
 }
@@ -179,20 +190,25 @@ func TestServiceSocketsWithoutPrograms(t *testing.T) {
 func writeServices(t *testing.T, coll *ebpf.Collection) {
 	t.Helper()
 	p := newPlanner(t)
-	both := []service.Port{{Name: "web", Protocol: service.TCP, Port: 80}, {Name: "dns", Protocol: service.UDP, Port: 53}}
+	both := []service.Port{{Name: "web", Protocol: service.TCP, Port: 80},
+		{Name: "dns", Protocol: service.UDP, Port: 53}}
 	for name, s := range map[string]service.Service{
-		"plain":  {ClusterIPs: nettest.Addrs("198.18.0.1", "fd42::1"), Ports: both},
-		"sticky": {ClusterIPs: nettest.Addrs("198.18.0.2", "fd42::2"), Ports: both, Affinity: time.Hour},
-		"empty":  {ClusterIPs: nettest.Addrs("198.18.0.3", "fd42::3"), Ports: both},
+		"plain": {ClusterIPs: nettest.Addrs("198.18.0.1", "fd42::1"), Ports: both},
+		"sticky": {ClusterIPs: nettest.Addrs("198.18.0.2", "fd42::2"), Ports: both,
+			Affinity: time.Hour},
+		"empty": {ClusterIPs: nettest.Addrs("198.18.0.3", "fd42::3"), Ports: both},
 	} {
 		s.Name = service.Name{Namespace: "test", Name: name}
 		p.PutService(s)
 		if name == "empty" {
 			continue
 		}
-		slice := service.Slice{Service: s.Name, Name: "1", Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080}, {Name: "dns", Protocol: service.UDP, Port: 5353}}}
+		slice := service.Slice{Service: s.Name, Name: "1",
+			Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080},
+				{Name: "dns", Protocol: service.UDP, Port: 5353}}}
 		for _, a := range nettest.Addrs("198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2") {
-			slice.Endpoints = append(slice.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+			slice.Endpoints = append(slice.Endpoints,
+				service.Endpoint{Addr: a, Ready: true, Serving: true})
 		}
 		p.PutSlice(slice)
 	}
@@ -236,7 +252,8 @@ func serviceChild(t *testing.T) {
 			})
 
 			t.Run("none is refused at once", func(t *testing.T) {
-				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.empty, "80"), 10*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
+				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.empty, "80"),
+					10*time.Second); !errors.Is(err, unix.ECONNREFUSED) {
 					t.Errorf("connect: %v", err)
 				}
 				if err := sendOnly(v.empty); !errors.Is(err, unix.ECONNREFUSED) {
@@ -245,12 +262,16 @@ func serviceChild(t *testing.T) {
 			})
 
 			t.Run("what is no service is left alone", func(t *testing.T) {
-				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.none, "80"), 10*time.Second); !errors.Is(err, unix.ENETUNREACH) && !errors.Is(err, unix.EADDRNOTAVAIL) {
+				if _, err := net.DialTimeout("tcp", net.JoinHostPort(v.none, "80"),
+					10*time.Second); !errors.Is(err, unix.ENETUNREACH) &&
+					!errors.Is(err, unix.EADDRNOTAVAIL) {
 					t.Errorf("connect: %v", err)
 				}
 			})
-			t.Run("datagrams stay and are answered by the service", func(t *testing.T) { datagrams(t, v.plain) })
-			t.Run("a backend without the service", func(t *testing.T) { withoutTheService(t, v.plain) })
+			t.Run("datagrams stay and are answered by the service",
+				func(t *testing.T) { datagrams(t, v.plain) })
+			t.Run("a backend without the service",
+				func(t *testing.T) { withoutTheService(t, v.plain) })
 			t.Run("a backend that goes", func(t *testing.T) { backendGoes(t, v.plain, v.sticky) })
 		})
 	}
@@ -401,7 +422,8 @@ func withoutTheService(t *testing.T, addr string) {
 				t.Errorf("connect to %s: %v", backend, err)
 				continue
 			}
-			if peer, err := unix.Getpeername(int(fd)); err != nil || !reflect.DeepEqual(peer, unixAddr(backend)) {
+			if peer, err := unix.Getpeername(int(fd)); err != nil ||
+				!reflect.DeepEqual(peer, unixAddr(backend)) {
 				t.Errorf("the peer of %s is %v, %v", backend, peer, err)
 			}
 		}

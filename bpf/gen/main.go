@@ -10,7 +10,8 @@ import (
 )
 
 func main() {
-	for file, text := range map[string]string{bpf.HeaderFile: bpf.Header(), bpf.DocumentFile: bpf.Document()} {
+	for file, text := range map[string]string{bpf.HeaderFile: bpf.Header(),
+		bpf.DocumentFile: bpf.Document()} {
 		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)

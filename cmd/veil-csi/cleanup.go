@@ -33,11 +33,14 @@ func runCleanup(ctx context.Context, args []string) error {
 	}
 	kubelet := fs.String("kubelet-dir", kubeletDir, "the kubelet's `folder`")
 	fs.StringVar(&p.Run, "run", runDir, "`folder` for locks")
-	fs.StringVar(&p.Files, "files", filepath.Join(dataDir, "volumes"), "`folder` for the files of volumes")
-	fs.StringVar(&p.Claims, "claims", filepath.Join(dataDir, "claims"), "`folder` that says which volume has which disk")
+	fs.StringVar(&p.Files, "files", filepath.Join(dataDir, "volumes"),
+		"`folder` for the files of volumes")
+	fs.StringVar(&p.Claims, "claims", filepath.Join(dataDir, "claims"),
+		"`folder` that says which volume has which disk")
 
 	destroy := fs.Bool("destroy", false, "take ciphertext, too: volumes that are left are lost")
-	wait := fs.Bool("wait", false, "stay until SIGTERM when it is done, as a pod of a DaemonSet does")
+	wait := fs.Bool("wait", false,
+		"stay until SIGTERM when it is done, as a pod of a DaemonSet does")
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return nil
 	} else if err != nil {

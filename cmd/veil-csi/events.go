@@ -25,7 +25,8 @@ type warner struct {
 	calls chan driver.Call
 }
 
-func newWarner(warn func(ctx context.Context, volume, reason, message string) error, log *slog.Logger) *warner {
+func newWarner(warn func(ctx context.Context, volume, reason, message string) error,
+	log *slog.Logger) *warner {
 	return &warner{warn: warn, log: log, calls: make(chan driver.Call, warnings)}
 }
 
@@ -64,7 +65,8 @@ func (w *warner) run(ctx context.Context) {
 		}
 		last[s] = time.Now()
 		if err := w.warn(ctx, s.volume, s.reason, c.Err.Error()); err != nil {
-			w.log.Warn("no event was made at the claim of a volume whose disk was refused", "volume", s.volume, "error", err)
+			w.log.Warn("no event was made at the claim of a volume whose disk was refused",
+				"volume", s.volume, "error", err)
 		}
 	}
 }

@@ -26,7 +26,8 @@ func TestRefusalsAreSaidAtTheClaim(t *testing.T) {
 		defer cancel()
 		go w.run(ctx)
 		refused := func(v string, kind crypt.Kind) {
-			w.observe(driver.Call{Volume: v, Err: fmt.Errorf("stage: %w", &crypt.RefusedError{Kind: kind})})
+			w.observe(driver.Call{Volume: v,
+				Err: fmt.Errorf("stage: %w", &crypt.RefusedError{Kind: kind})})
 			synctest.Wait()
 		}
 
@@ -40,7 +41,8 @@ func TestRefusalsAreSaidAtTheClaim(t *testing.T) {
 		w.observe(driver.Call{Volume: "c"})
 		<-time.After(warnAgain)
 		refused("a", crypt.OlderImage)
-		if want := []string{"a OlderImage", "a Tampered", "b OlderImage", "a OlderImage"}; !slices.Equal(said, want) {
+		if want := []string{"a OlderImage", "a Tampered", "b OlderImage",
+			"a OlderImage"}; !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}
 	})

@@ -32,10 +32,12 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 		return nil
 	}
 	set := volume.NewSet(volume.Config{
-		Cluster: "c", Node: "n", Store: &volume.FileStore{Dir: t.TempDir()}, Engine: engine, Backend: &backend.Files{Dir: t.TempDir()},
+		Cluster: "c", Node: "n", Store: &volume.FileStore{Dir: t.TempDir()}, Engine: engine,
+		Backend: &backend.Files{Dir: t.TempDir()},
 	})
 
-	d, err := driver.New(driver.Config{Node: "n", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
+	d, err := driver.New(driver.Config{Node: "n",
+		Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +47,8 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 	healthy := func(want int, because string) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz",
+			nil))
 		if w.Code != want || !strings.Contains(w.Body.String(), because) {
 			t.Errorf("%d %q, want %d and %q", w.Code, w.Body, want, because)
 		}

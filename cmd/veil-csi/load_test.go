@@ -52,8 +52,10 @@ func at(v string) string { return "/pods/" + v }
 
 func ready(i int) volume.State {
 	return volume.State{
-		Volume: fmt.Sprintf("pvc-%d", i), Cluster: "c", Request: volume.Request{Node: "node-1", Backend: driver.BackendFile},
-		Phase: volume.Ready, Payload: crypt.SectorSize, UUID: crypt.UUID{1, byte(i)}, Content: volume.Made, Writer: "node-1", Epoch: 2,
+		Volume: fmt.Sprintf("pvc-%d", i), Cluster: "c",
+		Request: volume.Request{Node: "node-1", Backend: driver.BackendFile},
+		Phase:   volume.Ready, Payload: crypt.SectorSize, UUID: crypt.UUID{1, byte(i)},
+		Content: volume.Made, Writer: "node-1", Epoch: 2,
 		Key: keyring.Wrapped{Provider: keyring.NameFile, KeyID: "k", Blob: []byte{1}},
 	}
 }
@@ -62,7 +64,8 @@ func newLoaded(t *testing.T) *loaded {
 	t.Helper()
 	kinds := map[schema.GroupVersionResource]string{kubestore.VeilVolumes: kubestore.Kind + "List"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-	l := &loaded{client: client, store: kubestore.NewForClient(client, "node-1"), engine: crypttest.New()}
+	l := &loaded{client: client, store: kubestore.NewForClient(client, "node-1"),
+		engine: crypttest.New()}
 
 	mounts := &bound{}
 	for i := range loadVolumes {
@@ -75,11 +78,13 @@ func newLoaded(t *testing.T) *loaded {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mounts.table = append(mounts.table, mount.Mount{Target: at(st.Volume), Device: m.Number, Root: true})
+		mounts.table = append(mounts.table, mount.Mount{Target: at(st.Volume), Device: m.Number,
+			Root: true})
 	}
 
 	set := volume.NewSet(volume.Config{
-		Cluster: "c", Node: "node-1", Store: l.store, Engine: l.engine, Backend: &backend.Files{Dir: t.TempDir()},
+		Cluster: "c", Node: "node-1", Store: l.store, Engine: l.engine,
+		Backend: &backend.Files{Dir: t.TempDir()},
 	})
 	l.states = statesIn(l.store, "c", nil)
 	var err error
@@ -97,7 +102,8 @@ func newLoaded(t *testing.T) *loaded {
 // run runs the driver's upkeep until the test ends it.
 func (l *loaded) run(ctx context.Context) (wait func() error) {
 	var g errgroup.Group
-	o := options{rewrapEvery: 10 * time.Minute, trimEvery: time.Hour, requestsEvery: 10 * time.Second}
+	o := options{rewrapEvery: 10 * time.Minute, trimEvery: time.Hour,
+		requestsEvery: 10 * time.Second}
 	metrics := driver.NewMetrics(l.Driver, func() bool { return true }, prometheus.NewRegistry())
 	o.upkeep(ctx, &g, l.Driver, metrics, l.states, slog.New(slog.DiscardHandler))
 	return g.Wait
@@ -116,7 +122,8 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 			<-time.After(time.Minute)
 			for i := range loadVolumes {
 				v := ready(i).Volume
-				if _, err := l.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: at(v)}); err != nil {
+				if _, err := l.NodeGetVolumeStats(ctx,
+					&csi.NodeGetVolumeStatsRequest{VolumeId: v, VolumePath: at(v)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -142,7 +149,8 @@ func TestRequestsOfADriverAtRest(t *testing.T) {
 // object names this node, once it names the other, and when that has closed it again.
 func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	for name, writer := range map[string]string{"open there": "node-2", "closed there again": ""} {
-		for of, node := range map[string]string{"of this node": "node-1", "of the other": "node-2"} {
+		for of, node := range map[string]string{"of this node": "node-1",
+			"of the other": "node-2"} {
 			t.Run(of+", "+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					l := newLoaded(t)

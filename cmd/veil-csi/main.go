@@ -77,7 +77,8 @@ func main() {
 
 // needsKeys reports whether the process will have keys: help and version are for everybody.
 func needsKeys(args []string) bool {
-	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help", "--help"}, args[0])
+	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help",
+		"--help"}, args[0])
 }
 
 func run(ctx context.Context, args []string) error {
@@ -112,7 +113,8 @@ func run(ctx context.Context, args []string) error {
 func makeKey(path string) error {
 	err := keyring.CreateFile(path)
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("make key: %s exists, and is left alone: without it the volumes whose keys it wraps are lost", path)
+		return fmt.Errorf("make key: %s exists, and is left alone: without it the volumes whose "+
+			"keys it wraps are lost", path)
 	}
 	return err
 }
@@ -124,32 +126,57 @@ func (o *options) flags() *flag.FlagSet {
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&o.node, "node", "", "`name` of this node in Kubernetes")
-	fs.StringVar(&o.store, "store", storeKubernetes, "where the states of volumes are: kubernetes, or `file:DIR` on a disk that is trusted")
-	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file`; empty: the pod's service account")
-	fs.StringVar(&o.cluster, "cluster", "", "`id` of the cluster, with -store file:DIR; Kubernetes has one of its own")
-	fs.StringVar(&o.endpoint, "endpoint", filepath.Join(kubeletDir, "plugins", driver.Name, "csi.sock"), "`socket` that serves CSI, by the path that the kubelet knows")
+	fs.StringVar(&o.store, "store", storeKubernetes,
+		"where the states of volumes are: kubernetes, or `file:DIR` on a disk that is trusted")
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig `file`; empty: the pod's service account")
+	fs.StringVar(&o.cluster, "cluster", "",
+		"`id` of the cluster, with -store file:DIR; Kubernetes has one of its own")
+	fs.StringVar(&o.endpoint, "endpoint", filepath.Join(kubeletDir, "plugins", driver.Name,
+		"csi.sock"), "`socket` that serves CSI, by the path that the kubelet knows")
 
-	fs.StringVar(&o.registration, "registration", filepath.Join(kubeletDir, "plugins_registry"), "the kubelet's `folder` for registrations; empty: do not register")
+	fs.StringVar(&o.registration, "registration", filepath.Join(kubeletDir, "plugins_registry"),
+		"the kubelet's `folder` for registrations; empty: do not register")
 	fs.StringVar(&o.run, "run", runDir, "`folder` for locks, on tmpfs")
-	fs.StringVar(&o.files, "files", filepath.Join(dataDir, "volumes"), "`folder` for the files of volumes with backend: file, on ext4, xfs or btrfs; empty: no such backend")
-	fs.IntVar(&o.reserve, "reserve", 5, "how much of that folder's file system no volume takes, `percent`: it may be the node's root disk")
-	fs.BoolVar(&o.sparse, "sparse", false, "let those files take room when it is written; a full disk is then an I/O error for pods")
-	fs.StringVar(&o.disks, "disks", "", "`disks` or partitions for backend: disk, by stable names, with commas between; empty: no such backend")
-	fs.StringVar(&o.claims, "claims", filepath.Join(dataDir, "claims"), "`folder` that says which volume has which disk")
-	fs.StringVar(&o.kmsSocket, "kms-socket", kmsSocket, "`socket` of a KMS v2 plugin, for keys: kms; empty: none")
-	fs.StringVar(&o.keyFile, "key-file", "", "`file` with a key-encryption key, for keys: file; it protects nothing from who owns that file's disk")
-	fs.StringVar(&o.previousKeyFile, "previous-key-file", "", "`file` with the key-encryption key before, until all volumes are wrapped by the new one")
+	fs.StringVar(&o.files, "files", filepath.Join(dataDir, "volumes"),
+		"`folder` for the files of volumes with backend: file, on ext4, xfs or btrfs; empty: no "+
+			"such backend")
+	fs.IntVar(&o.reserve, "reserve", 5,
+		"how much of that folder's file system no volume takes, `percent`: it may be the node's "+
+			"root disk")
+	fs.BoolVar(&o.sparse, "sparse", false,
+		"let those files take room when it is written; a full disk is then an I/O error for pods")
+	fs.StringVar(&o.disks, "disks", "",
+		"`disks` or partitions for backend: disk, by stable names, with commas between; empty: no "+
+			"such backend")
+	fs.StringVar(&o.claims, "claims", filepath.Join(dataDir, "claims"),
+		"`folder` that says which volume has which disk")
+	fs.StringVar(&o.kmsSocket, "kms-socket", kmsSocket,
+		"`socket` of a KMS v2 plugin, for keys: kms; empty: none")
+	fs.StringVar(&o.keyFile, "key-file", "",
+		"`file` with a key-encryption key, for keys: file; it protects nothing from who owns that "+
+			"file's disk")
+	fs.StringVar(&o.previousKeyFile, "previous-key-file", "",
+		"`file` with the key-encryption key before, until all volumes are wrapped by the new one")
 
-	fs.StringVar(&o.metrics, "metrics", ":9633", "`address` of /metrics, /healthz and /readyz; empty: none")
-	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute, "how often keys are looked at that another key-encryption key should wrap")
-	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second, "how often requests of veilctl volume rewrap are looked for, in what is watched")
-	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour, "how often volumes with discard: batch say which blocks are free")
-	fs.BoolVar(&o.privateMounts, "private-mounts", false, "do not require that mounts reach the host: "+
-		"for a veil-csi in the kubelet's own mount namespace, not in a container")
-	fs.IntVar(&o.checkMemory, "check-memory", 384, "the most memory that one check of an ext4 takes, `MiB`; 0: all there is. "+
-		"Keep it below the limit of the container")
-	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto, "whether tuning: latency has dm-crypt's flags: "+
-		"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed CVE-2024-26718, off")
+	fs.StringVar(&o.metrics, "metrics", ":9633",
+		"`address` of /metrics, /healthz and /readyz; empty: none")
+	fs.DurationVar(&o.rewrapEvery, "rewrap-every", 10*time.Minute,
+		"how often keys are looked at that another key-encryption key should wrap")
+	fs.DurationVar(&o.requestsEvery, "requests-every", 10*time.Second,
+		"how often requests of veilctl volume rewrap are looked for, in what is watched")
+	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour,
+		"how often volumes with discard: batch say which blocks are free")
+	fs.BoolVar(&o.privateMounts, "private-mounts", false,
+		"do not require that mounts reach the host: "+
+			"for a veil-csi in the kubelet's own mount namespace, not in a container")
+	fs.IntVar(&o.checkMemory, "check-memory", 384,
+		"the most memory that one check of an ext4 takes, `MiB`; 0: all there is. "+
+			"Keep it below the limit of the container")
+	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto,
+		"whether tuning: latency has dm-crypt's flags: "+
+			"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed "+
+			"CVE-2024-26718, off")
 
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")

@@ -38,23 +38,28 @@ func TestFlagsThatDoNotGoTogether(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no node":                 {nil, "-node NAME"},
-		"unknown store":           {[]string{"-node", "n", "-store", "etcd"}, "want kubernetes or file:DIR"},
-		"file store, no cluster":  {[]string{"-node", "n", "-store", "file:/x"}, "-cluster ID"},
-		"file store, no folder":   {[]string{"-node", "n", "-store", "file:", "-cluster", "c"}, "wants a folder"},
+		"no node": {nil, "-node NAME"},
+		"unknown store": {[]string{"-node", "n", "-store", "etcd"},
+			"want kubernetes or file:DIR"},
+		"file store, no cluster": {[]string{"-node", "n", "-store", "file:/x"}, "-cluster ID"},
+		"file store, no folder": {[]string{"-node", "n", "-store", "file:", "-cluster", "c"},
+			"wants a folder"},
 		"cluster with Kubernetes": {[]string{"-node", "n", "-cluster", "c"}, "kube-system"},
 		"no backend":              {[]string{"-node", "n", "-files", ""}, "-files or -disks"},
-		"previous key alone":      {[]string{"-node", "n", "-previous-key-file", "/x"}, "-key-file"},
-		"unknown tuning":          {[]string{"-node", "n", "-latency-tuning", "yes"}, "auto, on or off"},
-		"all in reserve":          {[]string{"-node", "n", "-reserve", "100"}, "0 to 90"},
-		"less than no memory":     {[]string{"-node", "n", "-check-memory", "-1"}, "-check-memory"},
-		"relative endpoint":       {[]string{"-node", "n", "-endpoint", "csi.sock"}, "absolute"},
-		"never re-wrap":           {[]string{"-node", "n", "-rewrap-every", "0"}, "-rewrap-every"},
-		"word too many":           {[]string{"-node", "n", "serve"}, `unexpected argument "serve"`},
-		"key without a file":      {[]string{"make-key"}, "make-key FILE"},
+		"previous key alone": {[]string{"-node", "n", "-previous-key-file", "/x"},
+			"-key-file"},
+		"unknown tuning": {[]string{"-node", "n", "-latency-tuning", "yes"},
+			"auto, on or off"},
+		"all in reserve":      {[]string{"-node", "n", "-reserve", "100"}, "0 to 90"},
+		"less than no memory": {[]string{"-node", "n", "-check-memory", "-1"}, "-check-memory"},
+		"relative endpoint":   {[]string{"-node", "n", "-endpoint", "csi.sock"}, "absolute"},
+		"never re-wrap":       {[]string{"-node", "n", "-rewrap-every", "0"}, "-rewrap-every"},
+		"word too many":       {[]string{"-node", "n", "serve"}, `unexpected argument "serve"`},
+		"key without a file":  {[]string{"make-key"}, "make-key FILE"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := run(context.Background(), c.args); err == nil || !strings.Contains(err.Error(), c.want) {
+			if err := run(context.Background(), c.args); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q in it", err, c.want)
 			}
 		})
@@ -78,7 +83,8 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil || !strings.Contains(err.Error(), "exists, and is left alone") {
+	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil ||
+		!strings.Contains(err.Error(), "exists, and is left alone") {
 		t.Errorf("a key was made over another: %v", err)
 	}
 	if after, err := os.ReadFile(o.keyFile); string(after) != string(before) || err != nil {
@@ -89,7 +95,8 @@ func TestKeys(t *testing.T) {
 	if err := os.Chmod(o.keyFile, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") || !strings.Contains(err.Error(), "chmod 600") {
+	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") ||
+		!strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a key that others may read: %v", err)
 	}
 	if err := os.Chmod(o.keyFile, 0o600); err != nil {
@@ -105,16 +112,21 @@ func TestKeys(t *testing.T) {
 func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine, store, id := crypttest.New(), &volume.FileStore{Dir: t.TempDir()}, crypt.UUID{1}
-		set := volume.NewSet(volume.Config{Cluster: "c", Node: "node-1", Store: store, Engine: engine, Backend: &backend.Files{Dir: t.TempDir()}})
-		d, err := driver.New(driver.Config{Node: "node-1", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
+		set := volume.NewSet(volume.Config{Cluster: "c", Node: "node-1", Store: store,
+			Engine: engine, Backend: &backend.Files{Dir: t.TempDir()}})
+		d, err := driver.New(driver.Config{Node: "node-1",
+			Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mount.Host{}})
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		_, made := engine.Create(t.Context(), crypt.Expected(id, 2, crypt.SectorSize, 1, "", false), nil)
+		_, made := engine.Create(t.Context(), crypt.Expected(id, 2, crypt.SectorSize, 1, "", false),
+			nil)
 		err = store.Create(t.Context(), volume.State{
-			Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "node-1", Backend: driver.BackendFile}, Phase: volume.Ready, Payload: crypt.SectorSize,
-			Key: keyring.Wrapped{Provider: keyring.NameFile, KeyID: "k", Blob: []byte{1}}, UUID: id, Content: volume.Made, Writer: "node-2", Epoch: 3,
+			Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "node-1",
+				Backend: driver.BackendFile}, Phase: volume.Ready, Payload: crypt.SectorSize,
+			Key: keyring.Wrapped{Provider: keyring.NameFile, KeyID: "k", Blob: []byte{1}}, UUID: id,
+			Content: volume.Made, Writer: "node-2", Epoch: 3,
 		})
 		if err := errors.Join(err, made); err != nil {
 			t.Fatal(err)
@@ -123,7 +135,8 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var g errgroup.Group
 		o := options{rewrapEvery: time.Hour, trimEvery: time.Hour}
-		o.upkeep(ctx, &g, d, driver.NewMetrics(d, func() bool { return true }, prometheus.NewRegistry()), states{}, slog.New(slog.DiscardHandler))
+		o.upkeep(ctx, &g, d, driver.NewMetrics(d, func() bool { return true },
+			prometheus.NewRegistry()), states{}, slog.New(slog.DiscardHandler))
 		synctest.Wait()
 		if live := engine.Live(); len(live) != 0 {
 			t.Errorf("mappings %v", live)

@@ -69,7 +69,8 @@ func (o *options) check() error {
 	case isFile && (dir == "" || o.cluster == ""):
 		return errors.New("-store file:DIR wants a folder, and -cluster ID with it")
 	case !isFile && o.cluster != "":
-		return errors.New("-cluster is for -store file:DIR: with Kubernetes it is the uid of the namespace kube-system")
+		return errors.New("-cluster is for -store file:DIR: with Kubernetes it is the uid of the " +
+			"namespace kube-system")
 	case o.files == "" && o.disks == "":
 		return errors.New("no backend: say -files or -disks")
 	case o.previousKeyFile != "" && o.keyFile == "":
@@ -116,7 +117,8 @@ func (s states) reader() volume.Reader {
 // open returns the store. It waits for an API server that is away.
 func (o *options) open(ctx context.Context, log *slog.Logger) (states, error) {
 	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
-		return states{Store: &volume.FileStore{Dir: dir}, cluster: o.cluster}, os.MkdirAll(dir, 0o700)
+		return states{Store: &volume.FileStore{Dir: dir}, cluster: o.cluster}, os.MkdirAll(dir,
+			0o700)
 	}
 	s, err := kubestore.New(kubestore.Options{Kubeconfig: o.kubeconfig, Node: o.node})
 	if err != nil {
@@ -157,7 +159,8 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 			return nil, fmt.Errorf("%w, with veil-csi make-key %s", err, path)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("key file: %w; whoever replaces that file loses the volumes whose keys it wraps", err)
+			return nil, fmt.Errorf("key file: %w; whoever replaces that file loses the volumes "+
+				"whose keys it wraps", err)
 		}
 		chain = append(chain, p)
 	}
@@ -180,8 +183,10 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	release := unix.ByteSliceToString(name.Release[:])
 	safe := crypt.LatencyIsSafe(release)
 	if !safe {
-		log.Info("volumes with tuning: latency are opened without dm-crypt's flags for it: this kernel may corrupt "+
-			"memory with them (CVE-2024-26718); where its vendor has fixed that, say -latency-tuning=on", "kernel", release)
+		log.Info("volumes with tuning: latency are opened without dm-crypt's flags for it: this "+
+			"kernel may corrupt "+
+			"memory with them (CVE-2024-26718); where its vendor has fixed that, say "+
+			"-latency-tuning=on", "kernel", release)
 	}
 	return safe, nil
 }
@@ -195,7 +200,8 @@ func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, erro
 	}
 	engine := crypt.Kernel{Inline: inline}
 	add := func(name string, b backend.Backend) {
-		out[name] = volume.NewSet(volume.Config{Cluster: s.cluster, Node: o.node, Store: s, Engine: engine,
+		out[name] = volume.NewSet(volume.Config{Cluster: s.cluster, Node: o.node, Store: s,
+			Engine:  engine,
 			Backend: b, Locks: o.run, Log: log})
 	}
 	if o.files != "" {
@@ -208,7 +214,8 @@ func (o *options) sets(s states, log *slog.Logger) (map[string]*volume.Set, erro
 		if err := os.MkdirAll(o.claims, 0o700); err != nil {
 			return nil, err
 		}
-		add(driver.BackendDisk, &backend.Disks{Paths: strings.Split(o.disks, ","), Claims: o.claims})
+		add(driver.BackendDisk, &backend.Disks{Paths: strings.Split(o.disks, ","),
+			Claims: o.claims})
 	}
 	return out, os.MkdirAll(o.run, 0o700)
 }
@@ -234,7 +241,8 @@ func (o *options) serve(ctx context.Context) error {
 
 	d, err := driver.New(driver.Config{
 		Node: o.node, Version: version.String(), Sets: sets, Keys: keys, TakeOver: s.takeOver,
-		Mounts: mount.Host{CheckMemory: uint64(o.checkMemory) << 20}, Cache: s.reader(), PrivateMounts: o.privateMounts || o.registration == "", Log: log,
+		Mounts: mount.Host{CheckMemory: uint64(o.checkMemory) << 20}, Cache: s.reader(),
+		PrivateMounts: o.privateMounts || o.registration == "", Log: log,
 	})
 	if err != nil {
 		return err
@@ -252,7 +260,8 @@ func (o *options) serve(ctx context.Context) error {
 		}
 	}
 
-	log.Info("veil-csi starts", "version", version.String(), "node", o.node, "cluster", s.cluster, "endpoint", o.endpoint, "defaults", d.Defaults.String())
+	log.Info("veil-csi starts", "version", version.String(), "node", o.node, "cluster", s.cluster,
+		"endpoint", o.endpoint, "defaults", d.Defaults.String())
 	defer log.Info("veil-csi ends; what is mounted stays")
 	return o.servers(ctx, d, s, log)
 }
@@ -269,7 +278,8 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 
 	r := &driver.Registration{Endpoint: o.endpoint, Log: log}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	metrics := driver.NewMetrics(d, r.Registered, registry)
 	g, ctx := errgroup.WithContext(ctx)
 	observe := metrics.Observe
@@ -305,7 +315,8 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 }
 
 // upkeep starts what is done beside serving, until ctx ends.
-func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Driver, metrics *driver.Metrics, s states, log *slog.Logger) {
+func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Driver,
+	metrics *driver.Metrics, s states, log *slog.Logger) {
 	every := func(interval time.Duration, what string, do func(context.Context) error) {
 		g.Go(func() error {
 			d.Every(ctx, interval, what, do)
@@ -319,31 +330,38 @@ func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Drive
 		d.Until(ctx, again, "let go on what a process that died left suspended", d.Recover)
 		return nil
 	})
-	every(yieldEvery, "fence what other nodes took over", func(ctx context.Context) error { return metrics.Yield(ctx, d) })
-	every(recordsEvery, "read the records of disks that are mapped", func(ctx context.Context) error {
-		return metrics.CheckDisks(ctx, d)
-	})
+	every(yieldEvery, "fence what other nodes took over",
+		func(ctx context.Context) error { return metrics.Yield(ctx, d) })
+	every(recordsEvery, "read the records of disks that are mapped",
+		func(ctx context.Context) error {
+			return metrics.CheckDisks(ctx, d)
+		})
 
 	for _, set := range d.Sets {
 		if disks, ok := set.Backend.(*backend.Disks); ok {
-			every(wipeEvery, "overwrite disks that deleted volumes left", func(ctx context.Context) error {
-				wiped, err := disks.Wipe(ctx)
-				for _, id := range wiped {
-					log.Info("disk of a deleted volume overwritten: it is offered again", "disk", id)
-				}
-				return err
-			})
+			every(wipeEvery, "overwrite disks that deleted volumes left",
+				func(ctx context.Context) error {
+					wiped, err := disks.Wipe(ctx)
+					for _, id := range wiped {
+						log.Info("disk of a deleted volume overwritten: it is offered again",
+							"disk", id)
+					}
+					return err
+				})
 		}
 	}
 
-	every(o.rewrapEvery, "wrap keys anew", func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
-	every(o.trimEvery, "tell disks of free blocks", func(ctx context.Context) error { return metrics.Trim(ctx, d) })
+	every(o.rewrapEvery, "wrap keys anew",
+		func(ctx context.Context) error { return metrics.Rewrap(ctx, d) })
+	every(o.trimEvery, "tell disks of free blocks",
+		func(ctx context.Context) error { return metrics.Trim(ctx, d) })
 	if s.cache != nil {
 		g.Go(func() error {
 			s.cache.Run(ctx)
 			return nil
 		})
-		every(o.requestsEvery, "do what veilctl volume asked for", func(ctx context.Context) error { return requests(ctx, d, s, log) })
+		every(o.requestsEvery, "do what veilctl volume asked for",
+			func(ctx context.Context) error { return requests(ctx, d, s, log) })
 	}
 }
 
@@ -362,7 +380,8 @@ func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger)
 	return errors.Join(errs...)
 }
 
-func (o *options) serveMetrics(ctx context.Context, registry *prometheus.Registry, r *driver.Registration, log *slog.Logger) error {
+func (o *options) serveMetrics(ctx context.Context, registry *prometheus.Registry,
+	r *driver.Registration, log *slog.Logger) error {
 	l, err := telemetry.ListenMetrics(o.metrics)
 	if err != nil {
 		return err
@@ -383,7 +402,8 @@ func (o *options) handler(registry *prometheus.Registry, registered func() bool)
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if o.registration != "" && !registered() {
-			http.Error(w, "the kubelet has not registered the driver", http.StatusServiceUnavailable)
+			http.Error(w, "the kubelet has not registered the driver",
+				http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")

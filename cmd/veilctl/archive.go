@@ -107,7 +107,8 @@ func (a *archive) write(name string, text []byte) {
 	if a.broken != nil {
 		return
 	}
-	h := &tar.Header{Name: path.Join(a.root, name), Mode: 0o600, Size: int64(len(text)), ModTime: a.contents.Made, Format: tar.FormatPAX}
+	h := &tar.Header{Name: path.Join(a.root, name), Mode: 0o600, Size: int64(len(text)),
+		ModTime: a.contents.Made, Format: tar.FormatPAX}
 	if a.broken = a.tar.WriteHeader(h); a.broken == nil {
 		_, a.broken = a.tar.Write(text)
 	}
@@ -117,8 +118,11 @@ func (a *archive) write(name string, text []byte) {
 func (a *archive) close() (manifest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	slices.SortFunc(a.contents.Files, func(x, y entry) int { return strings.Compare(x.Path, y.Path) })
-	slices.SortFunc(a.contents.Missing, func(x, y missing) int { return strings.Compare(x.Path, y.Path) })
+	slices.SortFunc(a.contents.Files, func(x, y entry) int {
+		return strings.Compare(x.Path, y.Path)
+	})
+	slices.SortFunc(a.contents.Missing,
+		func(x, y missing) int { return strings.Compare(x.Path, y.Path) })
 	text, err := json.MarshalIndent(a.contents, "", "  ")
 	if err == nil {
 		a.write("manifest.json", append(text, '\n'))

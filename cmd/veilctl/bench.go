@@ -36,11 +36,14 @@ type benchFlags struct {
 func benchCommand(fs *flag.FlagSet) func(call) error {
 	var f benchFlags
 	f.register(fs, "bench", "how long a sample of TCP takes; UDP and latency follow it")
-	fs.StringVar(&f.nodes, "nodes", "", "two nodes, `NAME,NAME` (default: the first two that are Ready and schedulable)")
-	fs.StringVar(&f.prefix, "prefix", cluster.DefaultPrefix.String(), "`prefix` of which the other two sides get addresses; no one else may use it")
+	fs.StringVar(&f.nodes, "nodes", "",
+		"two nodes, `NAME,NAME` (default: the first two that are Ready and schedulable)")
+	fs.StringVar(&f.prefix, "prefix", cluster.DefaultPrefix.String(),
+		"`prefix` of which the other two sides get addresses; no one else may use it")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	fs.DurationVar(&f.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
+	fs.DurationVar(&f.options.Churn, "churn", time.Minute,
+		"for how long pods come and go; negative leaves it out")
 	return f.measure
 }
 
@@ -49,7 +52,8 @@ func (f *benchFlags) measure(c call) error {
 	if err != nil {
 		return err
 	}
-	return f.run(c, func(k *framework.Cluster, progress func(string, ...any)) (*report.Report, error) {
+	return f.run(c, func(k *framework.Cluster,
+		progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
 		rep, err := cluster.Run(c.ctx, k, o)
 		if err != nil {
@@ -68,11 +72,13 @@ func (f *benchFlags) parse() (cluster.Options, error) {
 	}
 	if f.nodes != "" {
 		if o.Nodes = strings.Split(f.nodes, ","); len(o.Nodes) != 2 {
-			return o, fmt.Errorf("-nodes %s: write two names with a comma between them: %w", f.nodes, errUsage)
+			return o, fmt.Errorf("-nodes %s: write two names with a comma between them: %w",
+				f.nodes, errUsage)
 		}
 	}
 	if o.Rounds < 1 || !f.secondsFit() {
-		return o, fmt.Errorf("-rounds %d, -seconds %d: write at least one round, and 1 to 600 seconds: %w", o.Rounds, f.seconds, errUsage)
+		return o, fmt.Errorf("-rounds %d, -seconds %d: write at least one round, and 1 to 600 "+
+			"seconds: %w", o.Rounds, f.seconds, errUsage)
 	}
 	o.TCP = time.Duration(f.seconds) * time.Second
 	o.Probe = max(time.Second, (o.TCP / 5).Round(time.Second))

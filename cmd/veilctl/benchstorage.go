@@ -12,7 +12,8 @@ import (
 )
 
 var benchStorageVerb = verb{
-	name: "bench storage", short: "measure claims of two StorageClasses beside one another", register: benchStorageCommand,
+	name: "bench storage", short: "measure claims of two StorageClasses beside one another",
+	register: benchStorageCommand,
 	about: `It makes a claim of each class with a pod on one node, in a namespace of its own, reads and writes both, and writes result.json, report.html
 and report.md; everything is removed at the end. It loads the disks below with all they can carry: run it where that hurts nobody. There
 are no gates: what the disks are, and whether both classes are on the same, is not known to it. With the usual 10 seconds a sample and five rounds it
@@ -33,10 +34,14 @@ func benchStorageCommand(fs *flag.FlagSet) func(call) error {
 	var f benchStorageFlags
 	f.register(fs, "bench-storage", "how long a sample takes")
 	fs.StringVar(&f.options.Class, "class", "", "StorageClass that is measured")
-	fs.StringVar(&f.options.Baseline, "baseline-class", "", "StorageClass beside which it is measured")
-	fs.StringVar(&f.options.Node, "node", "", "`name` of the node (default: the scheduler's choice)")
-	fs.StringVar(&f.options.Platform, "platform", bench.VM, "what the nodes are: vm, emulated, sev-snp, tdx, metal")
-	fs.Int64Var(&f.size, "size", 1024, "`MiB` that are read and written; each claim is larger by a quarter")
+	fs.StringVar(&f.options.Baseline, "baseline-class", "",
+		"StorageClass beside which it is measured")
+	fs.StringVar(&f.options.Node, "node", "",
+		"`name` of the node (default: the scheduler's choice)")
+	fs.StringVar(&f.options.Platform, "platform", bench.VM,
+		"what the nodes are: vm, emulated, sev-snp, tdx, metal")
+	fs.Int64Var(&f.size, "size", 1024,
+		"`MiB` that are read and written; each claim is larger by a quarter")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	return f.measure
@@ -47,11 +52,13 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	o := f.options
 	switch {
 	case o.Class == "" || o.Baseline == "":
-		return o, fmt.Errorf("say -class and -baseline-class, as kubectl get storageclasses names them: %w", errUsage)
+		return o, fmt.Errorf("say -class and -baseline-class, as kubectl get storageclasses "+
+			"names them: %w", errUsage)
 	case o.Class == o.Baseline:
 		return o, fmt.Errorf("-class and -baseline-class are both %s: %w", o.Class, errUsage)
 	case o.Rounds < 1 || !f.secondsFit() || f.size < 64:
-		return o, fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least one round, 1 to 600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
+		return o, fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least one round, 1 to "+
+			"600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
 	}
 	if err := bench.CheckNodes(o.Platform); err != nil {
 		return o, fmt.Errorf("-platform: %w: %w", err, errUsage)
@@ -65,7 +72,8 @@ func (f *benchStorageFlags) measure(c call) error {
 	if err != nil {
 		return err
 	}
-	return f.run(c, func(k *framework.Cluster, progress func(string, ...any)) (*report.Report, error) {
+	return f.run(c, func(k *framework.Cluster,
+		progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
 		return volumes.Run(c.ctx, k, o)
 	})

@@ -10,7 +10,8 @@ import (
 )
 
 func TestBenchStorageFlags(t *testing.T) {
-	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b", Platform: bench.VM, Rounds: 1}, measuring: measuring{seconds: 1}, size: 64}
+	good := benchStorageFlags{options: volumes.Options{Class: "a", Baseline: "b",
+		Platform: bench.VM, Rounds: 1}, measuring: measuring{seconds: 1}, size: 64}
 	if o, err := good.parse(); err != nil || o.Size != 64<<20 || o.Sample.Seconds() != 1 {
 		t.Errorf("%+v, %v", o, err)
 	}
@@ -18,15 +19,19 @@ func TestBenchStorageFlags(t *testing.T) {
 		change func(*benchStorageFlags)
 		want   string
 	}{
-		"no baseline":         {func(f *benchStorageFlags) { f.options.Baseline = "" }, "-baseline-class"},
-		"one class":           {func(f *benchStorageFlags) { f.options.Baseline = "a" }, "both a"},
-		"no round":            {func(f *benchStorageFlags) { f.options.Rounds = 0 }, "at least one round"},
-		"a mistyped platform": {func(f *benchStorageFlags) { f.options.Platform = "sevsnp" }, `"sevsnp": write one of`},
-		"too small":           {func(f *benchStorageFlags) { f.size = 1 }, "64 MiB"},
+		"no baseline": {func(f *benchStorageFlags) { f.options.Baseline = "" },
+			"-baseline-class"},
+		"one class": {func(f *benchStorageFlags) { f.options.Baseline = "a" }, "both a"},
+		"no round": {func(f *benchStorageFlags) { f.options.Rounds = 0 },
+			"at least one round"},
+		"a mistyped platform": {func(f *benchStorageFlags) { f.options.Platform = "sevsnp" },
+			`"sevsnp": write one of`},
+		"too small": {func(f *benchStorageFlags) { f.size = 1 }, "64 MiB"},
 	} {
 		f := good
 		tt.change(&f)
-		if _, err := f.parse(); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), tt.want) {
+		if _, err := f.parse(); !errors.Is(err, errUsage) ||
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 
 // As veild cleanup does: a broken configuration must not keep Kubeveil on a node.
 func TestCleanupConfig(t *testing.T) {
-	const good = "node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [10.96.0.0/12]\ncni: {confDir: /etc/other}\n"
+	const good = "node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [10.96.0.0/12]\ncni: " +
+		"{confDir: /etc/other}\n"
 	for name, tt := range map[string]struct {
 		text    string // nothing: no file is named
 		confDir string
@@ -34,7 +35,8 @@ func TestCleanupConfig(t *testing.T) {
 
 			var said bytes.Buffer
 			cfg := cleanupConfig(file, &said)
-			if cfg.CNI.ConfDir != tt.confDir || (said.Len() > 0) != (tt.says != "") || !strings.Contains(said.String(), tt.says) {
+			if cfg.CNI.ConfDir != tt.confDir || (said.Len() > 0) != (tt.says != "") ||
+				!strings.Contains(said.String(), tt.says) {
 				t.Errorf("it cleans %s, and says %q", cfg.CNI.ConfDir, &said)
 			}
 		})

@@ -113,7 +113,8 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	s := n.status
 	r.Answered, r.Ready, r.Version, r.Pods, r.MTU = true, s.Ready, s.Version, s.Pods, s.MTU.Pod
 	if !s.Ready {
-		r.Problems = append(r.Problems, "it is not ready for pods: waits for "+strings.Join(s.NotReady, ", "))
+		r.Problems = append(r.Problems, "it is not ready for pods: waits for "+
+			strings.Join(s.NotReady, ", "))
 	}
 
 	for _, p := range s.Problems {
@@ -133,7 +134,8 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 		kinds = append(kinds, d.Kind)
 		published = published || d.PublicKey.String() == r.PublicKey
 		if !d.Up {
-			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) is down", d.Name, d.Kind))
+			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) is down", d.Name,
+				d.Kind))
 		}
 	}
 
@@ -175,11 +177,14 @@ func (r *nodeReport) readPeers(s telemetry.Status) {
 func (r *nodeReport) explainSilence(n nodeSeen) {
 	switch {
 	case n.pod == "" && n.claim != nil && r.SeenBy > 0:
-		r.Notes = append(r.Notes, "no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it")
+		r.Notes = append(r.Notes,
+			"no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it")
 	case n.pod == "" && !n.linux:
-		r.Problems = append(r.Problems, "no pod of veild: the DaemonSet chooses nodes with the label kubernetes.io/os: linux, which this one lacks")
+		r.Problems = append(r.Problems, "no pod of veild: the DaemonSet chooses nodes with the "+
+			"label kubernetes.io/os: linux, which this one lacks")
 	case n.pod == "":
-		r.Problems = append(r.Problems, "no pod of veild: is the DaemonSet veild there? kubectl -n kube-system describe daemonset veild")
+		r.Problems = append(r.Problems, "no pod of veild: is the DaemonSet veild there? kubectl "+
+			"-n kube-system describe daemonset veild")
 	case n.podWhy != "":
 		r.Problems = append(r.Problems, n.podWhy)
 		if n.said != "" {
@@ -200,7 +205,8 @@ func showCluster(w io.Writer, r clusterReport) error {
 		}
 		rows = append(rows, n.row())
 	}
-	if err := table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | BLOCKED", rows); err != nil {
+	if err := table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | BLOCKED",
+		rows); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
@@ -222,7 +228,8 @@ func (n nodeReport) row() []string {
 		key = fmt.Sprintf("%d %.8s", *n.KeyEpoch, n.PublicKey)
 	}
 	if !n.Answered {
-		return []string{n.Node, "?", "-", key, "-", "-", fmt.Sprintf("seen by %d", n.SeenBy), "-", "-"}
+		return []string{n.Node, "?", "-", key, "-", "-", fmt.Sprintf("seen by %d", n.SeenBy), "-",
+			"-"}
 	}
 	ready := "yes"
 	if !n.Ready {

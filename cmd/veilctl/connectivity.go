@@ -16,7 +16,8 @@ import (
 )
 
 var connectivityVerb = verb{
-	name: "connectivity", short: "send every kind of flow between two nodes and say what was encrypted", register: walk,
+	name: "connectivity", short: "send every kind of flow between two nodes and say what was " +
+		"encrypted", register: walk,
 	about: `It starts five pods on two nodes, in a namespace of its own that it removes at the end, sends every kind of flow
 between pods, services, nodes and the outside, over TCP and UDP, IPv4 and IPv6, and reads the uplinks of both nodes
 meanwhile. Each payload has a canary of its own. What it says is what it saw:
@@ -53,12 +54,19 @@ type walkFlags struct {
 func walk(fs *flag.FlagSet) func(call) error {
 	var f walkFlags
 	f.access.Register(fs)
-	fs.StringVar(&f.image, "image", framework.ToolsImage, "`image` of the tools, which the nodes have or can pull")
-	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace, "what the `name` of the namespace begins with")
-	fs.StringVar(&f.nodes, "nodes", "", "two nodes, `A,B` (default: the first two that are Ready and schedulable)")
-	fs.StringVar(&f.outside, "outside", "", "`address:port` of a TCP server outside the cluster that answers something, such as a web server; one of each family, commas between")
-	fs.IntVar(&f.options.HostPort, "host-port", connectivity.DefaultHostPort, "host `port` to use; the one after it is used too")
-	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0, "UDP `port` of the tunnels (default: what the node's VeilNode says)")
+	fs.StringVar(&f.image, "image", framework.ToolsImage,
+		"`image` of the tools, which the nodes have or can pull")
+	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace,
+		"what the `name` of the namespace begins with")
+	fs.StringVar(&f.nodes, "nodes", "",
+		"two nodes, `A,B` (default: the first two that are Ready and schedulable)")
+	fs.StringVar(&f.outside, "outside", "",
+		"`address:port` of a TCP server outside the cluster that answers something, such as a web "+
+			"server; one of each family, commas between")
+	fs.IntVar(&f.options.HostPort, "host-port", connectivity.DefaultHostPort,
+		"host `port` to use; the one after it is used too")
+	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0,
+		"UDP `port` of the tunnels (default: what the node's VeilNode says)")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "for the whole, cleaning up excepted")
 	return f.run
 }
@@ -73,7 +81,8 @@ func (f *walkFlags) parse() error {
 	}
 	if f.nodes != "" {
 		if f.options.Nodes = strings.Split(f.nodes, ","); len(f.options.Nodes) != 2 {
-			return fmt.Errorf("-nodes %s: write two names with a comma between: %w", f.nodes, errUsage)
+			return fmt.Errorf("-nodes %s: write two names with a comma between: %w", f.nodes,
+				errUsage)
 		}
 	}
 	if f.outside == "" {
@@ -82,7 +91,8 @@ func (f *walkFlags) parse() error {
 	for _, text := range strings.Split(f.outside, ",") {
 		addr, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return fmt.Errorf("-outside %s: write address:port, such as 192.0.2.80:80 or [2001:db8::80]:80: %w", text, errUsage)
+			return fmt.Errorf("-outside %s: write address:port, such as 192.0.2.80:80 or "+
+				"[2001:db8::80]:80: %w", text, errUsage)
 		}
 		f.options.Outside = append(f.options.Outside, addr)
 	}
@@ -130,7 +140,9 @@ func (f *walkFlags) run(c call) error {
 // tell shows progress, and for people every kind of flow as it is walked.
 func (f *walkFlags) tell(c call) {
 	began := time.Now()
-	f.options.Step = func(what string) { fmt.Fprintf(c.progress, "[%4.0fs] %s …\n", time.Since(began).Seconds(), what) }
+	f.options.Step = func(what string) {
+		fmt.Fprintf(c.progress, "[%4.0fs] %s …\n", time.Since(began).Seconds(), what)
+	}
 	if c.json {
 		return
 	}

@@ -22,7 +22,8 @@ func TestConnectivityFlags(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := run(t.Context(), append([]string{"connectivity"}, strings.Fields(tt.args)...), &out, &out)
+			err := run(t.Context(), append([]string{"connectivity"}, strings.Fields(tt.args)...),
+				&out, &out)
 			if !errors.Is(err, errUsage) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}

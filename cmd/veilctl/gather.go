@@ -90,7 +90,8 @@ func (g *gatherer) server() error {
 	for _, group := range groups.Groups {
 		g.facts.Groups = append(g.facts.Groups, group.Name)
 	}
-	list, err := g.Client.Discovery().ServerResourcesForGroupVersion("admissionregistration.k8s.io/v1")
+	list, err := g.Client.Discovery().ServerResourcesForGroupVersion(
+		"admissionregistration.k8s.io/v1")
 	if err != nil {
 		return err
 	}
@@ -111,20 +112,26 @@ func (g *gatherer) rights(ctx context.Context) error {
 		return err
 	}
 	escalating, err := g.lacking(ctx, preflight.Escalating())
-	g.put(func(f *preflight.Facts) { f.Denied, f.Ungiven, f.Escalate = denied, ungiven, len(escalating) == 0 })
+	g.put(func(f *preflight.Facts) {
+		f.Denied, f.Ungiven, f.Escalate = denied, ungiven, len(escalating) == 0
+	})
 	return err
 }
 
-func (g *gatherer) lacking(ctx context.Context, rights []preflight.Right) ([]preflight.Right, error) {
+func (g *gatherer) lacking(ctx context.Context,
+	rights []preflight.Right) ([]preflight.Right, error) {
 	may := make([]bool, len(rights))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
 	for i, r := range rights {
 		group.Go(func() error {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.Verb, Group: r.Group, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name},
-			}}
-			answer, err := g.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			review := &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.Verb,
+						Group: r.Group, Resource: r.Resource, Namespace: r.Namespace, Name: r.Name},
+				}}
+			answer, err := g.Client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review,
+				metav1.CreateOptions{})
 			if err == nil {
 				may[i] = answer.Status.Allowed
 			}
@@ -173,7 +180,9 @@ func (g *gatherer) proxy(ctx context.Context) error {
 func (g *gatherer) config(ctx context.Context) error {
 	text, err := g.configMap(ctx, "kubeveil", "veild.yaml")
 	if text != nil {
-		g.put(func(f *preflight.Facts) { f.Config, f.ConfigFrom = string(text), "the cluster's ConfigMap kubeveil" })
+		g.put(func(f *preflight.Facts) {
+			f.Config, f.ConfigFrom = string(text), "the cluster's ConfigMap kubeveil"
+		})
 	}
 	return err
 }
@@ -181,7 +190,9 @@ func (g *gatherer) config(ctx context.Context) error {
 func (g *gatherer) podSecurity(ctx context.Context) error {
 	n, err := g.Client.CoreV1().Namespaces().Get(ctx, remote.Namespace, metav1.GetOptions{})
 	if err == nil {
-		g.put(func(f *preflight.Facts) { f.PodSecurity = n.Labels["pod-security.kubernetes.io/enforce"] })
+		g.put(func(f *preflight.Facts) {
+			f.PodSecurity = n.Labels["pod-security.kubernetes.io/enforce"]
+		})
 	}
 	return err
 }
@@ -213,8 +224,10 @@ func nodeFacts(n corev1.Node, mtu int) preflight.Node {
 	_, controlPlane := n.Labels["node-role.kubernetes.io/control-plane"]
 	info := n.Status.NodeInfo
 	out := preflight.Node{
-		Name: n.Name, Created: n.CreationTimestamp.UTC(), ControlPlane: controlPlane, OS: n.Labels[corev1.LabelOSStable],
-		Arch: info.Architecture, Kernel: info.KernelVersion, Runtime: info.ContainerRuntimeVersion, Kubelet: info.KubeletVersion, MTU: mtu,
+		Name: n.Name, Created: n.CreationTimestamp.UTC(), ControlPlane: controlPlane,
+		OS:   n.Labels[corev1.LabelOSStable],
+		Arch: info.Architecture, Kernel: info.KernelVersion, Runtime: info.ContainerRuntimeVersion,
+		Kubelet: info.KubeletVersion, MTU: mtu,
 		Ready: kubeletProblem(n) == "",
 	}
 	for _, a := range n.Status.Addresses {
@@ -234,11 +247,13 @@ func nodeFacts(n corev1.Node, mtu int) preflight.Node {
 }
 
 func (g *gatherer) apiServers(ctx context.Context) error {
-	service, err := g.Client.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	service, err := g.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
+		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	slice, err := g.Client.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
+	slice, err := g.Client.DiscoveryV1().EndpointSlices("default").List(ctx,
+		metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kubernetes"})
 	if err != nil {
 		return err
 	}
@@ -270,11 +285,13 @@ func (g *gatherer) daemonSets(ctx context.Context) error {
 	g.put(func(f *preflight.Facts) {
 		for _, ds := range list.Items {
 			f.DaemonSets = append(f.DaemonSets, ds.Namespace+"/"+ds.Name)
-			f.Cleaning = f.Cleaning || ds.Namespace == remote.Namespace && ds.Name == "kubeveil-cleanup"
+			f.Cleaning = f.Cleaning || ds.Namespace == remote.Namespace &&
+				ds.Name == "kubeveil-cleanup"
 			if ds.Namespace == remote.Namespace && (ds.Name == "veild" || ds.Name == "veil-wg") {
 				f.Daemons = append(f.Daemons, preflight.Daemon{
 					Name: ds.Name, Image: ds.Spec.Template.Spec.Containers[0].Image,
-					Desired: int(ds.Status.DesiredNumberScheduled), Ready: int(ds.Status.NumberReady),
+					Desired: int(ds.Status.DesiredNumberScheduled),
+					Ready:   int(ds.Status.NumberReady),
 				})
 			}
 		}
@@ -291,7 +308,8 @@ func (g *gatherer) pods(ctx context.Context) error {
 	g.put(func(f *preflight.Facts) {
 		f.PodAddrs = map[string]netip.Addr{}
 		for _, p := range list.Items {
-			if a, err := netip.ParseAddr(p.Status.PodIP); err == nil && !p.Spec.HostNetwork && p.Status.Phase == corev1.PodRunning {
+			if a, err := netip.ParseAddr(p.Status.PodIP); err == nil && !p.Spec.HostNetwork &&
+				p.Status.Phase == corev1.PodRunning {
 				f.PodAddrs[p.Namespace+"/"+p.Name] = a
 			}
 		}
@@ -301,7 +319,8 @@ func (g *gatherer) pods(ctx context.Context) error {
 
 // controller looks for kube-controller-manager's pods, which kubeadm labels so.
 func (g *gatherer) controller(ctx context.Context) error {
-	list, err := g.Client.CoreV1().Pods(remote.Namespace).List(ctx, metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
+	list, err := g.Client.CoreV1().Pods(remote.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
 	if err != nil || len(list.Items) == 0 {
 		return err
 	}
@@ -327,8 +346,10 @@ func (g *gatherer) present(ctx context.Context) error {
 	group.SetLimit(atOnce)
 	for _, o := range preflight.Manifests {
 		group.Go(func() error {
-			resource := schema.GroupVersionResource{Group: o.Group, Version: "v1", Resource: o.Resource}
-			found, err := g.Dynamic.Resource(resource).Namespace(o.Namespace).Get(ctx, o.Name, metav1.GetOptions{})
+			resource := schema.GroupVersionResource{Group: o.Group, Version: "v1",
+				Resource: o.Resource}
+			found, err := g.Dynamic.Resource(resource).Namespace(o.Namespace).Get(ctx, o.Name,
+				metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}

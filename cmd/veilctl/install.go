@@ -12,7 +12,8 @@ import (
 )
 
 var installVerb = verb{
-	name: "install", short: "with -check: is the cluster fit for Kubeveil, before anything is changed", register: install,
+	name: "install", short: "with -check: is the cluster fit for Kubeveil, before anything " +
+		"is changed", register: install,
 	about: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges and who overlaps whom, pod CIDRs, the way to
 the API server, other network plugins, kernels, container runtimes, and what of Kubeveil's is there already. Each finding comes with what
 to do. What only a node can see, ` + "`veild check`" + ` says there.
@@ -29,11 +30,15 @@ veilctl install -check -config my-veild.yaml -o json | jq '.findings[] | select(
 func install(flags *flag.FlagSet) func(call) error {
 	var access remote.Access
 	access.Register(flags)
-	check := flags.Bool("check", false, "check and change nothing; the only thing that install does")
-	file := flags.String("config", "", "`file` with the veild.yaml to judge (default: the cluster's, or that of manifests/)")
+	check := flags.Bool("check", false,
+		"check and change nothing; the only thing that install does")
+	file := flags.String("config", "",
+		"`file` with the veild.yaml to judge (default: the cluster's, or that of manifests/)")
 	return func(c call) error {
 		if !*check {
-			return fmt.Errorf("install without -check: Kubeveil is installed by kubectl apply -k manifests/; write veilctl install -check to check the cluster before: %w", errUsage)
+			return fmt.Errorf("install without -check: Kubeveil is installed by kubectl apply -k "+
+				"manifests/; write veilctl install -check to check the cluster before: %w",
+				errUsage)
 		}
 		var text []byte
 		if *file != "" {
@@ -80,11 +85,13 @@ func showFindings(w io.Writer, findings []preflight.Finding) error {
 			fmt.Fprintf(w, "%sdo: %s\n", indent, f.Do)
 		}
 	}
-	errors, warnings := preflight.Count(findings, preflight.Error), preflight.Count(findings, preflight.Warning)
+	errors, warnings := preflight.Count(findings, preflight.Error),
+		preflight.Count(findings, preflight.Warning)
 	verdict := "the cluster is fit for Kubeveil"
 	if errors > 0 {
 		verdict = "the cluster is NOT fit for Kubeveil as it is"
 	}
-	_, err := fmt.Fprintf(w, "\n%s (errors: %d, warnings: %d); nothing was changed\n", verdict, errors, warnings)
+	_, err := fmt.Fprintf(w, "\n%s (errors: %d, warnings: %d); nothing was changed\n", verdict,
+		errors, warnings)
 	return err
 }

@@ -32,7 +32,8 @@ type leakReport struct {
 }
 
 var leakcheckVerb = verb{
-	name: "leakcheck", short: "read this node's underlay for a while and judge every frame", register: leakcheck,
+	name: "leakcheck", short: "read this node's underlay for a while and judge every frame",
+	register: leakcheck,
 	about: `It reads the frames of the interfaces that the guard protects, and counts those with an address of the cluster in clear. It needs
 CAP_NET_RAW, which veild's container does not have: run it as root on the node itself.`,
 	examples: `veilctl leakcheck
@@ -103,8 +104,10 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	}
 
 	r := leakReport{
-		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames, Dropped: seen.Dropped,
-		Tunnel: seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour], Leaks: seen.Plaintext,
+		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames,
+		Dropped: seen.Dropped,
+		Tunnel:  seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour],
+		Leaks: seen.Plaintext,
 	}
 	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
 
@@ -123,9 +126,13 @@ func mayRead() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return errors.New("leakcheck reads frames, for which CAP_NET_RAW is missing here (veild's container does without it); on the node, as root: " +
-			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have no shell on the node: " +
-			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- /usr/local/bin/veilctl leakcheck -socket /host" + config.AdminSocket +
+		return errors.New("leakcheck reads frames, for which CAP_NET_RAW is missing here " +
+			"(veild's " +
+			"container does without it); on the node, as root: " +
+			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have " +
+			"no shell on the node: " +
+			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- " +
+			"/usr/local/bin/veilctl leakcheck -socket /host" + config.AdminSocket +
 			" with the image of DaemonSet veild")
 	case err != nil:
 		return fmt.Errorf("read frames: %w", err)

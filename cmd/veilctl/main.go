@@ -81,7 +81,8 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 		v, ok = findVerb("version")
 	}
 	if of := things(args[0]); !ok && len(of) > 0 {
-		return fmt.Errorf("veilctl %s what? One of %s; veilctl %s %s -h explains it: %w", args[0], strings.Join(of, ", "), args[0], of[0], errUsage)
+		return fmt.Errorf("veilctl %s what? One of %s; veilctl %s %s -h explains it: %w", args[0],
+			strings.Join(of, ", "), args[0], of[0], errUsage)
 	}
 	if !ok {
 		return fmt.Errorf("unknown verb %q: %w", args[0], errUsage)

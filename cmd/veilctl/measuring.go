@@ -21,8 +21,10 @@ type measuring struct {
 
 // register adds the flags; out is the usual folder, sample what a sample is of.
 func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
-	fs.StringVar(&m.kubeconfig, "kubeconfig", "", "`file` with the cluster (default: what kubectl would take)")
-	fs.StringVar(&m.image, "image", framework.ToolsImage, "`image` of the suite's tools, which the nodes must have or can pull")
+	fs.StringVar(&m.kubeconfig, "kubeconfig", "",
+		"`file` with the cluster (default: what kubectl would take)")
+	fs.StringVar(&m.image, "image", framework.ToolsImage,
+		"`image` of the suite's tools, which the nodes must have or can pull")
 	fs.StringVar(&m.out, "out", out, "`folder` for result.json, report.html and report.md")
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
@@ -32,14 +34,16 @@ func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 60
 
 // run opens the cluster, has it measured, and writes and prints the report, also one that came with
 // an error: that is given then. errWrong when a gate was missed and nothing else is wrong.
-func (m *measuring) run(c call, measure func(k *framework.Cluster, progress func(format string, args ...any)) (*report.Report, error)) error {
+func (m *measuring) run(c call, measure func(k *framework.Cluster,
+	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
 	k, err := framework.Open(c.ctx, m.kubeconfig, framework.Options{Image: m.image})
 	if err != nil {
 		return err
 	}
 	rep, err := measure(k, func(format string, args ...any) {
-		fmt.Fprintf(c.progress, "[%5.0fs] %s\n", time.Since(began).Seconds(), fmt.Sprintf(format, args...))
+		fmt.Fprintf(c.progress, "[%5.0fs] %s\n", time.Since(began).Seconds(),
+			fmt.Sprintf(format, args...))
 	})
 	if rep == nil {
 		return err

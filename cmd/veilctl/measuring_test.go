@@ -39,7 +39,8 @@ func TestFinishOfAMeasurement(t *testing.T) {
 			if !errors.Is(err, tt.want) || errors.Is(tt.want, left) && errors.Is(err, errWrong) {
 				t.Errorf("error %v, want %v alone", err, tt.want)
 			}
-			if status := exitStatus(err); (status == exitOK) != (tt.want == nil) || tt.want != nil && status != exitWrong {
+			if status := exitStatus(err); (status == exitOK) != (tt.want == nil) ||
+				tt.want != nil && status != exitWrong {
 				t.Errorf("status %d", status)
 			}
 			if !strings.Contains(out.String(), "written to "+m.out) {

@@ -18,18 +18,21 @@ import (
 // serviceVerbs are those of the table of services, which veild keeps where serviceProxy is ebpf.
 var serviceVerbs = []verb{
 	{
-		name: "service list", short: "services in the table: addresses and backends", register: onNode(serviceList),
+		name: "service list", short: "services in the table: addresses and backends",
+		register: onNode(serviceList),
 		about: `A line for each address: BACKENDS are those that new connections go to, of all that are known. An address that a service does not have
 because another has it is shown with the owner. Exit status 1 when a service is not served as it asks.`,
 		examples: `veilctl service list
 veilctl service list -o json | jq '.[] | select(.problems)'`,
 	},
 	{
-		name: "service show", args: "NAMESPACE/NAME", short: "one service: each address and each backend", register: onNode(serviceShow),
+		name: "service show", args: "NAMESPACE/NAME",
+		short: "one service: each address and each backend", register: onNode(serviceShow),
 		examples: "veilctl service show kube-system/kube-dns",
 	},
 	{
-		name: "service trace", args: "ADDRESS:PORT", short: "which backend an address gets, and why", register: serviceTrace,
+		name: "service trace", args: "ADDRESS:PORT",
+		short: "which backend an address gets, and why", register: serviceTrace,
 		about: `It asks the table of this node, as a connection does. Every backend that may be chosen has the same chance; those that are not chosen
 are shown with the reason. With -outside it answers for packets that come from outside the cluster, whose policies differ.`,
 		examples: `veilctl service trace 10.96.0.10:53 -udp
@@ -82,13 +85,15 @@ func serviceList(c call, socket string) error {
 			if f.Scope == service.Outside && sameInside(v, f) {
 				continue
 			}
-			rows = append(rows, []string{serviceName(v.Service), f.Kind, f.Addr.String(), f.Protocol.String(), fromOf(v, f), backendCount(f), noteOf(v.Service, f)})
+			rows = append(rows, []string{serviceName(v.Service), f.Kind, f.Addr.String(),
+				f.Protocol.String(), fromOf(v, f), backendCount(f), noteOf(v.Service, f)})
 		}
 	}
 
 	if c.json {
 		err = printJSON(c.out, views)
-	} else if err = table(c.out, "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE", rows); err == nil {
+	} else if err = table(c.out, "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE",
+		rows); err == nil {
 		for _, v := range views {
 			for _, p := range v.Problems {
 				fmt.Fprintln(c.out, "PROBLEM", p)
@@ -114,7 +119,8 @@ func sameInside(v service.View, f service.FrontView) bool {
 // fromOf is who a frontend is shown for.
 func fromOf(v service.View, f service.FrontView) string {
 	for _, o := range v.Fronts {
-		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr && o.Protocol == f.Protocol && sameInside(v, o) {
+		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr &&
+			o.Protocol == f.Protocol && sameInside(v, o) {
 			return "anywhere"
 		}
 	}
@@ -148,10 +154,12 @@ func noteOf(owner service.Name, f service.FrontView) string {
 
 func serviceShow(c call, socket string) error {
 	if len(c.args) != 1 || strings.Count(c.args[0], "/") != 1 {
-		return fmt.Errorf("name one service as NAMESPACE/NAME, as veilctl service list does: %w", errUsage)
+		return fmt.Errorf("name one service as NAMESPACE/NAME, as veilctl service list does: %w",
+			errUsage)
 	}
 	var v service.View
-	if err := fetchService(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]), &v); err != nil {
+	if err := fetchService(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]),
+		&v); err != nil {
 		return err
 	}
 	if c.json {
@@ -176,7 +184,9 @@ func serviceShow(c call, socket string) error {
 
 func serviceTrace(fs *flag.FlagSet) func(call) error {
 	udp := fs.Bool("udp", false, "ask for UDP instead of TCP")
-	outside := fs.Bool("outside", false, "for packets from outside the cluster, and for those of other nodes' pods to an address of this node")
+	outside := fs.Bool("outside", false,
+		"for packets from outside the cluster, and for those of other nodes' pods to an address "+
+			"of this node")
 	socket := socketFlag(fs)
 	return func(c call) error {
 		if len(c.args) != 1 {
@@ -184,7 +194,8 @@ func serviceTrace(fs *flag.FlagSet) func(call) error {
 		}
 		addr, err := netip.ParseAddrPort(c.args[0])
 		if err != nil {
-			return fmt.Errorf("%q is no address with a port, such as 10.96.0.10:53 or [fd00::a]:53: %w", c.args[0], errUsage)
+			return fmt.Errorf("%q is no address with a port, such as 10.96.0.10:53 or "+
+				"[fd00::a]:53: %w", c.args[0], errUsage)
 		}
 
 		query := url.Values{"addr": {addr.String()}, "protocol": {"TCP"}, "scope": {"inside"}}
@@ -213,7 +224,8 @@ func showFront(c call, f service.FrontView) error {
 		from = "from outside the cluster"
 	}
 
-	fmt.Fprintf(c.out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind, serviceName(f.Owner))
+	fmt.Fprintf(c.out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind,
+		serviceName(f.Owner))
 	if f.Ranged {
 		fmt.Fprintf(c.out, "only for sources in %v; others are dropped\n", f.Sources)
 	}
@@ -223,11 +235,13 @@ func showFront(c call, f service.FrontView) error {
 
 	switch chosen := f.Chosen; {
 	case chosen == 0 && f.Drop && f.Scope == service.Outside:
-		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer goes to another node; pods of other nodes are refused")
+		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer "+
+			"goes to another node; pods of other nodes are refused")
 	case chosen == 0:
 		fmt.Fprintln(c.out, "no backend: refused at once")
 	case f.Affinity > 0:
-		fmt.Fprintf(c.out, "a client keeps the backend that it had within the last %s; a new one gets any of %d with the same chance\n", f.Affinity, chosen)
+		fmt.Fprintf(c.out, "a client keeps the backend that it had within the last %s; a new one "+
+			"gets any of %d with the same chance\n", f.Affinity, chosen)
 	default:
 		fmt.Fprintf(c.out, "each connection gets any of %d with the same chance\n", chosen)
 	}

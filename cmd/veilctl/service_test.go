@@ -23,23 +23,28 @@ func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 
 func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) string {
 	t.Helper()
-	p, err := service.New(node, service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10, Sources: 1 << 8})
+	p, err := service.New(node, service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10,
+		Sources: 1 << 8})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	name := service.Name{Namespace: "shop", Name: "web"}
-	s := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")}, Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
+	s := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")},
+		Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
 	if change != nil {
 		change(&s)
 	}
 
 	p.SetNodeAddrs([]netip.Addr{netip.MustParseAddr("198.18.0.11")})
 	p.PutService(s)
-	p.PutSlice(service.Slice{Service: name, Name: "web-1", Ports: []service.SlicePort{{Name: "http", Protocol: service.TCP, Port: 8080}}, Endpoints: []service.Endpoint{
-		{Addr: netip.MustParseAddr("198.19.2.2"), Node: "node-2", Ready: true, Serving: true},
-		{Addr: netip.MustParseAddr("198.19.1.2"), Node: "node-1", Serving: true, Terminating: true},
-	}})
+	p.PutSlice(service.Slice{Service: name, Name: "web-1",
+		Ports: []service.SlicePort{{Name: "http", Protocol: service.TCP, Port: 8080}},
+		Endpoints: []service.Endpoint{
+			{Addr: netip.MustParseAddr("198.19.2.2"), Node: "node-2", Ready: true, Serving: true},
+			{Addr: netip.MustParseAddr("198.19.1.2"), Node: "node-1", Serving: true,
+				Terminating: true},
+		}})
 	p.Plan()
 	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.ServicesPath: func(r *http.Request) (any, error) {
@@ -75,7 +80,9 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 func TestServiceVerbs(t *testing.T) {
 	cluster := serviceDaemon(t, nil)
 	local := serviceDaemon(t, func(s *service.Service) { s.ExternalLocal = true })
-	away := serviceDaemonOn(t, "node-3", func(s *service.Service) { s.ExternalLocal, s.InternalLocal = true, true })
+	away := serviceDaemonOn(t, "node-3", func(s *service.Service) {
+		s.ExternalLocal, s.InternalLocal = true, true
+	})
 
 	sctp := serviceDaemon(t, func(s *service.Service) { s.Ports[0].Protocol = service.SCTP })
 	for name, c := range map[string]struct {
@@ -84,22 +91,35 @@ func TestServiceVerbs(t *testing.T) {
 		want   []string
 		status int
 	}{
-		"list":                          {cluster, []string{"list"}, []string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere", "1 of 2"}, exitOK},
-		"list with a problem":           {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"}, exitWrong},
-		"show":                          {cluster, []string{"show", "shop/web"}, []string{"198.18.128.10:80 TCP, from inside", "each connection gets any of 1", "it terminates"}, exitOK},
-		"show nobody":                   {cluster, []string{"show", "shop/none"}, nil, exitWrong},
-		"show what":                     {cluster, []string{"show"}, nil, exitUsage},
-		"trace":                         {cluster, []string{"trace", "198.18.128.10:80"}, []string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"}, exitOK},
-		"trace from outside":            {local, []string{"trace", "198.18.0.11:30080", "-outside"}, []string{"the policy is Local", "it terminates and still serves", "not on this node"}, exitOK},
-		"trace from inside, none here":  {away, []string{"trace", "198.18.128.10:80"}, []string{"the policy is Local", "no backend: refused at once"}, exitOK},
-		"trace from outside, none here": {away, []string{"trace", "198.18.0.11:30080", "-outside"}, []string{"packets are dropped", "pods of other nodes are refused"}, exitOK},
-		"trace another address":         {cluster, []string{"trace", "198.18.128.99:80"}, nil, exitWrong},
-		"trace what is no address":      {cluster, []string{"trace", "web"}, nil, exitUsage},
-		"without veild":                 {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
+		"list": {cluster, []string{"list"},
+			[]string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere",
+				"1 of 2"}, exitOK},
+		"list with a problem": {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"},
+			exitWrong},
+		"show": {cluster, []string{"show", "shop/web"},
+			[]string{"198.18.128.10:80 TCP, from inside", "each connection gets any of 1",
+				"it terminates"}, exitOK},
+		"show nobody": {cluster, []string{"show", "shop/none"}, nil, exitWrong},
+		"show what":   {cluster, []string{"show"}, nil, exitUsage},
+		"trace": {cluster, []string{"trace", "198.18.128.10:80"},
+			[]string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"},
+			exitOK},
+		"trace from outside": {local, []string{"trace", "198.18.0.11:30080", "-outside"},
+			[]string{"the policy is Local", "it terminates and still serves", "not on this node"},
+			exitOK},
+		"trace from inside, none here": {away, []string{"trace", "198.18.128.10:80"},
+			[]string{"the policy is Local", "no backend: refused at once"}, exitOK},
+		"trace from outside, none here": {away, []string{"trace", "198.18.0.11:30080", "-outside"},
+			[]string{"packets are dropped", "pods of other nodes are refused"}, exitOK},
+		"trace another address": {cluster, []string{"trace", "198.18.128.99:80"}, nil,
+			exitWrong},
+		"trace what is no address": {cluster, []string{"trace", "web"}, nil, exitUsage},
+		"without veild":            {"/nowhere/s", []string{"list"}, nil, exitNoDaemon},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := run(context.Background(), append(append([]string{"service"}, c.args...), "-socket", c.socket), &out, io.Discard)
+			err := run(context.Background(), append(append([]string{"service"}, c.args...),
+				"-socket", c.socket), &out, io.Discard)
 			if got := exitStatus(err); got != c.status {
 				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
 			}

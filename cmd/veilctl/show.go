@@ -75,7 +75,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		blocked += d.Packets
 	}
 
-	guard := fmt.Sprintf("in force on %s; %d packets dropped", strings.Join(s.Guard.Links, ", "), blocked)
+	guard := fmt.Sprintf("in force on %s; %d packets dropped", strings.Join(s.Guard.Links, ", "),
+		blocked)
 	if !s.Guard.InForce {
 		guard = "NOT in force"
 	}
@@ -83,8 +84,11 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	rows := [][]string{
 		{"Node", fmt.Sprintf("%s, %s", s.Node, ready)},
 		{"veild", fmt.Sprintf("%s, up %s", s.Version, age(s.Started))},
-		{"Table", fmt.Sprintf("revision %d, applied %d, from %s%s", s.Table.Revision, s.Table.Applied, s.Source.Kind, syncedNote(s))},
-		{"Peers", fmt.Sprintf("%d up, %d idle, %d silent, %d without a key, %d refused", states[telemetry.PeerUp], states[telemetry.PeerIdle], states[telemetry.PeerSilent], states[telemetry.PeerKeyless], states[telemetry.PeerRefused])},
+		{"Table", fmt.Sprintf("revision %d, applied %d, from %s%s", s.Table.Revision,
+			s.Table.Applied, s.Source.Kind, syncedNote(s))},
+		{"Peers", fmt.Sprintf("%d up, %d idle, %d silent, %d without a key, %d refused",
+			states[telemetry.PeerUp], states[telemetry.PeerIdle], states[telemetry.PeerSilent],
+			states[telemetry.PeerKeyless], states[telemetry.PeerRefused])},
 		{"Guard", guard},
 		{"MTU", fmt.Sprintf("%d for pods over %d", s.MTU.Pod, s.MTU.Underlay)},
 		{"Pods", fmt.Sprint(s.Pods)},
@@ -102,7 +106,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	}
 
 	for _, d := range s.Devices {
-		rows = append(rows, []string{"Tunnel", fmt.Sprintf("%s (%s), UDP port %d, %s", d.Name, d.Kind, d.Port, upOrDown(d.Up))})
+		rows = append(rows, []string{"Tunnel",
+			fmt.Sprintf("%s (%s), UDP port %d, %s", d.Name, d.Kind, d.Port, upOrDown(d.Up))})
 	}
 
 	for _, r := range s.Refused {
@@ -197,9 +202,11 @@ func peers(c call, socket string) error {
 		if p.Device != "" {
 			mtu = fmt.Sprint(orDevice(p.MTU, s.MTU.Pod))
 		}
-		rows = append(rows, []string{p.Name, string(p.State), orDash(p.Device), endpoint, age(p.Handshake), age(p.Heard), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
+		rows = append(rows, []string{p.Name, string(p.State), orDash(p.Device), endpoint,
+			age(p.Handshake), age(p.Heard), fmt.Sprint(p.Received), fmt.Sprint(p.Sent), mtu})
 	}
-	return table(c.out, "NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
+	return table(c.out,
+		"NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
 }
 
 func orDevice(mtu, device int) int {
@@ -246,7 +253,8 @@ func guardDrops(c call, socket string) error {
 		fmt.Fprintf(c.out, "Attached, both ways: %s\n\n", strings.Join(s.Guard.Links, ", "))
 		var rows [][]string
 		for _, d := range s.Guard.Drops {
-			rows = append(rows, []string{fmt.Sprint(d.Number), d.Name, fmt.Sprint(d.Packets), d.Sentence})
+			rows = append(rows, []string{fmt.Sprint(d.Number), d.Name, fmt.Sprint(d.Packets),
+				d.Sentence})
 		}
 		err = table(c.out, "NO | REASON | PACKETS | MEANING", rows)
 	}

@@ -24,7 +24,8 @@ func daemon(t *testing.T, s telemetry.Status, ready bool) string {
 }
 
 // daemonWith is daemon with further pages.
-func daemonWith(t *testing.T, s telemetry.Status, ready bool, pages map[string]telemetry.Page) string {
+func daemonWith(t *testing.T, s telemetry.Status, ready bool,
+	pages map[string]telemetry.Page) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := telemetry.ListenAdmin(socket)
@@ -38,7 +39,9 @@ func daemonWith(t *testing.T, s telemetry.Status, ready bool, pages map[string]t
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status { return s }, h, pages), slog.New(slog.DiscardHandler))
+		ended <- telemetry.Serve(ctx, l, telemetry.AdminHandler(func() telemetry.Status {
+			return s
+		}, h, pages), slog.New(slog.DiscardHandler))
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -51,15 +54,20 @@ func daemonWith(t *testing.T, s telemetry.Status, ready bool, pages map[string]t
 
 func sample() telemetry.Status {
 	return telemetry.Status{
-		Node: "node-1", Started: time.Now(), Source: telemetry.Source{Kind: "kubernetes", Synced: true},
+		Node: "node-1", Started: time.Now(),
+		Source:  telemetry.Source{Kind: "kubernetes", Synced: true},
 		Table:   telemetry.Table{Revision: 7, Applied: 7},
 		Devices: []telemetry.Device{{Name: "veil0", Kind: "userspace", Port: 51820, Up: true}},
 		Peers: []telemetry.Peer{
-			{Name: "node-2", State: telemetry.PeerUp, Device: "veil0", Endpoint: netip.MustParseAddrPort("198.18.0.12:51820"), MTU: 1296},
+			{Name: "node-2", State: telemetry.PeerUp, Device: "veil0",
+				Endpoint: netip.MustParseAddrPort("198.18.0.12:51820"), MTU: 1296},
 			{Name: "node-3", State: telemetry.PeerKeyless},
 		},
-		Guard: telemetry.Guard{InForce: true, Links: []string{"eth0"}, Drops: []telemetry.Drop{{Number: 2, Name: "dst_in_range", Sentence: "It was.", Packets: 5}}},
-		MTU:   telemetry.MTU{Underlay: 1500, Pod: 1440, Explanation: []string{"  1500  underlay", "   -60  overhead"}},
+		Guard: telemetry.Guard{InForce: true, Links: []string{"eth0"},
+			Drops: []telemetry.Drop{{Number: 2, Name: "dst_in_range", Sentence: "It was.",
+				Packets: 5}}},
+		MTU: telemetry.MTU{Underlay: 1500, Pod: 1440,
+			Explanation: []string{"  1500  underlay", "   -60  overhead"}},
 		Refused: []cluster.Refusal{
 			{Node: "node-9", Incumbent: "node-2", Reason: "it claims the key of node-2"},
 		},
@@ -69,13 +77,15 @@ func sample() telemetry.Status {
 func TestCommandsForPeople(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for command, want := range map[string][]string{
-		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key", "node-9: it claims the key", "masqueraded traffic", "5 packets dropped"},
-		"peers":  {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
-		"mtu":    {"  1500  underlay", "1296  on the way to node-2"},
-		"guard":  {"dst_in_range", "It was.", "eth0"},
+		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key",
+			"node-9: it claims the key", "masqueraded traffic", "5 packets dropped"},
+		"peers": {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
+		"mtu":   {"  1500  underlay", "1296  on the way to node-2"},
+		"guard": {"dst_in_range", "It was.", "eth0"},
 	} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{command, "-socket", socket}, &out, io.Discard); err != nil {
+		if err := run(t.Context(), []string{command, "-socket", socket}, &out,
+			io.Discard); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
 		for _, w := range want {
@@ -94,8 +104,10 @@ func TestStatusBeforeTheSourceIsHeard(t *testing.T) {
 	for name, ready := range map[string]bool{"with a last good table": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := run(t.Context(), []string{"status", "-socket", daemon(t, unheard, ready)}, &out, io.Discard)
-			if (err == nil) != ready || strings.Contains(out.String(), lastGood) != ready || !strings.Contains(out.String(), "not heard from yet") {
+			err := run(t.Context(), []string{"status", "-socket", daemon(t, unheard, ready)}, &out,
+				io.Discard)
+			if (err == nil) != ready || strings.Contains(out.String(), lastGood) != ready ||
+				!strings.Contains(out.String(), "not heard from yet") {
 				t.Errorf("%v: %s", err, &out)
 			}
 		})
@@ -106,7 +118,8 @@ func TestCommandsForPrograms(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for _, command := range []string{"status", "peers", "mtu", "guard"} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{command, "-o", "json", "-socket", socket}, &out, io.Discard); err != nil {
+		if err := run(t.Context(), []string{command, "-o", "json", "-socket", socket}, &out,
+			io.Discard); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
 		if !json.Valid(out.Bytes()) {

@@ -44,12 +44,14 @@ veilctl status -kubeconfig ~/.kube/config
 veilctl status -cluster -o json | jq '.nodes[] | select(.well | not)'`,
 }
 
-var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version, Resource: kube.Resource}
+var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
+	Resource: kube.Resource}
 
 func statusOf(flags *flag.FlagSet) func(call) error {
 	var access remote.Access
 	access.Register(flags)
-	all := flags.Bool("cluster", false, "show all nodes of the cluster, also where there is a veild on this one")
+	all := flags.Bool("cluster", false,
+		"show all nodes of the cluster, also where there is a veild on this one")
 	socket := socketFlag(flags)
 	return func(c call) error {
 		if !*all && !access.Given() && here(flags, *socket) {
@@ -145,7 +147,8 @@ func look(ctx context.Context, cluster *remote.Cluster) ([]nodeSeen, error) {
 func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, error) {
 	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("Kubeveil is not installed in %s: it has no resource veilnodes.kubeveil.io; see veilctl install -check", cluster.Server)
+		return nil, fmt.Errorf("Kubeveil is not installed in %s: it has no resource "+
+			"veilnodes.kubeveil.io; see veilctl install -check", cluster.Server)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list veilnodes: %w", err)
@@ -165,7 +168,8 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	defer cancel()
 	// A status that is not well ends with an exit status of its own; what counts is whether one was
 	// printed.
-	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json", "-socket", config.AdminSocket)
+	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
+		"-socket", config.AdminSocket)
 	var s telemetry.Status
 	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
 		n.status = &s
@@ -192,7 +196,9 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 	}
 	said := strings.Split(strings.TrimSpace(string(text)), "\n")
 	// Its last words are not of the log's form: they begin with its name.
-	if i := slices.IndexFunc(said, func(l string) bool { return strings.HasPrefix(l, "veild: ") }); i >= 0 {
+	if i := slices.IndexFunc(said, func(l string) bool {
+		return strings.HasPrefix(l, "veild: ")
+	}); i >= 0 {
 		said = said[i:]
 	}
 	return strings.Join(said, "\n")
@@ -212,7 +218,8 @@ func kubeletProblem(n corev1.Node) string {
 func podProblem(p corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {
-			return strings.TrimRight(fmt.Sprintf("container %s waits, %s: %s", s.Name, w.Reason, w.Message), ": ")
+			return strings.TrimRight(fmt.Sprintf("container %s waits, %s: %s", s.Name, w.Reason,
+				w.Message), ": ")
 		}
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
 			return fmt.Sprintf("container %s ended with %d", s.Name, t.ExitCode)

@@ -28,9 +28,11 @@ func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
 	}
 	s := &telemetry.Status{
 		Node: name, Version: "v0.1.0", Ready: true, Pods: 3, Started: time.Unix(0, 0),
-		Devices: []telemetry.Device{{Name: "veil0", Kind: "kernel", PublicKey: public, Port: 51820, MTU: 1440, Up: true}},
-		Guard:   telemetry.Guard{InForce: true, Links: []string{"eth0"}, Drops: []telemetry.Drop{{Number: 2, Name: "dst_in_range", Packets: 5}}},
-		MTU:     telemetry.MTU{Underlay: 1500, Pod: 1440},
+		Devices: []telemetry.Device{{Name: "veil0", Kind: "kernel", PublicKey: public, Port: 51820,
+			MTU: 1440, Up: true}},
+		Guard: telemetry.Guard{InForce: true, Links: []string{"eth0"},
+			Drops: []telemetry.Drop{{Number: 2, Name: "dst_in_range", Packets: 5}}},
+		MTU: telemetry.MTU{Underlay: 1500, Pod: 1440},
 	}
 	for _, p := range peers {
 		s.Peers = append(s.Peers, telemetry.Peer{Name: p, State: telemetry.PeerUp, Device: "veil0"})
@@ -40,11 +42,15 @@ func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
 
 func TestClusterTable(t *testing.T) {
 	host := nodeSeen{name: "control", claim: claimText(publishedKey)}
-	silent := nodeSeen{name: "node-3", linux: true, pod: "veild-c", podWhy: "container veild waits, CrashLoopBackOff", said: "veild: clusterRanges: no range is given", kubelet: "its Node is not Ready: KubeletNotReady: cni plugin not initialized"}
+	silent := nodeSeen{name: "node-3", linux: true, pod: "veild-c",
+		podWhy:  "container veild waits, CrashLoopBackOff",
+		said:    "veild: clusterRanges: no range is given",
+		kubelet: "its Node is not Ready: KubeletNotReady: cni plugin not initialized"}
 	broken := wellNode(t, "node-2", otherKey, "node-1", "control")
 	broken.status.Ready, broken.status.NotReady = false, []string{"first apply done"}
 	broken.status.Peers[0].State = telemetry.PeerSilent
-	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"), host})
+	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"),
+		host})
 	var out bytes.Buffer
 	if err := showCluster(&out, r); err != nil {
 		t.Fatal(err)
@@ -76,18 +82,32 @@ func TestAssess(t *testing.T) {
 		change  func(n *nodeSeen)
 		problem string // "" is a node that is well
 	}{
-		"as it should be":       {func(*nodeSeen) {}, ""},
-		"an old key":            {func(n *nodeSeen) { n.claim = claimText(otherKey) }, "another key than its VeilNode"},
-		"no VeilNode":           {func(n *nodeSeen) { n.claim = nil }, "published no key"},
-		"a malformed VeilNode":  {func(n *nodeSeen) { n.claim = []byte(`{"keys":[]}`) }, "malformed"},
-		"no guard":              {func(n *nodeSeen) { n.status.Guard.InForce = false }, "guard is not in force"},
-		"a tunnel that is down": {func(n *nodeSeen) { n.status.Devices[0].Up = false }, "veil0 (kernel) is down"},
-		"a problem of its own":  {func(n *nodeSeen) { n.status.Problems = []string{"the tunnel\ncannot"} }, "the tunnel; cannot"},
-		"an idle peer":          {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerIdle }, ""},
-		"a silent peer":         {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerSilent }, "peer node-9: it does not answer"},
-		"a peer without a key":  {func(n *nodeSeen) { n.status.Peers[0].State = telemetry.PeerKeyless }, "peer node-9: it has no key"},
-		"no answer":             {func(n *nodeSeen) { n.status, n.err = nil, "no answer in time" }, "veild does not answer: no answer in time"},
-		"no pod":                {func(n *nodeSeen) { n.status, n.pod = nil, "" }, "is the DaemonSet veild there"},
+		"as it should be": {func(*nodeSeen) {}, ""},
+		"an old key": {func(n *nodeSeen) { n.claim = claimText(otherKey) },
+			"another key than its VeilNode"},
+		"no VeilNode": {func(n *nodeSeen) { n.claim = nil }, "published no key"},
+		"a malformed VeilNode": {func(n *nodeSeen) { n.claim = []byte(`{"keys":[]}`) },
+			"malformed"},
+		"no guard": {func(n *nodeSeen) { n.status.Guard.InForce = false },
+			"guard is not in force"},
+		"a tunnel that is down": {func(n *nodeSeen) { n.status.Devices[0].Up = false },
+			"veil0 (kernel) is down"},
+		"a problem of its own": {func(n *nodeSeen) {
+			n.status.Problems = []string{"the tunnel\ncannot"}
+		}, "the tunnel; cannot"},
+		"an idle peer": {func(n *nodeSeen) {
+			n.status.Peers[0].State = telemetry.PeerIdle
+		}, ""},
+		"a silent peer": {func(n *nodeSeen) {
+			n.status.Peers[0].State = telemetry.PeerSilent
+		}, "peer node-9: it does not answer"},
+		"a peer without a key": {func(n *nodeSeen) {
+			n.status.Peers[0].State = telemetry.PeerKeyless
+		}, "peer node-9: it has no key"},
+		"no answer": {func(n *nodeSeen) { n.status, n.err = nil, "no answer in time" },
+			"veild does not answer: no answer in time"},
+		"no pod": {func(n *nodeSeen) { n.status, n.pod = nil, "" },
+			"is the DaemonSet veild there"},
 		"a node that is not ours": {func(n *nodeSeen) {
 			n.status, n.pod, n.claim, n.linux = nil, "", nil, false
 		}, "kubernetes.io/os"},
@@ -96,7 +116,8 @@ func TestAssess(t *testing.T) {
 			n := wellNode(t, "node-1", publishedKey, "node-9")
 			tt.change(&n)
 			got := assess([]nodeSeen{n}).Nodes[0]
-			if got.Well != (tt.problem == "") || !strings.Contains(strings.Join(got.Problems, "\n"), tt.problem) {
+			if got.Well != (tt.problem == "") ||
+				!strings.Contains(strings.Join(got.Problems, "\n"), tt.problem) {
 				t.Errorf("well %v, problems %q, want %q", got.Well, got.Problems, tt.problem)
 			}
 		})
@@ -115,7 +136,8 @@ func TestHelp(t *testing.T) {
 			if err := run(t.Context(), []string{v.name, "-h"}, &out, &out); err != nil {
 				t.Errorf("%s -h: %v", v.name, err)
 			}
-			for _, want := range []string{"Usage: veilctl " + v.name, "Examples:\n  ", "veilctl " + v.name, v.short} {
+			for _, want := range []string{"Usage: veilctl " + v.name, "Examples:\n  ",
+				"veilctl " + v.name, v.short} {
 				if !strings.Contains(out.String(), want) {
 					t.Errorf("%s -h does not say %q:\n%s", v.name, want, out.String())
 				}

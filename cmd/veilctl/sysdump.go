@@ -28,15 +28,18 @@ const (
 // leftOut is what sysdump never looks at.
 var leftOut = []string{
 	"Secrets: none is read",
-	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that have volumes",
+	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that " +
+		"have volumes",
 	"private keys: veild does not show its own to anybody",
-	"objects and pods of namespaces other than kube-system; of their pods it is known how many there are",
+	"objects and pods of namespaces other than kube-system; of their pods it is known how many " +
+		"there are",
 	"logs of others than Kubeveil: kubelet, container runtime, kernel, API server",
 	"packets",
 }
 
 var sysdumpVerb = verb{
-	name: "sysdump", short: "all that a bug report needs, in one file, without secrets", register: sysdump, ownOutput: true,
+	name: "sysdump", short: "all that a bug report needs, in one file, without secrets",
+	register: sysdump, ownOutput: true,
 	about: `It gathers versions, the findings of install -check, the status of all nodes, Kubeveil's objects, encrypted volumes, nodes, events of kube-system,
 the logs of Kubeveil's pods with those of their previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules, routes,
 nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of everything else, wherever they stand, and counted.
@@ -51,7 +54,8 @@ func sysdump(flags *flag.FlagSet) func(call) error {
 	var access remote.Access
 	access.Register(flags)
 	file := flags.String("o", "", "`file` to write (default: kubeveil-sysdump-TIME.tar.gz here)")
-	limit := flags.Duration("for", 5*time.Minute, "how long it may take; what is not there by then is left out")
+	limit := flags.Duration("for", 5*time.Minute,
+		"how long it may take; what is not there by then is left out")
 	return func(c call) error {
 		cluster, err := access.Open()
 		if err != nil {
@@ -108,7 +112,8 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 		redacted += e.Redacted
 	}
 
-	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d things could not be had\n", file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
+	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d things could not be had\n",
+		file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
 	for _, x := range m.Missing {
 		fmt.Fprintf(c.progress, "  without %s: %s\n", x.Path, x.Why)
 	}
@@ -151,7 +156,8 @@ func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, e
 	}
 
 	d.archive = newArchive(f, root, redact.New(public, ownSecrets(cluster)), manifest{
-		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(), Server: cluster.Server, LeftOut: leftOut,
+		Made: time.Now().UTC().Truncate(time.Second), Version: version.String(),
+		Server: cluster.Server, LeftOut: leftOut,
 	})
 	if lookErr != nil {
 		d.lacks("status.json", lookErr)
@@ -186,8 +192,10 @@ func (d *dump) run(ctx context.Context) {
 }
 
 func (d *dump) summaries(ctx context.Context) {
-	d.text("README.txt", "veilctl", []byte("What `veilctl sysdump` gathered for a bug report about Kubeveil. Begin with status.txt and check.txt; manifest.json lists\n"+
-		"all files, what could not be had, and what was left out. REDACTED stands where a secret was.\n"))
+	d.text("README.txt", "veilctl", []byte("What `veilctl sysdump` gathered for a bug report "+
+		"about Kubeveil. Begin with status.txt and check.txt; manifest.json lists\n"+
+		"all files, what could not be had, and what was left out. REDACTED stands where a "+
+		"secret was.\n"))
 	report := assess(d.seen)
 	var b bytes.Buffer
 	if err := showCluster(&b, report); err == nil {

@@ -35,7 +35,8 @@ const (
 	publishedKey     = "mJLSJPVW9uOCfdbDrH0dNJ3x/YH10Ht548IAg99J2Xw="
 )
 
-const plantedBlock = "-----BEGIN EC " + "PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC " + "PRIVATE KEY-----\n"
+const plantedBlock = "-----BEGIN EC " + "PRIVATE KEY-----\n" + plantedPEM + "\n-----END EC " +
+	"PRIVATE KEY-----\n"
 
 // fakeAPI answers as an API server does, from a table of paths, and remembers what it was asked.
 // What is not in the table is not found.
@@ -62,15 +63,18 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case ok:
 		fmt.Fprint(w, text)
 	case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "selfsubjectaccessreviews"):
-		fmt.Fprint(w, `{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
+		fmt.Fprint(w,
+			`{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","status":{"allowed":true}}`)
 	default:
 		w.WriteHeader(http.StatusNotFound)
-		fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"it is not there; the request had token=`+plantedToken+`"}`)
+		fmt.Fprint(w,
+			`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"message":"it is not there; the request had token=`+plantedToken+`"}`)
 	}
 }
 
 func listOf(kind, version string, items ...any) string {
-	b, err := json.Marshal(map[string]any{"kind": kind + "List", "apiVersion": version, "metadata": map[string]any{}, "items": items})
+	b, err := json.Marshal(map[string]any{"kind": kind + "List", "apiVersion": version,
+		"metadata": map[string]any{}, "items": items})
 	if err != nil {
 		panic(err)
 	}
@@ -81,35 +85,62 @@ type m = map[string]any
 
 // plantedAPI is a cluster with secrets in logs, ConfigMaps, annotations, environment, and events.
 func plantedAPI() *fakeAPI {
-	kubeconfig := "users: [{user: {client-key-data: " + base64.StdEncoding.EncodeToString([]byte(plantedBlock)) + ", token: " + plantedToken + "}}]"
-	pod := m{"metadata": m{"name": "veild-a", "namespace": "kube-system"}, "spec": m{"nodeName": "node-1", "containers": []any{
-		m{"name": "veild", "image": "kubeveil", "env": []any{m{"name": "PROXY_PASSWORD", "value": plantedPassword}}, "args": []any{"--token=" + plantedBootstrap}},
-	}}, "status": m{"phase": "Running", "containerStatuses": []any{m{"name": "veild", "restartCount": 1, "ready": true, "image": "", "imageID": ""}}}}
+	kubeconfig := "users: [{user: {client-key-data: " +
+		base64.StdEncoding.EncodeToString([]byte(plantedBlock)) + ", token: " + plantedToken + "}}]"
+	pod := m{"metadata": m{"name": "veild-a", "namespace": "kube-system"},
+		"spec": m{"nodeName": "node-1", "containers": []any{
+			m{"name": "veild", "image": "kubeveil",
+				"env":  []any{m{"name": "PROXY_PASSWORD", "value": plantedPassword}},
+				"args": []any{"--token=" + plantedBootstrap}},
+		}}, "status": m{"phase": "Running",
+			"containerStatuses": []any{m{"name": "veild", "restartCount": 1, "ready": true,
+				"image": "", "imageID": ""}}}}
 	configMap := func(name, key, text string) any {
-		return m{"metadata": m{"name": name, "namespace": "kube-system", "annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedKey}}, "data": m{key: text}}
+		return m{"metadata": m{"name": name, "namespace": "kube-system",
+			"annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedKey}},
+			"data": m{key: text}}
 	}
 	return &fakeAPI{answers: map[string]string{
-		"/version":      `{"gitVersion":"v1.36.3"}`,
-		"/api/v1/nodes": listOf("Node", "v1", m{"metadata": m{"name": "node-1", "annotations": m{"note": plantedHex}}}),
-		"/apis/kubeveil.io/v1alpha1/veilnodes": listOf("VeilNode", "kubeveil.io/v1alpha1", m{"kind": "VeilNode", "apiVersion": "kubeveil.io/v1alpha1",
-			"metadata": m{"name": "node-1"}, "spec": m{"keys": []any{m{"epoch": 3, "publicKey": publishedKey}}}}),
+		"/version": `{"gitVersion":"v1.36.3"}`,
+		"/api/v1/nodes": listOf("Node", "v1",
+			m{"metadata": m{"name": "node-1", "annotations": m{"note": plantedHex}}}),
+		"/apis/kubeveil.io/v1alpha1/veilnodes": listOf("VeilNode", "kubeveil.io/v1alpha1",
+			m{"kind": "VeilNode", "apiVersion": "kubeveil.io/v1alpha1",
+				"metadata": m{"name": "node-1"},
+				"spec":     m{"keys": []any{m{"epoch": 3, "publicKey": publishedKey}}}}),
 		"/api/v1/namespaces/kube-system/pods": listOf("Pod", "v1", pod),
-		"/api/v1/pods":                        listOf("Pod", "v1", pod, m{"metadata": m{"name": "private-name", "namespace": "customer"}, "spec": m{"nodeName": "node-1"}}),
+		"/api/v1/pods": listOf("Pod", "v1", pod,
+			m{"metadata": m{"name": "private-name", "namespace": "customer"},
+				"spec": m{"nodeName": "node-1"}}),
 		"/api/v1/namespaces/kube-system/configmaps": listOf("ConfigMap", "v1",
-			configMap("kubeveil", "veild.yaml", "mtu: 1400\n# "+plantedKey), configMap("kube-proxy", "kubeconfig.conf", kubeconfig)),
-		"/api/v1/namespaces/kube-system/events": listOf("Event", "v1", m{"metadata": m{"name": "e", "namespace": "kube-system"},
-			"involvedObject": m{"kind": "Pod", "name": "veild-a"}, "message": "https://user:" + plantedPassword + "@registry.example/ said no"}),
+			configMap("kubeveil", "veild.yaml", "mtu: 1400\n# "+plantedKey),
+			configMap("kube-proxy", "kubeconfig.conf", kubeconfig)),
+		"/api/v1/namespaces/kube-system/events": listOf("Event", "v1",
+			m{"metadata": m{"name": "e", "namespace": "kube-system"},
+				"involvedObject": m{"kind": "Pod", "name": "veild-a"},
+				"message": "https://user:" + plantedPassword +
+					"@registry.example/ said no"}),
 		"/api/v1/namespaces/default/events": listOf("Event", "v1"),
-		"/apis/csi.kubeveil.io/v1alpha1/veilvolumes": listOf("VeilVolume", "csi.kubeveil.io/v1alpha1", m{"kind": "VeilVolume", "apiVersion": "csi.kubeveil.io/v1alpha1",
-			"metadata": m{"name": "pvc-1", "annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedWrapped}}, "spec": m{"cluster": "c", "node": "node-1"},
-			"status": m{"phase": "Ready", "key": m{"provider": "kms", "keyID": "key-7", "blob": plantedWrapped, "annotations": m{"version": plantedWrapped}}}}),
-		"/apis/storage.k8s.io/v1/storageclasses": listOf("StorageClass", "storage.k8s.io/v1", m{"metadata": m{"name": "kubeveil"}, "provisioner": "csi.kubeveil.io"},
+		"/apis/csi.kubeveil.io/v1alpha1/veilvolumes": listOf("VeilVolume",
+			"csi.kubeveil.io/v1alpha1", m{"kind": "VeilVolume",
+				"apiVersion": "csi.kubeveil.io/v1alpha1",
+				"metadata": m{"name": "pvc-1",
+					"annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedWrapped}}, "spec": m{"cluster": "c", "node": "node-1"},
+				"status": m{"phase": "Ready", "key": m{"provider": "kms", "keyID": "key-7",
+					"blob": plantedWrapped, "annotations": m{"version": plantedWrapped}}}}),
+		"/apis/storage.k8s.io/v1/storageclasses": listOf("StorageClass", "storage.k8s.io/v1",
+			m{"metadata": m{"name": "kubeveil"}, "provisioner": "csi.kubeveil.io"},
 			m{"metadata": m{"name": "private-name"}, "provisioner": "elsewhere"}),
-		"/api/v1/persistentvolumes": listOf("PersistentVolume", "v1", m{"metadata": m{"name": "pvc-1"}, "spec": m{
-			"csi": m{"driver": "csi.kubeveil.io", "volumeHandle": "pvc-1"}, "claimRef": m{"namespace": "private-name", "name": "private-name"}}}),
-		"/api/v1/namespaces/kube-system/pods/veild-a/log": "level=INFO msg=started\nprivate_key=" + plantedHex + "\nkey " + plantedKey + "\npublic " + publishedKey +
-			"\nAuthorization: Bearer " + plantedToken + "\nkubeadm join --token " + plantedBootstrap + "\n" + plantedBlock + "own " + plantedOwn + "\n",
-		"/api/v1/namespaces/kube-system/pods/veild-a/log?previous": "panic: " + plantedKey + "\n" + plantedBlock[:60],
+		"/api/v1/persistentvolumes": listOf("PersistentVolume", "v1",
+			m{"metadata": m{"name": "pvc-1"}, "spec": m{
+				"csi":      m{"driver": "csi.kubeveil.io", "volumeHandle": "pvc-1"},
+				"claimRef": m{"namespace": "private-name", "name": "private-name"}}}),
+		"/api/v1/namespaces/kube-system/pods/veild-a/log": "level=INFO msg=started\nprivate_key=" +
+			plantedHex + "\nkey " + plantedKey + "\npublic " + publishedKey +
+			"\nAuthorization: Bearer " + plantedToken + "\nkubeadm join --token " +
+			plantedBootstrap + "\n" + plantedBlock + "own " + plantedOwn + "\n",
+		"/api/v1/namespaces/kube-system/pods/veild-a/log?previous": "panic: " + plantedKey + "\n" +
+			plantedBlock[:60],
 	}}
 }
 
@@ -123,13 +154,15 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "dump.tar.gz")
-	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster, file, "dump"); err != nil {
+	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster,
+		file, "dump"); err != nil {
 		t.Fatal(err)
 	}
 
 	files := unpackDump(t, file)
 	for name, text := range files {
-		for _, secret := range []string{plantedKey, plantedHex, plantedToken, plantedBootstrap, plantedPassword, plantedOwn, plantedPEM, plantedWrapped,
+		for _, secret := range []string{plantedKey, plantedHex, plantedToken, plantedBootstrap,
+			plantedPassword, plantedOwn, plantedPEM, plantedWrapped,
 			base64.StdEncoding.EncodeToString([]byte(plantedBlock))[40:80], "private-name"} {
 			if strings.Contains(text, secret) {
 				t.Errorf("%s holds %q:\n%s", name, secret, text)
@@ -161,7 +194,8 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(list.Files) != len(files)-1 || len(list.Missing) == 0 || len(list.LeftOut) == 0 {
-		t.Errorf("the manifest has %d files of %d, %d missing", len(list.Files), len(files)-1, len(list.Missing))
+		t.Errorf("the manifest has %d files of %d, %d missing", len(list.Files), len(files)-1,
+			len(list.Missing))
 	}
 
 	for _, e := range list.Files {
@@ -180,7 +214,8 @@ func TestSysdumpHasNoSecret(t *testing.T) {
 func onlyLooked(t *testing.T, asked []string) {
 	t.Helper()
 	for _, a := range asked {
-		if strings.Contains(a, "/secrets") || !strings.HasPrefix(a, "GET ") && !strings.HasSuffix(a, "/selfsubjectaccessreviews") {
+		if strings.Contains(a, "/secrets") ||
+			!strings.HasPrefix(a, "GET ") && !strings.HasSuffix(a, "/selfsubjectaccessreviews") {
 			t.Errorf("the API server was asked to %s", a)
 		}
 	}
@@ -224,7 +259,8 @@ func TestSysdumpOfNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster, filepath.Join(dir, "d"), "d"); err == nil {
+	if err := writeDump(call{ctx: t.Context(), out: io.Discard, progress: io.Discard}, cluster,
+		filepath.Join(dir, "d"), "d"); err == nil {
 		t.Error("no error")
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {

@@ -30,9 +30,11 @@ var dumpedObjects = []struct {
 }{
 	{"nodes", "", "v1", "nodes", "", "", ""},
 	{"veilnodes", kube.Group, kube.Version, kube.Resource, "", "", ""},
-	{"definition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", "", "veilnodes.kubeveil.io"},
+	{"definition", "apiextensions.k8s.io", "v1", "customresourcedefinitions", "", "",
+		"veilnodes.kubeveil.io"},
 	{"policies", "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "", ours, ""},
-	{"policybindings", "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "", ours, ""},
+	{"policybindings", "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings",
+		"", ours, ""},
 	{"clusterroles", "rbac.authorization.k8s.io", "v1", "clusterroles", "", ours, ""},
 	{"clusterrolebindings", "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "", ours, ""},
 	{"roles", "rbac.authorization.k8s.io", "v1", "roles", "default", ours, ""},
@@ -43,14 +45,16 @@ var dumpedObjects = []struct {
 	{"configmap-kube-proxy", "", "v1", "configmaps", remote.Namespace, "", "kube-proxy"},
 	{"daemonsets", "apps", "v1", "daemonsets", remote.Namespace, "", ""},
 	{"pods", "", "v1", "pods", remote.Namespace, ours, ""},
-	{"apiserver-endpoints", "discovery.k8s.io", "v1", "endpointslices", "default", "kubernetes.io/service-name=kubernetes", ""},
+	{"apiserver-endpoints", "discovery.k8s.io", "v1", "endpointslices", "default",
+		"kubernetes.io/service-name=kubernetes", ""},
 	{"apiserver-service", "", "v1", "services", "default", "", "kubernetes"},
 }
 
 func (d *dump) objects(ctx context.Context) {
 	for _, o := range dumpedObjects {
 		name := "cluster/" + o.file + ".yaml"
-		resource := schema.GroupVersionResource{Group: o.group, Version: o.version, Resource: o.resource}
+		resource := schema.GroupVersionResource{Group: o.group, Version: o.version,
+			Resource: o.resource}
 		options := metav1.ListOptions{LabelSelector: o.labels}
 		if o.named != "" {
 			options.FieldSelector = "metadata.name=" + o.named
@@ -103,7 +107,9 @@ func (d *dump) events(ctx context.Context) {
 
 	var lines [][]string
 	for _, e := range rows {
-		lines = append(lines, []string{lastSeen(e).UTC().Format(time.RFC3339), fmt.Sprint(max(e.Count, 1)), e.Type, e.Reason, e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, strconv.Quote(e.Message)})
+		lines = append(lines, []string{lastSeen(e).UTC().Format(time.RFC3339),
+			fmt.Sprint(max(e.Count, 1)), e.Type, e.Reason,
+			e.InvolvedObject.Kind + "/" + e.InvolvedObject.Name, strconv.Quote(e.Message)})
 	}
 
 	var b bytes.Buffer
@@ -145,11 +151,14 @@ func (d *dump) podTable(ctx context.Context) {
 		for _, s := range p.Status.ContainerStatuses {
 			restarts += s.RestartCount
 		}
-		rows = append(rows, []string{p.Name, orDash(p.Spec.NodeName), string(p.Status.Phase), orDash(p.Status.PodIP), fmt.Sprint(p.Spec.HostNetwork), fmt.Sprint(restarts), orDash(podProblem(p))})
+		rows = append(rows, []string{p.Name, orDash(p.Spec.NodeName), string(p.Status.Phase),
+			orDash(p.Status.PodIP), fmt.Sprint(p.Spec.HostNetwork), fmt.Sprint(restarts),
+			orDash(podProblem(p))})
 	}
 
 	var b bytes.Buffer
-	err = table(&b, "POD OF KUBE-SYSTEM | NODE | PHASE | ADDRESS | HOST NETWORK | RESTARTS | PROBLEM", rows)
+	err = table(&b, "POD OF KUBE-SYSTEM | NODE | PHASE | ADDRESS | HOST NETWORK | RESTARTS "+
+		"| PROBLEM", rows)
 	fmt.Fprintln(&b)
 
 	for _, n := range d.seen {
@@ -166,7 +175,8 @@ func (d *dump) podTable(ctx context.Context) {
 
 // logs are those of all containers of Kubeveil's pods, and of their previous lives.
 func (d *dump) logs(ctx context.Context) {
-	list, err := d.cluster.Client.CoreV1().Pods(remote.Namespace).List(ctx, metav1.ListOptions{LabelSelector: ours})
+	list, err := d.cluster.Client.CoreV1().Pods(remote.Namespace).List(ctx,
+		metav1.ListOptions{LabelSelector: ours})
 	if err != nil {
 		d.lacks("logs", err)
 		return
@@ -175,7 +185,8 @@ func (d *dump) logs(ctx context.Context) {
 	g.SetLimit(dumped)
 	for _, p := range list.Items {
 		g.Go(func() error {
-			for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+			for _, s := range slices.Concat(p.Status.InitContainerStatuses,
+				p.Status.ContainerStatuses) {
 				d.log(ctx, p, s.Name, false)
 				if s.RestartCount > 0 {
 					d.log(ctx, p, s.Name, true)
@@ -196,7 +207,8 @@ func (d *dump) log(ctx context.Context, p corev1.Pod, container string, previous
 		name += ".previous"
 	}
 	text, err := d.cluster.Client.CoreV1().Pods(p.Namespace).GetLogs(p.Name, &corev1.PodLogOptions{
-		Container: container, Previous: previous, Timestamps: true, TailLines: new(int64(lines)), LimitBytes: new(int64(size)),
+		Container: container, Previous: previous, Timestamps: true, TailLines: new(int64(lines)),
+		LimitBytes: new(int64(size)),
 	}).DoRaw(ctx)
 	if err != nil {
 		d.lacks(name+".log", err)

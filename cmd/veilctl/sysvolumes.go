@@ -22,16 +22,24 @@ var volumeObjects = []struct {
 	// of is the field that must name the driver; empty takes all.
 	of []string
 }{
-	{"definition-veilvolumes", schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}, "", "veilvolumes.csi.kubeveil.io", nil},
-	{"csidriver", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "csidrivers"}, "", csiDriver, nil},
-	{"csinodes", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "csinodes"}, "", "", nil},
-	{"storageclasses", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "storageclasses"}, "", "", []string{"provisioner"}},
-	{"csistoragecapacities", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "csistoragecapacities"}, remote.Namespace, "", nil},
-	{"volumesnapshotclasses", schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotclasses"}, "", "", []string{"driver"}},
+	{"definition-veilvolumes", schema.GroupVersionResource{Group: "apiextensions.k8s.io",
+		Version: "v1", Resource: "customresourcedefinitions"}, "", "veilvolumes.csi.kubeveil.io",
+		nil},
+	{"csidriver", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
+		Resource: "csidrivers"}, "", csiDriver, nil},
+	{"csinodes", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
+		Resource: "csinodes"}, "", "", nil},
+	{"storageclasses", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
+		Resource: "storageclasses"}, "", "", []string{"provisioner"}},
+	{"csistoragecapacities", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
+		Resource: "csistoragecapacities"}, remote.Namespace, "", nil},
+	{"volumesnapshotclasses", schema.GroupVersionResource{Group: "snapshot.storage.k8s.io",
+		Version: "v1", Resource: "volumesnapshotclasses"}, "", "", []string{"driver"}},
 }
 
 // veilVolumes is the resource of trusted states.
-var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version: "v1alpha1", Resource: "veilvolumes"}
+var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version: "v1alpha1",
+	Resource: "veilvolumes"}
 
 // volumes adds what is known of encrypted volumes, without their keys, wrapped ones neither, and
 // without the names of what they are for. A cluster that has no definition of them lacks nothing.
@@ -59,7 +67,8 @@ func (d *dump) volumes(ctx context.Context) {
 	d.volumeTable(ctx)
 }
 
-func (d *dump) volumeObject(ctx context.Context, name string, resource schema.GroupVersionResource, namespace, named string, of []string) {
+func (d *dump) volumeObject(ctx context.Context, name string, resource schema.GroupVersionResource,
+	namespace, named string, of []string) {
 	var options metav1.ListOptions
 	if named != "" {
 		options.FieldSelector = "metadata.name=" + named

@@ -32,21 +32,30 @@ func verbs() []group {
 	return []group{
 		{"This node, or a cluster", []verb{statusVerb}},
 		{"This node", []verb{
-			{name: "peers", short: "other nodes: state, endpoint, handshake, bytes", register: onNode(peers),
+			{name: "peers", short: "other nodes: state, endpoint, handshake, bytes",
+				register: onNode(peers),
 				examples: "veilctl peers -o json | jq '.[] | select(.state != \"up\")'"},
-			{name: "mtu", short: "where the MTU of pods comes from, number by number", register: onNode(mtu), examples: "veilctl mtu"},
-			{name: "guard", short: "where the guard is attached and what it dropped, by reason", register: onNode(guardDrops), examples: "veilctl guard"},
+			{name: "mtu", short: "where the MTU of pods comes from, number by number",
+				register: onNode(mtu), examples: "veilctl mtu"},
+			{name: "guard", short: "where the guard is attached and what it dropped, by reason",
+				register: onNode(guardDrops), examples: "veilctl guard"},
 			leakcheckVerb,
-			{name: "host", short: "links, addresses, rules, routes, nftables as the kernel has them, for a bug report", register: host, ownOutput: true,
-				about: "It needs no veild, changes nothing, and shows no key.", examples: "veilctl host > host.txt"},
-			{name: "cleanup", short: "take everything of Kubeveil's network from this node", register: cleanup,
-				about:    "Stop veild and veil-wg before: they would put it back. It may be repeated. What storage has stays.",
+			{name: "host", short: "links, addresses, rules, routes, nftables as the kernel has " +
+				"them, for a bug report", register: host, ownOutput: true,
+				about:    "It needs no veild, changes nothing, and shows no key.",
+				examples: "veilctl host > host.txt"},
+			{name: "cleanup", short: "take everything of Kubeveil's network from this node",
+				register: cleanup,
+				about: "Stop veild and veil-wg before: they would put it back. It may be " +
+					"repeated. What storage has stays.",
 				examples: "veilctl cleanup"},
 		}},
 		{"Services of this node, with serviceProxy ebpf", serviceVerbs},
-		{"A cluster, by a kubeconfig", []verb{installVerb, connectivityVerb, benchVerb, sysdumpVerb}},
+		{"A cluster, by a kubeconfig", []verb{installVerb, connectivityVerb, benchVerb,
+			sysdumpVerb}},
 		{"Encrypted volumes of a cluster, by a kubeconfig", volumeVerbs},
-		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion, examples: "veilctl version"}}},
+		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion,
+			examples: "veilctl version"}}},
 	}
 }
 
@@ -94,7 +103,8 @@ func findVerb(name string) (verb, bool) {
 
 // overview is what `veilctl -h` says.
 func overview(w io.Writer) {
-	fmt.Fprint(w, "veilctl looks at Kubeveil: on the node it runs on, and in a cluster that a kubeconfig points to.\n\nUsage: veilctl VERB [flags]\n")
+	fmt.Fprint(w, "veilctl looks at Kubeveil: on the node it runs on, and in a cluster that a "+
+		"kubeconfig points to.\n\nUsage: veilctl VERB [flags]\n")
 	for _, g := range verbs() {
 		fmt.Fprintln(w)
 		if g.heading != "" {
@@ -116,11 +126,13 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 func (v verb) usage(fs *flag.FlagSet) func() {
 	return func() {
 		w := fs.Output()
-		fmt.Fprintf(w, "veilctl %s: %s\n\nUsage: veilctl %s [flags]\n", v.name, v.short, strings.TrimSpace(v.name+" "+v.args))
+		fmt.Fprintf(w, "veilctl %s: %s\n\nUsage: veilctl %s [flags]\n", v.name, v.short,
+			strings.TrimSpace(v.name+" "+v.args))
 		if v.about != "" {
 			fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(v.about))
 		}
-		fmt.Fprintf(w, "\nExamples:\n  %s\n\nFlags:\n", strings.ReplaceAll(strings.TrimSpace(v.examples), "\n", "\n  "))
+		fmt.Fprintf(w, "\nExamples:\n  %s\n\nFlags:\n",
+			strings.ReplaceAll(strings.TrimSpace(v.examples), "\n", "\n  "))
 		fs.PrintDefaults()
 	}
 }

@@ -14,19 +14,23 @@ import (
 // volumeVerbs are those of encrypted volumes.
 var volumeVerbs = []verb{
 	{
-		name: "volume list", short: "encrypted volumes and snapshots, and what is wrong with them", register: volumeList,
+		name: "volume list", short: "encrypted volumes and snapshots, and what is wrong with them",
+		register: volumeList,
 		about: `It shows VeilVolumes beside the PersistentVolumes and VolumeSnapshotContents they are for: one that nobody has is shown as such, and
 one that is missing. Exit status 1 when something is wrong.`,
 		examples: `veilctl volume list
 veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
 	},
 	{
-		name: "volume show", args: "VOLUME", short: "all that is known of one volume", register: volumeShow,
-		about:    "VOLUME is the name of the VeilVolume: the PersistentVolume's, or a snapshot's handle. No key is shown, wrapped ones neither.",
+		name: "volume show", args: "VOLUME", short: "all that is known of one volume",
+		register: volumeShow,
+		about: "VOLUME is the name of the VeilVolume: the PersistentVolume's, or a snapshot's " +
+			"handle. No key is shown, wrapped ones neither.",
 		examples: "veilctl volume show pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f",
 	},
 	{
-		name: "volume rewrap", args: "[VOLUME...]", short: "wrap keys by the present key-encryption key", register: volumeRewrap,
+		name: "volume rewrap", args: "[VOLUME...]",
+		short: "wrap keys by the present key-encryption key", register: volumeRewrap,
 		about: `It asks the nodes that have the volumes, and waits. Volumes stay open, and no disk is touched. Those that are wrapped by the present key
 are left. A node that cannot reach its key service leaves the request in the VeilVolume and tries again.`,
 		examples: `veilctl volume rewrap pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
@@ -94,13 +98,16 @@ func volumeShow(fs *flag.FlagSet) func(call) error {
 }
 
 func showVolume(c call, r volumeReport) error {
-	rows := [][]string{{"Volume", r.Volume}, {"Kind", r.kind()}, {"Phase", r.Phase}, {"Node", orNone(r.Node)}, {"Open on", orNone(r.Writer)}, {"Size", size(r.Bytes)}}
+	rows := [][]string{{"Volume", r.Volume}, {"Kind", r.kind()}, {"Phase", r.Phase},
+		{"Node", orNone(r.Node)}, {"Open on", orNone(r.Writer)}, {"Size", size(r.Bytes)}}
 	if r.PendingBytes != 0 {
 		rows = append(rows, []string{"Growing to", size(r.PendingBytes)})
 	}
 	for _, f := range [][2]string{
-		{"For", r.For}, {"Copy of", r.Source}, {"Backend", r.Backend}, {"Parameters", r.Parameters}, {"Device", r.Device}, {"LUKS uuid", r.UUID}, {"Content", r.Content},
-		{"Key by", strings.TrimSpace(r.Provider + " " + r.KeyID)}, {"Epoch", r.epoch()}, {"Asked for", strings.Join(r.Requests, "; ")},
+		{"For", r.For}, {"Copy of", r.Source}, {"Backend", r.Backend}, {"Parameters", r.Parameters},
+		{"Device", r.Device}, {"LUKS uuid", r.UUID}, {"Content", r.Content},
+		{"Key by", strings.TrimSpace(r.Provider + " " + r.KeyID)}, {"Epoch", r.epoch()},
+		{"Asked for", strings.Join(r.Requests, "; ")},
 	} {
 		if f[1] != "" {
 			rows = append(rows, []string{f[0], f[1]})

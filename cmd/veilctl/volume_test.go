@@ -28,15 +28,18 @@ import (
 // aVolume is a ready volume on node-1.
 func aVolume(name string) volume.State {
 	return volume.State{
-		Volume: name, Cluster: "c", Request: volume.Request{Node: "node-1", Backend: "file"}, Phase: volume.Ready, Payload: 1 << 30,
-		Key: keyring.Wrapped{Provider: "kms", KeyID: "old", Blob: []byte("wrapped-key-canary")}, UUID: crypt.UUID{1}, Device: "file:1",
+		Volume: name, Cluster: "c", Request: volume.Request{Node: "node-1", Backend: "file"},
+		Phase: volume.Ready, Payload: 1 << 30,
+		Key:  keyring.Wrapped{Provider: "kms", KeyID: "old", Blob: []byte("wrapped-key-canary")},
+		UUID: crypt.UUID{1}, Device: "file:1",
 		Content: volume.Made, Epoch: 3,
 	}
 }
 
 func TestVolumesAreAssessed(t *testing.T) {
 	now := time.Now()
-	a := around{now: now, nodes: map[string]bool{"node-1": true}, users: map[string]string{"pvc-1": "default/data"}, snapshots: true}
+	a := around{now: now, nodes: map[string]bool{"node-1": true},
+		users: map[string]string{"pvc-1": "default/data"}, snapshots: true}
 	old, young := now.Add(-time.Hour), now.Add(-time.Second)
 	with := func(change func(*kubestore.Object)) kubestore.Object {
 		o := kubestore.Object{State: aVolume("pvc-1"), Created: old}
@@ -51,16 +54,29 @@ func TestVolumesAreAssessed(t *testing.T) {
 		a    around
 		want []string
 	}{
-		"well":                      {with(func(*kubestore.Object) {}), a, nil},
-		"just made":                 {with(func(o *kubestore.Object) { o.Created = young }), nobody, nil},
-		"nobody has it":             {with(func(*kubestore.Object) {}), nobody, []string{"nobody has it: there is no"}},
-		"tombstone that nobody has": {with(func(o *kubestore.Object) { o.State.Phase = volume.Deleted }), nobody, []string{"tombstone"}},
-		"deleted, but wanted":       {with(func(o *kubestore.Object) { o.State.Phase = volume.Deleted }), a, []string{"default/data has it"}},
-		"node gone":                 {with(func(o *kubestore.Object) { o.State.Request.Node = "node-9" }), a, []string{"node node-9 is gone"}},
-		"open on a node that is gone": {with(func(o *kubestore.Object) { o.State.Writer = "node-9" }), a,
+		"well": {with(func(*kubestore.Object) {}), a, nil},
+		"just made": {with(func(o *kubestore.Object) { o.Created = young }), nobody,
+			nil},
+		"nobody has it": {with(func(*kubestore.Object) {}), nobody,
+			[]string{"nobody has it: there is no"}},
+		"tombstone that nobody has": {with(func(o *kubestore.Object) {
+			o.State.Phase = volume.Deleted
+		}), nobody, []string{"tombstone"}},
+		"deleted, but wanted": {with(func(o *kubestore.Object) {
+			o.State.Phase = volume.Deleted
+		}), a, []string{"default/data has it"}},
+		"node gone": {with(func(o *kubestore.Object) {
+			o.State.Request.Node = "node-9"
+		}), a, []string{"node node-9 is gone"}},
+		"open on a node that is gone": {with(func(o *kubestore.Object) {
+			o.State.Writer = "node-9"
+		}), a,
 			[]string{"open on node node-9"}},
-		"refused": {with(func(o *kubestore.Object) { o.Err = volume.ErrState }), a, []string{"does not hang together"}},
-		"snapshot where there are no definitions": {with(func(o *kubestore.Object) { o.State.Request.Snapshot = true }),
+		"refused": {with(func(o *kubestore.Object) { o.Err = volume.ErrState }), a,
+			[]string{"does not hang together"}},
+		"snapshot where there are no definitions": {with(func(o *kubestore.Object) {
+			o.State.Request.Snapshot = true
+		}),
 			around{now: now, nodes: a.nodes}, nil},
 	} {
 		r := assessVolumes([]kubestore.Object{c.o}, c.a)
@@ -77,21 +93,27 @@ func TestVolumesAreAssessed(t *testing.T) {
 	}
 
 	missing := assessVolumes(nil, a)
-	if missing.Well || len(missing.Volumes) != 1 || !strings.Contains(missing.Volumes[0].Problems[0], "VeilVolume is missing") {
+	if missing.Well || len(missing.Volumes) != 1 ||
+		!strings.Contains(missing.Volumes[0].Problems[0], "VeilVolume is missing") {
 		t.Errorf("a volume without state: %+v", missing)
 	}
 }
 
 func TestVolumesAreShownWithoutKeys(t *testing.T) {
-	o := kubestore.Object{State: aVolume("pvc-1"), Asked: kubestore.Asked{Rewrap: "x", TakeOver: &kubestore.TakeOver{From: "node-1", To: "node-2"}}}
-	a := around{now: time.Now(), nodes: map[string]bool{"node-1": true}, users: map[string]string{"pvc-1": "default/data", "pvc-2": "default/more"}}
+	o := kubestore.Object{State: aVolume("pvc-1"),
+		Asked: kubestore.Asked{Rewrap: "x", TakeOver: &kubestore.TakeOver{From: "node-1",
+			To: "node-2"}}}
+	a := around{now: time.Now(), nodes: map[string]bool{"node-1": true},
+		users: map[string]string{"pvc-1": "default/data", "pvc-2": "default/more"}}
 	var out bytes.Buffer
 	c := call{ctx: t.Context(), out: &out}
 	r := assessVolumes([]kubestore.Object{o}, a)
-	if err := errors.Join(showVolumes(c, r), showVolume(c, r.Volumes[0]), printJSON(&out, r)); err != nil {
+	if err := errors.Join(showVolumes(c, r), showVolume(c, r.Volumes[0]),
+		printJSON(&out, r)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"pvc-1", "1 GiB", "default/data", "kms old", "taken over from node node-1 by node node-2", "PROBLEM: pvc-2: its VeilVolume is missing"} {
+	for _, want := range []string{"pvc-1", "1 GiB", "default/data", "kms old",
+		"taken over from node node-1 by node node-2", "PROBLEM: pvc-2: its VeilVolume is missing"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, &out)
 		}
@@ -119,8 +141,10 @@ func veilVolume(t *testing.T, st volume.State) *unstructured.Unstructured {
 	}
 	status["payload"], status["epoch"] = st.Payload, int64(st.Epoch)
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume", "metadata": map[string]any{"name": st.Volume, "resourceVersion": "1"},
-		"spec": map[string]any{"cluster": st.Cluster, "node": st.Request.Node, "backend": st.Request.Backend}, "status": status,
+		"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume",
+		"metadata": map[string]any{"name": st.Volume, "resourceVersion": "1"},
+		"spec": map[string]any{"cluster": st.Cluster, "node": st.Request.Node,
+			"backend": st.Request.Backend}, "status": status,
 	}}
 }
 
@@ -131,11 +155,13 @@ func fakeStore(t *testing.T, states ...volume.State) *kubestore.Store {
 		objects = append(objects, veilVolume(t, s))
 	}
 	kinds := map[schema.GroupVersionResource]string{kubestore.VeilVolumes: "VeilVolumeList"}
-	return kubestore.NewForClient(fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...), "node-1")
+	return kubestore.NewForClient(fake.NewSimpleDynamicClientWithCustomListKinds(
+		runtime.NewScheme(), kinds, objects...), "node-1")
 }
 
 func TestRewrapIsAskedForAndAwaited(t *testing.T) {
-	secret, unmade := aVolume("pvc-secret"), volume.State{Volume: "pvc-new", Cluster: "c", Phase: volume.New, Payload: 4096, Content: volume.Unmade}
+	secret, unmade := aVolume("pvc-secret"), volume.State{Volume: "pvc-new", Cluster: "c",
+		Phase: volume.New, Payload: 4096, Content: volume.Unmade}
 	secret.Key.Provider = keyring.NameSecret
 	s := fakeStore(t, aVolume("pvc-1"), aVolume("pvc-2"), secret, unmade)
 	names, err := withKeys(t.Context(), s)
@@ -178,11 +204,13 @@ func TestRewrapIsAskedForAndAwaited(t *testing.T) {
 
 	waitRewrapped(t.Context(), s, reports, time.Millisecond)
 	var out bytes.Buffer
-	if err := showRewrapped(call{ctx: t.Context(), out: &out}, reports, true); !errors.Is(err, errWrong) {
+	if err := showRewrapped(call{ctx: t.Context(), out: &out}, reports, true); !errors.Is(err,
+		errWrong) {
 		t.Errorf("one is not done: %v", err)
 	}
 
-	for _, want := range []string{"pvc-1       re-wrapped: kms old → kms new", "pvc-2       not yet: node node-1"} {
+	for _, want := range []string{"pvc-1       re-wrapped: kms old → kms new",
+		"pvc-2       not yet: node node-1"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, &out)
 		}
@@ -238,18 +266,22 @@ func TestRecover(t *testing.T) {
 	said := func(args ...string) string {
 		t.Helper()
 		var out bytes.Buffer
-		if err := run(t.Context(), append([]string{"volume", "recover", "-state", state}, args...), &out, io.Discard); err != nil {
+		if err := run(t.Context(), append([]string{"volume", "recover", "-state", state}, args...),
+			&out, io.Discard); err != nil {
 			t.Fatalf("%v: %v", args, err)
 		}
 		return out.String()
 	}
 	for _, text := range []string{said(), said("pvc-1", "-key-file", kek, "-header", header)} {
-		if strings.Contains(text, string(key.Bytes())) || !strings.Contains(text, "cryptsetup open") || !strings.Contains(text, csiVolumes+"/pvc-1.img") {
+		if strings.Contains(text, string(key.Bytes())) ||
+			!strings.Contains(text, "cryptsetup open") ||
+			!strings.Contains(text, csiVolumes+"/pvc-1.img") {
 			t.Errorf("without -show-key it says:\n%s", text)
 		}
 	}
 
-	if text := said("-key-file", kek, "-show-key"); !strings.Contains(text, "recovery key "+string(key.Bytes())) {
+	if text := said("-key-file", kek, "-show-key"); !strings.Contains(text,
+		"recovery key "+string(key.Bytes())) {
 		t.Errorf("with -show-key it says:\n%s", text)
 	}
 	want, err := crypt.Header(data, st.Identity())
@@ -297,10 +329,13 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	}
 	defer key.Wipe()
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"volume", "recover", "-state", state, "-key-file", kek, "-show-key"}, &out, io.Discard); err != nil || !strings.Contains(out.String(), string(key.Bytes())) {
+	if err := run(t.Context(), []string{"volume", "recover", "-state", state, "-key-file", kek,
+		"-show-key"}, &out, io.Discard); err != nil ||
+		!strings.Contains(out.String(), string(key.Bytes())) {
 		t.Errorf("%v: %s", err, out.String())
 	}
-	err = run(t.Context(), []string{"volume", "recover", "-state", state, "-show-key"}, io.Discard, io.Discard)
+	err = run(t.Context(), []string{"volume", "recover", "-state", state, "-show-key"}, io.Discard,
+		io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "-secret NAMESPACE/NAME, or -key-file FILE") {
 		t.Errorf("without either: %v", err)
 	}
@@ -319,30 +354,36 @@ func TestRecoverRefuses(t *testing.T) {
 		args []string
 		want string
 	}{
-		"no volume":                {nil, "name one volume"},
-		"another volume's state":   {[]string{"-state", state, "pvc-2"}, "is of volume pvc-1"},
-		"no state":                 {[]string{"-state", kek}, "kubectl get veilvolume"},
-		"no key file":              {[]string{"-state", state, "-show-key"}, "-key-file"},
-		"another key file":         {[]string{"-state", state, "-key-file", other, "-show-key"}, "wrapped by another key"},
-		"a header that is there":   {[]string{"-state", state, "-key-file", kek, "-header", there}, "file exists"},
+		"no volume":              {nil, "name one volume"},
+		"another volume's state": {[]string{"-state", state, "pvc-2"}, "is of volume pvc-1"},
+		"no state":               {[]string{"-state", kek}, "kubectl get veilvolume"},
+		"no key file":            {[]string{"-state", state, "-show-key"}, "-key-file"},
+		"another key file": {[]string{"-state", state, "-key-file", other, "-show-key"},
+			"wrapped by another key"},
+		"a header that is there": {[]string{"-state", state, "-key-file", kek, "-header", there},
+			"file exists"},
 		"a verb that there is not": {[]string{"-what"}, "flag provided but not defined"},
 	} {
-		err := run(t.Context(), append([]string{"volume", "recover"}, c.args...), io.Discard, io.Discard)
+		err := run(t.Context(), append([]string{"volume", "recover"}, c.args...), io.Discard,
+			io.Discard)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", situation, err, c.want)
 		}
 	}
 
-	if err := run(t.Context(), []string{"volume"}, io.Discard, io.Discard); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover, destroy") {
+	if err := run(t.Context(), []string{"volume"}, io.Discard, io.Discard); !errors.Is(err,
+		errUsage) || !strings.Contains(err.Error(), "list, show, rewrap, recover, destroy") {
 		t.Errorf("veilctl volume: %v", err)
 	}
-	if err := run(t.Context(), []string{"volume", "rewrap"}, io.Discard, io.Discard); !errors.Is(err, errUsage) {
+	if err := run(t.Context(), []string{"volume", "rewrap"}, io.Discard,
+		io.Discard); !errors.Is(err, errUsage) {
 		t.Errorf("veilctl volume rewrap: %v", err)
 	}
 }
 
 func TestSize(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1 KiB", 1536: "1.5 KiB", 1 << 20: "1 MiB", 10 << 30: "10 GiB", 1 << 60: "1 EiB"} {
+	for n, want := range map[int64]string{0: "0 bytes", 1023: "1023 bytes", 1024: "1 KiB",
+		1536: "1.5 KiB", 1 << 20: "1 MiB", 10 << 30: "10 GiB", 1 << 60: "1 EiB"} {
 		if got := size(n); got != want {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
 		}

@@ -21,7 +21,8 @@ import (
 )
 
 var destroyVerb = verb{
-	name: "volume destroy", args: "VOLUME...", short: "destroy volumes whose node is gone for good, keys first", register: volumeDestroy,
+	name: "volume destroy", args: "VOLUME...",
+	short: "destroy volumes whose node is gone for good, keys first", register: volumeDestroy,
 	about: `It removes the wrapped key from the VeilVolume: no copy of the disk opens any more, and nothing brings the data back. Then it
 deletes the PersistentVolume or VolumeSnapshotContent and takes the finalizer that only the side-car of that node would take, and last
 the VeilVolume. It may be repeated. The claim or snapshot is left, and the output says how to delete it.
@@ -52,16 +53,21 @@ type belonging struct {
 
 var belongings = []belonging{
 	{
-		resource: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}, name: "persistentvolume",
+		resource:  schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"},
+		name:      "persistentvolume",
 		finalizer: "external-provisioner.volume.kubernetes.io/finalizer",
-		driver:    []string{"spec", "csi", "driver"}, handle: []string{"spec", "csi", "volumeHandle"}, user: []string{"spec", "claimRef"},
-		users: schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}, userName: "pvc",
+		driver:    []string{"spec", "csi", "driver"},
+		handle:    []string{"spec", "csi", "volumeHandle"}, user: []string{"spec", "claimRef"},
+		users:    schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"},
+		userName: "pvc",
 	},
 	{
 		resource: snapshotContents, name: "volumesnapshotcontent",
 		finalizer: "snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection",
-		driver:    []string{"spec", "driver"}, handle: []string{"status", "snapshotHandle"}, user: []string{"spec", "volumeSnapshotRef"},
-		users: schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}, userName: "volumesnapshot",
+		driver:    []string{"spec", "driver"}, handle: []string{"status", "snapshotHandle"},
+		user: []string{"spec", "volumeSnapshotRef"},
+		users: schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1",
+			Resource: "volumesnapshots"}, userName: "volumesnapshot",
 	},
 }
 
@@ -80,7 +86,8 @@ type destroyReport struct {
 func volumeDestroy(fs *flag.FlagSet) func(call) error {
 	var access remote.Access
 	access.Register(fs)
-	gone := fs.String("gone", "", "`node` that is gone for good though its Node object is still there")
+	gone := fs.String("gone", "",
+		"`node` that is gone for good though its Node object is still there")
 	return func(c call) error {
 		if len(c.args) == 0 {
 			return fmt.Errorf("name volumes, as veilctl volume list does: %w", errUsage)
@@ -109,7 +116,9 @@ type destroyer struct {
 // destroy goes on where a call before was cut short: the VeilVolume goes last.
 func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
 	r := destroyReport{Volume: name}
-	err := d.store.Destroy(ctx, name, func(o kubestore.Object) error { return d.mayDestroy(ctx, o) })
+	err := d.store.Destroy(ctx, name, func(o kubestore.Object) error {
+		return d.mayDestroy(ctx, o)
+	})
 	if err == nil {
 		r.KeyDestroyed = true
 		err = d.release(ctx, &r)
@@ -137,7 +146,8 @@ func (d *destroyer) mayDestroy(ctx context.Context, o kubestore.Object) error {
 		return errors.New("its VeilVolume names no node, so none is known to be gone")
 	}
 	if d.gone != "" && !slices.Contains(nodes, d.gone) {
-		return fmt.Errorf("it is of node %s, not of %s", strings.Join(slices.Compact(nodes), " and "), d.gone)
+		return fmt.Errorf("it is of node %s, not of %s",
+			strings.Join(slices.Compact(nodes), " and "), d.gone)
 	}
 	for _, node := range slices.Compact(nodes) {
 		if err := d.checkGone(ctx, node); err != nil {
@@ -155,9 +165,11 @@ func (d *destroyer) checkGone(ctx context.Context, node string) error {
 	case err != nil:
 		return fmt.Errorf("node %s: %w", node, err)
 	case ready(n):
-		return fmt.Errorf("node %[1]s is Ready: delete the claim or snapshot, and node %[1]s destroys the volume with its disk", node)
+		return fmt.Errorf("node %[1]s is Ready: delete the claim or snapshot, and node %[1]s "+
+			"destroys the volume with its disk", node)
 	case node != d.gone:
-		return fmt.Errorf("node %[1]s is not Ready, and its Node object is there: if it is switched off for good, kubectl delete node %[1]s, or say -gone %[1]s", node)
+		return fmt.Errorf("node %[1]s is not Ready, and its Node object is there: if it is "+
+			"switched off for good, kubectl delete node %[1]s, or say -gone %[1]s", node)
 	}
 	return nil
 }
@@ -181,7 +193,10 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 		}
 
 		for _, o := range list.Items {
-			text := func(path ...string) string { s, _, _ := unstructured.NestedString(o.Object, path...); return s }
+			text := func(path ...string) string {
+				s, _, _ := unstructured.NestedString(o.Object, path...)
+				return s
+			}
 			if text(b.driver...) != csiDriver || text(b.handle...) != r.Volume {
 				continue
 			}
@@ -190,9 +205,11 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 			}
 			r.Released = append(r.Released, b.name+"/"+o.GetName())
 			user, _, _ := unstructured.NestedStringMap(o.Object, b.user...)
-			left, err := d.cluster.Dynamic.Resource(b.users).Namespace(user["namespace"]).Get(ctx, user["name"], metav1.GetOptions{})
+			left, err := d.cluster.Dynamic.Resource(b.users).Namespace(user["namespace"]).Get(ctx,
+				user["name"], metav1.GetOptions{})
 			if err == nil && string(left.GetUID()) == user["uid"] {
-				r.Left = append(r.Left, fmt.Sprintf("kubectl delete -n %s %s %s", user["namespace"], b.userName, user["name"]))
+				r.Left = append(r.Left, fmt.Sprintf("kubectl delete -n %s %s %s", user["namespace"],
+					b.userName, user["name"]))
 			}
 		}
 	}
@@ -203,14 +220,17 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 // another node might put it back.
 func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unstructured) error {
 	objects, uid := d.cluster.Dynamic.Resource(b.resource), o.GetUID()
-	err := objects.Delete(ctx, o.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	err := objects.Delete(ctx, o.GetName(),
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err == nil {
 		err = retry.RetryOnConflict(retry.DefaultRetry, func() error {
 			now, err := objects.Get(ctx, o.GetName(), metav1.GetOptions{})
-			if err != nil || now.GetUID() != uid || !slices.Contains(now.GetFinalizers(), b.finalizer) {
+			if err != nil || now.GetUID() != uid ||
+				!slices.Contains(now.GetFinalizers(), b.finalizer) {
 				return err
 			}
-			now.SetFinalizers(slices.DeleteFunc(now.GetFinalizers(), func(f string) bool { return f == b.finalizer }))
+			now.SetFinalizers(slices.DeleteFunc(now.GetFinalizers(),
+				func(f string) bool { return f == b.finalizer }))
 			_, err = objects.Update(ctx, now, metav1.UpdateOptions{})
 			return err
 		})

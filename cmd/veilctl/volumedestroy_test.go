@@ -31,7 +31,8 @@ type lost struct {
 
 // lostObject is an object that is for a volume, or stands for it. It has the finalizer of its
 // side-car and one more.
-func lostObject(apiVersion, kind, namespace, name string, b belonging, fields map[string]any) *unstructured.Unstructured {
+func lostObject(apiVersion, kind, namespace, name string, b belonging,
+	fields map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
 	o.SetName(name)
 	o.SetNamespace(namespace)
@@ -55,10 +56,14 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 	group := "snapshot.storage.k8s.io/v1"
 	objects := []runtime.Object{
 		veilVolume(t, st), veilVolume(t, snap),
-		lostObject("v1", "PersistentVolume", "", "pvc-1", belongings[0], map[string]any{"spec": map[string]any{
-			"csi": map[string]any{"driver": csiDriver, "volumeHandle": "pvc-1"}, "claimRef": ref("data")}}),
-		lostObject("v1", "PersistentVolume", "", "others", belongings[0], map[string]any{"spec": map[string]any{
-			"csi": map[string]any{"driver": "csi.example.com", "volumeHandle": "pvc-1"}, "claimRef": ref("others")}}),
+		lostObject("v1", "PersistentVolume", "", "pvc-1", belongings[0],
+			map[string]any{"spec": map[string]any{
+				"csi":      map[string]any{"driver": csiDriver, "volumeHandle": "pvc-1"},
+				"claimRef": ref("data")}}),
+		lostObject("v1", "PersistentVolume", "", "others", belongings[0],
+			map[string]any{"spec": map[string]any{
+				"csi":      map[string]any{"driver": "csi.example.com", "volumeHandle": "pvc-1"},
+				"claimRef": ref("others")}}),
 		lostObject("v1", "PersistentVolumeClaim", "default", "data", belonging{}, nil),
 		lostObject(group, "VolumeSnapshotContent", "", "content-1", belongings[1], map[string]any{
 			"spec":   map[string]any{"driver": csiDriver, "volumeSnapshotRef": ref("snap")},
@@ -73,20 +78,21 @@ func newLost(t *testing.T, change func(*volume.State), nodes ...runtime.Object) 
 
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds, objects...)
 	// As the API server does: what has finalizers is only marked.
-	client.PrependReactor("delete", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		resource, name := a.GetResource(), a.(clienttesting.DeleteAction).GetName()
-		o, err := client.Tracker().Get(resource, "", name)
-		if err != nil {
-			return true, nil, err
-		}
-		u := o.(*unstructured.Unstructured)
-		if len(u.GetFinalizers()) == 0 {
-			return false, nil, nil
-		}
-		now := metav1.Now()
-		u.SetDeletionTimestamp(&now)
-		return true, nil, client.Tracker().Update(resource, u, "")
-	})
+	client.PrependReactor("delete", "*",
+		func(a clienttesting.Action) (bool, runtime.Object, error) {
+			resource, name := a.GetResource(), a.(clienttesting.DeleteAction).GetName()
+			o, err := client.Tracker().Get(resource, "", name)
+			if err != nil {
+				return true, nil, err
+			}
+			u := o.(*unstructured.Unstructured)
+			if len(u.GetFinalizers()) == 0 {
+				return false, nil, nil
+			}
+			now := metav1.Now()
+			u.SetDeletionTimestamp(&now)
+			return true, nil, client.Tracker().Update(resource, u, "")
+		})
 
 	l := &lost{client: client}
 	l.cluster = &remote.Cluster{Client: kubefake.NewClientset(nodes...), Dynamic: client}
@@ -104,7 +110,8 @@ func (l *lost) writes() []string {
 	var out []string
 	for _, a := range l.client.Actions() {
 		if !slices.Contains([]string{"get", "list", "watch"}, a.GetVerb()) {
-			out = append(out, strings.TrimSuffix(a.GetVerb()+" "+a.GetResource().Resource+"/"+a.GetSubresource(), "/"))
+			out = append(out, strings.TrimSuffix(a.GetVerb()+" "+a.GetResource().Resource+"/"+
+				a.GetSubresource(), "/"))
 		}
 	}
 	return out
@@ -120,16 +127,20 @@ func TestVolumesOfANodeThatIsGoneAreDestroyedKeysFirst(t *testing.T) {
 	}{
 		{
 			"pvc-1", "persistentvolume/pvc-1", "kubectl delete -n default pvc data",
-			[]string{"update veilvolumes/status", "delete persistentvolumes", "update persistentvolumes", "delete veilvolumes"}, "pvc-1", belongings[0],
+			[]string{"update veilvolumes/status", "delete persistentvolumes",
+				"update persistentvolumes", "delete veilvolumes"}, "pvc-1", belongings[0],
 		},
 		{
-			"snap-1", "volumesnapshotcontent/content-1", "kubectl delete -n default volumesnapshot snap",
-			[]string{"update veilvolumes/status", "delete volumesnapshotcontents", "update volumesnapshotcontents", "delete veilvolumes"}, "content-1", belongings[1],
+			"snap-1", "volumesnapshotcontent/content-1",
+			"kubectl delete -n default volumesnapshot snap",
+			[]string{"update veilvolumes/status", "delete volumesnapshotcontents",
+				"update volumesnapshotcontents", "delete veilvolumes"}, "content-1", belongings[1],
 		},
 	} {
 		l.client.ClearActions()
 		r := l.destroy(t.Context(), c.name)
-		if r.Error != "" || !r.KeyDestroyed || !slices.Equal(r.Released, []string{c.released}) || !slices.Equal(r.Left, []string{c.left}) {
+		if r.Error != "" || !r.KeyDestroyed || !slices.Equal(r.Released, []string{c.released}) ||
+			!slices.Equal(r.Left, []string{c.left}) {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 		if got := l.writes(); !slices.Equal(got, c.writes) {
@@ -139,7 +150,8 @@ func TestVolumesOfANodeThatIsGoneAreDestroyedKeysFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f := o.GetFinalizers(); o.GetDeletionTimestamp() == nil || !slices.Equal(f, []string{"others/protection"}) {
+		if f := o.GetFinalizers(); o.GetDeletionTimestamp() == nil ||
+			!slices.Equal(f, []string{"others/protection"}) {
 			t.Errorf("%s: deleted at %v, held by %q", c.object, o.GetDeletionTimestamp(), f)
 		}
 		if r := l.destroy(t.Context(), c.name); !strings.Contains(r.Error, "no such volume") {
@@ -147,7 +159,8 @@ func TestVolumesOfANodeThatIsGoneAreDestroyedKeysFirst(t *testing.T) {
 		}
 	}
 
-	if o, err := l.client.Resource(belongings[0].resource).Get(t.Context(), "others", metav1.GetOptions{}); err != nil || o.GetDeletionTimestamp() != nil {
+	if o, err := l.client.Resource(belongings[0].resource).Get(t.Context(), "others",
+		metav1.GetOptions{}); err != nil || o.GetDeletionTimestamp() != nil {
 		t.Errorf("another driver's volume of that handle: %v, %v", o, err)
 	}
 }
@@ -162,12 +175,17 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 		gone  string
 		want  string
 	}{
-		"alive":                        {as, []runtime.Object{up}, "", "node node-1 is Ready: delete the claim"},
-		"alive, and said to be gone":   {as, []runtime.Object{up}, "node-1", "node node-1 is Ready"},
-		"silent":                       {as, []runtime.Object{down}, "", "say -gone node-1"},
-		"another one is gone":          {as, []runtime.Object{down}, "node-2", "it is of node node-1, not of node-2"},
-		"open on a node that is alive": {taken, []runtime.Object{aNode("node-2", corev1.ConditionTrue)}, "", "node node-2 is Ready"},
-		"of no node":                   {func(st *volume.State) { st.Request.Node = "" }, nil, "", "names no node"},
+		"alive": {as, []runtime.Object{up}, "",
+			"node node-1 is Ready: delete the claim"},
+		"alive, and said to be gone": {as, []runtime.Object{up}, "node-1",
+			"node node-1 is Ready"},
+		"silent": {as, []runtime.Object{down}, "", "say -gone node-1"},
+		"another one is gone": {as, []runtime.Object{down}, "node-2",
+			"it is of node node-1, not of node-2"},
+		"open on a node that is alive": {taken,
+			[]runtime.Object{aNode("node-2", corev1.ConditionTrue)}, "", "node node-2 is Ready"},
+		"of no node": {func(st *volume.State) { st.Request.Node = "" }, nil, "",
+			"names no node"},
 		"silent, and said to be gone":  {as, []runtime.Object{down}, "node-1", ""},
 		"taken by a node that is gone": {taken, nil, "", ""},
 	} {
@@ -184,12 +202,15 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 
 	// A node that may take the volume over has the right to open it.
 	l := newLost(t, as, aNode("node-3", corev1.ConditionTrue))
-	o, err := l.client.Resource(kubestore.VeilVolumes).Get(t.Context(), "pvc-1", metav1.GetOptions{})
+	o, err := l.client.Resource(kubestore.VeilVolumes).Get(t.Context(), "pvc-1",
+		metav1.GetOptions{})
 	if err == nil {
-		err = unstructured.SetNestedStringMap(o.Object, map[string]string{"from": "node-1", "to": "node-3"}, "spec", "takeOver")
+		err = unstructured.SetNestedStringMap(o.Object,
+			map[string]string{"from": "node-1", "to": "node-3"}, "spec", "takeOver")
 	}
 	if err == nil {
-		_, err = l.client.Resource(kubestore.VeilVolumes).Update(t.Context(), o, metav1.UpdateOptions{})
+		_, err = l.client.Resource(kubestore.VeilVolumes).Update(t.Context(), o,
+			metav1.UpdateOptions{})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -211,17 +232,20 @@ func TestDestructionThatFails(t *testing.T) {
 		}
 		return false, nil, nil
 	})
-	if r := l.destroy(t.Context(), "pvc-1"); r.Error == "" || r.KeyDestroyed || slices.Contains(l.writes(), "delete persistentvolumes") {
+	if r := l.destroy(t.Context(), "pvc-1"); r.Error == "" || r.KeyDestroyed ||
+		slices.Contains(l.writes(), "delete persistentvolumes") {
 		t.Errorf("the key stays: %+v, changed %q", r, l.writes())
 	}
 
 	refuse["update veilvolumes"] = false
 	r := l.destroy(t.Context(), "pvc-1")
-	if st, _, err := l.store.Get(t.Context(), "pvc-1"); err != nil || st.Phase != volume.Deleted || !st.Key.IsZero() || !r.KeyDestroyed || r.Error == "" {
+	if st, _, err := l.store.Get(t.Context(), "pvc-1"); err != nil || st.Phase != volume.Deleted ||
+		!st.Key.IsZero() || !r.KeyDestroyed || r.Error == "" {
 		t.Errorf("the key goes and the PersistentVolume stays: %+v, %+v, %v", r, st, err)
 	}
 	var out bytes.Buffer
-	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); !errors.Is(err, errWrong) || !strings.Contains(out.String(), "repeat this") {
+	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); !errors.Is(err,
+		errWrong) || !strings.Contains(out.String(), "repeat this") {
 		t.Errorf("%v:\n%s", err, &out)
 	}
 
@@ -231,7 +255,8 @@ func TestDestructionThatFails(t *testing.T) {
 	}
 
 	out.Reset()
-	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); err != nil || !strings.Contains(out.String(), "kubectl delete -n default pvc data") {
+	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); err != nil ||
+		!strings.Contains(out.String(), "kubectl delete -n default pvc data") {
 		t.Errorf("%v:\n%s", err, &out)
 	}
 }

@@ -26,7 +26,8 @@ const (
 	orphanAge = 5 * time.Minute
 )
 
-var snapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshotcontents"}
+var snapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1",
+	Resource: "volumesnapshotcontents"}
 
 // volumesReport is what volume list says; fields are added, never renamed.
 type volumesReport struct {
@@ -72,7 +73,8 @@ func (r volumeReport) kind() string {
 
 func (r volumeReport) epoch() string {
 	if r.PendingEpoch != 0 {
-		return fmt.Sprintf("%d, or %d: an opening or closing was cut short", r.Epoch, r.PendingEpoch)
+		return fmt.Sprintf("%d, or %d: an opening or closing was cut short", r.Epoch,
+			r.PendingEpoch)
 	}
 	return fmt.Sprint(r.Epoch)
 }
@@ -156,9 +158,14 @@ func surroundings(ctx context.Context, cluster *remote.Cluster) (around, error) 
 
 	a.snapshots = true
 	for _, o := range list.Items {
-		text := func(fields ...string) string { s, _, _ := unstructured.NestedString(o.Object, fields...); return s }
-		if handle := text("status", "snapshotHandle"); text("spec", "driver") == csiDriver && handle != "" {
-			a.users[handle] = text("spec", "volumeSnapshotRef", "namespace") + "/" + text("spec", "volumeSnapshotRef", "name")
+		text := func(fields ...string) string {
+			s, _, _ := unstructured.NestedString(o.Object, fields...)
+			return s
+		}
+		if handle := text("status", "snapshotHandle"); text("spec", "driver") == csiDriver &&
+			handle != "" {
+			a.users[handle] = text("spec", "volumeSnapshotRef", "namespace") + "/" +
+				text("spec", "volumeSnapshotRef", "name")
 		}
 	}
 
@@ -176,10 +183,13 @@ func assessVolumes(objects []kubestore.Object, a around) volumesReport {
 	for id, user := range a.users {
 		if !seen[id] {
 			r.Volumes = append(r.Volumes, volumeReport{Volume: id, For: user, Problems: []string{
-				"its VeilVolume is missing, and with it the key: restore it from a backup of the cluster's state"}})
+				"its VeilVolume is missing, and with it the key: restore it from a backup of the " +
+					"cluster's state"}})
 		}
 	}
-	slices.SortFunc(r.Volumes, func(a, b volumeReport) int { return strings.Compare(a.Volume, b.Volume) })
+	slices.SortFunc(r.Volumes, func(a, b volumeReport) int {
+		return strings.Compare(a.Volume, b.Volume)
+	})
 	for _, v := range r.Volumes {
 		r.Well = r.Well && len(v.Problems) == 0
 	}
@@ -194,10 +204,13 @@ func describe(o kubestore.Object, a around) volumeReport {
 		r.Problems = append(r.Problems, o.Err.Error())
 		return r
 	}
-	r.Snapshot, r.Phase, r.Node, r.Writer = s.Request.Snapshot, string(s.Phase), s.Request.Node, s.Writer
+	r.Snapshot, r.Phase, r.Node, r.Writer = s.Request.Snapshot, string(s.Phase), s.Request.Node,
+		s.Writer
 	r.Bytes, r.PendingBytes, r.Source = s.Payload, s.PendingPayload, s.Request.Source
-	r.Backend, r.Parameters, r.Device, r.Content = s.Request.Backend, s.Request.Parameters, s.Device, string(s.Content)
-	r.Provider, r.KeyID, r.Epoch, r.PendingEpoch = s.Key.Provider, s.Key.KeyID, s.Epoch, s.PendingEpoch
+	r.Backend, r.Parameters, r.Device, r.Content = s.Request.Backend, s.Request.Parameters,
+		s.Device, string(s.Content)
+	r.Provider, r.KeyID, r.Epoch, r.PendingEpoch = s.Key.Provider, s.Key.KeyID, s.Epoch,
+		s.PendingEpoch
 	if s.Phase == volume.Formatting || s.Phase == volume.Ready {
 		r.UUID = s.UUID.String()
 	}
@@ -205,7 +218,8 @@ func describe(o kubestore.Object, a around) volumeReport {
 		r.Requests = append(r.Requests, "to wrap its key anew")
 	}
 	if t := o.Asked.TakeOver; t != nil {
-		r.Requests = append(r.Requests, fmt.Sprintf("to be taken over from node %s by node %s", t.From, t.To))
+		r.Requests = append(r.Requests, fmt.Sprintf("to be taken over from node %s by node %s",
+			t.From, t.To))
 	}
 	r.Problems = problemsOf(r, a, a.now.Sub(o.Created))
 	return r
@@ -215,7 +229,8 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	var out []string
 	deleted := r.Phase == string(volume.Deleted)
 	if r.Node != "" && !a.nodes[r.Node] && !deleted {
-		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have that: docs/how-to/a-node-that-is-gone.md", r.Node))
+		out = append(out, fmt.Sprintf("node %s is gone, and the disk with it unless you have "+
+			"that: docs/how-to/a-node-that-is-gone.md", r.Node))
 	}
 	if r.Writer != "" && r.Writer != r.Node && !a.nodes[r.Writer] {
 		out = append(out, fmt.Sprintf("it is open on node %s, which is gone", r.Writer))
@@ -223,7 +238,8 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	switch {
 	case age < orphanAge || r.Snapshot && !a.snapshots:
 	case r.For == "" && deleted:
-		out = append(out, "nobody has it: its key is destroyed, and the tombstone can go (kubectl delete veilvolume "+r.Volume+")")
+		out = append(out, "nobody has it: its key is destroyed, and the tombstone can go (kubectl "+
+			"delete veilvolume "+r.Volume+")")
 	case r.For == "":
 		out = append(out, "nobody has it: there is no PersistentVolume or snapshot of that name")
 	case deleted:
@@ -239,9 +255,11 @@ func showVolumes(c call, r volumesReport) error {
 	}
 	var rows [][]string
 	for _, v := range r.Volumes {
-		rows = append(rows, []string{v.Volume, v.kind(), orNone(v.Phase), orNone(v.Node), orNone(v.Writer), size(v.Bytes), orNone(v.Provider), orNone(v.For)})
+		rows = append(rows, []string{v.Volume, v.kind(), orNone(v.Phase), orNone(v.Node),
+			orNone(v.Writer), size(v.Bytes), orNone(v.Provider), orNone(v.For)})
 	}
-	if err := table(c.out, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR", rows); err != nil {
+	if err := table(c.out, "VOLUME | KIND | PHASE | NODE | OPEN ON | SIZE | KEY BY | FOR",
+		rows); err != nil {
 		return err
 	}
 	for _, v := range r.Volumes {

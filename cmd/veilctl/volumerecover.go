@@ -25,7 +25,8 @@ const (
 )
 
 var recoverVerb = verb{
-	name: "volume recover", args: "VOLUME", short: "how to open a volume without Kubeveil, with stock cryptsetup", register: volumeRecover,
+	name: "volume recover", args: "VOLUME",
+	short: "how to open a volume without Kubeveil, with stock cryptsetup", register: volumeRecover,
 	about: `It prints the steps. With -header or -show-key it has the key service unwrap the volume's key, for which it must run as root where that
 service is reached: on a node for a KMS plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be
 exported also when the disk has lost its own. Nothing is changed, in the cluster or on a disk.
@@ -57,11 +58,16 @@ type recovered struct {
 func volumeRecover(fs *flag.FlagSet) func(call) error {
 	var r recovery
 	r.access.Register(fs)
-	fs.StringVar(&r.state, "state", "", "`file` with the VeilVolume as JSON, where there is no API server to ask")
+	fs.StringVar(&r.state, "state", "",
+		"`file` with the VeilVolume as JSON, where there is no API server to ask")
 	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "`socket` of the KMS plugin, for keys of kms")
-	fs.StringVar(&r.keyFile, "key-file", "", "`file` with the key-encryption key, for keys of file, and of secret where there is no API server to ask")
-	fs.StringVar(&r.secret, "secret", "", "`namespace/name` of the Secret with the key-encryption key, for keys of secret")
-	fs.StringVar(&r.to, "header", "", "`file` to which the LUKS header is exported; it must not exist")
+	fs.StringVar(&r.keyFile, "key-file", "",
+		"`file` with the key-encryption key, for keys of file, and of secret where there is no "+
+			"API server to ask")
+	fs.StringVar(&r.secret, "secret", "",
+		"`namespace/name` of the Secret with the key-encryption key, for keys of secret")
+	fs.StringVar(&r.to, "header", "",
+		"`file` to which the LUKS header is exported; it must not exist")
 	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
 	fs.StringVar(&r.files, "files", csiVolumes, "`folder` of the node with the volumes' files")
 
@@ -71,7 +77,8 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 			return err
 		}
 		if st.Key.IsZero() {
-			return fmt.Errorf("volume %s has no key in phase %s: there is nothing to open", st.Volume, st.Phase)
+			return fmt.Errorf("volume %s has no key in phase %s: there is nothing to open",
+				st.Volume, st.Phase)
 		}
 
 		out := recovered{Volume: st.Volume, Steps: r.steps(st)}
@@ -101,10 +108,12 @@ func (r *recovery) find(c call) (volume.State, error) {
 		}
 		st, err := kubestore.ParseObject(text)
 		if err != nil {
-			return st, fmt.Errorf("%s: %w: it must be what kubectl get veilvolume VOLUME -o json printed", r.state, err)
+			return st, fmt.Errorf("%s: %w: it must be what kubectl get veilvolume VOLUME -o "+
+				"json printed", r.state, err)
 		}
 		if len(c.args) > 0 && (len(c.args) > 1 || c.args[0] != st.Volume) {
-			return st, fmt.Errorf("%s is of volume %s, not of %s: %w", r.state, st.Volume, strings.Join(c.args, " "), errUsage)
+			return st, fmt.Errorf("%s is of volume %s, not of %s: %w", r.state, st.Volume,
+				strings.Join(c.args, " "), errUsage)
 		}
 		return st, nil
 	}
@@ -122,7 +131,8 @@ func (r *recovery) find(c call) (volume.State, error) {
 
 // unlock has the data key unwrapped, exports the header when it is asked to, and returns the
 // recovery key, which the caller wipes.
-func (r *recovery) unlock(ctx context.Context, st volume.State, out *recovered) (*keyring.Secret, error) {
+func (r *recovery) unlock(ctx context.Context, st volume.State,
+	out *recovered) (*keyring.Secret, error) {
 	if err := keyring.Harden(); err != nil {
 		return nil, fmt.Errorf("keys must not be swapped or dumped: %w; run this as root", err)
 	}
@@ -155,7 +165,8 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		return keyring.NewKMS(r.kms)
 	case keyring.NameFile:
 		if r.keyFile == "" {
-			return nil, fmt.Errorf("the key of volume %s was wrapped by a key file: name it with -key-file", st.Volume)
+			return nil, fmt.Errorf("the key of volume %s was wrapped by a key file: name it with "+
+				"-key-file", st.Volume)
 		}
 		return keyring.File(r.keyFile)
 	case keyring.NameSecret:
@@ -169,7 +180,9 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		}
 		namespace, name, ok := strings.Cut(r.secret, "/")
 		if !ok {
-			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the StorageClass names: say -secret NAMESPACE/NAME, or -key-file FILE with its entry %q", st.Volume, keyring.SecretKey)
+			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the "+
+				"StorageClass names: say -secret NAMESPACE/NAME, or -key-file FILE with "+
+				"its entry %q", st.Volume, keyring.SecretKey)
 		}
 		cluster, err := r.access.Open()
 		if err != nil {
@@ -186,7 +199,8 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		return keyring.FromSecrets(values)
 	}
 
-	return nil, fmt.Errorf("the key of volume %s was wrapped by %q, which this veilctl does not know", st.Volume, st.Key.Provider)
+	return nil, fmt.Errorf("the key of volume %s was wrapped by %q, which this veilctl "+
+		"does not know", st.Volume, st.Key.Provider)
 }
 
 // writeNew writes a file that must not be there yet, readable by nobody else.
@@ -201,27 +215,36 @@ func writeNew(path string, content []byte) error {
 
 // steps are what to do, in order; lines that begin with two spaces are commands.
 func (r *recovery) steps(st volume.State) []string {
-	out := []string{"Let nobody use the volume: delete the pods that do. veilctl volume show " + st.Volume + " says where it is open."}
+	out := []string{"Let nobody use the volume: delete the pods that do. veilctl volume show " +
+		st.Volume + " says where it is open."}
 	if st.Writer != "" {
-		out[0] = fmt.Sprintf("It is open on node %s. Let nobody use it: delete the pods that do, until veilctl volume show %s says that it is open nowhere.", st.Writer, st.Volume)
+		out[0] = fmt.Sprintf("It is open on node %s. Let nobody use it: delete the pods that do, "+
+			"until veilctl volume show %s says that it is open nowhere.", st.Writer, st.Volume)
 	}
 	node := st.Request.Node
 	if node == "" {
 		node = "that has the disk"
 	}
-	attach := fmt.Sprintf("On node %s, as root, make the file a device:\n  DEVICE=$(losetup --find --show --direct-io=on --sector-size 4096 %s/%s.img)", node, r.files, st.Volume)
+	attach := fmt.Sprintf("On node %s, as root, make the file a device:\n  DEVICE=$(losetup "+
+		"--find --show --direct-io=on --sector-size 4096 %s/%s.img)", node, r.files, st.Volume)
 	if st.Request.Backend != "" && st.Request.Backend != "file" {
-		attach = fmt.Sprintf("On node %s, as root, find the disk with the id %s:\n  DEVICE=/dev/disk/by-id/…", node, st.Device)
+		attach = fmt.Sprintf("On node %s, as root, find the disk with the id %s:\n  "+
+			"DEVICE=/dev/disk/by-id/…", node, st.Device)
 	}
-	header, detached := "", "When the disk has lost its header, export one with -header FILE, and add --header FILE to that command."
+	header, detached := "", "When the disk has lost its header, export one with -header FILE, and "+
+		"add --header FILE to that command."
 	if r.to != "" {
-		header, detached = "--header "+r.to+" ", "The header is in "+r.to+"; without --header the disk's own is used."
+		header, detached = "--header "+r.to+" ", "The header is in "+r.to+
+			"; without --header the disk's own is used."
 	}
 	out = append(out, attach,
-		"Open it with the recovery key, for reading only:\n  cryptsetup open --type luks2 "+header+"--readonly $DEVICE recovered\n"+detached,
-		"Look at it; a volume of volumeMode Block is the device itself:\n  mount -o ro,noload /dev/mapper/recovered /mnt      (xfs: -o ro,norecovery)",
+		"Open it with the recovery key, for reading only:\n  cryptsetup open --type luks2 "+header+
+			"--readonly $DEVICE recovered\n"+detached,
+		"Look at it; a volume of volumeMode Block is the device itself:\n  mount -o ro,noload "+
+			"/dev/mapper/recovered /mnt      (xfs: -o ro,norecovery)",
 		"Close it:\n  umount /mnt; cryptsetup close recovered; losetup --detach $DEVICE",
-		"Do not add keys to the header or change it on a volume that is to be used further: veil-csi would refuse the disk as changed.")
+		"Do not add keys to the header or change it on a volume that is to be used further: "+
+			"veil-csi would refuse the disk as changed.")
 	return out
 }
 
@@ -234,7 +257,8 @@ func (r *recovery) show(c call, st volume.State, out recovered) error {
 		key = "recovery key " + out.RecoveryKey
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "Volume %s: %s, LUKS uuid %s, epoch %d, key wrapped by %s; %s\n", st.Volume, size(st.Payload), st.UUID, st.Epoch, keyName(st.Key), key)
+	fmt.Fprintf(&b, "Volume %s: %s, LUKS uuid %s, epoch %d, key wrapped by %s; %s\n", st.Volume,
+		size(st.Payload), st.UUID, st.Epoch, keyName(st.Key), key)
 	for i, step := range out.Steps {
 		fmt.Fprintf(&b, "\n%d. %s\n", i+1, strings.ReplaceAll(step, "\n", "\n   "))
 	}

@@ -88,7 +88,8 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 		case err == nil && o.State.Key.IsZero():
 			err = fmt.Errorf("it has no key in phase %s", o.State.Phase)
 		case err == nil && o.State.Key.Provider == keyring.NameSecret:
-			err = errors.New("its key is in a Secret: put the new one beside the old (key and previousKey), and use the volume")
+			err = errors.New("its key is in a Secret: put the new one beside the old (key and " +
+				"previousKey), and use the volume")
 		case err == nil:
 			r.Node = o.Holder
 			r.Before = keyName(o.State.Key)
@@ -105,7 +106,8 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 func keyName(w keyring.Wrapped) string { return w.Provider + " " + w.KeyID }
 
 // waitRewrapped looks until no request is left, or the time is over.
-func waitRewrapped(ctx context.Context, store *kubestore.Store, reports []rewrapReport, long time.Duration) {
+func waitRewrapped(ctx context.Context, store *kubestore.Store, reports []rewrapReport,
+	long time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
 	tick := time.NewTicker(rewrapTick)
@@ -146,8 +148,10 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 		case r.Done:
 			result = "re-wrapped: " + r.Before + " → " + r.After
 		case waited:
-			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its veil-csi (kubectl -n kube-system get pods -o wide "+
-				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: docs/how-to/a-node-that-is-gone.md", r.Node)
+			result = fmt.Sprintf("not yet: node %s, which has it, tries again. See the log of its "+
+				"veil-csi (kubectl -n kube-system get pods -o wide "+
+				"-l app.kubernetes.io/component=veil-csi). If that node is gone for good: "+
+				"docs/how-to/a-node-that-is-gone.md", r.Node)
 		}
 		wrong = wrong || r.Error != "" || waited && !r.Done
 		rows = append(rows, []string{r.Volume, result})

@@ -44,7 +44,8 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 	cfg, err := flags.Load()
 	if err != nil {
 		// What is ours has fixed names: a broken configuration must not keep it here.
-		fmt.Fprintf(os.Stderr, "veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
+		fmt.Fprintf(os.Stderr,
+			"veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
 		cfg = config.Default()
 	}
 	log, err := telemetry.NewLogger(os.Stderr, cfg.LogLevel, "")

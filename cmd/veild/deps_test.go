@@ -12,7 +12,8 @@ func TestDependencies(t *testing.T) {
 		deptest.Module + "/internal/nettest": "test code is not shipped",
 		deptest.Module + "/pkg/worker":       "userspace WireGuard runs in a process of its own",
 		"golang.zx2c4.com/wireguard/device":  "userspace WireGuard runs in a process of its own",
-		"k8s.io/client-go/kubernetes":        "the generated clients cost memory on every node and are not needed",
+		"k8s.io/client-go/kubernetes": "the generated clients cost memory on every node " +
+			"and are not needed",
 	})
 }
 
@@ -22,14 +23,20 @@ func TestWhoImportsWhat(t *testing.T) {
 		dep, reason string
 		allowed     []string
 	}{
-		{deptest.Module + "/bpf", "the guard and the table of services alone know their programs", []string{"pkg/guard", "pkg/service/table"}},
-		{"golang.zx2c4.com/wireguard/wgctrl", "devices are configured in one place", []string{"pkg/tunnel"}},
-		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own", []string{"pkg/worker"}},
-		{"k8s.io/client-go", "the API server is a transport behind pkg/source", []string{"pkg/kube"}},
-		{"github.com/vishvananda/netlink", "interrupted dumps are retried in one place", []string{"internal/nl"}},
+		{deptest.Module + "/bpf", "the guard and the table of services alone know their programs",
+			[]string{"pkg/guard", "pkg/service/table"}},
+		{"golang.zx2c4.com/wireguard/wgctrl", "devices are configured in one place",
+			[]string{"pkg/tunnel"}},
+		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own",
+			[]string{"pkg/worker"}},
+		{"k8s.io/client-go", "the API server is a transport behind pkg/source",
+			[]string{"pkg/kube"}},
+		{"github.com/vishvananda/netlink", "interrupted dumps are retried in one place",
+			[]string{"internal/nl"}},
 		{deptest.Module + "/pkg/agent", "the agent knows the others, none of them knows it", nil},
 		{deptest.Module + "/csi", "storage and network share nothing", nil},
-		{deptest.Module + "/internal/nettest", "test code is not shipped", []string{"internal/nettest", "internal/podtest", "internal/tunneltest"}},
+		{deptest.Module + "/internal/nettest", "test code is not shipped",
+			[]string{"internal/nettest", "internal/podtest", "internal/tunneltest"}},
 	} {
 		for _, tree := range []string{"/pkg/...", "/internal/..."} {
 			deptest.OnlyImporter(t, deptest.Module+tree, r.dep, r.reason, r.allowed...)
@@ -39,8 +46,10 @@ func TestWhoImportsWhat(t *testing.T) {
 		"internal/ is below pkg/ and csi/, which share nothing else", "internal/sysctl",
 		"internal/nettest", "internal/podtest", "internal/tunneltest")
 	for _, leaf := range []string{"pkg/wgkey", "pkg/cluster"} {
-		for _, dep := range []string{"pkg/kube", "pkg/guard", "pkg/hostnet", "pkg/tunnel", "pkg/pod", "internal/nl", "pkg/netns"} {
-			deptest.OnlyImporter(t, deptest.Module+"/"+leaf+"/...", deptest.Module+"/"+dep, leaf+" is a leaf: pure, no kernel, no Kubernetes")
+		for _, dep := range []string{"pkg/kube", "pkg/guard", "pkg/hostnet", "pkg/tunnel",
+			"pkg/pod", "internal/nl", "pkg/netns"} {
+			deptest.OnlyImporter(t, deptest.Module+"/"+leaf+"/...", deptest.Module+"/"+dep,
+				leaf+" is a leaf: pure, no kernel, no Kubernetes")
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Command veild is Kubeveil's node daemon. See docs/concepts.md for what it does
-// and docs/configuration.md for what may be set.
+// and docs/reference/configuration.md for what may be set.
 package main
 
 import (
@@ -90,7 +90,8 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	}
 
-	return fmt.Errorf("unknown command %q: run, close, check, cleanup, install-cni, idle or version", command)
+	return fmt.Errorf("unknown command %q: run, close, check, cleanup, install-cni, idle "+
+		"or version", command)
 }
 
 func serve(ctx context.Context, flags *config.Flags) error {
@@ -106,11 +107,13 @@ func serve(ctx context.Context, flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	a, err := agent.New(agent.Options{Config: cfg, Reload: flags.Load, Version: version.String(), Log: log})
+	a, err := agent.New(agent.Options{Config: cfg, Reload: flags.Load, Version: version.String(),
+		Log: log})
 	if err != nil {
 		return err
 	}
-	log.Info("veild starts", "version", version.String(), "node", cfg.Node, "clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
+	log.Info("veild starts", "version", version.String(), "node", cfg.Node,
+		"clusterRanges", cfg.ClusterRanges, "serviceRanges", cfg.ServiceRanges)
 	defer log.Info("veild ends; tunnels, guard and CNI configuration stay")
 	return a.Run(ctx)
 }

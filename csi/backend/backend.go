@@ -64,7 +64,8 @@ const maxName = 128
 func CheckName(volume string) error {
 	ok := len(volume) > 0 && len(volume) <= maxName && volume[0] != '.'
 	for _, c := range volume {
-		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '.')
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			c == '-' || c == '_' || c == '.')
 	}
 	if !ok {
 		return fmt.Errorf("volume %q: %w", volume, ErrName)

@@ -15,7 +15,9 @@ import (
 const size = 8 << 20
 
 func TestNames(t *testing.T) {
-	for name, ok := range map[string]bool{"pvc-1.a_B": true, "": false, "../x": false, ".hidden": false, "a/b": false, "a b": false, "ä": false, string(make([]byte, 129)): false} {
+	for name, ok := range map[string]bool{"pvc-1.a_B": true, "": false, "../x": false,
+		".hidden": false, "a/b": false, "a b": false, "ä": false,
+		string(make([]byte, 129)): false} {
 		if err := CheckName(name); errors.Is(err, ErrName) == ok {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -46,7 +48,8 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again, err := b.Attach(ctx, "v"); again != first || err != nil || !strings.HasPrefix(first.ID, "file:") {
+			if again, err := b.Attach(ctx, "v"); again != first || err != nil ||
+				!strings.HasPrefix(first.ID, "file:") {
 				t.Errorf("attached again: %+v, %v; want %+v", again, err, first)
 			}
 			if err := b.Expand(ctx, "v", 2*size); err != nil {

@@ -50,14 +50,16 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	defer to.Close()
 	err = f.fill(ctx, to, from, size)
 	if err == nil {
-		err = unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, f.path(dst), unix.RENAME_NOREPLACE)
+		err = unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, f.path(dst),
+			unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EEXIST) {
 			err = ErrExists
 		}
 	}
 
 	if err != nil {
-		return fmt.Errorf("copy volume %s to %s: %w", src, dst, errors.Join(err, os.Remove(temporary)))
+		return fmt.Errorf("copy volume %s to %s: %w", src, dst,
+			errors.Join(err, os.Remove(temporary)))
 	}
 	return durable.Settle(f.Dir)
 }

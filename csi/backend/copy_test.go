@@ -55,7 +55,8 @@ func TestCopyOfAFile(t *testing.T) {
 	for _, sparse := range []bool{false, true} {
 		b, content := source(t, sparse)
 		// What an attempt left that died.
-		if err := os.WriteFile(b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size), 0o600); err != nil {
+		if err := os.WriteFile(b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.Copy(t.Context(), "w", "v", size+4096); err != nil {
@@ -63,7 +64,8 @@ func TestCopyOfAFile(t *testing.T) {
 		}
 		got, err := os.ReadFile(b.path("w"))
 		if err != nil || !bytes.Equal(got, append(bytes.Clone(content), make([]byte, 4096)...)) {
-			t.Errorf("sparse %v: the copy has %d bytes, %v; equal to begin with: %v", sparse, len(got), err, bytes.HasPrefix(got, content))
+			t.Errorf("sparse %v: the copy has %d bytes, %v; equal to begin with: %v", sparse,
+				len(got), err, bytes.HasPrefix(got, content))
 		}
 
 		var st unix.Stat_t
@@ -158,14 +160,18 @@ func TestCopySharesBlocks(t *testing.T) {
 	}
 	nettest.NeedProgram(t, "mkfs.xfs")
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
-	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 800<<20)); err != nil {
+	if err := errors.Join(os.WriteFile(image, nil, 0o600),
+		os.Truncate(image, 800<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-m", "reflink=1", image).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-m", "reflink=1",
+		image).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	// The mount, and the loop device with it, ends with the process.
-	again := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", `mount -o loop "$1" "$2" && exec "$3" "$4"`, "sh", image, dir, os.Args[0], "-test.run=^"+t.Name()+"$")
+	again := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c",
+		`mount -o loop "$1" "$2" && exec "$3" "$4"`, "sh", image, dir, os.Args[0],
+		"-test.run=^"+t.Name()+"$")
 	again.Env = append(os.Environ(), xfsEnv+"="+dir)
 	out, err := again.CombinedOutput()
 	if bytes.Contains(out, []byte("unknown filesystem type")) {
@@ -231,7 +237,8 @@ func sharesBlocks(t *testing.T, b *Files) {
 	if _, err := f.WriteAt([]byte("written later"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(b.path("a")); err != nil || !bytes.Equal(got, append(content, make([]byte, 4096)...)) {
+	if got, err := os.ReadFile(b.path("a")); err != nil ||
+		!bytes.Equal(got, append(content, make([]byte, 4096)...)) {
 		t.Errorf("the copy has %d bytes, and others than the source had, %v", len(got), err)
 	}
 }

@@ -82,7 +82,9 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 			err = d.enough(ctx, claims, volume, size)
 		}
 	case errors.Is(err, ErrFull):
-		err = fmt.Errorf("provision %s: %w", volume, errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", err, size, d.Paths), dead))
+		err = fmt.Errorf("provision %s: %w", volume,
+			errors.Join(fmt.Errorf("%w: no free disk of %d bytes among %v", err, size, d.Paths),
+				dead))
 	}
 
 	return err
@@ -106,7 +108,9 @@ func (d *Disks) take(volume string, free []room) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(free, func(r room) bool { return !claimed(claims, r.id) && !slices.Contains(used, r.id) })
+	i := slices.IndexFunc(free, func(r room) bool {
+		return !claimed(claims, r.id) && !slices.Contains(used, r.id)
+	})
 	if i < 0 {
 		return ErrFull
 	}
@@ -118,7 +122,8 @@ func (d *Disks) take(volume string, free []room) error {
 }
 
 // enough checks the size of the disk that a volume has.
-func (d *Disks) enough(ctx context.Context, claims map[string]string, volume string, size int64) error {
+func (d *Disks) enough(ctx context.Context, claims map[string]string, volume string,
+	size int64) error {
 	c, err := d.claimedBy(ctx, claims, volume)
 	if err != nil {
 		return err
@@ -136,7 +141,8 @@ func (d *Disks) enough(ctx context.Context, claims map[string]string, volume str
 
 // claimedBy returns the disk that a volume has. How others are does not matter, unless it may be
 // one of them.
-func (d *Disks) claimedBy(ctx context.Context, claims map[string]string, volume string) (Device, error) {
+func (d *Disks) claimedBy(ctx context.Context, claims map[string]string,
+	volume string) (Device, error) {
 	id, ok := claims[volume]
 	if !ok {
 		return Device{}, fmt.Errorf("volume %s: %w: it has claimed no disk", volume, ErrMissing)
@@ -151,7 +157,8 @@ func (d *Disks) claimedBy(ctx context.Context, claims map[string]string, volume 
 		}
 	}
 	if dead != nil {
-		return Device{}, fmt.Errorf("volume %s: disk %s is not among those that say which they are: %w", volume, id, dead)
+		return Device{}, fmt.Errorf("volume %s: disk %s is not among those that say which "+
+			"they are: %w", volume, id, dead)
 	}
 	return Device{}, fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
 }
@@ -176,7 +183,8 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 
 	disks = slices.DeleteFunc(disks, func(c Device) bool {
 		if slices.Contains(used, c.ID) {
-			dead = errors.Join(dead, fmt.Errorf("disk %s (%s) was a deleted volume's and is not overwritten yet", c.Path, c.ID))
+			dead = errors.Join(dead, fmt.Errorf(
+				"disk %s (%s) was a deleted volume's and is not overwritten yet", c.Path, c.ID))
 			return true
 		}
 		return claimed(claims, c.ID)
@@ -257,7 +265,8 @@ func (l *look) wait(ctx context.Context) error {
 	case <-l.done:
 		return l.err
 	case <-l.late:
-		return fmt.Errorf("disk %s: no answer within %v: %w", l.path, lookPatience, context.DeadlineExceeded)
+		return fmt.Errorf("disk %s: no answer within %v: %w", l.path, lookPatience,
+			context.DeadlineExceeded)
 	case <-ctx.Done():
 		return fmt.Errorf("disk %s: %w", l.path, ctx.Err())
 	}
@@ -377,7 +386,8 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 		c.ID = l.id
 		if other, ok := pathByID[c.ID]; ok {
 			twice[c.ID] = true
-			dead = errors.Join(dead, fmt.Errorf("%s and %s say that they are one disk, %s", other, c.Path, c.ID))
+			dead = errors.Join(dead, fmt.Errorf("%s and %s say that they are one disk, %s", other,
+				c.Path, c.ID))
 		}
 		pathByID[c.ID] = c.Path
 	}
@@ -387,11 +397,14 @@ func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error
 		disk, _, ok := strings.Cut(id, blk.PartitionMark)
 		if of := pathByID[disk]; ok && of != "" {
 			twice[id], twice[disk] = true, true
-			dead = errors.Join(dead, fmt.Errorf("%s is a partition of %s: list one of them", path, of))
+			dead = errors.Join(dead, fmt.Errorf("%s is a partition of %s: list one of them", path,
+				of))
 		}
 	}
 
-	return slices.DeleteFunc(disks, func(c Device) bool { return c.ID == "" || twice[c.ID] }), dead, nil
+	return slices.DeleteFunc(disks, func(c Device) bool {
+		return c.ID == "" || twice[c.ID]
+	}), dead, nil
 }
 
 func (d *Disks) sys() fs.FS {

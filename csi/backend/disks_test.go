@@ -28,7 +28,8 @@ func newDisks(t *testing.T) (*Disks, map[string]uint64) {
 	number := map[string]uint64{"a": 0x801, "b": 0x802, "b-again": 0x802, "c": 0x803}
 	sys := fstest.MapFS{}
 	for n := 1; n <= 3; n++ {
-		sys[fmt.Sprintf("dev/block/8:%d/serial", n)] = &fstest.MapFile{Data: fmt.Appendf(nil, "S%d", n)}
+		sys[fmt.Sprintf("dev/block/8:%d/serial", n)] = &fstest.MapFile{Data: fmt.Appendf(nil,
+			"S%d", n)}
 	}
 	return &Disks{
 		Paths: []string{"a", "b", "b-again", "c", "absent"}, Claims: t.TempDir(), Sys: sys,
@@ -96,7 +97,8 @@ func TestDisks(t *testing.T) {
 		}
 	}
 
-	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "not overwritten yet") {
+	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) ||
+		!strings.Contains(err.Error(), "not overwritten yet") {
 		t.Errorf("took a disk that holds what a volume left: %v", err)
 	}
 }
@@ -106,7 +108,8 @@ func TestDisks(t *testing.T) {
 func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
-	disks := map[string]*blktest.Disk{"a": blktest.New(size), "b": blktest.New(2 * size), "c": blktest.New(3 * size)}
+	disks := map[string]*blktest.Disk{"a": blktest.New(size), "b": blktest.New(2 * size),
+		"c": blktest.New(3 * size)}
 	d.Open = func(path string) (blk.Disk, error) { return disks[path], nil }
 	secret := bytes.Repeat([]byte{7}, blk.Align)
 	if err := d.Provision(ctx, "v", size); err != nil {
@@ -151,7 +154,8 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	if wiped, err := d.Wipe(ended); len(wiped) != 0 || err == nil {
 		t.Errorf("cut short: %v, %v", wiped, err)
 	}
-	if wiped, err := d.Wipe(ctx); err != nil || !slices.Equal(wiped, []string{"serial:S1"}) || len(disks["a"].Written()) != 0 {
+	if wiped, err := d.Wipe(ctx); err != nil || !slices.Equal(wiped, []string{"serial:S1"}) ||
+		len(disks["a"].Written()) != 0 {
 		t.Errorf("%v, %v, left at %v", wiped, err, disks["a"].Written())
 	}
 	if err := d.Provision(ctx, "x", size); err != nil {
@@ -168,8 +172,10 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 	sys := d.Sys.(fstest.MapFS)
 	number["c"] = 0x809
 	delete(sys, "dev/block/8:1/serial")
-	sys["dev/block/8:1"] = &fstest.MapFile{Data: []byte("../../devices/sda"), Mode: 0o777 | fs.ModeSymlink}
-	sys["dev/block/8:9"] = &fstest.MapFile{Data: []byte("../../devices/sda/sda9"), Mode: 0o777 | fs.ModeSymlink}
+	sys["dev/block/8:1"] = &fstest.MapFile{Data: []byte("../../devices/sda"),
+		Mode: 0o777 | fs.ModeSymlink}
+	sys["dev/block/8:9"] = &fstest.MapFile{Data: []byte("../../devices/sda/sda9"),
+		Mode: 0o777 | fs.ModeSymlink}
 	sys["devices/sda/serial"] = &fstest.MapFile{Data: []byte("S1")}
 	sys["devices/sda/sda9/partition"] = &fstest.MapFile{Data: []byte("9")}
 	sys["devices/sda/sda9/start"] = &fstest.MapFile{Data: []byte("2048")}
@@ -179,7 +185,8 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 	if dev, err := d.Attach(t.Context(), "v"); dev.Path != "b" || err != nil {
 		t.Errorf("claimed %+v, %v", dev, err)
 	}
-	if err := d.Provision(t.Context(), "w", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "c is a partition of a") {
+	if err := d.Provision(t.Context(), "w", size); !errors.Is(err, ErrFull) ||
+		!strings.Contains(err.Error(), "c is a partition of a") {
 		t.Errorf("claimed one of them: %v", err)
 	}
 }
@@ -253,7 +260,8 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		}
 
 		all.Wait()
-		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
+		if dev, err := d.Attach(ctx, "v"); err != nil || dev.Path != "c" ||
+			time.Since(began) != lookPatience {
 			t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
 		}
 
@@ -261,7 +269,8 @@ func TestDisksBesideOneThatHangs(t *testing.T) {
 		if n, err := d.Capacity(ctx); n != 0 || err != nil || time.Since(began) != lookPatience {
 			t.Errorf("capacity %d, %v after %v", n, err, time.Since(began))
 		}
-		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "disk b: no answer") {
+		if err := d.Provision(ctx, "x", size); !errors.Is(err, ErrFull) ||
+			!strings.Contains(err.Error(), "disk b: no answer") {
 			t.Errorf("nothing but the one that hangs: %v", err)
 		}
 		if n := asked.Load(); n != 1 {
@@ -293,7 +302,8 @@ func TestRequestThatIsOverWhileADiskHangs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), lookPatience/2)
 		defer cancel()
 		began := time.Now()
-		if err := d.Provision(ctx, "x", 4*size); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrFull) || time.Since(began) != lookPatience/2 {
+		if err := d.Provision(ctx, "x", 4*size); !errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, ErrFull) || time.Since(began) != lookPatience/2 {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		close(goOn)
@@ -323,7 +333,8 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
 		ctx := t.Context()
-		if err := errors.Join(d.Provision(ctx, "v", 2*size), d.Provision(ctx, "w", 3*size)); err != nil {
+		if err := errors.Join(d.Provision(ctx, "v", 2*size),
+			d.Provision(ctx, "w", 3*size)); err != nil {
 			t.Fatal(err)
 		}
 
@@ -331,12 +342,14 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 		d.Sys = muteSys{sys, "dev/block/8:2/serial", asked, goOn}
 		began := time.Now()
 		for range 3 {
-			if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" || time.Since(began) != lookPatience {
+			if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" ||
+				time.Since(began) != lookPatience {
 				t.Errorf("attached %+v, %v after %v", dev, err, time.Since(began))
 			}
 		}
 
-		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrMissing) {
+		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) ||
+			errors.Is(err, ErrMissing) {
 			t.Errorf("its own: %+v, %v", dev, err)
 		}
 		if err := d.Provision(ctx, "x", size); err != nil {
@@ -354,7 +367,8 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 
 		// A dead one has no answer at all.
 		delete(sys, "dev/block/8:2/serial")
-		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, blk.ErrNoID) || errors.Is(err, ErrMissing) {
+		if dev, err := d.Attach(ctx, "v"); !errors.Is(err, blk.ErrNoID) ||
+			errors.Is(err, ErrMissing) {
 			t.Errorf("dead: %+v, %v", dev, err)
 		}
 		if dev, err := d.Attach(ctx, "w"); err != nil || dev.Path != "c" {
@@ -431,7 +445,8 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Provision(t.Context(), "w", size); err == nil || !strings.Contains(err.Error(), "v.json") || strings.Contains(err.Error(), "%!") {
+	if err := d.Provision(t.Context(), "w", size); err == nil ||
+		!strings.Contains(err.Error(), "v.json") || strings.Contains(err.Error(), "%!") {
 		t.Errorf("a claim of nothing: %v", err)
 	}
 	d.Claims = filepath.Join(d.Claims, "gone")
@@ -452,14 +467,17 @@ func TestDisksThatSayTheyAreOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
-	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) || !strings.Contains(err.Error(), "b and c say that they are one disk") {
+	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) ||
+		!strings.Contains(err.Error(), "b and c say that they are one disk") {
 		t.Errorf("attached one of two disks that cannot be told apart: %+v, %v", dev, err)
 	}
-	if err := d.Provision(ctx, "w", 2*size); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "b and c say that they are one disk") {
+	if err := d.Provision(ctx, "w", 2*size); !errors.Is(err, ErrFull) ||
+		!strings.Contains(err.Error(), "b and c say that they are one disk") {
 		t.Errorf("claimed one of them: %v", err)
 	}
 	number["c"] = 0x807
-	if err := d.Provision(ctx, "w", 3*size); !errors.Is(err, ErrFull) || !errors.Is(err, blk.ErrNoID) {
+	if err := d.Provision(ctx, "w", 3*size); !errors.Is(err, ErrFull) ||
+		!errors.Is(err, blk.ErrNoID) {
 		t.Errorf("a disk without id: %v", err)
 	}
 	if err := d.Provision(ctx, "w", size); err != nil {

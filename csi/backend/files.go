@@ -173,7 +173,8 @@ func (f *Files) admit(more int64) error {
 	}
 	room, err := f.room()
 	if err == nil && more > room {
-		err = fmt.Errorf("%w: %d bytes more in %s, which has %d that are neither taken, nor promised to other volumes, nor in reserve (%d %%)",
+		err = fmt.Errorf("%w: %d bytes more in %s, which has %d that are neither taken, nor "+
+			"promised to other volumes, nor in reserve (%d %%)",
 			ErrFull, more, f.Dir, max(room, 0), f.Reserve)
 	}
 	return err

@@ -25,7 +25,8 @@ func TestRoomIsAdmittedByPromises(t *testing.T) {
 		}
 
 		// As a copy that shares its blocks: it has its size, and takes nothing yet.
-		if err := errors.Join(os.WriteFile(b.path("copy"), nil, 0o600), os.Truncate(b.path("copy"), 50*unit)); err != nil {
+		if err := errors.Join(os.WriteFile(b.path("copy"), nil, 0o600),
+			os.Truncate(b.path("copy"), 50*unit)); err != nil {
 			return err
 		}
 		if n, err := b.Capacity(t.Context()); n != 40*unit || err != nil {

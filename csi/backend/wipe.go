@@ -104,7 +104,9 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 		return err
 	}
 	if claimed(claims, c.ID) {
-		return errors.New("a volume has claimed it; its mark is left from before, and nothing was overwritten")
+		return errors.New("a volume has claimed it; its mark is left from before, and " +
+			"nothing was " +
+			"overwritten")
 	}
 	open := d.Open
 	if open == nil {
@@ -152,7 +154,8 @@ func headIsZero(disk blk.Disk, size int64) error {
 		return fmt.Errorf("read its beginning: %w", err)
 	}
 	if i := slices.IndexFunc(head, func(b byte) bool { return b != 0 }); i >= 0 {
-		return fmt.Errorf("it has something at byte %d, and so is left: when that is of no use to anybody, "+
+		return fmt.Errorf("it has something at byte %d, and so is left: when that is of no use to "+
+			"anybody, "+
 			"overwrite its beginning by hand (blkdiscard -z, or dd if=/dev/zero bs=4M count=1)", i)
 	}
 	return nil

@@ -19,11 +19,14 @@ import (
 // Errors of Run. Nothing was changed.
 var (
 	// ErrRunning matches when a driver answers on this node.
-	ErrRunning = errors.New("veil-csi is running on this node: delete its DaemonSet first, it would put everything back")
+	ErrRunning = errors.New("veil-csi is running on this node: delete its DaemonSet first, it " +
+		"would put everything back")
 	// ErrOpen matches when volumes are open on this node.
-	ErrOpen = errors.New("volumes are open on this node: end the pods that use them while veil-csi runs, so that it closes them")
+	ErrOpen = errors.New("volumes are open on this node: end the pods that use them while " +
+		"veil-csi runs, so that it closes them")
 	// ErrLeft matches when there is ciphertext whose loss was not asked for.
-	ErrLeft = errors.New("ciphertext is left on this node: delete the claims and snapshots while veil-csi runs, or say that it may be destroyed")
+	ErrLeft = errors.New("ciphertext is left on this node: delete the claims and snapshots while " +
+		"veil-csi runs, or say that it may be destroyed")
 )
 
 // Paths are where things are.
@@ -63,7 +66,8 @@ func Run(p Paths, destroy bool, took func(what string)) error {
 		remove("ciphertext or claim", path)
 	}
 
-	for what, path := range map[string]string{"registration": p.Registration, "socket": p.Endpoint} {
+	for what, path := range map[string]string{"registration": p.Registration,
+		"socket": p.Endpoint} {
 		if path != "" {
 			remove(what, path)
 		}

@@ -20,12 +20,16 @@ func node(t *testing.T) (p Paths, root string) {
 	root = t.TempDir()
 	at := func(path string) string { return filepath.Join(root, path) }
 	p = Paths{
-		Endpoint: at("kubelet/plugins/csi.kubeveil.io/csi.sock"), Registration: at("kubelet/plugins_registry/csi.kubeveil.io-reg.sock"),
-		Files: at("lib/kubeveil/csi/volumes"), Claims: at("lib/kubeveil/csi/claims"), Run: at("run/kubeveil/csi"), Blocks: at("sys/block"),
+		Endpoint:     at("kubelet/plugins/csi.kubeveil.io/csi.sock"),
+		Registration: at("kubelet/plugins_registry/csi.kubeveil.io-reg.sock"),
+		Files:        at("lib/kubeveil/csi/volumes"), Claims: at("lib/kubeveil/csi/claims"),
+		Run: at("run/kubeveil/csi"), Blocks: at("sys/block"),
 	}
 	for path, text := range map[string]string{
-		p.Endpoint: "", p.Registration: "", filepath.Join(p.Files, ".keep"): "", filepath.Join(p.Claims, ".keep"): "", filepath.Join(p.Run, "pvc-1.lock"): "",
-		at("kubelet/plugins_registry/other-reg.sock"): "", at("sys/block/dm-0/dm/name"): "vg-root\n", at("sys/block/sda/size"): "1\n",
+		p.Endpoint: "", p.Registration: "", filepath.Join(p.Files, ".keep"): "",
+		filepath.Join(p.Claims, ".keep"): "", filepath.Join(p.Run, "pvc-1.lock"): "",
+		at("kubelet/plugins_registry/other-reg.sock"): "",
+		at("sys/block/dm-0/dm/name"):                  "vg-root\n", at("sys/block/sda/size"): "1\n",
 	} {
 		write(t, path, text)
 	}
@@ -39,7 +43,8 @@ func node(t *testing.T) (p Paths, root string) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+		os.WriteFile(path, []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -67,8 +72,10 @@ func TestRunTakesEverythingAndNothingElse(t *testing.T) {
 	if len(took) != 9 {
 		t.Errorf("told of %d things: %v", len(took), took)
 	}
-	want := []string{"", "/kubelet", "/kubelet/plugins", "/kubelet/plugins_registry", "/kubelet/plugins_registry/other-reg.sock", "/lib", "/lib/kubeveil",
-		"/run", "/sys", "/sys/block", "/sys/block/dm-0", "/sys/block/dm-0/dm", "/sys/block/dm-0/dm/name", "/sys/block/sda", "/sys/block/sda/size"}
+	want := []string{"", "/kubelet", "/kubelet/plugins", "/kubelet/plugins_registry",
+		"/kubelet/plugins_registry/other-reg.sock", "/lib", "/lib/kubeveil",
+		"/run", "/sys", "/sys/block", "/sys/block/dm-0", "/sys/block/dm-0/dm",
+		"/sys/block/dm-0/dm/name", "/sys/block/sda", "/sys/block/sda/size"}
 	if got := files(t, root); !slices.Equal(got, want) {
 		t.Errorf("left %v, want %v", got, want)
 	}
@@ -82,7 +89,8 @@ func TestRunRefusesWhatItCannotSee(t *testing.T) {
 	p, root := node(t)
 	p.Blocks = filepath.Join(root, "gone")
 	before := files(t, root)
-	if err := Run(p, true, func(what string) { t.Errorf("took %s", what) }); err == nil || !slices.Equal(files(t, root), before) {
+	if err := Run(p, true, func(what string) { t.Errorf("took %s", what) }); err == nil ||
+		!slices.Equal(files(t, root), before) {
 		t.Errorf("%v", err)
 	}
 }
@@ -95,10 +103,15 @@ func TestRunRefuses(t *testing.T) {
 		says    string
 	}{
 		"a volume is open": {func(t *testing.T, p Paths) {
-			write(t, filepath.Join(p.Blocks, "dm-1/dm/name"), "kubeveil-c0ffee00-0000-4000-8000-000000000001-4\n")
+			write(t, filepath.Join(p.Blocks, "dm-1/dm/name"),
+				"kubeveil-c0ffee00-0000-4000-8000-000000000001-4\n")
 		}, true, ErrOpen, "kubeveil-c0ffee00"},
-		"a file is left":   {func(t *testing.T, p Paths) { write(t, filepath.Join(p.Files, "pvc-1.img"), "x") }, false, ErrLeft, "pvc-1.img"},
-		"a disk is taken":  {func(t *testing.T, p Paths) { write(t, filepath.Join(p.Claims, "pvc-1"), "x") }, false, ErrLeft, "claims/pvc-1"},
+		"a file is left": {func(t *testing.T, p Paths) {
+			write(t, filepath.Join(p.Files, "pvc-1.img"), "x")
+		}, false, ErrLeft, "pvc-1.img"},
+		"a disk is taken": {func(t *testing.T, p Paths) {
+			write(t, filepath.Join(p.Claims, "pvc-1"), "x")
+		}, false, ErrLeft, "claims/pvc-1"},
 		"the driver is up": {listen, true, ErrRunning, "DaemonSet"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -41,11 +41,13 @@ func TestFormatCopy(t *testing.T) {
 	if err != nil || r.Epoch != 1 || r.Sequence != 1 {
 		t.Errorf("the copy: %+v, %v", r, err)
 	}
-	if _, err := read(t, d).Verify(deriveKeys(t, 1, testID.Binding), testID, Want{Epoch: 7, Payload: testPayload}); !errors.Is(err, OtherVolume) {
+	if _, err := read(t, d).Verify(deriveKeys(t, 1, testID.Binding), testID,
+		Want{Epoch: 7, Payload: testPayload}); !errors.Is(err, OtherVolume) {
 		t.Errorf("the source on the copy's disk: %v", err)
 	}
 	own := deriveKeys(t, 1, id.Binding)
-	if keys := deriveKeys(t, 1, testID.Binding); !own.Volume.Equal(keys.Volume) || own.record.Equal(keys.record) {
+	if keys := deriveKeys(t, 1, testID.Binding); !own.Volume.Equal(keys.Volume) ||
+		own.record.Equal(keys.record) {
 		t.Error("the volume key is shared and the record key is not")
 	}
 }
@@ -109,20 +111,26 @@ func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 			stranger.Volume = "pvc-2"
 			d.Become(formatted(t, 1, stranger))
 		},
-		"another volume's key": func(t *testing.T, d *blktest.Disk, _ *Origin) { d.Become(formatted(t, 2, testID)) },
+		"another volume's key": func(t *testing.T, d *blktest.Disk,
+			_ *Origin) {
+			d.Become(formatted(t, 2, testID))
+		},
 	} {
 		d, from, id := copied(t)
 		spoil(t, d, &from)
 		writes := d.Writes()
-		if err := FormatCopy(d, dataKey(t, 1), id, testPayload, from); !errors.Is(err, NotEmpty) || d.Writes() != writes {
+		if err := FormatCopy(d, dataKey(t, 1), id, testPayload, from); !errors.Is(err, NotEmpty) ||
+			d.Writes() != writes {
 			t.Errorf("%s: %v, %d writes", name, err, d.Writes()-writes)
 		}
 	}
 
 	d, from, id := copied(t)
-	for name, same := range map[string]Identity{"name": {testID.Binding, id.UUID}, "uuid": {id.Binding, testID.UUID}} {
+	for name, same := range map[string]Identity{"name": {testID.Binding, id.UUID},
+		"uuid": {id.Binding, testID.UUID}} {
 		writes := d.Writes()
-		if err := FormatCopy(d, dataKey(t, 1), same, testPayload, from); err == nil || d.Writes() != writes {
+		if err := FormatCopy(d, dataKey(t, 1), same, testPayload, from); err == nil ||
+			d.Writes() != writes {
 			t.Errorf("a copy with the %s of its source: %v", name, err)
 		}
 	}

@@ -96,7 +96,8 @@ type dmReply struct {
 func (q dmRequest) call() (*dmReply, error) {
 	f, err := os.OpenFile(dmControl, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("%w: device-mapper: %w; load the module dm_mod", ErrNotSupported, err)
+		return nil, fmt.Errorf("%w: device-mapper: %w; load the module dm_mod", ErrNotSupported,
+			err)
 	}
 	defer f.Close()
 	for size := dmMinBuffer; ; {
@@ -104,7 +105,8 @@ func (q dmRequest) call() (*dmReply, error) {
 		if err := q.encode(b); err != nil {
 			return nil, err
 		}
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(dmIoctlBase|q.command), uintptr(unsafe.Pointer(&b[0])))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(dmIoctlBase|q.command),
+			uintptr(unsafe.Pointer(&b[0])))
 		runtime.KeepAlive(b)
 		if errno == 0 {
 			if r := parseReply(b); r.flags&dmBufferFullFlag == 0 || size >= dmMaxBuffer {
@@ -169,8 +171,10 @@ func (q dmRequest) encode(b []byte) error {
 func parseReply(b []byte) *dmReply {
 	ne := binary.NativeEndian
 	r := &dmReply{
-		open: int(int32(ne.Uint32(b[offOpenCount:]))), flags: ne.Uint32(b[offFlags:]), dev: ne.Uint64(b[offDev:]), count: int(ne.Uint32(b[offTargetCount:])),
-		name: cString(b[offName : offName+dmNameLen]), uuid: cString(b[offUUID : offUUID+dmUUIDLen]),
+		open: int(int32(ne.Uint32(b[offOpenCount:]))), flags: ne.Uint32(b[offFlags:]),
+		dev: ne.Uint64(b[offDev:]), count: int(ne.Uint32(b[offTargetCount:])),
+		name: cString(b[offName : offName+dmNameLen]),
+		uuid: cString(b[offUUID : offUUID+dmUUIDLen]),
 	}
 	from, to := ne.Uint32(b[offDataStart:]), ne.Uint32(b[offDataSize:])
 	if from <= to && int(to) <= len(b) {
@@ -195,7 +199,8 @@ func (r *dmReply) targets() ([]Target, error) {
 		kind := cString(t[offTargetType : offTargetType+dmTargetTypeLen])
 		// A copy, so that wiping the buffer does not take it.
 		params := redactParams(kind, strings.Clone(cString(t[dmTargetSize:])))
-		out = append(out, Target{int64(ne.Uint64(t)) << sectorBits, int64(ne.Uint64(t[8:])) << sectorBits, kind, params})
+		out = append(out, Target{int64(ne.Uint64(t)) << sectorBits,
+			int64(ne.Uint64(t[8:])) << sectorBits, kind, params})
 		// In an answer, next counts from the first target.
 		next := int(ne.Uint32(t[offTargetNext:]))
 		if i+1 < r.count && (next <= at || next > len(r.data)) {

@@ -125,7 +125,8 @@ func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, d
 	n := strconv.FormatUint(epoch, 10)
 	return Table{
 		Name: NamePrefix(u) + n, UUID: uuidPrefix + u.String() + "-" + n,
-		Device: device, Payload: payload, Offset: DataOffset, Volume: u, Class: class, Discard: discard,
+		Device: device, Payload: payload, Offset: DataOffset, Volume: u, Class: class,
+		Discard: discard,
 	}
 }
 
@@ -159,12 +160,15 @@ func (t Table) params(flags []string) string {
 	if t.Discard {
 		args = append(args, "allow_discards")
 	}
-	return fmt.Sprintf("%s %s 0 %d:%d %d %d %s", Cipher, t.keyField(), unix.Major(t.Device), unix.Minor(t.Device), t.Offset>>sectorBits,
+	return fmt.Sprintf("%s %s 0 %d:%d %d %d %s", Cipher, t.keyField(), unix.Major(t.Device),
+		unix.Minor(t.Device), t.Offset>>sectorBits,
 		len(args), strings.Join(args, " "))
 }
 
 // keyField names the key: its size, type and description in the keyring.
-func (t Table) keyField() string { return fmt.Sprintf(":%d:logon:%s%s", KeySize, keyPrefix, t.Volume) }
+func (t Table) keyField() string {
+	return fmt.Sprintf(":%d:logon:%s%s", KeySize, keyPrefix, t.Volume)
+}
 
 // Mapping is a mapping as the kernel has it. It holds no key.
 type Mapping struct {
@@ -195,11 +199,13 @@ func (t Table) Differs(m Mapping) string {
 	case m.UUID != t.UUID:
 		return fmt.Sprintf("uuid: expected %s, found %q", t.UUID, m.UUID)
 	case m.Suspended || m.Inactive || m.ReadOnly:
-		return fmt.Sprintf("state: expected live and writable, found suspended %v, second table %v, read-only %v", m.Suspended, m.Inactive, m.ReadOnly)
+		return fmt.Sprintf("state: expected live and writable, found suspended %v, second table "+
+			"%v, read-only %v", m.Suspended, m.Inactive, m.ReadOnly)
 	case len(m.Targets) != 1 || m.Targets[0].Type != "crypt":
 		return fmt.Sprintf("table: expected one crypt target, found %v", m.kinds())
 	case m.Targets[0].Start != 0 || m.Targets[0].Length != t.Payload:
-		return fmt.Sprintf("size: expected %d bytes, found %d from %d", t.Payload, m.Targets[0].Length, m.Targets[0].Start)
+		return fmt.Sprintf("size: expected %d bytes, found %d from %d", t.Payload,
+			m.Targets[0].Length, m.Targets[0].Start)
 	}
 	return differs(strings.Fields(t.params(nil)), strings.Fields(m.Targets[0].params))
 }
@@ -223,7 +229,8 @@ func differs(want, have []string) string {
 		} else {
 			args = nil
 		}
-		args = slices.DeleteFunc(slices.Clone(args), func(a string) bool { return slices.Contains(tuning, a) })
+		args = slices.DeleteFunc(slices.Clone(args),
+			func(a string) bool { return slices.Contains(tuning, a) })
 		slices.Sort(args)
 		return args
 	}
@@ -285,5 +292,6 @@ func redactParams(targetType, params string) string {
 // Mapping returns what the kernel shows of t once it is live; number, path and count of opens
 // excepted.
 func (t Table) Mapping() Mapping {
-	return Mapping{Name: t.Name, UUID: t.UUID, Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}
+	return Mapping{Name: t.Name, UUID: t.UUID,
+		Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}
 }

@@ -19,15 +19,18 @@ func testTable() Table {
 func TestTable(t *testing.T) {
 	const id = "01020304-0506-0708-090a-0b0c0d0e0f10"
 	table := testTable()
-	want := "aes-xts-plain64 :64:logon:kubeveil:" + id + " 0 7:3 8192 3 sector_size:4096 no_read_workqueue no_write_workqueue"
+	want := "aes-xts-plain64 :64:logon:kubeveil:" + id +
+		" 0 7:3 8192 3 sector_size:4096 no_read_workqueue no_write_workqueue"
 	if got := table.params(table.Class.flags()); got != want {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
-	if table.Name != "kubeveil-"+id+"-1" || table.UUID != "KUBEVEIL-"+id+"-1" || !strings.HasPrefix(table.Name, NamePrefix(testID.UUID)) {
+	if table.Name != "kubeveil-"+id+"-1" || table.UUID != "KUBEVEIL-"+id+"-1" ||
+		!strings.HasPrefix(table.Name, NamePrefix(testID.UUID)) {
 		t.Errorf("names %s and %s", table.Name, table.UUID)
 	}
 	table.Discard, table.Class = true, ""
-	if got := table.params(table.Class.flags()); !strings.HasSuffix(got, " 2 sector_size:4096 allow_discards") {
+	if got := table.params(table.Class.flags()); !strings.HasSuffix(got,
+		" 2 sector_size:4096 allow_discards") {
 		t.Errorf("with discard: %q", got)
 	}
 }
@@ -35,32 +38,44 @@ func TestTable(t *testing.T) {
 func TestDiffers(t *testing.T) {
 	table := testTable()
 	replace := func(old, with string) func(*Mapping) {
-		return func(m *Mapping) { m.Targets[0].params = strings.Replace(m.Targets[0].params, old, with, 1) }
+		return func(m *Mapping) {
+			m.Targets[0].params = strings.Replace(m.Targets[0].params, old, with, 1)
+		}
 	}
 	for name, c := range map[string]struct {
 		edit func(*Mapping)
 		want string
 	}{
-		"same":               {func(*Mapping) {}, ""},
-		"flags that tune":    {replace("3 sector_size:4096 no_read_workqueue no_write_workqueue", "2 submit_from_crypt_cpus sector_size:4096"), ""},
-		"another epoch":      {func(m *Mapping) { m.UUID = strings.TrimSuffix(m.UUID, "1") + "2" }, "uuid: expected KUBEVEIL"},
-		"suspended":          {func(m *Mapping) { m.Suspended = true }, "suspended true"},
-		"a table waits":      {func(m *Mapping) { m.Inactive = true }, "second table true"},
-		"read-only":          {func(m *Mapping) { m.ReadOnly = true }, "read-only true"},
-		"fenced":             {func(m *Mapping) { m.Targets = []Target{{Length: testPayload, Type: "error"}} }, "found [error]"},
-		"no table":           {func(m *Mapping) { m.Targets = nil }, "one crypt target"},
-		"two targets":        {func(m *Mapping) { m.Targets = append(m.Targets, m.Targets[0]) }, "[crypt crypt]"},
-		"another size":       {func(m *Mapping) { m.Targets[0].Length += 4096 }, "size: expected"},
-		"another device":     {replace("7:3", "7:4"), "device: expected 7:3, found 7:4"},
-		"null cipher":        {replace(Cipher, "cipher_null-ecb"), "cipher: expected aes-xts-plain64"},
-		"another key":        {replace("kubeveil:0102", "kubeveil:0202"), "key: expected"},
-		"another offset":     {replace("8192", "8200"), "offset: expected"},
-		"another IV":         {replace(" 0 7", " 8 7"), "IV offset: expected"},
-		"discards":           {replace("3 sector", "4 allow_discards sector"), "options: expected"},
-		"other sectors":      {replace("sector_size:4096", "sector_size:512"), "options: expected"},
-		"no options":         {replace(" 3 sector_size:4096 no_read_workqueue no_write_workqueue", ""), "options: expected"},
-		"arguments cut off":  {func(m *Mapping) { m.Targets[0].params = Cipher }, "arguments"},
-		"integrity is asked": {replace("3 sector", "4 integrity:28:aead sector"), "options: expected"},
+		"same": {func(*Mapping) {}, ""},
+		"flags that tune": {replace("3 sector_size:4096 no_read_workqueue no_write_workqueue",
+			"2 submit_from_crypt_cpus sector_size:4096"), ""},
+		"another epoch": {func(m *Mapping) {
+			m.UUID = strings.TrimSuffix(m.UUID, "1") + "2"
+		}, "uuid: expected KUBEVEIL"},
+		"suspended":     {func(m *Mapping) { m.Suspended = true }, "suspended true"},
+		"a table waits": {func(m *Mapping) { m.Inactive = true }, "second table true"},
+		"read-only":     {func(m *Mapping) { m.ReadOnly = true }, "read-only true"},
+		"fenced": {func(m *Mapping) {
+			m.Targets = []Target{{Length: testPayload, Type: "error"}}
+		}, "found [error]"},
+		"no table": {func(m *Mapping) { m.Targets = nil }, "one crypt target"},
+		"two targets": {func(m *Mapping) {
+			m.Targets = append(m.Targets, m.Targets[0])
+		}, "[crypt crypt]"},
+		"another size":   {func(m *Mapping) { m.Targets[0].Length += 4096 }, "size: expected"},
+		"another device": {replace("7:3", "7:4"), "device: expected 7:3, found 7:4"},
+		"null cipher": {replace(Cipher, "cipher_null-ecb"),
+			"cipher: expected aes-xts-plain64"},
+		"another key":    {replace("kubeveil:0102", "kubeveil:0202"), "key: expected"},
+		"another offset": {replace("8192", "8200"), "offset: expected"},
+		"another IV":     {replace(" 0 7", " 8 7"), "IV offset: expected"},
+		"discards":       {replace("3 sector", "4 allow_discards sector"), "options: expected"},
+		"other sectors":  {replace("sector_size:4096", "sector_size:512"), "options: expected"},
+		"no options": {replace(" 3 sector_size:4096 no_read_workqueue no_write_workqueue",
+			""), "options: expected"},
+		"arguments cut off": {func(m *Mapping) { m.Targets[0].params = Cipher }, "arguments"},
+		"integrity is asked": {replace("3 sector", "4 integrity:28:aead sector"),
+			"options: expected"},
 	} {
 		m := table.Mapping()
 		c.edit(&m)
@@ -72,10 +87,12 @@ func TestDiffers(t *testing.T) {
 
 func TestKeysInTablesAreTakenOut(t *testing.T) {
 	for params, want := range map[string]string{
-		"aes-xts-plain64 00112233 0 7:0 8192":             "aes-xts-plain64 redacted 0 7:0 8192",
-		"aes-xts-plain64 :64:logon:kubeveil:x 0 7:0 8192": "aes-xts-plain64 :64:logon:kubeveil:x 0 7:0 8192",
+		"aes-xts-plain64 00112233 0 7:0 8192": "aes-xts-plain64 redacted 0 7:0 8192",
+		"aes-xts-plain64 :64:logon:kubeveil:x " +
+			"0 7:0 8192": "aes-xts-plain64 :64:logon:kubeveil:x 0 7:0 8192",
 		"aes-xts-plain64": "aes-xts-plain64",
-		"capi:gcm(aes)-random deadbeef 0 7:0 0 1 integrity:28": "capi:gcm(aes)-random redacted 0 7:0 0 1 integrity:28",
+		"capi:gcm(aes)-random deadbeef 0 7:0 0 1 " +
+			"integrity:28": "capi:gcm(aes)-random redacted 0 7:0 0 1 integrity:28",
 	} {
 		if got := redactParams("crypt", params); got != want {
 			t.Errorf("%q became %q", params, got)
@@ -166,7 +183,8 @@ func FuzzReply(f *testing.F) {
 		}
 		targets, err := parseReply(b).targets()
 		for _, target := range targets {
-			if f := strings.Fields(target.params); err == nil && target.Type == "crypt" && len(f) > 1 && f[1] != "redacted" && !strings.HasPrefix(f[1], ":") {
+			if f := strings.Fields(target.params); err == nil && target.Type == "crypt" &&
+				len(f) > 1 && f[1] != "redacted" && !strings.HasPrefix(f[1], ":") {
 				t.Errorf("a key is shown: %q", target.params)
 			}
 		}

@@ -97,9 +97,11 @@ func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 	if err := checkHalves(key.Bytes()); err != nil {
 		return fmt.Errorf("mapping %s: %w", t.Name, err)
 	}
-	id, err := unix.AddKey("logon", keyPrefix+t.Volume.String(), key.Bytes(), unix.KEY_SPEC_THREAD_KEYRING)
+	id, err := unix.AddKey("logon", keyPrefix+t.Volume.String(), key.Bytes(),
+		unix.KEY_SPEC_THREAD_KEYRING)
 	if err != nil {
-		return fmt.Errorf("mapping %s: hand the key to the kernel: %w: add_key: %w; the process must be allowed add_key and keyctl", t.Name, ErrNotSupported, err)
+		return fmt.Errorf("mapping %s: hand the key to the kernel: %w: add_key: %w; the process "+
+			"must be allowed add_key and keyctl", t.Name, ErrNotSupported, err)
 	}
 	err = loadTuned(t, flags, dmRequest.call)
 	if _, gone := unix.KeyctlInt(unix.KEYCTL_REVOKE, id, 0, 0, 0); gone != nil {
@@ -121,7 +123,8 @@ func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) 
 }
 
 func loadTable(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
-	_, err := call(dmRequest{command: dmTableLoad, name: t.Name, targets: []dmTarget{{0, uint64(t.Payload) >> sectorBits, "crypt", t.params(flags)}}})
+	_, err := call(dmRequest{command: dmTableLoad, name: t.Name,
+		targets: []dmTarget{{0, uint64(t.Payload) >> sectorBits, "crypt", t.params(flags)}}})
 	return err
 }
 
@@ -134,7 +137,8 @@ func resume(name string) error {
 func (Kernel) Lookup(_ context.Context, name string) (Mapping, error) { return lookup(name) }
 
 func lookup(name string) (Mapping, error) {
-	r, err := dmRequest{command: dmTableStatus, name: name, flags: dmStatusTableFlag | dmNoFlushFlag}.call()
+	r, err := dmRequest{command: dmTableStatus, name: name,
+		flags: dmStatusTableFlag | dmNoFlushFlag}.call()
 	if err != nil {
 		return Mapping{}, err
 	}
@@ -146,8 +150,10 @@ func lookup(name string) (Mapping, error) {
 	// huge_encode_dev the rest above.
 	number := unix.Mkdev(uint32(r.dev>>8&0xfff), uint32(r.dev&0xff|r.dev>>12&0xfff00))
 	return Mapping{
-		Name: r.name, UUID: r.uuid, Number: number, Path: fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), Open: r.open,
-		Suspended: r.flags&dmSuspendFlag != 0, Inactive: r.flags&dmInactiveFlag != 0, ReadOnly: r.flags&dmReadOnlyFlag != 0, Targets: targets,
+		Name: r.name, UUID: r.uuid, Number: number,
+		Path: fmt.Sprintf("/dev/dm-%d", unix.Minor(number)), Open: r.open,
+		Suspended: r.flags&dmSuspendFlag != 0, Inactive: r.flags&dmInactiveFlag != 0,
+		ReadOnly: r.flags&dmReadOnlyFlag != 0, Targets: targets,
 	}, nil
 }
 
@@ -161,7 +167,9 @@ func (Kernel) List(_ context.Context, prefix string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(names, func(n string) bool { return !strings.HasPrefix(n, prefix) }), nil
+	return slices.DeleteFunc(names, func(n string) bool {
+		return !strings.HasPrefix(n, prefix)
+	}), nil
 }
 
 // Probe implements Engine.
@@ -213,7 +221,8 @@ func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error 
 
 // swap makes the second table the live one: suspend and resume.
 func swap(name string, flags uint32) error {
-	if _, err := (dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag | flags}).call(); err != nil {
+	if _, err := (dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag | flags}).
+		call(); err != nil {
 		return err
 	}
 	return resume(name)
@@ -248,7 +257,8 @@ func (Kernel) Fence(_ context.Context, name string) error {
 	if size == 0 {
 		return nil // Nothing is live, and resuming would make live what was loaded and not resumed.
 	}
-	q := dmRequest{command: dmTableLoad, name: name, targets: []dmTarget{{0, uint64(size) >> sectorBits, "error", ""}}}
+	q := dmRequest{command: dmTableLoad, name: name,
+		targets: []dmTarget{{0, uint64(size) >> sectorBits, "error", ""}}}
 	if _, err := q.call(); err != nil {
 		return err
 	}

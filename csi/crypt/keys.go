@@ -115,7 +115,8 @@ func headerStream(data *keyring.Secret, u UUID) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cipher.StreamReader{S: cipher.NewCTR(block, make([]byte, aes.BlockSize)), R: zeros{}}, nil
+	return cipher.StreamReader{S: cipher.NewCTR(block, make([]byte, aes.BlockSize)),
+		R: zeros{}}, nil
 }
 
 type zeros struct{}

@@ -63,7 +63,8 @@ func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	b, err := hex.DecodeString(stripDashes(s))
 	if err != nil || len(b) != len(u) || UUID(b).String() != s {
-		return UUID{}, fmt.Errorf("uuid %q: want 32 lower-case hexadecimal digits in groups of 8, 4, 4, 4 and 12", s)
+		return UUID{}, fmt.Errorf("uuid %q: want 32 lower-case hexadecimal digits in groups of 8, "+
+			"4, 4, 4 and 12", s)
 	}
 	return UUID(b), nil
 }

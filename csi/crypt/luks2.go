@@ -159,7 +159,8 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 	}
 
 	for i, magic := range []string{luksMagic, luksMagic2} {
-		writeBinary(out[i*luksHeaderSize:][:luksHeaderSize], magic, uint64(i*luksHeaderSize), salts[i], id, text)
+		writeBinary(out[i*luksHeaderSize:][:luksHeaderSize], magic, uint64(i*luksHeaderSize),
+			salts[i], id, text)
 	}
 	return nil
 }
@@ -177,13 +178,17 @@ func newJSON(kdfSalt, digestSalt, digest []byte) luksJSON {
 	return luksJSON{
 		Keyslots: map[string]luksKeyslot{"0": {
 			Type: "luks2", KeySize: KeySize,
-			AF:   luksAF{"luks1", stripes, "sha256"},
-			Area: luksArea{"raw", strconv.Itoa(keyslotOffset), strconv.Itoa(keyslotSize), Cipher, KeySize},
-			KDF:  luksKDF{"pbkdf2", "sha256", iterations, b64(kdfSalt)},
+			AF: luksAF{"luks1", stripes, "sha256"},
+			Area: luksArea{"raw", strconv.Itoa(keyslotOffset), strconv.Itoa(keyslotSize), Cipher,
+				KeySize},
+			KDF: luksKDF{"pbkdf2", "sha256", iterations, b64(kdfSalt)},
 		}},
-		Segments: map[string]luksSegment{"0": {"crypt", strconv.Itoa(DataOffset), "dynamic", "0", Cipher, SectorSize}},
-		Digests:  map[string]luksDigest{"0": {"pbkdf2", []string{"0"}, []string{"0"}, "sha256", iterations, b64(digestSalt), b64(digest)}},
-		Config:   luksConfig{strconv.Itoa(luksHeaderSize - luksBinarySize), strconv.Itoa(keyslotSize)},
+		Segments: map[string]luksSegment{"0": {"crypt", strconv.Itoa(DataOffset), "dynamic", "0",
+			Cipher, SectorSize}},
+		Digests: map[string]luksDigest{"0": {"pbkdf2", []string{"0"}, []string{"0"}, "sha256",
+			iterations, b64(digestSalt), b64(digest)}},
+		Config: luksConfig{strconv.Itoa(luksHeaderSize - luksBinarySize),
+			strconv.Itoa(keyslotSize)},
 	}
 }
 

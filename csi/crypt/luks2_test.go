@@ -16,7 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001", Volume: "pvc-1"}, UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}
+var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001",
+	Volume: "pvc-1"}, UUID{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}}
 
 // dataKey returns a key of 64 bytes that are all c, which no real one is.
 func dataKey(t testing.TB, c byte) *keyring.Secret {
@@ -55,7 +56,8 @@ func TestHeaderIsAFunctionOfKeyAndIdentity(t *testing.T) {
 	}
 	otherVolume, otherUUID := testID, testID
 	otherVolume.Volume, otherUUID.UUID = "pvc-2", UUID{9}
-	for name, other := range map[string][]byte{"key": header(t, 2, testID), "volume": header(t, 1, otherVolume), "uuid": header(t, 1, otherUUID)} {
+	for name, other := range map[string][]byte{"key": header(t, 2, testID),
+		"volume": header(t, 1, otherVolume), "uuid": header(t, 1, otherUUID)} {
 		if bytes.Equal(h[keyslotOffset:], other[keyslotOffset:]) {
 			t.Errorf("another %s has the same keyslot", name)
 		}
@@ -82,7 +84,8 @@ func TestHeaderCopies(t *testing.T) {
 			t.Errorf("copy %d: JSON differs", i)
 		}
 	}
-	if got := Describe(h); !strings.Contains(got, "LUKS2") || !strings.Contains(got, testID.UUID.String()) {
+	if got := Describe(h); !strings.Contains(got, "LUKS2") ||
+		!strings.Contains(got, testID.UUID.String()) {
 		t.Errorf("described as %s", got)
 	}
 }
@@ -100,8 +103,10 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer recovery.Wipe()
-	if text := string(recovery.Bytes()); len(text) != 64 || strings.Count(text, "-") != 12 || strings.ToUpper(text) != text {
-		t.Errorf("recovery key has the form of %d characters with %d dashes", len(text), strings.Count(text, "-"))
+	if text := string(recovery.Bytes()); len(text) != 64 || strings.Count(text, "-") != 12 ||
+		strings.ToUpper(text) != text {
+		t.Errorf("recovery key has the form of %d characters with %d dashes", len(text),
+			strings.Count(text, "-"))
 	}
 	slotKey, err := stretch(recovery, decode64(t, meta.Keyslots["0"].KDF.Salt), KeySize)
 	if err != nil {
@@ -115,7 +120,8 @@ func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 
 	split := make([]byte, KeySize*stripes)
 	for i := 0; i < len(split); i += keyslotSector {
-		c.Decrypt(split[i:i+keyslotSector], h[keyslotOffset+i:][:keyslotSector], uint64(i/keyslotSector))
+		c.Decrypt(split[i:i+keyslotSector], h[keyslotOffset+i:][:keyslotSector],
+			uint64(i/keyslotSector))
 	}
 
 	volume := mergeKey(split)
@@ -161,9 +167,11 @@ func decode64(t *testing.T, s string) []byte {
 }
 
 func TestSizes(t *testing.T) {
-	for asked, want := range map[int64]int64{0: 4096, 1: 4096, 4096: 4096, 4097: 8192, 1 << 30: 1 << 30, 1<<30 + 1: 1<<30 + 4096} {
+	for asked, want := range map[int64]int64{0: 4096, 1: 4096, 4096: 4096, 4097: 8192,
+		1 << 30: 1 << 30, 1<<30 + 1: 1<<30 + 4096} {
 		if got := PayloadSize(asked); got != want || DeviceSize(asked) != want+DataOffset {
-			t.Errorf("%d bytes: payload %d, device %d; want %d", asked, got, DeviceSize(asked), want)
+			t.Errorf("%d bytes: payload %d, device %d; want %d", asked, got, DeviceSize(asked),
+				want)
 		}
 	}
 	if headerEnd > recordA || MetadataSize > DataOffset || keyslotSize < KeySize*stripes {
@@ -176,10 +184,12 @@ func TestUUID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if back, err := ParseUUID(u.String()); back != u || err != nil || len(u.String()) != 36 || u.String()[14] != '4' {
+	if back, err := ParseUUID(u.String()); back != u || err != nil || len(u.String()) != 36 ||
+		u.String()[14] != '4' {
 		t.Errorf("%s: %s, %v", u, back, err)
 	}
-	for _, bad := range []string{"", strings.ToUpper(testID.UUID.String())[1:], stripDashes(u.String()), u.String() + "0", strings.Repeat("z", 36)} {
+	for _, bad := range []string{"", strings.ToUpper(testID.UUID.String())[1:],
+		stripDashes(u.String()), u.String() + "0", strings.Repeat("z", 36)} {
 		if _, err := ParseUUID(bad); err == nil {
 			t.Errorf("took %q", bad)
 		}

@@ -34,8 +34,12 @@ func TestMemoryOfOneVolume(t *testing.T) {
 		most uint64
 		do   func() error
 	}{
-		{"look whether it is blank", chunk + blk.Align + little, func() error { return CheckBlank(disk, DeviceSize(testPayload)) }},
-		{"format", metadata + chunk + blk.Align + little, func() error { return Format(disk, data, testID, testPayload) }},
+		{"look whether it is blank", chunk + blk.Align + little, func() error {
+			return CheckBlank(disk, DeviceSize(testPayload))
+		}},
+		{"format", metadata + chunk + blk.Align + little, func() error {
+			return Format(disk, data, testID, testPayload)
+		}},
 		{"read, verify and seal", metadata + chunk + blk.Align + little, func() error {
 			m, err := Read(disk)
 			if err != nil {

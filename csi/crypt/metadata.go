@@ -49,7 +49,8 @@ func Read(d blk.Disk) (*Metadata, error) {
 		return nil, err
 	}
 	if size < DataOffset+SectorSize {
-		return nil, refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DataOffset+SectorSize), "%d", size)
+		return nil, refuse(Truncated, "device",
+			fmt.Sprintf("at least %d bytes", DataOffset+SectorSize), "%d", size)
 	}
 	m := &Metadata{bytes: blk.Buffer(MetadataSize), size: size}
 	if err := readFull(d, m.bytes, 0); err != nil {
@@ -78,16 +79,19 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	}
 
 	if errA == nil && errB == nil && a != b && !w.cut() {
-		return Record{}, refuse(Tampered, "sealed records", "two equal copies", "sequence %d and %d", a.Sequence, b.Sequence)
+		return Record{}, refuse(Tampered, "sealed records", "two equal copies",
+			"sequence %d and %d", a.Sequence, b.Sequence)
 	}
 	if err := w.check(r); err != nil {
 		return Record{}, err
 	}
 	if need := DataOffset + r.Payload; m.size < need {
-		return Record{}, refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", need), "%d", m.size)
+		return Record{}, refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", need), "%d",
+			m.size)
 	}
 	if sum := sha256.Sum256(m.bytes[:headerEnd]); sum != r.HeaderDigest {
-		return Record{}, refuse(Tampered, "LUKS2 header", fmt.Sprintf("SHA-256 %x", r.HeaderDigest), "%x: %s", sum, Describe(m.bytes[:headerEnd]))
+		return Record{}, refuse(Tampered, "LUKS2 header", fmt.Sprintf("SHA-256 %x", r.HeaderDigest),
+			"%x: %s", sum, Describe(m.bytes[:headerEnd]))
 	}
 
 	return r, nil
@@ -105,7 +109,8 @@ func (m *Metadata) explain(err error) error {
 		if isZero(m.bytes) {
 			kind = Blank
 		}
-		return refuse(kind, "first "+fmt.Sprint(MetadataSize)+" bytes", e.Expected, "%s", Describe(m.bytes))
+		return refuse(kind, "first "+fmt.Sprint(MetadataSize)+" bytes", e.Expected, "%s",
+			Describe(m.bytes))
 	}
 	return err
 }
@@ -132,7 +137,8 @@ func (w Want) check(r Record) error {
 		if r.Payload > max(w.Payload, w.PendingPayload) {
 			kind = NewerThanState // Volumes only grow.
 		}
-		return refuse(kind, "size in the sealed record", fmt.Sprintf("%d bytes", w.Payload), "%d", r.Payload)
+		return refuse(kind, "size in the sealed record", fmt.Sprintf("%d bytes", w.Payload), "%d",
+			r.Payload)
 	}
 	return nil
 }
@@ -169,7 +175,8 @@ func compare(d blk.Disk, b, want []byte) error {
 			return fmt.Errorf("read back: %w", err)
 		}
 		if i := difference(p, want[at:]); i >= 0 {
-			return refuse(Changed, fmt.Sprintf("byte %d", at+i), fmt.Sprintf("%#02x as was read or written before", want[at+i]), "%#02x", p[i])
+			return refuse(Changed, fmt.Sprintf("byte %d", at+i),
+				fmt.Sprintf("%#02x as was read or written before", want[at+i]), "%#02x", p[i])
 		}
 	}
 	return nil
@@ -268,7 +275,8 @@ func (r Record) Origin() Origin { return Origin{r.Identity, r.Sequence, r.Epoch,
 // is compared byte by byte, and the source is not needed.
 func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, from Origin) error {
 	if from.Binding == id.Binding || from.UUID == id.UUID {
-		return fmt.Errorf("format %s: a copy has another name and uuid than its source %s", id, from.Identity)
+		return fmt.Errorf("format %s: a copy has another name and uuid than its source %s", id,
+			from.Identity)
 	}
 	first, err := newRecord(from.Identity, from.Payload)
 	if err != nil {
@@ -296,7 +304,8 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	if size, err := d.Size(); err != nil {
 		return err
 	} else if size < DeviceSize(payload) {
-		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)), "%d", size)
+		return refuse(Truncated, "device", fmt.Sprintf("at least %d bytes", DeviceSize(payload)),
+			"%d", size)
 	}
 
 	b := blk.Buffer(chunk)
@@ -363,9 +372,11 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	case !ok && m.shredded():
 		return refuse(Blank, "sealed records", "the record of "+b.String(), "zeros")
 	case !ok:
-		return refuse(Foreign, "sealed records", "the record of "+b.String(), "%s", Describe(m.bytes))
+		return refuse(Foreign, "sealed records", "the record of "+b.String(), "%s",
+			Describe(m.bytes))
 	case claims != b:
-		return refuse(OtherVolume, "sealed records", "the record of "+b.String(), "one that says %s", claims)
+		return refuse(OtherVolume, "sealed records", "the record of "+b.String(),
+			"one that says %s", claims)
 	}
 
 	// The copy by which we know it goes last, so that a shredding that was cut short is continued.

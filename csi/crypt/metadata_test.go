@@ -46,7 +46,8 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	if err := m.Seal(d, keys, r.Next(2, testPayload)); err != nil {
 		t.Fatal(err)
 	}
-	if r, err = read(t, d).Verify(keys, testID, Want{Epoch: 2, Payload: testPayload}); err != nil || r.Epoch != 2 || r.Sequence != 2 {
+	if r, err = read(t, d).Verify(keys, testID, Want{Epoch: 2, Payload: testPayload}); err != nil ||
+		r.Epoch != 2 || r.Sequence != 2 {
 		t.Errorf("after sealing: %+v, %v", r, err)
 	}
 	if got, ok := Claims(m.bytes); !ok || got != testID.Binding {
@@ -76,7 +77,8 @@ func TestSealingKeys(t *testing.T) {
 	if err := m.Seal(d, sealing, r.Next(2, testPayload)); err != nil {
 		t.Fatal(err)
 	}
-	if err := open(d, deriveKeys(t, 1, testID.Binding), Want{Epoch: 2, Payload: testPayload}); err != nil {
+	if err := open(d, deriveKeys(t, 1, testID.Binding),
+		Want{Epoch: 2, Payload: testPayload}); err != nil {
 		t.Errorf("after sealing: %v", err)
 	}
 
@@ -115,29 +117,41 @@ func TestRefused(t *testing.T) {
 		spoil func(t *testing.T, d *blktest.Disk)
 		want  Kind
 	}{
-		"blank disk":             {func(_ *testing.T, d *blktest.Disk) { d.Become(blktest.New(DeviceSize(testPayload))) }, Blank},
-		"reads zeros":            {func(_ *testing.T, d *blktest.Disk) { d.Tamper = func(_ int, _ int64, p []byte) { clear(p) } }, Blank},
+		"blank disk": {func(_ *testing.T, d *blktest.Disk) {
+			d.Become(blktest.New(DeviceSize(testPayload)))
+		}, Blank},
+		"reads zeros": {func(_ *testing.T, d *blktest.Disk) {
+			d.Tamper = func(_ int, _ int64, p []byte) { clear(p) }
+		}, Blank},
 		"swapped with another":   {become(2, other), OtherVolume},
 		"another, same key":      {become(1, other), OtherVolume},
 		"another cluster":        {become(1, cluster), OtherCluster},
 		"same name, another key": {become(2, testID), Tampered},
 		"an earlier format":      {become(1, reformatted), OlderImage},
-		"truncated":              {func(_ *testing.T, d *blktest.Disk) { d.Resize(DeviceSize(testPayload) - 4096) }, Truncated},
-		"truncated to nothing":   {func(_ *testing.T, d *blktest.Disk) { d.Resize(0) }, Truncated},
-		"ext4":                   {fill(1080, "\x53\xef"), Foreign},
-		"cryptsetup's":           {fill(0, luksMagic+"\x00\x02"), Foreign},
+		"truncated": {func(_ *testing.T,
+			d *blktest.Disk) {
+			d.Resize(DeviceSize(testPayload) - 4096)
+		}, Truncated},
+		"truncated to nothing": {func(_ *testing.T, d *blktest.Disk) { d.Resize(0) }, Truncated},
+		"ext4":                 {fill(1080, "\x53\xef"), Foreign},
+		"cryptsetup's":         {fill(0, luksMagic+"\x00\x02"), Foreign},
 		"null cipher in the JSON": {func(t *testing.T, d *blktest.Disk) {
 			replaceHeader(t, d, func(h []byte) []byte {
-				return bytes.Replace(h, []byte(`"encryption":"aes-xts-plain64","sector_size"`), []byte(`"encryption":"cipher_null-ecb","sector_size"`), 2)
+				return bytes.Replace(h, []byte(`"encryption":"aes-xts-plain64","sector_size"`),
+					[]byte(`"encryption":"cipher_null-ecb","sector_size"`), 2)
 			})
 		}, Tampered},
 		"header of another volume": {func(t *testing.T, d *blktest.Disk) {
 			replaceHeader(t, d, func([]byte) []byte { return header(t, 2, other) })
 		}, Tampered},
-		"record A over B": {func(t *testing.T, d *blktest.Disk) { copyRecord(t, d, recordA, recordB) }, Tampered},
-		"one bit of A":    {func(_ *testing.T, d *blktest.Disk) { d.Flip(recordA+100, 4) }, Tampered},
-		"one bit of B":    {func(_ *testing.T, d *blktest.Disk) { d.Flip(recordB+4095, 128) }, Tampered},
-		"A is zero":       {func(t *testing.T, d *blktest.Disk) { zero(t, d, recordA) }, Blank},
+		"record A over B": {func(t *testing.T, d *blktest.Disk) {
+			copyRecord(t, d, recordA, recordB)
+		}, Tampered},
+		"one bit of A": {func(_ *testing.T, d *blktest.Disk) { d.Flip(recordA+100, 4) },
+			Tampered},
+		"one bit of B": {func(_ *testing.T, d *blktest.Disk) { d.Flip(recordB+4095, 128) },
+			Tampered},
+		"A is zero": {func(t *testing.T, d *blktest.Disk) { zero(t, d, recordA) }, Blank},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
@@ -145,7 +159,8 @@ func TestRefused(t *testing.T) {
 			before := d.Writes()
 			err := open(d, keys, testWant)
 			var refused *RefusedError
-			if !errors.Is(err, c.want) || !errors.As(err, &refused) || refused.Expected == "" || refused.Found == "" {
+			if !errors.Is(err, c.want) || !errors.As(err, &refused) || refused.Expected == "" ||
+				refused.Found == "" {
 				t.Errorf("%v; want %v", err, c.want)
 			}
 			if d.Writes() != before {
@@ -219,20 +234,24 @@ func TestEpochs(t *testing.T) {
 		kind  Kind
 		epoch uint64
 	}{
-		"as the state says":                    {5, 5, Want{Epoch: 5}, "", 5},
-		"older":                                {4, 4, Want{Epoch: 5}, OlderImage, 0},
-		"newer":                                {6, 6, Want{Epoch: 5}, NewerThanState, 0},
-		"writing was not begun":                {5, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 5},
-		"writing was cut between the copies":   {6, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
-		"writing was cut within the first":     {0, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 5},
-		"writing was cut within the second":    {6, 0, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
-		"writing was done":                     {6, 6, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
-		"older while a writing was cut":        {4, 4, Want{Epoch: 5, PendingEpoch: 6}, OlderImage, 0},
-		"newer while a writing was cut":        {7, 7, Want{Epoch: 5, PendingEpoch: 6}, NewerThanState, 0},
-		"both torn":                            {0, 0, Want{Epoch: 5, PendingEpoch: 6}, Tampered, 0},
-		"copies differ and nothing was cut":    {6, 5, Want{Epoch: 5}, Tampered, 0},
-		"one copy torn and nothing was cut":    {5, 0, Want{Epoch: 5}, Tampered, 0},
-		"only the older copy, writing was cut": {0, 4, Want{Epoch: 5, PendingEpoch: 6}, OlderImage, 0},
+		"as the state says":                  {5, 5, Want{Epoch: 5}, "", 5},
+		"older":                              {4, 4, Want{Epoch: 5}, OlderImage, 0},
+		"newer":                              {6, 6, Want{Epoch: 5}, NewerThanState, 0},
+		"writing was not begun":              {5, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 5},
+		"writing was cut between the copies": {6, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
+		"writing was cut within the first":   {0, 5, Want{Epoch: 5, PendingEpoch: 6}, "", 5},
+		"writing was cut within the second":  {6, 0, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
+		"writing was done":                   {6, 6, Want{Epoch: 5, PendingEpoch: 6}, "", 6},
+		"older while a writing was cut": {4, 4, Want{Epoch: 5, PendingEpoch: 6},
+			OlderImage, 0},
+		"newer while a writing was cut": {7, 7, Want{Epoch: 5, PendingEpoch: 6},
+			NewerThanState, 0},
+		"both torn": {0, 0, Want{Epoch: 5, PendingEpoch: 6},
+			Tampered, 0},
+		"copies differ and nothing was cut": {6, 5, Want{Epoch: 5}, Tampered, 0},
+		"one copy torn and nothing was cut": {5, 0, Want{Epoch: 5}, Tampered, 0},
+		"only the older copy, writing was cut": {0, 4, Want{Epoch: 5, PendingEpoch: 6},
+			OlderImage, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.want.Payload = testPayload
@@ -252,14 +271,16 @@ func TestSizeIsTheStates(t *testing.T) {
 	if err := open(d, keys, Want{Epoch: 1, Payload: 2 * testPayload}); !errors.Is(err, OlderImage) {
 		t.Errorf("before the expansion: %v", err)
 	}
-	if err := open(d, keys, Want{Epoch: 1, Payload: testPayload, PendingPayload: 2 * testPayload}); err != nil {
+	if err := open(d, keys, Want{Epoch: 1, Payload: testPayload,
+		PendingPayload: 2 * testPayload}); err != nil {
 		t.Errorf("during the expansion: %v", err)
 	}
 }
 
 // A disk that shows one thing when it is read and another afterwards gets no further than Seal.
 func TestChangedBetweenTwoReads(t *testing.T) {
-	for name, at := range map[string]int64{"header": 5000, "keyslot": keyslotOffset + 7, "record": recordA + 60, "between": headerEnd + 1} {
+	for name, at := range map[string]int64{"header": 5000, "keyslot": keyslotOffset + 7,
+		"record": recordA + 60, "between": headerEnd + 1} {
 		d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 		m := read(t, d)
 		r, err := m.Verify(keys, testID, testWant)
@@ -294,18 +315,22 @@ func TestChangedBetweenTwoReads(t *testing.T) {
 }
 
 func TestFormatWritesOverNothingElse(t *testing.T) {
-	for name, at := range map[string]int64{"first byte": 0, "keyslot": keyslotOffset + 600, "between": headerEnd + 513, "record": recordB + 5, "last before the data": DataOffset - 1} {
+	for name, at := range map[string]int64{"first byte": 0, "keyslot": keyslotOffset + 600,
+		"between": headerEnd + 513, "record": recordB + 5, "last before the data": DataOffset - 1} {
 		d := blktest.New(DeviceSize(testPayload))
 		d.Flip(at, 1)
-		if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, NotEmpty) || d.Writes() != 0 {
+		if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, NotEmpty) ||
+			d.Writes() != 0 {
 			t.Errorf("%s: %v, %d writes", name, err, d.Writes())
 		}
 	}
-	if d := formatted(t, 2, testID); !errors.Is(Format(d, dataKey(t, 1), testID, testPayload), NotEmpty) {
+	if d := formatted(t, 2, testID); !errors.Is(Format(d, dataKey(t, 1), testID, testPayload),
+		NotEmpty) {
 		t.Error("formatted over the same volume under another key")
 	}
 	d := blktest.New(DeviceSize(testPayload) - 1)
-	if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, Truncated) || d.Writes() != 0 {
+	if err := Format(d, dataKey(t, 1), testID, testPayload); !errors.Is(err, Truncated) ||
+		d.Writes() != 0 {
 		t.Errorf("too small: %v", err)
 	}
 	lost := blktest.New(DeviceSize(testPayload))
@@ -368,7 +393,8 @@ func TestSealIsCut(t *testing.T) {
 			d.PowerCut(rand.New(rand.NewPCG(seed, uint64(cut))))
 
 			m = read(t, d)
-			if r, err = m.Verify(keys, testID, Want{Epoch: 1, PendingEpoch: 2, Payload: testPayload}); err != nil {
+			if r, err = m.Verify(keys, testID,
+				Want{Epoch: 1, PendingEpoch: 2, Payload: testPayload}); err != nil {
 				t.Fatalf("seed %d, cut at %d: %v", seed, cut, err)
 			}
 			if done {
@@ -390,13 +416,15 @@ func TestCheckBlank(t *testing.T) {
 		at   int64
 		want Kind
 	}{
-		"nothing": {-1, ""}, "first": {0, NotEmpty}, "before the data": {DataOffset - 1, NotEmpty}, "last": {size - 1, NotEmpty}, "sample": {32 << 20, NotEmpty},
+		"nothing": {-1, ""}, "first": {0, NotEmpty}, "before the data": {DataOffset - 1, NotEmpty},
+		"last": {size - 1, NotEmpty}, "sample": {32 << 20, NotEmpty},
 	} {
 		d := blktest.New(size)
 		if c.at >= 0 {
 			d.Flip(c.at, 1)
 		}
-		if err := CheckBlank(d, size); c.want == "" && err != nil || c.want != "" && !errors.Is(err, c.want) {
+		if err := CheckBlank(d, size); c.want == "" && err != nil ||
+			c.want != "" && !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -51,7 +51,8 @@ func newRecord(id Identity, payload int64) (Record, error) {
 		}
 	}
 	if payload <= 0 || payload != PayloadSize(payload) {
-		return Record{}, fmt.Errorf("%s: payload of %d bytes: want a multiple of %d", id, payload, SectorSize)
+		return Record{}, fmt.Errorf("%s: payload of %d bytes: want a multiple of %d", id, payload,
+			SectorSize)
 	}
 	return Record{
 		Identity: id, Sequence: 1, Epoch: 1, Payload: payload,
@@ -113,28 +114,34 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 		if isZero(b) {
 			kind = Blank
 		}
-		return Record{}, refuse(kind, what, "the record of "+id.String(), "%s", describeRecordless(b))
+		return Record{}, refuse(kind, what, "the record of "+id.String(), "%s",
+			describeRecordless(b))
 	}
 
 	r, version := parse(b)
 	if version != recordVersion {
-		return Record{}, refuse(Unsupported, what, fmt.Sprintf("version %d", recordVersion), "version %d", version)
+		return Record{}, refuse(Unsupported, what, fmt.Sprintf("version %d", recordVersion),
+			"version %d", version)
 	}
 
 	// Claims, not verified yet: they only make a better message.
 	if r.Cluster != id.Cluster {
-		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster), "one that says cluster %q", r.Cluster)
+		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster),
+			"one that says cluster %q", r.Cluster)
 	}
 	if r.Volume != id.Volume {
-		return Record{}, refuse(OtherVolume, what, fmt.Sprintf("volume %q", id.Volume), "one that says volume %q", r.Volume)
+		return Record{}, refuse(OtherVolume, what, fmt.Sprintf("volume %q", id.Volume),
+			"one that says volume %q", r.Volume)
 	}
 	if !hmac.Equal(keys.tag(b[:tagOffset]), b[tagOffset:]) {
-		return Record{}, refuse(Tampered, what, "one sealed by the key of "+id.String(), "one of that name that the key did not seal, epoch %d", r.Epoch)
+		return Record{}, refuse(Tampered, what, "one sealed by the key of "+id.String(),
+			"one of that name that the key did not seal, epoch %d", r.Epoch)
 	}
 
 	// Sealed by us, so what follows is another version's or another disk's, or a defect of ours.
 	if !bytes.Equal(r.encode(keys, position), b) {
-		return Record{}, refuse(Tampered, what, "the only encoding of its content", "another encoding")
+		return Record{}, refuse(Tampered, what, "the only encoding of its content",
+			"another encoding")
 	}
 
 	return r, r.check(id, what)
@@ -143,7 +150,8 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 // check compares r with what this version allows.
 func (r *Record) check(id Identity, what string) error {
 	if r.UUID != id.UUID {
-		return refuse(OlderImage, what, "LUKS uuid "+id.UUID.String(), "%s, from an earlier format of this volume", r.UUID)
+		return refuse(OlderImage, what, "LUKS uuid "+id.UUID.String(),
+			"%s, from an earlier format of this volume", r.UUID)
 	}
 	want, err := newRecord(id, PayloadSize(r.Payload))
 	if err != nil {
@@ -158,7 +166,8 @@ func (r *Record) check(id Identity, what string) error {
 
 // format is what must be the same in every record of a version.
 func (r *Record) format() string {
-	return fmt.Sprintf("%s, key of %d bytes and generation %d, sectors of %d, IV from %d, data of %d bytes at %d, integrity %d",
+	return fmt.Sprintf("%s, key of %d bytes and generation %d, sectors of %d, IV from %d, data of "+
+		"%d bytes at %d, integrity %d",
 		r.cipher, r.keySize, r.keyGen, r.sector, r.ivOffset, r.Payload, r.offset, r.integrity)
 }
 
@@ -205,7 +214,8 @@ func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes
 // is false when there is none.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {
-		if len(metadata) >= at+recordSize && string(metadata[at:at+len(recordMagic)]) == recordMagic {
+		if len(metadata) >= at+recordSize &&
+			string(metadata[at:at+len(recordMagic)]) == recordMagic {
 			r, _ := parse(metadata[at : at+recordSize])
 			return r.Binding, true
 		}

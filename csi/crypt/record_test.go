@@ -76,7 +76,8 @@ func TestRecordsOfAnotherFormat(t *testing.T) {
 				copy(m.bytes[at:], r.encode(keys, uint64(at)))
 			}
 			var refused *RefusedError
-			if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Unsupported) || !errors.As(err, &refused) || refused.Expected == refused.Found {
+			if _, err := m.Verify(keys, testID, testWant); !errors.Is(err, Unsupported) ||
+				!errors.As(err, &refused) || refused.Expected == refused.Found {
 				t.Errorf("%v", err)
 			}
 		})
@@ -120,16 +121,19 @@ func TestRefusalsAreDocumented(t *testing.T) {
 func FuzzMetadata(f *testing.F) {
 	keys := deriveKeys(f, 1, testID.Binding)
 	good := read(f, formatted(f, 1, testID))
-	for _, at := range []uint32{0, luksBinarySize + 100, luksHeaderSize, keyslotOffset, headerEnd - 1, headerEnd, recordA, recordA + tagOffset, recordB, recordB + recordSize - 1} {
+	for _, at := range []uint32{0, luksBinarySize + 100, luksHeaderSize, keyslotOffset,
+		headerEnd - 1, headerEnd, recordA, recordA + tagOffset, recordB, recordB + recordSize - 1} {
 		f.Add(at, byte(1))
 	}
 	f.Fuzz(func(t *testing.T, at uint32, mask byte) {
 		at %= MetadataSize
 		m := &Metadata{bytes.Clone(good.bytes), good.size}
 		m.bytes[at] ^= mask
-		looked := at < headerEnd || at >= recordA && at < recordA+recordSize || at >= recordB && at < recordB+recordSize
+		looked := at < headerEnd || at >= recordA && at < recordA+recordSize ||
+			at >= recordB && at < recordB+recordSize
 		_, err := m.Verify(keys, testID, testWant)
-		if (err != nil) != (looked && mask != 0) || err != nil && !errors.As(err, new(*RefusedError)) {
+		if (err != nil) != (looked && mask != 0) ||
+			err != nil && !errors.As(err, new(*RefusedError)) {
 			t.Errorf("byte %d, changed by %#x: %v", at, mask, err)
 		}
 	})

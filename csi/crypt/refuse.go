@@ -41,8 +41,10 @@ const (
 
 // nameByKind are the kinds as identifiers.
 var nameByKind = map[Kind]string{
-	Blank: "Blank", Foreign: "Foreign", OtherCluster: "OtherCluster", OtherVolume: "OtherVolume", Tampered: "Tampered",
-	OlderImage: "OlderImage", NewerThanState: "NewerThanState", Truncated: "Truncated", Changed: "Changed",
+	Blank: "Blank", Foreign: "Foreign", OtherCluster: "OtherCluster", OtherVolume: "OtherVolume",
+	Tampered:   "Tampered",
+	OlderImage: "OlderImage", NewerThanState: "NewerThanState", Truncated: "Truncated",
+	Changed:     "Changed",
 	Unsupported: "Unsupported", NotEmpty: "NotEmpty",
 }
 

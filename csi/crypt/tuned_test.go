@@ -24,7 +24,8 @@ type cryptTarget struct {
 }
 
 func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
-	if q.command != dmTableLoad || q.name == "" || len(q.targets) != 1 || q.targets[0].kind != "crypt" {
+	if q.command != dmTableLoad || q.name == "" || len(q.targets) != 1 ||
+		q.targets[0].kind != "crypt" {
 		return nil, errors.New("it loads no table of one crypt target")
 	}
 	params := q.targets[0].params
@@ -50,7 +51,8 @@ func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
 // Flags of a class are left out where the kernel lacks one, all of them, and nothing else ever is:
 // a table that is taken is the one that was asked for.
 func TestFlagsThatTheKernelLacks(t *testing.T) {
-	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards", "submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"
+	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards",
+		"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"
 	all := []string{sectors, discards, "same_cpu_crypt", submit, read, write}
 	before59 := cryptTarget{known: all[:4], most: 6} // Linux 5.9 has the last two.
 	for name, c := range map[string]struct {
@@ -62,22 +64,37 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 		err   error
 		asked int
 	}{
-		"latency":                              {cryptTarget{known: all, most: 8}, Latency, false, " 3 " + sectors + " " + read + " " + write, nil, 1},
-		"throughput":                           {cryptTarget{known: all, most: 8}, Throughput, true, " 3 " + sectors + " " + submit + " " + discards, nil, 1},
-		"no class":                             {cryptTarget{known: all, most: 8}, "", true, " 2 " + sectors + " " + discards, nil, 1},
-		"latency before 5.9":                   {before59, Latency, false, " 1 " + sectors, nil, 2},
-		"latency before 5.9, with discards":    {before59, Latency, true, " 2 " + sectors + " " + discards, nil, 2},
-		"throughput before 5.9":                {before59, Throughput, false, " 2 " + sectors + " " + submit, nil, 1},
-		"one flag of two":                      {cryptTarget{known: all[:5], most: 8}, Latency, true, " 2 " + sectors + " " + discards, nil, 2},
-		"fewer arguments than the class wants": {cryptTarget{known: all, most: 2}, Latency, true, " 2 " + sectors + " " + discards, nil, 2},
-		"no sectors of 4096":                   {cryptTarget{known: all[1:], most: 8}, Latency, false, "", unix.EINVAL, 2},
-		"no discards":                          {cryptTarget{known: []string{sectors}, most: 8}, Throughput, true, "", unix.EINVAL, 2},
-		"no sectors, no class":                 {cryptTarget{known: all[1:], most: 8}, "", false, "", unix.EINVAL, 1},
-		"no memory":                            {cryptTarget{fails: unix.ENOMEM}, Latency, false, "", unix.ENOMEM, 1},
-		"no such cipher":                       {cryptTarget{fails: unix.ENOENT}, Latency, false, "", unix.ENOENT, 1},
-		"no such key":                          {cryptTarget{fails: unix.ENOKEY}, Latency, false, "", unix.ENOKEY, 1},
-		"device in use":                        {cryptTarget{fails: unix.EBUSY}, Throughput, false, "", unix.EBUSY, 1},
-		"mapping is gone":                      {cryptTarget{fails: unix.ENXIO}, Latency, false, "", ErrNoMapping, 1},
+		"latency": {cryptTarget{known: all, most: 8}, Latency, false,
+			" 3 " + sectors + " " + read + " " + write, nil, 1},
+		"throughput": {cryptTarget{known: all, most: 8}, Throughput, true,
+			" 3 " + sectors + " " + submit + " " + discards, nil, 1},
+		"no class": {cryptTarget{known: all, most: 8}, "", true,
+			" 2 " + sectors + " " + discards, nil, 1},
+		"latency before 5.9": {before59, Latency, false, " 1 " + sectors, nil, 2},
+		"latency before 5.9, with discards": {before59, Latency, true,
+			" 2 " + sectors + " " + discards, nil, 2},
+		"throughput before 5.9": {before59, Throughput, false,
+			" 2 " + sectors + " " + submit, nil, 1},
+		"one flag of two": {cryptTarget{known: all[:5], most: 8}, Latency,
+			true, " 2 " + sectors + " " + discards, nil, 2},
+		"fewer arguments than the class wants": {cryptTarget{known: all, most: 2}, Latency, true,
+			" 2 " + sectors + " " + discards, nil, 2},
+		"no sectors of 4096": {cryptTarget{known: all[1:], most: 8}, Latency,
+			false, "", unix.EINVAL, 2},
+		"no discards": {cryptTarget{known: []string{sectors}, most: 8},
+			Throughput, true, "", unix.EINVAL, 2},
+		"no sectors, no class": {cryptTarget{known: all[1:], most: 8}, "", false,
+			"", unix.EINVAL, 1},
+		"no memory": {cryptTarget{fails: unix.ENOMEM}, Latency, false,
+			"", unix.ENOMEM, 1},
+		"no such cipher": {cryptTarget{fails: unix.ENOENT}, Latency, false,
+			"", unix.ENOENT, 1},
+		"no such key": {cryptTarget{fails: unix.ENOKEY}, Latency, false,
+			"", unix.ENOKEY, 1},
+		"device in use": {cryptTarget{fails: unix.EBUSY}, Throughput, false,
+			"", unix.EBUSY, 1},
+		"mapping is gone": {cryptTarget{fails: unix.ENXIO}, Latency, false, "",
+			ErrNoMapping, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := testTable()
@@ -113,7 +130,8 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 // nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
 func TestClassesOnlyTune(t *testing.T) {
 	only := []string{"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"}
-	for _, flag := range append(append(slices.Clone(tuning), Throughput.flags()...), Latency.flags()...) {
+	for _, flag := range append(append(slices.Clone(tuning), Throughput.flags()...),
+		Latency.flags()...) {
 		if !slices.Contains(only, flag) {
 			t.Errorf("%s is left out where the kernel does not know it, and is not compared", flag)
 		}

@@ -111,7 +111,8 @@ func TestHealthOfADiskThatHangs(t *testing.T) {
 		d.any.Engine = h
 		health := func(want ...string) {
 			t.Helper()
-			r, err := d.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
+			r, err := d.NodeGetVolumeHealth(t.Context(),
+				&csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
 			var got []string
 			for _, s := range r.GetVolumeHealth().GetHealthStatuses() {
 				got = append(got, s.Reason)
@@ -151,14 +152,18 @@ func TestNoRoomForWhatIsThere(t *testing.T) {
 	now, disk := m.state(pvc), m.disk(pvc)
 	writes := disk.Writes()
 	m.edit(func(st *volume.State) {
-		*st = volume.State{Volume: st.Volume, Cluster: st.Cluster, Request: st.Request, Phase: volume.New, Payload: st.Payload, Content: volume.Unmade}
+		*st = volume.State{Volume: st.Volume, Cluster: st.Cluster, Request: st.Request,
+			Phase: volume.New, Payload: st.Payload, Content: volume.Unmade}
 	})
 	d.any.Backend = full{memory{m}}
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 	})
-	if Code(err) != codes.ResourceExhausted || m.disk(pvc) != disk || disk.Writes() != writes || m.state(pvc).Phase != volume.New {
-		t.Errorf("%v: %v; the disk is there: %v, %d writes, phase %s", Code(err), err, m.disk(pvc) == disk, disk.Writes()-writes, m.state(pvc).Phase)
+	if Code(err) != codes.ResourceExhausted || m.disk(pvc) != disk || disk.Writes() != writes ||
+		m.state(pvc).Phase != volume.New {
+		t.Errorf("%v: %v; the disk is there: %v, %d writes, phase %s", Code(err), err,
+			m.disk(pvc) == disk, disk.Writes()-writes, m.state(pvc).Phase)
 	}
 	m.edit(func(st *volume.State) { *st = now })
 	if err := staged(m, m.process(0)); err != nil {
@@ -191,7 +196,8 @@ func TestTakenBackAndMadeAfterAll(t *testing.T) {
 	m.room = 0
 	create := func() error {
 		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-			Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+			Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 		})
 		return err
 	}
@@ -222,8 +228,11 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	clone := func(name string, required, limit int64) (*csi.Volume, error) {
 		r, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-			Name: name, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
-			VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc}}},
+			Name: name, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
+			VolumeContentSource: &csi.VolumeContentSource{
+				Type: &csi.VolumeContentSource_Volume{
+					Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc}}},
 		})
 		return r.GetVolume(), err
 	}
@@ -232,7 +241,8 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	}
 
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-		VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+		VolumeId: pvc, VolumePath: m.path("target"),
+		CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +261,8 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 		{"pvc-3", 0, size, codes.OutOfRange, 0},
 		{"pvc-3", 0, 0, codes.OK, 2 * size},
 	} {
-		if v, err := clone(c.name, c.required, c.limit); Code(err) != c.code || v.GetCapacityBytes() != c.bytes {
+		if v, err := clone(c.name, c.required, c.limit); Code(err) != c.code ||
+			v.GetCapacityBytes() != c.bytes {
 			t.Errorf("%+v: %v, %v", c, v, err)
 		}
 	}
@@ -276,7 +287,8 @@ func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
+	if _, err := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err !=
+		nil {
 		t.Fatal(err)
 	}
 	if v, err := restore(m, d, size); err != nil || v.CapacityBytes != size {

@@ -14,7 +14,8 @@ type recorder struct {
 	states []volume.State
 }
 
-func (r *recorder) Update(ctx context.Context, st volume.State, rev volume.Revision) (volume.Revision, error) {
+func (r *recorder) Update(ctx context.Context, st volume.State,
+	rev volume.Revision) (volume.Revision, error) {
 	r.states = append(r.states, st)
 	return r.Store.Update(ctx, st, rev)
 }
@@ -30,8 +31,11 @@ func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	if err := m.stage(d, block()); err != nil {
 		t.Fatal(err)
 	}
-	if i := slices.IndexFunc(r.states, func(st volume.State) bool { return st.Content == volume.Unmade && st.Phase == volume.Ready }); i >= 0 {
-		t.Errorf("state %d of %d says that nobody has used what is formatted: %+v", i, len(r.states), r.states[i])
+	if i := slices.IndexFunc(r.states, func(st volume.State) bool {
+		return st.Content == volume.Unmade && st.Phase == volume.Ready
+	}); i >= 0 {
+		t.Errorf("state %d of %d says that nobody has used what is formatted: %+v", i,
+			len(r.states), r.states[i])
 	}
 	for i, backup := range r.states {
 		m.reboot()

@@ -34,7 +34,8 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	}
 	mode := c.GetAccessMode().GetMode()
 	if !slices.Contains(modes, mode) {
-		return capability{}, invalid("access mode %s: a volume is on one node: use ReadWriteOnce or ReadWriteOncePod", mode)
+		return capability{}, invalid("access mode %s: a volume is on one node: use ReadWriteOnce "+
+			"or ReadWriteOncePod", mode)
 	}
 	out := capability{
 		readOnly: mode == csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,

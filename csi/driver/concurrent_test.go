@@ -17,8 +17,10 @@ import (
 func TestEverythingAtOnce(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	calls := map[string]func(ctx context.Context) error{
-		"stage":     func(context.Context) error { return m.stage(d, mounted("")) },
-		"publish":   func(context.Context) error { return m.publish(d, mounted(""), "target", false) },
+		"stage": func(context.Context) error { return m.stage(d, mounted("")) },
+		"publish": func(context.Context) error {
+			return m.publish(d, mounted(""), "target", false)
+		},
 		"unpublish": func(context.Context) error { return m.unpublish(d, "target") },
 		"unstage":   func(context.Context) error { return m.unstage(d) },
 		"snapshot":  func(context.Context) error { return snapshotted(m, d) },
@@ -28,12 +30,14 @@ func TestEverythingAtOnce(t *testing.T) {
 		},
 		"expand": func(ctx context.Context) error {
 			_, err := d.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+				VolumeId: pvc, VolumePath: m.path("target"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 			})
 			return err
 		},
 		"statistics": func(ctx context.Context) error {
-			_, err := d.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
+			_, err := d.NodeGetVolumeStats(ctx,
+				&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 			return err
 		},
 		"health": func(ctx context.Context) error {
@@ -76,7 +80,8 @@ func TestEverythingAtOnce(t *testing.T) {
 	if len(live) != 1 || m.mounts.Made() != 1 {
 		t.Fatalf("mappings %v, %d file systems made", live, m.mounts.Made())
 	}
-	if mapping, err := m.engine.Lookup(t.Context(), live[0]); err != nil || mapping.Suspended || mapping.Inactive {
+	if mapping, err := m.engine.Lookup(t.Context(), live[0]); err != nil || mapping.Suspended ||
+		mapping.Inactive {
 		t.Errorf("%+v, %v", mapping, err)
 	}
 }

@@ -25,7 +25,8 @@ const (
 
 // ControllerGetCapabilities implements csi.ControllerServer. Volumes are expanded by the node
 // service alone.
-func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+func (d *Driver) ControllerGetCapabilities(context.Context,
+	*csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	r := &csi.ControllerGetCapabilitiesResponse{}
 	for _, t := range []csi.ControllerServiceCapability_RPC_Type{
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
@@ -37,16 +38,18 @@ func (d *Driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 	} {
-		r.Capabilities = append(r.Capabilities, &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{
-			Rpc: &csi.ControllerServiceCapability_RPC{Type: t},
-		}})
+		r.Capabilities = append(r.Capabilities,
+			&csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{
+				Rpc: &csi.ControllerServiceCapability_RPC{Type: t},
+			}})
 	}
 	return r, nil
 }
 
 // CreateVolume implements csi.ControllerServer. Its room is taken here, so that a node which has
 // none is known before a pod waits for it.
-func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+func (d *Driver) CreateVolume(ctx context.Context,
+	r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if r.GetName() == "" {
 		return nil, invalid("no name")
 	}
@@ -89,7 +92,8 @@ func (d *Driver) CreateVolume(ctx context.Context, r *csi.CreateVolumeRequest) (
 
 // create makes the state of a volume and takes its room; without room there is no state either, so
 // that another node can be asked.
-func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters, least int64) (volume.State, error) {
+func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters,
+	least int64) (volume.State, error) {
 	size, err := sizeOf(r.GetCapacityRange(), least)
 	if err != nil {
 		return volume.State{}, err
@@ -98,7 +102,8 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	id, set := r.GetName(), d.Sets[p.Backend]
 	// One that was expanded since it was asked for is the same, if it fits what is asked for.
 	limit := r.GetCapacityRange().GetLimitBytes()
-	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready && have.Payload > size && (limit == 0 || have.Payload <= limit) {
+	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready &&
+		have.Payload > size && (limit == 0 || have.Payload <= limit) {
 		size = have.Payload
 	}
 
@@ -135,7 +140,8 @@ func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 		return err
 	}
 	if r.Why != nil {
-		d.Log.Warn("volume deleted without overwriting what its disk has of the header; its key is destroyed all the same", "volume", id, "why", r.Why)
+		d.Log.Warn("volume deleted without overwriting what its disk has of the header; its key "+
+			"is destroyed all the same", "volume", id, "why", r.Why)
 	}
 	return set.Forget(ctx, id)
 }
@@ -159,7 +165,8 @@ func topology(node string) *csi.Topology {
 // noMutable refuses the parameters of a VolumeAttributesClass, of which there are none.
 func noMutable(given map[string]string) error {
 	for name := range given {
-		return invalid("parameter %q: a volume has none that can be changed: use another StorageClass and a clone", name)
+		return invalid("parameter %q: a volume has none that can be changed: use another "+
+			"StorageClass and a clone", name)
 	}
 	return nil
 }
@@ -181,7 +188,8 @@ func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
 	}
 	size := crypt.PayloadSize(max(required, least))
 	if limit > 0 && size > limit {
-		return 0, outOf("the limit is %d bytes, and the least that can be made for this request is %d", limit, size)
+		return 0, outOf("the limit is %d bytes, and the least that can be made for this "+
+			"request is %d", limit, size)
 	}
 	return size, nil
 }
@@ -191,13 +199,15 @@ func (d *Driver) here(r *csi.TopologyRequirement) error {
 	if len(r.GetRequisite()) == 0 || slices.ContainsFunc(r.GetRequisite(), d.isHere) {
 		return nil
 	}
-	return &coded{codes.ResourceExhausted, "volumes that node " + d.Node + " makes are on that node, which is not among those required"}
+	return &coded{codes.ResourceExhausted, "volumes that node " + d.Node +
+		" makes are on that node, which is not among those required"}
 }
 
 func (d *Driver) isHere(t *csi.Topology) bool { return t.GetSegments()[TopologyKey] == d.Node }
 
 // DeleteVolume implements csi.ControllerServer.
-func (d *Driver) DeleteVolume(ctx context.Context, r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+func (d *Driver) DeleteVolume(ctx context.Context,
+	r *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
@@ -244,8 +254,10 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 			return st, nil, err
 		}
 		if from == "" || from != st.Request.Node && from != st.Writer {
-			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone for good and its disk is here, a person lets this one take the volume over; "+
-				"when it was taken over from here, its PersistentVolume goes on naming this node, and cannot be changed: make another one: "+
+			return st, nil, failed("volume %s is on node %s, this is %s; when that node is gone "+
+				"for good and its disk is here, a person lets this one take the volume over; "+
+				"when it was taken over from here, its PersistentVolume goes on naming this node, "+
+				"and cannot be changed: make another one: "+
 				"docs/how-to/a-node-that-is-gone.md", id, st.Request.Node, d.Node)
 		}
 	}
@@ -257,14 +269,16 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 // key. The node that took it may delete it once it is that node's by name.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
-		return failed("volume %s was taken over from node %s: say that it is of node %s before it is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
+		return failed("volume %s was taken over from node %s: say that it is of node %s before it "+
+			"is deleted: docs/how-to/a-node-that-is-gone.md", st.Volume, st.Request.Node, d.Node)
 	}
 	_, err := d.TakeOver(ctx, st.Volume)
 	return err
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.
-func (d *Driver) ValidateVolumeCapabilities(ctx context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+func (d *Driver) ValidateVolumeCapabilities(ctx context.Context,
+	r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
@@ -285,13 +299,16 @@ func (d *Driver) ValidateVolumeCapabilities(ctx context.Context, r *csi.Validate
 	if err != nil {
 		return &csi.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
 	}
-	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
-		VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(), Parameters: r.GetParameters(),
-	}}, nil
+	return &csi.ValidateVolumeCapabilitiesResponse{
+		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
+			VolumeContext: r.GetVolumeContext(), VolumeCapabilities: r.GetVolumeCapabilities(),
+			Parameters: r.GetParameters(),
+		}}, nil
 }
 
 // GetCapacity implements csi.ControllerServer.
-func (d *Driver) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+func (d *Driver) GetCapacity(ctx context.Context,
+	r *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	p, err := d.parse(r.GetParameters())
 	if err != nil {
 		return nil, err
@@ -304,12 +321,15 @@ func (d *Driver) GetCapacity(ctx context.Context, r *csi.GetCapacityRequest) (*c
 		return nil, err
 	}
 	free = max(0, free-crypt.DataOffset) &^ (crypt.SectorSize - 1)
-	return &csi.GetCapacityResponse{AvailableCapacity: free, MaximumVolumeSize: wrapperspb.Int64(free)}, nil
+	return &csi.GetCapacityResponse{AvailableCapacity: free,
+		MaximumVolumeSize: wrapperspb.Int64(free)}, nil
 }
 
 // ListVolumes implements csi.ControllerServer: those of all nodes.
-func (d *Driver) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()), func(st volume.State) bool { return !st.Request.Snapshot })
+func (d *Driver) ListVolumes(ctx context.Context,
+	r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()),
+		func(st volume.State) bool { return !st.Request.Snapshot })
 	if err != nil {
 		return nil, err
 	}
@@ -324,7 +344,8 @@ func (d *Driver) ListVolumes(ctx context.Context, r *csi.ListVolumesRequest) (*c
 const tokenPrefix = "after/"
 
 // list returns a page of the volumes that match, by name, and the token of the next.
-func (d *Driver) list(ctx context.Context, token string, most int, match func(volume.State) bool) (page []volume.State, next string, err error) {
+func (d *Driver) list(ctx context.Context, token string, most int,
+	match func(volume.State) bool) (page []volume.State, next string, err error) {
 	after, ok := strings.CutPrefix(token, tokenPrefix)
 	if token != "" && !ok {
 		return nil, "", &coded{codes.Aborted, "starting token " + token + " is none that was given"}

@@ -27,7 +27,9 @@ func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 	r := &csi.DeleteVolumeRequest{VolumeId: pvc}
 	for range 2 {
 		_, err := d.DeleteVolume(t.Context(), r)
-		if Code(err) != codes.DataLoss || !strings.Contains(err.Error(), "move it to where it belongs, or remove it") || m.disk(pvc) != disk {
+		if Code(err) != codes.DataLoss ||
+			!strings.Contains(err.Error(), "move it to where it belongs, or remove it") ||
+			m.disk(pvc) != disk {
 			t.Errorf("%v: %v; the disk is there: %v", Code(err), err, m.disk(pvc) == disk)
 		}
 	}

@@ -37,7 +37,8 @@ func (d *Driver) CheckDisks(ctx context.Context) error {
 		case err := <-done:
 			errs = append(errs, err)
 		case <-ctx.Done():
-			return errors.Join(append(errs, fmt.Errorf("records of disks: some did not answer for %v", recordPatience))...)
+			return errors.Join(append(errs,
+				fmt.Errorf("records of disks: some did not answer for %v", recordPatience))...)
 		}
 	}
 	return errors.Join(errs...)

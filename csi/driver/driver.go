@@ -79,7 +79,8 @@ type Driver struct {
 func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
-		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{}, strays: newStrays(),
+		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{},
+		strays: newStrays(),
 	}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -161,7 +162,8 @@ func (d *Driver) CheckMounts(dir string) error {
 func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	set := d.Sets[st.Request.Backend]
 	if set == nil {
-		return nil, fmt.Errorf("volume %s: its backend %q is not configured on node %s", st.Volume, st.Request.Backend, d.Node)
+		return nil, fmt.Errorf("volume %s: its backend %q is not configured on node %s", st.Volume,
+			st.Request.Backend, d.Node)
 	}
 	return set, nil
 }

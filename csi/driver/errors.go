@@ -102,7 +102,8 @@ func Code(err error) codes.Code {
 			return code
 		}
 		return codes.DataLoss
-	case errors.As(err, new(*volume.BusyError)), errors.As(err, new(*volume.TakenError)), errors.As(err, new(*keyring.BindingError)):
+	case errors.As(err, new(*volume.BusyError)), errors.As(err, new(*volume.TakenError)),
+		errors.As(err, new(*keyring.BindingError)):
 		return codes.FailedPrecondition
 	}
 	for _, row := range table {

@@ -11,7 +11,8 @@ import (
 
 // NodeExpandVolume implements csi.NodeServer: room, record, mapping and file system, while the
 // volume is in use.
-func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+func (d *Driver) NodeExpandVolume(ctx context.Context,
+	r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id := r.GetVolumeId()
 	if id == "" {
 		return nil, invalid("no volume id")
@@ -43,7 +44,8 @@ func (d *Driver) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRe
 		if required == 0 {
 			required = payload // Not the size that a new volume has.
 		}
-		if payload, err = sizeOf(&csi.CapacityRange{RequiredBytes: required, LimitBytes: asked.GetLimitBytes()}, payload); err != nil {
+		if payload, err = sizeOf(&csi.CapacityRange{RequiredBytes: required,
+			LimitBytes: asked.GetLimitBytes()}, payload); err != nil {
 			return nil, err
 		}
 	}

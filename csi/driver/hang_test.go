@@ -34,7 +34,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 		s := &stuck{System: d.Mounts, goOn: make(chan struct{})}
 		d.Mounts = s
 		stats := func() (*csi.NodeGetVolumeStatsResponse, error) {
-			return d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
+			return d.NodeGetVolumeStats(t.Context(),
+				&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 		}
 		done := make(chan error, 1)
 		go func() { // Nothing waits for ever, not even where this fails.
@@ -44,7 +45,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 
 		for range 3 {
 			began := time.Now()
-			if _, err := stats(); Code(err) != codes.DeadlineExceeded || time.Since(began) != probePatience {
+			if _, err := stats(); Code(err) != codes.DeadlineExceeded ||
+				time.Since(began) != probePatience {
 				t.Errorf("%v: %v after %v", Code(err), err, time.Since(began))
 			}
 		}
@@ -73,7 +75,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 // A volume that is published already is published again by what the cache says, without the API
 // server. All else is decided by the API server.
 func TestPublishedAgainWithoutAPIServer(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""), "device": block()} {
+	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""),
+		"device": block()} {
 		t.Run(name, func(t *testing.T) {
 			m, d := running(t, c, nil)
 			d.Cache = d.any.Store

@@ -23,20 +23,23 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	conn := m.client(m.process(0))
 	controller, node, ctx := csi.NewControllerClient(conn), csi.NewNodeClient(conn), t.Context()
 	v, err := controller.CreateVolume(ctx, &csi.CreateVolumeRequest{
-		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size - 100},
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size - 100},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if v.Volume.VolumeId != pvc || v.Volume.CapacityBytes != size || v.Volume.AccessibleTopology[0].Segments[TopologyKey] != "node-1" {
+	if v.Volume.VolumeId != pvc || v.Volume.CapacityBytes != size ||
+		v.Volume.AccessibleTopology[0].Segments[TopologyKey] != "node-1" {
 		t.Errorf("made %v", v.Volume)
 	}
 
 	staging, target := m.folder("staging"), m.path("target")
 	for range 2 {
 		if _, err := node.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: staging, VolumeCapability: mounted(""), VolumeContext: v.Volume.VolumeContext,
+			VolumeId: pvc, StagingTargetPath: staging, VolumeCapability: mounted(""),
+			VolumeContext: v.Volume.VolumeContext,
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +47,8 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 
 	for range 2 {
 		if _, err := node.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: staging, TargetPath: target, VolumeCapability: mounted(""),
+			VolumeId: pvc, StagingTargetPath: staging, TargetPath: target,
+			VolumeCapability: mounted(""),
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -53,13 +57,15 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	if err := m.mounts.Write(target, "greeting", "hello"); err != nil {
 		t.Fatal(err)
 	}
-	stats, err := node.NodeGetVolumeStats(ctx, &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: target})
+	stats, err := node.NodeGetVolumeStats(ctx,
+		&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: target})
 	if err != nil || stats.Usage[0].Total != size {
 		t.Errorf("stats %v, %v", stats, err)
 	}
 
 	for range 2 {
-		if _, err := node.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: target}); err != nil {
+		if _, err := node.NodeUnpublishVolume(ctx,
+			&csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: target}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,7 +75,8 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	}
 
 	for range 2 {
-		if _, err := node.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: staging}); err != nil {
+		if _, err := node.NodeUnstageVolume(ctx,
+			&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: staging}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +86,8 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 	}
 
 	for range 2 {
-		if _, err := controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: pvc}); err != nil {
+		if _, err := controller.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: pvc}); err !=
+			nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,10 +98,12 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 }
 
 // made makes a volume with these parameters.
-func (m *machine) made(d *Driver, c *csi.VolumeCapability, parameters map[string]string) *csi.Volume {
+func (m *machine) made(d *Driver, c *csi.VolumeCapability,
+	parameters map[string]string) *csi.Volume {
 	m.t.Helper()
 	v, err := d.CreateVolume(m.t.Context(), &csi.CreateVolumeRequest{
-		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{c}, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, Parameters: parameters,
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{c},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size}, Parameters: parameters,
 	})
 	if err != nil {
 		m.t.Fatal(err)
@@ -102,29 +112,34 @@ func (m *machine) made(d *Driver, c *csi.VolumeCapability, parameters map[string
 }
 
 func (m *machine) stage(d *Driver, c *csi.VolumeCapability) error {
-	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: c})
+	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: pvc,
+		StagingTargetPath: m.folder("staging"), VolumeCapability: c})
 	return err
 }
 
 func (m *machine) publish(d *Driver, c *csi.VolumeCapability, target string, readOnly bool) error {
 	_, err := d.NodePublishVolume(m.t.Context(), &csi.NodePublishVolumeRequest{
-		VolumeId: pvc, StagingTargetPath: m.folder("staging"), TargetPath: m.path(target), VolumeCapability: c, Readonly: readOnly,
+		VolumeId: pvc, StagingTargetPath: m.folder("staging"), TargetPath: m.path(target),
+		VolumeCapability: c, Readonly: readOnly,
 	})
 	return err
 }
 
 func (m *machine) unpublish(d *Driver, target string) error {
-	_, err := d.NodeUnpublishVolume(m.t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: m.path(target)})
+	_, err := d.NodeUnpublishVolume(m.t.Context(),
+		&csi.NodeUnpublishVolumeRequest{VolumeId: pvc, TargetPath: m.path(target)})
 	return err
 }
 
 func (m *machine) unstage(d *Driver) error {
-	_, err := d.NodeUnstageVolume(m.t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")})
+	_, err := d.NodeUnstageVolume(m.t.Context(),
+		&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")})
 	return err
 }
 
 // running is a machine with a volume that a pod has, and has written to.
-func running(t *testing.T, c *csi.VolumeCapability, parameters map[string]string) (*machine, *Driver) {
+func running(t *testing.T, c *csi.VolumeCapability,
+	parameters map[string]string) (*machine, *Driver) {
 	t.Helper()
 	m := newMachine(t)
 	d := m.process(0)
@@ -153,7 +168,8 @@ func TestLifeOfADevice(t *testing.T) {
 	if info, err := os.Stat(m.path("target")); err != nil || info.IsDir() {
 		t.Errorf("the target is %v, %v", info, err)
 	}
-	stats, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
+	stats, err := d.NodeGetVolumeStats(t.Context(),
+		&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 	if err != nil || len(stats.Usage) != 1 || stats.Usage[0].Total != size {
 		t.Errorf("stats %v, %v", stats, err)
 	}
@@ -178,7 +194,8 @@ func TestKubeletBindsSubPaths(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	m, d := running(t, single, nil)
-	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("subpaths"), "0"), false); err != nil {
+	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("subpaths"), "0"),
+		false); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.publish(d, single, "target", false); err != nil {
@@ -187,7 +204,9 @@ func TestKubeletBindsSubPaths(t *testing.T) {
 	if err := m.publish(d, single, "second", false); Code(err) != codes.FailedPrecondition {
 		t.Errorf("published to a second pod: %v", err)
 	}
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "subpaths") {
+	if err := errors.Join(m.unpublish(d, "target"),
+		m.unstage(d)); Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), "subpaths") {
 		t.Errorf("unstaged while a folder of it is bound: %v", err)
 	}
 }
@@ -199,7 +218,8 @@ func TestAfterAReboot(t *testing.T) {
 	if err := m.publish(d, mounted("xfs"), "target", false); Code(err) != codes.FailedPrecondition {
 		t.Errorf("published before it was staged: %v", err)
 	}
-	if err := errors.Join(m.stage(d, mounted("xfs")), m.publish(d, mounted("xfs"), "target", false)); err != nil {
+	if err := errors.Join(m.stage(d, mounted("xfs")),
+		m.publish(d, mounted("xfs"), "target", false)); err != nil {
 		t.Fatal(err)
 	}
 	m.greets("target")
@@ -228,12 +248,14 @@ func TestManyAtOnce(t *testing.T) {
 	}
 
 	each(func(id, _ string) error {
-		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: id, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
-			CapacityRange: &csi.CapacityRange{RequiredBytes: size}})
+		_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: id,
+			VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+			CapacityRange:      &csi.CapacityRange{RequiredBytes: size}})
 		return err
 	})
 	each(func(id, dir string) error {
-		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: dir, VolumeCapability: mounted("")})
+		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{VolumeId: id,
+			StagingTargetPath: dir, VolumeCapability: mounted("")})
 		return err
 	})
 	if live := len(m.engine.Live()); live != many || m.mounts.Made() != many {
@@ -241,7 +263,8 @@ func TestManyAtOnce(t *testing.T) {
 	}
 
 	each(func(id, dir string) error {
-		_, err := d.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: dir})
+		_, err := d.NodeUnstageVolume(t.Context(),
+			&csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: dir})
 		return err
 	})
 	if live := m.engine.Live(); len(live) != 0 {

@@ -23,7 +23,8 @@ func TestNoSecretIsLogged(t *testing.T) {
 	node := csi.NewNodeClient(m.client(d))
 	stage := func(secrets map[string]string) error {
 		_, err := node.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), VolumeContext: v.VolumeContext, Secrets: secrets,
+			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			VolumeContext: v.VolumeContext, Secrets: secrets,
 		})
 		return err
 	}
@@ -35,13 +36,16 @@ func TestNoSecretIsLogged(t *testing.T) {
 		errs = append(errs, fmt.Sprint(stage(s)))
 	}
 
-	if _, err := node.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")}); err != nil {
+	if _, err := node.NodeUnstageVolume(t.Context(),
+		&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")}); err !=
+		nil {
 		t.Fatal(err)
 	}
 
 	errs = append(errs, fmt.Sprint(stage(secret(8))))
 	said := log.String() + strings.Join(errs, "\n")
-	if !strings.Contains(said, "NodeStageVolume") || !strings.Contains(said, pvc) || !strings.Contains(said, "sha256:") {
+	if !strings.Contains(said, "NodeStageVolume") || !strings.Contains(said, pvc) ||
+		!strings.Contains(said, "sha256:") {
 		t.Errorf("nothing was said that could hold a secret: %s", said)
 	}
 
@@ -50,7 +54,8 @@ func TestNoSecretIsLogged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, form := range []string{secret(c)[keyring.SecretKey][1:20], hex.EncodeToString(raw)[:32], fmt.Sprint(raw), string(raw)} {
+		for _, form := range []string{secret(c)[keyring.SecretKey][1:20],
+			hex.EncodeToString(raw)[:32], fmt.Sprint(raw), string(raw)} {
 			if strings.Contains(said, form) {
 				t.Errorf("the key is in the log or in an error: %s", said)
 			}

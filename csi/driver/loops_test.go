@@ -27,7 +27,8 @@ import (
 // none.
 type loops struct{ *crypttest.Engine }
 
-func (l loops) Create(ctx context.Context, t crypt.Table, key *keyring.Secret) (crypt.Mapping, error) {
+func (l loops) Create(ctx context.Context, t crypt.Table,
+	key *keyring.Secret) (crypt.Mapping, error) {
 	m, err := l.Engine.Create(ctx, t, key)
 	if err != nil {
 		return m, err
@@ -62,10 +63,12 @@ func loopOn(below *os.File, t crypt.Table) (path string, err error) {
 		path = fmt.Sprintf("/dev/loop%d", n)
 		err = onDevice(path, func(fd int) error {
 			return unix.IoctlLoopConfigure(fd, &unix.LoopConfig{
-				Fd: uint32(below.Fd()), Size: blk.Align, Info: unix.LoopInfo64{Offset: uint64(t.Offset), Sizelimit: uint64(t.Payload)},
+				Fd: uint32(below.Fd()), Size: blk.Align,
+				Info: unix.LoopInfo64{Offset: uint64(t.Offset), Sizelimit: uint64(t.Payload)},
 			})
 		})
-		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) && !errors.Is(err, unix.ENOENT) {
+		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) &&
+			!errors.Is(err, unix.ENOENT) {
 			return path, err
 		}
 	}
@@ -90,7 +93,8 @@ func (l loops) Resize(ctx context.Context, t crypt.Table, key *keyring.Secret) e
 		return err
 	}
 	return onDevice(m.Path, func(fd int) error {
-		return unix.IoctlLoopSetStatus64(fd, &unix.LoopInfo64{Offset: uint64(t.Offset), Sizelimit: uint64(t.Payload)})
+		return unix.IoctlLoopSetStatus64(fd,
+			&unix.LoopInfo64{Offset: uint64(t.Offset), Sizelimit: uint64(t.Payload)})
 	})
 }
 
@@ -105,7 +109,8 @@ func (l loops) Remove(ctx context.Context, name string, deferred bool) error {
 // needGrowth skips what grows ext4 where that is not allowed.
 func needGrowth(t *testing.T) {
 	t.Helper()
-	nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE, "ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
+	nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE,
+		"ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
 }
 
 // unable is this machine without CAP_SYS_RESOURCE: it passes over that ext4 does not grow, which
@@ -127,11 +132,13 @@ func onLoops(t *testing.T) *machine {
 	engine := loops{m.engine}
 	files := &backend.Files{Dir: m.folder("files"), Sparse: true}
 	m.config = func(c *Config) {
-		if c.Mounts, c.PrivateMounts = (mount.Host{}), true; !nettest.Capable(t, unix.CAP_SYS_RESOURCE) {
+		if c.Mounts, c.PrivateMounts = (mount.Host{}), true; !nettest.Capable(t,
+			unix.CAP_SYS_RESOURCE) {
 			c.Mounts = unable{}
 		}
 		c.Sets = map[string]*volume.Set{BackendFile: volume.NewSet(volume.Config{
-			Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: engine, Backend: files, Log: m.log,
+			Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: engine,
+			Backend: files, Log: m.log,
 		})}
 	}
 
@@ -206,13 +213,15 @@ func TestLifeHere(t *testing.T) {
 	d := m.process(0)
 	const bytes = 320 << 20
 	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{how}, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{how},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
 	}); err != nil {
 		t.Fatal(err)
 	}
 
 	for _, round := range []string{"first", "second"} {
-		if err := errors.Join(m.stage(d, how), m.stage(d, how), m.publish(d, how, "target", false), m.publish(d, how, "target", false)); err != nil {
+		if err := errors.Join(m.stage(d, how), m.stage(d, how), m.publish(d, how, "target", false),
+			m.publish(d, how, "target", false)); err != nil {
 			t.Fatalf("%s: %v", round, err)
 		}
 
@@ -223,7 +232,8 @@ func TestLifeHere(t *testing.T) {
 
 		text := make([]byte, 4096)
 		if round == "second" {
-			if got, err := os.ReadFile(file); kind != "block" && (string(got) != string(append([]byte("kept"), text[4:]...)) || err != nil) {
+			if got, err := os.ReadFile(file); kind != "block" &&
+				(string(got) != string(append([]byte("kept"), text[4:]...)) || err != nil) {
 				t.Errorf("what was written is gone: %d bytes, %v", len(got), err)
 			}
 		}
@@ -232,11 +242,13 @@ func TestLifeHere(t *testing.T) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		stats, err := d.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
+		stats, err := d.NodeGetVolumeStats(t.Context(),
+			&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 		if err != nil || stats.Usage[0].Total < bytes*8/10 || stats.Usage[0].Total > bytes {
 			t.Errorf("%s: %v, %v", round, stats, err)
 		}
-		if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unpublish(d, "target"), m.unstage(d)); err != nil {
+		if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unpublish(d, "target"),
+			m.unstage(d)); err != nil {
 			t.Fatalf("%s: %v", round, err)
 		}
 	}
@@ -254,7 +266,8 @@ func expandHere(t *testing.T, m *machine, d *Driver, how *csi.VolumeCapability, 
 		t.Fatal(err)
 	}
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-		VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		VolumeId: pvc, VolumePath: m.path("target"),
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
 	}); err != nil {
 		t.Fatal(err)
 	}

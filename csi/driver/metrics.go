@@ -33,19 +33,28 @@ const (
 func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		calls: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "kubeveil_csi_call_seconds", Help: "How long calls of CSI took, by method and gRPC code.",
+			Name:    "kubeveil_csi_call_seconds",
+			Help:    "How long calls of CSI took, by method and gRPC code.",
 			Buckets: []float64{0.005, 0.02, 0.1, 0.5, 1.5, 5, 20, 60},
 		}, []string{"method", "code"}),
-		rewrapped: prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeveil_csi_keys_rewrapped_total", Help: "Keys of volumes that were wrapped by another key-encryption key."}),
-		failed:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: "kubeveil_csi_upkeep_failures_total", Help: "Rounds of work beside calls that ended with an error."}, []string{"work"}),
-		trimmed:   prometheus.NewCounter(prometheus.CounterOpts{Name: "kubeveil_csi_trimmed_bytes_total", Help: "Free bytes that disks were told of, for volumes with discard: batch."}),
+		rewrapped: prometheus.NewCounter(
+			prometheus.CounterOpts{Name: "kubeveil_csi_keys_rewrapped_total",
+				Help: "Keys of volumes that were wrapped by another key-encryption key."}),
+		failed: prometheus.NewCounterVec(
+			prometheus.CounterOpts{Name: "kubeveil_csi_upkeep_failures_total",
+				Help: "Rounds of work beside calls that ended with an error."}, []string{"work"}),
+		trimmed: prometheus.NewCounter(
+			prometheus.CounterOpts{Name: "kubeveil_csi_trimmed_bytes_total",
+				Help: "Free bytes that disks were told of, for volumes with discard: batch."}),
 	}
 
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "kubeveil_csi_refused_total", Help: "Calls that found a disk which is not what it should be, by what was found.",
+		Name: "kubeveil_csi_refused_total",
+		Help: "Calls that found a disk which is not what it should be, by what was found.",
 	}, []string{"kind"})
 	m.keysAway = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "kubeveil_csi_key_service_failures_total", Help: "Calls that the key service did not answer.",
+		Name: "kubeveil_csi_key_service_failures_total",
+		Help: "Calls that the key service did not answer.",
 	})
 
 	for _, kind := range crypt.Kinds() {
@@ -53,30 +62,37 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 	}
 
 	count := func(name, help string, of *atomic.Int64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(of.Load()) })
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help},
+			func() float64 { return float64(of.Load()) })
 	}
 	gauge := func(name, help string, value func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
 	}
 	r.MustRegister(m.calls, m.rewrapped, m.failed, m.trimmed, m.refused, m.keysAway,
-		count("kubeveil_csi_fenced_total", "Mappings that were taken from their users, because another node has the volume.", &d.fenced),
-		count("kubeveil_csi_unsealed_total", "Volumes that were closed without sealing their disk.", &d.unsealed),
-		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper does not say.", func() float64 {
+		count("kubeveil_csi_fenced_total",
+			"Mappings that were taken from their users, because another node has the volume.",
+			&d.fenced),
+		count("kubeveil_csi_unsealed_total", "Volumes that were closed without sealing their disk.",
+			&d.unsealed),
+		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper "+
+			"does not say.", func() float64 {
 			names, err := d.any.Engine.List(context.Background(), crypt.NamePrefixAll)
 			if err != nil {
 				return -1
 			}
 			return float64(len(names))
 		}),
-		gauge("kubeveil_csi_orphans", "Mappings that are in use and whose volume has no state.", func() float64 {
-			return float64(d.Orphans())
-		}),
-		gauge("kubeveil_csi_registered", "1 when the kubelet has registered the driver.", func() float64 {
-			if registered() {
-				return 1
-			}
-			return 0
-		}))
+		gauge("kubeveil_csi_orphans", "Mappings that are in use and whose volume has no state.",
+			func() float64 {
+				return float64(d.Orphans())
+			}),
+		gauge("kubeveil_csi_registered", "1 when the kubelet has registered the driver.",
+			func() float64 {
+				if registered() {
+					return 1
+				}
+				return 0
+			}))
 
 	for _, work := range []string{workRewrap, workTrim, workYield, workDisks} {
 		m.failed.WithLabelValues(work)

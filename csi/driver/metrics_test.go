@@ -52,7 +52,8 @@ func TestMetrics(t *testing.T) {
 	for name, want := range map[string]float64{
 		"kubeveil_csi_refused_total": 1, "kubeveil_csi_key_service_failures_total": 1,
 		"kubeveil_csi_fenced_total": 0, "kubeveil_csi_unsealed_total": 0, "kubeveil_csi_orphans": 0,
-		"kubeveil_csi_call_seconds": 3, "kubeveil_csi_mappings": 1, "kubeveil_csi_registered": 1, "kubeveil_csi_trimmed_bytes_total": 4096,
+		"kubeveil_csi_call_seconds": 3, "kubeveil_csi_mappings": 1, "kubeveil_csi_registered": 1,
+		"kubeveil_csi_trimmed_bytes_total":  4096,
 		"kubeveil_csi_keys_rewrapped_total": 0, "kubeveil_csi_upkeep_failures_total": 2,
 	} {
 		if v, ok := got[name]; !ok || v != want {
@@ -62,7 +63,8 @@ func TestMetrics(t *testing.T) {
 }
 
 func value(m *dto.Metric) float64 {
-	return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue() +
+		float64(m.GetHistogram().GetSampleCount())
 }
 
 // A node that is fenced, and a volume that is closed without its key, are counted.
@@ -77,7 +79,8 @@ func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	}
 	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
 	d = m.process(0)
-	if _, err := d.Sets[BackendFile].Close(t.Context(), restored, d.Keys[keyring.NameFile]); err != nil || d.unsealed.Load() != 1 {
+	if _, err := d.Sets[BackendFile].Close(t.Context(), restored,
+		d.Keys[keyring.NameFile]); err != nil || d.unsealed.Load() != 1 {
 		t.Errorf("unsealed %d, %v", d.unsealed.Load(), err)
 	}
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // NodeGetCapabilities implements csi.NodeServer.
-func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(context.Context,
+	*csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	r := &csi.NodeGetCapabilitiesResponse{}
 	for _, t := range []csi.NodeServiceCapability_RPC_Type{
 		csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME,
@@ -23,15 +24,17 @@ func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRe
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
 	} {
-		r.Capabilities = append(r.Capabilities, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{
-			Rpc: &csi.NodeServiceCapability_RPC{Type: t},
-		}})
+		r.Capabilities = append(r.Capabilities,
+			&csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{
+				Rpc: &csi.NodeServiceCapability_RPC{Type: t},
+			}})
 	}
 	return r, nil
 }
 
 // NodeGetInfo implements csi.NodeServer.
-func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
+func (d *Driver) NodeGetInfo(context.Context,
+	*csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{NodeId: d.Node, AccessibleTopology: topology(d.Node)}, nil
 }
 
@@ -89,7 +92,8 @@ func (d *Driver) yield(ctx context.Context, st volume.State) error {
 }
 
 // unused refuses a volume that is mounted or published, and says where.
-func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State, except ...string) error {
+func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State,
+	except ...string) error {
 	o, err := set.Find(ctx, st.Volume)
 	if errors.Is(err, crypt.ErrNoMapping) {
 		return nil
@@ -102,7 +106,8 @@ func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State, e
 		return err
 	}
 	if at := targets(all, o.Mapping.Number, except...); len(at) > 0 {
-		return failed("volume %s is in use: it is still at %s: end the pods that these folders are named by, or look for what they left behind", st.Volume, strings.Join(at, ", "))
+		return failed("volume %s is in use: it is still at %s: end the pods that these folders "+
+			"are named by, or look for what they left behind", st.Volume, strings.Join(at, ", "))
 	}
 	return nil
 }
@@ -113,7 +118,8 @@ func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	for _, m := range all {
 		if m.Device == device && m.Node != c.block {
 			ways := map[bool]string{true: "a block device", false: "a file system"}
-			return failed("volume %s is in use as %s at %s, and is asked for as %s: do two PersistentVolumes have its handle? "+
+			return failed("volume %s is in use as %s at %s, and is asked for as %s: do two "+
+				"PersistentVolumes have its handle? "+
 				"End what uses it first", id, ways[m.Node], m.Target, ways[c.block])
 		}
 	}

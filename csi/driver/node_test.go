@@ -66,8 +66,10 @@ type machine struct {
 func newMachine(t testing.TB) *machine {
 	t.Helper()
 	m := &machine{
-		t: t, name: "node-1", dir: t.TempDir(), engine: crypttest.New(), disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, room: 1 << 44,
-		keys: map[string]keyring.Provider{keyring.NameFile: named{provider(t, 1), keyring.NameFile}}, log: slog.New(slog.DiscardHandler),
+		t: t, name: "node-1", dir: t.TempDir(), engine: crypttest.New(),
+		disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, room: 1 << 44,
+		keys: map[string]keyring.Provider{keyring.NameFile: named{provider(t, 1),
+			keyring.NameFile}}, log: slog.New(slog.DiscardHandler),
 	}
 	m.store = &states{byVolume: map[string]volume.State{}, revision: map[string]int{}}
 	m.mounts = &mounttest.System{Open: m.open, Hook: func(op, _ string) error {
@@ -110,13 +112,15 @@ type named struct {
 
 func (n named) Name() string { return n.name }
 
-func (n named) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+func (n named) Wrap(ctx context.Context, b keyring.Binding,
+	key *keyring.Secret) (keyring.Wrapped, error) {
 	w, err := n.Provider.Wrap(ctx, b, key)
 	w.Provider = n.name
 	return w, err
 }
 
-func (n named) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+func (n named) Unwrap(ctx context.Context, b keyring.Binding,
+	w keyring.Wrapped) (*keyring.Secret, error) {
 	w.Provider = n.Provider.Name()
 	return n.Provider.Unwrap(ctx, b, w)
 }
@@ -142,7 +146,8 @@ func (m *machine) process(kill int) *Driver {
 	m.steps, m.kill, m.goesOn = 0, 0, false
 	m.mu.Unlock()
 	set := volume.NewSet(volume.Config{
-		Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: m.engine, Backend: memory{m}, Log: m.log,
+		Cluster: cluster, Node: m.name, Store: stepStore{m.store, m.step}, Engine: m.engine,
+		Backend: memory{m}, Log: m.log,
 		OpenDisk: func(path string, _ bool) (blk.Disk, error) {
 			d := m.disk(filepath.Base(path))
 			if d == nil {
@@ -153,7 +158,8 @@ func (m *machine) process(kill int) *Driver {
 	})
 
 	set.OpenBelow = m.below
-	c := Config{Node: m.name, Version: "v0", Sets: map[string]*volume.Set{BackendFile: set}, Keys: m.keys, Mounts: m.mounts, Log: m.log}
+	c := Config{Node: m.name, Version: "v0", Sets: map[string]*volume.Set{BackendFile: set},
+		Keys: m.keys, Mounts: m.mounts, Log: m.log}
 	if m.config != nil {
 		m.config(&c)
 	}
@@ -208,7 +214,8 @@ func (m *machine) open(path string) (mounttest.Device, error) {
 		}
 		for _, st := range states {
 			if strings.HasPrefix(name, crypt.NamePrefix(st.UUID)) {
-				return mounttest.Device{Number: mapping.Number, Size: mapping.Targets[0].Length, Data: shifted{m.disk(st.Volume)}}, nil
+				return mounttest.Device{Number: mapping.Number, Size: mapping.Targets[0].Length,
+					Data: shifted{m.disk(st.Volume)}}, nil
 			}
 		}
 	}
@@ -271,7 +278,8 @@ func (m *machine) client(d *Driver) *grpc.ClientConn {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, s, l) }()
-	conn, err := grpc.NewClient("unix:"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -288,14 +296,17 @@ func (m *machine) client(d *Driver) *grpc.ClientConn {
 // mounted is the capability of a file system, block that of a device.
 func mounted(kind string) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
-		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: kind}},
+		AccessMode: &csi.VolumeCapability_AccessMode{
+			Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csi.VolumeCapability_Mount{
+			Mount: &csi.VolumeCapability_MountVolume{FsType: kind}},
 	}
 }
 
 func block() *csi.VolumeCapability {
 	return &csi.VolumeCapability{
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessMode: &csi.VolumeCapability_AccessMode{
+			Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
 		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
 	}
 }

@@ -67,7 +67,8 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				}
 
 				if live := m.engine.Live(); len(live) != c.orphans || d.Orphans() != c.orphans {
-					t.Errorf("mappings %v, %d orphans counted, want %d", live, d.Orphans(), c.orphans)
+					t.Errorf("mappings %v, %d orphans counted, want %d", live, d.Orphans(),
+						c.orphans)
 				}
 			})
 		})

@@ -15,12 +15,16 @@ import (
 // not mounted.
 func TestVolumeIsUsedInOneWay(t *testing.T) {
 	for name, c := range map[string][2]*csi.VolumeCapability{
-		"device below a file system": {mounted(""), block()}, "file system on a device": {block(), mounted("")},
+		"device below a file system": {mounted(""), block()},
+		"file system on a device":    {block(), mounted("")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, d := running(t, c[0], nil)
-			for what, err := range map[string]error{"stage": m.stage(d, c[1]), "publish": m.publish(d, c[1], "second", false)} {
-				if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), m.path("")) && !strings.Contains(err.Error(), "not mounted") {
+			for what, err := range map[string]error{"stage": m.stage(d, c[1]),
+				"publish": m.publish(d, c[1], "second", false)} {
+				if Code(err) != codes.FailedPrecondition ||
+					!strings.Contains(err.Error(), m.path("")) &&
+						!strings.Contains(err.Error(), "not mounted") {
 					t.Errorf("%s: %v, %v", what, Code(err), err)
 				}
 			}
@@ -35,7 +39,8 @@ func TestVolumeIsUsedInOneWay(t *testing.T) {
 func TestVolumeIsAskedForAgainAfterItsExpansion(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-		VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+		VolumeId: pvc, VolumePath: m.path("target"),
+		CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +67,8 @@ func TestParametersThatAStateDoesNotSay(t *testing.T) {
 		c.Defaults = Parameters{Tuning: crypt.Latency, Discard: DiscardOnline, Fsck: FsckNever}
 	}
 	p, err := m.process(0).kept("keys=file")
-	if want := (Parameters{crypt.Throughput, DiscardNever, FsckPreen, BackendFile, keyring.NameFile}); p != want || err != nil {
+	if want := (Parameters{crypt.Throughput, DiscardNever, FsckPreen, BackendFile,
+		keyring.NameFile}); p != want || err != nil {
 		t.Errorf("%+v, %v; want %+v", p, err, want)
 	}
 }

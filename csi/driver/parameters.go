@@ -71,6 +71,9 @@ var values = map[string][]string{
 	paramKeys:    {keyring.NameKMS, keyring.NameSecret, keyring.NameFile},
 }
 
+// ParameterValues returns the values that each parameter of a class may have, the default first.
+func ParameterValues() map[string][]string { return maps.Clone(values) }
+
 // parse reads the parameters of a class, or of a volume context. What is left out is the default.
 func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	m := d.Defaults.Map()
@@ -79,7 +82,8 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 			continue
 		}
 		if _, ok := values[name]; !ok {
-			return Parameters{}, invalid("unknown parameter %q: known are %s", name, strings.Join(slices.Sorted(maps.Keys(values)), ", "))
+			return Parameters{}, invalid("unknown parameter %q: known are %s", name,
+				strings.Join(slices.Sorted(maps.Keys(values)), ", "))
 		}
 		m[name] = value
 	}
@@ -92,11 +96,13 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 
 // Map returns the parameters by name, for a volume context.
 func (p Parameters) Map() map[string]string {
-	return map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard), paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
+	return map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard),
+		paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
 }
 
 func fromMap(m map[string]string) Parameters {
-	return Parameters{crypt.Class(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]), m[paramBackend], m[paramKeys]}
+	return Parameters{crypt.Class(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
+		m[paramBackend], m[paramKeys]}
 }
 
 // String is one text for equal parameters. It is what the state of a volume keeps of them.
@@ -111,7 +117,8 @@ func (p Parameters) String() string {
 
 // absent is what it means that the state of a volume does not say a parameter. It never changes: a
 // volume must not take what this node's flags say today.
-var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen, Backend: BackendFile, Keys: keyring.NameKMS}
+var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
+	Backend: BackendFile, Keys: keyring.NameKMS}
 
 // kept reads what String wrote. What is no longer configured is no error here: a
 // volume can be unmounted and deleted all the same.
@@ -130,7 +137,8 @@ func (d *Driver) kept(text string) (Parameters, error) {
 func (p Parameters) check() error {
 	for name, value := range p.Map() {
 		if !slices.Contains(values[name], value) {
-			return invalid("parameter %s: %q is not one of %s", name, value, strings.Join(values[name], ", "))
+			return invalid("parameter %s: %q is not one of %s", name, value,
+				strings.Join(values[name], ", "))
 		}
 	}
 	return nil
@@ -139,10 +147,12 @@ func (p Parameters) check() error {
 // configured refuses what is not on this node.
 func (d *Driver) configured(p Parameters) error {
 	if d.Sets[p.Backend] == nil {
-		return invalid("parameter %s: %s is not configured on node %s: %s", paramBackend, p.Backend, d.Node, strings.Join(slices.Sorted(maps.Keys(d.Sets)), ", "))
+		return invalid("parameter %s: %s is not configured on node %s: %s", paramBackend, p.Backend,
+			d.Node, strings.Join(slices.Sorted(maps.Keys(d.Sets)), ", "))
 	}
 	if p.Keys != keyring.NameSecret && d.Keys[p.Keys] == nil {
-		return invalid("parameter %s: %s is not configured on node %s; %s always is, with a secret that the class names", paramKeys, p.Keys, d.Node, keyring.NameSecret)
+		return invalid("parameter %s: %s is not configured on node %s; %s always is, with a "+
+			"secret that the class names", paramKeys, p.Keys, d.Node, keyring.NameSecret)
 	}
 	return nil
 }
@@ -155,9 +165,11 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 		}
 	}
 	fill(&p.Backend, func(name string) bool { return d.Sets[name] != nil }, backends)
-	fill(&p.Keys, func(name string) bool { return d.Keys[name] != nil }, []string{keyring.NameKMS, keyring.NameFile})
+	fill(&p.Keys, func(name string) bool { return d.Keys[name] != nil },
+		[]string{keyring.NameKMS, keyring.NameFile})
 	fill(&p.Keys, func(string) bool { return true }, []string{keyring.NameSecret})
-	for name, have := range map[string]*string{paramTuning: (*string)(&p.Tuning), paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck)} {
+	for name, have := range map[string]*string{paramTuning: (*string)(&p.Tuning),
+		paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck)} {
 		fill(have, func(string) bool { return true }, values[name])
 	}
 	if err := errors.Join(p.check(), d.configured(p)); err != nil {
@@ -170,7 +182,8 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 // when the call ends: a key that came with the request is wiped then. The provider is nil when
 // there is none, because the request would have to bring it or because it is not configured any
 // more.
-func (d *Driver) provider(p Parameters, secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
+func (d *Driver) provider(p Parameters,
+	secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
 	nothing := func() {}
 	if p.Keys != keyring.NameSecret {
 		return d.Keys[p.Keys], nothing, nil
@@ -187,14 +200,17 @@ func (d *Driver) provider(p Parameters, secrets map[string]string) (keys keyring
 
 // needProvider is provider for a call that cannot do without; names is which secret of the class
 // the call brings.
-func (d *Driver) needProvider(p Parameters, secrets map[string]string, names string) (keys keyring.Provider, giveBack func(), err error) {
+func (d *Driver) needProvider(p Parameters, secrets map[string]string,
+	names string) (keys keyring.Provider, giveBack func(), err error) {
 	keys, giveBack, err = d.provider(p, secrets)
 	switch {
 	case err != nil || keys != nil:
 	case p.Keys != keyring.NameSecret:
-		err = failed("the volume has keys: %s, which is not configured on node %s any more", p.Keys, d.Node)
+		err = failed("the volume has keys: %s, which is not configured on node %s any more", p.Keys,
+			d.Node)
 	default:
-		err = invalid("the class has keys: %s, and this request brings none: set %s%s-name and -namespace in the class", keyring.NameSecret, reserved, names)
+		err = invalid("the class has keys: %s, and this request brings none: set %s%s-name and "+
+			"-namespace in the class", keyring.NameSecret, reserved, names)
 	}
 	return keys, giveBack, err
 }

@@ -13,14 +13,19 @@ import (
 
 func TestDefaults(t *testing.T) {
 	set := volume.NewSet(volume.Config{})
-	keys := map[string]keyring.Provider{keyring.NameFile: provider(t, 1), keyring.NameKMS: provider(t, 2)}
+	keys := map[string]keyring.Provider{keyring.NameFile: provider(t, 1),
+		keyring.NameKMS: provider(t, 2)}
 	for name, c := range map[string]struct {
 		config Config
 		want   string
 	}{
-		"nothing but disks": {Config{Sets: map[string]*volume.Set{BackendDisk: set}}, "backend=disk,discard=never,fsck=preen,keys=secret,tuning=throughput"},
-		"all there is":      {Config{Sets: map[string]*volume.Set{BackendDisk: set, BackendFile: set}, Keys: keys}, "backend=file,discard=never,fsck=preen,keys=kms,tuning=throughput"},
-		"said": {Config{Sets: map[string]*volume.Set{BackendFile: set}, Keys: keys, Defaults: Parameters{Keys: keyring.NameFile, Tuning: crypt.Latency}},
+		"nothing but disks": {Config{Sets: map[string]*volume.Set{BackendDisk: set}},
+			"backend=disk,discard=never,fsck=preen,keys=secret,tuning=throughput"},
+		"all there is": {Config{Sets: map[string]*volume.Set{BackendDisk: set,
+			BackendFile: set}, Keys: keys},
+			"backend=file,discard=never,fsck=preen,keys=kms,tuning=throughput"},
+		"said": {Config{Sets: map[string]*volume.Set{BackendFile: set}, Keys: keys,
+			Defaults: Parameters{Keys: keyring.NameFile, Tuning: crypt.Latency}},
 			"backend=file,discard=never,fsck=preen,keys=file,tuning=latency"},
 	} {
 		m := newMachine(t)
@@ -49,7 +54,8 @@ func TestKeysNoLongerConfigured(t *testing.T) {
 }
 
 func FuzzKept(f *testing.F) {
-	d, err := New(Config{Node: "n", Mounts: newMachine(f).mounts, Sets: map[string]*volume.Set{BackendFile: volume.NewSet(volume.Config{})}})
+	d, err := New(Config{Node: "n", Mounts: newMachine(f).mounts,
+		Sets: map[string]*volume.Set{BackendFile: volume.NewSet(volume.Config{})}})
 	if err != nil {
 		f.Fatal(err)
 	}

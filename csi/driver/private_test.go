@@ -21,8 +21,10 @@ func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 			}
 			m, d := running(t, c, nil)
 			m.mounts.Private = true
-			for what, err := range map[string]error{"stage": m.stage(d, c), "publish": m.publish(d, c, "second", false)} {
-				if Code(err) != codes.FailedPrecondition || !errors.Is(err, mount.ErrPrivate) || !strings.Contains(err.Error(), pvc) {
+			for what, err := range map[string]error{"stage": m.stage(d, c),
+				"publish": m.publish(d, c, "second", false)} {
+				if Code(err) != codes.FailedPrecondition || !errors.Is(err, mount.ErrPrivate) ||
+					!strings.Contains(err.Error(), pvc) {
 					t.Errorf("%s: %v, %v", what, Code(err), err)
 				}
 			}
@@ -31,7 +33,8 @@ func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 				t.Errorf("where that is said to be well: %v", err)
 			}
 			m.mounts.Private, d.PrivateMounts = true, false
-			if err := errors.Join(m.unpublish(d, "second"), m.unpublish(d, "target"), m.unstage(d)); err != nil {
+			if err := errors.Join(m.unpublish(d, "second"), m.unpublish(d, "target"),
+				m.unstage(d)); err != nil {
 				t.Errorf("ended: %v", err)
 			}
 		})

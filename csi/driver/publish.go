@@ -14,7 +14,8 @@ import (
 
 // NodePublishVolume implements csi.NodeServer: a bind of what is staged. A device that is published
 // read-only can be written by who opens it; kubelet has the container's device rules forbid that.
-func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (d *Driver) NodePublishVolume(ctx context.Context,
+	r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
@@ -34,7 +35,8 @@ func (d *Driver) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolume
 	}
 	defer unlock()
 	c.readOnly = c.readOnly || r.GetReadonly()
-	if err := d.publish(ctx, r.GetVolumeId(), r.GetStagingTargetPath(), r.GetTargetPath(), c); err != nil {
+	if err := d.publish(ctx, r.GetVolumeId(), r.GetStagingTargetPath(), r.GetTargetPath(),
+		c); err != nil {
 		return nil, err
 	}
 	return &csi.NodePublishVolumeResponse{}, nil
@@ -87,10 +89,12 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	case ours && m.ReadOnly == c.readOnly:
 		return nil
 	case ours:
-		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target + ", and not with this read-only flag: unpublish it first"}
+		return &coded{codes.AlreadyExists, "volume " + id + " is published at " + target +
+			", and not with this read-only flag: unpublish it first"}
 	}
 
-	if others := otherPods(targets(all, device, staging, target), target, c); c.single && len(others) > 0 {
+	if others := otherPods(targets(all, device, staging, target), target, c); c.single &&
+		len(others) > 0 {
 		return failed("volume %s is ReadWriteOncePod, and published at %s", id, others[0])
 	}
 
@@ -111,11 +115,14 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 // more, at another folder and under the same name, the pod's uid, and may ask for the device again
 // afterwards.
 func otherPods(others []string, target string, c capability) []string {
-	return slices.DeleteFunc(others, func(at string) bool { return c.block && filepath.Base(at) == filepath.Base(target) })
+	return slices.DeleteFunc(others, func(at string) bool {
+		return c.block && filepath.Base(at) == filepath.Base(target)
+	})
 }
 
 // NodeUnpublishVolume implements csi.NodeServer. It needs no volume: what is at the path goes.
-func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (d *Driver) NodeUnpublishVolume(_ context.Context,
+	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}

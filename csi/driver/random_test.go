@@ -14,15 +14,20 @@ import (
 // system was made once there was something on it.
 func TestRandomWalk(t *testing.T) {
 	calls := map[string]func(m *machine, d *Driver) error{
-		"stage":     func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
-		"publish":   func(m *machine, d *Driver) error { return m.publish(d, mounted(""), "target", false) },
-		"again":     func(m *machine, d *Driver) error { return m.publish(d, mounted(""), "other", true) },
+		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
+		"publish": func(m *machine, d *Driver) error {
+			return m.publish(d, mounted(""), "target", false)
+		},
+		"again": func(m *machine, d *Driver) error {
+			return m.publish(d, mounted(""), "other", true)
+		},
 		"unpublish": func(m *machine, d *Driver) error { return m.unpublish(d, "target") },
 		"leave":     func(m *machine, d *Driver) error { return m.unpublish(d, "other") },
 		"unstage":   func(m *machine, d *Driver) error { return m.unstage(d) },
 		"expand": func(m *machine, d *Driver) error {
 			_, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: m.state(pvc).Payload + 4096},
+				VolumeId: pvc, VolumePath: m.path("target"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: m.state(pvc).Payload + 4096},
 			})
 			return err
 		},
@@ -33,7 +38,8 @@ func TestRandomWalk(t *testing.T) {
 		"wrap": func(m *machine, d *Driver) error { _, err := d.Rewrap(m.t.Context()); return err },
 	}
 
-	names := []string{"stage", "publish", "again", "unpublish", "leave", "unstage", "expand", "snapshot", "wrap"}
+	names := []string{"stage", "publish", "again", "unpublish", "leave", "unstage", "expand",
+		"snapshot", "wrap"}
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(t)
 		d := m.process(0)
@@ -43,7 +49,8 @@ func TestRandomWalk(t *testing.T) {
 		for round := range rapid.IntRange(1, 6).Draw(rt, "rounds") {
 			d = m.process(rapid.IntRange(0, 60).Draw(rt, "dies at step"))
 			for _, name := range rapid.SliceOfN(rapid.SampledFrom(names), 1, 8).Draw(rt, "calls") {
-				_ = calls[name](m, d) // Refused, dead or done: what counts is what is there afterwards.
+				// Refused, dead or done: what counts is what is there afterwards.
+				_ = calls[name](m, d)
 			}
 
 			if rapid.Bool().Draw(rt, "reboot") {
@@ -55,8 +62,10 @@ func TestRandomWalk(t *testing.T) {
 			}
 
 			for i := range written {
-				if text, err := m.mounts.Read(m.path("target"), fmt.Sprint(i)); text != "written" || err != nil {
-					rt.Fatalf("round %d: file %d of %d is gone: %q, %v", round, i, written, text, err)
+				if text, err := m.mounts.Read(m.path("target"), fmt.Sprint(i)); text != "written" ||
+					err != nil {
+					rt.Fatalf("round %d: file %d of %d is gone: %q, %v", round, i, written, text,
+						err)
 				}
 			}
 
@@ -65,7 +74,8 @@ func TestRandomWalk(t *testing.T) {
 				rt.Fatal(err)
 			}
 			if written++; written > 1 && made != before {
-				rt.Fatalf("round %d: %d file systems made, and data was there after %d", round, made, before)
+				rt.Fatalf("round %d: %d file systems made, and data was there after %d", round,
+					made, before)
 			}
 
 			before = made

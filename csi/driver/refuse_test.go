@@ -79,7 +79,8 @@ func TestStateFromABackup(t *testing.T) {
 		return err
 	}
 	for what, err := range map[string]error{
-		"stage": m.stage(d, mounted("")), "publish": m.publish(d, mounted(""), "second", false), "unstage": m.unstage(d),
+		"stage": m.stage(d, mounted("")), "publish": m.publish(d, mounted(""), "second", false),
+		"unstage":  m.unstage(d),
 		"snapshot": snapshotted(m, d), "delete": deleted(),
 	} {
 		if !errors.Is(err, crypt.NewerThanState) || Code(err) != codes.FailedPrecondition {
@@ -109,7 +110,8 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	d := m.process(0)
 
 	m.made(d, mounted(""), nil)
-	if err := errors.Join(staged(m, d), m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
+	if err := errors.Join(staged(m, d), m.mounts.Write(m.path("target"), "greeting",
+		"hello")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -123,12 +125,14 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	if old.Content != volume.Unmade {
 		t.Fatalf("the backup: %+v", old)
 	}
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); !errors.Is(err, crypt.NewerThanState) {
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); !errors.Is(err,
+		crypt.NewerThanState) {
 		t.Errorf("unstaged: %v", err)
 	}
 
 	for _, when := range []string{"while it is open", "after a reboot"} {
-		if err := m.stage(d, mounted("")); !errors.Is(err, crypt.NewerThanState) || m.mounts.Made() != 1 {
+		if err := m.stage(d, mounted("")); !errors.Is(err, crypt.NewerThanState) ||
+			m.mounts.Made() != 1 {
 			t.Errorf("%s: %v, %d made", when, err, m.mounts.Made())
 		}
 		m.reboot()
@@ -189,8 +193,10 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 					t.Errorf("%v: %v, want %v", Code(err), err, c.code)
 				}
 				all, err := m.mounts.List()
-				if st := m.state(pvc); (st.Writer != "") != stays || (len(m.engine.Live()) != 0) != stays || len(all) != 0 || err != nil {
-					t.Errorf("writer %q, mappings %v, mounts %v, %v", st.Writer, m.engine.Live(), all, err)
+				if st := m.state(pvc); (st.Writer != "") != stays ||
+					(len(m.engine.Live()) != 0) != stays || len(all) != 0 || err != nil {
+					t.Errorf("writer %q, mappings %v, mounts %v, %v", st.Writer, m.engine.Live(),
+						all, err)
 				}
 
 				m.mounts.Hook = hook
@@ -209,7 +215,9 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
 	for _, adopted := range []bool{false, true} {
-		if o, err := d.any.Open(m.t.Context(), pvc, volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil || o.Adopted != adopted {
+		if o, err := d.any.Open(m.t.Context(), pvc,
+			volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil ||
+			o.Adopted != adopted {
 			m.t.Fatalf("adopted %v, want %v: %v", o.Adopted, adopted, err)
 		}
 	}
@@ -221,7 +229,8 @@ func (m *machine) left(d *Driver, held bool) {
 // grown makes the volume larger than the file system on it.
 func grown(m *machine, d *Driver) {
 	m.t.Helper()
-	if _, err := d.any.Expand(m.t.Context(), pvc, 2*size, volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil {
+	if _, err := d.any.Expand(m.t.Context(), pvc, 2*size,
+		volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -252,7 +261,8 @@ func TestCreateRefuses(t *testing.T) {
 	m.room = 1 << 40
 	d := m.process(0)
 	many := &csi.VolumeCapability{
-		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+		AccessMode: &csi.VolumeCapability_AccessMode{
+			Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
 		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{}},
 	}
 	discards := mounted("")
@@ -260,36 +270,75 @@ func TestCreateRefuses(t *testing.T) {
 	elsewhere := &csi.TopologyRequirement{Requisite: []*csi.Topology{topology("node-2")}}
 
 	from := func(id string) *csi.VolumeContentSource {
-		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+			Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: id}}}
 	}
 	for name, c := range map[string]struct {
 		r    *csi.CreateVolumeRequest
 		code codes.Code
 		says string
 	}{
-		"unknown parameter":        {&csi.CreateVolumeRequest{Parameters: map[string]string{"cipher": "none"}}, codes.InvalidArgument, "known are backend, discard, fsck, keys, tuning"},
-		"parameter in other case":  {&csi.CreateVolumeRequest{Parameters: map[string]string{"Tuning": "latency"}}, codes.InvalidArgument, `"Tuning"`},
-		"value of a parameter":     {&csi.CreateVolumeRequest{Parameters: map[string]string{"discard": "yes"}}, codes.InvalidArgument, "never, batch, online"},
-		"backend that is not here": {&csi.CreateVolumeRequest{Parameters: map[string]string{"backend": "disk"}}, codes.InvalidArgument, "not configured on node node-1: file"},
-		"keys that are not here":   {&csi.CreateVolumeRequest{Parameters: map[string]string{"keys": "kms"}}, codes.InvalidArgument, "not configured on node node-1"},
-		"mutable parameter":        {&csi.CreateVolumeRequest{MutableParameters: map[string]string{"tuning": "latency"}}, codes.InvalidArgument, "can be changed"},
-		"many nodes":               {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{many}}, codes.InvalidArgument, "ReadWriteOnce"},
-		"file system":              {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{mounted("btrfs")}}, codes.InvalidArgument, "ext4"},
-		"mount option discard":     {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{discards}}, codes.InvalidArgument, "parameter discard"},
-		"capability of nothing":    {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{{AccessMode: mounted("").AccessMode}}}, codes.InvalidArgument, "mount or block"},
-		"name with a slash":        {&csi.CreateVolumeRequest{Name: "../pvc"}, codes.InvalidArgument, "plain name"},
-		"another node":             {&csi.CreateVolumeRequest{AccessibilityRequirements: elsewhere}, codes.ResourceExhausted, "node-1"},
-		"limit below required":     {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: size, LimitBytes: size - 1}}, codes.OutOfRange, "limit"},
-		"limit not a sector":       {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: size + 1, LimitBytes: size + 2}}, codes.OutOfRange, fmt.Sprint(size + 4096)},
-		"too small for xfs": {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{mounted("xfs")},
-			CapacityRange: &csi.CapacityRange{LimitBytes: size}}, codes.OutOfRange, fmt.Sprint(300 << 20)},
-		"negative":               {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: -1}}, codes.OutOfRange, "negative"},
-		"sum that overflows":     {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 1<<63 - 1}}, codes.OutOfRange, "more than"},
-		"no room":                {&csi.CreateVolumeRequest{CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 41}}, codes.ResourceExhausted, "not enough room"},
-		"copy of nothing":        {&csi.CreateVolumeRequest{VolumeContentSource: from("pvc-0")}, codes.NotFound, "pvc-0"},
-		"source without a name":  {&csi.CreateVolumeRequest{VolumeContentSource: &csi.VolumeContentSource{}}, codes.NotFound, ""},
-		"keys without a secret":  {&csi.CreateVolumeRequest{Parameters: map[string]string{"keys": "secret"}, VolumeContentSource: from("")}, codes.NotFound, ""},
-		"capability of no modes": {&csi.CreateVolumeRequest{VolumeCapabilities: []*csi.VolumeCapability{{AccessType: mounted("").AccessType}}}, codes.InvalidArgument, "UNKNOWN"},
+		"unknown parameter": {&csi.CreateVolumeRequest{
+			Parameters: map[string]string{"cipher": "none"}}, codes.InvalidArgument,
+			"known are backend, discard, fsck, keys, tuning"},
+		"parameter in other case": {&csi.CreateVolumeRequest{
+			Parameters: map[string]string{"Tuning": "latency"}}, codes.InvalidArgument, `"Tuning"`},
+		"value of a parameter": {&csi.CreateVolumeRequest{
+			Parameters: map[string]string{"discard": "yes"}}, codes.InvalidArgument,
+			"never, batch, online"},
+		"backend that is not here": {&csi.CreateVolumeRequest{
+			Parameters: map[string]string{"backend": "disk"}}, codes.InvalidArgument,
+			"not configured on node node-1: file"},
+		"keys that are not here": {&csi.CreateVolumeRequest{
+			Parameters: map[string]string{"keys": "kms"}}, codes.InvalidArgument,
+			"not configured on node node-1"},
+		"mutable parameter": {&csi.CreateVolumeRequest{
+			MutableParameters: map[string]string{"tuning": "latency"}}, codes.InvalidArgument,
+			"can be changed"},
+		"many nodes": {&csi.CreateVolumeRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{many}}, codes.InvalidArgument,
+			"ReadWriteOnce"},
+		"file system": {&csi.CreateVolumeRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{mounted("btrfs")}}, codes.InvalidArgument,
+			"ext4"},
+		"mount option discard": {&csi.CreateVolumeRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{discards}}, codes.InvalidArgument,
+			"parameter discard"},
+		"capability of nothing": {&csi.CreateVolumeRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{{AccessMode: mounted("").AccessMode}}},
+			codes.InvalidArgument, "mount or block"},
+		"name with a slash": {&csi.CreateVolumeRequest{Name: "../pvc"},
+			codes.InvalidArgument, "plain name"},
+		"another node": {&csi.CreateVolumeRequest{AccessibilityRequirements: elsewhere},
+			codes.ResourceExhausted, "node-1"},
+		"limit below required": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size, LimitBytes: size - 1}},
+			codes.OutOfRange, "limit"},
+		"limit not a sector": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size + 1, LimitBytes: size + 2}},
+			codes.OutOfRange, fmt.Sprint(size + 4096)},
+		"too small for xfs": {&csi.CreateVolumeRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{mounted("xfs")},
+			CapacityRange:      &csi.CapacityRange{LimitBytes: size}}, codes.OutOfRange,
+			fmt.Sprint(300 << 20)},
+		"negative": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: -1}}, codes.OutOfRange, "negative"},
+		"sum that overflows": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: 1<<63 - 1}}, codes.OutOfRange,
+			"more than"},
+		"no room": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 41}}, codes.ResourceExhausted,
+			"not enough room"},
+		"copy of nothing": {&csi.CreateVolumeRequest{VolumeContentSource: from("pvc-0")},
+			codes.NotFound, "pvc-0"},
+		"source without a name": {&csi.CreateVolumeRequest{
+			VolumeContentSource: &csi.VolumeContentSource{}}, codes.NotFound, ""},
+		"keys without a secret": {&csi.CreateVolumeRequest{
+			Parameters: map[string]string{"keys": "secret"}, VolumeContentSource: from("")},
+			codes.NotFound, ""},
+		"capability of no modes": {&csi.CreateVolumeRequest{
+			VolumeCapabilities: []*csi.VolumeCapability{{AccessType: mounted("").AccessType}}},
+			codes.InvalidArgument, "UNKNOWN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.r.Name == "" {
@@ -298,10 +347,12 @@ func TestCreateRefuses(t *testing.T) {
 			if c.r.VolumeCapabilities == nil {
 				c.r.VolumeCapabilities = []*csi.VolumeCapability{mounted("")}
 			}
-			if _, err := d.CreateVolume(t.Context(), c.r); Code(err) != c.code || !strings.Contains(err.Error(), c.says) {
+			if _, err := d.CreateVolume(t.Context(), c.r); Code(err) != c.code ||
+				!strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v: %v, want %v with %q", Code(err), err, c.code, c.says)
 			}
-			if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil || m.disk(pvc) != nil {
+			if states, err := m.store.List(t.Context()); len(states) != 0 || err != nil ||
+				m.disk(pvc) != nil {
 				t.Errorf("left %+v, %v", states, err)
 			}
 		})
@@ -312,13 +363,15 @@ func TestTheSameNameTwice(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
 	m.made(d, mounted(""), nil)
-	again := m.made(d, mounted(""), map[string]string{"discard": "never", "csi.storage.k8s.io/pvc/name": "data"})
+	again := m.made(d, mounted(""), map[string]string{"discard": "never",
+		"csi.storage.k8s.io/pvc/name": "data"})
 	if again.CapacityBytes != size || again.VolumeContext["discard"] != "never" {
 		t.Errorf("made again: %v", again)
 	}
 	for name, r := range map[string]*csi.CreateVolumeRequest{
-		"other size":       {CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}},
-		"other parameters": {CapacityRange: &csi.CapacityRange{RequiredBytes: size}, Parameters: map[string]string{"tuning": "latency"}},
+		"other size": {CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}},
+		"other parameters": {CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+			Parameters: map[string]string{"tuning": "latency"}},
 	} {
 		r.Name, r.VolumeCapabilities = pvc, []*csi.VolumeCapability{mounted("")}
 		if _, err := d.CreateVolume(t.Context(), r); Code(err) != codes.AlreadyExists {
@@ -333,23 +386,34 @@ func TestStageRefusesDisks(t *testing.T) {
 		do   func(m *machine, before *blktest.Disk)
 		code codes.Code
 	}{
-		"bit of the header":  {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Flip(100, 1) }, codes.DataLoss},
-		"bit of the records": {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Flip(288<<10+64, 1) }, codes.DataLoss},
-		"blank":              {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Become(blktest.New(size + crypt.DataOffset)) }, codes.DataLoss},
-		"older image":        {func(m *machine, before *blktest.Disk) { m.disk(pvc).Become(before) }, codes.DataLoss},
-		"truncated":          {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Resize(size) }, codes.DataLoss},
+		"bit of the header": {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Flip(100, 1) },
+			codes.DataLoss},
+		"bit of the records": {func(m *machine, _ *blktest.Disk) {
+			m.disk(pvc).Flip(288<<10+64, 1)
+		}, codes.DataLoss},
+		"blank": {func(m *machine, _ *blktest.Disk) {
+			m.disk(pvc).Become(blktest.New(size + crypt.DataOffset))
+		}, codes.DataLoss},
+		"older image": {func(m *machine, before *blktest.Disk) {
+			m.disk(pvc).Become(before)
+		}, codes.DataLoss},
+		"truncated": {func(m *machine, _ *blktest.Disk) { m.disk(pvc).Resize(size) },
+			codes.DataLoss},
 		"gone": {func(m *machine, _ *blktest.Disk) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			delete(m.disks, pvc)
 		}, codes.NotFound},
 		"another file system": {func(m *machine, _ *blktest.Disk) {
-			if _, err := (shifted{m.disk(pvc)}).WriteAt(append([]byte(`{"fs":"xfs","size":67108864}`), make([]byte, 4096-28)...), 0); err != nil {
+			if _, err := (shifted{m.disk(pvc)}).WriteAt(
+				append([]byte(`{"fs":"xfs","size":67108864}`), make([]byte, 4096-28)...),
+				0); err != nil {
 				m.t.Fatal(err)
 			}
 		}, codes.FailedPrecondition},
 		"garbage where the file system was": {func(m *machine, _ *blktest.Disk) {
-			if _, err := (shifted{m.disk(pvc)}).WriteAt(append([]byte("garbage"), make([]byte, 4096-7)...), 0); err != nil {
+			if _, err := (shifted{m.disk(pvc)}).WriteAt(append([]byte("garbage"),
+				make([]byte, 4096-7)...), 0); err != nil {
 				m.t.Fatal(err)
 			}
 		}, codes.DataLoss},
@@ -384,7 +448,8 @@ func TestStageRefusesRequests(t *testing.T) {
 	v := m.made(d, mounted(""), map[string]string{"keys": "secret"})
 	stage := func(context, secrets map[string]string) error {
 		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), VolumeContext: context, Secrets: secrets,
+			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			VolumeContext: context, Secrets: secrets,
 		})
 		return err
 	}
@@ -394,24 +459,30 @@ func TestStageRefusesRequests(t *testing.T) {
 		err  error
 		says string
 	}{
-		"no secret":              {stage(v.VolumeContext, nil), "csi.storage.k8s.io/node-stage-secret-name"},
-		"secret of another name": {stage(nil, map[string]string{"passphrase": "hunter2"}), `"passphrase"`},
-		"secret that is no key":  {stage(nil, map[string]string{"key": "hunter2"}), "base64 of 32 bytes"},
-		"edited attribute":       {stage(edited, secret(1)), "discard"},
-		"attribute unknown":      {stage(map[string]string{"cipher": "null"}, secret(1)), "cipher"},
+		"no secret": {stage(v.VolumeContext, nil),
+			"csi.storage.k8s.io/node-stage-secret-name"},
+		"secret of another name": {stage(nil, map[string]string{"passphrase": "hunter2"}),
+			`"passphrase"`},
+		"secret that is no key": {stage(nil, map[string]string{"key": "hunter2"}),
+			"base64 of 32 bytes"},
+		"edited attribute":  {stage(edited, secret(1)), "discard"},
+		"attribute unknown": {stage(map[string]string{"cipher": "null"}, secret(1)), "cipher"},
 	} {
-		if Code(c.err) != codes.InvalidArgument || !strings.Contains(c.err.Error(), c.says) || strings.Contains(c.err.Error(), "hunter2") {
+		if Code(c.err) != codes.InvalidArgument || !strings.Contains(c.err.Error(), c.says) ||
+			strings.Contains(c.err.Error(), "hunter2") {
 			t.Errorf("%s: %v: %v, want %q in it", name, Code(c.err), c.err, c.says)
 		}
 	}
 
-	if err := stage(map[string]string{"keys": "secret", "storage.kubernetes.io/csiProvisionerIdentity": "1"}, secret(1)); err != nil {
+	if err := stage(map[string]string{"keys": "secret",
+		"storage.kubernetes.io/csiProvisionerIdentity": "1"}, secret(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.unstage(d); err != nil {
 		t.Fatal(err)
 	}
-	if err := stage(nil, secret(2)); Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "sha256:") {
+	if err := stage(nil, secret(2)); Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "sha256:") {
 		t.Errorf("another key: %v: %v", Code(err), err)
 	}
 	if err := stage(nil, secret(1)); err != nil || m.mounts.Made() != 1 {
@@ -427,7 +498,8 @@ func TestWrongSecrets(t *testing.T) {
 	byClass := map[string]string{"keys": keyring.NameSecret}
 	m.made(d, mounted(""), byClass)
 	m.withSecret(d)
-	if err := errors.Join(m.publish(d, mounted(""), "target", false), m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
+	if err := errors.Join(m.publish(d, mounted(""), "target", false),
+		m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
 		t.Fatal(err)
 	}
 
@@ -436,19 +508,24 @@ func TestWrongSecrets(t *testing.T) {
 		do           func(secrets map[string]string) error
 	}{
 		{"snapshot", "snapshotter-secret", func(s map[string]string) error {
-			_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc, Secrets: s})
+			_, err := d.CreateSnapshot(t.Context(),
+				&csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc, Secrets: s})
 			return err
 		}},
 		{"restore", "provisioner-secret", func(s map[string]string) error {
 			_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-				Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, Parameters: byClass, Secrets: s,
-				VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
+				Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+				Parameters: byClass, Secrets: s,
+				VolumeContentSource: &csi.VolumeContentSource{
+					Type: &csi.VolumeContentSource_Snapshot{
+						Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
 			})
 			return err
 		}},
 		{"expand", "node-expand-secret", func(s map[string]string) error {
 			_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: s,
+				VolumeId: pvc, VolumePath: m.path("target"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: s,
 			})
 			return err
 		}},
@@ -468,12 +545,15 @@ func TestWrongSecrets(t *testing.T) {
 			{"no key", map[string]string{keyring.SecretKey: "hunter2"}, "base64 of 32 bytes"},
 		} {
 			err := call.do(c.secrets)
-			if Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s, %s: %v: %v, want %q in it", call.name, c.situation, Code(err), err, c.says)
+			if Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), c.says) ||
+				strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s, %s: %v: %v, want %q in it", call.name, c.situation, Code(err), err,
+					c.says)
 			}
 			after, err := m.store.List(t.Context())
 			if err != nil || !sameStates(before, after) {
-				t.Errorf("%s, %s: states %+v, were %+v, %v", call.name, c.situation, after, before, err)
+				t.Errorf("%s, %s: states %+v, were %+v, %v", call.name, c.situation, after, before,
+					err)
 			}
 		}
 
@@ -502,15 +582,20 @@ func TestAnotherNodeHasIt(t *testing.T) {
 	m, _ := running(t, mounted(""), nil)
 	m.name = "node-2"
 	d := m.process(0)
-	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "node-1") {
+	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), "node-1") {
 		t.Errorf("%v: %v", Code(err), err)
 	}
-	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) != codes.FailedPrecondition {
+	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) !=
+		codes.FailedPrecondition {
 		t.Errorf("deleted on another node: %v", err)
 	}
 	// The code by which the scheduler tries another node.
-	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
-		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc}}},
+	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{Name: restored,
+		VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+		VolumeContentSource: &csi.VolumeContentSource{
+			Type: &csi.VolumeContentSource_Volume{
+				Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: pvc}}},
 	}); Code(err) != codes.ResourceExhausted {
 		t.Errorf("copied on another node: %v", err)
 	}
@@ -543,21 +628,25 @@ func TestLoopDevicesExhausted(t *testing.T) {
 	if err := m.stage(d, mounted("")); Code(err) != codes.ResourceExhausted {
 		t.Errorf("a new volume: %v: %v", Code(err), err)
 	}
-	if st := m.state(pvc); st.Phase != volume.New || m.mounts.Made() != 0 || m.disk(pvc).Writes() != 0 {
-		t.Errorf("phase %s, %d file systems made, %d writes", st.Phase, m.mounts.Made(), m.disk(pvc).Writes())
+	if st := m.state(pvc); st.Phase != volume.New || m.mounts.Made() != 0 ||
+		m.disk(pvc).Writes() != 0 {
+		t.Errorf("phase %s, %d file systems made, %d writes", st.Phase, m.mounts.Made(),
+			m.disk(pvc).Writes())
 	}
 
 	loops.none = false
 	if err := staged(m, d); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(m.mounts.Write(m.path("target"), "greeting", "hello"), m.unpublish(d, "target"), m.unstage(d)); err != nil {
+	if err := errors.Join(m.mounts.Write(m.path("target"), "greeting", "hello"),
+		m.unpublish(d, "target"), m.unstage(d)); err != nil {
 		t.Fatal(err)
 	}
 
 	before := m.disk(pvc).Writes()
 	loops.none = true
-	if err := m.stage(d, mounted("")); Code(err) != codes.ResourceExhausted || m.disk(pvc).Writes() != before {
+	if err := m.stage(d, mounted("")); Code(err) != codes.ResourceExhausted ||
+		m.disk(pvc).Writes() != before {
 		t.Errorf("with data: %v: %v, %d writes", Code(err), err, m.disk(pvc).Writes()-before)
 	}
 

@@ -43,18 +43,22 @@ func (r *Registration) Serve(ctx context.Context, dir string) error {
 func (r *Registration) Registered() bool { return r.registered.Load() }
 
 // GetInfo implements the kubelet's registration service.
-func (r *Registration) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Name, Endpoint: r.Endpoint, SupportedVersions: []string{apiVersion}}, nil
+func (r *Registration) GetInfo(context.Context,
+	*registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: Name, Endpoint: r.Endpoint,
+		SupportedVersions: []string{apiVersion}}, nil
 }
 
 // NotifyRegistrationStatus implements the kubelet's registration service. A kubelet that refuses
 // asks again by itself.
-func (r *Registration) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (r *Registration) NotifyRegistrationStatus(_ context.Context,
+	s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	r.registered.Store(s.GetPluginRegistered())
 	if s.GetPluginRegistered() {
 		r.Log.Info("kubelet has registered the driver", "endpoint", r.Endpoint)
 	} else {
-		r.Log.Error("kubelet refuses the driver", "endpoint", r.Endpoint, "error", fmt.Sprint(s.GetError()))
+		r.Log.Error("kubelet refuses the driver", "endpoint", r.Endpoint,
+			"error", fmt.Sprint(s.GetError()))
 	}
 	return &registration.RegistrationStatusResponse{}, nil
 }

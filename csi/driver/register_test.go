@@ -21,7 +21,8 @@ import (
 
 func TestRegistration(t *testing.T) {
 	dir := t.TempDir()
-	r := &Registration{Endpoint: "/var/lib/kubelet/plugins/x/csi.sock", Log: slog.New(slog.DiscardHandler)}
+	r := &Registration{Endpoint: "/var/lib/kubelet/plugins/x/csi.sock",
+		Log: slog.New(slog.DiscardHandler)}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Serve(ctx, dir) }()
@@ -29,19 +30,23 @@ func TestRegistration(t *testing.T) {
 		_, err := os.Stat(RegistrationSocket(dir))
 		return err == nil
 	})
-	conn, err := grpc.NewClient("unix:"+RegistrationSocket(dir), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+RegistrationSocket(dir),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	kubelet := registration.NewRegistrationClient(conn)
 	info, err := kubelet.GetInfo(ctx, &registration.InfoRequest{}, grpc.WaitForReady(true))
-	if err != nil || info.Type != "CSIPlugin" || info.Name != Name || info.Endpoint != r.Endpoint || len(info.SupportedVersions) != 1 {
+	if err != nil || info.Type != "CSIPlugin" || info.Name != Name || info.Endpoint != r.Endpoint ||
+		len(info.SupportedVersions) != 1 {
 		t.Errorf("%v, %v", info, err)
 	}
 
 	for _, taken := range []bool{true, false, true} {
-		if _, err := kubelet.NotifyRegistrationStatus(ctx, &registration.RegistrationStatus{PluginRegistered: taken}); err != nil || r.Registered() != taken {
+		if _, err := kubelet.NotifyRegistrationStatus(ctx,
+			&registration.RegistrationStatus{PluginRegistered: taken}); err != nil ||
+			r.Registered() != taken {
 			t.Errorf("told %v, says %v, %v", taken, r.Registered(), err)
 		}
 	}
@@ -110,7 +115,8 @@ func TestServeEndsBesideACallThatDoesNot(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, s, l, 10*time.Millisecond) }()
-	conn, err := grpc.NewClient("unix:"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+l.Addr().String(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,8 @@ const hereEnv = "KUBEVEIL_CSI_HERE"
 // says.
 func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"-test.run=^" + test + "$", "-test.v"}, args...)...)
+	cmd := exec.CommandContext(t.Context(), os.Args[0],
+		append([]string{"-test.run=^" + test + "$", "-test.v"}, args...)...)
 	cmd.Env = append(os.Environ(), hereEnv+"="+value)
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -48,7 +49,8 @@ func here(t *testing.T) string {
 // unadvertised are what csi-sanity skips, by the beginning of the skip's message, and why the
 // driver does not have it.
 var unadvertised = map[string]string{
-	"ControllerPublishVolume not supported":             "a volume is on the node where it is used: nothing is attached",
+	"ControllerPublishVolume not supported": "a volume is on the node where it is " +
+		"used: nothing is attached",
 	"Controller Publish, UnpublishVolume not supported": "as above",
 	"ControllerUnpublishVolume not supported":           "as above",
 	"ControllerExpandVolume not supported":              "volumes are expanded by their node alone",
@@ -58,8 +60,9 @@ var unadvertised = map[string]string{
 	"ControllerGetVolumeHealth not supported":           "the node says it",
 	"ControllerListVolumeHealth not supported":          "the node says it",
 	"NodeGetStorageHealth not supported":                "capacity says it",
-	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported":  "alpha, and csi-test 5.6.0 compares what it says with unmarshalled messages; a copy on another node is told where its source is",
-	"GroupController":                                   "volumes have no groups",
+	"SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported": "alpha, and csi-test 5.6.0 compares what " +
+		"it says with unmarshalled messages; a copy on another node is told where its source is",
+	"GroupController": "volumes have no groups",
 }
 
 // onLoopDevices ends the name of a run with this machine's file systems and mounts, in place of
@@ -69,13 +72,15 @@ const onLoopDevices = " on loop devices"
 // TestSanity runs csi-sanity of csi-test against the driver, and says what passed and what was
 // skipped.
 func TestSanity(t *testing.T) {
-	for _, access := range []string{"mount", "block", "mount on loop devices", "block on loop devices"} {
+	for _, access := range []string{"mount", "block", "mount on loop devices",
+		"block on loop devices"} {
 		t.Run(access, func(t *testing.T) {
 			if strings.HasSuffix(access, onLoopDevices) {
 				needLoops(t)
 			}
 			report := filepath.Join(t.TempDir(), "report.json")
-			out, err := elsewhere(t, "TestSanityHere", access, "-ginkgo.json-report="+report, "-ginkgo.no-color")
+			out, err := elsewhere(t, "TestSanityHere", access, "-ginkgo.json-report="+report,
+				"-ginkgo.no-color")
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
@@ -136,7 +141,8 @@ func check(t *testing.T, specs types.SpecReports) {
 
 	const least = 70
 	if len(byState[types.SpecStatePassed]) < least {
-		t.Errorf("%d passed, of at least %d: is this csi-sanity?", len(byState[types.SpecStatePassed]), least)
+		t.Errorf("%d passed, of at least %d: is this csi-sanity?",
+			len(byState[types.SpecStatePassed]), least)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 func (m *machine) withSecret(d *Driver) {
 	m.t.Helper()
 	if _, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{
-		VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), Secrets: secret(1),
+		VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+		Secrets: secret(1),
 	}); err != nil {
 		m.t.Fatal(err)
 	}
@@ -37,7 +38,8 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 		"restarted, and expanded": {func(m *machine, _ *Driver) *Driver {
 			d := m.process(0)
 			if _, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("staging"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: secret(1),
+				VolumeId: pvc, VolumePath: m.path("staging"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: secret(1),
 			}); err != nil {
 				m.t.Fatal(err)
 			}
@@ -55,7 +57,8 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 				t.Fatal(err)
 			}
 			if st := m.state(pvc); (st.Epoch > open) != c.sealed || st.Writer != "" {
-				t.Errorf("epoch %d, %d while it was staged, writer %q; want sealed %v", st.Epoch, open, st.Writer, c.sealed)
+				t.Errorf("epoch %d, %d while it was staged, writer %q; want sealed %v", st.Epoch,
+					open, st.Writer, c.sealed)
 			}
 
 			m.withSecret(d)

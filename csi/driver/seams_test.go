@@ -46,7 +46,8 @@ func (s stepStore) Create(_ context.Context, st volume.State) error {
 	return err
 }
 
-func (s stepStore) Update(_ context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+func (s stepStore) Update(_ context.Context, st volume.State,
+	r volume.Revision) (volume.Revision, error) {
 	return s.change(st.Volume, r, func() { s.byVolume[st.Volume] = st })
 }
 

@@ -34,7 +34,8 @@ type Observe func(Call)
 // NewServer returns a gRPC server whose calls are answered with the codes of Code, logged and
 // observed. Requests are never logged: they hold secrets.
 func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
-	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any,
+		info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
 		began := time.Now()
 		method := filepath.Base(info.FullMethod)
 		r, err := handle(ctx, req)
@@ -46,7 +47,8 @@ func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 			log.Debug("call", "method", method, "volume", volumeOf(req), "took", took)
 			return r, nil
 		}
-		log.Warn("call ended with an error", "method", method, "volume", volumeOf(req), "code", code, "error", err, "took", took)
+		log.Warn("call ended with an error", "method", method, "volume", volumeOf(req),
+			"code", code, "error", err, "took", took)
 		return nil, status.Error(code, err.Error())
 	}))
 }
@@ -95,7 +97,9 @@ func Listen(path string) (net.Listener, error) {
 
 // Serve answers on l until ctx ends, then lets calls that are under way end for a while: those that
 // do not are left to the end of the process. It closes l.
-func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error { return serve(ctx, s, l, drain) }
+func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error {
+	return serve(ctx, s, l, drain)
+}
 
 func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Duration) error {
 	done := make(chan error, 1)

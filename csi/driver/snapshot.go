@@ -18,7 +18,8 @@ import (
 
 // CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody
 // opens.
-func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+func (d *Driver) CreateSnapshot(ctx context.Context,
+	r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
 		return nil, invalid("no name")
 	}
@@ -59,8 +60,10 @@ func (d *Driver) CreateSnapshot(ctx context.Context, r *csi.CreateSnapshotReques
 		return nil, err
 	}
 	defer giveBack()
-	request := volume.Request{Node: d.Node, Backend: st.Request.Backend, Parameters: st.Request.Parameters}
-	snap, err := d.copy(ctx, set, r.GetName(), src, volume.CopyOptions{Snapshot: true, Request: request, Keys: d.chain(keys)})
+	request := volume.Request{Node: d.Node, Backend: st.Request.Backend,
+		Parameters: st.Request.Parameters}
+	snap, err := d.copy(ctx, set, r.GetName(), src,
+		volume.CopyOptions{Snapshot: true, Request: request, Keys: d.chain(keys)})
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +82,8 @@ const stillEvery = 5 * time.Second
 // A source that stands still has it wait until that goes on, whatever became of the copy: a pod
 // waits, and nothing else can be done with the volume. With the process that ends, too, and then
 // the next one lets it go on (Recover).
-func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opts volume.CopyOptions) (volume.State, error) {
+func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
+	opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
 	if err != nil {
 		return volume.State{}, err
@@ -97,7 +101,8 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string, opt
 	d.flush(ctx, src)
 	st, err := set.Copy(ctx, dst, src, opts)
 	if errors.Is(err, volume.ErrStill) {
-		d.Until(ctx, stillEvery, "let a volume go on that was copied", func(ctx context.Context) error { return set.ResumeVolume(ctx, src) })
+		d.Until(ctx, stillEvery, "let a volume go on that was copied",
+			func(ctx context.Context) error { return set.ResumeVolume(ctx, src) })
 	}
 	return st, err
 }
@@ -117,15 +122,18 @@ func (d *Driver) flush(ctx context.Context, id string) {
 		}
 	}
 	if err != nil {
-		d.Log.Warn("file system was not written out before it is copied; it may stand still for longer", "volume", id, "error", err)
+		d.Log.Warn("file system was not written out before it is copied; it may stand still "+
+			"for longer", "volume", id, "error", err)
 	}
 }
 
 // begun returns the copy of that name, where its source is gone (the error) and it needs that no
 // more: who asks for it again, not having heard that it was made, gets it.
-func (d *Driver) begun(ctx context.Context, name, src string, gone error) (volume.State, *volume.Set, error) {
+func (d *Driver) begun(ctx context.Context, name, src string,
+	gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)
-	if errors.Is(err, volume.ErrNotFound) || err == nil && (st.Request.Source != src || st.Phase == volume.New || st.Phase == volume.Deleted) {
+	if errors.Is(err, volume.ErrNotFound) || err == nil && (st.Request.Source != src ||
+		st.Phase == volume.New || st.Phase == volume.Deleted) {
 		err = gone
 	}
 	return st, set, err
@@ -140,7 +148,8 @@ func snapshot(st volume.State) *csi.Snapshot {
 }
 
 // DeleteSnapshot implements csi.ControllerServer.
-func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+func (d *Driver) DeleteSnapshot(ctx context.Context,
+	r *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	id := r.GetSnapshotId()
 	if id == "" {
 		return nil, invalid("no snapshot id")
@@ -176,11 +185,14 @@ func (d *Driver) DeleteSnapshot(ctx context.Context, r *csi.DeleteSnapshotReques
 }
 
 // ListSnapshots implements csi.ControllerServer: those of all nodes.
-func (d *Driver) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
-	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()), func(st volume.State) bool {
-		return st.Request.Snapshot && (r.GetSnapshotId() == "" || st.Volume == r.GetSnapshotId()) &&
-			(r.GetSourceVolumeId() == "" || st.Request.Source == r.GetSourceVolumeId())
-	})
+func (d *Driver) ListSnapshots(ctx context.Context,
+	r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()),
+		func(st volume.State) bool {
+			return st.Request.Snapshot && (r.GetSnapshotId() == "" ||
+				st.Volume == r.GetSnapshotId()) &&
+				(r.GetSourceVolumeId() == "" || st.Request.Source == r.GetSourceVolumeId())
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +204,8 @@ func (d *Driver) ListSnapshots(ctx context.Context, r *csi.ListSnapshotsRequest)
 }
 
 // GetSnapshot implements csi.ControllerServer.
-func (d *Driver) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+func (d *Driver) GetSnapshot(ctx context.Context,
+	r *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
 	if r.GetSnapshotId() == "" {
 		return nil, invalid("no snapshot id")
 	}
@@ -211,7 +224,8 @@ func (d *Driver) GetSnapshot(ctx context.Context, r *csi.GetSnapshotRequest) (*c
 const selectedNode = "volume.kubernetes.io/selected-node"
 
 // createFrom makes a volume that begins as a copy of a snapshot or of another volume.
-func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters, least int64) (volume.State, error) {
+func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters,
+	least int64) (volume.State, error) {
 	src, isSnapshot := r.GetVolumeContentSource().GetVolume().GetVolumeId(), false
 	if s := r.GetVolumeContentSource().GetSnapshot(); s != nil {
 		src, isSnapshot = s.GetSnapshotId(), true
@@ -224,15 +238,20 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	switch {
 	case err != nil:
 		return from, err
-	case from.Volume == src && (from.Request.Snapshot != isSnapshot || from.Phase == volume.Deleted):
-		return from, notFound("%s is not there to be copied, or is a snapshot and was named as a volume, or a volume and was named as a snapshot", src)
+	case from.Volume == src && (from.Request.Snapshot != isSnapshot ||
+		from.Phase == volume.Deleted):
+		return from, notFound("%s is not there to be copied, or is a snapshot and was named as a "+
+			"volume, or a volume and was named as a snapshot", src)
 	case from.Request.Node != "" && from.Request.Node != d.Node:
 		// This code has the scheduler try another node.
-		return from, &coded{codes.ResourceExhausted, fmt.Sprintf("%s is on node %s, and so is a copy of it: this is %s; "+
-			"the scheduler does not know that, so tell it: kubectl annotate --overwrite -n NAMESPACE pvc CLAIM %s=%s",
-			src, from.Request.Node, d.Node, selectedNode, from.Request.Node)}
+		return from, &coded{codes.ResourceExhausted,
+			fmt.Sprintf("%s is on node %s, and so is a copy of it: this is %s; "+
+				"the scheduler does not know that, so tell it: kubectl annotate --overwrite -n "+
+				"NAMESPACE pvc CLAIM %s=%s",
+				src, from.Request.Node, d.Node, selectedNode, from.Request.Node)}
 	case from.Request.Backend != p.Backend:
-		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it", paramBackend, src, from.Request.Backend)
+		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it",
+			paramBackend, src, from.Request.Backend)
 	}
 
 	size, err := d.copySize(ctx, r, max(from.Payload, from.PendingPayload), least)
@@ -246,22 +265,26 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	}
 	defer giveBack()
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
-	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src, volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
+	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src,
+		volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
 }
 
 // copySize is the size of the copy that r asks for, bytes: at least source, which is that of its
 // source, or what that is about to have. One that was made is as large as it is: its source may
 // have grown since, and to ask again is no error.
-func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest, source, least int64) (int64, error) {
+func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest,
+	source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()
 	have, err := d.any.Get(ctx, r.GetName())
 	switch {
 	case err == nil && have.Phase != volume.New:
 		if source = have.Payload; limit > 0 && source > limit {
-			return 0, fmt.Errorf("volume %s: %w: it has %d bytes, the limit is %d", have.Volume, volume.ErrExists, source, limit)
+			return 0, fmt.Errorf("volume %s: %w: it has %d bytes, the limit is %d", have.Volume,
+				volume.ErrExists, source, limit)
 		}
 	case err != nil && !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrState):
 		return 0, err
 	}
-	return sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(), source), LimitBytes: limit}, least)
+	return sizeOf(&csi.CapacityRange{RequiredBytes: max(r.GetCapacityRange().GetRequiredBytes(),
+		source), LimitBytes: limit}, least)
 }

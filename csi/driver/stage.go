@@ -18,7 +18,8 @@ import (
 )
 
 // NodeStageVolume implements csi.NodeServer: the volume is opened, and its file system mounted.
-func (d *Driver) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+func (d *Driver) NodeStageVolume(ctx context.Context,
+	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
@@ -106,7 +107,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	if p.Keys == keyring.NameSecret {
 		// The only moment at which its present key and the one before are here together.
 		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
-			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the previous one in the secret", "volume", st.Volume, "error", err)
+			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the "+
+				"previous one in the secret", "volume", st.Volume, "error", err)
 		}
 	}
 
@@ -124,7 +126,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 
 // make makes a file system on a volume that no pod has seen, and leaves any other. What is there
 // already is of a process that died before it said so.
-func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions, kind mount.FS) error {
+func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions,
+	kind mount.FS) error {
 	made, err := set.Make(ctx, id, opts, func(device string) error {
 		if err := d.Mounts.Make(ctx, device, kind); err != nil {
 			return fmt.Errorf("volume %s: %w", id, err)
@@ -143,7 +146,8 @@ const giveBackPatience = 30 * time.Second
 // giveBack closes a volume that is open and could not be staged, unless it is mounted, published or
 // held open: a kubelet does not ask to unstage what it was told is not staged, and the kernel would
 // keep the key.
-func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State, keys keyring.Provider) {
+func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
+	keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
 	defer cancel()
 	err := d.unused(ctx, set, st)
@@ -151,7 +155,8 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 		_, err = set.Close(ctx, st.Volume, keys)
 	}
 	if err != nil {
-		d.Log.Warn("volume stays open though it could not be staged, and its key in the kernel: stage it again, or unstage it, which closes it", "volume", st.Volume, "error", err)
+		d.Log.Warn("volume stays open though it could not be staged, and its key in the kernel: "+
+			"stage it again, or unstage it, which closes it", "volume", st.Volume, "error", err)
 	}
 }
 
@@ -167,7 +172,8 @@ func checkContext(st volume.State, p Parameters, given map[string]string) error 
 			continue
 		}
 		if was, ok := have[name]; !ok || was != value {
-			return invalid("volume %s: volume attribute %s=%q: it was made with %s", st.Volume, name, value, st.Request.Parameters)
+			return invalid("volume %s: volume attribute %s=%q: it was made with %s", st.Volume,
+				name, value, st.Request.Parameters)
 		}
 	}
 	return nil
@@ -194,11 +200,13 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 // openOptions are those of a volume with these parameters, with the provider of the request. Where
 // the key comes with requests, the one that unstages brings none: what it seals by is kept.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
-	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning, Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
+	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning,
+		Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
 }
 
 // mount mounts the file system of an open volume at target.
-func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c capability, target string) error {
+func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c capability,
+	target string) error {
 	all, err := d.Mounts.List()
 	if err != nil {
 		return err
@@ -234,7 +242,8 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 		return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 	}
 	if err := d.fill(ctx, path, target, kind, o.State.Payload); err != nil {
-		return errors.Join(fmt.Errorf("volume %s: %w", o.State.Volume, err), d.Mounts.Unmount(target))
+		return errors.Join(fmt.Errorf("volume %s: %w", o.State.Volume, err),
+			d.Mounts.Unmount(target))
 	}
 
 	return nil
@@ -244,24 +253,29 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {
-		return "", fmt.Errorf("volume %s: %w: nobody has used it, it says now", id, volume.ErrConflict)
+		return "", fmt.Errorf("volume %s: %w: nobody has used it, it says now", id,
+			volume.ErrConflict)
 	}
 	found, err := d.Mounts.Probe(ctx, o.Mapping.Path)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("volume %s: %w", id, err)
 	case found.FS == "":
-		return "", &coded{codes.DataLoss, fmt.Sprintf("volume %s has been used, and there is no file system on it now (known are %v): it is not made anew; "+
-			"it was used as a raw block device, or its disk was changed", id, mount.Kinds)}
+		return "", &coded{codes.DataLoss,
+			fmt.Sprintf("volume %s has been used, and there is no file system on it now (known "+
+				"are %v): it is not made anew; "+
+				"it was used as a raw block device, or its disk was changed", id, mount.Kinds)}
 	case c.fs != "" && c.fs != found.FS:
-		return "", failed("volume %s: expected file system %s, found %s: set fsType to that", id, c.fs, found.FS)
+		return "", failed("volume %s: expected file system %s, found %s: set fsType to that", id,
+			c.fs, found.FS)
 	}
 	return found.FS, nil
 }
 
 // fill grows a mounted file system to the size of its volume: an expansion was cut short, or it
 // came from a smaller source.
-func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, payload int64) error {
+func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS,
+	payload int64) error {
 	found, err := d.Mounts.Probe(ctx, path)
 	if err != nil || found.Size >= payload {
 		return err
@@ -271,7 +285,8 @@ func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS, p
 
 // NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed.
 // It waits for nobody.
-func (d *Driver) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (d *Driver) NodeUnstageVolume(ctx context.Context,
+	r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 // NodeGetVolumeStats implements csi.NodeServer.
-func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
+func (d *Driver) NodeGetVolumeStats(ctx context.Context,
+	r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
@@ -42,7 +43,8 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, notFound("volume %s is no more at %s", r.GetVolumeId(), r.GetVolumePath())
 	case errors.Is(err, errHangs):
-		return nil, fmt.Errorf("statistics of volume %s at %s: %w", r.GetVolumeId(), r.GetVolumePath(), err)
+		return nil, fmt.Errorf("statistics of volume %s at %s: %w", r.GetVolumeId(),
+			r.GetVolumePath(), err)
 	case err != nil:
 		return nil, err
 	}
@@ -53,7 +55,8 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeSta
 	}
 
 	bytes.Used, bytes.Available = u.Used, u.Free
-	inodes := &csi.VolumeUsage{Unit: csi.VolumeUsage_INODES, Total: u.Inodes, Used: u.InodesUsed, Available: u.InodesFree}
+	inodes := &csi.VolumeUsage{Unit: csi.VolumeUsage_INODES, Total: u.Inodes, Used: u.InodesUsed,
+		Available: u.InodesFree}
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{bytes, inodes}}, nil
 }
 
@@ -71,14 +74,18 @@ const (
 
 // NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file
 // system takes writes.
-func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
+	r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	if r.GetVolumeId() == "" {
 		return nil, invalid("no volume id")
 	}
 
 	h := &csi.VolumeHealth{VolumeId: r.GetVolumeId()}
-	found := func(what csi.VolumeHealthErrorType, reason, format string, args ...any) (*csi.NodeGetVolumeHealthResponse, error) {
-		h.HealthStatuses = append(h.HealthStatuses, &csi.VolumeHealth_VolumeHealthEntry{Status: what, Reason: reason, Message: fmt.Sprintf(format, args...)})
+	found := func(what csi.VolumeHealthErrorType, reason, format string,
+		args ...any) (*csi.NodeGetVolumeHealthResponse, error) {
+		h.HealthStatuses = append(h.HealthStatuses,
+			&csi.VolumeHealth_VolumeHealthEntry{Status: what, Reason: reason,
+				Message: fmt.Sprintf(format, args...)})
 		return &csi.NodeGetVolumeHealthResponse{VolumeHealth: h}, nil
 	}
 	o, err := d.look(ctx, r.GetVolumeId())
@@ -92,15 +99,18 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 	case errors.As(err, new(*volume.BusyError)):
 		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonTaken, "%v", err)
 	case errors.Is(err, crypt.ErrNoMapping):
-		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonNotMapped, "the volume is not open on node %s", d.Node)
+		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonNotMapped,
+			"the volume is not open on node %s", d.Node)
 	case err != nil:
 		return nil, err
 	case o.Mapping.Suspended:
-		return found(csi.VolumeHealthErrorType_DEGRADED, reasonSuspended, "requests wait while the volume is copied")
+		return found(csi.VolumeHealthErrorType_DEGRADED, reasonSuspended,
+			"requests wait while the volume is copied")
 	}
 
 	if err := d.probe(ctx, o); err != nil {
-		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonDiskDead, "the disk of the volume cannot be read: %v", err)
+		return found(csi.VolumeHealthErrorType_INACCESSIBLE, reasonDiskDead,
+			"the disk of the volume cannot be read: %v", err)
 	}
 	all, err := d.Mounts.List()
 	if err != nil {
@@ -110,7 +120,9 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHe
 	for _, at := range targets(all, o.Mapping.Number) {
 		m, _ := mount.At(all, at)
 		if m.Stopped {
-			return found(csi.VolumeHealthErrorType_DEGRADED, reasonReadOnly, "the file system at %s takes no writes: it met an error; see the kernel's log of the node", at)
+			return found(csi.VolumeHealthErrorType_DEGRADED, reasonReadOnly,
+				"the file system at %s takes no writes: it met an error; see the kernel's log "+
+					"of the node", at)
 		}
 	}
 
@@ -139,7 +151,8 @@ func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 
 // usage measures what is at path, where the volume is. A mapping's name is never given to another.
 func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount.Usage, error) {
-	r, err := d.read(ctx, o.Mapping.Name+" at "+path, func(r *reading) { r.usage, r.err = d.Mounts.Usage(path) })
+	r, err := d.read(ctx, o.Mapping.Name+" at "+path,
+		func(r *reading) { r.usage, r.err = d.Mounts.Usage(path) })
 	if err != nil {
 		return mount.Usage{}, err
 	}

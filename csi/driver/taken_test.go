@@ -23,8 +23,11 @@ import (
 func (m *machine) heir() (*machine, *Driver) {
 	m.t.Helper()
 	other := newMachine(m.t)
-	other.name, other.store, other.disks, other.numbers, other.keys = "node-2", m.store, m.disks, m.numbers, m.keys
-	other.config = func(c *Config) { c.TakeOver = func(context.Context, string) (string, error) { return m.name, nil } }
+	other.name, other.store, other.disks, other.numbers, other.keys = "node-2", m.store, m.disks,
+		m.numbers, m.keys
+	other.config = func(c *Config) {
+		c.TakeOver = func(context.Context, string) (string, error) { return m.name, nil }
+	}
 	return other, other.process(0)
 }
 
@@ -43,21 +46,27 @@ func (m *machine) edit(change func(*volume.State)) {
 // can be unstaged.
 func TestTakenFromANodeThatLives(t *testing.T) {
 	for name, call := range map[string]func(m *machine, d *Driver) error{
-		"stage":   func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
-		"publish": func(m *machine, d *Driver) error { return m.publish(d, mounted(""), "second", false) },
+		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
+		"publish": func(m *machine, d *Driver) error {
+			return m.publish(d, mounted(""), "second", false)
+		},
 		"statistics": func(m *machine, d *Driver) error {
-			_, err := d.NodeGetVolumeStats(m.t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
+			_, err := d.NodeGetVolumeStats(m.t.Context(),
+				&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 			return err
 		},
 		"expand": func(m *machine, d *Driver) error {
 			_, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+				VolumeId: pvc, VolumePath: m.path("target"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 			})
 			return err
 		},
 		"health": func(m *machine, d *Driver) error {
-			r, err := d.NodeGetVolumeHealth(m.t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
-			if err != nil || len(r.VolumeHealth.HealthStatuses) != 1 || r.VolumeHealth.HealthStatuses[0].Reason != reasonTaken {
+			r, err := d.NodeGetVolumeHealth(m.t.Context(),
+				&csi.NodeGetVolumeHealthRequest{VolumeId: pvc})
+			if err != nil || len(r.VolumeHealth.HealthStatuses) != 1 ||
+				r.VolumeHealth.HealthStatuses[0].Reason != reasonTaken {
 				m.t.Errorf("%v, %v", r, err)
 				return err
 			}
@@ -76,7 +85,10 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 			before := m.state(pvc)
 			for range 2 {
 				err := call(m, d)
-				if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "taken over from this node, node-1, by node node-2") || !strings.Contains(err.Error(), "PersistentVolume") {
+				if Code(err) != codes.FailedPrecondition ||
+					!strings.Contains(err.Error(),
+						"taken over from this node, node-1, by node node-2") ||
+					!strings.Contains(err.Error(), "PersistentVolume") {
 					t.Errorf("%v: %v", Code(err), err)
 				}
 				if live := m.engine.Live(); len(live) != 0 {
@@ -90,10 +102,12 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 			}
 
 			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unstage(d)); err != nil {
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d),
+				m.unstage(d)); err != nil {
 				t.Errorf("unstaged: %v", err)
 			}
-			if names, err := m.engine.List(t.Context(), ""); len(names) != 0 || err != nil || !sameStates([]volume.State{before}, []volume.State{m.state(pvc)}) {
+			if names, err := m.engine.List(t.Context(), ""); len(names) != 0 || err != nil ||
+				!sameStates([]volume.State{before}, []volume.State{m.state(pvc)}) {
 				t.Errorf("mappings %v, %v, state %+v", names, err, m.state(pvc))
 			}
 		})
@@ -102,7 +116,8 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 
 // stageVolume stages a volume of any name.
 func (m *machine) stageVolume(d *Driver, v string) error {
-	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: v, StagingTargetPath: m.folder("staging of " + v), VolumeCapability: mounted("")})
+	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: v,
+		StagingTargetPath: m.folder("staging of " + v), VolumeCapability: mounted("")})
 	return err
 }
 
@@ -111,7 +126,8 @@ func two(t *testing.T) (*machine, *Driver) {
 	t.Helper()
 	m, d := running(t, mounted(""), nil)
 	if _, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -124,13 +140,16 @@ func two(t *testing.T) (*machine, *Driver) {
 // live is the mappings of a volume that can write.
 func (m *machine) live(v string) []string {
 	m.t.Helper()
-	return slices.DeleteFunc(m.engine.Live(), func(name string) bool { return !strings.HasPrefix(name, crypt.NamePrefix(m.state(v).UUID)) })
+	return slices.DeleteFunc(m.engine.Live(), func(name string) bool {
+		return !strings.HasPrefix(name, crypt.NamePrefix(m.state(v).UUID))
+	})
 }
 
 // A node that nobody calls, its kubelet being gone, fences what was taken from it all the same,
 // also when that is closed again elsewhere, and nothing else.
 func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
-	for name, again := range map[string]bool{"open on the other": false, "closed there again": true} {
+	for name, again := range map[string]bool{"open on the other": false,
+		"closed there again": true} {
 		t.Run(name, func(t *testing.T) {
 			m, d := two(t)
 			if err := d.Yield(t.Context()); err != nil || len(m.engine.Live()) != 2 {
@@ -142,14 +161,17 @@ func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
 			}
 
 			if again {
-				if _, err := heir.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: other.path("staging of " + pvc)}); err != nil {
+				if _, err := heir.NodeUnstageVolume(t.Context(),
+					&csi.NodeUnstageVolumeRequest{VolumeId: pvc,
+						StagingTargetPath: other.path("staging of " + pvc)}); err != nil {
 					t.Fatal(err)
 				}
 			}
 
 			before := m.state(pvc)
 			for range 2 {
-				if err := d.Yield(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
+				if err := d.Yield(t.Context()); err != nil || len(m.live(pvc)) != 0 ||
+					len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
 			}
@@ -180,13 +202,15 @@ func TestFenceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
 		other, heir := m.heir()
-		if err := errors.Join(other.stageVolume(heir, pvc), other.stageVolume(heir, restored)); err != nil {
+		if err := errors.Join(other.stageVolume(heir, pvc),
+			other.stageVolume(heir, restored)); err != nil {
 			t.Fatal(err)
 		}
 		e := mired{d.any.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
 		d.any.Engine = e
 		began := time.Now()
-		if err := d.Yield(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) || time.Since(began) != fencePatience || len(m.live(restored)) != 0 {
+		if err := d.Yield(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) ||
+			time.Since(began) != fencePatience || len(m.live(restored)) != 0 {
 			t.Errorf("%v after %v, mappings %v", err, time.Since(began), m.engine.Live())
 		}
 		began = time.Now()
@@ -241,15 +265,19 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	for _, c := range []struct {
 		away, want error
 		gets       int
-	}{{volume.ErrUnavailable, volume.ErrUnavailable, 1}, {refused, refused, 1}, {volume.ErrState, volume.ErrState, 2}, {volume.ErrNotFound, nil, 2}} {
+	}{{volume.ErrUnavailable, volume.ErrUnavailable, 1}, {refused, refused, 1},
+		{volume.ErrState, volume.ErrState, 2}, {volume.ErrNotFound, nil, 2}} {
 		store.away, store.gets = c.away, 0
-		if err := d.Yield(t.Context()); !errors.Is(err, c.want) || store.gets != c.gets || len(m.engine.Live()) != 2 {
-			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets, m.engine.Live())
+		if err := d.Yield(t.Context()); !errors.Is(err, c.want) || store.gets != c.gets ||
+			len(m.engine.Live()) != 2 {
+			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets,
+				m.engine.Live())
 		}
 	}
 
 	store.away, d.strays = nil, newStrays()
-	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false), nil); err != nil {
+	if _, err := m.engine.Create(t.Context(), crypt.Expected(crypt.UUID{1}, 1, size, 1, "", false),
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	other, heir := m.heir()
@@ -275,7 +303,8 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.edit(func(st *volume.State) { st.Request.Node = "node-2" })
-	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "PersistentVolume") {
+	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), "PersistentVolume") {
 		t.Errorf("staged: %v: %v", Code(err), err)
 	}
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unstage(d)); err != nil {
@@ -309,12 +338,15 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	d = m.process(0)
 	_, deleted := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
 	_, forgotten := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap})
-	for what, err := range map[string]error{"stage": m.stage(d, mounted("")), "delete": deleted, "delete a snapshot": forgotten} {
-		if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "node-2") || !strings.Contains(err.Error(), "PersistentVolume") {
+	for what, err := range map[string]error{"stage": m.stage(d, mounted("")), "delete": deleted,
+		"delete a snapshot": forgotten} {
+		if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "node-2") ||
+			!strings.Contains(err.Error(), "PersistentVolume") {
 			t.Errorf("%s: %v: %v", what, Code(err), err)
 		}
 	}
-	if after, err := m.store.List(t.Context()); err != nil || !sameStates(before, after) || len(m.engine.Live()) != 0 {
+	if after, err := m.store.List(t.Context()); err != nil || !sameStates(before, after) ||
+		len(m.engine.Live()) != 0 {
 		t.Errorf("states %+v, %v, mappings %v", after, err, m.engine.Live())
 	}
 }
@@ -324,11 +356,13 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 func TestHeirDeletes(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
-	if err := errors.Join(staged(other, heir), other.unpublish(heir, "target"), other.unstage(heir)); err != nil {
+	if err := errors.Join(staged(other, heir), other.unpublish(heir, "target"),
+		other.unstage(heir)); err != nil {
 		t.Fatal(err)
 	}
 	request := &csi.DeleteVolumeRequest{VolumeId: pvc}
-	if _, err := heir.DeleteVolume(t.Context(), request); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "node-1") || m.state(pvc).Phase != volume.Ready {
+	if _, err := heir.DeleteVolume(t.Context(), request); Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), "node-1") || m.state(pvc).Phase != volume.Ready {
 		t.Errorf("%v: %v, phase %s", Code(err), err, m.state(pvc).Phase)
 	}
 	m.edit(func(st *volume.State) { st.Request.Node = "node-2" })
@@ -342,7 +376,8 @@ func TestHeirDeletes(t *testing.T) {
 
 // A node fences itself by what its disk says, without an API server.
 func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
-	for name, known := range map[string]bool{"whose volumes it knew": true, "that has just started": false} {
+	for name, known := range map[string]bool{"whose volumes it knew": true,
+		"that has just started": false} {
 		t.Run(name, func(t *testing.T) {
 			m, d := two(t)
 			if known {
@@ -351,7 +386,8 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 				}
 			}
 
-			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable, away: volume.ErrUnavailable}
+			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable,
+				away: volume.ErrUnavailable}
 			if err := d.CheckDisks(t.Context()); err != nil || len(m.engine.Live()) != 2 {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
 			}
@@ -361,7 +397,8 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 			}
 
 			for range 2 {
-				if err := d.CheckDisks(t.Context()); err != nil || len(m.live(pvc)) != 0 || len(m.live(restored)) != 1 {
+				if err := d.CheckDisks(t.Context()); err != nil || len(m.live(pvc)) != 0 ||
+					len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
 			}
@@ -396,8 +433,10 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 		for range 2 {
 			began := time.Now()
 			err := d.CheckDisks(t.Context())
-			if n := reads.Load(); (err == nil) != (n == 1 && time.Since(began) == 0) || len(m.live(pvc)) != 0 || n != 1 {
-				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), n, m.engine.Live())
+			if n := reads.Load(); (err == nil) != (n == 1 && time.Since(began) == 0) ||
+				len(m.live(pvc)) != 0 || n != 1 {
+				t.Errorf("%v after %v, %d reads, mappings %v", err, time.Since(began), n,
+					m.engine.Live())
 			}
 		}
 

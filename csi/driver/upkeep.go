@@ -75,7 +75,8 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 		return false, err
 	}
 	if p.Keys == keyring.NameSecret {
-		return false, failed("volume %s: its key comes with requests: put the new one beside the old into the secret, and use the volume", id)
+		return false, failed("volume %s: its key comes with requests: put the new one beside the "+
+			"old into the secret, and use the volume", id)
 	}
 	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
 }
@@ -86,7 +87,8 @@ func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	all, err := d.reader().List(ctx)
 	var own []volume.State
 	for _, st := range all {
-		if (st.Writer == d.Node || st.Writer == "" && st.Request.Node == d.Node) && st.Phase != volume.Deleted {
+		if (st.Writer == d.Node || st.Writer == "" && st.Request.Node == d.Node) &&
+			st.Phase != volume.Deleted {
 			own = append(own, st)
 		}
 	}
@@ -99,7 +101,8 @@ func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	states, err := d.states(ctx)
 	errs, done := []error{err}, int64(0)
 	for _, st := range states {
-		if p, err := d.kept(st.Request.Parameters); err != nil || p.Discard != DiscardBatch || st.Writer != d.Node {
+		if p, err := d.kept(st.Request.Parameters); err != nil || p.Discard != DiscardBatch ||
+			st.Writer != d.Node {
 			continue
 		}
 		n, err := d.trim(ctx, st)
@@ -134,16 +137,19 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 
 // Every calls do now, and again after each interval, until ctx ends. An error is logged, and what
 // is asked for is asked for again.
-func (d *Driver) Every(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
+func (d *Driver) Every(ctx context.Context, interval time.Duration, what string,
+	do func(context.Context) error) {
 	d.repeat(ctx, interval, what, false, do)
 }
 
 // Until is Every until do returns no error.
-func (d *Driver) Until(ctx context.Context, interval time.Duration, what string, do func(context.Context) error) {
+func (d *Driver) Until(ctx context.Context, interval time.Duration, what string,
+	do func(context.Context) error) {
 	d.repeat(ctx, interval, what, true, do)
 }
 
-func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string, once bool, do func(context.Context) error) {
+func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string, once bool,
+	do func(context.Context) error) {
 	var said string
 	var saidAt time.Time
 	for {
@@ -152,9 +158,11 @@ func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string
 			return
 		}
 		// What is done every second says the same no more than once a minute.
-		if err != nil && ctx.Err() == nil && (err.Error() != said || time.Since(saidAt) >= time.Minute) {
+		if err != nil && ctx.Err() == nil && (err.Error() != said ||
+			time.Since(saidAt) >= time.Minute) {
 			said, saidAt = err.Error(), time.Now()
-			d.Log.Warn("upkeep ended with an error; it is tried again", "what", what, "next", interval, "error", err)
+			d.Log.Warn("upkeep ended with an error; it is tried again", "what", what,
+				"next", interval, "error", err)
 		}
 		select {
 		case <-ctx.Done():

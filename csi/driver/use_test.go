@@ -21,10 +21,12 @@ import (
 
 func TestUnstageWhileBusy(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
-	if err := m.unstage(d); Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), m.path("target")) {
+	if err := m.unstage(d); Code(err) != codes.FailedPrecondition ||
+		!strings.Contains(err.Error(), m.path("target")) {
 		t.Errorf("unstaged while published: %v", err)
 	}
-	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) != codes.FailedPrecondition {
+	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); Code(err) !=
+		codes.FailedPrecondition {
 		t.Errorf("deleted while published: %v", err)
 	}
 
@@ -85,7 +87,8 @@ func TestKubeletBindsDevices(t *testing.T) {
 	single := block()
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	m, d := running(t, single, nil)
-	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("dev"), "target"), false); err != nil {
+	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("dev"), "target"),
+		false); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.publish(d, single, "target", false); err != nil {
@@ -102,11 +105,13 @@ func TestKeyServiceAway(t *testing.T) {
 	m.keys[keyring.NameFile] = away
 	d := m.process(0)
 	// What is staged goes on: a new process adopts it without the key.
-	if err := errors.Join(m.stage(d, mounted("")), m.publish(d, mounted(""), "second", false)); err != nil {
+	if err := errors.Join(m.stage(d, mounted("")),
+		m.publish(d, mounted(""), "second", false)); err != nil {
 		t.Errorf("staged again: %v", err)
 	}
 	m.greets("second")
-	if err := errors.Join(m.unpublish(d, "target"), m.unpublish(d, "second"), m.unstage(d)); err != nil {
+	if err := errors.Join(m.unpublish(d, "target"), m.unpublish(d, "second"),
+		m.unstage(d)); err != nil {
 		t.Errorf("unstaged: %v", err)
 	}
 	if err := m.stage(d, mounted("")); Code(err) != codes.Unavailable {
@@ -128,7 +133,8 @@ type switched struct {
 	away bool
 }
 
-func (s *switched) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+func (s *switched) Unwrap(ctx context.Context, b keyring.Binding,
+	w keyring.Wrapped) (*keyring.Secret, error) {
 	if s.away {
 		return nil, fmt.Errorf("test: %w", keyring.ErrUnavailable)
 	}
@@ -195,9 +201,11 @@ func TestPolicies(t *testing.T) {
 		options    []string
 		trimmed    bool
 	}{
-		"default":        {nil, false, []string{"errors=remount-ro", "noatime"}, false},
-		"discard batch":  {map[string]string{"discard": "batch"}, true, []string{"errors=remount-ro", "noatime"}, true},
-		"discard online": {map[string]string{"discard": "online"}, true, []string{"errors=remount-ro", "noatime", "discard"}, false},
+		"default": {nil, false, []string{"errors=remount-ro", "noatime"}, false},
+		"discard batch": {map[string]string{"discard": "batch"}, true,
+			[]string{"errors=remount-ro", "noatime"}, true},
+		"discard online": {map[string]string{"discard": "online"}, true,
+			[]string{"errors=remount-ro", "noatime", "discard"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			how := mounted("")
@@ -213,7 +221,8 @@ func TestPolicies(t *testing.T) {
 
 			st := m.state(pvc)
 			for _, discard := range []bool{true, false} {
-				same := crypt.Expected(st.UUID, st.Epoch, st.Payload, m.numbers[pvc], crypt.Throughput, discard).Differs(mapping) == ""
+				same := crypt.Expected(st.UUID, st.Epoch, st.Payload, m.numbers[pvc],
+					crypt.Throughput, discard).Differs(mapping) == ""
 				if same != (discard == c.discards) {
 					t.Errorf("the mapping lets discards through: %v, want %v", discard, c.discards)
 				}
@@ -233,7 +242,8 @@ func TestFsck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(m.mounts.Damage(o.Mapping.Path), m.unpublish(d, "target"), m.unstage(d)); err != nil {
+		if err := errors.Join(m.mounts.Damage(o.Mapping.Path), m.unpublish(d, "target"),
+			m.unstage(d)); err != nil {
 			t.Fatal(err)
 		}
 		if err := m.stage(d, mounted("")); Code(err) != want {
@@ -247,7 +257,8 @@ func TestExpandRefuses(t *testing.T) {
 	m.room = 4 * size
 	expand := func(path string, required, limit int64) error {
 		_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-			VolumeId: pvc, VolumePath: m.path(path), CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
+			VolumeId: pvc, VolumePath: m.path(path),
+			CapacityRange: &csi.CapacityRange{RequiredBytes: required, LimitBytes: limit},
 		})
 		return err
 	}
@@ -279,11 +290,13 @@ func TestReplacedSecret(t *testing.T) {
 	m.made(d, mounted(""), map[string]string{"keys": "secret"})
 	stage := func(secrets map[string]string) error {
 		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), Secrets: secrets,
+			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			Secrets: secrets,
 		})
 		return err
 	}
-	both := map[string]string{keyring.SecretKey: secret(2)[keyring.SecretKey], keyring.SecretPreviousKey: secret(1)[keyring.SecretKey]}
+	both := map[string]string{keyring.SecretKey: secret(2)[keyring.SecretKey],
+		keyring.SecretPreviousKey: secret(1)[keyring.SecretKey]}
 	for _, s := range []map[string]string{secret(1), both, secret(2)} {
 		if err := errors.Join(stage(s), m.unstage(d)); err != nil {
 			t.Fatal(err)
@@ -298,9 +311,11 @@ func TestExpandADevice(t *testing.T) {
 	m, d := running(t, block(), nil)
 	// A path of the kubelet's own, to a device.
 	r, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-		VolumeId: pvc, VolumePath: "/dev/loop7", VolumeCapability: block(), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+		VolumeId: pvc, VolumePath: "/dev/loop7", VolumeCapability: block(),
+		CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 	})
-	if err != nil || r.CapacityBytes != 2*size || m.state(pvc).Payload != 2*size || m.mounts.Made() != 0 {
+	if err != nil || r.CapacityBytes != 2*size || m.state(pvc).Payload != 2*size ||
+		m.mounts.Made() != 0 {
 		t.Errorf("%v, %v", r, err)
 	}
 }
@@ -309,7 +324,9 @@ func TestTakeOver(t *testing.T) {
 	m, _ := running(t, mounted(""), nil)
 	m.reboot()
 	from := ""
-	m.config = func(c *Config) { c.TakeOver = func(context.Context, string) (string, error) { return from, nil } }
+	m.config = func(c *Config) {
+		c.TakeOver = func(context.Context, string) (string, error) { return from, nil }
+	}
 	m.name = "node-2"
 	d := m.process(0)
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition {
@@ -343,7 +360,8 @@ func TestTakeOver(t *testing.T) {
 	m.greets("target")
 	// The request is over once it was done.
 	from = ""
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil || m.state(pvc).Writer != "" {
+	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil ||
+		m.state(pvc).Writer != "" {
 		t.Errorf("%v, writer %q", err, m.state(pvc).Writer)
 	}
 }
@@ -388,7 +406,8 @@ func TestRewrap(t *testing.T) {
 	}
 
 	// As with -key-file and -previous-key-file.
-	m.keys[keyring.NameFile] = keyring.Chain{named{provider(t, 2), keyring.NameFile}, m.keys[keyring.NameFile]}
+	m.keys[keyring.NameFile] = keyring.Chain{named{provider(t, 2), keyring.NameFile},
+		m.keys[keyring.NameFile]}
 	d = m.process(0)
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Changed: 2}) || err != nil {
 		t.Errorf("%+v, %v", r, err)
@@ -409,7 +428,11 @@ func TestRewrap(t *testing.T) {
 	m.greets("target")
 	ctx, stop := context.WithCancel(t.Context())
 	rounds := 0
-	d.Every(ctx, time.Hour, "test", func(context.Context) error { rounds++; stop(); return mount.ErrBusy })
+	d.Every(ctx, time.Hour, "test", func(context.Context) error {
+		rounds++
+		stop()
+		return mount.ErrBusy
+	})
 	if rounds != 1 {
 		t.Errorf("%d rounds", rounds)
 	}

@@ -112,7 +112,8 @@ func TestKilledWhileStaging(t *testing.T) {
 			if err := m.mounts.Write(m.path("target"), "greeting", "hello"); err != nil {
 				m.t.Error(err)
 			}
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), staged(m, d)); err != nil {
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d),
+				staged(m, d)); err != nil {
 				m.t.Error(err)
 			}
 			m.greets("target")
@@ -133,10 +134,13 @@ func TestKilledWhileStagingADevice(t *testing.T) {
 		},
 		call: device,
 		check: func(m *machine, d *Driver) {
-			if st := m.state(pvc); st.Content != volume.Made || len(m.engine.Live()) != 1 || m.mounts.Made() != 0 {
-				m.t.Errorf("content %s, mappings %v, %d file systems made", st.Content, m.engine.Live(), m.mounts.Made())
+			if st := m.state(pvc); st.Content != volume.Made || len(m.engine.Live()) != 1 ||
+				m.mounts.Made() != 0 {
+				m.t.Errorf("content %s, mappings %v, %d file systems made", st.Content,
+					m.engine.Live(), m.mounts.Made())
 			}
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), device(m, d)); err != nil {
+			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d),
+				device(m, d)); err != nil {
 				m.t.Error(err)
 			}
 		},
@@ -159,7 +163,9 @@ func TestKilledWhileStagingWhatHasData(t *testing.T) {
 func TestKilledWhileUnstaging(t *testing.T) {
 	walk{
 		prepare: func(t *testing.T) (*machine, *Driver) { return running(t, mounted(""), nil) },
-		call:    func(m *machine, d *Driver) error { return errors.Join(m.unpublish(d, "target"), m.unstage(d)) },
+		call: func(m *machine, d *Driver) error {
+			return errors.Join(m.unpublish(d, "target"), m.unstage(d))
+		},
 		check: func(m *machine, d *Driver) {
 			if st := m.state(pvc); st.Writer != "" || len(m.engine.Live()) != 0 {
 				m.t.Errorf("writer %q, mappings %v", st.Writer, m.engine.Live())
@@ -181,13 +187,15 @@ func TestKilledWhileExpanding(t *testing.T) {
 				return err
 			}
 			_, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("target"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+				VolumeId: pvc, VolumePath: m.path("target"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 			})
 			return err
 		},
 		check: func(m *machine, _ *Driver) {
 			m.greets("target")
-			if u, err := m.mounts.Usage(m.path("target")); u.Total != 2*size || err != nil || m.state(pvc).Payload != 2*size {
+			if u, err := m.mounts.Usage(m.path("target")); u.Total != 2*size || err != nil ||
+				m.state(pvc).Payload != 2*size {
 				m.t.Errorf("%d bytes, %v; the volume has %d", u.Total, err, m.state(pvc).Payload)
 			}
 		},
@@ -200,7 +208,8 @@ const (
 )
 
 func snapshotted(m *machine, d *Driver) error {
-	r, err := d.CreateSnapshot(m.t.Context(), &csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc})
+	r, err := d.CreateSnapshot(m.t.Context(),
+		&csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc})
 	if err == nil && !r.Snapshot.ReadyToUse {
 		err = errors.New("not ready to use")
 	}
@@ -210,8 +219,11 @@ func snapshotted(m *machine, d *Driver) error {
 // restore makes a volume from the snapshot, of that size.
 func restore(m *machine, d *Driver, bytes int64) (*csi.Volume, error) {
 	r, err := d.CreateVolume(m.t.Context(), &csi.CreateVolumeRequest{
-		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
-		VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
+		Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		VolumeContentSource: &csi.VolumeContentSource{
+			Type: &csi.VolumeContentSource_Snapshot{
+				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
 	})
 	return r.GetVolume(), err
 }
@@ -219,7 +231,9 @@ func restore(m *machine, d *Driver, bytes int64) (*csi.Volume, error) {
 // shows stages what was restored, and checks it.
 func shows(m *machine, d *Driver) {
 	m.t.Helper()
-	if _, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: restored, StagingTargetPath: m.folder("staging-2"), VolumeCapability: mounted("")}); err != nil {
+	if _, err := d.NodeStageVolume(m.t.Context(),
+		&csi.NodeStageVolumeRequest{VolumeId: restored, StagingTargetPath: m.folder("staging-2"),
+			VolumeCapability: mounted("")}); err != nil {
 		m.t.Fatal(err)
 	}
 	m.greets("staging-2")
@@ -234,7 +248,8 @@ func TestKilledWhileMakingASnapshot(t *testing.T) {
 		call:    snapshotted,
 		check: func(m *machine, d *Driver) {
 			for _, name := range m.engine.Live() {
-				if mapping, err := m.engine.Lookup(m.t.Context(), name); err != nil || mapping.Suspended {
+				if mapping, err := m.engine.Lookup(m.t.Context(), name); err != nil ||
+					mapping.Suspended {
 					m.t.Errorf("%s is suspended: %v, %v", name, mapping.Suspended, err)
 				}
 			}

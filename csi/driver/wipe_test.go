@@ -39,7 +39,8 @@ func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 	m.made(d, mounted(""), class)
 	stage := func(key byte) error {
 		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""), Secrets: secret(key),
+			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			Secrets: secret(key),
 		})
 		return err
 	}
@@ -51,19 +52,23 @@ func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 		{"stage", func() error { return stage(1) }, codes.OK},
 		{"expand", func() error {
 			_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("staging"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: secret(1),
+				VolumeId: pvc, VolumePath: m.path("staging"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: secret(1),
 			})
 			return err
 		}, codes.OK},
 		{"snapshot", func() error {
-			_, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc, Secrets: secret(1)})
+			_, err := d.CreateSnapshot(t.Context(),
+				&csi.CreateSnapshotRequest{Name: snap, SourceVolumeId: pvc, Secrets: secret(1)})
 			return err
 		}, codes.OK},
 		{"restore", func() error {
 			_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
-				Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")}, Parameters: class, Secrets: secret(1),
-				VolumeContentSource: &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
-					Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
+				Name: restored, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
+				Parameters: class, Secrets: secret(1),
+				VolumeContentSource: &csi.VolumeContentSource{
+					Type: &csi.VolumeContentSource_Snapshot{
+						Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap}}},
 			})
 			return err
 		}, codes.OK},

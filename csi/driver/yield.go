@@ -114,7 +114,8 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 			}
 		}
 		if err == nil && !closed {
-			d.Log.Warn("mapping is in use, and its volume has no state: nobody can close it; end what uses it, "+
+			d.Log.Warn("mapping is in use, and its volume has no state: nobody can close it; end "+
+				"what uses it, "+
 				"or put the VeilVolume back", "mapping", name, "volume", whose, "open", m.Open)
 		}
 		if !errors.Is(err, volume.ErrInProgress) {
@@ -161,7 +162,9 @@ func newStrays() *strays {
 func (s *strays) keep(names []string) (unknown []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.volumeByName, func(name, _ string) bool { return !slices.Contains(names, name) })
+	maps.DeleteFunc(s.volumeByName, func(name, _ string) bool {
+		return !slices.Contains(names, name)
+	})
 	known := slices.Collect(maps.Values(s.volumeByName))
 	maps.DeleteFunc(s.missing, func(what string, _ miss) bool {
 		return !slices.Contains(names, what) && !slices.Contains(known, what)
@@ -281,7 +284,8 @@ func (d *Driver) fence(ctx context.Context, st volume.State) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(fencePatience):
-		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has not answered for %v",
+		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has "+
+			"not answered for %v",
 			st.Volume, fencePatience)
 	}
 	if errors.Is(err, volume.ErrInProgress) {

@@ -92,7 +92,8 @@ func (w *writer) goesOn(t *testing.T, n int64) {
 // files returns a step that writes a file, flushed, and its folder.
 func files(dir string) func(i int64) error {
 	return func(i int64) error {
-		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)), os.O_CREATE|os.O_WRONLY, 0o600)
+		f, err := os.OpenFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)), os.O_CREATE|os.O_WRONLY,
+			0o600)
 		if err != nil {
 			return err
 		}
@@ -107,7 +108,8 @@ func checkFiles(t *testing.T, dir string, n int64) {
 	for i := range n {
 		got, err := os.ReadFile(filepath.Join(dir, fmt.Sprintf("f%06d", i)))
 		if err != nil || !bytes.Equal(got, marked(canary)) {
-			t.Errorf("file %d of %d was flushed before the copy began: %v, %d bytes", i, n, err, len(got))
+			t.Errorf("file %d of %d was flushed before the copy began: %v, %d bytes", i, n, err,
+				len(got))
 		}
 	}
 }
@@ -131,7 +133,8 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	w.goesOn(t, 2)
 	w.stop()
 	unmount()
-	if st := n.copy("restored", "snap", volume.CopyOptions{Size: 2 * size}); st.Payload != 2*size || st.Content != volume.Made {
+	if st := n.copy("restored", "snap", volume.CopyOptions{Size: 2 * size}); st.Payload != 2*size ||
+		st.Content != volume.Made {
 		t.Errorf("restored: %+v", st)
 	}
 
@@ -236,8 +239,10 @@ func TestCopyOfSuspendedBlock(t *testing.T) {
 	}
 
 	slices.Sort(seen)
-	if first, last := seen[0], seen[slots-1]; last-first != slots-1 || last < before || last > after+1 {
-		t.Errorf("the copy has %v, which were never there together; between %d and %d were written when it began and ended", seen, before, after)
+	if first, last := seen[0], seen[slots-1]; last-first != slots-1 || last < before ||
+		last > after+1 {
+		t.Errorf("the copy has %v, which were never there together; between %d and %d were "+
+			"written when it began and ended", seen, before, after)
 	}
 }
 
@@ -264,7 +269,8 @@ func TestResumeAfterACopyDied(t *testing.T) {
 		if err := (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true); err != nil {
 			t.Fatal(err)
 		}
-		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil || !m.Suspended {
+		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
+			!m.Suspended {
 			t.Errorf("%s: suspended: %+v, %v", name, m, err)
 		}
 		if err := resume(); err != nil {
@@ -311,7 +317,8 @@ func TestCopySharesBlocks(t *testing.T) {
 	if taken := before - free(); taken > size {
 		t.Errorf("five copies of %d bytes take %d", int64(size), taken)
 	}
-	if shared := run(t, "", "filefrag", "-v", n.image("copy0")); !strings.Contains(shared, "shared") {
+	if shared := run(t, "", "filefrag", "-v", n.image("copy0")); !strings.Contains(shared,
+		"shared") {
 		t.Errorf("no block is shared: %s", shared)
 	}
 

@@ -36,7 +36,8 @@ func newPlugin(t *testing.T) *plugin {
 	t.Cleanup(func() {
 		for id, targets := range p.targets {
 			for _, at := range targets {
-				_, err := p.NodeUnpublishVolume(after(t), &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: at})
+				_, err := p.NodeUnpublishVolume(after(t),
+					&csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: at})
 				p.report(err)
 			}
 			p.report(p.unstage(id))
@@ -61,8 +62,10 @@ func (p *plugin) restart() {
 	p.t.Helper()
 	var err error
 	p.Driver, err = driver.New(driver.Config{
-		Node: p.Set.Node, Version: "test", Sets: map[string]*volume.Set{driver.BackendFile: volume.NewSet(p.Set.Config)},
-		Keys: map[string]keyring.Provider{keyring.NameFile: p.keys}, Mounts: mount.Host{}, PrivateMounts: true, Log: p.Set.Log,
+		Node: p.Set.Node, Version: "test",
+		Sets: map[string]*volume.Set{driver.BackendFile: volume.NewSet(p.Set.Config)},
+		Keys: map[string]keyring.Provider{keyring.NameFile: p.keys}, Mounts: mount.Host{},
+		PrivateMounts: true, Log: p.Set.Log,
 	})
 	if err == nil {
 		err = p.Recover(p.t.Context())
@@ -74,20 +77,25 @@ func (p *plugin) restart() {
 
 // how is a capability; kind empty is the device.
 func how(kind mount.FS) *csi.VolumeCapability {
-	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
+		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
 	if kind == "" {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
-		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: string(kind)}}
+		c.AccessType = &csi.VolumeCapability_Mount{
+			Mount: &csi.VolumeCapability_MountVolume{FsType: string(kind)}}
 	}
 	return c
 }
 
 func (p *plugin) provision(id string, c *csi.VolumeCapability, bytes int64, from string) {
 	p.t.Helper()
-	r := &csi.CreateVolumeRequest{Name: id, VolumeCapabilities: []*csi.VolumeCapability{c}, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}}
+	r := &csi.CreateVolumeRequest{Name: id, VolumeCapabilities: []*csi.VolumeCapability{c},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes}}
 	if from != "" {
-		r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: from}}}
+		r.VolumeContentSource = &csi.VolumeContentSource{
+			Type: &csi.VolumeContentSource_Snapshot{
+				Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: from}}}
 	}
 	p.targets[id] = nil
 	if _, err := p.CreateVolume(p.t.Context(), r); err != nil {
@@ -103,7 +111,9 @@ func (p *plugin) stage(id string, c *csi.VolumeCapability) time.Duration {
 		p.t.Fatal(err)
 	}
 	began := time.Now()
-	if _, err := p.NodeStageVolume(p.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: p.staging(id), VolumeCapability: c}); err != nil {
+	if _, err := p.NodeStageVolume(p.t.Context(),
+		&csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: p.staging(id),
+			VolumeCapability: c}); err != nil {
 		p.t.Fatal(err)
 	}
 	return time.Since(began)
@@ -122,14 +132,16 @@ func (p *plugin) publish(id string, c *csi.VolumeCapability) string {
 }
 
 func (p *plugin) unstage(id string) error {
-	_, err := p.NodeUnstageVolume(after(p.t), &csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: p.staging(id)})
+	_, err := p.NodeUnstageVolume(after(p.t),
+		&csi.NodeUnstageVolumeRequest{VolumeId: id, StagingTargetPath: p.staging(id)})
 	return err
 }
 
 func (p *plugin) withdraw(id string) {
 	p.t.Helper()
 	for _, at := range p.targets[id] {
-		if _, err := p.NodeUnpublishVolume(p.t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: at}); err != nil {
+		if _, err := p.NodeUnpublishVolume(p.t.Context(),
+			&csi.NodeUnpublishVolumeRequest{VolumeId: id, TargetPath: at}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -142,7 +154,8 @@ func (p *plugin) withdraw(id string) {
 func (p *plugin) expand(id, at string, c *csi.VolumeCapability, bytes int64) {
 	p.t.Helper()
 	r, err := p.NodeExpandVolume(p.t.Context(), &csi.NodeExpandVolumeRequest{
-		VolumeId: id, VolumePath: at, VolumeCapability: c, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
+		VolumeId: id, VolumePath: at, VolumeCapability: c,
+		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
 	})
 	if err != nil || r.CapacityBytes != bytes {
 		p.t.Fatalf("expand %s: %v, %v", id, r, err)
@@ -155,7 +168,8 @@ func (p *plugin) healthy(id string) {
 	if err != nil || len(r.VolumeHealth.HealthStatuses) != 0 {
 		p.t.Errorf("health of %s: %v, %v", id, r, err)
 	}
-	if r, err := p.Probe(p.t.Context(), &csi.ProbeRequest{}); err != nil || !r.GetReady().GetValue() {
+	if r, err := p.Probe(p.t.Context(), &csi.ProbeRequest{}); err != nil ||
+		!r.GetReady().GetValue() {
 		p.t.Errorf("health of the driver: %v, %v", r, err)
 	}
 }
@@ -178,12 +192,15 @@ func TestDriverWithFileSystems(t *testing.T) {
 			p.restart()
 			p.stage("pvc-1", c)
 			p.expand("pvc-1", at, c, 2*bytes)
-			if _, err := p.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: "pvc-1"}); err != nil {
+			if _, err := p.CreateSnapshot(t.Context(),
+				&csi.CreateSnapshotRequest{Name: "snapshot-1", SourceVolumeId: "pvc-1"}); err !=
+				nil {
 				t.Fatal(err)
 			}
 
 			t.Cleanup(func() {
-				_, err := p.DeleteSnapshot(after(t), &csi.DeleteSnapshotRequest{SnapshotId: "snapshot-1"})
+				_, err := p.DeleteSnapshot(after(t),
+					&csi.DeleteSnapshotRequest{SnapshotId: "snapshot-1"})
 				p.report(err)
 			})
 			if err := os.WriteFile(filepath.Join(at, "second"), text, 0o600); err != nil {
@@ -269,12 +286,14 @@ func TestTimeToStage(t *testing.T) {
 	var said []string
 	for what, d := range took {
 		slices.Sort(d)
-		said = append(said, fmt.Sprintf("%s: median %v, from %v to %v", what, d[rounds/2], d[0], d[rounds-1]))
+		said = append(said, fmt.Sprintf("%s: median %v, from %v to %v", what, d[rounds/2], d[0],
+			d[rounds-1]))
 	}
 	slices.Sort(said)
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("time to stage ext4 of 10 GiB, Linux %s\n%s", unix.ByteSliceToString(u.Release[:]), strings.Join(said, "\n"))
+	t.Logf("time to stage ext4 of 10 GiB, Linux %s\n%s", unix.ByteSliceToString(u.Release[:]),
+		strings.Join(said, "\n"))
 }

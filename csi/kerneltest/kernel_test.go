@@ -47,7 +47,8 @@ type node struct {
 func needMachine(t *testing.T) {
 	t.Helper()
 	if os.Getenv(machineEnv) == "" {
-		nettest.Skip(t, nettest.Short, "set "+machineEnv+"=1 on a machine whose mappings and loop devices may be changed")
+		nettest.Skip(t, nettest.Short, "set "+machineEnv+
+			"=1 on a machine whose mappings and loop devices may be changed")
 	}
 }
 
@@ -77,7 +78,8 @@ func newNodeIn(t *testing.T, dir string) *node {
 	}
 	n := &node{t: t, files: &backend.Files{Dir: dirs["files"]}, keys: keys}
 	n.Set = volume.NewSet(volume.Config{
-		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{Inline: true}, Backend: n.files, Keys: keys,
+		Cluster: cluster, Node: "node-1", Store: &volume.FileStore{Dir: dirs["states"]},
+		Engine: crypt.Kernel{Inline: true}, Backend: n.files, Keys: keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	t.Cleanup(n.clean)
@@ -230,7 +232,8 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	}
 
 	write(t, o.Mapping.Path, 1<<20, marked(canary))
-	if again := n.open("v", volume.OpenOptions{}); !again.Adopted || again.Mapping.Number != o.Mapping.Number {
+	if again := n.open("v", volume.OpenOptions{}); !again.Adopted ||
+		again.Mapping.Number != o.Mapping.Number {
 		t.Errorf("opened again: %+v", again)
 	}
 
@@ -254,12 +257,14 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 		}
 	}
 
-	if got := run(t, "", "blkid", "-p", "-o", "value", "-s", "TYPE", n.image("v")); got != "crypto_LUKS\n" {
+	if got := run(t, "", "blkid", "-p", "-o", "value", "-s", "TYPE",
+		n.image("v")); got != "crypto_LUKS\n" {
 		t.Errorf("blkid says %q", got)
 	}
 
 	run(t, passphrase, "cryptsetup", "open", "--key-file", "-", n.image("v"), "recovered")
-	if got := strings.TrimSpace(run(t, "", "blockdev", "--getsize64", "/dev/mapper/recovered")); got != fmt.Sprint(size) {
+	if got := strings.TrimSpace(run(t, "", "blockdev", "--getsize64",
+		"/dev/mapper/recovered")); got != fmt.Sprint(size) {
 		t.Errorf("cryptsetup's mapping has %s bytes, want %d", got, size)
 	}
 
@@ -284,10 +289,12 @@ func TestKeyIsNowhere(t *testing.T) {
 		if strings.Contains(table, key[:16]) || !strings.Contains(table, ":64:logon:kubeveil:") {
 			t.Errorf("the table holds the key: %v", strings.Contains(table, key[:16]))
 		}
-		if class == crypt.Latency && !strings.Contains(table, "no_read_workqueue no_write_workqueue") {
+		if class == crypt.Latency && !strings.Contains(table,
+			"no_read_workqueue no_write_workqueue") {
 			t.Error("the class has no effect")
 		}
-		if again := n.open(name, volume.OpenOptions{Class: class, Discard: i == 0}); !again.Adopted {
+		if again := n.open(name, volume.OpenOptions{Class: class,
+			Discard: i == 0}); !again.Adopted {
 			t.Errorf("class %q: the mapping is not recognised", class)
 		}
 	}
@@ -324,7 +331,8 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 
-	if again := n.open("v", volume.OpenOptions{}); !again.Adopted || again.Mapping.Targets[0].Length != 3*size {
+	if again := n.open("v", volume.OpenOptions{}); !again.Adopted ||
+		again.Mapping.Targets[0].Length != 3*size {
 		t.Errorf("after expanding: %+v", again)
 	}
 
@@ -333,7 +341,8 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	if err := unix.Statfs(dir, &st1); err != nil || int64(st1.Blocks)*st1.Bsize < 2*size {
 		t.Errorf("the file system has %d bytes, %v", int64(st1.Blocks)*st1.Bsize, err)
 	}
-	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil || !bytes.Equal(got, marked(canary)) {
+	if got, err := os.ReadFile(filepath.Join(dir, "f")); err != nil ||
+		!bytes.Equal(got, marked(canary)) {
 		t.Errorf("the file has changed: %v", err)
 	}
 
@@ -354,7 +363,8 @@ func TestHeaderOfCryptsetupIsRefused(t *testing.T) {
 	honest := filepath.Join(t.TempDir(), "image")
 	run(t, "", "cp", "--sparse=always", n.image("v"), honest)
 	passphrase, _ := n.recovery("v")
-	run(t, passphrase, "cryptsetup", "luksFormat", "-q", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", n.image("v"))
+	run(t, passphrase, "cryptsetup", "luksFormat", "-q", "--pbkdf", "pbkdf2",
+		"--pbkdf-force-iterations", "1000", "--key-file", "-", n.image("v"))
 	_, err := n.Open(t.Context(), "v", volume.OpenOptions{})
 	if !errors.Is(err, crypt.Foreign) || !strings.Contains(err.Error(), "LUKS2 header") {
 		t.Errorf("formatted by cryptsetup: %v", err)

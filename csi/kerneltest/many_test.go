@@ -28,7 +28,8 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 		for i := range many {
 			wg.Go(func() {
 				start := time.Now()
-				if _, err := n.Open(t.Context(), fmt.Sprintf("v%d", i), volume.OpenOptions{}); err != nil {
+				if _, err := n.Open(t.Context(), fmt.Sprintf("v%d", i),
+					volume.OpenOptions{}); err != nil {
 					t.Error(err)
 				}
 				took[i] = time.Since(start)
@@ -54,7 +55,8 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	base := peak(t)
 	start = time.Now()
 	took := openAll()
-	t.Logf("%d existing volumes in %v, each p50 %v, max %v", many, time.Since(start), took[many/2], took[many-1])
+	t.Logf("%d existing volumes in %v, each p50 %v, max %v", many, time.Since(start), took[many/2],
+		took[many-1])
 	most := peak(t)
 	t.Logf("peak resident memory of the whole process %d KiB, %d before", most, base)
 	if most > 64<<10 {

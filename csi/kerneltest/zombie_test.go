@@ -76,7 +76,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	if _, err := held.WriteAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("written through the fence: %v", err)
 	}
-	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err, crypt.ErrInUse) {
+	if err := (crypt.Kernel{}).Remove(ctx, next.Mapping.Name, false); !errors.Is(err,
+		crypt.ErrInUse) {
 		t.Errorf("removed while open: %v", err)
 	}
 
@@ -107,11 +108,13 @@ func TestSecondTableIsDropped(t *testing.T) {
 		if suspended {
 			suspend(t, o.Mapping.Name)
 		}
-		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil || !m.Inactive || m.Suspended != suspended {
+		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
+			!m.Inactive || m.Suspended != suspended {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		again := n.open("v", volume.OpenOptions{})
-		if !again.Adopted || again.Mapping.Name != o.Mapping.Name || again.Mapping.Inactive || again.Mapping.Suspended {
+		if !again.Adopted || again.Mapping.Name != o.Mapping.Name || again.Mapping.Inactive ||
+			again.Mapping.Suspended {
 			t.Errorf("suspended %v: %+v", suspended, again)
 		}
 		wantAt(t, o.Mapping.Path, 0, marked(canary))
@@ -161,7 +164,8 @@ func TestResizeThatIsRefused(t *testing.T) {
 	defer keys.Wipe()
 
 	larger := crypt.Expected(o.State.UUID, o.State.Epoch, 2*size, dev.Number, "", false)
-	if err := (crypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err, unix.EINVAL) {
+	if err := (crypt.Kernel{}).Resize(t.Context(), larger, keys.Volume); !errors.Is(err,
+		unix.EINVAL) {
 		t.Errorf("larger than its disk: %v", err)
 	}
 	m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name)

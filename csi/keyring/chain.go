@@ -35,7 +35,8 @@ func (c Chain) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error
 		errs = append(errs, err)
 	}
 	if len(errs) == 0 {
-		return nil, fmt.Errorf("%s: %w: by provider %s, which is not configured", b, ErrWrongKey, w.Provider)
+		return nil, fmt.Errorf("%s: %w: by provider %s, which is not configured", b, ErrWrongKey,
+			w.Provider)
 	}
 	return nil, errors.Join(errs...)
 }

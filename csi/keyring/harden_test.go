@@ -31,7 +31,8 @@ func TestHarden(t *testing.T) {
 	if err := Harden(); err != nil {
 		t.Fatal(err)
 	}
-	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 || err != nil {
+	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 ||
+		err != nil {
 		t.Errorf("dumpable %d, %v", dumpable, err)
 	}
 	var core unix.Rlimit
@@ -53,7 +54,8 @@ func TestHarden(t *testing.T) {
 func lockedWhenTouched(t *testing.T) {
 	t.Helper()
 	page := unix.Getpagesize()
-	b, err := unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	b, err := unix.Mmap(-1, 0, 64*page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +64,8 @@ func lockedWhenTouched(t *testing.T) {
 	if err := unix.Madvise(b, unix.MADV_DONTNEED); err == nil {
 		t.Error("memory that is locked was given up")
 	}
-	big, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	big, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,13 +28,16 @@ type Binding struct {
 	Volume string
 }
 
-func (b Binding) String() string { return fmt.Sprintf("volume %q of cluster %q", b.Volume, b.Cluster) }
+func (b Binding) String() string {
+	return fmt.Sprintf("volume %q of cluster %q", b.Volume, b.Cluster)
+}
 
 // BindingError is a wrapped key that is another volume's, or another cluster's.
 type BindingError struct{ Expected, Found Binding }
 
 func (e *BindingError) Error() string {
-	return fmt.Sprintf("wrapped key is of another volume: expected %s, found %s", e.Expected, e.Found)
+	return fmt.Sprintf("wrapped key is of another volume: expected %s, found %s", e.Expected,
+		e.Found)
 }
 
 // Wrapped is a key as it may be kept where others read it.
@@ -85,7 +88,8 @@ func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapp
 	}
 	defer again.Wipe()
 	if !again.Equal(key) {
-		return Wrapped{}, fmt.Errorf("%s: provider %s gave another key than it was given: %w", b, p.Name(), ErrCorrupt)
+		return Wrapped{}, fmt.Errorf("%s: provider %s gave another key than it was given: %w", b,
+			p.Name(), ErrCorrupt)
 	}
 	return w, nil
 }
@@ -93,7 +97,8 @@ func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapp
 // Rewrap wraps by to the key that from has wrapped. When w is already wrapped by the present key of
 // to, it is returned as it is, and changed is false. w stays valid: the caller replaces it when the
 // new one is stored.
-func Rewrap(ctx context.Context, from, to Provider, b Binding, w Wrapped) (out Wrapped, changed bool, err error) {
+func Rewrap(ctx context.Context, from, to Provider, b Binding,
+	w Wrapped) (out Wrapped, changed bool, err error) {
 	id, err := to.KeyID(ctx)
 	if err != nil {
 		return w, false, fmt.Errorf("re-wrap key of %s: %w", b, err)

@@ -65,7 +65,8 @@ func TestProviders(t *testing.T) {
 				t.Fatal(err)
 			}
 			w = Wrapped{}
-			if err := json.Unmarshal(text, &w); err != nil || w.IsZero() || w.Provider != name || p[0].Name() != name {
+			if err := json.Unmarshal(text, &w); err != nil || w.IsZero() || w.Provider != name ||
+				p[0].Name() != name {
 				t.Fatalf("through JSON: %v, provider %q", err, w.Provider)
 			}
 
@@ -76,13 +77,16 @@ func TestProviders(t *testing.T) {
 
 			got.Wipe()
 			var wrong *BindingError
-			if _, err := p[0].Unwrap(t.Context(), there, w); !errors.As(err, &wrong) || wrong.Expected != there || wrong.Found != here {
+			if _, err := p[0].Unwrap(t.Context(), there, w); !errors.As(err, &wrong) ||
+				wrong.Expected != there || wrong.Found != here {
 				t.Errorf("another volume: %v", err)
 			}
-			if _, err := p[0].Unwrap(t.Context(), Binding{"cluster-2", here.Volume}, w); !errors.As(err, &wrong) {
+			if _, err := p[0].Unwrap(t.Context(), Binding{"cluster-2", here.Volume},
+				w); !errors.As(err, &wrong) {
 				t.Errorf("another cluster: %v", err)
 			}
-			if _, err := p[1].Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) && !errors.Is(err, ErrUnavailable) {
+			if _, err := p[1].Unwrap(t.Context(), here, w); !errors.Is(err, ErrWrongKey) &&
+				!errors.Is(err, ErrUnavailable) {
 				t.Errorf("another key: %v", err)
 			}
 
@@ -130,7 +134,8 @@ func TestRewrap(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if same, changed, err := Rewrap(t.Context(), p[0], p[0], here, old); changed || err != nil || !bytes.Equal(same.Blob, old.Blob) {
+			if same, changed, err := Rewrap(t.Context(), p[0], p[0], here, old); changed ||
+				err != nil || !bytes.Equal(same.Blob, old.Blob) {
 				t.Errorf("under the same key: changed %v, %v", changed, err)
 			}
 			now, changed, err := Rewrap(t.Context(), p[0], p[1], here, old)
@@ -142,7 +147,8 @@ func TestRewrap(t *testing.T) {
 					t.Errorf("%d: %v", i, err)
 				}
 			}
-			if _, _, err := Rewrap(t.Context(), p[0], p[1], there, old); !errors.As(err, new(*BindingError)) {
+			if _, _, err := Rewrap(t.Context(), p[0], p[1], there, old); !errors.As(err,
+				new(*BindingError)) {
 				t.Errorf("another volume's: %v", err)
 			}
 		})
@@ -185,7 +191,8 @@ func TestPreviousKeyOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both, err := FromSecrets(map[string]string{SecretKey: kekText(2), SecretPreviousKey: kekText(1)})
+	both, err := FromSecrets(map[string]string{SecretKey: kekText(2),
+		SecretPreviousKey: kekText(1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,15 +206,20 @@ func TestFromSecretsRefuses(t *testing.T) {
 		secrets map[string]string
 		want    string
 	}{
-		"nothing":      {nil, `"key" of the secret is not base64 of 32`},
-		"misspelt":     {map[string]string{SecretKey: kekText(1), "prevKey": kekText(2)}, `unknown entry "prevKey"`},
+		"nothing": {nil, `"key" of the secret is not base64 of 32`},
+		"misspelt": {map[string]string{SecretKey: kekText(1), "prevKey": kekText(2)},
+			`unknown entry "prevKey"`},
 		"a passphrase": {map[string]string{SecretKey: "hunter2"}, "is not base64 of 32"},
-		"too long":     {map[string]string{SecretKey: base64.StdEncoding.EncodeToString(make([]byte, 33))}, "is not base64 of 32"},
-		"all zero":     {map[string]string{SecretKey: base64.StdEncoding.EncodeToString(make([]byte, 32))}, "not random"},
-		"bad previous": {map[string]string{SecretKey: kekText(1), SecretPreviousKey: ""}, `"previousKey" of the secret is not`},
+		"too long": {map[string]string{SecretKey: base64.StdEncoding.EncodeToString(
+			make([]byte, 33))}, "is not base64 of 32"},
+		"all zero": {map[string]string{SecretKey: base64.StdEncoding.EncodeToString(
+			make([]byte, 32))}, "not random"},
+		"bad previous": {map[string]string{SecretKey: kekText(1), SecretPreviousKey: ""},
+			`"previousKey" of the secret is not`},
 	} {
 		_, err := FromSecrets(c.secrets)
-		if !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+		if !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -34,7 +34,8 @@ type KMS struct {
 // NewKMS prepares to use the plugin that listens on socket, a path. It does not connect; Close
 // releases it.
 func NewKMS(socket string) (*KMS, error) {
-	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+socket,
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, fmt.Errorf("kms plugin %s: %w", socket, err)
 	}
@@ -57,10 +58,12 @@ func (p *KMS) KeyID(ctx context.Context) (string, error) {
 		return "", p.unavailable("status", err)
 	}
 	if s.Version != "v2" && s.Version != "v2beta1" {
-		return "", fmt.Errorf("%w: kms plugin %s speaks version %q, want v2", ErrUnavailable, p.socket, s.Version)
+		return "", fmt.Errorf("%w: kms plugin %s speaks version %q, want v2", ErrUnavailable,
+			p.socket, s.Version)
 	}
 	if s.Healthz != "ok" {
-		return "", fmt.Errorf("%w: kms plugin %s says %q, want \"ok\"", ErrUnavailable, p.socket, s.Healthz)
+		return "", fmt.Errorf("%w: kms plugin %s says %q, want \"ok\"", ErrUnavailable, p.socket,
+			s.Healthz)
 	}
 	if err := p.checkKeyID(s.KeyId); err != nil {
 		return "", err
@@ -77,22 +80,26 @@ func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 	defer plain.Wipe()
 	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
 	defer cancel()
-	r, err := p.service.Encrypt(ctx, &kms.EncryptRequest{Plaintext: plain.Bytes(), Uid: rand.Text()})
+	r, err := p.service.Encrypt(ctx, &kms.EncryptRequest{Plaintext: plain.Bytes(),
+		Uid: rand.Text()})
 	if err != nil {
 		return Wrapped{}, p.unavailable("encrypt", err)
 	}
 	if err := p.checkKeyID(r.KeyId); err != nil {
 		return Wrapped{}, err
 	}
-	if n := len(r.Ciphertext); n == 0 || n > maxCiphertext || bytes.Contains(r.Ciphertext, plain.Bytes()) {
-		return Wrapped{}, fmt.Errorf("%w: kms plugin %s answered with %d bytes: want 1 to %d, not the plain text", ErrUnavailable, p.socket, n, maxCiphertext)
+	if n := len(r.Ciphertext); n == 0 || n > maxCiphertext ||
+		bytes.Contains(r.Ciphertext, plain.Bytes()) {
+		return Wrapped{}, fmt.Errorf("%w: kms plugin %s answered with %d bytes: want 1 to %d, not "+
+			"the plain text", ErrUnavailable, p.socket, n, maxCiphertext)
 	}
 	size := 0
 	for k, v := range r.Annotations {
 		size += len(k) + len(v)
 	}
 	if size > maxAnnotations {
-		return Wrapped{}, fmt.Errorf("%w: kms plugin %s wants %d bytes of annotations kept: at most %d", ErrUnavailable, p.socket, size, maxAnnotations)
+		return Wrapped{}, fmt.Errorf("%w: kms plugin %s wants %d bytes of annotations kept: "+
+			"at most %d", ErrUnavailable, p.socket, size, maxAnnotations)
 	}
 	return Wrapped{NameKMS, r.KeyId, r.Ciphertext, maps.Clone(r.Annotations)}, nil
 }
@@ -100,11 +107,13 @@ func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 // Unwrap has the plugin decrypt, and compares what the key is for.
 func (p *KMS) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
 	if w.Provider != NameKMS {
-		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, NameKMS, w.Provider)
+		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, NameKMS,
+			w.Provider)
 	}
 	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
 	defer cancel()
-	r, err := p.service.Decrypt(ctx, &kms.DecryptRequest{Ciphertext: w.Blob, Uid: rand.Text(), KeyId: w.KeyID, Annotations: w.Annotations})
+	r, err := p.service.Decrypt(ctx, &kms.DecryptRequest{Ciphertext: w.Blob, Uid: rand.Text(),
+		KeyId: w.KeyID, Annotations: w.Annotations})
 	if err != nil {
 		return nil, p.unavailable("decrypt", err)
 	}
@@ -113,7 +122,8 @@ func (p *KMS) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 
 func (p *KMS) checkKeyID(id string) error {
 	if id == "" || len(id) > maxKeyID {
-		return fmt.Errorf("%w: kms plugin %s names its key by %d bytes: want 1 to %d", ErrUnavailable, p.socket, len(id), maxKeyID)
+		return fmt.Errorf("%w: kms plugin %s names its key by %d bytes: want 1 to %d",
+			ErrUnavailable, p.socket, len(id), maxKeyID)
 	}
 	return nil
 }

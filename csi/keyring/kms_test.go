@@ -45,7 +45,9 @@ func (p *plugin) Encrypt(_ context.Context, r *kms.EncryptRequest) (*kms.Encrypt
 	if _, err := rand.Read(nonce); err != nil {
 		return nil, err
 	}
-	return &kms.EncryptResponse{KeyId: p.status.KeyId, Ciphertext: p.aead.Seal(nil, nonce, r.Plaintext, nil), Annotations: map[string][]byte{annotation: nonce}}, nil
+	return &kms.EncryptResponse{KeyId: p.status.KeyId,
+		Ciphertext:  p.aead.Seal(nil, nonce, r.Plaintext, nil),
+		Annotations: map[string][]byte{annotation: nonce}}, nil
 }
 
 func (p *plugin) Decrypt(_ context.Context, r *kms.DecryptRequest) (*kms.DecryptResponse, error) {
@@ -69,7 +71,8 @@ func newPlugin(t *testing.T) (*KMS, *plugin) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plugin{status: &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyId: rand.Text()}, server: grpc.NewServer()}
+	p := &plugin{status: &kms.StatusResponse{Version: "v2", Healthz: "ok", KeyId: rand.Text()},
+		server: grpc.NewServer()}
 	if p.aead, err = cipher.NewGCM(block); err != nil {
 		t.Fatal(err)
 	}
@@ -101,14 +104,19 @@ func TestKMSRefusesBadPlugins(t *testing.T) {
 		spoil func(p *plugin)
 		want  string
 	}{
-		"another version":   {func(p *plugin) { p.status.Version = "v1" }, `version "v1"`},
-		"not healthy":       {func(p *plugin) { p.status.Healthz = "sealed" }, `"sealed"`},
-		"no key id":         {func(p *plugin) { p.status.KeyId = "" }, "0 bytes"},
-		"nothing encrypted": {func(p *plugin) { p.answer = &kms.EncryptResponse{KeyId: "k"} }, "0 bytes"},
-		"too long":          {func(p *plugin) { p.answer = &kms.EncryptResponse{KeyId: "k", Ciphertext: make([]byte, 1025)} }, "1025 bytes"},
-		"stopped":           {func(p *plugin) { p.server.Stop() }, "kms.sock"},
+		"another version": {func(p *plugin) { p.status.Version = "v1" }, `version "v1"`},
+		"not healthy":     {func(p *plugin) { p.status.Healthz = "sealed" }, `"sealed"`},
+		"no key id":       {func(p *plugin) { p.status.KeyId = "" }, "0 bytes"},
+		"nothing encrypted": {func(p *plugin) {
+			p.answer = &kms.EncryptResponse{KeyId: "k"}
+		}, "0 bytes"},
+		"too long": {func(p *plugin) {
+			p.answer = &kms.EncryptResponse{KeyId: "k", Ciphertext: make([]byte, 1025)}
+		}, "1025 bytes"},
+		"stopped": {func(p *plugin) { p.server.Stop() }, "kms.sock"},
 		"annotations of no end": {func(p *plugin) {
-			p.answer = &kms.EncryptResponse{KeyId: "k", Ciphertext: []byte("c"), Annotations: map[string][]byte{"a": make([]byte, 33<<10)}}
+			p.answer = &kms.EncryptResponse{KeyId: "k", Ciphertext: []byte("c"),
+				Annotations: map[string][]byte{"a": make([]byte, 33<<10)}}
 		}, "annotations"},
 	} {
 		t.Run(name, func(t *testing.T) {

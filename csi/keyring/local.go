@@ -70,7 +70,8 @@ func FromSecrets(secrets map[string]string) (Provider, error) {
 	p := &local{name: NameSecret}
 	for name := range secrets {
 		if name != SecretKey && name != SecretPreviousKey {
-			return nil, fmt.Errorf("%w: unknown entry %q of the secret: known are %q and %q", ErrSecret, name, SecretKey, SecretPreviousKey)
+			return nil, fmt.Errorf("%w: unknown entry %q of the secret: known are %q and %q",
+				ErrSecret, name, SecretKey, SecretPreviousKey)
 		}
 	}
 	for _, name := range []string{SecretKey, SecretPreviousKey} {
@@ -94,7 +95,8 @@ func FromSecrets(secrets map[string]string) (Provider, error) {
 func File(path string) (Provider, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w; a new one opens no existing volume: make it only for a new installation", err)
+		return nil, fmt.Errorf("%w; a new one opens no existing volume: make it only for a new "+
+			"installation", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSecret, err)
@@ -105,7 +107,8 @@ func File(path string) (Provider, error) {
 		return nil, err
 	}
 	if st.Mode != unix.S_IFREG|0o600 || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("%w: %s: mode %o of user %d, want a regular file of mode 600 of user %d: chmod 600, chown", ErrSecret, path, st.Mode, st.Uid, os.Geteuid())
+		return nil, fmt.Errorf("%w: %s: mode %o of user %d, want a regular file of mode 600 of "+
+			"user %d: chmod 600, chown", ErrSecret, path, st.Mode, st.Uid, os.Geteuid())
 	}
 	text, err := io.ReadAll(io.LimitReader(f, 1024))
 	if err != nil {
@@ -143,7 +146,8 @@ func parseKEK(text []byte) (*Secret, error) {
 	// Decode skips line breaks within.
 	n, err := base64.StdEncoding.Strict().Decode(b, text)
 	if err != nil || n != KEKSize || len(text) != base64.StdEncoding.EncodedLen(KEKSize) {
-		return nil, fmt.Errorf("is not base64 of %d bytes: make one with `head -c %d /dev/urandom | base64`", KEKSize, KEKSize)
+		return nil, fmt.Errorf("is not base64 of %d bytes: make one with `head -c %d /dev/urandom "+
+			"| base64`", KEKSize, KEKSize)
 	}
 	if !slices.ContainsFunc(b[:n], func(c byte) bool { return c != b[0] }) {
 		return nil, errors.New("repeats one byte: it is not random")
@@ -180,17 +184,20 @@ func (p *local) Wrap(_ context.Context, b Binding, key *Secret) (Wrapped, error)
 	if _, err := rand.Read(nonce); err != nil {
 		return Wrapped{}, err
 	}
-	return Wrapped{Provider: p.name, KeyID: k.id, Blob: c.Seal(nonce, nonce, plain.Bytes(), k.extra())}, nil
+	return Wrapped{Provider: p.name, KeyID: k.id,
+		Blob: c.Seal(nonce, nonce, plain.Bytes(), k.extra())}, nil
 }
 
 // Unwrap decrypts; it needs nobody.
 func (p *local) Unwrap(_ context.Context, b Binding, w Wrapped) (*Secret, error) {
 	if w.Provider != p.name {
-		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, p.name, w.Provider)
+		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, p.name,
+			w.Provider)
 	}
 	i := slices.IndexFunc(p.keys, func(k kek) bool { return k.id == w.KeyID })
 	if i < 0 {
-		return nil, fmt.Errorf("%s: %w: it needs key %s, at hand are %s", b, ErrWrongKey, w.KeyID, p.ids())
+		return nil, fmt.Errorf("%s: %w: it needs key %s, at hand are %s", b, ErrWrongKey, w.KeyID,
+			p.ids())
 	}
 	c, err := p.keys[i].aead()
 	if err != nil {
@@ -201,7 +208,8 @@ func (p *local) Unwrap(_ context.Context, b Binding, w Wrapped) (*Secret, error)
 	}
 	plain, err := c.Open(nil, w.Blob[:c.NonceSize()], w.Blob[c.NonceSize():], p.keys[i].extra())
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: it does not authenticate under key %s", b, ErrCorrupt, w.KeyID)
+		return nil, fmt.Errorf("%s: %w: it does not authenticate under key %s", b, ErrCorrupt,
+			w.KeyID)
 	}
 	return open(b, plain)
 }

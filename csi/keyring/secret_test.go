@@ -28,7 +28,8 @@ func TestSecretHasNoTextForm(t *testing.T) {
 
 	h := holder{s, *s}
 	var b bytes.Buffer
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%p", "%t", "%b"} {
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%p", "%t",
+		"%b"} {
 		fmt.Fprintf(&b, verb+verb+verb+verb, s, *s, h, &h)
 	}
 
@@ -41,7 +42,9 @@ func TestSecretHasNoTextForm(t *testing.T) {
 	slog.New(slog.NewTextHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
 	slog.New(slog.NewJSONHandler(&b, nil)).Info("key", "a", s, "b", *s, "c", h)
 
-	for _, form := range []string{canary, canary[:8], fmt.Sprintf("%x", canary[:8]), base64.StdEncoding.EncodeToString([]byte(canary))[:12], fmt.Sprint([]byte(canary[:4]))[1:10]} {
+	for _, form := range []string{canary, canary[:8], fmt.Sprintf("%x", canary[:8]),
+		base64.StdEncoding.EncodeToString([]byte(canary))[:12],
+		fmt.Sprint([]byte(canary[:4]))[1:10]} {
 		if strings.Contains(strings.ToLower(b.String()), strings.ToLower(form)) {
 			t.Errorf("the key is printed as %q", form)
 		}

@@ -41,7 +41,8 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	unstructured.RemoveNestedField(o.Object, "spec", "rewrap")
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err = s.volumes.Update(ctx, o, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	_, err = s.volumes.Update(ctx, o,
+		metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 	return explain("end request of volume "+name, err)
 }
 

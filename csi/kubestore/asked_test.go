@@ -48,7 +48,8 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	quiet := full()
 	quiet.Request.Node, quiet.Writer = one, one
 	objects = append(objects, must(encode("not-asked", "1", specOf(quiet), must(statusOf(quiet)))))
-	deleted := volume.State{Volume: "deleted", Cluster: "c", Request: volume.Request{Node: one}, Phase: volume.Deleted, Payload: 4096, Content: volume.Unmade}
+	deleted := volume.State{Volume: "deleted", Cluster: "c", Request: volume.Request{Node: one},
+		Phase: volume.Deleted, Payload: 4096, Content: volume.Unmade}
 	spec := specOf(deleted)
 	spec.Rewrap = "now"
 	objects = append(objects, must(encode("deleted", "1", spec, must(statusOf(deleted)))))
@@ -79,13 +80,15 @@ func TestTakeOver(t *testing.T) {
 	spec.Asked = Asked{TakeOver: &TakeOver{one, two}}
 	asked := must(encode(st.Volume, "1", spec, must(statusOf(st))))
 	st.Volume = "pvc-2"
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"},
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"},
 		asked, must(encode(st.Volume, "1", specOf(st), must(statusOf(st)))))
 	for node, want := range map[string]string{one: "", two: one, three: ""} {
 		s := NewForClient(client, node)
 		from, err := s.TakeOver(t.Context(), "pvc-1")
 		var taken *volume.TakenError
-		if from != want || errors.As(err, &taken) != (node == one) || err != nil && taken == nil || taken != nil && *taken != (volume.TakenError{Volume: "pvc-1", From: one, To: two}) {
+		if from != want || errors.As(err, &taken) != (node == one) || err != nil && taken == nil ||
+			taken != nil && *taken != (volume.TakenError{Volume: "pvc-1", From: one, To: two}) {
 			t.Errorf("%s: from %q, %v", node, from, err)
 		}
 		if from, err := s.TakeOver(t.Context(), "pvc-2"); from != "" || err != nil {

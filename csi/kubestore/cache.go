@@ -52,7 +52,8 @@ func (s *Store) NewCache(log *slog.Logger) *Cache {
 func (c *Cache) Run(ctx context.Context) {
 	lw := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
 	r := cache.NewReflectorWithOptions(
-		cache.ToListWatcherWithWatchListSemantics(lw, c.store.client), &unstructured.Unstructured{}, mirror{c},
+		cache.ToListWatcherWithWatchListSemantics(lw, c.store.client), &unstructured.Unstructured{},
+		mirror{c},
 		cache.ReflectorOptions{Name: Resource, TypeDescription: Kind})
 	// The reflector's own log is klog's; what a person can act on is logged by report.
 	r.RunWithContext(klog.NewContext(ctx, klog.Logger{}))
@@ -92,7 +93,8 @@ func (c *Cache) report(ctx context.Context, err error) {
 		c.log.Info("this node's volumes are watched")
 		return
 	}
-	c.log.Warn("this node's volumes cannot be watched; it is tried again, and takeovers are not seen until then",
+	c.log.Warn("this node's volumes cannot be watched; it is tried again, and takeovers are not "+
+		"seen until then",
 		"error", explain("watch volumes", err))
 }
 
@@ -109,7 +111,8 @@ func (c *Cache) unselected(err error) bool {
 	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
 		return false
 	}
-	c.log.Warn("the API server cannot select VeilVolumes by node, so this node watches all of them; "+
+	c.log.Warn("the API server cannot select VeilVolumes by node, so this node watches all "+
+		"of them; "+
 		"use Kubernetes 1.31 or newer, and apply manifests/csi/crd", "error", err)
 	return true
 }
@@ -202,7 +205,8 @@ func (c *Cache) wait(ctx context.Context) error {
 	case <-c.synced:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("volumes of node %s: %w: not read yet", c.store.node, volume.ErrUnavailable)
+		return fmt.Errorf("volumes of node %s: %w: not read yet", c.store.node,
+			volume.ErrUnavailable)
 	}
 }
 
@@ -217,7 +221,8 @@ func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {
 	defer c.mu.Unlock()
 	out := map[string]string{}
 	for name, o := range c.objects {
-		if o.Err == nil && o.Asked.Rewrap != "" && o.Holder == c.store.node && o.State.Phase != volume.Deleted {
+		if o.Err == nil && o.Asked.Rewrap != "" && o.Holder == c.store.node &&
+			o.State.Phase != volume.Deleted {
 			out[name] = o.Asked.Rewrap
 		}
 	}

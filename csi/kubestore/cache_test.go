@@ -61,14 +61,17 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 				client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds,
 					on("mine", "node-1"), on("other", "node-2"))
 				var asked []string
-				client.PrependReactor("list", Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
-					selector := a.(clienttesting.ListAction).GetListRestrictions().Fields.String()
-					asked = append(asked, selector)
-					if selector != "" && !selects {
-						return true, nil, apierrors.NewBadRequest("field label not supported: spec.node")
-					}
-					return false, nil, nil
-				})
+				client.PrependReactor("list", Resource,
+					func(a clienttesting.Action) (bool, runtime.Object, error) {
+						selector := a.(clienttesting.ListAction).GetListRestrictions().
+							Fields.String()
+						asked = append(asked, selector)
+						if selector != "" && !selects {
+							return true, nil, apierrors.NewBadRequest(
+								"field label not supported: spec.node")
+						}
+						return false, nil, nil
+					})
 				c := watched(t, NewForClient(client, "node-1"))
 				synctest.Wait()
 				if got := c.names(t); !cmp.Equal(got, []string{"mine"}) {
@@ -84,9 +87,11 @@ func TestCacheFollowsTheVolumesOfItsNode(t *testing.T) {
 
 				volumes := client.Resource(VeilVolumes)
 				_, made := volumes.Create(t.Context(), on("new", "node-1"), metav1.CreateOptions{})
-				_, moved := volumes.Update(t.Context(), on("mine", "node-2"), metav1.UpdateOptions{})
+				_, moved := volumes.Update(t.Context(), on("mine", "node-2"),
+					metav1.UpdateOptions{})
 				synctest.Wait()
-				if got := c.names(t); made != nil || moved != nil || !cmp.Equal(got, []string{"new"}) {
+				if got := c.names(t); made != nil || moved != nil ||
+					!cmp.Equal(got, []string{"new"}) {
 					t.Errorf("one made, one given away: %v, %v, %v", got, made, moved)
 				}
 				err := volumes.Delete(t.Context(), "new", metav1.DeleteOptions{})
@@ -118,10 +123,12 @@ func TestCacheAnswers(t *testing.T) {
 		for name, want := range map[string]struct {
 			err  error
 			gets int
-		}{"mine": {nil, 0}, "broken": {volume.ErrState, 0}, "other": {nil, 1}, "none": {volume.ErrNotFound, 1}} {
+		}{"mine": {nil, 0}, "broken": {volume.ErrState, 0}, "other": {nil, 1},
+			"none": {volume.ErrNotFound, 1}} {
 			client.ClearActions()
 			st, _, err := c.Get(t.Context(), name)
-			if !errors.Is(err, want.err) || err == nil && st.Volume != name || len(client.Actions()) != want.gets {
+			if !errors.Is(err, want.err) || err == nil && st.Volume != name ||
+				len(client.Actions()) != want.gets {
 				t.Errorf("%s: %s, %v, %d requests", name, st.Volume, err, len(client.Actions()))
 			}
 		}

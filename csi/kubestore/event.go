@@ -18,7 +18,8 @@ const maxMessage = 1024
 func (s *Store) Warn(ctx context.Context, volume, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	volumes := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"})
+	volumes := s.client.Resource(schema.GroupVersionResource{Version: "v1",
+		Resource: "persistentvolumes"})
 	pv, err := volumes.Get(ctx, volume, metav1.GetOptions{})
 	if err != nil {
 		return explain("claim of volume "+volume, err)
@@ -38,14 +39,16 @@ func (s *Store) Warn(ctx context.Context, volume, reason, message string) error 
 		"apiVersion": "v1", "kind": "Event",
 		"metadata": map[string]any{"generateName": volume + ".", "namespace": namespace},
 		"involvedObject": map[string]any{
-			"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim["name"], "uid": claim["uid"],
+			"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace,
+			"name": claim["name"], "uid": claim["uid"],
 		},
 		"type": "Warning", "reason": reason, "message": message,
 		"source":         map[string]any{"component": "veil-csi", "host": s.node},
 		"firstTimestamp": now, "lastTimestamp": now, "count": int64(1),
 	}}
 
-	events := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "events"}).Namespace(namespace)
+	events := s.client.Resource(schema.GroupVersionResource{Version: "v1",
+		Resource: "events"}).Namespace(namespace)
 	if _, err := events.Create(ctx, event, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("event at claim %s/%v: %w", namespace, claim["name"], err)
 	}

@@ -18,14 +18,19 @@ func TestWarnIsSeenAtTheClaim(t *testing.T) {
 	events := schema.GroupVersionResource{Version: "v1", Resource: "events"}
 	pv := func(name string, spec map[string]any) *unstructured.Unstructured {
 		return &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": "v1", "kind": "PersistentVolume", "metadata": map[string]any{"name": name}, "spec": spec,
+			"apiVersion": "v1", "kind": "PersistentVolume",
+			"metadata": map[string]any{"name": name}, "spec": spec,
 		}}
 	}
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		VeilVolumes: Kind + "List", events: "EventList",
-	}, pv("pvc-1", map[string]any{"claimRef": map[string]any{"namespace": "shop", "name": "data", "uid": "u"}}), pv("pvc-free", map[string]any{}))
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{
+			VeilVolumes: Kind + "List", events: "EventList",
+		}, pv("pvc-1", map[string]any{"claimRef": map[string]any{"namespace": "shop",
+			"name": "data",
+			"uid":  "u"}}), pv("pvc-free", map[string]any{}))
 	s := NewForClient(client, "node-1")
-	if err := s.Warn(t.Context(), "pvc-none", "Tampered", "m"); !errors.Is(err, volume.ErrNotFound) {
+	if err := s.Warn(t.Context(), "pvc-none", "Tampered", "m"); !errors.Is(err,
+		volume.ErrNotFound) {
 		t.Errorf("without a PersistentVolume: %v", err)
 	}
 
@@ -42,7 +47,8 @@ func TestWarnIsSeenAtTheClaim(t *testing.T) {
 
 	o := list.Items[0].Object
 	at, _ := o["involvedObject"].(map[string]any)
-	if o["reason"] != "Tampered" || o["type"] != "Warning" || at["name"] != "data" || at["uid"] != "u" || len(o["message"].(string)) != maxMessage {
+	if o["reason"] != "Tampered" || o["type"] != "Warning" || at["name"] != "data" ||
+		at["uid"] != "u" || len(o["message"].(string)) != maxMessage {
 		t.Errorf("%v", o)
 	}
 }

@@ -29,7 +29,8 @@ type Object struct {
 func newObject(o *unstructured.Unstructured) Object {
 	st, spec, err := parse(o)
 	st.Volume = o.GetName()
-	return Object{State: st, Asked: spec.Asked, Holder: holder(st, spec.Asked), Created: o.GetCreationTimestamp().Time, Err: err}
+	return Object{State: st, Asked: spec.Asked, Holder: holder(st, spec.Asked),
+		Created: o.GetCreationTimestamp().Time, Err: err}
 }
 
 // Objects are all VeilVolumes, those that are refused among them, in no order.
@@ -80,6 +81,7 @@ func (s *Store) askRewrap(ctx context.Context, name, request string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, err = s.volumes.Update(ctx, o, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	_, err = s.volumes.Update(ctx, o,
+		metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 	return explain("ask for volume "+name, err)
 }

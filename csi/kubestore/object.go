@@ -77,11 +77,14 @@ func statusOf(s volume.State) (map[string]any, error) {
 }
 
 // labels are on every object from its creation on.
-var labels = map[string]string{"app.kubernetes.io/name": "kubeveil", "app.kubernetes.io/component": "veil-csi"}
+var labels = map[string]string{"app.kubernetes.io/name": "kubeveil",
+	"app.kubernetes.io/component": "veil-csi"}
 
 // encode makes the object that is sent. Revision empty is none: the object is to be created.
-func encode(name string, r volume.Revision, spec *Spec, status map[string]any) (*unstructured.Unstructured, error) {
-	o := object{APIVersion: Group + "/" + Version, Kind: Kind, Metadata: map[string]any{"name": name}, Spec: spec, Status: status}
+func encode(name string, r volume.Revision, spec *Spec,
+	status map[string]any) (*unstructured.Unstructured, error) {
+	o := object{APIVersion: Group + "/" + Version, Kind: Kind,
+		Metadata: map[string]any{"name": name}, Spec: spec, Status: status}
 	if r == "" {
 		o.Metadata["labels"] = labels
 	} else {
@@ -99,7 +102,8 @@ func encode(name string, r volume.Revision, spec *Spec, status map[string]any) (
 }
 
 // errNoStatus matches an object without status.
-var errNoStatus = fmt.Errorf("%w: the VeilVolume has no status: its creation was cut short, or it was restored without one", volume.ErrState)
+var errNoStatus = fmt.Errorf("%w: the VeilVolume has no status: its creation was cut short, or it "+
+	"was restored without one", volume.ErrState)
 
 // parse returns what o says. The spec is given with errNoStatus, too.
 func parse(o *unstructured.Unstructured) (volume.State, Spec, error) {
@@ -140,8 +144,10 @@ func parseText(text []byte) (volume.State, Spec, error) {
 	if err := decode(o.Status, &s); err != nil {
 		return volume.State{}, spec, fmt.Errorf("%w: status: %w", volume.ErrState, err)
 	}
-	if s.Volume != "" || s.Cluster != "" || !s.Request.Created.IsZero() || !same(s.Request, volume.Request{}) {
-		return volume.State{}, spec, fmt.Errorf("%w: status has what belongs into spec", volume.ErrState)
+	if s.Volume != "" || s.Cluster != "" || !s.Request.Created.IsZero() ||
+		!same(s.Request, volume.Request{}) {
+		return volume.State{}, spec, fmt.Errorf("%w: status has what belongs into spec",
+			volume.ErrState)
 	}
 
 	s.Volume, s.Cluster, s.Request = o.Metadata.Name, spec.Cluster, spec.Request

@@ -21,18 +21,23 @@ import (
 // full is a state with every field set.
 func full() volume.State {
 	return volume.State{
-		Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "n", Backend: "file", Source: "snap-1", Snapshot: true, Parameters: "p",
+		Volume: "pvc-1", Cluster: "c", Request: volume.Request{Node: "n", Backend: "file",
+			Source: "snap-1", Snapshot: true, Parameters: "p",
 			Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		Phase: volume.Ready, Payload: 8192, PendingPayload: 12288,
-		Key:  keyring.Wrapped{Provider: "kms", KeyID: "k", Blob: []byte{1, 2, 255}, Annotations: map[string][]byte{"a.b": {3}}},
-		UUID: crypt.UUID{1, 2}, Device: "d", Origin: volume.Origin{UUID: crypt.UUID{3}, Sequence: 4, Epoch: 5, Payload: 4096}, Content: volume.Made, Writer: "w", Epoch: 1<<53 + 1, PendingEpoch: 1<<53 + 2,
+		Key: keyring.Wrapped{Provider: "kms", KeyID: "k", Blob: []byte{1, 2, 255},
+			Annotations: map[string][]byte{"a.b": {3}}},
+		UUID: crypt.UUID{1, 2}, Device: "d", Origin: volume.Origin{UUID: crypt.UUID{3}, Sequence: 4,
+			Epoch: 5, Payload: 4096}, Content: volume.Made, Writer: "w", Epoch: 1<<53 + 1,
+		PendingEpoch: 1<<53 + 2,
 	}
 }
 
 func TestEncodeAndParse(t *testing.T) {
 	for situation, want := range map[string]volume.State{
 		"every field": full(),
-		"new":         {Volume: "v", Cluster: "c", Phase: volume.New, Payload: 4096, Content: volume.Unmade},
+		"new": {Volume: "v", Cluster: "c", Phase: volume.New, Payload: 4096,
+			Content: volume.Unmade},
 	} {
 		t.Run(situation, func(t *testing.T) {
 			status, err := statusOf(want)
@@ -60,20 +65,29 @@ func TestParseRefuses(t *testing.T) {
 		spec, status string
 		want         error
 	}{
-		"nothing":                      {`null`, `null`, errNoStatus},
-		"no status":                    {`{"cluster":"c"}`, `{}`, errNoStatus},
-		"unknown field in status":      {`{"cluster":"c"}`, `{` + good + `,"integrity":"x"}`, volume.ErrState},
-		"unknown field in spec":        {`{"cluster":"c","tuning":"x"}`, `{` + good + `}`, volume.ErrState},
-		"name in status":               {`{"cluster":"c"}`, `{"volume":"other",` + good + `}`, volume.ErrState},
-		"request in status":            {`{"cluster":"c"}`, `{"request":{"node":"x"},` + good + `}`, volume.ErrState},
-		"no cluster":                   {`{}`, `{` + good + `}`, volume.ErrState},
-		"a size below zero":            {`{"cluster":"c"}`, `{"phase":"New","payload":-4096,"content":"Unmade"}`, volume.ErrState},
-		"a number that is none":        {`{"cluster":"c"}`, `{"phase":"New","payload":"4096","content":"Unmade"}`, volume.ErrState},
-		"ready without key":            {`{"cluster":"c"}`, `{"phase":"Ready","payload":4096,"content":"Unmade"}`, volume.ErrState},
-		"a list where an object is":    {`[]`, `{` + good + `}`, volume.ErrState},
-		"an epoch beyond what integer": {`{"cluster":"c"}`, `{` + good + `,"epoch":18446744073709551616}`, volume.ErrState},
+		"nothing":   {`null`, `null`, errNoStatus},
+		"no status": {`{"cluster":"c"}`, `{}`, errNoStatus},
+		"unknown field in status": {`{"cluster":"c"}`, `{` + good + `,"integrity":"x"}`,
+			volume.ErrState},
+		"unknown field in spec": {`{"cluster":"c","tuning":"x"}`, `{` + good + `}`,
+			volume.ErrState},
+		"name in status": {`{"cluster":"c"}`, `{"volume":"other",` + good + `}`,
+			volume.ErrState},
+		"request in status": {`{"cluster":"c"}`, `{"request":{"node":"x"},` + good + `}`,
+			volume.ErrState},
+		"no cluster": {`{}`, `{` + good + `}`, volume.ErrState},
+		"a size below zero": {`{"cluster":"c"}`,
+			`{"phase":"New","payload":-4096,"content":"Unmade"}`, volume.ErrState},
+		"a number that is none": {`{"cluster":"c"}`,
+			`{"phase":"New","payload":"4096","content":"Unmade"}`, volume.ErrState},
+		"ready without key": {`{"cluster":"c"}`,
+			`{"phase":"Ready","payload":4096,"content":"Unmade"}`, volume.ErrState},
+		"a list where an object is": {`[]`, `{` + good + `}`, volume.ErrState},
+		"an epoch beyond what integer": {`{"cluster":"c"}`,
+			`{` + good + `,"epoch":18446744073709551616}`, volume.ErrState},
 	} {
-		s, _, err := parseText([]byte(`{"metadata":{"name":"v"},"spec":` + c.spec + `,"status":` + c.status + `}`))
+		s, _, err := parseText([]byte(`{"metadata":{"name":"v"},"spec":` + c.spec + `,"status":` +
+			c.status + `}`))
 		if !errors.Is(err, c.want) || !errors.Is(err, volume.ErrState) || err == nil {
 			t.Errorf("%s: %+v, %v; want %v", situation, s, err, c.want)
 		}
@@ -82,8 +96,11 @@ func TestParseRefuses(t *testing.T) {
 
 // Whatever is parsed is encoded to what parses to the same.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"metadata":{"name":"v"},"spec":{"cluster":"c"},"status":{"phase":"New","payload":4096,"content":"Unmade"}}`))
-	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "pvc-1"}, "spec": specOf(full()), "status": must(statusOf(full()))})
+	f.Add(
+		[]byte(
+			`{"metadata":{"name":"v"},"spec":{"cluster":"c"},"status":{"phase":"New","payload":4096,"content":"Unmade"}}`))
+	text, err := json.Marshal(map[string]any{"metadata": map[string]any{"name": "pvc-1"},
+		"spec": specOf(full()), "status": must(statusOf(full()))})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -148,18 +165,23 @@ func TestSchemaIsTheState(t *testing.T) {
 	}
 
 	v := crd.Spec.Versions[0]
-	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind || crd.Spec.Names.Plural != Resource || v.Name != Version || crd.Spec.Scope != "Cluster" {
-		t.Errorf("the resource is %s/%s %s %s, %s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind, crd.Spec.Names.Plural, crd.Spec.Scope)
+	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind ||
+		crd.Spec.Names.Plural != Resource || v.Name != Version || crd.Spec.Scope != "Cluster" {
+		t.Errorf("the resource is %s/%s %s %s, %s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind,
+			crd.Spec.Names.Plural, crd.Spec.Scope)
 	}
 
 	schema := v.Schema.OpenAPIV3Schema
 	compare(t, "spec", schema.Properties["spec"], reflect.TypeFor[Spec]())
 	compare(t, "status", schema.Properties["status"], reflect.TypeFor[volume.State](), inSpec...)
 	status := schema.Properties["status"].Properties
-	if got := status["phase"].Enum; !slices.Equal(got, []string{string(volume.New), string(volume.Formatting), string(volume.Ready), string(volume.Deleted)}) {
+	if got := status["phase"].Enum; !slices.Equal(got,
+		[]string{string(volume.New), string(volume.Formatting), string(volume.Ready),
+			string(volume.Deleted)}) {
 		t.Errorf("phases %q", got)
 	}
-	if got := status["content"].Enum; !slices.Equal(got, []string{string(volume.Unmade), string(volume.Made)}) {
+	if got := status["content"].Enum; !slices.Equal(got,
+		[]string{string(volume.Unmade), string(volume.Made)}) {
 		t.Errorf("contents %q", got)
 	}
 	if n := schema.Properties["spec"].Properties["cluster"].MaxLength; n != crypt.MaxName {
@@ -207,12 +229,14 @@ func compare(t *testing.T, at string, p property, typ reflect.Type, except ...st
 }
 
 var kinds = map[reflect.Kind]string{
-	reflect.String: "string", reflect.Bool: "boolean", reflect.Int64: "integer", reflect.Uint64: "integer", reflect.Map: "object",
+	reflect.String: "string", reflect.Bool: "boolean", reflect.Int64: "integer",
+	reflect.Uint64: "integer", reflect.Map: "object",
 }
 
 func TestNamesThatNoObjectCanHave(t *testing.T) {
 	for _, name := range []string{"", "Upper", "a_b", "../x", "a b", strings.Repeat("a", 254)} {
-		if _, err := (&Store{}).check(volume.State{Volume: name, Cluster: "c", Phase: volume.New, Payload: 4096, Content: volume.Unmade}); err == nil {
+		if _, err := (&Store{}).check(volume.State{Volume: name, Cluster: "c", Phase: volume.New,
+			Payload: 4096, Content: volume.Unmade}); err == nil {
 			t.Errorf("%q was accepted", name)
 		}
 	}

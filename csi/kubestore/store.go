@@ -75,12 +75,14 @@ func restConfig(path string) (*rest.Config, error) {
 	if path == "" {
 		cfg, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("no service account in this pod, and no kubeconfig was named: %w", err)
+			return nil, fmt.Errorf("no service account in this pod, and no kubeconfig was "+
+				"named: %w", err)
 		}
 		return cfg, nil
 	}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{}).ClientConfig()
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path},
+		&clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}
@@ -91,7 +93,8 @@ func restConfig(path string) (*rest.Config, error) {
 func (s *Store) Cluster(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	o, err := s.client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	o, err := s.client.Resource(schema.GroupVersionResource{Version: "v1",
+		Resource: "namespaces"}).Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	if err != nil {
 		return "", explain("id of the cluster", err)
 	}
@@ -137,11 +140,13 @@ func (s *Store) List(ctx context.Context) ([]volume.State, error) {
 }
 
 // each calls do with every VeilVolume that the field selector selects, all when it is empty.
-func (s *Store) each(ctx context.Context, selector string, do func(*unstructured.Unstructured)) error {
+func (s *Store) each(ctx context.Context, selector string,
+	do func(*unstructured.Unstructured)) error {
 	next := ""
 	for {
 		ctx, cancel := context.WithTimeout(ctx, patience)
-		list, err := s.volumes.List(ctx, metav1.ListOptions{FieldSelector: selector, Limit: page, Continue: next})
+		list, err := s.volumes.List(ctx, metav1.ListOptions{FieldSelector: selector, Limit: page,
+			Continue: next})
 		cancel()
 		if err != nil {
 			return explain("list volumes", err)
@@ -177,22 +182,26 @@ func (s *Store) Create(ctx context.Context, st volume.State) error {
 	return err
 }
 
-func (s *Store) create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *Store) create(ctx context.Context,
+	o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	made, err := s.volumes.Create(ctx, o, metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
+	made, err := s.volumes.Create(ctx, o,
+		metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict})
 	return made, explain("create volume "+o.GetName(), err)
 }
 
 // unfinished returns the object of that name, and what it asks for, when it has no status and asks
 // for the same; else exists.
-func (s *Store) unfinished(ctx context.Context, st volume.State, exists error) (*unstructured.Unstructured, volume.Request, error) {
+func (s *Store) unfinished(ctx context.Context, st volume.State,
+	exists error) (*unstructured.Unstructured, volume.Request, error) {
 	o, err := s.get(ctx, st.Volume)
 	if err != nil {
 		return nil, volume.Request{}, err
 	}
 	_, spec, err := parse(o)
-	if !errors.Is(err, errNoStatus) || spec.Cluster != st.Cluster || !same(spec.Request, st.Request) {
+	if !errors.Is(err, errNoStatus) || spec.Cluster != st.Cluster ||
+		!same(spec.Request, st.Request) {
 		return nil, volume.Request{}, exists
 	}
 	return o, spec.Request, nil
@@ -206,7 +215,8 @@ func same(a, b volume.Request) bool {
 
 // Update implements volume.Store. What was asked for is not changed: the state must have the
 // Request that it was created with.
-func (s *Store) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+func (s *Store) Update(ctx context.Context, st volume.State,
+	r volume.Revision) (volume.Revision, error) {
 	status, err := s.check(st)
 	if err != nil {
 		return "", err
@@ -228,20 +238,23 @@ func (s *Store) check(st volume.State) (map[string]any, error) {
 	return statusOf(st)
 }
 
-func (s *Store) putStatus(ctx context.Context, st volume.State, r volume.Revision, status map[string]any) (volume.Revision, error) {
+func (s *Store) putStatus(ctx context.Context, st volume.State, r volume.Revision,
+	status map[string]any) (volume.Revision, error) {
 	o, err := encode(st.Volume, r, specOf(st), status)
 	if err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	now, err := s.volumes.UpdateStatus(ctx, o, metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
+	now, err := s.volumes.UpdateStatus(ctx, o,
+		metav1.UpdateOptions{FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		return "", explain("keep state of volume "+st.Volume, err)
 	}
 	got, _, err := parse(now)
 	if err == nil && !same(got.Request, st.Request) {
-		err = fmt.Errorf("volume %s: %w: what was asked for was %+v and cannot be changed", st.Volume, volume.ErrState, got.Request)
+		err = fmt.Errorf("volume %s: %w: what was asked for was %+v and cannot be changed",
+			st.Volume, volume.ErrState, got.Request)
 	}
 	return volume.Revision(now.GetResourceVersion()), err
 }
@@ -254,14 +267,16 @@ func (s *Store) Remove(ctx context.Context, name string, r volume.Revision) erro
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	revision := string(r)
-	err := s.volumes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &revision}})
+	err := s.volumes.Delete(ctx, name,
+		metav1.DeleteOptions{Preconditions: &metav1.Preconditions{ResourceVersion: &revision}})
 	return explain("forget volume "+name, err)
 }
 
 // checkName refuses volume ids that no object can have as its name.
 func checkName(name string) error {
 	if why := validation.IsDNS1123Subdomain(name); len(why) > 0 {
-		return fmt.Errorf("volume %q: %w: as the name of a VeilVolume: %s", name, backend.ErrName, strings.Join(why, "; "))
+		return fmt.Errorf("volume %q: %w: as the name of a VeilVolume: %s", name, backend.ErrName,
+			strings.Join(why, "; "))
 	}
 	return nil
 }
@@ -272,10 +287,12 @@ func explain(what string, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Name != "":
+	case apierrors.IsNotFound(err) && errors.As(err, &status) && status.Status().Details != nil &&
+		status.Status().Details.Name != "":
 		return fmt.Errorf("%s: %w: %w", what, volume.ErrNotFound, err)
 	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: the custom resource %s.%s is not installed: apply manifests/csi (%w)", what, Resource, Group, err)
+		return fmt.Errorf("%s: the custom resource %s.%s is not installed: apply "+
+			"manifests/csi (%w)", what, Resource, Group, err)
 	case apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("%s: %w: %w", what, volume.ErrExists, err)
 	case apierrors.IsConflict(err):

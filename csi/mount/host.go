@@ -19,9 +19,13 @@ const fiTrim = 0xc0185879
 
 // flags are the mount options that are flags of mount(2); all others are for the file system.
 var flags = map[string]uintptr{
-	"rw": 0, "defaults": 0, "ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV, "noexec": unix.MS_NOEXEC,
-	"sync": unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC, "noatime": unix.MS_NOATIME, "nodiratime": unix.MS_NODIRATIME,
-	"relatime": unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME, "lazytime": unix.MS_LAZYTIME, "nosymfollow": unix.MS_NOSYMFOLLOW,
+	"rw": 0, "defaults": 0, "ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV,
+	"noexec": unix.MS_NOEXEC,
+	"sync":   unix.MS_SYNCHRONOUS, "dirsync": unix.MS_DIRSYNC, "noatime": unix.MS_NOATIME,
+	"nodiratime": unix.MS_NODIRATIME,
+	"relatime":   unix.MS_RELATIME, "strictatime": unix.MS_STRICTATIME,
+	"lazytime":    unix.MS_LAZYTIME,
+	"nosymfollow": unix.MS_NOSYMFOLLOW,
 }
 
 // List implements Mounts.
@@ -39,7 +43,8 @@ func (Host) List() ([]Mount, error) {
 			m.FS, m.Device = FS(i.FSType), unix.Mkdev(uint32(i.Major), uint32(i.Minor))
 			// The mount is writable, and what is mounted is not: it stopped by itself. Newer
 			// kernels have words of their own for it.
-			m.Stopped = !m.ReadOnly && hasOption(i.VFSOptions, "ro") || hasOption(i.VFSOptions, "emergency_ro") || hasOption(i.VFSOptions, "shutdown")
+			m.Stopped = !m.ReadOnly && hasOption(i.VFSOptions, "ro") ||
+				hasOption(i.VFSOptions, "emergency_ro") || hasOption(i.VFSOptions, "shutdown")
 			out = append(out, m)
 			continue
 		}
@@ -93,8 +98,10 @@ func (Host) CheckShared(path string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w: it is on the mount %s, which is not shared, so the kubelet would give its pods the empty "+
-		"folder below, in clear: mount the kubelet's folder with mountPropagation: Bidirectional", path, ErrPrivate, on.Mountpoint)
+	return fmt.Errorf("%s: %w: it is on the mount %s, which is not shared, so the kubelet would "+
+		"give its pods the empty "+
+		"folder below, in clear: mount the kubelet's folder with mountPropagation: Bidirectional",
+		path, ErrPrivate, on.Mountpoint)
 }
 
 // Mount implements Mounts.
@@ -109,8 +116,10 @@ func (Host) Mount(device, target string, kind FS, options []string) error {
 		}
 	}
 	// EFSCORRUPTED and EFSBADCRC (fs/ext4/ext4.h, fs/xfs/xfs_linux.h).
-	if err := unix.Mount(device, target, string(kind), set, strings.Join(data, ",")); errors.Is(err, unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
-		return fmt.Errorf("mount %s as %s: %w: %w; see the kernel's log of the node", device, kind, ErrDamaged, err)
+	if err := unix.Mount(device, target, string(kind), set, strings.Join(data, ",")); errors.Is(err,
+		unix.EUCLEAN) || errors.Is(err, unix.EBADMSG) {
+		return fmt.Errorf("mount %s as %s: %w: %w; see the kernel's log of the node", device, kind,
+			ErrDamaged, err)
 	} else if err != nil {
 		return fmt.Errorf("mount %s at %s as %s with %q: %w", device, target, kind, options, err)
 	}
@@ -128,11 +137,13 @@ func (Host) Bind(source, target string, readOnly bool) error {
 	}
 	defer unix.Close(fd)
 	if readOnly {
-		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH,
+			&unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
 			return fmt.Errorf("bind %s read-only: mount_setattr: %w", source, err)
 		}
 	}
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, target,
+		unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("bind %s at %s: move_mount: %w", source, target, err)
 	}
 	return nil
@@ -149,7 +160,8 @@ func makeTarget(source, target string) error {
 		err = os.Mkdir(target, folderMode)
 	} else {
 		var f *os.File
-		if f, err = os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_NOFOLLOW, fileMode); err == nil {
+		if f, err = os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_RDONLY|unix.O_NOFOLLOW,
+			fileMode); err == nil {
 			err = f.Close()
 		}
 	}
@@ -217,7 +229,8 @@ func trim(path string, r *trimRange) error {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fiTrim, uintptr(unsafe.Pointer(r))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), fiTrim,
+		uintptr(unsafe.Pointer(r))); errno != 0 {
 		return errno
 	}
 	return nil
@@ -251,7 +264,8 @@ func (Host) Usage(path string) (Usage, error) {
 		return Usage{}, &fs.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	return Usage{
-		Total: int64(s.Blocks) * s.Frsize, Free: int64(s.Bavail) * s.Frsize, Used: int64(s.Blocks-s.Bfree) * s.Frsize,
+		Total: int64(s.Blocks) * s.Frsize, Free: int64(s.Bavail) * s.Frsize,
+		Used:   int64(s.Blocks-s.Bfree) * s.Frsize,
 		Inodes: int64(s.Files), InodesFree: int64(s.Ffree), InodesUsed: int64(s.Files - s.Ffree),
 	}, nil
 }

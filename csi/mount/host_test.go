@@ -48,7 +48,9 @@ func TestFileSystems(t *testing.T) {
 			nettest.NeedProgram(t, "mkfs."+string(kind))
 			loop, _ := disk(t, kind.MinSize()+(1<<20))
 			dir := t.TempDir()
-			nettest.NewHost(t).Run(t, func() error { return lifeOf(t.Context(), t, kind, loop, dir) })
+			nettest.NewHost(t).Run(t, func() error {
+				return lifeOf(t.Context(), t, kind, loop, dir)
+			})
 		})
 	}
 }
@@ -59,10 +61,13 @@ func TestGrow(t *testing.T) {
 			nettest.NeedProgram(t, "mkfs."+string(kind))
 			loop, path := disk(t, kind.MinSize()+(1<<20))
 			dir := t.TempDir()
-			nettest.NewHost(t).Run(t, func() error { return grown(t.Context(), t, kind, loop, path, dir) })
+			nettest.NewHost(t).Run(t, func() error {
+				return grown(t.Context(), t, kind, loop, path, dir)
+			})
 			if kind == Ext4 {
 				// Without it what was tested is that the refusal is said.
-				nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE, "ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
+				nettest.NeedCapability(t, unix.CAP_SYS_RESOURCE,
+					"ext4 grows only with CAP_SYS_RESOURCE; csi/kerneltest has it")
 			}
 		})
 	}
@@ -73,7 +78,8 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	var h Host
 	staging, target := filepath.Join(dir, "a folder"), filepath.Join(dir, "target")
 	// As the kubelet's folder is: what is mounted there shows elsewhere, too.
-	if err := errors.Join(os.Mkdir(staging, 0o700), unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_SHARED, "")); err != nil {
+	if err := errors.Join(os.Mkdir(staging, 0o700), unix.Mount(dir, dir, "", unix.MS_BIND, ""),
+		unix.Mount("", dir, "", unix.MS_SHARED, "")); err != nil {
 		return err
 	}
 	if err := errors.Join(h.Make(ctx, loop.Path, kind), h.Check(ctx, loop.Path, kind)); err != nil {
@@ -84,7 +90,8 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 		return fmt.Errorf("made %+v, %w", made, err)
 	}
 
-	if err := errors.Join(h.Mount(loop.Path, staging, kind, append(kind.Defaults(), "noatime")), h.Bind(staging, target, true)); err != nil {
+	if err := errors.Join(h.Mount(loop.Path, staging, kind, append(kind.Defaults(), "noatime")),
+		h.Bind(staging, target, true)); err != nil {
 		return err
 	}
 
@@ -105,7 +112,8 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 	if err := os.WriteFile(filepath.Join(staging, "x"), []byte("data"), 0o600); err != nil {
 		return err
 	}
-	if n, err := h.Trim(ctx, staging); err != nil && !errors.Is(err, unix.EOPNOTSUPP) || err == nil && n <= 0 {
+	if n, err := h.Trim(ctx, staging); err != nil && !errors.Is(err, unix.EOPNOTSUPP) ||
+		err == nil && n <= 0 {
 		t.Errorf("trimmed %d bytes, %v", n, err)
 	}
 
@@ -115,7 +123,8 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 // grown is a file system whose device becomes larger while it is mounted.
 func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir string) error {
 	var h Host
-	if err := errors.Join(h.Make(ctx, loop.Path, kind), h.Mount(loop.Path, dir, kind, nil)); err != nil {
+	if err := errors.Join(h.Make(ctx, loop.Path, kind),
+		h.Mount(loop.Path, dir, kind, nil)); err != nil {
 		return err
 	}
 	before, err := h.Usage(dir)
@@ -206,7 +215,8 @@ func TestDeviceNodes(t *testing.T) {
 		if err := h.Bind(loop.Path, target, false); err != nil {
 			return err
 		}
-		if got := below(t, dir); len(got) != 1 || got[0] != (Mount{Target: target, Device: loop.Number, Node: true, Root: true}) {
+		if got := below(t, dir); len(got) != 1 ||
+			got[0] != (Mount{Target: target, Device: loop.Number, Node: true, Root: true}) {
 			t.Errorf("bound %+v", got)
 		}
 		if u, err := h.Usage(target); u != (Usage{Total: size, Node: true}) || err != nil {
@@ -235,7 +245,8 @@ func TestDamage(t *testing.T) {
 			}
 
 			if c.unclean {
-				if _, err := run(t.Context(), "tune2fs", "-E", "force_fsck", loop.Path); err != nil {
+				if _, err := run(t.Context(), "tune2fs", "-E", "force_fsck",
+					loop.Path); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -281,7 +292,8 @@ func TestPrograms(t *testing.T) {
 		t.Errorf("%v, want %v", err, context.Canceled)
 	}
 	code, err := run(t.Context(), "sh", "-c", "echo said; echo why; yes | head -c 1000000; exit 7")
-	if code != 7 || err == nil || !strings.Contains(err.Error(), "said why y y") || len(err.Error()) > 2*maxOutput {
+	if code != 7 || err == nil || !strings.Contains(err.Error(), "said why y y") ||
+		len(err.Error()) > 2*maxOutput {
 		t.Errorf("code %d, %v", code, err)
 	}
 }
@@ -308,7 +320,8 @@ func TestHowCheckEnds(t *testing.T) {
 		"kill $$":    {true, false},
 	} {
 		const said = `echo "Entry 'patient-7.txt' in /records (12) is a link to directory /x (13)."` + "\n"
-		if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte("#!/bin/sh\n"+said+end+"\n"), 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte("#!/bin/sh\n"+said+end+"\n"),
+			0o700); err != nil {
 			t.Fatal(err)
 		}
 		err := (Host{}).Check(t.Context(), device, Ext4)
@@ -316,7 +329,8 @@ func TestHowCheckEnds(t *testing.T) {
 			t.Errorf("%s: %v", end, err)
 		}
 		// What it says of a volume's files is not for logs and events.
-		if err != nil && (strings.Contains(err.Error(), "patient") || !strings.Contains(err.Error(), "e2fsck -fn "+device)) {
+		if err != nil && (strings.Contains(err.Error(), "patient") ||
+			!strings.Contains(err.Error(), "e2fsck -fn "+device)) {
 			t.Errorf("%s: %v", end, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "memory") == c.damaged {
@@ -346,14 +360,17 @@ exit 8
 	if err := (Host{CheckMemory: 64 << 20}).Check(t.Context(), device, Ext4); err != nil {
 		t.Error(err)
 	}
-	if err := (Host{}).Check(t.Context(), device, Ext4); err == nil || !strings.Contains(err.Error(), "memory") {
+	if err := (Host{}).Check(t.Context(), device, Ext4); err == nil ||
+		!strings.Contains(err.Error(), "memory") {
 		t.Errorf("without a limit: %v", err)
 	}
 }
 
 func TestOptions(t *testing.T) {
-	for option, ok := range map[string]bool{"noatime": true, "data=journal": true, "discard": false, "remount": false, "": false, "a,b": false, "bind": false,
-		"journal_path=/dev/sdb": false, "journal_dev=0x810": false, "logdev=/dev/sdb": false, "rtdev=/dev/sdb": false} {
+	for option, ok := range map[string]bool{"noatime": true, "data=journal": true, "discard": false,
+		"remount": false, "": false, "a,b": false, "bind": false,
+		"journal_path=/dev/sdb": false, "journal_dev=0x810": false, "logdev=/dev/sdb": false,
+		"rtdev=/dev/sdb": false} {
 		if err := CheckOptions([]string{option}); errors.Is(err, ErrOption) == ok {
 			t.Errorf("%q: %v", option, err)
 		}

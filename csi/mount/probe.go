@@ -62,7 +62,8 @@ func readSuper(device string) ([]byte, error) {
 // cleanExt4 reports whether the superblock says that there is nothing to check: unmounted, without
 // an error, with nothing in the journal.
 func cleanExt4(b []byte) bool {
-	return parseSuper(b).FS == Ext4 && binary.LittleEndian.Uint16(b[ext4State:]) == ext4Valid && binary.LittleEndian.Uint32(b[ext4Incompat:])&ext4Recover == 0
+	return parseSuper(b).FS == Ext4 && binary.LittleEndian.Uint16(b[ext4State:]) == ext4Valid &&
+		binary.LittleEndian.Uint32(b[ext4Incompat:])&ext4Recover == 0
 }
 
 // parseSuper reads the beginning of a device. Sizes that make no sense are none.

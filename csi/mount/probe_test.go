@@ -37,8 +37,10 @@ func TestParseSuper(t *testing.T) {
 			binary.LittleEndian.PutUint32(b[ext4Incompat:], ext4Incompat64)
 			binary.LittleEndian.PutUint32(b[ext4BlocksHigh:], 1)
 		}), Found{Ext4, 4096 * (1<<32 + 1000)}},
-		"ext4 with absurd blocks": {page(func(b []byte) { ext4(b); b[ext4LogBlock] = 200 }), Found{FS: Ext4}},
-		"xfs larger than all":     {page(func(b []byte) { xfs(b); b[xfsBlocks] = 0xff }), Found{FS: XFS}},
+		"ext4 with absurd blocks": {page(func(b []byte) { ext4(b); b[ext4LogBlock] = 200 }),
+			Found{FS: Ext4}},
+		"xfs larger than all": {page(func(b []byte) { xfs(b); b[xfsBlocks] = 0xff }),
+			Found{FS: XFS}},
 	} {
 		if got := parseSuper(c.b); got != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
@@ -52,7 +54,8 @@ func FuzzParseSuper(f *testing.F) {
 	copy(b, xfsMagic)
 	f.Add(b)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if found := parseSuper(b); found.Size < 0 || found.FS == "" && found.Size != 0 || found.FS != "" && !found.FS.Known() {
+		if found := parseSuper(b); found.Size < 0 || found.FS == "" && found.Size != 0 ||
+			found.FS != "" && !found.FS.Known() {
 			t.Errorf("%+v", found)
 		}
 	})

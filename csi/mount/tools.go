@@ -84,7 +84,8 @@ func run(ctx context.Context, name string, args ...string) (code int, err error)
 
 // silent is run whose error has nothing of what the program said. The code is 0 when it did not end
 // by itself with another. memory is the most that the program may take, bytes; 0 is no limit.
-func silent(ctx context.Context, memory uint64, name string, args ...string) (code int, said []byte, err error) {
+func silent(ctx context.Context, memory uint64, name string,
+	args ...string) (code int, said []byte, err error) {
 	path, err := find(name)
 	if err != nil {
 		return 0, nil, err
@@ -105,7 +106,8 @@ func silent(ctx context.Context, memory uint64, name string, args ...string) (co
 		if memory > 0 {
 			// A moment after it began, in which no program takes much. One that has ended has no
 			// limit any more.
-			err = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS, &unix.Rlimit{Cur: memory, Max: memory}, nil)
+			err = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS,
+				&unix.Rlimit{Cur: memory, Max: memory}, nil)
 		}
 		err = errors.Join(cmd.Wait(), err)
 	}
@@ -162,13 +164,15 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 		return nil
 	}
 	const uncorrected = 4
-	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err, device)
+	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err,
+		device)
 	// A program that was ended by a signal, as for want of memory, has code -1, and has said
 	// nothing of the file system.
 	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
-	return fmt.Errorf("%w; it may have wanted more memory than it may take: docs/storage.md, Memory", err)
+	return fmt.Errorf("%w; it may have wanted more memory than it may take: "+
+		"docs/storage.md, Memory", err)
 }
 
 // Grow implements Filesystems.

@@ -82,7 +82,8 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 		return Closed{}, err
 	}
 	o.happened(Unsealed)
-	o.log.Warn("volume closed without sealing it: an image of the disk from while it was open will be accepted", "why", why)
+	o.log.Warn("volume closed without sealing it: an image of the disk from while it was open "+
+		"will be accepted", "why", why)
 	return Closed{Why: why}, nil
 }
 
@@ -102,7 +103,8 @@ func (o *op) seal(ctx context.Context) error {
 
 // Expand makes the volume at least size bytes large, also while it is open. Making it smaller is no
 // error and does nothing.
-func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOptions) (State, error) {
+func (s *Set) Expand(ctx context.Context, volume string, size int64,
+	opts OpenOptions) (State, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
 		return State{}, err
@@ -112,7 +114,8 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 		return o.State, err
 	}
 	if o.Phase != Ready {
-		return o.State, fmt.Errorf("expand volume %s: it is in phase %s: open it first", volume, o.Phase)
+		return o.State, fmt.Errorf("expand volume %s: it is in phase %s: open it first", volume,
+			o.Phase)
 	}
 	payload := max(crypt.PayloadSize(size), o.PendingPayload)
 	if payload <= o.Payload {
@@ -146,20 +149,25 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64, opts OpenOp
 
 // expand writes the pending size to the record, then to the mapping, then to the state: a state
 // that is behind lets Open and Expand go on.
-func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys, opts OpenOptions) error {
+func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
+	opts OpenOptions) error {
 	var record crypt.Record
-	err := o.verified(ctx, dev, keys, true, func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
-		record = now.Next(now.Epoch, o.PendingPayload)
-		return metadata.Seal(disk, keys, record)
-	})
+	err := o.verified(ctx, dev, keys, true,
+		func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
+			record = now.Next(now.Epoch, o.PendingPayload)
+			return metadata.Seal(disk, keys, record)
+		})
 	if err != nil {
 		return err
 	}
 	if record.Epoch == o.Epoch && o.Writer == o.Node {
 		t := crypt.NewTable(record, dev.Number, opts.Class, opts.Discard)
-		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil &&
+			!errors.Is(err, crypt.ErrNoMapping) {
 			// The engine has tried that, once.
-			return errors.Join(err, o.letGo(ctx, func() error { return o.Engine.Suspend(context.WithoutCancel(ctx), t.Name, false) }))
+			return errors.Join(err, o.letGo(ctx, func() error {
+				return o.Engine.Suspend(context.WithoutCancel(ctx), t.Name, false)
+			}))
 		}
 	}
 	next := o.State
@@ -207,8 +215,10 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	r := Removed{Shredded: why == nil, Why: why}
 	unknown := errors.As(why, new(*crypt.RefusedError))
 	if unknown && (o.Backend.Destroys() || errors.Is(why, crypt.OtherVolume)) {
-		return r, errors.Join(fmt.Errorf("volume %s is deleted, its key destroyed, and its backing left, because it is not known to be this volume's: "+
-			"move it to where it belongs, or remove it, then delete again: %w", volume, why), o.Backend.Detach(ctx, volume))
+		return r, errors.Join(fmt.Errorf("volume %s is deleted, its key destroyed, and its "+
+			"backing left, because it is not known to be this volume's: "+
+			"move it to where it belongs, or remove it, then delete again: %w", volume, why),
+			o.Backend.Detach(ctx, volume))
 	}
 	if why != nil && !unknown && !errors.Is(why, backend.ErrMissing) {
 		return r, why
@@ -247,14 +257,17 @@ func (o *op) shred(ctx context.Context) error {
 	err = crypt.Shred(disk, o.Binding())
 	chosen := o.Device == dev.ID
 	switch {
-	case errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" || chosen):
+	case errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" ||
+		chosen):
 		// A copy that never was READY says that it is its source. One that was, and says so, holds
 		// the source itself.
 		return crypt.Shred(disk, o.origin().Binding)
 	case errors.Is(err, crypt.Blank) && (o.Device == "" || chosen):
 		return nil // Shredded before, or never written.
 	case errors.Is(err, crypt.Foreign) && chosen && o.Epoch == 0:
-		return nil // Blank when it was chosen, and never READY: formatting was cut short, and no pod has had it.
+		// Blank when it was chosen, and never READY: formatting was cut short, and no pod has had
+		// it.
+		return nil
 	}
 	return err
 }

@@ -94,9 +94,11 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	case unread != nil:
 		return unread
 	case !have.Request.same(request):
-		return fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", dst, ErrExists, have.Request, request)
+		return fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", dst,
+			ErrExists, have.Request, request)
 	case opts.Size > 0 && have.Phase != New && have.Payload != crypt.PayloadSize(opts.Size):
-		return fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", dst, ErrExists, have.Payload, opts.Size)
+		return fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", dst, ErrExists,
+			have.Payload, opts.Size)
 	default:
 		return nil
 	}
@@ -130,7 +132,8 @@ func copySize(from string, payload, want int64) (int64, error) {
 	if size := crypt.PayloadSize(want); size >= payload {
 		return size, nil
 	}
-	return 0, fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", from, ErrSmaller, payload, want)
+	return 0, fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", from, ErrSmaller, payload,
+		want)
 }
 
 // copyFrom takes a copy from NEW to FORMATTING: its backing holds what the source's does. On an
@@ -181,7 +184,8 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	}
 	if names, ok := metadata.Claims(); !ok || names != o.origin().Binding {
 		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.Volume, &crypt.RefusedError{
-			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " + o.Request.Source, Found: metadata.Describe()}))
+			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " +
+				o.Request.Source, Found: metadata.Describe()}))
 	}
 	return o.discardBacking(ctx)
 }
@@ -225,10 +229,11 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 		return err
 	}
 	defer keys.Wipe()
-	if err := from.verified(ctx, dev, keys, false, func(_ blk.Disk, _ *crypt.Metadata, r crypt.Record) error {
-		next.Origin = Origin{r.UUID, r.Sequence, r.Epoch, r.Payload}
-		return nil
-	}); err != nil {
+	if err := from.verified(ctx, dev, keys, false,
+		func(_ blk.Disk, _ *crypt.Metadata, r crypt.Record) error {
+			next.Origin = Origin{r.UUID, r.Sequence, r.Epoch, r.Payload}
+			return nil
+		}); err != nil {
 		return fmt.Errorf("copy to volume %s: %w", o.Volume, err)
 	}
 
@@ -294,14 +299,15 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload
 		return 0, err
 	}
 	defer keys.Wipe()
-	err = o.verified(ctx, dev, keys, shared, func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
-		payload = r.Payload
-		// The state says all of this already, but another node may have taken the volume over since
-		// it was read, see step.
-		if err := o.swap(ctx, o.State); err != nil {
-			return err
-		}
-		return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))
-	})
+	err = o.verified(ctx, dev, keys, shared,
+		func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
+			payload = r.Payload
+			// The state says all of this already, but another node may have taken the volume over
+			// since it was read, see step.
+			if err := o.swap(ctx, o.State); err != nil {
+				return err
+			}
+			return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))
+		})
 	return payload, err
 }

@@ -65,15 +65,19 @@ func TestCopiesOfCopies(t *testing.T) {
 	s := n.process(0)
 	for range 2 {
 		st := copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
-		if st.Phase != Ready || st.Epoch != 1 || st.Writer != "" || st.Content != Made || st.Payload != size || !st.Request.Snapshot || st.Request.Source != id {
+		if st.Phase != Ready || st.Epoch != 1 || st.Writer != "" || st.Content != Made ||
+			st.Payload != size || !st.Request.Snapshot || st.Request.Source != id {
 			t.Errorf("snapshot: %+v", st)
 		}
 	}
 
 	for name, err := range map[string]error{
-		"open":   func() error { _, err := s.Open(ctx, copyID, OpenOptions{}); return err }(),
-		"mark":   s.MarkMade(ctx, copyID, ""),
-		"expand": func() error { _, err := s.Expand(ctx, copyID, 2*size, OpenOptions{}); return err }(),
+		"open": func() error { _, err := s.Open(ctx, copyID, OpenOptions{}); return err }(),
+		"mark": s.MarkMade(ctx, copyID, ""),
+		"expand": func() error {
+			_, err := s.Expand(ctx, copyID, 2*size, OpenOptions{})
+			return err
+		}(),
 	} {
 		if !errors.Is(err, ErrSnapshot) {
 			t.Errorf("%s a snapshot: %v", name, err)
@@ -103,7 +107,8 @@ func TestCopiesOfCopies(t *testing.T) {
 		t.Errorf("with the key of the source: %v", err)
 	}
 	o, err := s.Open(ctx, "pvc-3", OpenOptions{Keys: newProvider(t, 9)})
-	if err != nil || o.Mapping.Targets[0].Length != 2*size || o.State.Epoch != 2 || !n.marked("pvc-3") {
+	if err != nil || o.Mapping.Targets[0].Length != 2*size || o.State.Epoch != 2 ||
+		!n.marked("pvc-3") {
 		t.Errorf("the last: %+v, %v, marked %v", o, err, n.marked("pvc-3"))
 	}
 }
@@ -145,7 +150,10 @@ func TestSourceStandsStill(t *testing.T) {
 
 	// One that cannot be frozen is not copied.
 	s = n.process(0)
-	if _, err := s.Copy(t.Context(), "c", id, CopyOptions{Freeze: func(context.Context) (func() error, error) { return nil, errDead }}); !errors.Is(err, errDead) {
+	if _, err := s.Copy(t.Context(), "c", id,
+		CopyOptions{Freeze: func(context.Context) (func() error, error) {
+			return nil, errDead
+		}}); !errors.Is(err, errDead) {
 		t.Errorf("cannot be frozen: %v", err)
 	}
 
@@ -155,7 +163,8 @@ func TestSourceStandsStill(t *testing.T) {
 // nothingOf checks that neither state nor backing is left.
 func (n *node) nothingOf(volume string) {
 	n.t.Helper()
-	if _, _, err := n.store.Get(n.t.Context(), volume); !errors.Is(err, ErrNotFound) || n.disks[volume] != nil {
+	if _, _, err := n.store.Get(n.t.Context(), volume); !errors.Is(err, ErrNotFound) ||
+		n.disks[volume] != nil {
 		n.t.Errorf("something is left of %s: %v, disk %v", volume, err, n.disks[volume] != nil)
 	}
 }
@@ -165,7 +174,8 @@ func (n *node) nothingOf(volume string) {
 type stuck struct{ stepBackend }
 
 func (b stuck) Copy(ctx context.Context, dst, src string, size int64) error {
-	nettest.Until(b.t, time.Minute, "the source goes on", func() bool { return len(b.suspended()) == 0 })
+	nettest.Until(b.t, time.Minute, "the source goes on",
+		func() bool { return len(b.suspended()) == 0 })
 	return b.stepBackend.Copy(context.WithoutCancel(ctx), dst, src, size)
 }
 
@@ -173,7 +183,8 @@ func TestCopyThatTakesTooLong(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	s.Backend = stuck{stepBackend{n}}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(err, ErrTooLong) {
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(
+		err, ErrTooLong) {
 		t.Errorf("%v", err)
 	}
 	n.nothingOf(copyID)
@@ -196,15 +207,17 @@ func TestCopyRefuses(t *testing.T) {
 		opts     CopyOptions
 		want     error
 	}{
-		"of nothing":               {"a", "none", CopyOptions{}, ErrNotFound},
-		"smaller":                  {"a", id, CopyOptions{Size: size - 4096}, ErrSmaller},
-		"onto itself":              {id, id, CopyOptions{}, ErrExists},
-		"onto a volume":            {id, copyID, CopyOptions{}, ErrExists},
-		"the same name, not one":   {copyID, id, CopyOptions{}, ErrExists},
-		"the same name, larger":    {copyID, id, CopyOptions{Snapshot: true, Size: 2 * size}, ErrExists},
-		"the same name, of it":     {copyID, copyID, CopyOptions{Snapshot: true}, ErrExists},
-		"a new one of itself":      {"a", "a", CopyOptions{}, ErrNotFound},
-		"without the source's key": {"a", id, CopyOptions{Keys: awayProvider{newProvider(t, 3)}}, keyring.ErrUnavailable},
+		"of nothing":             {"a", "none", CopyOptions{}, ErrNotFound},
+		"smaller":                {"a", id, CopyOptions{Size: size - 4096}, ErrSmaller},
+		"onto itself":            {id, id, CopyOptions{}, ErrExists},
+		"onto a volume":          {id, copyID, CopyOptions{}, ErrExists},
+		"the same name, not one": {copyID, id, CopyOptions{}, ErrExists},
+		"the same name, larger": {copyID, id, CopyOptions{Snapshot: true, Size: 2 * size},
+			ErrExists},
+		"the same name, of it": {copyID, copyID, CopyOptions{Snapshot: true}, ErrExists},
+		"a new one of itself":  {"a", "a", CopyOptions{}, ErrNotFound},
+		"without the source's key": {"a", id, CopyOptions{Keys: awayProvider{newProvider(t, 3)}},
+			keyring.ErrUnavailable},
 	} {
 		if _, err := s.Copy(t.Context(), c.dst, c.src, c.opts); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v; want %v", name, err, c.want)
@@ -251,7 +264,8 @@ func TestCopyAndSourceAreNotExchanged(t *testing.T) {
 	n.disks[copyID].Become(source)
 	for _, v := range []string{id, copyID} {
 		writes := n.disks[v].Writes()
-		if _, err := s.Open(t.Context(), v, OpenOptions{}); !errors.Is(err, crypt.OtherVolume) || n.disks[v].Writes() != writes {
+		if _, err := s.Open(t.Context(), v, OpenOptions{}); !errors.Is(err, crypt.OtherVolume) ||
+			n.disks[v].Writes() != writes {
 			t.Errorf("%s on the other's disk: %v", v, err)
 		}
 	}
@@ -271,15 +285,27 @@ func TestLiesWhileCopying(t *testing.T) {
 		lie  func(n *node) *blktest.Disk
 		want crypt.Kind
 	}{
-		"blank":          {func(*node) *blktest.Disk { return blktest.New(crypt.DeviceSize(size)) }, crypt.Blank},
-		"another volume": {func(n *node) *blktest.Disk { second(n.t.(*testing.T), n); return n.disks["pvc-2"] }, crypt.OtherVolume},
+		"blank": {func(*node) *blktest.Disk { return blktest.New(crypt.DeviceSize(size)) },
+			crypt.Blank},
+		"another volume": {func(n *node) *blktest.Disk {
+			second(n.t.(*testing.T), n)
+			return n.disks["pvc-2"]
+		}, crypt.OtherVolume},
 		"an older image": {func(n *node) *blktest.Disk {
 			old := n.disks[id].Clone()
 			closeVolume(n.t.(*testing.T), n)
 			return old
 		}, crypt.OlderImage},
-		"record bit": {func(n *node) *blktest.Disk { d := n.disks[id].Clone(); d.Flip(288<<10+48, 1); return d }, crypt.Tampered},
-		"header bit": {func(n *node) *blktest.Disk { d := n.disks[id].Clone(); d.Flip(4200, 1); return d }, crypt.Tampered},
+		"record bit": {func(n *node) *blktest.Disk {
+			d := n.disks[id].Clone()
+			d.Flip(288<<10+48, 1)
+			return d
+		}, crypt.Tampered},
+		"header bit": {func(n *node) *blktest.Disk {
+			d := n.disks[id].Clone()
+			d.Flip(4200, 1)
+			return d
+		}, crypt.Tampered},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := opened(t)
@@ -288,7 +314,8 @@ func TestLiesWhileCopying(t *testing.T) {
 			honest := n.disks[id].Clone()
 			before := n.state()
 			n.disks[id].Become(shown)
-			if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, c.want) {
+			if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+				c.want) {
 				t.Errorf("%v; want %v", err, c.want)
 			}
 
@@ -307,13 +334,15 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 	t.Helper()
 	at := func(t *testing.T, kill int) *node {
 		n := opened(t)
-		if _, err := n.process(kill).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, errDead) {
+		if _, err := n.process(kill).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+			errDead) {
 			t.Fatal(err)
 		}
 		return n
 	}
 	for kill := 1; ; kill++ {
-		if st, _, err := at(t, kill).store.Get(t.Context(), copyID); err == nil && st.Phase == Formatting {
+		if st, _, err := at(t, kill).store.Get(t.Context(), copyID); err == nil &&
+			st.Phase == Formatting {
 			return func(t *testing.T) *node { return at(t, kill) }
 		}
 	}
@@ -324,12 +353,20 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	formatting := formattingCopy(t)
 	for name, lie := range map[string]func(n *node, d *blktest.Disk){
-		"a bit of the header":   func(_ *node, d *blktest.Disk) { d.Flip(100, 1) },
-		"a bit of the keyslot":  func(_ *node, d *blktest.Disk) { d.Flip(100<<10, 1) },
-		"a bit of the record":   func(_ *node, d *blktest.Disk) { d.Flip(288<<10+500, 1) },
-		"between them":          func(_ *node, d *blktest.Disk) { d.Flip(1<<20, 1) },
-		"the source, since":     func(n *node, d *blktest.Disk) { n.process(0); closeVolume(n.t.(*testing.T), n); d.Become(n.disks[id]) },
-		"another volume's disk": func(n *node, d *blktest.Disk) { n.process(0); second(n.t.(*testing.T), n); d.Become(n.disks["pvc-2"]) },
+		"a bit of the header":  func(_ *node, d *blktest.Disk) { d.Flip(100, 1) },
+		"a bit of the keyslot": func(_ *node, d *blktest.Disk) { d.Flip(100<<10, 1) },
+		"a bit of the record":  func(_ *node, d *blktest.Disk) { d.Flip(288<<10+500, 1) },
+		"between them":         func(_ *node, d *blktest.Disk) { d.Flip(1<<20, 1) },
+		"the source, since": func(n *node, d *blktest.Disk) {
+			n.process(0)
+			closeVolume(n.t.(*testing.T), n)
+			d.Become(n.disks[id])
+		},
+		"another volume's disk": func(n *node, d *blktest.Disk) {
+			n.process(0)
+			second(n.t.(*testing.T), n)
+			d.Become(n.disks["pvc-2"])
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := formatting(t)
@@ -355,7 +392,8 @@ func TestCopyUnderAStateFromABackup(t *testing.T) {
 	old.State = s.newState(copyID, size, Request{Source: id})
 	store.states[copyID] = old
 	copied := n.disks[copyID]
-	if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[copyID] != copied {
+	if _, err := n.process(0).Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+		crypt.NotEmpty) || n.disks[copyID] != copied {
 		t.Errorf("%v", err)
 	}
 }
@@ -374,10 +412,12 @@ func TestCopyDuringAnExpansionThatWasCutShort(t *testing.T) {
 		}
 		st := copyVolume(t, s, copyID, id, CopyOptions{Snapshot: true})
 		if st.Payload < m.Targets[0].Length {
-			t.Errorf("%s: the source has %d bytes, its snapshot %d", when, m.Targets[0].Length, st.Payload)
+			t.Errorf("%s: the source has %d bytes, its snapshot %d", when, m.Targets[0].Length,
+				st.Payload)
 		}
 		restored := copyVolume(t, s, "pvc-2", copyID, CopyOptions{})
-		if o, err := s.Open(t.Context(), "pvc-2", OpenOptions{}); err != nil || o.Mapping.Targets[0].Length != st.Payload || restored.Payload != st.Payload {
+		if o, err := s.Open(t.Context(), "pvc-2", OpenOptions{}); err != nil ||
+			o.Mapping.Targets[0].Length != st.Payload || restored.Payload != st.Payload {
 			t.Errorf("%s: restored: %+v, %v", when, o, err)
 		}
 		if cut == nil {

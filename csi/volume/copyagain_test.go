@@ -12,13 +12,15 @@ import (
 func TestCopyOfASourceThatHasGrown(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
-	if err := n.store.Create(t.Context(), s.newState(copyID, size, Request{Source: id})); err != nil {
+	if err := n.store.Create(t.Context(), s.newState(copyID, size, Request{Source: id})); err !=
+		nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if st := copyVolume(t, s, copyID, id, CopyOptions{Size: 2 * size}); st.Payload != 2*size || st.Phase != Ready {
+	if st := copyVolume(t, s, copyID, id, CopyOptions{Size: 2 * size}); st.Payload != 2*size ||
+		st.Phase != Ready {
 		t.Errorf("%+v", st)
 	}
 }

@@ -33,12 +33,15 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 		reboot bool
 		larger int64
 	}{
-		"open":                      {func(t *testing.T) *node { return opened(t) }, false, 4 * size},
-		"open, then a reboot":       {func(t *testing.T) *node { return opened(t) }, true, 0},
-		"closed":                    {closed, true, 4 * size},
-		"new":                       {created, false, 0},
-		"cut while it was sealed":   {cut(func(st State) bool { return st.PendingEpoch != 0 }), true, 0},
-		"cut while it was expanded": {cut(func(st State) bool { return st.PendingPayload != 0 }), false, 0},
+		"open": {func(t *testing.T) *node { return opened(t) }, false,
+			4 * size},
+		"open, then a reboot": {func(t *testing.T) *node { return opened(t) }, true, 0},
+		"closed":              {closed, true, 4 * size},
+		"new":                 {created, false, 0},
+		"cut while it was sealed": {cut(func(st State) bool { return st.PendingEpoch != 0 }),
+			true, 0},
+		"cut while it was expanded": {cut(func(st State) bool { return st.PendingPayload != 0 }),
+			false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var steps int
@@ -79,7 +82,8 @@ func TestCopyFailedAtEachStep(t *testing.T) {
 				s := n.process(fail)
 				n.goesOn = true
 				_, err := s.Copy(t.Context(), copyID, id, CopyOptions{Size: 4 * size})
-				when := fmt.Sprintf("step %d failed after %v", fail, last(n.trace[:min(len(n.trace), fail-1)]))
+				when := fmt.Sprintf("step %d failed after %v", fail,
+					last(n.trace[:min(len(n.trace), fail-1)]))
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatalf("%s: %v", when, err)
 				}
@@ -132,7 +136,8 @@ func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 	}
 	want, pending := max(larger, n.state().Payload), max(larger, n.state().PendingPayload)
 	st, err := s.Copy(t.Context(), copyID, id, CopyOptions{Size: larger})
-	if err != nil || st.Phase != Ready || st.Payload != want && st.Payload != pending || st.Writer != "" {
+	if err != nil || st.Phase != Ready || st.Payload != want && st.Payload != pending ||
+		st.Writer != "" {
 		t.Fatalf("%s: %+v, %v", when, st, err)
 	}
 	source := n.state()
@@ -141,7 +146,9 @@ func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 	}
 	for _, v := range []string{id, copyID} {
 		o, err := s.Open(t.Context(), v, OpenOptions{})
-		if now := n.stateOf(v); err != nil || o.Mapping.Targets[0].Length != max(now.Payload, now.PendingPayload) && o.Mapping.Targets[0].Length != now.Payload {
+		if now := n.stateOf(v); err != nil ||
+			o.Mapping.Targets[0].Length != max(now.Payload, now.PendingPayload) &&
+				o.Mapping.Targets[0].Length != now.Payload {
 			t.Fatalf("%s: open %s: %+v, %v", when, v, o, err)
 		}
 		if c, err := s.Close(t.Context(), v, nil); err != nil || !c.Sealed {

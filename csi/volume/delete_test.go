@@ -17,8 +17,10 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 	}
 	n.disks[id] = copied
 	for name, forget := range map[string]func() error{
-		"as it is":       func() error { return nil },
-		"made once more": func() error { return errors.Join(n.process(0).Forget(t.Context(), id), create(n)) },
+		"as it is": func() error { return nil },
+		"made once more": func() error {
+			return errors.Join(n.process(0).Forget(t.Context(), id), create(n))
+		},
 	} {
 		if err := forget(); err != nil {
 			t.Fatal(err)
@@ -50,7 +52,8 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 			before := n.disks["pvc-2"].Writes()
 			for range 2 {
 				r, err := n.process(0).Delete(t.Context(), "pvc-2")
-				if !errors.Is(err, crypt.OtherVolume) || r.Shredded || n.disks["pvc-2"] == nil || n.disks["pvc-2"].Writes() != before {
+				if !errors.Is(err, crypt.OtherVolume) || r.Shredded || n.disks["pvc-2"] == nil ||
+					n.disks["pvc-2"].Writes() != before {
 					t.Fatalf("%+v, %v", r, err)
 				}
 			}
@@ -61,7 +64,8 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 
 			// Somebody exchanges them back.
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
-			if r, err := n.process(0).Delete(t.Context(), "pvc-2"); err != nil || !r.Shredded || n.disks["pvc-2"] != nil {
+			if r, err := n.process(0).Delete(t.Context(), "pvc-2"); err != nil || !r.Shredded ||
+				n.disks["pvc-2"] != nil {
 				t.Errorf("%+v, %v", r, err)
 			}
 			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
@@ -76,7 +80,8 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 // A copy that died before it was one of its own still says that it is its source, and goes.
 func TestDeleteAnUnfinishedCopy(t *testing.T) {
 	n := formattingCopy(t)(t)
-	if r, err := n.process(0).Delete(t.Context(), copyID); err != nil || !r.Shredded || n.disks[copyID] != nil {
+	if r, err := n.process(0).Delete(t.Context(), copyID); err != nil || !r.Shredded ||
+		n.disks[copyID] != nil {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil {
@@ -115,17 +120,23 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 		why  error
 		left bool
 	}{
-		"its record is gone":              {node: closed(func(d *blktest.Disk) { d.Flip(288<<10, 1); d.Flip(304<<10, 1) }), why: crypt.Foreign, left: true},
-		"another file system":             {node: closed(foreign), why: crypt.Foreign, left: true},
-		"another file system, kept":       {node: closed(foreign), keeps: true, why: crypt.Foreign},
-		"something, cut off":              {node: closed(func(d *blktest.Disk) { d.Resize(8192) }), why: crypt.Truncated, left: true},
-		"zeros, on another device":        {node: closed(blank), elsewhere: true, why: crypt.Blank, left: true},
+		"its record is gone": {node: closed(func(d *blktest.Disk) {
+			d.Flip(288<<10, 1)
+			d.Flip(304<<10, 1)
+		}), why: crypt.Foreign, left: true},
+		"another file system":       {node: closed(foreign), why: crypt.Foreign, left: true},
+		"another file system, kept": {node: closed(foreign), keeps: true, why: crypt.Foreign},
+		"something, cut off": {node: closed(func(d *blktest.Disk) { d.Resize(8192) }),
+			why: crypt.Truncated, left: true},
+		"zeros, on another device": {node: closed(blank), elsewhere: true, why: crypt.Blank,
+			left: true},
 		"zeros":                           {node: closed(blank)},
 		"nothing":                         {node: closed(func(d *blktest.Disk) { d.Resize(0) })},
 		"its own, on another device":      {node: closed(func(*blktest.Disk) {}), elsewhere: true},
 		"never formatted, with something": {node: withSomething, why: crypt.Foreign, left: true},
 		"formatting was cut short":        {node: cutShort},
-		"cut short, on another device":    {node: cutShort, elsewhere: true, why: crypt.Foreign, left: true},
+		"cut short, on another device": {node: cutShort, elsewhere: true, why: crypt.Foreign,
+			left: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := c.node(t)
@@ -176,7 +187,8 @@ func cutShort(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	for kill := 1; n.state().Phase != Formatting; kill++ {
-		if _, err := n.process(kill).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, errDead) {
+		if _, err := n.process(kill).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
+			errDead) {
 			t.Fatal(err)
 		}
 	}
@@ -195,7 +207,8 @@ func TestDeleteACopyThatWasNotBegun(t *testing.T) {
 		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); err == nil {
 			t.Fatal("it never left its state alone")
 		}
-		if st, _, err := n.store.Get(t.Context(), copyID); err == nil && st.Phase == New && n.disks[copyID] == nil {
+		if st, _, err := n.store.Get(t.Context(), copyID); err == nil && st.Phase == New &&
+			n.disks[copyID] == nil {
 			break
 		}
 	}

@@ -37,7 +37,10 @@ func TestOneNodeAtATime(t *testing.T) {
 	for name, err := range map[string]error{
 		"open":   openAgain(t.Context(), s),
 		"delete": func() error { _, err := s.Delete(t.Context(), id); return err }(),
-		"expand": func() error { _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); return err }(),
+		"expand": func() error {
+			_, err := s.Expand(t.Context(), id, 2*size, OpenOptions{})
+			return err
+		}(),
 		"wrong name": func() error {
 			_, err := s.Open(t.Context(), id, OpenOptions{TakeOver: "node-3"})
 			return err
@@ -51,7 +54,8 @@ func TestOneNodeAtATime(t *testing.T) {
 	if _, err := s.Close(t.Context(), id, nil); err != nil || n.state().Writer != "node-1" {
 		t.Errorf("closing what another node has: %v, writer %s", err, n.state().Writer)
 	}
-	if o, err := s.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil || o.State.Writer != "node-2" {
+	if o, err := s.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil ||
+		o.State.Writer != "node-2" {
 		t.Errorf("taken over: %+v, %v", o, err)
 	}
 	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err, &busy) {
@@ -69,7 +73,8 @@ func TestTogether(t *testing.T) {
 		s.Locks = locks
 		for range 8 {
 			wg.Go(func() {
-				if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil && !errors.Is(err, ErrInProgress) || err == nil && !o.Adopted {
+				if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil &&
+					!errors.Is(err, ErrInProgress) || err == nil && !o.Adopted {
 					t.Errorf("%+v, %v", o, err)
 				}
 			})

@@ -68,7 +68,8 @@ func (s *Set) mappings(ctx context.Context, st State) (present string, former []
 			}
 			if err == nil && !m.Dead() {
 				return "", nil, fmt.Errorf("volume %s: %w", st.Volume, &crypt.RefusedError{
-					Kind: crypt.NewerThanState, What: "mapping " + name, Expected: fmt.Sprintf("none after epoch %d", st.Epoch), Found: "it live"})
+					Kind: crypt.NewerThanState, What: "mapping " + name,
+					Expected: fmt.Sprintf("none after epoch %d", st.Epoch), Found: "it live"})
 			}
 		}
 		former = append(former, name)

@@ -19,28 +19,32 @@ func TestKeyServiceAway(t *testing.T) {
 		t.Errorf("what is open: %+v, %v", o, err)
 	}
 	before := n.state()
-	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) || !equal(n.state(), before) {
+	if _, err := s.Expand(ctx, id, 2*size, OpenOptions{}); !errors.Is(err,
+		keyring.ErrUnavailable) || !equal(n.state(), before) {
 		t.Errorf("expanded: %v, %+v", err, n.state())
 	}
 
 	if _, err := s.Create(ctx, "new", size); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) || n.disks["new"].Writes() != 0 {
+	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) ||
+		n.disks["new"].Writes() != 0 {
 		t.Errorf("a new volume: %v", err)
 	}
 	if st, _, err := n.store.Get(ctx, "new"); err != nil || st.Phase != New {
 		t.Errorf("a new volume: %+v, %v", st, err)
 	}
 	c, err := s.Close(ctx, id, nil)
-	if err != nil || c.Sealed || !errors.Is(c.Why, keyring.ErrUnavailable) || n.state().Writer != "" {
+	if err != nil || c.Sealed || !errors.Is(c.Why, keyring.ErrUnavailable) ||
+		n.state().Writer != "" {
 		t.Errorf("closed: %+v, %v", c, err)
 	}
 
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) {
 		t.Errorf("opened: %v", err)
 	}
-	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 2)}); !errors.Is(err, keyring.ErrWrongKey) {
+	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 2)}); !errors.Is(err,
+		keyring.ErrWrongKey) {
 		t.Errorf("with a wrong key: %v", err)
 	}
 	if _, err := s.Open(ctx, id, OpenOptions{Keys: newProvider(t, 1)}); err != nil {
@@ -57,12 +61,14 @@ type idle struct {
 	s *Set
 }
 
-func (i idle) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+func (i idle) Wrap(ctx context.Context, b keyring.Binding,
+	key *keyring.Secret) (keyring.Wrapped, error) {
 	i.check("wrap")
 	return i.Provider.Wrap(ctx, b, key)
 }
 
-func (i idle) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+func (i idle) Unwrap(ctx context.Context, b keyring.Binding,
+	w keyring.Wrapped) (*keyring.Secret, error) {
 	i.check("unwrap")
 	return i.Provider.Unwrap(ctx, b, w)
 }
@@ -93,7 +99,8 @@ func TestDisksThatHang(t *testing.T) {
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("opened: %v", err)
 	}
-	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) || n.disks["new"].Writes() != 0 {
+	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, context.DeadlineExceeded) ||
+		n.disks["new"].Writes() != 0 {
 		t.Errorf("formatted: %v", err)
 	}
 
@@ -119,11 +126,13 @@ func TestDisksThatHang(t *testing.T) {
 
 type awayProvider struct{ keyring.Provider }
 
-func (awayProvider) Wrap(context.Context, keyring.Binding, *keyring.Secret) (keyring.Wrapped, error) {
+func (awayProvider) Wrap(context.Context, keyring.Binding,
+	*keyring.Secret) (keyring.Wrapped, error) {
 	return keyring.Wrapped{}, keyring.ErrUnavailable
 }
 
-func (awayProvider) Unwrap(context.Context, keyring.Binding, keyring.Wrapped) (*keyring.Secret, error) {
+func (awayProvider) Unwrap(context.Context, keyring.Binding,
+	keyring.Wrapped) (*keyring.Secret, error) {
 	return nil, keyring.ErrUnavailable
 }
 
@@ -136,7 +145,8 @@ func TestSwappedKeys(t *testing.T) {
 	s := store.states[id]
 	s.State.Key = store.states["pvc-2"].State.Key
 	store.states[id] = s
-	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err, new(*keyring.BindingError)) {
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err,
+		new(*keyring.BindingError)) {
 		t.Errorf("%v", err)
 	}
 }

@@ -16,7 +16,8 @@ import (
 // epoch that the volume never had while it was Unmade. So a state from a backup that says Unmade
 // has no file system made on what was used since: the disk is newer (crypt.NewerThanState). Other
 // processes are kept off the volume meanwhile. Make may be called again after it failed or died.
-func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions, mkfs func(device string) error) (made bool, err error) {
+func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions,
+	mkfs func(device string) error) (made bool, err error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
 		return false, err
@@ -62,7 +63,8 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 // unmade returns a mapping by the epoch that the disk has: the one that a process left which died
 // in Make, or a new one. One that takes the place of another gets the next epoch, and so another
 // name: who holds the other open keeps its name taken.
-func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (crypt.Mapping, error) {
+func (o *op) unmade(ctx context.Context, dev backend.Device,
+	opts OpenOptions) (crypt.Mapping, error) {
 	m, stale, err := o.adopt(ctx, dev, opts)
 	if err != nil {
 		return m, err
@@ -71,7 +73,8 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 	if m.Name != "" {
 		if m.Open > 0 {
 			// A mkfs that outlived its process, or somebody of whom the state does not know.
-			return m, fmt.Errorf("make a file system on volume %s: mapping %s: %w", o.Volume, m.Name, ErrInUse)
+			return m, fmt.Errorf("make a file system on volume %s: mapping %s: %w", o.Volume,
+				m.Name, ErrInUse)
 		}
 		return m, nil
 	}
@@ -85,10 +88,11 @@ func (o *op) unmade(ctx context.Context, dev backend.Device, opts OpenOptions) (
 		if o.PendingEpoch != 0 || stale != "" {
 			return o.advance(ctx, dev, keys, o.Node)
 		}
-		err = o.verified(ctx, dev, keys, false, func(_ blk.Disk, _ *crypt.Metadata, now crypt.Record) error {
-			r = now
-			return nil
-		})
+		err = o.verified(ctx, dev, keys, false,
+			func(_ blk.Disk, _ *crypt.Metadata, now crypt.Record) error {
+				r = now
+				return nil
+			})
 		return r, err
 	})
 }

@@ -24,7 +24,8 @@ func created(t testing.TB) *node {
 // endingKeys wrap nothing for requests that are over.
 type endingKeys struct{ keyring.Provider }
 
-func (e endingKeys) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+func (e endingKeys) Wrap(ctx context.Context, b keyring.Binding,
+	key *keyring.Secret) (keyring.Wrapped, error) {
 	if err := ctx.Err(); err != nil {
 		return keyring.Wrapped{}, err
 	}
@@ -107,7 +108,8 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 			n, made := created(t), 0
 			_, err := n.process(kill).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made))
 			killed := n.steps >= kill
-			when := fmt.Sprintf("reboot %v, killed at step %d after %v", reboot, kill, last(n.trace))
+			when := fmt.Sprintf("reboot %v, killed at step %d after %v", reboot, kill,
+				last(n.trace))
 			if err != nil && !errors.Is(err, errDead) || err == nil && killed {
 				t.Fatalf("%s: %v", when, err)
 			}
@@ -116,14 +118,16 @@ func TestMakeKilledAtEachStep(t *testing.T) {
 			if reboot {
 				n.reboot()
 			}
-			if _, err := s.Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err != nil || made == 0 || made > 2 {
+			if _, err := s.Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err != nil ||
+				made == 0 || made > 2 {
 				t.Fatalf("%s: %v, made %d", when, err, made)
 			}
 			before := n.state()
 			if before.Content != Made || before.Writer != n.name || len(n.engine.Live()) != 0 {
 				t.Fatalf("%s: state %+v, mappings %v", when, before, n.engine.Live())
 			}
-			if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch <= before.Epoch || o.State.Content != Made {
+			if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted ||
+				o.State.Epoch <= before.Epoch || o.State.Content != Made {
 				t.Fatalf("%s: open: %+v, %v", when, o, err)
 			}
 
@@ -201,7 +205,8 @@ func TestMakeRefuses(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {
 		n = created(t)
-		if _, err := n.process(kill).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err == nil {
+		if _, err := n.process(kill).Make(t.Context(), id, OpenOptions{},
+			n.mkfs(&made)); err == nil {
 			t.Fatal("it was never left with a mapping")
 		}
 	}
@@ -209,13 +214,15 @@ func TestMakeRefuses(t *testing.T) {
 	made = 0
 	mapping := n.engine.Live()[0]
 	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
-	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); !errors.Is(err, ErrInUse) || made != 0 {
+	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); !errors.Is(err,
+		ErrInUse) || made != 0 {
 		t.Errorf("in use: %v, made %d", err, made)
 	}
 
 	n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
 	failed := errors.New("no mkfs")
-	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, func(string) error { return failed }); !errors.Is(err, failed) {
+	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{},
+		func(string) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("mkfs that fails: %v", err)
 	}
 	if live := n.engine.Live(); len(live) != 0 || n.state().Content != Unmade {
@@ -246,17 +253,20 @@ func TestMakeBesideOneThatIsHeldOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := n.state().Epoch
-	if names, err := n.engine.List(t.Context(), crypt.NamePrefixAll); err != nil || len(names) != 1 || len(n.engine.Live()) != 0 {
+	if names, err := n.engine.List(t.Context(), crypt.NamePrefixAll); err != nil ||
+		len(names) != 1 || len(n.engine.Live()) != 0 {
 		t.Fatalf("mappings %v, %v, of them live %v", names, err, n.engine.Live())
 	}
-	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err != nil || made != 1 {
+	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err != nil ||
+		made != 1 {
 		t.Fatalf("%v, made %d", err, made)
 	}
 	before := n.state()
 	if before.Content != Made || before.Epoch <= held {
 		t.Errorf("%+v, held epoch %d", before, held)
 	}
-	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch <= before.Epoch {
+	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted ||
+		o.State.Epoch <= before.Epoch {
 		t.Errorf("%+v, %v", o, err)
 	}
 	n.intact()

@@ -49,19 +49,28 @@ func (f fileBackend) Attach(_ context.Context, v string) (backend.Device, error)
 	return backend.Device{Path: f.path(v), Number: 1, ID: v}, nil
 }
 
-func (fileBackend) Detach(context.Context, string) error              { return nil }
-func (fileBackend) Expand(context.Context, string, int64) error       { return errors.ErrUnsupported }
-func (fileBackend) Copy(context.Context, string, string, int64) error { return errors.ErrUnsupported }
-func (fileBackend) Delete(context.Context, string) error              { return errors.ErrUnsupported }
-func (fileBackend) Destroys() bool                                    { return true }
-func (fileBackend) Capacity(context.Context) (int64, error)           { return 0, errors.ErrUnsupported }
+func (fileBackend) Detach(context.Context, string) error { return nil }
+func (fileBackend) Expand(context.Context, string, int64) error {
+	return errors.ErrUnsupported
+}
+func (fileBackend) Copy(context.Context, string, string, int64) error {
+	return errors.ErrUnsupported
+}
+func (fileBackend) Delete(context.Context, string) error {
+	return errors.ErrUnsupported
+}
+func (fileBackend) Destroys() bool { return true }
+func (fileBackend) Capacity(context.Context) (int64, error) {
+	return 0, errors.ErrUnsupported
+}
 
 // A hundred volumes are made at once, and opened at once, by a process that locks all its memory.
 func TestManyVolumesInLittleMemory(t *testing.T) {
 	nettest.NeedRoot(t)
 	if os.Getenv(memoryEnv) == "" {
 		// Built for this, because the race detector takes several times the memory.
-		again := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-v", "-run=^"+t.Name()+"$", ".")
+		again := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-v",
+			"-run=^"+t.Name()+"$", ".")
 		again.Env = append(os.Environ(), memoryEnv+"=1")
 		out, err := again.CombinedOutput()
 		t.Logf("%s", out)
@@ -90,7 +99,8 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	}
 
 	s := NewSet(Config{
-		Cluster: cluster, Node: "node-1", Store: &memoryStore{states: map[string]stored{}}, Engine: crypttest.New(),
+		Cluster: cluster, Node: "node-1", Store: &memoryStore{states: map[string]stored{}},
+		Engine:  crypttest.New(),
 		Backend: fileBackend{dir}, Keys: newProvider(t, 1),
 	})
 	base := peak(t)
@@ -103,11 +113,18 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	})
 
 	first := peak(t)
-	together(t, func(ctx context.Context, v string) error { _, err := s.Close(ctx, v, nil); return err })
+	together(t, func(ctx context.Context, v string) error {
+		_, err := s.Close(ctx, v, nil)
+		return err
+	})
 	closed := peak(t)
-	together(t, func(ctx context.Context, v string) error { _, err := s.Open(ctx, v, OpenOptions{}); return err })
+	together(t, func(ctx context.Context, v string) error {
+		_, err := s.Open(ctx, v, OpenOptions{})
+		return err
+	})
 	again := peak(t)
-	t.Logf("peak resident KiB: %d before, %d for %d new volumes, %d for closing, %d for opening them again", base, first, many, closed, again)
+	t.Logf("peak resident KiB: %d before, %d for %d new volumes, %d for closing, %d for opening "+
+		"them again", base, first, many, closed, again)
 
 	for what, kib := range map[string]int{"new": first, "existing": again} {
 		if kib == 0 || kib > memoryShare {

@@ -48,7 +48,8 @@ type node struct {
 
 func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &node{t: t, name: "node-1", store: &memoryStore{states: map[string]stored{}}, disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, keys: newProvider(t, 1)}
+	n := &node{t: t, name: "node-1", store: &memoryStore{states: map[string]stored{}},
+		disks: map[string]*blktest.Disk{}, numbers: map[string]uint64{}, keys: newProvider(t, 1)}
 	n.use(crypttest.New())
 	return n
 }
@@ -63,7 +64,8 @@ func newProvider(t testing.TB, c byte) keyring.Provider {
 	t.Helper()
 	kek := make([]byte, keyring.KEKSize)
 	kek[0] = c
-	p, err := keyring.FromSecrets(map[string]string{keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)})
+	p, err := keyring.FromSecrets(map[string]string{
+		keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +90,11 @@ func (n *node) process(kill int) *Set {
 	n.steps, n.kill, n.goesOn, n.trace = 0, kill, false, nil
 	n.mu.Unlock()
 	s := NewSet(Config{
-		Cluster: cluster, Node: n.name, Store: stepStore{n}, Engine: n.engine, Backend: stepBackend{n}, Keys: stepKeys{n, n.keys},
-		OpenDisk: func(path string, _ bool) (blk.Disk, error) { return n.disk(path), n.step("open disk") },
+		Cluster: cluster, Node: n.name, Store: stepStore{n}, Engine: n.engine,
+		Backend: stepBackend{n}, Keys: stepKeys{n, n.keys},
+		OpenDisk: func(path string, _ bool) (blk.Disk, error) {
+			return n.disk(path), n.step("open disk")
+		},
 	})
 	s.pauses = make([]time.Duration, attempts-1)
 	return s
@@ -192,7 +197,8 @@ func (s stepStore) Create(ctx context.Context, st State) error {
 }
 
 func (s stepStore) Update(ctx context.Context, st State, r Revision) (Revision, error) {
-	if err := s.step(fmt.Sprintf("store update to %s, epoch %d, pending %d, writer %q", st.Phase, st.Epoch, st.PendingEpoch, st.Writer)); err != nil {
+	if err := s.step(fmt.Sprintf("store update to %s, epoch %d, pending %d, writer %q", st.Phase,
+		st.Epoch, st.PendingEpoch, st.Writer)); err != nil {
 		return "", err
 	}
 	return s.store.Update(ctx, st, r)
@@ -210,14 +216,16 @@ type stepKeys struct {
 	keyring.Provider
 }
 
-func (k stepKeys) Wrap(ctx context.Context, b keyring.Binding, key *keyring.Secret) (keyring.Wrapped, error) {
+func (k stepKeys) Wrap(ctx context.Context, b keyring.Binding,
+	key *keyring.Secret) (keyring.Wrapped, error) {
 	if err := k.step("wrap"); err != nil {
 		return keyring.Wrapped{}, err
 	}
 	return k.Provider.Wrap(ctx, b, key)
 }
 
-func (k stepKeys) Unwrap(ctx context.Context, b keyring.Binding, w keyring.Wrapped) (*keyring.Secret, error) {
+func (k stepKeys) Unwrap(ctx context.Context, b keyring.Binding,
+	w keyring.Wrapped) (*keyring.Secret, error) {
 	if err := k.step("unwrap"); err != nil {
 		return nil, err
 	}

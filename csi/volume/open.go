@@ -74,7 +74,8 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 // release detaches the backing's device after err, unless a mapping may be on it: nobody asks to
 // close what was not opened.
 func (o *op) release(ctx context.Context, err error) error {
-	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil || len(names) > 0 {
+	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil ||
+		len(names) > 0 {
 		return err
 	}
 	if left := o.Backend.Detach(context.WithoutCancel(ctx), o.Volume); left != nil {
@@ -112,7 +113,8 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 
 	if o.Device != dev.ID {
 		return fmt.Errorf("format volume %s: %w", o.Volume, &crypt.RefusedError{
-			Kind: crypt.OtherVolume, What: "device", Expected: o.Device + ", where formatting began", Found: dev.ID})
+			Kind: crypt.OtherVolume, What: "device",
+			Expected: o.Device + ", where formatting began", Found: dev.ID})
 	}
 
 	data, err := o.dataKey(ctx)
@@ -187,7 +189,8 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 // adopt looks for the mapping that a former process made, and returns it when it is as it would be
 // made now. One that is not, of the present epoch, is stale: it may be mounted, so it stays until
 // there is what takes its place. Those of former epochs are fenced and removed.
-func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m crypt.Mapping, stale string, err error) {
+func (o *op) adopt(ctx context.Context, dev backend.Device,
+	opts OpenOptions) (m crypt.Mapping, stale string, err error) {
 	present, former, err := o.mappings(ctx, o.State)
 	if err != nil {
 		return m, "", err
@@ -217,7 +220,8 @@ func (o *op) adopt(ctx context.Context, dev backend.Device, opts OpenOptions) (m
 		return m, "", nil
 	}
 
-	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present, "why", why)
+	o.log.Warn("mapping is to be replaced: it is not as it should be", "mapping", present,
+		"why", why)
 	return crypt.Mapping{}, present, nil
 }
 
@@ -253,13 +257,15 @@ func (o *op) discard(ctx context.Context, name string) error {
 }
 
 // open verifies the disk, advances the epoch and makes the mapping, see create.
-func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, stale string) (crypt.Mapping, error) {
+func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
+	stale string) (crypt.Mapping, error) {
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
 	defer keys.Wipe()
-	m, err := o.create(ctx, dev, opts, stale, keys, func() (crypt.Record, error) { return o.advance(ctx, dev, keys, o.Node) })
+	m, err := o.create(ctx, dev, opts, stale, keys,
+		func() (crypt.Record, error) { return o.advance(ctx, dev, keys, o.Node) })
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
@@ -270,7 +276,8 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions, sta
 
 // create makes the mapping of the record that it is given, in the place of a stale one unless that
 // is empty.
-func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string, keys *crypt.Keys, verified func() (crypt.Record, error)) (crypt.Mapping, error) {
+func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string,
+	keys *crypt.Keys, verified func() (crypt.Record, error)) (crypt.Mapping, error) {
 	// Held until the mapping holds the device, so that its number stays its own.
 	held, err := o.disk(dev, true)
 	if err != nil {
@@ -280,8 +287,10 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	if stale != "" {
 		// With a key, and a disk that would be opened, and not before: what is mounted there may be
 		// well.
-		if err := o.verified(ctx, dev, keys, true, func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
-			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, because nothing can take its place: %w", stale, err)
+		if err := o.verified(ctx, dev, keys, true,
+			func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
+			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, "+
+				"because nothing can take its place: %w", stale, err)
 		}
 		if err := o.discard(ctx, stale); err != nil {
 			return crypt.Mapping{}, err
@@ -292,7 +301,8 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
-	m, err := o.Engine.Create(ctx, crypt.NewTable(record, dev.Number, opts.Class, opts.Discard), keys.Volume)
+	m, err := o.Engine.Create(ctx, crypt.NewTable(record, dev.Number, opts.Class, opts.Discard),
+		keys.Volume)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
@@ -305,7 +315,8 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 
 // advance returns the volume an epoch that no image of its disk has said, see step, with writer as
 // who has it.
-func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
+func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys,
+	writer string) (crypt.Record, error) {
 	if o.PendingEpoch != 0 {
 		// A step was cut short, perhaps by the disk's owner, who may have kept an image that says
 		// the pending epoch: that one is used up.
@@ -319,27 +330,30 @@ func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys, 
 // step verifies the disk, writes its record with the next epoch, and keeps that, with writer as who
 // has the volume. The state knows of it before the disk does: a process that dies in between leaves
 // a state that allows both.
-func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys, writer string) (crypt.Record, error) {
+func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
+	writer string) (crypt.Record, error) {
 	var sealed crypt.Record
-	err := o.verified(ctx, dev, keys, false, func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
-		next := o.State
-		next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
-		// Also when the state says all of it already: another node may have taken the volume over
-		// since it was read, and then the disk is not ours to write.
-		if err := o.swap(ctx, next); err != nil {
-			return err
-		}
-		// An expansion that was cut short before the disk knew of it is left to be asked for again.
-		sealed = record.Next(o.PendingEpoch, record.Payload)
-		if err := metadata.Seal(disk, keys, sealed); err != nil {
-			return fmt.Errorf("volume %s: %w", o.Volume, err)
-		}
-		next.Epoch, next.PendingEpoch = sealed.Epoch, 0
-		if next.Payload = sealed.Payload; next.PendingPayload <= next.Payload {
-			next.PendingPayload = 0
-		}
-		next.Writer = writer
-		return o.swap(ctx, next)
-	})
+	err := o.verified(ctx, dev, keys, false,
+		func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
+			next := o.State
+			next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
+			// Also when the state says all of it already: another node may have taken the volume
+			// over since it was read, and then the disk is not ours to write.
+			if err := o.swap(ctx, next); err != nil {
+				return err
+			}
+			// An expansion that was cut short before the disk knew of it is left to be asked for
+			// again.
+			sealed = record.Next(o.PendingEpoch, record.Payload)
+			if err := metadata.Seal(disk, keys, sealed); err != nil {
+				return fmt.Errorf("volume %s: %w", o.Volume, err)
+			}
+			next.Epoch, next.PendingEpoch = sealed.Epoch, 0
+			if next.Payload = sealed.Payload; next.PendingPayload <= next.Payload {
+				next.PendingPayload = 0
+			}
+			next.Writer = writer
+			return o.swap(ctx, next)
+		})
 	return sealed, err
 }

@@ -36,14 +36,16 @@ func (s *Set) CloseOrphan(ctx context.Context, volume, name string) (closed bool
 	case err != nil:
 		return false, err
 	case !m.Ours():
-		return false, fmt.Errorf("close mapping %s: its uuid is %q, so another program made it", name, m.UUID)
+		return false, fmt.Errorf("close mapping %s: its uuid is %q, so another program made it",
+			name, m.UUID)
 	default:
 		if err := s.Engine.Remove(ctx, name, false); errors.Is(err, crypt.ErrInUse) {
 			return false, nil
 		} else if err != nil {
 			return false, err
 		}
-		s.Log.Info("mapping closed: its volume has no state any more", "mapping", name, "volume", volume)
+		s.Log.Info("mapping closed: its volume has no state any more", "mapping", name,
+			"volume", volume)
 	}
 	if volume == "" {
 		return true, nil

@@ -14,7 +14,8 @@ func TestOrphanIsClosedOnlyWithoutState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed || !errors.Is(err, ErrExists) {
+	if closed, err := s.CloseOrphan(t.Context(), id, o.Mapping.Name); closed ||
+		!errors.Is(err, ErrExists) {
 		t.Errorf("with a state: %v, %v", closed, err)
 	}
 	st, r, err := s.Store.Get(t.Context(), id)

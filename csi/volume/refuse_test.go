@@ -33,12 +33,25 @@ func TestLyingDisks(t *testing.T) {
 		lie  func(t *testing.T, n *node, d *blktest.Disk)
 		want crypt.Kind
 	}{
-		"blank":       {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Become(blktest.New(crypt.DeviceSize(size))) }, crypt.Blank},
-		"reads zeros": {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Tamper = func(_ int, _ int64, p []byte) { clear(p) } }, crypt.Blank},
-		"swapped":     {func(t *testing.T, n *node, d *blktest.Disk) { second(t, n); d.Become(n.disks["pvc-2"]) }, crypt.OtherVolume},
-		"header bit":  {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Flip(4200, 1) }, crypt.Tampered},
-		"record bit":  {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Flip(288<<10+48, 1) }, crypt.Tampered},
-		"too small":   {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Resize(crypt.DeviceSize(size) - 4096) }, crypt.Truncated},
+		"blank": {func(_ *testing.T, _ *node, d *blktest.Disk) {
+			d.Become(blktest.New(crypt.DeviceSize(size)))
+		}, crypt.Blank},
+		"reads zeros": {func(_ *testing.T, _ *node, d *blktest.Disk) {
+			d.Tamper = func(_ int, _ int64, p []byte) { clear(p) }
+		}, crypt.Blank},
+		"swapped": {func(t *testing.T, n *node,
+			d *blktest.Disk) {
+			second(t, n)
+			d.Become(n.disks["pvc-2"])
+		}, crypt.OtherVolume},
+		"header bit": {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Flip(4200, 1) },
+			crypt.Tampered},
+		"record bit": {func(_ *testing.T, _ *node, d *blktest.Disk) { d.Flip(288<<10+48, 1) },
+			crypt.Tampered},
+		"too small": {func(_ *testing.T, _ *node,
+			d *blktest.Disk) {
+			d.Resize(crypt.DeviceSize(size) - 4096)
+		}, crypt.Truncated},
 		"changed between two reads": {func(_ *testing.T, _ *node, d *blktest.Disk) {
 			reads := 0
 			d.Tamper = func(_ int, off int64, p []byte) {
@@ -57,7 +70,9 @@ func TestLyingDisks(t *testing.T) {
 				t.Fatal(err)
 			}
 			other := blktest.New(crypt.DeviceSize(size))
-			err = crypt.Format(other, data, crypt.Identity{Binding: keyring.Binding{Cluster: "another", Volume: id}, UUID: crypt.UUID{1}}, size)
+			err = crypt.Format(other, data,
+				crypt.Identity{Binding: keyring.Binding{Cluster: "another", Volume: id},
+					UUID: crypt.UUID{1}}, size)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -136,14 +151,16 @@ func TestStateFromABackup(t *testing.T) {
 	}
 	n.reboot()
 	store.states[id] = old
-	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.NewerThanState) {
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
+		crypt.NewerThanState) {
 		t.Errorf("%v", err)
 	}
 	// Even a state from before the volume was formatted does not get it formatted.
 	old.State = State{Volume: id, Cluster: cluster, Phase: New, Payload: size, Content: Unmade}
 	store.states[id] = old
 	writes := n.disks[id].Writes()
-	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[id].Writes() != writes {
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
+		crypt.NotEmpty) || n.disks[id].Writes() != writes {
 		t.Errorf("%v", err)
 	}
 	n.intact()
@@ -169,11 +186,21 @@ func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 // done to it.
 func TestStateFromABackupWhileOpen(t *testing.T) {
 	for name, do := range map[string]func(ctx context.Context, s *Set) error{
-		"open":   openAgain,
-		"close":  func(ctx context.Context, s *Set) error { _, err := s.Close(ctx, id, nil); return err },
-		"delete": func(ctx context.Context, s *Set) error { _, err := s.Delete(ctx, id); return err },
-		"copy":   func(ctx context.Context, s *Set) error { _, err := s.Copy(ctx, copyID, id, CopyOptions{}); return err },
-		"find":   func(ctx context.Context, s *Set) error { _, err := s.Find(ctx, id); return err },
+		"open": openAgain,
+		"close": func(ctx context.Context, s *Set) error {
+			_, err := s.Close(ctx, id, nil)
+			return err
+		},
+		"delete": func(ctx context.Context,
+			s *Set) error {
+			_, err := s.Delete(ctx, id)
+			return err
+		},
+		"copy": func(ctx context.Context, s *Set) error {
+			_, err := s.Copy(ctx, copyID, id, CopyOptions{})
+			return err
+		},
+		"find": func(ctx context.Context, s *Set) error { _, err := s.Find(ctx, id); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, mapping := restoredWhileOpen(t)
@@ -183,7 +210,8 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 					t.Errorf("%v", err)
 				}
 			}
-			if live := n.engine.Live(); len(live) != 1 || live[0] != mapping || len(n.suspended()) != 0 {
+			if live := n.engine.Live(); len(live) != 1 || live[0] != mapping ||
+				len(n.suspended()) != 0 {
 				t.Errorf("mappings %v, suspended %v", live, n.suspended())
 			}
 			if n.disks[id] == nil || n.disks[id].Writes() != writes || !equal(n.state(), before) {
@@ -212,7 +240,8 @@ func TestFormattingElsewhere(t *testing.T) {
 		}
 		for kill := 1; ; kill++ {
 			n.process(0)
-			if _, err := n.process(kill).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, errDead) {
+			if _, err := n.process(kill).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
+				errDead) {
 				t.Fatal(err)
 			}
 			if n.state().Phase == Formatting {
@@ -224,14 +253,16 @@ func TestFormattingElsewhere(t *testing.T) {
 	n := interrupted(t)
 	n.disks[id].Flip(100<<10, 1)
 	writes := n.disks[id].Writes()
-	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.NotEmpty) || n.disks[id].Writes() != writes {
+	if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
+		crypt.NotEmpty) || n.disks[id].Writes() != writes {
 		t.Errorf("somebody wrote there: %v", err)
 	}
 
 	n = interrupted(t)
 	s := n.process(0)
 	s.Backend = renamed{s.Backend}
-	if _, err := s.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.OtherVolume) || n.disks[id].Writes() != 0 {
+	if _, err := s.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.OtherVolume) ||
+		n.disks[id].Writes() != 0 {
 		t.Errorf("another device: %v", err)
 	}
 }
@@ -249,7 +280,8 @@ func TestDiskFull(t *testing.T) {
 	s := n.process(0)
 	s.Backend = full{s.Backend}
 	before := n.state()
-	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); !errors.Is(err, backend.ErrFull) || !equal(n.state(), before) {
+	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); !errors.Is(err,
+		backend.ErrFull) || !equal(n.state(), before) {
 		t.Errorf("%v", err)
 	}
 	if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted {
@@ -273,7 +305,8 @@ func TestNoDeviceMapper(t *testing.T) {
 		return nil
 	}
 	for range 3 {
-		if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err, crypt.ErrNotSupported) {
+		if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
+			crypt.ErrNotSupported) {
 			t.Errorf("%v", err)
 		}
 	}

@@ -34,21 +34,30 @@ func (a attached) Detach(ctx context.Context, v string) error {
 // on stays.
 func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	notEmpty := func(n *node) {
-		n.store.(*memoryStore).states[id] = stored{1, State{Volume: id, Cluster: cluster, Phase: New, Payload: size, Content: Unmade}}
+		n.store.(*memoryStore).states[id] = stored{1,
+			State{Volume: id, Cluster: cluster, Phase: New, Payload: size, Content: Unmade}}
 	}
 	for name, c := range map[string]struct {
 		open  bool
 		spoil func(n *node, s *Set)
 		do    func(ctx context.Context, s *Set) error
 	}{
-		"blank disk":                       {false, func(n *node, _ *Set) { n.disks[id].Become(blktest.New(crypt.DeviceSize(size))) }, openAgain},
-		"key service away":                 {false, func(_ *node, s *Set) { s.Keys = awayProvider{} }, openAgain},
-		"new, on a disk that is not empty": {false, func(n *node, _ *Set) { notEmpty(n) }, openAgain},
-		"copy of that": {false, func(n *node, _ *Set) { notEmpty(n) }, func(ctx context.Context, s *Set) error {
-			_, err := s.Copy(ctx, copyID, id, CopyOptions{})
-			return err
-		}},
-		"mapping that nothing can replace": {true, func(n *node, s *Set) { n.engine.Kill(n.engine.Live()[0]); s.Keys = awayProvider{} }, openAgain},
+		"blank disk": {false, func(n *node, _ *Set) {
+			n.disks[id].Become(blktest.New(crypt.DeviceSize(size)))
+		}, openAgain},
+		"key service away": {false,
+			func(_ *node, s *Set) { s.Keys = awayProvider{} }, openAgain},
+		"new, on a disk that is not empty": {false, func(n *node, _ *Set) { notEmpty(n) },
+			openAgain},
+		"copy of that": {false, func(n *node, _ *Set) { notEmpty(n) },
+			func(ctx context.Context, s *Set) error {
+				_, err := s.Copy(ctx, copyID, id, CopyOptions{})
+				return err
+			}},
+		"mapping that nothing can replace": {true, func(n *node, s *Set) {
+			n.engine.Kill(n.engine.Live()[0])
+			s.Keys = awayProvider{}
+		}, openAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := opened(t)
@@ -85,7 +94,8 @@ func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 			n := opened(t)
 			s := n.process(0)
 			copyVolume(t, s, copyID, id, CopyOptions{})
-			n.store.(*memoryStore).states[copyID] = stored{1, s.newState(copyID, size, Request{Source: id})}
+			n.store.(*memoryStore).states[copyID] = stored{1,
+				s.newState(copyID, size, Request{Source: id})}
 			on := attached{s.Backend, map[string]bool{}}
 			s.Backend = on
 			spoil(n, s)
@@ -106,8 +116,11 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 		prepare func(t *testing.T, n *node)
 		run     func(ctx context.Context, s *Set) error
 	}{
-		"open":  {closeVolume, openAgain},
-		"close": {func(*testing.T, *node) {}, func(ctx context.Context, s *Set) error { _, err := s.Close(ctx, id, nil); return err }},
+		"open": {closeVolume, openAgain},
+		"close": {func(*testing.T, *node) {}, func(ctx context.Context, s *Set) error {
+			_, err := s.Close(ctx, id, nil)
+			return err
+		}},
 		"open twice": {closeVolume, func(ctx context.Context, s *Set) error {
 			_, first := s.Open(ctx, id, OpenOptions{})
 			_, err := s.Open(ctx, id, OpenOptions{})
@@ -135,7 +148,8 @@ func TestImagesOfAStepThatWasCutShort(t *testing.T) {
 				// What a pod writes now would be lost with the image that was kept.
 				n.reboot()
 				n.disks[id].Become(kept)
-				if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err, new(*crypt.RefusedError)) {
+				if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); !errors.As(err,
+					new(*crypt.RefusedError)) {
 					t.Errorf("step %d after %v: the image of then: %v", kill, when, err)
 				}
 				if !killed {

@@ -35,7 +35,8 @@ func TestResume(t *testing.T) {
 		t.Errorf("at the start: %v, suspended %v", err, n.suspended())
 	}
 	stop()
-	if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted || len(n.suspended()) != 0 {
+	if o, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted ||
+		len(n.suspended()) != 0 {
 		t.Errorf("when it is opened: %+v, %v", o, err)
 	}
 }
@@ -131,13 +132,15 @@ func killedInACopy(t *testing.T) (*node, *Set) {
 func TestResumeWithoutAPIServer(t *testing.T) {
 	n, s := killedInACopy(t)
 	for range 2 {
-		if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 || len(n.engine.Live()) != 1 {
+		if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 ||
+			len(n.engine.Live()) != 1 {
 			t.Errorf("%v, suspended %v, mappings %v", err, n.suspended(), n.engine.Live())
 		}
 	}
-	if marks, err := os.ReadDir(s.Locks); err != nil || slices.ContainsFunc(marks, func(e os.DirEntry) bool {
-		return strings.HasSuffix(e.Name(), stillSuffix)
-	}) {
+	if marks, err := os.ReadDir(s.Locks); err != nil ||
+		slices.ContainsFunc(marks, func(e os.DirEntry) bool {
+			return strings.HasSuffix(e.Name(), stillSuffix)
+		}) {
 		t.Errorf("marks %v, %v", marks, err)
 	}
 }
@@ -151,7 +154,8 @@ func TestResumeWithoutAPIServerFencesWhatWasTaken(t *testing.T) {
 	if _, err := heir.Open(t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Resume(t.Context()); err != nil || len(n.engine.Live()) != 0 || len(other.Live()) != 1 {
+	if err := s.Resume(t.Context()); err != nil || len(n.engine.Live()) != 0 ||
+		len(other.Live()) != 1 {
 		t.Errorf("%v, mappings %v, of the other %v", err, n.engine.Live(), other.Live())
 	}
 }

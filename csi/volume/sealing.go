@@ -14,7 +14,8 @@ func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	}
 	sealing, err := keys.Sealing()
 	if err != nil {
-		o.log.Warn("key that seals the volume cannot be kept: it will be closed without sealing it", "error", err)
+		o.log.Warn("key that seals the volume cannot be kept: it will be closed without sealing it",
+			"error", err)
 		return
 	}
 	o.mu.Lock()
@@ -30,7 +31,8 @@ func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	}
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
-		o.log.Warn("key that seals the volume cannot be kept: it will be closed without sealing it", "error", err)
+		o.log.Warn("key that seals the volume cannot be kept: it will be closed without sealing it",
+			"error", err)
 		return
 	}
 	defer keys.Wipe()

@@ -24,7 +24,8 @@ func TestKeptSealing(t *testing.T) {
 		use    func(t *testing.T, n *node) *Set
 		sealed bool
 	}{
-		"kept": {func(t *testing.T, n *node) *Set { return openKeeping(t, keyless(n), n.keys) }, true},
+		"kept": {func(t *testing.T, n *node) *Set { return openKeeping(t, keyless(n), n.keys) },
+			true},
 		"not asked for": {func(t *testing.T, n *node) *Set {
 			s := keyless(n)
 			if _, err := s.Open(t.Context(), id, OpenOptions{Keys: n.keys}); err != nil {
@@ -32,7 +33,10 @@ func TestKeptSealing(t *testing.T) {
 			}
 			return s
 		}, false},
-		"restarted": {func(t *testing.T, n *node) *Set { openKeeping(t, keyless(n), n.keys); return keyless(n) }, false},
+		"restarted": {func(t *testing.T, n *node) *Set {
+			openKeeping(t, keyless(n), n.keys)
+			return keyless(n)
+		}, false},
 		"restarted and staged again": {func(t *testing.T, n *node) *Set {
 			openKeeping(t, keyless(n), n.keys)
 			return openKeeping(t, keyless(n), n.keys)
@@ -44,7 +48,8 @@ func TestKeptSealing(t *testing.T) {
 		"restarted and expanded": {func(t *testing.T, n *node) *Set {
 			openKeeping(t, keyless(n), n.keys)
 			s := keyless(n)
-			if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{Keys: n.keys, KeepSealing: true}); err != nil {
+			if _, err := s.Expand(t.Context(), id, 2*size,
+				OpenOptions{Keys: n.keys, KeepSealing: true}); err != nil {
 				t.Fatal(err)
 			}
 			return s
@@ -63,7 +68,8 @@ func TestKeptSealing(t *testing.T) {
 			s := c.use(t, n)
 			open := n.disks[id].Clone()
 			got, err := s.Close(t.Context(), id, nil)
-			if err != nil || got.Sealed != c.sealed || !c.sealed && !errors.Is(got.Why, keyring.ErrUnavailable) {
+			if err != nil || got.Sealed != c.sealed ||
+				!c.sealed && !errors.Is(got.Why, keyring.ErrUnavailable) {
 				t.Fatalf("%+v, %v; want sealed %v", got, err, c.sealed)
 			}
 			if len(s.sealing) != 0 {
@@ -72,7 +78,8 @@ func TestKeptSealing(t *testing.T) {
 
 			closed := n.disks[id].Clone()
 			n.disks[id].Become(open)
-			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); errors.Is(err, crypt.OlderImage) != c.sealed {
+			if _, err := n.process(0).Open(t.Context(), id, OpenOptions{}); errors.Is(err,
+				crypt.OlderImage) != c.sealed {
 				t.Errorf("an image from while it was open: %v", err)
 			}
 			if c.sealed {
@@ -118,7 +125,8 @@ func TestKeptSealingOutlivesARefusedClose(t *testing.T) {
 	}
 	openKeeping(t, s, n.keys)
 	n.disks[id].Flip(4200, 1)
-	if c, err := s.Close(t.Context(), id, nil); err != nil || c.Sealed || !errors.Is(c.Why, crypt.Tampered) || len(s.sealing) != 0 {
+	if c, err := s.Close(t.Context(), id, nil); err != nil || c.Sealed ||
+		!errors.Is(c.Why, crypt.Tampered) || len(s.sealing) != 0 {
 		t.Errorf("a disk that was changed: %+v, %v, %d kept", c, err, len(s.sealing))
 	}
 }

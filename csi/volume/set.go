@@ -100,7 +100,8 @@ func NewSet(c Config) *Set {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Set{Config: c, reading: make(chan struct{}, readers), pauses: thawPauses, busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
+	return &Set{Config: c, reading: make(chan struct{}, readers), pauses: thawPauses,
+		busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
 }
 
 // Create is CreateFor without a request.
@@ -111,7 +112,8 @@ func (s *Set) Create(ctx context.Context, volume string, size int64) (State, err
 // CreateFor makes the state of a new volume of at least size bytes, by a name that
 // backend.CheckName takes. It touches no disk and needs no key. One that exists with that size and
 // request is no error. Created is set here.
-func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request Request) (State, error) {
+func (s *Set) CreateFor(ctx context.Context, volume string, size int64,
+	request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
 		return State{}, err
 	}
@@ -128,10 +130,12 @@ func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request 
 		err = fmt.Errorf("volume %s: %w", volume, ErrDeleted)
 	}
 	if err == nil && !have.Request.same(request) {
-		err = fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", volume, ErrExists, have.Request, request)
+		err = fmt.Errorf("volume %s: %w: it was asked for otherwise: %+v, and now %+v", volume,
+			ErrExists, have.Request, request)
 	}
 	if err == nil && have.Payload != st.Payload {
-		err = fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", volume, ErrExists, have.Payload, st.Payload)
+		err = fmt.Errorf("volume %s: %w: it has %d bytes, %d are wanted", volume, ErrExists,
+			have.Payload, st.Payload)
 	}
 	return have, err
 }
@@ -139,7 +143,8 @@ func (s *Set) CreateFor(ctx context.Context, volume string, size int64, request 
 // newState is what a volume begins with.
 func (s *Set) newState(volume string, size int64, request Request) State {
 	request.Created = time.Now().UTC().Truncate(time.Second)
-	return State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New, Payload: crypt.PayloadSize(size), Content: Unmade}
+	return State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New,
+		Payload: crypt.PayloadSize(size), Content: Unmade}
 }
 
 // get reads a state from the store and checks it.
@@ -157,7 +162,8 @@ func (s *Set) read(ctx context.Context, from Reader, volume string) (State, Revi
 		return State{}, "", err
 	}
 	if st.Cluster != s.Cluster {
-		return State{}, "", fmt.Errorf("volume %s: %w: it is of cluster %s, this is %s", volume, ErrState, st.Cluster, s.Cluster)
+		return State{}, "", fmt.Errorf("volume %s: %w: it is of cluster %s, this is %s", volume,
+			ErrState, st.Cluster, s.Cluster)
 	}
 	return st, r, nil
 }
@@ -252,7 +258,8 @@ func (s *Set) lock(volume string) (func(), error) {
 // dataKey unwraps the key of the volume. The caller wipes it.
 func (o *op) dataKey(ctx context.Context) (*keyring.Secret, error) {
 	if o.keys == nil {
-		return nil, fmt.Errorf("key of volume %s: %w: this request brings no key", o.Volume, keyring.ErrUnavailable)
+		return nil, fmt.Errorf("key of volume %s: %w: this request brings no key", o.Volume,
+			keyring.ErrUnavailable)
 	}
 	data, err := o.keys.Unwrap(ctx, o.Binding(), o.Key)
 	if err != nil {
@@ -280,7 +287,8 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 		return nil, err
 	}
 	if err := blk.CheckNumber(disk, dev.Number); err != nil {
-		return nil, errors.Join(fmt.Errorf("volume %s: device %s: %w", o.Volume, dev.ID, err), disk.Close())
+		return nil, errors.Join(fmt.Errorf("volume %s: device %s: %w", o.Volume, dev.ID, err),
+			disk.Close())
 	}
 	return disk, nil
 }
@@ -302,7 +310,8 @@ func (o *op) turn(ctx context.Context) (done func(), err error) {
 // verified reads the volume's disk, once, verifies it, and hands both to use, if the disk shows the
 // same when it is read again: one that does not is refused before anything is written. shared is
 // for a disk that a mapping is on.
-func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool, use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
+func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool,
+	use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
 	done, err := o.turn(ctx)
 	if err != nil {
 		return err
@@ -330,7 +339,8 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 // Rewrap wraps the key of the volume by the present key-encryption key of the provider, nil being
 // the Set's; one that is, is left. The volume stays open. keys must also unwrap what there is: see
 // keyring.Chain.
-func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) (changed bool, err error) {
+func (s *Set) Rewrap(ctx context.Context, volume string,
+	keys keyring.Provider) (changed bool, err error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
 		return false, err
@@ -340,7 +350,8 @@ func (s *Set) Rewrap(ctx context.Context, volume string, keys keyring.Provider) 
 		return false, nil
 	}
 	next := o.State
-	if next.Key, changed, err = keyring.Rewrap(ctx, o.keys, o.keys, o.Binding(), o.Key); err != nil || !changed {
+	if next.Key, changed, err = keyring.Rewrap(ctx, o.keys, o.keys, o.Binding(),
+		o.Key); err != nil || !changed {
 		return false, err
 	}
 	if err := o.swap(ctx, next); err != nil {
@@ -391,7 +402,8 @@ func (o *op) usable(what string) error {
 	case o.Request.Snapshot:
 		return fmt.Errorf("%s volume %s: %w", what, o.Volume, ErrSnapshot)
 	case o.Phase == New && o.isCopy():
-		return fmt.Errorf("%s volume %s: its copy of %s was not finished: make it again", what, o.Volume, o.Request.Source)
+		return fmt.Errorf("%s volume %s: its copy of %s was not finished: make it again", what,
+			o.Volume, o.Request.Source)
 	}
 	return nil
 }

@@ -45,10 +45,13 @@ type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
 	if e.Home != "" && e.Home == e.Node {
-		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
-			"and cannot be changed: make another one: docs/how-to/a-node-that-is-gone.md", e.Volume, e.Node, e.Holder)
+		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods "+
+			"belong there; its PersistentVolume goes on naming this node, "+
+			"and cannot be changed: make another one: docs/how-to/a-node-that-is-gone.md", e.Volume,
+			e.Node, e.Holder)
 	}
-	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for good, a person lets this one take the volume over: "+
+	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for "+
+		"good, a person lets this one take the volume over: "+
 		"docs/how-to/a-node-that-is-gone.md", e.Volume, e.Holder, e.Node)
 }
 
@@ -57,8 +60,10 @@ func (e *BusyError) Error() string {
 type TakenError struct{ Volume, From, To string }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
-		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened it: docs/how-to/a-node-that-is-gone.md", e.Volume, e.From, e.To, e.To)
+	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, "+
+		"to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
+		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened "+
+		"it: docs/how-to/a-node-that-is-gone.md", e.Volume, e.From, e.To, e.To)
 }
 
 // Phase is how far a volume has come.
@@ -119,8 +124,10 @@ type Origin struct {
 
 // origin is what may be overwritten on the disk of a copy in FORMATTING.
 func (s State) origin() crypt.Origin {
-	id := crypt.Identity{Binding: keyring.Binding{Cluster: s.Cluster, Volume: s.Request.Source}, UUID: s.Origin.UUID}
-	return crypt.Origin{Identity: id, Sequence: s.Origin.Sequence, Epoch: s.Origin.Epoch, Payload: s.Origin.Payload}
+	id := crypt.Identity{Binding: keyring.Binding{Cluster: s.Cluster, Volume: s.Request.Source},
+		UUID: s.Origin.UUID}
+	return crypt.Origin{Identity: id, Sequence: s.Origin.Sequence, Epoch: s.Origin.Epoch,
+		Payload: s.Origin.Payload}
 }
 
 // Busy is the error for node where another one has the volume; nil where none has.
@@ -174,7 +181,8 @@ func (s State) Identity() crypt.Identity {
 
 // want is what the record on the disk must say.
 func (s State) want() crypt.Want {
-	return crypt.Want{Epoch: s.Epoch, PendingEpoch: s.PendingEpoch, Payload: s.Payload, PendingPayload: s.PendingPayload}
+	return crypt.Want{Epoch: s.Epoch, PendingEpoch: s.PendingEpoch, Payload: s.Payload,
+		PendingPayload: s.PendingPayload}
 }
 
 // Check says what does not hang together (ErrState), or nil.
@@ -183,18 +191,27 @@ func (s State) Check() error {
 		ok   bool
 		what string
 	}{
-		{s.Volume != "" && s.Cluster != "" && max(len(s.Volume), len(s.Cluster)) <= crypt.MaxName, fmt.Sprintf("names have 1 to %d bytes", crypt.MaxName)},
-		{s.Phase == New || s.Phase == Formatting || s.Phase == Ready || s.Phase == Deleted, fmt.Sprintf("phase %q", s.Phase)},
+		{s.Volume != "" && s.Cluster != "" && max(len(s.Volume), len(s.Cluster)) <= crypt.MaxName,
+			fmt.Sprintf("names have 1 to %d bytes", crypt.MaxName)},
+		{s.Phase == New || s.Phase == Formatting || s.Phase == Ready ||
+			s.Phase == Deleted, fmt.Sprintf("phase %q", s.Phase)},
 		{s.Content == Unmade || s.Content == Made, fmt.Sprintf("content %q", s.Content)},
-		{s.Payload > 0 && s.Payload == crypt.PayloadSize(s.Payload), fmt.Sprintf("payload of %d bytes", s.Payload)},
-		{s.PendingPayload == 0 || s.PendingPayload > s.Payload && s.PendingPayload == crypt.PayloadSize(s.PendingPayload), fmt.Sprintf("pending payload of %d bytes", s.PendingPayload)},
+		{s.Payload > 0 && s.Payload == crypt.PayloadSize(s.Payload),
+			fmt.Sprintf("payload of %d bytes", s.Payload)},
+		{s.PendingPayload == 0 || s.PendingPayload > s.Payload &&
+			s.PendingPayload == crypt.PayloadSize(s.PendingPayload),
+			fmt.Sprintf("pending payload of %d bytes", s.PendingPayload)},
 		{s.hasKey() == !s.Key.IsZero(), "a key in a phase that has none, or none in one that has"},
 		{!s.hasKey() || s.UUID != crypt.UUID{}, "no uuid"},
-		{s.Phase != Formatting || s.Writer != "" && s.Device != "", "formatting without node or device"},
-		{(s.Phase == Ready) == (s.Epoch > 0) || s.Phase == Deleted, fmt.Sprintf("epoch %d in phase %s", s.Epoch, s.Phase)},
-		{s.PendingEpoch == 0 || s.Phase != New && s.PendingEpoch == s.Epoch+1, fmt.Sprintf("pending epoch %d after %d", s.PendingEpoch, s.Epoch)},
+		{s.Phase != Formatting || s.Writer != "" && s.Device != "",
+			"formatting without node or device"},
+		{(s.Phase == Ready) == (s.Epoch > 0) ||
+			s.Phase == Deleted, fmt.Sprintf("epoch %d in phase %s", s.Epoch, s.Phase)},
+		{s.PendingEpoch == 0 || s.Phase != New && s.PendingEpoch == s.Epoch+1,
+			fmt.Sprintf("pending epoch %d after %d", s.PendingEpoch, s.Epoch)},
 		{!s.Request.Snapshot || s.isCopy(), "a snapshot of nothing"},
-		{s.checkOrigin(), fmt.Sprintf("phase %s, source %q and origin %+v", s.Phase, s.Request.Source, s.Origin)},
+		{s.checkOrigin(), fmt.Sprintf("phase %s, source %q and origin %+v", s.Phase,
+			s.Request.Source, s.Origin)},
 	} {
 		if !c.ok {
 			return fmt.Errorf("volume %s: %w: %s", s.Volume, ErrState, c.what)
@@ -209,7 +226,8 @@ func (s State) checkOrigin() bool {
 		return s.Origin == Origin{} && s.Request.Source != s.Volume
 	}
 	o := s.Origin
-	known := o.UUID != crypt.UUID{} && o.UUID != s.UUID && o.Epoch > 0 && o.Sequence > 0 && o.Payload > 0
+	known := o.UUID != crypt.UUID{} && o.UUID != s.UUID && o.Epoch > 0 && o.Sequence > 0 &&
+		o.Payload > 0
 	return known || s.Phase == Deleted
 }
 

@@ -16,12 +16,15 @@ import (
 const FreezeLimit = 30 * time.Second
 
 // copyStill copies the backing while nobody writes to it.
-func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, opts CopyOptions) error {
+func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
+	opts CopyOptions) error {
 	limit := opts.Limit
 	if limit == 0 {
 		limit = FreezeLimit
 	}
-	still, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks", ErrTooLong, limit))
+	still, cancel := context.WithTimeoutCause(ctx, limit,
+		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
+			ErrTooLong, limit))
 	defer cancel()
 	thaw, err := from.freeze(ctx, open, opts)
 	if err != nil {
@@ -38,7 +41,8 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, o
 	}
 	if stop(); context.Cause(still) != nil {
 		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
-		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume, errors.Join(context.Cause(still), err))
+		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume,
+			errors.Join(context.Cause(still), err))
 	}
 	return errors.Join(err, goOn())
 }
@@ -46,7 +50,8 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64, o
 // thawPauses are how long to wait before each further attempt to let a volume go on that stands
 // still: what fails for want of memory may soon not fail.
 var thawPauses = []time.Duration{
-	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond, 3200 * time.Millisecond,
+	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
+	1600 * time.Millisecond, 3200 * time.Millisecond,
 }
 
 // letGo lets the volume go on, and tries again when that fails, a pod waiting for it; ErrStill when
@@ -69,12 +74,14 @@ func (o *op) letGo(ctx context.Context, thaw func() error) error {
 	if err == nil || errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
-	o.log.Error("volume stands still, and went on by none of the attempts: if it stays so, have its mapping resumed with dmsetup", "error", err)
+	o.log.Error("volume stands still, and went on by none of the attempts: if it stays so, have "+
+		"its mapping resumed with dmsetup", "error", err)
 	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
 }
 
 // freeze brings the source to a standstill. A nil thaw is one that stands still already.
-func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw func() error, err error) {
+func (o *op) freeze(ctx context.Context, open string,
+	opts CopyOptions) (thaw func() error, err error) {
 	if opts.Freeze != nil {
 		if thaw, err = opts.Freeze(ctx); err != nil {
 			err = fmt.Errorf("freeze volume %s: %w", o.Volume, err)
@@ -95,7 +102,8 @@ func (o *op) freeze(ctx context.Context, open string, opts CopyOptions) (thaw fu
 		return err
 	}
 	if err := o.Engine.Suspend(ctx, open, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err), o.letGo(ctx, thaw))
+		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err),
+			o.letGo(ctx, thaw))
 	}
 	return thaw, nil
 }
@@ -139,11 +147,13 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	for _, name := range suspended {
 		volume, ok := volumeByName[name]
 		if !ok && unread != nil {
-			errs = append(errs, fmt.Errorf("resume mapping %s: its volume is not among the states that can be read: %w", name, unread))
+			errs = append(errs, fmt.Errorf("resume mapping %s: its volume is not among the states "+
+				"that can be read: %w", name, unread))
 			continue
 		}
 		if !ok {
-			s.Log.Warn("suspended mapping is left: it is of no volume that this node has", "mapping", name)
+			s.Log.Warn("suspended mapping is left: it is of no volume that this node has",
+				"mapping", name)
 			continue
 		}
 		errs = append(errs, s.resume(ctx, volume, name))
@@ -175,10 +185,12 @@ func (s *Set) resume(ctx context.Context, volume, name string) error {
 		s.unmarkStill(name)
 		return nil // It was fenced.
 	}
-	if err := s.Engine.Suspend(ctx, name, false); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
+	if err := s.Engine.Suspend(ctx, name, false); err != nil &&
+		!errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
 	s.unmarkStill(name)
-	s.Log.Info("mapping resumed: a copy of its volume had left it suspended", "volume", volume, "mapping", name)
+	s.Log.Info("mapping resumed: a copy of its volume had left it suspended", "volume", volume,
+		"mapping", name)
 	return nil
 }

@@ -36,21 +36,23 @@ func TestSourceGoesOnAgain(t *testing.T) {
 	for times := 1; times < attempts; times++ {
 		n := opened(t)
 		n.failing("resume", times)
-		if st := copyVolume(t, n.process(0), copyID, id, CopyOptions{}); st.Phase != Ready || len(n.suspended()) != 0 {
+		if st := copyVolume(t, n.process(0), copyID, id, CopyOptions{}); st.Phase != Ready ||
+			len(n.suspended()) != 0 {
 			t.Errorf("failed %d times: %+v, suspended %v", times, st, n.suspended())
 		}
 		n.intact()
 	}
 	n := opened(t)
 	thawed := 0
-	copyVolume(t, n.process(0), copyID, id, CopyOptions{Freeze: func(context.Context) (func() error, error) {
-		return func() error {
-			if thawed++; thawed == 1 {
-				return unix.ENOMEM
-			}
-			return nil
-		}, nil
-	}})
+	copyVolume(t, n.process(0), copyID, id,
+		CopyOptions{Freeze: func(context.Context) (func() error, error) {
+			return func() error {
+				if thawed++; thawed == 1 {
+					return unix.ENOMEM
+				}
+				return nil
+			}, nil
+		}})
 	if thawed != 2 {
 		t.Errorf("thawed by the caller %d times, want 2", thawed)
 	}
@@ -67,7 +69,8 @@ func TestSourceThatStandsStill(t *testing.T) {
 			n := opened(t)
 			s := n.process(0)
 			asked := n.failing("resume", attempts+1)
-			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
+			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+				ErrStill) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
 				t.Errorf("%v after %d attempts, want %d", err, *asked, attempts)
 			}
 
@@ -110,13 +113,15 @@ func TestAttemptsAreBounded(t *testing.T) {
 			want += pause
 		}
 		began := time.Now()
-		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || time.Since(began) != want {
+		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) ||
+			time.Since(began) != want {
 			t.Errorf("%v after %v, want %v", err, time.Since(began), want)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		s.Backend = told{stepBackend{n}, cancel}
 		began = time.Now()
-		if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) || time.Since(began) != 0 {
+		if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) ||
+			time.Since(began) != 0 {
 			t.Errorf("while the process ends: %v after %v", err, time.Since(began))
 		}
 	})
@@ -140,7 +145,8 @@ func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	n.failing("resume", 2)
 	s := n.process(0)
 	s.Backend = stuck{stepBackend{n}}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(err, ErrTooLong) || errors.Is(err, ErrStill) {
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(
+		err, ErrTooLong) || errors.Is(err, ErrStill) {
 		t.Errorf("%v", err)
 	}
 	if n.nothingOf(copyID); len(n.suspended()) != 0 {
@@ -166,7 +172,8 @@ func TestHalfwayToAStandstill(t *testing.T) {
 	n.failing("resume", 1)
 	s := n.process(0)
 	s.Engine = halfway{s.Engine}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, unix.EIO) || errors.Is(err, ErrStill) || len(n.suspended()) != 0 {
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, unix.EIO) ||
+		errors.Is(err, ErrStill) || len(n.suspended()) != 0 {
 		t.Errorf("copy: %v, suspended %v", err, n.suspended())
 	}
 	n.nothingOf(copyID)
@@ -175,7 +182,8 @@ func TestHalfwayToAStandstill(t *testing.T) {
 	n.failing("resume", 2)
 	s = n.process(0)
 	s.Engine = resizing{s.Engine}
-	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); !errors.Is(err, unix.EIO) || len(n.suspended()) != 0 {
+	if _, err := s.Expand(t.Context(), id, 2*size, OpenOptions{}); !errors.Is(err, unix.EIO) ||
+		len(n.suspended()) != 0 {
 		t.Errorf("expand: %v, suspended %v", err, n.suspended())
 	}
 }
@@ -184,7 +192,8 @@ func TestHalfwayToAStandstill(t *testing.T) {
 type resizing struct{ crypt.Engine }
 
 func (r resizing) Resize(ctx context.Context, t crypt.Table, _ *keyring.Secret) error {
-	return errors.Join(r.Engine.Suspend(ctx, t.Name, true), unix.EIO, r.Engine.Suspend(ctx, t.Name, false))
+	return errors.Join(r.Engine.Suspend(ctx, t.Name, true), unix.EIO,
+		r.Engine.Suspend(ctx, t.Name, false))
 }
 
 // rebooting is a backend during whose copies all mappings go.
@@ -201,7 +210,8 @@ func TestSourceIsGoneMeanwhile(t *testing.T) {
 	asked := n.failing("resume", 0)
 	s := n.process(0)
 	s.Backend = rebooting{stepBackend{n}}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrStill) || *asked != 1 {
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+		crypt.ErrNoMapping) || errors.Is(err, ErrStill) || *asked != 1 {
 		t.Errorf("%v after %d attempts", err, *asked)
 	}
 	n.nothingOf(copyID)
@@ -219,7 +229,8 @@ func TestBackingThatCameMeanwhile(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	s.Backend = racing{stepBackend{n}}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, backend.ErrExists) {
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+		backend.ErrExists) {
 		t.Errorf("%v", err)
 	}
 	if n.disks[copyID] == nil {
@@ -244,7 +255,8 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 		}
 
 		began := time.Now()
-		if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil || time.Since(began) != turnPatience {
+		if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil ||
+			time.Since(began) != turnPatience {
 			t.Errorf("%v after %v, want %v", err, time.Since(began), turnPatience)
 		}
 
@@ -280,7 +292,8 @@ func TestLimitOfAStandstillCountsFromTheRequest(t *testing.T) {
 		s := n.process(0)
 		s.Engine = slow{s.Engine}
 		began := time.Now()
-		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrTooLong) || time.Since(began) != FreezeLimit+time.Second {
+		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrTooLong) ||
+			time.Since(began) != FreezeLimit+time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		if n.nothingOf(copyID); len(n.suspended()) != 0 {

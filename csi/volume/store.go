@@ -92,7 +92,8 @@ func parseStored(text []byte, volume string) (stored, error) {
 		return stored{}, fmt.Errorf("volume %s: %w: %w", volume, ErrState, err)
 	}
 	if d.More() || s.State.Volume != volume {
-		return stored{}, fmt.Errorf("volume %s: %w: the file is of volume %q, or more than one", volume, ErrState, s.State.Volume)
+		return stored{}, fmt.Errorf("volume %s: %w: the file is of volume %q, or more than one",
+			volume, ErrState, s.State.Volume)
 	}
 	return s, s.State.Check()
 }
@@ -184,7 +185,8 @@ func (f *FileStore) Remove(_ context.Context, volume string, r Revision) error {
 func (f *FileStore) at(volume string, r Revision) (stored, error) {
 	now, err := f.read(volume)
 	if err == nil && now.revision() != r {
-		err = fmt.Errorf("volume %s: %w: expected revision %s, found %s", volume, ErrConflict, r, now.revision())
+		err = fmt.Errorf("volume %s: %w: expected revision %s, found %s", volume, ErrConflict, r,
+			now.revision())
 	}
 	return now, err
 }

@@ -47,7 +47,8 @@ func TestFileStore(t *testing.T) {
 		}
 	}
 
-	if err := os.WriteFile(filepath.Join(f.Dir, id+".json"), []byte(`{"revision":1,"state":{"later":1}}`), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(f.Dir, id+".json"),
+		[]byte(`{"revision":1,"state":{"later":1}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := f.Get(ctx, id); !errors.Is(err, ErrState) {
@@ -101,7 +102,9 @@ func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 }
 
 func FuzzStored(f *testing.F) {
-	f.Add([]byte(`{"revision":1,"state":{"volume":"pvc-1","cluster":"c","phase":"New","payload":4096,"content":"Unmade"}}`))
+	f.Add(
+		[]byte(
+			`{"revision":1,"state":{"volume":"pvc-1","cluster":"c","phase":"New","payload":4096,"content":"Unmade"}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, err := parseStored(text, id)
 		if err != nil && !errors.Is(err, ErrState) {

@@ -21,7 +21,8 @@ func TestLife(t *testing.T) {
 	n := opened(t)
 	ctx := t.Context()
 	s := n.process(0)
-	if st := n.state(); st.Phase != Ready || st.Epoch != 2 || st.Writer != "node-1" || st.Payload != size || st.Content != Made {
+	if st := n.state(); st.Phase != Ready || st.Epoch != 2 || st.Writer != "node-1" ||
+		st.Payload != size || st.Content != Made {
 		t.Errorf("opened: %+v", st)
 	}
 	again, err := s.Open(ctx, id, OpenOptions{})
@@ -39,15 +40,18 @@ func TestLife(t *testing.T) {
 	if st := n.state(); st.Epoch != 3 || st.Writer != "" || len(n.engine.Live()) != 0 {
 		t.Errorf("closed: %+v, mappings %v", st, n.engine.Live())
 	}
-	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch != 4 || o.State.Content != Made {
+	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || o.Adopted || o.State.Epoch != 4 ||
+		o.State.Content != Made {
 		t.Errorf("opened after closing: %+v, %v", o, err)
 	}
 
 	n.intact()
-	if st, err := s.Expand(ctx, id, 2*size, OpenOptions{}); err != nil || st.Payload != 2*size || st.PendingPayload != 0 || st.Epoch != 4 {
+	if st, err := s.Expand(ctx, id, 2*size, OpenOptions{}); err != nil || st.Payload != 2*size ||
+		st.PendingPayload != 0 || st.Epoch != 4 {
 		t.Errorf("expanded: %+v, %v", st, err)
 	}
-	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || !o.Adopted || o.Mapping.Targets[0].Length != 2*size {
+	if o, err := s.Open(ctx, id, OpenOptions{}); err != nil || !o.Adopted ||
+		o.Mapping.Targets[0].Length != 2*size {
 		t.Errorf("opened after expanding: %+v, %v", o, err)
 	}
 
@@ -55,7 +59,8 @@ func TestLife(t *testing.T) {
 	if r, err := s.Delete(ctx, id); err != nil || !r.Shredded {
 		t.Errorf("deleted: %+v, %v", r, err)
 	}
-	if st := n.state(); st.Phase != Deleted || !st.Key.IsZero() || n.disks[id] != nil || len(n.engine.Live()) != 0 {
+	if st := n.state(); st.Phase != Deleted || !st.Key.IsZero() || n.disks[id] != nil ||
+		len(n.engine.Live()) != 0 {
 		t.Errorf("deleted: %+v", st)
 	}
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, ErrDeleted) {
@@ -107,8 +112,13 @@ func operations(t *testing.T) []operation {
 				t.Fatal(err)
 			}
 		}, openAgain, func(st State) bool { return st.Phase == Ready && st.Writer == "node-1" }},
-		{"open", func(t *testing.T, n *node) { closeVolume(t, n) }, openAgain, func(st State) bool { return st.Epoch >= 4 && st.Writer == "node-1" }},
-		{"open what another process left", func(*testing.T, *node) {}, openAgain, func(st State) bool { return st.Epoch >= 2 && st.Writer == "node-1" }},
+		{"open", func(t *testing.T, n *node) {
+			closeVolume(t, n)
+		}, openAgain, func(st State) bool { return st.Epoch >= 4 && st.Writer == "node-1" }},
+		{"open what another process left", func(*testing.T, *node) {}, openAgain,
+			func(st State) bool {
+				return st.Epoch >= 2 && st.Writer == "node-1"
+			}},
 		{"close", func(*testing.T, *node) {}, func(ctx context.Context, s *Set) error {
 			_, err := s.Close(ctx, id, nil)
 			return err
@@ -117,14 +127,17 @@ func operations(t *testing.T) []operation {
 			_, err := s.Expand(ctx, id, 2*size, OpenOptions{})
 			return err
 		}, func(st State) bool { return st.Payload == 2*size && st.PendingPayload == 0 }},
-		{"re-wrap", func(t *testing.T, n *node) { n.keys = keyring.Chain{newProvider(t, 2), n.keys} }, func(ctx context.Context, s *Set) error {
+		{"re-wrap", func(t *testing.T, n *node) {
+			n.keys = keyring.Chain{newProvider(t, 2), n.keys}
+		}, func(ctx context.Context, s *Set) error {
 			_, err := s.Rewrap(ctx, id, nil)
 			return err
 		}, func(st State) bool { return st.Phase == Ready && st.Key.KeyID == anew }},
-		{"delete", func(t *testing.T, n *node) { closeVolume(t, n) }, func(ctx context.Context, s *Set) error {
-			_, err := s.Delete(ctx, id)
-			return err
-		}, func(st State) bool { return st.Phase == Deleted }},
+		{"delete", func(t *testing.T, n *node) { closeVolume(t, n) },
+			func(ctx context.Context, s *Set) error {
+				_, err := s.Delete(ctx, id)
+				return err
+			}, func(st State) bool { return st.Phase == Deleted }},
 	}
 }
 
@@ -138,7 +151,8 @@ func TestKilledAtEachStep(t *testing.T) {
 				for kill := 1; ; kill++ {
 					n := op.node(t)
 					err := op.run(t.Context(), n.process(kill))
-					killed, when := n.steps >= kill, fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
+					killed, when := n.steps >= kill, fmt.Sprintf("killed at step %d after %v", kill,
+						last(n.trace))
 					if err != nil && !errors.Is(err, errDead) || err == nil && killed {
 						t.Fatalf("%s: %v", when, err)
 					}
@@ -169,7 +183,8 @@ func TestFailedAtEachStep(t *testing.T) {
 				n.goesOn = true
 				err := op.run(t.Context(), s)
 				failed := n.steps >= fail
-				when := fmt.Sprintf("step %d failed after %v", fail, last(n.trace[:min(len(n.trace), fail-1)]))
+				when := fmt.Sprintf("step %d failed after %v", fail,
+					last(n.trace[:min(len(n.trace), fail-1)]))
 				// No error is well where the step was one that the operation can do without, as
 				// sealing is for closing.
 				if err != nil && !errors.Is(err, errDead) {
@@ -196,14 +211,17 @@ func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 		killed := n.steps >= kill
 		when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
 		for range 2 {
-			if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || !o.Adopted || o.Mapping.Name != mapping {
+			if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil ||
+				!o.Adopted || o.Mapping.Name != mapping {
 				t.Fatalf("%s: %+v, %v", when, o, err)
 			}
 		}
-		if st, err := n.process(0).Expand(t.Context(), id, 2*size, OpenOptions{}); err != nil || st.Payload != 2*size {
+		if st, err := n.process(0).Expand(t.Context(), id, 2*size, OpenOptions{}); err != nil ||
+			st.Payload != 2*size {
 			t.Fatalf("%s: expanded: %+v, %v", when, st, err)
 		}
-		if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Mapping.Name != mapping || o.Mapping.Targets[0].Length != 2*size {
+		if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil ||
+			o.Mapping.Name != mapping || o.Mapping.Targets[0].Length != 2*size {
 			t.Fatalf("%s: then: %+v, %v", when, o, err)
 		}
 		if !killed {

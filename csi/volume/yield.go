@@ -40,7 +40,8 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 			return err
 		}
 		o.happened(Fenced)
-		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here since is lost", "mapping", name, "node", o.Writer)
+		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here "+
+			"since is lost", "mapping", name, "node", o.Writer)
 	}
 
 	if o.Writer != o.Node {
@@ -86,6 +87,7 @@ func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
 	}
 	s.happened(Fenced)
 	s.Log.Warn("mapping fenced: its disk says that the volume was opened since, by another node; "+
-		"what was written here since is lost", "volume", volume, "mapping", name, "epoch", epoch, "found", later)
+		"what was written here since is lost", "volume", volume, "mapping", name, "epoch", epoch,
+		"found", later)
 	return s.Engine.Remove(ctx, name, true)
 }

@@ -34,11 +34,14 @@ func (n *node) edit(change func(*State)) {
 func TestYield(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
-			if _, err := n.heir().process(0).Open(n.t.Context(), id, OpenOptions{TakeOver: "node-1"}); err != nil {
+			if _, err := n.heir().process(0).Open(n.t.Context(), id,
+				OpenOptions{TakeOver: "node-1"}); err != nil {
 				n.t.Fatal(err)
 			}
 		},
-		"about to be": func(n *node) { n.edit(func(s *State) { s.Writer, s.PendingEpoch = "node-2", s.Epoch+1 }) },
+		"about to be": func(n *node) {
+			n.edit(func(s *State) { s.Writer, s.PendingEpoch = "node-2", s.Epoch+1 })
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := opened(t)
@@ -60,7 +63,10 @@ func TestYield(t *testing.T) {
 			}
 
 			_, err := s.Open(t.Context(), id, OpenOptions{})
-			if !errors.As(err, new(*BusyError)) || !strings.Contains(err.Error(), "taken over from this node, node-1, by node node-2") || !strings.Contains(err.Error(), "PersistentVolume") {
+			if !errors.As(err, new(*BusyError)) ||
+				!strings.Contains(err.Error(),
+					"taken over from this node, node-1, by node node-2") ||
+				!strings.Contains(err.Error(), "PersistentVolume") {
 				t.Errorf("opened again: %v", err)
 			}
 
@@ -68,7 +74,8 @@ func TestYield(t *testing.T) {
 			if _, err := s.Close(t.Context(), id, nil); err != nil {
 				t.Errorf("closed: %v", err)
 			}
-			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err, crypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
+			if _, err := n.engine.Lookup(t.Context(), mapping); !errors.Is(err,
+				crypt.ErrNoMapping) || !equal(n.state(), before) || n.disks[id].Writes() != writes {
 				t.Errorf("%v, state %+v, %d writes", err, n.state(), n.disks[id].Writes()-writes)
 			}
 
@@ -83,12 +90,14 @@ func TestYieldLeaves(t *testing.T) {
 		edit func(*State)
 		want error
 	}{
-		"nobody's":              {func(s *State) { s.Writer = "" }, nil},
-		"a state from a backup": {func(s *State) { s.Writer, s.Epoch = "node-2", 1 }, crypt.NewerThanState},
+		"nobody's": {func(s *State) { s.Writer = "" }, nil},
+		"a state from a backup": {func(s *State) { s.Writer, s.Epoch = "node-2", 1 },
+			crypt.NewerThanState},
 	} {
 		n := opened(t)
 		n.edit(c.edit)
-		if err := n.process(0).Yield(t.Context(), id); !errors.Is(err, c.want) || len(n.engine.Live()) != 1 {
+		if err := n.process(0).Yield(t.Context(), id); !errors.Is(err, c.want) ||
+			len(n.engine.Live()) != 1 {
 			t.Errorf("%s: %v, mappings %v", name, err, n.engine.Live())
 		}
 	}
@@ -168,37 +177,45 @@ func TestTakenOverMeanwhile(t *testing.T) {
 		cut func(*State)
 		do  func(ctx context.Context, s *Set, take func()) error
 	}{
-		"close": {func(s *State) { s.PendingEpoch = s.Epoch + 1 }, func(ctx context.Context, s *Set, take func()) error {
-			takenWhenRead(s, take)
-			_, err := s.Close(ctx, id, nil)
-			return err
-		}},
-		"copy": {func(s *State) { s.PendingEpoch = s.Epoch + 1 }, func(ctx context.Context, s *Set, take func()) error {
-			takenWhenRead(s, take)
-			_, err := s.Copy(ctx, copyID, id, CopyOptions{})
-			return err
-		}},
-		"expand": {func(s *State) { s.PendingPayload = 2 * size }, func(ctx context.Context, s *Set, take func()) error {
-			s.Backend = takes{s.Backend, take}
-			_, err := s.Expand(ctx, id, 2*size, OpenOptions{})
-			return err
-		}},
-		"make": {func(s *State) { s.Content = Unmade }, func(ctx context.Context, s *Set, take func()) error {
-			s.Backend = takes{s.Backend, take}
-			_, err := s.Make(ctx, id, OpenOptions{}, func(string) error {
-				t.Error("a file system was made on what another node has")
-				return nil
-			})
-			return err
-		}},
+		"close": {func(s *State) { s.PendingEpoch = s.Epoch + 1 },
+			func(ctx context.Context, s *Set, take func()) error {
+				takenWhenRead(s, take)
+				_, err := s.Close(ctx, id, nil)
+				return err
+			}},
+		"copy": {func(s *State) { s.PendingEpoch = s.Epoch + 1 },
+			func(ctx context.Context, s *Set, take func()) error {
+				takenWhenRead(s, take)
+				_, err := s.Copy(ctx, copyID, id, CopyOptions{})
+				return err
+			}},
+		"expand": {func(s *State) { s.PendingPayload = 2 * size },
+			func(ctx context.Context, s *Set, take func()) error {
+				s.Backend = takes{s.Backend, take}
+				_, err := s.Expand(ctx, id, 2*size, OpenOptions{})
+				return err
+			}},
+		"make": {func(s *State) { s.Content = Unmade },
+			func(ctx context.Context, s *Set, take func()) error {
+				s.Backend = takes{s.Backend, take}
+				_, err := s.Make(ctx, id, OpenOptions{}, func(string) error {
+					t.Error("a file system was made on what another node has")
+					return nil
+				})
+				return err
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := opened(t)
 			n.edit(c.cut)
 			writes := n.disks[id].Writes()
-			err := c.do(t.Context(), n.process(0), func() { n.edit(func(s *State) { s.Writer = "node-2" }) })
-			if !errors.Is(err, ErrConflict) || n.disks[id].Writes() != writes || n.state().Writer != "node-2" {
-				t.Errorf("%v, %d writes, writer %s", err, n.disks[id].Writes()-writes, n.state().Writer)
+			err := c.do(t.Context(), n.process(0), func() {
+				n.edit(func(s *State) { s.Writer = "node-2" })
+			})
+			if !errors.Is(err, ErrConflict) || n.disks[id].Writes() != writes ||
+				n.state().Writer != "node-2" {
+				t.Errorf("%v, %d writes, writer %s", err, n.disks[id].Writes()-writes,
+					n.state().Writer)
 			}
 		})
 	}

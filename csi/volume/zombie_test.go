@@ -14,12 +14,21 @@ import (
 // disk even while it is held open.
 func TestZombies(t *testing.T) {
 	for name, spoil := range map[string]func(n *node, mapping string){
-		"dead disk":      func(n *node, m string) { n.engine.Kill(m) },
-		"another uuid":   func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.UUID = "CRYPT-LUKS2-x" }) },
-		"another size":   func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets[0].Length -= 4096 }) },
-		"no table":       func(n *node, m string) { n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets = nil }) },
+		"dead disk": func(n *node, m string) { n.engine.Kill(m) },
+		"another uuid": func(n *node, m string) {
+			n.engine.Edit(m, func(m *crypt.Mapping) { m.UUID = "CRYPT-LUKS2-x" })
+		},
+		"another size": func(n *node, m string) {
+			n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets[0].Length -= 4096 })
+		},
+		"no table": func(n *node, m string) {
+			n.engine.Edit(m, func(m *crypt.Mapping) { m.Targets = nil })
+		},
 		"another device": func(n *node, _ string) { n.numbers[id]++ },
-		"held open":      func(n *node, m string) { n.engine.Kill(m); n.engine.Edit(m, func(m *crypt.Mapping) { m.Open = 1 }) },
+		"held open": func(n *node, m string) {
+			n.engine.Kill(m)
+			n.engine.Edit(m, func(m *crypt.Mapping) { m.Open = 1 })
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := opened(t)
@@ -46,8 +55,9 @@ func TestZombiesThatCannotBeReplaced(t *testing.T) {
 		spoil func(n *node, s *Set)
 		want  error
 	}{
-		"key service away": {func(_ *node, s *Set) { s.Keys = awayProvider{} }, keyring.ErrUnavailable},
-		"another disk":     {func(n *node, _ *Set) { n.disks[id].Flip(4200, 1) }, crypt.Tampered},
+		"key service away": {func(_ *node, s *Set) { s.Keys = awayProvider{} },
+			keyring.ErrUnavailable},
+		"another disk": {func(n *node, _ *Set) { n.disks[id].Flip(4200, 1) }, crypt.Tampered},
 		// The same epoch: the backup is from before an expansion.
 		"state from a backup": {func(n *node, _ *Set) {
 			store := n.store.(*memoryStore)
@@ -76,7 +86,8 @@ func TestZombiesThatCannotBeReplaced(t *testing.T) {
 			if _, err := s.Open(t.Context(), id, OpenOptions{}); !errors.Is(err, c.want) {
 				t.Errorf("%v; want %v", err, c.want)
 			}
-			if live := n.engine.Live(); len(live) != 1 || live[0] != mapping || !equal(n.state(), before) {
+			if live := n.engine.Live(); len(live) != 1 || live[0] != mapping ||
+				!equal(n.state(), before) {
 				t.Errorf("mappings %v, state %+v", live, n.state())
 			}
 		})

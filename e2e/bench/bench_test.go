@@ -28,7 +28,8 @@ func TestSummarize(t *testing.T) {
 		"one":               {[]float64{3}, bench.Stat{Median: 3, Min: 3, Max: 3, N: 1}},
 		"odd, out of order": {[]float64{9, 1, 5}, bench.Stat{Median: 5, Min: 1, Max: 9, N: 3}},
 		"even":              {[]float64{4, 1, 2, 9}, bench.Stat{Median: 3, Min: 1, Max: 9, N: 4}},
-		"one outlier":       {[]float64{10, 10, 10, 10, 1000}, bench.Stat{Median: 10, Min: 10, Max: 1000, N: 5}},
+		"one outlier": {[]float64{10, 10, 10, 10, 1000},
+			bench.Stat{Median: 10, Min: 10, Max: 1000, N: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, bench.Summarize(tt.values)); diff != "" {
@@ -45,8 +46,10 @@ func TestRatios(t *testing.T) {
 		wantErr    string
 	}{
 		// The machine became twice as fast between the rounds: the ratio did not.
-		"drift cancels":        {[]float64{95, 190}, []float64{100, 200}, bench.Ratio{Median: 0.95, Min: 0.95, Max: 0.95}, ""},
-		"median of ratios":     {[]float64{1, 2, 30}, []float64{1, 1, 10}, bench.Ratio{Median: 2, Min: 1, Max: 3}, ""},
+		"drift cancels": {[]float64{95, 190}, []float64{100, 200},
+			bench.Ratio{Median: 0.95, Min: 0.95, Max: 0.95}, ""},
+		"median of ratios": {[]float64{1, 2, 30}, []float64{1, 1, 10},
+			bench.Ratio{Median: 2, Min: 1, Max: 3}, ""},
 		"base measured nought": {[]float64{1}, []float64{0}, bench.Ratio{}, "round 1: base is 0"},
 		"rounds missing":       {[]float64{1, 2}, []float64{1}, bench.Ratio{}, "2 and 1 rounds"},
 		"no rounds":            {nil, nil, bench.Ratio{}, "0 and 0 rounds"},
@@ -88,13 +91,15 @@ func TestUnitFormat(t *testing.T) {
 }
 
 func TestGates(t *testing.T) {
-	c := &bench.Case{Name: "x", Unit: bench.MiB, Ours: bench.Stat{Median: 70, Min: 60, Max: 75, N: 5}, Ratio: &bench.Ratio{Median: 0.95, Min: 0.9, Max: 1}}
+	c := &bench.Case{Name: "x", Unit: bench.MiB, Ours: bench.Stat{Median: 70, Min: 60, Max: 75,
+		N: 5}, Ratio: &bench.Ratio{Median: 0.95, Min: 0.9, Max: 1}}
 	for name, tt := range map[string]struct {
 		gate bench.Gate
 		ok   bool
 		got  string
 	}{
-		"ratio at the limit":       {bench.AtLeast("g", c, 0.95), true, "0.950 (0.900 to 1.000 in 5 rounds)"},
+		"ratio at the limit": {bench.AtLeast("g", c, 0.95), true,
+			"0.950 (0.900 to 1.000 in 5 rounds)"},
 		"ratio under the limit":    {bench.AtLeast("g", c, 0.951), false, "0.950"},
 		"ratio over the limit":     {bench.AtMost("g", c, 0.94), false, "0.950"},
 		"ratio below the most":     {bench.AtMost("g", c, 1.3), true, "0.950"},
@@ -118,10 +123,13 @@ func TestGates(t *testing.T) {
 
 func valid() *bench.Result {
 	return &bench.Result{
-		Schema: bench.Schema, Kernel: "6.1", CPUs: 2, Platform: bench.Namespaces, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Schema: bench.Schema, Kernel: "6.1", CPUs: 2, Platform: bench.Namespaces,
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Cases: []bench.Case{{
-			Name: "tcp_1", MTU: 1500, Unit: bench.Mbps, Ours: bench.Stat{Median: 2, Min: 1, Max: 3, N: 5},
-			Base: &bench.Stat{Median: 2, Min: 1, Max: 3, N: 5}, BaseName: "bare", Ratio: &bench.Ratio{Median: 1, Min: 1, Max: 1},
+			Name: "tcp_1", MTU: 1500, Unit: bench.Mbps,
+			Ours: bench.Stat{Median: 2, Min: 1, Max: 3, N: 5},
+			Base: &bench.Stat{Median: 2, Min: 1, Max: 3, N: 5}, BaseName: "bare",
+			Ratio: &bench.Ratio{Median: 1, Min: 1, Max: 1},
 		}},
 		Gates: []bench.Gate{{Name: "g", Want: "1", Got: "1", OK: true}},
 	}
@@ -132,23 +140,36 @@ func TestValidate(t *testing.T) {
 		change  func(*bench.Result)
 		wantErr string
 	}{
-		"valid":                     {func(*bench.Result) {}, ""},
-		"another schema":            {func(r *bench.Result) { r.Schema = "v2" }, `schema "v2"`},
-		"unknown platform":          {func(r *bench.Result) { r.Platform = "cloud" }, `platform "cloud"`},
-		"unknown unit":              {func(r *bench.Result) { r.Cases[0].Unit = "furlong" }, `unit "furlong"`},
-		"base without ratio":        {func(r *bench.Result) { r.Cases[0].Ratio = nil }, "want all or none"},
-		"base without name":         {func(r *bench.Result) { r.Cases[0].BaseName = "" }, "want all or none"},
-		"rounds of one side only":   {func(r *bench.Result) { r.Cases[0].Base.N = 4 }, "ours has 5 rounds, base 4"},
-		"no rounds":                 {func(r *bench.Result) { r.Cases[0].Ours.N = 0 }, "n 0"},
-		"median above the maximum":  {func(r *bench.Result) { r.Cases[0].Ours.Median = 4 }, "out of order"},
-		"not a number":              {func(r *bench.Result) { r.Cases[0].Ratio.Max = math.NaN() }, "NaN"},
-		"a case there twice":        {func(r *bench.Result) { r.Cases = append(r.Cases, r.Cases[0]) }, "there twice"},
-		"a gate without figures":    {func(r *bench.Result) { r.Gates[0].Got = "" }, `gate "g"`},
-		"more failures than failed": {func(r *bench.Result) { r.Tests.Failures = []bench.Failure{{Name: "T", Reason: "r"}} }, "1 failures of 0"},
+		"valid":          {func(*bench.Result) {}, ""},
+		"another schema": {func(r *bench.Result) { r.Schema = "v2" }, `schema "v2"`},
+		"unknown platform": {func(r *bench.Result) { r.Platform = "cloud" },
+			`platform "cloud"`},
+		"unknown unit": {func(r *bench.Result) { r.Cases[0].Unit = "furlong" },
+			`unit "furlong"`},
+		"base without ratio": {func(r *bench.Result) { r.Cases[0].Ratio = nil },
+			"want all or none"},
+		"base without name": {func(r *bench.Result) { r.Cases[0].BaseName = "" },
+			"want all or none"},
+		"rounds of one side only": {func(r *bench.Result) { r.Cases[0].Base.N = 4 },
+			"ours has 5 rounds, base 4"},
+		"no rounds": {func(r *bench.Result) { r.Cases[0].Ours.N = 0 }, "n 0"},
+		"median above the maximum": {func(r *bench.Result) { r.Cases[0].Ours.Median = 4 },
+			"out of order"},
+		"not a number": {func(r *bench.Result) { r.Cases[0].Ratio.Max = math.NaN() },
+			"NaN"},
+		"a case there twice": {func(r *bench.Result) {
+			r.Cases = append(r.Cases, r.Cases[0])
+		}, "there twice"},
+		"a gate without figures": {func(r *bench.Result) { r.Gates[0].Got = "" }, `gate "g"`},
+		"more failures than failed": {func(r *bench.Result) {
+			r.Tests.Failures = []bench.Failure{{Name: "T", Reason: "r"}}
+		}, "1 failures of 0"},
 		"a failure without a reason": {func(r *bench.Result) {
 			r.Tests = bench.Tests{Failed: 1, Failures: []bench.Failure{{Name: "T"}}}
 		}, `failed test "T"`},
-		"a skip without a reason": {func(r *bench.Result) { r.Tests.Skipped = []bench.Skip{{Name: "T"}} }, `skipped test "T"`},
+		"a skip without a reason": {func(r *bench.Result) {
+			r.Tests.Skipped = []bench.Skip{{Name: "T"}}
+		}, `skipped test "T"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := valid()
@@ -192,7 +213,9 @@ func TestWriteRefusesWhatIsNotValid(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"schema":"kubeveil.io/result/v1","kernel":"6.1","cpus":1,"platform":"vm","started":"2026-01-02T03:04:05Z","cases":[{"name":"a","unit":"ms","ours":{"median":1,"min":1,"max":1,"n":1}}]}`))
+	f.Add(
+		[]byte(
+			`{"schema":"kubeveil.io/result/v1","kernel":"6.1","cpus":1,"platform":"vm","started":"2026-01-02T03:04:05Z","cases":[{"name":"a","unit":"ms","ours":{"median":1,"min":1,"max":1,"n":1}}]}`))
 	f.Add([]byte(`{"cases":[{}],"unknown":1}`))
 	f.Add([]byte(`null null`))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -225,7 +248,8 @@ func TestRunnerInterleaves(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if names := fmt.Sprint(cases[0].Name, " ", cases[1].Name, " ", cases[2].Name); names != "a a_cpu b" {
+		if names := fmt.Sprint(cases[0].Name, " ", cases[1].Name, " ",
+			cases[2].Name); names != "a a_cpu b" {
 			t.Errorf("cases %s", names)
 		}
 		if n := cases[0].Ours.N; n != 8 {
@@ -265,8 +289,10 @@ func TestGroups(t *testing.T) {
 		}
 	}
 	g := bench.Group{Name: "rr", MTU: 1500, Unit: bench.Millisecond,
-		Sides: []bench.Side{{Name: "ours", Measure: side(4, 8)}, {Name: "bare", Measure: side(2, 4)}, {Name: "clear", Measure: side(1, 1)}},
-		Pairs: []bench.Pair{{Name: "rr", Ours: "ours", Base: "bare", BaseName: "bare WireGuard"}, {Name: "rr_to_clear", Ours: "ours", Base: "clear"}, {Name: "alone", Ours: "ours"}},
+		Sides: []bench.Side{{Name: "ours", Measure: side(4, 8)},
+			{Name: "bare", Measure: side(2, 4)}, {Name: "clear", Measure: side(1, 1)}},
+		Pairs: []bench.Pair{{Name: "rr", Ours: "ours", Base: "bare", BaseName: "bare WireGuard"},
+			{Name: "rr_to_clear", Ours: "ours", Base: "clear"}, {Name: "alone", Ours: "ours"}},
 	}
 
 	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
@@ -283,7 +309,8 @@ func TestGroups(t *testing.T) {
 	}
 
 	want := map[string]float64{
-		"rr bare WireGuard": 2, "rr_p99 bare WireGuard": 2, "rr_to_clear clear": 6, "rr_to_clear_p99 clear": 6, "alone ": 6, "alone_p99 ": 12,
+		"rr bare WireGuard": 2, "rr_p99 bare WireGuard": 2, "rr_to_clear clear": 6,
+		"rr_to_clear_p99 clear": 6, "alone ": 6, "alone_p99 ": 12,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -300,13 +327,15 @@ func TestTurns(t *testing.T) {
 			return bench.Sample{Value: v, CPU: 10 * v}, nil
 		}}
 	}
-	g := bench.Group{Name: "tcp_1", Unit: bench.Mbps, Turns: 2, Sides: []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},
+	g := bench.Group{Name: "tcp_1", Unit: bench.Mbps, Turns: 2,
+		Sides: []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},
 		Pairs: []bench.Pair{{Name: "tcp_1", Ours: "ours", Base: "bare"}}}
 	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, ratio, cpu := cases[0].Ours.N, *cases[0].Ratio, cases[1].Ours; n != 2 || ratio.Min != 1.5 || ratio.Max != 4 || cpu.Min != 30 || cpu.Max != 80 {
+	if n, ratio, cpu := cases[0].Ours.N, *cases[0].Ratio, cases[1].Ours; n != 2 ||
+		ratio.Min != 1.5 || ratio.Max != 4 || cpu.Min != 30 || cpu.Max != 80 {
 		t.Errorf("%d rounds, ratio %+v, CPU %+v: want means of the turns", n, ratio, cpu)
 	}
 	for i := 0; i < len(order); i += 2 {
@@ -317,8 +346,10 @@ func TestTurns(t *testing.T) {
 }
 
 func TestSidesMeasuredTogether(t *testing.T) {
-	values := [][]bench.Sample{{{Value: 2}, {Value: 1}}, {{Value: 6}, {Value: 3}}, {{Value: 9}, {Value: 3}}, {{Value: 9}}}
-	g := bench.Group{Name: "rr", Unit: bench.Millisecond, Sides: []bench.Side{{Name: "ours"}, {Name: "bare"}},
+	values := [][]bench.Sample{{{Value: 2}, {Value: 1}}, {{Value: 6}, {Value: 3}},
+		{{Value: 9}, {Value: 3}}, {{Value: 9}}}
+	g := bench.Group{Name: "rr", Unit: bench.Millisecond,
+		Sides: []bench.Side{{Name: "ours"}, {Name: "bare"}},
 		Pairs: []bench.Pair{{Name: "rr", Ours: "ours", Base: "bare"}},
 		Together: func(context.Context) ([]bench.Sample, error) {
 			v := values[0]
@@ -342,7 +373,8 @@ func TestRunnerEndsOnTheFirstError(t *testing.T) {
 		calls++
 		return bench.Sample{}, errors.New("no route to host")
 	}
-	_, err := (&bench.Runner{Rounds: 5}).Run(t.Context(), []bench.Comparison{{Name: "tcp_1", MTU: 9000, Unit: bench.Mbps, Ours: broken}})
+	_, err := (&bench.Runner{Rounds: 5}).Run(t.Context(),
+		[]bench.Comparison{{Name: "tcp_1", MTU: 9000, Unit: bench.Mbps, Ours: broken}})
 	checkErr(t, err, "tcp_1 at MTU 9000, round 1: ours: no route to host")
 	if calls != 1 {
 		t.Errorf("%d calls, want 1", calls)
@@ -362,7 +394,8 @@ func TestRunnerGivesTheRoundsThatWereWhole(t *testing.T) {
 		{Name: "tcp_1", Unit: bench.Mbps, Ours: side(5), Base: side(2), BaseName: "bare"},
 	})
 	checkErr(t, err, "tcp_1 at MTU 0, round 3: bare: no route to host")
-	if len(cases) != 1 || cases[0].Ours.N != 2 || cases[0].Base.N != 2 || cases[0].Ratio.Median != 1 {
+	if len(cases) != 1 || cases[0].Ours.N != 2 || cases[0].Base.N != 2 ||
+		cases[0].Ratio.Median != 1 {
 		t.Errorf("cases %+v, want one of two rounds", cases)
 	}
 }
@@ -373,7 +406,8 @@ func TestRunnerEndsWithTheContext(t *testing.T) {
 		cancel(errors.New("interrupted"))
 		return bench.Sample{Value: 1}, nil
 	}
-	_, err := (&bench.Runner{Rounds: 5}).Run(ctx, []bench.Comparison{{Name: "x", Unit: bench.Mbps, Ours: stop}})
+	_, err := (&bench.Runner{Rounds: 5}).Run(ctx,
+		[]bench.Comparison{{Name: "x", Unit: bench.Mbps, Ours: stop}})
 	checkErr(t, err, "interrupted")
 }
 

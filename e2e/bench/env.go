@@ -35,7 +35,8 @@ func commit(dir string) string {
 		return ""
 	}
 	hash := strings.TrimSpace(string(out))
-	if changes, err := exec.Command("git", "-C", dir, "status", "--porcelain").Output(); err == nil && len(changes) > 0 {
+	if changes, err := exec.Command("git", "-C", dir, "status",
+		"--porcelain").Output(); err == nil && len(changes) > 0 {
 		hash += "-dirty"
 	}
 	return hash
@@ -51,7 +52,8 @@ func (r *Result) Caveat() string {
 	case Namespaces:
 		return "Namespaces on one kernel, " + cores + ": ratios mean something, absolutes do not."
 	case Emulated:
-		return "Emulated machines on " + cores + ": ratios of two emulated things mean something, absolutes do not."
+		return "Emulated machines on " + cores +
+			": ratios of two emulated things mean something, absolutes do not."
 	case SEVSNP, TDX:
 		return "Confidential machines (" + r.Platform + "), " + cores + "."
 	}

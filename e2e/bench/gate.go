@@ -21,7 +21,8 @@ func ratioGate(name string, c *Case, limit float64, sign string, keeps func(floa
 		g.Got = "not measured"
 		return g
 	}
-	g.Got = fmt.Sprintf("%.3f (%.3f to %.3f in %d rounds)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max, c.Ours.N)
+	g.Got = fmt.Sprintf("%.3f (%.3f to %.3f in %d rounds)", c.Ratio.Median, c.Ratio.Min,
+		c.Ratio.Max, c.Ours.N)
 	g.OK = keeps(c.Ratio.Median)
 	return g
 }
@@ -43,14 +44,16 @@ func oursGate(name string, c *Case, limit float64, sign string, keeps func(float
 		return g
 	}
 	g.Want = sign + " " + c.Unit.Format(limit)
-	g.Got = fmt.Sprintf("%s (%s to %s, n %d)", c.Unit.Format(c.Ours.Median), significant(c.Ours.Min), significant(c.Ours.Max), c.Ours.N)
+	g.Got = fmt.Sprintf("%s (%s to %s, n %d)", c.Unit.Format(c.Ours.Median),
+		significant(c.Ours.Min), significant(c.Ours.Max), c.Ours.N)
 	g.OK = keeps(c.Ours.Median)
 	return g
 }
 
 // Exactly is the gate "the number of what is want".
 func Exactly(name string, got, want int, what string) Gate {
-	return Gate{name, fmt.Sprintf("%d %s", want, what), fmt.Sprintf("%d %s", got, what), got == want}
+	return Gate{name, fmt.Sprintf("%d %s", want, what), fmt.Sprintf("%d %s", got, what),
+		got == want}
 }
 
 // ofFailures is the name of the gate of Unexplained.

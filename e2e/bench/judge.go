@@ -93,7 +93,8 @@ func (l *limits) check() error {
 		all = append(all, p.Gates...)
 		for _, platform := range p.Platforms {
 			if other := owner[platform]; other != "" || !slices.Contains(platforms, platform) {
-				return fmt.Errorf("profile %q: platform %q is unknown or that of %q too", name, platform, other)
+				return fmt.Errorf("profile %q: platform %q is unknown or that of %q too", name,
+					platform, other)
 			}
 			owner[platform] = name
 		}
@@ -105,7 +106,8 @@ func (l *limits) check() error {
 				set++
 			}
 		}
-		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext && g.Case == "" && set == 0; !ofCase && !leaks {
+		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&
+			g.Case == "" && set == 0; !ofCase && !leaks {
 			return fmt.Errorf("%+v: want a case with one limit, or noPlaintext", g)
 		}
 	}
@@ -231,7 +233,8 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	}
 	if g.Link != nil {
 		// Links of other rates have no published figure to be held against.
-		if c == nil || c.Base == nil || c.Base.Median < g.Link.BaseAtLeast || c.Base.Median > g.Link.BaseAtMost {
+		if c == nil || c.Base == nil || c.Base.Median < g.Link.BaseAtLeast ||
+			c.Base.Median > g.Link.BaseAtMost {
 			return Gate{}, false
 		}
 		name += ", link of " + g.Link.Name
@@ -251,7 +254,8 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 // noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was
 // seen to see.
 func noPlaintext(l *Leaks) Gate {
-	g := Gate{Name: "zero plaintext on the wire", Want: "0 frames with plaintext, and a control that shows some"}
+	g := Gate{Name: "zero plaintext on the wire",
+		Want: "0 frames with plaintext, and a control that shows some"}
 	if l == nil {
 		g.Got = "not measured"
 		return g

@@ -12,7 +12,8 @@ const someLimits = `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":0.97}
 
 func measured(name string, mtu int, ratio, base float64) Case {
 	b := Stat{base, base, base, 5}
-	return Case{Name: name, MTU: mtu, Unit: Mbps, Ours: b, Base: &b, BaseName: "bare", Ratio: &Ratio{ratio, ratio, ratio}}
+	return Case{Name: name, MTU: mtu, Unit: Mbps, Ours: b, Base: &b, BaseName: "bare",
+		Ratio: &Ratio{ratio, ratio, ratio}}
 }
 
 func TestJudge(t *testing.T) {
@@ -23,30 +24,35 @@ func TestJudge(t *testing.T) {
 		gates  int
 	}{
 		"everything kept": {Result{Platform: Emulated, Leaks: good, Cases: []Case{
-			measured("a", 1500, 1, 1), measured("a", 8896, 0.98, 1), measured("rr", 1500, 1, 1), measured("rr", 8896, 1, 1), measured("capped", 1500, 0.95, 1),
+			measured("a", 1500, 1, 1), measured("a", 8896, 0.98, 1), measured("rr", 1500, 1, 1),
+			measured("rr", 8896, 1, 1), measured("capped", 1500, 0.95, 1),
 		}}, nil, 6},
 		"an MTU that was not measured": {Result{Platform: Emulated, Leaks: good, Cases: []Case{
-			measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1), measured("rr", 8896, 1, 1), measured("capped", 1500, 0.95, 1),
+			measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1), measured("rr", 8896, 1, 1),
+			measured("capped", 1500, 0.95, 1),
 		}}, []string{"a, MTU 8896"}, 6},
 		"too slow and too late": {Result{Platform: VM, Leaks: good, Cases: []Case{
 			measured("a", 1460, 0.96, 1), measured("rr", 1460, 1.06, 1),
 		}}, []string{"a, MTU 1460, against bare", "rr, MTU 1460, against bare"}, 3},
 		"a link of another rate is not judged": {Result{Platform: Metal, Leaks: good, Cases: []Case{
-			measured("a", 8896, 1, 1), measured("rr", 8896, 1, 1), measured("big", 8896, 0.3, 25000),
+			measured("a", 8896, 1, 1), measured("rr", 8896, 1, 1),
+			measured("big", 8896, 0.3, 25000),
 		}}, nil, 3},
 		"a link of that rate is": {Result{Platform: Metal, Leaks: good, Cases: []Case{
 			measured("a", 8896, 1, 1), measured("rr", 8896, 1, 1), measured("big", 8896, 0.3, 9000),
 		}}, []string{"big, MTU 8896, link of 10 Gbit/s, against bare"}, 4},
-		"nothing measured": {Result{Platform: VM}, []string{"a", "rr", "zero plaintext on the wire"}, 3},
+		"nothing measured": {Result{Platform: VM},
+			[]string{"a", "rr", "zero plaintext on the wire"}, 3},
 		"too long": {Result{Platform: VM, Leaks: good, Cases: []Case{
 			measured("a", 1460, 1, 1), measured("rr", 1460, 1, 1), measured("time", 0, 1, 1501),
 		}}, []string{"time"}, 4},
 		"just not too long": {Result{Platform: VM, Leaks: good, Cases: []Case{
 			measured("a", 1460, 1, 1), measured("rr", 1460, 1, 1), measured("time", 0, 1, 1500),
 		}}, nil, 4},
-		"an oracle that may be blind": {Result{Platform: VM, Leaks: &Leaks{Frames: 9}, Cases: []Case{
-			measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1),
-		}}, []string{"zero plaintext on the wire"}, 3},
+		"an oracle that may be blind": {Result{Platform: VM, Leaks: &Leaks{Frames: 9},
+			Cases: []Case{
+				measured("a", 1500, 1, 1), measured("rr", 1500, 1, 1),
+			}}, []string{"zero plaintext on the wire"}, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := parseLimits([]byte(someLimits))
@@ -66,18 +72,21 @@ func TestJudge(t *testing.T) {
 			}
 
 			if len(gates) != tt.gates || !slices.Equal(missed, tt.missed) {
-				t.Errorf("%d gates, missed %q; want %d and %q", len(gates), missed, tt.gates, tt.missed)
+				t.Errorf("%d gates, missed %q; want %d and %q", len(gates), missed, tt.gates,
+					tt.missed)
 			}
 		})
 	}
 }
 
 func TestJudgeWithoutProfile(t *testing.T) {
-	if _, err := Judge(&Result{Platform: Namespaces}, "bench-cluster"); err == nil || !strings.Contains(err.Error(), "namespaces") {
+	if _, err := Judge(&Result{Platform: Namespaces}, "bench-cluster"); err == nil ||
+		!strings.Contains(err.Error(), "namespaces") {
 		t.Errorf("error %v", err)
 	}
 	own := []Gate{{Name: "g", Want: "1", Got: "2"}}
-	if got, err := Judge(&Result{Platform: Namespaces, Gates: own}, "bench-lab"); err != nil || !slices.Equal(got, own) {
+	if got, err := Judge(&Result{Platform: Namespaces, Gates: own}, "bench-lab"); err != nil ||
+		!slices.Equal(got, own) {
 		t.Errorf("%v, %v: want the result's own", got, err)
 	}
 }
@@ -122,12 +131,15 @@ func FuzzParseLimits(f *testing.F) {
 }
 
 func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
-	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","own":true,"every":[{"case":"a","within":5,"ifMeasured":true}],
+	a, err := parseLimits(
+		[]byte(
+			`{"suites":[{"suite":"s","own":true,"every":[{"case":"a","within":5,"ifMeasured":true}],
 		"profiles":{"namespaces":{"platforms":["namespaces"]}}}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Result{Platform: Namespaces, Gates: []Gate{{Name: "own"}}, Cases: []Case{{Name: "a", Unit: Percent, Ours: Summarize([]float64{7})}}}
+	r := &Result{Platform: Namespaces, Gates: []Gate{{Name: "own"}},
+		Cases: []Case{{Name: "a", Unit: Percent, Ours: Summarize([]float64{7})}}}
 	for range 2 {
 		gates, err := a.suite("s").judge(r)
 		if err != nil {

@@ -11,15 +11,18 @@ func TestCheckNodes(t *testing.T) {
 			t.Errorf("%s: %v", known, err)
 		}
 	}
-	for name, platform := range map[string]string{"mistyped": "sevsnp", "nothing": "", "no nodes there": Namespaces} {
-		if err := CheckNodes(platform); err == nil || !strings.Contains(err.Error(), "write one of emulated, vm, sev-snp, tdx, metal") {
+	for name, platform := range map[string]string{"mistyped": "sevsnp", "nothing": "",
+		"no nodes there": Namespaces} {
+		if err := CheckNodes(platform); err == nil ||
+			!strings.Contains(err.Error(), "write one of emulated, vm, sev-snp, tdx, metal") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 func TestJudgesFailures(t *testing.T) {
-	if g := Unexplained(2); g.OK || !JudgesFailures([]Gate{{Name: "other"}, g}) || !Unexplained(0).OK {
+	if g := Unexplained(2); g.OK || !JudgesFailures([]Gate{{Name: "other"}, g}) ||
+		!Unexplained(0).OK {
 		t.Errorf("%+v", g)
 	}
 	if JudgesFailures([]Gate{{Name: "other", OK: true}}) {

@@ -36,7 +36,8 @@ var platforms = append([]string{Namespaces}, nodePlatforms...)
 // that those can be; it names what they can be.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
-		return fmt.Errorf("nodes are no %q: write one of %s", platform, strings.Join(nodePlatforms, ", "))
+		return fmt.Errorf("nodes are no %q: write one of %s", platform,
+			strings.Join(nodePlatforms, ", "))
 	}
 	return nil
 }

@@ -33,7 +33,8 @@ type Comparison struct {
 
 // group is the comparison as sides of which one is measured after the other.
 func (c Comparison) group() Group {
-	g := Group{Name: c.Name, MTU: c.MTU, Unit: c.Unit, Sides: []Side{{"ours", c.Ours}}, Pairs: []Pair{{Name: c.Name, Ours: "ours"}}}
+	g := Group{Name: c.Name, MTU: c.MTU, Unit: c.Unit, Sides: []Side{{"ours", c.Ours}},
+		Pairs: []Pair{{Name: c.Name, Ours: "ours"}}}
 	if c.Base != nil {
 		g.Sides = append(g.Sides, Side{c.BaseName, c.Base})
 		g.Pairs[0].Base = c.BaseName
@@ -110,7 +111,8 @@ func (r *Runner) RunGroups(ctx context.Context, groups []Group) ([]Case, error) 
 		for _, p := range groups[i].Pairs {
 			c, err := all[i].cases(&groups[i], p)
 			if err != nil {
-				return cases, errors.Join(ended, fmt.Errorf("%s at MTU %d: %w", p.Name, groups[i].MTU, err))
+				return cases, errors.Join(ended, fmt.Errorf("%s at MTU %d: %w", p.Name,
+					groups[i].MTU, err))
 			}
 			cases = append(cases, c...)
 		}

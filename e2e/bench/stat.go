@@ -33,7 +33,8 @@ func Summarize(values []float64) Stat {
 // value a round; a base of 0 is an error, for it says that nothing was measured.
 func Ratios(ours, base []float64) (Ratio, error) {
 	if len(ours) != len(base) || len(ours) == 0 {
-		return Ratio{}, fmt.Errorf("ratios of %d and %d rounds: want as many, at least one", len(ours), len(base))
+		return Ratio{}, fmt.Errorf("ratios of %d and %d rounds: want as many, at least one",
+			len(ours), len(base))
 	}
 	ratios := make([]float64, len(ours))
 	for i := range ours {

@@ -32,7 +32,8 @@ const (
 	Nanosecond  Unit = "ns"
 )
 
-var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count, PerSecond, Microsecond, Nanosecond}
+var units = []Unit{Mbps, Millisecond, CoreSecondsPerGB, MiB, Percent, IOPS, Count, PerSecond,
+	Microsecond, Nanosecond}
 
 // MoreIsBetter reports whether a larger value of the unit is the better one.
 func (u Unit) MoreIsBetter() bool { return u == Mbps || u == IOPS || u == Count || u == PerSecond }

@@ -10,21 +10,27 @@ import (
 
 // What the gates of the result say is what both the command and make gates judge by.
 func TestGatesOfAReport(t *testing.T) {
-	const passes, breaks, known, away = upstream.Group + " passes", upstream.Group + " breaks", upstream.Group + " is known", upstream.Group + " needs a cloud"
+	const passes, breaks, known, away = upstream.Group + " passes", upstream.Group + " breaks",
+		upstream.Group + " is known", upstream.Group + " needs a cloud"
 	suite := Suite{Group: upstream.Group, reasons: compile([]reason{
-		{fate: fails, pattern: "known", why: "ours: not done"}, {fate: notRun, pattern: "needs a cloud", why: "no cloud"},
+		{fate: fails, pattern: "known", why: "ours: not done"},
+		{fate: notRun, pattern: "needs a cloud", why: "no cloud"},
 	})}
 
 	for name, tt := range map[string]struct {
 		outcomes map[string]upstream.Status
 		missed   []string
 	}{
-		"all is well":                   {map[string]upstream.Status{passes: upstream.Passed}, nil},
-		"a failure that is listed":      {map[string]upstream.Status{passes: upstream.Passed, known: upstream.Failed}, nil},
-		"one that is not":               {map[string]upstream.Status{passes: upstream.Passed, breaks: upstream.Failed}, []string{bench.Unexplained(1).Name}},
-		"nothing but known failures":    {map[string]upstream.Status{known: upstream.Failed}, []string{"upstream specs that pass"}},
-		"nothing that may be run":       {nil, []string{"upstream specs that pass"}},
-		"nothing but what skips itself": {map[string]upstream.Status{passes: upstream.Skipped}, []string{"upstream specs that pass"}},
+		"all is well": {map[string]upstream.Status{passes: upstream.Passed}, nil},
+		"a failure that is listed": {map[string]upstream.Status{passes: upstream.Passed,
+			known: upstream.Failed}, nil},
+		"one that is not": {map[string]upstream.Status{passes: upstream.Passed,
+			breaks: upstream.Failed}, []string{bench.Unexplained(1).Name}},
+		"nothing but known failures": {map[string]upstream.Status{known: upstream.Failed},
+			[]string{"upstream specs that pass"}},
+		"nothing that may be run": {nil, []string{"upstream specs that pass"}},
+		"nothing but what skips itself": {map[string]upstream.Status{passes: upstream.Skipped},
+			[]string{"upstream specs that pass"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			specs := []string{away}
@@ -70,11 +76,12 @@ func TestGateOfTheWire(t *testing.T) {
 		wire *oracle.Result
 		ok   bool
 	}{
-		"nobody listened":    {nil, true},
-		"nothing in clear":   {&oracle.Result{Frames: 9, Kinds: kinds}, true},
-		"something":          {&oracle.Result{Frames: 9, Plaintext: 1, Kinds: kinds}, false},
-		"frames missed":      {&oracle.Result{Frames: 9, Dropped: 1, Kinds: kinds}, false},
-		"no tunnel was seen": {&oracle.Result{Frames: 9, Kinds: map[oracle.Kind]uint64{oracle.Control: 9}}, false},
+		"nobody listened":  {nil, true},
+		"nothing in clear": {&oracle.Result{Frames: 9, Kinds: kinds}, true},
+		"something":        {&oracle.Result{Frames: 9, Plaintext: 1, Kinds: kinds}, false},
+		"frames missed":    {&oracle.Result{Frames: 9, Dropped: 1, Kinds: kinds}, false},
+		"no tunnel was seen": {&oracle.Result{Frames: 9,
+			Kinds: map[oracle.Kind]uint64{oracle.Control: 9}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const passes = upstream.Group + " passes"

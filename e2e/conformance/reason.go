@@ -63,7 +63,8 @@ func Network() Suite { return Suite{Group: upstream.Group, reasons: table} }
 // Volumes returns the specs of drivers outside Kubernetes for Kubeveil's, which the file definition
 // describes.
 func Volumes(definition string) Suite {
-	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition}, reasons: volumeTable}
+	return Suite{Group: upstream.Volumes, Arguments: []string{"--storage.testdriver=" + definition},
+		reasons: volumeTable}
 }
 
 func compile(reasons []reason) []reason {

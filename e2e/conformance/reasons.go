@@ -2,14 +2,19 @@ package conformance
 
 // reasons is the reviewed table: the first match wins. What is ours says so.
 var reasons = []reason{
-	{fate: notRun, pattern: `\[sig-network\] (KubeProxy|kube-proxy migration) |restarting kube-proxy|kube-proxy urls|recreate its iptables rules`, when: func(f Facts) bool { return f.EBPF },
+	{fate: notRun,
+		pattern: `\[sig-network\] (KubeProxy|kube-proxy migration) |restarting kube-proxy|kube-proxy urls|recreate its iptables rules`, when: func(f Facts) bool {
+			return f.EBPF
+		},
 		why: "it is about kube-proxy, and the cluster has none"},
 	{fate: notRun, pattern: `-Service: sctp`, when: func(f Facts) bool { return f.EBPF },
 		why: "ours: the table of services leaves SCTP to another proxy, and the cluster has none"},
-	{fate: notRun, pattern: `\[sig-network\] (Topology Hints|Traffic Distribution) `, when: func(f Facts) bool { return f.EBPF },
-		why: "ours: the table of services gives every backend the same chance"},
+	{fate: notRun, pattern: `\[sig-network\] (Topology Hints|Traffic Distribution) `,
+		when: func(f Facts) bool { return f.EBPF },
+		why:  "ours: the table of services gives every backend the same chance"},
 	{fate: notRun, pattern: `\[Feature:NetworkPolicy\]`,
-		why: "ours: Kubeveil does not enforce NetworkPolicy yet; it refuses what is not of the cluster, and allows the rest"},
+		why: "ours: Kubeveil does not enforce NetworkPolicy yet; it refuses what is not of the " +
+			"cluster, and allows the rest"},
 	{fate: notRun, pattern: `\[Feature:LoadBalancer\]`,
 		why: "the cluster has no cloud that makes load balancers"},
 	{fate: notRun, pattern: `\[Feature:(Networking-IPv4|Networking-IPv6|Networking-DNS)\]`,
@@ -23,15 +28,30 @@ var reasons = []reason{
 	{fate: notRun, pattern: `\[Feature:KubeProxyDaemonSetMigration\]`,
 		why: "it replaces the nodes of Google's cloud by others with another kube-proxy"},
 	{fate: notRun, pattern: `\[Feature:PerformanceDNS\]`,
-		why: "it makes 10,000 services, which takes eight minutes at the 20 requests a second that it allows itself, and asks DNS for every twentieth: what it shows is how large a CoreDNS the cluster has"},
-	{fate: notRun, pattern: `\[Feature:Networking-Performance\]`, when: func(f Facts) bool { return f.Emulated },
-		why: "it wants 90 MB/s between nodes; emulated processors encrypt 4 MB/s (make bench-cluster measures what can be measured)"},
-	{fate: notRun, pattern: `should be rejected for evicted pods`, when: func(f Facts) bool { return f.Emulated },
-		why: "the lab's emulated nodes do not measure what pods write (localStorageCapacityIsolation), so no pod is evicted for it"},
-	{fate: fails, pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool { return f.Emulated && !f.EBPF },
-		why: "upstream: its server lives for 100 s after it was told to end, in which five rounds of three kubectl exec must pass; emulated nodes need 26 s for a round"},
+		why: "it makes 10,000 services, which takes eight minutes at the 20 requests a second " +
+			"that it allows itself, and asks DNS for every twentieth: what it shows is how large " +
+			"a CoreDNS the cluster has"},
+	{fate: notRun, pattern: `\[Feature:Networking-Performance\]`,
+		when: func(f Facts) bool { return f.Emulated },
+		why: "it wants 90 MB/s between nodes; emulated processors encrypt 4 MB/s (make " +
+			"bench-cluster measures what can be measured)"},
+	{fate: notRun, pattern: `should be rejected for evicted pods`,
+		when: func(f Facts) bool { return f.Emulated },
+		why: "the lab's emulated nodes do not measure what pods write " +
+			"(localStorageCapacityIsolation), so no pod is evicted for it"},
+	{fate: fails,
+		pattern: `fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local`, when: func(f Facts) bool {
+			return f.Emulated && !f.EBPF
+		},
+		why: "upstream: its server lives for 100 s after it was told to end, in which " +
+			"five rounds " +
+			"of three kubectl exec must pass; emulated nodes need 26 s for a round"},
 	{fate: notRun, pattern: `\[sig-network\] DNS `, when: func(f Facts) bool { return !f.DNS },
 		why: "the cluster has no DNS: no service kube-system/kube-dns"},
-	{fate: notRun, pattern: `\[sig-network\] Networking Granular Checks|NodePort|two nodes|on multiple nodes`, when: func(f Facts) bool { return f.Nodes < 2 },
+	{fate: notRun,
+		pattern: `\[sig-network\] Networking Granular Checks|NodePort|two nodes|on multiple nodes`,
+		when: func(f Facts) bool {
+			return f.Nodes < 2
+		},
 		why: "it needs two nodes"},
 }

@@ -12,8 +12,10 @@ import (
 func TestSCTPIsRun(t *testing.T) {
 	r := newReport(Network(), allSpecs(t), labFacts)
 	for _, want := range []string{
-		"Networking Granular Checks: Pods should function for intra-pod communication: sctp [LinuxOnly] [Feature:SCTPConnectivity]",
-		"Networking Granular Checks: Services should function for pod-Service: sctp [Feature:SCTPConnectivity]",
+		"Networking Granular Checks: Pods should function for intra-pod communication: sctp " +
+			"[LinuxOnly] [Feature:SCTPConnectivity]",
+		"Networking Granular Checks: Services should function for pod-Service: sctp " +
+			"[Feature:SCTPConnectivity]",
 		"Networking should allow creating a Pod with an SCTP HostPort [LinuxOnly] [Serial]",
 	} {
 		if !slices.Contains(r.todo, upstream.Group+" "+want) {
@@ -21,7 +23,8 @@ func TestSCTPIsRun(t *testing.T) {
 		}
 	}
 	for _, v := range r.Verdicts() {
-		if strings.Contains(v.Name, "[Feature:SCTPConnectivity]") && !strings.Contains(v.Name, "[Feature:NetworkPolicy]") {
+		if strings.Contains(v.Name, "[Feature:SCTPConnectivity]") &&
+			!strings.Contains(v.Name, "[Feature:NetworkPolicy]") {
 			t.Errorf("%q is left out: %s", v.Name, v.Reason)
 		}
 	}

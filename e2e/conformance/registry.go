@@ -17,7 +17,8 @@ const RepoListEnv = "KUBE_TEST_REPO_LIST"
 // want them not to be there.
 func RepoList(registry string) []byte {
 	var b strings.Builder
-	for _, key := range []string{"promoterE2eRegistry", "buildImageRegistry", "gcEtcdRegistry", "gcRegistry", "sigStorageRegistry", "dockerLibraryRegistry", "cloudProviderGcpRegistry"} {
+	for _, key := range []string{"promoterE2eRegistry", "buildImageRegistry", "gcEtcdRegistry",
+		"gcRegistry", "sigStorageRegistry", "dockerLibraryRegistry", "cloudProviderGcpRegistry"} {
 		fmt.Fprintf(&b, "%s: %s\n", key, registry)
 	}
 	return []byte(b.String())

@@ -43,10 +43,12 @@ type Report struct {
 
 // newReport decides which specs are run.
 func newReport(suite Suite, specs []string, facts Facts) *Report {
-	r := &Report{suite: suite, Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{}, waiting: map[string]bool{}}
+	r := &Report{suite: suite, Facts: facts, Started: time.Now(), verdicts: map[string]*Verdict{},
+		waiting: map[string]bool{}}
 	for _, s := range specs {
 		if why, found := suite.find(notRun, s, facts); found {
-			r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped, Message: why}, Reason: why}
+			r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped,
+				Message: why}, Reason: why}
 			continue
 		}
 		r.todo, r.waiting[s] = append(r.todo, s), true
@@ -76,7 +78,8 @@ func (r *Report) Group() string { return r.suite.Group }
 // leaveOut skips the specs that have no outcome.
 func (r *Report) leaveOut(why string) {
 	for s := range r.waiting {
-		r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped, Message: why}, Reason: why}
+		r.verdicts[s] = &Verdict{Outcome: upstream.Outcome{Name: s, Status: upstream.Skipped,
+			Message: why}, Reason: why}
 	}
 	clear(r.waiting)
 }
@@ -124,14 +127,17 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 		case upstream.Passed:
 			result.Tests.Passed++
 		case upstream.Skipped:
-			result.Tests.Skipped = append(result.Tests.Skipped, bench.Skip{Name: v.Name, Reason: v.Reason})
+			result.Tests.Skipped = append(result.Tests.Skipped,
+				bench.Skip{Name: v.Name, Reason: v.Reason})
 		case upstream.Failed:
 			result.Tests.Failed++
-			result.Tests.Failures = append(result.Tests.Failures, bench.Failure{Name: v.Name, Reason: v.why()})
+			result.Tests.Failures = append(result.Tests.Failures,
+				bench.Failure{Name: v.Name, Reason: v.why()})
 		}
 	}
 	result.Gates = append(result.Gates, bench.Unexplained(len(r.Unexplained())),
-		bench.Gate{Name: "upstream specs that pass", Want: "1 or more", Got: fmt.Sprint(result.Tests.Passed), OK: result.Tests.Passed > 0})
+		bench.Gate{Name: "upstream specs that pass", Want: "1 or more",
+			Got: fmt.Sprint(result.Tests.Passed), OK: result.Tests.Passed > 0})
 	if r.Wire != nil {
 		result.Gates = append(result.Gates, clearGate(*r.Wire))
 	}
@@ -143,9 +149,11 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 // and send it as they like.
 func clearGate(wire oracle.Result) bench.Gate {
 	return bench.Gate{
-		Name: "nothing in clear on the wire", Want: "0 frames with plaintext, none missed, some of tunnels",
-		Got: fmt.Sprintf("%d of %d with plaintext, %d missed, %d of tunnels", wire.Plaintext, wire.Frames, wire.Dropped, wire.Kinds[oracle.Tunnel]),
-		OK:  wire.Plaintext == 0 && wire.Dropped == 0 && wire.Kinds[oracle.Tunnel] > 0,
+		Name: "nothing in clear on the wire",
+		Want: "0 frames with plaintext, none missed, some of tunnels",
+		Got: fmt.Sprintf("%d of %d with plaintext, %d missed, %d of tunnels", wire.Plaintext,
+			wire.Frames, wire.Dropped, wire.Kinds[oracle.Tunnel]),
+		OK: wire.Plaintext == 0 && wire.Dropped == 0 && wire.Kinds[oracle.Tunnel] > 0,
 	}
 }
 
@@ -175,12 +183,15 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	passed := r.only(func(v Verdict) bool { return v.Status == upstream.Passed })
 	failed := r.only(func(v Verdict) bool { return v.Status == upstream.Failed })
 	skipped := r.only(func(v Verdict) bool { return v.Status == upstream.Skipped })
-	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", r.suite.Group, on, r.Facts.Nodes)
+	fmt.Fprintf(&b, "# Upstream conformance, %s\n\n%s. %d nodes take pods", r.suite.Group, on,
+		r.Facts.Nodes)
 	if r.Facts.EBPF {
 		b.WriteString(", Kubeveil translates services and nobody else")
 	}
-	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339), r.Elapsed.Round(time.Second))
-	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped |\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
+	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339),
+		r.Elapsed.Round(time.Second))
+	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped "+
+		"|\n|---|---|---|---|\n| %d | %d | %d | %d |\n",
 		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
 	conformance := func(v Verdict) bool { return strings.Contains(v.Name, "[Conformance]") }
 	all := len(r.only(conformance))
@@ -190,13 +201,17 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 		fmt.Fprintf(&b, "\nOn the wire: %s.\n", clearGate(*r.Wire).Got)
 	}
 
-	section(&b, "Failed, and no reason is listed", r.Unexplained(), func(v Verdict) string { return firstWords(v.Message, 300) })
-	section(&b, "Failed, as known", r.only(func(v Verdict) bool { return v.Known }), func(v Verdict) string { return v.Reason })
+	section(&b, "Failed, and no reason is listed", r.Unexplained(),
+		func(v Verdict) string { return firstWords(v.Message, 300) })
+	section(&b, "Failed, as known", r.only(func(v Verdict) bool { return v.Known }),
+		func(v Verdict) string { return v.Reason })
 	section(&b, "Listed as failing, and passed", r.only(func(v Verdict) bool {
 		_, listed := r.suite.find(fails, v.Name, r.Facts)
 		return listed && v.Status == upstream.Passed
 	}), func(Verdict) string { return "take it off the list, or say when it fails" })
-	section(&b, "Passed on the second try, alone", r.only(func(v Verdict) bool { return v.Status == upstream.Passed && v.First != "" }),
+	section(&b, "Passed on the second try, alone", r.only(func(v Verdict) bool {
+		return v.Status == upstream.Passed && v.First != ""
+	}),
 		func(v Verdict) string { return "first: " + firstWords(v.First, 300) })
 	groups := map[string][]Verdict{}
 	for _, v := range skipped {
@@ -209,7 +224,9 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 			fmt.Fprintf(&b, "- %s\n", v.short())
 		}
 	}
-	section(&b, "Passed", passed, func(v Verdict) string { return v.Elapsed.Round(time.Second).String() })
+	section(&b, "Passed", passed, func(v Verdict) string {
+		return v.Elapsed.Round(time.Second).String()
+	})
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -37,7 +37,8 @@ func TestEveryReasonMatchesASpec(t *testing.T) {
 			t.Errorf("%q says no reason", r.pattern)
 		}
 	}
-	if err := Network().Unmatched([]string{"[sig-network] renamed"}); err == nil || !strings.Contains(err.Error(), "matches no spec") {
+	if err := Network().Unmatched([]string{"[sig-network] renamed"}); err == nil ||
+		!strings.Contains(err.Error(), "matches no spec") {
 		t.Errorf("a spec that the upstream has renamed: %v", err)
 	}
 }
@@ -62,13 +63,16 @@ func TestVolumes(t *testing.T) {
 	if len(r.todo) < 129 {
 		t.Errorf("%d of %d specs are run", len(r.todo), len(volumeSpecs(t)))
 	}
-	for _, want := range []string{"volumes should store data", "ReadWriteOncePod", "Dynamic Snapshot (delete policy)", "volume-expand", "subPath should support readOnly",
-		"Generic Ephemeral-volume (default fs) (late-binding)", "snapshottable-stress", "volume-stress"} {
+	for _, want := range []string{"volumes should store data", "ReadWriteOncePod",
+		"Dynamic Snapshot (delete policy)", "volume-expand", "subPath should support readOnly",
+		"Generic Ephemeral-volume (default fs) (late-binding)", "snapshottable-stress",
+		"volume-stress"} {
 		if !slices.ContainsFunc(r.todo, func(s string) bool { return strings.Contains(s, want) }) {
 			t.Errorf("no spec that has %q is run", want)
 		}
 	}
-	if args := (Options{Suite: suite}).arguments("/dir", r.todo[:1], labFacts, time.Minute); !slices.Contains(args, "--storage.testdriver=/definition") {
+	if args := (Options{Suite: suite}).arguments("/dir", r.todo[:1], labFacts,
+		time.Minute); !slices.Contains(args, "--storage.testdriver=/definition") {
 		t.Errorf("arguments %q", args)
 	}
 }
@@ -100,8 +104,11 @@ func TestDefinition(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	known := []string{"persistence", "block", "fsGroup", "exec", "snapshotDataSource", "pvcDataSource", "multipods", "readWriteOncePod", "multiplePVsSameID", "controllerExpansion",
-		"nodeExpansion", "onlineExpansion", "offlineExpansion", "singleNodeVolume", "topology", "capacity"}
+	known := []string{"persistence", "block", "fsGroup", "exec", "snapshotDataSource",
+		"pvcDataSource", "multipods", "readWriteOncePod", "multiplePVsSameID",
+		"controllerExpansion",
+		"nodeExpansion", "onlineExpansion", "offlineExpansion", "singleNodeVolume", "topology",
+		"capacity"}
 	for name := range definition.DriverInfo.Capabilities {
 		if !slices.Contains(known, name) {
 			t.Errorf("capability %s: the upstream has none of that name", name)
@@ -111,7 +118,9 @@ func TestDefinition(t *testing.T) {
 	// A duration that cannot be read makes the upstream forget all of them; one of another name it
 	// does not use (test/e2e/framework/timeouts.go).
 	for name, value := range definition.Timeouts {
-		if d, err := time.ParseDuration(value); err != nil || d < time.Minute || !slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision", "DataSourceProvision"}, name) {
+		if d, err := time.ParseDuration(value); err != nil || d < time.Minute ||
+			!slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision",
+				"DataSourceProvision"}, name) {
 			t.Errorf("timeout %s of %s: %v", name, value, err)
 		}
 	}
@@ -128,18 +137,35 @@ func TestSpecsThatRun(t *testing.T) {
 		run, not []string
 		least    int
 	}{
-		"lab": {labFacts, []string{"DNS should provide DNS for services [Conformance]", "Services should serve a basic endpoint from pods [Conformance]", "[Feature:IPv6DualStack] should have at least one dual-stack node"},
-			[]string{"Netpol NetworkPolicy between server and client should support allow-all policy [Feature:NetworkPolicy]"}, 150},
-		"no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true, EBPF: true}, []string{
-			"Services should implement service.kubernetes.io/service-proxy-name", "Services should allow creating a basic SCTP service with pod and endpoints [LinuxOnly] [Serial]",
-			"Networking Granular Checks: Services should function for pod-Service: udp", "Networking Granular Checks: Pods should function for intra-pod communication: sctp [LinuxOnly] [Feature:SCTPConnectivity]",
-		}, []string{
-			"Services should work after restarting kube-proxy [Disruptive]", "KubeProxy should set TCP CLOSE_WAIT timeout [Privileged]", "Networking should check kube-proxy urls",
-			"Networking Granular Checks: Services should function for pod-Service: sctp [Feature:SCTPConnectivity]",
-			"Topology Hints should distribute endpoints evenly",
-		}, 140},
-		"without DNS":   {Facts{Nodes: 2}, []string{"Services should serve a basic endpoint from pods [Conformance]", "Networking IPerf2 [Feature:Networking-Performance] should run iperf2"}, []string{"DNS should provide DNS for services [Conformance]"}, 130},
-		"one node only": {Facts{Nodes: 1, DNS: true}, []string{"Services should serve a basic endpoint from pods [Conformance]"}, []string{"Services should be able to create a functioning NodePort service [Conformance]"}, 80},
+		"lab": {labFacts, []string{"DNS should provide DNS for services [Conformance]",
+			"Services should serve a basic endpoint from pods [Conformance]",
+			"[Feature:IPv6DualStack] should have at least one dual-stack node"},
+			[]string{"Netpol NetworkPolicy between server and client should support allow-all " +
+				"policy [Feature:NetworkPolicy]"}, 150},
+		"no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true, EBPF: true},
+			[]string{
+				"Services should implement service.kubernetes.io/service-proxy-name",
+				"Services should allow creating a basic SCTP service with pod and endpoints " +
+					"[LinuxOnly] [Serial]",
+				"Networking Granular Checks: Services should function for pod-Service: udp",
+				"Networking Granular Checks: Pods should function for intra-pod communication: " +
+					"sctp [LinuxOnly] [Feature:SCTPConnectivity]",
+			}, []string{
+				"Services should work after restarting kube-proxy [Disruptive]",
+				"KubeProxy should set TCP CLOSE_WAIT timeout [Privileged]",
+				"Networking should check kube-proxy urls",
+				"Networking Granular Checks: Services should function for pod-Service: sctp " +
+					"[Feature:SCTPConnectivity]",
+				"Topology Hints should distribute endpoints evenly",
+			}, 140},
+		"without DNS": {Facts{Nodes: 2},
+			[]string{"Services should serve a basic endpoint from pods [Conformance]",
+				"Networking IPerf2 [Feature:Networking-Performance] should run iperf2"},
+			[]string{"DNS should provide DNS for services [Conformance]"}, 130},
+		"one node only": {Facts{Nodes: 1, DNS: true},
+			[]string{"Services should serve a basic endpoint from pods [Conformance]"},
+			[]string{"Services should be able to create a functioning NodePort service " +
+				"[Conformance]"}, 80},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReport(Network(), allSpecs(t), tt.facts)
@@ -174,9 +200,13 @@ func TestKnownFailuresByMachines(t *testing.T) {
 		facts Facts
 		want  string
 	}{
-		"emulated, kube-proxy": {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", labFacts, "upstream: "},
-		"emulated, ebpf":       {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", ebpf, ""},
-		"not emulated":         {"Services should fallback to local terminating endpoints when there are no ready endpoints with externalTrafficPolicy=Local", fast, ""},
+		"emulated, kube-proxy": {"Services should fallback to local terminating endpoints when " +
+			"there are no ready endpoints with externalTrafficPolicy=Local", labFacts,
+			"upstream: "},
+		"emulated, ebpf": {"Services should fallback to local terminating endpoints when " +
+			"there are no ready endpoints with externalTrafficPolicy=Local", ebpf, ""},
+		"not emulated": {"Services should fallback to local terminating endpoints when " +
+			"there are no ready endpoints with externalTrafficPolicy=Local", fast, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := upstream.Group + " " + tt.spec
@@ -199,17 +229,23 @@ func someReport(t *testing.T) *Report {
 	table = compile([]reason{
 		{fate: notRun, pattern: "needs a cloud", why: "no cloud"},
 		{fate: fails, pattern: "known", why: "ours: not done"},
-		{fate: fails, pattern: "elsewhere", when: func(f Facts) bool { return f.Nodes > 2 }, why: "upstream: wants two"},
+		{fate: fails, pattern: "elsewhere", when: func(f Facts) bool { return f.Nodes > 2 },
+			why: "upstream: wants two"},
 	})
-	names := []string{"passes", "needs a cloud", "is known", "is known and passes", "breaks", "recovers", "skips itself", "breaks elsewhere"}
+	names := []string{"passes", "needs a cloud", "is known", "is known and passes", "breaks",
+		"recovers", "skips itself", "breaks elsewhere"}
 	for i := range names {
 		names[i] = upstream.Group + " " + names[i]
 	}
 	r := newReport(Network(), names, labFacts)
 	for name, status := range map[string]upstream.Status{
-		"passes": upstream.Passed, "is known": upstream.Failed, "is known and passes": upstream.Passed, "breaks": upstream.Failed, "recovers": upstream.Failed, "skips itself": upstream.Skipped, "breaks elsewhere": upstream.Failed,
+		"passes": upstream.Passed, "is known": upstream.Failed,
+		"is known and passes": upstream.Passed, "breaks": upstream.Failed,
+		"recovers": upstream.Failed, "skips itself": upstream.Skipped,
+		"breaks elsewhere": upstream.Failed,
 	} {
-		r.add(upstream.Outcome{Name: upstream.Group + " " + name, Status: status, Message: name + ": message", Elapsed: time.Second})
+		r.add(upstream.Outcome{Name: upstream.Group + " " + name, Status: status,
+			Message: name + ": message", Elapsed: time.Second})
 	}
 	return r
 }
@@ -219,22 +255,27 @@ func TestReport(t *testing.T) {
 	if r.left() != 0 {
 		t.Errorf("%d are left", r.left())
 	}
-	if diff := cmp.Diff([]string{upstream.Group + " breaks", upstream.Group + " breaks elsewhere", upstream.Group + " recovers"}, r.unexplained()); diff != "" {
+	if diff := cmp.Diff([]string{upstream.Group + " breaks", upstream.Group + " breaks elsewhere",
+		upstream.Group + " recovers"}, r.unexplained()); diff != "" {
 		t.Error(diff)
 	}
 
 	r.add(upstream.Outcome{Name: upstream.Group + " recovers", Status: upstream.Passed})
-	r.add(upstream.Outcome{Name: upstream.Group + " breaks", Status: upstream.Failed, Message: "again"})
+	r.add(upstream.Outcome{Name: upstream.Group + " breaks", Status: upstream.Failed,
+		Message: "again"})
 	result, err := bench.New(bench.Emulated, ".")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	want := bench.Tests{Passed: 3, Failed: 3,
-		Skipped: []bench.Skip{{Name: upstream.Group + " needs a cloud", Reason: "no cloud"}, {Name: upstream.Group + " skips itself", Reason: "the test skips itself: skips itself: message"}},
+		Skipped: []bench.Skip{{Name: upstream.Group + " needs a cloud", Reason: "no cloud"},
+			{Name: upstream.Group + " skips itself",
+				Reason: "the test skips itself: skips itself: message"}},
 		Failures: []bench.Failure{
 			{Name: upstream.Group + " breaks", Reason: "no reason is listed: again"},
-			{Name: upstream.Group + " breaks elsewhere", Reason: "no reason is listed: breaks elsewhere: message"},
+			{Name: upstream.Group + " breaks elsewhere",
+				Reason: "no reason is listed: breaks elsewhere: message"},
 			{Name: upstream.Group + " is known", Reason: "known: ours: not done"},
 		}}
 	if diff := cmp.Diff(want, r.Result(result).Tests); diff != "" {
@@ -252,7 +293,8 @@ func TestReport(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	r := someReport(t)
 	r.add(upstream.Outcome{Name: upstream.Group + " recovers", Status: upstream.Passed})
-	r.Facts.EBPF, r.Wire = true, &oracle.Result{Frames: 9, Plaintext: 1, Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 7}}
+	r.Facts.EBPF, r.Wire = true, &oracle.Result{Frames: 9, Plaintext: 1,
+		Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 7}}
 	var b strings.Builder
 	if err := r.WriteMarkdown(&b, "Two | nodes"); err != nil {
 		t.Fatal(err)
@@ -261,7 +303,8 @@ func TestMarkdown(t *testing.T) {
 		"2 nodes take pods, Kubeveil translates services and nobody else; begun",
 		"| 3 | 1 | 2 | 2 |",
 		"On the wire: 1 of 9 with plaintext, 0 missed, 7 of tunnels.",
-		"## Failed, and no reason is listed\n\n| spec | |\n|---|---|\n| breaks | breaks: message |\n| breaks elsewhere |",
+		"## Failed, and no reason is listed\n\n| spec | |\n|---|---|\n| breaks | breaks: message " +
+			"|\n| breaks elsewhere |",
 		"| is known | ours: not done |",
 		"| is known and passes | take it off the list",
 		"| recovers | first: recovers: message |",

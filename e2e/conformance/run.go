@@ -84,7 +84,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 	}
 	r := newReport(o.suite(), wanted, facts)
-	o.Log.Info("specs of "+r.Group(), "wanted", len(wanted), "run", len(r.todo), "nodes", facts.Nodes, "dns", facts.DNS)
+	o.Log.Info("specs of "+r.Group(), "wanted", len(wanted), "run", len(r.todo),
+		"nodes", facts.Nodes, "dns", facts.DNS)
 	return r, o.account(ctx, r)
 }
 
@@ -140,20 +141,22 @@ func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for DNS: %w", err)
 	}
-	return true, framework.Until(ctx, "kube-system/kube-dns has an endpoint that is ready", dnsPatience, func(ctx context.Context) error {
-		list, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx, metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
-		if err != nil {
-			return err
-		}
-		for _, slice := range list.Items {
-			for _, e := range slice.Endpoints {
-				if e.Conditions.Ready != nil && *e.Conditions.Ready {
-					return nil
+	return true, framework.Until(ctx, "kube-system/kube-dns has an endpoint that is ready",
+		dnsPatience, func(ctx context.Context) error {
+			list, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx,
+				metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
+			if err != nil {
+				return err
+			}
+			for _, slice := range list.Items {
+				for _, e := range slice.Endpoints {
+					if e.Conditions.Ready != nil && *e.Conditions.Ready {
+						return nil
+					}
 				}
 			}
-		}
-		return errors.New("no endpoint is ready")
-	})
+			return errors.New("no endpoint is ready")
+		})
 }
 
 // runAll runs what the report wants: most in batches beside each other, then those that must be
@@ -167,10 +170,12 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 			together = append(together, s)
 		}
 	}
-	if err := o.runBatches(ctx, r, "batch", max(1, o.Parallel), slices.Collect(slices.Chunk(together, batchSize))); err != nil {
+	if err := o.runBatches(ctx, r, "batch", max(1, o.Parallel),
+		slices.Collect(slices.Chunk(together, batchSize))); err != nil {
 		return err
 	}
-	if err := o.runBatches(ctx, r, "alone", 1, slices.Collect(slices.Chunk(single, batchSize))); err != nil {
+	if err := o.runBatches(ctx, r, "alone", 1,
+		slices.Collect(slices.Chunk(single, batchSize))); err != nil {
 		return err
 	}
 	return o.runBatches(ctx, r, "again", 1, slices.Collect(slices.Chunk(r.unexplained(), 1)))
@@ -184,7 +189,8 @@ func conformanceFirst(specs []string) []string {
 		}
 		return 1
 	}
-	return slices.SortedStableFunc(slices.Values(specs), func(a, b string) int { return rank(a) - rank(b) })
+	return slices.SortedStableFunc(slices.Values(specs),
+		func(a, b string) int { return rank(a) - rank(b) })
 }
 
 // family is what of a volume's spec says of which group of tests it is one: the word after its
@@ -201,7 +207,8 @@ func breadthFirst(specs []string) []string {
 			rank[s] = seen[m[1]]
 		}
 	}
-	return slices.SortedStableFunc(slices.Values(specs), func(a, b string) int { return rank[a] - rank[b] })
+	return slices.SortedStableFunc(slices.Values(specs),
+		func(a, b string) int { return rank[a] - rank[b] })
 }
 
 // over says whether no more specs are to be begun.
@@ -209,7 +216,8 @@ func (o Options) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Start
 
 // runBatches runs batches, so many at a time, and tells the report. The first error ends the
 // others.
-func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int, batches [][]string) error {
+func (o Options) runBatches(ctx context.Context, r *Report, kind string, parallel int,
+	batches [][]string) error {
 	type result struct {
 		outcomes []upstream.Outcome
 		err      error
@@ -231,7 +239,8 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 					results <- result{}
 					continue
 				}
-				outcomes, err := o.runBatch(ctx, filepath.Join(o.Dir, fmt.Sprintf("%s-%02d", kind, i+1)), batches[i], r.Facts)
+				outcomes, err := o.runBatch(ctx,
+					filepath.Join(o.Dir, fmt.Sprintf("%s-%02d", kind, i+1)), batches[i], r.Facts)
 				results <- result{outcomes, err}
 			}
 		}()
@@ -246,7 +255,9 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 		case got = <-results:
 			done++
 		case <-tick.C:
-			o.Log.Info("specs are running", "kind", kind, "batches", fmt.Sprintf("%d of %d done", done, len(batches)), "left", r.left(), "since", time.Since(r.Started).Round(time.Second))
+			o.Log.Info("specs are running", "kind", kind,
+				"batches", fmt.Sprintf("%d of %d done", done, len(batches)), "left", r.left(),
+				"since", time.Since(r.Started).Round(time.Second))
 			continue
 		}
 		if got.err != nil && first == nil {
@@ -255,7 +266,9 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 		}
 		for _, outcome := range got.outcomes {
 			r.add(outcome)
-			o.Log.Info(string(outcome.Status), "spec", outcome.Name, "took", outcome.Elapsed.Round(time.Second), "message", outcome.Message, "left", r.left())
+			o.Log.Info(string(outcome.Status), "spec", outcome.Name,
+				"took", outcome.Elapsed.Round(time.Second), "message", outcome.Message,
+				"left", r.left())
 		}
 	}
 
@@ -265,7 +278,8 @@ func (o Options) runBatches(ctx context.Context, r *Report, kind string, paralle
 // runBatch runs specs in one process and returns an outcome for each of them, whatever the process
 // does. It is an error when the cluster is not one that specs can be run on, and when ctx ends:
 // then those that had passed come with it.
-func (o Options) runBatch(ctx context.Context, dir string, specs []string, facts Facts) ([]upstream.Outcome, error) {
+func (o Options) runBatch(ctx context.Context, dir string, specs []string,
+	facts Facts) ([]upstream.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -307,15 +321,20 @@ func passed(path string, specs []string) []upstream.Outcome {
 	if err != nil {
 		return nil
 	}
-	return slices.DeleteFunc(reported, func(o upstream.Outcome) bool { return o.Status != upstream.Passed || !slices.Contains(specs, o.Name) })
+	return slices.DeleteFunc(reported, func(o upstream.Outcome) bool {
+		return o.Status != upstream.Passed || !slices.Contains(specs, o.Name)
+	})
 }
 
 func (o Options) arguments(dir string, specs []string, facts Facts, limit time.Duration) []string {
 	return append([]string{
 		"--kubeconfig=" + o.Kubeconfig, "--kubectl-path=" + o.Kubectl, "--provider=skeleton",
-		fmt.Sprintf("--num-nodes=%d", facts.Nodes), fmt.Sprintf("--allowed-not-ready-nodes=%d", facts.Others),
-		"--report-dir=" + dir, "--e2e-output-dir=" + dir, "--disable-log-dump", "--max-nodes-to-gather-from=0",
-		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + upstream.Focus(specs), "--ginkgo.timeout=" + limit.String(),
+		fmt.Sprintf("--num-nodes=%d", facts.Nodes),
+		fmt.Sprintf("--allowed-not-ready-nodes=%d", facts.Others),
+		"--report-dir=" + dir, "--e2e-output-dir=" + dir, "--disable-log-dump",
+		"--max-nodes-to-gather-from=0",
+		"--ginkgo.no-color", "--ginkgo.succinct", "--ginkgo.focus=" + upstream.Focus(specs),
+		"--ginkgo.timeout=" + limit.String(),
 	}, o.suite().Arguments...)
 }
 
@@ -338,7 +357,8 @@ func collect(path string, specs []string, ended error) ([]upstream.Outcome, erro
 		if outcome.Name != "" {
 			byName[outcome.Name] = outcome
 		} else if outcome.Status == upstream.Failed && step == nil {
-			step = fmt.Errorf("no spec could be run: %s: %s (its log is beside %s)", outcome.Step, outcome.Message, path)
+			step = fmt.Errorf("no spec could be run: %s: %s (its log is beside %s)", outcome.Step,
+				outcome.Message, path)
 		}
 	}
 

@@ -21,7 +21,8 @@ import (
 func fakeProgram(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "e2e.test")
-	header := "#!/bin/sh\nfor a; do case $a in --report-dir=*) dir=${a#--report-dir=};; esac; done\n"
+	header := "#!/bin/sh\nfor a; do case $a in --report-dir=*) dir=${a#--report-dir=};; " +
+		"esac; done\n"
 	if err := os.WriteFile(path, []byte(header+script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,8 @@ func TestBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const works, fails, absent = upstream.Group + " Services should work [Conformance]", upstream.Group + " Services should fail", upstream.Group + " Services are absent"
+	const works, fails, absent = upstream.Group + " Services should work [Conformance]",
+		upstream.Group + " Services should fail", upstream.Group + " Services are absent"
 	for name, tt := range map[string]struct {
 		script string
 		specs  []string
@@ -42,15 +44,25 @@ func TestBatch(t *testing.T) {
 		// message begins the last spec's.
 		message string
 	}{
-		"all is well":              {"cp " + report + " $dir/junit_01.xml", []string{works}, []upstream.Status{upstream.Passed}, ""},
-		"one fails":                {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, fails}, []upstream.Status{upstream.Passed, upstream.Failed}, "[FAILED] failed,"},
-		"one is not in the report": {"cp " + report + " $dir/junit_01.xml; exit 1", []string{works, absent}, []upstream.Status{upstream.Passed, upstream.Failed}, "e2e.test ended before it: exit status 1"},
-		"no report":                {"exit 3", []string{works, fails}, []upstream.Status{upstream.Failed, upstream.Failed}, "e2e.test ended before it: exit status 3: open"},
-		"half a report":            {"head -c 700 " + report + " >$dir/junit_01.xml; exit 1", []string{works}, []upstream.Status{upstream.Failed}, "e2e.test ended before it: exit status 1: JUnit report"},
+		"all is well": {"cp " + report + " $dir/junit_01.xml", []string{works},
+			[]upstream.Status{upstream.Passed}, ""},
+		"one fails": {"cp " + report + " $dir/junit_01.xml; exit 1",
+			[]string{works, fails}, []upstream.Status{upstream.Passed, upstream.Failed},
+			"[FAILED] failed,"},
+		"one is not in the report": {"cp " + report + " $dir/junit_01.xml; exit 1",
+			[]string{works, absent}, []upstream.Status{upstream.Passed, upstream.Failed},
+			"e2e.test ended before it: exit status 1"},
+		"no report": {"exit 3", []string{works, fails},
+			[]upstream.Status{upstream.Failed, upstream.Failed},
+			"e2e.test ended before it: exit status 3: open"},
+		"half a report": {"head -c 700 " + report + " >$dir/junit_01.xml; exit 1",
+			[]string{works}, []upstream.Status{upstream.Failed},
+			"e2e.test ended before it: exit status 1: JUnit report"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Program: fakeProgram(t, tt.script), Dir: t.TempDir()}
-			outcomes, err := o.runBatch(t.Context(), filepath.Join(o.Dir, "batch"), tt.specs, labFacts)
+			outcomes, err := o.runBatch(t.Context(), filepath.Join(o.Dir, "batch"), tt.specs,
+				labFacts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,10 +89,12 @@ func TestBatch(t *testing.T) {
 // A cluster that is not ready is not so many failures.
 func TestClusterIsNotReady(t *testing.T) {
 	const report = `<testsuites><testsuite><testcase name="[SynchronizedBeforeSuite]"><failure>no nodes</failure></testcase></testsuite></testsuites>`
-	o := Options{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"), Dir: t.TempDir()}
+	o := Options{Program: fakeProgram(t, "echo '"+report+"' >$dir/junit_01.xml; exit 1"),
+		Dir: t.TempDir()}
 	r := newReport(Network(), []string{"a", "b"}, labFacts)
 	err := o.runAll(t.Context(), r)
-	if err == nil || !strings.Contains(err.Error(), "no spec could be run: [SynchronizedBeforeSuite]: no nodes") {
+	if err == nil || !strings.Contains(err.Error(),
+		"no spec could be run: [SynchronizedBeforeSuite]: no nodes") {
 		t.Errorf("error %v", err)
 	}
 	if n := len(r.Verdicts()); n != 0 {
@@ -91,9 +105,12 @@ func TestClusterIsNotReady(t *testing.T) {
 // What fails is tried once more, alone.
 func TestSecondTry(t *testing.T) {
 	report := func(body string) string {
-		return `echo '<testsuites><testsuite><testcase name="[It] a">` + body + `</testcase></testsuite></testsuites>' >$dir/junit_01.xml`
+		return `echo '<testsuites><testsuite><testcase name="[It] a">` + body +
+			`</testcase></testsuite></testsuites>' >$dir/junit_01.xml`
 	}
-	o := Options{Program: fakeProgram(t, "case $dir in */again-01) "+report("")+";; *) "+report("<failure>slow</failure>")+"; exit 1;; esac"), Dir: t.TempDir(), Parallel: 2, Log: slog.New(slog.DiscardHandler)}
+	o := Options{Program: fakeProgram(t, "case $dir in */again-01) "+report("")+";; *) "+
+		report("<failure>slow</failure>")+"; exit 1;; esac"), Dir: t.TempDir(), Parallel: 2,
+		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a"}, labFacts)
 	if err := o.runAll(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -124,7 +141,8 @@ func TestLimit(t *testing.T) {
 
 // An interrupted run says what became of each spec.
 func TestInterrupted(t *testing.T) {
-	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(),
+		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -144,15 +162,20 @@ func TestInterrupted(t *testing.T) {
 // A cluster that breaks in the middle loses nothing of what was run before.
 func TestGivenUp(t *testing.T) {
 	report := func(body string) string {
-		return `echo '<testsuites><testsuite>` + body + `</testsuite></testsuites>' >$dir/junit_01.xml`
+		return `echo '<testsuites><testsuite>` + body +
+			`</testsuite></testsuites>' >$dir/junit_01.xml`
 	}
-	script := "case $dir in */batch-01) " + report(`<testcase name="[It] a"></testcase>`) + ";; *) " + report(`<testcase name="[BeforeSuite]"><failure>no nodes</failure></testcase>`) + "; exit 1;; esac"
-	o := Options{Program: fakeProgram(t, script), Dir: t.TempDir(), Parallel: 1, Log: slog.New(slog.DiscardHandler)}
+	script := "case $dir in */batch-01) " + report(`<testcase name="[It] a"></testcase>`) +
+		";; *) " + report(`<testcase name="[BeforeSuite]"><failure>no nodes</failure></testcase>`) +
+		"; exit 1;; esac"
+	o := Options{Program: fakeProgram(t, script), Dir: t.TempDir(), Parallel: 1,
+		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	if err := o.account(t.Context(), r); err == nil {
 		t.Error("no error")
 	}
-	if v := r.Verdicts(); len(v) != 2 || v[0].Status != upstream.Passed || v[1].Status != upstream.Skipped || !strings.Contains(v[1].Reason, "no nodes") {
+	if v := r.Verdicts(); len(v) != 2 || v[0].Status != upstream.Passed ||
+		v[1].Status != upstream.Skipped || !strings.Contains(v[1].Reason, "no nodes") {
 		t.Errorf("%+v", v)
 	}
 }
@@ -168,7 +191,9 @@ func TestConformanceComesFirst(t *testing.T) {
 func TestEachFamilyComesFirst(t *testing.T) {
 	const v = upstream.Volumes + " [Testpattern: Dynamic PV "
 	specs := []string{
-		"b", "a", v + "(xfs)][Slow] volumes should x", v + "(xfs)] subPath should a", v + "(default fs)] subPath should b", v + "(block volmode)] volumes should y", v + "(block volmode)] capacity should z",
+		"b", "a", v + "(xfs)][Slow] volumes should x", v + "(xfs)] subPath should a",
+		v + "(default fs)] subPath should b", v + "(block volmode)] volumes should y",
+		v + "(block volmode)] capacity should z",
 	}
 	want := []string{specs[0], specs[1], specs[2], specs[3], specs[6], specs[4], specs[5]}
 	if diff := cmp.Diff(want, breadthFirst(specs)); diff != "" {
@@ -195,9 +220,11 @@ func TestEachFamilyComesFirst(t *testing.T) {
 // Batches begin in their order, with so many processes at a time.
 func TestBatchesInOrder(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "order")
-	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)}
+	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(),
+		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b", "c"}, labFacts)
-	if err := o.runBatches(t.Context(), r, "batch", 1, [][]string{{"c"}, {"a"}, {"b"}}); err != nil {
+	if err := o.runBatches(t.Context(), r, "batch", 1,
+		[][]string{{"c"}, {"a"}, {"b"}}); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(log)
@@ -211,18 +238,23 @@ func TestBatchesInOrder(t *testing.T) {
 
 func TestBatchTellsTheProgram(t *testing.T) {
 	o := Options{
-		Program: fakeProgram(t, `printf '%s\n' "$@" >$dir/said; echo $`+RepoListEnv+` >>$dir/said`), Dir: t.TempDir(),
+		Program: fakeProgram(t, `printf '%s\n' "$@" >$dir/said; echo $`+RepoListEnv+
+			` >>$dir/said`),
+		Dir:        t.TempDir(),
 		Kubeconfig: "/k", Kubectl: "/bin/kubectl", Registry: Registry,
 	}
 	dir := filepath.Join(o.Dir, "batch")
-	if _, err := o.runBatch(t.Context(), dir, []string{upstream.Group + " a (b)"}, labFacts); err != nil {
+	if _, err := o.runBatch(t.Context(), dir, []string{upstream.Group + " a (b)"},
+		labFacts); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(filepath.Join(dir, "said"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"--kubeconfig=/k\n", "--num-nodes=2\n", "--allowed-not-ready-nodes=1\n", `--ginkgo.focus=(?:\[sig-network\] a \(b\))$` + "\n", "repo-list.yaml\n"} {
+	for _, want := range []string{"--kubeconfig=/k\n", "--num-nodes=2\n",
+		"--allowed-not-ready-nodes=1\n", `--ginkgo.focus=(?:\[sig-network\] a \(b\))$` + "\n",
+		"repo-list.yaml\n"} {
 		if !strings.Contains(string(b), want) {
 			t.Errorf("no %q in\n%s", want, b)
 		}
@@ -237,7 +269,8 @@ func TestBatchEndsWithTheContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	const half = `<testsuites><testsuite><testcase name="[It] a"></testcase><testcase name="[It] b"><failure>interrupted</failure></testcase></testsuite></testsuites>`
-	o := Options{Program: fakeProgram(t, "echo '"+half+"' >$dir/junit_01.xml; echo >"+started+"; exec sleep 60"), Dir: t.TempDir()}
+	o := Options{Program: fakeProgram(t, "echo '"+half+"' >$dir/junit_01.xml; echo >"+started+
+		"; exec sleep 60"), Dir: t.TempDir()}
 	ended := make(chan error, 1)
 	var outcomes []upstream.Outcome
 	go func() {
@@ -259,7 +292,8 @@ func TestBatchEndsWithTheContext(t *testing.T) {
 
 func TestRepoList(t *testing.T) {
 	got := string(RepoList("example.test/images"))
-	if !strings.Contains(got, "promoterE2eRegistry: example.test/images\n") || strings.Contains(got, "invalidRegistry") || strings.Contains(got, "privateRegistry") {
+	if !strings.Contains(got, "promoterE2eRegistry: example.test/images\n") ||
+		strings.Contains(got, "invalidRegistry") || strings.Contains(got, "privateRegistry") {
 		t.Error(got)
 	}
 }

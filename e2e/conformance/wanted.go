@@ -48,19 +48,22 @@ func (o Options) Wanted(ctx context.Context) ([]string, error) {
 	if o.Skip != nil {
 		by = append(by, fmt.Sprintf("skip %q", o.Skip))
 	}
-	return nil, fmt.Errorf("%s leaves none of the %d specs of %s: `%s --list-tests` prints their names", strings.Join(by, " and "), len(specs), suite.Group, o.Program)
+	return nil, fmt.Errorf("%s leaves none of the %d specs of %s: `%s --list-tests` prints "+
+		"their names", strings.Join(by, " and "), len(specs), suite.Group, o.Program)
 }
 
 // list asks e2e.test for its specs.
 func (o Options) list(ctx context.Context, suite Suite) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, o.Program, append([]string{"--list-tests"}, suite.Arguments...)...)
+	cmd := exec.CommandContext(ctx, o.Program,
+		append([]string{"--list-tests"}, suite.Arguments...)...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	printed, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("%s --list-tests: %w: %s", o.Program, err,
+			bytes.TrimSpace(stderr.Bytes()))
 	}
 	return upstream.ParseSpecs(printed, suite.Group)
 }

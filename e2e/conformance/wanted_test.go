@@ -12,16 +12,22 @@ import (
 
 // What nobody wants is said before a cluster is made.
 func TestWanted(t *testing.T) {
-	program := fakeProgram(t, `[ "$1" = --list-tests ] && printf '  a.go:1: %s\n' '[sig-network] DNS works' '[sig-network] DNS fails' '[sig-network] Services work' '[sig-apps] DNS'`)
+	program := fakeProgram(t,
+		`[ "$1" = --list-tests ] && printf '  a.go:1: %s\n' '[sig-network] DNS works' '[sig-network] DNS fails' '[sig-network] Services work' '[sig-apps] DNS'`)
 	for name, tt := range map[string]struct {
 		focus, skip string
 		want        []string
 		wantErr     string
 	}{
-		"all":                    {want: []string{"[sig-network] DNS works", "[sig-network] DNS fails", "[sig-network] Services work"}},
-		"some":                   {focus: "DNS", skip: "fails", want: []string{"[sig-network] DNS works"}},
-		"a mistyped focus":       {focus: "Sevices", wantErr: `focus "Sevices" leaves none of the 3 specs of [sig-network]: ` + "`" + program + " --list-tests`"},
-		"a skip of what is left": {focus: "DNS", skip: "DNS", wantErr: `focus "DNS" and skip "DNS" leaves none`},
+		"all": {want: []string{"[sig-network] DNS works",
+			"[sig-network] DNS fails", "[sig-network] Services work"}},
+		"some": {focus: "DNS", skip: "fails",
+			want: []string{"[sig-network] DNS works"}},
+		"a mistyped focus": {focus: "Sevices",
+			wantErr: `focus "Sevices" leaves none of the 3 specs of [sig-network]: ` + "`" +
+				program + " --list-tests`"},
+		"a skip of what is left": {focus: "DNS", skip: "DNS",
+			wantErr: `focus "DNS" and skip "DNS" leaves none`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Program: program, Suite: Suite{Group: upstream.Group}}
@@ -32,7 +38,8 @@ func TestWanted(t *testing.T) {
 				o.Skip = regexp.MustCompile(tt.skip)
 			}
 			got, err := o.Wanted(t.Context())
-			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			if (err == nil) != (tt.wantErr == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -45,7 +52,8 @@ func TestWanted(t *testing.T) {
 // A table that the upstream has outgrown is no table.
 func TestWantedOfAnotherUpstream(t *testing.T) {
 	program := fakeProgram(t, `echo '  a.go:1: [sig-network] renamed'`)
-	if _, err := (Options{Program: program}).Wanted(t.Context()); err == nil || !strings.Contains(err.Error(), "matches no spec") {
+	if _, err := (Options{Program: program}).Wanted(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "matches no spec") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -34,24 +34,34 @@ func (w Way) is4() bool { return w.Family == 4 }
 var ways = []Way{{4, "tcp"}, {4, "udp"}, {6, "tcp"}, {6, "udp"}}
 
 // control is the flow that must be seen.
-var control = class{name: "node to node", promise: HostToHost, from: hostA, to: toHost(nodeB), far: true}
+var control = class{name: "node to node", promise: HostToHost, from: hostA, to: toHost(nodeB),
+	far: true}
 
 // classes are the kinds of flow in the order of the walk; what depends on the cluster is added by
 // the stage.
 var classes = []class{
 	{name: "pod to pod, same node", promise: Stays, from: client, to: toPod(local)},
-	{name: "pod to pod, other node", promise: Encrypted, from: client, to: toPod(server), far: true},
-	{name: "pod to service, backend on other node", promise: Encrypted, from: client, to: toService, far: true},
+	{name: "pod to pod, other node", promise: Encrypted, from: client, to: toPod(server),
+		far: true},
+	{name: "pod to service, backend on other node", promise: Encrypted, from: client, to: toService,
+		far: true},
 	{name: "pod to its own node", promise: Stays, from: client, to: toHost(nodeA)},
 	{name: "pod to other node", promise: Encrypted, from: client, to: toHost(nodeB), far: true},
-	{name: "pod to hostPort of other node", promise: Encrypted, from: client, to: toHostPort, far: true},
-	{name: "pod to NodePort of other node", promise: Encrypted, from: client, to: toNodePort, far: true},
-	{name: "pod to a pod address that nobody has", promise: Refused, from: client, to: toNobody, far: true},
+	{name: "pod to hostPort of other node", promise: Encrypted, from: client, to: toHostPort,
+		far: true},
+	{name: "pod to NodePort of other node", promise: Encrypted, from: client, to: toNodePort,
+		far: true},
+	{name: "pod to a pod address that nobody has", promise: Refused, from: client, to: toNobody,
+		far: true},
 	{name: "node to pod, same node", promise: Stays, from: hostA, to: toPod(local)},
-	{name: "node to pod, other node", promise: Encrypted, from: hostA, to: toPod(server), far: true},
-	{name: "node to service, backend on other node", promise: Encrypted, from: hostA, to: toService, far: true},
-	{name: "node to hostPort of other node", promise: HostToHost, from: hostA, to: toHostPort, far: true},
-	{name: "node to NodePort of other node", promise: HostToHost, from: hostA, to: toNodePort, far: true},
+	{name: "node to pod, other node", promise: Encrypted, from: hostA, to: toPod(server),
+		far: true},
+	{name: "node to service, backend on other node", promise: Encrypted, from: hostA, to: toService,
+		far: true},
+	{name: "node to hostPort of other node", promise: HostToHost, from: hostA, to: toHostPort,
+		far: true},
+	{name: "node to NodePort of other node", promise: HostToHost, from: hostA, to: toNodePort,
+		far: true},
 }
 
 func client(s *stage) *framework.Pod { return s.client }

@@ -15,8 +15,11 @@ import (
 )
 
 func TestJudge(t *testing.T) {
-	quiet, tunnel, clear, lost := Seen{Frames: 100}, Seen{Frames: 100, Tunnel: 20}, Seen{Frames: 100, Clear: 6}, Seen{Frames: 100, Tunnel: 20, Dropped: 1}
-	both := func(a, b Seen) observation { return observation{answered: 3, delivered: true, near: a, far: &b} }
+	quiet, tunnel, clear, lost := Seen{Frames: 100}, Seen{Frames: 100, Tunnel: 20},
+		Seen{Frames: 100, Clear: 6}, Seen{Frames: 100, Tunnel: 20, Dropped: 1}
+	both := func(a, b Seen) observation {
+		return observation{answered: 3, delivered: true, near: a, far: &b}
+	}
 	refused := func(a, b Seen) observation { return observation{near: a, far: &b} }
 	tests := []struct {
 		name    string
@@ -26,8 +29,10 @@ func TestJudge(t *testing.T) {
 	}{
 		{"tunnel on both sides", Encrypted, both(tunnel, tunnel), Encrypted},
 		{"tunnel on the sender's side alone", Encrypted, both(tunnel, quiet), Unseen},
-		{"the receiver's side is not read", Encrypted, observation{answered: 1, delivered: true, near: tunnel}, Encrypted},
-		{"too few tunnel frames for the messages", Encrypted, both(Seen{Tunnel: 5}, tunnel), Unseen},
+		{"the receiver's side is not read", Encrypted,
+			observation{answered: 1, delivered: true, near: tunnel}, Encrypted},
+		{"too few tunnel frames for the messages", Encrypted, both(Seen{Tunnel: 5}, tunnel),
+			Unseen},
 		{"delivered by nothing that was read", Encrypted, both(quiet, quiet), Unseen},
 		{"in clear", Encrypted, both(clear, clear), InClear},
 		{"in clear beside a tunnel", Encrypted, both(Seen{Tunnel: 20, Clear: 1}, tunnel), InClear},
@@ -44,8 +49,10 @@ func TestJudge(t *testing.T) {
 		{"should stay, and was on an uplink", Stays, both(clear, quiet), InClear},
 		{"outside", Outside, observation{answered: 1, delivered: true, near: clear}, Outside},
 		{"outside, not answered", Outside, observation{near: clear}, InClear},
-		{"outside, and nowhere seen", Outside, observation{answered: 1, delivered: true, near: quiet}, Unseen},
-		{"outside, but through a tunnel", Outside, observation{answered: 1, delivered: true, near: tunnel}, Encrypted},
+		{"outside, and nowhere seen", Outside,
+			observation{answered: 1, delivered: true, near: quiet}, Unseen},
+		{"outside, but through a tunnel", Outside,
+			observation{answered: 1, delivered: true, near: tunnel}, Encrypted},
 		{"host to host", HostToHost, both(clear, clear), HostToHost},
 		{"host to host through a tunnel", HostToHost, both(tunnel, tunnel), Encrypted},
 	}
@@ -61,7 +68,8 @@ func TestJudge(t *testing.T) {
 
 func TestJudgeControl(t *testing.T) {
 	seen := func(a, b Seen) []Flow {
-		return []Flow{{Way: Way{4, "udp"}, Verdict: HostToHost, Seen: map[string]Seen{"a": a, "b": b}}}
+		return []Flow{{Way: Way{4, "udp"}, Verdict: HostToHost,
+			Seen: map[string]Seen{"a": a, "b": b}}}
 	}
 	clear := Seen{Clear: 3}
 	tests := []struct {
@@ -72,7 +80,8 @@ func TestJudgeControl(t *testing.T) {
 		{"seen by both", seen(clear, clear), ""},
 		{"one is blind", seen(clear, Seen{Frames: 9}), "node b saw 0 frames of IPv4 UDP in clear"},
 		{"one lost frames", seen(Seen{Clear: 3, Dropped: 2}, clear), "lost 2"},
-		{"not seen", []Flow{{Way: Way{6, "tcp"}, Verdict: Unseen}}, "IPv6 TCP from host to host was not seen in clear, but UNSEEN"},
+		{"not seen", []Flow{{Way: Way{6, "tcp"}, Verdict: Unseen}},
+			"IPv6 TCP from host to host was not seen in clear, but UNSEEN"},
 		{"not walked", nil, "no address of the same family"},
 	}
 
@@ -101,7 +110,8 @@ func aNode(name string, ready, schedulable bool, addrs ...string) framework.Node
 }
 
 func TestChooseNodes(t *testing.T) {
-	all := []framework.Node{aNode("control", true, false), aNode("node-1", true, true), aNode("node-2", true, true), aNode("node-3", false, true), aNode("node-4", true, true)}
+	all := []framework.Node{aNode("control", true, false), aNode("node-1", true, true),
+		aNode("node-2", true, true), aNode("node-3", false, true), aNode("node-4", true, true)}
 	tests := []struct {
 		name  string
 		all   []framework.Node
@@ -110,10 +120,15 @@ func TestChooseNodes(t *testing.T) {
 		err   string
 	}{
 		{"the first two workers", all, nil, []string{"node-1", "node-2"}, ""},
-		{"named, past taints", all, []string{"node-4", "control"}, []string{"node-4", "control"}, ""},
-		{"one worker", all[:2], nil, nil, "needs two Linux nodes that are Ready and schedulable; there are: control (not schedulable, or not Linux), node-1 (well)"},
-		{"an unknown name", all, []string{"node-1", "node-9"}, nil, "node node-9 is not in the cluster"},
-		{"one that is not Ready", all, []string{"node-1", "node-3"}, nil, "node node-3 is not Ready"},
+		{"named, past taints", all, []string{"node-4", "control"}, []string{"node-4", "control"},
+			""},
+		{"one worker", all[:2], nil, nil,
+			"needs two Linux nodes that are Ready and schedulable; there are: control (not " +
+				"schedulable, or not Linux), node-1 (well)"},
+		{"an unknown name", all, []string{"node-1", "node-9"}, nil,
+			"node node-9 is not in the cluster"},
+		{"one that is not Ready", all, []string{"node-1", "node-3"}, nil,
+			"node node-3 is not Ready"},
 		{"the same twice", all, []string{"node-1", "node-1"}, nil, "name two"},
 	}
 
@@ -167,7 +182,8 @@ func TestAPIPromise(t *testing.T) {
 
 func TestLastAddr(t *testing.T) {
 	for prefix, want := range map[string]string{
-		"198.19.1.0/24": "198.19.1.255", "198.19.0.0/22": "198.19.3.255", "198.19.0.7/32": "198.19.0.7", "fd42:1:0:1::/64": "fd42:1:0:1:ffff:ffff:ffff:ffff",
+		"198.19.1.0/24": "198.19.1.255", "198.19.0.0/22": "198.19.3.255",
+		"198.19.0.7/32": "198.19.0.7", "fd42:1:0:1::/64": "fd42:1:0:1:ffff:ffff:ffff:ffff",
 	} {
 		if got := lastAddr(netip.MustParsePrefix(prefix)); got.String() != want {
 			t.Errorf("%s: %s, want %s", prefix, got, want)
@@ -216,10 +232,13 @@ func newStage(n *network) *stage {
 	b.PodPrefixes = []netip.Prefix{netip.MustParsePrefix("198.19.1.0/24")}
 	s := &stage{
 		nodes: []framework.Node{a, b}, all: []framework.Node{a, b},
-		client: &framework.Pod{Name: "client", Node: "a", Addrs: addr("198.19.0.2")}, local: &framework.Pod{Name: "local", Node: "a", Addrs: addr("198.19.0.3")},
-		server:  &framework.Pod{Name: "server", Node: "b", Addrs: addr("198.19.1.2")},
-		hosts:   [2]*framework.Pod{{Name: "host-a", Node: "a", HostNetwork: true}, {Name: "host-b", Node: "b", HostNetwork: true}},
-		service: &framework.Service{Addrs: addr("198.18.128.9"), NodePorts: map[string]int{"tcp": 30001, "udp": 30002}},
+		client: &framework.Pod{Name: "client", Node: "a", Addrs: addr("198.19.0.2")},
+		local:  &framework.Pod{Name: "local", Node: "a", Addrs: addr("198.19.0.3")},
+		server: &framework.Pod{Name: "server", Node: "b", Addrs: addr("198.19.1.2")},
+		hosts: [2]*framework.Pod{{Name: "host-a", Node: "a", HostNetwork: true},
+			{Name: "host-b", Node: "b", HostNetwork: true}},
+		service: &framework.Service{Addrs: addr("198.18.128.9"),
+			NodePorts: map[string]int{"tcp": 30001, "udp": 30002}},
 	}
 	s.opts.fill()
 	s.watchers = []watcher{{"a", fakeWatch{n}}, {"b", fakeWatch{n}}}
@@ -229,7 +248,8 @@ func newStage(n *network) *stage {
 
 // The targets of all kinds of flow in a cluster with one family.
 func TestTargets(t *testing.T) {
-	n := &network{seen: oracle.Result{Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 9}}, answered: true}
+	n := &network{seen: oracle.Result{Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 9}},
+		answered: true}
 	s := newStage(n)
 	s.classes = append([]class{control}, classes...)
 	want := map[string]string{
@@ -272,7 +292,10 @@ func TestTargets(t *testing.T) {
 // A network without encryption must fail the walk wherever encryption is promised, and the report
 // must say what was seen.
 func TestClearNetworkFails(t *testing.T) {
-	n := &network{seen: oracle.Result{Frames: 8, Kinds: map[oracle.Kind]uint64{oracle.LeakCanary: 6}, Examples: []oracle.Example{{Link: "eth0", Kind: oracle.LeakCanary, Detail: "canary in not-allowed"}}}, answered: true}
+	n := &network{seen: oracle.Result{Frames: 8,
+		Kinds: map[oracle.Kind]uint64{oracle.LeakCanary: 6},
+		Examples: []oracle.Example{{Link: "eth0", Kind: oracle.LeakCanary,
+			Detail: "canary in not-allowed"}}}, answered: true}
 	s := newStage(n)
 	var r Report
 	for _, c := range append([]class{control}, classes...) {
@@ -299,7 +322,9 @@ func TestClearNetworkFails(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, want := range []string{`promised is "encrypted", observed "IN CLEAR"`, "eth0: canary in not-allowed", "8 frames, 0 of a tunnel, 6 with the payload in clear", "28 flows, 22 NOT as promised"} {
+	for _, want := range []string{`promised is "encrypted", observed "IN CLEAR"`,
+		"eth0: canary in not-allowed", "8 frames, 0 of a tunnel, 6 with the payload in clear",
+		"28 flows, 22 NOT as promised"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}
@@ -311,18 +336,22 @@ func TestRefusalIsTriedOnce(t *testing.T) {
 	s := newStage(n)
 	i := slices.IndexFunc(classes, func(c class) bool { return c.promise == Refused })
 	flows, err := s.walk(t.Context(), classes[i])
-	if err != nil || len(flows) != 2 || len(n.sent) != 2 || !flows[0].OK || !strings.Contains(flows[0].Error, "connection refused") {
+	if err != nil || len(flows) != 2 || len(n.sent) != 2 || !flows[0].OK ||
+		!strings.Contains(flows[0].Error, "connection refused") {
 		t.Errorf("%d tries, %+v, %v", len(n.sent), flows, err)
 	}
 }
 
 func TestWriteFlows(t *testing.T) {
 	flow := func(family int, proto string, v Verdict) Flow {
-		return Flow{Class: "pod to pod", Way: Way{family, proto}, Promised: Encrypted, Verdict: v, OK: v == Encrypted}
+		return Flow{Class: "pod to pod", Way: Way{family, proto}, Promised: Encrypted, Verdict: v,
+			OK: v == Encrypted}
 	}
 	var out bytes.Buffer
-	err := WriteFlows(&out, []Flow{flow(4, "tcp", Encrypted), flow(4, "udp", Encrypted), flow(6, "tcp", InClear), flow(6, "udp", Encrypted)})
-	want := "ok  pod to pod                               encrypted               IPv4 TCP UDP, IPv6 UDP\n" +
+	err := WriteFlows(&out, []Flow{flow(4, "tcp", Encrypted), flow(4, "udp", Encrypted),
+		flow(6, "tcp", InClear), flow(6, "udp", Encrypted)})
+	want := "ok  pod to pod                               encrypted               IPv4 TCP UDP, " +
+		"IPv6 UDP\n" +
 		"NOT pod to pod                               IN CLEAR                IPv6 TCP\n"
 	if err != nil || out.String() != want {
 		t.Errorf("%v\n%q\n%q", err, out.String(), want)
@@ -336,7 +365,8 @@ func TestNamesFitTheirColumns(t *testing.T) {
 			t.Errorf("%q is too long", c.name)
 		}
 	}
-	for _, v := range []Verdict{Encrypted, Refused, Outside, HostToHost, Stays, InClear, Unseen, Lost} {
+	for _, v := range []Verdict{Encrypted, Refused, Outside, HostToHost, Stays, InClear, Unseen,
+		Lost} {
 		if len(v) >= verdictWidth {
 			t.Errorf("%q is too long", v)
 		}

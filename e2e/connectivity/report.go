@@ -64,7 +64,8 @@ const (
 
 // WriteHead writes the head of lines of flows.
 func WriteHead(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "    %-*s%-*s%s\n", classWidth, "FLOW", verdictWidth, "OBSERVED", "WAYS")
+	_, err := fmt.Fprintf(w, "    %-*s%-*s%s\n", classWidth, "FLOW", verdictWidth, "OBSERVED",
+		"WAYS")
 	return err
 }
 
@@ -85,7 +86,8 @@ func WriteFlows(w io.Writer, flows []Flow) error {
 		if !ok[v] {
 			mark = "NOT "
 		}
-		if _, err := fmt.Fprintf(w, "%s%-*s%-*s%s\n", mark, classWidth, flows[0].Class, verdictWidth, v, joinWays(ways[v])); err != nil {
+		if _, err := fmt.Fprintf(w, "%s%-*s%-*s%s\n", mark, classWidth, flows[0].Class,
+			verdictWidth, v, joinWays(ways[v])); err != nil {
 			return err
 		}
 	}
@@ -115,13 +117,15 @@ func (r Report) WriteEnd(w io.Writer) error {
 	}
 	wrong := r.Wrong()
 	for _, f := range wrong {
-		fmt.Fprintf(&b, "\n%s, %s, %s to %s: promised is %q, observed %q\n", f.Class, f.Way, f.From, f.To, f.Promised, f.Verdict)
+		fmt.Fprintf(&b, "\n%s, %s, %s to %s: promised is %q, observed %q\n", f.Class, f.Way, f.From,
+			f.To, f.Promised, f.Verdict)
 		if f.Error != "" {
 			fmt.Fprintf(&b, "  not delivered: %s\n", f.Error)
 		}
 		for _, node := range r.Nodes {
 			s := f.Seen[node]
-			fmt.Fprintf(&b, "  uplinks of %s: %d frames, %d of a tunnel, %d with the payload in clear, %d lost\n", node, s.Frames, s.Tunnel, s.Clear, s.Dropped)
+			fmt.Fprintf(&b, "  uplinks of %s: %d frames, %d of a tunnel, %d with the payload in "+
+				"clear, %d lost\n", node, s.Frames, s.Tunnel, s.Clear, s.Dropped)
 			for _, e := range s.Examples {
 				fmt.Fprintf(&b, "    %s\n", e)
 			}

@@ -52,7 +52,8 @@ func chooseNodes(all []framework.Node, names []string) ([]framework.Node, error)
 	there := "there are: " + strings.Join(list, ", ")
 	if len(names) == 0 {
 		if len(have) < 2 {
-			return nil, fmt.Errorf("a walk needs two Linux nodes that are Ready and schedulable; %s", there)
+			return nil, fmt.Errorf("a walk needs two Linux nodes that are Ready and "+
+				"schedulable; %s", there)
 		}
 		return have[:2], nil
 	}
@@ -89,7 +90,8 @@ func condition(n framework.Node) string {
 // set makes pods, service and watchers.
 func (s *stage) set(ctx context.Context) error {
 	var err error
-	if s.namespace, err = s.cluster.Namespace(ctx, s.opts.Namespace, framework.Privileged); err != nil {
+	if s.namespace, err = s.cluster.Namespace(ctx, s.opts.Namespace,
+		framework.Privileged); err != nil {
 		return err
 	}
 	a, b := s.nodes[0].Name, s.nodes[1].Name
@@ -98,7 +100,8 @@ func (s *stage) set(ctx context.Context) error {
 	s.server = &framework.Pod{Name: "server", Node: b, HostPort: s.opts.HostPort}
 	s.hosts = [2]*framework.Pod{s.hostPod("host-a", a), s.hostPod("host-b", b)}
 	s.service = &framework.Service{Name: "server", Type: corev1.ServiceTypeNodePort}
-	if err := s.namespace.RunAll(ctx, s.client, s.local, s.server, s.hosts[0], s.hosts[1]); err != nil {
+	if err := s.namespace.RunAll(ctx, s.client, s.local, s.server, s.hosts[0],
+		s.hosts[1]); err != nil {
 		return err
 	}
 	if err := s.namespace.Serve(ctx, s.service); err != nil {
@@ -122,13 +125,15 @@ func (s *stage) tunnelPort(ctx context.Context) int {
 		return s.opts.TunnelPort
 	}
 	name := s.nodes[0].Name
-	b, err := s.cluster.Client.Discovery().RESTClient().Get().AbsPath("/apis/kubeveil.io/v1alpha1/veilnodes", name).DoRaw(ctx)
+	b, err := s.cluster.Client.Discovery().RESTClient().Get().AbsPath(
+		"/apis/kubeveil.io/v1alpha1/veilnodes", name).DoRaw(ctx)
 	port := 0
 	if err == nil {
 		port, err = endpointPort(b)
 	}
 	if err != nil {
-		s.opts.Step(fmt.Sprintf("no tunnel's port is known (VeilNode %s: %v); taking %d", name, err, config.TunnelPort))
+		s.opts.Step(fmt.Sprintf("no tunnel's port is known (VeilNode %s: %v); taking %d", name, err,
+			config.TunnelPort))
 		return config.TunnelPort
 	}
 	return port
@@ -152,12 +157,14 @@ func endpointPort(object []byte) (int, error) {
 func (s *stage) hostPod(name, node string) *framework.Pod {
 	port := s.opts.HostPort + 1
 	return &framework.Pod{
-		Name: name, Node: node, HostNetwork: true, Args: []string{"echo", "-listen", fmt.Sprintf(":%d", port)},
+		Name: name, Node: node, HostNetwork: true,
+		Args:         []string{"echo", "-listen", fmt.Sprintf(":%d", port)},
 		Capabilities: []corev1.Capability{"NET_RAW"},
 		Change: func(p *corev1.Pod) {
-			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{
-				TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(port)},
-			}}
+			p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 2,
+				ProbeHandler: corev1.ProbeHandler{
+					TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(port)},
+				}}
 		},
 	}
 }
@@ -175,14 +182,16 @@ func (s *stage) addClasses(ctx context.Context) error {
 	if len(s.opts.Outside) == 0 {
 		s.skip("pod to the outside", "no address outside the cluster was given")
 	} else {
-		s.classes = append(s.classes, class{name: "pod to the outside", promise: Outside, from: client, to: toAddr(s.opts.Outside), knock: true})
+		s.classes = append(s.classes, class{name: "pod to the outside", promise: Outside,
+			from: client, to: toAddr(s.opts.Outside), knock: true})
 	}
 	for _, family := range []int{4, 6} {
 		if _, ok := s.client.Addr(family == 4); !ok {
 			s.skip(fmt.Sprintf("IPv%d of pods", family), "pods have no such address")
 		}
 		if _, ok := s.nodes[1].Addr(family == 4); !ok {
-			s.skip(fmt.Sprintf("IPv%d of nodes", family), "node "+s.nodes[1].Name+" has no such InternalIP")
+			s.skip(fmt.Sprintf("IPv%d of nodes", family),
+				"node "+s.nodes[1].Name+" has no such InternalIP")
 		}
 	}
 	return nil
@@ -196,11 +205,13 @@ const apiName = "pod to the Kubernetes API's service"
 // apiClass is the way from a pod to the service of the API server, whose endpoints are nodes in
 // some clusters, and outside of the cluster in others.
 func (s *stage) apiClass(ctx context.Context) (*class, error) {
-	service, err := s.cluster.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	service, err := s.cluster.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx,
+		"kubernetes", metav1.GetOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("service of the API server: %w", err)
 	}
-	list, err := s.cluster.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	list, err := s.cluster.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceDefault).List(ctx,
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
 	if err != nil {
 		return nil, fmt.Errorf("endpoints of the API server: %w", err)
 	}
@@ -240,7 +251,8 @@ func (s *stage) apiClass(ctx context.Context) (*class, error) {
 func apiPromise(endpoints []netip.Addr, a framework.Node, all []framework.Node) (Verdict, error) {
 	var here, there, outside int
 	for _, e := range endpoints {
-		known := slices.ContainsFunc(all, func(n framework.Node) bool { return slices.Contains(n.Addrs, e) })
+		known := slices.ContainsFunc(all,
+			func(n framework.Node) bool { return slices.Contains(n.Addrs, e) })
 		switch {
 		case slices.Contains(a.Addrs, e):
 			here++

@@ -46,7 +46,8 @@ type Seen struct {
 
 // newSeen takes over what the oracle said; whose only canary was the flow's.
 func newSeen(r oracle.Result) Seen {
-	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[oracle.Tunnel], Clear: r.Kinds[oracle.LeakCanary], Dropped: r.Dropped}
+	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[oracle.Tunnel], Clear: r.Kinds[oracle.LeakCanary],
+		Dropped: r.Dropped}
 	for _, e := range r.Examples {
 		if e.Kind == oracle.LeakCanary {
 			s.Examples = append(s.Examples, e.Link+": "+e.Detail)

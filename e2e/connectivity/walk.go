@@ -135,11 +135,13 @@ func judgeControl(flows []Flow) error {
 	}
 	for _, f := range flows {
 		if f.Verdict != HostToHost {
-			return fmt.Errorf("%w: the payload of %s from host to host was not seen in clear, but %s %s", ErrBlind, f.Way, f.Verdict, f.Error)
+			return fmt.Errorf("%w: the payload of %s from host to host was not seen in clear, "+
+				"but %s %s", ErrBlind, f.Way, f.Verdict, f.Error)
 		}
 		for node, seen := range f.Seen {
 			if seen.Clear == 0 || seen.Dropped > 0 {
-				return fmt.Errorf("%w: node %s saw %d frames of %s in clear and lost %d", ErrBlind, node, seen.Clear, f.Way, seen.Dropped)
+				return fmt.Errorf("%w: node %s saw %d frames of %s in clear and lost %d", ErrBlind,
+					node, seen.Clear, f.Way, seen.Dropped)
 			}
 		}
 	}
@@ -171,7 +173,8 @@ func (s *stage) walk(ctx context.Context, c class) ([]Flow, error) {
 }
 
 // flow sends one flow and judges it.
-func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod, to netip.AddrPort) (Flow, error) {
+func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod,
+	to netip.AddrPort) (Flow, error) {
 	canary := framework.NewCanary()
 	for _, w := range s.watchers {
 		if _, err := w.part(ctx, canary); err != nil {
@@ -180,7 +183,8 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod,
 	}
 
 	answered, sendErr := s.send(ctx, c, way, from, to, canary)
-	f := Flow{Class: c.name, Way: way, From: from.Name + " on " + from.Node, To: to, Promised: c.promise, Delivered: sendErr == nil, Seen: map[string]Seen{}}
+	f := Flow{Class: c.name, Way: way, From: from.Name + " on " + from.Node, To: to,
+		Promised: c.promise, Delivered: sendErr == nil, Seen: map[string]Seen{}}
 	if err := ctx.Err(); err != nil {
 		return f, err
 	}
@@ -213,13 +217,15 @@ func (s *stage) flow(ctx context.Context, c class, way Way, from *framework.Pod,
 // send sends until it is answered or patience is over, and says how many messages were answered in
 // the end. What is tried in vain carries the canary too, and is watched. Errors that are not
 // errUnanswered are of the walk itself.
-func (s *stage) send(ctx context.Context, c class, way Way, from *framework.Pod, to netip.AddrPort, canary string) (answered int, err error) {
+func (s *stage) send(ctx context.Context, c class, way Way, from *framework.Pod, to netip.AddrPort,
+	canary string) (answered int, err error) {
 	try, patience := flowTry, flowPatience
 	if c.promise == Refused {
 		// One try is enough, and it ends by itself.
 		try, patience = refusalTry, 0
 	}
-	command := fmt.Sprintf("send -proto %s -to %s -canary %s -timeout %s -count %d -size %d", way.Proto, to, canary, try, messages, messageSize)
+	command := fmt.Sprintf("send -proto %s -to %s -canary %s -timeout %s -count %d -size %d",
+		way.Proto, to, canary, try, messages, messageSize)
 	if c.knock {
 		command = fmt.Sprintf("knock -to %s -canary %s -timeout %s", to, canary, try)
 	}

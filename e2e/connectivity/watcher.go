@@ -25,14 +25,16 @@ type watcher struct {
 }
 
 // startWatcher starts one in the pod; it runs until its session is closed.
-func startWatcher(ctx context.Context, pod *framework.Pod, nodes []framework.Node, tunnelPort int) watcher {
+func startWatcher(ctx context.Context, pod *framework.Pod, nodes []framework.Node,
+	tunnelPort int) watcher {
 	var addrs []string
 	for _, n := range nodes {
 		for _, a := range n.Addrs {
 			addrs = append(addrs, a.String())
 		}
 	}
-	return watcher{pod.Node, pod.Session(ctx, "labtool", "watch", "-nodes", strings.Join(addrs, ","), "-port", fmt.Sprint(tunnelPort))}
+	return watcher{pod.Node, pod.Session(ctx, "labtool", "watch", "-nodes",
+		strings.Join(addrs, ","), "-port", fmt.Sprint(tunnelPort))}
 }
 
 // part ends a part of the watch, begins the next, whose payloads hold canary, and returns what the

@@ -70,7 +70,8 @@ func New(ctx context.Context, config *rest.Config, opts Options) (*Cluster, erro
 	if err != nil {
 		return nil, fmt.Errorf("client of %s: %w", config.Host, err)
 	}
-	c := &Cluster{Client: client, Config: config, Machines: opts.Machines, Image: opts.Image, Canary: opts.Canary, Log: opts.Log}
+	c := &Cluster{Client: client, Config: config, Machines: opts.Machines, Image: opts.Image,
+		Canary: opts.Canary, Log: opts.Log}
 	if c.Image == "" {
 		c.Image = ToolsImage
 	}
@@ -82,7 +83,8 @@ func New(ctx context.Context, config *rest.Config, opts Options) (*Cluster, erro
 	}
 	ctx, cancel := context.WithTimeout(ctx, openLimit)
 	defer cancel()
-	if err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+	if err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err !=
+		nil {
 		return nil, fmt.Errorf("API server %s: %w", config.Host, err)
 	}
 	return c, nil

@@ -28,11 +28,14 @@ func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
 
 // ExecStream is Exec with what the command reads and where its output goes as it comes; stdin may
 // be nil.
-func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer, command ...string) error {
+func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
+	command ...string) error {
 	c := p.Namespace.Cluster
 	var stderr bytes.Buffer
-	url := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace.Name).Name(p.Name).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdin: stdin != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+	url := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(p.Namespace.Name).Name(
+		p.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command,
+			Stdin: stdin != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
 	// As kubectl does: websockets, and SPDY where a proxy or an older API server has none.
 	socket, err := remotecommand.NewWebSocketExecutor(c.Config, "GET", url.String())
 	if err != nil {
@@ -48,9 +51,11 @@ func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 	if err != nil {
 		return fmt.Errorf("exec in pod %s: %w", p.Name, err)
 	}
-	err = either.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout, Stderr: &stderr})
+	err = either.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout,
+		Stderr: &stderr})
 	if err != nil {
-		return fmt.Errorf("pod %s: %s: %w: %s", p.Name, strings.Join(command, " "), err, strings.TrimSpace(stderr.String()))
+		return fmt.Errorf("pod %s: %s: %w: %s", p.Name, strings.Join(command, " "), err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return nil
 }
@@ -93,7 +98,8 @@ func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
 	if m.Timeout == 0 {
 		m.Timeout = 10 * time.Second
 	}
-	command := []string{"labtool", "send", "-proto", m.Proto, "-to", m.To.String(), "-count", fmt.Sprint(m.Count), "-size", fmt.Sprint(m.Size), "-timeout", m.Timeout.String()}
+	command := []string{"labtool", "send", "-proto", m.Proto, "-to", m.To.String(), "-count",
+		fmt.Sprint(m.Count), "-size", fmt.Sprint(m.Size), "-timeout", m.Timeout.String()}
 	if m.Canary != "" {
 		command = append(command, "-canary", m.Canary)
 	}

@@ -41,18 +41,22 @@ type Namespace struct {
 // Namespace makes a namespace whose name begins with prefix and returns when pods can be made in
 // it. Close it also after errors of what is done in it.
 func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*Namespace, error) {
-	object, err := c.Client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
-		GenerateName: prefix + "-",
-		Labels:       map[string]string{SuiteLabel: prefix, "pod-security.kubernetes.io/enforce": string(level)},
-	}}, metav1.CreateOptions{})
+	object, err := c.Client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: prefix + "-",
+			Labels: map[string]string{SuiteLabel: prefix,
+				"pod-security.kubernetes.io/enforce": string(level)},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("create namespace %s-…: %w", prefix, err)
 	}
 	n := &Namespace{Name: object.Name, Cluster: c, suite: prefix}
-	err = Until(ctx, "account of namespace "+n.Name, namespacePatience, func(ctx context.Context) error {
-		_, err := c.Client.CoreV1().ServiceAccounts(n.Name).Get(ctx, "default", metav1.GetOptions{})
-		return err
-	})
+	err = Until(ctx, "account of namespace "+n.Name, namespacePatience,
+		func(ctx context.Context) error {
+			_, err := c.Client.CoreV1().ServiceAccounts(n.Name).Get(ctx, "default",
+				metav1.GetOptions{})
+			return err
+		})
 	if err != nil {
 		return nil, errors.Join(err, n.Close(context.WithoutCancel(ctx)))
 	}

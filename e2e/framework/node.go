@@ -49,7 +49,8 @@ func (c *Cluster) Nodes(ctx context.Context) ([]Node, error) {
 }
 
 func newNode(object corev1.Node) Node {
-	n := Node{Name: object.Name, Object: object, Schedulable: !object.Spec.Unschedulable && object.Labels[corev1.LabelOSStable] == "linux"}
+	n := Node{Name: object.Name, Object: object, Schedulable: !object.Spec.Unschedulable &&
+		object.Labels[corev1.LabelOSStable] == "linux"}
 	for _, a := range object.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Type == corev1.NodeInternalIP {
 			n.Addrs = append(n.Addrs, addr)
@@ -77,7 +78,8 @@ func (c *Cluster) Workers(ctx context.Context) ([]Node, error) {
 
 // WaitNodesReady waits until the named nodes are Ready and schedulable; no name means every Linux
 // node there is.
-func (c *Cluster) WaitNodesReady(ctx context.Context, patience time.Duration, names ...string) error {
+func (c *Cluster) WaitNodesReady(ctx context.Context, patience time.Duration,
+	names ...string) error {
 	return Until(ctx, "nodes are Ready", patience, func(ctx context.Context) error {
 		nodes, err := c.Nodes(ctx)
 		if err != nil {
@@ -85,7 +87,8 @@ func (c *Cluster) WaitNodesReady(ctx context.Context, patience time.Duration, na
 		}
 		ready := 0
 		for _, n := range nodes {
-			wanted := slices.Contains(names, n.Name) || len(names) == 0 && n.Object.Labels[corev1.LabelOSStable] == "linux"
+			wanted := slices.Contains(names, n.Name) ||
+				len(names) == 0 && n.Object.Labels[corev1.LabelOSStable] == "linux"
 			if wanted && !(n.Ready && (n.Schedulable || len(names) == 0)) {
 				return fmt.Errorf("node %s is not Ready", n.Name)
 			}

@@ -15,8 +15,9 @@ import (
 func started(took time.Duration) *corev1.Pod {
 	begin := metav1.NewTime(time.Unix(1_800_000_000, 0))
 	return &corev1.Pod{Status: corev1.PodStatus{
-		StartTime:  &begin,
-		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(begin.Add(took))}},
+		StartTime: &begin,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(begin.Add(took))}},
 	}}
 }
 

@@ -71,12 +71,15 @@ func (p *Pod) Addr(is4 bool) (netip.Addr, bool) {
 }
 
 func (p *Pod) object() *corev1.Pod {
-	c := corev1.Container{Name: container, Image: p.Image, Command: p.Command, Args: p.Args, ImagePullPolicy: corev1.PullIfNotPresent}
+	c := corev1.Container{Name: container, Image: p.Image, Command: p.Command, Args: p.Args,
+		ImagePullPolicy: corev1.PullIfNotPresent}
 	no := false
 	c.SecurityContext = &corev1.SecurityContext{
 		AllowPrivilegeEscalation: &no,
-		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: p.Capabilities},
-		SeccompProfile:           &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+		Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"},
+			Add: p.Capabilities},
+		SeccompProfile: &corev1.SeccompProfile{
+			Type: corev1.SeccompProfileTypeRuntimeDefault},
 	}
 	if p.Command == nil && p.Args == nil {
 		listen := EchoPort
@@ -85,7 +88,9 @@ func (p *Pod) object() *corev1.Pod {
 			listen = p.Listen
 			c.Args = append(c.Args, "-listen", fmt.Sprintf(":%d", listen))
 		}
-		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2, ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(listen)}}}
+		c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 2,
+			ProbeHandler: corev1.ProbeHandler{
+				TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt(listen)}}}
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
@@ -99,7 +104,8 @@ func (p *Pod) object() *corev1.Pod {
 
 	if port != 0 {
 		for _, proto := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
-			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: int32(port), HostPort: int32(p.HostPort), Protocol: proto})
+			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: int32(port),
+				HostPort: int32(p.HostPort), Protocol: proto})
 		}
 	}
 
@@ -132,7 +138,8 @@ func (n *Namespace) Run(ctx context.Context, p *Pod) error {
 		p.Change(object)
 	}
 	p.Namespace = n
-	if _, err := n.Cluster.Client.CoreV1().Pods(n.Name).Create(ctx, object, metav1.CreateOptions{}); err != nil {
+	if _, err := n.Cluster.Client.CoreV1().Pods(n.Name).Create(ctx, object,
+		metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create pod %s: %w", p.Name, err)
 	}
 	n.Cluster.Log.Debug("pod created", "namespace", n.Name, "pod", p.Name, "node", p.Node)
@@ -185,7 +192,8 @@ func readiness(p *corev1.Pod) error {
 		return Stop(errors.New("it is being deleted"))
 	}
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && len(p.Status.PodIPs) > 0 {
+		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue &&
+			len(p.Status.PodIPs) > 0 {
 			return nil
 		}
 	}
@@ -193,7 +201,8 @@ func readiness(p *corev1.Pod) error {
 		if w := s.State.Waiting; w != nil {
 			// A kubelet that may not pull, or cannot, goes on trying; the operator would wait for
 			// nothing.
-			if w.Reason == "ErrImageNeverPull" || w.Reason == "InvalidImageName" || w.Reason == "ImagePullBackOff" {
+			if w.Reason == "ErrImageNeverPull" || w.Reason == "InvalidImageName" ||
+				w.Reason == "ImagePullBackOff" {
 				return Stop(fmt.Errorf("image %s: %s %s", s.Image, w.Reason, w.Message))
 			}
 			return fmt.Errorf("not Ready: %s %s", w.Reason, w.Message)
@@ -211,7 +220,8 @@ func (p *Pod) why(ctx context.Context) string {
 	defer cancel()
 	var b strings.Builder
 	core := p.Namespace.Cluster.Client.CoreV1()
-	events, err := core.Events(p.Namespace.Name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name})
+	events, err := core.Events(p.Namespace.Name).List(ctx,
+		metav1.ListOptions{FieldSelector: "involvedObject.name=" + p.Name})
 	if err != nil {
 		fmt.Fprintf(&b, "  no events: %v\n", err)
 	} else {
@@ -220,14 +230,16 @@ func (p *Pod) why(ctx context.Context) string {
 		}
 	}
 	if logs, err := p.Logs(ctx, 20); err == nil && logs != "" {
-		fmt.Fprintf(&b, "  log: %s\n", strings.ReplaceAll(strings.TrimSpace(logs), "\n", "\n  log: "))
+		fmt.Fprintf(&b, "  log: %s\n", strings.ReplaceAll(strings.TrimSpace(logs), "\n",
+			"\n  log: "))
 	}
 	return strings.TrimRight(b.String(), "\n")
 }
 
 // Logs returns the last lines of what the pod wrote.
 func (p *Pod) Logs(ctx context.Context, lines int64) (string, error) {
-	b, err := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name).GetLogs(p.Name, &corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
+	b, err := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name).GetLogs(p.Name,
+		&corev1.PodLogOptions{TailLines: &lines}).DoRaw(ctx)
 	if err != nil {
 		return "", fmt.Errorf("logs of pod %s: %w", p.Name, err)
 	}

@@ -69,7 +69,8 @@ func (s *Service) object() *corev1.Service {
 
 	for _, proto := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
 		object.Spec.Ports = append(object.Spec.Ports, corev1.ServicePort{
-			Name: strings.ToLower(string(proto)), Protocol: proto, Port: int32(s.Port), TargetPort: intstr.FromInt(s.Target),
+			Name: strings.ToLower(string(proto)), Protocol: proto, Port: int32(s.Port),
+			TargetPort: intstr.FromInt(s.Target),
 		})
 	}
 
@@ -96,7 +97,8 @@ func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 	if s.Change != nil {
 		s.Change(object)
 	}
-	got, err := n.Cluster.Client.CoreV1().Services(n.Name).Create(ctx, object, metav1.CreateOptions{})
+	got, err := n.Cluster.Client.CoreV1().Services(n.Name).Create(ctx, object,
+		metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create service %s: %w", s.Name, err)
 	}
@@ -118,22 +120,24 @@ func (n *Namespace) Serve(ctx context.Context, s *Service) error {
 // WaitEndpoints waits until the service has ready endpoints of so many families.
 func (n *Namespace) WaitEndpoints(ctx context.Context, service string, families int) error {
 	slicesOf := n.Cluster.Client.DiscoveryV1().EndpointSlices(n.Name)
-	return Until(ctx, "endpoints of service "+service, endpointPatience, func(ctx context.Context) error {
-		list, err := slicesOf.List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
-		if err != nil {
-			return err
-		}
-		have := map[discoveryv1.AddressType]bool{}
-		for _, s := range list.Items {
-			for _, e := range s.Endpoints {
-				if e.Conditions.Ready == nil || *e.Conditions.Ready {
-					have[s.AddressType] = true
+	return Until(ctx, "endpoints of service "+service, endpointPatience,
+		func(ctx context.Context) error {
+			list, err := slicesOf.List(ctx,
+				metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + service})
+			if err != nil {
+				return err
+			}
+			have := map[discoveryv1.AddressType]bool{}
+			for _, s := range list.Items {
+				for _, e := range s.Endpoints {
+					if e.Conditions.Ready == nil || *e.Conditions.Ready {
+						have[s.AddressType] = true
+					}
 				}
 			}
-		}
-		if len(have) < families {
-			return fmt.Errorf("ready in %d families of %d", len(have), families)
-		}
-		return nil
-	})
+			if len(have) < families {
+				return fmt.Errorf("ready in %d families of %d", len(have), families)
+			}
+			return nil
+		})
 }

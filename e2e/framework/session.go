@@ -32,13 +32,15 @@ type Session struct {
 // Session starts a command in the pod. It outlives ctx and must be closed. That it cannot be
 // started is Ask's error.
 func (p *Pod) Session(ctx context.Context, command ...string) *Session {
-	return newSession(ctx, "pod "+p.Name+": "+strings.Join(command, " "), func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-		return p.ExecStream(ctx, stdin, stdout, command...)
-	})
+	return newSession(ctx, "pod "+p.Name+": "+strings.Join(command, " "),
+		func(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+			return p.ExecStream(ctx, stdin, stdout, command...)
+		})
 }
 
 // newSession is Session with what runs the command until it ends.
-func newSession(ctx context.Context, what string, run func(ctx context.Context, stdin io.Reader, stdout io.Writer) error) *Session {
+func newSession(ctx context.Context, what string,
+	run func(ctx context.Context, stdin io.Reader, stdout io.Writer) error) *Session {
 	ctx, end := context.WithCancel(context.WithoutCancel(ctx))
 	inside, lines := io.Pipe()
 	said, out := io.Pipe()

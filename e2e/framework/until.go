@@ -22,7 +22,8 @@ func Stop(err error) error { return stopError{err} }
 
 // Until calls fn until it returns nil, at most for patience, which follows the context's pace; the
 // error names what and holds fn's last. The context that fn is given ends with the patience.
-func Until(ctx context.Context, what string, patience time.Duration, fn func(ctx context.Context) error) error {
+func Until(ctx context.Context, what string, patience time.Duration,
+	fn func(ctx context.Context) error) error {
 	ctx, cancel := withPatience(ctx, patience)
 	defer cancel()
 	pause := firstPause

@@ -40,7 +40,8 @@ func TestKernel(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,8 @@ func TestKernel(t *testing.T) {
 
 		t.Run(path.Base(pkg.path), func(t *testing.T) {
 			binary := filepath.Join(t.TempDir(), "tests")
-			build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary, "../../"+pkg.path)
+			build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary,
+				"../../"+pkg.path)
 			build.Env = append(os.Environ(), "CGO_ENABLED=0")
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
@@ -74,7 +76,8 @@ func TestKernel(t *testing.T) {
 			if err := m.PutFile(ctx, "/root/tests", binary); err != nil {
 				t.Fatal(err)
 			}
-			out, err := m.Exec(ctx, "cd /root && chmod +x tests && uname -r && ./tests -test.v -test.timeout 10m -test.run '"+run+"' 2>&1; echo status $?; dmesg | tail -5")
+			out, err := m.Exec(ctx, "cd /root && chmod +x tests && uname -r && ./tests -test.v "+
+				"-test.timeout 10m -test.run '"+run+"' 2>&1; echo status $?; dmesg | tail -5")
 			t.Logf("%s", out)
 			if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 				t.Errorf("tests on the machine: %v", err)
@@ -103,7 +106,8 @@ func keepsForeignRoutes(ctx context.Context, t *testing.T, m *vm.Machine) {
 		t.Fatal(err)
 	}
 	restart("rules 1 unreachable 1 by link 1\n")
-	if out, err := m.Exec(ctx, "rm "+dropIn+" && systemctl restart systemd-networkd && ip link delete dummy7"); err != nil {
+	if out, err := m.Exec(ctx, "rm "+dropIn+
+		" && systemctl restart systemd-networkd && ip link delete dummy7"); err != nil {
 		t.Fatalf("%s: %v", out, err)
 	}
 }

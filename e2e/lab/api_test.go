@@ -55,7 +55,8 @@ func TestAPIServerAway(t *testing.T) {
 			talk(ctx, t, p, c)
 		}
 
-		t.Logf("%s joined and its pod talked to all %v after it was made", n.Name, time.Since(began).Round(time.Millisecond))
+		t.Logf("%s joined and its pod talked to all %v after it was made", n.Name,
+			time.Since(began).Round(time.Millisecond))
 	})
 
 	noSecrets(ctx, t, l, map[string][]byte{"node-2 before": old})
@@ -86,7 +87,8 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	})
 	known := time.Since(began)
 	meet(ctx, t, pods[0], pods[1])
-	t.Logf("the peer knew the new key %v after the start with it, traffic was back both ways after %v",
+	t.Logf("the peer knew the new key %v after the start with it, traffic was back both "+
+		"ways after %v",
 		known.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 
 	if now := nodeStatus(ctx, t, n2).Devices[0].PublicKey; now == old {
@@ -149,7 +151,8 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 		t.Errorf("a connection did not live through the API server's absence: %v", err)
 	}
 
-	t.Logf("API server away for %v: %d rounds of ADD, restart of veild and DEL; one connection with %d records, longest gap %.0f ms",
+	t.Logf("API server away for %v: %d rounds of ADD, restart of veild and DEL; one connection "+
+		"with %d records, longest gap %.0f ms",
 		gone.Round(time.Second), rounds, h.Records, h.MaxGapMillis)
 }
 
@@ -181,7 +184,8 @@ func nodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status
 }
 
 // waitStatus waits until a node's status is as wanted and returns it.
-func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration, wanted func(telemetry.Status) error) telemetry.Status {
+func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration,
+	wanted func(telemetry.Status) error) telemetry.Status {
 	t.Helper()
 	var s telemetry.Status
 	err := lab.Until(ctx, limit, func() (err error) {
@@ -199,13 +203,15 @@ func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Durat
 // nodeMetrics scrapes a node's veild.
 func nodeMetrics(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-		return conn, n.Do(func() error {
-			conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
-			return err
-		})
-	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+config.MetricsAddress+"/metrics", nil)
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			return conn, n.Do(func() error {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+				return err
+			})
+		}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+config.MetricsAddress+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,8 @@ func (h *Host) makeCgroup() error {
 
 	for _, e := range entries {
 		if m := groupName.FindStringSubmatch(e.Name()); m != nil {
-			if pid, err := strconv.Atoi(m[1]); err == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			if pid, err := strconv.Atoi(m[1]); err == nil &&
+				errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 				_ = os.Remove(filepath.Join(tree, e.Name())) // refused while it has processes
 			}
 		}
@@ -84,7 +85,8 @@ func (h *Host) removeCgroup() error {
 	h.cgroup.Close()
 	h.cgroup = nil
 	var err error
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(
+		10 * time.Millisecond) {
 		if err = os.Remove(path); !errors.Is(err, unix.EBUSY) {
 			break
 		}

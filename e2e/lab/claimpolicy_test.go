@@ -23,9 +23,12 @@ import (
 func claim(name, by string) *corev1.PersistentVolumeClaim {
 	class := "kubeveil"
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{"volume.kubernetes.io/selected-node": "n"}},
-		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+		ObjectMeta: metav1.ObjectMeta{Name: name,
+			Annotations: map[string]string{"volume.kubernetes.io/selected-node": "n"}},
+		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
 	}
 	if by != "" {
 		c.Annotations["volume.kubernetes.io/storage-provisioner"] = by
@@ -58,8 +61,10 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 		t.Fatal(err)
 	}
 
-	mine, all := client.CoreV1().PersistentVolumeClaims("default"), l.Control.Client.CoreV1().PersistentVolumeClaims("default")
-	for _, c := range []*corev1.PersistentVolumeClaim{claim("ours", driver.Name), claim("by-hand", ""), claim("foreign", "csi.example.com")} {
+	mine, all := client.CoreV1().PersistentVolumeClaims("default"),
+		l.Control.Client.CoreV1().PersistentVolumeClaims("default")
+	for _, c := range []*corev1.PersistentVolumeClaim{claim("ours", driver.Name),
+		claim("by-hand", ""), claim("foreign", "csi.example.com")} {
 		if _, err := all.Create(ctx, c, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +87,9 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 		t.Errorf("keep the source of a copy: %v", err)
 	}
 
-	if err := edit("ours", func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, "volume.kubernetes.io/selected-node") }); err != nil {
+	if err := edit("ours", func(c *corev1.PersistentVolumeClaim) {
+		delete(c.Annotations, "volume.kubernetes.io/selected-node")
+	}); err != nil {
 		t.Errorf("give a node back: %v", err)
 	}
 
@@ -90,10 +97,13 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 	for what, c := range map[string]func(*corev1.PersistentVolumeClaim){
 		"volume": func(c *corev1.PersistentVolumeClaim) { c.Spec.VolumeName = "theirs" },
 		"owner": func(c *corev1.PersistentVolumeClaim) {
-			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "gone", UID: "00000000-0000-4000-8000-000000000000"}}
+			c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap",
+				Name: "gone", UID: "00000000-0000-4000-8000-000000000000"}}
 		},
 		"protection": func(c *corev1.PersistentVolumeClaim) { c.Finalizers = nil },
-		"label":      func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"a": "b"} },
+		"label": func(c *corev1.PersistentVolumeClaim) {
+			c.Labels = map[string]string{"a": "b"}
+		},
 		"driver": func(c *corev1.PersistentVolumeClaim) {
 			c.Annotations["volume.kubernetes.io/storage-provisioner"] = "csi.example.com"
 		},
@@ -102,9 +112,11 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 	}
 
 	for _, name := range []string{"ours", "by-hand"} {
-		progress := `{"metadata":{"annotations":{"volume.kubernetes.io/node-expansion-not-required":"true"}},
+		progress :=
+			`{"metadata":{"annotations":{"volume.kubernetes.io/node-expansion-not-required":"true"}},
 			"status":{"capacity":{"storage":"2Gi"},"allocatedResources":{"storage":"2Gi"},"conditions":[{"type":"Resizing","status":"True"}]}}`
-		if _, err := mine.Patch(ctx, name, types.StrategicMergePatchType, []byte(progress), metav1.PatchOptions{}, "status"); err != nil {
+		if _, err := mine.Patch(ctx, name, types.StrategicMergePatchType, []byte(progress),
+			metav1.PatchOptions{}, "status"); err != nil {
 			t.Errorf("expansion of %s: %v", name, err)
 		}
 	}
@@ -113,9 +125,11 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 		{"another driver's size", "foreign", true, `{"status":{"capacity":{"storage":"2Gi"}}}`},
 		{"phase", "ours", true, `{"status":{"phase":"Lost"}}`},
 		{"owner beside the status", "ours", true, ownerGone},
-		{"driver beside the status", "ours", true, `{"metadata":{"annotations":{"volume.kubernetes.io/storage-provisioner":null}}}`},
+		{"driver beside the status", "ours", true,
+			`{"metadata":{"annotations":{"volume.kubernetes.io/storage-provisioner":null}}}`},
 	} {
-		_, err := mine.Patch(ctx, p.name, types.MergePatchType, []byte(p.text), metav1.PatchOptions{}, p.subresources()...)
+		_, err := mine.Patch(ctx, p.name, types.MergePatchType, []byte(p.text),
+			metav1.PatchOptions{}, p.subresources()...)
 		forbidden(t, p.what, err, "csi.kubeveil.io")
 	}
 }
@@ -135,40 +149,52 @@ func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 	}
 
 	group := schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
-	contents, named := group.WithResource("volumesnapshotcontents"), group.WithResource("volumesnapshots")
-	for _, c := range []*unstructured.Unstructured{content("mine", own, driver.Name), content("theirs", other, driver.Name), content("foreign", own, "csi.example.com")} {
-		if _, err := l.Control.Dynamic.Resource(contents).Create(ctx, c, metav1.CreateOptions{}); err != nil {
+	contents, named := group.WithResource("volumesnapshotcontents"),
+		group.WithResource("volumesnapshots")
+	for _, c := range []*unstructured.Unstructured{content("mine", own, driver.Name),
+		content("theirs", other, driver.Name), content("foreign", own, "csi.example.com")} {
+		if _, err := l.Control.Dynamic.Resource(contents).Create(ctx, c,
+			metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	_, err = l.Control.Dynamic.Resource(named).Namespace("default").Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": group.String(), "kind": "VolumeSnapshot", "metadata": map[string]any{"name": "s"},
-		"spec": map[string]any{"source": map[string]any{"persistentVolumeClaimName": "a"}},
-	}}, metav1.CreateOptions{})
+	_, err = l.Control.Dynamic.Resource(named).Namespace("default").Create(ctx,
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": group.String(), "kind": "VolumeSnapshot",
+			"metadata": map[string]any{"name": "s"},
+			"spec":     map[string]any{"source": map[string]any{"persistentVolumeClaimName": "a"}},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	patch := func(p change) error {
-		_, err := client.Resource(contents).Patch(ctx, p.name, types.MergePatchType, []byte(p.text), metav1.PatchOptions{}, p.subresources()...)
+		_, err := client.Resource(contents).Patch(ctx, p.name, types.MergePatchType, []byte(p.text),
+			metav1.PatchOptions{}, p.subresources()...)
 		return err
 	}
 	const being = `{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/volumesnapshot-being-created":"yes"}}}`
 
 	// The policy is in force a moment after it was made.
-	if err := lab.Until(ctx, waitForPolicy, func() error { return wantForbidden(patch(change{"", "theirs", false, being}), "is not of the driver") }); err != nil {
+	if err := lab.Until(ctx, waitForPolicy, func() error {
+		return wantForbidden(patch(change{"", "theirs", false, being}), "is not of the driver")
+	}); err != nil {
 		t.Error(err)
 	}
 
 	for _, p := range []change{
-		{"another node's", "theirs", true, `{"status":{"snapshotHandle":"snap-theirs","readyToUse":true}}`},
+		{"another node's", "theirs", true,
+			`{"status":{"snapshotHandle":"snap-theirs","readyToUse":true}}`},
 		{"another driver's", "foreign", true, `{"status":{"snapshotHandle":"snap-foreign"}}`},
-		{"another's snapshot", "mine", true, `{"status":{"snapshotHandle":"snap-theirs","readyToUse":true}}`},
+		{"another's snapshot", "mine", true,
+			`{"status":{"snapshotHandle":"snap-theirs","readyToUse":true}}`},
 		{"what it is of", "mine", false, `{"spec":{"deletionPolicy":"Delete"}}`},
 		{"owner", "mine", false, ownerGone},
-		{"node", "theirs", false, `{"metadata":{"labels":{"snapshot.storage.kubernetes.io/managed-by":"` + own + `"}}}`},
-		{"secret", "mine", false, `{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/deletion-secret-name":"a"}}}`},
+		{"node", "theirs", false,
+			`{"metadata":{"labels":{"snapshot.storage.kubernetes.io/managed-by":"` + own + `"}}}`},
+		{"secret", "mine", false,
+			`{"metadata":{"annotations":{"snapshot.storage.kubernetes.io/deletion-secret-name":"a"}}}`},
 	} {
 		forbidden(t, p.what, patch(p), "csi.kubeveil.io", "is not of snapshot")
 	}
@@ -196,14 +222,21 @@ func provisioner(ctx context.Context, t *testing.T, c dynamic.ResourceInterface)
 		ok   bool
 	}{
 		"keep it": {func(o *unstructured.Unstructured) error {
-			o.SetFinalizers([]string{"provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"})
+			o.SetFinalizers(
+				[]string{"provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection"})
 			return nil
 		}, true},
-		"another finalizer": {func(o *unstructured.Unstructured) error { o.SetFinalizers([]string{"a.example/b"}); return nil }, false},
+		"another finalizer": {func(o *unstructured.Unstructured) error {
+			o.SetFinalizers([]string{"a.example/b"})
+			return nil
+		}, false},
 		"what it is of": {func(o *unstructured.Unstructured) error {
 			return unstructured.SetNestedField(o.Object, "other", "spec", "volumeSnapshotClassName")
 		}, false},
-		"annotation": {func(o *unstructured.Unstructured) error { o.SetAnnotations(map[string]string{"a": "b"}); return nil }, false},
+		"annotation": {func(o *unstructured.Unstructured) error {
+			o.SetAnnotations(map[string]string{"a": "b"})
+			return nil
+		}, false},
 	} {
 		o, err := c.Get(ctx, "s", metav1.GetOptions{})
 		if err != nil {
@@ -226,9 +259,12 @@ func provisioner(ctx context.Context, t *testing.T, c dynamic.ResourceInterface)
 func content(name, node, by string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-		"metadata": map[string]any{"name": name, "labels": map[string]any{"snapshot.storage.kubernetes.io/managed-by": node},
-			"finalizers": []any{"snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"}},
-		"spec": map[string]any{"driver": by, "deletionPolicy": "Retain", "source": map[string]any{"volumeHandle": "pvc-1"},
+		"metadata": map[string]any{"name": name,
+			"labels": map[string]any{"snapshot.storage.kubernetes.io/managed-by": node},
+			"finalizers": []any{
+				"snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"}},
+		"spec": map[string]any{"driver": by, "deletionPolicy": "Retain",
+			"source":            map[string]any{"volumeHandle": "pvc-1"},
 			"volumeSnapshotRef": map[string]any{"namespace": "default", "name": name, "uid": name}},
 	}}
 }

@@ -26,7 +26,8 @@ func (n *Node) writeClear() error {
 		"plugins": []any{map[string]any{
 			"type": "ptp",
 			"mtu":  n.lab.opts.UnderlayMTU,
-			"ipam": map[string]any{"type": "host-local", "dataDir": "/run/clear-ipam", "ranges": ranges, "routes": routes},
+			"ipam": map[string]any{"type": "host-local", "dataDir": "/run/clear-ipam",
+				"ranges": ranges, "routes": routes},
 		}},
 	}, "", "  ")
 	if err != nil {
@@ -44,7 +45,8 @@ func (l *Lab) clearRoutes(ctx context.Context) error {
 				continue
 			}
 			for i, p := range peer.PodPrefixes {
-				lines = append(lines, fmt.Sprintf("route replace %s via %s dev eth0", p, peer.Addrs[i]))
+				lines = append(lines, fmt.Sprintf("route replace %s via %s dev eth0", p,
+					peer.Addrs[i]))
 			}
 		}
 		if len(lines) == 0 {

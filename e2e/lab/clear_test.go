@@ -57,8 +57,10 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 		for _, to := range pair[1].Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
 				for _, size := range []int{200, 1200} {
-					if _, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: proto, To: to, Size: size}); err != nil {
-						t.Errorf("%s to %s over %s, %d bytes: %v", pair[0].ID, pair[1].ID, proto, size, err)
+					if _, err := lab.Send(ctx, pair[0],
+						lab.Exchange{Proto: proto, To: to, Size: size}); err != nil {
+						t.Errorf("%s to %s over %s, %d bytes: %v", pair[0].ID, pair[1].ID, proto,
+							size, err)
 						between(ctx, t, pair[0], pair[1])
 					}
 				}
@@ -72,7 +74,10 @@ func talk(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 	t.Helper()
 	for _, p := range pods {
-		out, err := p.Node.Exec(ctx, "sh", "-c", "nft list counters | grep -B1 'packets [1-9]'; grep dport=7000 /proc/net/nf_conntrack; ip neigh; ip -s link show group "+fmt.Sprint(config.PodGroup))
+		out, err := p.Node.Exec(ctx, "sh", "-c",
+			"nft list counters | grep -B1 'packets [1-9]'; grep dport=7000 "+
+				"/proc/net/nf_conntrack; ip neigh; ip -s link show group "+
+				fmt.Sprint(config.PodGroup))
 		t.Logf("%s: %v\n%s", p.Node.Name, err, out)
 		out, err = p.Exec(ctx, "sh", "-c", "ip neigh; grep -h Udp /proc/net/snmp /proc/net/snmp6")
 		t.Logf("%s: %v\n%s", p.ID, err, out)
@@ -109,7 +114,8 @@ func TestOracleSeesTheClearNetwork(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
-			if result.Dropped != 0 || result.Kinds[oracle.LeakCanary] == 0 || result.Kinds[oracle.LeakAddress] == 0 {
+			if result.Dropped != 0 || result.Kinds[oracle.LeakCanary] == 0 ||
+				result.Kinds[oracle.LeakAddress] == 0 {
 				t.Errorf("the oracle saw no leak in clear traffic: %+v", result)
 			}
 			if result.Err() == nil {

@@ -59,13 +59,15 @@ func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) 
 		t.Fatal(err)
 	}
 
-	config := readManifest(t, filepath.Join(root(t), "manifests/cni/configmap.yaml")).object.Object["data"].(map[string]any)["veild.yaml"].(string)
+	config := readManifest(t, filepath.Join(root(t), "manifests/cni/configmap.yaml")).
+		object.Object["data"].(map[string]any)["veild.yaml"].(string)
 	const account = "var/run/secrets/kubernetes.io/serviceaccount"
 	for path, text := range map[string]string{
 		"secrets/token":     newToken(ctx, t, l, daemonPod(ctx, t, l, c.node.Name)),
 		"secrets/ca.crt":    string(ca),
 		"config/veild.yaml": config,
-		"config/kubeadm.yaml": fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking:\n  podSubnet: %s\n  serviceSubnet: %s\n",
+		"config/kubeadm.yaml": fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: "+
+			"ClusterConfiguration\nnetworking:\n  podSubnet: %s\n  serviceSubnet: %s\n",
 			joinPrefixes(l.Family().ClusterRanges()), joinPrefixes(l.Family().ServiceRanges())),
 		"config/kubeconfig": fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -105,9 +107,11 @@ func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name str
 	lines := []string{"set -e",
 		"mount --bind " + c.root + " " + c.root,
 		// As runtimes do: /sys and /proc/sys are read-only.
-		"mount -t proc proc " + c.root + "/proc", "mount --bind " + c.root + "/proc/sys " + c.root + "/proc/sys", "mount -o remount,bind,ro " + c.root + "/proc/sys",
+		"mount -t proc proc " + c.root + "/proc", "mount --bind " + c.root + "/proc/sys " + c.root +
+			"/proc/sys", "mount -o remount,bind,ro " + c.root + "/proc/sys",
 		"mount -t sysfs -o ro sysfs " + c.root + "/sys",
-		"for d in null zero urandom; do touch " + c.root + "/dev/$d; mount --bind /dev/$d " + c.root + "/dev/$d; done",
+		"for d in null zero urandom; do touch " + c.root + "/dev/$d; mount --bind /dev/$d " +
+			c.root + "/dev/$d; done",
 	}
 
 	for _, k := range append(spec.InitContainers, spec.Containers...) {
@@ -120,7 +124,8 @@ func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name str
 		}
 
 		if *spec.AutomountServiceAccountToken {
-			lines = append(lines, c.bind("/run/test/secrets", "/run/secrets/kubernetes.io/serviceaccount", true)...)
+			lines = append(lines, c.bind("/run/test/secrets",
+				"/run/secrets/kubernetes.io/serviceaccount", true)...)
 		}
 
 		caps := []string{"-all", "+sys_chroot"}
@@ -133,10 +138,12 @@ func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name str
 			command = append([]string{"/usr/local/bin/veild"}, k.Args...)
 		}
 
-		all := strings.NewReplacer("$(NODE_NAME)", c.node.Name, "$(NODE_ADDRESS)", c.node.Addrs[0].String()).Replace(strings.Join(command, " "))
+		all := strings.NewReplacer("$(NODE_NAME)", c.node.Name, "$(NODE_ADDRESS)",
+			c.node.Addrs[0].String()).Replace(strings.Join(command, " "))
 		// The root is read-only from here on.
 		return strings.Join(append(lines, "mount -o remount,bind,ro "+c.root,
-			"exec setpriv --bounding-set="+strings.Join(caps, ",")+" --inh-caps=-all --no-new-privs chroot "+c.root+" "+all), "\n")
+			"exec setpriv --bounding-set="+strings.Join(caps, ",")+
+				" --inh-caps=-all --no-new-privs chroot "+c.root+" "+all), "\n")
 	}
 
 	t.Fatalf("%s has no container %s", ds.GetName(), name)
@@ -157,10 +164,12 @@ func (c containers) mount(t *testing.T, volumes []corev1.Volume, m corev1.Volume
 			}
 			switch *v.HostPath.Type {
 			case corev1.HostPathDirectoryOrCreate:
-				return append([]string{"mkdir -p " + from}, c.bind(from, m.MountPath, m.ReadOnly)...)
+				return append([]string{"mkdir -p " + from},
+					c.bind(from, m.MountPath, m.ReadOnly)...)
 			case corev1.HostPathCharDev:
 				to := c.root + m.MountPath
-				return []string{"mkdir -p " + filepath.Dir(to), "touch " + to, "mount --bind " + from + " " + to}
+				return []string{"mkdir -p " + filepath.Dir(to), "touch " + to,
+					"mount --bind " + from + " " + to}
 			}
 			return c.bind(from, m.MountPath, m.ReadOnly)
 		}
@@ -192,9 +201,11 @@ func (c containers) start(ctx context.Context, t *testing.T, file, name string) 
 }
 
 // startOf is start for a DaemonSet.
-func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.Unstructured, name string) *lab.Process {
+func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.Unstructured,
+	name string) *lab.Process {
 	t.Helper()
-	p, err := c.node.Start(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, ds, name))
+	p, err := c.node.Start(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c",
+		c.script(t, ds, name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +215,8 @@ func (c containers) startOf(ctx context.Context, t *testing.T, ds *unstructured.
 // run runs a container to its end and returns its output.
 func (c containers) run(ctx context.Context, t *testing.T, file, name string) string {
 	t.Helper()
-	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c", c.script(t, daemonSet(t, file), name))
+	out, err := c.node.Exec(ctx, "unshare", "--mount", "--propagation", "slave", "bash", "-c",
+		c.script(t, daemonSet(t, file), name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,10 +232,12 @@ func TestContainersOfTheManifests(t *testing.T) {
 	for _, n := range l.Nodes() {
 		c := newContainers(ctx, t, l, n)
 		all = append(all, c)
-		if out := c.run(ctx, t, "cni/daemonset-veild.yaml", "install-cni"); strings.Count(out, "installed /host/opt/cni/bin/") != 5 {
+		if out := c.run(ctx, t, "cni/daemonset-veild.yaml", "install-cni"); strings.Count(out,
+			"installed /host/opt/cni/bin/") != 5 {
 			t.Errorf("install-cni says %s", out)
 		}
-		daemons = append(daemons, c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"), c.start(ctx, t, "cni/daemonset-veild.yaml", "veild"))
+		daemons = append(daemons, c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"),
+			c.start(ctx, t, "cni/daemonset-veild.yaml", "veild"))
 	}
 
 	for _, n := range l.Nodes() {
@@ -283,12 +297,14 @@ func TestContainersOfTheManifests(t *testing.T) {
 // clean wants nothing of Kubeveil's on a node.
 func clean(t *testing.T, c containers) {
 	t.Helper()
-	for _, path := range []string{"/run/kubeveil", "/etc/cni/net.d/05-kubeveil.conflist", "/sys/fs/bpf/kubeveil", binDir + "/veil"} {
+	for _, path := range []string{"/run/kubeveil", "/etc/cni/net.d/05-kubeveil.conflist",
+		"/sys/fs/bpf/kubeveil", binDir + "/veil"} {
 		if _, err := os.Lstat(c.node.Path(path)); !os.IsNotExist(err) {
 			t.Errorf("%s: cleanup left %s (%v)", c.node.Name, path, err)
 		}
 	}
-	if b, err := os.ReadFile(c.node.Path(binDir + "/host-local")); err != nil || string(b) != "old\n" {
+	if b, err := os.ReadFile(c.node.Path(binDir + "/host-local")); err != nil ||
+		string(b) != "old\n" {
 		t.Errorf("%s: the plugin that was there before is %q, %v", c.node.Name, b, err)
 	}
 }

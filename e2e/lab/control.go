@@ -44,6 +44,13 @@ type Control struct {
 
 // newControl starts a control plane and waits until the API server is ready.
 func (l *Lab) newControl(ctx context.Context) (*Control, error) {
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	if err := findKubernetes(root); err != nil {
+		return nil, err
+	}
 	h, err := l.newHost(ctx, "control")
 	if err != nil {
 		return nil, err
@@ -121,7 +128,8 @@ func (c *Control) makeCerts() error {
 	for i := range c.lab.opts.APIServers {
 		servers = append(servers, c.serverAddrs(i)...)
 	}
-	return errors.Join(a.server(append(servers, c.serviceAddrs()...)), a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
+	return errors.Join(a.server(append(servers, c.serviceAddrs()...)),
+		a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
 }
 
 func (c *Control) startEtcd(ctx context.Context) error {
@@ -163,12 +171,14 @@ func (c *Control) startEtcd(ctx context.Context) error {
 }
 
 func (c *Control) startAPIServer(ctx context.Context) (err error) {
-	c.APIServer, err = c.runAPIServer(ctx, c.host, fmt.Sprintf("http://127.0.0.1:%d", etcdPort), c.Addrs()[0])
+	c.APIServer, err = c.runAPIServer(ctx, c.host, fmt.Sprintf("http://127.0.0.1:%d", etcdPort),
+		c.Addrs()[0])
 	return err
 }
 
 // runAPIServer starts one on a host that advertises an address of it.
-func (c *Control) runAPIServer(ctx context.Context, h *Host, etcd string, advertised netip.Addr) (*Process, error) {
+func (c *Control) runAPIServer(ctx context.Context, h *Host, etcd string,
+	advertised netip.Addr) (*Process, error) {
 	bind := "0.0.0.0"
 	if c.lab.opts.Family.v6() {
 		bind = "::"
@@ -181,7 +191,8 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, etcd string, advert
 		"--tls-cert-file="+c.pki("apiserver.crt"), "--tls-private-key-file="+c.pki("apiserver.key"),
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+c.pki("sa.key"), "--service-account-signing-key-file="+c.pki("sa.key"),
+		"--service-account-key-file="+c.pki("sa.key"), "--service-account-signing-key-file="+
+			c.pki("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--anonymous-auth=false", "--profiling=false", "--v=1",
 		// As kubeadm has it: CSI drivers are privileged.
@@ -191,10 +202,11 @@ func (c *Control) runAPIServer(ctx context.Context, h *Host, etcd string, advert
 // connect makes the clients.
 func (c *Control) connect() error {
 	c.Config = &rest.Config{
-		Host:            "https://" + netip.AddrPortFrom(c.loopback(), apiPort).String(),
-		TLSClientConfig: rest.TLSClientConfig{CAFile: c.pki("ca.crt"), CertFile: c.pki("admin.crt"), KeyFile: c.pki("admin.key")},
-		Dial:            c.dial,
-		QPS:             1000, Burst: 1000,
+		Host: "https://" + netip.AddrPortFrom(c.loopback(), apiPort).String(),
+		TLSClientConfig: rest.TLSClientConfig{CAFile: c.pki("ca.crt"), CertFile: c.pki("admin.crt"),
+			KeyFile: c.pki("admin.key")},
+		Dial: c.dial,
+		QPS:  1000, Burst: 1000,
 	}
 	// As bytes: with files the client keeps goroutines that read them again.
 	if err := rest.LoadTLSFiles(c.Config); err != nil {
@@ -233,7 +245,8 @@ func (c *Control) WaitReady(ctx context.Context) error {
 		if !c.APIServer.Running() {
 			return Stop(fmt.Errorf("it has ended: %s", c.APIServer.tail()))
 		}
-		b, err := c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).DoRaw(ctx)
+		b, err := c.Client.Discovery().RESTClient().Get().AbsPath("/readyz").Timeout(
+			5 * time.Second).DoRaw(ctx)
 		if err == nil && strings.TrimSpace(string(b)) != "ok" {
 			err = fmt.Errorf("readyz: %s", b)
 		}

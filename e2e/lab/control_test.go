@@ -27,7 +27,8 @@ func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 	for _, n := range l.Nodes() {
 		for _, a := range l.Control.Addrs() {
-			if _, err := n.Exec(ctx, "timeout", "5", "bash", "-c", "exec 3<>/dev/tcp/"+a.String()+"/6443"); err != nil {
+			if _, err := n.Exec(ctx, "timeout", "5", "bash", "-c",
+				"exec 3<>/dev/tcp/"+a.String()+"/6443"); err != nil {
 				t.Error(err)
 			}
 		}

@@ -101,7 +101,8 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 		t.Fatalf("no lab was made: %v: %q %s", maker.Wait(), said, &stderr)
 	}
 	if !runs(sleeper) || !runs(holder) {
-		t.Fatalf("process %d and its host's first, %d, do not run: nothing is shown by their end", sleeper, holder)
+		t.Fatalf("process %d and its host's first, %d, do not run: nothing is shown by their end",
+			sleeper, holder)
 	}
 	if err := maker.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -110,7 +111,8 @@ func TestCrashLeavesNothingRunning(t *testing.T) {
 	_ = maker.Wait() // killed
 	err = lab.Until(ctx, time.Minute, func() error {
 		if runs(sleeper) || runs(holder) {
-			return fmt.Errorf("process %d runs: %v; its host's first, %d: %v", sleeper, runs(sleeper), holder, runs(holder))
+			return fmt.Errorf("process %d runs: %v; its host's first, %d: %v", sleeper,
+				runs(sleeper), holder, runs(holder))
 		}
 		return nil
 	})

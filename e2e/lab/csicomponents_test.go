@@ -38,7 +38,8 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 		return r
 	}
 
-	own := map[string]any{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": []string{relative("csi")}}
+	own := map[string]any{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+		"resources": []string{relative("csi")}}
 	for _, c := range components {
 		own["components"] = []string{relative(filepath.Join("components", c))}
 	}
@@ -75,7 +76,8 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 // nothing but those is changed.
 func TestKubeletDirComponent(t *testing.T) {
 	const usual, elsewhere = "/var/lib/kubelet", "/var/lib/k0s/kubelet"
-	component := readManifest(t, filepath.Join(root(t), "manifests/components/kubelet-dir/kustomization.yaml"))
+	component := readManifest(t, filepath.Join(root(t),
+		"manifests/components/kubelet-dir/kustomization.yaml"))
 	if n := strings.Count(component.text, elsewhere); n != 1 {
 		t.Errorf("the folder is in %d places", n)
 	}
@@ -91,9 +93,12 @@ func TestKubeletDirComponent(t *testing.T) {
 		t.Errorf("%s is left:\n%s", usual, got)
 	}
 	// Two arguments, and the variable that they name, are added.
-	added := []string{"- -endpoint=$(KUBELET_DIR)/plugins/csi.kubeveil.io/csi.sock", "- -registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR", "value: " + usual}
+	added := []string{"- -endpoint=$(KUBELET_DIR)/plugins/csi.kubeveil.io/csi.sock",
+		"- -registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR", "value: " + usual}
 	lines := strings.Split(strings.ReplaceAll(got, elsewhere, usual), "\n")
-	kept := slices.DeleteFunc(slices.Clone(lines), func(line string) bool { return slices.Contains(added, strings.TrimSpace(line)) })
+	kept := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		return slices.Contains(added, strings.TrimSpace(line))
+	})
 	if len(lines) != len(kept)+len(added) || strings.Join(kept, "\n") != want {
 		t.Errorf("more was changed than the folder:\n%s", got)
 	}
@@ -103,7 +108,8 @@ func TestKubeletDirComponent(t *testing.T) {
 // metrics are.
 func TestServiceMonitorOfVolumes(t *testing.T) {
 	dir := filepath.Join(root(t), "manifests/components/csi-servicemonitor")
-	monitor, service := readManifest(t, filepath.Join(dir, "servicemonitor.yaml")).object, readManifest(t, filepath.Join(dir, "service.yaml")).object
+	monitor, service := readManifest(t, filepath.Join(dir, "servicemonitor.yaml")).object,
+		readManifest(t, filepath.Join(dir, "service.yaml")).object
 	texts := func(o *unstructured.Unstructured, path ...string) labels.Set {
 		m, _, err := unstructured.NestedStringMap(o.Object, path...)
 		if err != nil || len(m) == 0 {
@@ -111,11 +117,15 @@ func TestServiceMonitorOfVolumes(t *testing.T) {
 		}
 		return m
 	}
-	if monitor.GetNamespace() != service.GetNamespace() || !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(labels.Set(service.GetLabels())) {
+	if monitor.GetNamespace() != service.GetNamespace() ||
+		!texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(
+			labels.Set(service.GetLabels())) {
 		t.Error("the monitor does not select the service")
 	}
 
-	for file, want := range map[string]bool{csiDaemonSet: true, "csi-uninstall/daemonset.yaml": false, "components/snapshots/snapshot-controller.yaml": false, "cni/daemonset-veild.yaml": false} {
+	for file, want := range map[string]bool{csiDaemonSet: true,
+		"csi-uninstall/daemonset.yaml":                  false,
+		"components/snapshots/snapshot-controller.yaml": false, "cni/daemonset-veild.yaml": false} {
 		pod := texts(daemonSet(t, file), "spec", "template", "metadata", "labels")
 		if texts(service, "spec", "selector").AsSelector().Matches(pod) != want {
 			t.Errorf("the service selects the pods of %s: %t, want %t", file, !want, want)
@@ -124,14 +134,17 @@ func TestServiceMonitorOfVolumes(t *testing.T) {
 
 	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
 	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
-	containers, _, _ := unstructured.NestedSlice(daemonSet(t, csiDaemonSet).Object, "spec", "template", "spec", "containers")
+	containers, _, _ := unstructured.NestedSlice(daemonSet(t, csiDaemonSet).Object, "spec",
+		"template", "spec", "containers")
 	if len(ports) != 1 || len(endpoints) != 1 || len(containers) == 0 {
 		t.Fatalf("ports %v, endpoints %v, containers %v", ports, endpoints, containers)
 	}
 
 	listens, _, _ := unstructured.NestedSlice(containers[0].(map[string]any), "ports")
 	port := ports[0].(map[string]any)
-	if port["name"] != endpoints[0].(map[string]any)["port"] || len(listens) != 1 || port["targetPort"] != listens[0].(map[string]any)["containerPort"] {
-		t.Errorf("the monitor asks for %v of %v, veil-csi listens at %v", endpoints[0], port, listens)
+	if port["name"] != endpoints[0].(map[string]any)["port"] || len(listens) != 1 ||
+		port["targetPort"] != listens[0].(map[string]any)["containerPort"] {
+		t.Errorf("the monitor asks for %v of %v, veil-csi listens at %v", endpoints[0], port,
+			listens)
 	}
 }

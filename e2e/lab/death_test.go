@@ -52,7 +52,8 @@ func startLoad(ctx context.Context, t *testing.T, flows ...flow) *load {
 	t.Cleanup(func() {
 		for _, p := range append(l.near, l.far...) {
 			if p != nil {
-				_ = p.Kill(context.WithoutCancel(ctx)) // a sink left over would take the next one's port
+				// a sink left over would take the next one's port
+				_ = p.Kill(context.WithoutCancel(ctx))
 			}
 		}
 	})
@@ -136,11 +137,13 @@ func (l *load) end(ctx context.Context, t *testing.T, allowed limits) {
 		} else {
 			var sent struct{ Sent, Failed uint64 }
 			var d lab.Drained
-			if err := errors.Join(l.near[i].Result(ctx, &sent), l.far[i].Result(ctx, &d)); err != nil {
+			if err := errors.Join(l.near[i].Result(ctx, &sent),
+				l.far[i].Result(ctx, &d)); err != nil {
 				t.Errorf("%s: %v", f.name, err)
 			}
 			gap = d.MaxGapMillis
-			t.Logf("%-24s %5d datagrams sent (%d refused), %d missing, longest gap %.0f ms", f.name, sent.Sent, sent.Failed, d.Missing, gap)
+			t.Logf("%-24s %5d datagrams sent (%d refused), %d missing, longest gap %.0f ms", f.name,
+				sent.Sent, sent.Failed, d.Missing, gap)
 			// One in two hundred is noise on a machine that others load.
 			if !allowed.lossy && d.Missing > 1+sent.Sent/200 {
 				t.Errorf("%s: %d of %d datagrams were lost", f.name, d.Missing, sent.Sent)
@@ -201,7 +204,8 @@ func adopted(t *testing.T, p *lab.Process) {
 		t.Fatal(err)
 	}
 	for _, line := range strings.Split(string(b), "\n") {
-		for _, change := range []string{"guard changed", "routing changed", "tunnels changed", "tunnel device made", "repaired", "wrote the CNI"} {
+		for _, change := range []string{"guard changed", "routing changed", "tunnels changed",
+			"tunnel device made", "repaired", "wrote the CNI"} {
 			if strings.Contains(line, change) {
 				t.Errorf("the restart changed what was in force: %s", line)
 			}
@@ -254,7 +258,9 @@ func TestVeildUpgradedUnderLoad(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	other := filepath.Join(t.TempDir(), "veild")
 	// Others measure meanwhile.
-	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X github.com/kubeveil/kubeveil/pkg/version.stamped=next", "-o", other, "./cmd/veild")
+	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags=-s -w -X github.com/kubeveil/kubeveil/pkg/version.stamped=next", "-o", other,
+		"./cmd/veild")
 	build.Dir, build.Env = root(t), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build another veild: %v: %s", err, out)
@@ -297,7 +303,8 @@ func deviceProcess(ctx context.Context, t *testing.T, n *lab.Node) *os.Process {
 				return nil
 			}
 		}
-		return errors.Join(err, fmt.Errorf("%s: no process of a device beside supervisor %d", n.Name, supervisor))
+		return errors.Join(err, fmt.Errorf("%s: no process of a device beside supervisor %d",
+			n.Name, supervisor))
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -343,11 +350,14 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 		{"device process", both, []func(){device}, workerBack, true},
 		{"device process, it only receives", both[:1], []func(){device}, workerBack, true},
 		{"device process, it only sends", both[1:2], []func(){device}, workerBack, true},
-		{"device process again and again", both, []func(){device, device, device}, 2 * workerBack, true},
+		{"device process again and again", both, []func(){device, device, device}, 2 * workerBack,
+			true},
 		{"supervisor", both, []func(){supervisor, restart}, pause, false},
-		{"supervisor and device process", both, []func(){supervisor, device, restart}, workerBack, true},
+		{"supervisor and device process", both, []func(){supervisor, device, restart}, workerBack,
+			true},
 		{"device process and veild", both, []func(){veild, device}, workerBack, true},
-		{"supervisor, device process and veild", both, []func(){veild, supervisor, device, restart}, workerBack, true},
+		{"supervisor, device process and veild", both, []func(){veild, supervisor, device, restart},
+			workerBack, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			flows := startLoad(ctx, t, c.flows...)

@@ -63,51 +63,58 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 		networks = append(networks, p.Masked())
 	}
 	for _, closed := range []bool{false, true} {
-		t.Run(map[bool]string{false: "control: seen in clear", true: "outside is written"}[closed], func(t *testing.T) {
-			opts := lab.Options{Family: family}
-			if closed {
-				opts.VeildConfig = map[string]any{"nodeRanges": networks, "outside": []netip.Prefix{}}
-			}
-			ctx, l := newLab(t, opts)
-			pods := echoPods(ctx, t, l)
-			n1, n2 := l.Nodes()[0], l.Nodes()[1]
-			echoAt(ctx, t, n2)
-			moveDefaultRoute(ctx, t, l)
-			if err := os.Remove(n1.Path(config.SnapshotFile)); err != nil {
-				t.Fatal(err)
-			}
-			restartVeild(ctx, t, n1)
-			s := waitStatus(ctx, t, n1, 10*time.Second, func(s telemetry.Status) error {
-				if !slices.ContainsFunc(s.Refused, func(r cluster.Refusal) bool { return r.Node == n2.Name && strings.Contains(r.Reason, "gateway") }) {
-					return fmt.Errorf("%s is not refused: %v", n2.Name, s.Refused)
+		t.Run(map[bool]string{false: "control: seen in clear", true: "outside is written"}[closed],
+			func(t *testing.T) {
+				opts := lab.Options{Family: family}
+				if closed {
+					opts.VeildConfig = map[string]any{"nodeRanges": networks,
+						"outside": []netip.Prefix{}}
 				}
-				return nil
-			})
-			if open := slices.ContainsFunc(s.InClear, func(x string) bool { return strings.Contains(x, "no Node names") }); open == closed {
-				t.Errorf("status says %q", s.InClear)
-			}
+				ctx, l := newLab(t, opts)
+				pods := echoPods(ctx, t, l)
+				n1, n2 := l.Nodes()[0], l.Nodes()[1]
+				echoAt(ctx, t, n2)
+				moveDefaultRoute(ctx, t, l)
+				if err := os.Remove(n1.Path(config.SnapshotFile)); err != nil {
+					t.Fatal(err)
+				}
+				restartVeild(ctx, t, n1)
+				s := waitStatus(ctx, t, n1, 10*time.Second, func(s telemetry.Status) error {
+					if !slices.ContainsFunc(s.Refused, func(r cluster.Refusal) bool {
+						return r.Node == n2.Name && strings.Contains(r.Reason, "gateway")
+					}) {
+						return fmt.Errorf("%s is not refused: %v", n2.Name, s.Refused)
+					}
+					return nil
+				})
+				if open := slices.ContainsFunc(s.InClear, func(x string) bool {
+					return strings.Contains(x, "no Node names")
+				}); open == closed {
+					t.Errorf("status says %q", s.InClear)
+				}
 
-			answers := 0
-			tryWorker(ctx, pods[0], n2, func(_ netip.Addr, _ string, err error) {
-				if err == nil {
-					answers++
+				answers := 0
+				tryWorker(ctx, pods[0], n2, func(_ netip.Addr, _ string, err error) {
+					if err == nil {
+						answers++
+					}
+				})
+				if closed {
+					if answers > 0 {
+						t.Errorf("%d answers of a worker that is closed", answers)
+					}
+					noLeaks(t, l)
+					return
+				}
+				result, err := l.Finish()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if answers == 0 || result.Kinds[oracle.LeakCanary] == 0 {
+					t.Errorf("%d answers, and the oracle saw %v: the cases that see nothing "+
+						"prove nothing", answers, result.Kinds)
 				}
 			})
-			if closed {
-				if answers > 0 {
-					t.Errorf("%d answers of a worker that is closed", answers)
-				}
-				noLeaks(t, l)
-				return
-			}
-			result, err := l.Finish()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if answers == 0 || result.Kinds[oracle.LeakCanary] == 0 {
-				t.Errorf("%d answers, and the oracle saw %v: the cases that see nothing prove nothing", answers, result.Kinds)
-			}
-		})
 	}
 }
 
@@ -119,7 +126,8 @@ func echoAt(ctx context.Context, t *testing.T, n *lab.Node) {
 }
 
 // tryWorker sends from a pod to a port of each address of a node, and tells each result.
-func tryWorker(ctx context.Context, p *lab.Pod, n *lab.Node, result func(to netip.Addr, proto string, err error)) {
+func tryWorker(ctx context.Context, p *lab.Pod, n *lab.Node,
+	result func(to netip.Addr, proto string, err error)) {
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Timeout: 2 * time.Second})
@@ -143,7 +151,8 @@ func peersAre(name string) func(telemetry.Status) error {
 func moveDefaultRoute(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for _, a := range l.Nodes()[1].Addrs {
-		if err := l.Nodes()[0].IP(ctx, fmt.Sprintf("route replace default via %s dev eth0", a)); err != nil {
+		if err := l.Nodes()[0].IP(ctx, fmt.Sprintf("route replace default via %s dev eth0",
+			a)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,11 +173,13 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := strings.Replace(string(text), fmt.Sprintf("%q", l.Control.URL()), fmt.Sprintf("%q, tls-server-name: %q", "https://api.example:6443", api), 1)
+	named := strings.Replace(string(text), fmt.Sprintf("%q", l.Control.URL()),
+		fmt.Sprintf("%q, tls-server-name: %q", "https://api.example:6443", api), 1)
 	if named == string(text) {
 		t.Fatalf("the kubeconfig has no server %s:\n%s", l.Control.URL(), text)
 	}
-	if err := errors.Join(os.WriteFile(file, []byte(named), 0o600), os.WriteFile(filepath.Join(n1.Disk(), "etc/hosts"), []byte(hosts), 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(file, []byte(named), 0o600),
+		os.WriteFile(filepath.Join(n1.Disk(), "etc/hosts"), []byte(hosts), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 

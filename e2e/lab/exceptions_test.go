@@ -30,15 +30,18 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			t.Fatal(err)
 		}
 		services := firstAddrs(l.Family().ServiceRanges())
-		foreign(ctx, t, a, "foreign_service", fmt.Sprintf(`chain out { type nat hook output priority -100;
+		foreign(ctx, t, a, "foreign_service",
+			fmt.Sprintf(`chain out { type nat hook output priority -100;
 			ip daddr %s tcp dport 80 dnat ip to %s:%d;
 			ip6 daddr %s tcp dport 80 dnat ip6 to [%s]:%[3]d;
 		}`, services[0], b.Addrs[0], lab.EchoPort, services[1], b.Addrs[1]))
 		for i, service := range services {
-			hostToHost := oracle.Flow{Name: "host to host", Proto: oracle.TCP, Addr: b.Addrs[i], Port: lab.EchoPort}
+			hostToHost := oracle.Flow{Name: "host to host", Proto: oracle.TCP, Addr: b.Addrs[i],
+				Port: lab.EchoPort}
 			l.Oracle.Update(func(r *oracle.Rules) { r.Flows = append(r.Flows, hostToHost) })
 			before := l.Oracle.Seen().Kinds[oracle.Control]
-			ask := fmt.Sprintf(`exec 3<>/dev/tcp/%s/80; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, service)
+			ask := fmt.Sprintf(
+				`exec 3<>/dev/tcp/%s/80; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, service)
 			if _, err := a.Exec(ctx, "timeout", "5", "bash", "-c", ask); err != nil {
 				t.Errorf("by %s: %v", service, err)
 			}
@@ -55,8 +58,10 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			chain post { type nat hook postrouting priority 100; ct status dnat masquerade; }
 			chain out { type filter hook output priority 0; icmp type redirect drop; icmpv6 type nd-redirect drop; }`,
 			portOfBalancer, b.Addrs[0], b.Addrs[1], portToPod)
-		run(ctx, t, l.Outside, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1")
-		run(ctx, t, l.Outside, "bash", "-c", fmt.Sprintf("nft -f - <<'END'\ntable inet balancer {\n%s\n}\nEND", balancer))
+		run(ctx, t, l.Outside, "sysctl", "-q", "-w", "net.ipv4.ip_forward=1",
+			"net.ipv6.conf.all.forwarding=1")
+		run(ctx, t, l.Outside, "bash", "-c",
+			fmt.Sprintf("nft -f - <<'END'\ntable inet balancer {\n%s\n}\nEND", balancer))
 		before := l.Oracle.Seen().Kinds[oracle.Egress]
 		for _, to := range l.OutsideAddrs() {
 			for _, proto := range []string{"tcp", "udp"} {
@@ -73,16 +78,20 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 	t.Run("a forged source by a NodePort", func(t *testing.T) {
 		hw := secretCable(ctx, t, l, a, "eth9", "forger")
 		guarded(ctx, t, a, "eth9")
-		run(ctx, t, a, "sysctl", "-q", "-w", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.eth9.rp_filter=0")
-		foreign(ctx, t, a, "foreign_local", fmt.Sprintf(`chain pre { type nat hook prerouting priority -100;
+		run(ctx, t, a, "sysctl", "-q", "-w", "net.ipv4.conf.all.rp_filter=0",
+			"net.ipv4.conf.eth9.rp_filter=0")
+		foreign(ctx, t, a, "foreign_local",
+			fmt.Sprintf(`chain pre { type nat hook prerouting priority -100;
 			iifname eth9 ip daddr %s udp dport %d dnat ip to %s:%d;
 		}`, a.Addrs[0], portToPod, pods[0].Addrs[0], lab.EchoPort))
 		noteSources(ctx, t, pods[0])
 		// The answer goes to the node that did not ask, by the tunnel. It must not complain.
-		foreign(ctx, t, b, "quiet", "chain in { type filter hook input priority 0; udp dport 4000 drop; }")
+		foreign(ctx, t, b, "quiet",
+			"chain in { type filter hook input priority 0; udp dport 4000 drop; }")
 		from, _ := linkOf(ctx, t, l.Outside, "forger")
 		inject(ctx, t, l.Outside, "forger", datagram{
-			from: from, to: hw, src: b.Addrs[0], dst: a.Addrs[0], srcPort: 4000, dstPort: portToPod, payload: []byte("question"),
+			from: from, to: hw, src: b.Addrs[0], dst: a.Addrs[0], srcPort: 4000, dstPort: portToPod,
+			payload: []byte("question"),
 		}.frame())
 		var got []string
 		err := lab.Until(ctx, 5*time.Second, func() error {

@@ -31,8 +31,10 @@ func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 		if err != nil {
 			return err
 		}
-		if !s.Ready || !s.Source.Synced || !s.Table.Waiting.IsZero() || s.Table.Applied != s.Table.Revision || len(s.Problems) > 0 {
-			return fmt.Errorf("not in force: source %+v, table %+v, not ready %q, problems %q", s.Source, s.Table, s.NotReady, s.Problems)
+		if !s.Ready || !s.Source.Synced || !s.Table.Waiting.IsZero() ||
+			s.Table.Applied != s.Table.Revision || len(s.Problems) > 0 {
+			return fmt.Errorf("not in force: source %+v, table %+v, not ready %q, problems %q",
+				s.Source, s.Table, s.NotReady, s.Problems)
 		}
 		return nil
 	})
@@ -114,7 +116,8 @@ func lines(text string, keep func(string) bool) string {
 var attachTypes = []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
 
 // eachProgram visits what is attached to the links of a node.
-func eachProgram(n *lab.Node, visit func(l net.Interface, at ebpf.AttachType, id ebpf.ProgramID) error) error {
+func eachProgram(n *lab.Node, visit func(l net.Interface, at ebpf.AttachType,
+	id ebpf.ProgramID) error) error {
 	return n.Do(func() error {
 		links, err := net.Interfaces()
 		if err != nil {
@@ -163,7 +166,8 @@ func uapi(n *lab.Node, request string) (string, error) {
 	for r := bufio.NewScanner(c); r.Scan() && r.Text() != ""; {
 		name, value, _ := strings.Cut(r.Text(), "=")
 		switch name {
-		case "private_key", "preshared_key", "rx_bytes", "tx_bytes", "last_handshake_time_sec", "last_handshake_time_nsec":
+		case "private_key", "preshared_key", "rx_bytes", "tx_bytes", "last_handshake_time_sec",
+			"last_handshake_time_nsec":
 		case "errno":
 			if value != "0" {
 				return "", errors.New("errno " + value)
@@ -229,7 +233,8 @@ func detach(pattern string) func(n *lab.Node) error {
 			}
 			defer prog.Close()
 			taken++
-			return link.RawDetachProgram(link.RawDetachProgramOptions{Target: l.Index, Program: prog, Attach: at})
+			return link.RawDetachProgram(link.RawDetachProgramOptions{Target: l.Index,
+				Program: prog, Attach: at})
 		})
 		if err == nil && taken == 0 {
 			err = errors.New("no program was attached to " + pattern)
@@ -243,15 +248,24 @@ var toldFlushes = []flush{
 	{name: "device down", commands: "ip link set veil0 down"},
 	{name: "device out of its group", commands: "ip link set veil0 group default"},
 	{name: "device deleted", commands: "ip link del veil0", renews: []string{"device"}},
-	{name: "our rules", commands: "for f in -4 -6; do for p in 90 91 100; do ip $f rule del pref $p; done; done"},
-	{name: "all rules", commands: "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 lookup main; done; ip rule add pref 32767 lookup default"},
-	{name: "our routes in main", commands: "ip -4 route flush table main proto 118; ip -6 route flush table main proto 118"},
-	{name: "the table for pods", commands: "ip -4 route flush table 30309; ip -6 route flush table 30309"},
-	{name: "routes of the device", commands: "ip -4 route flush table all dev veil0 proto 118; ip -6 route flush table all dev veil0 proto 118"},
-	{name: "pods' routes", commands: "for f in -4 -6; do for t in main 30309; do ip $f route flush table $t proto 119; done; done"},
+	{name: "our rules", commands: "for f in -4 -6; do for p in 90 91 100; do ip $f rule del pref " +
+		"$p; done; done"},
+	{name: "all rules",
+		commands: "for f in -4 -6; do ip $f rule flush; ip $f rule add pref 32766 " +
+			"lookup main; done; ip rule add pref 32767 lookup default"},
+	{name: "our routes in main",
+		commands: "ip -4 route flush table main proto 118; ip -6 route flush table main proto 118"},
+	{name: "the table for pods",
+		commands: "ip -4 route flush table 30309; ip -6 route flush table 30309"},
+	{name: "routes of the device",
+		commands: "ip -4 route flush table all dev veil0 proto 118; ip " +
+			"-6 route flush table all dev veil0 proto 118"},
+	{name: "pods' routes", commands: "for f in -4 -6; do for t in main 30309; do ip $f route " +
+		"flush table $t proto 119; done; done"},
 	{name: "guard table", commands: "nft delete table inet kubeveil_guard"},
 	{name: "pods' table", commands: "nft delete table inet kubeveil_pods"},
-	{name: "pods' addresses", commands: "for f in 4 6; do nft flush set inet kubeveil_pods pods$f; done"},
+	{name: "pods' addresses",
+		commands: "for f in 4 6; do nft flush set inet kubeveil_pods pods$f; done"},
 	{name: "pods' rules", commands: "nft flush chain inet kubeveil_pods prerouting"},
 	{name: "masquerading table", commands: "nft delete table inet kubeveil_nat"},
 	{name: "table of outer packets", commands: "nft delete table inet kubeveil_outer"},
@@ -260,8 +274,13 @@ var toldFlushes = []flush{
 
 // quietFlushes are those of which the kernel tells nobody, so the next look finds them.
 var quietFlushes = []flush{
-	{name: "peers", do: func(n *lab.Node) error { _, err := uapi(n, "set=1\nreplace_peers=true\n\n"); return err }},
-	{name: "pods' neighbours", commands: "for l in /sys/class/net/vpod*; do ip neigh flush nud permanent dev ${l##*/}; done"},
+	{name: "peers", do: func(n *lab.Node) error {
+		_, err := uapi(n, "set=1\nreplace_peers=true\n\n")
+		return err
+	}},
+	{name: "pods' neighbours",
+		commands: "for l in /sys/class/net/vpod*; do ip neigh flush nud permanent dev " +
+			"${l##*/}; done"},
 	{name: "programs of the underlay link", do: detach("eth0")},
 }
 
@@ -278,8 +297,10 @@ func TestFlushedQuietly(t *testing.T) {
 
 // The same with a veild that was killed before, and is started again after.
 func TestFlushedWithVeildDead(t *testing.T) {
-	flushed(t, flusher{within: 15 * time.Second, dead: true}, append(slices.Clone(toldFlushes), quietFlushes...),
-		[]string{"device deleted", "all rules", "the table for pods", "all of nftables", "peers", "programs of the underlay link"})
+	flushed(t, flusher{within: 15 * time.Second, dead: true},
+		append(slices.Clone(toldFlushes), quietFlushes...),
+		[]string{"device deleted", "all rules", "the table for pods", "all of nftables", "peers",
+			"programs of the underlay link"})
 }
 
 // flushed makes a lab and flushes one thing after the other there; sample names those that are
@@ -374,7 +395,9 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 func (f *flusher) strangers(ctx context.Context) {
 	var all sync.WaitGroup
 	for _, x := range f.flows {
-		all.Go(func() { tryAll(ctx, []lab.Place{x.from}, []netip.Addr{x.addr}, 100*time.Millisecond, nil) })
+		all.Go(func() {
+			tryAll(ctx, []lab.Place{x.from}, []netip.Addr{x.addr}, 100*time.Millisecond, nil)
+		})
 	}
 	all.Wait()
 }

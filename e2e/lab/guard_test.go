@@ -98,7 +98,8 @@ func guarded(ctx context.Context, t *testing.T, n *lab.Node, link string) {
 // droppedByNFT is how many packets the interface-independent guard of a node dropped.
 func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	t.Helper()
-	for _, word := range regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(run(ctx, t, n, "nft", "list", "counters", "table", "inet", config.NFTGuardTable), -1) {
+	for _, word := range regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(
+		run(ctx, t, n, "nft", "list", "counters", "table", "inet", config.NFTGuardTable), -1) {
 		packets, err := strconv.ParseUint(word[1], 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -121,30 +122,36 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 
 	from, _ := linkOf(ctx, t, l.Outside, "hostile")
 	packet := func(src, dst netip.Addr) []byte {
-		return datagram{from: from, to: hw, src: src, dst: dst, srcPort: 4000, dstPort: lab.SinkPort, payload: []byte("01234567" + l.Canary)}.frame()
+		return datagram{from: from, to: hw, src: src, dst: dst, srcPort: 4000,
+			dstPort: lab.SinkPort, payload: []byte("01234567" + l.Canary)}.frame()
 	}
 
 	var inside, source, toPod [][]byte
 	for i, six := range []bool{false, true} {
 		remote, here, node := pods[1].Addr(six), pods[0].Addr(six), n1.Addrs[i]
-		source = append(source, packet(remote, node), packet(here, node), packet(l.Family().ServiceRanges()[i].Addr().Next(), node))
+		source = append(source, packet(remote, node), packet(here, node),
+			packet(l.Family().ServiceRanges()[i].Addr().Next(), node))
 		inside = append(inside, packet(remote, here))
-		toPod = append(toPod, packet(l.OutsideAddrs()[i], here), packet(l.Nodes()[1].Addrs[i], here))
+		toPod = append(toPod, packet(l.OutsideAddrs()[i], here),
+			packet(l.Nodes()[1].Addrs[i], here))
 	}
 
 	// A VLAN tag or two do not hide it.
 	tagged := func(f []byte) []byte { return slices.Concat(f[:12], []byte{0x81, 0, 0, 7}, f[12:]) }
 	source = append(source, tagged(source[0]), tagged(tagged(source[0])))
-	beforeSource, beforeTo := dropped(ctx, t, n1, "src_in_range"), dropped(ctx, t, n1, "dst_in_range")
+	beforeSource, beforeTo := dropped(ctx, t, n1, "src_in_range"),
+		dropped(ctx, t, n1, "dst_in_range")
 	inject(ctx, t, l.Outside, "hostile", slices.Concat(source, inside, toPod)...)
 	var gotSource, gotTo uint64
 	counted(ctx, t, uint64(len(source)+len(inside)+len(toPod)), func() uint64 {
-		gotSource, gotTo = dropped(ctx, t, n1, "src_in_range")-beforeSource, dropped(ctx, t, n1, "dst_in_range")-beforeTo
+		gotSource, gotTo = dropped(ctx, t, n1, "src_in_range")-beforeSource,
+			dropped(ctx, t, n1, "dst_in_range")-beforeTo
 		return gotSource + gotTo
 	})
 
 	if gotTo < uint64(len(toPod)) {
-		t.Errorf("dropped %d by source and %d by destination, of %d to the pod", gotSource, gotTo, len(toPod))
+		t.Errorf("dropped %d by source and %d by destination, of %d to the pod", gotSource, gotTo,
+			len(toPod))
 	}
 
 	for _, bad := range []struct {
@@ -173,7 +180,8 @@ func pastRoutes(p *lab.Pod, link string) []string {
 	var lines []string
 	for i, a := range p.Addrs {
 		for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
-			lines = append(lines, fmt.Sprintf("route add %s via %s dev %s onlink table %s metric 1", netip.PrefixFrom(a, a.BitLen()), p.Node.Addrs[i], link, table))
+			lines = append(lines, fmt.Sprintf("route add %s via %s dev %s onlink table %s metric 1",
+				netip.PrefixFrom(a, a.BitLen()), p.Node.Addrs[i], link, table))
 		}
 	}
 	return lines
@@ -184,8 +192,9 @@ func segmentRoutes(l *lab.Lab, p *lab.Pod) []string {
 	var lines []string
 	for _, a := range p.Addrs {
 		for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
-			lines = append(lines, fmt.Sprintf("route add %s encap seg6 mode encap segs %s dev eth0 table %s metric 1",
-				netip.PrefixFrom(a, a.BitLen()), l.OutsideAddrs()[1], table))
+			lines = append(lines,
+				fmt.Sprintf("route add %s encap seg6 mode encap segs %s dev eth0 table %s metric 1",
+					netip.PrefixFrom(a, a.BitLen()), l.OutsideAddrs()[1], table))
 		}
 	}
 	return lines
@@ -205,7 +214,8 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 	t.Helper()
 	n1 := l.Nodes()[0]
 	count := func() (n uint64) {
-		for _, reason := range []string{"src_in_range", "dst_in_range", "pod_to_range", "inner_dst_in_range"} {
+		for _, reason := range []string{"src_in_range", "dst_in_range", "pod_to_range",
+			"inner_dst_in_range"} {
 			n += dropped(ctx, t, n1, reason)
 		}
 		return n
@@ -235,13 +245,15 @@ func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Pl
 
 // tryAll begins something new from each place to each address by both protocols, all at once since
 // it mostly waits. It tells answered, unless nil, of what was.
-func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration, answered func(to netip.Addr, proto string)) {
+func tryAll(ctx context.Context, from []lab.Place, to []netip.Addr, timeout time.Duration,
+	answered func(to netip.Addr, proto string)) {
 	var all sync.WaitGroup
 	for _, at := range from {
 		for _, addr := range to {
 			for _, proto := range []string{"tcp", "udp"} {
 				all.Go(func() {
-					if _, err := lab.Send(ctx, at, lab.Exchange{Proto: proto, To: addr, Count: 1, Timeout: timeout}); err == nil && answered != nil {
+					if _, err := lab.Send(ctx, at, lab.Exchange{Proto: proto, To: addr, Count: 1,
+						Timeout: timeout}); err == nil && answered != nil {
 						answered(addr, proto)
 					}
 				})

@@ -33,7 +33,8 @@ type Host struct {
 	stdin  io.Closer
 	exited chan struct{}
 	ports  []string // at the bridge
-	cgroup *os.File // that its processes are in; nil where the machine has none of the second version
+	// that its processes are in; nil where the machine has none of the second version
+	cgroup *os.File
 }
 
 // etcFiles are copied from the machine into a host's /etc: what programs of the
@@ -71,12 +72,14 @@ func (h *Host) makeDisk(ctx context.Context) error {
 		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if out, err := exec.CommandContext(ctx, "cp", "-aL", from, etc).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(ctx, "cp", "-aL", from,
+			etc).CombinedOutput(); err != nil {
 			return fmt.Errorf("copy %s: %w: %s", from, err, out)
 		}
 	}
 	// Links, not their targets: programs look at their own name.
-	if out, err := exec.CommandContext(ctx, "cp", "-a", "/etc/alternatives", etc).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "cp", "-a", "/etc/alternatives",
+		etc).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy /etc/alternatives: %w: %s", err, out)
 	}
 	hosts := "127.0.0.1 localhost\n::1 localhost\n"
@@ -92,10 +95,12 @@ func (h *Host) start(ctx context.Context) error {
 		return err
 	}
 
-	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"), "-name", h.Name)
+	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"),
+		"-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
-		Setpgid:    true, // a terminal's interrupt is the test's to handle
+		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
+			syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+		Setpgid: true, // a terminal's interrupt is the test's to handle
 	}
 	h.joinCgroup(cmd.SysProcAttr)
 	var stderr bytes.Buffer
@@ -141,7 +146,8 @@ func (h *Host) stop() error {
 		_ = h.holder.Process.Kill()
 		select {
 		case <-h.exited:
-		case <-time.After(time.Minute): // the kernel takes a namespace with many links apart when it has time
+		// the kernel takes a namespace with many links apart when it has time
+		case <-time.After(time.Minute):
 			return fmt.Errorf("host %s: holder %d does not end", h.Name, h.holder.Process.Pid)
 		}
 	}
@@ -173,7 +179,8 @@ func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.C
 // command enters the host's namespaces, but the network namespace at netns.
 func (h *Host) command(ctx context.Context, netns, name string, args ...string) *exec.Cmd {
 	enter := []string{"--net=" + netns}
-	for _, ns := range [][2]string{{"mount", "mnt"}, {"pid", "pid"}, {"uts", "uts"}, {"ipc", "ipc"}} {
+	for _, ns := range [][2]string{{"mount", "mnt"}, {"pid", "pid"}, {"uts", "uts"},
+		{"ipc", "ipc"}} {
 		enter = append(enter, "--"+ns[0]+"="+h.proc("ns/"+ns[1]))
 	}
 	cmd := exec.CommandContext(ctx, "nsenter", append(append(enter, "--", name), args...)...)
@@ -205,7 +212,8 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 				break
 			}
 		}
-		return out, fmt.Errorf("run %s: %w: %s", strings.Join(words, " "), err, strings.TrimSpace(stderr.String()))
+		return out, fmt.Errorf("run %s: %w: %s", strings.Join(words, " "), err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return out, nil
 }
@@ -213,7 +221,8 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 // netOnly prepares a program in the host's network namespace and no other, so that a process id
 // among its arguments means one of the machine.
 func (h *Host) netOnly(ctx context.Context, name string, args ...string) *exec.Cmd {
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + h.NetNS(), "--", name}, args...)...)
+	return exec.CommandContext(ctx, "nsenter",
+		append([]string{"--net=" + h.NetNS(), "--", name}, args...)...)
 }
 
 // IP runs lines of ip(8) in the host's network namespace, all or up to the first that is refused.
@@ -259,7 +268,8 @@ func (h *Host) Start(ctx context.Context, name string, args ...string) (*Process
 		return nil, err
 	}
 	// Not ctx: the program outlives the call.
-	p, err := begin(h.Command(context.Background(), name, args...), filepath.Join(h.Dir, "log"), filepath.Base(name), false)
+	p, err := begin(h.Command(context.Background(), name, args...), filepath.Join(h.Dir, "log"),
+		filepath.Base(name), false)
 	if err != nil {
 		return nil, fmt.Errorf("host %s: %w", h.Name, err)
 	}

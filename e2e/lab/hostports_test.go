@@ -47,21 +47,27 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 	var asked []behind
 	for i, addr := range b.Addrs {
 		asked = append(asked,
-			behind{"another node's pod to its own host", pods[0], addr, portToOwn, a, b.PodPrefixes[i].Addr().Next()},
-			behind{"another node's pod to a third host", pods[0], addr, portToThird, c, b.PodPrefixes[i].Addr().Next()},
+			behind{"another node's pod to its own host", pods[0], addr, portToOwn, a,
+				b.PodPrefixes[i].Addr().Next()},
+			behind{"another node's pod to a third host", pods[0], addr, portToThird, c,
+				b.PodPrefixes[i].Addr().Next()},
 			behind{"another node's pod to a pod", pods[0], addr, portToPod, pods[2], addr},
-			behind{"the node's pod to a third host", pods[1], addr, portToThird, c, pods[1].Addrs[i]},
+			behind{"the node's pod to a third host", pods[1], addr, portToThird, c,
+				pods[1].Addrs[i]},
 			behind{"a pod to a host", pods[0], c.Addrs[i], lab.EchoPort, c, pods[0].Addrs[i]})
 	}
 
 	for _, q := range asked {
 		for _, proto := range []string{"tcp", "udp"} {
 			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
-			if _, err := lab.Send(ctx, q.from, lab.Exchange{Proto: proto, To: q.to, Port: q.port}); err != nil {
+			if _, err := lab.Send(ctx, q.from,
+				lab.Exchange{Proto: proto, To: q.to, Port: q.port}); err != nil {
 				t.Errorf("%s by %s over %s: %v", q.name, q.to, proto, err)
 			}
-			if got := notedSources(ctx, t, q.backend); !slices.Equal(got, []string{q.source.String()}) {
-				t.Errorf("%s by %s over %s: it came from %q, want %s", q.name, q.to, proto, got, q.source)
+			if got := notedSources(ctx, t, q.backend); !slices.Equal(got,
+				[]string{q.source.String()}) {
+				t.Errorf("%s by %s over %s: it came from %q, want %s", q.name, q.to, proto, got,
+					q.source)
 			}
 			tunnelled(ctx, t, l, before)
 		}
@@ -78,7 +84,8 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	ask := func(timeout time.Duration, each func(addr netip.Addr, proto string, err error)) {
 		for _, addr := range b.Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
-				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Port: portToOwn, Count: 1, Timeout: timeout})
+				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Port: portToOwn,
+					Count: 1, Timeout: timeout})
 				each(addr, proto, err)
 			}
 		}
@@ -89,7 +96,8 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		t.Fatal(err)
 	}
 
-	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6", "flush chain inet %[1]s keep_source"} {
+	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6",
+		"flush chain inet %[1]s keep_source"} {
 		taken = fmt.Sprintf(taken, config.NFTGuardTable)
 		run(ctx, t, b, "nft", taken)
 		ask(300*time.Millisecond, func(addr netip.Addr, proto string, err error) {
@@ -132,7 +140,8 @@ func noteSources(ctx context.Context, t *testing.T, at lab.Place) {
 func notedSources(ctx context.Context, t *testing.T, at lab.Place) (sources []string) {
 	t.Helper()
 	for _, set := range []string{"four", "six"} {
-		_, elements, _ := strings.Cut(run(ctx, t, at, "nft", "list", "set", "inet", "sources", set), "elements = {")
+		_, elements, _ := strings.Cut(run(ctx, t, at, "nft", "list", "set", "inet", "sources", set),
+			"elements = {")
 		elements, _, _ = strings.Cut(elements, "}")
 		for e := range strings.SplitSeq(elements, ",") {
 			if e = strings.TrimSpace(e); e != "" {

@@ -117,7 +117,8 @@ func refusals() map[string]refusal {
 	junk := func(path string, text string, mode os.FileMode) func(t *testing.T, n *lab.Node) {
 		return func(t *testing.T, n *lab.Node) {
 			// One that is there keeps its mode when it is written to.
-			err := errors.Join(os.MkdirAll(filepath.Dir(n.Path(path)), 0o755), os.RemoveAll(n.Path(path)), os.WriteFile(n.Path(path), []byte(text), mode))
+			err := errors.Join(os.MkdirAll(filepath.Dir(n.Path(path)), 0o755),
+				os.RemoveAll(n.Path(path)), os.WriteFile(n.Path(path), []byte(text), mode))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,31 +133,57 @@ func refusals() map[string]refusal {
 		}
 	}
 	return map[string]refusal{
-		"an unknown key":              {set: map[string]any{"clusterRange": "198.19.0.0/16"}, says: []string{file, "clusterRange", "clusterRanges"}},
-		"several problems at once":    {set: map[string]any{"mtuu": 1, "logLevel": "loud", "serviceRanges": []string{"nonsense"}}, says: []string{"mtuu", "logLevel", "loud", "serviceRanges", "nonsense"}},
-		"overlapping ranges":          {set: map[string]any{"serviceRanges": []string{"198.19.128.0/20", "fd42:2::/112"}}, says: []string{"serviceRanges[0]", "198.19.128.0/20", "overlaps", "198.19.0.0/16"}},
-		"a malformed range":           {set: map[string]any{"clusterRanges": []string{"198.19.0.0/33"}}, says: []string{file, "clusterRanges[0]", "198.19.0.0/33"}},
-		"bits beyond a range":         {set: map[string]any{"clusterRanges": []string{"198.19.1.1/16", "fd42:1::/48"}}, says: []string{"clusterRanges[0]", "write 198.19.0.0/16"}},
-		"no range":                    {set: map[string]any{"clusterRanges": []string{}}, says: []string{"clusterRanges", "podSubnet"}},
-		"an impossible MTU":           {set: map[string]any{"mtu": 1300}, says: []string{"mtu", "1300", "1340"}},
-		"an MTU beyond all":           {set: map[string]any{"mtu": 70000}, says: []string{"mtu", "70000", "65535"}},
-		"no YAML":                     {raw: []byte("node: ["), says: []string{file}},
-		"an empty file":               {raw: []byte{}, says: []string{"clusterRanges", "serviceRanges"}},
-		"a file that is not there":    {args: []string{"-config", "/etc/kubeveil/nowhere.yaml"}, says: []string{"/etc/kubeveil/nowhere.yaml", "no such file"}},
-		"an unknown flag":             {args: []string{"-mtuu", "1"}, says: []string{"mtuu"}},
-		"a key on a disk":             {set: map[string]any{"keyFile": "/etc/kubeveil/key"}, says: []string{"/etc/kubeveil/key", "tmpfs", "trustDisk"}},
-		"a kubeconfig without server": {set: map[string]any{"source": map[string]any{"kind": "kubernetes", "kubeconfig": "/etc/kubeveil/nowhere"}}, says: []string{"/etc/kubeveil/nowhere"}},
-		"no capability":               {within: `exec setpriv --bounding-set=-net_admin --inh-caps=-net_admin -- "$@"`, says: []string{"CAP_NET_ADMIN", "root"}},
-		"no root":                     {within: `exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"`, says: []string{"root"}},
-		"no TUN":                      {set: map[string]any{"tunnel": map[string]any{"mode": "userspace"}}, within: `mount -t tmpfs none /dev/net && exec "$@"`, says: []string{"/dev/net/tun", "tun"}},
-		"no BPF file system":          {within: `umount /sys/fs/bpf && exec "$@"`, says: []string{"/sys/fs/bpf", "mount -t bpf"}},
-		"no right to use BPF":         {within: `exec setpriv --bounding-set=-bpf,-sys_admin --inh-caps=-bpf,-sys_admin -- "$@"`, says: []string{"CAP_BPF"}},
-		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + config.MetricsAddress + ` >/dev/null & tool=$!
+		"an unknown key": {set: map[string]any{"clusterRange": "198.19.0.0/16"},
+			says: []string{file, "clusterRange", "clusterRanges"}},
+		"several problems at once": {set: map[string]any{"mtuu": 1, "logLevel": "loud",
+			"serviceRanges": []string{"nonsense"}},
+			says: []string{"mtuu", "logLevel", "loud", "serviceRanges", "nonsense"}},
+		"overlapping ranges": {set: map[string]any{
+			"serviceRanges": []string{"198.19.128.0/20", "fd42:2::/112"}},
+			says: []string{"serviceRanges[0]", "198.19.128.0/20", "overlaps", "198.19.0.0/16"}},
+		"a malformed range": {set: map[string]any{
+			"clusterRanges": []string{"198.19.0.0/33"}},
+			says: []string{file, "clusterRanges[0]", "198.19.0.0/33"}},
+		"bits beyond a range": {set: map[string]any{
+			"clusterRanges": []string{"198.19.1.1/16", "fd42:1::/48"}},
+			says: []string{"clusterRanges[0]", "write 198.19.0.0/16"}},
+		"no range": {set: map[string]any{"clusterRanges": []string{}},
+			says: []string{"clusterRanges", "podSubnet"}},
+		"an impossible MTU": {set: map[string]any{"mtu": 1300},
+			says: []string{"mtu", "1300", "1340"}},
+		"an MTU beyond all": {set: map[string]any{"mtu": 70000},
+			says: []string{"mtu", "70000", "65535"}},
+		"no YAML": {raw: []byte("node: ["), says: []string{file}},
+		"an empty file": {raw: []byte{},
+			says: []string{"clusterRanges", "serviceRanges"}},
+		"a file that is not there": {args: []string{"-config", "/etc/kubeveil/nowhere.yaml"},
+			says: []string{"/etc/kubeveil/nowhere.yaml", "no such file"}},
+		"an unknown flag": {args: []string{"-mtuu", "1"}, says: []string{"mtuu"}},
+		"a key on a disk": {set: map[string]any{"keyFile": "/etc/kubeveil/key"},
+			says: []string{"/etc/kubeveil/key", "tmpfs", "trustDisk"}},
+		"a kubeconfig without server": {set: map[string]any{
+			"source": map[string]any{"kind": "kubernetes", "kubeconfig": "/etc/kubeveil/nowhere"}},
+			says: []string{"/etc/kubeveil/nowhere"}},
+		"no capability": {within: `exec setpriv --bounding-set=-net_admin --inh-caps=-net_admin -- "$@"`, says: []string{"CAP_NET_ADMIN", "root"}},
+		"no root": {within: `exec setpriv --reuid=65534 --regid=65534 --clear-groups -- "$@"`,
+			says: []string{"root"}},
+		"no TUN": {set: map[string]any{
+			"tunnel": map[string]any{"mode": "userspace"}},
+			within: `mount -t tmpfs none /dev/net && exec "$@"`,
+			says:   []string{"/dev/net/tun", "tun"}},
+		"no BPF file system": {within: `umount /sys/fs/bpf && exec "$@"`,
+			says: []string{"/sys/fs/bpf", "mount -t bpf"}},
+		"no right to use BPF": {within: `exec setpriv --bounding-set=-bpf,-sys_admin --inh-caps=-bpf,-sys_admin -- "$@"`, says: []string{"CAP_BPF"}},
+		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + config.MetricsAddress +
+			` >/dev/null & tool=$!
 			for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/9631) 2>/dev/null && break; sleep 0.01; done; "$@"; code=$?; kill $tool; wait $tool; exit $code`,
 			says: []string{"metricsAddress", "9631", "in use"}},
-		"a corrupt key":       {before: junk(config.KeyFile, "not a key\n", 0o600), after: remove(config.KeyFile), says: []string{config.KeyFile, "move the file away"}},
-		"a key others read":   {before: junk(config.KeyFile, strings.Repeat("A", 43)+"=\n", 0o644), after: remove(config.KeyFile), says: []string{config.KeyFile, "chmod"}},
-		"no socket for admin": {before: junk(config.AdminSocket, "", 0o600), after: remove(config.AdminSocket), says: []string{config.AdminSocket, "no socket"}},
+		"a corrupt key": {before: junk(config.KeyFile, "not a key\n", 0o600),
+			after: remove(config.KeyFile), says: []string{config.KeyFile, "move the file away"}},
+		"a key others read": {before: junk(config.KeyFile, strings.Repeat("A", 43)+"=\n", 0o644),
+			after: remove(config.KeyFile), says: []string{config.KeyFile, "chmod"}},
+		"no socket for admin": {before: junk(config.AdminSocket, "", 0o600),
+			after: remove(config.AdminSocket), says: []string{config.AdminSocket, "no socket"}},
 	}
 }
 
@@ -200,7 +227,8 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	if within == "" {
 		within = `exec "$@"`
 	}
-	args := append([]string{"LABTOOL=" + bin + "/labtool", "unshare", "-m", "bash", "-c", within, "bash", bin + "/veild", "-config", "/etc/kubeveil/veild.yaml"}, c.args...)
+	args := append([]string{"LABTOOL=" + bin + "/labtool", "unshare", "-m", "bash", "-c", within,
+		"bash", bin + "/veild", "-config", "/etc/kubeveil/veild.yaml"}, c.args...)
 	out, err := n.Command(ctx, "env", args...).CombinedOutput()
 	var status *exec.ExitError
 	if !errors.As(err, &status) || status.ExitCode() != 1 {
@@ -226,7 +254,8 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 	for _, family := range []string{"-4", "-6"} {
 		for _, args := range [][]string{{"route", "show", "table", "all"}, {"rule", "show"}} {
-			if out := run(ctx, t, n, "ip", append([]string{family}, args...)...); strings.Contains(out, "proto 118") {
+			if out := run(ctx, t, n, "ip", append([]string{family}, args...)...); strings.Contains(
+				out, "proto 118") {
 				t.Errorf("%v %s: %s", args, family, out)
 			}
 		}
@@ -242,7 +271,8 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 	out := refusal{}.start(ctx, t, n)
 	t.Log(out)
-	for _, word := range []string{"/etc/cni/net.d/00-other.conflist", "bridge", "remove that plugin"} {
+	for _, word := range []string{"/etc/cni/net.d/00-other.conflist", "bridge",
+		"remove that plugin"} {
 		if !strings.Contains(out, word) {
 			t.Errorf("the message lacks %q: %s", word, out)
 		}

@@ -134,7 +134,8 @@ func TestReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	t.Logf("the new key is taken over %v after veild was started", time.Since(began).Round(time.Millisecond))
+	t.Logf("the new key is taken over %v after veild was started",
+		time.Since(began).Round(time.Millisecond))
 	meet(ctx, t, a, again)
 	t.Logf("traffic flows %v after veild was started", time.Since(began).Round(time.Millisecond))
 	talk(ctx, t, a, again)
@@ -168,14 +169,17 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 
 		var sent struct{ Sent, Failed uint64 }
 		var got lab.Drained
-		if err := errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got), p.Del(ctx)); err != nil {
+		if err := errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got),
+			p.Del(ctx)); err != nil {
 			t.Error(err)
 		}
 
-		t.Logf("ADD took %v; %d sent, %d refused, %d missing", p.Added.Round(time.Millisecond), sent.Sent, sent.Failed, got.Missing)
+		t.Logf("ADD took %v; %d sent, %d refused, %d missing", p.Added.Round(time.Millisecond),
+			sent.Sent, sent.Failed, got.Missing)
 		// Numbers begin with the first datagram, so that one counts when it is lost.
 		if got.Missing > 0 || sent.Failed > 0 {
-			t.Errorf("%d of the first datagrams of a new pod were lost, %d refused", got.Missing, sent.Failed)
+			t.Errorf("%d of the first datagrams of a new pod were lost, %d refused", got.Missing,
+				sent.Failed)
 		}
 	}
 }
@@ -242,7 +246,8 @@ func TestAddressOfADeletedPod(t *testing.T) {
 		if err := n2.Crash(); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, n2.Name, metav1.DeleteOptions{}); err != nil {
+		if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, n2.Name,
+			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		err := lab.Until(ctx, 20*time.Second, func() error {

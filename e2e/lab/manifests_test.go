@@ -91,31 +91,33 @@ var aPatch = regexp.MustCompile(`\A(\s*(#.*)?\n)*- `)
 // object is empty.
 func everyManifest(t *testing.T) (objects, patches []manifest) {
 	t.Helper()
-	err := filepath.WalkDir(filepath.Join(root(t), "manifests"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
+	err := filepath.WalkDir(filepath.Join(root(t), "manifests"),
+		func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
 
-		// Definitions of others are generated.
-		if d.IsDir() && strings.HasSuffix(path, "snapshots/crd") {
-			return fs.SkipDir
-		}
-		if filepath.Ext(path) != ".yaml" {
+			// Definitions of others are generated.
+			if d.IsDir() && strings.HasSuffix(path, "snapshots/crd") {
+				return fs.SkipDir
+			}
+			if filepath.Ext(path) != ".yaml" {
+				return nil
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+
+			if aPatch.Match(text) {
+				patches = append(patches, manifest{path: path, text: string(text),
+					object: &unstructured.Unstructured{}})
+			} else {
+				objects = append(objects, readManifest(t, path))
+			}
+
 			return nil
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-
-		if aPatch.Match(text) {
-			patches = append(patches, manifest{path: path, text: string(text), object: &unstructured.Unstructured{}})
-		} else {
-			objects = append(objects, readManifest(t, path))
-		}
-
-		return nil
-	})
+		})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +130,9 @@ func everyManifest(t *testing.T) (objects, patches []manifest) {
 
 // Each line that grants a right or opens the host is preceded by a line that says why; in a patch,
 // the operation is.
-var needsReason = regexp.MustCompile(`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
-	`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
+var needsReason = regexp.MustCompile(
+	`^\s*(- apiGroups: .*|hostPath:.*|host(Network|PID|IPC): true|privileged: true|type: (Unconfined|spc_t)|- operator: Exists|` +
+		`.*\bpath: \S*/(rules|capabilities|securityContext|tolerations|host(Network|PID|IPC))\b.*)$`)
 
 func TestManifestsSayWhy(t *testing.T) {
 	objects, patches := everyManifest(t)
@@ -138,10 +141,12 @@ func TestManifestsSayWhy(t *testing.T) {
 		adding := false
 		for i, line := range strings.Split(m.text, "\n") {
 			text := strings.TrimSpace(line)
-			adding = text == "add:" || adding && (strings.HasPrefix(text, "- ") || strings.HasPrefix(text, "#"))
+			adding = text == "add:" || adding && (strings.HasPrefix(text, "- ") ||
+				strings.HasPrefix(text, "#"))
 			needs := needsReason.MatchString(line) || adding && strings.HasPrefix(text, "- ")
 			// The rules of the policy say in its own comments and messages what they are for.
-			if needs && m.object.GetKind() != "ValidatingAdmissionPolicy" && !strings.HasPrefix(before, "#") {
+			if needs && m.object.GetKind() != "ValidatingAdmissionPolicy" &&
+				!strings.HasPrefix(before, "#") {
 				t.Errorf("%s:%d: no reason above %q", m.path, i+1, text)
 			}
 			if !strings.HasPrefix(text, "- op: ") {
@@ -214,8 +219,10 @@ func narrow(t *testing.T, path string, c map[string]any) {
 	if !readOnly || !narrow && !(privileged && c["name"] == mayBePrivileged) {
 		t.Errorf("%s: container %s: security context %v", path, c["name"], c["securityContext"])
 	}
-	for _, f := range [][]string{{"requests", "cpu"}, {"requests", "memory"}, {"limits", "memory"}} {
-		if v, ok, _ := unstructured.NestedString(c, append([]string{"resources"}, f...)...); !ok || v == "" {
+	for _, f := range [][]string{{"requests", "cpu"}, {"requests", "memory"},
+		{"limits", "memory"}} {
+		if v, ok, _ := unstructured.NestedString(c, append([]string{"resources"}, f...)...); !ok ||
+			v == "" {
 			t.Errorf("%s: container %s has no %v", path, c["name"], f)
 		}
 	}
@@ -227,7 +234,8 @@ func narrow(t *testing.T, path string, c map[string]any) {
 func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	was, is := withComponent(t, "services")
 	changed := slices.Sorted(maps.Keys(is))
-	if diff := cmp.Diff([]string{"ClusterRole kubeveil-veild", "DaemonSet veild"}, changed); diff != "" {
+	if diff := cmp.Diff([]string{"ClusterRole kubeveil-veild", "DaemonSet veild"},
+		changed); diff != "" {
 		t.Fatalf("the component changes (-want +got):\n%s", diff)
 	}
 
@@ -237,11 +245,14 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	pod := &veild.Spec.Template.Spec
 	c := &pod.Containers[0]
 	c.Args = append(c.Args, "-service-proxy=ebpf")
-	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "cgroup", MountPath: "/host/sys/fs/cgroup", ReadOnly: true})
-	c.Resources.Limits[corev1.ResourceMemory] = *translating.Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
+	c.VolumeMounts = append(c.VolumeMounts,
+		corev1.VolumeMount{Name: "cgroup", MountPath: "/host/sys/fs/cgroup", ReadOnly: true})
+	c.Resources.Limits[corev1.ResourceMemory] =
+		*translating.Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
 	directory := corev1.HostPathDirectory
-	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "cgroup", VolumeSource: corev1.VolumeSource{
-		HostPath: &corev1.HostPathVolumeSource{Path: "/sys/fs/cgroup", Type: &directory}}})
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "cgroup",
+		VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: "/sys/fs/cgroup", Type: &directory}}})
 	if diff := cmp.Diff(veild, translating); diff != "" {
 		t.Errorf("DaemonSet (-want +got):\n%s", diff)
 	}
@@ -251,8 +262,10 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	typed(t, was["ClusterRole kubeveil-veild"], &role)
 	typed(t, is["ClusterRole kubeveil-veild"], &reading)
 	reads := []string{"list", "watch"}
-	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: reads},
-		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"}, Resources: []string{"endpointslices"}, Verbs: reads})
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""},
+		Resources: []string{"services"}, Verbs: reads},
+		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"},
+			Resources: []string{"endpointslices"}, Verbs: reads})
 	if diff := cmp.Diff(role, reading); diff != "" {
 		t.Errorf("ClusterRole (-want +got):\n%s", diff)
 	}
@@ -325,18 +338,22 @@ func patched(t *testing.T, path string, o *unstructured.Unstructured) *unstructu
 // typed converts an object strictly: a field that its kind does not have is an error.
 func typed(t *testing.T, o *unstructured.Unstructured, into any) {
 	t.Helper()
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into, true); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into,
+		true); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // Definitions first, the policy before the RBAC that it restrains, the daemons last.
 func TestManifestsInOrder(t *testing.T) {
-	order := []string{"CustomResourceDefinition", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ServiceAccount",
+	order := []string{"CustomResourceDefinition", "ValidatingAdmissionPolicy",
+		"ValidatingAdmissionPolicyBinding", "ServiceAccount",
 		"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ConfigMap", "DaemonSet"}
 	for _, dir := range []string{"manifests", "manifests/cni"} {
 		dir = filepath.Join(root(t), dir)
-		if o, _, _ := unstructured.NestedString(readManifest(t, filepath.Join(dir, "kustomization.yaml")).object.Object, "sortOptions", "order"); o != "fifo" {
+		if o, _, _ := unstructured.NestedString(readManifest(t,
+			filepath.Join(dir, "kustomization.yaml")).object.Object, "sortOptions",
+			"order"); o != "fifo" {
 			t.Errorf("%s: order %q: kustomize would sort by kinds that it knows", dir, o)
 		}
 		last := 0
@@ -354,13 +371,17 @@ func TestManifestsInOrder(t *testing.T) {
 // are up; what carries packets is never rolled.
 func TestDaemonsRollByTenths(t *testing.T) {
 	var veild, worker appsv1.DaemonSet
-	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild, "cni/daemonset-veil-wg.yaml": &worker} {
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(daemonSet(t, file).Object, ds); err != nil {
+	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild,
+		"cni/daemonset-veil-wg.yaml": &worker} {
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(daemonSet(t, file).Object,
+			ds); err != nil {
 			t.Fatal(err)
 		}
 	}
 	update := veild.Spec.UpdateStrategy
-	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType || update.RollingUpdate.MaxUnavailable.String() != "10%" || update.RollingUpdate.MaxSurge != nil {
+	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType ||
+		update.RollingUpdate.MaxUnavailable.String() != "10%" ||
+		update.RollingUpdate.MaxSurge != nil {
 		t.Errorf("veild: update strategy %+v", update)
 	}
 	if veild.Spec.MinReadySeconds == 0 {
@@ -377,10 +398,12 @@ func TestDaemonsRollByTenths(t *testing.T) {
 
 // manifestsAccepted: every object is one that a real API server takes.
 func manifestsAccepted(ctx context.Context, t *testing.T, l *lab.Lab) {
-	all := append(kustomized(t, filepath.Join(root(t), "manifests")), kustomized(t, filepath.Join(root(t), "manifests/uninstall"))...)
+	all := append(kustomized(t, filepath.Join(root(t), "manifests")),
+		kustomized(t, filepath.Join(root(t), "manifests/uninstall"))...)
 	all = append(all, kustomized(t, filepath.Join(root(t), csiManifests))...)
 	// The API server of the lab has no definition of ServiceMonitor.
-	all = append(all, readManifest(t, filepath.Join(root(t), "manifests/components/servicemonitor/service.yaml")))
+	all = append(all, readManifest(t, filepath.Join(root(t),
+		"manifests/components/servicemonitor/service.yaml")))
 	for _, m := range all {
 		t.Run(m.object.GetKind()+" "+m.object.GetName(), func(t *testing.T) {
 			if err := dryApply(ctx, l, m.object); err != nil {
@@ -400,7 +423,8 @@ func dryApply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) err
 	if err != nil {
 		return err
 	}
-	opts := metav1.ApplyOptions{FieldManager: "lab", Force: true, DryRun: []string{metav1.DryRunAll}}
+	opts := metav1.ApplyOptions{FieldManager: "lab", Force: true,
+		DryRun: []string{metav1.DryRunAll}}
 	c := l.Control.Dynamic.Resource(m.Resource)
 	if m.Scope.Name() == meta.RESTScopeNameNamespace {
 		_, err = c.Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)

@@ -43,7 +43,8 @@ func mtuChanges(t *testing.T, family lab.Family) {
 			}
 		}
 		follows(ctx, t, l, pods, inner(underlay))
-		t.Logf("underlay %d: all follow, and a large transfer is through, after %v", underlay, time.Since(began).Round(time.Millisecond))
+		t.Logf("underlay %d: all follow, and a large transfer is through, after %v", underlay,
+			time.Since(began).Round(time.Millisecond))
 	}
 
 	for _, setting := range []int{1450, 0} {
@@ -56,7 +57,8 @@ func mtuChanges(t *testing.T, family lab.Family) {
 			want = inner(9000)
 		}
 		follows(ctx, t, l, pods, want)
-		t.Logf("mtu: %d in the configuration: all follow after %v", setting, time.Since(began).Round(time.Millisecond))
+		t.Logf("mtu: %d in the configuration: all follow after %v", setting,
+			time.Since(began).Round(time.Millisecond))
 	}
 
 	tooNarrow(ctx, t, l, pods, outer6)
@@ -65,7 +67,8 @@ func mtuChanges(t *testing.T, family lab.Family) {
 		t.Errorf("a connection through it all: %v", err)
 	}
 
-	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records, h.MaxGapMillis)
+	t.Logf("one connection through it all: %d records, longest gap %.0f ms", h.Records,
+		h.MaxGapMillis)
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -76,7 +79,8 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 	for i, n := range l.Nodes() {
 		waitStatus(ctx, t, n, 15*time.Second, func(s telemetry.Status) error {
 			if s.MTU.Pod != mtu || s.Devices[0].MTU != mtu || !s.Ready || len(s.Problems) > 0 {
-				return fmt.Errorf("MTU %d, device %d, want %d; ready %v, problems %v", s.MTU.Pod, s.Devices[0].MTU, mtu, s.Ready, s.Problems)
+				return fmt.Errorf("MTU %d, device %d, want %d; ready %v, problems %v", s.MTU.Pod,
+					s.Devices[0].MTU, mtu, s.Ready, s.Problems)
 			}
 			return podMTU(ctx, t, pods[i], mtu)
 		})
@@ -115,14 +119,16 @@ func transfer(ctx context.Context, t *testing.T, pods []*lab.Pod, mtu int) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{pods[0], pods[1]}, {pods[1], pods[0]}} {
 		for _, to := range pair[1].Addrs {
-			if _, err := lab.Send(ctx, pair[0], lab.Exchange{To: to, Count: 2, Size: 1 << 20, Timeout: 15 * time.Second}); err != nil {
+			if _, err := lab.Send(ctx, pair[0], lab.Exchange{To: to, Count: 2, Size: 1 << 20,
+				Timeout: 15 * time.Second}); err != nil {
 				t.Errorf("2 MiB to %s and back: %v", to, err)
 			}
 			full := mtu - 28
 			if to.Is6() {
 				full = mtu - 48
 			}
-			if _, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "udp", To: to, Count: 3, Size: full, Timeout: 5 * time.Second}); err != nil {
+			if _, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "udp", To: to, Count: 3,
+				Size: full, Timeout: 5 * time.Second}); err != nil {
 				t.Errorf("datagrams of %d bytes to %s: %v", full, to, err)
 			}
 		}
@@ -144,7 +150,8 @@ func podMTU(ctx context.Context, t *testing.T, p *lab.Pod, mtu int) error {
 		}
 		ipJSON(ctx, t, p, &routes, family, "-d", "route", "show", "default")
 		if len(routes) != 1 || len(routes[0].Metrics) != 1 || routes[0].Metrics[0].MTU != mtu {
-			return fmt.Errorf("default routes of %s, %s: %+v, want MTU %d", p.ID, family, routes, mtu)
+			return fmt.Errorf("default routes of %s, %s: %+v, want MTU %d", p.ID, family, routes,
+				mtu)
 		}
 	}
 	return nil
@@ -198,7 +205,8 @@ func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, o
 func narrowSaid(least int) func(telemetry.Status) error {
 	return func(s telemetry.Status) error {
 		for _, p := range s.Problems {
-			if strings.Contains(p, "IPv6 in pods needs 1280") && strings.Contains(p, fmt.Sprint(least)) {
+			if strings.Contains(p, "IPv6 in pods needs 1280") &&
+				strings.Contains(p, fmt.Sprint(least)) {
 				return nil
 			}
 		}
@@ -264,7 +272,8 @@ func narrowPath(t *testing.T, restart bool) {
 	for _, n := range l.Nodes() {
 		s := waitStatus(ctx, t, n, 100*time.Second, func(s telemetry.Status) error {
 			// Only paths with traffic are probed.
-			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: "tcp", To: pods[1].Addrs[0], Count: 50, Size: 200, Timeout: 5 * time.Second}); err != nil {
+			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: "tcp", To: pods[1].Addrs[0],
+				Count: 50, Size: 200, Timeout: 5 * time.Second}); err != nil {
 				return err
 			}
 			// WireGuard pads to 16 bytes, so that is how exactly it can be found.
@@ -273,7 +282,8 @@ func narrowPath(t *testing.T, restart bool) {
 			}
 			return nil
 		})
-		t.Logf("%s: path of %d bytes found %v after it had narrowed: route MTU %d", n.Name, path, time.Since(began).Round(time.Millisecond), s.Peers[0].MTU)
+		t.Logf("%s: path of %d bytes found %v after it had narrowed: route MTU %d", n.Name, path,
+			time.Since(began).Round(time.Millisecond), s.Peers[0].MTU)
 	}
 
 	if !strings.Contains(nodeMetrics(ctx, t, n1), "kubeveil_peers_narrow 1\n") {
@@ -295,7 +305,8 @@ func peerRoutes(ctx context.Context, t *testing.T, n *lab.Node, mtu int) {
 			Dst     string          `json:"dst"`
 			Metrics json.RawMessage `json:"metrics"`
 		}
-		ipJSON(ctx, t, n, &routes, family, "-d", "route", "show", "table", fmt.Sprint(config.TablePod), "dev", "veil0")
+		ipJSON(ctx, t, n, &routes, family, "-d", "route", "show", "table",
+			fmt.Sprint(config.TablePod), "dev", "veil0")
 		for _, r := range routes {
 			if !strings.Contains(string(r.Metrics), fmt.Sprintf(`"mtu":%d`, mtu)) {
 				t.Errorf("route to %s has the metrics %s, want MTU %d", r.Dst, r.Metrics, mtu)

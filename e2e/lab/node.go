@@ -56,8 +56,9 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 	number := l.numbers
 	l.mu.Unlock()
 	f := l.opts.Family
-	n := &Node{Number: number, Addrs: addrsOf(f.Underlay(byte(nodeHost + number))), PodPrefixes: f.PodPrefixes(number),
-		processes: map[string]*Process{}, pods: map[string]*Pod{}}
+	n := &Node{Number: number, Addrs: addrsOf(f.Underlay(byte(nodeHost + number))),
+		PodPrefixes: f.PodPrefixes(number),
+		processes:   map[string]*Process{}, pods: map[string]*Pod{}}
 	if podPrefixes != nil {
 		n.PodPrefixes = podPrefixes
 	}
@@ -101,8 +102,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-
-	source := map[string]any{"kind": "snapshot", "file": "/etc/kubeveil/snapshot.json"}
+	source := map[string]any{"kind": "snapshot", "file": snapshotFile}
 	if l.Control != nil {
 		kubeconfig, err := l.Control.kubeconfig(ctx, n)
 		if err != nil {
@@ -125,8 +125,9 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		"serviceRanges": l.opts.Family.ServiceRanges(),
 		"source":        source,
 		"masquerade":    true,
-		"cni":           map[string]any{"confDir": "/etc/cni/net.d", "portmap": true, "bandwidth": true},
-		"logLevel":      "debug",
+		"cni": map[string]any{"confDir": "/etc/cni/net.d", "portmap": true,
+			"bandwidth": true},
+		"logLevel": "debug",
 	}
 
 	for key, value := range l.opts.VeildConfig {
@@ -154,7 +155,8 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 	}
 
 	if n.lab.opts.BootUnit {
-		if _, err := n.Exec(ctx, n.lab.program("veild"), "close", "--config", configFile); err != nil {
+		if _, err := n.Exec(ctx, n.lab.program("veild"), "close", "--config",
+			configFile); err != nil {
 			return err
 		}
 	}
@@ -200,11 +202,18 @@ func (n *Node) underlay() []netip.Prefix {
 	return n.lab.opts.Family.Underlay(byte(nodeHost + n.Number))
 }
 
+// EngineEnv names the engine of the nodes' tunnels, as veil-wg -engine does; empty is the default.
+const EngineEnv = "KUBEVEIL_ENGINE"
+
 // StartProgram starts "veild" or "veil-wg" on the node as it was installed.
 func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) {
 	var args []string
 	if name == "veild" {
 		args = []string{"--config", configFile}
+	}
+	// The programs of another release may not know the flag.
+	if engine := os.Getenv(EngineEnv); name == "veil-wg" && engine != "" && n.ownPrograms() {
+		args = []string{"-engine", engine}
 	}
 	p, err := n.Start(ctx, filepath.Join(n.programs(), name), args...)
 	if err != nil {
@@ -224,6 +233,9 @@ func (n *Node) UsePrograms(dir string) {
 	defer n.mu.Unlock()
 	n.bin = dir
 }
+
+// ownPrograms reports whether the node starts the programs of the lab.
+func (n *Node) ownPrograms() bool { return n.programs() == n.lab.bin }
 
 // programs is the folder of the node's programs and plugins.
 func (n *Node) programs() string {

@@ -25,7 +25,8 @@ import (
 // applied are the kinds of manifests that a cluster without kubelets can use, in the order in which
 // they need each other.
 var applied = []string{
-	"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
+	"Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role",
+	"ClusterRoleBinding", "RoleBinding",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 }
 
@@ -79,7 +80,8 @@ func (c *Control) applyManifests(ctx context.Context) error {
 
 	// Nodes ask for these at once.
 	return Until(ctx, 20*time.Second, func() error {
-		_, err := c.Client.Discovery().RESTClient().Get().AbsPath("/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
+		_, err := c.Client.Discovery().RESTClient().Get().AbsPath(
+			"/apis/kubeveil.io/v1alpha1/veilnodes").DoRaw(ctx)
 		return err
 	})
 }
@@ -119,7 +121,8 @@ func readManifests(dir string) ([]*unstructured.Unstructured, error) {
 // apply applies one object of the kinds that are known, nil for none yet, and returns those that
 // were asked for since: that takes tens of requests. A kind that was just defined may need a moment
 // to be served.
-func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds meta.RESTMapper) (meta.RESTMapper, error) {
+func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured,
+	kinds meta.RESTMapper) (meta.RESTMapper, error) {
 	gvk := o.GroupVersionKind()
 	err := Until(ctx, 20*time.Second, func() error {
 		if kinds == nil {
@@ -136,7 +139,8 @@ func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds
 		}
 		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
 		if m.Scope.Name() == meta.RESTScopeNameNamespace {
-			_, err = c.Dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)
+			_, err = c.Dynamic.Resource(m.Resource).Namespace(o.GetNamespace()).Apply(ctx,
+				o.GetName(), o, opts)
 		} else {
 			_, err = c.Dynamic.Resource(m.Resource).Apply(ctx, o.GetName(), o, opts)
 		}
@@ -147,12 +151,14 @@ func (c *Control) apply(ctx context.Context, o *unstructured.Unstructured, kinds
 
 func (c *Control) ensureAccount(ctx context.Context) error {
 	return Until(ctx, 20*time.Second, func() error {
-		_, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).Get(ctx, c.account.name, metav1.GetOptions{})
+		_, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).Get(ctx, c.account.name,
+			metav1.GetOptions{})
 		if err == nil {
 			return nil
 		}
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: c.account.name}}
-		_, err = c.Client.CoreV1().ServiceAccounts(c.account.namespace).Create(ctx, account, metav1.CreateOptions{})
+		_, err = c.Client.CoreV1().ServiceAccounts(c.account.namespace).Create(ctx, account,
+			metav1.CreateOptions{})
 		return err
 	})
 }
@@ -173,12 +179,15 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 	}
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.Name}}
 	for _, a := range n.Addrs {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	now := metav1.Now()
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady,
+		Status: corev1.ConditionTrue,
 		Reason: "KubeletReady", LastHeartbeatTime: now, LastTransitionTime: now}}
-	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
+		metav1.UpdateOptions{}); err != nil {
 		return fmt.Errorf("register %s: %w", n.Name, err)
 	}
 	n.uid = node.UID
@@ -189,12 +198,14 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 // bound to the Node, as a kubelet gets it for a pod there.
 func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
 	seconds := int64(lifetime / time.Second)
-	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx, c.account.name, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{
-			ExpirationSeconds: &seconds,
-			BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: n.Name, UID: n.uid},
-		},
-	}, metav1.CreateOptions{})
+	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx,
+		c.account.name, &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{
+				ExpirationSeconds: &seconds,
+				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node",
+					APIVersion: "v1", Name: n.Name, UID: n.uid},
+			},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("request a token for %s: %w", n.Name, err)
 	}

@@ -62,8 +62,10 @@ func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	}
 
 	// The guard leaves links of pods alone, so that there is time to crowd it.
-	err = n1.IP(ctx, fmt.Sprintf("link add odd0 group %d type veth peer name odd1", config.PodGroup))
-	if err := errors.Join(err, crowd(n1, "odd0"), n1.IP(ctx, "link set odd0 group 0 up")); err != nil {
+	err = n1.IP(ctx, fmt.Sprintf("link add odd0 group %d type veth peer name odd1",
+		config.PodGroup))
+	if err := errors.Join(err, crowd(n1, "odd0"),
+		n1.IP(ctx, "link set odd0 group 0 up")); err != nil {
 		t.Fatal(err)
 	}
 	const named = "link odd0 has no guard of its own"

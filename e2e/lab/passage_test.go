@@ -17,7 +17,8 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 	a, b := pair(ctx, t, l)
 	meet(ctx, t, a, b)
 	n := l.Nodes()[0]
-	run(ctx, t, n, "nft", "table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }")
+	run(ctx, t, n, "nft",
+		"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }")
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +26,8 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := waitProblem(ctx, t, n, "forwarded packets of pods are dropped")
-	if !strings.Contains(strings.Join(s.Problems, ";"), "the chain forward in nftables table inet site") {
+	if !strings.Contains(strings.Join(s.Problems, ";"),
+		"the chain forward in nftables table inet site") {
 		t.Errorf("problems %q do not name the chain", s.Problems)
 	}
 

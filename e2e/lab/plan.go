@@ -91,7 +91,8 @@ func (f Family) PodPrefixes(node int) []netip.Prefix {
 	four[2] = byte(node)
 	six := cluster6.Addr().As16()
 	six[7] = byte(node)
-	return pick(f, netip.PrefixFrom(netip.AddrFrom4(four), 24), netip.PrefixFrom(netip.AddrFrom16(six), 64))
+	return pick(f, netip.PrefixFrom(netip.AddrFrom4(four), 24),
+		netip.PrefixFrom(netip.AddrFrom16(six), 64))
 }
 
 // addrsOf drops the lengths.

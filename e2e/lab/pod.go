@@ -136,7 +136,8 @@ type cniAnswer struct {
 
 // cni calls one verb of the node's network by the runtime's library, in the node.
 func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
-	all := append([]string{"cni", "-verb", verb, "-path", n.programs(), "-cache", filepath.Join(n.Disk(), "cni-cache")}, args...)
+	all := append([]string{"cni", "-verb", verb, "-path", n.programs(), "-cache",
+		filepath.Join(n.Disk(), "cni-cache")}, args...)
 	cmd := n.Command(ctx, n.lab.program("labtool"), all...)
 	out, err := output(cmd)
 	var a cniAnswer
@@ -257,7 +258,8 @@ func (p *Pod) Exec(ctx context.Context, name string, args ...string) ([]byte, er
 // Start runs a program in the pod until it is told to end.
 func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, error) {
 	dir := filepath.Join(p.Node.Dir, "log", p.ID)
-	proc, err := begin(p.Command(context.Background(), name, args...), dir, filepath.Base(name), true)
+	proc, err := begin(p.Command(context.Background(), name, args...), dir, filepath.Base(name),
+		true)
 	if err != nil {
 		return nil, fmt.Errorf("pod %s: %w", p.ID, err)
 	}

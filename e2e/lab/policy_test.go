@@ -13,12 +13,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
+
+var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1", Resource: "veilnodes"}
 
 // daemonNamespace and daemonAccount are the service account of veild in the manifests.
 const (
@@ -53,10 +56,13 @@ func stolenToken(t *testing.T, n *lab.Node) string {
 }
 
 // newToken asks for a token as a kubelet does, bound to the object, or to none when it is nil.
-func newToken(ctx context.Context, t *testing.T, l *lab.Lab, bound *authenticationv1.BoundObjectReference) string {
+func newToken(ctx context.Context, t *testing.T, l *lab.Lab,
+	bound *authenticationv1.BoundObjectReference) string {
 	t.Helper()
-	r, err := l.Control.Client.CoreV1().ServiceAccounts(daemonNamespace).CreateToken(ctx, daemonAccount,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{})
+	r, err := l.Control.Client.CoreV1().ServiceAccounts(daemonNamespace).CreateToken(ctx,
+		daemonAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: bound}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +70,8 @@ func newToken(ctx context.Context, t *testing.T, l *lab.Lab, bound *authenticati
 }
 
 // daemonPod is a pod of veild's on a node, as far as the API server is concerned.
-func daemonPod(ctx context.Context, t *testing.T, l *lab.Lab, node string) *authenticationv1.BoundObjectReference {
+func daemonPod(ctx context.Context, t *testing.T, l *lab.Lab,
+	node string) *authenticationv1.BoundObjectReference {
 	t.Helper()
 	p, err := l.Control.Client.CoreV1().Pods(daemonNamespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "veild-"},
@@ -74,19 +81,22 @@ func daemonPod(ctx context.Context, t *testing.T, l *lab.Lab, node string) *auth
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}
+	return &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
+		UID: p.UID}
 }
 
 // veilNode is a VeilNode with owners, given as kind and name in turns.
 func veilNode(name string, owners ...string) *unstructured.Unstructured {
 	refs := []any{}
 	for i := 0; i+1 < len(owners); i += 2 {
-		refs = append(refs, map[string]any{"apiVersion": "v1", "kind": owners[i], "name": owners[i+1], "uid": "00000000-0000-0000-0000-00000000000" + fmt.Sprint(i)})
+		refs = append(refs, map[string]any{"apiVersion": "v1", "kind": owners[i],
+			"name": owners[i+1], "uid": "00000000-0000-0000-0000-00000000000" + fmt.Sprint(i)})
 	}
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
 		"metadata": map[string]any{"name": name, "ownerReferences": refs},
-		"spec":     map[string]any{"keys": []any{map[string]any{"epoch": int64(0), "publicKey": strings.Repeat("A", 42) + "E="}}},
+		"spec": map[string]any{"keys": []any{map[string]any{"epoch": int64(0),
+			"publicKey": strings.Repeat("A", 42) + "E="}}},
 	}}
 }
 
@@ -111,7 +121,9 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 		t.Run(name, func(t *testing.T) {
 			c := as(t, l, token)
 			t.Run("its own", func(t *testing.T) { ownAllowed(ctx, t, c, own) })
-			t.Run("another's", func(t *testing.T) { othersRefused(ctx, t, c, admin, other, "is not of node "+own) })
+			t.Run("another's", func(t *testing.T) {
+				othersRefused(ctx, t, c, admin, other, "is not of node "+own)
+			})
 			t.Run("its own, lying about the owner", func(t *testing.T) {
 				for what, o := range map[string]*unstructured.Unstructured{
 					"none":              veilNode(own),
@@ -129,7 +141,8 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 				refused(t, "create", dry(ctx, c, o), "is not of node "+own)
 			})
 			t.Run("all at once", func(t *testing.T) {
-				refused(t, "delete", c.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}), "cannot deletecollection")
+				refused(t, "delete", c.DeleteCollection(ctx, metav1.DeleteOptions{},
+					metav1.ListOptions{}), "cannot deletecollection")
 			})
 		})
 	}
@@ -139,14 +152,16 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 		othersRefused(ctx, t, c, admin, other, "names no node")
 		refused(t, "create", dry(ctx, c, veilNode(own, "Node", own)), "names no node")
 	})
-	t.Run("without the policy it would be allowed", func(t *testing.T) { withoutPolicy(ctx, t, l, other) })
+	t.Run("without the policy it would be allowed",
+		func(t *testing.T) { withoutPolicy(ctx, t, l, other) })
 }
 
 // policyInForce waits until the API server has read the policy.
 func policyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, other string) {
 	t.Helper()
 	err := lab.Until(ctx, 30*time.Second, func() error {
-		if err := dry(ctx, c, veilNode(other, "Node", other)); err == nil || !strings.Contains(err.Error(), "is not of node") {
+		if err := dry(ctx, c, veilNode(other, "Node", other)); err == nil ||
+			!strings.Contains(err.Error(), "is not of node") {
 			return fmt.Errorf("creating another's VeilNode: %w", err)
 		}
 		return nil
@@ -164,7 +179,8 @@ func dry(ctx context.Context, c dynamic.ResourceInterface, o *unstructured.Unstr
 
 func refused(t *testing.T, what string, err error, because string) {
 	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), because) || !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+	if err == nil || !strings.Contains(err.Error(), because) ||
+		!apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		t.Errorf("%s: got %v, want a refusal that says %q", what, err, because)
 	}
 }
@@ -190,7 +206,8 @@ func ownAllowed(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, 
 }
 
 // othersRefused tries to create, change and delete the VeilNode of a node that is not the token's.
-func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceInterface, other, because string) {
+func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceInterface,
+	other, because string) {
 	t.Helper()
 	refused(t, "create", dry(ctx, c, veilNode(other, "Node", other)), because)
 	o, err := admin.Create(ctx, veilNode(other, "Node", other), metav1.CreateOptions{})
@@ -205,9 +222,11 @@ func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceI
 	_, err = c.Update(ctx, changed, metav1.UpdateOptions{})
 	refused(t, "update", err, because)
 	refused(t, "delete", c.Delete(ctx, other, metav1.DeleteOptions{}), because)
-	_, err = c.Patch(ctx, other, "application/merge-patch+json", []byte(`{"spec":{"mtu":1450}}`), metav1.PatchOptions{})
+	_, err = c.Patch(ctx, other, "application/merge-patch+json", []byte(`{"spec":{"mtu":1450}}`),
+		metav1.PatchOptions{})
 	refused(t, "patch", err, "cannot patch")
-	if o, err = admin.Get(ctx, other, metav1.GetOptions{}); err != nil || o.GetResourceVersion() != want {
+	if o, err = admin.Get(ctx, other, metav1.GetOptions{}); err != nil ||
+		o.GetResourceVersion() != want {
 		t.Errorf("after the tries it is %v, %v", o, err)
 	}
 	if err := admin.Delete(ctx, other, metav1.DeleteOptions{}); err != nil {
@@ -218,11 +237,14 @@ func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceI
 // withoutPolicy is the negative control: what was refused above was refused by the policy.
 func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) {
 	const name = "kubeveil-veilnode-own"
-	if err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+	if err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(
+		ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	c := as(t, l, stolenToken(t, l.Nodes()[0]))
-	err := lab.Until(ctx, 30*time.Second, func() error { return dry(ctx, c, veilNode(other, "Node", other)) })
+	err := lab.Until(ctx, 30*time.Second, func() error {
+		return dry(ctx, c, veilNode(other, "Node", other))
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +283,8 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := admin.Patch(ctx, n.Name, "application/merge-patch+json", []byte(`{"spec":{"mtu":1234}}`), metav1.PatchOptions{}); err != nil {
+	if _, err := admin.Patch(ctx, n.Name, "application/merge-patch+json",
+		[]byte(`{"spec":{"mtu":1234}}`), metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -282,7 +305,8 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err := n.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Exec(ctx, filepath.Join(root(t), "out/bin/veild"), "cleanup", "-config", "/etc/kubeveil/veild.yaml"); err != nil {
+	if _, err := n.Exec(ctx, filepath.Join(root(t), "out/bin/veild"), "cleanup", "-config",
+		"/etc/kubeveil/veild.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := admin.Get(ctx, n.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {

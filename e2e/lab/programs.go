@@ -25,7 +25,8 @@ func Root() (string, error) {
 			return dir, nil
 		}
 		if dir == filepath.Dir(dir) {
-			return "", errors.New("find the repository: no go.mod at or above the working directory")
+			return "", errors.New("find the repository: no go.mod at or above the working " +
+				"directory")
 		}
 		dir = filepath.Dir(dir)
 	}
@@ -42,20 +43,23 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	if os.Getenv(noBuildEnv) == "" {
-		if out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput(); err != nil {
+		if out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput(); err !=
+			nil {
 			return fmt.Errorf("build the programs: %w: %s", err, out)
-		}
-	}
-	for _, need := range [][2]string{
-		{"out/bin/kube-apiserver", "make kubernetes"},
-		{"out/tools/etcd", "make deps"},
-	} {
-		if _, err := os.Stat(filepath.Join(root, need[0])); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s is missing: run `%s` first", need[0], need[1])
 		}
 	}
 	return nil
 })
+
+// findKubernetes refuses a control plane whose programs are missing.
+func findKubernetes(root string) error {
+	for _, need := range []string{"out/bin/kube-apiserver", "out/tools/etcd"} {
+		if _, err := os.Stat(filepath.Join(root, need)); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is missing: run `make kubernetes` first", need)
+		}
+	}
+	return nil
+}
 
 // program is the path of a built program.
 func (l *Lab) program(name string) string { return filepath.Join(l.bin, name) }

@@ -107,7 +107,8 @@ func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 	err := lab.Until(ctx, 10*time.Second, func() error {
 		out := run(ctx, t, n, "nft", "list", "set", "inet", config.NFTGuardTable, "tunnel_port")
 		if got := strings.Contains(out, fmt.Sprint(config.TunnelPort)); got != want {
-			return fmt.Errorf("%s judges sources of tunnel datagrams: %t, want %t: %s", n.Name, got, want, out)
+			return fmt.Errorf("%s judges sources of tunnel datagrams: %t, want %t: %s", n.Name, got,
+				want, out)
 		}
 		return nil
 	})
@@ -150,7 +151,8 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 	r := newRelay(ctx, t, l)
 	seen := map[string]map[netip.Addr]bool{}
 	look := func(limit time.Duration) {
-		for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(
+			50 * time.Millisecond) {
 			for _, n := range nodes[:2] {
 				if seen[n.Name] == nil {
 					seen[n.Name] = map[netip.Addr]bool{}
@@ -211,7 +213,8 @@ func newRelay(ctx context.Context, t *testing.T, l *lab.Lab) *relay {
 	l.Oracle.Update(func(rules *oracle.Rules) { rules.Nodes = append(rules.Nodes, r.addr) })
 	for i := range r.nodes {
 		err := h.Do(func() error {
-			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.addr, uint16(4441+i))))
+			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.addr,
+				uint16(4441+i))))
 			r.towards = append(r.towards, c)
 			return err
 		})
@@ -253,11 +256,13 @@ func (r *relay) begin(ctx context.Context, t *testing.T) {
 	r.apart(ctx, t, "on")
 	for from, n := range r.nodes {
 		err := r.l.Bridge().Do(func() error {
-			s, err := nettest.OpenSniffer(nettest.SnifferOptions{Link: n.Name, Ring: 1 << 22}, func(f nettest.Frame) {
-				if payload := tunnelPayload(f.Data, r.nodes[1-from].Addrs[0]); payload != nil && !f.Outgoing {
-					_ = r.send(1-from, payload)
-				}
-			})
+			s, err := nettest.OpenSniffer(nettest.SnifferOptions{Link: n.Name, Ring: 1 << 22},
+				func(f nettest.Frame) {
+					if payload := tunnelPayload(f.Data, r.nodes[1-from].Addrs[0]); payload != nil &&
+						!f.Outgoing {
+						_ = r.send(1-from, payload)
+					}
+				})
 			r.sniffers = append(r.sniffers, s)
 			return err
 		})
@@ -282,7 +287,8 @@ func (r *relay) end(ctx context.Context, t *testing.T) {
 func (r *relay) apart(ctx context.Context, t *testing.T, state string) {
 	t.Helper()
 	for _, n := range r.nodes {
-		if err := r.l.Bridge().IP(ctx, fmt.Sprintf("link set %s type bridge_slave isolated %s", n.Name, state)); err != nil {
+		if err := r.l.Bridge().IP(ctx, fmt.Sprintf("link set %s type bridge_slave isolated %s",
+			n.Name, state)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -301,8 +307,10 @@ func tunnelPayload(frame []byte, to netip.Addr) []byte {
 	ip := frame[ethernet:]
 	udp := ip[header:]
 	length := int(binary.BigEndian.Uint16(udp[4:]))
-	if ip[protoAt] != unix.IPPROTO_UDP || !slices.Equal(ip[dstAt:dstAt+to.BitLen()/8], to.AsSlice()) ||
-		binary.BigEndian.Uint16(udp[2:]) != config.TunnelPort || length < udpHeader || length > len(udp) {
+	if ip[protoAt] != unix.IPPROTO_UDP ||
+		!slices.Equal(ip[dstAt:dstAt+to.BitLen()/8], to.AsSlice()) ||
+		binary.BigEndian.Uint16(udp[2:]) != config.TunnelPort || length < udpHeader ||
+		length > len(udp) {
 		return nil
 	}
 	return udp[udpHeader:length]

@@ -24,7 +24,8 @@ const lastRelease = "c7a5a9071ecfecf4819e210124f6441718b882ac"
 func released(ctx context.Context, t *testing.T) string {
 	t.Helper()
 	top := root(t)
-	if err := exec.CommandContext(ctx, "git", "-C", top, "cat-file", "-e", lastRelease+"^{commit}").Run(); err != nil {
+	if err := exec.CommandContext(ctx, "git", "-C", top, "cat-file", "-e",
+		lastRelease+"^{commit}").Run(); err != nil {
 		nettest.Skip(t, nettest.NoRelease, "git fetch origin "+lastRelease+" brings it")
 	}
 	dir := filepath.Join(top, "out/release", lastRelease)

@@ -11,13 +11,16 @@ import (
 // Old runs go, and nothing that a lab has not named itself.
 func TestPrune(t *testing.T) {
 	base := t.TempDir()
-	dead := func(second, pid int) string { return fmt.Sprintf("20260101-0000%02d.000-%d", second, pid) }
+	dead := func(second, pid int) string {
+		return fmt.Sprintf("20260101-0000%02d.000-%d", second, pid)
+	}
 	const pid = 1 << 30 // beyond any pid_max
 	here := fmt.Sprintf("20250101-000000.000-%d", os.Getpid())
 	foreign := []string{"20250101-000000.000", "notes", "20250101-000000.000-1x"}
 
 	kept := []string{dead(2, pid+2), dead(3, pid+3), dead(3, pid+3) + "-2", dead(4, pid+3), here}
-	for _, name := range slices.Concat([]string{dead(0, pid), dead(1, pid+1), dead(1, pid+1) + "-2"}, kept, foreign) {
+	for _, name := range slices.Concat([]string{dead(0, pid), dead(1, pid+1),
+		dead(1, pid+1) + "-2"}, kept, foreign) {
 		if err := os.MkdirAll(filepath.Join(base, name, "node-1"), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,8 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 		if err != nil {
 			t.Fatal(err)
 		}
-		for what, text := range map[string][]byte{"status.json": s, "metrics.txt": []byte(nodeMetrics(ctx, t, n))} {
+		for what, text := range map[string][]byte{"status.json": s,
+			"metrics.txt": []byte(nodeMetrics(ctx, t, n))} {
 			if err := os.WriteFile(filepath.Join(n.Dir, what), text, 0o644); err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +103,8 @@ func findSecrets(dir string, keys map[string][]byte) (files int, found []string,
 		for name, key := range keys {
 			for form, text := range forms(key) {
 				if bytes.Contains(b, text) {
-					found = append(found, fmt.Sprintf("the private key of %s, %s, in %s", name, form, path))
+					found = append(found, fmt.Sprintf("the private key of %s, %s, in %s", name,
+						form, path))
 				}
 			}
 		}

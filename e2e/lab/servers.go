@@ -33,7 +33,8 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	c.lab.hosts = append(c.lab.hosts, h)
 	c.lab.mu.Unlock()
 	c.further = append(c.further, h)
-	if err := c.lab.plug(ctx, h, name, "eth0", c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
+	if err := c.lab.plug(ctx, h, name, "eth0",
+		c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
 		return err
 	}
 
@@ -58,7 +59,8 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 
 // listed is nil when an address is among the endpoints of the API's service.
 func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
-	all, err := c.Client.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
+	all, err := c.Client.DiscoveryV1().EndpointSlices("default").List(ctx,
+		metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=kubernetes"})
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,8 @@ const NamePort = 7010
 // Named starts a server that answers with its name, over TCP and UDP, at count ports from NamePort
 // on, and waits until it listens. With more than one port the answer is name:port.
 func Named(ctx context.Context, at Place, name string, count int) (*Process, error) {
-	return startTool(ctx, at, "listening", "name", "-name", name, "-port", fmt.Sprint(NamePort), "-count", fmt.Sprint(count))
+	return startTool(ctx, at, "listening", "name", "-name", name, "-port", fmt.Sprint(NamePort),
+		"-count", fmt.Sprint(count))
 }
 
 // Question is how TakeCensus and Keep ask Named servers.
@@ -42,7 +43,8 @@ func (q Question) args(from Place) []string {
 	if q.Egress {
 		canary = from.owner().EgressCanary
 	}
-	return []string{"-proto", orElse(q.Proto, "tcp"), "-to", q.To.String(), "-from-port", fmt.Sprint(q.FromPort), "-canary", canary}
+	return []string{"-proto", orElse(q.Proto, "tcp"), "-to", q.To.String(), "-from-port",
+		fmt.Sprint(q.FromPort), "-canary", canary}
 }
 
 // Census is who answered.
@@ -64,7 +66,8 @@ type Census struct {
 // nobody did is no error.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
-		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()}, q.args(from)...)
+		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()},
+		q.args(from)...)
 	out, err := output(from.Command(ctx, from.owner().program("labtool"), args...))
 	var c Census
 	if err != nil {
@@ -105,7 +108,8 @@ type Kept struct {
 // them, 20 a second, and waits until the former are there; a line "closed N" says that the N-th of
 // them has ended. End it with Process.Result into a KeptAPI.
 func KeepAPI(ctx context.Context, from Place, to netip.AddrPort, hold int) (*Process, error) {
-	return startTool(ctx, from, "open", "api", "-to", to.String(), "-ca", authorityFile, "-hold", fmt.Sprint(hold))
+	return startTool(ctx, from, "open", "api", "-to", to.String(), "-ca", authorityFile, "-hold",
+		fmt.Sprint(hold))
 }
 
 // KeptAPI is the result of KeepAPI. Times are milliseconds since 1970.

@@ -42,7 +42,8 @@ func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstruct
 	if err != nil {
 		t.Fatalf("download %s: %v: %s", module, err, out)
 	}
-	return readManifest(t, filepath.Join(found.Dir, "example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).object
+	return readManifest(t, filepath.Join(found.Dir,
+		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).object
 }
 
 // The component's objects are what an API server with the operator's definition takes; they select
@@ -58,7 +59,8 @@ func TestServiceMonitor(t *testing.T) {
 	c := newContainers(ctx, t, l, n)
 	c.run(ctx, t, "cni/daemonset-veild.yaml", "install-cni")
 	veild := c.startOf(ctx, t, listening(t), "veild")
-	for _, p := range []*lab.Process{c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"), veild} {
+	for _, p := range []*lab.Process{c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"),
+		veild} {
 		t.Cleanup(func() { p.Kill(context.WithoutCancel(ctx)) })
 	}
 	if err := n.WaitReady(ctx); err != nil {
@@ -93,8 +95,10 @@ func TestServiceMonitor(t *testing.T) {
 // field is refused.
 func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructured.Unstructured) {
 	c := l.Control
-	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if _, err := c.Dynamic.Resource(definitions).Create(ctx, monitorDefinition(ctx, t), metav1.CreateOptions{}); err != nil {
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
+	if _, err := c.Dynamic.Resource(definitions).Create(ctx, monitorDefinition(ctx, t),
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	err := lab.Until(ctx, 20*time.Second, func() error { return dryApply(ctx, l, monitor) })
@@ -124,11 +128,13 @@ func selected(t *testing.T, monitor, service *unstructured.Unstructured) string 
 	if monitor.GetNamespace() != service.GetNamespace() {
 		t.Error("a monitor without namespaceSelector sees services of its own namespace only")
 	}
-	if !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(labels.Set(service.GetLabels())) {
+	if !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(
+		labels.Set(service.GetLabels())) {
 		t.Error("the monitor does not select the service")
 	}
 
-	for file, want := range map[string]bool{"cni/daemonset-veild.yaml": true, "cni/daemonset-veil-wg.yaml": false, "uninstall/daemonset.yaml": false} {
+	for file, want := range map[string]bool{"cni/daemonset-veild.yaml": true,
+		"cni/daemonset-veil-wg.yaml": false, "uninstall/daemonset.yaml": false} {
 		pod := texts(daemonSet(t, file), "spec", "template", "metadata", "labels")
 		if texts(service, "spec", "selector").AsSelector().Matches(pod) != want {
 			t.Errorf("the service selects the pods of %s: %t, want %t", file, !want, want)
@@ -177,7 +183,8 @@ func listening(t *testing.T) *unstructured.Unstructured {
 }
 
 // get asks from a host for a path by HTTP.
-func get(ctx context.Context, t *testing.T, from *lab.Host, address, path string) (*http.Response, error) {
+func get(ctx context.Context, t *testing.T, from *lab.Host,
+	address, path string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
 		return nil, err

@@ -44,16 +44,19 @@ func TestServicesOfAPIServers(t *testing.T) {
 
 func loseAPIServer(t *testing.T, family lab.Family) {
 	first := netip.AddrPortFrom(family.Underlay(lab.ControlByte)[0].Addr(), lab.APIPort)
-	ctx, l := aloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1, VeildConfig: map[string]any{
-		"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}, "apiServers": []string{first.String()}},
-	}})
+	ctx, l := aloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1,
+		VeildConfig: map[string]any{
+			"serviceProxy": "ebpf", "services": map[string]any{
+				"limits": map[string]any{"slots": 1 << 16}, "apiServers": []string{first.String()}},
+		}})
 	n := l.Nodes()[0]
 	pod, err := n.AddPod(ctx, "client", lab.PodOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	backend := echoPods(ctx, t, l)[0]
-	s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+	s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
+		metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +93,8 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	// once more.
 	waitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
 		if bothUp(s) == nil {
-			return fmt.Errorf("a server without power counts as one that answers: %+v", s.Services.APIServers)
+			return fmt.Errorf("a server without power counts as one that answers: %+v",
+				s.Services.APIServers)
 		}
 		return nil
 	})
@@ -103,7 +107,8 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 // bothUp wants two API servers that answer, and lists that have come from one of them.
 func bothUp(s telemetry.Status) error {
 	if s.Services == nil || !s.Services.Listed || len(s.Services.APIServers) != 2 ||
-		slices.ContainsFunc(s.Services.APIServers, func(a telemetry.APIServer) bool { return !a.Up }) {
+		slices.ContainsFunc(s.Services.APIServers,
+			func(a telemetry.APIServer) bool { return !a.Up }) {
 		return fmt.Errorf("services %+v", s.Services)
 	}
 	return nil
@@ -138,7 +143,8 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 	err := lab.Until(ctx, 10*time.Second, func() error {
 		var open [2]int
 		for i := range open {
-			out, err := n.Exec(ctx, "ss", "-Htn", "state", "established", "dst", l.Control.ServerAddr(i).String())
+			out, err := n.Exec(ctx, "ss", "-Htn", "state", "established", "dst",
+				l.Control.ServerAddr(i).String())
 			if err != nil {
 				return lab.Stop(err)
 			}
@@ -160,18 +166,21 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 
 // followsWithout wants a service that was made after a server had gone to be reached while
 // connections to that one are found dead.
-func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1.Service, cut time.Time) {
+func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1.Service,
+	cut time.Time) {
 	t.Helper()
 	for _, addr := range s.Spec.ClusterIPs {
 		err := lab.Until(ctx, time.Until(cut.Add(closedWithin)), func() error {
-			_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80, Count: 1, Timeout: time.Second})
+			_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80,
+				Count: 1, Timeout: time.Second})
 			return err
 		})
 		if err != nil {
 			t.Errorf("a service that was made after the server had gone, %s: %v", addr, err)
 		}
 	}
-	t.Logf("a service that was made after the server had gone is reached %v after that", time.Since(cut).Round(time.Millisecond))
+	t.Logf("a service that was made after the server had gone is reached %v after that",
+		time.Since(cut).Round(time.Millisecond))
 }
 
 // judgeAPI ends who held connections and looks at when they ended, and when new ones were of no
@@ -185,7 +194,8 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 	}
 
 	if r.Opened != heldToAPI || len(r.Closed) == 0 || len(r.Closed) == r.Opened {
-		t.Errorf("%s: %d of %d held connections were closed, want those to one of two servers", what, len(r.Closed), r.Opened)
+		t.Errorf("%s: %d of %d held connections were closed, want those to one of two servers",
+			what, len(r.Closed), r.Opened)
 	}
 
 	var lastClosed, lastFailed time.Duration
@@ -211,6 +221,7 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 		t.Errorf("%s: only %d new connections", what, r.Asked)
 	}
 
-	t.Logf("%s: %d of %d closed, the last after %v; of %d new ones %d of no use, the last began after %v",
+	t.Logf("%s: %d of %d closed, the last after %v; of %d new ones %d of no use, the last "+
+		"began after %v",
 		what, len(r.Closed), r.Opened, lastClosed, r.Asked, len(r.Failed), lastFailed)
 }

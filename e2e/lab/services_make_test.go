@@ -29,7 +29,8 @@ const servicePort = 80
 
 // namedPods makes pods that answer with their names, of which the first is on the first node and
 // all others are on the second, and one that asks, on the first.
-func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int, names ...string) (client *lab.Pod, backends []*lab.Pod) {
+func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
+	names ...string) (client *lab.Pod, backends []*lab.Pod) {
 	t.Helper()
 	client, err := l.Nodes()[0].AddPod(ctx, "client", lab.PodOptions{})
 	if err != nil {
@@ -47,20 +48,25 @@ func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int, names .
 	}
 	// Nodes know each other when a pod of one reaches a pod of the other.
 	for _, to := range backends[len(backends)-1].Addrs {
-		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(to, lab.NamePort), Count: 1, Timeout: time.Second}, everyone(names[len(names)-1]))
+		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(to, lab.NamePort), Count: 1,
+			Timeout: time.Second}, everyone(names[len(names)-1]))
 	}
 	return client, backends
 }
 
 // publish makes a service of both protocols and all families; spec has what is particular.
-func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec corev1.ServiceSpec, backends ...*lab.Pod) *corev1.Service {
+func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec corev1.ServiceSpec,
+	backends ...*lab.Pod) *corev1.Service {
 	t.Helper()
 	both := corev1.IPFamilyPolicyPreferDualStack
 	spec.IPFamilyPolicy = &both
 	for _, p := range bothProtocols {
-		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: strings.ToLower(string(p)), Protocol: p, Port: servicePort, TargetPort: intstr.FromInt32(lab.NamePort)})
+		spec.Ports = append(spec.Ports, corev1.ServicePort{Name: strings.ToLower(string(p)),
+			Protocol: p, Port: servicePort, TargetPort: intstr.FromInt32(lab.NamePort)})
 	}
-	s, err := l.Control.Client.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	s, err := l.Control.Client.CoreV1().Services("default").Create(ctx,
+		&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,16 +76,20 @@ func publish(ctx context.Context, t *testing.T, l *lab.Lab, name string, spec co
 
 // balance assigns a service addresses of a load balancer, as a controller of a cloud does, and
 // routes to them by a node to who is outside.
-func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node, addrs ...netip.Addr) {
+func balance(ctx context.Context, t *testing.T, l *lab.Lab, s *corev1.Service, via *lab.Node,
+	addrs ...netip.Addr) {
 	t.Helper()
 	s.Status.LoadBalancer.Ingress = nil
 	for _, a := range addrs {
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
-		if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a, nodeAddr(via, a.Is6()))); err != nil {
+		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+			corev1.LoadBalancerIngress{IP: a.String()})
+		if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s", a,
+			nodeAddr(via, a.Is6()))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := l.Control.Client.CoreV1().Services("default").UpdateStatus(ctx, s, metav1.UpdateOptions{}); err != nil {
+	if _, err := l.Control.Client.CoreV1().Services("default").UpdateStatus(ctx, s,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -99,11 +109,13 @@ func ready(pods ...*lab.Pod) (out []endpoint) {
 
 // putBackends makes the EndpointSlices of a service what they are to be, as the endpoint controller
 // would: one for each family and each of that many ports.
-func putBackends(ctx context.Context, t *testing.T, l *lab.Lab, service string, backends []endpoint, ports int) {
+func putBackends(ctx context.Context, t *testing.T, l *lab.Lab, service string, backends []endpoint,
+	ports int) {
 	t.Helper()
 	for port := range ports {
 		for _, six := range []bool{false, true} {
-			if err := putEndpoints(ctx, l, sliceOf(service, backends, six, int32(lab.NamePort+port))); err != nil {
+			if err := putEndpoints(ctx, l, sliceOf(service, backends, six,
+				int32(lab.NamePort+port))); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -127,8 +139,11 @@ func sliceOf(service string, backends []endpoint, six bool, port int32) *discove
 		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &p, Port: &port})
 	}
 	for _, b := range backends {
-		node, conditions := b.pod.Node.Name, discoveryv1.EndpointConditions{Ready: &b.ready, Serving: &b.serving, Terminating: &b.terminating}
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{b.pod.Addr(six).String()}, NodeName: &node, Conditions: conditions})
+		node, conditions := b.pod.Node.Name, discoveryv1.EndpointConditions{Ready: &b.ready,
+			Serving: &b.serving, Terminating: &b.terminating}
+		s.Endpoints = append(s.Endpoints,
+			discoveryv1.Endpoint{Addresses: []string{b.pod.Addr(six).String()}, NodeName: &node,
+				Conditions: conditions})
 	}
 	return s
 }
@@ -177,7 +192,8 @@ func nodeAddr(n *lab.Node, six bool) netip.Addr {
 }
 
 // answers takes a census until it is as wanted, for 20 s at most, and returns the last one.
-func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question, wanted func(lab.Census) error) lab.Census {
+func answers(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
+	wanted func(lab.Census) error) lab.Census {
 	t.Helper()
 	var c lab.Census
 	err := lab.Until(ctx, 20*time.Second, func() (err error) {
@@ -206,7 +222,8 @@ func spread(names ...string) func(lab.Census) error {
 		off := 5 * math.Sqrt(n*p*(1-p))
 		for name, k := range c.Names {
 			if math.Abs(float64(k)-n*p) > off {
-				return fmt.Errorf("%d of %.0f answers from %s, want %.0f and no more than %.0f off", k, n, name, n*p, off)
+				return fmt.Errorf("%d of %.0f answers from %s, want %.0f and no more than %.0f off",
+					k, n, name, n*p, off)
 			}
 		}
 		return nil

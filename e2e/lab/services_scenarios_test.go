@@ -53,7 +53,8 @@ func oneOf(...string) func(lab.Census) error { return one }
 func several(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {
 		if c.Failed > 0 || len(c.Names) < 2 {
-			return fmt.Errorf("answers from %v, %d without, want several of %v", c.Names, c.Failed, names)
+			return fmt.Errorf("answers from %v, %d without, want several of %v", c.Names, c.Failed,
+				names)
 		}
 		return nil
 	}
@@ -75,7 +76,8 @@ func scaled(names ...string) func(lab.Census) error {
 			}
 		}
 		if c.Failed > 0 || len(c.Names) < len(known)-50 {
-			return fmt.Errorf("%d of %d endpoints answered, %d asked in vain: %s", len(c.Names), len(known), c.Failed, c.Error)
+			return fmt.Errorf("%d of %d endpoints answered, %d asked in vain: %s", len(c.Names),
+				len(known), c.Failed, c.Error)
 		}
 		return nil
 	}
@@ -97,14 +99,25 @@ var scenarios = []scenario{
 	{name: "nat66udp", six: true, protos: []string{"udp"}, before: three, asks: asks, pods: true},
 	{name: "k8slbsim", before: []string{"b", "c"}, asks: asks, itself: true},
 	{name: "k8slbsim, IPv6", six: true, before: []string{"b", "c"}, asks: asks, itself: true},
-	{name: "tcplbhash", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true},
-	{name: "udplb-persist", protos: []string{"udp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30, wanted: oneOf, pods: true, clients: 12},
-	{name: "a client is forgotten", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
-	{name: "a client is forgotten, IPv6", six: true, protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7, wanted: several, pause: afterTimeout},
-	{name: "tcplbepmod", protos: []string{"tcp"}, before: three, after: []string{"a", "c"}, asks: asks, pods: true},
-	{name: "tcplbepmod, one is added", protos: []string{"tcp"}, before: []string{"a"}, after: three, asks: asks, pods: true},
-	{name: "udplbmon", protos: []string{"udp"}, before: three, after: []string{"b"}, asks: asks, pods: true},
-	{name: "tcpepscale", protos: []string{"tcp"}, before: three, ports: scalePorts, asks: 3000, wanted: scaled, pods: true},
+	{name: "tcplbhash", protos: []string{"tcp"}, spec: affine(corev1.ServiceTypeLoadBalancer,
+		time.Hour), before: three, asks: 30, wanted: oneOf, pods: true},
+	{name: "udplb-persist", protos: []string{"udp"},
+		spec: affine(corev1.ServiceTypeLoadBalancer, time.Hour), before: three, asks: 30,
+		wanted: oneOf, pods: true, clients: 12},
+	{name: "a client is forgotten", protos: []string{"tcp"},
+		spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7,
+		wanted: several, pause: afterTimeout},
+	{name: "a client is forgotten, IPv6", six: true, protos: []string{"tcp"},
+		spec: affine(corev1.ServiceTypeLoadBalancer, time.Second), before: three, asks: 7,
+		wanted: several, pause: afterTimeout},
+	{name: "tcplbepmod", protos: []string{"tcp"}, before: three, after: []string{"a", "c"},
+		asks: asks, pods: true},
+	{name: "tcplbepmod, one is added", protos: []string{"tcp"}, before: []string{"a"}, after: three,
+		asks: asks, pods: true},
+	{name: "udplbmon", protos: []string{"udp"}, before: three, after: []string{"b"}, asks: asks,
+		pods: true},
+	{name: "tcpepscale", protos: []string{"tcp"}, before: three, ports: scalePorts, asks: 3000,
+		wanted: scaled, pods: true},
 }
 
 // The scenarios of another load balancer's suite hold here.
@@ -152,7 +165,8 @@ func serviceScenarios(t *testing.T, routing string) {
 }
 
 // run makes the service of a scenario, of which the pods may be backends, and asks.
-func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int, client *lab.Pod, pods []*lab.Pod) {
+func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int, client *lab.Pod,
+	pods []*lab.Pod) {
 	of := func(names []string) (out []*lab.Pod) {
 		for i, n := range three {
 			for _, name := range names {
@@ -198,16 +212,19 @@ func (s scenario) run(ctx context.Context, t *testing.T, l *lab.Lab, number int,
 }
 
 // ask wants answers from these backends, outside and where the scenario says so in a pod.
-func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service, addr netip.Addr, client *lab.Pod, names []string) {
+func (s scenario) ask(ctx context.Context, t *testing.T, l *lab.Lab, web *corev1.Service,
+	addr netip.Addr, client *lab.Pod, names []string) {
 	t.Helper()
-	s.askAs(ctx, t, l.Outside, lab.Question{To: netip.AddrPortFrom(addr, servicePort), Egress: true}, names)
+	s.askAs(ctx, t, l.Outside, lab.Question{To: netip.AddrPortFrom(addr, servicePort),
+		Egress: true}, names)
 	if s.pods {
 		s.askAs(ctx, t, client, lab.Question{To: clusterIP(t, web, s.six)}, names)
 	}
 }
 
 // askAs asks from one place by the protocols of the scenario.
-func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab.Question, names []string) {
+func (s scenario) askAs(ctx context.Context, t *testing.T, from lab.Place, q lab.Question,
+	names []string) {
 	t.Helper()
 	wanted := s.wanted
 	if wanted == nil {
@@ -251,10 +268,12 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 	used := map[string]int{}
 	for round := range 2 {
 		for _, from := range clients {
-			if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s src %s", to.Addr(), via, from)); err != nil {
+			if err := l.Outside.IP(ctx, fmt.Sprintf("route replace %s via %s src %s", to.Addr(),
+				via, from)); err != nil {
 				t.Fatal(err)
 			}
-			c := answers(ctx, t, l.Outside, lab.Question{Proto: s.protos[0], To: to, Count: 5, Egress: true}, one)
+			c := answers(ctx, t, l.Outside, lab.Question{Proto: s.protos[0], To: to, Count: 5,
+				Egress: true}, one)
 			for name := range c.Names {
 				if round > 0 && name != had[from] {
 					t.Errorf("%s had server %s and then %s", from, had[from], name)

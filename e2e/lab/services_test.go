@@ -31,7 +31,8 @@ import (
 func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 	t.Helper()
 	return newLab(t, lab.Options{VeildConfig: map[string]any{
-		"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}, "hostRouting": hostRouting},
+		"serviceProxy": "ebpf", "services": map[string]any{
+			"limits": map[string]any{"slots": 1 << 16}, "hostRouting": hostRouting},
 	}})
 }
 
@@ -55,10 +56,18 @@ func services(t *testing.T, routing string) {
 	if s := nodeStatus(ctx, t, l.Nodes()[0]).Services; s == nil || s.HostRouting != routing {
 		t.Errorf("status of services: %+v, want host routing %s", s, routing)
 	}
-	t.Run("netfilter between pods of a node", func(t *testing.T) { metByNetfilter(ctx, t, client, pods[0], routing == config.HostRoutingKernel) })
+	t.Run("netfilter between pods of a node", func(t *testing.T) {
+		metByNetfilter(ctx, t, client, pods[0], routing == config.HostRoutingKernel)
+	})
 	var waits sync.WaitGroup // beside the others
-	waits.Go(func() { t.Run("clients are forgotten", func(t *testing.T) { servicesForget(ctx, t, l, client, pods) }) })
-	t.Run("clients are remembered", func(t *testing.T) { servicesRemember(ctx, t, l, client, pods) })
+	waits.Go(func() {
+		t.Run("clients are forgotten", func(t *testing.T) {
+			servicesForget(ctx, t, l, client, pods)
+		})
+	})
+	t.Run("clients are remembered", func(t *testing.T) {
+		servicesRemember(ctx, t, l, client, pods)
+	})
 	t.Run("of nodes", func(t *testing.T) { servicesOfNodes(ctx, t, l, client, pods) })
 	t.Run("policies", func(t *testing.T) { servicesOfPolicies(ctx, t, l, client, pods) })
 	t.Run("backends that go", func(t *testing.T) { servicesMoveDatagrams(ctx, t, l, client, pods) })
@@ -82,11 +91,13 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 	err := lab.Until(ctx, 15*time.Second, func() error {
 		run(ctx, t, client.Node, "nft", rules+"}; }")
 		for _, a := range server.Addrs {
-			answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, lab.NamePort), Count: 20}, everyone("a"))
+			answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, lab.NamePort),
+				Count: 20}, everyone("a"))
 		}
 		list := run(ctx, t, client.Node, "nft", "list", "table", "inet", "others")
 		run(ctx, t, client.Node, "nft", "delete", "table", "inet", "others")
-		if silent := strings.Count(list, "packets 0 "); met && silent > 0 || !met && silent < len(server.Addrs) {
+		if silent := strings.Count(list, "packets 0 "); met && silent > 0 ||
+			!met && silent < len(server.Addrs) {
 			return fmt.Errorf("that rules of others see packets is to be %t:\n%s", met, list)
 		}
 		return nil
@@ -108,10 +119,14 @@ func noLeaksBetween(t *testing.T, l *lab.Lab) {
 
 // cgroupHooks are where programs for services are attached, and their neighbours.
 var cgroupHooks = []ebpf.AttachType{
-	ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg,
-	ebpf.AttachCGroupUDP4Recvmsg, ebpf.AttachCGroupUDP6Recvmsg, ebpf.AttachCgroupInet4GetPeername, ebpf.AttachCgroupInet6GetPeername,
-	ebpf.AttachCgroupInet4GetSockname, ebpf.AttachCgroupInet6GetSockname, ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind,
-	ebpf.AttachCGroupInetSockCreate, ebpf.AttachCgroupInetSockRelease, ebpf.AttachCGroupInetIngress, ebpf.AttachCGroupInetEgress,
+	ebpf.AttachCGroupInet4Connect, ebpf.AttachCGroupInet6Connect, ebpf.AttachCGroupUDP4Sendmsg,
+	ebpf.AttachCGroupUDP6Sendmsg,
+	ebpf.AttachCGroupUDP4Recvmsg, ebpf.AttachCGroupUDP6Recvmsg, ebpf.AttachCgroupInet4GetPeername,
+	ebpf.AttachCgroupInet6GetPeername,
+	ebpf.AttachCgroupInet4GetSockname, ebpf.AttachCgroupInet6GetSockname,
+	ebpf.AttachCGroupInet4Bind, ebpf.AttachCGroupInet6Bind,
+	ebpf.AttachCGroupInetSockCreate, ebpf.AttachCgroupInetSockRelease, ebpf.AttachCGroupInetIngress,
+	ebpf.AttachCGroupInetEgress,
 }
 
 // cgroupPrograms are the programs that are attached to a cgroup itself, by where.
@@ -183,12 +198,14 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 		}
 	})
 	t.Run("the API server by its service", func(t *testing.T) {
-		s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes", metav1.GetOptions{})
+		s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
+			metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		status := nodeStatus(ctx, t, l.Nodes()[0])
-		if s := status.Services; s == nil || len(s.APIServers) != 1 || !s.APIServers[0].Up || !s.Listed {
+		if s := status.Services; s == nil || len(s.APIServers) != 1 || !s.APIServers[0].Up ||
+			!s.Listed {
 			t.Errorf("status of services: %+v", s)
 		}
 		t.Logf("service %s has %v", s.Spec.ClusterIP, status.Services.APIServers)
@@ -201,13 +218,15 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 			}
 			return nil
 		})
-		_, err := lab.Send(ctx, front, lab.Exchange{To: netip.MustParseAddr(none.Spec.ClusterIP), Port: 80, Count: 1})
+		_, err := lab.Send(ctx, front, lab.Exchange{To: netip.MustParseAddr(none.Spec.ClusterIP),
+			Port: 80, Count: 1})
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("a connection: %v, want refused", err)
 		}
 		// By the socket, so at once: no packet was sent.
 		refused := nodeStatus(ctx, t, l.Nodes()[0]).Services.Refused
-		if !slices.Contains(refused, telemetry.ServiceCount{Where: "socket", What: "no_backend", Count: 1}) {
+		if !slices.Contains(refused, telemetry.ServiceCount{Where: "socket", What: "no_backend",
+			Count: 1}) {
 			t.Errorf("refused are %v", refused)
 		}
 	})
@@ -219,7 +238,8 @@ func servicesByAddress(ctx context.Context, t *testing.T, l *lab.Lab) {
 func reach(ctx context.Context, t *testing.T, from lab.Place, addr string) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
-		_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80, Count: 1, Timeout: 2 * time.Second})
+		_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80,
+			Count: 1, Timeout: 2 * time.Second})
 		return err
 	})
 	if err != nil {
@@ -228,7 +248,8 @@ func reach(ctx context.Context, t *testing.T, from lab.Place, addr string) {
 }
 
 // createService makes a service of all families whose endpoints are pods on port 7000.
-func createService(ctx context.Context, t *testing.T, l *lab.Lab, name string, protocol corev1.Protocol, pods ...*lab.Pod) *corev1.Service {
+func createService(ctx context.Context, t *testing.T, l *lab.Lab, name string,
+	protocol corev1.Protocol, pods ...*lab.Pod) *corev1.Service {
 	t.Helper()
 	both := corev1.IPFamilyPolicyPreferDualStack
 	s, err := l.Control.Client.CoreV1().Services("default").Create(ctx, &corev1.Service{
@@ -247,25 +268,31 @@ func createService(ctx context.Context, t *testing.T, l *lab.Lab, name string, p
 }
 
 // putSlice makes the EndpointSlice of a service for a family, as the endpoint controller would.
-func putSlice(ctx context.Context, t *testing.T, l *lab.Lab, name string, protocol corev1.Protocol, six bool, pods []*lab.Pod) {
+func putSlice(ctx context.Context, t *testing.T, l *lab.Lab, name string, protocol corev1.Protocol,
+	six bool, pods []*lab.Pod) {
 	t.Helper()
 	port, portName, kind := int32(7000), "echo", discoveryv1.AddressTypeIPv4
 	if six {
 		kind = discoveryv1.AddressTypeIPv6
 	}
 	slice := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s", name, strings.ToLower(string(kind))), Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-		AddressType: kind, Ports: []discoveryv1.EndpointPort{{Name: &portName, Protocol: &protocol, Port: &port}},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%s", name,
+			strings.ToLower(string(kind))),
+			Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: kind, Ports: []discoveryv1.EndpointPort{{Name: &portName, Protocol: &protocol,
+			Port: &port}},
 	}
 	for _, p := range pods {
 		if a := p.Addr(six); a.IsValid() {
 			ready, node := true, p.Node.Name
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{a.String()}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+				Addresses: []string{a.String()}, NodeName: &node,
+				Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 			})
 		}
 	}
-	if _, err := l.Control.Client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice, metav1.CreateOptions{}); err != nil {
+	if _, err := l.Control.Client.DiscoveryV1().EndpointSlices("default").Create(ctx, slice,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -282,8 +309,10 @@ func TestServicesOutliveVeild(t *testing.T) {
 	var ways []*keeper
 	for _, six := range []bool{false, true} {
 		ways = append(ways,
-			&keeper{what: "a pod, " + family(six), from: client, q: lab.Question{To: clusterIP(t, web, six)}},
-			&keeper{what: "outside, " + family(six), from: l.Outside, q: lab.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
+			&keeper{what: "a pod, " + family(six), from: client,
+				q: lab.Question{To: clusterIP(t, web, six)}},
+			&keeper{what: "outside, " + family(six), from: l.Outside,
+				q: lab.Question{To: nodePort(t, web, n, "tcp", six), Egress: true}})
 	}
 
 	for _, w := range ways {
@@ -343,7 +372,8 @@ func TestServicesOutliveVeild(t *testing.T) {
 		w.lived(ctx, t)
 	}
 
-	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name, metav1.DeleteOptions{}); err != nil {
+	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name,
+		metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -356,7 +386,8 @@ func TestServicesOutliveVeild(t *testing.T) {
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Exec(ctx, l.Program("veild"), "cleanup", "--config", "/etc/kubeveil/veild.yaml"); err != nil {
+	if _, err := n.Exec(ctx, l.Program("veild"), "cleanup", "--config",
+		"/etc/kubeveil/veild.yaml"); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := filepath.Glob(n.Path("/sys/fs/bpf/kubeveil/*")); err != nil || len(left) > 0 {
@@ -378,7 +409,8 @@ func (k *keeper) lived(ctx context.Context, t *testing.T) {
 		t.Errorf("%s: %v", k.what, err)
 		return
 	}
-	if !slices.Equal(r.Names, []string{"b"}) || r.MaxGapMillis > float64(longestGap.Milliseconds()) {
+	if !slices.Equal(r.Names, []string{"b"}) ||
+		r.MaxGapMillis > float64(longestGap.Milliseconds()) {
 		t.Errorf("one connection of %s had the answers %+v", k.what, r)
 	}
 	t.Logf("one connection of %s through it all: %+v", k.what, r)

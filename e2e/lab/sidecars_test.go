@@ -52,22 +52,26 @@ type sidecars struct {
 func TestSidecars(t *testing.T) {
 	bin := os.Getenv(sidecarsEnv)
 	if bin == "" {
-		nettest.Skip(t, nettest.Short, "the side-cars take minutes to build; `make image-csi`, then "+sidecarsEnv+"=$PWD/out/images/root-amd64/usr/local/bin runs it")
+		nettest.Skip(t, nettest.Short, "the side-cars take minutes to build; `make "+
+			"image-csi`, then "+sidecarsEnv+"=$PWD/out/images/root-amd64/usr/local/bin runs it")
 	}
 
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	installCSI(ctx, t, l)
 	snapshots := filepath.Join(root(t), "manifests/components/snapshots")
-	for _, m := range append(kustomized(t, filepath.Join(snapshots, "crd")), kustomized(t, snapshots)...) {
+	for _, m := range append(kustomized(t, filepath.Join(snapshots, "crd")),
+		kustomized(t, snapshots)...) {
 		if err := apply(ctx, l, m.object); err != nil {
 			t.Fatalf("%s: %v", m.path, err)
 		}
 	}
 
-	s := &sidecars{Lab: l, t: t, node: l.Nodes()[0].Name, bin: bin, socket: filepath.Join(l.Control.Host().Dir, "csi.sock")}
+	s := &sidecars{Lab: l, t: t, node: l.Nodes()[0].Name, bin: bin,
+		socket: filepath.Join(l.Control.Host().Dir, "csi.sock")}
 	// As the kubelet does when the driver registers.
 	label := fmt.Appendf(nil, `{"metadata":{"labels":{%q:%q}}}`, driver.TopologyKey, s.node)
-	if _, err := l.Control.Client.CoreV1().Nodes().Patch(ctx, s.node, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+	if _, err := l.Control.Client.CoreV1().Nodes().Patch(ctx, s.node, types.MergePatchType, label,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -112,15 +116,19 @@ func (s *sidecars) serveDriver(ctx context.Context) {
 	s.t.Cleanup(func() { // What a test that failed leaves is on loop devices.
 		left, _ := filepath.Glob(filepath.Join(files.Dir, "*.img"))
 		for _, path := range left {
-			if err := files.Delete(context.WithoutCancel(ctx), strings.TrimSuffix(filepath.Base(path), ".img")); err != nil {
+			if err := files.Delete(context.WithoutCancel(ctx),
+				strings.TrimSuffix(filepath.Base(path), ".img")); err != nil {
 				s.t.Error(err)
 			}
 		}
 	})
 
-	set := volume.NewSet(volume.Config{Cluster: cluster, Node: s.node, Store: store, Engine: crypttest.New(), Backend: files, Log: log})
-	d, err := driver.New(driver.Config{Node: s.node, Version: "v0", Sets: map[string]*volume.Set{driver.BackendFile: set},
-		Keys: map[string]keyring.Provider{keyring.NameKMS: keys}, Mounts: &mounttest.System{}, Log: log})
+	set := volume.NewSet(volume.Config{Cluster: cluster, Node: s.node, Store: store,
+		Engine: crypttest.New(), Backend: files, Log: log})
+	d, err := driver.New(driver.Config{Node: s.node, Version: "v0",
+		Sets: map[string]*volume.Set{driver.BackendFile: set},
+		Keys: map[string]keyring.Provider{keyring.NameKMS: keys}, Mounts: &mounttest.System{},
+		Log: log})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -150,7 +158,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 	s.t.Helper()
 	// A Deployment has the same template in the same place.
 	var set appsv1.DaemonSet
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(readManifest(s.t, path).object.Object, &set); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(readManifest(s.t,
+		path).object.Object, &set); err != nil {
 		s.t.Fatal(err)
 	}
 
@@ -164,7 +173,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 			s.t.Fatal(err)
 		}
 
-		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod, filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
+		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod,
+			filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
 		for _, a := range c.Args {
 			args = append(args, strings.ReplaceAll(a, "/csi/csi.sock", s.socket))
 			if strings.HasPrefix(a, "--leader-election=") {
@@ -179,7 +189,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 
 		s.t.Cleanup(func() {
 			if !p.Running() {
-				s.t.Errorf("%s has ended by itself: its output is in %s", c.Name, s.Control.Host().Dir)
+				s.t.Errorf("%s has ended by itself: its output is in %s", c.Name,
+					s.Control.Host().Dir)
 			}
 			p.Kill(context.WithoutCancel(ctx))
 		})
@@ -191,14 +202,18 @@ func (s *sidecars) token(ctx context.Context, account string) (token, pod string
 	s.t.Helper()
 	p, err := s.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: account + "-"},
-		Spec:       corev1.PodSpec{NodeName: s.node, ServiceAccountName: account, Containers: []corev1.Container{{Name: "c", Image: "localhost/kubeveil-csi:dev"}}},
+		Spec: corev1.PodSpec{NodeName: s.node, ServiceAccountName: account,
+			Containers: []corev1.Container{{Name: "c", Image: "localhost/kubeveil-csi:dev"}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	r, err := s.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, account, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}},
-	}, metav1.CreateOptions{})
+	r, err := s.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx,
+		account, &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{
+				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod",
+					APIVersion: "v1", Name: p.Name, UID: p.UID}},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -206,7 +221,8 @@ func (s *sidecars) token(ctx context.Context, account string) (token, pod string
 }
 
 func (s *sidecars) kubeconfig(token string) []byte {
-	return fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: %q}}],
+	return fmt.Appendf(nil,
+		`{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: %q}}],
 users: [{name: u, user: {token: %q}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`, filepath.Join(s.Control.Host().Dir, "pki/ca.crt"), token)
 }
 
@@ -220,13 +236,15 @@ func (s *sidecars) within(ctx context.Context, t *testing.T, what string, cond f
 
 func (s *sidecars) capacity(ctx context.Context, t *testing.T) {
 	s.within(ctx, t, "capacity of the node for each class", func() error {
-		list, err := s.Control.Client.StorageV1().CSIStorageCapacities(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{})
+		list, err := s.Control.Client.StorageV1().CSIStorageCapacities(metav1.NamespaceSystem).List(
+			ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
 		byClass := map[string]bool{}
 		for _, c := range list.Items {
-			byClass[c.StorageClassName] = c.NodeTopology.MatchLabels[driver.TopologyKey] == s.node && c.Capacity != nil && c.Capacity.Value() > 0
+			byClass[c.StorageClassName] = c.NodeTopology.MatchLabels[driver.TopologyKey] ==
+				s.node && c.Capacity != nil && c.Capacity.Value() > 0
 		}
 		if !byClass["kubeveil"] || !byClass["kubeveil-block"] {
 			return fmt.Errorf("there is %v", byClass)
@@ -237,34 +255,42 @@ func (s *sidecars) capacity(ctx context.Context, t *testing.T) {
 
 // provision makes a claim whose pod was scheduled to the node, and returns the volume that is made
 // for it. from may be nil.
-func (s *sidecars) provision(ctx context.Context, name string, from *corev1.TypedLocalObjectReference) *corev1.PersistentVolume {
+func (s *sidecars) provision(ctx context.Context, name string,
+	from *corev1.TypedLocalObjectReference) *corev1.PersistentVolume {
 	s.t.Helper()
 	class := "kubeveil"
 	claim := &corev1.PersistentVolumeClaim{
 		// As the scheduler and the controller manager would.
 		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{
-			"volume.kubernetes.io/selected-node": s.node, "volume.kubernetes.io/storage-provisioner": driver.Name}},
+			"volume.kubernetes.io/selected-node":       s.node,
+			"volume.kubernetes.io/storage-provisioner": driver.Name}},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &class, DataSource: from, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("128Mi")}},
+			StorageClassName: &class, DataSource: from,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("128Mi")}},
 		},
 	}
 
-	claim, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim, metav1.CreateOptions{})
+	claim, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim,
+		metav1.CreateOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
 
 	var pv *corev1.PersistentVolume
 	s.within(ctx, s.t, "a volume for the claim", func() error {
-		pv, err = s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, "pvc-"+string(claim.UID), metav1.GetOptions{})
+		pv, err = s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, "pvc-"+string(claim.UID),
+			metav1.GetOptions{})
 		return err
 	})
-	o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, pv.Name, metav1.GetOptions{})
+	o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, pv.Name,
+		metav1.GetOptions{})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if node, _, _ := unstructured.NestedString(o.Object, "spec", "node"); node != s.node || pv.Spec.CSI.VolumeHandle != pv.Name {
+	if node, _, _ := unstructured.NestedString(o.Object, "spec", "node"); node != s.node ||
+		pv.Spec.CSI.VolumeHandle != pv.Name {
 		s.t.Errorf("the volume is of node %q, handle %q", node, pv.Spec.CSI.VolumeHandle)
 	}
 
@@ -281,7 +307,8 @@ func (s *sidecars) bind(ctx context.Context, pv *corev1.PersistentVolume) {
 		claim, err = claims.Update(ctx, claim, metav1.UpdateOptions{})
 	}
 	if err == nil {
-		claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: pv.Spec.Capacity, AccessModes: pv.Spec.AccessModes}
+		claim.Status = corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound,
+			Capacity: pv.Spec.Capacity, AccessModes: pv.Spec.AccessModes}
 		_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
 	}
 	if err != nil {
@@ -301,10 +328,12 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 			return err
 		}
 		pv.Status.Phase = phase
-		if pv, err = pvs.UpdateStatus(ctx, pv, metav1.UpdateOptions{}); err != nil || phase != corev1.VolumeReleased {
+		if pv, err = pvs.UpdateStatus(ctx, pv, metav1.UpdateOptions{}); err != nil ||
+			phase != corev1.VolumeReleased {
 			return err
 		}
-		pv.Finalizers = slices.DeleteFunc(pv.Finalizers, func(f string) bool { return f == "kubernetes.io/pv-protection" })
+		pv.Finalizers = slices.DeleteFunc(pv.Finalizers,
+			func(f string) bool { return f == "kubernetes.io/pv-protection" })
 		_, err = pvs.Update(ctx, pv, metav1.UpdateOptions{})
 		return err
 	})
@@ -314,7 +343,8 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 // wrapped anew.
 func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
-	text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
+	text := fmt.Appendf(nil,
+		`{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
 users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admin.key}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`)
 	if err := os.WriteFile(config, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -331,8 +361,10 @@ users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admi
 		{"recover " + name, "nothing to open", true},
 	} {
 		args := append([]string{"volume"}, strings.Fields(c.args)...)
-		cmd := s.Control.Host().Command(ctx, s.Program("veilctl"), append(args, "-kubeconfig", config)...)
-		if out, err := cmd.CombinedOutput(); (err != nil) != c.wrong || !strings.Contains(string(out), c.want) {
+		cmd := s.Control.Host().Command(ctx, s.Program("veilctl"),
+			append(args, "-kubeconfig", config)...)
+		if out, err := cmd.CombinedOutput(); (err != nil) != c.wrong ||
+			!strings.Contains(string(out), c.want) {
 			t.Errorf("veilctl volume %s: %v\n%s", c.args, err, out)
 		}
 	}
@@ -340,11 +372,13 @@ users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admi
 
 func (s *sidecars) expand(ctx context.Context, t *testing.T, pv *corev1.PersistentVolume) {
 	patch := []byte(`{"spec":{"resources":{"requests":{"storage":"256Mi"}}}}`)
-	if _, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Patch(ctx, "data", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := s.Control.Client.CoreV1().PersistentVolumeClaims("default").Patch(ctx, "data",
+		types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.within(ctx, t, "the volume may grow", func() error {
-		now, err := s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
+		now, err := s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name,
+			metav1.GetOptions{})
 		if err == nil && now.Spec.Capacity.Storage().Value() != 256<<20 {
 			err = fmt.Errorf("it has %v", now.Spec.Capacity)
 		}
@@ -354,10 +388,14 @@ func (s *sidecars) expand(ctx context.Context, t *testing.T, pv *corev1.Persiste
 
 // snapshot asks for one, makes a volume from it, and lets both go.
 func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
-	snapshots := s.Control.Dynamic.Resource(schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1", Resource: "volumesnapshots"}).Namespace("default")
+	snapshots := s.Control.Dynamic.Resource(
+		schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1",
+			Resource: "volumesnapshots"}).Namespace("default")
 	_, err := snapshots.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": map[string]any{"name": "first"},
-		"spec": map[string]any{"volumeSnapshotClassName": "kubeveil", "source": map[string]any{"persistentVolumeClaimName": "data"}},
+		"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+		"metadata": map[string]any{"name": "first"},
+		"spec": map[string]any{"volumeSnapshotClassName": "kubeveil",
+			"source": map[string]any{"persistentVolumeClaimName": "data"}},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -375,10 +413,13 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 	})
 
 	group := "snapshot.storage.k8s.io"
-	restored := s.provision(ctx, "restored", &corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "first"})
-	if o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, restored.Name, metav1.GetOptions{}); err != nil {
+	restored := s.provision(ctx, "restored",
+		&corev1.TypedLocalObjectReference{APIGroup: &group, Kind: "VolumeSnapshot", Name: "first"})
+	if o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, restored.Name,
+		metav1.GetOptions{}); err != nil {
 		t.Error(err)
-	} else if source, _, _ := unstructured.NestedString(o.Object, "spec", "source"); !strings.HasPrefix(source, "snap-") {
+	} else if source, _, _ := unstructured.NestedString(o.Object, "spec",
+		"source"); !strings.HasPrefix(source, "snap-") {
 		t.Errorf("the volume was made from %q", source)
 	}
 
@@ -390,7 +431,8 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 
 	s.within(ctx, t, "the snapshot goes, with its state", func() error {
 		_, err := snapshots.Get(ctx, "first", metav1.GetOptions{})
-		left, listed := s.Control.Dynamic.Resource(kubestore.VeilVolumes).List(ctx, metav1.ListOptions{})
+		left, listed := s.Control.Dynamic.Resource(kubestore.VeilVolumes).List(ctx,
+			metav1.ListOptions{})
 		if listed != nil {
 			return listed
 		}
@@ -409,8 +451,10 @@ func (s *sidecars) snapshot(ctx context.Context, t *testing.T) {
 func (s *sidecars) remove(ctx context.Context, t *testing.T, pv *corev1.PersistentVolume) {
 	s.phase(ctx, pv.Name, corev1.VolumeReleased)
 	s.within(ctx, t, "the volume goes, with its state", func() error {
-		_, err := s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name, metav1.GetOptions{})
-		_, gone := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, pv.Name, metav1.GetOptions{})
+		_, err := s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, pv.Name,
+			metav1.GetOptions{})
+		_, gone := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, pv.Name,
+			metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) || !apierrors.IsNotFound(gone) {
 			return errors.Join(errors.New("it is there"), err, gone)
 		}

@@ -19,7 +19,8 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	state := func(want telemetry.PeerState) {
 		t.Helper()
 		waitStatus(ctx, t, n1, time.Minute, func(s telemetry.Status) error {
-			if len(s.Peers) != 1 || s.Peers[0].State != want || s.Peers[0].SilentSince.IsZero() == (want == telemetry.PeerSilent) {
+			if len(s.Peers) != 1 || s.Peers[0].State != want ||
+				s.Peers[0].SilentSince.IsZero() == (want == telemetry.PeerSilent) {
 				return fmt.Errorf("peers %+v, want one that is %s", s.Peers, want)
 			}
 			return nil
@@ -64,7 +65,8 @@ func TestFirstPacketAfterIdleMinutes(t *testing.T) {
 			t.Errorf("%s: peers %+v, problems %q, want one idle peer", n.Name, s.Peers, s.Problems)
 		}
 	}
-	r, err := lab.Send(ctx, a, lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 100, Timeout: 5 * time.Second})
+	r, err := lab.Send(ctx, a, lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 100,
+		Timeout: 5 * time.Second})
 	if err != nil {
 		t.Errorf("the first packet: %+v, %v", r, err)
 	}

@@ -42,7 +42,8 @@ func finalizers(name string, there bool) func(map[string]any) {
 		if there {
 			had = append(had, name)
 		}
-		if err = errors.Join(err, unstructured.SetNestedStringSlice(o, had, "metadata", "finalizers")); err != nil {
+		if err = errors.Join(err, unstructured.SetNestedStringSlice(o, had, "metadata",
+			"finalizers")); err != nil {
 			panic(err)
 		}
 	}
@@ -54,14 +55,16 @@ func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{
 		UserName: "system:serviceaccount:kube-system:snapshot-controller",
-		Groups:   []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", "system:authenticated"},
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system",
+			"system:authenticated"},
 	}
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	group := schema.GroupVersion{Group: "snapshot.storage.k8s.io", Version: "v1"}
-	contents, named := group.WithResource("volumesnapshotcontents"), group.WithResource("volumesnapshots")
+	contents, named := group.WithResource("volumesnapshotcontents"),
+		group.WithResource("volumesnapshots")
 	claims := schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
 	const protection = "snapshot.storage.kubernetes.io/"
 
@@ -84,20 +87,27 @@ func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if _, err := client.Resource(contents).Create(ctx, made, metav1.CreateOptions{}); err != nil {
 		t.Fatalf("ask for a snapshot: %v", err)
 	}
-	owners := []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "00000000-0000-4000-8000-000000000000"}}
+	owners := []any{map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone",
+		"uid": "00000000-0000-4000-8000-000000000000"}}
 	try(ctx, t, client.Resource(contents), "snapcontent-u1", []edit{
 		{"a handle", true, set("snap-theirs", "status", "snapshotHandle"), false},
 		{"an error", true, set(map[string]any{"message": "no"}, "status", "error"), true},
 		{"whose it is", false, set("another", "spec", "volumeSnapshotRef", "namespace"), false},
 		{"which snapshot's", false, set("u3", "spec", "volumeSnapshotRef", "uid"), false},
 		{"deletion", false, set("Delete", "spec", "deletionPolicy"), false},
-		{"node", false, set(map[string]any{protection + "managed-by": "m"}, "metadata", "labels"), false},
+		{"node", false, set(map[string]any{protection + "managed-by": "m"}, "metadata", "labels"),
+			false},
 		{"owner", false, set(owners, "metadata", "ownerReferences"), false},
-		{"secret", false, set(map[string]any{protection + "deletion-secret-name": "a"}, "metadata", "annotations"), false},
-		{"it is to go", false, set(map[string]any{protection + "volumesnapshot-being-deleted": "yes"}, "metadata", "annotations"), true},
-		{"it may go", false, finalizers(protection+"volumesnapshotcontent-bound-protection", false), true},
+		{"secret", false, set(map[string]any{protection + "deletion-secret-name": "a"}, "metadata",
+			"annotations"), false},
+		{"it is to go", false,
+			set(map[string]any{protection + "volumesnapshot-being-deleted": "yes"}, "metadata",
+				"annotations"), true},
+		{"it may go", false, finalizers(protection+"volumesnapshotcontent-bound-protection", false),
+			true},
 	})
-	if err := client.Resource(contents).Delete(ctx, "snapcontent-u1", metav1.DeleteOptions{}); err != nil {
+	if err := client.Resource(contents).Delete(ctx, "snapcontent-u1",
+		metav1.DeleteOptions{}); err != nil {
 		t.Errorf("delete: %v", err)
 	}
 	try(ctx, t, client.Resource(named).Namespace("default"), "s", []edit{
@@ -111,7 +121,8 @@ func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 		{"ready", true, set(true, "status", "readyToUse"), true},
 		{"let it go", false, finalizers(protection+"volumesnapshot-bound-protection", false), true},
 	})
-	if _, err := l.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx, claim("source", driver.Name), metav1.CreateOptions{}); err != nil {
+	if _, err := l.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx,
+		claim("source", driver.Name), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	try(ctx, t, client.Resource(claims).Namespace("default"), "source", []edit{
@@ -126,7 +137,8 @@ func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 }
 
 // try makes each edit of an object, as it is then.
-func try(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, name string, edits []edit) {
+func try(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, name string,
+	edits []edit) {
 	t.Helper()
 	for _, e := range edits {
 		o, err := c.Get(ctx, name, metav1.GetOptions{})

@@ -57,19 +57,24 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	own, _ := linkOf(ctx, t, a, "eth0")
 	gateway := gatewayOf(ctx, t, a)
 	packet := func(src, dst netip.Addr) []byte {
-		return datagram{from: own, to: gateway, src: src, dst: dst, srcPort: 4000, dstPort: lab.SinkPort,
+		return datagram{from: own, to: gateway, src: src, dst: dst, srcPort: 4000,
+			dstPort: lab.SinkPort,
 			payload: []byte("01234567" + l.Canary + l.Canary)}.frame()
 	}
 
 	var frames [][]byte
 	for _, six := range []bool{false, true} {
 		i := 0
-		sources := []netip.Addr{neighbour.Addr(six), b.Addr(six), netip.MustParseAddr("169.254.7.7"), netip.IPv4Unspecified(), netip.MustParseAddr("127.0.0.1")}
+		sources := []netip.Addr{neighbour.Addr(six), b.Addr(six),
+			netip.MustParseAddr("169.254.7.7"), netip.IPv4Unspecified(),
+			netip.MustParseAddr("127.0.0.1")}
 		if six {
 			i = 1
-			sources = append(sources[:2], netip.MustParseAddr("fe80::1234"), netip.IPv6Unspecified(), netip.IPv6Loopback())
+			sources = append(sources[:2], netip.MustParseAddr("fe80::1234"),
+				netip.IPv6Unspecified(), netip.IPv6Loopback())
 		}
-		sources = append(sources, n1.Addrs[i], n2.Addrs[i], l.OutsideAddrs()[i], l.Control.Addrs()[i])
+		sources = append(sources, n1.Addrs[i], n2.Addrs[i], l.OutsideAddrs()[i],
+			l.Control.Addrs()[i])
 		for _, src := range sources {
 			for _, dst := range []netip.Addr{b.Addr(six), n2.Addrs[i], l.OutsideAddrs()[i]} {
 				frames = append(frames, packet(src, dst))
@@ -77,10 +82,14 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 		}
 	}
 
-	before, egressed := dropped(ctx, t, n1, "pod_spoofed_source"), l.Oracle.Seen().Kinds[oracle.Egress]
+	before, egressed := dropped(ctx, t, n1, "pod_spoofed_source"),
+		l.Oracle.Seen().Kinds[oracle.Egress]
 	inject(ctx, t, a, "eth0", frames...)
-	counted(ctx, t, uint64(len(frames)), func() uint64 { return dropped(ctx, t, n1, "pod_spoofed_source") - before })
-	if !strings.Contains(nodeMetrics(ctx, t, n1), `kubeveil_plaintext_blocked_total{reason="pod_spoofed_source"}`) {
+	counted(ctx, t, uint64(len(frames)), func() uint64 {
+		return dropped(ctx, t, n1, "pod_spoofed_source") - before
+	})
+	if !strings.Contains(nodeMetrics(ctx, t, n1),
+		`kubeveil_plaintext_blocked_total{reason="pod_spoofed_source"}`) {
 		t.Error("the metrics do not name the reason")
 	}
 
@@ -111,10 +120,12 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 
 	keyless := []netip.Addr{netip.MustParseAddr("198.18.0.77"), netip.MustParseAddr("fd42::4d")}
 	for _, a := range keyless {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 
-	if _, err := l.Control.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{}); err != nil {
+	if _, err := l.Control.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -128,26 +139,33 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	})
 
 	for what, addr := range map[string]string{
-		"a cluster address of no node": "198.19.77.5", "a cluster address of no node, IPv6": "fd42:1:0:4d::5",
-		"a service that nobody translates": "198.18.128.77", "a service that nobody translates, IPv6": "fd42:2::4d",
-		"a node without key": keyless[0].String(), "a node without key, IPv6": keyless[1].String(),
-		"the end of the cluster range": "198.19.255.255", "the end of the service range, IPv6": "fd42:2::ffff",
+		"a cluster address of no node":           "198.19.77.5",
+		"a cluster address of no node, IPv6":     "fd42:1:0:4d::5",
+		"a service that nobody translates":       "198.18.128.77",
+		"a service that nobody translates, IPv6": "fd42:2::4d",
+		"a node without key":                     keyless[0].String(),
+		"a node without key, IPv6":               keyless[1].String(),
+		"the end of the cluster range":           "198.19.255.255",
+		"the end of the service range, IPv6":     "fd42:2::ffff",
 	} {
 		t.Run(what, func(t *testing.T) {
 			before := l.Oracle.Seen().Kinds
 			// Sooner than a neighbour that does not answer is given up, which takes 3 s.
-			_, err := lab.Send(ctx, p, lab.Exchange{Proto: "tcp", To: netip.MustParseAddr(addr), Count: 1, Timeout: 2 * time.Second})
+			_, err := lab.Send(ctx, p, lab.Exchange{Proto: "tcp", To: netip.MustParseAddr(addr),
+				Count: 1, Timeout: 2 * time.Second})
 			if err == nil || !strings.Contains(err.Error(), "connection refused") {
 				t.Errorf("to %s: %v", addr, err)
 			}
 			after := l.Oracle.Seen().Kinds
-			if after[oracle.Egress] != before[oracle.Egress] || after[oracle.Unknown] != before[oracle.Unknown] {
+			if after[oracle.Egress] != before[oracle.Egress] ||
+				after[oracle.Unknown] != before[oracle.Unknown] {
 				t.Errorf("on the wire: %v, then %v", before, after)
 			}
 		})
 	}
 
-	if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}); err != nil {
+	if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, node.Name,
+		metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -160,10 +178,12 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
 			for f, addr := range n.Addrs {
 				for _, proto := range []string{"tcp", "udp"} {
-					if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Size: 1200}); err != nil {
+					if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr,
+						Size: 1200}); err != nil {
 						t.Errorf("%s to %s over %s: %v", p.ID, addr, proto, err)
 					}
-					if _, err := lab.Send(ctx, n, lab.Exchange{Proto: proto, To: p.Addrs[f], Size: 1200}); err != nil {
+					if _, err := lab.Send(ctx, n, lab.Exchange{Proto: proto, To: p.Addrs[f],
+						Size: 1200}); err != nil {
 						t.Errorf("%s to %s over %s: %v", n.Name, p.Addrs[f], proto, err)
 					}
 				}
@@ -194,12 +214,15 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 // latter: a frame to another is a leak.
 func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	const metadata = "169.254.169.254"
-	l.Oracle.Update(func(r *oracle.Rules) { r.Outside = append(r.Outside, netip.MustParseAddr(metadata)) })
+	l.Oracle.Update(func(r *oracle.Rules) {
+		r.Outside = append(r.Outside, netip.MustParseAddr(metadata))
+	})
 	for _, a := range []string{config.PodGateway4, config.TunnelAddress4, metadata} {
 		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true, Timeout: 2 * time.Second})
+		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true,
+			Timeout: 2 * time.Second})
 		// The tunnels' address is the node's own, where somebody may answer.
 		if (err == nil) != (a == metadata) && a != config.TunnelAddress4 {
 			t.Errorf("to %s: %v", a, err)
@@ -212,7 +235,8 @@ func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	before := l.Oracle.Seen().Kinds[oracle.Egress]
 	for _, to := range l.OutsideAddrs() {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Size: 1200, Egress: true}); err != nil {
+			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Size: 1200,
+				Egress: true}); err != nil {
 				t.Errorf("to %s over %s: %v", to, proto, err)
 			}
 		}
@@ -228,7 +252,8 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	n := l.Nodes()[0]
 	var ports []lab.PortMapping
 	for _, proto := range []string{"tcp", "udp"} {
-		ports = append(ports, lab.PortMapping{HostPort: 18080, ContainerPort: lab.EchoPort, Protocol: proto})
+		ports = append(ports, lab.PortMapping{HostPort: 18080, ContainerPort: lab.EchoPort,
+			Protocol: proto})
 	}
 
 	p, err := n.AddPod(ctx, "published", lab.PodOptions{Ports: ports})
@@ -247,10 +272,12 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, near, lab.Exchange{Proto: proto, To: to, Port: 18080}); err != nil {
+			if _, err := lab.Send(ctx, near,
+				lab.Exchange{Proto: proto, To: to, Port: 18080}); err != nil {
 				t.Errorf("from a pod of the node to %s over %s: %v", to, proto, err)
 			}
-			if _, err := lab.Send(ctx, l.Outside, lab.Exchange{Proto: proto, To: to, Port: 18080, Egress: true}); err != nil {
+			if _, err := lab.Send(ctx, l.Outside,
+				lab.Exchange{Proto: proto, To: to, Port: 18080, Egress: true}); err != nil {
 				t.Errorf("from outside to %s over %s: %v", to, proto, err)
 			}
 		}
@@ -271,7 +298,8 @@ func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		t.Fatal(err)
 	}
 	own, _ := linkOf(ctx, t, p, "eth0")
-	frame := datagram{from: own, to: gatewayOf(ctx, t, p), src: p.Addr(false), dst: netip.MustParseAddr("127.0.0.1"),
+	frame := datagram{from: own, to: gatewayOf(ctx, t, p), src: p.Addr(false),
+		dst:     netip.MustParseAddr("127.0.0.1"),
 		srcPort: 4000, dstPort: lab.SinkPort, payload: []byte("01234567" + l.Canary)}.frame()
 	before := dropped(ctx, t, p.Node, "to_loopback")
 	inject(ctx, t, p, "eth0", frame)
@@ -285,14 +313,17 @@ func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 // bandwidth wants the limit of a pod to be kept, and only its.
 func bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
 	const rate, bytes = 8e6, 3 << 20
-	p, err := l.Nodes()[0].AddPod(ctx, "slow", lab.PodOptions{Bandwidth: &lab.Bandwidth{IngressRate: rate, IngressBurst: 800_000, EgressRate: 10 * rate, EgressBurst: 800_000}})
+	p, err := l.Nodes()[0].AddPod(ctx, "slow",
+		lab.PodOptions{Bandwidth: &lab.Bandwidth{IngressRate: rate, IngressBurst: 800_000,
+			EgressRate: 10 * rate, EgressBurst: 800_000}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := lab.Echo(ctx, p); err != nil {
 		t.Fatal(err)
 	}
-	s, err := lab.Send(ctx, from, lab.Exchange{To: p.Addr(false), Count: 1, Size: bytes, Timeout: 20 * time.Second})
+	s, err := lab.Send(ctx, from, lab.Exchange{To: p.Addr(false), Count: 1, Size: bytes,
+		Timeout: 20 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

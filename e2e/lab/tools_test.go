@@ -68,7 +68,8 @@ func TestInstruments(t *testing.T) {
 		if err := l.SetPathMTU(ctx, n2, 1400); err != nil {
 			t.Fatal(err)
 		}
-		x := lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 1420, Timeout: time.Second}
+		x := lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 1420,
+			Timeout: time.Second}
 		if _, err := lab.Send(ctx, a, x); err == nil {
 			t.Error("1420 bytes came through a path of 1400")
 		}

@@ -102,8 +102,10 @@ type Drained struct {
 }
 
 // Source starts one-way UDP to a Sink, a datagram each interval (5 ms when 0).
-func Source(ctx context.Context, from Place, to netip.Addr, interval time.Duration) (*Process, error) {
-	return startTool(ctx, from, "sending", "source", "-to", target(to, SinkPort), "-interval", orElse(interval, 5*time.Millisecond).String())
+func Source(ctx context.Context, from Place, to netip.Addr,
+	interval time.Duration) (*Process, error) {
+	return startTool(ctx, from, "sending", "source", "-to", target(to, SinkPort), "-interval",
+		orElse(interval, 5*time.Millisecond).String())
 }
 
 func startTool(ctx context.Context, at Place, ready string, args ...string) (*Process, error) {

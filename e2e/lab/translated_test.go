@@ -32,7 +32,8 @@ func TestOthersTranslate(t *testing.T) {
 	t.Run("ports of a node", func(t *testing.T) { nodePorts(ctx, t, l, pods) })
 	t.Run("hosts behind ports of a node", func(t *testing.T) { hostsBehindPorts(ctx, t, l, pods) })
 	t.Run("sources of pods", func(t *testing.T) { foreignSources(ctx, t, l, pods) })
-	t.Run("sources of pods, and nothing keeps them", func(t *testing.T) { unkeptSources(ctx, t, l, pods[0]) })
+	t.Run("sources of pods, and nothing keeps them",
+		func(t *testing.T) { unkeptSources(ctx, t, l, pods[0]) })
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
 }
@@ -40,7 +41,8 @@ func TestOthersTranslate(t *testing.T) {
 // foreign adds an nftables table that is not ours to a node.
 func foreign(ctx context.Context, t *testing.T, n *lab.Node, name, rules string) {
 	t.Helper()
-	run(ctx, t, n, "bash", "-c", fmt.Sprintf("nft -f - <<'END'\ntable inet %s {\n%s\n}\nEND", name, rules))
+	run(ctx, t, n, "bash", "-c", fmt.Sprintf("nft -f - <<'END'\ntable inet %s {\n%s\n}\nEND", name,
+		rules))
 }
 
 // foreignSources translates the source of all that pods send to the node that forwards it. Nodes
@@ -50,7 +52,8 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	for i, p := range l.Family().ClusterRanges() {
 		sources += fmt.Sprintf("%s saddr %s masquerade;", []string{"ip", "ip6"}[i], p)
 	}
-	foreign(ctx, t, l.Nodes()[0], "foreign_sources", "chain post { type nat hook postrouting priority 100; "+sources+" }")
+	foreign(ctx, t, l.Nodes()[0], "foreign_sources",
+		"chain post { type nat hook postrouting priority 100; "+sources+" }")
 	remote := l.Nodes()[1]
 	before := l.Oracle.Seen().Kinds[oracle.Tunnel]
 	for i, addr := range remote.Addrs {
@@ -58,7 +61,8 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr}); err != nil {
 				t.Errorf("a pod to the node %s over %s: %v", addr, proto, err)
 			}
-			if _, err := lab.Send(ctx, remote, lab.Exchange{Proto: proto, To: pods[0].Addrs[i]}); err != nil {
+			if _, err := lab.Send(ctx, remote,
+				lab.Exchange{Proto: proto, To: pods[0].Addrs[i]}); err != nil {
 				t.Errorf("the node to the pod %s over %s: %v", pods[0].Addrs[i], proto, err)
 			}
 		}
@@ -77,7 +81,8 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	ask := func(timeout time.Duration) (answered, refused error) {
 		for _, addr := range l.Nodes()[1].Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
-				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Count: 1, Timeout: timeout})
+				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr, Count: 1,
+					Timeout: timeout})
 				if err != nil {
 					refused = errors.Join(refused, err)
 				} else {
@@ -111,7 +116,8 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for _, addr := range b.Addrs {
 		before := l.Oracle.Seen().Kinds[oracle.Tunnel]
 		for _, proto := range []string{"tcp", "udp"} {
-			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
+			if _, err := lab.Send(ctx, pods[0],
+				lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
 				t.Errorf("a pod by %s to the pod over %s: %v", addr, proto, err)
 			}
 		}
@@ -119,10 +125,12 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 		// As far as the second node that is host to host, and allowed by its name; from there on it
 		// is to a pod.
 		l.Oracle.Update(func(r *oracle.Rules) {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "port of a node", Proto: oracle.TCP, Addr: addr, Port: portToPod})
+			r.Flows = append(r.Flows, oracle.Flow{Name: "port of a node", Proto: oracle.TCP,
+				Addr: addr, Port: portToPod})
 		})
 		before = l.Oracle.Seen().Kinds[oracle.Tunnel]
-		ask := fmt.Sprintf(`exec 3<>/dev/tcp/%s/%d; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, addr, portToPod)
+		ask := fmt.Sprintf(
+			`exec 3<>/dev/tcp/%s/%d; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, addr, portToPod)
 		if _, err := a.Exec(ctx, "timeout", "5", "bash", "-c", ask); err != nil {
 			t.Errorf("a host by %s to the pod: %v", addr, err)
 		}

@@ -50,11 +50,13 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 	}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "lab:node-proxier"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:node-proxier"},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
+			Name: "system:node-proxier"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind,
 			Name: "system:serviceaccounts:" + metav1.NamespaceSystem}},
 	}
-	if _, err := l.Control.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+	if _, err := l.Control.Client.RbacV1().ClusterRoleBindings().Create(ctx, binding,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	var pods []string
@@ -62,9 +64,11 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 		pods = append(pods, r.String())
 	}
 	_, err := n.Start(ctx, l.Program("kube-proxy"), "--kubeconfig=/etc/kubeveil/kubeconfig",
-		"--hostname-override="+n.Name, "--proxy-mode="+mode, "--cluster-cidr="+strings.Join(pods, ","),
+		"--hostname-override="+n.Name, "--proxy-mode="+mode,
+		"--cluster-cidr="+strings.Join(pods, ","),
 		// These limits are the machine's.
-		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0",
+		"--conntrack-tcp-timeout-close-wait=0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +78,8 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 func moreAddresses(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	client, backends := namedPods(ctx, t, l, 1, "a", "b")
-	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}, backends[1])
+	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+		backends[1])
 	n := l.Nodes()[0]
 	balance(ctx, t, l, web, n, balancerIPs...)
 	each(func(six bool, proto string) {
@@ -82,10 +87,11 @@ func moreAddresses(ctx context.Context, t *testing.T, l *lab.Lab) {
 			from lab.Place
 			to   netip.AddrPort
 		}{
-			"outside to NodePort":     {l.Outside, nodePort(t, web, n, proto, six)},
-			"outside to LoadBalancer": {l.Outside, netip.AddrPortFrom(balancerIPs[map[bool]int{true: 1}[six]], servicePort)},
-			"host to ClusterIP":       {n, clusterIP(t, web, six)},
-			"pod to ClusterIP":        {client, clusterIP(t, web, six)},
+			"outside to NodePort": {l.Outside, nodePort(t, web, n, proto, six)},
+			"outside to LoadBalancer": {l.Outside,
+				netip.AddrPortFrom(balancerIPs[map[bool]int{true: 1}[six]], servicePort)},
+			"host to ClusterIP": {n, clusterIP(t, web, six)},
+			"pod to ClusterIP":  {client, clusterIP(t, web, six)},
 		} {
 			t.Run(fmt.Sprintf("%s %s %s", name, family(six), proto), func(t *testing.T) {
 				answers(ctx, t, q.from, lab.Question{Proto: proto, To: q.to, Count: 5,

@@ -77,7 +77,8 @@ func TestUninstall(t *testing.T) {
 	// The kernel sends both again after the guard is gone: a connection with data, and one that
 	// nobody answered yet.
 	const silentPort = 9
-	run(ctx, t, pods[1], "nft", fmt.Sprintf("table inet silent { chain in { type filter hook input priority 0; tcp dport %d drop; }; }", silentPort))
+	run(ctx, t, pods[1], "nft", fmt.Sprintf("table inet silent { chain in { type filter hook "+
+		"input priority 0; tcp dport %d drop; }; }", silentPort))
 	open := []*lab.Process{
 		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(false), lab.EchoPort), "connected"),
 		connect(ctx, t, n, netip.AddrPortFrom(pods[1].Addr(true), silentPort), "tries"),
@@ -89,7 +90,8 @@ func TestUninstall(t *testing.T) {
 	for _, p := range open {
 		left, cancel := context.WithTimeout(ctx, 10*time.Second)
 		if err := p.Wait(left); left.Err() != nil {
-			t.Errorf("a process of the node still has its connection to a pod: %v", errors.Join(err, p.Kill(ctx)))
+			t.Errorf("a process of the node still has its connection to a pod: %v",
+				errors.Join(err, p.Kill(ctx)))
 		}
 		cancel()
 	}
@@ -104,7 +106,9 @@ func TestUninstall(t *testing.T) {
 			t.Error(err)
 		}
 		// The lock of host-local, on tmpfs, comes with every call of it.
-		left := slices.DeleteFunc(difference(before, inventory(ctx, t, n)), func(line string) bool { return strings.HasPrefix(line, "+ file: "+config.RunDir) })
+		left := slices.DeleteFunc(difference(before, inventory(ctx, t, n)), func(line string) bool {
+			return strings.HasPrefix(line, "+ file: "+config.RunDir)
+		})
 		if len(left) > 0 {
 			t.Errorf("DEL left:\n%s", strings.Join(left, "\n"))
 		}
@@ -127,9 +131,11 @@ func TestUninstall(t *testing.T) {
 
 // connect starts a process of a node that opens a connection and writes without end; it waits until
 // the process says ready: that it tries, or is connected.
-func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort, ready string) *lab.Process {
+func connect(ctx context.Context, t *testing.T, n *lab.Node, to netip.AddrPort,
+	ready string) *lab.Process {
 	t.Helper()
-	script := fmt.Sprintf("echo tries; exec 3<>/dev/tcp/%s/%d && echo connected; while echo canary >&3; do sleep 0.1; done", to.Addr(), to.Port())
+	script := fmt.Sprintf("echo tries; exec 3<>/dev/tcp/%s/%d && echo connected; while echo "+
+		"canary >&3; do sleep 0.1; done", to.Addr(), to.Port())
 	p, err := n.Start(ctx, "bash", "-c", script)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +152,8 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := n.Command(ctx, filepath.Join(root, "out/bin/veild"), "cleanup", "-config", "/etc/kubeveil/veild.yaml").CombinedOutput()
+	out, err := n.Command(ctx, filepath.Join(root, "out/bin/veild"), "cleanup", "-config",
+		"/etc/kubeveil/veild.yaml").CombinedOutput()
 	return string(out), err
 }
 
@@ -180,7 +187,8 @@ func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, 
 	if !worker {
 		// A worker that runs keeps the folders that it looks into.
 		left = slices.DeleteFunc(left, func(line string) bool {
-			return strings.HasPrefix(line, "+ file: "+config.RunDir) || line == "+ file: /run/wireguard"
+			return strings.HasPrefix(line, "+ file: "+config.RunDir) ||
+				line == "+ file: /run/wireguard"
 		})
 		stopWorker()
 	}
@@ -208,7 +216,8 @@ func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte)
 	}
 	_, err := n.AddPod(ctx, "orphan", lab.PodOptions{})
 	var refusal *lab.CNIError
-	if !errors.As(err, &refusal) || refusal.Code != 11 || !strings.Contains(refusal.Message, "veild") {
+	if !errors.As(err, &refusal) || refusal.Code != 11 ||
+		!strings.Contains(refusal.Message, "veild") {
 		t.Errorf("ADD after cleanup: %v, want code 11 that names veild", err)
 	}
 	t.Logf("ADD says: %v", err)
@@ -245,7 +254,8 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 
 	add("nft", run(ctx, t, n, "nft", "-s", "list", "ruleset"))
 	add("qdisc", run(ctx, t, n, "tc", "qdisc", "list"))
-	add("file", run(ctx, t, n, "find", "/etc/cni", "/etc/kubeveil", "/run", "/sys/fs/bpf", "-not", "-path", "/run/netns/*", "-not", "-path", "/run/lock*"))
+	add("file", run(ctx, t, n, "find", "/etc/cni", "/etc/kubeveil", "/run", "/sys/fs/bpf", "-not",
+		"-path", "/run/netns/*", "-not", "-path", "/run/lock*"))
 	err := n.Do(func() error {
 		links, err := netlink.LinkList()
 		if err != nil {
@@ -261,7 +271,8 @@ func inventory(ctx context.Context, t *testing.T, n *lab.Node) []string {
 				if err != nil {
 					return err
 				}
-				add("bpf", fmt.Sprintf("%d programs at %s of %s", len(r.Programs), at, l.Attrs().Name))
+				add("bpf", fmt.Sprintf("%d programs at %s of %s", len(r.Programs), at,
+					l.Attrs().Name))
 			}
 		}
 

@@ -22,7 +22,8 @@ func TestPodsTalkEncryptedIPv6(t *testing.T) { encrypted(t, lab.IPv6, nil) }
 
 // encrypted lets pods talk, with the API server killed in between, and does more while they are
 // there.
-func encrypted(t *testing.T, family lab.Family, more func(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod)) {
+func encrypted(t *testing.T, family lab.Family,
+	more func(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod)) {
 	ctx, l := newLab(t, lab.Options{Family: family})
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
@@ -49,7 +50,8 @@ func meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
 	t.Helper()
 	for _, pair := range [][2]*lab.Pod{{a, b}, {b, a}} {
 		err := lab.Until(ctx, 20*time.Second, func() error {
-			_, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "tcp", To: pair[1].Addrs[0], Count: 1, Size: 100, Timeout: time.Second})
+			_, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "tcp", To: pair[1].Addrs[0],
+				Count: 1, Size: 100, Timeout: time.Second})
 			return err
 		})
 		if err != nil {

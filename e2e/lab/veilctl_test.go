@@ -11,7 +11,8 @@ import (
 )
 
 // veilctlSays runs veilctl on a node and wants words in what it prints.
-func veilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string, want ...string) {
+func veilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string,
+	want ...string) {
 	t.Helper()
 	out, err := node.Exec(ctx, l.Program("veilctl"), strings.Fields(args)...)
 	if err != nil {
@@ -31,7 +32,8 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 		args string
 		want []string
 	}{
-		{"status", []string{"ready for pods", "1 up", "in force on eth0", "1440 for pods over 1500"}},
+		{"status", []string{"ready for pods", "1 up", "in force on eth0",
+			"1440 for pods over 1500"}},
 		{"peers", []string{"node-2", "up", "51820"}},
 		{"mtu", []string{"1500", "1440"}},
 		{"guard", []string{"eth0", "dst_in_range"}},

@@ -20,11 +20,14 @@ import (
 func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	const provisioner = "external-provisioner.volume.kubernetes.io/finalizer"
 	up := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "up"}, Status: corev1.NodeStatus{
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Lab"}}}}
-	if _, err := l.Control.Client.CoreV1().Nodes().Create(ctx, up, metav1.CreateOptions{}); err != nil {
+		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue,
+			Reason: "Lab"}}}}
+	if _, err := l.Control.Client.CoreV1().Nodes().Create(ctx, up,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Control.Client.CoreV1().Nodes().UpdateStatus(ctx, up, metav1.UpdateOptions{}); err != nil {
+	if _, err := l.Control.Client.CoreV1().Nodes().UpdateStatus(ctx, up,
+		metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	pvs := l.Control.Client.CoreV1().PersistentVolumes()
@@ -46,7 +49,8 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 		}
 	}
 
-	destroy := []string{"volume", "destroy", "-kubeconfig", kubeconfig(t, l, "destroy", ""), "pvc-lost", "pvc-alive"}
+	destroy := []string{"volume", "destroy", "-kubeconfig", kubeconfig(t, l, "destroy", ""),
+		"pvc-lost", "pvc-alive"}
 	out, err := l.Control.Host().Command(ctx, l.Program("veilctl"), destroy...).CombinedOutput()
 	for _, want := range []string{"pvc-lost   destroyed", "node up is Ready"} {
 		if err == nil || !strings.Contains(string(out), want) {
@@ -56,13 +60,16 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 	if _, _, err := s.Get(ctx, "pvc-lost"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("its VeilVolume: %v", err)
 	}
-	if pv, err := pvs.Get(ctx, "pvc-lost", metav1.GetOptions{}); err != nil || pv.DeletionTimestamp == nil || slices.Contains(pv.Finalizers, provisioner) {
+	if pv, err := pvs.Get(ctx, "pvc-lost", metav1.GetOptions{}); err != nil ||
+		pv.DeletionTimestamp == nil || slices.Contains(pv.Finalizers, provisioner) {
 		t.Errorf("its PersistentVolume: %+v, %v", pv.ObjectMeta, err)
 	}
-	if st, _, err := s.Get(ctx, "pvc-alive"); err != nil || st.Phase != volume.Ready || st.Key.IsZero() {
+	if st, _, err := s.Get(ctx, "pvc-alive"); err != nil || st.Phase != volume.Ready ||
+		st.Key.IsZero() {
 		t.Errorf("the other: %+v, %v", st, err)
 	}
-	if pv, err := pvs.Get(ctx, "pvc-alive", metav1.GetOptions{}); err != nil || pv.DeletionTimestamp != nil {
+	if pv, err := pvs.Get(ctx, "pvc-alive", metav1.GetOptions{}); err != nil ||
+		pv.DeletionTimestamp != nil {
 		t.Errorf("the other's PersistentVolume: %+v, %v", pv.ObjectMeta, err)
 	}
 }

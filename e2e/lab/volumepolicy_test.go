@@ -32,15 +32,19 @@ func csiToken(ctx context.Context, t *testing.T, l *lab.Lab, node string) *rest.
 		p, err := l.Control.Client.CoreV1().Pods(metav1.NamespaceSystem).Create(ctx, &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{GenerateName: csiAccount + "-"},
 			Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: csiAccount,
-				Containers: []corev1.Container{{Name: "veil-csi", Image: "localhost/kubeveil-csi:dev"}}},
+				Containers: []corev1.Container{{Name: "veil-csi",
+					Image: "localhost/kubeveil-csi:dev"}}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		bound = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name, UID: p.UID}
+		bound = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
+			UID: p.UID}
 	}
-	r, err := l.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, csiAccount,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}, metav1.CreateOptions{})
+	r, err := l.Control.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx,
+		csiAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: bound}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +77,8 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("its own", func(t *testing.T) { storeLife(ctx, t, s, own) })
 	t.Run("another's", func(t *testing.T) { othersVolume(ctx, t, l, s, admin, own, other) })
 	t.Run("bound to nothing", func(t *testing.T) {
-		forbidden(t, "create", storeAs(ctx, t, l, "").Create(ctx, newState("pvc-x", own)), "names no node")
+		forbidden(t, "create", storeAs(ctx, t, l, "").Create(ctx, newState("pvc-x", own)),
+			"names no node")
 	})
 	t.Run("what the driver needs", func(t *testing.T) {
 		if _, err := s.Cluster(ctx); err != nil {
@@ -87,7 +92,8 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("snapshot controller", func(t *testing.T) { snapshotController(ctx, t, l) })
 	t.Run("keys are kept", func(t *testing.T) { keysAreKept(ctx, t, l, admin, other) })
 	t.Run("without the policy it would be allowed", func(t *testing.T) {
-		err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(ctx, "kubeveil-veilvolume-own", metav1.DeleteOptions{})
+		err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().
+			Delete(ctx, "kubeveil-veilvolume-own", metav1.DeleteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +113,8 @@ func csiPolicyInForce(ctx context.Context, t *testing.T, s *kubestore.Store, oth
 	n := 0
 	err := lab.Until(ctx, waitForPolicy, func() error {
 		n++
-		return wantForbidden(s.Create(ctx, newState(fmt.Sprintf("pvc-probe-%d", n), other)), "is of node")
+		return wantForbidden(s.Create(ctx, newState(fmt.Sprintf("pvc-probe-%d", n), other)),
+			"is of node")
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +129,9 @@ func wantForbidden(err error, because ...string) error {
 	if err == nil {
 		return fmt.Errorf("it was allowed, want a refusal that says one of %q", because)
 	}
-	if slices.ContainsFunc(because, func(b string) bool { return strings.Contains(err.Error(), b) }) {
+	if slices.ContainsFunc(because, func(b string) bool {
+		return strings.Contains(err.Error(), b)
+	}) {
 		return nil
 	}
 	return fmt.Errorf("want a refusal that says one of %q: %w", because, err)
@@ -137,7 +146,8 @@ func forbidden(t *testing.T, what string, err error, because ...string) {
 
 // othersVolume tries to create, change, delete and take over a volume of another node, and then
 // does what a person allowed.
-func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubestore.Store, own, other string) {
+func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubestore.Store,
+	own, other string) {
 	const because = "is of node"
 	if err := admin.Create(ctx, newState("pvc-other", other)); err != nil {
 		t.Fatal(err)
@@ -161,11 +171,14 @@ func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubes
 	}
 	_, err = c.Update(ctx, o, metav1.UpdateOptions{})
 	forbidden(t, "takeover by itself", err, because)
-	forbidden(t, "delete all", c.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}), "cannot deletecollection")
-	_, err = c.Patch(ctx, "pvc-other", types.MergePatchType, []byte(`{"spec":{"rewrap":"x"}}`), metav1.PatchOptions{})
+	forbidden(t, "delete all", c.DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{}), "cannot deletecollection")
+	_, err = c.Patch(ctx, "pvc-other", types.MergePatchType, []byte(`{"spec":{"rewrap":"x"}}`),
+		metav1.PatchOptions{})
 	forbidden(t, "patch", err, "cannot patch")
 
-	ask(ctx, t, l, "pvc-other", fmt.Sprintf(`{"spec":{"takeOver":{"from":%q,"to":%q}}}`, other, own))
+	ask(ctx, t, l, "pvc-other", fmt.Sprintf(`{"spec":{"takeOver":{"from":%q,"to":%q}}}`, other,
+		own))
 	if st, r, err = s.Get(ctx, "pvc-other"); err != nil {
 		t.Fatal(err)
 	}
@@ -199,10 +212,13 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 		}
 	}
 
-	forbidden(t, "delete another's", mine.Delete(ctx, "theirs", metav1.DeleteOptions{}), "is not of node "+own)
-	forbidden(t, "delete another driver's", mine.Delete(ctx, "foreign", metav1.DeleteOptions{}), "not of the driver")
+	forbidden(t, "delete another's", mine.Delete(ctx, "theirs", metav1.DeleteOptions{}),
+		"is not of node "+own)
+	forbidden(t, "delete another driver's", mine.Delete(ctx, "foreign", metav1.DeleteOptions{}),
+		"not of the driver")
 	patch := []byte(`{"spec":{"capacity":{"storage":"2Gi"}}}`)
-	if _, err := mine.Patch(ctx, "theirs", types.StrategicMergePatchType, patch, metav1.PatchOptions{}); err != nil {
+	if _, err := mine.Patch(ctx, "theirs", types.StrategicMergePatchType, patch,
+		metav1.PatchOptions{}); err != nil {
 		t.Errorf("resize another's: %v", err)
 	}
 
@@ -214,7 +230,8 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 		"the provisioner's finalizer": `{"metadata":{"finalizers":["external-provisioner.volume.kubernetes.io/finalizer","kubernetes.io/pv-protection"]}}`,
 		"the resizer's annotation":    `{"metadata":{"annotations":{"volume.alpha.kubernetes.io/pre-resize-capacity":"1Gi"}}}`,
 	} {
-		if _, err := mine.Patch(ctx, "theirs", types.MergePatchType, []byte(text), metav1.PatchOptions{}); err != nil {
+		if _, err := mine.Patch(ctx, "theirs", types.MergePatchType, []byte(text),
+			metav1.PatchOptions{}); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -234,7 +251,8 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 		"whose it was":           `{"metadata":{"annotations":{"pv.kubernetes.io/bound-by-controller":null}}}`,
 	} {
 		for _, name := range []string{"theirs", "mine"} {
-			_, err := mine.Patch(ctx, name, types.MergePatchType, []byte(text), metav1.PatchOptions{})
+			_, err := mine.Patch(ctx, name, types.MergePatchType, []byte(text),
+				metav1.PatchOptions{})
 			forbidden(t, what+" of "+name, err, "a side-car of csi.kubeveil.io changes")
 		}
 	}
@@ -245,7 +263,8 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 }
 
 // keysAreKept tries to delete a wrapped key by accident, and then on purpose.
-func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore.Store, node string) {
+func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore.Store,
+	node string) {
 	if err := admin.Create(ctx, newState("pvc-kept", node)); err != nil {
 		t.Fatal(err)
 	}
@@ -257,15 +276,19 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 		t.Fatal(err)
 	}
 
-	forbidden(t, "delete with the key", admin.Remove(ctx, "pvc-kept", r), "csi.kubeveil.io/destroy=pvc-kept")
-	crds := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	forbidden(t, "delete the definition", crds.Delete(ctx, "veilvolumes.csi.kubeveil.io", metav1.DeleteOptions{}), "holds the wrapped key")
+	forbidden(t, "delete with the key", admin.Remove(ctx, "pvc-kept", r),
+		"csi.kubeveil.io/destroy=pvc-kept")
+	crds := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io",
+		Version: "v1", Resource: "customresourcedefinitions"})
+	forbidden(t, "delete the definition", crds.Delete(ctx, "veilvolumes.csi.kubeveil.io",
+		metav1.DeleteOptions{}), "holds the wrapped key")
 	dry := metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}
 	if err := crds.Delete(ctx, "veilnodes.kubeveil.io", dry); err != nil {
 		t.Errorf("delete another definition: %v", err)
 	}
 
-	ask(ctx, t, l, "pvc-kept", `{"metadata":{"annotations":{"csi.kubeveil.io/destroy":"pvc-kept"}}}`)
+	ask(ctx, t, l, "pvc-kept",
+		`{"metadata":{"annotations":{"csi.kubeveil.io/destroy":"pvc-kept"}}}`)
 	if _, r, err = admin.Get(ctx, "pvc-kept"); err != nil {
 		t.Fatal(err)
 	}
@@ -274,8 +297,9 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	}
 
 	// One whose creation was cut short has no status, and no key.
-	half := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume",
-		"metadata": map[string]any{"name": "pvc-half"}, "spec": map[string]any{"cluster": "c"}}}
+	half := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume",
+			"metadata": map[string]any{"name": "pvc-half"}, "spec": map[string]any{"cluster": "c"}}}
 	volumes := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
 	if _, err := volumes.Create(ctx, half, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -285,7 +309,8 @@ func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore
 	}
 }
 
-func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) dynamic.ResourceInterface {
+func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab,
+	node string) dynamic.ResourceInterface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(csiToken(ctx, t, l, node))
 	if err != nil {
@@ -297,17 +322,27 @@ func dynamicAs(ctx context.Context, t *testing.T, l *lab.Lab, node string) dynam
 // persistentVolume is one as the provisioner of a node makes it.
 func persistentVolume(name, node string) *corev1.PersistentVolume {
 	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"kubernetes.io/pv-protection"}, Annotations: map[string]string{
-			"pv.kubernetes.io/provisioned-by": "csi.kubeveil.io", "pv.kubernetes.io/bound-by-controller": "yes"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name,
+			Finalizers: []string{"kubernetes.io/pv-protection"}, Annotations: map[string]string{
+				"pv.kubernetes.io/provisioned-by":      "csi.kubeveil.io",
+				"pv.kubernetes.io/bound-by-controller": "yes"}},
 		Spec: corev1.PersistentVolumeSpec{
-			ClaimRef:                      &corev1.ObjectReference{Kind: "PersistentVolumeClaim", APIVersion: "v1", Namespace: "default", Name: name, UID: types.UID(name)},
+			ClaimRef: &corev1.ObjectReference{Kind: "PersistentVolumeClaim",
+				APIVersion: "v1", Namespace: "default", Name: name, UID: types.UID(name)},
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
-			AccessModes:                   []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeSource:        corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.kubeveil.io", VolumeHandle: name}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "topology.csi.kubeveil.io/node", Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-			}}}},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: resource.MustParse("1Gi")},
+			AccessModes: []corev1.PersistentVolumeAccessMode{
+				corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "csi.kubeveil.io",
+					VolumeHandle: name}},
+			NodeAffinity: &corev1.VolumeNodeAffinity{
+				Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: "topology.csi.kubeveil.io/node", Operator: corev1.NodeSelectorOpIn,
+							Values: []string{node}}},
+				}}}},
 		},
 	}
 }

@@ -38,12 +38,14 @@ func apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error 
 			return err
 		}
 		gvk := o.GroupVersionKind()
-		m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(), gvk.Version)
+		m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(),
+			gvk.Version)
 		if err != nil {
 			return err
 		}
 		opts := metav1.ApplyOptions{FieldManager: "lab", Force: true}
-		if c := l.Control.Dynamic.Resource(m.Resource); m.Scope.Name() == meta.RESTScopeNameNamespace {
+		if c := l.Control.Dynamic.Resource(m.Resource); m.Scope.Name() ==
+			meta.RESTScopeNameNamespace {
 			_, err = c.Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)
 		} else {
 			_, err = c.Apply(ctx, o.GetName(), o, opts)
@@ -65,7 +67,8 @@ func installCSI(ctx context.Context, t *testing.T, l *lab.Lab) {
 // newState is the state of a new volume on a node.
 func newState(name, node string) volume.State {
 	return volume.State{
-		Volume: name, Cluster: "c", Request: volume.Request{Node: node, Backend: "file", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		Volume: name, Cluster: "c", Request: volume.Request{Node: node, Backend: "file",
+			Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		Phase: volume.New, Payload: 8192, Content: volume.Unmade,
 	}
 }
@@ -73,8 +76,10 @@ func newState(name, node string) volume.State {
 // readyState is one that was formatted.
 func readyState(name, node string) volume.State {
 	s := newState(name, node)
-	s.Phase, s.Epoch, s.Device, s.UUID, s.Writer, s.Content = volume.Ready, 1<<53+1, "serial:S", crypt.UUID{1}, node, volume.Made
-	s.Key = keyring.Wrapped{Provider: "kms", KeyID: "k", Blob: []byte{1, 2, 255}, Annotations: map[string][]byte{"a.example": {3}}}
+	s.Phase, s.Epoch, s.Device, s.UUID, s.Writer, s.Content = volume.Ready, 1<<53+1, "serial:S",
+		crypt.UUID{1}, node, volume.Made
+	s.Key = keyring.Wrapped{Provider: "kms", KeyID: "k", Blob: []byte{1, 2, 255},
+		Annotations: map[string][]byte{"a.example": {3}}}
 	return s
 }
 
@@ -84,13 +89,15 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Get(ctx, "pvc-1"); err == nil || errors.Is(err, volume.ErrNotFound) || !strings.Contains(err.Error(), "not installed") {
+	if _, _, err := s.Get(ctx, "pvc-1"); err == nil || errors.Is(err, volume.ErrNotFound) ||
+		!strings.Contains(err.Error(), "not installed") {
 		t.Errorf("without the custom resource: %v", err)
 	}
 
 	installCSI(ctx, t, l)
 	t.Run("cluster", func(t *testing.T) {
-		ns, err := l.Control.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+		ns, err := l.Control.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem,
+			metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -161,7 +168,8 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 		t.Fatalf("%v %s", err, cmp.Diff(want, got))
 	}
 
-	if all, err := s.List(ctx); err != nil || !slices.ContainsFunc(all, func(s volume.State) bool { return cmp.Equal(s, want) }) {
+	if all, err := s.List(ctx); err != nil ||
+		!slices.ContainsFunc(all, func(s volume.State) bool { return cmp.Equal(s, want) }) {
 		t.Errorf("list: %+v, %v", all, err)
 	}
 
@@ -176,7 +184,8 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 	if err := s.Remove(ctx, "pvc-1", third); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("remove again: %v", err)
 	}
-	if _, err := s.Update(ctx, want, third); !errors.Is(err, volume.ErrNotFound) && !errors.Is(err, volume.ErrConflict) {
+	if _, err := s.Update(ctx, want, third); !errors.Is(err, volume.ErrNotFound) &&
+		!errors.Is(err, volume.ErrConflict) {
 		t.Errorf("update what is gone: %v", err)
 	}
 }
@@ -199,7 +208,8 @@ func storeRace(ctx context.Context, t *testing.T, s *kubestore.Store) {
 		})
 	}
 	wg.Wait()
-	won := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, volume.ErrConflict) })
+	won := slices.DeleteFunc(slices.Clone(errs),
+		func(err error) bool { return errors.Is(err, volume.ErrConflict) })
 	if len(won) != 1 || won[0] != nil {
 		t.Errorf("results %v: want one success, conflicts else", errs)
 	}
@@ -207,10 +217,13 @@ func storeRace(ctx context.Context, t *testing.T, s *kubestore.Store) {
 
 func storeCutShort(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	half := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume", "metadata": map[string]any{"name": "pvc-half"},
-		"spec": map[string]any{"cluster": "c", "node": "n", "backend": "file", "created": "2025-01-02T03:04:05Z"},
+		"apiVersion": "csi.kubeveil.io/v1alpha1", "kind": "VeilVolume",
+		"metadata": map[string]any{"name": "pvc-half"},
+		"spec": map[string]any{"cluster": "c", "node": "n", "backend": "file",
+			"created": "2025-01-02T03:04:05Z"},
 	}}
-	if _, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Create(ctx, half, metav1.CreateOptions{}); err != nil {
+	if _, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Create(ctx, half,
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := s.Get(ctx, "pvc-half"); !errors.Is(err, volume.ErrState) {
@@ -244,13 +257,16 @@ func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 	c := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
 	for what, patch := range map[string]string{
 		"another cluster": `{"spec":{"cluster":"d"}}`, "another node": `{"spec":{"node":"m"}}`,
-		"a node by its own takeover": `{"spec":{"node":"m","takeOver":{"from":"n","to":"m"}}}`, "a source": `{"spec":{"source":"x"}}`,
+		"a node by its own takeover": `{"spec":{"node":"m","takeOver":{"from":"n","to":"m"}}}`,
+		"a source":                   `{"spec":{"source":"x"}}`,
 	} {
-		if _, err := c.Patch(ctx, "pvc-strict", types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err == nil {
+		if _, err := c.Patch(ctx, "pvc-strict", types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{}); err == nil {
 			t.Errorf("%s was accepted", what)
 		}
 	}
-	_, err = c.Patch(ctx, "pvc-strict", types.MergePatchType, []byte(`{"status":{"integrity":"hmac"}}`),
+	_, err = c.Patch(ctx, "pvc-strict", types.MergePatchType,
+		[]byte(`{"status":{"integrity":"hmac"}}`),
 		metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}, "status")
 	if err == nil {
 		t.Error("a field that the schema does not have was accepted")
@@ -269,14 +285,16 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 	defer stop()
 	cache := s.NewCache(nil)
 	go cache.Run(watching)
-	if got, err := cache.Rewraps(ctx); err != nil || !cmp.Equal(got, map[string]string{"pvc-mine": "first"}) {
+	if got, err := cache.Rewraps(ctx); err != nil ||
+		!cmp.Equal(got, map[string]string{"pvc-mine": "first"}) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if from, err := s.TakeOver(ctx, "pvc-other"); err != nil || from != "gone" {
 		t.Errorf("takeover from %q, %v", from, err)
 	}
 
-	ask(ctx, t, l, "pvc-mine", `{"spec":{"rewrap":"second","takeOver":{"from":"gone","to":"other"}}}`)
+	ask(ctx, t, l, "pvc-mine",
+		`{"spec":{"rewrap":"second","takeOver":{"from":"gone","to":"other"}}}`)
 	if from, err := s.TakeOver(ctx, "pvc-mine"); err != nil || from != "" {
 		t.Errorf("takeover by another node, from %q, %v", from, err)
 	}
@@ -299,14 +317,16 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 		}
 	}
 
-	if st, _, err := s.Get(ctx, "pvc-mine"); err != nil || !cmp.Equal(st, newState("pvc-mine", "n")) {
+	if st, _, err := s.Get(ctx, "pvc-mine"); err != nil ||
+		!cmp.Equal(st, newState("pvc-mine", "n")) {
 		t.Errorf("%+v, %v", st, err)
 	}
 }
 
 func ask(ctx context.Context, t *testing.T, l *lab.Lab, name, patch string) {
 	t.Helper()
-	_, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := l.Control.Dynamic.Resource(kubestore.VeilVolumes).Patch(ctx, name,
+		types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

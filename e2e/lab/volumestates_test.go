@@ -32,7 +32,9 @@ func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 	}
 
 	for what, back := range map[string]func(*volume.State){
-		"a phase that goes back":   func(st *volume.State) { st.Phase, st.Epoch, st.PendingEpoch = volume.Formatting, 0, 0 },
+		"a phase that goes back": func(st *volume.State) {
+			st.Phase, st.Epoch, st.PendingEpoch = volume.Formatting, 0, 0
+		},
 		"content that is unmade":   func(st *volume.State) { st.Content = volume.Unmade },
 		"another uuid":             func(st *volume.State) { st.UUID = crypt.UUID{2} },
 		"no uuid":                  func(st *volume.State) { *st = newState("pvc-on", "n") },
@@ -50,10 +52,13 @@ func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 	// What our own program refuses before it is sent.
 	c := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
 	for what, patch := range map[string]string{
-		"a pending epoch after the next": `{"status":{"pendingEpoch":9}}`, "a ready volume without a key": `{"status":{"key":null}}`,
-		"a deleted one with a key": `{"status":{"phase":"Deleted"}}`, "no status": `{"status":null}`,
+		"a pending epoch after the next": `{"status":{"pendingEpoch":9}}`,
+		"a ready volume without a key":   `{"status":{"key":null}}`,
+		"a deleted one with a key":       `{"status":{"phase":"Deleted"}}`,
+		"no status":                      `{"status":null}`,
 	} {
-		_, err := c.Patch(ctx, "pvc-on", types.MergePatchType, []byte(patch), metav1.PatchOptions{}, "status")
+		_, err := c.Patch(ctx, "pvc-on", types.MergePatchType, []byte(patch), metav1.PatchOptions{},
+			"status")
 		if err == nil || !strings.Contains(err.Error(), "status") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -66,7 +71,10 @@ func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 		func(st *volume.State) { st.PendingPayload = 3 * 4096 },
 		func(st *volume.State) { st.Payload, st.PendingPayload = 3*4096, 0 },
 		func(st *volume.State) { st.Key.KeyID = "another" },
-		func(st *volume.State) { st.Phase, st.Writer = volume.Deleted, ""; st.Key = newState("x", "n").Key },
+		func(st *volume.State) {
+			st.Phase, st.Writer = volume.Deleted, ""
+			st.Key = newState("x", "n").Key
+		},
 	} {
 		on(&ready)
 		if r, err = s.Update(ctx, ready, r); err != nil {

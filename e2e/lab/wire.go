@@ -17,7 +17,8 @@ import (
 func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []netip.Prefix) error {
 	mtu := fmt.Sprint(l.opts.UnderlayMTU)
 	err := l.bridge.IP(ctx,
-		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s address %s netns %d", port, mtu, link, mtu, hardwareAddr(port), h.holder.Process.Pid),
+		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s address %s netns %d", port,
+			mtu, link, mtu, hardwareAddr(port), h.holder.Process.Pid),
 		fmt.Sprintf("link set %s master %s", port, bridgeLink),
 	)
 	if err != nil {
@@ -26,7 +27,8 @@ func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []neti
 	h.ports = append(h.ports, port)
 	if !l.opts.Offloads {
 		// Frames leave the host as they would be on a wire: no super-frames to the oracle.
-		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation", "off"}
+		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation",
+			"off"}
 		if _, err := output(h.netOnly(ctx, "ethtool", off...)); err != nil {
 			return fmt.Errorf("plug %s in: %w", h.Name, err)
 		}
@@ -100,7 +102,8 @@ func (l *Lab) SetPathMTU(ctx context.Context, n *Node, mtu int) error {
 func (l *Lab) Cap(ctx context.Context, rate string) error {
 	for _, n := range l.Nodes() {
 		p := port(n.Name, "eth0")
-		args := []string{"qdisc", "replace", "dev", p, "root", "tbf", "rate", rate, "burst", "128kb", "latency", "20ms"}
+		args := []string{"qdisc", "replace", "dev", p, "root", "tbf", "rate", rate, "burst",
+			"128kb", "latency", "20ms"}
 		if rate == "" {
 			args = []string{"qdisc", "del", "dev", p, "root"}
 		}

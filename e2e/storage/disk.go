@@ -81,7 +81,9 @@ func (d Disk) Arguments() []string {
 	if d.Bandwidth > 0 {
 		drive += fmt.Sprintf(",throttling.bps-total=%d", d.Bandwidth)
 	}
-	return []string{"-drive", drive, "-device", fmt.Sprintf("virtio-blk-pci,drive=%[1]s,serial=%[1]s,discard=off,write-zeroes=off", d.Serial)}
+	return []string{"-drive", drive, "-device",
+		fmt.Sprintf("virtio-blk-pci,drive=%[1]s,serial=%[1]s,discard=off,write-zeroes=off",
+			d.Serial)}
 }
 
 // ReadAt returns n bytes of the disk as its owner reads them.

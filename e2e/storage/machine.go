@@ -49,7 +49,8 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 	}
 	program := filepath.Join(root, tool)
 	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s is missing: run `CGO_ENABLED=0 go build -o %s ./e2e/storage/volumetool` first", program, tool)
+		return nil, fmt.Errorf("%s is missing: run `CGO_ENABLED=0 go build -o %s "+
+			"./e2e/storage/volumetool` first", program, tool)
 	}
 
 	m := &Machine{}
@@ -62,7 +63,8 @@ func Start(ctx context.Context, o Options) (*Machine, error) {
 		qemu = append(qemu, d.Arguments()...)
 	}
 
-	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir, Log: o.Log}); err != nil {
+	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir,
+		Log: o.Log}); err != nil {
 		return nil, errors.Join(err, m.removeDisks())
 	}
 

@@ -29,7 +29,8 @@ func TestCountFindsWhatLiesAcrossPieces(t *testing.T) {
 			for piece := 1; piece < 20; piece++ {
 				got, searched, err := count(strings.NewReader(tt.content), text, piece)
 				if got != tt.want || searched != int64(len(tt.content)) || err != nil {
-					t.Errorf("pieces of %d: %d in %d bytes, %v; want %d in %d", piece, got, searched, err, tt.want, len(tt.content))
+					t.Errorf("pieces of %d: %d in %d bytes, %v; want %d in %d", piece, got,
+						searched, err, tt.want, len(tt.content))
 				}
 			}
 		})
@@ -37,7 +38,8 @@ func TestCountFindsWhatLiesAcrossPieces(t *testing.T) {
 }
 
 func TestDisk(t *testing.T) {
-	d := Disk{Serial: "s", Path: filepath.Join(t.TempDir(), "disk"), Size: 64 << 20, Parts: 3, IOPS: 500}
+	d := Disk{Serial: "s", Path: filepath.Join(t.TempDir(), "disk"), Size: 64 << 20, Parts: 3,
+		IOPS: 500}
 	if err := d.Make(); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +73,8 @@ func TestDisk(t *testing.T) {
 		t.Errorf("the image: %v", err)
 	}
 
-	if args := strings.Join(d.Arguments(), " "); !strings.Contains(args, "iops-total=500") || strings.Contains(args, "bps-total") {
+	if args := strings.Join(d.Arguments(), " "); !strings.Contains(args, "iops-total=500") ||
+		strings.Contains(args, "bps-total") {
 		t.Errorf("arguments %s", args)
 	}
 }

@@ -27,7 +27,8 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &framework.Pod{Name: "api", Args: []string{"webhook"}, Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
+	p := &framework.Pod{Name: "api", Args: []string{"webhook"},
+		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
@@ -42,21 +43,25 @@ func aggregated(ctx context.Context, s *Session) error {
 		return err
 	}
 	api := s.Client.Discovery().RESTClient()
-	if err := api.Post().AbsPath(apiServices).SetHeader("Content-Type", "application/json").Body(object).Do(ctx).Error(); err != nil {
+	if err := api.Post().AbsPath(apiServices).SetHeader("Content-Type",
+		"application/json").Body(object).Do(ctx).Error(); err != nil {
 		return fmt.Errorf("register the API %s: %w", group, err)
 	}
 
 	s.note("API on %s", p.Node)
-	err = framework.Until(ctx, "an object of an API that a pod serves", meeting, func(ctx context.Context) error {
-		got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept", "application/json").DoRaw(ctx)
-		if err == nil && !strings.Contains(string(got), s.Canary) {
-			err = fmt.Errorf("the API server gives %q: want the pod's answer", got)
-		}
-		return err
-	})
+	err = framework.Until(ctx, "an object of an API that a pod serves", meeting,
+		func(ctx context.Context) error {
+			got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept",
+				"application/json").DoRaw(ctx)
+			if err == nil && !strings.Contains(string(got), s.Canary) {
+				err = fmt.Errorf("the API server gives %q: want the pod's answer", got)
+			}
+			return err
+		})
 
 	// Before its pod goes: no namespace is removed while an API does not answer.
-	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+group).Do(context.WithoutCancel(ctx)).Error())
+	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+
+		group).Do(context.WithoutCancel(ctx)).Error())
 }
 
 // apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service
@@ -64,10 +69,12 @@ func aggregated(ctx context.Context, s *Session) error {
 func apiService(namespace, group, ca string) map[string]any {
 	return map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-		"metadata": metav1.ObjectMeta{Name: "v1." + group, Labels: map[string]string{framework.SuiteLabel: "e2e"}},
+		"metadata": metav1.ObjectMeta{Name: "v1." + group,
+			Labels: map[string]string{framework.SuiteLabel: "e2e"}},
 		"spec": map[string]any{
-			"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100, "caBundle": []byte(ca),
-			"service": map[string]any{"namespace": namespace, "name": "api", "port": webhookPort},
+			"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+			"caBundle": []byte(ca),
+			"service":  map[string]any{"namespace": namespace, "name": "api", "port": webhookPort},
 		},
 	}
 }

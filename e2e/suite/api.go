@@ -47,9 +47,11 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 		return err
 	}
 
-	again, anew := &victim{Pod: &framework.Pod{Name: "again", Node: b.Node}}, &victim{Pod: &framework.Pod{Name: "anew", Node: b.Node}}
+	again, anew := &victim{Pod: &framework.Pod{Name: "again", Node: b.Node}},
+		&victim{Pod: &framework.Pod{Name: "anew", Node: b.Node}}
 	client := &victim{Pod: a}
-	if err := atOnce(func() error { return n.Run(ctx, again.Pod) }, func() error { return n.Run(ctx, anew.Pod) }); err != nil {
+	if err := atOnce(func() error { return n.Run(ctx, again.Pod) },
+		func() error { return n.Run(ctx, anew.Pod) }); err != nil {
 		return err
 	}
 
@@ -87,15 +89,16 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	}
 
 	old := anew.Addrs
-	err = framework.Until(ctx, "the new address in the pod's status", framework.PodPatience, func(ctx context.Context) error {
-		if err := anew.WaitReady(ctx, framework.PodPatience); err != nil {
-			return err
-		}
-		if anew.Addrs[0] == old[0] {
-			return fmt.Errorf("it is still %s", old[0])
-		}
-		return again.WaitReady(ctx, framework.PodPatience)
-	})
+	err = framework.Until(ctx, "the new address in the pod's status", framework.PodPatience,
+		func(ctx context.Context) error {
+			if err := anew.WaitReady(ctx, framework.PodPatience); err != nil {
+				return err
+			}
+			if anew.Addrs[0] == old[0] {
+				return fmt.Errorf("it is still %s", old[0])
+			}
+			return again.WaitReady(ctx, framework.PodPatience)
+		})
 	if err != nil {
 		return err
 	}
@@ -113,32 +116,36 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 	}
 
 	for _, task := range []string{again.container, "$(" + fmt.Sprintf(sandboxOf, anew.uid) + ")"} {
-		if _, err := s.Machines.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+task); err != nil {
+		if _, err := s.Machines.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+
+			task); err != nil {
 			return err
 		}
 	}
 
 	began := time.Now()
 	targets := echoes(framework.EchoPort, again.Addrs)
-	err = framework.Until(ctx, "another address of the pod whose sandbox was killed", framework.PodPatience, func(ctx context.Context) error {
-		after, err := s.Machines.Exec(ctx, node, addressesOf)
-		if err != nil {
-			return err
-		}
-		fresh := added(string(before), string(after))
-		if len(fresh) < len(anew.Addrs) {
-			return fmt.Errorf("%d of %d are there", len(fresh), len(anew.Addrs))
-		}
-		for _, addr := range fresh {
-			targets = append(targets, both(netip.AddrPortFrom(addr, framework.EchoPort).String())...)
-		}
-		return nil
-	})
+	err = framework.Until(ctx, "another address of the pod whose sandbox was killed",
+		framework.PodPatience, func(ctx context.Context) error {
+			after, err := s.Machines.Exec(ctx, node, addressesOf)
+			if err != nil {
+				return err
+			}
+			fresh := added(string(before), string(after))
+			if len(fresh) < len(anew.Addrs) {
+				return fmt.Errorf("%d of %d are there", len(fresh), len(anew.Addrs))
+			}
+			for _, addr := range fresh {
+				targets = append(targets, both(netip.AddrPortFrom(addr,
+					framework.EchoPort).String())...)
+			}
+			return nil
+		})
 	if err != nil {
 		return err
 	}
 
-	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s labtool meet -timeout %s %s", from.container, 2*meeting, strings.Join(targets, " "))
+	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s labtool meet -timeout %s %s",
+		from.container, 2*meeting, strings.Join(targets, " "))
 	if _, err := s.Machines.Exec(ctx, from.Node, line); err != nil {
 		return err
 	}

@@ -57,7 +57,10 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 			there, err = s.startFlows(ctx, "flows-there", a.Node, at(b.Addrs, service.Addrs)...)
 			return err
 		},
-		func() (err error) { back, err = s.startFlows(ctx, "flows-back", b.Node, at(a.Addrs)...); return err },
+		func() (err error) {
+			back, err = s.startFlows(ctx, "flows-back", b.Node, at(a.Addrs)...)
+			return err
+		},
 	)
 
 	return []*flows{there, back}, err
@@ -118,7 +121,8 @@ func daemonRolled(ctx context.Context, s *Session) error {
 // podsOf returns the pod of each node of a DaemonSet, by the uid and the number of starts of its
 // container.
 func (s *Session) podsOf(ctx context.Context, set string) (map[string]string, error) {
-	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + set})
+	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: component + "=" + set})
 	if err != nil {
 		return nil, err
 	}
@@ -140,9 +144,11 @@ func (s *Session) podsOf(ctx context.Context, set string) (map[string]string, er
 
 // restart replaces every pod of a DaemonSet and waits until the new ones are Ready.
 func (s *Session) restart(ctx context.Context, set string) error {
-	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
+	patch := fmt.Appendf(nil,
+		`{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":%q}}}}}`, time.Now().Format(time.RFC3339Nano))
 	sets := s.Client.AppsV1().DaemonSets(metav1.NamespaceSystem)
-	if _, err := sets.Patch(ctx, set, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+	if _, err := sets.Patch(ctx, set, "application/strategic-merge-patch+json", patch,
+		metav1.PatchOptions{}); err != nil {
 		return err
 	}
 	return framework.Until(ctx, "rollout of "+set, rolling, func(ctx context.Context) error {
@@ -157,8 +163,11 @@ func (s *Session) restart(ctx context.Context, set string) error {
 // rolledOut is nil when all pods of a DaemonSet are of its newest template and Ready.
 func rolledOut(set *appsv1.DaemonSet) error {
 	st := set.Status
-	if st.ObservedGeneration < set.Generation || st.UpdatedNumberScheduled < st.DesiredNumberScheduled || st.NumberReady < st.DesiredNumberScheduled {
-		return fmt.Errorf("%d of %d are new, %d Ready", st.UpdatedNumberScheduled, st.DesiredNumberScheduled, st.NumberReady)
+	if st.ObservedGeneration < set.Generation ||
+		st.UpdatedNumberScheduled < st.DesiredNumberScheduled ||
+		st.NumberReady < st.DesiredNumberScheduled {
+		return fmt.Errorf("%d of %d are new, %d Ready", st.UpdatedNumberScheduled,
+			st.DesiredNumberScheduled, st.NumberReady)
 	}
 	return nil
 }

@@ -63,7 +63,8 @@ func (s *Session) describe(ctx context.Context, dir string) {
 
 	if s.Machines != nil {
 		seen := s.Machines.Oracle().Seen()
-		text := fmt.Sprintf("%d frames, %d plaintext: %v\n", seen.Frames, seen.Plaintext, seen.Kinds)
+		text := fmt.Sprintf("%d frames, %d plaintext: %v\n", seen.Frames, seen.Plaintext,
+			seen.Kinds)
 		for _, e := range seen.Examples {
 			text += "\n" + e.String()
 		}
@@ -71,7 +72,8 @@ func (s *Session) describe(ctx context.Context, dir string) {
 	}
 }
 
-func (s *Session) describeNamespace(ctx context.Context, space string, write func(string, []byte, error)) {
+func (s *Session) describeNamespace(ctx context.Context, space string,
+	write func(string, []byte, error)) {
 	core := s.Client.CoreV1()
 	pods, err := core.Pods(space).List(ctx, metav1.ListOptions{})
 	if pods == nil {
@@ -84,14 +86,16 @@ func (s *Session) describeNamespace(ctx context.Context, space string, write fun
 	var text []byte
 	if events != nil {
 		for _, e := range events.Items {
-			text = fmt.Appendf(text, "%s %s/%s %s: %s\n", e.LastTimestamp.Format("15:04:05"), e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
+			text = fmt.Appendf(text, "%s %s/%s %s: %s\n", e.LastTimestamp.Format("15:04:05"),
+				e.InvolvedObject.Kind, e.InvolvedObject.Name, e.Reason, e.Message)
 		}
 	}
 	write(space+"-events.txt", text, err)
 	lines := int64(logLines)
 	for _, p := range pods.Items {
 		for _, c := range p.Spec.Containers {
-			log, err := core.Pods(space).GetLogs(p.Name, &corev1.PodLogOptions{Container: c.Name, TailLines: &lines}).DoRaw(ctx)
+			log, err := core.Pods(space).GetLogs(p.Name,
+				&corev1.PodLogOptions{Container: c.Name, TailLines: &lines}).DoRaw(ctx)
 			write(fmt.Sprintf("%s-%s-%s.log", space, p.Name, c.Name), log, err)
 		}
 	}

@@ -38,7 +38,8 @@ func clearNetwork(ctx context.Context, s *Session) error {
 	// Also after an error: what follows must not be counted as that of the reference network.
 	after, takeErr := wire.Take()
 	s.parts.control = s.parts.control.Plus(after)
-	s.note("%d of %d frames are plaintext: %v", s.parts.control.Plaintext, s.parts.control.Frames, s.parts.control.Kinds)
+	s.note("%d of %d frames are plaintext: %v", s.parts.control.Plaintext, s.parts.control.Frames,
+		s.parts.control.Kinds)
 	return errors.Join(err, takeErr)
 }
 
@@ -66,7 +67,8 @@ func (s *Session) talkInClear(ctx context.Context) error {
 	}
 	// The pods go before the plugin that has to remove their links.
 	s.own = nil
-	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.waitNotReady(ctx), s.cordon(ctx, false))
+	return errors.Join(err, n.Close(ctx), s.Lab.Unclear(ctx), s.waitNotReady(ctx),
+		s.cordon(ctx, false))
 }
 
 // seenInClear lets a pod talk to another in each family. It is an error unless the oracle sees the
@@ -126,7 +128,8 @@ func (s *Session) cordon(ctx context.Context, yes bool) error {
 	names, err := s.linuxNodes(ctx)
 	for _, name := range names {
 		patch := fmt.Appendf(nil, `{"spec":{"unschedulable":%t}}`, yes)
-		_, e := s.Client.CoreV1().Nodes().Patch(ctx, name, "application/merge-patch+json", patch, metav1.PatchOptions{})
+		_, e := s.Client.CoreV1().Nodes().Patch(ctx, name, "application/merge-patch+json", patch,
+			metav1.PatchOptions{})
 		err = errors.Join(err, e)
 	}
 	return err
@@ -139,7 +142,9 @@ func install(ctx context.Context, s *Session) error {
 	if s.before, err = s.inventories(ctx); err != nil {
 		return err
 	}
-	if err := s.applySome(ctx, func(kind string) bool { return kind != "ConfigMap" && kind != "DaemonSet" }); err != nil {
+	if err := s.applySome(ctx, func(kind string) bool {
+		return kind != "ConfigMap" && kind != "DaemonSet"
+	}); err != nil {
 		return err
 	}
 	if err := s.notReady(ctx); err != nil {
@@ -171,20 +176,25 @@ func (s *Session) asPlanned(ctx context.Context) error {
 		linux := n.Object.Labels[corev1.LabelOSStable] == "linux"
 		if linux {
 			runtimes = append(runtimes, n.Object.Status.NodeInfo.ContainerRuntimeVersion)
-		} else if !slices.ContainsFunc(n.Object.Spec.Taints, func(t corev1.Taint) bool { return t.Effect == corev1.TaintEffectNoSchedule }) {
-			errs = append(errs, fmt.Errorf("%s runs no pods, but has no taint that says so", n.Name))
+		} else if !slices.ContainsFunc(n.Object.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Effect == corev1.TaintEffectNoSchedule
+		}) {
+			errs = append(errs, fmt.Errorf("%s runs no pods, but has no taint that says so",
+				n.Name))
 		}
 		claim, err := claims.Get(ctx, n.Name, metav1.GetOptions{})
 		if err != nil {
 			errs = append(errs, err)
-		} else if keys, _, _ := unstructured.NestedSlice(claim.Object, "spec", "keys"); len(keys) == 0 {
+		} else if keys, _, _ := unstructured.NestedSlice(claim.Object, "spec",
+			"keys"); len(keys) == 0 {
 			errs = append(errs, fmt.Errorf("VeilNode %s has no key", n.Name))
 		}
 		errs = append(errs, s.tunnelOf(ctx, n.Name, linux))
 	}
 
 	for _, generation := range []string{"containerd://1.6.", "containerd://2."} {
-		if !slices.ContainsFunc(runtimes, func(r string) bool { return strings.HasPrefix(r, generation) }) {
+		if !slices.ContainsFunc(runtimes,
+			func(r string) bool { return strings.HasPrefix(r, generation) }) {
 			errs = append(errs, fmt.Errorf("no node has %s: they have %v", generation, runtimes))
 		}
 	}
@@ -201,13 +211,16 @@ func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error 
 		return err
 	}
 	if strings.Contains(string(link), "wireguard") != kernel {
-		return fmt.Errorf("%s: by the kernel's WireGuard was to be %t, but the tunnel is\n%s", node, kernel, link)
+		return fmt.Errorf("%s: by the kernel's WireGuard was to be %t, but the tunnel is\n%s", node,
+			kernel, link)
 	}
 	if !kernel {
 		return nil
 	}
 	// veild lets a link join as it hears of it.
-	if out, err := s.Machines.Exec(ctx, node, "for i in $(seq 20); do nft list flowtables | grep -q veil0 && exit 0; sleep .5; done; nft list flowtables; exit 1"); err != nil {
+	if out, err := s.Machines.Exec(ctx, node,
+		"for i in $(seq 20); do nft list flowtables | grep -q veil0 && exit 0; sleep .5; done; "+
+			"nft list flowtables; exit 1"); err != nil {
 		return fmt.Errorf("%s: its tunnel did not join the flow table: %w: %s", node, err, out)
 	}
 	return nil
@@ -232,10 +245,13 @@ func (s *Session) applyAll(ctx context.Context) error {
 	s.note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
 	// A node is Ready when its CNI configuration is there; the daemons of the others may still be
 	// starting.
-	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+veildSet, "--timeout="+framework.Patience(ctx, installing).String()); err != nil {
+	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status",
+		"daemonset/"+veildSet, "--timeout="+framework.Patience(ctx, installing).String()); err !=
+		nil {
 		return err
 	}
-	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kube-proxy", "--timeout="+framework.Patience(ctx, installing).String())
+	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status",
+		"daemonset/kube-proxy", "--timeout="+framework.Patience(ctx, installing).String())
 	return err
 }
 
@@ -264,8 +280,8 @@ func (s *Session) applySome(ctx context.Context, wanted func(kind string) bool) 
 	return err
 }
 
-// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as before it was
-// installed.
+// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as
+// before it was installed.
 func uninstall(ctx context.Context, s *Session) error {
 	if s.before == nil {
 		return skip("the nodes were not looked at before the installation")
@@ -281,7 +297,8 @@ func uninstall(ctx context.Context, s *Session) error {
 	for _, words := range [][]string{
 		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
 		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
-		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup", "--timeout=3m"},
+		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup",
+			"--timeout=3m"},
 		{"delete", "-k", filepath.Join(s.Manifests, "uninstall")},
 		{"delete", "-k", s.Manifests, "--ignore-not-found"},
 	} {
@@ -295,19 +312,20 @@ func uninstall(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	return framework.Until(ctx, "nodes as before the installation", meeting, func(ctx context.Context) error {
-		after, err := s.inventories(ctx)
-		if err != nil {
-			return err
-		}
-		var errs []error
-		for node, before := range s.before {
-			if left := difference(before, after[node]); len(left) > 0 {
-				errs = append(errs, fmt.Errorf("%s:\n%s", node, strings.Join(left, "\n")))
+	return framework.Until(ctx, "nodes as before the installation", meeting,
+		func(ctx context.Context) error {
+			after, err := s.inventories(ctx)
+			if err != nil {
+				return err
 			}
-		}
-		return errors.Join(errs...)
-	})
+			var errs []error
+			for node, before := range s.before {
+				if left := difference(before, after[node]); len(left) > 0 {
+					errs = append(errs, fmt.Errorf("%s:\n%s", node, strings.Join(left, "\n")))
+				}
+			}
+			return errors.Join(errs...)
+		})
 }
 
 // sees is an error when the inventories of nodes on which Kubeveil is installed do not show it:
@@ -323,8 +341,10 @@ func (s *Session) sees(ctx context.Context) error {
 	}
 	var errs []error
 	for node, before := range s.before {
-		if missing := traces(difference(before, now[node]), slices.Contains(linux, node)); len(missing) > 0 {
-			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, and the inventory has no line %q more than before", node, missing))
+		if missing := traces(difference(before, now[node]),
+			slices.Contains(linux, node)); len(missing) > 0 {
+			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, and the inventory has no "+
+				"line %q more than before", node, missing))
 		}
 	}
 	return errors.Join(errs...)
@@ -340,22 +360,24 @@ func (s *Session) drain(ctx context.Context) error {
 		return err
 	}
 	s.leaving.Wait()
-	return framework.Until(ctx, "no pod has an address of the cluster", deletion, func(ctx context.Context) error {
-		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
-		if err != nil {
+	return framework.Until(ctx, "no pod has an address of the cluster", deletion,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, p := range pods.Items {
+				if p.Spec.HostNetwork || p.Spec.NodeName == "" {
+					continue
+				}
+				if p.DeletionTimestamp == nil {
+					err = errors.Join(err, s.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name,
+						metav1.DeleteOptions{}))
+				}
+				err = errors.Join(err, fmt.Errorf("pod %s/%s is still there", p.Namespace, p.Name))
+			}
 			return err
-		}
-		for _, p := range pods.Items {
-			if p.Spec.HostNetwork || p.Spec.NodeName == "" {
-				continue
-			}
-			if p.DeletionTimestamp == nil {
-				err = errors.Join(err, s.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{}))
-			}
-			err = errors.Join(err, fmt.Errorf("pod %s/%s is still there", p.Namespace, p.Name))
-		}
-		return err
-	})
+		})
 }
 
 // deletion bounds the end of pods.
@@ -365,29 +387,33 @@ const deletion = 3 * time.Minute
 // when they may.
 func reinstall(ctx context.Context, s *Session) error {
 	last := []string{"ServiceAccount", "ConfigMap", "DaemonSet"}
-	if err := s.applySome(ctx, func(kind string) bool { return slices.Contains(last, kind) }); err != nil {
+	if err := s.applySome(ctx, func(kind string) bool {
+		return slices.Contains(last, kind)
+	}); err != nil {
 		return err
 	}
 
 	// Until they run and are refused.
-	err := framework.Until(ctx, "daemons without rights run", installing, func(ctx context.Context) error {
-		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
-		if err != nil {
-			return err
-		}
-		started := 0
-		for _, p := range pods.Items {
-			for _, c := range p.Status.ContainerStatuses {
-				if c.State.Running != nil || c.RestartCount > 0 {
-					started++
+	err := framework.Until(ctx, "daemons without rights run", installing,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+				metav1.ListOptions{LabelSelector: component + "=" + veildSet})
+			if err != nil {
+				return err
+			}
+			started := 0
+			for _, p := range pods.Items {
+				for _, c := range p.Status.ContainerStatuses {
+					if c.State.Running != nil || c.RestartCount > 0 {
+						started++
+					}
 				}
 			}
-		}
-		if started == 0 || started < len(pods.Items) {
-			return fmt.Errorf("%d of %d have started", started, len(pods.Items))
-		}
-		return nil
-	})
+			if started == 0 || started < len(pods.Items) {
+				return fmt.Errorf("%d of %d have started", started, len(pods.Items))
+			}
+			return nil
+		})
 	if err != nil {
 		return err
 	}

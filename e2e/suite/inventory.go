@@ -83,15 +83,19 @@ func (r *ruleset) next(line string) (out []string) {
 			r.table, r.printed = line, false
 		}
 		words := append(strings.Fields(line), "", "")
-		if r.hidden == 0 && (r.depth == 1 && (words[2] == "kube-proxy" || words[2] == "nat") || r.depth == 2 && strings.HasPrefix(words[1], "KUBE-")) {
+		if r.hidden == 0 && (r.depth == 1 && (words[2] == "kube-proxy" || words[2] == "nat") ||
+			r.depth == 2 && strings.HasPrefix(words[1], "KUBE-")) {
 			r.hidden = r.depth
 		}
 	}
 
-	iptables := strings.HasPrefix(r.table, "table ip filter ") || strings.HasPrefix(r.table, "table ip6 filter ") ||
-		strings.HasPrefix(r.table, "table ip mangle ") || strings.HasPrefix(r.table, "table ip6 mangle ")
+	iptables := strings.HasPrefix(r.table, "table ip filter ") ||
+		strings.HasPrefix(r.table, "table ip6 filter ") ||
+		strings.HasPrefix(r.table, "table ip mangle ") ||
+		strings.HasPrefix(r.table, "table ip6 mangle ")
 	switch {
-	case r.hidden != 0, line == "", strings.Contains(line, "KUBE-"), r.depth == 1 && iptables && !r.printed && (opens || closes):
+	case r.hidden != 0, line == "", strings.Contains(line, "KUBE-"), r.depth == 1 && iptables &&
+		!r.printed && (opens || closes):
 	default:
 		if r.depth == 2 && iptables && !r.printed {
 			out = append(out, "nft "+r.table)
@@ -111,13 +115,15 @@ func (r *ruleset) next(line string) (out []string) {
 }
 
 // changing says that a line is of what comes and goes by itself, or stays by intention
-// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by now, and
-// empty directories where there were none.
+// (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by
+// now, and empty directories where there were none.
 func changing(line string) bool {
 	switch {
-	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"), strings.HasPrefix(line, "qdisc qdisc clsact "):
+	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),
+		strings.HasPrefix(line, "qdisc qdisc clsact "):
 		return true
-	case line == "file /run/wireguard", line == "file /opt/cni", line == "file /opt/cni/bin", line == "file /etc/cni", line == "file /etc/cni/net.d":
+	case line == "file /run/wireguard", line == "file /opt/cni", line == "file /opt/cni/bin",
+		line == "file /etc/cni", line == "file /etc/cni/net.d":
 		return true
 	}
 	return false
@@ -127,12 +133,14 @@ func changing(line string) bool {
 // The filters of a kernel that has tcx are not listed by tc: there the lab's test of uninstalling
 // asks the kernel.
 func traces(difference []string, tc bool) (missing []string) {
-	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + config.NFTGuardTable, "nft table inet " + config.NFTPodTable, "file " + config.BPFDir + "/"}
+	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + config.NFTGuardTable,
+		"nft table inet " + config.NFTPodTable, "file " + config.BPFDir + "/"}
 	if tc {
 		wanted = append(wanted, "filter ")
 	}
 	for _, w := range wanted {
-		if !slices.ContainsFunc(difference, func(line string) bool { return strings.HasPrefix(line, "+ "+w) }) {
+		if !slices.ContainsFunc(difference,
+			func(line string) bool { return strings.HasPrefix(line, "+ "+w) }) {
 			missing = append(missing, w)
 		}
 	}

@@ -97,7 +97,8 @@ func publishedKey(object map[string]any) (string, error) {
 }
 
 // newKey waits until a node has published another key.
-func (s *Session) newKey(ctx context.Context, node, old string, patience time.Duration) (key string, err error) {
+func (s *Session) newKey(ctx context.Context, node, old string,
+	patience time.Duration) (key string, err error) {
 	err = framework.Until(ctx, "another key of "+node, patience, func(ctx context.Context) error {
 		if key, err = s.keyOf(ctx, node); err == nil && key == old {
 			err = errors.New("it is the old one")
@@ -134,7 +135,8 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).Delete(ctx, pod.Name, metav1.DeleteOptions{}); err != nil {
+	if err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).Delete(ctx, pod.Name,
+		metav1.DeleteOptions{}); err != nil {
 		return err
 	}
 	key, err := s.newKey(ctx, b.Node, old, rolling)
@@ -147,7 +149,8 @@ func keyReplaced(ctx context.Context, s *Session) error {
 		if err != nil {
 			return err
 		}
-		if peers := strings.Fields(string(out)); !slices.Contains(peers, key) || slices.Contains(peers, old) {
+		if peers := strings.Fields(string(out)); !slices.Contains(peers, key) ||
+			slices.Contains(peers, old) {
 			return fmt.Errorf("its peers are %v, want %s and not %s", peers, key, old)
 		}
 		return nil
@@ -205,7 +208,9 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	return framework.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error { return s.forgotten(ctx, a.Node, name, key, c) })
+	return framework.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error {
+		return s.forgotten(ctx, a.Node, name, key, c)
+	})
 }
 
 // forgotten is nil when a node that left is neither claimed nor a peer of another, and its pod has

@@ -64,7 +64,8 @@ func mtuChanged(ctx context.Context, s *Session) error {
 	err = write(ctx, text+fmt.Sprintf("\nmtu: %d\n", narrower))
 	if err == nil {
 		err = s.followMTU(ctx, func(mtu int) bool { return mtu < narrower })
-		s.note("MTU of %s and its pods: %v, then below %d within %.0f s", node, before, narrower, time.Since(began).Seconds())
+		s.note("MTU of %s and its pods: %v, then below %d within %.0f s", node, before, narrower,
+			time.Since(began).Seconds())
 	}
 
 	err = errors.Join(err, write(context.WithoutCancel(ctx), text))
@@ -81,13 +82,16 @@ func mtuChanged(ctx context.Context, s *Session) error {
 // nudge lets kubelets look at the daemons' pods now, and so at their configuration, which they
 // would do within some 90 s.
 func (s *Session) nudge(ctx context.Context) error {
-	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + veildSet})
+	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: component + "=" + veildSet})
 	if err != nil {
 		return err
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"kubeveil.io/looked-at":%q}}}`, time.Now().Format(time.RFC3339Nano))
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"kubeveil.io/looked-at":%q}}}`,
+		time.Now().Format(time.RFC3339Nano))
 	for _, p := range pods.Items {
-		if _, err := s.Client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, "application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
+		if _, err := s.Client.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name,
+			"application/merge-patch+json", patch, metav1.PatchOptions{}); err != nil {
 			return err
 		}
 	}
@@ -100,20 +104,21 @@ func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) erro
 	if err != nil {
 		return err
 	}
-	return framework.Until(ctx, "MTU of devices and pods", followPatience, func(ctx context.Context) error {
-		for _, w := range workers {
-			got, err := s.mtus(ctx, w.Name)
-			if err != nil {
-				return err
-			}
-			for _, mtu := range got {
-				if !wanted(mtu) {
-					return fmt.Errorf("%s and its pods have %v", w.Name, got)
+	return framework.Until(ctx, "MTU of devices and pods", followPatience,
+		func(ctx context.Context) error {
+			for _, w := range workers {
+				got, err := s.mtus(ctx, w.Name)
+				if err != nil {
+					return err
+				}
+				for _, mtu := range got {
+					if !wanted(mtu) {
+						return fmt.Errorf("%s and its pods have %v", w.Name, got)
+					}
 				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 }
 
 // mtus returns the MTU of a node's tunnel and of each of its pods, bytes.

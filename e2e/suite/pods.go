@@ -35,9 +35,11 @@ func (s *Session) bothFamilies(addrs []netip.Addr) error {
 // serve makes a service of the shared pods of that name, in their namespace. It has a name of its
 // own: a service of a name that was just deleted takes over endpoint slices that the garbage
 // collector then deletes.
-func (s *Session) serve(ctx context.Context, pod string, kind corev1.ServiceType) (*framework.Service, error) {
+func (s *Session) serve(ctx context.Context, pod string,
+	kind corev1.ServiceType) (*framework.Service, error) {
 	s.served++
-	service := &framework.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)), s.served), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
+	service := &framework.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)),
+		s.served), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
 	if err := s.shared.Serve(ctx, service); err != nil {
 		return nil, err
 	}
@@ -64,7 +66,8 @@ func names(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.Client.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns", metav1.GetOptions{})
+	_, err = s.Client.CoreV1().Services(metav1.NamespaceSystem).Get(ctx, "kube-dns",
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return skip("the cluster has no service kube-dns")
 	}
@@ -79,14 +82,16 @@ func names(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	headless := &framework.Service{Name: "pods", Pods: map[string]string{"app": "b"}, Headless: true}
+	headless := &framework.Service{Name: "pods", Pods: map[string]string{"app": "b"},
+		Headless: true}
 	if err := s.shared.Serve(ctx, headless); err != nil {
 		return err
 	}
 
 	var targets []string
 	for _, family := range familiesOf(b.Addrs) {
-		for _, name := range []string{service.Name, service.Name + "." + s.shared.Name + ".svc.cluster.local.", headless.Name} {
+		for _, name := range []string{service.Name, service.Name + "." + s.shared.Name +
+			".svc.cluster.local.", headless.Name} {
 			targets = append(targets, by(family, name)...)
 		}
 	}
@@ -112,13 +117,16 @@ func familiesOf(addrs []netip.Addr) (out []string) {
 // by returns targets of meet for the echo server of a name by one family, or by any ("").
 func by(family, name string) (targets []string) {
 	for _, proto := range protocols {
-		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name, framework.EchoPort))
+		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name,
+			framework.EchoPort))
 	}
 	return targets
 }
 
 // dashed is an address as it is written in the name of a pod.
-func dashed(a netip.Addr) string { return strings.NewReplacer(".", "-", ":", "-").Replace(a.String()) }
+func dashed(a netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(a.String())
+}
 
 func podToHostPort(ctx context.Context, s *Session) error {
 	a, b, err := s.twoPods(ctx)
@@ -150,7 +158,8 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 // it where there is none.
 func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
 	if s.host == nil {
-		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true, Listen: hostEchoPort}
+		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true,
+			Listen: hostEchoPort}
 	}
 	return s.host, s.keep(ctx, s.shared, s.host)
 }
@@ -197,9 +206,11 @@ func nodePort(ctx context.Context, s *Session) error {
 	for _, addr := range all {
 		for _, proto := range protocols {
 			to := netip.AddrPortFrom(addr, uint16(service.NodePorts[proto]))
-			err = errors.Join(err, framework.Until(ctx, fmt.Sprintf("from outside to %s by %s", to, proto), meeting, func(ctx context.Context) error {
-				return s.Lab.OutsideSend(ctx, proto, to)
-			}))
+			err = errors.Join(err, framework.Until(ctx,
+				fmt.Sprintf("from outside to %s by %s", to, proto), meeting,
+				func(ctx context.Context) error {
+					return s.Lab.OutsideSend(ctx, proto, to)
+				}))
 		}
 	}
 
@@ -211,7 +222,8 @@ func nodePorts(service *framework.Service, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
 		for _, proto := range protocols {
-			targets = append(targets, proto+"/"+netip.AddrPortFrom(addr, uint16(service.NodePorts[proto])).String())
+			targets = append(targets, proto+"/"+netip.AddrPortFrom(addr,
+				uint16(service.NodePorts[proto])).String())
 		}
 	}
 	return targets
@@ -249,7 +261,8 @@ func kubernetesService(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	service, err := s.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	service, err := s.Client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes",
+		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -277,7 +290,8 @@ func egress(ctx context.Context, s *Session) error {
 	if err := s.bothFamilies(s.Lab.OutsideAddrs()); err != nil {
 		return err
 	}
-	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()}, echoes(framework.EchoPort, s.Lab.OutsideAddrs())...)
+	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()},
+		echoes(framework.EchoPort, s.Lab.OutsideAddrs())...)
 	return atOnce(
 		func() error { return meet(ctx, a, targets...) },
 		func() error { return meet(ctx, b, targets...) },
@@ -286,23 +300,25 @@ func egress(ctx context.Context, s *Session) error {
 
 // waitDNS waits until the pods of the cluster's DNS are there and Ready.
 func (s *Session) waitDNS(ctx context.Context) error {
-	return framework.Until(ctx, "pods of the cluster's DNS", framework.PodPatience, func(ctx context.Context) error {
-		pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
-		if err != nil {
-			return err
-		}
-		for _, p := range pods.Items {
-			ready := false
-			for _, c := range p.Status.Conditions {
-				ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	return framework.Until(ctx, "pods of the cluster's DNS", framework.PodPatience,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+				metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})
+			if err != nil {
+				return err
 			}
-			if !ready {
-				return fmt.Errorf("pod %s is not Ready", p.Name)
+			for _, p := range pods.Items {
+				ready := false
+				for _, c := range p.Status.Conditions {
+					ready = ready || c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+				}
+				if !ready {
+					return fmt.Errorf("pod %s is not Ready", p.Name)
+				}
 			}
-		}
-		if len(pods.Items) == 0 {
-			return errors.New("there is none")
-		}
-		return nil
-	})
+			if len(pods.Items) == 0 {
+				return errors.New("there is none")
+			}
+			return nil
+		})
 }

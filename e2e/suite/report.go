@@ -27,7 +27,8 @@ type Outcome struct {
 func (o Outcome) print(w io.Writer) {
 	switch took := fmt.Sprintf("%6.1f s", o.Took.Seconds()); {
 	case o.Err != nil:
-		fmt.Fprintf(w, "FAILED  %s\n      %s\n", took, strings.ReplaceAll(o.Err.Error(), "\n", "\n      "))
+		fmt.Fprintf(w, "FAILED  %s\n      %s\n", took,
+			strings.ReplaceAll(o.Err.Error(), "\n", "\n      "))
 		if o.Artefacts != "" {
 			fmt.Fprintf(w, "      see %s\n", o.Artefacts)
 		}
@@ -72,8 +73,11 @@ const (
 // oracle would have seen it if not.
 func (r *Report) Judge(rest oracle.Result) {
 	ours := r.parts.before.Plus(rest)
-	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext, ControlPlaintext: r.parts.control.Plaintext}
-	wire := Outcome{Name: wireCase, Err: ours.Err(), Notes: []string{fmt.Sprintf("%d frames, %d plaintext: %v", ours.Frames, ours.Plaintext, ours.Kinds)}}
+	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
+		ControlPlaintext: r.parts.control.Plaintext}
+	wire := Outcome{Name: wireCase, Err: ours.Err(),
+		Notes: []string{fmt.Sprintf("%d frames, %d plaintext: %v", ours.Frames, ours.Plaintext,
+			ours.Kinds)}}
 	if wire.Err == nil && ours.Kinds[oracle.Tunnel] == 0 {
 		wire.Err = errors.New("the oracle saw no tunnel packet")
 	}
@@ -82,9 +86,11 @@ func (r *Report) Judge(rest oracle.Result) {
 	case !r.parts.ran:
 		control.Skipped = "the reference network was not run, so nothing shows that the oracle sees"
 	case r.parts.control.Plaintext == 0:
-		control.Err = errors.New("the oracle saw no plaintext of the reference network: it proves nothing")
+		control.Err = errors.New("the oracle saw no plaintext of the reference network: it " +
+			"proves nothing")
 	default:
-		control.Notes = []string{fmt.Sprintf("%d frames of plaintext of the reference network", r.parts.control.Plaintext)}
+		control.Notes = []string{fmt.Sprintf("%d frames of plaintext of the reference network",
+			r.parts.control.Plaintext)}
 	}
 	r.Outcomes = append(r.Outcomes, wire, control)
 }
@@ -125,7 +131,8 @@ func (r *Report) Summary() string {
 	t := r.Tests()
 	line := fmt.Sprintf("%d passed, %d failed, %d skipped", t.Passed, t.Failed, len(t.Skipped))
 	if r.Pace > 1 {
-		line += fmt.Sprintf(" (slow machines: waits were up to %.1f times as long as usual)", r.Pace)
+		line += fmt.Sprintf(" (slow machines: waits were up to %.1f times as long as usual)",
+			r.Pace)
 	}
 	return line
 }

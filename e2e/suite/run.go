@@ -145,7 +145,8 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	s.Log.Info("case begins", "case", c.Name)
 	leaked := s.leaks()
 	patience := framework.Patience(ctx, c.Limit)
-	limit, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("its limit of %s is over", patience))
+	limit, cancel := context.WithTimeoutCause(ctx, patience,
+		fmt.Errorf("its limit of %s is over", patience))
 	err := c.Run(limit, s)
 	if cause := context.Cause(limit); err != nil && cause != nil {
 		err = fmt.Errorf("%w: %w", cause, err)
@@ -172,6 +173,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	}
 
 	s.leave(ctx)
-	s.Log.Info("case ends", "case", c.Name, "took", outcome.Took.Round(time.Millisecond), "err", outcome.Err, "notes", strings.Join(s.notes, "; "))
+	s.Log.Info("case ends", "case", c.Name, "took", outcome.Took.Round(time.Millisecond),
+		"err", outcome.Err, "notes", strings.Join(s.notes, "; "))
 	return outcome
 }

@@ -131,7 +131,8 @@ func (s *Session) twoPods(ctx context.Context) (a, b *framework.Pod, err error) 
 		if len(workers) < 2 {
 			return nil, nil, fmt.Errorf("%d nodes take pods, want two", len(workers))
 		}
-		s.pair = []*framework.Pod{{Name: "a", Node: workers[0].Name}, {Name: "b", Node: workers[1].Name, HostPort: hostPort}}
+		s.pair = []*framework.Pod{{Name: "a", Node: workers[0].Name},
+			{Name: "b", Node: workers[1].Name, HostPort: hostPort}}
 	}
 	errs := make(chan error, len(s.pair))
 	for _, p := range s.pair {
@@ -167,7 +168,8 @@ func (s *Session) kubectl(ctx context.Context, args ...string) (string, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(stderr.String()))
+		return string(out), fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return string(out), nil
 }

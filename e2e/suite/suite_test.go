@@ -26,14 +26,16 @@ func newRun(t *testing.T, workers int) (Options, *bytes.Buffer) {
 	client := fake.NewClientset()
 	for i := range workers {
 		_, err := client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{
-			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i+1), Labels: map[string]string{corev1.LabelOSStable: "linux"}},
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", i+1),
+				Labels: map[string]string{corev1.LabelOSStable: "linux"}},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	var out bytes.Buffer
-	return Options{Cluster: &framework.Cluster{Client: client, Log: slog.New(slog.DiscardHandler)}, Dir: t.TempDir(), Out: &out}, &out
+	return Options{Cluster: &framework.Cluster{Client: client, Log: slog.New(slog.DiscardHandler)},
+		Dir: t.TempDir(), Out: &out}, &out
 }
 
 func passes(context.Context, *Session) error { return nil }
@@ -43,9 +45,12 @@ func TestRunSelectsAndCounts(t *testing.T) {
 	fails := errors.New("as it should")
 	cases := []Case{
 		{Name: "good", Limit: time.Minute, Run: passes},
-		{Name: "bad", Limit: time.Minute, Run: func(context.Context, *Session) error { return fails }},
-		{Name: "cannot", Limit: time.Minute, Run: func(context.Context, *Session) error { return skip("no %s here", "moon") }},
-		{Name: "slow", Limit: time.Nanosecond, Run: func(ctx context.Context, _ *Session) error { <-ctx.Done(); return ctx.Err() }},
+		{Name: "bad", Limit: time.Minute,
+			Run: func(context.Context, *Session) error { return fails }},
+		{Name: "cannot", Limit: time.Minute,
+			Run: func(context.Context, *Session) error { return skip("no %s here", "moon") }},
+		{Name: "slow", Limit: time.Nanosecond,
+			Run: func(ctx context.Context, _ *Session) error { <-ctx.Done(); return ctx.Err() }},
 		{Name: "long", Limit: time.Minute, Long: "it takes hours", Run: passes},
 		{Name: "far", Limit: time.Minute, Needs: []Need{Machines}, Run: passes},
 		{Name: "wide", Limit: time.Minute, Needs: []Need{TwoWorkers}, Run: passes},
@@ -60,13 +65,16 @@ func TestRunSelectsAndCounts(t *testing.T) {
 	}
 
 	tests := r.Tests()
-	for i, want := range []string{"no moon here", "left to the full run: it takes hours", "needs the machines beneath the cluster"} {
+	for i, want := range []string{"no moon here", "left to the full run: it takes hours",
+		"needs the machines beneath the cluster"} {
 		if tests.Skipped[i].Reason != want {
-			t.Errorf("%s skipped because %q: want %q", tests.Skipped[i].Name, tests.Skipped[i].Reason, want)
+			t.Errorf("%s skipped because %q: want %q", tests.Skipped[i].Name,
+				tests.Skipped[i].Reason, want)
 		}
 	}
 
-	if !strings.Contains(tests.Failures[1].Reason, "limit of 1ns is over") || tests.Failures[0].Reason != fails.Error() {
+	if !strings.Contains(tests.Failures[1].Reason, "limit of 1ns is over") ||
+		tests.Failures[0].Reason != fails.Error() {
 		t.Errorf("failures: %+v", tests.Failures)
 	}
 }
@@ -79,7 +87,8 @@ func TestSelection(t *testing.T) {
 		{Name: "three", Limit: time.Minute, Beyond: "it reboots", Run: passes},
 	}
 
-	broken := []Case{{Name: "ground", Limit: time.Minute, Breaks: true, Run: func(context.Context, *Session) error { return errors.New("no ground") }}, cases[1]}
+	broken := []Case{{Name: "ground", Limit: time.Minute, Breaks: true,
+		Run: func(context.Context, *Session) error { return errors.New("no ground") }}, cases[1]}
 	for _, c := range []struct {
 		name, match string
 		core, full  bool
@@ -89,9 +98,11 @@ func TestSelection(t *testing.T) {
 		{"core", "", true, false, cases, "2 passed, 0 failed, 2 skipped"},
 		{"neither core nor full", "", false, false, cases, "3 passed, 0 failed, 1 skipped"},
 		{"full", "", false, true, cases, "4 passed, 0 failed, 0 skipped"},
-		{"by name, long too, with what others build on", "two", false, false, cases, "2 passed, 0 failed, 0 skipped"},
+		{"by name, long too, with what others build on", "two", false, false, cases,
+			"2 passed, 0 failed, 0 skipped"},
 		{"by name, beyond the core", "three", true, false, cases, "2 passed, 0 failed, 0 skipped"},
-		{"after what others build on has failed", "", false, false, broken, "0 passed, 1 failed, 1 skipped"},
+		{"after what others build on has failed", "", false, false, broken,
+			"0 passed, 1 failed, 1 skipped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			o, _ := newRun(t, 2)
@@ -138,20 +149,28 @@ func TestInterrupted(t *testing.T) {
 
 func TestJudge(t *testing.T) {
 	clean := oracle.Result{Frames: 10, Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 10}}
-	leaky := oracle.Result{Frames: 10, Plaintext: 1, Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 9, oracle.LeakCanary: 1}}
+	leaky := oracle.Result{Frames: 10, Plaintext: 1,
+		Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 9, oracle.LeakCanary: 1}}
 	for _, c := range []struct {
 		name string
 		p    parts
 		rest oracle.Result
 		want string
 	}{
-		{"clean, and the oracle sees", parts{before: clean, control: leaky, ran: true}, clean, "2 passed, 0 failed, 0 skipped"},
-		{"a leak before the control run", parts{before: leaky, control: leaky, ran: true}, clean, "1 passed, 1 failed, 0 skipped"},
-		{"a leak after it", parts{before: clean, control: leaky, ran: true}, leaky, "1 passed, 1 failed, 0 skipped"},
-		{"a blind oracle", parts{before: clean, control: clean, ran: true}, clean, "1 passed, 1 failed, 0 skipped"},
+		{"clean, and the oracle sees", parts{before: clean, control: leaky, ran: true}, clean,
+			"2 passed, 0 failed, 0 skipped"},
+		{"a leak before the control run", parts{before: leaky, control: leaky, ran: true}, clean,
+			"1 passed, 1 failed, 0 skipped"},
+		{"a leak after it", parts{before: clean, control: leaky, ran: true}, leaky,
+			"1 passed, 1 failed, 0 skipped"},
+		{"a blind oracle", parts{before: clean, control: clean, ran: true}, clean,
+			"1 passed, 1 failed, 0 skipped"},
 		{"no control run", parts{}, clean, "1 passed, 0 failed, 1 skipped"},
-		{"frames were lost", parts{before: clean, control: leaky, ran: true}, oracle.Result{Frames: 1, Dropped: 1}, "1 passed, 1 failed, 0 skipped"},
-		{"no tunnel at all", parts{control: leaky, ran: true}, oracle.Result{Frames: 1, Kinds: map[oracle.Kind]uint64{oracle.Control: 1}}, "1 passed, 1 failed, 0 skipped"},
+		{"frames were lost", parts{before: clean, control: leaky, ran: true},
+			oracle.Result{Frames: 1, Dropped: 1}, "1 passed, 1 failed, 0 skipped"},
+		{"no tunnel at all", parts{control: leaky, ran: true},
+			oracle.Result{Frames: 1, Kinds: map[oracle.Kind]uint64{oracle.Control: 1}},
+			"1 passed, 1 failed, 0 skipped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &Report{parts: c.p}
@@ -159,7 +178,8 @@ func TestJudge(t *testing.T) {
 			if got := r.Summary(); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
-			if want := c.p.before.Plaintext + c.rest.Plaintext; r.Leaks.Plaintext != want || r.Leaks.ControlPlaintext != c.p.control.Plaintext {
+			if want := c.p.before.Plaintext + c.rest.Plaintext; r.Leaks.Plaintext != want ||
+				r.Leaks.ControlPlaintext != c.p.control.Plaintext {
 				t.Errorf("leaks: %+v", r.Leaks)
 			}
 		})
@@ -169,7 +189,8 @@ func TestJudge(t *testing.T) {
 func TestCasesAreWellFormed(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range Cases() {
-		if c.Name == "" || c.About == "" || c.Limit == 0 || c.Run == nil || seen[c.Name] || strings.ToLower(c.Name) != c.Name {
+		if c.Name == "" || c.About == "" || c.Limit == 0 || c.Run == nil || seen[c.Name] ||
+			strings.ToLower(c.Name) != c.Name {
 			t.Errorf("case %+v", c)
 		}
 		seen[c.Name] = true
@@ -182,7 +203,8 @@ func TestCasesAreWellFormed(t *testing.T) {
 }
 
 func TestDifference(t *testing.T) {
-	before := newInventory("route -4 default\nlink eth0\nlink eth0\nsetting /proc/sys/net/ipv4/conf/all/forwarding:0\n")
+	before := newInventory("route -4 default\nlink eth0\nlink eth0\nsetting " +
+		"/proc/sys/net/ipv4/conf/all/forwarding:0\n")
 	after := newInventory("link eth0\nlink   veil0 \nroute -4 default\nfile /run/wireguard\n\n")
 	if got := strings.Join(difference(before, after), "\n"); got != "+ link veil0\n- link eth0" {
 		t.Errorf("difference:\n%s", got)
@@ -194,7 +216,9 @@ func TestDifference(t *testing.T) {
 
 // An inventory that does not see an installation proves nothing about what it leaves.
 func TestTraces(t *testing.T) {
-	installed := []string{"+ file /sys/fs/bpf/kubeveil/maps", "+ link veil0", "+ nft table inet kubeveil_guard {", "+ nft table inet kubeveil_pods {", "+ route -4 x", "+ rule -6 y"}
+	installed := []string{"+ file /sys/fs/bpf/kubeveil/maps", "+ link veil0",
+		"+ nft table inet kubeveil_guard {", "+ nft table inet kubeveil_pods {", "+ route -4 x",
+		"+ rule -6 y"}
 	if missing := traces(installed, false); len(missing) > 0 {
 		t.Errorf("%q are missing", missing)
 	}
@@ -209,7 +233,8 @@ func TestTraces(t *testing.T) {
 func TestBothFamilies(t *testing.T) {
 	four, six := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("fd42::1")
 	lab, cluster := &Session{Options: Options{Lab: struct{ Lab }{}}}, &Session{}
-	for name, addrs := range map[string][]netip.Addr{"one": {four}, "twice the same": {six, six}, "none": nil} {
+	for name, addrs := range map[string][]netip.Addr{"one": {four}, "twice the same": {six, six},
+		"none": nil} {
 		if lab.bothFamilies(addrs) == nil {
 			t.Errorf("%s: no error in the lab", name)
 		}
@@ -220,7 +245,8 @@ func TestBothFamilies(t *testing.T) {
 	if err := lab.bothFamilies([]netip.Addr{four, six}); err != nil {
 		t.Error(err)
 	}
-	if got := append(by(familiesOf([]netip.Addr{six})[0], "b"), by("", "b")...); !slices.Equal(got, []string{"tcp6/b:7000", "udp6/b:7000", "tcp/b:7000", "udp/b:7000"}) {
+	if got := append(by(familiesOf([]netip.Addr{six})[0], "b"), by("", "b")...); !slices.Equal(got,
+		[]string{"tcp6/b:7000", "udp6/b:7000", "tcp/b:7000", "udp/b:7000"}) {
 		t.Errorf("targets %q", got)
 	}
 }
@@ -262,10 +288,15 @@ func TestInventoryOfRules(t *testing.T) {
 		want       []string
 	}{
 		{"nothing but the kubelet's", kubelet, nil},
-		{"kube-proxy's and portmap's", "nft table ip kube-proxy {\nnft \tmap m {\nnft \t}\nnft }\nnft table ip nat {\nnft \tchain CNI-HOSTPORT-DNAT {\nnft \t}\nnft }\n", nil},
-		{"a chain beside the kubelet's", "nft table ip filter {\nnft \tchain KUBE-FIREWALL {\nnft \t\tdrop\nnft \t}\nnft \tchain INPUT {\nnft \t\tjump KUBE-FIREWALL\nnft \t\tdrop\nnft \t}\nnft }\n",
+		{"kube-proxy's and portmap's", "nft table ip kube-proxy {\nnft \tmap m {\nnft \t}\nnft " +
+			"}\nnft table ip nat {\nnft \tchain CNI-HOSTPORT-DNAT {\nnft \t}\nnft }\n", nil},
+		{"a chain beside the kubelet's",
+			"nft table ip filter {\nnft \tchain KUBE-FIREWALL {\nnft " +
+				"\t\tdrop\nnft \t}\nnft \tchain INPUT {\nnft \t\tjump KUBE-FIREWALL\nnft " +
+				"\t\tdrop\nnft \t}\nnft }\n",
 			[]string{"nft chain INPUT {", "nft drop", "nft table ip filter {", "nft }", "nft }"}},
-		{"an empty table after them", kubelet + "nft \nnft table inet kubeveil {\nnft }\n", []string{"nft table inet kubeveil {", "nft }"}},
+		{"an empty table after them", kubelet + "nft \nnft table inet kubeveil {\nnft }\n",
+			[]string{"nft table inet kubeveil {", "nft }"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := newInventory(tt.text); !slices.Equal(got, tt.want) {

@@ -25,7 +25,8 @@ const (
 )
 
 // veilNodes is the resource of claims.
-var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1", Resource: "veilnodes"}
+var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
+	Resource: "veilnodes"}
 
 // claims is a client of VeilNodes: the administrator's for an empty token.
 func (s *Session) claims(token string) (dynamic.ResourceInterface, error) {
@@ -43,7 +44,9 @@ func (s *Session) claims(token string) (dynamic.ResourceInterface, error) {
 
 // daemon is the pod of a DaemonSet of ours on a node.
 func (s *Session) daemon(ctx context.Context, set, node string) (*corev1.Pod, error) {
-	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: component + "=" + set, FieldSelector: "spec.nodeName=" + node})
+	pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+		metav1.ListOptions{LabelSelector: component + "=" + set,
+			FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return nil, err
 	}
@@ -70,9 +73,12 @@ func stolenToken(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	token, err := s.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
-		Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
-	}, metav1.CreateOptions{})
+	token, err := s.Client.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx,
+		pod.Spec.ServiceAccountName, &authenticationv1.TokenRequest{
+			Spec: authenticationv1.TokenRequestSpec{
+				BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod",
+					APIVersion: "v1", Name: pod.Name, UID: pod.UID}},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -92,8 +98,10 @@ func stolenToken(ctx context.Context, s *Session) error {
 
 	errs := []error{tryOthers(ctx, stolen, before, thief), tryOwn(ctx, stolen, thief)}
 	after, err := admin.Get(ctx, victim, metav1.GetOptions{})
-	if err != nil || after.GetUID() != before.GetUID() || after.GetGeneration() != before.GetGeneration() {
-		errs = append(errs, errors.Join(fmt.Errorf("VeilNode %s is not as it was before the tries", victim), err))
+	if err != nil || after.GetUID() != before.GetUID() ||
+		after.GetGeneration() != before.GetGeneration() {
+		errs = append(errs, errors.Join(fmt.Errorf("VeilNode %s is not as it was before the tries",
+			victim), err))
 	}
 
 	s.note("token of %s against VeilNode %s", thief, victim)
@@ -102,7 +110,8 @@ func stolenToken(ctx context.Context, s *Session) error {
 
 // tryOthers tries to create, change and delete another's claim; each must be refused by the policy,
 // or, where RBAC does without the verb, by that.
-func tryOthers(ctx context.Context, c dynamic.ResourceInterface, other *unstructured.Unstructured, own string) error {
+func tryOthers(ctx context.Context, c dynamic.ResourceInterface, other *unstructured.Unstructured,
+	own string) error {
 	changed := other.DeepCopy()
 	err := unstructured.SetNestedField(changed.Object, int64(1450), "spec", "mtu")
 	if err != nil {
@@ -114,13 +123,15 @@ func tryOthers(ctx context.Context, c dynamic.ResourceInterface, other *unstruct
 	fresh.SetUID("")
 	_, created := c.Create(ctx, fresh, metav1.CreateOptions{})
 	_, updated := c.Update(ctx, changed, metav1.UpdateOptions{})
-	_, patched := c.Patch(ctx, other.GetName(), "application/merge-patch+json", []byte(`{"spec":{"mtu":1450}}`), metav1.PatchOptions{})
+	_, patched := c.Patch(ctx, other.GetName(), "application/merge-patch+json",
+		[]byte(`{"spec":{"mtu":1450}}`), metav1.PatchOptions{})
 	policy := "is not of node " + own
 	return errors.Join(
 		refused("create", created, policy), refused("update", updated, policy),
 		refused("delete", c.Delete(ctx, other.GetName(), metav1.DeleteOptions{}), policy),
 		refused("patch", patched, "cannot patch"),
-		refused("delete all", c.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}), "cannot deletecollection"),
+		refused("delete all", c.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}),
+			"cannot deletecollection"),
 	)
 }
 
@@ -128,7 +139,8 @@ func refused(verb string, err error, because string) error {
 	if err != nil && apierrors.IsForbidden(err) && strings.Contains(err.Error(), because) {
 		return nil
 	}
-	return fmt.Errorf("%s another's VeilNode: want a refusal that says %q, got: %w", verb, because, errors.Join(err, errors.New("no such refusal")))
+	return fmt.Errorf("%s another's VeilNode: want a refusal that says %q, got: %w", verb, because,
+		errors.Join(err, errors.New("no such refusal")))
 }
 
 // tryOwn reads and writes the token's own claim; the deletion is not kept.

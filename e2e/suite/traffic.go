@@ -49,7 +49,8 @@ func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("from %s: nothing to talk to", from.Name)
 	}
-	_, err := from.Exec(ctx, append([]string{"labtool", "meet", "-timeout", framework.Patience(ctx, meeting).String()}, targets...)...)
+	_, err := from.Exec(ctx, append([]string{"labtool", "meet", "-timeout",
+		framework.Patience(ctx, meeting).String()}, targets...)...)
 	return err
 }
 
@@ -57,10 +58,12 @@ func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
 func talkBoth(ctx context.Context, a, b *framework.Pod, flags ...string) error {
 	return atOnce(
 		func() error {
-			return meet(ctx, a, append(flags[:len(flags):len(flags)], echoes(framework.EchoPort, b.Addrs)...)...)
+			return meet(ctx, a, append(flags[:len(flags):len(flags)],
+				echoes(framework.EchoPort, b.Addrs)...)...)
 		},
 		func() error {
-			return meet(ctx, b, append(flags[:len(flags):len(flags)], echoes(framework.EchoPort, a.Addrs)...)...)
+			return meet(ctx, b, append(flags[:len(flags):len(flags)],
+				echoes(framework.EchoPort, a.Addrs)...)...)
 		},
 	)
 }
@@ -99,7 +102,9 @@ func (f flow) lostAtOnce(limit time.Duration) error {
 	if len(f.Lost) <= strayRuns {
 		return nil
 	}
-	longest := slices.MaxFunc(f.Lost, func(a, b lostRun) int { return cmp.Compare(a.Records, b.Records) })
+	longest := slices.MaxFunc(f.Lost, func(a, b lostRun) int {
+		return cmp.Compare(a.Records, b.Records)
+	})
 	stray := 0
 	for _, r := range f.Lost {
 		if math.Abs(r.At-longest.At) > millis(limit) {
@@ -107,7 +112,8 @@ func (f flow) lostAtOnce(limit time.Duration) error {
 		}
 	}
 	if stray > strayRuns {
-		return fmt.Errorf("%s to %s: lost records at %d times, more than %s before or after the longest loss: %v", f.Proto, f.To, stray, limit, f.Lost)
+		return fmt.Errorf("%s to %s: lost records at %d times, more than %s before or after the "+
+			"longest loss: %v", f.Proto, f.To, stray, limit, f.Lost)
 	}
 	return nil
 }
@@ -132,7 +138,8 @@ const flowInterval = 250 * time.Millisecond
 
 // startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is
 // answered.
-func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip.AddrPort) (*flows, error) {
+func (s *Session) startFlows(ctx context.Context, name, node string,
+	to ...netip.AddrPort) (*flows, error) {
 	n, err := s.namespace(ctx)
 	if err != nil {
 		return nil, err
@@ -141,7 +148,8 @@ func (s *Session) startFlows(ctx context.Context, name, node string, to ...netip
 	for _, a := range to {
 		addrs = append(addrs, a.String())
 	}
-	f := &flows{pod: &framework.Pod{Name: name, Node: node, Args: []string{"flow", "-interval", flowInterval.String(), "-to", strings.Join(addrs, ",")},
+	f := &flows{pod: &framework.Pod{Name: name, Node: node,
+		Args: []string{"flow", "-interval", flowInterval.String(), "-to", strings.Join(addrs, ",")},
 		// One that ends must be seen to have ended.
 		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
 	if err := n.Run(ctx, f.pod); err != nil {
@@ -173,10 +181,12 @@ func (f *flows) live(ctx context.Context) error {
 		}
 		for i, flow := range now {
 			if flow.Broken != "" {
-				return framework.Stop(fmt.Errorf("%s to %s broke after %d records: %s", flow.Proto, flow.To, flow.Answered, flow.Broken))
+				return framework.Stop(fmt.Errorf("%s to %s broke after %d records: %s", flow.Proto,
+					flow.To, flow.Answered, flow.Broken))
 			}
 			if flow.Answered == 0 || i < len(f.last) && flow.Answered == f.last[i].Answered {
-				return fmt.Errorf("%s to %s: %d of %d records answered, none since", flow.Proto, flow.To, flow.Answered, flow.Sent)
+				return fmt.Errorf("%s to %s: %d of %d records answered, none since", flow.Proto,
+					flow.To, flow.Answered, flow.Sent)
 			}
 		}
 		f.last = now
@@ -200,7 +210,8 @@ func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error
 		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
 		longest = max(longest, took)
 		if took > limit {
-			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed", flow.Proto, flow.To, took.Round(time.Millisecond), limit))
+			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed",
+				flow.Proto, flow.To, took.Round(time.Millisecond), limit))
 		}
 		if flow.Proto == "udp" {
 			lost += flow.Sent - flow.Answered
@@ -208,11 +219,13 @@ func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error
 			errs = append(errs, flow.lostAtOnce(limit))
 		}
 		if lost := flow.Sent - flow.Answered; flow.Proto == "udp" && lost > 1 {
-			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v", flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
+			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v",
+				flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
 		}
 	}
 
-	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last), f.pod.Name, longest.Round(time.Millisecond), lost, sent)
+	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last),
+		f.pod.Name, longest.Round(time.Millisecond), lost, sent)
 	for _, w := range whose {
 		s.note("%s", w)
 	}

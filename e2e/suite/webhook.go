@@ -38,7 +38,8 @@ func webhook(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &framework.Pod{Name: "hook", Args: []string{"webhook"}, Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
+	p := &framework.Pod{Name: "hook", Args: []string{"webhook"},
+		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
@@ -52,19 +53,26 @@ func webhook(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = hooks.Delete(context.WithoutCancel(ctx), hook.Name, metav1.DeleteOptions{}) }()
+	defer func() {
+		_ = hooks.Delete(context.WithoutCancel(ctx), hook.Name, metav1.DeleteOptions{})
+	}()
 	s.note("webhook on %s", p.Node)
 	create := func(name string, labels map[string]string) error {
 		labels[askedLabel] = ""
-		_, err := s.Client.CoreV1().ConfigMaps(n.Name).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{})
+		_, err := s.Client.CoreV1().ConfigMaps(n.Name).Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}},
+			metav1.CreateOptions{})
 		return err
 	}
 
 	// The API server reads the new configuration when it likes: the refusal is waited for first.
 	err = framework.Until(ctx, "a refusal by the webhook", meeting, func(context.Context) error {
-		err := create(fmt.Sprintf("refused-%d", time.Now().UnixNano()), map[string]string{"refuse": "as-asked"})
-		if err == nil || !strings.Contains(err.Error(), "refused by a pod: as-asked") || !strings.Contains(err.Error(), s.Canary) {
-			return fmt.Errorf("creating what is refused: %w", errors.Join(err, errors.New("want the webhook's reason")))
+		err := create(fmt.Sprintf("refused-%d", time.Now().UnixNano()),
+			map[string]string{"refuse": "as-asked"})
+		if err == nil || !strings.Contains(err.Error(), "refused by a pod: as-asked") ||
+			!strings.Contains(err.Error(), s.Canary) {
+			return fmt.Errorf("creating what is refused: %w",
+				errors.Join(err, errors.New("want the webhook's reason")))
 		}
 		return nil
 	})
@@ -73,17 +81,25 @@ func webhook(ctx context.Context, s *Session) error {
 }
 
 func hookObject(namespace, ca string) *admissionv1.ValidatingWebhookConfiguration {
-	fail, none, port, seconds := admissionv1.Fail, admissionv1.SideEffectClassNone, int32(webhookPort), int32(10)
+	fail, none, port, seconds := admissionv1.Fail, admissionv1.SideEffectClassNone,
+		int32(webhookPort), int32(10)
 	return &admissionv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{framework.SuiteLabel: "e2e"}},
+		ObjectMeta: metav1.ObjectMeta{Name: namespace,
+			Labels: map[string]string{framework.SuiteLabel: "e2e"}},
 		Webhooks: []admissionv1.ValidatingWebhook{{
-			Name: "hook.e2e.kubeveil.io", FailurePolicy: &fail, SideEffects: &none, TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig:      admissionv1.WebhookClientConfig{CABundle: []byte(ca), Service: &admissionv1.ServiceReference{Namespace: namespace, Name: "hook", Port: &port}},
-			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
-			ObjectSelector:    &metav1.LabelSelector{MatchLabels: map[string]string{askedLabel: ""}},
+			Name: "hook.e2e.kubeveil.io", FailurePolicy: &fail, SideEffects: &none,
+			TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte(ca),
+				Service: &admissionv1.ServiceReference{Namespace: namespace, Name: "hook",
+					Port: &port}},
+			NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+			ObjectSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{askedLabel: ""}},
 			Rules: []admissionv1.RuleWithOperations{{
 				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}},
+				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
 			}},
 		}},
 	}
@@ -99,7 +115,8 @@ func newCertificate(name string) (cert, key string, err error) {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		// Clocks of nodes may differ.
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature |
+			x509.KeyUsageCertSign,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)

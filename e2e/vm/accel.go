@@ -26,7 +26,8 @@ func accelerator(a Accel) []string {
 	if a == KVM {
 		return []string{"-machine", "q35,accel=kvm", "-cpu", "host"}
 	}
-	return []string{"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "Nehalem,+aes,+pclmulqdq"}
+	return []string{"-machine", "q35", "-accel", "tcg,thread=multi", "-cpu",
+		"Nehalem,+aes,+pclmulqdq"}
 }
 
 // probePatience is what a kernel gets to print its first lines: with KVM that truly works it takes
@@ -47,7 +48,8 @@ func (c *Cluster) probeAccel(ctx context.Context) (Accel, error) {
 	f.Close()
 	console := filepath.Join(c.Dir, "probe-kvm.log")
 	args := append(accelerator(KVM), "-nodefaults", "-display", "none", "-m", "512", "-no-reboot",
-		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"), "-append", "console=ttyS0 panic=-1 root=/dev/none rootdelay=1",
+		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"), "-append",
+		"console=ttyS0 panic=-1 root=/dev/none rootdelay=1",
 		"-serial", "file:"+console)
 	p, err := c.Lab.Bridge().Start(ctx, "qemu-system-x86_64", args...)
 	if err != nil {

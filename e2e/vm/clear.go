@@ -53,7 +53,8 @@ func (c *Cluster) InstallClear(ctx context.Context) error {
 		}
 	}
 
-	_, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String())
+	_, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all",
+		"--timeout="+readyPatience.String())
 	return err
 }
 
@@ -64,10 +65,12 @@ func (c *Cluster) RemoveClear(ctx context.Context) error {
 	for _, m := range c.Machines {
 		prefixes, err := c.podPrefixes(ctx, m)
 		errs = append(errs, err)
-		_, err = m.Exec(ctx, "rm -rf /run/clear "+clearConflist+" /opt/cni/bin/"+strings.Join(clearPlugins, " /opt/cni/bin/"))
+		_, err = m.Exec(ctx, "rm -rf /run/clear "+clearConflist+" /opt/cni/bin/"+
+			strings.Join(clearPlugins, " /opt/cni/bin/"))
 		errs = append(errs, err, c.routes(ctx, "del", m, prefixes))
 	}
-	if err := os.Remove(c.Control.Path(clearConflist)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(c.Control.Path(clearConflist)); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -87,8 +90,10 @@ func clearNetwork(prefixes []netip.Prefix, mtu int) ([]byte, error) {
 		}
 		routes = append(routes, object{"dst": all})
 	}
-	ipam := object{"type": "host-local", "ranges": ranges, "routes": routes, "dataDir": "/run/clear"}
-	return json.Marshal(object{"cniVersion": "1.0.0", "name": "clear", "plugins": []object{{"type": "ptp", "mtu": mtu, "ipam": ipam}}})
+	ipam := object{"type": "host-local", "ranges": ranges, "routes": routes,
+		"dataDir": "/run/clear"}
+	return json.Marshal(object{"cniVersion": "1.0.0", "name": "clear",
+		"plugins": []object{{"type": "ptp", "mtu": mtu, "ipam": ipam}}})
 }
 
 // clearRoutes are the routes to a node's pods, as ip(8) takes them: each by the node's address of
@@ -107,7 +112,8 @@ func clearRoutes(prefixes []netip.Prefix, node []netip.Addr) []string {
 
 // routes does what verb says, replace or del, to the routes to a machine's pods on all other nodes,
 // and goes on after an error.
-func (c *Cluster) routes(ctx context.Context, verb string, m *Machine, prefixes []netip.Prefix) error {
+func (c *Cluster) routes(ctx context.Context, verb string, m *Machine,
+	prefixes []netip.Prefix) error {
 	var errs []error
 	for _, route := range clearRoutes(prefixes, m.Addrs) {
 		errs = append(errs, c.Control.IP(ctx, "route "+verb+" "+route))
@@ -124,7 +130,8 @@ func (c *Cluster) routes(ctx context.Context, verb string, m *Machine, prefixes 
 // podPrefixes are those that the controller manager gave the node, one of each family that pods
 // have.
 func (c *Cluster) podPrefixes(ctx context.Context, m *Machine) ([]netip.Prefix, error) {
-	out, err := c.Kubectl(ctx, "wait", "node", m.Name, "--for=jsonpath={.spec.podCIDR}", "--timeout=60s", "-o", "jsonpath={.spec.podCIDRs[*]}")
+	out, err := c.Kubectl(ctx, "wait", "node", m.Name, "--for=jsonpath={.spec.podCIDR}",
+		"--timeout=60s", "-o", "jsonpath={.spec.podCIDRs[*]}")
 	if err != nil {
 		return nil, fmt.Errorf("pod prefixes of %s: %w", m.Name, err)
 	}

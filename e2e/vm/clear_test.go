@@ -18,9 +18,13 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 		subnets, routes []string
 		between         []string
 	}{
-		"both":      {[]netip.Prefix{pods4, pods6}, []string{pods4.String(), pods6.String()}, []string{"0.0.0.0/0", "::/0"}, []string{"198.19.1.0/24 via 198.18.0.11", "fd42:1:0:1::/64 via fd42::b"}},
-		"IPv4 only": {[]netip.Prefix{pods4}, []string{pods4.String()}, []string{"0.0.0.0/0"}, []string{"198.19.1.0/24 via 198.18.0.11"}},
-		"IPv6 only": {[]netip.Prefix{pods6}, []string{pods6.String()}, []string{"::/0"}, []string{"fd42:1:0:1::/64 via fd42::b"}},
+		"both": {[]netip.Prefix{pods4, pods6}, []string{pods4.String(), pods6.String()},
+			[]string{"0.0.0.0/0", "::/0"}, []string{"198.19.1.0/24 via 198.18.0.11",
+				"fd42:1:0:1::/64 via fd42::b"}},
+		"IPv4 only": {[]netip.Prefix{pods4}, []string{pods4.String()}, []string{"0.0.0.0/0"},
+			[]string{"198.19.1.0/24 via 198.18.0.11"}},
+		"IPv6 only": {[]netip.Prefix{pods6}, []string{pods6.String()}, []string{"::/0"},
+			[]string{"fd42:1:0:1::/64 via fd42::b"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := clearNetwork(tt.prefixes, 1400)
@@ -46,7 +50,9 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if len(got.Plugins) != 1 || got.Plugins[0].Type != "ptp" || got.Plugins[0].MTU != 1400 || got.Plugins[0].IPAM.Type != "host-local" || got.CNIVersion == "" || got.Name == "" {
+			if len(got.Plugins) != 1 || got.Plugins[0].Type != "ptp" ||
+				got.Plugins[0].MTU != 1400 || got.Plugins[0].IPAM.Type != "host-local" ||
+				got.CNIVersion == "" || got.Name == "" {
 				t.Fatalf("%s", text)
 			}
 
@@ -54,7 +60,8 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 			var subnets, routes []string
 			for _, set := range ipam.Ranges {
 				if len(set) != 1 {
-					t.Fatalf("a pod has an address of each set, so each family has one of its own: %s", text)
+					t.Fatalf("a pod has an address of each set, so each family has one of "+
+						"its own: %s", text)
 				}
 				subnets = append(subnets, set[0].Subnet)
 			}
@@ -63,7 +70,8 @@ func TestClearNetworkHasTheFamiliesOfItsPods(t *testing.T) {
 				routes = append(routes, r.Dst)
 			}
 
-			if diff := cmp.Diff([][]string{tt.subnets, tt.routes, tt.between}, [][]string{subnets, routes, clearRoutes(tt.prefixes, node)}); diff != "" {
+			if diff := cmp.Diff([][]string{tt.subnets, tt.routes, tt.between},
+				[][]string{subnets, routes, clearRoutes(tt.prefixes, node)}); diff != "" {
 				t.Errorf("subnets, routes and routes between nodes: %s", diff)
 			}
 		})

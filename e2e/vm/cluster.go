@@ -108,7 +108,8 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	switch opts.ServiceProxy {
 	case "", config.ServiceProxyNone, config.ServiceProxyEBPF:
 	default:
-		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy, config.ServiceProxyNone, config.ServiceProxyEBPF)
+		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy,
+			config.ServiceProxyNone, config.ServiceProxyEBPF)
 	}
 
 	if opts.Kernel == "" {
@@ -146,7 +147,8 @@ func (c *Cluster) make(ctx context.Context) error {
 	}
 
 	var err error
-	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true, UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
+	c.Lab, err = lab.New(ctx, lab.Options{Nodes: -1, NoAPIServer: true,
+		UnderlayMTU: c.opts.UnderlayMTU, Dir: filepath.Join(c.Dir, "net"), Log: c.log})
 	if err != nil {
 		return err
 	}
@@ -235,7 +237,8 @@ func (c *Cluster) need() error {
 // makeKeys makes the ssh keys of this cluster alone.
 func (c *Cluster) makeKeys(ctx context.Context) error {
 	for _, name := range []string{"ssh", "host"} {
-		out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", c.file(name)).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C",
+			"lab", "-f", c.file(name)).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("make ssh key: %w: %s", err, out)
 		}
@@ -250,7 +253,8 @@ func (c *Cluster) makeKeys(ctx context.Context) error {
 // seed is what makes a machine this one.
 func (c *Cluster) seed(m *Machine) seed {
 	var network strings.Builder
-	network.WriteString("[Match]\nName=eth0\n\n[Network]\nDHCP=no\nIPv6AcceptRA=no\nLinkLocalAddressing=ipv6\n")
+	network.WriteString(
+		"[Match]\nName=eth0\n\n[Network]\nDHCP=no\nIPv6AcceptRA=no\nLinkLocalAddressing=ipv6\n")
 	for _, p := range c.Lab.Family().Underlay(lab.NodeByte(m.Number)) {
 		fmt.Fprintf(&network, "Address=%s\n", p)
 	}
@@ -263,9 +267,10 @@ func (c *Cluster) seed(m *Machine) seed {
 
 	s := seed{
 		"/etc/systemd/network/10-eth0.network": {content: network.String()},
-		"/etc/hosts":                           {content: "127.0.0.1 localhost\n::1 localhost\n" + m.Addrs[0].String() + " " + m.Name + "\n"},
-		"/root/.ssh/authorized_keys":           {from: c.file("ssh.pub"), mode: 0o600},
-		"/etc/ssh/lab_host_ed25519":            {from: c.file("host"), mode: 0o600},
+		"/etc/hosts": {content: "127.0.0.1 localhost\n::1 localhost\n" +
+			m.Addrs[0].String() + " " + m.Name + "\n"},
+		"/root/.ssh/authorized_keys": {from: c.file("ssh.pub"), mode: 0o600},
+		"/etc/ssh/lab_host_ed25519":  {from: c.file("host"), mode: 0o600},
 	}
 
 	// A name server that does not answer, as for a cluster without a way out.

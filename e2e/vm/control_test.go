@@ -66,7 +66,8 @@ func webhookCert(t *testing.T) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "webhook"}, DNSNames: []string{"webhook.default.svc"},
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "webhook"},
+		DNSNames:  []string{"webhook.default.svc"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, k.Public(), k)
 	if err != nil {
@@ -76,7 +77,8 @@ func webhookCert(t *testing.T) (cert, key []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(
+		&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
 }
 
 // asksWebhook proves that the API server reaches a service whose backend is a pod on another
@@ -84,8 +86,10 @@ func webhookCert(t *testing.T) (cert, key []byte) {
 func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Machine) {
 	cert, key := webhookCert(t)
 	var objects bytes.Buffer
-	err := webhookObjects.Execute(&objects, map[string]any{"Node": node.Name, "Image": vm.ToolImage, "Canary": c.Lab.Canary,
-		"Cert": string(cert), "Key": string(key), "Bundle": base64.StdEncoding.EncodeToString(cert)})
+	err := webhookObjects.Execute(&objects,
+		map[string]any{"Node": node.Name, "Image": vm.ToolImage, "Canary": c.Lab.Canary,
+			"Cert": string(cert), "Key": string(key),
+			"Bundle": base64.StdEncoding.EncodeToString(cert)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,13 +97,15 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 	if err := c.Apply(ctx, objects.Bytes()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook", "--timeout=300s"); err != nil {
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/webhook",
+		"--timeout=300s"); err != nil {
 		t.Fatal(err)
 	}
 
 	// The API server reads the configuration, and who translates the endpoint, when they like.
 	err = lab.Until(ctx, time.Minute, func() error {
-		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, namespace: default, labels: {refuse: because}}}"))
+		err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, "+
+			"namespace: default, labels: {refuse: because}}}"))
 		if err == nil || !strings.Contains(err.Error(), "refused by a pod: because "+c.Lab.Canary) {
 			return fmt.Errorf("creating what the pod refuses: %w", err)
 		}
@@ -109,7 +115,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 		t.Error(err)
 	}
 
-	if err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: default}}")); err != nil {
+	if err := c.Apply(ctx, []byte("{apiVersion: v1, kind: ConfigMap, metadata: {name: good, "+
+		"namespace: default}}")); err != nil {
 		t.Error(err)
 	}
 	if _, err := c.Kubectl(ctx, "delete", "validatingwebhookconfiguration", "webhook"); err != nil {
@@ -122,7 +129,8 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pods ...string) {
 	for _, pod := range pods {
 		err := lab.Until(ctx, 3*time.Minute, func() error {
-			out, err := c.Kubectl(ctx, "exec", pod, "--", "/labtool", "ask", "-url", "https://kubernetes.default.svc/version", "-timeout", "30s")
+			out, err := c.Kubectl(ctx, "exec", pod, "--", "/labtool", "ask", "-url",
+				"https://kubernetes.default.svc/version", "-timeout", "30s")
 			if err == nil && !strings.Contains(string(out), "gitVersion") {
 				err = fmt.Errorf("it answers %s", out)
 			}

@@ -35,9 +35,11 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 		startVeild(ctx, t, m, tables[i], c.Lab.Family())
 	}
 	first := c.Machines[0]
-	from, to := tables[0].table.Self.PodPrefixes[0].Addr().Next(), tables[1].table.Self.PodPrefixes[0].Addr().Next()
+	from, to := tables[0].table.Self.PodPrefixes[0].Addr().Next(),
+		tables[1].table.Self.PodPrefixes[0].Addr().Next()
 	ping := func(size int) error {
-		_, err := first.Exec(ctx, fmt.Sprintf("ping -n -M do -c 2 -i 0.3 -W 3 -s %d -I %s %s", size-28, from, to))
+		_, err := first.Exec(ctx, fmt.Sprintf("ping -n -M do -c 2 -i 0.3 -W 3 -s %d -I %s %s",
+			size-28, from, to))
 		return err
 	}
 	until(ctx, t, time.Minute, "the tunnel", func() error { return ping(100) })
@@ -48,14 +50,16 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 
 	// The control: the router fragments what lets it, so a probe without DF would arrive, and
 	// nothing would be found.
-	shell(ctx, t, first, fmt.Sprintf("ping -n -M dont -c 2 -s %d %s", 1500-28, c.Machines[1].Addrs[0]))
+	shell(ctx, t, first, fmt.Sprintf("ping -n -M dont -c 2 -s %d %s", 1500-28,
+		c.Machines[1].Addrs[0]))
 	before := counter(ctx, t, c, "FragCreates")
 	if before == "0" {
 		t.Error("the router has not fragmented: the path is not narrow")
 	}
 
 	until(ctx, t, 3*time.Minute, "the route with the MTU that was found", func() error {
-		out, err := first.Exec(ctx, "ip route show table "+fmt.Sprint(config.TablePod)+" "+tables[1].table.Self.PodPrefixes[0].String())
+		out, err := first.Exec(ctx, "ip route show table "+fmt.Sprint(config.TablePod)+" "+
+			tables[1].table.Self.PodPrefixes[0].String())
 		if err == nil && !strings.Contains(string(out), " mtu ") {
 			err = fmt.Errorf("no mtu: %s", out)
 		}
@@ -91,10 +95,11 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 		}
 		nodes[i].key = key
 		addr, prefixes := m.Addrs[0], c.Lab.Family().PodPrefixes(i + 1)[:1]
-		all[i] = cluster.Node{Name: m.Name, Addresses: []netip.Addr{addr}, PodPrefixes: prefixes, Claim: &cluster.Claim{
-			Keys: []cluster.Key{{Public: key.Public()}}, PodPrefixes: prefixes, MTU: 1500,
-			Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, config.TunnelPort)},
-		}}
+		all[i] = cluster.Node{Name: m.Name, Addresses: []netip.Addr{addr}, PodPrefixes: prefixes,
+			Claim: &cluster.Claim{
+				Keys: []cluster.Key{{Public: key.Public()}}, PodPrefixes: prefixes, MTU: 1500,
+				Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, config.TunnelPort)},
+			}}
 	}
 	for i := range nodes {
 		nodes[i].table = cluster.Table{Revision: 1, Self: &all[i]}
@@ -127,12 +132,14 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	}
 
 	key := n.key.Bytes()
-	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: {kind: snapshot, file: /run/kubeveil/table.json}\n",
+	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: "+
+		"{kind: snapshot, file: /run/kubeveil/table.json}\n",
 		m.Name, f.ClusterRanges()[0], f.ServiceRanges()[0])
 
 	unit := "[Service]\nExecStart=/usr/local/bin/veild -config /etc/kubeveil/veild.yaml\n"
 	for path, content := range map[string]string{
-		"/etc/kubeveil/veild.yaml": configuration, "/run/kubeveil/key": base64.StdEncoding.EncodeToString(key[:]) + "\n",
+		"/etc/kubeveil/veild.yaml":          configuration,
+		"/run/kubeveil/key":                 base64.StdEncoding.EncodeToString(key[:]) + "\n",
 		"/run/systemd/system/veild.service": unit,
 	} {
 		if err := m.Put(ctx, path, 0o600, strings.NewReader(content)); err != nil {
@@ -147,11 +154,13 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err := m.Put(ctx, "/run/kubeveil/table.json", 0o600, bytes.NewReader(table)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.PutFile(ctx, "/usr/local/bin/veild", filepath.Join(root, "out/bin/veild")); err != nil {
+	if err := m.PutFile(ctx, "/usr/local/bin/veild",
+		filepath.Join(root, "out/bin/veild")); err != nil {
 		t.Fatal(err)
 	}
 
-	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl daemon-reload; systemctl start veild",
+	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl "+
+		"daemon-reload; systemctl start veild",
 		n.table.Self.PodPrefixes[0].Addr().Next()))
 }
 
@@ -159,15 +168,18 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 func detour(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	t.Helper()
 	via := c.Lab.OutsideAddrs()[0]
-	if err := c.Lab.Outside.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/conf/all/send_redirects", "0", "net/ipv4/conf/eth0/send_redirects", "0"); err != nil {
+	if err := c.Lab.Outside.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/conf/all/send_redirects",
+		"0", "net/ipv4/conf/eth0/send_redirects", "0"); err != nil {
 		t.Fatal(err)
 	}
 	for i, m := range c.Machines {
 		other := c.Machines[1-i].Addrs[0]
-		if err := c.Lab.Outside.IP(ctx, fmt.Sprintf("route add %s/32 dev eth0 mtu lock %d", m.Addrs[0], narrow)); err != nil {
+		if err := c.Lab.Outside.IP(ctx, fmt.Sprintf("route add %s/32 dev eth0 mtu lock %d",
+			m.Addrs[0], narrow)); err != nil {
 			t.Fatal(err)
 		}
-		shell(ctx, t, m, fmt.Sprintf("sysctl -qw net.ipv4.conf.all.accept_redirects=0 net.ipv4.conf.eth0.accept_redirects=0; ip route add %s/32 via %s", other, via))
+		shell(ctx, t, m, fmt.Sprintf("sysctl -qw net.ipv4.conf.all.accept_redirects=0 "+
+			"net.ipv4.conf.eth0.accept_redirects=0; ip route add %s/32 via %s", other, via))
 	}
 }
 

@@ -49,7 +49,8 @@ func (h *hostNode) mount(ctx context.Context, name string) error {
 		if err := h.configFile(ctx, "kubeveil", "veild.yaml", veildConfig); err != nil {
 			return err
 		}
-		if err := h.configFile(ctx, "kubeadm-config", "ClusterConfiguration", hostConfig+"kubeadm.yaml"); err != nil {
+		if err := h.configFile(ctx, "kubeadm-config", "ClusterConfiguration",
+			hostConfig+"kubeadm.yaml"); err != nil {
 			return err
 		}
 		return h.kubeconfig(ctx, name, veildKubeconfig)
@@ -59,7 +60,8 @@ func (h *hostNode) mount(ctx context.Context, name string) error {
 
 // configFile keeps a file as a key of a ConfigMap of kube-system says.
 func (h *hostNode) configFile(ctx context.Context, configMap, key, path string) error {
-	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap, metav1.GetOptions{})
+	m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, configMap,
+		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -79,15 +81,18 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	}
 
 	life := int64(tokenLife)
-	got, err := accounts.CreateToken(ctx, name, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-		ExpirationSeconds: &life,
-		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: hostName, UID: h.node},
-	}}, metav1.CreateOptions{})
+	got, err := accounts.CreateToken(ctx, name,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &life,
+			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Node", APIVersion: "v1",
+				Name: hostName, UID: h.node},
+		}}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", name, err)
 	}
 
-	ca, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
+	ca, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-root-ca.crt",
+		metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -108,7 +113,8 @@ func (h *hostNode) proxyArguments() []string {
 	return []string{
 		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName, "--proxy-mode=nftables",
 		"--cluster-cidr=" + commas(h.cluster.Lab.Family().ClusterRanges()),
-		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0",
+		"--conntrack-tcp-timeout-close-wait=0",
 	}
 }
 
@@ -121,9 +127,12 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 			ObjectMeta: metav1.ObjectMeta{
 				Name: hostName,
 				// Without kubernetes.io/os, which DaemonSets select by: nobody runs pods here.
-				Labels: map[string]string{corev1.LabelHostname: hostName, "node-role.kubernetes.io/control-plane": ""},
+				Labels: map[string]string{corev1.LabelHostname: hostName,
+					"node-role.kubernetes.io/control-plane": ""},
 			},
-			Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}},
+			Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+				{Key: "node-role.kubernetes.io/control-plane",
+					Effect: corev1.TaintEffectNoSchedule}}},
 		}, metav1.CreateOptions{})
 	}
 
@@ -134,7 +143,8 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 	h.node = node.UID
 	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: hostName}}
 	for _, p := range h.cluster.controlAddrs() {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: p.String()})
 	}
 
 	if node.Status.NodeInfo, err = nodeInfo(); err != nil {
@@ -158,11 +168,13 @@ func (h *hostNode) renewLease(ctx context.Context) error {
 	missing := err != nil
 	holder, seconds, now := hostName, int32(40), metav1.NowMicro()
 	if missing {
-		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: hostName, OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "v1", Kind: "Node", Name: hostName, UID: h.node},
-		}}}
+		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: hostName,
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Node", Name: hostName, UID: h.node},
+			}}}
 	}
-	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &holder, &seconds, &now
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &holder,
+		&seconds, &now
 	if missing {
 		_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 	} else {

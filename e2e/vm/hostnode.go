@@ -72,7 +72,8 @@ func (c *Cluster) startHostNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h := &hostNode{cluster: c, client: client, tokens: map[string]*token{}, done: make(chan struct{})}
+	h := &hostNode{cluster: c, client: client, tokens: map[string]*token{},
+		done: make(chan struct{})}
 	h.daemons = h.programs()
 	if err := h.prepare(ctx); err != nil {
 		return fmt.Errorf("node %s: %w", hostName, err)
@@ -91,7 +92,8 @@ func (c *Cluster) startHostNode(ctx context.Context) error {
 // programs are those that run on the host, in the order in which they are started.
 func (h *hostNode) programs() []*daemon {
 	// veild asks veil-wg for a device.
-	ours := []*daemon{{name: "veil-wg", set: "veil-wg"}, {name: "veild", set: "veild", rolls: true, args: h.veildArguments()}}
+	ours := []*daemon{{name: "veil-wg", set: "veil-wg"},
+		{name: "veild", set: "veild", rolls: true, args: h.veildArguments()}}
 	if h.cluster.opts.translates() {
 		return ours
 	}
@@ -164,7 +166,8 @@ func (h *hostNode) look(ctx context.Context) error {
 func (h *hostNode) follow(ctx context.Context, d *daemon) error {
 	wanted, generation := d.uid, int64(0)
 	if d.set != "" {
-		set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, d.set, metav1.GetOptions{})
+		set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, d.set,
+			metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return err
 		}
@@ -211,14 +214,16 @@ func (d *daemon) end(ctx context.Context) error {
 
 // cleanUp runs `veild cleanup` once for each DaemonSet of manifests/uninstall that it meets.
 func (h *hostNode) cleanUp(ctx context.Context) error {
-	set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kubeveil-cleanup", metav1.GetOptions{})
+	set, err := h.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "kubeveil-cleanup",
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && set.UID == h.cleaned {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if _, err := h.cluster.Control.Exec(ctx, h.cluster.program("veild"), "cleanup", "-config="+veildConfig, "-node="+hostName); err != nil {
+	if _, err := h.cluster.Control.Exec(ctx, h.cluster.program("veild"), "cleanup",
+		"-config="+veildConfig, "-node="+hostName); err != nil {
 		return err
 	}
 	h.cleaned = set.UID
@@ -227,15 +232,18 @@ func (h *hostNode) cleanUp(ctx context.Context) error {
 
 // networkReady says what a runtime says to its kubelet: there is a CNI configuration.
 func (h *hostNode) networkReady() bool {
-	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), config.CNIConfDir, "*.conflist"))
+	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), config.CNIConfDir,
+		"*.conflist"))
 	return err == nil && len(found) > 0
 }
 
 // readyCondition is the Node's Ready, as a kubelet words it.
 func readyCondition(ready bool, before []corev1.NodeCondition) corev1.NodeCondition {
-	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "KubeletNotReady", Message: "no CNI configuration"}
+	c := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionFalse,
+		Reason: "KubeletNotReady", Message: "no CNI configuration"}
 	if ready {
-		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "KubeletReady", "there is a CNI configuration"
+		c.Status, c.Reason, c.Message = corev1.ConditionTrue, "KubeletReady",
+			"there is a CNI configuration"
 	}
 	c.LastHeartbeatTime = metav1.Now()
 	c.LastTransitionTime = c.LastHeartbeatTime

@@ -68,7 +68,8 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by
 	// their names: a kube-proxy that reads numbers takes its own elements for others' when it
 	// starts again, and deletes them.
-	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"), "etc/protocols": "/etc/protocols"}
+	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"),
+		"etc/protocols": "/etc/protocols"}
 	if err := addProgram(ctx, proxy, "nft"); err != nil {
 		return err
 	}
@@ -83,7 +84,8 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 		{ToolImage, tool, []string{"/labtool"}},
 		{registry + "/kube-proxy:" + c.version, proxy, []string{"/usr/local/bin/kube-proxy"}},
 		// The name that kubeadm gives it where imageRepository is one's own.
-		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")}, []string{"/coredns"}},
+		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")},
+			[]string{"/coredns"}},
 	} {
 		ref, err := name.ParseReference(i.ref)
 		if err != nil {
@@ -105,7 +107,8 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, dir := range []string{"tmp", "run", "var", "etc"} {
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/",
+			Mode: 0o755}); err != nil {
 			return nil, err
 		}
 	}
@@ -120,7 +123,9 @@ func newImage(files map[string]string, entry []string) (v1.Image, error) {
 		return nil, err
 	}
 
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
+	},
 		tarball.WithCompressionLevel(gzip.BestSpeed))
 	if err != nil {
 		return nil, err

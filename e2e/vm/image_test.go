@@ -30,7 +30,8 @@ func TestImageRefusesUnknownKernel(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "bash", "../../hack/vm/image.sh")
-			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), KernelEnv+"="+tt.kernel)
+			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"),
+				KernelEnv+"="+tt.kernel)
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), tt.want) {
 				t.Errorf("%v, %q: want an error with %q", err, out, tt.want)

@@ -57,7 +57,8 @@ func (c *Cluster) forwardOne(outer net.Conn) error {
 	var inner net.Conn
 	err := c.Control.Do(func() error {
 		var err error
-		inner, err = net.Dial("tcp", net.JoinHostPort(c.apiAddr().String(), fmt.Sprint(lab.APIPort)))
+		inner, err = net.Dial("tcp", net.JoinHostPort(c.apiAddr().String(),
+			fmt.Sprint(lab.APIPort)))
 		return err
 	})
 	if err != nil {

@@ -137,7 +137,8 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	c.token = randomHex(3) + "." + randomHex(8)
 	family := c.Lab.Family()
 	err := c.render(initConfig, "kubeadm.yaml", map[string]any{
-		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version, "Registry": registry, "DNS": c.dnsTag,
+		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version,
+		"Registry": registry, "DNS": c.dnsTag,
 		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
 		"Emulated": c.Accel == TCG,
 	})
@@ -163,7 +164,9 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 	for _, phase := range phases {
 		// The hooks of the API server have still to make RBAC and priority levels in the first
 		// seconds.
-		err := lab.Until(ctx, time.Minute, func() error { return c.phase(ctx, phase, "--kubeconfig="+superAdmin) })
+		err := lab.Until(ctx, time.Minute, func() error {
+			return c.phase(ctx, phase, "--kubeconfig="+superAdmin)
+		})
 		if err != nil {
 			return err
 		}
@@ -174,7 +177,8 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 
 // phase runs one of kubeadm init's.
 func (c *Cluster) phase(ctx context.Context, phase string, args ...string) error {
-	args = append(append([]string{"init", "phase"}, strings.Fields(phase)...), append(args, "--config="+c.file("kubeadm.yaml"))...)
+	args = append(append([]string{"init", "phase"}, strings.Fields(phase)...),
+		append(args, "--config="+c.file("kubeadm.yaml"))...)
 	if _, err := c.Control.Exec(ctx, c.program("kubeadm"), args...); err != nil {
 		return fmt.Errorf("kubeadm init phase %s: %w", phase, err)
 	}
@@ -183,7 +187,8 @@ func (c *Cluster) phase(ctx context.Context, phase string, args ...string) error
 
 // Kubectl runs kubectl as the cluster's administrator from the control plane's host.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	return c.Control.Exec(ctx, c.program("kubectl"), append([]string{"--kubeconfig=" + superAdmin}, args...)...)
+	return c.Control.Exec(ctx, c.program("kubectl"),
+		append([]string{"--kubeconfig=" + superAdmin}, args...)...)
 }
 
 // KubectlCommand is kubectl to which arguments can be added, for people's use.
@@ -206,25 +211,36 @@ func (c *Cluster) Apply(ctx context.Context, objects []byte) error {
 func (c *Cluster) startControl(ctx context.Context) error {
 	family := c.Lab.Family()
 	_, err := c.Control.Start(ctx, filepath.Join(c.root, "out/tools/etcd"), "--data-dir=/run/etcd",
-		"--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+		"--listen-client-urls=http://127.0.0.1:2379",
+		"--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn")
 	if err != nil {
 		return err
 	}
 
 	c.api, err = c.Control.Start(ctx, c.program("kube-apiserver"),
-		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::", fmt.Sprintf("--secure-port=%d", lab.APIPort),
-		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
-		"--allow-privileged=true", "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
+		"--etcd-servers=http://127.0.0.1:2379", "--bind-address=::",
+		fmt.Sprintf("--secure-port=%d", lab.APIPort),
+		"--advertise-address="+c.apiAddr().String(), "--service-cluster-ip-range="+
+			commas(family.ServiceRanges()),
+		"--allow-privileged=true", "--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
 		"--enable-bootstrap-token-auth=true",
-		"--client-ca-file="+pki+"ca.crt", "--tls-cert-file="+pki+"apiserver.crt", "--tls-private-key-file="+pki+"apiserver.key",
-		"--kubelet-client-certificate="+pki+"apiserver-kubelet-client.crt", "--kubelet-client-key="+pki+"apiserver-kubelet-client.key",
+		"--client-ca-file="+pki+"ca.crt", "--tls-cert-file="+pki+"apiserver.crt",
+		"--tls-private-key-file="+pki+"apiserver.key",
+		"--kubelet-client-certificate="+pki+"apiserver-kubelet-client.crt",
+		"--kubelet-client-key="+pki+"apiserver-kubelet-client.key",
 		"--kubelet-preferred-address-types=InternalIP",
-		"--proxy-client-cert-file="+pki+"front-proxy-client.crt", "--proxy-client-key-file="+pki+"front-proxy-client.key",
-		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt", "--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
+		"--proxy-client-cert-file="+pki+"front-proxy-client.crt",
+		"--proxy-client-key-file="+pki+"front-proxy-client.key",
+		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt",
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-username-headers=X-Remote-User",
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-		"--service-account-key-file="+pki+"sa.pub", "--service-account-signing-key-file="+pki+"sa.key",
+		"--service-account-key-file="+pki+"sa.pub", "--service-account-signing-key-file="+pki+
+			"sa.key",
 		"--profiling=false")
 	if err != nil {
 		return err
@@ -236,20 +252,25 @@ func (c *Cluster) startControl(ctx context.Context) error {
 
 	manager := "--kubeconfig=/etc/kubernetes/controller-manager.conf"
 	_, err = c.Control.Start(ctx, c.program("kube-controller-manager"), manager,
-		"--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf", "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
-		"--bind-address=127.0.0.1", "--client-ca-file="+pki+"ca.crt", "--root-ca-file="+pki+"ca.crt",
+		"--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf",
+		"--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
+		"--bind-address=127.0.0.1", "--client-ca-file="+pki+"ca.crt",
+		"--root-ca-file="+pki+"ca.crt",
 		"--cluster-signing-cert-file="+pki+"ca.crt", "--cluster-signing-key-file="+pki+"ca.key",
-		"--service-account-private-key-file="+pki+"sa.key", "--use-service-account-credentials=true",
+		"--service-account-private-key-file="+pki+"sa.key",
+		"--use-service-account-credentials=true",
 		"--requestheader-client-ca-file="+pki+"front-proxy-ca.crt",
 		"--controllers=*,bootstrap-signer-controller,token-cleaner-controller",
-		"--allocate-node-cidrs=true", "--cluster-cidr="+commas(family.ClusterRanges()), "--service-cluster-ip-range="+commas(family.ServiceRanges()),
+		"--allocate-node-cidrs=true", "--cluster-cidr="+commas(family.ClusterRanges()),
+		"--service-cluster-ip-range="+commas(family.ServiceRanges()),
 		"--leader-elect=false")
 	if err != nil {
 		return err
 	}
 
 	scheduler := "/etc/kubernetes/scheduler.conf"
-	_, err = c.Control.Start(ctx, c.program("kube-scheduler"), "--kubeconfig="+scheduler, "--authentication-kubeconfig="+scheduler,
+	_, err = c.Control.Start(ctx, c.program("kube-scheduler"), "--kubeconfig="+scheduler,
+		"--authentication-kubeconfig="+scheduler,
 		"--authorization-kubeconfig="+scheduler, "--bind-address=127.0.0.1", "--leader-elect=false")
 	return err
 }
@@ -263,7 +284,8 @@ func (c *Cluster) join(ctx context.Context, m *Machine, hash string) error {
 
 	var config bytes.Buffer
 	err := joinConfig.Execute(&config, map[string]any{
-		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name, "NodeIP": strings.Join(addrs, ","),
+		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Hash": hash, "Name": m.Name,
+		"NodeIP":   strings.Join(addrs, ","),
 		"Emulated": c.Accel == TCG,
 	})
 	if err != nil {

@@ -62,7 +62,8 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	c.Lab.Oracle.Update(func(r *oracle.Rules) {
 		r.Nodes = append(r.Nodes, m.Addrs...)
 		for _, a := range m.Addrs {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "ssh", Proto: oracle.TCP, Addr: a, Port: 22},
+			r.Flows = append(r.Flows, oracle.Flow{Name: "ssh", Proto: oracle.TCP, Addr: a,
+				Port: 22},
 				oracle.Flow{Name: "kubelet", Proto: oracle.TCP, Addr: a, Port: 10250})
 		}
 	})
@@ -89,7 +90,8 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 	}
 
 	for name, base := range disks {
-		overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", base, filepath.Join(m.Dir, name))
+		overlay := exec.CommandContext(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw",
+			"-b", base, filepath.Join(m.Dir, name))
 		if out, err := overlay.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%s: make its disk: %w: %s", m.Name, err, out)
 		}
@@ -125,15 +127,19 @@ func (m *Machine) arguments() []string {
 		"-name", m.Name, "-nodefaults", "-no-user-config", "-display", "none",
 		"-smp", fmt.Sprint(c.cpus()), "-m", fmt.Sprint(memoryMB),
 		"-kernel", c.image("vmlinuz"), "-initrd", c.image("initrd"),
-		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off no_timer_check nowatchdog systemd.show_status=0 systemd.hostname="+m.Name,
+		"-append", "root=/dev/vda rw console=ttyS0 net.ifnames=0 mitigations=off no_timer_check "+
+			"nowatchdog systemd.show_status=0 systemd.hostname="+m.Name,
 		"-netdev", "tap,id=net0,script=no,downscript=no,vhost=off,ifname="+m.Name,
-		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
+		"-device", "virtio-net-pci,netdev=net0,mac="+m.hardwareAddr()+
+			fmt.Sprintf(",host_mtu=%d,", c.opts.UnderlayMTU)+noOffloads,
 		"-device", "virtio-rng-pci",
 		"-serial", "file:"+filepath.Join(m.Dir, "console.log"))
 	args = append(args, disk("root", "cache=unsafe,discard=unmap,file="+m.RootDisk())...)
-	args = append(args, disk("seed", "format=raw,readonly=on,file="+filepath.Join(m.Dir, "seed.tar"))...)
+	args = append(args, disk("seed", "format=raw,readonly=on,file="+
+		filepath.Join(m.Dir, "seed.tar"))...)
 	if !c.opts.Bare {
-		args = append(args, disk("shared", "cache=unsafe,discard=unmap,file="+filepath.Join(m.Dir, "shared.qcow2"))...)
+		args = append(args, disk("shared", "cache=unsafe,discard=unmap,file="+
+			filepath.Join(m.Dir, "shared.qcow2"))...)
 	}
 	if m.Number == 1 {
 		args = append(args, c.opts.QEMU...)
@@ -148,7 +154,8 @@ func (m *Machine) RootDisk() string { return filepath.Join(m.Dir, "disk.qcow2") 
 // disk returns qemu's arguments for a disk. They are devices of their own, because qemu gives those
 // the first places, and the first is /dev/vda.
 func disk(id, drive string) []string {
-	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device", "virtio-blk-pci,drive=" + id}
+	return []string{"-drive", "if=none,id=" + id + "," + drive, "-device",
+		"virtio-blk-pci,drive=" + id}
 }
 
 // Start turns the machine on; it does not wait, see WaitSSH.
@@ -201,8 +208,10 @@ func (m *Machine) SSH(ctx context.Context, words ...string) *exec.Cmd {
 }
 
 func (c *Cluster) sshArguments() []string {
-	return []string{"-i", c.file("ssh"), "-F", "none", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "LogLevel=ERROR",
-		"-o", "UserKnownHostsFile=" + c.file("known_hosts"), "-o", "StrictHostKeyChecking=yes", "-o", "HostKeyAlias=node",
+	return []string{"-i", c.file("ssh"), "-F", "none", "-o", "BatchMode=yes", "-o",
+		"IdentitiesOnly=yes", "-o", "LogLevel=ERROR",
+		"-o", "UserKnownHostsFile=" + c.file("known_hosts"), "-o", "StrictHostKeyChecking=yes",
+		"-o", "HostKeyAlias=node",
 		"-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=15",
 		// One connection carries all: a handshake takes an emulated machine a second.
 		"-o", "ControlMaster=auto", "-o", "ControlPersist=600", "-o", "ControlPath=/run/ssh-%h"}
@@ -224,14 +233,16 @@ func (m *Machine) run(ctx context.Context, line string, stdin io.Reader) ([]byte
 		err = nil
 	}
 	if err != nil {
-		return stdout.Bytes(), fmt.Errorf("%s: %s: %w: %s", m.Name, line, err, strings.TrimSpace(stderr.String()))
+		return stdout.Bytes(), fmt.Errorf("%s: %s: %w: %s", m.Name, line, err,
+			strings.TrimSpace(stderr.String()))
 	}
 	return stdout.Bytes(), nil
 }
 
 // Put writes a file on the machine, its folder included.
 func (m *Machine) Put(ctx context.Context, path string, mode os.FileMode, content io.Reader) error {
-	_, err := m.run(ctx, fmt.Sprintf("mkdir -p $(dirname %[1]s) && cat >%[1]s.new && chmod %[2]o %[1]s.new && mv %[1]s.new %[1]s", path, mode), content)
+	_, err := m.run(ctx, fmt.Sprintf("mkdir -p $(dirname %[1]s) && cat >%[1]s.new && chmod %[2]o "+
+		"%[1]s.new && mv %[1]s.new %[1]s", path, mode), content)
 	return err
 }
 

@@ -100,7 +100,8 @@ func (c *Cluster) Leave(ctx context.Context, node string) error {
 		return err
 	}
 	for _, words := range [][]string{
-		{"drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=" + drainPatience.String()},
+		{"drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--force",
+			"--timeout=" + drainPatience.String()},
 		{"delete", "node", node},
 	} {
 		if _, err := c.Kubectl(ctx, words...); err != nil {
@@ -110,7 +111,8 @@ func (c *Cluster) Leave(ctx context.Context, node string) error {
 	if err := m.Off(ctx); err != nil {
 		return fmt.Errorf("%s leaves: %w", node, err)
 	}
-	c.Machines = slices.DeleteFunc(slices.Clone(c.Machines), func(other *Machine) bool { return other == m })
+	c.Machines = slices.DeleteFunc(slices.Clone(c.Machines),
+		func(other *Machine) bool { return other == m })
 	return errors.Join(m.removeDisks(), c.Lab.Bridge().IP(ctx, "link delete "+m.Name))
 }
 
@@ -118,7 +120,8 @@ func (c *Cluster) Leave(ctx context.Context, node string) error {
 func (m *Machine) removeDisks() error {
 	var errs []error
 	for _, name := range []string{"disk.qcow2", "shared.qcow2", "seed.tar"} {
-		if err := os.Remove(filepath.Join(m.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(m.Dir, name)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -153,7 +156,8 @@ func (m *Machine) hasContainerd2() bool { return m.Number%2 == 0 }
 
 // containerd2Seed is what replaces the distribution's containerd.
 func containerd2Seed() seed {
-	s := seed{"/etc/containerd/config.toml": {content: strings.ReplaceAll(containerdConfig, "REGISTRY", registry)}}
+	s := seed{"/etc/containerd/config.toml": {content: strings.ReplaceAll(containerdConfig,
+		"REGISTRY", registry)}}
 	for _, name := range containerd2 {
 		s["/usr/bin/"+name] = file{link: sharedDir + name}
 	}

@@ -30,7 +30,8 @@ func nodeInfo() (corev1.NodeSystemInfo, error) {
 		}
 	}
 	return corev1.NodeSystemInfo{
-		KernelVersion: unix.ByteSliceToString(u.Release[:]), OSImage: osImage(string(release)), OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
+		KernelVersion: unix.ByteSliceToString(u.Release[:]), OSImage: osImage(string(release)),
+		OperatingSystem: runtime.GOOS, Architecture: runtime.GOARCH,
 		BootID: strings.TrimSpace(string(boot)),
 	}, nil
 }

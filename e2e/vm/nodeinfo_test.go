@@ -15,7 +15,8 @@ import (
 
 func TestOSImage(t *testing.T) {
 	for name, tt := range map[string]struct{ release, want string }{
-		"as Debian's":    {"ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\nNAME=\"Debian GNU/Linux\"\n", "Debian GNU/Linux 12 (bookworm)"},
+		"as Debian's": {"ID=debian\nPRETTY_NAME=\"Debian GNU/Linux 12 " +
+			"(bookworm)\"\nNAME=\"Debian GNU/Linux\"\n", "Debian GNU/Linux 12 (bookworm)"},
 		"single quotes":  {"PRETTY_NAME='Some Linux'", "Some Linux"},
 		"without quotes": {"PRETTY_NAME=Linux-1\n", "Linux-1"},
 		"no name":        {"ID=debian\n", "Linux"},
@@ -46,7 +47,9 @@ func TestHeartbeatDescribesTheHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	info := node.Status.NodeInfo
-	if info.KernelVersion != strings.TrimSpace(string(kernel)) || info.Architecture != runtime.GOARCH || info.OperatingSystem != "linux" || info.OSImage == "" || info.BootID == "" {
+	if info.KernelVersion != strings.TrimSpace(string(kernel)) ||
+		info.Architecture != runtime.GOARCH || info.OperatingSystem != "linux" ||
+		info.OSImage == "" || info.BootID == "" {
 		t.Errorf("node information %+v", info)
 	}
 

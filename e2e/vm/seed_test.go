@@ -60,8 +60,10 @@ func TestSeedIsADisk(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h.Name != want.name || h.Mode != want.mode || h.Linkname != want.link || string(content) != want.content {
-			t.Errorf("got %s mode %o link %q with %q, want %+v", h.Name, h.Mode, h.Linkname, content, want)
+		if h.Name != want.name || h.Mode != want.mode || h.Linkname != want.link ||
+			string(content) != want.content {
+			t.Errorf("got %s mode %o link %q with %q, want %+v", h.Name, h.Mode, h.Linkname,
+				content, want)
 		}
 	}
 

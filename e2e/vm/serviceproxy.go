@@ -29,7 +29,8 @@ const cgroupRoot = "/sys/fs/cgroup"
 func (c *Cluster) checkCgroup() error {
 	_, err := os.Stat(c.Control.Path(cgroupRoot + "/cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("services by eBPF need cgroups of the second version, and this machine has none mounted: mount -t cgroup2 cgroup2 DIR of your choice")
+		return errors.New("services by eBPF need cgroups of the second version, and this machine " +
+			"has none mounted: mount -t cgroup2 cgroup2 DIR of your choice")
 	}
 	return err
 }
@@ -91,17 +92,22 @@ func writeManifests(dir, base string, api netip.AddrPort) error {
 		return err
 	}
 	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, kustomization, base, filepath.Join(base, "components/services")), 0o644),
-		os.WriteFile(filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, servicesConfig, api), 0o644),
+		os.WriteFile(filepath.Join(dir, "kustomization.yaml"),
+			fmt.Appendf(nil, kustomization, base, filepath.Join(base, "components/services")),
+			0o644),
+		os.WriteFile(filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, servicesConfig, api),
+			0o644),
 	)
 }
 
 // veildArguments are those that a DaemonSet's pod of veild on the control plane's host would have.
 func (h *hostNode) veildArguments() []string {
 	// Userspace, so that every cluster of the lab has nodes of both kinds.
-	args := []string{"-config=" + veildConfig, "-node=" + hostName, "-tunnel-mode=" + config.ModeUserspace}
+	args := []string{"-config=" + veildConfig, "-node=" + hostName,
+		"-tunnel-mode=" + config.ModeUserspace}
 	if h.cluster.opts.translates() {
-		args = append(args, "-service-proxy="+config.ServiceProxyEBPF, "-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig)
+		args = append(args, "-service-proxy="+config.ServiceProxyEBPF,
+			"-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig)
 	}
 	return args
 }
@@ -120,21 +126,25 @@ current-context: service
 // pod has them: kube-proxy's, or one that asks the service kubernetes where there is no kube-proxy.
 func (h *hostNode) kubeconfigText(ctx context.Context) (string, error) {
 	if !h.cluster.opts.translates() {
-		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy", metav1.GetOptions{})
+		m, err := h.client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "kube-proxy",
+			metav1.GetOptions{})
 		if err != nil {
 			return "", err
 		}
 		return m.Data["kubeconfig.conf"], nil
 	}
-	s, err := h.client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+	s, err := h.client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, "kubernetes",
+		metav1.GetOptions{})
 	if err != nil {
 		return "", err
 	}
 	addr, err := netip.ParseAddr(s.Spec.ClusterIP)
 	if err != nil || len(s.Spec.Ports) == 0 {
-		return "", fmt.Errorf("the service kubernetes has the address %q and %d ports", s.Spec.ClusterIP, len(s.Spec.Ports))
+		return "", fmt.Errorf("the service kubernetes has the address %q and %d ports",
+			s.Spec.ClusterIP, len(s.Spec.Ports))
 	}
-	return fmt.Sprintf(serviceKubeconfig, netip.AddrPortFrom(addr, uint16(s.Spec.Ports[0].Port))), nil
+	return fmt.Sprintf(serviceKubeconfig,
+		netip.AddrPortFrom(addr, uint16(s.Spec.Ports[0].Port))), nil
 }
 
 // kubeconfig writes it for the account of a program.

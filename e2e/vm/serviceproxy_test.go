@@ -22,18 +22,21 @@ import (
 )
 
 func hostOf(proxy string, objects ...runtime.Object) *hostNode {
-	return &hostNode{cluster: &Cluster{Lab: &lab.Lab{}, opts: Options{ServiceProxy: proxy}}, client: fake.NewClientset(objects...)}
+	return &hostNode{cluster: &Cluster{Lab: &lab.Lab{}, opts: Options{ServiceProxy: proxy}},
+		client: fake.NewClientset(objects...)}
 }
 
 func TestServicesByNobodyAreRefused(t *testing.T) {
-	if _, err := New(t.Context(), Options{ServiceProxy: "bpf"}); err == nil || !strings.Contains(err.Error(), `services by "bpf": write none or ebpf`) {
+	if _, err := New(t.Context(), Options{ServiceProxy: "bpf"}); err == nil ||
+		!strings.Contains(err.Error(), `services by "bpf": write none or ebpf`) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestProgramsOfTheHost(t *testing.T) {
 	for proxy, want := range map[string][]string{
-		"": {"kube-proxy", "veil-wg", "veild"}, config.ServiceProxyNone: {"kube-proxy", "veil-wg", "veild"}, config.ServiceProxyEBPF: {"veil-wg", "veild"},
+		"": {"kube-proxy", "veil-wg", "veild"}, config.ServiceProxyNone: {"kube-proxy", "veil-wg",
+			"veild"}, config.ServiceProxyEBPF: {"veil-wg", "veild"},
 	} {
 		var got []string
 		for _, d := range hostOf(proxy).programs() {
@@ -72,7 +75,8 @@ func TestManifestsForServices(t *testing.T) {
 		t.Fatalf("kustomization %+v", k)
 	}
 	real := filepath.Join(at, "far/away/manifests")
-	for _, found := range []string{filepath.Join(k.Resources[0], "kustomization.yaml"), filepath.Join(k.Components[0], "rights.yaml"), k.Patches[0].Path} {
+	for _, found := range []string{filepath.Join(k.Resources[0], "kustomization.yaml"),
+		filepath.Join(k.Components[0], "rights.yaml"), k.Patches[0].Path} {
 		if filepath.IsAbs(found) {
 			t.Errorf("%s: kustomize takes relative paths only", found)
 		}
@@ -85,15 +89,20 @@ func TestManifestsForServices(t *testing.T) {
 	read(t, filepath.Join(dir, k.Patches[0].Path), &object)
 	read(t, filepath.Join(root, "manifests/cni/configmap.yaml"), &base)
 	if object.Name != base.Name || object.Namespace != base.Namespace {
-		t.Errorf("configuration of %s/%s, want %s/%s", object.Namespace, object.Name, base.Namespace, base.Name)
+		t.Errorf("configuration of %s/%s, want %s/%s", object.Namespace, object.Name,
+			base.Namespace, base.Name)
 	}
-	text, ranges := []byte(object.Data["veild.yaml"]), []byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking: {podSubnet: 198.19.0.0/16, serviceSubnet: 198.18.128.0/20}\n")
+	text, ranges := []byte(object.Data["veild.yaml"]),
+		[]byte("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nnetworking: "+
+			"{podSubnet: 198.19.0.0/16, serviceSubnet: 198.18.128.0/20}\n")
 	worker, err := config.Parse("node-1", text, ranges)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if worker.Source.Kubeconfig != "" || !slices.Equal(worker.Services.APIServers, []netip.AddrPort{api}) {
-		t.Errorf("a worker asks by %q and knows API servers %v", worker.Source.Kubeconfig, worker.Services.APIServers)
+	if worker.Source.Kubeconfig != "" ||
+		!slices.Equal(worker.Services.APIServers, []netip.AddrPort{api}) {
+		t.Errorf("a worker asks by %q and knows API servers %v", worker.Source.Kubeconfig,
+			worker.Services.APIServers)
 	}
 	file, kubeadm := filepath.Join(at, "veild.yaml"), filepath.Join(at, "kubeadm.yaml")
 	for path, content := range map[string][]byte{file: text, kubeadm: ranges} {
@@ -103,17 +112,20 @@ func TestManifestsForServices(t *testing.T) {
 	}
 	flags := flag.NewFlagSet("veild", flag.ContinueOnError)
 	loaded := config.RegisterFlags(flags)
-	if err := flags.Parse(append(hostOf(config.ServiceProxyEBPF).veildArguments(), "-config="+file, "-kubeadm-config="+kubeadm)); err != nil {
+	if err := flags.Parse(append(hostOf(config.ServiceProxyEBPF).veildArguments(), "-config="+file,
+		"-kubeadm-config="+kubeadm)); err != nil {
 		t.Fatal(err)
 	}
 	host, err := loaded.Load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if host.ServiceProxy != config.ServiceProxyEBPF || host.Services.Cgroup != cgroupRoot || host.Source.Kubeconfig != veildKubeconfig || len(host.Services.APIServers) != 1 {
+	if host.ServiceProxy != config.ServiceProxyEBPF || host.Services.Cgroup != cgroupRoot ||
+		host.Source.Kubeconfig != veildKubeconfig || len(host.Services.APIServers) != 1 {
 		t.Errorf("the control plane's host has %+v", host)
 	}
-	if usual := hostOf("").veildArguments(); slices.ContainsFunc(usual, func(a string) bool { return strings.Contains(a, "service") }) {
+	if usual := hostOf("").veildArguments(); slices.ContainsFunc(usual,
+		func(a string) bool { return strings.Contains(a, "service") }) {
 		t.Errorf("beside kube-proxy: %q", usual)
 	}
 }
@@ -131,21 +143,26 @@ func read(t *testing.T, path string, into any) {
 
 func TestKubeconfigOfTheHost(t *testing.T) {
 	service := func(addr string) *corev1.Service {
-		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default",
+			Name: "kubernetes"},
 			Spec: corev1.ServiceSpec{ClusterIP: addr, Ports: []corev1.ServicePort{{Port: 443}}}}
 	}
 
-	proxys := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy"}, Data: map[string]string{"kubeconfig.conf": "kube-proxy's"}}
+	proxys := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system",
+		Name: "kube-proxy"}, Data: map[string]string{"kubeconfig.conf": "kube-proxy's"}}
 	for name, tt := range map[string]struct {
 		host         *hostNode
 		text, server string
 		refused      string
 	}{
-		"beside kube-proxy":         {host: hostOf("", proxys), text: "kube-proxy's"},
-		"without, IPv4":             {host: hostOf(config.ServiceProxyEBPF, service("198.18.128.1")), server: "https://198.18.128.1:443"},
-		"without, IPv6":             {host: hostOf(config.ServiceProxyEBPF, service("fd42:2::1")), server: "https://[fd42:2::1]:443"},
-		"a service without address": {host: hostOf(config.ServiceProxyEBPF, service("")), refused: "the service kubernetes"},
-		"no kube-proxy by mistake":  {host: hostOf(""), refused: "kube-proxy"},
+		"beside kube-proxy": {host: hostOf("", proxys), text: "kube-proxy's"},
+		"without, IPv4": {host: hostOf(config.ServiceProxyEBPF,
+			service("198.18.128.1")), server: "https://198.18.128.1:443"},
+		"without, IPv6": {host: hostOf(config.ServiceProxyEBPF, service("fd42:2::1")),
+			server: "https://[fd42:2::1]:443"},
+		"a service without address": {host: hostOf(config.ServiceProxyEBPF, service("")),
+			refused: "the service kubernetes"},
+		"no kube-proxy by mistake": {host: hostOf(""), refused: "kube-proxy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			text, err := tt.host.kubeconfigText(context.Background())
@@ -171,7 +188,9 @@ func TestKubeconfigOfTheHost(t *testing.T) {
 				t.Fatalf("nothing hangs together in\n%s", text)
 			}
 
-			if k.Clusters[c.Cluster].Server != tt.server || k.Clusters[c.Cluster].CertificateAuthority != accountDir+"/ca.crt" || k.AuthInfos[c.AuthInfo].TokenFile != accountDir+"/token" {
+			if k.Clusters[c.Cluster].Server != tt.server ||
+				k.Clusters[c.Cluster].CertificateAuthority != accountDir+"/ca.crt" ||
+				k.AuthInfos[c.AuthInfo].TokenFile != accountDir+"/token" {
 				t.Errorf("got\n%s", text)
 			}
 		})

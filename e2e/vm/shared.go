@@ -57,7 +57,8 @@ func (c *Cluster) makeShared(ctx context.Context) error {
 	if err := c.fillStore(ctx, filepath.Join(dir, "store")); err != nil {
 		return fmt.Errorf("store of images: %w", err)
 	}
-	out, err := exec.CommandContext(ctx, "mke2fs", "-q", "-t", "ext4", "-E", "lazy_itable_init=1,lazy_journal_init=1", "-m", "0",
+	out, err := exec.CommandContext(ctx, "mke2fs", "-q", "-t", "ext4", "-E",
+		"lazy_itable_init=1,lazy_journal_init=1", "-m", "0",
 		"-d", dir, c.file(sharedDisk), sharedSize).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("shared disk: %w: %s", err, out)
@@ -69,7 +70,8 @@ func (c *Cluster) makeShared(ctx context.Context) error {
 // fillStore imports the images with containerd 2; 1.6 reads its store too.
 func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 	config := c.file("containerd.toml")
-	if err := os.WriteFile(config, fmt.Appendf(nil, storeConfig, dir, storeSocket), 0o644); err != nil {
+	if err := os.WriteFile(config, fmt.Appendf(nil, storeConfig, dir, storeSocket),
+		0o644); err != nil {
 		return err
 	}
 
@@ -80,7 +82,8 @@ func (c *Cluster) fillStore(ctx context.Context, dir string) error {
 	}
 
 	ctr := func(args ...string) error {
-		_, err := host.Exec(ctx, c.program("ctr"), append([]string{"--address", storeSocket, "--namespace", "k8s.io"}, args...)...)
+		_, err := host.Exec(ctx, c.program("ctr"),
+			append([]string{"--address", storeSocket, "--namespace", "k8s.io"}, args...)...)
 		return err
 	}
 	err = lab.Until(ctx, 30*time.Second, func() error {

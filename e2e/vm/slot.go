@@ -22,7 +22,8 @@ func (c *Cluster) takeSlot(ctx context.Context) error {
 	said := false
 	return lab.Until(ctx, slotPatience, func() error {
 		for i := range runtime.NumCPU() {
-			f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("kubeveil-vm-%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o600)
+			f, err := os.OpenFile(filepath.Join(os.TempDir(),
+				fmt.Sprintf("kubeveil-vm-%d.lock", i)), os.O_CREATE|os.O_RDWR, 0o600)
 			if err != nil {
 				return lab.Stop(fmt.Errorf("take a slot for a cluster: %w", err))
 			}
@@ -33,7 +34,8 @@ func (c *Cluster) takeSlot(ctx context.Context) error {
 			f.Close()
 		}
 		if !said {
-			c.log.Info("other clusters run on this machine: waiting for one to end", "clusters", runtime.NumCPU())
+			c.log.Info("other clusters run on this machine: waiting for one to end",
+				"clusters", runtime.NumCPU())
 			said = true
 		}
 		return fmt.Errorf("%d clusters run on this machine already", runtime.NumCPU())

@@ -39,8 +39,10 @@ func (c *Cluster) applyVeil(ctx context.Context) error {
 
 // waitNodes waits until every node is Ready.
 func (c *Cluster) waitNodes(ctx context.Context) error {
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all", "--timeout="+readyPatience.String()); err != nil {
-		logs, _ := c.Kubectl(ctx, "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/component=veild", "--all-containers", "--tail=20")
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "node", "--all",
+		"--timeout="+readyPatience.String()); err != nil {
+		logs, _ := c.Kubectl(ctx, "logs", "--namespace=kube-system",
+			"--selector=app.kubernetes.io/component=veild", "--all-containers", "--tail=20")
 		return fmt.Errorf("wait for nodes: %w: veild says %s", err, logs)
 	}
 	c.step("nodes are ready")
@@ -86,8 +88,9 @@ spec:
 func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	var object bytes.Buffer
 	err := podObject.Execute(&object, map[string]any{
-		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": ToolImage, "Canary": c.Lab.Canary,
-		"Port": lab.EchoPort,
+		"Name": p.Name, "Node": p.Node.Name, "Annotations": p.Annotations, "Image": ToolImage,
+		"Canary": c.Lab.Canary,
+		"Port":   lab.EchoPort,
 	})
 	if err != nil {
 		return err
@@ -95,9 +98,11 @@ func (c *Cluster) RunPod(ctx context.Context, p *Pod) error {
 	if err := c.Apply(ctx, object.Bytes()); err != nil {
 		return fmt.Errorf("pod %s: %w", p.Name, err)
 	}
-	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/"+p.Name, "--timeout="+podPatience.String()); err != nil {
+	if _, err := c.Kubectl(ctx, "wait", "--for=condition=Ready", "pod/"+p.Name,
+		"--timeout="+podPatience.String()); err != nil {
 		events, _ := c.Kubectl(ctx, "events", "--for=pod/"+p.Name)
-		journal, _ := p.Node.Exec(ctx, "journalctl --no-pager --output=cat --lines=60 --unit=kubelet --unit=containerd")
+		journal, _ := p.Node.Exec(ctx,
+			"journalctl --no-pager --output=cat --lines=60 --unit=kubelet --unit=containerd")
 		return fmt.Errorf("pod %s: %w: %s: %s says %s", p.Name, err, events, p.Node.Name, journal)
 	}
 	p.cluster = c
@@ -128,9 +133,11 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 
 // Send sends messages from the pod to an echo server and fails unless every one came back
 // unchanged.
-func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort, count int) (lab.Sent, error) {
+func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort,
+	count int) (lab.Sent, error) {
 	var sent lab.Sent
-	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/labtool", "send", "-proto", proto, "-to", to.String(),
+	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/labtool", "send", "-proto", proto,
+		"-to", to.String(),
 		"-count", fmt.Sprint(count), "-size", "400", "-timeout", "20s")
 	if err != nil {
 		return sent, err

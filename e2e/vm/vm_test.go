@@ -47,8 +47,9 @@ func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
 // upstream's (conformance -service-proxy ebpf).
 func TestServicesWithoutKubeProxy(t *testing.T) {
 	ctx, c := newCluster(t, vm.Options{ServiceProxy: config.ServiceProxyEBPF})
-	a, limited := &vm.Pod{Name: "a", Node: c.Machines[0]}, &vm.Pod{Name: "limited", Node: c.Machines[1], Annotations: map[string]string{
-		"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}}
+	a, limited := &vm.Pod{Name: "a", Node: c.Machines[0]},
+		&vm.Pod{Name: "limited", Node: c.Machines[1], Annotations: map[string]string{
+			"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "10M"}}
 	for _, step := range []struct {
 		name string
 		run  func(t *testing.T)
@@ -56,8 +57,10 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 		{"nobody else translates", func(t *testing.T) { nobodyElse(ctx, t, c) }},
 		// On these kernels a limit wants the qdisc that the programs at a pod's link want, too.
 		{"a pod with limits talks", func(t *testing.T) { podsTalk(ctx, t, c, a, limited) }},
-		{"pods reach the API server by name", func(t *testing.T) { asksAPI(ctx, t, c, a.Name, limited.Name) }},
-		{"the API server reaches a pod by its service", func(t *testing.T) { asksWebhook(ctx, t, c, c.Machines[1]) }},
+		{"pods reach the API server by name",
+			func(t *testing.T) { asksAPI(ctx, t, c, a.Name, limited.Name) }},
+		{"the API server reaches a pod by its service",
+			func(t *testing.T) { asksWebhook(ctx, t, c, c.Machines[1]) }},
 	} {
 		if !t.Run(step.name, step.run) {
 			break // The others need it.
@@ -80,12 +83,14 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 
 // nobodyElse looks for a kube-proxy on every node, and for what one leaves.
 func nobodyElse(ctx context.Context, t *testing.T, c *vm.Cluster) {
-	if out, err := c.Kubectl(ctx, "get", "daemonsets,pods,configmaps", "--namespace=kube-system", "-o", "name"); err != nil || strings.Contains(string(out), "kube-proxy") {
+	if out, err := c.Kubectl(ctx, "get", "daemonsets,pods,configmaps", "--namespace=kube-system",
+		"-o", "name"); err != nil || strings.Contains(string(out), "kube-proxy") {
 		t.Errorf("objects: %v\n%s", err, out)
 	}
 	for _, name := range []string{"control", c.Machines[0].Name, c.Machines[1].Name} {
 		out, err := c.Exec(ctx, name, "cat /proc/[0-9]*/comm 2>/dev/null; nft list tables")
-		if err != nil || !strings.Contains(string(out), "veild") || strings.Contains(string(out), "kube-proxy") {
+		if err != nil || !strings.Contains(string(out), "veild") ||
+			strings.Contains(string(out), "kube-proxy") {
 			t.Errorf("%s: %v: want veild and no kube-proxy in\n%s", name, err, out)
 		}
 	}
@@ -108,12 +113,14 @@ func podsTalk(ctx context.Context, t *testing.T, c *vm.Cluster, a, b *vm.Pod) {
 	}
 }
 
-func send(ctx context.Context, t *testing.T, from *vm.Pod, proto string, to netip.AddrPort, what string) {
+func send(ctx context.Context, t *testing.T, from *vm.Pod, proto string, to netip.AddrPort,
+	what string) {
 	t.Helper()
 	sent, err := from.Send(ctx, proto, to, 20)
 	if err != nil {
 		t.Errorf("%s to %s (%s %s): %v", from.Name, what, proto, to, err)
 		return
 	}
-	t.Logf("%s to %s (%s %s): %.0f ms for %d", from.Name, what, proto, to, sent.Millis, sent.Received)
+	t.Logf("%s to %s (%s %s): %.0f ms for %d", from.Name, what, proto, to, sent.Millis,
+		sent.Received)
 }

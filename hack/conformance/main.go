@@ -36,9 +36,12 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	root := flag.String("root", "out/images/conformance-root.tar", "`file` with the unpacked Debian packages")
+	root := flag.String("root", "out/images/conformance-root.tar",
+		"`file` with the unpacked Debian packages")
 	bin := flag.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
-	porter := flag.String("porter", "", "`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the Kubernetes module")
+	porter := flag.String("porter", "",
+		"`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the "+
+			"Kubernetes module")
 	out := flag.String("out", "out/images/conformance.tar", "`file` to write")
 	flag.Parse()
 	if err := run(ctx, *root, *bin, *porter, *out); err != nil {
@@ -101,11 +104,13 @@ func wantedImages(ctx context.Context, program string) (images []string, err err
 	cmd.Stderr = &stderr
 	printed, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("%s --list-images: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("%s --list-images: %w: %s", program, err,
+			bytes.TrimSpace(stderr.Bytes()))
 	}
 
 	for lines := bufio.NewScanner(bytes.NewReader(printed)); lines.Scan(); {
-		if line := strings.TrimSpace(lines.Text()); strings.HasPrefix(line, conformance.Registry+"/") {
+		if line := strings.TrimSpace(lines.Text()); strings.HasPrefix(line,
+			conformance.Registry+"/") {
 			images = append(images, line)
 		}
 	}

@@ -28,7 +28,8 @@ const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 // versions.
 var recipes = map[string]func(*kitchen) (v1.Image, error){
 	"agnhost": func(k *kitchen) (v1.Image, error) {
-		return k.image(v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}, k.debian, k.agnhost)
+		return k.image(v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}},
+			k.debian, k.agnhost)
 	},
 	// Its entry point is the same program: static, and it waits for signals as pause does.
 	"pause": func(k *kitchen) (v1.Image, error) {
@@ -74,7 +75,8 @@ func newKitchen(root, bin, porter string) (*kitchen, error) {
 	if err != nil {
 		return nil, err
 	}
-	regression, err := newLayer([]entry{{name: "regression-issue-74839", from: filepath.Join(bin, "regression-issue-74839")}})
+	regression, err := newLayer([]entry{{name: "regression-issue-74839",
+		from: filepath.Join(bin, "regression-issue-74839")}})
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +147,8 @@ func (e entry) add(w *tar.Writer) error {
 // packed compresses lightly: the archive is read by emulated machines.
 func packed(b []byte) (v1.Layer, error) {
 	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
-	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(1), tarball.WithCompressedCaching)
+	return tarball.LayerFromOpener(open, tarball.WithCompressionLevel(1),
+		tarball.WithCompressedCaching)
 }
 
 // alternatives are links that the packages' scripts would have made, which have not run; they take
@@ -161,20 +164,24 @@ var alternatives = map[string]string{
 // applets are programs that BusyBox's images have and the packages have not. Its wget is none of
 // them: linked statically with this C library, it crashes when it looks up an address.
 var applets = []string{
-	"awk", "diff", "find", "hostname", "ifconfig", "kill", "mount", "nslookup", "ping", "ping6", "ps", "sed", "traceroute", "umount", "vi", "which", "xargs",
+	"awk", "diff", "find", "hostname", "ifconfig", "kill", "mount", "nslookup", "ping", "ping6",
+	"ps", "sed", "traceroute", "umount", "vi", "which", "xargs",
 }
 
 // called are programs that the specs' own commands name: one that is not there would be found by a
 // spec that fails after minutes.
 var called = []string{
-	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig", "diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
-	"mkdir", "mount", "nc", "nslookup", "nsenter", "ping", "ps", "rm", "sed", "seq", "sh", "sha256sum", "sleep", "ss", "stat", "sync", "tail", "test", "timeout",
+	"awk", "base64", "blockdev", "cat", "chgrp", "chmod", "curl", "cut", "date", "dd", "dig",
+	"diff", "echo", "grep", "head", "hostname", "ip", "iptables", "ln", "ls",
+	"mkdir", "mount", "nc", "nslookup", "nsenter", "ping", "ps", "rm", "sed", "seq", "sh",
+	"sha256sum", "sleep", "ss", "stat", "sync", "tail", "test", "timeout",
 	"touch", "tr", "true", "wc", "wget", "xargs",
 }
 
 // accounts are what programs look up; the packages' scripts would have made them.
 var accounts = []entry{
-	{name: "etc/passwd", content: "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534::/:/bin/false\n"},
+	{name: "etc/passwd",
+		content: "root:x:0:0:root:/root:/bin/sh\nwww-data:x:33:33::/var/www:/bin/false\nnobody:x:65534:65534::/:/bin/false\n"},
 	{name: "etc/group", content: "root:x:0:\nadm:x:4:\nwww-data:x:33:\nnogroup:x:65534:\n"},
 	// As BusyBox's, which the specs expect, wget tries once.
 	{name: "root/.wgetrc", content: "tries = 1\n"},
@@ -198,7 +205,8 @@ func debianLayer(path string) (v1.Layer, error) {
 	links := missingLinks(names)
 	for _, e := range links {
 		if to := filepath.Join(filepath.Dir(e.name), e.link); !names[to] {
-			return nil, fmt.Errorf("%s has no %s, to which %s is a link: look at the list of packages", path, to, e.name)
+			return nil, fmt.Errorf("%s has no %s, to which %s is a link: look at the list "+
+				"of packages", path, to, e.name)
 		}
 	}
 
@@ -211,7 +219,8 @@ func debianLayer(path string) (v1.Layer, error) {
 
 	for _, program := range called {
 		if !found(names, program) {
-			return nil, fmt.Errorf("%s has no %s, which specs call: look at the list of packages", path, program)
+			return nil, fmt.Errorf("%s has no %s, which specs call: look at the list of packages",
+				path, program)
 		}
 	}
 
@@ -223,7 +232,9 @@ func debianLayer(path string) (v1.Layer, error) {
 
 // found reports whether a folder of PATH has the program.
 func found(names map[string]bool, program string) bool {
-	return slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool { return names[strings.TrimPrefix(dir, "/")+"/"+program] })
+	return slices.ContainsFunc(strings.Split(searchPath, ":"), func(dir string) bool {
+		return names[strings.TrimPrefix(dir, "/")+"/"+program]
+	})
 }
 
 // copyTree copies all but devices and what alternatives take the place of, and returns the names.

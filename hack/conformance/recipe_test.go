@@ -67,9 +67,11 @@ func contents(t *testing.T, layer v1.Layer) []string {
 // debian are the names that the packages have, as far as it matters: programs that are called, and
 // those that links lead to.
 var debian = func() []string {
-	names := []string{"./bin/bash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft", "./usr/sbin/ip6tables-nft"}
+	names := []string{"./bin/bash", "./bin/busybox", "./bin/nc.openbsd", "./usr/sbin/iptables-nft",
+		"./usr/sbin/ip6tables-nft"}
 	for _, program := range called {
-		if !slices.Contains(applets, program) && alternatives["bin/"+program] == "" && alternatives["usr/sbin/"+program] == "" {
+		if !slices.Contains(applets, program) && alternatives["bin/"+program] == "" &&
+			alternatives["usr/sbin/"+program] == "" {
 			names = append(names, "./usr/bin/"+program)
 		}
 	}
@@ -77,12 +79,14 @@ var debian = func() []string {
 }()
 
 func TestDebianLayer(t *testing.T) {
-	layer, err := debianLayer(archive(t, append(slices.Clone(debian), "./bin/sh", "./usr/bin/nslookup", "./dev/null|")...))
+	layer, err := debianLayer(archive(t,
+		append(slices.Clone(debian), "./bin/sh", "./usr/bin/nslookup", "./dev/null|")...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := "\n" + strings.Join(contents(t, layer), "\n") + "\n"
-	for _, want := range []string{"\n./bin/bash\n", "\nbin/sh->bash\n", "\nbin/nc->nc.openbsd\n", "\nusr/sbin/iptables->iptables-nft\n", "\nbin/mount->busybox\n", "\netc/passwd\n"} {
+	for _, want := range []string{"\n./bin/bash\n", "\nbin/sh->bash\n", "\nbin/nc->nc.openbsd\n",
+		"\nusr/sbin/iptables->iptables-nft\n", "\nbin/mount->busybox\n", "\netc/passwd\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -108,7 +112,8 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 				names = append(names, name)
 			}
 		}
-		if _, err := debianLayer(archive(t, names...)); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := debianLayer(archive(t, names...)); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("without %s: error %v, want %q", missing, err, want)
 		}
 	}
@@ -160,7 +165,8 @@ func TestRecipes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if config.OS != "linux" || len(config.Config.Env) != 1 || len(config.RootFS.DiffIDs) == 0 {
+			if config.OS != "linux" || len(config.Config.Env) != 1 ||
+				len(config.RootFS.DiffIDs) == 0 {
 				t.Errorf("%s: %+v", name, config)
 			}
 			digests[i][name] = hash.String()

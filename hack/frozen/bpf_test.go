@@ -44,7 +44,8 @@ func TestPinnedNames(t *testing.T) {
 
 	fmt.Fprintf(&b, "guard's pins below %s\n", config.BPFDir)
 	for _, name := range []string{
-		config.PinGuardIngress, config.PinGuardEgress, config.PinGuardIngressL3, config.PinGuardEgressL3,
+		config.PinGuardIngress, config.PinGuardEgress, config.PinGuardIngressL3,
+		config.PinGuardEgressL3,
 		config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate,
 		config.PinLinks, config.PinWork,
 	} {

@@ -19,12 +19,15 @@ import (
 // held: none of them looks at the machine.
 var calls = map[string][][]string{
 	"veild": {
-		{"-h"}, {"nonsense"}, {"-nonsense"}, {"run", "extra"}, {"install-cni"}, {"-config", "/nonexistent"},
+		{"-h"}, {"nonsense"}, {"-nonsense"}, {"run", "extra"}, {"install-cni"},
+		{"-config", "/nonexistent"},
 	},
-	"veil-wg":  {{"-h"}, {"nonsense"}, {"-nonsense"}, {"device"}},
-	"veil-csi": {{"-h"}, {"cleanup", "-h"}, {"nonsense"}, {"-nonsense"}, {"make-key"}, {"-store", "nonsense"}},
+	"veil-wg": {{"-h"}, {"nonsense"}, {"-nonsense"}, {"device"}},
+	"veil-csi": {{"-h"}, {"cleanup", "-h"}, {"nonsense"}, {"-nonsense"}, {"make-key"},
+		{"-store", "nonsense"}},
 	"veilctl": {
-		{}, {"-h"}, {"help"}, {"nonsense"}, {"status", "-nonsense"}, {"status", "extra"}, {"volume"}, {"service"},
+		{}, {"-h"}, {"help"}, {"nonsense"}, {"status", "-nonsense"}, {"status", "extra"},
+		{"volume"}, {"service"},
 		{"peers", "-o", "xml"}, {"peers", "-socket", "/nonexistent"},
 	},
 }
@@ -41,7 +44,8 @@ var verbs = []string{
 // exit statuses.
 func TestCommandLines(t *testing.T) {
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin, deptest.Module+"/cmd/...", deptest.Module+"/plugins/...")
+	build := exec.Command("go", "build", "-o", bin, deptest.Module+"/cmd/...",
+		deptest.Module+"/plugins/...")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}
@@ -88,7 +92,8 @@ func transcribe(t *testing.T, b *strings.Builder, cmd *exec.Cmd) {
 	line := append(cmd.Env, filepath.Base(cmd.Path))
 	line = append(line, cmd.Args[1:]...)
 	fmt.Fprintf(b, "$ %s\nexit status %d\n", strings.Join(line, " "), cmd.ProcessState.ExitCode())
-	for _, output := range []struct{ name, text string }{{"stdout", stdout.String()}, {"stderr", stderr.String()}} {
+	for _, output := range []struct{ name, text string }{{"stdout", stdout.String()},
+		{"stderr", stderr.String()}} {
 		if output.text == "" {
 			continue
 		}

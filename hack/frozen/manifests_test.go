@@ -20,7 +20,8 @@ func TestManifests(t *testing.T) {
 		kubectl = "kubectl"
 	}
 	for name, dir := range map[string]string{
-		"cni": ".", "uninstall": "uninstall", "csi": "csi", "csi-uninstall": "csi-uninstall", "csi-snapshots": "csi-snapshots",
+		"cni": ".", "uninstall": "uninstall", "csi": "csi", "csi-uninstall": "csi-uninstall",
+		"csi-snapshots": "csi-snapshots",
 	} {
 		t.Run(name, func(t *testing.T) {
 			golden.Check(t, "manifests/"+name+".yaml", render(t, kubectl, "../../manifests/"+dir))

@@ -79,7 +79,8 @@ func packDir(path, dir string) (err error) {
 }
 
 func packEntry(w *tar.Writer, at, name string, d fs.DirEntry) error {
-	h := tar.Header{Name: name + "/", Typeflag: tar.TypeDir, Mode: 0o755, ModTime: epoch, Format: tar.FormatUSTAR}
+	h := tar.Header{Name: name + "/", Typeflag: tar.TypeDir, Mode: 0o755, ModTime: epoch,
+		Format: tar.FormatUSTAR}
 	if d.IsDir() {
 		return w.WriteHeader(&h)
 	}

@@ -30,10 +30,12 @@ func newImage(r recipe, arch, version string, files map[string][]byte) (v1.Image
 		return nil, err
 	}
 
-	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON)
 	img, err = mutate.Append(img, mutate.Addendum{
 		Layer: layer, MediaType: types.OCILayer,
-		History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "hack/image", Comment: r.comment},
+		History: v1.History{Created: v1.Time{Time: epoch}, CreatedBy: "hack/image",
+			Comment: r.comment},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("add the layer: %w", err)
@@ -78,7 +80,8 @@ func newLayer(files map[string][]byte) (v1.Layer, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, name := range slices.Sorted(func(yield func(string) bool) {
-		for _, all := range []func(func(string) bool){maps.Keys(dirs), maps.Keys(files), maps.Keys(links)} {
+		for _, all := range []func(func(string) bool){maps.Keys(dirs), maps.Keys(files),
+			maps.Keys(links)} {
 			for name := range all {
 				if !yield(name) {
 					return
@@ -105,7 +108,9 @@ func newLayer(files map[string][]byte) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, fmt.Errorf("pack the layer: %w", err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buf.Bytes())), nil },
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buf.Bytes())), nil
+	},
 		tarball.WithCompressionLevel(6), tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, fmt.Errorf("compress the layer: %w", err)

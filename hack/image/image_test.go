@@ -74,7 +74,8 @@ func TestLayer(t *testing.T) {
 
 		names = append(names, strings.TrimSuffix(h.Name, "/"))
 		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || !h.ModTime.Equal(epoch) {
-			t.Errorf("%s: owner %d:%d %q:%q, time %v", h.Name, h.Uid, h.Gid, h.Uname, h.Gname, h.ModTime)
+			t.Errorf("%s: owner %d:%d %q:%q, time %v", h.Name, h.Uid, h.Gid, h.Uname, h.Gname,
+				h.ModTime)
 		}
 
 		switch h.Typeflag {
@@ -96,7 +97,8 @@ func TestLayer(t *testing.T) {
 	if !slices.IsSorted(names) {
 		t.Errorf("not sorted: %v", names)
 	}
-	if want := slices.Sorted(maps.Keys(files)); !slices.Equal(slices.Sorted(slices.Values(regular)), want) {
+	if want := slices.Sorted(maps.Keys(files)); !slices.Equal(slices.Sorted(slices.Values(regular)),
+		want) {
 		t.Errorf("files %v, want %v", regular, want)
 	}
 }
@@ -109,7 +111,8 @@ func TestArchiveIsALayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	if err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test", img); err != nil {
+	if err := writeArchive(filepath.Join(dir, "image.tar"), "localhost/kubeveil:test",
+		img); err != nil {
 		t.Fatal(err)
 	}
 
@@ -122,7 +125,9 @@ func TestArchiveIsALayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m.Manifests) != 1 || m.Manifests[0].Annotations["io.containerd.image.name"] != "localhost/kubeveil:test" || m.Manifests[0].Platform.Architecture != "arm64" {
+	if len(m.Manifests) != 1 ||
+		m.Manifests[0].Annotations["io.containerd.image.name"] != "localhost/kubeveil:test" ||
+		m.Manifests[0].Platform.Architecture != "arm64" {
 		t.Fatalf("index: %+v", m)
 	}
 
@@ -134,7 +139,9 @@ func TestArchiveIsALayout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(config.RootFS.DiffIDs) != 1 || config.Config.Entrypoint[0] != "/usr/local/bin/veild" || config.OS != "linux" || config.Config.Labels["org.opencontainers.image.version"] != "v0.1.0" {
+	if len(config.RootFS.DiffIDs) != 1 || config.Config.Entrypoint[0] != "/usr/local/bin/veild" ||
+		config.OS != "linux" ||
+		config.Config.Labels["org.opencontainers.image.version"] != "v0.1.0" {
 		t.Errorf("configuration: %+v", config)
 	}
 	entries, err := os.ReadDir(dir)
@@ -185,7 +192,8 @@ func TestDynamicProgramIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := requireStatic("ls", b); err == nil || !strings.Contains(err.Error(), "CGO_ENABLED=0") {
+	if err := requireStatic("ls", b); err == nil ||
+		!strings.Contains(err.Error(), "CGO_ENABLED=0") {
 		t.Errorf("a dynamic program: %v", err)
 	}
 	if err := requireStatic("text", []byte("#!/bin/sh")); err == nil {
@@ -198,10 +206,12 @@ func TestLddIsRead(t *testing.T) {
 	libiperf.so.0 => /lib/x86_64-linux-gnu/libiperf.so.0 (0x00007f9b5a7a9000)
 	/lib64/ld-linux-x86-64.so.2 (0x00007f9b5a7f4000)
 `)
-	if want := []string{"/lib/x86_64-linux-gnu/libiperf.so.0", "/lib64/ld-linux-x86-64.so.2"}; err != nil || !slices.Equal(got, want) {
+	if want := []string{"/lib/x86_64-linux-gnu/libiperf.so.0",
+		"/lib64/ld-linux-x86-64.so.2"}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
-	if _, err := parseLdd("\tlibsctp.so.1 => not found\n"); err == nil || !strings.Contains(err.Error(), "libsctp") {
+	if _, err := parseLdd("\tlibsctp.so.1 => not found\n"); err == nil ||
+		!strings.Contains(err.Error(), "libsctp") {
 		t.Errorf("a library that is not there: %v", err)
 	}
 }
@@ -214,10 +224,12 @@ func TestHostFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := map[string][]byte{}
-	if err := addHostFiles(files, recipe{hostFiles: []string{path}}); err != nil || string(files[path[1:]]) != "text" {
+	if err := addHostFiles(files, recipe{hostFiles: []string{path}}); err != nil ||
+		string(files[path[1:]]) != "text" {
 		t.Errorf("%q, %v", files, err)
 	}
-	if err := addHostFiles(files, recipe{debian: []string{"no-such-package"}}); err == nil || !strings.Contains(err.Error(), "make deps") {
+	if err := addHostFiles(files, recipe{debian: []string{"no-such-package"}}); err == nil ||
+		!strings.Contains(err.Error(), "make deps") {
 		t.Errorf("a licence that is not there: %v", err)
 	}
 }
@@ -227,22 +239,27 @@ func TestProgramsOfAnotherMachineAreRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "-arch s390x") {
 		t.Errorf("%v", err)
 	}
-	if _, err := named("kubeveil-tool"); err == nil || !strings.Contains(err.Error(), "kubeveil-tools") {
+	if _, err := named("kubeveil-tool"); err == nil ||
+		!strings.Contains(err.Error(), "kubeveil-tools") {
 		t.Errorf("an unknown image: %v", err)
 	}
 }
 
 func TestCommandLine(t *testing.T) {
 	var help bytes.Buffer
-	if _, err := read([]string{"-h"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "-arch") {
+	if _, err := read([]string{"-h"}, &help); !errors.Is(err, flag.ErrHelp) ||
+		!strings.Contains(help.String(), "Examples:") || !strings.Contains(help.String(), "-arch") {
 		t.Errorf("%v:\n%s", err, &help)
 	}
 	o, err := read([]string{"-image", "kubeveil-tools"}, io.Discard)
-	if err != nil || o.tag != "localhost/kubeveil-tools:dev" || o.out != "out/images/kubeveil-tools.tar" {
+	if err != nil || o.tag != "localhost/kubeveil-tools:dev" ||
+		o.out != "out/images/kubeveil-tools.tar" {
 		t.Errorf("%+v, %v", o, err)
 	}
-	for args, want := range map[string]string{"-image kubeveil-tool": "kubeveil-tools", "kubeveil-tools": `unexpected argument "kubeveil-tools"`, "-images": "not defined"} {
-		if _, err := read(strings.Fields(args), io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+	for args, want := range map[string]string{"-image kubeveil-tool": "kubeveil-tools",
+		"kubeveil-tools": `unexpected argument "kubeveil-tools"`, "-images": "not defined"} {
+		if _, err := read(strings.Fields(args), io.Discard); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}

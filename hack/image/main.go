@@ -74,11 +74,15 @@ func main() {
 func read(args []string, help io.Writer) (o order, err error) {
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error is printed once, by main
-	flags.StringVar(&o.image, "image", recipes[0].name, "which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
+	flags.StringVar(&o.image, "image", recipes[0].name,
+		"which `image`: kubeveil, kubeveil-csi or kubeveil-tools")
 	flags.StringVar(&o.arch, "arch", runtime.GOARCH, "`architecture` as Go names it")
-	flags.StringVar(&o.tag, "tag", "", "`name` under which a runtime that imports the image finds it (default localhost/IMAGE:dev)")
+	flags.StringVar(&o.tag, "tag", "",
+		"`name` under which a runtime that imports the image finds it (default "+
+			"localhost/IMAGE:dev)")
 	flags.StringVar(&o.out, "out", "", "`file` to write (default out/images/IMAGE.tar)")
-	flags.StringVar(&o.version, "version", "", "`version` of the programs (default: what hack/version.sh says)")
+	flags.StringVar(&o.version, "version", "",
+		"`version` of the programs (default: what hack/version.sh says)")
 	err = flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(help, usage)
@@ -91,7 +95,8 @@ func read(args []string, help io.Writer) (o order, err error) {
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	o.tag, o.out = cmp.Or(o.tag, "localhost/"+o.image+":dev"), cmp.Or(o.out, "out/images/"+o.image+".tar")
+	o.tag, o.out = cmp.Or(o.tag, "localhost/"+o.image+":dev"),
+		cmp.Or(o.out, "out/images/"+o.image+".tar")
 	_, err = named(o.image)
 	return o, err
 }
@@ -145,7 +150,8 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 		return err
 	}
 	for dir, packages := range r.programs {
-		if err := build(ctx, ".", arch, filepath.Join(root, dir), module+"pkg/version.stamped="+version, packages); err != nil {
+		if err := build(ctx, ".", arch, filepath.Join(root, dir),
+			module+"pkg/version.stamped="+version, packages); err != nil {
 			return err
 		}
 	}
@@ -157,7 +163,8 @@ func compile(ctx context.Context, r recipe, arch, version, root string) error {
 			if err != nil {
 				return fmt.Errorf("version of %s: %w", p, err)
 			}
-			if err := build(ctx, r.in, arch, filepath.Join(root, r.dir), "main.version="+strings.TrimSpace(string(said)), []string{p}); err != nil {
+			if err := build(ctx, r.in, arch, filepath.Join(root, r.dir),
+				"main.version="+strings.TrimSpace(string(said)), []string{p}); err != nil {
 				return err
 			}
 		}
@@ -170,9 +177,11 @@ func build(ctx context.Context, in, arch, dir, stamp string, packages []string) 
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + stamp, "-o", dir + "/"}, packages...)
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -X " + stamp,
+		"-o", dir + "/"}, packages...)
 	c := exec.CommandContext(ctx, "go", args...)
-	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=-mod=readonly")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch,
+		"GOFLAGS=-mod=readonly")
 	c.Dir, c.Stdout, c.Stderr = in, os.Stderr, os.Stderr
 	if err := c.Run(); err != nil {
 		return fmt.Errorf("build %v: %w", packages, err)

@@ -49,29 +49,34 @@ var recipes = []recipe{{
 		"usr/local/bin": {module + "cmd/veild", module + "cmd/veil-wg", module + "cmd/veilctl"},
 		"opt/cni/bin": {
 			module + "plugins/veil",
-			plugins + "ipam/host-local", plugins + "main/loopback", plugins + "meta/bandwidth", plugins + "meta/portmap",
+			plugins + "ipam/host-local", plugins + "main/loopback", plugins + "meta/bandwidth",
+			plugins + "meta/portmap",
 		},
 	},
 }, {
 	name: "kubeveil-tools", comment: "echo server, clients and a watcher with canaries; iperf3",
 	entry: "/usr/local/bin/labtool", path: "/usr/local/bin:/usr/bin",
-	programs: map[string][]string{"usr/local/bin": {module + "e2e/lab/cmd/labtool", module + "e2e/bench/cmd/benchtool"}},
-	host:     []string{"iperf3"},
+	programs: map[string][]string{"usr/local/bin": {module + "e2e/lab/cmd/labtool",
+		module + "e2e/bench/cmd/benchtool"}},
+	host: []string{"iperf3"},
 }, {
 	name: "kubeveil-csi", comment: "CSI driver, its side-cars, and the tools of ext4 and xfs",
 	entry: "/usr/local/bin/veil-csi", path: "/usr/local/bin:/usr/bin",
 	programs: map[string][]string{"usr/local/bin": {module + "cmd/veil-csi"}},
 	released: []released{
-		{"hack/tools/csi-provisioner", "usr/local/bin", []string{sidecars + "external-provisioner/v6/cmd/csi-provisioner"}},
+		{"hack/tools/csi-provisioner", "usr/local/bin",
+			[]string{sidecars + "external-provisioner/v6/cmd/csi-provisioner"}},
 		{"hack/tools/csi", "usr/local/bin", []string{
 			sidecars + "external-resizer/v2/cmd/csi-resizer",
-			sidecars + "external-snapshotter/v8/cmd/csi-snapshotter", sidecars + "external-snapshotter/v8/cmd/snapshot-controller",
+			sidecars + "external-snapshotter/v8/cmd/csi-snapshotter",
+			sidecars + "external-snapshotter/v8/cmd/snapshot-controller",
 		}},
 	},
 	host:      []string{"mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs", "xfs_repair"},
 	hostFiles: []string{"/etc/mke2fs.conf"},
-	debian:    []string{"e2fsprogs", "libext2fs2", "libcom-err2", "libblkid1", "libuuid1", "xfsprogs", "libinih1", "liburcu8", "libc6"},
-	licenses:  "Apache-2.0 AND GPL-2.0-only AND LGPL-2.1-or-later",
+	debian: []string{"e2fsprogs", "libext2fs2", "libcom-err2", "libblkid1", "libuuid1",
+		"xfsprogs", "libinih1", "liburcu8", "libc6"},
+	licenses: "Apache-2.0 AND GPL-2.0-only AND LGPL-2.1-or-later",
 }}
 
 // named returns the recipe of an image.

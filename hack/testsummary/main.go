@@ -67,7 +67,8 @@ func main() {
 // summarize reads events from r until it ends and prints to w as they come.
 func summarize(r io.Reader, w io.Writer) (summary, error) {
 	s := summary{Skipped: []skip{}}
-	u := unfinished{output: map[string]*strings.Builder{}, failedTests: map[string]bool{}, tests: map[string][]string{}}
+	u := unfinished{output: map[string]*strings.Builder{}, failedTests: map[string]bool{},
+		tests: map[string][]string{}}
 	seconds := map[string]float64{}
 
 	in := bufio.NewReaderSize(r, 1<<20)
@@ -104,7 +105,8 @@ const slow = 10
 
 // slowest prints which tests took longest, given how many seconds each took.
 func slowest(seconds map[string]float64, w io.Writer) {
-	names := slices.SortedFunc(maps.Keys(seconds), func(a, b string) int { return cmp.Compare(seconds[b], seconds[a]) })
+	names := slices.SortedFunc(maps.Keys(seconds),
+		func(a, b string) int { return cmp.Compare(seconds[b], seconds[a]) })
 	for _, name := range names[:min(slow, len(names))] {
 		fmt.Fprintf(w, "%6.1f s %s\n", seconds[name], name)
 	}

@@ -24,7 +24,8 @@ func TestSummarize(t *testing.T) {
 {"Action":"fail","Package":"p","Test":"TestC"}
 {"Action":"fail","Package":"p"}
 `,
-			want: summary{Passed: 1, Failed: 1, Skipped: []skip{{"p.TestB", "b_test.go:3: needs root: uid 1000"}}},
+			want: summary{Passed: 1, Failed: 1,
+				Skipped: []skip{{"p.TestB", "b_test.go:3: needs root: uid 1000"}}},
 		},
 		{
 			name:   "a package that does not build is a failure",
@@ -95,14 +96,17 @@ func TestSummarize(t *testing.T) {
 func TestSlowest(t *testing.T) {
 	var events, out strings.Builder
 	for i := range 2 * slow {
-		fmt.Fprintf(&events, "{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"Test%d\",\"Elapsed\":%d}\n", i, i)
+		fmt.Fprintf(&events,
+			"{\"Action\":\"pass\",\"Package\":\"p\",\"Test\":\"Test%d\",\"Elapsed\":%d}\n", i, i)
 	}
-	events.WriteString(`{"Action":"pass","Package":"p","Test":"Test1/part","Elapsed":99}` + "\n" + `{"Action":"pass","Package":"p","Elapsed":99}` + "\n")
+	events.WriteString(`{"Action":"pass","Package":"p","Test":"Test1/part","Elapsed":99}` + "\n" +
+		`{"Action":"pass","Package":"p","Elapsed":99}` + "\n")
 	if _, err := summarize(strings.NewReader(events.String()), &out); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")[1:] // after that of the package
-	if len(lines) != slow || lines[0] != "  19.0 s p.Test19" || lines[slow-1] != "  10.0 s p.Test10" {
+	if len(lines) != slow || lines[0] != "  19.0 s p.Test19" ||
+		lines[slow-1] != "  10.0 s p.Test10" {
 		t.Errorf("%q", lines)
 	}
 }

@@ -30,13 +30,16 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 		unit string
 		fine bool
 	}{
-		"all pass":                         {`echo '{"Action":"pass","Package":"x/a","Test":"TestA"}'`, true},
-		"go test did not begin":            {"echo 'go: -race requires cgo' >&2; exit 2", false},
-		"go test was killed in the middle": {`echo '{"Action":"run","Package":"x/a","Test":"TestA"}'; kill -9 $$`, false},
+		"all pass":              {`echo '{"Action":"pass","Package":"x/a","Test":"TestA"}'`, true},
+		"go test did not begin": {"echo 'go: -race requires cgo' >&2; exit 2", false},
+		"go test was killed in " +
+			"the middle": {`echo '{"Action":"run","Package":"x/a","Test":"TestA"}'; kill -9 $$`,
+			false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			for file, text := range map[string]string{"hack/test.sh": string(script), "path/go": fakeGo, "out/test/result.json": "{}"} {
+			for file, text := range map[string]string{"hack/test.sh": string(script),
+				"path/go": fakeGo, "out/test/result.json": "{}"} {
 				path := filepath.Join(dir, file)
 				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 					t.Fatal(err)
@@ -47,7 +50,8 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 			}
 
 			cmd := exec.Command(filepath.Join(dir, "hack/test.sh"))
-			cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "path")+":"+os.Getenv("PATH"), "UNIT="+tt.unit, "KUBEVEIL_LAB_NO_BUILD=1")
+			cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "path")+":"+os.Getenv("PATH"),
+				"UNIT="+tt.unit, "KUBEVEIL_LAB_NO_BUILD=1")
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != tt.fine {
 				t.Errorf("ended with %v: %s", err, out)
@@ -58,7 +62,8 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 
 			// `make gates` reads every */result.json as a result of the whole schema, which this is
 			// not.
-			if results, _ := filepath.Glob(filepath.Join(dir, "out/*/result.json")); len(results) > 0 {
+			if results, _ := filepath.Glob(filepath.Join(dir, "out/*/result.json")); len(
+				results) > 0 {
 				t.Errorf("it leaves %q", results)
 			}
 

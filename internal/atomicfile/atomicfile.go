@@ -32,7 +32,8 @@ func Create(path string, data []byte, mode fs.FileMode) error {
 	})
 }
 
-func place(path string, data []byte, mode fs.FileMode, move func(tmp, path string) error) (err error) {
+func place(path string, data []byte, mode fs.FileMode,
+	move func(tmp, path string) error) (err error) {
 	dir := filepath.Dir(path)
 	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".tmp-*")
 	if err != nil {

@@ -109,7 +109,8 @@ func TestRequireMemory(t *testing.T) {
 	link := filepath.Join("/dev/shm", filepath.Base(filepath.Dir(dir))+"-link")
 	must(t, os.Symlink("/proc", link))
 	defer os.Remove(link)
-	if err := atomicfile.RequireMemory(filepath.Join(link, "self")); !errors.Is(err, atomicfile.ErrOnDisk) {
+	if err := atomicfile.RequireMemory(filepath.Join(link, "self")); !errors.Is(err,
+		atomicfile.ErrOnDisk) {
 		t.Errorf("through a link from tmpfs: %v, want ErrOnDisk", err)
 	}
 }

@@ -137,7 +137,8 @@ func ProgramID(p *ebpf.Program) (ebpf.ProgramID, error) {
 func Explain(err error, kernel string) error {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: %w: run as root with CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_PERFMON, outside a sandbox that filters bpf(2)", ErrNotPermitted, err)
+		return fmt.Errorf("%w: %w: run as root with CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN and "+
+			"CAP_PERFMON, outside a sandbox that filters bpf(2)", ErrNotPermitted, err)
 	case errors.Is(err, unix.ENOSYS), errors.Is(err, ebpf.ErrNotSupported):
 		return fmt.Errorf("%w: %w: %s is needed", ErrNotSupported, err, kernel)
 	}

@@ -37,6 +37,7 @@ func Check(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s differs (-want +got); if the change is meant, run go test with -update:\n%s", path, diff)
+		t.Errorf("%s differs (-want +got); if the change is meant, run go test with -update:\n%s",
+			path, diff)
 	}
 }

@@ -102,7 +102,8 @@ func (s *Sniffer) open(opts SnifferOptions) error {
 	}
 
 	blocks := size / blockSize
-	if err := unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
+	if err := unix.SetsockoptInt(s.fd, unix.SOL_PACKET, unix.PACKET_VERSION,
+		unix.TPACKET_V3); err != nil {
 		return fmt.Errorf("set TPACKET_V3: %w", err)
 	}
 
@@ -117,11 +118,13 @@ func (s *Sniffer) open(opts SnifferOptions) error {
 		Frame_size: frameSize, Frame_nr: uint32(blocks * (blockSize / frameSize)),
 		Retire_blk_tov: uint32(blockTimeout.Milliseconds()),
 	}
-	if err := unix.SetsockoptTpacketReq3(s.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
+	if err := unix.SetsockoptTpacketReq3(s.fd, unix.SOL_PACKET, unix.PACKET_RX_RING,
+		&req); err != nil {
 		return fmt.Errorf("make ring of %d MiB: %w", size>>20, err)
 	}
 
-	ring, err := unix.Mmap(s.fd, 0, blocks*blockSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	ring, err := unix.Mmap(s.fd, 0, blocks*blockSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
 	if err != nil {
 		return fmt.Errorf("map ring: %w", err)
 	}
@@ -135,7 +138,8 @@ func (s *Sniffer) open(opts SnifferOptions) error {
 		}
 		addr.Ifindex = link.Index
 		mreq := unix.PacketMreq{Ifindex: int32(link.Index), Type: unix.PACKET_MR_PROMISC}
-		if err := unix.SetsockoptPacketMreq(s.fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP, &mreq); err != nil {
+		if err := unix.SetsockoptPacketMreq(s.fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
+			&mreq); err != nil {
 			return fmt.Errorf("set promiscuous: %w", err)
 		}
 	}
@@ -217,7 +221,8 @@ func (s *Sniffer) read(block []byte, hdr *unix.TpacketHdrV1) {
 	at := hdr.Offset_to_first_pkt
 	for range hdr.Num_pkts {
 		p := (*unix.Tpacket3Hdr)(unsafe.Pointer(&block[at]))
-		ll := (*unix.RawSockaddrLinklayer)(unsafe.Pointer(&block[at+tpacketAlign(uint32(unsafe.Sizeof(*p)))]))
+		ll := (*unix.RawSockaddrLinklayer)(unsafe.Pointer(
+			&block[at+tpacketAlign(uint32(unsafe.Sizeof(*p)))]))
 		data := block[at+uint32(p.Mac):][:p.Snaplen:p.Snaplen]
 		if p.Status&unix.TP_STATUS_VLAN_VALID != 0 && len(data) >= 12 {
 			tpid := uint16(unix.ETH_P_8021Q)
@@ -252,7 +257,8 @@ func (s *Sniffer) count() error {
 func setFilter(fd int, snap uint32) error {
 	ret := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: snap}
 	prog := unix.SockFprog{Len: 1, Filter: &ret}
-	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &prog); err != nil {
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&prog); err != nil {
 		return fmt.Errorf("attach filter: %w", err)
 	}
 	return nil

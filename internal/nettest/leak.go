@@ -79,7 +79,8 @@ func goroutines() []string {
 	buf = buf[:runtime.Stack(buf, true)]
 	var out []string
 	for i, g := range strings.Split(string(buf), "\n\n") {
-		if i == 0 || strings.Contains(g, "os/signal.") || strings.Contains(g, "testing.(*M).startAlarm") || strings.Contains(g, "runtime/pprof") {
+		if i == 0 || strings.Contains(g, "os/signal.") ||
+			strings.Contains(g, "testing.(*M).startAlarm") || strings.Contains(g, "runtime/pprof") {
 			continue
 		}
 		at := strings.LastIndex(g, "created by ")
@@ -103,8 +104,11 @@ func descriptors() []string {
 	var out []string
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name()))
-		if err != nil || strings.HasPrefix(target, "/proc/") || strings.HasPrefix(target, "/dev/") && target != "/dev/net/tun" ||
-			strings.HasPrefix(target, "anon_inode:[event") || strings.HasPrefix(target, "anon_inode:[pidfd") || strings.HasPrefix(target, "/sys/fs/cgroup") {
+		if err != nil || strings.HasPrefix(target, "/proc/") ||
+			strings.HasPrefix(target, "/dev/") && target != "/dev/net/tun" ||
+			strings.HasPrefix(target, "anon_inode:[event") ||
+			strings.HasPrefix(target, "anon_inode:[pidfd") ||
+			strings.HasPrefix(target, "/sys/fs/cgroup") {
 			continue
 		}
 		kind, _, _ := strings.Cut(target, ":[")

@@ -67,7 +67,8 @@ func Skip(t testing.TB, reason Reason, detail string) {
 	t.Helper()
 	logSkip(t, skipRecord{t.Name(), reason, detail})
 	if !maySkip(reason, os.Getenv("CI"), os.Getenv(ExpectedSkipsEnv)) {
-		t.Fatalf("unexpected skip in CI: %s: %s (expected ones are listed in %s)", reason, detail, ExpectedSkipsEnv)
+		t.Fatalf("unexpected skip in CI: %s: %s (expected ones are listed in %s)", reason, detail,
+			ExpectedSkipsEnv)
 	}
 	t.Skipf("%s: %s", reason, detail)
 }
@@ -108,7 +109,8 @@ func NeedRoot(t testing.TB) {
 func Capable(t testing.TB, capability int) bool {
 	t.Helper()
 	var data [2]unix.CapUserData
-	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
+		&data[0]); err != nil {
 		t.Fatal(err)
 	}
 	return data[capability/32].Effective&(1<<(capability%32)) != 0

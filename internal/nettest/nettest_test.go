@@ -66,8 +66,10 @@ var (
 func pair(t *testing.T) (a, b *NS) {
 	a, b = NewNS(t), NewNS(t)
 	Veth(t,
-		End{NS: a, Name: "nta", MTU: 1400, Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24), netip.PrefixFrom(v6A, 64)}},
-		End{NS: b, Name: "ntb", MTU: 1400, Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24), netip.PrefixFrom(v6B, 64)}})
+		End{NS: a, Name: "nta", MTU: 1400, Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24),
+			netip.PrefixFrom(v6A, 64)}},
+		End{NS: b, Name: "ntb", MTU: 1400, Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24),
+			netip.PrefixFrom(v6B, 64)}})
 	return a, b
 }
 
@@ -105,14 +107,16 @@ func TestCaptureSeesEveryFrameOnBothEnds(t *testing.T) {
 	}
 	count := func(frames []Frame, outgoing bool) (got int) {
 		for _, f := range frames {
-			if f.Outgoing == outgoing && strings.HasSuffix(string(f.Data), "kubeveil canary") && f.Length == len(f.Data) &&
+			if f.Outgoing == outgoing && strings.HasSuffix(string(f.Data), "kubeveil canary") &&
+				f.Length == len(f.Data) &&
 				f.Index > 1 && time.Since(f.Time) < time.Minute && isUDP(f.Data) {
 				got++
 			}
 		}
 		return got
 	}
-	Until(t, 10*time.Second, "all datagrams arrive", func() bool { return count(in.Frames(), false) == 2*n })
+	Until(t, 10*time.Second, "all datagrams arrive",
+		func() bool { return count(in.Frames(), false) == 2*n })
 	if got := count(out.All(t), true); got != 2*n {
 		t.Errorf("sender's end saw %d frames go out, want %d", got, 2*n)
 	}
@@ -137,7 +141,8 @@ func TestCaptureReportsDropsOfATooSmallRing(t *testing.T) {
 	hold := make(chan struct{})
 	var s *Sniffer
 	a.Run(t, func() (err error) {
-		s, err = OpenSniffer(SnifferOptions{Link: "nta", Ring: 2 * blockSize}, func(Frame) { <-hold })
+		s, err = OpenSniffer(SnifferOptions{Link: "nta", Ring: 2 * blockSize},
+			func(Frame) { <-hold })
 		return err
 	})
 	err := send(a, addrB, 5000, strings.Repeat("x", 1300))
@@ -171,7 +176,8 @@ func TestCaptureOutlivesItsLink(t *testing.T) {
 func TestCaptureKeepsVLANTag(t *testing.T) {
 	a, b := pair(t)
 	c := NewCapture(t, b, SnifferOptions{Link: "ntb"})
-	frame := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 7, 0x88, 0xb5}, "tagged payload that is long enough to be a frame"...)
+	frame := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1, 0x81, 0, 0, 7,
+		0x88, 0xb5}, "tagged payload that is long enough to be a frame"...)
 	a.Run(t, func() error { return SendFrames("nta", frame) })
 	Until(t, 5*time.Second, "the tagged frame arrives whole", func() bool {
 		for _, f := range c.Frames() {
@@ -203,7 +209,8 @@ func TestLookupAppliesRoutes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if hop.Device != tt.device || hop.Gateway != tt.gateway || hop.Unreachable != tt.unreachable {
+		if hop.Device != tt.device || hop.Gateway != tt.gateway ||
+			hop.Unreachable != tt.unreachable {
 			t.Errorf("lookup of %s: %s, want %+v", tt.dst, hop, tt)
 		}
 	}

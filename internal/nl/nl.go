@@ -147,7 +147,8 @@ func Err(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &missing), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EADDRNOTAVAIL):
+	case errors.As(err, &missing), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ESRCH),
+		errors.Is(err, unix.ENOENT), errors.Is(err, unix.EADDRNOTAVAIL):
 		return fmt.Errorf("%w: %w", ErrNotFound, err)
 	case errors.Is(err, unix.EEXIST):
 		return fmt.Errorf("%w: %w", ErrExists, err)

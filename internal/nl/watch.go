@@ -43,7 +43,8 @@ func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error
 	}
 	defer s.Close()
 
-	_ = s.SetReceiveBufferSize(linkBuffer, true) // with the usual one changes are lost sooner, which is told
+	// with the usual one changes are lost sooner, which is told
+	_ = s.SetReceiveBufferSize(linkBuffer, true)
 	defer context.AfterFunc(ctx, s.Close)()
 	links, err := h.LinkList()
 	if errors.Is(err, netlink.ErrDumpInterrupted) {

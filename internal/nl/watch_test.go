@@ -28,7 +28,8 @@ func watched(t *testing.T, ns *nettest.NS) (changed <-chan string, lost <-chan e
 	done := make(chan error, 1)
 	go func() {
 		done <- ns.Do(func() error {
-			return nl.WatchLinks(ctx, func(_ *nl.Handle, l nl.Link) { names <- l.Attrs().Name }, func(err error) { errs <- err })
+			return nl.WatchLinks(ctx, func(_ *nl.Handle, l nl.Link) { names <- l.Attrs().Name },
+				func(err error) { errs <- err })
 		})
 	}()
 	t.Cleanup(func() {
@@ -58,7 +59,8 @@ func sees(t *testing.T, changed <-chan string, name string) {
 func addLink(t *testing.T, ns *nettest.NS, name string) {
 	t.Helper()
 	ns.Run(t, func() error {
-		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"})
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name},
+			PeerName: name + "-peer"})
 	})
 }
 
@@ -85,7 +87,8 @@ func TestQuestionsOfOthersAreNoLoss(t *testing.T) {
 
 	updates, done := make(chan netlink.LinkUpdate, 100), make(chan struct{})
 	ns.Run(t, func() error {
-		return netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ListExisting: true})
+		return netlink.LinkSubscribeWithOptions(updates, done,
+			netlink.LinkSubscribeOptions{ListExisting: true})
 	})
 	<-updates
 	close(done)

@@ -41,7 +41,9 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 
 	lines = append(lines, elements...)
 	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
-		routes, err := h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		routes, err := h.RouteListFiltered(nl.FamilyAll,
+			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return nil, err
 		}
@@ -58,7 +60,8 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 			return nil, err
 		}
 		for _, f := range files {
-			if base := filepath.Base(f); base != "lock" && !strings.HasPrefix(base, "last_reserved") {
+			if base := filepath.Base(f); base != "lock" &&
+				!strings.HasPrefix(base, "last_reserved") {
 				lines = append(lines, "file "+f)
 			}
 		}
@@ -110,7 +113,8 @@ func AddLink(nsFd int, name string) error {
 	defer h.Close()
 	attrs := nl.NewLinkAttrs()
 	attrs.Name = "x" + name
-	return h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: nl.NsFd(nsFd), PeerTxQLen: -1})
+	return h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name, PeerNamespace: nl.NsFd(nsFd),
+		PeerTxQLen: -1})
 }
 
 // LinkIndex finds a link of the calling thread's namespace.

@@ -95,12 +95,14 @@ func pods(first nftables.SetDatatype, size uint32) error {
 		Table: t, Name: config.NFTPodChain, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
 	})
-	for name, addr := range map[string]nftables.SetDatatype{config.NFTPodSet4: nftables.TypeIPAddr, config.NFTPodSet6: nftables.TypeIP6Addr} {
+	for name, addr := range map[string]nftables.SetDatatype{config.NFTPodSet4: nftables.TypeIPAddr,
+		config.NFTPodSet6: nftables.TypeIP6Addr} {
 		key, err := nftables.ConcatSetType(first, addr)
 		if err != nil {
 			return err
 		}
-		if err := c.AddSet(&nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true, Size: size}, nil); err != nil {
+		if err := c.AddSet(&nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true,
+			Size: size}, nil); err != nil {
 			return err
 		}
 	}
@@ -145,7 +147,8 @@ func Rules(family int) []*nl.Rule {
 	for _, w := range []struct {
 		pref, table int
 		mark        uint32
-	}{{config.RulePrefTunnel, unix.RT_TABLE_MAIN, config.TunnelMark}, {config.RulePrefPod, config.TablePod, config.PodMark}} {
+	}{{config.RulePrefTunnel, unix.RT_TABLE_MAIN, config.TunnelMark},
+		{config.RulePrefPod, config.TablePod, config.PodMark}} {
 		r := nl.NewRule()
 		r.Family, r.Priority, r.Table, r.Mark, r.Mask = family, w.pref, w.table, w.mark, &w.mark
 		rules = append(rules, r)
@@ -157,7 +160,8 @@ func Rules(family int) []*nl.Rule {
 func Closed(p netip.Prefix) *nl.Route {
 	return &nl.Route{
 		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
-		Table: config.TablePod, Protocol: config.RouteProtoNode, Type: unix.RTN_UNREACHABLE, Priority: config.MetricRange,
+		Table: config.TablePod, Protocol: config.RouteProtoNode, Type: unix.RTN_UNREACHABLE,
+		Priority: config.MetricRange,
 	}
 }
 

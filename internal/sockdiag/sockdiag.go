@@ -10,7 +10,8 @@ import (
 )
 
 // ErrNotSupported matches the error of a kernel that closes no sockets of others.
-var ErrNotSupported = errors.New("the kernel closes no sockets of others (CONFIG_INET_DIAG_DESTROY, CONFIG_INET_TCP_DIAG, CONFIG_INET_UDP_DIAG)")
+var ErrNotSupported = errors.New("the kernel closes no sockets of others " +
+	"(CONFIG_INET_DIAG_DESTROY, CONFIG_INET_TCP_DIAG, CONFIG_INET_UDP_DIAG)")
 
 const (
 	// Of linux/sock_diag.h.
@@ -46,7 +47,8 @@ type Socket struct {
 // remote, IPv6 sockets with a mapped IPv4 address among them, and says how many.
 func Close(protocol uint8, remote netip.AddrPort) (closed int, err error) {
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	closed, err = closeAll(protocol, remote.Port(), func(s Socket) bool { return s.Remote == remote })
+	closed, err = closeAll(protocol, remote.Port(),
+		func(s Socket) bool { return s.Remote == remote })
 	if err != nil {
 		err = fmt.Errorf("close sockets that are connected to %s: %w", remote, err)
 	}
@@ -75,7 +77,8 @@ func closeAll(protocol uint8, port uint16, lost func(Socket) bool) (closed int, 
 }
 
 func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (int, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC,
+		unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return 0, err
 	}
@@ -95,7 +98,8 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 		case err == nil:
 			closed++
 		case errors.Is(err, unix.ENOENT): // its program was faster
-		case errors.Is(err, unix.EOPNOTSUPP): // this one, if others are closed: it is over, and only its time-wait is left
+		// this one, if others are closed: it is over, and only its time-wait is left
+		case errors.Is(err, unix.EOPNOTSUPP):
 			refused = true
 		default:
 			return closed, err
@@ -109,7 +113,8 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 }
 
 // list returns the ids of the sockets that are lost.
-func list(fd int, family, protocol uint8, port uint16, lost func(Socket) bool) ([][sizeofID]byte, error) {
+func list(fd int, family, protocol uint8, port uint16,
+	lost func(Socket) bool) ([][sizeofID]byte, error) {
 	var ids [][sizeofID]byte
 	var to [sizeofID]byte
 	binary.BigEndian.PutUint16(to[idDport:], port)
@@ -132,7 +137,8 @@ func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 		dst = netip.AddrFrom4([4]byte(id[idDst : idDst+4]))
 	}
 	s.Remote = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(id[idDport:]))
-	s.Cookie = uint64(binary.NativeEndian.Uint32(id[idCookie:])) | uint64(binary.NativeEndian.Uint32(id[idCookie+4:]))<<32
+	s.Cookie = uint64(binary.NativeEndian.Uint32(id[idCookie:])) |
+		uint64(binary.NativeEndian.Uint32(id[idCookie+4:]))<<32
 	return id, s, true
 }
 
@@ -152,7 +158,8 @@ func ask(fd int, kind, flags uint16, body []byte, answer func([]byte)) error {
 	binary.NativeEndian.PutUint32(b, uint32(unix.SizeofNlMsghdr+len(body)))
 	binary.NativeEndian.PutUint16(b[4:], kind)
 	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|flags)
-	if err := unix.Sendto(fd, append(b, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	if err := unix.Sendto(fd, append(b, body...), 0,
+		&unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
 	buf := make([]byte, 1<<16)

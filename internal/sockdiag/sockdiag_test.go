@@ -17,7 +17,8 @@ import (
 // On loopback in a namespace of the test's own.
 func TestCloseWhatIsConnectedThere(t *testing.T) {
 	nettest.NeedRoot(t)
-	for name, network := range map[string]string{"ipv4": "127.0.0.1:0", "ipv6": "[::1]:0", "mapped": "127.0.0.1:0"} {
+	for name, network := range map[string]string{"ipv4": "127.0.0.1:0", "ipv6": "[::1]:0",
+		"mapped": "127.0.0.1:0"} {
 		t.Run(name, func(t *testing.T) {
 			l, err := net.Listen("tcp", network)
 			if err != nil {
@@ -68,7 +69,8 @@ func dial(mapped bool, to netip.AddrPort) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(to.Port()),
+		Addr: to.Addr().As16()}); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
@@ -82,7 +84,8 @@ func dial(mapped bool, to netip.AddrPort) (net.Conn, error) {
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add([]byte{20, 0, 0, 0, unix.NLMSG_ERROR, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff})
+	f.Add([]byte{20, 0, 0, 0, unix.NLMSG_ERROR, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff,
+		0xff})
 	f.Add([]byte{16, 0, 0, 0, unix.NLMSG_DONE, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = read(b, func(body []byte) { parse(body) })

@@ -50,8 +50,10 @@ func Write(path, value string) error {
 	if !errors.Is(err, unix.EROFS) {
 		return err
 	}
-	if e := os.WriteFile(filepath.Join(config.HostSysctlNet, path), []byte(value), 0o644); !errors.Is(e, os.ErrNotExist) {
+	if e := os.WriteFile(filepath.Join(config.HostSysctlNet, path), []byte(value),
+		0o644); !errors.Is(e, os.ErrNotExist) {
 		return e
 	}
-	return fmt.Errorf("%w: mount the node's /proc/sys/net at %s, as the manifests do", err, config.HostSysctlNet)
+	return fmt.Errorf("%w: mount the node's /proc/sys/net at %s, as the manifests do", err,
+		config.HostSysctlNet)
 }

@@ -105,7 +105,9 @@ func (f *Fake) read() (st tunnel.State, held chan struct{}, err error) {
 		}
 		st.Devices = append(st.Devices, d)
 	}
-	slices.SortFunc(st.Devices, func(a, b tunnel.DeviceState) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(st.Devices, func(a, b tunnel.DeviceState) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return st, f.held, nil
 }
 
@@ -204,7 +206,8 @@ func (f *Fake) Remove(_ context.Context, name string) error {
 		return err
 	}
 	f.calls = append(f.calls, "remove "+name)
-	f.devices = slices.DeleteFunc(f.devices, func(d tunnel.DeviceState) bool { return d.Name == name })
+	f.devices = slices.DeleteFunc(f.devices,
+		func(d tunnel.DeviceState) bool { return d.Name == name })
 	return nil
 }
 
@@ -229,5 +232,6 @@ func (f *Fake) HasPeer(device string, key wgkey.Public) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := f.index(device)
-	return i >= 0 && slices.ContainsFunc(f.devices[i].Peers, func(p tunnel.PeerState) bool { return p.PublicKey == key })
+	return i >= 0 && slices.ContainsFunc(f.devices[i].Peers,
+		func(p tunnel.PeerState) bool { return p.PublicKey == key })
 }

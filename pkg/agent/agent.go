@@ -207,7 +207,8 @@ func (a *Agent) moveTableAside(corrupt error) error {
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
-	a.log.Warn("last good table is corrupt: beginning without it, until the source of the cluster's state answers; "+
+	a.log.Warn("last good table is corrupt: beginning without it, until the source of the "+
+		"cluster's state answers; "+
 		"look at the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
 	return nil
 }
@@ -316,11 +317,13 @@ func (a *Agent) closeListeners() error {
 // serve answers on what listen opened until ctx ends.
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
-		return telemetry.Serve(ctx, a.adminSocket, telemetry.AdminHandler(a.Status, a.health, a.servicePages()), a.log)
+		return telemetry.Serve(ctx, a.adminSocket,
+			telemetry.AdminHandler(a.Status, a.health, a.servicePages()), a.log)
 	})
 	if a.metricsSocket != nil {
 		g.Go(func() error {
-			return telemetry.Serve(ctx, a.metricsSocket, telemetry.MetricsHandler(a.metrics, a.health), a.log)
+			return telemetry.Serve(ctx, a.metricsSocket,
+				telemetry.MetricsHandler(a.metrics, a.health), a.log)
 		})
 	}
 }
@@ -353,7 +356,8 @@ func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
 
 // ignoreEnd drops the error that only says that ctx ended.
 func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
+	if ctx.Err() != nil && (errors.Is(err, context.Canceled) ||
+		errors.Is(err, context.DeadlineExceeded)) {
 		return nil
 	}
 	return err

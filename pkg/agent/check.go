@@ -40,12 +40,14 @@ func checkMachine(cfg config.Config) error {
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs("/sys/fs/bpf", &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
-		errs = append(errs, errors.New("/sys/fs/bpf is not a BPF file system: mount -t bpf bpf /sys/fs/bpf"))
+		errs = append(errs,
+			errors.New("/sys/fs/bpf is not a BPF file system: mount -t bpf bpf /sys/fs/bpf"))
 	}
 	errs = append(errs, guard.Check(config.BPFDir))
 	if cfg.Tunnel.Mode == config.ModeUserspace {
 		if _, err := os.Stat("/dev/net/tun"); err != nil {
-			errs = append(errs, fmt.Errorf("no TUN for tunnel.mode userspace: %w: load the module tun, or give the container /dev/net/tun", err))
+			errs = append(errs, fmt.Errorf("no TUN for tunnel.mode userspace: %w: load the module "+
+				"tun, or give the container /dev/net/tun", err))
 		}
 	}
 	return errors.Join(errs...)
@@ -54,7 +56,8 @@ func checkMachine(cfg config.Config) error {
 // DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU,
 // and the kind of WireGuard. An error is a link that cannot carry a tunnel. It changes nothing.
 func DescribeHost(cfg config.Config) ([]string, error) {
-	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes(), storageNotes(cfg.CNI.ConfDir))
+	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes(),
+		storageNotes(cfg.CNI.ConfDir))
 	h, err := hostnet.Open()
 	if err != nil {
 		return notes, err
@@ -95,7 +98,8 @@ func firewallNotes() (notes []string) {
 	case err != nil:
 		notes = append(notes, "warning: "+err.Error())
 	case legacy:
-		notes = append(notes, "warning: iptables-legacy has a filter that is not read here: see iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD, "+
+		notes = append(notes, "warning: iptables-legacy has a filter that is not read here: see "+
+			"iptables-legacy -S FORWARD and ip6tables-legacy -S FORWARD, "+
 			"whose policy must not be DROP for pods")
 	}
 	return notes
@@ -105,7 +109,8 @@ func firewallNotes() (notes []string) {
 // one for each kind of storage. Paths that are not there are passed over.
 func storageNotes(confDir string) (notes []string) {
 	paths := map[rootfs.Protection][]string{}
-	for _, path := range []string{config.CNIBinDir, confDir, "/etc/kubeveil", "/var/lib/containerd"} {
+	for _, path := range []string{config.CNIBinDir, confDir, "/etc/kubeveil",
+		"/var/lib/containerd"} {
 		switch p, err := rootfs.Below(path); {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
@@ -124,10 +129,12 @@ func storageNotes(confDir string) (notes []string) {
 
 // storageNote says of paths on storage that does not hold what its owner can do.
 func storageNote(paths []string, p rootfs.Protection) string {
-	const cure = "Kubeveil's promise needs a root file system that is verified: dm-verity, or LUKS2 with --integrity"
+	const cure = "Kubeveil's promise needs a root file system that is verified: dm-verity, or " +
+		"LUKS2 with --integrity"
 	list := strings.Join(paths, ", ")
 	if p == rootfs.Unknown {
-		return fmt.Sprintf("what protects %s cannot be told (in a container, ask on the node itself): %s", list, cure)
+		return fmt.Sprintf("what protects %s cannot be told (in a container, ask on the node "+
+			"itself): %s", list, cure)
 	}
 	return fmt.Sprintf("the owner of the disk can change %s, which is on %s: %s", list, p, cure)
 }
@@ -138,7 +145,9 @@ func wideMTU(configured int, u hostnet.Underlay) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
 	}
-	return fmt.Sprintf("mtu %d of the configuration is more than the %d of %s: what pods send in full size is fragmented or lost; write 0, or a number that the link has", configured, u.MTU, u.Name)
+	return fmt.Sprintf("mtu %d of the configuration is more than the %d of %s: what pods send in "+
+		"full size is fragmented or lost; write 0, or a number that the link has", configured,
+		u.MTU, u.Name)
 }
 
 // wireGuardNote looks for the module without loading it: what is built in is there, too.
@@ -146,7 +155,8 @@ func wireGuardNote() string {
 	if _, err := os.Stat("/sys/module/wireguard"); err == nil {
 		return "the kernel has WireGuard"
 	}
-	return "WireGuard is not loaded in the kernel: veild tries to, and where there is none asks veil-wg, which then must run"
+	return "WireGuard is not loaded in the kernel: veild tries to, and where there is none asks " +
+		"veil-wg, which then must run"
 }
 
 func checkCapability() error {
@@ -156,7 +166,8 @@ func checkCapability() error {
 		return fmt.Errorf("read own capabilities: %w", err)
 	}
 	if data[0].Effective&(1<<capNetAdmin) == 0 {
-		return errors.New("CAP_NET_ADMIN is missing: run veild as root, or with the capabilities that the manifests give it")
+		return errors.New("CAP_NET_ADMIN is missing: run veild as root, or with the capabilities " +
+			"that the manifests give it")
 	}
 	return nil
 }

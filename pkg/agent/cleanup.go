@@ -28,7 +28,8 @@ import (
 )
 
 // ErrRunning matches the error of Cleanup while a veild runs on this node.
-var ErrRunning = errors.New("veild is running on this node: stop it first, it would put everything back")
+var ErrRunning = errors.New("veild is running on this node: stop it first, it would put " +
+	"everything back")
 
 // kubeLimit bounds the wait for an API server that may be away.
 const kubeLimit = 5 * time.Second
@@ -37,7 +38,8 @@ const kubeLimit = 5 * time.Second
 // configuration first, so that no pod starts; then the pods' links, tunnels, routing; the
 // connections of the node's own processes to pods; the guard last. It does as much as it can, may
 // be repeated, and tells what it took, each thing once it is gone. What is storage's stays.
-func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func(what string)) error {
+func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
+	took func(what string)) error {
 	if err := checkStopped(ctx, config.AdminSocket); err != nil {
 		return err
 	}
@@ -72,7 +74,8 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger, took func
 	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
 
-	for what, path := range map[string]string{"private key": cfg.KeyFile, "snapshot": cfg.SnapshotFile, "corrupt snapshot": cfg.SnapshotFile + source.CorruptSuffix} {
+	for what, path := range map[string]string{"private key": cfg.KeyFile,
+		"snapshot": cfg.SnapshotFile, "corrupt snapshot": cfg.SnapshotFile + source.CorruptSuffix} {
 		step(func() ([]string, error) { return removeFile(what, path) })
 	}
 
@@ -138,7 +141,8 @@ func closeToPods(log *slog.Logger) (took []string, err error) {
 		return nil, err
 	}
 	inside := func(s sockdiag.Socket) bool {
-		return slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(s.Remote.Addr()) })
+		return slices.ContainsFunc(ranges,
+			func(r netip.Prefix) bool { return r.Contains(s.Remote.Addr()) })
 	}
 	var errs []error
 	closed := 0
@@ -146,13 +150,15 @@ func closeToPods(log *slog.Logger) (took []string, err error) {
 		n, err := sockdiag.CloseIf(protocol, inside)
 		closed += n
 		if errors.Is(err, sockdiag.ErrNotSupported) {
-			log.Warn("what processes of this node still send to pods is in clear from now on", "error", err)
+			log.Warn("what processes of this node still send to pods is in clear from now on",
+				"error", err)
 		} else {
 			errs = append(errs, err)
 		}
 	}
 	if closed > 0 {
-		took = []string{fmt.Sprintf("%d connections of processes of this node to pods and services", closed)}
+		took = []string{fmt.Sprintf("%d connections of processes of this node to pods and services",
+			closed)}
 	}
 	return took, errors.Join(errs...)
 }
@@ -207,7 +213,8 @@ func removeSocketDir() ([]string, error) {
 	switch err := os.Remove(tunnel.SocketDir); {
 	case err == nil:
 		return []string{"directory " + tunnel.SocketDir}, nil
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY), errors.Is(err, syscall.EBUSY):
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY),
+		errors.Is(err, syscall.EBUSY):
 		return nil, nil
 	default:
 		return nil, fmt.Errorf("remove directory of sockets: %w", err)
@@ -216,7 +223,8 @@ func removeSocketDir() ([]string, error) {
 
 // runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them,
 // and does not need the network: they stay.
-var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir, config.KeyFile,
+var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir,
+	config.KeyFile,
 	config.SnapshotFile, config.SnapshotFile + source.CorruptSuffix, config.AdminSocket}
 
 // removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when

@@ -48,8 +48,12 @@ func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
 			l.(*net.UnixListener).SetUnlinkOnClose(false)
 			l.Close()
 		}, false},
-		"veild answers":         {serve(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "{}") }), true},
-		"veild has an error":    {serve(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "x", http.StatusInternalServerError) }), true},
+		"veild answers": {serve(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintln(w, "{}")
+		}), true},
+		"veild has an error": {serve(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "x", http.StatusInternalServerError)
+		}), true},
 		"veild does not answer": {func(t *testing.T, path string) { listen(t, path) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +61,8 @@ func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
 			tt.make(t, path)
 			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 			defer cancel()
-			if err := checkStopped(ctx, path); errors.Is(err, ErrRunning) != tt.running || err != nil != tt.running {
+			if err := checkStopped(ctx, path); errors.Is(err, ErrRunning) != tt.running ||
+				err != nil != tt.running {
 				t.Errorf("got %v, want running %t", err, tt.running)
 			}
 		})
@@ -72,14 +77,17 @@ func TestRemoveRunFiles(t *testing.T) {
 		// stays is what is logged; nothing when all is gone.
 		stays string
 	}{
-		"the network alone":         {},
-		"beside volumes and keys":   {others: []string{"csi/pvc-1.lock", "kms/kms.sock"}, left: []string{"csi", "csi/pvc-1.lock", "kms", "kms/kms.sock"}, stays: "[csi kms]"},
-		"beside what nobody knows":  {others: []string{"keys"}, left: []string{"keys"}, stays: "[keys]"},
+		"the network alone": {},
+		"beside volumes and keys": {others: []string{"csi/pvc-1.lock", "kms/kms.sock"},
+			left: []string{"csi", "csi/pvc-1.lock", "kms", "kms/kms.sock"}, stays: "[csi kms]"},
+		"beside what nobody knows": {others: []string{"keys"}, left: []string{"keys"},
+			stays: "[keys]"},
 		"beside a half-written key": {others: []string{".key.tmp-123"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "kubeveil")
-			ours := []string{"pods/a.json", "ipam/kubeveil/last_reserved_ip.0", "wg/veil0.json", "key", "snapshot.json", "ready", "veild.sock"}
+			ours := []string{"pods/a.json", "ipam/kubeveil/last_reserved_ip.0", "wg/veil0.json",
+				"key", "snapshot.json", "ready", "veild.sock"}
 			for _, f := range slices.Concat(ours, tt.others) {
 				path := filepath.Join(dir, f)
 				if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -93,10 +101,12 @@ func TestRemoveRunFiles(t *testing.T) {
 			for i, some := range []bool{true, false} {
 				var log bytes.Buffer
 				said, err := removeRunFiles(dir, slog.New(slog.NewTextHandler(&log, nil)))
-				if err != nil || (len(said) > 0) != some || some && slices.Contains(said, dir) != (tt.stays == "") {
+				if err != nil || (len(said) > 0) != some ||
+					some && slices.Contains(said, dir) != (tt.stays == "") {
 					t.Errorf("time %d: it says %q: %v", i+1, said, err)
 				}
-				if (log.Len() > 0) != (tt.stays != "") || !strings.Contains(log.String(), tt.stays) {
+				if (log.Len() > 0) != (tt.stays != "") ||
+					!strings.Contains(log.String(), tt.stays) {
 					t.Errorf("time %d: it logs %q, want %q", i+1, &log, tt.stays)
 				}
 			}

@@ -40,7 +40,8 @@ func writeConflist(cfg config.Config, d decision) (changed bool, err error) {
 
 func conflistError(path string, err error) error {
 	if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable for veild, or set cni.confDir to the one that the runtime reads", path, err)
+		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable for veild, "+
+			"or set cni.confDir to the one that the runtime reads", path, err)
 	}
 	return fmt.Errorf("write CNI configuration %s: %w", path, err)
 }

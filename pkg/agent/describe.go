@@ -38,8 +38,10 @@ func Describe(w io.Writer, confDir string) error {
 		{"routes of all tables", func(w io.Writer) error { return describeRoutes(w, h) }},
 		{"what of it is Kubeveil's", describeOurs},
 		{"nftables", describeNftables},
-		{"BPF objects in " + config.BPFDir, func(w io.Writer) error { return describeFolder(w, config.BPFDir) }},
-		{"CNI configurations in " + confDir, func(w io.Writer) error { return describeFolder(w, confDir) }},
+		{"BPF objects in " + config.BPFDir,
+			func(w io.Writer) error { return describeFolder(w, config.BPFDir) }},
+		{"CNI configurations in " + confDir,
+			func(w io.Writer) error { return describeFolder(w, confDir) }},
 	} {
 		fmt.Fprintf(w, "# %s\n", part.heading)
 		if err := part.write(w); err != nil {
@@ -60,8 +62,10 @@ func describeLinks(w io.Writer, h *nl.Handle) error {
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		fmt.Fprintf(w, "%d %s %s mtu %d group %#x flags %s oper %s txqueue %d parent %d master %d\n",
-			a.Index, a.Name, l.Type(), a.MTU, a.Group, a.Flags, a.OperState, a.TxQLen, a.ParentIndex, a.MasterIndex)
+		fmt.Fprintf(w, "%d %s %s mtu %d group %#x flags %s oper %s txqueue %d parent %d "+
+			"master %d\n",
+			a.Index, a.Name, l.Type(), a.MTU, a.Group, a.Flags, a.OperState, a.TxQLen,
+			a.ParentIndex, a.MasterIndex)
 		addrs, err := h.AddrList(l, nl.FamilyAll)
 		if err != nil {
 			return err
@@ -80,7 +84,8 @@ func describeRules(w io.Writer, h *nl.Handle) error {
 			return err
 		}
 		for _, r := range rules {
-			fmt.Fprintf(w, "%s, goto %d, suppress group %d, type %d\n", r, r.Goto, r.SuppressIfgroup, r.Type)
+			fmt.Fprintf(w, "%s, goto %d, suppress group %d, type %d\n", r, r.Goto,
+				r.SuppressIfgroup, r.Type)
 		}
 	}
 	return nil
@@ -88,7 +93,8 @@ func describeRules(w io.Writer, h *nl.Handle) error {
 
 func describeRoutes(w io.Writer, h *nl.Handle) error {
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
-		routes, err := h.RouteListFiltered(family, &nl.Route{Table: unix.RT_TABLE_UNSPEC}, nl.FilterTable)
+		routes, err := h.RouteListFiltered(family, &nl.Route{Table: unix.RT_TABLE_UNSPEC},
+			nl.FilterTable)
 		if err != nil {
 			return err
 		}
@@ -130,7 +136,8 @@ func describeNftables(w io.Writer) error {
 		if err != nil {
 			return fmt.Errorf("chain %s %s: %w", chain.Table.Name, chain.Name, err)
 		}
-		fmt.Fprintf(w, "family %d table %s chain %s", chain.Table.Family, chain.Table.Name, chain.Name)
+		fmt.Fprintf(w, "family %d table %s chain %s", chain.Table.Family, chain.Table.Name,
+			chain.Name)
 		if chain.Hooknum != nil && chain.Priority != nil {
 			fmt.Fprintf(w, ", hook %d priority %d", *chain.Hooknum, *chain.Priority)
 		}

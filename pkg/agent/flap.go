@@ -27,7 +27,8 @@ func (in inputs) link() linkInputs {
 }
 
 func (in *inputs) setLink(l linkInputs) {
-	in.underlayMTU, in.wideMTU, in.localAddrs, in.otherAddrs = l.underlayMTU, l.wideMTU, l.localAddrs, l.otherAddrs
+	in.underlayMTU, in.wideMTU, in.localAddrs, in.otherAddrs = l.underlayMTU, l.wideMTU,
+		l.localAddrs, l.otherAddrs
 }
 
 // flap debounces the link between nodes. The zero value has seen no link.
@@ -62,7 +63,8 @@ func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 	why := d.linkProblem
 	in.setLink(*f.fit)
 	d = decide(in)
-	d.notes = append(d.notes, fmt.Sprintf("%s; unless that ends, the node is closed to new pods in %s",
-		why, (flapLimit-now.Sub(f.since)).Round(time.Second)))
+	d.notes = append(d.notes,
+		fmt.Sprintf("%s; unless that ends, the node is closed to new pods in %s",
+			why, (flapLimit-now.Sub(f.since)).Round(time.Second)))
 	return in, d
 }

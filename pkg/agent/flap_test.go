@@ -13,7 +13,9 @@ import (
 
 // lost are ways in which a link between nodes is away for a moment.
 var lost = map[string]func(*inputs){
-	"no underlay":         func(in *inputs) { in.underlayMTU, in.localAddrs, in.otherAddrs = 0, nil, nil },
+	"no underlay": func(in *inputs) {
+		in.underlayMTU, in.localAddrs, in.otherAddrs = 0, nil, nil
+	},
 	"no route, addresses": func(in *inputs) { in.underlayMTU = 0 },
 	"addresses are away":  func(in *inputs) { in.localAddrs = nil },
 }
@@ -33,12 +35,15 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 			}
 			for _, after := range []time.Duration{0, time.Second, flapLimit - time.Second} {
 				got, d := f.hold(now.Add(after), away, decide(away))
-				if len(d.problems) > 0 || len(d.notes) != 1 || !strings.Contains(d.notes[0], "closed to new pods in") {
+				if len(d.problems) > 0 || len(d.notes) != 1 ||
+					!strings.Contains(d.notes[0], "closed to new pods in") {
 					t.Errorf("after %s: problems %q, notes %q", after, d.problems, d.notes)
 				}
 				ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
-				if diff := cmp.Diff(before.host, d.host, ip) + cmp.Diff(before.claim, d.claim, ip); diff != "" || d.podMTU != before.podMTU {
-					t.Errorf("after %s: MTU %d, was %d; (-before +now):\n%s", after, d.podMTU, before.podMTU, diff)
+				if diff := cmp.Diff(before.host, d.host, ip) + cmp.Diff(before.claim, d.claim,
+					ip); diff != "" || d.podMTU != before.podMTU {
+					t.Errorf("after %s: MTU %d, was %d; (-before +now):\n%s", after, d.podMTU,
+						before.podMTU, diff)
 				}
 				if got.underlayMTU != in.underlayMTU {
 					t.Errorf("after %s: the underlay's MTU is %d", after, got.underlayMTU)
@@ -96,7 +101,8 @@ func TestANarrowerLinkIsFollowedAtOnce(t *testing.T) {
 	f.hold(time.Unix(1000, 0), in, decide(in))
 	in.underlayMTU = 1400
 	_, d := f.hold(time.Unix(1001, 0), in, decide(in))
-	if d.podMTU != 1340 || slices.ContainsFunc(d.notes, func(n string) bool { return strings.Contains(n, "closed") }) {
+	if d.podMTU != 1340 ||
+		slices.ContainsFunc(d.notes, func(n string) bool { return strings.Contains(n, "closed") }) {
 		t.Errorf("MTU %d, notes %q", d.podMTU, d.notes)
 	}
 }

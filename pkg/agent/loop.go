@@ -212,7 +212,8 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			return err
 		}
 		if err != nil {
-			a.log.Warn("the kernel's changes cannot be watched, and are found by comparing alone", "every", resync, "error", err)
+			a.log.Warn("the kernel's changes cannot be watched, and are found by comparing alone",
+				"every", resync, "error", err)
 		} else {
 			for c := range changes {
 				a.changedKernel(c)

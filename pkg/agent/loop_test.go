@@ -49,7 +49,8 @@ func TestWatchPauseGrowsAndIsForgotten(t *testing.T) {
 		pause = next
 	}
 	if pause != watchPauseMax {
-		t.Errorf("after many watches that broke at once the pause is %s, want %s", pause, watchPauseMax)
+		t.Errorf("after many watches that broke at once the pause is %s, want %s", pause,
+			watchPauseMax)
 	}
 	if pause = watchPause(pause, watchSteady); pause != watchPauseMin {
 		t.Errorf("after a watch that lasted the pause is %s, want %s", pause, watchPauseMin)

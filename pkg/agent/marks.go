@@ -40,9 +40,12 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.marks.lately(s.Guard.MarksRestored, now) {
-		problems = append(problems, fmt.Sprintf("another program overwrites the marks of pods' packets (%d restored): find the "+
-			"rule with nft list ruleset or iptables-save -t mangle and exclude links of the groups of pods "+
-			"and tunnels, or let it change only the bits of its own mark", s.Guard.MarksRestored))
+		problems = append(problems, fmt.Sprintf(
+			"another program overwrites the marks of pods' packets (%d restored): find the "+
+				"rule with nft list ruleset or iptables-save -t mangle and exclude links of the "+
+				"groups of pods "+
+				"and tunnels, or let it change only the bits of its own mark",
+			s.Guard.MarksRestored))
 	}
 	var unknown uint64
 	for _, d := range s.Guard.Drops {
@@ -53,9 +56,12 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 	// Anybody can send such datagrams. They are a problem where peers are not heard.
 	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
 	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
-		problems = append(problems, fmt.Sprintf("peers are silent, and %d tunnel datagrams came from addresses that no believed "+
-			"node has: if nodes are behind NAT, add the outer address to the Node (ExternalIP), or set tunnel.roaming: true "+
-			"on every node", unknown))
+		problems = append(problems, fmt.Sprintf(
+			"peers are silent, and %d tunnel datagrams came from addresses that no believed "+
+				"node has: if nodes are behind NAT, add the outer address to the Node "+
+				"(ExternalIP), "+
+				"or set tunnel.roaming: true "+
+				"on every node", unknown))
 	}
 	return problems
 }

@@ -48,7 +48,8 @@ func TestDatagramsOfUnknownSourcesAreAProblemOfSilentPeers(t *testing.T) {
 	} {
 		s := telemetry.Status{
 			Peers: []telemetry.Peer{{Name: "b", State: step.state}},
-			Guard: telemetry.Guard{Drops: []telemetry.Drop{{Name: guard.TunnelUnknownSource, Packets: step.dropped}}},
+			Guard: telemetry.Guard{Drops: []telemetry.Drop{{Name: guard.TunnelUnknownSource,
+				Packets: step.dropped}}},
 		}
 		if got := c.problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {
 			t.Errorf("%s: problems %q", step.situation, got)

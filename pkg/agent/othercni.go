@@ -30,7 +30,8 @@ func otherCNI(confDir string) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) || e.Name() >= config.ConflistName {
+		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) ||
+			e.Name() >= config.ConflistName {
 			continue
 		}
 		path := filepath.Join(confDir, e.Name())
@@ -38,8 +39,11 @@ func otherCNI(confDir string) []string {
 		if slices.Contains(delegating, plugin) {
 			continue
 		}
-		out = append(out, fmt.Sprintf("another network plugin's configuration, %s (%s), sorts before %s: the runtime would take it, and pods would have a network that is not encrypted; "+
-			"remove that plugin, then the file, and reboot the node", path, plugin, config.ConflistName))
+		out = append(out, fmt.Sprintf("another network plugin's configuration, %s (%s), sorts "+
+			"before %s: the runtime would take it, and pods would have a network that is not "+
+			"encrypted; "+
+			"remove that plugin, then the file, and reboot the node", path, plugin,
+			config.ConflistName))
 	}
 	return out
 }

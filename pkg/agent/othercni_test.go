@@ -15,15 +15,24 @@ func TestOtherCNI(t *testing.T) {
 		// refused is what is named before ours is there; nothing when it is empty.
 		refused string
 	}{
-		"an empty folder":            {nil, ""},
-		"one that sorts after":       {map[string]string{"10-flannel.conflist": `{"plugins":[{"type":"flannel"}]}`}, ""},
-		"one that sorts before":      {map[string]string{"00-calico.conflist": `{"plugins":[{"type":"calico"},{"type":"portmap"}]}`}, "00-calico.conflist (calico)"},
-		"of the old form":            {map[string]string{"00-net.conf": `{"type":"bridge"}`}, "00-net.conf (bridge)"},
-		"of no form":                 {map[string]string{"00-net.json": `{`}, "00-net.json (malformed)"},
-		"a delegating one":           {map[string]string{"00-multus.conf": `{"type":"multus-shim"}`}, ""},
-		"no configuration":           {map[string]string{"00-README": "x", "00-x.conflist.bak": "x"}, ""},
-		"a link that leads nowhere":  {map[string]string{"00-gone.conf": ""}, "00-gone.conf (unreadable)"},
-		"control characters in type": {map[string]string{"00-net.conf": `{"type":"\u001b[31m"}`}, "00-net.conf (malformed)"},
+		"an empty folder": {nil, ""},
+		"one that sorts after": {map[string]string{
+			"10-flannel.conflist": `{"plugins":[{"type":"flannel"}]}`}, ""},
+		"one that sorts before": {map[string]string{
+			"00-calico.conflist": `{"plugins":[{"type":"calico"},{"type":"portmap"}]}`},
+			"00-calico.conflist (calico)"},
+		"of the old form": {map[string]string{"00-net.conf": `{"type":"bridge"}`},
+			"00-net.conf (bridge)"},
+		"of no form": {map[string]string{"00-net.json": `{`},
+			"00-net.json (malformed)"},
+		"a delegating one": {map[string]string{
+			"00-multus.conf": `{"type":"multus-shim"}`}, ""},
+		"no configuration": {map[string]string{"00-README": "x",
+			"00-x.conflist.bak": "x"}, ""},
+		"a link that leads nowhere": {map[string]string{"00-gone.conf": ""},
+			"00-gone.conf (unreadable)"},
+		"control characters in type": {map[string]string{"00-net.conf": `{"type":"\u001b[31m"}`},
+			"00-net.conf (malformed)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -39,10 +48,12 @@ func TestOtherCNI(t *testing.T) {
 			}
 
 			err := checkOtherCNI(dir)
-			if (err != nil) != (tt.refused != "") || err != nil && !strings.Contains(err.Error(), tt.refused) {
+			if (err != nil) != (tt.refused != "") ||
+				err != nil && !strings.Contains(err.Error(), tt.refused) {
 				t.Errorf("got %v, want %q", err, tt.refused)
 			}
-			if err := os.WriteFile(filepath.Join(dir, config.ConflistName), nil, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, config.ConflistName), nil,
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 			if err := checkOtherCNI(dir); err != nil {

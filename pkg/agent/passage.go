@@ -39,7 +39,8 @@ func (a *Agent) provePassage(ctx context.Context, d *decision) {
 
 // dropped says what may drop what pods send, and what to do.
 func dropped(err error) string {
-	suspects := []string{"no filter is known that does: look at `nft list ruleset` and `iptables-legacy -S FORWARD`"}
+	suspects := []string{"no filter is known that does: look at `nft list ruleset` and " +
+		"`iptables-legacy -S FORWARD`"}
 	if filters, readErr := firewall.Foreign(); readErr == nil && len(filters) > 0 {
 		suspects = nil
 		for _, f := range filters {

@@ -116,7 +116,9 @@ func decide(in inputs) decision {
 	}
 
 	if len(self.PodPrefixes) == 0 {
-		d.problems = append(d.problems, fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller manager allocate node CIDRs, or set them", in.cfg.Node))
+		d.problems = append(d.problems,
+			fmt.Sprintf("node %q has no pod prefix (Node.spec.podCIDRs): let the controller "+
+				"manager allocate node CIDRs, or set them", in.cfg.Node))
 		return d
 	}
 
@@ -128,7 +130,9 @@ func decide(in inputs) decision {
 	}
 
 	if len(own) == 0 {
-		d.linkProblem = fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node, self.Addresses)
+		d.linkProblem = fmt.Sprintf("none of the addresses of node %q (%v) is on a link of this "+
+			"machine: correct the Node's addresses (kubelet --node-ip)", in.cfg.Node,
+			self.Addresses)
 		d.problems = append(d.problems, d.linkProblem)
 		return d
 	}
@@ -154,7 +158,8 @@ func decide(in inputs) decision {
 	}
 
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
-		Devices:   []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port, PrivateKey: in.key}},
+		Devices: []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port,
+			PrivateKey: in.key}},
 		Mark:      config.TunnelMark,
 		MTU:       mtu,
 		Peers:     in.table.Peers,
@@ -178,13 +183,16 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	}
 	// A snapshot that is a source says nothing of versions: its nodes are taken to have this one.
 	unbound := func(n cluster.Node) bool {
-		return in.cfg.Source.Kind == config.SourceKubernetes && n.Claim != nil && !n.Claim.Has(cluster.BoundSource)
+		return in.cfg.Source.Kind == config.SourceKubernetes && n.Claim != nil &&
+			!n.Claim.Has(cluster.BoundSource)
 	}
 	if i := slices.IndexFunc(in.table.Peers, unbound); in.synced && i >= 0 {
-		return &guard.Datagrams{Bind: true}, fmt.Sprintf("anywhere: node %s has a version that sends from "+
-			"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
+		return &guard.Datagrams{Bind: true}, fmt.Sprintf(
+			"anywhere: node %s has a version that sends from "+
+				"any of its addresses: upgrade it, or delete its Node", in.table.Peers[i].Name)
 	}
-	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: []netip.Addr{}, Add: !in.synced, Bind: true}
+	d = &guard.Datagrams{Port: uint16(in.cfg.Tunnel.Port), Sources: []netip.Addr{}, Add: !in.synced,
+		Bind: true}
 	for _, n := range in.table.Peers {
 		d.Sources = append(d.Sources, n.TunnelSources()...)
 	}
@@ -198,16 +206,19 @@ func datagrams(in inputs) (d *guard.Datagrams, text string) {
 func absent(in inputs) string {
 	switch {
 	case in.complete:
-		return fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name that it has there", in.cfg.Node)
+		return fmt.Sprintf("node %q is not in the cluster: register it, or set `node` to the name "+
+			"that it has there", in.cfg.Node)
 	case in.cfg.Source.Kind == config.SourceSnapshot:
-		return fmt.Sprintf("nothing has been read from source.file %s yet, and there is no last good table", in.cfg.Source.File)
+		return fmt.Sprintf("nothing has been read from source.file %s yet, and there is no last "+
+			"good table", in.cfg.Source.File)
 	}
 	return "nothing has been heard from the API server yet, and there is no last good table"
 }
 
 // among are those of addrs that are assigned.
 func among(addrs, assigned []netip.Addr) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
+	return slices.DeleteFunc(slices.Clone(addrs),
+		func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
 }
 
 // without are those of addrs that are not among others.
@@ -228,21 +239,26 @@ func without(addrs, others []netip.Addr) (rest []netip.Addr) {
 // reached: a peer without a common family has no device, and a path too narrow
 // for IPv6 no IPv6 routes, so that these stay unreachable and do not vanish in
 // a black hole.
-func hostPeers(in inputs, underlay cluster.Families, deviceMTU int) (peers []hostnet.Peer, notes []string) {
+func hostPeers(in inputs, underlay cluster.Families,
+	deviceMTU int) (peers []hostnet.Peer, notes []string) {
 	is6 := func(a netip.Addr) bool { return a.Is6() }
 	for _, n := range in.table.Peers {
 		p := hostnet.Peer{Name: n.Name, PodPrefixes: n.PodPrefixes, NodeAddrs: n.Addresses}
 		endpoint, ok := n.Endpoint(underlay)
 		if !ok {
-			notes = append(notes, fmt.Sprintf("node %s has no endpoint of a family that this node's underlay has: its pods are unreachable", n.Name))
+			notes = append(notes, fmt.Sprintf("node %s has no endpoint of a family that this "+
+				"node's underlay has: its pods are unreachable", n.Name))
 			peers = append(peers, p)
 			continue
 		}
 		p.Devices = []string{deviceName}
 		p.MTU = routeMTU(n, endpoint, in, deviceMTU)
 		if p.MTU != 0 && p.MTU < cluster.MinMTU6 && n.PodFamilies().V6 {
-			notes = append(notes, fmt.Sprintf("the path to node %s carries %d bytes inside the tunnel and IPv6 needs %d: its IPv6 pods are unreachable; widen the path", n.Name, p.MTU, cluster.MinMTU6))
-			p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes), func(x netip.Prefix) bool { return is6(x.Addr()) })
+			notes = append(notes, fmt.Sprintf("the path to node %s carries %d bytes inside the "+
+				"tunnel and IPv6 needs %d: its IPv6 pods are unreachable; widen the path", n.Name,
+				p.MTU, cluster.MinMTU6))
+			p.PodPrefixes = slices.DeleteFunc(slices.Clone(p.PodPrefixes),
+				func(x netip.Prefix) bool { return is6(x.Addr()) })
 			p.NodeAddrs = slices.DeleteFunc(slices.Clone(p.NodeAddrs), is6)
 		}
 		peers = append(peers, p)
@@ -255,7 +271,9 @@ func closedServers(in inputs) (notes []string) {
 	closed := in.cfg.Closed()
 	for _, a := range without(in.table.APIServers, in.table.NodeAddrs) {
 		if slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, which is in nodeRanges and no node's: write it to outside in the configuration", a))
+			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, "+
+				"which is in nodeRanges and no node's: write it to outside in the "+
+				"configuration", a))
 		}
 	}
 	return notes

@@ -21,7 +21,8 @@ import (
 )
 
 // peer is a node with a claim; its endpoints are its addresses.
-func peer(name string, mtu int, key byte, nodeAddrs []netip.Addr, pods []netip.Prefix) cluster.Node {
+func peer(name string, mtu int, key byte, nodeAddrs []netip.Addr,
+	pods []netip.Prefix) cluster.Node {
 	n := cluster.Node{Name: name, Addresses: nodeAddrs, PodPrefixes: pods, Claim: &cluster.Claim{
 		Keys: []cluster.Key{{Public: wgkey.Public{key}}}, PodPrefixes: pods, MTU: mtu,
 	}}
@@ -42,12 +43,15 @@ func two(t *testing.T) inputs {
 	cfg.Node = "a"
 	cfg.ClusterRanges = prefixes("198.19.0.0/16", "fd42:1::/48")
 	cfg.ServiceRanges = prefixes("198.18.128.0/20", "fd42:2::/112")
-	self := cluster.Node{Name: "a", Addresses: addrs("198.18.0.11", "fd42::b"), PodPrefixes: prefixes("198.19.1.0/24", "fd42:1:0:1::/64")}
-	b := peer("b", 1500, 2, addrs("198.18.0.12", "fd42::c"), prefixes("198.19.2.0/24", "fd42:1:0:2::/64"))
+	self := cluster.Node{Name: "a", Addresses: addrs("198.18.0.11", "fd42::b"),
+		PodPrefixes: prefixes("198.19.1.0/24", "fd42:1:0:1::/64")}
+	b := peer("b", 1500, 2, addrs("198.18.0.12", "fd42::c"),
+		prefixes("198.19.2.0/24", "fd42:1:0:2::/64"))
 	return inputs{
 		cfg: cfg, key: key, complete: true, synced: true, underlayMTU: 1500,
 		localAddrs: addrs("198.18.0.11", "fd42::b"),
-		table:      cluster.Table{Self: &self, Peers: []cluster.Node{b}, NodeAddrs: addrs("198.18.0.11", "198.18.0.12", "fd42::b", "fd42::c")},
+		table: cluster.Table{Self: &self, Peers: []cluster.Node{b},
+			NodeAddrs: addrs("198.18.0.11", "198.18.0.12", "fd42::b", "fd42::c")},
 	}
 }
 
@@ -61,10 +65,12 @@ func TestDecideForTwoNodes(t *testing.T) {
 	want := hostnet.Want{
 		Devices: []hostnet.TunnelDevice{{Name: "veil0", MTU: 1440}},
 		Peers: []hostnet.Peer{{
-			Name: "b", PodPrefixes: prefixes("198.19.2.0/24", "fd42:1:0:2::/64"), NodeAddrs: addrs("198.18.0.12", "fd42::c"), Devices: []string{"veil0"},
+			Name: "b", PodPrefixes: prefixes("198.19.2.0/24", "fd42:1:0:2::/64"),
+			NodeAddrs: addrs("198.18.0.12", "fd42::c"), Devices: []string{"veil0"},
 		}},
 		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
-		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true, Flowtable: true, TunnelPort: config.TunnelPort,
+		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true,
+		Flowtable: true, TunnelPort: config.TunnelPort,
 	}
 
 	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
@@ -76,8 +82,9 @@ func TestDecideForTwoNodes(t *testing.T) {
 	}
 
 	wantClaim := &cluster.Claim{
-		Keys:        []cluster.Key{{Public: in.key.Public()}},
-		Endpoints:   []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("[fd42::b]:51820")},
+		Keys: []cluster.Key{{Public: in.key.Public()}},
+		Endpoints: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"),
+			netip.MustParseAddrPort("[fd42::b]:51820")},
 		PodPrefixes: in.table.Self.PodPrefixes,
 		MTU:         1500,
 		Features:    cluster.Features(),
@@ -90,7 +97,10 @@ func TestDecideForTwoNodes(t *testing.T) {
 		t.Fatalf("tunnel: %d devices", len(d.tunnel.Devices))
 	}
 	allowed := prefixes("198.18.0.12/32", "198.19.2.0/24", "fd42::c/128", "fd42:1:0:2::/64")
-	if diff := cmp.Diff(allowed, d.tunnel.Devices[0].Peers[0].AllowedIPs, ip, cmpopts.SortSlices(func(a, b netip.Prefix) bool { return a.String() < b.String() })); diff != "" {
+	if diff := cmp.Diff(allowed, d.tunnel.Devices[0].Peers[0].AllowedIPs, ip,
+		cmpopts.SortSlices(func(a, b netip.Prefix) bool {
+			return a.String() < b.String()
+		})); diff != "" {
 		t.Errorf("allowed IPs (-want +got):\n%s", diff)
 	}
 }
@@ -110,16 +120,22 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"an endpoint is contested", func(in *inputs) { in.table.Peers[0].Addresses = b[:1] },
 			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
-		{"a node is of an older version", func(in *inputs) { in.table.Peers[0].Claim.Features = nil },
+		{"a node is of an older version",
+			func(in *inputs) { in.table.Peers[0].Claim.Features = nil },
 			&guard.Datagrams{Bind: true}, nil, "node b"},
-		{"the source has not said all yet", func(in *inputs) { in.synced, in.table.Peers[0].Claim.Features = false, nil },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Add: true, Bind: true}, nil, "before"},
+		{"the source has not said all yet", func(in *inputs) {
+			in.synced, in.table.Peers[0].Claim.Features = false, nil
+		},
+			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Add: true, Bind: true}, nil,
+			"before"},
 		{"the source is a snapshot", func(in *inputs) {
 			in.cfg.Source.Kind, in.table.Peers[0].Claim.Features = config.SourceSnapshot, nil
 		}, &guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
-		{"nodes are behind NAT", func(in *inputs) { in.cfg.Tunnel.Roaming = true }, &guard.Datagrams{}, nil, "tunnel.roaming"},
+		{"nodes are behind NAT", func(in *inputs) { in.cfg.Tunnel.Roaming = true },
+			&guard.Datagrams{}, nil, "tunnel.roaming"},
 		{"there is no other node", func(in *inputs) { in.table.Peers = nil },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil, "believed nodes"},
+			&guard.Datagrams{Port: config.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil,
+			"believed nodes"},
 		{"nothing is known", func(in *inputs) { in.table = cluster.Table{} }, nil, nil, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,7 +147,8 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 			if diff := cmp.Diff(tt.want, d.guard.Datagrams, ip); diff != "" {
 				t.Errorf("datagrams (-want +got):\n%s", diff)
 			}
-			if !strings.Contains(d.tunnelSources, tt.text) || tt.text == "" && d.tunnelSources != "" {
+			if !strings.Contains(d.tunnelSources, tt.text) ||
+				tt.text == "" && d.tunnelSources != "" {
 				t.Errorf("status says %q, want %q", d.tunnelSources, tt.text)
 			}
 
@@ -152,15 +169,22 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 		change func(*inputs)
 		want   string
 	}{
-		{"the node is not in the cluster", func(in *inputs) { in.table.Self = nil }, `node "a" is not in the cluster`},
-		{"nothing was heard of the cluster yet", func(in *inputs) { in.table.Self, in.complete = nil, false }, "nothing has been heard from the API server yet"},
+		{"the node is not in the cluster", func(in *inputs) { in.table.Self = nil },
+			`node "a" is not in the cluster`},
+		{"nothing was heard of the cluster yet",
+			func(in *inputs) {
+				in.table.Self, in.complete = nil, false
+			}, "nothing has been heard from the API server yet"},
 		{"there is no snapshot yet", func(in *inputs) {
 			in.table.Self, in.complete = nil, false
 			in.cfg.Source = config.Source{Kind: config.SourceSnapshot, File: "/run/s.json"}
 		}, "nothing has been read from source.file /run/s.json yet"},
-		{"the node has no pod prefix", func(in *inputs) { in.table.Self.PodPrefixes = nil }, "Node.spec.podCIDRs"},
-		{"its addresses are on no link", func(in *inputs) { in.localAddrs = addrs("198.18.0.99") }, "--node-ip"},
-		{"the underlay is too narrow for IPv6 pods", func(in *inputs) { in.underlayMTU = 1339 }, "1340"},
+		{"the node has no pod prefix", func(in *inputs) { in.table.Self.PodPrefixes = nil },
+			"Node.spec.podCIDRs"},
+		{"its addresses are on no link", func(in *inputs) { in.localAddrs = addrs("198.18.0.99") },
+			"--node-ip"},
+		{"the underlay is too narrow for IPv6 pods", func(in *inputs) { in.underlayMTU = 1339 },
+			"1340"},
 	}
 
 	for _, tt := range tests {
@@ -175,7 +199,8 @@ func TestDecideNamesWhatKeepsTheNodeClosed(t *testing.T) {
 				t.Errorf("it claims %v with MTU %d all the same", d.claim, d.podMTU)
 			}
 			// Closed all the same.
-			if len(d.guard.Ranges) != 4 || len(d.host.ClusterRanges) != 2 || len(d.host.NodeAddrs) != 4 {
+			if len(d.guard.Ranges) != 4 || len(d.host.ClusterRanges) != 2 ||
+				len(d.host.NodeAddrs) != 4 {
 				t.Errorf("it is not closed: %+v", d.host)
 			}
 		})
@@ -191,11 +216,13 @@ func TestOutsideClosesNodeRanges(t *testing.T) {
 	}
 	in.cfg.Outside = prefixes("fd42::/65")
 	d := decide(in)
-	if got := d.host.ClosedRanges; !slices.Equal(got, prefixes("198.18.0.0/24", "fd42::8000:0:0:0/65")) {
+	if got := d.host.ClosedRanges; !slices.Equal(got,
+		prefixes("198.18.0.0/24", "fd42::8000:0:0:0/65")) {
 		t.Errorf("closed %v", got)
 	}
 	if len(d.problems) > 0 || len(d.notes) != 1 || !strings.Contains(d.notes[0], "198.18.0.250") {
-		t.Errorf("problems %q, notes %q: want one of the API server that is closed", d.problems, d.notes)
+		t.Errorf("problems %q, notes %q: want one of the API server that is closed", d.problems,
+			d.notes)
 	}
 	// Before anything is known of the cluster it is closed, too.
 	in.table, in.complete = cluster.Table{}, false
@@ -211,11 +238,16 @@ func TestRouteMTUIsTheNarrowest(t *testing.T) {
 		want   int // 0 is the device's 1440
 	}{
 		{"all alike", func(*inputs) {}, 0},
-		{"the peer's underlay is narrower", func(in *inputs) { in.table.Peers[0].Claim.MTU = 1450 }, 1390},
-		{"the peer's underlay is wider", func(in *inputs) { in.table.Peers[0].Claim.MTU = 9000 }, 0},
-		{"the peer claims what cannot work", func(in *inputs) { in.table.Peers[0].Claim.MTU = 100 }, 0},
+		{"the peer's underlay is narrower", func(in *inputs) { in.table.Peers[0].Claim.MTU = 1450 },
+			1390},
+		{"the peer's underlay is wider", func(in *inputs) {
+			in.table.Peers[0].Claim.MTU = 9000
+		}, 0},
+		{"the peer claims what cannot work",
+			func(in *inputs) { in.table.Peers[0].Claim.MTU = 100 }, 0},
 		{"the probe found less", func(in *inputs) { in.pathMTU = map[string]int{"b": 1296} }, 1296},
-		{"the probe found another peer's", func(in *inputs) { in.pathMTU = map[string]int{"c": 1296} }, 0},
+		{"the probe found another peer's",
+			func(in *inputs) { in.pathMTU = map[string]int{"c": 1296} }, 0},
 		{"the peer is reached over IPv6 only", func(in *inputs) {
 			in.table.Peers[0].Claim.Endpoints = in.table.Peers[0].Claim.Endpoints[1:]
 		}, 1420},
@@ -236,7 +268,8 @@ func TestPathTooNarrowForIPv6CarriesIPv4Only(t *testing.T) {
 	in.pathMTU = map[string]int{"b": 1264}
 	d := decide(in)
 	p := d.host.Peers[0]
-	if len(p.PodPrefixes) != 1 || !p.PodPrefixes[0].Addr().Is4() || len(p.NodeAddrs) != 1 || p.MTU != 1264 {
+	if len(p.PodPrefixes) != 1 || !p.PodPrefixes[0].Addr().Is4() || len(p.NodeAddrs) != 1 ||
+		p.MTU != 1264 {
 		t.Errorf("routes %+v", p)
 	}
 	if len(d.notes) != 1 || !strings.Contains(d.notes[0], "1280") || len(d.problems) != 0 {
@@ -260,7 +293,9 @@ func TestWideMTUIsNoted(t *testing.T) {
 			in := two(t)
 			in.wideMTU = wideMTU(tt.configured, tt.link)
 			d := decide(in)
-			if noted := len(d.notes) == 1 && strings.Contains(d.notes[0], "more than the 1500 of eth9"); noted != tt.noted || len(d.problems) != 0 {
+			if noted := len(d.notes) == 1 &&
+				strings.Contains(d.notes[0], "more than the 1500 of eth9"); noted != tt.noted ||
+				len(d.problems) != 0 {
 				t.Errorf("notes %q, problems %q", d.notes, d.problems)
 			}
 		})
@@ -301,7 +336,8 @@ func TestOwnKeyIsThisNodesAlone(t *testing.T) {
 	own := in.key.Public()
 	thief := peer("b", 1500, 2, addrs("198.18.0.12"), prefixes("198.19.2.0/24"))
 	thief.Claim.Keys[0].Public = own
-	state := withOwnKey(cluster.State{Synced: true, Nodes: []cluster.Node{thief, *in.table.Self}}, "a", own)
+	state := withOwnKey(cluster.State{Synced: true, Nodes: []cluster.Node{thief, *in.table.Self}},
+		"a", own)
 	table, refusals := cluster.Resolve(in.cfg.Rules(nil), state, nil)
 	if len(table.Peers) != 0 || len(refusals) != 1 || refusals[0].Node != "b" {
 		t.Errorf("peers %v, refusals %v", table.Peers, refusals)
@@ -309,9 +345,12 @@ func TestOwnKeyIsThisNodesAlone(t *testing.T) {
 }
 
 func TestProbesOfOthersAreForgotten(t *testing.T) {
-	a := &Agent{view: view{pathMTU: map[string]int{"b": 1296, "gone": 1300}}, wake: make(chan struct{}, 1)}
-	a.probes = probes{ctx: t.Context(), run: func(func() error) {}, log: slog.New(slog.DiscardHandler)}
-	peers := []pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrs("198.18.0.12")[0], DeviceMTU: 1440}}
+	a := &Agent{view: view{pathMTU: map[string]int{"b": 1296, "gone": 1300}},
+		wake: make(chan struct{}, 1)}
+	a.probes = probes{ctx: t.Context(), run: func(func() error) {},
+		log: slog.New(slog.DiscardHandler)}
+	peers := []pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrs("198.18.0.12")[0],
+		DeviceMTU: 1440}}
 	sources := addrs("198.18.0.11")
 	a.probe(sources, peers)
 	if !maps.Equal(a.pathMTU, map[string]int{"b": 1296}) {
@@ -326,7 +365,8 @@ func TestProbesOfOthersAreForgotten(t *testing.T) {
 
 // What the kernel says about packets of services goes where these do only by their mark.
 func TestMarksAreReflectedForServices(t *testing.T) {
-	for proxy, want := range map[string]bool{config.ServiceProxyNone: false, config.ServiceProxyEBPF: true} {
+	for proxy, want := range map[string]bool{config.ServiceProxyNone: false,
+		config.ServiceProxyEBPF: true} {
 		in := two(t)
 		in.cfg.ServiceProxy = proxy
 		if got := decide(in).host.ReflectMarks; got != want {
@@ -367,8 +407,10 @@ func TestPeersAreFollowedThroughAProblem(t *testing.T) {
 			if len(d.problems) != 1 || d.claim != nil {
 				t.Errorf("problems %q, claim %v", d.problems, d.claim)
 			}
-			if len(d.tunnel.Devices) != 1 || len(d.tunnel.Devices[0].Peers) != 0 || d.podMTU != 1440 {
-				t.Errorf("the removed peer stays: %d devices, mtu %d", len(d.tunnel.Devices), d.podMTU)
+			if len(d.tunnel.Devices) != 1 || len(d.tunnel.Devices[0].Peers) != 0 ||
+				d.podMTU != 1440 {
+				t.Errorf("the removed peer stays: %d devices, mtu %d", len(d.tunnel.Devices),
+					d.podMTU)
 			}
 		})
 	}
@@ -384,7 +426,8 @@ func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
 		t.Errorf("closed for %v and %v, want %v", d.guard.NodeAddrs, d.host.NodeAddrs, want)
 	}
 	unreachable := slices.ContainsFunc(hostnet.Plan(d.host).Routes, func(r hostnet.Route) bool {
-		return r.Table == config.TablePod && r.Device == "" && r.Dst == netip.MustParsePrefix("198.18.0.13/32")
+		return r.Table == config.TablePod && r.Device == "" &&
+			r.Dst == netip.MustParsePrefix("198.18.0.13/32")
 	})
 	if !unreachable {
 		t.Error("its address is not unreachable for pods")

@@ -166,7 +166,8 @@ func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podW
 
 	for _, r := range repaired {
 		for _, c := range r.Changed {
-			k.log.Warn("repaired a pod's link; something flushed it", "pod", r.Record.ContainerID, "link", r.Record.HostLink, "what", c)
+			k.log.Warn("repaired a pod's link; something flushed it", "pod", r.Record.ContainerID,
+				"link", r.Record.HostLink, "what", c)
 		}
 		if err := ofPod(r.Record, r.Err); err != nil {
 			errs = append(errs, err)

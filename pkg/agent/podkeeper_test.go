@@ -40,7 +40,8 @@ func newKept(t *testing.T) *kept {
 	nettest.NeedBPF(t)
 	k := &kept{Host: nettest.NewHost(t, config.RunDir), t: t}
 	p := pod.DefaultPaths()
-	k.podKeeper = newPodKeeper(p, slog.New(slog.DiscardHandler), func(d time.Duration) { k.observed = append(k.observed, d) })
+	k.podKeeper = newPodKeeper(p, slog.New(slog.DiscardHandler),
+		func(d time.Duration) { k.observed = append(k.observed, d) })
 	k.must(func() error { return podtest.Pin(p.BPFDir) })
 	k.must(podtest.Guard)
 	k.must(func() error { return podtest.Mark(p.ReadyFile) })
@@ -57,7 +58,8 @@ func (k *kept) attach(n byte) pod.Record {
 	k.t.Helper()
 	ns := nettest.NewNS(k.t)
 	r := pod.Record{
-		Network: config.NetworkName, ContainerID: fmt.Sprint("c", n), IfName: "eth0", Netns: ns.Path(), MTU: 1420,
+		Network: config.NetworkName, ContainerID: fmt.Sprint("c", n), IfName: "eth0",
+		Netns: ns.Path(), MTU: 1420,
 		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 1, n})},
 	}
 	r.HostLink = pod.HostLink(r.ContainerID, r.IfName)
@@ -97,7 +99,8 @@ func (k *kept) hold(r pod.Record) (held *os.File) {
 	k.t.Helper()
 	shard := strings.TrimPrefix(r.HostLink, config.PodLinkPrefix)[:2]
 	k.must(func() (err error) {
-		if held, err = os.OpenFile(filepath.Join(k.paths.PodDir, ".lock-"+shard), os.O_RDWR, 0); err != nil {
+		if held, err = os.OpenFile(filepath.Join(k.paths.PodDir, ".lock-"+shard), os.O_RDWR,
+			0); err != nil {
 			return err
 		}
 		return unix.Flock(int(held.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -123,7 +126,8 @@ func TestKeeperLooksAtThePodsThatAreNamed(t *testing.T) {
 	k.begin(1420)
 	k.works()
 	if n := k.seen.Load().count; n != 2 || len(k.observed) != 0 {
-		t.Errorf("%d pods, observed %v; want 2, and what was there before observed by the last veild", n, k.observed)
+		t.Errorf("%d pods, observed %v; want 2, and what was there before observed by the "+
+			"last veild", n, k.observed)
 	}
 
 	for _, r := range []pod.Record{one, other} {

@@ -55,7 +55,8 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 			p.stop()
 		}
 		ctx, stop := context.WithCancel(p.ctx)
-		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found, Traffic: p.traffic, Log: p.log})
+		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found,
+			Traffic: p.traffic, Log: p.log})
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
 		p.run(func() error { return ignoreEnd(ctx, prober.Run(ctx)) })
 	}
@@ -104,10 +105,12 @@ func probePeers(in inputs, d decision) []pathmtu.Peer {
 	var out []pathmtu.Peer
 	for i, p := range d.host.Peers {
 		endpoint, ok := in.table.Peers[i].Endpoint(underlay)
-		if !ok || len(p.Devices) == 0 || !slices.Contains(in.table.Peers[i].Addresses, endpoint.Addr()) {
+		if !ok || len(p.Devices) == 0 ||
+			!slices.Contains(in.table.Peers[i].Addresses, endpoint.Addr()) {
 			continue // A contested address is an endpoint, but no packet inside the tunnel has it.
 		}
-		out = append(out, pathmtu.Peer{Name: p.Name, Device: p.Devices[0], Addr: endpoint.Addr(), DeviceMTU: d.podMTU})
+		out = append(out, pathmtu.Peer{Name: p.Name, Device: p.Devices[0], Addr: endpoint.Addr(),
+			DeviceMTU: d.podMTU})
 	}
 	return out
 }

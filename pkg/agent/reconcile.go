@@ -58,7 +58,8 @@ func (a *Agent) turn(ctx context.Context) error {
 // gather takes what one turn decides from, so that nothing changes under it.
 func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	a.mu.Lock()
-	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU, lastSelf: a.last.self, lastMTU: a.last.podMTU}
+	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU, lastSelf: a.last.self,
+		lastMTU: a.last.podMTU}
 	state, lastGood := a.state, a.lastGood
 	in.since, a.unread = a.unread, time.Time{}
 	a.mu.Unlock()
@@ -76,7 +77,8 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	in.wideMTU = wideMTU(in.cfg.MTU, underlay)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
 	var refusals []cluster.Refusal
-	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways), withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
+	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways),
+		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
 	a.noteNodeAddrs(in.table, underlay, err == nil)
 	if !state.Synced {
 		have, err := a.guard.Read()
@@ -204,7 +206,9 @@ func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
 	}
 	changes, tunnelErr := a.tunnels.Sync(ctx, d.tunnel)
 	if !changes.Empty() {
-		a.log.Info("tunnels changed", "created", len(changes.Create), "configured", peerChanges(changes), "removed", len(changes.Remove), "took", time.Since(began), "waited", in.waited())
+		a.log.Info("tunnels changed", "created", len(changes.Create),
+			"configured", peerChanges(changes), "removed", len(changes.Remove),
+			"took", time.Since(began), "waited", in.waited())
 	}
 	err := errors.Join(tunnelErr, a.syncHost(d.host))
 	a.probe(d.host.SelfAddrs, probePeers(in, d))
@@ -243,7 +247,8 @@ func (a *Agent) syncHost(want hostnet.Want) error {
 func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
 	for _, r := range refusals {
 		if !slices.Contains(a.refusals, r) {
-			a.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent, "reason", r.Reason)
+			a.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent,
+				"reason", r.Reason)
 		}
 	}
 
@@ -322,7 +327,8 @@ func (a *Agent) open(cfg config.Config, d decision) error {
 		return err
 	}
 	if changed {
-		a.log.Info("wrote the CNI configuration", "file", conflistPath(cfg.CNI.ConfDir), "mtu", d.podMTU)
+		a.log.Info("wrote the CNI configuration", "file", conflistPath(cfg.CNI.ConfDir),
+			"mtu", d.podMTU)
 	}
 	a.health.Done(stepApply)
 	return nil
@@ -344,7 +350,9 @@ func (a *Agent) writeMarker(d decision) error {
 	if err != nil {
 		return err
 	}
-	want := config.Marker{BootID: boot, Families: cluster.Node{PodPrefixes: d.podPrefixes}.PodFamilies(), Devices: []string{deviceName}}
+	want := config.Marker{BootID: boot,
+		Families: cluster.Node{PodPrefixes: d.podPrefixes}.PodFamilies(),
+		Devices:  []string{deviceName}}
 	if have, err := config.ReadMarker(config.ReadyFile); err == nil {
 		want.Written = have.Written
 		if reflect.DeepEqual(have, want) {

@@ -37,7 +37,8 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
-		a.noteConfig(fmt.Sprintf("the configuration was changed and is not valid: the old one stays in force, and a restart of veild would fail: %v", err))
+		a.noteConfig(fmt.Sprintf("the configuration was changed and is not valid: the old one "+
+			"stays in force, and a restart of veild would fail: %v", err))
 		return
 	}
 	live := a.cfg
@@ -49,7 +50,9 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	}
 	problem := ""
 	if keys := config.Changed(live, next); len(keys) > 0 {
-		problem = fmt.Sprintf("the configuration was changed in %s, which is not in force before a restart of veild (kubectl -n kube-system rollout restart daemonset/veild); no packet is lost", strings.Join(keys, ", "))
+		problem = fmt.Sprintf("the configuration was changed in %s, which is not in force before "+
+			"a restart of veild (kubectl -n kube-system rollout restart daemonset/veild); no "+
+			"packet is lost", strings.Join(keys, ", "))
 	}
 	a.noteConfig(problem)
 }

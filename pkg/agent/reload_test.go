@@ -14,7 +14,8 @@ import (
 func TestTakeConfig(t *testing.T) {
 	var log bytes.Buffer
 	in := two(t)
-	a := &Agent{view: view{cfg: in.cfg}, log: slog.New(slog.NewTextHandler(&log, nil)), wake: make(chan struct{}, 1)}
+	a := &Agent{view: view{cfg: in.cfg}, log: slog.New(slog.NewTextHandler(&log, nil)),
+		wake: make(chan struct{}, 1)}
 	ranged := in.cfg
 	ranged.NodeRanges = prefixes("198.18.0.0/24")
 	both := ranged
@@ -30,12 +31,16 @@ func TestTakeConfig(t *testing.T) {
 		logs int
 	}{
 		{"as it was", in.cfg, nil, nil, 0, 0},
-		{"a typo", config.Default(), errors.New("mtuu: unknown key"), []string{"mtuu", "old one stays", "restart of veild would fail"}, 0, 1},
-		{"the same typo", config.Default(), errors.New("mtuu: unknown key"), []string{"mtuu"}, 0, 1},
+		{"a typo", config.Default(), errors.New("mtuu: unknown key"),
+			[]string{"mtuu", "old one stays", "restart of veild would fail"}, 0, 1},
+		{"the same typo", config.Default(), errors.New("mtuu: unknown key"), []string{"mtuu"},
+			0, 1},
 		{"another typo", config.Default(), errors.New("ntu: unknown key"), []string{"ntu"}, 0, 2},
-		{"what waits for a restart", ranged, nil, []string{"in nodeRanges, which", "rollout restart"}, 0, 3},
+		{"what waits for a restart", ranged, nil,
+			[]string{"in nodeRanges, which", "rollout restart"}, 0, 3},
 		{"the same", ranged, nil, []string{"nodeRanges"}, 0, 3},
-		{"more, of which some is taken over", both, nil, []string{"in nodeRanges, logLevel, which"}, 1400, 4},
+		{"more, of which some is taken over", both, nil, []string{"in nodeRanges, logLevel, which"},
+			1400, 4},
 		{"as it was, once more", in.cfg, nil, nil, 0, 4},
 		{"what waits for a restart, once more", ranged, nil, []string{"nodeRanges"}, 0, 5},
 	} {

@@ -10,8 +10,9 @@ import (
 
 func TestCheckServiceHost(t *testing.T) {
 	inCluster := config.Config{
-		Source:        config.Source{Kind: config.SourceKubernetes},
-		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("198.18.128.0/20"), netip.MustParsePrefix("fd42:2::/112")},
+		Source: config.Source{Kind: config.SourceKubernetes},
+		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("198.18.128.0/20"),
+			netip.MustParsePrefix("fd42:2::/112")},
 	}
 	withFile, snapshot := inCluster, inCluster
 	withFile.Source.Kubeconfig = "/etc/kubeveil/kubeconfig"

@@ -38,7 +38,9 @@ func serviceCgroup(cfg config.Config) (string, error) {
 }
 
 // errPartOfTree is that of a tree of cgroups that is a part of the machine's.
-var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody but veild would be translated for")
+var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody " +
+	"but veild " +
+	"would be translated for")
 
 // wholeTree is errPartOfTree unless path is the root of the machine's tree.
 func wholeTree(path string) error {
@@ -47,7 +49,8 @@ func wholeTree(path string) error {
 		return fmt.Errorf("look at the tree of cgroups: %w", err)
 	}
 	if part {
-		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
+		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which "+
+			"mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
 	}
 	return nil
 }
@@ -77,14 +80,17 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
 	known := proxy.APIServers{Configured: cfg.Services.APIServers}
 	if len(cfg.ServiceRanges) > 0 {
-		known.Guessed = []netip.AddrPort{netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}
+		known.Guessed = []netip.AddrPort{
+			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}
 	}
 	translated := func(addr netip.Addr) bool {
-		return slices.ContainsFunc(cfg.ServiceRanges, func(r netip.Prefix) bool { return r.Contains(addr.Unmap()) })
+		return slices.ContainsFunc(cfg.ServiceRanges,
+			func(r netip.Prefix) bool { return r.Contains(addr.Unmap()) })
 	}
 	for _, addr := range []netip.AddrPort{asked, told} {
 		if addr.IsValid() && translated(addr.Addr()) {
-			known.Frontends = append(known.Frontends, netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
+			known.Frontends = append(known.Frontends,
+				netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
 		}
 	}
 	port := uint16(apiServerPort)

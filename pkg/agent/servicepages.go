@@ -12,10 +12,12 @@ import (
 )
 
 // errNoServices is what is shown of the table where there is none.
-var errNoServices = errors.New("services are not translated by veild on this node: serviceProxy is none")
+var errNoServices = errors.New("services are not translated by veild on this node: " +
+	"serviceProxy is none")
 
 // errNotListed says why a service may not be shown that is there.
-var errNotListed = errors.New("services have not been listed since veild began: the table in force is the last veild's, of which only the API servers are shown")
+var errNotListed = errors.New("services have not been listed since veild began: the table in " +
+	"force is the last veild's, of which only the API servers are shown")
 
 // servicePages are what the admin socket shows of services.
 func (a *Agent) servicePages() map[string]telemetry.Page {
@@ -24,7 +26,8 @@ func (a *Agent) servicePages() map[string]telemetry.Page {
 			if a.services == nil {
 				return nil, errNoServices
 			}
-			asked := a.services.proxy.Ask(r.Context(), func(p *service.Planner) { answer, err = look(p, r) })
+			asked := a.services.proxy.Ask(r.Context(),
+				func(p *service.Planner) { answer, err = look(p, r) })
 			if err != nil && !a.services.proxy.Status().Listed {
 				err = errors.Join(err, errNotListed)
 			}
@@ -49,14 +52,17 @@ func (a *Agent) listServices(r *http.Request) (any, error) {
 			return nil, err
 		}
 	}
-	return service.List(after, func(f func(*service.Planner)) error { return a.services.proxy.Ask(r.Context(), f) })
+	return service.List(after, func(f func(*service.Planner)) error {
+		return a.services.proxy.Ask(r.Context(), f)
+	})
 }
 
 func showService(p *service.Planner, r *http.Request) (any, error) {
 	namespace, name, _ := strings.Cut(r.FormValue("name"), "/")
 	v, ok := p.View(service.Name{Namespace: namespace, Name: name})
 	if !ok {
-		return nil, fmt.Errorf("no service %s/%s is in the table: it does not exist, is headless, or has another proxy", namespace, name)
+		return nil, fmt.Errorf("no service %s/%s is in the table: it does not exist, is headless, "+
+			"or has another proxy", namespace, name)
 	}
 	return v, nil
 }
@@ -68,15 +74,19 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 	}
 	var protocol service.Protocol
 	var scope service.Scope
-	if err := errors.Join(protocol.UnmarshalText([]byte(r.FormValue("protocol"))), scope.UnmarshalText([]byte(r.FormValue("scope")))); err != nil {
+	if err := errors.Join(protocol.UnmarshalText([]byte(r.FormValue("protocol"))),
+		scope.UnmarshalText([]byte(r.FormValue("scope")))); err != nil {
 		return nil, err
 	}
 	f, ok := p.At(addr, protocol, scope)
 	if !ok && p.Keeps(addr, protocol, scope) {
-		return nil, fmt.Errorf("%s %s from %s is served as before veild began anew, by a service that is not known yet or for which the table has no room: see veilctl status", protocol, addr, scope)
+		return nil, fmt.Errorf("%s %s from %s is served as before veild began anew, by a service "+
+			"that is not known yet or for which the table has no room: see veilctl status",
+			protocol, addr, scope)
 	}
 	if !ok {
-		return nil, fmt.Errorf("%s %s from %s is no service's: packets go there as they are", protocol, addr, scope)
+		return nil, fmt.Errorf("%s %s from %s is no service's: packets go there as they are",
+			protocol, addr, scope)
 	}
 	return f, nil
 }

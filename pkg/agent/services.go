@@ -104,7 +104,8 @@ func (a *Agent) gatherVIPs(in *inputs) {
 func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	used, err := a.services.table.InUse(addrs)
 	if err != nil {
-		a.log.Warn("addresses of services that went stay closed to pods, since it is not known whether they have flows", "addresses", addrs, "error", err)
+		a.log.Warn("addresses of services that went stay closed to pods, since it is not known "+
+			"whether they have flows", "addresses", addrs, "error", err)
 		return addrs
 	}
 	return used
@@ -133,16 +134,19 @@ func (a *Agent) openServices() error {
 	}
 
 	limits := serviceLimits(a.cfg.Services.Limits)
-	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true, TunnelPort: uint16(a.cfg.Tunnel.Port),
+	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true,
+		TunnelPort:  uint16(a.cfg.Tunnel.Port),
 		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
 		return err
 	}
 
 	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
-	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting, "cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
+	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting,
+		"cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
-		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup}, HealthAddress: a.cfg.Services.HealthAddress, APIServers: known,
+		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup},
+		HealthAddress: a.cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
@@ -173,7 +177,8 @@ func serviceLimits(c config.ServiceLimits) service.Limits {
 	}
 	d := service.DefaultLimits
 	return service.Limits{
-		Fronts: or(c.Fronts, d.Fronts), Slots: or(c.Slots, d.Slots), Members: or(c.Members, d.Members), Sources: or(c.Sources, d.Sources),
+		Fronts: or(c.Fronts, d.Fronts), Slots: or(c.Slots, d.Slots),
+		Members: or(c.Members, d.Members), Sources: or(c.Sources, d.Sources),
 	}
 }
 
@@ -228,7 +233,8 @@ func (a *Agent) beginServices() error {
 // peers know as this node's, and one of the node.
 func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	s := a.services
-	if s == nil || len(podPrefixes) == 0 || slices.Equal(s.self.podPrefixes, podPrefixes) && slices.Equal(s.self.addrs, addrs) {
+	if s == nil || len(podPrefixes) == 0 ||
+		slices.Equal(s.self.podPrefixes, podPrefixes) && slices.Equal(s.self.addrs, addrs) {
 		return nil
 	}
 	if err := s.table.SetSelf(podPrefixes, addrs); err != nil {
@@ -304,7 +310,8 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
-		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures, Problems: len(s.Problems),
+		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures,
+		Problems: len(s.Problems),
 		Tables: []telemetry.ServiceTable{
 			{Limit: "fronts", Used: s.Used.Fronts, Size: s.Limits.Fronts},
 			{Limit: "slots", Used: s.Used.Slots, Size: s.Limits.Slots},
@@ -319,7 +326,8 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 
 	problems := s.Problems
 	if s.Failed != "" {
-		problems = append(problems, "the table of services cannot be written and stays as it is: "+s.Failed)
+		problems = append(problems, "the table of services cannot be written and stays as it is: "+
+			s.Failed)
 	}
 	c, err := a.services.table.Counters()
 	if err != nil {
@@ -328,21 +336,29 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 
 	callers, room, err := a.services.table.Callers()
 	if err != nil {
-		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v", err))
+		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v",
+			err))
 	} else {
-		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: "callers", Used: callers, Size: room})
+		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: "callers", Used: callers,
+			Size: room})
 	}
 
 	const socket, packet = "socket", "packet"
 	out.Chosen = []telemetry.ServiceCount{
-		{Where: socket, What: "tcp", Count: c.Sockets.TCP}, {Where: socket, What: "udp", Count: c.Sockets.UDP},
-		{Where: packet, What: "tcp", Count: c.Packets.TCP}, {Where: packet, What: "udp", Count: c.Packets.UDP},
+		{Where: socket, What: "tcp", Count: c.Sockets.TCP},
+		{Where: socket, What: "udp", Count: c.Sockets.UDP},
+		{Where: packet, What: "tcp", Count: c.Packets.TCP},
+		{Where: packet, What: "udp", Count: c.Packets.UDP},
 	}
 	out.Refused = []telemetry.ServiceCount{
-		{Where: socket, What: "no_backend", Count: c.Sockets.Refused}, {Where: socket, What: "unsteady", Count: c.Sockets.Unsteady},
-		{Where: packet, What: "no_backend", Count: c.Packets.Refused}, {Where: packet, What: "unsteady", Count: c.Packets.Unsteady},
-		{Where: packet, What: "not_here", Count: c.NotHere}, {Where: packet, What: "source", Count: c.SourceRefused},
-		{Where: packet, What: "no_address", Count: c.NoAddress}, {Where: packet, What: "no_port", Count: c.NoPort},
+		{Where: socket, What: "no_backend", Count: c.Sockets.Refused},
+		{Where: socket, What: "unsteady", Count: c.Sockets.Unsteady},
+		{Where: packet, What: "no_backend", Count: c.Packets.Refused},
+		{Where: packet, What: "unsteady", Count: c.Packets.Unsteady},
+		{Where: packet, What: "not_here", Count: c.NotHere},
+		{Where: packet, What: "source", Count: c.SourceRefused},
+		{Where: packet, What: "no_address", Count: c.NoAddress},
+		{Where: packet, What: "no_port", Count: c.NoPort},
 	}
 
 	return out, problems

@@ -24,11 +24,16 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 		asked, host, port       string
 		fronts, guess, remember string
 	}{
-		"a kubeconfig with a server":        {asked: "198.18.0.5:6443", guess: "198.19.0.1:443", remember: "198.18.0.5:6443 198.18.0.6:6443"},
-		"a kubeconfig with the service":     {asked: "198.19.7.1:443", fronts: "198.19.7.1:443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
-		"a pod":                             {host: "fd42:9::1", port: "8443", fronts: "[fd42:9::1]:8443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
-		"a pod that was told a balancer":    {host: "198.18.0.7", port: "443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
-		"a pod that was told what is wrong": {host: "kubernetes", port: "x", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a kubeconfig with a server": {asked: "198.18.0.5:6443", guess: "198.19.0.1:443",
+			remember: "198.18.0.5:6443 198.18.0.6:6443"},
+		"a kubeconfig with the service": {asked: "198.19.7.1:443", fronts: "198.19.7.1:443",
+			guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a pod": {host: "fd42:9::1", port: "8443",
+			fronts: "[fd42:9::1]:8443", guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a pod that was told a balancer": {host: "198.18.0.7", port: "443",
+			guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
+		"a pod that was told what is wrong": {host: "kubernetes", port: "x",
+			guess: "198.19.0.1:443", remember: "198.18.0.6:6443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config.Config{ServiceRanges: nettest.Prefixes("198.19.0.0/16", "fd42:9::/112")}
@@ -38,7 +43,8 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 			}
 
 			told := serviceOfPod(func(name string) string {
-				return map[string]string{"KUBERNETES_SERVICE_HOST": c.host, "KUBERNETES_SERVICE_PORT": c.port}[name]
+				return map[string]string{"KUBERNETES_SERVICE_HOST": c.host,
+					"KUBERNETES_SERVICE_PORT": c.port}[name]
 			})
 			got := apiServers(cfg, asked, told, nettest.Addrs("198.18.0.6"))
 			text := func(addrs []netip.AddrPort) string {
@@ -69,7 +75,8 @@ func (nobody) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, ni
 
 // What is not known before the lists have come is not said to be nobody's.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
-	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits, Table: nobody{}})
+	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits,
+		Table: nobody{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +95,8 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 		return err
 	}
 
-	asked := []string{telemetry.ServicePath + "?name=shop/web", telemetry.TracePath + "?addr=198.18.0.1:80&protocol=TCP&scope=inside"}
+	asked := []string{telemetry.ServicePath + "?name=shop/web",
+		telemetry.TracePath + "?addr=198.18.0.1:80&protocol=TCP&scope=inside"}
 	for _, path := range asked {
 		if err := ask(path); !errors.Is(err, errNotListed) {
 			t.Errorf("%s: %v", path, err)
@@ -113,7 +121,8 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 // A container without the node's tree is told so, and nothing is attached to its own part.
 func TestPartOfTheTreeOfCgroups(t *testing.T) {
 	group := nettest.NewCgroup(t)
-	if err := wholeTree(group); !errors.Is(err, errPartOfTree) || !strings.Contains(err.Error(), "manifests/components/services") {
+	if err := wholeTree(group); !errors.Is(err, errPartOfTree) ||
+		!strings.Contains(err.Error(), "manifests/components/services") {
 		t.Errorf("a group of the tree: %v", err)
 	}
 	cfg := config.Config{}
@@ -130,8 +139,9 @@ func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
 	self := &cluster.Node{Addresses: nettest.Addrs("198.18.0.11", "203.0.113.7", "fd42::b")}
 	// The second link is public; lo has an address for all.
 	u := hostnet.Underlay{
-		Addrs:    nettest.Addrs("198.18.0.11", "fd42::b", "fd42::99"),
-		Assigned: nettest.Addrs("10.77.0.1", "198.18.0.11", "203.0.113.7", "203.0.113.8", "fd42::b", "fd42::99"),
+		Addrs: nettest.Addrs("198.18.0.11", "fd42::b", "fd42::99"),
+		Assigned: nettest.Addrs("10.77.0.1", "198.18.0.11", "203.0.113.7", "203.0.113.8", "fd42::b",
+			"fd42::99"),
 	}
 	for name, c := range map[string]struct {
 		ranges []netip.Prefix
@@ -141,14 +151,16 @@ func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
 		"by default":               {self: self, want: nettest.Addrs("198.18.0.11", "fd42::b")},
 		"before the Node is known": {want: u.Addrs},
 		"of a Node whose addresses are on another link": {
-			self: &cluster.Node{Addresses: nettest.Addrs("203.0.113.7")}, want: nettest.Addrs("203.0.113.7"),
+			self: &cluster.Node{Addresses: nettest.Addrs("203.0.113.7")},
+			want: nettest.Addrs("203.0.113.7"),
 		},
 		"in ranges": {
 			self: self, ranges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")},
 			want: nettest.Addrs("203.0.113.7", "203.0.113.8"),
 		},
 		"everywhere in a family": {
-			self: self, ranges: []netip.Prefix{netip.MustParsePrefix("::/0")}, want: nettest.Addrs("fd42::b", "fd42::99"),
+			self: self, ranges: []netip.Prefix{netip.MustParsePrefix("::/0")},
+			want: nettest.Addrs("fd42::b", "fd42::99"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +175,8 @@ func TestTunnelEndpointsAreReserved(t *testing.T) {
 	table := cluster.Table{
 		NodeAddrs: nettest.Addrs("198.18.0.11", "fd42::b"),
 		Peers: []cluster.Node{
-			{Claim: &cluster.Claim{Endpoints: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.12:7000")}}}, {},
+			{Claim: &cluster.Claim{Endpoints: []netip.AddrPort{
+				netip.MustParseAddrPort("198.18.0.12:7000")}}}, {},
 		},
 	}
 	want := []netip.AddrPort{

@@ -26,7 +26,9 @@ func (a *Agent) namespaces() ([]string, error) {
 // many.
 func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
 	paths, err := a.namespaces()
-	closed, closeErr := closeIn(paths, func() (int, error) { return sockdiag.Close(unix.IPPROTO_TCP, server) })
+	closed, closeErr := closeIn(paths, func() (int, error) {
+		return sockdiag.Close(unix.IPPROTO_TCP, server)
+	})
 	return closed, errors.Join(err, closeErr)
 }
 

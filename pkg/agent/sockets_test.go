@@ -21,7 +21,8 @@ func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
-			closed, err := closeIn([]string{own, "/nowhere", own, own}, func() (int, error) { asked++; return 1, c.err })
+			closed, err := closeIn([]string{own, "/nowhere", own, own},
+				func() (int, error) { asked++; return 1, c.err })
 			if closed != c.closed || asked != c.asked || !errors.Is(err, c.err) {
 				t.Errorf("asked %d namespaces, closed %d, %v", asked, closed, err)
 			}

@@ -56,8 +56,9 @@ func (a *Agent) Status() telemetry.Status {
 // status is what v alone shows.
 func (v *view) status() telemetry.Status {
 	return telemetry.Status{
-		Node:   v.cfg.Node,
-		Source: telemetry.Source{Kind: v.cfg.Source.Kind, Synced: v.state.Synced, Changed: v.changed},
+		Node: v.cfg.Node,
+		Source: telemetry.Source{Kind: v.cfg.Source.Kind, Synced: v.state.Synced,
+			Changed: v.changed},
 		Table: telemetry.Table{
 			Revision: v.state.Revision, Applied: v.applied, Waiting: v.waiting,
 			Prefixes: len(v.last.guard.Ranges), NodeAddrs: len(v.last.guard.NodeAddrs),
@@ -83,11 +84,14 @@ func (v *view) mtuStatus() telemetry.MTU {
 	underlay := v.underlay.MTU
 	m := telemetry.MTU{Pod: v.last.podMTU}
 	if v.cfg.MTU > 0 {
-		m.Explanation = append(m.Explanation, fmt.Sprintf("%6d  set by `mtu` in the configuration; %s has %d", v.cfg.MTU, v.underlay.Name, underlay))
+		m.Explanation = append(m.Explanation,
+			fmt.Sprintf("%6d  set by `mtu` in the configuration; %s has %d", v.cfg.MTU,
+				v.underlay.Name, underlay))
 		underlay = v.cfg.MTU
 	}
 	m.Underlay = underlay
-	outer6 := len(v.last.host.SelfAddrs) > 0 && !cluster.Node{Addresses: v.last.host.SelfAddrs}.AddressFamilies().V4
+	outer6 := len(v.last.host.SelfAddrs) > 0 &&
+		!cluster.Node{Addresses: v.last.host.SelfAddrs}.AddressFamilies().V4
 	for _, l := range cluster.ExplainMTU(underlay, outer6) {
 		m.Explanation = append(m.Explanation, fmt.Sprintf("%6d  %s", l.Bytes, l.What))
 	}
@@ -105,13 +109,15 @@ func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry
 	seen := map[string]bool{}
 	for _, d := range tunnels.Devices {
 		devices = append(devices, telemetry.Device{
-			Name: d.Name, Kind: string(d.Kind), PublicKey: d.PublicKey, Port: d.ListenPort, MTU: d.MTU, Up: d.Up && d.Served,
+			Name: d.Name, Kind: string(d.Kind), PublicKey: d.PublicKey, Port: d.ListenPort,
+			MTU: d.MTU, Up: d.Up && d.Served,
 		})
 		for _, p := range d.Peers {
 			seen[p.Name] = true
 			peers = append(peers, telemetry.Peer{
-				Name: p.Name, State: telemetry.PeerState(p.Contact), Heard: p.Heard, Device: d.Name, PublicKey: p.PublicKey,
-				Endpoint: p.Endpoint, AllowedIPs: p.AllowedIPs, Handshake: p.LastHandshake,
+				Name: p.Name, State: telemetry.PeerState(p.Contact), Heard: p.Heard, Device: d.Name,
+				PublicKey: p.PublicKey,
+				Endpoint:  p.Endpoint, AllowedIPs: p.AllowedIPs, Handshake: p.LastHandshake,
 				Received: uint64(p.Received), Sent: uint64(p.Sent), MTU: mtus[p.Name],
 			})
 			if p.Contact == tunnel.ContactSilent {
@@ -147,13 +153,15 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 
 // guardStatus shows a guard: where it is attached and what it dropped.
 func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
-	out := telemetry.Guard{InForce: true, Links: []string{}, Ranges: state.Ranges, NodeAddrs: state.Nodes}
+	out := telemetry.Guard{InForce: true, Links: []string{}, Ranges: state.Ranges,
+		NodeAddrs: state.Nodes}
 	for _, l := range state.Links {
 		if !l.Guarded {
 			continue
 		}
 		// A link that could not be read has no points.
-		ingress, egress := state.Points[guard.Point{Index: l.Index, Hook: guard.Ingress}], state.Points[guard.Point{Index: l.Index, Hook: guard.Egress}]
+		ingress, egress := state.Points[guard.Point{Index: l.Index, Hook: guard.Ingress}],
+			state.Points[guard.Point{Index: l.Index, Hook: guard.Egress}]
 		if len(ingress.Ours) == 0 || len(egress.Ours) == 0 {
 			out.InForce = false
 			continue
@@ -166,7 +174,8 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	}
 	out.MarksRestored = counts[guard.MarksRestored]
 	for _, r := range guard.Reasons() {
-		out.Drops = append(out.Drops, telemetry.Drop{Number: r.Number, Name: r.Name, Sentence: r.Sentence, Packets: counts[r.Name]})
+		out.Drops = append(out.Drops, telemetry.Drop{Number: r.Number, Name: r.Name,
+			Sentence: r.Sentence, Packets: counts[r.Name]})
 	}
 	return out, nil
 }

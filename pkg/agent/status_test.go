@@ -32,7 +32,8 @@ func TestStatusLooksAtTheKernelWithoutTheLock(t *testing.T) {
 		return telemetry.Guard{}, errors.New("the kernel is slow")
 	}
 	s := a.Status()
-	if s.Node != in.cfg.Node || len(s.Problems) != 2 || s.Problems[0] != "one" || !strings.Contains(s.Problems[1], "slow") {
+	if s.Node != in.cfg.Node || len(s.Problems) != 2 || s.Problems[0] != "one" ||
+		!strings.Contains(s.Problems[1], "slow") {
 		t.Errorf("status of %q with problems %q", s.Node, s.Problems)
 	}
 	if again := a.Status(); slices.Contains(again.Problems, "one") {

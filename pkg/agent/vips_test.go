@@ -34,7 +34,8 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 		if c.ebpf {
 			a.services = &services{table: &table.Table{}} // which has no flows
 			a.services.vips.Left(left, time.Now().Add(-c.ago))
-			a.services.vips.Put(service.Service{Name: service.Name{Name: "web"}, LoadBalancerIPs: known}, time.Now())
+			a.services.vips.Put(service.Service{Name: service.Name{Name: "web"},
+				LoadBalancerIPs: known}, time.Now())
 			a.services.listed.Store(c.listed)
 		}
 
@@ -48,10 +49,12 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 
 // Who closes a node on which veild has run opens nothing.
 func TestClosingKeepsWhatVeildLearned(t *testing.T) {
-	have := &guard.State{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"), VIPs: nettest.Addrs("198.18.64.1", "fd42:64::1")}
+	have := &guard.State{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"),
+		VIPs: nettest.Addrs("198.18.64.1", "fd42:64::1")}
 	got := closing(config.Config{}, have).guard
 	if !slices.Equal(got.NodeAddrs, have.Nodes) || !slices.Equal(got.VIPs, have.VIPs) {
-		t.Errorf("nodes %v and addresses of services %v stay closed, want %v and %v", got.NodeAddrs, got.VIPs, have.Nodes, have.VIPs)
+		t.Errorf("nodes %v and addresses of services %v stay closed, want %v and %v", got.NodeAddrs,
+			got.VIPs, have.Nodes, have.VIPs)
 	}
 }
 
@@ -60,7 +63,8 @@ func TestClosingKeepsWhatVeildLearned(t *testing.T) {
 func TestAddressesOfNodesStayOpen(t *testing.T) {
 	in := two(t)
 	in.vips = addrs("198.18.0.12", "198.18.64.1", "fd42::c", "fd42:64::1")
-	if got, want := decide(in).guard.VIPs, addrs("198.18.64.1", "fd42:64::1"); !slices.Equal(got, want) {
+	if got, want := decide(in).guard.VIPs, addrs("198.18.64.1", "fd42:64::1"); !slices.Equal(got,
+		want) {
 		t.Errorf("closed are %v, want %v", got, want)
 	}
 }

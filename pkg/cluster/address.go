@@ -66,7 +66,9 @@ func (r *resolver) acceptAddrs(candidates []*candidate) {
 // holder returns the node that keeps the contested address a, nil for nobody.
 func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	own := func(c *candidate) bool { return c.Name == r.rules.Self }
-	had := func(c *candidate) bool { return c.accepted && slices.Contains(r.last[c.Name].Addresses, a) }
+	had := func(c *candidate) bool {
+		return c.accepted && slices.Contains(r.last[c.Name].Addresses, a)
+	}
 	yields := func(c *candidate) bool { return c.yields[a] }
 	for _, first := range []func(*candidate) bool{own, had} {
 		if i := slices.IndexFunc(listing, first); i >= 0 {
@@ -87,7 +89,8 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 // loseAddr records that c lists a, which is the holder's or, without one, nobody's.
 func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
 	what := fmt.Sprintf("it claims the node address %s, which", a)
-	const advice = "correct the addresses of the Node that has no right to it (kubelet --node-ip), or delete that Node"
+	const advice = "correct the addresses of the Node that has no right to it (kubelet " +
+		"--node-ip), or delete that Node"
 	if holder != nil {
 		why := "alone has a right to it by the table that this one was read from"
 		switch {
@@ -112,8 +115,9 @@ func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listi
 		}
 	}
 	r.refusals = append(r.refusals, Refusal{
-		Node:   c.Name,
-		Reason: fmt.Sprintf("it claims the node address %s, and %s: it is nobody's, and pods do not reach it; %s", a, others, advice),
+		Node: c.Name,
+		Reason: fmt.Sprintf("it claims the node address %s, and %s: it is nobody's, and pods do "+
+			"not reach it; %s", a, others, advice),
 	})
 }
 

@@ -21,8 +21,10 @@ func TestEvidenceOpensNothing(t *testing.T) {
 		honest, _ := cluster.Resolve(r, state, last)
 
 		forged := r
-		forged.Gateways = append(slices.Clone(r.Gateways), rapid.SliceOf(rapid.SampledFrom(someAddrs)).Draw(t, "gateways")...)
-		state.APIServers = append(slices.Clone(state.APIServers), rapid.SliceOf(rapid.SampledFrom(someAddrs)).Draw(t, "API servers")...)
+		forged.Gateways = append(slices.Clone(r.Gateways),
+			rapid.SliceOf(rapid.SampledFrom(someAddrs)).Draw(t, "gateways")...)
+		state.APIServers = append(slices.Clone(state.APIServers),
+			rapid.SliceOf(rapid.SampledFrom(someAddrs)).Draw(t, "API servers")...)
 		got, _ := cluster.Resolve(forged, state, last)
 
 		had := map[netip.Addr]string{}
@@ -40,13 +42,16 @@ func TestEvidenceOpensNothing(t *testing.T) {
 				}
 				for _, other := range all(got) {
 					if has := slices.Contains(other.Addresses, a); has != (other.Name == n.Name) {
-						t.Fatalf("%s was %s's; by evidence %s has it: %t", a, n.Name, other.Name, has)
+						t.Fatalf("%s was %s's; by evidence %s has it: %t", a, n.Name, other.Name,
+							has)
 					}
 				}
 			}
 		}
 		for _, a := range honest.NodeAddrs {
-			closed := last != nil && slices.Contains(last.NodeAddrs, a) || slices.ContainsFunc(r.NodeRanges, func(p netip.Prefix) bool { return p.Contains(a) })
+			closed := last != nil && slices.Contains(last.NodeAddrs, a) ||
+				slices.ContainsFunc(r.NodeRanges,
+					func(p netip.Prefix) bool { return p.Contains(a) })
 			if closed && !slices.Contains(got.NodeAddrs, a) {
 				t.Fatalf("%s is opened by evidence", a)
 			}
@@ -87,7 +92,8 @@ func TestContestedIsNobodys(t *testing.T) {
 				}
 			}
 			if !slices.Equal(have, want) || !slices.Contains(got.NodeAddrs, a) {
-				t.Fatalf("%s, listed by %v, is held by %v, want %v; closed: %v", a, by, have, want, got.NodeAddrs)
+				t.Fatalf("%s, listed by %v, is held by %v, want %v; closed: %v", a, by, have, want,
+					got.NodeAddrs)
 			}
 		}
 	})

@@ -15,24 +15,29 @@ import (
 // thousand is a dual-stack cluster of a thousand nodes, as a source yields it.
 func thousand() (cluster.Rules, cluster.State) {
 	rules := cluster.Rules{
-		Self:          "node-0000",
-		ClusterRanges: []netip.Prefix{netip.MustParsePrefix("198.18.128.0/17"), netip.MustParsePrefix("fd42:aaaa::/32")},
+		Self: "node-0000",
+		ClusterRanges: []netip.Prefix{netip.MustParsePrefix("198.18.128.0/17"),
+			netip.MustParsePrefix("fd42:aaaa::/32")},
 		ServiceRanges: []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16")},
 		NodeRanges:    []netip.Prefix{netip.MustParsePrefix("198.18.0.0/17")},
 	}
-	s := cluster.State{Revision: 1, Synced: true, APIServers: []netip.Addr{netip.MustParseAddr("198.18.1.250")}}
+	s := cluster.State{Revision: 1, Synced: true,
+		APIServers: []netip.Addr{netip.MustParseAddr("198.18.1.250")}}
 	for i := range 1000 {
 		name := fmt.Sprintf("node-%04d", i)
 		addr := netip.AddrFrom4([4]byte{198, 18, byte(10 + i/200), byte(1 + i%200)})
 		prefixes := []netip.Prefix{
-			netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(128 + i/16), byte(i % 16 * 16)}), 28),
+			netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(128 + i/16), byte(i % 16 * 16)}),
+				28),
 			netip.MustParsePrefix(fmt.Sprintf("fd42:aaaa:0:%x::/64", i)),
 		}
 		s.Nodes = append(s.Nodes, cluster.Node{
-			Name: name, Created: time.Date(2026, 1, 1, 0, 0, i*7919%1000, 0, time.UTC), Addresses: []netip.Addr{addr}, PodPrefixes: prefixes,
+			Name: name, Created: time.Date(2026, 1, 1, 0, 0, i*7919%1000, 0, time.UTC),
+			Addresses: []netip.Addr{addr}, PodPrefixes: prefixes,
 			Claim: &cluster.Claim{
 				Keys:      []cluster.Key{{Public: wgkey.Public(sha256.Sum256([]byte(name)))}},
-				Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, 51820)}, PodPrefixes: prefixes, MTU: 1500,
+				Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, 51820)}, PodPrefixes: prefixes,
+				MTU: 1500,
 			},
 		})
 	}
@@ -59,7 +64,8 @@ func TestResolveCopiesLittle(t *testing.T) {
 	rules, s, last := changedNode(t)
 	allocated := testing.AllocsPerRun(5, func() { cluster.Resolve(rules, s, last) })
 	if allocated > 10*1000 {
-		t.Errorf("a thousand nodes of which one changed: %.0f allocations, want ten a node at most", allocated)
+		t.Errorf("a thousand nodes of which one changed: %.0f allocations, want ten a node at most",
+			allocated)
 	}
 }
 

@@ -19,10 +19,12 @@ func canonical(n Node) Node {
 		return n
 	}
 	keys, endpoints := sorted(n.Claim.Keys, compareKeys), canonicalEndpoints(n.Claim.Endpoints)
-	prefixes, features := canonicalPrefixes(n.Claim.PodPrefixes), sorted(n.Claim.Features, cmp.Compare)
+	prefixes, features := canonicalPrefixes(n.Claim.PodPrefixes),
+		sorted(n.Claim.Features, cmp.Compare)
 	if !shared(keys, n.Claim.Keys) || !shared(endpoints, n.Claim.Endpoints) ||
 		!shared(prefixes, n.Claim.PodPrefixes) || !shared(features, n.Claim.Features) {
-		n.Claim = &Claim{Keys: keys, Endpoints: endpoints, PodPrefixes: prefixes, MTU: n.Claim.MTU, Features: features}
+		n.Claim = &Claim{Keys: keys, Endpoints: endpoints, PodPrefixes: prefixes, MTU: n.Claim.MTU,
+			Features: features}
 	}
 	return n
 }
@@ -37,7 +39,9 @@ func canonicalAddrs(addrs []netip.Addr) []netip.Addr {
 }
 
 func canonicalEndpoints(endpoints []netip.AddrPort) []netip.AddrPort {
-	unmap := func(e netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(e.Addr().Unmap(), e.Port()) }
+	unmap := func(e netip.AddrPort) netip.AddrPort {
+		return netip.AddrPortFrom(e.Addr().Unmap(), e.Port())
+	}
 	return sorted(each(endpoints, unmap), netip.AddrPort.Compare)
 }
 

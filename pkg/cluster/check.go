@@ -25,7 +25,8 @@ func (r *resolver) check(c *candidate) {
 	claimed := c.PodPrefixes
 	c.PodPrefixes = nil
 	if len(claimed) > maxPrefixes {
-		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove some from Node.spec.podCIDRs", len(claimed), maxPrefixes))
+		c.problems = append(c.problems, fmt.Sprintf("it has %d pod prefixes, more than %d; remove "+
+			"some from Node.spec.podCIDRs", len(claimed), maxPrefixes))
 		claimed = nil
 	}
 	for _, p := range claimed {
@@ -62,7 +63,8 @@ func (r *resolver) check(c *candidate) {
 func (r *resolver) checkAddrs(c *candidate) {
 	last := r.last[c.Name]
 	had := func(a netip.Addr) bool {
-		return c.accepted && (slices.Contains(last.Addresses, a) || slices.Contains(last.Contested, a))
+		return c.accepted && (slices.Contains(last.Addresses, a) ||
+			slices.Contains(last.Contested, a))
 	}
 	listed := c.Addresses
 	if len(c.Contested) > 0 {
@@ -78,7 +80,8 @@ func (r *resolver) checkAddrs(c *candidate) {
 		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: fmt.Sprintf(format, args...)})
 	}
 	if len(listed) > maxAddresses {
-		say("it claims %d addresses, more than %d, and keeps those that it had; nobody needs so many: remove them from the Node's status", len(listed), maxAddresses)
+		say("it claims %d addresses, more than %d, and keeps those that it had; nobody needs so "+
+			"many: remove them from the Node's status", len(listed), maxAddresses)
 		listed = slices.DeleteFunc(slices.Clone(listed), func(a netip.Addr) bool { return !had(a) })
 	}
 	for _, a := range listed {
@@ -106,14 +109,17 @@ func checkAddr(a netip.Addr, rules Rules) string {
 	const fix = "; correct the node's addresses (kubelet --node-ip) or delete the Node"
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	switch {
-	case !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == broadcast:
-		return "which cannot be reached from other nodes (loopback, link-local, multicast, broadcast or unspecified)" + fix
+	case !a.IsValid() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() ||
+		a.IsLinkLocalUnicast() || a == broadcast:
+		return "which cannot be reached from other nodes (loopback, link-local, multicast, " +
+			"broadcast or unspecified)" + fix
 	case inAny(rules.ServiceRanges, a):
 		return "which lies in a service range" + fix
 	case inAny(rules.ClusterRanges, a):
 		return "which lies in a cluster range" + fix
 	case len(rules.NodeRanges) > 0 && !inAny(rules.NodeRanges, a):
-		return "which lies outside of nodeRanges; extend nodeRanges if it is a node's, or delete the Node"
+		return "which lies outside of nodeRanges; extend nodeRanges if it is a node's, or " +
+			"delete the Node"
 	}
 	return ""
 }
@@ -121,7 +127,8 @@ func checkAddr(a netip.Addr, rules Rules) string {
 // checkEvidence says why a is not an address of a worker, by what the underlay says, ""
 // when nothing speaks against it.
 func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
-	const fix = ", but is no control-plane node; if it is one, give it the label node-role.kubernetes.io/control-plane, else delete the Node"
+	const fix = ", but is no control-plane node; if it is one, give it the label " +
+		"node-role.kubernetes.io/control-plane, else delete the Node"
 	switch {
 	case containsAddr(rules.Gateways, a):
 		return "which is a gateway's" + fix
@@ -137,8 +144,11 @@ func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	switch {
 	case !p.IsValid():
 		return "which is malformed; correct Node.spec.podCIDRs"
-	case !slices.ContainsFunc(rules.ClusterRanges, func(r netip.Prefix) bool { return covers(r, p) }):
-		return "which is outside of every cluster range; extend clusterRanges on every node if it is right, else delete the Node and let it join again"
+	case !slices.ContainsFunc(rules.ClusterRanges,
+		func(r netip.Prefix) bool { return covers(r, p) }):
+		return "which is outside of every cluster range; extend clusterRanges on every " +
+			"node if it " +
+			"is right, else delete the Node and let it join again"
 	case slices.ContainsFunc(rules.ServiceRanges, p.Overlaps):
 		return "which overlaps a service range; give the node another prefix"
 	case slices.ContainsFunc(own, p.Overlaps):
@@ -154,14 +164,16 @@ func checkClaim(n Node) (problems []string) {
 	}
 	c := n.Claim
 	if !slices.Equal(c.PodPrefixes, n.PodPrefixes) {
-		say("it claims the pod prefixes %v, but Node.spec.podCIDRs says %v; restart veild on the node to publish again", c.PodPrefixes, n.PodPrefixes)
+		say("it claims the pod prefixes %v, but Node.spec.podCIDRs says %v; restart veild on the "+
+			"node to publish again", c.PodPrefixes, n.PodPrefixes)
 	}
 
 	switch {
 	case len(c.Keys) == 0:
 		say("it has no key; restart veild on the node")
 	case len(c.Keys) > maxKeys:
-		say("it has %d keys, more than %d; delete it, veild publishes it again", len(c.Keys), maxKeys)
+		say("it has %d keys, more than %d; delete it, veild publishes it again", len(c.Keys),
+			maxKeys)
 	default:
 		problems = append(problems, checkKeys(c.Keys)...)
 	}
@@ -169,14 +181,18 @@ func checkClaim(n Node) (problems []string) {
 	if len(c.Endpoints) == 0 {
 		say("it has no endpoint; restart veild on the node")
 	}
-	if len(c.Endpoints) > 2 || len(c.Endpoints) == 2 && c.Endpoints[0].Addr().Is4() == c.Endpoints[1].Addr().Is4() {
-		say("it has more than one endpoint of a family: %v; restart veild on the node", c.Endpoints[:min(len(c.Endpoints), 4)])
+	if len(c.Endpoints) > 2 || len(c.Endpoints) == 2 &&
+		c.Endpoints[0].Addr().Is4() == c.Endpoints[1].Addr().Is4() {
+		say("it has more than one endpoint of a family: %v; restart veild on the node",
+			c.Endpoints[:min(len(c.Endpoints), 4)])
 	}
 
 	for _, e := range c.Endpoints[:min(len(c.Endpoints), 2)] {
 		// The key proves the peer: a contested address may carry its outer packets.
-		if e.Port() == 0 || !slices.Contains(n.Addresses, e.Addr()) && !slices.Contains(n.Contested, e.Addr()) {
-			say("its endpoint %s is not an address of the node with a port; the node has %v", e, slices.Concat(n.Addresses, n.Contested))
+		if e.Port() == 0 || !slices.Contains(n.Addresses, e.Addr()) &&
+			!slices.Contains(n.Contested, e.Addr()) {
+			say("its endpoint %s is not an address of the node with a port; the node has %v", e,
+				slices.Concat(n.Addresses, n.Contested))
 		}
 	}
 
@@ -192,11 +208,14 @@ func checkKeys(keys []Key) (problems []string) {
 	for i, k := range keys {
 		switch {
 		case k.Public == wgkey.Public{}:
-			problems = append(problems, fmt.Sprintf("its VeilNode is not believed: the key of epoch %d is zero; restart veild on the node", k.Epoch))
+			problems = append(problems, fmt.Sprintf("its VeilNode is not believed: the key of "+
+				"epoch %d is zero; restart veild on the node", k.Epoch))
 		case seen[k.Public]:
-			problems = append(problems, fmt.Sprintf("its VeilNode is not believed: it has the key %s twice; restart veild on the node", k.Public))
+			problems = append(problems, fmt.Sprintf("its VeilNode is not believed: it has the key "+
+				"%s twice; restart veild on the node", k.Public))
 		case i > 0 && keys[i-1].Epoch == k.Epoch:
-			problems = append(problems, fmt.Sprintf("its VeilNode is not believed: it has two keys of epoch %d; restart veild on the node", k.Epoch))
+			problems = append(problems, fmt.Sprintf("its VeilNode is not believed: it has two "+
+				"keys of epoch %d; restart veild on the node", k.Epoch))
 		}
 		seen[k.Public] = true
 	}
@@ -213,5 +232,7 @@ func inAny(ranges []netip.Prefix, a netip.Addr) bool {
 }
 
 func containsAddr(addrs []netip.Addr, a netip.Addr) bool {
-	return slices.ContainsFunc(addrs, func(b netip.Addr) bool { return b.Unmap().WithZone("") == a })
+	return slices.ContainsFunc(addrs, func(b netip.Addr) bool {
+		return b.Unmap().WithZone("") == a
+	})
 }

@@ -29,37 +29,53 @@ func TestForgedClaims(t *testing.T) {
 		api, gateway string // what the underlay says beside what is always so
 		nodeRanges   string
 	}{
-		"nothing forged": {nodes: []cluster.Node{node(1), node(2)}, peers: "node-1 node-2", addrs: "11 12"},
+		"nothing forged": {nodes: []cluster.Node{node(1), node(2)}, peers: "node-1 node-2",
+			addrs: "11 12"},
 		"a node without a claim": {
-			nodes: []cluster.Node{node(1), keyless(node(2))}, peers: "node-1", keyless: "node-2", addrs: "11 12",
+			nodes: []cluster.Node{node(1), keyless(node(2))}, peers: "node-1", keyless: "node-2",
+			addrs: "11 12",
 		},
 		"a younger node repeats a key": {
-			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Claim.Keys[0].Public = key(1) })},
-			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "held by node-1, which is older", addrs: "11 12",
+			nodes: []cluster.Node{node(1), with(node(2),
+				func(n *cluster.Node) { n.Claim.Keys[0].Public = key(1) })},
+			peers: "node-1", keyless: "node-2", refused: "node-2",
+			reason: "held by node-1, which is older", addrs: "11 12",
 		},
 		"an older node repeats the key of one in the last good table": {
-			last:  []cluster.Node{node(2)},
-			nodes: []cluster.Node{node(2), with(node(1), func(n *cluster.Node) { n.Claim.Keys[0].Public = key(2) })},
-			peers: "node-2", keyless: "node-1", refused: "node-1", reason: "held by node-2, which was in the last good table", addrs: "11 12",
+			last: []cluster.Node{node(2)},
+			nodes: []cluster.Node{node(2), with(node(1),
+				func(n *cluster.Node) { n.Claim.Keys[0].Public = key(2) })},
+			peers: "node-2", keyless: "node-1", refused: "node-1",
+			reason: "held by node-2, which was in the last good table", addrs: "11 12",
 		},
 		"a node in the last good table changes its key to another's": {
-			last:  []cluster.Node{node(1), node(2)},
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Claim.Keys[0].Public = key(2) }), node(2)},
-			peers: "node-2", keyless: "node-1", refused: "node-1", reason: "public key", addrs: "11 12",
+			last: []cluster.Node{node(1), node(2)},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Claim.Keys[0].Public = key(2)
+			}), node(2)},
+			peers: "node-2", keyless: "node-1", refused: "node-1", reason: "public key",
+			addrs: "11 12",
 		},
 		"a key added as a second epoch is another's": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
 				n.Claim.Keys = append(n.Claim.Keys, cluster.Key{Epoch: 2, Public: key(1)})
 			})},
-			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "public key", addrs: "11 12",
+			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "public key",
+			addrs: "11 12",
 		},
 		"this node's key": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Created, n.Claim.Keys[0].Public = time.Time{}, key(0) })},
-			peers: "", keyless: "node-1", refused: "node-1", reason: "is this node itself", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Created, n.Claim.Keys[0].Public = time.Time{}, key(0)
+			})},
+			peers: "", keyless: "node-1", refused: "node-1", reason: "is this node itself",
+			addrs: "11",
 		},
 		"the zero key": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Claim.Keys[0].Public = wgkey.Public{} })},
-			peers: "", keyless: "node-1", refused: "node-1", reason: "key of epoch 1 is zero", addrs: "11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Claim.Keys[0].Public = wgkey.Public{}
+			})},
+			peers: "", keyless: "node-1", refused: "node-1", reason: "key of epoch 1 is zero",
+			addrs: "11",
 		},
 		"a stolen prefix": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
@@ -73,7 +89,8 @@ func TestForgedClaims(t *testing.T) {
 				n.PodPrefixes = prefixes("10.244.2.128/25")
 				n.Claim.PodPrefixes = n.PodPrefixes
 			})},
-			peers: "node-2", refused: "node-1", reason: "of which 10.244.2.0/24 is held by node-2", addrs: "11 12",
+			peers: "node-2", refused: "node-1", reason: "of which 10.244.2.0/24 is held by node-2",
+			addrs: "11 12",
 		},
 		"a prefix around everybody's": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
@@ -106,20 +123,29 @@ func TestForgedClaims(t *testing.T) {
 			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
 				n.Claim.PodPrefixes = prefixes("10.244.1.0/24", "10.244.9.0/24")
 			})},
-			keyless: "node-1", refused: "node-1", reason: "Node.spec.podCIDRs says [10.244.1.0/24]", addrs: "11",
+			keyless: "node-1", refused: "node-1", reason: "Node.spec.podCIDRs says [10.244.1.0/24]",
+			addrs: "11",
 		},
 		"a claim for less than the Node has": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Claim.PodPrefixes = nil })},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Claim.PodPrefixes = nil
+			})},
 			keyless: "node-1", refused: "node-1", reason: "Node.spec.podCIDRs says", addrs: "11",
 		},
 		"a stolen address": {
-			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.12", "198.18.0.11") })},
-			peers: "node-1 node-2", refused: "node-1 node-2", reason: "198.18.0.11, and node-1 does, too: it is nobody's", addrs: "11 12",
+			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
+				n.Addresses = addrs("198.18.0.12", "198.18.0.11")
+			})},
+			peers: "node-1 node-2", refused: "node-1 node-2",
+			reason: "198.18.0.11, and node-1 does, too: it is nobody's", addrs: "11 12",
 		},
 		"a stolen address of one in the last good table": {
-			last:  []cluster.Node{node(1)},
-			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Created, n.Addresses = time.Time{}, addrs("198.18.0.12", "198.18.0.11") })},
-			peers: "node-1 node-2", refused: "node-2", reason: "held by node-1, which had it in the last good table", addrs: "11 12",
+			last: []cluster.Node{node(1)},
+			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
+				n.Created, n.Addresses = time.Time{}, addrs("198.18.0.12", "198.18.0.11")
+			})},
+			peers: "node-1 node-2", refused: "node-2",
+			reason: "held by node-1, which had it in the last good table", addrs: "11 12",
 			own: "node-1=11 node-2=12",
 		},
 		"all addresses of one in the last good table": {
@@ -127,77 +153,121 @@ func TestForgedClaims(t *testing.T) {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
 				n.Addresses, n.Claim.Endpoints = node(1).Addresses, node(1).Claim.Endpoints
 			})},
-			peers: "node-1 node-2", refused: "node-2", reason: "held by node-1", addrs: "11", own: "node-1=11 node-2=",
+			peers: "node-1 node-2", refused: "node-2", reason: "held by node-1", addrs: "11",
+			own: "node-1=11 node-2=",
 		},
 		"a stolen address, as IPv4 in IPv6": {
-			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.12", "::ffff:198.18.0.11") })},
-			peers: "node-1 node-2", refused: "node-1 node-2", reason: "node address 198.18.0.11", addrs: "11 12", own: "node-1= node-2=12",
+			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
+				n.Addresses = addrs("198.18.0.12", "::ffff:198.18.0.11")
+			})},
+			peers: "node-1 node-2", refused: "node-1 node-2", reason: "node address 198.18.0.11",
+			addrs: "11 12", own: "node-1= node-2=12",
 		},
 		"this node's address": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Created, n.Addresses = time.Time{}, addrs("198.18.0.10", "198.18.0.11") })},
-			peers: "node-1", refused: "node-1", reason: "is this node itself", addrs: "11", own: "node-1=11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Created, n.Addresses = time.Time{}, addrs("198.18.0.10", "198.18.0.11")
+			})},
+			peers: "node-1", refused: "node-1", reason: "is this node itself", addrs: "11",
+			own: "node-1=11",
 		},
 		"a worker claims the API server's address": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(api)...) })},
-			peers: "node-1", refused: "node-1", reason: "an API server's, but is no control-plane node", addrs: "11", own: "node-1=11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(api)...)
+			})},
+			peers: "node-1", refused: "node-1",
+			reason: "an API server's, but is no control-plane node", addrs: "11", own: "node-1=11",
 		},
 		"the underlay says that a worker in the last good table is the API server": {
-			last:  []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			last: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(evidence)...)
+			})},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(evidence)...)
+			})},
 			api:   evidence,
 			peers: "node-1", addrs: "11 99", own: "node-1=11,99",
 		},
 		"the underlay says that a worker in the last good table is a gateway": {
-			last:    []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			last: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(evidence)...)
+			})},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(evidence)...)
+			})},
 			gateway: evidence,
 			peers:   "node-1", addrs: "11 99", own: "node-1=11,99",
 		},
 		"the underlay says that a newcomer is a gateway": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(evidence)...)
+			})},
 			gateway: evidence,
-			peers:   "node-1", refused: "node-1", reason: "a gateway's", addrs: "11", own: "node-1=11",
+			peers:   "node-1", refused: "node-1", reason: "a gateway's", addrs: "11",
+			own: "node-1=11",
 		},
 		"the underlay says that a newcomer is a gateway, inside nodeRanges": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs(evidence)...) })},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs(evidence)...)
+			})},
 			gateway: evidence, nodeRanges: "198.18.0.0/24",
-			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11 99", own: "node-1=11",
+			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11 99",
+			own: "node-1=11",
 		},
 		"the underlay says that the only address of a newcomer is a gateway's": {
 			nodes:   []cluster.Node{with(node(9), func(n *cluster.Node) {})},
 			gateway: "198.18.0.19", nodeRanges: "198.18.0.0/24",
-			keyless: "node-9", refused: "node-9", reason: "a gateway's", addrs: "19", own: "node-9=",
+			keyless: "node-9", refused: "node-9", reason: "a gateway's", addrs: "19",
+			own: "node-9=",
 		},
 		"a control-plane node is the workers' gateway": {
-			nodes:   []cluster.Node{with(node(1), func(n *cluster.Node) { n.ControlPlane, n.Addresses = true, append(n.Addresses, addrs(evidence)...) })},
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.ControlPlane, n.Addresses = true, append(n.Addresses, addrs(evidence)...)
+			})},
 			gateway: evidence,
 			peers:   "node-1", addrs: "11 99", own: "node-1=11,99",
 		},
 		"a worker claims the API server's address beside the control plane": {
 			nodes: []cluster.Node{
-				with(node(1), func(n *cluster.Node) { n.Created = time.Time{}; n.Addresses = append(n.Addresses, addrs(api)...) }),
-				with(node(2), func(n *cluster.Node) { n.ControlPlane = true; n.Addresses = append(n.Addresses, addrs(api)...) }),
+				with(node(1), func(n *cluster.Node) {
+					n.Created = time.Time{}
+					n.Addresses = append(n.Addresses, addrs(api)...)
+				}),
+				with(node(2), func(n *cluster.Node) {
+					n.ControlPlane = true
+					n.Addresses = append(n.Addresses, addrs(api)...)
+				}),
 			},
-			peers: "node-1 node-2", refused: "node-1", reason: "control-plane", addrs: "11 12 200", own: "node-1=11 node-2=12,200",
+			peers: "node-1 node-2", refused: "node-1", reason: "control-plane", addrs: "11 12 200",
+			own: "node-1=11 node-2=12,200",
 		},
 		"a control-plane node with a key of another is still unreachable in clear": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
 				n.ControlPlane, n.Addresses = true, append(n.Addresses, addrs(api)...)
 				n.Claim.Keys[0].Public = key(1)
 			})},
-			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "public key", addrs: "11 12 200",
+			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "public key",
+			addrs: "11 12 200",
 		},
 		"a gateway's address": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("198.18.0.1")...) })},
-			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11", own: "node-1=11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs("198.18.0.1")...)
+			})},
+			peers: "node-1", refused: "node-1", reason: "a gateway's", addrs: "11",
+			own: "node-1=11",
 		},
 		"a service's address": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("10.96.0.10")...) })},
-			peers: "node-1", refused: "node-1", reason: "service range", addrs: "11", own: "node-1=11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs("10.96.0.10")...)
+			})},
+			peers: "node-1", refused: "node-1", reason: "service range", addrs: "11",
+			own: "node-1=11",
 		},
 		"a pod's address": {
-			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, addrs("10.244.7.7")...) })},
-			peers: "node-1", refused: "node-1", reason: "cluster range", addrs: "11", own: "node-1=11",
+			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
+				n.Addresses = append(n.Addresses, addrs("10.244.7.7")...)
+			})},
+			peers: "node-1", refused: "node-1", reason: "cluster range", addrs: "11",
+			own: "node-1=11",
 		},
 		"more addresses than any node has": {
 			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
@@ -214,13 +284,15 @@ func TestForgedClaims(t *testing.T) {
 					n.Addresses = append(n.Addresses, netip.AddrFrom4([4]byte{198, 18, 1, byte(i)}))
 				}
 			})},
-			peers: "node-1", refused: "node-1", reason: "more than 64", addrs: "11", own: "node-1=11",
+			peers: "node-1", refused: "node-1", reason: "more than 64", addrs: "11",
+			own: "node-1=11",
 		},
 		"an endpoint that is not the node's": {
 			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) {
 				n.Claim.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820")}
 			})},
-			peers: "node-1", keyless: "node-2", refused: "node-2", reason: "endpoint 198.18.0.11:51820 is not an address of the node", addrs: "11 12",
+			peers: "node-1", keyless: "node-2", refused: "node-2",
+			reason: "endpoint 198.18.0.11:51820 is not an address of the node", addrs: "11 12",
 		},
 		"an endpoint without a port": {
 			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
@@ -231,46 +303,67 @@ func TestForgedClaims(t *testing.T) {
 		"two endpoints of one family": {
 			nodes: []cluster.Node{with(node(1), func(n *cluster.Node) {
 				n.Addresses = addrs("198.18.0.11", "198.18.0.12")
-				n.Claim.Endpoints = append(n.Claim.Endpoints, netip.MustParseAddrPort("198.18.0.12:51820"))
+				n.Claim.Endpoints = append(n.Claim.Endpoints,
+					netip.MustParseAddrPort("198.18.0.12:51820"))
 			})},
-			keyless: "node-1", refused: "node-1", reason: "more than one endpoint of a family", addrs: "11 12",
+			keyless: "node-1", refused: "node-1", reason: "more than one endpoint of a family",
+			addrs: "11 12",
 		},
 		"a node that steals from one that steals leaves the honest in peace": {
 			last: []cluster.Node{node(1), node(3)},
 			nodes: []cluster.Node{
 				node(1),
-				with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.12", "198.18.0.11") }),
-				with(node(3), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.13", "198.18.0.14") }),
+				with(node(2), func(n *cluster.Node) {
+					n.Addresses = addrs("198.18.0.12", "198.18.0.11")
+				}),
+				with(node(3), func(n *cluster.Node) {
+					n.Addresses = addrs("198.18.0.13", "198.18.0.14")
+				}),
 			},
-			peers: "node-1 node-2 node-3", refused: "node-2", reason: "198.18.0.11", addrs: "11 12 13 14", own: "node-1=11 node-2=12 node-3=13,14",
+			peers: "node-1 node-2 node-3", refused: "node-2", reason: "198.18.0.11",
+			addrs: "11 12 13 14", own: "node-1=11 node-2=12 node-3=13,14",
 		},
 		"a thief's loot is nobody's": {
 			nodes: []cluster.Node{
 				node(1),
-				with(node(2), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.11", "198.18.0.13") }),
+				with(node(2), func(n *cluster.Node) {
+					n.Addresses = addrs("198.18.0.11", "198.18.0.13")
+				}),
 				node(3),
 			},
-			peers: "node-1 node-3", keyless: "node-2", refused: "node-1 node-2 node-3", reason: "198.18.0.11", addrs: "11 13", own: "node-1= node-3= node-2=",
+			peers: "node-1 node-3", keyless: "node-2", refused: "node-1 node-2 node-3",
+			reason: "198.18.0.11", addrs: "11 13", own: "node-1= node-3= node-2=",
 		},
 		"two nodes exchange their addresses": {
 			last: []cluster.Node{node(1), node(2)},
 			nodes: []cluster.Node{
-				with(node(1), func(n *cluster.Node) { n.Addresses, n.Claim.Endpoints = node(2).Addresses, node(2).Claim.Endpoints }),
-				with(node(2), func(n *cluster.Node) { n.Addresses, n.Claim.Endpoints = node(1).Addresses, node(1).Claim.Endpoints }),
+				with(node(1), func(n *cluster.Node) {
+					n.Addresses, n.Claim.Endpoints = node(2).Addresses, node(2).Claim.Endpoints
+				}),
+				with(node(2), func(n *cluster.Node) {
+					n.Addresses, n.Claim.Endpoints = node(1).Addresses, node(1).Claim.Endpoints
+				}),
 			},
 			peers: "node-1 node-2", addrs: "11 12",
 		},
 		"an old node steals from one in the last good table that grows": {
 			last: []cluster.Node{node(1), node(3)},
 			nodes: []cluster.Node{
-				with(node(1), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.11", "198.18.0.13") }),
-				with(node(3), func(n *cluster.Node) { n.Addresses = addrs("198.18.0.13", "198.18.0.23") }),
+				with(node(1), func(n *cluster.Node) {
+					n.Addresses = addrs("198.18.0.11", "198.18.0.13")
+				}),
+				with(node(3), func(n *cluster.Node) {
+					n.Addresses = addrs("198.18.0.13", "198.18.0.23")
+				}),
 			},
-			peers: "node-1 node-3", refused: "node-1", reason: "had it in the last good table", addrs: "11 13 23", own: "node-1=11 node-3=13,23",
+			peers: "node-1 node-3", refused: "node-1", reason: "had it in the last good table",
+			addrs: "11 13 23", own: "node-1=11 node-3=13,23",
 		},
 		"two nodes of one name": {
-			nodes: []cluster.Node{node(1), with(node(2), func(n *cluster.Node) { n.Name = "node-1" })},
-			peers: "node-1", refused: "node-1", reason: "another node of this name, which is older", addrs: "11 12",
+			nodes: []cluster.Node{node(1), with(node(2),
+				func(n *cluster.Node) { n.Name = "node-1" })},
+			peers: "node-1", refused: "node-1", reason: "another node of this name, which is older",
+			addrs: "11 12",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -291,7 +384,8 @@ func TestForgedClaims(t *testing.T) {
 			}
 			got, refusals := cluster.Resolve(r, state, last)
 			if names(got.Peers) != c.peers || names(got.Keyless) != c.keyless {
-				t.Errorf("peers %q, keyless %q, want %q, %q (%v)", names(got.Peers), names(got.Keyless), c.peers, c.keyless, refusals)
+				t.Errorf("peers %q, keyless %q, want %q, %q (%v)", names(got.Peers),
+					names(got.Keyless), c.peers, c.keyless, refusals)
 			}
 			want := addrs("198.18.0.10")
 			for _, part := range strings.Fields(c.addrs) {

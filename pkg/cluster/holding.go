@@ -33,7 +33,8 @@ type heldPrefix struct {
 
 func newHolding() *holding {
 	return &holding{
-		keys: map[wgkey.Public]string{}, prefixes: map[netip.Prefix]string{}, lengths: map[bool][]int{},
+		keys: map[wgkey.Public]string{}, prefixes: map[netip.Prefix]string{},
+		lengths: map[bool][]int{},
 		beneath: map[netip.Prefix][]netip.Prefix{}, asked: map[lengthOf]bool{},
 	}
 }
@@ -65,7 +66,9 @@ func (h *holding) overlaps(p netip.Prefix) []heldPrefix {
 	for _, q := range inside {
 		out = append(out, heldPrefix{q, h.prefixes[q]})
 	}
-	slices.SortFunc(out, func(a, b heldPrefix) int { return a.prefix.Addr().Compare(b.prefix.Addr()) })
+	slices.SortFunc(out, func(a, b heldPrefix) int {
+		return a.prefix.Addr().Compare(b.prefix.Addr())
+	})
 	return out
 }
 

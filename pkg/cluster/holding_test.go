@@ -18,7 +18,9 @@ func (h *plainHolding) overlaps(p netip.Prefix) (out []heldPrefix) {
 			out = append(out, x)
 		}
 	}
-	slices.SortFunc(out, func(a, b heldPrefix) int { return a.prefix.Addr().Compare(b.prefix.Addr()) })
+	slices.SortFunc(out, func(a, b heldPrefix) int {
+		return a.prefix.Addr().Compare(b.prefix.Addr())
+	})
 	return out
 }
 

@@ -24,17 +24,20 @@ func TestTunnelMTU(t *testing.T) {
 		want     int
 		problem  string
 	}{
-		"Ethernet, IPv4 outside":                {1500, false, dual, 1440, ""},
-		"Ethernet, IPv6 outside":                {1500, true, dual, 1420, ""},
-		"jumbo frames":                          {9000, false, onlyV4, 8940, ""},
-		"largest cloud frames":                  {9216, true, dual, 9136, ""},
-		"least for IPv6 pods over IPv4":         {1340, false, onlyV6, 1280, ""},
-		"one too few for IPv6 pods over IPv4":   {1339, false, dual, 0, "raise the underlay's MTU to 1340"},
-		"least for IPv6 pods over IPv6":         {1360, true, onlyV6, 1280, ""},
-		"one too few for IPv6 pods over IPv6":   {1359, true, dual, 0, "raise the underlay's MTU to 1360"},
-		"IPv4 pods where IPv6 pods cannot be":   {1339, false, onlyV4, 1279, ""},
-		"least for IPv4 pods over IPv4":         {636, false, onlyV4, 576, ""},
-		"one too few for IPv4 pods over IPv4":   {635, false, onlyV4, 0, "raise the underlay's MTU to 636"},
+		"Ethernet, IPv4 outside":        {1500, false, dual, 1440, ""},
+		"Ethernet, IPv6 outside":        {1500, true, dual, 1420, ""},
+		"jumbo frames":                  {9000, false, onlyV4, 8940, ""},
+		"largest cloud frames":          {9216, true, dual, 9136, ""},
+		"least for IPv6 pods over IPv4": {1340, false, onlyV6, 1280, ""},
+		"one too few for IPv6 pods over IPv4": {1339, false, dual, 0,
+			"raise the underlay's MTU to 1340"},
+		"least for IPv6 pods over IPv6": {1360, true, onlyV6, 1280, ""},
+		"one too few for IPv6 pods over IPv6": {1359, true, dual, 0,
+			"raise the underlay's MTU to 1360"},
+		"IPv4 pods where IPv6 pods cannot be": {1339, false, onlyV4, 1279, ""},
+		"least for IPv4 pods over IPv4":       {636, false, onlyV4, 576, ""},
+		"one too few for IPv4 pods over IPv4": {635, false, onlyV4, 0,
+			"raise the underlay's MTU to 636"},
 		"IPv6 outside where it may not be":      {1279, true, onlyV4, 0, "IPv6 outside needs 1280"},
 		"least for IPv6 outside with IPv4 pods": {1280, true, onlyV4, 1200, ""},
 		"largest":                               {65535, false, onlyV4, 65475, ""},
@@ -48,7 +51,8 @@ func TestTunnelMTU(t *testing.T) {
 			if c.problem == "" && (err != nil || got != c.want) {
 				t.Errorf("got %d, %v, want %d", got, err, c.want)
 			}
-			if c.problem != "" && (!errors.Is(err, cluster.ErrMTU) || !strings.Contains(err.Error(), c.problem)) {
+			if c.problem != "" && (!errors.Is(err, cluster.ErrMTU) ||
+				!strings.Contains(err.Error(), c.problem)) {
 				t.Errorf("got %d, %v, want an error with %q", got, err, c.problem)
 			}
 		})
@@ -70,7 +74,8 @@ func TestTunnelMTUForEveryUnderlay(t *testing.T) {
 					continue
 				}
 				if outer := cluster.UnderlayMTU(mtu, outer6); outer != underlay {
-					t.Fatalf("a pod's packet of %d bytes is %d outside, the underlay has %d", mtu, outer, underlay)
+					t.Fatalf("a pod's packet of %d bytes is %d outside, the underlay has %d", mtu,
+						outer, underlay)
 				}
 				if inside.V6 && mtu < 1280 || mtu < 576 {
 					t.Fatalf("underlay %d gives pods %d", underlay, mtu)
@@ -85,7 +90,8 @@ func TestTunnelMTUForEveryUnderlay(t *testing.T) {
 func TestNoPacketExceedsTheUnderlay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		outer6 := rapid.Bool().Draw(t, "outer6")
-		underlay := rapid.IntRange(cluster.MinUnderlayMTU(outer6, onlyV4), cluster.MaxMTU).Draw(t, "underlay")
+		underlay := rapid.IntRange(cluster.MinUnderlayMTU(outer6, onlyV4), cluster.MaxMTU).Draw(t,
+			"underlay")
 		mtu, err := cluster.TunnelMTU(underlay, outer6, onlyV4)
 		if err != nil {
 			t.Fatal(err)
@@ -111,7 +117,8 @@ func TestExplainMTUAddsUp(t *testing.T) {
 		}
 		want, _ := cluster.TunnelMTU(1500, outer6, dual)
 		if last := lines[len(lines)-1]; last.Bytes != sum || sum != want {
-			t.Errorf("outer6 %v: lines add up to %d, the last says %d, TunnelMTU %d", outer6, sum, last.Bytes, want)
+			t.Errorf("outer6 %v: lines add up to %d, the last says %d, TunnelMTU %d", outer6, sum,
+				last.Bytes, want)
 		}
 	}
 }

@@ -18,7 +18,8 @@ func (c *Claim) Equal(d *Claim) bool {
 	if c == nil || d == nil {
 		return c == d
 	}
-	return c.MTU == d.MTU && slices.Equal(c.Keys, d.Keys) && slices.Equal(c.Endpoints, d.Endpoints) &&
+	return c.MTU == d.MTU && slices.Equal(c.Keys, d.Keys) &&
+		slices.Equal(c.Endpoints, d.Endpoints) &&
 		slices.Equal(c.PodPrefixes, d.PodPrefixes) && slices.Equal(c.Features, d.Features)
 }
 

@@ -14,9 +14,11 @@ func TestEqualSeesEachField(t *testing.T) {
 	addr := netip.MustParseAddr("198.18.0.1")
 	prefixes := []netip.Prefix{netip.PrefixFrom(addr, 32)}
 	full := Node{
-		Name: "a", Created: time.Unix(1, 0), ControlPlane: true, Addresses: []netip.Addr{addr}, Contested: []netip.Addr{addr}, PodPrefixes: prefixes,
+		Name: "a", Created: time.Unix(1, 0), ControlPlane: true, Addresses: []netip.Addr{addr},
+		Contested: []netip.Addr{addr}, PodPrefixes: prefixes,
 		Claim: &Claim{
-			Keys: []Key{{1, wgkey.Public{1}}}, Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, 1)}, PodPrefixes: prefixes,
+			Keys:      []Key{{1, wgkey.Public{1}}},
+			Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, 1)}, PodPrefixes: prefixes,
 			MTU: 1500, Features: []Feature{"x"},
 		},
 	}

@@ -47,7 +47,8 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 	if lastGood == nil {
 		lastGood = &Table{}
 	}
-	r := resolver{rules: rules, kept: map[string]bool{}, last: lastNodes(*lastGood), lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
+	r := resolver{rules: rules, kept: map[string]bool{}, last: lastNodes(*lastGood),
+		lastAddrs: canonicalAddrs(lastGood.NodeAddrs)}
 	r.apiServers = canonicalAddrs(state.APIServers)
 	if !state.Synced || len(r.apiServers) == 0 {
 		// A cluster without an API server is one whose list has not arrived.
@@ -128,7 +129,8 @@ func (r *resolver) candidates(state State) []*candidate {
 		n = canonical(n)
 		// A key lives as long as its Node: whoever deletes a VeilNode, or all of them with
 		// their definition, takes no peer away.
-		if last, ok := r.last[n.Name]; ok && n.Claim == nil && (!state.Synced || n.Created.Equal(last.Created)) {
+		if last, ok := r.last[n.Name]; ok && n.Claim == nil && (!state.Synced ||
+			n.Created.Equal(last.Created)) {
 			n.Claim = last.Claim
 			r.kept[n.Name] = true
 		}
@@ -150,7 +152,8 @@ func (r *resolver) candidates(state State) []*candidate {
 		r.check(c)
 		if taken[c.Name] {
 			c.second = true
-			c.problems = append(c.problems, "there is another node of this name, which is older; delete this one")
+			c.problems = append(c.problems,
+				"there is another node of this name, which is older; delete this one")
 		}
 		taken[c.Name] = true
 		r.refuseAll(c)
@@ -191,13 +194,16 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 		last := r.last[c.Name]
 		for _, p := range c.PodPrefixes {
 			// A part of what it held is still its own.
-			if slices.ContainsFunc(last.PodPrefixes, func(l netip.Prefix) bool { return covers(l, p) }) || c.Name == r.rules.Self {
+			if slices.ContainsFunc(last.PodPrefixes,
+				func(l netip.Prefix) bool { return covers(l, p) }) || c.Name == r.rules.Self {
 				reserved.takePrefix(p, c.Name)
 			}
 		}
 	}
 
-	order := r.inOrder(candidates, func(c *candidate) bool { return len(prefixConflicts(reserved, c.Node)) > 0 })
+	order := r.inOrder(candidates, func(c *candidate) bool {
+		return len(prefixConflicts(reserved, c.Node)) > 0
+	})
 	held := newHolding()
 	byName := map[string]*candidate{}
 
@@ -205,7 +211,8 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	for _, c := range order {
 		if conflicts := prefixConflicts(held, c.Node); len(conflicts) > 0 {
 			for _, x := range conflicts {
-				r.refuse(c.Node, byName[x.holder].Node, "it claims "+x.what, "delete the Node that has no right to it")
+				r.refuse(c.Node, byName[x.holder].Node, "it claims "+x.what,
+					"delete the Node that has no right to it")
 			}
 			continue
 		}
@@ -243,20 +250,25 @@ func (r *resolver) acceptClaims(nodes []*candidate) {
 		claimed = append(claimed, c)
 		last := r.last[c.Name]
 		for _, k := range c.Claim.Keys {
-			held := last.Claim != nil && slices.ContainsFunc(last.Claim.Keys, func(l Key) bool { return l.Public == k.Public })
+			held := last.Claim != nil && slices.ContainsFunc(last.Claim.Keys,
+				func(l Key) bool { return l.Public == k.Public })
 			if held || c.Name == r.rules.Self {
 				reserved.takeKey(k.Public, c.Name)
 			}
 		}
 	}
 
-	order := r.inOrder(claimed, func(c *candidate) bool { return len(keyConflicts(reserved, c.Node)) > 0 })
+	order := r.inOrder(claimed, func(c *candidate) bool {
+		return len(keyConflicts(reserved, c.Node)) > 0
+	})
 	held := newHolding()
 	byName := map[string]*candidate{}
 	for _, c := range order {
 		if conflicts := keyConflicts(held, c.Node); len(conflicts) > 0 {
 			for _, x := range conflicts {
-				r.refuse(c.Node, byName[x.holder].Node, "its VeilNode claims "+x.what, "delete the VeilNode that has no right to it; its node then publishes a new one")
+				r.refuse(c.Node, byName[x.holder].Node, "its VeilNode claims "+x.what,
+					"delete the VeilNode that has no right to it; its node then publishes "+
+						"a new one")
 			}
 			c.Claim = nil
 			continue
@@ -275,7 +287,8 @@ func prefixConflicts(h *holding, n Node) (out []conflict) {
 	for _, p := range n.PodPrefixes {
 		for _, o := range h.overlaps(p) {
 			if o.node != n.Name {
-				out = append(out, conflict{o.node, fmt.Sprintf("the pod prefix %s, of which %s", p, o.prefix)})
+				out = append(out, conflict{o.node,
+					fmt.Sprintf("the pod prefix %s, of which %s", p, o.prefix)})
 			}
 		}
 	}

@@ -20,9 +20,11 @@ import (
 
 // A universe so small that nodes run into each other all the time.
 var (
-	someAddrs    = addrs("198.18.0.10", "198.18.0.11", "198.18.0.12", "198.18.0.13", "fd42::10", "fd42::11", "198.18.0.200", "198.18.0.1", "10.96.0.1", "127.0.0.1")
-	somePrefixes = prefixes("10.244.0.0/24", "10.244.1.0/24", "10.244.1.128/25", "10.244.0.0/23", "10.244.2.0/24", "fd42:244::/64", "fd42:244:0:1::/64", "198.19.0.0/24")
-	someNames    = []string{"self", "node-1", "node-2", "node-3", "node-4", "node-5"}
+	someAddrs = addrs("198.18.0.10", "198.18.0.11", "198.18.0.12", "198.18.0.13", "fd42::10",
+		"fd42::11", "198.18.0.200", "198.18.0.1", "10.96.0.1", "127.0.0.1")
+	somePrefixes = prefixes("10.244.0.0/24", "10.244.1.0/24", "10.244.1.128/25", "10.244.0.0/23",
+		"10.244.2.0/24", "fd42:244::/64", "fd42:244:0:1::/64", "198.19.0.0/24")
+	someNames = []string{"self", "node-1", "node-2", "node-3", "node-4", "node-5"}
 )
 
 func genNode(name string) *rapid.Generator[cluster.Node] {
@@ -39,20 +41,24 @@ func genNode(name string) *rapid.Generator[cluster.Node] {
 		}
 		n.Claim = &cluster.Claim{PodPrefixes: slices.Clone(n.PodPrefixes)}
 		if rapid.IntRange(0, 7).Draw(t, "claims other prefixes") == 0 {
-			n.Claim.PodPrefixes = rapid.SliceOfN(rapid.SampledFrom(somePrefixes), 0, 2).Draw(t, "claimed prefixes")
+			n.Claim.PodPrefixes = rapid.SliceOfN(rapid.SampledFrom(somePrefixes), 0, 2).Draw(t,
+				"claimed prefixes")
 		}
 		for i := range rapid.IntRange(0, 2).Draw(t, "keys") {
-			n.Claim.Keys = append(n.Claim.Keys, cluster.Key{Epoch: uint32(i), Public: key(rapid.IntRange(1, 6).Draw(t, "key"))})
+			n.Claim.Keys = append(n.Claim.Keys,
+				cluster.Key{Epoch: uint32(i), Public: key(rapid.IntRange(1, 6).Draw(t, "key"))})
 		}
 		if len(n.Addresses) > 0 {
-			n.Claim.Endpoints = []netip.AddrPort{netip.AddrPortFrom(rapid.SampledFrom(n.Addresses).Draw(t, "endpoint"), 51820)}
+			n.Claim.Endpoints = []netip.AddrPort{
+				netip.AddrPortFrom(rapid.SampledFrom(n.Addresses).Draw(t, "endpoint"), 51820)}
 		}
 		return n
 	})
 }
 
 func genState(t *rapid.T, label string) cluster.State {
-	s := cluster.State{Revision: 1, Synced: rapid.Bool().Draw(t, label+" synced"), APIServers: addrs("198.18.0.200")}
+	s := cluster.State{Revision: 1, Synced: rapid.Bool().Draw(t, label+" synced"),
+		APIServers: addrs("198.18.0.200")}
 	for _, name := range someNames {
 		if rapid.IntRange(0, 4).Draw(t, label+" has") > 0 {
 			s.Nodes = append(s.Nodes, genNode(name).Draw(t, label))
@@ -125,11 +131,13 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 		state.Synced = true
 
 		for _, honest := range last.Peers {
-			state.Nodes = slices.DeleteFunc(state.Nodes, func(n cluster.Node) bool { return n.Name == honest.Name })
+			state.Nodes = slices.DeleteFunc(state.Nodes,
+				func(n cluster.Node) bool { return n.Name == honest.Name })
 		}
 
 		// Self always wins: let it hold what it held too.
-		state.Nodes = slices.DeleteFunc(state.Nodes, func(n cluster.Node) bool { return n.Name == "self" })
+		state.Nodes = slices.DeleteFunc(state.Nodes,
+			func(n cluster.Node) bool { return n.Name == "self" })
 		if last.Self != nil {
 			state.Nodes = append(state.Nodes, *last.Self)
 		}
@@ -139,7 +147,9 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 		for _, honest := range last.Peers {
 			p, ok := got.Peer(honest.Name)
 			// What was contested may be its own by now.
-			p.Addresses = slices.DeleteFunc(p.Addresses, func(a netip.Addr) bool { return slices.Contains(honest.Contested, a) })
+			p.Addresses = slices.DeleteFunc(p.Addresses, func(a netip.Addr) bool {
+				return slices.Contains(honest.Contested, a)
+			})
 			honest.Contested, p.Contested = nil, nil
 			if d := gocmp.Diff(honest, p, compareNetip, cmpopts.EquateEmpty()); !ok || d != "" {
 				t.Fatalf("%s is lost or changed: %v\n%s", honest.Name, refusals, d)
@@ -151,7 +161,8 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 // before reports whether a was, in last, an address of the node.
 func before(last *cluster.Table, name string, a netip.Addr) bool {
 	return last != nil && slices.ContainsFunc(all(*last), func(n cluster.Node) bool {
-		return n.Name == name && (slices.Contains(n.Addresses, a) || slices.Contains(n.Contested, a))
+		return n.Name == name && (slices.Contains(n.Addresses, a) ||
+			slices.Contains(n.Contested, a))
 	})
 }
 
@@ -183,13 +194,15 @@ func TestResolveInvariants(t *testing.T) {
 				if !slices.Contains(got.NodeAddrs, a) {
 					t.Fatalf("%s of %s is not among the node addresses", a, n.Name)
 				}
-				if (a == netip.MustParseAddr("198.18.0.200") || slices.Contains(r.Gateways, a)) && !n.ControlPlane && !before(last, n.Name, a) {
+				if (a == netip.MustParseAddr("198.18.0.200") || slices.Contains(r.Gateways, a)) &&
+					!n.ControlPlane && !before(last, n.Name, a) {
 					t.Fatalf("the worker %s has %s, the API server's or a gateway's", n.Name, a)
 				}
 			}
 
 			for _, p := range n.PodPrefixes {
-				if slices.ContainsFunc(held, p.Overlaps) || !p.Overlaps(r.ClusterRanges[0]) && !p.Overlaps(r.ClusterRanges[1]) {
+				if slices.ContainsFunc(held, p.Overlaps) ||
+					!p.Overlaps(r.ClusterRanges[0]) && !p.Overlaps(r.ClusterRanges[1]) {
 					t.Fatalf("%s of %s overlaps another or is outside of the ranges", p, n.Name)
 				}
 				held = append(held, p)
@@ -216,7 +229,9 @@ func TestResolveInvariants(t *testing.T) {
 		}
 
 		sortedByName := func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) }
-		if !slices.IsSortedFunc(got.Peers, sortedByName) || !slices.IsSortedFunc(got.Keyless, sortedByName) || !slices.IsSortedFunc(got.NodeAddrs, netip.Addr.Compare) {
+		if !slices.IsSortedFunc(got.Peers, sortedByName) ||
+			!slices.IsSortedFunc(got.Keyless, sortedByName) ||
+			!slices.IsSortedFunc(got.NodeAddrs, netip.Addr.Compare) {
 			t.Fatal("not sorted")
 		}
 	})
@@ -247,12 +262,18 @@ func TestResolveAgreesWithPairwiseOracle(t *testing.T) {
 func genSound(t *rapid.T, label string) cluster.State {
 	s := synced()
 	for _, name := range someNames {
-		n := cluster.Node{Name: name, Created: epoch.Add(time.Duration(rapid.IntRange(0, 3).Draw(t, label+" age")) * time.Hour)}
-		n.Addresses = rapid.SliceOfNDistinct(rapid.SampledFrom(someAddrs[:6]), 1, 2, rapid.ID[netip.Addr]).Draw(t, label+" addresses")
-		n.PodPrefixes = prefixes(rapid.SampledFrom([]string{"10.244.0.0/24", "10.244.1.0/24", "10.244.1.128/25", "10.244.0.0/23", "10.244.2.0/24", "10.244.3.0/24", "10.244.4.0/24"}).Draw(t, label+" prefix"))
+		n := cluster.Node{Name: name, Created: epoch.Add(
+			time.Duration(rapid.IntRange(0, 3).Draw(t, label+" age")) * time.Hour)}
+		n.Addresses = rapid.SliceOfNDistinct(rapid.SampledFrom(someAddrs[:6]), 1, 2,
+			rapid.ID[netip.Addr]).Draw(t, label+" addresses")
+		n.PodPrefixes = prefixes(rapid.SampledFrom([]string{"10.244.0.0/24", "10.244.1.0/24",
+			"10.244.1.128/25", "10.244.0.0/23", "10.244.2.0/24", "10.244.3.0/24",
+			"10.244.4.0/24"}).Draw(t, label+" prefix"))
 		if rapid.IntRange(0, 3).Draw(t, label+" claims") > 0 {
-			n.Claim = &cluster.Claim{PodPrefixes: n.PodPrefixes, Endpoints: []netip.AddrPort{netip.AddrPortFrom(n.Addresses[0], 1)}}
-			for i, k := range rapid.SliceOfNDistinct(rapid.IntRange(1, 8), 1, 2, rapid.ID[int]).Draw(t, label+" keys") {
+			n.Claim = &cluster.Claim{PodPrefixes: n.PodPrefixes,
+				Endpoints: []netip.AddrPort{netip.AddrPortFrom(n.Addresses[0], 1)}}
+			for i, k := range rapid.SliceOfNDistinct(rapid.IntRange(1, 8), 1, 2,
+				rapid.ID[int]).Draw(t, label+" keys") {
 				n.Claim.Keys = append(n.Claim.Keys, cluster.Key{Epoch: uint32(i), Public: key(k)})
 			}
 		}
@@ -264,7 +285,8 @@ func genSound(t *rapid.T, label string) cluster.State {
 func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 	before := map[string]cluster.Node{}
 	if last != nil {
-		for _, n := range append(append([]cluster.Node{*last.Self}, last.Peers...), last.Keyless...) {
+		for _, n := range append(append([]cluster.Node{*last.Self}, last.Peers...),
+			last.Keyless...) {
 			before[n.Name] = n
 		}
 	}
@@ -280,9 +302,11 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 		return out
 	}
 
-	nodes := pick(state.Nodes, before, things, netip.Prefix.Overlaps, func(had, claimed netip.Prefix) bool {
-		return had.Overlaps(claimed) && had.Bits() <= claimed.Bits() && (claimed.IsSingleIP() == had.IsSingleIP())
-	})
+	nodes := pick(state.Nodes, before, things, netip.Prefix.Overlaps,
+		func(had, claimed netip.Prefix) bool {
+			return had.Overlaps(claimed) && had.Bits() <= claimed.Bits() &&
+				(claimed.IsSingleIP() == had.IsSingleIP())
+		})
 	var claimed []cluster.Node
 
 	var own []netip.Addr
@@ -295,13 +319,16 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 	for i, n := range nodes {
 		// A key lives as long as its Node, if what is claimed with it still fits.
 		was := before[n.Name]
-		if n.Claim == nil && was.Claim != nil && was.Created.Equal(n.Created) && (n.Name == "self" ||
-			slices.Equal(was.PodPrefixes, n.PodPrefixes) && slices.Contains(n.Addresses, was.Claim.Endpoints[0].Addr())) {
+		if n.Claim == nil && was.Claim != nil && was.Created.Equal(n.Created) &&
+			(n.Name == "self" ||
+				slices.Equal(was.PodPrefixes, n.PodPrefixes) &&
+					slices.Contains(n.Addresses, was.Claim.Endpoints[0].Addr())) {
 			nodes[i].Claim = was.Claim
 			n = nodes[i]
 		}
 		// An endpoint that is this node's own address is nobody else's.
-		if n.Claim != nil && (n.Name == "self" || !slices.Contains(own, n.Claim.Endpoints[0].Addr())) {
+		if n.Claim != nil && (n.Name == "self" ||
+			!slices.Contains(own, n.Claim.Endpoints[0].Addr())) {
 			claimed = append(claimed, n)
 		}
 	}
@@ -310,7 +337,8 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 	believed := pick(claimed, before, keys, same, same)
 	var p, k []string
 	for _, n := range nodes {
-		isPeer := slices.ContainsFunc(believed, func(b cluster.Node) bool { return b.Name == n.Name })
+		isPeer := slices.ContainsFunc(believed,
+			func(b cluster.Node) bool { return b.Name == n.Name })
 		switch {
 		case n.Name == "self":
 		case isPeer:
@@ -327,9 +355,11 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 
 // pick accepts nodes one by one: self, then those who claim nothing that another
 // claims and had, then the rest, each by age and name.
-func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things func(cluster.Node) []T, clash, had func(a, b T) bool) (accepted []cluster.Node) {
+func pick[T any](nodes []cluster.Node, before map[string]cluster.Node,
+	things func(cluster.Node) []T, clash, had func(a, b T) bool) (accepted []cluster.Node) {
 	incumbent := func(n cluster.Node, thing T) bool {
-		return n.Name == "self" || slices.ContainsFunc(things(before[n.Name]), func(h T) bool { return had(h, thing) })
+		return n.Name == "self" ||
+			slices.ContainsFunc(things(before[n.Name]), func(h T) bool { return had(h, thing) })
 	}
 
 	// Self is its own incumbent for all it claims, also against the last good table.
@@ -338,7 +368,8 @@ func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things fu
 			return false
 		}
 		for _, s := range nodes {
-			if s.Name == "self" && n.Name != "self" && slices.ContainsFunc(things(s), func(x T) bool { return clash(x, thing) }) {
+			if s.Name == "self" && n.Name != "self" &&
+				slices.ContainsFunc(things(s), func(x T) bool { return clash(x, thing) }) {
 				return false
 			}
 		}
@@ -363,14 +394,16 @@ func pick[T any](nodes []cluster.Node, before map[string]cluster.Node, things fu
 
 	order := slices.Clone(nodes)
 	slices.SortFunc(order, func(a, b cluster.Node) int {
-		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
+		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created),
+			strings.Compare(a.Name, b.Name))
 	})
 
 	for _, n := range order {
 		free := true
 		for _, o := range accepted {
 			for _, mine := range things(n) {
-				free = free && !slices.ContainsFunc(things(o), func(theirs T) bool { return clash(mine, theirs) })
+				free = free && !slices.ContainsFunc(things(o),
+					func(theirs T) bool { return clash(mine, theirs) })
 			}
 		}
 		if free {
@@ -396,7 +429,8 @@ func BenchmarkResolve1000(b *testing.B) {
 		n := node(1)
 		n.Name = fmt.Sprintf("node-%d", i)
 		n.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})}
-		n.PodPrefixes = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i >> 2), byte(i << 6)}), 26)}
+		n.PodPrefixes = []netip.Prefix{netip.PrefixFrom(
+			netip.AddrFrom4([4]byte{10, 244, byte(i >> 2), byte(i << 6)}), 26)}
 		n.Claim.PodPrefixes = n.PodPrefixes
 		n.Claim.Endpoints = []netip.AddrPort{netip.AddrPortFrom(n.Addresses[0], 51820)}
 		n.Claim.Keys[0].Public[2], n.Claim.Keys[0].Public[3] = byte(i>>8), byte(i)

@@ -104,10 +104,15 @@ func names(nodes []cluster.Node) string {
 }
 
 func TestAddressesThatAreNoNodes(t *testing.T) {
-	for _, a := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1", "169.254.1.1", "fe80::1", "fe80::1%eth0", "255.255.255.255", "fd42::9%eth0", "::ffff:127.0.0.1"} {
-		forged := with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, netip.MustParseAddr(a)) })
+	for _, a := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1",
+		"169.254.1.1", "fe80::1", "fe80::1%eth0", "255.255.255.255", "fd42::9%eth0",
+		"::ffff:127.0.0.1"} {
+		forged := with(node(1), func(n *cluster.Node) {
+			n.Addresses = append(n.Addresses, netip.MustParseAddr(a))
+		})
 		got, refusals := cluster.Resolve(rules(), synced(self(), forged), nil)
-		if owners(got) != "node-1=11" || !slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11")) {
+		if owners(got) != "node-1=11" ||
+			!slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11")) {
 			t.Errorf("%s: peers %q, node addresses %v", a, names(got.Peers), got.NodeAddrs)
 		}
 		checkRefusals(t, refusals, "node-1", "cannot be reached from other nodes")
@@ -117,9 +122,12 @@ func TestAddressesThatAreNoNodes(t *testing.T) {
 func TestNodeRangesBoundAddresses(t *testing.T) {
 	r := rules()
 	r.NodeRanges = prefixes("198.18.0.0/24")
-	forged := with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, netip.MustParseAddr("198.19.8.8")) })
+	forged := with(node(1), func(n *cluster.Node) {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr("198.19.8.8"))
+	})
 	got, refusals := cluster.Resolve(r, synced(self(), forged, node(2)), nil)
-	if owners(got) != "node-1=11 node-2=12" || slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.19.8.8")) {
+	if owners(got) != "node-1=11 node-2=12" ||
+		slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.19.8.8")) {
 		t.Errorf("peers %q, node addresses %v", names(got.Peers), got.NodeAddrs)
 	}
 	checkRefusals(t, refusals, "node-1", "outside of nodeRanges")
@@ -132,7 +140,8 @@ func TestSelfKeepsWhatIsSound(t *testing.T) {
 		n.PodPrefixes = prefixes("10.244.0.0/24", "198.19.0.0/24")
 	})
 	got, refusals := cluster.Resolve(rules(), synced(me, node(1)), nil)
-	if got.Self == nil || !slices.Equal(got.Self.Addresses, addrs("198.18.0.10")) || !slices.Equal(got.Self.PodPrefixes, prefixes("10.244.0.0/24")) {
+	if got.Self == nil || !slices.Equal(got.Self.Addresses, addrs("198.18.0.10")) ||
+		!slices.Equal(got.Self.PodPrefixes, prefixes("10.244.0.0/24")) {
 		t.Errorf("self is %+v", got.Self)
 	}
 	if len(refusals) != 3 || names(got.Peers) != "node-1" {
@@ -143,13 +152,19 @@ func TestSelfKeepsWhatIsSound(t *testing.T) {
 // Until every source has synced nothing known is forgotten: not a node, a
 // claim, an address or an API server; afterwards all that is gone goes.
 func TestUnsyncedStateForgetsNothing(t *testing.T) {
-	refused := with(node(4), func(n *cluster.Node) { n.Claim.PodPrefixes = nil; n.PodPrefixes = prefixes("10.244.1.0/24") })
-	last, _ := cluster.Resolve(rules(), synced(self(), node(1), node(2), keyless(node(3)), refused), nil)
+	refused := with(node(4), func(n *cluster.Node) {
+		n.Claim.PodPrefixes = nil
+		n.PodPrefixes = prefixes("10.244.1.0/24")
+	})
+	last, _ := cluster.Resolve(rules(), synced(self(), node(1), node(2), keyless(node(3)), refused),
+		nil)
 	for name, state := range map[string]cluster.State{
-		"nothing listed":              {Revision: 1},
-		"nodes listed, claims not":    {Revision: 1, Nodes: []cluster.Node{keyless(self()), keyless(node(1)), keyless(node(3))}},
-		"one node listed, all of it":  {Revision: 1, Nodes: []cluster.Node{node(2)}},
-		"everything listed, unsynced": {Revision: 1, Nodes: []cluster.Node{self(), node(1), node(2), keyless(node(3))}},
+		"nothing listed": {Revision: 1},
+		"nodes listed, claims not": {Revision: 1,
+			Nodes: []cluster.Node{keyless(self()), keyless(node(1)), keyless(node(3))}},
+		"one node listed, all of it": {Revision: 1, Nodes: []cluster.Node{node(2)}},
+		"everything listed, unsynced": {Revision: 1,
+			Nodes: []cluster.Node{self(), node(1), node(2), keyless(node(3))}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, refusals := cluster.Resolve(rules(), state, &last)
@@ -159,35 +174,44 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 		})
 	}
 	got, _ := cluster.Resolve(rules(), synced(self(), node(1), keyless(node(2))), &last)
-	if names(got.Peers) != "node-1 node-2" || names(got.Keyless) != "" || !slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11", "198.18.0.12")) {
-		t.Errorf("synced: peers %q, keyless %q, node addresses %v", names(got.Peers), names(got.Keyless), got.NodeAddrs)
+	if names(got.Peers) != "node-1 node-2" || names(got.Keyless) != "" ||
+		!slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11", "198.18.0.12")) {
+		t.Errorf("synced: peers %q, keyless %q, node addresses %v", names(got.Peers),
+			names(got.Keyless), got.NodeAddrs)
 	}
 }
 
 // A contested address stays nobody's while nodes are missing from the list, and is the
 // only claimant's once all are listed.
 func TestContestedIsRemembered(t *testing.T) {
-	thief := with(node(2), func(n *cluster.Node) { n.Addresses = append(n.Addresses, node(1).Addresses...) })
+	thief := with(node(2), func(n *cluster.Node) {
+		n.Addresses = append(n.Addresses, node(1).Addresses...)
+	})
 	last, _ := cluster.Resolve(rules(), synced(self(), node(1), thief), nil)
 	if owners(last) != "node-1= node-2=12" {
 		t.Fatalf("contested, the addresses are %q", owners(last))
 	}
 	for _, only := range []cluster.Node{node(1), thief} {
-		got, refusals := cluster.Resolve(rules(), cluster.State{Revision: 2, Nodes: []cluster.Node{self(), only}}, &last)
-		if owners(got) != "node-1= node-2=12" || !slices.Contains(got.NodeAddrs, node(1).Addresses[0]) {
-			t.Errorf("only %s listed: addresses are %q, node addresses %v (%v)", only.Name, owners(got), got.NodeAddrs, refusals)
+		got, refusals := cluster.Resolve(rules(),
+			cluster.State{Revision: 2, Nodes: []cluster.Node{self(), only}}, &last)
+		if owners(got) != "node-1= node-2=12" ||
+			!slices.Contains(got.NodeAddrs, node(1).Addresses[0]) {
+			t.Errorf("only %s listed: addresses are %q, node addresses %v (%v)", only.Name,
+				owners(got), got.NodeAddrs, refusals)
 		}
 		state := synced(self(), only)
 		got, refusals = cluster.Resolve(rules(), state, &last)
 		if len(refusals) > 0 || !slices.Contains(got.Peers[0].Addresses, node(1).Addresses[0]) {
-			t.Errorf("%s is the only one of all: addresses are %q, refusals %v", only.Name, owners(got), refusals)
+			t.Errorf("%s is the only one of all: addresses are %q, refusals %v", only.Name,
+				owners(got), refusals)
 		}
 	}
 
 	// One of the two was refused as a whole, so the table does not name it.
 	refused := with(thief, func(n *cluster.Node) { n.PodPrefixes = prefixes("198.19.0.0/24") })
 	last, _ = cluster.Resolve(rules(), synced(self(), node(1), refused), nil)
-	got, _ := cluster.Resolve(rules(), cluster.State{Revision: 2, Nodes: []cluster.Node{self(), node(1)}}, &last)
+	got, _ := cluster.Resolve(rules(),
+		cluster.State{Revision: 2, Nodes: []cluster.Node{self(), node(1)}}, &last)
 	if owners(got) != "node-1=" {
 		t.Errorf("the refused node is not listed yet: addresses are %q", owners(got))
 	}
@@ -196,12 +220,16 @@ func TestContestedIsRemembered(t *testing.T) {
 // A worker cannot use the moment before API servers are listed.
 func TestAPIServersAreRemembered(t *testing.T) {
 	last := table(t, self())
-	forged := with(node(1), func(n *cluster.Node) { n.Addresses = append(n.Addresses, netip.MustParseAddr("198.18.0.200")) })
+	forged := with(node(1), func(n *cluster.Node) {
+		n.Addresses = append(n.Addresses, netip.MustParseAddr("198.18.0.200"))
+	})
 	for _, isSynced := range []bool{false, true} {
 		state := cluster.State{Revision: 2, Synced: isSynced, Nodes: []cluster.Node{self(), forged}}
 		got, refusals := cluster.Resolve(rules(), state, last)
-		if owners(got) != "node-1=11" || slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.18.0.200")) {
-			t.Errorf("synced %v: peers %q, node addresses %v", isSynced, names(got.Peers), got.NodeAddrs)
+		if owners(got) != "node-1=11" ||
+			slices.Contains(got.NodeAddrs, netip.MustParseAddr("198.18.0.200")) {
+			t.Errorf("synced %v: peers %q, node addresses %v", isSynced, names(got.Peers),
+				got.NodeAddrs)
 		}
 		checkRefusals(t, refusals, "node-1", "API server")
 	}
@@ -209,7 +237,9 @@ func TestAPIServersAreRemembered(t *testing.T) {
 
 func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 	last := table(t, self(), node(1), node(2))
-	changed := with(node(1), func(n *cluster.Node) { n.Claim.Keys[0] = cluster.Key{Epoch: 2, Public: key(50)} })
+	changed := with(node(1), func(n *cluster.Node) {
+		n.Claim.Keys[0] = cluster.Key{Epoch: 2, Public: key(50)}
+	})
 	got, refusals := cluster.Resolve(rules(), synced(self(), changed, node(2)), last)
 	if p, ok := got.Peer("node-1"); !ok || p.Claim.Keys[0].Public != key(50) || len(refusals) > 0 {
 		t.Errorf("peer %+v, refusals %v", p, refusals)
@@ -220,20 +250,28 @@ func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 // Node does.
 func TestKeyLivesAsLongAsItsNode(t *testing.T) {
 	last := table(t, self(), node(1), node(2))
-	got, refusals := cluster.Resolve(rules(), synced(self(), keyless(node(1)), keyless(node(2))), last)
+	got, refusals := cluster.Resolve(rules(), synced(self(), keyless(node(1)), keyless(node(2))),
+		last)
 	if d := cmp.Diff(*last, got, compareNetip); d != "" || len(refusals) > 0 {
 		t.Errorf("without VeilNodes: refusals %v, difference:\n%s", refusals, d)
 	}
-	if got, _ = cluster.Resolve(rules(), synced(self(), keyless(node(1))), last); names(got.Peers) != "node-1" {
+	if got, _ = cluster.Resolve(rules(), synced(self(), keyless(node(1))),
+		last); names(got.Peers) != "node-1" {
 		t.Errorf("a Node was deleted: peers %q", names(got.Peers))
 	}
 	again := with(keyless(node(1)), func(n *cluster.Node) { n.Created = n.Created.Add(time.Hour) })
-	if got, _ = cluster.Resolve(rules(), synced(self(), again), last); names(got.Peers) != "" || names(got.Keyless) != "node-1" {
-		t.Errorf("a Node of the same name: peers %q, keyless %q", names(got.Peers), names(got.Keyless))
+	if got, _ = cluster.Resolve(rules(), synced(self(), again), last); names(got.Peers) != "" ||
+		names(got.Keyless) != "node-1" {
+		t.Errorf("a Node of the same name: peers %q, keyless %q", names(got.Peers),
+			names(got.Keyless))
 	}
-	moved := with(keyless(node(1)), func(n *cluster.Node) { n.PodPrefixes = prefixes("10.244.77.0/24") })
-	if got, refusals = cluster.Resolve(rules(), synced(self(), moved), last); names(got.Keyless) != "node-1" || len(refusals) > 0 {
-		t.Errorf("what was claimed does not fit any more: keyless %q, refusals %v", names(got.Keyless), refusals)
+	moved := with(keyless(node(1)), func(n *cluster.Node) {
+		n.PodPrefixes = prefixes("10.244.77.0/24")
+	})
+	if got, refusals = cluster.Resolve(rules(), synced(self(), moved),
+		last); names(got.Keyless) != "node-1" || len(refusals) > 0 {
+		t.Errorf("what was claimed does not fit any more: keyless %q, refusals %v",
+			names(got.Keyless), refusals)
 	}
 }
 
@@ -241,13 +279,16 @@ func TestNodeDerivations(t *testing.T) {
 	n := with(node(1), func(n *cluster.Node) {
 		n.Addresses = addrs("198.18.0.11", "fd42::11")
 		n.PodPrefixes = prefixes("10.244.1.0/24", "fd42:244:0:1::/64")
-		n.Claim.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"), netip.MustParseAddrPort("[fd42::11]:51820")}
+		n.Claim.Endpoints = []netip.AddrPort{netip.MustParseAddrPort("198.18.0.11:51820"),
+			netip.MustParseAddrPort("[fd42::11]:51820")}
 		n.Claim.Keys = []cluster.Key{{Epoch: 9, Public: key(9)}, {Epoch: 3, Public: key(3)}}
 	})
-	if got := n.AllowedIPs(); !slices.Equal(got, prefixes("10.244.1.0/24", "198.18.0.11/32", "fd42::11/128", "fd42:244:0:1::/64")) {
+	if got := n.AllowedIPs(); !slices.Equal(got,
+		prefixes("10.244.1.0/24", "198.18.0.11/32", "fd42::11/128", "fd42:244:0:1::/64")) {
 		t.Errorf("allowed IPs %v", got)
 	}
-	for underlay, want := range map[cluster.Families]string{dual: "198.18.0.11:51820", onlyV4: "198.18.0.11:51820", onlyV6: "[fd42::11]:51820", {}: "invalid AddrPort"} {
+	for underlay, want := range map[cluster.Families]string{dual: "198.18.0.11:51820",
+		onlyV4: "198.18.0.11:51820", onlyV6: "[fd42::11]:51820", {}: "invalid AddrPort"} {
 		if got, ok := n.Endpoint(underlay); got.String() != want || ok != (want[0] != 'i') {
 			t.Errorf("endpoint over %+v: %v, %v", underlay, got, ok)
 		}
@@ -258,7 +299,8 @@ func TestNodeDerivations(t *testing.T) {
 	if n.PodFamilies() != dual || n.AddressFamilies() != dual {
 		t.Error("families are not both")
 	}
-	tab := cluster.Table{Peers: []cluster.Node{n}, NodeAddrs: addrs("198.18.0.11", "198.18.0.99", "fd42::11")}
+	tab := cluster.Table{Peers: []cluster.Node{n},
+		NodeAddrs: addrs("198.18.0.11", "198.18.0.99", "fd42::11")}
 	if got := tab.Unreachable(); !slices.Equal(got, addrs("198.18.0.99")) {
 		t.Errorf("unreachable %v", got)
 	}

@@ -157,7 +157,8 @@ func parseRecord(b []byte) (record, error) {
 		return record{}, err
 	}
 	for name, sums := range r.Plugins {
-		if name != filepath.Base(name) || name == "." || name == ".." || name == string(filepath.Separator) {
+		if name != filepath.Base(name) || name == "." || name == ".." ||
+			name == string(filepath.Separator) {
 			return record{}, fmt.Errorf("%q is no file name", name)
 		}
 		for _, sum := range sums {

@@ -61,25 +61,33 @@ func TestInstallAndRemove(t *testing.T) {
 		"others' plugins": {
 			before: map[string]string{"flannel": "f"}, after: map[string]string{"flannel": "f"}},
 		"an older one of the same name": {
-			before: map[string]string{"host-local": "host-local 0"}, after: map[string]string{"host-local": "host-local 0"}},
+			before: map[string]string{"host-local": "host-local 0"},
+			after:  map[string]string{"host-local": "host-local 0"}},
 		"the same one": {
-			before: map[string]string{"host-local": "host-local 1"}, after: map[string]string{"host-local": "host-local 1"}},
+			before: map[string]string{"host-local": "host-local 1"},
+			after:  map[string]string{"host-local": "host-local 1"}},
 		"changed by somebody": {
-			between: func(t *testing.T, dir string) { put(t, filepath.Join(dir, "host-local"), "host-local 2") },
-			after:   map[string]string{"host-local": "host-local 2"}},
+			between: func(t *testing.T, dir string) {
+				put(t, filepath.Join(dir, "host-local"), "host-local 2")
+			},
+			after: map[string]string{"host-local": "host-local 2"}},
 		"saved, then changed by somebody": {
-			before:  map[string]string{"host-local": "host-local 0"},
-			between: func(t *testing.T, dir string) { put(t, filepath.Join(dir, "host-local"), "host-local 2") },
-			after:   map[string]string{"host-local": "host-local 2"}},
+			before: map[string]string{"host-local": "host-local 0"},
+			between: func(t *testing.T, dir string) {
+				put(t, filepath.Join(dir, "host-local"), "host-local 2")
+			},
+			after: map[string]string{"host-local": "host-local 2"}},
 		"removed by somebody": {
 			between: func(t *testing.T, dir string) { _ = os.Remove(filepath.Join(dir, "veil")) }},
 		"upgraded": {
 			before: map[string]string{"host-local": "host-local 0"},
 			between: func(t *testing.T, dir string) {
-				if _, err := Install(files(t, map[string]string{"veil": "veil 2", "host-local": "host-local 3"}), dir); err != nil {
+				if _, err := Install(files(t, map[string]string{"veil": "veil 2",
+					"host-local": "host-local 3"}), dir); err != nil {
 					t.Fatal(err)
 				}
-				if got := content(t, dir); got["veil"] != "veil 2" || got["host-local"] != "host-local 3" {
+				if got := content(t, dir); got["veil"] != "veil 2" ||
+					got["host-local"] != "host-local 3" {
 					t.Errorf("after the upgrade: %v", got)
 				}
 			},
@@ -150,7 +158,8 @@ func TestInstallCutOff(t *testing.T) {
 		t.Errorf("what was recorded and never written took another's: %v", got)
 	}
 	wrote, err := Install(from, to)
-	if err != nil || !slices.Equal(slices.Sorted(slices.Values(wrote)), slices.Sorted(maps.Keys(release))) {
+	if err != nil || !slices.Equal(slices.Sorted(slices.Values(wrote)),
+		slices.Sorted(maps.Keys(release))) {
 		t.Errorf("wrote %v, %v", wrote, err)
 	}
 }
@@ -158,7 +167,8 @@ func TestInstallCutOff(t *testing.T) {
 // Cut off in an upgrade, with the new one recorded and the old one still there: both are ours.
 func TestUpgradeCutOff(t *testing.T) {
 	to := files(t, map[string]string{"veil": "veil 1"})
-	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1")), digest([]byte("veil 2"))}}}
+	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1")),
+		digest([]byte("veil 2"))}}}
 	if err := writeRecord(to, r); err != nil {
 		t.Fatal(err)
 	}

@@ -151,15 +151,16 @@ func Default() Config {
 		node = "" // Validate asks for it.
 	}
 	return Config{
-		Node:           strings.ToLower(node),
-		Source:         Source{Kind: SourceKubernetes},
-		KeyFile:        KeyFile,
-		SnapshotFile:   SnapshotFile,
-		Tunnel:         Tunnel{Mode: ModeAuto, Port: TunnelPort},
-		Masquerade:     true,
-		CNI:            CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
-		ServiceProxy:   ServiceProxyNone,
-		Services:       Services{HostRouting: HostRoutingKernel, HealthAddress: ServiceHealthAddress},
+		Node:         strings.ToLower(node),
+		Source:       Source{Kind: SourceKubernetes},
+		KeyFile:      KeyFile,
+		SnapshotFile: SnapshotFile,
+		Tunnel:       Tunnel{Mode: ModeAuto, Port: TunnelPort},
+		Masquerade:   true,
+		CNI:          CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
+		ServiceProxy: ServiceProxyNone,
+		Services: Services{HostRouting: HostRoutingKernel,
+			HealthAddress: ServiceHealthAddress},
 		MetricsAddress: MetricsAddress,
 		LogLevel:       "info",
 	}

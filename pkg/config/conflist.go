@@ -70,7 +70,8 @@ type chained struct {
 // It refuses a node without a pod prefix and an MTU that is too small.
 func Conflist(p ConflistParams) ([]byte, error) {
 	if len(p.PodPrefixes) == 0 {
-		return nil, errors.New("CNI configuration: the node has no pod prefix; does the controller manager run with --allocate-node-cidrs?")
+		return nil, errors.New("CNI configuration: the node has no pod prefix; does the " +
+			"controller manager run with --allocate-node-cidrs?")
 	}
 
 	least := cluster.MinMTU4
@@ -86,7 +87,8 @@ func Conflist(p ConflistParams) ([]byte, error) {
 			family, least = 1, MinPodMTU6
 		}
 		if prefix.Bits() > prefix.Addr().BitLen()-2 {
-			return nil, fmt.Errorf("CNI configuration: host-local cannot allocate from the pod prefix %s; give the node a larger one", prefix)
+			return nil, fmt.Errorf("CNI configuration: host-local cannot allocate from the pod "+
+				"prefix %s; give the node a larger one", prefix)
 		}
 		sets[family] = append(sets[family], Range{Subnet: prefix})
 	}
@@ -104,10 +106,13 @@ func Conflist(p ConflistParams) ([]byte, error) {
 	list := conflist{CNIVersion: cniVersion, CNIVersions: cniVersions, Name: NetworkName}
 	list.Plugins = append(list.Plugins, NetConf{Type: PluginType, MTU: p.MTU, IPAM: ipam})
 	if p.Portmap {
-		list.Plugins = append(list.Plugins, chained{Type: "portmap", Capabilities: map[string]bool{"portMappings": true}, SNAT: true})
+		list.Plugins = append(list.Plugins,
+			chained{Type: "portmap", Capabilities: map[string]bool{"portMappings": true},
+				SNAT: true})
 	}
 	if p.Bandwidth {
-		list.Plugins = append(list.Plugins, chained{Type: "bandwidth", Capabilities: map[string]bool{"bandwidth": true}})
+		list.Plugins = append(list.Plugins,
+			chained{Type: "bandwidth", Capabilities: map[string]bool{"bandwidth": true}})
 	}
 	b, err := json.MarshalIndent(list, "", "  ")
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 
 func TestConflistGolden(t *testing.T) {
 	got, err := config.Conflist(config.ConflistParams{
-		MTU: 1420, PodPrefixes: prefixes("fd42:244:0:1::/64", "10.244.1.0/24"), Portmap: true, Bandwidth: true,
+		MTU: 1420, PodPrefixes: prefixes("fd42:244:0:1::/64", "10.244.1.0/24"), Portmap: true,
+		Bandwidth: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +79,8 @@ func TestConflistGolden(t *testing.T) {
 		t.Fatalf("libcni reads %+v, %v", list, err)
 	}
 	var conf config.NetConf
-	if err := json.Unmarshal(list.Plugins[0].Bytes, &conf); err != nil || conf.MTU != 1420 || len(conf.IPAM.Ranges) != 2 {
+	if err := json.Unmarshal(list.Plugins[0].Bytes, &conf); err != nil || conf.MTU != 1420 ||
+		len(conf.IPAM.Ranges) != 2 {
 		t.Errorf("the plugin reads %+v, %v", conf, err)
 	}
 }
@@ -88,13 +90,17 @@ func TestConflistRefuses(t *testing.T) {
 		params config.ConflistParams
 		want   string
 	}{
-		"no prefix":             {config.ConflistParams{MTU: 1420}, "no pod prefix"},
-		"small MTU":             {config.ConflistParams{MTU: 500, PodPrefixes: prefixes("10.244.1.0/24")}, "below 576"},
-		"small MTU for IPv6":    {config.ConflistParams{MTU: 1279, PodPrefixes: prefixes("10.244.1.0/24", "fd42::/64")}, "below 1280"},
-		"prefix without a room": {config.ConflistParams{MTU: 1420, PodPrefixes: prefixes("10.244.1.0/31")}, "10.244.1.0/31"},
+		"no prefix": {config.ConflistParams{MTU: 1420}, "no pod prefix"},
+		"small MTU": {config.ConflistParams{MTU: 500,
+			PodPrefixes: prefixes("10.244.1.0/24")}, "below 576"},
+		"small MTU for IPv6": {config.ConflistParams{MTU: 1279,
+			PodPrefixes: prefixes("10.244.1.0/24", "fd42::/64")}, "below 1280"},
+		"prefix without a room": {config.ConflistParams{MTU: 1420,
+			PodPrefixes: prefixes("10.244.1.0/31")}, "10.244.1.0/31"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := config.Conflist(c.params); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := config.Conflist(c.params); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})
@@ -110,13 +116,15 @@ func TestMarker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config.Marker{BootID: boot, Families: cluster.Families{V4: true}, Devices: []string{"veil0"}, Written: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	want := config.Marker{BootID: boot, Families: cluster.Families{V4: true},
+		Devices: []string{"veil0"}, Written: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	if err := config.WriteMarker(path, want); err != nil {
 		t.Fatal(err)
 	}
 
 	got, err := config.ReadMarker(path)
-	if err != nil || got.Families != want.Families || got.Devices[0] != "veil0" || !got.Written.Equal(want.Written) {
+	if err != nil || got.Families != want.Families || got.Devices[0] != "veil0" ||
+		!got.Written.Equal(want.Written) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 
@@ -124,7 +132,8 @@ func TestMarker(t *testing.T) {
 	if err := config.WriteMarker(path, want); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.ReadMarker(path); !errors.Is(err, config.ErrNotReady) || !strings.Contains(err.Error(), "another") {
+	if _, err := config.ReadMarker(path); !errors.Is(err, config.ErrNotReady) ||
+		!strings.Contains(err.Error(), "another") {
 		t.Errorf("another boot's marker: %v, want ErrNotReady", err)
 	}
 

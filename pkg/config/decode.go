@@ -17,7 +17,8 @@ import (
 // absent stay as they were.
 func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	if n := documentsIn(string(text)); n > 1 {
-		return fmt.Errorf("it holds %d YAML documents (--- separates them), of which only the first would count: write all into one", n), nil
+		return fmt.Errorf("it holds %d YAML documents (--- separates them), of which only the "+
+			"first would count: write all into one", n), nil
 	}
 	// Strict: a key given twice is an error.
 	converted, err := yaml.YAMLToJSONStrict(text)
@@ -54,7 +55,8 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 	case v.Kind() == reflect.Slice:
 		list, ok := raw.([]any)
 		if !ok {
-			return []error{newProblem(path, "is %s, write a list of %s", kindOf(raw), wanted(v.Type().Elem()))}
+			return []error{newProblem(path, "is %s, write a list of %s", kindOf(raw),
+				wanted(v.Type().Elem()))}
 		}
 		// Not nil: an empty list is written, too.
 		v.Set(reflect.MakeSlice(v.Type(), 0, len(list)))
@@ -83,7 +85,8 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 func decodeStruct(path string, raw any, v reflect.Value) []error {
 	object, ok := raw.(map[string]any)
 	if !ok {
-		return []error{newProblem(orFile(path), "is %s, write keys and values: %s", kindOf(raw), strings.Join(keysOf(v.Type()), ", "))}
+		return []error{newProblem(orFile(path), "is %s, write keys and values: %s", kindOf(raw),
+			strings.Join(keysOf(v.Type()), ", "))}
 	}
 	names := make([]string, 0, len(object))
 	for name := range object {
@@ -94,7 +97,8 @@ func decodeStruct(path string, raw any, v reflect.Value) []error {
 	for _, name := range names {
 		i := slices.Index(keysOf(v.Type()), name)
 		if i < 0 {
-			problems = append(problems, newProblem(join(path, name), "unknown key; did you mean %s?", join(path, nearest(name, keysOf(v.Type())))))
+			problems = append(problems, newProblem(join(path, name),
+				"unknown key; did you mean %s?", join(path, nearest(name, keysOf(v.Type())))))
 			continue
 		}
 		problems = append(problems, decodeValue(join(path, name), object[name], v.Field(i))...)

@@ -49,7 +49,8 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("a: &a [*a]"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var c Config
-		if unreadable, bad := decode(text, &c); unreadable != nil || len(bad) > 0 || c.Validate() != nil {
+		if unreadable, bad := decode(text, &c); unreadable != nil || len(bad) > 0 ||
+			c.Validate() != nil {
 			return
 		}
 		out, err := yaml.Marshal(c)
@@ -57,7 +58,8 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		var again Config
-		if unreadable, problems := decode(out, &again); unreadable != nil || len(problems) > 0 || !reflect.DeepEqual(c, again) {
+		if unreadable, problems := decode(out, &again); unreadable != nil || len(problems) > 0 ||
+			!reflect.DeepEqual(c, again) {
 			t.Errorf("%v\n%+v\n%+v", problems, c, again)
 		}
 	})
@@ -65,7 +67,8 @@ func FuzzDecode(f *testing.F) {
 
 func FuzzKubeadm(f *testing.F) {
 	f.Add([]byte("kind: ClusterConfiguration\nnetworking: {podSubnet: 10.0.0.0/8}\n---\nkind: x"))
-	f.Add([]byte("kind: ConfigMap\ndata:\n  ClusterConfiguration: |\n    kind: ClusterConfiguration\n"))
+	f.Add([]byte("kind: ConfigMap\ndata:\n  ClusterConfiguration: |\n    kind: " +
+		"ClusterConfiguration\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := ParseKubeadm(text)
 		if err != nil {
@@ -80,7 +83,9 @@ func FuzzKubeadm(f *testing.F) {
 }
 
 func FuzzMarker(f *testing.F) {
-	f.Add([]byte(`{"bootID":"a","families":{"v4":true,"v6":false},"devices":["veil0"],"written":"2026-01-01T00:00:00Z"}`))
+	f.Add(
+		[]byte(
+			`{"bootID":"a","families":{"v4":true,"v6":false},"devices":["veil0"],"written":"2026-01-01T00:00:00Z"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		m, err := ParseMarker(text)
 		if err != nil {
@@ -90,7 +95,8 @@ func FuzzMarker(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := ParseMarker(out); err != nil || again.BootID != m.BootID || again.Families != m.Families {
+		if again, err := ParseMarker(out); err != nil || again.BootID != m.BootID ||
+			again.Families != m.Families {
 			t.Errorf("%v: %+v %+v", err, m, again)
 		}
 	})

@@ -46,7 +46,9 @@ func parseKubeadm(text string, configMap bool) (Ranges, error) {
 			return parseKubeadm(doc.Data.ClusterConfiguration, false)
 		}
 	}
-	return Ranges{}, fmt.Errorf("it holds no document of kind ClusterConfiguration and no ConfigMap with data.ClusterConfiguration; write what kubectl -n kube-system get configmap kubeadm-config -o yaml shows")
+	return Ranges{}, fmt.Errorf("it holds no document of kind ClusterConfiguration and no " +
+		"ConfigMap with data.ClusterConfiguration; write what kubectl -n kube-system get " +
+		"configmap kubeadm-config -o yaml shows")
 }
 
 // splitDocuments splits YAML at its document markers, --- and ..., which begin a line (YAML 1.2,
@@ -86,7 +88,8 @@ func (d kubeadmDocument) ranges() (r Ranges, err error) {
 	if r.Pod, err = subnets("networking.podSubnet", d.Networking.PodSubnet); err != nil {
 		return Ranges{}, err
 	}
-	if r.Service, err = subnets("networking.serviceSubnet", d.Networking.ServiceSubnet); err != nil {
+	if r.Service, err = subnets("networking.serviceSubnet",
+		d.Networking.ServiceSubnet); err != nil {
 		return Ranges{}, err
 	}
 	return r, nil

@@ -35,8 +35,10 @@ var flags = []struct{ name, path, usage string }{
 	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
 	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
-	{"outside", "outside", "comma-separated `ranges` inside node-ranges where hosts are that are no nodes; given, even empty, the rest is closed to pods"},
-	{"kubeadm-config", "kubeadmConfig", "`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges where hosts are that are " +
+		"no nodes; given, even empty, the rest is closed to pods"},
+	{"kubeadm-config", "kubeadmConfig",
+		"`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
 	{"source", "source.kind", "where the table comes from: `kind` kubernetes or snapshot"},
 	{"kubeconfig", "source.kubeconfig", "kubeconfig `file` (default: the service account)"},
 	{"source-file", "source.file", "snapshot `file` for the source snapshot"},
@@ -45,24 +47,38 @@ var flags = []struct{ name, path, usage string }{
 	{"trust-disk", "trustDisk", "allow key and snapshot on a disk"},
 	{"tunnel-mode", "tunnel.mode", "WireGuard by `mode` auto, kernel or userspace"},
 	{"tunnel-port", "tunnel.port", "UDP `port` of WireGuard"},
-	{"tunnel-keepalive", "tunnel.keepalive", "`seconds` between packets to each peer that keep firewalls open (default: none)"},
-	{"tunnel-roaming", "tunnel.roaming", "take tunnel datagrams from any address, for nodes behind NAT that the Node objects do not show"},
+	{"tunnel-keepalive", "tunnel.keepalive",
+		"`seconds` between packets to each peer that keep firewalls open (default: none)"},
+	{"tunnel-roaming", "tunnel.roaming",
+		"take tunnel datagrams from any address, for nodes behind NAT that the Node objects " +
+			"do not show"},
 	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
 	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
 	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},
 	{"portmap", "cni.portmap", "chain the portmap plugin"},
 	{"bandwidth", "cni.bandwidth", "chain the bandwidth plugin"},
-	{"service-proxy", "serviceProxy", "who translates services: `kind` none (another program) or ebpf"},
-	{"service-cgroup", "services.cgroup", "root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
-	{"api-servers", "services.apiServers", "comma-separated `addresses` with ports of API servers, for the table of services"},
-	{"host-routing", "services.hostRouting", "who brings packets to pods of the node: `kind` kernel, or ebpf, past netfilter"},
-	{"service-health-address", "services.healthAddress", "`address` where balancers ask whether this node serves; empty is nowhere"},
-	{"node-port-addresses", "services.nodePortAddresses", "comma-separated `ranges` of this node's addresses that serve NodePorts (default: the primary ones)"},
-	{"service-fronts", "services.limits.fronts", "`number` of addresses of services there is room for"},
-	{"service-slots", "services.limits.slots", "`number` of backends there is room for, four times as many as there are, a power of two"},
+	{"service-proxy", "serviceProxy",
+		"who translates services: `kind` none (another program) or ebpf"},
+	{"service-cgroup", "services.cgroup",
+		"root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
+	{"api-servers", "services.apiServers",
+		"comma-separated `addresses` with ports of API servers, for the table of services"},
+	{"host-routing", "services.hostRouting",
+		"who brings packets to pods of the node: `kind` kernel, or ebpf, past netfilter"},
+	{"service-health-address", "services.healthAddress",
+		"`address` where balancers ask whether this node serves; empty is nowhere"},
+	{"node-port-addresses", "services.nodePortAddresses",
+		"comma-separated `ranges` of this node's addresses that serve NodePorts (default: the " +
+			"primary ones)"},
+	{"service-fronts", "services.limits.fronts",
+		"`number` of addresses of services there is room for"},
+	{"service-slots", "services.limits.slots",
+		"`number` of backends there is room for, four times as many as there are, a power of two"},
 	{"service-members", "services.limits.members", "`number` of backends that can be remembered"},
-	{"service-sources", "services.limits.sources", "`number` of source ranges of balancers' addresses"},
-	{"metrics-address", "metricsAddress", "`address` of /metrics, /healthz and /readyz; empty serves none"},
+	{"service-sources", "services.limits.sources",
+		"`number` of source ranges of balancers' addresses"},
+	{"metrics-address", "metricsAddress",
+		"`address` of /metrics, /healthz and /readyz; empty serves none"},
 	{"metrics-peers", "metricsPeers", "add series of each peer to /metrics"},
 	{"log-level", "logLevel", "`level` debug, info, warn or error"},
 }
@@ -103,17 +119,19 @@ func load(path string, given []givenFlag) (Config, error) {
 // configuration before it runs. Kubeadm stands for the file KubeadmConfig; nil is a file that does
 // not exist.
 func Parse(node string, text, kubeadm []byte) (Config, error) {
-	return assemble("configuration", text, []givenFlag{{"node", "node", node}}, func(path string) ([]byte, error) {
-		if kubeadm == nil {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
-		}
-		return kubeadm, nil
-	})
+	return assemble("configuration", text, []givenFlag{{"node", "node", node}},
+		func(path string) ([]byte, error) {
+			if kubeadm == nil {
+				return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+			}
+			return kubeadm, nil
+		})
 }
 
 // assemble makes the configuration from the text of the file name, the flags over it, and the file
 // of kubeadm, if it names one.
-func assemble(name string, text []byte, given []givenFlag, read func(path string) ([]byte, error)) (Config, error) {
+func assemble(name string, text []byte, given []givenFlag,
+	read func(path string) ([]byte, error)) (Config, error) {
 	c := Default()
 	unreadable, bad := decode(text, &c)
 	if unreadable != nil {
@@ -162,13 +180,15 @@ func (g givenFlag) apply(c *Config) []error {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(g.value)
 		if err != nil {
-			return []error{fmt.Errorf("flag -%s: %w", g.name, newProblem(g.path, "%q is not true or false", g.value))}
+			return []error{fmt.Errorf("flag -%s: %w", g.name,
+				newProblem(g.path, "%q is not true or false", g.value))}
 		}
 		raw = b
 	case reflect.Int:
 		n, err := strconv.Atoi(g.value)
 		if err != nil {
-			return []error{fmt.Errorf("flag -%s: %w", g.name, newProblem(g.path, "%q is not a whole number", g.value))}
+			return []error{fmt.Errorf("flag -%s: %w", g.name,
+				newProblem(g.path, "%q is not a whole number", g.value))}
 		}
 		raw = n
 	case reflect.Slice:

@@ -46,11 +46,13 @@ func TestLoadFillsDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := config.Default()
-	want.Node, want.ClusterRanges, want.ServiceRanges = "node-1", prefixes("10.244.0.0/16", "fd42:244::/48"), prefixes("10.96.0.0/12")
+	want.Node, want.ClusterRanges, want.ServiceRanges = "node-1",
+		prefixes("10.244.0.0/16", "fd42:244::/48"), prefixes("10.96.0.0/12")
 	if d := cmp.Diff(want, got, compareNetip); d != "" {
 		t.Error(d)
 	}
-	if got.KeyFile != config.KeyFile || got.Tunnel.Port != config.TunnelPort || !got.Masquerade || !got.CNI.Portmap {
+	if got.KeyFile != config.KeyFile || got.Tunnel.Port != config.TunnelPort || !got.Masquerade ||
+		!got.CNI.Portmap {
 		t.Errorf("defaults are missing: %+v", got)
 	}
 }
@@ -71,51 +73,110 @@ func TestLoadReports(t *testing.T) {
 		text string
 		want []string // all that is reported, in any order
 	}{
-		"nothing set":                        {"node: a", []string{"clusterRanges: no range is given", "serviceRanges: no range is given"}},
-		"JSON":                               {`{"node":"a","clusterRanges":["10.244.0.0/16"],"serviceRanges":["10.96.0.0/12"]}`, nil},
-		"unknown key":                        {good + "clusterRange: [1.2.3.0/24]", []string{"clusterRange: unknown key; did you mean clusterRanges?"}},
-		"unknown nested key":                 {good + "tunnel: {ports: 1}", []string{"tunnel.ports: unknown key; did you mean tunnel.port?"}},
-		"key in another case":                {good + "MTU: 1500", []string{"MTU: unknown key; did you mean mtu?"}},
-		"key given twice":                    {good + "node: node-2", []string{`key "node" already set`}},
-		"no YAML":                            {"a: [", []string{"yaml"}},
-		"two documents":                      {good + "---\nnodeRanges: [192.0.2.0/24]\nnonsense: 1", []string{"2 YAML documents"}},
-		"two, by its end":                    {good + "...\nnodeRanges: [192.0.2.0/24]", []string{"2 YAML documents"}},
-		"two, Windows":                       {good + "---\r\nmtu: 1400\r\n", []string{"2 YAML documents"}},
-		"two on the line":                    {good + "--- {mtu: 1400}", []string{"2 YAML documents"}},
-		"one between markers":                {"%YAML 1.1\n# mine\n--- # begins\n" + good + "---\n\n# nothing\n...\n", nil},
-		"a list for the whole":               {"- a", []string{"the whole file: is a list", "clusterRanges: no range", "serviceRanges: no range"}},
-		"malformed ranges":                   {"node: a\nclusterRanges: [10.244.0.0/33, x]\nserviceRanges: 10.96.0.0/12", []string{`clusterRanges[0]: "10.244.0.0/33" is not a range such as`, `clusterRanges[1]: "x" is not`, "serviceRanges: is 10.96.0.0/12, write a list of"}},
-		"host bits set":                      {"node: a\nclusterRanges: [10.244.1.0/16]\nserviceRanges: [10.96.0.0/12]", []string{"clusterRanges[0]: 10.244.1.0/16 has bits set beyond its length; write 10.244.0.0/16"}},
-		"pods in services":                   {"node: a\nclusterRanges: [10.96.4.0/24]\nserviceRanges: [10.96.0.0/12]", []string{"serviceRanges[0]: 10.96.0.0/12 overlaps 10.96.4.0/24 of clusterRanges[0]"}},
-		"ranges overlap":                     {"node: a\nclusterRanges: [10.244.0.0/16, 10.244.9.0/24]\nserviceRanges: [10.96.0.0/12]", []string{"clusterRanges[1]: 10.244.9.0/24 overlaps"}},
-		"nodes in pods":                      {good + "nodeRanges: [10.244.7.0/24]", []string{"nodeRanges[0]: 10.244.7.0/24 overlaps"}},
-		"everything":                         {"node: a\nclusterRanges: [0.0.0.0/0]\nserviceRanges: [10.96.0.0/12]", []string{"clusterRanges[0]: 0.0.0.0/0 holds addresses of 0.0.0.0/8"}},
-		"link-local range":                   {"node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [\"fe80::/64\"]", []string{"serviceRanges[0]: fe80::/64 holds addresses of fe80::/10"}},
-		"IPv4 in IPv6":                       {"node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [\"::ffff:10.0.0.0/104\"]", []string{"serviceRanges[0]: "}},
-		"MTU for IPv6 pods":                  {good + "mtu: 1339", []string{"mtu: MTU cannot work: the underlay has 1339 bytes"}},
-		"MTU as text":                        {good + "mtu: big", []string{`mtu: "big" is not a whole number`}},
-		"MTU with a fraction":                {good + "mtu: 1500.5", []string{"mtu: 1500.5 is not a whole number"}},
-		"port 0":                             {good + "tunnel: {port: 0}", []string{"tunnel.port: 0 is no UDP port"}},
-		"a keepalive of a day":               {good + "tunnel: {keepalive: 86400}", []string{"tunnel.keepalive: 86400"}},
-		"port above":                         {good + "tunnel: {port: 65536}", []string{"tunnel.port: 65536"}},
-		"unknown mode":                       {good + "tunnel: {mode: boringtun}", []string{`tunnel.mode: "boringtun" is unknown; write one of [auto kernel userspace]`}},
-		"unknown source":                     {good + "source: {kind: etcd}", []string{`source.kind: "etcd" is unknown`}},
-		"snapshot without file":              {good + "source: {kind: snapshot}", []string{"source.file: is missing"}},
-		"relative key path":                  {good + "keyFile: key", []string{`keyFile: "key" is no absolute path`}},
-		"one file for both":                  {good + "keyFile: /run/a\nsnapshotFile: /run//a", []string{"snapshotFile: /run/a is also keyFile"}},
-		"empty value":                        {good + "keyFile:", []string{"keyFile: null is not a text in quotes"}},
-		"node in capitals":                   {strings.Replace(good, "node-1", "Node-1", 1), []string{`node: "Node-1" is no node name`}},
-		"host routing alone":                 {good + "services: {hostRouting: ebpf}", []string{"services.hostRouting: ebpf is done by the programs of serviceProxy ebpf; write that too, or kernel"}},
-		"host routing":                       {good + "serviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
-		"unknown host routing":               {good + "services: {hostRouting: fast}", []string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
-		"log level":                          {good + "logLevel: loud", []string{`logLevel: "loud" is unknown`}},
-		"health address":                     {good + "serviceProxy: ebpf\nservices: {healthAddress: '10256'}", []string{`services.healthAddress: "10256" is no address with a port; write for instance :10256, or nothing`}},
-		"NodePort addresses":                 {good + "serviceProxy: ebpf\nservices: {nodePortAddresses: ['192.0.2.0/24']}", nil},
-		"a NodePort address with bits below": {good + "serviceProxy: ebpf\nservices: {nodePortAddresses: ['192.0.2.7/24']}", []string{"services.nodePortAddresses[0]: 192.0.2.7/24 has bits below its length; write for instance 192.0.2.0/24"}},
-		"no health address":                  {good + "serviceProxy: ebpf\nservices: {healthAddress: ''}", nil},
-		"metrics address":                    {good + "metricsAddress: nowhere", []string{"metricsAddress:"}},
-		"many things": {"node: '-'\nclusterRange: []\nserviceRanges: [a]\nmtu: x\ntunnel: {port: 99999, mode: 1}", []string{
-			"clusterRange: unknown key", "serviceRanges[0]:", "mtu:", "tunnel.port: 99999", "tunnel.mode: 1 is not a text", "node:", "clusterRanges: no range",
+		"nothing set": {"node: a",
+			[]string{"clusterRanges: no range is given", "serviceRanges: no range is given"}},
+		"JSON": {`{"node":"a","clusterRanges":["10.244.0.0/16"],"serviceRanges":["10.96.0.0/12"]}`,
+			nil},
+		"unknown key": {good + "clusterRange: [1.2.3.0/24]",
+			[]string{"clusterRange: unknown key; did you mean clusterRanges?"}},
+		"unknown nested key": {good + "tunnel: {ports: 1}",
+			[]string{"tunnel.ports: unknown key; did you mean tunnel.port?"}},
+		"key in another case": {good + "MTU: 1500",
+			[]string{"MTU: unknown key; did you mean mtu?"}},
+		"key given twice": {good + "node: node-2",
+			[]string{`key "node" already set`}},
+		"no YAML": {"a: [", []string{"yaml"}},
+		"two documents": {good +
+			"---\nnodeRanges: [192.0.2.0/24]\nnonsense: 1", []string{"2 YAML documents"}},
+		"two, by its end": {good + "...\nnodeRanges: [192.0.2.0/24]",
+			[]string{"2 YAML documents"}},
+		"two, Windows": {good + "---\r\nmtu: 1400\r\n",
+			[]string{"2 YAML documents"}},
+		"two on the line": {good + "--- {mtu: 1400}",
+			[]string{"2 YAML documents"}},
+		"one between markers": {"%YAML 1.1\n# mine\n--- # begins\n" + good +
+			"---\n\n# nothing\n...\n", nil},
+		"a list for the whole": {"- a",
+			[]string{"the whole file: is a list", "clusterRanges: no range",
+				"serviceRanges: no range"}},
+		"malformed ranges": {"node: a\nclusterRanges: [10.244.0.0/33, " +
+			"x]\nserviceRanges: 10.96.0.0/12",
+			[]string{`clusterRanges[0]: "10.244.0.0/33" is not a range such as`,
+				`clusterRanges[1]: "x" is not`, "serviceRanges: is 10.96.0.0/12, write a list of"}},
+		"host bits set": {"node: a\nclusterRanges: " +
+			"[10.244.1.0/16]\nserviceRanges: [10.96.0.0/12]",
+			[]string{"clusterRanges[0]: 10.244.1.0/16 has bits set beyond its length; write " +
+				"10.244.0.0/16"}},
+		"pods in services": {"node: a\nclusterRanges: " +
+			"[10.96.4.0/24]\nserviceRanges: [10.96.0.0/12]",
+			[]string{"serviceRanges[0]: 10.96.0.0/12 overlaps 10.96.4.0/24 of clusterRanges[0]"}},
+		"ranges overlap": {"node: a\nclusterRanges: [10.244.0.0/16, " +
+			"10.244.9.0/24]\nserviceRanges: [10.96.0.0/12]",
+			[]string{"clusterRanges[1]: 10.244.9.0/24 overlaps"}},
+		"nodes in pods": {good + "nodeRanges: [10.244.7.0/24]",
+			[]string{"nodeRanges[0]: 10.244.7.0/24 overlaps"}},
+		"everything": {"node: a\nclusterRanges: " +
+			"[0.0.0.0/0]\nserviceRanges: [10.96.0.0/12]",
+			[]string{"clusterRanges[0]: 0.0.0.0/0 holds addresses of 0.0.0.0/8"}},
+		"link-local range": {"node: a\nclusterRanges: " +
+			"[10.244.0.0/16]\nserviceRanges: [\"fe80::/64\"]",
+			[]string{"serviceRanges[0]: fe80::/64 holds addresses of fe80::/10"}},
+		"IPv4 in IPv6": {"node: a\nclusterRanges: " +
+			"[10.244.0.0/16]\nserviceRanges: [\"::ffff:10.0.0.0/104\"]",
+			[]string{"serviceRanges[0]: "}},
+		"MTU for IPv6 pods": {good + "mtu: 1339",
+			[]string{"mtu: MTU cannot work: the underlay has 1339 bytes"}},
+		"MTU as text": {good + "mtu: big",
+			[]string{`mtu: "big" is not a whole number`}},
+		"MTU with a fraction": {good + "mtu: 1500.5",
+			[]string{"mtu: 1500.5 is not a whole number"}},
+		"port 0": {good + "tunnel: {port: 0}",
+			[]string{"tunnel.port: 0 is no UDP port"}},
+		"a keepalive of a day": {good + "tunnel: {keepalive: 86400}",
+			[]string{"tunnel.keepalive: 86400"}},
+		"port above": {good + "tunnel: {port: 65536}",
+			[]string{"tunnel.port: 65536"}},
+		"unknown mode": {good + "tunnel: {mode: boringtun}",
+			[]string{`tunnel.mode: "boringtun" is unknown; write one of [auto kernel userspace]`}},
+		"unknown source": {good + "source: {kind: etcd}",
+			[]string{`source.kind: "etcd" is unknown`}},
+		"snapshot without file": {good + "source: {kind: snapshot}",
+			[]string{"source.file: is missing"}},
+		"relative key path": {good + "keyFile: key",
+			[]string{`keyFile: "key" is no absolute path`}},
+		"one file for both": {good + "keyFile: /run/a\nsnapshotFile: /run//a",
+			[]string{"snapshotFile: /run/a is also keyFile"}},
+		"empty value": {good + "keyFile:",
+			[]string{"keyFile: null is not a text in quotes"}},
+		"node in capitals": {strings.Replace(good, "node-1", "Node-1", 1),
+			[]string{`node: "Node-1" is no node name`}},
+		"host routing alone": {good + "services: {hostRouting: ebpf}",
+			[]string{"services.hostRouting: ebpf is done by the programs of serviceProxy ebpf; " +
+				"write that too, or kernel"}},
+		"host routing": {good +
+			"serviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
+		"unknown host routing": {good + "services: {hostRouting: fast}",
+			[]string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
+		"log level": {good + "logLevel: loud",
+			[]string{`logLevel: "loud" is unknown`}},
+		"health address": {good +
+			"serviceProxy: ebpf\nservices: {healthAddress: '10256'}",
+			[]string{
+				`services.healthAddress: "10256" is no address with a port; write for instance :10256, or nothing`}},
+		"NodePort addresses": {good +
+			"serviceProxy: ebpf\nservices: {nodePortAddresses: ['192.0.2.0/24']}", nil},
+		"a NodePort address with bits below": {good +
+			"serviceProxy: ebpf\nservices: {nodePortAddresses: ['192.0.2.7/24']}",
+			[]string{"services.nodePortAddresses[0]: 192.0.2.7/24 has bits below its length; " +
+				"write for instance 192.0.2.0/24"}},
+		"no health address": {good +
+			"serviceProxy: ebpf\nservices: {healthAddress: ''}", nil},
+		"metrics address": {good + "metricsAddress: nowhere",
+			[]string{"metricsAddress:"}},
+		"many things": {"node: '-'\nclusterRange: []\nserviceRanges: [a]\nmtu: x\ntunnel: {port: " +
+			"99999, mode: 1}", []string{
+			"clusterRange: unknown key", "serviceRanges[0]:", "mtu:", "tunnel.port: 99999",
+			"tunnel.mode: 1 is not a text", "node:", "clusterRanges: no range",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +201,8 @@ func TestLoadReports(t *testing.T) {
 }
 
 func TestLoadWithoutFile(t *testing.T) {
-	if _, err := config.Load("/does/not/exist"); err == nil || !strings.Contains(err.Error(), "/does/not/exist") {
+	if _, err := config.Load("/does/not/exist"); err == nil ||
+		!strings.Contains(err.Error(), "/does/not/exist") {
 		t.Errorf("got %v", err)
 	}
 	big := write(t, strings.Repeat("#", 1<<20+1))
@@ -153,8 +215,10 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 	fs := flag.NewFlagSet("veild", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	f := config.RegisterFlags(fs)
-	err := fs.Parse([]string{"-config", write(t, good+"mtu: 9000\nmasquerade: false"), "-node=node-2", "-cluster-ranges", "10.1.0.0/16, fd42:1::/48",
-		"-mtu", "1500", "-trust-disk", "-portmap=false", "-tunnel-port=4000", "-source", "snapshot", "-source-file=/run/s.json", "-metrics-address="})
+	err := fs.Parse([]string{"-config", write(t, good+"mtu: 9000\nmasquerade: false"),
+		"-node=node-2", "-cluster-ranges", "10.1.0.0/16, fd42:1::/48",
+		"-mtu", "1500", "-trust-disk", "-portmap=false", "-tunnel-port=4000", "-source", "snapshot",
+		"-source-file=/run/s.json", "-metrics-address="})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,8 +226,12 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Node != "node-2" || !slices.Equal(got.ClusterRanges, prefixes("10.1.0.0/16", "fd42:1::/48")) || !slices.Equal(got.ServiceRanges, prefixes("10.96.0.0/12")) ||
-		got.MTU != 1500 || !got.TrustDisk || got.CNI.Portmap || !got.CNI.Bandwidth || got.Masquerade || got.Tunnel.Port != 4000 || got.Source.File != "/run/s.json" || got.MetricsAddress != "" {
+	if got.Node != "node-2" ||
+		!slices.Equal(got.ClusterRanges, prefixes("10.1.0.0/16", "fd42:1::/48")) ||
+		!slices.Equal(got.ServiceRanges, prefixes("10.96.0.0/12")) ||
+		got.MTU != 1500 || !got.TrustDisk || got.CNI.Portmap || !got.CNI.Bandwidth ||
+		got.Masquerade || got.Tunnel.Port != 4000 || got.Source.File != "/run/s.json" ||
+		got.MetricsAddress != "" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -171,11 +239,13 @@ func TestFlagsOverrideTheFile(t *testing.T) {
 func TestFlagsReportAllProblems(t *testing.T) {
 	fs := flag.NewFlagSet("veild", flag.ContinueOnError)
 	f := config.RegisterFlags(fs)
-	if err := fs.Parse([]string{"-mtu=x", "-cluster-ranges=10.0.0.0/99", "-service-ranges=10.96.0.0/12", "-node=n", "-portmap=maybe"}); err != nil {
+	if err := fs.Parse([]string{"-mtu=x", "-cluster-ranges=10.0.0.0/99",
+		"-service-ranges=10.96.0.0/12", "-node=n", "-portmap=maybe"}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := f.Load()
-	for _, want := range []string{`flag -mtu: mtu: "x" is not a whole number`, "flag -cluster-ranges: clusterRanges[0]:", "flag -portmap: cni.portmap:"} {
+	for _, want := range []string{`flag -mtu: mtu: "x" is not a whole number`,
+		"flag -cluster-ranges: clusterRanges[0]:", "flag -portmap: cni.portmap:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no problem says %q: %v", want, err)
 		}
@@ -197,32 +267,40 @@ networking:
 `
 
 func configMap() string {
-	return "kind: ConfigMap\nmetadata: {name: kubeadm-config}\ndata:\n  ClusterConfiguration: |\n" + "    " + strings.ReplaceAll(strings.TrimSpace(kubeadm), "\n", "\n    ") + "\n"
+	return "kind: ConfigMap\nmetadata: {name: kubeadm-config}\ndata:\n  ClusterConfiguration: |\n" +
+		"    " + strings.ReplaceAll(strings.TrimSpace(kubeadm), "\n", "\n    ") + "\n"
 }
 
 func TestKubeadmFillsWhatIsNotSet(t *testing.T) {
-	for name, text := range map[string]string{"documents": kubeadm, "config map": configMap(), "Windows line ends": strings.ReplaceAll(kubeadm, "\n", "\r\n")} {
+	for name, text := range map[string]string{"documents": kubeadm, "config map": configMap(),
+		"Windows line ends": strings.ReplaceAll(kubeadm, "\n", "\r\n")} {
 		t.Run(name, func(t *testing.T) {
 			path := write(t, text)
-			got, err := config.Load(write(t, "node: a\nserviceRanges: [10.112.0.0/12]\nkubeadmConfig: "+path))
+			got, err := config.Load(write(t,
+				"node: a\nserviceRanges: [10.112.0.0/12]\nkubeadmConfig: "+path))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !slices.Equal(got.ClusterRanges, prefixes("10.244.0.0/16", "fd42:244::/48")) || !slices.Equal(got.ServiceRanges, prefixes("10.112.0.0/12")) {
+			if !slices.Equal(got.ClusterRanges, prefixes("10.244.0.0/16", "fd42:244::/48")) ||
+				!slices.Equal(got.ServiceRanges, prefixes("10.112.0.0/12")) {
 				t.Errorf("pods %v, services %v", got.ClusterRanges, got.ServiceRanges)
 			}
 		})
 	}
 
 	for name, c := range map[string]struct{ text, want string }{
-		"another kind":                {"kind: Pod", "no document of kind ClusterConfiguration"},
-		"malformed subnet":            {"kind: ClusterConfiguration\nnetworking: {podSubnet: 10.0.0.0}", `networking.podSubnet: "10.0.0.0" is not a range`},
-		"no YAML":                     {"a: [", "document 1"},
-		"config map in a config map":  {"kind: ConfigMap\ndata:\n  ClusterConfiguration: |\n    kind: ConfigMap\n    data: {ClusterConfiguration: x}\n", "no document of kind"},
-		"without networking: no pods": {"kind: ClusterConfiguration", "clusterRanges: no range is given"},
+		"another kind": {"kind: Pod", "no document of kind ClusterConfiguration"},
+		"malformed subnet": {"kind: ClusterConfiguration\nnetworking: {podSubnet: " +
+			"10.0.0.0}", `networking.podSubnet: "10.0.0.0" is not a range`},
+		"no YAML": {"a: [", "document 1"},
+		"config map in a config map": {"kind: ConfigMap\ndata:\n  ClusterConfiguration: |\n    " +
+			"kind: ConfigMap\n    data: {ClusterConfiguration: x}\n", "no document of kind"},
+		"without networking: no pods": {"kind: ClusterConfiguration",
+			"clusterRanges: no range is given"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := config.Load(write(t, "node: a\nserviceRanges: [10.96.0.0/12]\nkubeadmConfig: "+write(t, c.text)))
+			_, err := config.Load(write(t,
+				"node: a\nserviceRanges: [10.96.0.0/12]\nkubeadmConfig: "+write(t, c.text)))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -231,9 +309,12 @@ func TestKubeadmFillsWhatIsNotSet(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	const kubeadm = "kind: ClusterConfiguration\nnetworking: {podSubnet: 10.244.0.0/16, serviceSubnet: 10.96.0.0/12}\n"
-	c, err := config.Parse("node-1", []byte("kubeadmConfig: /etc/kubeveil/kubeadm.yaml"), []byte(kubeadm))
-	if err != nil || c.Node != "node-1" || len(c.ClusterRanges) != 1 || c.ClusterRanges[0].String() != "10.244.0.0/16" {
+	const kubeadm = "kind: ClusterConfiguration\nnetworking: {podSubnet: 10.244.0.0/16, " +
+		"serviceSubnet: 10.96.0.0/12}\n"
+	c, err := config.Parse("node-1", []byte("kubeadmConfig: /etc/kubeveil/kubeadm.yaml"),
+		[]byte(kubeadm))
+	if err != nil || c.Node != "node-1" || len(c.ClusterRanges) != 1 ||
+		c.ClusterRanges[0].String() != "10.244.0.0/16" {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	for name, tt := range map[string]struct {
@@ -241,12 +322,14 @@ func TestParse(t *testing.T) {
 		kubeadm []byte
 		want    string
 	}{
-		"no such ConfigMap":    {"kubeadmConfig: /a", nil, "open /a: file does not exist"},
-		"no ranges at all":     {"", nil, "clusterRanges: no range is given"},
-		"kubeadm without pods": {"kubeadmConfig: /a", []byte("kind: ClusterConfiguration"), "networking.podSubnet"},
-		"no YAML":              {"{", nil, "configuration: "},
+		"no such ConfigMap": {"kubeadmConfig: /a", nil, "open /a: file does not exist"},
+		"no ranges at all":  {"", nil, "clusterRanges: no range is given"},
+		"kubeadm without pods": {"kubeadmConfig: /a", []byte("kind: ClusterConfiguration"),
+			"networking.podSubnet"},
+		"no YAML": {"{", nil, "configuration: "},
 	} {
-		if _, err := config.Parse("node-1", []byte(tt.text), tt.kubeadm); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, err := config.Parse("node-1", []byte(tt.text), tt.kubeadm); err == nil ||
+			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %q", name, err, tt.want)
 		}
 	}

@@ -77,7 +77,8 @@ func ParseMarker(text []byte) (Marker, error) {
 // Check is nil when the marker is of the boot bootID, else the error matches ErrNotReady.
 func (m Marker) Check(bootID string) error {
 	if m.BootID != bootID {
-		return fmt.Errorf("%w: its marker is of boot %s, this is boot %s; wait until veild has written it anew", ErrNotReady, m.BootID, bootID)
+		return fmt.Errorf("%w: its marker is of boot %s, this is boot %s; wait until veild has "+
+			"written it anew", ErrNotReady, m.BootID, bootID)
 	}
 	return nil
 }
@@ -87,7 +88,8 @@ func (m Marker) Check(bootID string) error {
 func ReadMarker(path string) (Marker, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Marker{}, fmt.Errorf("%w: %w; it is written after the first apply: see veild's log", ErrNotReady, err)
+		return Marker{}, fmt.Errorf("%w: %w; it is written after the first apply: see veild's log",
+			ErrNotReady, err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxMarker))

@@ -35,7 +35,9 @@ func without(p netip.Prefix, holes []netip.Prefix) []netip.Prefix {
 	if !slices.ContainsFunc(holes, p.Overlaps) {
 		return []netip.Prefix{p}
 	}
-	if slices.ContainsFunc(holes, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Overlaps(p) }) {
+	if slices.ContainsFunc(holes, func(h netip.Prefix) bool {
+		return h.Bits() <= p.Bits() && h.Overlaps(p)
+	}) {
 		return nil
 	}
 	low, high := halves(p)

@@ -18,13 +18,17 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 		want string // what is closed
 		open string // what status says of the exception
 	}{
-		"neither":            {good, "", "set nodeRanges, and outside"},
-		"not written":        {ranges, "", "write outside"},
-		"written as empty":   {ranges + "outside: []\n", "192.0.2.0/24 2001:db8::/64", ""},
-		"a gateway":          {ranges + "outside: [192.0.2.1/32]\n", "192.0.2.0/32 192.0.2.2/31 192.0.2.4/30 192.0.2.8/29 192.0.2.16/28 192.0.2.32/27 192.0.2.64/26 192.0.2.128/25 2001:db8::/64", ""},
-		"half a network":     {ranges + "outside: [192.0.2.128/25]\n", "192.0.2.0/25 2001:db8::/64", ""},
-		"a whole network":    {ranges + "outside: ['2001:db8::/64']\n", "192.0.2.0/24", ""},
-		"two of one network": {ranges + "outside: [192.0.2.0/26, 192.0.2.128/26]\n", "192.0.2.64/26 192.0.2.192/26 2001:db8::/64", ""},
+		"neither":          {good, "", "set nodeRanges, and outside"},
+		"not written":      {ranges, "", "write outside"},
+		"written as empty": {ranges + "outside: []\n", "192.0.2.0/24 2001:db8::/64", ""},
+		"a gateway": {ranges + "outside: [192.0.2.1/32]\n",
+			"192.0.2.0/32 192.0.2.2/31 192.0.2.4/30 192.0.2.8/29 192.0.2.16/28 192.0.2.32/27 " +
+				"192.0.2.64/26 192.0.2.128/25 2001:db8::/64", ""},
+		"half a network": {ranges + "outside: [192.0.2.128/25]\n", "192.0.2.0/25 2001:db8::/64",
+			""},
+		"a whole network": {ranges + "outside: ['2001:db8::/64']\n", "192.0.2.0/24", ""},
+		"two of one network": {ranges + "outside: [192.0.2.0/26, 192.0.2.128/26]\n",
+			"192.0.2.64/26 192.0.2.192/26 2001:db8::/64", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := config.Parse("node-1", []byte(tt.text), nil)
@@ -40,7 +44,8 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 			if strings.Join(got, " ") != tt.want {
 				t.Errorf("closed %v, want %s", got, tt.want)
 			}
-			if open := c.OpenNodeRanges(); !strings.Contains(open, tt.open) || (open == "") != (tt.open == "") {
+			if open := c.OpenNodeRanges(); !strings.Contains(open, tt.open) ||
+				(open == "") != (tt.open == "") {
 				t.Errorf("open %q, want %q", open, tt.open)
 			}
 		})
@@ -49,11 +54,15 @@ func TestOutsideClosesTheNetworksOfNodes(t *testing.T) {
 
 func TestOutsideIsJudged(t *testing.T) {
 	for name, tt := range map[string]struct{ text, want string }{
-		"no node ranges":      {"outside: [192.0.2.1/32]\n", "outside: closes what is left of nodeRanges, which is not set"},
-		"empty, no ranges":    {"outside: []\n", "which is not set"},
-		"in no network":       {"nodeRanges: [192.0.2.0/24]\noutside: [198.51.100.1/32]\n", "outside[0]: 198.51.100.1/32 is in none of nodeRanges"},
-		"more than a network": {"nodeRanges: [192.0.2.0/24]\noutside: [192.0.0.0/16]\n", "outside[0]: 192.0.0.0/16 is in none of nodeRanges"},
-		"bits beyond":         {"nodeRanges: [192.0.2.0/24]\noutside: [192.0.2.1/24]\n", "outside[0]: 192.0.2.1/24 has bits set"},
+		"no node ranges": {"outside: [192.0.2.1/32]\n",
+			"outside: closes what is left of nodeRanges, which is not set"},
+		"empty, no ranges": {"outside: []\n", "which is not set"},
+		"in no network": {"nodeRanges: [192.0.2.0/24]\noutside: [198.51.100.1/32]\n",
+			"outside[0]: 198.51.100.1/32 is in none of nodeRanges"},
+		"more than a network": {"nodeRanges: [192.0.2.0/24]\noutside: [192.0.0.0/16]\n",
+			"outside[0]: 192.0.0.0/16 is in none of nodeRanges"},
+		"bits beyond": {"nodeRanges: [192.0.2.0/24]\noutside: [192.0.2.1/24]\n",
+			"outside[0]: 192.0.2.1/24 has bits set"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := config.Parse("node-1", []byte(good+tt.text), nil)
@@ -69,9 +78,11 @@ func TestClosedIsTheDifference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := func(label string, bits int) netip.Prefix {
 			b := rapid.Byte().Draw(t, label)
-			return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, b}), rapid.IntRange(bits, 32).Draw(t, label+" bits")).Masked()
+			return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, b}),
+				rapid.IntRange(bits, 32).Draw(t, label+" bits")).Masked()
 		}
-		c := config.Config{NodeRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Outside: []netip.Prefix{}}
+		c := config.Config{NodeRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")},
+			Outside: []netip.Prefix{}}
 		for range rapid.IntRange(0, 4).Draw(t, "holes") {
 			c.Outside = append(c.Outside, prefix("hole", 24))
 		}

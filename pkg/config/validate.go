@@ -47,18 +47,22 @@ func (p *problems) oneOf(key, got string, allowed ...string) {
 }
 
 // nodeName is a DNS subdomain (RFC 1123), as Kubernetes wants names of nodes.
-var nodeName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+var nodeName = regexp.MustCompile(
+	`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 func (p *problems) checkNode(name string) {
 	if !nodeName.MatchString(name) || len(name) > 253 {
-		p.add("node", "%q is no node name; write the one that kubectl get nodes shows, in lower case letters, digits, - and .", name)
+		p.add("node", "%q is no node name; write the one that kubectl get nodes shows, in lower "+
+			"case letters, digits, - and .", name)
 	}
 }
 
 // special ranges may not be part of any range: they never cross a router.
 var special = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
-	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("::ffff:0:0/96"), netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("::ffff:0:0/96"),
+	netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
 
 type namedRange struct {
@@ -67,18 +71,22 @@ type namedRange struct {
 }
 
 func (p *problems) checkRanges(c Config) {
-	const kubeadm = "; write the one of networking.%s in kubeadm's ClusterConfiguration, or name that file as kubeadmConfig"
+	const kubeadm = "; write the one of networking.%s in kubeadm's ClusterConfiguration, or name " +
+		"that file as kubeadmConfig"
 	if len(c.ClusterRanges) == 0 {
-		p.add("clusterRanges", "no range is given, so no packet could be known as a pod's"+kubeadm, "podSubnet")
+		p.add("clusterRanges", "no range is given, so no packet could be known as a pod's"+kubeadm,
+			"podSubnet")
 	}
 	if len(c.ServiceRanges) == 0 {
-		p.add("serviceRanges", "no range is given, so no packet could be known as a service's"+kubeadm, "serviceSubnet")
+		p.add("serviceRanges", "no range is given, so no packet could be known as a service's"+
+			kubeadm, "serviceSubnet")
 	}
 	var seen []namedRange
 	for _, list := range []struct {
 		key    string
 		ranges []netip.Prefix
-	}{{"clusterRanges", c.ClusterRanges}, {"serviceRanges", c.ServiceRanges}, {"nodeRanges", c.NodeRanges}} {
+	}{{"clusterRanges", c.ClusterRanges}, {"serviceRanges", c.ServiceRanges},
+		{"nodeRanges", c.NodeRanges}} {
 		for i, r := range list.ranges {
 			key := fmt.Sprintf("%s[%d]", list.key, i)
 			if !p.checkRange(key, r) {
@@ -86,7 +94,8 @@ func (p *problems) checkRanges(c Config) {
 			}
 			for _, s := range seen {
 				if s.prefix.Overlaps(r) {
-					p.add(key, "%s overlaps %s of %s; a packet could not be told to be one or the other: make them apart", r, s.prefix, s.key)
+					p.add(key, "%s overlaps %s of %s; a packet could not be told to be one or the "+
+						"other: make them apart", r, s.prefix, s.key)
 				}
 			}
 			seen = append(seen, namedRange{key, r})
@@ -96,7 +105,8 @@ func (p *problems) checkRanges(c Config) {
 
 func (p *problems) checkOutside(c Config) {
 	if c.Outside != nil && len(c.NodeRanges) == 0 {
-		p.add("outside", "closes what is left of nodeRanges, which is not set; set nodeRanges, or remove outside")
+		p.add("outside", "closes what is left of nodeRanges, which is not set; set nodeRanges, or "+
+			"remove outside")
 		return
 	}
 	for i, o := range c.Outside {
@@ -104,8 +114,11 @@ func (p *problems) checkOutside(c Config) {
 		if !p.checkRange(key, o) {
 			continue
 		}
-		if !slices.ContainsFunc(c.NodeRanges, func(r netip.Prefix) bool { return r.Bits() <= o.Bits() && r.Overlaps(o) }) {
-			p.add(key, "%s is in none of nodeRanges, so it is outside anyway; remove it, or write the part that is", o)
+		if !slices.ContainsFunc(c.NodeRanges, func(r netip.Prefix) bool {
+			return r.Bits() <= o.Bits() && r.Overlaps(o)
+		}) {
+			p.add(key, "%s is in none of nodeRanges, so it is outside anyway; remove it, or write "+
+				"the part that is", o)
 		}
 	}
 }
@@ -122,7 +135,8 @@ func (p *problems) checkRange(key string, r netip.Prefix) bool {
 	}
 	for _, s := range special {
 		if s.Overlaps(r) {
-			p.add(key, "%s holds addresses of %s, which are never a pod's, a service's or a node's; write a smaller range", r, s)
+			p.add(key, "%s holds addresses of %s, which are never a pod's, a service's or a "+
+				"node's; write a smaller range", r, s)
 			return false
 		}
 	}
@@ -176,10 +190,12 @@ func (p *problems) checkPaths(c Config) {
 func (p *problems) checkTunnel(c Config) {
 	p.oneOf("tunnel.mode", c.Tunnel.Mode, ModeAuto, ModeKernel, ModeUserspace)
 	if c.Tunnel.Port < 1 || c.Tunnel.Port > 65535 {
-		p.add("tunnel.port", "%d is no UDP port; write 1 to 65535, for instance %d", c.Tunnel.Port, TunnelPort)
+		p.add("tunnel.port", "%d is no UDP port; write 1 to 65535, for instance %d", c.Tunnel.Port,
+			TunnelPort)
 	}
 	if c.Tunnel.Keepalive < 0 || c.Tunnel.Keepalive > 65535 {
-		p.add("tunnel.keepalive", "%d is no pause in seconds; write 0 for none, or for instance 25", c.Tunnel.Keepalive)
+		p.add("tunnel.keepalive", "%d is no pause in seconds; write 0 for none, or for instance 25",
+			c.Tunnel.Keepalive)
 	}
 	if c.MTU == 0 {
 		return
@@ -193,12 +209,14 @@ func (p *problems) checkTunnel(c Config) {
 func (p *problems) checkServices(c Config) {
 	p.oneOf("serviceProxy", c.ServiceProxy, ServiceProxyNone, ServiceProxyEBPF)
 	if c.ServiceProxy == ServiceProxyEBPF && c.Source.Kind == SourceSnapshot {
-		p.add("serviceProxy", "ebpf needs source.kind kubernetes: a snapshot has no services; write none, or another source")
+		p.add("serviceProxy", "ebpf needs source.kind kubernetes: a snapshot has no services; "+
+			"write none, or another source")
 	}
 
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
-		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write that too, or %s", HostRoutingKernel)
+		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write "+
+			"that too, or %s", HostRoutingKernel)
 	}
 	if c.Services.HealthAddress != "" {
 		p.checkListen("services.healthAddress", c.Services.HealthAddress, ServiceHealthAddress)
@@ -213,13 +231,16 @@ func (p *problems) checkServices(c Config) {
 
 	for i, a := range c.Services.APIServers {
 		key := fmt.Sprintf("services.apiServers[%d]", i)
-		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() || a.Addr().Zone() != "" {
-			p.add(key, "%s is no server's address with a port; write for instance 192.0.2.1:6443", a)
+		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() ||
+			a.Addr().Zone() != "" {
+			p.add(key, "%s is no server's address with a port; write for instance "+
+				"192.0.2.1:6443", a)
 			continue
 		}
 		for _, r := range c.ServiceRanges {
 			if r.Contains(a.Addr().Unmap()) {
-				p.add(key, "%s is a service's address (%s); write those of the API servers themselves", a, r)
+				p.add(key, "%s is a service's address (%s); write those of the API servers "+
+					"themselves", a, r)
 			}
 		}
 	}
@@ -227,14 +248,18 @@ func (p *problems) checkServices(c Config) {
 	for _, l := range []struct {
 		key    string
 		n, min int
-	}{{"fronts", c.Services.Limits.Fronts, 64}, {"slots", c.Services.Limits.Slots, 1024}, {"members", c.Services.Limits.Members, 1024}, {"sources", c.Services.Limits.Sources, 64}} {
+	}{{"fronts", c.Services.Limits.Fronts, 64}, {"slots", c.Services.Limits.Slots, 1024},
+		{"members", c.Services.Limits.Members, 1024}, {"sources", c.Services.Limits.Sources, 64}} {
 		if l.n != 0 && (l.n < l.min || l.n > 1<<30) {
-			p.add("services.limits."+l.key, "%d is not between %d and %d; write such a number, or 0 for the default", l.n, l.min, 1<<30)
+			p.add("services.limits."+l.key,
+				"%d is not between %d and %d; write such a number, or 0 for the default", l.n,
+				l.min, 1<<30)
 		}
 	}
 
 	if n := c.Services.Limits.Slots; n&(n-1) != 0 {
-		p.add("services.limits.slots", "%d is no power of two; write for instance %d", n, 1<<bits.Len(uint(n)))
+		p.add("services.limits.slots", "%d is no power of two; write for instance %d", n,
+			1<<bits.Len(uint(n)))
 	}
 }
 
@@ -242,7 +267,9 @@ func (p *problems) checkListen(key, address, example string) {
 	host, port, err := net.SplitHostPort(address)
 	n, convErr := strconv.Atoi(port)
 	_, addrErr := netip.ParseAddr(host)
-	if err != nil || convErr != nil || n < 0 || n > 65535 || host != "" && host != "localhost" && addrErr != nil {
-		p.add(key, "%q is no address with a port; write for instance %s, or nothing", address, example)
+	if err != nil || convErr != nil || n < 0 || n > 65535 ||
+		host != "" && host != "localhost" && addrErr != nil {
+		p.add(key, "%q is no address with a port; write for instance %s, or nothing", address,
+			example)
 	}
 }

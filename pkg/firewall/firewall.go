@@ -33,9 +33,14 @@ var owners = []struct {
 	table, chain string // either identifies it
 	remedy       string
 }{
-	{name: "firewalld", table: "firewalld", remedy: "firewall-cmd --permanent --zone=trusted --add-source=RANGE for each range of pods and services, then firewall-cmd --reload"},
-	{name: "ufw", chain: "-before-forward", remedy: "ufw route allow in on " + links + " and out on " + links + ", or DEFAULT_FORWARD_POLICY=\"ACCEPT\" in /etc/default/ufw"},
-	{name: "Docker", chain: "DOCKER-USER", remedy: "iptables and ip6tables -I DOCKER-USER -i LINK -j ACCEPT, and the same with -o, for LINK " + links},
+	{name: "firewalld", table: "firewalld",
+		remedy: "firewall-cmd --permanent --zone=trusted --add-source=RANGE for each range of " +
+			"pods and services, then firewall-cmd --reload"},
+	{name: "ufw", chain: "-before-forward", remedy: "ufw route allow in on " + links +
+		" and out on " + links + ", or DEFAULT_FORWARD_POLICY=\"ACCEPT\" in /etc/default/ufw"},
+	{name: "Docker", chain: "DOCKER-USER",
+		remedy: "iptables and ip6tables -I DOCKER-USER -i LINK -j ACCEPT, and the same with -o, " +
+			"for LINK " + links},
 }
 
 // links are the names of the links that must be accepted, as iptables writes them.
@@ -49,12 +54,14 @@ func (f Filter) String() string {
 			by, remedy = " of "+o.name, o.remedy
 		}
 	}
-	return fmt.Sprintf("the chain %s in nftables table %s %s%s drops forwarded packets that it does not accept, so perhaps those of pods: %s",
+	return fmt.Sprintf("the chain %s in nftables table %s %s%s drops forwarded packets that it "+
+		"does not accept, so perhaps those of pods: %s",
 		f.Chain, f.Family, f.Table, by, remedy)
 }
 
 var families = map[nftables.TableFamily]string{
-	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
+	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+	nftables.TableFamilyINet: "inet",
 }
 
 // Foreign returns the filters of other programs in the network namespace of the calling
@@ -72,19 +79,22 @@ func Foreign() ([]Filter, error) {
 	var found []Filter
 	for _, chain := range chains {
 		family := families[chain.Table.Family]
-		if family == "" || strings.HasPrefix(chain.Table.Name, ours) || chain.Hooknum == nil || *chain.Hooknum != *nftables.ChainHookForward {
+		if family == "" || strings.HasPrefix(chain.Table.Name, ours) || chain.Hooknum == nil ||
+			*chain.Hooknum != *nftables.ChainHookForward {
 			continue
 		}
 		drops := chain.Policy != nil && *chain.Policy == nftables.ChainPolicyDrop
 		if !drops {
 			rules, err := c.GetRules(chain.Table, chain)
 			if err != nil {
-				return found, fmt.Errorf("read chain %s of table %s %s: %w", chain.Name, family, chain.Table.Name, err)
+				return found, fmt.Errorf("read chain %s of table %s %s: %w", chain.Name, family,
+					chain.Table.Name, err)
 			}
 			drops = len(rules) > 0 && dropsAll(rules[len(rules)-1])
 		}
 		if drops {
-			found = append(found, Filter{Family: family, Table: chain.Table.Name, Chain: chain.Name, Owner: owner(chain, chains)})
+			found = append(found, Filter{Family: family, Table: chain.Table.Name, Chain: chain.Name,
+				Owner: owner(chain, chains)})
 		}
 	}
 
@@ -114,7 +124,8 @@ func owner(chain *nftables.Chain, all []*nftables.Chain) string {
 			return o.name
 		}
 		if o.chain != "" && slices.ContainsFunc(all, func(c *nftables.Chain) bool {
-			return c.Table.Name == chain.Table.Name && c.Table.Family == chain.Table.Family && strings.HasSuffix(c.Name, o.chain)
+			return c.Table.Name == chain.Table.Name && c.Table.Family == chain.Table.Family &&
+				strings.HasSuffix(c.Name, o.chain)
 		}) {
 			return o.name
 		}

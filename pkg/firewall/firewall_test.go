@@ -44,7 +44,8 @@ func TestForeignFiltersAreFound(t *testing.T) {
 			ns := nettest.NewNS(t)
 			ns.Run(t, func() error {
 				c := exec.CommandContext(t.Context(), nft, "-f", "-")
-				c.Stdin = strings.NewReader(strings.NewReplacer("{", "{\n", "}", "\n}\n").Replace(tt.ruleset))
+				c.Stdin = strings.NewReader(strings.NewReplacer("{", "{\n", "}",
+					"\n}\n").Replace(tt.ruleset))
 				if out, err := c.CombinedOutput(); err != nil {
 					return fmt.Errorf("nft: %w: %s", err, out)
 				}
@@ -55,7 +56,8 @@ func TestForeignFiltersAreFound(t *testing.T) {
 
 				var got []string
 				for _, f := range found {
-					got = append(got, fmt.Sprintf("%s %s %s %s", f.Family, f.Table, f.Chain, f.Owner))
+					got = append(got, fmt.Sprintf("%s %s %s %s", f.Family, f.Table, f.Chain,
+						f.Owner))
 				}
 
 				if fmt.Sprint(got) != fmt.Sprint(tt.want) {
@@ -86,7 +88,8 @@ func TestLegacyTablesAreReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.file != "" {
-				if err := os.WriteFile(filepath.Join(proc, "net", tt.file), []byte(tt.text), 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(proc, "net", tt.file), []byte(tt.text),
+					0o644); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -61,5 +61,6 @@ func checkNftables() error {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):
 		return fmt.Errorf("nftables: %w: %w: CAP_NET_ADMIN is needed", ErrNotPermitted, err)
 	}
-	return fmt.Errorf("nftables: %w: %w: load the module nf_tables, or use a kernel with CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET", ErrNotSupported, err)
+	return fmt.Errorf("nftables: %w: %w: load the module nf_tables, or use a kernel with "+
+		"CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET", ErrNotSupported, err)
 }

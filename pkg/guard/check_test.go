@@ -35,7 +35,8 @@ func TestCheckWithoutBPF(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := Check(t.TempDir())
-		if !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), "CONFIG_BPF_SYSCALL") {
+		if !errors.Is(err, ErrNotSupported) ||
+			!strings.Contains(err.Error(), "CONFIG_BPF_SYSCALL") {
 			t.Errorf("got %v, want %v and what to do", err, ErrNotSupported)
 		}
 		return
@@ -55,7 +56,8 @@ func TestCheckWithoutBPF(t *testing.T) {
 // forbidBPF makes bpf(2) return ENOSYS in all threads of this process, for good.
 func forbidBPF() error {
 	filter := []unix.SockFilter{
-		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number is the first word of struct seccomp_data
+		// the number is the first word of struct seccomp_data
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_BPF, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
@@ -64,7 +66,8 @@ func forbidBPF() error {
 		return err
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
 	if errno != 0 {
 		return errno
 	}

@@ -103,7 +103,8 @@ func takeDatagrams() chain {
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}},
 		{fmt.Sprintf("udp dport not @%s return", setTunnelPort), []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2,
+				Len: 2},
 			&expr.Lookup{SourceRegister: 1, SetName: setTunnelPort, Invert: true},
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}},
@@ -117,7 +118,8 @@ func takeDatagrams() chain {
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: TunnelUnknownSource},
 		&expr.Verdict{Kind: expr.VerdictDrop},
 	}})
-	return chain{"take_datagrams", nftables.ChainTypeFilter, nftables.ChainHookInput, nftables.ChainPriorityFilter, rules}
+	return chain{"take_datagrams", nftables.ChainTypeFilter, nftables.ChainHookInput,
+		nftables.ChainPriorityFilter, rules}
 }
 
 // bindDatagrams is the chain that replaces sources of what tunnels send.
@@ -128,13 +130,16 @@ func bindDatagrams() chain {
 		exprs := append(outer.exprs, load(f.saddr)...)
 		exprs = append(exprs,
 			&expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true},
-			&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.TunnelGroup)},
+			&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(
+				config.TunnelGroup)},
 			&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: f.outer},
 			f.writeSource())
-		text := fmt.Sprintf("%s %s not @%s %s set @%s", outer.text, f.saddr, f.nodes, f.saddr, f.outer)
+		text := fmt.Sprintf("%s %s not @%s %s set @%s", outer.text, f.saddr, f.nodes, f.saddr,
+			f.outer)
 		rules = append(rules, rule{text, exprs})
 	}
-	return chain{"bind_datagrams", nftables.ChainTypeFilter, nftables.ChainHookOutput, nftables.ChainPriorityRaw, rules}
+	return chain{"bind_datagrams", nftables.ChainTypeFilter, nftables.ChainHookOutput,
+		nftables.ChainPriorityRaw, rules}
 }
 
 // headerChecksum4 is where an IPv4 header has its checksum (RFC 791).
@@ -153,7 +158,8 @@ func (f family) writeSource() expr.Any {
 	return &expr.Payload{
 		OperationType: expr.PayloadWrite, SourceRegister: 1,
 		Base: expr.PayloadBaseNetworkHeader, Offset: at.offset, Len: at.len,
-		CsumType: expr.CsumTypeInet, CsumOffset: checksum, CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
+		CsumType: expr.CsumTypeInet, CsumOffset: checksum,
+		CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
 	}
 }
 

@@ -58,11 +58,13 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 		{"added to any", &Datagrams{Port: udpPort, Sources: believed, Add: true}, true, true},
 		{"of believed nodes", strict, true, false},
 		{"as before", nil, true, false},
-		{"none is added", &Datagrams{Port: udpPort, Sources: []netip.Addr{}, Add: true}, true, false},
+		{"none is added", &Datagrams{Port: udpPort, Sources: []netip.Addr{}, Add: true}, true,
+			false},
 		{"others are added", &Datagrams{Port: udpPort, Sources: others, Add: true}, true, true},
 		{"of believed nodes alone", strict, true, false},
 		{"on another port", &Datagrams{Port: udpPort + 1, Sources: believed}, true, true},
-		{"there are no believed nodes", &Datagrams{Port: udpPort, Sources: []netip.Addr{}}, false, false},
+		{"there are no believed nodes", &Datagrams{Port: udpPort, Sources: []netip.Addr{}}, false,
+			false},
 		{"of believed nodes again", strict, true, false},
 		{"roaming", &Datagrams{}, true, true},
 	} {
@@ -78,12 +80,13 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 				}
 
 				before := n.counters(t)[TunnelUnknownSource]
-				nettest.Until(t, patience, step.situation+": a datagram from "+from+" is counted", func() bool {
-					if err := send(); err != nil {
-						t.Fatal(err)
-					}
-					return n.counters(t)[TunnelUnknownSource] > before
-				})
+				nettest.Until(t, patience, step.situation+": a datagram from "+from+" is counted",
+					func() bool {
+						if err := send(); err != nil {
+							t.Fatal(err)
+						}
+						return n.counters(t)[TunnelUnknownSource] > before
+					})
 			}
 		}
 	}
@@ -111,7 +114,8 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 				for _, e := range datagramEnds {
 					check := func(from, want string, mark uint32) {
 						t.Helper()
-						got := source(t, n.peer, e.peer, func() error { return udp(n, from, e.peer, mark) })
+						got := source(t, n.peer, e.peer,
+							func() error { return udp(n, from, e.peer, mark) })
 						if got != want {
 							t.Errorf("%s: a datagram from %s, mark %#x, comes from %s, want %s",
 								step.situation, from, mark, got, want)
@@ -135,7 +139,8 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 // No datagram of a believed node is lost while the sets are filled and emptied.
 func TestDatagramSetsAreChangedInAnOrderThatLosesNone(t *testing.T) {
 	open, strict := Plan(Settings{Datagrams: &Datagrams{}}, nil),
-		Plan(Settings{Datagrams: &Datagrams{Port: 7, Sources: addrs("198.19.0.2", "fd42:9::2")}}, nil)
+		Plan(Settings{Datagrams: &Datagrams{Port: 7, Sources: addrs("198.19.0.2", "fd42:9::2")}},
+			nil)
 	for _, c := range []struct {
 		situation  string
 		have, want *State

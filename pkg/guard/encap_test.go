@@ -71,7 +71,8 @@ func (n *node) encapsulate(t *testing.T, to, encap string) {
 		return
 	}
 	kind, _, _ := strings.Cut(encap, " ")
-	lacks, optional := map[string]nettest.Reason{"ioam6": nettest.NoIOAM6, "rpl": nettest.NoRPL}[kind]
+	lacks, optional := map[string]nettest.Reason{"ioam6": nettest.NoIOAM6,
+		"rpl": nettest.NoRPL}[kind]
 	if !optional {
 		t.Fatal(err)
 	}
@@ -105,7 +106,9 @@ func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 // needXFRM runs ip xfrm, and skips where the kernel has no IPsec.
 func (n *node) needXFRM(t *testing.T, args []string) {
 	t.Helper()
-	if err := n.Do(func() error { return command("ip", append([]string{"xfrm"}, args...)...) }); err != nil {
+	if err := n.Do(func() error {
+		return command("ip", append([]string{"xfrm"}, args...)...)
+	}); err != nil {
 		nettest.Skip(t, nettest.NoESP, err.Error())
 	}
 }

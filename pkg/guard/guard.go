@@ -89,7 +89,8 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 }
 
 // openWith opens a guard of these programs in a directory that is there.
-func openWith(dir string, log *slog.Logger, hooks hooks, all []*ebpf.CollectionSpec) (*Guard, error) {
+func openWith(dir string, log *slog.Logger, hooks hooks,
+	all []*ebpf.CollectionSpec) (*Guard, error) {
 	g := &Guard{dir: dir, log: log, hooks: hooks, unguarded: make(map[int]string)}
 	if err := g.load(all); err != nil {
 		g.Close()

@@ -39,7 +39,9 @@ func udp(ns namespace, from, to string, mark uint32) error {
 			return err
 		}
 		var set error
-		if err := raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark)) }); err != nil {
+		if err := raw.Control(func(fd uintptr) {
+			set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+		}); err != nil {
 			return err
 		}
 		if set != nil {
@@ -71,7 +73,9 @@ func (n *node) losesFrom(t *testing.T, from, to string) {
 	if err := udp(n.peer, from, to, 0); err != nil {
 		t.Fatal(err)
 	}
-	nettest.Until(t, patience, "packet from "+from+" is counted", func() bool { return n.counters(t)["src_in_range"] > before })
+	nettest.Until(t, patience, "packet from "+from+" is counted", func() bool {
+		return n.counters(t)["src_in_range"] > before
+	})
 }
 
 // delivers sends from the host and waits until a socket of the peer has it.

@@ -90,7 +90,8 @@ func (tcx) detach(_ *nl.Handle, p Point, id ebpf.ProgramID) error {
 		return fmt.Errorf("open program %d: %w", id, err)
 	}
 	defer prog.Close()
-	err = link.RawDetachProgram(link.RawDetachProgramOptions{Target: p.Index, Program: prog, Attach: p.Hook.tcx()})
+	err = link.RawDetachProgram(link.RawDetachProgramOptions{Target: p.Index, Program: prog,
+		Attach: p.Hook.tcx()})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -158,7 +159,9 @@ func (clsact) filters(h *nl.Handle, p Point) ([]nl.Filter, error) {
 	if err != nil {
 		return nil, linkError(err)
 	}
-	slices.SortStableFunc(filters, func(a, b nl.Filter) int { return int(a.Attrs().Priority) - int(b.Attrs().Priority) })
+	slices.SortStableFunc(filters, func(a, b nl.Filter) int {
+		return int(a.Attrs().Priority) - int(b.Attrs().Priority)
+	})
 	return filters, nil
 }
 
@@ -182,7 +185,8 @@ func (c clsact) list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error)
 
 func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
 	err := nl.Err(h.QdiscAdd(&nl.GenericQdisc{
-		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.Index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: clsactKind,
+		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.Index, Handle: clsactHandle,
+			Parent: nl.ClsactParent}, QdiscType: clsactKind,
 	}))
 	if err != nil && !errors.Is(err, nl.ErrExists) {
 		return fmt.Errorf("add clsact: %w", linkError(err))
@@ -209,7 +213,8 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 
 	err = h.FilterAdd(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
-			LinkIndex: p.Index, Parent: p.Hook.parent(), Handle: handle, Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
+			LinkIndex: p.Index, Parent: p.Hook.parent(), Handle: handle,
+			Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: prog.FD(), Name: name, DirectAction: true,
 	})

@@ -100,7 +100,8 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 		if ops := Diff(got, want); len(ops) != 0 {
 			t.Errorf("kernel differs from plan: %v", ops)
 		}
-		if diff := cmp.Diff(want.Ranges, got.Ranges, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(want.Ranges, got.Ranges,
+			cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -111,7 +112,8 @@ func TestSettingsComeAndGo(t *testing.T) {
 	var many Settings
 	many.Ranges = prefixes("198.18.0.0/15", "198.18.0.0/16", "fd42::/16", "255.255.255.0/24")
 	for i := range 3000 { // more than one netlink message holds
-		many.NodeAddrs = append(many.NodeAddrs, netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))
+		many.NodeAddrs = append(many.NodeAddrs,
+			netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))
 	}
 	for _, s := range []Settings{many, lab(), {}, many} {
 		n.Run(t, func() error {
@@ -136,23 +138,38 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 			break_    func() error
 		}{
 			{"all of nftables", func() error { return command(nft, "flush", "ruleset") }},
-			{"a chain", func() error { return command(nft, "flush", "chain", "inet", config.NFTGuardTable, "postrouting") }},
-			{"a set", func() error { return command(nft, "flush", "set", "inet", config.NFTGuardTable, "ranges4") }},
-			{"an accepting rule in front", func() error {
-				return command(nft, "insert", "rule", "inet", config.NFTGuardTable, "prerouting", "accept")
+			{"a chain", func() error {
+				return command(nft, "flush", "chain", "inet", config.NFTGuardTable, "postrouting")
 			}},
-			{"the chain of pods", func() error { return command(nft, "flush", "chain", "inet", config.NFTPodTable, config.NFTPodChain) }},
+			{"a set", func() error {
+				return command(nft, "flush", "set", "inet", config.NFTGuardTable, "ranges4")
+			}},
+			{"an accepting rule in front", func() error {
+				return command(nft, "insert", "rule", "inet", config.NFTGuardTable, "prerouting",
+					"accept")
+			}},
+			{"the chain of pods", func() error {
+				return command(nft, "flush", "chain", "inet", config.NFTPodTable,
+					config.NFTPodChain)
+			}},
 			{"the chain of pods, made anew elsewhere", func() error {
-				return command(nft, "delete chain inet kubeveil_pods prerouting; add chain inet kubeveil_pods prerouting { type filter hook input priority 7; }")
+				return command(nft, "delete chain inet kubeveil_pods prerouting; add chain inet "+
+					"kubeveil_pods prerouting { type filter hook input priority 7; }")
 			}},
 			{"an accepting rule before that on pods", func() error {
-				return command(nft, "insert", "rule", "inet", config.NFTPodTable, config.NFTPodChain, "accept")
+				return command(nft, "insert", "rule", "inet", config.NFTPodTable,
+					config.NFTPodChain, "accept")
 			}},
 			{"a set of pods, made anew for something else", func() error {
-				return command(nft, "flush chain inet kubeveil_pods prerouting; delete set inet kubeveil_pods pods4; add set inet kubeveil_pods pods4 { type ipv4_addr; }")
+				return command(nft, "flush chain inet kubeveil_pods prerouting; delete set inet "+
+					"kubeveil_pods pods4; add set inet kubeveil_pods pods4 { type ipv4_addr; }")
 			}},
-			{"the table of pods", func() error { return command(nft, "delete", "table", "inet", config.NFTPodTable) }},
-			{"a map", func() error { return set(n.g.maps[config.PinRanges], keyOf(lab().Ranges[0]), false) }},
+			{"the table of pods", func() error {
+				return command(nft, "delete", "table", "inet", config.NFTPodTable)
+			}},
+			{"a map", func() error {
+				return set(n.g.maps[config.PinRanges], keyOf(lab().Ranges[0]), false)
+			}},
 			{"a program", func() error {
 				if _, ok := hk.(clsact); ok {
 					return command(tc, "qdisc", "del", "dev", "u0", "clsact")
@@ -193,14 +210,16 @@ func TestNewLinkHasTheTableUntilItHasPrograms(t *testing.T) {
 			{"IPv4", "198.18.5.5", "198.18.5.0/24", "198.19.1.2", "198.19.0.2"},
 			{"IPv6", "fd42:1::5", "fd42:1::/64", "fd42:a::2", "fd42:9::2"},
 		} {
-			nettest.AddRoute(t, n.NS, netip.MustParsePrefix(f.route), netip.MustParseAddr(f.via), "u1")
+			nettest.AddRoute(t, n.NS, netip.MustParsePrefix(f.route), netip.MustParseAddr(f.via),
+				"u1")
 			n.loses(t, f.name+" to a range", "dst_in_range", n, f.inRange, 0)
 			n.loses(t, f.name+" of a pod to a range", "pod_to_range", n, f.inRange, config.PodMark)
 			n.loses(t, f.name+" of a pod to a node", "pod_to_node", n, f.node, config.PodMark)
 			n.delivers(t, f.name+" to a neighbour", f.via)
 		}
 		// The other direction: the peer has an address of a range.
-		nettest.AddAddr(t, n.peer, "lo", netip.MustParsePrefix("198.18.9.9/32"), netip.MustParsePrefix("fd42:1::9/128"))
+		nettest.AddAddr(t, n.peer, "lo", netip.MustParsePrefix("198.18.9.9/32"),
+			netip.MustParsePrefix("fd42:1::9/128"))
 		n.losesFrom(t, "198.18.9.9", "198.19.1.1")
 		n.losesFrom(t, "fd42:1::9", "fd42:a::1")
 	})
@@ -211,14 +230,17 @@ func TestTheMarkOfTunnelsOpensNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		n.Run(t, func() error {
-			return errors.Join(command("ip", "route", "add", "198.18.0.0/16", "via", "198.19.0.2"), command("ip", "-6", "route", "add", "fd42:1::/48", "via", "fd42:9::2"))
+			return errors.Join(command("ip", "route", "add", "198.18.0.0/16", "via", "198.19.0.2"),
+				command("ip", "-6", "route", "add", "fd42:1::/48", "via", "fd42:9::2"))
 		})
 		for _, to := range []string{"198.18.5.5", "fd42:1::5"} {
 			n.loses(t, "a process' packet to "+to, "dst_in_range", n, to, config.TunnelMark)
-			n.loses(t, "a pod's packet to "+to, "pod_to_range", n, to, config.TunnelMark|config.PodMark)
+			n.loses(t, "a pod's packet to "+to, "pod_to_range", n, to,
+				config.TunnelMark|config.PodMark)
 		}
 		for _, to := range []string{"198.19.0.2", "fd42:9::2"} {
-			n.loses(t, "a pod's packet to "+to, "pod_to_node", n, to, config.TunnelMark|config.PodMark)
+			n.loses(t, "a pod's packet to "+to, "pod_to_node", n, to,
+				config.TunnelMark|config.PodMark)
 		}
 	})
 }
@@ -254,8 +276,10 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 			t.Errorf("programs were not adopted: %s", diff)
 		}
 
-		nettest.Until(t, patience, "the packet is counted", func() bool { return n.counters(t)["src_in_range"] == 1 })
-		if diff := cmp.Diff([]string{"write nftables table " + config.NFTPodTable, "write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
+		nettest.Until(t, patience, "the packet is counted",
+			func() bool { return n.counters(t)["src_in_range"] == 1 })
+		if diff := cmp.Diff([]string{"write nftables table " + config.NFTPodTable,
+			"write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -320,16 +344,21 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 		})
 
 		defer other.Close()
-		if got, want := texts(n.apply(t)), []string{"move guard_egress of u0 egress to the front"}; !slices.Equal(got, want) {
+		if got, want := texts(n.apply(t)),
+			[]string{"move guard_egress of u0 egress to the front"}; !slices.Equal(got, want) {
 			t.Errorf("Apply did %v, want %v", got, want)
 		}
 		if ops := n.apply(t); len(ops) != 0 {
 			t.Errorf("second Apply did %v", ops)
 		}
 
-		out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+		out, in := packetSocket(t, n, "u0", unix.SOCK_RAW),
+			packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		frame := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
-		if got := n.fate(t, func() error { _, err := unix.Write(out, frame); return err }, in, frame); got != "src_in_range" {
+		if got := n.fate(t, func() error {
+			_, err := unix.Write(out, frame)
+			return err
+		}, in, frame); got != "src_in_range" {
 			t.Errorf("the other program let it pass: %q", got)
 		}
 
@@ -367,7 +396,9 @@ func TestRemoveLeavesNothing(t *testing.T) {
 			return err
 		})
 
-		want := []string{"directory " + pinDir, "nftables table kubeveil_guard", "nftables table kubeveil_pods", "program guard_egress at u0 egress", "program guard_ingress at u0 ingress"}
+		want := []string{"directory " + pinDir, "nftables table kubeveil_guard",
+			"nftables table kubeveil_pods", "program guard_egress at u0 egress",
+			"program guard_ingress at u0 ingress"}
 		for _, name := range append(slices.Clone(pinnedMaps), pinnedPrograms...) {
 			want = append(want, "pin "+filepath.Join(pinDir, name))
 		}
@@ -418,7 +449,8 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(filepath.Join(path, "kubeveil"), quiet()); !errors.Is(err, syscall.ENOTDIR) {
+		if _, err := Open(filepath.Join(path, "kubeveil"), quiet()); !errors.Is(err,
+			syscall.ENOTDIR) {
 			t.Errorf("got %v, want %v", err, syscall.ENOTDIR)
 		}
 	})

@@ -21,7 +21,8 @@ func foreign(name string, insns ...asm.Instruction) (*ebpf.Program, error) {
 
 // attachTCX attaches at the head of a hook.
 func attachTCX(index int, hook Hook, prog *ebpf.Program) error {
-	return link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog, Attach: hook.tcx(), Anchor: link.Head()})
+	return link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog,
+		Attach: hook.tcx(), Anchor: link.Head()})
 }
 
 // redirect sends everything that arrives on a link out by another. The first
@@ -38,7 +39,8 @@ func redirect(hk hooks, from, to string) error {
 	if err := setGroup(from, config.PodGroup); err != nil {
 		return err
 	}
-	prog, err := foreign("redirect", asm.Mov.Imm(asm.R1, int32(b.Index)), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call())
+	prog, err := foreign("redirect", asm.Mov.Imm(asm.R1, int32(b.Index)), asm.Mov.Imm(asm.R2, 0),
+		asm.FnRedirect.Call())
 	if err != nil {
 		return err
 	}

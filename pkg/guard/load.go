@@ -22,7 +22,8 @@ var (
 		config.PinLinks, config.PinWork,
 	}
 	pinnedPrograms = []string{
-		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress, config.PinGuardEgressL3,
+		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress,
+		config.PinGuardEgressL3,
 	}
 	// retiredPins are what earlier versions pinned; Open and Remove delete them. What an
 	// earlier version attached to a pod's link goes with the link, and marks it as the rules do.
@@ -32,7 +33,8 @@ var (
 // specs returns the compiled programs, with the settings in them.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
-	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress, bpf.LoadGuardEgress} {
+	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress,
+		bpf.LoadGuardEgress} {
 		spec, err := load()
 		if err != nil {
 			return nil, err
@@ -71,7 +73,8 @@ func (g *Guard) load(all []*ebpf.CollectionSpec) error {
 		}
 	}
 	for _, name := range retiredPins {
-		if err := os.Remove(filepath.Join(g.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(filepath.Join(g.dir, name)); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove pin of an earlier version: %w", err)
 		}
 	}
@@ -170,7 +173,8 @@ func (g *Guard) loadPrograms(spec *ebpf.CollectionSpec) error {
 			shared[name] = m
 		}
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	coll, err := ebpf.NewCollectionWithOptions(spec,
+		ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
 		return fmt.Errorf("load programs: %w", err)
 	}
@@ -217,5 +221,6 @@ func (g *Guard) adoptOrPin(name string, coll *ebpf.Collection) (*ebpf.Program, e
 
 // explain adds to an error of the kernel what to do about it.
 func explain(err error) error {
-	return bpfobj.Explain(err, "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")
+	return bpfobj.Explain(err,
+		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")
 }

@@ -25,12 +25,15 @@ const loopback4 = 127
 func dropLoopback() rule {
 	from := fromInside()
 	daddr := fields["ip daddr"]
-	return rule{fmt.Sprintf("%s ip daddr 127.0.0.0/8 counter %s drop", from.text, toLoopback), append(from.exprs,
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{daddr.proto}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: daddr.offset, Len: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{loopback4}},
-		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: toLoopback},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	)}
+	return rule{fmt.Sprintf("%s ip daddr 127.0.0.0/8 counter %s drop", from.text, toLoopback),
+		append(from.exprs,
+			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{daddr.proto}},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader,
+				Offset: daddr.offset,
+				Len:    1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{loopback4}},
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: toLoopback},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		)}
 }

@@ -17,7 +17,8 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 	n := newLeaving(t)
 	var c *net.UDPConn
 	n.Run(t, func() (err error) {
-		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 12345}) // the port of ipPacket
+		// the port of ipPacket
+		c, err = net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 12345})
 		return err
 	})
 	defer c.Close()
@@ -53,13 +54,16 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 			}
 			before := n.counters(t)[toLoopback]
 			send()
-			nettest.Until(t, patience, "a packet to loopback is counted", func() bool { return n.counters(t)[toLoopback] > before })
+			nettest.Until(t, patience, "a packet to loopback is counted",
+				func() bool { return n.counters(t)[toLoopback] > before })
 			if arrives(100 * time.Millisecond) {
 				t.Error("it arrived all the same")
 			}
 
 			// The control: without the rule it arrives.
-			n.Run(t, func() error { return nft("flush chain inet " + config.NFTGuardTable + " prerouting") })
+			n.Run(t, func() error {
+				return nft("flush chain inet " + config.NFTGuardTable + " prerouting")
+			})
 			send()
 			if !arrives(patience) {
 				t.Error("a packet does not arrive without the rule either: the case shows nothing")

@@ -53,28 +53,35 @@ func midstreamChain() chain {
 	}
 	for _, group := range []uint32{config.PodGroup, config.TunnelGroup} {
 		from := inGroup(group)
-		rules = append(rules, rule{fmt.Sprintf("%s counter %s drop", from.text, midstream), append(from.exprs,
-			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: midstream},
-			&expr.Verdict{Kind: expr.VerdictDrop})})
+		rules = append(rules, rule{fmt.Sprintf("%s counter %s drop", from.text, midstream),
+			append(from.exprs,
+				&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: midstream},
+				&expr.Verdict{Kind: expr.VerdictDrop})})
 	}
-	return chain{"midstream", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeAllNAT), rules}
+	return chain{"midstream", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
+		nftables.ChainPriorityRef(beforeAllNAT), rules}
 }
 
 // refuseMidstreamChain answers what a pod sends there and nobody translates by a reset. It is
 // behind dstnat (-100): what others do translate ends the walk before it, and goes where they say.
 func refuseMidstreamChain() chain {
-	rules := []rule{ruleOf(notFromPod(), expr.VerdictReturn, ""), ruleOf(notTCP(), expr.VerdictReturn, ""), ruleOf(opening(expr.CmpOpEq), expr.VerdictReturn, ""), passServed()}
+	rules := []rule{ruleOf(notFromPod(), expr.VerdictReturn, ""),
+		ruleOf(notTCP(), expr.VerdictReturn, ""),
+		ruleOf(opening(expr.CmpOpEq), expr.VerdictReturn, ""), passServed()}
 	for _, f := range families {
 		for _, set := range []string{f.ranges, f.nodes} {
-			inside := &match{fmt.Sprintf("%s @%s", f.daddr, set), append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: set})}
+			inside := &match{fmt.Sprintf("%s @%s", f.daddr, set),
+				append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: set})}
 			rules = append(rules, ruleOf(inside, expr.VerdictReturn, ""))
 		}
 	}
-	rules = append(rules, ruleOf(toLocal(), expr.VerdictReturn, ""), rule{fmt.Sprintf("counter %s reject with tcp reset", midstream), []expr.Any{
-		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: midstream},
-		&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
-	}})
-	return chain{"refuse_midstream", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityFilter, rules}
+	rules = append(rules, ruleOf(toLocal(), expr.VerdictReturn, ""),
+		rule{fmt.Sprintf("counter %s reject with tcp reset", midstream), []expr.Any{
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: midstream},
+			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
+		}})
+	return chain{"refuse_midstream", nftables.ChainTypeNAT, nftables.ChainHookPrerouting,
+		nftables.ChainPriorityFilter, rules}
 }
 
 func notTCP() *match {
@@ -87,7 +94,8 @@ func notTCP() *match {
 func notFromPod() *match {
 	return &match{fmt.Sprintf("iifgroup != %#x", config.PodGroup), []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1,
+			Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
 	}}
 }
 
@@ -95,8 +103,10 @@ func notFromPod() *match {
 func opening(op expr.CmpOp) *match {
 	text := map[expr.CmpOp]string{expr.CmpOpEq: "==", expr.CmpOpNeq: "!="}[op]
 	return &match{fmt.Sprintf("tcp flags & (fin | syn | rst | ack) %s syn", text), []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags, Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpOpens}, Xor: []byte{0}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags,
+			Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpOpens},
+			Xor: []byte{0}},
 		&expr.Cmp{Op: op, Register: 1, Data: []byte{tcpSYN}},
 	}}
 }
@@ -105,6 +115,7 @@ func opening(op expr.CmpOp) *match {
 func toLocal() *match {
 	return &match{"fib daddr . mark type local", []expr.Any{
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagMARK: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(typeLocal)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1,
+			Data: binaryutil.NativeEndian.PutUint32(typeLocal)},
 	}}
 }

@@ -45,7 +45,8 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 
 			// Without the two chains it leaves: the capture shows what there is.
 			n.Run(t, func() error {
-				return nft("flush chain inet kubeveil_guard midstream; flush chain inet kubeveil_guard refuse_midstream")
+				return nft("flush chain inet kubeveil_guard midstream; flush chain inet " +
+					"kubeveil_guard refuse_midstream")
 			})
 			secret = "secret over " + e.name + ", without the guard"
 			write(t, forgotten(e), secret)
@@ -145,7 +146,8 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 	chains := []string{"midstream", "refuse_midstream"}
 	n.Run(t, func() error {
 		for _, c := range chains {
-			if err := nft("insert rule inet kubeveil_guard " + c + " tcp dport " + leavingPort + " counter"); err != nil {
+			if err := nft("insert rule inet kubeveil_guard " + c + " tcp dport " + leavingPort +
+				" counter"); err != nil {
 				return err
 			}
 		}
@@ -158,8 +160,10 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 		}
 		for _, name := range chains {
 			n.Run(t, func() error {
-				out, err := exec.Command("nft", "list", "chain", "inet", "kubeveil_guard", name).CombinedOutput()
-				if want := fmt.Sprintf("dport %s counter packets %d ", leavingPort, i+1); err == nil && !strings.Contains(string(out), want) {
+				out, err := exec.Command("nft", "list", "chain", "inet", "kubeveil_guard",
+					name).CombinedOutput()
+				if want := fmt.Sprintf("dport %s counter packets %d ", leavingPort,
+					i+1); err == nil && !strings.Contains(string(out), want) {
 					err = fmt.Errorf("%s, want it to have seen %d packets:\n%s", name, i+1, out)
 				}
 				return err
@@ -174,13 +178,15 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 	for _, e := range leavingEnds {
 		t.Run(e.name, func(t *testing.T) {
 			n.peer.Run(t, func() error {
-				return nft("table inet lossy { chain c { type filter hook input priority 0; tcp dport " + leavingPort + " counter drop; }; }")
+				return nft("table inet lossy { chain c { type filter hook input priority 0; " +
+					"tcp dport " + leavingPort + " counter drop; }; }")
 			})
 			syns := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 			dialled := make(chan error, 1)
 			go func() {
 				dialled <- n.pod.Do(func() error {
-					c, err := net.DialTimeout("tcp", net.JoinHostPort(e.outside, leavingPort), patience)
+					c, err := net.DialTimeout("tcp", net.JoinHostPort(e.outside, leavingPort),
+						patience)
 					if err == nil {
 						c.Close()
 					}
@@ -190,7 +196,8 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 
 			port := binary.BigEndian.AppendUint16(nil, 7780)
 			nettest.Until(t, patience, "the first SYN arrives", func() bool {
-				return slices.ContainsFunc(syns.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, port) })
+				return slices.ContainsFunc(syns.Frames(),
+					func(f nettest.Frame) bool { return bytes.Contains(f.Data, port) })
 			})
 			n.forget(t)
 			n.peer.Run(t, func() error { return nft("delete table inet lossy") })
@@ -218,7 +225,9 @@ func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 			n.forget(t)
 			before := n.counters(t)["src_in_range"]
 			end(t, c)
-			nettest.Until(t, patience, what+" is dropped", func() bool { return n.counters(t)["src_in_range"] > before })
+			nettest.Until(t, patience, what+" is dropped", func() bool {
+				return n.counters(t)["src_in_range"] > before
+			})
 			n.wantNone(t, what)
 		}
 	}
@@ -228,7 +237,8 @@ func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 func TestFlowsOfServicesGoOn(t *testing.T) {
 	n := newLeaving(t)
 	n.Run(t, func() error {
-		return nft(fmt.Sprintf("table inet served { chain c { type filter hook prerouting priority -200; iifname p0 meta mark set meta mark | %#x; }; }", config.ServiceMark))
+		return nft(fmt.Sprintf("table inet served { chain c { type filter hook prerouting "+
+			"priority -200; iifname p0 meta mark set meta mark | %#x; }; }", config.ServiceMark))
 	})
 	for _, e := range leavingEnds {
 		c, s := n.connect(t, n.pod, "", e.outside)

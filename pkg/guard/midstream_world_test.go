@@ -40,17 +40,22 @@ var leavingEnds = []ends{
 const leavingPort = "7780"
 
 // masqueradePods is what hostnet's table does.
-const masqueradePods = "table inet nat { chain c { type nat hook postrouting priority 100; oifname u0 meta mark & 0x100000 != 0 masquerade; }; }"
+const masqueradePods = "table inet nat { chain c { type nat hook postrouting priority 100; " +
+	"oifname u0 meta mark & 0x100000 != 0 masquerade; }; }"
 
 func newLeaving(t *testing.T) leaving {
 	t.Helper()
 	nettest.NeedProgram(t, "nft")
 	nettest.NeedBPF(t)
-	n := leaving{node: newNode(t, clsact{}), far: nettest.NewNS(t), accepted: make(chan *net.TCPConn, 1)}
-	nettest.Sysctl(t, n.NS, "ipv6/conf/default/accept_dad", "0") // who forwards asks for neighbours from the link-local address
+	n := leaving{node: newNode(t, clsact{}), far: nettest.NewNS(t),
+		accepted: make(chan *net.TCPConn, 1)}
+	// who forwards asks for neighbours from the link-local address
+	nettest.Sysctl(t, n.NS, "ipv6/conf/default/accept_dad", "0")
 	n.pod = n.addPod(t)
-	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0", Addrs: prefixes("198.19.9.1/24", "fd42:99::1/64")},
-		nettest.End{NS: n.far, Name: "t0", Addrs: prefixes("198.19.9.2/24", "fd42:99::2/64", "198.18.9.9/32", "fd42:1:0:9::9/128")})
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0",
+		Addrs: prefixes("198.19.9.1/24", "fd42:99::1/64")},
+		nettest.End{NS: n.far, Name: "t0", Addrs: prefixes("198.19.9.2/24", "fd42:99::2/64",
+			"198.18.9.9/32", "fd42:1:0:9::9/128")})
 
 	for i, e := range leavingEnds {
 		gw := addrs("198.19.9.1", "fd42:99::1")[i]
@@ -103,7 +108,8 @@ func (n leaving) listen(t *testing.T, ns *nettest.NS) {
 
 // connect returns both ends of a connection over which something was said, from an address if there
 // is one.
-func (n leaving) connect(t *testing.T, ns namespace, from, to string) (client, server *net.TCPConn) {
+func (n leaving) connect(t *testing.T, ns namespace,
+	from, to string) (client, server *net.TCPConn) {
 	t.Helper()
 	d := net.Dialer{Timeout: patience}
 	if from != "" {
@@ -132,7 +138,8 @@ func unacked(t *testing.T, c *net.TCPConn) (segments uint32) {
 	if err == nil {
 		controlErr := raw.Control(func(fd uintptr) {
 			var info *unix.TCPInfo
-			if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP,
+				unix.TCP_INFO); err == nil {
 				segments = info.Unacked
 			}
 		})
@@ -169,10 +176,12 @@ func read(c *net.TCPConn, n int) (string, error) {
 // serve has others translate the service's addresses to these, or to nothing.
 func (n leaving) serve(t *testing.T, to func(ends) string) {
 	t.Helper()
-	rules := "table inet services; delete table inet services; table inet services { chain c { type nat hook prerouting priority -100; "
+	rules := "table inet services; delete table inet services; table inet services { chain c { " +
+		"type nat hook prerouting priority -100; "
 	for i, e := range leavingEnds {
 		if to != nil {
-			rules += fmt.Sprintf("%s daddr %s dnat %s to %s; ", []string{"ip", "ip6"}[i], e.service, []string{"ip", "ip6"}[i], to(e))
+			rules += fmt.Sprintf("%s daddr %s dnat %s to %s; ", []string{"ip", "ip6"}[i], e.service,
+				[]string{"ip", "ip6"}[i], to(e))
 		}
 	}
 	n.Run(t, func() error { return nft(rules + "}; }") })
@@ -192,7 +201,9 @@ func (n leaving) wire(t *testing.T) func(text string) bool {
 	t.Helper()
 	c := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 	return func(text string) bool {
-		return slices.ContainsFunc(c.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, []byte(text)) })
+		return slices.ContainsFunc(c.Frames(), func(f nettest.Frame) bool {
+			return bytes.Contains(f.Data, []byte(text))
+		})
 	}
 }
 
@@ -201,7 +212,8 @@ func (n leaving) counts(t *testing.T, situation string, do func()) {
 	t.Helper()
 	before := n.counters(t)[midstream]
 	do()
-	nettest.Until(t, patience, situation+" is counted", func() bool { return n.counters(t)[midstream] > before })
+	nettest.Until(t, patience, situation+" is counted",
+		func() bool { return n.counters(t)[midstream] > before })
 }
 
 // wantNone fails if a connection was taken up in its midst.

@@ -114,7 +114,8 @@ func readChains(c *nftables.Conn, t *nftables.Table, lines *shapeLines) error {
 		if ch.Hooknum == nil || ch.Priority == nil || ch.Policy == nil {
 			lines.add("chain %s", ch.Name)
 		} else {
-			lines.chain(ch.Name, ch.Type, uint32(*ch.Hooknum), int32(*ch.Priority), uint32(*ch.Policy))
+			lines.chain(ch.Name, ch.Type, uint32(*ch.Hooknum), int32(*ch.Priority),
+				uint32(*ch.Policy))
 		}
 		rules, err := c.GetRules(t, ch)
 		if err != nil {
@@ -175,7 +176,8 @@ func toKernel(s *nftables.Set, elements []element) []nftables.SetElement {
 			continue
 		}
 		if s.IsMap {
-			out = append(out, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(config.TunnelGroup), Val: e.first.AsSlice()})
+			out = append(out, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(
+				config.TunnelGroup), Val: e.first.AsSlice()})
 			continue
 		}
 		out = append(out, nftables.SetElement{Key: e.first.AsSlice()})
@@ -208,39 +210,40 @@ func ourSet(t *nftables.Table, name string) *nftables.Set {
 
 // opTable makes the table anew, in one transaction; counters go on.
 func opTable(want table) Op {
-	return Op{"write nftables table " + config.NFTGuardTable, config.NFTGuardTable, func(*Guard, *nl.Handle) error {
-		counts, err := readTableCounters(config.NFTGuardTable)
-		if err != nil {
-			return err
-		}
-		c, err := transaction()
-		if err != nil {
-			return err
-		}
-
-		t := c.AddTable(ourTable()) // so that there is one to delete
-		c.DelTable(t)
-		c.AddTable(t)
-
-		for _, name := range tableCounters {
-			c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
-		}
-
-		for _, name := range setNames {
-			s := ourSet(t, name)
-			if err := c.AddSet(s, nil); err != nil {
-				return fmt.Errorf("add set %s: %w", name, err)
-			}
-			if err := addElements(c, s, want.sets[name]); err != nil {
+	return Op{"write nftables table " + config.NFTGuardTable, config.NFTGuardTable,
+		func(*Guard, *nl.Handle) error {
+			counts, err := readTableCounters(config.NFTGuardTable)
+			if err != nil {
 				return err
 			}
-		}
+			c, err := transaction()
+			if err != nil {
+				return err
+			}
 
-		for _, ch := range chains() {
-			addChain(c, t, ch)
-		}
-		return c.Flush()
-	}}
+			t := c.AddTable(ourTable()) // so that there is one to delete
+			c.DelTable(t)
+			c.AddTable(t)
+
+			for _, name := range tableCounters {
+				c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
+			}
+
+			for _, name := range setNames {
+				s := ourSet(t, name)
+				if err := c.AddSet(s, nil); err != nil {
+					return fmt.Errorf("add set %s: %w", name, err)
+				}
+				if err := addElements(c, s, want.sets[name]); err != nil {
+					return err
+				}
+			}
+
+			for _, ch := range chains() {
+				addChain(c, t, ch)
+			}
+			return c.Flush()
+		}}
 }
 
 func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
@@ -279,14 +282,16 @@ func opElements(name string, add, remove []element) Op {
 }
 
 func addChain(c *nftables.Conn, t *nftables.Table, ch chain) {
-	nc := &nftables.Chain{Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority, Type: ch.typ}
+	nc := &nftables.Chain{Name: ch.name, Table: t, Hooknum: ch.hook, Priority: ch.priority,
+		Type: ch.typ}
 	if ch.hook != nil {
 		policy := nftables.ChainPolicyAccept
 		nc.Policy = &policy
 	}
 	nc = c.AddChain(nc)
 	for _, r := range ch.rules {
-		c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs, UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
+		c.AddRule(&nftables.Rule{Table: t, Chain: nc, Exprs: r.exprs,
+			UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
 	}
 }
 

@@ -11,7 +11,8 @@ import (
 
 // alone leaves the programs at links alone, with another's masquerade.
 const alone = "flush ruleset; " +
-	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 masquerade; }; }"
+	"table inet others { chain p { type nat hook postrouting priority 100; oifname u0 " +
+	"masquerade; }; }"
 
 // TestPodIsKnownByItsLink: without a mark, and behind another's masquerade, nothing else tells that
 // a packet is a pod's.

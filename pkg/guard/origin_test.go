@@ -11,8 +11,9 @@ import (
 
 // marking are rules of other programs that overwrite marks, before and after routing.
 var marking = map[string]string{
-	"wg-quick": "type filter hook prerouting priority -150; meta l4proto udp meta mark set ct mark;",
-	"mark 1":   "type filter hook prerouting priority -150; meta mark set 1;",
+	"wg-quick": "type filter hook prerouting priority -150; meta l4proto udp meta mark " +
+		"set ct mark;",
+	"mark 1": "type filter hook prerouting priority -150; meta mark set 1;",
 	"tunnels' mark": fmt.Sprintf("type filter hook prerouting priority -150; meta mark set %#x;",
 		config.TunnelMark),
 	"mark 1 when forwarded": "type filter hook forward priority -150; meta mark set 1;",
@@ -68,7 +69,8 @@ func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 			"chain m { type filter hook prerouting priority -150; meta mark set %#x; }; "+
 			"counter p0 { }; counter u0 { }; "+
 			"chain c { type filter hook prerouting priority 1001; udp dport 7777 "+
-			"meta mark & 0x300000 == 0x100000 counter name meta iifname map { p0 : p0, u0 : u0 }; }; }", config.TunnelMark))
+			"meta mark & 0x300000 == 0x100000 counter name meta iifname map { p0 : p0, u0 : "+
+			"u0 }; }; }", config.TunnelMark))
 	})
 	for _, f := range podAndNode {
 		for link, send := range map[string]func() error{
@@ -80,9 +82,10 @@ func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 			if err := send(); err != nil {
 				t.Fatal(err)
 			}
-			nettest.Until(t, patience, "the mark of what came by "+link+" is restored", func() bool {
-				return n.counters(t)[MarksRestored] > before && n.count(t, "others", link) > was
-			})
+			nettest.Until(t, patience, "the mark of what came by "+link+" is restored",
+				func() bool {
+					return n.counters(t)[MarksRestored] > before && n.count(t, "others", link) > was
+				})
 		}
 	}
 }
@@ -103,7 +106,8 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 			local, other, inner string
 		}{{n.NS, f.self, f.node, inner[0]}, {n.peer, f.node, f.self, inner[1]}} {
 			end.ns.Run(t, func() error {
-				return command("ip", "link", "add", "t0", "up", "type", "vxlan", "id", "7", "dstport", "4789",
+				return command("ip", "link", "add", "t0", "up", "type", "vxlan", "id", "7",
+					"dstport", "4789",
 					"local", end.local, "remote", end.other, "dev", "u0", "udp6zerocsumrx")
 			})
 			nettest.AddAddr(t, end.ns, "t0", netip.MustParsePrefix(end.inner))

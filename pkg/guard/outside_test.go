@@ -11,8 +11,9 @@ import (
 // this node.
 var outsideCases = []struct{ name, rules string }{
 	{"routed", ""},
-	{"not known to connection tracking", "table inet others { chain c { type filter hook prerouting " +
-		"priority -350; iifname t0 notrack; }; }"},
+	{"not known to connection tracking",
+		"table inet others { chain c { type filter hook prerouting " +
+			"priority -350; iifname t0 notrack; }; }"},
 	{"with its mark overwritten", "table inet others { chain c { type filter hook forward " +
 		"priority 0; iifname t0 meta mark set 1; }; }"},
 }
@@ -53,7 +54,8 @@ func TestServicesOfTheNodeCrossItsTunnels(t *testing.T) {
 
 			family, own := []string{"ip", "ip6"}[i], podAndNode[i].self
 			n.Run(t, func() error {
-				return nft(fmt.Sprintf("add rule inet services c %s daddr %s dnat %s to %s", family, own, family, e.far))
+				return nft(fmt.Sprintf("add rule inet services c %s daddr %s dnat %s to %s", family,
+					own, family, e.far))
 			})
 			n.connect(t, n.peer, e.outside, own)
 		})

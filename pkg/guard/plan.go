@@ -87,10 +87,12 @@ func linkOf(l nl.Link) Link {
 
 // Plan decides what must be: for these links and settings. Pure.
 func Plan(s Settings, links []Link) *State {
-	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges), Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
+	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges),
+		Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
 	slices.SortFunc(want.Ranges, comparePrefix)
 	want.Ranges = slices.Compact(want.Ranges)
-	s.Ranges, s.NodeAddrs, s.VIPs, s.SelfAddrs = want.Ranges, want.Nodes, want.VIPs, inOrder(s.SelfAddrs)
+	s.Ranges, s.NodeAddrs, s.VIPs, s.SelfAddrs = want.Ranges, want.Nodes, want.VIPs,
+		inOrder(s.SelfAddrs)
 	want.Table = planTable(s)
 	want.Pods = plannedPods()
 	return want
@@ -123,8 +125,10 @@ func planPoints(links []Link) map[Point]Attached {
 		if l.Ethernet {
 			in, out = config.PinGuardIngress, config.PinGuardEgress
 		}
-		points[Point{l.Index, Ingress}] = Attached{Ours: []Program{{Pin: in, Current: true}}, First: true}
-		points[Point{l.Index, Egress}] = Attached{Ours: []Program{{Pin: out, Current: true}}, First: true}
+		points[Point{l.Index, Ingress}] = Attached{Ours: []Program{{Pin: in, Current: true}},
+			First: true}
+		points[Point{l.Index, Egress}] = Attached{Ours: []Program{{Pin: out, Current: true}},
+			First: true}
 	}
 	return points
 }
@@ -176,7 +180,8 @@ func Diff(have, want *State) []Op {
 	for _, p := range minus(have.Ranges, want.Ranges) {
 		remove = append(remove, opRange(p, false))
 	}
-	for _, set := range []addrSet{{config.PinNodes, "node address", have.Nodes, want.Nodes}, {config.PinVIPs, "service address", have.VIPs, want.VIPs}} {
+	for _, set := range []addrSet{{config.PinNodes, "node address", have.Nodes, want.Nodes},
+		{config.PinVIPs, "service address", have.VIPs, want.VIPs}} {
 		for _, a := range minus(set.want, set.have) {
 			add = append(add, set.op(a, true))
 		}
@@ -271,7 +276,9 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 	keep := -1
 	if len(want.Ours) > 0 {
 		pin := want.Ours[0].Pin
-		keep = slices.IndexFunc(have.Ours, func(o Program) bool { return o.Pin == pin && o.Current })
+		keep = slices.IndexFunc(have.Ours, func(o Program) bool {
+			return o.Pin == pin && o.Current
+		})
 		switch {
 		case keep < 0:
 			ops = append(ops, opAttach(l, p, pin))
@@ -289,27 +296,30 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 }
 
 func opAttach(l Link, p Point, pin string) Op {
-	return Op{fmt.Sprintf("attach %s to %s %s", pin, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
-		return g.hooks.attach(h, p, pin, g.progs[pin])
-	}}
+	return Op{fmt.Sprintf("attach %s to %s %s", pin, l.Name, p.Hook), p,
+		func(g *Guard, h *nl.Handle) error {
+			return g.hooks.attach(h, p, pin, g.progs[pin])
+		}}
 }
 
 func opMove(l Link, p Point, pin string) Op {
-	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
-		// One program cannot be attached twice; between the two the nftables table holds.
-		id, err := bpfobj.ProgramID(g.progs[pin])
-		if err != nil {
-			return err
-		}
-		if err := g.hooks.detach(h, p, id); err != nil {
-			return err
-		}
-		return g.hooks.attach(h, p, pin, g.progs[pin])
-	}}
+	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), p,
+		func(g *Guard, h *nl.Handle) error {
+			// One program cannot be attached twice; between the two the nftables table holds.
+			id, err := bpfobj.ProgramID(g.progs[pin])
+			if err != nil {
+				return err
+			}
+			if err := g.hooks.detach(h, p, id); err != nil {
+				return err
+			}
+			return g.hooks.attach(h, p, pin, g.progs[pin])
+		}}
 }
 
 func opDetach(l Link, p Point, id ebpf.ProgramID) Op {
-	return Op{fmt.Sprintf("detach program %d from %s %s", id, l.Name, p.Hook), p, func(g *Guard, h *nl.Handle) error {
-		return g.hooks.detach(h, p, id)
-	}}
+	return Op{fmt.Sprintf("detach program %d from %s %s", id, l.Name, p.Hook), p,
+		func(g *Guard, h *nl.Handle) error {
+			return g.hooks.detach(h, p, id)
+		}}
 }

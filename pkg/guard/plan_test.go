@@ -44,7 +44,8 @@ func TestWhichLinksAreGuarded(t *testing.T) {
 }
 
 func TestPlanNamesTheProgramForTheLink(t *testing.T) {
-	points := planPoints([]Link{{Index: 2, Guarded: true, Ethernet: true}, {Index: 3, Guarded: true}, {Index: 4}})
+	points := planPoints([]Link{{Index: 2, Guarded: true, Ethernet: true},
+		{Index: 3, Guarded: true}, {Index: 4}})
 	got := map[Point]string{}
 	for p, a := range points {
 		got[p] = a.Ours[0].Pin
@@ -70,11 +71,16 @@ func TestDiffAddsBeforeItRemoves(t *testing.T) {
 	}{
 		{"nothing is attached", true, Attached{}, []string{"attach guard_ingress to u0 ingress"}},
 		{"it is attached", true, Attached{[]Program{now(in)}, true}, nil},
-		{"an earlier version is", true, Attached{[]Program{old(in)}, true}, []string{"attach guard_ingress to u0 ingress", "detach program 100 from u0 ingress"}},
-		{"both are", true, Attached{[]Program{now(in), old(in)}, true}, []string{"detach program 100 from u0 ingress"}},
-		{"another's program is first", true, Attached{[]Program{now(in)}, false}, []string{"move guard_ingress of u0 ingress to the front"}},
-		{"the one for other links is", true, Attached{[]Program{now(in3)}, true}, []string{"attach guard_ingress to u0 ingress", "detach program 1 from u0 ingress"}},
-		{"link became a pod's", false, Attached{[]Program{now(in)}, true}, []string{"detach program 1 from u0 ingress"}},
+		{"an earlier version is", true, Attached{[]Program{old(in)}, true},
+			[]string{"attach guard_ingress to u0 ingress", "detach program 100 from u0 ingress"}},
+		{"both are", true, Attached{[]Program{now(in), old(in)}, true},
+			[]string{"detach program 100 from u0 ingress"}},
+		{"another's program is first", true, Attached{[]Program{now(in)}, false},
+			[]string{"move guard_ingress of u0 ingress to the front"}},
+		{"the one for other links is", true, Attached{[]Program{now(in3)}, true},
+			[]string{"attach guard_ingress to u0 ingress", "detach program 1 from u0 ingress"}},
+		{"link became a pod's", false, Attached{[]Program{now(in)}, true},
+			[]string{"detach program 1 from u0 ingress"}},
 	} {
 		t.Run(c.situation, func(t *testing.T) {
 			links := []Link{{Index: 2, Name: "u0", Guarded: c.guarded, Ethernet: true}}
@@ -87,8 +93,10 @@ func TestDiffAddsBeforeItRemoves(t *testing.T) {
 		})
 	}
 
-	have := Plan(Settings{Ranges: prefixes("198.18.0.0/24", "198.18.1.0/24"), NodeAddrs: addrs("198.19.0.1")}, nil)
-	want := Plan(Settings{Ranges: prefixes("198.18.0.0/16", "198.18.1.0/24"), NodeAddrs: addrs("198.19.0.2")}, nil)
+	have := Plan(Settings{Ranges: prefixes("198.18.0.0/24", "198.18.1.0/24"),
+		NodeAddrs: addrs("198.19.0.1")}, nil)
+	want := Plan(Settings{Ranges: prefixes("198.18.0.0/16", "198.18.1.0/24"),
+		NodeAddrs: addrs("198.19.0.2")}, nil)
 	ops := texts(Diff(have, want))
 	wantOps := []string{
 		"add range 198.18.0.0/16", "add node address 198.19.0.2",
@@ -114,12 +122,14 @@ func texts(ops []Op) []string {
 
 func TestPlanTableHasNoOverlaps(t *testing.T) {
 	got := planTable(Settings{
-		Ranges:      prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16", "fd42:1::/48"),
+		Ranges: prefixes("198.18.0.0/15", "198.18.4.0/24", "255.255.0.0/16", "fd42::/16",
+			"fd42:1::/48"),
 		NodeAddrs:   addrs("198.19.0.1", "fd42:9::1"),
 		VIPs:        addrs("198.19.199.1", "fd42:fd::1"),
 		PodPrefixes: prefixes("198.18.7.0/24", "fd42:1:0:7::/64"),
 		SelfAddrs:   addrs("fd42:9::2", "198.19.0.2", "198.19.0.1", "fd42:9::1"),
-		Datagrams:   &Datagrams{Port: 51820, Sources: addrs("198.19.0.7", "fd42:9::7", "198.19.0.7"), Bind: true},
+		Datagrams: &Datagrams{Port: 51820,
+			Sources: addrs("198.19.0.7", "fd42:9::7", "198.19.0.7"), Bind: true},
 	})
 	a := netip.MustParseAddr
 	want := map[string][]element{
@@ -142,13 +152,15 @@ func TestPlanTableHasNoOverlaps(t *testing.T) {
 		setOuter6:     {{first: a("fd42:9::2")}},
 		setTunnelPort: {{port: 51820}},
 	}
-	if diff := cmp.Diff(want, got.sets, cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
+	if diff := cmp.Diff(want, got.sets,
+		cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
 		t.Error(diff)
 	}
 }
 
 func TestRangeKeysRoundTrip(t *testing.T) {
-	for _, p := range prefixes("0.0.0.0/0", "198.18.0.0/15", "198.18.1.1/32", "::/0", "fd42::/16", "fd42::1/128") {
+	for _, p := range prefixes("0.0.0.0/0", "198.18.0.0/15", "198.18.1.1/32", "::/0", "fd42::/16",
+		"fd42::1/128") {
 		if got := keyOf(p).prefix(); got != p {
 			t.Errorf("%s came back as %s", p, got)
 		}
@@ -157,8 +169,10 @@ func TestRangeKeysRoundTrip(t *testing.T) {
 
 func TestBadSettingsAreAllNamed(t *testing.T) {
 	s := Settings{
-		Ranges:    []netip.Prefix{netip.MustParsePrefix("198.18.1.0/16"), {}, netip.MustParsePrefix("::ffff:198.18.0.0/112")},
-		NodeAddrs: []netip.Addr{{}, netip.MustParseAddr("::ffff:198.18.0.1"), netip.MustParseAddr("fe80::1%eth0")},
+		Ranges: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/16"), {},
+			netip.MustParsePrefix("::ffff:198.18.0.0/112")},
+		NodeAddrs: []netip.Addr{{}, netip.MustParseAddr("::ffff:198.18.0.1"),
+			netip.MustParseAddr("fe80::1%eth0")},
 		VIPs:      []netip.Addr{{}},
 		SelfAddrs: []netip.Addr{{}},
 		Datagrams: &Datagrams{Sources: []netip.Addr{{}}},
@@ -175,7 +189,9 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 func TestRulesCountWhatTheCountersHave(t *testing.T) {
 	for _, c := range chains() {
 		for _, r := range c.rules {
-			if fields := strings.Fields(r.text); slices.Contains(fields, "counter") && !slices.ContainsFunc(tableCounters, func(n string) bool { return slices.Contains(fields, n) }) {
+			if fields := strings.Fields(r.text); slices.Contains(fields, "counter") &&
+				!slices.ContainsFunc(tableCounters,
+					func(n string) bool { return slices.Contains(fields, n) }) {
 				t.Errorf("rule %q counts on nothing", r.text)
 			}
 		}

@@ -51,7 +51,8 @@ func podChain() chain {
 	rules := []rule{
 		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1,
+				Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}},
 		{set.text, set.exprs},
@@ -59,29 +60,33 @@ func podChain() chain {
 	for _, s := range podSets {
 		rules = append(rules, dropForged(s.saddr, s.name))
 	}
-	return chain{config.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRef(beforeGuard), rules}
+	return chain{config.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
+		nftables.ChainPriorityRef(beforeGuard), rules}
 }
 
 // dropForged drops what has a source that is not of the link it came by.
 func dropForged(saddr, set string) rule {
 	const name, addr = unix.NFT_REG_1, unix.NFT_REG_2 // one behind the other, so one key
 	f := fields[saddr]
-	return rule{fmt.Sprintf("iifname . %s not @%s counter %s drop", saddr, set, spoofed), []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: name},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: name, Data: []byte{f.proto}},
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: name},
-		&expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.len},
-		&expr.Lookup{SourceRegister: name, SetName: set, Invert: true},
-		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: spoofed},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}}
+	return rule{fmt.Sprintf("iifname . %s not @%s counter %s drop", saddr, set, spoofed),
+		[]expr.Any{
+			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: name},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: name, Data: []byte{f.proto}},
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: name},
+			&expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset,
+				Len: f.len},
+			&expr.Lookup{SourceRegister: name, SetName: set, Invert: true},
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: spoofed},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		}}
 }
 
 // passMarked leaves alone what pods send with their mark, and drops what they send while the table
 // above is not there.
 func passMarked() []rule {
 	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, config.PodGroup)
-	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark), append(slices.Clone(pods.exprs), marked()...)}
+	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark),
+		append(slices.Clone(pods.exprs), marked()...)}
 	return []rule{
 		ruleOf(pass, expr.VerdictReturn, ""),
 		{fmt.Sprintf("%s counter %s drop", pods.text, unmarked), append(pods.exprs,
@@ -132,37 +137,39 @@ func readPods() (string, error) {
 // are, so no pod is without its addresses and an ADD meanwhile loses none; only
 // where one of them has another shape, all is made anew, and the daemon's repair of pods fills it.
 func opPods(have string) Op {
-	return Op{"write nftables table " + config.NFTPodTable, config.NFTPodTable, func(*Guard, *nl.Handle) error {
-		counts, err := readTableCounters(config.NFTPodTable)
-		if err != nil {
-			return err
-		}
-		c, err := transaction()
-		if err != nil {
-			return err
-		}
+	return Op{"write nftables table " + config.NFTPodTable, config.NFTPodTable,
+		func(*Guard, *nl.Handle) error {
+			counts, err := readTableCounters(config.NFTPodTable)
+			if err != nil {
+				return err
+			}
+			c, err := transaction()
+			if err != nil {
+				return err
+			}
 
-		t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
-		_, counted := counts[spoofed]
-		if foreignToPods(have) {
-			c.DelTable(t)
-			c.AddTable(t)
-			counted = false
-		}
+			t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet,
+				Name: config.NFTPodTable})
+			_, counted := counts[spoofed]
+			if foreignToPods(have) {
+				c.DelTable(t)
+				c.AddTable(t)
+				counted = false
+			}
 
-		if !counted {
-			c.AddObj(&nftables.CounterObj{Table: t, Name: spoofed, Packets: counts[spoofed]})
-		}
-		if err := addPodSets(c, t); err != nil {
-			return err
-		}
+			if !counted {
+				c.AddObj(&nftables.CounterObj{Table: t, Name: spoofed, Packets: counts[spoofed]})
+			}
+			if err := addPodSets(c, t); err != nil {
+				return err
+			}
 
-		// Whatever hook an old one has, it can be deleted once there is one.
-		ch := podChain()
-		c.DelChain(c.AddChain(&nftables.Chain{Name: ch.name, Table: t}))
-		addChain(c, t, ch)
-		return c.Flush()
-	}}
+			// Whatever hook an old one has, it can be deleted once there is one.
+			ch := podChain()
+			c.DelChain(c.AddChain(&nftables.Chain{Name: ch.name, Table: t}))
+			addChain(c, t, ch)
+			return c.Flush()
+		}}
 }
 
 func addPodSets(c *nftables.Conn, t *nftables.Table) error {
@@ -171,7 +178,8 @@ func addPodSets(c *nftables.Conn, t *nftables.Table) error {
 		if err != nil {
 			return err
 		}
-		if err := c.AddSet(&nftables.Set{Table: t, Name: s.name, KeyType: key, Concatenation: true}, nil); err != nil {
+		if err := c.AddSet(&nftables.Set{Table: t, Name: s.name, KeyType: key, Concatenation: true},
+			nil); err != nil {
 			return fmt.Errorf("add set %s: %w", s.name, err)
 		}
 	}
@@ -187,7 +195,8 @@ func foreignToPods(have string) bool {
 	}
 	for line := range strings.Lines(have) {
 		kind, rest, _ := strings.Cut(line, " ")
-		inChain := kind != "set" && kind != "counter" && strings.HasPrefix(rest, config.NFTPodChain+" ")
+		inChain := kind != "set" && kind != "counter" &&
+			strings.HasPrefix(rest, config.NFTPodChain+" ")
 		if !ours[line] && !inChain {
 			return true
 		}

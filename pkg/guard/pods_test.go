@@ -21,7 +21,8 @@ import (
 func (n *node) addPod(t *testing.T) *nettest.NS {
 	t.Helper()
 	pod := nettest.NewNS(t)
-	nettest.Veth(t, nettest.End{NS: n.NS, Name: "p0", Addrs: prefixes("198.18.5.1/24", "fd42:1::1/64")},
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "p0",
+		Addrs: prefixes("198.18.5.1/24", "fd42:1::1/64")},
 		nettest.End{NS: pod, Name: "p0", Addrs: prefixes("198.18.5.5/24", "fd42:1::5/64")})
 	for _, to := range prefixes("198.19.0.0/16", "198.18.9.0/24") {
 		nettest.AddRoute(t, pod, to, addrs("198.18.5.1")[0], "p0")
@@ -44,7 +45,8 @@ func (n *node) addPod(t *testing.T) *nettest.NS {
 
 // admit puts the pod's addresses into the sets, as the plugin does.
 func admit() error {
-	return nft(`add element inet kubeveil_pods pods4 { "p0" . 198.18.5.5 }; add element inet kubeveil_pods pods6 { "p0" . fd42:1::5 }`)
+	return nft(
+		`add element inet kubeveil_pods pods4 { "p0" . 198.18.5.5 }; add element inet kubeveil_pods pods6 { "p0" . fd42:1::5 }`)
 }
 
 // seen adds a table that counts, behind ours, what came from the pod to port 7777
@@ -52,7 +54,8 @@ func admit() error {
 func (n *node) seen(t *testing.T, mark uint32) func() int {
 	t.Helper()
 	n.Run(t, func() error {
-		return nft(fmt.Sprintf("table inet count { counter marked { }; chain c { type filter hook prerouting priority -200; "+
+		return nft(fmt.Sprintf("table inet count { counter marked { }; chain c { type filter hook "+
+			"prerouting priority -200; "+
 			"iifname p0 meta mark %#x udp dport 7777 counter name marked; }; }", mark))
 	})
 	return func() int { return n.count(t, "count", "marked") }
@@ -98,7 +101,8 @@ func (n *node) forge(t *testing.T, pod *nettest.NS, reason string) {
 			if _, err := unix.Write(out, frame); err != nil {
 				t.Fatal(err)
 			}
-			nettest.Until(t, patience, from+" to "+to+" is counted as "+reason, func() bool { return n.counters(t)[reason] > before })
+			nettest.Until(t, patience, from+" to "+to+" is counted as "+reason,
+				func() bool { return n.counters(t)[reason] > before })
 		}
 	}
 }
@@ -122,8 +126,10 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 		prepare string
 	}{
 		{"from the veth", "true"},
-		{"by an ifb, as the bandwidth plugin sends it", "ip link add b0 type ifb && ip link set b0 up && tc qdisc add dev p0 ingress && " +
-			"tc filter add dev p0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev b0"},
+		{"by an ifb, as the bandwidth plugin sends it",
+			"ip link add b0 type ifb && ip link set b0 up && tc qdisc add dev p0 ingress && " +
+				"tc filter add dev p0 parent ffff: protocol all u32 match u32 0 0 action mirred " +
+				"egress redirect dev b0"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bothHooks(t, func(t *testing.T, hk hooks) {
@@ -133,7 +139,9 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					if err := command("sh", "-c", tt.prepare); err != nil {
 						return err
 					}
-					return nft(fmt.Sprintf("table inet before { chain c { type filter hook prerouting priority -320; iifname p0 meta mark set %#x; }; }", config.TunnelMark|1))
+					return nft(fmt.Sprintf("table inet before { chain c { type filter hook "+
+						"prerouting priority -320; iifname p0 meta mark set %#x; }; }",
+						config.TunnelMark|1))
 				})
 
 				seen := n.seen(t, config.PodMark|1)
@@ -141,7 +149,8 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					if err := udp(pod, "", to, 0); err != nil {
 						t.Fatal(err)
 					}
-					nettest.Until(t, patience, "packet to "+to+" is marked", func() bool { return seen() == i+1 })
+					nettest.Until(t, patience, "packet to "+to+" is marked",
+						func() bool { return seen() == i+1 })
 				}
 
 				n.forge(t, pod, spoofed)
@@ -191,10 +200,12 @@ func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
 	for i, damage := range []string{
 		"flush chain inet kubeveil_pods prerouting",
 		"delete chain inet kubeveil_pods prerouting",
-		"delete chain inet kubeveil_pods prerouting; add chain inet kubeveil_pods prerouting { type filter hook input priority 7; }",
+		"delete chain inet kubeveil_pods prerouting; add chain inet kubeveil_pods prerouting { " +
+			"type filter hook input priority 7; }",
 	} {
 		n.Run(t, func() error { return nft(damage) })
-		if got, want := fmt.Sprint(texts(n.apply(t))), "[write nftables table kubeveil_pods]"; got != want {
+		if got, want := fmt.Sprint(texts(n.apply(t))),
+			"[write nftables table kubeveil_pods]"; got != want {
 			t.Errorf("%s: Apply did %s, want %s", damage, got, want)
 		}
 		if ops := n.apply(t); len(ops) != 0 {
@@ -215,7 +226,8 @@ func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
 	n.Run(t, func() error { return nft("delete table inet kubeveil_pods") })
-	for _, to := range []string{"198.19.0.1", "198.19.0.2", "198.19.77.1", "fd42:9::1", "fd42:9::2"} {
+	for _, to := range []string{"198.19.0.1", "198.19.0.2", "198.19.77.1", "fd42:9::1",
+		"fd42:9::2"} {
 		n.loses(t, "a packet to "+to, unmarked, pod, to, 0)
 	}
 	n.forge(t, pod, unmarked)

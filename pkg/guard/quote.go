@@ -23,8 +23,10 @@ type icmp struct {
 }
 
 var icmps = []icmp{
-	{"icmp", chainQuotes4, unix.NFPROTO_IPV4, unix.IPPROTO_ICMP, [][2]byte{{3, 5}, {11, 12}}, 8 + 12, 8 + 16, 4, 8 + 9, 8 + 20, setRanges4},
-	{"icmpv6", chainQuotes6, unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6, [][2]byte{{0, 127}}, 8 + 8, 8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
+	{"icmp", chainQuotes4, unix.NFPROTO_IPV4, unix.IPPROTO_ICMP, [][2]byte{{3, 5}, {11, 12}},
+		8 + 12, 8 + 16, 4, 8 + 9, 8 + 20, setRanges4},
+	{"icmpv6", chainQuotes6, unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6, [][2]byte{{0, 127}}, 8 + 8,
+		8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
 }
 
 // quotedInError is the reason of bpf/reasons.go.
@@ -41,18 +43,23 @@ func (i icmp) dropQuotes() []rule {
 			offset uint32
 		}{{"saddr", i.src}, {"daddr", i.dst}} {
 			rules = append(rules, counted(fmt.Sprintf("%s %s @%s", text, f.name, i.set), errors,
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: f.offset, Len: i.len},
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader,
+					Offset: f.offset, Len: i.len},
 				&expr.Lookup{SourceRegister: 1, SetName: i.set}))
 		}
 		for _, f := range []struct {
 			name   string
 			offset uint32
 		}{{"sport", i.ports}, {"dport", i.ports + 2}} {
-			rules = append(rules, counted(fmt.Sprintf("%s udp %s %d", text, f.name, config.ProbePort), errors,
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: i.proto, Len: 1},
+			rules = append(rules, counted(fmt.Sprintf("%s udp %s %d", text, f.name,
+				config.ProbePort), errors,
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader,
+					Offset: i.proto, Len: 1},
 				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
-				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: f.offset, Len: 2},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, config.ProbePort)}))
+				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader,
+					Offset: f.offset, Len: 2},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: 1,
+					Data: binary.BigEndian.AppendUint16(nil, config.ProbePort)}))
 		}
 	}
 	return rules
@@ -78,8 +85,9 @@ func typed(t [2]byte) []expr.Any {
 
 // counted drops and counts what matches both lists.
 func counted(text string, before []expr.Any, match ...expr.Any) rule {
-	return rule{text + " counter " + quotedInError + " drop", slices.Concat(before, match, []expr.Any{
-		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: quotedInError},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	})}
+	return rule{text + " counter " + quotedInError + " drop",
+		slices.Concat(before, match, []expr.Any{
+			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: quotedInError},
+			&expr.Verdict{Kind: expr.VerdictDrop},
+		})}
 }

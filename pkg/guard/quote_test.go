@@ -71,7 +71,9 @@ func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 			}
 			what := fmt.Sprintf("%s error %s", f.name, c.situation)
 			if c.dropped {
-				nettest.Until(t, patience, what+" is counted", func() bool { return n.counters(t)[quotedInError] > before })
+				nettest.Until(t, patience, what+" is counted", func() bool {
+					return n.counters(t)[quotedInError] > before
+				})
 			} else if err != nil || n.counters(t)[quotedInError] != before {
 				t.Errorf("%s was dropped: %v", what, err)
 			}

@@ -27,7 +27,8 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	if s.Ranges, err = readRanges(g.maps[config.PinRanges]); err != nil {
 		return nil, fmt.Errorf("read map %s: %w", config.PinRanges, err)
 	}
-	for pin, addrs := range map[string]*[]netip.Addr{config.PinNodes: &s.Nodes, config.PinVIPs: &s.VIPs} {
+	for pin, addrs := range map[string]*[]netip.Addr{config.PinNodes: &s.Nodes,
+		config.PinVIPs: &s.VIPs} {
 		if *addrs, err = readAddrs(g.maps[pin]); err != nil {
 			return nil, fmt.Errorf("read map %s: %w", pin, err)
 		}
@@ -133,7 +134,9 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	i := slices.IndexFunc(pinnedPrograms, func(pin string) bool { return pin[:min(len(pin), progNameLen)] == info.Name })
+	i := slices.IndexFunc(pinnedPrograms, func(pin string) bool {
+		return pin[:min(len(pin), progNameLen)] == info.Name
+	})
 	if i < 0 || info.Type != ebpf.SchedCLS {
 		return "", nil
 	}
@@ -180,7 +183,8 @@ func (k rangeKey) prefix() netip.Prefix {
 
 // Ranges returns the ranges of the guard that is pinned in dir, none where there is no guard.
 func Ranges(dir string) ([]netip.Prefix, error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, config.PinRanges), &ebpf.LoadPinOptions{ReadOnly: true})
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, config.PinRanges),
+		&ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -245,15 +249,17 @@ func readCounter(maps map[string]*ebpf.Map, reason uint32) ([]uint64, error) {
 }
 
 func opRange(p netip.Prefix, add bool) Op {
-	return Op{verb(add) + " range " + p.String(), config.PinRanges, func(g *Guard, _ *nl.Handle) error {
-		return set(g.maps[config.PinRanges], keyOf(p), add)
-	}}
+	return Op{verb(add) + " range " + p.String(), config.PinRanges,
+		func(g *Guard, _ *nl.Handle) error {
+			return set(g.maps[config.PinRanges], keyOf(p), add)
+		}}
 }
 
 func (s addrSet) op(a netip.Addr, add bool) Op {
-	return Op{verb(add) + " " + s.what + " " + a.String(), s.pin, func(g *Guard, _ *nl.Handle) error {
-		return set(g.maps[s.pin], a.As16(), add)
-	}}
+	return Op{verb(add) + " " + s.what + " " + a.String(), s.pin,
+		func(g *Guard, _ *nl.Handle) error {
+			return set(g.maps[s.pin], a.As16(), add)
+		}}
 }
 
 func verb(add bool) string {

@@ -41,5 +41,6 @@ func refuseChain() chain {
 		}},
 	}
 	rules = append(rules, refuseUntranslated()...)
-	return chain{"refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityFilter, rules}
+	return chain{"refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
+		nftables.ChainPriorityFilter, rules}
 }

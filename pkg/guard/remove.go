@@ -45,7 +45,8 @@ func remove(dir string, hooks hooks) ([]string, error) {
 		}
 	}
 	for _, name := range slices.Concat(pinnedPrograms, pinnedMaps, retiredPins) {
-		for _, path := range []string{filepath.Join(dir, name), filepath.Join(dir, name+bpfobj.NextSuffix)} {
+		for _, path := range []string{filepath.Join(dir, name),
+			filepath.Join(dir, name+bpfobj.NextSuffix)} {
 			switch err := os.Remove(path); {
 			case err == nil:
 				taken = append(taken, "pin "+path)
@@ -81,10 +82,12 @@ func detachAll(hooks hooks) ([]string, error) {
 		for p, a := range points {
 			for _, prog := range a.Ours {
 				if err := hooks.detach(h, p, prog.ID); err != nil {
-					errs = append(errs, fmt.Errorf("detach %s from %s %s: %w", prog.Pin, view.Name, p.Hook, err))
+					errs = append(errs, fmt.Errorf("detach %s from %s %s: %w", prog.Pin, view.Name,
+						p.Hook, err))
 					continue
 				}
-				taken = append(taken, fmt.Sprintf("program %s at %s %s", prog.Pin, view.Name, p.Hook))
+				taken = append(taken, fmt.Sprintf("program %s at %s %s", prog.Pin, view.Name,
+					p.Hook))
 			}
 		}
 		if err != nil && !errors.Is(err, errLinkGone) {

@@ -36,13 +36,16 @@ const untranslated = "pod_to_vip"
 // connection, and what none is known of, goes on to the next rule.
 func markAnswers() (rules []rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips, config.ServiceMark)
+		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips,
+			config.ServiceMark)
 		exprs := []expr.Any{
 			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
 		}
-		exprs = append(append(exprs, load(f.daddr)...), &expr.Lookup{SourceRegister: 1, SetName: f.vips})
-		exprs = append(append(exprs, setMark(config.ServiceMark)...), &expr.Verdict{Kind: expr.VerdictReturn})
+		exprs = append(append(exprs, load(f.daddr)...),
+			&expr.Lookup{SourceRegister: 1, SetName: f.vips})
+		exprs = append(append(exprs, setMark(config.ServiceMark)...),
+			&expr.Verdict{Kind: expr.VerdictReturn})
 		rules = append(rules, rule{text, exprs})
 	}
 	return rules
@@ -61,8 +64,10 @@ func dropUntranslated() (rules []rule) {
 func refuseUntranslated() (rules []rule) {
 	for _, f := range families {
 		exprs := append(unserved().exprs, load(f.daddr)...)
-		exprs = append(exprs, &expr.Lookup{SourceRegister: 1, SetName: f.vips}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
-		rules = append(rules, rule{fmt.Sprintf("%s %s @%s reject with tcp reset", unserved().text, f.daddr, f.vips), exprs})
+		exprs = append(exprs, &expr.Lookup{SourceRegister: 1, SetName: f.vips},
+			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
+		rules = append(rules, rule{fmt.Sprintf("%s %s @%s reject with tcp reset", unserved().text,
+			f.daddr, f.vips), exprs})
 	}
 	return rules
 }
@@ -74,5 +79,6 @@ func unserved() *match {
 
 // passServed leaves alone what is of such a flow.
 func passServed() rule {
-	return ruleOf(&match{fmt.Sprintf("mark %#x", config.ServiceMark), hasMark(config.ServiceMark)}, expr.VerdictReturn, "")
+	return ruleOf(&match{fmt.Sprintf("mark %#x", config.ServiceMark), hasMark(config.ServiceMark)},
+		expr.VerdictReturn, "")
 }

@@ -93,12 +93,14 @@ const afterSourceNAT = 110
 // What concerns few is in a chain of its own. What came from a pod or a tunnel is judged by that
 // link (origin.go), before a mark is asked that another program may have set.
 func chains() []chain {
-	in := append(append([]rule{dropLoopback()}, passMarked()...), skipTunnelled(), ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
+	in := append(append([]rule{dropLoopback()}, passMarked()...), skipTunnelled(),
+		ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
 	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	out := []rule{
 		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.PodGroup), expr.VerdictReturn, ""),
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup), expr.VerdictGoto, chainTunnel),
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup), expr.VerdictGoto,
+			chainTunnel),
 		ruleOf(inGroup(config.PodGroup), expr.VerdictGoto, chainInside),
 		ruleOf(inGroup(config.TunnelGroup), expr.VerdictGoto, chainTunnelled),
 		ruleOf(encrypted(), expr.VerdictReturn, ""),
@@ -122,10 +124,12 @@ func chains() []chain {
 		chain{name: chainMarked, rules: dropMarked()},
 		chain{name: chainOutside, rules: dropOutside()},
 		chain{name: chainAnswers, rules: slices.Concat(markAnswers(),
-			[]rule{ruleOf(inGroup(config.TunnelGroup), expr.VerdictJump, chainOutside)}, dropUntranslated())},
+			[]rule{ruleOf(inGroup(config.TunnelGroup), expr.VerdictJump, chainOutside)},
+			dropUntranslated())},
 		chain{name: chainInside, rules: judgeInside(quotes)},
 		chain{name: chainTunnelled, rules: judgeTunnelled()},
-		chain{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw, in},
+		chain{"prerouting", nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
+			nftables.ChainPriorityRaw, in},
 		refuseChain(),
 		refuseMidstreamChain(),
 		restoreChain(),
@@ -133,13 +137,15 @@ func chains() []chain {
 		keepChain(),
 		takeDatagrams(),
 		bindDatagrams(),
-		chain{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(afterSourceNAT), out},
+		chain{"postrouting", nftables.ChainTypeFilter, nftables.ChainHookPostrouting,
+			nftables.ChainPriorityRef(afterSourceNAT), out},
 	)
 }
 
 // ruleOf does with what matches what the verdict says.
 func ruleOf(m *match, kind expr.VerdictKind, to string) rule {
-	text := strings.TrimPrefix(m.text+map[expr.VerdictKind]string{expr.VerdictReturn: " return", expr.VerdictGoto: " goto ", expr.VerdictJump: " jump "}[kind]+to, " ")
+	text := strings.TrimPrefix(m.text+map[expr.VerdictKind]string{expr.VerdictReturn: " return",
+		expr.VerdictGoto: " goto ", expr.VerdictJump: " jump "}[kind]+to, " ")
 	return rule{text, append(slices.Clone(m.exprs), &expr.Verdict{Kind: kind, Chain: to})}
 }
 
@@ -162,9 +168,10 @@ func onLo(name string, key expr.MetaKey) *match {
 // lose before all else (pods.go). Should another process of this host give itself that mark, the
 // programs at links judge its packets all the same.
 func encrypted() *match {
-	return &match{fmt.Sprintf("mark %#x meta l4proto udp", config.TunnelMark), append(hasMark(config.TunnelMark),
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}})}
+	return &match{fmt.Sprintf("mark %#x meta l4proto udp", config.TunnelMark),
+		append(hasMark(config.TunnelMark),
+			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}})}
 }
 
 func dropSources(before *match) []rule {
@@ -240,7 +247,9 @@ type element struct {
 func planTable(s Settings) table {
 	t := table{shape: plannedShape(), sets: make(map[string][]element)}
 	for _, p := range s.Ranges {
-		if slices.ContainsFunc(s.Ranges, func(q netip.Prefix) bool { return q.Bits() < p.Bits() && q.Overlaps(p) }) {
+		if slices.ContainsFunc(s.Ranges, func(q netip.Prefix) bool {
+			return q.Bits() < p.Bits() && q.Overlaps(p)
+		}) {
 			continue // the kernel refuses intervals that overlap
 		}
 		name := setRanges6
@@ -273,7 +282,8 @@ func (t table) put(addrs []netip.Addr, four, six string) {
 func (t table) sort() {
 	for _, elements := range t.sets {
 		slices.SortFunc(elements, func(a, b element) int {
-			return cmp.Or(a.first.Compare(b.first), a.end.Compare(b.end), cmp.Compare(a.port, b.port))
+			return cmp.Or(a.first.Compare(b.first), a.end.Compare(b.end),
+				cmp.Compare(a.port, b.port))
 		})
 	}
 }
@@ -305,9 +315,12 @@ func plannedShape() string {
 // shapeLines collects the lines of a shape in any order.
 type shapeLines []string
 
-func (s *shapeLines) add(format string, args ...any) { *s = append(*s, fmt.Sprintf(format, args...)) }
+func (s *shapeLines) add(format string, args ...any) {
+	*s = append(*s, fmt.Sprintf(format, args...))
+}
 
-func (s *shapeLines) chain(name string, typ nftables.ChainType, hook uint32, priority int32, policy uint32) {
+func (s *shapeLines) chain(name string, typ nftables.ChainType, hook uint32, priority int32,
+	policy uint32) {
 	s.add("chain %s type %s hook %d priority %d policy %d", name, typ, hook, priority, policy)
 }
 
@@ -316,14 +329,17 @@ func (s *shapeLines) planned(c chain) {
 	if c.hook == nil {
 		s.add("chain %s", c.name)
 	} else {
-		s.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority), uint32(nftables.ChainPolicyAccept))
+		s.chain(c.name, c.typ, uint32(*c.hook), int32(*c.priority),
+			uint32(nftables.ChainPolicyAccept))
 	}
 	for i, r := range c.rules {
 		s.rule(c.name, i, r.text)
 	}
 }
 
-func (s *shapeLines) rule(chain string, i int, text string) { s.add("rule %s %d %s", chain, i, text) }
+func (s *shapeLines) rule(chain string, i int, text string) {
+	s.add("rule %s %d %s", chain, i, text)
+}
 
 func (s shapeLines) String() string {
 	slices.Sort(s)
@@ -341,7 +357,8 @@ func diffTable(have, want table) []Op {
 	}
 	var first, ops []Op
 	for _, name := range setNames {
-		add, remove := minus(want.sets[name], have.sets[name]), minus(have.sets[name], want.sets[name])
+		add, remove := minus(want.sets[name], have.sets[name]),
+			minus(have.sets[name], want.sets[name])
 		switch {
 		case len(add)+len(remove) == 0:
 		case name == setTunnelPort && len(add) == 0:

@@ -39,8 +39,10 @@ type family struct {
 }
 
 var families = []family{
-	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4, setOwn4, setSource4, setEndpoints4, setOuter4},
-	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6, setEndpoints6, setOuter6},
+	{"ip saddr", "ip daddr", setNodes4, setRanges4, setVIPs4, setSelf4, setOwn4, setSource4,
+		setEndpoints4, setOuter4},
+	{"ip6 saddr", "ip6 daddr", setNodes6, setRanges6, setVIPs6, setSelf6, setOwn6, setSource6,
+		setEndpoints6, setOuter6},
 }
 
 // skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it
@@ -48,7 +50,8 @@ var families = []family{
 func skipTunnelled() rule {
 	tunnelled := inGroup(config.TunnelGroup)
 	exprs := append(tunnelled.exprs, setMark(config.PodMark)...)
-	return rule{fmt.Sprintf("%s mark set mark | %#x return", tunnelled.text, config.PodMark), append(exprs, &expr.Verdict{Kind: expr.VerdictReturn})}
+	return rule{fmt.Sprintf("%s mark set mark | %#x return", tunnelled.text, config.PodMark),
+		append(exprs, &expr.Verdict{Kind: expr.VerdictReturn})}
 }
 
 // setMark sets the bits of mark.
@@ -57,7 +60,8 @@ func setMark(mark uint32) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
 		&expr.Bitwise{
 			SourceRegister: 1, DestRegister: 1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(^mark), Xor: binaryutil.NativeEndian.PutUint32(mark),
+			Mask: binaryutil.NativeEndian.PutUint32(^mark),
+			Xor:  binaryutil.NativeEndian.PutUint32(mark),
 		},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
 	}
@@ -75,7 +79,8 @@ func keepSource() (rules []rule) {
 	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
 	for _, f := range families {
 		for _, from := range []*match{fromInside(), pods} {
-			text := fmt.Sprintf("%s %s %s @%s snat to %s", out.text, from.text, f.daddr, f.nodes, f.saddr)
+			text := fmt.Sprintf("%s %s %s @%s snat to %s", out.text, from.text, f.daddr, f.nodes,
+				f.saddr)
 			exprs := slices.Concat(out.exprs, from.exprs, f.toNode(), load(f.saddr))
 			rules = append(rules, rule{text, append(exprs, f.sourceKept())})
 		}
@@ -94,12 +99,14 @@ func (f family) sourceKept() expr.Any {
 // first condition of its family; what pods send to nodes is left.
 func enterTunnel() (rules []rule) {
 	for _, f := range families {
-		notNode := &match{fmt.Sprintf("%s not @%s", f.daddr, f.nodes), append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true})}
+		notNode := &match{fmt.Sprintf("%s not @%s", f.daddr, f.nodes),
+			append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true})}
 		rules = append(rules, ruleOf(notNode, expr.VerdictReturn, ""))
 	}
 	hosts := &match{fmt.Sprintf("mark & %#x == 0", config.PodMark), lacksMark(config.PodMark)}
 	rules = append(rules, dropTranslated(fromInside())...)
-	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")), dropTranslated(unserved())...)
+	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")),
+		dropTranslated(unserved())...)
 }
 
 // dropTranslated drops what opens or goes on with such a connection. Answers to it have a
@@ -117,7 +124,8 @@ func dropTranslated(of *match) (rules []rule) {
 func inGroup(group uint32) *match { return ofGroup("iif", expr.MetaKeyIIFGROUP, group) }
 
 func dropTranslatedOf(f family, of *match) rule {
-	text := fmt.Sprintf("iif %s ct direction original %s not @%s counter %s drop", of.text, f.saddr, f.ranges, translated)
+	text := fmt.Sprintf("iif %s ct direction original %s not @%s counter %s drop", of.text, f.saddr,
+		f.ranges, translated)
 	exprs := slices.Concat([]expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
@@ -143,7 +151,8 @@ func lacksMark(mark uint32) []expr.Any { return compareMark(mark, expr.CmpOpEq) 
 func compareMark(mark uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(mark), Xor: make([]byte, 4)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(mark), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: op, Register: 1, Data: make([]byte, 4)},
 	}
 }
@@ -154,12 +163,14 @@ func load(field string) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{f.proto}},
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset, Len: f.len},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.offset,
+			Len: f.len},
 	}
 }
 
 // keepChain is where sources are decided, before others can.
 func keepChain() chain {
 	rules := slices.Concat(sendFromSelf(), keepSource(), sendFromOwn())
-	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityRef(beforeSourceNAT), rules}
+	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
+		nftables.ChainPriorityRef(beforeSourceNAT), rules}
 }

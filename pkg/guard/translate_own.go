@@ -47,7 +47,8 @@ func sendFromOwn() []rule {
 		rules = append(rules, rule{text, exprs})
 	}
 	for _, f := range families {
-		text := fmt.Sprintf("%s %s not @%s snat to oifgroup map @%s", out.text, f.saddr, f.ranges, f.source)
+		text := fmt.Sprintf("%s %s not @%s snat to oifgroup map @%s", out.text, f.saddr, f.ranges,
+			f.source)
 		exprs := slices.Concat(out.exprs, load(f.saddr), []expr.Any{
 			&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},
 		}, f.sourceFrom(f.source))

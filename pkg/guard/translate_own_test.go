@@ -45,7 +45,8 @@ func TestHostsPacketsHaveAnOwnSource(t *testing.T) {
 	n.masquerade(t, "100")
 	check := func(situation string, from namespace, bound, to, want string) {
 		t.Helper()
-		if got := source(t, n.peer, to, func() error { return udp(from, bound, to, 0) }); got != want {
+		if got := source(t, n.peer, to, func() error { return udp(from, bound, to, 0) }); got !=
+			want {
 			t.Errorf("%s: the peer sees %s, want %s", situation, got, want)
 		}
 	}

@@ -45,12 +45,14 @@ func selfAddrs(podPrefixes []netip.Prefix) (self []netip.Addr) {
 // enters a tunnel again.
 func sendFromSelf() (rules []rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("iifgroup %#x oifgroup %#x %s @%s ct status dnat snat to oifgroup map @%s",
+		text := fmt.Sprintf("iifgroup %#x oifgroup %#x %s @%s ct status dnat snat to "+
+			"oifgroup map @%s",
 			config.TunnelGroup, config.TunnelGroup, f.daddr, f.nodes, f.self)
 		out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
 		exprs := slices.Concat(inGroup(config.TunnelGroup).exprs, out.exprs, f.toNode(), []expr.Any{
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binaryutil.NativeEndian.PutUint32(ctDstNAT), Xor: make([]byte, 4)},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+				Mask: binaryutil.NativeEndian.PutUint32(ctDstNAT), Xor: make([]byte, 4)},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 		}, f.sourceFrom(f.self))
 		rules = append(rules, rule{text, exprs})

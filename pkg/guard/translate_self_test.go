@@ -16,16 +16,20 @@ func TestSelfAddrs(t *testing.T) {
 		prefixes, want []string
 	}{
 		{"nothing is known", nil, nil},
-		{"dual-stack", []string{"198.18.7.0/24", "fd42:1:0:7::/64"}, []string{"198.18.7.1", "fd42:1:0:7::1"}},
-		{"several of a family", []string{"198.18.7.0/24", "fd42:1:0:7::/64", "198.18.6.0/24"}, []string{"198.18.7.1", "fd42:1:0:7::1"}},
+		{"dual-stack", []string{"198.18.7.0/24", "fd42:1:0:7::/64"},
+			[]string{"198.18.7.1", "fd42:1:0:7::1"}},
+		{"several of a family", []string{"198.18.7.0/24", "fd42:1:0:7::/64", "198.18.6.0/24"},
+			[]string{"198.18.7.1", "fd42:1:0:7::1"}},
 		{"host bits", []string{"198.18.7.9/24"}, []string{"198.18.7.1"}},
 		{"of one address", []string{"198.18.7.1/32", "fd42:1:0:7::1/128"}, nil},
-		{"of one address, then another", []string{"198.18.7.1/32", "198.18.6.0/24"}, []string{"198.18.6.1"}},
+		{"of one address, then another", []string{"198.18.7.1/32", "198.18.6.0/24"},
+			[]string{"198.18.6.1"}},
 		{"the end of the address space", []string{"255.255.255.255/32"}, nil},
 		{"IPv4 in IPv6", []string{"::ffff:198.18.7.0/120"}, nil},
 	} {
 		t.Run(c.situation, func(t *testing.T) {
-			if got, want := selfAddrs(prefixes(c.prefixes...)), addrs(c.want...); !slices.Equal(got, want) {
+			if got, want := selfAddrs(prefixes(c.prefixes...)), addrs(c.want...); !slices.Equal(got,
+				want) {
 				t.Errorf("got %v, want %v", got, want)
 			}
 		})
@@ -58,10 +62,12 @@ func newRelay(t *testing.T) relay {
 	t.Helper()
 	n := relay{newTunnelled(t), nettest.NewNS(t)}
 	for _, ns := range []*nettest.NS{n.NS, n.third} {
-		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0") // who forwards asks for neighbours from the link-local address
+		// who forwards asks for neighbours from the link-local address
+		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0")
 	}
 
-	nettest.Veth(t, nettest.End{NS: n.NS, Name: "u1", Addrs: prefixes("198.19.0.64/31", "fd42:9:1::1/64")},
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "u1",
+		Addrs: prefixes("198.19.0.64/31", "fd42:9:1::1/64")},
 		nettest.End{NS: n.third, Name: "u1", Addrs: prefixes("198.19.0.65/31", "fd42:9:1::2/64")})
 	nettest.AddAddr(t, n.third, "u1", prefixes("198.19.0.77/32", "fd42:9:1::77/128")...)
 	nettest.AddAddr(t, n.peer, "u0", prefixes("198.18.9.9/32", "fd42:1:0:9::9/128")...)
@@ -72,7 +78,9 @@ func newRelay(t *testing.T) relay {
 	}{
 		{n.NS, "198.18.9.9/32", "198.19.0.2", "u0"}, {n.NS, "fd42:1:0:9::9/128", "fd42:9::2", "u0"},
 		{n.NS, "198.19.0.77/32", "198.19.0.65", "u1"},
-		{n.peer, "198.19.0.65/32", "198.19.0.1", "u0"}, {n.peer, "198.19.0.77/32", "198.19.0.1", "u0"}, {n.peer, "fd42:9:1::/64", "fd42:9::1", "u0"},
+		{n.peer, "198.19.0.65/32", "198.19.0.1", "u0"},
+		{n.peer, "198.19.0.77/32", "198.19.0.1", "u0"},
+		{n.peer, "fd42:9:1::/64", "fd42:9::1", "u0"},
 	} {
 		nettest.AddRoute(t, r.ns, netip.MustParsePrefix(r.dst), netip.MustParseAddr(r.gw), r.link)
 	}
@@ -85,8 +93,10 @@ func newRelay(t *testing.T) relay {
 		if err := setGroup("u1", config.TunnelGroup); err != nil {
 			return err
 		}
-		return nft("table inet others { chain post { type nat hook postrouting priority 100; oifname { u0, u1 } masquerade; }; " +
-			"chain pre { type nat hook prerouting priority -100; ip daddr 198.19.0.1 dnat ip to 198.19.0.65; ip6 daddr fd42:9::1 dnat ip6 to fd42:9:1::2; }; }")
+		return nft("table inet others { chain post { type nat hook postrouting priority 100; " +
+			"oifname { u0, u1 } masquerade; }; " +
+			"chain pre { type nat hook prerouting priority -100; ip daddr 198.19.0.1 dnat ip to " +
+			"198.19.0.65; ip6 daddr fd42:9::1 dnat ip6 to fd42:9:1::2; }; }")
 	})
 	n.set(t, n.settings())
 
@@ -103,8 +113,10 @@ func (n relay) set(t *testing.T, s Settings) {
 
 // relayed are what to send from the peer's pod and this node's, and to what.
 var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string }{
-	{"198.18.9.9", "198.18.5.5", "198.19.0.1", "198.19.0.65", "198.19.0.77", "198.18.7.1", "198.19.0.64"},
-	{"fd42:1:0:9::9", "fd42:1::5", "fd42:9::1", "fd42:9:1::2", "fd42:9:1::77", "fd42:1:0:7::1", "fd42:9:1::1"},
+	{"198.18.9.9", "198.18.5.5", "198.19.0.1", "198.19.0.65", "198.19.0.77", "198.18.7.1",
+		"198.19.0.64"},
+	{"fd42:1:0:9::9", "fd42:1::5", "fd42:9::1", "fd42:9:1::2", "fd42:9:1::77", "fd42:1:0:7::1",
+		"fd42:9:1::1"},
 }
 
 // What others translate to a node is sent from self if another node's pod sent it, so that the
@@ -120,7 +132,8 @@ func TestWhatIsTranslatedToANodeIsSentFromSelf(t *testing.T) {
 		}{
 			{"another node's pod", n.peer, f.pod, f.host, f.third, f.self},
 			{"another node's pod, not translated", n.peer, f.pod, f.third, f.third, f.pod},
-			{"another node's pod, to what is no node", n.peer, f.pod, f.elsewhere, f.elsewhere, f.hostThere},
+			{"another node's pod, to what is no node", n.peer, f.pod, f.elsewhere, f.elsewhere,
+				f.hostThere},
 			{"this node's pod", n.pod, "", f.host, f.third, f.own},
 		} {
 			t.Run(fmt.Sprintf("%s to %s", c.situation, c.to), func(t *testing.T) {
@@ -144,7 +157,8 @@ func TestSelfStaysUntilItIsKnown(t *testing.T) {
 	seen := func(situation string, want func(i int) string) {
 		t.Helper()
 		for i, f := range relayed {
-			got := source(t, n.third, f.third, func() error { return udp(n.peer, f.pod, f.host, 0) })
+			got := source(t, n.third, f.third,
+				func() error { return udp(n.peer, f.pod, f.host, 0) })
 			if got != want(i) {
 				t.Errorf("%s: it sees %s, want %s", situation, got, want(i))
 			}

@@ -40,7 +40,8 @@ func nft(rules string) error { return command("nft", rules) }
 func (n tunnelled) masquerade(t *testing.T, priority string) {
 	t.Helper()
 	n.Run(t, func() error {
-		return nft("table inet others { chain c { type nat hook postrouting priority " + priority + "; oifname u0 masquerade; }; }")
+		return nft("table inet others { chain c { type nat hook postrouting priority " + priority +
+			"; oifname u0 masquerade; }; }")
 	})
 }
 
@@ -86,7 +87,8 @@ func TestPodKeepsItsSourceTowardsNodes(t *testing.T) {
 			t.Errorf("the node sees %s, want %s", got, f.pod)
 		}
 		// Towards what is no node they may: a pod answers inside.
-		nettest.AddAddr(t, n.peer, "u0", netip.PrefixFrom(netip.MustParseAddr(f.elsewhere), netip.MustParseAddr(f.elsewhere).BitLen()))
+		nettest.AddAddr(t, n.peer, "u0", netip.PrefixFrom(netip.MustParseAddr(f.elsewhere),
+			netip.MustParseAddr(f.elsewhere).BitLen()))
 		if got := n.arrives(t, f.elsewhere); got != f.self {
 			t.Errorf("another sees %s, want %s", got, f.self)
 		}
@@ -103,7 +105,8 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	// The node's own, probes among them, may carry the mark.
 	for _, f := range podAndNode {
 		before := n.counters(t)[translated]
-		if err := udp(n, "", f.node, config.PodMark); err != nil || n.counters(t)[translated] != before {
+		if err := udp(n, "", f.node, config.PodMark); err != nil ||
+			n.counters(t)[translated] != before {
 			t.Errorf("the node's own packet to %s was dropped: %v", f.node, err)
 		}
 	}
@@ -114,20 +117,24 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	n := newTunnelled(t)
 	client := nettest.NewNS(t)
-	nettest.Veth(t, nettest.End{NS: n.NS, Name: "c0", Addrs: prefixes("198.19.77.1/24", "fd42:77::1/64")},
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: "c0",
+		Addrs: prefixes("198.19.77.1/24", "fd42:77::1/64")},
 		nettest.End{NS: client, Name: "c0", Addrs: prefixes("198.19.77.2/24", "fd42:77::2/64")})
-	for to, gw := range map[string]string{"198.19.0.0/24": "198.19.77.1", "fd42:9::/64": "fd42:77::1"} {
+	for to, gw := range map[string]string{"198.19.0.0/24": "198.19.77.1",
+		"fd42:9::/64": "fd42:77::1"} {
 		nettest.AddRoute(t, client, netip.MustParsePrefix(to), netip.MustParseAddr(gw), "c0")
 	}
 	n.apply(t)
 	mark := func(link string) string {
-		return fmt.Sprintf("table inet served { chain c { type filter hook prerouting priority -200; iifname %s meta mark set meta mark | %#x; }; }",
+		return fmt.Sprintf("table inet served { chain c { type filter hook prerouting priority "+
+			"-200; iifname %s meta mark set meta mark | %#x; }; }",
 			link, config.ServiceMark|config.PodMark)
 	}
 	n.Run(t, func() error { return nft(mark("c0")) })
 	for i, f := range podAndNode {
 		from := tunnelled{node: n.node, pod: client}
-		if got, want := from.arrives(t, f.node), []string{"198.19.77.2", "fd42:77::2"}[i]; got != want {
+		if got, want := from.arrives(t, f.node),
+			[]string{"198.19.77.2", "fd42:77::2"}[i]; got != want {
 			t.Errorf("the node sees %s, want the client %s", got, want)
 		}
 	}
@@ -142,7 +149,9 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
 	n := newTunnelled(t)
 	n.Run(t, func() error {
-		return nft("table inet count { counter marked { }; chain c { type filter hook prerouting priority -200; iifname u0 meta mark & 0x100000 != 0 udp dport 7777 counter name marked drop; }; }")
+		return nft("table inet count { counter marked { }; chain c { type filter hook prerouting " +
+			"priority -200; iifname u0 meta mark & 0x100000 != 0 udp dport 7777 counter name " +
+			"marked drop; }; }")
 	})
 	for i, f := range podAndNode {
 		if err := udp(n.peer, "", f.self, 0); err != nil {
@@ -151,7 +160,8 @@ func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
 		nettest.Until(t, patience, "packet to "+f.self+" is marked", func() bool {
 			var seen bool
 			n.Run(t, func() error {
-				out, err := exec.Command("nft", "list", "counter", "inet", "count", "marked").CombinedOutput()
+				out, err := exec.Command("nft", "list", "counter", "inet", "count",
+					"marked").CombinedOutput()
 				seen = strings.Contains(string(out), fmt.Sprintf("packets %d ", i+1))
 				return err
 			})

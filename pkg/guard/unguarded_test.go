@@ -31,10 +31,13 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 		tc := nettest.NeedProgram(t, "tc")
 		n.Run(t, func() error {
 			return errors.Join(command(tc, "qdisc", "add", "dev", link, "clsact"),
-				command(tc, strings.Fields("filter add dev "+link+" egress prio 1 u32 match u32 0 0")...))
+				command(tc, strings.Fields("filter add dev "+link+
+					" egress prio 1 u32 match u32 0 0")...))
 		})
 		return func() {
-			n.Run(t, func() error { return command(tc, "filter", "del", "dev", link, "egress", "prio", "1") })
+			n.Run(t, func() error {
+				return command(tc, "filter", "del", "dev", link, "egress", "prio", "1")
+			})
 		}
 	}
 
@@ -122,7 +125,8 @@ func TestLinkWithoutRoomForTheGuardIsNamedAndStopsNothing(t *testing.T) {
 				t.Errorf("left to do is %v, want u1's program and mark", ops)
 			}
 		}
-		nettest.AddRoute(t, n.NS, netip.MustParsePrefix("198.18.5.0/24"), netip.MustParseAddr("198.19.1.2"), "u1")
+		nettest.AddRoute(t, n.NS, netip.MustParsePrefix("198.18.5.0/24"),
+			netip.MustParseAddr("198.19.1.2"), "u1")
 		n.loses(t, "what leaves by u1 to a range", "dst_in_range", n, "198.18.5.5", 0)
 
 		uncrowd()
@@ -162,7 +166,8 @@ func TestLinkThatCannotBeReadIsNamedAndStopsNothing(t *testing.T) {
 		})
 		n.expectUnguarded(t, "u0")
 		if s := n.read(t); !s.Marked[u0.Attrs().Index] || len(ops) != 3 {
-			t.Errorf("marked: %v, done: %v, want the mark of u0 to stay and u1 to be guarded", s.Marked, ops)
+			t.Errorf("marked: %v, done: %v, want the mark of u0 to stay and u1 to be guarded",
+				s.Marked, ops)
 		}
 
 		n.g.hooks = hk
@@ -181,7 +186,9 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		changed, ended := make(chan struct{}, 16), make(chan error, 1)
 		go func() {
-			ended <- n.NS.Do(func() error { return n.g.Watch(ctx, func() { changed <- struct{}{} }) })
+			ended <- n.NS.Do(func() error {
+				return n.g.Watch(ctx, func() { changed <- struct{}{} })
+			})
 		}()
 		t.Cleanup(func() {
 			cancel()
@@ -231,7 +238,8 @@ func TestQdiscIngressHasNoEgress(t *testing.T) {
 		}{{nl.ClsactIngress, config.PinGuardIngress}, {nl.ClsactEgress, config.PinGuardEgress}} {
 			err := n.Handle().FilterAdd(&nl.BpfFilter{
 				FilterAttrs: nl.FilterAttrs{
-					LinkIndex: u1.Attrs().Index, Parent: p.parent, Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
+					LinkIndex: u1.Attrs().Index, Parent: p.parent, Priority: config.TCPriority,
+					Protocol: unix.ETH_P_ALL,
 				},
 				Fd: n.g.progs[p.pin].FD(), Name: p.pin, DirectAction: true,
 			})

@@ -72,7 +72,8 @@ func nextVersion(t *testing.T, resize ...string) []*ebpf.CollectionSpec {
 		t.Fatal(err)
 	}
 	for _, spec := range all {
-		if err := spec.Variables["pod_mark"].Set(config.PodMark | 0x100); spec.Variables["pod_mark"] != nil && err != nil {
+		if err := spec.Variables["pod_mark"].Set(config.PodMark |
+			0x100); spec.Variables["pod_mark"] != nil && err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range resize {
@@ -102,7 +103,8 @@ func TestUpgradeLeavesNoGapAndKeepsCounts(t *testing.T) {
 		t.Run(fmt.Sprint(resize), func(t *testing.T) {
 			bothHooks(t, func(t *testing.T, hk hooks) {
 				n := newNode(t, hk)
-				out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+				out, in := packetSocket(t, n, "u0", unix.SOCK_RAW),
+					packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 				lost := ether(ipPacket("198.18.1.1", "198.19.128.1", 1), unix.ETH_P_IP)
 				send := func() error { _, err := unix.Write(out, lost); return err }
 				if got := n.fate(t, send, in, lost); got != "src_in_range" {
@@ -122,7 +124,8 @@ func TestUpgradeLeavesNoGapAndKeepsCounts(t *testing.T) {
 				if len(w.gaps) > 0 || w.changes == 0 {
 					t.Errorf("%d changes, gaps: %v", w.changes, w.gaps)
 				}
-				if got, want := pins(n.read(t), "u0", Egress), []string{"guard_egress"}; !slices.Equal(got, want) {
+				if got, want := pins(n.read(t), "u0", Egress),
+					[]string{"guard_egress"}; !slices.Equal(got, want) {
 					t.Errorf("after Apply: %v, want %v", got, want)
 				}
 				if ops := n.apply(t); len(ops) != 0 {
@@ -146,7 +149,8 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 		for failAt := 1; ; failAt++ {
 			all := nextVersion(t)
 			for _, spec := range all {
-				if err := spec.Variables["pod_mark"].Set(config.PodMark | uint32(failAt)<<8); err != nil {
+				if err := spec.Variables["pod_mark"].Set(config.PodMark | uint32(failAt)<<8); err !=
+					nil {
 					t.Fatal(err)
 				}
 			}
@@ -182,7 +186,8 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {
 		for _, name := range retiredPins {
-			if err := n.g.progs[config.PinGuardEgress].Pin(filepath.Join(pinDir, name)); err != nil {
+			if err := n.g.progs[config.PinGuardEgress].Pin(filepath.Join(pinDir, name)); err !=
+				nil {
 				return err
 			}
 		}
@@ -211,11 +216,13 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 func TestPinOfAKilledProcessIsReplaced(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {
-		if err := n.g.progs[config.PinGuardEgress].Pin(pinDir + "/" + config.PinGuardEgress + bpfobj.NextSuffix); err != nil {
+		if err := n.g.progs[config.PinGuardEgress].Pin(pinDir + "/" + config.PinGuardEgress +
+			bpfobj.NextSuffix); err != nil {
 			return err
 		}
 		return n.g.Close()
 	})
 	n.upgrade(t, clsact{}, nextVersion(t), 0)
-	nettest.Until(t, patience, "the upgrade is complete", func() bool { return len(n.apply(t)) == 0 })
+	nettest.Until(t, patience, "the upgrade is complete",
+		func() bool { return len(n.apply(t)) == 0 })
 }

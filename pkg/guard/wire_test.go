@@ -41,7 +41,8 @@ func newNode(t *testing.T, hk hooks) *node {
 
 func (n *node) cable(t *testing.T, name, host4, peer4, host6, peer6 string) {
 	t.Helper()
-	nettest.Veth(t, nettest.End{NS: n.NS, Name: name, Addrs: prefixes(host4, host6)}, nettest.End{NS: n.peer, Name: name, Addrs: prefixes(peer4, peer6)})
+	nettest.Veth(t, nettest.End{NS: n.NS, Name: name, Addrs: prefixes(host4, host6)},
+		nettest.End{NS: n.peer, Name: name, Addrs: prefixes(peer4, peer6)})
 }
 
 func (n *node) apply(t *testing.T) []Op {
@@ -72,7 +73,8 @@ func packetSocket(t *testing.T, ns interface{ Do(func() error) error }, link str
 	t.Helper()
 	fd := -1
 	err := ns.Do(func() error {
-		s, err := unix.Socket(unix.AF_PACKET, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
+		s, err := unix.Socket(unix.AF_PACKET, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC,
+			int(htons(unix.ETH_P_ALL)))
 		if err != nil {
 			return err
 		}
@@ -81,7 +83,8 @@ func packetSocket(t *testing.T, ns interface{ Do(func() error) error }, link str
 		if err != nil {
 			return err
 		}
-		return unix.Bind(s, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL), Ifindex: ifi.Index})
+		return unix.Bind(s, &unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_ALL),
+			Ifindex: ifi.Index})
 	})
 	if err != nil {
 		t.Fatalf("packet socket on %s: %v", link, err)
@@ -101,7 +104,8 @@ func htons(v uint16) uint16 {
 func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string {
 	t.Helper()
 	before := n.counters(t)
-	if err := n.Do(send); err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.ENOBUFS) {
+	if err := n.Do(send); err != nil && !errors.Is(err, unix.EPERM) &&
+		!errors.Is(err, unix.ENOBUFS) {
 		t.Fatalf("send: %v", err)
 	}
 	reason := "nothing happened to the packet"
@@ -179,15 +183,20 @@ var wireFamilies = []struct {
 func TestWireFramesThatLeaveByEthernet(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
-		out, in := packetSocket(t, n, "u0", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+		out, in := packetSocket(t, n, "u0", unix.SOCK_RAW),
+			packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		check := func(situation string, frame []byte, want string) {
 			t.Helper()
-			if got := n.fate(t, func() error { _, err := unix.Write(out, frame); return err }, in, frame); got != want {
+			if got := n.fate(t, func() error {
+				_, err := unix.Write(out, frame)
+				return err
+			}, in, frame); got != want {
 				t.Errorf("%s: %x: got %q, want %q", situation, frame, got, want)
 			}
 		}
 		for _, f := range wireFamilies {
-			check(f.name+" from a range", ether(ipPacket(f.inRange, f.out, 1), f.typ), "src_in_range")
+			check(f.name+" from a range", ether(ipPacket(f.inRange, f.out, 1), f.typ),
+				"src_in_range")
 			check(f.name+" to a range", ether(ipPacket(f.out, f.inRange, 2), f.typ), "dst_in_range")
 			check(f.name+" outside", ether(ipPacket(f.out, f.out, 3), f.typ), "")
 			whole := ether(ipPacket(f.out, f.out, 4), f.typ)
@@ -209,7 +218,8 @@ func TestWireTagBesideThePacket(t *testing.T) {
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
 		n.Run(t, func() error { return redirect(hk, "u1", "u0") })
 
-		out, in := packetSocket(t, n.peer, "u1", unix.SOCK_RAW), packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
+		out, in := packetSocket(t, n.peer, "u1", unix.SOCK_RAW),
+			packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		for _, f := range wireFamilies {
 			for _, c := range []struct {
 				situation string
@@ -218,14 +228,21 @@ func TestWireTagBesideThePacket(t *testing.T) {
 				want      string
 			}{
 				{"one tag, outside", f.out, []uint16{unix.ETH_P_8021Q, f.typ}, ""},
-				{"one tag, of a range", f.inRange, []uint16{unix.ETH_P_8021Q, f.typ}, "src_in_range"},
-				{"two tags, outside", f.out, []uint16{unix.ETH_P_8021AD, unix.ETH_P_8021Q, f.typ}, ""},
-				{"two tags, of a range", f.inRange, []uint16{unix.ETH_P_8021Q, unix.ETH_P_8021Q, f.typ}, "src_in_range"},
-				{"three tags", f.out, []uint16{unix.ETH_P_8021AD, unix.ETH_P_8021Q, unix.ETH_P_8021Q, f.typ}, "vlan_depth"},
+				{"one tag, of a range", f.inRange, []uint16{unix.ETH_P_8021Q, f.typ},
+					"src_in_range"},
+				{"two tags, outside", f.out, []uint16{unix.ETH_P_8021AD, unix.ETH_P_8021Q, f.typ},
+					""},
+				{"two tags, of a range", f.inRange,
+					[]uint16{unix.ETH_P_8021Q, unix.ETH_P_8021Q, f.typ}, "src_in_range"},
+				{"three tags", f.out, []uint16{unix.ETH_P_8021AD, unix.ETH_P_8021Q,
+					unix.ETH_P_8021Q, f.typ}, "vlan_depth"},
 			} {
 				packet := ipPacket(c.src, f.out, 1)
 				frame := ether(packet, c.types...)
-				if got := n.fate(t, func() error { _, err := unix.Write(out, frame); return err }, in, packet); got != c.want {
+				if got := n.fate(t, func() error {
+					_, err := unix.Write(out, frame)
+					return err
+				}, in, packet); got != c.want {
 					t.Errorf("%s, %s: got %q, want %q", f.name, c.situation, got, c.want)
 				}
 			}
@@ -245,13 +262,19 @@ func TestWireFramesThatArriveByEthernet(t *testing.T) {
 			}{
 				{"from a range", ether(ipPacket(f.inRange, f.out, 1), f.typ), "src_in_range"},
 				{"to a range", ether(ipPacket(f.out, f.inRange, 1), f.typ), "dst_in_range"},
-				{"from a range, tagged", ether(ipPacket(f.inRange, f.out, 1), unix.ETH_P_8021Q, f.typ), "src_in_range"},
-				{"from a range, two tags", ether(ipPacket(f.inRange, f.out, 1), unix.ETH_P_8021AD, unix.ETH_P_8021Q, f.typ), "src_in_range"},
-				{"three tags", ether(ipPacket(f.out, f.out, 1), unix.ETH_P_8021AD, unix.ETH_P_8021Q, unix.ETH_P_8021Q, f.typ), "vlan_depth"},
+				{"from a range, tagged", ether(ipPacket(f.inRange, f.out, 1), unix.ETH_P_8021Q,
+					f.typ), "src_in_range"},
+				{"from a range, two tags", ether(ipPacket(f.inRange, f.out, 1), unix.ETH_P_8021AD,
+					unix.ETH_P_8021Q, f.typ), "src_in_range"},
+				{"three tags", ether(ipPacket(f.out, f.out, 1), unix.ETH_P_8021AD, unix.ETH_P_8021Q,
+					unix.ETH_P_8021Q, f.typ), "vlan_depth"},
 				{"cut", ether(ipPacket(f.out, f.out, 1), f.typ)[:14+f.header-1], f.truncated},
 				{"cut after a byte", ether(ipPacket(f.out, f.out, 1), f.typ)[:15], f.truncated},
 			} {
-				if got := n.fate(t, func() error { _, err := unix.Write(out, c.frame); return err }, -1, c.frame); got != c.want {
+				if got := n.fate(t, func() error {
+					_, err := unix.Write(out, c.frame)
+					return err
+				}, -1, c.frame); got != c.want {
 					t.Errorf("%s %s: got %q, want %q", f.name, c.situation, got, c.want)
 				}
 			}
@@ -278,14 +301,22 @@ func TestWireLinkWithoutEthernet(t *testing.T) {
 		for _, f := range wireFamilies {
 			both := func(situation string, packet []byte, want string) {
 				t.Helper()
-				if got := n.fate(t, func() error { _, err := unix.Write(raw, packet); return err }, tun, packet); got != want {
-					t.Errorf("%s, leaving, %s: %x: got %q, want %q", f.name, situation, packet, got, want)
+				if got := n.fate(t, func() error {
+					_, err := unix.Write(raw, packet)
+					return err
+				}, tun, packet); got != want {
+					t.Errorf("%s, leaving, %s: %x: got %q, want %q", f.name, situation, packet, got,
+						want)
 				}
 				if want == "" {
 					return // what the node does with what arrives is not seen here
 				}
-				if got := n.fate(t, func() error { _, err := unix.Write(tun, packet); return err }, -1, packet); got != want {
-					t.Errorf("%s, arriving, %s: %x: got %q, want %q", f.name, situation, packet, got, want)
+				if got := n.fate(t, func() error {
+					_, err := unix.Write(tun, packet)
+					return err
+				}, -1, packet); got != want {
+					t.Errorf("%s, arriving, %s: %x: got %q, want %q", f.name, situation, packet,
+						got, want)
 				}
 			}
 			both("outside", ipPacket(f.out, f.out, 1), "")
@@ -350,7 +381,8 @@ func TestWireHeaderInAFragment(t *testing.T) {
 			// struct virtio_net_hdr: hdr_len 14 is what lies in one piece.
 			hdr := binary.NativeEndian.AppendUint16([]byte{0, 0}, 14)
 			msg := append(append(hdr, make([]byte, 6)...), frame...)
-			if got := n.fate(t, func() error { _, err := unix.Write(out, msg); return err }, in, frame); got != c.want {
+			if got := n.fate(t, func() error { _, err := unix.Write(out, msg); return err }, in,
+				frame); got != c.want {
 				t.Errorf("%s %s: got %q, want %q", f.name, c.situation, got, c.want)
 			}
 		}

@@ -71,10 +71,12 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	}
 
 	h.have = &State{
-		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer, Devices: slices.Clone(have.Devices),
-		Flows: want.Flows, Joins: have.Joins, Joined: have.Joins,
+		Rules: want.Rules, Routes: want.Routes, NAT: want.NAT, Outer: want.Outer,
+		Devices: slices.Clone(have.Devices),
+		Flows:   want.Flows, Joins: have.Joins, Joined: have.Joins,
 		Forward4: have.Forward4 || want.Forward4, Forward6: have.Forward6 || want.Forward6,
-		Reflect4: reflectAfter(have.Reflect4, want.Reflect4), Reflect6: reflectAfter(have.Reflect6, want.Reflect6),
+		Reflect4: reflectAfter(have.Reflect4, want.Reflect4),
+		Reflect6: reflectAfter(have.Reflect6, want.Reflect6),
 	}
 
 	for _, op := range ops {
@@ -188,7 +190,8 @@ func (o routeOp) apply(h *Host) error {
 	case errors.Is(err, nl.ErrExists):
 		return fmt.Errorf("%w: delete it, or give it another metric", ErrForeign)
 	case errors.Is(err, unix.EINVAL) && o.route.Source.IsValid():
-		return fmt.Errorf("%w: is %s assigned to a link of this node, and no longer tentative?", err, o.route.Source)
+		return fmt.Errorf("%w: is %s assigned to a link of this node, and no longer tentative?",
+			err, o.route.Source)
 	}
 
 	return err
@@ -292,13 +295,15 @@ func (o deviceOp) apply(h *Host) error {
 	}
 
 	if o.have.RPFilter != o.want.RPFilter {
-		if err := sysctl.Write(sysctl.RPFilter(o.want.Name), fmt.Sprint(o.want.RPFilter)); err != nil {
+		if err := sysctl.Write(sysctl.RPFilter(o.want.Name),
+			fmt.Sprint(o.want.RPFilter)); err != nil {
 			return err
 		}
 	}
 
 	if o.want.Addr4 && !o.have.Addr4 {
-		if err := h.nl.AddrReplace(link, &nl.Addr{IPNet: tunnelAddr(), Scope: unix.RT_SCOPE_HOST}); err != nil {
+		if err := h.nl.AddrReplace(link, &nl.Addr{IPNet: tunnelAddr(),
+			Scope: unix.RT_SCOPE_HOST}); err != nil {
 			return fmt.Errorf("add address %s: %w", tunnelAddr(), err)
 		}
 	}

@@ -46,7 +46,8 @@ func openAsker() (*asker, error) {
 	err = errors.Join(
 		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
 		unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: answerSeconds}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+			&unix.Timeval{Sec: answerSeconds}),
 	)
 	if err != nil {
 		a.close()
@@ -116,7 +117,8 @@ func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
 // dump calls each for the routes of a family in a table, of one protocol and of one type, unless
 // those are 0. It gives all of them to a function that begin returns; when routes change meanwhile
 // it begins anew.
-func (a *asker) dump(family byte, table int, proto, kind byte, begin func() (each func(body []byte))) error {
+func (a *asker) dump(family byte, table int, proto, kind byte,
+	begin func() (each func(body []byte))) error {
 	for range askTries {
 		err := a.dumpOnce(family, table, proto, kind, begin())
 		if !errors.Is(err, errInterrupted) {
@@ -127,7 +129,8 @@ func (a *asker) dump(family byte, table int, proto, kind byte, begin func() (eac
 }
 
 func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(body []byte)) error {
-	b := appendNumber(a.appendHeader(nil, unix.NLM_F_DUMP, family, 0, proto, kind, 0), unix.RTA_TABLE, uint32(table))
+	b := appendNumber(a.appendHeader(nil, unix.NLM_F_DUMP, family, 0, proto, kind, 0),
+		unix.RTA_TABLE, uint32(table))
 	binary.NativeEndian.PutUint32(b, uint32(len(b)))
 	if err := a.send(b); err != nil {
 		return err
@@ -166,7 +169,8 @@ const interruptedKind = 1 << 15
 
 // appendHeader appends the beginning of a question for routes, of the next number: struct nlmsghdr,
 // whose length is still to be set, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h).
-func (a *asker) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte, routeFlags uint32) []byte {
+func (a *asker) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte,
+	routeFlags uint32) []byte {
 	a.seq++
 	b = append(b, 0, 0, 0, 0)
 	b = binary.NativeEndian.AppendUint16(b, unix.RTM_GETROUTE)
@@ -210,13 +214,15 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 	for b := a.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return errors.Join(append(errs, fmt.Errorf("a netlink message of %d bytes in %d", size, len(b)))...)
+			return errors.Join(append(errs, fmt.Errorf("a netlink message of %d bytes in %d", size,
+				len(b)))...)
 		}
 		kind := binary.NativeEndian.Uint16(b[4:])
 		if binary.NativeEndian.Uint16(b[6:])&unix.NLM_F_DUMP_INTR != 0 {
 			kind |= interruptedKind
 		}
-		errs = append(errs, answer(kind, binary.NativeEndian.Uint32(b[8:]), b[unix.SizeofNlMsghdr:size]))
+		errs = append(errs, answer(kind, binary.NativeEndian.Uint32(b[8:]),
+			b[unix.SizeofNlMsghdr:size]))
 		b = b[min(len(b), align(size)):]
 	}
 	return errors.Join(errs...)

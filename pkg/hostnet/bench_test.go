@@ -18,7 +18,8 @@ func manyPeers(n int) Want {
 		p := Peer{
 			Name: fmt.Sprintf("node-%d", i), Devices: []string{"veil0"},
 			PodPrefixes: []netip.Prefix{
-				netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(128 + i/16), byte(i % 16 * 16)}), 28),
+				netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, byte(128 + i/16),
+					byte(i % 16 * 16)}), 28),
 				netip.MustParsePrefix(fmt.Sprintf("fd42:aaaa:0:%x::/64", i)),
 			},
 			NodeAddrs: []netip.Addr{
@@ -73,7 +74,10 @@ func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
 		read func() error
 		most float64
 	}{
-		"ways to a thousand nodes":   {func() error { _, err := l.host.Underlay(w.NodeAddrs, w.SelfAddrs); return err }, 10000},
+		"ways to a thousand nodes": {func() error {
+			_, err := l.host.Underlay(w.NodeAddrs, w.SelfAddrs)
+			return err
+		}, 10000},
 		"routes to a thousand nodes": {func() error { _, err := l.host.Read(); return err }, 10000},
 	} {
 		var allocated float64
@@ -94,7 +98,10 @@ func BenchmarkUnderlayOfAThousandNodes(b *testing.B) {
 	l.apply(w)
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := l.ns.Do(func() error { _, err := l.host.Underlay(w.NodeAddrs, w.SelfAddrs); return err }); err != nil {
+		if err := l.ns.Do(func() error {
+			_, err := l.host.Underlay(w.NodeAddrs, w.SelfAddrs)
+			return err
+		}); err != nil {
 			b.Fatal(err)
 		}
 	}

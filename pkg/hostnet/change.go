@@ -30,7 +30,8 @@ type Change struct {
 
 // All is the Change of somebody who has missed messages.
 func All() Change {
-	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, PodLinks: true, AllPods: true}
+	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, PodLinks: true,
+		AllPods: true}
 }
 
 // Empty reports whether nothing changed.
@@ -93,7 +94,8 @@ func (h *Host) Differs(c Change) bool {
 		if i < 0 {
 			return true
 		}
-		if have := h.have.Devices[i]; have.MTU != d.MTU || have.Group != d.Group || have.QueueLen != d.QueueLen || have.Up != d.Up {
+		if have := h.have.Devices[i]; have.MTU != d.MTU || have.Group != d.Group ||
+			have.QueueLen != d.QueueLen || have.Up != d.Up {
 			return true
 		}
 	}

@@ -112,7 +112,8 @@ func diffSame(have, want []Route) []Op {
 // a new MTU of a device becomes that of an IPv6 route over it whose own is no
 // smaller, or was the device's (rt6_mtu_change_route in net/ipv6/route.c).
 func afterMTU(routes []Route, devices []deviceOp) []Route {
-	changed := slices.ContainsFunc(devices, func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
+	changed := slices.ContainsFunc(devices,
+		func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
 	if !changed {
 		return routes
 	}
@@ -120,7 +121,8 @@ func afterMTU(routes []Route, devices []deviceOp) []Route {
 	for i, r := range routes {
 		for _, d := range devices {
 			from, to := d.have.MTU, d.want.MTU
-			if r.Dst.Addr().Is6() && r.Device == d.want.Name && r.MTU != 0 && from != to && (r.MTU >= to || r.MTU == from) {
+			if r.Dst.Addr().Is6() && r.Device == d.want.Name && r.MTU != 0 && from != to &&
+				(r.MTU >= to || r.MTU == from) {
 				routes[i].MTU = to
 			}
 		}

@@ -65,7 +65,8 @@ const maxFlowPods = 150
 
 // errNoFlowtable is what a kernel without flow tables gives (CONFIG_NF_FLOW_TABLE_INET,
 // CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
-var errNoFlowtable = errors.New("the kernel has no flow tables (modules nf_flow_table_inet, nft_flow_offload and nft_numgen): each packet goes the whole way")
+var errNoFlowtable = errors.New("the kernel has no flow tables (modules nf_flow_table_inet, " +
+	"nft_flow_offload and nft_numgen): each packet goes the whole way")
 
 // stableOf61 finds the stable release where a distribution's own has 6.1.0.
 var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
@@ -85,11 +86,14 @@ func tooOldForFlows(release, version string) error {
 		_, _ = fmt.Sscan(m[1], &patch)
 	}
 	number := [3]int{major, minor, patch}
-	since := func(major, minor, patch int) bool { return slices.Compare(number[:], []int{major, minor, patch}) >= 0 }
+	since := func(major, minor, patch int) bool {
+		return slices.Compare(number[:], []int{major, minor, patch}) >= 0
+	}
 	if since(6, 4, 0) || minor == 3 && since(6, 3, 6) || minor == 1 && since(6, 1, 32) {
 		return nil
 	}
-	return fmt.Errorf("Linux %d.%d.%d keeps flows whose route or connection is gone, those since 6.1.32 do not: each packet goes the whole way", major, minor, patch)
+	return fmt.Errorf("Linux %d.%d.%d keeps flows whose route or connection is gone, those since "+
+		"6.1.32 do not: each packet goes the whole way", major, minor, patch)
 }
 
 // Join is a link whose packets take the flow table in an nft table.
@@ -134,7 +138,8 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 		}
 		switch a.Group {
 		case config.TunnelGroup:
-			s.Joins = append(s.Joins, Join{config.NFTFlowTableTCP, a.Name, a.MTU}, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
+			s.Joins = append(s.Joins, Join{config.NFTFlowTableTCP, a.Name, a.MTU},
+				Join{config.NFTFlowTableUDP, a.Name, a.MTU})
 		case config.PodGroup:
 			pods = append(pods, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
 		}
@@ -157,7 +162,8 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 // flowTables are the nft tables, one for each protocol, with flow tables for packets that come in
 // by links.
 func flowTables(joins []Join) []nftTable {
-	tables := []nftTable{flowTable(config.NFTFlowTableTCP, unix.IPPROTO_TCP), flowTable(config.NFTFlowTableUDP, unix.IPPROTO_UDP)}
+	tables := []nftTable{flowTable(config.NFTFlowTableTCP, unix.IPPROTO_TCP),
+		flowTable(config.NFTFlowTableUDP, unix.IPPROTO_UDP)}
 	for i, t := range tables {
 		for _, j := range joins {
 			if j.Table == t.name {
@@ -181,7 +187,8 @@ func flowTable(name string, proto byte) nftTable {
 	group := func(key expr.MetaKey, group uint32) []expr.Any {
 		return []expr.Any{
 			&expr.Meta{Key: key, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, group)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1,
+				Data: binary.NativeEndian.AppendUint32(nil, group)},
 		}
 	}
 	back := &expr.Verdict{Kind: expr.VerdictReturn}
@@ -215,8 +222,10 @@ func flowTable(name string, proto byte) nftTable {
 		},
 	}
 
-	for _, g := range [][2]uint32{{config.PodGroup, config.TunnelGroup}, {config.TunnelGroup, config.PodGroup}} {
-		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]), group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
+	for _, g := range [][2]uint32{{config.PodGroup, config.TunnelGroup},
+		{config.TunnelGroup, config.PodGroup}} {
+		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]),
+			group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
 	}
 	return nftTable{name: name, flowtable: true, chains: []nftChain{{
 		Chain: nftables.Chain{
@@ -229,7 +238,8 @@ func flowTable(name string, proto byte) nftTable {
 
 // bits keeps those of register 1.
 func bits(mask uint32) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: make([]byte, 4)}
+	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+		Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: make([]byte, 4)}
 }
 
 // flows is the flow table of t.

@@ -26,7 +26,8 @@ func TestDiffOfFlows(t *testing.T) {
 	lines := plannedFlows()
 	want := State{Flows: lines}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}
-	tunnel, pod := []Join{{config.NFTFlowTableTCP, "veil0", 1420}, {config.NFTFlowTableUDP, "veil0", 1420}}, Join{config.NFTFlowTableUDP, "vpod1", 1420}
+	tunnel, pod := []Join{{config.NFTFlowTableTCP, "veil0", 1420},
+		{config.NFTFlowTableUDP, "veil0", 1420}}, Join{config.NFTFlowTableUDP, "vpod1", 1420}
 
 	narrow := Join{config.NFTFlowTableUDP, "vpod1", 1300}
 	for _, tc := range []struct {
@@ -37,15 +38,24 @@ func TestDiffOfFlows(t *testing.T) {
 		ops     []string
 	}{
 		{name: "nothing wanted, nothing there"},
-		{"not there", State{Joins: append(tunnel, pod)}, want, nil, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"another", State{Flows: lines[1:]}, want, nil, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"there", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want, nil, nil},
-		{"a new link", State{Flows: lines, Joins: append(tunnel, pod), Joined: tunnel}, want, nil, []string{"add links [vpod1] to the flow tables"}},
-		{"a link in it that is no pod's any more", State{Flows: lines, Joins: tunnel, Joined: append(tunnel, pod)}, want, nil,
+		{"not there", State{Joins: append(tunnel, pod)}, want, nil,
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"a pod's MTU", State{Flows: lines, Joins: append(tunnel, narrow), Joined: append(tunnel, pod)}, want, nil, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"a tunnel's MTU", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want, []deviceOp{wider}, []string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"no longer wanted", State{Flows: lines}, State{}, nil, []string{"delete nft table kubeveil_flows_tcp", "delete nft table kubeveil_flows_udp"}},
+		{"another", State{Flows: lines[1:]}, want, nil,
+			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"there", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want, nil, nil},
+		{"a new link", State{Flows: lines, Joins: append(tunnel, pod), Joined: tunnel}, want, nil,
+			[]string{"add links [vpod1] to the flow tables"}},
+		{"a link in it that is no pod's any more",
+			State{Flows: lines, Joins: tunnel, Joined: append(tunnel, pod)}, want, nil,
+			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"a pod's MTU", State{Flows: lines, Joins: append(tunnel, narrow),
+			Joined: append(tunnel, pod)}, want, nil,
+			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"a tunnel's MTU", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want,
+			[]deviceOp{wider},
+			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
+		{"no longer wanted", State{Flows: lines}, State{}, nil,
+			[]string{"delete nft table kubeveil_flows_tcp", "delete nft table kubeveil_flows_udp"}},
 	} {
 		var got []string
 		for _, op := range diffFlows(tc.have, tc.want, tc.devices) {
@@ -121,14 +131,19 @@ var farAddrs = addrs("198.18.130.5", "fd42:aaaa:0:2::5")
 func newFlowLab(t *testing.T) *flowLab {
 	t.Helper()
 	nettest.NeedProgram(t, "nft")
-	l := &flowLab{lab: newLab(t), pod: nettest.NewNS(t), other: nettest.NewNS(t), far: nettest.NewNS(t), want: dual()}
+	l := &flowLab{lab: newLab(t), pod: nettest.NewNS(t), other: nettest.NewNS(t),
+		far: nettest.NewNS(t), want: dual()}
 	l.want.Flowtable = true
 	l.run("ip link del veil0")
 	nettest.Veth(t,
-		nettest.End{NS: l.ns, Name: "veil0", Addrs: prefixes("198.18.131.1/30", "fd42:aaaa:0:3::1/64")},
-		nettest.End{NS: l.far, Name: "eth0", Addrs: prefixes("198.18.131.2/30", "fd42:aaaa:0:3::2/64", "198.18.130.5/32", "fd42:aaaa:0:2::5/128")})
-	nettest.AddRoute(t, l.far, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.131.1"), "eth0")
-	nettest.AddRoute(t, l.far, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:aaaa:0:3::1"), "eth0")
+		nettest.End{NS: l.ns, Name: "veil0",
+			Addrs: prefixes("198.18.131.1/30", "fd42:aaaa:0:3::1/64")},
+		nettest.End{NS: l.far, Name: "eth0", Addrs: prefixes("198.18.131.2/30",
+			"fd42:aaaa:0:3::2/64", "198.18.130.5/32", "fd42:aaaa:0:2::5/128")})
+	nettest.AddRoute(t, l.far, netip.MustParsePrefix("0.0.0.0/0"),
+		netip.MustParseAddr("198.18.131.1"), "eth0")
+	nettest.AddRoute(t, l.far, netip.MustParsePrefix("::/0"),
+		netip.MustParseAddr("fd42:aaaa:0:3::1"), "eth0")
 
 	for i, ns := range []*nettest.NS{l.pod, l.other} {
 		link := fmt.Sprintf("vpod%d", i)
@@ -137,7 +152,8 @@ func newFlowLab(t *testing.T) *flowLab {
 		nettest.Veth(t,
 			nettest.End{NS: l.ns, Name: link, Addrs: prefixes(gw4+"/32", gw6+"/80")},
 			nettest.End{NS: ns, Name: "eth0", Addrs: prefixes(own4+"/24", own6+"/64")})
-		nettest.AddRoute(t, ns, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(gw4), "eth0")
+		nettest.AddRoute(t, ns, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(gw4),
+			"eth0")
 		nettest.AddRoute(t, ns, netip.MustParsePrefix("::/0"), netip.MustParseAddr(gw6), "eth0")
 		l.run(fmt.Sprintf(`ip link set %[1]s group %[2]d
 			for t in main %[3]d; do ip route add %[4]s/32 dev %[1]s table $t; ip -6 route add %[5]s/128 dev %[1]s table $t; done`,
@@ -205,7 +221,8 @@ func (l *flowLab) counter(name string) int {
 	var list struct {
 		Nftables []struct{ Counter *struct{ Packets int } }
 	}
-	if err := json.Unmarshal([]byte(l.run("nft -j list counter inet marker "+name)), &list); err != nil {
+	if err := json.Unmarshal([]byte(l.run("nft -j list counter inet marker "+name)),
+		&list); err != nil {
 		l.t.Fatal(err)
 	}
 	for _, o := range list.Nftables {
@@ -269,7 +286,8 @@ func (l *flowLab) dial(network string, far netip.Addr) net.Conn {
 	l.pod.Run(l.t, func() (err error) {
 		ctx, cancel := context.WithTimeout(l.t.Context(), 5*time.Second)
 		defer cancel()
-		c, err = (&net.Dialer{Control: neverFragment}).DialContext(ctx, network, netip.AddrPortFrom(far, 9).String())
+		c, err = (&net.Dialer{Control: neverFragment}).DialContext(ctx, network,
+			netip.AddrPortFrom(far, 9).String())
 		return err
 	})
 	l.t.Cleanup(func() { c.Close() })
@@ -279,9 +297,12 @@ func (l *flowLab) dial(network string, far netip.Addr) net.Conn {
 // neverFragment makes a write that is larger than the path EMSGSIZE.
 func neverFragment(_, _ string, c syscall.RawConn) (err error) {
 	_ = c.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO)
-		if family, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN); e == nil && family == unix.AF_INET6 {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO)
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER,
+			unix.IP_PMTUDISC_DO)
+		if family, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_DOMAIN); e == nil &&
+			family == unix.AF_INET6 {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER,
+				unix.IPV6_PMTUDISC_DO)
 		}
 	})
 	return err
@@ -338,8 +359,11 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 					t.Errorf("%d answered without a route", got)
 				}
 				l.sync(l.want)
-				if network == "udp" { // A TCP connection sends again what was not answered, and would need reading first.
-					nettest.Until(t, 10*time.Second, "the flow goes on", func() bool { return exchange(c, 1, "canary again", time.Second) == 1 })
+				// A TCP connection sends again what was not answered, and would need reading first.
+				if network == "udp" {
+					nettest.Until(t, 10*time.Second, "the flow goes on", func() bool {
+						return exchange(c, 1, "canary again", time.Second) == 1
+					})
 					short(t, c)
 				}
 			})
@@ -353,9 +377,11 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 		heard := nettest.NewCapture(t, l.far, nettest.SnifferOptions{Link: "eth0"})
 		before := l.counter("forged")
 		l.other.Run(t, func() error {
-			return sendForged(netip.MustParseAddr("198.18.129.5"), farAddrs[0], port, "canary forged")
+			return sendForged(netip.MustParseAddr("198.18.129.5"), farAddrs[0], port,
+				"canary forged")
 		})
-		nettest.Until(t, 5*time.Second, "the forged packet is counted", func() bool { return l.counter("forged") > before })
+		nettest.Until(t, 5*time.Second, "the forged packet is counted",
+			func() bool { return l.counter("forged") > before })
 		if exchange(c, 1, "canary after", time.Second) != 1 {
 			t.Error("the pod's own flow ended")
 		}
@@ -371,7 +397,8 @@ func TestFlowsTakeTheShortWay(t *testing.T) {
 		short(t, c)
 		before := l.counter("outward")
 		l.ns.Run(t, nettest.ForgetConnections)
-		if exchange(c, 1, "canary of a new connection", time.Second) != 1 || l.counter("outward") == before {
+		if exchange(c, 1, "canary of a new connection", time.Second) != 1 ||
+			l.counter("outward") == before {
 			t.Error("what follows is still of the connection that was deleted")
 		}
 	})

@@ -58,7 +58,8 @@ func Open() (*Host, error) {
 		ask.close()
 		return nil, fmt.Errorf("ask for the kernel's release: %w", err)
 	}
-	return &Host{nl: h, ask: ask, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:]))}, nil
+	return &Host{nl: h, ask: ask, noFlows: tooOldForFlows(unix.ByteSliceToString(u.Release[:]),
+		unix.ByteSliceToString(u.Version[:]))}, nil
 }
 
 // Close closes the sockets; the kernel's state stays.
@@ -105,12 +106,14 @@ func (h *Host) Read() (State, error) {
 	}
 
 	for path, value := range map[string]*int{reflect4Path: &s.Reflect4, reflect6Path: &s.Reflect6} {
-		if *value, err = sysctl.ReadNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) { // A kernel without IPv6.
+		// A kernel without IPv6.
+		if *value, err = sysctl.ReadNumber(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return s, err
 		}
 	}
 
-	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT, config.NFTOuterTable: &s.Outer} {
+	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT,
+		config.NFTOuterTable: &s.Outer} {
 		if *lines, _, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
 		}
@@ -135,7 +138,8 @@ func isTunnel(a *nl.LinkAttrs) bool {
 
 func (h *Host) readDevice(l nl.Link) (Device, error) {
 	a := l.Attrs()
-	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen, Up: a.Flags&net.FlagUp != 0}
+	d := Device{Name: a.Name, MTU: a.MTU, Group: a.Group, QueueLen: a.TxQLen,
+		Up: a.Flags&net.FlagUp != 0}
 	var err error
 	if d.RPFilter, err = sysctl.ReadNumber(sysctl.RPFilter(a.Name)); err != nil {
 		return d, err
@@ -144,7 +148,9 @@ func (h *Host) readDevice(l nl.Link) (Device, error) {
 	if err != nil {
 		return d, fmt.Errorf("list addresses of %s: %w", a.Name, err)
 	}
-	d.Addr4 = slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.IPNet.String() == tunnelAddr().String() })
+	d.Addr4 = slices.ContainsFunc(addrs, func(a nl.Addr) bool {
+		return a.IPNet.String() == tunnelAddr().String()
+	})
 	return d, nil
 }
 
@@ -241,7 +247,8 @@ func (h *Host) readRules(s *State, family int) error {
 		return fmt.Errorf("list rules: %w", err)
 	}
 	for _, r := range rules {
-		if !ours(r.Priority, r.Mark) || r.Mask == nil || *r.Mask != r.Mark || r.Src != nil || r.Dst != nil || r.IifName != "" || r.OifName != "" || r.Invert {
+		if !ours(r.Priority, r.Mark) || r.Mask == nil || *r.Mask != r.Mark || r.Src != nil ||
+			r.Dst != nil || r.IifName != "" || r.OifName != "" || r.Invert {
 			continue
 		}
 		rule := Rule{V6: family == nl.FamilyV6, Pref: r.Priority, Mark: r.Mark, Table: r.Table}
@@ -270,7 +277,8 @@ func (h *Host) readForwarding(s *State, names map[int]string) error {
 	if s.Forward6 = v != "0"; s.Forward6 {
 		return nil
 	}
-	routes, err := h.nl.RouteListFiltered(nl.FamilyV6, &nl.Route{Protocol: unix.RTPROT_RA}, nl.FilterProtocol)
+	routes, err := h.nl.RouteListFiltered(nl.FamilyV6, &nl.Route{Protocol: unix.RTPROT_RA},
+		nl.FilterProtocol)
 	if err != nil {
 		return fmt.Errorf("list routes learned from router advertisements: %w", err)
 	}

@@ -27,7 +27,11 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 		{"ipv4 only", only(dual(), false)},
 		{"ipv6 only", only(dual(), true)},
 		{"no device yet", func() Want { w := dual(); w.Devices, w.Peers = nil, nil; return w }()},
-		{"networks of nodes closed", func() Want { w := dual(); w.ClosedRanges = prefixes("198.18.0.0/24", "fd42:0:0:1::/64"); return w }()},
+		{"networks of nodes closed", func() Want {
+			w := dual()
+			w.ClosedRanges = prefixes("198.18.0.0/24", "fd42:0:0:1::/64")
+			return w
+		}()},
 		{"no masquerading", func() Want { w := dual(); w.Masquerade = false; return w }()},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -73,7 +77,8 @@ func TestWherePacketsGo(t *testing.T) {
 		{"host to a node", "198.18.0.2", 0, "under0"},
 		{"outer packet to a peer", "198.18.0.2", outer, "under0"},
 		{"outer packet to an endpoint in a pod prefix", "198.18.130.9", outer, "unreachable"},
-		{"outer packet to an endpoint in a pod prefix, ipv6", "fd42:aaaa:0:2::9", outer, "unreachable"},
+		{"outer packet to an endpoint in a pod prefix, ipv6", "fd42:aaaa:0:2::9", outer,
+			"unreachable"},
 		{"outer packet to a service address", "198.19.0.1", outer, "unreachable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -83,7 +88,9 @@ func TestWherePacketsGo(t *testing.T) {
 		})
 	}
 
-	for dst, want := range map[string]string{"198.18.130.9": "198.18.0.1", "fd42:aaaa:0:2::9": "fd42:0:0:1::1", "198.19.0.1": "198.18.0.1", "fd42:bbbb::1": "fd42:0:0:1::1"} {
+	for dst, want := range map[string]string{"198.18.130.9": "198.18.0.1",
+		"fd42:aaaa:0:2::9": "fd42:0:0:1::1", "198.19.0.1": "198.18.0.1",
+		"fd42:bbbb::1": "fd42:0:0:1::1"} {
 		hop, err := nettest.Lookup(l.h, netip.MustParseAddr(dst), 0)
 		if err != nil {
 			t.Fatal(err)
@@ -110,9 +117,11 @@ func TestRandomWalk(t *testing.T) {
 			if err := l.tryApply([]Op{op}); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
-			l.assertClosed(keep, fmt.Sprintf("step %d, after op %d of %d, %s", step, i, len(ops), op))
+			l.assertClosed(keep, fmt.Sprintf("step %d, after op %d of %d, %s", step, i, len(ops),
+				op))
 			if step > 0 {
-				l.assertOuter(keep, fmt.Sprintf("step %d, after op %d of %d, %s", step, i, len(ops), op))
+				l.assertOuter(keep, fmt.Sprintf("step %d, after op %d of %d, %s", step, i, len(ops),
+					op))
 			}
 		}
 		l.assertIs(w)
@@ -194,7 +203,8 @@ func TestFailureAtEachStep(t *testing.T) {
 			if !errors.Is(err, boom) || !strings.Contains(err.Error(), failed) {
 				t.Fatalf("op %d: error %v does not name %q", i, err, failed)
 			}
-			l.assertClosed(keep, fmt.Sprintf("failed op %d %s (and all that follow: %t)", i, failed, crash))
+			l.assertClosed(keep, fmt.Sprintf("failed op %d %s (and all that follow: %t)", i, failed,
+				crash))
 			l.assertOuter(keep, fmt.Sprintf("failed op %d %s", i, failed))
 			l.apply(to)
 			l.assertIs(to)
@@ -213,19 +223,28 @@ func TestRepairsWhatIsFlushedByHand(t *testing.T) {
 		open bool
 	}{
 		{"tunnel down", "ip link set veil0 down", false},
-		{"tunnel routes of pods", "ip route flush table 30309 metric 1024; ip -6 route flush table 30309 metric 1024", false},
-		{"tunnel routes of the host", "ip route flush table main metric 1024; ip -6 route flush table main proto 118 metric 1024", false},
+		{"tunnel routes of pods", "ip route flush table 30309 metric 1024; ip -6 route flush " +
+			"table 30309 metric 1024", false},
+		{"tunnel routes of the host", "ip route flush table main metric 1024; ip -6 route flush " +
+			"table main proto 118 metric 1024", false},
 		{"table of pods", "ip route flush table 30309; ip -6 route flush table 30309", true},
-		{"rules", "ip rule flush; ip rule add pref 32766 lookup main; ip -6 rule flush; ip -6 rule add pref 32766 lookup main", true},
+		{"rules", "ip rule flush; ip rule add pref 32766 lookup main; ip -6 rule flush; ip -6 " +
+			"rule add pref 32766 lookup main", true},
 		{"masquerading", "nft delete table inet kubeveil_nat", false},
-		{"a rule added to our nft table", "nft add rule inet kubeveil_nat postrouting counter accept", false},
+		{"a rule added to our nft table",
+			"nft add rule inet kubeveil_nat postrouting counter accept", false},
 		{"table of outer packets", "nft delete table inet kubeveil_outer", false},
 		{"DF of outer packets", "nft flush chain inet kubeveil_outer output", false},
 		{"device settings", "ip link set veil0 mtu 1300 group 0 txqueuelen 9", false},
-		{"forwarding", "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv6/conf/all/forwarding", false},
-		{"routes of our protocol that are not ours", "ip route add 198.18.250.0/24 via 198.18.0.253 dev under0 table 30309 proto 118; " +
-			"ip route add 198.18.251.0/24 table 30309 proto 118 nexthop via 198.18.0.252 nexthop via 198.18.0.253; " +
-			"ip route add blackhole 198.18.252.0/24 table 30309 proto 118; ip -6 route add fd42:dddd::/64 via fd42:0:0:1::fd dev under0 table 30309 proto 118", false},
+		{"forwarding", "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > " +
+			"/proc/sys/net/ipv6/conf/all/forwarding", false},
+		{"routes of our protocol that are not ours",
+			"ip route add 198.18.250.0/24 via 198.18.0.253 dev under0 table 30309 proto 118; " +
+				"ip route add 198.18.251.0/24 table 30309 proto 118 nexthop via " +
+				"198.18.0.252 nexthop " +
+				"via 198.18.0.253; " +
+				"ip route add blackhole 198.18.252.0/24 table 30309 proto 118; ip -6 route add " +
+				"fd42:dddd::/64 via fd42:0:0:1::fd dev under0 table 30309 proto 118", false},
 		{"lo down and up", "ip link set lo down; ip link set lo up", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -354,7 +373,8 @@ func TestForeignStateIsUntouched(t *testing.T) {
 func TestForeignRouteInTheWayIsAnError(t *testing.T) {
 	l := newLab(t)
 	l.ns.Run(t, func() error {
-		return exec.Command("ip", "-6", "route", "add", "fd42:aaaa:0:2::/64", "via", "fd42:0:0:1::fe", "metric", "1024").Run()
+		return exec.Command("ip", "-6", "route", "add", "fd42:aaaa:0:2::/64", "via",
+			"fd42:0:0:1::fe", "metric", "1024").Run()
 	})
 	err := l.tryApply(Diff(l.read(), Plan(dual())))
 	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "fd42:aaaa:0:2::/64") {
@@ -387,7 +407,8 @@ func TestUnassignedSourceIsNamed(t *testing.T) {
 	w := dual()
 	w.SelfAddrs = addrs("198.18.0.77", "fd42:0:0:1::77")
 	err := l.tryApply(Diff(l.read(), Plan(w)))
-	if err == nil || !strings.Contains(err.Error(), "198.18.0.77 assigned") || !strings.Contains(err.Error(), "fd42:0:0:1::77 assigned") {
+	if err == nil || !strings.Contains(err.Error(), "198.18.0.77 assigned") ||
+		!strings.Contains(err.Error(), "fd42:0:0:1::77 assigned") {
 		t.Fatalf("apply: %v, want an error that names the sources", err)
 	}
 	l.assertClosed(closed(w), "source missing")

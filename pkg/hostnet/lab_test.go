@@ -35,10 +35,14 @@ func newLab(t testing.TB) *lab {
 	t.Helper()
 	ns, router := nettest.NewNS(t), nettest.NewNS(t)
 	nettest.Veth(t,
-		nettest.End{NS: ns, Name: "under0", MTU: 1500, Addrs: prefixes("198.18.0.1/24", "fd42:0:0:1::1/64")},
-		nettest.End{NS: router, Name: "router0", MTU: 1500, Addrs: prefixes("198.18.0.254/24", "fd42:0:0:1::fe/64")})
-	nettest.AddRoute(t, ns, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.0.254"), "under0")
-	nettest.AddRoute(t, ns, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:0:0:1::fe"), "under0")
+		nettest.End{NS: ns, Name: "under0", MTU: 1500,
+			Addrs: prefixes("198.18.0.1/24", "fd42:0:0:1::1/64")},
+		nettest.End{NS: router, Name: "router0", MTU: 1500,
+			Addrs: prefixes("198.18.0.254/24", "fd42:0:0:1::fe/64")})
+	nettest.AddRoute(t, ns, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.0.254"),
+		"under0")
+	nettest.AddRoute(t, ns, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:0:0:1::fe"),
+		"under0")
 	nettest.TUN(t, ns, "veil0")
 	nettest.TUN(t, ns, "veil1")
 	l := &lab{t: t, ns: ns, h: ns.Handle(), router: router}
@@ -179,7 +183,8 @@ func (l *lab) assertClosed(probes map[probe]bool, when string) {
 			l.t.Fatal(err)
 		}
 		if hop.Device == "under0" {
-			l.t.Fatalf("%s: %s mark %#x leaves in clear: %s\n%s", when, p.dst, p.mark, hop, l.read())
+			l.t.Fatalf("%s: %s mark %#x leaves in clear: %s\n%s", when, p.dst, p.mark, hop,
+				l.read())
 		}
 	}
 }
@@ -214,10 +219,11 @@ func (l *lab) lookup(dst string, mark uint32) string {
 // peer returns peer number n (2 to 99), dual-stack.
 func peer(n int) Peer {
 	return Peer{
-		Name:        fmt.Sprintf("node-%d", n),
-		PodPrefixes: prefixes(fmt.Sprintf("198.18.%d.0/24", 128+n), fmt.Sprintf("fd42:aaaa:0:%x::/64", n)),
-		NodeAddrs:   addrs(fmt.Sprintf("198.18.0.%d", n), fmt.Sprintf("fd42:0:0:1::%x", n)),
-		Devices:     []string{"veil0"},
+		Name: fmt.Sprintf("node-%d", n),
+		PodPrefixes: prefixes(fmt.Sprintf("198.18.%d.0/24", 128+n),
+			fmt.Sprintf("fd42:aaaa:0:%x::/64", n)),
+		NodeAddrs: addrs(fmt.Sprintf("198.18.0.%d", n), fmt.Sprintf("fd42:0:0:1::%x", n)),
+		Devices:   []string{"veil0"},
 	}
 }
 
@@ -230,10 +236,11 @@ func dual() Want {
 		Peers:         []Peer{peer(2), narrow},
 		ClusterRanges: prefixes("198.18.128.0/17", "fd42:aaaa::/32"),
 		ServiceRanges: prefixes("198.19.0.0/16", "fd42:bbbb::/108"),
-		NodeAddrs:     append(append(peer(2).NodeAddrs, peer(3).NodeAddrs...), peer(4).NodeAddrs...),
-		SelfAddrs:     addrs("198.18.0.1", "fd42:0:0:1::1"),
-		Masquerade:    true,
-		TunnelPort:    51820,
+		NodeAddrs: append(append(peer(2).NodeAddrs, peer(3).NodeAddrs...),
+			peer(4).NodeAddrs...),
+		SelfAddrs:  addrs("198.18.0.1", "fd42:0:0:1::1"),
+		Masquerade: true,
+		TunnelPort: 51820,
 	}
 }
 

@@ -84,7 +84,8 @@ const oddDevice = "#"
 const nexthopID = 30
 
 // routeOf reads the body of RTM_NEWROUTE. Device is the index; ok is false when it cannot be read.
-func routeOf(body []byte, nameOf func(index int) string) (r Route, index int, proto, kind byte, ok bool) {
+func routeOf(body []byte,
+	nameOf func(index int) string) (r Route, index int, proto, kind byte, ok bool) {
 	if len(body) < unix.SizeofRtMsg {
 		return Route{}, 0, 0, 0, false
 	}
@@ -146,7 +147,8 @@ func changeOfNFT(b []byte) (c Change) {
 		if kind == 0 {
 			return All()
 		}
-		if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < nfgenmsgBytes || body[0] != unix.NFPROTO_INET {
+		if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < nfgenmsgBytes ||
+			body[0] != unix.NFPROTO_INET {
 			continue
 		}
 		c.Add(changeOfTable(kind&0xff, body[nfgenmsgBytes:]))
@@ -175,7 +177,8 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 		}
 		c.AllPods = len(c.Pods) == 0
 	case table == config.NFTPodTable:
-		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM, AllPods: kind != unix.NFT_MSG_NEWSETELEM}
+		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM,
+			AllPods: kind != unix.NFT_MSG_NEWSETELEM}
 	}
 	return c
 }

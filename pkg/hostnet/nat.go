@@ -28,7 +28,8 @@ func natExprs() []expr.Any {
 	notGroup := func(group uint32) []expr.Any {
 		return []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: binary.NativeEndian.AppendUint32(nil, group)},
+			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1,
+				Data: binary.NativeEndian.AppendUint32(nil, group)},
 		}
 	}
 	exprs := append(marked(config.PodMark), notGroup(config.PodGroup)...)

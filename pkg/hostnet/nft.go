@@ -63,7 +63,8 @@ func chainLine(c *nftables.Chain) string {
 	if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
 		policy = "drop"
 	}
-	return fmt.Sprintf("chain %s type %s hook %s priority %s policy %s", c.Name, c.Type, hook, prio, policy)
+	return fmt.Sprintf("chain %s type %s hook %s priority %s policy %s", c.Name, c.Type, hook, prio,
+		policy)
 }
 
 func ruleLine(chain string, exprs []expr.Any) string {
@@ -118,10 +119,12 @@ func metaText(e *expr.Meta) string {
 
 // payloadText names a field as nft does: @base,bit,bits.
 func payloadText(e *expr.Payload) string {
-	base := map[expr.PayloadBase]string{expr.PayloadBaseNetworkHeader: "@nh", expr.PayloadBaseTransportHeader: "@th"}[e.Base]
+	base := map[expr.PayloadBase]string{expr.PayloadBaseNetworkHeader: "@nh",
+		expr.PayloadBaseTransportHeader: "@th"}[e.Base]
 	field := fmt.Sprintf("%s,%d,%d", base, 8*e.Offset, 8*e.Len)
 	if e.OperationType == expr.PayloadWrite {
-		return fmt.Sprintf(" set %s checksum %d at %d flags %d", field, e.CsumType, e.CsumOffset, e.CsumFlags)
+		return fmt.Sprintf(" set %s checksum %d at %d flags %d", field, e.CsumType, e.CsumOffset,
+			e.CsumFlags)
 	}
 	return " " + field
 }
@@ -161,7 +164,8 @@ func readNFT(name string) (lines, links []string, err error) {
 	}
 
 	lines = []string{tableLine(name)}
-	if slices.Contains(flowTableNames, name) { // Only there: a kernel without flow tables need not know how to list them.
+	// Only there: a kernel without flow tables need not know how to list them.
+	if slices.Contains(flowTableNames, name) {
 		tables, err := c.ListFlowtables(t)
 		if err != nil {
 			return nil, nil, fmt.Errorf("list flow tables: %w", err)

@@ -67,7 +67,8 @@ func setDF() []expr.Any {
 	return append(exprs,
 		&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, dontFragment)},
 		&expr.Payload{
-			OperationType: expr.PayloadWrite, SourceRegister: 1, Base: expr.PayloadBaseNetworkHeader,
+			OperationType: expr.PayloadWrite, SourceRegister: 1,
+			Base:   expr.PayloadBaseNetworkHeader,
 			Offset: fragOffset, Len: 2, CsumType: expr.CsumTypeInet, CsumOffset: fragChecksum,
 		})
 }

@@ -57,17 +57,20 @@ func (l *lab) emit(to string, mark uint32, size int) {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
 			return err
 		}
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER,
+			unix.IP_PMTUDISC_DONT); err != nil {
 			return err
 		}
-		return unix.Sendto(fd, make([]byte, size), 0, &unix.SockaddrInet4{Port: tunnelPort, Addr: netip.MustParseAddr(to).As4()})
+		return unix.Sendto(fd, make([]byte, size), 0,
+			&unix.SockaddrInet4{Port: tunnelPort, Addr: netip.MustParseAddr(to).As4()})
 	})
 }
 
 // outer returns the IPv4 packets with UDP that left by the underlay.
 func outer(frames []nettest.Frame) (packets [][]byte) {
 	for _, f := range frames {
-		if f.Outgoing && len(f.Data) >= 34 && f.Data[12] == 8 && f.Data[13] == 0 && f.Data[14+9] == unix.IPPROTO_UDP {
+		if f.Outgoing && len(f.Data) >= 34 && f.Data[12] == 8 && f.Data[13] == 0 &&
+			f.Data[14+9] == unix.IPPROTO_UDP {
 			packets = append(packets, f.Data[14:])
 		}
 	}
@@ -86,12 +89,14 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 		want []uint16
 	}{
 		{"small", tunnelPort, config.TunnelMark, 100, []uint16{0x4000}},
-		{"an odd length, which the checksum must not mind", tunnelPort, config.TunnelMark, 101, []uint16{0x4000}},
+		{"an odd length, which the checksum must not mind", tunnelPort, config.TunnelMark, 101,
+			[]uint16{0x4000}},
 		{"with another mark beside", tunnelPort, config.TunnelMark | 0x8000, 100, []uint16{0x4000}},
 		{"not a tunnel's", tunnelPort, 0, 100, []uint16{0}},
 		{"too long for the link", tunnelPort, config.TunnelMark, 1472, nil},
 		{"control: small", 0, config.TunnelMark, 100, []uint16{0}},
-		{"control: too long for the link is fragmented", 0, config.TunnelMark, 1472, []uint16{0x2000, 1480 / 8}},
+		{"control: too long for the link is fragmented", 0, config.TunnelMark, 1472,
+			[]uint16{0x2000, 1480 / 8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
@@ -180,9 +185,11 @@ func TestForgedTooBigIsNotBelieved(t *testing.T) {
 			// lowered.
 			tt.forge(l, host, router, tunnelPort, 1300)
 			tt.forge(l, host, router, other, 1400)
-			nettest.Until(t, 5*time.Second, "an error about another socket to be believed", func() bool { return believed() != "" })
+			nettest.Until(t, 5*time.Second, "an error about another socket to be believed",
+				func() bool { return believed() != "" })
 			if mtu := believed(); mtu != "1400" {
-				t.Errorf("mtu of the route is %q, want 1400: what was said of the tunnel's packets was believed", mtu)
+				t.Errorf("mtu of the route is %q, want 1400: what was said of the tunnel's "+
+					"packets was believed", mtu)
 			}
 		})
 	}

@@ -61,14 +61,17 @@ type Peer struct {
 // equal reports whether w and v want the same in the same order.
 func (w Want) equal(v Want) bool {
 	return slices.Equal(w.Devices, v.Devices) && slices.EqualFunc(w.Peers, v.Peers, Peer.equal) &&
-		slices.Equal(w.ClusterRanges, v.ClusterRanges) && slices.Equal(w.ServiceRanges, v.ServiceRanges) &&
+		slices.Equal(w.ClusterRanges, v.ClusterRanges) &&
+		slices.Equal(w.ServiceRanges, v.ServiceRanges) &&
 		slices.Equal(w.NodeAddrs, v.NodeAddrs) && slices.Equal(w.ClosedRanges, v.ClosedRanges) &&
-		slices.Equal(w.SelfAddrs, v.SelfAddrs) && w.Masquerade == v.Masquerade && w.ReflectMarks == v.ReflectMarks &&
+		slices.Equal(w.SelfAddrs, v.SelfAddrs) && w.Masquerade == v.Masquerade &&
+		w.ReflectMarks == v.ReflectMarks &&
 		w.Flowtable == v.Flowtable && w.TunnelPort == v.TunnelPort
 }
 
 func (p Peer) equal(q Peer) bool {
-	return p.Name == q.Name && slices.Equal(p.PodPrefixes, q.PodPrefixes) && slices.Equal(p.NodeAddrs, q.NodeAddrs) &&
+	return p.Name == q.Name && slices.Equal(p.PodPrefixes, q.PodPrefixes) &&
+		slices.Equal(p.NodeAddrs, q.NodeAddrs) &&
 		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU
 }
 
@@ -129,7 +132,8 @@ func (p *planner) beneath(w Want) {
 		}
 	}
 
-	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
+	if slices.ContainsFunc(w.ClusterRanges,
+		func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
 		// No host has these. Without a route they would leave by the node's default route.
 		for _, a := range []string{config.PodGateway4, config.TunnelAddress4} {
 			p.add(unreachable(config.TablePod, single(netip.MustParseAddr(a))))
@@ -167,7 +171,8 @@ func (p *planner) tunnels(w Want) {
 		answers = source
 	}
 
-	peers := slices.SortedFunc(slices.Values(w.Peers), func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
+	peers := slices.SortedFunc(slices.Values(w.Peers),
+		func(a, b Peer) int { return cmp.Compare(a.Name, b.Name) })
 	for _, peer := range peers {
 		if len(peer.Devices) == 0 {
 			continue
@@ -253,7 +258,8 @@ func planRules(w Want) []Rule {
 			continue
 		}
 		out = append(out,
-			Rule{V6: v6, Pref: config.RulePrefTunnel, Mark: config.TunnelMark, Table: unix.RT_TABLE_MAIN, NotGroup: config.TunnelGroup},
+			Rule{V6: v6, Pref: config.RulePrefTunnel, Mark: config.TunnelMark,
+				Table: unix.RT_TABLE_MAIN, NotGroup: config.TunnelGroup},
 			Rule{V6: v6, Pref: config.RulePrefTunnelDeny, Mark: config.TunnelMark},
 			Rule{V6: v6, Pref: config.RulePrefPod, Mark: config.PodMark, Table: config.TablePod})
 	}

@@ -22,7 +22,8 @@ func TestPlanIsGolden(t *testing.T) {
 	}{
 		{"nothing", Want{}, "forwarding inet false inet6 false\n"},
 		{"before the first device and peer", Want{
-			ClusterRanges: prefixes("198.18.128.0/17"), ServiceRanges: prefixes("198.19.0.0/16"), NodeAddrs: addrs("198.18.0.2"),
+			ClusterRanges: prefixes("198.18.128.0/17"), ServiceRanges: prefixes("198.19.0.0/16"),
+			NodeAddrs: addrs("198.18.0.2"),
 		}, golden4 + `route unreachable 169.254.1.1/32 table 30309 metric 1986330624
 route unreachable 169.254.1.2/32 table 30309 metric 1986330624
 route unreachable 198.18.0.2/32 table 30309 metric 1986330624
@@ -33,8 +34,10 @@ route unreachable 198.19.0.0/16 table main metric 1986330624
 forwarding inet true inet6 false
 `},
 		{"the networks of nodes are closed to pods, and to them alone", Want{
-			ClosedRanges: prefixes("198.18.0.0/24", "fd42:0:0:1::/64"), NodeAddrs: addrs("198.18.0.2"),
-			Peers: []Peer{{Name: "x", NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
+			ClosedRanges: prefixes("198.18.0.0/24", "fd42:0:0:1::/64"),
+			NodeAddrs:    addrs("198.18.0.2"),
+			Peers: []Peer{{Name: "x", NodeAddrs: addrs("198.18.0.9"),
+				Devices: []string{"veil3"}}},
 		}, golden4 + `route unreachable 198.18.0.0/24 table 30309 metric 1986330624
 route unreachable 198.18.0.2/32 table 30309 metric 1986330624
 route 198.18.0.9/32 dev veil3 table 30309 metric 1024
@@ -43,7 +46,8 @@ route unreachable fd42:0:0:1::/64 table 30309 metric 1986330624
 forwarding inet false inet6 false
 `},
 		{"a peer whose prefix and address nothing else holds is closed beneath", Want{
-			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.7/24"), NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
+			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.7/24"),
+				NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
 		}, golden4 + `route 198.18.0.9/32 dev veil3 table 30309 metric 1024
 route unreachable 198.18.0.9/32 table 30309 metric 1986330624
 route 198.18.130.0/24 dev veil3 table 30309 metric 1024
@@ -52,11 +56,15 @@ route 198.18.130.0/24 dev veil3 table main metric 1024
 route unreachable 198.18.130.0/24 table main metric 1986330624
 forwarding inet false inet6 false
 `},
-		{"ipv4", only(dual(), false), golden4 + routes4 + devices + "forwarding inet true inet6 false\n" + nft},
-		{"ipv6", only(dual(), true), golden6 + routes6 + devices + "forwarding inet false inet6 true\n" + nft},
+		{"ipv4", only(dual(), false), golden4 + routes4 + devices +
+			"forwarding inet true inet6 false\n" + nft},
+		{"ipv6", only(dual(), true), golden6 + routes6 + devices +
+			"forwarding inet false inet6 true\n" + nft},
 		{"reflected marks: answers to pods and nodes have a source", Want{
-			ClusterRanges: prefixes("198.18.128.0/17"), SelfAddrs: addrs("198.18.0.1"), ReflectMarks: true,
-			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.0/24"), NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
+			ClusterRanges: prefixes("198.18.128.0/17"), SelfAddrs: addrs("198.18.0.1"),
+			ReflectMarks: true,
+			Peers: []Peer{{Name: "x", PodPrefixes: prefixes("198.18.130.0/24"),
+				NodeAddrs: addrs("198.18.0.9"), Devices: []string{"veil3"}}},
 		}, golden4 + `route unreachable 169.254.1.1/32 table 30309 metric 1986330624
 route unreachable 169.254.1.2/32 table 30309 metric 1986330624
 route unreachable 198.18.0.1/32 table 30309 metric 1986330624
@@ -162,7 +170,8 @@ func TestDiffOfOneChangedPeerTouchesOnlyThatPeer(t *testing.T) {
 		"replace route fd42:0:0:1::3/128 dev veil0 table 30309 metric 1024 mtu 1280",
 		"replace route fd42:aaaa:0:3::/64 dev veil0 table 30309 metric 1024 mtu 1280",
 		"replace route 198.18.131.0/24 dev veil0 table main metric 1024 src 198.18.0.1 mtu 1280",
-		"replace route fd42:aaaa:0:3::/64 dev veil0 table main metric 1024 src fd42:0:0:1::1 mtu 1280",
+		"replace route fd42:aaaa:0:3::/64 dev veil0 table main metric 1024 src " +
+			"fd42:0:0:1::1 mtu 1280",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("ops (-want +got):\n%s", diff)
@@ -173,7 +182,8 @@ func TestDiffOfOneChangedPeerTouchesOnlyThatPeer(t *testing.T) {
 func TestEqualWantsSeeEachField(t *testing.T) {
 	wants := func() Want {
 		w := manyPeers(2)
-		w.ClosedRanges, w.Masquerade, w.ReflectMarks, w.Flowtable, w.TunnelPort = w.ClusterRanges, true, true, true, 1
+		w.ClosedRanges, w.Masquerade, w.ReflectMarks, w.Flowtable, w.TunnelPort = w.ClusterRanges,
+			true, true, true, 1
 		w.Peers[0].MTU = 1300
 		return w
 	}

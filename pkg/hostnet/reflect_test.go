@@ -180,8 +180,10 @@ func TestWhereAnswersGo(t *testing.T) {
 	l.assertOuter(closed(reflecting()), "reflecting")
 	l.apply(dual())
 	l.assertIs(dual())
-	if hop, err := nettest.Lookup(l.h, netip.MustParseAddr("198.18.130.9"), answer); err != nil || hop.Source.String() != "198.18.0.200" {
-		t.Errorf("without a preference an answer goes %s: %v, want it from the first address", hop, err)
+	if hop, err := nettest.Lookup(l.h, netip.MustParseAddr("198.18.130.9"), answer); err != nil ||
+		hop.Source.String() != "198.18.0.200" {
+		t.Errorf("without a preference an answer goes %s: %v, want it from the first address", hop,
+			err)
 	}
 
 	l.apply(reflecting())
@@ -201,7 +203,8 @@ func TestWhereAnswersGo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if hop.Unreachable != (tt.want == "") || hop.Device != tt.want && !hop.Unreachable || !hop.Unreachable && hop.Source.String() != tt.source {
+		if hop.Unreachable != (tt.want == "") || hop.Device != tt.want && !hop.Unreachable ||
+			!hop.Unreachable && hop.Source.String() != tt.source {
 			t.Errorf("%s: an answer goes %s, want %q from %q", tt.name, hop, tt.want, tt.source)
 		}
 	}

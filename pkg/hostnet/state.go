@@ -136,7 +136,8 @@ func (d Device) String() string {
 	if d.Addr4 {
 		addr = config.TunnelAddress4
 	}
-	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s %s", d.Name, d.Group, d.MTU, d.QueueLen, d.RPFilter, addr, up)
+	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s %s", d.Name, d.Group, d.MTU,
+		d.QueueLen, d.RPFilter, addr, up)
 }
 
 // String is the whole state for people and for golden tests: a line a thing.
@@ -186,7 +187,8 @@ func compareRoutes(a, b Route) int {
 	if c := compareKeys(a, b); c != 0 {
 		return c
 	}
-	return cmp.Or(cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source), cmp.Compare(a.MTU, b.MTU))
+	return cmp.Or(cmp.Compare(a.Device, b.Device), a.Source.Compare(b.Source),
+		cmp.Compare(a.MTU, b.MTU))
 }
 
 // compareKeys compares the kernel's identities of two routes.

@@ -65,7 +65,8 @@ func (t *tracker) lost() error {
 	for _, l := range links {
 		a := l.Attrs()
 		t.links[a.Index] = linkSeen{
-			name: a.Name, group: a.Group, mtu: a.MTU, queue: a.TxQLen, flags: a.RawFlags & linkFlags,
+			name: a.Name, group: a.Group, mtu: a.MTU, queue: a.TxQLen,
+			flags:     a.RawFlags & linkFlags,
 			operState: int(a.OperState), under: a.MasterIndex,
 		}
 	}
@@ -157,7 +158,8 @@ func tunnelChange(anew bool, was, is linkSeen) Change {
 		return Change{Underlay: true, Routing: true, Tunnels: true}
 	}
 	return Change{devices: map[string]Device{is.name: {
-		Name: is.name, MTU: is.mtu, Group: is.group, QueueLen: is.queue, Up: is.flags&unix.IFF_UP != 0,
+		Name: is.name, MTU: is.mtu, Group: is.group, QueueLen: is.queue,
+		Up: is.flags&unix.IFF_UP != 0,
 	}}}
 }
 
@@ -227,7 +229,8 @@ func (t *tracker) route(gone bool, body []byte) Change {
 	switch {
 	case !ok:
 		return All()
-	case number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL, kind == unix.RTN_MULTICAST:
+	case number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL,
+		kind == unix.RTN_MULTICAST:
 		return Change{} // An exception of a route, or what comes and goes with an address.
 	case proto == config.RouteProtoPod && !gone:
 		return Change{} // The plugin's.

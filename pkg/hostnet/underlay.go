@@ -14,7 +14,8 @@ import (
 )
 
 // ErrNoUnderlay matches the error of Underlay when no link carries node traffic.
-var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node needs a route to its peers, or a default route")
+var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node needs a route to " +
+	"its peers, or a default route")
 
 // Underlay is the link that carries the traffic between nodes.
 type Underlay struct {
@@ -83,7 +84,8 @@ type finder struct {
 // link counts a link that may carry outer packets.
 func (f *finder) link(index, weight int) {
 	a := f.byIndex[index]
-	if a == nil || index == loopbackIndex || a.Group == config.TunnelGroup || a.Group == config.PodGroup {
+	if a == nil || index == loopbackIndex || a.Group == config.TunnelGroup ||
+		a.Group == config.PodGroup {
 		return
 	}
 	f.votes[index] += weight
@@ -154,7 +156,8 @@ func (f *finder) route(body []byte, weight int) {
 // unreachable, prohibit and blackhole, or a kernel without IPv6. What a node claims
 // as its address must not be able to stop us.
 func noWay(err error) bool {
-	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES, unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},
+	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES,
+		unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
@@ -170,7 +173,8 @@ func (f *finder) defaults(h *Host) error {
 				}
 			}
 		})
-		if err := nl.Err(err); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) && !errors.Is(err, nl.ErrNotFound) {
+		if err := nl.Err(err); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) &&
+			!errors.Is(err, nl.ErrNotFound) {
 			return fmt.Errorf("list routes: %w", err)
 		}
 		for _, body := range routes {
@@ -194,7 +198,9 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		ip = ip.Unmap()
-		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == config.TunnelGroup || l.Group == config.PodGroup || l.Name == ipvsLink || ip.IsLoopback() || ip.IsLinkLocalUnicast() {
+		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == config.TunnelGroup ||
+			l.Group == config.PodGroup || l.Name == ipvsLink || ip.IsLoopback() ||
+			ip.IsLinkLocalUnicast() {
 			continue
 		}
 		u.Assigned = append(u.Assigned, ip)

@@ -35,24 +35,40 @@ func TestUnderlay(t *testing.T) {
 	}{
 		{"by default routes", "true", nil, own},
 		{"by routes to nodes", "true", addrs("198.18.0.2", "fd42:0:0:1::2"), own},
-		{"a smaller interface", "ip link set under0 mtu 1400", addrs("198.18.0.2"), with(func(u *Underlay) { u.MTU = 1400 })},
-		{"a route with an mtu", "ip route add 198.18.9.0/24 via 198.18.0.253 mtu 1380", addrs("198.18.9.1"),
-			with(func(u *Underlay) { u.MTU, u.Gateways = 1380, addrs("198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe") })},
-		{"a route to nodes over two gateways", "ip route add 198.18.9.0/24 mtu 1380 nexthop via 198.18.0.252 nexthop via 198.18.0.253", addrs("198.18.9.1"),
+		{"a smaller interface", "ip link set under0 mtu 1400", addrs("198.18.0.2"),
+			with(func(u *Underlay) { u.MTU = 1400 })},
+		{"a route with an mtu", "ip route add 198.18.9.0/24 via 198.18.0.253 mtu 1380",
+			addrs("198.18.9.1"),
 			with(func(u *Underlay) {
-				u.MTU, u.Gateways = 1380, addrs("198.18.0.252", "198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe")
+				u.MTU, u.Gateways = 1380, addrs("198.18.0.253", "198.18.0.254", "fd42:0:0:1::fe")
 			})},
-		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0", addrs("198.18.7.2", "198.18.7.3"),
-			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"), Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
-		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) { u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1") })},
-		{"services of kube-proxy by IPVS", "ip link add kube-ipvs0 type veth peer name ipvs1; ip addr add 198.18.128.1/32 dev kube-ipvs0", nil, own},
-		{"no way to nodes", "ip route add blackhole 198.18.8.0/24; ip route add prohibit 198.18.9.0/24", addrs("198.18.8.1", "198.18.9.1"), own},
-		{"no default route", "ip route del default; ip -6 route del default", nil, with(func(u *Underlay) { u.Gateways = nil })},
+		{"a route to nodes over two gateways",
+			"ip route add 198.18.9.0/24 mtu 1380 nexthop via 198.18.0.252 nexthop via 198.18.0.253",
+			addrs("198.18.9.1"),
+			with(func(u *Underlay) {
+				u.MTU, u.Gateways = 1380, addrs("198.18.0.252", "198.18.0.253", "198.18.0.254",
+					"fd42:0:0:1::fe")
+			})},
+		{"another link to nodes", "ip addr add 198.18.7.1/24 dev other0",
+			addrs("198.18.7.2", "198.18.7.3"),
+			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"),
+				Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
+		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) {
+			u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1")
+		})},
+		{"services of kube-proxy by IPVS",
+			"ip link add kube-ipvs0 type veth peer name ipvs1; ip addr add 198.18.128.1/32 dev " +
+				"kube-ipvs0", nil, own},
+		{"no way to nodes", "ip route add blackhole 198.18.8.0/24; ip route add prohibit " +
+			"198.18.9.0/24", addrs("198.18.8.1", "198.18.9.1"), own},
+		{"no default route", "ip route del default; ip -6 route del default", nil,
+			with(func(u *Underlay) { u.Gateways = nil })},
 		{"a node inside a range that is closed", "true", addrs("198.18.130.1"), own},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
-			nettest.Veth(t, nettest.End{NS: l.ns, Name: "other0", MTU: 1450}, nettest.End{NS: l.ns, Name: "other1"})
+			nettest.Veth(t, nettest.End{NS: l.ns, Name: "other0", MTU: 1450},
+				nettest.End{NS: l.ns, Name: "other1"})
 			l.apply(dual())
 			var got Underlay
 			l.ns.Run(t, func() (err error) {
@@ -63,7 +79,8 @@ func TestUnderlay(t *testing.T) {
 				return err
 			})
 
-			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index"), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index"),
+				cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("underlay (-want +got):\n%s", diff)
 			}
 			if got.Index == 0 {
@@ -102,7 +119,8 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 			nettest.Until(t, 5*time.Second, "the kernel to learn the path MTU", func() bool {
 				var out []byte
 				l.ns.Run(t, func() (err error) {
-					out, err = exec.Command("ip", "route", "get", tt.node, "mark", fmt.Sprint(config.TunnelMark)).Output()
+					out, err = exec.Command("ip", "route", "get", tt.node, "mark",
+						fmt.Sprint(config.TunnelMark)).Output()
 					return err
 				})
 				return strings.Contains(string(out), " mtu 1281")
@@ -126,7 +144,8 @@ func TestNoUnderlay(t *testing.T) {
 			return err
 		}
 		defer h.Close()
-		if _, err := h.Underlay(addrs("198.18.0.2", "fd42::2"), addrs("198.18.0.1")); !errors.Is(err, ErrNoUnderlay) {
+		if _, err := h.Underlay(addrs("198.18.0.2", "fd42::2"),
+			addrs("198.18.0.1")); !errors.Is(err, ErrNoUnderlay) {
 			t.Errorf("underlay: %v, want ErrNoUnderlay", err)
 		}
 		return nil

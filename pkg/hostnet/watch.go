@@ -120,7 +120,8 @@ const socketBuffer = 4 << 20
 // subscribe opens a netlink socket with groups, to be read by the Go poller so
 // that closing it ends a read.
 func subscribe(protocol int, groups ...int) (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+		protocol)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +133,8 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 	// With the usual buffer messages are lost sooner, which is told.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer)
 	for _, g := range groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
+			g); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("group %d: %w", g, err)
 		}
@@ -142,7 +144,8 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 
 // read sends what each datagram changed, until the socket is closed or breaks. After a loss it
 // calls lost.
-func read(ctx context.Context, f *os.File, of func([]byte) Change, lost func() error, out chan<- message) {
+func read(ctx context.Context, f *os.File, of func([]byte) Change, lost func() error,
+	out chan<- message) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := f.Read(buf)

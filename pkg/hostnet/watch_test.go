@@ -78,7 +78,8 @@ func command(text string) func() error {
 func (w watched) summary(c Change) string {
 	s := ""
 	for what, is := range map[string]bool{
-		"u": c.Underlay, "r": c.Routing || w.host.Differs(c), "g": c.Guard, "l": c.PodLinks, "a": c.AllPods,
+		"u": c.Underlay, "r": c.Routing ||
+			w.host.Differs(c), "g": c.Guard, "l": c.PodLinks, "a": c.AllPods,
 	} {
 		if is {
 			s += what
@@ -96,14 +97,17 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 	l := newLab(t)
 	w := watch(t, l)
 	l.sync(dual())
-	w.told(t, command("nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ type ifname . ipv4_addr; }'"))
+	w.told(t, command("nft add table inet kubeveil_pods; nft add set inet kubeveil_pods pods4 '{ "+
+		"type ifname . ipv4_addr; }'"))
 	w.until(t, settled)
 
 	const vpod = "vpod0123456789a"
 	for _, tt := range []struct{ name, command, want string }{
 		{"a tunnel route deleted", "ip route del 198.18.130.0/24 table 30309", "r"},
-		{"a closing route deleted, ipv6", "ip -6 route del unreachable fd42:aaaa::/32 table 30309", "r"},
-		{"a tunnel route replaced by another's", "ip route replace 198.18.130.0/24 dev under0 metric 1024 proto static", "ru"},
+		{"a closing route deleted, ipv6", "ip -6 route del unreachable fd42:aaaa::/32 table 30309",
+			"r"},
+		{"a tunnel route replaced by another's",
+			"ip route replace 198.18.130.0/24 dev under0 metric 1024 proto static", "ru"},
 		{"a rule deleted", "ip rule del pref 100", "ru"},
 		{"a rule deleted, ipv6", "ip -6 rule del pref 91", "ru"},
 		{"underlay mtu", "ip link set under0 mtu 1400", "u"},
@@ -115,12 +119,18 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 		{"our nft table deleted", "nft delete table inet kubeveil_nat", "r"},
 		{"the table of outer packets deleted", "nft delete table inet kubeveil_outer", "r"},
 		{"the guard's table", "nft add table inet kubeveil_guard", "g"},
-		{"another nft table", "nft add table inet other; nft add chain inet other c; nft add rule inet other c drop", ""},
-		{"a pod's link", "ip link add " + vpod + " group 30320 type veth peer name p0; ip link set p0 addrgenmode none", "l"},
+		{"another nft table",
+			"nft add table inet other; nft add chain inet other c; nft add rule " +
+				"inet other c drop", ""},
+		{"a pod's link", "ip link add " + vpod +
+			" group 30320 type veth peer name p0; ip link set p0 addrgenmode none", "l"},
 		{"a pod's link is set up", "ip link set " + vpod + " up; ip link set p0 up", "u"},
-		{"a pod's address", "nft add element inet kubeveil_pods pods4 '{ " + vpod + " . 198.18.129.5 }'", ""},
-		{"a pod's address deleted", "nft delete element inet kubeveil_pods pods4 '{ " + vpod + " . 198.18.129.5 }'", " " + vpod},
-		{"a pod's host route", "ip route add 198.18.129.5/32 dev " + vpod + " table 30309 proto 119", ""},
+		{"a pod's address", "nft add element inet kubeveil_pods pods4 '{ " + vpod +
+			" . 198.18.129.5 }'", ""},
+		{"a pod's address deleted", "nft delete element inet kubeveil_pods pods4 '{ " + vpod +
+			" . 198.18.129.5 }'", " " + vpod},
+		{"a pod's host route", "ip route add 198.18.129.5/32 dev " + vpod +
+			" table 30309 proto 119", ""},
 		{"a pod's host route flushed", "ip route flush table 30309 proto 119", " " + vpod},
 		{"a pod's link in another group", "ip link set " + vpod + " group 0", "l " + vpod},
 		{"a pod's link down", "ip link set " + vpod + " down", "u " + vpod},
@@ -220,9 +230,11 @@ func TestWatchOutlivesAnOverrun(t *testing.T) {
 
 func FuzzChange(f *testing.F) {
 	f.Add([]byte{})
-	f.Add([]byte{28, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 32, 0, 0, 0, config.RouteProtoPod, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{28, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 32, 0, 0, 0,
+		config.RouteProtoPod, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{255, 255, 255, 255, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Add(append([]byte{40, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, config.NFTNatTable+"\x00           "...))
+	f.Add(append([]byte{40, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+		config.NFTNatTable+"\x00           "...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		seen := tracker{links: map[int]linkSeen{}, addrs: map[addrSeen]uint32{}}
 		seen.change(b)

@@ -24,10 +24,14 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	l := newLab(t)
 	pod := nettest.NewNS(t)
 	nettest.Veth(t,
-		nettest.End{NS: l.ns, Name: "vpod0", Addrs: prefixes("198.18.129.1/24", "fd42:aaaa:0:1::1/64")},
-		nettest.End{NS: pod, Name: "eth0", Addrs: prefixes("198.18.129.5/24", "fd42:aaaa:0:1::5/64")})
-	nettest.AddRoute(t, pod, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.129.1"), "eth0")
-	nettest.AddRoute(t, pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:aaaa:0:1::1"), "eth0")
+		nettest.End{NS: l.ns, Name: "vpod0",
+			Addrs: prefixes("198.18.129.1/24", "fd42:aaaa:0:1::1/64")},
+		nettest.End{NS: pod, Name: "eth0",
+			Addrs: prefixes("198.18.129.5/24", "fd42:aaaa:0:1::5/64")})
+	nettest.AddRoute(t, pod, netip.MustParsePrefix("0.0.0.0/0"),
+		netip.MustParseAddr("198.18.129.1"), "eth0")
+	nettest.AddRoute(t, pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:aaaa:0:1::1"),
+		"eth0")
 	l.ns.Run(t, func() error {
 		out, err := exec.Command("sh", "-ec", `
 			ip link set vpod0 group 0x7670
@@ -42,7 +46,8 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 	l.apply(dual())
 	capture := nettest.NewCapture(t, l.ns, nettest.SnifferOptions{Link: "under0"})
 
-	inside := addrs("198.18.130.9", "fd42:aaaa:0:2::9", "198.18.200.9", "fd42:aaaa:0:99::9", "198.18.0.2", "fd42:0:0:1::2",
+	inside := addrs("198.18.130.9", "fd42:aaaa:0:2::9", "198.18.200.9", "fd42:aaaa:0:99::9",
+		"198.18.0.2", "fd42:0:0:1::2",
 		"198.18.0.4", "fd42:0:0:1::4", "198.19.0.1", "fd42:bbbb::1")
 	outside := addrs("198.18.5.5", "fd42:9::1")
 	send := func(to netip.Addr, payload string) {
@@ -74,7 +79,8 @@ func TestPodPacketsOnTheUnderlay(t *testing.T) {
 		}
 		return seen
 	}
-	nettest.Until(t, 5*time.Second, "both egress packets leave", func() bool { return len(sources()) == 2 })
+	nettest.Until(t, 5*time.Second, "both egress packets leave",
+		func() bool { return len(sources()) == 2 })
 	for _, f := range capture.All(t) {
 		if strings.Contains(string(f.Data), "cluster canary") {
 			t.Errorf("cluster traffic left in clear: % x", f.Data)
@@ -101,7 +107,9 @@ func TestSyncReadsOnlyWhenItMust(t *testing.T) {
 	l.sync(dual())
 	l.assertIs(dual())
 	del := func() {
-		l.ns.Run(t, func() error { return exec.Command("ip", "route", "del", "198.18.130.0/24", "table", "30309").Run() })
+		l.ns.Run(t, func() error {
+			return exec.Command("ip", "route", "del", "198.18.130.0/24", "table", "30309").Run()
+		})
 	}
 	del()
 	if ops := l.sync(dual()); len(ops) != 0 {
@@ -123,7 +131,10 @@ func TestSyncReadsOnlyWhenItMust(t *testing.T) {
 
 	l.assertIs(w)
 	l.host.inject = func(Op) error { return errors.New("boom") }
-	if err := l.ns.Do(func() error { _, err := l.host.Sync(Plan(dual())); return err }); err == nil {
+	if err := l.ns.Do(func() error {
+		_, err := l.host.Sync(Plan(dual()))
+		return err
+	}); err == nil {
 		t.Error("sync with a failing op gave no error")
 	}
 
@@ -139,10 +150,12 @@ func TestForwardingKeepsRouterAdvertisements(t *testing.T) {
 	nettest.Sysctl(t, l.ns, acceptRAPath("under0"), "1")
 	nettest.Sysctl(t, l.ns, acceptRAPath("veil1"), "1")
 	l.ns.Run(t, func() error {
-		return exec.Command("ip", "-6", "route", "add", "default", "via", "fd42:0:0:1::fd", "dev", "under0", "proto", "ra", "metric", "2000").Run()
+		return exec.Command("ip", "-6", "route", "add", "default", "via", "fd42:0:0:1::fd", "dev",
+			"under0", "proto", "ra", "metric", "2000").Run()
 	})
 	l.apply(dual())
-	for path, want := range map[string]string{forward6Path: "1", forward4Path: "1", acceptRAPath("under0"): "2", acceptRAPath("veil1"): "1"} {
+	for path, want := range map[string]string{forward6Path: "1", forward4Path: "1",
+		acceptRAPath("under0"): "2", acceptRAPath("veil1"): "1"} {
 		if got := nettest.ReadSysctl(t, l.ns, path); got != want {
 			t.Errorf("%s = %s, want %s", path, got, want)
 		}
@@ -172,7 +185,9 @@ func TestSyncWantPlansOnlyWhatIsNew(t *testing.T) {
 		t.Error("another MTU changed nothing")
 	}
 
-	l.ns.Run(t, func() error { return exec.Command("ip", "route", "flush", "table", "30309", "metric", "1024").Run() })
+	l.ns.Run(t, func() error {
+		return exec.Command("ip", "route", "flush", "table", "30309", "metric", "1024").Run()
+	})
 	l.host.Forget()
 	if ops := syncWant(again); len(ops) < 100 {
 		t.Errorf("after Forget %d ops, want the routes of a hundred peers", len(ops))

@@ -59,10 +59,12 @@ func DecodeClaim(raw []byte) (*cluster.Claim, error) {
 	case s.MTU < 0 || s.MTU > maxMTU:
 		return nil, fmt.Errorf("spec.mtu: %d, want 0 to %d", s.MTU, maxMTU)
 	case len(s.Evidence) > maxEvidence:
-		return nil, fmt.Errorf("spec.evidence: %d bytes, more than %d", len(s.Evidence), maxEvidence)
+		return nil, fmt.Errorf("spec.evidence: %d bytes, more than %d", len(s.Evidence),
+			maxEvidence)
 	}
 	c := &cluster.Claim{MTU: s.MTU, Features: decodeFeatures(s.Features)}
-	if err := errors.Join(decodeKeys(c, s.Keys), decodeEndpoints(c, s.Endpoints), decodePrefixes(c, s.PodPrefixes)); err != nil {
+	if err := errors.Join(decodeKeys(c, s.Keys), decodeEndpoints(c, s.Endpoints),
+		decodePrefixes(c, s.PodPrefixes)); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -99,7 +101,8 @@ func decodeEndpoints(c *cluster.Claim, endpoints []string) error {
 		case err != nil:
 			return fmt.Errorf("spec.endpoints[%d]: %w", i, err)
 		case ap.Port() == 0 || a.Zone() != "" || a.Is4In6() || !a.IsGlobalUnicast():
-			return fmt.Errorf("spec.endpoints[%d]: %q is not a unicast address without zone and a port", i, text)
+			return fmt.Errorf("spec.endpoints[%d]: %q is not a unicast address without zone "+
+				"and a port", i, text)
 		}
 		for _, other := range c.Endpoints {
 			if other.Addr().Is4() == a.Is4() {

@@ -19,26 +19,37 @@ func TestDecodeClaim(t *testing.T) {
 	keys := `"keys":[{"epoch":1,"publicKey":"` + k + `"}]`
 	for _, c := range []struct{ situation, spec, want string }{
 		{"one key", `{` + keys + `}`, ""},
-		{"everything", `{` + keys + `,"endpoints":["198.18.0.1:1","[fd42::1]:2"],"podPrefixes":["198.18.0.0/24","fd42::/64"],"mtu":9000,"evidence":"e"}`, ""},
+		{"everything", `{` + keys +
+			`,"endpoints":["198.18.0.1:1","[fd42::1]:2"],"podPrefixes":["198.18.0.0/24","fd42::/64"],"mtu":9000,"evidence":"e"}`, ""},
 		{"a field of a newer version", `{` + keys + `,"lanes":4}`, ""},
 		{"nothing", ``, "spec:"},
 		{"null", `null`, "0 keys"},
 		{"five keys", `{"keys":[{},{},{},{},{}]}`, "5 keys"},
-		{"same epoch twice", `{"keys":[{"epoch":1,"publicKey":"` + k + `"},{"epoch":1,"publicKey":"` + key(2).String() + `"}]}`, "appears twice"},
-		{"same key twice", `{"keys":[{"epoch":1,"publicKey":"` + k + `"},{"epoch":2,"publicKey":"` + k + `"}]}`, "appears twice"},
+		{"same epoch twice", `{"keys":[{"epoch":1,"publicKey":"` + k +
+			`"},{"epoch":1,"publicKey":"` + key(2).String() + `"}]}`, "appears twice"},
+		{"same key twice", `{"keys":[{"epoch":1,"publicKey":"` + k + `"},{"epoch":2,"publicKey":"` +
+			k + `"}]}`, "appears twice"},
 		{"key of zeroes", `{"keys":[{"epoch":1,"publicKey":"` + key(0).String() + `"}]}`, "zeroes"},
-		{"key with stray bits", `{"keys":[{"epoch":1,"publicKey":"` + k[:42] + `B="}]}`, "not base64"},
+		{"key with stray bits", `{"keys":[{"epoch":1,"publicKey":"` + k[:42] + `B="}]}`,
+			"not base64"},
 		{"epoch too large", `{"keys":[{"epoch":4294967296,"publicKey":"` + k + `"}]}`, "spec:"},
-		{"host name as endpoint", `{` + keys + `,"endpoints":["a.example:1"]}`, "spec.endpoints[0]"},
-		{"endpoint without port", `{` + keys + `,"endpoints":["198.18.0.1:0"]}`, "spec.endpoints[0]"},
-		{"endpoint with zone", `{` + keys + `,"endpoints":["[fe80::1%eth0]:1"]}`, "spec.endpoints[0]"},
+		{"host name as endpoint", `{` + keys + `,"endpoints":["a.example:1"]}`,
+			"spec.endpoints[0]"},
+		{"endpoint without port", `{` + keys + `,"endpoints":["198.18.0.1:0"]}`,
+			"spec.endpoints[0]"},
+		{"endpoint with zone", `{` + keys + `,"endpoints":["[fe80::1%eth0]:1"]}`,
+			"spec.endpoints[0]"},
 		{"multicast endpoint", `{` + keys + `,"endpoints":["224.0.0.1:1"]}`, "spec.endpoints[0]"},
-		{"mapped endpoint", `{` + keys + `,"endpoints":["[::ffff:198.18.0.1]:1"]}`, "spec.endpoints[0]"},
-		{"two endpoints of a family", `{` + keys + `,"endpoints":["198.18.0.1:1","198.18.0.2:1"]}`, "second of its family"},
-		{"three prefixes", `{` + keys + `,"podPrefixes":["198.18.0.0/24","198.18.1.0/24","198.18.2.0/24"]}`, "podPrefixes: 3"},
+		{"mapped endpoint", `{` + keys + `,"endpoints":["[::ffff:198.18.0.1]:1"]}`,
+			"spec.endpoints[0]"},
+		{"two endpoints of a family", `{` + keys + `,"endpoints":["198.18.0.1:1","198.18.0.2:1"]}`,
+			"second of its family"},
+		{"three prefixes", `{` + keys +
+			`,"podPrefixes":["198.18.0.0/24","198.18.1.0/24","198.18.2.0/24"]}`, "podPrefixes: 3"},
 		{"prefix with host bits", `{` + keys + `,"podPrefixes":["198.18.0.1/24"]}`, "host bits"},
 		{"negative mtu", `{` + keys + `,"mtu":-1}`, "spec.mtu"},
-		{"huge evidence", `{` + keys + `,"evidence":"` + strings.Repeat("x", maxEvidence+1) + `"}`, "spec.evidence"},
+		{"huge evidence", `{` + keys + `,"evidence":"` + strings.Repeat("x", maxEvidence+1) + `"}`,
+			"spec.evidence"},
 		{"huge", `{"x":"` + strings.Repeat("x", maxSpec) + `"}`, "bytes"},
 	} {
 		got, err := DecodeClaim([]byte(c.spec))
@@ -64,12 +75,15 @@ func TestDecodeClaimKeepsUsableFeatures(t *testing.T) {
 		want      []string
 	}{
 		{"none", nil, nil},
-		{"known and unknown", []string{"unknown-fields", "epoch-ports"}, []string{"epoch-ports", "unknown-fields"}},
+		{"known and unknown", []string{"unknown-fields", "epoch-ports"},
+			[]string{"epoch-ports", "unknown-fields"}},
 		{"twice", []string{"b", "a", "b"}, []string{"a", "b"}},
-		{"malformed ones", []string{"", "A", "a b", "a\n", strings.Repeat("x", maxFeature+1), "ok"}, []string{"ok"}},
+		{"malformed ones", []string{"", "A", "a b", "a\n", strings.Repeat("x", maxFeature+1), "ok"},
+			[]string{"ok"}},
 		{"too many", many, many[:maxFeatures]},
 	} {
-		raw, err := json.Marshal(map[string]any{"keys": []keySpec{{1, key(1).String()}}, "features": tc.features})
+		raw, err := json.Marshal(map[string]any{"keys": []keySpec{{1, key(1).String()}},
+			"features": tc.features})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,14 +92,16 @@ func TestDecodeClaimKeepsUsableFeatures(t *testing.T) {
 			t.Errorf("%s: %v", tc.situation, err)
 			continue
 		}
-		if got := fmt.Sprint(c.Features); got != fmt.Sprint(tc.want) || c.Has("unknown-fields") != slices.Contains(tc.want, "unknown-fields") {
+		if got := fmt.Sprint(c.Features); got != fmt.Sprint(tc.want) ||
+			c.Has("unknown-fields") != slices.Contains(tc.want, "unknown-fields") {
 			t.Errorf("%s: features %s, want %s", tc.situation, got, tc.want)
 		}
 	}
 }
 
 func TestKeysAreSortedByEpoch(t *testing.T) {
-	c, err := DecodeClaim([]byte(`{"keys":[{"epoch":7,"publicKey":"` + key(7).String() + `"},{"epoch":3,"publicKey":"` + key(3).String() + `"}]}`))
+	c, err := DecodeClaim([]byte(`{"keys":[{"epoch":7,"publicKey":"` + key(7).String() +
+		`"},{"epoch":3,"publicKey":"` + key(3).String() + `"}]}`))
 	if err != nil || c.Keys[0].Epoch != 3 || c.Keys[1].Epoch != 7 {
 		t.Errorf("claim %+v, error %v", c, err)
 	}
@@ -97,7 +113,9 @@ func FuzzDecodeClaim(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(raw)
-	f.Add([]byte(`{"keys":[{"epoch":1,"publicKey":"AAAA"}],"endpoints":["[::]:0"],"podPrefixes":["::/0"]}`))
+	f.Add(
+		[]byte(
+			`{"keys":[{"epoch":1,"publicKey":"AAAA"}],"endpoints":["[::]:0"],"podPrefixes":["::/0"]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := DecodeClaim(data)
 		if err != nil {
@@ -129,7 +147,8 @@ func FuzzObject(f *testing.F) {
 			return
 		}
 		n := parseNode(&o)
-		if len(n.node.PodPrefixes) > maxFamilies || len(n.node.Addresses) > maxNodeAddrs || !sameNode(n, n) {
+		if len(n.node.PodPrefixes) > maxFamilies || len(n.node.Addresses) > maxNodeAddrs ||
+			!sameNode(n, n) {
 			t.Fatalf("node %+v", n)
 		}
 		if v := parseVeilNode(&o); (v.claim == nil) != (v.problem != "") {
@@ -178,14 +197,17 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 	}
 
 	v := crd.Spec.Versions[0]
-	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind || crd.Spec.Names.Plural != Resource || v.Name != Version {
-		t.Errorf("the resource is %s/%s %s %s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind, crd.Spec.Names.Plural)
+	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind ||
+		crd.Spec.Names.Plural != Resource || v.Name != Version {
+		t.Errorf("the resource is %s/%s %s %s", crd.Spec.Group, v.Name, crd.Spec.Names.Kind,
+			crd.Spec.Names.Plural)
 	}
 
 	p := v.Schema.V3.Properties["spec"].Properties
 	keys := p["keys"]
 	for what, pair := range map[string][2]int64{
-		"keys.minItems": {int64(keys.MinItems), 1}, "keys.maxItems": {int64(keys.MaxItems), maxKeys},
+		"keys.minItems":       {int64(keys.MinItems), 1},
+		"keys.maxItems":       {int64(keys.MaxItems), maxKeys},
 		"keys.epoch.maximum":  {keys.Items.Properties["epoch"].Maximum, 1<<32 - 1},
 		"endpoints.maxItems":  {int64(p["endpoints"].MaxItems), maxFamilies},
 		"podPrefixes":         {int64(p["podPrefixes"].MaxItems), maxFamilies},
@@ -201,7 +223,8 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 	}
 
 	keyPattern := regexp.MustCompile(keys.Items.Properties["publicKey"].Pattern)
-	endpoint, prefix := regexp.MustCompile(p["endpoints"].Items.Pattern), regexp.MustCompile(p["podPrefixes"].Items.Pattern)
+	endpoint, prefix := regexp.MustCompile(p["endpoints"].Items.Pattern),
+		regexp.MustCompile(p["podPrefixes"].Items.Pattern)
 	for i := range 256 {
 		if k := key(byte(i)).String(); !keyPattern.MatchString(k) {
 			t.Errorf("the schema refuses the key %s", k)
@@ -219,13 +242,15 @@ func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
 		}
 	}
 
-	for _, s := range []string{"198.18.0.1:51820", "[fd42::1]:51820", "[fd42:1111:2222:3333:4444:5555:6666:7777]:65535"} {
+	for _, s := range []string{"198.18.0.1:51820", "[fd42::1]:51820",
+		"[fd42:1111:2222:3333:4444:5555:6666:7777]:65535"} {
 		if !endpoint.MatchString(s) || len(s) > p["endpoints"].Items.MaxLength {
 			t.Errorf("the schema refuses the endpoint %s", s)
 		}
 	}
 
-	for _, s := range []string{"198.18.0.0/24", "fd42::/64", "fd42:1111:2222:3333:4444:5555:6666:7777/128", "::/0"} {
+	for _, s := range []string{"198.18.0.0/24", "fd42::/64",
+		"fd42:1111:2222:3333:4444:5555:6666:7777/128", "::/0"} {
 		if !prefix.MatchString(s) || len(s) > p["podPrefixes"].Items.MaxLength {
 			t.Errorf("the schema refuses the prefix %s", s)
 		}

@@ -32,12 +32,13 @@ type Options struct {
 
 // Times of the client; tests shorten them.
 type timing struct {
-	coalesce    time.Duration // least time between two states
-	request     time.Duration // bound of one request that is not a watch
-	retryMin    time.Duration // first wait after a failed request
-	retryMax    time.Duration // cap of the waits; up to as much again is added at random
-	orphanTick  time.Duration // how often VeilNodes without Node are looked for
-	orphanGrace time.Duration // how long one is left alone; up to as much again is added by a hash of the names
+	coalesce   time.Duration // least time between two states
+	request    time.Duration // bound of one request that is not a watch
+	retryMin   time.Duration // first wait after a failed request
+	retryMax   time.Duration // cap of the waits; up to as much again is added at random
+	orphanTick time.Duration // how often VeilNodes without Node are looked for
+	// how long one is left alone; up to as much again is added by a hash of the names
+	orphanGrace time.Duration
 	lookup      time.Duration // how often the API server's host name is looked up
 	confirm     time.Duration // after which most of the nodes being lost is asked for again
 }
@@ -45,7 +46,8 @@ type timing struct {
 var defaultTiming = timing{
 	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
 	retryMin: 500 * time.Millisecond, retryMax: 8 * time.Second,
-	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute, confirm: 10 * time.Second,
+	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
+	confirm: 10 * time.Second,
 }
 
 // Client is the Kubernetes source of one node. Run it once; its other methods
@@ -90,7 +92,8 @@ func New(o Options) (*Client, error) {
 
 func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	if o.Node == "" {
-		return nil, errors.New("kubernetes source: the node's name is empty: set node in the configuration")
+		return nil, errors.New("kubernetes source: the node's name is empty: set node in the " +
+			"configuration")
 	}
 
 	cfg = rest.CopyConfig(cfg)
@@ -111,11 +114,14 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	}
 
 	c := &Client{
-		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), port: portOf(base), times: defaultTiming,
+		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), port: portOf(base),
+		times: defaultTiming,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
-		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1), watched: make(chan struct{}, 1), doubted: make(chan struct{}, 1), problems: map[string]string{},
+		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1),
+		watched: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
+		problems: map[string]string{},
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -163,7 +169,8 @@ func restConfig(path string) (*rest.Config, error) {
 	if path == "" {
 		cfg, err := rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("no service account in this pod (%w): run in a pod of service account veild, or set source.kubeconfig", err)
+			return nil, fmt.Errorf("no service account in this pod (%w): run in a pod of service "+
+				"account veild, or set source.kubeconfig", err)
 		}
 		return cfg, nil
 	}
@@ -171,7 +178,8 @@ func restConfig(path string) (*rest.Config, error) {
 	data, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("kubeconfig %s does not exist: create it, or correct source.kubeconfig", path)
+		return nil, fmt.Errorf("kubeconfig %s does not exist: create it, or correct "+
+			"source.kubeconfig", path)
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig %s cannot be read: %w", path, err)
 	case len(data) == 0:
@@ -180,7 +188,8 @@ func restConfig(path string) (*rest.Config, error) {
 
 	// Loaded from the path, not from data: relative file names in it are relative to it.
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{}).ClientConfig()
+		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path},
+		&clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", path, err)
 	}

@@ -24,8 +24,10 @@ func TestNewSaysWhatIsWrongWithTheKubeconfig(t *testing.T) {
 		{"a directory", dir, "cannot be read"},
 		{"empty", write("empty", ""), "is empty"},
 		{"not YAML", write("garbage", "{\x00"), "kubeconfig " + filepath.Join(dir, "garbage")},
-		{"no context", write("nocontext", "apiVersion: v1\nkind: Config\n"), "kubeconfig " + filepath.Join(dir, "nocontext")},
-		{"certificate missing", write("nocert", `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+		{"no context", write("nocontext", "apiVersion: v1\nkind: Config\n"),
+			"kubeconfig " + filepath.Join(dir, "nocontext")},
+		{"certificate missing", write("nocert",
+			`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
 			"clusters":[{"name":"c","cluster":{"server":"https://198.18.0.1","certificate-authority":"absent.crt"}}],"users":[{"name":"u","user":{"token":"`+secret+`"}}]}`), "absent.crt"},
 		{"outside a pod", "", "set source.kubeconfig"},
 	} {
@@ -54,8 +56,11 @@ func TestRefusalsAreExplained(t *testing.T) {
 			f := newFakeServer(t)
 			f.setRefuse("GET "+c.path, c.code)
 			r := start(t, f, "a")
-			eventually(t, "the problem says "+c.want, func() bool { return strings.Contains(fmt.Sprint(r.Problems()), c.want) })
-			eventually(t, "it was tried several times", func() bool { return f.count("GET "+c.path) > 6 })
+			eventually(t, "the problem says "+c.want, func() bool {
+				return strings.Contains(fmt.Sprint(r.Problems()), c.want)
+			})
+			eventually(t, "it was tried several times",
+				func() bool { return f.count("GET "+c.path) > 6 })
 			if n := strings.Count(r.log.String(), "has a problem"); n != 1 {
 				t.Errorf("logged %d times, want once:\n%s", n, r.log)
 			}

@@ -20,7 +20,8 @@ type orphans struct {
 
 // due are the names, with their entries, of the VeilNodes that have had no Node
 // for longer than wait says.
-func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[string]veilNodeEntry, wait func(name string) time.Duration) map[string]veilNodeEntry {
+func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[string]veilNodeEntry,
+	wait func(name string) time.Duration) map[string]veilNodeEntry {
 	out := map[string]veilNodeEntry{}
 	since := make(map[types.UID]time.Time, len(o.since))
 	for name, v := range veilNodes {
@@ -65,7 +66,8 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 		err := c.deleteOrphan(ctx, name, v)
 		if apierrors.IsForbidden(err) {
 			o.refused[v.uid] = true
-			c.log.Debug("not allowed to delete a VeilNode without a Node; left to the garbage collector", "veilnode", name)
+			c.log.Debug("not allowed to delete a VeilNode without a Node; left to the garbage "+
+				"collector", "veilnode", name)
 			continue
 		}
 		c.report("collect VeilNodes", err)
@@ -100,7 +102,8 @@ func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry)
 	if err != nil {
 		return fmt.Errorf("encode delete options: %w", err)
 	}
-	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(name).SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Error()
+	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(name).SetHeader("Content-Type",
+		"application/json").Body(body).Do(ctx).Error()
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 		return nil // somebody else did, or it changed: looked at again

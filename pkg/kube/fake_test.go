@@ -31,7 +31,8 @@ type fakeServer struct {
 	watchers map[chan event]string                // to collection path
 	conns    map[net.Conn]bool
 	away     bool
-	noProto  bool           // answer in JSON only, as a server behind a proxy that knows no protobuf
+	// answer in JSON only, as a server behind a proxy that knows no protobuf
+	noProto  bool
 	noStream bool           // refuse streaming lists, as old servers do
 	pruned   []string       // fields of spec that the schema does not know, and that are dropped
 	refuse   map[string]int // "VERB collection" to HTTP status
@@ -54,14 +55,17 @@ const (
 )
 
 var kinds = map[string][2]string{
-	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"}, slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"},
+	slicesPath:   {"discovery.k8s.io/v1", "EndpointSlice"},
 	servicesPath: {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{
-		t: t, version: 1, objects: map[string]map[string]map[string]any{}, watchers: map[chan event]string{}, conns: map[net.Conn]bool{},
-		refuse: map[string]int{}, writes: map[string]int{}, accept: make(chan net.Conn), done: make(chan struct{}),
+		t: t, version: 1, objects: map[string]map[string]map[string]any{},
+		watchers: map[chan event]string{}, conns: map[net.Conn]bool{},
+		refuse: map[string]int{}, writes: map[string]int{}, accept: make(chan net.Conn),
+		done: make(chan struct{}),
 	}
 	for path := range kinds {
 		f.objects[path] = map[string]map[string]any{}
@@ -94,26 +98,27 @@ func (f *fakeServer) Close() error {
 func (f *fakeServer) Addr() net.Addr { return &net.UnixAddr{Name: "fake"} }
 
 func (f *fakeServer) config() *rest.Config {
-	return &rest.Config{Host: "http://198.18.0.1:6443", Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		f.mu.Lock()
-		away := f.away
-		f.mu.Unlock()
-		if away {
-			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-		}
-		near, far := net.Pipe()
-		select {
-		case f.accept <- far:
-		case <-f.done:
-			return nil, net.ErrClosed
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-		f.mu.Lock()
-		f.conns[near] = true
-		f.mu.Unlock()
-		return near, nil
-	}}
+	return &rest.Config{Host: "http://198.18.0.1:6443",
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			f.mu.Lock()
+			away := f.away
+			f.mu.Unlock()
+			if away {
+				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+			}
+			near, far := net.Pipe()
+			select {
+			case f.accept <- far:
+			case <-f.done:
+				return nil, net.ErrClosed
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			f.mu.Lock()
+			f.conns[near] = true
+			f.mu.Unlock()
+			return near, nil
+		}}
 }
 
 // setAway makes the server unreachable, and cuts what is connected, or reachable again.
@@ -204,10 +209,12 @@ func (f *fakeServer) object(path, name string) map[string]any {
 }
 
 func status(w http.ResponseWriter, code int) {
-	reason := map[int]string{404: "NotFound", 403: "Forbidden", 401: "Unauthorized", 409: "Conflict", 422: "Invalid", 500: "InternalError"}[code]
+	reason := map[int]string{404: "NotFound", 403: "Forbidden", 401: "Unauthorized",
+		409: "Conflict", 422: "Invalid", 500: "InternalError"}[code]
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": reason})
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1",
+		"status": "Failure", "reason": reason, "code": code, "message": reason})
 }
 
 func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -270,8 +277,10 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 	}
 
 	if stream {
-		ch <- event{"BOOKMARK", map[string]any{"apiVersion": kinds[path][0], "kind": kinds[path][1], "metadata": map[string]any{
-			"resourceVersion": strconv.Itoa(f.version), "annotations": map[string]any{"k8s.io/initial-events-end": "true"}}}}
+		ch <- event{"BOOKMARK", map[string]any{"apiVersion": kinds[path][0], "kind": kinds[path][1],
+			"metadata": map[string]any{
+				"resourceVersion": strconv.Itoa(f.version),
+				"annotations":     map[string]any{"k8s.io/initial-events-end": "true"}}}}
 	}
 
 	f.watchers[ch] = path
@@ -330,12 +339,14 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 	case http.MethodPost:
 		return http.StatusOK, f.putLocked(path, body)
 	case http.MethodPut:
-		if body["metadata"].(map[string]any)["resourceVersion"] != old["metadata"].(map[string]any)["resourceVersion"] {
+		if body["metadata"].(map[string]any)["resourceVersion"] !=
+			old["metadata"].(map[string]any)["resourceVersion"] {
 			return http.StatusConflict, nil
 		}
 		return http.StatusOK, f.putLocked(path, body)
 	case http.MethodDelete:
-		if p, ok := body["preconditions"].(map[string]any); ok && p["uid"] != old["metadata"].(map[string]any)["uid"] {
+		if p, ok := body["preconditions"].(map[string]any); ok &&
+			p["uid"] != old["metadata"].(map[string]any)["uid"] {
 			return http.StatusConflict, nil
 		}
 		f.removeLocked(path, name)
@@ -346,6 +357,8 @@ func (f *fakeServer) change(method, path, name string, body map[string]any) (int
 
 // quick are times for tests.
 var quick = timing{
-	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond, retryMax: 20 * time.Millisecond,
-	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour, confirm: 50 * time.Millisecond,
+	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond,
+	retryMax:   20 * time.Millisecond,
+	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
+	confirm: 50 * time.Millisecond,
 }

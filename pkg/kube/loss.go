@@ -49,13 +49,16 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 
 	c.setDoubt(true)
 	second := c.secondList()
-	kept := slices.DeleteFunc(lost, func(n cluster.Node) bool { return second != nil && !second[n.Name] })
+	kept := slices.DeleteFunc(lost, func(n cluster.Node) bool {
+		return second != nil && !second[n.Name]
+	})
 	if len(kept) == 0 {
 		c.setDoubt(false)
 		c.report("lose nodes", nil)
 		return next
 	}
-	c.report("lose nodes", fmt.Errorf("the API server suddenly lists %d Nodes, %d fewer than before: their tunnels stay until a second list says the same", len(next.Nodes), len(kept)))
+	c.report("lose nodes", fmt.Errorf("the API server suddenly lists %d Nodes, %d fewer than "+
+		"before: their tunnels stay until a second list says the same", len(next.Nodes), len(kept)))
 	next.Nodes = slices.Concat(next.Nodes, kept)
 	return next
 }

@@ -39,12 +39,16 @@ func restored(t *testing.T, confirm time.Duration, names ...string) (*fakeServer
 }
 
 func inDoubt(r *running) bool {
-	return slices.ContainsFunc(r.Problems(), func(p string) bool { return strings.Contains(p, "suddenly lists 2 Nodes, 3 fewer") })
+	return slices.ContainsFunc(r.Problems(), func(p string) bool {
+		return strings.Contains(p, "suddenly lists 2 Nodes, 3 fewer")
+	})
 }
 
 func TestMostNodesAreDroppedAfterASecondList(t *testing.T) {
 	f, r := restored(t, 50*time.Millisecond, "a", "b")
-	r.until("three of five are gone", func(s cluster.State) bool { return s.Synced && namesOf(s) == "a b" })
+	r.until("three of five are gone", func(s cluster.State) bool {
+		return s.Synced && namesOf(s) == "a b"
+	})
 	r.mu.Lock()
 	first := namesOf(r.states[0])
 	r.mu.Unlock()

@@ -48,7 +48,8 @@ type objectList struct {
 }
 
 // nodeReader keeps of a Node's metadata what parseNode and the reflector look at.
-var nodeReader = wire.Reader{Labels: []string{controlPlaneLabel}, Annotations: []string{metav1.InitialEventsAnnotationKey}}
+var nodeReader = wire.Reader{Labels: []string{controlPlaneLabel},
+	Annotations: []string{metav1.InitialEventsAnnotationKey}}
 
 // Reset and Unmarshal let the client library's decoder of protobuf fill an object.
 // Only Nodes are asked for in that form.
@@ -68,7 +69,8 @@ func (o *object) setNode(n wire.Node) {
 	*o = object{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name, UID: types.UID(n.UID), ResourceVersion: n.ResourceVersion,
-			CreationTimestamp: metav1.NewTime(n.Created), Labels: n.Labels, Annotations: n.Annotations,
+			CreationTimestamp: metav1.NewTime(n.Created), Labels: n.Labels,
+			Annotations: n.Annotations,
 		},
 		node: &n,
 	}
@@ -93,7 +95,8 @@ func (l *objectList) Unmarshal(message []byte) error {
 func (o *object) DeepCopyObject() runtime.Object {
 	out := *o
 	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
-	out.Spec, out.Status, out.Endpoints, out.Ports = clone(o.Spec), clone(o.Status), clone(o.Endpoints), clone(o.Ports)
+	out.Spec, out.Status, out.Endpoints, out.Ports = clone(o.Spec), clone(o.Status),
+		clone(o.Endpoints), clone(o.Ports)
 	return &out
 }
 
@@ -139,11 +142,13 @@ var (
 		version: schema.GroupVersion{Version: "v1"}, accept: protobufOrJSON,
 	}
 	veilNodeKind = kind{
-		what: "veilnodes." + Group, rule: "manifests/cni/clusterrole.yaml", path: []string{"/apis", Group, Version, Resource},
+		what: "veilnodes." + Group, rule: "manifests/cni/clusterrole.yaml",
+		path:    []string{"/apis", Group, Version, Resource},
 		version: veilNodeVersion,
 	}
 	sliceKind = kind{
-		what: "endpointslices.discovery.k8s.io of service default/kubernetes", rule: "manifests/cni/role-apiserver.yaml",
+		what:    "endpointslices.discovery.k8s.io of service default/kubernetes",
+		rule:    "manifests/cni/role-apiserver.yaml",
 		path:    []string{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"},
 		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, name: "kubernetes",
 	}
@@ -155,7 +160,8 @@ const protobufOrJSON = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJS
 // scheme has the kinds, and what the machinery of a watch sends beside them.
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"}, veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"}} {
+	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"},
+		veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"}} {
 		metav1.AddToGroupVersion(scheme, gv)
 		for _, name := range names {
 			scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})

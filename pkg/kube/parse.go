@@ -46,7 +46,8 @@ type sliceEntry struct {
 
 func parseNode(o *object) nodeEntry {
 	_, controlPlane := o.Labels[controlPlaneLabel]
-	e := nodeEntry{uid: o.UID, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(), ControlPlane: controlPlane}}
+	e := nodeEntry{uid: o.UID, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(),
+		ControlPlane: controlPlane}}
 	n := o.node
 	if n == nil {
 		n = &wire.Node{}
@@ -61,7 +62,8 @@ func parseNode(o *object) nodeEntry {
 	for _, text := range podCIDRs {
 		p, err := parsePrefix(text)
 		if err != nil || len(e.node.PodPrefixes) == maxFamilies {
-			e.problem = fmt.Sprintf("spec.podCIDRs: %q is malformed or one too many and is left out", text)
+			e.problem = fmt.Sprintf("spec.podCIDRs: %q is malformed or one too many and "+
+				"is left out", text)
 			continue
 		}
 		e.node.PodPrefixes = append(e.node.PodPrefixes, p)
@@ -80,7 +82,8 @@ func parseNode(o *object) nodeEntry {
 
 	e.node.Addresses = sortedAddrs(e.node.Addresses)
 	if len(e.node.Addresses) > maxNodeAddrs {
-		e.problem = fmt.Sprintf("status.addresses: %d, only %d are kept", len(e.node.Addresses), maxNodeAddrs)
+		e.problem = fmt.Sprintf("status.addresses: %d, only %d are kept", len(e.node.Addresses),
+			maxNodeAddrs)
 		e.node.Addresses = slices.Clone(e.node.Addresses[:maxNodeAddrs])
 	}
 
@@ -113,9 +116,11 @@ func decodeNode(o *object, n *wire.Node) (problem string) {
 }
 
 func sameNode(a, b nodeEntry) bool {
-	return a.uid == b.uid && a.problem == b.problem && a.node.Name == b.node.Name && a.node.Created.Equal(b.node.Created) &&
+	return a.uid == b.uid && a.problem == b.problem && a.node.Name == b.node.Name &&
+		a.node.Created.Equal(b.node.Created) &&
 		a.node.ControlPlane == b.node.ControlPlane &&
-		slices.Equal(a.node.Addresses, b.node.Addresses) && slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes)
+		slices.Equal(a.node.Addresses, b.node.Addresses) &&
+		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes)
 }
 
 func parseVeilNode(o *object) veilNodeEntry {
@@ -128,7 +133,8 @@ func parseVeilNode(o *object) veilNodeEntry {
 }
 
 func sameVeilNode(a, b veilNodeEntry) bool {
-	return a.uid == b.uid && a.ownerUID == b.ownerUID && a.problem == b.problem && sameClaim(a.claim, b.claim)
+	return a.uid == b.uid && a.ownerUID == b.ownerUID && a.problem == b.problem &&
+		sameClaim(a.claim, b.claim)
 }
 
 func parseSlice(o *object) sliceEntry {
@@ -141,7 +147,8 @@ func parseSlice(o *object) sliceEntry {
 	}
 	for _, ep := range endpoints {
 		for _, text := range ep.Addresses {
-			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && len(e.addrs) < maxAPIAddrs {
+			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" &&
+				len(e.addrs) < maxAPIAddrs {
 				e.addrs = append(e.addrs, a.Unmap())
 			}
 		}

@@ -90,12 +90,16 @@ func explain(verb string, k kind, err error) error {
 	case err == nil:
 		return nil
 	case apierrors.IsNotFound(err) && k.version == veilNodeVersion:
-		return fmt.Errorf("the custom resource %s is not installed: apply manifests/crd first (%w)", k.what, err)
+		return fmt.Errorf("the custom resource %s is not installed: apply manifests/crd first (%w)",
+			k.what, err)
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("this identity may not %s %s: apply the manifests, whose rule is in %s, and bind it to the user in the kubeconfig (%w)", verb, k.what, k.rule, err)
+		return fmt.Errorf("this identity may not %s %s: apply the manifests, whose rule is in %s, "+
+			"and bind it to the user in the kubeconfig (%w)", verb, k.what, k.rule, err)
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("the API server does not accept the credentials: renew the kubeconfig or the service account token (%w)", err)
-	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err):
+		return fmt.Errorf("the API server does not accept the credentials: renew the kubeconfig "+
+			"or the service account token (%w)", err)
+	case errors.Is(err, context.DeadlineExceeded), apierrors.IsTimeout(err),
+		apierrors.IsServerTimeout(err):
 		return fmt.Errorf("the API server did not answer in time (%w)", err)
 	case utilnet.IsConnectionRefused(err), utilnet.IsConnectionReset(err):
 		return fmt.Errorf("the API server cannot be reached; the last table stands (%w)", err)

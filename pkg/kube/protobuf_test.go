@@ -54,7 +54,8 @@ func (f *fakeServer) toProtobuf(o any, into runtime.Object) []byte {
 }
 
 // encoder returns what writes the events of a watch, after it wrote the header.
-func (f *fakeServer) encoder(w http.ResponseWriter, r *http.Request, path string) func(event) error {
+func (f *fakeServer) encoder(w http.ResponseWriter, r *http.Request,
+	path string) func(event) error {
 	if !f.inProtobuf(r, path) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusOK)
@@ -65,7 +66,8 @@ func (f *fakeServer) encoder(w http.ResponseWriter, r *http.Request, path string
 	w.WriteHeader(http.StatusOK)
 	frames := protobuf.LengthDelimitedFramer.NewFrameWriter(w)
 	return func(e event) error {
-		we := metav1.WatchEvent{Type: e.Type, Object: runtime.RawExtension{Raw: f.toProtobuf(e.Object, &corev1.Node{})}}
+		we := metav1.WatchEvent{Type: e.Type,
+			Object: runtime.RawExtension{Raw: f.toProtobuf(e.Object, &corev1.Node{})}}
 		b, err := we.Marshal()
 		if err == nil {
 			_, err = frames.Write(b)
@@ -78,7 +80,8 @@ func (f *fakeServer) encoder(w http.ResponseWriter, r *http.Request, path string
 // from a plain one, and say the same as in JSON, to the last change.
 func TestNodesAreReadAsProtobuf(t *testing.T) {
 	var first *cluster.State
-	for _, tc := range []struct{ noProto, noStream bool }{{}, {noStream: true}, {noProto: true}, {noProto: true, noStream: true}} {
+	for _, tc := range []struct{ noProto, noStream bool }{{}, {noStream: true}, {noProto: true},
+		{noProto: true, noStream: true}} {
 		t.Run(fmt.Sprintf("%+v", tc), func(t *testing.T) {
 			f := newFakeServer(t)
 			f.noProto, f.noStream = tc.noProto, tc.noStream
@@ -91,22 +94,27 @@ func TestNodesAreReadAsProtobuf(t *testing.T) {
 			f.put(nodesPath, bare)
 			r := start(t, f, "control")
 
-			r.until("all are there", func(s cluster.State) bool { return s.Synced && len(s.Nodes) == 4 })
+			r.until("all are there", func(s cluster.State) bool {
+				return s.Synced && len(s.Nodes) == 4
+			})
 			f.put(nodesPath, node("changes", 9))
 			f.remove(nodesPath, "goes")
 			f.put(nodesPath, node("comes", 4))
 			s := r.until("the changes are seen", func(s cluster.State) bool {
 				n := find(s, "changes")
-				return find(s, "goes") == nil && find(s, "comes") != nil && n.Addresses[0].String() == "198.19.0.9"
+				return find(s, "goes") == nil && find(s, "comes") != nil &&
+					n.Addresses[0].String() == "198.19.0.9"
 			})
-			if n := find(s, "control"); !n.ControlPlane || n.Created.IsZero() || find(s, "comes").ControlPlane {
+			if n := find(s, "control"); !n.ControlPlane || n.Created.IsZero() ||
+				find(s, "comes").ControlPlane {
 				t.Errorf("control %+v", n)
 			}
 
 			s.Revision = 0
 			if first == nil {
 				first = &s
-			} else if d := cmp.Diff(*first, s, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
+			} else if d := cmp.Diff(*first, s,
+				cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
 				t.Errorf("it differs from the first way:\n%s", d)
 			}
 

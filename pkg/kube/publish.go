@@ -47,7 +47,8 @@ func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("delete VeilNode %s: %w", c.node, explain("delete", veilNodeKind, err))
+		return false, fmt.Errorf("delete VeilNode %s: %w", c.node,
+			explain("delete", veilNodeKind, err))
 	}
 	return true, nil
 }
@@ -62,7 +63,8 @@ type written struct {
 // failure again by itself.
 func (c *Client) keepPublished(ctx context.Context) {
 	var done, tried written
-	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1}
+	fresh := wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16,
+		Jitter: 1}
 	backoff := fresh
 
 	var retry <-chan time.Time
@@ -162,12 +164,14 @@ func (c *Client) put(ctx context.Context, want *cluster.Claim, owner types.UID) 
 	if err != nil {
 		return fmt.Errorf("encode VeilNode: %w", err)
 	}
-	err = c.rest.Put().AbsPath(veilNodeKind.path...).Suffix(c.node).SetHeader("Content-Type", "application/json").Body(data).Do(ctx).Error()
+	err = c.rest.Put().AbsPath(veilNodeKind.path...).Suffix(c.node).SetHeader("Content-Type",
+		"application/json").Body(data).Do(ctx).Error()
 	if err != nil {
 		return explain("update", veilNodeKind, err)
 	}
 
-	c.log.Info("updated VeilNode", "node", c.node, "endpoints", want.Endpoints, "keys", len(want.Keys))
+	c.log.Info("updated VeilNode", "node", c.node, "endpoints", want.Endpoints,
+		"keys", len(want.Keys))
 	return nil
 }
 
@@ -176,7 +180,8 @@ func (c *Client) create(ctx context.Context, o *object) error {
 	if err != nil {
 		return fmt.Errorf("encode VeilNode: %w", err)
 	}
-	err = c.rest.Post().AbsPath(veilNodeKind.path...).SetHeader("Content-Type", "application/json").Body(data).Do(ctx).Error()
+	err = c.rest.Post().AbsPath(veilNodeKind.path...).SetHeader("Content-Type",
+		"application/json").Body(data).Do(ctx).Error()
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		return errors.New("somebody else created it in between; trying again")
@@ -193,9 +198,11 @@ func (c *Client) veilNode(spec []byte, owner types.UID) *object {
 	return &object{
 		TypeMeta: metav1.TypeMeta{APIVersion: veilNodeVersion.String(), Kind: Kind},
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            c.node,
-			Labels:          map[string]string{"app.kubernetes.io/name": "kubeveil", "app.kubernetes.io/component": "veild"},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: c.node, UID: owner}},
+			Name: c.node,
+			Labels: map[string]string{"app.kubernetes.io/name": "kubeveil",
+				"app.kubernetes.io/component": "veild"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: c.node,
+				UID: owner}},
 		},
 		Spec: slices.Clone(spec),
 	}

@@ -18,13 +18,16 @@ func TestPublishCreatesAnOwnedVeilNode(t *testing.T) {
 	if err := r.Publish(claim(1)); err != nil {
 		t.Fatal(err)
 	}
-	s := r.until("the claim comes back", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
+	s := r.until("the claim comes back", func(s cluster.State) bool {
+		return s.Synced && find(s, "a").Claim != nil
+	})
 	want := claim(1)
 	if got := find(s, "a").Claim; !sameClaim(got, &want) {
 		t.Errorf("claim %+v, want %+v", got, want)
 	}
 	owners := f.object(veilNodesPath, "a")["metadata"].(m)["ownerReferences"].([]any)
-	if len(owners) != 1 || owners[0].(m)["uid"] != n["metadata"].(m)["uid"] || owners[0].(m)["kind"] != "Node" {
+	if len(owners) != 1 || owners[0].(m)["uid"] != n["metadata"].(m)["uid"] ||
+		owners[0].(m)["kind"] != "Node" {
 		t.Errorf("owner references %v, want the Node %v", owners, n["metadata"].(m)["uid"])
 	}
 }
@@ -38,7 +41,9 @@ func TestPublishTwiceWritesOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r.until("the claim comes back", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
+	r.until("the claim comes back", func(s cluster.State) bool {
+		return s.Synced && find(s, "a").Claim != nil
+	})
 	if err := r.Publish(claim(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +57,8 @@ func TestPublishTwiceWritesOnce(t *testing.T) {
 // A cluster whose VeilNode schema is older than veild drops the features: the
 // rest is published, once.
 func TestPublishFeatures(t *testing.T) {
-	for name, pruned := range map[string][]string{"schema of this version": nil, "older schema": {"features"}} {
+	for name, pruned := range map[string][]string{"schema of this version": nil,
+		"older schema": {"features"}} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeServer(t)
 			f.pruned = pruned
@@ -63,13 +69,18 @@ func TestPublishFeatures(t *testing.T) {
 			if err := r.Publish(want); err != nil {
 				t.Fatal(err)
 			}
-			s := r.until("the claim comes back", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
-			if got := find(s, "a").Claim; got.Has(cluster.UnknownFields) != (pruned == nil) || !sameButFeatures(got, &want) {
+			s := r.until("the claim comes back", func(s cluster.State) bool {
+				return s.Synced && find(s, "a").Claim != nil
+			})
+			if got := find(s, "a").Claim; got.Has(cluster.UnknownFields) != (pruned == nil) ||
+				!sameButFeatures(got, &want) {
 				t.Errorf("claim %+v", got)
 			}
 			f.put(nodesPath, node("b", 2))
-			r.until("another change was seen", func(s cluster.State) bool { return len(s.Nodes) == 2 })
-			if p, u := f.count("POST "+veilNodesPath), f.count("PUT "+veilNodesPath); p != 1 || u != 0 {
+			r.until("another change was seen",
+				func(s cluster.State) bool { return len(s.Nodes) == 2 })
+			if p, u := f.count("POST "+veilNodesPath), f.count("PUT "+veilNodesPath); p != 1 ||
+				u != 0 {
 				t.Errorf("%d creations and %d updates, want one and none", p, u)
 			}
 		})
@@ -94,7 +105,9 @@ func TestPublishIsRestoredAfter(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			r.until("published", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
+			r.until("published", func(s cluster.State) bool {
+				return s.Synced && find(s, "a").Claim != nil
+			})
 			harm(f)
 			if err := r.Publish(claim(2)); err != nil {
 				t.Fatal(err)
@@ -106,7 +119,8 @@ func TestPublishIsRestoredAfter(t *testing.T) {
 			})
 			eventually(t, "the owner is the present Node", func() bool {
 				owners, _ := f.object(veilNodesPath, "a")["metadata"].(m)["ownerReferences"].([]any)
-				return len(owners) == 1 && owners[0].(m)["uid"] == f.object(nodesPath, "a")["metadata"].(m)["uid"]
+				return len(owners) == 1 && owners[0].(m)["uid"] == f.object(nodesPath,
+					"a")["metadata"].(m)["uid"]
 			})
 		})
 	}
@@ -122,9 +136,13 @@ func TestPublishTriesAgain(t *testing.T) {
 			if err := r.Publish(claim(1)); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the problem is shown", func() bool { return strings.Contains(fmt.Sprint(r.Problems()), "publish VeilNode a") })
+			eventually(t, "the problem is shown", func() bool {
+				return strings.Contains(fmt.Sprint(r.Problems()), "publish VeilNode a")
+			})
 			f.setRefuse(what+" "+veilNodesPath, 0)
-			eventually(t, "it is written", func() bool { return f.object(veilNodesPath, "a") != nil })
+			eventually(t, "it is written", func() bool {
+				return f.object(veilNodesPath, "a") != nil
+			})
 			eventually(t, "the problem is gone", func() bool { return len(r.Problems()) == 0 })
 		})
 	}
@@ -139,7 +157,8 @@ func TestPublishTriesAgainWhileVeilNodesCannotBeListed(t *testing.T) {
 	if err := r.Publish(claim(1)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it was tried several times", func() bool { return f.count("POST "+veilNodesPath) > 3 })
+	eventually(t, "it was tried several times",
+		func() bool { return f.count("POST "+veilNodesPath) > 3 })
 	if strings.Contains(r.log.String(), "recovered") {
 		t.Errorf("logged that it recovered:\n%s", r.log)
 	}
@@ -153,7 +172,8 @@ func TestPublishRefusesAClaimThatNoVeilNodeCanHold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Publish(cluster.Claim{}); err == nil || !strings.Contains(err.Error(), "spec.keys") {
+	if err := c.Publish(cluster.Claim{}); err == nil ||
+		!strings.Contains(err.Error(), "spec.keys") {
 		t.Errorf("a claim without keys: %v", err)
 	}
 }
@@ -165,7 +185,9 @@ func TestRemoveDeletesTheVeilNodeAndKeepsItDeleted(t *testing.T) {
 	if err := r.Publish(claim(1)); err != nil {
 		t.Fatal(err)
 	}
-	r.until("published", func(s cluster.State) bool { return s.Synced && find(s, "a").Claim != nil })
+	r.until("published", func(s cluster.State) bool {
+		return s.Synced && find(s, "a").Claim != nil
+	})
 	for _, there := range []bool{true, false} {
 		if removed, err := r.Remove(context.Background()); err != nil || removed != there {
 			t.Fatalf("removed %v, %v; there %v", removed, err, there)
@@ -186,7 +208,8 @@ func TestRemoveExplainsARefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Remove(context.Background()); err == nil || !strings.Contains(err.Error(), "may not delete") {
+	if _, err := c.Remove(context.Background()); err == nil ||
+		!strings.Contains(err.Error(), "may not delete") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -199,7 +222,9 @@ func TestOrphansAreCollectedAndNothingElse(t *testing.T) {
 	for _, name := range []string{"alive", "other"} { // two nodes at once
 		start(t, f, name)
 	}
-	eventually(t, "the orphan is deleted", func() bool { return f.object(veilNodesPath, "gone") == nil })
+	eventually(t, "the orphan is deleted", func() bool {
+		return f.object(veilNodesPath, "gone") == nil
+	})
 	if f.object(veilNodesPath, "alive") == nil {
 		t.Error("a VeilNode with a Node was deleted")
 	}
@@ -221,7 +246,8 @@ func TestDueOrphans(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	minute := func(string) time.Duration { return time.Minute }
 	nodes := map[string]nodeEntry{"alive": {}}
-	veils := map[string]veilNodeEntry{"alive": {uid: "1"}, "gone": {uid: "2"}, "refused": {uid: "3"}}
+	veils := map[string]veilNodeEntry{"alive": {uid: "1"}, "gone": {uid: "2"},
+		"refused": {uid: "3"}}
 	o := &orphans{refused: map[types.UID]bool{"3": true}}
 	for _, step := range []struct {
 		situation string

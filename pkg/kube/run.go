@@ -103,7 +103,8 @@ func (c *Client) state() (s cluster.State, ok bool) {
 			case v.problem != "":
 				found["VeilNode "+name] = v.problem
 			case v.ownerUID != "" && v.ownerUID != e.uid:
-				found["VeilNode "+name] = "it is owned by an earlier Node of this name; the node replaces it when its veild runs"
+				found["VeilNode "+name] = "it is owned by an earlier Node of this name; the node " +
+					"replaces it when its veild runs"
 			default:
 				n.Claim = v.claim
 			}
@@ -117,15 +118,18 @@ func (c *Client) state() (s cluster.State, ok bool) {
 // reflect keeps st like the API server's list of k, until ctx ends.
 func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		ListWithContextFunc: func(ctx context.Context,
+			o metav1.ListOptions) (runtime.Object, error) {
 			list := &objectList{}
-			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request) // a large list over a slow link
+			// a large list over a slow link
+			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 			defer cancel()
 			err := c.get(ctx, k, o, list)
 			c.report("read "+k.what, explain("list and watch", k, err))
 			return list, err
 		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		WatchFuncWithContext: func(ctx context.Context,
+			o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := c.request(k, o).Watch(ctx)
 			if err == nil || o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
@@ -142,7 +146,8 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 
 	cache.NewReflectorWithOptions(lw, &object{}, st, cache.ReflectorOptions{
 		Name: k.what, TypeDescription: k.what,
-		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2, Steps: 16, Jitter: 1},
+		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2,
+			Steps: 16, Jitter: 1},
 	}).RunWithContext(ctx)
 }
 
@@ -192,7 +197,9 @@ func (c *Client) lookupHost(ctx context.Context) {
 		wait := c.times.lookup
 		addrs, err := c.hostAddresses(ctx)
 		if err != nil {
-			c.report("look up API server", fmt.Errorf("host %s of the API server has no address (%w): write an address into the kubeconfig, or repair the name service", c.host, err))
+			c.report("look up API server",
+				fmt.Errorf("host %s of the API server has no address (%w): write an address into "+
+					"the kubeconfig, or repair the name service", c.host, err))
 			wait = c.times.retryMax
 		} else {
 			c.report("look up API server", nil)

@@ -29,11 +29,15 @@ func key(n byte) wgkey.Public {
 
 func node(name string, i int) m {
 	return m{
-		"metadata": m{"name": name, "creationTimestamp": "2026-01-02T03:04:05Z", "managedFields": []any{m{"manager": strings.Repeat("x", 100)}}},
-		"spec":     m{"podCIDR": fmt.Sprintf("198.18.%d.0/24", i), "podCIDRs": []any{fmt.Sprintf("198.18.%d.0/24", i), fmt.Sprintf("fd42:0:%x::/64", i)}},
+		"metadata": m{"name": name, "creationTimestamp": "2026-01-02T03:04:05Z",
+			"managedFields": []any{m{"manager": strings.Repeat("x", 100)}}},
+		"spec": m{"podCIDR": fmt.Sprintf("198.18.%d.0/24", i),
+			"podCIDRs": []any{fmt.Sprintf("198.18.%d.0/24", i), fmt.Sprintf("fd42:0:%x::/64", i)}},
 		"status": m{"addresses": []any{
-			m{"type": "InternalIP", "address": fmt.Sprintf("198.19.0.%d", i)}, m{"type": "Hostname", "address": name},
-			m{"type": "Hostname", "address": "198.19.9.9"}, m{"type": "InternalDNS", "address": "198.19.9.8"}, m{"address": "198.19.9.7"},
+			m{"type": "InternalIP", "address": fmt.Sprintf("198.19.0.%d", i)},
+			m{"type": "Hostname", "address": name},
+			m{"type": "Hostname", "address": "198.19.9.9"},
+			m{"type": "InternalDNS", "address": "198.19.9.8"}, m{"address": "198.19.9.7"},
 			m{"type": "ExternalIP", "address": fmt.Sprintf("198.19.0.%d", i)},
 		}, "images": []any{m{"names": []any{strings.Repeat("image", 100)}}}},
 	}
@@ -41,8 +45,9 @@ func node(name string, i int) m {
 
 func claim(i byte) cluster.Claim {
 	return cluster.Claim{
-		Keys:        []cluster.Key{{Epoch: 1, Public: key(i)}},
-		Endpoints:   []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 19, 0, i}), 51820)},
+		Keys: []cluster.Key{{Epoch: 1, Public: key(i)}},
+		Endpoints: []netip.AddrPort{netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 19, 0, i}),
+			51820)},
 		PodPrefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 18, i, 0}), 24)},
 		MTU:         1500,
 	}
@@ -51,12 +56,14 @@ func claim(i byte) cluster.Claim {
 func veilNode(name string, i int) m {
 	return m{"metadata": m{"name": name}, "spec": m{
 		"keys": []any{m{"epoch": 1, "publicKey": key(byte(i)).String()}}, "mtu": 1500,
-		"endpoints": []any{fmt.Sprintf("198.19.0.%d:51820", i)}, "podPrefixes": []any{fmt.Sprintf("198.18.%d.0/24", i)},
+		"endpoints":   []any{fmt.Sprintf("198.19.0.%d:51820", i)},
+		"podPrefixes": []any{fmt.Sprintf("198.18.%d.0/24", i)},
 	}}
 }
 
 func kubernetesSlice(addrs ...any) m {
-	return m{"metadata": m{"name": "kubernetes", "namespace": "default"}, "endpoints": []any{m{"addresses": addrs}}}
+	return m{"metadata": m{"name": "kubernetes", "namespace": "default"},
+		"endpoints": []any{m{"addresses": addrs}}}
 }
 
 // running is a Client whose Run goes on until the test ends.
@@ -90,7 +97,8 @@ func (l *lockedBuffer) String() string {
 func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *running {
 	t.Helper()
 	r := &running{t: t, log: &lockedBuffer{}, more: make(chan struct{}, 1)}
-	c, err := newClient(Options{Node: name, Log: slog.New(slog.NewTextHandler(r.log, nil))}, f.config())
+	c, err := newClient(Options{Node: name, Log: slog.New(slog.NewTextHandler(r.log, nil))},
+		f.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,14 +210,21 @@ func TestRunYieldsWhatTheClusterHolds(t *testing.T) {
 			got := start(t, f, "a").until("all is listed", synced)
 			c := claim(1)
 			created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-			want := cluster.State{Revision: got.Revision, Synced: true, APIServers: []netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.19.0.250")},
+			want := cluster.State{Revision: got.Revision, Synced: true,
+				APIServers: []netip.Addr{netip.MustParseAddr("198.18.0.1"),
+					netip.MustParseAddr("198.19.0.250")},
 				Nodes: []cluster.Node{
-					{Name: "a", Created: created, ControlPlane: true, Addresses: []netip.Addr{netip.MustParseAddr("198.19.0.1")},
-						PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24"), netip.MustParsePrefix("fd42:0:1::/64")}, Claim: &c},
-					{Name: "b", Created: created, Addresses: []netip.Addr{netip.MustParseAddr("198.19.0.2")},
-						PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.2.0/24"), netip.MustParsePrefix("fd42:0:2::/64")}},
+					{Name: "a", Created: created, ControlPlane: true,
+						Addresses: []netip.Addr{netip.MustParseAddr("198.19.0.1")},
+						PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24"),
+							netip.MustParsePrefix("fd42:0:1::/64")}, Claim: &c},
+					{Name: "b", Created: created,
+						Addresses: []netip.Addr{netip.MustParseAddr("198.19.0.2")},
+						PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.2.0/24"),
+							netip.MustParsePrefix("fd42:0:2::/64")}},
 				}}
-			if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
+			if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{},
+				netip.Prefix{})); d != "" {
 				t.Errorf("state (-want +got):\n%s", d)
 			}
 		})
@@ -225,7 +240,9 @@ func TestRunFollowsChanges(t *testing.T) {
 	f.put(veilNodesPath, veilNode("a", 1))
 	r.until("a has a claim", func(s cluster.State) bool { return find(s, "a").Claim != nil })
 	f.put(veilNodesPath, veilNode("a", 9))
-	r.until("a has another key", func(s cluster.State) bool { return find(s, "a").Claim.Keys[0].Public == key(9) })
+	r.until("a has another key", func(s cluster.State) bool {
+		return find(s, "a").Claim.Keys[0].Public == key(9)
+	})
 	f.remove(veilNodesPath, "a")
 	r.until("a has no claim", func(s cluster.State) bool { return find(s, "a").Claim == nil })
 	f.remove(nodesPath, "a")
@@ -245,7 +262,8 @@ func TestRunIgnoresChangesOfNothingThatIsUsed(t *testing.T) {
 	f.put(nodesPath, node("b", 2))
 	after := r.until("b is there", func(s cluster.State) bool { return find(s, "b") != nil })
 	if after.Revision != before.Revision+1 {
-		t.Errorf("revision went from %d to %d for one change that matters", before.Revision, after.Revision)
+		t.Errorf("revision went from %d to %d for one change that matters", before.Revision,
+			after.Revision)
 	}
 }
 
@@ -272,12 +290,15 @@ func TestRunHoldsClaimsBackUntilEverythingIsListed(t *testing.T) {
 			f.put(veilNodesPath, veilNode("a", 1))
 			f.setRefuse("GET "+path, 403)
 			r := start(t, f, "a")
-			s := r.until("the node is known", func(s cluster.State) bool { return len(s.Nodes) == 1 })
+			s := r.until("the node is known",
+				func(s cluster.State) bool { return len(s.Nodes) == 1 })
 			if s.Synced || s.Nodes[0].Claim != nil {
 				t.Errorf("state %+v: synced or with a claim, but %s was not listed", s, path)
 			}
 			f.setRefuse("GET "+path, 0)
-			r.until("synced with the claim", func(s cluster.State) bool { return s.Synced && s.Nodes[0].Claim != nil })
+			r.until("synced with the claim", func(s cluster.State) bool {
+				return s.Synced && s.Nodes[0].Claim != nil
+			})
 		})
 	}
 }
@@ -289,7 +310,9 @@ func TestRunSurvivesTheAPIServerBeingAway(t *testing.T) {
 	r := start(t, f, "a")
 	before := r.until("synced", synced)
 	f.setAway(true)
-	eventually(t, "the problem is shown", func() bool { return strings.Contains(fmt.Sprint(r.Problems()), "cannot be reached") })
+	eventually(t, "the problem is shown", func() bool {
+		return strings.Contains(fmt.Sprint(r.Problems()), "cannot be reached")
+	})
 	f.put(nodesPath, node("b", 2))
 	f.remove(veilNodesPath, "a")
 	r.mu.Lock()
@@ -299,14 +322,18 @@ func TestRunSurvivesTheAPIServerBeingAway(t *testing.T) {
 		t.Errorf("a state was yielded while the API server was away: %+v", during)
 	}
 	f.setAway(false)
-	r.until("what happened meanwhile is known", func(s cluster.State) bool { return len(s.Nodes) == 2 && find(s, "a").Claim == nil })
+	r.until("what happened meanwhile is known", func(s cluster.State) bool {
+		return len(s.Nodes) == 2 && find(s, "a").Claim == nil
+	})
 	eventually(t, "the problem is gone", func() bool { return len(r.Problems()) == 0 })
 }
 
 func TestMalformedVeilNodeCostsItsClaimOnly(t *testing.T) {
 	for name, spec := range map[string]any{
-		"no spec": nil, "a string": "x", "keys a number": m{"keys": 1}, "no keys": m{"keys": []any{}},
-		"short key": m{"keys": []any{m{"epoch": 1, "publicKey": "AAAA"}}}, "negative epoch": m{"keys": []any{m{"epoch": -1, "publicKey": key(1).String()}}},
+		"no spec": nil, "a string": "x", "keys a number": m{"keys": 1},
+		"no keys":        m{"keys": []any{}},
+		"short key":      m{"keys": []any{m{"epoch": 1, "publicKey": "AAAA"}}},
+		"negative epoch": m{"keys": []any{m{"epoch": -1, "publicKey": key(1).String()}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeServer(t)
@@ -321,7 +348,8 @@ func TestMalformedVeilNodeCostsItsClaimOnly(t *testing.T) {
 			}
 
 			for i := range 3 { // more states, and the same object again
-				f.put(veilNodesPath, m{"metadata": m{"name": "bad", "labels": m{"n": fmt.Sprint(i)}}, "spec": spec})
+				f.put(veilNodesPath, m{"metadata": m{"name": "bad",
+					"labels": m{"n": fmt.Sprint(i)}}, "spec": spec})
 				f.put(nodesPath, node(fmt.Sprint("more", i), 10+i))
 				r.until("more nodes", func(s cluster.State) bool { return len(s.Nodes) == 3+i })
 			}
@@ -345,7 +373,8 @@ func TestVeilNodeOfAnEarlierNodeIsNotBelieved(t *testing.T) {
 	n["metadata"].(m)["uid"] = "new"
 	f.put(nodesPath, n)
 	v := veilNode("a", 1)
-	v["metadata"].(m)["ownerReferences"] = []any{m{"apiVersion": "v1", "kind": "Node", "name": "a", "uid": "old"}}
+	v["metadata"].(m)["ownerReferences"] = []any{m{"apiVersion": "v1", "kind": "Node", "name": "a",
+		"uid": "old"}}
 	f.put(veilNodesPath, v)
 	r := start(t, f, "b")
 	if s := r.until("synced", synced); s.Nodes[0].Claim != nil {
@@ -358,11 +387,13 @@ func TestHostNameOfTheAPIServerIsLookedUp(t *testing.T) {
 	r := start(t, f, "a", func(c *Client) {
 		c.host = "api.example"
 		c.lookup = func(_ context.Context, host string) ([]netip.Addr, error) {
-			return []netip.Addr{netip.MustParseAddr("::ffff:198.19.0.7"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fd42::7")}, nil
+			return []netip.Addr{netip.MustParseAddr("::ffff:198.19.0.7"),
+				netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fd42::7")}, nil
 		}
 	})
 	r.until("both addresses are known, without loopback", func(s cluster.State) bool {
-		return cmp.Equal(s.APIServers, []netip.Addr{netip.MustParseAddr("198.19.0.7"), netip.MustParseAddr("fd42::7")}, cmpopts.EquateComparable(netip.Addr{}))
+		return cmp.Equal(s.APIServers, []netip.Addr{netip.MustParseAddr("198.19.0.7"),
+			netip.MustParseAddr("fd42::7")}, cmpopts.EquateComparable(netip.Addr{}))
 	})
 }
 

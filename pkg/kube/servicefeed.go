@@ -38,8 +38,10 @@ type parsed[T any] struct {
 
 var _ cache.TransformingStore = (*feed[int])(nil)
 
-func newFeed[T any](c *Client, what string, parse func(*object) parsed[T], owner func(T) service.Name, put, drop func(T), complete func()) *feed[T] {
-	return &feed[T]{client: c, what: what, parse: parse, owner: owner, put: put, drop: drop, complete: complete, told: map[string]T{}}
+func newFeed[T any](c *Client, what string, parse func(*object) parsed[T],
+	owner func(T) service.Name, put, drop func(T), complete func()) *feed[T] {
+	return &feed[T]{client: c, what: what, parse: parse, owner: owner, put: put, drop: drop,
+		complete: complete, told: map[string]T{}}
 }
 
 // Transformer lets the reflector reduce objects while it reads a list.
@@ -58,7 +60,8 @@ func (f *feed[T]) reduce(o *object) parsed[T] {
 		return p
 	}
 	p := f.parse(o)
-	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, ResourceVersion: o.ResourceVersion}, parsed: p}
+	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace,
+		Name: o.Name, ResourceVersion: o.ResourceVersion}, parsed: p}
 	return p
 }
 

@@ -69,16 +69,20 @@ func parseService(o *object) parsed[service.Service] {
 
 	var bad malformed
 	s := service.Service{
-		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: o.CreationTimestamp.UTC(),
-		ClusterIPs: bad.addrs("spec.clusterIPs", spec.ClusterIPs), ExternalIPs: bad.addrs("spec.externalIPs", spec.ExternalIPs),
-		SourceRanges:  bad.ranges(spec.LoadBalancerSourceRanges),
-		ExternalLocal: spec.ExternalTrafficPolicy == "Local", InternalLocal: spec.InternalTrafficPolicy == "Local",
+		Name:                service.Name{Namespace: o.Namespace, Name: o.Name},
+		Created:             o.CreationTimestamp.UTC(),
+		ClusterIPs:          bad.addrs("spec.clusterIPs", spec.ClusterIPs),
+		ExternalIPs:         bad.addrs("spec.externalIPs", spec.ExternalIPs),
+		SourceRanges:        bad.ranges(spec.LoadBalancerSourceRanges),
+		ExternalLocal:       spec.ExternalTrafficPolicy == "Local",
+		InternalLocal:       spec.InternalTrafficPolicy == "Local",
 		HealthCheckNodePort: spec.HealthCheckNodePort,
 	}
 
 	for _, i := range status.LoadBalancer.Ingress {
 		if i.IP != "" && i.IPMode != "Proxy" { // absent is VIP
-			s.LoadBalancerIPs = append(s.LoadBalancerIPs, bad.addrs("status.loadBalancer.ingress", []string{i.IP})...)
+			s.LoadBalancerIPs = append(s.LoadBalancerIPs,
+				bad.addrs("status.loadBalancer.ingress", []string{i.IP})...)
 		}
 	}
 
@@ -91,7 +95,8 @@ func parseService(o *object) parsed[service.Service] {
 
 	for _, p := range spec.Ports {
 		if protocol := bad.protocol("spec.ports", p.Protocol); protocol != 0 {
-			s.Ports = append(s.Ports, service.Port{Name: p.Name, Protocol: protocol, Port: p.Port, NodePort: p.NodePort})
+			s.Ports = append(s.Ports, service.Port{Name: p.Name, Protocol: protocol, Port: p.Port,
+				NodePort: p.NodePort})
 		}
 	}
 
@@ -122,7 +127,8 @@ func parseEndpoints(o *object) parsed[service.Slice] {
 	s := service.Slice{Service: service.Name{Namespace: o.Namespace, Name: owner}, Name: o.Name}
 	for _, p := range ports {
 		if protocol := bad.protocol("ports", p.Protocol); protocol != 0 && p.Port != nil {
-			s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Protocol: protocol, Port: *p.Port})
+			s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Protocol: protocol,
+				Port: *p.Port})
 		}
 	}
 
@@ -157,7 +163,8 @@ func (e endpointSpec) at(addr netip.Addr) service.Endpoint {
 	}
 	return service.Endpoint{
 		Addr: addr, Node: e.NodeName,
-		Ready: or(e.Conditions.Ready, true), Serving: or(e.Conditions.Serving, true), Terminating: or(e.Conditions.Terminating, false),
+		Ready: or(e.Conditions.Ready, true), Serving: or(e.Conditions.Serving, true),
+		Terminating: or(e.Conditions.Terminating, false),
 	}
 }
 

@@ -27,7 +27,8 @@ const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io
 
 var (
 	serviceKind = kind{
-		what: "services", rule: "manifests/components/services/rights.yaml", path: []string{"/api/v1/services"},
+		what: "services", rule: "manifests/components/services/rights.yaml",
+		path:    []string{"/api/v1/services"},
 		version: schema.GroupVersion{Version: "v1"}, labels: theirs,
 	}
 	endpointsKind = kind{
@@ -47,9 +48,11 @@ func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	defer cancel()
 	var unlisted sync.WaitGroup
 	unlisted.Add(2)
-	services := newFeed(c, "Service ", parseService, func(s service.Service) service.Name { return s.Name }, sink.PutService,
+	services := newFeed(c, "Service ", parseService,
+		func(s service.Service) service.Name { return s.Name }, sink.PutService,
 		func(s service.Service) { sink.DeleteService(s.Name) }, unlisted.Done)
-	endpoints := newFeed(c, "EndpointSlice ", parseEndpoints, func(s service.Slice) service.Name { return s.Service }, sink.PutSlice,
+	endpoints := newFeed(c, "EndpointSlice ", parseEndpoints,
+		func(s service.Slice) service.Name { return s.Service }, sink.PutSlice,
 		func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }, unlisted.Done)
 	wg.Go(func() { c.reflect(ctx, serviceKind, services) })
 	wg.Go(func() { c.reflect(ctx, endpointsKind, endpoints) })

@@ -61,14 +61,17 @@ func (s *tellTale) wait(t *testing.T, what string, so func() bool) {
 func serviceObject(name string, port int) map[string]any {
 	return map[string]any{
 		"metadata": map[string]any{"name": name, "namespace": "shop"},
-		"spec":     map[string]any{"type": "ClusterIP", "clusterIP": "198.18.128.10", "ports": []any{map[string]any{"port": port, "protocol": "TCP"}}},
+		"spec": map[string]any{"type": "ClusterIP", "clusterIP": "198.18.128.10",
+			"ports": []any{map[string]any{"port": port, "protocol": "TCP"}}},
 	}
 }
 
 func sliceObject(name, owner, addr string) map[string]any {
 	return map[string]any{
-		"metadata":    map[string]any{"name": name, "namespace": "shop", "labels": map[string]any{"kubernetes.io/service-name": owner}},
-		"addressType": "IPv4", "ports": []any{map[string]any{"name": "", "protocol": "TCP", "port": 8080}},
+		"metadata": map[string]any{"name": name, "namespace": "shop",
+			"labels": map[string]any{"kubernetes.io/service-name": owner}},
+		"addressType": "IPv4", "ports": []any{map[string]any{"name": "", "protocol": "TCP",
+			"port": 8080}},
 		"endpoints": []any{map[string]any{"addresses": []any{addr}, "nodeName": "node-1"}},
 	}
 }
@@ -82,17 +85,21 @@ func TestRunServices(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.times = quick
-	sink := &tellTale{services: map[service.Name]service.Service{}, slices: map[string]service.Slice{}}
+	sink := &tellTale{services: map[service.Name]service.Service{},
+		slices: map[string]service.Slice{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- c.RunServices(ctx, sink) }()
 	defer func() { cancel(); <-done }()
 
-	sink.wait(t, "listed", func() bool { return sink.listed == 1 && len(sink.services) == 1 && len(sink.slices) == 1 })
+	sink.wait(t, "listed", func() bool {
+		return sink.listed == 1 && len(sink.services) == 1 && len(sink.slices) == 1
+	})
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.2"))
 	sink.wait(t, "changed", func() bool {
 		s := sink.slices["shop/web web-1"]
-		return len(s.Endpoints) == 1 && s.Endpoints[0].Addr.String() == "198.18.1.2" && s.Endpoints[0].Ready
+		return len(s.Endpoints) == 1 && s.Endpoints[0].Addr.String() == "198.18.1.2" &&
+			s.Endpoints[0].Ready
 	})
 	f.put(allSlicesPath, sliceObject("web-1", "other", "198.18.1.2"))
 	sink.wait(t, "moved to another service", func() bool {
@@ -135,7 +142,8 @@ func TestRunServices(t *testing.T) {
 
 func TestServiceListIsChosenByLabels(t *testing.T) {
 	for _, k := range []kind{serviceKind, endpointsKind} {
-		if got := selected(k, metav1.ListOptions{}).LabelSelector; got != "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless" {
+		if got := selected(k, metav1.ListOptions{}).LabelSelector; got !=
+			"!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless" {
 			t.Errorf("%s: selector %q", k.what, got)
 		}
 	}
@@ -150,31 +158,39 @@ func TestParseServiceBySituation(t *testing.T) {
 		want         string // the service in Go, "" is none
 		problem      bool
 	}{
-		"headless":             {spec: `{"clusterIP":"None","clusterIPs":["None"]}`},
-		"external name":        {spec: `{"type":"ExternalName","externalName":"example.com"}`},
-		"no address yet":       {spec: `{"type":"ClusterIP"}`},
-		"two families":         {spec: `{"clusterIP":"198.18.0.1","clusterIPs":["198.18.0.1","fd42::1"]}`, want: "[198.18.0.1 fd42::1] [] [] [] [] 0s false false 0"},
-		"addresses of outside": {spec: `{"clusterIP":"198.18.0.1","externalIPs":["198.18.9.1"]}`, status: `{"loadBalancer":{"ingress":[{"ip":"198.18.8.1"},{"ip":"198.18.8.2","ipMode":"Proxy"},{"ip":"198.18.8.3","ipMode":"VIP"},{"hostname":"x"}]}}`, want: "[198.18.0.1] [198.18.9.1] [198.18.8.1 198.18.8.3] [] [] 0s false false 0"},
+		"headless":       {spec: `{"clusterIP":"None","clusterIPs":["None"]}`},
+		"external name":  {spec: `{"type":"ExternalName","externalName":"example.com"}`},
+		"no address yet": {spec: `{"type":"ClusterIP"}`},
+		"two families": {spec: `{"clusterIP":"198.18.0.1","clusterIPs":["198.18.0.1","fd42::1"]}`,
+			want: "[198.18.0.1 fd42::1] [] [] [] [] 0s false false 0"},
+		"addresses of outside": {spec: `{"clusterIP":"198.18.0.1","externalIPs":["198.18.9.1"]}`,
+			status: `{"loadBalancer":{"ingress":[{"ip":"198.18.8.1"},{"ip":"198.18.8.2","ipMode":"Proxy"},{"ip":"198.18.8.3","ipMode":"VIP"},{"hostname":"x"}]}}`, want: "[198.18.0.1] [198.18.9.1] [198.18.8.1 198.18.8.3] [] [] 0s false false 0"},
 		"policies": {spec: `{"clusterIP":"198.18.0.1","externalTrafficPolicy":"Local","internalTrafficPolicy":"Local","healthCheckNodePort":31000}`,
 			want: "[198.18.0.1] [] [] [] [] 0s true true 31000"},
 		"affinity without a timeout": {spec: `{"clusterIP":"198.18.0.1","sessionAffinity":"ClientIP"}`, want: "[198.18.0.1] [] [] [] [] 3h0m0s false false 0"},
 		"affinity with one":          {spec: `{"clusterIP":"198.18.0.1","sessionAffinity":"ClientIP","sessionAffinityConfig":{"clientIP":{"timeoutSeconds":7}}}`, want: "[198.18.0.1] [] [] [] [] 7s false false 0"},
 		"ports": {spec: `{"clusterIP":"198.18.0.1","ports":[{"name":"a","port":80,"nodePort":30080},{"name":"b","protocol":"UDP","port":53},{"name":"c","protocol":"SCTP","port":9}]}`,
-			want: "[198.18.0.1] [] [] [] [{a TCP 80 30080} {b UDP 53 0} {c SCTP 9 0}] 0s false false 0"},
-		"a range that cannot be read admits nobody": {spec: `{"clusterIP":"198.18.0.1","loadBalancerSourceRanges":["here"]}`, problem: true,
+			want: "[198.18.0.1] [] [] [] [{a TCP 80 30080} {b UDP 53 0} {c SCTP 9 0}] 0s " +
+				"false false 0"},
+		"a range that cannot be read " +
+			"admits nobody": {spec: `{"clusterIP":"198.18.0.1","loadBalancerSourceRanges":["here"]}`, problem: true,
 			want: "[198.18.0.1] [] [] [invalid Prefix] [] 0s false false 0"},
 		"ranges":              {spec: `{"clusterIP":"198.18.0.1","loadBalancerSourceRanges":[" 198.18.7.9/24"]}`, want: "[198.18.0.1] [] [] [198.18.7.0/24] [] 0s false false 0"},
 		"an unknown protocol": {spec: `{"clusterIP":"198.18.0.1","ports":[{"protocol":"DCCP","port":80}]}`, problem: true, want: "[198.18.0.1] [] [] [] [] 0s false false 0"},
-		"a malformed address": {spec: `{"clusterIP":"198.18.0.1","externalIPs":["x"]}`, problem: true, want: "[198.18.0.1] [] [] [] [] 0s false false 0"},
-		"a port out of range": {spec: `{"clusterIP":"198.18.0.1","ports":[{"port":70000}]}`, problem: true},
-		"another shape":       {spec: `[]`, problem: true},
+		"a malformed address": {spec: `{"clusterIP":"198.18.0.1","externalIPs":["x"]}`,
+			problem: true, want: "[198.18.0.1] [] [] [] [] 0s false false 0"},
+		"a port out of range": {spec: `{"clusterIP":"198.18.0.1","ports":[{"port":70000}]}`,
+			problem: true},
+		"another shape": {spec: `[]`, problem: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: json.RawMessage(c.spec), Status: json.RawMessage(c.status)}
+			o := &object{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+				Spec: json.RawMessage(c.spec), Status: json.RawMessage(c.status)}
 			p := parseService(o)
 			got := ""
 			if s := p.value; s != nil {
-				got = fmt.Sprint(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs, s.SourceRanges, s.Ports, s.Affinity, s.ExternalLocal, s.InternalLocal, s.HealthCheckNodePort)
+				got = fmt.Sprint(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs, s.SourceRanges,
+					s.Ports, s.Affinity, s.ExternalLocal, s.InternalLocal, s.HealthCheckNodePort)
 			}
 			if got != c.want || (p.problem != "") != c.problem {
 				t.Errorf("got  %s\nwant %s\nproblem %q", got, c.want, p.problem)
@@ -185,7 +201,8 @@ func TestParseServiceBySituation(t *testing.T) {
 
 // The conditions mean what discovery.k8s.io/v1 says when they are absent.
 func TestParseEndpointsBySituation(t *testing.T) {
-	ready, terminating := service.Endpoint{Ready: true, Serving: true}, service.Endpoint{Serving: true, Terminating: true}
+	ready, terminating := service.Endpoint{Ready: true, Serving: true},
+		service.Endpoint{Serving: true, Terminating: true}
 	for name, c := range map[string]struct {
 		endpoint string
 		want     *service.Endpoint
@@ -200,11 +217,14 @@ func TestParseEndpointsBySituation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &object{
-				ObjectMeta:  metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{serviceNameLabel: "web"}},
-				AddressType: "IPv4", Endpoints: json.RawMessage("[" + c.endpoint + "]"), Ports: json.RawMessage(`[{"name":"a","port":80},{"name":"all"}]`),
+				ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1",
+					Labels: map[string]string{serviceNameLabel: "web"}},
+				AddressType: "IPv4", Endpoints: json.RawMessage("[" + c.endpoint + "]"),
+				Ports: json.RawMessage(`[{"name":"a","port":80},{"name":"all"}]`),
 			}
 			s := parseEndpoints(o).value
-			if s == nil || len(s.Ports) != 1 || s.Ports[0] != (service.SlicePort{Name: "a", Protocol: service.TCP, Port: 80}) {
+			if s == nil || len(s.Ports) != 1 ||
+				s.Ports[0] != (service.SlicePort{Name: "a", Protocol: service.TCP, Port: 80}) {
 				t.Fatalf("slice %+v", s)
 			}
 
@@ -223,7 +243,8 @@ func TestParseEndpointsBySituation(t *testing.T) {
 
 	for name, o := range map[string]*object{
 		"of no service": {AddressType: "IPv4"},
-		"of host names": {AddressType: "FQDN", ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{serviceNameLabel: "web"}}},
+		"of host names": {AddressType: "FQDN",
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{serviceNameLabel: "web"}}},
 	} {
 		if p := parseEndpoints(o); p.value != nil || p.problem != "" {
 			t.Errorf("a slice %s: %+v", name, p)
@@ -232,10 +253,13 @@ func TestParseEndpointsBySituation(t *testing.T) {
 }
 
 func FuzzParseService(f *testing.F) {
-	f.Add([]byte(`{"clusterIP":"198.18.0.1","ports":[{"port":80}]}`), []byte(`{"loadBalancer":{"ingress":[{"ip":"198.18.8.1"}]}}`))
+	f.Add([]byte(`{"clusterIP":"198.18.0.1","ports":[{"port":80}]}`),
+		[]byte(`{"loadBalancer":{"ingress":[{"ip":"198.18.8.1"}]}}`))
 	f.Add([]byte(`[{"addresses":["198.18.1.1"]}]`), []byte(`[{"port":80}]`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		o := &object{AddressType: "IPv4", ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{serviceNameLabel: "web"}}, Spec: a, Status: b, Endpoints: a, Ports: b}
+		o := &object{AddressType: "IPv4",
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{serviceNameLabel: "web"}},
+			Spec:       a, Status: b, Endpoints: a, Ports: b}
 		for _, r := range sourceRanges(parseService(o)) {
 			if r.IsValid() && r != r.Masked() {
 				t.Errorf("range %s has host bits set", r)

@@ -41,7 +41,8 @@ func (s *store[T]) reduce(o *object) T {
 		return t
 	}
 	t := s.parse(o)
-	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: o.Name, ResourceVersion: o.ResourceVersion}, parsed: t}
+	*o = object{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: o.Name,
+		ResourceVersion: o.ResourceVersion}, parsed: t}
 	return t
 }
 

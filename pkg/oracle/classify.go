@@ -80,7 +80,8 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	if p.fragment {
 		return Verdict{Fragment, p.String()}, false
 	}
-	if p.proto == ICMPv6 && neighbourDiscovery(p.payload) || p.proto == IGMP && p.dst.IsMulticast() {
+	if p.proto == ICMPv6 && neighbourDiscovery(p.payload) ||
+		p.proto == IGMP && p.dst.IsMulticast() {
 		return Verdict{Kind: Neighbour}, false
 	}
 	if name, ok := r.flow(&p); ok {
@@ -97,7 +98,8 @@ func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 		return Verdict{Kind: Tunnel}, false
 	}
 
-	if inside, ok := quoted(&p); ok && slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst) {
+	if inside, ok := quoted(&p); ok && slices.Contains(r.Nodes, p.src) &&
+		slices.Contains(r.Nodes, p.dst) {
 		if q, ok := parseIP(inside); ok && r.tunnel(&q) && !q.fragment && messageType(q.payload) {
 			return Verdict{Kind: TunnelError}, false
 		}
@@ -180,7 +182,8 @@ func quoted(p *packet) ([]byte, bool) {
 
 // tunnel says whether a packet is between nodes and has the tunnel's port.
 func (r *Rules) tunnel(p *packet) bool {
-	return p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort || p.dstPort == r.TunnelPort) &&
+	return p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort ||
+		p.dstPort == r.TunnelPort) &&
 		slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst)
 }
 
@@ -234,7 +237,8 @@ func wireguard(b []byte) bool {
 // String names the packet's ends.
 func (p *packet) String() string {
 	if p.hasPorts {
-		return fmt.Sprintf("protocol %d %s > %s", p.proto, netip.AddrPortFrom(p.src, p.srcPort), netip.AddrPortFrom(p.dst, p.dstPort))
+		return fmt.Sprintf("protocol %d %s > %s", p.proto, netip.AddrPortFrom(p.src, p.srcPort),
+			netip.AddrPortFrom(p.dst, p.dstPort))
 	}
 	return fmt.Sprintf("protocol %d %s > %s", p.proto, p.src, p.dst)
 }

@@ -24,7 +24,8 @@ type Example struct {
 
 // String shows it as a person reads a capture.
 func (e Example) String() string {
-	return fmt.Sprintf("%s on %s, %d bytes at %s: %s\n%s", e.Kind, e.Link, e.Length, e.Time.Format("15:04:05.000"), e.Detail, hex.Dump(e.Bytes))
+	return fmt.Sprintf("%s on %s, %d bytes at %s: %s\n%s", e.Kind, e.Link, e.Length,
+		e.Time.Format("15:04:05.000"), e.Detail, hex.Dump(e.Bytes))
 }
 
 const (
@@ -67,13 +68,15 @@ func (r Result) Findings() uint64 {
 func (r Result) Err() error {
 	switch {
 	case r.Dropped > 0:
-		return fmt.Errorf("leak oracle: %d of %d frames were not seen, so nothing is proven", r.Dropped, r.Dropped+r.Frames)
+		return fmt.Errorf("leak oracle: %d of %d frames were not seen, so nothing is proven",
+			r.Dropped, r.Dropped+r.Frames)
 	case r.Frames == 0:
 		return errors.New("leak oracle: no frame was seen at all, so nothing is proven")
 	case r.Findings() == 0:
 		return nil
 	}
-	err := fmt.Errorf("leak oracle: %d findings in %d frames, %d of them plaintext: %v", r.Findings(), r.Frames, r.Plaintext, r.Kinds)
+	err := fmt.Errorf("leak oracle: %d findings in %d frames, %d of them plaintext: %v",
+		r.Findings(), r.Frames, r.Plaintext, r.Kinds)
 	for i, e := range r.Examples {
 		if i == 8 {
 			break
@@ -101,7 +104,8 @@ type Oracle struct {
 // Start makes an Oracle for the network namespace at a path, or that of the caller if it is "",
 // which takes no more than CAP_NET_RAW. It sees nothing before Watch.
 func Start(netnsPath string, rules Rules) (*Oracle, error) {
-	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{}, seen: Result{Kinds: map[Kind]uint64{}}}
+	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{},
+		seen: Result{Kinds: map[Kind]uint64{}}}
 	o.rules.Store(rules.clone())
 	return o, o.inside(func() error { return nil })
 }
@@ -213,8 +217,9 @@ func (o *Oracle) keep(link string, v Verdict, frame []byte) {
 	if o.kept[key]++; o.kept[key] > examplesPerKind {
 		return
 	}
-	o.seen.Examples = append(o.seen.Examples, Example{Link: link, Time: time.Now(), Kind: v.Kind, Detail: v.Detail,
-		Length: len(frame), Bytes: append([]byte(nil), frame[:min(len(frame), exampleLen)]...)})
+	o.seen.Examples = append(o.seen.Examples,
+		Example{Link: link, Time: time.Now(), Kind: v.Kind, Detail: v.Detail,
+			Length: len(frame), Bytes: append([]byte(nil), frame[:min(len(frame), exampleLen)]...)})
 }
 
 // add adds a reader's counts and clears them.

@@ -43,7 +43,8 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 	}
 
 	tunnel := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 1024))))
-	leak := vlan(etherVLAN, etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, []byte("hello, hello, hello, hello, hello"))))
+	leak := vlan(etherVLAN, etherIPv4,
+		ip4(pod1, pod2, TCP, tcp(1, 2, []byte("hello, hello, hello, hello, hello"))))
 	var frames [][]byte
 	for range 5000 {
 		frames = append(frames, tunnel)
@@ -54,7 +55,8 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Frames != 5001 || r.Kinds[Tunnel] != 5000 || r.Kinds[LeakAddress] != 1 || r.Plaintext != 1 || r.Dropped != 0 {
+	if r.Frames != 5001 || r.Kinds[Tunnel] != 5000 || r.Kinds[LeakAddress] != 1 ||
+		r.Plaintext != 1 || r.Dropped != 0 {
 		t.Errorf("result: %+v", r)
 	}
 	if len(r.Examples) != 1 || string(r.Examples[0].Bytes) != string(leak) {
@@ -118,7 +120,8 @@ func TestOracleCountsDrops(t *testing.T) {
 	}
 
 	c.transmit(t, frames...)
-	o := &Oracle{netns: c.path(), stop: make(chan struct{}), kept: map[string]int{}, seen: Result{Kinds: map[Kind]uint64{}}}
+	o := &Oracle{netns: c.path(), stop: make(chan struct{}), kept: map[string]int{},
+		seen: Result{Kinds: map[Kind]uint64{}}}
 	o.rules.Store(testRules())
 	o.rings = append(o.rings, r)
 	o.done.Add(1)
@@ -141,14 +144,17 @@ func TestResultErr(t *testing.T) {
 		result Result
 		want   string
 	}{
-		"nothing seen":       {Result{}, "no frame was seen"},
-		"all allowed":        {Result{Frames: 3, Kinds: map[Kind]uint64{Tunnel: 2, Egress: 1}}, ""},
-		"dropped":            {Result{Frames: 3, Dropped: 1, Kinds: map[Kind]uint64{Tunnel: 3}}, "1 of 4 frames"},
-		"a finding, no leak": {Result{Frames: 3, Kinds: map[Kind]uint64{Tunnel: 2, Unknown: 1}}, "1 findings"},
+		"nothing seen": {Result{}, "no frame was seen"},
+		"all allowed":  {Result{Frames: 3, Kinds: map[Kind]uint64{Tunnel: 2, Egress: 1}}, ""},
+		"dropped": {Result{Frames: 3, Dropped: 1, Kinds: map[Kind]uint64{Tunnel: 3}},
+			"1 of 4 frames"},
+		"a finding, no leak": {Result{Frames: 3, Kinds: map[Kind]uint64{Tunnel: 2, Unknown: 1}},
+			"1 findings"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.result.Err()
-			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			if c.want == "" && err != nil ||
+				c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
 		})

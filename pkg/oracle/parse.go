@@ -133,7 +133,8 @@ func parseIPv6(b []byte) (p packet, ok bool) {
 		return p, false
 	}
 
-	p.src, p.dst = netip.AddrFrom16([16]byte(b[8:24])).Unmap(), netip.AddrFrom16([16]byte(b[24:40])).Unmap()
+	p.src, p.dst = netip.AddrFrom16([16]byte(b[8:24])).Unmap(),
+		netip.AddrFrom16([16]byte(b[24:40])).Unmap()
 	next, rest := b[6], b[40:]
 	if length := int(binary.BigEndian.Uint16(b[4:])); length > 0 && length < len(rest) {
 		rest = rest[:length]

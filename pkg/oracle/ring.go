@@ -53,15 +53,19 @@ func openRing(link string, blocks int) (*ring, error) {
 }
 
 func (r *ring) setup(index, blocks int) error {
-	if err := unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_VERSION, unix.TPACKET_V3); err != nil {
+	if err := unix.SetsockoptInt(r.fd, unix.SOL_PACKET, unix.PACKET_VERSION,
+		unix.TPACKET_V3); err != nil {
 		return fmt.Errorf("set TPACKET_V3: %w", err)
 	}
-	req := unix.TpacketReq3{Block_size: blockSize, Block_nr: uint32(blocks), Frame_size: blockSize, Frame_nr: uint32(blocks), Retire_blk_tov: retireMS}
-	if err := unix.SetsockoptTpacketReq3(r.fd, unix.SOL_PACKET, unix.PACKET_RX_RING, &req); err != nil {
+	req := unix.TpacketReq3{Block_size: blockSize, Block_nr: uint32(blocks), Frame_size: blockSize,
+		Frame_nr: uint32(blocks), Retire_blk_tov: retireMS}
+	if err := unix.SetsockoptTpacketReq3(r.fd, unix.SOL_PACKET, unix.PACKET_RX_RING,
+		&req); err != nil {
 		return fmt.Errorf("make ring: %w", err)
 	}
 	var err error
-	if r.blocks, err = unix.Mmap(r.fd, 0, blockSize*blocks, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	if r.blocks, err = unix.Mmap(r.fd, 0, blockSize*blocks, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED); err != nil {
 		return fmt.Errorf("map ring: %w", err)
 	}
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))

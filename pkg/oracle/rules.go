@@ -71,7 +71,8 @@ func (r *Rules) flow(p *packet) (string, bool) {
 		if f.Proto != p.proto {
 			continue
 		}
-		if f.Addr == p.src && (f.Port == 0 || f.Port == p.srcPort) || f.Addr == p.dst && (f.Port == 0 || f.Port == p.dstPort) {
+		if f.Addr == p.src && (f.Port == 0 || f.Port == p.srcPort) ||
+			f.Addr == p.dst && (f.Port == 0 || f.Port == p.dstPort) {
 			return f.Name, true
 		}
 	}

@@ -64,7 +64,8 @@ func (r *ring) catchUp(fn func(frame []byte)) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("take from %s: %d of %d frames were handed over in %s", r.link, r.judged.Load(), want, lastFrames)
+			return fmt.Errorf("take from %s: %d of %d frames were handed over in %s", r.link,
+				r.judged.Load(), want, lastFrames)
 		}
 		r.wait(retireMS)
 	}

@@ -19,7 +19,8 @@ func TestTakeParts(t *testing.T) {
 	for _, part := range []struct {
 		name         string
 		tunnel, leak int
-	}{{"clean", 300, 0}, {"leaks more than there are examples", 10, 5}, {"nothing", 0, 0}, {"leaks again", 1, 1}} {
+	}{{"clean", 300, 0}, {"leaks more than there are examples", 10, 5}, {"nothing", 0, 0},
+		{"leaks again", 1, 1}} {
 		for range part.tunnel {
 			c.transmit(t, tunnel)
 		}
@@ -30,13 +31,16 @@ func TestTakeParts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Frames != uint64(part.tunnel+part.leak) || r.Plaintext != uint64(part.leak) || r.Dropped != 0 || len(r.Examples) != min(part.leak, examplesPerKind) {
-			t.Errorf("%s: %d frames, %d plaintext, %d dropped, %d examples", part.name, r.Frames, r.Plaintext, r.Dropped, len(r.Examples))
+		if r.Frames != uint64(part.tunnel+part.leak) || r.Plaintext != uint64(part.leak) ||
+			r.Dropped != 0 || len(r.Examples) != min(part.leak, examplesPerKind) {
+			t.Errorf("%s: %d frames, %d plaintext, %d dropped, %d examples", part.name, r.Frames,
+				r.Plaintext, r.Dropped, len(r.Examples))
 		}
 		whole = whole.Plus(r)
 	}
 
-	if whole.Frames != 317 || whole.Plaintext != 6 || whole.Kinds[Tunnel] != 311 || len(whole.Examples) != 4 {
+	if whole.Frames != 317 || whole.Plaintext != 6 || whole.Kinds[Tunnel] != 311 ||
+		len(whole.Examples) != 4 {
 		t.Errorf("all parts together: %+v", whole)
 	}
 

@@ -41,12 +41,14 @@ func newCounters(link string, ways []Way) (*counters, error) {
 	c := &counters{nft: nft, table: ourTable}
 	c.entered = c.chain("entered", nftables.ChainHookForward, first)
 	c.left = c.chain("left", nftables.ChainHookPostrouting, last)
-	fromProbe := equal(expr.MetaKeyIIFNAME, append([]byte(link), make([]byte, unix.IFNAMSIZ-len(link))...))
+	fromProbe := equal(expr.MetaKeyIIFNAME,
+		append([]byte(link), make([]byte, unix.IFNAMSIZ-len(link))...))
 	intoTunnel := equal(expr.MetaKeyOIFGROUP, binaryutil.NativeEndian.PutUint32(config.TunnelGroup))
 	for _, w := range ways {
 		to := destination(w)
 		c.rule(c.entered, fromProbe, to, []expr.Any{&expr.Counter{}})
-		c.rule(c.left, fromProbe, intoTunnel, to, []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
+		c.rule(c.left, fromProbe, intoTunnel, to,
+			[]expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
 	}
 	c.rule(c.left, fromProbe, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
 	if err := nft.Flush(); err != nil {
@@ -55,8 +57,10 @@ func newCounters(link string, ways []Way) (*counters, error) {
 	return c, nil
 }
 
-func (c *counters) chain(name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
-	return c.nft.AddChain(&nftables.Chain{Name: name, Table: c.table, Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &priority})
+func (c *counters) chain(name string, hook *nftables.ChainHook,
+	priority nftables.ChainPriority) *nftables.Chain {
+	return c.nft.AddChain(&nftables.Chain{Name: name, Table: c.table,
+		Type: nftables.ChainTypeFilter, Hooknum: hook, Priority: &priority})
 }
 
 func (c *counters) rule(chain *nftables.Chain, parts ...[]expr.Any) {
@@ -83,7 +87,8 @@ func destination(w Way) []expr.Any {
 	}
 	to := w.To.AsSlice()
 	return append(equal(expr.MetaKeyNFPROTO, []byte{proto}),
-		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(to)), DestRegister: 1},
+		&expr.Payload{Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(len(to)),
+			DestRegister: 1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: to})
 }
 

@@ -93,7 +93,8 @@ func attach(runDir, link string, ways []Way, ns *os.File) (*pod.Undo, error) {
 		return &undo, err
 	}
 
-	p := pod.Paths{PodDir: filepath.Join(dir, "pods"), BPFDir: config.BPFDir, ReadyFile: filepath.Join(dir, "ready")}
+	p := pod.Paths{PodDir: filepath.Join(dir, "pods"), BPFDir: config.BPFDir,
+		ReadyFile: filepath.Join(dir, "ready")}
 	if err := os.WriteFile(p.ReadyFile, nil, 0o600); err != nil {
 		return &undo, err
 	}
@@ -136,7 +137,8 @@ func probe(ctx context.Context, ns *os.File, counters *counters, way int, w Way)
 			return nil
 		case time.Now().Before(deadline):
 		case entered > 0:
-			return fmt.Errorf("%w between the forward hook and the tunnel: %d from %s to %s", ErrDropped, entered, w.From, w.To)
+			return fmt.Errorf("%w between the forward hook and the tunnel: %d from %s to %s",
+				ErrDropped, entered, w.From, w.To)
 		default:
 			return fmt.Errorf("probe: nothing from %s to %s came to the forward hook", w.From, w.To)
 		}

@@ -35,10 +35,12 @@ func TestWaysAreThoseOfCommonFamilies(t *testing.T) {
 		own, peer []netip.Prefix
 		want      []Way
 	}{
-		"both families": {own, peer, []Way{{own[0].Addr(), peer[0].Addr()}, {own[1].Addr(), peer[1].Addr()}}},
+		"both families": {own, peer, []Way{{own[0].Addr(), peer[0].Addr()},
+			{own[1].Addr(), peer[1].Addr()}}},
 		"one in common": {own, peer[1:], []Way{{own[1].Addr(), peer[1].Addr()}}},
 		"none":          {own[:1], peer[1:], nil},
-		"two peers":     {own[:1], nettest.Prefixes("198.18.3.0/24", "198.18.2.0/24"), []Way{{own[0].Addr(), netip.MustParseAddr("198.18.3.0")}}},
+		"two peers": {own[:1], nettest.Prefixes("198.18.3.0/24", "198.18.2.0/24"),
+			[]Way{{own[0].Addr(), netip.MustParseAddr("198.18.3.0")}}},
 	} {
 		if got := Ways(tt.own, tt.peer); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tt.want)
@@ -81,12 +83,15 @@ func TestProbe(t *testing.T) {
 		dropped string // what the error names; empty is none
 		other   bool   // an error that is not ErrDropped
 	}{
-		"nothing in the way":         {},
-		"a filter that drops":        {rules: "table inet fw { chain forward { type filter hook forward priority 0; policy drop; }; }", dropped: "198.18.1.0 to 198.18.2.0"},
-		"a filter of one family":     {rules: "table ip6 fw { chain forward { type filter hook forward priority 0; policy drop; }; }", dropped: "fd42:1:0:1:: to fd42:1:0:2::"},
+		"nothing in the way": {},
+		"a filter that drops": {rules: "table inet fw { chain forward { type filter hook " +
+			"forward priority 0; policy drop; }; }", dropped: "198.18.1.0 to 198.18.2.0"},
+		"a filter of one family": {rules: "table ip6 fw { chain forward { type filter hook " +
+			"forward priority 0; policy drop; }; }", dropped: "fd42:1:0:1:: to fd42:1:0:2::"},
 		"a filter that accepts pods": {rules: `table inet fw { chain forward { type filter hook forward priority 0; policy drop; iifname "vpod*" accept; }; }`},
-		"a filter at postrouting":    {rules: "table ip fw { chain out { type filter hook postrouting priority 0; policy drop; }; }", dropped: "198.18.1.0"},
-		"no forwarding":              {sysctl: "ipv4/ip_forward", other: true},
+		"a filter at postrouting": {rules: "table ip fw { chain out { type filter hook " +
+			"postrouting priority 0; policy drop; }; }", dropped: "198.18.1.0"},
+		"no forwarding": {sysctl: "ipv4/ip_forward", other: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, behind := host(t)
@@ -103,7 +108,8 @@ func TestProbe(t *testing.T) {
 				err = Probe(t.Context(), config.RunDir, Ways(own, peer))
 				return nil
 			})
-			if errors.Is(err, ErrDropped) != (tt.dropped != "") || (err != nil) != (tt.dropped != "" || tt.other) {
+			if errors.Is(err, ErrDropped) != (tt.dropped != "") ||
+				(err != nil) != (tt.dropped != "" || tt.other) {
 				t.Errorf("got %v", err)
 			}
 			if tt.dropped != "" && !strings.Contains(err.Error(), tt.dropped) {
@@ -163,7 +169,8 @@ func left(t *testing.T, h *nettest.Host) {
 			}
 		}
 
-		if _, err := os.Stat(filepath.Join(config.RunDir, "probe")); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(config.RunDir, "probe")); !errors.Is(err,
+			os.ErrNotExist) {
 			t.Errorf("the directory is left: %v", err)
 		}
 		c, err := nftables.New()

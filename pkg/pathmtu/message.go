@@ -39,7 +39,8 @@ func parse(b []byte) (message, error) {
 	if len(b) < messageLen || string(b[:4]) != magic {
 		return message{}, errMessage
 	}
-	m := message{kind: b[4], nonce: binary.BigEndian.Uint64(b[8:]), size: int(binary.BigEndian.Uint16(b[16:]))}
+	m := message{kind: b[4], nonce: binary.BigEndian.Uint64(b[8:]),
+		size: int(binary.BigEndian.Uint16(b[16:]))}
 	if m.kind != kindProbe && m.kind != kindAnswer || m.kind == kindAnswer && len(b) != messageLen {
 		return message{}, errMessage
 	}

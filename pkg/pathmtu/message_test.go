@@ -48,7 +48,8 @@ func TestParseRefuses(t *testing.T) {
 
 // TestOnlyTheRightAnswerCounts: what an answer must be to be believed.
 func TestOnlyTheRightAnswerCounts(t *testing.T) {
-	peer := Peer{Name: "b", Device: "veil0", Addr: netip.MustParseAddr("198.18.0.2"), DeviceMTU: 1440}
+	peer := Peer{Name: "b", Device: "veil0", Addr: netip.MustParseAddr("198.18.0.2"),
+		DeviceMTU: 1440}
 	stranger := netip.MustParseAddr("198.18.0.3")
 	for _, tc := range []struct {
 		name   string
@@ -70,7 +71,8 @@ func TestOnlyTheRightAnswerCounts(t *testing.T) {
 			p.turn(now)
 			target := p.peers[peerID{"b", "veil0"}]
 			tc.m.nonce ^= target.nonce
-			if out := p.receive(socketID{device: tc.device}, tc.from, tc.m, messageLen, now); out != nil {
+			if out := p.receive(socketID{device: tc.device}, tc.from, tc.m, messageLen,
+				now); out != nil {
 				t.Errorf("an answer was answered: %x", out)
 			}
 			if counts := target.nonce == 0; counts != tc.counts {
@@ -85,7 +87,8 @@ func TestProbeOfAnotherLengthIsNotAnswered(t *testing.T) {
 	p := New(Options{Log: slog.New(slog.DiscardHandler)})
 	p.SetPeers([]Peer{{Name: "b", Device: "veil0", Addr: addr, DeviceMTU: 1440}})
 	m := message{kindProbe, 7, 1440}
-	if out := p.receive(socketID{device: "veil0"}, addr, m, 1412, time.Now()); !bytes.Equal(out, message{kindAnswer, 7, 1440}.put(messageLen)) {
+	if out := p.receive(socketID{device: "veil0"}, addr, m, 1412, time.Now()); !bytes.Equal(out,
+		message{kindAnswer, 7, 1440}.put(messageLen)) {
 		t.Errorf("answer %x", out)
 	}
 	if out := p.receive(socketID{device: "veil0"}, addr, m, 1411, time.Now()); out != nil {

@@ -94,9 +94,11 @@ func New(o Options) *Prober {
 		o.Timeout = 300 * time.Millisecond
 	}
 	if o.Timing == (Timing{}) {
-		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: 2 * time.Second, Tries: 3}
+		o.Timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute,
+			RetryMin: 2 * time.Second, Tries: 3}
 	}
-	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{}, believed: maps.Clone(o.Believed), changed: make(chan struct{}, 1)}
+	return &Prober{o: o, peers: map[peerID]*target{}, sockets: map[socketID]*socket{},
+		believed: maps.Clone(o.Believed), changed: make(chan struct{}, 1)}
 }
 
 // spread is the pause between the first probes of new peers.
@@ -123,7 +125,8 @@ func (p *Prober) SetPeers(peers []Peer) {
 			floor = config.MinPodMTU6
 		}
 
-		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now), told: peer.DeviceMTU}
+		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now),
+			told: peer.DeviceMTU}
 		if size, ok := p.believed[peer.Name]; ok && size < peer.DeviceMTU {
 			t.search.Believe(size)
 			t.told = t.search.MTU()
@@ -231,7 +234,8 @@ func (p *Prober) send(t *target, size int, now time.Time) {
 	}
 	m := message{kindProbe, t.nonce, size}
 	payload := m.put(max(size-headers(t.Addr), messageLen))
-	if _, err := s.conn.WriteToUDPAddrPort(payload, netip.AddrPortFrom(t.Addr, p.o.Port)); err != nil {
+	if _, err := s.conn.WriteToUDPAddrPort(payload,
+		netip.AddrPortFrom(t.Addr, p.o.Port)); err != nil {
 		p.o.Log.Debug("probe not sent", "peer", t.Name, "size", size, "err", err)
 	}
 }
@@ -239,7 +243,8 @@ func (p *Prober) send(t *target, size int, now time.Time) {
 func (p *Prober) tell(t *target) {
 	if mtu := t.search.MTU(); mtu != t.told {
 		t.told = mtu
-		p.o.Log.Info("path mtu changed", "peer", t.Name, "device", t.Device, "mtu", mtu, "device_mtu", t.DeviceMTU)
+		p.o.Log.Info("path mtu changed", "peer", t.Name, "device", t.Device, "mtu", mtu,
+			"device_mtu", t.DeviceMTU)
 		if p.o.Found != nil {
 			p.o.Found(t.Peer, mtu)
 		}
@@ -288,7 +293,8 @@ func (p *Prober) openSocket(ctx context.Context, id socketID) (*socket, error) {
 			return openSocket(ctx, id.device, source, p.o.Port)
 		}
 	}
-	return nil, fmt.Errorf("open probe socket on %s: this node has no address of the peer's family", id.device)
+	return nil, fmt.Errorf("open probe socket on %s: this node has no address of the peer's family",
+		id.device)
 }
 
 func (p *Prober) closeSockets() {

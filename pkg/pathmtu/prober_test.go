@@ -24,10 +24,12 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-var fast = pathmtu.Timing{Interval: 200 * time.Millisecond, RaiseInterval: time.Second, RetryMin: 50 * time.Millisecond, Tries: 3}
+var fast = pathmtu.Timing{Interval: 200 * time.Millisecond, RaiseInterval: time.Second,
+	RetryMin: 50 * time.Millisecond, Tries: 3}
 
 // start runs a Prober in ns until the test ends.
-func start(t *testing.T, ns *nettest.NS, source netip.Addr, found func(pathmtu.Peer, int)) *pathmtu.Prober {
+func start(t *testing.T, ns *nettest.NS, source netip.Addr,
+	found func(pathmtu.Peer, int)) *pathmtu.Prober {
 	t.Helper()
 	return startWith(t, ns, pathmtu.Options{Sources: []netip.Addr{source}, Found: found})
 }
@@ -70,8 +72,10 @@ func TestNarrowPathIsFoundAndLeftAgain(t *testing.T) {
 			addrA, addrB := netip.MustParseAddr(tc.a), netip.MustParseAddr(tc.b)
 			bits := addrA.BitLen() - 8
 			nettest.Veth(t,
-				nettest.End{NS: a, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrA, bits)}},
-				nettest.End{NS: b, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrB, bits)}})
+				nettest.End{NS: a, Name: "veil0", MTU: 1500,
+					Addrs: []netip.Prefix{netip.PrefixFrom(addrA, bits)}},
+				nettest.End{NS: b, Name: "veil0", MTU: 1500,
+					Addrs: []netip.Prefix{netip.PrefixFrom(addrB, bits)}})
 			var mu sync.Mutex
 			last := 0
 			p := start(t, a, addrA, func(_ pathmtu.Peer, mtu int) {
@@ -104,8 +108,10 @@ func TestProbesWaitForTraffic(t *testing.T) {
 	a, b := nettest.NewNS(t), nettest.NewNS(t)
 	addrA, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.2")
 	nettest.Veth(t,
-		nettest.End{NS: a, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24)}},
-		nettest.End{NS: b, Name: "veil0", MTU: 1500, Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
+		nettest.End{NS: a, Name: "veil0", MTU: 1500,
+			Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24)}},
+		nettest.End{NS: b, Name: "veil0", MTU: 1500,
+			Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
 	wire := nettest.NewCapture(t, b, nettest.SnifferOptions{Link: "veil0"})
 	var asked, sent, found atomic.Int64
 	p := startWith(t, a, pathmtu.Options{
@@ -121,7 +127,8 @@ func TestProbesWaitForTraffic(t *testing.T) {
 	q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 576}})
 	p.SetPeers([]pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrB, DeviceMTU: 1500}})
 	blackHole(t, b, 1400)
-	nettest.Until(t, 20*time.Second, "two looks at an idle peer", func() bool { return asked.Load() >= 2 })
+	nettest.Until(t, 20*time.Second, "two looks at an idle peer",
+		func() bool { return asked.Load() >= 2 })
 
 	for _, f := range wire.All(t) {
 		if len(f.Data) > 600 {
@@ -154,9 +161,11 @@ func blackHole(t *testing.T, ns *nettest.NS, mtu int) {
 // TestStrangersGetNoAnswer sends probes from an address that is no peer's.
 func TestStrangersGetNoAnswer(t *testing.T) {
 	a, b := nettest.NewNS(t), nettest.NewNS(t)
-	addrA, other, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.3"), netip.MustParseAddr("198.18.7.2")
+	addrA, other, addrB := netip.MustParseAddr("198.18.7.1"), netip.MustParseAddr("198.18.7.3"),
+		netip.MustParseAddr("198.18.7.2")
 	nettest.Veth(t,
-		nettest.End{NS: a, Name: "veil0", Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24), netip.PrefixFrom(other, 24)}},
+		nettest.End{NS: a, Name: "veil0", Addrs: []netip.Prefix{netip.PrefixFrom(addrA, 24),
+			netip.PrefixFrom(other, 24)}},
 		nettest.End{NS: b, Name: "veil0", Addrs: []netip.Prefix{netip.PrefixFrom(addrB, 24)}})
 	q := start(t, b, addrB, nil)
 	q.SetPeers([]pathmtu.Peer{{Name: "a", Device: "veil0", Addr: addrA, DeviceMTU: 1500}})
@@ -172,13 +181,16 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 				return err
 			}
 			defer unix.Close(fd)
-			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 51821, Addr: from.As4()}); err != nil {
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 51821, Addr: from.As4()}); err !=
+				nil {
 				return err
 			}
-			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 200_000}); err != nil {
+			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+				&unix.Timeval{Usec: 200_000}); err != nil {
 				return err
 			}
-			if err := unix.Sendto(fd, probe, 0, &unix.SockaddrInet4{Port: 51821, Addr: addrB.As4()}); err != nil {
+			if err := unix.Sendto(fd, probe, 0,
+				&unix.SockaddrInet4{Port: 51821, Addr: addrB.As4()}); err != nil {
 				return err
 			}
 
@@ -198,7 +210,8 @@ func TestStrangersGetNoAnswer(t *testing.T) {
 		return yes
 	}
 
-	nettest.Until(t, 10*time.Second, "an answer to the peer", func() bool { return answered(addrA) })
+	nettest.Until(t, 10*time.Second, "an answer to the peer",
+		func() bool { return answered(addrA) })
 	if answered(other) {
 		t.Error("a stranger was answered")
 	}

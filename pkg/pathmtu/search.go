@@ -49,7 +49,8 @@ type Search struct {
 
 // NewSearch begins with the belief that ceil, the MTU of the device, fits.
 func NewSearch(floor, ceil int, timing Timing, now time.Time) *Search {
-	return &Search{timing: timing, floor: min(floor, ceil), ceil: ceil, believed: ceil, next: now, raiseAt: now.Add(timing.RaiseInterval)}
+	return &Search{timing: timing, floor: min(floor, ceil), ceil: ceil, believed: ceil, next: now,
+		raiseAt: now.Add(timing.RaiseInterval)}
 }
 
 // Believe makes a new search begin with size, or the floor if that is larger,

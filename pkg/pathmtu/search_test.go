@@ -8,7 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-var timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: time.Second, Tries: 3}
+var timing = Timing{Interval: time.Minute, RaiseInterval: 10 * time.Minute, RetryMin: time.Second,
+	Tries: 3}
 
 // path is a simulated path and its clock.
 type path struct {

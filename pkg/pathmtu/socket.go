@@ -28,7 +28,8 @@ type socket struct {
 // openSocket opens the socket of a device, with the node's address as source.
 // It carries PodMark: the routes to node addresses through the tunnel are in
 // TablePod only, and nothing so marked can leave by another way.
-func openSocket(ctx context.Context, device string, source netip.Addr, port uint16) (*socket, error) {
+func openSocket(ctx context.Context, device string, source netip.Addr,
+	port uint16) (*socket, error) {
 	index := 0
 	lc := net.ListenConfig{Control: func(network, _ string, c syscall.RawConn) error {
 		var err error
@@ -59,7 +60,8 @@ func setOptions(fd int, network, device string) error {
 	}
 	return errors.Join(
 		setting("SO_BINDTODEVICE", unix.BindToDevice(fd, device)),
-		setting("SO_MARK", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(config.PodMark))),
+		setting("SO_MARK", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK,
+			int(config.PodMark))),
 		setting("MTU_DISCOVER", unix.SetsockoptInt(fd, level, option, value)),
 	)
 }

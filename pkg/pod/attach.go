@@ -80,7 +80,8 @@ func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 			err = afterStep(step.name)
 		}
 		if err != nil {
-			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID, step.name, err)
+			return fmt.Errorf("attach %s of container %s: %s: %w", r.IfName, r.ContainerID,
+				step.name, err)
 		}
 	}
 

@@ -20,7 +20,8 @@ type leftover struct {
 }
 
 func (l *leftover) Error() string {
-	return fmt.Sprintf("left over: links %v, records %v, elements %v", l.links, l.records, l.elements)
+	return fmt.Sprintf("left over: links %v, records %v, elements %v", l.links, l.records,
+		l.elements)
 }
 
 func TestAttachCarriesPackets(t *testing.T) {
@@ -34,7 +35,8 @@ func TestAttachCarriesPackets(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t)
-			nettest.AddAddr(t, n.NS, "lo", netip.MustParsePrefix("198.18.0.1/32"), netip.MustParsePrefix("fd42::1/128"))
+			nettest.AddAddr(t, n.NS, "lo", netip.MustParsePrefix("198.18.0.1/32"),
+				netip.MustParsePrefix("fd42::1/128"))
 			r, ns := newRecord(t, "c1", tt.addrs...)
 			n.attach(r, ns)
 
@@ -149,7 +151,8 @@ func TestAttachRefusesAddresses(t *testing.T) {
 			r, ns := newRecord(t, "c1", tt.addrs...)
 			n.must(func() error {
 				var undo Undo
-				if err := n.Attach(r, ns.Fd(), &undo); err == nil || !strings.Contains(err.Error(), tt.want) {
+				if err := n.Attach(r, ns.Fd(), &undo); err == nil ||
+					!strings.Contains(err.Error(), tt.want) {
 					t.Errorf("Attach = %v, want something with %q", err, tt.want)
 				}
 				return undo.Run()

@@ -42,43 +42,64 @@ type tamper struct {
 }
 
 func delRoute(h *nl.Handle, index, table int, a netip.Addr) error {
-	return h.RouteDel(&nl.Route{LinkIndex: index, Table: table, Dst: single(a), Scope: linkScope(a)})
+	return h.RouteDel(&nl.Route{LinkIndex: index, Table: table, Dst: single(a),
+		Scope: linkScope(a)})
 }
 
 var nodeTampers = []tamper{
-	{name: "host route in main flushed", repaired: true, want: "table 254 has no route 198.18.1.5/32",
-		node: func(n *node, _ Record, i int) error { return delRoute(n.h, i, unix.RT_TABLE_MAIN, pod4) }},
-	{name: "IPv6 host route in the pods' table flushed", repaired: true, want: "table 30309 has no route fd42:1::5/128",
-		node: func(n *node, _ Record, i int) error { return delRoute(n.h, i, config.TablePod, pod6) }},
+	{name: "host route in main flushed", repaired: true,
+		want: "table 254 has no route 198.18.1.5/32",
+		node: func(n *node, _ Record, i int) error {
+			return delRoute(n.h, i, unix.RT_TABLE_MAIN, pod4)
+		}},
+	{name: "IPv6 host route in the pods' table flushed", repaired: true,
+		want: "table 30309 has no route fd42:1::5/128",
+		node: func(n *node, _ Record, i int) error {
+			return delRoute(n.h, i, config.TablePod, pod6)
+		}},
 	{name: "neighbour flushed", repaired: true, want: "no permanent neighbour 198.18.1.5",
 		node: func(n *node, r Record, i int) error {
 			return n.h.NeighDel(&nl.Neigh{LinkIndex: i, IP: pod4.AsSlice(), Family: nl.FamilyV4})
 		}},
-	{name: "neighbour with another address", repaired: true, want: "no permanent neighbour fd42:1::5",
+	{name: "neighbour with another address", repaired: true,
+		want: "no permanent neighbour fd42:1::5",
 		node: func(n *node, r Record, i int) error {
 			neigh := permanent(pod6, net.HardwareAddr{2, 0, 0, 0, 0, 1}, i)
 			return n.h.NeighSet(&neigh)
 		}},
 	{name: "host end down", repaired: true, want: "is down",
-		node: func(n *node, r Record, i int) error { return n.h.LinkSetDown(linkOf(r.HostLink, i)) }},
+		node: func(n *node, r Record, i int) error {
+			return n.h.LinkSetDown(linkOf(r.HostLink, i))
+		}},
 	{name: "group taken away", repaired: true, want: "group of vpod",
-		node: func(n *node, r Record, i int) error { return n.h.LinkSetGroup(linkOf(r.HostLink, i), 0) }},
+		node: func(n *node, r Record, i int) error {
+			return n.h.LinkSetGroup(linkOf(r.HostLink, i), 0)
+		}},
 	{name: "reverse path filter off", repaired: true, want: "rp_filter of vpod",
 		node: func(n *node, r Record, _ int) error {
-			return n.Do(func() error { return sysctl.Write(sysctl.RPFilter(r.HostLink), rpFilterOff) })
+			return n.Do(func() error {
+				return sysctl.Write(sysctl.RPFilter(r.HostLink), rpFilterOff)
+			})
 		}},
 	{name: "mtu of the host end", repaired: true, want: "is 1300, want 1420",
-		node: func(n *node, r Record, i int) error { return n.h.LinkSetMTU(linkOf(r.HostLink, i), 1300) }},
+		node: func(n *node, r Record, i int) error {
+			return n.h.LinkSetMTU(linkOf(r.HostLink, i), 1300)
+		}},
 	{name: "addresses taken out of the sets", repaired: true, want: "has addresses [] for vpod",
-		node: func(n *node, r Record, _ int) error { return n.Do(func() error { return unsetAddrs(r.HostLink) }) }},
-	{name: "one address taken out of its set", repaired: true, want: "has addresses [198.18.1.5] for vpod",
+		node: func(n *node, r Record, _ int) error {
+			return n.Do(func() error { return unsetAddrs(r.HostLink) })
+		}},
+	{name: "one address taken out of its set", repaired: true,
+		want: "has addresses [198.18.1.5] for vpod",
 		node: func(n *node, r Record, _ int) error {
 			return n.Do(func() error { return changeElements(nil, []element{{r.HostLink, pod6}}) })
 		}},
-	{name: "another address in the set", repaired: true, want: "has addresses [198.18.1.5 198.18.1.6 fd42:1::5] for vpod",
+	{name: "another address in the set", repaired: true,
+		want: "has addresses [198.18.1.5 198.18.1.6 fd42:1::5] for vpod",
 		node: func(n *node, r Record, _ int) error {
 			return n.Do(func() error {
-				return changeElements([]element{{r.HostLink, netip.MustParseAddr("198.18.1.6")}}, nil)
+				return changeElements([]element{{r.HostLink, netip.MustParseAddr("198.18.1.6")}},
+					nil)
 			})
 		}},
 	{name: "sets flushed", repaired: true, want: "has addresses [] for vpod",
@@ -93,7 +114,9 @@ var nodeTampers = []tamper{
 
 var podTampers = []tamper{
 	{name: "address taken away", want: "has not address 198.18.1.5/32",
-		inside: func(h *nl.Handle, l nl.Link) error { return h.AddrDel(l, &nl.Addr{IPNet: single(pod4)}) }},
+		inside: func(h *nl.Handle, l nl.Link) error {
+			return h.AddrDel(l, &nl.Addr{IPNet: single(pod4)})
+		}},
 	{name: "default route taken away", want: "no route 0.0.0.0/0 via 169.254.1.1",
 		inside: func(h *nl.Handle, l nl.Link) error {
 			r := defaultRoute(pod4, l.Attrs().Index, 0)
@@ -110,7 +133,8 @@ var podTampers = []tamper{
 		}},
 	{name: "gateway's neighbour taken away", want: "no permanent neighbour fe80::1",
 		inside: func(h *nl.Handle, l nl.Link) error {
-			return h.NeighDel(&nl.Neigh{LinkIndex: l.Attrs().Index, IP: Gateway(pod6).AsSlice(), Family: nl.FamilyV6})
+			return h.NeighDel(&nl.Neigh{LinkIndex: l.Attrs().Index, IP: Gateway(pod6).AsSlice(),
+				Family: nl.FamilyV6})
 		}},
 	{name: "mtu in the pod", want: "mtu of eth0 in the pod is 1400",
 		inside: func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, 1400) }},
@@ -139,7 +163,9 @@ func TestCheckAndRepair(t *testing.T) {
 				t.Fatal(err)
 			}
 			texts := n.check(r)
-			if !slices.ContainsFunc(texts, func(s string) bool { return strings.Contains(s, tt.want) }) {
+			if !slices.ContainsFunc(texts, func(s string) bool {
+				return strings.Contains(s, tt.want)
+			}) {
 				t.Fatalf("Check says %q, want something with %q", texts, tt.want)
 			}
 			if tt.repaired {

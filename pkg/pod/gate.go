@@ -32,7 +32,9 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	}
 	for _, prefix := range podPrefixes {
 		if !has(marker.Families, prefix.Addr()) {
-			return fmt.Errorf("%w: pods get addresses from %s, but %s does not say that veild has applied that family; is the range in its clusterRanges?", ErrClosed, prefix, p.ReadyFile)
+			return fmt.Errorf("%w: pods get addresses from %s, but %s does not say that veild has "+
+				"applied that family; is the range in its clusterRanges?", ErrClosed, prefix,
+				p.ReadyFile)
 		}
 	}
 	routes := func() error { return gateRoutes(marker.Families, podPrefixes) }
@@ -50,7 +52,8 @@ func (p Paths) gatePins() error {
 	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress} {
 		if _, err := os.Stat(p.pin(name)); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("guard: pinned BPF object %s does not exist; is veild running? it pins it again when it starts", p.pin(name))
+				return fmt.Errorf("guard: pinned BPF object %s does not exist; is veild running? "+
+					"it pins it again when it starts", p.pin(name))
 			}
 			return fmt.Errorf("guard: %w", err)
 		}
@@ -70,15 +73,18 @@ func gateTables() error {
 		return fmt.Errorf("guard: %w; %s", err, restores)
 	}
 	if _, err := c.ListChain(podTable, config.NFTPodChain); err != nil {
-		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", config.NFTPodChain, config.NFTPodTable, err, restores)
+		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", config.NFTPodChain,
+			config.NFTPodTable, err, restores)
 	}
 	sets, err := c.GetSets(podTable)
 	if err != nil {
-		return fmt.Errorf("guard: list sets of nft table inet %s: %w; %s", config.NFTPodTable, err, restores)
+		return fmt.Errorf("guard: list sets of nft table inet %s: %w; %s", config.NFTPodTable, err,
+			restores)
 	}
 	for _, name := range podSets {
 		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
-			return fmt.Errorf("guard: set %s of nft table inet %s does not exist; %s", name, config.NFTPodTable, restores)
+			return fmt.Errorf("guard: set %s of nft table inet %s does not exist; %s", name,
+				config.NFTPodTable, restores)
 		}
 	}
 	return nil
@@ -119,22 +125,27 @@ func gateRules(h *nl.Handle, family int, name string) error {
 	}
 	var pod, tunnel bool
 	for _, r := range rules {
-		pod = pod || r.Priority == config.RulePrefPod && r.Table == config.TablePod && r.Mark == config.PodMark
+		pod = pod || r.Priority == config.RulePrefPod && r.Table == config.TablePod &&
+			r.Mark == config.PodMark
 		tunnel = tunnel || r.Priority == config.RulePrefTunnel && r.Mark == config.TunnelMark
 	}
 	switch {
 	case !pod:
-		return fmt.Errorf("%s rule %d (packets from pods to table %d) does not exist; is veild running? it restores it", name, config.RulePrefPod, config.TablePod)
+		return fmt.Errorf("%s rule %d (packets from pods to table %d) does not exist; is veild "+
+			"running? it restores it", name, config.RulePrefPod, config.TablePod)
 	case !tunnel:
-		return fmt.Errorf("%s rule %d (packets of tunnels) does not exist; is veild running? it restores it", name, config.RulePrefTunnel)
+		return fmt.Errorf("%s rule %d (packets of tunnels) does not exist; is veild running? it "+
+			"restores it", name, config.RulePrefTunnel)
 	}
 	return nil
 }
 
 // gateRange finds the unreachable route of a cluster range that holds prefix.
 func gateRange(h *nl.Handle, prefix netip.Prefix) error {
-	want := &nl.Route{Table: config.TablePod, Protocol: config.RouteProtoNode, Type: unix.RTN_UNREACHABLE}
-	routes, err := listRoutes(h, family(prefix.Addr()), want, nl.FilterTable|nl.FilterProtocol|nl.FilterType)
+	want := &nl.Route{Table: config.TablePod, Protocol: config.RouteProtoNode,
+		Type: unix.RTN_UNREACHABLE}
+	routes, err := listRoutes(h, family(prefix.Addr()), want,
+		nl.FilterTable|nl.FilterProtocol|nl.FilterType)
 	if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", config.TablePod, err)
 	}
@@ -147,5 +158,7 @@ func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("table %d has no unreachable route for a cluster range that holds pod prefix %s; is veild running, and is %s in its clusterRanges?", config.TablePod, prefix, prefix)
+	return fmt.Errorf("table %d has no unreachable route for a cluster range that holds pod "+
+		"prefix %s; is veild running, and is %s in its clusterRanges?", config.TablePod, prefix,
+		prefix)
 }

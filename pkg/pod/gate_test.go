@@ -37,45 +37,71 @@ func TestGate(t *testing.T) {
 			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.ReadyFile) }},
 		{name: "marker of another boot", prefixes: both, want: "another",
 			take: func(p Paths, _ *nl.Handle) error {
-				return config.WriteMarker(p.ReadyFile, config.Marker{BootID: "another", Families: cluster.Families{V4: true, V6: true}})
+				return config.WriteMarker(p.ReadyFile,
+					config.Marker{BootID: "another",
+						Families: cluster.Families{V4: true, V6: true}})
 			}},
 		{name: "corrupt marker", prefixes: both, want: "marker",
-			take: func(p Paths, _ *nl.Handle) error { return os.WriteFile(p.ReadyFile, []byte("{"), 0o600) }},
+			take: func(p Paths, _ *nl.Handle) error {
+				return os.WriteFile(p.ReadyFile, []byte("{"), 0o600)
+			}},
 		{name: "marker without the family", prefixes: both, want: prefix6.String(),
 			take: func(p Paths, _ *nl.Handle) error { return podtest.Mark(p.ReadyFile, range4) }},
 		{name: "egress guard not pinned", prefixes: both, want: config.PinGuardEgress,
-			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.pin(config.PinGuardEgress)) }},
+			take: func(p Paths, _ *nl.Handle) error {
+				return os.Remove(p.pin(config.PinGuardEgress))
+			}},
 		{name: "ingress guard not pinned", prefixes: both, want: config.PinGuardIngress,
-			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.pin(config.PinGuardIngress)) }},
-		{name: "table of pods deleted", prefixes: both, want: "nft table inet " + config.NFTPodTable,
+			take: func(p Paths, _ *nl.Handle) error {
+				return os.Remove(p.pin(config.PinGuardIngress))
+			}},
+		{name: "table of pods deleted", prefixes: both,
+			want: "nft table inet " + config.NFTPodTable,
 			take: func(Paths, *nl.Handle) error { return podtest.Unguard() }},
-		{name: "chain of pods deleted", prefixes: both, want: "chain prerouting of nft table inet kubeveil_pods",
+		{name: "chain of pods deleted", prefixes: both,
+			want: "chain prerouting of nft table inet kubeveil_pods",
 			take: func(Paths, *nl.Handle) error {
-				return change(func(c *nftables.Conn) { c.DelChain(&nftables.Chain{Table: podTable, Name: config.NFTPodChain}) })
+				return change(func(c *nftables.Conn) {
+					c.DelChain(&nftables.Chain{Table: podTable, Name: config.NFTPodChain})
+				})
 			}},
-		{name: "set of IPv6 addresses deleted", prefixes: both, want: "set pods6 of nft table inet kubeveil_pods",
+		{name: "set of IPv6 addresses deleted", prefixes: both,
+			want: "set pods6 of nft table inet kubeveil_pods",
 			take: func(Paths, *nl.Handle) error {
-				return change(func(c *nftables.Conn) { c.DelSet(&nftables.Set{Table: podTable, Name: config.NFTPodSet6}) })
+				return change(func(c *nftables.Conn) {
+					c.DelSet(&nftables.Set{Table: podTable, Name: config.NFTPodSet6})
+				})
 			}},
-		{name: "nft table flushed", prefixes: both, want: "nft table inet " + config.NFTGuardTable, take: deleteGuardTable},
+		{name: "nft table flushed", prefixes: both, want: "nft table inet " + config.NFTGuardTable,
+			take: deleteGuardTable},
 		{name: "IPv4 rule for pods flushed", prefixes: both, want: "IPv4 rule 100",
-			take: func(_ Paths, h *nl.Handle) error { return h.RuleDel(podtest.Rules(nl.FamilyV4)[1]) }},
+			take: func(_ Paths, h *nl.Handle) error {
+				return h.RuleDel(podtest.Rules(nl.FamilyV4)[1])
+			}},
 		{name: "IPv6 rule for tunnels flushed", prefixes: both, want: "IPv6 rule 90",
-			take: func(_ Paths, h *nl.Handle) error { return h.RuleDel(podtest.Rules(nl.FamilyV6)[0]) }},
+			take: func(_ Paths, h *nl.Handle) error {
+				return h.RuleDel(podtest.Rules(nl.FamilyV6)[0])
+			}},
 		{name: "IPv4 range flushed", prefixes: both, want: "198.18.1.0/24",
 			take: func(_ Paths, h *nl.Handle) error { return h.RouteDel(podtest.Closed(range4)) }},
 		{name: "IPv6 range flushed", prefixes: both, want: "fd42:1:0:5::/64",
 			take: func(_ Paths, h *nl.Handle) error { return h.RouteDel(podtest.Closed(range6)) }},
 		{name: "IPv6 range flushed, pods have IPv4 only", prefixes: both[:1],
 			take: func(_ Paths, h *nl.Handle) error { return h.RouteDel(podtest.Closed(range6)) }},
-		{name: "pod prefix outside of every range", prefixes: []netip.Prefix{netip.MustParsePrefix("198.19.1.0/24")}, want: "198.19.1.0/24"},
-		{name: "pod prefix larger than the range", prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")}, want: "198.18.0.0/15"},
+		{name: "pod prefix outside of every range",
+			prefixes: []netip.Prefix{netip.MustParsePrefix("198.19.1.0/24")},
+			want:     "198.19.1.0/24"},
+		{name: "pod prefix larger than the range",
+			prefixes: []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15")},
+			want:     "198.18.0.0/15"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nettest.NeedBPF(t)
 			host, p := nettest.NewHost(t, config.RunDir), DefaultPaths()
 			h := host.Handle()
-			host.Run(t, func() error { return podtest.Ready(p.BPFDir, p.ReadyFile, range4, range6) })
+			host.Run(t, func() error {
+				return podtest.Ready(p.BPFDir, p.ReadyFile, range4, range6)
+			})
 			if tt.take != nil {
 				host.Run(t, func() error { return tt.take(p, h) })
 			}
@@ -88,8 +114,10 @@ func TestGate(t *testing.T) {
 				return
 			}
 
-			if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "veild") {
-				t.Errorf("Gate = %v, want %v that names %s and says what to do", err, ErrClosed, tt.want)
+			if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), tt.want) ||
+				!strings.Contains(err.Error(), "veild") {
+				t.Errorf("Gate = %v, want %v that names %s and says what to do", err, ErrClosed,
+					tt.want)
 			}
 		})
 	}

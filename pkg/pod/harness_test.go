@@ -99,7 +99,9 @@ func (n *node) bare() error {
 		return &leftover{links, records, n.elements()}
 	}
 	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
-		routes, err := n.h.RouteListFiltered(nl.FamilyAll, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		routes, err := n.h.RouteListFiltered(nl.FamilyAll,
+			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return err
 		}

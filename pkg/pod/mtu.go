@@ -43,7 +43,8 @@ func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 
 	for _, f := range order {
 		if err := f(); err != nil {
-			return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink, r.ContainerID, err)
+			return r, fmt.Errorf("set mtu %d of %s, container %s: %w", mtu, r.HostLink,
+				r.ContainerID, err)
 		}
 	}
 

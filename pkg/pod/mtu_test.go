@@ -36,7 +36,8 @@ func TestSetMTULive(t *testing.T) {
 		}
 
 		for _, a := range got.Addrs {
-			away := netip.MustParseAddr(map[bool]string{true: "198.18.9.9", false: "fd42:9::9"}[a.Is4()])
+			away := netip.MustParseAddr(map[bool]string{true: "198.18.9.9",
+				false: "fd42:9::9"}[a.Is4()])
 			hop, err := nettest.Lookup(ns.Handle(), away, 0)
 			if err != nil || hop.MTU != mtu {
 				t.Errorf("route of %s has mtu %d (%v), want %d", a, hop.MTU, err, mtu)

@@ -53,7 +53,8 @@ func TestPodsDoNotWriteTheNodesNeighbours(t *testing.T) {
 	// The control, which comes after on the same link: the kernel takes them all.
 	n.must(func() error { return sysctl.Write(sysctl.RPFilter(r.HostLink), rpFilterOff) })
 	unfiltered := forge(60)
-	nettest.Until(t, 5*time.Second, "senders to be known without the filter", func() bool { return known(unfiltered) == 64 })
+	nettest.Until(t, 5*time.Second, "senders to be known without the filter",
+		func() bool { return known(unfiltered) == 64 })
 	if count := known(filtered); count > 0 {
 		t.Errorf("%d forged senders are in the neighbour table", count)
 	}

@@ -39,7 +39,8 @@ type nodeEnd struct {
 
 func endOf(l nl.Link) end {
 	a := l.Attrs()
-	return end{index: a.Index, mtu: a.MTU, group: a.Group, up: a.RawFlags&unix.IFF_UP != 0, mac: a.HardwareAddr}
+	return end{index: a.Index, mtu: a.MTU, group: a.Group, up: a.RawFlags&unix.IFF_UP != 0,
+		mac: a.HardwareAddr}
 }
 
 // readEnd reads a link of the calling thread's namespace with its routes in
@@ -71,7 +72,8 @@ func readEnd(h *nl.Handle, name string, families, tables []int) (end, error) {
 		}
 		e.neighs = append(e.neighs, neighs...)
 		for _, table := range tables {
-			routes, err := listRoutes(h, family, &nl.Route{Table: table, LinkIndex: e.index}, nl.FilterTable|nl.FilterOIF)
+			routes, err := listRoutes(h, family, &nl.Route{Table: table, LinkIndex: e.index},
+				nl.FilterTable|nl.FilterOIF)
 			if err != nil {
 				return end{}, fmt.Errorf("list routes of %s in table %d: %w", name, table, err)
 			}
@@ -180,7 +182,9 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 		}
 	}
 	for _, table := range tables {
-		routes, err := listRoutes(h, family, &nl.Route{Table: table, Protocol: config.RouteProtoPod}, nl.FilterTable|nl.FilterProtocol)
+		routes, err := listRoutes(h, family,
+			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return fmt.Errorf("list routes of pods in table %d: %w", table, err)
 		}
@@ -251,7 +255,8 @@ func (d *nodeDiff) say(format string, args ...any) {
 func (n nodeEnd) diff(r Record) nodeDiff {
 	var d nodeDiff
 	if d.addrs = !sameAddrs(n.own, r.Addrs); d.addrs {
-		d.say("nft table %s has addresses %v for %s, want %v", config.NFTPodTable, n.own, r.HostLink, r.Addrs)
+		d.say("nft table %s has addresses %v for %s, want %v", config.NFTPodTable, n.own,
+			r.HostLink, r.Addrs)
 	}
 	if d.unfiltered = n.rpFilter == rpFilterOff; d.unfiltered {
 		d.say("rp_filter of %s is off", r.HostLink)
@@ -313,7 +318,8 @@ func (e end) diffPod(r Record) []string {
 func missingRoutes(want, have []nl.Route) []nl.Route {
 	return slices.DeleteFunc(want, func(w nl.Route) bool {
 		return slices.ContainsFunc(have, func(g nl.Route) bool {
-			return g.Dst.String() == w.Dst.String() && g.Table == w.Table && g.LinkIndex == w.LinkIndex &&
+			return g.Dst.String() == w.Dst.String() && g.Table == w.Table &&
+				g.LinkIndex == w.LinkIndex &&
 				g.Gw.Equal(w.Gw) && g.Type == w.Type && g.Protocol == w.Protocol && g.MTU == w.MTU
 		})
 	})
@@ -322,7 +328,8 @@ func missingRoutes(want, have []nl.Route) []nl.Route {
 func missingNeighs(want, have []nl.Neigh) []nl.Neigh {
 	return slices.DeleteFunc(want, func(w nl.Neigh) bool {
 		return slices.ContainsFunc(have, func(g nl.Neigh) bool {
-			return g.IP.Equal(w.IP) && g.State == w.State && bytes.Equal(g.HardwareAddr, w.HardwareAddr)
+			return g.IP.Equal(w.IP) && g.State == w.State &&
+				bytes.Equal(g.HardwareAddr, w.HardwareAddr)
 		})
 	})
 }

@@ -76,7 +76,8 @@ func (r *Record) UnmarshalJSON(data []byte) error {
 	}
 	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool {
 		// As encoding/json matches names.
-		return slices.ContainsFunc(recordFields, func(f string) bool { return strings.EqualFold(f, name) })
+		return slices.ContainsFunc(recordFields,
+			func(f string) bool { return strings.EqualFold(f, name) })
 	})
 	*r = Record(known)
 	if len(fields) == 0 {
@@ -135,19 +136,23 @@ func (r Record) Validate() error {
 	case len(r.IfName) > 15:
 		return fmt.Errorf("ifName %q is longer than 15 bytes", r.IfName)
 	case r.HostLink != HostLink(r.ContainerID, r.IfName):
-		return fmt.Errorf("hostLink %q is not that of container %s, interface %s", r.HostLink, r.ContainerID, r.IfName)
+		return fmt.Errorf("hostLink %q is not that of container %s, interface %s", r.HostLink,
+			r.ContainerID, r.IfName)
 	case r.MTU < minMTU4 || r.MTU > maxMTU:
 		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, minMTU4, maxMTU)
 	}
 	var have4, have6 bool
 	for _, a := range r.Addrs {
 		switch {
-		case !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() || a.IsLinkLocalUnicast():
+		case !a.IsValid() || a.Zone() != "" || a.Is4In6() || a.IsUnspecified() || a.IsMulticast() ||
+			a.IsLoopback() || a.IsLinkLocalUnicast():
 			return fmt.Errorf("address %s cannot be a pod's", a)
 		case a.Is4() && have4, a.Is6() && have6:
-			return fmt.Errorf("second address %s of its family: a pod has at most one IPv4 and one IPv6 address", a)
+			return fmt.Errorf("second address %s of its family: a pod has at most one IPv4 and "+
+				"one IPv6 address", a)
 		case a.Is6() && r.MTU < config.MinPodMTU6:
-			return fmt.Errorf("mtu %d is below %d, which IPv6 address %s needs (RFC 8200 section 5)", r.MTU, config.MinPodMTU6, a)
+			return fmt.Errorf("mtu %d is below %d, which IPv6 address %s needs (RFC 8200 "+
+				"section 5)", r.MTU, config.MinPodMTU6, a)
 		}
 		have4, have6 = have4 || a.Is4(), have6 || a.Is6()
 	}

@@ -33,8 +33,10 @@ func TestHostLink(t *testing.T) {
 		seen[name] = true
 	}
 	r := good()
-	if r.HostMAC().String() == r.PodMAC().String() || r.HostMAC()[0]&3 != 2 || r.PodMAC()[0]&3 != 2 {
-		t.Errorf("MACs %s and %s: want two, unicast and locally administered", r.HostMAC(), r.PodMAC())
+	if r.HostMAC().String() == r.PodMAC().String() || r.HostMAC()[0]&3 != 2 ||
+		r.PodMAC()[0]&3 != 2 {
+		t.Errorf("MACs %s and %s: want two, unicast and locally administered", r.HostMAC(),
+			r.PodMAC())
 	}
 }
 
@@ -47,9 +49,14 @@ func TestRecordRefusals(t *testing.T) {
 		{"no network", func(r *Record) { r.Network = "" }, "network"},
 		{"link of another container", func(r *Record) { r.ContainerID = "c2" }, "hostLink"},
 		{"no address", func(r *Record) { r.Addrs = nil }, "no address"},
-		{"two IPv4 addresses", func(r *Record) { r.Addrs = []netip.Addr{pod4, pod4.Next()} }, "at most one"},
-		{"link-local address", func(r *Record) { r.Addrs = []netip.Addr{netip.MustParseAddr("fe80::2")} }, "cannot be a pod's"},
-		{"mapped address", func(r *Record) { r.Addrs = []netip.Addr{netip.MustParseAddr("::ffff:198.18.1.5")} }, "cannot be a pod's"},
+		{"two IPv4 addresses", func(r *Record) { r.Addrs = []netip.Addr{pod4, pod4.Next()} },
+			"at most one"},
+		{"link-local address", func(r *Record) {
+			r.Addrs = []netip.Addr{netip.MustParseAddr("fe80::2")}
+		}, "cannot be a pod's"},
+		{"mapped address", func(r *Record) {
+			r.Addrs = []netip.Addr{netip.MustParseAddr("::ffff:198.18.1.5")}
+		}, "cannot be a pod's"},
 		{"IPv6 below 1280", func(r *Record) { r.MTU = 1279 }, "RFC 8200"},
 		{"no MTU", func(r *Record) { r.MTU = 0 }, "mtu 0"},
 	} {
@@ -84,7 +91,8 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), corrupt) {
 		t.Errorf("List error = %v, want one that names %s", err, corrupt)
 	}
-	if records, err := (Paths{PodDir: filepath.Join(p.PodDir, "none")}).List(); err != nil || records != nil {
+	if records, err := (Paths{PodDir: filepath.Join(p.PodDir, "none")}).List(); err != nil ||
+		records != nil {
 		t.Errorf("List of no directory = %v, %v", records, err)
 	}
 }

@@ -72,7 +72,8 @@ func (p Paths) RepairNamed(ctx context.Context, hostLinks []string) ([]Repaired,
 
 // repairFreeFirst repairs records. Those that somebody has locked are waited for one by one, while
 // nothing else is locked.
-func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle, records []Record) ([]Repaired, error) {
+func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle,
+	records []Record) ([]Repaired, error) {
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	all, err := p.repairThose(ended, h, records)
@@ -81,7 +82,9 @@ func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle, records []Reco
 			all, err = p.again(ctx, h, all, i)
 		}
 	}
-	all = slices.DeleteFunc(all, func(r Repaired) bool { return r.Err == nil && len(r.Changed) == 0 })
+	all = slices.DeleteFunc(all, func(r Repaired) bool {
+		return r.Err == nil && len(r.Changed) == 0
+	})
 	return all, err
 }
 
@@ -115,7 +118,8 @@ func (p Paths) Repair(ctx context.Context, r Record) (changed []string, err erro
 }
 
 // repairThose locks records, reads the kernel and repairs.
-func (p Paths) repairThose(ctx context.Context, h *nl.Handle, records []Record) ([]Repaired, error) {
+func (p Paths) repairThose(ctx context.Context, h *nl.Handle,
+	records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
 		return nil, nil
 	}
@@ -132,7 +136,9 @@ func (p Paths) repairThose(ctx context.Context, h *nl.Handle, records []Record) 
 			}
 		}
 	}
-	slices.SortFunc(done, func(a, b Repaired) int { return strings.Compare(a.Record.HostLink, b.Record.HostLink) })
+	slices.SortFunc(done, func(a, b Repaired) int {
+		return strings.Compare(a.Record.HostLink, b.Record.HostLink)
+	})
 	return done, nil
 }
 
@@ -140,7 +146,8 @@ func (p Paths) repairThose(ctx context.Context, h *nl.Handle, records []Record) 
 // as they are under the lock; done are those that cannot be repaired, with the reason. Attachments
 // share lock files, and flock(2) does not know that two holders are one process: each file is
 // locked once.
-func (p Paths) lockRecords(ctx context.Context, records []Record) (locked []Record, done []Repaired, unlock func()) {
+func (p Paths) lockRecords(ctx context.Context,
+	records []Record) (locked []Record, done []Repaired, unlock func()) {
 	var unlocks []func()
 	errByLock := map[string]error{}
 	for _, r := range records {
@@ -194,8 +201,10 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 
 	d := n.diff(r)
 	if d.addrs {
-		foreign := slices.DeleteFunc(n.own, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
-		if err := changeElements(elementsOf(r.HostLink, r.Addrs), elementsOf(r.HostLink, foreign)); err != nil {
+		foreign := slices.DeleteFunc(n.own,
+			func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
+		if err := changeElements(elementsOf(r.HostLink, r.Addrs),
+			elementsOf(r.HostLink, foreign)); err != nil {
 			return nil, unguarded(err)
 		}
 	}

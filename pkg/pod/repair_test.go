@@ -72,7 +72,8 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 	for _, err := range []error{
 		n.Do(func() error { return unsetAddrs(rs[0].HostLink) }),
 		delRoute(n.h, index(rs[1]), config.TablePod, rs[1].Addrs[1]),
-		n.h.NeighDel(&nl.Neigh{LinkIndex: index(rs[2]), IP: rs[2].Addrs[0].AsSlice(), Family: nl.FamilyV4}),
+		n.h.NeighDel(&nl.Neigh{LinkIndex: index(rs[2]), IP: rs[2].Addrs[0].AsSlice(),
+			Family: nl.FamilyV4}),
 		n.h.LinkSetGroup(linkOf(rs[3].HostLink, index(rs[3])), 0),
 		n.h.LinkSetMTU(linkOf(rs[3].HostLink, index(rs[3])), 1300),
 		n.h.LinkSetDown(linkOf(rs[4].HostLink, index(rs[4]))),
@@ -83,7 +84,8 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 	}
 
 	wantChanged(t, n.repairAll(t.Context(), rs), map[string]string{
-		rs[0].HostLink: "has addresses []", rs[1].HostLink: "no route", rs[2].HostLink: "no permanent neighbour",
+		rs[0].HostLink: "has addresses []", rs[1].HostLink: "no route",
+		rs[2].HostLink: "no permanent neighbour",
 		rs[3].HostLink: "group of", rs[4].HostLink: "is down",
 	})
 	wantChanged(t, n.repairAll(t.Context(), rs), nil)
@@ -152,7 +154,8 @@ func TestRepairAllBesideAPluginThatHangs(t *testing.T) {
 	outside := Paths{PodDir: strings.TrimSuffix(n.MountPath(), "ns/mnt") + "root" + n.PodDir}
 	nettest.Until(t, patience/2, "another pod is repaired and free", func() bool {
 		var all []element
-		if err := n.NS.Do(func() (err error) { all, err = readElements(); return err }); err != nil {
+		if err := n.NS.Do(func() (err error) { all, err = readElements(); return err }); err !=
+			nil {
 			t.Error(err)
 		}
 		free, err := outside.lockUntil(ended(t), rs[2].HostLink)
@@ -175,7 +178,8 @@ func TestRepairAllBesideAPluginThatHangs(t *testing.T) {
 		}
 	}
 
-	wantChanged(t, n.repairAll(t.Context(), rs), map[string]string{rs[0].HostLink: "has addresses []"})
+	wantChanged(t, n.repairAll(t.Context(), rs),
+		map[string]string{rs[0].HostLink: "has addresses []"})
 }
 
 // ended is a context that has ended: a lock is tried once.
@@ -194,7 +198,10 @@ func TestRepairAllOfPodsThatAreGone(t *testing.T) {
 		t.Errorf("got %v, want ErrNotFound for %s", got, rs[0].HostLink)
 	}
 	n.must(podtest.Unguard)
-	if err := n.Do(func() error { _, err := n.RepairAll(t.Context(), rs); return err }); !errors.Is(err, ErrClosed) {
+	if err := n.Do(func() error {
+		_, err := n.RepairAll(t.Context(), rs)
+		return err
+	}); !errors.Is(err, ErrClosed) {
 		t.Errorf("without the table: %v, want ErrClosed", err)
 	}
 }
@@ -206,12 +213,14 @@ func BenchmarkRepairAll(b *testing.B) {
 			p := DefaultPaths()
 			var records []Record
 			err := h.Do(func() error {
-				if err := errors.Join(podtest.Pin(p.BPFDir), podtest.Guard(), podtest.Mark(p.ReadyFile)); err != nil {
+				if err := errors.Join(podtest.Pin(p.BPFDir), podtest.Guard(),
+					podtest.Mark(p.ReadyFile)); err != nil {
 					return err
 				}
 				a4, a6 := pod4, pod6
 				for i := range size {
-					r := Record{Network: config.NetworkName, ContainerID: fmt.Sprint(i), IfName: "eth0", Addrs: []netip.Addr{a4, a6}, MTU: 1420}
+					r := Record{Network: config.NetworkName, ContainerID: fmt.Sprint(i),
+						IfName: "eth0", Addrs: []netip.Addr{a4, a6}, MTU: 1420}
 					r.HostLink = HostLink(r.ContainerID, r.IfName)
 					ns := nettest.NewNS(b)
 					r.Netns = ns.Path()

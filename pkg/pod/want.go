@@ -71,8 +71,9 @@ func podRoutes(r Record, index int) []nl.Route {
 
 func defaultRoute(a netip.Addr, index, mtu int) nl.Route {
 	return nl.Route{
-		LinkIndex: index, Dst: netipNet(DefaultPrefix(a)), Gw: Gateway(a).AsSlice(), Family: family(a),
-		Table: unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Type: unix.RTN_UNICAST, MTU: mtu,
+		LinkIndex: index, Dst: netipNet(DefaultPrefix(a)), Gw: Gateway(a).AsSlice(),
+		Family: family(a),
+		Table:  unix.RT_TABLE_MAIN, Protocol: unix.RTPROT_STATIC, Type: unix.RTN_UNICAST, MTU: mtu,
 	}
 }
 
@@ -85,7 +86,8 @@ func DefaultPrefix(addr netip.Addr) netip.Prefix {
 }
 
 func permanent(a netip.Addr, mac net.HardwareAddr, index int) nl.Neigh {
-	return nl.Neigh{LinkIndex: index, Family: family(a), State: unix.NUD_PERMANENT, IP: a.AsSlice(), HardwareAddr: mac}
+	return nl.Neigh{LinkIndex: index, Family: family(a), State: unix.NUD_PERMANENT, IP: a.AsSlice(),
+		HardwareAddr: mac}
 }
 
 func family(a netip.Addr) int {

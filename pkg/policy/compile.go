@@ -227,7 +227,8 @@ func (w *writer) rule(r Rule) error {
 			w.namedPort(def, n, len(r.Peers) == 0)
 		}
 		if len(w.lines)+len(w.named) > MaxLines {
-			return fmt.Errorf("the policy needs more than %d lines of peers and port ranges", MaxLines)
+			return fmt.Errorf("the policy needs more than %d lines of peers and port ranges",
+				MaxLines)
 		}
 	}
 	return nil

@@ -86,7 +86,8 @@ func (s *Set) has(peer netip.Addr, f Flow) bool {
 			return r.First.BitLen() == peer.BitLen() && !peer.Less(r.First) && !r.Last.Less(peer)
 		})
 	case KindNamed:
-		_, found := slices.BinarySearchFunc(s.Named, AddrPort{peer, f.Proto, f.Port}, AddrPort.compare)
+		_, found := slices.BinarySearchFunc(s.Named, AddrPort{peer, f.Proto, f.Port},
+			AddrPort.compare)
 		return found
 	}
 	return false

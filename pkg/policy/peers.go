@@ -53,7 +53,8 @@ func (s *members) remove(name Name) {
 
 // contributes returns what a pod adds to a set.
 func (p *Planner) contributes(d *definition, pod *Pod) (c contribution) {
-	if pod.HostNetwork || pod.Finished || pod.Mirror || !d.matches(pod, p.namespaces[pod.Namespace]) {
+	if pod.HostNetwork || pod.Finished || pod.Mirror ||
+		!d.matches(pod, p.namespaces[pod.Namespace]) {
 		return c
 	}
 	for _, a := range p.addrs(pod) {

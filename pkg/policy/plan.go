@@ -48,7 +48,8 @@ type AddrPort struct {
 }
 
 func (a AddrPort) compare(b AddrPort) int {
-	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Proto, b.Proto), cmp.Compare(a.Port, b.Port))
+	return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Proto, b.Proto),
+		cmp.Compare(a.Port, b.Port))
 }
 
 // Set is a set of peers. One of Addrs, Ranges and Named is used, by Kind; each is sorted and has

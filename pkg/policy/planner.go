@@ -275,7 +275,9 @@ func (p *Planner) regroup(pod *Pod) {
 		}
 		maps.Copy(p.defs, c.sets)
 	}
-	slices.SortFunc(m.Policies, func(a, b Name) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(m.Policies, func(a, b Name) int {
+		return strings.Compare(a.String(), b.String())
+	})
 
 	var g Group
 	for _, d := range []Direction{Ingress, Egress} {

@@ -45,13 +45,17 @@ func (j *judge) server() {
 	old, known := older(s.Version, 1, 30)
 	switch {
 	case !known:
-		j.say(Warning, check, fmt.Sprintf("%s says that its version is %q", s.Address, s.Version), "see to it that it is Kubernetes 1.30 or newer")
+		j.say(Warning, check, fmt.Sprintf("%s says that its version is %q", s.Address, s.Version),
+			"see to it that it is Kubernetes 1.30 or newer")
 	case old:
 		j.say(Error, check, fmt.Sprintf("%s is Kubernetes %s", s.Address, s.Version),
-			"upgrade to 1.30 or newer: in older ones a token does not say on which node its pod is, and one node could speak for another")
+			"upgrade to 1.30 or newer: in older ones a token does not say on which node its pod "+
+				"is, and one node could speak for another")
 	case !s.Policies:
-		j.say(Error, check, fmt.Sprintf("%s (%s) has no ValidatingAdmissionPolicy in admissionregistration.k8s.io/v1", s.Address, s.Version),
-			"do not switch it off (--runtime-config, --feature-gates): without it one node could speak for another")
+		j.say(Error, check, fmt.Sprintf("%s (%s) has no ValidatingAdmissionPolicy in "+
+			"admissionregistration.k8s.io/v1", s.Address, s.Version),
+			"do not switch it off (--runtime-config, --feature-gates): without it one node could "+
+				"speak for another")
 	default:
 		j.ok(check, "%s, Kubernetes %s", s.Address, s.Version)
 	}
@@ -75,7 +79,9 @@ func (j *judge) rights() {
 		return
 	}
 	if len(j.f.Denied) > 0 {
-		j.say(Error, check, "you may not "+strings.Join(denials(j.f.Denied), "; nor "), "use a kubeconfig of an administrator, such as /etc/kubernetes/admin.conf of a control-plane node")
+		j.say(Error, check, "you may not "+strings.Join(denials(j.f.Denied), "; nor "),
+			"use a kubeconfig of an administrator, such as /etc/kubernetes/admin.conf of a "+
+				"control-plane node")
 		return
 	}
 	if !j.f.Escalate && len(j.f.Ungiven) > 0 {
@@ -83,8 +89,10 @@ func (j *judge) rights() {
 		for _, r := range j.f.Ungiven {
 			missing = append(missing, r.Verb+" "+r.String())
 		}
-		j.say(Error, check, "you may make roles, but not give the rights that you lack yourself: "+strings.Join(missing, ", "),
-			"use a kubeconfig of an administrator: the API server refuses to let anybody give what he does not have")
+		j.say(Error, check, "you may make roles, but not give the rights that you lack yourself: "+
+			strings.Join(missing, ", "),
+			"use a kubeconfig of an administrator: the API server refuses to let anybody give "+
+				"what he does not have")
 		return
 	}
 	j.ok(check, "you may create and change all that manifests/ holds")
@@ -112,7 +120,8 @@ func denials(denied []Right) []string {
 func (j *judge) podSecurity() {
 	if l := j.f.PodSecurity; l != "" && l != "privileged" {
 		j.say(Error, "pod security", fmt.Sprintf("the namespace kube-system enforces %q", l),
-			"kubectl label namespace kube-system pod-security.kubernetes.io/enforce=privileged --overwrite: the daemons are on the host's network, with capabilities")
+			"kubectl label namespace kube-system pod-security.kubernetes.io/enforce=privileged "+
+				"--overwrite: the daemons are on the host's network, with capabilities")
 	}
 }
 
@@ -126,28 +135,37 @@ func (j *judge) kubeProxy() {
 
 	switch given := j.cfg.Source.Kubeconfig; {
 	case given != mounted && given != "":
-		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given, j.f.ConfigFrom)
+		j.ok(check, "by the file %s of the configuration (%s), which is not looked at here", given,
+			j.f.ConfigFrom)
 		return
-	case given == "" && j.cfg.ServiceProxy == config.ServiceProxyEBPF && len(j.cfg.Services.APIServers) > 0:
+	case given == "" && j.cfg.ServiceProxy == config.ServiceProxyEBPF &&
+		len(j.cfg.Services.APIServers) > 0:
 		var servers []string
 		for _, s := range j.cfg.Services.APIServers {
 			servers = append(servers, s.String())
 		}
-		j.ok(check, "by the service kubernetes, which veild's own table leads to %s: services.apiServers, which are not looked at here", listed(servers))
+		j.ok(check, "by the service kubernetes, which veild's own table leads to %s: "+
+			"services.apiServers, which are not looked at here", listed(servers))
 		return
 	case given == "":
-		j.say(Warning, check, "source.kubeconfig is empty: veild goes by the address of the service kubernetes",
-			"that address is closed on a node until its tunnel is up: name a kubeconfig with the API server's own address")
+		j.say(Warning, check,
+			"source.kubeconfig is empty: veild goes by the address of the service kubernetes",
+			"that address is closed on a node until its tunnel is up: name a kubeconfig with the "+
+				"API server's own address")
 		return
 	case j.f.Proxy == nil:
-		j.say(Error, check, "kube-system has no ConfigMap kube-proxy with kubeconfig.conf, from which veild would learn the API server's address",
-			"put a kubeconfig with that address and tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token into the ConfigMap kubeveil, name it as source.kubeconfig, and check that with -config FILE")
+		j.say(Error, check, "kube-system has no ConfigMap kube-proxy with kubeconfig.conf, from "+
+			"which veild would learn the API server's address",
+			"put a kubeconfig with that address and tokenFile: "+
+				"/var/run/secrets/kubernetes.io/serviceaccount/token into the ConfigMap kubeveil, "+
+				"name it as source.kubeconfig, and check that with -config FILE")
 		return
 	}
 
 	server, token, err := readKubeconfig(j.f.Proxy)
 	if err != nil {
-		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it anew")
+		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot "+
+			"be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it anew")
 		return
 	}
 
@@ -184,21 +202,30 @@ func readKubeconfig(text []byte) (server, token string, err error) {
 func (j *judge) judgeServer(check, server, token string) {
 	u, err := url.Parse(server)
 	if err != nil || u.Hostname() == "" {
-		j.say(Error, check, fmt.Sprintf("the kubeconfig of kube-proxy has the server %q", server), "set clusters[0].cluster.server in the ConfigMap kube-proxy to the API server's address")
+		j.say(Error, check, fmt.Sprintf("the kubeconfig of kube-proxy has the server %q", server),
+			"set clusters[0].cluster.server in the ConfigMap kube-proxy to the API "+
+				"server's address")
 		return
 	}
 	if token == "" {
-		j.say(Error, check, "the kubeconfig of kube-proxy has no tokenFile, and veild has credentials of no other kind",
-			"give veild a kubeconfig of its own, with tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token, and check that with -config FILE")
+		j.say(Error, check, "the kubeconfig of kube-proxy has no tokenFile, and veild has "+
+			"credentials of no other kind",
+			"give veild a kubeconfig of its own, with tokenFile: "+
+				"/var/run/secrets/kubernetes.io/serviceaccount/token, and check that with "+
+				"-config FILE")
 		return
 	}
 	addr, err := netip.ParseAddr(u.Hostname())
 	switch {
 	case err != nil:
-		j.ok(check, "%s, from the ConfigMap kube-proxy; every node must be able to resolve that name without cluster DNS", server)
-	case slices.ContainsFunc(slices.Concat(j.cfg.ServiceRanges, j.cfg.ClusterRanges), func(p netip.Prefix) bool { return p.Contains(addr) }):
-		j.say(Error, check, fmt.Sprintf("the ConfigMap kube-proxy has the server %s, an address of the cluster's own ranges", server),
-			"set it to the API server's address outside of the cluster: such an address is closed on a node until its tunnel is up, for which veild needs the API server")
+		j.ok(check, "%s, from the ConfigMap kube-proxy; every node must be able to resolve that "+
+			"name without cluster DNS", server)
+	case slices.ContainsFunc(slices.Concat(j.cfg.ServiceRanges, j.cfg.ClusterRanges),
+		func(p netip.Prefix) bool { return p.Contains(addr) }):
+		j.say(Error, check, fmt.Sprintf("the ConfigMap kube-proxy has the server %s, an address "+
+			"of the cluster's own ranges", server),
+			"set it to the API server's address outside of the cluster: such an address is closed "+
+				"on a node until its tunnel is up, for which veild needs the API server")
 	default:
 		j.ok(check, "%s, from the ConfigMap kube-proxy", server)
 	}
@@ -207,6 +234,7 @@ func (j *judge) judgeServer(check, server, token string) {
 // unread are the things of which nothing is known.
 func (j *judge) unread() {
 	for _, what := range slices.Sorted(maps.Keys(j.f.Unread)) {
-		j.say(Warning, what, "could not be looked at: "+j.f.Unread[what], "use a kubeconfig that may, or look yourself")
+		j.say(Warning, what, "could not be looked at: "+j.f.Unread[what],
+			"use a kubeconfig that may, or look yourself")
 	}
 }

@@ -17,10 +17,13 @@ type network struct {
 
 var networks = []network{
 	{"Antrea", []string{"antrea-agent"}, []string{"antrea.io"}, []string{"node.antrea.io/"}},
-	{"AWS VPC CNI", []string{"aws-node"}, []string{"vpcresources.k8s.aws", "crd.k8s.amazonaws.com"}, nil},
+	{"AWS VPC CNI", []string{"aws-node"}, []string{"vpcresources.k8s.aws", "crd.k8s.amazonaws.com"},
+		nil},
 	{"Azure CNI", []string{"azure-cni", "azure-cns"}, nil, nil},
-	{"Calico", []string{"calico-node", "canal"}, []string{"projectcalico.org", "operator.tigera.io"}, []string{"projectcalico.org/"}},
-	{"Cilium", []string{"cilium", "anetd"}, []string{"cilium.io"}, []string{"network.cilium.io/", "io.cilium.network"}},
+	{"Calico", []string{"calico-node", "canal"},
+		[]string{"projectcalico.org", "operator.tigera.io"}, []string{"projectcalico.org/"}},
+	{"Cilium", []string{"cilium", "anetd"}, []string{"cilium.io"},
+		[]string{"network.cilium.io/", "io.cilium.network"}},
 	{"Flannel", []string{"kube-flannel", "flannel"}, nil, []string{"flannel.alpha.coreos.com/"}},
 	{"kindnet", []string{"kindnet"}, nil, nil},
 	{"Kube-OVN", []string{"kube-ovn-cni"}, []string{"kubeovn.io"}, []string{"ovn.kubernetes.io/"}},
@@ -30,7 +33,8 @@ var networks = []network{
 	{"Weave Net", []string{"weave-net"}, nil, nil},
 }
 
-const removeIt = "remove it as its documentation says, then delete its file below /etc/cni/net.d and its interfaces on every node (a reboot does the latter); a node has one network plugin"
+const removeIt = "remove it as its documentation says, then delete its file below /etc/cni/net.d " +
+	"and its interfaces on every node (a reboot does the latter); a node has one network plugin"
 
 // otherCNI looks for other network plugins: one that runs is an error, traces are a warning.
 func (j *judge) otherCNI() {
@@ -47,13 +51,16 @@ func (j *judge) otherCNI() {
 		})
 		if len(running) > 0 {
 			found = true
-			j.say(Error, check, fmt.Sprintf("%s is installed: DaemonSet %s", n.name, listed(running)), removeIt)
+			j.say(Error, check, fmt.Sprintf("%s is installed: DaemonSet %s", n.name,
+				listed(running)), removeIt)
 			continue
 		}
 
 		var traces []string
 		groups := matching(j.f.Groups, func(g string) bool {
-			return slices.ContainsFunc(n.groups, func(end string) bool { return g == end || strings.HasSuffix(g, "."+end) })
+			return slices.ContainsFunc(n.groups, func(end string) bool {
+				return g == end || strings.HasSuffix(g, "."+end)
+			})
 		})
 		if len(groups) > 0 {
 			traces = append(traces, "custom resources of "+listed(groups))
@@ -61,7 +68,8 @@ func (j *judge) otherCNI() {
 
 		var nodes []string
 		for _, node := range j.f.Nodes {
-			if slices.ContainsFunc(node.Annotations, func(key string) bool { return begins(key, n.annotations) }) {
+			if slices.ContainsFunc(node.Annotations,
+				func(key string) bool { return begins(key, n.annotations) }) {
 				nodes = append(nodes, node.Name)
 			}
 		}
@@ -72,14 +80,20 @@ func (j *judge) otherCNI() {
 
 		if len(traces) > 0 {
 			found = true
-			j.say(Warning, check, fmt.Sprintf("%s was installed: there are %s", n.name, strings.Join(traces, " and ")),
-				"see that no file of its is left below /etc/cni/net.d, and no interface, on any node; a reboot of each does the latter")
+			j.say(Warning, check, fmt.Sprintf("%s was installed: there are %s", n.name,
+				strings.Join(traces, " and ")),
+				"see that no file of its is left below /etc/cni/net.d, and no interface, on any "+
+					"node; a reboot of each does the latter")
 		}
 	}
 
-	if m := matching(j.f.DaemonSets, func(ds string) bool { return strings.Contains(ds, "/kube-multus") }); len(m) > 0 {
+	if m := matching(j.f.DaemonSets, func(ds string) bool {
+		return strings.Contains(ds, "/kube-multus")
+	}); len(m) > 0 {
 		found = true
-		j.say(Warning, check, "Multus is installed: DaemonSet "+listed(m), "it must take Kubeveil's file (05-kubeveil.conflist) for the default network; what other networks carry is not encrypted by Kubeveil")
+		j.say(Warning, check, "Multus is installed: DaemonSet "+listed(m),
+			"it must take Kubeveil's file (05-kubeveil.conflist) for the default network; what "+
+				"other networks carry is not encrypted by Kubeveil")
 	}
 
 	if !found {
@@ -108,13 +122,16 @@ func (j *judge) strangers() {
 	if j.cfgErr == nil {
 		var outside []string
 		for name, a := range j.f.PodAddrs {
-			if !slices.ContainsFunc(j.cfg.ClusterRanges, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			if !slices.ContainsFunc(j.cfg.ClusterRanges,
+				func(p netip.Prefix) bool { return p.Contains(a) }) {
 				outside = append(outside, fmt.Sprintf("%s (%s)", name, a))
 			}
 		}
 		if len(outside) > 0 {
-			j.say(Error, check, fmt.Sprintf("pods have addresses outside of the cluster ranges: %s", listed(outside)),
-				"what such pods send is not Kubeveil's to encrypt: correct the ranges, or delete those pods once their network is removed")
+			j.say(Error, check, fmt.Sprintf("pods have addresses outside of the cluster ranges: %s",
+				listed(outside)),
+				"what such pods send is not Kubeveil's to encrypt: correct the ranges, or delete "+
+					"those pods once their network is removed")
 		}
 	}
 
@@ -130,11 +147,15 @@ func (j *judge) strangers() {
 	}
 
 	if len(ready) > 0 {
-		j.say(Warning, check, fmt.Sprintf("%s: Ready before Kubeveil is installed, so a CNI configuration is there", listed(ready)),
-			"look into /etc/cni/net.d of each: a file that sorts before 05-kubeveil.conflist would be taken instead; veild refuses to start beside one")
+		j.say(Warning, check, fmt.Sprintf("%s: Ready before Kubeveil is installed, so a CNI "+
+			"configuration is there", listed(ready)),
+			"look into /etc/cni/net.d of each: a file that sorts before 05-kubeveil.conflist "+
+				"would be taken instead; veild refuses to start beside one")
 	}
 
 	if len(j.f.PodAddrs) > 0 {
-		j.say(Warning, check, fmt.Sprintf("%d pods or more have their network from another plugin", len(j.f.PodAddrs)), "delete them after the installation, so that they get Kubeveil's; or reboot the nodes")
+		j.say(Warning, check, fmt.Sprintf("%d pods or more have their network from another plugin",
+			len(j.f.PodAddrs)), "delete them after the installation, so that they get Kubeveil's; "+
+			"or reboot the nodes")
 	}
 }

@@ -158,8 +158,10 @@ func Granted() []Right {
 		verbs []string
 	}{
 		{Right{Resource: "nodes"}, []string{"get", "list", "watch"}},
-		{Right{Group: "kubeveil.io", Resource: "veilnodes"}, []string{"get", "list", "watch", "create", "update", "delete"}},
-		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default", Name: "kubernetes"}, []string{"get", "list", "watch"}},
+		{Right{Group: "kubeveil.io", Resource: "veilnodes"},
+			[]string{"get", "list", "watch", "create", "update", "delete"}},
+		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default",
+			Name: "kubernetes"}, []string{"get", "list", "watch"}},
 	} {
 		for _, verb := range g.verbs {
 			r := g.right
@@ -173,7 +175,9 @@ func Granted() []Right {
 // Escalating are the rights that let somebody give what he does not have.
 func Escalating() []Right {
 	return []Right{
-		{Verb: "escalate", Group: rbac, Resource: "clusterroles"}, {Verb: "bind", Group: rbac, Resource: "clusterroles"},
-		{Verb: "escalate", Group: rbac, Resource: "roles", Namespace: "default"}, {Verb: "bind", Group: rbac, Resource: "roles", Namespace: "default"},
+		{Verb: "escalate", Group: rbac, Resource: "clusterroles"},
+		{Verb: "bind", Group: rbac, Resource: "clusterroles"},
+		{Verb: "escalate", Group: rbac, Resource: "roles", Namespace: "default"},
+		{Verb: "bind", Group: rbac, Resource: "roles", Namespace: "default"},
 	}
 }

@@ -32,14 +32,17 @@ type Finding struct {
 // Without an API server there is one finding.
 func Judge(f Facts) []Finding {
 	if f.Server.Err != "" {
-		return []Finding{{"api server", Error, fmt.Sprintf("%s cannot be asked: %s", f.Server.Address, f.Server.Err),
+		return []Finding{{"api server", Error,
+			fmt.Sprintf("%s cannot be asked: %s", f.Server.Address, f.Server.Err),
 			"correct the kubeconfig, or name another with -kubeconfig and -context"}}
 	}
 	j := judge{f: f}
 	j.readConfig()
 	for _, check := range []func(*judge){
-		(*judge).server, (*judge).rights, (*judge).podSecurity, (*judge).present, (*judge).ranges, (*judge).kubeProxy, (*judge).podCIDRs,
-		(*judge).overlaps, (*judge).nodeRanges, (*judge).otherCNI, (*judge).strangers, (*judge).kernels, (*judge).runtimes, (*judge).kubelets, (*judge).mtu,
+		(*judge).server, (*judge).rights, (*judge).podSecurity, (*judge).present, (*judge).ranges,
+		(*judge).kubeProxy, (*judge).podCIDRs,
+		(*judge).overlaps, (*judge).nodeRanges, (*judge).otherCNI, (*judge).strangers,
+		(*judge).kernels, (*judge).runtimes, (*judge).kubelets, (*judge).mtu,
 		(*judge).unread,
 	} {
 		check(&j)

@@ -47,20 +47,25 @@ func (j *judge) kernels() {
 		switch old, known := older(kernel, kernelMajor, kernelMinor); {
 		case !known:
 			bad = true
-			j.say(Warning, check, fmt.Sprintf("%s: the kernel says that it is %q", listed(names), kernel), "see to it that it is Linux 5.10 or newer")
+			j.say(Warning, check, fmt.Sprintf("%s: the kernel says that it is %q", listed(names),
+				kernel), "see to it that it is Linux 5.10 or newer")
 		case old:
 			bad = true
-			j.say(Error, check, fmt.Sprintf("%s: Linux %s", listed(names), kernel), "upgrade to Linux 5.10 or newer: the guard's programs do not load there")
+			j.say(Error, check, fmt.Sprintf("%s: Linux %s", listed(names), kernel),
+				"upgrade to Linux 5.10 or newer: the guard's programs do not load there")
 		}
 	}
 
 	if len(other) > 0 {
-		j.say(Warning, check, fmt.Sprintf("%s: the label kubernetes.io/os is not linux, so no DaemonSet of Kubeveil's chooses them", listed(other)),
-			"nothing, if veild runs there otherwise; else pods cannot reach them, nor they pods: nothing is sent in clear")
+		j.say(Warning, check, fmt.Sprintf("%s: the label kubernetes.io/os is not linux, so no "+
+			"DaemonSet of Kubeveil's chooses them", listed(other)),
+			"nothing, if veild runs there otherwise; else pods cannot reach them, nor they pods: "+
+				"nothing is sent in clear")
 	}
 
 	if !bad && len(seen) > 0 {
-		j.ok(check, "Linux %s; whether BPF, nftables and WireGuard are in it, %s says on each node", listed(slices.Collect(maps.Keys(seen))), "`veild check`")
+		j.ok(check, "Linux %s; whether BPF, nftables and WireGuard are in it, %s says on each node",
+			listed(slices.Collect(maps.Keys(seen))), "`veild check`")
 	}
 }
 
@@ -84,10 +89,13 @@ func (j *judge) runtimes() {
 		switch {
 		case !known:
 			bad = true
-			j.say(Warning, check, fmt.Sprintf("%s: %q, with which Kubeveil has not been tried", listed(names), runtime), "it must read CNI 1.0.0 and take the first file of /etc/cni/net.d by name")
+			j.say(Warning, check, fmt.Sprintf("%s: %q, with which Kubeveil has not been tried",
+				listed(names), runtime),
+				"it must read CNI 1.0.0 and take the first file of /etc/cni/net.d by name")
 		case old:
 			bad = true
-			j.say(Error, check, fmt.Sprintf("%s: %s does not read CNI 1.0.0", listed(names), runtime), "upgrade to containerd 1.6 or CRI-O 1.24, or newer")
+			j.say(Error, check, fmt.Sprintf("%s: %s does not read CNI 1.0.0", listed(names),
+				runtime), "upgrade to containerd 1.6 or CRI-O 1.24, or newer")
 		}
 	}
 
@@ -107,10 +115,12 @@ func (j *judge) kubelets() {
 		archs = append(archs, n.Arch)
 	}
 	if len(old) > 0 {
-		j.say(Warning, check, fmt.Sprintf("%s: older than 1.30, where the AppArmor profile of a container is an annotation", listed(old)),
+		j.say(Warning, check, fmt.Sprintf("%s: older than 1.30, where the AppArmor profile of a "+
+			"container is an annotation", listed(old)),
 			"upgrade them; with AppArmor in force veild could not write below /sys/fs/bpf there")
 	}
 	if kinds := listed(archs); strings.Contains(kinds, ",") {
-		j.say(Warning, check, "nodes of several architectures: "+kinds, "build an image for each (hack/image -arch), or one index of both in your registry")
+		j.say(Warning, check, "nodes of several architectures: "+kinds,
+			"build an image for each (hack/image -arch), or one index of both in your registry")
 	}
 }

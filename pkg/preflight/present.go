@@ -21,7 +21,8 @@ func (j *judge) present() {
 		return
 	}
 	if j.f.Cleaning {
-		j.say(Error, check, "the DaemonSet kubeveil-cleanup is there, which takes Kubeveil from every node", "finish the removal: kubectl delete -k manifests/uninstall")
+		j.say(Error, check, "the DaemonSet kubeveil-cleanup is there, which takes Kubeveil from "+
+			"every node", "finish the removal: kubectl delete -k manifests/uninstall")
 	}
 	if !j.definition(check) {
 		return
@@ -47,7 +48,8 @@ func (j *judge) present() {
 
 	do := "apply all of it: kubectl apply -k manifests/; what is there converges"
 	if j.half() {
-		do = "do so soon, " + do + ": until the policy and its binding are there, each node's daemon may write the keys of others"
+		do = "do so soon, " + do + ": until the policy and its binding are there, each node's " +
+			"daemon may write the keys of others"
 	}
 
 	j.say(Warning, check, "half applied; missing are "+strings.Join(missing, ", "), do)
@@ -56,9 +58,12 @@ func (j *judge) present() {
 // half reports whether the right to write VeilNodes is there without what restrains it.
 func (j *judge) half() bool {
 	has := func(resource string) bool {
-		return slices.ContainsFunc(j.f.Objects, func(o Object) bool { return o.Resource == resource && strings.HasPrefix(o.Name, "kubeveil-") })
+		return slices.ContainsFunc(j.f.Objects, func(o Object) bool {
+			return o.Resource == resource && strings.HasPrefix(o.Name, "kubeveil-")
+		})
 	}
-	return has("clusterrolebindings") && (!has("validatingadmissionpolicies") || !has("validatingadmissionpolicybindings"))
+	return has("clusterrolebindings") && (!has("validatingadmissionpolicies") ||
+		!has("validatingadmissionpolicybindings"))
 }
 
 // definition judges the custom resource and is whether the rest is worth looking at.
@@ -68,13 +73,18 @@ func (j *judge) definition(check string) bool {
 	case d == nil:
 		return true
 	case d.Leaving:
-		j.say(Error, check, "the custom resource veilnodes.kubeveil.io is being deleted", "wait until it is gone: kubectl get crd veilnodes.kubeveil.io; what holds it up is in its conditions")
+		j.say(Error, check, "the custom resource veilnodes.kubeveil.io is being deleted",
+			"wait until it is gone: kubectl get crd veilnodes.kubeveil.io; what holds it up is in "+
+				"its conditions")
 		return false
 	case !slices.Contains(d.Versions, version):
-		j.say(Error, check, fmt.Sprintf("veilnodes.kubeveil.io is there in another version: %s", strings.Join(d.Versions, ", ")), "it is of another Kubeveil: uninstall that one first, with its own manifests")
+		j.say(Error, check, fmt.Sprintf("veilnodes.kubeveil.io is there in another version: %s",
+			strings.Join(d.Versions, ", ")),
+			"it is of another Kubeveil: uninstall that one first, with its own manifests")
 		return false
 	case !d.Established:
-		j.say(Warning, check, "the custom resource veilnodes.kubeveil.io is not served yet", "look again in a moment; its conditions say what it waits for")
+		j.say(Warning, check, "the custom resource veilnodes.kubeveil.io is not served yet",
+			"look again in a moment; its conditions say what it waits for")
 	}
 	return true
 }
@@ -83,7 +93,8 @@ func (j *judge) daemons(check string) {
 	var texts []string
 	lacking := false
 	for _, d := range j.f.Daemons {
-		texts = append(texts, fmt.Sprintf("%s %d of %d ready (%s)", d.Name, d.Ready, d.Desired, d.Image))
+		texts = append(texts, fmt.Sprintf("%s %d of %d ready (%s)", d.Name, d.Ready, d.Desired,
+			d.Image))
 		lacking = lacking || d.Ready < d.Desired
 	}
 	slices.Sort(texts)

@@ -16,31 +16,44 @@ func (j *judge) ranges() {
 	}
 
 	if j.cfgErr != nil {
-		found := fmt.Sprintf("with the configuration of %s veild would not start: %s", j.f.ConfigFrom, oneLine(j.cfgErr))
+		found := fmt.Sprintf("with the configuration of %s veild would not start: %s",
+			j.f.ConfigFrom, oneLine(j.cfgErr))
 		do := "correct that, and check it again"
 		if j.f.Kubeadm == nil && j.cfg.KubeadmConfig != "" {
-			found = "kube-system has no ConfigMap kubeadm-config, from which veild would learn the ranges of pods and services"
-			do = "write clusterRanges and serviceRanges into manifests/cni/configmap.yaml instead of kubeadmConfig, and check its veild.yaml with -config FILE"
+			found = "kube-system has no ConfigMap kubeadm-config, from which veild would learn " +
+				"the ranges of pods and services"
+			do = "write clusterRanges and serviceRanges into " +
+				"manifests/cni/configmap.yaml instead " +
+				"of kubeadmConfig, and check its veild.yaml with -config FILE"
 		} else if len(j.cfg.ClusterRanges) == 0 && j.cfg.KubeadmConfig != "" {
-			found = "the ClusterConfiguration in kubeadm-config has no networking.podSubnet: this cluster was made without a pod network"
-			do = "make it with kubeadm init --pod-network-cidr=…, or give the controller manager --allocate-node-cidrs and --cluster-cidr, write clusterRanges into manifests/cni/configmap.yaml and check its veild.yaml with -config FILE"
+			found = "the ClusterConfiguration in kubeadm-config has no " +
+				"networking.podSubnet: this " +
+				"cluster was made without a pod network"
+			do = "make it with kubeadm init --pod-network-cidr=…, or give the controller manager " +
+				"--allocate-node-cidrs and --cluster-cidr, write clusterRanges into " +
+				"manifests/cni/configmap.yaml and check its veild.yaml with -config FILE"
 		}
 		j.say(Error, check, found, do)
 		return
 	}
 
-	j.ok(check, "pods %s, services %s, by the configuration of %s", prefixes(j.cfg.ClusterRanges), prefixes(j.cfg.ServiceRanges), j.f.ConfigFrom)
+	j.ok(check, "pods %s, services %s, by the configuration of %s", prefixes(j.cfg.ClusterRanges),
+		prefixes(j.cfg.ServiceRanges), j.f.ConfigFrom)
 	for _, a := range j.f.ServiceAddrs {
 		if !within(j.cfg.ServiceRanges, a) {
-			j.say(Error, check, fmt.Sprintf("the service kubernetes has the address %s, which is in none of the service ranges", a),
-				"correct the service ranges: they must hold every service (--service-cluster-ip-range of the API server)")
+			j.say(Error, check, fmt.Sprintf("the service kubernetes has the address %s, which is "+
+				"in none of the service ranges", a),
+				"correct the service ranges: they must hold every service "+
+					"(--service-cluster-ip-range of the API server)")
 		}
 	}
 
 	if cidr := j.f.Controller.ClusterCIDR; cidr != "" {
 		for _, text := range strings.Split(cidr, ",") {
-			if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && !inside(j.cfg.ClusterRanges, p.Masked()) {
-				j.say(Error, check, fmt.Sprintf("the controller manager gives nodes pod CIDRs of %s, which is not in the cluster ranges", p),
+			if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil &&
+				!inside(j.cfg.ClusterRanges, p.Masked()) {
+				j.say(Error, check, fmt.Sprintf("the controller manager gives nodes pod CIDRs of "+
+					"%s, which is not in the cluster ranges", p),
 					"make --cluster-cidr and the cluster ranges (podSubnet) agree")
 			}
 		}
@@ -95,11 +108,15 @@ func (j *judge) podCIDRs() {
 	}
 
 	if len(part) > 0 {
-		j.say(Error, check, fmt.Sprintf("the pod CIDRs of %s are not of the families of the cluster ranges (%s)", listed(part), prefixes(j.cfg.ClusterRanges)),
-			"give the controller manager a --cluster-cidr of each family, or the configuration only those that there are; a Node keeps the CIDRs that it was made with: let it join anew")
+		j.say(Error, check, fmt.Sprintf("the pod CIDRs of %s are not of the families of the "+
+			"cluster ranges (%s)", listed(part), prefixes(j.cfg.ClusterRanges)),
+			"give the controller manager a --cluster-cidr of each family, or the configuration "+
+				"only those that there are; a Node keeps the CIDRs that it was made with: let it "+
+				"join anew")
 	}
 
-	const fix = "kube-controller-manager needs --allocate-node-cidrs=true and --cluster-cidr; kubeadm sets both when it has a podSubnet"
+	const fix = "kube-controller-manager needs --allocate-node-cidrs=true and --cluster-cidr; " +
+		"kubeadm sets both when it has a podSubnet"
 	switch {
 	case len(j.f.Nodes) == 0:
 		j.say(Warning, check, "the cluster has no node yet", "let one join")
@@ -107,12 +124,16 @@ func (j *judge) podCIDRs() {
 		j.ok(check, "each of %d nodes has its own", len(j.f.Nodes))
 	case len(none) == 0:
 	case j.f.Controller.Allocates:
-		j.say(Warning, check, fmt.Sprintf("%s: none yet; the controller manager allocates them (--allocate-node-cidrs)", listed(none)),
-			"if they stay without, its log says why: kubectl -n kube-system logs -l component=kube-controller-manager")
+		j.say(Warning, check, fmt.Sprintf("%s: none yet; the controller manager allocates them "+
+			"(--allocate-node-cidrs)", listed(none)),
+			"if they stay without, its log says why: kubectl -n kube-system logs -l "+
+				"component=kube-controller-manager")
 	case j.f.Controller.Seen:
-		j.say(Error, check, listed(none)+": none, and the controller manager does not allocate them", fix)
+		j.say(Error, check, listed(none)+
+			": none, and the controller manager does not allocate them", fix)
 	case len(none) < len(j.f.Nodes):
-		j.say(Error, check, fmt.Sprintf("%s: none, though other nodes have", listed(none)), "see in the controller manager's log whether the cluster range is used up; "+fix)
+		j.say(Error, check, fmt.Sprintf("%s: none, though other nodes have", listed(none)),
+			"see in the controller manager's log whether the cluster range is used up; "+fix)
 	default:
 		j.say(Error, check, "no node has any", fix)
 	}
@@ -126,7 +147,8 @@ func (j *judge) overlaps() {
 	}
 	state := cluster.State{Revision: 1, Synced: true, APIServers: j.f.APIServers}
 	for _, n := range j.f.Nodes {
-		state.Nodes = append(state.Nodes, cluster.Node{Name: n.Name, Created: n.Created, ControlPlane: n.ControlPlane, Addresses: n.Addresses, PodPrefixes: n.PodCIDRs})
+		state.Nodes = append(state.Nodes, cluster.Node{Name: n.Name, Created: n.Created,
+			ControlPlane: n.ControlPlane, Addresses: n.Addresses, PodPrefixes: n.PodCIDRs})
 	}
 	_, refused := cluster.Resolve(j.cfg.Rules(nil), state, nil)
 	for _, r := range refused {
@@ -138,7 +160,9 @@ func (j *judge) overlaps() {
 	}
 	for _, a := range j.f.APIServers {
 		if within(j.cfg.ClusterRanges, a) || within(j.cfg.ServiceRanges, a) {
-			j.say(Error, check, fmt.Sprintf("the API server has the address %s, which is in the ranges of pods and services", a), "choose ranges that hold no address of the network that the nodes are on")
+			j.say(Error, check, fmt.Sprintf("the API server has the address %s, which is in the "+
+				"ranges of pods and services", a),
+				"choose ranges that hold no address of the network that the nodes are on")
 			refused = append(refused, cluster.Refusal{})
 		}
 	}
@@ -153,7 +177,8 @@ func (j *judge) nodeRanges() {
 		return
 	}
 	if len(j.cfg.NodeRanges) > 0 {
-		j.ok("node ranges", "%s", prefixes(j.cfg.NodeRanges)) // addresses outside were refused as overlaps are
+		// addresses outside were refused as overlaps are
+		j.ok("node ranges", "%s", prefixes(j.cfg.NodeRanges))
 		return
 	}
 	var addrs []string
@@ -162,8 +187,10 @@ func (j *judge) nodeRanges() {
 			addrs = append(addrs, a.String())
 		}
 	}
-	j.say(Warning, "node ranges", "nodeRanges is not set: a node that was taken over may claim any address, and be sent what pods send there",
-		fmt.Sprintf("set it in manifests/cni/configmap.yaml to the networks of your nodes, which have %s", listed(addrs)))
+	j.say(Warning, "node ranges", "nodeRanges is not set: a node that was taken over may claim "+
+		"any address, and be sent what pods send there",
+		fmt.Sprintf("set it in manifests/cni/configmap.yaml to the networks of your nodes, "+
+			"which have %s", listed(addrs)))
 }
 
 // mtu: before veild runs it is known only where the configuration says it.
@@ -199,12 +226,16 @@ func (j *judge) mtu() {
 	need := cluster.MinUnderlayMTU(false, families)
 	switch {
 	case len(small) > 0:
-		j.say(Error, check, strings.Join(small, "; "), "raise the MTU of the network between nodes, or use pods of IPv4 only")
+		j.say(Error, check, strings.Join(small, "; "),
+			"raise the MTU of the network between nodes, or use pods of IPv4 only")
 	case unknown == len(j.f.Nodes):
-		j.ok(check, "not seen from here; veild reads it from each node's interface, which needs %d at least (%s checks it there)", need, "`veild check`")
+		j.ok(check, "not seen from here; veild reads it from each node's interface, which needs "+
+			"%d at least (%s checks it there)", need, "`veild check`")
 	case least == most:
 		j.ok(check, "underlay %d on %d nodes", least, len(j.f.Nodes)-unknown)
 	default:
-		j.say(Warning, check, fmt.Sprintf("the underlay's differs between nodes, %d to %d", least, most), "nothing, if that is meant: the path to each peer is probed; else make them the same")
+		j.say(Warning, check, fmt.Sprintf("the underlay's differs between nodes, %d to %d", least,
+			most), "nothing, if that is meant: the path to each peer is probed; else make "+
+			"them the same")
 	}
 }

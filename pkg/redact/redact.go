@@ -43,23 +43,28 @@ var rules = []struct {
 	with string
 }{
 	// A block that is cut off goes to its end: its key material is in the lines that are there.
-	{regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`), Mark},
+	{regexp.MustCompile(
+		`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`),
+		Mark},
 	// The end of a block whose beginning a log has lost.
-	{regexp.MustCompile(`(?:[A-Za-z0-9+/=]{4,}(?:\\n|\s)+)+-----END [A-Z0-9 ]*PRIVATE KEY-----`), Mark},
+	{regexp.MustCompile(`(?:[A-Za-z0-9+/=]{4,}(?:\\n|\s)+)+-----END [A-Z0-9 ]*PRIVATE KEY-----`),
+		Mark},
 	// Any PEM as base64, as kubeconfigs have it, also wrapped.
 	{regexp.MustCompile(`LS0tLS1CRUdJTi[A-Za-z0-9+/=]*(?:(?:\\n|\s)+[A-Za-z0-9+/=]{40,})*`), Mark},
 	{regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?`), Mark},
 	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`), `${1} ` + Mark},
 	{regexp.MustCompile(`(://[^\s/:@"']*:)[^\s/@"']+@`), `${1}` + Mark + `@`},
 	// kubeadm's: six and sixteen.
-	{regexp.MustCompile(before + `[a-z0-9]{6}\.[a-z0-9]{16}($|[^A-Za-z0-9-])`), `${1}` + Mark + `${2}`},
+	{regexp.MustCompile(before + `[a-z0-9]{6}\.[a-z0-9]{16}($|[^A-Za-z0-9-])`),
+		`${1}` + Mark + `${2}`},
 	{named, `${1}` + Mark},
 	{regexp.MustCompile(`(?i)(--[a-z-]*` + secretName + `[ =])\S+`), `${1}` + Mark},
 }
 
 // named is name: value, "name": "value" or name=value; the value in quotes, also escaped ones, or
 // one word.
-var named = regexp.MustCompile(`(?i)(` + secretName + `\\*["']?\s*[:=][ \t]*)(\\*"(?:[^"\\\n]|\\[^"\n])*\\*"|'[^'\n]*'|[^\s"',;}\]]+)`)
+var named = regexp.MustCompile(`(?i)(` + secretName +
+	`\\*["']?\s*[:=][ \t]*)(\\*"(?:[^"\\\n]|\\[^"\n])*\\*"|'[^'\n]*'|[^\s"',;}\]]+)`)
 
 // harmless values say how a secret is handled and are none.
 var harmless = regexp.MustCompile(`(?i)[:=][ \t]*(?:true|false|null|none|\d{1,3})$`)
@@ -113,7 +118,8 @@ func (r *Redactor) hex(text []byte, n *int) []byte {
 		}
 		start, end := at[4], at[5]
 		out.Write(text[:start])
-		if before := text[:start]; bytes.HasSuffix(before, []byte("sha256:")) || bytes.HasSuffix(before, []byte("://")) {
+		if before := text[:start]; bytes.HasSuffix(before, []byte("sha256:")) ||
+			bytes.HasSuffix(before, []byte("://")) {
 			out.Write(text[start:end])
 		} else {
 			out.WriteString(Mark)
@@ -125,7 +131,8 @@ func (r *Redactor) hex(text []byte, n *int) []byte {
 	return out.Bytes()
 }
 
-var secretField = regexp.MustCompile(`(?i)^(?:.*[-_.])?` + secretName + `$|(?:Token|Password|Passphrase|PrivateKey|SecretKey|ApiKey)$`)
+var secretField = regexp.MustCompile(`(?i)^(?:.*[-_.])?` + secretName +
+	`$|(?:Token|Password|Passphrase|PrivateKey|SecretKey|ApiKey)$`)
 
 // Object returns a copy of what JSON or YAML decodes into, without secrets: values under names of
 // secrets, values of environment variables with such names, and what Text finds in every string.
@@ -146,7 +153,8 @@ func (r *Redactor) Object(v any) (any, int) {
 		name, _ := v["name"].(string)
 		for k, e := range v {
 			text, isText := e.(string)
-			if isText && text != "" && (secretField.MatchString(k) || k == "value" && secretField.MatchString(name)) {
+			if isText && text != "" && (secretField.MatchString(k) ||
+				k == "value" && secretField.MatchString(name)) {
 				out[k], n = Mark, n+1
 				continue
 			}

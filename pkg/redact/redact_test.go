@@ -16,36 +16,54 @@ const (
 	jwt     = "eyJhbGciOiJSUzI1NiIsImtpZCI6IkEifQ.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJlLW9mLXRoaXM"
 )
 
-var pem = "-----BEGIN EC " + "PRIVATE KEY-----\nMHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oAAAAAAAAAAAAAAAAAAAAAAAA\nMHcCAQEEIBf0\n-----END EC " + "PRIVATE KEY-----"
+var pem = "-----BEGIN EC " +
+	"PRIVATE KEY-----\nMHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oAAAAAAAAAAAAAAAAAAAAAAAA\nMHcCAQEEIBf0\n-----END EC " + "PRIVATE KEY-----"
 
 // Each secret, in the places where it is met, goes; what is around it stays.
 func TestText(t *testing.T) {
 	r := redact.New([]string{public}, []string{"literal-of-the-user"})
 	encoded := base64.StdEncoding.EncodeToString([]byte(pem))
 	for name, tt := range map[string]struct{ in, secret, want string }{
-		"a WireGuard key in a log":        {"set key " + private + " on veil0", private, "set key REDACTED on veil0"},
-		"in JSON":                         {`{"k":"` + private + `","n":1}`, private, `{"k":"REDACTED","n":1}`},
-		"in wg showconf":                  {"PrivateKey = " + private + "\nListenPort = 51820", private, "PrivateKey = REDACTED\nListenPort = 51820"},
-		"named as private, known as none": {"private_key=" + public, public, "private_key=REDACTED"},
-		"of the configuration socket":     {"private_key=" + hexKey + "\nlisten_port=1", hexKey, "private_key=REDACTED\nlisten_port=1"},
-		"hexadecimal anywhere":            {"got " + hexKey + ", " + hexKey, hexKey, "got REDACTED, REDACTED"},
-		"a token":                         {"Authorization: Bearer " + jwt + "\nnext", jwt, "\nnext"},
-		"a token by itself":               {"err=" + jwt + " end", jwt, "err=REDACTED end"},
-		"a kubeconfig's token":            {"user:\n  token: abc-def-123\n  name: x", "abc-def-123", "user:\n  token: REDACTED\n  name: x"},
-		"a token in JSON in JSON":         {`"{\"token\":\"opaque123\",\"a\":1}"`, "opaque123", `\"a\":1}"`},
-		"a bootstrap token":               {"kubeadm join --token abcdef.0123456789abcdef x", "abcdef.0123456789abcdef", "kubeadm join --token REDACTED x"},
-		"a bootstrap token by itself":     {"used abcdef.0123456789abcdef.", "abcdef.0123456789abcdef", ""},
-		"a private key":                   {"a\n" + pem + "\nb", "MHcCAQEEIBf0", "a\nREDACTED\nb"},
-		"one that is cut off":             {"a\n" + pem[:80], "MHcCAQEEIBf0", "a\nREDACTED"},
-		"one that began before":           {pem[40:] + "\nb", "AAAAAAAA\nMHcC", "REDACTED\nb"},
-		"one in JSON":                     {`{"x":"` + strings.ReplaceAll(pem, "\n", `\n`) + `"}`, "MHcCAQEEIBf0", `{"x":"REDACTED"}`},
-		"client-key-data":                 {"client-key-data: " + encoded + "\nname: a", encoded[20:60], "client-key-data: REDACTED\nname: a"},
-		"base64 of PEM anywhere":          {"x " + encoded + " y", encoded[20:60], "x REDACTED y"},
-		"a password in an address":        {"https://user:hunter22@host/", "hunter22", "https://user:REDACTED@host/"},
-		"a password in quotes":            {`password: "a b c"`, "a b c", "password: REDACTED"},
-		"in single quotes":                {`passphrase='a b c' x`, "a b c", "passphrase=REDACTED x"},
-		"an option":                       {"--etcd-password s3cr3t --v=1", "s3cr3t", "--etcd-password REDACTED --v=1"},
-		"what the user's own config has":  {"said literal-of-the-user twice", "literal-of-the-user", "said REDACTED twice"},
+		"a WireGuard key in a log": {"set key " + private + " on veil0", private,
+			"set key REDACTED on veil0"},
+		"in JSON": {`{"k":"` + private + `","n":1}`, private,
+			`{"k":"REDACTED","n":1}`},
+		"in wg showconf": {"PrivateKey = " + private + "\nListenPort = 51820",
+			private, "PrivateKey = REDACTED\nListenPort = 51820"},
+		"named as private, known as none": {"private_key=" + public, public,
+			"private_key=REDACTED"},
+		"of the configuration socket": {"private_key=" + hexKey + "\nlisten_port=1", hexKey,
+			"private_key=REDACTED\nlisten_port=1"},
+		"hexadecimal anywhere": {"got " + hexKey + ", " + hexKey, hexKey,
+			"got REDACTED, REDACTED"},
+		"a token": {"Authorization: Bearer " + jwt + "\nnext", jwt,
+			"\nnext"},
+		"a token by itself": {"err=" + jwt + " end", jwt, "err=REDACTED end"},
+		"a kubeconfig's token": {"user:\n  token: abc-def-123\n  name: x", "abc-def-123",
+			"user:\n  token: REDACTED\n  name: x"},
+		"a token in JSON in JSON": {`"{\"token\":\"opaque123\",\"a\":1}"`, "opaque123",
+			`\"a\":1}"`},
+		"a bootstrap token": {"kubeadm join --token abcdef.0123456789abcdef x",
+			"abcdef.0123456789abcdef", "kubeadm join --token REDACTED x"},
+		"a bootstrap token by itself": {"used abcdef.0123456789abcdef.",
+			"abcdef.0123456789abcdef", ""},
+		"a private key":         {"a\n" + pem + "\nb", "MHcCAQEEIBf0", "a\nREDACTED\nb"},
+		"one that is cut off":   {"a\n" + pem[:80], "MHcCAQEEIBf0", "a\nREDACTED"},
+		"one that began before": {pem[40:] + "\nb", "AAAAAAAA\nMHcC", "REDACTED\nb"},
+		"one in JSON": {`{"x":"` + strings.ReplaceAll(pem, "\n", `\n`) + `"}`,
+			"MHcCAQEEIBf0", `{"x":"REDACTED"}`},
+		"client-key-data": {"client-key-data: " + encoded + "\nname: a",
+			encoded[20:60], "client-key-data: REDACTED\nname: a"},
+		"base64 of PEM anywhere": {"x " + encoded + " y", encoded[20:60], "x REDACTED y"},
+		"a password in an address": {"https://user:hunter22@host/", "hunter22",
+			"https://user:REDACTED@host/"},
+		"a password in quotes": {`password: "a b c"`, "a b c", "password: REDACTED"},
+		"in single quotes": {`passphrase='a b c' x`, "a b c",
+			"passphrase=REDACTED x"},
+		"an option": {"--etcd-password s3cr3t --v=1", "s3cr3t",
+			"--etcd-password REDACTED --v=1"},
+		"what the user's own config has": {"said literal-of-the-user twice", "literal-of-the-user",
+			"said REDACTED twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, n := r.Text([]byte(tt.in))

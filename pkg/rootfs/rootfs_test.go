@@ -53,13 +53,14 @@ func TestProtectionOfBlockDevices(t *testing.T) {
 		top  blockDevice
 		want Protection
 	}{
-		"a partition":            {chain(), Clear},
-		"a logical volume":       {chain("LVM-abc"), Clear},
-		"LUKS2":                  {chain("CRYPT-LUKS2-12ab-root"), Encrypted},
-		"plain dm-crypt":         {chain("CRYPT-PLAIN-root"), Encrypted},
-		"a volume on LUKS2":      {chain("LVM-abc", "CRYPT-LUKS2-12ab-pv"), Encrypted},
-		"dm-verity":              {chain("CRYPT-VERITY-12ab-usr"), Verified},
-		"LUKS2 with tags":        {chain("CRYPT-LUKS2-12-root", "CRYPT-SUBDEV-12-root_dif"), Verified},
+		"a partition":       {chain(), Clear},
+		"a logical volume":  {chain("LVM-abc"), Clear},
+		"LUKS2":             {chain("CRYPT-LUKS2-12ab-root"), Encrypted},
+		"plain dm-crypt":    {chain("CRYPT-PLAIN-root"), Encrypted},
+		"a volume on LUKS2": {chain("LVM-abc", "CRYPT-LUKS2-12ab-pv"), Encrypted},
+		"dm-verity":         {chain("CRYPT-VERITY-12ab-usr"), Verified},
+		"LUKS2 with tags": {chain("CRYPT-LUKS2-12-root", "CRYPT-SUBDEV-12-root_dif"),
+			Verified},
 		"LUKS2 on checksums":     {chain("CRYPT-LUKS2-12-root", "CRYPT-INTEGRITY-sums"), Encrypted},
 		"checksums alone":        {chain("CRYPT-INTEGRITY-sums"), Clear},
 		"half of it is in clear": {half, Clear},
@@ -84,11 +85,13 @@ func TestProtectionOfFileSystemsWithoutABlockDevice(t *testing.T) {
 	for kind, want := range map[string]Protection{
 		"tmpfs": Memory, "ramfs": Memory, "overlay": Unknown, "btrfs": Unknown, "nfs4": Unknown,
 	} {
-		if got, err := protection(fstest.MapFS{}, &mountinfo.Info{FSType: kind}); err != nil || got != want {
+		if got, err := protection(fstest.MapFS{}, &mountinfo.Info{FSType: kind}); err != nil ||
+			got != want {
 			t.Errorf("%s: got %v, %v; want %v", kind, got, err, want)
 		}
 	}
-	if got, err := protection(fstest.MapFS{}, &mountinfo.Info{FSType: "ext4", Major: 8}); err == nil || got.Holds() {
+	if got, err := protection(fstest.MapFS{}, &mountinfo.Info{FSType: "ext4", Major: 8}); err ==
+		nil || got.Holds() {
 		t.Errorf("a device that sysfs does not have: %v, %v", got, err)
 	}
 }

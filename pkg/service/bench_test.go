@@ -14,13 +14,15 @@ func many(services, endpoints int) ([]Service, []Slice) {
 	for i := range services {
 		n := Name{fmt.Sprintf("namespace-%d", i%50), fmt.Sprintf("service-%d", i)}
 		all = append(all, Service{
-			Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})}, Ports: []Port{{"http", TCP, 80, 0}},
+			Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 19, byte(i >> 8),
+				byte(i)})}, Ports: []Port{{"http", TCP, 80, 0}},
 		})
 		for first := 0; first < endpoints; first += 100 {
 			s := Slice{Service: n, Name: fmt.Sprint(first), Ports: []SlicePort{{"http", TCP, 8080}}}
 			for range min(100, endpoints-first) {
 				pod = pod.Next()
-				s.Endpoints = append(s.Endpoints, Endpoint{Addr: pod, Node: "node-1", Ready: true, Serving: true})
+				s.Endpoints = append(s.Endpoints, Endpoint{Addr: pod, Node: "node-1", Ready: true,
+					Serving: true})
 			}
 			slices = append(slices, s)
 		}
@@ -49,21 +51,25 @@ func filled(b *testing.B, services []Service, slices []Slice) (*Planner, Changes
 
 // BenchmarkPlanAll is from the decoded list to all changes, at a node's start.
 func BenchmarkPlanAll(b *testing.B) {
-	for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10_000, 10}, {30_000, 3}, {1, 100_000}} {
-		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints), func(b *testing.B) {
-			services, slices := many(size.services, size.endpoints)
-			for b.Loop() {
-				if _, c := filled(b, services, slices); len(c.Slots.Keys) != size.services*size.endpoints {
-					b.Fatalf("%d slots", len(c.Slots.Keys))
+	for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10_000, 10}, {30_000, 3},
+		{1, 100_000}} {
+		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints),
+			func(b *testing.B) {
+				services, slices := many(size.services, size.endpoints)
+				for b.Loop() {
+					if _, c := filled(b, services, slices); len(c.Slots.Keys) !=
+						size.services*size.endpoints {
+						b.Fatalf("%d slots", len(c.Slots.Keys))
+					}
 				}
-			}
-		})
+			})
 	}
 }
 
 // BenchmarkPlanOneBesideFull is BenchmarkPlanOne while some services of many endpoints do not fit.
 func BenchmarkPlanOneBesideFull(b *testing.B) {
-	p, err := New("node-1", Limits{Fronts: 1 << 15, Slots: 1 << 18, Members: 1 << 10, Sources: 1 << 10})
+	p, err := New("node-1", Limits{Fronts: 1 << 15, Slots: 1 << 18, Members: 1 << 10,
+		Sources: 1 << 10})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -108,18 +114,19 @@ func BenchmarkPlanOneBesideFull(b *testing.B) {
 // BenchmarkPlanOne is from the event that one endpoint came or went to its changes.
 func BenchmarkPlanOne(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10_000, 10}, {1000, 1000}} {
-		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints), func(b *testing.B) {
-			services, slices := many(size.services, size.endpoints)
-			p, _ := filled(b, services, slices)
-			whole := slices[len(slices)/2]
-			less := whole
-			less.Endpoints = whole.Endpoints[1:]
-			for i := 0; b.Loop(); i++ {
-				p.PutSlice([]Slice{less, whole}[i%2])
-				if c := p.Plan(); len(c.Fronts.Keys) != 1 {
-					b.Fatalf("%d frontends", len(c.Fronts.Keys))
+		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints),
+			func(b *testing.B) {
+				services, slices := many(size.services, size.endpoints)
+				p, _ := filled(b, services, slices)
+				whole := slices[len(slices)/2]
+				less := whole
+				less.Endpoints = whole.Endpoints[1:]
+				for i := 0; b.Loop(); i++ {
+					p.PutSlice([]Slice{less, whole}[i%2])
+					if c := p.Plan(); len(c.Fronts.Keys) != 1 {
+						b.Fatalf("%d frontends", len(c.Fronts.Keys))
+					}
 				}
-			}
-		})
+			})
 	}
 }

@@ -15,10 +15,13 @@ var (
 	clusterIPs = addrs("198.18.0.1", "198.18.0.2", "fd42::1", "fd42::2")
 	outerIPs   = addrs("198.19.0.1", "198.19.0.2", "fd42:9::1", "198.18.0.1")
 	nodeAddrs  = addrs("198.19.1.1", "fd42:8::1", "198.19.1.2")
-	podAddrs   = addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "fd42:1::1", "fd42:1::2", "fd42:1::3")
-	someRanges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"), netip.MustParsePrefix("198.19.0.0/24"), netip.MustParsePrefix("fd42::/32")}
-	someNames  = []Name{{"a", "x"}, {"a", "y"}, {"b", "x"}, {"c", "z"}}
-	somePorts  = []Port{{"http", TCP, 80, 30080}, {"dns", UDP, 53, 0}, {"dns-tcp", TCP, 53, 30053}, {"sctp", SCTP, 9, 30009}, {"near", UDP, 80, 30080}}
+	podAddrs   = addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "fd42:1::1",
+		"fd42:1::2", "fd42:1::3")
+	someRanges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"),
+		netip.MustParsePrefix("198.19.0.0/24"), netip.MustParsePrefix("fd42::/32")}
+	someNames = []Name{{"a", "x"}, {"a", "y"}, {"b", "x"}, {"c", "z"}}
+	somePorts = []Port{{"http", TCP, 80, 30080}, {"dns", UDP, 53, 0}, {"dns-tcp", TCP, 53, 30053},
+		{"sctp", SCTP, 9, 30009}, {"near", UDP, 80, 30080}}
 )
 
 func addrs(text ...string) []netip.Addr {
@@ -37,9 +40,12 @@ func some[T any](t *rapid.T, label string, from []T, most int) []T {
 func genService(t *rapid.T, n Name) Service {
 	s := Service{
 		Name: n, Created: time.Unix(rapid.Int64Range(0, 2).Draw(t, "created"), 0),
-		ClusterIPs: some(t, "cluster IPs", clusterIPs, 2), ExternalIPs: some(t, "external IPs", outerIPs, 1),
-		LoadBalancerIPs: some(t, "balancer IPs", outerIPs, 3), Ports: some(t, "ports", somePorts, 3),
-		ExternalLocal: rapid.Bool().Draw(t, "external local"), InternalLocal: rapid.IntRange(0, 3).Draw(t, "internal local") == 0,
+		ClusterIPs:      some(t, "cluster IPs", clusterIPs, 2),
+		ExternalIPs:     some(t, "external IPs", outerIPs, 1),
+		LoadBalancerIPs: some(t, "balancer IPs", outerIPs, 3),
+		Ports:           some(t, "ports", somePorts, 3),
+		ExternalLocal:   rapid.Bool().Draw(t, "external local"),
+		InternalLocal:   rapid.IntRange(0, 3).Draw(t, "internal local") == 0,
 	}
 	if rapid.Bool().Draw(t, "has affinity") {
 		s.Affinity = 3 * time.Second
@@ -117,7 +123,8 @@ func (c *cluster) change(t *rapid.T) {
 		c.addrs = some(t, "node addresses", nodeAddrs, 2)
 		c.planner.SetNodeAddrs(c.addrs)
 	case 3:
-		c.api = &APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:80"), netip.MustParseAddrPort("[fd42::1]:443")}}
+		c.api = &APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:80"),
+			netip.MustParseAddrPort("[fd42::1]:443")}}
 		for _, a := range some(t, "servers", nodeAddrs, 3) {
 			c.api.Backends = append(c.api.Backends, netip.AddrPortFrom(a, 6443))
 		}
@@ -180,7 +187,10 @@ func (c *cluster) apply(t *rapid.T, changes Changes, most int, may ...map[FrontK
 		}
 		for k := range c.maps.fronts {
 			now := chosen(c.maps.show(k))
-			if !slices.ContainsFunc(may, func(m map[FrontKey]string) bool { w, ok := m[k]; return ok && chosen(w) == now }) {
+			if !slices.ContainsFunc(may, func(m map[FrontKey]string) bool {
+				w, ok := m[k]
+				return ok && chosen(w) == now
+			}) {
 				t.Fatalf("%v scope %d is half changed: %q", k.AddrPort(), k.Scope, now)
 			}
 		}

@@ -104,11 +104,13 @@ func (d *decision) port(h here, e *entry, p Port) {
 		}
 
 		c := claim{
-			key: frontKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k, owner: e.name, created: s.Created,
-			group: groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
+			key: frontKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k, owner: e.name,
+			created: s.Created,
+			group:   groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
 		}
 		g := d.group(e, c.group, found[v6])
-		if len(g.backends) == 0 && local && slices.ContainsFunc(found[v6], func(c candidate) bool { return c.rank >= rankLast }) {
+		if len(g.backends) == 0 && local &&
+			slices.ContainsFunc(found[v6], func(c candidate) bool { return c.rank >= rankLast }) {
 			c.flags |= FlagDrop
 		}
 		if k == kindLoadBalancer && scope == Outside {
@@ -146,7 +148,8 @@ func (d *decision) port(h here, e *entry, p Port) {
 }
 
 // apiGroups are the numbers of entry 0's groups.
-var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true, groupID(apiName, apiGroup(true)): true}
+var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true,
+	groupID(apiName, apiGroup(true)): true}
 
 func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, v6: v6} }
 
@@ -161,14 +164,16 @@ func (d *decision) apiServer(e *entry) {
 		}
 		key := apiGroup(addr.Is6())
 		d.claims = append(d.claims, claim{
-			key: frontKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer, owner: e.name, group: key,
+			key: frontKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer,
+			owner: e.name, group: key,
 		})
 		if d.groups[key] != nil {
 			continue
 		}
 		g := &group{id: groupID(e.name, key)}
 		for _, b := range e.api.Backends {
-			if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) && b.Port() != 0 && b.Addr().Is6() == key.v6 {
+			if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) &&
+				b.Port() != 0 && b.Addr().Is6() == key.v6 {
 				g.backends = append(g.backends, slotOf(b))
 			}
 		}
@@ -217,7 +222,9 @@ func rankOf(ep Endpoint) int {
 func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	var all []candidate
 	for _, s := range e.slices {
-		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool { return sp.Name == p.Name && sp.Protocol == p.Protocol })
+		i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool {
+			return sp.Name == p.Name && sp.Protocol == p.Protocol
+		})
 		if i < 0 || s.Ports[i].Port == 0 {
 			continue
 		}
@@ -235,9 +242,12 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 		}
 	}
 	slices.SortFunc(all, func(a, b candidate) int {
-		return cmp.Or(compareSlot(a.slot, b.slot), cmp.Compare(b.rank, a.rank), cmp.Compare(b.slot.Flags, a.slot.Flags))
+		return cmp.Or(compareSlot(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
+			cmp.Compare(b.slot.Flags, a.slot.Flags))
 	})
-	return slices.CompactFunc(all, func(a, b candidate) bool { return compareSlot(a.slot, b.slot) == 0 })
+	return slices.CompactFunc(all, func(a, b candidate) bool {
+		return compareSlot(a.slot, b.slot) == 0
+	})
 }
 
 // group makes the group of key once, from the candidates of its port and family.
@@ -311,7 +321,8 @@ func groupID(n Name, k groupKey) uint64 {
 	if k.local {
 		scope = "local"
 	}
-	return digest([]string{"group", n.Namespace, n.Name, k.port, k.protocol.String(), family(k.v6), scope})
+	return digest([]string{"group", n.Namespace, n.Name, k.port, k.protocol.String(), family(k.v6),
+		scope})
 }
 
 func family(v6 bool) string {

@@ -35,7 +35,8 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("service %s: %v: no %d of the %d of limit %s are free: it keeps the backends it had, and is not served if it had none; raise the limit",
+	return fmt.Sprintf("service %s: %v: no %d of the %d of limit %s are free: it keeps the "+
+		"backends it had, and is not served if it had none; raise the limit",
 		e.Service, ErrFull, e.Want, e.Size, e.Limit)
 }
 
@@ -49,7 +50,8 @@ type ConflictError struct {
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("service %s: %s %s: %v: service %s has it", e.Service, e.Front.Protocol, e.Front.AddrPort(), ErrConflict, e.Owner)
+	return fmt.Sprintf("service %s: %s %s: %v: service %s has it", e.Service, e.Front.Protocol,
+		e.Front.AddrPort(), ErrConflict, e.Owner)
 }
 
 // Unwrap returns ErrConflict.
@@ -78,7 +80,8 @@ type PortError struct {
 }
 
 func (e *PortError) Error() string {
-	return fmt.Sprintf("service %s: port %d: %s is %v here and left to another proxy", e.Service, e.Port.Port, e.Port.Protocol, ErrNotSupported)
+	return fmt.Sprintf("service %s: port %d: %s is %v here and left to another proxy", e.Service,
+		e.Port.Port, e.Port.Protocol, ErrNotSupported)
 }
 
 // Unwrap returns ErrNotSupported.

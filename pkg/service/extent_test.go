@@ -64,7 +64,8 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 			e.give(x)
 		}
 
-		if want := newExtents(slots).free; !maps.Equal(e.free, want) || !maps.Equal(other.free, want) {
+		if want := newExtents(slots).free; !maps.Equal(e.free, want) ||
+			!maps.Equal(other.free, want) {
 			t.Fatalf("free are %v and %v, want %v", e.free, other.free, want)
 		}
 		if want := newExtents(slots).slots; e.slots != want || other.slots != want {
@@ -76,7 +77,8 @@ func TestExtentsNeverOverlapAndAllComeBack(t *testing.T) {
 func TestExtentsThatCannotBe(t *testing.T) {
 	e := newExtents(1024)
 	for name, x := range map[string]extent{
-		"entry 0's": {0, 4}, "not aligned": {258, 4}, "beyond the end": {1024, 4}, "too long": {512, 2048}, "empty": {512, 0}, "huge": {512, 1<<32 - 1},
+		"entry 0's": {0, 4}, "not aligned": {258, 4}, "beyond the end": {1024, 4},
+		"too long": {512, 2048}, "empty": {512, 0}, "huge": {512, 1<<32 - 1},
 	} {
 		if e.reserve(x) {
 			t.Errorf("%s: %v is reserved", name, x)

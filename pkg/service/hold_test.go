@@ -16,7 +16,8 @@ func TestHold(t *testing.T) {
 		return a
 	}
 	c := planned(t, webService(func(s *Service) {
-		s.SourceRanges, s.LoadBalancerIPs = []netip.Prefix{netip.MustParsePrefix("198.18.9.0/24")}, addrs("198.18.8.1")
+		s.SourceRanges, s.LoadBalancerIPs = []netip.Prefix{netip.MustParsePrefix("198.18.9.0/24")},
+			addrs("198.18.8.1")
 	}),
 		endpoint("198.18.1.1", "ready"))
 	c.planner.SetAPIServer(api("198.19.0.1:6443", "198.19.0.2:6443"))
@@ -39,8 +40,10 @@ func TestHold(t *testing.T) {
 	if got := c.backends("198.18.0.10:443", Inside); got != "198.19.0.2:6443+0" {
 		t.Errorf("entry 0 has %q while services are unknown", got)
 	}
-	if got := c.backends("198.18.0.1:80", Inside); got != "198.18.1.1:8080+1" || len(c.maps.sources) != sources {
-		t.Errorf("a service that is not known yet has %q and %d sources, want what it had", got, len(c.maps.sources))
+	if got := c.backends("198.18.0.1:80", Inside); got != "198.18.1.1:8080+1" ||
+		len(c.maps.sources) != sources {
+		t.Errorf("a service that is not known yet has %q and %d sources, want what it had", got,
+			len(c.maps.sources))
 	}
 	next.Hold(false)
 	c.write(t, next.Plan())

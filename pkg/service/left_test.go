@@ -14,12 +14,15 @@ var tight = Limits{Fronts: 256, Slots: 512, Members: 1024, Sources: 16}
 // large is a service of n endpoints with all that a service may leave in the maps.
 func large(n int) (Service, Slice) {
 	s := Service{
-		Name: Name{"shop", "large"}, ClusterIPs: addrs("198.18.0.9"), LoadBalancerIPs: addrs("198.19.0.9"), Affinity: time.Hour,
+		Name: Name{"shop", "large"}, ClusterIPs: addrs("198.18.0.9"),
+		LoadBalancerIPs: addrs("198.19.0.9"), Affinity: time.Hour,
 		Ports: []Port{{"http", TCP, 80, 0}}, SourceRanges: someRanges[:1],
 	}
 	slice := Slice{Service: s.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}}
 	for i := range n {
-		slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, byte(4 + i>>8), byte(i)}), Ready: true, Serving: true})
+		slice.Endpoints = append(slice.Endpoints,
+			Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, byte(4 + i>>8), byte(i)}), Ready: true,
+				Serving: true})
 	}
 	return s, slice
 }
@@ -87,8 +90,10 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 				t.Fatalf("problems %v; %s", c.planner.Problems(), difference(c.view(), was))
 			}
 			front := netip.MustParseAddrPort("198.18.0.9:80")
-			if _, known := c.planner.At(front, TCP, Inside); known || !c.planner.Keeps(front, TCP, Inside) || c.planner.Keeps(front, UDP, Inside) {
-				t.Errorf("it is known: %t, and kept: %t", known, c.planner.Keeps(front, TCP, Inside))
+			if _, known := c.planner.At(front, TCP, Inside); known ||
+				!c.planner.Keeps(front, TCP, Inside) || c.planner.Keeps(front, UDP, Inside) {
+				t.Errorf("it is known: %t, and kept: %t", known,
+					c.planner.Keeps(front, TCP, Inside))
 			}
 
 			then(c.planner)
@@ -104,7 +109,8 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			}
 
 			c.writeAll(t) // what the last one freed
-			if n := len(c.maps.fronts) + len(c.maps.members) + len(c.maps.sources) + len(c.planner.left) + len(c.planner.adopted); n != 0 {
+			if n := len(c.maps.fronts) + len(c.maps.members) + len(c.maps.sources) +
+				len(c.planner.left) + len(c.planner.adopted); n != 0 {
 				t.Errorf("%d things are left", n)
 			}
 			if want := newExtents(tight.Slots); !maps.Equal(c.planner.room.free, want.free) {
@@ -132,14 +138,18 @@ func TestAServiceThatDoesNotFitCostsOthersNothing(t *testing.T) {
 			e := c.planner.entries[Name{"shop", "large"}]
 			decided := e.want.groups[groupKey{port: "http", protocol: TCP}]
 			if e.full == nil || decided == nil || c.planner.sweep {
-				t.Fatalf("full: %v, decided: %v, all maps are walked: %t", e.full, decided, c.planner.sweep)
+				t.Fatalf("full: %v, decided: %v, all maps are walked: %t", e.full, decided,
+					c.planner.sweep)
 			}
 
 			for i := range 3 {
 				addr := netip.AddrFrom4([4]byte{198, 18, 1, byte(i + 1)})
-				c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{{Addr: addr, Ready: true}}})
+				c.planner.PutSlice(Slice{Service: web, Name: "1",
+					Ports:     []SlicePort{{"http", TCP, 8080}},
+					Endpoints: []Endpoint{{Addr: addr, Ready: true}}})
 				c.writeAll(t)
-				if got, want := c.backends("198.18.0.1:80", Inside), fmt.Sprintf("%s:8080+0", addr); got != want {
+				if got, want := c.backends("198.18.0.1:80", Inside),
+					fmt.Sprintf("%s:8080+0", addr); got != want {
 					t.Errorf("the other service has %q, want %q", got, want)
 				}
 			}
@@ -197,7 +207,8 @@ func TestAddressesConcernNodePortsOnly(t *testing.T) {
 // Entry 0 can be planned without anybody else, also after writes that failed.
 func TestPlanOfEntryZeroAlone(t *testing.T) {
 	c := newCluster(t, tight)
-	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443")}, Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}}
+	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443")},
+		Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}}
 	c.planner.SetAPIServer(api)
 	c.put(large(100))
 	c.writeAll(t)
@@ -217,13 +228,15 @@ func TestPlanOfEntryZeroAlone(t *testing.T) {
 		}
 
 		c.write(t, changes)
-		if got, want := c.backends("198.18.0.1:443", Inside), api.Backends[0].String()+"+0"; got != want {
+		if got, want := c.backends("198.18.0.1:443", Inside), api.Backends[0].String()+
+			"+0"; got != want {
 			t.Errorf("entry 0 has %q, want %q", got, want)
 		}
 
 		if i%2 == 1 {
 			c.writeAll(t)
-			if d := difference(c.view(), oracle("node-1", &api, []world{{s, []Slice{slice}, nil}})); d != "" {
+			if d := difference(c.view(), oracle("node-1", &api,
+				[]world{{s, []Slice{slice}, nil}})); d != "" {
 				t.Error(d)
 			}
 		}

@@ -115,7 +115,8 @@ func line(backends, members, sources []string, some bool, affinity, flags uint32
 	slices.Sort(members)
 	slices.Sort(sources)
 	return fmt.Sprintf("%s members %s sources %v %s affinity %d flags %d",
-		strings.Join(backends, " "), strings.Join(members, " "), some, strings.Join(sources, " "), affinity, flags)
+		strings.Join(backends, " "), strings.Join(members, " "), some, strings.Join(sources, " "),
+		affinity, flags)
 }
 
 // chosen is the part of show that the order of writes must keep whole.
@@ -148,7 +149,8 @@ func (m *memory) read(r *reader, n int) {
 
 // end looks the frontend up again; an error is that the program takes a wrong backend.
 func (m *memory) end(r *reader) error {
-	if r.got == "" || m.fronts[r.key].Revision != r.front.Revision || slices.Contains(r.want, r.got) {
+	if r.got == "" || m.fronts[r.key].Revision != r.front.Revision ||
+		slices.Contains(r.want, r.got) {
 		return nil
 	}
 	return fmt.Errorf("%v: reader took %s, which was none of %v", r.key.AddrPort(), r.got, r.want)

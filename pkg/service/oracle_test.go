@@ -29,9 +29,11 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 		if !a.IsValid() || a.IsLoopback() || port == 0 {
 			return
 		}
-		k := FrontKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)}, Protocol: proto, Scope: scope}
+		k := FrontKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)}, Protocol: proto,
+			Scope: scope}
 		have, ok := best[k]
-		younger := ok && (o.rank > have.rank || o.rank == have.rank && o.created.After(have.created) ||
+		younger := ok && (o.rank > have.rank ||
+			o.rank == have.rank && o.created.After(have.created) ||
 			o.rank == have.rank && o.created.Equal(have.created) && o.name >= have.name)
 		if !younger {
 			best[k] = o
@@ -46,7 +48,8 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 					backends = append(backends, b.String()+"+0")
 				}
 			}
-			offer(f.Addr(), f.Port(), TCP, Inside, owned{rank: 0, text: line(backends, nil, nil, false, 0, 0)})
+			offer(f.Addr(), f.Port(), TCP, Inside,
+				owned{rank: 0, text: line(backends, nil, nil, false, 0, 0)})
 		}
 	}
 
@@ -66,7 +69,8 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 					return
 				}
 				text := oracleLine(node, w, p, a.Is6(), local, ranged)
-				offer(a, port, p.Protocol, scope, owned{rank, w.service.Created, w.service.Name.String(), text})
+				offer(a, port, p.Protocol, scope,
+					owned{rank, w.service.Created, w.service.Name.String(), text})
 			}
 
 			for _, a := range w.service.ClusterIPs {
@@ -180,12 +184,14 @@ func difference(got, want map[FrontKey]string) string {
 	var b strings.Builder
 	for k, w := range want {
 		if got[k] != w {
-			fmt.Fprintf(&b, "%s %v scope %d:\n  got  %q\n  want %q\n", k.Protocol, k.AddrPort(), k.Scope, got[k], w)
+			fmt.Fprintf(&b, "%s %v scope %d:\n  got  %q\n  want %q\n", k.Protocol, k.AddrPort(),
+				k.Scope, got[k], w)
 		}
 	}
 	for k, g := range got {
 		if _, ok := want[k]; !ok {
-			fmt.Fprintf(&b, "%s %v scope %d:\n  got  %q\n  want none\n", k.Protocol, k.AddrPort(), k.Scope, g)
+			fmt.Fprintf(&b, "%s %v scope %d:\n  got  %q\n  want none\n", k.Protocol, k.AddrPort(),
+				k.Scope, g)
 		}
 	}
 	return b.String()

@@ -71,13 +71,17 @@ var apiName = Name{"", "api-server"}
 func New(node string, limits Limits) (*Planner, error) {
 	switch {
 	case limits.Slots&(limits.Slots-1) != 0 || limits.Slots < 2*apiSlots:
-		return nil, fmt.Errorf("%w: %d slots: want a power of two of at least %d", ErrLimits, limits.Slots, 2*apiSlots)
+		return nil, fmt.Errorf("%w: %d slots: want a power of two of at least %d", ErrLimits,
+			limits.Slots, 2*apiSlots)
 	case limits.Fronts < 3*MaxAPIFronts:
-		return nil, fmt.Errorf("%w: %d frontends: want at least %d", ErrLimits, limits.Fronts, 3*MaxAPIFronts)
+		return nil, fmt.Errorf("%w: %d frontends: want at least %d", ErrLimits, limits.Fronts,
+			3*MaxAPIFronts)
 	case limits.Members == 0 || limits.Sources == 0:
-		return nil, fmt.Errorf("%w: %d members and %d sources: want some of each", ErrLimits, limits.Members, limits.Sources)
+		return nil, fmt.Errorf("%w: %d members and %d sources: want some of each", ErrLimits,
+			limits.Members, limits.Sources)
 	}
-	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry), dirty: make(map[Name]bool)}
+	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry),
+		dirty: make(map[Name]bool)}
 	p.Adopt(State{})
 	return p, nil
 }
@@ -217,13 +221,15 @@ type State struct {
 // it takes out of the maps what nobody wants. A service that then does not fit keeps what is its
 // own there; a frontend that another claims as well may become that one's.
 func (p *Planner) Adopt(s State) {
-	p.fronts, p.members, p.sources = make(map[FrontKey]Front), make(map[MemberKey]Member), make(map[SourceKey]bool)
+	p.fronts, p.members, p.sources = make(map[FrontKey]Front), make(map[MemberKey]Member),
+		make(map[SourceKey]bool)
 	maps.Copy(p.fronts, s.Fronts)
 	maps.Copy(p.members, s.Members)
 	for _, k := range s.Sources {
 		p.sources[k] = true
 	}
-	p.claims, p.contested, p.refusing = make(map[FrontKey][]claim), make(map[FrontKey]bool), make(map[Name]bool)
+	p.claims, p.contested, p.refusing = make(map[FrontKey][]claim), make(map[FrontKey]bool),
+		make(map[Name]bool)
 	p.room, p.freed, p.orphans = newExtents(p.limits.Slots), nil, make(map[uint64][]extent)
 	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
 	p.waiting, p.left = make(map[Name]*entry), make(map[uint64]*leftover)

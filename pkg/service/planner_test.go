@@ -30,7 +30,8 @@ func endpoint(addr, state string) Endpoint {
 }
 
 func webService(change func(*Service)) Service {
-	s := Service{Name: web, ClusterIPs: addrs("198.18.0.1"), Ports: []Port{{"http", TCP, 80, 30080}}}
+	s := Service{Name: web, ClusterIPs: addrs("198.18.0.1"),
+		Ports: []Port{{"http", TCP, 80, 30080}}}
 	if change != nil {
 		change(&s)
 	}
@@ -84,19 +85,23 @@ func TestBackendsBySituation(t *testing.T) {
 		want      string
 	}{
 		"ready ones only": {
-			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "not ready")},
-			front:     "198.18.0.1:80", want: "198.18.1.1:8080+1",
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
+				endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "not ready")},
+			front: "198.18.0.1:80", want: "198.18.1.1:8080+1",
 		},
 		"terminating ones when nothing is ready": {
-			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "dead")},
-			front:     "198.18.0.1:80", want: "198.18.1.2:8080+1",
+			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating"),
+				endpoint("198.18.1.3", "dead")},
+			front: "198.18.0.1:80", want: "198.18.1.2:8080+1",
 		},
 		"no endpoints refuse": {front: "198.18.0.1:80", want: ""},
 		"a cluster address is not for callers outside": {
-			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}, front: "198.18.0.1:80", scope: Outside, want: "none",
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}, front: "198.18.0.1:80",
+			scope: Outside, want: "none",
 		},
 		"a node port outside under the policy Local": {
-			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere")},
+			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
+				endpoint("198.18.1.2", "ready elsewhere")},
 			front: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
 		},
 		"a node port inside under the policy Local": {
@@ -111,25 +116,30 @@ func TestBackendsBySituation(t *testing.T) {
 			change: externalLocal, front: "198.19.1.1:30080", scope: Outside, want: "",
 		},
 		"the policy Local prefers its own terminating one": {
-			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready elsewhere")},
+			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "terminating"),
+				endpoint("198.18.1.2", "ready elsewhere")},
 			front: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
 		},
 		"the internal policy Local": {
-			change:    func(s *Service) { s.InternalLocal = true },
-			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere")},
-			front:     "198.18.0.1:80", want: "198.18.1.1:8080+1",
+			change: func(s *Service) { s.InternalLocal = true },
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
+				endpoint("198.18.1.2", "ready elsewhere")},
+			front: "198.18.0.1:80", want: "198.18.1.1:8080+1",
 		},
 		"headless": {
-			change: func(s *Service) { s.ClusterIPs = nil }, endpoints: []Endpoint{endpoint("198.18.1.1", "ready")},
-			front: "198.18.0.1:80", want: "none",
+			change:    func(s *Service) { s.ClusterIPs = nil },
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")},
+			front:     "198.18.0.1:80", want: "none",
 		},
 		"an endpoint nobody can reach": {
-			endpoints: []Endpoint{endpoint("127.0.0.1", "ready"), endpoint("169.254.169.254", "ready"), endpoint("198.18.1.1", "ready")},
-			front:     "198.18.0.1:80", want: "198.18.1.1:8080+1",
+			endpoints: []Endpoint{endpoint("127.0.0.1", "ready"),
+				endpoint("169.254.169.254", "ready"), endpoint("198.18.1.1", "ready")},
+			front: "198.18.0.1:80", want: "198.18.1.1:8080+1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := planned(t, webService(c.change), c.endpoints...).backends(c.front, c.scope); got != c.want {
+			if got := planned(t, webService(c.change), c.endpoints...).backends(c.front,
+				c.scope); got != c.want {
 				t.Errorf("%s has %q, want %q", c.front, got, c.want)
 			}
 		})
@@ -137,13 +147,17 @@ func TestBackendsBySituation(t *testing.T) {
 }
 
 func TestOneChangeWritesOneService(t *testing.T) {
-	c := planned(t, webService(nil), endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready"))
+	c := planned(t, webService(nil), endpoint("198.18.1.1", "ready"),
+		endpoint("198.18.1.2", "ready"))
 	for i := range 20 {
 		n := Name{"other", fmt.Sprint(i)}
-		c.planner.PutService(Service{Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})}, Ports: []Port{{"http", TCP, 80, 0}}})
+		c.planner.PutService(Service{Name: n,
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})},
+			Ports:      []Port{{"http", TCP, 80, 0}}})
 	}
 	c.write(t, c.planner.Plan())
-	c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
+	c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"http", TCP, 8080}},
+		Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
 	changes := c.planner.Plan()
 	// The cluster address, and the node port inside and outside.
 	if len(changes.Slots.Keys) != 1 || len(changes.Fronts.Keys) != 3 || changes.Writes() != 4 {
@@ -155,15 +169,18 @@ func TestFlowsOfUDPDrain(t *testing.T) {
 	s := Service{Name: web, ClusterIPs: addrs("198.18.0.1"), Ports: []Port{{"dns", UDP, 53, 0}}}
 	c := planned(t, s, endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready"))
 	put := func(ep ...Endpoint) Changes {
-		c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"dns", UDP, 8080}}, Endpoints: ep})
+		c.planner.PutSlice(Slice{Service: web, Name: "1", Ports: []SlicePort{{"dns", UDP, 8080}},
+			Endpoints: ep})
 		changes := c.planner.Plan()
 		c.write(t, changes)
 		return changes
 	}
-	if d := put(endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready")); len(d.LateMembers.Keys) != 1 || d.LateMembers.Values[0] != Draining {
+	if d := put(endpoint("198.18.1.1", "terminating"), endpoint("198.18.1.2", "ready")); len(
+		d.LateMembers.Keys) != 1 || d.LateMembers.Values[0] != Draining {
 		t.Errorf("a backend that terminates does not drain: %+v", d)
 	}
-	if d := put(endpoint("198.18.1.2", "ready")); len(d.DropMembers) != 1 || len(d.Slots.Keys) != 0 || len(d.Fronts.Keys) != 0 {
+	if d := put(endpoint("198.18.1.2", "ready")); len(d.DropMembers) != 1 ||
+		len(d.Slots.Keys) != 0 || len(d.Fronts.Keys) != 0 {
 		t.Errorf("a drained backend that goes does more than end its flows: %+v", d)
 	}
 }
@@ -178,7 +195,8 @@ func TestSourceRangesAreOfBalancersOutside(t *testing.T) {
 		if (f.Sources != 0) != want {
 			t.Errorf("%s is limited to sources: %v", addr, f.Sources != 0)
 		}
-		if f := c.maps.fronts[frontKey(netip.MustParseAddrPort(addr), TCP, Inside)]; f.Sources != 0 {
+		if f := c.maps.fronts[frontKey(netip.MustParseAddrPort(addr), TCP,
+			Inside)]; f.Sources != 0 {
 			t.Errorf("%s is limited inside", addr)
 		}
 	}
@@ -200,20 +218,24 @@ func TestAffinityOutlivesItsBackends(t *testing.T) {
 func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 	c := newCluster(t, Limits{Fronts: 256, Slots: 512, Members: 4, Sources: 1})
 	port := []Port{{"http", TCP, 80, 0}}
-	older := Service{Name: Name{"a", "older"}, Created: time.Unix(1, 0), ExternalIPs: addrs("198.19.0.1"), Ports: port}
-	younger := Service{Name: Name{"a", "a"}, Created: time.Unix(2, 0), ExternalIPs: addrs("198.19.0.1"), Ports: port}
+	older := Service{Name: Name{"a", "older"}, Created: time.Unix(1, 0),
+		ExternalIPs: addrs("198.19.0.1"), Ports: port}
+	younger := Service{Name: Name{"a", "a"}, Created: time.Unix(2, 0),
+		ExternalIPs: addrs("198.19.0.1"), Ports: port}
 	large := Service{Name: Name{"b", "large"}, ClusterIPs: addrs("198.18.0.9"), Ports: port}
 
 	slice := Slice{Service: large.Name, Name: "1", Ports: []SlicePort{{"http", TCP, 80}}}
 	for i := range 300 {
-		slice.Endpoints = append(slice.Endpoints, Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, 4 + byte(i>>8), byte(i)}), Ready: true})
+		slice.Endpoints = append(slice.Endpoints,
+			Endpoint{Addr: netip.AddrFrom4([4]byte{198, 18, 4 + byte(i>>8), byte(i)}), Ready: true})
 	}
 
 	c.planner.PutService(older)
 	c.planner.PutService(younger)
 	c.planner.PutService(large)
 	c.planner.PutSlice(slice)
-	c.planner.PutService(Service{Name: Name{"c", "signals"}, ClusterIPs: addrs("198.18.0.8"), Ports: []Port{{"s", SCTP, 9, 0}}})
+	c.planner.PutService(Service{Name: Name{"c", "signals"}, ClusterIPs: addrs("198.18.0.8"),
+		Ports: []Port{{"s", SCTP, 9, 0}}})
 	c.write(t, c.planner.Plan())
 
 	var got []string
@@ -223,7 +245,8 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 
 	want := []string{
 		"service a/a: TCP 198.19.0.1:80: frontend is another's: service a/older has it",
-		"service b/large: table of services is full: no 512 of the 512 of limit Slots are free: it keeps the backends it had, and is not served if it had none; raise the limit",
+		"service b/large: table of services is full: no 512 of the 512 of limit Slots are free: " +
+			"it keeps the backends it had, and is not served if it had none; raise the limit",
 		"service c/signals: port 9: SCTP is not supported here and left to another proxy",
 	}
 	if !slices.Equal(got, want) {
@@ -247,15 +270,20 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 	c := newCluster(t, Limits{Fronts: 48, Slots: 512, Members: 1, Sources: 1})
 	for i := range 100 {
 		n := Name{"a", fmt.Sprint(i)}
-		c.planner.PutService(Service{Name: n, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})}, Ports: somePorts[:1]})
+		c.planner.PutService(Service{Name: n,
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})},
+			Ports:      somePorts[:1]})
 	}
 	c.write(t, c.planner.Plan())
 	if len(c.maps.fronts) != 16 || len(c.planner.Problems()) != 84 {
 		t.Fatalf("%d frontends and %d problems", len(c.maps.fronts), len(c.planner.Problems()))
 	}
-	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443"), netip.MustParseAddrPort("[fd42::1]:443")}}
+	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443"),
+		netip.MustParseAddrPort("[fd42::1]:443")}}
 	for i := range 2 * MaxAPIServers {
-		api.Backends = append(api.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 19, 1, byte(2*MaxAPIServers - i)}), 6443))
+		api.Backends = append(api.Backends,
+			netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 19, 1, byte(2*MaxAPIServers - i)}),
+				6443))
 	}
 	for range 5 {
 		c.planner.SetAPIServer(api)
@@ -291,7 +319,8 @@ func TestLimitsThatCannotBe(t *testing.T) {
 }
 
 func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
-	tunnel, server := netip.MustParseAddrPort("198.19.1.2:51820"), netip.MustParseAddrPort("198.19.1.3:6443")
+	tunnel, server := netip.MustParseAddrPort("198.19.1.2:51820"),
+		netip.MustParseAddrPort("198.19.1.3:6443")
 	udp := []Port{{"wg", UDP, 51820, 0}}
 	for name, c := range map[string]struct {
 		change func(*Service)
@@ -300,24 +329,36 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 		want   bool
 	}{
 		"external IP, tunnel of a node": {
-			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("198.19.1.2"), udp }, front: tunnel, proto: UDP,
+			change: func(s *Service) {
+				s.ExternalIPs, s.Ports = addrs("198.19.1.2"), udp
+			}, front: tunnel, proto: UDP,
 		},
 		"LoadBalancer IP, tunnel of a node": {
-			change: func(s *Service) { s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), udp }, front: tunnel, proto: UDP,
+			change: func(s *Service) {
+				s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), udp
+			}, front: tunnel, proto: UDP,
 		},
 		"external IP, IPv4 mapped into IPv6": {
-			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("::ffff:198.19.1.2"), udp }, front: tunnel, proto: UDP,
+			change: func(s *Service) {
+				s.ExternalIPs, s.Ports = addrs("::ffff:198.19.1.2"), udp
+			}, front: tunnel, proto: UDP,
 		},
 		"external IP, API server": {
-			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("198.19.1.3"), []Port{{"x", TCP, 6443, 0}} }, front: server, proto: TCP,
+			change: func(s *Service) {
+				s.ExternalIPs, s.Ports = addrs("198.19.1.3"), []Port{{"x", TCP, 6443, 0}}
+			}, front: server, proto: TCP,
 		},
 		"the node's address with another port": {
-			change: func(s *Service) { s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", UDP, 53, 0}} },
-			front:  netip.MustParseAddrPort("198.19.1.2:53"), proto: UDP, want: true,
+			change: func(s *Service) {
+				s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", UDP, 53, 0}}
+			},
+			front: netip.MustParseAddrPort("198.19.1.2:53"), proto: UDP, want: true,
 		},
 		"the tunnel's port by the other protocol": {
-			change: func(s *Service) { s.ExternalIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", TCP, 51820, 0}} },
-			front:  tunnel, proto: TCP, want: true,
+			change: func(s *Service) {
+				s.ExternalIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", TCP, 51820, 0}}
+			},
+			front: tunnel, proto: TCP, want: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -340,11 +381,13 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 
 				for _, scope := range []Scope{Inside, Outside} {
 					if _, got := c0.maps.fronts[frontKey(c.front, c.proto, scope)]; got != c.want {
-						t.Errorf("known late %v, scope %v: served %v, want %v", late, scope, got, c.want)
+						t.Errorf("known late %v, scope %v: served %v, want %v", late, scope, got,
+							c.want)
 					}
 				}
 
-				refused := slices.ContainsFunc(c0.planner.Problems(), func(err error) bool { return errors.Is(err, ErrReserved) })
+				refused := slices.ContainsFunc(c0.planner.Problems(),
+					func(err error) bool { return errors.Is(err, ErrReserved) })
 				if refused == c.want {
 					t.Errorf("known late %v: problems %v", late, c0.planner.Problems())
 				}

@@ -76,7 +76,8 @@ func (c *cluster) count(t *rapid.T) {
 			t.Fatalf("%v is contested, and not counted", key.AddrPort())
 		}
 	}
-	if n := c.planner.Services(); n != services || len(c.planner.refusing) != refusing || len(c.planner.contested) != contested {
+	if n := c.planner.Services(); n != services || len(c.planner.refusing) != refusing ||
+		len(c.planner.contested) != contested {
 		t.Fatalf("%d services, %d with refused ports, %d contested frontends; want %d, %d, %d",
 			n, len(c.planner.refusing), len(c.planner.contested), services, refusing, contested)
 	}
@@ -114,7 +115,8 @@ func TestRestartChangesNothing(t *testing.T) {
 // TestHalfMadeChanges ends a process in the middle of its writes; the next one adopts what it
 // finds.
 func TestHalfMadeChanges(t *testing.T) {
-	for name, limits := range map[string]Limits{"room for all": roomy, "few frontends": {Fronts: 80, Slots: 1024, Members: 40, Sources: 1}} {
+	for name, limits := range map[string]Limits{"room for all": roomy,
+		"few frontends": {Fronts: 80, Slots: 1024, Members: 40, Sources: 1}} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { halfMade(t, limits) })
 		})
@@ -130,7 +132,8 @@ func halfMade(t *rapid.T, limits Limits) {
 		before := c.view()
 		changes := c.planner.Plan()
 		want := c.want()
-		c.apply(t, changes, rapid.IntRange(0, changes.Writes()).Draw(t, "writes made"), before, want, c.known())
+		c.apply(t, changes, rapid.IntRange(0, changes.Writes()).Draw(t, "writes made"), before,
+			want, c.known())
 		half := c.view()
 		if rapid.Bool().Draw(t, "new process") {
 			c.restart(t, c.maps.state())
@@ -154,10 +157,12 @@ func (c *cluster) finish(t *rapid.T, before ...map[FrontKey]string) {
 		want := c.want()
 		may := append(before, want)
 		for n, s := range c.services {
-			may = append(may, oracle("node-1", nil, []world{{s, slices.Collect(maps.Values(c.slices[n])), c.addrs}}))
+			may = append(may, oracle("node-1", nil,
+				[]world{{s, slices.Collect(maps.Values(c.slices[n])), c.addrs}}))
 		}
 		c.apply(t, changes, changes.Writes(), may...)
-		full := slices.ContainsFunc(c.planner.Problems(), func(err error) bool { return errors.Is(err, ErrFull) })
+		full := slices.ContainsFunc(c.planner.Problems(),
+			func(err error) bool { return errors.Is(err, ErrFull) })
 		if d := difference(c.view(), want); d != "" && !full {
 			t.Fatal(d)
 		}
@@ -188,8 +193,10 @@ func TestAllRoomComesBack(t *testing.T) {
 		if want := newExtents(roomy.Slots); !maps.Equal(c.planner.room.free, want.free) {
 			t.Fatalf("free blocks are %v, were %v", c.planner.room.free, want.free)
 		}
-		if len(c.maps.members)+len(c.maps.sources) > 0 || len(c.planner.dirty) > 0 || len(c.planner.entries) > 1 {
-			t.Fatalf("left: %d members, %d sources, %d services", len(c.maps.members), len(c.maps.sources), len(c.planner.entries))
+		if len(c.maps.members)+len(c.maps.sources) > 0 || len(c.planner.dirty) > 0 ||
+			len(c.planner.entries) > 1 {
+			t.Fatalf("left: %d members, %d sources, %d services", len(c.maps.members),
+				len(c.maps.sources), len(c.planner.entries))
 		}
 	})
 }

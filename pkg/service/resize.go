@@ -11,7 +11,8 @@ import (
 // the end. Entry 0 always fits. What has no room is whole: a frontend's slots, members and sources,
 // or none of them.
 func (s State) Resize(l Limits) (resized State, without int) {
-	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent), placed: make(map[uint64]bool)}
+	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent),
+		placed: make(map[uint64]bool)}
 	r.to = State{Fronts: make(map[FrontKey]Front), Members: make(map[MemberKey]Member)}
 	r.place()
 	r.members, r.sources = make(map[uint64][]MemberKey), make(map[uint64][]SourceKey)
@@ -43,7 +44,8 @@ type resizing struct {
 // order has entry 0 first.
 func (r *resizing) order(a, b FrontKey) int {
 	x, y := r.from.Fronts[a], r.from.Fronts[b]
-	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]), cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
+	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]),
+		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
 
 // place finds room for runs: first for those that can stay.
@@ -59,7 +61,9 @@ func (r *resizing) place() {
 			rest[at] = true
 		}
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(rest), func(a, b extent) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.count, b.count)) }) {
+	for _, at := range slices.SortedFunc(maps.Keys(rest), func(a, b extent) int {
+		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.count, b.count))
+	}) {
 		if to, ok := r.room.take(int(at.count)); ok {
 			r.moved[at] = to
 		}
@@ -98,7 +102,8 @@ func (r *resizing) add(k FrontKey) bool {
 	if !apiGroups[f.Group] {
 		fronts -= 2 * MaxAPIFronts
 	}
-	if len(r.to.Fronts) >= fronts || len(r.to.Members)+len(members) > int(r.limits.Members) || len(r.to.Sources)+len(sources) > int(r.limits.Sources) {
+	if len(r.to.Fronts) >= fronts || len(r.to.Members)+len(members) > int(r.limits.Members) ||
+		len(r.to.Sources)+len(sources) > int(r.limits.Sources) {
 		return false
 	}
 	if f.Count > 0 {
@@ -127,6 +132,7 @@ func (r *resizing) addHidden() {
 		}
 	}
 	for _, sources := range r.sources {
-		r.to.Sources = append(r.to.Sources, sources[:min(len(sources), int(r.limits.Sources)-len(r.to.Sources))]...)
+		r.to.Sources = append(r.to.Sources,
+			sources[:min(len(sources), int(r.limits.Sources)-len(r.to.Sources))]...)
 	}
 }

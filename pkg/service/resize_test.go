@@ -52,24 +52,28 @@ func TestResize(t *testing.T) {
 				}
 
 				if len(now)+without != from {
-					t.Fatalf("%d of %d frontends are there, and %d have no room", len(now), from, without)
+					t.Fatalf("%d of %d frontends are there, and %d have no room", len(now), from,
+						without)
 				}
 
 				for k := range was {
-					if f, ok := c.maps.fronts[k]; c.planner.claims[k][0].kind == kindAPIServer && (!ok || f.First >= apiSlots) {
+					if f, ok := c.maps.fronts[k]; c.planner.claims[k][0].kind == kindAPIServer &&
+						(!ok || f.First >= apiSlots) {
 						t.Fatalf("entry 0 is at %d: %t", f.First, ok)
 					}
 				}
 
 				full := func() bool {
-					return slices.ContainsFunc(c.planner.Problems(), func(err error) bool { return errors.Is(err, ErrFull) })
+					return slices.ContainsFunc(c.planner.Problems(),
+						func(err error) bool { return errors.Is(err, ErrFull) })
 				}
 				if without > 0 || full() {
 					return // who had no room may have it now
 				}
 
 				c.restart(t, c.maps.state())
-				if changes := c.planner.Plan(); changes.Writes() > len(changes.Slots.Keys) && !full() {
+				if changes := c.planner.Plan(); changes.Writes() > len(changes.Slots.Keys) &&
+					!full() {
 					t.Fatalf("the next process writes %+v", changes)
 				}
 			})
@@ -80,7 +84,9 @@ func TestResize(t *testing.T) {
 // Maps that nobody wrote whole, or another program, are no reason to fail.
 func TestResizeOfNonsense(t *testing.T) {
 	s := State{Fronts: map[FrontKey]Front{
-		{Protocol: TCP}: {First: 1 << 31, Count: 1 << 31}, {Protocol: UDP}: {First: 100, Count: 1000}, {Scope: Outside}: {First: 300, Count: 2, Sources: 7},
+		{Protocol: TCP}:  {First: 1 << 31, Count: 1 << 31},
+		{Protocol: UDP}:  {First: 100, Count: 1000},
+		{Scope: Outside}: {First: 300, Count: 2, Sources: 7},
 	}, Slots: make([]Slot, 2000)}
 	resized, without := s.Resize(tight)
 	if len(resized.Fronts) != 1 || without != 2 {

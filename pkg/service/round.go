@@ -48,7 +48,8 @@ func (p *Planner) begin(whole bool) *round {
 		p.room.give(x)
 	}
 	p.freed = nil
-	r := &round{Planner: p, whole: whole, touched: make(map[FrontKey]bool), adding: make(map[FrontKey]bool)}
+	r := &round{Planner: p, whole: whole, touched: make(map[FrontKey]bool),
+		adding: make(map[FrontKey]bool)}
 	r.gone.members, r.gone.sources = make(map[MemberKey]bool), make(map[SourceKey]bool)
 	return r
 }
@@ -57,7 +58,8 @@ func (r *round) end() Changes {
 	r.writeFronts()
 	r.drop()
 	r.Planner.freed = r.freed
-	r.Again = len(r.waiting) > 0 && len(r.freed)+len(r.DropFronts)+len(r.DropMembers)+len(r.DropSources) > 0
+	r.Again = len(r.waiting) > 0 && len(r.freed)+len(r.DropFronts)+len(r.DropMembers)+
+		len(r.DropSources) > 0
 	return r.Changes
 }
 
@@ -171,7 +173,8 @@ func (r *round) fitSlots(e *entry, want decision) *FullError {
 			for _, t := range taken {
 				r.room.give(t.at)
 			}
-			return &FullError{e.name, limitSlots, r.limits.Slots, 1 << orderOf(uint32(len(g.backends)))}
+			return &FullError{e.name, limitSlots, r.limits.Slots,
+				1 << orderOf(uint32(len(g.backends)))}
 		}
 		g.at = x
 		taken = append(taken, g)
@@ -203,7 +206,8 @@ func (r *round) fitAPI(e *entry, want decision) {
 }
 
 func compareGroup(a, b groupKey) int {
-	return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.protocol, b.protocol), compareBool(a.v6, b.v6), compareBool(a.local, b.local))
+	return cmp.Or(cmp.Compare(a.port, b.port), cmp.Compare(a.protocol, b.protocol),
+		compareBool(a.v6, b.v6), compareBool(a.local, b.local))
 }
 
 func compareBool(a, b bool) int {

@@ -65,7 +65,8 @@ type Service struct {
 // of all they have, and kube-proxy leaves others alone too (GetClusterIPByFamily in
 // pkg/proxy/util).
 func (s *Service) hasFamily(v6 bool) bool {
-	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
+	return len(s.ClusterIPs) == 0 ||
+		slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Unmap().Is6() == v6 })
 }
 
 // hasNodePort reports whether a port of s is served on nodes' addresses.

@@ -31,31 +31,45 @@ func TestVIPsAreThoseOfKnownServices(t *testing.T) {
 			return v.Put(Service{Name: name("a"), ClusterIPs: addrs("198.18.128.1")}, now)
 		}, false, nil},
 		{"balancers of both families, one twice", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("b"), LoadBalancerIPs: addrs("fd42:fd::1", "198.19.199.1", "198.19.199.1")}, now)
+			return v.Put(Service{Name: name("b"),
+				LoadBalancerIPs: addrs("fd42:fd::1", "198.19.199.1", "198.19.199.1")}, now)
 		}, true, addrs("198.19.199.1", "fd42:fd::1")},
 		{"nothing new", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("b"), LoadBalancerIPs: addrs("198.19.199.1", "fd42:fd::1")}, now)
+			return v.Put(Service{Name: name("b"),
+				LoadBalancerIPs: addrs("198.19.199.1", "fd42:fd::1")}, now)
 		}, false, addrs("198.19.199.1", "fd42:fd::1")},
 		{"external, one of another's, one mapped", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("c"), ExternalIPs: addrs("198.19.199.1", "::ffff:198.19.199.2")}, now)
+			return v.Put(Service{Name: name("c"),
+				ExternalIPs: addrs("198.19.199.1", "::ffff:198.19.199.2")}, now)
 		}, true, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"what nobody can be reached at", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("d"), ExternalIPs: append(addrs("127.0.0.1", "::", "224.0.0.1", "fe80::1%eth0"), netip.Addr{})}, now)
+			return v.Put(Service{Name: name("d"),
+				ExternalIPs: append(addrs("127.0.0.1", "::", "224.0.0.1", "fe80::1%eth0"),
+					netip.Addr{})}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
 		{"of a family that the service does not have", 0, func(now time.Time) bool {
-			return v.Put(Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"), LoadBalancerIPs: addrs("fd42:fd::9")}, now)
+			return v.Put(Service{Name: name("e"), ClusterIPs: addrs("198.18.128.2"),
+				LoadBalancerIPs: addrs("fd42:fd::9")}, now)
 		}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"a service goes", time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) }, true, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"it goes again, an hour later", 2 * time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) }, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"more than an hour later only what another has is left", 2*time.Hour + time.Second, func(time.Time) bool { return false }, false, addrs("198.19.199.1", "198.19.199.2")},
-		{"the other has none any more", 3 * time.Hour, func(now time.Time) bool { return v.Put(Service{Name: name("c")}, now) }, true, addrs("198.19.199.1", "198.19.199.2")},
+		{"a service goes", time.Hour, func(now time.Time) bool { return v.Delete(name("b"), now) },
+			true, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"it goes again, an hour later", 2 * time.Hour,
+			func(now time.Time) bool {
+				return v.Delete(name("b"), now)
+			}, false, addrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"more than an hour later only what another has is left", 2*time.Hour + time.Second,
+			func(time.Time) bool { return false }, false, addrs("198.19.199.1", "198.19.199.2")},
+		{"the other has none any more", 3 * time.Hour, func(now time.Time) bool {
+			return v.Put(Service{Name: name("c")}, now)
+		}, true, addrs("198.19.199.1", "198.19.199.2")},
 		{"long after", 5 * time.Hour, func(time.Time) bool { return false }, false, nil},
 	} {
 		now := began.Add(c.after)
 		if got := c.do(now); got != c.changes {
 			t.Errorf("%s: changes: %t, want %t", c.situation, got, c.changes)
 		}
-		if got := v.Addrs(now, func([]netip.Addr) []netip.Addr { return nil }); !slices.Equal(got, c.want) {
+		if got := v.Addrs(now, func([]netip.Addr) []netip.Addr { return nil }); !slices.Equal(got,
+			c.want) {
 			t.Errorf("%s: %v, want %v", c.situation, got, c.want)
 		}
 	}
@@ -73,12 +87,19 @@ func TestVIPsInUseStay(t *testing.T) {
 		after              time.Duration
 		inUse, asked, want []netip.Addr
 	}{
-		{"at first", 0, nil, nil, vipAddrs("198.19.199.1", "198.19.199.2", "198.19.199.3", "fd42:fd::1")},
-		{"an hour after the start two of three are in use", VIPLinger + time.Second, vipAddrs("198.19.199.2", "fd42:fd::1"),
-			vipAddrs("198.19.199.2", "198.19.199.3", "fd42:fd::1"), vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"soon after that nobody is asked", VIPLinger + time.Minute, nil, nil, vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"what a service had an hour ago is in use", 2*VIPLinger + time.Second, vipAddrs("198.19.199.1"), vipAddrs("198.19.199.1"), vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
-		{"an hour later nothing is", 4 * VIPLinger, nil, vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1"), nil},
+		{"at first", 0, nil, nil, vipAddrs("198.19.199.1", "198.19.199.2", "198.19.199.3",
+			"fd42:fd::1")},
+		{"an hour after the start two of three are in use", VIPLinger + time.Second,
+			vipAddrs("198.19.199.2", "fd42:fd::1"),
+			vipAddrs("198.19.199.2", "198.19.199.3", "fd42:fd::1"),
+			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"soon after that nobody is asked", VIPLinger + time.Minute, nil, nil,
+			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"what a service had an hour ago is in use", 2*VIPLinger + time.Second,
+			vipAddrs("198.19.199.1"), vipAddrs("198.19.199.1"),
+			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1")},
+		{"an hour later nothing is", 4 * VIPLinger, nil,
+			vipAddrs("198.19.199.1", "198.19.199.2", "fd42:fd::1"), nil},
 		{"and nobody is asked again", 9 * VIPLinger, nil, nil, nil},
 	} {
 		var asked []netip.Addr
@@ -87,7 +108,8 @@ func TestVIPsInUseStay(t *testing.T) {
 			return c.inUse
 		})
 		if !slices.Equal(got, c.want) || !slices.Equal(asked, c.asked) {
-			t.Errorf("%s: %v, want %v; asked about %v, want %v", c.situation, got, c.want, asked, c.asked)
+			t.Errorf("%s: %v, want %v; asked about %v, want %v", c.situation, got, c.want, asked,
+				c.asked)
 		}
 	}
 }

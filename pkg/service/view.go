@@ -75,7 +75,8 @@ type BackendView struct {
 
 // kindNames are in the words of the API.
 var kindNames = map[kind]string{
-	kindAPIServer: "API server", kindClusterIP: "ClusterIP", kindNodePort: "NodePort", kindLoadBalancer: "LoadBalancer", kindExternalIP: "externalIP",
+	kindAPIServer: "API server", kindClusterIP: "ClusterIP", kindNodePort: "NodePort",
+	kindLoadBalancer: "LoadBalancer", kindExternalIP: "externalIP",
 }
 
 // Services counts the services that are known.
@@ -106,7 +107,8 @@ func (p *Planner) view(n Name, fill func(*entry, claim, *FrontView)) (View, bool
 		v.Fronts = append(v.Fronts, f)
 	}
 	slices.SortFunc(v.Fronts, func(a, b FrontView) int {
-		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Scope, b.Scope))
+		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.Scope, b.Scope))
 	})
 	return v, true
 }
@@ -132,8 +134,10 @@ func (p *Planner) Keeps(a netip.AddrPort, protocol Protocol, scope Scope) bool {
 
 func (p *Planner) front(e *entry, c claim) FrontView {
 	f := FrontView{
-		Addr: c.key.AddrPort(), Protocol: c.key.Protocol, Scope: c.key.Scope, Kind: kindNames[c.kind], Owner: c.owner,
-		Local: c.group.local, Drop: c.flags&FlagDrop != 0, Affinity: time.Duration(c.affinity) * time.Second, Ranged: c.sources != 0,
+		Addr: c.key.AddrPort(), Protocol: c.key.Protocol, Scope: c.key.Scope,
+		Kind: kindNames[c.kind], Owner: c.owner,
+		Local: c.group.local, Drop: c.flags&FlagDrop != 0,
+		Affinity: time.Duration(c.affinity) * time.Second, Ranged: c.sources != 0,
 	}
 	if list := p.claims[c.key]; len(list) > 0 {
 		f.Owner = list[0].owner
@@ -164,7 +168,8 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 	if c.kind == kindAPIServer {
 		var out []BackendView
 		for _, s := range g.backends {
-			out = append(out, BackendView{Addr: s.AddrPort(), Chosen: true, Why: "it answers, or no API server does"})
+			out = append(out, BackendView{Addr: s.AddrPort(), Chosen: true,
+				Why: "it answers, or no API server does"})
 		}
 		return out
 	}
@@ -175,7 +180,9 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 	slices.SortFunc(out, func(a, b BackendView) int {
 		return cmp.Or(compareBool(b.Chosen, a.Chosen), a.Addr.Compare(b.Addr))
 	})
-	return slices.CompactFunc(out, func(a, b BackendView) bool { return a.Addr == b.Addr && a.Chosen == b.Chosen })
+	return slices.CompactFunc(out, func(a, b BackendView) bool {
+		return a.Addr == b.Addr && a.Chosen == b.Chosen
+	})
 }
 
 // endpointsOf goes through the endpoints that a group knows, with their ports; those of other nodes
@@ -183,7 +190,9 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
 	return func(yield func(uint16, Endpoint) bool) {
 		for _, s := range e.slices {
-			i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool { return sp.Name == key.port && sp.Protocol == key.protocol })
+			i := slices.IndexFunc(s.Ports, func(sp SlicePort) bool {
+				return sp.Name == key.port && sp.Protocol == key.protocol
+			})
 			if i < 0 {
 				continue
 			}
@@ -197,7 +206,8 @@ func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
 }
 
 func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) BackendView {
-	b := BackendView{Addr: netip.AddrPortFrom(ep.Addr.Unmap(), port), Node: ep.Node, Here: p.here.node != "" && ep.Node == p.here.node}
+	b := BackendView{Addr: netip.AddrPortFrom(ep.Addr.Unmap(), port), Node: ep.Node,
+		Here: p.here.node != "" && ep.Node == p.here.node}
 	slot := slotOf(b.Addr)
 	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareSlot)
 	switch rank := rankOf(ep); {

@@ -20,19 +20,25 @@ func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
 		want      []string // address, chosen or not, why
 	}{
 		"ready beside others": {
-			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "dead"), endpoint("127.0.0.1", "ready")},
-			at:        "198.18.0.1:80",
-			want: []string{"198.18.1.1:8080 yes ready", "127.0.0.1:8080 no nobody can be reached at this address",
-				"198.18.1.2:8080 no it terminates: it keeps the connections it has", "198.18.1.3:8080 no it does not serve"},
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
+				endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "dead"),
+				endpoint("127.0.0.1", "ready")},
+			at: "198.18.0.1:80",
+			want: []string{"198.18.1.1:8080 yes ready",
+				"127.0.0.1:8080 no nobody can be reached at this address",
+				"198.18.1.2:8080 no it terminates: it keeps the connections it has",
+				"198.18.1.3:8080 no it does not serve"},
 		},
 		"only terminating ones": {
 			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating")}, at: "198.18.0.1:80",
 			want: []string{"198.18.1.2:8080 yes it terminates and still serves, and none is ready"},
 		},
 		"the policy Local": {
-			change:    func(s *Service) { s.ExternalLocal = true },
-			endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere"), endpoint("198.18.1.2", "ready")}, at: "198.19.1.1:30080", scope: Outside,
-			want: []string{"198.18.1.2:8080 yes ready", "198.18.1.1:8080 no not on this node, and the policy is Local"},
+			change: func(s *Service) { s.ExternalLocal = true },
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere"),
+				endpoint("198.18.1.2", "ready")}, at: "198.19.1.1:30080", scope: Outside,
+			want: []string{"198.18.1.2:8080 yes ready",
+				"198.18.1.1:8080 no not on this node, and the policy is Local"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +55,8 @@ func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
 			}
 
 			if !slices.Equal(got, c.want) {
-				t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "), strings.Join(c.want, "\n     "))
+				t.Errorf("got  %s\nwant %s", strings.Join(got, "\n     "),
+					strings.Join(c.want, "\n     "))
 			}
 		})
 	}
@@ -75,9 +82,14 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 // The list is in pages, has numbers that show has too, and takes the planner away from nobody for
 // long.
 func TestList(t *testing.T) {
-	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }), endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"), endpoint("198.18.1.3", "dead"))
-	c.planner.PutSlice(Slice{Service: web, Name: "2", Ports: []SlicePort{{"http", TCP, 8080}}, Endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}})
-	c.planner.SetAPIServer(APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.9:443")}, Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}})
+	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }),
+		endpoint("198.18.1.1", "ready"), endpoint("198.18.1.2", "ready elsewhere"),
+		endpoint("198.18.1.3", "dead"))
+	c.planner.PutSlice(Slice{Service: web, Name: "2", Ports: []SlicePort{{"http", TCP, 8080}},
+		Endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}})
+	c.planner.SetAPIServer(APIServer{Frontends: []netip.AddrPort{
+		netip.MustParseAddrPort("198.18.0.9:443")},
+		Backends: []netip.AddrPort{netip.MustParseAddrPort("198.19.0.1:6443")}})
 
 	const others = listPage + 20
 	for i := range others {
@@ -100,7 +112,9 @@ func TestList(t *testing.T) {
 		all = append(all, page...)
 	}
 
-	if !slices.IsSortedFunc(all, func(a, b View) int { return compareName(a.Service, b.Service) }) || len(all) != others+2 || asked < others/listChunk {
+	if !slices.IsSortedFunc(all, func(a, b View) int {
+		return compareName(a.Service, b.Service)
+	}) || len(all) != others+2 || asked < others/listChunk {
 		t.Errorf("%d services, asked for %d times", len(all), asked)
 	}
 
@@ -112,7 +126,9 @@ func TestList(t *testing.T) {
 			}
 			full.Fronts[i].Backends = nil
 		}
-		if diff := cmp.Diff(full, v, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		if diff := cmp.Diff(full, v, cmp.Comparer(func(a, b netip.AddrPort) bool {
+			return a == b
+		})); diff != "" {
 			t.Errorf("%s: the list differs: %s", v.Service, diff)
 		}
 	}
@@ -120,7 +136,8 @@ func TestList(t *testing.T) {
 	if f := all[len(all)-1].Fronts[0]; f.Known != 3 || f.Chosen != 2 {
 		t.Errorf("%d of %d backends, want 2 of 3", f.Chosen, f.Known)
 	}
-	if _, err := List(Name{}, func(func(*Planner)) error { return ErrFull }); !errors.Is(err, ErrFull) {
+	if _, err := List(Name{}, func(func(*Planner)) error { return ErrFull }); !errors.Is(err,
+		ErrFull) {
 		t.Errorf("with nobody who answers: %v", err)
 	}
 }
@@ -129,7 +146,8 @@ func TestTextOfWords(t *testing.T) {
 	var p Protocol
 	var s Scope
 	var n Name
-	for text, read := range map[string]func([]byte) error{"UDP": p.UnmarshalText, "outside": s.UnmarshalText, "shop/web": n.UnmarshalText} {
+	for text, read := range map[string]func([]byte) error{"UDP": p.UnmarshalText,
+		"outside": s.UnmarshalText, "shop/web": n.UnmarshalText} {
 		if err := read([]byte(text)); err != nil {
 			t.Error(err)
 		}

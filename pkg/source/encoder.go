@@ -59,7 +59,8 @@ func (e *encoder) encode(t cluster.Table) ([]byte, error) {
 }
 
 func (e *encoder) appendNode(text []byte, n cluster.Node) ([]byte, error) {
-	i, known := slices.BinarySearchFunc(e.peers, n.Name, func(p cluster.Node, name string) int { return strings.Compare(p.Name, name) })
+	i, known := slices.BinarySearchFunc(e.peers, n.Name,
+		func(p cluster.Node, name string) int { return strings.Compare(p.Name, name) })
 	if known && e.peers[i].Equal(n) {
 		return append(text, e.text[e.spans[i].from:e.spans[i].to]...), nil
 	}

@@ -19,7 +19,8 @@ func numbered(n, version int) cluster.Node {
 	a := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
 	p := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(n), 0}), 24)}
 	node := cluster.Node{
-		Name: fmt.Sprintf("node-%04d", n), Created: time.Date(2026, 1, 1, 0, 0, n, 0, time.UTC), Addresses: []netip.Addr{a}, PodPrefixes: p,
+		Name: fmt.Sprintf("node-%04d", n), Created: time.Date(2026, 1, 1, 0, 0, n, 0, time.UTC),
+		Addresses: []netip.Addr{a}, PodPrefixes: p,
 	}
 	if version > 0 {
 		node.Claim = &cluster.Claim{
@@ -37,11 +38,15 @@ func TestEncoderWritesWhatEncodeWrites(t *testing.T) {
 		var e encoder
 		for i := range rapid.IntRange(1, 5).Draw(t, "tables") {
 			table := cluster.Table{Revision: uint64(i), Peers: []cluster.Node{}}
-			for _, n := range rapid.SliceOfDistinct(rapid.IntRange(0, 9), rapid.ID[int]).Draw(t, "nodes") {
-				table.Peers = append(table.Peers, numbered(n, rapid.IntRange(0, 2).Draw(t, "version")))
+			for _, n := range rapid.SliceOfDistinct(rapid.IntRange(0, 9), rapid.ID[int]).Draw(t,
+				"nodes") {
+				table.Peers = append(table.Peers,
+					numbered(n, rapid.IntRange(0, 2).Draw(t, "version")))
 			}
 
-			slices.SortFunc(table.Peers, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+			slices.SortFunc(table.Peers, func(a, b cluster.Node) int {
+				return strings.Compare(a.Name, b.Name)
+			})
 			if rapid.Bool().Draw(t, "self") {
 				self := numbered(10, 1)
 				self.Name = `"peers":[]`
@@ -100,7 +105,8 @@ func BenchmarkOneOfAThousandNodesChanged(b *testing.B) {
 			tables[i].Peers = append(tables[i].Peers, numbered(n, version))
 		}
 	}
-	for name, encode := range map[string]func(cluster.Table) ([]byte, error){"encoder": new(encoder).encode, "Encode": Encode} {
+	for name, encode := range map[string]func(cluster.Table) ([]byte, error){
+		"encoder": new(encoder).encode, "Encode": Encode} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

@@ -56,7 +56,8 @@ func Parse(text []byte) (cluster.Table, error) {
 		return cluster.Table{}, fmt.Errorf("%w: something follows the snapshot", ErrCorrupt)
 	}
 	if d.Schema != Schema {
-		return cluster.Table{}, fmt.Errorf("%w: its schema is %q, not %q", ErrCorrupt, d.Schema, Schema)
+		return cluster.Table{}, fmt.Errorf("%w: its schema is %q, not %q", ErrCorrupt, d.Schema,
+			Schema)
 	}
 	if d.Table == nil {
 		return cluster.Table{}, fmt.Errorf("%w: it has no table", ErrCorrupt)
@@ -135,7 +136,8 @@ func nodes(t cluster.Table) []cluster.Node {
 // t.NodeAddrs that belong to no node of t become nodes of their own, the
 // youngest, so that they stay unreachable.
 func StateOf(t cluster.Table) cluster.State {
-	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t), APIServers: t.APIServers}
+	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t),
+		APIServers: t.APIServers}
 	// An address that two nodes contest is nobody's by itself.
 	claims := map[netip.Addr]int{}
 	for _, n := range s.Nodes {
@@ -148,7 +150,8 @@ func StateOf(t cluster.Table) cluster.State {
 	}
 	for _, a := range t.NodeAddrs {
 		if claims[a] < 2 {
-			s.Nodes = append(s.Nodes, cluster.Node{Name: "address:" + a.String(), Created: youngest, Addresses: []netip.Addr{a}})
+			s.Nodes = append(s.Nodes, cluster.Node{Name: "address:" + a.String(), Created: youngest,
+				Addresses: []netip.Addr{a}})
 		}
 	}
 	return s
@@ -223,9 +226,12 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
-		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could name keys of their own; check it, then chown it to this user and chmod 0600", ErrCorrupt, path, st.Uid, st.Mode&0o7777)
+		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could "+
+			"name keys of their own; check it, then chown it to this user and chmod 0600",
+			ErrCorrupt, path, st.Uid, st.Mode&0o7777)
 	case st.Size > MaxSnapshot:
-		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: move it away", ErrCorrupt, path, MaxSnapshot)
+		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: "+
+			"move it away", ErrCorrupt, path, MaxSnapshot)
 	}
 
 	// What has grown since is cut short here, and refused by Parse.
@@ -239,7 +245,9 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 
 func requireMemory(path string) error {
 	if err := atomicfile.RequireMemory(path); err != nil {
-		return fmt.Errorf("snapshot: %w: whoever writes the disk would choose the keys that this node encrypts to; put it below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+		return fmt.Errorf("snapshot: %w: whoever writes the disk would choose the keys that this "+
+			"node encrypts to; put it below a tmpfs such as /run, or set trustDisk if the disk is "+
+			"yours alone", err)
 	}
 	return nil
 }
@@ -285,7 +293,8 @@ func (w *Writer) Write(t cluster.Table) error {
 	}
 
 	if len(text) > MaxSnapshot {
-		return fmt.Errorf("snapshot %s: the table needs %d bytes, more than %d", w.path, len(text), MaxSnapshot)
+		return fmt.Errorf("snapshot %s: the table needs %d bytes, more than %d", w.path, len(text),
+			MaxSnapshot)
 	}
 
 	if !w.trustDisk {

@@ -36,7 +36,8 @@ func node(name string, n byte) cluster.Node {
 	a := netip.AddrFrom4([4]byte{198, 18, 0, 10 + n})
 	p := []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, n, 0}), 24)}
 	return cluster.Node{
-		Name: name, Created: time.Date(2026, 1, 1, int(n), 0, 0, 0, time.UTC), Addresses: []netip.Addr{a}, PodPrefixes: p,
+		Name: name, Created: time.Date(2026, 1, 1, int(n), 0, 0, 0, time.UTC),
+		Addresses: []netip.Addr{a}, PodPrefixes: p,
 		Claim: &cluster.Claim{
 			Keys:        []cluster.Key{{Epoch: 1, Public: wgkey.Public{n + 1}}},
 			Endpoints:   []netip.AddrPort{netip.AddrPortFrom(a, 51820)},
@@ -56,7 +57,8 @@ func table(t *testing.T) cluster.Table {
 		Revision: 7, Synced: true, APIServers: []netip.Addr{netip.MustParseAddr("198.18.0.200")},
 		Nodes: []cluster.Node{node("self", 0), node("peer", 1), silent, forged},
 	}, nil)
-	if len(refusals) != 1 || len(got.Peers) != 1 || len(got.Keyless) != 1 || len(got.NodeAddrs) != 4 {
+	if len(refusals) != 1 || len(got.Peers) != 1 || len(got.Keyless) != 1 ||
+		len(got.NodeAddrs) != 4 {
 		t.Fatalf("unexpected table: %+v, %v", got, refusals)
 	}
 	return got
@@ -89,7 +91,8 @@ func TestSnapshotAsState(t *testing.T) {
 		t.Error(d)
 	}
 	other, refusals := cluster.Resolve(rules("peer"), state, nil)
-	if other.Self == nil || other.Self.Name != "peer" || len(other.Peers) != 1 || other.Peers[0].Name != "self" || len(refusals) > 0 {
+	if other.Self == nil || other.Self.Name != "peer" || len(other.Peers) != 1 ||
+		other.Peers[0].Name != "self" || len(refusals) > 0 {
 		t.Errorf("seen by peer: %+v, %v", other, refusals)
 	}
 }
@@ -110,23 +113,27 @@ func TestParseRefuses(t *testing.T) {
 		text []byte
 		want string
 	}{
-		"empty":             {nil, "EOF"},
-		"cut short":         {good[:len(good)/2], "unexpected EOF"},
-		"zeroes":            {make([]byte, 4096), "invalid character"},
-		"something behind":  {append(bytes.Clone(good), 'x'), "something follows"},
-		"another schema":    {replace("snapshot/v1", "snapshot/v2"), `schema is "kubeveil.io/snapshot/v2"`},
-		"no table":          {[]byte(`{"schema":"kubeveil.io/snapshot/v1"}`), "no table"},
-		"two of one name":   {replace(`"name":"silent"`, `"name":"peer"`), "node peer is in it twice"},
+		"empty":            {nil, "EOF"},
+		"cut short":        {good[:len(good)/2], "unexpected EOF"},
+		"zeroes":           {make([]byte, 4096), "invalid character"},
+		"something behind": {append(bytes.Clone(good), 'x'), "something follows"},
+		"another schema": {replace("snapshot/v1", "snapshot/v2"),
+			`schema is "kubeveil.io/snapshot/v2"`},
+		"no table": {[]byte(`{"schema":"kubeveil.io/snapshot/v1"}`), "no table"},
+		"two of one name": {replace(`"name":"silent"`, `"name":"peer"`),
+			"node peer is in it twice"},
 		"no name":           {replace(`"name":"peer"`, `"name":""`), "no name"},
 		"malformed address": {replace(`"198.18.0.11"`, `"198.18.0.311"`), "198.18.0.311"},
 		"empty address":     {replace(`"198.18.0.11"`, `""`), "malformed"},
-		"unmasked prefix":   {replace(`"10.244.1.0/24"`, `"10.244.1.9/24"`), "10.244.1.9/24 is malformed"},
-		"zero key":          {replace("AgAAAAAA", "AAAAAAAA"), "epoch 1 is zero"},
-		"short key":         {replace("AgAAAAAA", "Ag"), "not base64"},
-		"port 0":            {replace("198.18.0.11:51820", "198.18.0.11:0"), "198.18.0.11:0"},
+		"unmasked prefix": {replace(`"10.244.1.0/24"`, `"10.244.1.9/24"`),
+			"10.244.1.9/24 is malformed"},
+		"zero key":  {replace("AgAAAAAA", "AAAAAAAA"), "epoch 1 is zero"},
+		"short key": {replace("AgAAAAAA", "Ag"), "not base64"},
+		"port 0":    {replace("198.18.0.11:51820", "198.18.0.11:0"), "198.18.0.11:0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := source.Parse(c.text); !errors.Is(err, source.ErrCorrupt) || !strings.Contains(err.Error(), c.want) {
+			if _, err := source.Parse(c.text); !errors.Is(err, source.ErrCorrupt) ||
+				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
 			}
 		})
@@ -155,7 +162,8 @@ func TestMoveAsideMakesRoom(t *testing.T) {
 		must(t, source.Check(path, false))
 		aside, err := source.MoveAside(path)
 		must(t, err)
-		if kept, err := os.ReadFile(aside); err != nil || string(kept) != text || aside != path+source.CorruptSuffix {
+		if kept, err := os.ReadFile(aside); err != nil || string(kept) != text ||
+			aside != path+source.CorruptSuffix {
 			t.Errorf("%s holds %q (%v), want %q", aside, kept, err, text)
 		}
 		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -201,7 +209,8 @@ func TestWriterKeepsTheFile(t *testing.T) {
 
 func TestDiskMustBeAskedFor(t *testing.T) {
 	// procfs stands for every file system that is not in memory.
-	if _, err := source.NewWriter("/proc/self/snapshot", false); !errors.Is(err, atomicfile.ErrOnDisk) || !strings.Contains(err.Error(), "trustDisk") {
+	if _, err := source.NewWriter("/proc/self/snapshot", false); !errors.Is(err,
+		atomicfile.ErrOnDisk) || !strings.Contains(err.Error(), "trustDisk") {
 		t.Errorf("writer: %v", err)
 	}
 	if _, err := source.Read("/proc/self/status", false); !errors.Is(err, atomicfile.ErrOnDisk) {
@@ -223,19 +232,29 @@ func TestReadRefuses(t *testing.T) {
 		prepare func(path string) error
 		want    string
 	}{
-		"corrupt":            {func(path string) error { return os.WriteFile(path, good[:99], 0o600) }, "unexpected EOF"},
-		"writable by others": {func(path string) error { return errors.Join(os.WriteFile(path, good, 0o600), os.Chmod(path, 0o602)) }, "written by others"},
-		"somebody else's":    {func(path string) error { return errors.Join(os.WriteFile(path, good, 0o600), os.Chown(path, 65534, 0)) }, "written by others"},
-		"symbolic link":      {func(path string) error { return os.Symlink("/dev/null", path) }, "symbolic link"},
-		"directory":          {func(path string) error { return os.Mkdir(path, 0o700) }, "not a regular file"},
+		"corrupt": {func(path string) error {
+			return os.WriteFile(path, good[:99], 0o600)
+		}, "unexpected EOF"},
+		"writable by others": {func(path string) error {
+			return errors.Join(os.WriteFile(path, good, 0o600), os.Chmod(path, 0o602))
+		}, "written by others"},
+		"somebody else's": {func(path string) error {
+			return errors.Join(os.WriteFile(path, good, 0o600), os.Chown(path, 65534, 0))
+		}, "written by others"},
+		"symbolic link": {func(path string) error { return os.Symlink("/dev/null", path) },
+			"symbolic link"},
+		"directory": {func(path string) error { return os.Mkdir(path, 0o700) },
+			"not a regular file"},
 		"huge": {func(path string) error {
-			return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, source.MaxSnapshot+1))
+			return errors.Join(os.WriteFile(path, nil, 0o600),
+				os.Truncate(path, source.MaxSnapshot+1))
 		}, "larger than"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(memoryDir(t), "snapshot.json")
 			must(t, c.prepare(path))
-			if _, err := source.Read(path, false); !errors.Is(err, source.ErrCorrupt) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+			if _, err := source.Read(path, false); !errors.Is(err, source.ErrCorrupt) ||
+				!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
 			}
 			if _, err := os.Lstat(path); err != nil {
@@ -264,7 +283,8 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 
 	// A corrupt file changes nothing, and is said.
 	must(t, atomicfile.Write(path, []byte("{"), 0o600))
-	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(), "correct it"); {
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(),
+		"correct it"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing was said of a corrupt file: %s", log.String())
 		}
@@ -289,19 +309,24 @@ func TestSnapshotSourceRefusesACorruptStart(t *testing.T) {
 	path := filepath.Join(memoryDir(t), "snapshot.json")
 	must(t, os.WriteFile(path, []byte("{}"), 0o600))
 	s := source.NewSnapshot(path, false, slog.New(slog.DiscardHandler))
-	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err, source.ErrCorrupt) || strings.Contains(err.Error(), "writes a new one") || !strings.Contains(err.Error(), "correct it") {
+	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err,
+		source.ErrCorrupt) || strings.Contains(err.Error(), "writes a new one") ||
+		!strings.Contains(err.Error(), "correct it") {
 		t.Errorf("got %v, want ErrCorrupt, and nothing of a file that veild writes", err)
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	text, err := source.Encode(cluster.Table{Revision: 1, Peers: []cluster.Node{node("a", 1)}, NodeAddrs: node("a", 1).Addresses})
+	text, err := source.Encode(cluster.Table{Revision: 1, Peers: []cluster.Node{node("a", 1)},
+		NodeAddrs: node("a", 1).Addresses})
 	if err != nil {
 		f.Fatal(err)
 	}
 
 	f.Add(text)
-	f.Add([]byte(`{"schema":"kubeveil.io/snapshot/v1","table":{"self":{"name":"a"},"keyless":[{"name":"b"}]}}`))
+	f.Add(
+		[]byte(
+			`{"schema":"kubeveil.io/snapshot/v1","table":{"self":{"name":"a"},"keyless":[{"name":"b"}]}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		got, err := source.Parse(text)
 		if err != nil {

@@ -56,7 +56,8 @@ func (h *Health) Alive() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if silent := h.now().Sub(h.beat); silent > h.limit {
-		return []string{fmt.Sprintf("the main loop has not gone round for %s (limit %s)", silent.Round(time.Second), h.limit)}
+		return []string{fmt.Sprintf("the main loop has not gone round for %s (limit %s)",
+			silent.Round(time.Second), h.limit)}
 	}
 	return nil
 }

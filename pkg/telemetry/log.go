@@ -9,7 +9,8 @@ import (
 // NewLogger makes a logger that writes to w. level is debug, info, warn or
 // error; format is text or json. An empty one is info or text.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	levels := map[string]slog.Level{"": slog.LevelInfo, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	levels := map[string]slog.Level{"": slog.LevelInfo, "debug": slog.LevelDebug,
+		"info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 	l, ok := levels[level]
 	if !ok {
 		return nil, fmt.Errorf("log level %q: want debug, info, warn or error", level)

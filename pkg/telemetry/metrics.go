@@ -31,21 +31,26 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 		Registry: prometheus.NewRegistry(), programming: newProgramming(),
 		add: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "cni", Name: "add_duration_seconds",
-			Help:    "Time that the CNI plugin took for a successful ADD, as it noted it in the pod's record.",
+			Help: "Time that the CNI plugin took for a successful ADD, as it noted it in the " +
+				"pod's record.",
 			Buckets: []float64{.01, .02, .03, .05, .075, .1, .15, .25, .5, 1, 2.5, 5, 10},
 		}),
 		apply: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "table", Name: "apply_duration_seconds",
-			Help:    "Time that it took to make the kernel match a table revision, failures included.",
+			Help: "Time that it took to make the kernel match a table revision, failures " +
+				"included.",
 			Buckets: []float64{.001, .0025, .005, .01, .02, .05, .1, .25, .5, 1, 2.5, 5},
 		}),
 		applyErrors: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: "table", Name: "apply_errors_total",
-			Help: "Attempts to make the kernel match a table revision that failed in part or whole.",
+			Help: "Attempts to make the kernel match a table revision that failed in part " +
+				"or whole.",
 		}),
 	}
-	m.Registry.MustRegister(m.add, m.apply, m.applyErrors, &collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.Registry.MustRegister(m.add, m.apply, m.applyErrors,
+		&collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(
+			collectors.ProcessCollectorOpts{}))
 	return m
 }
 
@@ -74,22 +79,31 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	buildInfoDesc   = desc("build_info", "One, with the version of veild.", "version")
-	blockedDesc     = desc("plaintext_blocked_total", "Packets that the guard dropped because they would have crossed the network in clear, by reason.", "reason")
-	marksDesc       = desc("marks_restored_total", "Packets of pods and tunnels whose mark another program had overwritten.")
-	guardDesc       = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
-	guardLinksDesc  = desc("guard_links", "Interfaces that the guard is attached to.")
-	revisionDesc    = desc("table_revision", "Newest table revision that the source yielded.")
-	appliedDesc     = desc("table_applied_revision", "Table revision that the kernel matches.")
-	lagDesc         = desc("table_lag_seconds", "For how long the kernel has been behind the source; 0 when it is not.")
-	sourceDesc      = desc("source_synced", "Whether the source has listed everything: 1 or 0.")
-	refusalsDesc    = desc("claims_refused", "Claims of nodes that are not believed at the moment, by node.", "node")
-	problemsDesc    = desc("problems", "Sentences that veilctl status shows under problems at the moment.")
+	buildInfoDesc = desc("build_info", "One, with the version of veild.", "version")
+	blockedDesc   = desc("plaintext_blocked_total",
+		"Packets that the guard dropped because they would have crossed the network in clear, "+
+			"by reason.", "reason")
+	marksDesc = desc("marks_restored_total",
+		"Packets of pods and tunnels whose mark another program had overwritten.")
+	guardDesc      = desc("guard_in_force", "Whether the plaintext guard is in force: 1 or 0.")
+	guardLinksDesc = desc("guard_links", "Interfaces that the guard is attached to.")
+	revisionDesc   = desc("table_revision", "Newest table revision that the source yielded.")
+	appliedDesc    = desc("table_applied_revision", "Table revision that the kernel matches.")
+	lagDesc        = desc("table_lag_seconds",
+		"For how long the kernel has been behind the source; 0 when it is not.")
+	sourceDesc   = desc("source_synced", "Whether the source has listed everything: 1 or 0.")
+	refusalsDesc = desc("claims_refused",
+		"Claims of nodes that are not believed at the moment, by node.", "node")
+	problemsDesc = desc("problems",
+		"Sentences that veilctl status shows under problems at the moment.")
 	podsDesc        = desc("pods", "Pod interfaces attached on this node.")
 	podMTUDesc      = desc("pod_mtu_bytes", "MTU of pods.")
 	underlayMTUDesc = desc("underlay_mtu_bytes", "MTU of the underlay.")
-	deviceUpDesc    = desc("device_up", "Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
-	allDesc         = []*prometheus.Desc{buildInfoDesc, blockedDesc, marksDesc, guardDesc, guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc, podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
+	deviceUpDesc    = desc("device_up",
+		"Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
+	allDesc = []*prometheus.Desc{buildInfoDesc, blockedDesc, marksDesc, guardDesc,
+		guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc,
+		podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
 )
 
 // Describe sends every metric there may be.

@@ -20,18 +20,25 @@ var now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 func busy() Status {
 	return Status{
 		Node: "a", Version: "v0.1.0", Started: now.Add(-time.Hour),
-		Source:  Source{Kind: "kubernetes", Synced: true, Changed: now},
-		Table:   Table{Revision: 9, Applied: 8, Waiting: now.Add(-2 * time.Second), Prefixes: 4, NodeAddrs: 3},
-		Devices: []Device{{Name: "veil0", Kind: "userspace", PublicKey: wgkey.Public{1}, Port: 51820, MTU: 1440, Up: true}},
+		Source: Source{Kind: "kubernetes", Synced: true, Changed: now},
+		Table: Table{Revision: 9, Applied: 8, Waiting: now.Add(-2 * time.Second), Prefixes: 4,
+			NodeAddrs: 3},
+		Devices: []Device{{Name: "veil0", Kind: "userspace", PublicKey: wgkey.Public{1},
+			Port: 51820, MTU: 1440, Up: true}},
 		Peers: []Peer{
-			{Name: "b", State: PeerUp, Device: "veil0", PublicKey: wgkey.Public{2}, Endpoint: netip.MustParseAddrPort("198.19.0.2:51820"),
-				AllowedIPs: []netip.Prefix{netip.MustParsePrefix("198.18.2.0/24")}, Handshake: now.Add(-5 * time.Second), Received: 100, Sent: 200, MTU: 1400},
-			{Name: "c", State: PeerSilent, Device: "veil0", SilentSince: now.Add(-20 * time.Second), Received: 1, Sent: 2},
+			{Name: "b", State: PeerUp, Device: "veil0", PublicKey: wgkey.Public{2},
+				Endpoint:   netip.MustParseAddrPort("198.19.0.2:51820"),
+				AllowedIPs: []netip.Prefix{netip.MustParsePrefix("198.18.2.0/24")},
+				Handshake:  now.Add(-5 * time.Second), Received: 100, Sent: 200, MTU: 1400},
+			{Name: "c", State: PeerSilent, Device: "veil0", SilentSince: now.Add(-20 * time.Second),
+				Received: 1, Sent: 2},
 			{Name: "d", State: PeerKeyless},
 			{Name: "e", State: PeerRefused},
 		},
-		Pods:     3,
-		Guard:    Guard{InForce: true, Hook: "tcx", Links: []string{"eth0"}, Drops: []Drop{{Number: 1, Name: "egress_inner", Sentence: "x", Packets: 7}}, MarksRestored: 8},
+		Pods: 3,
+		Guard: Guard{InForce: true, Hook: "tcx", Links: []string{"eth0"},
+			Drops:         []Drop{{Number: 1, Name: "egress_inner", Sentence: "x", Packets: 7}},
+			MarksRestored: 8},
 		MTU:      MTU{Underlay: 1500, Pod: 1440, Explanation: []string{"1500 underlay"}},
 		Refused:  []cluster.Refusal{{Node: "e", Incumbent: "b", Reason: "same key"}},
 		Problems: []string{"one"},
@@ -40,8 +47,10 @@ func busy() Status {
 
 func metricsOf(s Status) *Metrics {
 	m := NewMetrics(func() Status { return s }, true)
-	m.Registry.Unregister(&collector{}) // the same descriptions: takes out the one with the real clock
-	m.Registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true, now: func() time.Time { return now }})
+	// the same descriptions: takes out the one with the real clock
+	m.Registry.Unregister(&collector{})
+	m.Registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
+		now: func() time.Time { return now }})
 	return m
 }
 
@@ -102,7 +111,8 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 		{"kubeveil_peer_silence_seconds", "device=veil0,peer=c", 20},
 		{"kubeveil_peers", "state=keyless", 1},
 		{"kubeveil_peers", "state=refused", 1},
-		{"kubeveil_peer_last_handshake_timestamp_seconds", "device=veil0,peer=b", float64(now.Unix() - 5)},
+		{"kubeveil_peer_last_handshake_timestamp_seconds", "device=veil0,peer=b",
+			float64(now.Unix() - 5)},
 		{"kubeveil_peer_last_handshake_timestamp_seconds", "device=veil0,peer=c", 0},
 		{"kubeveil_peer_receive_bytes_total", "device=veil0,peer=b", 100},
 		{"kubeveil_peer_transmit_bytes_total", "device=veil0,peer=b", 200},
@@ -162,11 +172,14 @@ func TestScrapeSurvivesAnOddSnapshot(t *testing.T) {
 		"nothing": {},
 		"everything twice": {
 			Devices: []Device{{Name: "veil0"}, {Name: "veil0"}},
-			Peers:   []Peer{{Name: "b", Device: "veil0", State: PeerUp}, {Name: "b", Device: "veil0", State: PeerUp}, {Name: "b", Device: "veil1", State: "odd"}},
+			Peers: []Peer{{Name: "b", Device: "veil0", State: PeerUp},
+				{Name: "b", Device: "veil0", State: PeerUp},
+				{Name: "b", Device: "veil1", State: "odd"}},
 			Guard:   Guard{Drops: []Drop{{Name: "x", Packets: 1}, {Name: "x", Packets: 2}}},
 			Refused: []cluster.Refusal{{Node: "e"}, {Node: "e"}},
 		},
-		"a clock that went back": {Peers: []Peer{{Name: "b", Device: "veil0", Handshake: now.Add(time.Hour)}}, Table: Table{Waiting: now.Add(time.Hour)}},
+		"a clock that went back": {Peers: []Peer{{Name: "b", Device: "veil0",
+			Handshake: now.Add(time.Hour)}}, Table: Table{Waiting: now.Add(time.Hour)}},
 	} {
 		t.Run(situation, func(t *testing.T) {
 			families := gather(t, metricsOf(s))
@@ -180,7 +193,8 @@ func TestScrapeSurvivesAnOddSnapshot(t *testing.T) {
 func TestEveryDescriptionIsCollected(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	s := busy()
-	registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true, now: func() time.Time { return now }})
+	registry.MustRegister(&collector{snapshot: func() Status { return s }, perPeer: true,
+		now: func() time.Time { return now }})
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -7,18 +7,33 @@ import (
 )
 
 var (
-	peersDesc      = desc("peers", "Other nodes by state.", "state")
-	narrowDesc     = desc("peers_narrow", "Other nodes whose routes have a smaller MTU than the tunnel device.")
-	handshakesDesc = desc("peers_oldest_handshake_seconds", "Time since the oldest last handshake with a peer that had one.")
-	silenceDesc    = desc("peers_longest_silence_seconds", "For how long a peer in state silent has not answered, of all the longest; 0 when none is.")
-	receivedDesc   = desc("tunnel_receive_bytes_total", "Bytes received through the tunnel device from the peers that it has; less when a peer is removed.", "device")
-	sentDesc       = desc("tunnel_transmit_bytes_total", "Bytes sent through the tunnel device to the peers that it has; less when a peer is removed.", "device")
+	peersDesc  = desc("peers", "Other nodes by state.", "state")
+	narrowDesc = desc("peers_narrow",
+		"Other nodes whose routes have a smaller MTU than the tunnel device.")
+	handshakesDesc = desc("peers_oldest_handshake_seconds",
+		"Time since the oldest last handshake with a peer that had one.")
+	silenceDesc = desc("peers_longest_silence_seconds",
+		"For how long a peer in state silent has not answered, of all the longest; 0 when none is.")
+	receivedDesc = desc("tunnel_receive_bytes_total",
+		"Bytes received through the tunnel device from the peers that it has; less when a peer "+
+			"is removed.", "device")
+	sentDesc = desc("tunnel_transmit_bytes_total",
+		"Bytes sent through the tunnel device to the peers that it has; less when a peer "+
+			"is removed.", "device")
 
-	peerHandshakeDesc = desc("peer_last_handshake_timestamp_seconds", "When the last handshake with the peer completed, Unix time; 0 is never. With metricsPeers.", "peer", "device")
-	peerSilenceDesc   = desc("peer_silence_seconds", "For how long the peer has not answered what was sent to it; 0 when it does or need not. With metricsPeers.", "peer", "device")
-	peerReceivedDesc  = desc("peer_receive_bytes_total", "Bytes received from the peer through the tunnel. With metricsPeers.", "peer", "device")
-	peerSentDesc      = desc("peer_transmit_bytes_total", "Bytes sent to the peer through the tunnel. With metricsPeers.", "peer", "device")
-	peerMTUDesc       = desc("peer_mtu_bytes", "MTU of the routes to the peer, where it is narrower than the device's. With metricsPeers.", "peer", "device")
+	peerHandshakeDesc = desc("peer_last_handshake_timestamp_seconds",
+		"When the last handshake with the peer completed, Unix time; 0 is never. With "+
+			"metricsPeers.", "peer", "device")
+	peerSilenceDesc = desc("peer_silence_seconds",
+		"For how long the peer has not answered what was sent to it; 0 when it does or need not. "+
+			"With metricsPeers.", "peer", "device")
+	peerReceivedDesc = desc("peer_receive_bytes_total",
+		"Bytes received from the peer through the tunnel. With metricsPeers.", "peer", "device")
+	peerSentDesc = desc("peer_transmit_bytes_total",
+		"Bytes sent to the peer through the tunnel. With metricsPeers.", "peer", "device")
+	peerMTUDesc = desc("peer_mtu_bytes",
+		"MTU of the routes to the peer, where it is narrower than the device's. With metricsPeers.",
+		"peer", "device")
 
 	peerDescs = []*prometheus.Desc{
 		peersDesc, narrowDesc, handshakesDesc, silenceDesc, receivedDesc, sentDesc,

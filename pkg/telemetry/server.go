@@ -96,7 +96,8 @@ func page(mux *http.ServeMux, path string, p Page) {
 func ListenMetrics(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("metricsAddress %s is in use by another program: set another one, or leave it empty (%w)", address, err)
+		return nil, fmt.Errorf("metricsAddress %s is in use by another program: set another one, "+
+			"or leave it empty (%w)", address, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("metricsAddress %s: %w", address, err)
@@ -116,7 +117,8 @@ func ListenAdmin(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, fmt.Errorf("admin socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("admin socket %s: a file that is no socket is in its place; move it away", path)
+		return nil, fmt.Errorf("admin socket %s: a file that is no socket is in its place; "+
+			"move it away", path)
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()
@@ -143,7 +145,8 @@ func ListenAdmin(path string) (net.Listener, error) {
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	s := &http.Server{
 		Handler:           h,
-		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: 2 * requestTimeout, IdleTimeout: 2 * time.Minute,
+		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout,
+		WriteTimeout: 2 * requestTimeout, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: 16 << 10,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -181,9 +184,10 @@ var ErrNoPage = errors.New("nothing to show")
 
 // FetchPage is Fetch for any page of the admin socket, as JSON; page may have a query.
 func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
-	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", path)
-	}}
+	transport := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", path)
+		}}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://veild"+page, nil)
@@ -194,7 +198,8 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("veild does not run on this node (nobody listens on %s; the data path and the guard stay as they were): %w", path, err)
+		return nil, fmt.Errorf("veild does not run on this node (nobody listens on %s; the data "+
+			"path and the guard stay as they were): %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("the admin socket is for root: %w", err)
 	case err != nil:

@@ -42,7 +42,8 @@ func TestHealthAndReadiness(t *testing.T) {
 		want      string
 	}{
 		{"started", func() {}, "/healthz", 200, "ok"},
-		{"nothing done", func() {}, "/readyz", 503, "not yet: first apply\nnot yet: guard in force"},
+		{"nothing done", func() {}, "/readyz", 503,
+			"not yet: first apply\nnot yet: guard in force"},
 		{"half done", func() { h.Done("first apply") }, "/readyz", 503, "guard in force"},
 		{"all done", func() { h.Done("guard in force") }, "/readyz", 200, "ok"},
 		{"guard lost", func() { h.Undone("guard in force") }, "/readyz", 503, "guard in force"},
@@ -50,12 +51,15 @@ func TestHealthAndReadiness(t *testing.T) {
 		{"loop goes on", h.Beat, "/healthz", 200, "ok"},
 	} {
 		step.do()
-		if w := get(handler, "GET", step.path); w.Code != step.code || !strings.Contains(w.Body.String(), step.want) {
-			t.Errorf("%s: %s answers %d %q, want %d %q", step.situation, step.path, w.Code, w.Body, step.code, step.want)
+		if w := get(handler, "GET", step.path); w.Code != step.code ||
+			!strings.Contains(w.Body.String(), step.want) {
+			t.Errorf("%s: %s answers %d %q, want %d %q", step.situation, step.path, w.Code, w.Body,
+				step.code, step.want)
 		}
 	}
 
-	if w := get(handler, "GET", "/metrics"); w.Code != 200 || !strings.Contains(w.Body.String(), "kubeveil_peers") {
+	if w := get(handler, "GET", "/metrics"); w.Code != 200 ||
+		!strings.Contains(w.Body.String(), "kubeveil_peers") {
 		t.Errorf("/metrics answers %d", w.Code)
 	}
 
@@ -99,7 +103,8 @@ func TestStatusComesThroughTheAdminSocket(t *testing.T) {
 	}
 	want := busy()
 	want.NotReady = []string{"not yet: guard in force"}
-	if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
+	if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{},
+		netip.Prefix{})); d != "" {
 		t.Errorf("status (-want +got):\n%s", d)
 	}
 	info, err := os.Stat(path)
@@ -112,7 +117,8 @@ func TestStatusShowsNoPrivateKey(t *testing.T) {
 	// A public key is shown; nothing else of 32 bytes has a field.
 	s := busy()
 	s.Devices[0].PublicKey = wgkey.Public{9, 9}
-	w := get(AdminHandler(func() Status { return s }, NewHealth(time.Minute), nil), "GET", StatusPath)
+	w := get(AdminHandler(func() Status { return s }, NewHealth(time.Minute), nil), "GET",
+		StatusPath)
 	for _, word := range []string{"private", "secret", "preshared", "token"} {
 		if strings.Contains(strings.ToLower(w.Body.String()), word) {
 			t.Errorf("the status has a field with %q", word)
@@ -125,15 +131,20 @@ func TestStatusShowsNoPrivateKey(t *testing.T) {
 
 func TestFetchWithoutVeild(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "veild.sock")
-	if _, err := Fetch(context.Background(), path); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "veild does not run") {
+	if _, err := Fetch(context.Background(), path); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), "veild does not run") {
 		t.Errorf("no socket: %v", err)
 	}
 	stale(t, path)
-	if _, err := Fetch(context.Background(), path); err == nil || !strings.Contains(err.Error(), "veild does not run") {
+	if _, err := Fetch(context.Background(), path); err == nil ||
+		!strings.Contains(err.Error(), "veild does not run") {
 		t.Errorf("nobody listens: %v", err)
 	}
-	odd := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusTeapot) }))
-	if _, err := Fetch(context.Background(), odd); err == nil || !strings.Contains(err.Error(), "418") {
+	odd := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no", http.StatusTeapot)
+	}))
+	if _, err := Fetch(context.Background(), odd); err == nil ||
+		!strings.Contains(err.Error(), "418") {
 		t.Errorf("odd answer: %v", err)
 	}
 }
@@ -142,7 +153,8 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 	path := serve(t, AdminHandler(busy, NewHealth(time.Minute), map[string]Page{
 		"/v1/long": func(*http.Request) (any, error) { return strings.Repeat("x", maxStatus), nil },
 	}))
-	if _, err := FetchPage(context.Background(), path, "/v1/long"); err == nil || !strings.Contains(err.Error(), "more than 64 MiB") {
+	if _, err := FetchPage(context.Background(), path, "/v1/long"); err == nil ||
+		!strings.Contains(err.Error(), "more than 64 MiB") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -185,7 +197,8 @@ func TestListenAdmin(t *testing.T) {
 }
 
 func TestListenMetricsSaysWhichAddress(t *testing.T) {
-	if _, err := ListenMetrics("198.18.0.1:no"); err == nil || !strings.Contains(err.Error(), "metricsAddress 198.18.0.1:no") {
+	if _, err := ListenMetrics("198.18.0.1:no"); err == nil ||
+		!strings.Contains(err.Error(), "metricsAddress 198.18.0.1:no") {
 		t.Errorf("malformed: %v", err)
 	}
 }
@@ -202,14 +215,17 @@ func TestNewLogger(t *testing.T) {
 		t.Errorf("logged %q", got)
 	}
 	for _, bad := range [][2]string{{"loud", "text"}, {"info", "xml"}} {
-		if _, err := NewLogger(&b, bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "want") {
+		if _, err := NewLogger(&b, bad[0], bad[1]); err == nil ||
+			!strings.Contains(err.Error(), "want") {
 			t.Errorf("%v: %v", bad, err)
 		}
 	}
 }
 
 func FuzzDecodeStatus(f *testing.F) {
-	f.Add([]byte(`{"node":"a","peers":[{"name":"b","publicKey":"AAAA"}],"table":{"waiting":"2026-01-01T00:00:00Z"}}`))
+	f.Add(
+		[]byte(
+			`{"node":"a","peers":[{"name":"b","publicKey":"AAAA"}],"table":{"waiting":"2026-01-01T00:00:00Z"}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := DecodeStatus(data)
 		if err == nil {

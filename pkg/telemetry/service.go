@@ -54,22 +54,32 @@ type APIServer struct {
 }
 
 var (
-	servicesDesc        = desc("services", "Services that are known.")
-	servicesListedDesc  = desc("services_listed", "Whether services were listed since veild began: 1 or 0.")
-	serviceEntriesDesc  = desc("service_table_entries", "Entries of the table of services in use, by map.", "table")
-	serviceLimitDesc    = desc("service_table_limit", "Entries of the table of services that there is room for, by map.", "table")
-	serviceChosenDesc   = desc("service_connections_total", "Connections and flows of datagrams to services for which a backend was chosen, by where.", "where", "protocol")
-	serviceRefusedDesc  = desc("service_refused_total", "Connections and datagrams to services that were refused, by where and reason.", "where", "reason")
-	serviceFailuresDesc = desc("service_table_errors_total", "Attempts to write the table of services that failed in part or whole.")
+	servicesDesc       = desc("services", "Services that are known.")
+	servicesListedDesc = desc("services_listed",
+		"Whether services were listed since veild began: 1 or 0.")
+	serviceEntriesDesc = desc("service_table_entries",
+		"Entries of the table of services in use, by map.", "table")
+	serviceLimitDesc = desc("service_table_limit",
+		"Entries of the table of services that there is room for, by map.", "table")
+	serviceChosenDesc = desc("service_connections_total",
+		"Connections and flows of datagrams to services for which a backend was chosen, by where.",
+		"where", "protocol")
+	serviceRefusedDesc = desc("service_refused_total",
+		"Connections and datagrams to services that were refused, by where and reason.", "where",
+		"reason")
+	serviceFailuresDesc = desc("service_table_errors_total",
+		"Attempts to write the table of services that failed in part or whole.")
 	serviceProblemsDesc = desc("service_problems", "Services that are not served as they ask.")
 	apiServerDesc       = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
 	serviceDescs        = []*prometheus.Desc{
-		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc, serviceRefusedDesc,
+		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
+		serviceRefusedDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc,
 	}
 )
 
-func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...string), counter func(*prometheus.Desc, uint64, ...string)) {
+func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...string),
+	counter func(*prometheus.Desc, uint64, ...string)) {
 	if s == nil {
 		return
 	}
@@ -96,8 +106,10 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 func newProgramming() prometheus.Histogram {
 	return prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: namespace, Subsystem: "service", Name: "programming_duration_seconds",
-		Help:    "Time from when a change of services or endpoints came from the API server to when it was in force; of changes that are made together, the first one's.",
-		Buckets: []float64{.0005, .001, .002, .003, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
+		Help: "Time from when a change of services or endpoints came from the API server to " +
+			"when it was in force; of changes that are made together, the first one's.",
+		Buckets: []float64{.0005, .001, .002, .003, .005, .0075, .01, .025, .05, .1, .25, .5, 1,
+			2.5},
 	})
 }
 

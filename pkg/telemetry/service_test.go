@@ -16,7 +16,8 @@ func TestServiceMetrics(t *testing.T) {
 	}
 
 	s.Services = &Services{
-		Listed: true, Known: 4, Failures: 2, Problems: 1, Tables: []ServiceTable{{Limit: "fronts", Used: 7, Size: 100}},
+		Listed: true, Known: 4, Failures: 2, Problems: 1,
+		Tables:     []ServiceTable{{Limit: "fronts", Used: 7, Size: 100}},
 		APIServers: []APIServer{{Addr: netip.MustParseAddrPort("198.18.0.2:6443"), Up: true}},
 		Chosen:     []ServiceCount{{Where: "socket", What: "tcp", Count: 9}},
 		Refused:    []ServiceCount{{Where: "packet", What: "no_backend", Count: 3}},
@@ -45,7 +46,8 @@ func TestServiceMetrics(t *testing.T) {
 		}
 	}
 
-	if h := families["kubeveil_service_programming_duration_seconds"].GetMetric(); len(h) != 1 || h[0].GetHistogram().GetSampleCount() != 2 {
+	if h := families["kubeveil_service_programming_duration_seconds"].GetMetric(); len(h) != 1 ||
+		h[0].GetHistogram().GetSampleCount() != 2 {
 		t.Errorf("programming was observed: %v", h)
 	}
 }

@@ -24,7 +24,10 @@ func TestLostConfirmationOfARestartedWorker(t *testing.T) {
 	})
 	pid := b.child()
 	b.killChild(syscall.SIGKILL)
-	nettest.Until(t, recovery, "a new process", func() bool { p := b.child(); return p != 0 && p != pid })
+	nettest.Until(t, recovery, "a new process", func() bool {
+		p := b.child()
+		return p != 0 && p != pid
+	})
 	back := time.Now()
 	took := flows(t, "traffic after the kill", arrivals, back).Sub(back)
 	t.Logf("traffic after %s", took)

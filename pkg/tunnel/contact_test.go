@@ -22,31 +22,43 @@ func TestContact(t *testing.T) {
 		name  string
 		looks []look
 	}{
-		{"nothing was ever sent", []look{{0, 0, 0, false, tunnel.ContactIdle}, {time.Hour, 0, 0, false, tunnel.ContactIdle}}},
-		{"what was sent before the first look", []look{{0, 9000, 0, false, tunnel.ContactIdle}, {time.Minute, 0, 0, false, tunnel.ContactIdle}}},
-		{"a handshake before the first look", []look{{0, 148, 92, true, tunnel.ContactUp}, {tunnel.SessionLifetime, 0, 0, false, tunnel.ContactIdle}}},
+		{"nothing was ever sent", []look{{0, 0, 0, false, tunnel.ContactIdle},
+			{time.Hour, 0, 0, false, tunnel.ContactIdle}}},
+		{"what was sent before the first look", []look{{0, 9000, 0, false, tunnel.ContactIdle},
+			{time.Minute, 0, 0, false, tunnel.ContactIdle}}},
+		{"a handshake before the first look", []look{{0, 148, 92, true, tunnel.ContactUp},
+			{tunnel.SessionLifetime, 0, 0, false, tunnel.ContactIdle}}},
 		{"answered", []look{
-			{0, 0, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactIdle}, {poll, 1500, 92, true, tunnel.ContactUp},
-			{time.Minute, 0, 0, false, tunnel.ContactUp}, {2 * time.Minute, 0, 0, false, tunnel.ContactIdle},
+			{0, 0, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactIdle},
+			{poll, 1500, 92, true, tunnel.ContactUp},
+			{time.Minute, 0, 0, false, tunnel.ContactUp},
+			{2 * time.Minute, 0, 0, false, tunnel.ContactIdle},
 		}},
 		{"only received, answered by keepalives", []look{
-			{0, 0, 0, false, tunnel.ContactIdle}, {poll, 92, 1500, true, tunnel.ContactUp}, {poll, 0, 1500, false, tunnel.ContactUp},
+			{0, 0, 0, false, tunnel.ContactIdle}, {poll, 92, 1500, true, tunnel.ContactUp},
+			{poll, 0, 1500, false, tunnel.ContactUp},
 			{poll, 32, 0, false, tunnel.ContactUp}, {time.Minute, 0, 0, false, tunnel.ContactUp},
 		}},
 		{"a keepalive to a peer without one", []look{
-			{0, 0, 0, false, tunnel.ContactIdle}, {25 * time.Second, 32, 0, false, tunnel.ContactIdle}, {25 * time.Second, 32, 0, false, tunnel.ContactIdle},
+			{0, 0, 0, false, tunnel.ContactIdle}, {25 * time.Second, 32, 0, false,
+				tunnel.ContactIdle}, {25 * time.Second, 32, 0, false, tunnel.ContactIdle},
 		}},
 		{"a handshake that nobody answers", []look{
-			{0, 0, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactIdle},
-			{poll, 148, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactSilent}, {time.Hour, 0, 0, false, tunnel.ContactSilent},
+			{0, 0, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactIdle},
+			{poll, 148, 0, false, tunnel.ContactIdle},
+			{poll, 148, 0, false, tunnel.ContactIdle}, {poll, 148, 0, false, tunnel.ContactSilent},
+			{time.Hour, 0, 0, false, tunnel.ContactSilent},
 			{poll, 0, 92, true, tunnel.ContactUp},
 		}},
 		{"a peer that goes away under traffic", []look{
-			{0, 9000, 9000, true, tunnel.ContactUp}, {poll, 9000, 9000, false, tunnel.ContactUp}, {poll, 9000, 0, false, tunnel.ContactUp},
-			{tunnel.SilentAfter - time.Second, 9000, 0, false, tunnel.ContactUp}, {time.Second, 9000, 0, false, tunnel.ContactSilent},
+			{0, 9000, 9000, true, tunnel.ContactUp}, {poll, 9000, 9000, false, tunnel.ContactUp},
+			{poll, 9000, 0, false, tunnel.ContactUp},
+			{tunnel.SilentAfter - time.Second, 9000, 0, false, tunnel.ContactUp},
+			{time.Second, 9000, 0, false, tunnel.ContactSilent},
 		}},
 		{"the device is made again", []look{
-			{0, 9000, 9000, true, tunnel.ContactUp}, {poll, 9000, 0, false, tunnel.ContactUp}, {time.Hour, 9000, 0, false, tunnel.ContactSilent},
+			{0, 9000, 9000, true, tunnel.ContactUp}, {poll, 9000, 0, false, tunnel.ContactUp},
+			{time.Hour, 9000, 0, false, tunnel.ContactSilent},
 			{poll, -27000, -9000, false, tunnel.ContactIdle},
 		}},
 	} {
@@ -74,7 +86,8 @@ func TestContact(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := st.Devices[0].Peers[0]; got.Contact != l.want {
-					t.Errorf("look %d: %s, want %s (heard %s, unanswered %s)", i, got.Contact, l.want, got.Heard, got.Unanswered)
+					t.Errorf("look %d: %s, want %s (heard %s, unanswered %s)", i, got.Contact,
+						l.want, got.Heard, got.Unanswered)
 				}
 			}
 		})

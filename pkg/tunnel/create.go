@@ -75,7 +75,8 @@ func (h *Host) create(ctx context.Context, netlink *nl.Handle, d Device) error {
 // port in use is told when the port is set.
 func createKernel(netlink *nl.Handle, d Device) error {
 	attrs := nl.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, config.TunnelGroup, config.TunnelQueueLen
+	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, config.TunnelGroup,
+		config.TunnelQueueLen
 	err := netlink.LinkAdd(&nl.Wireguard{LinkAttrs: attrs})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrNotSupported
@@ -141,7 +142,8 @@ func (h *Host) request(ctx context.Context, d Device) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %s/%s.sock was not served within %s (%w): start veil-wg; if it runs, its log says more",
+			return fmt.Errorf("%w: %s/%s.sock was not served within %s (%w): start veil-wg; if it "+
+				"runs, its log says more",
 				ErrNoWorker, SocketDir, d.Name, h.o.WorkerWait, err)
 		case <-tick.C:
 		}

@@ -144,7 +144,8 @@ func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerC
 }
 
 func addPeer(p Peer) PeerChange {
-	c := PeerChange{Name: p.Name, PublicKey: p.PublicKey, ReplaceAllowedIPs: true, AllowedIPs: p.AllowedIPs}
+	c := PeerChange{Name: p.Name, PublicKey: p.PublicKey, ReplaceAllowedIPs: true,
+		AllowedIPs: p.AllowedIPs}
 	if p.Endpoint.IsValid() {
 		c.Endpoint = &p.Endpoint
 	}

@@ -43,11 +43,13 @@ func newKey(t interface{ Fatal(...any) }) wgkey.Private {
 }
 
 func peer(n int, ips ...netip.Prefix) tunnel.Peer {
-	return tunnel.Peer{Name: fmt.Sprint("node-", n), PublicKey: pub(n), Endpoint: ep(n), AllowedIPs: ips}
+	return tunnel.Peer{Name: fmt.Sprint("node-", n), PublicKey: pub(n), Endpoint: ep(n),
+		AllowedIPs: ips}
 }
 
 func spec(key wgkey.Private, peers ...tunnel.Peer) tunnel.Spec {
-	return tunnel.Spec{Prune: true, Devices: []tunnel.Device{{Name: "veil0", ListenPort: 51820, PrivateKey: key, MTU: 1440, Peers: peers}}}
+	return tunnel.Spec{Prune: true, Devices: []tunnel.Device{{Name: "veil0", ListenPort: 51820,
+		PrivateKey: key, MTU: 1440, Peers: peers}}}
 }
 
 func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
@@ -62,27 +64,38 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 		peers []tunnel.PeerChange
 	}{
 		{"nothing", nil, first, nil},
-		{"a new prefix is added, not replaced", nil, spec(key, peer(1, pfx(1), pfx(11)), peer(2, pfx(2)), peer(3, pfx(3))),
-			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), AllowedIPs: []netip.Prefix{pfx(11)}}}},
-		{"a prefix that moves takes itself from its old owner", nil, spec(key, peer(1), peer(2, pfx(2), pfx(1)), peer(3, pfx(3))),
-			[]tunnel.PeerChange{{Name: "node-2", PublicKey: pub(2), AllowedIPs: []netip.Prefix{pfx(1)}}}},
+		{"a new prefix is added, not replaced", nil,
+			spec(key, peer(1, pfx(1), pfx(11)), peer(2, pfx(2)), peer(3, pfx(3))),
+			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1),
+				AllowedIPs: []netip.Prefix{pfx(11)}}}},
+		{"a prefix that moves takes itself from its old owner", nil,
+			spec(key, peer(1), peer(2, pfx(2), pfx(1)), peer(3, pfx(3))),
+			[]tunnel.PeerChange{{Name: "node-2", PublicKey: pub(2),
+				AllowedIPs: []netip.Prefix{pfx(1)}}}},
 		{"a prefix that is given up", nil, spec(key, peer(1), peer(2, pfx(2)), peer(3, pfx(3))),
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), ReplaceAllowedIPs: true}}},
 		{"a node with a new key takes over before the old key goes", nil,
-			spec(key, tunnel.Peer{Name: "node-1", PublicKey: pub(7), Endpoint: ep(1), AllowedIPs: []netip.Prefix{pfx(1)}}, peer(2, pfx(2)), peer(3, pfx(3))),
+			spec(key, tunnel.Peer{Name: "node-1", PublicKey: pub(7), Endpoint: ep(1),
+				AllowedIPs: []netip.Prefix{pfx(1)}}, peer(2, pfx(2)), peer(3, pfx(3))),
 			[]tunnel.PeerChange{
-				{Name: "node-1", PublicKey: pub(7), Endpoint: ptr(ep(1)), ReplaceAllowedIPs: true, AllowedIPs: []netip.Prefix{pfx(1)}},
+				{Name: "node-1", PublicKey: pub(7), Endpoint: ptr(ep(1)), ReplaceAllowedIPs: true,
+					AllowedIPs: []netip.Prefix{pfx(1)}},
 				{Name: "node-1", PublicKey: pub(1), Remove: true},
 			}},
-		{"unknown peers stay until every source has synced", nil, tunnel.Spec{Devices: spec(key).Devices}, nil},
-		{"a peer that moved and shakes hands is left there", moved(time.Minute, endpoint), first, nil},
+		{"unknown peers stay until every source has synced", nil,
+			tunnel.Spec{Devices: spec(key).Devices}, nil},
+		{"a peer that moved and shakes hands is left there", moved(time.Minute, endpoint), first,
+			nil},
 		{"a peer that moved and fell silent is set back", moved(time.Hour, endpoint), first,
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
-		{"a peer that moved to another of its addresses is left there", moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr(), endpoint.Addr()), nil},
-		{"an endpoint that is none of the peer's addresses is set back", moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr()),
+		{"a peer that moved to another of its addresses is left there",
+			moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr(), endpoint.Addr()), nil},
+		{"an endpoint that is none of the peer's addresses is set back",
+			moved(time.Minute, endpoint), sourcedFrom(first, ep(1).Addr()),
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(1))}}},
 		{"a changed claim is set at once", moved(time.Minute, endpoint),
-			spec(key, tunnel.Peer{Name: "node-1", PublicKey: pub(1), Endpoint: ep(8), AllowedIPs: []netip.Prefix{pfx(1)}}, peer(2, pfx(2)), peer(3, pfx(3))),
+			spec(key, tunnel.Peer{Name: "node-1", PublicKey: pub(1), Endpoint: ep(8),
+				AllowedIPs: []netip.Prefix{pfx(1)}}, peer(2, pfx(2)), peer(3, pfx(3))),
 			[]tunnel.PeerChange{{Name: "node-1", PublicKey: pub(1), Endpoint: ptr(ep(8))}}},
 		{"somebody's preshared key is taken away", func(f *tunneltest.Fake) {
 			f.Edit("veil0", func(d *tunnel.DeviceState) { d.Peers[0].HasPreshared = true })
@@ -110,7 +123,8 @@ func TestDiffTouchesOnlyWhatDiffers(t *testing.T) {
 				got = append(got, dc.Peers...)
 			}
 
-			if diff := cmp.Diff(tc.peers, got, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" {
+			if diff := cmp.Diff(tc.peers, got, cmpopts.EquateEmpty(),
+				cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{})); diff != "" {
 				t.Errorf("peers in the configuration (-want +got):\n%s", diff)
 			}
 
@@ -172,8 +186,10 @@ func TestAnySpecIsReachedFromAny(t *testing.T) {
 
 func drawSpec(t *rapid.T, keys []wgkey.Private) tunnel.Spec {
 	s := tunnel.Spec{Prune: true}
-	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"veil0", "veil1"}), 1, 2, rapid.ID[string]).Draw(t, "devices") {
-		d := tunnel.Device{Name: name, ListenPort: rapid.IntRange(1, 3).Draw(t, "port"), PrivateKey: rapid.SampledFrom(keys).Draw(t, "key")}
+	for _, name := range rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"veil0", "veil1"}), 1, 2,
+		rapid.ID[string]).Draw(t, "devices") {
+		d := tunnel.Device{Name: name, ListenPort: rapid.IntRange(1, 3).Draw(t, "port"),
+			PrivateKey: rapid.SampledFrom(keys).Draw(t, "key")}
 		owner := map[int][]netip.Prefix{}
 		for ip := range 8 {
 			n := rapid.IntRange(0, 6).Draw(t, "owner")
@@ -198,7 +214,8 @@ func same(t *rapid.T, want tunnel.Spec, have tunnel.State) {
 		slices.Sort(peers)
 		return fmt.Sprintf("%s %s %d\n%s", name, key, port, strings.Join(peers, "\n"))
 	}
-	one := func(key wgkey.Public, e netip.AddrPort, keepalive time.Duration, ips []netip.Prefix) string {
+	one := func(key wgkey.Public, e netip.AddrPort, keepalive time.Duration,
+		ips []netip.Prefix) string {
 		ips = slices.Clone(ips)
 		slices.SortFunc(ips, netip.Prefix.Compare)
 		return fmt.Sprint(key, e, keepalive, ips)
@@ -252,7 +269,8 @@ func TestFailedStepIsDoneByTheNextSync(t *testing.T) {
 				t.Fatal(err)
 			}
 			st, _ := m.Status(t.Context())
-			if len(st.Devices) != 1 || st.Devices[0].Name != "veil0" || len(st.Devices[0].Peers) != 1 || st.Devices[0].Peers[0].Name != "node-1" {
+			if len(st.Devices) != 1 || st.Devices[0].Name != "veil0" ||
+				len(st.Devices[0].Peers) != 1 || st.Devices[0].Peers[0].Name != "node-1" {
 				t.Errorf("state %+v", st)
 			}
 		})
@@ -286,7 +304,8 @@ func TestSpecCheck(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.spec.Check()
-			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			if (err == nil) != (tc.want == "") ||
+				err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("check: %v, want %q", err, tc.want)
 			}
 		})
@@ -296,7 +315,8 @@ func TestSpecCheck(t *testing.T) {
 func TestPlan(t *testing.T) {
 	key := newKey(t)
 	node := cluster.Node{
-		Name: "node-1", Addresses: []netip.Addr{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("fd42::1")},
+		Name: "node-1", Addresses: []netip.Addr{netip.MustParseAddr("198.18.0.1"),
+			netip.MustParseAddr("fd42::1")},
 		PodPrefixes: []netip.Prefix{pfx(1), netip.MustParsePrefix("fd42:1::/64")},
 		Claim: &cluster.Claim{
 			Keys:      []cluster.Key{{Epoch: 1, Public: pub(1)}, {Epoch: 2, Public: pub(2)}},
@@ -305,14 +325,17 @@ func TestPlan(t *testing.T) {
 	}
 
 	in := tunnel.Inputs{
-		Devices: []tunnel.Local{{Name: "veil0", ListenPort: 51820, PrivateKey: key}, {Name: "veil1", Epoch: 1, ListenPort: 51830, PrivateKey: newKey(t)}},
-		Mark:    7, MTU: 1440, Peers: []cluster.Node{node, {Name: "node-2"}}, Underlay6: true, Prune: true,
+		Devices: []tunnel.Local{{Name: "veil0", ListenPort: 51820, PrivateKey: key},
+			{Name: "veil1", Epoch: 1, ListenPort: 51830, PrivateKey: newKey(t)}},
+		Mark: 7, MTU: 1440, Peers: []cluster.Node{node, {Name: "node-2"}}, Underlay6: true,
+		Prune: true,
 	}
 	got := tunnel.Plan(in)
 	if err := got.Check(); err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Devices) != 2 || !got.Prune || got.Devices[1].ListenPort != 51830 || got.Devices[0].Mark != 7 {
+	if len(got.Devices) != 2 || !got.Prune || got.Devices[1].ListenPort != 51830 ||
+		got.Devices[0].Mark != 7 {
 		t.Fatalf("plan %+v", got)
 	}
 
@@ -326,7 +349,8 @@ func TestPlan(t *testing.T) {
 			},
 		}}
 		slices.SortFunc(want[0].AllowedIPs, netip.Prefix.Compare)
-		if diff := cmp.Diff(want, d.Peers, cmpopts.EquateComparable(netip.Prefix{}, netip.AddrPort{}, netip.Addr{})); diff != "" {
+		if diff := cmp.Diff(want, d.Peers, cmpopts.EquateComparable(netip.Prefix{},
+			netip.AddrPort{}, netip.Addr{})); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", d.Name, diff)
 		}
 	}

@@ -41,7 +41,8 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	veilWG = filepath.Join(dir, "veil-wg")
-	if out, err := exec.Command("go", "build", "-o", veilWG, "github.com/kubeveil/kubeveil/cmd/veil-wg").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", veilWG,
+		"github.com/kubeveil/kubeveil/cmd/veil-wg").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build veil-wg: %v\n%s", err, out)
 		return 1
 	}
@@ -107,7 +108,8 @@ func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 	if node.key, err = wgkey.Generate(); err != nil {
 		t.Fatal(err)
 	}
-	node.host, err = tunnel.NewHost(tunnel.Options{Mode: mode, WorkerWait: time.Second, Log: slog.New(slog.NewTextHandler(node.log, nil))})
+	node.host, err = tunnel.NewHost(tunnel.Options{Mode: mode, WorkerWait: time.Second,
+		Log: slog.New(slog.NewTextHandler(node.log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +125,12 @@ func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 // startWorker starts the supervisor; it and its children end with the test.
 func (n *testNode) startWorker() {
 	n.t.Helper()
-	cmd := exec.Command(veilWG, "-log-level", "debug")
+	args := []string{"-log-level", "debug"}
+	// The suite runs on either engine.
+	if engine := os.Getenv("KUBEVEIL_ENGINE"); engine != "" {
+		args = append(args, "-engine", engine)
+	}
+	cmd := exec.Command(veilWG, args...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	cmd.WaitDelay = 5 * time.Second
 	n.Run(n.t, cmd.Start)
@@ -183,10 +190,12 @@ func (n *testNode) mustSync(spec tunnel.Spec) tunnel.Changes {
 
 // spec is the Spec of n with these peers.
 func (n *testNode) spec(peers ...*testNode) tunnel.Spec {
-	d := tunnel.Device{Name: device, ListenPort: 51820, Mark: config.TunnelMark, PrivateKey: n.key, MTU: 1440}
+	d := tunnel.Device{Name: device, ListenPort: 51820, Mark: config.TunnelMark, PrivateKey: n.key,
+		MTU: 1440}
 	for _, p := range peers {
 		d.Peers = append(d.Peers, tunnel.Peer{
-			Name: "node-" + p.under.Addr().String(), PublicKey: p.key.Public(), Endpoint: netip.AddrPortFrom(p.under.Addr(), 51820),
+			Name: "node-" + p.under.Addr().String(), PublicKey: p.key.Public(),
+			Endpoint:   netip.AddrPortFrom(p.under.Addr(), 51820),
 			AllowedIPs: []netip.Prefix{p.inner.Masked()},
 		})
 	}
@@ -328,7 +337,8 @@ func (n *testNode) links() string {
 			return err
 		}
 		a := l.Attrs()
-		fmt.Fprintf(&b, "%d %s %s group %#x mtu %d qlen %d\n", a.Index, a.Name, l.Type(), a.Group, a.MTU, a.TxQLen)
+		fmt.Fprintf(&b, "%d %s %s group %#x mtu %d qlen %d\n", a.Index, a.Name, l.Type(), a.Group,
+			a.MTU, a.TxQLen)
 		for _, f := range []int{nl.FamilyV4, nl.FamilyV6} {
 			routes, err := h.RouteListFiltered(f, &nl.Route{LinkIndex: a.Index}, nl.FilterOIF)
 			if err != nil {

@@ -47,12 +47,20 @@ func TestOneChangedPeerReadsAndWritesNoOther(t *testing.T) {
 
 func TestWatchFindsWhatOthersChanged(t *testing.T) {
 	for name, edit := range map[string]func(*tunnel.DeviceState){
-		"a peer is gone":                    func(d *tunnel.DeviceState) { d.Peers = d.Peers[1:] },
-		"a peer has another's prefix":       func(d *tunnel.DeviceState) { d.Peers[0].AllowedIPs = nil },
-		"another port":                      func(d *tunnel.DeviceState) { d.ListenPort++ },
-		"a peer moved and fell silent":      func(d *tunnel.DeviceState) { d.Peers[0].Endpoint = ep(9) },
-		"nobody serves it any more":         func(d *tunnel.DeviceState) { d.Served, d.Peers = false, nil },
-		"somebody's peer that is no node's": func(d *tunnel.DeviceState) { d.Peers = append(d.Peers, tunnel.PeerState{PublicKey: pub(99)}) },
+		"a peer is gone": func(d *tunnel.DeviceState) { d.Peers = d.Peers[1:] },
+		"a peer has another's prefix": func(d *tunnel.DeviceState) {
+			d.Peers[0].AllowedIPs = nil
+		},
+		"another port": func(d *tunnel.DeviceState) { d.ListenPort++ },
+		"a peer moved and fell silent": func(d *tunnel.DeviceState) {
+			d.Peers[0].Endpoint = ep(9)
+		},
+		"nobody serves it any more": func(d *tunnel.DeviceState) {
+			d.Served, d.Peers = false, nil
+		},
+		"somebody's peer that is no node's": func(d *tunnel.DeviceState) {
+			d.Peers = append(d.Peers, tunnel.PeerState{PublicKey: pub(99)})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &tunneltest.Fake{}
@@ -134,7 +142,8 @@ func TestFailedSyncIsForgotten(t *testing.T) {
 	f.Fail("configure", nil)
 	reads := f.Reads()
 	if c := mustSync(t, m, want); len(c.Configure) != 1 || f.Reads() == reads {
-		t.Errorf("after a failure %d reads and %d changes, want one of each", f.Reads()-reads, len(c.Configure))
+		t.Errorf("after a failure %d reads and %d changes, want one of each", f.Reads()-reads,
+			len(c.Configure))
 	}
 }
 

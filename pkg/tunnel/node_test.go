@@ -37,7 +37,8 @@ func TestThousandPeers(t *testing.T) {
 			Name: "node", PublicKey: k.Public(),
 			AllowedIPs: []netip.Prefix{
 				netip.PrefixFrom(base, 32),
-				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x42, 2: byte(i >> 8), 3: byte(i)}), 64),
+				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x42, 2: byte(i >> 8),
+					3: byte(i)}), 64),
 			},
 		})
 	}
@@ -77,7 +78,10 @@ func TestThousandPeers(t *testing.T) {
 
 	pid := n.child()
 	n.killChild(syscall.SIGKILL)
-	nettest.Until(t, recovery, "a new process", func() bool { p := n.child(); return p != 0 && p != pid })
+	nettest.Until(t, recovery, "a new process", func() bool {
+		p := n.child()
+		return p != 0 && p != pid
+	})
 	began = time.Now()
 	nettest.Until(t, recovery, "all peers after the kill", func() bool {
 		var peers int
@@ -164,15 +168,18 @@ func TestNarrowUnderlayIsFound(t *testing.T) {
 			other = b
 		}
 		p := pathmtu.New(pathmtu.Options{
-			Sources: []netip.Addr{n.inner.Addr()}, Timeout: 100 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
-			Timing: pathmtu.Timing{Interval: 300 * time.Millisecond, RaiseInterval: time.Minute, RetryMin: 50 * time.Millisecond, Tries: 3},
+			Sources: []netip.Addr{n.inner.Addr()}, Timeout: 100 * time.Millisecond,
+			Log: slog.New(slog.DiscardHandler),
+			Timing: pathmtu.Timing{Interval: 300 * time.Millisecond, RaiseInterval: time.Minute,
+				RetryMin: 50 * time.Millisecond, Tries: 3},
 			Found: func(_ pathmtu.Peer, mtu int) {
 				if n == a {
 					found.Store(int64(mtu))
 				}
 			},
 		})
-		p.SetPeers([]pathmtu.Peer{{Name: "other", Device: device, Addr: other.inner.Addr(), DeviceMTU: 1440}})
+		p.SetPeers([]pathmtu.Peer{{Name: "other", Device: device, Addr: other.inner.Addr(),
+			DeviceMTU: 1440}})
 		wg.Go(func() { n.NS.Do(func() error { return p.Run(ctx) }) })
 	}
 

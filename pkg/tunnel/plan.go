@@ -53,7 +53,8 @@ func Plan(in Inputs) Spec {
 			// Without one of a common family it is left to the peer to begin.
 			endpoint, _ := n.Endpoint(cluster.Families{V4: in.Underlay4, V6: in.Underlay6})
 			p := Peer{
-				Name: n.Name, PublicKey: key.Public, Endpoint: endpoint, AllowedIPs: n.AllowedIPs(), Keepalive: in.Keepalive,
+				Name: n.Name, PublicKey: key.Public, Endpoint: endpoint, AllowedIPs: n.AllowedIPs(),
+				Keepalive: in.Keepalive,
 			}
 			if !in.Roaming {
 				p.Sources = n.TunnelSources()

@@ -143,7 +143,8 @@ func (h *Host) removeFiles(name string, took []string) ([]string, error) {
 	var errs []error
 	// A process killed while it wrote leaves a part under another name.
 	files, _ := filepath.Glob(filepath.Join(h.o.WorkerDir, "."+name+".*"))
-	files = append(files, filepath.Join(h.o.WorkerDir, name+".state"), filepath.Join(SocketDir, name+".sock"))
+	files = append(files, filepath.Join(h.o.WorkerDir, name+".state"),
+		filepath.Join(SocketDir, name+".sock"))
 	for _, file := range files {
 		err := os.Remove(file)
 		if err == nil {

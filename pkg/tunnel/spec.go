@@ -56,7 +56,8 @@ func (s Spec) Check() error {
 	names := map[string]bool{}
 	for _, d := range s.Devices {
 		if !IsDeviceName(d.Name) {
-			return fmt.Errorf("tunnel device %q: want %q and a number", d.Name, config.TunnelDevicePrefix)
+			return fmt.Errorf("tunnel device %q: want %q and a number", d.Name,
+				config.TunnelDevicePrefix)
 		}
 		if names[d.Name] {
 			return fmt.Errorf("tunnel device %s occurs twice", d.Name)

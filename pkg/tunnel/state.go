@@ -96,7 +96,8 @@ func (st State) after(want Spec, c Changes) State {
 }
 
 // peersAfter returns the peers of st once it matches want; endpoints are those that were set.
-func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]netip.AddrPort) []PeerState {
+func peersAfter(st DeviceState, want Device, prune bool,
+	endpoints map[peerID]netip.AddrPort) []PeerState {
 	left := make(map[wgkey.Public]PeerState, len(st.Peers))
 	for _, p := range st.Peers {
 		left[p.PublicKey] = p
@@ -129,7 +130,8 @@ func peersAfter(st DeviceState, want Device, prune bool, endpoints map[peerID]ne
 			continue
 		}
 		// Giving a peer an allowed IP takes it from any other.
-		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs), func(ip netip.Prefix) bool { return taken[ip] })
+		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs),
+			func(ip netip.Prefix) bool { return taken[ip] })
 		out = append(out, p)
 	}
 

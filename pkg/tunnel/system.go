@@ -63,7 +63,8 @@ func NewHost(o Options) (*Host, error) {
 	switch o.Mode {
 	case ModeAuto, ModeKernel, ModeUserspace:
 	default:
-		return nil, fmt.Errorf("tunnel mode %q: want %s, %s or %s", o.Mode, ModeAuto, ModeKernel, ModeUserspace)
+		return nil, fmt.Errorf("tunnel mode %q: want %s, %s or %s", o.Mode, ModeAuto, ModeKernel,
+			ModeUserspace)
 	}
 	if o.WorkerDir == "" {
 		o.WorkerDir = config.WorkerDir
@@ -100,7 +101,9 @@ func (h *Host) Read(ctx context.Context) (State, error) {
 			st.Devices = append(st.Devices, d)
 		}
 	}
-	slices.SortFunc(st.Devices, func(a, b DeviceState) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(st.Devices, func(a, b DeviceState) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return st, nil
 }
 
@@ -149,7 +152,8 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 // unserved says that a configuration socket has nobody behind it, or that its
 // process died while answering.
 func unserved(err error) bool {
-	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) ||
+		errors.Is(err, unix.EPIPE)
 }
 
 func kindOf(l nl.Link) Kind {
@@ -193,13 +197,15 @@ func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, unix.EADDRINUSE), strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
+	case errors.Is(err, unix.EADDRINUSE),
+		strings.Contains(err.Error(), fmt.Sprintf("errno=-%d", unix.EADDRINUSE)):
 		// wgctrl reports the number of a userspace device as text only.
 		port := 0
 		if c.ListenPort != nil {
 			port = *c.ListenPort
 		}
-		return fmt.Errorf("%w: %d: another program has it; end that program or choose another tunnel port", ErrPortInUse, port)
+		return fmt.Errorf("%w: %d: another program has it; end that program or choose another "+
+			"tunnel port", ErrPortInUse, port)
 	case errors.Is(err, fs.ErrNotExist), unserved(err):
 		return fmt.Errorf("%w: %w", ErrNoWorker, err)
 	}

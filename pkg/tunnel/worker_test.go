@@ -58,12 +58,15 @@ func TestKilledWorkerComesBack(t *testing.T) {
 			for range 3 {
 				killed := time.Now()
 				b.killChild(syscall.SIGKILL)
-				nettest.Until(t, recovery, "a new process", func() bool { p := b.child(); return p != 0 && p != pid })
+				nettest.Until(t, recovery, "a new process",
+					func() bool { p := b.child(); return p != 0 && p != pid })
 				pid = b.child()
 				back := time.Now()
 				for _, arrivals := range all {
 					first := flows(t, "traffic after the kill", arrivals, back)
-					t.Logf("process back after %s, traffic after %s", back.Sub(killed).Round(time.Millisecond), first.Sub(killed).Round(time.Millisecond))
+					t.Logf("process back after %s, traffic after %s",
+						back.Sub(killed).Round(time.Millisecond),
+						first.Sub(killed).Round(time.Millisecond))
 					if took := first.Sub(killed); took > recovery {
 						t.Errorf("traffic came back after %s, want at most %s", took, recovery)
 					}
@@ -104,7 +107,8 @@ func onlyTunnelOf(t *testing.T, frames []nettest.Frame, kind tunnel.Kind) {
 		switch binary.BigEndian.Uint16(f.Data[12:]) {
 		case unix.ETH_P_IP:
 			flags := binary.BigEndian.Uint16(ip[6:])
-			if ip[9] == unix.IPPROTO_UDP && (flags&more != 0 || kind == tunnel.Userspace && flags != df) {
+			if ip[9] == unix.IPPROTO_UDP && (flags&more != 0 ||
+				kind == tunnel.Userspace && flags != df) {
 				t.Fatalf("outer packet of %s has flags and fragment offset %#x", kind, flags)
 			}
 			if ip[9] == unix.IPPROTO_UDP {
@@ -147,12 +151,17 @@ func TestSupervisorDeathLeavesDataPath(t *testing.T) {
 	b.super.Process.Wait()
 	flows(t, "traffic without supervisor", arrivals, time.Now())
 	b.startWorker()
-	nettest.Until(t, 5*time.Second, "adoption", func() bool { return strings.Contains(b.log.String(), "adopted the living device process") })
+	nettest.Until(t, 5*time.Second, "adoption", func() bool {
+		return strings.Contains(b.log.String(), "adopted the living device process")
+	})
 	if now := b.child(); now != pid {
 		t.Fatalf("process %d was replaced by %d", pid, now)
 	}
 	syscall.Kill(pid, syscall.SIGKILL)
-	nettest.Until(t, recovery, "a new process", func() bool { p := b.child(); return p != 0 && p != pid })
+	nettest.Until(t, recovery, "a new process", func() bool {
+		p := b.child()
+		return p != 0 && p != pid
+	})
 	flows(t, "traffic after the adopted process died", arrivals, time.Now())
 }
 
@@ -206,7 +215,8 @@ func TestRemoveAll(t *testing.T) {
 				if len(st.Devices) > 0 {
 					left = append(left, st.Devices[0].Name)
 				}
-				for _, pattern := range []string{config.WorkerDir + "/*.json", config.WorkerDir + "/*.state", "/var/run/wireguard/*"} {
+				for _, pattern := range []string{config.WorkerDir + "/*.json",
+					config.WorkerDir + "/*.state", "/var/run/wireguard/*"} {
 					files, _ := filepath.Glob(pattern)
 					left = append(left, files...)
 				}
@@ -256,7 +266,9 @@ func TestKeysAreNotLogged(t *testing.T) {
 		return err
 	})
 	b.killChild(syscall.SIGKILL)
-	nettest.Until(t, recovery, "the quoted line", func() bool { return strings.Contains(b.log.String(), "parse line") })
+	nettest.Until(t, recovery, "the quoted line", func() bool {
+		return strings.Contains(b.log.String(), "parse line")
+	})
 	for _, secret := range []string{hexKey, base64.StdEncoding.EncodeToString(key[:])} {
 		if strings.Contains(b.log.String(), secret) {
 			t.Fatal("the private key is in the log")
@@ -269,7 +281,8 @@ func TestStateIsPrivate(t *testing.T) {
 	n.startWorker()
 	n.mustSync(n.spec())
 	n.Run(t, func() error {
-		for _, file := range []string{filepath.Join(config.WorkerDir, device+".state"), filepath.Join("/var/run/wireguard", device+".sock")} {
+		for _, file := range []string{filepath.Join(config.WorkerDir, device+".state"),
+			filepath.Join("/var/run/wireguard", device+".sock")} {
 			st, err := os.Stat(file)
 			if err != nil {
 				return err

@@ -75,7 +75,8 @@ func checkPlace(path string, allowDisk bool) error {
 		return nil
 	}
 	if err := atomicfile.RequireMemory(path); err != nil {
-		return fmt.Errorf("private key: %w: whoever reads the disk would have the key; put keyFile below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+		return fmt.Errorf("private key: %w: whoever reads the disk would have the key; put "+
+			"keyFile below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
 	}
 	return nil
 }
@@ -85,10 +86,12 @@ func load(path string) (Private, error) {
 	// O_NONBLOCK: a FIFO in its place must not hang us.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
-		return Private{}, refuse(path, "it is a symbolic link, so somebody else may choose the key; remove the link, or name the file itself")
+		return Private{}, refuse(path, "it is a symbolic link, so somebody else may choose the "+
+			"key; remove the link, or name the file itself")
 	}
 	if err != nil {
-		return Private{}, fmt.Errorf("open private key: %w", &fs.PathError{Op: "open", Path: path, Err: err})
+		return Private{}, fmt.Errorf("open private key: %w",
+			&fs.PathError{Op: "open", Path: path, Err: err})
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
@@ -104,7 +107,8 @@ func load(path string) (Private, error) {
 	}
 	key, err := parse(text)
 	if err != nil {
-		return Private{}, refuse(path, "%v; if no backup can be restored, move the file away and start again: the node then makes a new key and publishes it", err)
+		return Private{}, refuse(path, "%v; if no backup can be restored, move the file away and "+
+			"start again: the node then makes a new key and publishes it", err)
 	}
 	return key, nil
 }
@@ -118,9 +122,11 @@ func checkFile(f *os.File) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return refuse(f.Name(), "it is not a regular file; name another keyFile, or move it away")
 	case int(st.Uid) != os.Geteuid():
-		return refuse(f.Name(), "it belongs to user %d, not to user %d who runs this; others may know the key: move it away and start again", st.Uid, os.Geteuid())
+		return refuse(f.Name(), "it belongs to user %d, not to user %d who runs this; others may "+
+			"know the key: move it away and start again", st.Uid, os.Geteuid())
 	case st.Mode&0o7777 != 0o600:
-		return refuse(f.Name(), "its mode is %04o, not 0600; if nobody else has read it, chmod 0600, else move it away and start again", st.Mode&0o7777)
+		return refuse(f.Name(), "its mode is %04o, not 0600; if nobody else has read it, chmod "+
+			"0600, else move it away and start again", st.Mode&0o7777)
 	}
 	return nil
 }
@@ -132,10 +138,12 @@ func checkDir(dir string) error {
 		return fmt.Errorf("stat directory of private key %s: %w", dir, err)
 	}
 	if st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return refuse(dir, "the directory belongs to user %d, who could exchange the key; use one of your own", st.Uid)
+		return refuse(dir, "the directory belongs to user %d, who could exchange the key; use one "+
+			"of your own", st.Uid)
 	}
 	if st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0 {
-		return refuse(dir, "the directory's mode is %04o, so others could exchange the key; chmod 0700", st.Mode&0o7777)
+		return refuse(dir, "the directory's mode is %04o, so others could exchange the key; "+
+			"chmod 0700", st.Mode&0o7777)
 	}
 	return nil
 }

@@ -79,9 +79,13 @@ func TestLoadOrCreateRefuses(t *testing.T) {
 			write(good, 0o600)(t, path+".real")
 			must(t, os.Symlink(path+".real", path))
 		}, "symbolic link"},
-		"dangling link": {func(t *testing.T, path string) { must(t, os.Symlink(path+".none", path)) }, "symbolic link"},
-		"directory":     {func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o600)) }, "not a regular file"},
-		"fifo":          {func(t *testing.T, path string) { must(t, unix.Mkfifo(path, 0o600)) }, "not a regular file"},
+		"dangling link": {func(t *testing.T, path string) {
+			must(t, os.Symlink(path+".none", path))
+		}, "symbolic link"},
+		"directory": {func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o600)) },
+			"not a regular file"},
+		"fifo": {func(t *testing.T, path string) { must(t, unix.Mkfifo(path, 0o600)) },
+			"not a regular file"},
 		"directory open to others": {func(t *testing.T, path string) {
 			write(good, 0o600)(t, path)
 			must(t, os.Chmod(filepath.Dir(path), 0o777))
@@ -92,11 +96,13 @@ func TestLoadOrCreateRefuses(t *testing.T) {
 			c.prepare(t, path)
 			before, _ := os.Lstat(path)
 			k, created, err := LoadOrCreate(path, false)
-			if !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), c.want) || created || !k.IsZero() {
+			if !errors.Is(err, ErrFile) || !strings.Contains(err.Error(), c.want) || created ||
+				!k.IsZero() {
 				t.Errorf("got %v (created %v), want ErrFile with %q", err, created, c.want)
 			}
 			after, _ := os.Lstat(path)
-			if !os.SameFile(before, after) || before.Mode() != after.Mode() || before.Size() != after.Size() {
+			if !os.SameFile(before, after) || before.Mode() != after.Mode() ||
+				before.Size() != after.Size() {
 				t.Error("the file was touched")
 			}
 			if err != nil && strings.Contains(err.Error(), good[:20]) {

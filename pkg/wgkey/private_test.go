@@ -41,14 +41,17 @@ func TestNoVerbShowsThePrivateKey(t *testing.T) {
 	k := generate(t)
 	values := map[string]any{
 		"key": k, "pointer": &k, "slice": []Private{k}, "map": map[string]Private{"a": k},
-		"struct": holder{k, k, &k, []Private{k}}, "pointer to struct": &holder{k, k, &k, []Private{k}},
-		"any": []any{k}, "array": [1]Private{k}, "reflected": reflect.ValueOf(k), "reflected field": reflect.ValueOf(holder{hidden: k}),
-		"error": fmt.Errorf("key %v", k),
+		"struct":            holder{k, k, &k, []Private{k}},
+		"pointer to struct": &holder{k, k, &k, []Private{k}},
+		"any":               []any{k}, "array": [1]Private{k}, "reflected": reflect.ValueOf(k),
+		"reflected field": reflect.ValueOf(holder{hidden: k}),
+		"error":           fmt.Errorf("key %v", k),
 	}
 	for name, v := range values {
 		for verb := rune('A'); verb <= 'z'; verb++ {
 			for _, flags := range []string{"", "+", "#", " ", "0", "-", "+#", "# ", "40", ".3"} {
-				checkHidden(t, k, name+" %"+flags+string(verb), fmt.Sprintf("%"+flags+string(verb), v))
+				checkHidden(t, k, name+" %"+flags+string(verb),
+					fmt.Sprintf("%"+flags+string(verb), v))
 			}
 		}
 	}
@@ -56,7 +59,8 @@ func TestNoVerbShowsThePrivateKey(t *testing.T) {
 
 func TestPrivateKeyPrintsAsRedacted(t *testing.T) {
 	k := generate(t)
-	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%b", "%c", "%U", "%e", "%t", "%z"} {
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%b",
+		"%c", "%U", "%e", "%t", "%z"} {
 		if got := fmt.Sprintf(verb, k); got != "redacted" {
 			t.Errorf("%s: %q", verb, got)
 		}
@@ -70,8 +74,10 @@ func TestNoEncoderShowsThePrivateKey(t *testing.T) {
 	k := generate(t)
 	value := holder{k, k, &k, []Private{k}}
 	var log bytes.Buffer
-	for _, h := range []slog.Handler{slog.NewTextHandler(&log, nil), slog.NewJSONHandler(&log, nil)} {
-		slog.New(h).Info("made", "key", k, "holder", value, "pointer", &k, "keys", map[string]Private{"a": k})
+	for _, h := range []slog.Handler{slog.NewTextHandler(&log, nil),
+		slog.NewJSONHandler(&log, nil)} {
+		slog.New(h).Info("made", "key", k, "holder", value, "pointer", &k,
+			"keys", map[string]Private{"a": k})
 	}
 	checkHidden(t, k, "slog", log.String())
 	b, err := json.Marshal(map[string]any{"key": k, "holder": value})
@@ -79,7 +85,8 @@ func TestNoEncoderShowsThePrivateKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkHidden(t, k, "json", string(b))
-	if !strings.Contains(string(b), `"key":"redacted"`) || !strings.Contains(log.String(), "key=redacted") {
+	if !strings.Contains(string(b), `"key":"redacted"`) ||
+		!strings.Contains(log.String(), "key=redacted") {
 		t.Errorf("not redacted by name: %s %s", b, log.String())
 	}
 }
@@ -110,7 +117,8 @@ func TestSpellingsFindAnOpenKey(t *testing.T) {
 
 func TestPublicOfKnownPair(t *testing.T) {
 	// RFC 7748 section 6.1, Alice.
-	priv, err := hex.DecodeString("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
+	priv, err := hex.DecodeString(
+		"77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +131,8 @@ func TestPublicOfKnownPair(t *testing.T) {
 
 func TestZeroPrivate(t *testing.T) {
 	var k Private
-	if !k.IsZero() || k.Public() != (Public{}) || k.Bytes() != [Size]byte{} || fmt.Sprint(k) != "redacted" {
+	if !k.IsZero() || k.Public() != (Public{}) || k.Bytes() != [Size]byte{} ||
+		fmt.Sprint(k) != "redacted" {
 		t.Error("the zero key is not empty or not redacted")
 	}
 	if g := generate(t); g.IsZero() || g.Equal(k) || !g.Equal(g) {

@@ -42,7 +42,8 @@ func mendUDPChecksum(packet []byte) {
 		return
 	}
 	// The pseudo-header is the addresses, the length and the protocol (RFC 8200, section 8.1).
-	if onesSum(packet[8:ipv6Header], uint64(len(datagram))+unix.IPPROTO_UDP+onesSum(datagram, 0)) == 0xffff {
+	if onesSum(packet[8:ipv6Header], uint64(len(datagram))+unix.IPPROTO_UDP+
+		onesSum(datagram, 0)) == 0xffff {
 		check[0], check[1] = 0xff, 0xff
 	}
 }

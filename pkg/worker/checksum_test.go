@@ -19,7 +19,8 @@ import (
 func TestChecksumOfZero(t *testing.T) {
 	ns := nettest.NewNS(t)
 	nettest.NeedTUN(t)
-	from, to := netip.MustParseAddrPort("[fd00:6b76::1]:4001"), netip.MustParseAddrPort("[fd00:6b76::2]:4002")
+	from, to := netip.MustParseAddrPort("[fd00:6b76::1]:4001"),
+		netip.MustParseAddrPort("[fd00:6b76::2]:4002")
 	zero := make([]byte, 100)
 	copy(zero, "the sum of this and its headers is 0xffff, whose complement is 0")
 	ends := from.Addr().As16()
@@ -57,7 +58,8 @@ func TestChecksumOfZero(t *testing.T) {
 	}{
 		{"another", 0, 0, plain, []uint16{1}},
 		{"zero", 0, 0, zero, []uint16{0xffff}},
-		{"segments", unix.UDP_SEGMENT, len(zero), slices.Concat(plain, zero, plain), []uint16{1, 0xffff, 1}},
+		{"segments", unix.UDP_SEGMENT, len(zero), slices.Concat(plain, zero, plain),
+			[]uint16{1, 0xffff, 1}},
 		{"none", udpNoCheck6TX, 1, plain, []uint16{0}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -86,7 +88,9 @@ func setOption(t *testing.T, c *net.UDPConn, option, value int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cerr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, option, value) }); cerr != nil {
+	if cerr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, option, value)
+	}); cerr != nil {
 		t.Fatal(cerr)
 	}
 	if err != nil {
@@ -112,7 +116,8 @@ func readChecksums(t *testing.T, dev tun.Device, n int) []uint16 {
 			t.Fatalf("%d of %d datagrams read: %v", len(sums), n, err)
 		}
 		for i := range k {
-			if p := bufs[i][offset : offset+sizes[i]]; len(p) >= ipv6Header+udpHeader && p[0]>>4 == 6 && p[6] == unix.IPPROTO_UDP {
+			if p := bufs[i][offset : offset+sizes[i]]; len(p) >= ipv6Header+udpHeader &&
+				p[0]>>4 == 6 && p[6] == unix.IPPROTO_UDP {
 				sums = append(sums, binary.BigEndian.Uint16(p[ipv6Header+udpCheck:]))
 			}
 		}

@@ -51,8 +51,10 @@ func TestSupervisorRefusesToRunBesideOneThatStays(t *testing.T) {
 		t.Fatal(held, err)
 	}
 	defer before.Close()
-	s := &Supervisor{Dir: dir, TrustDisk: true, Log: slog.New(slog.DiscardHandler), patience: time.Millisecond}
-	if err := s.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "another veil-wg serves") {
+	s := &Supervisor{Dir: dir, TrustDisk: true, Log: slog.New(slog.DiscardHandler),
+		patience: time.Millisecond}
+	if err := s.Run(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "another veil-wg serves") {
 		t.Errorf("run beside another: %v", err)
 	}
 	ended, stop := context.WithCancel(t.Context())

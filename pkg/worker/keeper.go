@@ -36,7 +36,8 @@ func (k *keeper) remove() {
 // keep starts a keeper, which says on s.done that it has ended.
 func (s *Supervisor) keep(ctx context.Context, r Request) *keeper {
 	ctx, stop := context.WithCancel(ctx)
-	k := &keeper{name: r.Device, dir: s.Dir, command: s.Command, log: s.Log.With("device", r.Device), stop: stop}
+	k := &keeper{name: r.Device, dir: s.Dir, command: s.Command,
+		log: s.Log.With("device", r.Device), stop: stop}
 	k.request.Store(&r)
 	go func() {
 		defer func() { s.done <- k.name }()
@@ -94,7 +95,8 @@ func (k *keeper) run(ctx context.Context) {
 		}
 
 		delay = nextDelay(delay, lived, failures)
-		k.log.Warn("device process ended, starting it again", "err", err, "lived", lived.Round(time.Millisecond), "pause", delay)
+		k.log.Warn("device process ended, starting it again", "err", err,
+			"lived", lived.Round(time.Millisecond), "pause", delay)
 		select {
 		case <-ctx.Done():
 			return

@@ -74,7 +74,8 @@ func endHolder(path string) error {
 		if time.Now().After(end) {
 			signal = unix.SIGKILL
 		}
-		if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		if err := unix.PidfdSendSignal(fd, signal, nil, 0); err != nil &&
+			!errors.Is(err, unix.ESRCH) {
 			return fmt.Errorf("end process %d: %w", pid, err)
 		}
 	}

@@ -42,7 +42,8 @@ func ParseRequest(data []byte) (Request, error) {
 		return Request{}, err
 	}
 	if r.MTU < minMTU || r.MTU > maxMTU {
-		return Request{}, fmt.Errorf("device request %s: mtu %d is not between %d and %d", r.Device, r.MTU, minMTU, maxMTU)
+		return Request{}, fmt.Errorf("device request %s: mtu %d is not between %d and %d", r.Device,
+			r.MTU, minMTU, maxMTU)
 	}
 	return r, nil
 }
@@ -51,7 +52,8 @@ func ParseRequest(data []byte) (Request, error) {
 func checkName(name string) error {
 	digits, ok := strings.CutPrefix(name, config.TunnelDevicePrefix)
 	if !ok || digits == "" || len(name) > 15 || strings.Trim(digits, "0123456789") != "" {
-		return fmt.Errorf("device name %q: want %q and a number, at most 15 characters", name, config.TunnelDevicePrefix)
+		return fmt.Errorf("device name %q: want %q and a number, at most 15 characters", name,
+			config.TunnelDevicePrefix)
 	}
 	return nil
 }

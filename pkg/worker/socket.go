@@ -29,7 +29,9 @@ func neverFragment(network, address string, c syscall.RawConn) error {
 		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
 	}
 	var err error
-	if e := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) }); e != nil {
+	if e := c.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), level, option, value)
+	}); e != nil {
 		err = e
 	}
 	if err != nil {

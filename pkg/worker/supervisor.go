@@ -92,7 +92,8 @@ func (s *Supervisor) takeOver(ctx context.Context) (*os.File, error) {
 			return own, err
 		}
 		if !told {
-			s.Log.Info("another veil-wg serves the directory, waiting for its end", "dir", s.Dir, "at_most", patience)
+			s.Log.Info("another veil-wg serves the directory, waiting for its end", "dir", s.Dir,
+				"at_most", patience)
 			told = true
 		}
 		select {
@@ -172,7 +173,8 @@ func (s *Supervisor) request(name string) (Request, error) {
 	}
 	r, err := ParseRequest(data)
 	if err == nil && r.Device != name {
-		err = fmt.Errorf("it names device %q: a request is called <device>%s", r.Device, requestSuffix)
+		err = fmt.Errorf("it names device %q: a request is called <device>%s", r.Device,
+			requestSuffix)
 	}
 	if k, ok := s.keepers[name]; err != nil && ok {
 		// A bad edit of a good request takes no device away.
@@ -195,7 +197,8 @@ func watch(dir string) (<-chan struct{}, func(), error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("watch %s: %w", dir, err)
 	}
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_MOVED_FROM|unix.IN_DELETE); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|
+		unix.IN_MOVED_FROM|unix.IN_DELETE); err != nil {
 		unix.Close(fd)
 		return nil, nil, fmt.Errorf("watch %s: %w", dir, err)
 	}

@@ -20,8 +20,10 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 		want  string // in the error; empty is none
 	}{
 		{"one queue", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR, ""},
-		{"several queues", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE, ""},
-		{"several queues without offloads", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_MULTI_QUEUE, ""},
+		{"several queues", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR | unix.IFF_MULTI_QUEUE,
+			""},
+		{"several queues without offloads", unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_MULTI_QUEUE,
+			""},
 		{"packet information", unix.IFF_TUN, ""},
 		{"a TAP", unix.IFF_TAP | unix.IFF_NO_PI, "is a TAP"},
 	} {
@@ -63,7 +65,8 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 				}
 
 				after, err := h.LinkByName("veil0")
-				if err == nil && (after.Attrs().Index != before.Attrs().Index || after.Attrs().MTU != 1337) {
+				if err == nil && (after.Attrs().Index != before.Attrs().Index ||
+					after.Attrs().MTU != 1337) {
 					err = fmt.Errorf("the device is another or has another MTU: %+v", after.Attrs())
 				}
 

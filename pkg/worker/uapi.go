@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-	"golang.zx2c4.com/wireguard/device"
 )
 
 // SocketDir is where the tools of WireGuard look for configuration sockets.
@@ -48,7 +47,8 @@ func listen(path string) (*net.UnixListener, error) {
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
-		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path, unix.EADDRINUSE)
+		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path,
+			unix.EADDRINUSE)
 	}
 	tmp := path + ".new"
 	os.Remove(tmp)
@@ -171,7 +171,7 @@ func (s *server) keep() error {
 
 // errno is the number that the protocol has for err.
 func errno(err error) int64 {
-	var coded *device.IPCError
+	var coded interface{ ErrorCode() int64 }
 	switch {
 	case err == nil:
 		return 0

@@ -39,7 +39,8 @@ func TestParseRequest(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := ParseRequest([]byte(tc.in))
-			if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			if (err == nil) != (tc.want == "") ||
+				err != nil && !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("parse: %v, want %q", err, tc.want)
 			}
 		})
@@ -50,7 +51,8 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(`{"device":"veil0","mtu":1440}`))
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r, err := ParseRequest(in)
-		if err == nil && (checkName(r.Device) != nil || strings.ContainsAny(r.Device, "/.") || r.MTU < minMTU || r.MTU > maxMTU) {
+		if err == nil && (checkName(r.Device) != nil || strings.ContainsAny(r.Device, "/.") ||
+			r.MTU < minMTU || r.MTU > maxMTU) {
 			t.Errorf("accepted %+v", r)
 		}
 	})
@@ -81,10 +83,12 @@ func TestNextDelay(t *testing.T) {
 func TestRedact(t *testing.T) {
 	key := bytes.Repeat([]byte{0xA7, 3}, 16)
 	for _, tc := range []struct{ name, in, want string }{
-		{"hexadecimal", `failed to parse line "private_key:` + hex.EncodeToString(key) + `"`, `failed to parse line "private_key:redacted"`},
+		{"hexadecimal", `failed to parse line "private_key:` + hex.EncodeToString(key) + `"`,
+			`failed to parse line "private_key:redacted"`},
 		{"base64", "key pwOnA6cDpwOnA6cDpwOnA6cDpwOnA6cDpwOnA6cDpwM= end", "key redacted end"},
 		{"a peer's short name", "peer(Je36…6GCU) - Starting", "peer(Je36…6GCU) - Starting"},
-		{"an address", "from [fd42:1234:5678:9abc::1]:51820", "from [fd42:1234:5678:9abc::1]:51820"},
+		{"an address", "from [fd42:1234:5678:9abc::1]:51820",
+			"from [fd42:1234:5678:9abc::1]:51820"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if got := redact(tc.in); got != tc.want {
@@ -113,7 +117,8 @@ func TestLimiter(t *testing.T) {
 // newDevice is a device of the library whose TUN and sockets are in memory.
 func newDevice(t *testing.T) *device.Device {
 	t.Helper()
-	d := device.NewDevice(tuntest.NewChannelTUN().TUN(), bindtest.NewChannelBinds()[0], newLogger(slog.New(slog.DiscardHandler), false))
+	d := device.NewDevice(tuntest.NewChannelTUN().TUN(), bindtest.NewChannelBinds()[0],
+		newLogger(slog.New(slog.DiscardHandler), false))
 	t.Cleanup(d.Close)
 	return d
 }
@@ -122,7 +127,8 @@ func setText(peers int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "private_key=%064x\nfwmark=77\n", 0x40)
 	for i := range peers {
-		fmt.Fprintf(&b, "public_key=%064x\nendpoint=198.18.0.1:%d\nallowed_ip=198.19.%d.0/24\n", i+9, i+1000, i)
+		fmt.Fprintf(&b, "public_key=%064x\nendpoint=198.18.0.1:%d\nallowed_ip=198.19.%d.0/24\n",
+			i+9, i+1000, i)
 	}
 	return b.String()
 }
@@ -138,7 +144,8 @@ func TestStateSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 	var a, b bytes.Buffer
-	if err := errors.Join(first.dev.IpcGetOperation(&a), second.dev.IpcGetOperation(&b)); err != nil {
+	if err := errors.Join(first.dev.IpcGetOperation(&a),
+		second.dev.IpcGetOperation(&b)); err != nil {
 		t.Fatal(err)
 	}
 	if len(sorted(a)) < 10 || fmt.Sprint(sorted(a)) != fmt.Sprint(sorted(b)) {
@@ -160,15 +167,19 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 		fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.2:1\n", 9),
 		fmt.Sprintf("public_key=%064x\nreplace_allowed_ips=true\nallowed_ip=198.19.1.0/24\n", 9),
 		fmt.Sprintf("public_key=%064x\nremove=true\n", 20),
-		fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.3:1\npublic_key=%064x\nendpoint=198.18.0.4:1\n", 21, 20),
+		fmt.Sprintf(
+			"public_key=%064x\nendpoint=198.18.0.3:1\npublic_key=%064x\nendpoint=198.18.0.4:1\n",
+			21, 20),
 	}
 	for _, c := range changes {
 		if err := s.set([]byte(c)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if want := before + int64(len(strings.Join(changes, ""))); counted.gets != gets || size(t, file) != want {
-		t.Errorf("%d readings and %d bytes, want none and %d", counted.gets-gets, size(t, file), want)
+	if want := before + int64(len(strings.Join(changes, ""))); counted.gets != gets ||
+		size(t, file) != want {
+		t.Errorf("%d readings and %d bytes, want none and %d", counted.gets-gets, size(t, file),
+			want)
 	}
 	same := func(when string) {
 		t.Helper()
@@ -177,7 +188,8 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 			t.Fatal(err)
 		}
 		var a, b bytes.Buffer
-		if err := errors.Join(counted.IpcGetOperation(&a), second.dev.IpcGetOperation(&b)); err != nil {
+		if err := errors.Join(counted.IpcGetOperation(&a),
+			second.dev.IpcGetOperation(&b)); err != nil {
 			t.Fatal(err)
 		}
 		if fmt.Sprint(sorted(a)) != fmt.Sprint(sorted(b)) {
@@ -204,7 +216,8 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 	}
 	same("after a change of the device")
 	for i := range 1000 {
-		if err := s.set(fmt.Appendf(nil, "public_key=%064x\nendpoint=198.18.0.9:%d\n", 9, i+1)); err != nil {
+		if err := s.set(fmt.Appendf(nil, "public_key=%064x\nendpoint=198.18.0.9:%d\n", 9,
+			i+1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +225,8 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 		t.Errorf("after a thousand changes %d bytes, want at most %d", n, 2*before)
 	}
 	same("after a thousand changes")
-	for _, bad := range []string{fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.5:1\ncolour=red\n", 10), "public_key=short\n"} {
+	for _, bad := range []string{fmt.Sprintf(
+		"public_key=%064x\nendpoint=198.18.0.5:1\ncolour=red\n", 10), "public_key=short\n"} {
 		if err := s.set([]byte(bad)); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
@@ -265,7 +279,9 @@ func TestCorruptStateBeginsEmpty(t *testing.T) {
 	if err := s.dev.IpcGetOperation(&get); err != nil {
 		t.Fatal(err)
 	}
-	if strings.Contains(get.String(), "public_key") || strings.Contains(get.String(), "private_key") || !strings.Contains(log.String(), "beginning empty") {
+	if strings.Contains(get.String(), "public_key") ||
+		strings.Contains(get.String(), "private_key") ||
+		!strings.Contains(log.String(), "beginning empty") {
 		t.Errorf("state %q, log %q", &get, &log)
 	}
 }
@@ -293,7 +309,8 @@ func TestProtocol(t *testing.T) {
 
 			client.SetDeadline(time.Now().Add(5 * time.Second))
 			got := make([]byte, len(tc.want))
-			if _, err := io.ReadFull(client, got); tc.want != "" && (err != nil || string(got) != tc.want) {
+			if _, err := io.ReadFull(client, got); tc.want != "" && (err != nil ||
+				string(got) != tc.want) {
 				t.Errorf("answer %q, %v, want %q", got, err, tc.want)
 			}
 		})
@@ -342,7 +359,8 @@ func TestSocketsForbidFragments(t *testing.T) {
 	}
 
 	if seen[4] != unix.IP_PMTUDISC_PROBE || seen[6] != unix.IPV6_PMTUDISC_PROBE {
-		t.Errorf("path mtu discovery of the sockets by family: %v, want %d", seen, unix.IP_PMTUDISC_PROBE)
+		t.Errorf("path mtu discovery of the sockets by family: %v, want %d", seen,
+			unix.IP_PMTUDISC_PROBE)
 	}
 }
 

@@ -39,7 +39,8 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	}
 	if len(conf.PrevResult) > 0 {
 		return nil, nil, coded(types.ErrInvalidNetworkConfig,
-			fmt.Errorf("network %q: veil was given a prevResult: it must be the first plugin of the list, portmap and bandwidth come after it", conf.Name))
+			fmt.Errorf("network %q: veil was given a prevResult: it must be the first plugin of "+
+				"the list, portmap and bandwidth come after it", conf.Name))
 	}
 	if err := p.open(conf); err != nil {
 		return nil, nil, coded(types.ErrTryAgainLater, err)
@@ -54,7 +55,8 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	result, err := p.connect(args, conf, int(ns.Fd()), began, &undo)
 	if err != nil {
 		if e := undo.Run(); e != nil {
-			return nil, nil, wrap(err.Error(), fmt.Errorf("and could not be taken back, DEL will: %w", e))
+			return nil, nil, wrap(err.Error(),
+				fmt.Errorf("and could not be taken back, DEL will: %w", e))
 		}
 		if errors.Is(err, pod.ErrClosed) {
 			err = coded(types.ErrTryAgainLater, err)
@@ -66,12 +68,14 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 
 // connect reserves addresses and attaches; what it did is on undo. The time
 // since began goes into the record.
-func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time.Time, undo *pod.Undo) (*current.Result, error) {
+func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time.Time,
+	undo *pod.Undo) (*current.Result, error) {
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
 	if exists, err := p.paths.Exists(hostLink); err != nil {
 		return nil, err
 	} else if exists {
-		return nil, fmt.Errorf("container %s has interface %s on network %q already: call DEL before another ADD", args.ContainerID, args.IfName, conf.Name)
+		return nil, fmt.Errorf("container %s has interface %s on network %q already: call DEL "+
+			"before another ADD", args.ContainerID, args.IfName, conf.Name)
 	}
 
 	ipam, err := findIPAM(args)
@@ -120,9 +124,11 @@ func resultOf(r pod.Record, conf *netConf, given *current.Result) (*current.Resu
 	for _, a := range r.Addrs {
 		gateway := net.IP(pod.Gateway(a).AsSlice())
 		result.IPs = append(result.IPs, &current.IPConfig{
-			Interface: current.Int(1), Address: ipNet(netip.PrefixFrom(a, a.BitLen())), Gateway: gateway,
+			Interface: current.Int(1), Address: ipNet(netip.PrefixFrom(a, a.BitLen())),
+			Gateway: gateway,
 		})
-		result.Routes = append(result.Routes, &types.Route{Dst: ipNet(pod.DefaultPrefix(a)), GW: gateway, MTU: mtu})
+		result.Routes = append(result.Routes,
+			&types.Route{Dst: ipNet(pod.DefaultPrefix(a)), GW: gateway, MTU: mtu})
 	}
 	return result, nil
 }
@@ -152,7 +158,8 @@ func openNetns(path string) (*os.File, error) {
 	var own, its unix.Stat_t
 	err = errors.Join(unix.Stat("/proc/self/ns/net", &own), unix.Fstat(int(f.Fd()), &its))
 	if err == nil && own.Dev == its.Dev && own.Ino == its.Ino {
-		err = fmt.Errorf("network namespace %s is the node's own: a pod on the host network has no interface", path)
+		err = fmt.Errorf("network namespace %s is the node's own: a pod on the host network has "+
+			"no interface", path)
 	}
 	if err == nil && own.Dev != its.Dev {
 		err = fmt.Errorf("%s is not a network namespace", path)

@@ -28,7 +28,8 @@ func BenchmarkAddAgainstPtp(b *testing.B) {
 			for i := range b.N {
 				for _, plugin := range []string{"veil", "ptp"} {
 					a, _ := newPod(b, fmt.Sprintf("%s%d", plugin, i))
-					c := conf("1.0.0", object{"name": plugin, "type": plugin, "ipam": ipamOf(tt.subnets...)})
+					c := conf("1.0.0", object{"name": plugin, "type": plugin,
+						"ipam": ipamOf(tt.subnets...)})
 					took[plugin] = append(took[plugin], n.timed(plugin, "ADD", a, c))
 					n.timed(plugin, "DEL", a, c)
 				}
@@ -47,7 +48,8 @@ func (n *node) timed(plugin, verb string, a attachment, conf []byte) time.Durati
 	var took time.Duration
 	n.Run(n.t, func() error {
 		cmd := exec.Command(filepath.Join(binDir, plugin))
-		cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_IFNAME=" + a.ifName, "CNI_NETNS=" + a.netns, "CNI_PATH=" + binDir}
+		cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id,
+			"CNI_IFNAME=" + a.ifName, "CNI_NETNS=" + a.netns, "CNI_PATH=" + binDir}
 		cmd.Stdin = bytes.NewReader(conf)
 		start := time.Now()
 		out, err := cmd.CombinedOutput()

@@ -29,7 +29,8 @@ type nodeExec struct {
 	*version.PluginDecoder
 }
 
-func (e nodeExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte, env []string) ([]byte, error) {
+func (e nodeExec) ExecPlugin(ctx context.Context, plugin string, stdin []byte,
+	env []string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "nsenter", "--net="+e.Path(), "--mount="+e.MountPath(), plugin)
 	cmd.Env, cmd.Stdin = env, bytes.NewReader(stdin)
 	var stderr bytes.Buffer
@@ -55,18 +56,22 @@ func TestChainWithPortmapAndBandwidth(t *testing.T) {
 	build(t, reference+"meta/portmap", reference+"meta/bandwidth")
 	outside := nettest.NewNS(t)
 	nettest.Veth(t,
-		nettest.End{NS: n.NS, Name: "cable0", Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.200.1/24")}},
-		nettest.End{NS: outside, Name: "cable1", Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.200.2/24")}})
+		nettest.End{NS: n.NS, Name: "cable0",
+			Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.200.1/24")}},
+		nettest.End{NS: outside, Name: "cable1",
+			Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.200.2/24")}})
 	nettest.Sysctl(t, n.NS, "ipv4/ip_forward", "1")
 
 	list := conflistOf(t)
-	cni := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(), nodeExec{n, &version.PluginDecoder{}})
+	cni := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(),
+		nodeExec{n, &version.PluginDecoder{}})
 	a, ns := newPod(t, "c1")
 	rt := &libcni.RuntimeConf{
 		ContainerID: a.id, NetNS: a.netns, IfName: a.ifName,
 		CapabilityArgs: map[string]any{
 			"portMappings": []any{object{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}},
-			"bandwidth":    object{"ingressRate": 8_000_000, "ingressBurst": 8_000_000, "egressRate": 8_000_000, "egressBurst": 8_000_000},
+			"bandwidth": object{"ingressRate": 8_000_000, "ingressBurst": 8_000_000,
+				"egressRate": 8_000_000, "egressBurst": 8_000_000},
 		},
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -97,9 +102,10 @@ func TestChainWithPortmapAndBandwidth(t *testing.T) {
 func conflistOf(t *testing.T) *libcni.NetworkConfigList {
 	t.Helper()
 	data, err := config.Conflist(config.ConflistParams{
-		MTU:         1420,
-		PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24"), netip.MustParsePrefix("fd42:1:0:1::/64")},
-		Portmap:     true, Bandwidth: true,
+		MTU: 1420,
+		PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24"),
+			netip.MustParsePrefix("fd42:1:0:1::/64")},
+		Portmap: true, Bandwidth: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -156,14 +162,16 @@ func TestChainGC(t *testing.T) {
 	build(t, reference+"meta/portmap", reference+"meta/bandwidth")
 	list := conflistOf(t)
 	list.CNIVersion = "1.1.0"
-	cni := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(), nodeExec{n, &version.PluginDecoder{}})
+	cni := libcni.NewCNIConfigWithCacheDir([]string{binDir}, t.TempDir(),
+		nodeExec{n, &version.PluginDecoder{}})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 
 	var valid []types.GCAttachment
 	for _, id := range []string{"keep", "orphan"} {
 		a, _ := newPod(t, id)
-		if _, err := cni.AddNetworkList(ctx, list, &libcni.RuntimeConf{ContainerID: id, NetNS: a.netns, IfName: a.ifName}); err != nil {
+		if _, err := cni.AddNetworkList(ctx, list,
+			&libcni.RuntimeConf{ContainerID: id, NetNS: a.netns, IfName: a.ifName}); err != nil {
 			t.Fatalf("ADD %s: %v", id, err)
 		}
 		valid = append(valid, types.GCAttachment{ContainerID: id, IfName: a.ifName})
@@ -172,7 +180,8 @@ func TestChainGC(t *testing.T) {
 	if err := cni.GetStatusNetworkList(ctx, list); err != nil {
 		t.Errorf("STATUS: %v", err)
 	}
-	if err := cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: valid[:1]}); err != nil {
+	if err := cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: valid[:1]}); err !=
+		nil {
 		t.Errorf("GC: %v", err)
 	}
 

@@ -28,13 +28,16 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	}
 	prev, err := prevResult(conf, args.StdinData)
 	if err != nil {
-		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("network %q: prevResult: %w", conf.Name, err))
+		return coded(types.ErrInvalidNetworkConfig,
+			fmt.Errorf("network %q: prevResult: %w", conf.Name, err))
 	}
 
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
 	r, err := p.paths.Load(hostLink)
 	if errors.Is(err, pod.ErrNotFound) || err == nil && r.Network != conf.Name {
-		return coded(types.ErrUnknownContainer, fmt.Errorf("container %s has no interface %s on network %q", args.ContainerID, args.IfName, conf.Name))
+		return coded(types.ErrUnknownContainer,
+			fmt.Errorf("container %s has no interface %s on network %q", args.ContainerID,
+				args.IfName, conf.Name))
 	}
 	if err != nil {
 		return err
@@ -46,7 +49,8 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 
 	differences = append(differences, compare(prev, r, args.Netns)...)
 	if len(differences) > 0 {
-		return fmt.Errorf("container %s, interface %s: %s", args.ContainerID, args.IfName, strings.Join(differences, "; "))
+		return fmt.Errorf("container %s, interface %s: %s", args.ContainerID, args.IfName,
+			strings.Join(differences, "; "))
 	}
 	ipam, err := findIPAM(args)
 	if err != nil {
@@ -89,12 +93,14 @@ func compare(prev *current.Result, r pod.Record, netns string) []string {
 		texts = append(texts, fmt.Sprintf("prevResult has no interface %s on the node", r.HostLink))
 	}
 	if pod < 0 {
-		texts = append(texts, fmt.Sprintf("prevResult has no interface %s at %s in %s", r.IfName, r.PodMAC(), netns))
+		texts = append(texts, fmt.Sprintf("prevResult has no interface %s at %s in %s", r.IfName,
+			r.PodMAC(), netns))
 	}
 	for _, a := range r.Addrs {
 		want := ipNet(netip.PrefixFrom(a, a.BitLen()))
 		if !slices.ContainsFunc(prev.IPs, func(ip *current.IPConfig) bool {
-			return ip.Address.String() == want.String() && (ip.Interface == nil || *ip.Interface == pod)
+			return ip.Address.String() == want.String() && (ip.Interface == nil ||
+				*ip.Interface == pod)
 		}) {
 			texts = append(texts, fmt.Sprintf("prevResult has no address %s", want.String()))
 		}

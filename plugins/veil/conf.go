@@ -60,7 +60,8 @@ type ipamConf struct {
 // knownKeys are all that may stand in the configuration: veil's, and those that
 // runtimes add by the specification. "args" is a runtime's to fill.
 var knownKeys = []string{
-	"args", "capabilities", "cniVersion", "cniVersions", "dns", "ipam", "mtu", "name", "prevResult", "runtimeConfig", "type",
+	"args", "capabilities", "cniVersion", "cniVersions", "dns", "ipam", "mtu", "name", "prevResult",
+	"runtimeConfig", "type",
 }
 
 // parse reads as much of the configuration as every verb needs. It is lenient, so
@@ -90,7 +91,8 @@ func (c *netConf) validate(data []byte) error {
 	errs = append(errs, c.IPAM.validate(c.MTU)...)
 	if err := errors.Join(errs...); err != nil {
 		lines := strings.ReplaceAll(err.Error(), "\n", "; ")
-		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("CNI configuration of network %q, plugin veil: %s", c.Name, lines))
+		return coded(types.ErrInvalidNetworkConfig,
+			fmt.Errorf("CNI configuration of network %q, plugin veil: %s", c.Name, lines))
 	}
 	return nil
 }
@@ -103,7 +105,8 @@ func unknownKeys(data []byte) []error {
 	var errs []error
 	for key := range raw {
 		if !slices.Contains(knownKeys, key) && !strings.HasPrefix(key, "cni.dev/") {
-			errs = append(errs, fmt.Errorf("unknown key %q: take it out; veil knows %s", key, strings.Join(knownKeys, ", ")))
+			errs = append(errs, fmt.Errorf("unknown key %q: take it out; veil knows %s", key,
+				strings.Join(knownKeys, ", ")))
 		}
 	}
 	sort.Slice(errs, func(i, j int) bool { return errs[i].Error() < errs[j].Error() })
@@ -116,13 +119,17 @@ func (c *ipamConf) validate(mtu int) []error {
 	switch c.Type {
 	case ipamType:
 	case "":
-		return []error{fmt.Errorf(`"ipam" is missing: write "ipam": {"type": %q, "dataDir": %q, "ranges": [[{"subnet": "<this node's pod prefix>"}]]}`, ipamType, config.IPAMDir)}
+		return []error{
+			fmt.Errorf(
+				`"ipam" is missing: write "ipam": {"type": %q, "dataDir": %q, "ranges": [[{"subnet": "<this node's pod prefix>"}]]}`, ipamType, config.IPAMDir)}
 	default:
-		return []error{fmt.Errorf(`"ipam.type" is %q: write %q, the only one that veil works with`, c.Type, ipamType)}
+		return []error{fmt.Errorf(`"ipam.type" is %q: write %q, the only one that veil works with`,
+			c.Type, ipamType)}
 	}
 
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
-		add(`"ipam.dataDir" is %q: write %q; host-local's own default is on the disk and outlives a reboot, which no pod does`, c.DataDir, config.IPAMDir)
+		add(
+			`"ipam.dataDir" is %q: write %q; host-local's own default is on the disk and outlives a reboot, which no pod does`, c.DataDir, config.IPAMDir)
 	}
 	prefixes, err := c.prefixes()
 	if err != nil {
@@ -131,13 +138,15 @@ func (c *ipamConf) validate(mtu int) []error {
 
 	for _, p := range prefixes {
 		if p.Addr().Is6() && mtu != 0 && mtu < config.MinPodMTU6 {
-			add(`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, config.MinPodMTU6, config.MinPodMTU6+60)
+			add(
+				`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, config.MinPodMTU6, config.MinPodMTU6+60)
 		}
 	}
 
 	for _, r := range c.Routes {
 		if r.Dst != "0.0.0.0/0" && r.Dst != "::/0" {
-			add(`"ipam.routes" has %q: take it out; a pod has only default routes, all else is routed by the node`, r.Dst)
+			add(
+				`"ipam.routes" has %q: take it out; a pod has only default routes, all else is routed by the node`, r.Dst)
 		}
 	}
 
@@ -156,13 +165,15 @@ func (c *ipamConf) prefixes() ([]netip.Prefix, error) {
 		}
 	}
 	if len(subnets) == 0 {
-		return nil, errors.New(`"ipam.ranges" is empty: write "ranges": [[{"subnet": "<this node's pod prefix>"}]]`)
+		return nil, errors.New(
+			`"ipam.ranges" is empty: write "ranges": [[{"subnet": "<this node's pod prefix>"}]]`)
 	}
 	var prefixes []netip.Prefix
 	for _, s := range subnets {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			return nil, fmt.Errorf(`"ipam.ranges" has subnet %q: write a prefix such as 10.244.1.0/24`, s)
+			return nil, fmt.Errorf(
+				`"ipam.ranges" has subnet %q: write a prefix such as 10.244.1.0/24`, s)
 		}
 		prefixes = append(prefixes, p.Masked())
 	}

@@ -16,22 +16,36 @@ func TestConfigurationMistakes(t *testing.T) {
 		want []string
 	}{
 		{"as veild writes it", nil, nil},
-		{"keys that runtimes add", object{"args": object{"x": 1}, "runtimeConfig": object{}, "capabilities": object{}, "cni.dev/attachments": nil, "cniVersions": []string{"1.1.0"}}, nil},
+		{"keys that runtimes add", object{"args": object{"x": 1}, "runtimeConfig": object{},
+			"capabilities": object{}, "cni.dev/attachments": nil, "cniVersions": []string{"1.1.0"}},
+			nil},
 		{"unknown key", object{"Mtu2": 1500}, []string{`"Mtu2"`, "mtu"}},
 		{"no mtu", object{"mtu": nil}, []string{`"mtu" is missing`}},
 		{"negative mtu", object{"mtu": -1}, []string{`"mtu" is -1`, "68 to 65535"}},
 		{"mtu larger than a packet", object{"mtu": 65536}, []string{`"mtu" is 65536`}},
-		{"mtu too small for IPv6", object{"mtu": 1279}, []string{"1279", "fd42:1:0:1::/64", "1280", "1340"}},
-		{"no ipam", object{"ipam": nil}, []string{`"ipam" is missing`, `"host-local"`, config.IPAMDir}},
-		{"another ipam plugin", object{"ipam": object{"type": "dhcp"}}, []string{`"ipam.type" is "dhcp"`, `"host-local"`}},
-		{"reservations on the disk by default", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24"}}, []string{`"ipam.dataDir"`, config.IPAMDir}},
-		{"relative dataDir", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "ipam"}}, []string{`"ipam.dataDir" is "ipam"`}},
+		{"mtu too small for IPv6", object{"mtu": 1279},
+			[]string{"1279", "fd42:1:0:1::/64", "1280", "1340"}},
+		{"no ipam", object{"ipam": nil}, []string{`"ipam" is missing`, `"host-local"`,
+			config.IPAMDir}},
+		{"another ipam plugin", object{"ipam": object{"type": "dhcp"}},
+			[]string{`"ipam.type" is "dhcp"`, `"host-local"`}},
+		{"reservations on the disk by default",
+			object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24"}},
+			[]string{`"ipam.dataDir"`, config.IPAMDir}},
+		{"relative dataDir", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24",
+			"dataDir": "ipam"}}, []string{`"ipam.dataDir" is "ipam"`}},
 		{"no range", object{"ipam": ipamOf()}, []string{`"ipam.ranges" is empty`}},
-		{"subnet that is none", object{"ipam": ipamOf("198.18.1.0")}, []string{`subnet "198.18.1.0"`, "10.244.1.0/24"}},
-		{"route of its own", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "/x", "routes": []any{object{"dst": "198.18.0.0/16"}}}}, []string{`"ipam.routes" has "198.18.0.0/16"`}},
-		{"default route is said too", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24", "dataDir": "/x", "routes": []any{object{"dst": "0.0.0.0/0"}}}}, nil},
+		{"subnet that is none", object{"ipam": ipamOf("198.18.1.0")},
+			[]string{`subnet "198.18.1.0"`, "10.244.1.0/24"}},
+		{"route of its own", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24",
+			"dataDir": "/x", "routes": []any{object{"dst": "198.18.0.0/16"}}}},
+			[]string{`"ipam.routes" has "198.18.0.0/16"`}},
+		{"default route is said too", object{"ipam": object{"type": "host-local",
+			"subnet": "198.18.1.0/24", "dataDir": "/x",
+			"routes": []any{object{"dst": "0.0.0.0/0"}}}}, nil},
 		{"another plugin's part", object{"type": "ptp"}, []string{`"type" is "ptp"`, `"veil"`}},
-		{"two mistakes are told at once", object{"mtu": nil, "zzz": 1}, []string{`"mtu" is missing`, `"zzz"`}},
+		{"two mistakes are told at once", object{"mtu": nil, "zzz": 1},
+			[]string{`"mtu" is missing`, `"zzz"`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			data := conf("1.1.0", tt.change)
@@ -70,7 +84,8 @@ func TestConfigurationThatIsNoJSON(t *testing.T) {
 // fits.
 func FuzzParse(f *testing.F) {
 	f.Add(conf("1.1.0", nil))
-	f.Add(conf("0.3.1", object{"prevResult": object{}, "cni.dev/valid-attachments": []any{object{"containerID": "x"}}}))
+	f.Add(conf("0.3.1", object{"prevResult": object{},
+		"cni.dev/valid-attachments": []any{object{"containerID": "x"}}}))
 	f.Add([]byte(`{"ipam":{"ranges":[[{}]]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := parse(data)

@@ -38,14 +38,19 @@ func TestAddFailedAnywhereLeavesNothing(t *testing.T) {
 				return os.WriteFile(config.PodDir, nil, 0o600)
 			}},
 		{name: "interface exists in the pod", want: "eth0 in the pod",
-			prepare: func(_ *node, ns *nettest.NS) error { return podtest.AddLink(ns.Fd(), "eth0") }},
-		{name: "the sets of pods are something else", want: "write addresses to nft table inet kubeveil_pods",
+			prepare: func(_ *node, ns *nettest.NS) error {
+				return podtest.AddLink(ns.Fd(), "eth0")
+			}},
+		{name: "the sets of pods are something else",
+			want:    "write addresses to nft table inet kubeveil_pods",
 			prepare: func(*node, *nettest.NS) error { return podtest.Foreign() }},
-		{name: "a set of pods is full", other: true, want: "write addresses to nft table inet kubeveil_pods",
+		{name: "a set of pods is full", other: true,
+			want:    "write addresses to nft table inet kubeveil_pods",
 			prepare: func(*node, *nettest.NS) error { return podtest.Full() }},
 		{name: "IPv6 is off on the node", want: "set neighbour fd42:",
 			prepare: func(n *node, _ *nettest.NS) error {
-				return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0o644)
+				return os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"),
+					0o644)
 			}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -118,12 +123,14 @@ func TestAddressOfALinkThatStaysIsKept(t *testing.T) {
 	c := conf("1.0.0", nil)
 	a, _ := newPod(t, "c1")
 	n.must("ADD", a, c)
-	lock := filepath.Join(config.PodDir, ".lock-"+pod.HostLink(a.id, a.ifName)[len(config.PodLinkPrefix):][:2])
+	lock := filepath.Join(config.PodDir,
+		".lock-"+pod.HostLink(a.id, a.ifName)[len(config.PodLinkPrefix):][:2])
 	n.Run(t, func() error { return errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)) })
 	if _, err := n.try("DEL", a, c); err == nil || !strings.Contains(err.Error(), "lock of vpod") {
 		t.Errorf("DEL with a lock that cannot be opened = %v", err)
 	}
-	reserved := slices.ContainsFunc(n.leftovers(), func(s string) bool { return strings.HasSuffix(s, "/198.18.1.2") })
+	reserved := slices.ContainsFunc(n.leftovers(),
+		func(s string) bool { return strings.HasSuffix(s, "/198.18.1.2") })
 	if !reserved {
 		t.Error("address was released by a DEL that failed")
 	}
@@ -154,13 +161,15 @@ func TestGC(t *testing.T) {
 				return err
 			}
 		}
-		if err := os.Remove(filepath.Join(config.PodDir, pod.HostLink(unrecorded.id, "eth0")+".json")); err != nil {
+		if err := os.Remove(filepath.Join(config.PodDir, pod.HostLink(unrecorded.id, "eth0")+
+			".json")); err != nil {
 			return err
 		}
 		return os.WriteFile(leak, []byte("leaked\r\neth0"), 0o600)
 	})
 
-	valid := object{"cni.dev/valid-attachments": []any{object{"containerID": keep.id, "ifname": "eth0"}}}
+	valid := object{"cni.dev/valid-attachments": []any{object{"containerID": keep.id,
+		"ifname": "eth0"}}}
 	for range 2 {
 		n.must("GC", attachment{}, conf("1.1.0", valid))
 		n.wantLeft(keep, theirs)
@@ -208,7 +217,8 @@ func (n *node) wantLeft(want ...attachment) {
 	slices.Sort(links)
 	slices.Sort(wantLinks)
 	if !slices.Equal(links, wantLinks) || reserved != wantReserved {
-		n.t.Errorf("links %v and %d reservations, want %v and %d", links, reserved, wantLinks, wantReserved)
+		n.t.Errorf("links %v and %d reservations, want %v and %d", links, reserved, wantLinks,
+			wantReserved)
 	}
 
 	var records []pod.Record

@@ -69,7 +69,8 @@ func (c *netConf) valid() ([]types.GCAttachment, error) {
 		raw = c.Older
 	}
 	if raw == nil {
-		return nil, errors.New(`"cni.dev/valid-attachments" is missing: the runtime must list the valid attachments, or [] when there are none`)
+		return nil, errors.New(
+			`"cni.dev/valid-attachments" is missing: the runtime must list the valid attachments, or [] when there are none`)
 	}
 	var list []types.GCAttachment
 	if err := json.Unmarshal(raw, &list); err != nil {
@@ -79,7 +80,8 @@ func (c *netConf) valid() ([]types.GCAttachment, error) {
 }
 
 // releaseOrphans releases, by host-local's own DEL, the addresses whose owner is not valid.
-func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool, held map[string]bool) error {
+func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool,
+	held map[string]bool) error {
 	owners, err := reservations(filepath.Join(conf.IPAM.DataDir, conf.Name))
 	if err != nil {
 		return err

@@ -82,7 +82,9 @@ func newNode(t testing.TB) *node {
 	nettest.NeedProgram(t, "nsenter")
 	build(t, ".", reference+"ipam/host-local")
 	n := &node{Host: nettest.NewHost(t, config.RunDir), t: t, paths: pod.DefaultPaths()}
-	n.Run(t, func() error { return podtest.Ready(n.paths.BPFDir, n.paths.ReadyFile, range4, range6) })
+	n.Run(t, func() error {
+		return podtest.Ready(n.paths.BPFDir, n.paths.ReadyFile, range4, range6)
+	})
 	return n
 }
 
@@ -107,7 +109,8 @@ func (n *node) run(c call) ([]byte, error) {
 	if c.path == "" {
 		c.path = binDir
 	}
-	cmd := exec.Command("nsenter", "--net="+n.Path(), "--mount="+n.MountPath(), filepath.Join(binDir, c.plugin))
+	cmd := exec.Command("nsenter", "--net="+n.Path(), "--mount="+n.MountPath(),
+		filepath.Join(binDir, c.plugin))
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=" + c.verb, "CNI_CONTAINERID=" + c.att.id,
 		"CNI_IFNAME=" + c.att.ifName, "CNI_NETNS=" + c.att.netns, "CNI_PATH=" + c.path,
@@ -120,7 +123,8 @@ func (n *node) run(c call) ([]byte, error) {
 		if json.Unmarshal(stdout.Bytes(), e) == nil && e.Code != 0 {
 			return nil, e
 		}
-		return nil, fmt.Errorf("%s %s: %w: %s %s", c.plugin, c.verb, err, stdout.String(), stderr.String())
+		return nil, fmt.Errorf("%s %s: %w: %s %s", c.plugin, c.verb, err, stdout.String(),
+			stderr.String())
 	}
 	return stdout.Bytes(), nil
 }

@@ -22,7 +22,8 @@ type ipam struct {
 func findIPAM(args *skel.CmdArgs) (*ipam, error) {
 	path, err := invoke.FindInPath(ipamType, filepath.SplitList(args.Path))
 	if err != nil {
-		return nil, fmt.Errorf("find IPAM plugin %s: %w; install the reference CNI plugins beside veil", ipamType, err)
+		return nil, fmt.Errorf("find IPAM plugin %s: %w; install the reference CNI plugins "+
+			"beside veil", ipamType, err)
 	}
 	return &ipam{path: path, args: *args}, nil
 }
@@ -43,7 +44,8 @@ func (i *ipam) env(command string) *invoke.Args {
 
 // add reserves addresses.
 func (i *ipam) add() (*current.Result, []netip.Addr, error) {
-	raw, err := invoke.ExecPluginWithResult(context.Background(), i.path, i.args.StdinData, i.env("ADD"), nil)
+	raw, err := invoke.ExecPluginWithResult(context.Background(), i.path, i.args.StdinData,
+		i.env("ADD"), nil)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,12 +66,14 @@ func (i *ipam) add() (*current.Result, []netip.Addr, error) {
 
 // run executes a command that has no result.
 func (i *ipam) run(command string) error {
-	return invoke.ExecPluginWithoutResult(context.Background(), i.path, i.args.StdinData, i.env(command), nil)
+	return invoke.ExecPluginWithoutResult(context.Background(), i.path, i.args.StdinData,
+		i.env(command), nil)
 }
 
 func (i *ipam) del() error {
 	if err := i.run("DEL"); err != nil {
-		return fmt.Errorf("release addresses of container %s, interface %s: %w", i.args.ContainerID, i.args.IfName, err)
+		return fmt.Errorf("release addresses of container %s, interface %s: %w", i.args.ContainerID,
+			i.args.IfName, err)
 	}
 	return nil
 }

@@ -37,11 +37,13 @@ func TestTwoHundredPodsByEightWorkers(t *testing.T) {
 		return err
 	})
 	if left := n.leftovers(); len(left) != pods*(1+2+4+1+2) {
-		t.Errorf("%d links, elements, routes, records and reservations, want %d", len(left), pods*10)
+		t.Errorf("%d links, elements, routes, records and reservations, want %d", len(left),
+			pods*10)
 	}
 
 	each(func(i int) error {
-		_, err := n.try("CHECK", attachments[i], conf("1.0.0", object{"prevResult": raw(results[i])}))
+		_, err := n.try("CHECK", attachments[i],
+			conf("1.0.0", object{"prevResult": raw(results[i])}))
 		return err
 	})
 	each(func(i int) error {

@@ -121,14 +121,16 @@ func wantResult(t *testing.T, out []byte, version string, a attachment, mtus boo
 func wantIPs(t *testing.T, r *current.Result, mtus bool) {
 	t.Helper()
 	want := []struct{ addr, gw, dst string }{
-		{"198.18.1.2/32", config.PodGateway4, "0.0.0.0/0"}, {"fd42:1:0:1::2/128", config.PodGateway6, "::/0"},
+		{"198.18.1.2/32", config.PodGateway4, "0.0.0.0/0"},
+		{"fd42:1:0:1::2/128", config.PodGateway6, "::/0"},
 	}
 	if len(r.IPs) != len(want) || len(r.Routes) != len(want) {
 		t.Fatalf("ips %v, routes %v", r.IPs, r.Routes)
 	}
 	for i, w := range want {
 		ip, route := r.IPs[i], r.Routes[i]
-		if ip.Address.String() != w.addr || ip.Gateway.String() != w.gw || ip.Interface == nil || *ip.Interface != 1 {
+		if ip.Address.String() != w.addr || ip.Gateway.String() != w.gw || ip.Interface == nil ||
+			*ip.Interface != 1 {
 			t.Errorf("ip %v, want %s via %s on interface 1", ip, w.addr, w.gw)
 		}
 		if route.Dst.String() != w.dst || route.GW.String() != w.gw || mtus != (route.MTU == 1420) {
@@ -175,11 +177,17 @@ func TestAddRefusals(t *testing.T) {
 		code uint
 		want []string
 	}{
-		{"namespace that is gone", gone, conf("1.0.0", nil), types.ErrInvalidNetNS, []string{gone.netns}},
-		{"the node's own namespace", own, conf("1.0.0", nil), types.ErrInvalidNetNS, []string{"node's own"}},
-		{"a file that is no namespace", file, conf("1.0.0", nil), types.ErrInvalidNetNS, []string{"not a network namespace"}},
-		{"after another plugin", a, conf("1.0.0", object{"prevResult": object{"cniVersion": "1.0.0"}}), types.ErrInvalidNetworkConfig, []string{"first plugin"}},
-		{"unknown key", a, conf("1.0.0", object{"mut": 1}), types.ErrInvalidNetworkConfig, []string{`"mut"`, "mtu"}},
+		{"namespace that is gone", gone, conf("1.0.0", nil), types.ErrInvalidNetNS,
+			[]string{gone.netns}},
+		{"the node's own namespace", own, conf("1.0.0", nil), types.ErrInvalidNetNS,
+			[]string{"node's own"}},
+		{"a file that is no namespace", file, conf("1.0.0", nil), types.ErrInvalidNetNS,
+			[]string{"not a network namespace"}},
+		{"after another plugin", a, conf("1.0.0",
+			object{"prevResult": object{"cniVersion": "1.0.0"}}), types.ErrInvalidNetworkConfig,
+			[]string{"first plugin"}},
+		{"unknown key", a, conf("1.0.0", object{"mut": 1}), types.ErrInvalidNetworkConfig,
+			[]string{`"mut"`, "mtu"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := n.try("ADD", tt.a, tt.conf)
@@ -216,7 +224,8 @@ func TestDelWithoutAnything(t *testing.T) {
 		if err := os.RemoveAll(n.paths.BPFDir); err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(n.paths.PodDir, pod.HostLink("c2", "eth0")+".json"), []byte("{"), 0o600)
+		return os.WriteFile(filepath.Join(n.paths.PodDir, pod.HostLink("c2", "eth0")+".json"),
+			[]byte("{"), 0o600)
 	})
 	n.must("DEL", b, conf("1.0.0", object{"mtu": 12, "unknown": true}))
 	n.wantNothing()
@@ -271,7 +280,9 @@ func TestCheckRefusals(t *testing.T) {
 	_, err = n.try("CHECK", a, change(func(r *current.Result) { r.IPs = r.IPs[:1] }))
 	wantError(t, err, types.ErrInternal, "fd42:1:0:1::2/128")
 
-	_, err = n.try("CHECK", a, change(func(r *current.Result) { r.Interfaces[1].Mac = "02:00:00:00:00:01" }))
+	_, err = n.try("CHECK", a, change(func(r *current.Result) {
+		r.Interfaces[1].Mac = "02:00:00:00:00:01"
+	}))
 	wantError(t, err, types.ErrInternal, "no interface eth0")
 	nettest.Sysctl(t, ns, "ipv6/conf/eth0/disable_ipv6", "1")
 	_, err = n.try("CHECK", a, same)

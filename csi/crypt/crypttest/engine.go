@@ -83,7 +83,8 @@ func (e *Engine) Answer(context.Context) error {
 }
 
 // Create implements crypt.Engine.
-func (e *Engine) Create(_ context.Context, t crypt.Table, key *keyring.Secret) (crypt.Mapping, error) {
+func (e *Engine) Create(_ context.Context, t crypt.Table,
+	key *keyring.Secret) (crypt.Mapping, error) {
 	m, end, err := e.begin("create", t.Name)
 	if err != nil {
 		return crypt.Mapping{}, err

@@ -55,7 +55,8 @@ func TestOpenRefuses(t *testing.T) {
 	if err := os.Symlink(sparse(t, blk.Align), link); err != nil {
 		t.Fatal(err)
 	}
-	for name, path := range map[string]string{"folder": t.TempDir(), "character device": "/dev/null", "link": link, "nothing": link + ".none"} {
+	for name, path := range map[string]string{"folder": t.TempDir(),
+		"character device": "/dev/null", "link": link, "nothing": link + ".none"} {
 		if d, err := blk.Open(path); err == nil {
 			d.Close()
 			t.Errorf("%s: opened", name)
@@ -143,7 +144,8 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := uint64(f.Fd())
-			if err := errors.Join(f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: next + left, Max: limit.Max})); err != nil {
+			if err := errors.Join(f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE,
+				&unix.Rlimit{Cur: next + left, Max: limit.Max})); err != nil {
 				t.Fatal(err)
 			}
 			found, err := blk.FindLoops(path)
@@ -209,7 +211,8 @@ func TestLoopsAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if found, err := blk.FindLoops(path); err != nil || len(found) != 1 || found[0] != l {
+				if found, err := blk.FindLoops(path); err != nil || len(found) != 1 ||
+					found[0] != l {
 					t.Errorf("%s is on %v, %v; want %v", path, found, err, l)
 				}
 				if err := errors.Join(l.Detach(), l.Detach()); err != nil {
@@ -234,7 +237,8 @@ func TestDeviceIsReadByItsNumber(t *testing.T) {
 	}
 	defer d.Close()
 	b := blk.Buffer(blk.Align)
-	if n, err := d.ReadAt(b, blk.Align); n != len(b) || err != nil || b[0] != 7 || blk.BackingFile(l.Number) != path {
+	if n, err := d.ReadAt(b, blk.Align); n != len(b) || err != nil || b[0] != 7 ||
+		blk.BackingFile(l.Number) != path {
 		t.Errorf("%d bytes, %d, %v, of %q", n, b[0], err, blk.BackingFile(l.Number))
 	}
 	if _, err := blk.OpenNumber(unix.Mkdev(259, 1<<19)); err == nil {
@@ -350,22 +354,29 @@ func TestHole(t *testing.T) {
 
 func TestID(t *testing.T) {
 	sys := fstest.MapFS{
-		"dev/block/8:0":                   {Data: []byte("../../devices/sda"), Mode: 0o777 | os.ModeSymlink},
-		"dev/block/8:1":                   {Data: []byte("../../devices/sda/sda1"), Mode: 0o777 | os.ModeSymlink},
-		"dev/block/254:0":                 {Data: []byte("../../devices/vda"), Mode: 0o777 | os.ModeSymlink},
-		"dev/block/7:0":                   {Data: []byte("../../devices/loop0"), Mode: 0o777 | os.ModeSymlink},
+		"dev/block/8:0": {Data: []byte("../../devices/sda"),
+			Mode: 0o777 | os.ModeSymlink},
+		"dev/block/8:1": {Data: []byte("../../devices/sda/sda1"),
+			Mode: 0o777 | os.ModeSymlink},
+		"dev/block/254:0": {Data: []byte("../../devices/vda"),
+			Mode: 0o777 | os.ModeSymlink},
+		"dev/block/7:0": {Data: []byte("../../devices/loop0"),
+			Mode: 0o777 | os.ModeSymlink},
 		"devices/sda/device/wwid":         {Data: []byte("t10.ATA  Disk   1\n")},
 		"devices/sda/serial":              {Data: []byte("S1\n")},
 		"devices/sda/sda1/partition":      {Data: []byte("1\n")},
 		"devices/sda/sda1/start":          {Data: []byte("2048\n")},
 		"devices/vda/serial":              {Data: []byte("disk-7\n")},
 		"devices/loop0/loop/backing_file": {Data: []byte("/x\n")},
-		"dev/block/253:0":                 {Data: []byte("../../devices/dm-0"), Mode: 0o777 | os.ModeSymlink},
-		"dev/block/253:1":                 {Data: []byte("../../devices/dm-1"), Mode: 0o777 | os.ModeSymlink},
-		"dev/block/9:127":                 {Data: []byte("../../devices/md127"), Mode: 0o777 | os.ModeSymlink},
-		"devices/dm-0/dm/uuid":            {Data: []byte("LVM-oneVG2LV\n")},
-		"devices/dm-1/dm/uuid":            {Data: []byte("mpath-3600508b4\n")},
-		"devices/md127/md/uuid":           {Data: []byte("1fcf3df1-0000-4000-8000-000000000001\n")},
+		"dev/block/253:0": {Data: []byte("../../devices/dm-0"),
+			Mode: 0o777 | os.ModeSymlink},
+		"dev/block/253:1": {Data: []byte("../../devices/dm-1"),
+			Mode: 0o777 | os.ModeSymlink},
+		"dev/block/9:127": {Data: []byte("../../devices/md127"),
+			Mode: 0o777 | os.ModeSymlink},
+		"devices/dm-0/dm/uuid":  {Data: []byte("LVM-oneVG2LV\n")},
+		"devices/dm-1/dm/uuid":  {Data: []byte("mpath-3600508b4\n")},
+		"devices/md127/md/uuid": {Data: []byte("1fcf3df1-0000-4000-8000-000000000001\n")},
 	}
 
 	for name, c := range map[string]struct {
@@ -376,8 +387,9 @@ func TestID(t *testing.T) {
 		"partition":                 {unix.Mkdev(8, 1), "wwid:t10.ATA_Disk_1/part1@2048"},
 		"logical volume":            {unix.Mkdev(253, 0), "dm:LVM-oneVG2LV"},
 		"multipath":                 {unix.Mkdev(253, 1), "dm:mpath-3600508b4"},
-		"array":                     {unix.Mkdev(9, 127), "md:1fcf3df1-0000-4000-8000-000000000001"},
-		"virtio serial":             {unix.Mkdev(254, 0), "serial:disk-7"},
+		"array": {unix.Mkdev(9, 127),
+			"md:1fcf3df1-0000-4000-8000-000000000001"},
+		"virtio serial": {unix.Mkdev(254, 0), "serial:disk-7"},
 	} {
 		if got, err := blk.ID(sys, c.number); got != c.want || err != nil {
 			t.Errorf("%s: %q, %v; want %q", name, got, err, c.want)
@@ -390,13 +402,15 @@ func TestID(t *testing.T) {
 
 	for _, attribute := range []string{"partition", "start", "wwid"} {
 		for _, errno := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
-			if got, err := blk.ID(unread{sys, attribute, errno}, unix.Mkdev(8, 1)); !errors.Is(err, errno) {
+			if got, err := blk.ID(unread{sys, attribute, errno}, unix.Mkdev(8, 1)); !errors.Is(err,
+				errno) {
 				t.Errorf("%s: %v: %q, %v", attribute, errno, got, err)
 			}
 		}
 	}
 
-	if got, err := blk.ID(unread{sys, "wwid", unix.EIO}, unix.Mkdev(8, 1)); got != "serial:S1/part1@2048" || err != nil {
+	if got, err := blk.ID(unread{sys, "wwid", unix.EIO},
+		unix.Mkdev(8, 1)); got != "serial:S1/part1@2048" || err != nil {
 		t.Errorf("a disk that does not say its wwid: %q, %v", got, err)
 	}
 }

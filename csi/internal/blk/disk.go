@@ -83,7 +83,8 @@ func open(path string, exclusive int) (Disk, error) {
 	case mode.IsRegular():
 		flags |= unix.O_NOFOLLOW
 	default:
-		return nil, fmt.Errorf("open %s: it is no block device and no regular file but %s", path, mode.Type())
+		return nil, fmt.Errorf("open %s: it is no block device and no regular file but %s", path,
+			mode.Type())
 	}
 	fd, err := unix.Open(path, flags, 0)
 	if err != nil {
@@ -146,7 +147,8 @@ func CheckNumber(d Disk, number uint64) error {
 		return &fs.PathError{Op: "fstat", Path: direct.f.Name(), Err: err}
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK && st.Rdev != number {
-		return fmt.Errorf("%s: %w: expected %d:%d, found %d:%d", direct.f.Name(), ErrOther, unix.Major(number), unix.Minor(number), unix.Major(st.Rdev), unix.Minor(st.Rdev))
+		return fmt.Errorf("%s: %w: expected %d:%d, found %d:%d", direct.f.Name(), ErrOther,
+			unix.Major(number), unix.Minor(number), unix.Major(st.Rdev), unix.Minor(st.Rdev))
 	}
 	return nil
 }

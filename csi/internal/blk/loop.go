@@ -42,7 +42,9 @@ type Loop struct {
 }
 
 // is whether info is of the file that l is on.
-func (l Loop) is(info *unix.LoopInfo64) bool { return info.Device == l.device && info.Inode == l.inode }
+func (l Loop) is(info *unix.LoopInfo64) bool {
+	return info.Device == l.device && info.Inode == l.inode
+}
 
 // AttachLoop puts the file at path on a loop device with sectors of Align and direct I/O, or gives
 // the one it is already on. A device on that file with other settings (an offset, a limit,
@@ -56,7 +58,8 @@ func AttachLoop(path string) (Loop, error) {
 		case len(loops) == 0:
 			return attach(path)
 		case len(loops) > 1:
-			return Loop{}, fmt.Errorf("attach %s: it is on %d loop devices: %v; detach all with losetup -d", path, len(loops), loops)
+			return Loop{}, fmt.Errorf("attach %s: it is on %d loop devices: %v; detach all with "+
+				"losetup -d", path, len(loops), loops)
 		}
 		if err := loops[0].keep(); errors.Is(err, unix.ENXIO) {
 			continue // Its last user has just closed it.
@@ -91,7 +94,8 @@ func (l Loop) keep() error {
 func attach(path string) (Loop, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, unix.EINVAL) {
-		return Loop{}, fmt.Errorf("attach %s: %w: its file system refuses O_DIRECT; use ext4, xfs or btrfs", path, ErrNotDirect)
+		return Loop{}, fmt.Errorf("attach %s: %w: its file system refuses O_DIRECT; use ext4, "+
+			"xfs or btrfs", path, ErrNotDirect)
 	}
 	if err != nil {
 		return Loop{}, err
@@ -119,7 +123,8 @@ func configure(f *os.File) (Loop, error) {
 		return Loop{}, fmt.Errorf("%w: %w", ErrNoLoop, err)
 	}
 	defer control.Close()
-	config := unix.LoopConfig{Fd: uint32(f.Fd()), Size: Align, Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}}
+	config := unix.LoopConfig{Fd: uint32(f.Fd()), Size: Align,
+		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_DIRECT_IO}}
 	copy(config.Info.File_name[:len(config.Info.File_name)-1], f.Name())
 
 	var last error
@@ -149,7 +154,8 @@ func configure(f *os.File) (Loop, error) {
 			last = err
 			continue
 		case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOTTY):
-			return Loop{}, fmt.Errorf("%s: configure: %w; kernel 5.8 or newer is needed", l.Path, err)
+			return Loop{}, fmt.Errorf("%s: configure: %w; kernel 5.8 or newer is needed", l.Path,
+				err)
 		default:
 			return Loop{}, fmt.Errorf("%s: configure: %w", l.Path, err)
 		}
@@ -172,7 +178,8 @@ func (l Loop) check(path string) error {
 		return fmt.Errorf("%s is not on %s", l.Path, path)
 	}
 	if info.Offset != 0 || info.Sizelimit != 0 {
-		return fmt.Errorf("%s on %s: offset %d and limit %d, want none", l.Path, path, info.Offset, info.Sizelimit)
+		return fmt.Errorf("%s on %s: offset %d and limit %d, want none", l.Path, path, info.Offset,
+			info.Sizelimit)
 	}
 	if info.Flags&unix.LO_FLAGS_READ_ONLY != 0 {
 		return fmt.Errorf("%s on %s: it is read-only", l.Path, path)
@@ -259,7 +266,8 @@ func FindLoops(path string) ([]Loop, error) {
 		if err != nil {
 			return nil, fmt.Errorf("is %s on %s: %w", path, d.Name(), err)
 		}
-		name, deleted := strings.CutSuffix(string(bytes.TrimSuffix(backing, []byte("\n"))), deletedSuffix)
+		name, deleted := strings.CutSuffix(string(bytes.TrimSuffix(backing, []byte("\n"))),
+			deletedSuffix)
 		if filepath.Base(name) != filepath.Base(path) || gone != nil && !(deleted && name == path) {
 			continue
 		}
@@ -270,7 +278,9 @@ func FindLoops(path string) ([]Loop, error) {
 			continue // Detached meanwhile.
 		}
 		if gone == nil && (errors.Is(err, unix.EIO) || errors.Is(err, unix.ESTALE)) {
-			continue // The kernel asks the file's file system, which is dead or a server that is away. Ours has just answered.
+			// The kernel asks the file's file system, which is dead or a server that is away. Ours
+			// has just answered.
+			continue
 		}
 		if err != nil {
 			return nil, fmt.Errorf("is %s on %s: %w", path, l.Path, err)
@@ -328,7 +338,8 @@ func SectorSize(path string) (int, error) {
 	}
 	defer f.Close()
 	var n int32
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKSSZGET, uintptr(unsafe.Pointer(&n))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKSSZGET,
+		uintptr(unsafe.Pointer(&n))); errno != 0 {
 		return 0, fmt.Errorf("%s: sector size: %w", path, errno)
 	}
 	return int(n), nil

@@ -49,7 +49,8 @@ func TestKernel(t *testing.T) {
 
 	c, err := vm.New(ctx, vm.Options{
 		Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
-		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" + disk, "-device", "virtio-blk-pci,drive=room,serial=room"},
+		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" +
+			disk, "-device", "virtio-blk-pci,drive=room,serial=room"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +66,10 @@ func TestKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && mkfs.ext4 -q /dev/disk/by-id/virtio-room && mount /dev/disk/by-id/virtio-room /mnt && KUBEVEIL_DM=1 TMPDIR=/mnt ./kerneltest -test.v -test.timeout 28m -test.run '"+os.Getenv(runEnv)+"' 2>&1; echo status $?; dmesg | tail -20")
+	out, err := m.Exec(ctx, "cd /root && modprobe dm-crypt && mkfs.ext4 -q "+
+		"/dev/disk/by-id/virtio-room && mount /dev/disk/by-id/virtio-room /mnt && KUBEVEIL_DM=1 "+
+		"TMPDIR=/mnt ./kerneltest -test.v -test.timeout 28m -test.run '"+os.Getenv(runEnv)+
+		"' 2>&1; echo status $?; dmesg | tail -20")
 	t.Logf("%s", out)
 	if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 		t.Errorf("tests on the machine: %v", err)

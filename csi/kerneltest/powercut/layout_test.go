@@ -47,7 +47,8 @@ func testKeys(t *testing.T) keyring.Provider {
 	t.Helper()
 	kek := make([]byte, keyring.KEKSize)
 	copy(kek, "power cut test")
-	p, err := keyring.FromSecrets(map[string]string{keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)})
+	p, err := keyring.FromSecrets(map[string]string{
+		keyring.SecretKey: base64.StdEncoding.EncodeToString(kek)})
 	if err != nil {
 		t.Fatal(err)
 	}

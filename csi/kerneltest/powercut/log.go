@@ -65,7 +65,8 @@ func Read(from io.ReaderAt, size int64) (*Log, error) {
 	count := le.Uint64(super[16:])
 	switch {
 	case le.Uint64(super[:]) != superMagic || le.Uint64(super[8:]) != superVersion:
-		return nil, fmt.Errorf("%w: magic %#x, version %d", ErrLog, le.Uint64(super[:]), le.Uint64(super[8:]))
+		return nil, fmt.Errorf("%w: magic %#x, version %d", ErrLog, le.Uint64(super[:]),
+			le.Uint64(super[8:]))
 	case sector < minSector || sector > maxSector || sector&(sector-1) != 0:
 		return nil, fmt.Errorf("%w: sectors of %d bytes", ErrLog, sector)
 	case count > uint64(size/sector):
@@ -99,7 +100,8 @@ func readEntry(from io.ReaderAt, at, sector, size int64) (e Entry, next int64, e
 	if start > most || n > most || flags&^known != 0 {
 		return e, 0, fmt.Errorf("%d sectors at %d, flags %#x", n, start, uint64(flags))
 	}
-	e = Entry{Offset: int64(start) * sector, Length: int64(n) * sector, Flags: flags, at: at + sector}
+	e = Entry{Offset: int64(start) * sector, Length: int64(n) * sector, Flags: flags,
+		at: at + sector}
 	next = e.at
 	if flags&Discard == 0 {
 		next += e.Length

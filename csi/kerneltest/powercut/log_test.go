@@ -81,7 +81,8 @@ func TestReadRefuses(t *testing.T) {
 // What is not flushed may be there or not; what is flushed is.
 func TestReplay(t *testing.T) {
 	l := readLog(t, writeLog([]logged{
-		{0, sectors(8, 1), 0}, {8192, sectors(1, 2), 0}, {0, nil, Flush}, {0, sectors(16, 3), 0}, {4096, sectors(8, 4), FUA}, {512, sectors(1, 5), 0},
+		{0, sectors(8, 1), 0}, {8192, sectors(1, 2), 0}, {0, nil, Flush}, {0, sectors(16, 3), 0},
+		{4096, sectors(8, 4), FUA}, {512, sectors(1, 5), 0},
 	}))
 	r := NewReplay(l, 16384)
 	show := func(d *Disk) []byte {
@@ -107,7 +108,8 @@ func TestReplay(t *testing.T) {
 		at   int
 		want []byte
 	}{
-		{0, []byte{0, 0, 0, 0, 0, 0}}, {1, []byte{1, 1, 1, 0, 0, 0}}, {2, []byte{1, 1, 1, 0, 2, 0}}, {3, []byte{1, 1, 1, 0, 2, 0}},
+		{0, []byte{0, 0, 0, 0, 0, 0}}, {1, []byte{1, 1, 1, 0, 0, 0}}, {2, []byte{1, 1, 1, 0, 2, 0}},
+		{3, []byte{1, 1, 1, 0, 2, 0}},
 		{4, []byte{3, 3, 3, 3, 2, 0}}, {6, []byte{3, 5, 3, 4, 2, 0}},
 	} {
 		d, err := r.At(c.at, nil)
@@ -119,7 +121,8 @@ func TestReplay(t *testing.T) {
 		}
 	}
 
-	for _, possible := range [][]byte{{1, 1, 1, 4, 2, 0}, {1, 5, 1, 4, 2, 0}, {3, 3, 3, 4, 2, 0}, {3, 5, 3, 4, 2, 0}} {
+	for _, possible := range [][]byte{{1, 1, 1, 4, 2, 0}, {1, 5, 1, 4, 2, 0}, {3, 3, 3, 4, 2, 0},
+		{3, 5, 3, 4, 2, 0}} {
 		if !seen[string(possible)] {
 			t.Errorf("never seen: %v", possible)
 		}
@@ -144,7 +147,8 @@ func TestDiskParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 16<<10)
-	if _, err := p.ReadAt(b, 0); err != nil || b[4<<10] != 7 || b[8<<10] != 8 || b[8<<10+512] != 0 || b[0] != 0 {
+	if _, err := p.ReadAt(b, 0); err != nil || b[4<<10] != 7 || b[8<<10] != 8 ||
+		b[8<<10+512] != 0 || b[0] != 0 {
 		t.Errorf("%v", err)
 	}
 	if got := p.Written(); !slices.Equal(got, []int64{1, 2}) {
@@ -163,15 +167,18 @@ func TestLogOfQEMU(t *testing.T) {
 	tool := nettest.NeedProgram(t, "qemu-io")
 	dir := t.TempDir()
 	for name, size := range map[string]int64{"disk": 1 << 20, "log": 4 << 20} {
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o600), os.Truncate(filepath.Join(dir, name), size)); err != nil {
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o600),
+			os.Truncate(filepath.Join(dir, name), size)); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	image := "driver=blklogwrites,log-sector-size=512,file.driver=file,file.filename=" + filepath.Join(dir, "disk") +
+	image := "driver=blklogwrites,log-sector-size=512,file.driver=file,file.filename=" +
+		filepath.Join(dir, "disk") +
 		",log.driver=file,log.filename=" + filepath.Join(dir, "log")
 	out, err := exec.CommandContext(t.Context(), tool, "--image-opts", image,
-		"-c", "write -P 17 4096 8192", "-c", "flush", "-c", "write -P 18 512 512", "-c", "flush").CombinedOutput()
+		"-c", "write -P 17 4096 8192", "-c", "flush", "-c", "write -P 18 512 512", "-c",
+		"flush").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -191,7 +198,8 @@ func TestLogOfQEMU(t *testing.T) {
 		got = append(got, logged{e.Offset, data, e.Flags})
 	}
 
-	want := []logged{{4096, sectors(16, 17), 0}, {0, nil, Flush}, {512, sectors(1, 18), 0}, {0, nil, Flush}}
+	want := []logged{{4096, sectors(16, 17), 0}, {0, nil, Flush}, {512, sectors(1, 18), 0},
+		{0, nil, Flush}}
 	if !slices.EqualFunc(got, want, func(a, b logged) bool {
 		return a.offset == b.offset && a.flags == b.flags && bytes.Equal(a.data, b.data)
 	}) {
@@ -202,14 +210,17 @@ func TestLogOfQEMU(t *testing.T) {
 }
 
 func TestMarks(t *testing.T) {
-	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New, Payload: firstPayload, Content: volume.Unmade}, Files: 3}
+	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
+		Payload: firstPayload, Content: volume.Unmade}, Files: 3}
 	mark, err := encodeMark(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := readLog(t, writeLog([]logged{{0, sectors(8, 1), 0}, {marksStart, mark, 0}, {0, nil, Flush}, {marksStart + 4096, mark, 0}}))
+	l := readLog(t, writeLog([]logged{{0, sectors(8, 1), 0}, {marksStart, mark, 0}, {0, nil, Flush},
+		{marksStart + 4096, mark, 0}}))
 	marks, err := Marks(l, marksStart, marksSize)
-	if err != nil || len(marks) != 2 || marks[0].Moment != 2 || marks[1].Moment != 4 || marks[1].Files != 3 || marks[1].Volume.Payload != firstPayload {
+	if err != nil || len(marks) != 2 || marks[0].Moment != 2 || marks[1].Moment != 4 ||
+		marks[1].Files != 3 || marks[1].Volume.Payload != firstPayload {
 		t.Errorf("%+v, %v", marks, err)
 	}
 	if _, err := Marks(l, 0, diskSize); !errors.Is(err, ErrLog) {
@@ -228,7 +239,8 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		for _, e := range l.Entries {
-			if _, err := l.Data(e); err != nil || e.Offset < 0 || e.Length < 0 || e.Length > int64(len(raw)) && e.Flags&Discard == 0 {
+			if _, err := l.Data(e); err != nil || e.Offset < 0 || e.Length < 0 ||
+				e.Length > int64(len(raw)) && e.Flags&Discard == 0 {
 				t.Errorf("%+v: %v", e, err)
 			}
 		}
@@ -236,7 +248,8 @@ func FuzzRead(f *testing.F) {
 }
 
 func FuzzMark(f *testing.F) {
-	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New, Payload: firstPayload, Content: volume.Unmade}}
+	s := State{Volume: volume.State{Volume: volumeID, Cluster: cluster, Phase: volume.New,
+		Payload: firstPayload, Content: volume.Unmade}}
 	mark, err := encodeMark(s)
 	if err != nil {
 		f.Fatal(err)

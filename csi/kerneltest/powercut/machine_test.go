@@ -78,9 +78,11 @@ func TestPowerCut(t *testing.T) {
 	v := newVerifier(t, log)
 	seed := uint64(time.Now().UnixNano())
 	start := time.Now()
-	t.Logf("%d entries and %d marks in %s; moments are chosen with seed %d", len(log.Entries), len(v.marks), path, seed)
+	t.Logf("%d entries and %d marks in %s; moments are chosen with seed %d", len(log.Entries),
+		len(v.marks), path, seed)
 	err = v.all(n, rand.New(rand.NewPCG(seed, 0)))
-	t.Logf("looked %d times, %d of them at a file system, in %v", v.looked, v.checked, time.Since(start).Round(time.Second))
+	t.Logf("looked %d times, %d of them at a file system, in %v", v.looked, v.checked,
+		time.Since(start).Round(time.Second))
 	if err != nil {
 		t.Error(err)
 	}
@@ -109,9 +111,12 @@ func checkCoverage(t *testing.T, log *Log) {
 	const files = (cycles + 2) * filesPerCycle
 	// Formatting, and two records for each closing, opening (once more: the last is not closed) and
 	// expansion.
-	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files || last.Volume.Payload != lastPayload {
-		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of %d; want at least %d, %d and exactly %d, %d",
-			metadata, flushes, last.Files, last.Volume.Payload, want, want, files, int64(lastPayload))
+	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files ||
+		last.Volume.Payload != lastPayload {
+		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of "+
+			"%d; want at least %d, %d and exactly %d, %d",
+			metadata, flushes, last.Files, last.Volume.Payload, want, want, files,
+			int64(lastPayload))
 	}
 }
 
@@ -128,7 +133,8 @@ func checkControl(t *testing.T, log *Log) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := v.check(d.Part(volumeStart, volumeSize), last.State); !errors.Is(err, crypt.OlderImage) {
+		if err := v.check(d.Part(volumeStart, volumeSize), last.State); !errors.Is(err,
+			crypt.OlderImage) {
 			t.Errorf("the control, an older disk: %v", err)
 		}
 		return
@@ -143,7 +149,8 @@ func record(t *testing.T, path string) {
 	defer cancel()
 	dir := t.TempDir()
 	disk, binary := filepath.Join(dir, "disk"), filepath.Join(dir, "powercut")
-	err := errors.Join(os.WriteFile(disk, partitionTable(), 0o600), os.Truncate(disk, diskSize), os.WriteFile(path, nil, 0o600), os.Truncate(path, logSize))
+	err := errors.Join(os.WriteFile(disk, partitionTable(), 0o600), os.Truncate(disk, diskSize),
+		os.WriteFile(path, nil, 0o600), os.Truncate(path, logSize))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,13 +161,16 @@ func record(t *testing.T, path string) {
 		t.Fatalf("%v: %s", err, out)
 	}
 
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), QEMU: []string{
-		"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
-		"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
-		"-blockdev", "driver=blklogwrites,node-name=cut,file=cut-disk,log=cut-log,log-sector-size=512",
-		// Writing of zeros beside other writes confuses the log of QEMU before 9.0.
-		"-device", "virtio-blk-pci,drive=cut,serial=" + diskSerial + ",discard=off,write-zeroes=off",
-	}})
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), QEMU: []string{
+			"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
+			"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
+			"-blockdev",
+			"driver=blklogwrites,node-name=cut,file=cut-disk,log=cut-log,log-sector-size=512",
+			// Writing of zeros beside other writes confuses the log of QEMU before 9.0.
+			"-device", "virtio-blk-pci,drive=cut,serial=" + diskSerial +
+				",discard=off,write-zeroes=off",
+		}})
 	if err != nil {
 		os.Remove(path)
 		t.Fatal(err)
@@ -178,12 +188,14 @@ func record(t *testing.T, path string) {
 
 	var out bytes.Buffer
 	cmd := m.SSH(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+workloadEnv+
-		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; echo status $?; dmesg | tail -20")
+		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; "+
+		"echo status $?; dmesg | tail -20")
 
 	// Said as it comes: the machine is slow.
 	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
 	// The connection stays open for others, so that its pipes do is no error.
-	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) || !strings.Contains(out.String(), "\nPASS\nstatus 0\n") {
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) ||
+		!strings.Contains(out.String(), "\nPASS\nstatus 0\n") {
 		os.Remove(path)
 		t.Fatalf("workload on the machine: %v", err)
 	}

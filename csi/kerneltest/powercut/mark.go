@@ -70,7 +70,8 @@ type Marked struct {
 func Marks(l *Log, start, size int64) ([]Marked, error) {
 	var out []Marked
 	for i, e := range l.Entries {
-		if e.Flags&(Discard|Mark) != 0 || e.Length == 0 || e.Offset < start || e.Offset >= start+size {
+		if e.Flags&(Discard|Mark) != 0 || e.Length == 0 || e.Offset < start ||
+			e.Offset >= start+size {
 			continue
 		}
 		data, err := l.Data(e)

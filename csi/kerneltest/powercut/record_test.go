@@ -47,7 +47,8 @@ func (s markingStore) Create(ctx context.Context, st volume.State) error {
 	return s.marks.put(func(m *State) { m.Volume = st })
 }
 
-func (s markingStore) Update(ctx context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+func (s markingStore) Update(ctx context.Context, st volume.State,
+	r volume.Revision) (volume.Revision, error) {
 	next, err := s.Store.Update(ctx, st, r)
 	if err != nil {
 		return next, err
@@ -83,7 +84,8 @@ func simulate(t *testing.T) []logged {
 	disk := recorder{NewDisk(volumeSize), volumeStart, &entries}
 	m := &marker{disk: recorder{NewDisk(marksSize), marksStart, &entries}}
 	s := volume.NewSet(volume.Config{
-		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: t.TempDir()}, m}, Engine: crypttest.New(), Backend: oneDisk{id: "one"}, Keys: testKeys(t),
+		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: t.TempDir()},
+			m}, Engine: crypttest.New(), Backend: oneDisk{id: "one"}, Keys: testKeys(t),
 		OpenDisk: func(string, bool) (blk.Disk, error) { return disk, nil },
 	})
 	ctx := t.Context()
@@ -122,7 +124,8 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	}
 
 	image := filepath.Join(t.TempDir(), "image")
-	if out, err := exec.CommandContext(t.Context(), "mke2fs", "-q", "-t", "ext4", "-b", "4096", "-N", "64", "-J", "size=4", "-d", dir, image, "128M").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mke2fs", "-q", "-t", "ext4", "-b", "4096",
+		"-N", "64", "-J", "size=4", "-d", dir, image, "128M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	plain, err := os.ReadFile(image)
@@ -166,12 +169,14 @@ func TestSimulated(t *testing.T) {
 		t.Error(err)
 	}
 
-	t.Logf("%d entries, %d marks, %d moments, %d with a file system", len(entries), len(v.marks), v.looked, v.checked)
+	t.Logf("%d entries, %d marks, %d moments, %d with a file system", len(entries), len(v.marks),
+		v.looked, v.checked)
 	if v.checked == 0 {
 		t.Error("no file system was looked at")
 	}
 
-	if _, err := look(slices.DeleteFunc(slices.Clone(entries), func(e logged) bool { return e.flags&Flush != 0 })); err == nil {
+	if _, err := look(slices.DeleteFunc(slices.Clone(entries),
+		func(e logged) bool { return e.flags&Flush != 0 })); err == nil {
 		t.Error("a disk that loses what was flushed is not noticed")
 	} else {
 		t.Logf("without flushes: %v", err)
@@ -180,7 +185,8 @@ func TestSimulated(t *testing.T) {
 	// The state is kept after the disk is written in place of before.
 	early := slices.Clone(entries)
 	for i, e := range early {
-		if next := i + 1; e.offset >= marksStart && next < len(early) && early[next].offset < marksStart && early[next].flags == 0 {
+		if next := i + 1; e.offset >= marksStart && next < len(early) &&
+			early[next].offset < marksStart && early[next].flags == 0 {
 			early[i], early[next] = early[next], early[i]
 		}
 	}
@@ -193,7 +199,8 @@ func TestSimulated(t *testing.T) {
 
 	lost := slices.Clone(entries)
 	for i, e := range lost {
-		if data := e.offset - volumeStart - crypt.DataOffset; data > 0 && e.offset < marksStart && i%3 == 0 {
+		if data := e.offset - volumeStart - crypt.DataOffset; data > 0 && e.offset < marksStart &&
+			i%3 == 0 {
 			lost[i].data = make([]byte, len(e.data))
 		}
 	}

@@ -35,7 +35,8 @@ func (s *oneStore) Get(context.Context, string) (volume.State, volume.Revision, 
 	return s.state, volume.Revision(fmt.Sprint(s.n)), nil
 }
 
-func (s *oneStore) Update(_ context.Context, st volume.State, r volume.Revision) (volume.Revision, error) {
+func (s *oneStore) Update(_ context.Context, st volume.State,
+	r volume.Revision) (volume.Revision, error) {
 	if r != volume.Revision(fmt.Sprint(s.n)) {
 		return "", volume.ErrConflict
 	}
@@ -80,7 +81,8 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 	if len(marks) == 0 {
 		t.Fatal("no marks in the log")
 	}
-	v := &verifier{t: t, replay: NewReplay(log, diskSize), marks: marks, keys: testKeys(t), dir: t.TempDir()}
+	v := &verifier{t: t, replay: NewReplay(log, diskSize), marks: marks, keys: testKeys(t),
+		dir: t.TempDir()}
 	// Each moment is written out: a file system in memory spares the disk.
 	if dir, err := os.MkdirTemp("/dev/shm", "powercut-"); err == nil {
 		v.dir = dir
@@ -121,8 +123,10 @@ func (v *verifier) look(moment int, keep *rand.Rand) error {
 	v.looked++
 	for _, s := range states {
 		if err := v.check(disk.Part(volumeStart, volumeSize), s); err != nil {
-			return fmt.Errorf("moment %d, everything written %v, phase %s, epoch %d, pending %d, %d files: %w",
-				moment, keep == nil, s.Volume.Phase, s.Volume.Epoch, s.Volume.PendingEpoch, s.Files, err)
+			return fmt.Errorf("moment %d, everything written %v, phase %s, epoch %d, pending %d, "+
+				"%d files: %w",
+				moment, keep == nil, s.Volume.Phase, s.Volume.Epoch, s.Volume.PendingEpoch, s.Files,
+				err)
 		}
 	}
 	return nil
@@ -139,7 +143,8 @@ func (v *verifier) check(d *Disk, s State) error {
 
 	opened := d.Over()
 	set := volume.NewSet(volume.Config{
-		Cluster: cluster, Node: nodeName, Store: store, Engine: crypttest.New(), Backend: oneDisk{id: id}, Keys: v.keys,
+		Cluster: cluster, Node: nodeName, Store: store, Engine: crypttest.New(),
+		Backend: oneDisk{id: id}, Keys: v.keys,
 		OpenDisk: func(string, bool) (blk.Disk, error) { return opened, nil },
 	})
 	o, err := set.Open(ctx, volumeID, volume.OpenOptions{})
@@ -193,14 +198,16 @@ func (v *verifier) checkFiles(ctx context.Context, d *Disk, s State) error {
 		return err
 	}
 	defer os.RemoveAll(files)
-	if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+files, image).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "debugfs", "-R", "rdump / "+files,
+		image).CombinedOutput(); err != nil {
 		return fmt.Errorf("debugfs: %w: %s", err, out)
 	}
 
 	for i := range s.Files {
 		got, err := os.ReadFile(filepath.Join(files, fileName(i)))
 		if err != nil || !bytes.Equal(got, fileContent(i)) {
-			return fmt.Errorf("file %d of %d that were flushed: %d bytes, %w", i, s.Files, len(got), errors.Join(err, errLost))
+			return fmt.Errorf("file %d of %d that were flushed: %d bytes, %w", i, s.Files, len(got),
+				errors.Join(err, errLost))
 		}
 	}
 
@@ -252,7 +259,8 @@ func (v *verifier) decrypt(ctx context.Context, d *Disk, s volume.State, path st
 // sectors are.
 func tweak(at int64) uint64 { return uint64(at / 512) }
 
-func cipherOf(ctx context.Context, keys keyring.Provider, s volume.State) (*xts.Cipher, func(), error) {
+func cipherOf(ctx context.Context, keys keyring.Provider,
+	s volume.State) (*xts.Cipher, func(), error) {
 	data, err := keys.Unwrap(ctx, s.Binding(), s.Key)
 	if err != nil {
 		return nil, nil, err
@@ -275,7 +283,8 @@ func cipherOf(ctx context.Context, keys keyring.Provider, s volume.State) (*xts.
 func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 	chosen := make([]bool, len(log.Entries)+1)
 	for i, e := range log.Entries {
-		if e.Length > 0 && e.Offset < volumeStart+crypt.DataOffset && e.Offset+e.Length > volumeStart {
+		if e.Length > 0 && e.Offset < volumeStart+crypt.DataOffset &&
+			e.Offset+e.Length > volumeStart {
 			chosen[i], chosen[i+1] = true, true
 		}
 	}
@@ -316,7 +325,8 @@ func (v *verifier) all(n int, r *rand.Rand) error {
 	var wrong []error
 	for i, moment := range chosen {
 		if bounded && time.Until(deadline) < spare {
-			return errors.Join(append(wrong, fmt.Errorf("%w: %d of %d moments were looked at in %v", errTime, i, len(chosen), time.Since(began).Round(time.Second)))...)
+			return errors.Join(append(wrong, fmt.Errorf("%w: %d of %d moments were looked at in %v",
+				errTime, i, len(chosen), time.Since(began).Round(time.Second)))...)
 		}
 		if time.Since(said) > lookEach {
 			said = time.Now()

@@ -42,7 +42,8 @@ type workload struct {
 // opened, expanded. It ends while it is mounted.
 func TestWorkload(t *testing.T) {
 	if os.Getenv(workloadEnv) == "" {
-		nettest.Skip(t, nettest.Short, "set "+workloadEnv+"=1 on a machine with a disk whose writes are logged; TestPowerCut does")
+		nettest.Skip(t, nettest.Short, "set "+workloadEnv+
+			"=1 on a machine with a disk whose writes are logged; TestPowerCut does")
 	}
 
 	const part = "/dev/disk/by-id/virtio-" + diskSerial + "-part"
@@ -62,8 +63,10 @@ func TestWorkload(t *testing.T) {
 
 	w := &workload{t: t, marks: &marker{disk: marks}, dir: dir}
 	w.set = volume.NewSet(volume.Config{
-		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states}, w.marks}, Engine: crypt.Kernel{},
-		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Cluster: cluster, Node: nodeName, Store: markingStore{&volume.FileStore{Dir: states},
+			w.marks}, Engine: crypt.Kernel{},
+		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t),
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if _, err := w.set.Create(t.Context(), volumeID, firstPayload); err != nil {
 		t.Fatal(err)
@@ -76,7 +79,8 @@ func TestWorkload(t *testing.T) {
 		w.mount()
 		w.write(filesPerCycle)
 		if i == expandIn {
-			if _, err := w.set.Expand(t.Context(), volumeID, lastPayload, volume.OpenOptions{}); err != nil {
+			if _, err := w.set.Expand(t.Context(), volumeID, lastPayload,
+				volume.OpenOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			w.write(filesPerCycle)
@@ -124,7 +128,8 @@ func (w *workload) makeFileSystem() {
 	w.t.Helper()
 	made, err := w.set.Make(w.t.Context(), volumeID, volume.OpenOptions{}, func(path string) error {
 		// Few inodes, and none to be zeroed later: what is logged is what matters.
-		w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0", path)
+		w.run("mkfs.ext4", "-q", "-N", "1024", "-J", "size=4", "-E", "nodiscard,lazy_itable_init=0",
+			path)
 		w.run("blockdev", "--flushbufs", path)
 		return nil
 	})
@@ -146,7 +151,8 @@ func (w *workload) write(n int) {
 		if err := os.WriteFile(noise, fileContent(w.files+500), 0o600); err != nil {
 			w.t.Fatal(err)
 		}
-		if err := flushedFile(filepath.Join(w.dir, fileName(w.files)), fileContent(w.files)); err != nil {
+		if err := flushedFile(filepath.Join(w.dir, fileName(w.files)),
+			fileContent(w.files)); err != nil {
 			w.t.Fatal(err)
 		}
 		w.files++
@@ -163,7 +169,8 @@ func flushedFile(path string, content []byte) error {
 		path  string
 		flags int
 		data  []byte
-	}{{path, os.O_CREATE | os.O_WRONLY, content}, {filepath.Dir(path), os.O_RDONLY | unix.O_DIRECTORY, nil}} {
+	}{{path, os.O_CREATE | os.O_WRONLY, content},
+		{filepath.Dir(path), os.O_RDONLY | unix.O_DIRECTORY, nil}} {
 		f, err := os.OpenFile(step.path, step.flags, 0o600)
 		if err != nil {
 			return err

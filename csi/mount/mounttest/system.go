@@ -138,7 +138,9 @@ func (s *System) Probe(_ context.Context, device string) (found mount.Found, err
 // Make implements mount.Filesystems.
 func (s *System) Make(_ context.Context, device string, kind mount.FS) error {
 	return s.on("make", device, device, func(dev Device) error {
-		if slices.ContainsFunc(s.mounts, func(m mounted) bool { return m.Device == dev.Number && !m.Node }) {
+		if slices.ContainsFunc(s.mounts, func(m mounted) bool {
+			return m.Device == dev.Number && !m.Node
+		}) {
 			return unix.EBUSY
 		}
 		s.made++
@@ -232,7 +234,8 @@ func (s *System) Usage(path string) (mount.Usage, error) {
 		return mount.Usage{Total: m.dev.Size, Node: true}, nil
 	}
 	sb, err := m.dev.read()
-	return mount.Usage{Total: sb.Size, Used: page, Free: sb.Size - page, Inodes: 100, InodesUsed: 1, InodesFree: 99}, err
+	return mount.Usage{Total: sb.Size, Used: page, Free: sb.Size - page, Inodes: 100, InodesUsed: 1,
+		InodesFree: 99}, err
 }
 
 // List implements mount.Mounts.
@@ -276,7 +279,8 @@ func (s *System) Mount(device, target string, kind mount.FS, options []string) e
 		if sb, err := dev.read(); err != nil || sb.FS != kind {
 			return errors.Join(err, unix.EINVAL)
 		}
-		s.mounts = append(s.mounts, mounted{mount.Mount{Target: target, Device: dev.Number, Root: true, FS: kind, ReadOnly: slices.Contains(options, "ro")}, dev, options})
+		s.mounts = append(s.mounts, mounted{mount.Mount{Target: target, Device: dev.Number,
+			Root: true, FS: kind, ReadOnly: slices.Contains(options, "ro")}, dev, options})
 		return nil
 	})
 }

@@ -46,7 +46,8 @@ func (s *suite) capped(ctx context.Context) (err error) {
 			fits = fits || p == s.result.Platform
 		}
 		if !fits {
-			s.skip(name+" "+c.name, "not for the platform "+s.result.Platform+", which cannot fill it or is not limited by it")
+			s.skip(name+" "+c.name, "not for the platform "+s.result.Platform+
+				", which cannot fill it or is not limited by it")
 			continue
 		}
 		if s.SetMTU != nil {
@@ -74,7 +75,8 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 	}
 
 	if fills.Value < fillShare*mbps {
-		s.skip("link of limited rate "+name, fmt.Sprintf("this machine does not fill it: %.0f Mbit/s in clear", fills.Value))
+		s.skip("link of limited rate "+name,
+			fmt.Sprintf("this machine does not fill it: %.0f Mbit/s in clear", fills.Value))
 		return nil
 	}
 
@@ -84,13 +86,17 @@ func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
 
 	var groups []bench.Group
 	for _, q := range []quantity{
-		{"tcp_1_link_" + name, bench.Mbps, tcpTurns, func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
-		{"udp_link_" + name, bench.Mbps, udpTurns, func(t target) bench.Measure { return s.udp(t, search, &hint) }, nil},
+		{"tcp_1_link_" + name, bench.Mbps, tcpTurns,
+			func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
+		{"udp_link_" + name, bench.Mbps, udpTurns,
+			func(t target) bench.Measure { return s.udp(t, search, &hint) }, nil},
 	} {
 		groups = append(groups, bench.Group{
 			Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns,
-			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: q.measure(ours)}, {Name: toPod(sideClear), Measure: q.measure(clear)}},
-			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs), Base: toPod(sideClear), BaseName: baseClear}},
+			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: q.measure(ours)},
+				{Name: toPod(sideClear), Measure: q.measure(clear)}},
+			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs),
+				Base: toPod(sideClear), BaseName: baseClear}},
 		})
 	}
 

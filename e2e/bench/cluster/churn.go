@@ -39,7 +39,8 @@ func (s *suite) churn(ctx context.Context) error {
 	}
 
 	s.Progress("%d pods a minute for %v", churnRate, s.Churn)
-	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience, errors.New("the nodes do not answer any more"))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.Churn+churnPatience,
+		errors.New("the nodes do not answer any more"))
 	defer cancel()
 	pods := newChurner(ctx, s.ground, inFlight(s.result.Platform))
 	defer pods.end()
@@ -65,7 +66,8 @@ func (s *suite) churn(ctx context.Context) error {
 
 		busiest, largest := 0.0, 0.0
 		for i := range after {
-			busiest = max(busiest, (after[i].DaemonCPU-before[i].DaemonCPU).Seconds()/time.Since(began).Seconds()*100)
+			busiest = max(busiest, (after[i].DaemonCPU-before[i].DaemonCPU).Seconds()/time.Since(
+				began).Seconds()*100)
 			largest = max(largest, after[i].DaemonMiB)
 		}
 
@@ -131,7 +133,8 @@ func (c *churner) run(ctx context.Context, g *ground) {
 
 // one runs a pod from creation to deletion. The namespace takes what is left at the end.
 func (c *churner) one(ctx context.Context, g *ground, i int) {
-	p := &framework.Pod{Name: fmt.Sprintf("churn-%d", i), Node: g.nodes[i%2].Name, Command: []string{"labtool", "pause"}}
+	p := &framework.Pod{Name: fmt.Sprintf("churn-%d", i), Node: g.nodes[i%2].Name,
+		Command: []string{"labtool", "pause"}}
 	err := g.ns.Run(ctx, p)
 	if err == nil {
 		c.mu.Lock()

@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
-var sampleDir = flag.String("sample", "", "directory to which the page of the tests is written, to be looked at")
+var sampleDir = flag.String("sample", "",
+	"directory to which the page of the tests is written, to be looked at")
 
 func TestPlan(t *testing.T) {
 	seen := map[netip.Addr]bool{}
@@ -45,7 +46,8 @@ func TestPlan(t *testing.T) {
 	}
 
 	for _, bad := range []string{"198.18.192.0/27", "fd42::/64"} {
-		if _, err := newPlan(netip.MustParsePrefix(bad), 0); err == nil || !strings.Contains(err.Error(), bad) {
+		if _, err := newPlan(netip.MustParsePrefix(bad), 0); err == nil ||
+			!strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: error %v", bad, err)
 		}
 	}
@@ -62,15 +64,19 @@ func TestCarried(t *testing.T) {
 		c    carried
 		ok   bool
 	}{
-		"ours by ours":                        {sideOurs, carried{ours: 2 * least}, true},
-		"ours, and somebody uses ours too":    {sideOurs, carried{ours: 9 * least}, true},
-		"ours that went bare":                 {sideOurs, carried{bare: 2 * least}, false},
-		"ours, with much in clear besides":    {sideOurs, carried{ours: 2 * least, clear: least}, false},
-		"bare by bare, with a keepalive":      {sideBare, carried{bare: 2 * least, ours: 3000}, true},
-		"bare inside ours":                    {sideBare, carried{bare: 2 * least, ours: 2 * least}, false},
-		"clear that was encrypted on the way": {sideClear, carried{clear: 2 * least, ours: 2 * least}, false},
-		"clear in clear":                      {sideClear, carried{clear: 2 * least}, true},
-		"nothing at all":                      {sideClear, carried{}, false},
+		"ours by ours":                     {sideOurs, carried{ours: 2 * least}, true},
+		"ours, and somebody uses ours too": {sideOurs, carried{ours: 9 * least}, true},
+		"ours that went bare":              {sideOurs, carried{bare: 2 * least}, false},
+		"ours, with much in clear besides": {sideOurs, carried{ours: 2 * least, clear: least},
+			false},
+		"bare by bare, with a keepalive": {sideBare, carried{bare: 2 * least, ours: 3000},
+			true},
+		"bare inside ours": {sideBare, carried{bare: 2 * least, ours: 2 * least},
+			false},
+		"clear that was encrypted on the way": {sideClear,
+			carried{clear: 2 * least, ours: 2 * least}, false},
+		"clear in clear": {sideClear, carried{clear: 2 * least}, true},
+		"nothing at all": {sideClear, carried{}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := tt.c.check(tt.side, least); (err == nil) != tt.ok {
@@ -86,7 +92,8 @@ func TestCarriedTogether(t *testing.T) {
 	if err := (carried{ours: 9000, bare: 2100, clear: 2100}).checkAll(least); err != nil {
 		t.Error(err)
 	}
-	for name, c := range map[string]carried{"half of bare by ours": {ours: 3000, bare: 1000, clear: 2000}, "nothing in clear": {ours: 4000, bare: 2000}} {
+	for name, c := range map[string]carried{"half of bare by ours": {ours: 3000, bare: 1000,
+		clear: 2000}, "nothing in clear": {ours: 4000, bare: 2000}} {
 		if c.checkAll(least) == nil {
 			t.Errorf("%s is not seen", name)
 		}
@@ -99,11 +106,13 @@ func TestCarriedTogether(t *testing.T) {
 func TestCarriedBetween(t *testing.T) {
 	at := func(veil0, veil1, bare, clear uint64) [2]remote.Counters {
 		return [2]remote.Counters{
-			{Sent: map[string]uint64{"veil0": veil0, "veil1": veil1, remote.BareDevice: bare, "eth0": 7}},
+			{Sent: map[string]uint64{"veil0": veil0, "veil1": veil1, remote.BareDevice: bare,
+				"eth0": 7}},
 			{Sent: map[string]uint64{remote.HostClearLink: clear, "veil0": 99}},
 		}
 	}
-	if got, want := carriedBetween(at(1, 2, 3, 4), at(11, 22, 33, 44)), (carried{ours: 30, bare: 30, clear: 40}); got != want {
+	if got, want := carriedBetween(at(1, 2, 3, 4), at(11, 22, 33, 44)),
+		(carried{ours: 30, bare: 30, clear: 40}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
@@ -116,7 +125,8 @@ func measuredCase(name string, mtu int, ours, base float64, baseName string) ben
 	if strings.HasSuffix(name, "_cpu") {
 		unit = bench.CoreSecondsPerGB
 	}
-	return bench.Case{Name: name, MTU: mtu, Unit: unit, Ours: bench.Summarize([]float64{ours}), Base: &b, BaseName: baseName, Ratio: &r}
+	return bench.Case{Name: name, MTU: mtu, Unit: unit, Ours: bench.Summarize([]float64{ours}),
+		Base: &b, BaseName: baseName, Ratio: &r}
 }
 
 func TestMatrixTable(t *testing.T) {
@@ -134,10 +144,12 @@ func TestMatrixTable(t *testing.T) {
 		}
 		eight, cpu = append(eight, row[4]), append(cpu, row[8])
 	}
-	if want := []string{"33.0 Mbit/s\n−2.9\u00a0% to bare\n−90.0\u00a0% to clear", "34.0 Mbit/s", "330 Mbit/s"}; !slices.Equal(eight, want) {
+	if want := []string{"33.0 Mbit/s\n−2.9\u00a0% to bare\n−90.0\u00a0% to clear", "34.0 Mbit/s",
+		"330 Mbit/s"}; !slices.Equal(eight, want) {
 		t.Errorf("%q, want %q", eight, want)
 	}
-	if want := []string{"300 core-s/GB\n−3.2\u00a0% to bare\n+900.0\u00a0% to clear", "310 core-s/GB", "30.0 core-s/GB"}; !slices.Equal(cpu, want) {
+	if want := []string{"300 core-s/GB\n−3.2\u00a0% to bare\n+900.0\u00a0% to clear",
+		"310 core-s/GB", "30.0 core-s/GB"}; !slices.Equal(cpu, want) {
 		t.Errorf("%q, want %q", cpu, want)
 	}
 	if row := table.Rows[3]; row[4] != "–" {
@@ -151,7 +163,8 @@ func TestPublishedTable(t *testing.T) {
 		measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear),
 	}}}
 	table := s.publishedTable()
-	if want := []string{"Kubeveil here, link of 15 Mbit/s", "1500", "−4.2\u00a0%", "−4.2\u00a0%"}; !slices.Equal(table.Rows[0], want) {
+	if want := []string{"Kubeveil here, link of 15 Mbit/s", "1500", "−4.2\u00a0%",
+		"−4.2\u00a0%"}; !slices.Equal(table.Rows[0], want) {
 		t.Errorf("%q, want %q", table.Rows[0], want)
 	}
 	for _, row := range table.Rows {
@@ -163,10 +176,14 @@ func TestPublishedTable(t *testing.T) {
 
 // invented is a suite on two nodes that do not exist.
 func invented() *suite {
-	p := remote.Platform{Name: bench.Emulated, Why: "the machine is QEMU's, and without KVM's clock", Kernel: "6.1.0", CPUs: 2, Processor: "Nehalem", Machine: "QEMU Standard PC"}
+	p := remote.Platform{Name: bench.Emulated,
+		Why: "the machine is QEMU's, and without KVM's clock", Kernel: "6.1.0", CPUs: 2,
+		Processor: "Nehalem", Machine: "QEMU Standard PC"}
 	s := &suite{
-		ground: &ground{nodes: [2]*place{{platform: p}, {platform: p}}}, wiring: &wiring{services: serviceAddrs(DefaultPrefix)},
-		result: &bench.Result{Schema: bench.Schema, Platform: bench.Emulated, CPUs: 2, Kernel: "6.1.0", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		ground: &ground{nodes: [2]*place{{platform: p}, {platform: p}}},
+		wiring: &wiring{services: serviceAddrs(DefaultPrefix)},
+		result: &bench.Result{Schema: bench.Schema, Platform: bench.Emulated, CPUs: 2,
+			Kernel: "6.1.0", Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 			Leaks: &bench.Leaks{Frames: 9000, ControlPlaintext: 800}},
 	}
 	s.setDefaults()
@@ -209,7 +226,8 @@ func TestReport(t *testing.T) {
 	}
 
 	s.result.Cases = append(s.result.Cases,
-		measuredCase("pod_tcp_1_link_15_mbit_to_clear", 1500, 13.7, 14.3, baseClear), measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear))
+		measuredCase("pod_tcp_1_link_15_mbit_to_clear", 1500, 13.7, 14.3, baseClear),
+		measuredCase("pod_udp_link_15_mbit_to_clear", 1500, 13.8, 14.4, baseClear))
 	var err error
 	if s.result.Gates, err = bench.Judge(s.result, Suite); err != nil {
 		t.Fatal(err)
@@ -237,7 +255,8 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, want := range []string{`class="banner">Emulated machines<`, "Constellation", "Ours / bare WireGuard", "Pod to service, UDP", "node-1 and node-2"} {
+	for _, want := range []string{`class="banner">Emulated machines<`, "Constellation",
+		"Ours / bare WireGuard", "Pod to service, UDP", "node-1 and node-2"} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -246,7 +265,8 @@ func TestReport(t *testing.T) {
 
 func TestEstimate(t *testing.T) {
 	short := Options{Rounds: 1, TCP: time.Second, Churn: -1}.Estimate()
-	if usual := (Options{MTUs: []int{8896, 1500}}).Estimate(); usual < 20*time.Minute || usual > 60*time.Minute || short > 7*time.Minute {
+	if usual := (Options{MTUs: []int{8896, 1500}}).Estimate(); usual < 20*time.Minute ||
+		usual > 60*time.Minute || short > 7*time.Minute {
 		t.Errorf("the usual run takes %v, a short one %v", usual, short)
 	}
 }
@@ -261,7 +281,8 @@ func TestEveryCaseOfTheGatesHasALabel(t *testing.T) {
 		for _, g := range gates {
 			name, _, _ := strings.Cut(g.Name, ",")
 			if _, ok := known[name]; !ok && !strings.Contains(name, " ") {
-				t.Errorf("%s: the gate %q is of a case that the suite does not have", platform, g.Name)
+				t.Errorf("%s: the gate %q is of a case that the suite does not have", platform,
+					g.Name)
 			}
 		}
 	}

@@ -33,17 +33,22 @@ func (s *suite) guardCost(ctx context.Context) error {
 			return err
 		}
 		nanos = append(nanos, float64(ran.Took.Nanoseconds())/float64(ran.Runs))
-		shares = append(shares, 100*ran.Took.Seconds()/costTime.Seconds()/float64(len(s.ground.nodes)))
+		shares = append(shares, 100*ran.Took.Seconds()/costTime.Seconds()/float64(
+			len(s.ground.nodes)))
 	}
-	s.Progress("the guard's programs take %v a packet", bench.Nanosecond.Format(bench.Summarize(nanos).Median))
+	s.Progress("the guard's programs take %v a packet",
+		bench.Nanosecond.Format(bench.Summarize(nanos).Median))
 	s.result.Cases = append(s.result.Cases,
-		bench.Case{Name: caseGuardCost, MTU: s.at.underlay, Unit: bench.Nanosecond, Ours: bench.Summarize(nanos)},
-		bench.Case{Name: caseGuardShare, MTU: s.at.underlay, Unit: bench.Percent, Ours: bench.Summarize(shares)})
+		bench.Case{Name: caseGuardCost, MTU: s.at.underlay, Unit: bench.Nanosecond,
+			Ours: bench.Summarize(nanos)},
+		bench.Case{Name: caseGuardShare, MTU: s.at.underlay, Unit: bench.Percent,
+			Ours: bench.Summarize(shares)})
 	return nil
 }
 
 // guardSample counts the runs of the guard's programs on both nodes for costTime.
-func (s *suite) guardSample(ctx context.Context, t target, rate float64) (all remote.Ran, err error) {
+func (s *suite) guardSample(ctx context.Context, t target,
+	rate float64) (all remote.Ran, err error) {
 	flow := make(chan error, 1)
 	go func() {
 		_, err := s.flow(t, costTime+time.Second).UDP(ctx, rate, load.UDPPayload4(t.mtu))
@@ -53,7 +58,8 @@ func (s *suite) guardSample(ctx context.Context, t target, rate float64) (all re
 	counts := make([]remote.Ran, len(s.ground.nodes))
 	for i, p := range s.ground.nodes {
 		go func() {
-			answers <- p.onNode.Call(ctx, remote.VerbPrograms, remote.Programs{Prefix: guardPrograms, For: costTime}, &counts[i])
+			answers <- p.onNode.Call(ctx, remote.VerbPrograms,
+				remote.Programs{Prefix: guardPrograms, For: costTime}, &counts[i])
 		}()
 	}
 	err = errors.Join(<-answers, <-answers, <-flow)
@@ -64,7 +70,8 @@ func (s *suite) guardSample(ctx context.Context, t target, rate float64) (all re
 		return all, err
 	}
 	if all.Runs == 0 {
-		return all, fmt.Errorf("no program %s* ran on %s and %s: is it Kubeveil's guard that is there?", guardPrograms, s.ground.client().Name, s.ground.server().Name)
+		return all, fmt.Errorf("no program %s* ran on %s and %s: is it Kubeveil's guard that "+
+			"is there?", guardPrograms, s.ground.client().Name, s.ground.server().Name)
 	}
 	return all, nil
 }

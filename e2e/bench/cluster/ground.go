@@ -83,13 +83,15 @@ func (g *ground) chooseNodes(ctx context.Context, names []string) error {
 		}
 	}
 	if len(chosen) < 2 || len(names) != 0 && len(chosen) != 2 {
-		return fmt.Errorf("%d nodes are Ready and schedulable of %v: two are needed; `kubectl get nodes` shows why others are not", len(chosen), names)
+		return fmt.Errorf("%d nodes are Ready and schedulable of %v: two are needed; `kubectl get "+
+			"nodes` shows why others are not", len(chosen), names)
 	}
 	for i := range g.nodes {
 		p := &place{Node: chosen[i]}
 		var ok bool
 		if p.addr, ok = p.Addr(true); !ok {
-			return fmt.Errorf("node %s has no IPv4 InternalIP: the suite measures over IPv4 only", p.Name)
+			return fmt.Errorf("node %s has no IPv4 InternalIP: the suite measures over IPv4 only",
+				p.Name)
 		}
 		g.nodes[i] = p
 	}
@@ -101,18 +103,21 @@ const podCPU = "500m"
 
 // occupy starts both pods of a node and their sessions.
 func (g *ground) occupy(ctx context.Context, p *place, role string) error {
-	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"}, Change: func(o *corev1.Pod) {
-		// A pod that asks for nothing gets a hundredth of what the kubelet gets where they compete,
-		// and stalls with each of its rounds.
-		o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(podCPU)}
-	}}
-	agent := &framework.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"}, HostNetwork: true, Change: func(o *corev1.Pod) {
-		yes, grace := true, int64(10)
-		// The host's processes are seen for the pod's network namespace and for veild's memory.
-		o.Spec.HostPID = true
-		o.Spec.TerminationGracePeriodSeconds = &grace
-		o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
-	}}
+	p.pod = &framework.Pod{Name: role, Node: p.Name, Command: []string{tool, "pod"},
+		Change: func(o *corev1.Pod) {
+			// A pod that asks for nothing gets a hundredth of what the kubelet gets where they
+			// compete, and stalls with each of its rounds.
+			o.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse(podCPU)}
+		}}
+	agent := &framework.Pod{Name: "agent-" + role, Node: p.Name, Command: []string{tool, "agent"},
+		HostNetwork: true, Change: func(o *corev1.Pod) {
+			yes, grace := true, int64(10)
+			// The host's processes are seen for the pod's network namespace and for veild's memory.
+			o.Spec.HostPID = true
+			o.Spec.TerminationGracePeriodSeconds = &grace
+			o.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: &yes}
+		}}
 
 	started := make(chan error, 2)
 	for _, pod := range []*framework.Pod{p.pod, agent} {
@@ -124,11 +129,13 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 	}
 	var ok bool
 	if p.podAddr, ok = p.pod.Addr(true); !ok {
-		return fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only", p.pod.Name)
+		return fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only",
+			p.pod.Name)
 	}
 
 	p.inPod, p.onNode = openSession(ctx, p.pod), openSession(ctx, agent)
-	if err := p.onNode.Call(ctx, remote.VerbPlatform, remote.Ask{NodeAddr: p.addr}, &p.platform); err != nil {
+	if err := p.onNode.Call(ctx, remote.VerbPlatform, remote.Ask{NodeAddr: p.addr},
+		&p.platform); err != nil {
 		return fmt.Errorf("node %s: %w", p.Name, err)
 	}
 
@@ -137,9 +144,10 @@ func (g *ground) occupy(ctx context.Context, p *place, role string) error {
 
 // openSession lives until it is closed: its end must not depend on what it measures.
 func openSession(ctx context.Context, pod *framework.Pod) *remote.Session {
-	return remote.Open(context.WithoutCancel(ctx), "pod "+pod.Name, func(ctx context.Context, in io.Reader, out io.Writer) error {
-		return pod.ExecStream(ctx, in, out, tool, "session")
-	})
+	return remote.Open(context.WithoutCancel(ctx), "pod "+pod.Name,
+		func(ctx context.Context, in io.Reader, out io.Writer) error {
+			return pod.ExecStream(ctx, in, out, tool, "session")
+		})
 }
 
 // closePatience bounds taking everything away.
@@ -183,7 +191,9 @@ func (g *ground) both(fn func(i int, p *place) error) error {
 
 // snapshot reads the counters of both nodes.
 func (g *ground) snapshot(ctx context.Context) (counters [2]remote.Counters, err error) {
-	err = g.both(func(i int, p *place) error { return p.onNode.Call(ctx, remote.VerbCount, struct{}{}, &counters[i]) })
+	err = g.both(func(i int, p *place) error {
+		return p.onNode.Call(ctx, remote.VerbCount, struct{}{}, &counters[i])
+	})
 	return counters, err
 }
 

@@ -148,15 +148,19 @@ func (s *suite) group(q quantity) bench.Group {
 			name, suffix = baseClear, clearSuffix
 		}
 		g.Pairs = append(g.Pairs,
-			bench.Pair{Name: pod + suffix, Ours: toPod(sideOurs), Base: toPod(base), BaseName: name},
-			bench.Pair{Name: service + suffix, Ours: toService(sideOurs), Base: toService(base), BaseName: name})
+			bench.Pair{Name: pod + suffix, Ours: toPod(sideOurs), Base: toPod(base),
+				BaseName: name},
+			bench.Pair{Name: service + suffix, Ours: toService(sideOurs), Base: toService(base),
+				BaseName: name})
 	}
 
 	if len(s.sides()) == 1 {
-		g.Pairs = append(g.Pairs, bench.Pair{Name: pod, Ours: toPod(sideOurs)}, bench.Pair{Name: service, Ours: toService(sideOurs)})
+		g.Pairs = append(g.Pairs, bench.Pair{Name: pod, Ours: toPod(sideOurs)},
+			bench.Pair{Name: service, Ours: toService(sideOurs)})
 	}
 
-	g.Pairs = append(g.Pairs, bench.Pair{Name: q.name + serviceSuffix, Ours: toService(sideOurs), Base: toPod(sideOurs), BaseName: basePods})
+	g.Pairs = append(g.Pairs, bench.Pair{Name: q.name + serviceSuffix, Ours: toService(sideOurs),
+		Base: toPod(sideOurs), BaseName: basePods})
 	return g
 }
 

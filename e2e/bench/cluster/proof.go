@@ -37,7 +37,8 @@ func (s *suite) prove(ctx context.Context) (err error) {
 		s.result.Leaks.ControlPlaintext = control.Plaintext
 	}
 
-	s.Progress("on the nodes' links: %d frames, %d with plaintext by ours, %d in clear", ours.Frames, ours.Plaintext, s.result.Leaks.ControlPlaintext)
+	s.Progress("on the nodes' links: %d frames, %d with plaintext by ours, %d in clear",
+		ours.Frames, ours.Plaintext, s.result.Leaks.ControlPlaintext)
 	for _, e := range ours.Examples {
 		s.Progress("LEAK %s", e)
 	}
@@ -50,7 +51,8 @@ func (s *suite) prove(ctx context.Context) (err error) {
 		return err
 	}
 
-	s.Progress("on the wire outside of the nodes: %d frames, %d with plaintext, %d in the control", outside.Frames, outside.Plaintext, outside.ControlPlaintext)
+	s.Progress("on the wire outside of the nodes: %d frames, %d with plaintext, %d in the control",
+		outside.Frames, outside.Plaintext, outside.ControlPlaintext)
 	s.result.Leaks.Frames += outside.Frames
 	s.result.Leaks.Plaintext += outside.Plaintext
 	s.result.Leaks.ControlPlaintext += outside.ControlPlaintext
@@ -67,7 +69,9 @@ func (s *suite) watched(ctx context.Context, side string) (sum remote.Judgement,
 	}
 
 	err = s.ground.both(func(_ int, p *place) error {
-		return p.onNode.Call(ctx, remote.VerbWatch, remote.Watch{Link: p.platform.Underlay, Ranges: ranges, Nodes: nodes, Canary: canary}, nil)
+		return p.onNode.Call(ctx, remote.VerbWatch,
+			remote.Watch{Link: p.platform.Underlay, Ranges: ranges, Nodes: nodes, Canary: canary},
+			nil)
 	})
 	if err != nil {
 		return sum, err
@@ -80,14 +84,18 @@ func (s *suite) watched(ctx context.Context, side string) (sum remote.Judgement,
 
 	errs := []error{s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, exchange, nil)}
 	var seen [2]remote.Judgement
-	errs = append(errs, s.ground.both(func(i int, p *place) error { return p.onNode.Call(ctx, remote.VerbJudge, struct{}{}, &seen[i]) }))
+	errs = append(errs, s.ground.both(func(i int, p *place) error {
+		return p.onNode.Call(ctx, remote.VerbJudge, struct{}{}, &seen[i])
+	}))
 	if err := errors.Join(errs...); err != nil {
 		return sum, fmt.Errorf("watch the links, %s: %w", side, err)
 	}
 
 	for i, j := range seen {
 		if j.Dropped > 0 || j.Frames == 0 {
-			return sum, fmt.Errorf("watch %s of %s: %d frames seen and %d missed, so nothing is proven", s.ground.nodes[i].platform.Underlay, s.ground.nodes[i].Name, j.Frames, j.Dropped)
+			return sum, fmt.Errorf("watch %s of %s: %d frames seen and %d missed, so nothing "+
+				"is proven", s.ground.nodes[i].platform.Underlay, s.ground.nodes[i].Name, j.Frames,
+				j.Dropped)
 		}
 		sum.Frames += j.Frames
 		sum.Plaintext += j.Plaintext

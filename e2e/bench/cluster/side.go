@@ -40,7 +40,9 @@ type target struct {
 type carried struct{ ours, bare, clear uint64 }
 
 func carriedBetween(before, after [2]remote.Counters) carried {
-	grown := func(node int, link string) uint64 { return after[node].Sent[link] - before[node].Sent[link] }
+	grown := func(node int, link string) uint64 {
+		return after[node].Sent[link] - before[node].Sent[link]
+	}
 	c := carried{bare: grown(0, remote.BareDevice), clear: grown(1, remote.HostClearLink)}
 	for link := range after[0].Sent {
 		// Kubeveil's tunnels.
@@ -67,31 +69,37 @@ func (c carried) check(side string, least uint64) error {
 		wrong = c.clear < least || c.bare > strayBytes || c.ours > max(least, strayBytes)
 	}
 	if wrong {
-		return fmt.Errorf("at least %d bytes went %s, but ours carried %d, bare %d and clear %d: this is not what was to be measured", least, side, c.ours, c.bare, c.clear)
+		return fmt.Errorf("at least %d bytes went %s, but ours carried %d, bare %d and clear %d: "+
+			"this is not what was to be measured", least, side, c.ours, c.bare, c.clear)
 	}
 	return nil
 }
 
 // flow is iperf3 from the client to the target.
 func (s *suite) flow(t target, d time.Duration) load.Flow {
-	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy, Run: func(ctx context.Context, args ...string) ([]byte, error) {
-		var done remote.IperfDone
-		args = append(args, "-p", fmt.Sprint(remote.IperfPort))
-		if err := s.ground.client().inPod.Call(ctx, remote.VerbIperf, remote.Iperf{Args: args}, &done); err != nil {
-			return nil, err
-		}
-		if done.Failure != "" {
-			return done.Stdout, fmt.Errorf("%s: %s", done.Failure, strings.TrimSpace(done.Stderr))
-		}
-		return done.Stdout, nil
-	}}
+	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy,
+		Run: func(ctx context.Context, args ...string) ([]byte, error) {
+			var done remote.IperfDone
+			args = append(args, "-p", fmt.Sprint(remote.IperfPort))
+			if err := s.ground.client().inPod.Call(ctx, remote.VerbIperf, remote.Iperf{Args: args},
+				&done); err != nil {
+				return nil, err
+			}
+			if done.Failure != "" {
+				return done.Stdout, fmt.Errorf("%s: %s", done.Failure,
+					strings.TrimSpace(done.Stderr))
+			}
+			return done.Stdout, nil
+		}}
 }
 
 // checkAll says whether each way carried at least what its targets were sent.
 func (c carried) checkAll(least map[string]uint64) error {
-	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare, sideClear: c.clear} {
+	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare,
+		sideClear: c.clear} {
 		if got < least[side] {
-			return fmt.Errorf("%d bytes or more went %s, which carried %d: this is not what was to be measured", least[side], side, got)
+			return fmt.Errorf("%d bytes or more went %s, which carried %d: this is not what was "+
+				"to be measured", least[side], side, got)
 		}
 	}
 	return nil
@@ -117,7 +125,9 @@ func (s *suite) checked(t target, m bench.Measure) bench.Measure {
 }
 
 // leastBytes is what a measurement must have moved at least: three quarters of a second of it.
-func (s *suite) leastBytes(sample bench.Sample) uint64 { return uint64(sample.Value * 1e6 / 8 * 0.75) }
+func (s *suite) leastBytes(sample bench.Sample) uint64 {
+	return uint64(sample.Value * 1e6 / 8 * 0.75)
+}
 
 func (s *suite) tcp(t target, streams int) bench.Measure {
 	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
@@ -159,17 +169,20 @@ func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, e
 		}
 
 		least := time.Duration(len(targets)) * s.RoundTrips
-		trips := remote.RoundTrips{Size: tripSize, Count: tripCount, Least: least, Most: tripsPatience * least}
+		trips := remote.RoundTrips{Size: tripSize, Count: tripCount, Least: least,
+			Most: tripsPatience * least}
 		for _, t := range targets {
 			trips.To = append(trips.To, netip.AddrPortFrom(t.addr, remote.RoundTripsPort))
 		}
 
 		var all []remote.Latency
-		if err := s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, trips, &all); err != nil {
+		if err := s.ground.client().inPod.Call(ctx, remote.VerbRoundTrips, trips,
+			&all); err != nil {
 			return nil, err
 		}
 		if len(all) != len(targets) {
-			return nil, fmt.Errorf("%d latencies of %d targets: is the image of the suite's tools another version's", len(all), len(targets))
+			return nil, fmt.Errorf("%d latencies of %d targets: is the image of the suite's tools "+
+				"another version's", len(all), len(targets))
 		}
 		after, err := s.ground.snapshot(ctx)
 		if err != nil {

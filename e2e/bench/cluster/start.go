@@ -21,7 +21,8 @@ const (
 // FirstBytes starts pods, one after the other, on one node and returns for each the seconds from
 // the request that created it until a pod on the other node had its first bytes. It is for whatever
 // network the cluster has, and leaves nothing.
-func FirstBytes(ctx context.Context, c *framework.Cluster, nodes []string) (seconds []float64, err error) {
+func FirstBytes(ctx context.Context, c *framework.Cluster,
+	nodes []string) (seconds []float64, err error) {
 	g := &ground{cluster: c}
 	if err := g.chooseNodes(ctx, nodes); err != nil {
 		return nil, err
@@ -37,7 +38,8 @@ func FirstBytes(ctx context.Context, c *framework.Cluster, nodes []string) (seco
 	}
 	var ok bool
 	if server.podAddr, ok = server.pod.Addr(true); !ok {
-		return nil, fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only", server.pod.Name)
+		return nil, fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only",
+			server.pod.Name)
 	}
 	server.inPod = openSession(ctx, server.pod)
 	return g.firstBytes(ctx)
@@ -56,17 +58,21 @@ func (g *ground) firstBytes(ctx context.Context) (seconds []float64, err error) 
 
 // firstByte starts a pod and waits until it has said its name to the server.
 func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startPatience, fmt.Errorf("pod %s did not reach the server within %v", name, startPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,
+		fmt.Errorf("pod %s did not reach the server within %v", name, startPatience))
 	defer cancel()
 	server := g.server()
 	heard := make(chan error, 1)
-	go func() { heard <- server.inPod.Call(ctx, remote.VerbAwait, remote.Await{Token: name}, nil) }()
+	go func() {
+		heard <- server.inPod.Call(ctx, remote.VerbAwait, remote.Await{Token: name}, nil)
+	}()
 	// The server listens before the pod exists: what the pod waits for is its network alone.
 	if err := server.inPod.Call(ctx, remote.VerbSelf, struct{}{}, nil); err != nil {
 		return 0, err
 	}
 	to := netip.AddrPortFrom(server.podAddr, remote.AwaitPort)
-	p := &framework.Pod{Name: name, Node: g.client().Name, Command: []string{tool, "first", "-to", to.String(), "-token", name}}
+	p := &framework.Pod{Name: name, Node: g.client().Name,
+		Command: []string{tool, "first", "-to", to.String(), "-token", name}}
 	ran := make(chan error, 1)
 	began := time.Now()
 	go func() { ran <- g.ns.Run(ctx, p) }()
@@ -82,7 +88,8 @@ func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, err
 // starts measures what happens once: a cluster that becomes ready, a pod that starts.
 func (s *suite) starts(ctx context.Context) error {
 	if len(s.Ready) > 0 {
-		s.result.Cases = append(s.result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond, Ours: bench.Summarize(inMillis(s.Ready))})
+		s.result.Cases = append(s.result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond,
+			Ours: bench.Summarize(inMillis(s.Ready))})
 	} else {
 		s.skip(caseReady, "Kubeveil was installed already")
 	}

@@ -39,7 +39,8 @@ type suite struct {
 // skipped. Such an error also says what could not be taken away from the cluster.
 func Run(ctx context.Context, c *framework.Cluster, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
-	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
+	s := &suite{Options: o, cluster: c, runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed,
+		Progress: o.Progress}}
 	s.Progress("about %v", o.Estimate().Round(time.Minute))
 	if s.ground, err = newGround(ctx, c, o.Nodes); err != nil {
 		return nil, err
@@ -66,7 +67,8 @@ func (s *suite) measure(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context) error
-	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"guard", s.guardCost}, {"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
+	}{{"plaintext", s.prove}, {"matrix", s.matrices}, {"guard", s.guardCost},
+		{"link of limited rate", s.capped}, {"new pods", s.starts}, {"churn", s.churn}} {
 		if ctx.Err() != nil {
 			s.skip(part.name, "it was not begun: "+context.Cause(ctx).Error())
 			continue
@@ -87,13 +89,17 @@ func (s *suite) measure(ctx context.Context) error {
 func (s *suite) begin() (err error) {
 	a, b := s.ground.client().platform, s.ground.server().platform
 	for _, p := range s.ground.nodes {
-		s.Progress("%s is %s (%s): %s, %s, %d CPUs, kernel %s", p.Name, p.platform.Name, p.platform.Why, p.platform.Machine, p.platform.Processor, p.platform.CPUs, p.platform.Kernel)
+		s.Progress("%s is %s (%s): %s, %s, %d CPUs, kernel %s", p.Name, p.platform.Name,
+			p.platform.Why, p.platform.Machine, p.platform.Processor, p.platform.CPUs,
+			p.platform.Kernel)
 	}
 	if a.Name != b.Name {
-		return fmt.Errorf("%s is %s, %s is %s: choose two nodes of one kind", s.ground.client().Name, a.Name, s.ground.server().Name, b.Name)
+		return fmt.Errorf("%s is %s, %s is %s: choose two nodes of one kind",
+			s.ground.client().Name, a.Name, s.ground.server().Name, b.Name)
 	}
 	if len(a.Tunnels) == 0 || len(b.Tunnels) == 0 {
-		return fmt.Errorf("%s and %s have tunnels %v and %v: is Kubeveil installed and ready? `kubectl -n kube-system get pods` shows it",
+		return fmt.Errorf("%s and %s have tunnels %v and %v: is Kubeveil installed and ready? "+
+			"`kubectl -n kube-system get pods` shows it",
 			s.ground.client().Name, s.ground.server().Name, a.Tunnels, b.Tunnels)
 	}
 	s.result, err = bench.New(a.Name, s.Root)
@@ -126,7 +132,8 @@ func (s *suite) connect(ctx context.Context) (err error) {
 	}
 
 	if !s.ground.client().platform.KernelTunnels || !s.ground.server().platform.KernelTunnels {
-		s.skip("ours by the kernel's WireGuard", "a node tunnels in userspace; ours is measured as it is")
+		s.skip("ours by the kernel's WireGuard",
+			"a node tunnels in userspace; ours is measured as it is")
 	}
 
 	for _, t := range s.targets() {
@@ -135,7 +142,9 @@ func (s *suite) connect(ctx context.Context) (err error) {
 		case err == nil:
 		case t.side == sideClear && ctx.Err() == nil:
 			s.noClear = err.Error()
-			s.skip("the network in clear", fmt.Sprintf("the network between the nodes does not carry addresses of %v (docs/how-to/benchmark.md says how to let it): %v", s.Prefix, err))
+			s.skip("the network in clear",
+				fmt.Sprintf("the network between the nodes does not carry addresses of %v "+
+					"(docs/how-to/benchmark.md says how to let it): %v", s.Prefix, err))
 		default:
 			return fmt.Errorf("%s: %w", t.side, err)
 		}
@@ -151,10 +160,11 @@ const reachPatience = 30 * time.Second
 func (s *suite) reach(ctx context.Context, t target) error {
 	short := *s
 	short.RoundTrips = 100 * time.Millisecond
-	return framework.Until(ctx, fmt.Sprintf("%s to %s", t.side, t.addr), reachPatience, func(ctx context.Context) error {
-		_, err := short.tripsTo(t)(ctx)
-		return err
-	})
+	return framework.Until(ctx, fmt.Sprintf("%s to %s", t.side, t.addr), reachPatience,
+		func(ctx context.Context) error {
+			_, err := short.tripsTo(t)(ctx)
+			return err
+		})
 }
 
 // sides are those that there are, ours first.

@@ -86,14 +86,17 @@ func servicePorts() (ports []corev1.ServicePort, endpoints []discoveryv1.Endpoin
 		{"iperf-udp", corev1.ProtocolUDP, remote.IperfPort},
 		{"round-trips", corev1.ProtocolTCP, remote.RoundTripsPort},
 	} {
-		ports = append(ports, corev1.ServicePort{Name: p.name, Protocol: p.proto, Port: p.port, TargetPort: intstr.FromInt32(p.port)})
-		endpoints = append(endpoints, discoveryv1.EndpointPort{Name: &p.name, Protocol: &p.proto, Port: &p.port})
+		ports = append(ports, corev1.ServicePort{Name: p.name, Protocol: p.proto, Port: p.port,
+			TargetPort: intstr.FromInt32(p.port)})
+		endpoints = append(endpoints, discoveryv1.EndpointPort{Name: &p.name, Protocol: &p.proto,
+			Port: &p.port})
 	}
 	return ports, endpoints
 }
 
 func (g *ground) serveOurs(ctx context.Context) (netip.Addr, error) {
-	s := &framework.Service{Name: "server-" + sideOurs, Pods: map[string]string{"app": g.server().pod.Name}, Change: singleStack}
+	s := &framework.Service{Name: "server-" + sideOurs,
+		Pods: map[string]string{"app": g.server().pod.Name}, Change: singleStack}
 	if err := g.ns.Serve(ctx, s); err != nil {
 		return netip.Addr{}, err
 	}
@@ -117,20 +120,25 @@ const loadBalancerClass = "kubeveil.io/bench"
 func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) error {
 	const name = "server-" + sideClear
 	_, endpoints := servicePorts()
-	_, err := g.cluster.Client.DiscoveryV1().EndpointSlices(g.ns.Name).Create(ctx, &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name, discoveryv1.LabelManagedBy: "kubeveil-bench"}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: endpoints,
-		Endpoints: []discoveryv1.Endpoint{{Addresses: []string{endpoint.String()}}},
-	}, metav1.CreateOptions{})
+	_, err := g.cluster.Client.DiscoveryV1().EndpointSlices(g.ns.Name).Create(ctx,
+		&discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name,
+				Labels: map[string]string{discoveryv1.LabelServiceName: name,
+					discoveryv1.LabelManagedBy: "kubeveil-bench"}},
+			AddressType: discoveryv1.AddressTypeIPv4, Ports: endpoints,
+			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{endpoint.String()}}},
+		}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("endpoints of service %s: %w", name, err)
 	}
 
-	err = g.ns.Serve(ctx, &framework.Service{Name: name, Type: corev1.ServiceTypeLoadBalancer, Change: func(o *corev1.Service) {
-		singleStack(o)
-		class, no := loadBalancerClass, false
-		o.Spec.Selector, o.Spec.LoadBalancerClass, o.Spec.AllocateLoadBalancerNodePorts = nil, &class, &no
-	}})
+	err = g.ns.Serve(ctx, &framework.Service{Name: name, Type: corev1.ServiceTypeLoadBalancer,
+		Change: func(o *corev1.Service) {
+			singleStack(o)
+			class, no := loadBalancerClass, false
+			o.Spec.Selector, o.Spec.LoadBalancerClass, o.Spec.AllocateLoadBalancerNodePorts = nil,
+				&class, &no
+		}})
 	if err != nil {
 		return err
 	}
@@ -168,7 +176,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 
 		clearTo, bareTo := []netip.Addr{other.clearPod}, []netip.Addr{other.barePod}
 		if p == g.client() {
-			clearTo, bareTo = append(clearTo, w.services[sideClear]), append(bareTo, w.services[sideBare])
+			clearTo, bareTo = append(clearTo, w.services[sideClear]),
+				append(bareTo, w.services[sideBare])
 		} else {
 			// kube-proxy masquerades what comes from outside the pod ranges: answers go back to
 			// this.
@@ -177,11 +186,14 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 
 		wire := remote.Wire{
 			NetNS: self.NetNS, Other: other.clearPod, Via: peer.addr,
-			Clear: remote.Link{Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: m.underlay, Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
+			Clear: remote.Link{Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: m.underlay,
+				Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
 		}
 		if w.noBare == "" {
-			wire.Bare = &remote.Link{Host: remote.HostBareLink, Pod: remote.BareLink, MTU: m.pod, Addr: mine.barePod, Gateway: mine.bareGateway, Routes: bareTo}
-			wire.Peer = remote.Peer{PublicKey: keys[1-i], Endpoint: netip.AddrPortFrom(peer.addr, barePort), Pod: other.barePod}
+			wire.Bare = &remote.Link{Host: remote.HostBareLink, Pod: remote.BareLink, MTU: m.pod,
+				Addr: mine.barePod, Gateway: mine.bareGateway, Routes: bareTo}
+			wire.Peer = remote.Peer{PublicKey: keys[1-i],
+				Endpoint: netip.AddrPortFrom(peer.addr, barePort), Pod: other.barePod}
 		}
 
 		return p.onNode.Call(ctx, remote.VerbWire, wire, nil)
@@ -195,7 +207,8 @@ func (g *ground) tunnels(ctx context.Context, w *wiring, m mtus) (keys [2]string
 		return keys, nil
 	}
 	err = g.both(func(i int, p *place) error {
-		t := remote.Tunnel{Port: barePort, MTU: m.pod, Service: w.services[sideBare], Endpoint: w.plans[1].barePod}
+		t := remote.Tunnel{Port: barePort, MTU: m.pod, Service: w.services[sideBare],
+			Endpoint: w.plans[1].barePod}
 		if len(p.platform.Tunnels) > 0 {
 			t.Like = p.platform.Tunnels[0]
 		}
@@ -220,7 +233,8 @@ func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 			return err
 		}
 		var platform remote.Platform
-		if err := p.onNode.Call(ctx, remote.VerbPlatform, remote.Ask{NodeAddr: p.addr}, &platform); err != nil {
+		if err := p.onNode.Call(ctx, remote.VerbPlatform, remote.Ask{NodeAddr: p.addr},
+			&platform); err != nil {
 			return err
 		}
 		p.platform = platform
@@ -228,7 +242,8 @@ func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 		return nil
 	})
 	if err == nil && all[0] != all[1] {
-		err = fmt.Errorf("the nodes have MTUs %d and %d, their pods %d and %d", all[0].underlay, all[1].underlay, all[0].pod, all[1].pod)
+		err = fmt.Errorf("the nodes have MTUs %d and %d, their pods %d and %d", all[0].underlay,
+			all[1].underlay, all[0].pod, all[1].pod)
 	}
 	return all[0], err
 }
@@ -237,11 +252,12 @@ func (g *ground) readMTU(ctx context.Context) (m mtus, err error) {
 func (g *ground) waitMTU(ctx context.Context, before mtus, underlay int) (mtus, error) {
 	want := mtus{underlay, before.pod + underlay - before.underlay}
 	var got mtus
-	err := framework.Until(ctx, fmt.Sprintf("pods follow the MTU %d", underlay), mtuPatience, func(ctx context.Context) (err error) {
-		if got, err = g.readMTU(ctx); err == nil && got != want {
-			err = fmt.Errorf("underlay and pods have %+v, want %+v", got, want)
-		}
-		return err
-	})
+	err := framework.Until(ctx, fmt.Sprintf("pods follow the MTU %d", underlay), mtuPatience,
+		func(ctx context.Context) (err error) {
+			if got, err = g.readMTU(ctx); err == nil && got != want {
+				err = fmt.Errorf("underlay and pods have %+v, want %+v", got, want)
+			}
+			return err
+		})
 	return got, err
 }

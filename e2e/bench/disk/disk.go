@@ -79,7 +79,8 @@ func Fill(ctx context.Context, path string, size int64) error {
 		}
 		_, _ = random.Read(b) // never fails (math/rand/v2)
 		if n, err := unix.Pwrite(fd, b, at); err != nil || n != len(b) {
-			return fmt.Errorf("fill %s at %d: %d bytes: %w", path, at, n, errors.Join(err, errShort(n == len(b))))
+			return fmt.Errorf("fill %s at %d: %d bytes: %w", path, at, n,
+				errors.Join(err, errShort(n == len(b))))
 		}
 	}
 
@@ -110,8 +111,10 @@ func buffer(size int) ([]byte, func(), error) {
 
 // check says what is wrong with the job.
 func (j Job) check() error {
-	if j.Block < align || j.Block%align != 0 || j.Size < j.Block || j.Depth < 1 || j.Depth > maxDepth || j.For <= 0 {
-		return fmt.Errorf("%d bytes in blocks of %d, %d at once, for %v: want blocks of a multiple of %d that fit, and 1 to %d at once",
+	if j.Block < align || j.Block%align != 0 || j.Size < j.Block || j.Depth < 1 ||
+		j.Depth > maxDepth || j.For <= 0 {
+		return fmt.Errorf("%d bytes in blocks of %d, %d at once, for %v: want blocks of a "+
+			"multiple of %d that fit, and 1 to %d at once",
 			j.Size, j.Block, j.Depth, j.For, align, maxDepth)
 	}
 	return nil
@@ -178,7 +181,8 @@ func (j Job) submit(ctx context.Context, fd int) (times []time.Duration, err err
 		began := time.Now()
 		n, err := request(fd, b, at)
 		if err != nil || n != len(b) {
-			return nil, fmt.Errorf("%s at %d: %d bytes: %w", j.File, at, n, errors.Join(err, errShort(n == len(b))))
+			return nil, fmt.Errorf("%s at %d: %d bytes: %w", j.File, at, n,
+				errors.Join(err, errShort(n == len(b))))
 		}
 		times = append(times, time.Since(began))
 	}

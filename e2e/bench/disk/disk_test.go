@@ -34,8 +34,10 @@ func filled(t *testing.T) string {
 func TestRun(t *testing.T) {
 	path := filled(t)
 	for _, write := range []bool{false, true} {
-		r, err := Run(t.Context(), Job{File: path, Size: size, Block: 4096, Depth: 4, Write: write, For: 50 * time.Millisecond})
-		if err != nil || r.Ops < 1 || r.IOPS() <= 0 || r.P50 <= 0 || r.P99 < r.P50 || r.Took < 50*time.Millisecond {
+		r, err := Run(t.Context(), Job{File: path, Size: size, Block: 4096, Depth: 4, Write: write,
+			For: 50 * time.Millisecond})
+		if err != nil || r.Ops < 1 || r.IOPS() <= 0 || r.P50 <= 0 || r.P99 < r.P50 ||
+			r.Took < 50*time.Millisecond {
 			t.Errorf("write %v: %+v, %v", write, r, err)
 		}
 	}
@@ -59,7 +61,8 @@ func TestRunRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := good
 			tt.change(&j)
-			if _, err := Run(t.Context(), j); err == nil || !strings.Contains(err.Error(), tt.want) {
+			if _, err := Run(t.Context(), j); err == nil ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
 		})

@@ -108,7 +108,8 @@ func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float6
 			good = rate
 			rate = min(rate*widen, s.Ceiling)
 		case rate == s.Floor:
-			return 0, 0, fmt.Errorf("more than %.1f %% are lost at %.0f Mbit/s already", s.Loss*100, s.Floor)
+			return 0, 0, fmt.Errorf("more than %.1f %% are lost at %.0f Mbit/s already", s.Loss*100,
+				s.Floor)
 		default:
 			bad = rate
 			rate = max(rate/widen, s.Floor)

@@ -88,7 +88,8 @@ func (s *Server) Close() {
 
 func command(ctx context.Context, ns string, args ...string) *exec.Cmd {
 	// nsenter becomes iperf3, so its process is the one to end.
-	return exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + ns, "iperf3"}, args...)...)
+	return exec.CommandContext(ctx, "nsenter",
+		append([]string{"--net=" + ns, "iperf3"}, args...)...)
 }
 
 // Flow is traffic from a namespace to a server.
@@ -129,7 +130,8 @@ type Datagrams struct {
 
 // UDP sends datagrams of this many bytes of payload at a rate in Mbit/s.
 func (f Flow) UDP(ctx context.Context, mbps float64, payload int) (Datagrams, error) {
-	r, err := f.run(ctx, "-u", "-b", strconv.FormatFloat(mbps*1e6, 'f', 0, 64), "-l", strconv.Itoa(payload))
+	r, err := f.run(ctx, "-u", "-b", strconv.FormatFloat(mbps*1e6, 'f', 0, 64), "-l",
+		strconv.Itoa(payload))
 	if err != nil {
 		return Datagrams{}, err
 	}
@@ -146,9 +148,11 @@ type figures struct {
 func (f figures) cpuPerGB() float64 { return f.cpu.Seconds() / (f.bytes / 1e9) }
 
 func (f Flow) run(ctx context.Context, args ...string) (figures, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, f.Duration+20*time.Second, errors.New("iperf3 did not end in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, f.Duration+20*time.Second,
+		errors.New("iperf3 did not end in time"))
 	defer cancel()
-	args = append([]string{"-c", f.To.String(), "-J", "-t", strconv.Itoa(int(f.Duration.Seconds())), "--connect-timeout", "3000"}, args...)
+	args = append([]string{"-c", f.To.String(), "-J", "-t", strconv.Itoa(int(f.Duration.Seconds())),
+		"--connect-timeout", "3000"}, args...)
 	for {
 		before, err := f.busy(ctx)
 		if err != nil {
@@ -244,5 +248,6 @@ func parse(out []byte) (figures, error) {
 		moved = r.End.Received.Bytes
 	}
 
-	return figures{mbps: r.End.Received.Rate / 1e6, loss: loss, bytes: max(moved, r.End.Received.Bytes)}, nil
+	return figures{mbps: r.End.Received.Rate / 1e6, loss: loss,
+		bytes: max(moved, r.End.Received.Bytes)}, nil
 }

@@ -23,28 +23,38 @@ func TestHighest(t *testing.T) {
 		probes   int
 		wantErr  string
 	}{
-		"far below the hint":       {Search{Floor: 10, Ceiling: 10000, Hint: 5000, Loss: 0.005, Step: 1.02}, 300, 300, 30, ""},
-		"far above the hint":       {Search{Floor: 10, Ceiling: 10000, Hint: 100, Loss: 0.005, Step: 1.02}, 4000, 4000, 30, ""},
-		"near the hint":            {Search{Floor: 10, Ceiling: 10000, Hint: 300, Loss: 0.005, Step: 1.02}, 310, 310, 12, ""},
-		"no hint":                  {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02}, 777, 777, 30, ""},
-		"more than the ceiling":    {Search{Floor: 10, Ceiling: 500, Loss: 0.005, Step: 1.02}, 900, 500, 10, ""},
-		"not even the floor":       {Search{Floor: 100, Ceiling: 500, Loss: 0.005, Step: 1.02}, 50, 0, 10, "lost at 100 Mbit/s"},
-		"a sender at its end":      {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02}, 150, 150, 8, ""},
-		"every second probe noisy": {Search{Floor: 10, Ceiling: 1000, Loss: 0.005, Step: 1.02}, 200, 200, 40, ""},
+		"far below the hint": {Search{Floor: 10, Ceiling: 10000, Hint: 5000, Loss: 0.005,
+			Step: 1.02}, 300, 300, 30, ""},
+		"far above the hint": {Search{Floor: 10, Ceiling: 10000, Hint: 100, Loss: 0.005,
+			Step: 1.02}, 4000, 4000, 30, ""},
+		"near the hint": {Search{Floor: 10, Ceiling: 10000, Hint: 300, Loss: 0.005,
+			Step: 1.02}, 310, 310, 12, ""},
+		"no hint": {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02},
+			777, 777, 30, ""},
+		"more than the ceiling": {Search{Floor: 10, Ceiling: 500, Loss: 0.005, Step: 1.02}, 900,
+			500, 10, ""},
+		"not even the floor": {Search{Floor: 100, Ceiling: 500, Loss: 0.005, Step: 1.02}, 50,
+			0, 10, "lost at 100 Mbit/s"},
+		"a sender at its end": {Search{Floor: 10, Ceiling: 10000, Loss: 0.005, Step: 1.02},
+			150, 150, 8, ""},
+		"every second probe noisy": {Search{Floor: 10, Ceiling: 1000, Loss: 0.005, Step: 1.02}, 200,
+			200, 40, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			probes := 0
 			noisy := strings.Contains(name, "noisy")
-			got, err := tt.search.Highest(t.Context(), func(_ context.Context, mbps float64) (Datagrams, error) {
-				probes++
-				if noisy && probes%2 == 1 {
-					return Datagrams{Mbps: mbps * 0.9, Loss: 0.1}, nil
-				}
-				if strings.Contains(name, "sender") {
-					return Datagrams{Mbps: min(mbps, tt.capacity)}, nil
-				}
-				return Datagrams{Mbps: min(mbps, tt.capacity), Loss: max(0, 1-tt.capacity/mbps)}, nil
-			})
+			got, err := tt.search.Highest(t.Context(),
+				func(_ context.Context, mbps float64) (Datagrams, error) {
+					probes++
+					if noisy && probes%2 == 1 {
+						return Datagrams{Mbps: mbps * 0.9, Loss: 0.1}, nil
+					}
+					if strings.Contains(name, "sender") {
+						return Datagrams{Mbps: min(mbps, tt.capacity)}, nil
+					}
+					return Datagrams{Mbps: min(mbps, tt.capacity),
+						Loss: max(0, 1-tt.capacity/mbps)}, nil
+				})
 
 			if tt.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
@@ -68,9 +78,10 @@ func TestHighest(t *testing.T) {
 
 func TestHighestPassesErrorsOn(t *testing.T) {
 	broken := errors.New("no route to host")
-	_, err := Search{Floor: 1, Ceiling: 2, Step: 1.02}.Highest(t.Context(), func(context.Context, float64) (Datagrams, error) {
-		return Datagrams{}, broken
-	})
+	_, err := Search{Floor: 1, Ceiling: 2, Step: 1.02}.Highest(t.Context(),
+		func(context.Context, float64) (Datagrams, error) {
+			return Datagrams{}, broken
+		})
 	if !errors.Is(err, broken) {
 		t.Errorf("error %v, want %v", err, broken)
 	}
@@ -91,8 +102,9 @@ func TestParse(t *testing.T) {
 			figures{mbps: 9, loss: 0.1, bytes: 900}, "",
 		},
 		"a server that is busy": {`{"error":"error - the server is busy running a test. try again later"}`, figures{}, "busy"},
-		"nothing arrived":       {`{"end":{"sum_sent":{"bytes":10},"sum_received":{"bytes":0}}}`, figures{}, "nothing arrived"},
-		"not JSON":              {`iperf3: error`, figures{}, "read its answer"},
+		"nothing arrived": {`{"end":{"sum_sent":{"bytes":10},"sum_received":{"bytes":0}}}`,
+			figures{}, "nothing arrived"},
+		"not JSON": {`iperf3: error`, figures{}, "read its answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parse([]byte(tt.out))
@@ -103,7 +115,8 @@ func TestParse(t *testing.T) {
 				return
 			}
 
-			if err != nil || got.mbps != tt.want.mbps || math.Abs(got.loss-tt.want.loss) > 1e-9 || got.bytes != tt.want.bytes {
+			if err != nil || got.mbps != tt.want.mbps || math.Abs(got.loss-tt.want.loss) > 1e-9 ||
+				got.bytes != tt.want.bytes {
 				t.Errorf("%+v, %v, want %+v", got, err, tt.want)
 			}
 		})
@@ -120,10 +133,12 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestProcFiles(t *testing.T) {
-	if got, err := ParseBusy("cpu  10 20 30 4000 50 6 7 8 9 0"); err != nil || got != 730*time.Millisecond {
+	if got, err := ParseBusy("cpu  10 20 30 4000 50 6 7 8 9 0"); err != nil ||
+		got != 730*time.Millisecond {
 		t.Errorf("busy %v, %v, want 730ms: idle, iowait, steal and guest left out", got, err)
 	}
-	if got, err := parseProcessCPU("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13"); err != nil || got != 230*time.Millisecond {
+	if got, err := parseProcessCPU("7 (a ) b) S 1 2 3 4 5 6 7 8 9 10 11 12 13"); err != nil ||
+		got != 230*time.Millisecond {
 		t.Errorf("process %v, %v, want 230ms", got, err)
 	}
 	if got, err := parseResident("Name:\tx\nVmRSS:\t    2048 kB\n"); err != nil || got != 2 {
@@ -143,7 +158,8 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 	nettest.NeedProgram(t, "iperf3")
 	a, b := nettest.NewNS(t), nettest.NewNS(t)
 	to := netip.MustParsePrefix("198.18.7.2/30")
-	nettest.Veth(t, nettest.End{NS: a, Name: "bl0", Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.7.1/30")}},
+	nettest.Veth(t, nettest.End{NS: a, Name: "bl0",
+		Addrs: []netip.Prefix{netip.MustParsePrefix("198.18.7.1/30")}},
 		nettest.End{NS: b, Name: "bl1", Addrs: []netip.Prefix{to}})
 	s, err := Serve(t.Context(), b.Path())
 	if err != nil {
@@ -174,7 +190,9 @@ func TestServeSaysWhyItCannot(t *testing.T) {
 		t.Error("a namespace that is not there gave no error")
 	}
 	ns := nettest.NewNS(t)
-	if _, err := (Flow{From: ns.Path(), To: netip.MustParseAddr("198.18.7.9"), Duration: time.Second}).TCP(t.Context(), 1); err == nil || !strings.Contains(err.Error(), "198.18.7.9") {
+	if _, err := (Flow{From: ns.Path(), To: netip.MustParseAddr("198.18.7.9"),
+		Duration: time.Second}).TCP(t.Context(), 1); err == nil ||
+		!strings.Contains(err.Error(), "198.18.7.9") {
 		t.Errorf("error %v, want one that names the server", err)
 	}
 }

@@ -20,17 +20,24 @@ type word struct{ Text string }
 
 // open returns a session with a program that knows the verbs.
 func open(t *testing.T, handlers map[string]remote.Handler) *remote.Session {
-	s := remote.Open(t.Context(), "pod x", func(ctx context.Context, in io.Reader, out io.Writer) error {
-		return remote.Serve(ctx, in, out, handlers)
-	})
+	s := remote.Open(t.Context(), "pod x",
+		func(ctx context.Context, in io.Reader, out io.Writer) error {
+			return remote.Serve(ctx, in, out, handlers)
+		})
 	t.Cleanup(s.Close)
 	return s
 }
 
 func TestCall(t *testing.T) {
 	s := open(t, map[string]remote.Handler{
-		"upper": remote.Handle(func(_ context.Context, w word) (any, error) { return word{strings.ToUpper(w.Text)}, nil }),
-		"fail":  remote.Handle(func(context.Context, word) (any, error) { return nil, errors.New("no such link") }),
+		"upper": remote.Handle(func(_ context.Context,
+			w word) (any, error) {
+			return word{strings.ToUpper(w.Text)}, nil
+		}),
+		"fail": remote.Handle(func(context.Context,
+			word) (any, error) {
+			return nil, errors.New("no such link")
+		}),
 	})
 	for name, tt := range map[string]struct{ verb, want, wantErr string }{
 		"an answer":              {"upper", "ABC", ""},
@@ -43,7 +50,8 @@ func TestCall(t *testing.T) {
 			if got.Text != tt.want {
 				t.Errorf("answer %q, want %q", got.Text, tt.want)
 			}
-			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			if (err == nil) != (tt.wantErr == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
 		})
@@ -53,8 +61,15 @@ func TestCall(t *testing.T) {
 func TestCallsOverlap(t *testing.T) {
 	release := make(chan struct{})
 	s := open(t, map[string]remote.Handler{
-		"slow": remote.Handle(func(context.Context, word) (any, error) { <-release; return word{"slow"}, nil }),
-		"fast": remote.Handle(func(context.Context, word) (any, error) { return word{"fast"}, nil }),
+		"slow": remote.Handle(func(context.Context,
+			word) (any, error) {
+			<-release
+			return word{"slow"}, nil
+		}),
+		"fast": remote.Handle(func(context.Context,
+			word) (any, error) {
+			return word{"fast"}, nil
+		}),
 	})
 	done := make(chan error, 1)
 	var slow word
@@ -82,20 +97,23 @@ func TestCallThatIsCancelledEndsInThePod(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() { <-started; cancel(errors.New("interrupted")) }()
-	if err := s.Call(ctx, "wait", nil, nil); err == nil || !strings.Contains(err.Error(), "interrupted") {
+	if err := s.Call(ctx, "wait", nil, nil); err == nil ||
+		!strings.Contains(err.Error(), "interrupted") {
 		t.Errorf("error %v", err)
 	}
 	<-ended
 }
 
 func TestProgramThatEnds(t *testing.T) {
-	s := remote.Open(t.Context(), "pod x", func(_ context.Context, in io.Reader, _ io.Writer) error {
-		_, _ = bytes.NewBuffer(nil).ReadFrom(io.LimitReader(in, 1))
-		return errors.New("exit status 137")
-	})
+	s := remote.Open(t.Context(), "pod x",
+		func(_ context.Context, in io.Reader, _ io.Writer) error {
+			_, _ = bytes.NewBuffer(nil).ReadFrom(io.LimitReader(in, 1))
+			return errors.New("exit status 137")
+		})
 	defer s.Close()
 	for range 2 {
-		if err := s.Call(t.Context(), "upper", word{"a"}, nil); err == nil || !strings.Contains(err.Error(), "pod x") {
+		if err := s.Call(t.Context(), "upper", word{"a"}, nil); err == nil ||
+			!strings.Contains(err.Error(), "pod x") {
 			t.Errorf("error %v", err)
 		}
 	}

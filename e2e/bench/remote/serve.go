@@ -35,7 +35,8 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, handlers map[string
 	var calls sync.WaitGroup
 	defer calls.Wait()
 	defer cancel(errors.New("the session has ended"))
-	s := &server{handlers: handlers, enc: json.NewEncoder(out), running: map[uint64]context.CancelFunc{}}
+	s := &server{handlers: handlers, enc: json.NewEncoder(out),
+		running: map[uint64]context.CancelFunc{}}
 	dec := json.NewDecoder(in)
 	for {
 		var r request

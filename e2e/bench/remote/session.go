@@ -49,7 +49,8 @@ func Open(ctx context.Context, name string, run Stream) *Session {
 	ctx, cancel := context.WithCancel(ctx)
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	s := &Session{name: name, stdin: inW, end: cancel, ended: make(chan struct{}), enc: json.NewEncoder(inW), waiting: map[uint64]chan response{}}
+	s := &Session{name: name, stdin: inW, end: cancel, ended: make(chan struct{}),
+		enc: json.NewEncoder(inW), waiting: map[uint64]chan response{}}
 	go func() {
 		err := run(ctx, inR, outW)
 		if err == nil {

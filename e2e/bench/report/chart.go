@@ -55,7 +55,8 @@ func (r *Report) charts() []chart {
 		}
 		out[i].Rows = append(out[i].Rows, chartRow{
 			Label: r.fullLabel(c), Bars: bars(c, r.most(on)),
-			Ours: c.Unit.Format(c.Ours.Median), Base: c.Unit.Format(c.Base.Median), BaseName: c.BaseName,
+			Ours: c.Unit.Format(c.Ours.Median), Base: c.Unit.Format(c.Base.Median),
+			BaseName: c.BaseName,
 		})
 	}
 	return out
@@ -93,7 +94,8 @@ func bars(c bench.Case, most float64) template.HTML {
 }
 
 func bar(class string, y int, s bench.Stat, most float64) string {
-	return fmt.Sprintf(`<rect class="%s" x="0" y="%d" width="%s" height="13" rx="2"/><line class="spread" x1="%s" x2="%s" y1="%d" y2="%d"/>`,
+	return fmt.Sprintf(
+		`<rect class="%s" x="0" y="%d" width="%s" height="13" rx="2"/><line class="spread" x1="%s" x2="%s" y1="%d" y2="%d"/>`,
 		class, y, percent(s.Median, most), percent(s.Min, most), percent(s.Max, most), y+6, y+6)
 }
 
@@ -124,7 +126,8 @@ func (r *Report) ratios() []ratioGroup {
 			reach[c.BaseName] = math.Log(1.25)
 			out = append(out, ratioGroup{Base: c.BaseName})
 		}
-		reach[c.BaseName] = max(reach[c.BaseName], math.Abs(logRatio(c.Ratio.Min)), math.Abs(logRatio(c.Ratio.Max)))
+		reach[c.BaseName] = max(reach[c.BaseName], math.Abs(logRatio(c.Ratio.Min)),
+			math.Abs(logRatio(c.Ratio.Max)))
 	}
 	for i := range out {
 		for _, c := range r.Result.Cases {
@@ -142,8 +145,9 @@ func (r *Report) ratioRow(c bench.Case, reach float64) ratioRow {
 	if c.Unit.MoreIsBetter() {
 		better = "more is better →"
 	}
-	svg := fmt.Sprintf(`<svg class="dots" width="100%%" height="22" role="img" aria-hidden="true"><line class="one" x1="50%%" x2="50%%" y1="0" y2="22"/>`+
-		`<line class="range" x1="%s" x2="%s" y1="11" y2="11"/><circle cx="%s" cy="11" r="5.5"/></svg>`,
+	svg := fmt.Sprintf(
+		`<svg class="dots" width="100%%" height="22" role="img" aria-hidden="true"><line class="one" x1="50%%" x2="50%%" y1="0" y2="22"/>`+
+			`<line class="range" x1="%s" x2="%s" y1="11" y2="11"/><circle cx="%s" cy="11" r="5.5"/></svg>`,
 		at(c.Ratio.Min), at(c.Ratio.Max), at(c.Ratio.Median))
 	return ratioRow{
 		Label: r.fullLabel(c), Dots: template.HTML(svg), Better: better,

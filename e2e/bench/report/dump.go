@@ -50,7 +50,8 @@ func newDump(f Frame, canary []byte) dump {
 	shown := f.Data[:len(f.Data)-d.More]
 	for at := 0; at < len(shown); at += 16 {
 		end := min(at+16, len(shown))
-		line := dumpLine{Offset: fmt.Sprintf("%04x", at), Pad: fmt.Sprintf("%*s", 3*(at+16-end), "")}
+		line := dumpLine{Offset: fmt.Sprintf("%04x", at),
+			Pad: fmt.Sprintf("%*s", 3*(at+16-end), "")}
 		for i := at; i < end; i++ {
 			line.Hex = appendRun(line.Hex, fmt.Sprintf("%02x ", shown[i]), marked[i])
 			line.Text = appendRun(line.Text, printable(shown[i]), marked[i])

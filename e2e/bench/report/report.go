@@ -113,7 +113,9 @@ func (r *Report) WriteAll(folder string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(r.Markdown(md), md.Close(), r.Result.Write(filepath.Join(folder, "result.json")), r.WriteHTML(filepath.Join(folder, "report.html")))
+	return errors.Join(r.Markdown(md), md.Close(),
+		r.Result.Write(filepath.Join(folder, "result.json")),
+		r.WriteHTML(filepath.Join(folder, "report.html")))
 }
 
 // view is what the template reads.
@@ -135,7 +137,8 @@ type tile struct{ Figure, Text, Tone string }
 type row struct{ Name, MTU, Ours, Base, BaseName, Ratio, Spread string }
 
 func (r *Report) view() *view {
-	v := &view{Report: r, Caveat: r.Result.Caveat(), Tiles: r.tiles(), Gates: slices.Clone(r.Result.Gates), Charts: r.charts(), Ratios: r.ratios()}
+	v := &view{Report: r, Caveat: r.Result.Caveat(), Tiles: r.tiles(),
+		Gates: slices.Clone(r.Result.Gates), Charts: r.charts(), Ratios: r.ratios()}
 	slices.SortStableFunc(v.Gates, func(a, b bench.Gate) int {
 		switch {
 		case a.OK == b.OK:
@@ -158,8 +161,11 @@ func (r *Report) tiles() []tile {
 	var out []tile
 	if l := r.Result.Leaks; l != nil {
 		out = append(out,
-			tile{fmt.Sprint(l.Plaintext), fmt.Sprintf("frames in clear among %d on our network", l.Frames), tone(l.Plaintext == 0)},
-			tile{fmt.Sprint(l.ControlPlaintext), "frames in clear on the reference network: the oracle can see", tone(l.ControlPlaintext > 0)})
+			tile{fmt.Sprint(l.Plaintext), fmt.Sprintf("frames in clear among %d on our network",
+				l.Frames), tone(l.Plaintext == 0)},
+			tile{fmt.Sprint(l.ControlPlaintext),
+				"frames in clear on the reference network: the oracle can see",
+				tone(l.ControlPlaintext > 0)})
 	}
 	if n := len(r.Result.Gates); n > 0 {
 		kept := n - len(r.Result.Missed())
@@ -172,7 +178,8 @@ func (r *Report) tiles() []tile {
 				stopped++
 			}
 		}
-		out = append(out, tile{fmt.Sprintf("%d/%d", stopped, n), cmp.Or(r.RefusedWhat, "forbidden packets") + " stopped", tone(stopped == n)})
+		out = append(out, tile{fmt.Sprintf("%d/%d", stopped, n),
+			cmp.Or(r.RefusedWhat, "forbidden packets") + " stopped", tone(stopped == n)})
 	}
 	return out
 }
@@ -206,7 +213,8 @@ func (r *Report) fullLabel(c bench.Case) string {
 }
 
 func (r *Report) row(c bench.Case) row {
-	out := row{Name: r.label(c), MTU: "–", Ours: stat(c.Unit, c.Ours), Base: "–", BaseName: c.BaseName, Ratio: "–"}
+	out := row{Name: r.label(c), MTU: "–", Ours: stat(c.Unit, c.Ours), Base: "–",
+		BaseName: c.BaseName, Ratio: "–"}
 	if c.MTU > 0 {
 		out.MTU = fmt.Sprint(c.MTU)
 	}
@@ -223,7 +231,8 @@ func stat(u bench.Unit, s bench.Stat) string {
 	if s.N == 1 || s.Min == s.Max {
 		return u.Format(s.Median)
 	}
-	return fmt.Sprintf("%s (%s to %s)", u.Format(s.Median), bench.Count.Format(s.Min), bench.Count.Format(s.Max))
+	return fmt.Sprintf("%s (%s to %s)", u.Format(s.Median), bench.Count.Format(s.Min),
+		bench.Count.Format(s.Max))
 }
 
 // Markdown writes the cases and gates as two tables.
@@ -237,14 +246,16 @@ func (r *Report) Markdown(w io.Writer) error {
 		t.markdown(&b)
 	}
 
-	fmt.Fprintf(&b, "%s\n\n| what | MTU | ours | base | base is | ratio |\n|---|---|---|---|---|---|\n", r.Result.Caveat())
+	fmt.Fprintf(&b, "%s\n\n| what | MTU | ours | base | base is | ratio "+
+		"|\n|---|---|---|---|---|---|\n", r.Result.Caveat())
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
 		ratio := row.Ratio
 		if row.Spread != "" {
 			ratio += " (" + row.Spread + ")"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, ratio)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", row.Name, row.MTU, row.Ours, row.Base,
+			row.BaseName, ratio)
 	}
 
 	if len(r.Result.Gates) > 0 {
@@ -291,7 +302,8 @@ func (r *Report) Terminal(w io.Writer) error {
 
 	for _, c := range r.Result.Cases {
 		row := r.row(c)
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.MTU, row.Ours, row.Base, row.BaseName, row.Ratio)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", row.Name, row.MTU, row.Ours, row.Base,
+			row.BaseName, row.Ratio)
 	}
 
 	for i, g := range r.Result.Gates {

@@ -99,10 +99,12 @@ func who(ctx context.Context, addr string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 5 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true}}
 	seen := map[string]int{}
 	for range asks {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.String()+"/who", nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+to.String()+"/who",
+			nil)
 		if err != nil {
 			return err
 		}

@@ -44,7 +44,8 @@ func (s *suite) cost(ctx context.Context) error {
 			}
 			for _, name := range slices.Sorted(maps.Keys(nanos)) {
 				text := fmt.Sprintf("%s%s_%s_%d_services", prefixCost, r, name, n)
-				s.labels[text] = fmt.Sprintf("A run of %s with %d services (%s)", name, n, where(r.String()))
+				s.labels[text] = fmt.Sprintf("A run of %s with %d services (%s)", name, n,
+					where(r.String()))
 				s.one(text, bench.Nanosecond, nanos[name]...)
 			}
 		}
@@ -62,7 +63,8 @@ func (s *suite) costRound(ctx context.Context, l *lane, r reach, nanos map[strin
 	if err != nil {
 		return err
 	}
-	load := openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)}, Slots: crrSlots, Duration: s.Sample}
+	load := openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)},
+		Slots: crrSlots, Duration: s.Sample}
 	if _, err := s.ground.openLoop(ctx, l, r, load); err != nil {
 		return err
 	}

@@ -44,13 +44,15 @@ const feedVersion = 1
 
 // newFeed serves services; close it.
 func newFeed(plan []rules.Service) (*feed, error) {
-	f := &feed{first: map[string][]byte{}, lists: map[string][]byte{}, events: make(chan []byte), ended: make(chan struct{})}
+	f := &feed{first: map[string][]byte{}, lists: map[string][]byte{}, events: make(chan []byte),
+		ended: make(chan struct{})}
 	for path, kind := range map[string]struct {
 		version, kind string
 		object        func(rules.Service) any
 	}{
 		servicesPath: {"v1", "Service", func(s rules.Service) any { return serviceObject(s) }},
-		slicesPath:   {"discovery.k8s.io/v1", "EndpointSlice", func(s rules.Service) any { return sliceObject(s, feedVersion) }},
+		slicesPath: {"discovery.k8s.io/v1", "EndpointSlice",
+			func(s rules.Service) any { return sliceObject(s, feedVersion) }},
 	} {
 		var events bytes.Buffer
 		items := make([]json.RawMessage, len(plan))
@@ -63,7 +65,8 @@ func newFeed(plan []rules.Service) (*feed, error) {
 			fmt.Fprintf(&events, "{\"type\":\"ADDED\",\"object\":%s}\n", b)
 		}
 
-		fmt.Fprintf(&events, `{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}}`+"\n",
+		fmt.Fprintf(&events,
+			`{"type":"BOOKMARK","object":{"apiVersion":%q,"kind":%q,"metadata":{"resourceVersion":"%d","annotations":{%q:"true"}}}}`+"\n",
 			kind.version, kind.kind, feedVersion, metav1.InitialEventsAnnotationKey)
 		list, err := json.Marshal(map[string]any{
 			"apiVersion": kind.version, "kind": kind.kind + "List", "items": items,
@@ -156,12 +159,17 @@ func (f *feed) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func serviceObject(s rules.Service) *corev1.Service {
 	single := corev1.IPFamilyPolicySingleStack
 	return &corev1.Service{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name, UID: uid("service", s.Name), ResourceVersion: strconv.Itoa(feedVersion), Labels: map[string]string{"app": s.Name}},
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name,
+			UID: uid("service", s.Name), ResourceVersion: strconv.Itoa(feedVersion),
+			Labels: map[string]string{"app": s.Name}},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceTypeClusterIP, ClusterIP: s.ClusterIP.String(), ClusterIPs: []string{s.ClusterIP.String()}, Selector: map[string]string{"app": s.Name},
-			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &single, SessionAffinity: corev1.ServiceAffinityNone,
-			Ports: []corev1.ServicePort{{Name: s.Port, Protocol: corev1.ProtocolTCP, Port: int32(s.Number), TargetPort: intstr.FromInt32(int32(s.Target))}},
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: s.ClusterIP.String(),
+			ClusterIPs: []string{s.ClusterIP.String()}, Selector: map[string]string{"app": s.Name},
+			IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, IPFamilyPolicy: &single,
+			SessionAffinity: corev1.ServiceAffinityNone,
+			Ports: []corev1.ServicePort{{Name: s.Port, Protocol: corev1.ProtocolTCP,
+				Port: int32(s.Number), TargetPort: intstr.FromInt32(int32(s.Target))}},
 		},
 	}
 }
@@ -173,11 +181,16 @@ func sliceObject(s rules.Service, version int) *discoveryv1.EndpointSlice {
 	out := &discoveryv1.EndpointSlice{
 		TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: s.Namespace, Name: s.Name + "-x7k2p", GenerateName: s.Name + "-", UID: uid("slice", s.Name), ResourceVersion: strconv.Itoa(version), Generation: int64(version),
+			Namespace: s.Namespace, Name: s.Name + "-x7k2p", GenerateName: s.Name + "-",
+			UID: uid("slice", s.Name), ResourceVersion: strconv.Itoa(version),
+			Generation: int64(version),
 			Labels: map[string]string{
-				discoveryv1.LabelServiceName: s.Name, discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io", "app": s.Name,
+				discoveryv1.LabelServiceName: s.Name,
+				discoveryv1.LabelManagedBy:   "endpointslice-controller.k8s.io", "app": s.Name,
 			},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: s.Name, UID: uid("service", s.Name), Controller: &yes, BlockOwnerDeletion: &yes}},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service",
+				Name: s.Name, UID: uid("service", s.Name), Controller: &yes,
+				BlockOwnerDeletion: &yes}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &s.Port, Protocol: &protocol, Port: &port}},
@@ -185,8 +198,11 @@ func sliceObject(s rules.Service, version int) *discoveryv1.EndpointSlice {
 	for i, b := range s.Backends {
 		pod := fmt.Sprintf("%s-%d", s.Name, i)
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{b.String()}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: pod, UID: uid("pod", pod)},
+			Addresses: []string{b.String()}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes,
+				Terminating: &no},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: s.Namespace, Name: pod,
+				UID: uid("pod", pod)},
 		})
 	}
 	return out
@@ -194,7 +210,8 @@ func sliceObject(s rules.Service, version int) *discoveryv1.EndpointSlice {
 
 // uid is one that looks like those of a cluster.
 func uid(kind, name string) types.UID {
-	return types.UID(fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", len(kind)*7919, len(name), 7, 9, []byte(name[max(0, len(name)-6):])))
+	return types.UID(fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", len(kind)*7919, len(name), 7, 9,
+		[]byte(name[max(0, len(name)-6):])))
 }
 
 // changeEvent is the event of the watch that says that the endpoints of a service became others.

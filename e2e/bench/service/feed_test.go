@@ -57,7 +57,8 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	nettest.Until(t, 20*time.Second, "listed", s.is(func() bool { return s.listed }))
 	if s.services != 20 || s.backends != 200 {
-		t.Errorf("%d services, %d backends, want 20 and 200; problems %v", s.services, s.backends, client.Problems())
+		t.Errorf("%d services, %d backends, want 20 and 200; problems %v", s.services, s.backends,
+			client.Problems())
 	}
 	event, err := changeEvent(changed(plan[7], 100), feedVersion+1)
 	if err != nil {
@@ -70,7 +71,8 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 
 	want := service.Name{Namespace: plan[7].Namespace, Name: plan[7].Name}
 	nettest.Until(t, 20*time.Second, "told of the change", s.is(func() bool {
-		return s.last.Service == want && s.last.Endpoints[0].Addr == backend(107) && s.last.Endpoints[0].Ready
+		return s.last.Service == want && s.last.Endpoints[0].Addr == backend(107) &&
+			s.last.Endpoints[0].Ready
 	}))
 }
 
@@ -96,7 +98,8 @@ func TestTableFollowsTheFeed(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, err := w.next(t.Context())
-	if err != nil || first.fronts != len(plan) || !first.at.After(w.listed) || !w.listed.After(w.began) {
+	if err != nil || first.fronts != len(plan) || !first.at.After(w.listed) ||
+		!w.listed.After(w.began) {
 		t.Fatalf("written %+v, began %v, listed %v: %v", first, w.began, w.listed, err)
 	}
 	event, err := changeEvent(changed(plan[3], 100), feedVersion+1)

@@ -43,12 +43,14 @@ const suffixMissing = "_missing_to_" + sideIPVS
 func (s *suite) missingToIPVS(r reach) {
 	for _, q := range quantities {
 		group := fmt.Sprintf("%s_%s", r, q.name)
-		ours, theirs := s.result.Find(group+"_to_"+sideDirect, 0), s.result.Find(group+"_"+sideIPVS+"_to_direct", 0)
+		ours, theirs := s.result.Find(group+"_to_"+sideDirect, 0),
+			s.result.Find(group+"_"+sideIPVS+"_to_direct", 0)
 		if ours == nil || theirs == nil {
 			continue
 		}
 		s.one(group+suffixMissing, bench.Percent, missing(ours.Ratio.Median, theirs.Ratio.Median))
-		s.labels[group+suffixMissing] = q.title + " (" + where(group) + "): missing of what there is to gain over IPVS"
+		s.labels[group+suffixMissing] = q.title + " (" + where(group) +
+			"): missing of what there is to gain over IPVS"
 	}
 }
 

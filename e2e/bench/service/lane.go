@@ -61,7 +61,8 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 		if g.ends[i], err = newSpace(endpointName(i)); err != nil {
 			return g, err
 		}
-		if err := g.ends[i].ip(ctx, fmt.Sprintf("route add local %s dev lo", block(i)), fmt.Sprintf("route add local %s dev lo", spread)); err != nil {
+		if err := g.ends[i].ip(ctx, fmt.Sprintf("route add local %s dev lo", block(i)),
+			fmt.Sprintf("route add local %s dev lo", spread)); err != nil {
 			return g, err
 		}
 		if err := g.serve(ctx, g.ends[i]); err != nil {
@@ -82,7 +83,8 @@ func (g *ground) serve(ctx context.Context, s *space) error {
 	}{
 		{[]uint16{portHTTP, portEcho}, []string{g.self, "serve", s.name}},
 		{[]uint16{portIperf}, []string{"iperf3", "-s", "-p", fmt.Sprint(portIperf)}},
-		{[]uint16{portSockperf}, []string{"sockperf", "server", "--tcp", "-i", "0.0.0.0", "-p", fmt.Sprint(portSockperf)}},
+		{[]uint16{portSockperf}, []string{"sockperf", "server", "--tcp", "-i", "0.0.0.0", "-p",
+			fmt.Sprint(portSockperf)}},
 	} {
 		if err := g.daemon(ctx, s, p.ports, p.argv...); err != nil {
 			return err
@@ -155,7 +157,8 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 	for i, end := range g.ends {
 		node, far := wire(l.number, i)
 		lines = append(lines,
-			fmt.Sprintf("link add end%d type veth peer name lane%d netns %s", i, l.number, end.path()),
+			fmt.Sprintf("link add end%d type veth peer name lane%d netns %s", i, l.number,
+				end.path()),
 			fmt.Sprintf("address add %s/30 dev end%d", node, i),
 			fmt.Sprintf("link set end%d up", i),
 			fmt.Sprintf("route add %s via %s", block(i), far))
@@ -178,11 +181,14 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 		}
 	}
 
-	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)), "link set eth0 up",
+	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)),
+		"link set eth0 up",
 		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
 	return l, errors.Join(err,
-		l.node.sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1", "net/ipv4/tcp_wmem", sendBuffer),
-		l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem", sendBuffer))
+		l.node.sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1",
+			"net/ipv4/tcp_wmem", sendBuffer),
+		l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem",
+			sendBuffer))
 }
 
 // sendBuffer bounds what a sender has on its way, bytes (least, first, most). Without it the

@@ -22,7 +22,8 @@ import (
 // which are no part of them, and that of the backends.
 var (
 	serviceRanges = []netip.Prefix{
-		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"), netip.MustParsePrefix("198.19.96.0/20"),
+		netip.MustParsePrefix("198.19.0.0/18"), netip.MustParsePrefix("198.19.64.0/19"),
+		netip.MustParsePrefix("198.19.96.0/20"),
 		netip.MustParsePrefix("198.19.112.0/21"),
 	}
 	backendRange = netip.MustParsePrefix("198.19.128.0/17")
@@ -68,14 +69,18 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 		}
 		l.undo = append(l.undo, guarded.Close)
 		ranges := slices.Concat(l.clusterRanges(r), serviceRanges)
-		_, err = guarded.Apply(guard.Settings{Ranges: ranges, NodeAddrs: []netip.Addr{nodeAddr(l.number)}})
+		_, err = guarded.Apply(guard.Settings{Ranges: ranges,
+			NodeAddrs: []netip.Addr{nodeAddr(l.number)}})
 		return err
 	})
 	if err != nil {
 		return err
 	}
 
-	return l.load(ctx, func(w io.Writer, _ rules.Node, services []rules.Service) error { return l.podAddrs(w, services, r) }, "nft", "-f", "-")
+	return l.load(ctx, func(w io.Writer, _ rules.Node,
+		services []rules.Service) error {
+		return l.podAddrs(w, services, r)
+	}, "nft", "-f", "-")
 }
 
 // routing makes the rules and routes of a node of ours, in the namespace of the calling thread.
@@ -86,7 +91,8 @@ func (l *lane) routing(r reach) error {
 	}
 	defer h.Close()
 	_, err = h.Sync(hostnet.Plan(hostnet.Want{
-		ClusterRanges: l.clusterRanges(r), ServiceRanges: serviceRanges, SelfAddrs: []netip.Addr{nodeAddr(l.number)},
+		ClusterRanges: l.clusterRanges(r), ServiceRanges: serviceRanges,
+		SelfAddrs:  []netip.Addr{nodeAddr(l.number)},
 		Masquerade: true, TunnelPort: config.TunnelPort,
 	}))
 	return err
@@ -107,7 +113,8 @@ func (g *ground) translate(l *lane, r reach) error {
 		if err := apply(p, t); err != nil {
 			return err
 		}
-		if err := t.SetSelf([]netip.Prefix{clientNet(l.number)}, []netip.Addr{nodeAddr(l.number)}); err != nil {
+		if err := t.SetSelf([]netip.Prefix{clientNet(l.number)},
+			[]netip.Addr{nodeAddr(l.number)}); err != nil {
 			return err
 		}
 		if _, err := t.AttachLinks(); err != nil || r != pod {
@@ -149,7 +156,8 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 		return errors.New("no backends")
 	}
 
-	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", config.NFTPodTable, config.NFTPodSet4, strings.Join(elements, ", "))
+	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", config.NFTPodTable,
+		config.NFTPodSet4, strings.Join(elements, ", "))
 	return err
 }
 

@@ -43,8 +43,11 @@ func (o Options) Check() error {
 		return fmt.Errorf("rates divided by %d: want 1 to %d", o.Slower, rrRate)
 	case o.Sample < time.Second || o.Sample%time.Second != 0:
 		return fmt.Errorf("samples of %v: want whole seconds", o.Sample)
-	case len(o.Sizes) == 0 || !slices.IsSorted(o.Sizes) || o.Sizes[0] < len(measured) || o.Sizes[len(o.Sizes)-1] > maxServices || len(slices.Compact(slices.Clone(o.Sizes))) != len(o.Sizes):
-		return fmt.Errorf("sizes %v: want different numbers from %d to %d, ascending", o.Sizes, len(measured), maxServices)
+	case len(o.Sizes) == 0 || !slices.IsSorted(o.Sizes) || o.Sizes[0] < len(measured) ||
+		o.Sizes[len(o.Sizes)-1] > maxServices ||
+		len(slices.Compact(slices.Clone(o.Sizes))) != len(o.Sizes):
+		return fmt.Errorf("sizes %v: want different numbers from %d to %d, ascending", o.Sizes,
+			len(measured), maxServices)
 	}
 	for _, p := range o.Parts {
 		if !slices.Contains(Parts(), p) {

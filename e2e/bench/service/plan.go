@@ -15,7 +15,8 @@ const endpoints = 3
 const maxLanes = 64
 
 var (
-	clients = netip.MustParsePrefix("198.18.0.0/18") // pods, and who is outside; a /24 for each lane
+	// pods, and who is outside; a /24 for each lane
+	clients = netip.MustParsePrefix("198.18.0.0/18")
 	virtual = netip.MustParsePrefix("198.19.0.0/17") // services
 )
 
@@ -73,7 +74,8 @@ var measured = []struct {
 	name   string
 	port   uint16
 	single bool
-}{{"http", portHTTP, false}, {"echo", portEcho, false}, {"ping", portSockperf, true}, {"stream", portIperf, true}}
+}{{"http", portHTTP, false}, {"echo", portEcho, false}, {"ping", portSockperf, true},
+	{"stream", portIperf, true}}
 
 // plan makes the services: those that are measured stand in the middle of the others.
 func (s size) plan() []rules.Service {
@@ -84,8 +86,10 @@ func (s size) plan() []rules.Service {
 			all = append(all, s.measured()...)
 		}
 		all = append(all, rules.Service{
-			Namespace: "bench", Name: fmt.Sprintf("fill-%d", i), Port: "p80", Number: 80, Target: 80,
-			ClusterIP: virtualAddr(len(measured) + i), Backends: []netip.Addr{backend(i % maxBackends)}, Idle: true,
+			Namespace: "bench", Name: fmt.Sprintf("fill-%d", i), Port: "p80", Number: 80,
+			Target:    80,
+			ClusterIP: virtualAddr(len(measured) + i),
+			Backends:  []netip.Addr{backend(i % maxBackends)}, Idle: true,
 		})
 	}
 	if fill == 0 {
@@ -131,13 +135,16 @@ func rulesNode(lane int) rules.Node {
 // decoded returns a service as pkg/service takes it from an API server.
 func decoded(s rules.Service) (service.Service, service.Slice) {
 	name := service.Name{Namespace: s.Namespace, Name: s.Name}
-	svc := service.Service{Name: name, ClusterIPs: []netip.Addr{s.ClusterIP}, Ports: []service.Port{{Name: s.Port, Protocol: service.TCP, Port: s.Number}}}
+	svc := service.Service{Name: name, ClusterIPs: []netip.Addr{s.ClusterIP},
+		Ports: []service.Port{{Name: s.Port, Protocol: service.TCP, Port: s.Number}}}
 	if s.External.IsValid() {
 		svc.LoadBalancerIPs = []netip.Addr{s.External}
 	}
-	slice := service.Slice{Service: name, Name: s.Name + "-1", Ports: []service.SlicePort{{Name: s.Port, Protocol: service.TCP, Port: s.Target}}}
+	slice := service.Slice{Service: name, Name: s.Name + "-1",
+		Ports: []service.SlicePort{{Name: s.Port, Protocol: service.TCP, Port: s.Target}}}
 	for _, b := range s.Backends {
-		slice.Endpoints = append(slice.Endpoints, service.Endpoint{Addr: b, Node: "other", Ready: true, Serving: true})
+		slice.Endpoints = append(slice.Endpoints,
+			service.Endpoint{Addr: b, Node: "other", Ready: true, Serving: true})
 	}
 	return svc, slice
 }

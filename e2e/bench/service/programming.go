@@ -47,11 +47,15 @@ func (s *suite) programming(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.Progress("round %d  list: ours %.0f ms, %.0f ms of it after it was decoded (%.2f µs an entry of a map), nftables %.0f ms; one endpoint, p99: ours %.2f ms, nftables %.1f ms",
+		s.Progress("round %d  list: ours %.0f ms, %.0f ms of it after it was decoded (%.2f µs an "+
+			"entry of a map), nftables %.0f ms; one endpoint, p99: ours %.2f ms, nftables %.1f ms",
 			round+1, o.read, o.list, o.entry, t.list, quantile99(o.changes), quantile99(t.changes))
-		read, fill, entry, theirFill = append(read, o.read), append(fill, o.list), append(entry, o.entry), append(theirFill, t.list)
-		change, theirChange = append(change, bench.Quantile(o.changes, 0.5)), append(theirChange, bench.Quantile(t.changes, 0.5))
-		change99, theirChange99 = append(change99, quantile99(o.changes)), append(theirChange99, quantile99(t.changes))
+		read, fill, entry, theirFill = append(read, o.read), append(fill, o.list),
+			append(entry, o.entry), append(theirFill, t.list)
+		change, theirChange = append(change, bench.Quantile(o.changes, 0.5)),
+			append(theirChange, bench.Quantile(t.changes, 0.5))
+		change99, theirChange99 = append(change99, quantile99(o.changes)),
+			append(theirChange99, quantile99(t.changes))
 	}
 
 	s.one(caseRead, bench.Millisecond, read...)
@@ -59,8 +63,10 @@ func (s *suite) programming(ctx context.Context) error {
 	for _, c := range []struct {
 		name       string
 		ours, base []float64
-	}{{caseFill, fill, theirFill}, {caseChange, change, theirChange}, {caseChange + suffixP99, change99, theirChange99}} {
-		made, err := newCase(c.name+toNFTables, bench.Millisecond, c.ours, c.base, bench.Pair{Base: sideNFTables})
+	}{{caseFill, fill, theirFill}, {caseChange, change, theirChange},
+		{caseChange + suffixP99, change99, theirChange99}} {
+		made, err := newCase(c.name+toNFTables, bench.Millisecond, c.ours, c.base,
+			bench.Pair{Base: sideNFTables})
 		if err != nil {
 			return err
 		}
@@ -74,7 +80,8 @@ func (s *suite) programming(ctx context.Context) error {
 func manyServices(n, each int) []rules.Service {
 	out := make([]rules.Service, n)
 	for i := range out {
-		out[i] = rules.Service{Namespace: "bench", Name: fmt.Sprintf("s%d", i), Port: "p80", Number: 80, Target: 80, ClusterIP: virtualAddr(i)}
+		out[i] = rules.Service{Namespace: "bench", Name: fmt.Sprintf("s%d", i), Port: "p80",
+			Number: 80, Target: 80, ClusterIP: virtualAddr(i)}
 		for e := range each {
 			out[i].Backends = append(out[i].Backends, backend((i*each+e)%maxBackends))
 		}
@@ -91,7 +98,8 @@ type filled struct {
 
 // fillOurs has a new table kept by what keeps it in veild, from the lists on, and changes an
 // endpoint after another.
-func (s *suite) fillOurs(ctx context.Context, round int, plan []rules.Service) (f filled, err error) {
+func (s *suite) fillOurs(ctx context.Context, round int,
+	plan []rules.Service) (f filled, err error) {
 	dir, config := s.folder(fmt.Sprintf("programming%d", round))
 	w, err := newWatched(ctx, dir, config, plan)
 	defer func() { err = errors.Join(err, w.close(dir)) }()

@@ -58,51 +58,68 @@ const (
 
 var quantities = []quantity{
 	{
-		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond, published: 1.16,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond,
+		published: 1.16,
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
 			v, err := s.ground.wrk(ctx, l, r, true, s.Sample)
 			return bench.Sample{Value: v}, nil, err
 		},
 	},
 	{
-		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots), unit: bench.PerSecond, published: 1.18,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
-			res, err := s.ground.openLoop(ctx, l, r, openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)}, Slots: crrSlots, Warm: warm, Duration: s.Sample})
+		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots),
+		unit: bench.PerSecond, published: 1.18,
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
+			res, err := s.ground.openLoop(ctx, l, r,
+				openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)},
+					Slots: crrSlots, Warm: warm, Duration: s.Sample})
 			return bench.Sample{Value: res.PerSecond}, nil, err
 		},
 	},
 	{
-		name: qCRRLatency, title: "Connect, request, response at a fixed rate", unit: bench.Microsecond,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
-			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate, Slots: openMax})
+		name: qCRRLatency, title: "Connect, request, response at a fixed rate",
+		unit: bench.Microsecond,
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
+			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate,
+				Slots: openMax})
 		},
 		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
 	},
 	{
-		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond, published: 1.12,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond,
+		published: 1.12,
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
 			v, err := s.ground.wrk(ctx, l, r, false, s.Sample)
 			return bench.Sample{Value: v}, nil, err
 		},
 	},
 	{
-		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond, published: 0.60,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
-			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate, Slots: rrSlots})
+		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond,
+		published: 0.60,
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
+			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate,
+				Slots: rrSlots})
 		},
 		extras: []extra{{suffixCPU, "processor time each", bench.Microsecond, 0}},
 	},
 	{
 		name: qRTT, title: "Round trip, sockperf, mean", unit: bench.Microsecond, published: 0.60,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
 			p, err := s.ground.sockperf(ctx, l, r, s.Sample)
 			return bench.Sample{Value: p.mean}, extras{suffixLeast: p.least}, err
 		},
 		extras: []extra{{suffixLeast, "the least", bench.Microsecond, 0.77}},
 	},
 	{
-		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps, published: 1.20,
-		measure: func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error) {
+		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps,
+		published: 1.20,
+		measure: func(ctx context.Context, s *suite, l *lane,
+			r reach) (bench.Sample, extras, error) {
 			v, err := s.ground.stream(ctx, l, r, streams, s.Sample)
 			return bench.Sample{Value: v}, nil, err
 		},
@@ -110,7 +127,8 @@ var quantities = []quantity{
 }
 
 // latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
-func (s *suite) latency(ctx context.Context, l *lane, r reach, o openloop.Load) (bench.Sample, extras, error) {
+func (s *suite) latency(ctx context.Context, l *lane, r reach,
+	o openloop.Load) (bench.Sample, extras, error) {
 	o.Rate /= float64(s.Slower)
 	o.To, o.Warm, o.Duration = []netip.AddrPort{l.target(r, 1)}, warm, s.Sample
 	before, err := load.Busy()

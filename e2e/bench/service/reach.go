@@ -40,18 +40,22 @@ func pairs(group string, sides []string) []bench.Pair {
 	}
 	for _, side := range sides {
 		if side != sideDirect && side != sideOurs {
-			out = append(out, bench.Pair{Name: group + "_" + side + "_to_direct", Ours: side, Base: sideDirect})
+			out = append(out, bench.Pair{Name: group + "_" + side + "_to_direct", Ours: side,
+				Base: sideDirect})
 		}
 	}
 	if slices.Contains(sides, sideRouted) && slices.Contains(sides, sideNFTables) {
-		out = append(out, bench.Pair{Name: group + "_" + sideRouted + toNFTables, Ours: sideRouted, Base: sideNFTables})
+		out = append(out, bench.Pair{Name: group + "_" + sideRouted + toNFTables, Ours: sideRouted,
+			Base: sideNFTables})
 	}
 	return out
 }
 
 // reach measures all quantities of all sides by one of the services' addresses.
 func (s *suite) reach(ctx context.Context, r reach) error {
-	sides := slices.DeleteFunc(sidesOf(r), func(side string) bool { return len(s.sides) > 0 && !slices.Contains(s.sides, side) })
+	sides := slices.DeleteFunc(sidesOf(r), func(side string) bool {
+		return len(s.sides) > 0 && !slices.Contains(s.sides, side)
+	})
 	lanes := map[string]*lane{}
 	for _, side := range sides {
 		l, err := s.lane(ctx, side, s.base(), 0, r)

@@ -25,7 +25,8 @@ func TestRun(t *testing.T) {
 
 	// Whatever is there: no part of this test starts it.
 	o := Options{
-		Rounds: 1, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
+		Rounds: 1, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second,
+		Parts: []string{partPod, partCost}, Sizes: []int{4}, HAProxy: "true", Root: ".",
 		Progress: func(format string, args ...any) { t.Logf(format, args...) },
 		only:     []string{qCPS, qCRRLatency, qRTT},
 	}
@@ -38,10 +39,14 @@ func TestRun(t *testing.T) {
 	}
 
 	for _, name := range []string{
-		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables", "pod_connections_nftables_to_direct",
-		"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_direct_p99",
-		"pod_connect_request_response_latency_to_direct_processor", "pod_round_trip_to_nftables_least",
-		"pod_connections_to_guarded", "cost_pod_service_connect4_4_services", "cost_pod_service_pod_in_4_services",
+		"pod_connections_to_direct", "pod_connections_to_nftables", "pod_connections_to_iptables",
+		"pod_connections_nftables_to_direct",
+		"pod_connect_request_response_latency_to_direct",
+		"pod_connect_request_response_latency_to_direct_p99",
+		"pod_connect_request_response_latency_to_direct_processor",
+		"pod_round_trip_to_nftables_least",
+		"pod_connections_to_guarded", "cost_pod_service_connect4_4_services",
+		"cost_pod_service_pod_in_4_services",
 	} {
 		c := rep.Result.Find(name, 0)
 		if c == nil || c.Ours.Median <= 0 {
@@ -72,7 +77,8 @@ func TestInterruptedRun(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	o := Options{
-		Rounds: 99, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod}, Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
+		Rounds: 99, Turns: 1, Slower: 1, Seed: 1, Sample: time.Second, Parts: []string{partPod},
+		Sizes: []int{4}, HAProxy: "true", Root: ".", only: []string{qCRRLatency},
 		Progress: func(format string, args ...any) {
 			t.Logf(format, args...)
 			if strings.HasPrefix(format, "round") {
@@ -93,7 +99,8 @@ func TestInterruptedRun(t *testing.T) {
 		t.Error(err)
 	}
 
-	for _, name := range []string{"pod_connect_request_response_latency_to_direct", "pod_connect_request_response_latency_to_nftables_processor"} {
+	for _, name := range []string{"pod_connect_request_response_latency_to_direct",
+		"pod_connect_request_response_latency_to_nftables_processor"} {
 		if c := rep.Result.Find(name, 0); c == nil || c.Ours.N != 1 {
 			t.Errorf("%s: %+v, want one round", name, c)
 		}
@@ -106,7 +113,9 @@ func TestInterruptedRun(t *testing.T) {
 // when the tests end.
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()), fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()), filepath.Join(os.TempDir(), ownName())} {
+	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()),
+		fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()),
+		filepath.Join(os.TempDir(), ownName())} {
 		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
@@ -120,7 +129,8 @@ func TestWhatTheDeadLeftIsFound(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := filepath.Join(root, groupPrefix+strconv.Itoa(dead.Process.Pid))
-	for _, dir := range []string{left, filepath.Join(root, ownName()), filepath.Join(root, groupPrefix+"other"), filepath.Join(root, "else")} {
+	for _, dir := range []string{left, filepath.Join(root, ownName()),
+		filepath.Join(root, groupPrefix+"other"), filepath.Join(root, "else")} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -56,14 +56,17 @@ func (o Options) scalePairs(group string, sides []scaleSide) []bench.Pair {
 		}
 		switch {
 		case c.again:
-			out = append(out, bench.Pair{Name: group + suffixTwice, Ours: c.String(), Base: first.String()})
+			out = append(out, bench.Pair{Name: group + suffixTwice, Ours: c.String(),
+				Base: first.String()})
 			continue
 		case c != first:
-			out = append(out, bench.Pair{Name: fmt.Sprintf("%s_%s_%s_to_%d", group, c.side, what, o.firstOf(c)), Ours: c.String(), Base: first.String()})
+			out = append(out, bench.Pair{Name: fmt.Sprintf("%s_%s_%s_to_%d", group, c.side, what,
+				o.firstOf(c)), Ours: c.String(), Base: first.String()})
 		}
 		if c.side == sideOurs {
 			for _, other := range []string{sideNFTables, sideIPTables} {
-				out = append(out, bench.Pair{Name: fmt.Sprintf("%s_%s_to_%s", group, what, other), Ours: c.String(), Base: scaleSide{other, c.size, false}.String()})
+				out = append(out, bench.Pair{Name: fmt.Sprintf("%s_%s_to_%s", group, what, other),
+					Ours: c.String(), Base: scaleSide{other, c.size, false}.String()})
 			}
 		}
 	}
@@ -106,7 +109,8 @@ func (s *suite) scale(ctx context.Context) error {
 			if !slices.Contains(scaled, q.name) {
 				continue
 			}
-			g := bench.Group{Name: fmt.Sprintf("%s_%s_%s", partScale, r, q.name), Unit: q.unit, Turns: s.Turns}
+			g := bench.Group{Name: fmt.Sprintf("%s_%s_%s", partScale, r, q.name), Unit: q.unit,
+				Turns: s.Turns}
 			for _, c := range sides {
 				g.Sides = append(g.Sides, s.side(c.String(), lanes[c.String()], r, q, g.Name))
 			}
@@ -133,8 +137,10 @@ func (s *suite) losses(r reach) {
 		return
 	}
 	for _, n := range s.Sizes[1:] {
-		if c := s.result.Find(fmt.Sprintf("%s_%s_%d_services_to_%d", group, sideOurs, n, s.Sizes[0]), 0); c != nil {
-			s.one(fmt.Sprintf("%s_%d_services%s", group, n, suffixLoss), bench.Percent, loss(c.Ratio.Median, twice.Ratio.Median))
+		if c := s.result.Find(fmt.Sprintf("%s_%s_%d_services_to_%d", group, sideOurs, n,
+			s.Sizes[0]), 0); c != nil {
+			s.one(fmt.Sprintf("%s_%d_services%s", group, n, suffixLoss), bench.Percent,
+				loss(c.Ratio.Median, twice.Ratio.Median))
 		}
 	}
 }

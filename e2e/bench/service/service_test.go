@@ -111,18 +111,21 @@ func TestOursHasThePlanOfTheOthers(t *testing.T) {
 }
 
 func TestParseWrk(t *testing.T) {
-	const good = "Running 1s test @ http://198.19.0.1:8080/\n  3 threads and 99 connections\n  60000 requests in 1.00s, 7.3MB read\nRequests/sec:  59876.54\nTransfer/sec:      7.3MB\n"
+	const good = "Running 1s test @ http://198.19.0.1:8080/\n  3 threads and 99 connections\n  " +
+		"60000 requests in 1.00s, 7.3MB read\nRequests/sec:  59876.54\nTransfer/sec:      7.3MB\n"
 	for name, tt := range map[string]struct {
 		out     string
 		want    float64
 		wantErr string
 	}{
-		"a rate":               {good, 59876.54, ""},
-		"ends that are errors": {good + "  Socket errors: connect 0, read 12, write 0, timeout 0\n", 59876.54, ""},
-		"no connection":        {good + "  Socket errors: connect 3, read 0, write 0, timeout 0\n", 0, "connect 3"},
-		"answers that failed":  {good + "  Non-2xx or 3xx responses: 7\n", 0, "responses: 7"},
-		"nothing":              {"unable to connect", 0, "unable to connect"},
-		"a rate of nothing":    {"Requests/sec:      0.00\n", 0, "no rate"},
+		"a rate": {good, 59876.54, ""},
+		"ends that are errors": {good + "  Socket errors: connect 0, read 12, write 0, timeout 0\n",
+			59876.54, ""},
+		"no connection": {good + "  Socket errors: connect 3, read 0, write 0, timeout 0\n",
+			0, "connect 3"},
+		"answers that failed": {good + "  Non-2xx or 3xx responses: 7\n", 0, "responses: 7"},
+		"nothing":             {"unable to connect", 0, "unable to connect"},
+		"a rate of nothing":   {"Requests/sec:      0.00\n", 0, "no rate"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseWrk(tt.out)
@@ -140,14 +143,17 @@ func TestParseWrk(t *testing.T) {
 	}
 }
 
-const sockperfOut = "sockperf: Summary: Round trip is 19.876 usec\nsockperf: Total 49999 observations\n---> <MAX> observation = 1234.5\n---> percentile 50.000 =   19.1\n---> <MIN> observation =   16.015\n"
+const sockperfOut = "sockperf: Summary: Round trip is 19.876 usec\nsockperf: Total 49999 " +
+	"observations\n---> <MAX> observation = 1234.5\n---> percentile 50.000 =   19.1\n---> <MIN> " +
+	"observation =   16.015\n"
 
 func TestParseSockperf(t *testing.T) {
 	got, err := parseSockperf(sockperfOut)
 	if err != nil || got != (pingPong{19.876, 16.015}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for _, bad := range []string{"", "sockperf: ERROR: connection refused", "Summary: Round trip is 1 usec"} {
+	for _, bad := range []string{"", "sockperf: ERROR: connection refused",
+		"Summary: Round trip is 1 usec"} {
 		if _, err := parseSockperf(bad); err == nil {
 			t.Errorf("%q gave no error", bad)
 		}
@@ -179,7 +185,8 @@ func TestSound(t *testing.T) {
 		"nothing done":     {openloop.Result{}, "did not end"},
 	} {
 		err := sound(tt.r)
-		if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+		if (err == nil) != (tt.wantErr == "") ||
+			err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 			t.Errorf("%s: %v, want %q", name, err, tt.wantErr)
 		}
 	}
@@ -190,10 +197,13 @@ func TestBalanced(t *testing.T) {
 		seen map[string]int
 		ok   bool
 	}{
-		"all three":        {map[string]int{"endpoint-1": 20, "endpoint-2": 15, "endpoint-3": 25}, true},
-		"one is missing":   {map[string]int{"endpoint-1": 30, "endpoint-2": 30}, false},
-		"one has too few":  {map[string]int{"endpoint-1": 1, "endpoint-2": 30, "endpoint-3": 29}, false},
-		"somebody else is": {map[string]int{"endpoint-1": 30, "endpoint-2": 29, "stranger": 1}, false},
+		"all three": {map[string]int{"endpoint-1": 20, "endpoint-2": 15, "endpoint-3": 25},
+			true},
+		"one is missing": {map[string]int{"endpoint-1": 30, "endpoint-2": 30}, false},
+		"one has too few": {map[string]int{"endpoint-1": 1, "endpoint-2": 30, "endpoint-3": 29},
+			false},
+		"somebody else is": {map[string]int{"endpoint-1": 30, "endpoint-2": 29, "stranger": 1},
+			false},
 	} {
 		if err := balanced(tt.seen); (err == nil) != tt.ok {
 			t.Errorf("%s: %v", name, err)
@@ -202,9 +212,11 @@ func TestBalanced(t *testing.T) {
 }
 
 func TestLoss(t *testing.T) {
-	for _, tt := range []struct{ ratio, twice, want float64 }{{0.9, 1, 10}, {0.9, 0.85, 0}, {0.9, 1.2, 0}, {1.1, 1, 0}, {0.97, 0.98, 3}} {
+	for _, tt := range []struct{ ratio, twice, want float64 }{{0.9, 1, 10}, {0.9, 0.85, 0},
+		{0.9, 1.2, 0}, {1.1, 1, 0}, {0.97, 0.98, 3}} {
 		if got := loss(tt.ratio, tt.twice); got < tt.want-1e-9 || got > tt.want+1e-9 {
-			t.Errorf("ratio %v where twice the same is %v: loss %v, want %v", tt.ratio, tt.twice, got, tt.want)
+			t.Errorf("ratio %v where twice the same is %v: loss %v, want %v", tt.ratio, tt.twice,
+				got, tt.want)
 		}
 	}
 }
@@ -219,7 +231,8 @@ func TestTurnsAreMeans(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Rounds: 1, Turns: 1, Slower: 1, Sample: time.Second, Parts: Parts(), Sizes: Sizes}
+	good := Options{Rounds: 1, Turns: 1, Slower: 1, Sample: time.Second, Parts: Parts(),
+		Sizes: Sizes}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
@@ -250,10 +263,13 @@ func TestOptions(t *testing.T) {
 // those that the parts give.
 func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 	o := Options{Sizes: Sizes}
-	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true, caseChange + suffixP99 + toNFTables: true}
+	known := map[string]bool{caseRead: true, caseEntry: true, caseFill + toNFTables: true,
+		caseChange + suffixP99 + toNFTables: true}
 	for _, r := range []reach{pod, outside} {
 		for _, q := range quantities {
-			for _, p := range pairs(fmt.Sprintf("%s_%s", r, q.name), []string{sideOurs, sideDirect, sideNFTables, sideIPTables, sideHAProxy, sideGuarded}) {
+			for _, p := range pairs(fmt.Sprintf("%s_%s", r, q.name),
+				[]string{sideOurs, sideDirect, sideNFTables, sideIPTables, sideHAProxy,
+					sideGuarded}) {
 				known[p.Name] = true
 			}
 		}
@@ -264,8 +280,10 @@ func TestGatesAreOfCasesThatAreMeasured(t *testing.T) {
 
 	result := &bench.Result{Platform: bench.Namespaces}
 	for name := range known {
-		ratio, base := bench.Ratio{Median: 1, Min: 1, Max: 1}, bench.Stat{Median: 1, Min: 1, Max: 1, N: 1}
-		result.Cases = append(result.Cases, bench.Case{Name: name, Unit: bench.PerSecond, Ours: base, Base: &base, BaseName: "base", Ratio: &ratio})
+		ratio, base := bench.Ratio{Median: 1, Min: 1, Max: 1},
+			bench.Stat{Median: 1, Min: 1, Max: 1, N: 1}
+		result.Cases = append(result.Cases, bench.Case{Name: name, Unit: bench.PerSecond,
+			Ours: base, Base: &base, BaseName: "base", Ratio: &ratio})
 	}
 
 	gates, err := bench.Judge(result, Suite)
@@ -288,11 +306,14 @@ func TestPairs(t *testing.T) {
 		}
 		return strings.Join(out, " ")
 	}
-	if got, want := names(sideOurs, sideDirect, sideNFTables), "g_to_direct g_to_nftables g_nftables_to_direct"; got != want {
+	if got, want := names(sideOurs, sideDirect, sideNFTables),
+		"g_to_direct g_to_nftables g_nftables_to_direct"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	if got, want := names(sideOurs, sideRouted, sideNFTables), "g_to_routed g_to_nftables g_routed_to_direct g_nftables_to_direct g_routed_to_nftables"; got != want {
+	if got, want := names(sideOurs, sideRouted, sideNFTables),
+		"g_to_routed g_to_nftables g_routed_to_direct g_nftables_to_direct "+
+			"g_routed_to_nftables"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	if got, want := names(sideDirect, sideHAProxy), "g_haproxy_to_direct"; got != want {

@@ -59,7 +59,8 @@ func (g *ground) lane(ctx context.Context, side string, s size, r reach) (*lane,
 }
 
 // load feeds rules to a program on the node.
-func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rules.Service) error, name string, args ...string) error {
+func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rules.Service) error,
+	name string, args ...string) error {
 	var b bytes.Buffer
 	if err := write(&b, rulesNode(l.number), l.size.plan()); err != nil {
 		return err
@@ -71,7 +72,8 @@ func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rul
 	}
 	// What has been closed is forgotten soon, so that its number stays that of a cluster with less
 	// load: it is bounded for the whole machine, and one more reason for a rule walk to be slow.
-	return l.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2", "net/netfilter/nf_conntrack_tcp_timeout_close", "2")
+	return l.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2",
+		"net/netfilter/nf_conntrack_tcp_timeout_close", "2")
 }
 
 // haproxy serves the addresses of balancers from a proxy in the node.
@@ -93,7 +95,8 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return err
 	}
-	if err := l.node.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_tw_reuse", "1"); err != nil {
+	if err := l.node.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_tw_reuse",
+		"1"); err != nil {
 		return err
 	}
 	return g.daemon(ctx, l.node, ports, g.haproxyPath, "-db", "-f", config)
@@ -101,13 +104,15 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 
 // laneLimits are the sizes of a lane's tables: room for the largest, without that for a million
 // backends in each of them.
-var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18, Members: 1 << 12, Sources: 1 << 10}
+var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18,
+	Members: 1 << 12, Sources: 1 << 10}
 
 // tableDir is where the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }
 
 func newTable(dir string, hostRouting bool) (*table.Table, *service.Planner, error) {
-	t, err := openTable(table.Config{Dir: dir, Limits: laneLimits, Links: true, HostRouting: hostRouting})
+	t, err := openTable(table.Config{Dir: dir, Limits: laneLimits, Links: true,
+		HostRouting: hostRouting})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -153,7 +158,8 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	}
 	if l.side == sideRouted || l.side == sideGuarded {
 		if tracks, err := l.tracks(); err != nil || !tracks {
-			return fmt.Errorf("%s: its node tracks no connections (%w)", l, errors.Join(err, errUntracked))
+			return fmt.Errorf("%s: its node tracks no connections (%w)", l,
+				errors.Join(err, errUntracked))
 		}
 	}
 	return balanced(seen)

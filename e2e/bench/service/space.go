@@ -38,7 +38,8 @@ func newSpace(name string) (*space, error) {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)
 	}
 	s := &space{name, f}
-	return s, errors.Join(s.ip(context.Background(), "link set lo up"), s.sysctl("net/ipv4/conf/all/rp_filter", "0", "net/ipv4/conf/default/rp_filter", "0"))
+	return s, errors.Join(s.ip(context.Background(), "link set lo up"),
+		s.sysctl("net/ipv4/conf/all/rp_filter", "0", "net/ipv4/conf/default/rp_filter", "0"))
 }
 
 func (s *space) close() { _ = s.f.Close() }
@@ -51,8 +52,10 @@ func (s *space) do(fn func() error) error { return netns.DoFd(int(s.f.Fd()), s.n
 // command prepares a program in the namespace, and in a cgroup unless that is nil. It dies with
 // this process: Go ends no thread that starts programs, so the signal at the parent thread's death
 // comes at the process's.
-func (s *space) command(ctx context.Context, cgroup *os.File, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=" + s.path(), "--", name}, args...)...)
+func (s *space) command(ctx context.Context, cgroup *os.File, name string,
+	args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "nsenter",
+		append([]string{"--net=" + s.path(), "--", name}, args...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if cgroup != nil {
 		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(cgroup.Fd())
@@ -68,7 +71,8 @@ func run(cmd *exec.Cmd) ([]byte, error) {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return out, fmt.Errorf("run %s: %w: %s", strings.Join(cmd.Args[min(3, len(cmd.Args)-1):], " "), err, tail(stderr.String(), 500))
+		return out, fmt.Errorf("run %s: %w: %s",
+			strings.Join(cmd.Args[min(3, len(cmd.Args)-1):], " "), err, tail(stderr.String(), 500))
 	}
 	return out, nil
 }
@@ -109,8 +113,10 @@ type daemon struct {
 }
 
 // start starts a program that listens on ports, and waits until it does.
-func (s *space) start(ctx context.Context, ports []uint16, name string, args ...string) (*daemon, error) {
-	d := &daemon{cmd: s.command(context.WithoutCancel(ctx), nil, name, args...), done: make(chan struct{})}
+func (s *space) start(ctx context.Context, ports []uint16, name string,
+	args ...string) (*daemon, error) {
+	d := &daemon{cmd: s.command(context.WithoutCancel(ctx), nil, name, args...),
+		done: make(chan struct{})}
 	d.cmd.Stderr = &d.out
 	d.cmd.Env = append(os.Environ(), childEnv+"=1")
 	if err := d.cmd.Start(); err != nil {

@@ -79,7 +79,8 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err := findPrograms(o.HAProxy); err != nil {
 		return nil, err
 	}
-	s := &suite{Options: o, built: map[string]*lane{}, labels: ownLabels(), runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
+	s := &suite{Options: o, built: map[string]*lane{}, labels: ownLabels(),
+		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
 	var err error
 	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
 		return nil, err
@@ -126,7 +127,8 @@ func (s *suite) parts(ctx context.Context) error {
 		}
 		if err != nil {
 			s.Progress("part %s failed: %v", p.name, err)
-			s.result.Gates = append(s.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
+			s.result.Gates = append(s.result.Gates,
+				bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
 		}
 	}
 	return nil
@@ -196,7 +198,8 @@ func (s *suite) beside(what, side string, v float64) {
 
 // measure runs groups and adds their cases, and those of what else was measured with them.
 // quantityOf has the quantity of each group.
-func (s *suite) measure(ctx context.Context, groups []bench.Group, quantityOf map[string]quantity) error {
+func (s *suite) measure(ctx context.Context, groups []bench.Group,
+	quantityOf map[string]quantity) error {
 	s.besides = map[string]map[string][]float64{}
 	cases, ended := s.runner.RunGroups(ctx, groups)
 	s.result.Cases = append(s.result.Cases, cases...)
@@ -219,7 +222,8 @@ func (s *suite) addBesides(g bench.Group, all []extra) error {
 			if rounds == 0 {
 				continue
 			}
-			ours, base := turns(sides[p.Ours][:rounds*s.Turns], s.Turns), turns(sides[p.Base][:rounds*s.Turns], s.Turns)
+			ours, base := turns(sides[p.Ours][:rounds*s.Turns], s.Turns),
+				turns(sides[p.Base][:rounds*s.Turns], s.Turns)
 			c, err := newCase(p.Name+e.suffix, e.unit, ours, base, p)
 			if err != nil {
 				return err
@@ -263,5 +267,6 @@ func newCase(name string, unit bench.Unit, ours, base []float64, p bench.Pair) (
 
 // one adds a case without another side.
 func (s *suite) one(name string, unit bench.Unit, values ...float64) {
-	s.result.Cases = append(s.result.Cases, bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
+	s.result.Cases = append(s.result.Cases,
+		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 }

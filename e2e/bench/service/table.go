@@ -12,10 +12,13 @@ import (
 // ownLabels name the cases that are of no quantity.
 func ownLabels() map[string]string {
 	return map[string]string{
-		caseFill + toNFTables:               "10,000 services with 100,000 endpoints, from the decoded list to the written table",
-		caseRead:                            "10,000 services with 100,000 endpoints, from when they are asked for to the written table",
-		caseEntry:                           "An entry of a map, when all are written",
-		caseChange + toNFTables:             "One endpoint changed, from the event of the watch to the written table",
+		caseFill + toNFTables: "10,000 services with 100,000 endpoints, from the " +
+			"decoded list to the written table",
+		caseRead: "10,000 services with 100,000 endpoints, from when " +
+			"they are asked for to the written table",
+		caseEntry: "An entry of a map, when all are written",
+		caseChange + toNFTables: "One endpoint changed, from the event of the watch " +
+			"to the written table",
 		caseChange + suffixP99 + toNFTables: "One endpoint changed, 99th percentile",
 	}
 }
@@ -23,7 +26,8 @@ func ownLabels() map[string]string {
 // label names the cases of a group.
 func (s *suite) label(g bench.Group, q quantity) {
 	for _, p := range g.Pairs {
-		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title, where(g.Name))
+		text := fmt.Sprintf("%s: %s (%s)", strings.ToUpper(p.Ours[:1])+p.Ours[1:], q.title,
+			where(g.Name))
 		s.labels[p.Name], s.labels[p.Name+suffixP99] = text, text+", 99th percentile"
 		for _, e := range q.extras {
 			s.labels[p.Name+e.suffix] = text + ", " + e.title
@@ -42,14 +46,23 @@ func where(text string) string {
 func (s *suite) report() *report.Report {
 	for _, c := range s.result.Cases {
 		if strings.HasSuffix(c.Name, suffixLoss) {
-			s.labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_", " ") + ": loss against the first size beyond the noise"
+			s.labels[c.Name] = strings.ReplaceAll(strings.TrimSuffix(c.Name, suffixLoss), "_",
+				" ") + ": loss against the first size beyond the noise"
 		}
 	}
 	return &report.Report{
-		Title:  "Kubeveil's table of services beside kube-proxy's rules, haproxy, and the direct way",
-		Lead:   fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of a row were measured directly after one another, in random order, in each round.", s.result.Kernel, s.result.CPUs),
-		Banner: "Namespaces", Result: s.result, Labels: s.labels, Tables: withRows(s.published(), s.sizes()),
-		Notes: append(append([]string{}, notes...), append(s.notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests a second.", float64(crrRate)/float64(s.Slower), float64(rrRate)/float64(s.Slower)), fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds, s.Turns, s.Sample, s.Seed))...),
+		Title: "Kubeveil's table of services beside kube-proxy's rules, haproxy, and the " +
+			"direct way",
+		Lead: fmt.Sprintf("Network namespaces of one machine, kernel %s, %d CPUs. All sides of "+
+			"a row were measured directly after one another, in random order, in each round.",
+			s.result.Kernel, s.result.CPUs),
+		Banner: "Namespaces", Result: s.result, Labels: s.labels,
+		Tables: withRows(s.published(), s.sizes()),
+		Notes: append(append([]string{}, notes...),
+			append(s.notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests "+
+				"a second.", float64(crrRate)/float64(s.Slower), float64(rrRate)/float64(s.Slower)),
+				fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds,
+					s.Turns, s.Sample, s.Seed))...),
 	}
 }
 
@@ -63,9 +76,12 @@ func (s *suite) published() report.Table {
 	others := []string{sideNFTables, sideIPTables, sideHAProxy, sideDirect, sideGuarded, sideIPVS}
 	t := report.Table{
 		Title: "Beside the ratios that loxilb published over IPVS",
-		Note: "loxilb's are of its document, on three cores, and over IPVS; ours are medians of the ratios of each round, over what is named. " +
+		Note: "loxilb's are of its document, on three cores, and over IPVS; ours are medians of " +
+			"the ratios of each round, over what is named. " +
 			"Above 1 is better for rates, below 1 for times.",
-		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables", "to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct", "routed to nftables"),
+		Head: append([]string{"", "by", "loxilb to IPVS"}, "ours to nftables", "to iptables",
+			"to haproxy", "to direct", "to guarded", "to IPVS", "nftables to direct",
+			"routed to nftables"),
 	}
 
 	for _, r := range []reach{pod, outside} {
@@ -84,7 +100,9 @@ func (s *suite) published() report.Table {
 				for _, other := range others {
 					row = append(row, s.ratio(group+"_to_"+other+e.suffix))
 				}
-				t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+sideNFTables+"_to_direct"+e.suffix), s.ratio(group+"_"+sideRouted+toNFTables+e.suffix)))
+				t.Rows = append(t.Rows, append(row,
+					s.ratio(group+"_"+sideNFTables+"_to_direct"+e.suffix),
+					s.ratio(group+"_"+sideRouted+toNFTables+e.suffix)))
 			}
 		}
 	}
@@ -106,8 +124,10 @@ func (s *suite) ratio(name string) string {
 func (s *suite) sizes() report.Table {
 	t := report.Table{
 		Title: "New connections a second, by the number of services",
-		Note:  "Each against its own with the first number of services; the lines \"again\" are two tables of the same size, so they are noise.",
-		Head:  []string{"services", "ours", "nftables", "iptables", "ours to nftables", "ours to iptables"},
+		Note: "Each against its own with the first number of services; the lines \"again\" are " +
+			"two tables of the same size, so they are noise.",
+		Head: []string{"services", "ours", "nftables", "iptables", "ours to nftables",
+			"ours to iptables"},
 	}
 	for _, r := range reaches() {
 		group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
@@ -119,29 +139,60 @@ func (s *suite) sizes() report.Table {
 			for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
 				row = append(row, s.ratio(fmt.Sprintf("%s_%s_%s_to_%d", group, side, what, first)))
 			}
-			t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+what+toNFTables), s.ratio(group+"_"+what+"_to_"+sideIPTables)))
+			t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+what+toNFTables),
+				s.ratio(group+"_"+what+"_to_"+sideIPTables)))
 		}
 		for _, n := range s.Sizes {
 			line(fmt.Sprint(n), fmt.Sprintf("%d_services", n), s.Sizes[0])
 		}
-		line(fmt.Sprintf("%d, %d endpoints each", s.Sizes[0], manyEndpoints), fmt.Sprintf("%d_endpoints", manyEndpoints), endpoints)
-		t.Rows = append(t.Rows, []string{fmt.Sprintf("%s, %d, again", r, s.Sizes[0]), s.ratio(group + suffixTwice), "–", "–", "–", "–"})
+		line(fmt.Sprintf("%d, %d endpoints each", s.Sizes[0], manyEndpoints),
+			fmt.Sprintf("%d_endpoints", manyEndpoints), endpoints)
+		t.Rows = append(t.Rows, []string{fmt.Sprintf("%s, %d, again", r, s.Sizes[0]),
+			s.ratio(group + suffixTwice), "–", "–", "–", "–"})
 	}
 	return t
 }
 
 var notes = []string{
-	"Each side has a client and a node of its own, and all share three endpoints; the lanes' links, routes and kernel are the same. In the lane \"direct\" the node has no rules and no connection tracking, and its routes spread connections over the endpoints.",
-	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) and Debian's iptables-restore, which is that of nf_tables. Services that only fill the tables have one endpoint, and in nftables no map of it. Their connection tracking forgets what is closed after 2 s instead of 10 and 120: in their favour, and so that its table does not fill. " +
-		"From outside they translate the source too (externalTrafficPolicy Cluster). haproxy is a proxy of TCP with a thread for each CPU.",
-	"The node of ours has everything that veild has in force: the guard, at links and in nftables, the rules that keep pods to their addresses, policy routing, masquerading, and with that connection tracking; none of the others has such a thing but the last. " +
-		"Ours has host routing by eBPF (services.hostRouting), so what goes to its pods and what they answer goes from link to link, past netfilter; \"routed\" is that node with veild's default, the kernel's host routing, where all of it meets rules and connection tracking. " +
+	"Each side has a client and a node of its own, and all share three endpoints; the lanes' " +
+		"links, routes and kernel are the same. In the lane \"direct\" the node has no rules and " +
+		"no connection tracking, and its routes spread connections over the endpoints.",
+	"nftables and iptables have the rules of kube-proxy 1.36 (package rules), loaded by nft(8) " +
+		"and Debian's iptables-restore, which is that of nf_tables. Services that only fill the " +
+		"tables have one endpoint, and in nftables no map of it. Their connection tracking " +
+		"forgets what is closed after 2 s instead of 10 and 120: in their favour, and so " +
+		"that its " +
+		"table does not fill. " +
+		"From outside they translate the source too (externalTrafficPolicy Cluster). " +
+		"haproxy is a " +
+		"proxy of TCP with a thread for each CPU.",
+	"The node of ours has everything that veild has in force: the guard, at links and in " +
+		"nftables, the rules that keep pods to their addresses, policy routing, " +
+		"masquerading, and " +
+		"with that connection tracking; none of the others has such a thing but the last. " +
+		"Ours has host routing by eBPF (services.hostRouting), so what goes to its pods and what " +
+		"they answer goes from link to link, past netfilter; \"routed\" is that node " +
+		"with veild's " +
+		"default, the kernel's host routing, where all of it meets rules and connection " +
+		"tracking. " +
 		"Guarded is that node without a table of services: what the pod sends goes the direct way.",
-	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so no packet is rewritten, and those at pods' links, which look at each, at the client's and at the endpoint's. Ours from outside: the programs at links. " +
-		"The endpoints are pods of the node, so no tunnel is measured, but the table has them on another, so that the source of what comes from outside is translated, as the others do.",
-	"Connect, request, response: a byte each way over a connection of its own, closed by a reset. Latencies are from the moment at which an operation was to begin, in an open loop, so that waiting for a slot counts; p50, and p99 beside it.",
-	"Processor time is busy time of the whole machine, load and endpoints included, from /proc/stat, by the operations that were due. Where latencies are the noise of the scheduler, it is the better figure.",
-	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints as much as by the path; ratios are smaller than on machines of their own.",
-	"A written table is one whose batch calls have returned: new connections are translated by it. Ours is kept by veild's own client and proxy, which read the lists and the watch of a server that speaks as an API server does, over TLS on the loopback, in this process; " +
-		"a change is timed from when the server takes the event to write it. kube-proxy's own reading and planning before nft(8) is not counted.",
+	"Ours for pods: the programs at sockets, attached to a cgroup that has the clients in it, so " +
+		"no packet is rewritten, and those at pods' links, which look at each, at the client's " +
+		"and at the endpoint's. Ours from outside: the programs at links. " +
+		"The endpoints are pods of the node, so no tunnel is measured, but the table has them on " +
+		"another, so that the source of what comes from outside is translated, as the others do.",
+	"Connect, request, response: a byte each way over a connection of its own, closed by " +
+		"a reset. " +
+		"Latencies are from the moment at which an operation was to begin, in an open loop, so " +
+		"that waiting for a slot counts; p50, and p99 beside it.",
+	"Processor time is busy time of the whole machine, load and endpoints included, from " +
+		"/proc/stat, by the operations that were due. Where latencies are the noise of the " +
+		"scheduler, it is the better figure.",
+	"Clients, nodes and endpoints share the CPUs, so rates are bounded by wrk and the endpoints " +
+		"as much as by the path; ratios are smaller than on machines of their own.",
+	"A written table is one whose batch calls have returned: new connections are translated by " +
+		"it. Ours is kept by veild's own client and proxy, which read the lists and the watch of " +
+		"a server that speaks as an API server does, over TLS on the loopback, in this process; " +
+		"a change is timed from when the server takes the event to write it. kube-proxy's own " +
+		"reading and planning before nft(8) is not counted.",
 }

@@ -18,7 +18,8 @@ import (
 )
 
 // openLoop runs the tool of ours at the client.
-func (g *ground) openLoop(ctx context.Context, l *lane, r reach, o openloop.Load) (openloop.Result, error) {
+func (g *ground) openLoop(ctx context.Context, l *lane, r reach,
+	o openloop.Load) (openloop.Result, error) {
 	arg, err := json.Marshal(o)
 	if err != nil {
 		return openloop.Result{}, err
@@ -41,7 +42,8 @@ func (g *ground) openLoop(ctx context.Context, l *lane, r reach, o openloop.Load
 func sound(r openloop.Result) error {
 	switch {
 	case r.Failed > 0:
-		return fmt.Errorf("%d of %d operations failed, the first: %s", r.Failed, r.Failed+r.Done, r.Error)
+		return fmt.Errorf("%d of %d operations failed, the first: %s", r.Failed, r.Failed+r.Done,
+			r.Error)
 	case r.Done == 0 || r.Unfinished > r.Done/100:
 		return fmt.Errorf("%d operations did not end, %d did", r.Unfinished, r.Done)
 	}
@@ -54,12 +56,15 @@ const (
 )
 
 // wrk runs wrk at the client and returns requests a second; short is a connection for each request.
-func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool, d time.Duration) (float64, error) {
-	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d", fmt.Sprintf("%ds", int(d.Seconds()))}
+func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool,
+	d time.Duration) (float64, error) {
+	args := []string{"-t", fmt.Sprint(wrkThreads), "-c", fmt.Sprint(wrkConnections), "-d",
+		fmt.Sprintf("%ds", int(d.Seconds()))}
 	if short {
 		args = append(args, "-H", "Connection: close")
 	}
-	out, err := run(l.command(ctx, r, "wrk", append(args, fmt.Sprintf("http://%s/", l.target(r, 0)))...))
+	out, err := run(l.command(ctx, r, "wrk",
+		append(args, fmt.Sprintf("http://%s/", l.target(r, 0)))...))
 	if err != nil {
 		return 0, err
 	}
@@ -68,14 +73,16 @@ func (g *ground) wrk(ctx context.Context, l *lane, r reach, short bool, d time.D
 
 var (
 	wrkRate   = regexp.MustCompile(`(?m)^Requests/sec:\s+([0-9.]+)`)
-	wrkErrors = regexp.MustCompile(`(?m)^\s+Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)`)
+	wrkErrors = regexp.MustCompile(
+		`(?m)^\s+Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)`)
 	wrkStatus = regexp.MustCompile(`(?m)^\s+Non-2xx or 3xx responses: (\d+)`)
 )
 
 // parseWrk reads what wrk prints. Errors of reading are allowed: wrk counts an answer's end by the
 // server as one.
 func parseWrk(out string) (perSecond float64, err error) {
-	if m := wrkErrors.FindStringSubmatch(out); m != nil && (m[1] != "0" || m[3] != "0" || m[4] != "0") {
+	if m := wrkErrors.FindStringSubmatch(out); m != nil && (m[1] != "0" || m[3] != "0" ||
+		m[4] != "0") {
 		return 0, fmt.Errorf("wrk: %s", strings.TrimSpace(m[0]))
 	}
 	if m := wrkStatus.FindStringSubmatch(out); m != nil {
@@ -92,11 +99,13 @@ func parseWrk(out string) (perSecond float64, err error) {
 type pingPong struct{ mean, least float64 }
 
 // sockperf runs ping-pong at the client.
-func (g *ground) sockperf(ctx context.Context, l *lane, r reach, d time.Duration) (pingPong, error) {
+func (g *ground) sockperf(ctx context.Context, l *lane, r reach,
+	d time.Duration) (pingPong, error) {
 	to := l.target(r, 2)
 	for try := 1; ; try++ {
 		out, err := run(l.command(ctx, r, "sockperf", "ping-pong", "--tcp", "--full-rtt",
-			"-i", to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t", fmt.Sprint(int(d.Seconds()))))
+			"-i", to.Addr().String(), "-p", fmt.Sprint(to.Port()), "-t",
+			fmt.Sprint(int(d.Seconds()))))
 		if err != nil {
 			return pingPong{}, err
 		}
@@ -138,24 +147,27 @@ func number(e *regexp.Regexp, text string) (float64, error) {
 }
 
 // stream is bandwidth of that many parallel streams of iperf3, Mbit/s.
-func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int, d time.Duration) (float64, error) {
-	f := load.Flow{To: l.target(r, 3).Addr(), Duration: d, Run: func(ctx context.Context, args ...string) ([]byte, error) {
-		cmd := l.command(ctx, r, "iperf3", args...)
-		var stderr bytes.Buffer
-		cmd.Stderr = &stderr
-		out, err := cmd.Output()
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, tail(stderr.String(), 300))
-		}
-		return out, err
-	}}
+func (g *ground) stream(ctx context.Context, l *lane, r reach, streams int,
+	d time.Duration) (float64, error) {
+	f := load.Flow{To: l.target(r, 3).Addr(), Duration: d,
+		Run: func(ctx context.Context, args ...string) ([]byte, error) {
+			cmd := l.command(ctx, r, "iperf3", args...)
+			var stderr bytes.Buffer
+			cmd.Stderr = &stderr
+			out, err := cmd.Output()
+			if err != nil {
+				err = fmt.Errorf("%w: %s", err, tail(stderr.String(), 300))
+			}
+			return out, err
+		}}
 	s, err := f.TCP(ctx, streams)
 	return s.Value, err
 }
 
 // needed are the programs, and the packages of Debian they are in.
 var needed = [][2]string{
-	{"ip", "iproute2"}, {"nsenter", "util-linux"}, {"nft", "nftables"}, {"iptables-restore", "iptables"},
+	{"ip", "iproute2"}, {"nsenter", "util-linux"}, {"nft", "nftables"},
+	{"iptables-restore", "iptables"},
 	{"wrk", "wrk"}, {"sockperf", "sockperf"}, {"iperf3", "iperf3"},
 }
 
@@ -164,7 +176,8 @@ func findPrograms(haproxy string) error {
 	var errs []error
 	for _, n := range needed {
 		if _, err := exec.LookPath(n[0]); err != nil {
-			errs = append(errs, fmt.Errorf("no %s: install %s, or run hack/install-deps.sh", n[0], n[1]))
+			errs = append(errs, fmt.Errorf("no %s: install %s, or run hack/install-deps.sh", n[0],
+				n[1]))
 		}
 	}
 	if _, err := exec.LookPath(haproxy); err != nil {

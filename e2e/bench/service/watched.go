@@ -40,7 +40,8 @@ type written struct {
 
 // newWatched begins to keep a table of the default sizes, pinned in dir; config is a file for its
 // credentials. It is to be closed also after an error.
-func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (w *watched, err error) {
+func newWatched(ctx context.Context, dir, config string,
+	plan []rules.Service) (w *watched, err error) {
 	w = &watched{writes: make(chan written, 2*oursChanges), end: func() {}}
 	if w.table, err = openTable(table.Config{Dir: dir, Limits: service.DefaultLimits}); err != nil {
 		return w, err
@@ -56,7 +57,8 @@ func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (
 		return w, err
 	}
 
-	if w.proxy, err = proxy.New(proxy.Options{Node: "node", Limits: service.DefaultLimits, Table: timed{w.table, w.writes}}); err != nil {
+	if w.proxy, err = proxy.New(proxy.Options{Node: "node", Limits: service.DefaultLimits,
+		Table: timed{w.table, w.writes}}); err != nil {
 		return w, err
 	}
 	if err := w.proxy.Begin(); err != nil {
@@ -67,7 +69,8 @@ func newWatched(ctx context.Context, dir, config string, plan []rules.Service) (
 	ctx, w.end = context.WithCancel(ctx)
 	w.ended.Go(func() { w.proxy.Run(ctx) })
 	w.began = time.Now()
-	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.proxy, &w.listed}) }) // its error is that of ctx
+	// its error is that of ctx
+	w.ended.Go(func() { _ = client.RunServices(ctx, sink{w.proxy, &w.listed}) })
 	return w, nil
 }
 
@@ -87,7 +90,8 @@ func (w *watched) close(dir string) error {
 
 // next waits for the next writes.
 func (w *watched) next(ctx context.Context) (written, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, writeLimit, errors.New("the table was not written"))
+	ctx, cancel := context.WithTimeoutCause(ctx, writeLimit,
+		errors.New("the table was not written"))
 	defer cancel()
 	select {
 	case wr := <-w.writes:

@@ -81,11 +81,14 @@ func kubestr(o Options, device string, room int64) []fio.Job {
 	var jobs []fio.Job
 	size := room / 4 / mib * mib
 	for i, j := range []struct{ name, block, rw string }{
-		{"read_iops", "4k", "randread"}, {"write_iops", "4k", "randwrite"}, {"read_bw", "128k", "randread"}, {"write_bw", "128k", "randwrite"},
+		{"read_iops", "4k", "randread"}, {"write_iops", "4k", "randwrite"},
+		{"read_bw", "128k", "randread"}, {"write_bw", "128k", "randwrite"},
 	} {
 		jobs = append(jobs, fio.Job{
-			Name: "kubestr_" + j.name, File: device, Offset: int64(i) * size, Size: size, Block: j.block, Depth: 64, ReadWrite: j.rw,
-			Runtime: o.Sample, Ramp: max(time.Second, o.Sample/rampShare), Extra: []string{"gtod_reduce=1"},
+			Name: "kubestr_" + j.name, File: device, Offset: int64(i) * size, Size: size,
+			Block: j.block, Depth: 64, ReadWrite: j.rw,
+			Runtime: o.Sample, Ramp: max(time.Second, o.Sample/rampShare),
+			Extra: []string{"gtod_reduce=1"},
 		})
 	}
 	return jobs
@@ -108,7 +111,8 @@ func serial(rw, block string, depth int, extra ...string) task {
 	return task{
 		name: q.job, everywhere: depth > 1, cpu: true, quantities: []quantity{q},
 		jobs: func(o Options, device string, room int64) []fio.Job {
-			return []fio.Job{{Name: q.job, File: device, Size: room / mib * mib, Block: block, Depth: depth, ReadWrite: rw, Runtime: o.Sample, Extra: extra}}
+			return []fio.Job{{Name: q.job, File: device, Size: room / mib * mib, Block: block,
+				Depth: depth, ReadWrite: rw, Runtime: o.Sample, Extra: extra}}
 		},
 	}
 }

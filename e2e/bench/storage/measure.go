@@ -37,11 +37,13 @@ type run struct {
 // group is the run for the runner, which keeps the order; the figures are kept here, because one
 // run of fio gives several.
 func (s *suite) group(r *run) bench.Group {
-	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit, Turns: r.turns(r.disk.name)}
+	g := bench.Group{Name: r.disk.name + ", " + r.name, Unit: r.quantities[0].unit,
+		Turns: r.turns(r.disk.name)}
 	for _, side := range []string{sideOurs, sidePlain, sideCrypt} {
-		g.Sides = append(g.Sides, bench.Side{Name: side, Measure: func(ctx context.Context) (bench.Sample, error) {
-			return s.measure(ctx, r, side)
-		}})
+		g.Sides = append(g.Sides, bench.Side{Name: side,
+			Measure: func(ctx context.Context) (bench.Sample, error) {
+				return s.measure(ctx, r, side)
+			}})
 	}
 	return g
 }
@@ -59,14 +61,16 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 		return bench.Sample{}, err
 	}
 	if len(measured) != len(r.quantities) {
-		return bench.Sample{}, fmt.Errorf("%d jobs measured, want %d", len(measured), len(r.quantities))
+		return bench.Sample{}, fmt.Errorf("%d jobs measured, want %d", len(measured),
+			len(r.quantities))
 	}
 
 	var bytes int64
 	for i, q := range r.quantities {
 		m := measured[i]
 		if m.Name != q.job || m.Errors != 0 {
-			return bench.Sample{}, fmt.Errorf("job %s: fio says job %s, %d errors", q.job, m.Name, m.Errors)
+			return bench.Sample{}, fmt.Errorf("job %s: fio says job %s, %d errors", q.job, m.Name,
+				m.Errors)
 		}
 		v := q.value(m)
 		if v <= 0 {
@@ -80,7 +84,8 @@ func (s *suite) measure(ctx context.Context, r *run, side string) (bench.Sample,
 	}
 
 	if r.cpu {
-		r.keep(figure{r.name, cpuSuffix, bench.CoreSecondsPerGB}, side, busy.Seconds()/(float64(bytes)/1e9))
+		r.keep(figure{r.name, cpuSuffix, bench.CoreSecondsPerGB}, side,
+			busy.Seconds()/(float64(bytes)/1e9))
 	}
 	return bench.Sample{Value: r.quantities[0].value(measured[0])}, nil
 }
@@ -127,12 +132,15 @@ func (r *run) cases() ([]bench.Case, error) {
 	var out []bench.Case
 	whole := r.whole()
 	for _, q := range r.quantities {
-		for _, f := range []figure{{q.job, "", q.unit}, {q.job, p99Suffix, q.unit}, {q.job, cpuSuffix, bench.CoreSecondsPerGB}} {
+		for _, f := range []figure{{q.job, "", q.unit}, {q.job, p99Suffix, q.unit},
+			{q.job, cpuSuffix, bench.CoreSecondsPerGB}} {
 			if whole == 0 || r.values[f] == nil {
 				continue
 			}
-			for _, against := range []struct{ side, suffix string }{{sidePlain, ""}, {sideCrypt, toCrypt}} {
-				c, err := compare(r.disk.name+"_"+f.name+against.suffix+f.suffix, f.unit, r.values[f][sideOurs][:whole], r.values[f][against.side][:whole], against.side)
+			for _, against := range []struct{ side, suffix string }{{sidePlain, ""},
+				{sideCrypt, toCrypt}} {
+				c, err := compare(r.disk.name+"_"+f.name+against.suffix+f.suffix, f.unit,
+					r.values[f][sideOurs][:whole], r.values[f][against.side][:whole], against.side)
 				if err != nil {
 					return nil, err
 				}
@@ -144,11 +152,13 @@ func (r *run) cases() ([]bench.Case, error) {
 }
 
 // compare makes a case of as many rounds of both sides.
-func compare(name string, unit bench.Unit, ours, base []float64, baseName string) (bench.Case, error) {
+func compare(name string, unit bench.Unit, ours, base []float64,
+	baseName string) (bench.Case, error) {
 	ratio, err := bench.Ratios(ours, base)
 	if err != nil {
 		return bench.Case{}, fmt.Errorf("%s: %w", name, err)
 	}
 	b := bench.Summarize(base)
-	return bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(ours), Base: &b, BaseName: baseName, Ratio: &ratio}, nil
+	return bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(ours), Base: &b,
+		BaseName: baseName, Ratio: &ratio}, nil
 }

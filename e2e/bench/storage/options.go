@@ -57,7 +57,9 @@ func (o *Options) setDefaults() {
 }
 
 // has reports whether the disk is measured.
-func (o *Options) has(disk string) bool { return len(o.Disks) == 0 || slices.Contains(o.Disks, disk) }
+func (o *Options) has(disk string) bool {
+	return len(o.Disks) == 0 || slices.Contains(o.Disks, disk)
+}
 
 // Names returns the names of all disks.
 func Names() []string {

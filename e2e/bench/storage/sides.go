@@ -37,9 +37,12 @@ func newDisks(o Options) []*disk {
 			continue
 		}
 		d := storage.Disk{
-			Serial: l.name, Path: filepath.Join(o.Dir, l.name+".img"), Size: sides*(o.Room+crypt.DataOffset) + 8*mib, IOPS: l.iops, Bandwidth: l.bandwidth, Parts: sides,
+			Serial: l.name, Path: filepath.Join(o.Dir, l.name+".img"),
+			Size: sides*(o.Room+crypt.DataOffset) + 8*mib, IOPS: l.iops, Bandwidth: l.bandwidth,
+			Parts: sides,
 		}
-		out = append(out, &disk{Disk: d, name: l.name, title: l.title, deviceBySide: map[string]string{}, room: o.Room})
+		out = append(out, &disk{Disk: d, name: l.name, title: l.title,
+			deviceBySide: map[string]string{}, room: o.Room})
 	}
 	return out
 }
@@ -55,7 +58,8 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 	}
 
 	const volume = "pvc-bench"
-	flags := []string{"-dir", "/var/lib/volumetool/" + d.name, "-disks", d.Device(1), "-tuning", string(o.Tuning)}
+	flags := []string{"-dir", "/var/lib/volumetool/" + d.name, "-disks", d.Device(1), "-tuning",
+		string(o.Tuning)}
 	if _, err := m.Do(ctx, append(flags, "provision", volume, fmt.Sprint(d.room))...); err != nil {
 		return err
 	}
@@ -66,7 +70,8 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 
 	plain := "plain-" + d.name
 	table := fmt.Sprintf("0 %d linear %s %d", d.room/512, d.Device(2), crypt.DataOffset/512)
-	if _, err := m.Exec(ctx, fmt.Sprintf("dmsetup create %s --table '%s'", plain, table)); err != nil {
+	if _, err := m.Exec(ctx, fmt.Sprintf("dmsetup create %s --table '%s'", plain, table)); err !=
+		nil {
 		return err
 	}
 	stock, err := m.Do(ctx, "-tuning", string(o.Tuning), "reference", "device", d.Device(3))
@@ -74,8 +79,10 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 		return err
 	}
 
-	d.deviceBySide = map[string]string{sideOurs: ours.Path, sidePlain: "/dev/mapper/" + plain, sideCrypt: stock.Path}
-	tables, err := m.Exec(ctx, fmt.Sprintf("for d in %s %s; do dmsetup table $(cat /sys/block/$(basename $(readlink -f $d))/dm/name); done", ours.Path, stock.Path))
+	d.deviceBySide = map[string]string{sideOurs: ours.Path, sidePlain: "/dev/mapper/" + plain,
+		sideCrypt: stock.Path}
+	tables, err := m.Exec(ctx, fmt.Sprintf("for d in %s %s; do dmsetup table $(cat "+
+		"/sys/block/$(basename $(readlink -f $d))/dm/name); done", ours.Path, stock.Path))
 	if err != nil {
 		return err
 	}
@@ -89,7 +96,8 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 func (d *disk) fill() string {
 	var parts []string
 	for i := range sides {
-		parts = append(parts, fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct status=none", d.Device(i+1), d.PartSize()/mib))
+		parts = append(parts, fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct "+
+			"status=none", d.Device(i+1), d.PartSize()/mib))
 	}
 	return strings.Join(parts, " && ")
 }
@@ -112,7 +120,8 @@ func alike(tables string) error {
 		rest[i] = slices.Concat(f[3:4], f[5:6], f[7:])
 	}
 	if !slices.Equal(rest[0], rest[1]) {
-		return fmt.Errorf("the tables differ, so a ratio would say nothing of the driver: ours %v, cryptsetup's %v", rest[0], rest[1])
+		return fmt.Errorf("the tables differ, so a ratio would say nothing of the driver: ours "+
+			"%v, cryptsetup's %v", rest[0], rest[1])
 	}
 	return nil
 }

@@ -41,8 +41,10 @@ func stageDisk(o Options) storage.Disk {
 // makeRoom mounts that disk. Its inode tables are left as they are: work in the background would be
 // measured.
 func (s *suite) makeRoom(ctx context.Context) error {
-	_, err := s.machine.Exec(ctx, fmt.Sprintf("mkfs.ext4 -q -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 %s && mkdir -p %s && mount -o noinit_itable %[1]s %[2]s",
-		stageDisk(s.Options).Device(0), roomAt))
+	_, err := s.machine.Exec(ctx,
+		fmt.Sprintf("mkfs.ext4 -q -E nodiscard,lazy_itable_init=1,lazy_journal_init=1 %s && mkdir "+
+			"-p %s && mount -o noinit_itable %[1]s %[2]s",
+			stageDisk(s.Options).Device(0), roomAt))
 	return err
 }
 
@@ -53,7 +55,8 @@ func (s *suite) stages(ctx context.Context) error {
 	if err := s.makeRoom(ctx); err != nil {
 		return err
 	}
-	loop, err := s.machine.Exec(ctx, fmt.Sprintf("truncate -s %d %[2]s && losetup --direct-io=on --sector-size 4096 --find --show %[2]s", stageSize, image))
+	loop, err := s.machine.Exec(ctx, fmt.Sprintf("truncate -s %d %[2]s && losetup --direct-io=on "+
+		"--sector-size 4096 --find --show %[2]s", stageSize, image))
 	if err != nil {
 		return err
 	}
@@ -80,10 +83,16 @@ func (s *suite) stages(ctx context.Context) error {
 				n++
 				return measured(s.ours(ctx, fmt.Sprintf("pvc-%d", n), true, true))
 			},
-			Base: func(ctx context.Context) (bench.Sample, error) { return measured(s.stock(ctx, "new", device)) }},
+			Base: func(ctx context.Context) (bench.Sample, error) {
+				return measured(s.stock(ctx, "new", device))
+			}},
 		{Name: caseExisting, Unit: bench.Millisecond, BaseName: sideCrypt,
-			Ours: func(ctx context.Context) (bench.Sample, error) { return measured(s.ours(ctx, existing, false, false)) },
-			Base: func(ctx context.Context) (bench.Sample, error) { return measured(s.stock(ctx, "existing", device)) }},
+			Ours: func(ctx context.Context) (bench.Sample, error) {
+				return measured(s.ours(ctx, existing, false, false))
+			},
+			Base: func(ctx context.Context) (bench.Sample, error) {
+				return measured(s.stock(ctx, "existing", device))
+			}},
 	})
 
 	s.result.Cases = append(s.result.Cases, cases...)
@@ -103,7 +112,8 @@ func (s *suite) ours(ctx context.Context, volume string, make, gone bool) (time.
 	}
 	var staged answer.Answer
 	for _, words := range steps {
-		a, err := s.machine.Do(ctx, append([]string{"-dir", stageDir, "-tuning", string(s.Tuning)}, words...)...)
+		a, err := s.machine.Do(ctx, append([]string{"-dir", stageDir, "-tuning", string(s.Tuning)},
+			words...)...)
 		if err != nil {
 			return 0, err
 		}
@@ -120,7 +130,8 @@ func (s *suite) stock(ctx context.Context, what, device string) (time.Duration, 
 	if err != nil {
 		return 0, err
 	}
-	if _, err := s.machine.Exec(ctx, fmt.Sprintf("umount %s && cryptsetup close %s", stageAt, filepath.Base(a.Path))); err != nil {
+	if _, err := s.machine.Exec(ctx, fmt.Sprintf("umount %s && cryptsetup close %s", stageAt,
+		filepath.Base(a.Path))); err != nil {
 		return 0, err
 	}
 	return once(a)

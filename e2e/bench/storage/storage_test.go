@@ -21,7 +21,8 @@ func TestEveryGateIsMeasured(t *testing.T) {
 		s := &suite{Options: Options{Dir: t.TempDir()}}
 		s.setDefaults()
 		s.disks = newDisks(s.Options)
-		s.result = &bench.Result{Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2, Started: time.Unix(1, 0)}
+		s.result = &bench.Result{Schema: bench.Schema, Platform: platform, Kernel: "6.1", CPUs: 2,
+			Started: time.Unix(1, 0)}
 		s.result.Cases = append(madeUp(t, s.disks), stageCases(t)...)
 		var err error
 		if s.result.Gates, err = bench.Judge(s.result, Suite); err != nil {
@@ -99,7 +100,8 @@ func TestTasks(t *testing.T) {
 		}
 		for i, j := range jobs {
 			if j.Name != task.quantities[i].job || seen[j.Name] {
-				t.Errorf("%s: job %s for quantity %s, or twice", task.name, j.Name, task.quantities[i].job)
+				t.Errorf("%s: job %s for quantity %s, or twice", task.name, j.Name,
+					task.quantities[i].job)
 			}
 			seen[j.Name] = true
 			if end := j.Offset + j.Size; end > o.Room || j.Size < mib {
@@ -107,7 +109,8 @@ func TestTasks(t *testing.T) {
 			}
 		}
 	}
-	for _, want := range []string{"kubestr_write_bw", "randread_4k", "randwrite_1024k", "randwrite_qd1"} {
+	for _, want := range []string{"kubestr_write_bw", "randread_4k", "randwrite_1024k",
+		"randwrite_qd1"} {
 		if !seen[want] {
 			t.Errorf("no %s among %v", want, slices.Sorted(maps.Keys(seen)))
 		}
@@ -116,8 +119,10 @@ func TestTasks(t *testing.T) {
 
 // A ratio to cryptsetup is of the same table with another key on another device, or it is refused.
 func TestAlike(t *testing.T) {
-	const ours = "0 2097152 crypt aes-xts-plain64 :64:logon:kubeveil:1 0 254:1 8192 2 sector_size:4096 submit_from_crypt_cpus\n"
-	const stock = "0 2101248 crypt aes-xts-plain64 :64:logon:cryptsetup:2-d0 0 254:3 8192 2 submit_from_crypt_cpus sector_size:4096\n"
+	const ours = "0 2097152 crypt aes-xts-plain64 :64:logon:kubeveil:1 0 254:1 8192 2 " +
+		"sector_size:4096 submit_from_crypt_cpus\n"
+	const stock = "0 2101248 crypt aes-xts-plain64 :64:logon:cryptsetup:2-d0 0 254:3 8192 2 " +
+		"submit_from_crypt_cpus sector_size:4096\n"
 	if err := alike(ours + stock); err != nil {
 		t.Error(err)
 	}
@@ -141,7 +146,8 @@ func TestAlike(t *testing.T) {
 // A round that was cut short is left out, and what was measured before it is kept.
 func TestCutShort(t *testing.T) {
 	q := quantity{"a", bench.IOPS, "a"}
-	r := &run{task: task{name: "a", quantities: []quantity{q}}, disk: &disk{name: free}, values: map[figure]map[string][]float64{}}
+	r := &run{task: task{name: "a", quantities: []quantity{q}}, disk: &disk{name: free},
+		values: map[figure]map[string][]float64{}}
 	if cases, err := r.cases(); err != nil || len(cases) != 0 {
 		t.Errorf("nothing measured: %v, %v", cases, err)
 	}
@@ -162,11 +168,13 @@ func TestTheFreeDisk(t *testing.T) {
 		if (d.IOPS == 0) != (d.name == free) {
 			t.Errorf("%s: %d IOPS", d.name, d.IOPS)
 		}
-		if line := d.fill(); strings.Count(line, "oflag=direct") != sides || !strings.Contains(line, d.Device(sides)) {
+		if line := d.fill(); strings.Count(line, "oflag=direct") != sides ||
+			!strings.Contains(line, d.Device(sides)) {
 			t.Errorf("%s: %s", d.name, line)
 		}
 		for _, task := range tasks() {
-			if want := d.name == free && task.everywhere && task.name != "kubestr"; (task.turns(d.name) == freeTurns) != want {
+			if want := d.name == free && task.everywhere &&
+				task.name != "kubestr"; (task.turns(d.name) == freeTurns) != want {
 				t.Errorf("%s, %s: %d turns", d.name, task.name, task.turns(d.name))
 			}
 		}
@@ -180,7 +188,8 @@ func TestParseRun(t *testing.T) {
 	if err != nil || busy != time.Second || len(measured) != 1 || measured[0].Sum().IOPS != 5 {
 		t.Errorf("%+v, %v, %v", measured, busy, err)
 	}
-	for _, bad := range []string{"", before, before + "\n" + after, json + "\n" + json + "\n" + after} {
+	for _, bad := range []string{"", before, before + "\n" + after,
+		json + "\n" + json + "\n" + after} {
 		if _, _, err := parseRun([]byte(bad)); err == nil {
 			t.Errorf("%q: no error", bad)
 		}

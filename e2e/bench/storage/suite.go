@@ -28,7 +28,8 @@ type suite struct {
 // measured. It needs root.
 func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 	o.setDefaults()
-	s := &suite{Options: o, disks: newDisks(o), runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
+	s := &suite{Options: o, disks: newDisks(o),
+		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -60,7 +61,8 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 		}
 		// What was measured is not lost for it; gates on what was not are missed.
 		o.Progress("skipped: %s: %v", part.name, failed)
-		s.result.Tests.Skipped = append(s.result.Tests.Skipped, bench.Skip{Name: part.name, Reason: "it failed: " + failed.Error()})
+		s.result.Tests.Skipped = append(s.result.Tests.Skipped,
+			bench.Skip{Name: part.name, Reason: "it failed: " + failed.Error()})
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%s: %w", part.name, failed)
 			break
@@ -88,7 +90,8 @@ func (s *suite) begin(ctx context.Context) (err error) {
 		return err
 	}
 	s.result.CPUs, err = strconv.Atoi(strings.TrimSpace(string(out)))
-	s.Progress("the machine is up (%s, kernel %s); the measurements take about %v", s.result.Platform, s.result.Kernel, s.Estimate())
+	s.Progress("the machine is up (%s, kernel %s); the measurements take about %v",
+		s.result.Platform, s.result.Kernel, s.Estimate())
 	return err
 }
 

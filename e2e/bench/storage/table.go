@@ -11,14 +11,16 @@ import (
 
 // labels name the cases for people.
 func labels() map[string]string {
-	out := map[string]string{caseNew: "Stage to mounted, new ext4 of 10 GiB", caseExisting: "Stage to mounted, existing ext4 of 10 GiB"}
+	out := map[string]string{caseNew: "Stage to mounted, new ext4 of 10 GiB",
+		caseExisting: "Stage to mounted, existing ext4 of 10 GiB"}
 	for _, l := range limits {
 		for _, t := range tasks() {
 			for _, q := range t.quantities {
 				text := q.title + " (" + l.title + ")"
 				for _, against := range []string{"", toCrypt} {
 					name := l.name + "_" + q.job + against
-					out[name], out[name+p99Suffix], out[name+cpuSuffix] = text, text+", 99th percentile", text+", CPU"
+					out[name], out[name+p99Suffix], out[name+cpuSuffix] = text, text+
+						", 99th percentile", text+", CPU"
 				}
 			}
 		}
@@ -32,8 +34,9 @@ func (s *suite) report() *report.Report {
 		banner = "Emulated machine"
 	}
 	return &report.Report{
-		Title:  "Kubeveil's volumes beside a plain device and stock cryptsetup",
-		Lead:   fmt.Sprintf("One machine, kernel %s, %d CPUs; one disk for each limit, with a partition for each side.", s.result.Kernel, s.result.CPUs),
+		Title: "Kubeveil's volumes beside a plain device and stock cryptsetup",
+		Lead: fmt.Sprintf("One machine, kernel %s, %d CPUs; one disk for each limit, with a "+
+			"partition for each side.", s.result.Kernel, s.result.CPUs),
 		Banner: banner, Result: s.result, Labels: labels(),
 		Tables: []report.Table{s.matrix(), published()},
 		Notes:  s.notes(),
@@ -43,7 +46,8 @@ func (s *suite) report() *report.Report {
 // matrix is a line for each disk and job, the sides beside one another.
 func (s *suite) matrix() report.Table {
 	t := report.Table{
-		Title: "Reads and writes", Head: []string{"disk", "job", "plain", "ours", "to plain", "cryptsetup", "to cryptsetup", "core-s/GB, ours to plain"},
+		Title: "Reads and writes", Head: []string{"disk", "job", "plain", "ours", "to plain",
+			"cryptsetup", "to cryptsetup", "core-s/GB, ours to plain"},
 		Note: "Medians; the relations are medians of the ratios formed in each round.",
 	}
 	for _, d := range s.disks {
@@ -59,7 +63,8 @@ func (s *suite) matrix() report.Table {
 					cpu = fmt.Sprintf("%.2f to %.2f", c.Ours.Median, c.Base.Median)
 				}
 				t.Rows = append(t.Rows, []string{
-					d.title, q.title, plain.Unit.Format(plain.Base.Median), plain.Unit.Format(plain.Ours.Median), change(plain.Ratio.Median),
+					d.title, q.title, plain.Unit.Format(plain.Base.Median),
+					plain.Unit.Format(plain.Ours.Median), change(plain.Ratio.Median),
 					stock.Unit.Format(stock.Base.Median), change(stock.Ratio.Median), cpu,
 				})
 			}
@@ -77,8 +82,9 @@ func change(ratio float64) string {
 // clear.
 func published() report.Table {
 	return report.Table{
-		Title: "Beside published figures: what encryption costs against the same disk in clear", Head: []string{"", "IOPS", "bandwidth"},
-		Note: "From other machines, and to be read as such.",
+		Title: "Beside published figures: what encryption costs against the same disk in clear",
+		Head:  []string{"", "IOPS", "bandwidth"},
+		Note:  "From other machines, and to be read as such.",
 		Rows: [][]string{
 			{"Constellation 2.14, GCP, kubestr", "−10 %", "about equal"},
 			{"Constellation 2.14, Azure, kubestr", "about equal", "−15 %"},
@@ -91,17 +97,35 @@ func published() report.Table {
 
 func (s *suite) notes() []string {
 	out := []string{
-		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, which begins 4 MiB into it, so they share the disk's limits; fio runs on the mapping, without a file system.", s.Room/mib),
-		"The disks are files of the machine's host, in its memory for the most part; the limits are qemu's. The one without limits was written once before. What is compared are the mappings, not disks.",
-		fmt.Sprintf("Of what is held against cryptsetup on the disk without limits, each side is measured %d times in a round. The tables of ours and of cryptsetup's mapping were compared before: they differ in key and device alone.", freeTurns),
-		fmt.Sprintf("Class %q: cryptsetup has the same cipher (aes-xts-plain64, 512-bit key), sectors of 4096 bytes, offset and flags, and PBKDF2 with 1000 iterations, the cheapest that it takes.", s.Tuning),
-		fmt.Sprintf("kubestr's job is the published text but for the time (%v for 15 s), the size (a quarter of the payload for 2 GiB) and the device for a file. Constellation's is 4k and 1024k with a queue of 128, one submitter on one processor, %v for 60 s, without its ramp.", s.Sample, s.Sample),
-		"CPU is the busy time of all processors of the machine, fio and its start included, from /proc/stat, for 10^9 bytes read or written.",
-		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, the attachment of the loop device included; beside it luksFormat, open, mkfs.ext4 and mount (new), or open, fsck and mount (existing), on a loop device that was attached before. The files of both are on one disk without limits.",
+		fmt.Sprintf("All three sides have a partition of %d MiB of payload on the same disk, "+
+			"which begins 4 MiB into it, so they share the disk's limits; fio runs on the "+
+			"mapping, without a file system.", s.Room/mib),
+		"The disks are files of the machine's host, in its memory for the most part; the limits " +
+			"are qemu's. The one without limits was written once before. What is " +
+			"compared are the " +
+			"mappings, not disks.",
+		fmt.Sprintf("Of what is held against cryptsetup on the disk without limits, each side is "+
+			"measured %d times in a round. The tables of ours and of cryptsetup's mapping were "+
+			"compared before: they differ in key and device alone.", freeTurns),
+		fmt.Sprintf("Class %q: cryptsetup has the same cipher (aes-xts-plain64, 512-bit key), "+
+			"sectors of 4096 bytes, offset and flags, and PBKDF2 with 1000 iterations, the "+
+			"cheapest that it takes.", s.Tuning),
+		fmt.Sprintf("kubestr's job is the published text but for the time (%v for 15 s), the size "+
+			"(a quarter of the payload for 2 GiB) and the device for a file. Constellation's is "+
+			"4k and 1024k with a queue of 128, one submitter on one processor, %v for 60 s, "+
+			"without its ramp.", s.Sample, s.Sample),
+		"CPU is the busy time of all processors of the machine, fio and its start included, from " +
+			"/proc/stat, for 10^9 bytes read or written.",
+		"Stage to mounted: ours is one call of the driver, as a kubelet makes it, the attachment " +
+			"of the loop device included; beside it luksFormat, open, mkfs.ext4 and mount (new), " +
+			"or open, fsck and mount (existing), on a loop device that was attached before. The " +
+			"files of both are on one disk without limits.",
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", s.Rounds, s.Seed),
 	}
 	if s.result.Platform == bench.Emulated {
-		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit is that of the emulator's AES: it is shown without a gate. On real processors the profile `hardware` gates it.")
+		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit is that "+
+			"of the emulator's AES: it is shown without a gate. On real processors the profile "+
+			"`hardware` gates it.")
 	}
 	return out
 }

@@ -49,11 +49,16 @@ const mib = 1 << 20
 // quantities are those of every run.
 var quantities = []quantity{
 	{"randread_4k", "4k random read, 64 at once", bench.IOPS, disk.Job{Block: 4096, Depth: 64}},
-	{"randwrite_4k", "4k random write, 64 at once", bench.IOPS, disk.Job{Block: 4096, Depth: 64, Write: true}},
-	{"randread_1024k", "1024k random read, 16 at once", bench.Mbps, disk.Job{Block: mib, Depth: 16}},
-	{"randwrite_1024k", "1024k random write, 16 at once", bench.Mbps, disk.Job{Block: mib, Depth: 16, Write: true}},
-	{"randread_qd1", "4k random read, one at a time", bench.Millisecond, disk.Job{Block: 4096, Depth: 1}},
-	{"randwrite_qd1", "4k random write, one at a time", bench.Millisecond, disk.Job{Block: 4096, Depth: 1, Write: true}},
+	{"randwrite_4k", "4k random write, 64 at once", bench.IOPS,
+		disk.Job{Block: 4096, Depth: 64, Write: true}},
+	{"randread_1024k", "1024k random read, 16 at once", bench.Mbps,
+		disk.Job{Block: mib, Depth: 16}},
+	{"randwrite_1024k", "1024k random write, 16 at once", bench.Mbps,
+		disk.Job{Block: mib, Depth: 16, Write: true}},
+	{"randread_qd1", "4k random read, one at a time", bench.Millisecond,
+		disk.Job{Block: 4096, Depth: 1}},
+	{"randwrite_qd1", "4k random write, one at a time", bench.Millisecond,
+		disk.Job{Block: 4096, Depth: 1, Write: true}},
 }
 
 // sample is the figure of a quantity.
@@ -103,7 +108,8 @@ func Run(ctx context.Context, k *framework.Cluster, o Options) (rep *report.Repo
 	if o.Progress == nil {
 		o.Progress = func(string, ...any) {}
 	}
-	r := &run{Options: o, cluster: k, sides: []*side{{name: ours, class: o.Class}, {name: baseline, class: o.Baseline}}}
+	r := &run{Options: o, cluster: k, sides: []*side{{name: ours, class: o.Class},
+		{name: baseline, class: o.Baseline}}}
 	if err := r.checkClasses(ctx); err != nil {
 		return nil, err
 	}
@@ -122,7 +128,8 @@ func Run(ctx context.Context, k *framework.Cluster, o Options) (rep *report.Repo
 // checkClasses wants both to be there: a claim of one that is not would wait for ever.
 func (r *run) checkClasses(ctx context.Context) error {
 	for _, s := range r.sides {
-		if _, err := r.cluster.Client.StorageV1().StorageClasses().Get(ctx, s.class, metav1.GetOptions{}); err != nil {
+		if _, err := r.cluster.Client.StorageV1().StorageClasses().Get(ctx, s.class,
+			metav1.GetOptions{}); err != nil {
 			return fmt.Errorf("class %s: %w", s.class, err)
 		}
 	}
@@ -134,11 +141,15 @@ func (r *run) start(ctx context.Context, s *side) error {
 	claim := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: s.name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			StorageClassName: &s.class, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(r.Size+r.Size/4, resource.BinarySI)}},
+			StorageClassName: &s.class, AccessModes: []corev1.PersistentVolumeAccessMode{
+				corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(r.Size+
+					r.Size/4, resource.BinarySI)}},
 		},
 	}
-	if _, err := r.cluster.Client.CoreV1().PersistentVolumeClaims(r.namespace.Name).Create(ctx, claim, metav1.CreateOptions{}); err != nil {
+	if _, err := r.cluster.Client.CoreV1().PersistentVolumeClaims(r.namespace.Name).Create(ctx,
+		claim, metav1.CreateOptions{}); err != nil {
 		return fmt.Errorf("create claim: %w", err)
 	}
 
@@ -147,10 +158,12 @@ func (r *run) start(ctx context.Context, s *side) error {
 		if r.Node != "" {
 			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: r.Node}
 		}
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: s.name},
-		}})
-		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: at})
+		p.Spec.Volumes = append(p.Spec.Volumes,
+			corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: s.name},
+			}})
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: "data", MountPath: at})
 	}}
 
 	r.Progress("%s: a claim of class %s", s.name, s.class)
@@ -160,7 +173,8 @@ func (r *run) start(ctx context.Context, s *side) error {
 
 	r.Node = s.pod.Node
 	r.Progress("%s: on node %s; filling %d MiB", s.name, r.Node, r.Size/mib)
-	_, err := s.pod.Exec(ctx, "benchtool", "disk", "-file", file, "-size", fmt.Sprint(r.Size), "-rw", "fill")
+	_, err := s.pod.Exec(ctx, "benchtool", "disk", "-file", file, "-size", fmt.Sprint(r.Size),
+		"-rw", "fill")
 	return err
 }
 
@@ -175,7 +189,8 @@ func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, erro
 		return bench.Sample{}, fmt.Errorf("what benchtool disk says: %w", err)
 	}
 	if got.Ops < 1 || got.Took <= 0 {
-		return bench.Sample{}, fmt.Errorf("benchtool disk measured nothing: %s", strings.TrimSpace(string(out)))
+		return bench.Sample{}, fmt.Errorf("benchtool disk measured nothing: %s",
+			strings.TrimSpace(string(out)))
 	}
 	return q.sample(got), nil
 }
@@ -186,7 +201,8 @@ func command(j disk.Job, size int64, sample time.Duration) []string {
 	if j.Write {
 		rw = "randwrite"
 	}
-	return []string{"benchtool", "disk", "-file", file, "-size", fmt.Sprint(size), "-block", fmt.Sprint(j.Block), "-depth", fmt.Sprint(j.Depth), "-for", sample.String(), "-rw", rw}
+	return []string{"benchtool", "disk", "-file", file, "-size", fmt.Sprint(size), "-block",
+		fmt.Sprint(j.Block), "-depth", fmt.Sprint(j.Depth), "-for", sample.String(), "-rw", rw}
 }
 
 func (r *run) measure(ctx context.Context) (*report.Report, error) {
@@ -202,7 +218,8 @@ func (r *run) measure(ctx context.Context) (*report.Report, error) {
 		measure := func(s *side) bench.Measure {
 			return func(ctx context.Context) (bench.Sample, error) { return r.load(ctx, s, q) }
 		}
-		all = append(all, bench.Comparison{Name: q.name, Unit: q.unit, Ours: measure(r.sides[0]), Base: measure(r.sides[1]), BaseName: r.Baseline})
+		all = append(all, bench.Comparison{Name: q.name, Unit: q.unit, Ours: measure(r.sides[0]),
+			Base: measure(r.sides[1]), BaseName: r.Baseline})
 	}
 	runner := bench.Runner{Rounds: r.Rounds, Seed: r.Seed, Progress: r.Progress}
 	if result.Cases, err = runner.Run(ctx, all); err != nil {
@@ -230,13 +247,19 @@ func (r *run) report(result *bench.Result) *report.Report {
 		labels[q.name], labels[q.name+"_p99"] = q.title, q.title+", 99th percentile"
 	}
 	return &report.Report{
-		Title:  fmt.Sprintf("Volumes of class %s beside class %s", r.Class, r.Baseline),
-		Lead:   fmt.Sprintf("One node, %s, kernel %s, %d CPUs; a claim of each class with its pod.", r.Node, result.Kernel, result.CPUs),
+		Title: fmt.Sprintf("Volumes of class %s beside class %s", r.Class, r.Baseline),
+		Lead: fmt.Sprintf("One node, %s, kernel %s, %d CPUs; a claim of each class with its pod.",
+			r.Node, result.Kernel, result.CPUs),
 		Banner: "Cluster", Result: result, Labels: labels,
 		Notes: []string{
-			fmt.Sprintf("A file of %d MiB on each volume's file system, written first; random places of it, past the page cache (O_DIRECT), %v a sample.", r.Size/mib, r.Sample),
-			"Both volumes are there all the time, and one is measured at a time. Whether they are on the same disk is the cluster's matter: a ratio says what encryption costs only where they are.",
-			fmt.Sprintf("%d rounds, order drawn with seed %d; ratios are medians of those formed in each round.", r.Rounds, r.Seed),
+			fmt.Sprintf("A file of %d MiB on each volume's file system, written first; random "+
+				"places of it, past the page cache (O_DIRECT), %v a sample.", r.Size/mib, r.Sample),
+			"Both volumes are there all the time, and one is measured at a time. Whether " +
+				"they are " +
+				"on the same disk is the cluster's matter: a ratio says what encryption costs " +
+				"only where they are.",
+			fmt.Sprintf("%d rounds, order drawn with seed %d; ratios are medians of those formed "+
+				"in each round.", r.Rounds, r.Seed),
 		},
 	}
 }

@@ -29,7 +29,8 @@ func parseMTUs(list string) ([]int, error) {
 	for word := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(strings.TrimSpace(word))
 		if err != nil || n < smallestMTU || n > 9000 {
-			return nil, fmt.Errorf("-mtus %s: %q is no MTU from %d to 9000", list, word, smallestMTU)
+			return nil, fmt.Errorf("-mtus %s: %q is no MTU from %d to 9000", list, word,
+				smallestMTU)
 		}
 		if len(mtus) > 0 && n >= mtus[len(mtus)-1] {
 			return nil, fmt.Errorf("-mtus %s: write the largest first", list)
@@ -47,7 +48,8 @@ func estimate(o cluster.Options) time.Duration {
 
 // measure makes the machines, measures the reference network first, then Kubeveil, and ends the
 // machines.
-func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string, ...any)) (rep *report.Report, err error) {
+func measure(ctx context.Context, a arguments, log *slog.Logger,
+	say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
 	root, err := lab.Root()
 	if err != nil {
@@ -55,7 +57,8 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 	}
 
 	o.Root = root
-	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference, Dir: filepath.Join(a.out, "machines"), Log: log})
+	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
+		Dir: filepath.Join(a.out, "machines"), Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +95,8 @@ func measure(ctx context.Context, a arguments, log *slog.Logger, say func(string
 
 // suiteOn runs the suite with what only machines can do. control is how many frames with plaintext
 // the oracle has seen before.
-func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster.Options, control uint64) (*report.Report, error) {
+func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster.Options,
+	control uint64) (*report.Report, error) {
 	if err := calm(ctx, c); err != nil {
 		return nil, err
 	}
@@ -109,9 +113,11 @@ func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster
 		// It costs the processors that are to be measured, so it ends here.
 		seen, err := c.Lab.Oracle.Stop()
 		if seen.Dropped > 0 {
-			err = errors.Join(err, fmt.Errorf("the oracle on the wire missed %d frames, so nothing is proven", seen.Dropped))
+			err = errors.Join(err, fmt.Errorf(
+				"the oracle on the wire missed %d frames, so nothing is proven", seen.Dropped))
 		}
-		return bench.Leaks{Frames: seen.Frames, Plaintext: seen.Plaintext, ControlPlaintext: control}, err
+		return bench.Leaks{Frames: seen.Frames, Plaintext: seen.Plaintext,
+			ControlPlaintext: control}, err
 	}
 	return cluster.Run(ctx, k, o)
 }
@@ -119,7 +125,8 @@ func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster
 // reference returns the machines the reference plugins with plain routes, measures how soon their
 // pods talk, takes them away again, and returns how many frames with plaintext the oracle saw of
 // it.
-func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options, say func(string, ...any)) (control uint64, err error) {
+func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options,
+	say func(string, ...any)) (control uint64, err error) {
 	// Nothing but the pods that are timed is to start on it.
 	names := o.Nodes
 	if _, err := c.Kubectl(ctx, append([]string{"cordon"}, names...)...); err != nil {
@@ -134,31 +141,34 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 		return 0, err
 	}
 
-	say("reference network: new pods to their first bytes after %.1f s", bench.Quantile(slices.Clone(o.Reference), 0.5))
+	say("reference network: new pods to their first bytes after %.1f s",
+		bench.Quantile(slices.Clone(o.Reference), 0.5))
 	if err := c.RemoveClear(ctx); err != nil {
 		return 0, err
 	}
 	seen, err := c.Lab.Oracle.Take()
 	if err == nil && seen.Plaintext == 0 {
-		err = fmt.Errorf("the oracle saw no plaintext in %d frames of it: it cannot see", seen.Frames)
+		err = fmt.Errorf("the oracle saw no plaintext in %d frames of it: it cannot see",
+			seen.Frames)
 	}
 	if err != nil {
 		return 0, err
 	}
 
 	// The kubelets' word that there is no network: else Ready would be said before Kubeveil is.
-	err = framework.Until(ctx, "nodes are not Ready without a network", 2*time.Minute, func(ctx context.Context) error {
-		nodes, err := k.Nodes(ctx)
-		if err != nil {
-			return err
-		}
-		for _, n := range nodes {
-			if n.Ready {
-				return fmt.Errorf("node %s is still Ready", n.Name)
+	err = framework.Until(ctx, "nodes are not Ready without a network", 2*time.Minute,
+		func(ctx context.Context) error {
+			nodes, err := k.Nodes(ctx)
+			if err != nil {
+				return err
 			}
-		}
-		return nil
-	})
+			for _, n := range nodes {
+				if n.Ready {
+					return fmt.Errorf("node %s is still Ready", n.Name)
+				}
+			}
+			return nil
+		})
 	if err != nil {
 		return 0, err
 	}
@@ -171,7 +181,8 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 // emulated reader. Otherwise what is measured is the kubelet's bursts.
 func calm(ctx context.Context, c *vm.Cluster) error {
 	for _, m := range c.Machines {
-		if _, err := m.Exec(ctx, "systemctl set-property --runtime system.slice CPUWeight=5 && sysctl -qw net.core.rmem_max=4194304 net.core.rmem_default=4194304"); err != nil {
+		if _, err := m.Exec(ctx, "systemctl set-property --runtime system.slice CPUWeight=5 && "+
+			"sysctl -qw net.core.rmem_max=4194304 net.core.rmem_default=4194304"); err != nil {
 			return err
 		}
 	}
@@ -184,7 +195,8 @@ func limitLinks(ctx context.Context, c *vm.Cluster, mbps float64) error {
 	// frames in a burst.
 	burst := max(2*9018, int(mbps*1e6/8*0.002))
 	for _, m := range c.Machines {
-		line := fmt.Sprintf("tc qdisc replace dev %s root tbf rate %.0fkbit burst %d latency 200ms", m.Name, mbps*1000, burst)
+		line := fmt.Sprintf("tc qdisc replace dev %s root tbf rate %.0fkbit burst %d latency 200ms",
+			m.Name, mbps*1000, burst)
 		if mbps == 0 {
 			line = fmt.Sprintf("tc qdisc del dev %s root || true", m.Name)
 		}

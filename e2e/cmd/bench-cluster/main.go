@@ -50,14 +50,20 @@ type arguments struct {
 func main() {
 	var a arguments
 	flags := flag.NewFlagSet("bench-cluster", flag.ContinueOnError)
-	flags.StringVar(&a.out, "out", "out/bench-cluster", "`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
+	flags.StringVar(&a.out, "out", "out/bench-cluster",
+		"`folder` for result.json, report.html, report.md and the machines' logs; emptied first")
 	flags.StringVar(&a.mtus, "mtus", "8896,1500", "MTUs of the underlay, the largest first")
 	flags.DurationVar(&a.limit, "limit", 75*time.Minute, "ends a run that hangs")
-	flags.IntVar(&a.seconds, "seconds", 2, "how long a sample of TCP takes; a rate of UDP takes half of it, at least a second, and latency half of that or up to four times as long")
+	flags.IntVar(&a.seconds, "seconds", 2,
+		"how long a sample of TCP takes; a rate of UDP takes half of it, at least a second, and "+
+			"latency half of that or up to four times as long")
 	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	flags.DurationVar(&a.options.Churn, "churn", time.Minute, "for how long pods come and go; negative leaves it out")
-	flags.BoolVar(&a.noReference, "no-reference", false, "leave out the reference plugins and the time of the installation, which saves some minutes")
+	flags.DurationVar(&a.options.Churn, "churn", time.Minute,
+		"for how long pods come and go; negative leaves it out")
+	flags.BoolVar(&a.noReference, "no-reference", false,
+		"leave out the reference plugins and the time of the installation, which saves "+
+			"some minutes")
 	program.Main(flags, usage, func() (program.Run, error) {
 		err := a.complete()
 		return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
@@ -88,7 +94,8 @@ func run(ctx context.Context, a arguments) error {
 	defer logFile.Close()
 	say := program.Progress(os.Stdout)
 	a.options.Progress = say
-	say("results go to %s; the machines take three minutes to begin with, then it is about %v", a.out, estimate(a.options))
+	say("results go to %s; the machines take three minutes to begin with, then it is about %v",
+		a.out, estimate(a.options))
 	log := slog.New(slog.NewTextHandler(logFile, nil))
 	// The client libraries tell of each stream that ends.
 	klog.SetSlogLogger(log)

@@ -35,7 +35,8 @@ type tableRoute struct{ table, text string }
 
 // buildBare builds wireguard-go's own program from the module's source.
 func (r *run) buildBare(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", filepath.Join(r.bin, "wireguard-go"), "golang.zx2c4.com/wireguard")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o",
+		filepath.Join(r.bin, "wireguard-go"), "golang.zx2c4.com/wireguard")
 	cmd.Dir = filepath.Dir(filepath.Dir(r.bin))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -62,8 +63,10 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 	for i, n := range nodes {
 		peer := nodes[1-i]
 		allowed := fmt.Sprintf("%s,%s/32", peer.PodPrefixes[0], peer.Addrs[0])
-		_, err := n.Exec(ctx, "wg", "set", bareDevice, "private-key", "/run/bare.key", "listen-port", fmt.Sprint(barePort),
-			"peer", public[peer], "allowed-ips", allowed, "endpoint", fmt.Sprintf("%s:%d", peer.Addrs[0], barePort))
+		_, err := n.Exec(ctx, "wg", "set", bareDevice, "private-key", "/run/bare.key",
+			"listen-port", fmt.Sprint(barePort),
+			"peer", public[peer], "allowed-ips", allowed, "endpoint",
+			fmt.Sprintf("%s:%d", peer.Addrs[0], barePort))
 		if err != nil {
 			return b, err
 		}
@@ -97,7 +100,8 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 	}
 
 	err = errors.Join(
-		n.IP(ctx, fmt.Sprintf("link set %s group %d mtu %d txqueuelen %d up", bareDevice, config.TunnelGroup, like.MTU, like.Queue)),
+		n.IP(ctx, fmt.Sprintf("link set %s group %d mtu %d txqueuelen %d up", bareDevice,
+			config.TunnelGroup, like.MTU, like.Queue)),
 		n.Sysctl("net/ipv4/conf/"+bareDevice+"/rp_filter", "2"))
 	if err != nil {
 		return "", err
@@ -118,7 +122,8 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 // readRoutes notes the routes into our device.
 func (b *bareTunnel) readRoutes(ctx context.Context, n *lab.Node) error {
 	for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
-		out, err := n.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", table, "dev", oursDevice)
+		out, err := n.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", table, "dev",
+			oursDevice)
 		if err != nil {
 			return err
 		}
@@ -137,7 +142,8 @@ func (b *bareTunnel) use(ctx context.Context, device string) error {
 	for _, n := range b.nodes {
 		var lines []string
 		for _, r := range b.routes[n] {
-			lines = append(lines, fmt.Sprintf("route replace %s dev %s table %s", r.text, device, r.table))
+			lines = append(lines, fmt.Sprintf("route replace %s dev %s table %s", r.text, device,
+				r.table))
 		}
 		if err := n.IP(ctx, lines...); err != nil {
 			return err

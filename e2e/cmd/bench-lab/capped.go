@@ -10,14 +10,16 @@ import (
 )
 
 // plainCNI leaves portmap and bandwidth out of the chain, as the reference has it.
-var plainCNI = map[string]any{"cni": map[string]any{"confDir": "/etc/cni/net.d", "portmap": false, "bandwidth": false}}
+var plainCNI = map[string]any{"cni": map[string]any{"confDir": "/etc/cni/net.d", "portmap": false,
+	"bandwidth": false}}
 
 // capped measures against the network in clear over a link on which CPU is not the limit.
 func (r *run) capped(ctx context.Context) (err error) {
 	const mtu = 1500
 	var pairs [2]*pair
 	for i, network := range []lab.Network{lab.Veil, lab.Clear} {
-		l, err := lab.New(ctx, lab.Options{Family: lab.IPv4, Network: network, UnderlayMTU: mtu, Offloads: true})
+		l, err := lab.New(ctx, lab.Options{Family: lab.IPv4, Network: network, UnderlayMTU: mtu,
+			Offloads: true})
 		if err != nil {
 			return err
 		}
@@ -42,12 +44,15 @@ func (r *run) capped(ctx context.Context) (err error) {
 	}
 
 	tcp := func(p *pair) bench.Measure {
-		return p.at("1gbit", func(ctx context.Context) (bench.Sample, error) { return p.flow(r.tcp+1e9).TCP(ctx, 1) })
+		return p.at("1gbit", func(ctx context.Context) (bench.Sample, error) {
+			return p.flow(r.tcp+1e9).TCP(ctx, 1)
+		})
 	}
 	hint := 185.0
 	search := load.Search{Floor: 10, Ceiling: 250, Loss: maxLoss, Step: 1.01}
 	cases, err := r.runner.Run(ctx, []bench.Comparison{
-		{Name: caseTCPCapped, MTU: mtu, Unit: bench.Mbps, Ours: tcp(pairs[0]), Base: tcp(pairs[1]), BaseName: baseClear},
+		{Name: caseTCPCapped, MTU: mtu, Unit: bench.Mbps, Ours: tcp(pairs[0]), Base: tcp(pairs[1]),
+			BaseName: baseClear},
 		{Name: caseUDPCapped, MTU: mtu, Unit: bench.Mbps, BaseName: baseClear,
 			Ours: pairs[0].at("200mbit", r.udp(pairs[0], podMTU, search, &hint)),
 			Base: pairs[1].at("200mbit", r.udp(pairs[1], mtu, search, &hint))},
@@ -58,8 +63,10 @@ func (r *run) capped(ctx context.Context) (err error) {
 
 	r.result.Cases = append(r.result.Cases, cases...)
 	r.result.Gates = append(r.result.Gates,
-		bench.AtLeast(labels[caseTCPCapped]+", against "+baseClear+": loses ≤ 6 %", r.result.Find(caseTCPCapped, mtu), 0.94),
-		bench.AtLeast(labels[caseUDPCapped]+", against "+baseClear+": loses ≤ 8 %", r.result.Find(caseUDPCapped, mtu), 0.92))
+		bench.AtLeast(labels[caseTCPCapped]+", against "+baseClear+": loses ≤ 6 %",
+			r.result.Find(caseTCPCapped, mtu), 0.94),
+		bench.AtLeast(labels[caseUDPCapped]+", against "+baseClear+": loses ≤ 8 %",
+			r.result.Find(caseUDPCapped, mtu), 0.92))
 	return nil
 }
 

@@ -40,7 +40,8 @@ func (r *run) churn(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	r.say("%d pods attached by %d workers in %.1f s", len(pods), workers, time.Since(began).Seconds())
+	r.say("%d pods attached by %d workers in %.1f s", len(pods), workers,
+		time.Since(began).Seconds())
 	if _, err := s.quiet(ctx); err != nil {
 		r.say("%v: measured nevertheless", err)
 	}
@@ -122,7 +123,9 @@ func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
 	}
 
 	turns := after.minus(before)
-	s.say("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, median %.1f ms", beats, elapsed.Seconds(), turns.count, 1000*turns.sum/max(turns.count, 1), len(since), bench.Quantile(waits, 0.5))
+	s.say("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, median %.1f ms",
+		beats, elapsed.Seconds(), turns.count, 1000*turns.sum/max(turns.count, 1), len(since),
+		bench.Quantile(waits, 0.5))
 	s.one(caseChurnCPU, bench.Percent, 100*(cpuAfter-cpu).Seconds()/elapsed.Seconds())
 	s.one(caseChurnApply, bench.Millisecond, 1000*turns.quantile(0.99))
 	s.one(caseChurnPeer, bench.Millisecond, bench.Quantile(waits, 0.99))
@@ -148,7 +151,9 @@ func (s *scaled) beats(ctx context.Context, pods []*lab.Pod, began time.Time) (i
 			return err
 		})
 	}()
-	go func() { errs <- onBeat(ctx, dels, began.Add(beat/3), func(int) error { return (<-added).Del(ctx) }) }()
+	go func() {
+		errs <- onBeat(ctx, dels, began.Add(beat/3), func(int) error { return (<-added).Del(ctx) })
+	}()
 	go func() {
 		errs <- onBeat(ctx, moves, began.Add(2*beat/3), func(i int) error {
 			return s.moveEndpoint(ctx, i%s.nodes, uint16(40000+i/s.nodes))
@@ -188,7 +193,8 @@ type buckets struct {
 }
 
 func (s *scaled) applyBuckets(ctx context.Context) (buckets, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
+		nil)
 	if err != nil {
 		return buckets{}, err
 	}

@@ -23,7 +23,8 @@ import (
 
 // Nodes that exist in the API only. Their addresses answer nobody.
 
-var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version, Resource: kube.Resource}
+var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
+	Resource: kube.Resource}
 
 func fakeName(i int) string { return fmt.Sprintf("fake-%04d", i) }
 
@@ -34,7 +35,8 @@ func fakeAddr(i int) netip.Addr {
 
 // fakePrefix is a /28 in 198.19.64.0/18.
 func fakePrefix(i int) netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte(64 + i/16), byte(i % 16 * 16)}), 28)
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 19, byte(64 + i/16),
+		byte(i % 16 * 16)}), 28)
 }
 
 // fakePrefixes are what pods of the node would have, in the families of the lab.
@@ -50,8 +52,9 @@ func (s *scaled) fakePrefixes(i int) []netip.Prefix {
 
 func (s *scaled) fakeClaim(i int, port uint16) cluster.Claim {
 	return cluster.Claim{
-		Keys:      []cluster.Key{{Public: wgkey.Public(sha256.Sum256([]byte(fakeName(i))))}},
-		Endpoints: []netip.AddrPort{netip.AddrPortFrom(fakeAddr(i), port)}, PodPrefixes: s.fakePrefixes(i), MTU: 1500,
+		Keys:        []cluster.Key{{Public: wgkey.Public(sha256.Sum256([]byte(fakeName(i))))}},
+		Endpoints:   []netip.AddrPort{netip.AddrPortFrom(fakeAddr(i), port)},
+		PodPrefixes: s.fakePrefixes(i), MTU: 1500,
 	}
 }
 
@@ -90,14 +93,16 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 
 	nodes := s.lab.Control.Client.CoreV1().Nodes()
 	n, err := nodes.Create(ctx, &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: fakeName(i), Labels: map[string]string{corev1.LabelHostname: fakeName(i)}},
-		Spec:       corev1.NodeSpec{PodCIDR: cidrs[0], PodCIDRs: cidrs},
+		ObjectMeta: metav1.ObjectMeta{Name: fakeName(i),
+			Labels: map[string]string{corev1.LabelHostname: fakeName(i)}},
+		Spec: corev1.NodeSpec{PodCIDR: cidrs[0], PodCIDRs: cidrs},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
 
-	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: fakeAddr(i).String()}}
+	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP,
+		Address: fakeAddr(i).String()}}
 	if n, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
@@ -111,9 +116,11 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	}
 
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	o.SetGroupVersionKind(schema.GroupVersionKind{Group: kube.Group, Version: kube.Version, Kind: kube.Kind})
+	o.SetGroupVersionKind(schema.GroupVersionKind{Group: kube.Group, Version: kube.Version,
+		Kind: kube.Kind})
 	o.SetName(fakeName(i))
-	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name, UID: n.UID}})
+	o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: n.Name,
+		UID: n.UID}})
 	_, err = s.lab.Control.Dynamic.Resource(veilNodes).Create(ctx, o, metav1.CreateOptions{})
 	return err
 }
@@ -125,7 +132,8 @@ func (s *scaled) moveEndpoint(ctx context.Context, i int, port uint16) error {
 		return err
 	}
 	patch := fmt.Appendf(nil, `{"spec":%s}`, text)
-	_, err = s.lab.Control.Dynamic.Resource(veilNodes).Patch(ctx, fakeName(i), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = s.lab.Control.Dynamic.Resource(veilNodes).Patch(ctx, fakeName(i), types.MergePatchType,
+		patch, metav1.PatchOptions{})
 	return err
 }
 

@@ -36,7 +36,8 @@ type part struct {
 }
 
 var (
-	parts = []part{{"bare", (*run).bare}, {"capped", (*run).capped}, {"add", (*run).add}, {"scale", (*run).scale}}
+	parts = []part{{"bare", (*run).bare}, {"capped", (*run).capped}, {"add", (*run).add},
+		{"scale", (*run).scale}}
 	// named are those that -only knows: churn is the second half of scale.
 	named = append(slices.Clone(parts), part{"churn", (*run).churn})
 )
@@ -70,9 +71,11 @@ type settings struct {
 }
 
 var (
-	full = settings{rounds: 5, tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200, nodes: 1000, idle: 30 * time.Second,
+	full = settings{rounds: 5, tcp: 3 * time.Second, probe: time.Second, adds: 11, pods: 200,
+		nodes: 1000, idle: 30 * time.Second,
 		attached: 250, churned: 2 * time.Minute}
-	quick = settings{rounds: 2, tcp: time.Second, probe: time.Second, adds: 5, pods: 24, nodes: 1000, idle: 10 * time.Second,
+	quick = settings{rounds: 2, tcp: time.Second, probe: time.Second, adds: 5, pods: 24,
+		nodes: 1000, idle: 10 * time.Second,
 		attached: 250, churned: 30 * time.Second}
 )
 
@@ -92,8 +95,10 @@ Flags:
 
 func main() {
 	flags := flag.NewFlagSet("bench-lab", flag.ContinueOnError)
-	out := flags.String("out", "out/bench-lab", "`folder` for result.json, report.html and report.md; emptied first")
-	short := flags.Bool("quick", false, "fewer rounds and seconds, for development; the gates are the same")
+	out := flags.String("out", "out/bench-lab",
+		"`folder` for result.json, report.html and report.md; emptied first")
+	short := flags.Bool("quick", false,
+		"fewer rounds and seconds, for development; the gates are the same")
 	only := flags.String("only", "", "`parts` to run, separated by commas (default: all)")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	program.Main(flags, usage, func() (program.Run, error) {
@@ -103,7 +108,9 @@ func main() {
 		}
 		r.runner = bench.Runner{Rounds: r.rounds, Seed: *seed, Progress: r.say}
 		chosen, err := choose(*only)
-		return program.Within(limit, func(ctx context.Context) error { return r.all(ctx, chosen) }), err
+		return program.Within(limit, func(ctx context.Context) error {
+			return r.all(ctx, chosen)
+		}), err
 	})
 }
 
@@ -116,7 +123,8 @@ func choose(list string) ([]part, error) {
 	for name := range strings.SplitSeq(list, ",") {
 		i := slices.IndexFunc(named, func(p part) bool { return p.name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("-only %s: %q is none of bare, capped, add, scale, churn", list, name)
+			return nil, fmt.Errorf("-only %s: %q is none of bare, capped, add, scale, churn", list,
+				name)
 		}
 		chosen = append(chosen, named[i])
 	}
@@ -150,7 +158,8 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 		}
 		if err != nil {
 			r.say("part %s failed: %v", p.name, err)
-			r.result.Gates = append(r.result.Gates, bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
+			r.result.Gates = append(r.result.Gates,
+				bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
 		}
 	}
 
@@ -169,7 +178,8 @@ func (r *run) lookAround(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.others = fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, r.result.CPUs)
+	r.others = fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores,
+		r.result.CPUs)
 	if cores > 0.1*float64(r.result.CPUs) {
 		r.others += " That is too much: figures and gates that CPU limits are not to be trusted."
 	}
@@ -179,8 +189,10 @@ func (r *run) lookAround(ctx context.Context) error {
 
 func (r *run) report() *report.Report {
 	return &report.Report{
-		Title:  "Kubeveil in the namespace lab: speed and size",
-		Lead:   "Each comparison was measured in one run, both sides directly after one another, in random order.",
-		Result: r.result, Labels: labels, Notes: append(notes, r.others, fmt.Sprintf("%d rounds, order drawn with seed %d.", r.rounds, r.runner.Seed)),
+		Title: "Kubeveil in the namespace lab: speed and size",
+		Lead: "Each comparison was measured in one run, both sides directly after one another, " +
+			"in random order.",
+		Result: r.result, Labels: labels, Notes: append(notes, r.others,
+			fmt.Sprintf("%d rounds, order drawn with seed %d.", r.rounds, r.runner.Seed)),
 	}
 }

@@ -49,7 +49,8 @@ func (r *run) newScaled(ctx context.Context, family lab.Family) (*scaled, error)
 		return nil, err
 	}
 	s := &scaled{run: r, lab: l, node: l.Nodes()[0]}
-	s.http = &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DialContext: s.dial, DisableKeepAlives: true}}
+	s.http = &http.Client{Timeout: 10 * time.Second,
+		Transport: &http.Transport{DialContext: s.dial, DisableKeepAlives: true}}
 	if err := r.endOracle(l, false); err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
@@ -70,7 +71,8 @@ func (r *run) known(ctx context.Context) (err error) {
 	if err := s.waitPeers(ctx, r.nodes); err != nil {
 		return err
 	}
-	r.say("%d nodes registered and configured one after the other in %.1f s", r.nodes, time.Since(start).Seconds())
+	r.say("%d nodes registered and configured one after the other in %.1f s", r.nodes,
+		time.Since(start).Seconds())
 	for _, step := range []func(context.Context) error{s.memory, s.idleCPU, s.changes, s.fills} {
 		if err := step(ctx); err != nil {
 			return err
@@ -108,7 +110,8 @@ func (s *scaled) waitPeers(ctx context.Context, want int) error {
 
 // one adds a case with a value a round, and returns it.
 func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
-	s.result.Cases = append(s.result.Cases, bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
+	s.result.Cases = append(s.result.Cases,
+		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
 	c := &s.result.Cases[len(s.result.Cases)-1]
 	s.say("%s: %s", labels[name], unit.Format(c.Ours.Median))
 	return c
@@ -188,7 +191,8 @@ type configuration struct {
 
 // waitConfigured waits until veild says in its log that it changed the tunnels once more than
 // before, and returns what it did since then. To read a log costs veild nothing.
-func (s *scaled) waitConfigured(ctx context.Context, before int) (since []configuration, err error) {
+func (s *scaled) waitConfigured(ctx context.Context,
+	before int) (since []configuration, err error) {
 	err = lab.Until(ctx, 30*time.Second, func() error {
 		all, err := s.configured()
 		if err != nil {
@@ -215,7 +219,8 @@ func (t turns) millisSince(before turns) (mean float64, n int) {
 }
 
 func (s *scaled) turns(ctx context.Context) (turns, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
+		nil)
 	if err != nil {
 		return turns{}, err
 	}
@@ -287,8 +292,10 @@ func (s *scaled) changes(ctx context.Context) error {
 		}
 
 		mean, n := after.millisSince(before)
-		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean), max(most, touched)
-		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; %.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
+		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean),
+			max(most, touched)
+		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; "+
+			"%.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
 	}
 
 	s.one(caseTurn, bench.Millisecond, whole...)
@@ -305,7 +312,9 @@ func (s *scaled) configured() ([]configuration, error) {
 	}
 
 	// veild.log, veild-2.log and so on.
-	slices.SortFunc(files, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b)) })
+	slices.SortFunc(files, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
 	var out []configuration
 	for _, f := range files {
 		b, err := os.ReadFile(f)
@@ -382,7 +391,9 @@ func (s *scaled) fills(ctx context.Context) error {
 		}
 
 		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
-		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds, t.count, wall.Seconds()*1000)
+		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; "+
+			"on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds,
+			t.count, wall.Seconds()*1000)
 	}
 
 	s.one(caseFillTurns, bench.Millisecond, whole...)

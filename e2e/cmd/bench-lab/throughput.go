@@ -168,17 +168,22 @@ func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
 			Ours: over(oursDevice, bareDevice, m), Base: over(bareDevice, oursDevice, m)}
 	}
 	tcp := func(streams int) bench.Measure {
-		return func(ctx context.Context) (bench.Sample, error) { return p.flow(r.tcp+time.Second).TCP(ctx, streams) }
+		return func(ctx context.Context) (bench.Sample, error) {
+			return p.flow(r.tcp+time.Second).TCP(ctx, streams)
+		}
 	}
 
-	cases, err := r.runner.Run(ctx, []bench.Comparison{comp(caseTCP1, tcp(1)), comp(caseTCP4, tcp(4)), comp(caseUDP, r.udp(p, want, search, &hint))})
+	cases, err := r.runner.Run(ctx, []bench.Comparison{comp(caseTCP1, tcp(1)),
+		comp(caseTCP4, tcp(4)), comp(caseUDP, r.udp(p, want, search, &hint))})
 	if err != nil {
 		return err
 	}
 
 	r.result.Cases = append(r.result.Cases, cases...)
 	for _, name := range []string{caseTCP1, caseTCP4, caseUDP} {
-		r.result.Gates = append(r.result.Gates, bench.AtLeast(fmt.Sprintf("%s, MTU %d, against %s", labels[name], mtu, baseBare), r.result.Find(name, mtu), 0.95))
+		r.result.Gates = append(r.result.Gates,
+			bench.AtLeast(fmt.Sprintf("%s, MTU %d, against %s", labels[name], mtu, baseBare),
+				r.result.Find(name, mtu), 0.95))
 	}
 
 	return nil
@@ -222,7 +227,8 @@ func (b *bareTunnel) over(device, other string, m bench.Measure) bench.Measure {
 		}
 		carried, stray := after[0]-before[0], after[1]-before[1]
 		if carried < 1_000_000 || stray > strayBytes {
-			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what was measured", device, carried, other, stray)
+			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what "+
+				"was measured", device, carried, other, stray)
 		}
 
 		return sample, nil

@@ -47,8 +47,10 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 		return err
 	}
 	defer logFile.Close()
-	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v", folder, o.Estimate().Round(time.Minute))
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"), Log: slog.New(slog.NewTextHandler(logFile, nil))})
+	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
+		folder, o.Estimate().Round(time.Minute))
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"),
+		Log: slog.New(slog.NewTextHandler(logFile, nil))})
 	if err != nil {
 		return err
 	}
@@ -62,7 +64,8 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 		return err
 	}
 
-	cmd := m.SSH(ctx, fmt.Sprintf("modprobe -a ip_vs ip_vs_rr && cd %[1]s && PATH=%[1]s/bin:$PATH exec ./bench-service %[2]s", onMachineFolder, strings.Join(flagsOf(o), " ")))
+	cmd := m.SSH(ctx, fmt.Sprintf("modprobe -a ip_vs ip_vs_rr && cd %[1]s && PATH=%[1]s/bin:$PATH "+
+		"exec ./bench-service %[2]s", onMachineFolder, strings.Join(flagsOf(o), " ")))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	later := context.WithoutCancel(ctx)
 	cmd.Cancel = func() error { return m.SSH(later, "pkill -INT -x -o bench-service").Run() }
@@ -82,7 +85,9 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 // flagsOf is the command line of a run on the machine.
 func flagsOf(o service.Options) []string {
 	return []string{
-		"-out=" + onMachineResults, fmt.Sprintf("-rounds=%d", o.Rounds), fmt.Sprintf("-turns=%d", o.Turns), fmt.Sprintf("-slower=%d", o.Slower), fmt.Sprintf("-seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("-seed=%d", o.Seed),
+		"-out=" + onMachineResults, fmt.Sprintf("-rounds=%d", o.Rounds),
+		fmt.Sprintf("-turns=%d", o.Turns), fmt.Sprintf("-slower=%d", o.Slower),
+		fmt.Sprintf("-seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("-seed=%d", o.Seed),
 		"-parts=" + strings.Join(o.Parts, ","), "-sizes=" + join(o.Sizes),
 	}
 }
@@ -96,14 +101,16 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 	}
 
 	// It looks for the root of a tree.
-	if err := m.Put(ctx, onMachineFolder+"/go.mod", 0o644, strings.NewReader("module bench\n")); err != nil {
+	if err := m.Put(ctx, onMachineFolder+"/go.mod", 0o644,
+		strings.NewReader("module bench\n")); err != nil {
 		return err
 	}
 	if err := m.PutFile(ctx, onMachineFolder+"/bench-service", self); err != nil {
 		return err
 	}
 
-	for name, at := range map[string]string{"wrk": "bin/wrk", "sockperf": "bin/sockperf", haproxy: "out/tools/haproxy"} {
+	for name, at := range map[string]string{"wrk": "bin/wrk", "sockperf": "bin/sockperf",
+		haproxy: "out/tools/haproxy"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			return fmt.Errorf("for the machine: %w", err)
@@ -113,12 +120,15 @@ func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
 			return fmt.Errorf("libraries of %s: %w", path, err)
 		}
 		for _, file := range append(libraries(string(ldd)), path) {
-			if err := m.PutFile(ctx, onMachineFolder+"/lib/"+filepath.Base(file), file); err != nil {
+			if err := m.PutFile(ctx, onMachineFolder+"/lib/"+filepath.Base(file),
+				file); err != nil {
 				return err
 			}
 		}
-		wrapper := fmt.Sprintf("#!/bin/sh\nLD_LIBRARY_PATH=%[1]s/lib exec %[1]s/lib/%[2]s \"$@\"\n", onMachineFolder, filepath.Base(path))
-		if err := m.Put(ctx, onMachineFolder+"/"+at, 0o755, strings.NewReader(wrapper)); err != nil {
+		wrapper := fmt.Sprintf("#!/bin/sh\nLD_LIBRARY_PATH=%[1]s/lib exec %[1]s/lib/%[2]s \"$@\"\n",
+			onMachineFolder, filepath.Base(path))
+		if err := m.Put(ctx, onMachineFolder+"/"+at, 0o755,
+			strings.NewReader(wrapper)); err != nil {
 			return err
 		}
 	}

@@ -14,10 +14,16 @@ import (
 )
 
 func TestLibraries(t *testing.T) {
-	const ldd = "\tlinux-vdso.so.1 (0x00007fbb7b2b3000)\n\tlibluajit-5.1.so.2 => /lib/x86_64-linux-gnu/libluajit-5.1.so.2 (0x00007fbb7b1ff000)\n" +
-		"\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007fbb7b11a000)\n\tlibstdc++.so.6 => /lib/x86_64-linux-gnu/libstdc++.so.6 (0x1)\n" +
-		"\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007fbb7ae8d000)\n\tlibgone.so => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x00007fbb7b2b5000)\n"
-	want := []string{"/lib/x86_64-linux-gnu/libluajit-5.1.so.2", "/lib/x86_64-linux-gnu/libstdc++.so.6"}
+	const ldd = "\tlinux-vdso.so.1 (0x00007fbb7b2b3000)\n\tlibluajit-5.1.so.2 => " +
+		"/lib/x86_64-linux-gnu/libluajit-5.1.so.2 (0x00007fbb7b1ff000)\n" +
+		"\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 " +
+		"(0x00007fbb7b11a000)\n\tlibstdc++.so.6 => " +
+		"/lib/x86_64-linux-gnu/libstdc++.so.6 (0x1)\n" +
+		"\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 " +
+		"(0x00007fbb7ae8d000)\n\tlibgone.so => not " +
+		"found\n\t/lib64/ld-linux-x86-64.so.2 (0x00007fbb7b2b5000)\n"
+	want := []string{"/lib/x86_64-linux-gnu/libluajit-5.1.so.2",
+		"/lib/x86_64-linux-gnu/libstdc++.so.6"}
 	if got := libraries(ldd); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -30,8 +36,10 @@ func TestUnpack(t *testing.T) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, h := range []tar.Header{
-		{Name: "./", Typeflag: tar.TypeDir}, {Name: "./result.json", Typeflag: tar.TypeReg}, {Name: "../outside", Typeflag: tar.TypeReg},
-		{Name: "below/file", Typeflag: tar.TypeReg}, {Name: "link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
+		{Name: "./", Typeflag: tar.TypeDir}, {Name: "./result.json", Typeflag: tar.TypeReg},
+		{Name: "../outside", Typeflag: tar.TypeReg},
+		{Name: "below/file", Typeflag: tar.TypeReg},
+		{Name: "link", Typeflag: tar.TypeSymlink, Linkname: "/etc/passwd"},
 	} {
 		if h.Typeflag == tar.TypeReg {
 			h.Size = 5
@@ -73,8 +81,11 @@ func TestUnpack(t *testing.T) {
 }
 
 func TestFlagsOfARunElsewhere(t *testing.T) {
-	o := service.Options{Rounds: 3, Turns: 2, Slower: 5, Seed: 7, Sample: 4 * time.Second, Parts: []string{"pod", "outside"}, Sizes: []int{10, 1000}}
-	const want = "-out=results -rounds=3 -turns=2 -slower=5 -seconds=4 -seed=7 -parts=pod,outside -sizes=10,1000"
+	o := service.Options{Rounds: 3, Turns: 2, Slower: 5, Seed: 7, Sample: 4 * time.Second,
+		Parts: []string{"pod", "outside"}, Sizes: []int{10, 1000}}
+	const want = "-out=results -rounds=3 -turns=2 -slower=5 -seconds=4 -seed=7 " +
+		"-parts=pod,outside " +
+		"-sizes=10,1000"
 	if got := strings.Join(flagsOf(o), " "); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

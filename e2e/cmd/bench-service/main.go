@@ -46,17 +46,22 @@ func main() {
 	}
 
 	flags := flag.NewFlagSet("bench-service", flag.ContinueOnError)
-	out := flags.String("out", "out/bench-service", "`folder` for result.json, report.html and report.md; emptied first")
+	out := flags.String("out", "out/bench-service",
+		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 90*time.Minute, "ends a run that hangs")
 	rounds := flags.Int("rounds", 5, "how often each side is measured")
 	turns := flags.Int("turns", 1, "samples of each side in a round, whose mean counts")
 	seconds := flags.Int("seconds", 2, "how long a sample takes")
-	slower := flags.Int("slower", 1, "divides the fixed rates of open loops, for a machine that cannot do as many; 5 with -machine, which may be emulated, unless it is given")
+	slower := flags.Int("slower", 1, "divides the fixed rates of open loops, for a machine that "+
+		"cannot do as many; 5 with -machine, which may be emulated, unless it is given")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
-	sizes := flags.String("sizes", join(service.Sizes), "`numbers` of services that are loaded; the first is what others are compared with")
+	sizes := flags.String("sizes", join(service.Sizes),
+		"`numbers` of services that are loaded; the first is what others are compared with")
 
-	machine := flags.Bool("machine", false, "measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; -parts is "+onMachineParts+" then unless it is given")
+	machine := flags.Bool("machine", false,
+		"measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; -parts is "+
+			onMachineParts+" then unless it is given")
 	program.Main(flags, usage, func() (program.Run, error) {
 		given := map[string]bool{}
 		flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -68,8 +73,9 @@ func main() {
 		}
 
 		o := service.Options{
-			Rounds: *rounds, Turns: *turns, Slower: *slower, Seed: *seed, Sample: time.Duration(*seconds) * time.Second,
-			Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
+			Rounds: *rounds, Turns: *turns, Slower: *slower, Seed: *seed,
+			Sample: time.Duration(*seconds) * time.Second,
+			Parts:  strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
 		}
 		var err error
 		if o.Sizes, err = numbers(*sizes); err != nil {
@@ -81,7 +87,9 @@ func main() {
 			measure = onMachine
 		}
 
-		return program.Within(*limit, func(ctx context.Context) error { return measure(ctx, *out, o) }), o.Check()
+		return program.Within(*limit, func(ctx context.Context) error {
+			return measure(ctx, *out, o)
+		}), o.Check()
 	})
 }
 

@@ -47,13 +47,15 @@ type arguments struct {
 func main() {
 	var a arguments
 	flags := flag.NewFlagSet("bench-storage", flag.ContinueOnError)
-	flags.StringVar(&a.out, "out", "out/bench-storage", "`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
+	flags.StringVar(&a.out, "out", "out/bench-storage",
+		"`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
 	flags.DurationVar(&a.limit, "limit", 90*time.Minute, "ends a run that hangs")
 	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
 	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
 	flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
-	flags.StringVar(&a.tuning, "tuning", string(crypt.Throughput), "`class` of our volumes and flags of cryptsetup: throughput or latency")
+	flags.StringVar(&a.tuning, "tuning", string(crypt.Throughput),
+		"`class` of our volumes and flags of cryptsetup: throughput or latency")
 	flags.StringVar(&a.disks, "disks", strings.Join(storage.Names(), ","), "which disks")
 	program.Main(flags, usage, func() (program.Run, error) {
 		err := a.complete()
@@ -64,7 +66,8 @@ func main() {
 // complete checks the command line and derives what follows from it.
 func (a *arguments) complete() error {
 	if a.options.Rounds < 1 || a.seconds < 1 || a.size < 64 {
-		return fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64", a.options.Rounds, a.seconds, a.size)
+		return fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64",
+			a.options.Rounds, a.seconds, a.size)
 	}
 	a.options.Tuning = crypt.Class(a.tuning)
 	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
@@ -73,7 +76,8 @@ func (a *arguments) complete() error {
 	a.options.Disks = strings.Split(a.disks, ",")
 	for _, name := range a.options.Disks {
 		if !slices.Contains(storage.Names(), name) {
-			return fmt.Errorf("-disks %s: %q is none of %s", a.disks, name, strings.Join(storage.Names(), ", "))
+			return fmt.Errorf("-disks %s: %q is none of %s", a.disks, name,
+				strings.Join(storage.Names(), ", "))
 		}
 	}
 	a.options.Sample, a.options.Room = time.Duration(a.seconds)*time.Second, a.size<<20
@@ -97,7 +101,8 @@ func run(ctx context.Context, a arguments) error {
 	if o.Root, err = lab.Root(); err != nil {
 		return err
 	}
-	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v", a.out, o.Estimate().Round(time.Minute))
+	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
+		a.out, o.Estimate().Round(time.Minute))
 	rep, err := storage.Run(ctx, o)
 	if rep == nil {
 		return err

@@ -301,7 +301,8 @@ func down(dir string) error {
 func verdict(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, "end.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("the cluster ended without a word of its leak oracle: the last of its log is in %s", filepath.Join(dir, "cluster.log"))
+		return fmt.Errorf("the cluster ended without a word of its leak oracle: the last of its "+
+			"log is in %s", filepath.Join(dir, "cluster.log"))
 	}
 	if err != nil {
 		return err

@@ -29,14 +29,18 @@ func untouched(t *testing.T) string {
 
 func TestHelpIsNoFailure(t *testing.T) {
 	for args, want := range map[string]string{
-		"-h": "cluster kubectl get pods", "up -h": "cluster up -no-veil", "up -nodes 9 --help": "-userspace", "down -h": "cluster down", "ssh -h": "cluster ssh node-2",
+		"-h": "cluster kubectl get pods", "up -h": "cluster up -no-veil",
+		"up -nodes 9 --help": "-userspace", "down -h": "cluster down",
+		"ssh -h": "cluster ssh node-2",
 	} {
 		t.Run(args, func(t *testing.T) {
 			var out bytes.Buffer
-			if err := run(append([]string{"-dir", untouched(t)}, strings.Fields(args)...), &out); err != nil {
+			if err := run(append([]string{"-dir", untouched(t)}, strings.Fields(args)...),
+				&out); err != nil {
 				t.Error(err)
 			}
-			if !strings.Contains(out.String(), "Examples:") || !strings.Contains(out.String(), want) {
+			if !strings.Contains(out.String(), "Examples:") ||
+				!strings.Contains(out.String(), want) {
 				t.Errorf("no %q in\n%s", want, &out)
 			}
 		})
@@ -45,18 +49,21 @@ func TestHelpIsNoFailure(t *testing.T) {
 
 func TestCommandLineIsRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
-		"no verb":                {"", "write up, ssh, kubectl or down"},
-		"another verb":           {"start", `unknown verb "start"`},
-		"too many machines":      {"up -nodes 9", "-nodes 9: write 1 to 4 machines"},
-		"none":                   {"up -nodes 0", "-nodes 0: write 1 to 4 machines"},
-		"a machine of no number": {"up -userspace 3", "-userspace 3: there is no machine of that number, they are 1 to 2"},
-		"no number":              {"up -userspace 1,x", `"x" is no number`},
-		"services by nobody":     {"up -service-proxy bpf", "-service-proxy bpf: write none (kube-proxy) or ebpf"},
-		"services without veil":  {"up -no-veil -service-proxy ebpf", "leave out -bare and -no-veil"},
-		"a flag of no name":      {"up -node 2", "flag provided but not defined: -node"},
-		"more than the verb":     {"up now", `unexpected argument "now" of up`},
-		"an end of one of many":  {"down node-1", `unexpected argument "node-1" of down`},
-		"a flag for ssh":         {"ssh -v", "-v"},
+		"no verb":           {"", "write up, ssh, kubectl or down"},
+		"another verb":      {"start", `unknown verb "start"`},
+		"too many machines": {"up -nodes 9", "-nodes 9: write 1 to 4 machines"},
+		"none":              {"up -nodes 0", "-nodes 0: write 1 to 4 machines"},
+		"a machine of no number": {"up -userspace 3",
+			"-userspace 3: there is no machine of that number, they are 1 to 2"},
+		"no number": {"up -userspace 1,x", `"x" is no number`},
+		"services by nobody": {"up -service-proxy bpf",
+			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
+		"services without veil": {"up -no-veil -service-proxy ebpf",
+			"leave out -bare and -no-veil"},
+		"a flag of no name":     {"up -node 2", "flag provided but not defined: -node"},
+		"more than the verb":    {"up now", `unexpected argument "now" of up`},
+		"an end of one of many": {"down node-1", `unexpected argument "node-1" of down`},
+		"a flag for ssh":        {"ssh -v", "-v"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

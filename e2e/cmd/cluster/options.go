@@ -80,8 +80,11 @@ func parse(flags *flag.FlagSet, args []string, usage string, out io.Writer) erro
 func readUp(args []string, out io.Writer) (vm.Options, error) {
 	var o vm.Options
 	flags := flag.NewFlagSet("cluster up", flag.ContinueOnError)
-	flags.IntVar(&o.Nodes, "nodes", 2, fmt.Sprintf("`number` of machines, 1 to %d; each takes 2 GiB of memory", program.MaxMachines))
-	flags.Func("userspace", "comma-separated `numbers` of machines that cannot load the kernel's WireGuard", func(list string) error {
+	flags.IntVar(&o.Nodes, "nodes", 2,
+		fmt.Sprintf("`number` of machines, 1 to %d; each takes 2 GiB of memory",
+			program.MaxMachines))
+	flags.Func("userspace", "comma-separated `numbers` of machines that cannot load the kernel's "+
+		"WireGuard", func(list string) error {
 		for word := range strings.SplitSeq(list, ",") {
 			n, err := strconv.Atoi(word)
 			if err != nil {
@@ -94,7 +97,8 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 
 	flags.BoolVar(&o.Bare, "bare", false, "without Kubernetes")
 	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
-	flags.StringVar(&o.ServiceProxy, "service-proxy", config.ServiceProxyNone, program.ServiceProxyUsage)
+	flags.StringVar(&o.ServiceProxy, "service-proxy", config.ServiceProxyNone,
+		program.ServiceProxyUsage)
 	if err := parse(flags, args, upUsage, out); err != nil {
 		return o, err
 	}
@@ -109,12 +113,14 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 		return o, fmt.Errorf("-service-proxy %s: %w: %w", o.ServiceProxy, err, errUsage)
 	}
 	if o.ServiceProxy == config.ServiceProxyEBPF && (o.Bare || o.NoVeil) {
-		return o, fmt.Errorf("-service-proxy %s: it is Kubeveil that translates, so leave out -bare and -no-veil: %w", o.ServiceProxy, errUsage)
+		return o, fmt.Errorf("-service-proxy %s: it is Kubeveil that translates, so leave out "+
+			"-bare and -no-veil: %w", o.ServiceProxy, errUsage)
 	}
 
 	for _, n := range o.Userspace {
 		if n < 1 || n > o.Nodes {
-			return o, fmt.Errorf("-userspace %d: there is no machine of that number, they are 1 to %d: %w", n, o.Nodes, errUsage)
+			return o, fmt.Errorf("-userspace %d: there is no machine of that number, they are 1 "+
+				"to %d: %w", n, o.Nodes, errUsage)
 		}
 	}
 

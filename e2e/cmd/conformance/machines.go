@@ -21,14 +21,17 @@ const diskSize = 16 << 30
 
 // onMachines runs the specs on machines that are there for this run alone. It returns the report
 // also when the machines could not be removed in good order.
-func onMachines(ctx context.Context, a arguments, root string, o conformance.Options) (report *conformance.Report, platform string, err error) {
+func onMachines(ctx context.Context, a arguments, root string,
+	o conformance.Options) (report *conformance.Report, platform string, err error) {
 	archive := filepath.Join(root, "out/images/conformance.tar")
 	if _, err := os.Stat(archive); err != nil {
 		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
 	}
 
-	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive}, Dir: filepath.Join(a.out, "machines"), Log: o.Log}
-	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"), Size: diskSize}
+	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive},
+		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
+	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
+		Size: diskSize}
 	if a.volumes {
 		driver := filepath.Join(root, "out/images/kubeveil-csi.tar")
 		if _, err := os.Stat(driver); err != nil {
@@ -48,9 +51,11 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	}
 	defer func() {
 		wire, end := c.Close()
-		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames, "plaintext", wire.Plaintext, "missed", wire.Dropped, "kinds", wire.Kinds)
+		o.Log.Info("the oracle on the wire has ended", "frames", wire.Frames,
+			"plaintext", wire.Plaintext, "missed", wire.Dropped, "kinds", wire.Kinds)
 		for _, e := range wire.Examples {
-			o.Log.Info("a frame that is not on the allow-list", "kind", e.Kind, "link", e.Link, "what", e.Detail)
+			o.Log.Info("a frame that is not on the allow-list", "kind", e.Kind, "link", e.Link,
+				"what", e.Detail)
 		}
 		if report != nil {
 			report.Wire = &wire
@@ -70,7 +75,8 @@ func onMachines(ctx context.Context, a arguments, root string, o conformance.Opt
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	if a.volumes {
-		if err := cluster.Prepare(ctx, &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}); err != nil {
+		if err := cluster.Prepare(ctx, &cluster.Session{Cluster: c, Disk: disk,
+			Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}); err != nil {
 			return nil, "", err
 		}
 	}
@@ -98,7 +104,8 @@ func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 		}
 	}
 	// A container that has not started has no log.
-	said, err := c.Kubectl(ctx, "-n", "kube-system", "logs", "--selector=app.kubernetes.io/component in (veil-csi, snapshot-controller)",
+	said, err := c.Kubectl(ctx, "-n", "kube-system", "logs",
+		"--selector=app.kubernetes.io/component in (veil-csi, snapshot-controller)",
 		"--all-containers", "--prefix", "--ignore-errors", "--tail=-1", "--max-log-requests=20")
 	keep("driver.log", said, err)
 	said, err = c.Machines[0].Exec(ctx, "journalctl --no-pager --unit kubelet --output short-iso")

@@ -74,31 +74,47 @@ func main() {
 
 func (a *arguments) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
-	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed (default: virtual machines are made for the run)")
-	flags.StringVar(&a.out, "out", "out/conformance", "`folder` of result.json, junit.xml and report.md; emptied first")
-	flags.StringVar(&a.registry, "registry", "", "what the `names` of the tests' images begin with, for -kubeconfig (default: the upstream's own)")
-	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
-	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone, program.ServiceProxyUsage+"; with -kubeconfig, who does there")
-	flags.BoolVar(&a.volumes, "volumes", false, "the tests of volumes in place of those of networking, on one machine")
-	flags.StringVar(&a.testdriver, "testdriver", "", "`file` that says what the driver can and which classes are its, for -volumes (default: e2e/conformance/testdriver.yaml of the repository)")
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
+		"`file` for a cluster where Kubeveil is installed (default: virtual machines are made "+
+			"for the run)")
+	flags.StringVar(&a.out, "out", "out/conformance",
+		"`folder` of result.json, junit.xml and report.md; emptied first")
+	flags.StringVar(&a.registry, "registry", "",
+		"what the `names` of the tests' images begin with, for -kubeconfig (default: the "+
+			"upstream's own)")
+	flags.StringVar(&a.platform, "platform", bench.VM,
+		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
+		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
+	flags.BoolVar(&a.volumes, "volumes", false,
+		"the tests of volumes in place of those of networking, on one machine")
+	flags.StringVar(&a.testdriver, "testdriver", "",
+		"`file` that says what the driver can and which classes are its, for -volumes (default: "+
+			"e2e/conformance/testdriver.yaml of the repository)")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
-	flags.IntVar(&a.parallel, "parallel", 3, "how many specs run at a time; those marked as serial always run alone")
-	flags.DurationVar(&a.limit, "limit", 0, "begin specs for so `long`, those marked [Conformance] first, and report the rest as skipped (default: no limit)")
+	flags.IntVar(&a.parallel, "parallel", 3,
+		"how many specs run at a time; those marked as serial always run alone")
+	flags.DurationVar(&a.limit, "limit", 0,
+		"begin specs for so `long`, those marked [Conformance] first, and report the rest as "+
+			"skipped (default: no limit)")
 	expression := func(name, usage string, to **regexp.Regexp) {
 		flags.Func(name, usage, func(s string) (err error) {
 			*to, err = regexp.Compile(s)
 			return err
 		})
 	}
-	expression("focus", "run the specs whose names this `regular expression` finds, and report on no others", &a.focus)
-	expression("skip", "leave out the specs whose names this `regular expression` finds, and do not report on them", &a.skip)
+	expression("focus", "run the specs whose names this `regular expression` finds, and report on "+
+		"no others", &a.focus)
+	expression("skip", "leave out the specs whose names this `regular expression` finds, and do "+
+		"not report on them", &a.skip)
 	return flags
 }
 
 // check says what of the command line cannot be, before anything is made.
 func (a *arguments) check() error {
 	if a.kubeconfig == "" && a.registry != "" {
-		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given their images")
+		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given " +
+			"their images")
 	}
 	if err := bench.CheckNodes(a.platform); err != nil {
 		return fmt.Errorf("-platform: %w", err)
@@ -123,8 +139,10 @@ func run(ctx context.Context, a arguments) error {
 
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
-		Program: filepath.Join(root, "out/bin/e2e.test"), Kubectl: filepath.Join(root, "out/bin/kubectl"),
-		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated, EBPF: a.serviceProxy == config.ServiceProxyEBPF, Registry: a.registry,
+		Program:    filepath.Join(root, "out/bin/e2e.test"),
+		Kubectl:    filepath.Join(root, "out/bin/kubectl"),
+		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated,
+		EBPF: a.serviceProxy == config.ServiceProxyEBPF, Registry: a.registry,
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if a.volumes {

@@ -18,20 +18,23 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 func TestArguments(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
-		"the usual":               {"", ""},
-		"some on a cluster":       {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
-		"without kube-proxy":      {"-service-proxy ebpf -focus Services", ""},
-		"a mistyped platform":     {"-kubeconfig c -platform sevsnp", "-platform: nodes are no \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
+		"the usual":          {"", ""},
+		"some on a cluster":  {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
+		"without kube-proxy": {"-service-proxy ebpf -focus Services", ""},
+		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
+			"-platform: nodes are no \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
 		"more than memory":        {"-nodes 9", "-nodes 9: write 1 to 4 machines"},
 		"nothing at a time":       {"-parallel 0", "-parallel 0: write at least 1"},
 		"a registry for machines": {"-registry r", "-registry is for a cluster"},
 		"no regular expression":   {"-focus (", "-focus"},
-		"services by nobody":      {"-service-proxy bpf", "-service-proxy bpf: write none (kube-proxy) or ebpf"},
+		"services by nobody": {"-service-proxy bpf",
+			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var a arguments
 			err := program.Parse(a.flags(), strings.Fields(tt.args), a.check)
-			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			if (err == nil) != (tt.want == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}
 		})
@@ -41,7 +44,8 @@ func TestArguments(t *testing.T) {
 // A run in which nothing passed is none, whatever did not fail.
 func TestNothingPassed(t *testing.T) {
 	dir := t.TempDir()
-	if err := write(dir, ".", bench.VM, &conformance.Report{Started: time.Now()}); !errors.Is(err, program.ErrFailed) {
+	if err := write(dir, ".", bench.VM, &conformance.Report{Started: time.Now()}); !errors.Is(err,
+		program.ErrFailed) {
 		t.Errorf("error %v", err)
 	}
 	result, err := bench.Read(filepath.Join(dir, "result.json"))

@@ -37,7 +37,8 @@ func write(dir, root, platform string, report *conformance.Report) error {
 	}
 
 	if result.Tests.Passed == 0 {
-		fmt.Printf("NOTHING PASSED: %s says of each spec why; choose others by -focus and -skip\n", filepath.Join(dir, "report.md"))
+		fmt.Printf("NOTHING PASSED: %s says of each spec why; choose others by -focus and -skip\n",
+			filepath.Join(dir, "report.md"))
 	}
 
 	if report.Wire != nil {
@@ -48,7 +49,8 @@ func write(dir, root, platform string, report *conformance.Report) error {
 		}
 	}
 
-	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n", result.Tests.Passed, result.Tests.Failed,
+	fmt.Printf("%d passed, %d failed (%d of them for no listed reason), %d skipped after %s, %s\n",
+		result.Tests.Passed, result.Tests.Failed,
 		len(unexplained), len(result.Tests.Skipped), report.Elapsed.Round(time.Second), path)
 	missed := result.Missed()
 	for _, g := range missed {
@@ -74,5 +76,7 @@ func writeTexts(dir string, result *bench.Result, report *conformance.Report) er
 	if err != nil {
 		return err
 	}
-	return errors.Join(report.WriteMarkdown(text, fmt.Sprintf("Platform %s, %d cores, commit %s", result.Platform, result.CPUs, result.Commit)), text.Close())
+	return errors.Join(report.WriteMarkdown(text,
+		fmt.Sprintf("Platform %s, %d cores, commit %s", result.Platform, result.CPUs,
+			result.Commit)), text.Close())
 }

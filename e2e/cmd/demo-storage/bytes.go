@@ -52,7 +52,8 @@ func (d *demo) write(ctx context.Context) error {
 
 	d.canary = "patient-" + hex.EncodeToString(random)
 	for _, words := range [][]string{
-		{"provision", firstVolume, fmt.Sprint(volumeSize)}, {"provision", secondVolume, fmt.Sprint(volumeSize)},
+		{"provision", firstVolume, fmt.Sprint(volumeSize)},
+		{"provision", secondVolume, fmt.Sprint(volumeSize)},
 		{"stage", firstVolume, firstAt}, {"stage", secondVolume, secondAt},
 	} {
 		if _, err := d.machine.Do(ctx, d.tool(words...)...); err != nil {
@@ -64,10 +65,12 @@ func (d *demo) write(ctx context.Context) error {
 	plain := d.plain.Device(0)
 	line := fmt.Sprintf("mkfs.ext4 -q %[1]s && mkdir -p %[2]s && mount %[1]s %[2]s", plain, plainAt)
 	for _, at := range []string{plainAt, firstAt, secondAt} {
-		line += fmt.Sprintf(" && yes '%s;diagnosis;I10;blood pressure 171/104' | head -%d >%s/%s", d.canary, lines, at, fileName)
+		line += fmt.Sprintf(" && yes '%s;diagnosis;I10;blood pressure 171/104' | head -%d >%s/%s",
+			d.canary, lines, at, fileName)
 	}
 
-	out, err := d.machine.Exec(ctx, line+fmt.Sprintf(" && sync && sha256sum <%s/%s", firstAt, fileName))
+	out, err := d.machine.Exec(ctx, line+fmt.Sprintf(" && sync && sha256sum <%s/%s", firstAt,
+		fileName))
 	if err != nil {
 		return err
 	}
@@ -87,7 +90,9 @@ func (d *demo) look(ctx context.Context) error {
 		leaks          bool
 	}{
 		{d.plain, "The plain disk", "Whoever has the disk reads the file.", plainAt, 0, true},
-		{d.first, "The volume's disk, at the place of the same file", "Noise: neither names nor lines, and equal lines look different.", firstAt, crypt.DataOffset, false},
+		{d.first, "The volume's disk, at the place of the same file",
+			"Noise: neither names nor lines, and equal lines look different.", firstAt,
+			crypt.DataOffset, false},
 	} {
 		a, err := d.machine.Do(ctx, "place", side.at+"/"+fileName)
 		if err != nil {
@@ -99,9 +104,11 @@ func (d *demo) look(ctx context.Context) error {
 		}
 		d.report.Sides = append(d.report.Sides, report.Capture{
 			Title: side.title, Verdict: side.verdict, Leaks: side.leaks, Canary: []byte(d.canary),
-			Frames: []report.Frame{{Summary: fmt.Sprintf("%d bytes of the raw disk from %d", shown, side.offset+a.Place), Data: data}},
+			Frames: []report.Frame{{Summary: fmt.Sprintf("%d bytes of the raw disk from %d", shown,
+				side.offset+a.Place), Data: data}},
 		})
-		d.say("%s, raw, from byte %d:  %s", side.disk.Serial, side.offset+a.Place, printable(data[:48]))
+		d.say("%s, raw, from byte %d:  %s", side.disk.Serial, side.offset+a.Place,
+			printable(data[:48]))
 	}
 
 	for _, disk := range []storage.Disk{d.plain, d.first, d.second} {
@@ -109,13 +116,17 @@ func (d *demo) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		d.say("%s: %d lines of the file found in %d MiB of raw disk", disk.Serial, found, searched>>20)
+		d.say("%s: %d lines of the file found in %d MiB of raw disk", disk.Serial, found,
+			searched>>20)
 		if disk == d.plain {
 			d.result.Gates = append(d.result.Gates, bench.Gate{
-				Name: "plain disk: lines of the file found (the search can find)", Want: fmt.Sprintf("at least %d", enough), Got: fmt.Sprint(found), OK: found >= enough})
+				Name: "plain disk: lines of the file found (the search can find)",
+				Want: fmt.Sprintf("at least %d", enough), Got: fmt.Sprint(found),
+				OK: found >= enough})
 			continue
 		}
-		d.result.Gates = append(d.result.Gates, bench.Exactly(disk.Serial+" volume's disk: lines of the file found", found, 0, "lines"))
+		d.result.Gates = append(d.result.Gates,
+			bench.Exactly(disk.Serial+" volume's disk: lines of the file found", found, 0, "lines"))
 	}
 
 	return nil

@@ -23,14 +23,17 @@ func TestAttemptsChangeCopies(t *testing.T) {
 	wantFirst, wantSecond := bytes.Clone(first), bytes.Clone(second)
 	for _, a := range attempts(image(3)) {
 		newFirst, newSecond := a.change(first, second)
-		if len(newFirst) != size || len(newSecond) != size || bytes.Equal(newFirst, wantFirst) || a.want == "" {
-			t.Errorf("%s: %d and %d bytes, the first disk the same: %v", a.what, len(newFirst), len(newSecond), bytes.Equal(newFirst, wantFirst))
+		if len(newFirst) != size || len(newSecond) != size || bytes.Equal(newFirst, wantFirst) ||
+			a.want == "" {
+			t.Errorf("%s: %d and %d bytes, the first disk the same: %v", a.what, len(newFirst),
+				len(newSecond), bytes.Equal(newFirst, wantFirst))
 		}
 		if !bytes.Equal(first, wantFirst) || !bytes.Equal(second, wantSecond) {
 			t.Fatalf("%s: changed the images that are to be put back", a.what)
 		}
 	}
-	if got := nullCipher(first); !bytes.Contains(got[:crypt.MetadataSize], []byte("cipher_null-ecb")) {
+	if got := nullCipher(first); !bytes.Contains(got[:crypt.MetadataSize],
+		[]byte("cipher_null-ecb")) {
 		t.Error("the cipher is not replaced")
 	}
 }

@@ -55,7 +55,8 @@ Flags:
 
 func main() {
 	flags := flag.NewFlagSet("demo-storage", flag.ContinueOnError)
-	out := flags.String("out", "out/demo-storage", "`folder` for report.html, report.md, result.json and the machine's logs; emptied first")
+	out := flags.String("out", "out/demo-storage",
+		"`folder` for report.html, report.md, result.json and the machine's logs; emptied first")
 	program.Main(flags, usage, func() (program.Run, error) {
 		d := &demo{out: *out, say: program.Progress(os.Stdout)}
 		return program.Within(limit, d.run), nil
@@ -71,10 +72,12 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer logFile.Close()
-	d.say("start a virtual machine with three disks, which are files of this host: two for volumes, one plain")
+	d.say("start a virtual machine with three disks, which are files of this host: two for " +
+		"volumes, one plain")
 	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
 	d.machine, err = storage.Start(ctx, storage.Options{
-		Disks: []storage.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"), Log: slog.New(slog.NewTextHandler(logFile, nil)),
+		Disks: []storage.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"),
+		Log: slog.New(slog.NewTextHandler(logFile, nil)),
 	})
 	if err != nil {
 		return err
@@ -102,8 +105,9 @@ func (d *demo) begin(ctx context.Context) error {
 		return err
 	}
 	d.report = &report.Report{
-		Title:      "A disk that belongs to somebody else",
-		Lead:       "A virtual machine whose disks are files of its host. The same file was written to a plain disk and to a volume; then the disks' owner did what he could.",
+		Title: "A disk that belongs to somebody else",
+		Lead: "A virtual machine whose disks are files of its host. The same file was " +
+			"written to a plain disk and to a volume; then the disks' owner did what he could.",
 		Result:     d.result,
 		Labels:     map[string]string{caseRewrap: "Key wrapped anew while fio writes"},
 		SidesTitle: "What the disks' owner reads", RefusedWhat: "attempts of the disks' owner",
@@ -125,13 +129,19 @@ func (d *demo) show(ctx context.Context) error {
 // finish writes the results; the error names what should not have been.
 func (d *demo) finish() error {
 	err := program.Finish(d.out, d.report, os.Stdout)
-	d.say("open %s in a browser: it shows the raw bytes of both disks next to each other", filepath.Join(d.out, "report.html"))
+	d.say("open %s in a browser: it shows the raw bytes of both disks next to each other",
+		filepath.Join(d.out, "report.html"))
 	return err
 }
 
 var notes = []string{
-	"The disks are raw files that the machine's owner reads and changes while it runs; the machine's own view is what the driver for CSI answers, called as a kubelet calls it.",
-	"The dump of the volume's disk begins where the file's first block is: 4 MiB of header and records, then the block's place in the file system.",
-	"After each attempt the disk was compared with what it was before it: nothing was written. Then it was put back as it was, and the volume opened with its file unchanged.",
-	"The key-encryption keys are files on the machine, which is right for a demonstration and for nothing else: docs/storage.md.",
+	"The disks are raw files that the machine's owner reads and changes while it runs; the " +
+		"machine's own view is what the driver for CSI answers, called as a kubelet calls it.",
+	"The dump of the volume's disk begins where the file's first block is: 4 MiB of header and " +
+		"records, then the block's place in the file system.",
+	"After each attempt the disk was compared with what it was before it: nothing was written. " +
+		"Then it was put back as it was, and the volume opened with its file unchanged.",
+	"The key-encryption keys are files on the machine, which is right for a " +
+		"demonstration and for " +
+		"nothing else: docs/storage.md.",
 }

@@ -22,15 +22,19 @@ type attempt struct {
 // older is what the disk was while it was mounted before.
 func attempts(older []byte) []attempt {
 	return []attempt{
-		{"The two volumes' disks are swapped", func(a, b []byte) ([]byte, []byte) { return b, a }, crypt.OtherVolume},
-		{"The disk is replaced by an empty one", func(a, b []byte) ([]byte, []byte) { return make([]byte, len(a)), b }, crypt.Blank},
-		{"The disk is brought back as it was an hour ago", func(_, b []byte) ([]byte, []byte) { return older, b }, crypt.OlderImage},
+		{"The two volumes' disks are swapped", func(a, b []byte) ([]byte, []byte) { return b, a },
+			crypt.OtherVolume},
+		{"The disk is replaced by an empty one",
+			func(a, b []byte) ([]byte, []byte) { return make([]byte, len(a)), b }, crypt.Blank},
+		{"The disk is brought back as it was an hour ago",
+			func(_, b []byte) ([]byte, []byte) { return older, b }, crypt.OlderImage},
 		{"One bit of the header is flipped", func(a, b []byte) ([]byte, []byte) {
 			a = bytes.Clone(a)
 			a[5000] ^= 1
 			return a, b
 		}, crypt.Tampered},
-		{"The header says that nothing is encrypted", func(a, b []byte) ([]byte, []byte) { return nullCipher(a), b }, crypt.Tampered},
+		{"The header says that nothing is encrypted",
+			func(a, b []byte) ([]byte, []byte) { return nullCipher(a), b }, crypt.Tampered},
 	}
 }
 
@@ -118,7 +122,8 @@ func (d *demo) try(ctx context.Context, a attempt) error {
 		return err
 	}
 
-	r := report.Refusal{What: a.what, Want: fmt.Sprintf("refused: %s; nothing written", a.want), Got: "opened"}
+	r := report.Refusal{What: a.what, Want: fmt.Sprintf("refused: %s; nothing written", a.want),
+		Got: "opened"}
 	if got.Error != "" {
 		r.Got = got.Error
 	}
@@ -150,7 +155,8 @@ func (d *demo) formerKey(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := report.Refusal{What: "The former key-encryption key is found in a backup", Want: "refused: " + answer.WrongKey, Got: "opened", OK: got.Kind == answer.WrongKey}
+	r := report.Refusal{What: "The former key-encryption key is found in a backup",
+		Want: "refused: " + answer.WrongKey, Got: "opened", OK: got.Kind == answer.WrongKey}
 	if got.Error != "" {
 		r.Got = got.Error
 	}

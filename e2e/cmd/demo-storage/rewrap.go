@@ -22,7 +22,8 @@ const (
 // volume.
 func (d *demo) rewrap(ctx context.Context) error {
 	job := fio.Job{
-		File: firstAt + "/load", Size: 32 << 20, Block: "4k", Depth: 8, ReadWrite: "randrw", Runtime: loadTime, Name: "load",
+		File: firstAt + "/load", Size: 32 << 20, Block: "4k", Depth: 8, ReadWrite: "randrw",
+		Runtime: loadTime, Name: "load",
 	}
 	type load struct {
 		jobs []fio.Measured
@@ -39,7 +40,8 @@ func (d *demo) rewrap(ctx context.Context) error {
 		done <- load{jobs, err}
 	}()
 
-	wrapped, err := d.machine.Do(ctx, d.tool("rewrap", firstVolume, fmt.Sprint(rewraps), pause.String())...)
+	wrapped, err := d.machine.Do(ctx, d.tool("rewrap", firstVolume, fmt.Sprint(rewraps),
+		pause.String())...)
 	var l load
 	select {
 	case l = <-done:
@@ -64,11 +66,14 @@ func (d *demo) judgeRewrap(wrapped answer.Answer, load fio.Measured) error {
 		took = append(took, float64(t.Microseconds())/1000)
 	}
 	stat := bench.Summarize(took)
-	d.result.Cases = append(d.result.Cases, bench.Case{Name: caseRewrap, Unit: bench.Millisecond, Ours: stat})
-	d.say("the key was wrapped anew %d times while fio wrote %d and read %d blocks: median %.1f ms, no error", stat.N, load.Write.Ops, load.Read.Ops, stat.Median)
+	d.result.Cases = append(d.result.Cases,
+		bench.Case{Name: caseRewrap, Unit: bench.Millisecond, Ours: stat})
+	d.say("the key was wrapped anew %d times while fio wrote %d and read %d blocks: median %.1f "+
+		"ms, no error", stat.N, load.Write.Ops, load.Read.Ops, stat.Median)
 	d.result.Gates = append(d.result.Gates,
 		bench.Exactly("key wrapped anew while fio runs: errors of fio", load.Errors, 0, "errors"),
-		bench.Gate{Name: "key wrapped anew while fio runs: blocks that fio wrote", Want: "more than 0", Got: fmt.Sprint(load.Write.Ops), OK: load.Write.Ops > 0},
+		bench.Gate{Name: "key wrapped anew while fio runs: blocks that fio wrote",
+			Want: "more than 0", Got: fmt.Sprint(load.Write.Ops), OK: load.Write.Ops > 0},
 		bench.Exactly("key wrapped anew", stat.N, rewraps, "times"))
 	return nil
 }

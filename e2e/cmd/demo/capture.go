@@ -32,7 +32,8 @@ func sniff(ns, link string, want func([]byte) bool, limit int) (*sniffer, error)
 			return err
 		}
 		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
-		if s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(all)); err != nil {
+		if s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
+			int(all)); err != nil {
 			return err
 		}
 		// A read that nothing comes for looks whether it is to end.
@@ -140,5 +141,6 @@ func summary(frame []byte) string {
 	if proto == "" {
 		return fmt.Sprintf("%s → %s, IP protocol %d, %d bytes", p.src, p.dst, p.proto, len(frame))
 	}
-	return fmt.Sprintf("%s → %s, %s, %d bytes", netip.AddrPortFrom(p.src, p.srcPort), netip.AddrPortFrom(p.dst, p.dstPort), proto, len(frame))
+	return fmt.Sprintf("%s → %s, %s, %d bytes", netip.AddrPortFrom(p.src, p.srcPort),
+		netip.AddrPortFrom(p.dst, p.dstPort), proto, len(frame))
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
 // network is one of the two clusters with a pod on each node.
@@ -32,11 +34,16 @@ type network struct {
 const nodes = 3
 
 func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, error) {
-	n := &network{title: map[lab.Network]string{lab.Clear: "Reference network: ptp and plain routes", lab.Veil: "Kubeveil"}[kind]}
+	n := &network{title: map[lab.Network]string{
+		lab.Clear: "Reference network: ptp and plain routes", lab.Veil: "Kubeveil"}[kind]}
 	opts := lab.Options{Nodes: nodes, Network: kind}
 	if kind == lab.Veil {
+		opts.NoAPIServer = !d.api
+	}
+	if kind == lab.Veil && d.api {
 		// The size of the table for a small cluster.
-		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf", "services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
+		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf",
+			"services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
 	}
 
 	var err error
@@ -44,7 +51,8 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		return nil, err
 	}
 
-	n.capture = report.Capture{Title: n.title, Leaks: kind == lab.Clear, Canary: []byte(strings.TrimSuffix(n.lab.Canary, "-"))}
+	n.capture = report.Capture{Title: n.title, Leaks: kind == lab.Clear,
+		Canary: []byte(strings.TrimSuffix(n.lab.Canary, "-"))}
 	for _, node := range n.lab.Nodes() {
 		pod, err := node.AddPod(ctx, "demo", lab.PodOptions{})
 		if err != nil {
@@ -55,8 +63,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		}
 		n.pods = append(n.pods, pod)
 	}
-
-	if kind == lab.Veil {
+	if kind == lab.Veil && d.api {
 		if err := n.serve(ctx); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
@@ -90,7 +97,8 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 		// the probes of the path's MTU longer.
 		want = func(frame []byte) bool {
 			p, ok := parseFrame(frame)
-			return ok && p.proto == udp && (p.dstPort == config.TunnelPort || p.srcPort == config.TunnelPort) && len(frame) > 250 && len(frame) < 450
+			return ok && p.proto == udp && (p.dstPort == config.TunnelPort ||
+				p.srcPort == config.TunnelPort) && len(frame) > 250 && len(frame) < 450
 		}
 	}
 
@@ -106,17 +114,25 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 	}
 
 	for _, frame := range frames {
-		n.capture.Frames = append(n.capture.Frames, report.Frame{Summary: summary(frame), Data: frame})
+		n.capture.Frames = append(n.capture.Frames,
+			report.Frame{Summary: summary(frame), Data: frame})
 	}
 
 	if len(n.capture.Frames) == 0 {
-		return fmt.Errorf("%s: the capture on %s has none of the frames that were expected", n.title, n.lab.Nodes()[0].Name)
+		return fmt.Errorf("%s: the capture on %s has none of the frames that were expected",
+			n.title, n.lab.Nodes()[0].Name)
 	}
 
-	d.say("%s: %d messages exchanged between all pods, TCP and UDP, IPv4 and IPv6, all answered", n.title, messages)
+	d.say("%s: %d messages exchanged between all pods, TCP and UDP, IPv4 and IPv6, all answered",
+		n.title, messages)
 	if served > 0 {
-		d.say("%s: %d messages to the addresses of a service with backends on two other nodes, all answered", n.title, served)
-		d.report.Notes = append(d.report.Notes, fmt.Sprintf("While the sniffers listened, the pod of the first node sent %d messages more to the addresses of a service, all answered by its backends, the pods of the two other nodes. There is no kube-proxy: eBPF at the pod's sockets puts a backend's address in place of the service's.", served))
+		d.say("%s: %d messages to the addresses of a service with backends on two other nodes, "+
+			"all answered", n.title, served)
+		d.report.Notes = append(d.report.Notes,
+			fmt.Sprintf("While the sniffers listened, the pod of the first node sent %d messages "+
+				"more to the addresses of a service, all answered by its backends, the pods of "+
+				"the two other nodes. There is no kube-proxy: eBPF at the pod's sockets puts a "+
+				"backend's address in place of the service's.", served))
 	}
 
 	return nil
@@ -146,7 +162,8 @@ func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (
 	messages := 0
 	for _, addr := range to {
 		for _, proto := range []string{"udp", "tcp"} {
-			got, err := d.exchange(ctx, from, lab.Exchange{Proto: proto, To: addr, Count: 20, Size: 240})
+			got, err := d.exchange(ctx, from, lab.Exchange{Proto: proto, To: addr, Count: 20,
+				Size: 240})
 			if err != nil {
 				return 0, fmt.Errorf("%s to %s by %s: %w", from.ID, addr, proto, err)
 			}
@@ -157,7 +174,8 @@ func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (
 }
 
 // exchange tries again for a while: a node is ready before all others have its key.
-func (d *demo) exchange(ctx context.Context, from *lab.Pod, x lab.Exchange) (got lab.Sent, err error) {
+func (d *demo) exchange(ctx context.Context, from *lab.Pod,
+	x lab.Exchange) (got lab.Sent, err error) {
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		got, err = lab.Send(ctx, from, x)
 		return err
@@ -170,13 +188,35 @@ const (
 	caseService = "tcp_1_stream_service"
 )
 
-var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod", caseService: "TCP, 1 stream, pod to service"}
+var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
+	caseService: "TCP, 1 stream, pod to service"}
 
-var notes = []string{
-	"The sniffers listen on the bridge between the nodes and on each of its ports, from before the first node exists. The figures were taken after they had ended.",
-	"The frames were captured on the underlay link of the first node; the dump begins with the Ethernet header. Marked is the text that all pods send.",
-	"Between namespaces there is no wire: the network in clear runs at the speed of memory, and encryption shares two cores with everything else. `make bench-lab` compares over a link of limited rate and against a bare WireGuard.",
-	"Pod to service is pod to pod by the address of a service with that pod as its only backend. In clear is pod to pod for both: the reference network has no services. `make bench-service` compares with the rules of kube-proxy, haproxy and no service at all.",
+// notes returns what stands below the figures.
+func (d *demo) notes() []string {
+	notes := []string{
+		"The sniffers listen on the bridge between the nodes and on each of its ports, from before the first node exists. The figures were taken after they had ended.",
+		"The frames were captured on the underlay link of the first node; the dump begins with the Ethernet header. Marked is the text that all pods send.",
+		"Between namespaces there is no wire: the network in clear runs at the speed of memory, and encryption shares two cores with everything else. `make bench-lab` compares over a link of limited rate and against a bare WireGuard.",
+	}
+	if d.api {
+		notes = append(notes, "Pod to service is pod to pod by the address of a service with that pod as its only backend. In clear is pod to pod for both: the reference network has no services. `make bench-service` compares with the rules of kube-proxy, haproxy and no service at all.")
+	}
+	return notes
+}
+
+// noteTunnel says on the page which WireGuard the figures are of.
+func (d *demo) noteTunnel(ctx context.Context) error {
+	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(config.AdminSocket))
+	if err != nil {
+		return err
+	}
+	note := "The tunnel here is the kernel's WireGuard."
+	if len(s.Devices) > 0 && s.Devices[0].Kind == string(tunnel.Userspace) {
+		note = "The tunnel here is the userspace worker veil-wg, since this kernel has no WireGuard: figures of the kernel's are in docs/performance.md."
+	}
+	d.say("%s", note)
+	d.report.Lead += " " + note
+	return nil
 }
 
 // measure takes a few figures, both networks by turns.
@@ -188,20 +228,29 @@ func (d *demo) measure(ctx context.Context) error {
 		}
 	}
 	side := func(name string, n *network, to netip.Addr) bench.Side {
-		f := load.Flow{To: to, Duration: 2 * time.Second, Run: func(ctx context.Context, args ...string) ([]byte, error) {
-			// In the node's cgroup too, at which services are translated.
-			return n.pods[0].Exec(ctx, "iperf3", args...)
+		f := load.Flow{To: to, Duration: 2 * time.Second,
+			Run: func(ctx context.Context, args ...string) ([]byte, error) {
+				// In the node's cgroup too, at which services are translated.
+				return n.pods[0].Exec(ctx, "iperf3", args...)
+			}}
+		return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
+			return f.TCP(ctx, 1)
 		}}
-		return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) { return f.TCP(ctx, 1) }}
 	}
 	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
+	sides := []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)), side(inClear, d.clear, d.clear.pods[1].Addr(false))}
+	pairs := []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}}
+	if d.api {
+		sides = append(sides, side(service, d.ours, d.ours.measured[0]))
+		pairs = append(pairs, bench.Pair{Name: caseService, Ours: service, Base: inClear})
+	}
 	r := bench.Runner{Rounds: 3, Seed: bench.NewSeed(), Progress: d.say}
 	cases, err := r.RunGroups(ctx, []bench.Group{{
 		Name: caseTCP, MTU: 1500, Unit: bench.Mbps,
-		Sides: []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)), side(service, d.ours, d.ours.measured[0]), side(inClear, d.clear, d.clear.pods[1].Addr(false))},
-		Pairs: []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}, {Name: caseService, Ours: service, Base: inClear}},
+		Sides: sides, Pairs: pairs,
 	}})
 	d.result.Cases = cases
-	d.report.Notes = append(d.report.Notes, fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed))
+	d.report.Notes = append(d.report.Notes,
+		fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed))
 	return err
 }

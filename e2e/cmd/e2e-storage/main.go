@@ -45,15 +45,19 @@ Flags:
 
 func main() {
 	flags := flag.NewFlagSet("e2e-storage", flag.ContinueOnError)
-	out := flags.String("out", "out/e2e-storage", "`folder` for result.json and the machine's logs; emptied first")
-	only := flags.String("run", "", "`regexp` that the names of cases have to match; those that install the driver are always run")
+	out := flags.String("out", "out/e2e-storage",
+		"`folder` for result.json and the machine's logs; emptied first")
+	only := flags.String("run", "", "`regexp` that the names of cases have to match; those that "+
+		"install the driver are always run")
 	limit := flags.Duration("limit", 60*time.Minute, "ends a run that hangs")
 	program.Main(flags, usage, func() (program.Run, error) {
 		pattern, err := regexp.Compile(*only)
 		if err != nil {
 			return nil, fmt.Errorf("-run: %w", err)
 		}
-		return program.Within(*limit, func(ctx context.Context) error { return run(ctx, *out, pattern) }), nil
+		return program.Within(*limit, func(ctx context.Context) error {
+			return run(ctx, *out, pattern)
+		}), nil
 	})
 }
 
@@ -85,7 +89,8 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.Remove(disk.Path)) }()
 	fmt.Println("starting a virtual machine …")
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(), Dir: filepath.Join(out, "cluster"), Log: log})
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(),
+		Dir: filepath.Join(out, "cluster"), Log: log})
 	if err != nil {
 		return err
 	}
@@ -94,7 +99,8 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 		err = errors.Join(err, end)
 	}()
 
-	s := &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"), Only: only, Out: os.Stdout}
+	s := &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"),
+		Only: only, Out: os.Stdout}
 	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }
 
@@ -115,7 +121,8 @@ func cases(ctx context.Context, s *cluster.Session, root, path string) error {
 	for _, g := range r.Gates {
 		fmt.Printf("%s: want %s, got %s\n", g.Name, g.Want, g.Got)
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped; %s\n", r.Tests.Passed, r.Tests.Failed, len(r.Tests.Skipped), path)
+	fmt.Printf("%d passed, %d failed, %d skipped; %s\n", r.Tests.Passed, r.Tests.Failed,
+		len(r.Tests.Skipped), path)
 	if r.Tests.Failed > 0 {
 		err = errors.Join(err, fmt.Errorf("%d cases failed", r.Tests.Failed))
 	}

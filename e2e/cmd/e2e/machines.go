@@ -26,15 +26,18 @@ var _ suite.Lab = machines{}
 
 // onMachines makes a cluster of virtual machines, runs the suite from before its first boot to
 // after the last case, and removes it, whatever comes.
-func onMachines(ctx context.Context, a arguments, root string, o suite.Options, log *slog.Logger) (report *suite.Report, platform string, err error) {
+func onMachines(ctx context.Context, a arguments, root string, o suite.Options,
+	log *slog.Logger) (report *suite.Report, platform string, err error) {
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")
-	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace}, Dir: filepath.Join(a.out, "cluster"), Log: log})
+	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace},
+		Dir: filepath.Join(a.out, "cluster"), Log: log})
 	if err != nil {
 		return nil, "", err
 	}
 	platform = c.Platform()
-	fmt.Fprintf(o.Out, "%d machines have joined after %s (%s)\n", len(c.Machines), time.Since(began).Round(time.Second), platform)
+	fmt.Fprintf(o.Out, "%d machines have joined after %s (%s)\n", len(c.Machines),
+		time.Since(began).Round(time.Second), platform)
 	report, err = machines{c}.run(ctx, a, root, o, log)
 	// The oracle sees all until here.
 	result, end := c.Close()
@@ -44,17 +47,20 @@ func onMachines(ctx context.Context, a arguments, root string, o suite.Options, 
 	return report, platform, errors.Join(err, end)
 }
 
-func (m machines) run(ctx context.Context, a arguments, root string, o suite.Options, log *slog.Logger) (*suite.Report, error) {
+func (m machines) run(ctx context.Context, a arguments, root string, o suite.Options,
+	log *slog.Logger) (*suite.Report, error) {
 	for _, host := range []*lab.Host{m.Lab.Outside, m.Control} {
 		if _, err := lab.Echo(ctx, host); err != nil {
 			return nil, err
 		}
 	}
-	cluster, err := framework.Open(ctx, m.Kubeconfig(), framework.Options{Image: a.image, Canary: m.Lab.Canary, Machines: m, Log: log})
+	cluster, err := framework.Open(ctx, m.Kubeconfig(),
+		framework.Options{Image: a.image, Canary: m.Lab.Canary, Machines: m, Log: log})
 	if err != nil {
 		return nil, err
 	}
-	o.Cluster, o.Lab, o.Kubectl = cluster, m, []string{kubectl(root), "--kubeconfig=" + m.Kubeconfig()}
+	o.Cluster, o.Lab, o.Kubectl = cluster, m,
+		[]string{kubectl(root), "--kubeconfig=" + m.Kubeconfig()}
 	return suite.Run(ctx, suite.Cases(), o)
 }
 
@@ -81,6 +87,7 @@ func (m machines) OutsideCanary() string { return m.Lab.EgressCanary }
 
 // OutsideSend sends from the host outside.
 func (m machines) OutsideSend(ctx context.Context, proto string, to netip.AddrPort) error {
-	_, err := lab.Send(ctx, m.Lab.Outside, lab.Exchange{Proto: proto, To: to.Addr(), Port: int(to.Port()), Egress: true})
+	_, err := lab.Send(ctx, m.Lab.Outside,
+		lab.Exchange{Proto: proto, To: to.Addr(), Port: int(to.Port()), Egress: true})
 	return err
 }

@@ -67,17 +67,23 @@ func main() {
 
 func (a *arguments) flags() *flag.FlagSet {
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
-	flags.StringVar(&a.kubeconfig, "kubeconfig", "", "`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual machines are made for the run)")
-	flags.StringVar(&a.out, "out", "out/e2e", "`folder` of result.json and artefacts; emptied first")
-	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+framework.ToolsImage+")")
-	flags.StringVar(&a.platform, "platform", bench.VM, "what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
+		"`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual "+
+			"machines are made for the run)")
+	flags.StringVar(&a.out, "out", "out/e2e",
+		"`folder` of result.json and artefacts; emptied first")
+	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+
+		framework.ToolsImage+")")
+	flags.StringVar(&a.platform, "platform", bench.VM,
+		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
 	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
 	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
 	flags.BoolVar(&a.list, "list", false, "list the cases and end")
-	flags.Func("run", "run the cases whose names this `regular expression` finds", func(s string) (err error) {
-		a.match, err = regexp.Compile(s)
-		return err
-	})
+	flags.Func("run", "run the cases whose names this `regular expression` finds",
+		func(s string) (err error) {
+			a.match, err = regexp.Compile(s)
+			return err
+		})
 	return flags
 }
 
@@ -86,7 +92,8 @@ func (a *arguments) check() error {
 	if a.core && a.full {
 		return errors.New("-core and -full: choose one")
 	}
-	if a.match != nil && !slices.ContainsFunc(suite.Cases(), func(c suite.Case) bool { return a.match.MatchString(c.Name) }) {
+	if a.match != nil && !slices.ContainsFunc(suite.Cases(),
+		func(c suite.Case) bool { return a.match.MatchString(c.Name) }) {
 		return fmt.Errorf("-run %s: no case has such a name, e2e -list shows them", a.match)
 	}
 	if err := bench.CheckNodes(a.platform); err != nil {
@@ -118,7 +125,8 @@ func run(ctx context.Context, a arguments) error {
 
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
-	o := suite.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out, Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
+	o := suite.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
+		Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
 	began := time.Now()
 	on := onMachines
 	if a.kubeconfig != "" {
@@ -165,7 +173,8 @@ func run(ctx context.Context, a arguments) error {
 }
 
 // onCluster runs the suite on the cluster of -kubeconfig.
-func onCluster(ctx context.Context, a arguments, root string, o suite.Options, log *slog.Logger) (*suite.Report, string, error) {
+func onCluster(ctx context.Context, a arguments, root string, o suite.Options,
+	log *slog.Logger) (*suite.Report, string, error) {
 	cluster, err := framework.Open(ctx, a.kubeconfig, framework.Options{Image: a.image, Log: log})
 	if err != nil {
 		return nil, "", err

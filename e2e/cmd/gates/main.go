@@ -52,7 +52,8 @@ func run(in string, w io.Writer) error {
 		return err
 	}
 	if len(paths) == 0 {
-		return fmt.Errorf("no result below %s: run a suite first, `make bench-cluster` for instance", in)
+		return fmt.Errorf("no result below %s: run a suite first, `make bench-cluster` "+
+			"for instance", in)
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	var errs []error
@@ -99,13 +100,15 @@ func judge(path string, w io.Writer) error {
 		failed, want = 0, "see the gates"
 	}
 	if r.Tests.Passed+r.Tests.Failed > 0 {
-		fmt.Fprintf(w, "tests\t\t%s\t%d passed, %d failed, %d skipped\n", want, r.Tests.Passed, r.Tests.Failed, len(r.Tests.Skipped))
+		fmt.Fprintf(w, "tests\t\t%s\t%d passed, %d failed, %d skipped\n", want, r.Tests.Passed,
+			r.Tests.Failed, len(r.Tests.Skipped))
 	}
 	if len(gates) == 0 && r.Tests.Passed+r.Tests.Failed == 0 {
 		return fmt.Errorf("%s: it has no gate and no test: nothing was judged", path)
 	}
 	if missed > 0 || failed > 0 {
-		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates), r.Tests.Failed)
+		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates),
+			r.Tests.Failed)
 	}
 
 	return nil

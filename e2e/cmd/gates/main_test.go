@@ -20,15 +20,22 @@ func TestRun(t *testing.T) {
 		wantErr string
 		want    string
 	}{
-		"a suite with gates of its own":  {"demo", func(r *bench.Result) { r.Gates = []bench.Gate{{Name: "g", Want: "1", Got: "1", OK: true}} }, "", "its own gates"},
-		"one of those missed":            {"bench-lab", func(r *bench.Result) { r.Gates = []bench.Gate{{Name: "g", Want: "1", Got: "2"}} }, "1 of 1 gates missed", "✗"},
-		"a suite of the file, not run":   {"bench-cluster", func(r *bench.Result) { r.Platform = bench.VM }, "gates missed", "not measured"},
-		"a platform that has no profile": {"bench-cluster", func(*bench.Result) {}, "no profile", ""},
+		"a suite with gates of its own": {"demo", func(r *bench.Result) {
+			r.Gates = []bench.Gate{{Name: "g", Want: "1", Got: "1", OK: true}}
+		}, "", "its own gates"},
+		"one of those missed": {"bench-lab", func(r *bench.Result) {
+			r.Gates = []bench.Gate{{Name: "g", Want: "1", Got: "2"}}
+		}, "1 of 1 gates missed", "✗"},
+		"a suite of the file, not run": {"bench-cluster",
+			func(r *bench.Result) { r.Platform = bench.VM }, "gates missed", "not measured"},
+		"a platform that has no profile": {"bench-cluster", func(*bench.Result) {}, "no profile",
+			""},
 		"plaintext was seen": {"e2e", func(r *bench.Result) {
 			r.Tests.Passed, r.Leaks = 1, &bench.Leaks{Frames: 10, Plaintext: 3, ControlPlaintext: 1}
 		}, "1 of 1 gates missed", "3 of 10 frames"},
-		"nothing was run":    {"e2e", func(*bench.Result) {}, "nothing was judged", ""},
-		"a test that failed": {"e2e", func(r *bench.Result) { r.Tests.Failed = 1 }, "1 tests failed", "1 failed"},
+		"nothing was run": {"e2e", func(*bench.Result) {}, "nothing was judged", ""},
+		"a test that failed": {"e2e", func(r *bench.Result) { r.Tests.Failed = 1 },
+			"1 tests failed", "1 failed"},
 		"a failure that the suite knows": {"conformance", func(r *bench.Result) {
 			r.Tests.Passed, r.Tests.Failed, r.Gates = 1, 1, []bench.Gate{bench.Unexplained(0)}
 		}, "", "1 passed, 1 failed"},
@@ -56,7 +63,8 @@ func TestRun(t *testing.T) {
 
 			var out bytes.Buffer
 			err = run(dir, &out)
-			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			if (err == nil) != (tt.wantErr == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
 			if !strings.Contains(out.String(), tt.want) {

@@ -144,7 +144,8 @@ func (d *xmlDetail) reason() string {
 func WriteJUnit(w io.Writer, name string, outcomes []Outcome) error {
 	suite := xmlSuite{Name: name}
 	for _, o := range outcomes {
-		c := xmlCase{Name: o.Name + o.Step, Classname: name, Status: string(o.Status), Time: o.Elapsed.Seconds()}
+		c := xmlCase{Name: o.Name + o.Step, Classname: name, Status: string(o.Status),
+			Time: o.Elapsed.Seconds()}
 		suite.Tests++
 		suite.Time += c.Time
 		switch o.Status {

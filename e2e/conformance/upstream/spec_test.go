@@ -16,19 +16,26 @@ func TestParseSpecs(t *testing.T) {
 		wantErr string
 	}{
 		"those of the group": {
-			"The following spec names can be used:\n    a/b.go:12: [sig-apps] CronJob works\n    c.go:3: [sig-network] DNS works [Conformance]\n    c.go:9: [sig-network] DNS fails\n\n",
+			"The following spec names can be used:\n    a/b.go:12: [sig-apps] CronJob works\n    " +
+				"c.go:3: [sig-network] DNS works [Conformance]\n    c.go:9: [sig-network] DNS " +
+				"fails\n\n",
 			[]string{"[sig-network] DNS works [Conformance]", "[sig-network] DNS fails"}, "",
 		},
-		"a name with a colon": {"    c.go:3: [sig-network] Checks: udp\n", []string{"[sig-network] Checks: udp"}, ""},
-		"nothing":             {"", nil, "none of [sig-network]"},
-		"none of the group":   {"    a.go:1: [sig-apps] [sig-network] works\n", nil, "none of [sig-network]"},
-		"without a place":     {"[sig-network] DNS works\n", nil, "none of [sig-network]"},
-		"one twice":           {"  c.go:3: [sig-network] a\n  c.go:4: [sig-network] a\n", nil, `two specs are named "[sig-network] a"`},
-		"a line without end":  {"  c.go:3: [sig-network] " + strings.Repeat("a", 2<<20), nil, "token too long"},
+		"a name with a colon": {"    c.go:3: [sig-network] Checks: udp\n",
+			[]string{"[sig-network] Checks: udp"}, ""},
+		"nothing": {"", nil, "none of [sig-network]"},
+		"none of the group": {"    a.go:1: [sig-apps] [sig-network] works\n", nil,
+			"none of [sig-network]"},
+		"without a place": {"[sig-network] DNS works\n", nil, "none of [sig-network]"},
+		"one twice": {"  c.go:3: [sig-network] a\n  c.go:4: [sig-network] a\n", nil,
+			`two specs are named "[sig-network] a"`},
+		"a line without end": {"  c.go:3: [sig-network] " + strings.Repeat("a", 2<<20), nil,
+			"token too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := ParseSpecs([]byte(tt.printed), Group)
-			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			if (err == nil) != (tt.wantErr == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {

@@ -35,7 +35,8 @@ func (s *Session) measure(ctx context.Context) error {
 	if _, err := s.node(ctx, "mkdir "+path); err != nil {
 		return err
 	}
-	err := s.apply(ctx, clear, map[string]any{"MiB": 128, "Path": path, "Node": s.Cluster.Machines[0].Name})
+	err := s.apply(ctx, clear, map[string]any{"MiB": 128, "Path": path,
+		"Node": s.Cluster.Machines[0].Name})
 	if err == nil {
 		err = s.measured(ctx)
 	}
@@ -45,7 +46,9 @@ func (s *Session) measure(ctx context.Context) error {
 }
 
 func (s *Session) measured(ctx context.Context) error {
-	out, err := s.shell(ctx, fmt.Sprintf("veilctl bench storage -class %s -baseline-class e2e-clear -platform %s -size 64 -rounds 1 -seconds 1 -out . >log 2>&1 || { cat log; exit 1; }; test -s report.html; cat result.json",
+	out, err := s.shell(ctx, fmt.Sprintf("veilctl bench storage -class %s -baseline-class "+
+		"e2e-clear -platform %s -size 64 -rounds 1 -seconds 1 -out . >log 2>&1 || { cat log; exit "+
+		"1; }; test -s report.html; cat result.json",
 		ext4.class, s.Cluster.Platform()))
 	if err != nil {
 		return err

@@ -15,10 +15,12 @@ var (
 	files    = claim{Name: "files", kind: ext4, MiB: 64}
 	filesXFS = claim{Name: "files-xfs", kind: xfs, MiB: 384}
 	device   = claim{Name: "device", kind: block, MiB: 64}
-	restored = claim{Name: "restored", kind: ext4, MiB: 160, SourceKind: "VolumeSnapshot", Source: "snap"}
-	cloned   = claim{Name: "cloned", kind: ext4, MiB: 160, SourceKind: "PersistentVolumeClaim", Source: "files"}
-	waits    = claim{Name: "waits", kind: kind{class: "kubeveil"}, MiB: 32}
-	data     = claim{Name: "data", kind: ext4, MiB: 64}
+	restored = claim{Name: "restored", kind: ext4, MiB: 160, SourceKind: "VolumeSnapshot",
+		Source: "snap"}
+	cloned = claim{Name: "cloned", kind: ext4, MiB: 160, SourceKind: "PersistentVolumeClaim",
+		Source: "files"}
+	waits = claim{Name: "waits", kind: kind{class: "kubeveil"}, MiB: 32}
+	data  = claim{Name: "data", kind: ext4, MiB: 64}
 )
 
 const (
@@ -37,19 +39,32 @@ func cases() []one {
 	return []one{
 		{"disk", 3 * time.Minute, (*Session).disk},
 		{"install", 10 * time.Minute, (*Session).install},
-		{"file-system-ext4", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.use(ctx, files) }},
-		{"file-system-xfs", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.use(ctx, filesXFS) }},
-		{"raw-block", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.use(ctx, device) }},
+		{"file-system-ext4", 5 * time.Minute,
+			func(s *Session, ctx context.Context) error { return s.use(ctx, files) }},
+		{"file-system-xfs", 5 * time.Minute,
+			func(s *Session, ctx context.Context) error { return s.use(ctx, filesXFS) }},
+		{"raw-block", 5 * time.Minute, func(s *Session,
+			ctx context.Context) error {
+			return s.use(ctx, device)
+		}},
 		{"unknown-parameter", 2 * time.Minute, (*Session).unknownParameter},
 		{"key-service-away", 5 * time.Minute, (*Session).keyServiceAway},
 		{"key-service-comes", 5 * time.Minute, (*Session).keyServiceComes},
 		{"new-key-encryption-key", 5 * time.Minute, (*Session).rewrap},
 		{"key-service-goes", 8 * time.Minute, (*Session).keyServiceGoes},
-		{"nothing-in-clear", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "while volumes are open", 3) }},
+		{"nothing-in-clear", 2 * time.Minute, func(s *Session, ctx context.Context) error {
+			return s.nothingInClear(ctx, "while volumes are open", 3)
+		}},
 		{"expand-mounted", 5 * time.Minute, (*Session).expand},
 		{"snapshot", 5 * time.Minute, (*Session).snapshot},
-		{"restore", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.copied(ctx, restored, false) }},
-		{"clone", 5 * time.Minute, func(s *Session, ctx context.Context) error { return s.copied(ctx, cloned, true) }},
+		{"restore", 5 * time.Minute, func(s *Session,
+			ctx context.Context) error {
+			return s.copied(ctx, restored, false)
+		}},
+		{"clone", 5 * time.Minute, func(s *Session,
+			ctx context.Context) error {
+			return s.copied(ctx, cloned, true)
+		}},
 		{"bench", 10 * time.Minute, (*Session).measure},
 		{"driver-killed", 5 * time.Minute, (*Session).killed},
 		{"unstage-while-busy", 5 * time.Minute, (*Session).busy},
@@ -58,7 +73,10 @@ func cases() []one {
 		{"taken-over", 20 * time.Minute, (*Session).takeOver},
 		{"copy-beside-emptier-nodes", 20 * time.Minute, (*Session).copyBesideEmptierNodes},
 		{"node-that-is-gone", 15 * time.Minute, (*Session).nodeGone},
-		{"nothing-in-clear-at-the-end", 2 * time.Minute, func(s *Session, ctx context.Context) error { return s.nothingInClear(ctx, "after all cases", 6) }},
+		{"nothing-in-clear-at-the-end", 2 * time.Minute,
+			func(s *Session, ctx context.Context) error {
+				return s.nothingInClear(ctx, "after all cases", 6)
+			}},
 		{"delete", 5 * time.Minute, (*Session).deleted},
 		{"uninstall", 5 * time.Minute, (*Session).uninstall},
 	}
@@ -68,7 +86,8 @@ func cases() []one {
 // else.
 func Prepare(ctx context.Context, s *Session) error {
 	for _, step := range cases()[:installing] {
-		limited, cancel := context.WithTimeoutCause(ctx, step.limit, fmt.Errorf("not done within %v", step.limit))
+		limited, cancel := context.WithTimeoutCause(ctx, step.limit,
+			fmt.Errorf("not done within %v", step.limit))
 		err := step.run(s, limited)
 		cancel()
 		if err != nil {
@@ -109,7 +128,8 @@ func (s *Session) driverReady(ctx context.Context, node string) error {
 
 // driver says something of the driver's pod on a node, by a path of kubectl.
 func (s *Session) driver(ctx context.Context, node, path string) (string, error) {
-	return s.kubectl(ctx, "-n", "kube-system", "get", "pods", "--selector=app.kubernetes.io/component=veil-csi",
+	return s.kubectl(ctx, "-n", "kube-system", "get", "pods",
+		"--selector=app.kubernetes.io/component=veil-csi",
 		"--field-selector=spec.nodeName="+node, "-o", "jsonpath="+path)
 }
 
@@ -134,7 +154,9 @@ func (s *Session) write(ctx context.Context, path string, device bool) error {
 	if device {
 		flags = " oflag=direct"
 	}
-	line := fmt.Sprintf("yes %s | dd of=%s bs=64k count=16 iflag=fullblock conv=notrunc,fsync%s 2>/dev/null && dd if=%[2]s bs=64k count=16 2>/dev/null | grep -c %[1]s", s.canary, path, flags)
+	line := fmt.Sprintf("yes %s | dd of=%s bs=64k count=16 iflag=fullblock conv=notrunc,fsync%s "+
+		"2>/dev/null && dd if=%[2]s bs=64k count=16 2>/dev/null | grep -c %[1]s", s.canary, path,
+		flags)
 	out, err := s.node(ctx, line)
 	if err != nil {
 		return err
@@ -165,12 +187,14 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 
 	// As the scheduler does for the first pod.
 	node := s.Cluster.Machines[0].Name
-	if _, err := s.kubectl(ctx, "annotate", "pvc", "misspelt", "volume.kubernetes.io/selected-node="+node); err != nil {
+	if _, err := s.kubectl(ctx, "annotate", "pvc", "misspelt",
+		"volume.kubernetes.io/selected-node="+node); err != nil {
 		return err
 	}
 
 	err = until(ctx, "the claim is refused", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt", "-o", "jsonpath={.items[*].message}")
+		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt",
+			"-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, `unknown parameter "tunning"`) {
 			err = fmt.Errorf("events say %q", out)
 		}
@@ -184,7 +208,8 @@ spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: 
 // expand enlarges the claim while its pod has it mounted.
 func (s *Session) expand(ctx context.Context) error {
 	size := fmt.Sprintf("%dMi", grown)
-	if _, err := s.kubectl(ctx, "patch", "pvc", files.Name, "-p", `{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`); err != nil {
+	if _, err := s.kubectl(ctx, "patch", "pvc", files.Name, "-p",
+		`{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`); err != nil {
 		return err
 	}
 	path, err := s.path(ctx, files)
@@ -192,7 +217,8 @@ func (s *Session) expand(ctx context.Context) error {
 		return err
 	}
 	return until(ctx, "the file system grows", func() error {
-		said, err := s.kubectl(ctx, "get", "pvc", files.Name, "-o", "jsonpath={.status.capacity.storage}")
+		said, err := s.kubectl(ctx, "get", "pvc", files.Name, "-o",
+			"jsonpath={.status.capacity.storage}")
 		if err != nil {
 			return err
 		}
@@ -218,7 +244,8 @@ spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
 		return err
 	}
 	err = until(ctx, "the snapshot is ready", func() error {
-		out, err := s.kubectl(ctx, "get", "volumesnapshot", "snap", "-o", "jsonpath={.status.readyToUse} {.status.error.message}")
+		out, err := s.kubectl(ctx, "get", "volumesnapshot", "snap", "-o",
+			"jsonpath={.status.readyToUse} {.status.error.message}")
 		if err == nil && !strings.HasPrefix(out, "true") {
 			err = fmt.Errorf("it says %q", out)
 		}
@@ -252,7 +279,8 @@ func (s *Session) copied(ctx context.Context, c claim, second bool) error {
 		return err
 	}
 	if strings.Contains(out, "second") != second {
-		return fmt.Errorf("the copy has %q; the file written later: want %v", strings.Fields(out), second)
+		return fmt.Errorf("the copy has %q; the file written later: want %v", strings.Fields(out),
+			second)
 	}
 	return nil
 }
@@ -309,7 +337,9 @@ func (s *Session) busy(ctx context.Context) error {
 		return err
 	}
 
-	staged, err := s.node(ctx, "findmnt -rno TARGET | grep '^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while read t; do "+
+	staged, err := s.node(ctx, "findmnt -rno TARGET | grep "+
+		"'^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while "+
+		"read t; do "+
 		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done; true")
 	if err == nil && staged == "" {
 		err = errors.New("no such mount")
@@ -331,7 +361,8 @@ func (s *Session) busy(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			out, err := s.kubectl(ctx, "-n", "kube-system", "logs", pod, "-c", "veil-csi", "--tail=50")
+			out, err := s.kubectl(ctx, "-n", "kube-system", "logs", pod, "-c", "veil-csi",
+				"--tail=50")
 			if err == nil && !strings.Contains(out, "in use") {
 				err = errors.New("it does not")
 			}
@@ -367,7 +398,8 @@ func (s *Session) reboot(ctx context.Context) error {
 		return err
 	}
 	err = until(ctx, "the node's new boot is known", func() error {
-		out, err := s.kubectl(ctx, "get", "node", m.Name, "-o", "jsonpath={.status.nodeInfo.bootID}")
+		out, err := s.kubectl(ctx, "get", "node", m.Name, "-o",
+			"jsonpath={.status.nodeInfo.bootID}")
 		if err == nil && out == before {
 			err = errors.New("it is that of before")
 		}
@@ -376,18 +408,21 @@ func (s *Session) reboot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return until(ctx, "the pod has its volume again", func() error { return s.again(ctx, files, "third") })
+	return until(ctx, "the pod has its volume again",
+		func() error { return s.again(ctx, files, "third") })
 }
 
 // deleted deletes everything: nothing is left on the node.
 func (s *Session) deleted(ctx context.Context) error {
-	for _, words := range [][]string{{"delete", "pods", "--all"}, {"delete", "volumesnapshots", "--all"}, {"delete", "pvc", "--all"}} {
+	for _, words := range [][]string{{"delete", "pods", "--all"},
+		{"delete", "volumesnapshots", "--all"}, {"delete", "pvc", "--all"}} {
 		if _, err := s.kubectl(ctx, words...); err != nil {
 			return err
 		}
 	}
 	return until(ctx, "nothing is left", func() error {
-		out, err := s.node(ctx, "ls "+images+"; dmsetup ls | grep kubeveil; losetup -nO BACK-FILE | grep /volumes/; true")
+		out, err := s.node(ctx, "ls "+images+
+			"; dmsetup ls | grep kubeveil; losetup -nO BACK-FILE | grep /volumes/; true")
 		if err != nil {
 			return err
 		}

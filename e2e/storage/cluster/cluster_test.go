@@ -22,7 +22,8 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func TestCases(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range cases() {
-		if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(c.name) || seen[c.name] || c.limit == 0 || c.run == nil {
+		if !regexp.MustCompile(`^[a-z0-9]+(-[a-z0-9]+)*$`).MatchString(c.name) || seen[c.name] ||
+			c.limit == 0 || c.run == nil {
 			t.Errorf("case %q: limit %v", c.name, c.limit)
 		}
 		seen[c.name] = true
@@ -31,7 +32,8 @@ func TestCases(t *testing.T) {
 
 // Those that install the driver are run, whatever is chosen.
 func TestChosen(t *testing.T) {
-	for pattern, want := range map[string]string{"^reboot$": "disk install reboot", "nothing-like-this": "disk install"} {
+	for pattern, want := range map[string]string{"^reboot$": "disk install reboot",
+		"nothing-like-this": "disk install"} {
 		var got []string
 		for _, c := range (&Session{Only: regexp.MustCompile(pattern)}).chosen() {
 			got = append(got, c.name)
@@ -51,21 +53,25 @@ func TestSearchOfADisk(t *testing.T) {
 	s := &Session{canary: "the-canary", control: "the-control"}
 	control := strings.Repeat(s.control+"\n", controlLines)
 	for name, c := range map[string]struct{ content, want string }{
-		"clean":                  {strings.Repeat("x", 1<<20) + control, ""},
-		"a canary":               {control + strings.Repeat("x", 3<<20) + s.canary, "canaries in clear: want 0 canaries"},
-		"a canary at the border": {control + strings.Repeat("x", 1<<20-len(control)-3) + s.canary, "canaries in clear"},
-		"nothing is found":       {strings.Repeat("x", 1<<20), "the control in clear"},
+		"clean": {strings.Repeat("x", 1<<20) + control, ""},
+		"a canary": {control + strings.Repeat("x", 3<<20) + s.canary,
+			"canaries in clear: want 0 canaries"},
+		"a canary at the border": {control + strings.Repeat("x", 1<<20-len(control)-3) + s.canary,
+			"canaries in clear"},
+		"nothing is found": {strings.Repeat("x", 1<<20), "the control in clear"},
 	} {
 		disk := storage.Disk{Path: filepath.Join(t.TempDir(), "disk")}
 		if err := os.WriteFile(disk.Path, []byte(c.content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		gates, err := s.search(disk, "disk")
-		if len(gates) != 2 || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		if len(gates) != 2 || (err == nil) != (c.want == "") ||
+			err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
-	if _, err := s.search(storage.Disk{Path: filepath.Join(t.TempDir(), "none")}, "disk"); err == nil {
+	if _, err := s.search(storage.Disk{Path: filepath.Join(t.TempDir(), "none")},
+		"disk"); err == nil {
 		t.Error("a disk that is not there has nothing in clear")
 	}
 }
@@ -79,11 +85,19 @@ func TestObjects(t *testing.T) {
 		data     map[string]any
 		want     []string
 	}{
-		"setup": {setup, map[string]any{"Key": "aGVsbG8=", "Classes": []class{{"a", "ext4"}, {"b", ""}}, "Secrets": []string{"provisioner", "node-stage"}},
-			[]string{"Secret", "Role", "RoleBinding", "StorageClass", "StorageClass", "VolumeSnapshotClass"}},
-		"a copy":   {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": false, "MiB": 9, "SourceKind": "VolumeSnapshot", "Source": "s", "Node": "n", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
-		"in clear": {clear, map[string]any{"MiB": 1, "Path": "/p", "Node": "n"}, []string{"StorageClass", "PersistentVolume"}},
-		"a device": {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": true, "MiB": 9, "SourceKind": "", "Source": "", "Image": "i"}, []string{"PersistentVolumeClaim", "Pod"}},
+		"setup": {setup, map[string]any{"Key": "aGVsbG8=",
+			"Classes": []class{{"a", "ext4"}, {"b", ""}},
+			"Secrets": []string{"provisioner", "node-stage"}},
+			[]string{"Secret", "Role", "RoleBinding", "StorageClass", "StorageClass",
+				"VolumeSnapshotClass"}},
+		"a copy": {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": false,
+			"MiB": 9, "SourceKind": "VolumeSnapshot", "Source": "s", "Node": "n", "Image": "i"},
+			[]string{"PersistentVolumeClaim", "Pod"}},
+		"in clear": {clear, map[string]any{"MiB": 1, "Path": "/p", "Node": "n"},
+			[]string{"StorageClass", "PersistentVolume"}},
+		"a device": {claimAndPod, map[string]any{"Name": "n", "Class": "c", "Block": true, "MiB": 9,
+			"SourceKind": "", "Source": "", "Image": "i"},
+			[]string{"PersistentVolumeClaim", "Pod"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b bytes.Buffer
@@ -116,10 +130,14 @@ func TestConformanceCopiesOurClasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var made bytes.Buffer
-	if err := setup.Execute(&made, map[string]any{"Key": "", "Classes": []struct{ Name, FS string }{{ext4.class, "ext4"}}, "Secrets": []string{}}); err != nil {
+	if err := setup.Execute(&made, map[string]any{"Key": "",
+		"Classes": []struct{ Name, FS string }{{ext4.class, "ext4"}},
+		"Secrets": []string{}}); err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile(`(StorageClass|SnapshotClass):\n(?: *#.*\n)* *FromExistingClassName: (\S+)`).FindAllStringSubmatch(string(text), -1)
+	named := regexp.MustCompile(
+		`(StorageClass|SnapshotClass):\n(?: *#.*\n)* *FromExistingClassName: (\S+)`).
+		FindAllStringSubmatch(string(text), -1)
 	if len(named) != 2 {
 		t.Errorf("classes %q", named)
 	}
@@ -141,7 +159,8 @@ func TestTakeOverSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"kubectl delete node one", "patch veilvolume pvc-x", `"to":"two"`, "delete pv pvc-x", `.values = ["two"]`} {
+	for _, want := range []string{"kubectl delete node one", "patch veilvolume pvc-x", `"to":"two"`,
+		"delete pv pvc-x", `.values = ["two"]`} {
 		if !strings.Contains(move, want) {
 			t.Errorf("no %s in\n%s", want, move)
 		}
@@ -158,8 +177,10 @@ func TestTakeOverSteps(t *testing.T) {
 }
 
 func TestRecoverySteps(t *testing.T) {
-	script, err := recoverySteps([]byte(`{"recoveryKey":"abcd","steps":["Do:\n  DEVICE=$(losetup x)","Open:\n  cryptsetup open $DEVICE y\nor otherwise","Look:\n  mount y /mnt      (xfs: otherwise)","Close:\n  umount /mnt"]}`), "look")
-	if want := "set -e\nDEVICE=$(losetup x)\necho abcd | cryptsetup open $DEVICE y\nmount y /mnt\nlook\numount /mnt"; err != nil || script != want {
+	script, err := recoverySteps([]byte(
+		`{"recoveryKey":"abcd","steps":["Do:\n  DEVICE=$(losetup x)","Open:\n  cryptsetup open $DEVICE y\nor otherwise","Look:\n  mount y /mnt      (xfs: otherwise)","Close:\n  umount /mnt"]}`), "look")
+	if want := "set -e\nDEVICE=$(losetup x)\necho abcd | cryptsetup open $DEVICE y\nmount y " +
+		"/mnt\nlook\numount /mnt"; err != nil || script != want {
 		t.Errorf("%q, %v", script, err)
 	}
 	for _, bad := range []string{"", "{}", `{"steps":["a"],"recoveryKey":"x"}`} {

@@ -21,8 +21,10 @@ const rootControl = "/var/lib/kubelet/e2e-control"
 // for this boot and later ones; and writes the control there, and on the node's root disk: what is
 // on these disks in clear is found by who reads them.
 func (s *Session) disk(ctx context.Context) error {
-	_, err := s.node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
-		"mount %[2]s && yes %[3]s | head -n %[4]d | tee %[5]s >%[2]s/control && sync", s.Disk.Device(0), dataDir, s.control, controlLines, rootControl))
+	_, err := s.node(ctx, fmt.Sprintf("udevadm settle && mkfs.xfs -q %[1]s && mkdir -p %[2]s && "+
+		"echo '%[1]s %[2]s xfs defaults 0 0' >>/etc/fstab && "+
+		"mount %[2]s && yes %[3]s | head -n %[4]d | tee %[5]s >%[2]s/control && sync",
+		s.Disk.Device(0), dataDir, s.control, controlLines, rootControl))
 	return err
 }
 
@@ -64,8 +66,10 @@ func (s *Session) search(disk storage.Disk, what string) ([]bench.Gate, error) {
 	found := []bench.Gate{
 		bench.Exactly(what+": canaries in clear", leaked, 0, "canaries"),
 		{
-			Name: what + ": the control in clear (the search can find)", Want: fmt.Sprintf("at least %d times", controlLines*9/10),
-			Got: fmt.Sprintf("%d times in %d MiB", seen, searched>>20), OK: seen >= controlLines*9/10,
+			Name: what + ": the control in clear (the search can find)",
+			Want: fmt.Sprintf("at least %d times", controlLines*9/10),
+			Got:  fmt.Sprintf("%d times in %d MiB", seen, searched>>20),
+			OK:   seen >= controlLines*9/10,
 		},
 	}
 	for _, g := range found {

@@ -14,8 +14,9 @@ const (
 	// newKey adds a key, by which the plugin that is started next wraps.
 	newKey = "head -c 32 /dev/urandom | base64 >>" + pluginKeys
 	// startPlugin and stopPlugin are what a unit of the node would be.
-	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + pluginSocket + " " + pluginKeys
-	stopPlugin  = "systemctl stop kmsplugin"
+	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + pluginSocket + " " +
+		pluginKeys
+	stopPlugin = "systemctl stop kmsplugin"
 )
 
 // keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does
@@ -37,7 +38,8 @@ func (s *Session) away(ctx context.Context) error {
 		return err
 	}
 	return until(ctx, "an event says that the key service is away", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.uid="+uid, "-o", "jsonpath={.items[*].message}")
+		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.uid="+uid,
+			"-o", "jsonpath={.items[*].message}")
 		if err == nil && !strings.Contains(out, "key service unavailable") {
 			err = fmt.Errorf("events say %q", out)
 		}
@@ -60,7 +62,8 @@ func (s *Session) unformatted(ctx context.Context, c claim) error {
 
 // keyServiceComes starts the node's plugin: the pod that waits gets its volume.
 func (s *Session) keyServiceComes(ctx context.Context) error {
-	if err := s.Cluster.Machines[0].PutFile(ctx, plugin, s.Cluster.Lab.Program("kmsplugin")); err != nil {
+	if err := s.Cluster.Machines[0].PutFile(ctx, plugin,
+		s.Cluster.Lab.Program("kmsplugin")); err != nil {
 		return err
 	}
 	if _, err := s.node(ctx, newKey+" && "+startPlugin); err != nil {
@@ -88,7 +91,8 @@ func (s *Session) rewrap(ctx context.Context) error {
 		return err
 	}
 	if after == before || !strings.Contains(said, after) {
-		return fmt.Errorf("the volume's key is wrapped by %q, before by %q; veilctl said %q", after, before, said)
+		return fmt.Errorf("the volume's key is wrapped by %q, before by %q; veilctl said %q", after,
+			before, said)
 	}
 	_, err = s.node(ctx, "sed -i 1d "+pluginKeys)
 	return err

@@ -73,7 +73,8 @@ func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
 	if err := s.start(ctx, source); err != nil {
 		return err
 	}
-	if err := s.apply(ctx, filler, map[string]any{"Node": full, "Image": vm.ToolImage}); err != nil {
+	if err := s.apply(ctx, filler, map[string]any{"Node": full, "Image": vm.ToolImage}); err !=
+		nil {
 		return err
 	}
 	others, err := s.joined(ctx, 2, source)
@@ -86,7 +87,8 @@ func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
 }
 
 func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) error {
-	sent := claim{Name: "sent", kind: ext4, MiB: 64, SourceKind: "PersistentVolumeClaim", Source: source.Name, Node: node}
+	sent := claim{Name: "sent", kind: ext4, MiB: 64, SourceKind: "PersistentVolumeClaim",
+		Source: source.Name, Node: node}
 	if err := s.start(ctx, sent); err != nil {
 		return err
 	}
@@ -97,10 +99,12 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 		return err
 	}
 
-	annotate := regexp.MustCompile(`kubectl annotate --overwrite -n NAMESPACE pvc CLAIM \S+=` + node + `\b`)
+	annotate := regexp.MustCompile(`kubectl annotate --overwrite -n NAMESPACE pvc CLAIM \S+=` +
+		node + `\b`)
 	var said string
 	err := until(ctx, "an event says where the copy is to be made", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name="+left.Name, "-o", "jsonpath={.items[*].message}")
+		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name="+
+			left.Name, "-o", "jsonpath={.items[*].message}")
 		if said = annotate.FindString(out); err == nil && said == "" {
 			err = fmt.Errorf("events say %q", out)
 		}
@@ -111,9 +115,11 @@ func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) err
 	}
 
 	// As often as it takes: the node that refuses takes its own name from the claim meanwhile.
-	words := strings.Fields(strings.NewReplacer("NAMESPACE", "default", "CLAIM", left.Name).Replace(said))[1:]
+	words := strings.Fields(strings.NewReplacer("NAMESPACE", "default", "CLAIM",
+		left.Name).Replace(said))[1:]
 	err = until(ctx, "the copy is made there", func() error {
-		out, err := s.kubectl(ctx, "get", "pod", left.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		out, err := s.kubectl(ctx, "get", "pod", left.Name, "-o",
+			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err != nil || out == "True" {
 			return err
 		}

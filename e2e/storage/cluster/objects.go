@@ -130,7 +130,8 @@ spec:
 // create makes the claim and its pod, or the pod alone where the claim is there.
 func (s *Session) create(ctx context.Context, c claim) error {
 	return s.apply(ctx, claimAndPod, map[string]any{
-		"Name": c.Name, "Class": c.class, "Block": c.block, "MiB": c.MiB, "SourceKind": c.SourceKind, "Source": c.Source, "Node": c.Node,
+		"Name": c.Name, "Class": c.class, "Block": c.block, "MiB": c.MiB,
+		"SourceKind": c.SourceKind, "Source": c.Source, "Node": c.Node,
 		"Image": vm.ToolImage,
 	})
 }
@@ -146,7 +147,8 @@ func (s *Session) start(ctx context.Context, c claim) error {
 // ready waits until the pod is Ready.
 func (s *Session) ready(ctx context.Context, pod string) error {
 	return until(ctx, "pod "+pod, func() error {
-		out, err := s.kubectl(ctx, "get", "pod", pod, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		out, err := s.kubectl(ctx, "get", "pod", pod, "-o",
+			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out != "True" {
 			err = fmt.Errorf("not Ready: %q", out)
 		}
@@ -172,7 +174,8 @@ func (s *Session) path(ctx context.Context, c claim) (string, error) {
 		return "", err
 	}
 	if c.block {
-		return "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/" + volume + "/" + uid, nil
+		return "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/" + volume + "/" +
+			uid, nil
 	}
 	return "/var/lib/kubelet/pods/" + uid + "/volumes/kubernetes.io~csi/" + volume + "/mount", nil
 }

@@ -30,8 +30,11 @@ func (s *Session) recover(ctx context.Context) error {
 		return err
 	}
 
-	out, err := s.shell(ctx, "umask 077; kubectl get veilvolume "+volume+" -o json >saved.json; kubectl -n kube-system get secret e2e-kek -o jsonpath={.data.key} | base64 -d >kek; "+
-		"unset KUBECONFIG; veilctl volume recover -state saved.json -key-file kek -show-key -o json")
+	out, err := s.shell(ctx, "umask 077; kubectl get veilvolume "+volume+
+		" -o json >saved.json; kubectl -n kube-system get secret e2e-kek -o jsonpath={.data.key} "+
+		"| base64 -d >kek; "+
+		"unset KUBECONFIG; veilctl volume recover -state saved.json -key-file kek "+
+		"-show-key -o json")
 	if err != nil {
 		return err
 	}

@@ -51,21 +51,25 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	chosen := s.chosen()
 	for i, c := range chosen {
 		if ctx.Err() != nil {
-			t.Skipped = append(t.Skipped, bench.Skip{Name: c.name, Reason: "the run was ended: " + context.Cause(ctx).Error()})
+			t.Skipped = append(t.Skipped, bench.Skip{Name: c.name,
+				Reason: "the run was ended: " + context.Cause(ctx).Error()})
 			continue
 		}
 		began := time.Now()
-		limited, cancel := context.WithTimeoutCause(ctx, c.limit, fmt.Errorf("not done within %v", c.limit))
+		limited, cancel := context.WithTimeoutCause(ctx, c.limit,
+			fmt.Errorf("not done within %v", c.limit))
 		err := c.run(s, limited)
 		cancel()
 		if err == nil {
 			t.Passed++
-			fmt.Fprintf(s.Out, "%2d/%d %-27s passed  %6.1f s\n", i+1, len(chosen), c.name, time.Since(began).Seconds())
+			fmt.Fprintf(s.Out, "%2d/%d %-27s passed  %6.1f s\n", i+1, len(chosen), c.name,
+				time.Since(began).Seconds())
 			continue
 		}
 		t.Failed++
 		t.Failures = append(t.Failures, bench.Failure{Name: c.name, Reason: err.Error()})
-		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(chosen), c.name, time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
+		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(chosen), c.name,
+			time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
 		s.describe(context.WithoutCancel(ctx))
 	}
 	r.Gates = s.gates
@@ -93,7 +97,8 @@ func (s *Session) describe(ctx context.Context) {
 	for _, words := range [][]string{
 		{"get", "pods,pvc,volumesnapshots,veilvolumes", "-o", "wide"},
 		{"get", "events", "--sort-by=.lastTimestamp"},
-		{"-n", "kube-system", "logs", "--selector=app.kubernetes.io/component=veil-csi", "--all-containers", "--tail=15"},
+		{"-n", "kube-system", "logs", "--selector=app.kubernetes.io/component=veil-csi",
+			"--all-containers", "--tail=15"},
 	} {
 		out, err := s.Cluster.Kubectl(ctx, words...)
 		fmt.Fprintf(s.Out, "      kubectl %s: %v\n%s\n", strings.Join(words, " "), err, out)
@@ -121,7 +126,8 @@ func (s *Session) shell(ctx context.Context, script string) (string, error) {
 	defer os.RemoveAll(dir)
 	cmd := exec.CommandContext(ctx, "sh", "-ec", script)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(), "PATH="+filepath.Dir(s.Cluster.Lab.Program("veilctl"))+":"+os.Getenv("PATH"))
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+s.Cluster.Kubeconfig(),
+		"PATH="+filepath.Dir(s.Cluster.Lab.Program("veilctl"))+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%s: %w: %s", script, err, out)

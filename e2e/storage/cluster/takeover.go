@@ -69,7 +69,8 @@ func (s *Session) bring(ctx context.Context, file, to string) error {
 		return err
 	}
 	m := s.Cluster.Machines
-	content, err := m[0].Exec(ctx, fmt.Sprintf("fsfreeze -f %[1]s && cat %[2]s; fsfreeze -u %[1]s", path, file))
+	content, err := m[0].Exec(ctx, fmt.Sprintf("fsfreeze -f %[1]s && cat %[2]s; fsfreeze -u %[1]s",
+		path, file))
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,8 @@ func (s *Session) taken(ctx context.Context, volume, first, second string) error
 	if err != nil {
 		return err
 	}
-	if _, err := s.on(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary, path)); err != nil {
+	if _, err := s.on(ctx, second, fmt.Sprintf("echo %s >%s/second && sync -f %[2]s", s.canary,
+		path)); err != nil {
 		return err
 	}
 
@@ -127,7 +129,8 @@ func takeOverSteps(text, volume, first, second string) (move, done string, err e
 	text, _, found := strings.Cut(text, "\n```\n")
 	move, done, both := strings.Cut(text, "\n# 5. ")
 	if !found || !both {
-		return "", "", fmt.Errorf("%s has no block of five steps below \"Take a volume over\"", document)
+		return "", "", fmt.Errorf("%s has no block of five steps below \"Take a volume over\"",
+			document)
 	}
 	names := func(text string) string {
 		text = strings.NewReplacer("node-1", first, "node-2", second).Replace(text)
@@ -147,7 +150,8 @@ func (s *Session) users(ctx context.Context, file string) (string, error) {
 func (s *Session) stillOpen(ctx context.Context, first, file string) error {
 	n, err := s.users(ctx, file)
 	if err == nil && n != "1" {
-		err = fmt.Errorf("before its kubelet is back %s has %s open %s times, want once", first, file, n)
+		err = fmt.Errorf("before its kubelet is back %s has %s open %s times, want once", first,
+			file, n)
 	}
 	return err
 }
@@ -179,7 +183,8 @@ func (s *Session) deletedThere(ctx context.Context, volume, second, file string)
 		return err
 	}
 	err := until(ctx, "the volume is deleted where it is", func() error {
-		state, err := s.kubectl(ctx, "get", "veilvolumes", volume, "--ignore-not-found", "-o", "name")
+		state, err := s.kubectl(ctx, "get", "veilvolumes", volume, "--ignore-not-found", "-o",
+			"name")
 		if err != nil {
 			return err
 		}

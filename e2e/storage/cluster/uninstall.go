@@ -29,7 +29,8 @@ func (s *Session) uninstall(ctx context.Context) error {
 	}
 
 	err := until(ctx, "the node's cleaner refuses", func() error {
-		out, err := s.kubectl(ctx, "-n", "kube-system", "logs", cleaner, "-c", "cleanup", "--tail=5")
+		out, err := s.kubectl(ctx, "-n", "kube-system", "logs", cleaner, "-c", "cleanup",
+			"--tail=5")
 		if err == nil && !strings.Contains(out, left) {
 			err = fmt.Errorf("it says %q", out)
 		}
@@ -39,12 +40,14 @@ func (s *Session) uninstall(ctx context.Context) error {
 		return err
 	}
 
-	if _, err := s.node(ctx, "test -d /var/lib/kubelet/plugins/csi.kubeveil.io && rm "+left); err != nil {
+	if _, err := s.node(ctx, "test -d /var/lib/kubelet/plugins/csi.kubeveil.io && rm "+
+		left); err != nil {
 		return fmt.Errorf("a node that was refused was touched: %w", err)
 	}
 
 	err = until(ctx, "the node is clean", func() error {
-		out, err := s.kubectl(ctx, "-n", "kube-system", "get", "pods", cleaner, "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+		out, err := s.kubectl(ctx, "-n", "kube-system", "get", "pods", cleaner, "-o",
+			`jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out != "True" {
 			err = fmt.Errorf("not Ready: %q", out)
 		}
@@ -55,7 +58,9 @@ func (s *Session) uninstall(ctx context.Context) error {
 	}
 
 	// The disk is mounted where the driver's folder was.
-	out, err := s.node(ctx, "ls -d /var/lib/kubelet/plugins/csi.kubeveil.io /var/lib/kubelet/plugins_registry/csi.kubeveil.io-reg.sock /run/kubeveil/csi "+images+" "+dataDir+"/claims 2>/dev/null; true")
+	out, err := s.node(ctx, "ls -d /var/lib/kubelet/plugins/csi.kubeveil.io "+
+		"/var/lib/kubelet/plugins_registry/csi.kubeveil.io-reg.sock /run/kubeveil/csi "+images+" "+
+		dataDir+"/claims 2>/dev/null; true")
 	if err == nil && out != "" {
 		err = errors.New("left: " + out)
 	}
@@ -66,7 +71,8 @@ func (s *Session) uninstall(ctx context.Context) error {
 
 	for _, words := range [][]string{
 		{"delete", "-k", filepath.Join(s.Manifests, "csi-uninstall")},
-		{"annotate", "crd", "veilvolumes.csi.kubeveil.io", "csi.kubeveil.io/destroy=veilvolumes.csi.kubeveil.io"},
+		{"annotate", "crd", "veilvolumes.csi.kubeveil.io",
+			"csi.kubeveil.io/destroy=veilvolumes.csi.kubeveil.io"},
 		{"delete", "--ignore-not-found", "-k", filepath.Join(s.Manifests, "csi-snapshots")},
 	} {
 		if _, err := s.kubectl(ctx, words...); err != nil {

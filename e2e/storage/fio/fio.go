@@ -30,8 +30,10 @@ func Text(jobs []Job) string {
 	var b strings.Builder
 	b.WriteString("[global]\nioengine=libaio\ndirect=1\nrandrepeat=0\nverify=0\ntime_based\n")
 	for _, j := range jobs {
-		fmt.Fprintf(&b, "[%s]\nfilename=%s\noffset=%d\nsize=%d\nbs=%s\niodepth=%d\nreadwrite=%s\nruntime=%d\nramp_time=%d\n",
-			j.Name, j.File, j.Offset, j.Size, j.Block, j.Depth, j.ReadWrite, seconds(j.Runtime), seconds(j.Ramp))
+		fmt.Fprintf(&b,
+			"[%s]\nfilename=%s\noffset=%d\nsize=%d\nbs=%s\niodepth=%d\nreadwrite=%s\nruntime=%d\nramp_time=%d\n",
+			j.Name, j.File, j.Offset, j.Size, j.Block, j.Depth, j.ReadWrite, seconds(j.Runtime),
+			seconds(j.Ramp))
 		for _, line := range j.Extra {
 			b.WriteString(line + "\n")
 		}
@@ -102,7 +104,8 @@ type direction struct {
 func (d direction) direction() Direction {
 	return Direction{
 		Ops: d.Ops, Bytes: d.Bytes, IOPS: d.IOPS, Rate: d.Rate,
-		P50: time.Duration(d.Clat.Percentile["50.000000"]), P99: time.Duration(d.Clat.Percentile["99.000000"]),
+		P50: time.Duration(d.Clat.Percentile["50.000000"]),
+		P99: time.Duration(d.Clat.Percentile["99.000000"]),
 	}
 }
 
@@ -124,7 +127,8 @@ func Parse(b []byte) ([]Measured, error) {
 		if j.Error != 0 {
 			return nil, fmt.Errorf("fio: job %s ended with error %d", j.Name, j.Error)
 		}
-		out = append(out, Measured{Name: j.Name, Errors: j.Errors, Read: j.Read.direction(), Write: j.Write.direction()})
+		out = append(out, Measured{Name: j.Name, Errors: j.Errors, Read: j.Read.direction(),
+			Write: j.Write.direction()})
 	}
 	return out, nil
 }

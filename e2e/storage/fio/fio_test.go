@@ -22,12 +22,14 @@ func TestParse(t *testing.T) {
 	if err != nil || len(jobs) != 1 {
 		t.Fatalf("%v, %v", jobs, err)
 	}
-	want := Direction{Ops: 11, Bytes: 45056, IOPS: 1.1, Rate: 4505, P50: 2 * time.Microsecond, P99: 9 * time.Microsecond}
+	want := Direction{Ops: 11, Bytes: 45056, IOPS: 1.1, Rate: 4505, P50: 2 * time.Microsecond,
+		P99: 9 * time.Microsecond}
 	if got := jobs[0].Sum(); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	for name, text := range map[string]string{
-		"nothing": "", "no job": "{}", "cut off": said[:100], "a failed job": strings.Replace(said, `"error" : 0`, `"error" : 5`, 1),
+		"nothing": "", "no job": "{}", "cut off": said[:100],
+		"a failed job": strings.Replace(said, `"error" : 0`, `"error" : 5`, 1),
 	} {
 		if _, err := Parse([]byte(text)); err == nil {
 			t.Errorf("%s: no error", name)
@@ -36,8 +38,11 @@ func TestParse(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	got := Command([]Job{{Name: "a", File: "/dev/x", Size: 1 << 20, Block: "4k", ReadWrite: "randread", Depth: 64, Runtime: 15 * time.Second, Ramp: 2 * time.Second, Extra: []string{"gtod_reduce=1"}}})
-	for _, want := range []string{"direct=1\n", "[a]\nfilename=/dev/x\n", "size=1048576\n", "iodepth=64\n", "runtime=15\nramp_time=2\ngtod_reduce=1\nJOBS\n"} {
+	got := Command([]Job{{Name: "a", File: "/dev/x", Size: 1 << 20, Block: "4k",
+		ReadWrite: "randread", Depth: 64, Runtime: 15 * time.Second, Ramp: 2 * time.Second,
+		Extra: []string{"gtod_reduce=1"}}})
+	for _, want := range []string{"direct=1\n", "[a]\nfilename=/dev/x\n", "size=1048576\n",
+		"iodepth=64\n", "runtime=15\nramp_time=2\ngtod_reduce=1\nJOBS\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in %s", want, got)
 		}

@@ -9,7 +9,9 @@ import (
 )
 
 func TestKeys(t *testing.T) {
-	line := func(c string) string { return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(c, 32))) }
+	line := func(c string) string {
+		return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(c, 32)))
+	}
 	former, err := parse(line("a") + "\n")
 	if err != nil {
 		t.Fatal(err)

@@ -31,10 +31,14 @@ func run(args []string) error {
 
 	var s settings
 	flags := flag.NewFlagSet("volumetool", flag.ContinueOnError)
-	flags.StringVar(&s.dir, "dir", "/var/lib/volumetool", "`folder` for states, keys and files of volumes")
-	flags.StringVar(&s.disks, "disks", "", "`devices` that volumes may have, with commas between; none: volumes are in files")
-	flags.StringVar(&s.tuning, "tuning", string(crypt.Throughput), "`class` of new volumes: throughput or latency")
-	flags.IntVar(&s.key, "key", 0, "`number` of the one key-encryption key at hand, the first being 1; 0: all, the newest wraps")
+	flags.StringVar(&s.dir, "dir", "/var/lib/volumetool",
+		"`folder` for states, keys and files of volumes")
+	flags.StringVar(&s.disks, "disks", "",
+		"`devices` that volumes may have, with commas between; none: volumes are in files")
+	flags.StringVar(&s.tuning, "tuning", string(crypt.Throughput),
+		"`class` of new volumes: throughput or latency")
+	flags.IntVar(&s.key, "key", 0, "`number` of the one key-encryption key at hand, the first "+
+		"being 1; 0: all, the newest wraps")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

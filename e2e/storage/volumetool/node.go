@@ -57,7 +57,8 @@ func newNode(s settings) (*node, error) {
 	}
 
 	config := volume.Config{
-		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]}, Engine: crypt.Kernel{Inline: true}, Keys: n.keys,
+		Cluster: clusterID, Node: nodeName, Store: &volume.FileStore{Dir: dirs["states"]},
+		Engine: crypt.Kernel{Inline: true}, Keys: n.keys,
 		Locks: dirs["locks"], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 	kind := driver.BackendFile
@@ -72,13 +73,17 @@ func newNode(s settings) (*node, error) {
 	n.set = volume.NewSet(config)
 	var err error
 	n.driver, err = driver.New(driver.Config{
-		Node: nodeName, Version: "test", Sets: map[string]*volume.Set{kind: n.set}, Keys: map[string]keyring.Provider{keyring.NameFile: n.keys},
-		Defaults: driver.Parameters{Tuning: crypt.Class(s.tuning)}, Mounts: mount.Host{}, PrivateMounts: true, Log: config.Log,
+		Node: nodeName, Version: "test", Sets: map[string]*volume.Set{kind: n.set},
+		Keys:     map[string]keyring.Provider{keyring.NameFile: n.keys},
+		Defaults: driver.Parameters{Tuning: crypt.Class(s.tuning)}, Mounts: mount.Host{},
+		PrivateMounts: true, Log: config.Log,
 	})
 	return n, err
 }
 
-func (n *node) keyPath(number int) string { return filepath.Join(n.dir, "keys", strconv.Itoa(number)) }
+func (n *node) keyPath(number int) string {
+	return filepath.Join(n.dir, "keys", strconv.Itoa(number))
+}
 
 // readKeys reads the key-encryption keys, the newest first, or the one that was asked for; the
 // first is made when there is none.
@@ -111,7 +116,8 @@ func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 		least, most int
 		run         func(context.Context, []string) (answer.Answer, error)
 	}{
-		"provision": {2, 2, n.provision}, "stage": {1, 2, n.stage}, "unstage": {1, 2, n.unstage}, "delete": {1, 1, n.delete},
+		"provision": {2, 2, n.provision}, "stage": {1, 2, n.stage}, "unstage": {1, 2, n.unstage},
+		"delete": {1, 1, n.delete},
 		"rewrap": {3, 3, n.rewrap}, "place": {1, 1, place}, "reference": {2, 3, n.reference},
 	}
 	if len(words) == 0 {
@@ -126,11 +132,13 @@ func (n *node) do(ctx context.Context, words []string) (answer.Answer, error) {
 
 // how is a file system at a folder, or the device when there is none.
 func how(folder string) *csi.VolumeCapability {
-	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
+	c := &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{
+		Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}}
 	if folder == "" {
 		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
 	} else {
-		c.AccessType = &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: string(mount.Ext4)}}
+		c.AccessType = &csi.VolumeCapability_Mount{
+			Mount: &csi.VolumeCapability_MountVolume{FsType: string(mount.Ext4)}}
 	}
 	return c
 }
@@ -151,7 +159,8 @@ func (n *node) provision(ctx context.Context, words []string) (answer.Answer, er
 		return answer.Answer{}, err
 	}
 	_, err = n.driver.CreateVolume(ctx, &csi.CreateVolumeRequest{
-		Name: words[0], VolumeCapabilities: []*csi.VolumeCapability{how("")}, CapacityRange: &csi.CapacityRange{RequiredBytes: size},
+		Name: words[0], VolumeCapabilities: []*csi.VolumeCapability{how("")},
+		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
 	})
 	return answer.Answer{}, err
 }
@@ -164,7 +173,8 @@ func (n *node) stage(ctx context.Context, words []string) (answer.Answer, error)
 		return answer.Answer{}, err
 	}
 	began := time.Now()
-	_, err = n.driver.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: words[0], StagingTargetPath: staging, VolumeCapability: how(folder)})
+	_, err = n.driver.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: words[0],
+		StagingTargetPath: staging, VolumeCapability: how(folder)})
 	a := answer.Answer{Took: []time.Duration{time.Since(began)}}
 	if err != nil {
 		return a, err
@@ -180,7 +190,8 @@ func (n *node) unstage(ctx context.Context, words []string) (answer.Answer, erro
 		return answer.Answer{}, err
 	}
 	began := time.Now()
-	_, err = n.driver.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: words[0], StagingTargetPath: staging})
+	_, err = n.driver.NodeUnstageVolume(ctx,
+		&csi.NodeUnstageVolumeRequest{VolumeId: words[0], StagingTargetPath: staging})
 	return answer.Answer{Took: []time.Duration{time.Since(began)}}, err
 }
 

@@ -79,7 +79,8 @@ func place(_ context.Context, words []string) (a answer.Answer, err error) {
 		return a, err
 	}
 	var block int32
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap, uintptr(unsafe.Pointer(&block))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap,
+		uintptr(unsafe.Pointer(&block))); errno != 0 {
 		return a, fmt.Errorf("place of %s: %w", words[0], errno)
 	}
 	a.Place = int64(block) * fs.Bsize
@@ -99,8 +100,10 @@ var perf = map[crypt.Class][]string{
 // cipher, key, sectors and offset, and the cheapest of its key derivations.
 func formatArgs(device string) []string {
 	return []string{
-		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size", strconv.Itoa(8 * crypt.KeySize),
-		"--sector-size", strconv.Itoa(crypt.SectorSize), "--offset", strconv.Itoa(crypt.DataOffset / 512),
+		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size",
+		strconv.Itoa(8 * crypt.KeySize),
+		"--sector-size", strconv.Itoa(crypt.SectorSize), "--offset",
+		strconv.Itoa(crypt.DataOffset / 512),
 		"--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", device,
 	}
 }
@@ -118,18 +121,22 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 
 	name := "reference-" + filepath.Base(device)
 	a.Path = "/dev/mapper/" + name
-	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name}, perf[crypt.Class(n.tuning)]...)
+	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name},
+		perf[crypt.Class(n.tuning)]...)
 
 	steps := [][]string{open}
 	switch {
 	case what == "device" && folder == "":
 		steps = [][]string{formatArgs(device), open}
 	case what == "new" && folder != "":
-		steps = [][]string{formatArgs(device), open, {"mkfs.ext4", "-q", a.Path}, {"mount", a.Path, folder}}
+		steps = [][]string{formatArgs(device), open, {"mkfs.ext4", "-q", a.Path},
+			{"mount", a.Path, folder}}
 	case what == "existing" && folder != "":
-		steps = append(steps, []string{"fsck.ext4", "-p", a.Path}, []string{"mount", a.Path, folder})
+		steps = append(steps, []string{"fsck.ext4", "-p", a.Path},
+			[]string{"mount", a.Path, folder})
 	default:
-		return a, fmt.Errorf("reference %q: want `device DEVICE`, or `new` or `existing` with DEVICE and FOLDER", words)
+		return a, fmt.Errorf("reference %q: want `device DEVICE`, or `new` or `existing` with "+
+			"DEVICE and FOLDER", words)
 	}
 
 	began := time.Now()

@@ -29,7 +29,8 @@ func TestVerbs(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err = n.do(t.Context(), strings.Fields(tt.line))
-			if (err == nil) != (tt.wantErr == "") || err != nil && !strings.Contains(err.Error(), tt.wantErr) {
+			if (err == nil) != (tt.wantErr == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("%v, want %q", err, tt.wantErr)
 			}
 		})

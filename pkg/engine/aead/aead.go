@@ -39,9 +39,8 @@ type Tier struct {
 
 // Worker is the scratch of one thread. It must not be copied.
 type Worker struct {
-	nonce  [chacha20poly1305.NonceSize]byte
-	lanes  *lanes // secret memory of a tier with several lanes; nil without
-	single [1]Packet
+	nonce [chacha20poly1305.NonceSize]byte
+	lanes *lanes // secret memory of a tier with several lanes
 }
 
 // NewWorker returns the scratch for a thread, with memory of a.
@@ -52,6 +51,9 @@ func NewWorker(a *secret.Arena) (*Worker, error) {
 	}
 	return &Worker{lanes: l}, nil
 }
+
+// Close zeroes the scratch.
+func (w *Worker) Close(a *secret.Arena) { secret.Free(a, w.lanes) }
 
 // XCrypto is the tier that runs on every CPU.
 var XCrypto = Tier{Name: "x/crypto", Seal: sealEach, Open: openEach}
@@ -98,8 +100,8 @@ func (w *Worker) OpenMessage(key *Key, dst, sealed, ad []byte) bool {
 // iface is the layout of an interface value with methods (runtime.iface).
 type iface struct{ tab, data unsafe.Pointer }
 
-// template is an AEAD of x/crypto with the zero key. Its concrete type is a struct that holds the 32
-// bytes of the key and nothing else; Choose proves it.
+// template is an AEAD of x/crypto with the zero key. Its concrete type is a struct that holds the
+// 32 bytes of the key and nothing else; Choose proves it.
 var template = func() cipher.AEAD {
 	a, err := chacha20poly1305.New(make([]byte, KeySize))
 	if err != nil {
@@ -108,8 +110,8 @@ var template = func() cipher.AEAD {
 	return a
 }()
 
-// at returns an AEAD of x/crypto that reads its key at key. chacha20poly1305.New would copy the key to
-// the heap, where it outlives the session.
+// at returns an AEAD of x/crypto that reads its key at key. chacha20poly1305.New would copy the key
+// to the heap, where it outlives the session.
 func at(key *Key) cipher.AEAD {
 	a := template
 	(*iface)(unsafe.Pointer(&a)).data = unsafe.Pointer(key)

@@ -66,13 +66,14 @@ func TestWrongTierIsNotChosen(t *testing.T) {
 	}
 }
 
-// The construction of RFC 8439 with WireGuard's nonce: vectors of the RFC that have no additional data
-// and a nonce that begins with four zero bytes (appendix A.5 uses additional data and goes through
-// OpenMessage of x/crypto itself).
+// The construction of RFC 8439 with WireGuard's nonce: vectors of the RFC that have no additional
+// data and a nonce that begins with four zero bytes (appendix A.5 uses additional data and goes
+// through OpenMessage of x/crypto itself).
 func TestKeystreamVector(t *testing.T) {
 	// RFC 8439, appendix A.1, test vector 2: key 0, nonce 0, block counter 1.
-	want, err := hex.DecodeString("9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed" +
-		"29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f")
+	want, err := hex.DecodeString(
+		"9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed" +
+			"29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,8 @@ func TestOneWrongTagDoesNotDropTheGroup(t *testing.T) {
 				tier.Open(w, key, packets)
 				for i, p := range packets {
 					if p.OK != (i != bad) {
-						t.Errorf("packet %d of a group with a forged %d: authentic is %v", i, bad, p.OK)
+						t.Errorf("packet %d of a group with a forged %d: authentic is %v", i, bad,
+							p.OK)
 					}
 				}
 			}
@@ -136,17 +138,18 @@ func TestSealAndOpenDoNotAllocate(t *testing.T) {
 func BenchmarkSeal(b *testing.B) {
 	for _, tier := range tiers() {
 		for _, size := range []int{1420, 8920} {
-			b.Run(tier.Name+"/"+map[int]string{1420: "1420", 8920: "8920"}[size], func(b *testing.B) {
-				_, w, key := worker(b)
-				packets := make([]Packet, 64000/size)
-				for i := range packets {
-					packets[i] = Packet{Data: make([]byte, size+Overhead), Counter: uint64(i)}
-				}
-				b.SetBytes(int64(size * len(packets)))
-				for b.Loop() {
-					tier.Seal(w, key, packets)
-				}
-			})
+			b.Run(tier.Name+"/"+map[int]string{1420: "1420", 8920: "8920"}[size],
+				func(b *testing.B) {
+					_, w, key := worker(b)
+					packets := make([]Packet, 64000/size)
+					for i := range packets {
+						packets[i] = Packet{Data: make([]byte, size+Overhead), Counter: uint64(i)}
+					}
+					b.SetBytes(int64(size * len(packets)))
+					for b.Loop() {
+						tier.Seal(w, key, packets)
+					}
+				})
 		}
 	}
 }

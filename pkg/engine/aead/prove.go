@@ -13,8 +13,8 @@ import (
 )
 
 // Choose returns the fastest tier that this CPU has and that agrees with x/crypto in every bit. It
-// returns an error with it when a faster one had to be left out, and XCrypto with a fatal flaw never:
-// then the tier is nil.
+// returns an error with it when a faster one had to be left out, and XCrypto with a fatal flaw
+// never: then the tier is nil.
 func Choose() (*Tier, error) {
 	if err := prove(&XCrypto); err != nil {
 		return nil, err
@@ -69,7 +69,8 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 		buf := make([]byte, 64+n+Overhead+64)
 		rand.Read(buf)
 		off := int(dice[4+i]) % 64
-		packets[i] = Packet{Data: buf[off : off+n+Overhead : off+n+Overhead], Counter: binary.LittleEndian.Uint64(dice[8+i:])}
+		packets[i] = Packet{Data: buf[off : off+n+Overhead : off+n+Overhead],
+			Counter: binary.LittleEndian.Uint64(dice[8+i:])}
 		texts[i] = bytes.Clone(packets[i].Data[:n])
 	}
 	t.Seal(w, key, packets)
@@ -87,7 +88,8 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 	t.Open(w, key, packets)
 	for i, p := range packets {
 		if p.OK != (i != wrong) {
-			return fmt.Errorf("opened message %d of %d, %d bytes: authentic is %v", i, count, len(texts[i]), p.OK)
+			return fmt.Errorf("opened message %d of %d, %d bytes: authentic is %v", i, count,
+				len(texts[i]), p.OK)
 		}
 		if p.OK && !bytes.Equal(p.Data[:len(texts[i])], texts[i]) {
 			return fmt.Errorf("opened message %d of %d, %d bytes, differs", i, count, len(texts[i]))

@@ -50,7 +50,8 @@ type Checker struct {
 // NewChecker returns the checker for messages to the owner of public.
 func NewChecker(public PublicKey) *Checker { return &Checker{keys: keysOf(&public)} }
 
-// MAC1 reports whether the first MAC of a handshake message is right: its sender knows our public key.
+// MAC1 reports whether the first MAC of a handshake message is right: its sender knows our public
+// key.
 func (c *Checker) MAC1(msg []byte) bool {
 	at := len(msg) - 2*macSize
 	want := mac(c.keys.mac1[:], msg[:at])
@@ -123,7 +124,8 @@ func (s *Stamper) Stamp(msg []byte, now time.Duration) {
 	copy(msg[at+macSize:], second[:])
 }
 
-// Take accepts a cookie reply to the last message that Stamp stamped, and reports whether it is one.
+// Take accepts a cookie reply to the last message that Stamp stamped, and reports whether it is
+// one.
 func (s *Stamper) Take(msg *[CookieSize]byte, now time.Duration) bool {
 	if !s.sent {
 		return false

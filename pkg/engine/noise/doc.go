@@ -6,10 +6,10 @@
 //
 // It promises:
 //   - A message changes nothing until it has proven to be whole and authentic.
-//   - The state of an initiation that this side began survives the initiations of the other side, so
-//     that both can begin at once.
-//   - Private keys, shared secrets, chaining keys and session keys live in memory of package secret and
-//     are zeroed once they are used. X25519 and HKDF are computed there too.
+//   - The state of an initiation that this side began survives the initiations of the other side,
+//     so that both can begin at once.
+//   - Private keys, shared secrets, chaining keys and session keys live in memory of package secret
+//     and are zeroed once they are used. X25519 and HKDF are computed there too.
 //
 // It keeps no clock, no table and no socket, and it decides nothing about rates or replays: package
 // engine compares timestamps. Identity and the values of one peer are not safe for concurrent use.

@@ -114,8 +114,8 @@ func NewIdentity(a *secret.Arena) (*Identity, error) {
 	return &Identity{arena: a, w: w, seal: s, Rand: func(b []byte) { rand.Read(b) }}, nil
 }
 
-// SetPrivate sets the static key and clamps it. The zero key means none. Values computed from the former
-// key have to be computed anew with Precompute.
+// SetPrivate sets the static key and clamps it. The zero key means none. Values computed from the
+// former key have to be computed anew with Precompute.
 func (id *Identity) SetPrivate(key *[32]byte) {
 	if *key == [32]byte{} {
 		id.w.private, id.Public, id.set = [32]byte{}, PublicKey{}, false
@@ -128,19 +128,27 @@ func (id *Identity) SetPrivate(key *[32]byte) {
 	id.set = true
 }
 
-// Private returns the static key, clamped; it points into secret memory. It is zero if there is none.
+// Private returns the static key, clamped; it points into secret memory. It is zero if there is
+// none.
 func (id *Identity) Private() *[32]byte { return &id.w.private }
 
-// Precompute computes what handshakes with remote need of both static keys, and ends an exchange that
-// waits for its response.
+// Close zeroes the key and the scratch. The identity must not be used afterwards.
+func (id *Identity) Close() {
+	secret.Free(id.arena, id.w)
+	id.seal.Close(id.arena)
+}
+
+// Precompute computes what handshakes with remote need of both static keys, and ends an exchange
+// that waits for its response.
 func (id *Identity) Precompute(s *Secrets, remote *PublicKey) {
 	s.initiation, s.Waiting = state{}, false
 	s.Usable = id.set && id.w.lad.x25519(&s.staticStatic, &id.w.private, (*[32]byte)(remote))
 }
 
-// Initiate writes the first message of an exchange, but for its MACs. It replaces an initiation that
-// waits for its response.
-func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Timestamp, msg *[InitiationSize]byte) error {
+// Initiate writes the first message of an exchange, but for its MACs. It replaces an initiation
+// that waits for its response.
+func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Timestamp,
+	msg *[InitiationSize]byte) error {
 	if !s.Usable {
 		return ErrBadKey
 	}
@@ -170,7 +178,8 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	return nil
 }
 
-// Open decrypts the static key of an initiation's sender. Verify has to follow before anything else.
+// Open decrypts the static key of an initiation's sender. Verify has to follow before anything
+// else.
 func (id *Identity) Open(msg *[InitiationSize]byte) (PublicKey, error) {
 	w, st := id.w, &id.w.response
 	var remote PublicKey
@@ -210,9 +219,10 @@ func (id *Identity) Verify(s *Secrets, msg *[InitiationSize]byte) (Timestamp, er
 	return at, nil
 }
 
-// Respond answers the initiation that Verify accepted: it writes the response, but for its MACs, and
-// sets the keys of the new session.
-func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[InitiationSize]byte, index uint32, msg *[ResponseSize]byte, keys *Keys) error {
+// Respond answers the initiation that Verify accepted: it writes the response, but for its MACs,
+// and sets the keys of the new session.
+func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[InitiationSize]byte,
+	index uint32, msg *[ResponseSize]byte, keys *Keys) error {
 	w, st := id.w, &id.w.response
 	defer w.forget()
 	*msg = [ResponseSize]byte{TypeResponse}
@@ -237,8 +247,8 @@ func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[Initiati
 	return nil
 }
 
-// Finish accepts the response to the initiation that waits in s and sets the keys of the new session. A
-// response that is not accepted changes nothing.
+// Finish accepts the response to the initiation that waits in s and sets the keys of the new
+// session. A response that is not accepted changes nothing.
 func (id *Identity) Finish(s *Secrets, msg *[ResponseSize]byte, keys *Keys) error {
 	if !s.Waiting {
 		return ErrNoState
@@ -314,8 +324,8 @@ func (w *work) mixPreshared(st *state, psk *[32]byte) {
 	w.mixHash(st, w.tau[:])
 }
 
-// kdf is HKDF with HMAC-BLAKE2s (RFC 5869). It derives one to three outputs; nil ends the list. input
-// has at most 32 bytes.
+// kdf is HKDF with HMAC-BLAKE2s (RFC 5869). It derives one to three outputs; nil ends the list.
+// input has at most 32 bytes.
 func (w *work) kdf(out1, out2, out3, chain *[32]byte, input []byte) {
 	w.hmac(&w.prk, chain, input)
 	w.hmac(out1, &w.prk, []byte{1})
@@ -336,7 +346,8 @@ func (w *work) kdf(out1, out2, out3, chain *[32]byte, input []byte) {
 	next = [33]byte{}
 }
 
-// hmac is HMAC-BLAKE2s (RFC 2104, block size 64) with a key of 32 bytes and at most 64 bytes of input.
+// hmac is HMAC-BLAKE2s (RFC 2104, block size 64) with a key of 32 bytes and at most 64 bytes of
+// input.
 func (w *work) hmac(out, key *[32]byte, input []byte) {
 	for i := range 64 {
 		w.inner[i], w.outer[i] = 0x36, 0x5c

@@ -25,13 +25,16 @@ func unhex(t testing.TB, s string) (out [32]byte) {
 
 func TestX25519Vectors(t *testing.T) {
 	for _, tc := range []struct{ name, scalar, point, want string }{
-		{"RFC 7748, section 5.2, first", "a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4",
+		{"RFC 7748, section 5.2, first",
+			"a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4",
 			"e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c",
 			"c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"},
-		{"RFC 7748, section 5.2, second", "4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d",
+		{"RFC 7748, section 5.2, second",
+			"4b66e9d4d1b4673c5ad22691957d6af5c11b6421e0ea01d42ca4169e7918ba0d",
 			"e5210f12786811d3f4b7959d0538ae2c31dbe7106fc03c3efc4cd549c715a493",
 			"95cbde9476e8907d7aade45cb4b873f88b595a68799fa152e6f8f7647aac7957"},
-		{"RFC 7748, section 6.1, Alice", "77076d0a7318a57d3c16c17251b26645df2fb3c2b9cdaabf8d9a5d9d7ef2e0a1"[:62] + "2a",
+		{"RFC 7748, section 6.1, Alice",
+			"77076d0a7318a57d3c16c17251b26645df2fb3c2b9cdaabf8d9a5d9d7ef2e0a1"[:62] + "2a",
 			"0900000000000000000000000000000000000000000000000000000000000000", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -163,7 +166,8 @@ func pair(t testing.TB) (a, b *side) {
 	return a, b
 }
 
-func (b *side) answer(remote *PublicKey, init *[InitiationSize]byte, out *[ResponseSize]byte) error {
+func (b *side) answer(remote *PublicKey, init *[InitiationSize]byte,
+	out *[ResponseSize]byte) error {
 	key, err := b.id.Open(init)
 	if err != nil {
 		return err
@@ -196,7 +200,8 @@ func TestHandshakeAgreesOnKeys(t *testing.T) {
 		if err := a.id.Finish(a.peer, &resp, a.keys); err != nil {
 			t.Fatal(err)
 		}
-		if a.keys.Send != b.keys.Receive || a.keys.Receive != b.keys.Send || a.keys.Send == a.keys.Receive {
+		if a.keys.Send != b.keys.Receive || a.keys.Receive != b.keys.Send ||
+			a.keys.Send == a.keys.Receive {
 			t.Error("the keys do not match")
 		}
 		if a.peer.initiation != (state{}) || b.id.w.response != (state{}) {
@@ -335,7 +340,8 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 
 func TestTimestampGrowsThoughTheClockStepsBack(t *testing.T) {
 	last := Timestamp{}
-	for _, at := range []time.Time{time.Unix(100, 0), time.Unix(100, 1), time.Unix(99, 0), time.Unix(-5, 0), time.Unix(100, 999999999), time.Unix(101, 0)} {
+	for _, at := range []time.Time{time.Unix(100, 0), time.Unix(100, 1), time.Unix(99, 0),
+		time.Unix(-5, 0), time.Unix(100, 999999999), time.Unix(101, 0)} {
 		next := Stamp(at, last)
 		if !next.After(last) {
 			t.Fatalf("%v: %x is not after %x", at, next, last)
@@ -355,7 +361,8 @@ func FuzzOpen(f *testing.F) {
 		var msg [InitiationSize]byte
 		copy(msg[:], in)
 		// MACs and the sender's index are not part of the transcript.
-		same := bytes.Equal(msg[ephemeralAt:InitiationSize-macsSize], init[ephemeralAt:InitiationSize-macsSize])
+		same := bytes.Equal(msg[ephemeralAt:InitiationSize-macsSize],
+			init[ephemeralAt:InitiationSize-macsSize])
 		if _, err := b.id.Open(&msg); (err == nil) && !same {
 			if _, err := b.id.Verify(b.peer, &msg); err == nil {
 				t.Error("a forged initiation was accepted")

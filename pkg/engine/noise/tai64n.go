@@ -9,11 +9,12 @@ import (
 // tai64nBase is the label of 1970-01-01 00:00:00 TAI with the 10 s by which UTC was behind it.
 const tai64nBase = 0x400000000000000a
 
-// granularity hides when exactly a handshake began (whitepaper, section 5.4.2): 2^24 ns, about 17 ms.
+// granularity hides when exactly a handshake began (whitepaper, section 5.4.2): 2^24 ns, about 17
+// ms.
 const granularity = 1 << 24
 
-// Stamp returns the label of t, and a later one than last whatever t is: a clock that was set back does
-// not stop handshakes.
+// Stamp returns the label of t, and a later one than last whatever t is: a clock that was set back
+// does not stop handshakes.
 func Stamp(t time.Time, last Timestamp) Timestamp {
 	var out Timestamp
 	binary.BigEndian.PutUint64(out[:], tai64nBase+uint64(t.Unix()))

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// X25519 (RFC 7748) on memory that the caller gives. crypto/ecdh would leave private keys and shared
-// secrets on the heap. It runs in constant time: no branch and no index depends on a secret.
+// X25519 (RFC 7748) on memory that the caller gives. crypto/ecdh would leave private keys and
+// shared secrets on the heap. It runs in constant time: no branch and no index depends on a secret.
 
 // fe is an element of GF(2^255-19), 5 limbs of 51 bits. Between operations a limb is below 2^52.
 type fe [5]uint64
@@ -152,7 +152,8 @@ func (v *fe) squares(a *fe, n int) {
 	}
 }
 
-// invert sets l.z2 to its inverse: z^(p-2) by the usual chain of 254 squarings. It uses the rest of l.
+// invert sets l.z2 to its inverse: z^(p-2) by the usual chain of 254 squarings. It uses the rest of
+// l.
 func (l *ladder) invert() {
 	z := &l.z2
 	z2, z9, z11, z5, z10, z20, t := &l.a, &l.aa, &l.b, &l.bb, &l.e, &l.c, &l.t
@@ -181,8 +182,8 @@ func (l *ladder) invert() {
 	z.mul(t, z11)
 }
 
-// x25519 sets out to scalar times point, and reports whether the result is not zero, which a point of
-// small order would make it (RFC 7748, section 6.1). It leaves l zeroed.
+// x25519 sets out to scalar times point, and reports whether the result is not zero, which a point
+// of small order would make it (RFC 7748, section 6.1). It leaves l zeroed.
 func (l *ladder) x25519(out, scalar, point *[32]byte) bool {
 	l.k = *scalar
 	l.k[0] &= 248

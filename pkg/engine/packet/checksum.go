@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// sum adds the 16-bit words of b to acc in ones' complement (RFC 1071), on 64 bits and in the order of
-// bytes of the network. An odd last byte counts as the high byte of a word.
+// sum adds the 16-bit words of b to acc in ones' complement (RFC 1071), on 64 bits and in the order
+// of bytes of the network. An odd last byte counts as the high byte of a word.
 func sum(b []byte, acc uint64) uint64 {
 	var c uint64
 	for len(b) >= 64 {
@@ -45,8 +45,8 @@ func fold(acc uint64) uint16 {
 	return uint16(acc)
 }
 
-// pseudo is the sum of the pseudo-header of a packet (RFC 9293, section 3.1; RFC 8200, section 8.1), in
-// which the transport header and its payload have length bytes.
+// pseudo is the sum of the pseudo-header of a packet (RFC 9293, section 3.1; RFC 8200, section
+// 8.1), in which the transport header and its payload have length bytes.
 func pseudo(p []byte, v6 bool, proto uint8, length int) uint64 {
 	if v6 {
 		return sum(p[8:40], uint64(length)+uint64(proto))

@@ -11,13 +11,13 @@ const maxParts = 64
 // maxHead is the largest header of a packet that is coalesced: IPv6 and TCP with all options.
 const maxHead = lenIP6 + 60
 
-// Write writes one packet to a TUN: parts, the first of which begins with a vnet header, one behind the
-// other. It reports whether the TUN took it; false for a superpacket makes the Coalescer write its
-// packets one by one.
+// Write writes one packet to a TUN: parts, the first of which begins with a vnet header, one behind
+// the other. It reports whether the TUN took it; false for a superpacket makes the Coalescer write
+// its packets one by one.
 type Write func(parts [][]byte) bool
 
-// Coalescer joins consecutive packets of a flow into superpackets. It is of one thread. Packets that were
-// added must stay as they are until Flush.
+// Coalescer joins consecutive packets of a flow into superpackets. It is of one thread. Packets
+// that were added must stay as they are until Flush.
 type Coalescer struct {
 	write Write
 	open  [flows]flow
@@ -57,12 +57,13 @@ type flow struct {
 // NewCoalescer returns a Coalescer that writes with w.
 func NewCoalescer(w Write) *Coalescer { return &Coalescer{write: w} }
 
-// Add takes a packet without its padding. It writes it at once, later, or as a part of a superpacket.
+// Add takes a packet without its padding. It writes it at once, later, or as a part of a
+// superpacket.
 func (c *Coalescer) Add(p []byte) {
 	k, ip, head, ok := classify(p)
 	if !ok {
-		// A fragment or a packet with options may belong to an open flow of the same addresses; those
-		// are rare, so order is kept by closing all.
+		// A fragment or a packet with options may belong to an open flow of the same addresses;
+		// those are rare, so order is kept by closing all.
 		c.Flush()
 		c.one(p)
 		return
@@ -139,12 +140,13 @@ func (c *Coalescer) flush(f *flow) {
 	f.n = 0
 }
 
-// classify returns the flow of a packet that may be coalesced, and the lengths of its IP header and of
-// all headers. Fragments, options and extension headers, and odd lengths are not coalesced.
+// classify returns the flow of a packet that may be coalesced, and the lengths of its IP header and
+// of all headers. Fragments, options and extension headers, and odd lengths are not coalesced.
 func classify(p []byte) (k key, ip, head int, ok bool) {
 	be := binary.BigEndian
 	if p[0]>>4 == 4 {
-		if len(p) < minIP4+lenUDP || p[0] != 0x45 || be.Uint16(p[6:])&0x3fff != 0 || int(be.Uint16(p[2:])) != len(p) {
+		if len(p) < minIP4+lenUDP || p[0] != 0x45 || be.Uint16(p[6:])&0x3fff != 0 ||
+			int(be.Uint16(p[2:])) != len(p) {
 			return k, 0, 0, false
 		}
 		ip = minIP4
@@ -208,11 +210,12 @@ func (f *flow) begin(k key, p []byte, ip, head int) bool {
 	return true
 }
 
-// append adds a packet of the same flow if the kernel, splitting the superpacket, would make the same
-// packet of it.
+// append adds a packet of the same flow if the kernel, splitting the superpacket, would make the
+// same packet of it.
 func (f *flow) append(p []byte, ip, head int) bool {
 	size := len(p) - head
-	if size == 0 || size > f.size || head != f.headLen || f.n == maxParts || f.length+size > maxPacket {
+	if size == 0 || size > f.size || head != f.headLen || f.n == maxParts ||
+		f.length+size > maxPacket {
 		return false
 	}
 	h := f.head[HeaderSize:]
@@ -224,7 +227,8 @@ func (f *flow) append(p []byte, ip, head int) bool {
 	} else if h[1] != p[1] || h[6] != p[6] || h[8] != p[8] {
 		// TOS, DF, TTL. The kernel counts IDs up; they have a meaning without DF only.
 		return false
-	} else if h[6]&0x40 == 0 && binary.BigEndian.Uint16(p[4:]) != binary.BigEndian.Uint16(h[4:])+uint16(f.n) {
+	} else if h[6]&0x40 == 0 && binary.BigEndian.Uint16(p[4:]) != binary.BigEndian.Uint16(h[4:])+
+		uint16(f.n) {
 		return false
 	}
 	if f.key.proto == protoTCP {
@@ -249,7 +253,8 @@ func (f *flow) appendTCP(h, t []byte, size int) bool {
 		return false
 	}
 	// Acknowledgement; window; options, time stamps included.
-	if [4]byte(h[8:12]) != [4]byte(t[8:12]) || [2]byte(h[14:16]) != [2]byte(t[14:16]) || string(h[20:]) != string(t[20:]) {
+	if [4]byte(h[8:12]) != [4]byte(t[8:12]) || [2]byte(h[14:16]) != [2]byte(t[14:16]) ||
+		string(h[20:]) != string(t[20:]) {
 		return false
 	}
 	f.next += uint32(size)
@@ -264,7 +269,8 @@ func (f *flow) appendTCP(h, t []byte, size int) bool {
 func (f *flow) super() [][]byte {
 	be := binary.BigEndian
 	h := f.head[HeaderSize : HeaderSize+f.headLen]
-	vnet := Header{Flags: NeedsChecksum, GSO: GSOUDP, HeaderLen: uint16(f.headLen), SegmentSize: uint16(f.size),
+	vnet := Header{Flags: NeedsChecksum, GSO: GSOUDP, HeaderLen: uint16(f.headLen),
+		SegmentSize:   uint16(f.size),
 		ChecksumStart: uint16(f.ip), ChecksumAt: udpChecksumAt}
 	if f.key.v6 {
 		be.PutUint16(h[4:], uint16(f.length-lenIP6))
@@ -282,7 +288,8 @@ func (f *flow) super() [][]byte {
 		be.PutUint16(h[f.ip+udpLengthAt:], uint16(f.length-f.ip))
 	}
 	// The sum of the pseudo-header, not complemented, is what the kernel adds the rest to.
-	be.PutUint16(h[f.ip+int(vnet.ChecksumAt):], fold(pseudo(h, f.key.v6, f.key.proto, f.length-f.ip)))
+	be.PutUint16(h[f.ip+int(vnet.ChecksumAt):],
+		fold(pseudo(h, f.key.v6, f.key.proto, f.length-f.ip)))
 	vnet.Write(f.head[:])
 	f.parts[0] = f.head[:HeaderSize+f.headLen]
 	return f.parts[:f.n+1]

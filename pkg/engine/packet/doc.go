@@ -4,7 +4,8 @@
 //	TUN ── vnet header + superpacket ──→ Parse ─→ Super ── Segment(i) ──→ one packet each, checksums right
 //	TUN ←── Writer.Write(iovec) ── Coalescer.Add ←─ one packet each, authentic
 //
-// The formats are those of include/uapi/linux/virtio_net.h, RFC 791, RFC 8200, RFC 9293 and RFC 768.
+// The formats are those of include/uapi/linux/virtio_net.h, RFC 791, RFC 8200, RFC 9293 and RFC
+// 768.
 //
 // It promises:
 //   - A packet that it does not understand has a Reason and no other effect.
@@ -13,8 +14,8 @@
 //   - Packets of one inner flow keep their order.
 //   - A datagram over UDP never gets the checksum 0, which means that there is none (RFC 768).
 //
-// It trusts the inner checksum of what it coalesces, as the kernel's WireGuard does: the AEAD proved
-// that the packet is as the peer sent it.
+// It trusts the inner checksum of what it coalesces, as the kernel's WireGuard does: the AEAD
+// proved that the packet is as the peer sent it.
 //
 // Start reading at Parse and at Coalescer.Add.
 package packet

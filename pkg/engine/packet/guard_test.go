@@ -12,7 +12,8 @@ func guarded(t testing.TB, b []byte) []byte {
 	t.Helper()
 	page := unix.Getpagesize()
 	size := (len(b) + page - 1) / page * page
-	m, err := unix.Mmap(-1, 0, size+page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	m, err := unix.Mmap(-1, 0, size+page, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,8 @@ func Trim(p []byte) ([]byte, netip.Addr, Reason) {
 	return nil, netip.Addr{}, BadVersion
 }
 
-// Congested marks a packet as the tunnel's outer packet was marked on its way (RFC 6040, section 4.2):
-// one that says that it understands congestion marks gets one, any other stays.
+// Congested marks a packet as the tunnel's outer packet was marked on its way (RFC 6040, section
+// 4.2): one that says that it understands congestion marks gets one, any other stays.
 func Congested(p []byte) {
 	if e := ECN(p); e != 1 && e != 2 {
 		return
@@ -46,6 +46,7 @@ func Congested(p []byte) {
 	// The checksum follows by RFC 1624: the word changes by the bits that are set.
 	old := binary.BigEndian.Uint16(p)
 	p[1] |= 3
-	c := uint64(^binary.BigEndian.Uint16(p[10:])) + uint64(^old) + uint64(binary.BigEndian.Uint16(p))
+	c := uint64(^binary.BigEndian.Uint16(p[10:])) + uint64(^old) +
+		uint64(binary.BigEndian.Uint16(p))
 	binary.BigEndian.PutUint16(p[10:], ^fold(c))
 }

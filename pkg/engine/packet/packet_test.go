@@ -136,7 +136,8 @@ func checksumsRight(t *testing.T, p []byte) {
 func superOf(p []byte, size int) (Header, []byte) {
 	p = slices.Clone(p)
 	v6 := p[0]>>4 == 6
-	h := Header{Flags: NeedsChecksum, SegmentSize: uint16(size), ChecksumStart: minIP4, ChecksumAt: udpChecksumAt, GSO: GSOUDP}
+	h := Header{Flags: NeedsChecksum, SegmentSize: uint16(size), ChecksumStart: minIP4,
+		ChecksumAt: udpChecksumAt, GSO: GSOUDP}
 	proto := p[9]
 	if v6 {
 		h.ChecksumStart, proto = lenIP6, p[6]
@@ -159,7 +160,8 @@ func TestSplitAndCoalesceAreInverse(t *testing.T) {
 		for _, udp := range []bool{false, true} {
 			for _, n := range []int{1401, 2800, 28001, 64000} {
 				t.Run(fmt.Sprintf("v6 %v udp %v %d", v6, udp, n), func(t *testing.T) {
-					whole := spec{v6: v6, udp: udp, src: 1, dst: 2, sport: 7, seq: 0xfffffff0, flags: flagPSH, payload: payload(n, 3)}.build()
+					whole := spec{v6: v6, udp: udp, src: 1, dst: 2, sport: 7, seq: 0xfffffff0,
+						flags: flagPSH, payload: payload(n, 3)}.build()
 					h, p := superOf(whole, 1400)
 					s, reason := Parse(h, p)
 					if reason != None || s.Segments != (n+1399)/1400 {
@@ -184,7 +186,8 @@ func TestSplitAndCoalesceAreInverse(t *testing.T) {
 						t.Fatalf("%d packets were written, want 1 superpacket", len(out))
 					}
 					got := ReadHeader(out[0])
-					if got.GSO != h.GSO || got.SegmentSize != 1400 || got.ChecksumStart != h.ChecksumStart || got.ChecksumAt != h.ChecksumAt {
+					if got.GSO != h.GSO || got.SegmentSize != 1400 ||
+						got.ChecksumStart != h.ChecksumStart || got.ChecksumAt != h.ChecksumAt {
 						t.Errorf("vnet header %+v, want as %+v", got, h)
 					}
 					if !bytes.Equal(out[0][HeaderSize:], p) {
@@ -239,20 +242,40 @@ func TestMalformedSuperpacketsHaveAReason(t *testing.T) {
 		{"as it is", func(h *Header, p []byte) []byte { return p }, None},
 		{"empty", func(h *Header, p []byte) []byte { return nil }, TooShort},
 		{"version 5", func(h *Header, p []byte) []byte { p[0] = 0x55; return p }, BadVersion},
-		{"IPv4 header of 16 bytes", func(h *Header, p []byte) []byte { p[0] = 0x44; return p }, BadHeaderLength},
-		{"TCP over IPv6 in IPv4", func(h *Header, p []byte) []byte { h.GSO = GSOTCP6; return p }, BadGSO},
+		{"IPv4 header of 16 bytes", func(h *Header, p []byte) []byte { p[0] = 0x44; return p },
+			BadHeaderLength},
+		{"TCP over IPv6 in IPv4", func(h *Header, p []byte) []byte { h.GSO = GSOTCP6; return p },
+			BadGSO},
 		{"unknown kind", func(h *Header, p []byte) []byte { h.GSO = 3; return p }, BadGSO},
-		{"kind with the ECN bit", func(h *Header, p []byte) []byte { h.GSO |= 0x80; return p }, BadGSO},
+		{"kind with the ECN bit", func(h *Header, p []byte) []byte { h.GSO |= 0x80; return p },
+			BadGSO},
 		{"another protocol", func(h *Header, p []byte) []byte { p[9] = 1; return p }, BadGSO},
-		{"no checksum wanted", func(h *Header, p []byte) []byte { h.Flags = 0; return p }, BadChecksumOffset},
-		{"checksum elsewhere", func(h *Header, p []byte) []byte { h.ChecksumAt = 3; return p }, BadChecksumOffset},
-		{"transport header elsewhere", func(h *Header, p []byte) []byte { h.ChecksumStart = 24; return p }, BadHeaderLength},
-		{"segments of 0 bytes", func(h *Header, p []byte) []byte { h.SegmentSize = 0; return p }, BadSegmentSize},
-		{"5,000 segments", func(h *Header, p []byte) []byte { h.SegmentSize = 8; return p }, TooManySegments},
-		{"TCP header of 8 bytes", func(h *Header, p []byte) []byte { p[32] = 0x20; return p }, BadHeaderLength},
-		{"TCP header beyond the end", func(h *Header, p []byte) []byte { p[32] = 0xf0; return p[:60] }, TooShort},
+		{"no checksum wanted", func(h *Header, p []byte) []byte { h.Flags = 0; return p },
+			BadChecksumOffset},
+		{"checksum elsewhere", func(h *Header, p []byte) []byte { h.ChecksumAt = 3; return p },
+			BadChecksumOffset},
+		{"transport header elsewhere", func(h *Header,
+			p []byte) []byte {
+			h.ChecksumStart = 24
+			return p
+		}, BadHeaderLength},
+		{"segments of 0 bytes", func(h *Header, p []byte) []byte { h.SegmentSize = 0; return p },
+			BadSegmentSize},
+		{"5,000 segments", func(h *Header, p []byte) []byte { h.SegmentSize = 8; return p },
+			TooManySegments},
+		{"TCP header of 8 bytes", func(h *Header, p []byte) []byte { p[32] = 0x20; return p },
+			BadHeaderLength},
+		{"TCP header beyond the end", func(h *Header,
+			p []byte) []byte {
+			p[32] = 0xf0
+			return p[:60]
+		}, TooShort},
 		{"cut in the TCP header", func(h *Header, p []byte) []byte { return p[:30] }, TooShort},
-		{"partial checksum beyond the end", func(h *Header, p []byte) []byte { h.GSO = 0; h.ChecksumStart = 60000; return p }, BadChecksumOffset},
+		{"partial checksum beyond the end", func(h *Header, p []byte) []byte {
+			h.GSO = 0
+			h.ChecksumStart = 60000
+			return p
+		}, BadChecksumOffset},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h, b := good, slices.Clone(p)
@@ -350,7 +373,8 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 			if r.IntN(6) == 0 {
 				size = r.IntN(120)
 			}
-			s := spec{v6: f%2 == 0, udp: f%3 == 0, src: uint8(f), dst: 2, sport: uint16(f), seq: next[f], payload: payload(size, uint64(r.Uint32()))}
+			s := spec{v6: f%2 == 0, udp: f%3 == 0, src: uint8(f), dst: 2, sport: uint16(f),
+				seq: next[f], payload: payload(size, uint64(r.Uint32()))}
 			if r.IntN(20) == 0 {
 				s.ttl = 63
 			}
@@ -419,7 +443,8 @@ func TestSplitAndCoalesceDoNotAllocate(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	for _, v6 := range []bool{false, true} {
 		for _, udp := range []bool{false, true} {
-			h, p := superOf(spec{v6: v6, udp: udp, src: 1, dst: 2, payload: payload(500, 1)}.build(), 100)
+			h, p := superOf(spec{v6: v6, udp: udp, src: 1, dst: 2,
+				payload: payload(500, 1)}.build(), 100)
 			b := make([]byte, HeaderSize)
 			h.Write(b)
 			f.Add(append(b, p...))
@@ -445,8 +470,10 @@ func FuzzParse(f *testing.F) {
 }
 
 func FuzzCoalesce(f *testing.F) {
-	f.Add(spec{src: 1, dst: 2, payload: payload(30, 1)}.build(), spec{src: 1, dst: 2, seq: 30, payload: payload(30, 1)}.build())
-	f.Add(spec{v6: true, udp: true, src: 1, dst: 2, payload: payload(30, 1)}.build(), spec{v6: true, udp: true, src: 1, dst: 2, payload: payload(30, 1)}.build())
+	f.Add(spec{src: 1, dst: 2, payload: payload(30, 1)}.build(),
+		spec{src: 1, dst: 2, seq: 30, payload: payload(30, 1)}.build())
+	f.Add(spec{v6: true, udp: true, src: 1, dst: 2, payload: payload(30, 1)}.build(),
+		spec{v6: true, udp: true, src: 1, dst: 2, payload: payload(30, 1)}.build())
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		wrote := 0
 		c := NewCoalescer(func(parts [][]byte) bool { wrote++; return false })

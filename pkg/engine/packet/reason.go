@@ -20,7 +20,8 @@ const (
 // Reasons is the number of reasons, None included.
 const Reasons = int(reasons)
 
-var reasonNames = [reasons]string{"none", "too_short", "bad_version", "bad_header_length", "bad_total_length",
+var reasonNames = [reasons]string{"none", "too_short", "bad_version", "bad_header_length",
+	"bad_total_length",
 	"bad_checksum_offset", "bad_gso", "bad_segment_size", "too_many_segments"}
 
 // String returns the name of the reason's counter.

@@ -31,21 +31,22 @@ const (
 	minSegmentSize = 8
 )
 
-// Super is a packet that was read from a TUN: one packet or, with Segments above 1, one for each part of
-// the payload.
+// Super is a packet that was read from a TUN: one packet or, with Segments above 1, one for each
+// part of the payload.
 type Super struct {
 	p []byte
 	h Header
 	// Segments is the number of packets in it.
 	Segments int
-	// size is the payload of each segment but the last; head the length of all headers, transport where
-	// that of TCP or UDP begins.
+	// size is the payload of each segment but the last; head the length of all headers, transport
+	// where that of TCP or UDP begins.
 	size, head, transport int
 	v6                    bool
 	proto                 uint8
 }
 
-// Parse checks a packet and its vnet header. The Super points into p, and Segment changes p's checksum.
+// Parse checks a packet and its vnet header. The Super points into p, and Segment changes p's
+// checksum.
 func Parse(h Header, p []byte) (Super, Reason) {
 	s := Super{p: p, h: h, Segments: 1}
 	if len(p) < minIP4 {
@@ -218,9 +219,9 @@ func (s *Super) udp(out []byte) bool {
 	return out[9] == protoUDP
 }
 
-// mendUDP gives a datagram over IPv6 whose checksum came out as 0 the checksum 0xffff (RFC 768): the
-// receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram that has none because its sender wants
-// none (RFC 6935) stays as it is.
+// mendUDP gives a datagram over IPv6 whose checksum came out as 0 the checksum 0xffff (RFC 768):
+// the receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram that has none because its
+// sender wants none (RFC 6935) stays as it is.
 func mendUDP(p []byte, v6 bool) {
 	if !v6 || len(p) < lenIP6+lenUDP || p[6] != protoUDP {
 		return

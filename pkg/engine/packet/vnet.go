@@ -19,7 +19,8 @@ const (
 	GSOUDP  = 5
 )
 
-// Header is a vnet header (struct virtio_net_hdr). Its fields have the order of bytes of the machine.
+// Header is a vnet header (struct virtio_net_hdr). Its fields have the order of bytes of the
+// machine.
 type Header struct {
 	Flags, GSO                                        uint8
 	HeaderLen, SegmentSize, ChecksumStart, ChecksumAt uint16

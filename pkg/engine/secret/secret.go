@@ -58,7 +58,8 @@ func (a *Arena) alloc(size uintptr) (unsafe.Pointer, error) {
 		return p, nil
 	}
 	if len(a.rest) < n*unit {
-		b, err := unix.Mmap(-1, 0, chunk, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		b, err := unix.Mmap(-1, 0, chunk, unix.PROT_READ|unix.PROT_WRITE,
+			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
 			return nil, fmt.Errorf("map memory for secrets: %w", err)
 		}

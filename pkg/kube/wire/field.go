@@ -122,7 +122,8 @@ func varint(b []byte) (v uint64, rest []byte, err error) {
 // cut takes size bytes from the front of b.
 func cut(b []byte, size uint64) (front, rest []byte, err error) {
 	if size > uint64(len(b)) {
-		return nil, nil, fmt.Errorf("%w: a field of %d bytes where %d are left", ErrMalformed, size, len(b))
+		return nil, nil, fmt.Errorf("%w: a field of %d bytes where %d are left", ErrMalformed, size,
+			len(b))
 	}
 	return b[:size:size], b[size:], nil
 }
@@ -136,7 +137,8 @@ func (f field) text() (string, error) {
 // message returns the content of an embedded message or of a string.
 func (f field) message() ([]byte, error) {
 	if f.wireType != typeBytes {
-		return nil, fmt.Errorf("%w: field %d has wire type %d, want %d", ErrMalformed, f.number, f.wireType, typeBytes)
+		return nil, fmt.Errorf("%w: field %d has wire type %d, want %d", ErrMalformed, f.number,
+			f.wireType, typeBytes)
 	}
 	return f.data, nil
 }
@@ -144,7 +146,8 @@ func (f field) message() ([]byte, error) {
 // integer returns the value of an integer.
 func (f field) integer() (int64, error) {
 	if f.wireType != typeVarint {
-		return 0, fmt.Errorf("%w: field %d has wire type %d, want %d", ErrMalformed, f.number, f.wireType, typeVarint)
+		return 0, fmt.Errorf("%w: field %d has wire type %d, want %d", ErrMalformed, f.number,
+			f.wireType, typeVarint)
 	}
 	return int64(f.value), nil
 }

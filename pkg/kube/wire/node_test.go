@@ -24,29 +24,37 @@ var reader = wire.Reader{
 func busyNode(i int) *corev1.Node {
 	n := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: fmt.Sprintf("node-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)), ResourceVersion: "123456", Generation: 3,
+			Name: fmt.Sprintf("node-%d", i), UID: types.UID(fmt.Sprintf("uid-%d", i)),
+			ResourceVersion: "123456", Generation: 3,
 			CreationTimestamp: metav1.NewTime(time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)),
-			Labels:            map[string]string{"a": "b", "kubernetes.io/hostname": "x", "node-role.kubernetes.io/control-plane": ""},
-			Annotations:       map[string]string{"k8s.io/initial-events-end": "true", "other": "annotation"},
-			Finalizers:        []string{"f"},
-			ManagedFields:     []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(string(make([]byte, 3000)))}},
+			Labels: map[string]string{"a": "b", "kubernetes.io/hostname": "x",
+				"node-role.kubernetes.io/control-plane": ""},
+			Annotations: map[string]string{"k8s.io/initial-events-end": "true",
+				"other": "annotation"},
+			Finalizers: []string{"f"},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubelet",
+				FieldsV1: metav1.NewFieldsV1(string(make([]byte, 3000)))}},
 		},
 		Spec: corev1.NodeSpec{
-			PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd00::/64"}, ProviderID: "x://y", Unschedulable: true,
+			PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24", "fd00::/64"},
+			ProviderID: "x://y", Unschedulable: true,
 			Taints: []corev1.Taint{{Key: "k", Effect: corev1.TaintEffectNoSchedule}},
 		},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: "198.18.0.11"}, {Type: corev1.NodeInternalIP, Address: "fd42::b"},
+				{Type: corev1.NodeInternalIP, Address: "198.18.0.11"},
+				{Type: corev1.NodeInternalIP, Address: "fd42::b"},
 				{Type: corev1.NodeHostName, Address: "node"}, {},
 			},
-			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Message: "kubelet is posting ready status"}},
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady,
+				Status: corev1.ConditionTrue, Message: "kubelet is posting ready status"}},
 		},
 	}
 
 	for j := range 50 {
 		n.Status.Images = append(n.Status.Images, corev1.ContainerImage{
-			Names: []string{fmt.Sprintf("registry.example/some/image-%d@sha256:%064d", j, j), fmt.Sprintf("registry.example/some/image-%d:v1", j)}, SizeBytes: 1 << 30,
+			Names: []string{fmt.Sprintf("registry.example/some/image-%d@sha256:%064d", j, j),
+				fmt.Sprintf("registry.example/some/image-%d:v1", j)}, SizeBytes: 1 << 30,
 		})
 	}
 
@@ -58,7 +66,8 @@ func want(n *corev1.Node) wire.Node {
 	w := wire.Node{
 		Meta: wire.Meta{
 			Name: n.Name, UID: string(n.UID), ResourceVersion: n.ResourceVersion,
-			Labels: kept(n.Labels, reader.Labels), Annotations: kept(n.Annotations, reader.Annotations),
+			Labels:      kept(n.Labels, reader.Labels),
+			Annotations: kept(n.Annotations, reader.Annotations),
 		},
 		PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs,
 	}
@@ -66,7 +75,8 @@ func want(n *corev1.Node) wire.Node {
 		w.Created = n.CreationTimestamp.UTC()
 	}
 	for _, a := range n.Status.Addresses {
-		w.Addresses = append(w.Addresses, wire.NodeAddress{Type: string(a.Type), Address: a.Address})
+		w.Addresses = append(w.Addresses, wire.NodeAddress{Type: string(a.Type),
+			Address: a.Address})
 	}
 	return w
 }
@@ -99,7 +109,8 @@ func TestNodeIsReadAsByKubernetes(t *testing.T) {
 	secondsOnly.CreationTimestamp = metav1.NewTime(time.Unix(1, 999))
 	for name, n := range map[string]*corev1.Node{
 		"a busy node": busyNode(1), "nothing": {}, "nanoseconds": secondsOnly,
-		"no addresses": {ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: corev1.NodeSpec{PodCIDR: "10.0.0.0/24"}},
+		"no addresses": {ObjectMeta: metav1.ObjectMeta{Name: "x"},
+			Spec: corev1.NodeSpec{PodCIDR: "10.0.0.0/24"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := marshal(t, n)
@@ -129,7 +140,8 @@ func TestNodeListIsReadAsByKubernetes(t *testing.T) {
 		got = append(got, n)
 		return nil
 	})
-	if err != nil || meta != (wire.ListMeta{ResourceVersion: "7", Continue: "more"}) || len(got) != len(list.Items) {
+	if err != nil || meta != (wire.ListMeta{ResourceVersion: "7", Continue: "more"}) ||
+		len(got) != len(list.Items) {
 		t.Fatalf("%d nodes, %+v, %v", len(got), meta, err)
 	}
 	for i := range got {
@@ -138,7 +150,8 @@ func TestNodeListIsReadAsByKubernetes(t *testing.T) {
 		}
 	}
 	stop := errors.New("stop")
-	if _, err := reader.NodeList(marshal(t, list), func(wire.Node) error { return stop }); !errors.Is(err, stop) {
+	if _, err := reader.NodeList(marshal(t, list),
+		func(wire.Node) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("an error of the visitor became %v", err)
 	}
 }
@@ -169,8 +182,10 @@ func FuzzNode(f *testing.F) {
 	small.Status.Images, small.ManagedFields = small.Status.Images[:1], nil
 	f.Add(marshal(f, small))
 	f.Add(marshal(f, &corev1.Node{}))
-	f.Add([]byte("\x0a\x06\x42\x04\x08\x01\x10\x02\x13\x14\x1a\x02\x2a\x00")) // a time, a group, an address
-	f.Add(append(marshal(f, small), marshal(f, &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: []string{"x"}}})...))
+	// a time, a group, an address
+	f.Add([]byte("\x0a\x06\x42\x04\x08\x01\x10\x02\x13\x14\x1a\x02\x2a\x00"))
+	f.Add(append(marshal(f, small), marshal(f,
+		&corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: []string{"x"}}})...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		got, err := reader.Node(data)
 		if err != nil && !errors.Is(err, wire.ErrMalformed) {

@@ -65,7 +65,8 @@ type server struct {
 }
 
 func newAPIServers(before APIServers) *apiServers {
-	a := &apiServers{before: before, slices: map[string][]netip.AddrPort{}, servers: map[netip.AddrPort]*server{}}
+	a := &apiServers{before: before, slices: map[string][]netip.AddrPort{},
+		servers: map[netip.AddrPort]*server{}}
 	a.syncLocked()
 	return a
 }
@@ -352,13 +353,15 @@ func (p *Proxy) closeDead(ctx context.Context) {
 			for _, addr := range p.api.dead(now) {
 				n, err := p.closing(addr)
 				if err != nil && !warned[addr] {
-					p.log.Warn("connections to an API server that does not answer stay until their programs give up", "server", addr, "error", err)
+					p.log.Warn("connections to an API server that does not answer stay until "+
+						"their programs give up", "server", addr, "error", err)
 				}
 				if warned[addr] = err != nil; err == nil {
 					p.api.closed(addr)
 				}
 				if n > 0 {
-					p.log.Info("closed connections to an API server that does not answer", "server", addr, "connections", n)
+					p.log.Info("closed connections to an API server that does not answer",
+						"server", addr, "connections", n)
 				}
 			}
 		}

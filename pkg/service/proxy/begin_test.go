@@ -19,18 +19,40 @@ import (
 // A server that died is taken out of the list before connections to it are closed (the leases of
 // kube-apiserver end after 15 s); they are all the same.
 func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
-	listed := func(addrs ...string) service.Slice { return slice(apiService, "https", 6443, addrs...) }
-	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
+	listed := func(addrs ...string) service.Slice {
+		return slice(apiService, "https", 6443, addrs...)
+	}
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
+		netip.MustParseAddrPort("198.18.0.2:6443")
 	for name, c := range map[string]struct {
 		steps func(a *apiServers)
 		times int
 	}{
-		"it is down and leaves":            {func(a *apiServers) { a.report(gone, false); a.putSlice(listed("198.18.0.2")) }, closings},
-		"it leaves and goes down":          {func(a *apiServers) { a.putSlice(listed("198.18.0.2")); a.report(gone, false) }, closings},
-		"it leaves and answers":            {func(a *apiServers) { a.putSlice(listed("198.18.0.2")) }, 0},
-		"it leaves, goes down and is back": {func(a *apiServers) { a.putSlice(listed("198.18.0.2")); a.report(gone, false); a.report(gone, true) }, 0},
-		"it leaves, and is listed again":   {func(a *apiServers) { a.putSlice(listed("198.18.0.2")); a.putSlice(listed("198.18.0.1", "198.18.0.2")) }, 0},
-		"nobody else is known to answer":   {func(a *apiServers) { a.report(gone, false); a.report(other, false); a.putSlice(listed("198.18.0.2")) }, 0},
+		"it is down and leaves": {func(a *apiServers) {
+			a.report(gone, false)
+			a.putSlice(listed("198.18.0.2"))
+		}, closings},
+		"it leaves and goes down": {func(a *apiServers) {
+			a.putSlice(listed("198.18.0.2"))
+			a.report(gone, false)
+		}, closings},
+		"it leaves and answers": {func(a *apiServers) {
+			a.putSlice(listed("198.18.0.2"))
+		}, 0},
+		"it leaves, goes down and is back": {func(a *apiServers) {
+			a.putSlice(listed("198.18.0.2"))
+			a.report(gone, false)
+			a.report(gone, true)
+		}, 0},
+		"it leaves, and is listed again": {func(a *apiServers) {
+			a.putSlice(listed("198.18.0.2"))
+			a.putSlice(listed("198.18.0.1", "198.18.0.2"))
+		}, 0},
+		"nobody else is known to answer": {func(a *apiServers) {
+			a.report(gone, false)
+			a.report(other, false)
+			a.putSlice(listed("198.18.0.2"))
+		}, 0},
 		"it is down, and its address is the service's now": {func(a *apiServers) {
 			a.report(gone, false)
 			a.fronts = append(a.fronts, gone)
@@ -40,12 +62,16 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAPIServers(APIServers{Frontends: addrPorts(apiFront)})
 			probed := map[netip.AddrPort]bool{}
-			a.run = func(addr netip.AddrPort) func() { probed[addr] = true; return func() { delete(probed, addr) } }
+			a.run = func(addr netip.AddrPort) func() {
+				probed[addr] = true
+				return func() { delete(probed, addr) }
+			}
 			a.putSlice(listed("198.18.0.1", "198.18.0.2"))
 			a.report(gone, true)
 			a.report(other, true)
 			c.steps(a)
-			if e := a.entry(); len(a.slices["kubernetes-1"]) == 1 && slices.Contains(e.Backends, gone) {
+			if e := a.entry(); len(a.slices["kubernetes-1"]) == 1 &&
+				slices.Contains(e.Backends, gone) {
 				t.Errorf("a server that left is one of %v", e.Backends)
 			}
 
@@ -62,7 +88,8 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 			if times != c.times {
 				t.Errorf("connections were looked for %d times, want %d", times, c.times)
 			}
-			still := name == "it leaves, and is listed again" || name == "nobody else is known to answer"
+			still := name == "it leaves, and is listed again" ||
+				name == "nobody else is known to answer"
 			if (a.servers[gone] != nil) != still || probed[gone] != still {
 				t.Errorf("it is known: %t, and probed: %t", a.servers[gone] != nil, probed[gone])
 			}
@@ -90,7 +117,8 @@ func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 
 // After a restart, what sockets were given tells of servers that had left the list before.
 func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
-	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
+		netip.MustParseAddrPort("198.18.0.2:6443")
 	for name, c := range map[string]struct {
 		steps func(a *apiServers)
 		times int
@@ -106,7 +134,9 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			table := newFakeTable()
 			table.given = append(addrPorts(apiFront), gone, other)
-			p, err := New(Options{Limits: limits, Table: table, APIServers: APIServers{Frontends: addrPorts(apiFront), Configured: []netip.AddrPort{other}}})
+			p, err := New(Options{Limits: limits, Table: table,
+				APIServers: APIServers{Frontends: addrPorts(apiFront),
+					Configured: []netip.AddrPort{other}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -118,7 +148,8 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 			}
 
 			a := p.api
-			a.start(t.Context(), new(sync.WaitGroup), func(context.Context, netip.AddrPort, func(bool)) {}, func() {})
+			a.start(t.Context(), new(sync.WaitGroup),
+				func(context.Context, netip.AddrPort, func(bool)) {}, func() {})
 			a.report(other, true)
 			c.steps(a)
 
@@ -149,12 +180,18 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 		maps   service.APIServer
 		want   string
 	}{
-		"a guess":                   {APIServers{Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.128.1:443"},
-		"the maps and a guess":      {APIServers{Guessed: addrPorts("198.18.128.1:443")}, front("198.18.200.1:443"), "198.18.200.1:443"},
-		"what is sure and a guess":  {APIServers{Frontends: addrPorts("198.18.201.1:443"), Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.201.1:443"},
-		"what is sure and the maps": {APIServers{Frontends: addrPorts("198.18.201.1:443")}, front("198.18.200.1:443"), "198.18.200.1:443 198.18.201.1:443"},
-		"the same twice":            {APIServers{Frontends: addrPorts("198.18.200.1:443")}, front("198.18.200.1:443"), "198.18.200.1:443"},
-		"a family without servers":  {APIServers{Frontends: addrPorts("198.18.201.1:443", "[fd42::1]:443")}, service.APIServer{}, "198.18.201.1:443"},
+		"a guess": {APIServers{Guessed: addrPorts("198.18.128.1:443")},
+			service.APIServer{}, "198.18.128.1:443"},
+		"the maps and a guess": {APIServers{Guessed: addrPorts("198.18.128.1:443")},
+			front("198.18.200.1:443"), "198.18.200.1:443"},
+		"what is sure and a guess": {APIServers{Frontends: addrPorts("198.18.201.1:443"),
+			Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.201.1:443"},
+		"what is sure and the maps": {APIServers{Frontends: addrPorts("198.18.201.1:443")},
+			front("198.18.200.1:443"), "198.18.200.1:443 198.18.201.1:443"},
+		"the same twice": {APIServers{Frontends: addrPorts("198.18.200.1:443")},
+			front("198.18.200.1:443"), "198.18.200.1:443"},
+		"a family without servers": {APIServers{Frontends: addrPorts("198.18.201.1:443",
+			"[fd42::1]:443")}, service.APIServer{}, "198.18.201.1:443"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			planner, err := service.New("node-1", limits)
@@ -215,7 +252,8 @@ func TestEntryZeroWhileWritesFail(t *testing.T) {
 	p.Listed()
 	table.waitBackends(t, webFront, "198.18.1.1:8080")
 	table.setRefuse(func(c service.Changes) bool {
-		return slices.ContainsFunc(c.Fronts.Keys, func(k service.FrontKey) bool { return k.AddrPort().String() == webFront })
+		return slices.ContainsFunc(c.Fronts.Keys,
+			func(k service.FrontKey) bool { return k.AddrPort().String() == webFront })
 	})
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
 	wait(t, "failure", func() error {

@@ -10,7 +10,9 @@ import (
 
 // tookDatagrams reports whether changes took away what connected UDP sockets may have.
 func tookDatagrams(c service.Changes) bool {
-	return len(c.DropMembers) > 0 || c.MovedUDP || slices.ContainsFunc(c.DropFronts, func(k service.FrontKey) bool { return k.Protocol == service.UDP })
+	return len(c.DropMembers) > 0 || c.MovedUDP ||
+		slices.ContainsFunc(c.DropFronts,
+			func(k service.FrontKey) bool { return k.Protocol == service.UDP })
 }
 
 // findStale has abortStale look once more.
@@ -43,7 +45,8 @@ func (p *Proxy) abortStale(ctx context.Context) {
 		n, err := p.abort()
 		if err != nil {
 			if !failed {
-				p.log.Warn("programs that send datagrams to a backend that has gone may go on; looking again", "every", p.abortRetry, "error", err)
+				p.log.Warn("programs that send datagrams to a backend that has gone may go on; "+
+					"looking again", "every", p.abortRetry, "error", err)
 			}
 			pause = p.abortRetry
 			p.findStale()

@@ -33,7 +33,8 @@ type fakeTable struct {
 
 func newFakeTable() *fakeTable {
 	return &fakeTable{
-		fronts: map[service.FrontKey]service.Front{}, slots: make([]service.Slot, limits.Slots), members: map[service.MemberKey]service.Member{},
+		fronts: map[service.FrontKey]service.Front{}, slots: make([]service.Slot, limits.Slots),
+		members: map[service.MemberKey]service.Member{},
 		sources: map[service.SourceKey]bool{}, applied: make(chan struct{}, 1),
 	}
 }
@@ -45,7 +46,8 @@ var errBroken = errors.New("the map is broken")
 func (f *fakeTable) State() (service.State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return service.State{Fronts: maps.Clone(f.fronts), Slots: slices.Clone(f.slots), Members: maps.Clone(f.members), Sources: slices.Collect(maps.Keys(f.sources))}, nil
+	return service.State{Fronts: maps.Clone(f.fronts), Slots: slices.Clone(f.slots),
+		Members: maps.Clone(f.members), Sources: slices.Collect(maps.Keys(f.sources))}, nil
 }
 
 func (f *fakeTable) Apply(c service.Changes) error {

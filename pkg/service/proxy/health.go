@@ -42,9 +42,11 @@ type healthServer struct {
 	http *http.Server
 }
 
-func newHealthPorts(node, nodeAddr string, log *slog.Logger, listen func(string) (net.Listener, error)) *healthPorts {
+func newHealthPorts(node, nodeAddr string, log *slog.Logger,
+	listen func(string) (net.Listener, error)) *healthPorts {
 	return &healthPorts{
-		node: node, nodeAddr: nodeAddr, log: log, listen: listen, services: map[service.Name]uint16{}, local: map[service.Name]map[string][]netip.Addr{},
+		node: node, nodeAddr: nodeAddr, log: log, listen: listen,
+		services: map[service.Name]uint16{}, local: map[service.Name]map[string][]netip.Addr{},
 		servers: map[string]*healthServer{}, failed: map[string]string{},
 	}
 }
@@ -163,7 +165,8 @@ func (h *healthPorts) serveLocked(addr string, name service.Name) {
 		if name == (service.Name{}) {
 			of = "services.healthAddress"
 		}
-		text := fmt.Sprintf("%s %s cannot be listened on, so balancers send this node nothing: %v; end the program that has the port", of, addr, err)
+		text := fmt.Sprintf("%s %s cannot be listened on, so balancers send this node nothing: "+
+			"%v; end the program that has the port", of, addr, err)
 		if h.failed[addr] == "" {
 			h.log.Warn("balancers do not learn that this node serves", "problem", text)
 		}
@@ -173,13 +176,15 @@ func (h *healthPorts) serveLocked(addr string, name service.Name) {
 	delete(h.failed, addr)
 	s := &http.Server{
 		Handler:           h.handler(name),
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second,
+		WriteTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
 	h.servers[addr] = &healthServer{name, s}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			h.log.Warn("health checks are not answered any more", "service", name, "address", addr, "error", err)
+			h.log.Warn("health checks are not answered any more", "service", name, "address", addr,
+				"error", err)
 		}
 	}()
 }

@@ -23,13 +23,14 @@ func localService(port uint16) service.Service {
 func healthy(t *testing.T) (*healthPorts, func() (*http.Response, healthAnswer)) {
 	t.Helper()
 	var addr string
-	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler), func(string) (net.Listener, error) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err == nil {
-			addr = l.Addr().String()
-		}
-		return l, err
-	})
+	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler),
+		func(string) (net.Listener, error) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err == nil {
+				addr = l.Addr().String()
+			}
+			return l, err
+		})
 	t.Cleanup(h.close)
 
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -58,7 +59,8 @@ func TestHealthCheckNodePort(t *testing.T) {
 	h.putService(localService(31000))
 	h.update()
 	resp, a := ask()
-	if resp.StatusCode != http.StatusServiceUnavailable || a.LocalEndpoints != 0 || !a.ServiceProxyHealthy || a.Service.Namespace != "default" || a.Service.Name != "web" {
+	if resp.StatusCode != http.StatusServiceUnavailable || a.LocalEndpoints != 0 ||
+		!a.ServiceProxyHealthy || a.Service.Namespace != "default" || a.Service.Name != "web" {
 		t.Errorf("without endpoints: %s %+v", resp.Status, a)
 	}
 
@@ -68,7 +70,9 @@ func TestHealthCheckNodePort(t *testing.T) {
 	s.Name = "web-2" // the same address is the same endpoint
 	h.putSlice(s)
 	resp, a = ask()
-	if resp.StatusCode != http.StatusOK || a.LocalEndpoints != 1 || resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "1" || resp.Header.Get("Content-Type") != "application/json" {
+	if resp.StatusCode != http.StatusOK || a.LocalEndpoints != 1 ||
+		resp.Header.Get("X-Load-Balancing-Endpoint-Weight") != "1" ||
+		resp.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("with one endpoint here: %s %+v %v", resp.Status, a, resp.Header)
 	}
 
@@ -93,12 +97,13 @@ func TestHealthCheckNodePort(t *testing.T) {
 
 func TestHealthPortThatIsTaken(t *testing.T) {
 	taken := true
-	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler), func(string) (net.Listener, error) {
-		if taken {
-			return nil, errors.New("address in use")
-		}
-		return net.Listen("tcp", "127.0.0.1:0")
-	})
+	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler),
+		func(string) (net.Listener, error) {
+			if taken {
+				return nil, errors.New("address in use")
+			}
+			return net.Listen("tcp", "127.0.0.1:0")
+		})
 	defer h.close()
 	h.putService(localService(31000))
 	h.update()
@@ -113,11 +118,13 @@ func TestHealthPortThatIsTaken(t *testing.T) {
 }
 
 func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
-	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler), func(string) (net.Listener, error) { return nil, errors.New("asked for") })
+	h := newHealthPorts("node-1", "", slog.New(slog.DiscardHandler),
+		func(string) (net.Listener, error) { return nil, errors.New("asked for") })
 	s := localService(31000)
 	s.ExternalLocal = false
 	h.putService(s)
-	h.putSlice(service.Slice{Service: web, Name: "a", Endpoints: []service.Endpoint{{Addr: netip.MustParseAddr("198.18.1.1")}}})
+	h.putSlice(service.Slice{Service: web, Name: "a",
+		Endpoints: []service.Endpoint{{Addr: netip.MustParseAddr("198.18.1.1")}}})
 	h.update()
 	if got := h.problems(); len(got) != 0 {
 		t.Errorf("a service of policy Cluster: %q", got)
@@ -127,16 +134,17 @@ func TestHealthPortsWithoutPolicyLocal(t *testing.T) {
 // TestHealthOfTheNode is what balancers ask that kube-proxy answers at port 10256.
 func TestHealthOfTheNode(t *testing.T) {
 	var addr string
-	h := newHealthPorts("node-1", ":10256", slog.New(slog.DiscardHandler), func(at string) (net.Listener, error) {
-		if at != ":10256" {
-			t.Errorf("asked to listen on %s", at)
-		}
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err == nil {
-			addr = l.Addr().String()
-		}
-		return l, err
-	})
+	h := newHealthPorts("node-1", ":10256", slog.New(slog.DiscardHandler),
+		func(at string) (net.Listener, error) {
+			if at != ":10256" {
+				t.Errorf("asked to listen on %s", at)
+			}
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err == nil {
+				addr = l.Addr().String()
+			}
+			return l, err
+		})
 	defer h.close()
 
 	h.update()
@@ -155,7 +163,9 @@ func TestHealthOfTheNode(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		var a nodeAnswer
-		if resp.StatusCode != want || want != http.StatusNotFound && (json.NewDecoder(resp.Body).Decode(&a) != nil || !a.NodeEligible || a.LastUpdated.Equal(a.CurrentTime) != (want == http.StatusOK)) {
+		if resp.StatusCode != want || want != http.StatusNotFound &&
+			(json.NewDecoder(resp.Body).Decode(&a) != nil || !a.NodeEligible ||
+				a.LastUpdated.Equal(a.CurrentTime) != (want == http.StatusOK)) {
 			t.Errorf("%s, %s: %s %+v, want %d", situation, path, resp.Status, a, want)
 		}
 	}

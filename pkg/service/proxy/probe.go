@@ -56,7 +56,8 @@ func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool))
 func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{http2.NextProtoTLS, "http/1.1"}, MinVersion: tls.VersionTLS12}}
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true,
+		NextProtos: []string{http2.NextProtoTLS, "http/1.1"}, MinVersion: tls.VersionTLS12}}
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err

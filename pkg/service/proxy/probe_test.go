@@ -122,7 +122,8 @@ func TestProbeOfAServerThatOnlyShakesHands(t *testing.T) {
 	certified := httptest.NewUnstartedServer(nil)
 	certified.StartTLS()
 	defer certified.Close()
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: certified.TLS.Certificates, NextProtos: []string{"h2"}})
+	l, err := tls.Listen("tcp", "127.0.0.1:0",
+		&tls.Config{Certificates: certified.TLS.Certificates, NextProtos: []string{"h2"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +167,8 @@ func TestProbeOfAServerThatFallsSilent(t *testing.T) {
 	freeze()
 	took := until(t, said, false)
 	t.Logf("a silent server was found out after %v", took)
-	if took > pingEvery+pingLimit+2*time.Second { // the machine that tests may be slow; by itself it is their sum
+	// the machine that tests may be slow; by itself it is their sum
+	if took > pingEvery+pingLimit+2*time.Second {
 		t.Errorf("that took %v", took)
 	}
 }

@@ -92,10 +92,13 @@ type Proxy struct {
 	// abortRetry is the pause after UDP sockets could not be disconnected, abortAgain that before
 	// they are looked for once more.
 	abortRetry, abortAgain time.Duration
-	late                   bool      // the programs are to be attached once everything is listed; Run's alone
-	taken                  bool      // everything was, and the planner knows it; Run's alone
-	pending                time.Time // when the first change came that the planner knows and that is not in force; Run's alone
-	looked                 bool      // for stale datagrams, once everything was written; Run's alone
+	// the programs are to be attached once everything is listed; Run's alone
+	late  bool
+	taken bool // everything was, and the planner knows it; Run's alone
+	// when the first change came that the planner knows and that is not in force; Run's alone
+	pending time.Time
+	// for stale datagrams, once everything was written; Run's alone
+	looked bool
 
 	attached chan struct{}
 	wake     chan struct{}
@@ -123,9 +126,12 @@ func New(o Options) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{
-		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets, abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
-		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax, abortAgain: abortAgain, attached: make(chan struct{}),
-		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)), done: make(chan struct{}),
+		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets,
+		abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
+		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax,
+		abortAgain: abortAgain, attached: make(chan struct{}),
+		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)),
+		done: make(chan struct{}),
 	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
@@ -137,7 +143,8 @@ func New(o Options) (*Proxy, error) {
 		p.closing = func(netip.AddrPort) (int, error) { return 0, nil }
 	}
 	p.api = newAPIServers(o.APIServers)
-	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log, func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
+	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log,
+		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	p.status.Limits = o.Limits
 	return p, nil
 }
@@ -155,7 +162,8 @@ func (p *Proxy) Begin() error {
 	p.api.adopt(state)
 	given, err := p.table.Given(p.api.frontends())
 	if err != nil {
-		p.log.Warn("connections to API servers that left the list before are left to their programs", "error", err)
+		p.log.Warn("connections to API servers that left the list before are left to "+
+			"their programs", "error", err)
 	}
 	p.api.adoptLeft(given)
 	p.setAPIServer()
@@ -163,7 +171,8 @@ func (p *Proxy) Begin() error {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
 	if p.late = p.table.Fresh(); p.late {
-		p.log.Warn("the table of services in force is of another version and stays until the services are listed")
+		p.log.Warn("the table of services in force is of another version and stays until the " +
+			"services are listed")
 		return nil
 	}
 	return p.attach(len(state.Fronts))
@@ -227,7 +236,8 @@ func (p *Proxy) loop(ctx context.Context) {
 			continue
 		case <-p.wake:
 			if broken && reflect.DeepEqual(p.api.entry(), p.entry) {
-				continue // what came waits in the queue until the maps were read again; entry 0 does not
+				// what came waits in the queue until the maps were read again; entry 0 does not
+				continue
 			}
 			if broken {
 				pause = p.retry
@@ -379,7 +389,8 @@ func (p *Proxy) failed(err error) {
 	p.health.follows(err == nil)
 	switch {
 	case err != nil && was == "":
-		p.log.Warn("the table of services cannot be written; it stays as it is and is tried again", "error", err)
+		p.log.Warn("the table of services cannot be written; it stays as it is and is tried again",
+			"error", err)
 	case err == nil:
 		p.log.Info("the table of services could be written again")
 	}

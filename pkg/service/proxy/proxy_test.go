@@ -29,14 +29,19 @@ func addrPorts(text ...string) []netip.AddrPort {
 }
 
 func webService() service.Service {
-	return service.Service{Name: web, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")}, Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80, NodePort: 30080}}}
+	return service.Service{Name: web,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.128.10")},
+		Ports: []service.Port{{Name: "http", Protocol: service.TCP, Port: 80,
+			NodePort: 30080}}}
 }
 
 // slice has the endpoints of a service, ready, at the port.
 func slice(owner service.Name, portName string, port uint16, addrs ...string) service.Slice {
-	s := service.Slice{Service: owner, Name: owner.Name + "-1", Ports: []service.SlicePort{{Name: portName, Protocol: service.TCP, Port: port}}}
+	s := service.Slice{Service: owner, Name: owner.Name + "-1",
+		Ports: []service.SlicePort{{Name: portName, Protocol: service.TCP, Port: port}}}
 	for _, a := range addrs {
-		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: netip.MustParseAddr(a), Node: "node-1", Ready: true, Serving: true})
+		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: netip.MustParseAddr(a),
+			Node: "node-1", Ready: true, Serving: true})
 	}
 	return s
 }
@@ -73,11 +78,13 @@ func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 }
 
 // begin makes a Proxy that runs until the test ends.
-func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func(*Proxy)) (*Proxy, *fakeProbes, func()) {
+func begin(t *testing.T, table *fakeTable, change func(*Options),
+	tweaks ...func(*Proxy)) (*Proxy, *fakeProbes, func()) {
 	t.Helper()
 	o := Options{
 		Node: "node-1", Limits: limits, Table: table,
-		APIServers: APIServers{Frontends: addrPorts(apiFront), Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")},
+		APIServers: APIServers{Frontends: addrPorts(apiFront),
+			Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")},
 	}
 	if change != nil {
 		change(&o)
@@ -88,7 +95,8 @@ func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func
 	}
 
 	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
-	p.probe, p.settled, p.listen, p.abortAgain = probes.probe, time.Millisecond, time.Millisecond, time.Millisecond
+	p.probe, p.settled, p.listen, p.abortAgain = probes.probe, time.Millisecond, time.Millisecond,
+		time.Millisecond
 	for _, tweak := range tweaks {
 		tweak(p)
 	}
@@ -113,7 +121,8 @@ func begin(t *testing.T, table *fakeTable, change func(*Options), tweaks ...func
 func TestEntryZeroBeforeAnyList(t *testing.T) {
 	table := newFakeTable()
 	_, probes, _ := begin(t, table, nil)
-	if got, want := table.backends(apiFront), "198.18.0.1:6443 198.18.0.2:6443"; got != want || table.attached != 1 {
+	if got, want := table.backends(apiFront), "198.18.0.1:6443 198.18.0.2:6443"; got != want ||
+		table.attached != 1 {
 		t.Fatalf("after Begin: %q, attached %d times, want %q once", got, table.attached, want)
 	}
 	probes.say(t, "198.18.0.1:6443", false)
@@ -126,7 +135,9 @@ func TestEntryZeroBeforeAnyList(t *testing.T) {
 
 func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	table := newFakeTable()
-	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers.Configured = addrPorts("198.18.0.9:6443") })
+	p, probes, _ := begin(t, table, func(o *Options) {
+		o.APIServers.Configured = addrPorts("198.18.0.9:6443")
+	})
 	p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
 	p.Listed()
 	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443 198.18.0.9:6443")
@@ -193,7 +204,8 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 	stop()
 
 	writes := table.written()
-	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers = APIServers{} }) // the maps remember the servers
+	// the maps remember the servers
+	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers = APIServers{} })
 	probes.say(t, "198.18.0.1:6443", false)
 	table.waitBackends(t, apiFront, "198.18.0.2:6443")
 	if got := table.backends(webFront); got != "198.18.1.1:8080" {
@@ -306,8 +318,10 @@ func TestProblemsAreShown(t *testing.T) {
 }
 
 func TestConnectionsToDeadServersAreClosed(t *testing.T) {
-	a := newAPIServers(APIServers{Frontends: addrPorts(apiFront), Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")})
-	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"), netip.MustParseAddrPort("198.18.0.2:6443")
+	a := newAPIServers(APIServers{Frontends: addrPorts(apiFront),
+		Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")})
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
+		netip.MustParseAddrPort("198.18.0.2:6443")
 	a.report(gone, false)
 	later := func(d time.Duration) []netip.AddrPort { return a.dead(time.Now().Add(d)) }
 	if got := later(deadAfter + time.Second); got != nil {
@@ -323,7 +337,8 @@ func TestConnectionsToDeadServersAreClosed(t *testing.T) {
 	if got := later(deadAfter + 2*time.Second); got != nil {
 		t.Errorf("a second later, connections to %v are closed again", got)
 	}
-	if got := later(deadAfter + time.Second + closeEvery); !slices.Equal(got, []netip.AddrPort{gone}) {
+	if got := later(deadAfter + time.Second + closeEvery); !slices.Equal(got,
+		[]netip.AddrPort{gone}) {
 		t.Errorf("after %v, connections to %v are closed again, want %v", closeEvery, got, gone)
 	}
 	a.report(gone, true)
@@ -337,7 +352,8 @@ func TestAsk(t *testing.T) {
 	p.PutService(webService())
 	p.Listed()
 	wait(t, "view", func() error {
-		views, err := service.List(service.Name{}, func(f func(*service.Planner)) error { return p.Ask(t.Context(), f) })
+		views, err := service.List(service.Name{},
+			func(f func(*service.Planner)) error { return p.Ask(t.Context(), f) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,11 @@ func (p *Proxy) add(o object, f func()) {
 // PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a
 // feed.
 func (p *Proxy) PutService(s service.Service) {
-	p.add(object{service: s.Name}, func() { p.planner.PutService(s); p.health.putService(s); p.api.putService(s) })
+	p.add(object{service: s.Name}, func() {
+		p.planner.PutService(s)
+		p.health.putService(s)
+		p.api.putService(s)
+	})
 }
 
 // DeleteService takes a service away.
@@ -68,7 +72,11 @@ func (p *Proxy) DeleteService(n service.Name) {
 
 // PutSlice adds or replaces a slice of endpoints.
 func (p *Proxy) PutSlice(s service.Slice) {
-	p.add(object{s.Service, s.Name}, func() { p.planner.PutSlice(s); p.health.putSlice(s); p.api.putSlice(s) })
+	p.add(object{s.Service, s.Name}, func() {
+		p.planner.PutSlice(s)
+		p.health.putSlice(s)
+		p.api.putSlice(s)
+	})
 }
 
 // DeleteSlice takes a slice away.

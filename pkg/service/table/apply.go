@@ -55,7 +55,8 @@ func (t *Table) Apply(c service.Changes) error {
 
 // writes are the steps of changes in the order that service.Changes asks for.
 func writes(c service.Changes) []write {
-	sources := service.Batch[service.SourceKey, uint32]{Keys: c.Sources, Values: make([]uint32, len(c.Sources))}
+	sources := service.Batch[service.SourceKey, uint32]{Keys: c.Sources,
+		Values: make([]uint32, len(c.Sources))}
 	for i := range sources.Values {
 		sources.Values[i] = 1
 	}
@@ -72,7 +73,9 @@ func writes(c service.Changes) []write {
 }
 
 func put[K, V any](name string, b service.Batch[K, V]) write {
-	return write{name, "write", len(b.Keys), func(m *ebpf.Map) (int, error) { return m.BatchUpdate(b.Keys, b.Values, nil) }}
+	return write{name, "write", len(b.Keys), func(m *ebpf.Map) (int, error) {
+		return m.BatchUpdate(b.Keys, b.Values, nil)
+	}}
 }
 
 // drop deletes entries. One that is not there already is no error.

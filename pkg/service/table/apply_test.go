@@ -29,11 +29,13 @@ func show(t *testing.T, table *Table) map[string]string {
 		}
 		for m, state := range s.Members {
 			if m.Group == f.Group {
-				to = append(to, fmt.Sprintf("member %s %d", service.Slot{Addr: m.Addr, Port: m.Port}.AddrPort(), state))
+				to = append(to, fmt.Sprintf("member %s %d",
+					service.Slot{Addr: m.Addr, Port: m.Port}.AddrPort(), state))
 			}
 		}
 		slices.Sort(to)
-		all[fmt.Sprintf("%s %s %d", k.Protocol, k.AddrPort(), k.Scope)] = fmt.Sprint(to, f.Affinity, f.Flags, f.Sources)
+		all[fmt.Sprintf("%s %s %d", k.Protocol, k.AddrPort(), k.Scope)] = fmt.Sprint(to, f.Affinity,
+			f.Flags, f.Sources)
 	}
 	all["members"], all["sources"] = fmt.Sprint(len(s.Members)), fmt.Sprint(len(s.Sources))
 	return all
@@ -42,7 +44,8 @@ func show(t *testing.T, table *Table) map[string]string {
 // after is what lab becomes: services come, go and change in every way.
 func after(p *service.Planner) {
 	plain := named("plain", "198.18.0.1", "198.18.0.4")
-	plain.LoadBalancerIPs, plain.SourceRanges = nettest.Addrs("198.18.0.5"), nettest.Prefixes("198.19.0.0/16", "198.18.9.0/24")
+	plain.LoadBalancerIPs, plain.SourceRanges = nettest.Addrs("198.18.0.5"),
+		nettest.Prefixes("198.19.0.0/16", "198.18.9.0/24")
 	p.PutService(plain)
 	p.PutSlice(sliceOf("plain", "198.18.1.2", "198.18.1.3"))
 	p.DeleteService(service.Name{Namespace: "test", Name: "sticky"})
@@ -56,7 +59,8 @@ func after(p *service.Planner) {
 func before(p *service.Planner) {
 	lab(p)
 	s := named("balanced", "198.18.0.6")
-	s.LoadBalancerIPs, s.SourceRanges = nettest.Addrs("198.18.0.7"), nettest.Prefixes("198.19.0.0/17")
+	s.LoadBalancerIPs, s.SourceRanges = nettest.Addrs("198.18.0.7"),
+		nettest.Prefixes("198.19.0.0/17")
 	p.PutService(s)
 	p.PutSlice(sliceOf("balanced", "198.18.1.1"))
 }
@@ -71,8 +75,10 @@ func first(c service.Changes, n int) service.Changes {
 	cut(&c.LateMembers.Keys, &n)
 	cut(&c.DropMembers, &n)
 	cut(&c.DropSources, &n)
-	c.Slots.Values, c.Members.Values = c.Slots.Values[:len(c.Slots.Keys)], c.Members.Values[:len(c.Members.Keys)]
-	c.Fronts.Values, c.LateMembers.Values = c.Fronts.Values[:len(c.Fronts.Keys)], c.LateMembers.Values[:len(c.LateMembers.Keys)]
+	c.Slots.Values, c.Members.Values = c.Slots.Values[:len(c.Slots.Keys)],
+		c.Members.Values[:len(c.Members.Keys)]
+	c.Fronts.Values, c.LateMembers.Values = c.Fronts.Values[:len(c.Fronts.Keys)],
+		c.LateMembers.Values[:len(c.LateMembers.Keys)]
 	return c
 }
 
@@ -147,8 +153,10 @@ func TestMapIsFull(t *testing.T) {
 			big := func(p *service.Planner) {
 				s := named("big")
 				for i := range 30 {
-					s.LoadBalancerIPs = append(s.LoadBalancerIPs, nettest.Addrs(fmt.Sprintf("198.18.2.%d", i))...)
-					s.SourceRanges = append(s.SourceRanges, nettest.Prefixes(fmt.Sprintf("198.18.%d.0/24", i))...)
+					s.LoadBalancerIPs = append(s.LoadBalancerIPs,
+						nettest.Addrs(fmt.Sprintf("198.18.2.%d", i))...)
+					s.SourceRanges = append(s.SourceRanges,
+						nettest.Prefixes(fmt.Sprintf("198.18.%d.0/24", i))...)
 				}
 				p.PutService(s)
 				var to []string
@@ -160,7 +168,8 @@ func TestMapIsFull(t *testing.T) {
 
 			big(p)
 			var failed *WriteError
-			if err := n.Apply(p.Plan()); !errors.As(err, &failed) || failed.Map != name || !errors.Is(err, service.ErrFull) {
+			if err := n.Apply(p.Plan()); !errors.As(err, &failed) || failed.Map != name ||
+				!errors.Is(err, service.ErrFull) {
 				t.Fatalf("error is %v", err)
 			}
 
@@ -169,7 +178,8 @@ func TestMapIsFull(t *testing.T) {
 			big(n.Planner)
 			n.apply(t)
 			var full *service.FullError
-			if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) || full.Limit != limit.field {
+			if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) ||
+				full.Limit != limit.field {
 				t.Errorf("problems are %v", problems)
 			}
 
@@ -191,7 +201,8 @@ func TestDeletingWhatIsNotThere(t *testing.T) {
 	}
 	var c service.Changes
 	for k := range s.Fronts {
-		c.DropFronts = append(c.DropFronts, service.FrontKey{Addr: k.Addr, Scope: 7}, k, service.FrontKey{Addr: k.Addr, Scope: 8})
+		c.DropFronts = append(c.DropFronts, service.FrontKey{Addr: k.Addr, Scope: 7}, k,
+			service.FrontKey{Addr: k.Addr, Scope: 8})
 	}
 	for range 2 {
 		if err := n.Apply(c); err != nil {

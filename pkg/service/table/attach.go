@@ -90,14 +90,16 @@ func (t *Table) attachSocket(group *os.File, h socketHook) (string, error) {
 		return "", err
 	}
 	// A cgroup's number is that of its directory. A link whose cgroup is gone has number 0.
-	if at := info.Cgroup(); at == nil || at.CgroupId != st.Ino || ebpf.AttachType(at.AttachType) != h.at {
+	if at := info.Cgroup(); at == nil || at.CgroupId != st.Ino ||
+		ebpf.AttachType(at.AttachType) != h.at {
 		return "attached elsewhere", t.newLink(group, h)
 	}
 	return t.updateLink(old, info.Program, t.progs[h.program])
 }
 
 func (t *Table) newLink(group *os.File, h socketHook) error {
-	l, err := link.AttachRawLink(link.RawLinkOptions{Target: int(group.Fd()), Program: t.progs[h.program], Attach: h.at})
+	l, err := link.AttachRawLink(link.RawLinkOptions{Target: int(group.Fd()),
+		Program: t.progs[h.program], Attach: h.at})
 	if err != nil {
 		return err
 	}
@@ -169,7 +171,8 @@ func (t *Table) takeOverMap(id ebpf.MapID) error {
 	defer from.Close()
 	name := bpfobj.MapName(from)
 	to := t.maps[name]
-	if to == nil || !slices.Contains(memoryMaps, name) || to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() {
+	if to == nil || !slices.Contains(memoryMaps, name) || to.KeySize() != from.KeySize() ||
+		to.ValueSize() != from.ValueSize() {
 		return nil
 	}
 	if info, err := to.Info(); err != nil {
@@ -178,7 +181,8 @@ func (t *Table) takeOverMap(id ebpf.MapID) error {
 		return nil
 	}
 	return eachRaw(from, func(key, value []byte) error {
-		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil &&
+			!errors.Is(err, ebpf.ErrKeyExist) {
 			return err
 		}
 		return nil

@@ -17,13 +17,17 @@ func many(services, endpoints int, protocol service.Protocol) ([]service.Service
 	var slices []service.Slice
 	pod := netip.MustParseAddr("198.18.0.0")
 	for i := range services {
-		name := service.Name{Namespace: fmt.Sprintf("namespace-%d", i%50), Name: fmt.Sprintf("service-%d", i)}
+		name := service.Name{Namespace: fmt.Sprintf("namespace-%d", i%50),
+			Name: fmt.Sprintf("service-%d", i)}
 		addr := netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})
-		all = append(all, service.Service{Name: name, ClusterIPs: []netip.Addr{addr}, Ports: []service.Port{{Name: "main", Protocol: protocol, Port: 80}}})
-		s := service.Slice{Service: name, Name: "1", Ports: []service.SlicePort{{Name: "main", Protocol: protocol, Port: 8080}}}
+		all = append(all, service.Service{Name: name, ClusterIPs: []netip.Addr{addr},
+			Ports: []service.Port{{Name: "main", Protocol: protocol, Port: 80}}})
+		s := service.Slice{Service: name, Name: "1",
+			Ports: []service.SlicePort{{Name: "main", Protocol: protocol, Port: 8080}}}
 		for range endpoints {
 			pod = pod.Next()
-			s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: pod, Node: "node-1", Ready: true, Serving: true})
+			s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: pod, Node: "node-1",
+				Ready: true, Serving: true})
 		}
 		slices = append(slices, s)
 	}
@@ -39,8 +43,10 @@ func benchConfig(b *testing.B) Config {
 // BenchmarkAll is from decoded lists to a table that is usable; entries are what is written.
 func BenchmarkAll(b *testing.B) {
 	for _, protocol := range []service.Protocol{service.TCP, service.UDP} {
-		for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10_000, 10}, {10, 10_000}} {
-			b.Run(fmt.Sprintf("%s, %d services with %d endpoints", protocol, size.services, size.endpoints), func(b *testing.B) {
+		for _, size := range []struct{ services, endpoints int }{{1000, 10}, {10_000, 10},
+			{10, 10_000}} {
+			b.Run(fmt.Sprintf("%s, %d services with %d endpoints", protocol, size.services,
+				size.endpoints), func(b *testing.B) {
 				services, slices := many(size.services, size.endpoints, protocol)
 				fill := func(p *service.Planner) {
 					for _, s := range services {
@@ -80,34 +86,35 @@ func BenchmarkAll(b *testing.B) {
 // BenchmarkOne is from the event that an endpoint came or went to a table that says so.
 func BenchmarkOne(b *testing.B) {
 	for _, size := range []struct{ services, endpoints int }{{10_000, 10}, {100, 1000}} {
-		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints), func(b *testing.B) {
-			services, lists := many(size.services, size.endpoints, service.TCP)
-			n := start(b, benchConfig(b), func(p *service.Planner) {
-				for i, s := range services {
-					p.PutService(s)
-					p.PutSlice(lists[i])
+		b.Run(fmt.Sprintf("%d services with %d endpoints", size.services, size.endpoints),
+			func(b *testing.B) {
+				services, lists := many(size.services, size.endpoints, service.TCP)
+				n := start(b, benchConfig(b), func(p *service.Planner) {
+					for i, s := range services {
+						p.PutService(s)
+						p.PutSlice(lists[i])
+					}
+				})
+
+				var took []time.Duration
+				for i := 0; b.Loop(); i++ {
+					s := lists[i/2%len(lists)]
+					if i%2 == 0 {
+						s.Endpoints = s.Endpoints[1:]
+					}
+					from := time.Now()
+					n.PutSlice(s)
+					c := n.Plan()
+					if err := n.Apply(c); err != nil || len(c.Fronts.Keys) != 1 {
+						b.Fatalf("%d frontends, %v", len(c.Fronts.Keys), err)
+					}
+					took = append(took, time.Since(from))
 				}
+
+				slices.Sort(took)
+				b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
+				b.ReportMetric(float64(took[len(took)-1].Nanoseconds()), "max-ns")
 			})
-
-			var took []time.Duration
-			for i := 0; b.Loop(); i++ {
-				s := lists[i/2%len(lists)]
-				if i%2 == 0 {
-					s.Endpoints = s.Endpoints[1:]
-				}
-				from := time.Now()
-				n.PutSlice(s)
-				c := n.Plan()
-				if err := n.Apply(c); err != nil || len(c.Fronts.Keys) != 1 {
-					b.Fatalf("%d frontends, %v", len(c.Fronts.Keys), err)
-				}
-				took = append(took, time.Since(from))
-			}
-
-			slices.Sort(took)
-			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
-			b.ReportMetric(float64(took[len(took)-1].Nanoseconds()), "max-ns")
-		})
 	}
 }
 

@@ -139,7 +139,8 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !called[a.As16()] }), nil
+	return slices.DeleteFunc(slices.Clone(addrs),
+		func(a netip.Addr) bool { return !called[a.As16()] }), nil
 }
 
 // called returns the addresses that have callers, and how many callers there are, and deletes those

@@ -50,7 +50,8 @@ func (l *linked) index(t *testing.T, link string) uint32 {
 func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 	t.Helper()
 	for _, link := range links {
-		if err := l.maps[mapCallers].Put(caller{netip.MustParseAddr(addr).As16(), link}, uint8(1)); err != nil {
+		if err := l.maps[mapCallers].Put(caller{netip.MustParseAddr(addr).As16(), link},
+			uint8(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,9 +76,11 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.call(t, "198.19.199.2", nobodysLink)
 	l.call(t, "198.19.199.3", nobodysLink, pod)
 	l.call(t, "198.19.199.4", unknownLink)
-	all := nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.2", "198.19.199.3", "198.19.199.4", "198.19.199.5")
+	all := nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.2", "198.19.199.3",
+		"198.19.199.4", "198.19.199.5")
 	for range 2 {
-		l.expectInUse(t, "one of two pods is gone", all, nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.3", "198.19.199.4"))
+		l.expectInUse(t, "one of two pods is gone", all,
+			nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.3", "198.19.199.4"))
 		l.expectInUse(t, "nobody asks", nil, nil)
 	}
 	if l.calls(t, "198.19.199.2", nobodysLink) || l.calls(t, "198.19.199.3", nobodysLink) {
@@ -101,7 +104,8 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 	pod := l.index(t, "vpod1")
 	for _, name := range []string{"u8", "u9"} {
 		l.call(t, vip, nobodysLink, pod)
-		nettest.Veth(t, nettest.End{NS: l.host, Name: name}, nettest.End{NS: nettest.NewNS(t), Name: name})
+		nettest.Veth(t, nettest.End{NS: l.host, Name: name},
+			nettest.End{NS: nettest.NewNS(t), Name: name})
 		nettest.Until(t, 10*time.Second, "who is gone is forgotten", forgotten)
 	}
 	if !l.calls(t, vip, pod) {
@@ -136,7 +140,8 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	l.expectCallers(t, "nobody called", 0)
 	l.call(t, vip, nobodysLink, l.index(t, "vpod1"))
 	l.expectCallers(t, "soon after", 0)
-	nettest.Veth(t, nettest.End{NS: l.host, Name: "u8"}, nettest.End{NS: nettest.NewNS(t), Name: "u8"})
+	nettest.Veth(t, nettest.End{NS: l.host, Name: "u8"},
+		nettest.End{NS: nettest.NewNS(t), Name: "u8"})
 	l.host.Run(t, func() error {
 		u8, err := l.host.Handle().LinkByName("u8")
 		if err == nil {
@@ -186,9 +191,11 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		l := newLinked(t, withTCX)
 		closed := nettest.Addrs("198.19.199.1", "fd42:fd::1")
 		l.guard(t, "198.19.199.1", "fd42:fd::1")
-		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
-		}})
+		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
+			License: "GPL", Instructions: asm.Instructions{
+				asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1),
+				asm.Return(),
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +212,8 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		})
 
 		l.expectInUse(t, "it is at work", closed, nil)
-		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
+		if changed := l.attach(t); !slices.Contains(changed,
+			"replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("changed %v", changed)
 		}
 
@@ -219,11 +227,14 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 
 		l.Table.Close()
 		l.host.Run(t, func() (err error) {
-			l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, TunnelPort: 7, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}})
+			l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, TunnelPort: 7,
+				Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024,
+					Flows: 1024}})
 			return err
 		})
 		l.features.TCX = withTCX
-		if changed := l.attach(t); !slices.Contains(changed, "replaced service_pod_in at vpod1 ingress") {
+		if changed := l.attach(t); !slices.Contains(changed,
+			"replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("a version with the map changed %v", changed)
 		}
 

@@ -32,7 +32,8 @@ type Choices struct {
 func (c *Counters) fields() []*uint64 {
 	return []*uint64{
 		&c.Sockets.TCP, &c.Sockets.UDP, &c.Sockets.Refused, &c.Sockets.Unsteady,
-		&c.Packets.TCP, &c.Packets.UDP, &c.Packets.Refused, &c.NotHere, &c.SourceRefused, &c.Packets.Unsteady,
+		&c.Packets.TCP, &c.Packets.UDP, &c.Packets.Refused, &c.NotHere, &c.SourceRefused,
+		&c.Packets.Unsteady,
 		&c.NoAddress, &c.NoPort, &c.Moved,
 	}
 }
@@ -56,7 +57,8 @@ func (t *Table) Counters() (Counters, error) {
 // all, about a millisecond for each ten thousand; for a metric once a minute is enough.
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory
-	for name, n := range map[string]*uint32{mapClients: &m.Clients, mapReplies: &m.Replies, mapSends: &m.Sends, mapFlows: &m.Flows} {
+	for name, n := range map[string]*uint32{mapClients: &m.Clients, mapReplies: &m.Replies,
+		mapSends: &m.Sends, mapFlows: &m.Flows} {
 		if t.maps[name] == nil {
 			continue
 		}

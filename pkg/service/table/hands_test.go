@@ -26,7 +26,8 @@ const handsEnv = "KUBEVEIL_TABLE_HANDS"
 
 // backends are addresses of the hands' network namespace. They listen on 8080 (TCP) and 5353 (UDP)
 // and answer each line or datagram with their address.
-var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "fd42:1::2", "fd42:1::3"}
+var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "fd42:1::2",
+	"fd42:1::3"}
 
 const handsPatience = 10 * time.Second
 
@@ -249,7 +250,8 @@ func dial(network, to string) (net.Conn, error) {
 
 	f := os.NewFile(uintptr(fd), to)
 	defer f.Close()
-	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}); err != nil {
+	if err := unix.Connect(fd, &unix.SockaddrInet6{Port: int(at.Port()),
+		Addr: at.Addr().As16()}); err != nil {
 		return nil, err
 	}
 

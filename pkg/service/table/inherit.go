@@ -21,7 +21,8 @@ const readerProgram = "service_connect6"
 // is attached, or that they read mine, which is whole. A map that only programs at links read is
 // the pinned one. The caller closes them. What has another layout than specs say, or is not found,
 // is left out.
-func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
+func (t *Table) inForce(mine map[string]*ebpf.Map,
+	specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -49,7 +50,8 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 		return nil, fmt.Errorf("program %s: %w", readerProgram, err)
 	}
 
-	if same, err := sameMap(mine[mapFronts], found[mapFronts]); err != nil || same && len(mine) == len(tableMaps) {
+	if same, err := sameMap(mine[mapFronts], found[mapFronts]); err != nil ||
+		same && len(mine) == len(tableMaps) {
 		closeMaps(found)
 		return nil, err
 	}
@@ -61,7 +63,8 @@ func (t *Table) inForce(mine map[string]*ebpf.Map, specs map[string]*ebpf.MapSpe
 			}
 		}
 		m, spec := found[name], specs[name]
-		if m != nil && (m.Type() != spec.Type || m.KeySize() != spec.KeySize || m.ValueSize() != spec.ValueSize) {
+		if m != nil && (m.Type() != spec.Type || m.KeySize() != spec.KeySize ||
+			m.ValueSize() != spec.ValueSize) {
 			m.Close()
 			delete(found, name)
 		}
@@ -121,7 +124,8 @@ func closeMaps(maps map[string]*ebpf.Map) {
 func (t *Table) fill(s service.State) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {
-		t.log.Warn("addresses of services have no room in the new table and are not served until it is larger: raise services.limits", "addresses", without)
+		t.log.Warn("addresses of services have no room in the new table and are not served until "+
+			"it is larger: raise services.limits", "addresses", without)
 	}
 	c := service.Changes{Sources: resized.Sources}
 	for k, v := range resized.Members {
@@ -131,7 +135,8 @@ func (t *Table) fill(s service.State) error {
 	for k, v := range resized.Fronts {
 		c.Fronts.Keys, c.Fronts.Values = append(c.Fronts.Keys, k), append(c.Fronts.Values, v)
 		for i := v.First; i < v.First+v.Count && !written[v.First]; i++ {
-			c.Slots.Keys, c.Slots.Values = append(c.Slots.Keys, i), append(c.Slots.Values, resized.Slots[i])
+			c.Slots.Keys, c.Slots.Values = append(c.Slots.Keys, i),
+				append(c.Slots.Values, resized.Slots[i])
 		}
 		written[v.First] = written[v.First] || v.Count > 0
 	}

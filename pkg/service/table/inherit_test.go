@@ -34,8 +34,11 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := table.State()
-				if err != nil || table.Fresh() || len(s.Fronts) != len(was.Fronts) || len(s.Members) != len(was.Members) || len(s.Sources) != len(was.Sources) {
-					t.Errorf("taken over are %d frontends, %d members and %d sources, %v; fresh: %t", len(s.Fronts), len(s.Members), len(s.Sources), err, table.Fresh())
+				if err != nil || table.Fresh() || len(s.Fronts) != len(was.Fronts) ||
+					len(s.Members) != len(was.Members) || len(s.Sources) != len(was.Sources) {
+					t.Errorf("taken over are %d frontends, %d members and %d sources, %v; "+
+						"fresh: %t", len(s.Fronts), len(s.Members), len(s.Sources), err,
+						table.Fresh())
 				}
 				if err := table.Close(); err != nil {
 					t.Fatal(err)
@@ -110,6 +113,7 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	}
 	defer back.Close()
 	if s, err := back.State(); err != nil || back.Fresh() || len(s.Fronts) == 0 {
-		t.Errorf("back at the old layout: %d frontends, %v; fresh: %t", len(s.Fronts), err, back.Fresh())
+		t.Errorf("back at the old layout: %d frontends, %v; fresh: %t", len(s.Fronts), err,
+			back.Fresh())
 	}
 }

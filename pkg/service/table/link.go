@@ -36,7 +36,9 @@ var errLinkGone = errors.New("link is gone")
 
 // errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs,
 // for what comes in, and there is no room for clsact.
-var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends (plugin bandwidth) for example, in whose place clsact would have to be: use Linux 6.6, or take the limit away")
+var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends " +
+	"(plugin bandwidth) for example, in whose place clsact would have to be: use Linux 6.6, or " +
+	"take the limit away")
 
 // direction is that of packets at a link.
 type direction string
@@ -181,7 +183,8 @@ func (t *Table) AttachLinks() ([]string, error) {
 
 // notTranslated tells of a link without programs.
 func (t *Table) notTranslated(l nl.Link, err error) {
-	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name, "error", err)
+	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name,
+		"error", err)
 }
 
 // attachLink returns a link its programs. settled is whether all that plugins make at a pod's link
@@ -376,7 +379,8 @@ func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
 			return taken, err
 		}
 	}
-	if g := l.Attrs().Group; len(taken) > 0 && (g == settings.PodGroup || g == settings.TunnelGroup) {
+	if g := l.Attrs().Group; len(taken) > 0 && (g == settings.PodGroup ||
+		g == settings.TunnelGroup) {
 		return taken, hk.tidy(h, l.Attrs().Index)
 	}
 	return taken, nil

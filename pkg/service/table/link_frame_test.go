@@ -37,8 +37,10 @@ func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 			continue
 		}
 		families[family] = true
-		if at, by := net.HardwareAddr(f.Data[:6]).String(), net.HardwareAddr(f.Data[6:12]).String(); at != to || by != via || hops != 63 {
-			t.Errorf("%s: a datagram to %s from %s has %d hops, want %s, %s, 63", what, at, by, hops, to, via)
+		if at, by := net.HardwareAddr(f.Data[:6]).String(),
+			net.HardwareAddr(f.Data[6:12]).String(); at != to || by != via || hops != 63 {
+			t.Errorf("%s: a datagram to %s from %s has %d hops, want %s, %s, 63", what, at, by,
+				hops, to, via)
 		}
 	}
 	if len(families) != 2 {
@@ -64,15 +66,19 @@ func TestPacketsAreAsTheKernelWouldSendThem(t *testing.T) {
 		for _, how := range []uint8{wholePod, wholePod &^ routePeer} {
 			r.sendTo(t, how)
 			pod := nettest.NewCapture(t, r.pod, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
-			other := nettest.NewCapture(t, r.other, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
-			client := nettest.NewCapture(t, r.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
+			other := nettest.NewCapture(t, r.other,
+				nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
+			client := nettest.NewCapture(t, r.client,
+				nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 			for i, to := range otherAt {
 				ask(t, r.pod, "udp", to, "5353", "")
 				ask(t, r.client, "udp", outsideAt[i], "53", "")
 			}
 			expectRouted(t, pod, "answers to a pod", mac(t, r.pod, "p0"), mac(t, r.host, "vpod1"))
-			expectRouted(t, other, "questions to a pod", mac(t, r.other, "p0"), mac(t, r.host, "vpod2"))
-			expectRouted(t, client, "answers to a client outside", mac(t, r.client, "u0"), mac(t, r.host, "u0"))
+			expectRouted(t, other, "questions to a pod", mac(t, r.other, "p0"),
+				mac(t, r.host, "vpod2"))
+			expectRouted(t, client, "answers to a client outside", mac(t, r.client, "u0"),
+				mac(t, r.host, "u0"))
 		}
 		r.expectSeen(t, "all", false)
 	})

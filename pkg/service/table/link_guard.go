@@ -16,7 +16,8 @@ import (
 func (t *Table) translateAtGuard() error {
 	m, err := ebpf.LoadPinnedMap(t.pin(settings.PinTranslate), nil)
 	if err != nil {
-		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", settings.PinTranslate, err)
+		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w",
+			settings.PinTranslate, err)
 	}
 	defer m.Close()
 	for i, name := range []string{progOut, progOutL3} {

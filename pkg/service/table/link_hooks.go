@@ -49,7 +49,8 @@ func (tcx) replace(_ *nl.Handle, p point, _ string, prog, old *ebpf.Program) err
 }
 
 func (tcx) detach(_ *nl.Handle, p point, old *ebpf.Program) error {
-	err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: p.index, Program: old, Attach: p.dir.tcx()})
+	err := link.RawDetachProgram(link.RawDetachProgramOptions{Target: p.index, Program: old,
+		Attach: p.dir.tcx()})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
@@ -88,7 +89,9 @@ func (clsact) filters(h *nl.Handle, p point) ([]*nl.BpfFilter, int, error) {
 			filters = append(filters, b)
 		}
 	}
-	slices.SortStableFunc(filters, func(a, b *nl.BpfFilter) int { return int(a.Priority) - int(b.Priority) })
+	slices.SortStableFunc(filters, func(a, b *nl.BpfFilter) int {
+		return int(a.Priority) - int(b.Priority)
+	})
 	return filters, len(all), nil
 }
 
@@ -103,7 +106,8 @@ func (c clsact) list(h *nl.Handle, p point) ([]ebpf.ProgramID, error) {
 
 func (c clsact) attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
 	err := nl.Err(h.QdiscAdd(&nl.GenericQdisc{
-		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "clsact",
+		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.index, Handle: clsactHandle,
+			Parent: nl.ClsactParent}, QdiscType: "clsact",
 	}))
 	if errors.Is(err, nl.ErrExists) {
 		err = c.place(h, p)
@@ -136,12 +140,14 @@ func (clsact) place(h *nl.Handle, p point) error {
 func (clsact) put(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
 	err := h.FilterReplace(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
-			LinkIndex: p.index, Parent: p.dir.parent(), Handle: settings.TCHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+			LinkIndex: p.index, Parent: p.dir.parent(), Handle: settings.TCHandle,
+			Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: prog.FD(), Name: name, DirectAction: true,
 	})
 	if err != nil {
-		return fmt.Errorf("put filter (priority %d must be free or a bpf filter's, and the qdisc clsact rather than ingress): %w",
+		return fmt.Errorf("put filter (priority %d must be free or a bpf filter's, and the qdisc "+
+			"clsact rather than ingress): %w",
 			filterPriority, goneError(err))
 	}
 	return nil
@@ -179,7 +185,8 @@ func (c clsact) tidy(h *nl.Handle, index int) error {
 		}
 	}
 	err := nl.Err(h.QdiscDel(&nl.GenericQdisc{
-		QdiscAttrs: nl.QdiscAttrs{LinkIndex: index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "clsact",
+		QdiscAttrs: nl.QdiscAttrs{LinkIndex: index, Handle: clsactHandle, Parent: nl.ClsactParent},
+		QdiscType:  "clsact",
 	}))
 	if errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EINVAL) {
 		return nil

@@ -54,9 +54,11 @@ func TestAddressesOfFlowsAreKnown(t *testing.T) {
 func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
-		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
-		}})
+		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
+			License: "GPL", Instructions: asm.Instructions{
+				asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1),
+				asm.Return(),
+			}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,7 +23,8 @@ import (
 func (r *routed) routesOf(t *testing.T, link string) uint8 {
 	t.Helper()
 	var how uint8
-	if err := r.maps[mapRoutes].Lookup(r.index(t, link), &how); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := r.maps[mapRoutes].Lookup(r.index(t, link), &how); err != nil &&
+		!errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
 	return how
@@ -78,9 +79,11 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
 		r.nft(t, seeAll)
-		r.expectRoutes(t, "without limits", map[string]uint8{"vpod1": wholePod, "vpod2": wholePod, "u0": routeExit, "veil0": 0})
+		r.expectRoutes(t, "without limits", map[string]uint8{"vpod1": wholePod, "vpod2": wholePod,
+			"u0": routeExit, "veil0": 0})
 		r.tc(t, "qdisc add dev vpod2 root tbf rate 1gbit burst 64kb limit 1mb")
-		r.expectRoutes(t, "with a limit to what it gets", map[string]uint8{"vpod1": wholePod, "vpod2": routePod | routeFrom})
+		r.expectRoutes(t, "with a limit to what it gets",
+			map[string]uint8{"vpod1": wholePod, "vpod2": routePod | routeFrom})
 
 		for i, to := range otherAt {
 			for port, to := range map[string]string{"5353": to, "53": clusterAt[i]} {
@@ -100,7 +103,8 @@ func TestLimitsOfPodsSeeTheirPackets(t *testing.T) {
 		}
 
 		r.tc(t, "qdisc add dev vpod1 ingress")
-		r.expectRoutes(t, "with a limit to what it sends", map[string]uint8{"vpod1": routePod | routePeer})
+		r.expectRoutes(t, "with a limit to what it sends",
+			map[string]uint8{"vpod1": routePod | routePeer})
 		for _, to := range otherAt {
 			ask(t, r.pod, "udp", to, "5353", "")
 			r.expectSeen(t, "with a limit to what it sends", true)
@@ -113,9 +117,11 @@ func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)
 		r.tc(t, "qdisc replace dev vpod2 clsact") // clsact alone is nobody
-		for dir, want := range map[direction]uint8{ingress: wholePod &^ routeFrom, egress: wholePod &^ routePeer} {
+		for dir, want := range map[direction]uint8{ingress: wholePod &^ routeFrom,
+			egress: wholePod &^ routePeer} {
 			r.expectRoutes(t, "without others", map[string]uint8{"vpod2": wholePod})
-			r.tc(t, fmt.Sprintf("filter add dev vpod2 %s pref 99 protocol all u32 match u32 0 0", dir))
+			r.tc(t, fmt.Sprintf("filter add dev vpod2 %s pref 99 protocol all u32 match u32 0 0",
+				dir))
 			r.expectRoutes(t, fmt.Sprintf("with a filter %s", dir), map[string]uint8{"vpod2": want})
 			r.tc(t, fmt.Sprintf("filter del dev vpod2 %s pref 99", dir))
 			if !withTCX {
@@ -124,7 +130,8 @@ func TestOthersAtPodsLinksSeeTheirPackets(t *testing.T) {
 			r.expectRoutes(t, "without it", map[string]uint8{"vpod2": wholePod})
 			detach := attachNext(t, r.index(t, "vpod2"), r.host, dir)
 			r.linked.attach(t)
-			r.expectRoutes(t, fmt.Sprintf("with a program %s", dir), map[string]uint8{"vpod2": want})
+			r.expectRoutes(t, fmt.Sprintf("with a program %s", dir),
+				map[string]uint8{"vpod2": want})
 			detach()
 			r.linked.attach(t)
 		}
@@ -139,7 +146,8 @@ func TestNothingLeavesByLinksWithoutTheGuard(t *testing.T) {
 	r.linked.attach(t)
 	r.expectRoutes(t, "the guard has not seen u1", map[string]uint8{"u0": routeExit, "u1": 0})
 	r.host.Run(t, func() error {
-		_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
+		_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"),
+			NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
 		return err
 	})
 	r.linked.attach(t)
@@ -149,15 +157,17 @@ func TestNothingLeavesByLinksWithoutTheGuard(t *testing.T) {
 // attachNext attaches a program to tcx that leaves all to the next one.
 func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (detach func()) {
 	t.Helper()
-	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "another", Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
-		asm.Mov.Imm(asm.R0, -1), asm.Return(),
-	}})
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "another", Type: ebpf.SchedCLS,
+		License: "GPL", Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, -1), asm.Return(),
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var at link.Link
 	ns.Run(t, func() (err error) {
-		at, err = link.AttachTCX(link.TCXOptions{Interface: int(index), Program: prog, Attach: dir.tcx()})
+		at, err = link.AttachTCX(link.TCXOptions{Interface: int(index), Program: prog,
+			Attach: dir.tcx()})
 		return err
 	})
 	return func() {
@@ -195,13 +205,15 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	}
 
 	becomes := func(link string, want uint8) {
-		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want), func() bool { return r.routesOf(t, link) == want })
+		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want),
+			func() bool { return r.routesOf(t, link) == want })
 	}
 	stop := watch(time.Hour)
 	appear("vpod3")
 	appear("vpod4") // seen behind it
 	becomes("vpod4", routePod)
-	r.expectRoutes(t, "before the patience ends", map[string]uint8{"vpod1": wholePod, "vpod3": routePod, "u0": routeExit})
+	r.expectRoutes(t, "before the patience ends",
+		map[string]uint8{"vpod1": wholePod, "vpod3": routePod, "u0": routeExit})
 	stop()
 	stop = watch(time.Millisecond)
 

@@ -19,7 +19,8 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 	const narrow = 1300
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
-		l.ip(t, "link set veil0 mtu 1300", "route add 198.18.2.0/24 dev veil0", "-6 route add fd42:1:0:2::/64 dev veil0")
+		l.ip(t, "link set veil0 mtu 1300", "route add 198.18.2.0/24 dev veil0",
+			"-6 route add fd42:1:0:2::/64 dev veil0")
 		p, err := service.New("node-1", small)
 		if err != nil {
 			t.Fatal(err)
@@ -38,10 +39,11 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		for family, node := range map[string]string{"ipv4": "198.19.0.1", "ipv6": "fd42:9::1"} {
 			c := dialWhole(t, l.client, netip.AddrPortFrom(netip.MustParseAddr(node), 30053))
 			before := l.dropped(t)["quoted_in_error"]
-			nettest.Until(t, 10*time.Second, family+": the guard dropped what quotes a pod's address", func() bool {
-				c.send(narrow + 60)
-				return l.dropped(t)["quoted_in_error"] > before
-			})
+			nettest.Until(t, 10*time.Second,
+				family+": the guard dropped what quotes a pod's address", func() bool {
+					c.send(narrow + 60)
+					return l.dropped(t)["quoted_in_error"] > before
+				})
 			if got := c.pathMTU(t); got == narrow {
 				t.Errorf("%s: the client knows the path without the setting", family)
 			}
@@ -65,7 +67,8 @@ func dialWhole(t *testing.T, ns *nettest.NS, to netip.AddrPort) wholeConn {
 	c := wholeConn{level: unix.IPPROTO_IP, mtu: unix.IP_MTU}
 	discover, do := unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
 	if to.Addr().Is6() {
-		c.level, c.mtu, discover, do = unix.IPPROTO_IPV6, unix.IPV6_MTU, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
+		c.level, c.mtu, discover, do = unix.IPPROTO_IPV6, unix.IPV6_MTU, unix.IPV6_MTU_DISCOVER,
+			unix.IPV6_PMTUDISC_DO
 	}
 	ns.Run(t, func() (err error) {
 		c.UDPConn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))

@@ -39,13 +39,16 @@ func TestWhichProgramsALinkHas(t *testing.T) {
 		want      map[direction]string
 	}{
 		{"network card", link("ether", 0, 0), "", map[direction]string{ingress: progIn}},
-		{"tunnel of something else", link("none", 0, 0), "", map[direction]string{ingress: progInL3}},
+		{"tunnel of something else", link("none", 0, 0), "",
+			map[direction]string{ingress: progInL3}},
 		{"port of a bond", link("ether", 0, 0), "bond", nil},
 		{"port of a bridge", link("ether", 0, 0), "bridge", nil},
 		{"virtual function of a network card", link("ether", 0, 0), "netvsc", nil},
 		{"in a VRF", link("ether", 0, 0), "vrf", map[direction]string{ingress: progIn}},
-		{"of a pod", link("ether", settings.PodGroup, 0), "", map[direction]string{ingress: progPodIn, egress: progPodOut}},
-		{"our tunnel", link("none", settings.TunnelGroup, 0), "", map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}},
+		{"of a pod", link("ether", settings.PodGroup, 0), "",
+			map[direction]string{ingress: progPodIn, egress: progPodOut}},
+		{"our tunnel", link("none", settings.TunnelGroup, 0), "",
+			map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}},
 		{"lo", link("loopback", 0, net.FlagLoopback), "", nil},
 	} {
 		if diff := cmp.Diff(c.want, planLink(c.link, c.master)); diff != "" {
@@ -60,7 +63,8 @@ func (l *linked) ip(t *testing.T, commands ...string) {
 	nettest.NeedProgram(t, "ip")
 	l.host.Run(t, func() error {
 		for _, args := range commands {
-			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err != nil {
+			if out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput(); err !=
+				nil {
 				return fmt.Errorf("ip %s: %w: %s", args, err, out)
 			}
 		}
@@ -72,7 +76,8 @@ func (l *linked) guard(t *testing.T, vips ...string) {
 	t.Helper()
 	l.host.Run(t, func() error {
 		_, err := l.g.Apply(guard.Settings{
-			Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1"), VIPs: nettest.Addrs(vips...),
+			Ranges:    nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"),
+			NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1"), VIPs: nettest.Addrs(vips...),
 		})
 		return err
 	})
@@ -85,7 +90,8 @@ func TestPortsLeaveItToTheirMaster(t *testing.T) {
 		l := newLinked(t, withTCX)
 		l.serve(t)
 		l.attach(t)
-		l.ip(t, "link add br0 type bridge", "link set u0 master br0", "addr flush dev u0", "link set br0 up",
+		l.ip(t, "link add br0 type bridge", "link set u0 master br0", "addr flush dev u0",
+			"link set br0 up",
 			"addr add 198.19.0.1/24 dev br0", "addr add fd42:9::1/64 dev br0 nodad")
 		l.guard(t)
 		want := []string{"attached service_in at br0 ingress", "detached programs at u0 ingress"}
@@ -110,17 +116,20 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	qdisc := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: vpod.Attrs().Index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "ingress"}
+	qdisc := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: vpod.Attrs().Index,
+		Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "ingress"}
 	if err := h.QdiscAdd(qdisc); err != nil {
 		t.Fatal(err)
 	}
-	want := slices.DeleteFunc(slices.Clone(attachedLinks), func(s string) bool { return strings.Contains(s, "vpod1") })
+	want := slices.DeleteFunc(slices.Clone(attachedLinks),
+		func(s string) bool { return strings.Contains(s, "vpod1") })
 	if diff := cmp.Diff(want, l.attach(t)); diff != "" {
 		t.Error(diff)
 	}
 
 	for _, dir := range []direction{ingress, egress} {
-		if ids, err := (clsact{}).list(h, point{vpod.Attrs().Index, dir}); err != nil || len(ids) > 0 {
+		if ids, err := (clsact{}).list(h, point{vpod.Attrs().Index, dir}); err != nil ||
+			len(ids) > 0 {
 			t.Errorf("programs at the %s of a link with another's qdisc: %v, %v", dir, ids, err)
 		}
 	}
@@ -147,7 +156,8 @@ func (l *linked) crowd(t *testing.T, name string) {
 	p := point{found.Attrs().Index, ingress}
 	if l.features.TCX {
 		for i := range mprogMax {
-			prog := loadProgram(t, asm.Mov.Imm(asm.R1, int32(i)), asm.Mov.Imm(asm.R0, -1), asm.Return())
+			prog := loadProgram(t, asm.Mov.Imm(asm.R1, int32(i)), asm.Mov.Imm(asm.R0, -1),
+				asm.Return())
 			l.host.Run(t, func() error { return tcx{}.attach(nil, p, "", prog) })
 		}
 		return
@@ -236,7 +246,8 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	if served(pod) {
 		t.Error("a pod's new link has programs before its limit can have its place")
 	}
-	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.index, Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "ingress"}
+	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.index, Handle: clsactHandle,
+		Parent: nl.ClsactParent}, QdiscType: "ingress"}
 	if err := h.QdiscAdd(limit); err != nil {
 		t.Errorf("the limit finds its place taken: %v", err)
 	}
@@ -244,7 +255,8 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	stop()
 	stop = watch(time.Millisecond)
 	other := add("vpod3", settings.PodGroup)
-	nettest.Until(t, 10*time.Second, "a pod's link without a limit is served", func() bool { return served(other) })
+	nettest.Until(t, 10*time.Second, "a pod's link without a limit is served",
+		func() bool { return served(other) })
 	if served(pod) {
 		t.Error("a pod's link with a limit has programs")
 	}
@@ -281,14 +293,17 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 		vips := []string{"198.19.0.66", "fd42:9::66"}
 		for i, a := range nettest.Addrs(vips...) {
 			nettest.AddAddr(t, l.client, "u0", netip.PrefixFrom(a, a.BitLen()))
-			self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i] // real pods have no neighbours
+			// real pods have no neighbours
+			self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i]
 			nettest.AddRoute(t, l.pod, self, nettest.Addrs("198.18.1.254", "fd42:1::fe")[i], "p0")
 		}
 
 		l.serve(t, vips...)
 		l.attach(t)
 		l.host.Run(t, func() error {
-			out, err := exec.Command("nft", "table inet others { chain c { type nat hook postrouting priority 100; oifname u0 masquerade; }; }").CombinedOutput()
+			out, err := exec.Command("nft",
+				"table inet others { chain c { type nat hook postrouting priority 100; oifname u0 "+
+					"masquerade; }; }").CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("masquerade: %w: %s", err, out)
 			}
@@ -297,7 +312,9 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 		wire := nettest.NewCapture(t, l.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 
 		crossed := func(secret string) bool {
-			return slices.ContainsFunc(wire.Frames(), func(f nettest.Frame) bool { return bytes.Contains(f.Data, []byte(secret)) })
+			return slices.ContainsFunc(wire.Frames(), func(f nettest.Frame) bool {
+				return bytes.Contains(f.Data, []byte(secret))
+			})
 		}
 
 		// Where the addresses are open it leaves: the capture would show it.
@@ -307,7 +324,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 		for i, vip := range vips {
 			open := fmt.Sprintf("secret %d, without the guard", i)
 			defer l.goOn(t, vip, open).Close()
-			nettest.Until(t, 10*time.Second, "what the guard lets pass is seen", func() bool { return crossed(open) })
+			nettest.Until(t, 10*time.Second, "what the guard lets pass is seen",
+				func() bool { return crossed(open) })
 		}
 
 		// No service has had them for long, and the table knows of no flow: only callers keep them
@@ -320,13 +338,15 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 			closed = append(closed, a.String())
 		}
 
-		for reason, prepare := range map[string]func(*testing.T){"pod_to_vip": l.takeUp, "pod_midstream": func(*testing.T) {}} {
+		for reason, prepare := range map[string]func(*testing.T){"pod_to_vip": l.takeUp,
+			"pod_midstream": func(*testing.T) {}} {
 			l.guard(t, closed...)
 			prepare(t)
 			for i, vip := range vips {
 				before := l.dropped(t)[reason]
 				c := l.goOn(t, vip, fmt.Sprintf("secret %d, with the guard", i))
-				nettest.Until(t, 10*time.Second, "the guard dropped it: "+reason, func() bool { return l.dropped(t)[reason] > before })
+				nettest.Until(t, 10*time.Second, "the guard dropped it: "+reason,
+					func() bool { return l.dropped(t)[reason] > before })
 				// Reset, so that the next count is the next one's.
 				if err := errors.Join(c.SetLinger(0), c.Close()); err != nil {
 					t.Fatal(err)
@@ -350,7 +370,8 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 func (l *linked) takeUp(t *testing.T) {
 	t.Helper()
 	l.host.Run(t, func() error {
-		out, err := exec.Command("nft", "flush chain inet kubeveil_guard midstream; flush chain inet kubeveil_guard refuse_midstream").CombinedOutput()
+		out, err := exec.Command("nft", "flush chain inet kubeveil_guard midstream; flush chain "+
+			"inet kubeveil_guard refuse_midstream").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("flush chains: %w: %s", err, out)
 		}
@@ -378,7 +399,10 @@ func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 
 	var keys [][]byte
 	flows := l.maps[mapFlows]
-	if err := eachRaw(flows, func(key, _ []byte) error { keys = append(keys, bytes.Clone(key)); return nil }); err != nil {
+	if err := eachRaw(flows, func(key, _ []byte) error {
+		keys = append(keys, bytes.Clone(key))
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 

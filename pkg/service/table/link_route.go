@@ -180,7 +180,8 @@ func (t *Table) forgetRoutes(links []nl.Link) error {
 		return err
 	}
 	for _, index := range gone {
-		if err := t.maps[mapRoutes].Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := t.maps[mapRoutes].Delete(index); err != nil &&
+			!errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
 		}
 	}

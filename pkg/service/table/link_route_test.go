@@ -44,13 +44,16 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 	t.Helper()
 	r := &routed{newLinked(t, withTCX), nettest.NewNS(t)}
 	nettest.Sysctl(t, r.other, "ipv6/conf/default/accept_dad", "0")
-	nettest.Veth(t, nettest.End{NS: r.other, Name: "p0", Addrs: nettest.Prefixes("198.18.3.6/24", "fd42:1:0:3::6/64")},
-		nettest.End{NS: r.host, Name: "vpod2", Addrs: nettest.Prefixes("198.18.3.254/24", "fd42:1:0:3::fe/64")})
+	nettest.Veth(t, nettest.End{NS: r.other, Name: "p0",
+		Addrs: nettest.Prefixes("198.18.3.6/24", "fd42:1:0:3::6/64")},
+		nettest.End{NS: r.host, Name: "vpod2",
+			Addrs: nettest.Prefixes("198.18.3.254/24", "fd42:1:0:3::fe/64")})
 	group(t, r.host, "vpod2", settings.PodGroup)
 	for i, p := range nettest.Prefixes("0.0.0.0/0", "::/0") {
 		nettest.AddRoute(t, r.other, p, nettest.Addrs("198.18.3.254", "fd42:1:0:3::fe")[i], "p0")
 		vip := netip.MustParseAddr(outsideAt[i])
-		nettest.AddRoute(t, r.client, netip.PrefixFrom(vip, vip.BitLen()), nettest.Addrs("198.19.0.1", "fd42:9::1")[i], "u0")
+		nettest.AddRoute(t, r.client, netip.PrefixFrom(vip, vip.BitLen()),
+			nettest.Addrs("198.19.0.1", "fd42:9::1")[i], "u0")
 		// Real pods have no neighbours but the host.
 		self := nettest.Prefixes("198.18.1.1/32", "fd42:1::1/128")[i]
 		nettest.AddRoute(t, r.pod, self, nettest.Addrs("198.18.1.254", "fd42:1::fe")[i], "p0")
@@ -125,7 +128,8 @@ func (r *routed) put(t *testing.T, backends ...string) {
 func (r *routed) nft(t *testing.T, chains string) {
 	t.Helper()
 	r.host.Run(t, func() error {
-		text := "table inet others\ndelete table inet others\ntable inet others { counter seen { }; counter stopped { }; " + chains + " }"
+		text := "table inet others\ndelete table inet others\ntable inet others { counter seen { " +
+			"}; counter stopped { }; " + chains + " }"
 		if out, err := exec.Command("nft", text).CombinedOutput(); err != nil {
 			return fmt.Errorf("nft %s: %w: %s", text, err, out)
 		}
@@ -189,9 +193,11 @@ func from(source string, hops int) net.Dialer {
 			err := c.Control(func(fd uintptr) {
 				level, limit, told := unix.IPPROTO_IP, unix.IP_TTL, unix.IP_RECVERR
 				if strings.HasSuffix(network, "6") {
-					level, limit, told = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, unix.IPV6_RECVERR
+					level, limit, told = unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS,
+						unix.IPV6_RECVERR
 				}
-				errs = append(errs, unix.SetsockoptInt(int(fd), level, limit, hops), unix.SetsockoptInt(int(fd), level, told, 1))
+				errs = append(errs, unix.SetsockoptInt(int(fd), level, limit, hops),
+					unix.SetsockoptInt(int(fd), level, told, 1))
 			})
 			return errors.Join(append(errs, err)...)
 		}
@@ -200,7 +206,8 @@ func from(source string, hops int) net.Dialer {
 }
 
 // expectCounted wants what a client sends to be counted, answered or not.
-func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d net.Dialer, network, to, port string) {
+func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d net.Dialer,
+	network, to, port string) {
 	t.Helper()
 	before := r.count(t, counter)
 	ctx, stop := context.WithCancel(t.Context())
@@ -217,7 +224,8 @@ func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d n
 			return err
 		})
 	}()
-	nettest.Until(t, 10*time.Second, counter+" counts what is sent to "+to, func() bool { return r.count(t, counter) > before })
+	nettest.Until(t, 10*time.Second, counter+" counts what is sent to "+to,
+		func() bool { return r.count(t, counter) > before })
 	stop()
 	err := <-done
 	if counter == stopped && network == "tcp" && err == nil {
@@ -263,7 +271,8 @@ func TestPacketsWithOptionsMeetNetfilter(t *testing.T) {
 		for _, options := range [][]byte{noOperation, recordRoute} {
 			for _, w := range ways {
 				for network, port := range map[string]string{"udp": w.udp, "tcp": w.tcp} {
-					r.askWith(t, withOptions(options), w.from, network, net.JoinHostPort(w.to[0], port))
+					r.askWith(t, withOptions(options), w.from, network,
+						net.JoinHostPort(w.to[0], port))
 					what := fmt.Sprintf("%s to %s with options %v", network, w.to[0], options)
 					r.expectSeen(t, what, true)
 				}
@@ -372,9 +381,11 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 			ask(t, r.pod, "udp", to, "5353", "")
 			ask(t, r.client, "tcp", outsideAt[i], "80", "")
 			r.expectSeen(t, "what has one", false)
-			ask(t, r.pod, "udp", []string{"198.18.2.5", "fd42:1:0:2::5"}[i], "5353", "") // nothing of it comes later
+			// nothing of it comes later
+			ask(t, r.pod, "udp", []string{"198.18.2.5", "fd42:1:0:2::5"}[i], "5353", "")
 			r.expectSeen(t, "a pod of another node", true)
-			r.expectCounted(t, seen, r.pod, net.Dialer{}, "udp", []string{"198.19.0.9", "fd42:9::9"}[i], "5353")
+			r.expectCounted(t, seen, r.pod, net.Dialer{}, "udp",
+				[]string{"198.19.0.9", "fd42:9::9"}[i], "5353")
 			r.expectCounted(t, seen, r.pod, from("", 1), "udp", to, "5353")
 			r.forgetNeighbor(t, "vpod2", to)
 			r.nft(t, seeAll)
@@ -383,20 +394,24 @@ func TestWhatHasNoPlainWayMeetsNetfilter(t *testing.T) {
 		}
 
 		r.host.Run(t, func() error {
-			_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1", "198.19.0.9", "fd42:9::9")})
+			_, err := r.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16",
+				"fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1", "198.19.0.9",
+				"fd42:9::9")})
 			return err
 		})
 
 		for i, to := range outsideAt {
 			for network, port := range map[string]string{"tcp": "80", "udp": "53"} {
-				r.nft(t, fmt.Sprintf(seeFrom, "u0", []string{"ip", "ip6"}[i], []string{"198.19.0.9", "fd42:9::9"}[i], network))
+				r.nft(t, fmt.Sprintf(seeFrom, "u0", []string{"ip", "ip6"}[i],
+					[]string{"198.19.0.9", "fd42:9::9"}[i], network))
 				r.expectCounted(t, seen, r.client, net.Dialer{}, network, to, port)
 			}
 		}
 
 		local := linkLocal(t, r.pod, "p0")
 		r.nft(t, fmt.Sprintf(seeFrom, "vpod1", "ip6", local, "udp"))
-		r.expectCounted(t, seen, r.pod, net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(local), Zone: "p0"}}, "udp", otherAt[1], "5353")
+		r.expectCounted(t, seen, r.pod, net.Dialer{LocalAddr: &net.UDPAddr{IP: net.ParseIP(local),
+			Zone: "p0"}}, "udp", otherAt[1], "5353")
 
 		// Last: these become the pod's own choice where they are nearer.
 		for _, source := range []string{"198.18.3.7", "198.19.7.7", "fd42:1:0:3::7", "fd42:9::77"} {

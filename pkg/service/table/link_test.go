@@ -39,7 +39,8 @@ type linked struct {
 func newLinked(t *testing.T, withTCX bool) *linked {
 	t.Helper()
 	nettest.NeedProgram(t, "nft")
-	l := &linked{host: nettest.NewNS(t), client: nettest.NewNS(t), pod: nettest.NewNS(t), dir: nettest.BPFFS(t) + "/kubeveil"}
+	l := &linked{host: nettest.NewNS(t), client: nettest.NewNS(t), pod: nettest.NewNS(t),
+		dir: nettest.BPFFS(t) + "/kubeveil"}
 	end := func(ns *nettest.NS, name string, addrs ...string) nettest.End {
 		return nettest.End{NS: ns, Name: name, Addrs: nettest.Prefixes(addrs...)}
 	}
@@ -48,20 +49,25 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0") // no seconds without neighbours
 	}
 
-	nettest.Veth(t, end(l.client, "u0", "198.19.0.9/24", "fd42:9::9/64"), end(l.host, "u0", "198.19.0.1/24", "fd42:9::1/64"))
-	nettest.Veth(t, end(l.pod, "p0", "198.18.1.5/24", "fd42:1::5/64"), end(l.host, "vpod1", "198.18.1.254/24", "fd42:1::fe/64"))
+	nettest.Veth(t, end(l.client, "u0", "198.19.0.9/24", "fd42:9::9/64"),
+		end(l.host, "u0", "198.19.0.1/24", "fd42:9::1/64"))
+	nettest.Veth(t, end(l.pod, "p0", "198.18.1.5/24", "fd42:1::5/64"),
+		end(l.host, "vpod1", "198.18.1.254/24", "fd42:1::fe/64"))
 	nettest.TUN(t, l.host, "veil0")
 	group(t, l.host, "vpod1", settings.PodGroup)
 	group(t, l.host, "veil0", settings.TunnelGroup)
-	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("198.18.1.254"), "p0")
-	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:1::fe"), "p0")
+	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("0.0.0.0/0"),
+		netip.MustParseAddr("198.18.1.254"), "p0")
+	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:1::fe"),
+		"p0")
 	nettest.Sysctl(t, l.host, "ipv4/ip_forward", "1")
 	nettest.Sysctl(t, l.host, "ipv6/conf/all/forwarding", "1")
 	l.host.Run(t, func() (err error) {
 		if l.g, err = guard.Open(l.dir, quiet()); err != nil {
 			return err
 		}
-		_, err = l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
+		_, err = l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"),
+			NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
 		return err
 	})
 
@@ -92,7 +98,8 @@ func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string
 	}
 	for _, e := range elements {
 		ns.Run(t, func() error {
-			out, err := exec.Command("nft", "add element inet "+settings.NFTPodTable+" "+e).CombinedOutput()
+			out, err := exec.Command("nft", "add element inet "+settings.NFTPodTable+" "+
+				e).CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("%s: %w: %s", e, err, out)
 			}
@@ -126,7 +133,8 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 }
 
 func (l *linked) config() Config {
-	return Config{Dir: l.dir, Limits: small, Links: true, Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
+	return Config{Dir: l.dir, Limits: small, Links: true, Log: quiet(),
+		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
 }
 
 func (l *linked) open(t *testing.T, withTCX bool) {
@@ -145,7 +153,8 @@ func (l *linked) open(t *testing.T, withTCX bool) {
 
 func (l *linked) setSelf(t *testing.T) {
 	t.Helper()
-	if err := l.SetSelf(nettest.Prefixes("198.18.1.0/24", "fd42:1::/64"), nettest.Addrs("198.19.0.1", "fd42:9::1")); err != nil {
+	if err := l.SetSelf(nettest.Prefixes("198.18.1.0/24", "fd42:1::/64"),
+		nettest.Addrs("198.19.0.1", "fd42:9::1")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -189,7 +198,8 @@ func TestLinksGetTheirProgramsOnce(t *testing.T) {
 		}
 		l.host.Run(t, func() error {
 			// The guard has nothing to mend: it is first.
-			ops, err := l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
+			ops, err := l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16",
+				"fd42:1::/48"), NodeAddrs: nettest.Addrs("198.19.0.1", "fd42:9::1")})
 			if len(ops) > 0 {
 				t.Errorf("the guard changed %v", ops)
 			}
@@ -251,7 +261,8 @@ func TestNewLinksAreServed(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
-	nettest.Veth(t, nettest.End{NS: l.host, Name: "u9"}, nettest.End{NS: nettest.NewNS(t), Name: "u9"})
+	nettest.Veth(t, nettest.End{NS: l.host, Name: "u9"},
+		nettest.End{NS: nettest.NewNS(t), Name: "u9"})
 	h := l.host.Handle()
 	link, err := h.LinkByName("u9")
 	if err != nil {

@@ -90,7 +90,8 @@ func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		for i, backend := range otherAt {
 			r := newRouted(t, withTCX, true)
-			wire := nettest.NewCapture(t, r.other, nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
+			wire := nettest.NewCapture(t, r.other,
+				nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
 			var c net.Conn
 			r.client.Run(t, func() (err error) {
 				c, err = dial("udp", net.JoinHostPort(outsideAt[i], "53"))
@@ -104,7 +105,8 @@ func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 			forged := r.answerOf(t, wire, "vpod1")
 			r.nft(t, fmt.Sprintf(seeFrom, "vpod1", []string{"ip", "ip6"}[i], backend, "udp"))
 			r.pod.Run(t, func() error { return nettest.SendFrames("p0", forged) })
-			nettest.Until(t, 10*time.Second, "what another pod sends meets netfilter", func() bool { return r.count(t, seen) > 0 })
+			nettest.Until(t, 10*time.Second, "what another pod sends meets netfilter",
+				func() bool { return r.count(t, seen) > 0 })
 		}
 	})
 }
@@ -116,7 +118,8 @@ func TestNeighboursAreNotAskedForByServices(t *testing.T) {
 		r := newRouted(t, withTCX, true)
 		r.ip(t, "addr add "+outsideAt[0]+"/32 dev lo")
 		r.nft(t, seeAll)
-		known := fmt.Sprintf("neigh replace 198.19.0.1 lladdr %s dev u0 nud permanent", mac(t, r.host, "u0"))
+		known := fmt.Sprintf("neigh replace 198.19.0.1 lladdr %s dev u0 nud permanent",
+			mac(t, r.host, "u0"))
 		r.client.Run(t, func() error { return exec.Command("ip", strings.Fields(known)...).Run() })
 		wire := nettest.NewCapture(t, r.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 		r.ip(t, "neigh flush dev u0")

@@ -79,7 +79,8 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 
 				expectGoOn(t, "in the new table", flows)
 				if l.talk(t); len(l.knownFlows(t)) != 2*len(had) {
-					t.Errorf("%d entries with as many new flows, want %d", len(l.knownFlows(t)), 2*len(had))
+					t.Errorf("%d entries with as many new flows, want %d", len(l.knownFlows(t)),
+						2*len(had))
 				}
 			})
 		})
@@ -207,7 +208,8 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 	req.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
 	fd := -1
 	ns.Run(t, func() (err error) {
-		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0); err != nil {
+		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK,
+			0); err != nil {
 			return err
 		}
 		if err = unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
@@ -335,7 +337,8 @@ func (l *linked) talk(t *testing.T) []flow {
 		t.Cleanup(func() { f.Close() })
 		var err error
 		if f.source, err = converse(f.Conn); err != nil || !strings.HasPrefix(f.source, to.source) {
-			t.Fatalf("the backend of %s %s sees %q, %v, want %s; the guard dropped %v", to.network, to.at, f.source, err, to.source, l.dropped(t))
+			t.Fatalf("the backend of %s %s sees %q, %v, want %s; the guard dropped %v", to.network,
+				to.at, f.source, err, to.source, l.dropped(t))
 		}
 		flows = append(flows, f)
 	}
@@ -346,7 +349,8 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 	t.Helper()
 	for _, f := range flows {
 		if source, err := converse(f.Conn); err != nil || source != f.source {
-			t.Fatalf("%s: the backend of %s %s saw %s and sees %q, %v", when, f.RemoteAddr().Network(), f.RemoteAddr(), f.source, source, err)
+			t.Fatalf("%s: the backend of %s %s saw %s and sees %q, %v", when,
+				f.RemoteAddr().Network(), f.RemoteAddr(), f.source, source, err)
 		}
 	}
 }
@@ -382,7 +386,8 @@ func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	}
 	for _, p := range packet.Programs {
 		if other {
-			p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1, asm.Mov.Reg(asm.R1, asm.R1))
+			p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1,
+				asm.Mov.Reg(asm.R1, asm.R1))
 		}
 	}
 	l.host.Run(t, func() error {

@@ -116,7 +116,8 @@ func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 		l, err := h.LinkByIndex(next.index)
 		if err != nil {
 			if !errors.Is(goneError(err), errLinkGone) {
-				t.log.Warn("packets at a link are not translated to services", "index", next.index, "error", err)
+				t.log.Warn("packets at a link are not translated to services", "index", next.index,
+					"error", err)
 			}
 			continue
 		}
@@ -145,6 +146,7 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 		}
 	}
 	if _, err := t.countCallers(h); err != nil {
-		t.log.Warn("pods that are gone are still known as callers of services, for which there is room for so many only", "error", err)
+		t.log.Warn("pods that are gone are still known as callers of services, for which there is "+
+			"room for so many only", "error", err)
 	}
 }

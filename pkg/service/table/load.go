@@ -183,7 +183,8 @@ func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 		return nil, fmt.Errorf("map %s: open pin: %w", name, err)
 	}
 	if err := spec.Compatible(m); err != nil {
-		t.log.Warn("pinned map of services is of another size or version and is replaced", "map", name, "why", err.Error())
+		t.log.Warn("pinned map of services is of another size or version and is replaced",
+			"map", name, "why", err.Error())
 		m.Close()
 		return nil, nil
 	}
@@ -234,7 +235,8 @@ func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 		}
 		shared[name] = t.maps[name]
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: shared})
+	coll, err := ebpf.NewCollectionWithOptions(spec,
+		ebpf.CollectionOptions{MapReplacements: shared})
 	if err != nil {
 		return fmt.Errorf("load programs: %w", err)
 	}
@@ -262,5 +264,6 @@ func (t *Table) pin(name string) string { return filepath.Join(t.dir, name) }
 
 // explain adds to an error of the kernel what to do about it.
 func explain(err error) error {
-	return bpfobj.Explain(err, "a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
+	return bpfobj.Explain(err,
+		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
 }

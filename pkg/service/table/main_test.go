@@ -102,7 +102,8 @@ func (n node) attach(t testing.TB, cgroup string) []string {
 func named(name string, addrs ...string) service.Service {
 	return service.Service{
 		Name: service.Name{Namespace: "test", Name: name}, ClusterIPs: nettest.Addrs(addrs...),
-		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80}, {Name: "dns", Protocol: service.UDP, Port: 53}},
+		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80},
+			{Name: "dns", Protocol: service.UDP, Port: 53}},
 	}
 }
 
@@ -110,7 +111,8 @@ func named(name string, addrs ...string) service.Service {
 func sliceOf(name string, addrs ...string) service.Slice {
 	s := service.Slice{
 		Service: service.Name{Namespace: "test", Name: name}, Name: "1",
-		Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080}, {Name: "dns", Protocol: service.UDP, Port: 5353}},
+		Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080},
+			{Name: "dns", Protocol: service.UDP, Port: 5353}},
 	}
 	for _, a := range nettest.Addrs(addrs...) {
 		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})

@@ -26,7 +26,8 @@ func TestAMillionBackends(t *testing.T) {
 	n := startFull(t, services, lists)
 	was := expectHeld(t, n, services, lists)
 	if want := 1 << 19; len(was.Members) != want || len(was.Sources) != 0 {
-		t.Errorf("%d members and %d sources, want %d and none", len(was.Members), len(was.Sources), want)
+		t.Errorf("%d members and %d sources, want %d and none", len(was.Members), len(was.Sources),
+			want)
 	}
 	for i := 0; i < len(services); i += 1009 {
 		expectRead(t, n, services[i], lists[i])
@@ -35,16 +36,19 @@ func TestAMillionBackends(t *testing.T) {
 	// One that grows beyond what there is room for keeps what it has, and so do all others.
 	const which = 40_000
 	for limit, grow := range map[service.FullError]func(*service.Service){
-		{Limit: "Fronts", Size: service.DefaultLimits.Fronts, Want: 2 * 100_000}: func(s *service.Service) {
+		{Limit: "Fronts", Size: service.DefaultLimits.Fronts,
+			Want: 2 * 100_000}: func(s *service.Service) {
 			s.ClusterIPs = nil // else it would be of IPv4 alone
 			for a := netip.MustParseAddr("fd42::"); len(s.ExternalIPs) < 100_000; {
 				a = a.Next()
 				s.ExternalIPs = append(s.ExternalIPs, a)
 			}
 		},
-		{Limit: "Sources", Size: service.DefaultLimits.Sources, Want: int(service.DefaultLimits.Sources) + 1}: func(s *service.Service) {
+		{Limit: "Sources", Size: service.DefaultLimits.Sources,
+			Want: int(service.DefaultLimits.Sources) + 1}: func(s *service.Service) {
 			s.ClusterIPs, s.LoadBalancerIPs = nil, nettest.Addrs("fd42::1")
-			for a := netip.MustParseAddr("fd42:9::"); len(s.SourceRanges) <= int(service.DefaultLimits.Sources); {
+			for a := netip.MustParseAddr("fd42:9::"); len(s.SourceRanges) <= int(
+				service.DefaultLimits.Sources); {
 				a = a.Next()
 				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, a.BitLen()))
 			}
@@ -58,7 +62,8 @@ func TestAMillionBackends(t *testing.T) {
 		}
 		limit.Service = large.Name
 		var full *service.FullError
-		if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) || *full != limit {
+		if problems := n.Problems(); len(problems) != 1 || !errors.As(problems[0], &full) ||
+			*full != limit {
 			t.Errorf("problems are %v, want %v", problems, &limit)
 		}
 		expectSame(t, n, was)
@@ -86,10 +91,12 @@ func TestAServiceOf76500(t *testing.T) {
 	expectRead(t, n, services[0], whole[0])
 
 	// One less is another run of slots: the old one may be read still.
-	lists[5].Endpoints, whole[0].Endpoints = lists[5].Endpoints[:99], slices.Delete(slices.Clone(whole[0].Endpoints), 599, 600)
+	lists[5].Endpoints, whole[0].Endpoints = lists[5].Endpoints[:99],
+		slices.Delete(slices.Clone(whole[0].Endpoints), 599, 600)
 	n.PutSlice(lists[5])
 	if writes := n.apply(t); writes != endpoints {
-		t.Errorf("one endpoint less is %d writes, want %d slots and a frontend", writes, endpoints-1)
+		t.Errorf("one endpoint less is %d writes, want %d slots and a frontend", writes,
+			endpoints-1)
 	}
 	expectHeld(t, n, services, whole)
 }
@@ -115,13 +122,15 @@ func startFull(t *testing.T, services []service.Service, lists []service.Slice) 
 
 // frontOf is the only frontend of a service that many made.
 func frontOf(s service.Service) service.FrontKey {
-	return service.FrontKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80}, Protocol: s.Ports[0].Protocol, Scope: service.Inside}
+	return service.FrontKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80},
+		Protocol: s.Ports[0].Protocol, Scope: service.Inside}
 }
 
 // expectHeld wants the frontends of the services and no other in the maps, and each endpoint of
 // lists, the i-th of which has all of the i-th service, in one slot of that service. Endpoints are
 // sorted.
-func expectHeld(t *testing.T, n node, services []service.Service, lists []service.Slice) service.State {
+func expectHeld(t *testing.T, n node, services []service.Service,
+	lists []service.Slice) service.State {
 	t.Helper()
 	s, err := n.State()
 	if err != nil {
@@ -139,7 +148,8 @@ func expectHeld(t *testing.T, n node, services []service.Service, lists []servic
 		for j, slot := range s.Slots[f.First : f.First+f.Count] {
 			at := int(f.First) + j
 			if taken[at] || slot.AddrPort() != netip.AddrPortFrom(want[j].Addr, 8080) {
-				t.Fatalf("service %s: slot %d has %s, want %s; another's: %t", svc.Name, at, slot.AddrPort(), want[j].Addr, taken[at])
+				t.Fatalf("service %s: slot %d has %s, want %s; another's: %t", svc.Name, at,
+					slot.AddrPort(), want[j].Addr, taken[at])
 			}
 			taken[at] = true
 		}
@@ -161,8 +171,10 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	}
 	for i, ep := range list.Endpoints {
 		var slot service.Slot
-		if err := n.maps[mapSlots].Lookup(f.First+uint32(i), &slot); err != nil || slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
-			t.Errorf("%s: slot %d of its own is %s, %v, want %s", s.Name, i, slot.AddrPort(), err, ep.Addr)
+		if err := n.maps[mapSlots].Lookup(f.First+uint32(i), &slot); err != nil ||
+			slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
+			t.Errorf("%s: slot %d of its own is %s, %v, want %s", s.Name, i, slot.AddrPort(), err,
+				ep.Addr)
 		}
 		if err := n.maps[mapFronts].Lookup(key, &again); err != nil || again != f {
 			t.Errorf("%s: %+v is %+v when it is read again, %v", s.Name, f, again, err)
@@ -171,7 +183,8 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 			continue
 		}
 		var member service.Member
-		if err := n.maps[mapMembers].Lookup(service.MemberKey{Group: f.Group, Addr: slot.Addr, Port: slot.Port}, &member); err != nil || member != service.Eligible {
+		if err := n.maps[mapMembers].Lookup(service.MemberKey{Group: f.Group, Addr: slot.Addr,
+			Port: slot.Port}, &member); err != nil || member != service.Eligible {
 			t.Errorf("%s: %s is a member of state %d, %v", s.Name, ep.Addr, member, err)
 		}
 	}
@@ -184,7 +197,8 @@ func expectSame(t *testing.T, n node, was service.State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !maps.Equal(now.Fronts, was.Fronts) || !slices.Equal(now.Slots, was.Slots) || !maps.Equal(now.Members, was.Members) || len(now.Sources) != len(was.Sources) {
+	if !maps.Equal(now.Fronts, was.Fronts) || !slices.Equal(now.Slots, was.Slots) ||
+		!maps.Equal(now.Members, was.Members) || len(now.Sources) != len(was.Sources) {
 		t.Error("what was in the maps is not as it was")
 	}
 }

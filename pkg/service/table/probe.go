@@ -88,7 +88,8 @@ func findCgroup(mounts string, part func(path string) bool) (string, error) {
 	if len(found) > 0 {
 		return found[0], nil
 	}
-	return "", &FeatureError{"a tree of cgroups", "4.10", "mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
+	return "", &FeatureError{"a tree of cgroups", "4.10",
+		"mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
 }
 
 // probeKernel tries out by loading, without leaving anything.
@@ -99,7 +100,8 @@ func probeKernel() (Features, error) {
 		switch {
 		case err == nil:
 		case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL):
-			missing = append(missing, &FeatureError{what, since, "use a newer kernel, or leave services to another proxy (serviceProxy: none)", err})
+			missing = append(missing, &FeatureError{what, since,
+				"use a newer kernel, or leave services to another proxy (serviceProxy: none)", err})
 		default:
 			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
 		}
@@ -111,18 +113,25 @@ func probeKernel() (Features, error) {
 		return err == nil
 	}
 	need("programs at getpeername", "5.8", probeGetpeername())
-	need("cookies of network namespaces", "5.8", features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnGetNetnsCookie))
-	need("batches of hash maps", "5.6", probeBatch(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
-	need("batches of tries", "5.13", probeBatch(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8, ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
-	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval))
-	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress}) // 1 is lo in each namespace
+	need("cookies of network namespaces", "5.8",
+		features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnGetNetnsCookie))
+	need("batches of hash maps", "5.6",
+		probeBatch(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 1,
+			Flags: unix.BPF_F_NO_PREALLOC}))
+	need("batches of tries", "5.13", probeBatch(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8,
+		ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
+	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr,
+		asm.FnSetRetval))
+	// 1 is lo in each namespace
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
 	f.TCX = have("tcx", err)
 	return f, errors.Join(missing...)
 }
 
 func probeGetpeername() error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCgroupInet4GetPeername, License: "Dual BSD/GPL",
+		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCgroupInet4GetPeername,
+		License:      "Dual BSD/GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
 	})
 	if err != nil {

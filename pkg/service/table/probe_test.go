@@ -47,13 +47,15 @@ func TestProbe(t *testing.T) {
 		{6, 6, "tcx", f.TCX},
 	} {
 		if (major > c.major || major == c.major && minor >= c.minor) && !c.found {
-			t.Errorf("Linux %s has %s (%d.%d), which was not found", release, c.what, c.major, c.minor)
+			t.Errorf("Linux %s has %s (%d.%d), which was not found", release, c.what, c.major,
+				c.minor)
 		}
 	}
 }
 
 func TestFindCgroup(t *testing.T) {
-	const mounts = "proc /proc proc rw 0 0\ncgroup2 /own cgroup2 rw 0 0\ncgroup /old cgroup rw 0 0\ncgroup2 /other cgroup2 rw 0 0\nshort\n"
+	const mounts = "proc /proc proc rw 0 0\ncgroup2 /own cgroup2 rw 0 0\ncgroup /old cgroup rw 0 " +
+		"0\ncgroup2 /other cgroup2 rw 0 0\nshort\n"
 	for name, c := range map[string]struct {
 		mounts, whole, want string
 	}{
@@ -81,11 +83,14 @@ func TestPartOfTree(t *testing.T) {
 }
 
 func TestFeatureErrorSaysWhatToDo(t *testing.T) {
-	err := error(&FeatureError{"programs at getpeername", "5.8", "use a newer kernel", ebpf.ErrNotSupported})
+	err := error(&FeatureError{"programs at getpeername", "5.8", "use a newer kernel",
+		ebpf.ErrNotSupported})
 	if !errors.Is(err, ErrNotSupported) || !errors.Is(err, ebpf.ErrNotSupported) {
 		t.Error("cannot be told apart")
 	}
-	if want := "not supported by this kernel: programs at getpeername (Linux 5.8): not supported: use a newer kernel"; err.Error() != want {
+	if want := "not supported by this kernel: programs at getpeername (Linux 5.8): not " +
+		"supported: " +
+		"use a newer kernel"; err.Error() != want {
 		t.Errorf("got %s", err)
 	}
 }

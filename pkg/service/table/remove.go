@@ -70,7 +70,8 @@ func Remove(dir string) ([]string, error) {
 }
 
 func hookOrder(path string) int {
-	return slices.IndexFunc(socketHooks, func(h socketHook) bool { return h.program == filepath.Base(path) })
+	return slices.IndexFunc(socketHooks,
+		func(h socketHook) bool { return h.program == filepath.Base(path) })
 }
 
 // removeLink detaches before it deletes the pin: without it the kernel may do so later.

@@ -17,7 +17,8 @@ const chunk = 1 << 14
 func (t *Table) State() (service.State, error) { return readState(t.maps) }
 
 func readState(maps map[string]*ebpf.Map) (service.State, error) {
-	s := service.State{Fronts: make(map[service.FrontKey]service.Front), Members: make(map[service.MemberKey]service.Member)}
+	s := service.State{Fronts: make(map[service.FrontKey]service.Front),
+		Members: make(map[service.MemberKey]service.Member)}
 	end := uint64(0)
 	err := errors.Join(
 		each(maps, mapFronts, func(k service.FrontKey, v service.Front) bool {
@@ -77,7 +78,8 @@ func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) 
 // which looking up would not.
 func eachRaw(m *ebpf.Map, fn func(key, value []byte) error) error {
 	list := func(size uint32) reflect.Value {
-		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), chunk, chunk)
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size),
+			reflect.TypeFor[byte]())), chunk, chunk)
 	}
 	keys, values := list(m.KeySize()), list(m.ValueSize())
 	for cursor := new(ebpf.MapBatchCursor); ; {

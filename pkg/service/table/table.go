@@ -161,7 +161,8 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 	}
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
-		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program), patience: podPatience, routing: c.HostRouting,
+		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
+		patience: podPatience, routing: c.HostRouting,
 	}
 	t.callers.rest = callersRest
 	if err := t.load(all, c); err != nil {
@@ -194,7 +195,9 @@ func (c Config) complete() Config {
 // says.
 func (c Config) sizes() map[string]uint32 {
 	return map[string]uint32{
-		mapFronts: c.Limits.Fronts, mapSlots: c.Limits.Slots, mapMembers: c.Limits.Members, mapSources: c.Limits.Sources,
-		mapClients: c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends, mapFlows: c.Memory.Flows,
+		mapFronts: c.Limits.Fronts, mapSlots: c.Limits.Slots, mapMembers: c.Limits.Members,
+		mapSources: c.Limits.Sources,
+		mapClients: c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
+		mapFlows: c.Memory.Flows,
 	}
 }

@@ -25,7 +25,8 @@ func TestServicesWorkAtSockets(t *testing.T) {
 	h := newHands(t, cgroup)
 	for _, to := range []string{"198.18.0.1", "[fd42::1]"} {
 		tcp, udp := h.dial("tcp", to+":80"), h.dial("udp", to+":53")
-		if tcp.Peer != to+":80" || udp.Peer != to+":53" || !slices.Contains(backends, tcp.Answer) || !slices.Contains(backends, udp.Answer) {
+		if tcp.Peer != to+":80" || udp.Peer != to+":53" || !slices.Contains(backends, tcp.Answer) ||
+			!slices.Contains(backends, udp.Answer) {
 			t.Errorf("%s: %+v, %+v", to, tcp, udp)
 		}
 	}
@@ -36,7 +37,8 @@ func TestServicesWorkAtSockets(t *testing.T) {
 		}
 	}
 
-	if got, err := n.Counters(); err != nil || got.Sockets.Refused != 2 || got.Sockets.TCP < 2 || got.Sockets.UDP < 2 {
+	if got, err := n.Counters(); err != nil || got.Sockets.Refused != 2 || got.Sockets.TCP < 2 ||
+		got.Sockets.UDP < 2 {
 		t.Errorf("counters %+v, %v", got, err)
 	}
 
@@ -65,7 +67,8 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h := newHands(t, cgroup)
 	for _, o := range []order{
 		{Net: "tcp", To: "198.18.0.3:80"}, {Net: "tcp", To: "[fd42::3]:80"},
-		{Net: "udp", To: "198.18.0.3:53"}, {Net: "udp", To: "[fd42::3]:53"}, {Net: mapped, To: "198.18.0.3:53"},
+		{Net: "udp", To: "198.18.0.3:53"}, {Net: "udp", To: "[fd42::3]:53"},
+		{Net: mapped, To: "198.18.0.3:53"},
 	} {
 		o.Do = "dial"
 		if r := h.do(o); !r.Refused {
@@ -82,7 +85,8 @@ func TestRestart(t *testing.T) {
 	n := start(t, c, lab)
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
-	conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
+	conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"),
+		h.dial("tcp", "[fd42::2]:80"), h.dial("udp", "[fd42::2]:53")}
 	sticky := h.dial("tcp", "198.18.0.2:80").Answer
 	h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
 
@@ -124,18 +128,22 @@ func TestUpgrade(t *testing.T) {
 	for name, change := range map[string]func(*Config, []*ebpf.CollectionSpec){
 		"other programs": func(_ *Config, all []*ebpf.CollectionSpec) {
 			for _, p := range all[0].Programs {
-				p.Instructions = slices.Insert(slices.Clone(p.Instructions), len(p.Instructions)-1, asm.Mov.Reg(asm.R0, asm.R0))
+				p.Instructions = slices.Insert(slices.Clone(p.Instructions), len(p.Instructions)-1,
+					asm.Mov.Reg(asm.R0, asm.R0))
 			}
 		},
-		"larger table":  func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.Slots *= 2 },
-		"larger memory": func(c *Config, _ []*ebpf.CollectionSpec) { c.Memory = Memory{2048, 2048, 2048, 2048} },
+		"larger table": func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.Slots *= 2 },
+		"larger memory": func(c *Config, _ []*ebpf.CollectionSpec) {
+			c.Memory = Memory{2048, 2048, 2048, 2048}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cgroup, c := nettest.NewCgroup(t), config(t)
 			n := start(t, c, lab)
 			n.attach(t, cgroup)
 			h := newHands(t, cgroup)
-			conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"), h.dial("udp", "[fd42::1]:53")}
+			conns := []result{h.dial("tcp", "198.18.0.1:80"), h.dial("udp", "198.18.0.1:53"),
+				h.dial("udp", "[fd42::1]:53")}
 			sticky := h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
 			all, err := specs(Features{SetRetval: true})
@@ -181,7 +189,8 @@ func TestUpgrade(t *testing.T) {
 // TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of
 // it.
 func TestOpenAfterADeathWithinOpen(t *testing.T) {
-	for _, left := range [][]string{{mapFronts}, {mapSlots, mapMembers}, {mapFronts, mapSlots, mapMembers}, {mapSources}} {
+	for _, left := range [][]string{{mapFronts}, {mapSlots, mapMembers},
+		{mapFronts, mapSlots, mapMembers}, {mapSources}} {
 		c := config(t)
 		start(t, c, lab).Close()
 		for _, name := range tableMaps {

@@ -49,7 +49,8 @@ func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 			return err
 		})
 		if errors.Is(err, sockdiag.ErrNotSupported) {
-			return aborted, &FeatureError{"closing sockets of others", "4.5", "use a kernel with CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", err}
+			return aborted, &FeatureError{"closing sockets of others", "4.5",
+				"use a kernel with CONFIG_INET_DIAG_DESTROY and CONFIG_INET_UDP_DIAG", err}
 		}
 		if err != nil && !errors.Is(err, netns.ErrNotFound) {
 			errs = append(errs, fmt.Errorf("disconnect UDP sockets in %s: %w", ns, err))
@@ -82,14 +83,16 @@ func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 		return false, fmt.Errorf("read %s: %w", mapReplies, err)
 	}
 	var front service.Front
-	key := service.FrontKey{Addr: asked.Addr, Port: asked.Port, Protocol: service.UDP, Scope: service.Inside}
+	key := service.FrontKey{Addr: asked.Addr, Port: asked.Port, Protocol: service.UDP,
+		Scope: service.Inside}
 	if err := t.maps[mapFronts].Lookup(key, &front); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return true, nil
 	} else if err != nil {
 		return false, fmt.Errorf("read %s: %w", mapFronts, err)
 	}
 	var state service.Member
-	err := t.maps[mapMembers].Lookup(service.MemberKey{Group: front.Group, Addr: peer.Addr, Port: peer.Port}, &state)
+	err := t.maps[mapMembers].Lookup(service.MemberKey{Group: front.Group, Addr: peer.Addr,
+		Port: peer.Port}, &state)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, fmt.Errorf("read %s: %w", mapMembers, err)
 	}

@@ -99,10 +99,12 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 		unconnected, connected := h.dial(loose, at), h.dial("udp", at)
 		serve(nil, shared)
 		if got := h.ask(unconnected.ID); unconnected.Answer != v.first || got != v.second {
-			t.Errorf("%s was of %s and is of %s, and datagrams got to %s and then to %s", v.shared, v.first, v.second, unconnected.Answer, got)
+			t.Errorf("%s was of %s and is of %s, and datagrams got to %s and then to %s", v.shared,
+				v.first, v.second, unconnected.Answer, got)
 		}
 		if got, err := n.AbortUDP(h.ns.Path()); err != nil || got != 1 {
-			t.Errorf("%d connected sockets, of one to %s, were disconnected: %v", got, connected.Answer, err)
+			t.Errorf("%d connected sockets, of one to %s, were disconnected: %v", got,
+				connected.Answer, err)
 		}
 		before, err := n.Counters()
 		if err != nil {
@@ -116,7 +118,8 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 			t.Errorf("a backend of both services was left for %s", got)
 		}
 		if after, err := n.Counters(); err != nil || after.Sockets.UDP != before.Sockets.UDP {
-			t.Errorf("it was chosen anew: %d, %d before, %v", after.Sockets.UDP, before.Sockets.UDP, err)
+			t.Errorf("it was chosen anew: %d, %d before, %v", after.Sockets.UDP, before.Sockets.UDP,
+				err)
 		}
 
 		serve(nil, nil)
@@ -138,8 +141,10 @@ func TestBackendsThatSocketsWereGiven(t *testing.T) {
 	}
 	h.dial("udp", "[fd42::1]:53")
 	h.dial("udp", "198.18.1.1:5353") // of no frontend
-	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:5353"), netip.MustParseAddrPort("198.18.1.2:5353")}
-	if got, err := n.Given([]netip.AddrPort{asked, netip.MustParseAddrPort("198.18.0.1:54")}); err != nil || !slices.Equal(got, want) {
+	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:5353"),
+		netip.MustParseAddrPort("198.18.1.2:5353")}
+	if got, err := n.Given([]netip.AddrPort{asked,
+		netip.MustParseAddrPort("198.18.0.1:54")}); err != nil || !slices.Equal(got, want) {
 		t.Errorf("sockets were given %v, %v; want %v", got, err, want)
 	}
 	if got, err := n.Given(nil); err != nil || len(got) > 0 {
@@ -164,7 +169,8 @@ func TestLayoutIsThatOfPrograms(t *testing.T) {
 		{links.Maps[mapCallers], unsafe.Sizeof(caller{}), unsafe.Sizeof(uint8(0))},
 	} {
 		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
-			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name, c.m.KeySize, c.m.ValueSize, c.key, c.value)
+			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name,
+				c.m.KeySize, c.m.ValueSize, c.key, c.value)
 		}
 	}
 }

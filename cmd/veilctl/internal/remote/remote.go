@@ -34,7 +34,8 @@ type Access struct{ Kubeconfig, Context string }
 
 // Register adds the flags -kubeconfig and -context.
 func (a *Access) Register(fs *flag.FlagSet) {
-	fs.StringVar(&a.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
+	fs.StringVar(&a.Kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
 	fs.StringVar(&a.Context, "context", "", "`name` of a context in it (default: the current one)")
 }
 
@@ -55,14 +56,19 @@ type Cluster struct {
 func (a *Access) Open() (*Cluster, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = a.Kubeconfig
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig", a.Kubeconfig)
+		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig",
+			a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err) && a.Kubeconfig != "":
-		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: name another with -kubeconfig", a.Kubeconfig)
+		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: name another with "+
+			"-kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set KUBECONFIG; on a control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
+		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set " +
+			"KUBECONFIG; on a " +
+			"control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
 	}
@@ -89,7 +95,8 @@ func New(cfg *rest.Config) (*Cluster, error) {
 
 // Label selects the pods and DaemonSets of a component: veild or veil-wg.
 func Label(component string) metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=kubeveil,app.kubernetes.io/component=" + component}
+	return metav1.ListOptions{
+		LabelSelector: "app.kubernetes.io/name=kubeveil,app.kubernetes.io/component=" + component}
 }
 
 // Pods are the pods of a component, by the name of their node: the newest where there are two.
@@ -100,7 +107,8 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 	}
 	out := map[string]corev1.Pod{}
 	for _, p := range list.Items {
-		if old, ok := out[p.Spec.NodeName]; !ok || old.CreationTimestamp.Before(&p.CreationTimestamp) {
+		if old, ok := out[p.Spec.NodeName]; !ok ||
+			old.CreationTimestamp.Before(&p.CreationTimestamp) {
 			out[p.Spec.NodeName] = p
 		}
 	}
@@ -110,9 +118,12 @@ func (c *Cluster) Pods(ctx context.Context, component string) (map[string]corev1
 // Exec runs a command in a container and returns its standard output, also beside an error, which
 // ends with what the command said on standard error. The context's end ends the waiting; the
 // command may go on.
-func (c *Cluster) Exec(ctx context.Context, pod, container string, command ...string) ([]byte, error) {
-	req := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(Namespace).Name(pod).SubResource("exec").
-		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+func (c *Cluster) Exec(ctx context.Context, pod, container string,
+	command ...string) ([]byte, error) {
+	req := c.Client.CoreV1().RESTClient().Post().Resource("pods").Namespace(Namespace).Name(
+		pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command, Stdout: true,
+			Stderr: true}, scheme.ParameterCodec)
 	cfg := rest.CopyConfig(c.Config)
 	cfg.Timeout = 0 // a stream
 	e, err := remotecommand.NewWebSocketExecutor(cfg, "GET", req.URL().String())

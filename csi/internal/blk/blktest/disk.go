@@ -96,7 +96,8 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	}
 	d.writes++
 	for i := 0; i < len(p); i += sector {
-		d.pending = append(d.pending, write{(off + int64(i)) / sector, [sector]byte(p[i : i+sector])})
+		d.pending = append(d.pending, write{(off + int64(i)) / sector,
+			[sector]byte(p[i : i+sector])})
 	}
 	return len(p), nil
 }
@@ -135,7 +136,9 @@ func (d *Disk) PowerCut(r *rand.Rand) {
 		d.pending = nil
 		return
 	}
-	r.Shuffle(len(d.pending), func(i, j int) { d.pending[i], d.pending[j] = d.pending[j], d.pending[i] })
+	r.Shuffle(len(d.pending), func(i, j int) {
+		d.pending[i], d.pending[j] = d.pending[j], d.pending[i]
+	})
 	d.settle(r.IntN(len(d.pending) + 1))
 }
 

@@ -47,7 +47,8 @@ func (n *node) tunnel(_ context.Context, a remote.Tunnel) (any, error) {
 		return nil, fmt.Errorf("add WireGuard device %s: %w", attrs.Name, err)
 	}
 	if err := netlink.LinkSetNsFd(device, int(n.bare.Fd())); err != nil {
-		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w", attrs.Name, err), removeLink(attrs.Name))
+		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w",
+			attrs.Name, err), removeLink(attrs.Name))
 	}
 
 	key, err := wgtypes.GeneratePrivateKey()
@@ -111,7 +112,8 @@ var kubeProxyRules = []struct {
 	prio  *nftables.ChainPriority
 	rules int
 }{
-	{"filter-prerouting-pre-dnat", nftables.ChainHookPrerouting, nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - 10), 1},
+	{"filter-prerouting-pre-dnat", nftables.ChainHookPrerouting,
+		nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - 10), 1},
 	{"filter-forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, 2},
 }
 
@@ -129,14 +131,19 @@ func forward(service, endpoint netip.Addr) error {
 	}
 
 	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: remote.BareDevice})
-	chain := func(name string, typ nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
-		return c.AddChain(&nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook, Priority: prio})
+	chain := func(name string, typ nftables.ChainType, hook *nftables.ChainHook,
+		prio *nftables.ChainPriority) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook,
+			Priority: prio})
 	}
-	prerouting := chain("nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, nftables.ChainPriorityNATDest)
-	chain("nat-postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
+	prerouting := chain("nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting,
+		nftables.ChainPriorityNATDest)
+	chain("nat-postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
+		nftables.ChainPriorityNATSource)
 	const destination = 16 // of an IPv4 header, RFC 791 section 3.1
 	c.AddRule(&nftables.Rule{Table: table, Chain: prerouting, Exprs: []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination, Len: net.IPv4len},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination,
+			Len: net.IPv4len},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: service.AsSlice()},
 		&expr.Immediate{Register: 1, Data: endpoint.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
@@ -147,7 +154,9 @@ func forward(service, endpoint netip.Addr) error {
 		for range k.rules {
 			c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: []expr.Any{
 				&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW), Xor: make([]byte, 4)},
+				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+					Mask: binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW),
+					Xor:  make([]byte, 4)},
 				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
 				&expr.Counter{},
 			}})
@@ -165,16 +174,19 @@ func (n *node) addPeer(p remote.Peer) error {
 	if err != nil {
 		return fmt.Errorf("public key of the peer: %w", err)
 	}
-	peer := wgtypes.PeerConfig{PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint), ReplaceAllowedIPs: true, AllowedIPs: []net.IPNet{*hostNet(p.Pod)}}
+	peer := wgtypes.PeerConfig{PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint),
+		ReplaceAllowedIPs: true, AllowedIPs: []net.IPNet{*hostNet(p.Pod)}}
 	return n.inBare(func() error {
-		if err := configure(wgtypes.Config{ReplacePeers: true, Peers: []wgtypes.PeerConfig{peer}}); err != nil {
+		if err := configure(wgtypes.Config{ReplacePeers: true,
+			Peers: []wgtypes.PeerConfig{peer}}); err != nil {
 			return err
 		}
 		link, err := netlink.LinkByName(remote.BareDevice)
 		if err != nil {
 			return err
 		}
-		err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: hostNet(p.Pod), Scope: netlink.SCOPE_LINK})
+		err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index,
+			Dst: hostNet(p.Pod), Scope: netlink.SCOPE_LINK})
 		if err != nil {
 			return fmt.Errorf("route %s into %s: %w", p.Pod, remote.BareDevice, err)
 		}

@@ -51,7 +51,8 @@ const warmUp = 20
 
 func roundTrips(ctx context.Context, a remote.RoundTrips) (any, error) {
 	if a.Size < 1 || a.Count < 1 || a.Most <= 0 || len(a.To) == 0 {
-		return nil, fmt.Errorf("size %d, count %d, most %v, to %v: want more than nothing", a.Size, a.Count, a.Most, a.To)
+		return nil, fmt.Errorf("size %d, count %d, most %v, to %v: want more than nothing", a.Size,
+			a.Count, a.Most, a.To)
 	}
 	ends := make([]*end, len(a.To))
 	for i, to := range a.To {
@@ -98,7 +99,8 @@ func transact(ends []*end, a remote.RoundTrips) error {
 			}
 		}
 		past := time.Since(began)
-		if counted := turn - warmUp; counted > 0 && (past >= a.Most || counted >= a.Count && past >= a.Least) {
+		if counted := turn - warmUp; counted > 0 && (past >= a.Most ||
+			counted >= a.Count && past >= a.Least) {
 			return nil
 		}
 	}

@@ -102,7 +102,8 @@ func (n *node) watch(_ context.Context, w remote.Watch) (any, error) {
 	if n.watching != nil {
 		return nil, errors.New("it is watched already")
 	}
-	o, err := oracle.Start("/proc/self/ns/net", oracle.Rules{Inner: w.Ranges, Nodes: w.Nodes, TunnelPort: config.TunnelPort, Canary: []byte(w.Canary)})
+	o, err := oracle.Start("/proc/self/ns/net", oracle.Rules{Inner: w.Ranges, Nodes: w.Nodes,
+		TunnelPort: config.TunnelPort, Canary: []byte(w.Canary)})
 	if err != nil {
 		return nil, err
 	}

@@ -90,8 +90,10 @@ func (n *node) platform(_ context.Context, a remote.Ask) (any, error) {
 	}
 	processor, flags := parseCPUInfo(string(info))
 	c := clues{
-		Flags: flags, Vendor: line("/sys/class/dmi/id/sys_vendor"), Product: line("/sys/class/dmi/id/product_name"),
-		Clocks: line("/sys/devices/system/clocksource/clocksource0/available_clocksource"), Log: kernelLog(),
+		Flags: flags, Vendor: line("/sys/class/dmi/id/sys_vendor"),
+		Product: line("/sys/class/dmi/id/product_name"),
+		Clocks:  line("/sys/devices/system/clocksource/clocksource0/available_clocksource"),
+		Log:     kernelLog(),
 	}
 	for _, name := range confidentialDevices {
 		// A privileged pod has the host's devices in /dev.
@@ -103,7 +105,8 @@ func (n *node) platform(_ context.Context, a remote.Ask) (any, error) {
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("uname: %w", err)
 	}
-	p := remote.Platform{Kernel: unix.ByteSliceToString(u.Release[:]), CPUs: runtime.NumCPU(), Processor: processor, Machine: strings.TrimSpace(c.Vendor + " " + c.Product)}
+	p := remote.Platform{Kernel: unix.ByteSliceToString(u.Release[:]), CPUs: runtime.NumCPU(),
+		Processor: processor, Machine: strings.TrimSpace(c.Vendor + " " + c.Product)}
 	p.Name, p.Why = judgeMachine(c)
 	return p, describeLinks(&p, a)
 }
@@ -117,7 +120,8 @@ func describeLinks(p *remote.Platform, a remote.Ask) error {
 	p.KernelTunnels = true
 	for _, l := range links {
 		attrs := l.Attrs()
-		if strings.HasPrefix(attrs.Name, config.TunnelDevicePrefix) && attrs.Group == config.TunnelGroup {
+		if strings.HasPrefix(attrs.Name, config.TunnelDevicePrefix) &&
+			attrs.Group == config.TunnelGroup {
 			p.Tunnels = append(p.Tunnels, attrs.Name)
 			p.KernelTunnels = p.KernelTunnels && l.Type() == "wireguard"
 		}

@@ -82,7 +82,8 @@ func nextHop(node netip.Addr) (netlink.Route, error) {
 	if gw == nil {
 		gw = node.AsSlice()
 	}
-	return netlink.Route{LinkIndex: routes[0].LinkIndex, Gw: gw, Flags: int(netlink.FLAG_ONLINK), Protocol: routeProto}, nil
+	return netlink.Route{LinkIndex: routes[0].LinkIndex, Gw: gw, Flags: int(netlink.FLAG_ONLINK),
+		Protocol: routeProto}, nil
 }
 
 // addVeth makes a veth into the pod with the routes of both ends, as the reference plugin ptp does.
@@ -98,7 +99,8 @@ func addVeth(ns *os.File, l remote.Link) (err error) {
 
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = l.Host, l.MTU
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: l.Pod, PeerMTU: uint32(l.MTU), PeerNamespace: netlink.NsFd(ns.Fd())}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: l.Pod, PeerMTU: uint32(l.MTU),
+		PeerNamespace: netlink.NsFd(ns.Fd())}
 	if err := netlink.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add %s: %w", l.Host, err)
 	}
@@ -110,7 +112,8 @@ func addVeth(ns *os.File, l remote.Link) (err error) {
 		return err
 	}
 
-	err = netlink.RouteReplace(&netlink.Route{LinkIndex: host.Attrs().Index, Dst: hostNet(l.Addr), Scope: netlink.SCOPE_LINK})
+	err = netlink.RouteReplace(&netlink.Route{LinkIndex: host.Attrs().Index, Dst: hostNet(l.Addr),
+		Scope: netlink.SCOPE_LINK})
 	if err != nil {
 		return fmt.Errorf("route %s on the node: %w", l.Addr, err)
 	}
@@ -128,12 +131,14 @@ func addPodEnd(ns *os.File, l remote.Link) error {
 			return err
 		}
 		index, src := link.Attrs().Index, net.IP(l.Addr.AsSlice())
-		err = netlink.RouteReplace(&netlink.Route{LinkIndex: index, Dst: hostNet(l.Gateway), Scope: netlink.SCOPE_LINK, Src: src})
+		err = netlink.RouteReplace(&netlink.Route{LinkIndex: index, Dst: hostNet(l.Gateway),
+			Scope: netlink.SCOPE_LINK, Src: src})
 		if err != nil {
 			return fmt.Errorf("route to the gateway: %w", err)
 		}
 		for _, to := range l.Routes {
-			if err := netlink.RouteReplace(&netlink.Route{LinkIndex: index, Dst: hostNet(to), Gw: l.Gateway.AsSlice(), Src: src}); err != nil {
+			if err := netlink.RouteReplace(&netlink.Route{LinkIndex: index, Dst: hostNet(to),
+				Gw: l.Gateway.AsSlice(), Src: src}); err != nil {
 				return fmt.Errorf("route %s: %w", to, err)
 			}
 		}
@@ -152,7 +157,8 @@ func removeLinks() error {
 	for _, name := range []string{remote.BareDevice, remote.HostClearLink} {
 		errs = append(errs, removeLink(name))
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProto}, netlink.RT_FILTER_PROTOCOL)
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4,
+		&netlink.Route{Protocol: routeProto}, netlink.RT_FILTER_PROTOCOL)
 	errs = append(errs, err)
 	for _, r := range routes {
 		errs = append(errs, netlink.RouteDel(&r))

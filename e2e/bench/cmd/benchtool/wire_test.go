@@ -19,7 +19,8 @@ import (
 func TestVethIntoAPod(t *testing.T) {
 	node, pod := nettest.NewNS(t), nettest.NewNS(t)
 	l := remote.Link{
-		Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: 1400, Addr: netip.MustParseAddr("198.18.192.18"), Gateway: netip.MustParseAddr("198.18.192.17"),
+		Host: remote.HostClearLink, Pod: remote.ClearLink, MTU: 1400,
+		Addr: netip.MustParseAddr("198.18.192.18"), Gateway: netip.MustParseAddr("198.18.192.17"),
 		Routes: []netip.Addr{netip.MustParseAddr("198.18.192.34")},
 	}
 	inPod, err := os.Open(pod.Path())
@@ -76,10 +77,13 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	client, server := nettest.NewNS(t), nettest.NewNS(t)
 	service, endpoint := netip.MustParseAddr("198.18.192.2"), netip.MustParseAddr("198.18.192.36")
 	links := map[*nettest.NS]remote.Link{
-		client: {Host: remote.HostBareLink, Pod: remote.BareLink, MTU: 1400, Addr: netip.MustParseAddr("198.18.192.20"), Gateway: netip.MustParseAddr("198.18.192.19"),
-			Routes: []netip.Addr{service}},
-		server: {Host: remote.HostClearLink, Pod: remote.BareLink, MTU: 1400, Addr: endpoint, Gateway: netip.MustParseAddr("198.18.192.35"),
-			Routes: []netip.Addr{netip.MustParseAddr("198.18.192.20")}},
+		client: {Host: remote.HostBareLink, Pod: remote.BareLink, MTU: 1400,
+			Addr:    netip.MustParseAddr("198.18.192.20"),
+			Gateway: netip.MustParseAddr("198.18.192.19"),
+			Routes:  []netip.Addr{service}},
+		server: {Host: remote.HostClearLink, Pod: remote.BareLink, MTU: 1400, Addr: endpoint,
+			Gateway: netip.MustParseAddr("198.18.192.35"),
+			Routes:  []netip.Addr{netip.MustParseAddr("198.18.192.20")}},
 	}
 	n := &node{}
 	var err error
@@ -105,7 +109,8 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 
 	var listener net.Listener
 	err = netns.Do(server.Path(), func() (err error) {
-		listener, err = net.Listen("tcp", netip.AddrPortFrom(endpoint, remote.RoundTripsPort).String())
+		listener, err = net.Listen("tcp",
+			netip.AddrPortFrom(endpoint, remote.RoundTripsPort).String())
 		return err
 	})
 	if err != nil {
@@ -114,7 +119,8 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	defer listener.Close()
 
 	err = netns.Do(client.Path(), func() error {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(service, remote.RoundTripsPort).String(), 5*time.Second)
+		conn, err := net.DialTimeout("tcp",
+			netip.AddrPortFrom(service, remote.RoundTripsPort).String(), 5*time.Second)
 		if err != nil {
 			return err
 		}
@@ -126,7 +132,8 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 
 	n.close()
 	err = netns.Do(client.Path(), func() error {
-		if _, err := netlink.LinkByName(remote.BareLink); !errors.As(err, &netlink.LinkNotFoundError{}) {
+		if _, err := netlink.LinkByName(remote.BareLink); !errors.As(err,
+			&netlink.LinkNotFoundError{}) {
 			t.Errorf("the pod's link is left: %v", err)
 		}
 		return nil

@@ -71,7 +71,8 @@ func (l Load) check() error {
 	case l.Duration <= 0 || l.Warm < 0:
 		return fmt.Errorf("duration %v after %v: want more than nothing", l.Duration, l.Warm)
 	case l.Rate < 0 || math.IsNaN(l.Rate) || l.Rate*(l.Duration+l.Warm).Seconds() > maxOperations:
-		return fmt.Errorf("rate %v for %v: want at most %d operations", l.Rate, l.Duration+l.Warm, maxOperations)
+		return fmt.Errorf("rate %v for %v: want at most %d operations", l.Rate, l.Duration+l.Warm,
+			maxOperations)
 	}
 	for _, a := range l.To {
 		if !a.IsValid() || a.Port() == 0 {
@@ -96,7 +97,8 @@ func (l Load) Run(ctx context.Context) (Result, error) {
 
 // result sums up.
 func (p *loop) result() Result {
-	r := Result{Done: p.done, Failed: p.failed, Unfinished: len(p.times) - p.done, PerSecond: float64(p.done) / p.Duration.Seconds()}
+	r := Result{Done: p.done, Failed: p.failed, Unfinished: len(p.times) - p.done,
+		PerSecond: float64(p.done) / p.Duration.Seconds()}
 	if p.first != nil {
 		r.Error = p.first.Error()
 	}
@@ -108,8 +110,10 @@ func (p *loop) result() Result {
 	for _, t := range p.times {
 		sum += float64(t)
 	}
-	r.Min, r.Max, r.Mean = p.times[0], p.times[len(p.times)-1], time.Duration(sum/float64(len(p.times)))
-	r.P50, r.P90, r.P99, r.P999 = percentile(p.times, 0.5), percentile(p.times, 0.9), percentile(p.times, 0.99), percentile(p.times, 0.999)
+	r.Min, r.Max, r.Mean = p.times[0], p.times[len(p.times)-1],
+		time.Duration(sum/float64(len(p.times)))
+	r.P50, r.P90, r.P99, r.P999 = percentile(p.times, 0.5), percentile(p.times, 0.9),
+		percentile(p.times, 0.99), percentile(p.times, 0.999)
 	return r
 }
 

@@ -162,7 +162,8 @@ func (p *loop) poll(events []unix.EpollEvent) (int, error) {
 	if wait > 0 {
 		// epoll_wait(2) counts in milliseconds, ppoll(2) in nanoseconds.
 		t := unix.NsecToTimespec(int64(wait))
-		if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(p.epoll), Events: unix.POLLIN}}, &t, nil); err != nil && !errors.Is(err, unix.EINTR) {
+		if _, err := unix.Ppoll([]unix.PollFd{{Fd: int32(p.epoll), Events: unix.POLLIN}}, &t,
+			nil); err != nil && !errors.Is(err, unix.EINTR) {
 			return 0, fmt.Errorf("ppoll: %w", err)
 		}
 	}
@@ -276,7 +277,8 @@ func (p *loop) open(i int32, to netip.AddrPort) error {
 	if err := unix.Connect(fd, addr); err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return fmt.Errorf("connect to %v: %w", to, err)
 	}
-	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET&0xffffffff, Fd: i})
+	err = unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd,
+		&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLET&0xffffffff, Fd: i})
 	if err != nil {
 		return fmt.Errorf("epoll_ctl: %w", err)
 	}
@@ -310,7 +312,8 @@ func (p *loop) connectAll(ctx context.Context) error {
 			}
 		}
 
-		if code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil || code != 0 {
+		if code, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err != nil ||
+			code != 0 {
 			return fmt.Errorf("connect to %v: %w", to, errors.Join(err, unix.Errno(code)))
 		}
 	}

@@ -62,7 +62,8 @@ func TestEveryOperationIsAnswered(t *testing.T) {
 		"requests in a closed one":    {Kind: Request, Slots: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l.To, l.Warm, l.Duration = []netip.AddrPort{serve(t, func() {})}, 50*time.Millisecond, 250*time.Millisecond
+			l.To, l.Warm, l.Duration = []netip.AddrPort{serve(t, func() {})}, 50*time.Millisecond,
+				250*time.Millisecond
 			r, err := l.Run(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -70,10 +71,12 @@ func TestEveryOperationIsAnswered(t *testing.T) {
 			if r.Failed != 0 || r.Unfinished != 0 || r.Done == 0 {
 				t.Fatalf("%+v", r)
 			}
-			if want := l.Rate * l.Duration.Seconds(); l.Rate != 0 && (float64(r.Done) < want-1 || float64(r.Done) > want+1) {
+			if want := l.Rate * l.Duration.Seconds(); l.Rate != 0 && (float64(r.Done) < want-1 ||
+				float64(r.Done) > want+1) {
 				t.Errorf("%d operations at %v a second, want %v", r.Done, l.Rate, want)
 			}
-			if r.Min <= 0 || r.Min > r.P50 || r.P50 > r.P90 || r.P90 > r.P99 || r.P99 > r.P999 || r.P999 > r.Max || r.Mean < r.Min || r.Mean > r.Max {
+			if r.Min <= 0 || r.Min > r.P50 || r.P50 > r.P90 || r.P90 > r.P99 || r.P99 > r.P999 ||
+				r.P999 > r.Max || r.Mean < r.Min || r.Mean > r.Max {
 				t.Errorf("out of order: %+v", r)
 			}
 		})
@@ -95,20 +98,23 @@ func stalled(t *testing.T, from, to time.Duration) netip.AddrPort {
 func TestStallIsSeenByAllThatWereDue(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	for _, kind := range []Kind{Connect, Request} {
-		l := Load{Kind: kind, To: []netip.AddrPort{stalled(t, 300*time.Millisecond, 300*time.Millisecond+stall)}, Rate: 500, Slots: 4, Duration: time.Second}
+		l := Load{Kind: kind, To: []netip.AddrPort{stalled(t, 300*time.Millisecond,
+			300*time.Millisecond+stall)}, Rate: 500, Slots: 4, Duration: time.Second}
 		r, err := l.Run(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		// A fifth of the operations waited, evenly between nothing and the whole stall.
 		if r.P90 < stall/4 || r.P99 < stall*8/10 || r.Max < stall*9/10 {
-			t.Errorf("%s: p90 %v, p99 %v, max %v: a stall of %v does not show", kind, r.P90, r.P99, r.Max, stall)
+			t.Errorf("%s: p90 %v, p99 %v, max %v: a stall of %v does not show", kind, r.P90, r.P99,
+				r.Max, stall)
 		}
 		if r.P50 > stall/2 {
 			t.Errorf("%s: p50 %v: more than the stall shows", kind, r.P50)
 		}
 		if want := 500; r.Done+r.Unfinished != want {
-			t.Errorf("%s: %d done, %d unfinished, want %d together", kind, r.Done, r.Unfinished, want)
+			t.Errorf("%s: %d done, %d unfinished, want %d together", kind, r.Done, r.Unfinished,
+				want)
 		}
 	}
 }
@@ -117,7 +123,8 @@ func TestWhatHasNotEndedIsCounted(t *testing.T) {
 	never := make(chan struct{})
 	to := serve(t, func() { <-never })
 	t.Cleanup(func() { close(never) })
-	l := Load{Kind: Connect, To: []netip.AddrPort{to}, Rate: 100, Slots: 4, Duration: 100 * time.Millisecond}
+	l := Load{Kind: Connect, To: []netip.AddrPort{to}, Rate: 100, Slots: 4,
+		Duration: 100 * time.Millisecond}
 	r, err := l.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -134,23 +141,27 @@ func TestRefusedConnectionsAreFailures(t *testing.T) {
 	}
 	to := []netip.AddrPort{l.Addr().(*net.TCPAddr).AddrPort()}
 	l.Close()
-	r, err := Load{Kind: Connect, To: to, Rate: 100, Slots: 4, Duration: 100 * time.Millisecond}.Run(t.Context())
+	r, err := Load{Kind: Connect, To: to, Rate: 100, Slots: 4,
+		Duration: 100 * time.Millisecond}.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r.Failed != 10 || r.Done != 0 || !strings.Contains(r.Error, "refused") {
 		t.Errorf("%+v, want 10 that were refused", r)
 	}
-	if _, err := (Load{Kind: Connect, To: to, Slots: 4, Duration: time.Minute}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
+	if _, err := (Load{Kind: Connect, To: to, Slots: 4, Duration: time.Minute}).Run(
+		t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("a closed loop against nobody: %v, want an end with the reason", err)
 	}
-	if _, err := (Load{Kind: Request, To: to, Slots: 4, Duration: time.Minute}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
+	if _, err := (Load{Kind: Request, To: to, Slots: 4, Duration: time.Minute}).Run(
+		t.Context()); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Errorf("connections for requests: %v, want an error with the reason", err)
 	}
 }
 
 func TestCheck(t *testing.T) {
-	good := Load{Kind: Connect, To: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")}, Slots: 1, Duration: 1}
+	good := Load{Kind: Connect, To: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:1")},
+		Slots: 1, Duration: 1}
 	if err := good.check(); err != nil {
 		t.Error(err)
 	}
@@ -175,7 +186,8 @@ func TestPercentile(t *testing.T) {
 	for i := range 1000 {
 		times = append(times, time.Duration(i+1))
 	}
-	for q, want := range map[float64]time.Duration{0: 1, 0.5: 500, 0.9: 900, 0.99: 990, 0.999: 999, 1: 1000} {
+	for q, want := range map[float64]time.Duration{0: 1, 0.5: 500, 0.9: 900, 0.99: 990, 0.999: 999,
+		1: 1000} {
 		if got := percentile(times, q); got != want {
 			t.Errorf("percentile %v of 1 to 1000 is %d, want %d", q, got, want)
 		}

@@ -59,12 +59,15 @@ func IPTables(w io.Writer, n Node, services []Service) error {
 	p.line("%s", iptNATBase)
 	for _, s := range services {
 		match := fmt.Sprintf("-m tcp -p tcp -d %%s --dport %d", s.Number)
-		p.line(`-A KUBE-SERVICES -m comment --comment "%s cluster IP" `+match+` -j %s`, s, s.ClusterIP, s.chain("KUBE-SVC-"))
+		p.line(`-A KUBE-SERVICES -m comment --comment "%s cluster IP" `+match+` -j %s`, s,
+			s.ClusterIP, s.chain("KUBE-SVC-"))
 		if s.External.IsValid() {
-			p.line(`-A KUBE-SERVICES -m comment --comment "%s loadbalancer IP" `+match+` -j %s`, s, s.External, s.chain("KUBE-EXT-"))
+			p.line(`-A KUBE-SERVICES -m comment --comment "%s loadbalancer IP" `+match+` -j %s`, s,
+				s.External, s.chain("KUBE-EXT-"))
 		}
 	}
-	p.line(`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
+	p.line(
+		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
 	for _, s := range services {
 		s.iptables(p, n.Pods)
 	}
@@ -77,19 +80,23 @@ func (s Service) iptables(p *printer, pods netip.Prefix) {
 	svc := s.chain("KUBE-SVC-")
 	if s.External.IsValid() {
 		ext := s.chain("KUBE-EXT-")
-		p.line(`-A %s -m comment --comment "masquerade traffic for %s external destinations" -j KUBE-MARK-MASQ`, ext, s)
+		p.line(
+			`-A %s -m comment --comment "masquerade traffic for %s external destinations" -j KUBE-MARK-MASQ`, ext, s)
 		p.line(`-A %s -j %s`, ext, svc)
 	}
-	p.line(`-A %s -m comment --comment "%s cluster IP" -m tcp -p tcp -d %s --dport %d ! -s %s -j KUBE-MARK-MASQ`, svc, s, s.ClusterIP, s.Number, pods)
+	p.line(
+		`-A %s -m comment --comment "%s cluster IP" -m tcp -p tcp -d %s --dport %d ! -s %s -j KUBE-MARK-MASQ`, svc, s, s.ClusterIP, s.Number, pods)
 	for i, b := range s.Backends {
 		choice := ""
 		if left := len(s.Backends) - i; left > 1 {
-			choice = fmt.Sprintf("-m statistic --mode random --probability %0.10f ", 1/float64(left))
+			choice = fmt.Sprintf("-m statistic --mode random --probability %0.10f ",
+				1/float64(left))
 		}
 		sep := s.endpointChain(b)
 		p.line(`-A %s -m comment --comment "%s -> %s:%d" %s-j %s`, svc, s, b, s.Target, choice, sep)
 		p.line(`-A %s -m comment --comment %s -s %s -j KUBE-MARK-MASQ`, sep, s, b)
-		p.line(`-A %s -m comment --comment %s -m tcp -p tcp -j DNAT --to-destination %s:%d`, sep, s, b, s.Target)
+		p.line(`-A %s -m comment --comment %s -m tcp -p tcp -j DNAT --to-destination %s:%d`, sep, s,
+			b, s.Target)
 	}
 }
 

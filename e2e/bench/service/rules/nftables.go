@@ -20,14 +20,17 @@ var nftBase = []string{
 	"add table " + table + ` { comment "rules for kube-proxy" ; }`,
 	"add set " + table + " cluster-ips { type ipv4_addr ; }",
 	"add set " + table + " nodeport-ips { type ipv4_addr ; }",
-	"add set " + table + " hairpin-connections { type ipv4_addr . ipv4_addr . inet_proto . inet_service ; }",
+	"add set " + table + " hairpin-connections { type ipv4_addr . ipv4_addr . inet_proto . " +
+		"inet_service ; }",
 	"add map " + table + " firewall-ips { type ipv4_addr . inet_proto . inet_service : verdict ; }",
 	"add map " + table + " no-endpoint-nodeports { type inet_proto . inet_service : verdict ; }",
-	"add map " + table + " no-endpoint-services { type ipv4_addr . inet_proto . inet_service : verdict ; }",
+	"add map " + table + " no-endpoint-services { type ipv4_addr . inet_proto . inet_service : " +
+		"verdict ; }",
 	"add map " + table + " service-ips { type ipv4_addr . inet_proto . inet_service : verdict ; }",
 	"add map " + table + " service-nodeports { type inet_proto . inet_service : verdict ; }",
 	"add chain " + table + " cluster-ips-check",
-	"add chain " + table + " filter-prerouting-pre-dnat { type filter hook prerouting priority -110 ; }",
+	"add chain " + table + " filter-prerouting-pre-dnat { type filter hook prerouting " +
+		"priority -110 ; }",
 	"add chain " + table + " filter-output-pre-dnat { type filter hook output priority -110 ; }",
 	"add chain " + table + " filter-forward { type filter hook forward priority 0 ; }",
 	"add chain " + table + " filter-input { type filter hook input priority 0 ; }",
@@ -51,14 +54,18 @@ var nftBase = []string{
 	"add rule " + table + " filter-output ct state new jump service-endpoints-check",
 	"add rule " + table + " filter-output ct state new jump cluster-ips-check",
 	"add rule " + table + " firewall-check ip daddr . meta l4proto . th dport vmap @firewall-ips",
-	"add rule " + table + " masquerading mark and " + mark + " != 0 mark set mark xor " + mark + " masquerade fully-random",
-	"add rule " + table + " masquerading ct status dnat ip saddr . ip daddr . meta l4proto . th dport @hairpin-connections masquerade fully-random",
+	"add rule " + table + " masquerading mark and " + mark + " != 0 mark set mark xor " + mark +
+		" masquerade fully-random",
+	"add rule " + table + " masquerading ct status dnat ip saddr . ip daddr . meta l4proto . th " +
+		"dport @hairpin-connections masquerade fully-random",
 	"add rule " + table + " nat-output jump services",
 	"add rule " + table + " nat-postrouting jump masquerading",
 	"add rule " + table + " nat-prerouting jump services",
-	"add rule " + table + " nodeport-endpoints-check ip daddr @nodeport-ips meta l4proto . th dport vmap @no-endpoint-nodeports",
+	"add rule " + table + " nodeport-endpoints-check ip daddr @nodeport-ips meta l4proto . th " +
+		"dport vmap @no-endpoint-nodeports",
 	"add rule " + table + " reject-chain reject",
-	"add rule " + table + " service-endpoints-check ip daddr . meta l4proto . th dport vmap @no-endpoint-services",
+	"add rule " + table + " service-endpoints-check ip daddr . meta l4proto . th dport vmap " +
+		"@no-endpoint-services",
 }
 
 // NFTables writes the rules for nft -f.
@@ -68,9 +75,11 @@ func NFTables(w io.Writer, n Node, services []Service) error {
 		p.line("%s", l)
 	}
 	p.line("add rule %s cluster-ips-check ip daddr { %s } drop", table, n.Services)
-	p.line("add rule %s services ip daddr @cluster-ips ip saddr != %s mark set mark or %s", table, n.Pods, mark)
+	p.line("add rule %s services ip daddr @cluster-ips ip saddr != %s mark set mark or %s", table,
+		n.Pods, mark)
 	p.line("add rule %s services ip daddr . meta l4proto . th dport vmap @service-ips", table)
-	p.line("add rule %s services ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports", table)
+	p.line("add rule %s services ip daddr @nodeport-ips meta l4proto . th dport vmap "+
+		"@service-nodeports", table)
 	var clusterIPs, serviceIPs, nodeIPs []string
 	for _, a := range n.Addrs {
 		nodeIPs = append(nodeIPs, a.String())
@@ -79,9 +88,11 @@ func NFTables(w io.Writer, n Node, services []Service) error {
 		s.chains(p)
 		base := nftBaseName(s)
 		clusterIPs = append(clusterIPs, s.ClusterIP.String())
-		serviceIPs = append(serviceIPs, fmt.Sprintf("%s . tcp . %d : goto service-%s", s.ClusterIP, s.Number, base))
+		serviceIPs = append(serviceIPs, fmt.Sprintf("%s . tcp . %d : goto service-%s", s.ClusterIP,
+			s.Number, base))
 		if s.External.IsValid() {
-			serviceIPs = append(serviceIPs, fmt.Sprintf("%s . tcp . %d : goto external-%s", s.External, s.Number, base))
+			serviceIPs = append(serviceIPs, fmt.Sprintf("%s . tcp . %d : goto external-%s",
+				s.External, s.Number, base))
 		}
 	}
 	p.elements("nodeport-ips", nodeIPs)
@@ -110,7 +121,8 @@ func (s Service) choice() string {
 		return fmt.Sprintf("meta l4proto tcp dnat to %s:%d", s.Backends[0], s.Target)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "meta l4proto tcp dnat ip addr . port to numgen random mod %d map { ", len(s.Backends))
+	fmt.Fprintf(&b, "meta l4proto tcp dnat ip addr . port to numgen random mod %d map { ",
+		len(s.Backends))
 	for i, a := range s.Backends {
 		if i > 0 {
 			b.WriteString(" , ")

@@ -18,7 +18,8 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 // node and services are those of the tests of kube-proxy (TestOverallNFTablesRules,
 // TestOverallIPTablesRules).
 var node = Node{
-	Pods: netip.MustParsePrefix("10.0.0.0/8"), Services: netip.MustParsePrefix("172.30.0.0/16"), Addrs: []netip.Addr{netip.MustParseAddr("192.168.0.2")},
+	Pods: netip.MustParsePrefix("10.0.0.0/8"), Services: netip.MustParsePrefix("172.30.0.0/16"),
+	Addrs: []netip.Addr{netip.MustParseAddr("192.168.0.2")},
 }
 
 func svc(i int, external string, backends ...string) Service {
@@ -35,7 +36,8 @@ func svc(i int, external string, backends ...string) Service {
 	return s
 }
 
-var services = []Service{svc(1, "", "10.180.0.1"), svc(4, "192.168.99.33", "10.180.0.4", "10.180.0.5")}
+var services = []Service{svc(1, "", "10.180.0.1"),
+	svc(4, "192.168.99.33", "10.180.0.4", "10.180.0.5")}
 
 func lines(t *testing.T, write func(*bytes.Buffer) error) []string {
 	t.Helper()
@@ -65,22 +67,33 @@ func TestNFTablesAreThoseOfKubeProxy(t *testing.T) {
 	inOrder(t, got, []string{
 		"add rule ip kube-proxy filter-forward ct state new jump service-endpoints-check",
 		"add rule ip kube-proxy filter-forward ct state new jump cluster-ips-check",
-		"add rule ip kube-proxy masquerading mark and 0x4000 != 0 mark set mark xor 0x4000 masquerade fully-random",
+		"add rule ip kube-proxy masquerading mark and 0x4000 != 0 mark set mark xor 0x4000 " +
+			"masquerade fully-random",
 		"add rule ip kube-proxy cluster-ips-check ip daddr { 172.30.0.0/16 } drop",
-		"add rule ip kube-proxy services ip daddr @cluster-ips ip saddr != 10.0.0.0/8 mark set mark or 0x4000",
+		"add rule ip kube-proxy services ip daddr @cluster-ips ip saddr != 10.0.0.0/8 mark set " +
+			"mark or 0x4000",
 		"add rule ip kube-proxy services ip daddr . meta l4proto . th dport vmap @service-ips",
-		"add rule ip kube-proxy services ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports",
+		"add rule ip kube-proxy services ip daddr @nodeport-ips meta l4proto . th dport vmap " +
+			"@service-nodeports",
 		"add chain ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80",
-		"add rule ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80 meta l4proto tcp dnat ip addr . port to numgen random mod 1 map { 0 : 10.180.0.1 . 80 }",
+		"add rule ip kube-proxy service-ULMVA6XW-ns1/svc1/tcp/p80 meta l4proto tcp dnat " +
+			"ip addr . " +
+			"port to numgen random mod 1 map { 0 : 10.180.0.1 . 80 }",
 		"add chain ip kube-proxy service-LAUZTJTB-ns4/svc4/tcp/p80",
-		"add rule ip kube-proxy service-LAUZTJTB-ns4/svc4/tcp/p80 meta l4proto tcp dnat ip addr . port to numgen random mod 2 map { 0 : 10.180.0.4 . 80 , 1 : 10.180.0.5 . 80 }",
+		"add rule ip kube-proxy service-LAUZTJTB-ns4/svc4/tcp/p80 meta l4proto tcp dnat " +
+			"ip addr . " +
+			"port to numgen random mod 2 map { 0 : 10.180.0.4 . 80 , 1 : 10.180.0.5 . 80 }",
 		"add chain ip kube-proxy external-LAUZTJTB-ns4/svc4/tcp/p80",
 		"add rule ip kube-proxy external-LAUZTJTB-ns4/svc4/tcp/p80 mark set mark or 0x4000",
-		"add rule ip kube-proxy external-LAUZTJTB-ns4/svc4/tcp/p80 goto service-LAUZTJTB-ns4/svc4/tcp/p80",
+		"add rule ip kube-proxy external-LAUZTJTB-ns4/svc4/tcp/p80 goto " +
+			"service-LAUZTJTB-ns4/svc4/tcp/p80",
 		"add element ip kube-proxy nodeport-ips { 192.168.0.2 }",
 		"add element ip kube-proxy cluster-ips { 172.30.0.41, 172.30.0.44 }",
-		"add element ip kube-proxy service-ips { 172.30.0.41 . tcp . 80 : goto service-ULMVA6XW-ns1/svc1/tcp/p80, " +
-			"172.30.0.44 . tcp . 80 : goto service-LAUZTJTB-ns4/svc4/tcp/p80, 192.168.99.33 . tcp . 80 : goto external-LAUZTJTB-ns4/svc4/tcp/p80 }",
+		"add element ip kube-proxy service-ips { 172.30.0.41 . tcp . 80 : goto " +
+			"service-ULMVA6XW-ns1/svc1/tcp/p80, " +
+			"172.30.0.44 . tcp . 80 : goto service-LAUZTJTB-ns4/svc4/tcp/p80, " +
+			"192.168.99.33 . tcp " +
+			". 80 : goto external-LAUZTJTB-ns4/svc4/tcp/p80 }",
 	})
 }
 
@@ -111,7 +124,9 @@ func TestIPTablesAreThoseOfKubeProxy(t *testing.T) {
 
 func TestHAProxyServesWhatHasABalancer(t *testing.T) {
 	got := lines(t, func(b *bytes.Buffer) error { return HAProxy(b, services, 2) })
-	inOrder(t, got, []string{"\tnbthread 2", "frontend svc4", "\tbind 192.168.99.33:80", "\tdefault_backend svc4", "backend svc4", "\tserver b0 10.180.0.4:80", "\tserver b1 10.180.0.5:80"})
+	inOrder(t, got, []string{"\tnbthread 2", "frontend svc4", "\tbind 192.168.99.33:80",
+		"\tdefault_backend svc4", "backend svc4", "\tserver b0 10.180.0.4:80",
+		"\tserver b1 10.180.0.5:80"})
 	if strings.Contains(strings.Join(got, "\n"), "svc1") {
 		t.Error("a service without a balancer is served")
 	}
@@ -121,13 +136,16 @@ func TestIPVS(t *testing.T) {
 	got := lines(t, func(b *bytes.Buffer) error { return IPVS(b, node, services) })
 	want := []string{
 		"-A -t 172.30.0.41:80 -s rr", "-a -t 172.30.0.41:80 -r 10.180.0.1:80 -m -w 1",
-		"-A -t 172.30.0.44:80 -s rr", "-a -t 172.30.0.44:80 -r 10.180.0.4:80 -m -w 1", "-a -t 172.30.0.44:80 -r 10.180.0.5:80 -m -w 1",
-		"-A -t 192.168.99.33:80 -s rr", "-a -t 192.168.99.33:80 -r 10.180.0.4:80 -m -w 1", "-a -t 192.168.99.33:80 -r 10.180.0.5:80 -m -w 1",
+		"-A -t 172.30.0.44:80 -s rr", "-a -t 172.30.0.44:80 -r 10.180.0.4:80 -m -w 1",
+		"-a -t 172.30.0.44:80 -r 10.180.0.5:80 -m -w 1",
+		"-A -t 192.168.99.33:80 -s rr", "-a -t 192.168.99.33:80 -r 10.180.0.4:80 -m -w 1",
+		"-a -t 192.168.99.33:80 -r 10.180.0.5:80 -m -w 1",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
-	if got := IPVSAddrs(services); len(got) != 3 || got[2] != "address add 192.168.99.33/32 dev lo" {
+	if got := IPVSAddrs(services); len(got) != 3 ||
+		got[2] != "address add 192.168.99.33/32 dev lo" {
 		t.Errorf("addresses %q", got)
 	}
 }
@@ -139,15 +157,18 @@ func TestRulesAreAccepted(t *testing.T) {
 	many[1].Backends = nil
 
 	for i := range 1000 {
-		many[1].Backends = append(many[1].Backends, netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))
+		many[1].Backends = append(many[1].Backends,
+			netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)}))
 	}
 
 	for name, tt := range map[string]struct {
 		program []string
 		write   func(*bytes.Buffer) error
 	}{
-		"nft":              {[]string{"nft", "-f", "-"}, func(b *bytes.Buffer) error { return NFTables(b, node, many) }},
-		"iptables-restore": {[]string{"iptables-restore"}, func(b *bytes.Buffer) error { return IPTables(b, node, many) }},
+		"nft": {[]string{"nft", "-f", "-"},
+			func(b *bytes.Buffer) error { return NFTables(b, node, many) }},
+		"iptables-restore": {[]string{"iptables-restore"},
+			func(b *bytes.Buffer) error { return IPTables(b, node, many) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nettest.NeedProgram(t, tt.program[0])
@@ -157,7 +178,8 @@ func TestRulesAreAccepted(t *testing.T) {
 				if err := write(&b); err != nil {
 					t.Fatal(err)
 				}
-				cmd := exec.CommandContext(t.Context(), "nsenter", append([]string{"--net=" + ns.Path()}, tt.program...)...)
+				cmd := exec.CommandContext(t.Context(), "nsenter",
+					append([]string{"--net=" + ns.Path()}, tt.program...)...)
 				cmd.Stdin = &b
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%v: %s", err, out)

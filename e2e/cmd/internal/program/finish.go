@@ -29,7 +29,8 @@ func Finish(folder string, rep *report.Report, out io.Writer) error {
 	}
 	what := fmt.Sprintf("%d of %d gates missed", len(missed), len(rep.Result.Gates))
 	if len(rep.Refused) > 0 {
-		what += fmt.Sprintf(", %d of %d attempts got through", len(wrong)-len(missed), len(rep.Refused))
+		what += fmt.Sprintf(", %d of %d attempts got through", len(wrong)-len(missed),
+			len(rep.Refused))
 	}
 	return fmt.Errorf("%s:\n%w", what, errors.Join(wrong...))
 }

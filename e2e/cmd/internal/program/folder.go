@@ -60,5 +60,6 @@ func ours(path string, entries []fs.DirEntry) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("folder %s for results: %w (%s, for instance): name another, or delete it yourself", path, ErrNotOurs, entries[0].Name())
+	return fmt.Errorf("folder %s for results: %w (%s, for instance): name another, or delete "+
+		"it yourself", path, ErrNotOurs, entries[0].Name())
 }

@@ -13,18 +13,21 @@ const MaxMachines = 4
 // CheckMachines says what is wrong with a number of virtual machines, nil when nothing is.
 func CheckMachines(n int) error {
 	if n < 1 || n > MaxMachines {
-		return fmt.Errorf("write 1 to %d machines, of which each takes 2 GiB of memory", MaxMachines)
+		return fmt.Errorf("write 1 to %d machines, of which each takes 2 GiB of memory",
+			MaxMachines)
 	}
 	return nil
 }
 
 // ServiceProxyUsage is that of a flag -service-proxy for machines.
-const ServiceProxyUsage = "who translates services: `kind` " + config.ServiceProxyNone + " (kube-proxy) or " + config.ServiceProxyEBPF + " (Kubeveil; no node has a kube-proxy)"
+const ServiceProxyUsage = "who translates services: `kind` " + config.ServiceProxyNone +
+	" (kube-proxy) or " + config.ServiceProxyEBPF + " (Kubeveil; no node has a kube-proxy)"
 
 // CheckServiceProxy says what is wrong with who is to translate services, nil when nothing is.
 func CheckServiceProxy(kind string) error {
 	if kind != config.ServiceProxyNone && kind != config.ServiceProxyEBPF {
-		return fmt.Errorf("write %s (kube-proxy) or %s", config.ServiceProxyNone, config.ServiceProxyEBPF)
+		return fmt.Errorf("write %s (kube-proxy) or %s", config.ServiceProxyNone,
+			config.ServiceProxyEBPF)
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ func Main(flags *flag.FlagSet, usage string, read func() (Run, error)) {
 }
 
 // Do is Main without its process: it returns the exit status.
-func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error), out, problems io.Writer) int {
+func Do(flags *flag.FlagSet, usage string, args []string, read func() (Run, error),
+	out, problems io.Writer) int {
 	var run Run
 	err := Parse(flags, args, func() (err error) {
 		run, err = read()
@@ -73,7 +74,8 @@ func Parse(flags *flag.FlagSet, args []string, check func() error) error {
 // Within runs a program that is ended after limit; the error says that it was.
 func Within(limit time.Duration, run Run) Run {
 	return func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %v", limit))
+		ctx, cancel := context.WithTimeoutCause(ctx, limit,
+			fmt.Errorf("it did not end within %v", limit))
 		defer cancel()
 		err := run(ctx)
 		if cause := context.Cause(ctx); err != nil && cause != nil && !errors.Is(err, cause) {

@@ -26,22 +26,29 @@ func TestDo(t *testing.T) {
 	}{
 		{name: "well", run: failed(nil)},
 		{name: "help", args: []string{"-h"}, out: "Usage: x"},
-		{name: "unknown flag", args: []string{"-mts=1"}, status: 2, problems: "x: flag provided but not defined: -mts: see x -h\n"},
-		{name: "left over", args: []string{"all"}, status: 2, problems: `x: unexpected argument "all": see x -h` + "\n"},
-		{name: "refused", refused: errors.New("-rounds 0: write at least 1"), status: 2, problems: "x: -rounds 0: write at least 1: see x -h\n"},
-		{name: "failed", run: failed(errors.New("no machine")), status: 1, problems: "x: no machine\n"},
+		{name: "unknown flag", args: []string{"-mts=1"}, status: 2,
+			problems: "x: flag provided but not defined: -mts: see x -h\n"},
+		{name: "left over", args: []string{"all"}, status: 2,
+			problems: `x: unexpected argument "all": see x -h` + "\n"},
+		{name: "refused", refused: errors.New("-rounds 0: write at least 1"), status: 2,
+			problems: "x: -rounds 0: write at least 1: see x -h\n"},
+		{name: "failed", run: failed(errors.New("no machine")), status: 1,
+			problems: "x: no machine\n"},
 		{name: "failed and said so", run: failed(program.ErrFailed), status: 1},
-		{name: "too long", status: 1, problems: "x: it did not end within 1ms\n", run: program.Within(time.Millisecond, func(ctx context.Context) error {
-			<-ctx.Done()
-			return context.Cause(ctx)
-		})},
+		{name: "too long", status: 1, problems: "x: it did not end within 1ms\n",
+			run: program.Within(time.Millisecond, func(ctx context.Context) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			flags := flag.NewFlagSet("x", flag.ContinueOnError)
 			flags.Int("rounds", 1, "how often")
 			var out, problems bytes.Buffer
-			status := program.Do(flags, "Usage: x\n", tc.args, func() (program.Run, error) { return tc.run, tc.refused }, &out, &problems)
-			if status != tc.status || !strings.Contains(out.String(), tc.out) || problems.String() != tc.problems {
+			status := program.Do(flags, "Usage: x\n", tc.args,
+				func() (program.Run, error) { return tc.run, tc.refused }, &out, &problems)
+			if status != tc.status || !strings.Contains(out.String(), tc.out) ||
+				problems.String() != tc.problems {
 				t.Errorf("status %d, out %q, problems %q", status, &out, &problems)
 			}
 		})
@@ -49,7 +56,8 @@ func TestDo(t *testing.T) {
 }
 
 func TestCheckMachines(t *testing.T) {
-	for n, good := range map[int]bool{-1: false, 0: false, 1: true, program.MaxMachines: true, program.MaxMachines + 1: false} {
+	for n, good := range map[int]bool{-1: false, 0: false, 1: true, program.MaxMachines: true,
+		program.MaxMachines + 1: false} {
 		if err := program.CheckMachines(n); (err == nil) != good {
 			t.Errorf("%d machines: %v", n, err)
 		}
@@ -57,7 +65,8 @@ func TestCheckMachines(t *testing.T) {
 }
 
 func TestCheckServiceProxy(t *testing.T) {
-	for kind, good := range map[string]bool{"none": true, "ebpf": true, "": false, "kube-proxy": false} {
+	for kind, good := range map[string]bool{"none": true, "ebpf": true, "": false,
+		"kube-proxy": false} {
 		if err := program.CheckServiceProxy(kind); (err == nil) != good {
 			t.Errorf("services by %q: %v", kind, err)
 		}
@@ -104,7 +113,8 @@ func TestFolder(t *testing.T) {
 			tc.prepare(t, dir)
 			path, err := program.Folder(dir)
 			if tc.refused {
-				if !errors.Is(err, program.ErrNotOurs) || !strings.Contains(err.Error(), "thesis.tex") {
+				if !errors.Is(err, program.ErrNotOurs) ||
+					!strings.Contains(err.Error(), "thesis.tex") {
 					t.Fatalf("error %v, want one that names thesis.tex", err)
 				}
 				if _, err := os.Stat(filepath.Join(dir, "thesis.tex")); err != nil {

@@ -47,7 +47,9 @@ func api(ctx context.Context, args []string) (any, error) {
 		return nil, errors.New(*ca + " holds no certificate")
 	}
 
-	k := apiKeeper{to: *to, timeout: *timeout, config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc", MinVersion: tls.VersionTLS12}}
+	k := apiKeeper{to: *to, timeout: *timeout,
+		config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc",
+			MinVersion: tls.VersionTLS12}}
 	defer k.wait.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -102,7 +104,8 @@ func (k *apiKeeper) dial(ctx context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	_ = c.SetDeadline(time.Now().Add(k.timeout))
-	if _, err = c.Write([]byte("GET /readyz HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\r\n")); err == nil {
+	if _, err = c.Write(
+		[]byte("GET /readyz HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\r\n")); err == nil {
 		_, err = c.Read(make([]byte, 1))
 	}
 	if err != nil {

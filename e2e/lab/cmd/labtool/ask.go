@@ -50,7 +50,8 @@ func ask(ctx context.Context, args []string) (any, error) {
 	}
 
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool,
+		MinVersion: tls.VersionTLS12}}}
 	answer, err := client.Do(request)
 	if err != nil {
 		return nil, err

@@ -56,7 +56,8 @@ func cni(ctx context.Context, args []string) (any, error) {
 	path := flags.String("path", "", "directories of plugins, colons between")
 	cache := flags.String("cache", "", "directory of cached results")
 	caps := flags.String("caps", "", "capability arguments, a JSON object")
-	valid := flags.String("valid", "", "for gc: containerID/interface of what is wanted, commas between")
+	valid := flags.String("valid", "",
+		"for gc: containerID/interface of what is wanted, commas between")
 	timeout := flags.timeout(30*time.Second, "the whole")
 	rt := libcni.RuntimeConf{Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	flags.StringVar(&rt.ContainerID, "id", "", "container id")
@@ -99,7 +100,8 @@ func cni(ctx context.Context, args []string) (any, error) {
 	return out, err
 }
 
-func run(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList, rt *libcni.RuntimeConf, verb, valid string) (types.Result, error) {
+func run(ctx context.Context, c *libcni.CNIConfig, list *libcni.NetworkConfigList,
+	rt *libcni.RuntimeConf, verb, valid string) (types.Result, error) {
 	switch verb {
 	case "add":
 		return c.AddNetworkList(ctx, list, rt)

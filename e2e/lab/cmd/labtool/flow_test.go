@@ -96,7 +96,8 @@ func TestJudgeReview(t *testing.T) {
 			if r.Response.Allowed != c.allowed || r.Response.UID != "7" || r.Request != nil {
 				t.Errorf("answer: %+v", r.Response)
 			}
-			if message, _ := r.Response.Status["message"].(string); !strings.Contains(message, c.want) {
+			if message, _ := r.Response.Status["message"].(string); !strings.Contains(message,
+				c.want) {
 				t.Errorf("message %q: want %q in it", message, c.want)
 			}
 		})

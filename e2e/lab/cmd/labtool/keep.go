@@ -108,7 +108,8 @@ func (r *keepResult) answered(name string) {
 // (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of these and who writes by
 // the second.
 func gone(err error) bool {
-	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) || errors.Is(err, syscall.ECONNREFUSED)
+	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) ||
+		errors.Is(err, syscall.ECONNREFUSED)
 }
 
 // loose is a UDP socket that names its peer with each datagram.

@@ -71,7 +71,8 @@ func nameConnections(l net.Listener, called string) {
 		go func() {
 			defer c.Close()
 			for lines := bufio.NewScanner(c); lines.Scan(); {
-				if _, err := c.Write((nameAnswer{called, c.RemoteAddr().String(), lines.Text()}).line()); err != nil {
+				if _, err := c.Write((nameAnswer{called, c.RemoteAddr().String(),
+					lines.Text()}).line()); err != nil {
 					return
 				}
 			}
@@ -87,7 +88,8 @@ func nameDatagrams(u net.PacketConn, called string) {
 			return
 		}
 		if err == nil {
-			_, _ = u.WriteTo((nameAnswer{called, from.String(), strings.TrimSpace(string(b[:n]))}).line(), from)
+			_, _ = u.WriteTo((nameAnswer{called, from.String(), strings.TrimSpace(string(b[:n]))}).
+				line(), from)
 		}
 	}
 }
@@ -159,7 +161,8 @@ func (r *censusResult) count(a nameAnswer, err error) {
 }
 
 // askOnce asks by a new socket.
-func askOnce(ctx context.Context, proto, to string, from int, canary string, timeout time.Duration) (nameAnswer, error) {
+func askOnce(ctx context.Context, proto, to string, from int, canary string,
+	timeout time.Duration) (nameAnswer, error) {
 	c, err := dialerFrom(proto, from, timeout).DialContext(ctx, proto, to)
 	if err != nil {
 		return nameAnswer{}, err
@@ -176,7 +179,8 @@ func askOnce(ctx context.Context, proto, to string, from int, canary string, tim
 const udpAgain = 300 * time.Millisecond
 
 // askName asks over a socket; what has no answer after again is sent again, up to the deadline.
-func askName(c net.Conn, canary string, deadline time.Time, again time.Duration) (a nameAnswer, err error) {
+func askName(c net.Conn, canary string, deadline time.Time,
+	again time.Duration) (a nameAnswer, err error) {
 	b := make([]byte, 4096)
 	for {
 		if _, err := c.Write([]byte(canary + "\n")); err != nil {

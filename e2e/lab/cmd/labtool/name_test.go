@@ -27,11 +27,13 @@ func named(t *testing.T, called string) map[string]string {
 
 func TestCensus(t *testing.T) {
 	for proto, to := range named(t, "a") {
-		out, err := census(t.Context(), []string{"-proto", proto, "-to", to, "-count", "5", "-canary", "bird"})
+		out, err := census(t.Context(), []string{"-proto", proto, "-to", to, "-count", "5",
+			"-canary", "bird"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r := out.(censusResult); r.Names["a"] != 5 || r.Sources["127.0.0.1"] != 5 || r.Failed != 0 {
+		if r := out.(censusResult); r.Names["a"] != 5 || r.Sources["127.0.0.1"] != 5 ||
+			r.Failed != 0 {
 			t.Errorf("%s: %+v", proto, r)
 		}
 	}
@@ -44,7 +46,8 @@ func TestCensusOfNobody(t *testing.T) {
 	}
 	l.Close()
 	for _, proto := range []string{"tcp", "udp"} {
-		out, err := census(t.Context(), []string{"-proto", proto, "-to", l.Addr().String(), "-count", "50", "-enough", "2"})
+		out, err := census(t.Context(), []string{"-proto", proto, "-to", l.Addr().String(),
+			"-count", "50", "-enough", "2"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,7 +71,8 @@ func TestKeep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if r := out.(keepResult); r.Answered == 0 || r.Unanswered != 0 || !slices.Equal(r.Names, []string{"a"}) {
+			if r := out.(keepResult); r.Answered == 0 || r.Unanswered != 0 ||
+				!slices.Equal(r.Names, []string{"a"}) {
 				t.Errorf("%+v", r)
 			}
 		})

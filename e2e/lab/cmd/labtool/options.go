@@ -36,7 +36,9 @@ func dialerFrom(proto string, port int, timeout time.Duration) *net.Dialer {
 	default:
 		d.LocalAddr = &net.TCPAddr{Port: port}
 		d.Control = func(_, _ string, c syscall.RawConn) (err error) {
-			if failed := c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }); failed != nil {
+			if failed := c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+			}); failed != nil {
 				return failed
 			}
 			return err

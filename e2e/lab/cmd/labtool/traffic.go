@@ -99,7 +99,8 @@ func send(ctx context.Context, args []string) (any, error) {
 	count := flags.count(10, "messages")
 	size := flags.size(200, "message")
 	timeout := flags.timeout(5*time.Second, "the whole")
-	again := flags.Duration("again", 300*time.Millisecond, "pause before a UDP message is sent again")
+	again := flags.Duration("again", 300*time.Millisecond,
+		"pause before a UDP message is sent again")
 	canary := flags.canary("fills the messages")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
@@ -185,5 +186,6 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 			}
 		}
 	}
-	return fmt.Errorf("no answer to %d tries in %v: %w", tries, time.Since(began).Round(time.Millisecond), errors.Join(last, write))
+	return fmt.Errorf("no answer to %d tries in %v: %w", tries,
+		time.Since(began).Round(time.Millisecond), errors.Join(last, write))
 }

@@ -74,7 +74,8 @@ func answerParts(o *oracle.Oracle, in io.Reader, out io.Writer) error {
 		}
 		o.Update(func(r *oracle.Rules) { r.Canary = []byte(lines.Text()) })
 		// What is no finding of its own to this caller is not worth the bytes.
-		result.Examples = slices.DeleteFunc(result.Examples, func(e oracle.Example) bool { return !e.Kind.Leak() })
+		result.Examples = slices.DeleteFunc(result.Examples,
+			func(e oracle.Example) bool { return !e.Kind.Leak() })
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err
 		}
@@ -143,5 +144,6 @@ func knock(ctx context.Context, args []string) (any, error) {
 		return nil, fmt.Errorf("no answer: %w", err)
 	}
 
-	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)), Millis: millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
+	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)),
+		Millis: millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
 }

@@ -56,7 +56,8 @@ func judge(body []byte) (review, error) {
 	why, refuse := r.Request.Object.Metadata.Labels["refuse"]
 	r.Response = &reviewResponse{UID: r.Request.UID, Allowed: !refuse}
 	if refuse {
-		r.Response.Status = map[string]any{"code": http.StatusForbidden, "message": "refused by a pod: " + why + " " + os.Getenv(canaryEnv)}
+		r.Response.Status = map[string]any{"code": http.StatusForbidden,
+			"message": "refused by a pod: " + why + " " + os.Getenv(canaryEnv)}
 	}
 	r.Request = nil
 	return r, nil
@@ -103,13 +104,15 @@ func answers() http.Handler {
 func answerDiscovery(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(map[string]any{
-		"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": r.PathValue("group") + "/" + r.PathValue("version"), "resources": []any{},
+		"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": r.PathValue("group") + "/" +
+			r.PathValue("version"), "resources": []any{},
 	})
 }
 
 func answerCanary(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(map[string]string{"kind": "Canary", "canary": os.Getenv(canaryEnv)})
+	_ = json.NewEncoder(w).Encode(map[string]string{"kind": "Canary",
+		"canary": os.Getenv(canaryEnv)})
 }
 
 func answerReview(w http.ResponseWriter, r *http.Request) {
