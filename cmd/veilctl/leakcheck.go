@@ -2,15 +2,15 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -27,26 +27,26 @@ type leakReport struct {
 	// Leaks hold an address of the cluster in clear.
 	Leaks uint64 `json:"leaks"`
 	// Dropped frames were not seen; more than zero proves nothing.
-	Dropped  uint64           `json:"dropped"`
-	Examples []oracle.Example `json:"examples,omitempty"`
-}
-
-var leakcheckVerb = verb{
-	name: "leakcheck", short: "read this node's underlay for a while and judge every frame",
-	register: leakcheck,
-	about: `It reads the frames of the interfaces that the guard protects, and counts those with an address of the cluster in clear. It needs
-CAP_NET_RAW, which veild's container does not have: run it as root on the node itself.`,
-	examples: `veilctl leakcheck
-veilctl leakcheck -for 1m -o json`,
+	Dropped  uint64         `json:"dropped"`
+	Examples []leak.Example `json:"examples,omitempty"`
 }
 
 // leakcheck reads the guarded links of this node for a while.
-func leakcheck(fs *flag.FlagSet) func(call) error {
+func leakcheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "leakcheck", Short: "read this node's underlay for a while and judge every frame",
+		Long: `It reads the frames of the interfaces that the guard protects, and counts those with an
+address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not have:
+run it as root on the node itself.`,
+		Example: `veilctl leakcheck
+veilctl leakcheck --for 1m -o json`,
+	}
+	fs := cmd.Flags()
 	long := fs.Duration("for", 10*time.Second, "how long to read")
-	socket := socketFlag(fs)
-	return func(c call) error {
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error {
 		if *long <= 0 || *long > time.Hour {
-			return fmt.Errorf("-for %v: write a time between 1s and 1h: %w", *long, errUsage)
+			return fmt.Errorf("--for %v: write a time between 1s and 1h: %w", *long, errUsage)
 		}
 		s, err := fetch(c, *socket)
 		if err != nil {
@@ -56,20 +56,15 @@ func leakcheck(fs *flag.FlagSet) func(call) error {
 		if err != nil {
 			return err
 		}
-		if c.json {
-			err = printJSON(c.out, r)
-		} else {
+		return c.print(r, r.Leaks > 0 || r.Dropped > 0, func() error {
 			showLeaks(c, r)
-		}
-		if err == nil && (r.Leaks > 0 || r.Dropped > 0) {
-			err = errWrong
-		}
-		return err
-	}
+			return nil
+		})
+	})
 }
 
 func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, error) {
-	rules := oracle.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
+	rules := leak.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
 	}
@@ -77,7 +72,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	if err := mayRead(); err != nil {
 		return leakReport{}, err
 	}
-	o, err := oracle.Start("/proc/self/ns/net", rules)
+	o, err := leak.Start("/proc/self/ns/net", rules)
 	if err != nil {
 		return leakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
@@ -106,7 +101,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	r := leakReport{
 		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames,
 		Dropped: seen.Dropped,
-		Tunnel:  seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour],
+		Tunnel:  seen.Kinds[leak.Tunnel], Neighbour: seen.Kinds[leak.Neighbour],
 		Leaks: seen.Plaintext,
 	}
 	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
@@ -132,7 +127,7 @@ func mayRead() error {
 			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have " +
 			"no shell on the node: " +
 			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- " +
-			"/usr/local/bin/veilctl leakcheck -socket /host" + config.AdminSocket +
+			"/usr/local/bin/veilctl leakcheck --socket /host" + abi.AdminSocket +
 			" with the image of DaemonSet veild")
 	case err != nil:
 		return fmt.Errorf("read frames: %w", err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Settings that all programs share. Go sets them before it loads a program; the values are in
- * pkg/config/number.go.
+ * pkg/abi/number.go.
  */
 #pragma once
 

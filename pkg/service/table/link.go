@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Programs at links, and before the guard's at egress.
@@ -92,10 +92,10 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 	}
 	return spec, bpfobj.Set(spec, map[string]any{
 		"host_routing": routing,
-		"pod_mark":     uint32(settings.PodMark),
-		"tunnel_mark":  uint32(settings.TunnelMark),
-		"service_mark": uint32(settings.ServiceMark),
-		"probe_port":   uint32(settings.ProbePort),
+		"pod_mark":     uint32(abi.PodMark),
+		"tunnel_mark":  uint32(abi.TunnelMark),
+		"service_mark": uint32(abi.ServiceMark),
+		"probe_port":   uint32(abi.ProbePort),
 		"tunnel_port":  uint32(tunnelPort),
 		"flow_quota":   min(max(flows/quotaShare, 1), 1<<16),
 	})
@@ -379,8 +379,8 @@ func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
 			return taken, err
 		}
 	}
-	if g := l.Attrs().Group; len(taken) > 0 && (g == settings.PodGroup ||
-		g == settings.TunnelGroup) {
+	if g := l.Attrs().Group; len(taken) > 0 && (g == abi.PodGroup ||
+		g == abi.TunnelGroup) {
 		return taken, hk.tidy(h, l.Attrs().Index)
 	}
 	return taken, nil

@@ -1,0 +1,104 @@
+package preflight
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// Levels, from good to bad.
+const (
+	OK Level = "ok"
+	// Warning is what does not keep Kubeveil from working and should be looked at.
+	Warning Level = "warning"
+	// Error is what keeps Kubeveil from working, on one node at least.
+	Error Level = "error"
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	// Check is what was looked at, in a word or two; there may be several findings of one check.
+	Check string `json:"check"`
+	Level Level  `json:"level"`
+	// Found is what there is, Do what to do about it; Do is empty when Level is OK.
+	Found string `json:"found"`
+	Do    string `json:"do,omitempty"`
+}
+
+// Judge looks at everything there is in f, in the order in which things depend on each other.
+// Without an API server there is one finding.
+func Judge(f Facts) []Finding {
+	if f.Server.Err != "" {
+		return []Finding{{"api server", Error,
+			fmt.Sprintf("%s cannot be asked: %s", f.Server.Address, f.Server.Err),
+			"correct the kubeconfig, or name another with --kubeconfig and --context"}}
+	}
+	j := judge{f: f}
+	j.readConfig()
+	for _, check := range []func(*judge){
+		(*judge).server, (*judge).rights, (*judge).podSecurity, (*judge).present, (*judge).ranges,
+		(*judge).kubeProxy, (*judge).podCIDRs,
+		(*judge).overlaps, (*judge).nodeRanges, (*judge).otherCNI, (*judge).strangers,
+		(*judge).kernels, (*judge).runtimes, (*judge).kubelets, (*judge).mtu,
+		(*judge).unread,
+	} {
+		check(&j)
+	}
+	return j.findings
+}
+
+// Count is how many findings are of a level.
+func Count(findings []Finding, l Level) int {
+	n := 0
+	for _, f := range findings {
+		if f.Level == l {
+			n++
+		}
+	}
+	return n
+}
+
+// listed puts names into a sentence, the first few of many.
+func listed(names []string) string {
+	const shown = 5
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(names) > shown {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
+	}
+	return strings.Join(names, ", ")
+}
+
+// versionNumbers are the numbers that a version begins with, at most three: v1.30.4-eks is 1, 30,
+// 4; none when it is no version.
+func versionNumbers(text string) []int {
+	text = strings.TrimPrefix(text, "v")
+	var out []int
+	for len(out) < 3 {
+		n, digits := 0, 0
+		for digits < len(text) && digits < 6 && text[digits] >= '0' && text[digits] <= '9' {
+			n = n*10 + int(text[digits]-'0')
+			digits++
+		}
+		if digits == 0 {
+			return out
+		}
+		out, text = append(out, n), text[digits:]
+		if !strings.HasPrefix(text, ".") {
+			return out
+		}
+		text = text[1:]
+	}
+	return out
+}
+
+// older reports whether a version is older than major.minor; known is false when it is no version.
+func older(text string, major, minor int) (old, known bool) {
+	v := versionNumbers(text)
+	if len(v) < 2 {
+		return false, false
+	}
+	return v[0] < major || v[0] == major && v[1] < minor, true
+}

@@ -1,0 +1,123 @@
+package abi
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+)
+
+// ErrNotReady matches the errors of ReadMarker and Marker.Check: veild has not
+// applied its first table since this boot. Trying again later may help.
+var ErrNotReady = errors.New("veild is not ready")
+
+// Marker is the content of ReadyFile: veild's word, written after its first
+// apply, that the node's data path is in place. The plugin adds no pod without it.
+type Marker struct {
+	// BootID is the kernel's identity of this boot, so that a marker that was
+	// kept on a disk by mistake is worth nothing after the next.
+	BootID string `json:"bootID"`
+	// Families are those whose data path is in place.
+	Families cluster.Families `json:"families"`
+	// Devices are the tunnel devices, by name.
+	Devices []string `json:"devices"`
+	// Written is when veild wrote this.
+	Written time.Time `json:"written"`
+}
+
+// bootIDFile is the kernel's, drivers/char/random.c.
+const bootIDFile = "/proc/sys/kernel/random/boot_id"
+
+// maxMarker bounds a marker, bytes.
+const maxMarker = 64 << 10
+
+// BootID is the kernel's identity of this boot.
+func BootID() (string, error) {
+	b, err := os.ReadFile(bootIDFile)
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+// Encode returns the content of the file.
+func (m Marker) Encode() ([]byte, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encode readiness marker: %w", err)
+	}
+	return append(b, '\n'), nil
+}
+
+// ParseMarker reads what Encode wrote; unknown keys are accepted, so that a
+// plugin works with a newer daemon.
+func ParseMarker(text []byte) (Marker, error) {
+	var m Marker
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if err := dec.Decode(&m); err != nil {
+		return Marker{}, fmt.Errorf("readiness marker: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return Marker{}, errors.New("readiness marker: something follows the object")
+	}
+	if m.BootID == "" {
+		return Marker{}, errors.New("readiness marker: bootID is missing")
+	}
+	return m, nil
+}
+
+// Check is nil when the marker is of the boot bootID, else the error matches ErrNotReady.
+func (m Marker) Check(bootID string) error {
+	if m.BootID != bootID {
+		return fmt.Errorf("%w: its marker is of boot %s, this is boot %s; wait until veild has "+
+			"written it anew", ErrNotReady, m.BootID, bootID)
+	}
+	return nil
+}
+
+// ReadMarker reads the marker at path and checks that it is of this boot. The
+// error matches ErrNotReady when there is none, it is unreadable or of another boot.
+func ReadMarker(path string) (Marker, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Marker{}, fmt.Errorf("%w: %w; it is written after the first apply: see veild's log",
+			ErrNotReady, err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxMarker))
+	if err != nil {
+		return Marker{}, fmt.Errorf("%w: %w", ErrNotReady, err)
+	}
+	m, err := ParseMarker(text)
+	if err != nil {
+		return Marker{}, fmt.Errorf("%w: %s: %w; restart veild", ErrNotReady, path, err)
+	}
+	boot, err := BootID()
+	if err != nil {
+		return Marker{}, err
+	}
+	return m, m.Check(boot)
+}
+
+// WriteMarker puts m into the file at path with mode 0644, making its directory.
+func WriteMarker(path string, m Marker) error {
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write readiness marker: %w", err)
+	}
+	if err := atomicfile.Write(path, b, 0o644); err != nil {
+		return fmt.Errorf("readiness marker: %w", err)
+	}
+	return nil
+}

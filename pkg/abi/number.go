@@ -1,0 +1,186 @@
+package abi
+
+import "github.com/kubeveil/kubeveil/pkg/cluster"
+
+// Marks on packets (skb->mark). One bit each, with the bit as its own mask, so
+// that they live beside the bits of kube-proxy (0x4000, 0x8000), Cilium
+// (0x0f00) and others.
+const (
+	// PodMark is set on every packet that enters the node from a pod's veth.
+	PodMark uint32 = 0x0010_0000
+	// TunnelMark is set on the UDP sockets of tunnels, so on outer packets.
+	TunnelMark uint32 = 0x0020_0000
+	// ServiceMark is set on packets of a flow to a service whose addresses are translated at links,
+	// both ways.
+	ServiceMark uint32 = 0x0040_0000
+)
+
+// Link groups (IFLA_GROUP), by which rules that know no interface name
+// recognise our devices.
+const (
+	// PodGroup is the group of the host end of every pod's veth.
+	PodGroup uint32 = 0x7670
+	// TunnelGroup is the group of every tunnel device.
+	TunnelGroup uint32 = 0x7674
+)
+
+// Policy routing. Rules of a lower preference are asked first; the kernel's
+// local table has 0, main has 32766.
+const (
+	// TablePod is the routing table for packets that come from pods.
+	TablePod = 30309
+	// RulePrefTunnel sends outer packets to main, less routes into tunnels.
+	RulePrefTunnel = 90
+	// RulePrefTunnelDeny makes outer packets with no other route unreachable.
+	RulePrefTunnelDeny = 91
+	// RulePrefPod sends packets with PodMark to TablePod.
+	RulePrefPod = 100
+	// MetricRange is the metric of the unreachable routes beneath the ranges:
+	// larger than that of any route that carries traffic.
+	MetricRange = 0x7665_0000
+	// MetricTunnel is the metric of routes into a tunnel.
+	MetricTunnel = 1024
+)
+
+// Route protocols (rtm_protocol) say who owns a route.
+const (
+	// RouteProtoNode is on the routes that veild owns.
+	RouteProtoNode = 118
+	// RouteProtoPod is on the host routes to pods, which the plugin owns.
+	RouteProtoPod = 119
+)
+
+// Tunnel.
+const (
+	// TunnelDevicePrefix begins the name of every tunnel device; a number follows.
+	TunnelDevicePrefix = "veil"
+	// TunnelPort is the default UDP port of WireGuard on the underlay.
+	TunnelPort = 51820
+	// ProbePort is the UDP port, inside the tunnel only, of the path MTU probe.
+	ProbePort = 51821
+	// TunnelQueueLen is the transmit queue of a TUN, packets. The kernel's
+	// default of 500 drops bursts of UDP.
+	TunnelQueueLen = 10000
+	// TunnelAddress4 is an IPv4 address that every tunnel device has, of scope host so that nothing
+	// is sent from it: on a device without any, the kernel treats a loose rp_filter as a strict
+	// one.
+	TunnelAddress4 = "169.254.1.2"
+)
+
+// MetricsAddress is the default address of /metrics, /healthz and /readyz.
+const MetricsAddress = "127.0.0.1:9631"
+
+// ServiceHealthAddress is where balancers ask whether a node serves, unless the configuration
+// says otherwise: kube-proxy's --healthz-bind-address.
+const ServiceHealthAddress = ":10256"
+
+// Pod addressing. The gateways are link-local, the same on every node, and are
+// reached through permanent neighbours, never by ARP or ND.
+const (
+	// PodGateway4 is the next hop of a pod's IPv4 default route.
+	PodGateway4 = "169.254.1.1"
+	// PodGateway6 is the next hop of a pod's IPv6 default route.
+	PodGateway6 = "fe80::1"
+	// PodLinkPrefix begins the name of the host end of a pod's veth; eleven
+	// hexadecimal digits of a hash follow.
+	PodLinkPrefix = "vpod"
+)
+
+// MinPodMTU6 is the smallest MTU a link with IPv6 may have (RFC 8200 section 5).
+const MinPodMTU6 = cluster.MinMTU6
+
+// nftables tables (family inet).
+const (
+	// NFTGuardTable holds the interface-independent drops.
+	NFTGuardTable = "kubeveil_guard"
+	// NFTNatTable holds masquerading of what leaves the cluster.
+	NFTNatTable = "kubeveil_nat"
+	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own
+	// addresses.
+	NFTPodTable = "kubeveil_pods"
+	// NFTOuterTable keeps outer packets whole.
+	NFTOuterTable = "kubeveil_outer"
+	// NFTProbeTable counts the packets of a probe, for as long as it takes.
+	NFTProbeTable = "kubeveil_probe"
+	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the
+	// kernel's short way.
+	NFTFlowTableTCP = "kubeveil_flows_tcp"
+	NFTFlowTableUDP = "kubeveil_flows_udp"
+)
+
+// Parts of NFTPodTable that veild makes and the plugin looks for or fills.
+const (
+	// NFTPodChain is its one chain, at prerouting.
+	NFTPodChain = "prerouting"
+	// NFTPodSet4 and NFTPodSet6 hold the pods' addresses. An element is ifname . address: the name
+	// of the pod's host link in 16 bytes, filled up with zeroes, and 4 or 16 bytes in network
+	// order.
+	NFTPodSet4 = "pods4"
+	NFTPodSet6 = "pods6"
+)
+
+// Paths. RunDir is on tmpfs: the disk is not trusted and a reboot must clear it.
+const (
+	// RunDir holds everything that lives as long as the node runs.
+	RunDir = "/run/kubeveil"
+	// ReadyFile is the marker that veild writes after its first apply.
+	ReadyFile = RunDir + "/ready"
+	// PodDir holds a record for each attached pod interface.
+	PodDir = RunDir + "/pods"
+	// IPAMDir is the data directory of host-local.
+	IPAMDir = RunDir + "/ipam"
+	// WorkerDir is where veild asks veil-wg for devices.
+	WorkerDir = RunDir + "/wg"
+	// KeyFile is the default place of the node's private key.
+	KeyFile = RunDir + "/key"
+	// SnapshotFile is the default place of the last good table.
+	SnapshotFile = RunDir + "/snapshot.json"
+	// AdminSocket is where veilctl finds veild.
+	AdminSocket = RunDir + "/veild.sock"
+	// CNIConfDir is the default place of the CNI configuration.
+	CNIConfDir = "/etc/cni/net.d"
+	// CNIBinDir is where runtimes look for CNI plugins.
+	CNIBinDir = "/opt/cni/bin"
+	// HostSysctlNet is where the manifests mount /proc/sys/net of the node, writable: a container
+	// that is not privileged has /proc/sys read-only.
+	HostSysctlNet = "/host/proc/sys/net"
+	// HostCgroup is where the manifests mount the node's cgroup v2 tree: a container sees its own
+	// at the usual place.
+	HostCgroup = "/host/sys/fs/cgroup"
+	// BPFDir holds the pinned programs and maps.
+	BPFDir = "/sys/fs/bpf/kubeveil"
+	// ConflistName is the file name of the CNI configuration.
+	ConflistName = "05-kubeveil.conflist"
+	// NetworkName is the name of the network in the CNI configuration.
+	NetworkName = "kubeveil"
+)
+
+// Pinned BPF objects below BPFDir, by name.
+const (
+	// PinGuardIngress and PinGuardEgress are the guard at tc.
+	PinGuardIngress = "guard_ingress"
+	PinGuardEgress  = "guard_egress"
+	// PinGuardIngressL3 and PinGuardEgressL3 are the same for links without Ethernet headers.
+	PinGuardIngressL3 = "guard_ingress_l3"
+	PinGuardEgressL3  = "guard_egress_l3"
+	// PinDrops counts drops by reason.
+	PinDrops = "drops"
+	// PinRanges is the trie of cluster ranges, PinNodes the set of node addresses, PinVIPs that of
+	// addresses of services outside the ranges.
+	PinRanges = "ranges"
+	PinNodes  = "nodes"
+	PinVIPs   = "vips"
+	// PinTranslate is the array of programs that translate at egress, before the guard judges.
+	PinTranslate = "egress_translate"
+	// PinLinks is the set of links that have the guard's programs, by index.
+	PinLinks = "guarded_links"
+	// PinWork is where the guard's programs keep what they read of one packet.
+	PinWork = "guard_work"
+)
+
+// Where a kernel without tcx has our programs: a direct-action bpf filter of the clsact qdisc, for
+// all protocols, named after the pin. Priority 1 is asked first, and the newest filter first in it.
+const (
+	TCPriority = 1
+	TCHandle   = 0x7670
+)

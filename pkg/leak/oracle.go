@@ -1,0 +1,274 @@
+package leak
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// Example is a frame that was a finding.
+type Example struct {
+	Link   string    `json:"link"`
+	Time   time.Time `json:"time"`
+	Kind   Kind      `json:"kind"`
+	Detail string    `json:"detail"`
+	// Length of the frame, of which Bytes is the beginning.
+	Length int    `json:"length"`
+	Bytes  []byte `json:"bytes"`
+}
+
+// String shows it as a person reads a capture.
+func (e Example) String() string {
+	return fmt.Sprintf("%s on %s, %d bytes at %s: %s\n%s", e.Kind, e.Link, e.Length,
+		e.Time.Format("15:04:05.000"), e.Detail, hex.Dump(e.Bytes))
+}
+
+const (
+	// exampleLen is how much of a frame an Example keeps.
+	exampleLen = 256
+	// examplesPerKind is how many are kept of each kind and link.
+	examplesPerKind = 3
+)
+
+// Result is what was seen.
+type Result struct {
+	// Frames is how many were judged, over all links: one that crosses the bridge is judged on
+	// each.
+	Frames uint64 `json:"frames"`
+	// Bytes of them all.
+	Bytes uint64 `json:"bytes"`
+	// Plaintext is how many were leaks.
+	Plaintext uint64 `json:"plaintext"`
+	// Kinds counts all by what they were judged to be.
+	Kinds map[Kind]uint64 `json:"kinds"`
+	// Dropped is how many the kernel could not give us. More than zero: nothing is proven.
+	Dropped uint64 `json:"dropped"`
+	// Examples are the first findings of each kind on each link.
+	Examples []Example `json:"examples,omitempty"`
+}
+
+// Findings is how many frames were not on the allow-list.
+func (r Result) Findings() uint64 {
+	var n uint64
+	for kind, count := range r.Kinds {
+		if !kind.Allowed() {
+			n += count
+		}
+	}
+	return n
+}
+
+// Err is nil when every frame was seen and allowed, and at least one was. It shows examples
+// otherwise.
+func (r Result) Err() error {
+	switch {
+	case r.Dropped > 0:
+		return fmt.Errorf("leak oracle: %d of %d frames were not seen, so nothing is proven",
+			r.Dropped, r.Dropped+r.Frames)
+	case r.Frames == 0:
+		return errors.New("leak oracle: no frame was seen at all, so nothing is proven")
+	case r.Findings() == 0:
+		return nil
+	}
+	err := fmt.Errorf("leak oracle: %d findings in %d frames, %d of them plaintext: %v",
+		r.Findings(), r.Frames, r.Plaintext, r.Kinds)
+	for i, e := range r.Examples {
+		if i == 8 {
+			break
+		}
+		err = fmt.Errorf("%w\n%s", err, e)
+	}
+	return err
+}
+
+// Oracle watches links of one network namespace. Its methods may be called from several goroutines.
+type Oracle struct {
+	netns string
+	rules atomic.Pointer[Rules]
+	stop  chan struct{}
+
+	mu     sync.Mutex
+	seen   Result
+	rings  []*ring
+	kept   map[string]int
+	done   sync.WaitGroup
+	ended  bool
+	result Result
+}
+
+// Start makes an Oracle for the network namespace at a path, or that of the caller if it is "",
+// which takes no more than CAP_NET_RAW. It sees nothing before Watch.
+func Start(netnsPath string, rules Rules) (*Oracle, error) {
+	o := &Oracle{netns: netnsPath, stop: make(chan struct{}), kept: map[string]int{},
+		seen: Result{Kinds: map[Kind]uint64{}}}
+	o.rules.Store(rules.clone())
+	return o, o.inside(func() error { return nil })
+}
+
+// inside runs fn in the namespace.
+func (o *Oracle) inside(fn func() error) error {
+	if o.netns == "" {
+		return fn()
+	}
+	return netns.Do(o.netns, fn)
+}
+
+// Watch watches a link from now until Stop, both directions. A link that is gone is no error later:
+// what it carried counts.
+func (o *Oracle) Watch(link string) error {
+	var r *ring
+	err := o.inside(func() error {
+		var err error
+		r, err = openRing(link, ringBlocks)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return errors.Join(fmt.Errorf("watch %s: the oracle has ended", link), r.close())
+	}
+	o.rings = append(o.rings, r)
+	o.done.Add(1)
+	go o.read(r)
+	return nil
+}
+
+// Update changes the rules for frames that are judged from now on.
+func (o *Oracle) Update(change func(*Rules)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.rules.Load().clone()
+	change(r)
+	o.rules.Store(r)
+}
+
+// read judges the frames of a ring until Stop, then those that are left.
+func (o *Oracle) read(r *ring) {
+	defer o.done.Done()
+	local := Result{Kinds: map[Kind]uint64{}}
+	judge := func(frame []byte) {
+		v := Classify(o.rules.Load(), frame)
+		local.Frames++
+		local.Bytes += uint64(len(frame))
+		local.Kinds[v.Kind]++
+		if v.Kind.Leak() {
+			local.Plaintext++
+		}
+		if !v.Kind.Allowed() {
+			o.keep(r.link, v, frame)
+		}
+	}
+
+	for {
+		r.drain(judge)
+		o.add(&local)
+		select {
+		case taken := <-r.takes:
+			err := r.catchUp(judge)
+			o.add(&local)
+			o.lose(r.lost(false))
+			taken <- err
+		case <-o.stop:
+			o.finish(r, judge)
+			o.add(&local)
+			return
+		default:
+			r.wait(retireMS)
+		}
+	}
+}
+
+// lastFrames bounds the wait for blocks that the kernel has still to hand over.
+const lastFrames = 5 * time.Second
+
+// finish reads until what the kernel counted was judged. The rest, if any, is counted as dropped.
+func (o *Oracle) finish(r *ring, judge func([]byte)) {
+	deadline := time.Now().Add(lastFrames)
+	for {
+		r.drain(judge)
+		if complete, err := r.count(); err == nil && complete || time.Now().After(deadline) {
+			break
+		}
+		r.wait(retireMS)
+	}
+	o.lose(r.lost(true))
+}
+
+// lose adds frames that could not be judged.
+func (o *Oracle) lose(frames uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seen.Dropped += frames
+}
+
+// keep keeps an example, if there are not enough of its kind.
+func (o *Oracle) keep(link string, v Verdict, frame []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	key := link + "/" + string(v.Kind)
+	if o.kept[key]++; o.kept[key] > examplesPerKind {
+		return
+	}
+	o.seen.Examples = append(o.seen.Examples,
+		Example{Link: link, Time: time.Now(), Kind: v.Kind, Detail: v.Detail,
+			Length: len(frame), Bytes: append([]byte(nil), frame[:min(len(frame), exampleLen)]...)})
+}
+
+// add adds a reader's counts and clears them.
+func (o *Oracle) add(local *Result) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.seen.Frames += local.Frames
+	o.seen.Bytes += local.Bytes
+	o.seen.Plaintext += local.Plaintext
+	for kind, n := range local.Kinds {
+		o.seen.Kinds[kind] += n
+	}
+	*local = Result{Kinds: local.Kinds}
+	clear(local.Kinds)
+}
+
+// Seen is what was judged until now, or since the last Take; Dropped is only known from Take and
+// Stop.
+func (o *Oracle) Seen() Result {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := o.seen
+	r.Kinds = map[Kind]uint64{}
+	for kind, n := range o.seen.Kinds {
+		r.Kinds[kind] = n
+	}
+	r.Examples = append([]Example(nil), o.seen.Examples...)
+	return r
+}
+
+// Stop judges what is still in the rings, ends and returns the result since Start or the last Take.
+// A second call returns the same.
+func (o *Oracle) Stop() (Result, error) {
+	o.mu.Lock()
+	if o.ended {
+		defer o.mu.Unlock()
+		return o.result, nil
+	}
+	o.ended = true
+	close(o.stop)
+	o.mu.Unlock()
+	o.done.Wait()
+	var errs []error
+	for _, r := range o.rings {
+		errs = append(errs, r.close())
+	}
+	result := o.Seen()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.result = result
+	return result, errors.Join(errs...)
+}

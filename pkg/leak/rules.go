@@ -1,0 +1,120 @@
+package leak
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// IP protocol numbers (IANA) that rules and findings name.
+const (
+	ICMP   = 1
+	IGMP   = 2
+	IPIP   = 4
+	TCP    = 6
+	UDP    = 17
+	IP6IP  = 41
+	ICMPv6 = 58
+)
+
+// Rules say what may be on the network. The zero value allows ARP and neighbour discovery only.
+type Rules struct {
+	// Inner are the ranges of pods and services, whose addresses must never be seen.
+	Inner []netip.Prefix
+	// Nodes are the underlay addresses between which tunnel UDP is allowed.
+	Nodes []netip.Addr
+	// TunnelPort is the UDP port of tunnels: one side of a tunnel packet has it.
+	TunnelPort uint16
+	// Canary is in all payloads of the cluster and must never be seen; empty is not looked for.
+	Canary []byte
+	// EgressCanary is in payloads to Outside and must be seen nowhere else.
+	EgressCanary []byte
+	// Outside are hosts that are no part of the cluster, to which anything but Canary may be sent.
+	Outside []netip.Addr
+	// Flows are control traffic of the test itself.
+	Flows []Flow
+	// MaxFrame is the longest frame, bytes, VLAN tags not counted; 0 is any. A longer one was not
+	// yet cut into what a wire carries, so its inside was not judged.
+	MaxFrame int
+}
+
+// Flow is control traffic by its server: packets of the protocol from or to Addr and Port are
+// allowed, but for addresses of Inner and the canaries.
+type Flow struct {
+	Name  string
+	Proto uint8
+	Addr  netip.Addr
+	// Port is 0 for protocols without ports and for all ports.
+	Port uint16
+}
+
+// clone copies what Update's caller may append to.
+func (r *Rules) clone() *Rules {
+	c := *r
+	c.Inner = slices.Clone(r.Inner)
+	c.Nodes = slices.Clone(r.Nodes)
+	c.Outside = slices.Clone(r.Outside)
+	c.Flows = slices.Clone(r.Flows)
+	return &c
+}
+
+func (r *Rules) inner(a netip.Addr) bool {
+	for _, p := range r.Inner {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+func (r *Rules) flow(p *packet) (string, bool) {
+	for _, f := range r.Flows {
+		if f.Proto != p.proto {
+			continue
+		}
+		if f.Addr == p.src && (f.Port == 0 || f.Port == p.srcPort) ||
+			f.Addr == p.dst && (f.Port == 0 || f.Port == p.dstPort) {
+			return f.Name, true
+		}
+	}
+	return "", false
+}
+
+// Kind is what a frame was judged to be.
+type Kind string
+
+// Kinds that are allowed.
+const (
+	Tunnel Kind = "tunnel"
+	// TunnelError is an ICMP error that quotes the beginning of a tunnel packet, such as where
+	// nobody listens yet.
+	TunnelError Kind = "tunnel-error"
+	Neighbour   Kind = "neighbour"
+	Control     Kind = "control"
+	Egress      Kind = "egress"
+)
+
+// Kinds that are findings. The first three are leaks: plaintext of the cluster.
+const (
+	LeakAddress Kind = "leak-address"
+	LeakCanary  Kind = "leak-canary"
+	LeakEgress  Kind = "leak-egress-canary"
+	Fragment    Kind = "fragment"
+	NotTunnel   Kind = "not-a-tunnel-message"
+	Oversize    Kind = "oversize"
+	Unreadable  Kind = "unreadable"
+	Unknown     Kind = "not-allowed"
+)
+
+// Leak says whether the kind is plaintext of the cluster.
+func (k Kind) Leak() bool { return k == LeakAddress || k == LeakCanary || k == LeakEgress }
+
+// Allowed says whether the kind is no finding.
+func (k Kind) Allowed() bool {
+	return k == Tunnel || k == TunnelError || k == Neighbour || k == Control || k == Egress
+}
+
+// Verdict is the judgement of one frame; Detail says why, for people.
+type Verdict struct {
+	Kind   Kind
+	Detail string
+}

@@ -1,0 +1,83 @@
+package leak
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Take returns what was seen since Start or the last Take and begins anew, so that one run can hold
+// a part whose findings are wanted. Every frame that a watched link carried before the call is in
+// what it gives; one that comes during the call may be on either side.
+func (o *Oracle) Take() (Result, error) {
+	o.mu.Lock()
+	rings := slices.Clone(o.rings)
+	o.mu.Unlock()
+	taken := make(chan error, len(rings))
+	for _, r := range rings {
+		select {
+		case r.takes <- taken:
+		case <-o.stop:
+			return Result{}, errors.New("take from the leak oracle: it has ended")
+		}
+	}
+	var errs []error
+	for range rings {
+		errs = append(errs, <-taken)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	result := o.seen
+	o.seen = Result{Kinds: map[Kind]uint64{}}
+	clear(o.kept)
+	return result, errors.Join(errs...)
+}
+
+// Plus is both parts of a run together.
+func (r Result) Plus(other Result) Result {
+	r.Frames += other.Frames
+	r.Bytes += other.Bytes
+	r.Plaintext += other.Plaintext
+	r.Dropped += other.Dropped
+	kinds := map[Kind]uint64{}
+	for _, part := range []map[Kind]uint64{r.Kinds, other.Kinds} {
+		for kind, n := range part {
+			kinds[kind] += n
+		}
+	}
+	r.Kinds = kinds
+	r.Examples = slices.Concat(r.Examples, other.Examples)
+	return r
+}
+
+// catchUp drains until everything that the kernel has counted up to now was handed out.
+func (r *ring) catchUp(fn func(frame []byte)) error {
+	if _, err := r.count(); err != nil {
+		return err
+	}
+	want := r.packets - r.dropped
+	deadline := time.Now().Add(lastFrames)
+	for {
+		r.drain(fn)
+		if r.judged.Load() >= want {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("take from %s: %d of %d frames were handed over in %s", r.link,
+				r.judged.Load(), want, lastFrames)
+		}
+		r.wait(retireMS)
+	}
+}
+
+// lost returns how many frames were dropped that it has not given before; at the end, those too
+// that the kernel kept and never handed out.
+func (r *ring) lost(end bool) uint64 {
+	n := r.dropped - r.told
+	r.told = r.dropped
+	if kept := r.packets - r.dropped; end && kept > r.judged.Load() {
+		n += kept - r.judged.Load()
+	}
+	return n
+}
