@@ -45,7 +45,8 @@ func newVeilctl() *cobra.Command {
 Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
 2 the command line is wrong, 3 veild does not answer.`,
 		Example: `  veilctl status
-  source <(veilctl completion bash)     # or zsh; for fish: veilctl completion fish | source`,
+  source <(veilctl completion bash)     # needs Debian's bash-completion; zsh: the same with zsh
+  veilctl completion fish | source`,
 	}
 	cobra.EnableCommandSorting = false
 	choice(root)
