@@ -32,8 +32,8 @@ const (
 	mapCounts  = "service_counts"
 )
 
-// pinPrefix begins the name of every pin of the table.
-const pinPrefix = "service_"
+// PinPrefix begins the name of every pin of the table.
+const PinPrefix = "service_"
 
 var (
 	// tableMaps are what the planner writes; they refer to each other.
@@ -71,7 +71,7 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 			if size, ok := c.sizes()[name]; ok {
 				m.MaxEntries = size
 			}
-			if strings.HasPrefix(name, pinPrefix) {
+			if strings.HasPrefix(name, PinPrefix) {
 				pinned[name] = m
 			}
 		}

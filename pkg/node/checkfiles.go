@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 // at once: the way to the API server or the snapshot, the private key, the last good table, the
 // place of the CNI configuration. It asks nobody and changes nothing.
 func CheckFiles(cfg config.Config) error {
-	s, _, sourceErr := newSource(cfg, slog.New(slog.DiscardHandler))
+	s, _, sourceErr := NewSource(cfg, slog.New(slog.DiscardHandler))
 	if snapshot, ok := s.(*source.Snapshot); ok {
 		sourceErr = snapshot.Check()
 	}
@@ -38,7 +38,7 @@ func checkConfDir(dir string) error {
 			continue
 		}
 		if err != nil {
-			return conflistError(conflistPath(dir), err)
+			return ConflistError(ConflistPath(dir), err)
 		}
 		info, err := os.Stat(at)
 		if err == nil && !info.IsDir() {

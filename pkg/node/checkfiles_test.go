@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"errors"
@@ -90,7 +90,10 @@ func TestCheckFiles(t *testing.T) {
 		}), "correct it"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			good := two(t).cfg
+			good := config.Default()
+			good.Node = "a"
+			good.ClusterRanges = nettest.Prefixes("198.19.0.0/16", "fd42:1::/48")
+			good.ServiceRanges = nettest.Prefixes("198.18.128.0/20", "fd42:2::/112")
 			nettest.NewHost(t, dir).Run(t, func() error {
 				cfg, err := filesFit(good, dir)
 				if err := errors.Join(err, tt.spoil(&cfg)); err != nil {

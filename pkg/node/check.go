@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"errors"
@@ -22,9 +22,9 @@ import (
 // capNetAdmin is CAP_NET_ADMIN of capabilities(7).
 const capNetAdmin = 12
 
-// CheckHost says what this machine lacks for veild, and what it has too much, all
+// Check says what this machine lacks for veild, and what it has too much, all
 // of it at once, and changes nothing.
-func CheckHost(cfg config.Config) error {
+func Check(cfg config.Config) error {
 	err := errors.Join(checkMachine(cfg), checkOtherCNI(cfg.CNI.ConfDir))
 	if cfg.ServiceProxy == config.ServiceProxyEBPF {
 		err = errors.Join(err, checkServices(cfg))
@@ -54,9 +54,9 @@ func checkMachine(cfg config.Config) error {
 	return errors.Join(errs...)
 }
 
-// DescribeHost says what veild would build on: the link between nodes and what pods get of its MTU,
+// Notes says what veild would build on: the link between nodes and what pods get of its MTU,
 // and the kind of WireGuard. An error is a link that cannot carry a tunnel. It changes nothing.
-func DescribeHost(cfg config.Config) ([]string, error) {
+func Notes(cfg config.Config) ([]string, error) {
 	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes(),
 		storageNotes(cfg.CNI.ConfDir))
 	h, err := hostnet.Open()
@@ -79,7 +79,7 @@ func DescribeHost(cfg config.Config) ([]string, error) {
 		return notes, fmt.Errorf("%s: %w", u.Name, err)
 	}
 	notes = append(notes, fmt.Sprintf("%s; pods get %d", from, pods))
-	if wide := wideMTU(cfg.MTU, u); wide != "" {
+	if wide := WideMTU(cfg.MTU, u); wide != "" {
 		notes = append(notes, "warning: "+wide)
 	}
 	return notes, nil
@@ -140,9 +140,9 @@ func storageNote(paths []string, p rootfs.Protection) string {
 	return fmt.Sprintf("the owner of the disk can change %s, which is on %s: %s", list, p, cure)
 }
 
-// wideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is
+// WideMTU says that configured, bytes, is more than the link between nodes has; empty is that it is
 // not, or that there is no link.
-func wideMTU(configured int, u hostnet.Underlay) string {
+func WideMTU(configured int, u hostnet.Underlay) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
 	}

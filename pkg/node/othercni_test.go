@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"os"
@@ -59,13 +59,13 @@ func TestOtherCNI(t *testing.T) {
 			if err := checkOtherCNI(dir); err != nil {
 				t.Errorf("where ours is installed: %v", err)
 			}
-			if n := len(otherCNI(dir)); (n > 0) != (tt.refused != "") {
+			if n := len(OtherCNI(dir)); (n > 0) != (tt.refused != "") {
 				t.Errorf("%d problems are shown", n)
 			}
 		})
 	}
 
-	if out := otherCNI(filepath.Join(t.TempDir(), "nowhere")); out != nil {
+	if out := OtherCNI(filepath.Join(t.TempDir(), "nowhere")); out != nil {
 		t.Errorf("no folder: %v", out)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package node
 
 import (
 	"context"
@@ -58,7 +58,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 
 	step(removePods)
 	step(func() ([]string, error) { return nil, passage.Remove() })
-	step(removeServices)
+	step(RemoveServices)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
 	if err := errors.Join(errs...); err != nil {
 		// The rest is what keeps pods' packets from leaving in clear.

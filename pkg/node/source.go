@@ -1,10 +1,13 @@
-package agent
+package node
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/source"
 )
 
 // checkServiceHost refuses to look for the API server at a service address: those are
@@ -27,4 +30,17 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 		}
 	}
 	return nil
+}
+
+// NewSource makes the source, which is the second of what it gives, too, when that is not nil. It
+// asks nobody and changes nothing.
+func NewSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
+	if cfg.Source.Kind == config.SourceSnapshot {
+		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil
+	}
+	c, err := kube.New(kube.Options{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, c, checkServiceHost(cfg, c.Server().Addr())
 }
