@@ -14,3 +14,7 @@ const (
 	NFTSelf4 = "self4"
 	NFTSelf6 = "self6"
 )
+
+// PolicyDir holds, where NetworkPolicy is enforced, the group of each pod that is bound to this
+// node. Pods are attached mute while it exists and has none for them.
+const PolicyDir = RunDir + "/policy"
