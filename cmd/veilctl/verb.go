@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/agent"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -199,7 +199,7 @@ func onNode(cmd *cobra.Command, run func(c call, socket string) error) *cobra.Co
 }
 
 func socketFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("socket", config.AdminSocket, "veild's `socket`")
+	return cmd.Flags().String("socket", abi.AdminSocket, "veild's `socket`")
 }
 
 func peersCommand() *cobra.Command {
@@ -230,7 +230,7 @@ func hostCommand() *cobra.Command {
 		Long:    "It needs no veild, changes nothing, and shows no key.",
 		Example: "veilctl host > host.txt",
 	}
-	confDir := cmd.Flags().String("cni-conf-dir", config.CNIConfDir,
+	confDir := cmd.Flags().String("cni-conf-dir", abi.CNIConfDir,
 		"`directory` of CNI configurations")
 	return verb(cmd, func(c call) error { return agent.Describe(c.out, *confDir) })
 }

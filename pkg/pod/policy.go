@@ -16,11 +16,11 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Where NetworkPolicy is enforced, a pod is a member of one group: its addresses are elements of
-// the group's sets in the table config.NFTPolicyTable, and a pod that is in none is mute. The
+// the group's sets in the table abi.NFTPolicyTable, and a pod that is in none is mute. The
 // daemon reserves the group of a pod when the pod is bound to the node; Attach adds the pod in the
 // transaction that gives its link its addresses:
 //
@@ -140,9 +140,9 @@ type member struct {
 func membersOf(group string, addrs []netip.Addr) (out []member) {
 	for _, a := range addrs {
 		if a.Is4() {
-			out = append(out, member{config.NFTMembers4 + group, a}, member{config.NFTSelf4, a})
+			out = append(out, member{abi.NFTMembers4 + group, a}, member{abi.NFTSelf4, a})
 		} else {
-			out = append(out, member{config.NFTMembers6 + group, a}, member{config.NFTSelf6, a})
+			out = append(out, member{abi.NFTMembers6 + group, a}, member{abi.NFTSelf6, a})
 		}
 	}
 	return out
@@ -150,13 +150,13 @@ func membersOf(group string, addrs []netip.Addr) (out []member) {
 
 func (m member) kernel() (*nftables.Set, []nftables.SetElement) {
 	key := m.addr.AsSlice()
-	if m.set == config.NFTSelf4 || m.set == config.NFTSelf6 {
+	if m.set == abi.NFTSelf4 || m.set == abi.NFTSelf6 {
 		key = append(key, key...)
 	}
 	return &nftables.Set{Table: policyTable, Name: m.set}, []nftables.SetElement{{Key: key}}
 }
 
-var policyTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPolicyTable}
+var policyTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
 
 // reserveTries bounds how often Attach follows a daemon that changes the reservation meanwhile.
 const reserveTries = 5
@@ -209,7 +209,7 @@ func findPolicyTable() error {
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
-	return findTable(c, config.NFTPolicyTable)
+	return findTable(c, abi.NFTPolicyTable)
 }
 
 // leaveGroups removes addresses from all groups, so that nobody who gets one of them is in a group
@@ -240,17 +240,17 @@ func groupsOf(addrs []netip.Addr) (found []member, err error) {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	defer func() { _ = c.CloseLasting() }()
-	if err := findTable(c, config.NFTPolicyTable); err != nil {
+	if err := findTable(c, abi.NFTPolicyTable); err != nil {
 		return nil, err
 	}
 	sets, err := c.GetSets(policyTable)
 	if err != nil {
-		return nil, fmt.Errorf("list sets of nft table inet %s: %w", config.NFTPolicyTable, err)
+		return nil, fmt.Errorf("list sets of nft table inet %s: %w", abi.NFTPolicyTable, err)
 	}
 
 	for _, s := range sets {
-		six := strings.HasPrefix(s.Name, config.NFTMembers6) || s.Name == config.NFTSelf6
-		if !six && !strings.HasPrefix(s.Name, config.NFTMembers4) && s.Name != config.NFTSelf4 {
+		six := strings.HasPrefix(s.Name, abi.NFTMembers6) || s.Name == abi.NFTSelf6
+		if !six && !strings.HasPrefix(s.Name, abi.NFTMembers4) && s.Name != abi.NFTSelf4 {
 			continue
 		}
 		elements, err := c.GetSetElements(s)

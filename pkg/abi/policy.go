@@ -1,4 +1,4 @@
-package config
+package abi
 
 // Parts of the nftables table that enforces NetworkPolicy: veild makes them, and the plugin fills
 // the sets of members.
