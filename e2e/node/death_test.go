@@ -215,7 +215,7 @@ func adopted(t *testing.T, p *lab.Process) {
 
 // A dead veild costs nothing: flows live, pods come and go, and the next one adopts what is there.
 func TestVeildKilledUnderLoad(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
 	n1 := l.Nodes()[0]
 	settled(ctx, t, n1)
@@ -255,7 +255,7 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 
 // An upgrade is SIGTERM and another program: no flow is lost, nothing is changed.
 func TestVeildUpgradedUnderLoad(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	other := filepath.Join(t.TempDir(), "veild")
 	// Others measure meanwhile.
 	build := exec.CommandContext(t.Context(), "nice", "go", "build", "-trimpath", "-buildvcs=false",
@@ -314,7 +314,7 @@ func deviceProcess(ctx context.Context, t *testing.T, n *lab.Node) *os.Process {
 
 // A dead worker is back at once with device, routes, keys and peers, whoever else is dead.
 func TestWorkerKilledUnderLoad(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
 	n2 := l.Nodes()[1]
 	settled(ctx, t, n2)

@@ -306,7 +306,7 @@ func TestFlushedWithVeildDead(t *testing.T) {
 // flushed makes a lab and flushes one thing after the other there; sample names those that are
 // flushed when long tests were not asked for, nil is all.
 func flushed(t *testing.T, f flusher, flushes []flush, sample []string) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	f.lab = l
 	f.flows, f.node = allWays(ctx, t, l)
 	all := slices.Clone(f.flows)

@@ -19,7 +19,7 @@ import (
 // A link that appears later is guarded, in both directions, and a route that somebody wrote past
 // the tunnel carries nothing.
 func TestGuardOnLinks(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
 	n1 := l.Nodes()[0]

@@ -16,7 +16,7 @@ import (
 // A CNI configuration that a runtime takes before ours shuts the node for as long as
 // it is there; one that delegates to ours does not. What runs goes on.
 func TestAnotherConflistShutsTheNode(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
 	n := l.Nodes()[0]
 	dir := filepath.Join(n.Disk(), "etc/cni/net.d")

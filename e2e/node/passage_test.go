@@ -13,7 +13,7 @@ import (
 // A node whose firewall drops what pods send into the tunnel is not ready and says which
 // chain may do it. It becomes ready when the firewall lets pods through.
 func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)
 	meet(ctx, t, a, b)
 	n := l.Nodes()[0]

@@ -19,7 +19,7 @@ const portToPod = 30001
 // Another program translates addresses, as kube-proxy and what a former network left behind do:
 // what is encrypted stays so, answers included, and what would become host to host is refused.
 func TestOthersTranslate(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{Nodes: 3})
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true, Nodes: 3})
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
 	meet(ctx, t, pods[0], pods[2])

@@ -1,4 +1,4 @@
-package config
+package abi
 
 // Parts of the nftables table that enforces NetworkPolicy: veild makes them, and the plugin fills
 // the sets of members.
@@ -14,3 +14,7 @@ const (
 	NFTSelf4 = "self4"
 	NFTSelf6 = "self6"
 )
+
+// PolicyDir holds, where NetworkPolicy is enforced, the group of each pod that is bound to this
+// node. Pods are attached mute while it exists and has none for them.
+const PolicyDir = RunDir + "/policy"
