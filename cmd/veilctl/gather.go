@@ -123,6 +123,7 @@ func (g *gatherer) lacking(ctx context.Context,
 	may := make([]bool, len(rights))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
+
 	for i, r := range rights {
 		group.Go(func() error {
 			review := &authorizationv1.SelfSubjectAccessReview{
@@ -138,15 +139,18 @@ func (g *gatherer) lacking(ctx context.Context,
 			return err
 		})
 	}
+
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("ask for your rights: %w", err)
 	}
+
 	var out []preflight.Right
 	for i, r := range rights {
 		if !may[i] {
 			out = append(out, r)
 		}
 	}
+
 	return out, nil
 }
 

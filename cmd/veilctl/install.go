@@ -40,6 +40,7 @@ func install(flags *flag.FlagSet) func(call) error {
 				"manifests/; write veilctl install -check to check the cluster before: %w",
 				errUsage)
 		}
+
 		var text []byte
 		if *file != "" {
 			var err error
@@ -47,14 +48,17 @@ func install(flags *flag.FlagSet) func(call) error {
 				return fmt.Errorf("-config: %w", err)
 			}
 		}
+
 		cluster, err := access.Open()
 		if err != nil {
 			return err
 		}
+
 		facts := gather(c.ctx, cluster)
 		if *file != "" {
 			facts.Config, facts.ConfigFrom = string(text), *file
 		}
+
 		return c.report(preflight.Judge(facts))
 	}
 }

@@ -95,11 +95,14 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 			r.Before = keyName(o.State.Key)
 			err = store.AskRewrap(ctx, name, request)
 		}
+
 		if err != nil {
 			r.Error = err.Error()
 		}
+
 		out = append(out, r)
 	}
+
 	return out
 }
 

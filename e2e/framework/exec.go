@@ -36,27 +36,32 @@ func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
 		p.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: container, Command: command,
 			Stdin: stdin != nil, Stdout: true, Stderr: true}, scheme.ParameterCodec).URL()
+
 	// As kubectl does: websockets, and SPDY where a proxy or an older API server has none.
 	socket, err := remotecommand.NewWebSocketExecutor(c.Config, "GET", url.String())
 	if err != nil {
 		return fmt.Errorf("exec in pod %s: %w", p.Name, err)
 	}
+
 	spdy, err := remotecommand.NewSPDYExecutor(c.Config, "POST", url)
 	if err != nil {
 		return fmt.Errorf("exec in pod %s: %w", p.Name, err)
 	}
+
 	either, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
 	if err != nil {
 		return fmt.Errorf("exec in pod %s: %w", p.Name, err)
 	}
+
 	err = either.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: stdin, Stdout: stdout,
 		Stderr: &stderr})
 	if err != nil {
 		return fmt.Errorf("pod %s: %s: %w: %s", p.Name, strings.Join(command, " "), err,
 			strings.TrimSpace(stderr.String()))
 	}
+
 	return nil
 }
 

@@ -50,6 +50,7 @@ func forgeries(l *lab.Lab, victimKey string) []forgery {
 	}
 	own := strings.Repeat("A", 42)
 	service := []netip.Addr{f.ServiceRanges()[0].Addr().Next().Next()}
+
 	return []forgery{
 		{name: "a-duplicate-key", addrs: fresh(0), prefixes: f.PodPrefixes(90), key: victimKey,
 			claims: f.PodPrefixes(90), incumbent: n2.Name, because: "public key"},

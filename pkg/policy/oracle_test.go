@@ -101,6 +101,7 @@ func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	if len(r.Peers) == 0 {
 		return true
 	}
+
 	for _, peer := range r.Peers {
 		if peer.Block != nil {
 			in := peer.Block.CIDR.Contains(other)
@@ -112,19 +113,23 @@ func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 			}
 			continue
 		}
+
 		pod, ok := w.peer(other)
 		if !ok {
 			continue
 		}
+
 		inNS := pod.Namespace == np.Namespace
 		if peer.Namespaces != nil {
 			ns, known := w.namespaces[pod.Namespace]
 			inNS = known && selects(*peer.Namespaces, ns.Labels)
 		}
+
 		if inNS && (peer.Pods == nil || selects(*peer.Pods, pod.Labels)) {
 			return true
 		}
 	}
+
 	return false
 }
 

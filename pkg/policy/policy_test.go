@@ -82,6 +82,7 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 		many = append(many, policy.Port{Proto: policy.TCP, First: uint16(1 + 2*i),
 			Last: uint16(1 + 2*i)})
 	}
+
 	var values []string
 	var except []netip.Prefix
 	for i := range policy.MaxRanges + 1 {
@@ -89,6 +90,7 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0})
 		except = append(except, netip.PrefixFrom(a, 25))
 	}
+
 	everything := policy.Rule{}
 	for name, tt := range map[string]struct {
 		rules    []policy.Rule

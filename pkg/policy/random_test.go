@@ -184,7 +184,7 @@ func (w *world) change(t *rapid.T, p *policy.Planner) {
 		if i := rapid.IntRange(0, pool).Draw(t, "attached"); i > 0 {
 			addrs = podAddr(i)
 		}
-		// IPAM gives an address once.
+		// IPAM assigns an address once.
 		for other, has := range w.attached {
 			if other != key && len(addrs) > 0 && has[0] == addrs[0] {
 				return

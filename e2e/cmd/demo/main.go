@@ -115,6 +115,7 @@ func (d *demo) judge() error {
 	if err != nil {
 		return err
 	}
+
 	d.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
 		ControlPlaintext: control.Plaintext}
 	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, "+
@@ -123,6 +124,7 @@ func (d *demo) judge() error {
 	if err := ours.Err(); err != nil {
 		outcome, d.problem = err.Error(), err
 	}
+
 	d.result.Gates = append(d.result.Gates,
 		bench.Exactly("our network, in clear", int(ours.Plaintext), 0, "frames"),
 		bench.Gate{Name: "our network, every frame",
@@ -131,12 +133,14 @@ func (d *demo) judge() error {
 		bench.Gate{Name: "reference network, in clear (the sniffer can see)",
 			Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext),
 			OK: control.Plaintext > 0})
+
 	for i, n := range []*network{d.clear, d.ours} {
 		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.",
 			"Between nodes there is WireGuard and nothing else: who talks to whom, and what, is " +
 				"not on the wire."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
+
 	return nil
 }
 

@@ -208,6 +208,7 @@ func (d *demo) measure(ctx context.Context) error {
 			return err
 		}
 	}
+
 	side := func(name string, n *network, to netip.Addr) bench.Side {
 		f := load.Flow{To: to, Duration: 2 * time.Second,
 			Run: func(ctx context.Context, args ...string) ([]byte, error) {
@@ -218,6 +219,7 @@ func (d *demo) measure(ctx context.Context) error {
 			return f.TCP(ctx, 1)
 		}}
 	}
+
 	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
 	r := bench.Runner{Rounds: 3, Seed: bench.NewSeed(), Progress: d.say}
 	cases, err := r.RunGroups(ctx, []bench.Group{{
@@ -228,6 +230,7 @@ func (d *demo) measure(ctx context.Context) error {
 		Pairs: []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear},
 			{Name: caseService, Ours: service, Base: inClear}},
 	}})
+
 	d.result.Cases = cases
 	d.report.Notes = append(d.report.Notes,
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed))
