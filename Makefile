@@ -29,7 +29,7 @@ image-csi: deps ## container image of the CSI driver and its side-cars: out/imag
 	@$(GO) run ./hack/image -image kubeveil-csi -out $(OUT)/images/kubeveil-csi.tar
 
 .PHONY: kubernetes
-kubernetes: ## build kube-apiserver and kube-proxy, and fetch etcd, for the lab (8 minutes cold)
+kubernetes: ## kube-apiserver, kube-proxy and etcd for the lab: those of KUBEBUILDER_ASSETS or the path, else built (8 minutes cold)
 	@hack/build-kubernetes.sh
 
 .PHONY: generate
@@ -74,8 +74,9 @@ fuzz: ## every fuzz target for 10 s each (FUZZTIME=1m for longer)
 	@hack/fuzz.sh
 
 .PHONY: demo
-demo: deps build kubernetes ## the main job: clear and encrypted side by side, out/demo/report.html
-	@$(GO) run ./e2e/cmd/demo -out $(OUT)/demo
+demo: deps $(if $(API),kubernetes) ## the main job: clear and encrypted side by side, out/demo/report.html (API=1: with an API server and services)
+	@hack/build.sh ./e2e/cmd/demo
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/demo $(if $(API),-api) -out $(OUT)/demo
 
 .PHONY: volumetool
 volumetool: ## the program by which demonstrations and benchmarks work with volumes on a machine

@@ -7,5 +7,5 @@
 //
 // Start with progs/guard_egress.c and lib/packet.h, for services with progs/service_socket.c and
 // lib/service.h; reasons.go is the one list
-// of reasons for C, Go and docs/drop-reasons.md.
+// of reasons for C, Go and docs/reference/drop-reasons.md.
 package bpf

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the Kubernetes programs that the labs run, from their Go module, into
-# out/bin. About 5 minutes on two cores when nothing is cached; skipped when
-# neither the module nor the Go version has changed since.
-#   hack/build-kubernetes.sh          kube-apiserver and kube-proxy, all that the namespace lab needs
-#   hack/build-kubernetes.sh all      every program of the VM lab, 3 minutes more
-#   hack/build-kubernetes.sh NAME...  those; also of the upstream tests, e2e.test and
+# Gets the Kubernetes programs that the labs run into out/bin, and etcd into out/tools.
+#   hack/build-kubernetes.sh          kube-apiserver and kube-proxy, all that the namespace lab
+#                                     needs: those of KUBEBUILDER_ASSETS, else of the path, else built
+#   hack/build-kubernetes.sh all      every program of the VM lab, always built; 3 minutes more
+#   hack/build-kubernetes.sh NAME...  those, built; also of the upstream tests, e2e.test and
 #                                     the programs of its images by the images' names
+# Programs are built from their Go module: about 5 minutes on two cores when nothing is cached,
+# skipped when neither the module nor the Go version has changed since.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -38,12 +39,49 @@ build() {
 	done
 }
 
+# use PROGRAM DESTINATION PINNED: links one that this machine has, says which, and whether it is
+# another version than the pinned one.
+use() {
+	local path found
+	path=$(there "$1") || return
+	found=$("$path" --version 2>&1 | grep -Eom1 '[0-9]+\.[0-9]+\.[0-9]+[^ ]*' || echo unknown)
+	if [[ v$found == "$3" ]]; then
+		say "use $path ($3)"
+	else
+		say "use $path: version $found, not the pinned $3"
+	fi
+	rm -f "$2.from"
+	ln -sfn "$path" "$2"
+}
+
+# etcd is fetched and not installed: Debian's package would start a service.
+get_etcd() {
+	local etcd=$OUT/tools/etcd path
+	mkdir -p "$OUT/tools"
+	if path=$(there etcd); then
+		say "use $path"
+		ln -sfn "$path" "$etcd"
+	elif [[ ! -x $etcd ]]; then
+		say "will fetch etcd-server into out/tools (not installed): the store of the lab's API server"
+		install_debian "" "$etcd"
+		progress "fetch etcd" unpack_debian etcd-server usr/bin/etcd "$etcd" "$ETCD_MIN_VERSION"
+	fi
+}
+
 wanted=("$@")
-((${#wanted[@]} > 0)) || wanted=(kube-apiserver kube-proxy)
-if [[ ${wanted[*]} == all ]]; then
-	wanted=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl)
-fi
 mkdir -p "$OUT/bin"
+case "${wanted[*]}" in
+"")
+	get_etcd
+	for program in kube-apiserver kube-proxy; do
+		use "$program" "$OUT/bin/$program" "$version" || wanted+=("$program")
+	done
+	;;
+all)
+	get_etcd
+	wanted=(kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubeadm kubectl)
+	;;
+esac
 for program in "${wanted[@]}"; do
 	built_from "$OUT/bin/$program" "$from" || stale+=("$program")
 done

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds the programs of Kubeveil, the reference CNI plugins and the lab's own
-# tool into out/bin, all static. Go's build cache makes a repeat short.
+# Builds the programs of Kubeveil, the reference CNI plugins, the lab's own tool and
+# the packages that are named into out/bin, all static. Go's build cache makes a repeat short.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 cd "$ROOT"
 mkdir -p "$OUT/bin"
-packages=()
+packages=("$@")
 for dir in cmd/* plugins/veil e2e/lab/cmd/labtool; do
 	compgen -G "$dir/*.go" >/dev/null && packages+=("./$dir")
 done
 plugins=github.com/containernetworking/plugins/plugins
 packages+=("$plugins/ipam/host-local" "$plugins/main/loopback" "$plugins/main/ptp" "$plugins/meta/bandwidth" "$plugins/meta/portmap")
 export CGO_ENABLED=0
-go build -trimpath -buildvcs=false -ldflags="-X github.com/kubeveil/kubeveil/pkg/version.stamped=$("$ROOT/hack/version.sh")" -o "$OUT/bin/" "${packages[@]}"
+progress "build the programs" go build -trimpath -buildvcs=false -ldflags="-X github.com/kubeveil/kubeveil/pkg/version.stamped=$("$ROOT/hack/version.sh")" -o "$OUT/bin/" "${packages[@]}"

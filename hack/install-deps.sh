@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the builds, tests and demonstrations need from Debian, only what
-# is absent, and says what and why. Needs root. etcd is not installed but taken
-# apart into out/tools, because its package starts a service.
+# is absent, and says what and why. Needs root.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
@@ -30,10 +29,5 @@ tcpdump|command -v tcpdump|an independent capture for people
 ca-certificates|test -e /etc/ssl/certs/ca-certificates.crt|fetching modules
 "
 
-etcd=$OUT/tools/etcd
-install_debian "$WANTED" "$etcd"
-if [[ ! -x $etcd ]]; then
-	say "will fetch etcd-server into out/tools (not installed): the store of the lab's API server"
-	progress "fetch etcd" unpack_debian etcd-server usr/bin/etcd "$etcd" "$ETCD_MIN_VERSION"
-fi
+install_debian "$WANTED"
 command -v go >/dev/null || die "no go: install Go $(awk '$1 == "go" {print $2}' "$ROOT/go.mod") or later from https://go.dev/dl"

@@ -50,6 +50,16 @@ progress() {
 	say "$name: done in $((SECONDS - start)) s"
 }
 
+# there PROGRAM: prints where this machine has one already, in KUBEBUILDER_ASSETS or on the path.
+there() {
+	local path=${KUBEBUILDER_ASSETS:-}/$1
+	if [[ -n ${KUBEBUILDER_ASSETS:-} && -x $path ]]; then
+		realpath "$path"
+	else
+		type -P "$1"
+	fi
+}
+
 # built_from TARGET HASH: whether TARGET was built from inputs of this hash.
 built_from() { [[ -e $1 && -e $1.from && $(cat "$1.from") == "$2" ]]; }
 

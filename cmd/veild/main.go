@@ -1,5 +1,5 @@
 // Command veild is Kubeveil's node daemon. See docs/concepts.md for what it does
-// and docs/configuration.md for what may be set.
+// and docs/reference/configuration.md for what may be set.
 package main
 
 import (

@@ -71,6 +71,9 @@ var values = map[string][]string{
 	paramKeys:    {keyring.NameKMS, keyring.NameSecret, keyring.NameFile},
 }
 
+// ParameterValues returns the values that each parameter of a class may have, the default first.
+func ParameterValues() map[string][]string { return maps.Clone(values) }
+
 // parse reads the parameters of a class, or of a volume context. What is left out is the default.
 func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	m := d.Defaults.Map()

@@ -44,6 +44,13 @@ type Control struct {
 
 // newControl starts a control plane and waits until the API server is ready.
 func (l *Lab) newControl(ctx context.Context) (*Control, error) {
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	if err := findKubernetes(root); err != nil {
+		return nil, err
+	}
 	h, err := l.newHost(ctx, "control")
 	if err != nil {
 		return nil, err

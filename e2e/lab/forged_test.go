@@ -10,27 +10,16 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
-	Resource: "veilnodes"}
-
-// forgery is a Node, and a VeilNode when it has a key, that somebody wrote to steal from others.
+// forgery is a node that somebody announced to steal from others.
 type forgery struct {
-	name     string
-	addrs    []netip.Addr
-	prefixes []netip.Prefix
-	// key and claims are what the VeilNode says; no key, no VeilNode.
-	key    string
-	claims []netip.Prefix
+	cluster.Node
 	// incumbent keeps what was claimed, "" when nobody's is.
 	incumbent string
 	// because is in the reason of the refusal.
@@ -39,7 +28,7 @@ type forgery struct {
 
 // forgeries are those of a lab. Number i holds the harmless addresses 198.18.0.(200+i), and pod
 // prefixes of nodes that are not there.
-func forgeries(l *lab.Lab, victimKey string) []forgery {
+func forgeries(l *lab.Lab, victimKey wgkey.Public) []forgery {
 	f, n2 := l.Family(), l.Nodes()[1]
 	fresh := func(i byte) []netip.Addr {
 		var out []netip.Addr
@@ -48,91 +37,51 @@ func forgeries(l *lab.Lab, victimKey string) []forgery {
 		}
 		return out
 	}
-	own := strings.Repeat("A", 42)
-	service := []netip.Addr{f.ServiceRanges()[0].Addr().Next().Next()}
+	forge := func(name string, addrs []netip.Addr, prefixes []netip.Prefix, key wgkey.Public,
+		claimed []netip.Prefix) cluster.Node {
+		claim := &cluster.Claim{Keys: []cluster.Key{{Public: key}}, PodPrefixes: claimed}
+		for _, a := range addrs {
+			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+		}
+		return cluster.Node{Name: name, Addresses: addrs, PodPrefixes: prefixes, Claim: claim}
+	}
 
-	return []forgery{
-		{name: "a-duplicate-key", addrs: fresh(0), prefixes: f.PodPrefixes(90), key: victimKey,
-			claims: f.PodPrefixes(90), incumbent: n2.Name, because: "public key"},
-		{name: "a-stolen-prefix", addrs: fresh(1), prefixes: f.PodPrefixes(91), key: own + "E=",
-			claims: n2.PodPrefixes, because: "Node.spec.podCIDRs"},
-		{name: "a-node-with-anothers-prefix", addrs: fresh(2), prefixes: n2.PodPrefixes,
-			key: own + "I=", claims: n2.PodPrefixes, incumbent: n2.Name, because: "pod prefix"},
+	// Each has a key of its own, but for the first.
+	own := func(i byte) wgkey.Public { return wgkey.Public{31: i} }
+	service := []netip.Addr{f.ServiceRanges()[0].Addr().Next().Next()}
+	all := []forgery{
+		{forge("a-duplicate-key", fresh(0), f.PodPrefixes(90), victimKey, f.PodPrefixes(90)),
+			n2.Name, "public key"},
+		{forge("a-stolen-prefix", fresh(1), f.PodPrefixes(91), own(1), n2.PodPrefixes), "",
+			"Node.spec.podCIDRs"},
+		{forge("a-node-with-anothers-prefix", fresh(2), n2.PodPrefixes, own(2), n2.PodPrefixes),
+			n2.Name, "pod prefix"},
+		{forge("a-node-with-anothers-address", n2.Addrs, f.PodPrefixes(94), own(4),
+			f.PodPrefixes(94)), n2.Name, "node address"},
+		{forge("a-service-address", service, f.PodPrefixes(95), own(5), f.PodPrefixes(95)), "",
+			"service range"},
+		{forge("a-gateway", l.OutsideAddrs(), f.PodPrefixes(96), own(6), f.PodPrefixes(96)), "",
+			"gateway"},
+	}
+
+	if l.Control != nil {
 		// The API names the API server's addresses of one family only (EndpointSlice
 		// default/kubernetes).
-		{name: "a-worker-as-api-server", addrs: l.Control.Addrs()[:1], prefixes: f.PodPrefixes(93),
-			key: own + "M=", claims: f.PodPrefixes(93), because: "API server"},
-		{name: "a-node-with-anothers-address", addrs: n2.Addrs, prefixes: f.PodPrefixes(94),
-			key: own + "Q=", claims: f.PodPrefixes(94), incumbent: n2.Name,
-			because: "node address"},
-		{name: "a-service-address", addrs: service, prefixes: f.PodPrefixes(95), key: own + "U=",
-			claims: f.PodPrefixes(95), because: "service range"},
-		{name: "a-gateway", addrs: l.OutsideAddrs(), prefixes: f.PodPrefixes(96), key: own + "Y=",
-			claims: f.PodPrefixes(96), because: "gateway"},
-	}
-}
-
-// create writes the forgery as whoever may write everything would.
-func (f forgery) create(ctx context.Context, c *lab.Control) error {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: f.name}}
-	for _, p := range f.prefixes {
-		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
+		all = append(all, forgery{forge("a-worker-as-api-server", l.Control.Addrs()[:1],
+			f.PodPrefixes(93), own(3), f.PodPrefixes(93)), "", "API server"})
 	}
 
-	if len(f.prefixes) > 0 {
-		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
-	}
-	node, err := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
-	if err != nil {
-		return err
-	}
-
-	for _, a := range f.addrs {
-		node.Status.Addresses = append(node.Status.Addresses,
-			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
-	}
-
-	if node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
-		metav1.UpdateOptions{}); err != nil || f.key == "" {
-		return err
-	}
-
-	var endpoints, claims []any
-	for _, a := range f.addrs {
-		endpoints = append(endpoints, netip.AddrPortFrom(a, config.TunnelPort).String())
-	}
-
-	for _, p := range f.claims {
-		claims = append(claims, p.String())
-	}
-
-	v := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
-		"metadata": map[string]any{"name": f.name, "ownerReferences": []any{map[string]any{
-			"apiVersion": "v1", "kind": "Node", "name": f.name, "uid": string(node.UID)}}},
-		"spec": map[string]any{"keys": []any{map[string]any{"epoch": int64(0), "publicKey": f.key}},
-			"endpoints": endpoints, "podPrefixes": claims},
-	}}
-	_, err = c.Dynamic.Resource(veilNodes).Create(ctx, v, metav1.CreateOptions{})
-	return err
-}
-
-func (f forgery) delete(ctx context.Context, c *lab.Control) error {
-	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, f.name,
-		metav1.DeleteOptions{}); err != nil {
-		return err
-	}
-	return c.Client.CoreV1().Nodes().Delete(ctx, f.name, metav1.DeleteOptions{})
+	return all
 }
 
 // refused says whether a status holds the refusal.
 func (f forgery) refused(s telemetry.Status) error {
 	for _, r := range s.Refused {
-		if r.Node == f.name && r.Incumbent == f.incumbent && strings.Contains(r.Reason, f.because) {
+		if r.Node == f.Name && r.Incumbent == f.incumbent && strings.Contains(r.Reason, f.because) {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not refused for %q in favour of %q: %v", f.name, f.because,
+	return fmt.Errorf("%s is not refused for %q in favour of %q: %v", f.Name, f.because,
 		f.incumbent, s.Refused)
 }
 
@@ -147,16 +96,15 @@ func TestForgedObjects(t *testing.T) {
 
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	reachable(ctx, t, l, pods[0])
-	before := nodeStatus(ctx, t, n1).Peers
+	before := settledPeers(ctx, t, n1)
 	held, err := lab.Hold(ctx, pods[0], pods[1].Addr(false))
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	all := forgeries(l, nodeStatus(ctx, t, n2).Devices[0].PublicKey.String())
+	all := forgeries(l, nodeStatus(ctx, t, n2).Devices[0].PublicKey)
 	for _, f := range all {
-		t.Run(f.name, func(t *testing.T) {
-			if err := f.create(ctx, l.Control); err != nil {
+		t.Run(f.Name, func(t *testing.T) {
+			if err := l.Announce(ctx, f.Node); err != nil {
 				t.Fatal(err)
 			}
 			for _, n := range l.Nodes() {
@@ -188,7 +136,7 @@ func TestForgedObjects(t *testing.T) {
 			}
 
 			for _, f := range all {
-				if snapshot == "lost" && slices.Equal(f.addrs, n2.Addrs) {
+				if snapshot == "lost" && slices.Equal(f.Addresses, n2.Addrs) {
 					f.incumbent, f.because = "", "nobody's"
 				}
 				incumbents(t, want, waitStatus(ctx, t, n1, 10*time.Second, f.refused).Peers)
@@ -201,7 +149,7 @@ func TestForgedObjects(t *testing.T) {
 
 	t.Run("deleted", func(t *testing.T) {
 		for _, f := range all {
-			if err := f.delete(ctx, l.Control); err != nil {
+			if err := l.Withdraw(ctx, f.Name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -225,6 +173,19 @@ func TestForgedObjects(t *testing.T) {
 	noLeaks(t, l)
 }
 
+// settledPeers returns the peers of a node that has the keys of all others.
+func settledPeers(ctx context.Context, t *testing.T, n *lab.Node) []telemetry.Peer {
+	t.Helper()
+	return waitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
+		for _, p := range s.Peers {
+			if p.State == telemetry.PeerKeyless {
+				return fmt.Errorf("%s has no key yet", p.Name)
+			}
+		}
+		return nil
+	}).Peers
+}
+
 // loud wants a refusal in the log and the metrics.
 func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	t.Helper()
@@ -233,13 +194,13 @@ func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
-		return strings.Contains(line, "claim refused") && strings.Contains(line, f.name) &&
+		return strings.Contains(line, "claim refused") && strings.Contains(line, f.Name) &&
 			strings.Contains(line, f.because)
 	}) {
-		t.Errorf("the log of %s does not name the refusal of %s", n.Name, f.name)
+		t.Errorf("the log of %s does not name the refusal of %s", n.Name, f.Name)
 	}
 	if want := fmt.Sprintf("kubeveil_claims_refused{node=%q}",
-		f.name); !strings.Contains(nodeMetrics(ctx, t, n), want) {
+		f.Name); !strings.Contains(nodeMetrics(ctx, t, n), want) {
 		t.Errorf("the metrics of %s lack %s", n.Name, want)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/oracle"
 )
@@ -43,7 +44,8 @@ type Options struct {
 	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see
 	// Control.UnplugServer, and the etcd of the first.
 	APIServers int
-	// NoAPIServer leaves out etcd and kube-apiserver. A Clear lab has none anyway.
+	// NoAPIServer leaves out etcd and kube-apiserver: veild reads snapshot files, see Introduce. A
+	// Clear lab has no API server anyway.
 	NoAPIServer bool
 	// Offloads keeps the segmentation offloads of the underlay's links, for benchmarks. Frames of
 	// the oracle are then larger than those of a real wire, and fragments are not seen as such.
@@ -86,8 +88,11 @@ type Lab struct {
 	nodes   []*Node
 	hosts   []*Host // made by AddHost
 	numbers int
-	done    bool
-	result  oracle.Result
+	// rows are those of the last snapshots, announced those among them that Announce has added.
+	rows, announced []cluster.Node
+
+	done   bool
+	result oracle.Result
 }
 
 // bridgeLink is the bridge in the namespace of its own.
@@ -188,7 +193,11 @@ func (l *Lab) make(ctx context.Context) error {
 	if l.opts.NoBoot {
 		return nil
 	}
-
+	if l.opts.introduces() {
+		if err := l.Introduce(ctx); err != nil {
+			return err
+		}
+	}
 	for _, n := range l.Nodes() {
 		if err := n.WaitReady(ctx); err != nil {
 			return err
@@ -246,6 +255,9 @@ func (l *Lab) rules() oracle.Rules {
 	}
 	if !l.opts.Offloads {
 		r.MaxFrame = l.opts.UnderlayMTU + ethernetHeader
+	}
+	if l.opts.introduces() {
+		return r
 	}
 	for i := range l.opts.APIServers {
 		for _, a := range f.Underlay(controlHost + byte(i)) {

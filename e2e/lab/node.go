@@ -102,8 +102,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-
-	source := map[string]any{"kind": "snapshot", "file": "/etc/kubeveil/snapshot.json"}
+	source := map[string]any{"kind": "snapshot", "file": snapshotFile}
 	if l.Control != nil {
 		kubeconfig, err := l.Control.kubeconfig(ctx, n)
 		if err != nil {

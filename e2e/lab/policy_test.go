@@ -13,12 +13,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
+
+var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
+	Resource: "veilnodes"}
 
 // daemonNamespace and daemonAccount are the service account of veild in the manifests.
 const (

@@ -48,16 +48,18 @@ var build = sync.OnceValue(func() error {
 			return fmt.Errorf("build the programs: %w: %s", err, out)
 		}
 	}
-	for _, need := range [][2]string{
-		{"out/bin/kube-apiserver", "make kubernetes"},
-		{"out/tools/etcd", "make deps"},
-	} {
-		if _, err := os.Stat(filepath.Join(root, need[0])); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%s is missing: run `%s` first", need[0], need[1])
+	return nil
+})
+
+// findKubernetes refuses a control plane whose programs are missing.
+func findKubernetes(root string) error {
+	for _, need := range []string{"out/bin/kube-apiserver", "out/tools/etcd"} {
+		if _, err := os.Stat(filepath.Join(root, need)); errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s is missing: run `make kubernetes` first", need)
 		}
 	}
 	return nil
-})
+}
 
 // program is the path of a built program.
 func (l *Lab) program(name string) string { return filepath.Join(l.bin, name) }

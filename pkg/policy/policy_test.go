@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/internal/policytest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -24,16 +28,16 @@ func shop() *policy.Planner {
 	p.PutNamespace(policy.Namespace{Name: "shop"})
 	p.PutPod(policy.Pod{Name: web, UID: "1", Node: "here",
 		Ports: []policy.NamedPort{{Name: "http", Proto: policy.TCP, Port: 8080}}})
-	p.SetAttached(webKey, podAddr(1))
+	p.SetAttached(webKey, policytest.PodAddrs(1))
 	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "2",
 		Node:   "there",
-		Labels: map[string]string{"app": "client"}, Addrs: podAddr(2)})
+		Labels: map[string]string{"app": "client"}, Addrs: policytest.PodAddrs(2)})
 	return p
 }
 
 func from(i int, port uint16) policy.Flow {
-	return policy.Flow{Src: podAddr(i)[0], Dst: podAddr(1)[0], ToPod: true, Proto: policy.TCP,
-		Port: port}
+	return policy.Flow{Src: policytest.PodAddrs(i)[0], Dst: policytest.PodAddrs(1)[0], ToPod: true,
+		Proto: policy.TCP, Port: port}
 }
 
 func expect(t *testing.T, p *policy.Planner, f policy.Flow, want policy.Verdict) {
@@ -168,7 +172,7 @@ func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 		}}})
 	before := p.Plan()
 	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "new"}, UID: "9", Node: "there",
-		Labels: map[string]string{"app": "other"}, Addrs: podAddr(5)})
+		Labels: map[string]string{"app": "other"}, Addrs: policytest.PodAddrs(5)})
 	after := p.Plan()
 	changed := 0
 	for name, s := range after.Sets {
@@ -184,6 +188,38 @@ func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 			t.Errorf("chain %s was made again", name)
 		}
 	}
+}
+
+func TestPlanJudgesAsTheAPISays(t *testing.T) {
+	all := policytest.Flows()
+	rapid.Check(t, func(t *rapid.T) {
+		w := policytest.NewWorld()
+		p := policy.NewPlanner(w.Node)
+		for range rapid.IntRange(1, 40).Draw(t, "changes") {
+			w.Change(t, p)
+			if rapid.IntRange(0, 3).Draw(t, "look") > 0 {
+				continue
+			}
+			plan := p.Plan()
+			for i := rapid.IntRange(0, 6).Draw(t, "from"); i < len(all); i += 7 {
+				if got, want := plan.Judge(all[i]), w.Judge(all[i]); got != want {
+					t.Fatalf("%+v: %s, want %s", all[i], got, want)
+				}
+			}
+		}
+		plan := p.Plan()
+		for _, f := range all {
+			if got, want := plan.Judge(f), w.Judge(f); got != want {
+				t.Fatalf("%+v: %s, want %s", f, got, want)
+			}
+		}
+
+		fresh := w.TellAll().Plan()
+		if diff := cmp.Diff(fresh, plan, policytest.CompareAddrs); diff != "" {
+			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s",
+				diff)
+		}
+	})
 }
 
 // large is 10,000 pods in 100 namespaces and 1,000 policies with 100 rules each. A hundredth of

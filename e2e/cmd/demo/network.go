@@ -13,6 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
 // network is one of the two clusters with a pod on each node.
@@ -36,6 +38,9 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		lab.Clear: "Reference network: ptp and plain routes", lab.Veil: "Kubeveil"}[kind]}
 	opts := lab.Options{Nodes: nodes, Network: kind}
 	if kind == lab.Veil {
+		opts.NoAPIServer = !d.api
+	}
+	if kind == lab.Veil && d.api {
 		// The size of the table for a small cluster.
 		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf",
 			"services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
@@ -58,8 +63,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		}
 		n.pods = append(n.pods, pod)
 	}
-
-	if kind == lab.Veil {
+	if kind == lab.Veil && d.api {
 		if err := n.serve(ctx); err != nil {
 			return nil, errors.Join(err, n.close())
 		}
@@ -187,17 +191,41 @@ const (
 var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
 	caseService: "TCP, 1 stream, pod to service"}
 
-var notes = []string{
-	"The sniffers listen on the bridge between the nodes and on each of its ports, from before " +
-		"the first node exists. The figures were taken after they had ended.",
-	"The frames were captured on the underlay link of the first node; the dump begins with the " +
-		"Ethernet header. Marked is the text that all pods send.",
-	"Between namespaces there is no wire: the network in clear runs at the speed of memory, and " +
-		"encryption shares two cores with everything else. `make bench-lab` compares over a link " +
-		"of limited rate and against a bare WireGuard.",
-	"Pod to service is pod to pod by the address of a service with that pod as its only backend. " +
-		"In clear is pod to pod for both: the reference network has no services. `make " +
-		"bench-service` compares with the rules of kube-proxy, haproxy and no service at all.",
+// notes returns what stands below the figures.
+func (d *demo) notes() []string {
+	notes := []string{
+		"The sniffers listen on the bridge between the nodes and on each of its ports, from " +
+			"before the first node exists. The figures were taken after they had ended.",
+		"The frames were captured on the underlay link of the first node; the dump begins with " +
+			"the Ethernet header. Marked is the text that all pods send.",
+		"Between namespaces there is no wire: the network in clear runs at the speed of memory, " +
+			"and encryption shares two cores with everything else. `make bench-lab` " +
+			"compares over " +
+			"a link of limited rate and against a bare WireGuard.",
+	}
+	if d.api {
+		notes = append(notes, "Pod to service is pod to pod by the address of a service with that "+
+			"pod as its only backend. In clear is pod to pod for both: the reference network has "+
+			"no services. `make bench-service` compares with the rules of kube-proxy, haproxy and "+
+			"no service at all.")
+	}
+	return notes
+}
+
+// noteTunnel says on the page which WireGuard the figures are of.
+func (d *demo) noteTunnel(ctx context.Context) error {
+	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(config.AdminSocket))
+	if err != nil {
+		return err
+	}
+	note := "The tunnel here is the kernel's WireGuard."
+	if len(s.Devices) > 0 && s.Devices[0].Kind == string(tunnel.Userspace) {
+		note = "The tunnel here is the userspace worker veil-wg, since this kernel has no " +
+			"WireGuard: figures of the kernel's are in docs/performance.md."
+	}
+	d.say("%s", note)
+	d.report.Lead += " " + note
+	return nil
 }
 
 // measure takes a few figures, both networks by turns.
@@ -221,14 +249,17 @@ func (d *demo) measure(ctx context.Context) error {
 	}
 
 	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
+	sides := []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)),
+		side(inClear, d.clear, d.clear.pods[1].Addr(false))}
+	pairs := []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}}
+	if d.api {
+		sides = append(sides, side(service, d.ours, d.ours.measured[0]))
+		pairs = append(pairs, bench.Pair{Name: caseService, Ours: service, Base: inClear})
+	}
 	r := bench.Runner{Rounds: 3, Seed: bench.NewSeed(), Progress: d.say}
 	cases, err := r.RunGroups(ctx, []bench.Group{{
 		Name: caseTCP, MTU: 1500, Unit: bench.Mbps,
-		Sides: []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)),
-			side(service, d.ours, d.ours.measured[0]),
-			side(inClear, d.clear, d.clear.pods[1].Addr(false))},
-		Pairs: []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear},
-			{Name: caseService, Ours: service, Base: inClear}},
+		Sides: sides, Pairs: pairs,
 	}})
 
 	d.result.Cases = cases

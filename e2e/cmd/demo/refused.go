@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // refused tries what must not work on our network, with the oracle watching.
@@ -41,17 +44,96 @@ func (d *demo) refused(ctx context.Context) error {
 		return err
 	}
 
-	return d.counted(ctx, node, report.Refusal{What: "Somebody routes a pod's address past the " +
-		"tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
-		// More specific than the route into the tunnel.
-		route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
-		if err := node.IP(ctx, "route add "+route); err != nil {
+	if err := d.counted(ctx, node,
+		report.Refusal{What: "Somebody routes a pod's address past the " +
+			"tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
+			// More specific than the route into the tunnel.
+			route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
+			if err := node.IP(ctx, "route add "+route); err != nil {
+				return err
+			}
+			defer func() { _ = node.IP(ctx, "route del "+route) }()
+			return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort),
+				payload)
+		}); err != nil {
+		return err
+	}
+
+	return d.forged(ctx, node)
+}
+
+// forged announces nodes that claim what the second node has, and wants the first to refuse each
+// and to reach the second as before.
+func (d *demo) forged(ctx context.Context, node *lab.Node) error {
+	victim := d.ours.lab.Nodes()[1]
+	s, err := telemetry.Fetch(ctx, victim.Path(config.AdminSocket))
+	if err != nil {
+		return err
+	}
+
+	family := d.ours.lab.Family()
+	free := func(host byte) (addrs []netip.Addr) {
+		for _, p := range family.Underlay(host) {
+			addrs = append(addrs, p.Addr())
+		}
+		return addrs
+	}
+	row := "A forged row of the snapshot"
+	if d.api {
+		row = "A forged Node with its VeilNode"
+	}
+
+	for _, f := range []struct {
+		what string
+		node cluster.Node
+		key  wgkey.Public
+	}{
+		{"key", cluster.Node{Name: "forged-key", Addresses: free(200),
+			PodPrefixes: family.PodPrefixes(90)}, s.Devices[0].PublicKey},
+		{"addresses", cluster.Node{Name: "forged-addresses", Addresses: victim.Addrs,
+			PodPrefixes: family.PodPrefixes(91)}, wgkey.Public{31: 1}},
+		{"pod prefixes", cluster.Node{Name: "forged-prefixes", Addresses: free(201),
+			PodPrefixes: victim.PodPrefixes}, wgkey.Public{31: 2}},
+	} {
+		claim := &cluster.Claim{Keys: []cluster.Key{{Public: f.key}},
+			PodPrefixes: f.node.PodPrefixes}
+		for _, a := range f.node.Addresses {
+			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+		}
+		f.node.Claim = claim
+		if err := d.ours.lab.Announce(ctx, f.node); err != nil {
 			return err
 		}
-		defer func() { _ = node.IP(ctx, "route del "+route) }()
-		return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort),
-			payload)
+		r := report.Refusal{What: fmt.Sprintf("%s claims the %s of %s", row, f.what, victim.Name),
+			Want: "refused; traffic goes on"}
+		r.Got, r.OK = d.outcome(ctx, node, f.node.Name)
+		d.note(r)
+	}
+
+	return ctx.Err()
+}
+
+// outcome waits until a node refuses what another claims, and lets pods talk then.
+func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (got string, ok bool) {
+	err := lab.Until(ctx, 10*time.Second, func() error {
+		s, err := telemetry.Fetch(ctx, node.Path(config.AdminSocket))
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(s.Refused, func(r cluster.Refusal) bool { return r.Node == claimant })
+		if i < 0 {
+			return errors.New("not refused")
+		}
+		got = "refused: " + s.Refused[i].Reason
+		return nil
 	})
+	if err != nil {
+		return err.Error(), false
+	}
+	if _, err := d.messagesTo(ctx, d.ours.pods[0], d.ours.pods[1].Addrs); err != nil {
+		return fmt.Sprintf("%s; then: %v", got, err), false
+	}
+	return got, true
 }
 
 // unknown connects to an address of the cluster that no node has. The node answers at once with a

@@ -1,4 +1,4 @@
-package policy_test
+package policytest
 
 import (
 	"net/netip"
@@ -9,17 +9,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// world is a cluster, and oracle judges in it from the text of the NetworkPolicy API alone.
-type world struct {
-	node       string
-	namespaces map[string]policy.Namespace
-	pods       map[policy.Name]policy.Pod
-	policies   map[policy.Name]policy.Policy
-	attached   map[policy.Key][]netip.Addr
+// World is a cluster.
+type World struct {
+	Node       string
+	Namespaces map[string]policy.Namespace
+	Pods       map[policy.Name]policy.Pod
+	Policies   map[policy.Name]policy.Policy
+	Attached   map[policy.Key][]netip.Addr
 }
 
-func (w *world) addrs(p policy.Pod) []netip.Addr {
-	if a := w.attached[policy.Key{Name: p.Name, UID: p.UID}]; p.Node == w.node && len(a) > 0 {
+func (w *World) addrs(p policy.Pod) []netip.Addr {
+	if a := w.Attached[policy.Key{Name: p.Name, UID: p.UID}]; p.Node == w.Node && len(a) > 0 {
 		return a
 	}
 	return p.Addrs
@@ -35,9 +35,9 @@ func has(addrs []netip.Addr, a netip.Addr) bool {
 }
 
 // peer returns the pod that an address identifies.
-func (w *world) peer(a netip.Addr) (found policy.Pod, ok bool) {
+func (w *World) peer(a netip.Addr) (found policy.Pod, ok bool) {
 	count := 0
-	for _, p := range w.pods {
+	for _, p := range w.Pods {
 		if !p.HostNetwork && !p.Finished && has(w.addrs(p), a) {
 			found = p
 			count++
@@ -47,17 +47,18 @@ func (w *world) peer(a netip.Addr) (found policy.Pod, ok bool) {
 }
 
 // subjects returns the pods of this node that are attached with the address.
-func (w *world) subjects(a netip.Addr) (out []policy.Pod) {
-	for _, p := range w.pods {
-		if p.Node == w.node && p.UID != "" && !p.HostNetwork && !p.Finished &&
-			has(w.attached[policy.Key{Name: p.Name, UID: p.UID}], a) {
+func (w *World) subjects(a netip.Addr) (out []policy.Pod) {
+	for _, p := range w.Pods {
+		if p.Node == w.Node && p.UID != "" && !p.HostNetwork && !p.Finished &&
+			has(w.Attached[policy.Key{Name: p.Name, UID: p.UID}], a) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
 
-func (w *world) oracle(f policy.Flow) policy.Verdict {
+// Judge judges by the text of the NetworkPolicy API alone.
+func (w *World) Judge(f policy.Flow) policy.Verdict {
 	if f.FromPod {
 		if len(w.subjects(f.Src)) == 0 {
 			return policy.DenyPending
@@ -77,10 +78,10 @@ func (w *world) oracle(f policy.Flow) policy.Verdict {
 	return policy.Allow
 }
 
-func (w *world) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
+func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
 	f policy.Flow) bool {
 	isolated := false
-	for _, np := range w.policies {
+	for _, np := range w.Policies {
 		if np.Namespace != p.Namespace || !selects(np.Subjects, p.Labels) || !np.Isolates[d] {
 			continue
 		}
@@ -97,7 +98,7 @@ func (w *world) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
 	return !isolated || own == other
 }
 
-func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
+func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	if len(r.Peers) == 0 {
 		return true
 	}
@@ -121,7 +122,7 @@ func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 
 		inNS := pod.Namespace == np.Namespace
 		if peer.Namespaces != nil {
-			ns, known := w.namespaces[pod.Namespace]
+			ns, known := w.Namespaces[pod.Namespace]
 			inNS = known && selects(*peer.Namespaces, ns.Labels)
 		}
 
@@ -133,7 +134,7 @@ func (w *world) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	return false
 }
 
-func (w *world) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr,
+func (w *World) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr,
 	f policy.Flow) bool {
 	if len(r.Ports) == 0 {
 		return true

@@ -1,0 +1,188 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/source"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// snapshotFile is the file that veild reads in a lab without an API server. It is on the node's
+// tmpfs.
+const snapshotFile = "/run/lab/snapshot.json"
+
+var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
+	Resource: kube.Resource}
+
+// introduces reports whether the lab itself tells its nodes of each other, by snapshot files.
+func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
+
+// Introduce tells the nodes of a lab without an API server of each other: it writes a snapshot of
+// all nodes, waits until each veild shows the key that it made, and writes the snapshot again with
+// the keys. New calls it; call it again after a node has a new key.
+func (l *Lab) Introduce(ctx context.Context) error {
+	rows := make([]cluster.Node, 0, len(l.Nodes()))
+	for _, n := range l.Nodes() {
+		rows = append(rows, n.row())
+	}
+	// Without claims: each node then knows its own prefixes, and makes its tunnel.
+	if err := l.writeSnapshots(rows); err != nil {
+		return err
+	}
+
+	for i, n := range l.Nodes() {
+		claim, err := n.claim(ctx)
+		if err != nil {
+			return fmt.Errorf("introduce %s: %w", n.Name, err)
+		}
+		rows[i].Claim = claim
+	}
+	l.mu.Lock()
+	rows = append(rows, l.announced...)
+	l.mu.Unlock()
+	return l.writeSnapshots(rows)
+}
+
+// row is the node as the cluster has it, without a claim.
+func (n *Node) row() cluster.Node {
+	// Any order will do that is the same each time: of two claims the older wins.
+	created := time.Date(2026, 1, 1, 0, 0, n.Number, 0, time.UTC)
+	return cluster.Node{Name: n.Name, Created: created, Addresses: n.Addrs,
+		PodPrefixes: n.PodPrefixes}
+}
+
+// claim waits for the node's key and returns what the node would publish.
+func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
+	c := &cluster.Claim{PodPrefixes: n.PodPrefixes, MTU: n.lab.opts.UnderlayMTU}
+	err := Until(ctx, 60*time.Second, func() error {
+		if p := n.Program("veild"); p != nil && !p.Running() {
+			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
+		}
+		s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+		if err != nil {
+			return err
+		}
+		// A device that is not configured yet has a key and a port that nobody chose.
+		if !s.Ready || len(s.Devices) == 0 || s.Devices[0].Port != config.TunnelPort {
+			return errors.New("its tunnel is not configured yet")
+		}
+		c.Keys = []cluster.Key{{Epoch: s.Devices[0].Epoch, Public: s.Devices[0].PublicKey}}
+		c.Endpoints = nil
+		for _, a := range n.Addrs {
+			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+		}
+		return nil
+	})
+	return c, err
+}
+
+// writeSnapshots gives every node the same snapshot.
+func (l *Lab) writeSnapshots(rows []cluster.Node) error {
+	rows = slices.Clone(rows)
+	slices.SortFunc(rows, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
+	l.mu.Lock()
+	l.rows = rows
+	l.mu.Unlock()
+
+	for _, n := range l.Nodes() {
+		w, err := source.NewWriter(n.Path(snapshotFile), false)
+		if err == nil {
+			err = w.Write(cluster.Table{Peers: rows})
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", n.Name, err)
+		}
+	}
+	return nil
+}
+
+// Announce adds a node to what all nodes are told, as somebody who may write everything would: a
+// Node and, when it has a claim, a VeilNode at the API server; without one, a row of the snapshots.
+func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
+	if l.Control != nil {
+		return l.Control.announce(ctx, n)
+	}
+	if n.Created.IsZero() {
+		n.Created = time.Now()
+	}
+	l.mu.Lock()
+	l.announced = append(l.announced, n)
+	rows := append(slices.Clone(l.rows), n)
+	l.mu.Unlock()
+	return l.writeSnapshots(rows)
+}
+
+// Withdraw takes away what Announce has added under that name.
+func (l *Lab) Withdraw(ctx context.Context, name string) error {
+	if l.Control != nil {
+		return l.Control.withdraw(ctx, name)
+	}
+	named := func(n cluster.Node) bool { return n.Name == name }
+	l.mu.Lock()
+	l.announced = slices.DeleteFunc(l.announced, named)
+	rows := slices.DeleteFunc(slices.Clone(l.rows), named)
+	l.mu.Unlock()
+	return l.writeSnapshots(rows)
+}
+
+func (c *Control) announce(ctx context.Context, n cluster.Node) error {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}}
+	for _, p := range n.PodPrefixes {
+		node.Spec.PodCIDRs = append(node.Spec.PodCIDRs, p.String())
+	}
+	if len(n.PodPrefixes) > 0 {
+		node.Spec.PodCIDR = node.Spec.PodCIDRs[0]
+	}
+	node, err := c.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	for _, a := range n.Addresses {
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+	node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
+	if err != nil || n.Claim == nil {
+		return err
+	}
+
+	var keys, endpoints, prefixes []any
+	for _, k := range n.Claim.Keys {
+		keys = append(keys, map[string]any{"epoch": int64(k.Epoch), "publicKey": k.Public.String()})
+	}
+	for _, e := range n.Claim.Endpoints {
+		endpoints = append(endpoints, e.String())
+	}
+	for _, p := range n.Claim.PodPrefixes {
+		prefixes = append(prefixes, p.String())
+	}
+	v := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": kube.Group + "/" + kube.Version, "kind": "VeilNode",
+		"metadata": map[string]any{"name": n.Name, "ownerReferences": []any{map[string]any{
+			"apiVersion": "v1", "kind": "Node", "name": n.Name, "uid": string(node.UID)}}},
+		"spec": map[string]any{"keys": keys, "endpoints": endpoints, "podPrefixes": prefixes},
+	}}
+	_, err = c.Dynamic.Resource(veilNodes).Create(ctx, v, metav1.CreateOptions{})
+	return err
+}
+
+func (c *Control) withdraw(ctx context.Context, name string) error {
+	if err := c.Dynamic.Resource(veilNodes).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return c.Client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+}

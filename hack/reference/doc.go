@@ -1,0 +1,12 @@
+// Command reference writes docs/reference: configuration keys, command lines,
+// metrics and StorageClass parameters. `go generate ./hack/reference` runs it.
+//
+// Names, defaults, flags, labels and help texts come from the code. What the code
+// does not say, such as advice, stands in pages/*.md.tmpl. A key or parameter
+// without a row there is an error, and so is a row without a key. Drop reasons are
+// the one page that package bpf writes.
+//
+// Start reading at main.go.
+package main
+
+//go:generate go run .

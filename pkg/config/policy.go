@@ -1,0 +1,16 @@
+package config
+
+// Parts of the nftables table that enforces NetworkPolicy: veild makes them, and the plugin fills
+// the sets of members.
+const (
+	// NFTPolicyTable judges the first packet of each connection of a pod.
+	NFTPolicyTable = "kubeveil_policy"
+	// NFTMembers4 and NFTMembers6 begin the names of the sets of a group's members, addresses;
+	// the name of the group follows.
+	NFTMembers4 = "m4_"
+	NFTMembers6 = "m6_"
+	// NFTSelf4 and NFTSelf6 let a pod reach itself by a service. An element is address . address,
+	// twice the same.
+	NFTSelf4 = "self4"
+	NFTSelf6 = "self6"
+)

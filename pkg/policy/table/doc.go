@@ -1,0 +1,25 @@
+// Package table enforces a policy.Plan with the nftables table kubeveil_policy.
+//
+//	postrouting 95   known connections, the node's own processes: accept
+//	                 from a pod's link ─► chain egress      to a pod's link ─► chain ingress
+//	input 101        known connections: accept
+//	                 from a pod's link ─► chain egress
+//	chain egress     saddr in the members of a group ─► goto the group's chain, or return
+//	                 nothing matched: policy_pending, drop
+//
+// It promises:
+//   - A pod that is in no group's set of members is mute. That holds whatever is deleted: a group,
+//     a member, a set that another program flushed.
+//   - One Apply is one netlink transaction. The kernel enforces the old plan or the new one.
+//   - Applying a plan that is in force writes nothing, also after a restart of the daemon.
+//   - A transaction that the kernel refuses changes nothing, and Apply returns its error.
+//
+// Chains and sets have the names of the plan, which are hashes of their content: a chain with the
+// right name and the right texts is never written again. The CNI plugin writes members too
+// (package pod), so Refresh reads them before a plan that changes members is applied.
+//
+// Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
+// command of the node, cost time in proportion to the table.
+//
+// Start reading at Table, then want.go.
+package table

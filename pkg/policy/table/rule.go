@@ -1,0 +1,191 @@
+package table
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// rule is a rule and its text, which is its comment in the kernel.
+type rule struct {
+	text  string
+	exprs []expr.Any
+}
+
+// match is a condition and its text; the zero value matches everything.
+type match rule
+
+// and matches what matches both.
+func (m match) and(n match) match {
+	return match{strings.TrimSpace(m.text + " " + n.text), slices.Concat(m.exprs, n.exprs)}
+}
+
+// verdict ends packets that match.
+func (m match) verdict(kind expr.VerdictKind, to string) rule {
+	words := map[expr.VerdictKind]string{expr.VerdictReturn: "return", expr.VerdictAccept: "accept",
+		expr.VerdictGoto: "goto " + to, expr.VerdictJump: "jump " + to}
+	text := strings.TrimSpace(m.text + " " + words[kind])
+	return rule{text, append(slices.Clone(m.exprs), &expr.Verdict{Kind: kind, Chain: to})}
+}
+
+// drop counts and drops.
+func drop(counter string) rule {
+	return rule{"counter " + counter + " drop", []expr.Any{
+		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}}
+}
+
+// family is what differs between IPv4 and IPv6.
+type family struct {
+	name         string // as nft names the header
+	suffix       string // of sets of peers
+	proto        byte
+	saddr, daddr uint32 // offsets in the header
+	size         uint32
+	members      string
+	self         string
+	addr         nftables.SetDatatype
+}
+
+var families = []family{
+	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, config.NFTMembers4, config.NFTSelf4,
+		nftables.TypeIPAddr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, config.NFTMembers6, config.NFTSelf6,
+		nftables.TypeIP6Addr},
+}
+
+// familyOf returns the family of an address by its size in bytes.
+func familyOf(size int) family {
+	if size == 4 {
+		return families[0]
+	}
+	return families[1]
+}
+
+// Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
+// unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
+const firstRegister = 8
+
+func (f family) is() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{f.proto}},
+	}
+}
+
+func (f family) load(offset, register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader,
+		Offset: offset, Len: f.size}
+}
+
+// field returns the name and the offset of the address of a pod's own end, or of its peer, in
+// packets that open a connection in the direction.
+func (f family) field(d policy.Direction, own bool) (name string, offset uint32) {
+	if (d == policy.Egress) == own {
+		return f.name + " saddr", f.saddr
+	}
+	return f.name + " daddr", f.daddr
+}
+
+// inSet matches packets with an address in a set.
+func (f family) inSet(d policy.Direction, own bool, set string) match {
+	name, offset := f.field(d, own)
+	return match{name + " @" + set, append(f.is(), f.load(offset, firstRegister),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+}
+
+// toNamed matches packets to an address, protocol and port in a set.
+func (f family) toNamed(set string) match {
+	proto := firstRegister + f.size/4
+	return match{f.name + " daddr . meta l4proto . th dport @" + set, append(f.is(),
+		f.load(f.daddr, firstRegister),
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
+		&expr.Payload{DestRegister: proto + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2,
+			Len: 2},
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
+}
+
+// toItself matches packets of a pod that reach it again by a service.
+func (f family) toItself() match {
+	return match{f.name + " saddr . " + f.name + " daddr @" + f.self, append(f.is(),
+		f.load(f.saddr, firstRegister), f.load(f.daddr, firstRegister+f.size/4),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: f.self})}
+}
+
+// toPorts matches packets to the ports.
+func toPorts(i policy.Interval) match {
+	if i.Proto == 0 {
+		return match{}
+	}
+	m := match{"meta l4proto " + i.Proto.String(), []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{byte(i.Proto)}},
+	}}
+	first, last := binaryutil.BigEndian.PutUint16(i.First), binaryutil.BigEndian.PutUint16(i.Last)
+	load := &expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
+		Offset: 2, Len: 2}
+	switch {
+	case i.First == 0 && i.Last == 65535:
+		return m
+	case i.First == i.Last:
+		return m.and(match{fmt.Sprintf("th dport %d", i.First), []expr.Any{load,
+			&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: first}}})
+	default:
+		return m.and(match{fmt.Sprintf("th dport %d-%d", i.First, i.Last), []expr.Any{load,
+			&expr.Range{Op: expr.CmpOpEq, Register: firstRegister, FromData: first, ToData: last}}})
+	}
+}
+
+// known matches packets of connections that were judged, and what the kernel relates to them.
+func known() match {
+	const established, related = 1 << 1, 1 << 2 // NF_CT_STATE_BIT
+	return match{"ct state established,related", []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
+		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
+			Mask: binaryutil.NativeEndian.PutUint32(established | related), Xor: make([]byte, 4)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
+	}}
+}
+
+// byNobody matches packets of the node's own processes, which come in by no link.
+func byNobody() match {
+	return match{"iif 0", []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIF, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
+	}}
+}
+
+// ofPods matches packets that come in, or go out, by a pod's link.
+func ofPods(name string, key expr.MetaKey) match {
+	return match{fmt.Sprintf("%s %#x", name, config.PodGroup), []expr.Any{
+		&expr.Meta{Key: key, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister,
+			Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+	}}
+}
+
+// Log of drops: the group of nflog, the first bytes of a packet, and how many a second and chain.
+const (
+	logGroup   = 118
+	logSnaplen = 96
+	logRate    = 10
+)
+
+// logDrop tells a listener of nflog, if there is one, of a packet that is about to be dropped.
+func logDrop(prefix string) rule {
+	return rule{"limit rate 10/second log group 118 prefix " + prefix, []expr.Any{
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond,
+			Burst: logRate},
+		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
+			Group: logGroup, Snaplen: logSnaplen, Data: []byte(prefix)},
+	}}
+}

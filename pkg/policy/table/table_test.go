@@ -1,0 +1,425 @@
+package table_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/policytest"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// local are the numbers of the pods of the node in most tests.
+var local = []int{1, 2, 3}
+
+// attach makes pod i of a world one of this node, so that its addresses are at its link.
+func attach(w *policytest.World, p *policy.Planner, i int, labels map[string]string) policy.Key {
+	name := policy.Name{Namespace: "a", Name: fmt.Sprint("local-", i)}
+	key := policy.Key{Name: name, UID: fmt.Sprint("uid-", i)}
+	pod := policy.Pod{Name: name, UID: key.UID, Node: w.Node, Labels: labels,
+		Ports: []policy.NamedPort{{Name: "web", Proto: policy.TCP, Port: 80},
+			{Name: "dns", Proto: policy.UDP, Port: 53}}}
+	w.Pods[name] = pod
+	w.Attached[key] = policytest.PodAddrs(i)
+	p.PutPod(pod)
+	p.SetAttached(key, policytest.PodAddrs(i))
+	return key
+}
+
+// The property that holds interpreter and kernel together: random clusters, real packets.
+func TestKernelJudgesAsTheInterpreter(t *testing.T) {
+	l := newLab(t, local...)
+	flows := l.flows()
+	rapid.Check(t, func(t *rapid.T) {
+		w := policytest.NewWorld()
+		p := policy.NewPlanner(w.Node)
+		for _, i := range local {
+			attach(w, p, i, policytest.DrawLabels(t))
+		}
+
+		for range rapid.IntRange(5, 30).Draw(t, "changes") {
+			w.Change(t, p)
+		}
+
+		// Attachments of the world that the lab has no links for are not this node's.
+		for key, addrs := range w.Attached {
+			if _, here := l.at(addrs[0]); !here || !strings.HasPrefix(key.Name.Name, "local-") {
+				p.SetAttached(key, nil)
+				delete(w.Attached, key)
+			}
+		}
+
+		plan := p.Plan()
+		l.apply(plan)
+		from := rapid.IntRange(0, 4).Draw(t, "from")
+
+		var some []policy.Flow
+		for i := from; i < len(flows); i += 5 {
+			some = append(some, flows[i])
+		}
+
+		allowed := func(f policy.Flow) bool { return plan.Judge(f) == policy.Allow }
+		for i, arrived := range l.send(some, allowed) {
+			want := plan.Judge(some[i])
+			if arrived != (want == policy.Allow) {
+				t.Fatalf("%+v: arrived %t, want %s", some[i], arrived, want)
+			}
+			if oracle := w.Judge(some[i]); oracle != want {
+				t.Fatalf("%+v: the oracle says %s, the interpreter %s", some[i], oracle, want)
+			}
+		}
+
+		if again := l.apply(plan); again != 0 {
+			t.Fatalf("applying the same plan again made %d changes", again)
+		}
+	})
+}
+
+// two is a world of three pods of this node, of which "server" accepts TCP 80 from "client" only.
+func two(t *testing.T) (*lab, *policy.Planner) {
+	l := newLab(t, local...)
+	w := policytest.NewWorld()
+	p := policy.NewPlanner(w.Node)
+	attach(w, p, 1, map[string]string{"app": "server"})
+	attach(w, p, 2, map[string]string{"app": "client"})
+	attach(w, p, 3, nil)
+	p.PutPolicy(serverPolicy())
+	return l, p
+}
+
+func serverPolicy() policy.Policy {
+	client := policy.Selector{{Key: "app", Values: []string{"client"}}}
+	return policy.Policy{Name: policy.Name{Namespace: "a", Name: "server"}, Isolates: [2]bool{true},
+		Subjects: policy.Selector{{Key: "app", Values: []string{"server"}}},
+		Rules: [2][]policy.Rule{{{Peers: []policy.Peer{{Pods: &client}},
+			Ports: []policy.Port{{Proto: policy.TCP, First: 80, Last: 80}}}}}}
+}
+
+// to is a flow from pod i to pod 1 in both families.
+func to(l *lab, i int, port uint16) (out []policy.Flow) {
+	for f := range 2 {
+		flow := policy.Flow{Src: policytest.PodAddrs(i)[f], Dst: policytest.PodAddrs(1)[f],
+			ToPod: true,
+			Proto: policy.TCP, Port: port}
+		_, flow.FromPod = l.at(flow.Src)
+		out = append(out, flow)
+	}
+	return out
+}
+
+func (l *lab) arrive(flows []policy.Flow, want bool) {
+	l.t.Helper()
+	for i, arrived := range l.send(flows, func(policy.Flow) bool { return want }) {
+		if arrived != want {
+			l.t.Errorf("%+v: arrived %t, want %t", flows[i], arrived, want)
+		}
+	}
+}
+
+func TestAllowedPacketsArriveAndOthersDoNot(t *testing.T) {
+	l, p := two(t)
+	l.arrive(to(l, 3, 80), true) // without a table: the control
+	l.apply(p.Plan())
+	l.arrive(to(l, 2, 80), true)
+	l.arrive(to(l, 2, 81), false)
+	l.arrive(to(l, 3, 80), false)
+	l.arrive(to(l, 5, 80), false) // a pod of another node that nothing is known of
+
+	l.node.Run(t, func() error {
+		drops, err := table.Drops()
+		// What the pods' kernels send from link-local addresses is of no group.
+		if drops["policy_ingress"] != 6 || drops["policy_egress"] != 0 {
+			t.Errorf("counted %v", drops)
+		}
+		return err
+	})
+}
+
+func TestNodeReachesItsIsolatedPods(t *testing.T) {
+	l, p := two(t)
+	l.apply(p.Plan())
+	for _, a := range policytest.PodAddrs(1) {
+		if err := dial(l.node, a); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("the node's own connection to %s: %v, want it refused by the pod", a, err)
+		}
+	}
+}
+
+func TestAnswersOfAllowedConnectionsPass(t *testing.T) {
+	l, p := two(t)
+	// The client may send to the server only, and receives from nobody.
+	server := policy.Selector{{Key: "app", Values: []string{"server"}}}
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"},
+		Isolates: [2]bool{true, true},
+		Subjects: policy.Selector{{Key: "app", Values: []string{"client"}}},
+		Rules:    [2][]policy.Rule{nil, {{Peers: []policy.Peer{{Pods: &server}}}}}})
+	l.apply(p.Plan())
+	for _, a := range policytest.PodAddrs(1) {
+		// The reset is the answer of a closed port.
+		if err := dialPort(l.pods[2], a, 80); err == nil ||
+			!strings.Contains(err.Error(), "refused") {
+			t.Errorf("connection to %s: %v, want it refused by the server", a, err)
+		}
+		if err := dialPort(l.pods[2], a, 81); err == nil ||
+			strings.Contains(err.Error(), "refused") {
+			t.Errorf("connection to another port of %s: %v, want silence", a, err)
+		}
+		if answer, err := udp(l.pods[2], a); !strings.Contains(fmt.Sprint(err), "deadline") &&
+			!strings.Contains(fmt.Sprint(err), "timeout") {
+			t.Errorf("datagram to %s: %q, %v, want silence", a, answer, err)
+		}
+	}
+}
+
+// An ICMP error belongs to the connection that it is about.
+func TestErrorsAboutAllowedConnectionsPass(t *testing.T) {
+	l, p := two(t)
+	np := serverPolicy()
+	np.Rules[0][0].Ports = nil // of all protocols
+	p.PutPolicy(np)
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"},
+		Isolates: [2]bool{true},
+		Subjects: policy.Selector{{Key: "app", Values: []string{"client"}}}})
+	l.apply(p.Plan())
+	for _, a := range policytest.PodAddrs(1) {
+		if _, err := udp(l.pods[2], a); !strings.Contains(fmt.Sprint(err), "refused") {
+			t.Errorf("datagram to a closed port of %s: %v, want port unreachable", a, err)
+		}
+	}
+}
+
+func TestEgressToTheNodeItselfIsJudged(t *testing.T) {
+	l, p := two(t)
+	l.apply(p.Plan())
+	gateway := netip.MustParseAddr("169.254.1.1")
+	if err := dial(l.pods[2], gateway); err == nil || !strings.Contains(err.Error(), "refused") {
+		t.Fatalf("pod to its node: %v, want it refused by the node", err)
+	}
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "all"},
+		Isolates: [2]bool{false, true}})
+	l.apply(p.Plan())
+	if err := dial(l.pods[2], gateway); err == nil || strings.Contains(err.Error(), "refused") {
+		t.Errorf("isolated pod to its node: %v, want silence", err)
+	}
+}
+
+func TestPodWithoutAGroupIsMute(t *testing.T) {
+	l, p := two(t)
+	key := policy.Key{Name: policy.Name{Namespace: "a", Name: "local-3"}, UID: "uid-3"}
+	p.SetAttached(key, nil)
+	l.apply(p.Plan())
+	var both []policy.Flow
+	for _, f := range to(l, 3, 80) {
+		both = append(both, f, policy.Flow{Src: policytest.PodAddrs(2)[0],
+			Dst:     policytest.PodAddrs(3)[0],
+			FromPod: true, ToPod: true, Proto: policy.UDP, Port: 53})
+	}
+	l.arrive(both, false)
+	for _, a := range policytest.PodAddrs(3) {
+		if err := dial(l.node, a); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("probe of a pod that is pending: %v, want it refused by the pod", err)
+		}
+	}
+}
+
+func TestRestartAdoptsAndWritesNothing(t *testing.T) {
+	l, p := two(t)
+	plan := p.Plan()
+	if l.apply(plan) == 0 {
+		t.Fatal("the first plan took no change")
+	}
+	before := l.list()
+	l.table.Close()
+	l.table = table.Table{}
+	if n := l.apply(plan); n != 0 {
+		t.Errorf("a restarted daemon made %d changes", n)
+	}
+	if after := l.list(); after != before {
+		t.Errorf("the table changed from\n%s\nto\n%s", before, after)
+	}
+}
+
+// list is what nft prints, which also shows that it can print the table.
+func (l *lab) list() (text string) {
+	nft := nettest.NeedProgram(l.t, "nft")
+	l.node.Run(l.t, func() error {
+		out, err := exec.CommandContext(l.t.Context(), nft, "list", "table", "inet",
+			"kubeveil_policy").CombinedOutput()
+		text = string(out)
+		if err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+	return text
+}
+
+func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
+	nft := nettest.NeedProgram(t, "nft")
+	for name, command := range map[string]string{
+		"deleted":      "delete table inet kubeveil_policy",
+		"flushed":      "flush ruleset",
+		"rules gone":   "flush chain inet kubeveil_policy ingress",
+		"members gone": "flush set inet kubeveil_policy self4",
+		"hook moved":   "delete chain inet kubeveil_policy post",
+		"chain added":  "add chain inet kubeveil_policy mine",
+		"other table":  "add table inet mine",
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, p := two(t)
+			l.apply(p.Plan())
+			want := l.list()
+			l.run(l.node, nft, command)
+			l.table.Forget()
+			l.apply(p.Plan())
+			if got := l.list(); sorted(got) != sorted(want) {
+				t.Errorf("got\n%s\nwant\n%s", got, want)
+			}
+			l.arrive(to(l, 3, 80), false)
+			l.arrive(to(l, 2, 80), true)
+		})
+	}
+}
+
+// sorted makes texts comparable in which chains and sets have another order, without counts.
+func sorted(s string) string {
+	lines := strings.Split(s, "\n")
+	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, "packets") })
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// A plugin adds and removes members beside the daemon.
+func TestMembersThatPluginsWroteAreKeptOrRemoved(t *testing.T) {
+	nft := nettest.NeedProgram(t, "nft")
+	l, p := two(t)
+	plan := p.Plan()
+	l.apply(plan)
+	key := policy.Key{Name: policy.Name{Namespace: "a", Name: "local-1"}, UID: "uid-1"}
+	set := "m4_" + plan.Members[key].Group
+	l.run(l.node, nft, fmt.Sprintf("add element inet kubeveil_policy %s { 198.18.0.3 }", set))
+	l.run(l.node, nft, fmt.Sprintf("delete element inet kubeveil_policy %s { 198.18.0.1 }", set))
+	l.node.Run(t, l.table.Refresh)
+	if n := l.apply(p.Plan()); n != 2 {
+		t.Errorf("%d changes, want the missing member and the foreign one", n)
+	}
+
+	// A daemon that does not know: removing what a plugin removed is refused, and tried again.
+	l.run(l.node, nft, fmt.Sprintf("delete element inet kubeveil_policy %s { 198.18.0.1 }", set))
+	p.SetAttached(key, nil)
+	l.apply(p.Plan())
+	l.arrive(to(l, 2, 80), false)
+}
+
+func TestRefusedTransactionLeavesTheOldState(t *testing.T) {
+	l, p := two(t)
+	l.apply(p.Plan())
+	// A set in the way that has another type.
+	nft := nettest.NeedProgram(t, "nft")
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "server"},
+		Isolates: [2]bool{true}})
+	next := p.Plan()
+	for name := range next.Groups {
+		l.run(l.node, nft, "add chain inet kubeveil_policy m4_"+name) // harmless
+		l.run(l.node, nft, "add set inet kubeveil_policy m4_"+name+" { type inet_service; }")
+	}
+	l.node.Run(t, func() error {
+		if _, err := l.table.Apply(next); err == nil {
+			t.Error("a plan was applied over a set of another type")
+		}
+		return nil
+	})
+	l.arrive(to(l, 2, 80), true)
+	l.arrive(to(l, 3, 80), false)
+}
+
+// A pod that moves between groups is in exactly one at each moment.
+func TestChangeIsAtomic(t *testing.T) {
+	l, p := two(t)
+	open := serverPolicy()
+	open.Subjects = policy.Selector{{Key: "app", Values: []string{"nobody"}}}
+	stop := make(chan struct{})
+	done := make(chan error, 1)
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "deny"},
+		Isolates: [2]bool{true}})
+	l.apply(p.Plan())
+	go func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				done <- nil
+				return
+			default:
+			}
+			np := serverPolicy()
+			np.Rules[0][0].Ports[0].Last = uint16(80 + i%7)
+			p.PutPolicy(np)
+			if err := l.node.Do(func() error {
+				_, err := l.table.Apply(p.Plan())
+				return err
+			}); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+
+	for range 20 {
+		l.arrive(to(l, 2, 80), true)
+		l.arrive(to(l, 3, 80), false)
+		l.arrive(to(l, 2, 79), false)
+	}
+
+	close(stop)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+func BenchmarkApplyAfterRelabelling(b *testing.B) {
+	for _, rules := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(rules, " rules"), func(b *testing.B) {
+			ns := nettest.NewNS(b)
+			w := policytest.NewWorld()
+			p := policy.NewPlanner(w.Node)
+			attach(w, p, 1, nil)
+			np := policy.Policy{Name: policy.Name{Namespace: "a", Name: "many"},
+				Isolates: [2]bool{true}}
+
+			for i := range rules / 2 {
+				s := policy.Selector{{Key: "app", Values: []string{fmt.Sprint(i % 50)}}}
+				np.Rules[0] = append(np.Rules[0], policy.Rule{Peers: []policy.Peer{{Pods: &s}},
+					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(i + 1),
+						Last: uint16(i + 1)}}})
+			}
+
+			np.Rules[0] = np.Rules[0][:min(len(np.Rules[0]), policy.MaxLines)]
+			p.PutPolicy(np)
+			var t table.Table
+			b.Cleanup(func() { t.Close() })
+			ns.Run(b, func() error {
+				if _, err := t.Apply(p.Plan()); err != nil {
+					return err
+				}
+				b.ResetTimer()
+				for i := range b.N {
+					p.PutPod(policy.Pod{Name: policy.Name{Namespace: "a", Name: "peer"},
+						Node:   "there",
+						Labels: map[string]string{"app": fmt.Sprint(i % 50)},
+						Addrs:  []netip.Addr{netip.MustParseAddr("198.18.1.1")}})
+					if _, err := t.Apply(p.Plan()); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
