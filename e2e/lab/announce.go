@@ -90,7 +90,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 	return c, err
 }
 
-// writeSnapshots gives every node the same snapshot.
+// writeSnapshots writes the same snapshot for every node.
 func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	rows = slices.Clone(rows)
 	slices.SortFunc(rows, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })

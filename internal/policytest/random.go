@@ -186,7 +186,7 @@ func (w *World) Change(t *rapid.T, p *policy.Planner) {
 		if i := rapid.IntRange(0, Pool).Draw(t, "attached"); i > 0 {
 			addrs = PodAddrs(i)
 		}
-		// IPAM gives an address once.
+		// IPAM assigns an address once.
 		for other, has := range w.Attached {
 			if other != key && len(addrs) > 0 && has[0] == addrs[0] {
 				return
