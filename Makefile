@@ -108,7 +108,7 @@ bench-service: deps ## measure services beside kube-proxy's rules, haproxy and t
 	@$(OUT)/bin/bench-service -out $(OUT)/bench-service $(BENCH)
 
 .PHONY: gates
-gates: ## judge all results below out/ by e2e/bench/gates.json, in the profile of their platform
+gates: ## judge all results below out/ by pkg/bench/gates.json, in the profile of their platform
 	@$(GO) run ./e2e/cmd/gates -in $(OUT)
 
 .PHONY: cluster-image

@@ -174,7 +174,7 @@ func refusals() map[string]refusal {
 		"no BPF file system": {within: `umount /sys/fs/bpf && exec "$@"`,
 			says: []string{"/sys/fs/bpf", "mount -t bpf"}},
 		"no right to use BPF": {within: `exec setpriv --bounding-set=-bpf,-sys_admin --inh-caps=-bpf,-sys_admin -- "$@"`, says: []string{"CAP_BPF"}},
-		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + abi.MetricsAddress +
+		"the metrics' port in use": {within: `"$TOOLS" echo -listen ` + abi.MetricsAddress +
 			` >/dev/null & tool=$!
 			for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/9631) 2>/dev/null && break; sleep 0.01; done; "$@"; code=$?; kill $tool; wait $tool; exit $code`,
 			says: []string{"metricsAddress", "9631", "in use"}},
@@ -227,7 +227,7 @@ func (c refusal) start(ctx context.Context, t *testing.T, n *lab.Node) string {
 	if within == "" {
 		within = `exec "$@"`
 	}
-	args := append([]string{"LABTOOL=" + bin + "/labtool", "unshare", "-m", "bash", "-c", within,
+	args := append([]string{"TOOLS=" + bin + "/veil-tools", "unshare", "-m", "bash", "-c", within,
 		"bash", bin + "/veild", "-config", "/etc/kubeveil/veild.yaml"}, c.args...)
 	out, err := n.Command(ctx, "env", args...).CombinedOutput()
 	var status *exec.ExitError
@@ -295,7 +295,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := n.Boot(ctx, false); err != nil {
 		t.Fatal(err)
 	}
-	taken, err := n.Start(ctx, labtool(t), "echo", "-listen", ":51820")
+	taken, err := n.Start(ctx, tools(t), "echo", "-listen", ":51820")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,11 +364,11 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, words string) t
 	})
 }
 
-func labtool(t *testing.T) string {
+func tools(t *testing.T) string {
 	t.Helper()
 	root, err := lab.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return filepath.Join(root, "out/bin/labtool")
+	return filepath.Join(root, "out/bin/veil-tools")
 }

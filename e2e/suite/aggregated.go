@@ -9,7 +9,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // apiServices is where objects are of which each says what pods serve an API; the library for them
@@ -27,13 +27,13 @@ func aggregated(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &framework.Pod{Name: "api", Args: []string{"webhook"},
+	p := &remote.Pod{Name: "api", Args: []string{"webhook"},
 		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
 
-	if err := n.Serve(ctx, &framework.Service{Name: "api", Port: webhookPort}); err != nil {
+	if err := n.Serve(ctx, &remote.Service{Name: "api", Port: webhookPort}); err != nil {
 		return err
 	}
 
@@ -49,7 +49,7 @@ func aggregated(ctx context.Context, s *Session) error {
 	}
 
 	s.note("API on %s", p.Node)
-	err = framework.Until(ctx, "an object of an API that a pod serves", meeting,
+	err = remote.Until(ctx, "an object of an API that a pod serves", meeting,
 		func(ctx context.Context) error {
 			got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept",
 				"application/json").DoRaw(ctx)
@@ -70,7 +70,7 @@ func apiService(namespace, group, ca string) map[string]any {
 	return map[string]any{
 		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
 		"metadata": metav1.ObjectMeta{Name: "v1." + group,
-			Labels: map[string]string{framework.SuiteLabel: "e2e"}},
+			Labels: map[string]string{remote.SuiteLabel: "e2e"}},
 		"spec": map[string]any{
 			"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
 			"caBundle": []byte(ca),

@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // How long the API server is away, in the short case and in the long one.
@@ -30,7 +30,7 @@ func apiAwayForLong(ctx context.Context, s *Session) error { return s.apiAway(ct
 
 // victim is a pod that is killed while the API server is away, as its node knows it.
 type victim struct {
-	*framework.Pod
+	*remote.Pod
 	uid, container string
 }
 
@@ -47,8 +47,8 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 		return err
 	}
 
-	again, anew := &victim{Pod: &framework.Pod{Name: "again", Node: b.Node}},
-		&victim{Pod: &framework.Pod{Name: "anew", Node: b.Node}}
+	again, anew := &victim{Pod: &remote.Pod{Name: "again", Node: b.Node}},
+		&victim{Pod: &remote.Pod{Name: "anew", Node: b.Node}}
 	client := &victim{Pod: a}
 	if err := atOnce(func() error { return n.Run(ctx, again.Pod) },
 		func() error { return n.Run(ctx, anew.Pod) }); err != nil {
@@ -72,7 +72,7 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	}
 
 	began := time.Now()
-	if err := s.Machines.StopAPI(ctx); err != nil {
+	if err := s.Lab.StopAPI(ctx); err != nil {
 		return err
 	}
 
@@ -80,7 +80,7 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	// What is long about the outage is that leases end, watches break and retries are far apart.
 	err = errors.Join(err, waitUntil(ctx, began.Add(away)))
 	s.note("away for %.0f s", time.Since(began).Seconds())
-	if startErr := s.Machines.StartAPI(context.WithoutCancel(ctx)); startErr != nil {
+	if startErr := s.Lab.StartAPI(context.WithoutCancel(ctx)); startErr != nil {
 		return errors.Join(err, startErr)
 	}
 	err = errors.Join(err, s.WaitNodesReady(ctx, returning), s.held(ctx, all, gapOfNothing))
@@ -89,44 +89,44 @@ func (s *Session) apiAway(ctx context.Context, away time.Duration) error {
 	}
 
 	old := anew.Addrs
-	err = framework.Until(ctx, "the new address in the pod's status", framework.PodPatience,
+	err = remote.Until(ctx, "the new address in the pod's status", remote.PodPatience,
 		func(ctx context.Context) error {
-			if err := anew.WaitReady(ctx, framework.PodPatience); err != nil {
+			if err := anew.WaitReady(ctx, remote.PodPatience); err != nil {
 				return err
 			}
 			if anew.Addrs[0] == old[0] {
 				return fmt.Errorf("it is still %s", old[0])
 			}
-			return again.WaitReady(ctx, framework.PodPatience)
+			return again.WaitReady(ctx, remote.PodPatience)
 		})
 	if err != nil {
 		return err
 	}
 
-	return talk(ctx, a, framework.EchoPort, append(again.Addrs, anew.Addrs...)...)
+	return talk(ctx, a, remote.EchoPort, append(again.Addrs, anew.Addrs...)...)
 }
 
 // killAndReach kills the container of one pod and the sandbox of another, and reaches both from a
 // third, all by the nodes' own means.
 func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) error {
 	node := again.Node
-	before, err := s.Machines.Exec(ctx, node, addressesOf)
+	before, err := s.Lab.Exec(ctx, node, addressesOf)
 	if err != nil {
 		return err
 	}
 
 	for _, task := range []string{again.container, "$(" + fmt.Sprintf(sandboxOf, anew.uid) + ")"} {
-		if _, err := s.Machines.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+
+		if _, err := s.Lab.Exec(ctx, node, "ctr -n k8s.io tasks kill -s SIGKILL "+
 			task); err != nil {
 			return err
 		}
 	}
 
 	began := time.Now()
-	targets := echoes(framework.EchoPort, again.Addrs)
-	err = framework.Until(ctx, "another address of the pod whose sandbox was killed",
-		framework.PodPatience, func(ctx context.Context) error {
-			after, err := s.Machines.Exec(ctx, node, addressesOf)
+	targets := echoes(remote.EchoPort, again.Addrs)
+	err = remote.Until(ctx, "another address of the pod whose sandbox was killed",
+		remote.PodPatience, func(ctx context.Context) error {
+			after, err := s.Lab.Exec(ctx, node, addressesOf)
 			if err != nil {
 				return err
 			}
@@ -136,7 +136,7 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 			}
 			for _, addr := range fresh {
 				targets = append(targets, both(netip.AddrPortFrom(addr,
-					framework.EchoPort).String())...)
+					remote.EchoPort).String())...)
 			}
 			return nil
 		})
@@ -144,9 +144,10 @@ func (s *Session) killAndReach(ctx context.Context, from, again, anew *victim) e
 		return err
 	}
 
-	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s labtool meet -timeout %s %s",
+	line := fmt.Sprintf("ctr -n k8s.io tasks exec --exec-id meet-$$ %s veil-tools meet "+
+		"-timeout %s %s",
 		from.container, 2*meeting, strings.Join(targets, " "))
-	if _, err := s.Machines.Exec(ctx, from.Node, line); err != nil {
+	if _, err := s.Lab.Exec(ctx, from.Node, line); err != nil {
 		return err
 	}
 

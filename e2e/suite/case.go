@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Need is what a case needs beyond a kubeconfig; its text completes "needs …".
@@ -15,7 +15,7 @@ type Need string
 
 // Needs.
 const (
-	// Machines are those of framework.Machines.
+	// Machines are those of Lab.
 	Machines Need = "the machines beneath the cluster"
 	// TwoWorkers are nodes that take pods.
 	TwoWorkers Need = "two nodes that take pods"
@@ -45,15 +45,31 @@ type Case struct {
 	Run    func(ctx context.Context, s *Session) error
 }
 
-// Lab is what a run that made its own cluster can do beyond Machines.
+// Lab is what a run that made its own cluster can do and the API server cannot. A cluster that is
+// known by its kubeconfig alone has none, and the cases that need it are skipped for that reason.
 type Lab interface {
-	framework.Machines
+	// Platform returns what the nodes are, one of the platforms of pkg/bench.
+	Platform() string
+	// Exec runs a line of shell as root on a node and returns its standard output.
+	Exec(ctx context.Context, node, line string) ([]byte, error)
+	// Reboot cuts a node's power, restores it and returns when the node answers; its pods may not
+	// run yet.
+	Reboot(ctx context.Context, node string) error
+	// Join adds a machine by kubeadm join and returns its name; the node may not be Ready yet.
+	Join(ctx context.Context) (string, error)
+	// Leave drains a node that joined, deletes its Node object and turns the machine off.
+	Leave(ctx context.Context, node string) error
+	// StopAPI ends the API server; StartAPI starts it again and returns when it is ready.
+	StopAPI(ctx context.Context) error
+	StartAPI(ctx context.Context) error
+	// Oracle listens on the wire outside the nodes.
+	Oracle() *leak.Oracle
 	// Clear installs the reference network on the nodes, which encrypts nothing; Unclear takes it
 	// away without a trace.
 	Clear(ctx context.Context) error
 	Unclear(ctx context.Context) error
 	// OutsideAddrs are those of a host outside the cluster with an echo server at
-	// framework.EchoPort, IPv4 first. ControlAddrs are those of the control plane's host, which is
+	// remote.EchoPort, IPv4 first. ControlAddrs are those of the control plane's host, which is
 	// a node without pods and has such a server too.
 	OutsideAddrs() []netip.Addr
 	ControlAddrs() []netip.Addr

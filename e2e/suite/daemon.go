@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // gapOfNothing is how long a flow may be without an answer while nothing is done to the data path:
@@ -35,7 +35,7 @@ func (s *Session) load(ctx context.Context) ([]*flows, error) {
 	at := func(lists ...[]netip.Addr) (out []netip.AddrPort) {
 		for _, list := range lists {
 			for _, addr := range list {
-				out = append(out, netip.AddrPortFrom(addr, framework.EchoPort))
+				out = append(out, netip.AddrPortFrom(addr, remote.EchoPort))
 			}
 		}
 		return out
@@ -151,7 +151,7 @@ func (s *Session) restart(ctx context.Context, set string) error {
 		metav1.PatchOptions{}); err != nil {
 		return err
 	}
-	return framework.Until(ctx, "rollout of "+set, rolling, func(ctx context.Context) error {
+	return remote.Until(ctx, "rollout of "+set, rolling, func(ctx context.Context) error {
 		got, err := sets.Get(ctx, set, metav1.GetOptions{})
 		if err != nil {
 			return err

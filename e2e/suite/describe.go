@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // logLines bounds what is kept of each container's log.
@@ -43,15 +43,15 @@ func (s *Session) describe(ctx context.Context, dir string) {
 		content, _ := yaml.Marshal(nodes.Items)
 		write("nodes.yaml", content, err)
 		for _, n := range nodes.Items {
-			if s.Machines != nil {
-				out, err := s.Machines.Exec(ctx, n.Name, nodeState)
+			if s.Lab != nil {
+				out, err := s.Lab.Exec(ctx, n.Name, nodeState)
 				write("node-"+n.Name+".txt", out, err)
 			}
 		}
 	}
 
 	spaces := []string{metav1.NamespaceSystem}
-	for _, n := range []*framework.Namespace{s.shared, s.own} {
+	for _, n := range []*remote.Namespace{s.shared, s.own} {
 		if n != nil {
 			spaces = append(spaces, n.Name)
 		}
@@ -61,8 +61,8 @@ func (s *Session) describe(ctx context.Context, dir string) {
 		s.describeNamespace(ctx, space, write)
 	}
 
-	if s.Machines != nil {
-		seen := s.Machines.Oracle().Seen()
+	if s.Lab != nil {
+		seen := s.Lab.Oracle().Seen()
 		text := fmt.Sprintf("%d frames, %d plaintext: %v\n", seen.Frames, seen.Plaintext,
 			seen.Kinds)
 		for _, e := range seen.Examples {

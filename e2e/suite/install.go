@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/pkg/leak"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // installing bounds the time from apply until all nodes are Ready: an emulated machine starts
@@ -26,7 +26,7 @@ const installing = 6 * time.Minute
 // clearNetwork is the control run: pods over the reference network, in a part of the run of its
 // own, whose plaintext must be seen by the same oracle on the same wire.
 func clearNetwork(ctx context.Context, s *Session) error {
-	wire := s.Machines.Oracle()
+	wire := s.Lab.Oracle()
 	before, err := wire.Take()
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (s *Session) talkInClear(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a, b := &framework.Pod{Name: "a", Node: nodes[0]}, &framework.Pod{Name: "b", Node: nodes[1]}
+	a, b := &remote.Pod{Name: "a", Node: nodes[0]}, &remote.Pod{Name: "b", Node: nodes[1]}
 	err = atOnce(func() error { return n.Run(ctx, a) }, func() error { return n.Run(ctx, b) })
 	if err == nil {
 		err = s.seenInClear(ctx, a, b)
@@ -73,15 +73,15 @@ func (s *Session) talkInClear(ctx context.Context) error {
 
 // seenInClear lets a pod talk to another in each family. It is an error unless the oracle sees the
 // payload of each.
-func (s *Session) seenInClear(ctx context.Context, a, b *framework.Pod) error {
+func (s *Session) seenInClear(ctx context.Context, a, b *remote.Pod) error {
 	if err := s.bothFamilies(b.Addrs); err != nil {
 		return err
 	}
 	for _, addr := range b.Addrs {
-		if err := talk(ctx, a, framework.EchoPort, addr); err != nil {
+		if err := talk(ctx, a, remote.EchoPort, addr); err != nil {
 			return err
 		}
-		seen, err := s.Machines.Oracle().Take()
+		seen, err := s.Lab.Oracle().Take()
 		s.parts.control = s.parts.control.Plus(seen)
 		if err != nil {
 			return err
@@ -95,7 +95,7 @@ func (s *Session) seenInClear(ctx context.Context, a, b *framework.Pod) error {
 
 // waitNotReady waits until every kubelet has noticed that it has no network.
 func (s *Session) waitNotReady(ctx context.Context) error {
-	return framework.Until(ctx, "nodes without a network are not Ready", meeting, s.notReady)
+	return remote.Until(ctx, "nodes without a network are not Ready", meeting, s.notReady)
 }
 
 // notReady is an error that names a node with a kubelet that is Ready.
@@ -206,7 +206,7 @@ func (s *Session) asPlanned(ctx context.Context) error {
 // tunnelOf is an error unless a node's tunnel is of the kind that is wanted: the kernel's
 // WireGuard, and in the flow table, or the worker's.
 func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error {
-	link, err := s.Machines.Exec(ctx, node, "ip -d link show veil0")
+	link, err := s.Lab.Exec(ctx, node, "ip -d link show veil0")
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (s *Session) tunnelOf(ctx context.Context, node string, kernel bool) error 
 		return nil
 	}
 	// veild lets a link join as it hears of it.
-	if out, err := s.Machines.Exec(ctx, node,
+	if out, err := s.Lab.Exec(ctx, node,
 		"for i in $(seq 20); do nft list flowtables | grep -q veil0 && exit 0; sleep .5; done; "+
 			"nft list flowtables; exit 1"); err != nil {
 		return fmt.Errorf("%s: its tunnel did not join the flow table: %w: %s", node, err, out)
@@ -246,12 +246,12 @@ func (s *Session) applyAll(ctx context.Context) error {
 	// A node is Ready when its CNI configuration is there; the daemons of the others may still be
 	// starting.
 	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status",
-		"daemonset/"+veildSet, "--timeout="+framework.Patience(ctx, installing).String()); err !=
+		"daemonset/"+veildSet, "--timeout="+remote.Patience(ctx, installing).String()); err !=
 		nil {
 		return err
 	}
 	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status",
-		"daemonset/kube-proxy", "--timeout="+framework.Patience(ctx, installing).String())
+		"daemonset/kube-proxy", "--timeout="+remote.Patience(ctx, installing).String())
 	return err
 }
 
@@ -312,7 +312,7 @@ func uninstall(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	return framework.Until(ctx, "nodes as before the installation", meeting,
+	return remote.Until(ctx, "nodes as before the installation", meeting,
 		func(ctx context.Context) error {
 			after, err := s.inventories(ctx)
 			if err != nil {
@@ -360,7 +360,7 @@ func (s *Session) drain(ctx context.Context) error {
 		return err
 	}
 	s.leaving.Wait()
-	return framework.Until(ctx, "no pod has an address of the cluster", deletion,
+	return remote.Until(ctx, "no pod has an address of the cluster", deletion,
 		func(ctx context.Context) error {
 			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 			if err != nil {
@@ -394,7 +394,7 @@ func reinstall(ctx context.Context, s *Session) error {
 	}
 
 	// Until they run and are refused.
-	err := framework.Until(ctx, "daemons without rights run", installing,
+	err := remote.Until(ctx, "daemons without rights run", installing,
 		func(ctx context.Context) error {
 			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 				metav1.ListOptions{LabelSelector: component + "=" + veildSet})

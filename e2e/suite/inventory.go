@@ -36,7 +36,7 @@ func (s *Session) inventories(ctx context.Context) (map[string]inventory, error)
 	}
 	out := map[string]inventory{}
 	for _, n := range nodes {
-		text, err := s.Machines.Exec(ctx, n.Name, inventoryScript)
+		text, err := s.Lab.Exec(ctx, n.Name, inventoryScript)
 		if err != nil {
 			return nil, fmt.Errorf("inventory of %s: %w", n.Name, err)
 		}

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // returning bounds the time until a node that was rebooted or has joined takes pods.
@@ -36,7 +36,7 @@ func reboot(ctx context.Context, s *Session) error {
 	}
 
 	began := time.Now()
-	if err := s.Machines.Reboot(ctx, b.Node); err != nil {
+	if err := s.Lab.Reboot(ctx, b.Node); err != nil {
 		return err
 	}
 
@@ -53,7 +53,7 @@ func reboot(ctx context.Context, s *Session) error {
 
 	// What the API server says of pods is what it heard before, until the kubelet has looked at
 	// them.
-	err = framework.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
+	err = remote.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
 		a, b, err := s.twoPods(ctx)
 		if err != nil {
 			return err
@@ -99,7 +99,7 @@ func publishedKey(object map[string]any) (string, error) {
 // newKey waits until a node has published another key.
 func (s *Session) newKey(ctx context.Context, node, old string,
 	patience time.Duration) (key string, err error) {
-	err = framework.Until(ctx, "another key of "+node, patience, func(ctx context.Context) error {
+	err = remote.Until(ctx, "another key of "+node, patience, func(ctx context.Context) error {
 		if key, err = s.keyOf(ctx, node); err == nil && key == old {
 			err = errors.New("it is the old one")
 		}
@@ -128,7 +128,7 @@ func keyReplaced(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	if _, err := s.Machines.Exec(ctx, b.Node, "rm /run/kubeveil/key"); err != nil {
+	if _, err := s.Lab.Exec(ctx, b.Node, "rm /run/kubeveil/key"); err != nil {
 		return err
 	}
 	pod, err := s.daemon(ctx, veildSet, b.Node)
@@ -144,8 +144,8 @@ func keyReplaced(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	err = framework.Until(ctx, "the new key at "+a.Node, meeting, func(ctx context.Context) error {
-		out, err := s.Machines.Exec(ctx, a.Node, "wg show veil0 peers")
+	err = remote.Until(ctx, "the new key at "+a.Node, meeting, func(ctx context.Context) error {
+		out, err := s.Lab.Exec(ctx, a.Node, "wg show veil0 peers")
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	}
 
 	began := time.Now()
-	name, err := s.Machines.Join(ctx)
+	name, err := s.Lab.Join(ctx)
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	c := &framework.Pod{Name: "c", Node: name}
+	c := &remote.Pod{Name: "c", Node: name}
 	if err := n.Run(ctx, c); err != nil {
 		return err
 	}
@@ -204,22 +204,22 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	if err := s.Machines.Leave(ctx, name); err != nil {
+	if err := s.Lab.Leave(ctx, name); err != nil {
 		return err
 	}
 
-	return framework.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error {
+	return remote.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error {
 		return s.forgotten(ctx, a.Node, name, key, c)
 	})
 }
 
 // forgotten is nil when a node that left is neither claimed nor a peer of another, and its pod has
 // no route.
-func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *framework.Pod) error {
+func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *remote.Pod) error {
 	if _, err := s.keyOf(ctx, name); !apierrors.IsNotFound(err) {
 		return errors.Join(fmt.Errorf("VeilNode %s is still there", name), err)
 	}
-	out, err := s.Machines.Exec(ctx, at, "wg show veil0 peers")
+	out, err := s.Lab.Exec(ctx, at, "wg show veil0 peers")
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *fram
 		return fmt.Errorf("%s still has it as a peer", at)
 	}
 	// A range of the cluster that nobody has is unreachable.
-	if out, err := s.Machines.Exec(ctx, at, "ip route get "+pod.Addrs[0].String()); err == nil {
+	if out, err := s.Lab.Exec(ctx, at, "ip route get "+pod.Addrs[0].String()); err == nil {
 		return fmt.Errorf("%s routes its pod: %s", at, out)
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // narrower is the MTU of the underlay that is configured for a while, bytes.
@@ -104,7 +104,7 @@ func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) erro
 	if err != nil {
 		return err
 	}
-	return framework.Until(ctx, "MTU of devices and pods", followPatience,
+	return remote.Until(ctx, "MTU of devices and pods", followPatience,
 		func(ctx context.Context) error {
 			for _, w := range workers {
 				got, err := s.mtus(ctx, w.Name)
@@ -123,7 +123,7 @@ func (s *Session) followMTU(ctx context.Context, wanted func(mtu int) bool) erro
 
 // mtus returns the MTU of a node's tunnel and of each of its pods, bytes.
 func (s *Session) mtus(ctx context.Context, node string) ([]int, error) {
-	out, err := s.Machines.Exec(ctx, node, mtusOf)
+	out, err := s.Lab.Exec(ctx, node, mtusOf)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 func podToPod(ctx context.Context, s *Session) error {
@@ -36,10 +36,10 @@ func (s *Session) bothFamilies(addrs []netip.Addr) error {
 // own: a service of a name that was just deleted takes over endpoint slices that the garbage
 // collector then deletes.
 func (s *Session) serve(ctx context.Context, pod string,
-	kind corev1.ServiceType) (*framework.Service, error) {
+	kind corev1.ServiceType) (*remote.Service, error) {
 	s.served++
-	service := &framework.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)),
-		s.served), Pods: map[string]string{"app": pod}, Port: framework.EchoPort, Type: kind}
+	service := &remote.Service{Name: fmt.Sprintf("%s-%s-%d", pod, strings.ToLower(string(kind)),
+		s.served), Pods: map[string]string{"app": pod}, Port: remote.EchoPort, Type: kind}
 	if err := s.shared.Serve(ctx, service); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func names(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	headless := &framework.Service{Name: "pods", Pods: map[string]string{"app": "b"},
+	headless := &remote.Service{Name: "pods", Pods: map[string]string{"app": "b"},
 		Headless: true}
 	if err := s.shared.Serve(ctx, headless); err != nil {
 		return err
@@ -118,7 +118,7 @@ func familiesOf(addrs []netip.Addr) (out []string) {
 func by(family, name string) (targets []string) {
 	for _, proto := range protocols {
 		targets = append(targets, fmt.Sprintf("%s%s/%s:%d", proto, family, name,
-			framework.EchoPort))
+			remote.EchoPort))
 	}
 	return targets
 }
@@ -156,9 +156,9 @@ func (s *Session) nodeAddrs(ctx context.Context, name string) ([]netip.Addr, err
 
 // onNode returns an echo server among the processes of the node of the pair's first pod; it makes
 // it where there is none.
-func (s *Session) onNode(ctx context.Context) (*framework.Pod, error) {
+func (s *Session) onNode(ctx context.Context) (*remote.Pod, error) {
 	if s.host == nil {
-		s.host = &framework.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true,
+		s.host = &remote.Pod{Name: "host", Node: s.pair[0].Node, HostNetwork: true,
 			Listen: hostEchoPort}
 	}
 	return s.host, s.keep(ctx, s.shared, s.host)
@@ -206,7 +206,7 @@ func nodePort(ctx context.Context, s *Session) error {
 	for _, addr := range all {
 		for _, proto := range protocols {
 			to := netip.AddrPortFrom(addr, uint16(service.NodePorts[proto]))
-			err = errors.Join(err, framework.Until(ctx,
+			err = errors.Join(err, remote.Until(ctx,
 				fmt.Sprintf("from outside to %s by %s", to, proto), meeting,
 				func(ctx context.Context) error {
 					return s.Lab.OutsideSend(ctx, proto, to)
@@ -218,7 +218,7 @@ func nodePort(ctx context.Context, s *Session) error {
 }
 
 // nodePorts returns targets of meet for a service's ports at addresses of nodes.
-func nodePorts(service *framework.Service, at []netip.Addr) []string {
+func nodePorts(service *remote.Service, at []netip.Addr) []string {
 	var targets []string
 	for _, addr := range at {
 		for _, proto := range protocols {
@@ -243,14 +243,14 @@ func nodeToPod(ctx context.Context, s *Session) error {
 		return err
 	}
 	all := []func() error{
-		func() error { return talk(ctx, host, framework.EchoPort, b.Addrs...) },
+		func() error { return talk(ctx, host, remote.EchoPort, b.Addrs...) },
 		func() error { return talk(ctx, b, hostEchoPort, addrs...) },
 	}
 	if s.Lab != nil {
 		control := s.Lab.ControlAddrs()
 		all = append(all,
-			func() error { return talk(ctx, a, framework.EchoPort, control...) },
-			func() error { return talk(ctx, b, framework.EchoPort, control...) })
+			func() error { return talk(ctx, a, remote.EchoPort, control...) },
+			func() error { return talk(ctx, b, remote.EchoPort, control...) })
 		s.note("the control plane's host, %s, too", control)
 	}
 	return atOnce(all...)
@@ -266,11 +266,12 @@ func kubernetesService(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &framework.Pod{Name: "asks", Token: true}
+	p := &remote.Pod{Name: "asks", Token: true}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
-	out, err := p.Exec(ctx, "labtool", "ask", "-url", "https://"+service.Spec.ClusterIP+"/version")
+	out, err := p.Exec(ctx, "veil-tools", "ask", "-url",
+		"https://"+service.Spec.ClusterIP+"/version")
 	if err != nil {
 		return err
 	}
@@ -291,7 +292,7 @@ func egress(ctx context.Context, s *Session) error {
 		return err
 	}
 	targets := append([]string{"-canary=" + s.Lab.OutsideCanary()},
-		echoes(framework.EchoPort, s.Lab.OutsideAddrs())...)
+		echoes(remote.EchoPort, s.Lab.OutsideAddrs())...)
 	return atOnce(
 		func() error { return meet(ctx, a, targets...) },
 		func() error { return meet(ctx, b, targets...) },
@@ -300,7 +301,7 @@ func egress(ctx context.Context, s *Session) error {
 
 // waitDNS waits until the pods of the cluster's DNS are there and Ready.
 func (s *Session) waitDNS(ctx context.Context) error {
-	return framework.Until(ctx, "pods of the cluster's DNS", framework.PodPatience,
+	return remote.Until(ctx, "pods of the cluster's DNS", remote.PodPatience,
 		func(ctx context.Context) error {
 			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
 				metav1.ListOptions{LabelSelector: "k8s-app=kube-dns"})

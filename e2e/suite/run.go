@@ -13,12 +13,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // Options are those of a run.
 type Options struct {
-	Cluster *framework.Cluster
+	Cluster *remote.Cluster
 	// Lab is what made the cluster for this run, or nil.
 	Lab Lab
 	// Core leaves out the cases that are Beyond it; Full runs the long ones too.
@@ -47,8 +47,8 @@ func Run(ctx context.Context, cases []Case, o Options) (*Report, error) {
 	}
 
 	r := &Report{Kernel: kernels(nodes)}
-	var pace framework.Pace
-	ctx = framework.WithPace(ctx, &pace)
+	var pace remote.Pace
+	ctx = remote.WithPace(ctx, &pace)
 
 	have := s.have(nodes)
 	for i, c := range cases {
@@ -104,7 +104,7 @@ func (s *Session) reasonToSkip(c Case, have []Need) string {
 }
 
 // kernels returns the releases of Linux of the nodes with a kubelet, each once.
-func kernels(nodes []framework.Node) string {
+func kernels(nodes []remote.Node) string {
 	var releases []string
 	for _, n := range nodes {
 		release := n.Object.Status.NodeInfo.KernelVersion
@@ -116,13 +116,10 @@ func kernels(nodes []framework.Node) string {
 }
 
 // have lists what this run has.
-func (s *Session) have(nodes []framework.Node) []Need {
+func (s *Session) have(nodes []remote.Node) []Need {
 	var have []Need
-	if s.Cluster.Machines != nil {
-		have = append(have, Machines)
-	}
 	if s.Lab != nil {
-		have = append(have, Fresh, Outside)
+		have = append(have, Machines, Fresh, Outside)
 	}
 	workers := 0
 	for _, n := range nodes {
@@ -144,7 +141,7 @@ func (s *Session) one(ctx context.Context, c Case) Outcome {
 	s.notes = nil
 	s.Log.Info("case begins", "case", c.Name)
 	leaked := s.leaks()
-	patience := framework.Patience(ctx, c.Limit)
+	patience := remote.Patience(ctx, c.Limit)
 	limit, cancel := context.WithTimeoutCause(ctx, patience,
 		fmt.Errorf("its limit of %s is over", patience))
 	err := c.Run(limit, s)

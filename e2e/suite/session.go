@@ -13,19 +13,19 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // Session is what the cases of a run share. Cases run one after the other.
 type Session struct {
 	Options
-	*framework.Cluster
+	*remote.Cluster
 
 	// shared is the namespace of the pair and of host, a process of the first one's node; own that
 	// of the case that runs, or nil.
-	shared, own *framework.Namespace
-	pair        []*framework.Pod
-	host        *framework.Pod
+	shared, own *remote.Namespace
+	pair        []*remote.Pod
+	host        *remote.Pod
 	// leaving are namespaces on their way out, with what came of it.
 	leaving  sync.WaitGroup
 	mu       sync.Mutex
@@ -52,16 +52,16 @@ func (s *Session) note(format string, args ...any) {
 
 // leaks is how many frames of plaintext the oracle has seen until now, 0 without one.
 func (s *Session) leaks() uint64 {
-	if s.Machines == nil {
+	if s.Lab == nil {
 		return 0
 	}
-	return s.Machines.Oracle().Seen().Plaintext
+	return s.Lab.Oracle().Seen().Plaintext
 }
 
 // namespace is the case's own, privileged, made at the first call.
-func (s *Session) namespace(ctx context.Context) (*framework.Namespace, error) {
+func (s *Session) namespace(ctx context.Context) (*remote.Namespace, error) {
 	if s.own == nil {
-		n, err := s.Namespace(ctx, "e2e", framework.Privileged)
+		n, err := s.Namespace(ctx, "e2e", remote.Privileged)
 		if err != nil {
 			return nil, err
 		}
@@ -117,9 +117,9 @@ const hostPort = 17000
 
 // twoPods returns the shared pods, echo servers on two nodes, Ready and with the addresses that
 // they have now; it makes them where they are not. The second has hostPort on its node.
-func (s *Session) twoPods(ctx context.Context) (a, b *framework.Pod, err error) {
+func (s *Session) twoPods(ctx context.Context) (a, b *remote.Pod, err error) {
 	if s.shared == nil {
-		if s.shared, err = s.Namespace(ctx, "e2e-pair", framework.Privileged); err != nil {
+		if s.shared, err = s.Namespace(ctx, "e2e-pair", remote.Privileged); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -131,7 +131,7 @@ func (s *Session) twoPods(ctx context.Context) (a, b *framework.Pod, err error) 
 		if len(workers) < 2 {
 			return nil, nil, fmt.Errorf("%d nodes take pods, want two", len(workers))
 		}
-		s.pair = []*framework.Pod{{Name: "a", Node: workers[0].Name},
+		s.pair = []*remote.Pod{{Name: "a", Node: workers[0].Name},
 			{Name: "b", Node: workers[1].Name, HostPort: hostPort}}
 	}
 	errs := make(chan error, len(s.pair))
@@ -142,7 +142,7 @@ func (s *Session) twoPods(ctx context.Context) (a, b *framework.Pod, err error) 
 }
 
 // keep waits for a pod, or runs it where there is none.
-func (s *Session) keep(ctx context.Context, n *framework.Namespace, p *framework.Pod) error {
+func (s *Session) keep(ctx context.Context, n *remote.Namespace, p *remote.Pod) error {
 	got, err := s.Client.CoreV1().Pods(n.Name).Get(ctx, p.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -157,7 +157,7 @@ func (s *Session) keep(ctx context.Context, n *framework.Namespace, p *framework
 		}
 		return n.Run(ctx, p)
 	}
-	return p.WaitReady(ctx, framework.PodPatience)
+	return p.WaitReady(ctx, remote.PodPatience)
 }
 
 // kubectl runs kubectl, as the documentation says that a user would.

@@ -17,8 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/pkg/leak"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // newRun returns options for a cluster without machines, of so many workers.
@@ -34,8 +34,9 @@ func newRun(t *testing.T, workers int) (Options, *bytes.Buffer) {
 		}
 	}
 	var out bytes.Buffer
-	return Options{Cluster: &framework.Cluster{Client: client, Log: slog.New(slog.DiscardHandler)},
-		Dir: t.TempDir(), Out: &out}, &out
+	cluster := &remote.Cluster{Client: client,
+		Options: remote.Options{Log: slog.New(slog.DiscardHandler)}}
+	return Options{Cluster: cluster, Dir: t.TempDir(), Out: &out}, &out
 }
 
 func passes(context.Context, *Session) error { return nil }
@@ -309,13 +310,13 @@ func TestInventoryOfRules(t *testing.T) {
 
 // The kernel of a result is the workers': a node without a kubelet is not among them.
 func TestKernelsOfWorkers(t *testing.T) {
-	node := func(release, os string) framework.Node {
-		var n framework.Node
+	node := func(release, os string) remote.Node {
+		var n remote.Node
 		n.Object.Labels = map[string]string{corev1.LabelOSStable: os}
 		n.Object.Status.NodeInfo.KernelVersion = release
 		return n
 	}
-	all := []framework.Node{node("6.18.1", ""), node("6.12.3", "linux"), node("6.12.3", "linux")}
+	all := []remote.Node{node("6.18.1", ""), node("6.12.3", "linux"), node("6.12.3", "linux")}
 	if got := kernels(all); got != "6.12.3" {
 		t.Errorf("kernels %q, want 6.12.3", got)
 	}

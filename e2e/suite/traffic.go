@@ -15,7 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // protocols of all traffic.
@@ -27,7 +27,7 @@ const meeting = time.Minute
 
 // talk sends messages from a pod to echo servers, in both protocols, until each has answered; the
 // error names those that have not.
-func talk(ctx context.Context, from *framework.Pod, port int, to ...netip.Addr) error {
+func talk(ctx context.Context, from *remote.Pod, port int, to ...netip.Addr) error {
 	return meet(ctx, from, echoes(port, to)...)
 }
 
@@ -43,27 +43,27 @@ func echoes(port int, at []netip.Addr) []string {
 // both returns targets of meet for a host:port.
 func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
 
-// meet is talk to protocol/host:port, all at once; flags of labtool meet may come first. One
+// meet is talk to protocol/host:port, all at once; flags of veil-tools meet may come first. One
 // command does it all, because starting one takes an emulated node long.
-func meet(ctx context.Context, from *framework.Pod, targets ...string) error {
+func meet(ctx context.Context, from *remote.Pod, targets ...string) error {
 	if len(targets) == 0 {
 		return fmt.Errorf("from %s: nothing to talk to", from.Name)
 	}
-	_, err := from.Exec(ctx, append([]string{"labtool", "meet", "-timeout",
-		framework.Patience(ctx, meeting).String()}, targets...)...)
+	_, err := from.Exec(ctx, append([]string{"veil-tools", "meet", "-timeout",
+		remote.Patience(ctx, meeting).String()}, targets...)...)
 	return err
 }
 
-// talkBoth is talk in both directions between two pods; flags are those of labtool meet.
-func talkBoth(ctx context.Context, a, b *framework.Pod, flags ...string) error {
+// talkBoth is talk in both directions between two pods; flags are those of veil-tools meet.
+func talkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
 	return atOnce(
 		func() error {
 			return meet(ctx, a, append(flags[:len(flags):len(flags)],
-				echoes(framework.EchoPort, b.Addrs)...)...)
+				echoes(remote.EchoPort, b.Addrs)...)...)
 		},
 		func() error {
 			return meet(ctx, b, append(flags[:len(flags):len(flags)],
-				echoes(framework.EchoPort, a.Addrs)...)...)
+				echoes(remote.EchoPort, a.Addrs)...)...)
 		},
 	)
 }
@@ -79,7 +79,7 @@ func atOnce(all ...func() error) error {
 	return errors.Join(errs...)
 }
 
-// flow is what labtool flow says of a flow.
+// flow is what veil-tools flow says of a flow.
 type flow struct {
 	Proto        string    `json:"proto"`
 	To           string    `json:"to"`
@@ -128,7 +128,7 @@ func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Rec
 // flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last
 // looked at.
 type flows struct {
-	pod  *framework.Pod
+	pod  *remote.Pod
 	last []flow
 }
 
@@ -148,7 +148,7 @@ func (s *Session) startFlows(ctx context.Context, name, node string,
 	for _, a := range to {
 		addrs = append(addrs, a.String())
 	}
-	f := &flows{pod: &framework.Pod{Name: name, Node: node,
+	f := &flows{pod: &remote.Pod{Name: name, Node: node,
 		Args: []string{"flow", "-interval", flowInterval.String(), "-to", strings.Join(addrs, ",")},
 		// One that ends must be seen to have ended.
 		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
@@ -174,14 +174,14 @@ func (f *flows) read(ctx context.Context) ([]flow, error) {
 // live waits until each flow has been answered since it was last looked at; a TCP connection that
 // has broken is an error.
 func (f *flows) live(ctx context.Context) error {
-	return framework.Until(ctx, "flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
+	return remote.Until(ctx, "flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
 		now, err := f.read(ctx)
 		if err != nil {
 			return err
 		}
 		for i, flow := range now {
 			if flow.Broken != "" {
-				return framework.Stop(fmt.Errorf("%s to %s broke after %d records: %s", flow.Proto,
+				return remote.Stop(fmt.Errorf("%s to %s broke after %d records: %s", flow.Proto,
 					flow.To, flow.Answered, flow.Broken))
 			}
 			if flow.Answered == 0 || i < len(f.last) && flow.Answered == f.last[i].Answered {

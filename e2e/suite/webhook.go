@@ -18,10 +18,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// webhookPort is that of labtool webhook, and of its service.
+// webhookPort is that of veil-tools webhook, and of its service.
 const webhookPort = 8443
 
 // askedLabel marks the objects about which the webhook is asked.
@@ -38,13 +38,13 @@ func webhook(ctx context.Context, s *Session) error {
 	if err != nil {
 		return err
 	}
-	p := &framework.Pod{Name: "hook", Args: []string{"webhook"},
+	p := &remote.Pod{Name: "hook", Args: []string{"webhook"},
 		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
 
-	if err := n.Serve(ctx, &framework.Service{Name: "hook", Port: webhookPort}); err != nil {
+	if err := n.Serve(ctx, &remote.Service{Name: "hook", Port: webhookPort}); err != nil {
 		return err
 	}
 
@@ -66,7 +66,7 @@ func webhook(ctx context.Context, s *Session) error {
 	}
 
 	// The API server reads the new configuration when it likes: the refusal is waited for first.
-	err = framework.Until(ctx, "a refusal by the webhook", meeting, func(context.Context) error {
+	err = remote.Until(ctx, "a refusal by the webhook", meeting, func(context.Context) error {
 		err := create(fmt.Sprintf("refused-%d", time.Now().UnixNano()),
 			map[string]string{"refuse": "as-asked"})
 		if err == nil || !strings.Contains(err.Error(), "refused by a pod: as-asked") ||
@@ -85,7 +85,7 @@ func hookObject(namespace, ca string) *admissionv1.ValidatingWebhookConfiguratio
 		int32(webhookPort), int32(10)
 	return &admissionv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace,
-			Labels: map[string]string{framework.SuiteLabel: "e2e"}},
+			Labels: map[string]string{remote.SuiteLabel: "e2e"}},
 		Webhooks: []admissionv1.ValidatingWebhook{{
 			Name: "hook.e2e.kubeveil.io", FailurePolicy: &fail, SideEffects: &none,
 			TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},

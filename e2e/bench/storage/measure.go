@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
 // Suffixes of cases.

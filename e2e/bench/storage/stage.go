@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/e2e/storage/answer"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // Cases of staging.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // suite is one run.

@@ -9,9 +9,9 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 const (

@@ -18,12 +18,12 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // image is the archive that `make image-csi` writes.

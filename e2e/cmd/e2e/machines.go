@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/suite"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // userspace is the machine, the one that joins, whose kernel's WireGuard is kept from loading. The
@@ -54,8 +54,8 @@ func (m machines) run(ctx context.Context, a arguments, root string, o suite.Opt
 			return nil, err
 		}
 	}
-	cluster, err := framework.Open(ctx, m.Kubeconfig(),
-		framework.Options{Image: a.image, Canary: m.Lab.Canary, Machines: m, Log: log})
+	cluster, err := remote.Connect(ctx, remote.Access{Kubeconfig: m.Kubeconfig()},
+		remote.Options{Image: a.image, Canary: m.Lab.Canary, Log: log})
 	if err != nil {
 		return nil, err
 	}

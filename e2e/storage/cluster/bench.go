@@ -7,7 +7,7 @@ import (
 	"strings"
 	"text/template"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // clear is a class of one volume on the disk of the others, in clear.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // controlLines is how often the control's text is written in clear, on each disk.

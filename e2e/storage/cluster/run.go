@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // Session is one run on a cluster whose first machine takes all pods.
