@@ -1,0 +1,110 @@
+package benchlab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+// workers add pods at the same time.
+const workers = 8
+
+// add measures the plugin against the reference plugins, nothing else in either chain. With IPv6
+// the reference waits for duplicate address detection, so it is IPv4 that is compared.
+func (r *run) add(ctx context.Context) (err error) {
+	var labs [2]*lab.Lab
+	for i, network := range []lab.Network{lab.Veil, lab.Clear} {
+		l, err := lab.New(ctx, lab.Options{Nodes: 1, Family: lab.IPv4, Network: network,
+			VeildConfig: plainCNI})
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		labs[i] = l
+	}
+	cases, err := r.runner.Run(ctx, []bench.Comparison{{
+		Name: caseAdd, Unit: bench.Millisecond, Ours: r.addP50(labs[0].Nodes()[0]),
+		Base: r.addP50(labs[1].Nodes()[0]), BaseName: basePTP,
+	}})
+	if err != nil {
+		return err
+	}
+	r.result.Cases = append(r.result.Cases, cases...)
+	r.result.Gates = append(r.result.Gates,
+		bench.AtMost(labels[caseAdd]+", against "+basePTP, r.result.Find(caseAdd, 0), 1.3))
+	return r.addMany(ctx, labs[0].Nodes()[0])
+}
+
+// addP50 adds pods one after the other, removes them, and returns the median time of ADD.
+func (r *run) addP50(n *lab.Node) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		var millis []float64
+		for i := range r.adds {
+			pod, err := n.AddPod(ctx, fmt.Sprintf("add%d", i), lab.PodOptions{})
+			if err != nil {
+				return bench.Sample{}, err
+			}
+			millis = append(millis, float64(pod.Added)/float64(time.Millisecond))
+			if err := pod.Del(ctx); err != nil {
+				return bench.Sample{}, err
+			}
+		}
+		return bench.Sample{Value: bench.Quantile(millis, 0.5)}, nil
+	}
+}
+
+// addMany adds pods by several workers at once and wants no error.
+func (r *run) addMany(ctx context.Context, n *lab.Node) error {
+	var (
+		wg    sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+		names = make(chan string)
+		start = time.Now()
+	)
+
+	for range workers {
+		wg.Go(func() {
+			for name := range names {
+				if _, err := n.AddPod(ctx, name, lab.PodOptions{}); err != nil {
+					mu.Lock()
+					errs = append(errs, fmt.Errorf("pod %s: %w", name, err))
+					mu.Unlock()
+				}
+			}
+		})
+	}
+
+	for i := range r.pods {
+		names <- fmt.Sprintf("many%d", i)
+	}
+
+	close(names)
+	wg.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+
+	took := float64(time.Since(start)) / float64(time.Millisecond)
+	r.say("%d pods by %d workers in %s, %d errors", r.pods, workers, bench.Millisecond.Format(took),
+		len(errs))
+	for _, err := range errs[:min(3, len(errs))] {
+		r.say("  %v", err)
+	}
+
+	r.result.Cases = append(r.result.Cases, bench.Case{Name: caseAddWorkers,
+		Unit: bench.Millisecond, Ours: bench.Summarize([]float64{took})})
+	gate := bench.Exactly(fmt.Sprintf("%d pods added by %d workers", r.pods, workers), len(errs), 0,
+		"errors")
+	if len(errs) > 0 {
+		gate.Got += ", the first: " + errors.Join(errs[0]).Error()
+	}
+
+	r.result.Gates = append(r.result.Gates, gate)
+	return nil
+}

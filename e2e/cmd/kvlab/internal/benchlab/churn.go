@@ -1,0 +1,264 @@
+package benchlab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// beat is the time between two ADDs, two DELs and two changes of peers.
+const beat = time.Second
+
+// churn measures a node with many pods and peers while both change: what veild costs, how long its
+// turns take, and how long a changed peer waits until it is in the kernel.
+func (r *run) churn(ctx context.Context) (err error) {
+	s, err := r.newScaled(ctx, lab.Dual)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.lab.Close()) }()
+	if err := s.register(ctx); err != nil {
+		return err
+	}
+	if err := s.waitPeers(ctx, r.nodes); err != nil {
+		return err
+	}
+	began := time.Now()
+	pods, err := s.attach(ctx)
+	if err != nil {
+		return err
+	}
+	r.say("%d pods attached by %d workers in %.1f s", len(pods), workers,
+		time.Since(began).Seconds())
+	if _, err := s.quiet(ctx); err != nil {
+		r.say("%v: measured nevertheless", err)
+	}
+	return s.measureChurn(ctx, pods)
+}
+
+// attach adds the pods that stay, by several workers, and returns them.
+func (s *scaled) attach(ctx context.Context) ([]*lab.Pod, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	pods := make([]*lab.Pod, s.attached)
+	numbers := make(chan int)
+	for range workers {
+		wg.Go(func() {
+			for i := range numbers {
+				if ctx.Err() != nil {
+					continue
+				}
+				p, err := s.node.AddPod(ctx, fmt.Sprintf("stays%d", i), lab.PodOptions{})
+				if err != nil {
+					cancel(fmt.Errorf("pod %d of %d: %w", i, s.attached, err))
+				}
+				pods[i] = p
+			}
+		})
+	}
+	for i := range pods {
+		numbers <- i
+	}
+	close(numbers)
+	wg.Wait()
+	return pods, context.Cause(ctx)
+}
+
+// measureChurn adds a pod, deletes the oldest and changes a peer, each once a beat.
+func (s *scaled) measureChurn(ctx context.Context, pods []*lab.Pod) error {
+	pid := s.node.Program("veild").PID()
+	logged, err := s.configured()
+	if err != nil {
+		return err
+	}
+	before, err := s.applyBuckets(ctx)
+	if err != nil {
+		return err
+	}
+	cpu, err := load.ProcessCPU(pid)
+	if err != nil {
+		return err
+	}
+
+	began := time.Now()
+	beats, err := s.beats(ctx, pods, began)
+	if err != nil {
+		return err
+	}
+
+	elapsed := time.Since(began)
+	cpuAfter, err := load.ProcessCPU(pid)
+	if err != nil {
+		return err
+	}
+	after, err := s.applyBuckets(ctx)
+	if err != nil {
+		return err
+	}
+	since, err := s.configured()
+	if err != nil {
+		return err
+	}
+
+	if since = since[len(logged):]; len(since) == 0 {
+		return errors.New("veild configured no peer")
+	}
+
+	var waits []float64
+	for _, c := range since {
+		waits = append(waits, float64(c.waited)/float64(time.Millisecond))
+	}
+
+	turns := after.minus(before)
+	s.say("%d beats in %.1f s: %.0f turns, mean %.1f ms; %d changes of the tunnels, median %.1f ms",
+		beats, elapsed.Seconds(), turns.count, 1000*turns.sum/max(turns.count, 1), len(since),
+		bench.Quantile(waits, 0.5))
+	s.one(caseChurnCPU, bench.Percent, 100*(cpuAfter-cpu).Seconds()/elapsed.Seconds())
+	s.one(caseChurnApply, bench.Millisecond, 1000*turns.quantile(0.99))
+	s.one(caseChurnPeer, bench.Millisecond, bench.Quantile(waits, 0.99))
+	return nil
+}
+
+// beats runs the load for s.churned and returns the number of beats. A pod operation may take
+// longer than a beat; the next one then begins late, so that the load is never more than one of
+// each at a time.
+func (s *scaled) beats(ctx context.Context, pods []*lab.Pod, began time.Time) (int, error) {
+	adds, dels, moves := every(s.churned), every(s.churned), every(s.churned)
+	errs := make(chan error, 3)
+	added := make(chan *lab.Pod, len(pods)+cap(adds))
+	for _, p := range pods {
+		added <- p
+	}
+	go func() {
+		errs <- onBeat(ctx, adds, began, func(i int) error {
+			p, err := s.node.AddPod(ctx, fmt.Sprintf("comes%d", i), lab.PodOptions{})
+			if err == nil {
+				added <- p
+			}
+			return err
+		})
+	}()
+	go func() {
+		errs <- onBeat(ctx, dels, began.Add(beat/3), func(int) error { return (<-added).Del(ctx) })
+	}()
+	go func() {
+		errs <- onBeat(ctx, moves, began.Add(2*beat/3), func(i int) error {
+			return s.moveEndpoint(ctx, i%s.nodes, uint16(40000+i/s.nodes))
+		})
+	}()
+	err := errors.Join(<-errs, <-errs, <-errs)
+	return cap(adds), err
+}
+
+// every returns a full channel of one number for each beat of d.
+func every(d time.Duration) chan int {
+	beats := make(chan int, int(d/beat))
+	for i := range cap(beats) {
+		beats <- i
+	}
+	close(beats)
+	return beats
+}
+
+// onBeat calls do for each of beats, one beat after the other from began on.
+func onBeat(ctx context.Context, beats <-chan int, began time.Time, do func(i int) error) error {
+	for i := range beats {
+		if err := pause(ctx, time.Until(began.Add(time.Duration(i)*beat))); err != nil {
+			return err
+		}
+		if err := do(i); err != nil {
+			return fmt.Errorf("beat %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// buckets is a histogram of the Prometheus text format: upper bounds and cumulative counts.
+type buckets struct {
+	bounds, counts []float64
+	count, sum     float64
+}
+
+func (s *scaled) applyBuckets(ctx context.Context) (buckets, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
+		nil)
+	if err != nil {
+		return buckets{}, err
+	}
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return buckets{}, err
+	}
+	defer resp.Body.Close()
+	return parseBuckets(resp.Body, "kubeveil_table_apply_duration_seconds")
+}
+
+// parseBuckets reads the histogram of that name, which has no labels of its own.
+func parseBuckets(r io.Reader, name string) (buckets, error) {
+	var b buckets
+	for sc := bufio.NewScanner(r); sc.Scan(); {
+		key, text, _ := strings.Cut(sc.Text(), " ")
+		key, ours := strings.CutPrefix(key, name)
+		value, err := strconv.ParseFloat(text, 64)
+		if !ours || err != nil {
+			continue
+		}
+		switch bound, isBucket := strings.CutPrefix(key, `_bucket{le="`); {
+		case isBucket:
+			le, err := strconv.ParseFloat(strings.TrimSuffix(bound, `"}`), 64)
+			if err != nil {
+				return b, fmt.Errorf("bucket %q: %w", key, err)
+			}
+			b.bounds, b.counts = append(b.bounds, le), append(b.counts, value)
+		case key == "_sum":
+			b.sum = value
+		case key == "_count":
+			b.count = value
+		}
+	}
+	if len(b.bounds) == 0 {
+		return b, fmt.Errorf("the metrics have no histogram %s", name)
+	}
+	return b, nil
+}
+
+// minus returns what came since earlier.
+func (b buckets) minus(earlier buckets) buckets {
+	d := buckets{bounds: b.bounds, count: b.count - earlier.count, sum: b.sum - earlier.sum}
+	for i := range b.counts {
+		d.counts = append(d.counts, b.counts[i]-earlier.counts[i])
+	}
+	return d
+}
+
+// quantile interpolates within the bucket, as PromQL's histogram_quantile does; in the last
+// bucket, which has no end, it is the bucket's beginning. It is 0 of nothing.
+func (b buckets) quantile(q float64) float64 {
+	if b.count == 0 {
+		return 0
+	}
+	rank, from, below := q*b.count, 0.0, 0.0
+	for i, to := range b.bounds {
+		if b.counts[i] >= rank && b.counts[i] > below {
+			if math.IsInf(to, 1) {
+				return from
+			}
+			return from + (to-from)*(rank-below)/(b.counts[i]-below)
+		}
+		from, below = to, b.counts[i]
+	}
+	return from
+}

@@ -1,0 +1,33 @@
+package benchlab
+
+import (
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestHistogramQuantile(t *testing.T) {
+	const text = `# HELP x_seconds Help.
+x_seconds_bucket{le="0.1"} %
+x_seconds_bucket{le="0.2"} 90
+x_seconds_bucket{le="+Inf"} 100
+x_seconds_sum 12
+x_seconds_count 100
+other_bucket{le="1"} 7
+`
+	b, err := parseBuckets(strings.NewReader(strings.ReplaceAll(text, "%", "80")), "x_seconds")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[float64]float64{0.4: 0.05, 0.85: 0.15, 0.99: 0.2} {
+		if got := b.quantile(q); math.Abs(got-want) > 1e-9 {
+			t.Errorf("quantile %v is %v, want %v", q, got, want)
+		}
+	}
+	if d := b.minus(b); d.count != 0 || d.sum != 0 || d.quantile(0.99) != 0 {
+		t.Errorf("nothing came, and the difference is %+v", d)
+	}
+	if _, err := parseBuckets(strings.NewReader(text), "absent"); err == nil {
+		t.Error("a histogram that is absent is no error")
+	}
+}

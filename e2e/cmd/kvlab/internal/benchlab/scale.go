@@ -1,0 +1,423 @@
+package benchlab
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// metricsAddress is where veild of the part scale serves its metrics, inside its node.
+const metricsAddress = "127.0.0.1:9586"
+
+// scaled is the node that knows many.
+type scaled struct {
+	*run
+	lab  *lab.Lab
+	node *lab.Node
+	http *http.Client
+}
+
+// scale makes a node know 1,000 others through a real API server, then another one that has pods,
+// too.
+func (r *run) scale(ctx context.Context) error {
+	return errors.Join(r.known(ctx), r.churn(ctx))
+}
+
+// newScaled makes the lab of one node without peers. The caller closes it.
+func (r *run) newScaled(ctx context.Context, family lab.Family) (*scaled, error) {
+	settings := map[string]any{"metricsAddress": metricsAddress, "logLevel": "info"}
+	maps.Copy(settings, plainCNI)
+	l, err := lab.New(ctx, lab.Options{Nodes: 1, Family: family, VeildConfig: settings})
+	if err != nil {
+		return nil, err
+	}
+	s := &scaled{run: r, lab: l, node: l.Nodes()[0]}
+	s.http = &http.Client{Timeout: 10 * time.Second,
+		Transport: &http.Transport{DialContext: s.dial, DisableKeepAlives: true}}
+	if err := r.endOracle(l, false); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return s, nil
+}
+
+// known measures what it costs to know many nodes.
+func (r *run) known(ctx context.Context) (err error) {
+	s, err := r.newScaled(ctx, lab.IPv4)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.lab.Close()) }()
+	start := time.Now()
+	if err := s.register(ctx); err != nil {
+		return err
+	}
+	if err := s.waitPeers(ctx, r.nodes); err != nil {
+		return err
+	}
+	r.say("%d nodes registered and configured one after the other in %.1f s", r.nodes,
+		time.Since(start).Seconds())
+	for _, step := range []func(context.Context) error{s.memory, s.idleCPU, s.changes, s.fills} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dial connects within the node.
+func (s *scaled) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var conn net.Conn
+	err := s.node.Do(func() error {
+		var err error
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
+}
+
+// peers are the public keys on the device.
+func (s *scaled) peers(ctx context.Context) ([]string, error) {
+	out, err := s.node.Exec(ctx, "wg", "show", oursDevice, "peers")
+	return strings.Fields(string(out)), err
+}
+
+func (s *scaled) waitPeers(ctx context.Context, want int) error {
+	return lab.Until(ctx, 90*time.Second, func() error {
+		have, err := s.peers(ctx)
+		if err == nil && len(have) != want {
+			err = fmt.Errorf("%d peers on the device, want %d", len(have), want)
+		}
+		return err
+	})
+}
+
+// one adds a case with a value a round, and returns it.
+func (s *scaled) one(name string, unit bench.Unit, values ...float64) *bench.Case {
+	s.result.Cases = append(s.result.Cases,
+		bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(values)})
+	c := &s.result.Cases[len(s.result.Cases)-1]
+	s.say("%s: %s", labels[name], unit.Format(c.Ours.Median))
+	return c
+}
+
+func (s *scaled) gate(g ...bench.Gate) { s.result.Gates = append(s.result.Gates, g...) }
+
+func (s *scaled) memory(context.Context) error {
+	mib, err := load.ResidentMiB(s.node.Program("veild").PID())
+	if err != nil {
+		return err
+	}
+	s.gate(bench.Below(labels[caseMemory], s.one(caseMemory, bench.MiB, mib), 80))
+	return nil
+}
+
+// idleCPU waits until the handshakes that nobody answers are given up, then watches.
+func (s *scaled) idleCPU(ctx context.Context) error {
+	pid := s.node.Program("veild").PID()
+	if _, err := s.quiet(ctx); err != nil {
+		return err
+	}
+	before, err := load.ProcessCPU(pid)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := pause(ctx, s.idle); err != nil {
+		return err
+	}
+	after, err := load.ProcessCPU(pid)
+	if err != nil {
+		return err
+	}
+	percent := 100 * (after - before).Seconds() / time.Since(began).Seconds()
+	s.gate(bench.Below(labels[caseIdle], s.one(caseIdle, bench.Percent, percent), 1))
+	return nil
+}
+
+// settle is the pause between two looks at veild's metrics: a scrape costs veild more than
+// what is measured, so there are few and none meanwhile.
+const settle = 2 * time.Second
+
+// quiet waits until veild made no turn between two looks, and returns the last.
+func (s *scaled) quiet(ctx context.Context) (turns, error) {
+	last := turns{count: -1}
+	for range 30 {
+		now, err := s.turns(ctx)
+		if err != nil || now == last {
+			return now, err
+		}
+		last = now
+		if err := pause(ctx, settle); err != nil {
+			return now, err
+		}
+	}
+	return last, errors.New("veild does not come to rest within a minute")
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// configuration is a change of the tunnels as veild's log tells it.
+type configuration struct {
+	peers int
+	// took is the time from the table to the device.
+	took time.Duration
+	// waited is the time from what the source said to the device.
+	waited time.Duration
+}
+
+// waitConfigured waits until veild says in its log that it changed the tunnels once more than
+// before, and returns what it did since then. To read a log costs veild nothing.
+func (s *scaled) waitConfigured(ctx context.Context,
+	before int) (since []configuration, err error) {
+	err = lab.Until(ctx, 30*time.Second, func() error {
+		all, err := s.configured()
+		if err != nil {
+			return lab.Stop(err)
+		}
+		if since = all[before:]; len(since) == 0 {
+			return errors.New("veild has not changed the tunnels")
+		}
+		return nil
+	})
+	return since, err
+}
+
+// turns are the attempts of veild to make the kernel match the table: their number and the
+// seconds they took.
+type turns struct{ count, seconds float64 }
+
+func (t turns) millisSince(before turns) (mean float64, n int) {
+	n = int(t.count - before.count)
+	if n == 0 {
+		return 0, 0
+	}
+	return 1000 * (t.seconds - before.seconds) / float64(n), n
+}
+
+func (s *scaled) turns(ctx context.Context) (turns, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
+		nil)
+	if err != nil {
+		return turns{}, err
+	}
+	resp, err := s.http.Do(req)
+	if err != nil {
+		return turns{}, err
+	}
+	defer resp.Body.Close()
+	return parseTurns(resp.Body)
+}
+
+func parseTurns(r io.Reader) (turns, error) {
+	t := turns{-1, -1}
+	for sc := bufio.NewScanner(r); sc.Scan(); {
+		name, value, _ := strings.Cut(sc.Text(), " ")
+		v, err := strconv.ParseFloat(value, 64)
+		switch {
+		case err != nil:
+		case name == "kubeveil_table_apply_duration_seconds_sum":
+			t.seconds = v
+		case name == "kubeveil_table_apply_duration_seconds_count":
+			t.count = v
+		}
+	}
+	if t.count < 0 || t.seconds < 0 {
+		return t, errors.New("the metrics do not say how long a turn takes")
+	}
+	return t, nil
+}
+
+// changes changes one claim a round, and looks how long it takes from the table to the device,
+// how long whole turns take, which write the last good table too, and how many peers are touched.
+func (s *scaled) changes(ctx context.Context) error {
+	var millis, whole []float64
+	most := 0
+	for round := range s.rounds {
+		before, err := s.quiet(ctx)
+		if err != nil {
+			return err
+		}
+		logged, err := s.configured()
+		if err != nil {
+			return err
+		}
+		if err := s.moveEndpoint(ctx, s.nodes/2, uint16(40000+round)); err != nil {
+			return err
+		}
+		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
+			return err
+		}
+
+		// What the change makes the kernel say may cost another turn, which counts too.
+		if err := pause(ctx, settle); err != nil {
+			return err
+		}
+		after, err := s.turns(ctx)
+		if err != nil {
+			return err
+		}
+		since, err := s.waitConfigured(ctx, len(logged))
+		if err != nil {
+			return err
+		}
+
+		touched, took := 0, time.Duration(0)
+		for _, c := range since {
+			touched += c.peers
+			took += c.took
+		}
+
+		mean, n := after.millisSince(before)
+		millis, whole, most = append(millis, 1000*took.Seconds()), append(whole, mean),
+			max(most, touched)
+		s.say("round %d/%d  one changed peer: %v from the table to the device, %d peers touched; "+
+			"%.1f ms a whole turn, %d turns", round+1, s.rounds, took, touched, mean, n)
+	}
+
+	s.one(caseTurn, bench.Millisecond, whole...)
+	s.gate(bench.Below(labels[caseChange], s.one(caseChange, bench.Millisecond, millis...), 20),
+		bench.Exactly("peers touched when one changed, in any round", most, 1, "peers"))
+	return nil
+}
+
+// configured is what veild says that it configured, by change of the tunnels.
+func (s *scaled) configured() ([]configuration, error) {
+	files, err := filepath.Glob(filepath.Join(s.node.Dir, "log", "veild*.log"))
+	if err != nil {
+		return nil, err
+	}
+
+	// veild.log, veild-2.log and so on.
+	slices.SortFunc(files, func(a, b string) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
+	})
+	var out []configuration
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(b)) {
+			if !strings.Contains(line, "tunnels changed") {
+				continue
+			}
+			n, errPeers := strconv.Atoi(field(line, "configured"))
+			took, errTook := time.ParseDuration(field(line, "took"))
+			waited, errWaited := time.ParseDuration(field(line, "waited"))
+			if err := errors.Join(errPeers, errTook, errWaited); err != nil {
+				return nil, fmt.Errorf("log line %q: %w", line, err)
+			}
+			out = append(out, configuration{n, took, waited})
+		}
+	}
+
+	return out, nil
+}
+
+// field is the value of a field of a log line, "" when it has none.
+func field(line, name string) string {
+	_, rest, _ := strings.Cut(line, " "+name+"=")
+	value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	return value
+}
+
+// fills takes all peers and routes from the node and lets a new veild put them back. The figures
+// are the time from the table to the device, and that of all turns of that veild together.
+func (s *scaled) fills(ctx context.Context) error {
+	var millis, whole []float64
+	for round := range min(3, s.rounds) {
+		if err := s.node.Program("veild").Term(ctx); err != nil {
+			return fmt.Errorf("end veild: %w", err)
+		}
+		if err := s.empty(ctx); err != nil {
+			return err
+		}
+		logged, err := s.configured()
+		if err != nil {
+			return err
+		}
+
+		start := time.Now()
+		if _, err := s.node.StartProgram(ctx, "veild"); err != nil {
+			return err
+		}
+		if _, err := s.waitConfigured(ctx, len(logged)); err != nil {
+			return err
+		}
+
+		wall := time.Since(start)
+		if err := pause(ctx, settle); err != nil {
+			return err
+		}
+		t, err := s.quiet(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.waitPeers(ctx, s.nodes); err != nil {
+			return err
+		}
+		since, err := s.waitConfigured(ctx, len(logged))
+		if err != nil {
+			return err
+		}
+
+		took := time.Duration(0)
+		for _, c := range since {
+			took += c.took
+		}
+
+		millis, whole = append(millis, 1000*took.Seconds()), append(whole, 1000*t.seconds)
+		s.say("round %d  %d peers: %v from the table to the device; %.0f ms in %.0f whole turns; "+
+			"on the device %.0f ms after veild's start", round+1, s.nodes, took, 1000*t.seconds,
+			t.count, wall.Seconds()*1000)
+	}
+
+	s.one(caseFillTurns, bench.Millisecond, whole...)
+	s.gate(bench.Below(labels[caseFill], s.one(caseFill, bench.Millisecond, millis...), 1000))
+	return nil
+}
+
+// empty takes all peers from the device and all routes into it.
+func (s *scaled) empty(ctx context.Context) error {
+	keys, err := s.peers(ctx)
+	if err != nil {
+		return err
+	}
+	args := []string{"set", oursDevice}
+	for _, k := range keys {
+		args = append(args, "peer", k, "remove")
+	}
+	if _, err := s.node.Exec(ctx, "wg", args...); err != nil {
+		return err
+	}
+	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
+		if err := s.node.IP(ctx, "route flush table "+table+" dev "+oursDevice); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package benchlab
+
+// Names of cases.
+const (
+	caseTCP1       = "tcp_1_stream"
+	caseTCP4       = "tcp_4_streams"
+	caseUDP        = "udp_at_half_percent_loss"
+	caseTCPCapped  = "tcp_over_1_gbit"
+	caseUDPCapped  = "udp_over_200_mbit"
+	caseAdd        = "add_p50"
+	caseAddWorkers = "add_by_8_workers"
+	caseFill       = "peers_1000_to_device"
+	caseChange     = "one_peer_changed"
+	caseTurn       = "one_peer_changed_whole_turn"
+	caseFillTurns  = "peers_1000_whole_turns"
+	caseMemory     = "memory_1000_nodes"
+	caseIdle       = "idle_cpu_1000_nodes"
+	caseChurnCPU   = "churn_cpu_250_pods_1000_nodes"
+	caseChurnApply = "churn_apply_p99_250_pods_1000_nodes"
+	caseChurnPeer  = "churn_changed_peer_p99_250_pods_1000_nodes"
+)
+
+// Names of other sides.
+const (
+	baseBare  = "bare wireguard-go"
+	baseClear = "in clear"
+	basePTP   = "ptp, host-local"
+)
+
+var labels = map[string]string{
+	caseTCP1: "TCP, 1 stream", caseTCP4: "TCP, 4 streams",
+	caseUDP:       "UDP, highest rate with ≤ 0.5 % loss",
+	caseTCPCapped: "TCP over a link of 1 Gbit/s",
+	caseUDPCapped: "UDP over a link of 200 Mbit/s, ≤ 0.5 % loss",
+	caseAdd:       "CNI ADD, median", caseAddWorkers: "Pods added by 8 workers, all of them",
+	caseTurn:       "One changed peer, the whole turn",
+	caseFillTurns:  "1,000 peers, all turns of a new veild",
+	caseFill:       "1,000 peers from the table to the device",
+	caseChange:     "One changed peer from the table to the device",
+	caseMemory:     "veild, resident, 1,000 nodes known",
+	caseIdle:       "veild, CPU when idle, 1,000 nodes known",
+	caseChurnCPU:   "veild, CPU, 250 pods, 1 ADD, DEL and changed peer a second",
+	caseChurnApply: "table_apply_duration meanwhile, p99",
+	caseChurnPeer:  "A changed peer from the source to the device meanwhile, p99",
+}
+
+var notes = []string{
+	"bare wireguard-go: the same pods, veths and routes; only the device in the routes between " +
+		"nodes is another, with the same MTU and the same queue length, " +
+		"and veild is stopped meanwhile so that it cannot put the routes back. The device of " +
+		"either side must have carried the bytes that were measured.",
+	"in clear: pods of the reference plugins ptp and host-local with plain routes, over a bridge " +
+		"whose ports are limited by tbf in the same way; " +
+		"tbf counts the headers of each frame that a segmented packet becomes, so the rate is " +
+		"that of a wire.",
+	"CNI ADD is compared for IPv4 alone: with IPv6 the reference ptp waits more than a " +
+		"second for " +
+		"duplicate address detection, and the comparison would be won by that.",
+	"CPU of veild is its own process, a share of one core, from /proc/PID/stat. The time of a " +
+		"changed peer begins when the source has read it and is taken from veild's log.",
+	"UDP: bisection to 2 %; a rate that loses more than 0.5 % is tried a second time before it " +
+		"counts as too high. Loss is what was sent and did not arrive. Datagrams fill one packet " +
+		"of the pod's MTU.",
+	"Throughput is payload received. CPU is busy time of the whole machine, load generator " +
+		"included, from /proc/stat.",
+	"The leak oracle watched while the labs were built and pods exchanged messages; it was ended " +
+		"before throughput was measured, because it costs CPU.",
+}

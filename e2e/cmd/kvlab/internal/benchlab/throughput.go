@@ -1,0 +1,236 @@
+package benchlab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// maxLoss is what may be lost of UDP.
+const maxLoss = 0.005
+
+// pair is a pod on each of two nodes of a lab, and an iperf3 in the second.
+type pair struct {
+	lab    *lab.Lab
+	pods   [2]*lab.Pod
+	server *load.Server
+}
+
+// newPair makes the pods, lets them exchange messages under the oracle's eyes, and ends
+// the oracle: it costs the CPU that is to be measured.
+func (r *run) newPair(ctx context.Context, l *lab.Lab) (*pair, error) {
+	p := &pair{lab: l}
+	for i, n := range l.Nodes()[:2] {
+		pod, err := n.AddPod(ctx, "bench", lab.PodOptions{})
+		if err != nil {
+			return nil, err
+		}
+		p.pods[i] = pod
+	}
+	echo, err := lab.Echo(ctx, p.pods[1])
+	if err != nil {
+		return nil, err
+	}
+	// A node is ready before the other one has published its key.
+	err = lab.Until(ctx, 20*time.Second, func() error {
+		_, err := lab.Send(ctx, p.pods[0], lab.Exchange{To: p.pods[1].Addr(false)})
+		return err
+	})
+	if err = errors.Join(err, echo.Kill(ctx)); err != nil {
+		return nil, fmt.Errorf("pod to pod: %w", err)
+	}
+	p.server, err = load.Serve(ctx, p.pods[1].NetNS())
+	return p, err
+}
+
+// endOracle ends the oracle of a lab and counts what it saw.
+func (r *run) endOracle(l *lab.Lab, control bool) error {
+	seen, err := l.Oracle.Stop()
+	if err != nil {
+		return err
+	}
+	if r.result.Leaks == nil {
+		r.result.Leaks = &bench.Leaks{}
+	}
+	if control {
+		r.result.Leaks.ControlPlaintext += seen.Plaintext
+		return nil
+	}
+	r.result.Leaks.Frames += seen.Frames
+	r.result.Leaks.Plaintext += seen.Plaintext
+	return seen.Err()
+}
+
+func (p *pair) close() {
+	if p != nil && p.server != nil {
+		p.server.Close()
+	}
+}
+
+func (p *pair) flow(d time.Duration) load.Flow {
+	return load.Flow{From: p.pods[0].NetNS(), To: p.pods[1].Addr(false), Duration: d}
+}
+
+// podMTU is the MTU of the pods now; both must agree.
+func (p *pair) podMTU(ctx context.Context) (int, error) {
+	var mtus [2]int
+	for i, pod := range p.pods {
+		l, err := readLink(ctx, pod, "eth0")
+		if err != nil {
+			return 0, err
+		}
+		mtus[i] = l.MTU
+	}
+	if mtus[0] != mtus[1] {
+		return 0, fmt.Errorf("pods have MTU %d and %d", mtus[0], mtus[1])
+	}
+	return mtus[0], nil
+}
+
+// udp searches for the highest rate; hint is shared by both sides, so that both
+// begin at the same place.
+func (r *run) udp(p *pair, mtu int, s load.Search, hint *float64) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		s.Hint = *hint
+		sample, err := p.flow(r.probe).HighestUDP(ctx, s, load.UDPPayload4(mtu))
+		if err == nil {
+			*hint = sample.Value
+		}
+		return sample, err
+	}
+}
+
+// bare measures against wireguard-go, at MTU 9000 and then, the underlay changed under a
+// running lab, 1500.
+func (r *run) bare(ctx context.Context) (err error) {
+	if err := r.buildBare(ctx); err != nil {
+		return err
+	}
+	l, err := lab.New(ctx, lab.Options{Family: lab.IPv4, UnderlayMTU: 9000, Offloads: true})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+	p, err := r.newPair(ctx, l)
+	defer p.close()
+	if err != nil {
+		return err
+	}
+	if err := r.endOracle(l, false); err != nil {
+		return err
+	}
+	for _, mtu := range []int{9000, 1500} {
+		if err := r.bareAt(ctx, p, mtu); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *run) bareAt(ctx context.Context, p *pair, mtu int) (err error) {
+	nodes := p.lab.Nodes()
+	for _, n := range nodes {
+		if err := n.SetUnderlayMTU(ctx, mtu); err != nil {
+			return err
+		}
+	}
+
+	want := mtu - tunnelOverhead4
+	err = lab.Until(ctx, 60*time.Second, func() error {
+		got, err := p.podMTU(ctx)
+		if err == nil && got != want {
+			err = fmt.Errorf("pods have MTU %d, want %d", got, want)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	b, err := r.startBare(ctx, nodes)
+	defer func() { err = errors.Join(err, b.close(context.WithoutCancel(ctx))) }()
+	if err != nil {
+		return err
+	}
+
+	over := func(device, other string, m bench.Measure) bench.Measure {
+		return b.over(device, other, m)
+	}
+	search := load.Search{Floor: 20, Ceiling: 20000, Loss: maxLoss, Step: 1.02}
+	hint := 400.0
+	comp := func(name string, m bench.Measure) bench.Comparison {
+		return bench.Comparison{Name: name, MTU: mtu, Unit: bench.Mbps, BaseName: baseBare,
+			Ours: over(oursDevice, bareDevice, m), Base: over(bareDevice, oursDevice, m)}
+	}
+	tcp := func(streams int) bench.Measure {
+		return func(ctx context.Context) (bench.Sample, error) {
+			return p.flow(r.tcp+time.Second).TCP(ctx, streams)
+		}
+	}
+
+	cases, err := r.runner.Run(ctx, []bench.Comparison{comp(caseTCP1, tcp(1)),
+		comp(caseTCP4, tcp(4)), comp(caseUDP, r.udp(p, want, search, &hint))})
+	if err != nil {
+		return err
+	}
+
+	r.result.Cases = append(r.result.Cases, cases...)
+	for _, name := range []string{caseTCP1, caseTCP4, caseUDP} {
+		r.result.Gates = append(r.result.Gates,
+			bench.AtLeast(fmt.Sprintf("%s, MTU %d, against %s", labels[name], mtu, baseBare),
+				r.result.Find(name, mtu), 0.95))
+	}
+
+	return nil
+}
+
+// tunnelOverhead4 is the difference between the MTU of an IPv4 underlay and a pod's.
+const tunnelOverhead4 = 20 + 8 + 32
+
+// strayBytes is what the device that is not measured may send meanwhile: handshakes, keepalives.
+const strayBytes = 100_000
+
+// over points the routes at a device, measures, and makes sure that it was that device
+// that carried the traffic.
+func (b *bareTunnel) over(device, other string, m bench.Measure) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		if err := b.use(ctx, device); err != nil {
+			return bench.Sample{}, err
+		}
+
+		var before, after [2]uint64
+		count := func(into *[2]uint64) error {
+			for i, name := range []string{device, other} {
+				l, err := readLink(ctx, b.nodes[0], name)
+				if err != nil {
+					return err
+				}
+				into[i] = l.Stats.TX.Bytes
+			}
+			return nil
+		}
+		if err := count(&before); err != nil {
+			return bench.Sample{}, err
+		}
+
+		sample, err := m(ctx)
+		if err != nil {
+			return sample, err
+		}
+		if err := count(&after); err != nil {
+			return sample, err
+		}
+		carried, stray := after[0]-before[0], after[1]-before[1]
+		if carried < 1_000_000 || stray > strayBytes {
+			return sample, fmt.Errorf("%s carried %d bytes and %s %d: the routes are not what "+
+				"was measured", device, carried, other, stray)
+		}
+
+		return sample, nil
+	}
+}

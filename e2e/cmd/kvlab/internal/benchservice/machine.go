@@ -1,0 +1,190 @@
+package benchservice
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/service"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+)
+
+const (
+	// onMachineFolder is where the machine has what is brought to it, and below it the results.
+	onMachineFolder, onMachineResults = "/root/bench", "results"
+	// onMachineParts are measured there unless others are asked for: what IPVS is compared with.
+	onMachineParts = "pod,outside"
+	// saving is how long a run that was interrupted has to write what it has measured.
+	saving = time.Minute
+)
+
+// onMachine does the same on a virtual machine that it makes and removes: its kernel has IPVS,
+// which is one side more. Results come to the same folder, with the machine's logs beside them.
+func onMachine(ctx context.Context, out string, o service.Options) (err error) {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	folder, err := program.Folder(out)
+	if err != nil {
+		return err
+	}
+
+	logFile, err := os.Create(filepath.Join(folder, "bench-service.log"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
+		folder, o.Estimate().Round(time.Minute))
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"),
+		Log: slog.New(slog.NewTextHandler(logFile, nil))})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_, end := c.Close()
+		err = errors.Join(err, end)
+	}()
+
+	m := c.Machines[0]
+	if err := equip(ctx, m, findHAProxy(root)); err != nil {
+		return err
+	}
+
+	cmd := m.SSH(ctx, fmt.Sprintf("modprobe -a ip_vs ip_vs_rr && cd %[1]s && PATH=%[1]s/bin:$PATH "+
+		"exec ./kvlab bench service %[2]s", onMachineFolder, strings.Join(flagsOf(o), " ")))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	later := context.WithoutCancel(ctx)
+	cmd.Cancel = func() error { return m.SSH(later, "pkill -INT -x -o kvlab").Run() }
+	cmd.WaitDelay = saving
+	ended := cmd.Run()
+	if err := fetch(later, m, folder); err != nil {
+		return errors.Join(ended, err)
+	}
+	var status *exec.ExitError
+	if errors.As(ended, &status) && context.Cause(ctx) == nil {
+		return program.ErrFailed
+	}
+
+	return ended
+}
+
+// flagsOf is the command line of a run on the machine.
+func flagsOf(o service.Options) []string {
+	return []string{
+		"-out=" + onMachineResults, fmt.Sprintf("-rounds=%d", o.Rounds),
+		fmt.Sprintf("-turns=%d", o.Turns), fmt.Sprintf("-slower=%d", o.Slower),
+		fmt.Sprintf("-seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("-seed=%d", o.Seed),
+		"-parts=" + strings.Join(o.Parts, ","), "-sizes=" + join(o.Sizes),
+	}
+}
+
+// equip brings a machine this program and those of this machine that it needs and the image has
+// not, with their libraries: both are of the same release.
+func equip(ctx context.Context, m *vm.Machine, haproxy string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+
+	// It looks for the root of a tree.
+	if err := m.Put(ctx, onMachineFolder+"/go.mod", 0o644,
+		strings.NewReader("module bench\n")); err != nil {
+		return err
+	}
+	if err := m.PutFile(ctx, onMachineFolder+"/kvlab", self); err != nil {
+		return err
+	}
+
+	for name, at := range map[string]string{"wrk": "bin/wrk", "sockperf": "bin/sockperf",
+		haproxy: "out/tools/haproxy"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return fmt.Errorf("for the machine: %w", err)
+		}
+		ldd, err := exec.CommandContext(ctx, "ldd", path).Output()
+		if err != nil {
+			return fmt.Errorf("libraries of %s: %w", path, err)
+		}
+		for _, file := range append(libraries(string(ldd)), path) {
+			if err := m.PutFile(ctx, onMachineFolder+"/lib/"+filepath.Base(file),
+				file); err != nil {
+				return err
+			}
+		}
+		wrapper := fmt.Sprintf("#!/bin/sh\nLD_LIBRARY_PATH=%[1]s/lib exec %[1]s/lib/%[2]s \"$@\"\n",
+			onMachineFolder, filepath.Base(path))
+		if err := m.Put(ctx, onMachineFolder+"/"+at, 0o755,
+			strings.NewReader(wrapper)); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// library is a line of ldd(1) that names a file.
+var library = regexp.MustCompile(`(?m)^\s*(\S+) => (/\S+)`)
+
+// libraries returns the files that a program needs, without those of the C library, which each
+// machine has.
+func libraries(ldd string) []string {
+	var out []string
+	for _, m := range library.FindAllStringSubmatch(ldd, -1) {
+		switch base, _, _ := strings.Cut(m[1], "."); base {
+		case "libc", "libm", "libdl", "libpthread", "librt", "libresolv":
+		default:
+			out = append(out, m[2])
+		}
+	}
+	return out
+}
+
+// fetch takes the results of a run from a machine into a folder.
+func fetch(ctx context.Context, m *vm.Machine, folder string) error {
+	ctx, cancel := context.WithTimeout(ctx, saving)
+	defer cancel()
+	b, err := m.Exec(ctx, fmt.Sprintf("tar -C %s/%s -cf - .", onMachineFolder, onMachineResults))
+	if err != nil {
+		return err
+	}
+	return unpack(b, folder)
+}
+
+// unpack writes the plain files of an archive into a folder; what is beneath folders in it is left
+// out.
+func unpack(archive []byte, folder string) error {
+	for r := tar.NewReader(bytes.NewReader(archive)); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("results of the machine: %w", err)
+		}
+		name := filepath.Clean(h.Name)
+		if h.Typeflag != tar.TypeReg || name != filepath.Base(name) {
+			continue
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			return fmt.Errorf("results of the machine: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), b, 0o644); err != nil {
+			return err
+		}
+	}
+}

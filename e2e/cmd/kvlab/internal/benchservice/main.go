@@ -1,0 +1,145 @@
+// Package benchservice runs e2e/bench/service in network namespaces of this machine. It writes
+// result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or something
+// could not be measured. Start reading at main.
+package benchservice
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/service"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+const usage = `kvlab bench service measures how services are reached: by Kubeveil's table, by the rules of kube-proxy (nftables, iptables),
+by haproxy and directly, with up to 30,000 services loaded; and how fast the tables are written. Needs root.
+An interrupt ends it, with the report of what was measured until then.
+
+Usage: kvlab bench service [flags]
+
+Examples:
+  kvlab bench service                                       all of it; the first lines say how long that takes
+  kvlab bench service -rounds 1 -seconds 1 -parts pod       a look at what pods see, in less than a minute
+  kvlab bench service -parts scale -sizes 10,1000           how new connections grow with the number of services
+  kvlab bench service -machine                              pod and outside on a virtual machine, whose kernel has IPVS
+
+Parts: pod (to a ClusterIP), outside (to a balancer's address), scale, programming, cost (ns of each program).
+
+Flags:
+`
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	flags := flag.NewFlagSet("kvlab bench service", flag.ContinueOnError)
+	out := flags.String("out", "out/bench-service",
+		"`folder` for result.json, report.html and report.md; emptied first")
+	limit := flags.Duration("limit", 90*time.Minute, "ends a run that hangs")
+	rounds := flags.Int("rounds", 5, "how often each side is measured")
+	turns := flags.Int("turns", 1, "samples of each side in a round, whose mean counts")
+	seconds := flags.Int("seconds", 2, "how long a sample takes")
+	slower := flags.Int("slower", 1, "divides the fixed rates of open loops, for a machine that "+
+		"cannot do as many; 5 with -machine, which may be emulated, unless it is given")
+	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
+	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
+	sizes := flags.String("sizes", join(service.Sizes),
+		"`numbers` of services that are loaded; the first is what others are compared with")
+
+	machine := flags.Bool("machine", false,
+		"measures on a virtual machine (hack/vm/image.sh), with IPVS beside the others; -parts is "+
+			onMachineParts+" then unless it is given")
+	return program.Command("measure services beside kube-proxy, haproxy and the direct way",
+		flags, usage, func() (program.Run, error) {
+			given := map[string]bool{}
+			flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+			if *machine && !given["parts"] {
+				*parts = onMachineParts
+			}
+			if *machine && !given["slower"] {
+				*slower = 5
+			}
+
+			o := service.Options{
+				Rounds: *rounds, Turns: *turns, Slower: *slower, Seed: *seed,
+				Sample: time.Duration(*seconds) * time.Second,
+				Parts:  strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
+			}
+			var err error
+			if o.Sizes, err = numbers(*sizes); err != nil {
+				return nil, fmt.Errorf("-sizes %s: %w", *sizes, err)
+			}
+
+			measure := run
+			if *machine {
+				measure = onMachine
+			}
+
+			return program.Within(*limit, func(ctx context.Context) error {
+				return measure(ctx, *out, o)
+			}), o.Check()
+		})
+}
+
+func run(ctx context.Context, out string, o service.Options) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	o.Root, o.HAProxy = root, findHAProxy(root)
+	folder, err := program.Folder(out)
+	if err != nil {
+		return err
+	}
+	o.Progress("results go to %s; it takes about %v", folder, o.Estimate().Round(time.Minute))
+	rep, err := service.Run(ctx, o)
+	if rep == nil {
+		return err
+	}
+	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
+}
+
+// findHAProxy returns the path of the one that hack/service/deps.sh fetches, or of the machine's
+// own.
+func findHAProxy(root string) string {
+	own := filepath.Join(root, "out/tools/haproxy")
+	if _, err := os.Stat(own); err == nil {
+		return own
+	}
+	if path, err := exec.LookPath("haproxy"); err == nil {
+		return path
+	}
+	return own
+}
+
+func numbers(list string) ([]int, error) {
+	var out []int
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no number", text)
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+func join(list []int) string {
+	var out []string
+	for _, n := range list {
+		out = append(out, strconv.Itoa(n))
+	}
+	return strings.Join(out, ",")
+}

@@ -1,0 +1,115 @@
+// Package benchstorage runs e2e/bench/storage on a virtual machine that it makes and removes. It
+// writes result.json, report.html and report.md into -out. Exit status 1: a gate was missed, or
+// something could not be measured. Start reading at run.
+package benchstorage
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/e2e/bench/storage"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+const usage = `kvlab bench storage measures Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU and the time to stage,
+beside a plain device and stock cryptsetup on the same disk, with disks limited to what cloud disks are sold as.
+
+Usage: kvlab bench storage [flags]
+
+Examples:
+  kvlab bench storage                                   all of it, about 25 minutes on two cores
+  kvlab bench storage -rounds 1 -seconds 1              a look at everything, in about 8 minutes: too little for its gates
+  kvlab bench storage -disks free -tuning latency       the disk without limits, volumes of the class for latency
+
+Flags:
+`
+
+// arguments are those of the command line.
+type arguments struct {
+	out           string
+	limit         time.Duration
+	seconds       int
+	size          int64
+	tuning, disks string
+	options       storage.Options
+}
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	var a arguments
+	flags := flag.NewFlagSet("kvlab bench storage", flag.ContinueOnError)
+	flags.StringVar(&a.out, "out", "out/bench-storage",
+		"`folder` for result.json, report.html, report.md and the machine's logs; emptied first")
+	flags.DurationVar(&a.limit, "limit", 90*time.Minute, "ends a run that hangs")
+	flags.IntVar(&a.options.Rounds, "rounds", 5, "how often each side is measured")
+	flags.Uint64Var(&a.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
+	flags.IntVar(&a.seconds, "seconds", 3, "how long fio runs each time")
+	flags.Int64Var(&a.size, "size", 1024, "`MiB` of a disk that each side has; a sparse file")
+	flags.StringVar(&a.tuning, "tuning", string(crypt.Throughput),
+		"`class` of our volumes and flags of cryptsetup: throughput or latency")
+	flags.StringVar(&a.disks, "disks", strings.Join(storage.Names(), ","), "which disks")
+	return program.Command("measure volumes beside a plain device and stock cryptsetup",
+		flags, usage, func() (program.Run, error) {
+			err := a.complete()
+			return program.Within(a.limit, func(ctx context.Context) error { return run(ctx, a) }), err
+		})
+}
+
+// complete checks the command line and derives what follows from it.
+func (a *arguments) complete() error {
+	if a.options.Rounds < 1 || a.seconds < 1 || a.size < 64 {
+		return fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64",
+			a.options.Rounds, a.seconds, a.size)
+	}
+	a.options.Tuning = crypt.Class(a.tuning)
+	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
+		return fmt.Errorf("-tuning %s: write throughput or latency", a.tuning)
+	}
+	a.options.Disks = strings.Split(a.disks, ",")
+	for _, name := range a.options.Disks {
+		if !slices.Contains(storage.Names(), name) {
+			return fmt.Errorf("-disks %s: %q is none of %s", a.disks, name,
+				strings.Join(storage.Names(), ", "))
+		}
+	}
+	a.options.Sample, a.options.Room = time.Duration(a.seconds)*time.Second, a.size<<20
+	return nil
+}
+
+func run(ctx context.Context, a arguments) error {
+	var err error
+	if a.out, err = program.Folder(a.out); err != nil {
+		return err
+	}
+	logFile, err := os.Create(filepath.Join(a.out, "bench-storage.log"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	o := a.options
+	o.Progress = program.Progress(os.Stdout)
+	o.Log = slog.New(slog.NewTextHandler(logFile, nil))
+	o.Dir = filepath.Join(a.out, "machine")
+	if o.Root, err = lab.Root(); err != nil {
+		return err
+	}
+	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
+		a.out, o.Estimate().Round(time.Minute))
+	rep, err := storage.Run(ctx, o)
+	if rep == nil {
+		return err
+	}
+	return errors.Join(program.Finish(a.out, rep, os.Stdout), err)
+}

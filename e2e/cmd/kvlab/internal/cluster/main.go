@@ -1,0 +1,369 @@
+// Package cluster keeps a cluster of virtual machines for developers.
+//
+// Usage:
+//
+//	kvlab up [-nodes N] [-userspace N,…] [-bare] [-no-veil] [-service-proxy KIND]
+//	                                start it and return when its nodes are ready
+//	kvlab ssh node-1 [COMMAND]    a shell on a node
+//	kvlab kubectl ARGS            as the cluster's administrator
+//	kvlab down                    end it and say what its leak oracle saw; 1 when that was more than tunnels and what a cluster allows, or not all
+//
+// Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the
+// program's.
+//
+// The cluster belongs to one process that stays in the background; its end, however that comes,
+// ends every machine. Everything is in out/vm/cluster, or in DIR of `kvlab VERB -dir DIR …`.
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/leak"
+)
+
+// state is what other invocations need to know; it is there while the cluster is ready.
+type state struct {
+	PID     int                 `json:"pid"`
+	SSH     map[string][]string `json:"ssh"`
+	Kubectl []string            `json:"kubectl"`
+}
+
+// end is how a cluster ended.
+type end struct {
+	Oracle leak.Result `json:"oracle"`
+	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is
+	// not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Commands returns the verbs, and the one that up runs in the background.
+func Commands() []*cobra.Command {
+	background := verb("serve", "be the process that owns the cluster")
+	background.Hidden = true
+	return []*cobra.Command{
+		verb("up", "start a cluster of virtual machines and keep it"),
+		verb("ssh", "a shell on a node of that cluster, or one command"),
+		verb("kubectl", "kubectl as the cluster's administrator"),
+		verb("down", "end that cluster and say what its leak oracle saw"),
+		background,
+	}
+}
+
+// verb returns a verb of run. It may begin with -dir, the folder of the cluster.
+func verb(name, short string) *cobra.Command {
+	return &cobra.Command{Use: name, Short: short, DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			var dir []string
+			if len(args) > 1 && (args[0] == "-dir" || args[0] == "--dir") {
+				dir, args = args[:2], args[2:]
+			}
+			return status(run(slices.Concat(dir, []string{name}, args), os.Stdout))
+		}}
+}
+
+// status shows what went wrong, and returns the exit status: that of ssh and kubectl is theirs.
+func status(err error) error {
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &ended):
+		return program.Status(ended.ExitCode())
+	}
+	fmt.Fprintln(os.Stderr, "kvlab:", err)
+	if errors.Is(err, errUsage) {
+		return program.Status(2)
+	}
+	return program.Status(1)
+}
+
+func run(args []string, out io.Writer) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
+	dir := flags.String("dir", filepath.Join(root, "out/vm/cluster"), "`folder` of the cluster")
+	if err := parse(flags, args, usage, out); err != nil {
+		return helped(err)
+	}
+	if *dir, err = filepath.Abs(*dir); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		return fmt.Errorf("write up, ssh, kubectl or down: %w", errUsage)
+	}
+	return helped(do(*dir, flags.Arg(0), flags.Args()[1:], out))
+}
+
+// do runs a verb. Whatever its command line says is read before anything is done.
+func do(dir, verb string, args []string, out io.Writer) error {
+	switch verb {
+	case "up":
+		if _, err := readUp(args, out); err != nil {
+			return err
+		}
+		return up(dir, args)
+	case "serve":
+		o, err := readUp(args, out)
+		if err != nil {
+			return err
+		}
+		return serve(dir, o)
+	case "down":
+		if err := readNothing(verb, args, out); err != nil {
+			return err
+		}
+		return down(dir)
+	case "ssh":
+		if len(args) > 0 && strings.HasPrefix(args[0], "-") {
+			return readNothing(verb, args, out)
+		}
+		return ssh(dir, args)
+	case "kubectl":
+		s, err := read(dir)
+		if err != nil {
+			return err
+		}
+		return attach(append(s.Kubectl, args...))
+	}
+
+	return fmt.Errorf("unknown verb %q: write up, ssh, kubectl or down: %w", verb, errUsage)
+}
+
+// up starts the process that owns the cluster and waits until it is ready.
+func up(dir string, args []string) error {
+	if _, err := read(dir); err == nil {
+		return errors.New("a cluster is there already: `make cluster-down` ends it")
+	}
+	if _, err := program.Folder(dir); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	log, err := os.Create(filepath.Join(dir, "cluster.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(os.Args[0], append([]string{"serve", "-dir", dir}, args...)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	return follow(ctx, dir, log.Name(), cmd, ended)
+}
+
+// follow shows the log until the cluster is ready or its process has ended.
+func follow(ctx context.Context, dir, log string, cmd *exec.Cmd, ended <-chan error) error {
+	shown := 0
+	show := func() {
+		b, _ := os.ReadFile(log)
+		os.Stderr.Write(b[min(shown, len(b)):])
+		shown = len(b)
+	}
+	tick := time.NewTicker(300 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			show()
+			return fmt.Errorf("the cluster did not start: %w", err)
+		case <-ctx.Done():
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			err := <-ended
+			show()
+			return fmt.Errorf("interrupted: %w", cmp.Or(err, context.Cause(ctx)))
+		case <-tick.C:
+			show()
+			if _, err := read(dir); err == nil {
+				return nil
+			}
+		}
+	}
+}
+
+// serve owns the cluster.
+func serve(dir string, o vm.Options) error {
+	o.Dir, o.Log = dir, slog.New(slog.NewTextHandler(os.Stderr, nil))
+	lock, err := os.Create(filepath.Join(dir, "lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another process owns %s: %w", dir, err)
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	c, err := vm.New(ctx, o)
+	if err != nil {
+		return err
+	}
+
+	s := state{PID: os.Getpid(), SSH: map[string][]string{}, Kubectl: c.KubectlCommand(ctx).Args}
+	for _, m := range c.Machines {
+		s.SSH[m.Name] = m.SSH(ctx).Args
+	}
+
+	if err := write(dir, "state.json", s); err != nil {
+		_, end := c.Close()
+		return errors.Join(err, end)
+	}
+
+	<-ctx.Done()
+	result, err := c.Close()
+	e := end{Oracle: result}
+	if err := errors.Join(err, result.Err()); err != nil {
+		e.Problem = err.Error()
+	}
+
+	return write(dir, "end.json", e)
+}
+
+func write(dir, name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, name)
+	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// errNone is the answer where no cluster is ready.
+var errNone = errors.New("no cluster is ready: `make cluster-up` starts one")
+
+// read returns the state of the cluster that is ready: its process holds the lock. With errNone it
+// is that of one that has ended, if any.
+func read(dir string) (state, error) {
+	var s state
+	b, err := os.ReadFile(filepath.Join(dir, "state.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, errNone
+	}
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(b, &s); err != nil {
+		return s, err
+	}
+	lock, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return s, errNone
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+		return s, errNone
+	}
+	return s, nil
+}
+
+// down asks the owner to end and waits for that.
+func down(dir string) error {
+	s, err := read(dir)
+	if errors.Is(err, errNone) {
+		if s.PID != 0 {
+			return verdict(dir) // It has ended already, or was ended.
+		}
+		fmt.Fprintln(os.Stderr, "no cluster is there")
+		return nil
+	}
+
+	if err != nil {
+		return err
+	}
+	owner, err := os.FindProcess(s.PID)
+	if err != nil {
+		return err
+	}
+	if err := owner.Signal(syscall.SIGTERM); err != nil {
+		return fmt.Errorf("end process %d: %w", s.PID, err)
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	defer cancel()
+	err = lab.Until(ctx, 90*time.Second, func() error {
+		if _, err := read(dir); errors.Is(err, errNone) {
+			return nil
+		}
+		return fmt.Errorf("process %d has not ended", s.PID)
+	})
+	if err != nil {
+		return err
+	}
+
+	return verdict(dir)
+}
+
+// verdict tells how the cluster ended.
+func verdict(dir string) error {
+	b, err := os.ReadFile(filepath.Join(dir, "end.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the cluster ended without a word of its leak oracle: the last of its "+
+			"log is in %s", filepath.Join(dir, "cluster.log"))
+	}
+	if err != nil {
+		return err
+	}
+	var e end
+	if err := json.Unmarshal(b, &e); err != nil {
+		return err
+	}
+	fmt.Printf("%d frames, %d plaintext: %v\n", e.Oracle.Frames, e.Oracle.Plaintext, e.Oracle.Kinds)
+	if e.Problem != "" {
+		return errors.New(e.Problem)
+	}
+	return nil
+}
+
+func ssh(dir string, args []string) error {
+	s, err := read(dir)
+	if err != nil {
+		return err
+	}
+	node := "node-1"
+	if len(args) > 0 {
+		node, args = args[0], args[1:]
+	}
+	command := s.SSH[node]
+	if command == nil {
+		return fmt.Errorf("no machine %q", node)
+	}
+	return attach(append(command, args...))
+}
+
+// attach runs a program on this terminal.
+func attach(words []string) error {
+	cmd := exec.Command(words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd.Run()
+}

@@ -1,0 +1,199 @@
+// Package conformance runs Kubernetes' own end-to-end tests of networking, or with -volumes those
+// of storage drivers against Kubeveil's, and accounts for each of them.
+//
+// Usage:
+//
+//	conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]   on virtual machines that it makes and removes
+//	kvlab conformance -service-proxy ebpf […]                                              the same without kube-proxy
+//	kvlab conformance -volumes […]                                                         the same of volumes, on one machine
+//	kvlab conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
+//
+// It writes result.json (schema of pkg/bench; each failure and each skip with its reason),
+// junit.xml and report.md below -out, with the logs of the tests beside them. Exit status 0: some
+// spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of
+// the cluster was seen in clear, which are the gates in result.json. 1: that is not so. 2: the
+// command line is wrong.
+//
+// The machines are given the images of hack/build-conformance.sh. A cluster of -kubeconfig pulls
+// the upstream's, or those that -registry has: the images of out/images/conformance.tar pushed
+// there, or kubeveil.test/e2e where its nodes have them already.
+package conformance
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// arguments are those of the command line.
+type arguments struct {
+	kubeconfig, out, registry, platform string
+	testdriver, serviceProxy            string
+	volumes                             bool
+	nodes, parallel                     int
+	limit                               time.Duration
+	focus, skip                         *regexp.Regexp
+}
+
+const usage = `kvlab conformance runs Kubernetes' own end-to-end tests of networking, on virtual machines that it makes and removes or on a
+cluster where Kubeveil is installed, and accounts for each of them.
+
+Usage: kvlab conformance [flags]
+
+Examples:
+  kvlab conformance                                   all of them
+  kvlab conformance -focus 'nodePort: udp'            some, and no report on the others
+  kvlab conformance -kubeconfig admin.conf            on that cluster
+  kvlab conformance -service-proxy ebpf -focus '\[sig-network\] Services'   tests of services, on machines without kube-proxy
+  kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on one machine
+
+Flags:
+`
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	var a arguments
+	return program.Command("run the upstream's own tests of networking or of volumes",
+		a.flags(), usage, func() (program.Run, error) {
+			if err := a.check(); err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error { return run(ctx, a) }, nil
+		})
+}
+
+func (a *arguments) flags() *flag.FlagSet {
+	flags := flag.NewFlagSet("kvlab conformance", flag.ContinueOnError)
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
+		"`file` for a cluster where Kubeveil is installed (default: virtual machines are made "+
+			"for the run)")
+	flags.StringVar(&a.out, "out", "out/conformance",
+		"`folder` of result.json, junit.xml and report.md; emptied first")
+	flags.StringVar(&a.registry, "registry", "",
+		"what the `names` of the tests' images begin with, for -kubeconfig (default: the "+
+			"upstream's own)")
+	flags.StringVar(&a.platform, "platform", bench.VM,
+		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+
+	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
+		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
+	flags.BoolVar(&a.volumes, "volumes", false,
+		"the tests of volumes in place of those of networking, on one machine")
+	flags.StringVar(&a.testdriver, "testdriver", "",
+		"`file` that says what the driver can and which classes are its, for -volumes (default: "+
+			"e2e/conformance/testdriver.yaml of the repository)")
+	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
+	flags.IntVar(&a.parallel, "parallel", 3,
+		"how many specs run at a time; those marked as serial always run alone")
+
+	flags.DurationVar(&a.limit, "limit", 0,
+		"begin specs for so `long`, those marked [Conformance] first, and report the rest as "+
+			"skipped (default: no limit)")
+	expression := func(name, usage string, to **regexp.Regexp) {
+		flags.Func(name, usage, func(s string) (err error) {
+			*to, err = regexp.Compile(s)
+			return err
+		})
+	}
+	expression("focus", "run the specs whose names this `regular expression` finds, and report on "+
+		"no others", &a.focus)
+
+	expression("skip", "leave out the specs whose names this `regular expression` finds, and do "+
+		"not report on them", &a.skip)
+	return flags
+}
+
+// check says what of the command line cannot be, before anything is made.
+func (a *arguments) check() error {
+	if a.kubeconfig == "" && a.registry != "" {
+		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given " +
+			"their images")
+	}
+	if err := bench.CheckNodes(a.platform); err != nil {
+		return fmt.Errorf("-platform: %w", err)
+	}
+	if err := program.CheckMachines(a.nodes); err != nil {
+		return fmt.Errorf("-nodes %d: %w", a.nodes, err)
+	}
+	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
+		return fmt.Errorf("-service-proxy %s: %w", a.serviceProxy, err)
+	}
+	if a.parallel < 1 {
+		return fmt.Errorf("-parallel %d: write at least 1", a.parallel)
+	}
+	return nil
+}
+
+func run(ctx context.Context, a arguments) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	o := conformance.Options{
+		Program:    filepath.Join(root, "out/bin/e2e.test"),
+		Kubectl:    filepath.Join(root, "out/bin/kubectl"),
+		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated,
+		EBPF: a.serviceProxy == config.ServiceProxyEBPF, Registry: a.registry,
+		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
+	}
+	if a.volumes {
+		definition := filepath.Join(root, "e2e/conformance/testdriver.yaml")
+		if a.testdriver != "" {
+			// The tests are run in folders of their own.
+			if definition, err = filepath.Abs(a.testdriver); err != nil {
+				return err
+			}
+		}
+		o.Suite = conformance.Volumes(definition)
+	}
+
+	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
+	}
+
+	// Before anything is emptied or made: a mistyped name costs seconds.
+	if _, err := o.Wanted(ctx); err != nil {
+		return err
+	}
+	if a.out, err = program.Folder(a.out); err != nil {
+		return err
+	}
+
+	o.Dir = filepath.Join(a.out, "logs")
+	platform := a.platform
+	var report *conformance.Report
+	if a.kubeconfig == "" {
+		report, platform, err = onMachines(ctx, a, root, o)
+	} else {
+		if o.Kubeconfig, err = filepath.Abs(a.kubeconfig); err != nil {
+			return err
+		}
+		report, err = conformance.Run(ctx, o)
+	}
+
+	if report == nil {
+		return err
+	}
+	written := write(a.out, root, platform, report)
+	if err != nil && errors.Is(written, program.ErrFailed) {
+		written = nil // said already, and what else went wrong must not go under
+	}
+
+	return errors.Join(written, err)
+}

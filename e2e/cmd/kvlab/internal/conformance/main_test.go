@@ -1,0 +1,61 @@
+package conformance
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/conformance"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+func TestArguments(t *testing.T) {
+	for name, tt := range map[string]struct{ args, want string }{
+		"the usual":          {"", ""},
+		"some on a cluster":  {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
+		"without kube-proxy": {"-service-proxy ebpf -focus Services", ""},
+		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
+			"-platform: nodes are no \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
+		"more than memory":        {"-nodes 9", "-nodes 9: write 1 to 4 machines"},
+		"nothing at a time":       {"-parallel 0", "-parallel 0: write at least 1"},
+		"a registry for machines": {"-registry r", "-registry is for a cluster"},
+		"no regular expression":   {"-focus (", "-focus"},
+		"services by nobody": {"-service-proxy bpf",
+			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var a arguments
+			err := program.Parse(a.flags(), strings.Fields(tt.args), a.check)
+			if (err == nil) != (tt.want == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// A run in which nothing passed is none, whatever did not fail.
+func TestNothingPassed(t *testing.T) {
+	dir := t.TempDir()
+	if err := write(dir, ".", bench.VM, &conformance.Report{Started: time.Now()}); !errors.Is(err,
+		program.ErrFailed) {
+		t.Errorf("error %v", err)
+	}
+	result, err := bench.Read(filepath.Join(dir, "result.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missed := result.Missed(); len(missed) != 1 || missed[0].Name != "upstream specs that pass" {
+		t.Errorf("missed %+v", missed)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "junit.xml")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,146 @@
+package demo
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// shownFrames is how many frames of each network the report shows.
+const shownFrames = 3
+
+// sniffer keeps the first frames on a link that somebody wants to see.
+type sniffer struct {
+	fd     int
+	stop   chan struct{}
+	frames chan [][]byte
+}
+
+// sniff begins at once. want chooses frames; at most limit are kept.
+func sniff(ns, link string, want func([]byte) bool, limit int) (*sniffer, error) {
+	s := &sniffer{stop: make(chan struct{}), frames: make(chan [][]byte, 1)}
+	err := netns.Do(ns, func() error {
+		i, err := net.InterfaceByName(link)
+		if err != nil {
+			return err
+		}
+		all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))
+		if s.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
+			int(all)); err != nil {
+			return err
+		}
+		// A read that nothing comes for looks whether it is to end.
+		wake := unix.NsecToTimeval(int64(100 * time.Millisecond))
+		err = errors.Join(unix.Bind(s.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: i.Index}),
+			unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wake))
+		if err != nil {
+			return errors.Join(err, unix.Close(s.fd))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("capture on %s: %w", link, err)
+	}
+	go s.read(want, limit)
+	return s, nil
+}
+
+func (s *sniffer) read(want func([]byte) bool, limit int) {
+	var kept [][]byte
+	b := make([]byte, 1<<16)
+	for {
+		select {
+		case <-s.stop:
+			s.frames <- kept
+			return
+		default:
+		}
+		n, _, err := unix.Recvfrom(s.fd, b, 0)
+		if err == nil && len(kept) < limit && want(b[:n]) {
+			kept = append(kept, append([]byte(nil), b[:n]...))
+		}
+	}
+}
+
+// close ends the capture and returns what was kept.
+func (s *sniffer) close() [][]byte {
+	close(s.stop)
+	frames := <-s.frames
+	_ = unix.Close(s.fd)
+	return frames
+}
+
+// IP protocol numbers (IANA).
+const (
+	tcp = 6
+	udp = 17
+)
+
+// packet is what a person wants to know of a frame.
+type packet struct {
+	src, dst         netip.Addr
+	proto            uint8
+	srcPort, dstPort uint16
+}
+
+// parseFrame reads Ethernet, IPv4 or IPv6 without extension headers, and ports.
+func parseFrame(frame []byte) (p packet, ok bool) {
+	if len(frame) < 14 {
+		return p, false
+	}
+
+	ip := frame[14:]
+	var rest []byte
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case unix.ETH_P_IP:
+		if len(ip) < 20 {
+			return p, false
+		}
+		header := int(ip[0]&0xf) * 4
+		if header < 20 || len(ip) < header {
+			return p, false
+		}
+		p.proto, rest = ip[9], ip[header:]
+		p.src, _ = netip.AddrFromSlice(ip[12:16])
+		p.dst, _ = netip.AddrFromSlice(ip[16:20])
+	case unix.ETH_P_IPV6:
+		if len(ip) < 40 {
+			return p, false
+		}
+		p.proto, rest = ip[6], ip[40:]
+		p.src, _ = netip.AddrFromSlice(ip[8:24])
+		p.dst, _ = netip.AddrFromSlice(ip[24:40])
+	default:
+		return p, false
+	}
+
+	if p.proto == tcp || p.proto == udp {
+		if len(rest) < 4 {
+			return p, false
+		}
+		p.srcPort, p.dstPort = binary.BigEndian.Uint16(rest), binary.BigEndian.Uint16(rest[2:])
+	}
+
+	return p, true
+}
+
+// summary is a line for people.
+func summary(frame []byte) string {
+	p, ok := parseFrame(frame)
+	if !ok {
+		return fmt.Sprintf("%d bytes", len(frame))
+	}
+	proto := map[uint8]string{tcp: "TCP", udp: "UDP"}[p.proto]
+	if proto == "" {
+		return fmt.Sprintf("%s → %s, IP protocol %d, %d bytes", p.src, p.dst, p.proto, len(frame))
+	}
+	return fmt.Sprintf("%s → %s, %s, %d bytes", netip.AddrPortFrom(p.src, p.srcPort),
+		netip.AddrPortFrom(p.dst, p.dstPort), proto, len(frame))
+}

@@ -1,0 +1,269 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/tunnel"
+)
+
+// network is one of the two clusters with a pod on each node.
+type network struct {
+	title string
+	lab   *lab.Lab
+	pods  []*lab.Pod
+	// balanced and measured are the addresses of services, see serve; the reference network has
+	// none.
+	balanced, measured []netip.Addr
+
+	capture report.Capture
+	server  *load.Server
+}
+
+// nodes is how many a cluster has.
+const nodes = 3
+
+func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, error) {
+	n := &network{title: map[lab.Network]string{
+		lab.Clear: "Reference network: ptp and plain routes", lab.Veil: "Kubeveil"}[kind]}
+	opts := lab.Options{Nodes: nodes, Network: kind}
+	if kind == lab.Veil {
+		opts.NoAPIServer = !d.api
+	}
+	if kind == lab.Veil && d.api {
+		// The size of the table for a small cluster.
+		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf",
+			"services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
+	}
+
+	var err error
+	if n.lab, err = lab.New(ctx, opts); err != nil {
+		return nil, err
+	}
+
+	n.capture = report.Capture{Title: n.title, Leaks: kind == lab.Clear,
+		Canary: []byte(strings.TrimSuffix(n.lab.Canary, "-"))}
+	for _, node := range n.lab.Nodes() {
+		pod, err := node.AddPod(ctx, "demo", lab.PodOptions{})
+		if err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+		if _, err := lab.Echo(ctx, pod); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+		n.pods = append(n.pods, pod)
+	}
+	if kind == lab.Veil && d.api {
+		if err := n.serve(ctx); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+	}
+
+	d.say("%s: %d nodes, a pod on each, added in %s", n.title, nodes, added(n.pods))
+	return n, nil
+}
+
+func added(pods []*lab.Pod) string {
+	var texts []string
+	for _, p := range pods {
+		texts = append(texts, p.Added.Round(time.Millisecond).String())
+	}
+	return strings.Join(texts, ", ")
+}
+
+// close removes the cluster and everything in it.
+func (n *network) close() error {
+	if n.server != nil {
+		n.server.Close()
+	}
+	return n.lab.Close()
+}
+
+// talk lets every pod exchange messages with every other, and keeps frames from the wire.
+func (d *demo) talk(ctx context.Context, n *network) error {
+	want := func(frame []byte) bool { return strings.Contains(string(frame), n.lab.Canary) }
+	if !n.capture.Leaks {
+		// Data of the tunnel of about the messages' size: a handshake and a keepalive are shorter,
+		// the probes of the path's MTU longer.
+		want = func(frame []byte) bool {
+			p, ok := parseFrame(frame)
+			return ok && p.proto == udp && (p.dstPort == abi.TunnelPort ||
+				p.srcPort == abi.TunnelPort) && len(frame) > 250 && len(frame) < 450
+		}
+	}
+
+	s, err := sniff(n.lab.Nodes()[0].NetNS(), "eth0", want, shownFrames)
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.title, err)
+	}
+
+	messages, served, err := d.messages(ctx, n)
+	frames := s.close()
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.title, err)
+	}
+
+	for _, frame := range frames {
+		n.capture.Frames = append(n.capture.Frames,
+			report.Frame{Summary: summary(frame), Data: frame})
+	}
+
+	if len(n.capture.Frames) == 0 {
+		return fmt.Errorf("%s: the capture on %s has none of the frames that were expected",
+			n.title, n.lab.Nodes()[0].Name)
+	}
+
+	d.say("%s: %d messages exchanged between all pods, TCP and UDP, IPv4 and IPv6, all answered",
+		n.title, messages)
+	if served > 0 {
+		d.say("%s: %d messages to the addresses of a service with backends on two other nodes, "+
+			"all answered", n.title, served)
+		d.report.Notes = append(d.report.Notes,
+			fmt.Sprintf("While the sniffers listened, the pod of the first node sent %d messages "+
+				"more to the addresses of a service, all answered by its backends, the pods of "+
+				"the two other nodes. There is no kube-proxy: eBPF at the pod's sockets puts a "+
+				"backend's address in place of the service's.", served))
+	}
+
+	return nil
+}
+
+// messages lets every pod exchange messages with every other, then that of the first node with the
+// service, and returns how many were answered.
+func (d *demo) messages(ctx context.Context, n *network) (pods, service int, err error) {
+	for _, from := range n.pods {
+		for _, to := range n.pods {
+			if from == to {
+				continue
+			}
+			answered, err := d.messagesTo(ctx, from, to.Addrs)
+			if err != nil {
+				return 0, 0, err
+			}
+			pods += answered
+		}
+	}
+	service, err = d.messagesTo(ctx, n.pods[0], n.balanced)
+	return pods, service, err
+}
+
+// messagesTo exchanges messages with a server at each of its addresses, over UDP and TCP.
+func (d *demo) messagesTo(ctx context.Context, from *lab.Pod, to []netip.Addr) (int, error) {
+	messages := 0
+	for _, addr := range to {
+		for _, proto := range []string{"udp", "tcp"} {
+			got, err := d.exchange(ctx, from, lab.Exchange{Proto: proto, To: addr, Count: 20,
+				Size: 240})
+			if err != nil {
+				return 0, fmt.Errorf("%s to %s by %s: %w", from.ID, addr, proto, err)
+			}
+			messages += got.Received
+		}
+	}
+	return messages, nil
+}
+
+// exchange tries again for a while: a node is ready before all others have its key.
+func (d *demo) exchange(ctx context.Context, from *lab.Pod,
+	x lab.Exchange) (got lab.Sent, err error) {
+	err = lab.Until(ctx, 20*time.Second, func() error {
+		got, err = lab.Send(ctx, from, x)
+		return err
+	})
+	return got, err
+}
+
+const (
+	caseTCP     = "tcp_1_stream"
+	caseService = "tcp_1_stream_service"
+)
+
+var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
+	caseService: "TCP, 1 stream, pod to service"}
+
+// notes returns what stands below the figures.
+func (d *demo) notes() []string {
+	notes := []string{
+		"The sniffers listen on the bridge between the nodes and on each of its ports, from " +
+			"before the first node exists. The figures were taken after they had ended.",
+		"The frames were captured on the underlay link of the first node; the dump begins with " +
+			"the Ethernet header. Marked is the text that all pods send.",
+		"Between namespaces there is no wire: the network in clear runs at the speed of memory, " +
+			"and encryption shares two cores with everything else. `make bench-lab` " +
+			"compares over " +
+			"a link of limited rate and against a bare WireGuard.",
+	}
+	if d.api {
+		notes = append(notes, "Pod to service is pod to pod by the address of a service with that "+
+			"pod as its only backend. In clear is pod to pod for both: the reference network has "+
+			"no services. `make bench-service` compares with the rules of kube-proxy, haproxy and "+
+			"no service at all.")
+	}
+	return notes
+}
+
+// noteTunnel says on the page which WireGuard the figures are of.
+func (d *demo) noteTunnel(ctx context.Context) error {
+	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(abi.AdminSocket))
+	if err != nil {
+		return err
+	}
+	note := "The tunnel here is the kernel's WireGuard."
+	if len(s.Devices) > 0 && s.Devices[0].Kind == string(tunnel.Userspace) {
+		note = "The tunnel here is the userspace worker veil-wg, since this kernel has no " +
+			"WireGuard: figures of the kernel's are in docs/performance.md."
+	}
+	d.say("%s", note)
+	d.report.Lead += " " + note
+	return nil
+}
+
+// measure takes a few figures, both networks by turns.
+func (d *demo) measure(ctx context.Context) error {
+	for _, n := range []*network{d.ours, d.clear} {
+		var err error
+		if n.server, err = load.Serve(ctx, n.pods[1].NetNS()); err != nil {
+			return err
+		}
+	}
+
+	side := func(name string, n *network, to netip.Addr) bench.Side {
+		f := load.Flow{To: to, Duration: 2 * time.Second,
+			Run: func(ctx context.Context, args ...string) ([]byte, error) {
+				// In the node's cgroup too, at which services are translated.
+				return n.pods[0].Exec(ctx, "iperf3", args...)
+			}}
+		return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
+			return f.TCP(ctx, 1)
+		}}
+	}
+
+	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
+	sides := []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)),
+		side(inClear, d.clear, d.clear.pods[1].Addr(false))}
+	pairs := []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}}
+	if d.api {
+		sides = append(sides, side(service, d.ours, d.ours.measured[0]))
+		pairs = append(pairs, bench.Pair{Name: caseService, Ours: service, Base: inClear})
+	}
+	r := bench.Runner{Rounds: 3, Seed: bench.NewSeed(), Progress: d.say}
+	cases, err := r.RunGroups(ctx, []bench.Group{{
+		Name: caseTCP, MTU: 1500, Unit: bench.Mbps,
+		Sides: sides, Pairs: pairs,
+	}})
+
+	d.result.Cases = cases
+	d.report.Notes = append(d.report.Notes,
+		fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed))
+	return err
+}

@@ -1,0 +1,119 @@
+// Package gates judges results: each FOLDER/result.json below out/ by the limits of
+// pkg/bench/gates.json where they know its suite (the folder's name), else by the gates that the
+// suite has written into it. The profile follows from the platform that the result names; nothing
+// on the command line can loosen it.
+//
+//	gates [-in out]
+//
+// A test that failed is a gate missed, but for a suite that lists the failures it knows: that one's
+// own gates judge them (bench.Unexplained).
+//
+// Exit status 0: all was kept. 1: a gate was missed, a result is malformed, or there is none. 2:
+// the command line is wrong.
+package gates
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+const usage = `kvlab gates judges results: each FOLDER/result.json below out/ by the limits of pkg/bench/gates.json, in the profile of the platform
+that the result names, else by the gates that the suite has written into it.
+
+Usage: kvlab gates [flags]
+
+Examples:
+  kvlab gates                           all that suites have left below out/
+  kvlab gates -in /tmp/from-the-cloud   those of another machine, a folder each: /tmp/from-the-cloud/bench-cluster/result.json
+
+Flags:
+`
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	flags := flag.NewFlagSet("kvlab gates", flag.ContinueOnError)
+	in := flags.String("in", "out", "`folder` whose folders have the results")
+	return program.Command("judge the results below a folder",
+		flags, usage, func() (program.Run, error) {
+			return func(context.Context) error { return run(*in, os.Stdout) }, nil
+		})
+}
+
+func run(in string, w io.Writer) error {
+	paths, err := filepath.Glob(filepath.Join(in, "*", "result.json"))
+	if err != nil {
+		return err
+	}
+	if len(paths) == 0 {
+		return fmt.Errorf("no result below %s: run a suite first, `make bench-cluster` "+
+			"for instance", in)
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	var errs []error
+	for _, path := range paths {
+		errs = append(errs, judge(path, t))
+	}
+	return errors.Join(append(errs, t.Flush())...)
+}
+
+// judge shows the gates of one result and returns an error for those that were missed and tests
+// that failed.
+func judge(path string, w io.Writer) error {
+	r, err := bench.Read(path)
+	if err != nil {
+		return err
+	}
+
+	suite := filepath.Base(filepath.Dir(path))
+	gates, err := bench.Judge(r, suite)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	profile, err := bench.ProfileOf(suite, r.Platform)
+	if err != nil {
+		return err
+	}
+	if profile == "" {
+		profile = "its own gates"
+	}
+
+	fmt.Fprintf(w, "\n%s\t\t%s, %s\tcommit %.12s\n", suite, r.Platform, profile, r.Commit)
+	missed := 0
+	for _, g := range gates {
+		mark := "✓"
+		if !g.OK {
+			mark = "✗"
+			missed++
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
+	}
+
+	failed, want := r.Tests.Failed, "0 failed"
+	if bench.JudgesFailures(gates) {
+		failed, want = 0, "see the gates"
+	}
+	if r.Tests.Passed+r.Tests.Failed > 0 {
+		fmt.Fprintf(w, "tests\t\t%s\t%d passed, %d failed, %d skipped\n", want, r.Tests.Passed,
+			r.Tests.Failed, len(r.Tests.Skipped))
+	}
+	if len(gates) == 0 && r.Tests.Passed+r.Tests.Failed == 0 {
+		return fmt.Errorf("%s: it has no gate and no test: nothing was judged", path)
+	}
+	if missed > 0 || failed > 0 {
+		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates),
+			r.Tests.Failed)
+	}
+
+	return nil
+}

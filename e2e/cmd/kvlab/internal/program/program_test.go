@@ -1,0 +1,138 @@
+package program_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+)
+
+func TestDo(t *testing.T) {
+	failed := func(err error) program.Run { return func(context.Context) error { return err } }
+	for _, tc := range []struct {
+		name          string
+		args          []string
+		run           program.Run
+		refused       error
+		status        int
+		out, problems string
+	}{
+		{name: "well", run: failed(nil)},
+		{name: "help", args: []string{"-h"}, out: "Usage: x"},
+		{name: "unknown flag", args: []string{"-mts=1"}, status: 2,
+			problems: "x: flag provided but not defined: -mts: see x -h\n"},
+		{name: "left over", args: []string{"all"}, status: 2,
+			problems: `x: unexpected argument "all": see x -h` + "\n"},
+		{name: "refused", refused: errors.New("-rounds 0: write at least 1"), status: 2,
+			problems: "x: -rounds 0: write at least 1: see x -h\n"},
+		{name: "failed", run: failed(errors.New("no machine")), status: 1,
+			problems: "x: no machine\n"},
+		{name: "failed and said so", run: failed(program.ErrFailed), status: 1},
+		{name: "too long", status: 1, problems: "x: it did not end within 1ms\n",
+			run: program.Within(time.Millisecond, func(ctx context.Context) error {
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			flags := flag.NewFlagSet("x", flag.ContinueOnError)
+			flags.Int("rounds", 1, "how often")
+			var out, problems bytes.Buffer
+			status := program.Do(flags, "Usage: x\n", tc.args,
+				func() (program.Run, error) { return tc.run, tc.refused }, &out, &problems)
+			if status != tc.status || !strings.Contains(out.String(), tc.out) ||
+				problems.String() != tc.problems {
+				t.Errorf("status %d, out %q, problems %q", status, &out, &problems)
+			}
+		})
+	}
+}
+
+func TestCheckMachines(t *testing.T) {
+	for n, good := range map[int]bool{-1: false, 0: false, 1: true, program.MaxMachines: true,
+		program.MaxMachines + 1: false} {
+		if err := program.CheckMachines(n); (err == nil) != good {
+			t.Errorf("%d machines: %v", n, err)
+		}
+	}
+}
+
+func TestCheckServiceProxy(t *testing.T) {
+	for kind, good := range map[string]bool{"none": true, "ebpf": true, "": false,
+		"kube-proxy": false} {
+		if err := program.CheckServiceProxy(kind); (err == nil) != good {
+			t.Errorf("services by %q: %v", kind, err)
+		}
+	}
+}
+
+func TestFolder(t *testing.T) {
+	write := func(t *testing.T, path string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name    string
+		prepare func(t *testing.T, dir string)
+		refused bool
+	}{
+		{"absent", func(*testing.T, string) {}, false},
+		{"empty", func(t *testing.T, dir string) {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+		{"of an earlier run", func(t *testing.T, dir string) {
+			if _, err := program.Folder(dir); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, "result.json"))
+			if err := os.Mkdir(filepath.Join(dir, "machines"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, "machines", "disk"))
+		}, false},
+		{"somebody's", func(t *testing.T, dir string) {
+			if err := os.Mkdir(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, "thesis.tex"))
+		}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "out")
+			tc.prepare(t, dir)
+			path, err := program.Folder(dir)
+			if tc.refused {
+				if !errors.Is(err, program.ErrNotOurs) ||
+					!strings.Contains(err.Error(), "thesis.tex") {
+					t.Fatalf("error %v, want one that names thesis.tex", err)
+				}
+				if _, err := os.Stat(filepath.Join(dir, "thesis.tex")); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+
+			if err != nil {
+				t.Fatal(err)
+			}
+			entries, err := os.ReadDir(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(entries) != 1 || !filepath.IsAbs(path) {
+				t.Errorf("%s has %v, want the marker alone", path, entries)
+			}
+		})
+	}
+}

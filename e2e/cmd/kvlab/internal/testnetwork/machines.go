@@ -1,0 +1,93 @@
+package testnetwork
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// userspace is the machine, the one that joins, whose kernel's WireGuard is kept from loading. The
+// control plane's host has a tunnel in userspace, too, and the others the kernel's.
+const userspace = 3
+
+// machines is the lab that a run makes for itself.
+type machines struct{ *vm.Cluster }
+
+var _ network.Lab = machines{}
+
+// onMachines makes a cluster of virtual machines, runs the suite from before its first boot to
+// after the last case, and removes it, whatever comes.
+func onMachines(ctx context.Context, a arguments, root string, o network.Options,
+	log *slog.Logger) (report *network.Report, platform string, err error) {
+	began := time.Now()
+	fmt.Fprintln(o.Out, "starting virtual machines …")
+	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace},
+		Dir: filepath.Join(a.out, "cluster"), Log: log})
+	if err != nil {
+		return nil, "", err
+	}
+	platform = c.Platform()
+	fmt.Fprintf(o.Out, "%d machines have joined after %s (%s)\n", len(c.Machines),
+		time.Since(began).Round(time.Second), platform)
+	report, err = machines{c}.run(ctx, a, root, o, log)
+	// The oracle sees all until here.
+	result, end := c.Close()
+	if report != nil {
+		report.Judge(result)
+	}
+	return report, platform, errors.Join(err, end)
+}
+
+func (m machines) run(ctx context.Context, a arguments, root string, o network.Options,
+	log *slog.Logger) (*network.Report, error) {
+	for _, host := range []*lab.Host{m.Lab.Outside, m.Control} {
+		if _, err := lab.Echo(ctx, host); err != nil {
+			return nil, err
+		}
+	}
+	cluster, err := remote.Connect(ctx, remote.Access{Kubeconfig: m.Kubeconfig()},
+		remote.Options{Image: a.image, Canary: m.Lab.Canary, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	o.Cluster, o.Lab, o.Kubectl = cluster, m,
+		[]string{kubectl(root), "--kubeconfig=" + m.Kubeconfig()}
+	return network.Run(ctx, network.Cases(), o)
+}
+
+// Clear is that of network.Lab, as are the others.
+func (m machines) Clear(ctx context.Context) error { return m.InstallClear(ctx) }
+
+// Unclear takes the reference network away.
+func (m machines) Unclear(ctx context.Context) error { return m.RemoveClear(ctx) }
+
+// OutsideAddrs are those of the lab's host outside.
+func (m machines) OutsideAddrs() []netip.Addr { return m.Lab.OutsideAddrs() }
+
+// ControlAddrs are those of the control plane's host.
+func (m machines) ControlAddrs() []netip.Addr {
+	var addrs []netip.Addr
+	for _, p := range m.Lab.Family().Underlay(lab.ControlByte) {
+		addrs = append(addrs, p.Addr())
+	}
+	return addrs
+}
+
+// OutsideCanary may be seen on the way to and from outside.
+func (m machines) OutsideCanary() string { return m.Lab.EgressCanary }
+
+// OutsideSend sends from the host outside.
+func (m machines) OutsideSend(ctx context.Context, proto string, to netip.AddrPort) error {
+	_, err := lab.Send(ctx, m.Lab.Outside,
+		lab.Exchange{Proto: proto, To: to.Addr(), Port: int(to.Port()), Egress: true})
+	return err
+}

@@ -1,0 +1,201 @@
+// Package testnetwork runs the end-to-end suite of correctness.
+//
+// Usage:
+//
+//	e2e [-core|-full] [-run REGEXP] [-out DIR]                    on virtual machines that it makes and removes
+//	kvlab test network -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]   on a cluster where Kubeveil is installed
+//	kvlab test network -list                                                     the cases
+//
+// It writes result.json (schema of pkg/bench) and what helps to understand failures below -out.
+// Exit status 0: some case passed and none failed; on machines of its own, nothing of the cluster
+// was seen in clear either, by an oracle that was seen to see where the case of the reference
+// network ran (-run may leave it out). 1: that is not so. 2: the command line is wrong.
+package testnetwork
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// arguments are those of the command line.
+type arguments struct {
+	kubeconfig, out, image, platform string
+	match                            *regexp.Regexp
+	core, full, list                 bool
+}
+
+const usage = `kvlab test network runs the end-to-end suite of correctness, on virtual machines that it makes and removes or on a cluster where Kubeveil is installed.
+
+Usage: kvlab test network [flags]
+
+Examples:
+  kvlab test network -core                         what comes without waiting for machines, about 10 minutes on two cores
+  kvlab test network -full                         all cases, about 25 minutes
+  kvlab test network -run 'reboot|uninstall'       some of them
+  kvlab test network -kubeconfig admin.conf        on that cluster, which will be disturbed
+  kvlab test network -list                         the cases
+
+Flags:
+`
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	var a arguments
+	return program.Command("run the cases of the network on a cluster",
+		a.flags(), usage, func() (program.Run, error) {
+			if err := a.check(); err != nil {
+				return nil, err
+			}
+			return func(ctx context.Context) error { return run(ctx, a) }, nil
+		})
+}
+
+func (a *arguments) flags() *flag.FlagSet {
+	flags := flag.NewFlagSet("kvlab test network", flag.ContinueOnError)
+	flags.StringVar(&a.kubeconfig, "kubeconfig", "",
+		"`file` for a cluster where Kubeveil is installed; it will be disturbed (default: virtual "+
+			"machines are made for the run)")
+	flags.StringVar(&a.out, "out", "out/e2e",
+		"`folder` of result.json and artefacts; emptied first")
+	flags.StringVar(&a.image, "image", "", "`name` of the image of the tools in pods (default "+
+		remote.ToolsImage+")")
+	flags.StringVar(&a.platform, "platform", bench.VM,
+		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+	flags.BoolVar(&a.core, "core", false, "only the core: what comes without waiting for machines")
+	flags.BoolVar(&a.full, "full", false, "the cases that take long, too")
+	flags.BoolVar(&a.list, "list", false, "list the cases and end")
+	flags.Func("run", "run the cases whose names this `regular expression` finds",
+		func(s string) (err error) {
+			a.match, err = regexp.Compile(s)
+			return err
+		})
+	return flags
+}
+
+// check says what of the command line cannot be, before anything is made.
+func (a *arguments) check() error {
+	if a.core && a.full {
+		return errors.New("-core and -full: choose one")
+	}
+	if a.match != nil && !slices.ContainsFunc(network.Cases(),
+		func(c network.Case) bool { return a.match.MatchString(c.Name) }) {
+		return fmt.Errorf("-run %s: no case has such a name, e2e -list shows them", a.match)
+	}
+	if err := bench.CheckNodes(a.platform); err != nil {
+		return fmt.Errorf("-platform: %w", err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, a arguments) error {
+	if a.list {
+		network.List(os.Stdout)
+		return nil
+	}
+
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	if a.out, err = program.Folder(a.out); err != nil {
+		return err
+	}
+
+	file, err := os.Create(filepath.Join(a.out, "e2e.log"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	log := slog.New(slog.NewTextHandler(file, nil))
+
+	// What the client library has to say, of connections that end, is not for people.
+	klog.SetSlogLogger(log)
+	o := network.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
+		Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
+	began := time.Now()
+	on := onMachines
+	if a.kubeconfig != "" {
+		on = onCluster
+	}
+	report, platform, err := on(ctx, a, root, o, log)
+	if report == nil {
+		return err
+	}
+
+	report.Print(os.Stdout)
+	if err != nil {
+		// Of the run itself; what the cases said is not lost for it.
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+	}
+
+	result, e := bench.New(platform, root)
+	if e != nil {
+		return e
+	}
+
+	result.Started = began.UTC().Truncate(time.Second)
+	result.Tests, result.Leaks = report.Tests(), report.Leaks
+	if report.Kernel != "" {
+		result.Kernel = report.Kernel // the nodes', not this machine's
+	}
+	path := filepath.Join(a.out, "result.json")
+	if e := result.Write(path); e != nil {
+		return e
+	}
+
+	if err == nil && result.Tests.Passed == 0 {
+		err = errors.New("no case was run: their reasons are above")
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+	}
+
+	fmt.Printf("%s after %s on Linux %s, %s\n",
+		report.Summary(), time.Since(began).Round(time.Second), result.Kernel, path)
+	if result.Tests.Failed > 0 || err != nil || ctx.Err() != nil {
+		return program.ErrFailed
+	}
+
+	return nil
+}
+
+// onCluster runs the suite on the cluster of -kubeconfig.
+func onCluster(ctx context.Context, a arguments, root string, o network.Options,
+	log *slog.Logger) (*network.Report, string, error) {
+	access := remote.Access{Kubeconfig: a.kubeconfig}
+	cluster, err := remote.Connect(ctx, access, remote.Options{Image: a.image, Log: log})
+	if err != nil {
+		return nil, "", err
+	}
+	o.Cluster, o.Kubectl = cluster, []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
+	report, err := network.Run(ctx, network.Cases(), o)
+	return report, a.platform, err
+}
+
+// kubectl is the one that was built here, else that of the system.
+func kubectl(root string) string {
+	built := filepath.Join(root, "out/bin/kubectl")
+	if _, err := os.Stat(built); err == nil {
+		return built
+	}
+	if path, err := exec.LookPath("kubectl"); err == nil {
+		return path
+	}
+	return "kubectl"
+}

@@ -1,0 +1,32 @@
+package testnetwork
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+func TestArguments(t *testing.T) {
+	for name, tt := range map[string]struct{ args, want string }{
+		"the usual":    {"", ""},
+		"on a cluster": {"-kubeconfig c -platform tdx -core -run webhook", ""},
+		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
+			"-platform: nodes are no \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
+		"both sizes":        {"-core -full", "choose one"},
+		"a case of no name": {"-run webhok", "-run webhok: no case has such a name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var a arguments
+			err := program.Parse(a.flags(), strings.Fields(tt.args), a.check)
+			if (err == nil) != (tt.want == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,133 @@
+// Package teststorage runs the cases of the CSI driver (e2e/cluster/storage) on a cluster of
+// virtual machines that it makes and removes, with Kubeveil's network, and writes result.json into
+// -out. Exit status 1: a case failed, or the run could not be made. Start reading at run.
+package teststorage
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/disk"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+// image is the archive that `make image-csi` writes.
+const image = "out/images/kubeveil-csi.tar"
+
+// diskSize has room for all volumes of the cases, bytes.
+const diskSize = 4 << 30
+
+const usage = `kvlab test storage runs the cases of the CSI driver on a virtual machine that it makes and removes.
+
+Usage: kvlab test storage [flags]
+
+Examples:
+  kvlab test storage -out /tmp/volumes        result.json and the machine's logs go there
+  kvlab test storage -run 'taken-over'        one case, after those that install the driver
+
+Flags:
+`
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	flags := flag.NewFlagSet("kvlab test storage", flag.ContinueOnError)
+	out := flags.String("out", "out/e2e-storage",
+		"`folder` for result.json and the machine's logs; emptied first")
+	only := flags.String("run", "", "`regexp` that the names of cases have to match; those that "+
+		"install the driver are always run")
+	limit := flags.Duration("limit", 60*time.Minute, "ends a run that hangs")
+	return program.Command("run the cases of volumes on a cluster",
+		flags, usage, func() (program.Run, error) {
+			pattern, err := regexp.Compile(*only)
+			if err != nil {
+				return nil, fmt.Errorf("-run: %w", err)
+			}
+			return program.Within(*limit, func(ctx context.Context) error {
+				return run(ctx, *out, pattern)
+			}), nil
+		})
+}
+
+func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	archive := filepath.Join(root, image)
+	if _, err := os.Stat(archive); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is missing: run `make image-csi` first", archive)
+	}
+	if out, err = program.Folder(out); err != nil {
+		return err
+	}
+
+	logFile, err := os.Create(filepath.Join(out, "e2e-storage.log"))
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	log := slog.New(slog.NewTextHandler(logFile, nil))
+
+	// What the client library has to say, of connections that end, is not for people.
+	klog.SetSlogLogger(log)
+	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
+	if err := disk.Make(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(disk.Path)) }()
+	fmt.Println("starting a virtual machine …")
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Images: []string{archive}, QEMU: disk.Arguments(),
+		Dir: filepath.Join(out, "cluster"), Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_, end := c.Close()
+		err = errors.Join(err, end)
+	}()
+
+	s := &storage.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"),
+		Only: only, Out: os.Stdout}
+	return cases(ctx, s, root, filepath.Join(out, "result.json"))
+}
+
+// cases runs them on the cluster and writes what came of them to path.
+func cases(ctx context.Context, s *storage.Session, root, path string) error {
+	c := s.Cluster
+	r, err := bench.New(c.Platform(), root)
+	if err != nil {
+		return err
+	}
+	kernel, err := c.Machines[0].Exec(ctx, "uname -r")
+	if err != nil {
+		return err
+	}
+	r.Kernel = strings.TrimSpace(string(kernel))
+	err = storage.Run(ctx, s, r)
+	err = errors.Join(err, r.Write(path))
+	for _, g := range r.Gates {
+		fmt.Printf("%s: want %s, got %s\n", g.Name, g.Want, g.Got)
+	}
+	fmt.Printf("%d passed, %d failed, %d skipped; %s\n", r.Tests.Passed, r.Tests.Failed,
+		len(r.Tests.Skipped), path)
+	if r.Tests.Failed > 0 {
+		err = errors.Join(err, fmt.Errorf("%d cases failed", r.Tests.Failed))
+	}
+	return err
+}

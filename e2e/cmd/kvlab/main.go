@@ -1,0 +1,79 @@
+// Kvlab is the one program of the test tree: it makes clusters, shows, tests, measures and judges.
+// The Makefile runs it; each verb has a help text with examples.
+//
+// Exit status 0: all is well, or help was asked for. 1: it failed. 2: the command line is wrong.
+// Start reading at root.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/engine"
+	"github.com/kubeveil/kubeveil/e2e/bench/service"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchcluster"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchengine"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchlab"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchservice"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchstorage"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/cluster"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/conformance"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/demo"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/demostorage"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/gates"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/testnetwork"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/teststorage"
+)
+
+func main() {
+	// Endpoints, clients and device processes of benchmarks are this program, too.
+	for _, child := range []func() (int, bool){engine.Child, service.Child} {
+		if status, is := child(); is {
+			os.Exit(status)
+		}
+	}
+
+	err := root().Execute()
+	var status program.Status
+	switch {
+	case err == nil:
+	case errors.As(err, &status):
+		os.Exit(int(status))
+	default:
+		fmt.Fprintf(os.Stderr, "kvlab: %v: see kvlab -h\n", err)
+		os.Exit(2)
+	}
+}
+
+// root returns the program with all its verbs.
+func root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "kvlab", Short: "make clusters of namespaces or machines; show, test and measure there",
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	root.AddCommand(cluster.Commands()...)
+
+	demonstrations := demo.Command()
+	demonstrations.AddCommand(demostorage.Command())
+	root.AddCommand(demonstrations, conformance.Command(), gates.Command())
+
+	tests := group("test", "run the cases of a suite on a cluster")
+	tests.AddCommand(testnetwork.Command(), teststorage.Command())
+	benches := group("bench", "measure, both sides in one run")
+	benches.AddCommand(benchcluster.Command(), benchengine.Command(), benchlab.Command(),
+		benchservice.Command(), benchstorage.Command())
+	root.AddCommand(tests, benches)
+	return root
+}
+
+// group returns a verb that has verbs of its own and does nothing by itself.
+func group(use, short string) *cobra.Command {
+	return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return fmt.Errorf("%s: write one of its verbs: see kvlab %[1]s -h", use)
+		}}
+}
