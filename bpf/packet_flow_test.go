@@ -174,7 +174,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			client(tcpRST)
 			f.expectState(t, coll, "the client gave up", flowEstablished|flowClientFIN|
 				flowBackendFIN|flowRST)
-			// The next connection from that port begins anew.
+			// The next connection from that port starts over.
 			client(tcpSYN)
 			if all := flows(t, coll); all[f.entries()[0]].Flags != 0 {
 				t.Errorf("a new flow has the state of the old: %#x", all[f.entries()[0]].Flags)

@@ -95,7 +95,7 @@ type states struct {
 	volume.Store
 	cluster  string
 	takeOver func(ctx context.Context, volume string) (string, error)
-	// cache, done and warn are nil where nobody can ask or read.
+	// cache, done and warn are nil where there is no API server to ask.
 	cache *kubestore.Cache
 	done  func(ctx context.Context, volume, request string) error
 	warn  func(ctx context.Context, volume, reason, message string) error

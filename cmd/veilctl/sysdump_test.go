@@ -145,7 +145,7 @@ func plantedAPI() *fakeAPI {
 	}}
 }
 
-// No secret comes out, what is not one does, and what cannot be had ends nothing.
+// No secret comes out, what is not one does, and what cannot be read ends nothing.
 func TestSysdumpHasNoSecret(t *testing.T) {
 	api := plantedAPI()
 	server := httptest.NewServer(api)

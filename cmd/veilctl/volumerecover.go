@@ -206,7 +206,7 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		"does not know", st.Volume, st.Key.Provider)
 }
 
-// writeNew writes a file that must not be there yet, readable by nobody else.
+// writeNew writes a file that must not be there yet, readable by its owner only.
 func writeNew(path string, content []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 }
 
 // What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once
-// it was wiped: an empty key would, whatever anybody sealed by none.
+// it was wiped: an empty key would, whatever was sealed with no key.
 func TestSealingKeys(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
@@ -433,7 +433,7 @@ func TestCheckBlank(t *testing.T) {
 	}
 }
 
-// A large disk whose beginning and end were wiped, with half a GiB of somebody's data left in it.
+// A large disk whose beginning and end were wiped, with half a GiB of data left in it.
 func TestCheckBlankFindsALittleOnALargeDisk(t *testing.T) {
 	const size, from, to = 1 << 40, 300<<30 + 4096, 300<<30 + 512<<20
 	d := blktest.New(size)

@@ -66,7 +66,7 @@ func TestSourceGoesOnAfterAll(t *testing.T) {
 	})
 }
 
-// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets
+// Meanwhile no other call uses the volume, and a process that ends does not wait: the next one lets
 // it go on when it starts.
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -276,7 +276,7 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	wantAt(t, o.Mapping.Path, 2<<20, marked("written by cryptsetup"))
 }
 
-// The kernel shows the key to nobody.
+// The kernel shows the key to no process.
 func TestKeyIsNowhere(t *testing.T) {
 	n := newNode(t)
 	for i, class := range []crypt.Class{crypt.Throughput, crypt.Latency, ""} {

@@ -210,7 +210,7 @@ func (c *Cache) wait(ctx context.Context) error {
 	}
 }
 
-// Rewraps returns the volumes whose key somebody asks to wrap anew and that this node holds, with
+// Rewraps returns the volumes whose key a user asks to wrap again and that this node holds, with
 // the value of each request. Objects that are refused are passed over: List returns what is wrong
 // with them.
 func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {

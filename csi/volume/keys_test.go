@@ -80,7 +80,7 @@ func (i idle) check(what string) {
 }
 
 // Disks that hang hold up others until these have waited long enough; a key service that hangs
-// holds up nobody.
+// delays no other volume.
 func TestDisksThatHang(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
@@ -136,7 +136,7 @@ func (awayProvider) Unwrap(context.Context, keyring.Binding,
 	return nil, keyring.ErrUnavailable
 }
 
-// A wrapped key of another volume, put into the state by somebody who can write there.
+// A wrapped key of another volume, put into the state by an attacker who can write there.
 func TestSwappedKeys(t *testing.T) {
 	n := opened(t)
 	second(t, n)

@@ -166,7 +166,7 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
-// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before
+// restoredWhileOpen is a volume that a process has open, and whose state is from a backup of before
 // it was opened.
 func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	n = opened(t)
@@ -231,7 +231,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 	}
 }
 
-// While a volume is formatted its disk is exchanged, or somebody else writes there.
+// While a volume is formatted its disk is exchanged, or another program writes there.
 func TestFormattingElsewhere(t *testing.T) {
 	interrupted := func(t *testing.T) *node {
 		n := newNode(t)

@@ -217,7 +217,7 @@ func TestSourceIsGoneMeanwhile(t *testing.T) {
 	n.nothingOf(copyID)
 }
 
-// racing is a backend in which somebody puts a backing where a copy is about to be.
+// racing is a backend in which another process puts a backing where a copy is about to be.
 type racing struct{ stepBackend }
 
 func (b racing) Copy(ctx context.Context, dst, src string, size int64) error {

@@ -103,7 +103,7 @@ func TestYieldLeaves(t *testing.T) {
 	}
 }
 
-// The other node has closed the volume again before this one looks: nobody has it, and what is
+// The other node has closed the volume again before this one looks: no node has it, and what is
 // mapped here would write to it all the same.
 func TestYieldOfFormerEpochs(t *testing.T) {
 	n := opened(t)

@@ -31,7 +31,7 @@ const (
 
 // One of two API servers loses its power, the one that veild itself asks. The other takes all that
 // is new, and what was established to the dead one is closed, so that programs which do not ping
-// connect anew, and veild does; what was established to the other stays. Nobody has told veild of
+// connect again, and veild does; what was established to the other stays. veild was not told of
 // the one that dies but the list of endpoints, from which it goes before that.
 //
 // Until new connections have been judged no other test runs: it is not those that are measured.

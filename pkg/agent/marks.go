@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// shownFor is for how long status shows a problem after the counter that tells of it last rose.
+// shownFor is how long status shows a problem after its counter last rose.
 const shownFor = 10 * time.Minute
 
 // rising notes when a counter last rose. Its zero value is ready for use.
@@ -28,14 +28,14 @@ func (r *rising) lately(count uint64, now time.Time) bool {
 	return !r.at.IsZero() && now.Sub(r.at) <= shownFor
 }
 
-// guardCounts are the counters of the guard that tell of problems. The zero value is ready for
-// use, by any goroutine.
+// guardCounts are the guard's counters that indicate problems. The zero value is ready for use by
+// any goroutine.
 type guardCounts struct {
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	marks, unknown rising
 }
 
-// problems says what the counters of s tell, in sentences.
+// problems returns the problems that the counters of s indicate, as sentences.
 func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 		}
 	}
 
-	// Anybody can send such datagrams. They are a problem where peers are not heard.
+	// Any host can send such datagrams. They are a problem only if peers are silent.
 	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
 	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
 		problems = append(problems, fmt.Sprintf(

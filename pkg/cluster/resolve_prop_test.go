@@ -330,7 +330,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 			nodes[i].Claim = was.Claim
 			n = nodes[i]
 		}
-		// An endpoint that is this node's own address is nobody else's.
+		// An endpoint that is this node's own address belongs to no other node.
 		if n.Claim != nil && (n.Name == "self" ||
 			!slices.Contains(own, n.Claim.Endpoints[0].Addr())) {
 			claimed = append(claimed, n)

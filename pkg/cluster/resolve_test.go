@@ -183,7 +183,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	}
 }
 
-// A contested address stays nobody's while nodes are missing from the list, and is the
+// A contested address stays unowned while nodes are missing from the list, and is the
 // only claimant's once all are listed.
 func TestContestedIsRemembered(t *testing.T) {
 	thief := with(node(2), func(n *cluster.Node) {
@@ -248,7 +248,7 @@ func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 	}
 }
 
-// Whoever deletes VeilNodes, or their definition, takes no peer away; whoever deletes the
+// Deleting VeilNodes, or their definition, removes no peer; deleting the
 // Node does.
 func TestKeyLivesAsLongAsItsNode(t *testing.T) {
 	last := table(t, self(), node(1), node(2))

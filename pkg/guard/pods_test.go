@@ -190,7 +190,7 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	}
 }
 
-// Rules that were tampered with are made anew around the pods' addresses and the count.
+// Rules that were tampered with are made again around the pods' addresses and the count.
 func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)

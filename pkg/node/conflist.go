@@ -21,7 +21,7 @@ func ConflistError(path string, err error) error {
 	return fmt.Errorf("write CNI configuration %s: %w", path, err)
 }
 
-// removeConflist takes the CNI configuration away; that it is not there is no error.
+// removeConflist removes the CNI configuration; a missing one is no error.
 func removeConflist(confDir string) (took []string, err error) {
 	path := ConflistPath(confDir)
 	switch err := os.Remove(path); {

@@ -14,7 +14,7 @@ func (b *Batch[K, V]) put(k K, v V) {
 // Changes are writes to the maps, to be made field by field in this order, each
 // of them whole before the next begins. The order within a field means nothing.
 type Changes struct {
-	// What nobody reads yet.
+	// What has no reader yet.
 	Slots   Batch[uint32, Slot]
 	Sources []SourceKey
 	Members Batch[MemberKey, Member]
@@ -22,7 +22,7 @@ type Changes struct {
 	// address that one service leaves to another is never without.
 	Fronts     Batch[FrontKey, Front]
 	DropFronts []FrontKey
-	// What nobody reads any more.
+	// What has no reader any more.
 	LateMembers Batch[MemberKey, Member]
 	DropMembers []MemberKey
 	DropSources []SourceKey

@@ -51,7 +51,7 @@ type FrontView struct {
 	Drop  bool `json:"drop,omitempty"`
 	// Affinity is for how long a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// Sources are who may come from outside when Ranged; otherwise anybody may.
+	// Sources are who may come from outside when Ranged; otherwise any client may.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 	Ranged  bool           `json:"ranged,omitempty"`
 	// Chosen is how many backends are chosen from, of all that are Known.

@@ -138,7 +138,7 @@ func nodes(t cluster.Table) []cluster.Node {
 func StateOf(t cluster.Table) cluster.State {
 	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t),
 		APIServers: t.APIServers}
-	// An address that two nodes contest is nobody's by itself.
+	// An address that two nodes contest belongs to no node.
 	claims := map[netip.Addr]int{}
 	for _, n := range s.Nodes {
 		for _, a := range n.Addresses {

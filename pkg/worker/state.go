@@ -37,7 +37,7 @@ next:
 	return set
 }
 
-// save writes a state file at once or not at all.
+// save replaces a state file atomically.
 func save(path string, state []byte) error {
 	if err := atomicfile.Write(path, state, 0o600); err != nil {
 		return fmt.Errorf("save state: %w", err)
@@ -65,8 +65,8 @@ func extend(path string, size int64, body []byte) (err error) {
 	return f.Sync()
 }
 
-// load reads a state file; without one it gives nothing. A last line without an end is left out:
-// the process died before it answered that set.
+// load reads a state file; it returns nothing without one. It drops an unterminated last line: the
+// process died before it answered that set.
 func load(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

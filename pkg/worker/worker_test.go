@@ -257,7 +257,7 @@ func size(t *testing.T, file string) int64 {
 func sorted(b bytes.Buffer) map[string]int {
 	lines := map[string]int{}
 	for line := range strings.Lines(b.String()) {
-		// Nobody set the port: the library chose one when the TUN said that it is up.
+		// The port was not set: the library chose one when the TUN said that it is up.
 		if !strings.HasPrefix(line, "listen_port=") {
 			lines[line]++
 		}

@@ -127,7 +127,7 @@ func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (
 }
 
 // takeOver copies what a program remembers in maps that are not ours into those of
-// the same name that are. What was remembered anew meanwhile is kept. Maps of another layout are
+// the same name that are. What was remembered again meanwhile is kept. Maps of another layout are
 // forgotten.
 func (t *Table) takeOver(old *ebpf.Program) error {
 	info, err := old.Info()

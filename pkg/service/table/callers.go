@@ -30,7 +30,7 @@ const callersRest = time.Minute
 const unknownLink = 0
 
 // assumeCallers fills the map of callers with the addresses that are closed to pods, when it is
-// made or did not see who called: by whom nobody knows any more. After a start of the machine there
+// made or did not see who called: which clients is unknown now. After a start of the machine there
 // are none.
 func (t *Table) assumeCallers() error {
 	if err := t.openGuardMap(abi.PinVIPs); err != nil {
@@ -109,7 +109,7 @@ func (t *Table) Callers() (used, room uint32, err error) {
 	return used, m.MaxEntries(), err
 }
 
-// countCallers looks at all callers if nobody did for callersRest.
+// countCallers looks at all callers if that was not done for callersRest.
 func (t *Table) countCallers(h *nl.Handle) (uint32, error) {
 	t.callers.Lock()
 	defer t.callers.Unlock()

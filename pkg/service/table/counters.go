@@ -2,7 +2,7 @@ package table
 
 import "fmt"
 
-// Counters are since the map of counters was made, which only another layout of it does anew.
+// Counters are since the map of counters was made, which only another layout of it makes again.
 type Counters struct {
 	Sockets, Packets Choices
 	// SourceRefused is packets of clients that loadBalancerSourceRanges do not admit.

@@ -120,7 +120,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 	}
 }
 
-// fill writes into maps that are new and that nobody reads what the table in force has.
+// fill writes into maps that are new and without a reader what the table in force has.
 func (t *Table) fill(s service.State) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {

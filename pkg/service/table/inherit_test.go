@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A table of another size has what is in force before it is read, with nobody listing any service;
+// A table of another size has what is in force before it is read, without a list of services;
 // a process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{

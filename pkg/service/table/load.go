@@ -262,7 +262,7 @@ func (t *Table) openGuardMap(name string) error {
 
 func (t *Table) pin(name string) string { return filepath.Join(t.dir, name) }
 
-// explain adds to an error of the kernel what to do about it.
+// explain adds a remedy to an error of the kernel.
 func explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")

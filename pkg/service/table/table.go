@@ -13,14 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Errors that callers may tell apart. Each comes wrapped in a message that says
-// what to do.
+// Sentinels for callers. Each is wrapped in a message with a remedy.
 var (
-	// ErrNotPermitted is that of a process that may not use BPF.
+	// ErrNotPermitted matches when the process may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
 	// ErrNotSupported is that of a kernel without what is needed; see FeatureError.
 	ErrNotSupported = bpfobj.ErrNotSupported
-	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
 	// ErrNoCgroup is that of a path that is no cgroup of the second version, or of a machine where
 	// none is mounted.

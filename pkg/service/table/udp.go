@@ -38,7 +38,7 @@ type socketAddr struct {
 // that is gone is no error. It is to be called after an Apply that took away members or frontends
 // of UDP. A socket that was connecting during that Apply may be missed until the next call. It
 // returns how many it disconnected, and does as much as it can. The error matches ErrNotSupported
-// where the kernel disconnects nobody's sockets.
+// where the kernel disconnects no socket.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
 	var errs []error
