@@ -183,10 +183,8 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	release := unix.ByteSliceToString(name.Release[:])
 	safe := crypt.LatencyIsSafe(release)
 	if !safe {
-		log.Info("volumes with tuning: latency are opened without dm-crypt's flags for it: this "+
-			"kernel may corrupt "+
-			"memory with them (CVE-2024-26718); where its vendor has fixed that, say "+
-			"-latency-tuning=on", "kernel", release)
+		log.Info("this kernel may corrupt memory with dm-crypt's latency flags (CVE-2024-26718), "+
+			"so they are off; if its vendor has the fix, set -latency-tuning=on", "kernel", release)
 	}
 	return safe, nil
 }

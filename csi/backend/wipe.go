@@ -153,9 +153,8 @@ func headIsZero(disk blk.Disk, size int64) error {
 		return fmt.Errorf("read its beginning: %w", err)
 	}
 	if i := slices.IndexFunc(head, func(b byte) bool { return b != 0 }); i >= 0 {
-		return fmt.Errorf("it has something at byte %d, and so is left: when that is of no use to "+
-			"anybody, "+
-			"overwrite its beginning by hand (blkdiscard -z, or dd if=/dev/zero bs=4M count=1)", i)
+		return fmt.Errorf("not wiped, because it holds data at byte %d: if you do not need that, "+
+			"zero its beginning (dd if=/dev/zero bs=4M count=1)", i)
 	}
 	return nil
 }

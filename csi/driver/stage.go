@@ -154,8 +154,8 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 		_, err = set.Close(ctx, st.Volume, keys)
 	}
 	if err != nil {
-		d.Log.Warn("volume stays open though it could not be staged, and its key in the kernel: "+
-			"stage it again, or unstage it, which closes it", "volume", st.Volume, "error", err)
+		d.Log.Warn("volume could not be staged and stays open, with its key in the kernel: stage "+
+			"it again, or unstage it", "volume", st.Volume, "error", err)
 	}
 }
 
@@ -263,9 +263,9 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 		return "", fmt.Errorf("volume %s: %w", id, err)
 	case found.FS == "":
 		return "", &coded{codes.DataLoss,
-			fmt.Sprintf("volume %s has been used, and there is no file system on it now (known "+
-				"are %v): it is not made anew; "+
-				"it was used as a raw block device, or its disk was changed", id, mount.Kinds)}
+			fmt.Sprintf("volume %s has been used and holds no known file system (%v): not "+
+				"formatted again; it was a raw block device, or its disk was changed", id,
+				mount.Kinds)}
 	case c.fs != "" && c.fs != found.FS:
 		return "", failed("volume %s: expected file system %s, found %s: set fsType to that", id,
 			c.fs, found.FS)

@@ -111,9 +111,8 @@ func (c *Cache) unselected(err error) bool {
 	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
 		return false
 	}
-	c.log.Warn("the API server cannot select VeilVolumes by node, so this node watches all "+
-		"of them; "+
-		"use Kubernetes 1.31 or newer, and apply manifests/csi/crd", "error", err)
+	c.log.Warn("this node watches the VeilVolumes of all nodes; use Kubernetes 1.31 or newer, and "+
+		"apply manifests/csi/crd", "error", err)
 	return true
 }
 

@@ -104,9 +104,8 @@ func (Host) CheckShared(path string) error {
 		}
 	}
 
-	return fmt.Errorf("%s: %w: it is on the mount %s, which is not shared, so the kubelet would "+
-		"give its pods the empty "+
-		"folder below, in clear: mount the kubelet's folder with mountPropagation: Bidirectional",
+	return fmt.Errorf("%s: %w: the mount %s is not shared, so pods would write to the folder "+
+		"below, in clear: set mountPropagation: Bidirectional for the kubelet's folder",
 		path, ErrPrivate, on.Mountpoint)
 }
 

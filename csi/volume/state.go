@@ -44,14 +44,12 @@ type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
 	if e.Home != "" && e.Home == e.Node {
-		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods "+
-			"belong there; its PersistentVolume goes on naming this node, "+
-			"and cannot be changed: make another one: docs/how-to/a-node-that-is-gone.md", e.Volume,
+		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s: run its pods "+
+			"there, with a new PersistentVolume (docs/how-to/a-node-that-is-gone.md)", e.Volume,
 			e.Node, e.Holder)
 	}
-	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for "+
-		"good, a person lets this one take the volume over: "+
-		"docs/how-to/a-node-that-is-gone.md", e.Volume, e.Holder, e.Node)
+	return fmt.Sprintf("volume %s is open on node %s, so not on %s; if that node will not return, "+
+		"take the volume over (docs/how-to/a-node-that-is-gone.md)", e.Volume, e.Holder, e.Node)
 }
 
 // TakenError says that an administrator moved the volume from the node From, declared gone, to the
@@ -59,10 +57,9 @@ func (e *BusyError) Error() string {
 type TakenError struct{ Volume, From, To string }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, "+
-		"to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
-		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened "+
-		"it: docs/how-to/a-node-that-is-gone.md", e.Volume, e.From, e.To, e.To)
+	return fmt.Sprintf("volume %s was moved from this node, %s, declared gone, to node %s: run "+
+		"its pods there with a new PersistentVolume, or remove spec.takeOver before %s opens it "+
+		"(docs/how-to/a-node-that-is-gone.md)", e.Volume, e.From, e.To, e.To)
 }
 
 // Phase is the stage of a volume's life.

@@ -209,9 +209,8 @@ func (a *Agent) moveTableAside(corrupt error) error {
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
-	a.log.Warn("last good table is corrupt: beginning without it, until the source of the "+
-		"cluster's state answers; "+
-		"look at the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
+	a.log.Warn("last good table is corrupt, starting without it until the source answers; inspect "+
+		"the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
 	return nil
 }
 

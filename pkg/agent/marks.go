@@ -41,10 +41,8 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 	defer c.mu.Unlock()
 	if c.marks.lately(s.Guard.MarksRestored, now) {
 		problems = append(problems, fmt.Sprintf(
-			"another program overwrites the marks of pods' packets (%d restored): find the "+
-				"rule with nft list ruleset or iptables-save -t mangle and exclude links of the "+
-				"groups of pods "+
-				"and tunnels, or let it change only the bits of its own mark",
+			"another program overwrites the marks of pods' packets (%d restored): in nft list "+
+				"ruleset or iptables-save -t mangle, restrict its rule to its own bits",
 			s.Guard.MarksRestored))
 	}
 
@@ -59,10 +57,8 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
 	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
 		problems = append(problems, fmt.Sprintf(
-			"peers are silent, and %d tunnel datagrams came from addresses that no believed "+
-				"node has: if nodes are behind NAT, add the outer address to the Node "+
-				"(ExternalIP), "+
-				"or set tunnel.roaming: true "+
+			"peers are silent, and %d tunnel datagrams had unknown sources: if nodes are behind "+
+				"NAT, add the outer address to the Node (ExternalIP), or set tunnel.roaming: true "+
 				"on every node", unknown))
 	}
 

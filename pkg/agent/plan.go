@@ -236,9 +236,8 @@ func closedServers(in inputs) (notes []string) {
 	for _, a := range in.table.APIServers {
 		if !slices.Contains(in.table.NodeAddrs, a) &&
 			slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, "+
-				"which is in nodeRanges and no node's: write it to outside in the "+
-				"configuration", a))
+			notes = append(notes, fmt.Sprintf("pods cannot reach the API server's address %s, "+
+				"because nodeRanges contain it: add it to outside in the configuration", a))
 		}
 	}
 	return notes

@@ -50,9 +50,9 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	}
 	problem := ""
 	if keys := config.Changed(live, next); len(keys) > 0 {
-		problem = fmt.Sprintf("the configuration was changed in %s, which is not in force before "+
-			"a restart of veild (kubectl -n kube-system rollout restart daemonset/veild); no "+
-			"packet is lost", strings.Join(keys, ", "))
+		problem = fmt.Sprintf("the configuration changed in %s, which needs a restart of veild: "+
+			"kubectl -n kube-system rollout restart daemonset/veild; no packet is lost",
+			strings.Join(keys, ", "))
 	}
 	a.noteConfig(problem)
 }

@@ -80,8 +80,8 @@ func (r *resolver) checkAddrs(c *candidate) {
 		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: fmt.Sprintf(format, args...)})
 	}
 	if len(listed) > maxAddresses {
-		say("it claims %d addresses, more than %d, and keeps those that it had; nobody needs so "+
-			"many: remove them from the Node's status", len(listed), maxAddresses)
+		say("it claims %d addresses, more than %d, and keeps those that it had: remove some from "+
+			"the Node's status", len(listed), maxAddresses)
 		listed = slices.DeleteFunc(slices.Clone(listed), func(a netip.Addr) bool { return !had(a) })
 	}
 	for _, a := range listed {

@@ -117,9 +117,9 @@ type clsact struct{}
 const clsactKind = "clsact"
 
 // errNoEgress matches a link with another qdisc in the place of clsact.
-var errNoEgress = errors.New("the qdisc ingress, which is in the place of clsact, does not see " +
-	"what leaves: delete it (tc qdisc del dev LINK ingress) and give its filters to clsact " +
-	"(tc qdisc add dev LINK clsact), or use Linux 6.6")
+var errNoEgress = errors.New("the qdisc ingress is in the place of clsact and misses outgoing " +
+	"packets: replace it (tc qdisc del dev LINK ingress, tc qdisc add dev LINK clsact), or use " +
+	"Linux 6.6")
 
 // qdiscs are the kinds of the qdiscs in the place of clsact, by the link's index. The zero value
 // reads those of all links on first use.

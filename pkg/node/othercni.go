@@ -38,9 +38,8 @@ func OtherCNI(confDir string) []string {
 			continue
 		}
 		out = append(out, fmt.Sprintf("another network plugin's configuration, %s (%s), sorts "+
-			"before %s: the runtime would take it, and pods would have a network that is not "+
-			"encrypted; "+
-			"remove that plugin, then the file, and reboot the node", path, plugin,
+			"before %s, so pods' traffic would not be encrypted: remove that plugin, then the "+
+			"file, and reboot the node", path, plugin,
 			abi.ConflistName))
 	}
 	return out

@@ -41,7 +41,7 @@ func wholeTree(path string) error {
 	}
 	if part {
 		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which "+
-			"mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
+			"mounts the whole tree, or set services.cgroup to its root", path, errPartOfTree)
 	}
 	return nil
 }

@@ -23,10 +23,9 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 	}
 	for _, r := range cfg.ServiceRanges {
 		if r.Contains(addr.Unmap()) {
-			return fmt.Errorf("the API server's address %s is a service's (%s), which this node "+
-				"cannot reach before it has the table from there: set source.kubeconfig to a file "+
-				"with an address of its own, as the manifests do, or with serviceProxy ebpf "+
-				"services.apiServers", addr, r)
+			return fmt.Errorf("the API server's address %s is a service's (%s), unreachable until "+
+				"veild has its table: set source.kubeconfig to a file with an address of its own, "+
+				"or services.apiServers with serviceProxy ebpf", addr, r)
 		}
 	}
 	return nil

@@ -31,8 +31,8 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	}
 	for _, prefix := range podPrefixes {
 		if !has(marker.Families, prefix.Addr()) {
-			return fmt.Errorf("%w: pods get addresses from %s, but %s does not say that veild has "+
-				"applied that family; is the range in its clusterRanges?", ErrClosed, prefix,
+			return fmt.Errorf("%w: pods get addresses from %s, but by %s veild has not applied "+
+				"that family; is the range in clusterRanges?", ErrClosed, prefix,
 				p.ReadyFile)
 		}
 	}
@@ -157,7 +157,7 @@ func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("table %d has no unreachable route for a cluster range that holds pod "+
-		"prefix %s; is veild running, and is %s in its clusterRanges?", abi.TablePod, prefix,
+	return fmt.Errorf("table %d has no unreachable route for pod prefix %s; is veild running, and "+
+		"is %s in its clusterRanges?", abi.TablePod, prefix,
 		prefix)
 }

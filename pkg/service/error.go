@@ -35,8 +35,8 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("service %s: %v: no %d of the %d of limit %s are free: it keeps the "+
-		"backends it had, and is not served if it had none; raise the limit",
+	return fmt.Sprintf("service %s: %v: no %d of the %d of limit %s are free: its backends stay "+
+		"as they were; raise the limit",
 		e.Service, ErrFull, e.Want, e.Size, e.Limit)
 }
 

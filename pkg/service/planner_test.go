@@ -246,7 +246,7 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 	want := []string{
 		"service a/a: TCP 198.19.0.1:80: frontend is another's: service a/older has it",
 		"service b/large: table of services is full: no 512 of the 512 of limit Slots are free: " +
-			"it keeps the backends it had, and is not served if it had none; raise the limit",
+			"its backends stay as they were; raise the limit",
 		"service c/signals: port 9: SCTP is not supported here and left to another proxy",
 	}
 	if !slices.Equal(got, want) {
