@@ -379,7 +379,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 
 // Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken
 // again, and a volume that was given one meanwhile has that.
-func TestDisksTakenMeanwhile(t *testing.T) {
+func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	d, _ := newDisks(t)
 	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
 	ctx := t.Context()

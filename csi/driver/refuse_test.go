@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-func TestCodes(t *testing.T) {
+func TestErrorsHaveTheirCodes(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want codes.Code
@@ -495,7 +495,7 @@ func TestStageRefusesRequests(t *testing.T) {
 
 // Each call that needs the key of the class's Secret, without it and with another one: nothing
 // comes of it, and it is done with the right one.
-func TestWrongSecrets(t *testing.T) {
+func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
 	byClass := map[string]string{"keys": keyring.NameSecret}
@@ -581,7 +581,7 @@ func sameStates(a, b []volume.State) bool {
 	return slices.Equal(text(a), text(b))
 }
 
-func TestAnotherNodeHasIt(t *testing.T) {
+func TestVolumeOfAnotherNodeIsRefused(t *testing.T) {
 	m, _ := running(t, mounted(""), nil)
 	m.name = "node-2"
 	d := m.process(0)

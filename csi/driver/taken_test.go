@@ -147,7 +147,7 @@ func (m *machine) live(v string) []string {
 
 // A node without calls, because its kubelet is gone, fences what was taken from it all the same,
 // also when that is closed again elsewhere, and nothing else.
-func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
+func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 	for name, again := range map[string]bool{"open on the other": false,
 		"closed there again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 
 // A node that was declared gone, and is not: it opens and deletes nothing that is given to
 // another, though that has not opened it yet.
-func TestNodeThatIsSaidToBeGone(t *testing.T) {
+func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {
 		t.Fatal(err)
@@ -356,7 +356,7 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 
 // A node that took a volume over does not destroy its key before the volume is its own by name: it
 // could not forget the state.
-func TestHeirDeletes(t *testing.T) {
+func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
 	if err := errors.Join(staged(other, heir), other.unpublish(heir, "target"),

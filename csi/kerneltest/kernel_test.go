@@ -277,7 +277,7 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 }
 
 // The kernel shows the key to no process.
-func TestKeyIsNowhere(t *testing.T) {
+func TestKernelShowsNoKey(t *testing.T) {
 	n := newNode(t)
 	for i, class := range []crypt.Class{crypt.Throughput, crypt.Latency, ""} {
 		name := fmt.Sprintf("v%d", i)

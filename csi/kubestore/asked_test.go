@@ -74,7 +74,7 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 
 // The target of a takeover: the node that may take the volume, the one that was declared gone, and
 // all others.
-func TestTakeOver(t *testing.T) {
+func TestTakeoverIsForTheNamedNodes(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	st := full()
 	spec := specOf(st)

@@ -81,7 +81,7 @@ func (i idle) check(what string) {
 
 // Disks that hang hold up others until these have waited long enough; a key service that hangs
 // delays no other volume.
-func TestDisksThatHang(t *testing.T) {
+func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
 	s := n.process(0)
@@ -137,7 +137,7 @@ func (awayProvider) Unwrap(context.Context, keyring.Binding,
 }
 
 // A wrapped key of another volume, put into the state by an attacker who can write there.
-func TestSwappedKeys(t *testing.T) {
+func TestWrappedKeyOfAnotherVolumeIsRefused(t *testing.T) {
 	n := opened(t)
 	second(t, n)
 	store := n.store.(*memoryStore)

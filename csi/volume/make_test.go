@@ -201,7 +201,7 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 
 // A mapping that a dead process left in Make, and that a process has open, is none to make a file
 // system on. One that cannot be made leaves no mapping.
-func TestMakeRefuses(t *testing.T) {
+func TestMakeRefusesMappingsInUse(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {
 		n = created(t)

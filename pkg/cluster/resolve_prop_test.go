@@ -295,7 +295,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 		}
 	}
 
-	// Addresses are shown by TestContestedIsNobodys; here prefixes and keys.
+	// Addresses are shown by TestContestedAddressHasNoOwner; here prefixes and keys.
 	things := func(n cluster.Node) (out []netip.Prefix) { return n.PodPrefixes }
 	keys := func(n cluster.Node) (out []wgkey.Public) {
 		if n.Claim != nil {

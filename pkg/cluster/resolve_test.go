@@ -103,7 +103,7 @@ func names(nodes []cluster.Node) string {
 	return strings.Join(out, " ")
 }
 
-func TestAddressesThatAreNoNodes(t *testing.T) {
+func TestAddressesThatNoNodeCanHaveAreRefused(t *testing.T) {
 	for _, a := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1",
 		"169.254.1.1", "fe80::1", "fe80::1%eth0", "255.255.255.255", "fd42::9%eth0",
 		"::ffff:127.0.0.1"} {

@@ -136,7 +136,7 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 	}
 }
 
-func TestNoUnderlay(t *testing.T) {
+func TestUnderlayNeedsALink(t *testing.T) {
 	ns := nettest.NewNS(t)
 	ns.Run(t, func() error {
 		h, err := Open()

@@ -133,7 +133,7 @@ func setText(peers int) string {
 	return b.String()
 }
 
-func TestStateSurvives(t *testing.T) {
+func TestStateSurvivesARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veil0.state")
 	first := &server{dev: newDevice(t), state: file}
 	if err := first.set([]byte(setText(3))); err != nil {
@@ -364,7 +364,7 @@ func TestSocketsForbidFragments(t *testing.T) {
 	}
 }
 
-func TestStrangers(t *testing.T) {
+func TestStrangersHaveAnEndpointAndNoHandshake(t *testing.T) {
 	get := fmt.Sprintf(`public_key=%064x
 endpoint=198.18.0.1:1
 last_handshake_time_sec=0
