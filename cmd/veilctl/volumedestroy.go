@@ -171,7 +171,7 @@ func (d *destroyer) checkGone(ctx context.Context, node string) error {
 			"destroys the volume with its disk", node)
 	case node != d.gone:
 		return fmt.Errorf("node %[1]s is not Ready, and its Node object exists: if it will not "+
-			"return, kubectl delete node %[1]s, or pass --gone %[1]s", node)
+			"return, kubectl delete node %[1]s, or say --gone %[1]s", node)
 	}
 	return nil
 }

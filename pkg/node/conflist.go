@@ -15,8 +15,8 @@ func ConflistPath(confDir string) string { return filepath.Join(confDir, abi.Con
 
 func ConflistError(path string, err error) error {
 	if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {
-		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable, or set "+
-			"cni.confDir to the runtime's", path, err)
+		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable for veild, "+
+			"or set cni.confDir to the runtime's", path, err)
 	}
 	return fmt.Errorf("write CNI configuration %s: %w", path, err)
 }
