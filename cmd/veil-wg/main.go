@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -47,6 +48,7 @@ type options struct {
 	trustDisk bool
 	level     slog.Level
 	mtu       int
+	engine    string
 	locked    bool
 }
 
@@ -77,6 +79,8 @@ func run(ctx context.Context, args []string) error {
 	fs.StringVar(&o.dir, "dir", config.WorkerDir, "`directory` of requests, on tmpfs")
 	fs.BoolVar(&o.trustDisk, "trust-disk", false,
 		"allow -dir on a disk, where private keys would be written")
+	fs.StringVar(&o.engine, "engine", worker.EngineWireGuardGo,
+		"`engine` of the devices: "+strings.Join(worker.Engines, " or "))
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
@@ -91,6 +95,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
+	if err := worker.CheckEngine(o.engine); err != nil {
+		return err
+	}
 	if err := worker.Harden(); err != nil {
 		return err
 	}
@@ -110,7 +117,7 @@ func run(ctx context.Context, args []string) error {
 	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Log: log}
 	s.Command = func(r worker.Request) []string {
 		return []string{exe, "device", "-dir", o.dir, "-mtu", strconv.Itoa(r.MTU),
-			"-log-level", o.level.String(), "-locked", r.Device}
+			"-engine", o.engine, "-log-level", o.level.String(), "-locked", r.Device}
 	}
 	return s.Run(ctx)
 }
@@ -119,7 +126,7 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	if len(args) != 1 {
 		return fmt.Errorf("device: want one name, have %q", args)
 	}
-	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
+	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir, Engine: o.engine,
 		Debug: o.level <= slog.LevelDebug, Log: log}
 	if o.locked {
 		syscall.CloseOnExec(lockFD)

@@ -1,29 +1,17 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
-
-var benchVerb = verb{
-	name: "bench", short: "measure TCP, UDP, latency and CPU time between two nodes",
-	about: `It measures pod to pod and pod to service across two nodes, through Kubeveil, through the kernel's WireGuard configured by
-hand, and in clear, and writes result.json, report.html and report.md. Two privileged pods in a namespace of its own do
-it; everything is removed at the end. It loads the two nodes and the network between them with all they can carry: run it
-where that hurts nobody. The status is 1 when a gate was missed; the gates are those of the platform that the nodes say
-they are. With the usual 10 seconds a sample and five rounds it takes about an hour.`,
-	examples: `veilctl bench -kubeconfig ~/.kube/config -out bench
-veilctl bench -image registry.example/kubeveil-tools:dev -nodes worker-1,worker-2
-veilctl bench -rounds 1 -seconds 1 -churn -1s     # a first look, in a few minutes`,
-	register: benchCommand,
-}
 
 // benchFlags are the flags of bench.
 type benchFlags struct {
@@ -33,9 +21,23 @@ type benchFlags struct {
 }
 
 // benchCommand measures a cluster.
-func benchCommand(fs *flag.FlagSet) func(call) error {
+func benchCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "bench", Short: "measure TCP, UDP, latency and CPU time between two nodes",
+		Long: `It measures pod to pod and pod to service across two nodes, through Kubeveil, through
+the kernel's WireGuard configured by hand, and in clear, and writes result.json, report.html and
+report.md. Two privileged pods in a namespace of its own do it; everything is removed at the
+end. It loads the two nodes and the network between them with all they can carry: run it where
+that hurts nobody. The status is 1 when a gate was missed; the gates are those of the platform
+that the nodes say they are. With the usual 10 seconds a sample and five rounds it takes about
+an hour.`,
+		Example: `veilctl bench --kubeconfig ~/.kube/config --out bench
+veilctl bench --image registry.example/kubeveil-tools:dev --nodes worker-1,worker-2
+veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few minutes`,
+	}
+	fs := cmd.Flags()
 	var f benchFlags
-	f.register(fs, "bench", "how long a sample of TCP takes; UDP and latency follow it")
+	f.register(cmd, "bench", "how long a sample of TCP takes; UDP and latency follow it")
 	fs.StringVar(&f.nodes, "nodes", "",
 		"two nodes, `NAME,NAME` (default: the first two that are Ready and schedulable)")
 	fs.StringVar(&f.prefix, "prefix", cluster.DefaultPrefix.String(),
@@ -44,7 +46,7 @@ func benchCommand(fs *flag.FlagSet) func(call) error {
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,
 		"for how long pods come and go; negative leaves it out")
-	return f.measure
+	return reporting(cmd, f.measure)
 }
 
 func (f *benchFlags) measure(c call) error {
@@ -68,16 +70,16 @@ func (f *benchFlags) parse() (cluster.Options, error) {
 	o := f.options
 	var err error
 	if o.Prefix, err = netip.ParsePrefix(f.prefix); err != nil {
-		return o, fmt.Errorf("-prefix: %w: %w", err, errUsage)
+		return o, fmt.Errorf("--prefix: %w: %w", err, errUsage)
 	}
 	if f.nodes != "" {
 		if o.Nodes = strings.Split(f.nodes, ","); len(o.Nodes) != 2 {
-			return o, fmt.Errorf("-nodes %s: write two names with a comma between them: %w",
+			return o, fmt.Errorf("--nodes %s: write two names with a comma between them: %w",
 				f.nodes, errUsage)
 		}
 	}
 	if o.Rounds < 1 || !f.secondsFit() {
-		return o, fmt.Errorf("-rounds %d, -seconds %d: write at least one round, and 1 to 600 "+
+		return o, fmt.Errorf("--rounds %d, --seconds %d: write at least one round, and 1 to 600 "+
 			"seconds: %w", o.Rounds, f.seconds, errUsage)
 	}
 	o.TCP = time.Duration(f.seconds) * time.Second

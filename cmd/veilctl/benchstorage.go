@@ -1,27 +1,16 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/bench/volumes"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
-
-var benchStorageVerb = verb{
-	name: "bench storage", short: "measure claims of two StorageClasses beside one another",
-	register: benchStorageCommand,
-	about: `It makes a claim of each class with a pod on one node, in a namespace of its own, reads and writes both, and writes result.json, report.html
-and report.md; everything is removed at the end. It loads the disks below with all they can carry: run it where that hurts nobody. There
-are no gates: what the disks are, and whether both classes are on the same, is not known to it. With the usual 10 seconds a sample and five rounds it
-takes about a quarter of an hour.`,
-	examples: `veilctl bench storage -class kubeveil -baseline-class local-path -out bench
-veilctl bench storage -class kubeveil -baseline-class standard -node worker-1 -size 8192
-veilctl bench storage -class kubeveil -baseline-class standard -rounds 1 -seconds 1     # a first look`,
-}
 
 // benchStorageFlags are the flags of bench storage.
 type benchStorageFlags struct {
@@ -30,9 +19,21 @@ type benchStorageFlags struct {
 	size    int64
 }
 
-func benchStorageCommand(fs *flag.FlagSet) func(call) error {
+func benchStorageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "storage", Short: "measure claims of two StorageClasses beside one another",
+		Long: `It makes a claim of each class with a pod on one node, in a namespace of its own, reads
+and writes both, and writes result.json, report.html and report.md; everything is removed at the
+end. It loads the disks below with all they can carry: run it where that hurts nobody. There are
+no gates: what the disks are, and whether both classes are on the same, is not known to it. With
+the usual 10 seconds a sample and five rounds it takes about a quarter of an hour.`,
+		Example: `veilctl bench storage --class kubeveil --baseline-class local-path --out bench
+veilctl bench storage --class kubeveil --baseline-class standard --node worker-1 --size 8192
+veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --seconds 1`,
+	}
+	fs := cmd.Flags()
 	var f benchStorageFlags
-	f.register(fs, "bench-storage", "how long a sample takes")
+	f.register(cmd, "bench-storage", "how long a sample takes")
 	fs.StringVar(&f.options.Class, "class", "", "StorageClass that is measured")
 	fs.StringVar(&f.options.Baseline, "baseline-class", "",
 		"StorageClass beside which it is measured")
@@ -44,7 +45,7 @@ func benchStorageCommand(fs *flag.FlagSet) func(call) error {
 		"`MiB` that are read and written; each claim is larger by a quarter")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
-	return f.measure
+	return reporting(cmd, f.measure)
 }
 
 // parse checks the flags.
@@ -52,16 +53,16 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	o := f.options
 	switch {
 	case o.Class == "" || o.Baseline == "":
-		return o, fmt.Errorf("say -class and -baseline-class, as kubectl get storageclasses "+
+		return o, fmt.Errorf("say --class and --baseline-class, as kubectl get storageclasses "+
 			"names them: %w", errUsage)
 	case o.Class == o.Baseline:
-		return o, fmt.Errorf("-class and -baseline-class are both %s: %w", o.Class, errUsage)
+		return o, fmt.Errorf("--class and --baseline-class are both %s: %w", o.Class, errUsage)
 	case o.Rounds < 1 || !f.secondsFit() || f.size < 64:
-		return o, fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least one round, 1 to "+
+		return o, fmt.Errorf("--rounds %d, --seconds %d, --size %d: write at least one round, 1 to "+
 			"600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
 	}
 	if err := bench.CheckNodes(o.Platform); err != nil {
-		return o, fmt.Errorf("-platform: %w: %w", err, errUsage)
+		return o, fmt.Errorf("--platform: %w: %w", err, errUsage)
 	}
 	o.Sample, o.Size = time.Duration(f.seconds)*time.Second, f.size<<20
 	return o, nil

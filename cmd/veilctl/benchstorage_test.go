@@ -20,7 +20,7 @@ func TestBenchStorageFlags(t *testing.T) {
 		want   string
 	}{
 		"no baseline": {func(f *benchStorageFlags) { f.options.Baseline = "" },
-			"-baseline-class"},
+			"--baseline-class"},
 		"one class": {func(f *benchStorageFlags) { f.options.Baseline = "a" }, "both a"},
 		"no round": {func(f *benchStorageFlags) { f.options.Rounds = 0 },
 			"at least one round"},

@@ -1,20 +1,28 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // cleanup is `veild cleanup`, told in tables or JSON.
-func cleanup(fs *flag.FlagSet) func(call) error {
+func cleanup() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cleanup", Short: "take everything of Kubeveil's network from this node",
+		Long: `Stop veild and veil-wg before: they would put it back. It may be repeated. What storage
+has stays.`,
+		Example: "veilctl cleanup",
+	}
+	fs := cmd.Flags()
 	file := fs.String("config", "", "veild's configuration `file`; by default the default places")
-	return func(c call) error {
+	return reporting(cmd, func(c call) error {
 		cfg := cleanupConfig(*file, os.Stderr)
 		removed := []string{}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -30,7 +38,7 @@ func cleanup(fs *flag.FlagSet) func(call) error {
 			}
 		}
 		return err
-	}
+	})
 }
 
 // cleanupConfig is what to clean up by: the file, or the defaults when none is named. What is ours

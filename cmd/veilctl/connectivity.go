@@ -3,43 +3,18 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/netip"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/e2e/connectivity"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 )
-
-var connectivityVerb = verb{
-	name: "connectivity", short: "send every kind of flow between two nodes and say what was " +
-		"encrypted", register: walk,
-	about: `It starts five pods on two nodes, in a namespace of its own that it removes at the end, sends every kind of flow
-between pods, services, nodes and the outside, over TCP and UDP, IPv4 and IPv6, and reads the uplinks of both nodes
-meanwhile. Each payload has a canary of its own. What it says is what it saw:
-
-  encrypted               the payload came back; it was not on an uplink in clear, and tunnel packets were
-  stays on the node       it came back, and was on no uplink
-  refused                 it did not come back, and was not on an uplink in clear
-  outside the cluster     it left the cluster and was seen in clear; promised for the outside only
-  host to host, in clear  the hosts' own traffic, which is in no tunnel (docs/security.md, exception 2)
-  IN CLEAR                it was seen in clear where it must not be
-  UNSEEN, FRAMES LOST     nothing can be said
-
-First it sends what must be seen in clear, host to host: if that is not seen, the rest would prove nothing, and it
-ends with an error.
-
-"make images" writes the image kubeveil-tools beside the product's: push it where your nodes pull from and name it
-with -image. Two of the pods are on the host's network, with NET_RAW. The status is 0 when every flow was as promised,
-else 1.`,
-	examples: `veilctl connectivity -image registry.example/kubeveil-tools:v1
-veilctl connectivity -nodes worker-1,worker-2 -outside 192.0.2.80:80
-veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
-}
 
 // walkFlags are the flags of connectivity.
 type walkFlags struct {
@@ -51,9 +26,36 @@ type walkFlags struct {
 }
 
 // walk is connectivity.Walk, told in lines or JSON.
-func walk(fs *flag.FlagSet) func(call) error {
+func walk() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "connectivity",
+		Short: "send every kind of flow between two nodes and say what was encrypted",
+		Long: `It starts five pods on two nodes, in a namespace of its own that it removes at the end,
+sends every kind of flow between pods, services, nodes and the outside, over TCP and UDP, IPv4
+and IPv6, and reads the uplinks of both nodes meanwhile. Each payload has a canary of its own.
+What it says is what it saw:
+
+  encrypted               the payload came back; not on an uplink in clear, and tunnel packets were
+  stays on the node       it came back, and was on no uplink
+  refused                 it did not come back, and was not on an uplink in clear
+  outside the cluster     it left the cluster and was seen in clear; promised for the outside only
+  host to host, in clear  the hosts' own traffic, in no tunnel (docs/security.md, exception 2)
+  IN CLEAR                it was seen in clear where it must not be
+  UNSEEN, FRAMES LOST     nothing can be said
+
+First it sends what must be seen in clear, host to host: if that is not seen, the rest would
+prove nothing, and it ends with an error.
+
+"make images" writes the image kubeveil-tools beside the product's: push it where your nodes
+pull from and name it with --image. Two of the pods are on the host's network, with NET_RAW. The
+status is 0 when every flow was as promised, else 1.`,
+		Example: `veilctl connectivity --image registry.example/kubeveil-tools:v1
+veilctl connectivity --nodes worker-1,worker-2 --outside 192.0.2.80:80
+veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
+	}
+	fs := cmd.Flags()
 	var f walkFlags
-	f.access.Register(fs)
+	f.access.Register(cmd.Flags())
 	fs.StringVar(&f.image, "image", framework.ToolsImage,
 		"`image` of the tools, which the nodes have or can pull")
 	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace,
@@ -68,20 +70,20 @@ func walk(fs *flag.FlagSet) func(call) error {
 	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0,
 		"UDP `port` of the tunnels (default: what the node's VeilNode says)")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Minute, "for the whole, cleaning up excepted")
-	return f.run
+	return reporting(cmd, f.run)
 }
 
 // parse reads lists.
 func (f *walkFlags) parse() error {
 	if f.timeout <= 0 {
-		return fmt.Errorf("-timeout %v: write a time above 0: %w", f.timeout, errUsage)
+		return fmt.Errorf("--timeout %v: write a time above 0: %w", f.timeout, errUsage)
 	}
 	if port := f.options.HostPort; port < 1 || port > 65534 {
-		return fmt.Errorf("-host-port %d: write a port below 65535: %w", port, errUsage)
+		return fmt.Errorf("--host-port %d: write a port below 65535: %w", port, errUsage)
 	}
 	if f.nodes != "" {
 		if f.options.Nodes = strings.Split(f.nodes, ","); len(f.options.Nodes) != 2 {
-			return fmt.Errorf("-nodes %s: write two names with a comma between: %w", f.nodes,
+			return fmt.Errorf("--nodes %s: write two names with a comma between: %w", f.nodes,
 				errUsage)
 		}
 	}
@@ -91,7 +93,7 @@ func (f *walkFlags) parse() error {
 	for _, text := range strings.Split(f.outside, ",") {
 		addr, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return fmt.Errorf("-outside %s: write address:port, such as 192.0.2.80:80 or "+
+			return fmt.Errorf("--outside %s: write address:port, such as 192.0.2.80:80 or "+
 				"[2001:db8::80]:80: %w", text, errUsage)
 		}
 		f.options.Outside = append(f.options.Outside, addr)
@@ -118,7 +120,7 @@ func (f *walkFlags) run(c call) error {
 	f.tell(c)
 	report, err := connectivity.Walk(ctx, cluster, f.options)
 	if c.ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		err = fmt.Errorf("the walk took longer than -timeout %v: %w", f.timeout, err)
+		err = fmt.Errorf("the walk took longer than --timeout %v: %w", f.timeout, err)
 	}
 
 	if len(report.Flows) > 0 {

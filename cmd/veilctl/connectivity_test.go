@@ -13,11 +13,11 @@ func TestConnectivityFlags(t *testing.T) {
 		args string
 		want string
 	}{
-		{"one node", "-nodes a", "-nodes a: write two names"},
-		{"no port", "-outside 192.0.2.80", "-outside 192.0.2.80: write address:port"},
-		{"a name for an address", "-outside example.org:80", "write address:port"},
-		{"no time", "-timeout 0s", "-timeout 0s"},
-		{"the last port has none after it", "-host-port 65535", "-host-port 65535"},
+		{"one node", "--nodes a", "--nodes a: write two names"},
+		{"no port", "--outside 192.0.2.80", "--outside 192.0.2.80: write address:port"},
+		{"a name for an address", "--outside example.org:80", "write address:port"},
+		{"no time", "--timeout 0s", "--timeout 0s"},
+		{"the last port has none after it", "--host-port 65535", "--host-port 65535"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,50 +1,44 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/pkg/preflight"
 )
 
-var installVerb = verb{
-	name: "install", short: "with -check: is the cluster fit for Kubeveil, before anything " +
-		"is changed", register: install,
-	about: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges and who overlaps whom, pod CIDRs, the way to
-the API server, other network plugins, kernels, container runtimes, and what of Kubeveil's is there already. Each finding comes with what
-to do. What only a node can see, ` + "`veild check`" + ` says there.
+func checkCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "check", Short: "is the cluster fit for Kubeveil, before anything is changed",
+		Long: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges
+and who overlaps whom, pod CIDRs, the way to the API server, other network plugins, kernels,
+container runtimes, and what of Kubeveil's is there already. Each finding comes with what to do.
+What only a node can see, veild check says there.
 
-By default it judges the configuration in the cluster's ConfigMap kubeveil, and where there is none, the one that manifests/ has; with
--config, a file with the veild.yaml that you are going to install.
+By default it judges the configuration in the cluster's ConfigMap kubeveil, and where there is none,
+the one that manifests/ has; with --config, a file with the veild.yaml that you are going to install.
 
 Installing itself is kubectl apply -k manifests/.`,
-	examples: `veilctl install -check && kubectl apply -k manifests/
-veilctl install -check -kubeconfig /etc/kubernetes/admin.conf
-veilctl install -check -config my-veild.yaml -o json | jq '.findings[] | select(.level != "ok")'`,
-}
-
-func install(flags *flag.FlagSet) func(call) error {
+		Example: `veilctl check && kubectl apply -k manifests/
+veilctl check --kubeconfig /etc/kubernetes/admin.conf
+veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level != "ok")'`,
+	}
+	flags := cmd.Flags()
 	var access remote.Access
-	access.Register(flags)
-	check := flags.Bool("check", false,
-		"check and change nothing; the only thing that install does")
+	access.Register(cmd.Flags())
 	file := flags.String("config", "",
 		"`file` with the veild.yaml to judge (default: the cluster's, or that of manifests/)")
-	return func(c call) error {
-		if !*check {
-			return fmt.Errorf("install without -check: Kubeveil is installed by kubectl apply -k "+
-				"manifests/; write veilctl install -check to check the cluster before: %w",
-				errUsage)
-		}
+	return reporting(cmd, func(c call) error {
 		var text []byte
 		if *file != "" {
 			var err error
 			if text, err = os.ReadFile(*file); err != nil {
-				return fmt.Errorf("-config: %w", err)
+				return fmt.Errorf("--config: %w", err)
 			}
 		}
 		cluster, err := access.Open()
@@ -56,21 +50,26 @@ func install(flags *flag.FlagSet) func(call) error {
 			facts.Config, facts.ConfigFrom = string(text), *file
 		}
 		return c.report(preflight.Judge(facts))
+	})
+}
+
+// installCommand refuses what was the name of check.
+func installCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "install", Hidden: true, DisableFlagParsing: true,
+		RunE: func(*cobra.Command, []string) error {
+			return fmt.Errorf("veilctl install -check is veilctl check now; Kubeveil itself is "+
+				"installed by kubectl apply -k manifests/: %w", errUsage)
+		},
 	}
 }
 
 // report prints findings; an error among them is the command's.
 func (c call) report(findings []preflight.Finding) (err error) {
 	errors := preflight.Count(findings, preflight.Error)
-	if c.json {
-		err = printJSON(c.out, map[string]any{"fit": errors == 0, "findings": findings})
-	} else {
-		err = showFindings(c.out, findings)
-	}
-	if err == nil && errors > 0 {
-		err = errWrong
-	}
-	return err
+	return c.print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0, func() error {
+		return showFindings(c.out, findings)
+	})
 }
 
 func showFindings(w io.Writer, findings []preflight.Finding) error {

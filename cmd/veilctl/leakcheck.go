@@ -2,11 +2,11 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -31,22 +31,22 @@ type leakReport struct {
 	Examples []oracle.Example `json:"examples,omitempty"`
 }
 
-var leakcheckVerb = verb{
-	name: "leakcheck", short: "read this node's underlay for a while and judge every frame",
-	register: leakcheck,
-	about: `It reads the frames of the interfaces that the guard protects, and counts those with an address of the cluster in clear. It needs
-CAP_NET_RAW, which veild's container does not have: run it as root on the node itself.`,
-	examples: `veilctl leakcheck
-veilctl leakcheck -for 1m -o json`,
-}
-
 // leakcheck reads the guarded links of this node for a while.
-func leakcheck(fs *flag.FlagSet) func(call) error {
+func leakcheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "leakcheck", Short: "read this node's underlay for a while and judge every frame",
+		Long: `It reads the frames of the interfaces that the guard protects, and counts those with an
+address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not have:
+run it as root on the node itself.`,
+		Example: `veilctl leakcheck
+veilctl leakcheck --for 1m -o json`,
+	}
+	fs := cmd.Flags()
 	long := fs.Duration("for", 10*time.Second, "how long to read")
-	socket := socketFlag(fs)
-	return func(c call) error {
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error {
 		if *long <= 0 || *long > time.Hour {
-			return fmt.Errorf("-for %v: write a time between 1s and 1h: %w", *long, errUsage)
+			return fmt.Errorf("--for %v: write a time between 1s and 1h: %w", *long, errUsage)
 		}
 		s, err := fetch(c, *socket)
 		if err != nil {
@@ -56,16 +56,11 @@ func leakcheck(fs *flag.FlagSet) func(call) error {
 		if err != nil {
 			return err
 		}
-		if c.json {
-			err = printJSON(c.out, r)
-		} else {
+		return c.print(r, r.Leaks > 0 || r.Dropped > 0, func() error {
 			showLeaks(c, r)
-		}
-		if err == nil && (r.Leaks > 0 || r.Dropped > 0) {
-			err = errWrong
-		}
-		return err
-	}
+			return nil
+		})
+	})
 }
 
 func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, error) {
@@ -132,7 +127,7 @@ func mayRead() error {
 			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have " +
 			"no shell on the node: " +
 			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- " +
-			"/usr/local/bin/veilctl leakcheck -socket /host" + config.AdminSocket +
+			"/usr/local/bin/veilctl leakcheck --socket /host" + config.AdminSocket +
 			" with the image of DaemonSet veild")
 	case err != nil:
 		return fmt.Errorf("read frames: %w", err)

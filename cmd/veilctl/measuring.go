@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/pkg/version"
@@ -15,14 +17,15 @@ import (
 // measuring is what measurements of a cluster have in common: which cluster, how long a sample
 // takes, and where the report goes.
 type measuring struct {
-	kubeconfig, image, out string
-	seconds                int
+	access     remote.Access
+	image, out string
+	seconds    int
 }
 
 // register adds the flags; out is the usual folder, sample what a sample is of.
-func (m *measuring) register(fs *flag.FlagSet, out, sample string) {
-	fs.StringVar(&m.kubeconfig, "kubeconfig", "",
-		"`file` with the cluster (default: what kubectl would take)")
+func (m *measuring) register(cmd *cobra.Command, out, sample string) {
+	fs := cmd.Flags()
+	m.access.Register(fs)
 	fs.StringVar(&m.image, "image", framework.ToolsImage,
 		"`image` of the suite's tools, which the nodes must have or can pull")
 	fs.StringVar(&m.out, "out", out, "`folder` for result.json, report.html and report.md")
@@ -37,7 +40,11 @@ func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 60
 func (m *measuring) run(c call, measure func(k *framework.Cluster,
 	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
-	k, err := framework.Open(c.ctx, m.kubeconfig, framework.Options{Image: m.image})
+	opened, err := m.access.Open()
+	if err != nil {
+		return err
+	}
+	k, err := framework.New(c.ctx, opened.Config, framework.Options{Image: m.image})
 	if err != nil {
 		return err
 	}

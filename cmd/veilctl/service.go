@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -11,34 +10,28 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// serviceVerbs are those of the table of services, which veild keeps where serviceProxy is ebpf.
-var serviceVerbs = []verb{
-	{
-		name: "service list", short: "services in the table: addresses and backends",
-		register: onNode(serviceList),
-		about: `A line for each address: BACKENDS are those that new connections go to, of all that are known. An address that a service does not have
-because another has it is shown with the owner. Exit status 1 when a service is not served as it asks.`,
-		examples: `veilctl service list
+func serviceListCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "list", Short: "services in the table: addresses and backends",
+		Long: `A line for each address: BACKENDS are those that new connections go to, of all that are
+known. An address that a service does not have because another has it is shown with the owner.
+Exit status 1 when a service is not served as it asks.`,
+		Example: `veilctl service list
 veilctl service list -o json | jq '.[] | select(.problems)'`,
-	},
-	{
-		name: "service show", args: "NAMESPACE/NAME",
-		short: "one service: each address and each backend", register: onNode(serviceShow),
-		examples: "veilctl service show kube-system/kube-dns",
-	},
-	{
-		name: "service trace", args: "ADDRESS:PORT",
-		short: "which backend an address gets, and why", register: serviceTrace,
-		about: `It asks the table of this node, as a connection does. Every backend that may be chosen has the same chance; those that are not chosen
-are shown with the reason. With -outside it answers for packets that come from outside the cluster, whose policies differ.`,
-		examples: `veilctl service trace 10.96.0.10:53 -udp
-veilctl service trace '[fd00:10:96::a]:53'
-veilctl service trace 192.0.2.7:30080 -outside`,
-	},
+	}, serviceList)
+}
+
+func serviceShowCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "show NAMESPACE/NAME", Short: "one service: each address and each backend",
+		Example: "veilctl service show kube-system/kube-dns",
+	}, serviceShow)
 }
 
 // fetchService asks veild for a page about services.
@@ -90,21 +83,18 @@ func serviceList(c call, socket string) error {
 		}
 	}
 
-	if c.json {
-		err = printJSON(c.out, views)
-	} else if err = table(c.out, "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE",
-		rows); err == nil {
+	return c.print(views, wrong, func() error {
+		const head = "SERVICE | KIND | ADDRESS | PROTOCOL | FROM | BACKENDS | NOTE"
+		if err := table(c.out, head, rows); err != nil {
+			return err
+		}
 		for _, v := range views {
 			for _, p := range v.Problems {
 				fmt.Fprintln(c.out, "PROBLEM", p)
 			}
 		}
-	}
-
-	if err == nil && wrong {
-		err = errWrong
-	}
-	return err
+		return nil
+	})
 }
 
 // sameInside reports whether a frontend for outside is as the one for inside, which is shown for
@@ -182,13 +172,23 @@ func serviceShow(c call, socket string) error {
 	return nil
 }
 
-func serviceTrace(fs *flag.FlagSet) func(call) error {
+func serviceTrace() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "trace ADDRESS:PORT", Short: "which backend an address gets, and why",
+		Long: `It asks the table of this node, as a connection does. Every backend that may be chosen
+has the same chance; those that are not chosen are shown with the reason. With --outside it
+answers for packets that come from outside the cluster, whose policies differ.`,
+		Example: `veilctl service trace 10.96.0.10:53 --udp
+veilctl service trace '[fd00:10:96::a]:53'
+veilctl service trace 192.0.2.7:30080 --outside`,
+	}
+	fs := cmd.Flags()
 	udp := fs.Bool("udp", false, "ask for UDP instead of TCP")
 	outside := fs.Bool("outside", false,
 		"for packets from outside the cluster, and for those of other nodes' pods to an address "+
 			"of this node")
-	socket := socketFlag(fs)
-	return func(c call) error {
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error {
 		if len(c.args) != 1 {
 			return fmt.Errorf("name one address with a port: %w", errUsage)
 		}
@@ -214,7 +214,7 @@ func serviceTrace(fs *flag.FlagSet) func(call) error {
 		}
 
 		return showFront(c, f)
-	}
+	})
 }
 
 // showFront tells what an address is, what is decided there in order, and each backend.

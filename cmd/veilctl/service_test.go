@@ -104,12 +104,12 @@ func TestServiceVerbs(t *testing.T) {
 		"trace": {cluster, []string{"trace", "198.18.128.10:80"},
 			[]string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"},
 			exitOK},
-		"trace from outside": {local, []string{"trace", "198.18.0.11:30080", "-outside"},
+		"trace from outside": {local, []string{"trace", "198.18.0.11:30080", "--outside"},
 			[]string{"the policy is Local", "it terminates and still serves", "not on this node"},
 			exitOK},
 		"trace from inside, none here": {away, []string{"trace", "198.18.128.10:80"},
 			[]string{"the policy is Local", "no backend: refused at once"}, exitOK},
-		"trace from outside, none here": {away, []string{"trace", "198.18.0.11:30080", "-outside"},
+		"trace from outside, none here": {away, []string{"trace", "198.18.0.11:30080", "--outside"},
 			[]string{"packets are dropped", "pods of other nodes are refused"}, exitOK},
 		"trace another address": {cluster, []string{"trace", "198.18.128.99:80"}, nil,
 			exitWrong},
@@ -119,7 +119,7 @@ func TestServiceVerbs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			err := run(context.Background(), append(append([]string{"service"}, c.args...),
-				"-socket", c.socket), &out, io.Discard)
+				"--socket", c.socket), &out, io.Discard)
 			if got := exitStatus(err); got != c.status {
 				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
 			}

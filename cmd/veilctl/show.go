@@ -48,15 +48,7 @@ func nodeStatus(c call, socket string) error {
 		return err
 	}
 	wrong := !s.Ready || len(s.Problems) > 0
-	if c.json {
-		err = printJSON(c.out, s)
-	} else {
-		err = showStatus(c.out, s)
-	}
-	if err == nil && wrong {
-		err = errWrong
-	}
-	return err
+	return c.print(s, wrong, func() error { return showStatus(c.out, s) })
 }
 
 func showStatus(w io.Writer, s telemetry.Status) error {
@@ -247,19 +239,13 @@ func guardDrops(c call, socket string) error {
 	if err != nil {
 		return err
 	}
-	if c.json {
-		err = printJSON(c.out, s.Guard)
-	} else {
+	return c.print(s.Guard, !s.Guard.InForce, func() error {
 		fmt.Fprintf(c.out, "Attached, both ways: %s\n\n", strings.Join(s.Guard.Links, ", "))
 		var rows [][]string
 		for _, d := range s.Guard.Drops {
 			rows = append(rows, []string{fmt.Sprint(d.Number), d.Name, fmt.Sprint(d.Packets),
 				d.Sentence})
 		}
-		err = table(c.out, "NO | REASON | PACKETS | MEANING", rows)
-	}
-	if err == nil && !s.Guard.InForce {
-		err = errWrong
-	}
-	return err
+		return table(c.out, "NO | REASON | PACKETS | MEANING", rows)
+	})
 }

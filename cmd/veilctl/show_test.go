@@ -84,7 +84,7 @@ func TestCommandsForPeople(t *testing.T) {
 		"guard": {"dst_in_range", "It was.", "eth0"},
 	} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{command, "-socket", socket}, &out,
+		if err := run(t.Context(), []string{command, "--socket", socket}, &out,
 			io.Discard); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
@@ -104,7 +104,7 @@ func TestStatusBeforeTheSourceIsHeard(t *testing.T) {
 	for name, ready := range map[string]bool{"with a last good table": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			err := run(t.Context(), []string{"status", "-socket", daemon(t, unheard, ready)}, &out,
+			err := run(t.Context(), []string{"status", "--socket", daemon(t, unheard, ready)}, &out,
 				io.Discard)
 			if (err == nil) != ready || strings.Contains(out.String(), lastGood) != ready ||
 				!strings.Contains(out.String(), "not heard from yet") {
@@ -118,7 +118,7 @@ func TestCommandsForPrograms(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for _, command := range []string{"status", "peers", "mtu", "guard"} {
 		var out bytes.Buffer
-		if err := run(t.Context(), []string{command, "-o", "json", "-socket", socket}, &out,
+		if err := run(t.Context(), []string{command, "-o", "json", "--socket", socket}, &out,
 			io.Discard); err != nil {
 			t.Errorf("%s: %v", command, err)
 		}
@@ -141,16 +141,16 @@ func TestExitStatus(t *testing.T) {
 		want int
 	}{
 		{"no command shows the usage", nil, exitOK},
-		{"a node that is well", []string{"status", "-socket", good}, exitOK},
-		{"a node that is not ready", []string{"status", "-socket", notReady}, exitWrong},
-		{"a node with a problem", []string{"status", "-socket", bad}, exitWrong},
-		{"a guard that is not in force", []string{"guard", "-socket", bad}, exitWrong},
-		{"no daemon", []string{"status", "-socket", good + "x"}, exitNoDaemon},
+		{"a node that is well", []string{"status", "--socket", good}, exitOK},
+		{"a node that is not ready", []string{"status", "--socket", notReady}, exitWrong},
+		{"a node with a problem", []string{"status", "--socket", bad}, exitWrong},
+		{"a guard that is not in force", []string{"guard", "--socket", bad}, exitWrong},
+		{"no daemon", []string{"status", "--socket", good + "x"}, exitNoDaemon},
 		{"an unknown command", []string{"stats"}, exitUsage},
 		{"an unknown flag", []string{"status", "-x"}, exitUsage},
 		{"an unknown format", []string{"status", "-o", "yaml"}, exitUsage},
 		{"an argument too many", []string{"status", "now"}, exitUsage},
-		{"a leak check of no length", []string{"leakcheck", "-for", "0s"}, exitUsage},
+		{"a leak check of no length", []string{"leakcheck", "--for", "0s"}, exitUsage},
 	}
 
 	for _, tt := range tests {

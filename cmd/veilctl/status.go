@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io/fs"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -29,32 +29,33 @@ const (
 	askLimit = 20 * time.Second
 )
 
-var statusVerb = verb{
-	name: "status", short: "is it well, and what is wrong if it is not", register: statusOf,
-	about: `Without -kubeconfig, -context or -cluster it shows the node it runs on, by veild's socket; where there is no such socket, the cluster
-that kubectl would talk to.
-
-Of a cluster it asks every veild, by running veilctl in its pod: that needs the rights to list nodes, veilnodes and pods, and to
-exec in pods of kube-system, and no open port. A node that does not answer is shown with what the API server knows of it.
-
-Columns: KEY is the epoch and the beginning of the public key; PEERS those that answer or were sent nothing, of all;
-BLOCKED the packets that the guard did not let out in clear.`,
-	examples: `veilctl status
-veilctl status -kubeconfig ~/.kube/config
-veilctl status -cluster -o json | jq '.nodes[] | select(.well | not)'`,
-}
-
 var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
 	Resource: kube.Resource}
 
-func statusOf(flags *flag.FlagSet) func(call) error {
+func statusOf() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "is it well, and what is wrong if it is not",
+		Long: `Without --kubeconfig, --context or --cluster it shows the node it runs on, by veild's
+socket; where there is no such socket, the cluster that kubectl would talk to.
+
+Of a cluster it asks every veild, by running veilctl in its pod: that needs the rights to list
+nodes, veilnodes and pods, and to exec in pods of kube-system, and no open port. A node that
+does not answer is shown with what the API server knows of it.
+
+Columns: KEY is the epoch and the beginning of the public key; PEERS those that answer or were
+sent nothing, of all; BLOCKED the packets that the guard did not let out in clear.`,
+		Example: `veilctl status
+veilctl status --kubeconfig ~/.kube/config
+veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,
+	}
+	flags := cmd.Flags()
 	var access remote.Access
-	access.Register(flags)
+	access.Register(cmd.Flags())
 	all := flags.Bool("cluster", false,
 		"show all nodes of the cluster, also where there is a veild on this one")
-	socket := socketFlag(flags)
-	return func(c call) error {
-		if !*all && !access.Given() && here(flags, *socket) {
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error {
+		if !*all && !access.Given() && here(cmd, *socket) {
 			return nodeStatus(c, *socket)
 		}
 		cluster, err := access.Open()
@@ -62,15 +63,13 @@ func statusOf(flags *flag.FlagSet) func(call) error {
 			return fmt.Errorf("no veild on this node (%s), and %w", *socket, err)
 		}
 		return clusterStatus(c, cluster)
-	}
+	})
 }
 
 // here reports whether this node is meant: a socket was named, or veild has left one.
-func here(flags *flag.FlagSet, socket string) bool {
-	named := false
-	flags.Visit(func(f *flag.Flag) { named = named || f.Name == "socket" })
+func here(cmd *cobra.Command, socket string) bool {
 	info, err := os.Stat(socket)
-	return named || err == nil && info.Mode().Type() == fs.ModeSocket
+	return cmd.Flags().Changed("socket") || err == nil && info.Mode().Type() == fs.ModeSocket
 }
 
 func clusterStatus(c call, cluster *remote.Cluster) error {
@@ -79,15 +78,7 @@ func clusterStatus(c call, cluster *remote.Cluster) error {
 		return err
 	}
 	r := assess(seen)
-	if c.json {
-		err = printJSON(c.out, r)
-	} else {
-		err = showCluster(c.out, r)
-	}
-	if err == nil && !r.Well {
-		err = errWrong
-	}
-	return err
+	return c.print(r, !r.Well, func() error { return showCluster(c.out, r) })
 }
 
 // nodeSeen is what is known of one node: from the API server, and from its veild if that answered.
@@ -148,7 +139,7 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 	list, err := cluster.Dynamic.Resource(veilNodes).List(ctx, metav1.ListOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("Kubeveil is not installed in %s: it has no resource "+
-			"veilnodes.kubeveil.io; see veilctl install -check", cluster.Server)
+			"veilnodes.kubeveil.io; see veilctl check", cluster.Server)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list veilnodes: %w", err)
@@ -169,7 +160,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	// A status that is not well ends with an exit status of its own; what counts is whether one was
 	// printed.
 	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
-		"-socket", config.AdminSocket)
+		"--socket", config.AdminSocket)
 	var s telemetry.Status
 	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
 		n.status = &s

@@ -127,21 +127,3 @@ func TestAssess(t *testing.T) {
 		t.Error("a cluster without nodes is said to be well")
 	}
 }
-
-// Every verb explains itself, with an example that begins with its own name.
-func TestHelp(t *testing.T) {
-	for _, g := range verbs() {
-		for _, v := range g.verbs {
-			var out bytes.Buffer
-			if err := run(t.Context(), []string{v.name, "-h"}, &out, &out); err != nil {
-				t.Errorf("%s -h: %v", v.name, err)
-			}
-			for _, want := range []string{"Usage: veilctl " + v.name, "Examples:\n  ",
-				"veilctl " + v.name, v.short} {
-				if !strings.Contains(out.String(), want) {
-					t.Errorf("%s -h does not say %q:\n%s", v.name, want, out.String())
-				}
-			}
-		}
-	}
-}

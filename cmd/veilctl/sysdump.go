@@ -5,11 +5,11 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
@@ -37,26 +37,28 @@ var leftOut = []string{
 	"packets",
 }
 
-var sysdumpVerb = verb{
-	name: "sysdump", short: "all that a bug report needs, in one file, without secrets",
-	register: sysdump, ownOutput: true,
-	about: `It gathers versions, the findings of install -check, the status of all nodes, Kubeveil's objects, encrypted volumes, nodes, events of kube-system,
-the logs of Kubeveil's pods with those of their previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules, routes,
-nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of everything else, wherever they stand, and counted.
-manifest.json in it says what it holds, what could not be had and why, and what was left out.
+func sysdump() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "sysdump", Short: "all that a bug report needs, in one file, without secrets",
+		Long: `It gathers versions, the findings of check, the status of all nodes, Kubeveil's objects,
+encrypted volumes, nodes, events of kube-system, the logs of Kubeveil's pods with those of their
+previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules,
+routes, nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of
+everything else, wherever they stand, and counted. manifest.json in it says what it holds, what
+could not be had and why, and what was left out.
 
 Names and addresses of nodes are in it. Look through it before you hand it to others.`,
-	examples: `veilctl sysdump
-veilctl sysdump -kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz`,
-}
-
-func sysdump(flags *flag.FlagSet) func(call) error {
+		Example: `veilctl sysdump
+veilctl sysdump --kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz`,
+	}
+	flags := cmd.Flags()
 	var access remote.Access
-	access.Register(flags)
-	file := flags.String("o", "", "`file` to write (default: kubeveil-sysdump-TIME.tar.gz here)")
+	access.Register(cmd.Flags())
+	file := flags.StringP("output", "o", "",
+		"`file` to write (default: kubeveil-sysdump-TIME.tar.gz here)")
 	limit := flags.Duration("for", 5*time.Minute,
 		"how long it may take; what is not there by then is left out")
-	return func(c call) error {
+	return verb(cmd, func(c call) error {
 		cluster, err := access.Open()
 		if err != nil {
 			return err
@@ -69,7 +71,7 @@ func sysdump(flags *flag.FlagSet) func(call) error {
 		defer cancel()
 		c.ctx = ctx
 		return writeDump(c, cluster, *file, root)
-	}
+	})
 }
 
 // writeDump writes the file as a whole, or none.
@@ -206,7 +208,7 @@ func (d *dump) summaries(ctx context.Context) {
 	findings := preflight.Judge(facts)
 	b.Reset()
 	if err := showFindings(&b, findings); err == nil {
-		d.text("check.txt", "veilctl install -check", b.Bytes())
+		d.text("check.txt", "veilctl check", b.Bytes())
 	}
 	d.data("versions.json", "veilctl, the API server, DaemonSets", map[string]any{
 		"veilctl": version.String(), "apiServer": facts.Server.Version, "daemons": facts.Daemons,

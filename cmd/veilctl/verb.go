@@ -1,155 +1,247 @@
 package main
 
 import (
-	"flag"
+	"context"
 	"fmt"
 	"io"
 	"strings"
 
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd"
+
 	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// command adds the flags of a verb and returns what runs.
-type command func(fs *flag.FlagSet) func(c call) error
-
-// verb is one verb: how it is called, explained and run.
-type verb struct {
-	// A name of two words is a verb of a thing: veilctl volume list.
-	name string
-	// args are what is named beside flags, for its usage; empty when nothing may be.
-	args string
-	// short is its line in the overview; about follows the usage line of its own -h; examples are
-	// whole lines.
-	short, about, examples string
-	// ownOutput is of verbs whose -o is not "table or json".
-	ownOutput bool
-	register  command
+// call is one call of a verb.
+type call struct {
+	ctx context.Context
+	// out is for what was asked for, progress for what is said meanwhile.
+	out, progress io.Writer
+	json          bool
+	// args are what was named beside flags.
+	args []string
 }
 
-// verbs are all there are, in the order of the overview: those that ask this node first.
-func verbs() []group {
-	return []group{
-		{"This node, or a cluster", []verb{statusVerb}},
-		{"This node", []verb{
-			{name: "peers", short: "other nodes: state, endpoint, handshake, bytes",
-				register: onNode(peers),
-				examples: "veilctl peers -o json | jq '.[] | select(.state != \"up\")'"},
-			{name: "mtu", short: "where the MTU of pods comes from, number by number",
-				register: onNode(mtu), examples: "veilctl mtu"},
-			{name: "guard", short: "where the guard is attached and what it dropped, by reason",
-				register: onNode(guardDrops), examples: "veilctl guard"},
-			leakcheckVerb,
-			{name: "host", short: "links, addresses, rules, routes, nftables as the kernel has " +
-				"them, for a bug report", register: host, ownOutput: true,
-				about:    "It needs no veild, changes nothing, and shows no key.",
-				examples: "veilctl host > host.txt"},
-			{name: "cleanup", short: "take everything of Kubeveil's network from this node",
-				register: cleanup,
-				about: "Stop veild and veil-wg before: they would put it back. It may be " +
-					"repeated. What storage has stays.",
-				examples: "veilctl cleanup"},
-		}},
-		{"Services of this node, with serviceProxy ebpf", serviceVerbs},
-		{"A cluster, by a kubeconfig", []verb{installVerb, connectivityVerb, benchVerb,
-			sysdumpVerb}},
-		{"Encrypted volumes of a cluster, by a kubeconfig", volumeVerbs},
-		{"", []verb{{name: "version", short: "which veilctl this is", register: showVersion,
-			examples: "veilctl version"}}},
+// print writes v as JSON, or has show write it for people. It returns errWrong when something is
+// wrong with what was asked for.
+func (c call) print(v any, wrong bool, show func() error) error {
+	if c.json {
+		show = func() error { return printJSON(c.out, v) }
 	}
-}
-
-// group is verbs under a heading of the overview.
-type group struct {
-	heading string
-	verbs   []verb
-}
-
-// choose finds the verb that arguments begin with, and returns the rest.
-func choose(args []string) (v verb, rest []string, ok bool) {
-	if len(args) > 1 {
-		if v, ok = findVerb(args[0] + " " + args[1]); ok {
-			return v, args[2:], true
-		}
+	if err := show(); err != nil || !wrong {
+		return err
 	}
-	v, ok = findVerb(args[0])
-	return v, args[1:], ok
+	return errWrong
 }
 
-// things are the second words of verbs of a thing.
-func things(name string) []string {
-	var out []string
-	for _, g := range verbs() {
-		for _, v := range g.verbs {
-			if second, ok := strings.CutPrefix(v.name, name+" "); ok {
-				out = append(out, second)
-			}
-		}
-	}
-	return out
-}
-
-// findVerb finds a verb by its name.
-func findVerb(name string) (verb, bool) {
-	for _, g := range verbs() {
-		for _, v := range g.verbs {
-			if v.name == name {
-				return v, true
-			}
-		}
-	}
-	return verb{}, false
-}
-
-// overview is what `veilctl -h` says.
-func overview(w io.Writer) {
-	fmt.Fprint(w, "veilctl looks at Kubeveil: on the node it runs on, and in a cluster that a "+
-		"kubeconfig points to.\n\nUsage: veilctl VERB [flags]\n")
-	for _, g := range verbs() {
-		fmt.Fprintln(w)
-		if g.heading != "" {
-			fmt.Fprintln(w, g.heading+":")
-		}
-		for _, v := range g.verbs {
-			fmt.Fprintf(w, "  %-16s%s\n", v.name, v.short)
-		}
-	}
-	fmt.Fprint(w, `
-veilctl VERB -h explains one, with its flags and examples.
+// newVeilctl returns the program with all its verbs, those that ask this node first.
+func newVeilctl() *cobra.Command {
+	root := &cobra.Command{
+		Use: "veilctl", Version: version.String(), SilenceErrors: true, SilenceUsage: true,
+		Long: `veilctl looks at Kubeveil: on the node it runs on, and in a cluster of a kubeconfig.
 
 Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
-2 the command line is wrong, 3 veild does not answer.
-`)
+2 the command line is wrong, 3 veild does not answer.`,
+		Example: `  veilctl status
+  source <(veilctl completion bash)     # or zsh; for fish: veilctl completion fish | source`,
+	}
+	cobra.EnableCommandSorting = false
+	choice(root)
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		return fmt.Errorf("%w: %w", err, errUsage)
+	})
+
+	bench, service, volume := benchCommand(), &cobra.Command{
+		Use: "service", Short: "services of this node, with serviceProxy ebpf",
+		Example: "  veilctl service trace 10.96.0.10:53 --udp",
+	}, &cobra.Command{
+		Use: "volume", Short: "encrypted volumes of a cluster",
+		Example: "  veilctl volume list --context production",
+	}
+	bench.AddCommand(benchStorageCommand())
+	service.AddCommand(serviceListCommand(), serviceShowCommand(), serviceTrace())
+	volume.AddCommand(volumeList(), volumeShow(), volumeRewrap(), volumeRecover(), volumeDestroy())
+	choice(service)
+	choice(volume)
+
+	group := func(id, title string, verbs ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, v := range verbs {
+			v.GroupID = id
+		}
+		root.AddCommand(verbs...)
+	}
+	group("both", "This node, or a cluster:", statusOf())
+	group("node", "This node:", peersCommand(), mtuCommand(), guardCommand(), leakcheck(), service,
+		hostCommand(), cleanup())
+	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(), volume)
+	root.AddCommand(versionCommand(), installCommand())
+	return root
 }
 
-// usage is what `veilctl VERB -h` says.
-func (v verb) usage(fs *flag.FlagSet) func() {
-	return func() {
-		w := fs.Output()
-		fmt.Fprintf(w, "veilctl %s: %s\n\nUsage: veilctl %s [flags]\n", v.name, v.short,
-			strings.TrimSpace(v.name+" "+v.args))
-		if v.about != "" {
-			fmt.Fprintf(w, "\n%s\n", strings.TrimSpace(v.about))
+// choice makes cmd one that only its verbs do something.
+func choice(cmd *cobra.Command) {
+	cmd.SuggestionsMinimumDistance = 2
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var verbs []string
+		for _, v := range cmd.Commands() {
+			verbs = append(verbs, v.Name())
 		}
-		fmt.Fprintf(w, "\nExamples:\n  %s\n\nFlags:\n",
-			strings.ReplaceAll(strings.TrimSpace(v.examples), "\n", "\n  "))
-		fs.PrintDefaults()
+		suggested := cmd.SuggestionsFor(strings.Join(args, " "))
+		switch {
+		case len(args) == 0 && !cmd.HasParent():
+			return cmd.Help()
+		case len(args) == 0:
+			return fmt.Errorf("%s what? One of %s; %s %s -h explains it: %w", cmd.CommandPath(),
+				strings.Join(verbs, ", "), cmd.CommandPath(), verbs[0], errUsage)
+		case len(suggested) > 0:
+			return fmt.Errorf("unknown verb %q, did you mean %s? %w", args[0],
+				strings.Join(suggested, " or "), errUsage)
+		}
+		return fmt.Errorf("unknown verb %q: %w", args[0], errUsage)
 	}
+}
+
+// verb completes cmd, which does run.
+func verb(cmd *cobra.Command, run func(c call) error) *cobra.Command {
+	cmd.Long = strings.TrimSpace(cmd.Short + ".\n\n" + cmd.Long)
+	cmd.Example = "  " + strings.ReplaceAll(cmd.Example, "\n", "\n  ")
+	cmd.Args = cobra.ArbitraryArgs
+	if takesNone := !strings.Contains(cmd.Use, " "); takesNone {
+		cmd.Args = func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: %w", args[0], errUsage)
+			}
+			return nil
+		}
+	}
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	if cmd.Flags().Lookup("context") != nil {
+		complete(cmd, "context", contexts)
+	}
+
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return run(call{ctx: cmd.Context(), out: cmd.OutOrStdout(), progress: cmd.ErrOrStderr(),
+			args: args})
+	}
+	return cmd
+}
+
+// reporting is verb for a verb with -o: it tells people or programs.
+func reporting(cmd *cobra.Command, run func(c call) error) *cobra.Command {
+	format := cmd.Flags().StringP("output", "o", "table",
+		"`format`: table for people, json for programs")
+	complete(cmd, "output", cobra.FixedCompletions([]string{"table", "json"},
+		cobra.ShellCompDirectiveNoFileComp))
+	return verb(cmd, func(c call) error {
+		if *format != "table" && *format != "json" {
+			return fmt.Errorf("-o %s: write table or json: %w", *format, errUsage)
+		}
+		c.json = *format == "json"
+		return run(c)
+	})
+}
+
+// complete says how a flag of cmd is completed.
+func complete(cmd *cobra.Command, flag string, how cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, how); err != nil {
+		panic(err) // there is no such flag, or it has one already
+	}
+}
+
+// contexts completes the names of the kubeconfig's contexts.
+func contexts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = cmd.Flag("kubeconfig").Value.String()
+	if cfg, err := rules.Load(); err == nil {
+		for name := range cfg.Contexts {
+			names = append(names, name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// twoDashes refuses a flag of more than one letter that is written with one dash, which pflag would
+// take for several of one letter each. An older veilctl that asks this one in a pod writes --socket
+// so: that is corrected.
+func twoDashes(root *cobra.Command, args []string) error {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd.DisableFlagParsing {
+		return nil
+	}
+	cmd.InitDefaultHelpFlag()
+	for i, arg := range args {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		switch {
+		case arg == "--":
+			return nil
+		case !strings.HasPrefix(arg, "-") || len(name) < 2 || cmd.Flags().Lookup(name) == nil:
+		case name == "socket":
+			args[i] = "-" + arg
+		default:
+			return fmt.Errorf("%s: write -%s: %w", arg, arg, errUsage)
+		}
+	}
+	return nil
 }
 
 // onNode is a verb that asks the veild of this node and has no flag of its own.
-func onNode(run func(c call, socket string) error) command {
-	return func(fs *flag.FlagSet) func(call) error {
-		socket := socketFlag(fs)
-		return func(c call) error { return run(c, *socket) }
+func onNode(cmd *cobra.Command, run func(c call, socket string) error) *cobra.Command {
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error { return run(c, *socket) })
+}
+
+func socketFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("socket", config.AdminSocket, "veild's `socket`")
+}
+
+func peersCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "peers", Short: "other nodes: state, endpoint, handshake, bytes",
+		Example: `veilctl peers -o json | jq '.[] | select(.state != "up")'`,
+	}, peers)
+}
+
+func mtuCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "mtu", Short: "where the MTU of pods comes from, number by number",
+		Example: "veilctl mtu",
+	}, mtu)
+}
+
+func guardCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "guard", Short: "where the guard is attached and what it dropped, by reason",
+		Example: "veilctl guard",
+	}, guardDrops)
+}
+
+func hostCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "host",
+		Short:   "links, addresses, rules, routes, nftables as the kernel has them, for a bug report",
+		Long:    "It needs no veild, changes nothing, and shows no key.",
+		Example: "veilctl host > host.txt",
 	}
+	confDir := cmd.Flags().String("cni-conf-dir", config.CNIConfDir,
+		"`directory` of CNI configurations")
+	return verb(cmd, func(c call) error { return agent.Describe(c.out, *confDir) })
 }
 
-func host(fs *flag.FlagSet) func(call) error {
-	confDir := fs.String("cni-conf-dir", config.CNIConfDir, "`directory` of CNI configurations")
-	return func(c call) error { return agent.Describe(c.out, *confDir) }
-}
-
-func socketFlag(fs *flag.FlagSet) *string {
-	return fs.String("socket", config.AdminSocket, "veild's `socket`")
+func versionCommand() *cobra.Command {
+	return reporting(&cobra.Command{
+		Use: "version", Short: "which veilctl this is", Example: "veilctl version",
+	}, func(c call) error {
+		return c.print(map[string]string{"version": version.String()}, false, func() error {
+			_, err := fmt.Fprintln(c.out, version.String())
+			return err
+		})
+	})
 }

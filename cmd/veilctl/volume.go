@@ -2,44 +2,15 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
-
-// volumeVerbs are those of encrypted volumes.
-var volumeVerbs = []verb{
-	{
-		name: "volume list", short: "encrypted volumes and snapshots, and what is wrong with them",
-		register: volumeList,
-		about: `It shows VeilVolumes beside the PersistentVolumes and VolumeSnapshotContents they are for: one that nobody has is shown as such, and
-one that is missing. Exit status 1 when something is wrong.`,
-		examples: `veilctl volume list
-veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
-	},
-	{
-		name: "volume show", args: "VOLUME", short: "all that is known of one volume",
-		register: volumeShow,
-		about: "VOLUME is the name of the VeilVolume: the PersistentVolume's, or a snapshot's " +
-			"handle. No key is shown, wrapped ones neither.",
-		examples: "veilctl volume show pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f",
-	},
-	{
-		name: "volume rewrap", args: "[VOLUME...]",
-		short: "wrap keys by the present key-encryption key", register: volumeRewrap,
-		about: `It asks the nodes that have the volumes, and waits. Volumes stay open, and no disk is touched. Those that are wrapped by the present key
-are left. A node that cannot reach its key service leaves the request in the VeilVolume and tries again.`,
-		examples: `veilctl volume rewrap pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
-veilctl volume rewrap -all -wait 10m`,
-	},
-	recoverVerb,
-	destroyVerb,
-	benchStorageVerb,
-}
 
 // volumesOf opens the volumes of a cluster.
 func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error) {
@@ -58,10 +29,16 @@ func oneVolume(c call) (string, error) {
 	return c.args[0], nil
 }
 
-func volumeShow(fs *flag.FlagSet) func(call) error {
+func volumeShow() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show VOLUME", Short: "all that is known of one volume",
+		Long: `VOLUME is the name of the VeilVolume: the PersistentVolume's, or a snapshot's handle. No
+key is shown, wrapped ones neither.`,
+		Example: "veilctl volume show pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f",
+	}
 	var access remote.Access
-	access.Register(fs)
-	return func(c call) error {
+	access.Register(cmd.Flags())
+	return reporting(cmd, func(c call) error {
 		name, err := oneVolume(c)
 		if err != nil {
 			return err
@@ -84,17 +61,8 @@ func volumeShow(fs *flag.FlagSet) func(call) error {
 		}
 
 		r := describe(o, around)
-		if c.json {
-			err = printJSON(c.out, r)
-		} else {
-			err = showVolume(c, r)
-		}
-
-		if err == nil && len(r.Problems) > 0 {
-			err = errWrong
-		}
-		return err
-	}
+		return c.print(r, len(r.Problems) > 0, func() error { return showVolume(c, r) })
+	})
 }
 
 func showVolume(c call, r volumeReport) error {

@@ -266,23 +266,23 @@ func TestRecover(t *testing.T) {
 	said := func(args ...string) string {
 		t.Helper()
 		var out bytes.Buffer
-		if err := run(t.Context(), append([]string{"volume", "recover", "-state", state}, args...),
+		if err := run(t.Context(), append([]string{"volume", "recover", "--state", state}, args...),
 			&out, io.Discard); err != nil {
 			t.Fatalf("%v: %v", args, err)
 		}
 		return out.String()
 	}
-	for _, text := range []string{said(), said("pvc-1", "-key-file", kek, "-header", header)} {
+	for _, text := range []string{said(), said("pvc-1", "--key-file", kek, "--header", header)} {
 		if strings.Contains(text, string(key.Bytes())) ||
 			!strings.Contains(text, "cryptsetup open") ||
 			!strings.Contains(text, csiVolumes+"/pvc-1.img") {
-			t.Errorf("without -show-key it says:\n%s", text)
+			t.Errorf("without --show-key it says:\n%s", text)
 		}
 	}
 
-	if text := said("-key-file", kek, "-show-key"); !strings.Contains(text,
+	if text := said("--key-file", kek, "--show-key"); !strings.Contains(text,
 		"recovery key "+string(key.Bytes())) {
-		t.Errorf("with -show-key it says:\n%s", text)
+		t.Errorf("with --show-key it says:\n%s", text)
 	}
 	want, err := crypt.Header(data, st.Identity())
 	if err != nil {
@@ -329,14 +329,14 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	}
 	defer key.Wipe()
 	var out bytes.Buffer
-	if err := run(t.Context(), []string{"volume", "recover", "-state", state, "-key-file", kek,
-		"-show-key"}, &out, io.Discard); err != nil ||
+	if err := run(t.Context(), []string{"volume", "recover", "--state", state, "--key-file", kek,
+		"--show-key"}, &out, io.Discard); err != nil ||
 		!strings.Contains(out.String(), string(key.Bytes())) {
 		t.Errorf("%v: %s", err, out.String())
 	}
-	err = run(t.Context(), []string{"volume", "recover", "-state", state, "-show-key"}, io.Discard,
+	err = run(t.Context(), []string{"volume", "recover", "--state", state, "--show-key"}, io.Discard,
 		io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "-secret NAMESPACE/NAME, or -key-file FILE") {
+	if err == nil || !strings.Contains(err.Error(), "--secret NAMESPACE/NAME, or --key-file FILE") {
 		t.Errorf("without either: %v", err)
 	}
 }
@@ -355,14 +355,14 @@ func TestRecoverRefuses(t *testing.T) {
 		want string
 	}{
 		"no volume":              {nil, "name one volume"},
-		"another volume's state": {[]string{"-state", state, "pvc-2"}, "is of volume pvc-1"},
-		"no state":               {[]string{"-state", kek}, "kubectl get veilvolume"},
-		"no key file":            {[]string{"-state", state, "-show-key"}, "-key-file"},
-		"another key file": {[]string{"-state", state, "-key-file", other, "-show-key"},
+		"another volume's state": {[]string{"--state", state, "pvc-2"}, "is of volume pvc-1"},
+		"no state":               {[]string{"--state", kek}, "kubectl get veilvolume"},
+		"no key file":            {[]string{"--state", state, "--show-key"}, "--key-file"},
+		"another key file": {[]string{"--state", state, "--key-file", other, "--show-key"},
 			"wrapped by another key"},
-		"a header that is there": {[]string{"-state", state, "-key-file", kek, "-header", there},
+		"a header that is there": {[]string{"--state", state, "--key-file", kek, "--header", there},
 			"file exists"},
-		"a verb that there is not": {[]string{"-what"}, "flag provided but not defined"},
+		"a verb that there is not": {[]string{"--what"}, "unknown flag: --what"},
 	} {
 		err := run(t.Context(), append([]string{"volume", "recover"}, c.args...), io.Discard,
 			io.Discard)

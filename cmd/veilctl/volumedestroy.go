@@ -3,11 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,21 +19,6 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
-
-var destroyVerb = verb{
-	name: "volume destroy", args: "VOLUME...",
-	short: "destroy volumes whose node is gone for good, keys first", register: volumeDestroy,
-	about: `It removes the wrapped key from the VeilVolume: no copy of the disk opens any more, and nothing brings the data back. Then it
-deletes the PersistentVolume or VolumeSnapshotContent and takes the finalizer that only the side-car of that node would take, and last
-the VeilVolume. It may be repeated. The claim or snapshot is left, and the output says how to delete it.
-
-It refuses while a node is there that has the volume or may open it: delete the claim, and that node destroys the volume. A node is gone
-when its Node object is. -gone NODE says so of one whose object is still there and not Ready. Switch the machine off first: nothing
-here can check that it is, and where it runs the volume stays open.`,
-	examples: `veilctl volume destroy pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
-veilctl volume destroy -gone node-1 pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
-veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node-1 -o name | cut -d/ -f2)`,
-}
 
 // belonging is a kind of object that Kubernetes has for a volume or a snapshot.
 type belonging struct {
@@ -83,12 +68,29 @@ type destroyReport struct {
 	Error string   `json:"error,omitempty"`
 }
 
-func volumeDestroy(fs *flag.FlagSet) func(call) error {
+func volumeDestroy() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "destroy VOLUME...", Short: "destroy volumes whose node is gone for good, keys first",
+		Long: `It removes the wrapped key from the VeilVolume: no copy of the disk opens any more, and
+nothing brings the data back. Then it deletes the PersistentVolume or VolumeSnapshotContent and
+takes the finalizer that only the side-car of that node would take, and last the VeilVolume. It
+may be repeated. The claim or snapshot is left, and the output says how to delete it.
+
+It refuses while a node is there that has the volume or may open it: delete the claim, and that
+node destroys the volume. A node is gone when its Node object is. --gone NODE says so of one
+whose object is still there and not Ready. Switch the machine off first: nothing here can check
+that it is, and where it runs the volume stays open.`,
+		Example: `veilctl volume destroy pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume destroy --gone node-1 pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node-1 -o name |
+    cut -d/ -f2)`,
+	}
+	fs := cmd.Flags()
 	var access remote.Access
-	access.Register(fs)
+	access.Register(cmd.Flags())
 	gone := fs.String("gone", "",
 		"`node` that is gone for good though its Node object is still there")
-	return func(c call) error {
+	return reporting(cmd, func(c call) error {
 		if len(c.args) == 0 {
 			return fmt.Errorf("name volumes, as veilctl volume list does: %w", errUsage)
 		}
@@ -102,7 +104,7 @@ func volumeDestroy(fs *flag.FlagSet) func(call) error {
 			reports = append(reports, d.destroy(c.ctx, name))
 		}
 		return showDestroyed(c, reports)
-	}
+	})
 }
 
 // destroyer destroys volumes whose nodes are gone.
@@ -169,7 +171,7 @@ func (d *destroyer) checkGone(ctx context.Context, node string) error {
 			"destroys the volume with its disk", node)
 	case node != d.gone:
 		return fmt.Errorf("node %[1]s is not Ready, and its Node object is there: if it is "+
-			"switched off for good, kubectl delete node %[1]s, or say -gone %[1]s", node)
+			"switched off for good, kubectl delete node %[1]s, or say --gone %[1]s", node)
 	}
 	return nil
 }
@@ -257,14 +259,5 @@ func showDestroyed(c call, reports []destroyReport) error {
 		wrong = wrong || r.Error != ""
 		rows = append(rows, []string{r.Volume, result})
 	}
-	var err error
-	if c.json {
-		err = printJSON(c.out, reports)
-	} else {
-		err = table(c.out, "VOLUME | RESULT", rows)
-	}
-	if err == nil && wrong {
-		err = errWrong
-	}
-	return err
+	return c.print(reports, wrong, func() error { return table(c.out, "VOLUME | RESULT", rows) })
 }

@@ -179,7 +179,7 @@ func TestVolumeOfANodeThatIsThereIsNotDestroyed(t *testing.T) {
 			"node node-1 is Ready: delete the claim"},
 		"alive, and said to be gone": {as, []runtime.Object{up}, "node-1",
 			"node node-1 is Ready"},
-		"silent": {as, []runtime.Object{down}, "", "say -gone node-1"},
+		"silent": {as, []runtime.Object{down}, "", "say --gone node-1"},
 		"another one is gone": {as, []runtime.Object{down}, "node-2",
 			"it is of node node-1, not of node-2"},
 		"open on a node that is alive": {taken,

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -90,10 +90,18 @@ type around struct {
 	snapshots bool
 }
 
-func volumeList(fs *flag.FlagSet) func(call) error {
+func volumeList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: "encrypted volumes and snapshots, and what is wrong with them",
+		Long: `It shows VeilVolumes beside the PersistentVolumes and VolumeSnapshotContents they are
+for: one that nobody has is shown as such, and one that is missing. Exit status 1 when something
+is wrong.`,
+		Example: `veilctl volume list
+veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
+	}
 	var access remote.Access
-	access.Register(fs)
-	return func(c call) error {
+	access.Register(cmd.Flags())
+	return reporting(cmd, func(c call) error {
 		cluster, store, err := volumesOf(&access)
 		if err != nil {
 			return err
@@ -108,17 +116,8 @@ func volumeList(fs *flag.FlagSet) func(call) error {
 		}
 
 		r := assessVolumes(objects, a)
-		if c.json {
-			err = printJSON(c.out, r)
-		} else {
-			err = showVolumes(c, r)
-		}
-
-		if err == nil && !r.Well {
-			err = errWrong
-		}
-		return err
-	}
+		return c.print(r, !r.Well, func() error { return showVolumes(c, r) })
+	})
 }
 
 // surroundings asks the API server.

@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
@@ -23,20 +23,6 @@ const (
 	csiVolumes = "/var/lib/kubeveil/csi/volumes"
 	kmsSocket  = "/run/kubeveil/kms/kms.sock"
 )
-
-var recoverVerb = verb{
-	name: "volume recover", args: "VOLUME",
-	short: "how to open a volume without Kubeveil, with stock cryptsetup", register: volumeRecover,
-	about: `It prints the steps. With -header or -show-key it has the key service unwrap the volume's key, for which it must run as root where that
-service is reached: on a node for a KMS plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be
-exported also when the disk has lost its own. Nothing is changed, in the cluster or on a disk.
-
-Who has the recovery key reads the volume: it is shown only with -show-key.`,
-	examples: `veilctl volume recover pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
-veilctl volume recover -header pvc.luks -show-key pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
-kubectl get veilvolume pvc-1 -o json > pvc-1.json
-veilctl volume recover -state pvc-1.json -key-file /root/kek -header pvc.luks -show-key`,
-}
 
 // recovery is how a volume is to be opened.
 type recovery struct {
@@ -55,9 +41,23 @@ type recovered struct {
 	RecoveryKey string `json:"recoveryKey,omitempty"`
 }
 
-func volumeRecover(fs *flag.FlagSet) func(call) error {
+func volumeRecover() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "recover VOLUME", Short: "how to open a volume without Kubeveil, with stock cryptsetup",
+		Long: `It prints the steps. With --header or --show-key it has the key service unwrap the
+volume's key, for which it must run as root where that service is reached: on a node for a KMS
+plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be
+exported also when the disk has lost its own. Nothing is changed, in the cluster or on a disk.
+
+Who has the recovery key reads the volume: it is shown only with --show-key.`,
+		Example: `veilctl volume recover pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume recover --header pvc.luks --show-key pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+kubectl get veilvolume pvc-1 -o json > pvc-1.json
+veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks --show-key`,
+	}
+	fs := cmd.Flags()
 	var r recovery
-	r.access.Register(fs)
+	r.access.Register(cmd.Flags())
 	fs.StringVar(&r.state, "state", "",
 		"`file` with the VeilVolume as JSON, where there is no API server to ask")
 	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "`socket` of the KMS plugin, for keys of kms")
@@ -71,7 +71,7 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
 	fs.StringVar(&r.files, "files", csiVolumes, "`folder` of the node with the volumes' files")
 
-	return func(c call) error {
+	return reporting(cmd, func(c call) error {
 		st, err := r.find(c)
 		if err != nil {
 			return err
@@ -96,7 +96,7 @@ func volumeRecover(fs *flag.FlagSet) func(call) error {
 		}
 
 		return r.show(c, st, out)
-	}
+	})
 }
 
 // find reads the state of the volume.
@@ -123,7 +123,7 @@ func (r *recovery) find(c call) (volume.State, error) {
 	}
 	_, store, err := volumesOf(&r.access)
 	if err != nil {
-		return volume.State{}, fmt.Errorf("%w; without an API server: -state FILE", err)
+		return volume.State{}, fmt.Errorf("%w; without an API server: --state FILE", err)
 	}
 	st, _, err := store.Get(c.ctx, name)
 	return st, err
@@ -166,7 +166,7 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 	case keyring.NameFile:
 		if r.keyFile == "" {
 			return nil, fmt.Errorf("the key of volume %s was wrapped by a key file: name it with "+
-				"-key-file", st.Volume)
+				"--key-file", st.Volume)
 		}
 		return keyring.File(r.keyFile)
 	case keyring.NameSecret:
@@ -181,7 +181,7 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		namespace, name, ok := strings.Cut(r.secret, "/")
 		if !ok {
 			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the "+
-				"StorageClass names: say -secret NAMESPACE/NAME, or -key-file FILE with "+
+				"StorageClass names: say --secret NAMESPACE/NAME, or --key-file FILE with "+
 				"its entry %q", st.Volume, keyring.SecretKey)
 		}
 		cluster, err := r.access.Open()
@@ -231,7 +231,7 @@ func (r *recovery) steps(st volume.State) []string {
 		attach = fmt.Sprintf("On node %s, as root, find the disk with the id %s:\n  "+
 			"DEVICE=/dev/disk/by-id/…", node, st.Device)
 	}
-	header, detached := "", "When the disk has lost its header, export one with -header FILE, and "+
+	header, detached := "", "When the disk has lost its header, export one with --header FILE, and "+
 		"add --header FILE to that command."
 	if r.to != "" {
 		header, detached = "--header "+r.to+" ", "The header is in "+r.to+
@@ -252,7 +252,7 @@ func (r *recovery) show(c call, st volume.State, out recovered) error {
 	if c.json {
 		return printJSON(c.out, out)
 	}
-	key := "the recovery key is shown with -show-key"
+	key := "the recovery key is shown with --show-key"
 	if out.RecoveryKey != "" {
 		key = "recovery key " + out.RecoveryKey
 	}

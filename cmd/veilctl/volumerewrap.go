@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/csi/keyring"
@@ -30,14 +31,23 @@ type rewrapReport struct {
 	Error string `json:"error,omitempty"`
 }
 
-func volumeRewrap(fs *flag.FlagSet) func(call) error {
+func volumeRewrap() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "rewrap [VOLUME...]", Short: "wrap keys by the present key-encryption key",
+		Long: `It asks the nodes that have the volumes, and waits. Volumes stay open, and no disk is
+touched. Those that are wrapped by the present key are left. A node that cannot reach its key
+service leaves the request in the VeilVolume and tries again.`,
+		Example: `veilctl volume rewrap pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume rewrap --all --wait 10m`,
+	}
+	fs := cmd.Flags()
 	var access remote.Access
-	access.Register(fs)
+	access.Register(cmd.Flags())
 	all := fs.Bool("all", false, "every volume and snapshot that has a key")
 	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0: only ask")
-	return func(c call) error {
+	return reporting(cmd, func(c call) error {
 		if *all == (len(c.args) > 0) {
-			return fmt.Errorf("name volumes, or say -all: %w", errUsage)
+			return fmt.Errorf("name volumes, or say --all: %w", errUsage)
 		}
 		_, store, err := volumesOf(&access)
 		if err != nil {
@@ -54,7 +64,7 @@ func volumeRewrap(fs *flag.FlagSet) func(call) error {
 			waitRewrapped(c.ctx, store, reports, *long)
 		}
 		return showRewrapped(c, reports, *long > 0)
-	}
+	})
 }
 
 // withKeys are the volumes whose key can be wrapped anew by their node: those of the provider
@@ -157,18 +167,11 @@ func showRewrapped(c call, reports []rewrapReport, waited bool) error {
 		rows = append(rows, []string{r.Volume, result})
 	}
 
-	var err error
-	switch {
-	case c.json:
-		err = printJSON(c.out, reports)
-	case len(rows) == 0:
-		_, err = fmt.Fprintln(c.out, "no volumes whose nodes can wrap their keys")
-	default:
-		err = table(c.out, "VOLUME | RESULT", rows)
-	}
-
-	if err == nil && wrong {
-		err = errWrong
-	}
-	return err
+	return c.print(reports, wrong, func() error {
+		if len(rows) == 0 {
+			_, err := fmt.Fprintln(c.out, "no volumes whose nodes can wrap their keys")
+			return err
+		}
+		return table(c.out, "VOLUME | RESULT", rows)
+	})
 }

@@ -40,6 +40,6 @@ func controlPlane(ctx context.Context, t *testing.T, l *lab.Lab) {
 func TestAPIServerAlone(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Nodes: -1})
 	t.Run("manifests are accepted", func(t *testing.T) { manifestsAccepted(ctx, t, l) })
-	t.Run("veilctl install -check", func(t *testing.T) { installChecks(ctx, t, l) })
+	t.Run("veilctl check", func(t *testing.T) { installChecks(ctx, t, l) })
 	t.Run("store of volumes", func(t *testing.T) { volumeStore(ctx, t, l) })
 }

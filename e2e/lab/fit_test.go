@@ -19,7 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// installChecks: what veilctl install -check says of a real API server, from a cluster that lacks
+// installChecks: what veilctl check says of a real API server, from a cluster that lacks
 // everything to one that is fit, and what it says when something is added that must not be there.
 func installChecks(ctx context.Context, t *testing.T, l *lab.Lab) {
 	admin := kubeconfig(t, l, "admin", "")
@@ -89,7 +89,7 @@ func installCheck(ctx context.Context, t *testing.T, l *lab.Lab, kubeconfig stri
 	args ...string) (string, int) {
 	t.Helper()
 	out, err := l.Control.Host().Command(ctx, l.Program("veilctl"),
-		append([]string{"install", "-check", "-kubeconfig", kubeconfig},
+		append([]string{"check", "--kubeconfig", kubeconfig},
 			args...)...).CombinedOutput()
 	var status *exec.ExitError
 	if err != nil && !errors.As(err, &status) {

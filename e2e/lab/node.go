@@ -202,11 +202,18 @@ func (n *Node) underlay() []netip.Prefix {
 	return n.lab.opts.Family.Underlay(byte(nodeHost + n.Number))
 }
 
+// EngineEnv names the engine of the nodes' tunnels, as veil-wg -engine does; empty is the default.
+const EngineEnv = "KUBEVEIL_ENGINE"
+
 // StartProgram starts "veild" or "veil-wg" on the node as it was installed.
 func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) {
 	var args []string
 	if name == "veild" {
 		args = []string{"--config", configFile}
+	}
+	// The programs of another release may not know the flag.
+	if engine := os.Getenv(EngineEnv); name == "veil-wg" && engine != "" && n.ownPrograms() {
+		args = []string{"-engine", engine}
 	}
 	p, err := n.Start(ctx, filepath.Join(n.programs(), name), args...)
 	if err != nil {
@@ -226,6 +233,9 @@ func (n *Node) UsePrograms(dir string) {
 	defer n.mu.Unlock()
 	n.bin = dir
 }
+
+// ownPrograms reports whether the node starts the programs of the lab.
+func (n *Node) ownPrograms() bool { return n.programs() == n.lab.bin }
 
 // programs is the folder of the node's programs and plugins.
 func (n *Node) programs() string {

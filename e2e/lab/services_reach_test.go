@@ -121,7 +121,7 @@ func veilctlOfServices(ctx context.Context, t *testing.T, l *lab.Lab, web, none 
 		veilctlSays(ctx, t, l, node, "service show "+name(web), append(backends, to)...)
 		veilctlSays(ctx, t, l, node, "service trace "+to,
 			append(backends, "is the ClusterIP of "+name(web))...)
-		veilctlSays(ctx, t, l, node, "service trace -outside "+nodePort(t, web, node, "tcp",
+		veilctlSays(ctx, t, l, node, "service trace --outside "+nodePort(t, web, node, "tcp",
 			six).String(), append(backends, name(web))...)
 		veilctlSays(ctx, t, l, node, "service trace "+clusterIP(t, none, six).String(),
 			"is the ClusterIP of "+name(none))

@@ -362,7 +362,7 @@ users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admi
 	} {
 		args := append([]string{"volume"}, strings.Fields(c.args)...)
 		cmd := s.Control.Host().Command(ctx, s.Program("veilctl"),
-			append(args, "-kubeconfig", config)...)
+			append(args, "--kubeconfig", config)...)
 		if out, err := cmd.CombinedOutput(); (err != nil) != c.wrong ||
 			!strings.Contains(string(out), c.want) {
 			t.Errorf("veilctl volume %s: %v\n%s", c.args, err, out)

@@ -49,7 +49,7 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := node.Exec(ctx, l.Program("veilctl"), "leakcheck", "-for", "2s", "-o", "json")
+	out, err := node.Exec(ctx, l.Program("veilctl"), "leakcheck", "--for", "2s", "-o", "json")
 	if err != nil {
 		t.Errorf("veilctl leakcheck: %v", err)
 	}

@@ -49,7 +49,7 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 		}
 	}
 
-	destroy := []string{"volume", "destroy", "-kubeconfig", kubeconfig(t, l, "destroy", ""),
+	destroy := []string{"volume", "destroy", "--kubeconfig", kubeconfig(t, l, "destroy", ""),
 		"pvc-lost", "pvc-alive"}
 	out, err := l.Control.Host().Command(ctx, l.Program("veilctl"), destroy...).CombinedOutput()
 	for _, want := range []string{"pvc-lost   destroyed", "node up is Ready"} {

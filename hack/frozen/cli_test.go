@@ -26,9 +26,10 @@ var calls = map[string][][]string{
 	"veil-csi": {{"-h"}, {"cleanup", "-h"}, {"nonsense"}, {"-nonsense"}, {"make-key"},
 		{"-store", "nonsense"}},
 	"veilctl": {
-		{}, {"-h"}, {"help"}, {"nonsense"}, {"status", "-nonsense"}, {"status", "extra"},
-		{"volume"}, {"service"},
-		{"peers", "-o", "xml"}, {"peers", "-socket", "/nonexistent"},
+		{}, {"-h"}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},
+		{"volume"}, {"service"}, {"volume", "lits"}, {"stauts"}, {"install", "-check"},
+		{"status", "-kubeconfig", "/x"},
+		{"peers", "-o", "xml"}, {"peers", "--socket", "/nonexistent"},
 	},
 }
 
@@ -36,7 +37,7 @@ var calls = map[string][][]string{
 var verbs = []string{
 	"status", "peers", "mtu", "guard", "leakcheck", "host", "cleanup",
 	"service list", "service show", "service trace",
-	"install", "connectivity", "bench", "bench storage", "sysdump",
+	"check", "connectivity", "bench", "bench storage", "sysdump",
 	"volume list", "volume show", "volume rewrap", "volume recover", "volume destroy", "version",
 }
 

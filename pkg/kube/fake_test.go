@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 )
 
@@ -56,8 +55,10 @@ const (
 
 var kinds = map[string][2]string{
 	nodesPath: {"v1", "Node"}, veilNodesPath: {"kubeveil.io/v1alpha1", "VeilNode"},
-	slicesPath:   {"discovery.k8s.io/v1", "EndpointSlice"},
-	servicesPath: {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	podsPath:   {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
+	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},
+	servicesPath:        {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
@@ -251,7 +252,7 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 	}
 	if f.inProtobuf(r, path) {
 		w.Header().Set("Content-Type", protobufType)
-		_, _ = w.Write(f.toProtobuf(list, &corev1.NodeList{}))
+		_, _ = w.Write(f.toProtobuf(list, protoTypes[path].list()))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")

@@ -36,8 +36,10 @@ type object struct {
 	Ports       json.RawMessage `json:"ports,omitempty"`
 
 	// node is the content of a Node that came as protobuf; Spec and Status are then empty.
-	node   *wire.Node
-	parsed any
+	node *wire.Node
+	// content is what a wireKind read of an object of its kind.
+	content any
+	parsed  any
 }
 
 // objectList is a list of any of the kinds.
@@ -134,6 +136,8 @@ type kind struct {
 	name    string // only the object of this name, "" for all
 	labels  string // only objects that this selector chooses, "" for all
 	accept  string // media types that are asked for, "" for JSON
+	// newObject and newList make an object and a list of the kind; nil is *object and *objectList.
+	newObject, newList func() runtime.Object
 }
 
 var (
@@ -167,6 +171,14 @@ var scheme = func() *runtime.Scheme {
 			scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})
 			scheme.AddKnownTypeWithName(gv.WithKind(name+"List"), &objectList{})
 		}
+	}
+	for _, k := range []struct {
+		kind
+		name string
+	}{{podKind, "Pod"}, {namespaceKind, "Namespace"}, {networkPolicyKind, "NetworkPolicy"}} {
+		metav1.AddToGroupVersion(scheme, k.version)
+		scheme.AddKnownTypeWithName(k.version.WithKind(k.name), k.newObject())
+		scheme.AddKnownTypeWithName(k.version.WithKind(k.name+"List"), k.newList())
 	}
 	return scheme
 }()

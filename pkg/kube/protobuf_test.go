@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
@@ -22,6 +23,18 @@ import (
 
 const protobufType = "application/vnd.kubernetes.protobuf"
 
+// protoTypes are the kinds that the fake server has in protobuf.
+var protoTypes = map[string]struct{ one, list func() runtime.Object }{
+	nodesPath: {func() runtime.Object { return &corev1.Node{} },
+		func() runtime.Object { return &corev1.NodeList{} }},
+	podsPath: {func() runtime.Object { return &corev1.Pod{} },
+		func() runtime.Object { return &corev1.PodList{} }},
+	namespacesPath: {func() runtime.Object { return &corev1.Namespace{} },
+		func() runtime.Object { return &corev1.NamespaceList{} }},
+	networkPoliciesPath: {func() runtime.Object { return &networkingv1.NetworkPolicy{} },
+		func() runtime.Object { return &networkingv1.NetworkPolicyList{} }},
+}
+
 // inProtobuf reports whether a request is answered in protobuf. It counts those.
 func (f *fakeServer) inProtobuf(r *http.Request, path string) bool {
 	if r.Header.Get("Accept-Encoding") != "" {
@@ -29,7 +42,7 @@ func (f *fakeServer) inProtobuf(r *http.Request, path string) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if path != nodesPath || f.noProto || !strings.HasPrefix(r.Header.Get("Accept"), protobufType) {
+	if protoTypes[path].one == nil || f.noProto || !strings.HasPrefix(r.Header.Get("Accept"), protobufType) {
 		return false
 	}
 	f.writes["protobuf "+path]++
@@ -44,7 +57,7 @@ func (f *fakeServer) toProtobuf(o any, into runtime.Object) []byte {
 		err = json.Unmarshal(text, into)
 	}
 	known := runtime.NewScheme()
-	if err = errors.Join(err, corev1.AddToScheme(known)); err == nil {
+	if err = errors.Join(err, corev1.AddToScheme(known), networkingv1.AddToScheme(known)); err == nil {
 		err = protobuf.NewSerializer(known, known).Encode(into, &b)
 	}
 	if err != nil {
@@ -67,7 +80,7 @@ func (f *fakeServer) encoder(w http.ResponseWriter, r *http.Request,
 	frames := protobuf.LengthDelimitedFramer.NewFrameWriter(w)
 	return func(e event) error {
 		we := metav1.WatchEvent{Type: e.Type,
-			Object: runtime.RawExtension{Raw: f.toProtobuf(e.Object, &corev1.Node{})}}
+			Object: runtime.RawExtension{Raw: f.toProtobuf(e.Object, protoTypes[path].one())}}
 		b, err := we.Marshal()
 		if err == nil {
 			_, err = frames.Write(b)

@@ -120,7 +120,7 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context,
 			o metav1.ListOptions) (runtime.Object, error) {
-			list := &objectList{}
+			list := k.list()
 			// a large list over a slow link
 			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 			defer cancel()
@@ -144,11 +144,25 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 		},
 	}
 
-	cache.NewReflectorWithOptions(lw, &object{}, st, cache.ReflectorOptions{
+	cache.NewReflectorWithOptions(lw, k.object(), st, cache.ReflectorOptions{
 		Name: k.what, TypeDescription: k.what,
 		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2,
 			Steps: 16, Jitter: 1},
 	}).RunWithContext(ctx)
+}
+
+func (k kind) object() runtime.Object {
+	if k.newObject != nil {
+		return k.newObject()
+	}
+	return &object{}
+}
+
+func (k kind) list() runtime.Object {
+	if k.newList != nil {
+		return k.newList()
+	}
+	return &objectList{}
 }
 
 // selected restricts o to the objects that k is about.
@@ -161,7 +175,7 @@ func selected(k kind, o metav1.ListOptions) *metav1.ListOptions {
 }
 
 // get lists k into list.
-func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list *objectList) error {
+func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list runtime.Object) error {
 	raw, err := c.request(k, o).Do(ctx).Raw()
 	if err != nil {
 		return err
@@ -171,6 +185,9 @@ func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list *ob
 			return fmt.Errorf("answer of the API server: %w", err)
 		}
 		return nil
+	}
+	if k.newList != nil {
+		return fmt.Errorf("answer of the API server: %s are not in protobuf", k.what)
 	}
 	return decode(raw, list)
 }

@@ -7,8 +7,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
-
-	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
 // feed is a reflector's store that tells of changes instead of keeping objects: it keeps what it
@@ -18,7 +16,7 @@ type feed[T any] struct {
 	what   string // before the name of an object, in problems
 	parse  func(*object) parsed[T]
 	// owner is where a value is told to belong: one that moves is dropped there first.
-	owner func(T) service.Name
+	owner func(T) any
 	put   func(T)
 	drop  func(T)
 	// complete is called once, after the first list.
@@ -39,7 +37,7 @@ type parsed[T any] struct {
 var _ cache.TransformingStore = (*feed[int])(nil)
 
 func newFeed[T any](c *Client, what string, parse func(*object) parsed[T],
-	owner func(T) service.Name, put, drop func(T), complete func()) *feed[T] {
+	owner func(T) any, put, drop func(T), complete func()) *feed[T] {
 	return &feed[T]{client: c, what: what, parse: parse, owner: owner, put: put, drop: drop,
 		complete: complete, told: map[string]T{}}
 }
@@ -47,7 +45,7 @@ func newFeed[T any](c *Client, what string, parse func(*object) parsed[T],
 // Transformer lets the reflector reduce objects while it reads a list.
 func (f *feed[T]) Transformer() cache.TransformFunc {
 	return func(v any) (any, error) {
-		if o, ok := v.(*object); ok {
+		if o, ok := heldBy(v); ok {
 			f.reduce(o)
 		}
 		return v, nil
@@ -67,7 +65,7 @@ func (f *feed[T]) reduce(o *object) parsed[T] {
 
 // Add tells of an object that is new or became another.
 func (f *feed[T]) Add(v any) error {
-	o, ok := v.(*object)
+	o, ok := heldBy(v)
 	if !ok {
 		return fmt.Errorf("feed object: unexpected %T", v)
 	}
@@ -106,7 +104,7 @@ func (f *feed[T]) Update(v any) error { return f.Add(v) }
 
 // Delete tells that an object went.
 func (f *feed[T]) Delete(v any) error {
-	o, ok := v.(*object)
+	o, ok := heldBy(v)
 	if !ok {
 		return fmt.Errorf("feed object: unexpected %T", v)
 	}
@@ -124,7 +122,7 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 	defer f.mu.Unlock()
 	seen := make(map[string]bool, len(list))
 	for _, v := range list {
-		o, ok := v.(*object)
+		o, ok := heldBy(v)
 		if !ok {
 			return fmt.Errorf("feed list: unexpected %T", v)
 		}

@@ -49,10 +49,10 @@ func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	var unlisted sync.WaitGroup
 	unlisted.Add(2)
 	services := newFeed(c, "Service ", parseService,
-		func(s service.Service) service.Name { return s.Name }, sink.PutService,
+		func(s service.Service) any { return s.Name }, sink.PutService,
 		func(s service.Service) { sink.DeleteService(s.Name) }, unlisted.Done)
 	endpoints := newFeed(c, "EndpointSlice ", parseEndpoints,
-		func(s service.Slice) service.Name { return s.Service }, sink.PutSlice,
+		func(s service.Slice) any { return s.Service }, sink.PutSlice,
 		func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }, unlisted.Done)
 	wg.Go(func() { c.reflect(ctx, serviceKind, services) })
 	wg.Go(func() { c.reflect(ctx, endpointsKind, endpoints) })

@@ -34,7 +34,7 @@ func Judge(f Facts) []Finding {
 	if f.Server.Err != "" {
 		return []Finding{{"api server", Error,
 			fmt.Sprintf("%s cannot be asked: %s", f.Server.Address, f.Server.Err),
-			"correct the kubeconfig, or name another with -kubeconfig and -context"}}
+			"correct the kubeconfig, or name another with --kubeconfig and --context"}}
 	}
 	j := judge{f: f}
 	j.readConfig()

@@ -125,7 +125,12 @@ func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 // startWorker starts the supervisor; it and its children end with the test.
 func (n *testNode) startWorker() {
 	n.t.Helper()
-	cmd := exec.Command(veilWG, "-log-level", "debug")
+	args := []string{"-log-level", "debug"}
+	// The suite runs on either engine.
+	if engine := os.Getenv("KUBEVEIL_ENGINE"); engine != "" {
+		args = append(args, "-engine", engine)
+	}
+	cmd := exec.Command(veilWG, args...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	cmd.WaitDelay = 5 * time.Second
 	n.Run(n.t, cmd.Start)

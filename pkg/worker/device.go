@@ -8,12 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.zx2c4.com/wireguard/conn"
-	"golang.zx2c4.com/wireguard/device"
 )
 
 // DeviceOptions say which device a process serves.
@@ -24,6 +21,11 @@ type DeviceOptions struct {
 	Dir string
 	// SocketDir holds its configuration socket; empty is SocketDir of this package.
 	SocketDir string
+	// Engine serves the device: EngineWireGuardGo, which is also what empty means, or
+	// EngineKubeveil.
+	Engine string
+	// Shards is the number of queues and threads each way of EngineKubeveil; 0 follows the CPUs.
+	Shards int
 	// Lock is the held lock of the device, into which the process writes its
 	// number; RunDevice closes it. May be nil.
 	Lock *os.File
@@ -65,38 +67,21 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		}
 	}
 
-	tunDev, err := openTUN(o.Device, o.MTU)
+	dev, err := openDevice(o)
 	if err != nil {
 		return err
 	}
-
-	dev := device.NewDevice(tunDev, conn.NewStdNetBind(),
-		newLogger(o.Log.With("device", o.Device), o.Debug))
 	defer dev.Close()
 	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
 	if err := s.restore(o.Log); err != nil {
 		return err
 	}
-
-	if up, err := linkIsUp(o.Device); err != nil {
+	stop, err := dev.begin(ctx, s)
+	if err != nil {
 		return err
-	} else if up {
-		if err := dev.Up(); err != nil {
-			return fmt.Errorf("open the sockets of %s: %w", o.Device, err)
-		}
 	}
-
-	g := newGreeter(dev)
-	g.greet()
-	s.changed = g.greet
-	greeting, stop := context.WithCancel(ctx)
-	var greeted sync.WaitGroup
-	greeted.Go(func() { g.run(greeting) })
-	err = s.run(ctx, filepath.Join(o.SocketDir, o.Device+".sock"), dev.Wait(), o.Log)
-	stop()
-	greeted.Wait()
-
-	return err
+	defer stop()
+	return s.run(ctx, filepath.Join(o.SocketDir, o.Device+".sock"), dev.gone(), o.Log)
 }
 
 // restore sets the device to the kept state. One that it does not take is

@@ -15,41 +15,75 @@ import (
 // tunLink is the netlink library's type name of a TUN or TAP.
 const tunLink = "tuntap"
 
-// openTUN opens the TUN of that name, makes it if there is none, persistent and
-// in the group of tunnels, and returns it to the library. A new one gets mtu, a
-// queue that does not drop bursts, and is set up; an existing one keeps what it has.
+// queues are the attached queues of a TUN.
+type queues struct {
+	fds []int
+	mtu int
+}
+
+func (q queues) close() {
+	for _, fd := range q.fds {
+		unix.Close(fd)
+	}
+}
+
+// openTUN opens the TUN of that name with one queue and returns it to the library.
 func openTUN(name string, mtu int) (tun.Device, error) {
-	h, err := nl.Open()
+	q, err := openQueues(name, mtu, 0, 1)
 	if err != nil {
 		return nil, err
+	}
+	// Handed to the runtime's poller only when it is a TUN: before, it never becomes ready.
+	file := os.NewFile(uintptr(q.fds[0]), "/dev/net/tun")
+	dev, err := tun.CreateTUNFromFile(file, q.mtu)
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("hand over TUN %s: %w", name, err)
+	}
+	return summedTUN{dev}, nil
+}
+
+// openQueues attaches to n queues of the TUN of that name. It makes the TUN with flags if there is
+// none, persistent and in the group of tunnels. A new one gets mtu, a queue that does not drop
+// bursts, and is set up; an existing one keeps what it has, and one queue if it was made with one.
+func openQueues(name string, mtu int, flags uint16, n int) (queues, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return queues{}, err
 	}
 	defer h.Close()
 	old, err := h.LinkByName(name)
 	if err != nil && !errors.Is(err, nl.ErrNotFound) {
-		return nil, fmt.Errorf("look for %s: %w", name, err)
+		return queues{}, fmt.Errorf("look for %s: %w", name, err)
 	}
 
 	created := err != nil
-	var flags uint16
 	if !created {
 		if flags, err = queueFlags(old); err != nil {
-			return nil, err
+			return queues{}, err
 		}
 		mtu = old.Attrs().MTU
 	}
-
-	file, err := attachTUN(name, flags)
-	if err != nil {
-		return nil, err
+	if flags&unix.IFF_MULTI_QUEUE == 0 {
+		n = 1
 	}
 
-	dev, err := setUpTUN(h, file, name, mtu, created)
-	if err != nil {
-		file.Close()
-		return nil, err
+	q := queues{mtu: mtu}
+	for range n {
+		fd, err := attachTUN(name, flags)
+		if err != nil {
+			q.close()
+			return queues{}, err
+		}
+		q.fds = append(q.fds, fd)
 	}
 
-	return dev, nil
+	if err := setUpTUN(h, name, mtu, created); err != nil {
+		q.close()
+		return queues{}, err
+	}
+
+	return q, nil
 }
 
 // queueFlags returns the flags with which an existing TUN must be attached. The
@@ -69,14 +103,14 @@ func queueFlags(l nl.Link) (uint16, error) {
 }
 
 // attachTUN attaches to the persistent TUN of that name, making it if need be.
-func attachTUN(name string, flags uint16) (*os.File, error) {
+func attachTUN(name string, flags uint16) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENODEV), errors.Is(err, unix.ENXIO):
-		return nil, fmt.Errorf("open /dev/net/tun: %w: the kernel has no TUN (load module tun, or "+
+		return -1, fmt.Errorf("open /dev/net/tun: %w: the kernel has no TUN (load module tun, or "+
 			"give the container the device)", err)
 	case err != nil:
-		return nil, fmt.Errorf("open /dev/net/tun: %w", err)
+		return -1, fmt.Errorf("open /dev/net/tun: %w", err)
 	}
 	ifr, err := unix.NewIfreq(name)
 	if err == nil {
@@ -87,42 +121,37 @@ func attachTUN(name string, flags uint16) (*os.File, error) {
 		err = unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1)
 	}
 	if err == nil {
-		// Handed to the runtime's poller only when it is a TUN: before, it never becomes ready.
-		return os.NewFile(uintptr(fd), "/dev/net/tun"), nil
+		return fd, nil
 	}
 	unix.Close(fd)
 	if errors.Is(err, unix.EBUSY) {
-		return nil, fmt.Errorf("attach to TUN %s: %w: another process holds it", name, err)
+		return -1, fmt.Errorf("attach to TUN %s: %w: another process holds it", name, err)
 	}
-	return nil, fmt.Errorf("attach to TUN %s: %w", name, err)
+	return -1, fmt.Errorf("attach to TUN %s: %w", name, err)
 }
 
-func setUpTUN(h *nl.Handle, file *os.File, name string, mtu int, created bool) (tun.Device, error) {
+func setUpTUN(h *nl.Handle, name string, mtu int, created bool) error {
 	link, err := h.LinkByName(name)
 	if err != nil {
-		return nil, fmt.Errorf("find %s: %w", name, err)
+		return fmt.Errorf("find %s: %w", name, err)
 	}
 	if link.Attrs().Group != config.TunnelGroup {
 		if err := h.LinkSetGroup(link, int(config.TunnelGroup)); err != nil {
-			return nil, fmt.Errorf("set group of %s: %w", name, err)
+			return fmt.Errorf("set group of %s: %w", name, err)
 		}
 	}
 	if created {
 		if err := h.LinkSetTxQLen(link, config.TunnelQueueLen); err != nil {
-			return nil, fmt.Errorf("set queue of %s: %w", name, err)
+			return fmt.Errorf("set queue of %s: %w", name, err)
 		}
 		if err := h.LinkSetMTU(link, mtu); err != nil {
-			return nil, fmt.Errorf("set mtu of %s: %w", name, err)
+			return fmt.Errorf("set mtu of %s: %w", name, err)
 		}
 		if err := h.LinkSetUp(link); err != nil {
-			return nil, fmt.Errorf("set %s up: %w", name, err)
+			return fmt.Errorf("set %s up: %w", name, err)
 		}
 	}
-	dev, err := tun.CreateTUNFromFile(file, mtu)
-	if err != nil {
-		return nil, fmt.Errorf("hand over TUN %s: %w", name, err)
-	}
-	return summedTUN{dev}, nil
+	return nil
 }
 
 // linkIsUp says whether a link is set up.

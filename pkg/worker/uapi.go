@@ -12,7 +12,6 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
-	"golang.zx2c4.com/wireguard/device"
 )
 
 // SocketDir is where the tools of WireGuard look for configuration sockets.
@@ -172,7 +171,7 @@ func (s *server) keep() error {
 
 // errno is the number that the protocol has for err.
 func errno(err error) int64 {
-	var coded *device.IPCError
+	var coded interface{ ErrorCode() int64 }
 	switch {
 	case err == nil:
 		return 0

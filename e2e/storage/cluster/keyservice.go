@@ -82,7 +82,7 @@ func (s *Session) rewrap(ctx context.Context) error {
 	if _, err := s.node(ctx, newKey+" && "+stopPlugin+" && "+startPlugin); err != nil {
 		return err
 	}
-	said, err := s.shell(ctx, "veilctl volume rewrap -all")
+	said, err := s.shell(ctx, "veilctl volume rewrap --all")
 	if err != nil {
 		return err
 	}

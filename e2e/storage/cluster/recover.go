@@ -33,8 +33,8 @@ func (s *Session) recover(ctx context.Context) error {
 	out, err := s.shell(ctx, "umask 077; kubectl get veilvolume "+volume+
 		" -o json >saved.json; kubectl -n kube-system get secret e2e-kek -o jsonpath={.data.key} "+
 		"| base64 -d >kek; "+
-		"unset KUBECONFIG; veilctl volume recover -state saved.json -key-file kek "+
-		"-show-key -o json")
+		"unset KUBECONFIG; veilctl volume recover --state saved.json --key-file kek "+
+		"--show-key -o json")
 	if err != nil {
 		return err
 	}

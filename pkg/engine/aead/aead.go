@@ -39,9 +39,8 @@ type Tier struct {
 
 // Worker is the scratch of one thread. It must not be copied.
 type Worker struct {
-	nonce  [chacha20poly1305.NonceSize]byte
-	lanes  *lanes // secret memory of a tier with several lanes; nil without
-	single [1]Packet
+	nonce [chacha20poly1305.NonceSize]byte
+	lanes *lanes // secret memory of a tier with several lanes
 }
 
 // NewWorker returns the scratch for a thread, with memory of a.
@@ -52,6 +51,9 @@ func NewWorker(a *secret.Arena) (*Worker, error) {
 	}
 	return &Worker{lanes: l}, nil
 }
+
+// Close zeroes the scratch.
+func (w *Worker) Close(a *secret.Arena) { secret.Free(a, w.lanes) }
 
 // XCrypto is the tier that runs on every CPU.
 var XCrypto = Tier{Name: "x/crypto", Seal: sealEach, Open: openEach}

@@ -132,6 +132,12 @@ func (id *Identity) SetPrivate(key *[32]byte) {
 // none.
 func (id *Identity) Private() *[32]byte { return &id.w.private }
 
+// Close zeroes the key and the scratch. The identity must not be used afterwards.
+func (id *Identity) Close() {
+	secret.Free(id.arena, id.w)
+	id.seal.Close(id.arena)
+}
+
 // Precompute computes what handshakes with remote need of both static keys, and ends an exchange
 // that waits for its response.
 func (id *Identity) Precompute(s *Secrets, remote *PublicKey) {

@@ -6,11 +6,13 @@ import "time"
 // value keeps none.
 type Reader struct {
 	Labels, Annotations []string
+	// AllLabels keeps all labels.
+	AllLabels bool
 }
 
 // Meta is what is read of an object's metadata (k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta).
 type Meta struct {
-	Name, UID, ResourceVersion string
+	Name, Namespace, UID, ResourceVersion string
 	// Created is creationTimestamp in whole seconds, UTC; the zero time when there is none.
 	Created time.Time
 	// Labels and Annotations are those that the Reader keeps; nil is none.
@@ -54,24 +56,13 @@ func (r Reader) Node(message []byte) (n Node, err error) {
 // NodeList reads a NodeList without its envelope and calls visit for each Node. An
 // error of visit ends it and is returned.
 func (r Reader) NodeList(message []byte, visit func(Node) error) (list ListMeta, err error) {
-	err = each(message, func(f field) error {
-		switch f.number {
-		case 1:
-			return f.within(list.field)
-		case 2:
-			item, err := f.message()
-			if err != nil {
-				return err
-			}
-			n, err := r.Node(item)
-			if err != nil {
-				return err
-			}
-			return visit(n)
+	return List(message, func(item []byte) error {
+		n, err := r.Node(item)
+		if err != nil {
+			return err
 		}
-		return nil
+		return visit(n)
 	})
-	return list, err
 }
 
 func (l *ListMeta) field(f field) error {
@@ -123,6 +114,8 @@ func (r Reader) meta(meta field, m *Meta) error {
 		switch f.number {
 		case 1:
 			return f.set(&m.Name)
+		case 3:
+			return f.set(&m.Namespace)
 		case 5:
 			return f.set(&m.UID)
 		case 6:
@@ -130,6 +123,9 @@ func (r Reader) meta(meta field, m *Meta) error {
 		case 8:
 			return m.created(f)
 		case 11:
+			if r.AllLabels {
+				return keepAll(f, &m.Labels)
+			}
 			return keep(f, r.Labels, &m.Labels)
 		case 12:
 			return keep(f, r.Annotations, &m.Annotations)
@@ -158,8 +154,37 @@ func (m *Meta) created(f field) error {
 
 // keep reads an entry of a map of strings and stores it if its key is wanted.
 func keep(entry field, wanted []string, to *map[string]string) error {
-	var key, value []byte
-	err := entry.within(func(f field) (err error) {
+	key, value, err := pair(entry)
+	if err != nil {
+		return err
+	}
+	for _, k := range wanted {
+		if k == string(key) {
+			put(to, k, value)
+		}
+	}
+	return nil
+}
+
+// keepAll reads an entry of a map of strings and stores it.
+func keepAll(entry field, to *map[string]string) error {
+	key, value, err := pair(entry)
+	if err == nil {
+		put(to, string(key), value)
+	}
+	return err
+}
+
+func put(to *map[string]string, key string, value []byte) {
+	if *to == nil {
+		*to = map[string]string{}
+	}
+	(*to)[key] = string(value)
+}
+
+// pair reads an entry of a map of strings.
+func pair(entry field) (key, value []byte, err error) {
+	err = entry.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
 			key, err = f.message()
@@ -168,17 +193,5 @@ func keep(entry field, wanted []string, to *map[string]string) error {
 		}
 		return err
 	})
-	if err != nil {
-		return err
-	}
-	for _, k := range wanted {
-		if k != string(key) {
-			continue
-		}
-		if *to == nil {
-			*to = map[string]string{}
-		}
-		(*to)[k] = string(value)
-	}
-	return nil
+	return key, value, err
 }

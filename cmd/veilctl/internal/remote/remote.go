@@ -4,12 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"time"
 
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -32,8 +32,8 @@ const requestLimit = 20 * time.Second
 // ~/.kube/config, current context.
 type Access struct{ Kubeconfig, Context string }
 
-// Register adds the flags -kubeconfig and -context.
-func (a *Access) Register(fs *flag.FlagSet) {
+// Register adds the flags --kubeconfig and --context.
+func (a *Access) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "",
 		"kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
 	fs.StringVar(&a.Context, "context", "", "`name` of a context in it (default: the current one)")
@@ -60,15 +60,15 @@ func (a *Access) Open() (*Cluster, error) {
 		&clientcmd.ConfigOverrides{CurrentContext: a.Context}).ClientConfig()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with -kubeconfig",
+		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with --kubeconfig",
 			a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err) && a.Kubeconfig != "":
 		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: name another with "+
-			"-kubeconfig", a.Kubeconfig)
+			"--kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
-		return nil, errors.New("no kubeconfig: name one with -kubeconfig, or set " +
+		return nil, errors.New("no kubeconfig: name one with --kubeconfig, or set " +
 			"KUBECONFIG; on a " +
-			"control-plane node of kubeadm: -kubeconfig /etc/kubernetes/admin.conf")
+			"control-plane node of kubeadm: --kubeconfig /etc/kubernetes/admin.conf")
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
 	}

@@ -20,7 +20,7 @@ func TestOpenNamesTheFile(t *testing.T) {
 	for name, tt := range map[string]struct{ file, want string }{
 		"an empty file":  {empty, "kubeconfig " + empty + " is empty"},
 		"a missing file": {empty + "x", "kubeconfig " + empty + "x does not exist"},
-		"none was named": {"", "no kubeconfig: name one with -kubeconfig"},
+		"none was named": {"", "no kubeconfig: name one with --kubeconfig"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Access{Kubeconfig: tt.file}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// everyVerb calls f for each verb below cmd that people are shown.
+func everyVerb(cmd *cobra.Command, f func(*cobra.Command)) {
+	for _, v := range cmd.Commands() {
+		if v.Hidden {
+			continue
+		}
+		f(v)
+		everyVerb(v, f)
+	}
+}
+
+func TestEveryVerbExplainsItselfWithExamples(t *testing.T) {
+	everyVerb(newVeilctl(), func(v *cobra.Command) {
+		path := strings.TrimPrefix(v.CommandPath(), "veilctl ")
+		var out bytes.Buffer
+		if err := run(t.Context(), append(strings.Fields(path), "-h"), &out, io.Discard); err != nil {
+			t.Errorf("%s -h: %v", path, err)
+		}
+
+		for _, w := range []string{v.Short, "Usage:\n  " + v.CommandPath(),
+			"Examples:\n  ", "  " + v.CommandPath()} {
+			if !strings.Contains(out.String(), w) {
+				t.Errorf("%s -h does not say %q:\n%s", path, w, &out)
+			}
+		}
+	})
+}
+
+func TestVerbsForAClusterTakeTheSameFlags(t *testing.T) {
+	everyVerb(newVeilctl(), func(v *cobra.Command) {
+		if (v.Flag("kubeconfig") == nil) != (v.Flag("context") == nil) {
+			t.Errorf("%s has one of --kubeconfig and --context", v.CommandPath())
+		}
+		group := v.GroupID
+		if v.Parent().HasParent() {
+			group = v.Parent().GroupID
+		}
+		if !v.HasSubCommands() && group == "cluster" && v.Flag("kubeconfig") == nil {
+			t.Errorf("%s has no --kubeconfig", v.CommandPath())
+		}
+	})
+}
+
+func TestCompletionScripts(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		var out bytes.Buffer
+		if err := run(t.Context(), []string{"completion", shell}, &out, io.Discard); err != nil {
+			t.Errorf("%s: %v", shell, err)
+		}
+		if !strings.Contains(out.String(), shell) || !strings.Contains(out.String(), "__complete") {
+			t.Errorf("%s: no completion script:\n%.200s", shell, &out)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(kubeconfig, []byte("contexts: [{name: blue}, {name: green}]"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct{ args, want string }{
+		"verbs":             {"st", "status\t"},
+		"verbs of a thing":  {"volume re", "recover\t"},
+		"flags":             {"status --ku", "--kubeconfig\t"},
+		"formats":           {"peers -o ", "table\njson\n"},
+		"contexts":          {"check --kubeconfig " + kubeconfig + " --context ", "green\n"},
+		"no file to choose": {"peers ", ":4\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			args := append([]string{"__complete"}, strings.Split(tt.args, " ")...)
+			if err := run(t.Context(), args, &out, io.Discard); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(out.String(), tt.want) {
+				t.Errorf("completed to %q, want %q", &out, tt.want)
+			}
+		})
+	}
+}
+
+// A wrong command line ends with status 2, and the error says what to write.
+func TestWrongCommandLines(t *testing.T) {
+	for name, tt := range map[string]struct{ args, want string }{
+		"a mistyped verb":            {"stauts", "did you mean status?"},
+		"a mistyped verb of a thing": {"volume lits", "did you mean list?"},
+		"nothing like a verb":        {"nonsense", `unknown verb "nonsense"`},
+		"no verb of a thing":         {"volume", "One of list, show"},
+		"an unknown flag":            {"status --nonsense", "unknown flag: --nonsense"},
+		"one dash":                   {"status -kubeconfig /x", "-kubeconfig: write --kubeconfig"},
+		"one dash, help by a letter": {"volume recover -header=x pvc", "-header=x: write --header=x"},
+		"one dash, -o by a letter":   {"service trace -outside 192.0.2.1:80", "write --outside"},
+		"one dash, help":             {"status -help", "write --help"},
+		"the old name of check":      {"install -check -kubeconfig /x", "veilctl check"},
+		"the old name of check, too": {"install", "veilctl check"},
+		"a format that is none":      {"version -o yaml", "write table or json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := run(t.Context(), strings.Fields(tt.args), io.Discard, io.Discard)
+			if !errors.Is(err, errUsage) || exitStatus(err) != exitUsage {
+				t.Errorf("%v is no error of the command line", err)
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+// A veilctl of a release before --socket asks by this in the pod of a veild.
+func TestOldCallInAPodIsUnderstood(t *testing.T) {
+	var out bytes.Buffer
+	args := []string{"status", "-o", "json", "-socket", daemon(t, sample(), true)}
+	if err := run(t.Context(), args, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), `"node": "node-1"`) {
+		t.Errorf("it says %q", &out)
+	}
+}

@@ -1,0 +1,315 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+	"github.com/kubeveil/kubeveil/pkg/engine/uapi"
+)
+
+// maxPeers bounds the peers of a device, as wireguard-go does.
+const maxPeers = 1 << 16
+
+// IpcGetOperation writes the configuration and the counters in the form of the configuration protocol.
+func (d *Device) IpcGetOperation(w io.Writer) error {
+	d.mu.Lock()
+	state := uapi.State{PrivateKey: *d.id.Private(), ListenPort: d.port, Mark: d.mark}
+	for _, p := range d.order {
+		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared, LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
+			Sent: p.sentBytes.Load(), Received: p.rxBytes.Load()}
+		if ep := p.endpoint.Load(); ep != nil {
+			s.Endpoint = uapi.Endpoint{Addr: ep.Addr, Scope: ep.Scope}
+		}
+		s.Allowed = slices.SortedFunc(maps.Keys(p.allowed), comparePrefix)
+		state.Peers = append(state.Peers, s)
+	}
+	d.mu.Unlock()
+	err := state.Write(w)
+	clear(state.PrivateKey[:])
+	clear(state.Peers)
+	return err
+}
+
+func comparePrefix(a, b netip.Prefix) int {
+	if c := a.Addr().Compare(b.Addr()); c != 0 {
+		return c
+	}
+	return a.Bits() - b.Bits()
+}
+
+// IpcSetOperation changes the configuration as the text says, or leaves it as it is and returns an error.
+func (d *Device) IpcSetOperation(r io.Reader) error {
+	set, err := uapi.Parse(r)
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.apply(set)
+}
+
+// change is a peer of a Set and the peer that it is about.
+type change struct {
+	set  *uapi.Peer
+	peer *peer
+	made bool // by this Set
+}
+
+func (d *Device) apply(set *uapi.Set) error {
+	now := d.now()
+	made := map[noise.PublicKey]*peer{}
+	changes, err := d.plan(set, made)
+	if err == nil {
+		err = d.applyDevice(set)
+	}
+	if err != nil {
+		for _, p := range made {
+			secret.Free(d.arena, p.secrets)
+		}
+		return err
+	}
+	// Nothing below can fail.
+	if set.PrivateKey != nil {
+		d.setPrivate(set.PrivateKey, made)
+	}
+	for _, p := range made {
+		d.id.Precompute(p.secrets, &p.public)
+	}
+	d.state.Lock()
+	if set.ReplacePeers {
+		for _, p := range slices.Clone(d.order) {
+			d.remove(p)
+		}
+	}
+	for _, c := range changes {
+		d.applyPeer(c)
+	}
+	d.state.Unlock()
+	d.bury()
+	if d.up {
+		for _, c := range changes {
+			if p := c.peer; p != nil && !p.removed {
+				d.welcome(p, now)
+				if c.set.Keepalive != nil && *c.set.Keepalive != 0 {
+					d.sendEmpty(p, now)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// plan finds or makes the peer of each part of a Set.
+func (d *Device) plan(set *uapi.Set, made map[noise.PublicKey]*peer) ([]change, error) {
+	own := d.id.Public
+	if set.PrivateKey != nil {
+		other, err := noise.NewIdentity(d.arena)
+		if err != nil {
+			return nil, err
+		}
+		other.SetPrivate(set.PrivateKey)
+		own = other.Public
+		other.Close()
+	}
+	var out []change
+	for i := range set.Peers {
+		s := &set.Peers[i]
+		c := change{set: s}
+		key := noise.PublicKey(s.Public)
+		switch p := d.peers[key]; {
+		case key == own && own != (noise.PublicKey{}):
+			// A device is not its own peer; wg(8) sends one list to all.
+		case p != nil && !set.ReplacePeers:
+			c.peer = p
+		case made[key] != nil:
+			c.peer = made[key]
+		case s.UpdateOnly || s.Remove:
+		default:
+			p, err := d.newPeer(key)
+			if err != nil {
+				return nil, err
+			}
+			if len(d.peers)+len(made) >= maxPeers && !set.ReplacePeers || len(made) >= maxPeers {
+				secret.Free(d.arena, p.secrets)
+				return nil, &uapi.Error{Code: -int64(unix.EINVAL), Err: fmt.Errorf("add peer: the limit is %d", maxPeers)}
+			}
+			made[key] = p
+			c.peer, c.made = p, true
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+func (d *Device) newPeer(key noise.PublicKey) (*peer, error) {
+	s, err := secret.Alloc[noise.Secrets](d.arena)
+	if err != nil {
+		return nil, err
+	}
+	return &peer{public: key, secrets: s, jitter: randomJitter(), stamper: noise.NewStamper(key), allowed: map[netip.Prefix]struct{}{}}, nil
+}
+
+// applyDevice does what can fail.
+func (d *Device) applyDevice(set *uapi.Set) error {
+	oldPort, oldMark := d.port, d.mark
+	if set.Mark != nil {
+		d.mark = *set.Mark
+	}
+	if set.ListenPort != nil && (*set.ListenPort != d.port || d.port == 0) {
+		if !d.up {
+			d.port = *set.ListenPort
+		} else if err := d.bind(*set.ListenPort); err != nil {
+			d.port, d.mark = oldPort, oldMark
+			return &uapi.Error{Code: -int64(unix.EADDRINUSE), Err: fmt.Errorf("listen on port %d: %w", *set.ListenPort, err)}
+		}
+	} else if d.mark != oldMark {
+		if err := d.remark(d.mark); err != nil {
+			err = errors.Join(err, d.remark(oldMark))
+			d.mark = oldMark
+			return &uapi.Error{Code: -int64(unix.EADDRINUSE), Err: err}
+		}
+	}
+	return nil
+}
+
+func (d *Device) remark(mark uint32) error {
+	var errs []error
+	for _, s := range d.shards {
+		if s.bound == nil {
+			continue
+		}
+		for _, u := range []*sock.UDP{s.bound.v4, s.bound.v6} {
+			if u != nil {
+				errs = append(errs, u.SetMark(mark))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setPrivate changes the static key: sessions under the former one end, and a peer with this key goes.
+func (d *Device) setPrivate(key *uapi.Key, made map[noise.PublicKey]*peer) {
+	before := d.id.Public
+	d.id.SetPrivate(key)
+	clear(key[:])
+	if d.id.Public == before {
+		return
+	}
+	d.checker = noise.NewChecker(d.id.Public)
+	d.state.Lock()
+	for _, p := range slices.Clone(d.order) {
+		if p.public == d.id.Public {
+			d.remove(p)
+			continue
+		}
+		d.endSessions(p)
+	}
+	d.state.Unlock()
+	d.bury()
+	for _, p := range d.order {
+		d.forgetInitiation(p)
+		d.id.Precompute(p.secrets, &p.public)
+	}
+}
+
+// applyPeer does a part of a Set; the caller holds state for writing.
+func (d *Device) applyPeer(c change) {
+	p, s := c.peer, c.set
+	if p == nil || p.removed {
+		return
+	}
+	if c.made {
+		d.peers[p.public] = p
+		d.order = append(d.order, p)
+	}
+	if s.Remove {
+		d.remove(p)
+		return
+	}
+	if s.Preshared != nil {
+		p.secrets.Preshared = *s.Preshared
+		clear(s.Preshared[:])
+	}
+	if s.Endpoint != nil {
+		old := p.endpoint.Load()
+		if old == nil || old.Addr != s.Endpoint.Addr || old.Scope != s.Endpoint.Scope {
+			p.endpoint.Store(&sock.Endpoint{Addr: s.Endpoint.Addr, Scope: s.Endpoint.Scope})
+			p.dead = false
+		}
+	}
+	if s.Keepalive != nil {
+		p.keepalive = *s.Keepalive
+	}
+	for _, a := range s.Allowed {
+		switch {
+		case a.Clear:
+			for prefix := range p.allowed {
+				d.routes.remove(prefix, p)
+			}
+			clear(p.allowed)
+		case a.Remove:
+			d.routes.remove(a.Prefix, p)
+			delete(p.allowed, a.Prefix)
+		default:
+			if from := d.routes.insert(a.Prefix, p); from != nil && from != p {
+				delete(from.allowed, a.Prefix)
+			}
+			p.allowed[a.Prefix] = struct{}{}
+		}
+	}
+}
+
+// remove takes a peer from the device; the caller holds state for writing and calls bury when it does
+// not any more.
+func (d *Device) remove(p *peer) {
+	if p.removed {
+		return
+	}
+	p.removed = true
+	for prefix := range p.allowed {
+		d.routes.remove(prefix, p)
+	}
+	d.endSessions(p)
+	delete(d.peers, p.public)
+	d.dead = append(d.dead, p)
+}
+
+// bury ends what no thread can reach any more: sessions, and peers that were removed.
+func (d *Device) bury() {
+	d.zeroRetired()
+	if len(d.dead) == 0 {
+		return
+	}
+	for _, p := range d.dead {
+		d.forgetInitiation(p)
+		// A thread that has the peer from before counts its packets with state held, so none comes later.
+		d.unstage(p)
+		secret.Free(d.arena, p.secrets)
+	}
+	clear(d.dead)
+	d.dead = d.dead[:0]
+	d.order = slices.DeleteFunc(d.order, func(p *peer) bool { return p.removed })
+}
+
+// welcome greets a peer with an endpoint that never had a handshake there.
+func (d *Device) welcome(p *peer, now time.Duration) {
+	ep := p.endpoint.Load()
+	if ep == nil || !p.lastHandshake.IsZero() || p.greetedAt == ep.Addr && p.timers.greetings > 0 {
+		return
+	}
+	p.greetedAt = ep.Addr
+	p.timers.greetings = 0
+	p.timers.greet = now
+	d.nextWalk = now
+	d.wakeControl()
+}

@@ -1,0 +1,306 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// Options are what a device is made of.
+type Options struct {
+	// Queues are the queues of the TUN, one a shard. The caller closes them after Device.Close.
+	Queues []*sock.Queue
+	// UDPOffload reports that the TUN takes and gives superpackets of UDP.
+	UDPOffload bool
+	// Link returns the state of the TUN's link. While it is down the device has no sockets and no sessions.
+	Link func() (sock.Link, error)
+	// Tier is the AEAD; nil lets the device choose and prove one.
+	Tier *aead.Tier
+	Log  *slog.Logger
+	// Clock returns the time since boot; nil is CLOCK_BOOTTIME.
+	Clock func() time.Duration
+}
+
+// Device is a WireGuard device.
+type Device struct {
+	log        *slog.Logger
+	arena      *secret.Arena
+	tier       *aead.Tier
+	shards     []*shard
+	udpOffload bool
+	link       func() (sock.Link, error)
+	now        func() time.Duration
+	mtu        atomic.Int64
+	drops      drops
+
+	// state is held for reading by the threads, for a batch.
+	state    sync.RWMutex
+	routes   routes
+	sessions map[uint32]*session
+
+	// mu is held by control and by configuration.
+	mu       sync.Mutex
+	id       *noise.Identity
+	checker  *noise.Checker
+	peers    map[noise.PublicKey]*peer
+	order    []*peer // all of peers, in the order of configuration
+	waiting  map[uint32]*peer
+	port     uint16
+	mark     uint32
+	up       bool
+	out      *outbox
+	turn     int // where the next walk over order begins
+	budget   budget
+	load     load
+	limits   limiter
+	msg      message
+	handled  []*peer
+	retired  []*session
+	dead     []*peer
+	nextWalk time.Duration
+
+	ring        ring
+	pending     pending
+	stagedBytes atomic.Int64
+	wake        *sock.Waker
+	wakeFile    *os.File
+	awake       atomic.Bool
+	closing     atomic.Bool
+	stopping    atomic.Bool // the receiving threads end
+	gone        chan struct{}
+	goneOnce    sync.Once
+	threads     sync.WaitGroup
+}
+
+func bootTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano())
+}
+
+// New makes a device and starts its threads. It has no key and no peer yet.
+func New(o Options) (*Device, error) {
+	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload, link: o.Link, now: o.Clock,
+		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{}, waiting: map[uint32]*peer{}, gone: make(chan struct{})}
+	if d.now == nil {
+		d.now = bootTime
+	}
+	if d.tier == nil {
+		tier, err := aead.Choose()
+		if tier == nil {
+			return nil, fmt.Errorf("choose AEAD: %w", err)
+		}
+		if err != nil {
+			d.log.Warn("a faster AEAD is not used: it differs from the reference", "used", tier.Name, "err", err)
+		}
+		d.tier = tier
+	}
+	if err := d.prepare(o); err != nil {
+		return nil, errors.Join(err, d.arena.Close())
+	}
+	for _, s := range d.shards {
+		d.threads.Go(s.runTX)
+	}
+	d.threads.Go(d.control)
+	d.log.Info("engine ready", "aead", d.tier.Name, "shards", len(d.shards), "udp_offload", d.udpOffload)
+	if !d.arena.Locked() {
+		d.log.Warn("keys are not locked in memory: give the process CAP_IPC_LOCK or a greater RLIMIT_MEMLOCK")
+	}
+	return d, nil
+}
+
+func (d *Device) prepare(o Options) (err error) {
+	if d.id, err = noise.NewIdentity(d.arena); err != nil {
+		return err
+	}
+	d.checker = noise.NewChecker(d.id.Public)
+	if d.out, err = newOutbox(d); err != nil {
+		return err
+	}
+	if d.wake, err = sock.NewWaker(); err != nil {
+		return err
+	}
+	// The runtime's poller lets control wait without a thread.
+	d.wakeFile = os.NewFile(uintptr(d.wake.FD), "eventfd")
+	for _, q := range o.Queues {
+		s, err := newShard(d, q)
+		if err != nil {
+			return err
+		}
+		d.shards = append(d.shards, s)
+	}
+	l, err := d.link()
+	d.mtu.Store(int64(l.MTU))
+	return err
+}
+
+// Wait returns a channel that is closed when the TUN is gone.
+func (d *Device) Wait() <-chan struct{} { return d.gone }
+
+// Tier returns the name of the AEAD's implementation.
+func (d *Device) Tier() string { return d.tier.Name }
+
+func (d *Device) lostTUN(err error) {
+	if d.closing.Load() {
+		return
+	}
+	d.goneOnce.Do(func() {
+		d.log.Warn("the TUN cannot be read any more", "err", err)
+		close(d.gone)
+	})
+}
+
+// wakeControl makes control look at the ring and at events.
+func (d *Device) wakeControl() {
+	if !d.awake.Swap(true) {
+		d.wake.Wake()
+	}
+}
+
+// Close ends the threads and zeroes all keys. It leaves the queues of the TUN open.
+func (d *Device) Close() {
+	if d.closing.Swap(true) {
+		return
+	}
+	for _, s := range d.shards {
+		s.stop.Wake()
+	}
+	d.wake.Wake()
+	d.threads.Wait()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.setDown()
+	for _, s := range d.shards {
+		s.close()
+	}
+	d.out.close()
+	d.wakeFile.Close()
+	if err := d.arena.Close(); err != nil {
+		d.log.Warn("memory of keys was not given back", "err", err)
+	}
+}
+
+// bind opens sockets on a port for all shards, and gives them to the threads in place of the former ones.
+func (d *Device) bind(port uint16) error {
+	shared := len(d.shards) > 1
+	var fresh []*binding
+	for range d.shards {
+		v4, v6, actual, err := sock.Open(port, d.mark, shared)
+		if err != nil {
+			for _, b := range fresh {
+				b.close()
+			}
+			return err
+		}
+		port = actual
+		fresh = append(fresh, &binding{v4, v6})
+	}
+	d.exchange(fresh)
+	d.port = port
+	return nil
+}
+
+// exchange gives the threads other sockets, nil for none, and closes the former ones.
+func (d *Device) exchange(fresh []*binding) {
+	d.stopping.Store(true)
+	for _, s := range d.shards {
+		s.rx.end()
+	}
+	d.stopping.Store(false)
+	var old []*binding
+	d.state.Lock()
+	for i, s := range d.shards {
+		if s.bound != nil {
+			old = append(old, s.bound)
+		}
+		s.bound = nil
+		if fresh != nil {
+			s.bound = fresh[i]
+		}
+	}
+	d.state.Unlock()
+	for _, b := range old {
+		b.close()
+	}
+	for _, s := range d.shards {
+		if s.bound != nil {
+			s.rx.start(s.bound)
+		}
+	}
+}
+
+// bound returns the sockets by which control sends, nil while the device is down.
+func (d *Device) bound() *binding { return d.shards[0].bound }
+
+// setUp opens the sockets and greets the peers.
+func (d *Device) setUp(now time.Duration) error {
+	if d.up {
+		return nil
+	}
+	if err := d.bind(d.port); err != nil {
+		return err
+	}
+	d.up = true
+	for _, p := range d.order {
+		d.welcome(p, now)
+	}
+	return nil
+}
+
+// setDown closes the sockets and ends all sessions.
+func (d *Device) setDown() {
+	d.up = false
+	d.exchange(nil)
+	d.state.Lock()
+	for _, p := range d.order {
+		d.endSessions(p)
+	}
+	d.state.Unlock()
+	d.zeroRetired()
+	for _, p := range d.order {
+		d.forgetInitiation(p)
+		p.timers = timers{}
+		p.wanted = false
+		p.unanswered.Store(0)
+		p.owed.Store(0)
+		d.dropStaged(p)
+	}
+}
+
+// endSessions takes the sessions of a peer from the threads. The caller holds state for writing, and
+// calls zeroRetired when it does not any more.
+func (d *Device) endSessions(p *peer) {
+	d.retire(p.current)
+	d.retire(p.next)
+	d.retire(p.previous)
+	p.current, p.next, p.previous = nil, nil, nil
+}
+
+// retire takes a session from the threads, as endSessions does. A nil session is allowed.
+func (d *Device) retire(s *session) {
+	if s != nil {
+		delete(d.sessions, s.local)
+		d.retired = append(d.retired, s)
+	}
+}
+
+// zeroRetired zeroes the keys of sessions that no thread can reach.
+func (d *Device) zeroRetired() {
+	for i, s := range d.retired {
+		secret.Free(d.arena, s.keys)
+		s.keys = nil
+		d.retired[i] = nil
+	}
+	d.retired = d.retired[:0]
+}

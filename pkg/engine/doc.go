@@ -1,0 +1,26 @@
+// Package engine is a userspace WireGuard device: a TUN, UDP sockets and the protocol between them.
+//
+//	            TUN queue i (superpackets)                        UDP sockets i (segmentation offloads)
+//	TX thread i: read ─ allowed IP ─ split ─ seal batch ─ sendmmsg ─→
+//	RX thread i: ←─ recvmmsg ─ open batch ─ replay, source ─ coalesce ─ writev
+//	                      │ handshake messages → ring of 1,024, eventfd
+//	control goroutine: handshakes, cookies, timers, configuration, staged packets
+//
+// A shard is two threads that finish what they read: no packet is handed to another thread, and the
+// path has no allocation and no Go channel. Control does all the rest.
+//
+// Locks. Control and configuration hold Device.mu. What the threads read as well is changed under the
+// write lock of Device.state as well; a thread holds the read lock for a batch. So a session's keys are
+// zeroed when no thread can use them any more. Peers' counters and times are atomic.
+//
+// It promises:
+//   - No counter of a session is used twice, and none beyond the limit of the protocol.
+//   - Nothing is sealed or opened with a session older than 180 s; its keys are zeroed after 540 s.
+//   - No byte that is not authentic changes an endpoint, a timer or a session.
+//   - Queues are bounded: packets that wait for a session (128 a peer, 4 MiB a device), handshake
+//     messages (1,024).
+//   - Handshakes with peers that do not answer have a budget.
+//   - What is dropped has a counter with a reason (Reasons).
+//
+// Start reading at New, then at shard.runTX, shard.runRX and Device.step.
+package engine

@@ -1,0 +1,352 @@
+package engine_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
+	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+)
+
+// datagram builds a UDP packet from one inner address to another, .1 to .2 if out.
+func datagram(v6, out bool, payload []byte) []byte {
+	from, to := byte(1), byte(2)
+	if !out {
+		from, to = 2, 1
+	}
+	be := binary.BigEndian
+	if v6 {
+		p := make([]byte, 48+len(payload))
+		p[0], p[6], p[7] = 0x60, 17, 64
+		be.PutUint16(p[4:], uint16(8+len(payload)))
+		p[8], p[23], p[24], p[39] = 0xfd, from, 0xfd, to
+		be.PutUint16(p[40:], 1000)
+		be.PutUint16(p[42:], 2000)
+		be.PutUint16(p[44:], uint16(8+len(payload)))
+		copy(p[48:], payload)
+		be.PutUint16(p[46:], checksum(p[40:], p[8:40], 17))
+		return p
+	}
+	p := make([]byte, 28+len(payload))
+	p[0], p[6], p[8], p[9] = 0x45, 0x40, 64, 17
+	be.PutUint16(p[2:], uint16(len(p)))
+	p[12], p[15], p[16], p[19] = 10, from, 10, to
+	be.PutUint16(p[10:], checksum(p[:20], nil, 0))
+	be.PutUint16(p[20:], 1000)
+	be.PutUint16(p[22:], 2000)
+	be.PutUint16(p[24:], uint16(8+len(payload)))
+	copy(p[28:], payload)
+	be.PutUint16(p[26:], checksum(p[20:], p[12:20], 17))
+	return p
+}
+
+func checksum(b, addrs []byte, proto int) uint16 {
+	sum := 0
+	if addrs != nil {
+		sum = proto + len(b)
+	}
+	for _, part := range [][]byte{addrs, b} {
+		for i := 0; i < len(part); i += 2 {
+			w := int(part[i]) << 8
+			if i+1 < len(part) {
+				w |= int(part[i+1])
+			}
+			sum += w
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	if c := ^uint16(sum); c != 0 || proto == 0 {
+		return c
+	}
+	return 0xffff
+}
+
+type maker func(testing.TB) *enginetest.Node
+
+func newEngine(t testing.TB) *enginetest.Node { return enginetest.NewEngine(t) }
+
+// combinations are the pairs of devices that have to work together.
+var combinations = []struct {
+	name string
+	a, b maker
+}{
+	{"engine to engine", newEngine, newEngine},
+	{"engine to wireguard-go", newEngine, enginetest.NewReference},
+	{"wireguard-go to engine", enginetest.NewReference, newEngine},
+}
+
+func expect(t *testing.T, n *enginetest.Node, want []byte) {
+	t.Helper()
+	got := n.Receive(10 * time.Second)
+	if !bytes.Equal(got, want) {
+		t.Fatalf("received %d bytes\n%x, want %d\n%x", len(got), got, len(want), want)
+	}
+}
+
+func TestPacketsPassBothWays(t *testing.T) {
+	for _, c := range combinations {
+		for _, outer6 := range []bool{false, true} {
+			for _, psk := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/outer ipv6 %v/preshared key %v", c.name, outer6, psk), func(t *testing.T) {
+					a, b := c.a(t), c.b(t)
+					extra := ""
+					if psk {
+						extra = "preshared_key=" + strings.Repeat("5c", 32) + "\n"
+					}
+					enginetest.Pair(t, a, b, outer6, extra)
+					for i := range 40 {
+						p := datagram(i%2 == 1, true, bytes.Repeat([]byte{byte(i)}, i*35))
+						a.Send(t, p)
+						expect(t, b, p)
+						p = datagram(i%2 == 0, false, bytes.Repeat([]byte{byte(i)}, i*7))
+						b.Send(t, p)
+						expect(t, a, p)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A superpacket leaves as segments and arrives whole, at wireguard-go too.
+func TestSuperpacketsPass(t *testing.T) {
+	for _, c := range combinations[:2] {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := c.a(t), c.b(t)
+			enginetest.Pair(t, a, b, false, "")
+			payload := make([]byte, 60000)
+			for i := range payload {
+				payload[i] = byte(i / 251)
+			}
+			p := datagram(false, true, payload)
+			h := packet.Header{Flags: packet.NeedsChecksum, GSO: packet.GSOUDP, SegmentSize: 1300, ChecksumStart: 20, ChecksumAt: 6}
+			if err := a.SendSuper(h, p); err != nil {
+				t.Fatal(err)
+			}
+			var got []byte
+			for len(got) < len(payload) {
+				q := b.Receive(5 * time.Second)
+				if q == nil {
+					t.Fatalf("%d bytes came, want %d", len(got), len(payload))
+				}
+				got = append(got, q[28:]...)
+			}
+			if !bytes.Equal(got, payload) {
+				t.Error("the payload is another")
+			}
+		})
+	}
+}
+
+func TestSourceOfAnotherPeerIsDropped(t *testing.T) {
+	a, b := newEngine(t), newEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	good := datagram(false, true, []byte("good"))
+	a.Send(t, good)
+	expect(t, b, good)
+	bad := datagram(false, true, []byte("bad"))
+	bad[15] = 77
+	a.Send(t, bad)
+	a.Send(t, good)
+	expect(t, b, good)
+	if n := b.Engine.Drops()["wrong_source"]; n != 1 {
+		t.Errorf("%d packets counted as of a wrong source, want 1: %v", n, b.Engine.Drops())
+	}
+}
+
+// A datagram of any size and type is counted and has no other effect; among the sizes is one larger than
+// any buffer for a packet.
+func TestMalformedDatagramsAreCounted(t *testing.T) {
+	a, b := newEngine(t), newEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	before := b.Get(t, "endpoint")
+	c, err := net.Dial("udp", "127.0.0.1:"+b.Get(t, "listen_port")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	sent := total(b)
+	for kind := range 6 {
+		for _, n := range []int{1, 3, 4, 31, 32, 63, 64, 65, 91, 92, 93, 147, 148, 149, 1500, 9000, 65507} {
+			d := make([]byte, n)
+			d[0] = byte(kind)
+			if _, err := c.Write(d); err != nil {
+				t.Fatal(err)
+			}
+			sent++
+		}
+	}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+		if total(b) == sent {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d drops counted, want %d: %v", total(b), sent, b.Engine.Drops())
+		}
+	}
+	a.Send(t, p)
+	expect(t, b, p)
+	if after := b.Get(t, "endpoint"); after[0] != before[0] {
+		t.Errorf("the endpoint moved from %s to %s", before, after)
+	}
+}
+
+func total(n *enginetest.Node) uint64 {
+	all := uint64(0)
+	for _, n := range n.Engine.Drops() {
+		all += n
+	}
+	return all
+}
+
+func TestEndpointFollowsTransportPackets(t *testing.T) {
+	for _, c := range combinations[:2] {
+		t.Run(c.name, func(t *testing.T) {
+			b, a := c.a(t), c.b(t)
+			enginetest.Pair(t, a, b, false, "")
+			p := datagram(false, true, []byte("hello"))
+			a.Send(t, p)
+			expect(t, b, p)
+			old := b.Get(t, "endpoint")[0]
+			a.Set(t, "listen_port=0\n")
+			v4, err := net.ListenUDP("udp4", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			port := v4.LocalAddr().(*net.UDPAddr).Port
+			v4.Close()
+			a.Set(t, "listen_port=%d\n", port)
+			a.Send(t, p)
+			expect(t, b, p)
+			want := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port)).String()
+			if now := b.Get(t, "endpoint")[0]; now != want {
+				t.Errorf("endpoint %s, before %s, want %s", now, old, want)
+			}
+			back := datagram(false, false, []byte("back"))
+			b.Send(t, back)
+			expect(t, a, back)
+		})
+	}
+}
+
+func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
+	a, b := newEngine(t), newEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	port := b.Get(t, "listen_port")[0]
+	b.Up.Store(false)
+	addr, err := net.ResolveUDPAddr("udp4", "127.0.0.1:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if c, err := net.ListenUDP("udp4", addr); err == nil {
+			c.Close()
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the port is in use while the link is down")
+		}
+	}
+	b.Up.Store(true)
+	back := datagram(false, false, []byte("back"))
+	for end := time.Now().Add(10 * time.Second); ; {
+		b.Send(t, back)
+		if got := a.Receive(200 * time.Millisecond); bytes.Equal(got, back) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no packet passes after the link came back: %v %v", a.Engine.Drops(), b.Engine.Drops())
+		}
+	}
+	if now := b.Get(t, "listen_port")[0]; now != port {
+		t.Errorf("port %s, want %s as before", now, port)
+	}
+}
+
+func TestRefusedConfigurationChangesNothing(t *testing.T) {
+	a := newEngine(t)
+	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.1.0.0/16\n", a.Private[:], 9)
+	for end := time.Now().Add(5 * time.Second); len(a.Get(t, "listen_port")) == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	var before, after bytes.Buffer
+	if err := a.IpcGetOperation(&before); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := net.ListenUDP("udp4", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for name, in := range map[string]string{
+		"a bad line at the end": fmt.Sprintf("fwmark=5\nreplace_peers=true\npublic_key=%064x\nallowed_ip=10.2.0.0/16\ncolour=red\n", 10),
+		"a port in use":         fmt.Sprintf("listen_port=%d\nfwmark=5\nreplace_peers=true\n", taken.LocalAddr().(*net.UDPAddr).Port),
+	} {
+		if err := a.IpcSetOperation(strings.NewReader(in)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+		after.Reset()
+		if err := a.IpcGetOperation(&after); err != nil {
+			t.Fatal(err)
+		}
+		if after.String() != before.String() {
+			t.Errorf("%s: configuration before\n%s\nafter\n%s", name, &before, &after)
+		}
+	}
+}
+
+func TestRemovedPeerIsForgotten(t *testing.T) {
+	a := newEngine(t)
+	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.0.0.2/32\n", a.Private[:], 9)
+	for range 300 {
+		a.Send(t, datagram(false, true, make([]byte, 1000)))
+	}
+	time.Sleep(50 * time.Millisecond)
+	a.Set(t, "public_key=%064x\nremove=true\n", 9)
+	if n := a.Engine.StagedBytes(); n != 0 {
+		t.Errorf("%d bytes are counted as staged, want 0", n)
+	}
+	if left := a.Get(t, "public_key"); len(left) != 0 {
+		t.Errorf("peers %v, want none", left)
+	}
+}
+
+func TestStagedPacketsAreBounded(t *testing.T) {
+	a := newEngine(t)
+	a.Set(t, "private_key=%x\nlisten_port=0\n", a.Private[:])
+	for i := range 40 {
+		a.Set(t, "public_key=%064x\nallowed_ip=10.0.%d.0/24\n", 9+i, i)
+	}
+	for i := range 40 {
+		for range 200 {
+			p := datagram(false, true, make([]byte, 1300))
+			p[18] = byte(i)
+			if err := a.SendSuper(packet.Header{}, p); err == unix.EAGAIN {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}
+	time.Sleep(100 * time.Millisecond)
+	if n := a.Engine.StagedBytes(); n > 4<<20 {
+		t.Errorf("%d bytes are staged, want at most 4 MiB", n)
+	}
+	if a.Engine.Drops()["staged_full"]+a.Engine.Drops()["no_endpoint"] == 0 {
+		t.Errorf("nothing was counted: %v", a.Engine.Drops())
+	}
+}

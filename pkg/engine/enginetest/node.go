@@ -1,0 +1,252 @@
+package enginetest
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/curve25519"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+	"golang.zx2c4.com/wireguard/tun/tuntest"
+
+	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// MTU is the MTU of every Node.
+const MTU = 1420
+
+// Device is what both kinds of device offer.
+type Device interface {
+	IpcGetOperation(w io.Writer) error
+	IpcSetOperation(r io.Reader) error
+	Close()
+}
+
+// Node is a device with its TUN.
+type Node struct {
+	Device
+	// Engine is the device if it is of package engine, else nil.
+	Engine *engine.Device
+	// Private and Public are its key.
+	Private, Public [32]byte
+	// Up is the state of the engine's link.
+	Up *atomic.Bool
+
+	send    func(p []byte) error
+	receive chan []byte
+	far     int // the other end of the engine's TUN; -1 for the reference
+}
+
+func (n *Node) key() {
+	rand.Read(n.Private[:])
+	n.Private[0] &= 248
+	n.Private[31] = n.Private[31]&127 | 64
+	p, err := curve25519.X25519(n.Private[:], curve25519.Basepoint)
+	if err != nil {
+		panic(err) // The base point is of large order.
+	}
+	n.Public = [32]byte(p)
+}
+
+// NewEngine returns a Node with a device of package engine, closed when the test ends.
+func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20)
+	}
+	n := &Node{receive: make(chan []byte, 1<<14), far: fds[1], Up: new(atomic.Bool)}
+	n.Up.Store(true)
+	n.key()
+	o := engine.Options{
+		Queues: []*sock.Queue{{FD: fds[0]}}, UDPOffload: true,
+		Link: func() (sock.Link, error) { return sock.Link{Up: n.Up.Load(), MTU: MTU}, nil },
+		Log:  slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	}
+	for _, c := range change {
+		c(&o)
+	}
+	if n.Engine, err = engine.New(o); err != nil {
+		t.Fatal(err)
+	}
+	n.Device = n.Engine
+	// An os.File that the runtime polls ends the reader when it is closed.
+	file := os.NewFile(uintptr(fds[1]), "tun")
+	go n.read(file)
+	n.send = func(p []byte) error { return n.SendSuper(packet.Header{}, p) }
+	t.Cleanup(func() {
+		n.Close()
+		file.Close()
+		unix.Close(fds[0])
+	})
+	return n
+}
+
+// logTo writes a device's log to a test's.
+type logTo struct{ t testing.TB }
+
+func (l logTo) Write(b []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+// read splits what the engine wrote to its TUN into packets.
+func (n *Node) read(file *os.File) {
+	b := make([]byte, 1<<17)
+	for {
+		l, err := file.Read(b)
+		if err != nil {
+			return
+		}
+		s, bad := packet.Parse(packet.ReadHeader(b), bytes.Clone(b[packet.HeaderSize:l]))
+		if bad != packet.None {
+			panic(fmt.Sprintf("the engine wrote a packet that is malformed: %v", bad))
+		}
+		for i := range s.Segments {
+			p := make([]byte, s.SegmentLen(i))
+			s.Segment(i, p)
+			select {
+			case n.receive <- p:
+			default:
+			}
+		}
+	}
+}
+
+// SendSuper gives a packet with a vnet header to the engine's TUN.
+func (n *Node) SendSuper(h packet.Header, p []byte) error {
+	b := make([]byte, packet.HeaderSize+len(p))
+	h.Write(b)
+	copy(b[packet.HeaderSize:], p)
+	_, err := unix.Write(n.far, b)
+	return err
+}
+
+// NewReference returns a Node with a device of wireguard-go, closed when the test ends.
+func NewReference(t testing.TB) *Node {
+	t.Helper()
+	n := &Node{receive: make(chan []byte, 1<<14), far: -1}
+	n.key()
+	ct := tuntest.NewChannelTUN()
+	dev := device.NewDevice(ct.TUN(), conn.NewStdNetBind(), &device.Logger{Verbosef: device.DiscardLogf,
+		Errorf: func(f string, a ...any) { t.Logf("wireguard-go: "+f, a...) }})
+	if err := dev.Up(); err != nil {
+		t.Fatal(err)
+	}
+	n.Device = dev
+	end := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case p := <-ct.Inbound:
+				select {
+				case n.receive <- p:
+				default:
+				}
+			case <-end:
+				return
+			}
+		}
+	}()
+	n.send = func(p []byte) error {
+		select {
+		case ct.Outbound <- p:
+			return nil
+		case <-time.After(5 * time.Second):
+			return fmt.Errorf("wireguard-go does not read its TUN")
+		}
+	}
+	t.Cleanup(func() {
+		close(end)
+		dev.Close()
+	})
+	return n
+}
+
+// Send gives an IP packet to the TUN.
+func (n *Node) Send(t testing.TB, p []byte) {
+	t.Helper()
+	if err := n.send(p); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Receive returns the next packet that came out of the tunnel, nil after the time.
+func (n *Node) Receive(d time.Duration) []byte {
+	select {
+	case p := <-n.receive:
+		return p
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// Set changes the configuration.
+func (n *Node) Set(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if err := n.IpcSetOperation(strings.NewReader(fmt.Sprintf(format, args...))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Get returns the values of a "get" that have the key.
+func (n *Node) Get(t testing.TB, key string) []string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := n.IpcGetOperation(&b); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for line := range strings.Lines(b.String()) {
+		if k, v, _ := strings.Cut(strings.TrimSpace(line), "="); k == key {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// Pair configures two nodes as peers of each other over loopback of the family. The first has the inner
+// addresses 10.0.0.1 and fd00::1, the second those that end in 2. extra is added to each peer's section.
+func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
+	t.Helper()
+	host := netip.MustParseAddr("127.0.0.1")
+	if v6 {
+		host = netip.IPv6Loopback()
+	}
+	for _, n := range []*Node{a, b} {
+		n.Set(t, "private_key=%s\nlisten_port=0\n", hex.EncodeToString(n.Private[:]))
+		for end := time.Now().Add(5 * time.Second); len(n.Get(t, "listen_port")) == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the device opens no socket")
+			}
+		}
+	}
+	for i, n := range []*Node{a, b} {
+		o := []*Node{b, a}[i]
+		n.Set(t, "public_key=%x\nendpoint=%s:%s\nallowed_ip=10.0.0.%d/32\nallowed_ip=fd00::%d/128\n%s", o.Public[:],
+			hostText(host), o.Get(t, "listen_port")[0], 2-i, 2-i, extra)
+	}
+}
+
+func hostText(a netip.Addr) string {
+	if a.Is6() {
+		return "[" + a.String() + "]"
+	}
+	return a.String()
+}

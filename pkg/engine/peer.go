@@ -1,0 +1,174 @@
+package engine
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// session is a pair of keys with a peer.
+type session struct {
+	peer          *peer
+	keys          *noise.Keys
+	local, remote uint32
+	initiator     bool
+	born          time.Duration
+	// used reports that a packet came under these keys.
+	used atomic.Bool
+	// sent is the next counter.
+	sent atomic.Uint64
+
+	mu     sync.Mutex // taken once a batch
+	window window
+}
+
+// take reserves n counters and returns the first; ok is false when the session has no more. A batch has
+// at most maxBatch packets, so threads that pass the check together stay below the protocol's limit.
+func (s *session) take(n int) (first uint64, ok bool) {
+	if s.sent.Load() >= rejectAfterMessages-64*maxBatch {
+		return 0, false
+	}
+	return s.sent.Add(uint64(n)) - uint64(n), true
+}
+
+// event is what the threads tell control about a peer; a set of bits.
+type event = uint32
+
+const (
+	// wantSession: a packet waits for a session, or the session is to be renewed.
+	wantSession event = 1 << iota
+	// confirmed: a packet came under the keys of next.
+	confirmed
+)
+
+// peer is one peer.
+type peer struct {
+	public  noise.PublicKey
+	secrets *noise.Secrets
+	jitter  time.Duration
+
+	// Read by the threads under Device.state; changed by control under its write lock.
+	current, next, previous *session
+	removed                 bool
+
+	endpoint atomic.Pointer[sock.Endpoint]
+
+	// Times since boot, written by the threads; 0 is none. See view.
+	unanswered, owed, lastSent, lastReceived atomic.Int64
+	// asked is when a thread last told wantSession.
+	asked              atomic.Int64
+	refreshed          atomic.Bool // the session's renewal on receiving was asked for
+	sentBytes, rxBytes atomic.Uint64
+	events             atomic.Uint32
+	staged             staged
+
+	// Of control, under Device.mu.
+	timers         timers
+	stamper        *noise.Stamper
+	allowed        map[netip.Prefix]struct{}
+	keepalive      time.Duration
+	index          uint32 // of the initiation that waits for its response; 0 is none
+	wanted         bool   // an initiation waits for the budget
+	dead           bool   // an initiation was not answered
+	lastInitiation time.Duration
+	lastConsumed   time.Duration
+	lastHandshake  time.Time
+	lastStamp      noise.Timestamp // ours
+	lastSeenStamp  noise.Timestamp // the peer's
+	greetedAt      netip.AddrPort
+}
+
+// sentAt notes that something authentic was sent; data is not an empty packet.
+func (p *peer) sentAt(now time.Duration, data bool) {
+	p.lastSent.Store(int64(now))
+	if p.owed.Load() != 0 {
+		p.owed.Store(0)
+	}
+	if data && p.unanswered.Load() == 0 {
+		p.unanswered.Store(int64(now))
+	}
+}
+
+// receivedAt notes that something authentic came.
+func (p *peer) receivedAt(now time.Duration, data bool) {
+	p.lastReceived.Store(int64(now))
+	if p.unanswered.Load() != 0 {
+		p.unanswered.Store(0)
+	}
+	if data && p.owed.Load() == 0 {
+		p.owed.Store(int64(now))
+	}
+}
+
+func (p *peer) view(now time.Duration) view {
+	return view{now: now, unanswered: time.Duration(p.unanswered.Load()), owed: time.Duration(p.owed.Load()),
+		traversal: time.Duration(max(p.lastSent.Load(), p.lastReceived.Load())), keepalive: p.keepalive, jitter: p.jitter}
+}
+
+// move changes the endpoint to where an authentic packet came from.
+func (p *peer) move(from *sock.Endpoint) {
+	if old := p.endpoint.Load(); old == nil || *old != *from {
+		ep := *from
+		p.endpoint.Store(&ep)
+	}
+}
+
+// forgetSource lets the kernel choose the source address again: the one that was used may be the cause
+// of silence.
+func (p *peer) forgetSource() {
+	if old := p.endpoint.Load(); old != nil && old.Source.IsValid() {
+		p.endpoint.CompareAndSwap(old, &sock.Endpoint{Addr: old.Addr, Scope: old.Scope})
+	}
+}
+
+func randomJitter() time.Duration { return rand.N(maxJitter) }
+
+// Limits of packets that wait for a session.
+const (
+	maxStaged      = 128     // packets a peer
+	maxStagedBytes = 4 << 20 // a device
+)
+
+// staged are packets that wait for a session, the oldest first.
+type staged struct {
+	mu      sync.Mutex
+	packets [][]byte
+}
+
+// stage keeps a copy of a packet for a peer. A full queue loses its oldest packet.
+func (d *Device) stage(p *peer, b []byte) {
+	if d.stagedBytes.Add(int64(len(b))) > maxStagedBytes {
+		d.stagedBytes.Add(-int64(len(b)))
+		d.drops.add(stagedFull, 1)
+		return
+	}
+	c := append([]byte(nil), b...)
+	p.staged.mu.Lock()
+	defer p.staged.mu.Unlock()
+	if len(p.staged.packets) == maxStaged {
+		d.stagedBytes.Add(-int64(len(p.staged.packets[0])))
+		p.staged.packets = p.staged.packets[1:]
+		d.drops.add(stagedFull, 1)
+	}
+	p.staged.packets = append(p.staged.packets, c)
+}
+
+// unstage takes all packets that wait.
+func (d *Device) unstage(p *peer) [][]byte {
+	p.staged.mu.Lock()
+	out := p.staged.packets
+	p.staged.packets = nil
+	p.staged.mu.Unlock()
+	for _, b := range out {
+		d.stagedBytes.Add(-int64(len(b)))
+	}
+	return out
+}
+
+// dropStaged drops all packets that wait.
+func (d *Device) dropStaged(p *peer) { d.drops.add(stagedGivenUp, len(d.unstage(p))) }

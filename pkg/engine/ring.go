@@ -1,0 +1,79 @@
+package engine
+
+import (
+	"sync"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+const ringSize = 1024
+
+// message is a handshake message as it came.
+type message struct {
+	n    int
+	data [noise.InitiationSize]byte
+	from sock.Endpoint
+}
+
+// ring is the queue of handshake messages from the threads to control.
+type ring struct {
+	mu    sync.Mutex
+	slots [ringSize]message
+	head  int
+	n     int
+}
+
+// put reports false when the ring is full.
+func (r *ring) put(b []byte, from *sock.Endpoint) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n == ringSize {
+		return false
+	}
+	m := &r.slots[(r.head+r.n)%ringSize]
+	m.n = copy(m.data[:], b)
+	m.from = *from
+	r.n++
+	return true
+}
+
+// take copies the oldest message to m, and returns how many wait behind it; ok is false without one.
+func (r *ring) take(m *message) (waiting int, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.n == 0 {
+		return 0, false
+	}
+	*m = r.slots[r.head]
+	r.head = (r.head + 1) % ringSize
+	r.n--
+	return r.n, true
+}
+
+// pending are the peers that have events, each at most once.
+type pending struct {
+	mu    sync.Mutex
+	peers []*peer
+}
+
+// post tells control an event of a peer.
+func (d *Device) post(p *peer, e event) {
+	if p.events.Or(e) != 0 {
+		return
+	}
+	d.pending.mu.Lock()
+	d.pending.peers = append(d.pending.peers, p)
+	d.pending.mu.Unlock()
+	d.wakeControl()
+}
+
+// takePending returns the peers that have events.
+func (d *Device) takePending(into []*peer) []*peer {
+	d.pending.mu.Lock()
+	defer d.pending.mu.Unlock()
+	into = append(into[:0], d.pending.peers...)
+	clear(d.pending.peers)
+	d.pending.peers = d.pending.peers[:0]
+	return into
+}

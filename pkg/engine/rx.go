@@ -1,0 +1,332 @@
+package engine
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// binding is a shard's sockets.
+type binding struct {
+	v4, v6 *sock.UDP
+}
+
+// socket returns the socket of the endpoint's family, nil without one.
+func (b *binding) socket(ep *sock.Endpoint) *sock.UDP {
+	if ep.Addr.Addr().Is4() {
+		return b.v4
+	}
+	return b.v6
+}
+
+func (b *binding) close() {
+	b.v4.Close()
+	b.v6.Close()
+}
+
+// receiver is the receiving side of a shard.
+type receiver struct {
+	s      *shard
+	in     *sock.Receiver
+	worker *aead.Worker
+	join   *packet.Coalescer
+	waiter sock.Waiter
+	stop   *sock.Waker
+	ended  chan struct{}
+
+	// The batch: datagrams of one session from one place.
+	session *session
+	from    sock.Endpoint
+	ecn     uint8
+	packets [maxBatch]aead.Packet
+	n       int
+
+	last     *session // the last index and its session, of one receive
+	lastFrom netip.Addr
+	lastPeer *peer
+}
+
+func newReceiver(s *shard) (*receiver, error) {
+	in, err := sock.NewReceiver()
+	if err != nil {
+		return nil, err
+	}
+	w, err := aead.NewWorker(s.d.arena)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := sock.NewWaker()
+	if err != nil {
+		return nil, err
+	}
+	r := &receiver{s: s, in: in, worker: w, stop: stop}
+	r.join = packet.NewCoalescer(r.write)
+	r.join.NoUDP = !s.d.udpOffload
+	return r, nil
+}
+
+func (r *receiver) close() {
+	r.in.Close()
+	r.stop.Close()
+}
+
+// start begins to receive from the shard's sockets.
+func (r *receiver) start(b *binding) {
+	r.stop.Clear()
+	r.ended = make(chan struct{})
+	go r.runRX(b)
+}
+
+// end waits until the thread has ended. The caller holds no lock of the thread.
+func (r *receiver) end() {
+	if r.ended == nil {
+		return
+	}
+	r.stop.Wake()
+	<-r.ended
+	r.ended = nil
+}
+
+// runRX is the thread from the network to the TUN. It ends when told to.
+func (r *receiver) runRX(b *binding) {
+	runtime.LockOSThread()
+	defer close(r.ended)
+	all := [2]*sock.UDP{b.v4, b.v6}
+	fds := []int{r.stop.FD, b.v4.FD}
+	if b.v6 != nil {
+		fds = append(fds, b.v6.FD)
+	}
+	r.waiter.Set(fds...)
+	for {
+		more := false
+		for _, u := range all {
+			if u != nil && r.receive(u) {
+				more = true
+			}
+		}
+		if !more {
+			r.waiter.Wait()
+		}
+		if stop, _ := r.ready(more); stop {
+			return
+		}
+	}
+}
+
+// ready reports whether the thread is told to end. While there is more to receive it asks the kernel.
+func (r *receiver) ready(busy bool) (stop, failed bool) {
+	if !busy {
+		return r.waiter.Ready(0)
+	}
+	return r.s.d.stopping.Load(), false
+}
+
+// receive takes what waits at one socket, at most one call's worth, and reports whether there was any.
+func (r *receiver) receive(u *sock.UDP) bool {
+	msgs, err := r.in.Receive(u)
+	if err != nil || len(msgs) == 0 {
+		// Errors of ICMP do not reach an unconnected socket; those of memory go away.
+		return err != nil && err != unix.EAGAIN && err == unix.EINTR
+	}
+	d := r.s.d
+	now := d.now()
+	d.state.RLock()
+	defer d.state.RUnlock()
+	r.last, r.lastPeer = nil, nil
+	for i := range msgs {
+		m := &msgs[i]
+		for data := m.Data; len(data) > 0; {
+			n := min(m.Size, len(data))
+			r.datagram(data[:n], m, now)
+			data = data[n:]
+		}
+	}
+	r.open(now)
+	r.join.Flush()
+	return true
+}
+
+// datagram takes one datagram.
+func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
+	d := r.s.d
+	if len(b) < 4 {
+		d.drops.add(shortDatagram, 1)
+		return
+	}
+	size := 0
+	switch binary.LittleEndian.Uint32(b) {
+	case noise.TypeTransport:
+		r.transport(b, m, now)
+		return
+	case noise.TypeInitiation:
+		size = noise.InitiationSize
+	case noise.TypeResponse:
+		size = noise.ResponseSize
+	case noise.TypeCookie:
+		size = noise.CookieSize
+	default:
+		d.drops.add(unknownType, 1)
+		return
+	}
+	if len(b) != size {
+		d.drops.add(wrongSize, 1)
+		return
+	}
+	if !d.ring.put(b, &m.From) {
+		d.drops.add(handshakeQueueFull, 1)
+		return
+	}
+	d.wakeControl()
+}
+
+// transport gathers a transport message.
+func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
+	d := r.s.d
+	if len(b) < minTransport {
+		d.drops.add(shortDatagram, 1)
+		return
+	}
+	index := binary.LittleEndian.Uint32(b[4:])
+	s := r.last
+	if s == nil || s.local != index {
+		if s = d.sessions[index]; s == nil {
+			d.drops.add(unknownIndex, 1)
+			return
+		}
+		r.last = s
+	}
+	if now-s.born >= rejectAfterTime {
+		d.drops.add(expiredSession, 1)
+		return
+	}
+	counter := binary.LittleEndian.Uint64(b[8:])
+	if r.n == maxBatch || r.session != s || r.ecn != m.ECN || r.from != m.From {
+		r.open(now)
+		r.session, r.ecn, r.from = s, m.ECN, m.From
+	}
+	r.packets[r.n] = aead.Packet{Data: b[headerSize:], Counter: counter}
+	r.n++
+}
+
+// open opens the batch and takes each packet of it that is authentic and new.
+func (r *receiver) open(now time.Duration) {
+	if r.n == 0 {
+		return
+	}
+	d, s := r.s.d, r.session
+	packets := r.fresh(s, r.packets[:r.n])
+	r.n = 0
+	if len(packets) == 0 {
+		return
+	}
+	d.tier.Open(r.worker, &s.keys.Receive, packets)
+	s.mu.Lock()
+	bad, old := 0, 0
+	for i := range packets {
+		if p := &packets[i]; !p.OK {
+			bad++
+		} else if !s.window.accept(p.Counter) {
+			p.OK = false
+			old++
+		}
+	}
+	s.mu.Unlock()
+	d.drops.add(forged, bad)
+	d.drops.add(replayed, old)
+	if bad+old == len(packets) {
+		return
+	}
+	r.authentic(s, now)
+	bytes, data := uint64(0), false
+	for i := range packets {
+		p := &packets[i]
+		if !p.OK {
+			continue
+		}
+		bytes += uint64(headerSize + len(p.Data))
+		if text := p.Data[:len(p.Data)-aead.Overhead]; len(text) > 0 {
+			data = true
+			r.deliver(s.peer, text)
+		}
+	}
+	s.peer.rxBytes.Add(bytes)
+	s.peer.receivedAt(now, data)
+}
+
+// fresh drops the packets whose counters are too old, before they cost anything.
+func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := packets[:0]
+	for _, p := range packets {
+		if !s.window.stale(p.Counter) {
+			kept = append(kept, p)
+		}
+	}
+	r.s.d.drops.add(replayed, len(packets)-len(kept))
+	return kept
+}
+
+// authentic does what follows from a packet of the session.
+func (r *receiver) authentic(s *session, now time.Duration) {
+	p := s.peer
+	p.move(&r.from)
+	if p.next == s && !s.used.Load() {
+		s.used.Store(true)
+		r.s.d.post(p, confirmed)
+	}
+	if s.initiator && p.current == s && now-s.born > refreshOnReceive && !p.refreshed.Load() {
+		p.refreshed.Store(true)
+		r.s.d.post(p, wantSession)
+	}
+}
+
+// deliver hands an authentic packet to the TUN if its source is the peer's.
+func (r *receiver) deliver(p *peer, b []byte) {
+	d := r.s.d
+	b, from, bad := packet.Trim(b)
+	if bad != packet.None {
+		d.drops.add(badInnerPacket+reason(bad), 1)
+		return
+	}
+	if r.lastPeer == nil || from != r.lastFrom {
+		r.lastPeer, r.lastFrom = d.routes.lookup(from), from
+	}
+	if r.lastPeer != p {
+		d.drops.add(wrongSource, 1)
+		return
+	}
+	if r.ecn == 3 {
+		packet.Congested(b)
+	}
+	r.join.Add(b)
+}
+
+// write writes to the TUN. A kernel that refuses superpackets of a kind gets no more of them.
+func (r *receiver) write(parts [][]byte) bool {
+	err := r.s.queue.Write(parts)
+	if err == nil {
+		return true
+	}
+	h := packet.ReadHeader(parts[0])
+	if h.GSO == packet.GSONone {
+		r.s.d.drops.add(tunRefused, 1)
+		return true
+	}
+	if err == unix.EINVAL {
+		if h.GSO == packet.GSOUDP {
+			r.join.NoUDP = true
+		} else {
+			r.join.NoTCP = true
+		}
+	}
+	return false
+}

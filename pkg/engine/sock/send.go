@@ -1,0 +1,267 @@
+package sock
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxMessages is how many runs of datagrams one system call sends.
+	maxMessages = 64
+	// maxSegments and maxBytes bound a run (UDP_MAX_SEGMENTS of the kernel before 6.9; a UDP length).
+	maxSegments = 64
+	maxBytes    = 65507
+	// maxDatagrams bounds what is gathered before Flush.
+	maxDatagrams = 512
+)
+
+type mmsghdr struct {
+	hdr unix.Msghdr
+	n   uint32
+	_   [4]byte
+}
+
+// controlSize has room for packet information, segment size and traffic class.
+const controlSize = 96
+
+// run is consecutive datagrams of equal size, the last of which may be smaller.
+type run struct {
+	first *byte
+	bytes int
+	size  int
+	count int
+	ecn   uint8
+}
+
+// Stats counts what a Sender could not send, datagrams.
+type Stats struct {
+	// TooLarge did not fit the interface; NoRoute had no way out; Refused was stopped by a firewall;
+	// Full found no room in the socket's buffer for a tenth of a second; Other failed otherwise.
+	TooLarge, NoRoute, Refused, Full, Other uint64
+}
+
+// Sender sends datagrams of one thread. It must not be copied.
+type Sender struct {
+	runs  [maxDatagrams]run
+	n     int
+	msgs  [maxMessages]mmsghdr
+	iovs  [maxMessages]unix.Iovec
+	name  unix.RawSockaddrInet6
+	ctl   [maxMessages][controlSize]byte
+	poll  [1]unix.PollFd
+	wait  unix.Timespec
+	Stats Stats
+	// SourceLost reports whether the last Flush sent without the endpoint's source address, which this
+	// machine does not have any more.
+	SourceLost bool
+}
+
+// Add gathers datagrams that lie one behind the other in wire: each has size bytes, the last may have
+// fewer. It reports false when there is no room; then Flush has to come first.
+func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
+	for len(wire) > 0 {
+		if s.n == maxDatagrams {
+			return false
+		}
+		most := min(maxSegments, maxBytes/size) * size
+		part := wire[:min(most, len(wire))]
+		s.runs[s.n] = run{&part[0], len(part), size, (len(part) + size - 1) / size, ecn}
+		s.n++
+		wire = wire[len(part):]
+	}
+	return true
+}
+
+// Flush sends what was gathered to ep. It returns the number of datagrams that the kernel took.
+func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
+	s.SourceLost = false
+	sent, at := 0, 0
+	source := ep.Source.IsValid() && ep.Source.Is4() == ep.Addr.Addr().Is4()
+	nameLen := s.setName(ep)
+	for at < s.n {
+		if !u.segment.Load() && s.runs[at].count > 1 {
+			sent += s.singly(u, ep, at, source, nameLen)
+			at++
+			continue
+		}
+		count := 0
+		for count < maxMessages && at+count < s.n && (u.segment.Load() || s.runs[at+count].count == 1) {
+			s.fill(count, &s.runs[at+count], ep, source, nameLen)
+			count++
+		}
+		done, errno := s.send(u, count)
+		for i := range done {
+			sent += s.runs[at+i].count
+		}
+		at += done
+		if errno == 0 || done == count {
+			continue
+		}
+		r := &s.runs[at]
+		switch {
+		case errno == unix.EAGAIN:
+			if !s.writable(u) {
+				s.Stats.Full += uint64(r.count)
+				at++
+			}
+			continue
+		case errno == unix.EINTR, errno == unix.ENOBUFS && done > 0:
+			continue
+		case source && (errno == unix.EINVAL || errno == unix.ENETUNREACH || errno == unix.EADDRNOTAVAIL || errno == unix.ENODEV):
+			// The address or the interface is gone: the kernel chooses again.
+			source, s.SourceLost = false, true
+			continue
+		case (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE) && r.count > 1:
+			// EIO: the interface has no checksum offload. EMSGSIZE: one segment does not fit; if single
+			// datagrams do not either, they are counted there.
+			if errno != unix.EMSGSIZE {
+				u.segment.Store(false)
+			}
+			sent += s.singly(u, ep, at, source, nameLen)
+		default:
+			s.count(errno, r.count)
+		}
+		at++
+	}
+	s.n = 0
+	return sent
+}
+
+// singly sends the datagrams of a run one by one.
+func (s *Sender) singly(u *UDP, ep *Endpoint, at int, source bool, nameLen uint32) int {
+	r := s.runs[at]
+	all := unsafe.Slice(r.first, r.bytes)
+	sent := 0
+	for len(all) > 0 {
+		part := all[:min(r.size, len(all))]
+		all = all[len(part):]
+		one := run{&part[0], len(part), r.size, 1, r.ecn}
+		s.fill(0, &one, ep, source, nameLen)
+		done, errno := s.send(u, 1)
+		if errno == unix.EAGAIN && s.writable(u) {
+			done, errno = s.send(u, 1)
+		}
+		if done == 0 {
+			s.count(errno, 1)
+		}
+		sent += done
+	}
+	return sent
+}
+
+func (s *Sender) count(errno unix.Errno, n int) {
+	c := &s.Stats.Other
+	switch errno {
+	case unix.EMSGSIZE:
+		c = &s.Stats.TooLarge
+	case unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EADDRNOTAVAIL, unix.ENETDOWN:
+		c = &s.Stats.NoRoute
+	case unix.EPERM, unix.EACCES:
+		c = &s.Stats.Refused
+	case unix.EAGAIN, unix.ENOBUFS:
+		c = &s.Stats.Full
+	}
+	*c += uint64(n)
+}
+
+// writable waits until the socket takes more, at most a tenth of a second.
+func (s *Sender) writable(u *UDP) bool {
+	s.poll[0] = unix.PollFd{Fd: int32(u.FD), Events: unix.POLLOUT}
+	s.wait = unix.NsecToTimespec(100e6)
+	n, err := unix.Ppoll(s.poll[:], &s.wait, nil)
+	return err == unix.EINTR || n > 0
+}
+
+func (s *Sender) send(u *UDP, count int) (int, unix.Errno) {
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD), uintptr(unsafe.Pointer(&s.msgs)), uintptr(count), 0, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	if int(n) < count {
+		// sendmmsg(2) tells the error of a later message with the next call only.
+		m, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD), uintptr(unsafe.Pointer(&s.msgs[n])), uintptr(count)-n, 0, 0, 0)
+		if errno != 0 {
+			return int(n), errno
+		}
+		n += m
+		if int(n) < count {
+			return int(n), unix.EINTR
+		}
+	}
+	return int(n), 0
+}
+
+func (s *Sender) setName(ep *Endpoint) uint32 {
+	port := (*[2]byte)(unsafe.Pointer(&s.name.Port))
+	binary.BigEndian.PutUint16(port[:], ep.Addr.Port())
+	if ep.Addr.Addr().Is4() {
+		n := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.name))
+		n.Family, n.Addr = unix.AF_INET, ep.Addr.Addr().As4()
+		return unix.SizeofSockaddrInet4
+	}
+	s.name.Family, s.name.Addr, s.name.Scope_id = unix.AF_INET6, ep.Addr.Addr().As16(), ep.Scope
+	s.name.Flowinfo = 0
+	return unix.SizeofSockaddrInet6
+}
+
+func (s *Sender) fill(i int, r *run, ep *Endpoint, source bool, nameLen uint32) {
+	s.iovs[i].Base = r.first
+	s.iovs[i].SetLen(r.bytes)
+	h := &s.msgs[i].hdr
+	h.Name, h.Namelen = (*byte)(unsafe.Pointer(&s.name)), nameLen
+	h.Iov = &s.iovs[i]
+	h.SetIovlen(1)
+	c := control{b: s.ctl[i][:]}
+	v4 := ep.Addr.Addr().Is4()
+	if source {
+		c.packetInfo(v4, ep.Source, ep.Interface)
+	}
+	if r.count > 1 {
+		binary.NativeEndian.PutUint16(c.add(unix.IPPROTO_UDP, unix.UDP_SEGMENT, 2), uint16(r.size))
+	}
+	if r.ecn != 0 {
+		level, name := unix.IPPROTO_IP, unix.IP_TOS
+		if !v4 {
+			level, name = unix.IPPROTO_IPV6, unix.IPV6_TCLASS
+		}
+		binary.NativeEndian.PutUint32(c.add(level, name, 4), uint32(r.ecn))
+	}
+	h.Control = nil
+	if c.n > 0 {
+		h.Control = &s.ctl[i][0]
+	}
+	h.SetControllen(c.n)
+}
+
+// control builds ancillary data (cmsg(3)).
+type control struct {
+	b []byte
+	n int
+}
+
+func (c *control) add(level, name, size int) []byte {
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&c.b[c.n]))
+	h.Level, h.Type = int32(level), int32(name)
+	h.SetLen(unix.CmsgLen(size))
+	data := c.b[c.n+unix.CmsgLen(0):]
+	c.n += unix.CmsgSpace(size)
+	return data[:size]
+}
+
+func (c *control) packetInfo(v4 bool, from netip.Addr, link int32) {
+	if v4 {
+		d := c.add(unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo)
+		binary.NativeEndian.PutUint32(d, uint32(link))
+		a := from.As4()
+		copy(d[4:], a[:]) // ipi_spec_dst
+		clear(d[8:])
+		return
+	}
+	d := c.add(unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
+	a := from.As16()
+	copy(d, a[:])
+	binary.NativeEndian.PutUint32(d[16:], uint32(link))
+}

@@ -1,0 +1,155 @@
+package sock
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Endpoint is where a peer is reached, and from where. It is immutable.
+type Endpoint struct {
+	// Addr is the peer's address. One of 4 bytes is IPv4; an IPv4 address in IPv6 form does not occur.
+	Addr netip.AddrPort
+	// Scope is the interface of a link-local Addr, else 0.
+	Scope uint32
+	// Source is the local address to which the peer sends; invalid lets the kernel choose.
+	Source netip.Addr
+	// Interface is the interface on which the peer's last datagram came in; 0 lets the kernel choose.
+	Interface int32
+}
+
+// Same reports whether both endpoints send alike.
+func (e Endpoint) Same(o Endpoint) bool { return e == o }
+
+// UDP is a socket of one address family.
+type UDP struct {
+	FD int
+	V6 bool
+	// segment and gro report whether the socket has the offload. Sender clears segment.
+	segment atomic.Bool
+	gro     bool
+}
+
+// Offloads reports which offloads the socket uses.
+func (u *UDP) Offloads() (segment, gro bool) { return u.segment.Load(), u.gro }
+
+// bufferSize is what the socket's buffers may hold, bytes; one upgrade's worth of a fast flow.
+const bufferSize = 16 << 20
+
+// Open opens a socket of each address family on one port; port 0 chooses one. v6 is nil where the
+// kernel has no IPv6. With shared, other sockets of this user may have the same port.
+func Open(port uint16, mark uint32, shared bool) (v4, v6 *UDP, actual uint16, err error) {
+	for range 100 {
+		v4, actual, err = open(false, port, mark, shared)
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		v6, _, err = open(true, actual, mark, shared)
+		if err == nil || errors.Is(err, unix.EAFNOSUPPORT) {
+			return v4, v6, actual, nil
+		}
+		v4.Close()
+		// Somebody has the port that IPv4 chose, for IPv6.
+		if port != 0 || !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, nil, 0, err
+}
+
+func open(v6 bool, port uint16, mark uint32, shared bool) (*UDP, uint16, error) {
+	family, name := unix.AF_INET, "udp4"
+	if v6 {
+		family, name = unix.AF_INET6, "udp6"
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open %s socket: %w", name, err)
+	}
+	u := &UDP{FD: fd, V6: v6}
+	if err := u.prepare(mark, shared); err != nil {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("prepare %s socket: %w", name, err)
+	}
+	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port)}
+	if v6 {
+		sa = &unix.SockaddrInet6{Port: int(port)}
+	}
+	if err := unix.Bind(fd, sa); err != nil {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("bind %s socket to port %d: %w", name, port, err)
+	}
+	got, err := unix.Getsockname(fd)
+	if err != nil {
+		unix.Close(fd)
+		return nil, 0, fmt.Errorf("name of %s socket: %w", name, err)
+	}
+	switch a := got.(type) {
+	case *unix.SockaddrInet4:
+		port = uint16(a.Port)
+	case *unix.SockaddrInet6:
+		port = uint16(a.Port)
+	}
+	return u, port, nil
+}
+
+func (u *UDP) prepare(mark uint32, shared bool) error {
+	type option struct{ level, name, value int }
+	must := []option{{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
+		{unix.IPPROTO_IP, unix.IP_PKTINFO, 1}, {unix.IPPROTO_IP, unix.IP_RECVTOS, 1}}
+	if u.V6 {
+		must = []option{{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1}}
+	}
+	if shared {
+		must = append(must, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+	}
+	if mark != 0 {
+		must = append(must, option{unix.SOL_SOCKET, unix.SO_MARK, int(mark)})
+	}
+	for _, o := range must {
+		if err := unix.SetsockoptInt(u.FD, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("set option %d of level %d: %w", o.name, o.level, err)
+		}
+	}
+	for _, name := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
+		// Without CAP_NET_ADMIN the buffers stay as the machine has them.
+		_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, name, bufferSize)
+	}
+	_, err := unix.GetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
+	u.segment.Store(err == nil)
+	u.gro = groUsable() && unix.SetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
+	return nil
+}
+
+// groUsable reports whether the kernel's UDP_GRO works: before 5.12 it does not.
+func groUsable() bool {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return false
+	}
+	var major, minor int
+	if n, _ := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); n != 2 {
+		return false
+	}
+	return major > 5 || major == 5 && minor >= 12
+}
+
+// SetMark sets the mark of what the socket sends.
+func (u *UDP) SetMark(mark uint32) error {
+	if err := unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, unix.SO_MARK, int(mark)); err != nil {
+		return fmt.Errorf("set mark: %w", err)
+	}
+	return nil
+}
+
+// Close closes the socket. A nil socket is allowed.
+func (u *UDP) Close() {
+	if u != nil {
+		unix.Close(u.FD)
+	}
+}

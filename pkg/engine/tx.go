@@ -1,0 +1,175 @@
+package engine
+
+import (
+	"net/netip"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// shard is one queue of the TUN and a socket of each address family, each with a thread.
+type shard struct {
+	d      *Device
+	queue  *sock.Queue
+	buf    []byte // one packet of the TUN with its vnet header
+	out    *outbox
+	waiter sock.Waiter
+	stop   *sock.Waker
+
+	// bound are the sockets; changed under Device.state.
+	bound *binding
+	rx    *receiver
+
+	lastTo   netip.Addr // of this batch: the last destination and its peer
+	lastPeer *peer
+}
+
+// tunBuffer has room for the largest packet and its vnet header.
+const tunBuffer = 64<<10 + packet.HeaderSize
+
+func newShard(d *Device, q *sock.Queue) (*shard, error) {
+	out, err := newOutbox(d)
+	if err != nil {
+		return nil, err
+	}
+	buf, err := unix.Mmap(-1, 0, tunBuffer, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	stop, err := sock.NewWaker()
+	if err != nil {
+		return nil, err
+	}
+	s := &shard{d: d, queue: q, buf: buf, out: out, stop: stop}
+	s.rx, err = newReceiver(s)
+	return s, err
+}
+
+func (s *shard) close() {
+	s.out.close()
+	s.rx.close()
+	s.stop.Close()
+	_ = unix.Munmap(s.buf)
+}
+
+// readsPerBatch bounds the packets that are read before what was gathered is sent.
+const readsPerBatch = 16
+
+// runTX is the thread from the TUN to the network. It ends when the device closes or the TUN is gone.
+func (s *shard) runTX() {
+	runtime.LockOSThread()
+	s.waiter.Set(s.queue.FD, s.stop.FD)
+	for {
+		for {
+			more, err := s.transmit()
+			if err != nil {
+				s.d.lostTUN(err)
+				return
+			}
+			if !more || s.d.closing.Load() {
+				break
+			}
+		}
+		if s.d.closing.Load() {
+			return
+		}
+		s.waiter.Wait()
+		if _, failed := s.waiter.Ready(0); failed && !s.d.closing.Load() {
+			if _, err := s.queue.Read(s.buf); err != nil && err != unix.EAGAIN && err != unix.EIO {
+				s.d.lostTUN(err)
+				return
+			}
+			// The link is down: the kernel reports an error until it is up.
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// transmit reads and sends one batch, and reports whether there may be more.
+func (s *shard) transmit() (more bool, err error) {
+	n, err := s.queue.Read(s.buf)
+	if err != nil {
+		return false, ignorable(err)
+	}
+	d := s.d
+	now := d.now()
+	d.state.RLock()
+	defer d.state.RUnlock()
+	s.lastPeer, s.lastTo = nil, netip.Addr{}
+	for i := 0; ; {
+		s.outbound(s.buf[:n], now)
+		if i++; i == readsPerBatch {
+			break
+		}
+		if n, err = s.queue.Read(s.buf); err != nil {
+			break
+		}
+	}
+	s.out.flush(s.bound, now)
+	return err == nil, ignorable(err)
+}
+
+// ignorable returns nil for the errors of a TUN that go away: nothing to read, and a link that is down.
+func ignorable(err error) error {
+	if err == unix.EAGAIN || err == unix.EINTR || err == unix.EIO {
+		return nil
+	}
+	return err
+}
+
+// outbound takes one packet of the TUN with its vnet header.
+func (s *shard) outbound(b []byte, now time.Duration) {
+	d := s.d
+	if len(b) < packet.HeaderSize {
+		d.drops.add(badTUNPacket+reason(packet.TooShort), 1)
+		return
+	}
+	super, bad := packet.Parse(packet.ReadHeader(b), b[packet.HeaderSize:])
+	if bad != packet.None {
+		d.drops.add(badTUNPacket+reason(bad), 1)
+		return
+	}
+	to := super.Destination()
+	p := s.lastPeer
+	if p == nil || to != s.lastTo {
+		if p = d.routes.lookup(to); p == nil {
+			d.drops.add(noRoute, super.Segments)
+			return
+		}
+		s.lastPeer, s.lastTo = p, to
+	}
+	if s.bound == nil {
+		d.drops.add(deviceDown, super.Segments)
+		return
+	}
+	session := p.current
+	if session == nil || now-session.born >= rejectAfterTime || session.sent.Load() >= rejectAfterMessages-64*maxBatch {
+		for i := range super.Segments {
+			seg := make([]byte, super.SegmentLen(i))
+			super.Segment(i, seg)
+			d.stage(p, seg)
+		}
+		d.ask(p, now)
+		return
+	}
+	ecn := super.ECN()
+	for i := range super.Segments {
+		super.Segment(i, s.out.room(s.bound, session, ecn, super.SegmentLen(i), now))
+	}
+}
+
+// askInterval is how often a thread asks control for a session of a peer.
+const askInterval = 100 * time.Millisecond
+
+// ask tells control that a peer needs a session.
+func (d *Device) ask(p *peer, now time.Duration) {
+	if last := p.asked.Load(); last != 0 && now-time.Duration(last) < askInterval {
+		return
+	}
+	p.asked.Store(int64(now))
+	d.post(p, wantSession)
+}

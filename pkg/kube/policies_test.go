@@ -1,0 +1,200 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+const (
+	podsPath            = "/api/v1/pods"
+	namespacesPath      = "/api/v1/namespaces"
+	networkPoliciesPath = "/apis/networking.k8s.io/v1/networkpolicies"
+)
+
+// policyTale is a sink that keeps what it was told.
+type policyTale struct {
+	mu         sync.Mutex
+	pods       map[policy.Name]policy.Pod
+	namespaces map[string]policy.Namespace
+	policies   map[policy.Name]policy.Policy
+	listed     int
+}
+
+func (s *policyTale) do(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *policyTale) PutPod(v policy.Pod)       { s.do(func() { s.pods[v.Name] = v }) }
+func (s *policyTale) DeletePod(n policy.Name)   { s.do(func() { delete(s.pods, n) }) }
+func (s *policyTale) PutPolicy(v policy.Policy) { s.do(func() { s.policies[v.Name] = v }) }
+func (s *policyTale) DeletePolicy(n policy.Name) {
+	s.do(func() { delete(s.policies, n) })
+}
+func (s *policyTale) PutNamespace(v policy.Namespace) {
+	s.do(func() { s.namespaces[v.Name] = v })
+}
+func (s *policyTale) DeleteNamespace(n string) { s.do(func() { delete(s.namespaces, n) }) }
+func (s *policyTale) Listed()                  { s.do(func() { s.listed++ }) }
+
+func (s *policyTale) wait(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	nettest.Until(t, 10*time.Second, what, func() (ok bool) {
+		s.do(func() { ok = so() })
+		return ok
+	})
+}
+
+func podObject(name, node, phase, ip string) m {
+	return m{"metadata": m{"name": name, "namespace": "shop", "labels": m{"app": name}},
+		"spec": m{"nodeName": node, "containers": []any{m{"name": "c", "env": []any{m{"name": "SECRET",
+			"value": "x"}}, "ports": []any{m{"name": "web", "containerPort": 8080,
+			"protocol": "TCP"}}}}},
+		"status": m{"phase": phase, "podIP": ip, "podIPs": []any{m{"ip": ip}}}}
+}
+
+func TestRunPolicies(t *testing.T) {
+	for _, noStream := range []bool{false, true} {
+		t.Run(fmt.Sprint("noStream ", noStream), func(t *testing.T) { runPolicies(t, noStream) })
+	}
+}
+
+func runPolicies(t *testing.T, noStream bool) {
+	f := newFakeServer(t)
+	f.noStream = noStream
+	f.put(podsPath, podObject("web", "node-1", "Running", "198.18.1.1"))
+	f.put(podsPath, podObject("done", "node-1", "Succeeded", "198.18.1.2"))
+	f.put(namespacesPath, m{"metadata": m{"name": "shop", "labels": m{"team": "a"}}})
+	f.put(networkPoliciesPath, m{"metadata": m{"name": "deny", "namespace": "shop"},
+		"spec": m{"podSelector": m{}}})
+	c, err := newClient(Options{Node: "node-1"}, f.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.times = quick
+	sink := &policyTale{pods: map[policy.Name]policy.Pod{},
+		namespaces: map[string]policy.Namespace{}, policies: map[policy.Name]policy.Policy{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.RunPolicies(ctx, sink) }()
+	defer func() { cancel(); <-done }()
+
+	sink.wait(t, "listed", func() bool {
+		return sink.listed == 1 && len(sink.pods) == 1 && len(sink.namespaces) == 1 &&
+			len(sink.policies) == 1
+	})
+	name := policy.Name{Namespace: "shop", Name: "web"}
+	want := policy.Pod{Name: name, UID: sink.pods[name].UID, Node: "node-1",
+		Labels: map[string]string{"app": "web"},
+		Addrs:  []netip.Addr{netip.MustParseAddr("198.18.1.1")},
+		Ports:  []policy.NamedPort{{Name: "web", Proto: policy.TCP, Port: 8080}}}
+	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
+	if d := cmp.Diff(want, sink.pods[name], same); d != "" || want.UID == "" {
+		t.Errorf("pod:\n%s", d)
+	}
+	if got := sink.namespaces["shop"].Labels["team"]; got != "a" {
+		t.Errorf("the namespace's team is %q", got)
+	}
+	deny := sink.policies[policy.Name{Namespace: "shop", Name: "deny"}]
+	if deny.Isolates != [2]bool{true, false} || deny.Invalid != "" {
+		t.Errorf("policy %+v", deny)
+	}
+
+	// What went while nobody watched is found out from the next list.
+	f.setAway(true)
+	f.remove(podsPath, "web")
+	f.put(podsPath, podObject("next", "node-2", "Running", "198.18.2.1"))
+	f.setAway(false)
+	sink.wait(t, "read again", func() bool {
+		_, old := sink.pods[name]
+		return !old && len(sink.pods) == 1
+	})
+	// A pod that finished is none any more: its address may be another's.
+	f.put(podsPath, podObject("next", "node-2", "Failed", "198.18.2.1"))
+	sink.wait(t, "finished", func() bool { return len(sink.pods) == 0 })
+	// A policy that cannot be read denies, and is told as a problem.
+	f.put(networkPoliciesPath, m{"metadata": m{"name": "deny", "namespace": "shop"},
+		"spec": m{"podSelector": m{}, "ingress": []any{m{"ports": []any{m{"port": 0}}}}}})
+	sink.wait(t, "invalid", func() bool {
+		return sink.policies[policy.Name{Namespace: "shop", Name: "deny"}].Invalid != ""
+	})
+	if got := c.Problems(); len(got) != 1 || !strings.Contains(got[0], "denies everything") {
+		t.Errorf("problems %q", got)
+	}
+	f.remove(networkPoliciesPath, "deny")
+	sink.wait(t, "deleted", func() bool { return len(sink.policies) == 0 })
+}
+
+func TestMirrorPodHasTheUIDOfItsStaticPod(t *testing.T) {
+	o := &object{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "b", UID: "of the API server",
+		Annotations: map[string]string{mirrorAnnotation: "of the kubelet"}}, content: &wire.Pod{}}
+	got := parsePod(o, "node-1").value
+	if got == nil || !got.Mirror || got.UID != "of the kubelet" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Whatever of a NetworkPolicy is not understood, its rules allow nothing.
+func TestNetworkPolicyThatIsNotUnderstoodDenies(t *testing.T) {
+	text := func(s string) *string { return &s }
+	end := func(n int32) *int32 { return &n }
+	number := func(n int32) *wire.IntOrString { return &wire.IntOrString{IntVal: n} }
+	rule := func(r wire.PolicyRule) []wire.PolicyRule { return []wire.PolicyRule{{}, r} }
+	block := func(cidr string, except ...string) []wire.PolicyRule {
+		return rule(wire.PolicyRule{Peers: []wire.PolicyPeer{{IPBlock: &wire.IPBlock{CIDR: cidr,
+			Except: except}}}})
+	}
+	port := func(p wire.PolicyPort) []wire.PolicyRule {
+		return rule(wire.PolicyRule{Ports: []wire.PolicyPort{p}})
+	}
+	for name, w := range map[string]wire.NetworkPolicy{
+		"unknown field":  {Unknown: true, Ingress: rule(wire.PolicyRule{})},
+		"empty peer":     {Ingress: rule(wire.PolicyRule{Peers: []wire.PolicyPeer{{}}})},
+		"no prefix":      {Ingress: block("10.0.0.0")},
+		"no exception":   {Ingress: block("10.0.0.0/8", "x")},
+		"protocol":       {Ingress: port(wire.PolicyPort{Protocol: text("ICMP")})},
+		"port 0":         {Ingress: port(wire.PolicyPort{Port: number(0)})},
+		"port 65536":     {Ingress: port(wire.PolicyPort{Port: number(65536)})},
+		"no name":        {Ingress: port(wire.PolicyPort{Port: &wire.IntOrString{Type: 1}})},
+		"type 2":         {Ingress: port(wire.PolicyPort{Port: &wire.IntOrString{Type: 2, IntVal: 1}})},
+		"endPort alone":  {Ingress: port(wire.PolicyPort{EndPort: end(1)})},
+		"endPort before": {Ingress: port(wire.PolicyPort{Port: number(2), EndPort: end(1)})},
+		"operator": {PodSelector: wire.LabelSelector{MatchExpressions: []wire.Expression{{Key: "a",
+			Operator: "Gt"}}}},
+		"In without values": {PodSelector: wire.LabelSelector{MatchExpressions: []wire.Expression{{
+			Key: "a", Operator: "In"}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := parseNetworkPolicy(&object{content: &w})
+			if p.problem == "" || p.value == nil || p.value.Invalid == "" ||
+				len(p.value.Rules[0])+len(p.value.Rules[1]) > 0 || !p.value.Isolates[policy.Ingress] {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
+	for types, want := range map[string][2]bool{"": {true, false}, "Ingress": {true, false},
+		"Egress": {false, true}, "Ingress Egress": {true, true}, "Other": {true, true}} {
+		w := wire.NetworkPolicy{PolicyTypes: slices.DeleteFunc(strings.Split(types, " "),
+			func(s string) bool { return s == "" })}
+		if got := policyTypes(&w); got != want {
+			t.Errorf("types %q isolate %v, want %v", types, got, want)
+		}
+	}
+	if got := policyTypes(&wire.NetworkPolicy{Egress: make([]wire.PolicyRule, 1)}); !got[policy.Egress] {
+		t.Error("rules of egress do not isolate egress")
+	}
+}

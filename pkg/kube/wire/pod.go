@@ -1,0 +1,147 @@
+package wire
+
+// Pod is what is read of a Pod (k8s.io.api.core.v1.Pod).
+type Pod struct {
+	Meta
+	NodeName    string
+	HostNetwork bool
+	Phase       string
+	// PodIP is the first of PodIPs where the API server writes both.
+	PodIP  string
+	PodIPs []string
+	// Ports are those that have a name, of all containers that serve while the pod runs: of
+	// containers, and of init containers that are restarted always.
+	Ports []ContainerPort
+}
+
+// ContainerPort is a named port of a container.
+type ContainerPort struct {
+	Name     string
+	Port     int32
+	Protocol string
+}
+
+// Pod reads a Pod without its envelope.
+func (r Reader) Pod(message []byte) (p Pod, err error) {
+	err = each(message, func(f field) error {
+		switch f.number {
+		case 1:
+			return r.meta(f, &p.Meta)
+		case 2:
+			return p.spec(f)
+		case 3:
+			return p.status(f)
+		}
+		return nil
+	})
+	return p, err
+}
+
+func (p *Pod) spec(spec field) error {
+	return spec.within(func(f field) error {
+		switch f.number {
+		case 2:
+			return p.container(f, false)
+		case 10:
+			return f.set(&p.NodeName)
+		case 11:
+			v, err := f.integer()
+			p.HostNetwork = v != 0
+			return err
+		case 20:
+			return p.container(f, true)
+		}
+		return nil
+	})
+}
+
+// container reads the named ports of a container.
+func (p *Pod) container(container field, init bool) error {
+	restart, kept := "", len(p.Ports)
+	err := container.within(func(f field) error {
+		switch f.number {
+		case 6:
+			port, err := containerPort(f)
+			if port.Name != "" {
+				p.Ports = append(p.Ports, port)
+			}
+			return err
+		case 24:
+			return f.set(&restart)
+		}
+		return nil
+	})
+	if init && restart != "Always" {
+		p.Ports = p.Ports[:kept]
+	}
+	return err
+}
+
+func containerPort(port field) (p ContainerPort, err error) {
+	err = port.within(func(f field) error {
+		switch f.number {
+		case 1:
+			return f.set(&p.Name)
+		case 3:
+			v, err := f.integer()
+			p.Port = int32(v)
+			return err
+		case 4:
+			return f.set(&p.Protocol)
+		}
+		return nil
+	})
+	return p, err
+}
+
+func (p *Pod) status(status field) error {
+	return status.within(func(f field) error {
+		switch f.number {
+		case 1:
+			return f.set(&p.Phase)
+		case 6:
+			return f.set(&p.PodIP)
+		case 12:
+			var ip string
+			err := f.within(func(f field) error {
+				if f.number == 1 {
+					return f.set(&ip)
+				}
+				return nil
+			})
+			p.PodIPs = append(p.PodIPs, ip)
+			return err
+		}
+		return nil
+	})
+}
+
+// Object reads the metadata of any object without its envelope: of a Namespace, all there is.
+func (r Reader) Object(message []byte) (m Meta, err error) {
+	err = each(message, func(f field) error {
+		if f.number == 1 {
+			return r.meta(f, &m)
+		}
+		return nil
+	})
+	return m, err
+}
+
+// List reads a list of any kind without its envelope and calls visit with each item. An error of
+// visit ends it and is returned.
+func List(message []byte, visit func(item []byte) error) (list ListMeta, err error) {
+	err = each(message, func(f field) error {
+		switch f.number {
+		case 1:
+			return f.within(list.field)
+		case 2:
+			item, err := f.message()
+			if err != nil {
+				return err
+			}
+			return visit(item)
+		}
+		return nil
+	})
+	return list, err
+}

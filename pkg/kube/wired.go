@@ -1,0 +1,123 @@
+package kube
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
+)
+
+// wireKind reads one kind of object in its protobuf form.
+type wireKind interface {
+	// read returns the metadata and the content, which parse functions take as object.content.
+	read(message []byte) (wire.Meta, any, error)
+}
+
+// wired is an object of a kind that is read in protobuf only, so without its unneeded parts.
+type wired[K wireKind] struct{ object }
+
+// wiredList is a list of them.
+type wiredList[K wireKind] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []wired[K] `json:"items"`
+}
+
+// held returns the object; wired inherits it.
+func (o *object) held() *object { return o }
+
+// heldBy returns the object that a store was given.
+func heldBy(v any) (*object, bool) {
+	h, ok := v.(interface{ held() *object })
+	if !ok {
+		return nil, false
+	}
+	return h.held(), true
+}
+
+// Reset and Unmarshal let the client library's decoder of protobuf fill an object.
+func (o *wired[K]) Reset() { *o = wired[K]{} }
+
+// Unmarshal reads an object; see Reset.
+func (o *wired[K]) Unmarshal(message []byte) error {
+	var kind K
+	meta, content, err := kind.read(message)
+	if err != nil {
+		return err
+	}
+	o.object = object{content: content, ObjectMeta: metav1.ObjectMeta{
+		Name: meta.Name, Namespace: meta.Namespace, UID: types.UID(meta.UID),
+		ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
+	}}
+	return nil
+}
+
+// DeepCopyObject makes wired a runtime.Object.
+func (o *wired[K]) DeepCopyObject() runtime.Object {
+	return &wired[K]{*o.object.DeepCopyObject().(*object)}
+}
+
+// Reset and Unmarshal are those of a list; see wired.
+func (l *wiredList[K]) Reset() { *l = wiredList[K]{} }
+
+// Unmarshal reads a list; see Reset.
+func (l *wiredList[K]) Unmarshal(message []byte) error {
+	meta, err := wire.List(message, func(item []byte) error {
+		var o wired[K]
+		if err := o.Unmarshal(item); err != nil {
+			return err
+		}
+		l.Items = append(l.Items, o)
+		return nil
+	})
+	l.ListMeta = metav1.ListMeta{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}
+	return err
+}
+
+// DeepCopyObject makes wiredList a runtime.Object.
+func (l *wiredList[K]) DeepCopyObject() runtime.Object {
+	out := *l
+	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	out.Items = make([]wired[K], len(l.Items))
+	for i := range l.Items {
+		out.Items[i] = *l.Items[i].DeepCopyObject().(*wired[K])
+	}
+	return &out
+}
+
+// mirrorAnnotation is on mirror pods: its value is the UID that the kubelet has for the pod.
+const mirrorAnnotation = "kubernetes.io/config.mirror"
+
+// policyReader keeps of the metadata what policies and the reflector look at.
+var policyReader = wire.Reader{AllLabels: true,
+	Annotations: []string{mirrorAnnotation, metav1.InitialEventsAnnotationKey}}
+
+type podWire struct{}
+
+func (podWire) read(message []byte) (wire.Meta, any, error) {
+	p, err := policyReader.Pod(message)
+	return p.Meta, &p, err
+}
+
+type namespaceWire struct{}
+
+func (namespaceWire) read(message []byte) (wire.Meta, any, error) {
+	m, err := policyReader.Object(message)
+	return m, &m, err
+}
+
+type networkPolicyWire struct{}
+
+func (networkPolicyWire) read(message []byte) (wire.Meta, any, error) {
+	p, err := policyReader.NetworkPolicy(message)
+	return p.Meta, &p, err
+}
+
+// wiredKind completes a kind that is read in protobuf only.
+func wiredKind[K wireKind](k kind) kind {
+	k.accept = runtime.ContentTypeProtobuf
+	k.newObject = func() runtime.Object { return &wired[K]{} }
+	k.newList = func() runtime.Object { return &wiredList[K]{} }
+	return k
+}

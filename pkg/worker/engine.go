@@ -1,0 +1,158 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/conn"
+	"golang.zx2c4.com/wireguard/device"
+
+	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// Engines that serve a device.
+const (
+	// EngineWireGuardGo is the library golang.zx2c4.com/wireguard.
+	EngineWireGuardGo = "wireguard-go"
+	// EngineKubeveil is package engine.
+	EngineKubeveil = "kubeveil"
+)
+
+// Engines are all engines.
+var Engines = []string{EngineWireGuardGo, EngineKubeveil}
+
+// CheckEngine refuses a name that is not an engine's.
+func CheckEngine(name string) error {
+	if name == "" || slices.Contains(Engines, name) {
+		return nil
+	}
+	return fmt.Errorf("engine %q: want %s", name, strings.Join(Engines, " or "))
+}
+
+// served is a device of either engine.
+type served interface {
+	configurer
+	// begin is called once the kept state is restored; stop is called before Close.
+	begin(ctx context.Context, s *server) (stop func(), err error)
+	// gone is closed when the TUN was removed.
+	gone() <-chan struct{}
+	Close()
+}
+
+func openDevice(o DeviceOptions) (served, error) {
+	if err := CheckEngine(o.Engine); err != nil {
+		return nil, err
+	}
+	if o.Engine == EngineKubeveil {
+		return openEngine(o)
+	}
+	tunDev, err := openTUN(o.Device, o.MTU)
+	if err != nil {
+		return nil, err
+	}
+	dev := device.NewDevice(tunDev, conn.NewStdNetBind(),
+		newLogger(o.Log.With("device", o.Device), o.Debug))
+	return &library{dev, o.Device}, nil
+}
+
+// library is a device of wireguard-go.
+type library struct {
+	*device.Device
+	name string
+}
+
+func (l *library) gone() <-chan struct{} { return l.Wait() }
+
+func (l *library) begin(ctx context.Context, s *server) (func(), error) {
+	if up, err := linkIsUp(l.name); err != nil {
+		return nil, err
+	} else if up {
+		if err := l.Up(); err != nil {
+			return nil, fmt.Errorf("open the sockets of %s: %w", l.name, err)
+		}
+	}
+	g := newGreeter(l.Device)
+	g.greet()
+	s.changed = g.greet
+	greeting, stop := context.WithCancel(ctx)
+	var greeted sync.WaitGroup
+	greeted.Go(func() { g.run(greeting) })
+	return func() {
+		stop()
+		greeted.Wait()
+	}, nil
+}
+
+// own is a device of package engine. It follows its link and greets its peers by itself.
+type own struct {
+	*engine.Device
+	queues queues
+	link   *sock.LinkReader
+}
+
+// maxShards bounds the shards that a device gets by itself.
+const maxShards = 4
+
+// shards returns how many shards a device gets on a machine with that many CPUs: they share the
+// machine with pods.
+func shards(cpus int) int { return max(1, min(maxShards, cpus/2)) }
+
+func openEngine(o DeviceOptions) (served, error) {
+	n := o.Shards
+	if n == 0 {
+		if n = shards(runtime.NumCPU()); runtime.NumCPU() < 4 {
+			n = 1
+		}
+	}
+	q, err := openQueues(o.Device, o.MTU, unix.IFF_MULTI_QUEUE, n)
+	if err != nil {
+		return nil, err
+	}
+	d := &own{queues: q}
+	if err := d.open(o); err != nil {
+		q.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *own) open(o DeviceOptions) error {
+	options := engine.Options{Log: o.Log.With("device", o.Device), UDPOffload: true}
+	for _, fd := range d.queues.fds {
+		queue, udp, err := sock.NewQueue(fd)
+		if err != nil {
+			return err
+		}
+		options.Queues = append(options.Queues, queue)
+		options.UDPOffload = options.UDPOffload && udp
+	}
+	link, err := sock.NewLinkReader(o.Device)
+	if err != nil {
+		return err
+	}
+	d.link = link
+	options.Link = link.Read
+	// Each shard has two threads that run or wait in the kernel; control and configuration need one.
+	runtime.GOMAXPROCS(2*len(options.Queues) + 2)
+	if d.Device, err = engine.New(options); err != nil {
+		link.Close()
+		return err
+	}
+	return nil
+}
+
+func (d *own) begin(context.Context, *server) (func(), error) { return func() {}, nil }
+
+func (d *own) gone() <-chan struct{} { return d.Wait() }
+
+func (d *own) Close() {
+	d.Device.Close()
+	d.link.Close()
+	d.queues.close()
+}
