@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // reading is what is known of a packet while its headers are read, one in a step, as lib/encap.h
@@ -81,7 +81,7 @@ func (r *reading) step() (cost int, reason string, end bool) {
 		reason, end = r.ethernet()
 		return 1, reason, end
 	case 17:
-		probe := binary.BigEndian.AppendUint16(nil, config.ProbePort)
+		probe := binary.BigEndian.AppendUint16(nil, abi.ProbePort)
 		if len(r.rest) < 4 || bytes.Equal(r.rest[:2], probe) || bytes.Equal(r.rest[2:4], probe) {
 			return 1, "quoted_in_error", true
 		}

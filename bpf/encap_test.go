@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // inside is an IP packet between two addresses.
@@ -232,7 +232,7 @@ func TestGuardJudgesPacketsInsidePackets(t *testing.T) {
 			l.expect(t, "guard_ingress", c.frame, 0, in, 0)
 			l.expect(t, "guard_ingress_l3", c.frame, 0, in, 0)
 
-			const mark = config.PodMark
+			const mark = abi.PodMark
 			marked := c.want
 			if c.marked != "" {
 				marked = c.marked
@@ -250,7 +250,7 @@ func TestGuardReadsEncapsulationLikeItsOracle(t *testing.T) {
 	l := load(t)
 	for _, c := range encapsulations() {
 		t.Run(c.situation, func(t *testing.T) {
-			for _, mark := range []uint32{0, config.PodMark} {
+			for _, mark := range []uint32{0, abi.PodMark} {
 				if got := verdictOf(c.frame, false); got != c.want {
 					t.Fatalf("the oracle says %q, want %q", got, c.want)
 				}

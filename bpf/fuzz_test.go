@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // verdictOf is what the guard at egress must say of a frame, written as plainly as
@@ -135,7 +135,7 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 		}
 		var mark uint32
 		if marked {
-			mark = config.PodMark
+			mark = abi.PodMark
 		}
 		_, err := l.progs["guard_egress"].Run(&ebpf.RunOptions{Data: in,
 			DataOut: make([]byte, len(in)+64), Context: skb{Mark: mark}})

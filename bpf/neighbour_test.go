@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // arpFor is an ARP message of a sender about a target, with VLAN tags.
@@ -58,7 +58,7 @@ func TestGuardNamesNoPodToTheNetwork(t *testing.T) {
 			if c.inside {
 				want = "neighbour_in_range"
 			}
-			for _, mark := range []uint32{0, config.PodMark, config.TunnelMark} {
+			for _, mark := range []uint32{0, abi.PodMark, abi.TunnelMark} {
 				l.expect(t, "guard_egress", c.frame, mark, want, mark)
 			}
 			if got := verdictOf(c.frame, false); got != want {

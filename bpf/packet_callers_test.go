@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // caller is struct service_caller of lib/callers.h.
@@ -85,7 +85,7 @@ func TestCallersAreNotForgotten(t *testing.T) {
 			client = at(a.pod2, 40001)
 			open = segment(client, to(a.vip), proto, tcpSYN, "")
 			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""),
-				0, config.ServiceMark)
+				0, abi.ServiceMark)
 			want := caller{netip.MustParseAddr(a.vip).As16(), links.own}
 			expectCallers(t, coll, a.name+": a pod", want)
 			forget(t, coll)

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // wire is a link, with or without Ethernet headers, of which the other end is a file: what a
@@ -206,7 +206,7 @@ func TestPacketsThatAreCut(t *testing.T) {
 				{"a router, about an answer", in,
 					message(router, node.Addr(), of(node, client)), 0},
 				{"an answer", out, of(pod, client), servedMark},
-				{"another node's answer", out, of(pod2, client), config.ServiceMark},
+				{"another node's answer", out, of(pod2, client), abi.ServiceMark},
 				{"the pod, about a request", out,
 					message(pod.Addr(), client.Addr(), of(client, pod)), servedMark},
 				{"this node, about a request", out,
@@ -215,9 +215,9 @@ func TestPacketsThatAreCut(t *testing.T) {
 				{"a pod, about an answer", []string{"service_pod_in"},
 					message(inside.Addr(), node.Addr(), of(node, inside)), 0},
 				{"an answer to a pod", []string{"service_pod_out"}, of(pod, inside),
-					config.ServiceMark},
+					abi.ServiceMark},
 				{"a pod, about a pod's request", []string{"service_pod_out"},
-					message(pod.Addr(), inside.Addr(), of(inside, pod)), config.ServiceMark},
+					message(pod.Addr(), inside.Addr(), of(inside, pod)), abi.ServiceMark},
 				{"a request into the tunnel", []string{"service_tun_out"}, of(client, pod2),
 					servedMark},
 				{"a router, about an answer by the tunnel", []string{"service_tun_out"},

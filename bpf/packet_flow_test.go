@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -145,7 +145,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			}
 			backend := func(flags byte) {
 				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""),
-					segment(f.pod, f.client, tcp, flags, ""), 0, config.ServiceMark)
+					segment(f.pod, f.client, tcp, flags, ""), 0, abi.ServiceMark)
 				expectPacket(t, coll, "service_out", segment(f.pod, f.client, tcp, flags, ""),
 					segment(f.node, f.client, tcp, flags, ""), servedMark, servedMark)
 			}
@@ -287,7 +287,7 @@ func TestPortsThatWereTaken(t *testing.T) {
 			expectPacket(t, coll, "service_pod_in",
 				segment(taken.pod, taken.self, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""),
 				segment(taken.pod, taken.client, unix.IPPROTO_TCP, tcpSYN|tcpACK, ""), 0,
-				config.ServiceMark)
+				abi.ServiceMark)
 		})
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -175,9 +175,9 @@ func (l *lab) attach(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for name, v := range map[string]uint32{"pod_mark": config.PodMark,
-		"tunnel_mark": config.TunnelMark, "service_mark": config.ServiceMark,
-		"probe_port": config.ProbePort} {
+	for name, v := range map[string]uint32{"pod_mark": abi.PodMark,
+		"tunnel_mark": abi.TunnelMark, "service_mark": abi.ServiceMark,
+		"probe_port": abi.ProbePort} {
 		if err := spec.Variables[name].Set(v); err != nil {
 			t.Fatal(err)
 		}

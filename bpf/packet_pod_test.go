@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // podLinks is a namespace with a link that both pods' addresses are routed to, and one of another
@@ -182,7 +182,7 @@ func TestPodsDoNotFillTheTable(t *testing.T) {
 				// Nor was its open connection ended.
 				more := segment(open, at(a.node, 30080), unix.IPPROTO_TCP, tcpACK, "more")
 				expectPacket(t, coll, "service_pod_in", more,
-					segment(open, pod, unix.IPPROTO_TCP, tcpACK, "more"), 0, config.ServiceMark)
+					segment(open, pod, unix.IPPROTO_TCP, tcpACK, "more"), 0, abi.ServiceMark)
 			})
 		}
 	}
@@ -248,10 +248,10 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 
 		stays := func(t *testing.T, coll *ebpf.Collection) {
 			t.Helper()
-			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", answer, answer, 0, abi.ServiceMark)
 			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
 			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpACK, ""),
-				segment(client, pod, tcp, tcpACK, ""), 0, config.ServiceMark)
+				segment(client, pod, tcp, tcpACK, ""), 0, abi.ServiceMark)
 		}
 		t.Run(a.name+"/it has it still", func(t *testing.T) { stays(t, open(t)) })
 		t.Run(a.name+"/it accepts another", func(t *testing.T) {
@@ -282,8 +282,8 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 		t.Run(a.name+"/the client asks for the service again", func(t *testing.T) {
 			coll := open(t)
 			expectPacket(t, coll, "service_pod_in", segment(client, node, tcp, tcpSYN, ""),
-				segment(client, pod, tcp, tcpSYN, ""), 0, config.ServiceMark)
-			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, config.ServiceMark)
+				segment(client, pod, tcp, tcpSYN, ""), 0, abi.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, abi.ServiceMark)
 			expectPacket(t, coll, "service_pod_out", accepted,
 				segment(node, client, tcp, tcpSYN|tcpACK, ""), 0, 0)
 			stays(t, coll)
@@ -292,7 +292,7 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 		t.Run(a.name+"/an answer is sent again without doubt", func(t *testing.T) {
 			coll := served(t)
 			openFlow(t, coll, client, node, pod)
-			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", accepted, accepted, 0, abi.ServiceMark)
 			stays(t, coll)
 		})
 	}
@@ -308,8 +308,8 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 		answer, answered := segment(pod, client, udp, 0, "!"), segment(node, client, udp, 0, "!")
 		open := func(t *testing.T, coll *ebpf.Collection) {
 			t.Helper()
-			expectPacket(t, coll, "service_pod_in", asked, direct, 0, config.ServiceMark)
-			expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", asked, direct, 0, abi.ServiceMark)
+			expectPacket(t, coll, "service_pod_in", answer, answer, 0, abi.ServiceMark)
 			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
 		}
 		t.Run(a.name+"/one and the other", func(t *testing.T) {
@@ -361,7 +361,7 @@ func openFlow(t *testing.T, coll *ebpf.Collection, client, service, pod netip.Ad
 	for _, flags := range []byte{tcpSYN, tcpACK} {
 		becomesOf(t, coll, "service_pod_in", segment(client, service, tcp, flags, ""), 0)
 		answer := segment(pod, client, tcp, flags|tcpACK, "")
-		expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+		expectPacket(t, coll, "service_pod_in", answer, answer, 0, abi.ServiceMark)
 		expectPacket(t, coll, "service_pod_out", answer,
 			segment(service, client, tcp, flags|tcpACK, ""), 0, 0)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const ethernet = 14
@@ -151,7 +151,7 @@ func expectPacket(t *testing.T, coll *ebpf.Collection, prog string, in, want []b
 	}
 }
 
-const servedMark = config.ServiceMark | config.PodMark
+const servedMark = abi.ServiceMark | abi.PodMark
 
 func TestPacketInAndOut(t *testing.T) {
 	coll := served(t)
@@ -169,13 +169,13 @@ func TestPacketInAndOut(t *testing.T) {
 				expectPacket(t, coll, "service_in", segment(client, node, proto, ack, "more"),
 					segment(client, pod, proto, ack, "more"), 0, servedMark)
 				answer := segment(pod, client, proto, ack, "odd")
-				expectPacket(t, coll, "service_pod_in", answer, answer, 0, config.ServiceMark)
+				expectPacket(t, coll, "service_pod_in", answer, answer, 0, abi.ServiceMark)
 				expectPacket(t, coll, "service_out", answer,
 					segment(node, client, proto, ack, "odd"), servedMark, servedMark)
 
 				// Without the mark it is a pod's packet, which the guard drops.
 				if verdict, _, _, err := runPacket(t, coll, "service_out", answer,
-					config.PodMark); err != nil || verdict != dropped {
+					abi.PodMark); err != nil || verdict != dropped {
 					t.Errorf("an answer without mark: verdict %d, %v", int32(verdict), err)
 				}
 
@@ -236,7 +236,7 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 
 			// What goes to the other node tells which port this node sends from.
 			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""),
-				config.ServiceMark)
+				abi.ServiceMark)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -342,7 +342,7 @@ func FuzzPacketsKeepTheirShape(f *testing.F) {
 				t.Fatalf("%s on %x: verdict %d, %v, %d bytes of %d", prog, in, int32(verdict), err,
 					len(out), len(in))
 			}
-			if verdict == next && mark&config.ServiceMark == 0 && prog != "service_pod_out" &&
+			if verdict == next && mark&abi.ServiceMark == 0 && prog != "service_pod_out" &&
 				prog != "service_tun_out" && !bytes.Equal(in, out) {
 				t.Fatalf("%s changed %x into %x without a mark", prog, in, out)
 			}

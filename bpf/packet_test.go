@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // tunnelPort is where the tests' tunnels are.
@@ -34,8 +34,8 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 		t.Fatal(err)
 	}
 
-	set := map[string]uint32{"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark,
-		"service_mark": config.ServiceMark, "probe_port": config.ProbePort,
+	set := map[string]uint32{"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
+		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
 		"tunnel_port": tunnelPort, "flow_places": flows / 128}
 	if hostRouting {
 		set["host_routing"] = 1

@@ -12,7 +12,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // next and dropped are the verdicts of bpf/include/kernel.h.
@@ -52,8 +52,8 @@ func load(t testing.TB) loaded {
 			t.Fatal(err)
 		}
 
-		set := map[string]uint32{"pod_mark": config.PodMark, "service_mark": config.ServiceMark,
-			"probe_port": config.ProbePort}
+		set := map[string]uint32{"pod_mark": abi.PodMark, "service_mark": abi.ServiceMark,
+			"probe_port": abi.ProbePort}
 		for name, v := range spec.Variables {
 			if err := v.Set(set[name]); err != nil {
 				t.Fatal(err)
@@ -219,7 +219,7 @@ var guards = []string{"guard_ingress", "guard_ingress_l3", "guard_egress", "guar
 
 func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
 	l := load(t)
-	const mark = config.PodMark | 0x4000
+	const mark = abi.PodMark | 0x4000
 	for _, f := range families {
 		for _, c := range []struct {
 			situation       string
@@ -242,9 +242,9 @@ func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
 			{"outside to balancer", f.out, f.vip, 0, "", ""},
 			{"marked: translated, to balancer", f.node, f.vip, mark, "", "pod_to_vip"},
 			{"marked: pod to balancer", f.pod, f.vip, mark, "src_in_range", "pod_to_vip"},
-			{"of a flow: answer to a balancer", f.node, f.vip, mark | config.ServiceMark, "", ""},
-			{"of a flow: to node", f.node, f.node, mark | config.ServiceMark, "", "pod_to_node"},
-			{"tunnel mark: node to node", f.node, f.node, config.TunnelMark, "", ""},
+			{"of a flow: answer to a balancer", f.node, f.vip, mark | abi.ServiceMark, "", ""},
+			{"of a flow: to node", f.node, f.node, mark | abi.ServiceMark, "", "pod_to_node"},
+			{"tunnel mark: node to node", f.node, f.node, abi.TunnelMark, "", ""},
 		} {
 			for _, prog := range guards {
 				want := c.egress
@@ -272,13 +272,13 @@ func TestGuardKnowsAPodsPacketByItsLink(t *testing.T) {
 		}{
 			{"pod's, mark gone, to node", f.out, f.node, 0, podLink, "pod_mark_lost"},
 			{"pod's, another's mark, to node", f.out, f.node, 0x4000, podLink, "pod_mark_lost"},
-			{"pod's, tunnels' mark, to node", f.out, f.node, config.TunnelMark, podLink,
+			{"pod's, tunnels' mark, to node", f.out, f.node, abi.TunnelMark, podLink,
 				"pod_mark_lost"},
 			{"pod's, mark gone, to pod", f.out, f.pod, 0, podLink, "pod_mark_lost"},
 			{"pod's, mark gone, to balancer", f.out, f.vip, 0, podLink, "pod_mark_lost"},
 			{"pod's, mark gone, translated, to outside", f.node, f.out, 0, podLink, ""},
 			{"pod's, mark gone, not translated", f.pod, f.out, 0, podLink, "src_in_range"},
-			{"pod's, marked, to node", f.out, f.node, config.PodMark, podLink, "pod_to_node"},
+			{"pod's, marked, to node", f.out, f.node, abi.PodMark, podLink, "pod_to_node"},
 			{"router's, to node", f.out, f.node, 0, guardedLink, ""},
 			{"router's, to balancer", f.out, f.vip, 0, guardedLink, ""},
 			{"own, to node", f.out, f.node, 0, 0, ""},
@@ -365,7 +365,7 @@ func TestOtherProtocolsPass(t *testing.T) {
 	body := packet("198.18.1.1", "198.18.2.2") // would be dropped, were it IP
 	for _, typ := range []uint16{arp, mpls, unused, 0x0026 /* a length: LLC */} {
 		for _, prog := range guards {
-			l.expect(t, prog, frame(body, typ), config.PodMark, "", config.PodMark)
+			l.expect(t, prog, frame(body, typ), abi.PodMark, "", abi.PodMark)
 		}
 		l.expect(t, "guard_ingress", frame(body, vlan, typ), 0, "", 0)
 	}

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // quote is an ICMP error between hosts and what it quotes.
@@ -26,7 +26,7 @@ var quotes = []quote{
 	{name: "about a packet from a pod", src4: "198.18.1.9", src6: "fd42:1::9", dst4: "203.0.113.1",
 		dst6: "2001:db8::1", want: "quoted_in_error"},
 	{name: "about a probe", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2",
-		dst6: "2001:db8::2", port: config.ProbePort, want: "quoted_in_error"},
+		dst6: "2001:db8::2", port: abi.ProbePort, want: "quoted_in_error"},
 	{name: "about other UDP between hosts", src4: "203.0.113.1", src6: "2001:db8::1",
 		dst4: "203.0.113.2", dst6: "2001:db8::2", port: 53},
 	{name: "about TCP between hosts", src4: "203.0.113.1", src6: "2001:db8::1", dst4: "203.0.113.2",

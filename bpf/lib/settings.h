@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What Go sets before a program is loaded; pkg/config/number.go has the values. */
+/* What Go sets before a program is loaded; pkg/abi/number.go has the values. */
 #pragma once
 
 #include "kernel.h"

@@ -12,10 +12,15 @@ import (
 	"github.com/kubeveil/kubeveil/csi/driver"
 )
 
-const cleanupUsage = `veil-csi cleanup takes what veil-csi leaves on this node, once its DaemonSet is deleted. It refuses, and changes nothing, while volumes are
-open or ciphertext is left. It may be repeated.
+const cleanupUsage = `veil-csi cleanup takes what veil-csi leaves on this node, once its DaemonSet is deleted. It
+refuses, and changes nothing, while volumes are open or ciphertext is left. It may be repeated.
 
-Usage: veil-csi cleanup [flags]
+Usage:
+  veil-csi cleanup [flags]
+
+Examples:
+  veil-csi cleanup
+  veil-csi cleanup -destroy         ciphertext, too: volumes that are left are lost
 
 Flags:
 `

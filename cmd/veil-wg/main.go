@@ -14,7 +14,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/version"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -33,9 +33,9 @@ are started again; SIGTERM leaves the device and its routes.
 Examples:
   veil-wg                              as a service, beside veild
   veil-wg -dir /run/other/wg           requests elsewhere (veild must agree)
-  echo '{"device":"veil7","mtu":1420}' > ` + config.WorkerDir + `/veil7.json
+  echo '{"device":"veil7","mtu":1420}' > ` + abi.WorkerDir + `/veil7.json
                                        ask for a device by hand
-  rm ` + config.WorkerDir + `/veil7.json        and remove it again
+  rm ` + abi.WorkerDir + `/veil7.json        and remove it again
 
 Flags:
 `
@@ -76,7 +76,7 @@ func run(ctx context.Context, args []string) error {
 
 	var o options
 	fs := flag.NewFlagSet("veil-wg", flag.ContinueOnError)
-	fs.StringVar(&o.dir, "dir", config.WorkerDir, "`directory` of requests, on tmpfs")
+	fs.StringVar(&o.dir, "dir", abi.WorkerDir, "`directory` of requests, on tmpfs")
 	fs.BoolVar(&o.trustDisk, "trust-disk", false,
 		"allow -dir on a disk, where private keys would be written")
 	fs.StringVar(&o.engine, "engine", worker.EngineWireGuardGo,

@@ -15,7 +15,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/pkg/redact"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
 )
 
 // archive is a .tar.gz into which nothing gets but through the redactor. Its methods may be called

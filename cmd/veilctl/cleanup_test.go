@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // As veild cleanup does: a broken configuration must not keep Kubeveil on a node.
@@ -19,10 +19,10 @@ func TestCleanupConfig(t *testing.T) {
 		confDir string
 		says    string
 	}{
-		"no file":     {"", config.CNIConfDir, ""},
+		"no file":     {"", abi.CNIConfDir, ""},
 		"a good file": {good, "/etc/other", ""},
-		"a typo":      {good + "mtuu: 3\n", config.CNIConfDir, "mtuu: unknown key"},
-		"no YAML":     {"a: [", config.CNIConfDir, "cleaning up by the defaults"},
+		"a typo":      {good + "mtuu: 3\n", abi.CNIConfDir, "mtuu: unknown key"},
+		"no YAML":     {"a: [", abi.CNIConfDir, "cleaning up by the defaults"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := ""

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/pkg/kube"
-	"github.com/kubeveil/kubeveil/pkg/preflight"
 )
 
 // atOnce bounds the requests of gather that are under way together.

@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/pkg/preflight"
 )
 
 func checkCommand() *cobra.Command {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -27,8 +27,8 @@ type leakReport struct {
 	// Leaks hold an address of the cluster in clear.
 	Leaks uint64 `json:"leaks"`
 	// Dropped frames were not seen; more than zero proves nothing.
-	Dropped  uint64           `json:"dropped"`
-	Examples []oracle.Example `json:"examples,omitempty"`
+	Dropped  uint64         `json:"dropped"`
+	Examples []leak.Example `json:"examples,omitempty"`
 }
 
 // leakcheck reads the guarded links of this node for a while.
@@ -64,7 +64,7 @@ veilctl leakcheck --for 1m -o json`,
 }
 
 func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, error) {
-	rules := oracle.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
+	rules := leak.Rules{Inner: s.Guard.Ranges, Nodes: s.Guard.NodeAddrs}
 	for _, d := range s.Devices {
 		rules.TunnelPort = uint16(d.Port)
 	}
@@ -72,7 +72,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	if err := mayRead(); err != nil {
 		return leakReport{}, err
 	}
-	o, err := oracle.Start("/proc/self/ns/net", rules)
+	o, err := leak.Start("/proc/self/ns/net", rules)
 	if err != nil {
 		return leakReport{}, fmt.Errorf("read this node's links: %w", err)
 	}
@@ -101,7 +101,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	r := leakReport{
 		Links: s.Guard.Links, Seconds: time.Since(began).Seconds(), Frames: seen.Frames,
 		Dropped: seen.Dropped,
-		Tunnel:  seen.Kinds[oracle.Tunnel], Neighbour: seen.Kinds[oracle.Neighbour],
+		Tunnel:  seen.Kinds[leak.Tunnel], Neighbour: seen.Kinds[leak.Neighbour],
 		Leaks: seen.Plaintext,
 	}
 	r.Other = r.Frames - r.Tunnel - r.Neighbour - r.Leaks
@@ -127,7 +127,7 @@ func mayRead() error {
 			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have " +
 			"no shell on the node: " +
 			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- " +
-			"/usr/local/bin/veilctl leakcheck --socket /host" + config.AdminSocket +
+			"/usr/local/bin/veilctl leakcheck --socket /host" + abi.AdminSocket +
 			" with the image of DaemonSet veild")
 	case err != nil:
 		return fmt.Errorf("read frames: %w", err)

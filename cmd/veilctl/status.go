@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -160,7 +160,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	// A status that is not well ends with an exit status of its own; what counts is whether one was
 	// printed.
 	out, err := cluster.Exec(ctx, n.pod, "veild", "/usr/local/bin/veilctl", "status", "-o", "json",
-		"--socket", config.AdminSocket)
+		"--socket", abi.AdminSocket)
 	var s telemetry.Status
 	if e := json.Unmarshal(out, &s); e == nil && s.Node != "" {
 		n.status = &s

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/pkg/preflight"
-	"github.com/kubeveil/kubeveil/pkg/redact"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/agent"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -45,7 +45,8 @@ func newVeilctl() *cobra.Command {
 Exit status: 0 all is well, 1 something is wrong with the node or the cluster, or the call failed,
 2 the command line is wrong, 3 veild does not answer.`,
 		Example: `  veilctl status
-  source <(veilctl completion bash)     # or zsh; for fish: veilctl completion fish | source`,
+  source <(veilctl completion bash)     # needs Debian's bash-completion; zsh: the same with zsh
+  veilctl completion fish | source`,
 	}
 	cobra.EnableCommandSorting = false
 	choice(root)
@@ -199,7 +200,7 @@ func onNode(cmd *cobra.Command, run func(c call, socket string) error) *cobra.Co
 }
 
 func socketFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("socket", config.AdminSocket, "veild's `socket`")
+	return cmd.Flags().String("socket", abi.AdminSocket, "veild's `socket`")
 }
 
 func peersCommand() *cobra.Command {
@@ -230,7 +231,7 @@ func hostCommand() *cobra.Command {
 		Long:    "It needs no veild, changes nothing, and shows no key.",
 		Example: "veilctl host > host.txt",
 	}
-	confDir := cmd.Flags().String("cni-conf-dir", config.CNIConfDir,
+	confDir := cmd.Flags().String("cni-conf-dir", abi.CNIConfDir,
 		"`directory` of CNI configurations")
 	return verb(cmd, func(c call) error { return agent.Describe(c.out, *confDir) })
 }

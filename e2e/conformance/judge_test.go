@@ -5,7 +5,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // What the gates of the result say is what both the command and make gates judge by.
@@ -71,17 +71,17 @@ func TestGatesOfAReport(t *testing.T) {
 // What the oracle saw is a gate where one listened. Findings that are no plaintext may be what
 // specs are about.
 func TestGateOfTheWire(t *testing.T) {
-	kinds := map[oracle.Kind]uint64{oracle.Tunnel: 7, oracle.Unknown: 2}
+	kinds := map[leak.Kind]uint64{leak.Tunnel: 7, leak.Unknown: 2}
 	for name, tt := range map[string]struct {
-		wire *oracle.Result
+		wire *leak.Result
 		ok   bool
 	}{
 		"nobody listened":  {nil, true},
-		"nothing in clear": {&oracle.Result{Frames: 9, Kinds: kinds}, true},
-		"something":        {&oracle.Result{Frames: 9, Plaintext: 1, Kinds: kinds}, false},
-		"frames missed":    {&oracle.Result{Frames: 9, Dropped: 1, Kinds: kinds}, false},
-		"no tunnel was seen": {&oracle.Result{Frames: 9,
-			Kinds: map[oracle.Kind]uint64{oracle.Control: 9}}, false},
+		"nothing in clear": {&leak.Result{Frames: 9, Kinds: kinds}, true},
+		"something":        {&leak.Result{Frames: 9, Plaintext: 1, Kinds: kinds}, false},
+		"frames missed":    {&leak.Result{Frames: 9, Dropped: 1, Kinds: kinds}, false},
+		"no tunnel was seen": {&leak.Result{Frames: 9,
+			Kinds: map[leak.Kind]uint64{leak.Control: 9}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const passes = upstream.Group + " passes"

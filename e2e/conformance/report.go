@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Verdict is what became of a spec.
@@ -33,7 +33,7 @@ type Report struct {
 	Elapsed time.Duration
 	// Wire is what an oracle saw between the nodes from before the first boot; nil where none
 	// listened.
-	Wire *oracle.Result
+	Wire *leak.Result
 
 	suite    Suite
 	verdicts map[string]*Verdict
@@ -147,13 +147,13 @@ func (r *Report) Result(result *bench.Result) *bench.Result {
 // clearGate wants that nothing of the cluster was seen in clear, by an oracle that missed no frame
 // and saw tunnels. Other findings are no verdict: some specs are about what is not of the cluster,
 // and send it as they like.
-func clearGate(wire oracle.Result) bench.Gate {
+func clearGate(wire leak.Result) bench.Gate {
 	return bench.Gate{
 		Name: "nothing in clear on the wire",
 		Want: "0 frames with plaintext, none missed, some of tunnels",
 		Got: fmt.Sprintf("%d of %d with plaintext, %d missed, %d of tunnels", wire.Plaintext,
-			wire.Frames, wire.Dropped, wire.Kinds[oracle.Tunnel]),
-		OK: wire.Plaintext == 0 && wire.Dropped == 0 && wire.Kinds[oracle.Tunnel] > 0,
+			wire.Frames, wire.Dropped, wire.Kinds[leak.Tunnel]),
+		OK: wire.Plaintext == 0 && wire.Dropped == 0 && wire.Kinds[leak.Tunnel] > 0,
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // allSpecs are those of the version that is run.
@@ -293,8 +293,8 @@ func TestReport(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	r := someReport(t)
 	r.add(upstream.Outcome{Name: upstream.Group + " recovers", Status: upstream.Passed})
-	r.Facts.EBPF, r.Wire = true, &oracle.Result{Frames: 9, Plaintext: 1,
-		Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 7}}
+	r.Facts.EBPF, r.Wire = true, &leak.Result{Frames: 9, Plaintext: 1,
+		Kinds: map[leak.Kind]uint64{leak.Tunnel: 7}}
 	var b strings.Builder
 	if err := r.WriteMarkdown(&b, "Two | nodes"); err != nil {
 		t.Fatal(err)

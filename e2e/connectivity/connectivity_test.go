@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 func TestJudge(t *testing.T) {
@@ -194,7 +194,7 @@ func TestLastAddr(t *testing.T) {
 // network stands for what lies between two nodes: what is sent is seen by the watchers of both.
 type network struct {
 	// seen is what each watcher is told of a flow; answered is whether it comes back.
-	seen     oracle.Result
+	seen     leak.Result
 	answered bool
 	sent     []string
 }
@@ -248,7 +248,7 @@ func newStage(n *network) *stage {
 
 // The targets of all kinds of flow in a cluster with one family.
 func TestTargets(t *testing.T) {
-	n := &network{seen: oracle.Result{Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 9}},
+	n := &network{seen: leak.Result{Kinds: map[leak.Kind]uint64{leak.Tunnel: 9}},
 		answered: true}
 	s := newStage(n)
 	s.classes = append([]class{control}, classes...)
@@ -292,9 +292,9 @@ func TestTargets(t *testing.T) {
 // A network without encryption must fail the walk wherever encryption is promised, and the report
 // must say what was seen.
 func TestClearNetworkFails(t *testing.T) {
-	n := &network{seen: oracle.Result{Frames: 8,
-		Kinds: map[oracle.Kind]uint64{oracle.LeakCanary: 6},
-		Examples: []oracle.Example{{Link: "eth0", Kind: oracle.LeakCanary,
+	n := &network{seen: leak.Result{Frames: 8,
+		Kinds: map[leak.Kind]uint64{leak.LeakCanary: 6},
+		Examples: []leak.Example{{Link: "eth0", Kind: leak.LeakCanary,
 			Detail: "canary in not-allowed"}}}, answered: true}
 	s := newStage(n)
 	var r Report
@@ -332,7 +332,7 @@ func TestClearNetworkFails(t *testing.T) {
 }
 
 func TestRefusalIsTriedOnce(t *testing.T) {
-	n := &network{seen: oracle.Result{Kinds: map[oracle.Kind]uint64{}}}
+	n := &network{seen: leak.Result{Kinds: map[leak.Kind]uint64{}}}
 	s := newStage(n)
 	i := slices.IndexFunc(classes, func(c class) bool { return c.promise == Refused })
 	flows, err := s.walk(t.Context(), classes[i])

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // stage is what the walk goes over.
@@ -133,8 +133,8 @@ func (s *stage) tunnelPort(ctx context.Context) int {
 	}
 	if err != nil {
 		s.opts.Step(fmt.Sprintf("no tunnel's port is known (VeilNode %s: %v); taking %d", name, err,
-			config.TunnelPort))
-		return config.TunnelPort
+			abi.TunnelPort))
+		return abi.TunnelPort
 	}
 	return port
 }

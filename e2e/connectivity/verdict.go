@@ -1,7 +1,7 @@
 package connectivity
 
 import (
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Verdict is what was observed of a flow.
@@ -45,11 +45,11 @@ type Seen struct {
 }
 
 // newSeen takes over what the oracle said; whose only canary was the flow's.
-func newSeen(r oracle.Result) Seen {
-	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[oracle.Tunnel], Clear: r.Kinds[oracle.LeakCanary],
+func newSeen(r leak.Result) Seen {
+	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[leak.Tunnel], Clear: r.Kinds[leak.LeakCanary],
 		Dropped: r.Dropped}
 	for _, e := range r.Examples {
-		if e.Kind == oracle.LeakCanary {
+		if e.Kind == leak.LeakCanary {
 			s.Examples = append(s.Examples, e.Link+": "+e.Detail)
 		}
 	}

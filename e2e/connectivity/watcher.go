@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // session is a framework.Session.
@@ -40,7 +40,7 @@ func startWatcher(ctx context.Context, pod *framework.Pod, nodes []framework.Nod
 // part ends a part of the watch, begins the next, whose payloads hold canary, and returns what the
 // uplinks carried in the one that ended.
 func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
-	var r oracle.Result
+	var r leak.Result
 	if err := w.session.Ask(ctx, canary, &r); err != nil {
 		return Seen{}, fmt.Errorf("watch of %s: %w", w.node, err)
 	}

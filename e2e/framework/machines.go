@@ -3,7 +3,7 @@ package framework
 import (
 	"context"
 
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Machines is what lies beneath a cluster: what the API server cannot do. The VM lab has it; a
@@ -25,5 +25,5 @@ type Machines interface {
 	StopAPI(ctx context.Context) error
 	StartAPI(ctx context.Context) error
 	// Oracle listens on the wire outside the nodes.
-	Oracle() *oracle.Oracle
+	Oracle() *leak.Oracle
 }

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -70,18 +70,18 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 		if p := n.Program("veild"); p != nil && !p.Running() {
 			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
 		}
-		s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}
 		// A device that is not configured yet has a key and a port that nobody chose.
-		if !s.Ready || len(s.Devices) == 0 || s.Devices[0].Port != config.TunnelPort {
+		if !s.Ready || len(s.Devices) == 0 || s.Devices[0].Port != abi.TunnelPort {
 			return errors.New("its tunnel is not configured yet")
 		}
 		c.Keys = []cluster.Key{{Epoch: s.Devices[0].Epoch, Public: s.Devices[0].PublicKey}}
 		c.Endpoints = nil
 		for _, a := range n.Addrs {
-			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+			c.Endpoints = append(c.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 		}
 		return nil
 	})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -70,7 +70,7 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	if err := n2.Program("veild").Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(n2.Path(config.KeyFile)); err != nil {
+	if err := os.Remove(n2.Path(abi.KeyFile)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -176,7 +176,7 @@ func restartVeild(ctx context.Context, t *testing.T, n *lab.Node) {
 // nodeStatus asks a node's veild by its admin socket.
 func nodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
 	t.Helper()
-	s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		t.Fatalf("%s: %v", n.Name, err)
 	}
@@ -189,7 +189,7 @@ func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Durat
 	t.Helper()
 	var s telemetry.Status
 	err := lab.Until(ctx, limit, func() (err error) {
-		if s, err = telemetry.Fetch(ctx, n.Path(config.AdminSocket)); err != nil {
+		if s, err = telemetry.Fetch(ctx, n.Path(abi.AdminSocket)); err != nil {
 			return err
 		}
 		return wanted(s)
@@ -211,7 +211,7 @@ func nodeMetrics(ctx context.Context, t *testing.T, n *lab.Node) string {
 			})
 		}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		"http://"+config.MetricsAddress+"/metrics", nil)
+		"http://"+abi.MetricsAddress+"/metrics", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // starting bounds how many labs start at a time: an API server that starts keeps a processor busy
@@ -77,7 +77,7 @@ func between(ctx context.Context, t *testing.T, pods ...*lab.Pod) {
 		out, err := p.Node.Exec(ctx, "sh", "-c",
 			"nft list counters | grep -B1 'packets [1-9]'; grep dport=7000 "+
 				"/proc/net/nf_conntrack; ip neigh; ip -s link show group "+
-				fmt.Sprint(config.PodGroup))
+				fmt.Sprint(abi.PodGroup))
 		t.Logf("%s: %v\n%s", p.Node.Name, err, out)
 		out, err = p.Exec(ctx, "sh", "-c", "ip neigh; grep -h Udp /proc/net/snmp /proc/net/snmp6")
 		t.Logf("%s: %v\n%s", p.ID, err, out)
@@ -114,8 +114,8 @@ func TestOracleSeesTheClearNetwork(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("%d frames, %d plaintext: %v", result.Frames, result.Plaintext, result.Kinds)
-			if result.Dropped != 0 || result.Kinds[oracle.LeakCanary] == 0 ||
-				result.Kinds[oracle.LeakAddress] == 0 {
+			if result.Dropped != 0 || result.Kinds[leak.LeakCanary] == 0 ||
+				result.Kinds[leak.LeakAddress] == 0 {
 				t.Errorf("the oracle saw no leak in clear traffic: %+v", result)
 			}
 			if result.Err() == nil {

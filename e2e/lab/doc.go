@@ -16,7 +16,7 @@
 //
 // A node has a "disk", a directory for its /etc, that survives Reboot; all else, /run and
 // the BPF file system included, does not. The network is watched by the leak oracle
-// (pkg/oracle) from before the first node exists until after the last is gone:
+// (pkg/leak) from before the first node exists until after the last is gone:
 // Finish ends it and gives its result.
 //
 // Addresses are from 198.18.0.0/15 and fd42::/16 only; see Plan. Start reading at New.

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -75,7 +75,7 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 				n1, n2 := l.Nodes()[0], l.Nodes()[1]
 				echoAt(ctx, t, n2)
 				moveDefaultRoute(ctx, t, l)
-				if err := os.Remove(n1.Path(config.SnapshotFile)); err != nil {
+				if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
 					t.Fatal(err)
 				}
 				restartVeild(ctx, t, n1)
@@ -110,7 +110,7 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if answers == 0 || result.Kinds[oracle.LeakCanary] == 0 {
+				if answers == 0 || result.Kinds[leak.LeakCanary] == 0 {
 					t.Errorf("%d answers, and the oracle saw %v: the cases that see nothing "+
 						"prove nothing", answers, result.Kinds)
 				}
@@ -185,7 +185,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 
 	restartVeild(ctx, t, n1)
 	err = lab.Until(ctx, 20*time.Second, func() error {
-		b, err := os.ReadFile(n1.Path(config.SnapshotFile))
+		b, err := os.ReadFile(n1.Path(abi.SnapshotFile))
 		if err != nil {
 			return err
 		}

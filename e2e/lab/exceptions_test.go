@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // portOfBalancer is where a load balancer outside the cluster listens.
@@ -36,16 +36,16 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			ip6 daddr %s tcp dport 80 dnat ip6 to [%s]:%[3]d;
 		}`, services[0], b.Addrs[0], lab.EchoPort, services[1], b.Addrs[1]))
 		for i, service := range services {
-			hostToHost := oracle.Flow{Name: "host to host", Proto: oracle.TCP, Addr: b.Addrs[i],
+			hostToHost := leak.Flow{Name: "host to host", Proto: leak.TCP, Addr: b.Addrs[i],
 				Port: lab.EchoPort}
-			l.Oracle.Update(func(r *oracle.Rules) { r.Flows = append(r.Flows, hostToHost) })
-			before := l.Oracle.Seen().Kinds[oracle.Control]
+			l.Oracle.Update(func(r *leak.Rules) { r.Flows = append(r.Flows, hostToHost) })
+			before := l.Oracle.Seen().Kinds[leak.Control]
 			ask := fmt.Sprintf(
 				`exec 3<>/dev/tcp/%s/80; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, service)
 			if _, err := a.Exec(ctx, "timeout", "5", "bash", "-c", ask); err != nil {
 				t.Errorf("by %s: %v", service, err)
 			}
-			rises(ctx, t, l, oracle.Control, before)
+			rises(ctx, t, l, leak.Control, before)
 		}
 	})
 
@@ -62,7 +62,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			"net.ipv6.conf.all.forwarding=1")
 		run(ctx, t, l.Outside, "bash", "-c",
 			fmt.Sprintf("nft -f - <<'END'\ntable inet balancer {\n%s\n}\nEND", balancer))
-		before := l.Oracle.Seen().Kinds[oracle.Egress]
+		before := l.Oracle.Seen().Kinds[leak.Egress]
 		for _, to := range l.OutsideAddrs() {
 			for _, proto := range []string{"tcp", "udp"} {
 				x := lab.Exchange{Proto: proto, To: to, Port: portOfBalancer, Egress: true}
@@ -71,7 +71,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 				}
 			}
 		}
-		rises(ctx, t, l, oracle.Egress, before)
+		rises(ctx, t, l, leak.Egress, before)
 	})
 
 	// Row 12. A NodePort that keeps its clients' addresses proves none of them.
@@ -110,7 +110,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 }
 
 // rises waits until the oracle has seen more frames of a kind than before.
-func rises(ctx context.Context, t *testing.T, l *lab.Lab, kind oracle.Kind, before uint64) {
+func rises(ctx context.Context, t *testing.T, l *lab.Lab, kind leak.Kind, before uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {
 		if l.Oracle.Seen().Kinds[kind] == before {

@@ -19,7 +19,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -27,7 +27,7 @@ import (
 func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	err := lab.Until(ctx, 30*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 func applied(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	err := lab.Until(ctx, 30*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 		if err == nil && !s.Ready {
 			err = fmt.Errorf("not ready: %q", s.NotReady)
 		}

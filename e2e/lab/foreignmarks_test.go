@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // foreignMarks are rules of other programs that overwrite the marks of packets.
@@ -20,12 +20,12 @@ var foreignMarks = []struct{ name, rules string }{
 	{"mark 1", `chain premangle { type filter hook prerouting priority -150; meta mark set 1; }`},
 	{"mark of the tunnel's packets", fmt.Sprintf(
 		`chain premangle { type filter hook prerouting priority -150; meta mark set %#x; }`,
-		config.TunnelMark)},
+		abi.TunnelMark)},
 	{"mark 1 when forwarded", `chain forwarded { type filter hook forward priority -150;
 		meta mark set 1; }`},
 	{"mark of the tunnel's packets when forwarded", fmt.Sprintf(
 		`chain forwarded { type filter hook forward priority -150; meta mark set %#x; }`,
-		config.TunnelMark)},
+		abi.TunnelMark)},
 }
 
 // foreignMasquerade masquerades all that leaves by the underlay, as a NAT gateway does.

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -40,7 +40,7 @@ func forgeries(l *lab.Lab, victimKey wgkey.Public) []forgery {
 	forge := func(name string, addrs []netip.Addr, prefixes []netip.Prefix, key wgkey.Public, claimed []netip.Prefix) cluster.Node {
 		claim := &cluster.Claim{Keys: []cluster.Key{{Public: key}}, PodPrefixes: claimed}
 		for _, a := range addrs {
-			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 		}
 		return cluster.Node{Name: name, Addresses: addrs, PodPrefixes: prefixes, Claim: claim}
 	}
@@ -109,7 +109,7 @@ func TestForgedObjects(t *testing.T) {
 	for _, snapshot := range []string{"kept", "lost"} {
 		t.Run("restart, last good table "+snapshot, func(t *testing.T) {
 			if snapshot == "lost" {
-				if err := os.Remove(n1.Path(config.SnapshotFile)); err != nil {
+				if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
 					t.Fatal(err)
 				}
 			}

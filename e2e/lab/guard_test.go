@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -99,7 +99,7 @@ func guarded(ctx context.Context, t *testing.T, n *lab.Node, link string) {
 func droppedByNFT(ctx context.Context, t *testing.T, n *lab.Node) (sum uint64) {
 	t.Helper()
 	for _, word := range regexp.MustCompile(`packets (\d+)`).FindAllStringSubmatch(
-		run(ctx, t, n, "nft", "list", "counters", "table", "inet", config.NFTGuardTable), -1) {
+		run(ctx, t, n, "nft", "list", "counters", "table", "inet", abi.NFTGuardTable), -1) {
 		packets, err := strconv.ParseUint(word[1], 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -179,7 +179,7 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 func pastRoutes(p *lab.Pod, link string) []string {
 	var lines []string
 	for i, a := range p.Addrs {
-		for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
+		for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 			lines = append(lines, fmt.Sprintf("route add %s via %s dev %s onlink table %s metric 1",
 				netip.PrefixFrom(a, a.BitLen()), p.Node.Addrs[i], link, table))
 		}
@@ -191,7 +191,7 @@ func pastRoutes(p *lab.Pod, link string) []string {
 func segmentRoutes(l *lab.Lab, p *lab.Pod) []string {
 	var lines []string
 	for _, a := range p.Addrs {
-		for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
+		for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 			lines = append(lines,
 				fmt.Sprintf("route add %s encap seg6 mode encap segs %s dev eth0 table %s metric 1",
 					netip.PrefixFrom(a, a.BitLen()), l.OutsideAddrs()[1], table))

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Ports of the second node that lead to the process of a host: of the asking pod's own, and of the
@@ -59,7 +59,7 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 
 	for _, q := range asked {
 		for _, proto := range []string{"tcp", "udp"} {
-			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+			before := l.Oracle.Seen().Kinds[leak.Tunnel]
 			if _, err := lab.Send(ctx, q.from,
 				lab.Exchange{Proto: proto, To: q.to, Port: q.port}); err != nil {
 				t.Errorf("%s by %s over %s: %v", q.name, q.to, proto, err)
@@ -98,7 +98,7 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 
 	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6",
 		"flush chain inet %[1]s keep_source"} {
-		taken = fmt.Sprintf(taken, config.NFTGuardTable)
+		taken = fmt.Sprintf(taken, abi.NFTGuardTable)
 		run(ctx, t, b, "nft", taken)
 		ask(300*time.Millisecond, func(addr netip.Addr, proto string, err error) {
 			if err == nil {

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -81,7 +81,7 @@ func TestBadInput(t *testing.T) {
 	writeConfig(t, path, good, refusal{})
 	t.Run("a corrupt snapshot", func(t *testing.T) {
 		const corrupt = "{\"revision\": 1, \"peers\": [{]}"
-		if err := os.WriteFile(n.Path(config.SnapshotFile), []byte(corrupt), 0o600); err != nil {
+		if err := os.WriteFile(n.Path(abi.SnapshotFile), []byte(corrupt), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.StartProgram(ctx, "veild"); err != nil {
@@ -90,7 +90,7 @@ func TestBadInput(t *testing.T) {
 		if err := n.WaitReady(ctx); err != nil {
 			t.Fatal(err)
 		}
-		aside := n.Path(config.SnapshotFile + source.CorruptSuffix)
+		aside := n.Path(abi.SnapshotFile + source.CorruptSuffix)
 		if kept, err := os.ReadFile(aside); err != nil || string(kept) != corrupt {
 			t.Errorf("%s holds %q (%v), want what was corrupt", aside, kept, err)
 		}
@@ -174,16 +174,16 @@ func refusals() map[string]refusal {
 		"no BPF file system": {within: `umount /sys/fs/bpf && exec "$@"`,
 			says: []string{"/sys/fs/bpf", "mount -t bpf"}},
 		"no right to use BPF": {within: `exec setpriv --bounding-set=-bpf,-sys_admin --inh-caps=-bpf,-sys_admin -- "$@"`, says: []string{"CAP_BPF"}},
-		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + config.MetricsAddress +
+		"the metrics' port in use": {within: `"$LABTOOL" echo -listen ` + abi.MetricsAddress +
 			` >/dev/null & tool=$!
 			for i in $(seq 200); do (exec 3<>/dev/tcp/127.0.0.1/9631) 2>/dev/null && break; sleep 0.01; done; "$@"; code=$?; kill $tool; wait $tool; exit $code`,
 			says: []string{"metricsAddress", "9631", "in use"}},
-		"a corrupt key": {before: junk(config.KeyFile, "not a key\n", 0o600),
-			after: remove(config.KeyFile), says: []string{config.KeyFile, "move the file away"}},
-		"a key others read": {before: junk(config.KeyFile, strings.Repeat("A", 43)+"=\n", 0o644),
-			after: remove(config.KeyFile), says: []string{config.KeyFile, "chmod"}},
-		"no socket for admin": {before: junk(config.AdminSocket, "", 0o600),
-			after: remove(config.AdminSocket), says: []string{config.AdminSocket, "no socket"}},
+		"a corrupt key": {before: junk(abi.KeyFile, "not a key\n", 0o600),
+			after: remove(abi.KeyFile), says: []string{abi.KeyFile, "move the file away"}},
+		"a key others read": {before: junk(abi.KeyFile, strings.Repeat("A", 43)+"=\n", 0o644),
+			after: remove(abi.KeyFile), says: []string{abi.KeyFile, "chmod"}},
+		"no socket for admin": {before: junk(abi.AdminSocket, "", 0o600),
+			after: remove(abi.AdminSocket), says: []string{abi.AdminSocket, "no socket"}},
 	}
 }
 
@@ -243,10 +243,10 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 	if has, err := n.HasConflist(); has || err != nil {
 		t.Errorf("a CNI configuration was written (%v)", err)
 	}
-	if _, err := os.Stat(n.Path(config.ReadyFile)); err == nil {
+	if _, err := os.Stat(n.Path(abi.ReadyFile)); err == nil {
 		t.Error("a marker was written")
 	}
-	if entries, err := os.ReadDir(n.Path(config.BPFDir)); err == nil && len(entries) > 0 {
+	if entries, err := os.ReadDir(n.Path(abi.BPFDir)); err == nil && len(entries) > 0 {
 		t.Errorf("%d pins were made", len(entries))
 	}
 	if out := run(ctx, t, n, "nft", "list", "tables"); strings.Contains(out, "kubeveil") {
@@ -280,7 +280,7 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := os.Remove(path); err != nil {
 		t.Errorf("the configuration of the other is gone: %v", err)
 	}
-	if _, err := os.Stat(n.Path(config.KeyFile)); err == nil {
+	if _, err := os.Stat(n.Path(abi.KeyFile)); err == nil {
 		t.Error("a key was made")
 	}
 	nothingStays(ctx, t, n)
@@ -327,7 +327,7 @@ func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
 	if err := n.Program("veild").Term(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(n.Disk(), "etc/cni/net.d", config.ConflistName)); err != nil {
+	if err := os.Remove(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)); err != nil {
 		t.Fatal(err)
 	}
 	run(ctx, t, n, "mount", "--bind", "/etc/cni", "/etc/cni")
@@ -337,7 +337,7 @@ func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 	s := waitProblem(ctx, t, n, "read-only file system")
 	for _, p := range s.Problems {
-		if !strings.Contains(p, config.ConflistName) || !strings.Contains(p, "cni.confDir") {
+		if !strings.Contains(p, abi.ConflistName) || !strings.Contains(p, "cni.confDir") {
 			t.Errorf("problem: %s", p)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Network is what connects pods.
@@ -76,7 +76,7 @@ type Lab struct {
 	// Outside is a host that is no part of the cluster and has no route into it.
 	Outside *Host
 	// Oracle watches every link of the underlay.
-	Oracle *oracle.Oracle
+	Oracle *leak.Oracle
 	// Control is the API server and how to reach it; nil without one.
 	Control *Control
 
@@ -92,7 +92,7 @@ type Lab struct {
 	rows, announced []cluster.Node
 
 	done   bool
-	result oracle.Result
+	result leak.Result
 }
 
 // bridgeLink is the bridge in the namespace of its own.
@@ -228,7 +228,7 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.Oracle, err = oracle.Start(l.bridge.NetNS(), l.rules())
+	l.Oracle, err = leak.Start(l.bridge.NetNS(), l.rules())
 	if err != nil {
 		return err
 	}
@@ -240,11 +240,11 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 }
 
 // rules are those of the oracle before there are nodes.
-func (l *Lab) rules() oracle.Rules {
+func (l *Lab) rules() leak.Rules {
 	f := l.opts.Family
-	r := oracle.Rules{
+	r := leak.Rules{
 		Inner:        append(f.ClusterRanges(), f.ServiceRanges()...),
-		TunnelPort:   config.TunnelPort,
+		TunnelPort:   abi.TunnelPort,
 		Canary:       []byte(l.Canary),
 		EgressCanary: []byte(l.EgressCanary),
 		Outside:      addrsOf(f.Underlay(outsideHost)),
@@ -257,12 +257,12 @@ func (l *Lab) rules() oracle.Rules {
 	}
 	for i := range l.opts.APIServers {
 		for _, a := range f.Underlay(controlHost + byte(i)) {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "kube-apiserver", Proto: oracle.TCP,
+			r.Flows = append(r.Flows, leak.Flow{Name: "kube-apiserver", Proto: leak.TCP,
 				Addr: a.Addr(), Port: apiPort})
 		}
 	}
 	if l.opts.APIServers > 1 {
-		r.Flows = append(r.Flows, oracle.Flow{Name: "etcd", Proto: oracle.TCP,
+		r.Flows = append(r.Flows, leak.Flow{Name: "etcd", Proto: leak.TCP,
 			Addr: f.Underlay(controlHost)[0].Addr(), Port: etcdPort})
 	}
 	return r
@@ -286,7 +286,7 @@ func (l *Lab) OutsideAddrs() []netip.Addr { return addrsOf(l.opts.Family.Underla
 
 // Finish removes every node and the control plane, then ends the oracle and returns its result; the
 // error says what of the lab could not be removed. A second call gives the same result.
-func (l *Lab) Finish() (oracle.Result, error) {
+func (l *Lab) Finish() (leak.Result, error) {
 	if l.done {
 		return l.result, nil
 	}

@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -64,7 +64,7 @@ func podLinks(ctx context.Context, t *testing.T, n *lab.Node) string {
 
 // keyOf is the key that a node believes of another; the zero key while it knows none.
 func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error) {
-	s, err := telemetry.Fetch(ctx, at.Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, at.Path(abi.AdminSocket))
 	if err != nil {
 		return wgkey.Public{}, err
 	}
@@ -187,7 +187,7 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 // first makes the node give the first free address next, instead of the one after the last.
 func first(t *testing.T, n *lab.Node) {
 	t.Helper()
-	last, err := filepath.Glob(n.Path(filepath.Join(config.IPAMDir, "*/last_reserved_ip*")))
+	last, err := filepath.Glob(n.Path(filepath.Join(abi.IPAMDir, "*/last_reserved_ip*")))
 	if err != nil || len(last) == 0 {
 		t.Fatalf("where host-local keeps the last address: %q, %v", last, err)
 	}
@@ -251,7 +251,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := lab.Until(ctx, 20*time.Second, func() error {
-			s, err := telemetry.Fetch(ctx, n1.Path(config.AdminSocket))
+			s, err := telemetry.Fetch(ctx, n1.Path(abi.AdminSocket))
 			if err == nil && len(s.Peers) > 0 {
 				err = fmt.Errorf("peers are %+v", s.Peers)
 			}
@@ -290,7 +290,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 
 func status(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
 	t.Helper()
-	s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -84,7 +84,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 			}
 			return podMTU(ctx, t, pods[i], mtu)
 		})
-		b, err := os.ReadFile(filepath.Join(n.Disk(), "etc/cni/net.d", config.ConflistName))
+		b, err := os.ReadFile(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,7 +306,7 @@ func peerRoutes(ctx context.Context, t *testing.T, n *lab.Node, mtu int) {
 			Metrics json.RawMessage `json:"metrics"`
 		}
 		ipJSON(ctx, t, n, &routes, family, "-d", "route", "show", "table",
-			fmt.Sprint(config.TablePod), "dev", "veil0")
+			fmt.Sprint(abi.TablePod), "dev", "veil0")
 		for _, r := range routes {
 			if !strings.Contains(string(r.Metrics), fmt.Sprintf(`"mtu":%d`, mtu)) {
 				t.Errorf("route to %s has the metrics %s, want MTU %d", r.Dst, r.Metrics, mtu)

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Node is a host of the cluster: it has a Node object, runs the programs of its network and has
@@ -63,7 +63,7 @@ func (l *Lab) AddNodeFor(ctx context.Context, podPrefixes []netip.Prefix) (*Node
 		n.PodPrefixes = podPrefixes
 	}
 
-	l.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
+	l.Oracle.Update(func(r *leak.Rules) { r.Nodes = append(r.Nodes, n.Addrs...) })
 	h, err := l.newHost(ctx, fmt.Sprintf("node-%d", number))
 	if err != nil {
 		return nil, err
@@ -277,7 +277,7 @@ func (n *Node) WaitReady(ctx context.Context) error {
 			return Stop(fmt.Errorf("veild has ended: %w: %s", p.ended(), p.tail()))
 		}
 		if n.lab.opts.Network == Veil {
-			if _, err := os.Stat(n.Path(config.ReadyFile)); err != nil {
+			if _, err := os.Stat(n.Path(abi.ReadyFile)); err != nil {
 				return err
 			}
 		}

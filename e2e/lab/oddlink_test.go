@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -63,7 +63,7 @@ func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 
 	// The guard leaves links of pods alone, so that there is time to crowd it.
 	err = n1.IP(ctx, fmt.Sprintf("link add odd0 group %d type veth peer name odd1",
-		config.PodGroup))
+		abi.PodGroup))
 	if err := errors.Join(err, crowd(n1, "odd0"),
 		n1.IP(ctx, "link set odd0 group 0 up")); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	if s := waitProblem(ctx, t, n1, named); s.Ready || s.Guard.InForce || len(s.Problems) != 1 {
 		t.Errorf("ready %t, guard in force %t, problems %q", s.Ready, s.Guard.InForce, s.Problems)
 	}
-	if _, err := os.Stat(n1.Path(config.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(n1.Path(abi.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the marker is there: %v", err)
 	}
 	closed(ctx, t, n1, "a link has no guard")

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -34,7 +34,7 @@ func TestAnotherConflistShutsTheNode(t *testing.T) {
 	if len(s.Problems) != 1 || s.Ready {
 		t.Errorf("ready %t, problems %q, want the one", s.Ready, s.Problems)
 	}
-	if _, err := os.Stat(n.Path(config.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(n.Path(abi.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the marker is there: %v", err)
 	}
 

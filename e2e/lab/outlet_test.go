@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // TestPeersDoNotLeaveTheClusterByThisNode takes over node-2: it gives node-1 the addresses of the
@@ -59,7 +59,7 @@ func useAsOutlet(ctx context.Context, t *testing.T, outlet, n *lab.Node, to []ne
 	request := fmt.Sprintf("set=1\npublic_key=%s\n", hex.EncodeToString(key[:]))
 	for _, a := range to {
 		request += fmt.Sprintf("allowed_ip=%s\n", netip.PrefixFrom(a, a.BitLen()))
-		line := fmt.Sprintf("route replace %s dev veil0 table %d", a, config.TablePod)
+		line := fmt.Sprintf("route replace %s dev veil0 table %d", a, abi.TablePod)
 		if err := n.IP(ctx, line); err != nil {
 			t.Fatal(err)
 		}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // relayHost is the last byte of the relay's address, which no Node has.
@@ -105,8 +105,8 @@ func TestTunnelsSendFromANodesAddress(t *testing.T) {
 func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
-		out := run(ctx, t, n, "nft", "list", "set", "inet", config.NFTGuardTable, "tunnel_port")
-		if got := strings.Contains(out, fmt.Sprint(config.TunnelPort)); got != want {
+		out := run(ctx, t, n, "nft", "list", "set", "inet", abi.NFTGuardTable, "tunnel_port")
+		if got := strings.Contains(out, fmt.Sprint(abi.TunnelPort)); got != want {
 			return fmt.Errorf("%s judges sources of tunnel datagrams: %t, want %t: %s", n.Name, got,
 				want, out)
 		}
@@ -210,7 +210,7 @@ func newRelay(ctx context.Context, t *testing.T, l *lab.Lab) *relay {
 		t.Fatal(err)
 	}
 	r := &relay{l: l, nodes: l.Nodes()[:2], addr: l.Family().Underlay(relayHost)[0].Addr()}
-	l.Oracle.Update(func(rules *oracle.Rules) { rules.Nodes = append(rules.Nodes, r.addr) })
+	l.Oracle.Update(func(rules *leak.Rules) { rules.Nodes = append(rules.Nodes, r.addr) })
 	for i := range r.nodes {
 		err := h.Do(func() error {
 			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.addr,
@@ -231,7 +231,7 @@ func newRelay(ctx context.Context, t *testing.T, l *lab.Lab) *relay {
 
 // send delivers a datagram to a node.
 func (r *relay) send(to int, payload []byte) error {
-	at := netip.AddrPortFrom(r.nodes[to].Addrs[0], config.TunnelPort)
+	at := netip.AddrPortFrom(r.nodes[to].Addrs[0], abi.TunnelPort)
 	_, err := r.towards[to].WriteToUDPAddrPort(payload, at)
 	return err
 }
@@ -309,7 +309,7 @@ func tunnelPayload(frame []byte, to netip.Addr) []byte {
 	length := int(binary.BigEndian.Uint16(udp[4:]))
 	if ip[protoAt] != unix.IPPROTO_UDP ||
 		!slices.Equal(ip[dstAt:dstAt+to.BitLen()/8], to.AsSlice()) ||
-		binary.BigEndian.Uint16(udp[2:]) != config.TunnelPort || length < udpHeader ||
+		binary.BigEndian.Uint16(udp[2:]) != abi.TunnelPort || length < udpHeader ||
 		length > len(udp) {
 		return nil
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -147,7 +147,7 @@ func (m *mixed) check(ctx context.Context, when string) {
 			}
 			return nil
 		})
-		if _, err := os.Stat(n.Path(config.SnapshotFile)); err != nil {
+		if _, err := os.Stat(n.Path(abi.SnapshotFile)); err != nil {
 			m.t.Errorf("%s: %v", when, err)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // noSecrets fails the test when a private key of a node is in any artefact of the run: logs of all
@@ -63,7 +63,7 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 
 // readKey reads a node's private key.
 func readKey(n *lab.Node) ([]byte, error) {
-	text, err := os.ReadFile(n.Path(config.KeyFile))
+	text, err := os.ReadFile(n.Path(abi.KeyFile))
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // scenario is one of the suite that the load balancer loxilb is tested with (its folder cicd):
@@ -257,7 +257,7 @@ func (s scenario) persist(ctx context.Context, t *testing.T, l *lab.Lab, to neti
 				continue
 			}
 			clients = append(clients, p.Addr())
-			l.Oracle.Update(func(r *oracle.Rules) { r.Outside = append(r.Outside, p.Addr()) })
+			l.Oracle.Update(func(r *leak.Rules) { r.Outside = append(r.Outside, p.Addr()) })
 			if err := l.Outside.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)); err != nil {
 				t.Fatal(err)
 			}

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -112,7 +112,7 @@ func metByNetfilter(ctx context.Context, t *testing.T, client, server *lab.Pod, 
 func noLeaksBetween(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	noLeaks(t, l)
-	if result, _ := l.Finish(); result.Kinds[oracle.Tunnel] == 0 { // its error is noLeaks's
+	if result, _ := l.Finish(); result.Kinds[leak.Tunnel] == 0 { // its error is noLeaks's
 		t.Error("the oracle saw no frame of a tunnel")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -83,7 +83,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	}
 
 	before, egressed := dropped(ctx, t, n1, "pod_spoofed_source"),
-		l.Oracle.Seen().Kinds[oracle.Egress]
+		l.Oracle.Seen().Kinds[leak.Egress]
 	inject(ctx, t, a, "eth0", frames...)
 	counted(ctx, t, uint64(len(frames)), func() uint64 {
 		return dropped(ctx, t, n1, "pod_spoofed_source") - before
@@ -102,7 +102,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	if err := sink.Result(ctx, &got); err != nil || got.Received != 1 {
 		t.Errorf("the other pod got %+v (%v), want the one packet that was honest", got, err)
 	}
-	if now := l.Oracle.Seen().Kinds[oracle.Egress]; now != egressed {
+	if now := l.Oracle.Seen().Kinds[leak.Egress]; now != egressed {
 		t.Errorf("%d frames went outside", now-egressed)
 	}
 
@@ -157,8 +157,8 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 				t.Errorf("to %s: %v", addr, err)
 			}
 			after := l.Oracle.Seen().Kinds
-			if after[oracle.Egress] != before[oracle.Egress] ||
-				after[oracle.Unknown] != before[oracle.Unknown] {
+			if after[leak.Egress] != before[leak.Egress] ||
+				after[leak.Unknown] != before[leak.Unknown] {
 				t.Errorf("on the wire: %v, then %v", before, after)
 			}
 		})
@@ -175,7 +175,7 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for i, n := range l.Nodes() {
 		for j, p := range pods {
-			before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+			before := l.Oracle.Seen().Kinds[leak.Tunnel]
 			for f, addr := range n.Addrs {
 				for _, proto := range []string{"tcp", "udp"} {
 					if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr,
@@ -196,7 +196,7 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 			err := lab.Until(ctx, 5*time.Second, func() error {
 				// 10 messages there and back, both protocols, families and directions, on three
 				// links.
-				if now := l.Oracle.Seen().Kinds[oracle.Tunnel]; now < before+160 {
+				if now := l.Oracle.Seen().Kinds[leak.Tunnel]; now < before+160 {
 					return fmt.Errorf("%d tunnel frames", now-before)
 				}
 				return nil
@@ -214,17 +214,17 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 // latter: a frame to another is a leak.
 func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	const metadata = "169.254.169.254"
-	l.Oracle.Update(func(r *oracle.Rules) {
+	l.Oracle.Update(func(r *leak.Rules) {
 		r.Outside = append(r.Outside, netip.MustParseAddr(metadata))
 	})
-	for _, a := range []string{config.PodGateway4, config.TunnelAddress4, metadata} {
+	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, metadata} {
 		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
 			t.Fatal(err)
 		}
 		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true,
 			Timeout: 2 * time.Second})
 		// The tunnels' address is the node's own, where somebody may answer.
-		if (err == nil) != (a == metadata) && a != config.TunnelAddress4 {
+		if (err == nil) != (a == metadata) && a != abi.TunnelAddress4 {
 			t.Errorf("to %s: %v", a, err)
 		}
 	}
@@ -232,7 +232,7 @@ func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 
 // egress wants what a pod sends out of the cluster to arrive with its node's address.
 func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
-	before := l.Oracle.Seen().Kinds[oracle.Egress]
+	before := l.Oracle.Seen().Kinds[leak.Egress]
 	for _, to := range l.OutsideAddrs() {
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Size: 1200,
@@ -242,7 +242,7 @@ func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		}
 	}
 	// An unmasqueraded frame would be a leak of an address.
-	if now := l.Oracle.Seen().Kinds[oracle.Egress]; now == before {
+	if now := l.Oracle.Seen().Kinds[leak.Egress]; now == before {
 		t.Error("the oracle saw no egress")
 	}
 }

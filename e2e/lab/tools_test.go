@@ -7,7 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -134,7 +134,7 @@ func TestInstruments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Dropped != 0 || result.Kinds[oracle.LeakCanary] == 0 {
+	if result.Dropped != 0 || result.Kinds[leak.LeakCanary] == 0 {
 		t.Errorf("oracle: %+v", result.Kinds)
 	}
 }

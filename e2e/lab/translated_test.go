@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // portToPod is the port of a service that another program publishes on a node.
@@ -55,7 +55,7 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 	foreign(ctx, t, l.Nodes()[0], "foreign_sources",
 		"chain post { type nat hook postrouting priority 100; "+sources+" }")
 	remote := l.Nodes()[1]
-	before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+	before := l.Oracle.Seen().Kinds[leak.Tunnel]
 	for i, addr := range remote.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, pods[0], lab.Exchange{Proto: proto, To: addr}); err != nil {
@@ -77,7 +77,7 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		t.Fatal(err)
 	}
 
-	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", config.NFTGuardTable, "keep_source")
+	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", abi.NFTGuardTable, "keep_source")
 	ask := func(timeout time.Duration) (answered, refused error) {
 		for _, addr := range l.Nodes()[1].Addrs {
 			for _, proto := range []string{"tcp", "udp"} {
@@ -114,7 +114,7 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := l.Nodes()[0], l.Nodes()[1]
 	foreign(ctx, t, b, "foreign_ports", published(portToPod, pods[2].Addrs))
 	for _, addr := range b.Addrs {
-		before := l.Oracle.Seen().Kinds[oracle.Tunnel]
+		before := l.Oracle.Seen().Kinds[leak.Tunnel]
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, pods[0],
 				lab.Exchange{Proto: proto, To: addr, Port: portToPod}); err != nil {
@@ -124,11 +124,11 @@ func nodePorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 		tunnelled(ctx, t, l, before)
 		// As far as the second node that is host to host, and allowed by its name; from there on it
 		// is to a pod.
-		l.Oracle.Update(func(r *oracle.Rules) {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "port of a node", Proto: oracle.TCP,
+		l.Oracle.Update(func(r *leak.Rules) {
+			r.Flows = append(r.Flows, leak.Flow{Name: "port of a node", Proto: leak.TCP,
 				Addr: addr, Port: portToPod})
 		})
-		before = l.Oracle.Seen().Kinds[oracle.Tunnel]
+		before = l.Oracle.Seen().Kinds[leak.Tunnel]
 		ask := fmt.Sprintf(
 			`exec 3<>/dev/tcp/%s/%d; echo question >&3; read -r answer <&3; [ "$answer" = question ]`, addr, portToPod)
 		if _, err := a.Exec(ctx, "timeout", "5", "bash", "-c", ask); err != nil {
@@ -152,7 +152,7 @@ func published(port int, addrs []netip.Addr) string {
 func tunnelled(ctx context.Context, t *testing.T, l *lab.Lab, before uint64) {
 	t.Helper()
 	err := lab.Until(ctx, 5*time.Second, func() error {
-		if now := l.Oracle.Seen().Kinds[oracle.Tunnel]; now < before+8 {
+		if now := l.Oracle.Seen().Kinds[leak.Tunnel]; now < before+8 {
 			return fmt.Errorf("%d messages of the tunnel", now-before)
 		}
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Uninstalling leaves a node as it was before, with pods still there, and leaks nothing; installing
@@ -63,7 +63,7 @@ func TestUninstall(t *testing.T) {
 		t.Error("the inventory does not see an installation")
 	}
 	noSecrets(ctx, t, l, nil)
-	conflist, err := os.ReadFile(filepath.Join(n.Disk(), "etc/cni/net.d", config.ConflistName))
+	conflist, err := os.ReadFile(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestUninstall(t *testing.T) {
 	t.Run("ADD fails clearly", func(t *testing.T) { addRefused(ctx, t, n, conflist) })
 	t.Run("DEL of the pod that is left", func(t *testing.T) {
 		// Runtimes keep the configuration of a pod's ADD and call DEL with it.
-		path := filepath.Join(n.Disk(), "etc/cni/net.d", config.ConflistName)
+		path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
 		if err := os.WriteFile(path, conflist, 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +107,7 @@ func TestUninstall(t *testing.T) {
 		}
 		// The lock of host-local, on tmpfs, comes with every call of it.
 		left := slices.DeleteFunc(difference(before, inventory(ctx, t, n)), func(line string) bool {
-			return strings.HasPrefix(line, "+ file: "+config.RunDir)
+			return strings.HasPrefix(line, "+ file: "+abi.RunDir)
 		})
 		if len(left) > 0 {
 			t.Errorf("DEL left:\n%s", strings.Join(left, "\n"))
@@ -187,7 +187,7 @@ func uninstall(ctx context.Context, t *testing.T, n *lab.Node, before []string, 
 	if !worker {
 		// A worker that runs keeps the folders that it looks into.
 		left = slices.DeleteFunc(left, func(line string) bool {
-			return strings.HasPrefix(line, "+ file: "+config.RunDir) ||
+			return strings.HasPrefix(line, "+ file: "+abi.RunDir) ||
 				line == "+ file: /run/wireguard"
 		})
 		stopWorker()
@@ -210,7 +210,7 @@ func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte)
 	if _, err := n.AddPod(ctx, "orphan", lab.PodOptions{}); err == nil {
 		t.Error("a pod was added without a CNI configuration")
 	}
-	path := filepath.Join(n.Disk(), "etc/cni/net.d", config.ConflistName)
+	path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
 	if err := os.WriteFile(path, conflist, 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // installing bounds the time from apply until all nodes are Ready: an emulated machine starts
@@ -86,7 +86,7 @@ func (s *Session) seenInClear(ctx context.Context, a, b *framework.Pod) error {
 		if err != nil {
 			return err
 		}
-		if seen.Kinds[oracle.LeakCanary] == 0 {
+		if seen.Kinds[leak.LeakCanary] == 0 {
 			return fmt.Errorf("the oracle saw no payload in clear to %s: it proves nothing", addr)
 		}
 	}

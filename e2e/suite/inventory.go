@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // inventory lists all that a program could have left on a node, a line each.
@@ -133,8 +133,8 @@ func changing(line string) bool {
 // The filters of a kernel that has tcx are not listed by tc: there the lab's test of uninstalling
 // asks the kernel.
 func traces(difference []string, tc bool) (missing []string) {
-	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + config.NFTGuardTable,
-		"nft table inet " + config.NFTPodTable, "file " + config.BPFDir + "/"}
+	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + abi.NFTGuardTable,
+		"nft table inet " + abi.NFTPodTable, "file " + abi.BPFDir + "/"}
 	if tc {
 		wanted = append(wanted, "filter ")
 	}

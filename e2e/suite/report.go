@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Outcome is what came of a case: passed unless Err or Skipped is set.
@@ -44,7 +44,7 @@ func (o Outcome) print(w io.Writer) {
 
 // parts are what the oracle saw before and during the control run; what it saw after is the rest.
 type parts struct {
-	before, control oracle.Result
+	before, control leak.Result
 	// ran says that there was a control run.
 	ran bool
 }
@@ -71,14 +71,14 @@ const (
 // Judge adds the verdict over the wire; rest is what the oracle saw to its end, or since the
 // control run. One outcome is whether all that was Kubeveil's was encrypted, the other whether the
 // oracle would have seen it if not.
-func (r *Report) Judge(rest oracle.Result) {
+func (r *Report) Judge(rest leak.Result) {
 	ours := r.parts.before.Plus(rest)
 	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
 		ControlPlaintext: r.parts.control.Plaintext}
 	wire := Outcome{Name: wireCase, Err: ours.Err(),
 		Notes: []string{fmt.Sprintf("%d frames, %d plaintext: %v", ours.Frames, ours.Plaintext,
 			ours.Kinds)}}
-	if wire.Err == nil && ours.Kinds[oracle.Tunnel] == 0 {
+	if wire.Err == nil && ours.Kinds[leak.Tunnel] == 0 {
 		wire.Err = errors.New("the oracle saw no tunnel packet")
 	}
 	control := Outcome{Name: controlCase}

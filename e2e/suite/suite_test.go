@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // newRun returns options for a cluster without machines, of so many workers.
@@ -148,13 +148,13 @@ func TestInterrupted(t *testing.T) {
 }
 
 func TestJudge(t *testing.T) {
-	clean := oracle.Result{Frames: 10, Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 10}}
-	leaky := oracle.Result{Frames: 10, Plaintext: 1,
-		Kinds: map[oracle.Kind]uint64{oracle.Tunnel: 9, oracle.LeakCanary: 1}}
+	clean := leak.Result{Frames: 10, Kinds: map[leak.Kind]uint64{leak.Tunnel: 10}}
+	leaky := leak.Result{Frames: 10, Plaintext: 1,
+		Kinds: map[leak.Kind]uint64{leak.Tunnel: 9, leak.LeakCanary: 1}}
 	for _, c := range []struct {
 		name string
 		p    parts
-		rest oracle.Result
+		rest leak.Result
 		want string
 	}{
 		{"clean, and the oracle sees", parts{before: clean, control: leaky, ran: true}, clean,
@@ -167,9 +167,9 @@ func TestJudge(t *testing.T) {
 			"1 passed, 1 failed, 0 skipped"},
 		{"no control run", parts{}, clean, "1 passed, 0 failed, 1 skipped"},
 		{"frames were lost", parts{before: clean, control: leaky, ran: true},
-			oracle.Result{Frames: 1, Dropped: 1}, "1 passed, 1 failed, 0 skipped"},
+			leak.Result{Frames: 1, Dropped: 1}, "1 passed, 1 failed, 0 skipped"},
 		{"no tunnel at all", parts{control: leaky, ran: true},
-			oracle.Result{Frames: 1, Kinds: map[oracle.Kind]uint64{oracle.Control: 1}},
+			leak.Result{Frames: 1, Kinds: map[leak.Kind]uint64{leak.Control: 1}},
 			"1 passed, 1 failed, 0 skipped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -11,11 +11,11 @@ import (
 	"os"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // clearConflist is the CNI configuration of the reference network, clearPlugins what it calls.
-const clearConflist = config.CNIConfDir + "/10-clear.conflist"
+const clearConflist = abi.CNIConfDir + "/10-clear.conflist"
 
 var clearPlugins = []string{"ptp", "host-local", "loopback"}
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Options say what a cluster is made of. The zero value is two nodes at MTU 1500 with Kubernetes
@@ -154,7 +154,7 @@ func (c *Cluster) make(ctx context.Context) error {
 	}
 
 	// The flow to the API server is among the lab's own.
-	c.Lab.Oracle.Update(func(r *oracle.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
+	c.Lab.Oracle.Update(func(r *leak.Rules) { r.Nodes = append(r.Nodes, c.controlAddrs()...) })
 	if c.Control, err = c.Lab.AddHost(ctx, "control", lab.ControlByte); err != nil {
 		return err
 	}
@@ -315,7 +315,7 @@ func imageDir(root, release string) string {
 
 // Close takes the power from the machines, ends everything else, and returns what the oracle saw.
 // Artefacts stay, disks excepted. A second call gives the same.
-func (c *Cluster) Close() (oracle.Result, error) {
+func (c *Cluster) Close() (leak.Result, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var errs []error
@@ -333,7 +333,7 @@ func (c *Cluster) Close() (oracle.Result, error) {
 		errs = append(errs, err)
 	}
 
-	var result oracle.Result
+	var result leak.Result
 	if c.Lab != nil {
 		var err error
 		result, err = c.Lab.Finish()

@@ -14,8 +14,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -58,7 +58,7 @@ func TestNarrowPathOfKernelWireGuardIsFound(t *testing.T) {
 	}
 
 	until(ctx, t, 3*time.Minute, "the route with the MTU that was found", func() error {
-		out, err := first.Exec(ctx, "ip route show table "+fmt.Sprint(config.TablePod)+" "+
+		out, err := first.Exec(ctx, "ip route show table "+fmt.Sprint(abi.TablePod)+" "+
 			tables[1].table.Self.PodPrefixes[0].String())
 		if err == nil && !strings.Contains(string(out), " mtu ") {
 			err = fmt.Errorf("no mtu: %s", out)
@@ -98,7 +98,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 		all[i] = cluster.Node{Name: m.Name, Addresses: []netip.Addr{addr}, PodPrefixes: prefixes,
 			Claim: &cluster.Claim{
 				Keys: []cluster.Key{{Public: key.Public()}}, PodPrefixes: prefixes, MTU: 1500,
-				Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, config.TunnelPort)},
+				Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, abi.TunnelPort)},
 			}}
 	}
 	for i := range nodes {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // hostNode makes the control plane's host a node of the cluster without a kubelet. It does what a
@@ -232,7 +232,7 @@ func (h *hostNode) cleanUp(ctx context.Context) error {
 
 // networkReady says what a runtime says to its kubelet: there is a CNI configuration.
 func (h *hostNode) networkReady() bool {
-	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), config.CNIConfDir,
+	found, err := filepath.Glob(filepath.Join(h.cluster.Control.Disk(), abi.CNIConfDir,
 		"*.conflist"))
 	return err == nil && len(found) > 0
 }

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // Machine is a virtual machine on the lab's bridge.
@@ -59,12 +59,12 @@ func (c *Cluster) addMachine(ctx context.Context) (*Machine, error) {
 		return nil, err
 	}
 
-	c.Lab.Oracle.Update(func(r *oracle.Rules) {
+	c.Lab.Oracle.Update(func(r *leak.Rules) {
 		r.Nodes = append(r.Nodes, m.Addrs...)
 		for _, a := range m.Addrs {
-			r.Flows = append(r.Flows, oracle.Flow{Name: "ssh", Proto: oracle.TCP, Addr: a,
+			r.Flows = append(r.Flows, leak.Flow{Name: "ssh", Proto: leak.TCP, Addr: a,
 				Port: 22},
-				oracle.Flow{Name: "kubelet", Proto: oracle.TCP, Addr: a, Port: 10250})
+				leak.Flow{Name: "kubelet", Proto: leak.TCP, Addr: a, Port: 10250})
 		}
 	})
 	bridge := c.Lab.Bridge()

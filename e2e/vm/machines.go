@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // A Cluster is what suites find beneath the API. Of Reboot, Join, Leave, StopAPI and StartAPI one
@@ -29,7 +29,7 @@ func (c *Cluster) Platform() string {
 }
 
 // Oracle listens on every port of the bridge, from before the first boot.
-func (c *Cluster) Oracle() *oracle.Oracle { return c.Lab.Oracle }
+func (c *Cluster) Oracle() *leak.Oracle { return c.Lab.Oracle }
 
 // machine finds one that is there by its name.
 func (c *Cluster) machine(name string) (*Machine, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // enableEnv turns the tests of this package on that start machines, as `make test-machines` does:
@@ -76,7 +76,7 @@ func TestServicesWithoutKubeProxy(t *testing.T) {
 	if err := result.Err(); err != nil {
 		t.Error(err)
 	}
-	if result.Kinds[oracle.Tunnel] == 0 {
+	if result.Kinds[leak.Tunnel] == 0 {
 		t.Error("the oracle saw no tunnel packet")
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/golden"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // TestPinnedNames holds the names of maps and programs. The guard and the table
@@ -42,15 +41,6 @@ func TestPinnedNames(t *testing.T) {
 		}
 	}
 
-	fmt.Fprintf(&b, "guard's pins below %s\n", config.BPFDir)
-	for _, name := range []string{
-		config.PinGuardIngress, config.PinGuardEgress, config.PinGuardIngressL3,
-		config.PinGuardEgressL3,
-		config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate,
-		config.PinLinks, config.PinWork,
-	} {
-		fmt.Fprintf(&b, "  %s\n", name)
-	}
 	golden.Check(t, "pins.txt", b.String())
 }
 

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Leftovers is everything of pods in the calling thread's namespaces: links,
@@ -29,7 +29,7 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 	}
 
 	for _, l := range links {
-		if l.Attrs().Group == config.PodGroup {
+		if l.Attrs().Group == abi.PodGroup {
 			lines = append(lines, "link "+l.Attrs().Name)
 		}
 	}
@@ -40,15 +40,15 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 	}
 
 	lines = append(lines, elements...)
-	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
+	for _, table := range []int{unix.RT_TABLE_MAIN, abi.TablePod} {
 		routes, err := h.RouteListFiltered(nl.FamilyAll,
-			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			&nl.Route{Table: table, Protocol: abi.RouteProtoPod},
 			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range routes {
-			if r.Table == table && r.Protocol == config.RouteProtoPod {
+			if r.Table == table && r.Protocol == abi.RouteProtoPod {
 				lines = append(lines, fmt.Sprintf("route %s table %d", r.Dst, table))
 			}
 		}
@@ -76,7 +76,7 @@ func elements() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := c.ListTableOfFamily(config.NFTPodTable, nftables.TableFamilyINet)
+	t, err := c.ListTableOfFamily(abi.NFTPodTable, nftables.TableFamilyINet)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}

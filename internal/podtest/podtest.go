@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // Ready makes the calling thread's network and mount namespace one in which
@@ -42,7 +42,7 @@ func Pin(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress} {
+	for _, name := range []string{abi.PinGuardIngress, abi.PinGuardEgress} {
 		if err := PinProgram(filepath.Join(dir, name), name); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func Guard() error {
 	if err != nil {
 		return err
 	}
-	c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable})
+	c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTGuardTable})
 	if err := c.Flush(); err != nil {
 		return err
 	}
@@ -90,13 +90,13 @@ func pods(first nftables.SetDatatype, size uint32) error {
 	if err != nil {
 		return err
 	}
-	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
+	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPodTable})
 	c.AddChain(&nftables.Chain{
-		Table: t, Name: config.NFTPodChain, Type: nftables.ChainTypeFilter,
+		Table: t, Name: abi.NFTPodChain, Type: nftables.ChainTypeFilter,
 		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
 	})
-	for name, addr := range map[string]nftables.SetDatatype{config.NFTPodSet4: nftables.TypeIPAddr,
-		config.NFTPodSet6: nftables.TypeIP6Addr} {
+	for name, addr := range map[string]nftables.SetDatatype{abi.NFTPodSet4: nftables.TypeIPAddr,
+		abi.NFTPodSet6: nftables.TypeIP6Addr} {
 		key, err := nftables.ConcatSetType(first, addr)
 		if err != nil {
 			return err
@@ -115,7 +115,7 @@ func Unguard() error {
 	if err != nil {
 		return err
 	}
-	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable})
+	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPodTable})
 	return c.Flush()
 }
 
@@ -147,8 +147,8 @@ func Rules(family int) []*nl.Rule {
 	for _, w := range []struct {
 		pref, table int
 		mark        uint32
-	}{{config.RulePrefTunnel, unix.RT_TABLE_MAIN, config.TunnelMark},
-		{config.RulePrefPod, config.TablePod, config.PodMark}} {
+	}{{abi.RulePrefTunnel, unix.RT_TABLE_MAIN, abi.TunnelMark},
+		{abi.RulePrefPod, abi.TablePod, abi.PodMark}} {
 		r := nl.NewRule()
 		r.Family, r.Priority, r.Table, r.Mark, r.Mask = family, w.pref, w.table, w.mark, &w.mark
 		rules = append(rules, r)
@@ -160,14 +160,14 @@ func Rules(family int) []*nl.Rule {
 func Closed(p netip.Prefix) *nl.Route {
 	return &nl.Route{
 		Dst:   &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
-		Table: config.TablePod, Protocol: config.RouteProtoNode, Type: unix.RTN_UNREACHABLE,
-		Priority: config.MetricRange,
+		Table: abi.TablePod, Protocol: abi.RouteProtoNode, Type: unix.RTN_UNREACHABLE,
+		Priority: abi.MetricRange,
 	}
 }
 
 // Mark writes the marker of veild for the families of the ranges.
 func Mark(path string, ranges ...netip.Prefix) error {
-	boot, err := config.BootID()
+	boot, err := abi.BootID()
 	if err != nil {
 		return err
 	}
@@ -176,5 +176,5 @@ func Mark(path string, ranges ...netip.Prefix) error {
 		families.V4 = families.V4 || p.Addr().Is4()
 		families.V6 = families.V6 || p.Addr().Is6()
 	}
-	return config.WriteMarker(path, config.Marker{BootID: boot, Families: families})
+	return abi.WriteMarker(path, abi.Marker{BootID: boot, Families: families})
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const dir = "/proc/sys/net"
@@ -44,16 +44,16 @@ func ReadNumber(path string) (int, error) {
 }
 
 // Write sets a setting. In a container that is not privileged /proc/sys is read-only; then
-// it writes below config.HostSysctlNet, where the manifests mount the node's.
+// it writes below abi.HostSysctlNet, where the manifests mount the node's.
 func Write(path, value string) error {
 	err := os.WriteFile(filepath.Join(dir, path), []byte(value), 0o644)
 	if !errors.Is(err, unix.EROFS) {
 		return err
 	}
-	if e := os.WriteFile(filepath.Join(config.HostSysctlNet, path), []byte(value),
+	if e := os.WriteFile(filepath.Join(abi.HostSysctlNet, path), []byte(value),
 		0o644); !errors.Is(e, os.ErrNotExist) {
 		return e
 	}
 	return fmt.Errorf("%w: mount the node's /proc/sys/net at %s, as the manifests do", err,
-		config.HostSysctlNet)
+		abi.HostSysctlNet)
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -153,7 +154,7 @@ func New(o Options) (*Agent, error) {
 		return nil, err
 	}
 	var err error
-	if a.guard, err = guard.Open(config.BPFDir, o.Log); err != nil {
+	if a.guard, err = guard.Open(abi.BPFDir, o.Log); err != nil {
 		return nil, errors.Join(err, a.closeListeners())
 	}
 	if a.host, err = hostnet.Open(); err != nil {
@@ -169,8 +170,8 @@ func New(o Options) (*Agent, error) {
 }
 
 func (a *Agent) openKey() error {
-	if err := os.MkdirAll(config.RunDir, 0o700); err != nil {
-		return fmt.Errorf("make %s: %w", config.RunDir, err)
+	if err := os.MkdirAll(abi.RunDir, 0o700); err != nil {
+		return fmt.Errorf("make %s: %w", abi.RunDir, err)
 	}
 	key, created, err := wgkey.LoadOrCreate(a.cfg.KeyFile, a.cfg.TrustDisk)
 	if err != nil {
@@ -293,7 +294,7 @@ func (a *Agent) guardFirst() error {
 
 // listen opens the admin socket and, unless there shall be none, the address of the metrics.
 func (a *Agent) listen() (err error) {
-	if a.adminSocket, err = telemetry.ListenAdmin(config.AdminSocket); err != nil {
+	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
 		return err
 	}
 	if a.cfg.MetricsAddress == "" {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
@@ -43,7 +44,7 @@ func checkMachine(cfg config.Config) error {
 		errs = append(errs,
 			errors.New("/sys/fs/bpf is not a BPF file system: mount -t bpf bpf /sys/fs/bpf"))
 	}
-	errs = append(errs, guard.Check(config.BPFDir))
+	errs = append(errs, guard.Check(abi.BPFDir))
 	if cfg.Tunnel.Mode == config.ModeUserspace {
 		if _, err := os.Stat("/dev/net/tun"); err != nil {
 			errs = append(errs, fmt.Errorf("no TUN for tunnel.mode userspace: %w: load the module "+
@@ -109,7 +110,7 @@ func firewallNotes() (notes []string) {
 // one for each kind of storage. Paths that are not there are passed over.
 func storageNotes(confDir string) (notes []string) {
 	paths := map[rootfs.Protection][]string{}
-	for _, path := range []string{config.CNIBinDir, confDir, "/etc/kubeveil",
+	for _, path := range []string{abi.CNIBinDir, confDir, "/etc/kubeveil",
 		"/var/lib/containerd"} {
 		switch p, err := rootfs.Below(path); {
 		case errors.Is(err, fs.ErrNotExist):

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -40,7 +41,7 @@ const kubeLimit = 5 * time.Second
 // be repeated, and tells what it took, each thing once it is gone. What is storage's stays.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	took func(what string)) error {
-	if err := checkStopped(ctx, config.AdminSocket); err != nil {
+	if err := checkStopped(ctx, abi.AdminSocket); err != nil {
 		return err
 	}
 
@@ -53,7 +54,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 		errs = append(errs, err)
 	}
 	step(func() ([]string, error) { return removeConflist(cfg.CNI.ConfDir) })
-	step(func() ([]string, error) { return removeFile("marker", config.ReadyFile) })
+	step(func() ([]string, error) { return removeFile("marker", abi.ReadyFile) })
 
 	step(removePods)
 	step(func() ([]string, error) { return nil, passage.Remove() })
@@ -70,8 +71,8 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 		return fmt.Errorf("the guard stays in force, because before it: %w", err)
 	}
 
-	step(func() ([]string, error) { return guard.Remove(config.BPFDir) })
-	step(func() ([]string, error) { return removePlugins(config.CNIBinDir) })
+	step(func() ([]string, error) { return guard.Remove(abi.BPFDir) })
+	step(func() ([]string, error) { return removePlugins(abi.CNIBinDir) })
 	step(func() ([]string, error) { return removeClaim(ctx, cfg, log) })
 
 	for what, path := range map[string]string{"private key": cfg.KeyFile,
@@ -80,7 +81,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	}
 
 	if errors.Join(errs...) == nil {
-		step(func() ([]string, error) { return removeRunFiles(config.RunDir, log) })
+		step(func() ([]string, error) { return removeRunFiles(abi.RunDir, log) })
 		step(removeSocketDir)
 	}
 
@@ -102,7 +103,7 @@ func checkStopped(ctx context.Context, socket string) error {
 
 func removePods() (took []string, err error) {
 	paths := pod.DefaultPaths()
-	links, err := paths.Orphans(config.NetworkName, nil)
+	links, err := paths.Orphans(abi.NetworkName, nil)
 	errs := []error{err}
 	for _, link := range links {
 		if err := paths.Detach(link); err != nil {
@@ -136,7 +137,7 @@ func removeRouting() ([]string, error) {
 // kernel, for two minutes, and then nothing stops it any more (net.ipv4.tcp_syn_retries,
 // tcp_retries2).
 func closeToPods(log *slog.Logger) (took []string, err error) {
-	ranges, err := guard.Ranges(config.BPFDir)
+	ranges, err := guard.Ranges(abi.BPFDir)
 	if err != nil || len(ranges) == 0 {
 		return nil, err
 	}
@@ -207,7 +208,7 @@ func removeFile(what, path string) ([]string, error) {
 // removeSocketDir removes the directory of userspace WireGuards' sockets when nobody has one
 // there, nor may want to: a veil-wg that runs keeps WorkerDir.
 func removeSocketDir() ([]string, error) {
-	if _, err := os.Stat(config.WorkerDir); err == nil {
+	if _, err := os.Stat(abi.WorkerDir); err == nil {
 		return nil, nil
 	}
 	switch err := os.Remove(tunnel.SocketDir); {
@@ -223,9 +224,9 @@ func removeSocketDir() ([]string, error) {
 
 // runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them,
 // and does not need the network: they stay.
-var runFiles = []string{config.ReadyFile, config.PodDir, config.IPAMDir, config.WorkerDir,
-	config.KeyFile,
-	config.SnapshotFile, config.SnapshotFile + source.CorruptSuffix, config.AdminSocket}
+var runFiles = []string{abi.ReadyFile, abi.PodDir, abi.IPAMDir, abi.WorkerDir,
+	abi.KeyFile,
+	abi.SnapshotFile, abi.SnapshotFile + source.CorruptSuffix, abi.AdminSocket}
 
 // removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when
 // nothing else is in it; else it logs what stays.

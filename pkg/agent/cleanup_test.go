@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Only a socket that nobody serves says that veild does not run.
@@ -130,8 +130,8 @@ func TestRemoveRunFiles(t *testing.T) {
 
 func TestRunFilesAreInRunDir(t *testing.T) {
 	for _, f := range runFiles {
-		if filepath.Dir(f) != config.RunDir {
-			t.Errorf("%s is not in %s", f, config.RunDir)
+		if filepath.Dir(f) != abi.RunDir {
+			t.Errorf("%s is not in %s", f, abi.RunDir)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"log/slog"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -19,7 +20,7 @@ func CloseNode(cfg config.Config, log *slog.Logger) (err error) {
 		return err
 	}
 
-	g, err := guard.Open(config.BPFDir, log)
+	g, err := guard.Open(abi.BPFDir, log)
 	if err != nil {
 		return err
 	}

@@ -9,17 +9,18 @@ import (
 	"syscall"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // conflistPath is where the CNI configuration goes.
-func conflistPath(confDir string) string { return filepath.Join(confDir, config.ConflistName) }
+func conflistPath(confDir string) string { return filepath.Join(confDir, abi.ConflistName) }
 
 // writeConflist writes the CNI configuration where it differs and says whether
 // it did.
 func writeConflist(cfg config.Config, d decision) (changed bool, err error) {
-	text, err := config.Conflist(config.ConflistParams{
-		MTU: d.podMTU, PodPrefixes: d.podPrefixes, IPAMDir: config.IPAMDir,
+	text, err := abi.Conflist(abi.ConflistParams{
+		MTU: d.podMTU, PodPrefixes: d.podPrefixes, IPAMDir: abi.IPAMDir,
 		Portmap: cfg.CNI.Portmap, Bandwidth: cfg.CNI.Bandwidth,
 	})
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
@@ -38,8 +38,8 @@ func Describe(w io.Writer, confDir string) error {
 		{"routes of all tables", func(w io.Writer) error { return describeRoutes(w, h) }},
 		{"what of it is Kubeveil's", describeOurs},
 		{"nftables", describeNftables},
-		{"BPF objects in " + config.BPFDir,
-			func(w io.Writer) error { return describeFolder(w, config.BPFDir) }},
+		{"BPF objects in " + abi.BPFDir,
+			func(w io.Writer) error { return describeFolder(w, abi.BPFDir) }},
 		{"CNI configurations in " + confDir,
 			func(w io.Writer) error { return describeFolder(w, confDir) }},
 	} {

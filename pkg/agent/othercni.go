@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // delegating plugins ask another one for the pod's first interface, by default the next
@@ -31,7 +31,7 @@ func otherCNI(confDir string) []string {
 	var out []string
 	for _, e := range entries {
 		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) ||
-			e.Name() >= config.ConflistName {
+			e.Name() >= abi.ConflistName {
 			continue
 		}
 		path := filepath.Join(confDir, e.Name())
@@ -43,7 +43,7 @@ func otherCNI(confDir string) []string {
 			"before %s: the runtime would take it, and pods would have a network that is not "+
 			"encrypted; "+
 			"remove that plugin, then the file, and reboot the node", path, plugin,
-			config.ConflistName))
+			abi.ConflistName))
 	}
 	return out
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestOtherCNI(t *testing.T) {
@@ -52,7 +52,7 @@ func TestOtherCNI(t *testing.T) {
 				err != nil && !strings.Contains(err.Error(), tt.refused) {
 				t.Errorf("got %v, want %q", err, tt.refused)
 			}
-			if err := os.WriteFile(filepath.Join(dir, config.ConflistName), nil,
+			if err := os.WriteFile(filepath.Join(dir, abi.ConflistName), nil,
 				0o644); err != nil {
 				t.Fatal(err)
 			}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 	"github.com/kubeveil/kubeveil/pkg/passage"
 )
@@ -27,7 +27,7 @@ func (a *Agent) provePassage(ctx context.Context, d *decision) {
 		}
 		prefixes = append(prefixes, p.PodPrefixes...)
 	}
-	switch err := passage.Probe(ctx, config.RunDir, passage.Ways(d.podPrefixes, prefixes)); {
+	switch err := passage.Probe(ctx, abi.RunDir, passage.Ways(d.podPrefixes, prefixes)); {
 	case err == nil:
 		a.passed = true
 	case errors.Is(err, passage.ErrDropped):

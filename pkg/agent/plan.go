@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -16,7 +17,7 @@ import (
 )
 
 // deviceName is the one tunnel device of today; epochs and lanes get further numbers.
-const deviceName = config.TunnelDevicePrefix + "0"
+const deviceName = abi.TunnelDevicePrefix + "0"
 
 // inputs are all that one turn of the loop decides from.
 type inputs struct {
@@ -160,7 +161,7 @@ func decide(in inputs) decision {
 	d.tunnel = tunnel.Plan(tunnel.Inputs{
 		Devices: []tunnel.Local{{Name: deviceName, ListenPort: in.cfg.Tunnel.Port,
 			PrivateKey: in.key}},
-		Mark:      config.TunnelMark,
+		Mark:      abi.TunnelMark,
 		MTU:       mtu,
 		Peers:     in.table.Peers,
 		Underlay4: underlay.V4, Underlay6: underlay.V6,

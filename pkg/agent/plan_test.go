@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -27,7 +28,7 @@ func peer(name string, mtu int, key byte, nodeAddrs []netip.Addr,
 		Keys: []cluster.Key{{Public: wgkey.Public{key}}}, PodPrefixes: pods, MTU: mtu,
 	}}
 	for _, a := range nodeAddrs {
-		n.Claim.Endpoints = append(n.Claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+		n.Claim.Endpoints = append(n.Claim.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 	}
 	return n
 }
@@ -70,7 +71,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 		}},
 		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
 		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true,
-		Flowtable: true, TunnelPort: config.TunnelPort,
+		Flowtable: true, TunnelPort: abi.TunnelPort,
 	}
 
 	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
@@ -117,24 +118,24 @@ func TestDecideFromWhereTunnelDatagramsAreTaken(t *testing.T) {
 		text    string
 	}{
 		{"all nodes bind their source", func(*inputs) {},
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"an endpoint is contested", func(in *inputs) { in.table.Peers[0].Addresses = b[:1] },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"a node is of an older version",
 			func(in *inputs) { in.table.Peers[0].Claim.Features = nil },
 			&guard.Datagrams{Bind: true}, nil, "node b"},
 		{"the source has not said all yet", func(in *inputs) {
 			in.synced, in.table.Peers[0].Claim.Features = false, nil
 		},
-			&guard.Datagrams{Port: config.TunnelPort, Sources: b, Add: true, Bind: true}, nil,
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: b, Add: true, Bind: true}, nil,
 			"before"},
 		{"the source is a snapshot", func(in *inputs) {
 			in.cfg.Source.Kind, in.table.Peers[0].Claim.Features = config.SourceSnapshot, nil
-		}, &guard.Datagrams{Port: config.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
+		}, &guard.Datagrams{Port: abi.TunnelPort, Sources: b, Bind: true}, b, "believed nodes"},
 		{"nodes are behind NAT", func(in *inputs) { in.cfg.Tunnel.Roaming = true },
 			&guard.Datagrams{}, nil, "tunnel.roaming"},
 		{"there is no other node", func(in *inputs) { in.table.Peers = nil },
-			&guard.Datagrams{Port: config.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil,
+			&guard.Datagrams{Port: abi.TunnelPort, Sources: []netip.Addr{}, Bind: true}, nil,
 			"believed nodes"},
 		{"nothing is known", func(in *inputs) { in.table = cluster.Table{} }, nil, nil, ""},
 	} {
@@ -426,7 +427,7 @@ func TestNodeOfTheGuardAloneStaysClosed(t *testing.T) {
 		t.Errorf("closed for %v and %v, want %v", d.guard.NodeAddrs, d.host.NodeAddrs, want)
 	}
 	unreachable := slices.ContainsFunc(hostnet.Plan(d.host).Routes, func(r hostnet.Route) bool {
-		return r.Table == config.TablePod && r.Device == "" &&
+		return r.Table == abi.TablePod && r.Device == "" &&
 			r.Dst == netip.MustParsePrefix("198.18.0.13/32")
 	})
 	if !unreachable {

@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
@@ -38,7 +38,7 @@ type kept struct {
 func newKept(t *testing.T) *kept {
 	t.Helper()
 	nettest.NeedBPF(t)
-	k := &kept{Host: nettest.NewHost(t, config.RunDir), t: t}
+	k := &kept{Host: nettest.NewHost(t, abi.RunDir), t: t}
 	p := pod.DefaultPaths()
 	k.podKeeper = newPodKeeper(p, slog.New(slog.DiscardHandler),
 		func(d time.Duration) { k.observed = append(k.observed, d) })
@@ -58,7 +58,7 @@ func (k *kept) attach(n byte) pod.Record {
 	k.t.Helper()
 	ns := nettest.NewNS(k.t)
 	r := pod.Record{
-		Network: config.NetworkName, ContainerID: fmt.Sprint("c", n), IfName: "eth0",
+		Network: abi.NetworkName, ContainerID: fmt.Sprint("c", n), IfName: "eth0",
 		Netns: ns.Path(), MTU: 1420,
 		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 1, n})},
 	}
@@ -97,7 +97,7 @@ func (k *kept) works() (again podWork) {
 // hold locks a pod as a plugin would, by the file of its host link's first two digits.
 func (k *kept) hold(r pod.Record) (held *os.File) {
 	k.t.Helper()
-	shard := strings.TrimPrefix(r.HostLink, config.PodLinkPrefix)[:2]
+	shard := strings.TrimPrefix(r.HostLink, abi.PodLinkPrefix)[:2]
 	k.must(func() (err error) {
 		if held, err = os.OpenFile(filepath.Join(k.paths.PodDir, ".lock-"+shard), os.O_RDWR,
 			0); err != nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -339,26 +340,26 @@ func (a *Agent) open(cfg config.Config, d decision) error {
 // are there need it for their DEL.
 func (a *Agent) shut() error {
 	a.health.Undone(stepApply)
-	if err := os.Remove(config.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(abi.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove marker: %w", err)
 	}
 	return nil
 }
 
 func (a *Agent) writeMarker(d decision) error {
-	boot, err := config.BootID()
+	boot, err := abi.BootID()
 	if err != nil {
 		return err
 	}
-	want := config.Marker{BootID: boot,
+	want := abi.Marker{BootID: boot,
 		Families: cluster.Node{PodPrefixes: d.podPrefixes}.PodFamilies(),
 		Devices:  []string{deviceName}}
-	if have, err := config.ReadMarker(config.ReadyFile); err == nil {
+	if have, err := abi.ReadMarker(abi.ReadyFile); err == nil {
 		want.Written = have.Written
 		if reflect.DeepEqual(have, want) {
 			return nil
 		}
 	}
 	want.Written = time.Now().UTC()
-	return config.WriteMarker(config.ReadyFile, want)
+	return abi.WriteMarker(abi.ReadyFile, want)
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
@@ -27,8 +28,8 @@ func serviceCgroup(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {
 		return cfg.Services.Cgroup, nil
 	}
-	if _, err := os.Stat(filepath.Join(config.HostCgroup, "cgroup.procs")); err == nil {
-		return config.HostCgroup, nil
+	if _, err := os.Stat(filepath.Join(abi.HostCgroup, "cgroup.procs")); err == nil {
+		return abi.HostCgroup, nil
 	}
 	path, err := table.FindCgroup()
 	if err != nil {

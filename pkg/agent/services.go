@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -134,7 +135,7 @@ func (a *Agent) openServices() error {
 	}
 
 	limits := serviceLimits(a.cfg.Services.Limits)
-	t, err := table.Open(table.Config{Dir: config.BPFDir, Limits: limits, Links: true,
+	t, err := table.Open(table.Config{Dir: abi.BPFDir, Limits: limits, Links: true,
 		TunnelPort:  uint16(a.cfg.Tunnel.Port),
 		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
@@ -366,9 +367,9 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 
 // removeServices takes the table away, if there is one.
 func removeServices() ([]string, error) {
-	pins, err := filepath.Glob(filepath.Join(config.BPFDir, "service_*"))
+	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, "service_*"))
 	if err != nil || len(pins) == 0 {
 		return nil, err
 	}
-	return table.Remove(config.BPFDir)
+	return table.Remove(abi.BPFDir)
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
@@ -153,15 +154,15 @@ func Default() Config {
 	return Config{
 		Node:         strings.ToLower(node),
 		Source:       Source{Kind: SourceKubernetes},
-		KeyFile:      KeyFile,
-		SnapshotFile: SnapshotFile,
-		Tunnel:       Tunnel{Mode: ModeAuto, Port: TunnelPort},
+		KeyFile:      abi.KeyFile,
+		SnapshotFile: abi.SnapshotFile,
+		Tunnel:       Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
 		Masquerade:   true,
-		CNI:          CNI{ConfDir: CNIConfDir, Portmap: true, Bandwidth: true},
+		CNI:          CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
 		ServiceProxy: ServiceProxyNone,
 		Services: Services{HostRouting: HostRoutingKernel,
-			HealthAddress: ServiceHealthAddress},
-		MetricsAddress: MetricsAddress,
+			HealthAddress: abi.ServiceHealthAddress},
+		MetricsAddress: abi.MetricsAddress,
 		LogLevel:       "info",
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Every flag names a key that is there, and every key but none has a flag.
@@ -87,7 +89,7 @@ func FuzzMarker(f *testing.F) {
 		[]byte(
 			`{"bootID":"a","families":{"v4":true,"v6":false},"devices":["veil0"],"written":"2026-01-01T00:00:00Z"}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		m, err := ParseMarker(text)
+		m, err := abi.ParseMarker(text)
 		if err != nil {
 			return
 		}
@@ -95,7 +97,7 @@ func FuzzMarker(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := ParseMarker(out); err != nil || again.BootID != m.BootID ||
+		if again, err := abi.ParseMarker(out); err != nil || again.BootID != m.BootID ||
 			again.Families != m.Families {
 			t.Errorf("%v: %+v %+v", err, m, again)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -51,7 +52,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 	if d := cmp.Diff(want, got, compareNetip); d != "" {
 		t.Error(d)
 	}
-	if got.KeyFile != config.KeyFile || got.Tunnel.Port != config.TunnelPort || !got.Masquerade ||
+	if got.KeyFile != abi.KeyFile || got.Tunnel.Port != abi.TunnelPort || !got.Masquerade ||
 		!got.CNI.Portmap {
 		t.Errorf("defaults are missing: %+v", got)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
@@ -28,7 +29,7 @@ func (c Config) problems() []error {
 	p.checkTunnel(c)
 	p.checkServices(c)
 	if c.MetricsAddress != "" {
-		p.checkListen("metricsAddress", c.MetricsAddress, MetricsAddress)
+		p.checkListen("metricsAddress", c.MetricsAddress, abi.MetricsAddress)
 	}
 	p.oneOf("logLevel", c.LogLevel, "debug", "info", "warn", "error")
 	return p
@@ -191,7 +192,7 @@ func (p *problems) checkTunnel(c Config) {
 	p.oneOf("tunnel.mode", c.Tunnel.Mode, ModeAuto, ModeKernel, ModeUserspace)
 	if c.Tunnel.Port < 1 || c.Tunnel.Port > 65535 {
 		p.add("tunnel.port", "%d is no UDP port; write 1 to 65535, for instance %d", c.Tunnel.Port,
-			TunnelPort)
+			abi.TunnelPort)
 	}
 	if c.Tunnel.Keepalive < 0 || c.Tunnel.Keepalive > 65535 {
 		p.add("tunnel.keepalive", "%d is no pause in seconds; write 0 for none, or for instance 25",
@@ -219,7 +220,7 @@ func (p *problems) checkServices(c Config) {
 			"that too, or %s", HostRoutingKernel)
 	}
 	if c.Services.HealthAddress != "" {
-		p.checkListen("services.healthAddress", c.Services.HealthAddress, ServiceHealthAddress)
+		p.checkListen("services.healthAddress", c.Services.HealthAddress, abi.ServiceHealthAddress)
 	}
 
 	for i, r := range c.Services.NodePortAddresses {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // ours begins the names of Kubeveil's tables.
@@ -44,7 +44,7 @@ var owners = []struct {
 }
 
 // links are the names of the links that must be accepted, as iptables writes them.
-const links = config.PodLinkPrefix + "+ and " + config.TunnelDevicePrefix + "+"
+const links = abi.PodLinkPrefix + "+ and " + abi.TunnelDevicePrefix + "+"
 
 // String says what is found and what to do.
 func (f Filter) String() string {

@@ -11,7 +11,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Check says whether this kernel, and this process's rights, are enough for the guard, and changes
@@ -20,7 +20,7 @@ import (
 // ErrNotPermitted and ErrNotSupported, and say what to do; all that is wrong is reported.
 func Check(dir string) error {
 	var bpfErr error
-	if _, err := os.Stat(filepath.Join(dir, config.PinGuardIngress)); err != nil {
+	if _, err := os.Stat(filepath.Join(dir, abi.PinGuardIngress)); err != nil {
 		bpfErr = checkBPF()
 	}
 	return errors.Join(bpfErr, checkNftables())

@@ -11,7 +11,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // WireGuard sends to where the last authentic datagram came from. So a host that relays datagrams
@@ -131,7 +131,7 @@ func bindDatagrams() chain {
 		exprs = append(exprs,
 			&expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true},
 			&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(
-				config.TunnelGroup)},
+				abi.TunnelGroup)},
 			&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: f.outer},
 			f.writeSource())
 		text := fmt.Sprintf("%s %s not @%s %s set @%s", outer.text, f.saddr, f.nodes, f.saddr,

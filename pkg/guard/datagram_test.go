@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // datagramEnds are a node's own address and a peer's, and those of theirs that no Node has.
@@ -127,8 +127,8 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 						want = e.own
 					}
 
-					check(e.ownOther, want, config.TunnelMark)
-					check(e.own, e.own, config.TunnelMark)
+					check(e.ownOther, want, abi.TunnelMark)
+					check(e.own, e.own, abi.TunnelMark)
 					check(e.ownOther, e.ownOther, 0)
 				}
 			}

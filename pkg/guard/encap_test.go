@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // TestRoutesThatEncapsulateCarryNothingOut: such a route takes a packet past netfilter's last hook,
@@ -39,7 +39,7 @@ func TestRoutesThatEncapsulateCarryNothingOut(t *testing.T) {
 				}
 
 				n.loses(t, "a host's packet", c.reason, n, to, 0)
-				n.loses(t, "a pod's packet", "pod_to_node", n, to, config.PodMark)
+				n.loses(t, "a pod's packet", "pod_to_node", n, to, abi.PodMark)
 			})
 		})
 	}
@@ -98,7 +98,7 @@ func TestTunnelsOfIPsecCarryNothingOut(t *testing.T) {
 					command("ip", append(policy, append(tunnel[:6], "mode", "tunnel")...)...))
 			})
 			n.loses(t, "a host's packet to "+c.pod, "dst_in_range", n, c.pod, 0)
-			n.loses(t, "a pod's packet to "+c.pod, "pod_to_range", n, c.pod, config.PodMark)
+			n.loses(t, "a pod's packet to "+c.pod, "pod_to_range", n, c.pod, abi.PodMark)
 		}
 	})
 }

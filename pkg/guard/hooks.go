@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const (
@@ -206,7 +206,7 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 	}
 
 	// A handle of its own: the newest filter of a priority runs first, beside the old one.
-	handle := uint32(config.TCHandle)
+	handle := uint32(abi.TCHandle)
 	for slices.ContainsFunc(filters, func(f nl.Filter) bool { return f.Attrs().Handle == handle }) {
 		handle++
 	}
@@ -214,13 +214,13 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 	err = h.FilterAdd(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
 			LinkIndex: p.Index, Parent: p.Hook.parent(), Handle: handle,
-			Priority: config.TCPriority, Protocol: unix.ETH_P_ALL,
+			Priority: abi.TCPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: prog.FD(), Name: name, DirectAction: true,
 	})
 	if err != nil {
 		return fmt.Errorf("add filter (priority %d must be free or a bpf filter's): %w",
-			config.TCPriority, linkError(err))
+			abi.TCPriority, linkError(err))
 	}
 
 	return nil

@@ -24,7 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const pinDir = "/sys/fs/bpf/kubeveil"
@@ -139,42 +139,42 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 		}{
 			{"all of nftables", func() error { return command(nft, "flush", "ruleset") }},
 			{"a chain", func() error {
-				return command(nft, "flush", "chain", "inet", config.NFTGuardTable, "postrouting")
+				return command(nft, "flush", "chain", "inet", abi.NFTGuardTable, "postrouting")
 			}},
 			{"a set", func() error {
-				return command(nft, "flush", "set", "inet", config.NFTGuardTable, "ranges4")
+				return command(nft, "flush", "set", "inet", abi.NFTGuardTable, "ranges4")
 			}},
 			{"an accepting rule in front", func() error {
-				return command(nft, "insert", "rule", "inet", config.NFTGuardTable, "prerouting",
+				return command(nft, "insert", "rule", "inet", abi.NFTGuardTable, "prerouting",
 					"accept")
 			}},
 			{"the chain of pods", func() error {
-				return command(nft, "flush", "chain", "inet", config.NFTPodTable,
-					config.NFTPodChain)
+				return command(nft, "flush", "chain", "inet", abi.NFTPodTable,
+					abi.NFTPodChain)
 			}},
 			{"the chain of pods, made anew elsewhere", func() error {
 				return command(nft, "delete chain inet kubeveil_pods prerouting; add chain inet "+
 					"kubeveil_pods prerouting { type filter hook input priority 7; }")
 			}},
 			{"an accepting rule before that on pods", func() error {
-				return command(nft, "insert", "rule", "inet", config.NFTPodTable,
-					config.NFTPodChain, "accept")
+				return command(nft, "insert", "rule", "inet", abi.NFTPodTable,
+					abi.NFTPodChain, "accept")
 			}},
 			{"a set of pods, made anew for something else", func() error {
 				return command(nft, "flush chain inet kubeveil_pods prerouting; delete set inet "+
 					"kubeveil_pods pods4; add set inet kubeveil_pods pods4 { type ipv4_addr; }")
 			}},
 			{"the table of pods", func() error {
-				return command(nft, "delete", "table", "inet", config.NFTPodTable)
+				return command(nft, "delete", "table", "inet", abi.NFTPodTable)
 			}},
 			{"a map", func() error {
-				return set(n.g.maps[config.PinRanges], keyOf(lab().Ranges[0]), false)
+				return set(n.g.maps[abi.PinRanges], keyOf(lab().Ranges[0]), false)
 			}},
 			{"a program", func() error {
 				if _, ok := hk.(clsact); ok {
 					return command(tc, "qdisc", "del", "dev", "u0", "clsact")
 				}
-				id, err := bpfobj.ProgramID(n.g.progs[config.PinGuardEgress])
+				id, err := bpfobj.ProgramID(n.g.progs[abi.PinGuardEgress])
 				if err != nil {
 					return err
 				}
@@ -213,8 +213,8 @@ func TestNewLinkHasTheTableUntilItHasPrograms(t *testing.T) {
 			nettest.AddRoute(t, n.NS, netip.MustParsePrefix(f.route), netip.MustParseAddr(f.via),
 				"u1")
 			n.loses(t, f.name+" to a range", "dst_in_range", n, f.inRange, 0)
-			n.loses(t, f.name+" of a pod to a range", "pod_to_range", n, f.inRange, config.PodMark)
-			n.loses(t, f.name+" of a pod to a node", "pod_to_node", n, f.node, config.PodMark)
+			n.loses(t, f.name+" of a pod to a range", "pod_to_range", n, f.inRange, abi.PodMark)
+			n.loses(t, f.name+" of a pod to a node", "pod_to_node", n, f.node, abi.PodMark)
 			n.delivers(t, f.name+" to a neighbour", f.via)
 		}
 		// The other direction: the peer has an address of a range.
@@ -234,13 +234,13 @@ func TestTheMarkOfTunnelsOpensNothing(t *testing.T) {
 				command("ip", "-6", "route", "add", "fd42:1::/48", "via", "fd42:9::2"))
 		})
 		for _, to := range []string{"198.18.5.5", "fd42:1::5"} {
-			n.loses(t, "a process' packet to "+to, "dst_in_range", n, to, config.TunnelMark)
+			n.loses(t, "a process' packet to "+to, "dst_in_range", n, to, abi.TunnelMark)
 			n.loses(t, "a pod's packet to "+to, "pod_to_range", n, to,
-				config.TunnelMark|config.PodMark)
+				abi.TunnelMark|abi.PodMark)
 		}
 		for _, to := range []string{"198.19.0.2", "fd42:9::2"} {
 			n.loses(t, "a pod's packet to "+to, "pod_to_node", n, to,
-				config.TunnelMark|config.PodMark)
+				abi.TunnelMark|abi.PodMark)
 		}
 	})
 }
@@ -278,8 +278,8 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 
 		nettest.Until(t, patience, "the packet is counted",
 			func() bool { return n.counters(t)["src_in_range"] == 1 })
-		if diff := cmp.Diff([]string{"write nftables table " + config.NFTPodTable,
-			"write nftables table " + config.NFTGuardTable}, texts(n.apply(t))); diff != "" {
+		if diff := cmp.Diff([]string{"write nftables table " + abi.NFTPodTable,
+			"write nftables table " + abi.NFTGuardTable}, texts(n.apply(t))); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -310,13 +310,13 @@ func TestWatchGuardsLinksThatAppear(t *testing.T) {
 			})
 		}
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
-		has("u1", Ingress, config.PinGuardIngress)
-		has("u1", Egress, config.PinGuardEgress)
+		has("u1", Ingress, abi.PinGuardIngress)
+		has("u1", Egress, abi.PinGuardEgress)
 		nettest.TUN(t, n.NS, "tt1")
 
-		has("tt1", Egress, config.PinGuardEgressL3)
-		has("tt1", Ingress, config.PinGuardIngressL3)
-		n.Run(t, func() error { return setGroup("tt1", config.TunnelGroup) })
+		has("tt1", Egress, abi.PinGuardEgressL3)
+		has("tt1", Ingress, abi.PinGuardIngressL3)
+		n.Run(t, func() error { return setGroup("tt1", abi.TunnelGroup) })
 		has("tt1", Egress)
 		has("tt1", Ingress)
 	})
@@ -328,7 +328,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 		var other *ebpf.Program
 		n.Run(t, func() (err error) {
 			// One of the same name, that lets everything pass (TC_ACT_OK ends the walk).
-			if other, err = foreign(config.PinGuardEgress, asm.Mov.Imm(asm.R0, 0)); err != nil {
+			if other, err = foreign(abi.PinGuardEgress, asm.Mov.Imm(asm.R0, 0)); err != nil {
 				return err
 			}
 			u0, err := net.InterfaceByName("u0")
@@ -425,7 +425,7 @@ func TestRemoveLeavesNothing(t *testing.T) {
 func TestRemoveLeavesOthersFiles(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {
-		if err := n.g.maps[config.PinNodes].Pin(filepath.Join(pinDir, "theirs")); err != nil {
+		if err := n.g.maps[abi.PinNodes].Pin(filepath.Join(pinDir, "theirs")); err != nil {
 			return err
 		}
 		if _, err := n.g.Remove(); err != nil {

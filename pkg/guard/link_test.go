@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // foreign loads a program that others might attach; it returns r0.
@@ -36,7 +36,7 @@ func redirect(hk hooks, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := setGroup(from, config.PodGroup); err != nil {
+	if err := setGroup(from, abi.PodGroup); err != nil {
 		return err
 	}
 	prog, err := foreign("redirect", asm.Mov.Imm(asm.R1, int32(b.Index)), asm.Mov.Imm(asm.R2, 0),

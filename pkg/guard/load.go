@@ -12,18 +12,18 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
 var (
 	pinnedMaps = []string{
-		config.PinDrops, config.PinRanges, config.PinNodes, config.PinVIPs, config.PinTranslate,
-		config.PinLinks, config.PinWork,
+		abi.PinDrops, abi.PinRanges, abi.PinNodes, abi.PinVIPs, abi.PinTranslate,
+		abi.PinLinks, abi.PinWork,
 	}
 	pinnedPrograms = []string{
-		config.PinGuardIngress, config.PinGuardIngressL3, config.PinGuardEgress,
-		config.PinGuardEgressL3,
+		abi.PinGuardIngress, abi.PinGuardIngressL3, abi.PinGuardEgress,
+		abi.PinGuardEgressL3,
 	}
 	// retiredPins are what earlier versions pinned; Open and Remove delete them. What an
 	// earlier version attached to a pod's link goes with the link, and marks it as the rules do.
@@ -40,8 +40,8 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 			return nil, err
 		}
 		for name, value := range map[string]uint32{
-			"pod_mark": config.PodMark, "tunnel_mark": config.TunnelMark,
-			"service_mark": config.ServiceMark, "probe_port": config.ProbePort,
+			"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
+			"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
 		} {
 			if v := spec.Variables[name]; v != nil {
 				if err := v.Set(value); err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Pods and other nodes do not reach what listens on the node's loopback, be it routed to them or
@@ -62,7 +62,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 
 			// The control: without the rule it arrives.
 			n.Run(t, func() error {
-				return nft("flush chain inet " + config.NFTGuardTable + " prerouting")
+				return nft("flush chain inet " + abi.NFTGuardTable + " prerouting")
 			})
 			send()
 			if !arrives(patience) {

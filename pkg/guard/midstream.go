@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // What a pod sends to the address of a service is translated, by others, by what connection
@@ -45,13 +45,13 @@ const beforeAllNAT = -199
 // packet came in by no link, and a client outside by another.
 func midstreamChain() chain {
 	rules := []rule{
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.PodGroup), expr.VerdictReturn, ""),
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup), expr.VerdictReturn, ""),
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.PodGroup), expr.VerdictReturn, ""),
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup), expr.VerdictReturn, ""),
 		ruleOf(notTCP(), expr.VerdictReturn, ""),
 		ruleOf(opening(expr.CmpOpEq), expr.VerdictReturn, ""),
 		passServed(),
 	}
-	for _, group := range []uint32{config.PodGroup, config.TunnelGroup} {
+	for _, group := range []uint32{abi.PodGroup, abi.TunnelGroup} {
 		from := inGroup(group)
 		rules = append(rules, rule{fmt.Sprintf("%s counter %s drop", from.text, midstream),
 			append(from.exprs,
@@ -92,10 +92,10 @@ func notTCP() *match {
 }
 
 func notFromPod() *match {
-	return &match{fmt.Sprintf("iifgroup != %#x", config.PodGroup), []expr.Any{
+	return &match{fmt.Sprintf("iifgroup != %#x", abi.PodGroup), []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1,
-			Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
 	}}
 }
 

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A pod goes on with a connection that others had translated to another node's pod, after
@@ -238,7 +238,7 @@ func TestFlowsOfServicesGoOn(t *testing.T) {
 	n := newLeaving(t)
 	n.Run(t, func() error {
 		return nft(fmt.Sprintf("table inet served { chain c { type filter hook prerouting "+
-			"priority -200; iifname p0 meta mark set meta mark | %#x; }; }", config.ServiceMark))
+			"priority -200; iifname p0 meta mark set meta mark | %#x; }; }", abi.ServiceMark))
 	})
 	for _, e := range leavingEnds {
 		c, s := n.connect(t, n.pod, "", e.outside)

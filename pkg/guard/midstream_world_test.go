@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // leaving is a node with a pod, a tunnel to another node's pod, and the network outside:
@@ -67,7 +67,7 @@ func newLeaving(t *testing.T) leaving {
 	}
 
 	n.Run(t, func() error {
-		if err := setGroup("t0", config.TunnelGroup); err != nil {
+		if err := setGroup("t0", abi.TunnelGroup); err != nil {
 			return err
 		}
 		return nft(masqueradePods)

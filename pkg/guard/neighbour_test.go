@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // TestNobodyAsksTheUplinkForAPod: a process of the host with the tunnels' mark has its packet for a
@@ -23,7 +23,7 @@ func TestNobodyAsksTheUplinkForAPod(t *testing.T) {
 			wire := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 			before := n.counters(t)["neighbour_in_range"]
 			nettest.Until(t, patience, "the question for "+pod+" is dropped", func() bool {
-				err := udp(n, "", pod, config.TunnelMark)
+				err := udp(n, "", pod, abi.TunnelMark)
 				if err != nil && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EHOSTUNREACH) {
 					t.Fatal(err)
 				}

@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // chunk bounds the elements of one message, which is at most 64 KiB.
 const chunk = 500
 
 // tableNames are our tables.
-var tableNames = []string{config.NFTPodTable, config.NFTGuardTable}
+var tableNames = []string{abi.NFTPodTable, abi.NFTGuardTable}
 
 // transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and
 // refuses one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is
@@ -56,7 +56,7 @@ func readTable() (table, error) {
 	if err != nil {
 		return table{}, err
 	}
-	t, err := findTable(c, config.NFTGuardTable)
+	t, err := findTable(c, abi.NFTGuardTable)
 	if err != nil || t == nil {
 		return table{}, err
 	}
@@ -177,7 +177,7 @@ func toKernel(s *nftables.Set, elements []element) []nftables.SetElement {
 		}
 		if s.IsMap {
 			out = append(out, nftables.SetElement{Key: binaryutil.NativeEndian.PutUint32(
-				config.TunnelGroup), Val: e.first.AsSlice()})
+				abi.TunnelGroup), Val: e.first.AsSlice()})
 			continue
 		}
 		out = append(out, nftables.SetElement{Key: e.first.AsSlice()})
@@ -189,7 +189,7 @@ func toKernel(s *nftables.Set, elements []element) []nftables.SetElement {
 }
 
 func ourTable() *nftables.Table {
-	return &nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable}
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTGuardTable}
 }
 
 func ourSet(t *nftables.Table, name string) *nftables.Set {
@@ -210,9 +210,9 @@ func ourSet(t *nftables.Table, name string) *nftables.Set {
 
 // opTable makes the table anew, in one transaction; counters go on.
 func opTable(want table) Op {
-	return Op{"write nftables table " + config.NFTGuardTable, config.NFTGuardTable,
+	return Op{"write nftables table " + abi.NFTGuardTable, abi.NFTGuardTable,
 		func(*Guard, *nl.Handle) error {
-			counts, err := readTableCounters(config.NFTGuardTable)
+			counts, err := readTableCounters(abi.NFTGuardTable)
 			if err != nil {
 				return err
 			}
@@ -261,7 +261,7 @@ func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
 // the kernel refuses an interval that overlaps one that stays.
 func opElements(name string, add, remove []element) Op {
 	text := fmt.Sprintf("nftables set %s: add %d, remove %d", name, len(add), len(remove))
-	return Op{text, config.NFTGuardTable, func(*Guard, *nl.Handle) error {
+	return Op{text, abi.NFTGuardTable, func(*Guard, *nl.Handle) error {
 		c, err := transaction()
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Other programs may overwrite a packet's mark: wg-quick restores the mark of the connection at
@@ -34,14 +34,14 @@ const beforeRouting = 1000
 const ctSrcNAT = 1 << 4
 
 // The two groups differ in one bit, so fromInside is one comparison.
-const groupMask = ^(config.PodGroup ^ config.TunnelGroup)
+const groupMask = ^(abi.PodGroup ^ abi.TunnelGroup)
 
 // fromInside matches packets that came in by the link of a pod or by a tunnel.
 func fromInside() *match {
-	return &match{fmt.Sprintf("iifgroup & %#x == %#x", groupMask, config.PodGroup), []expr.Any{
+	return &match{fmt.Sprintf("iifgroup & %#x == %#x", groupMask, abi.PodGroup), []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 		masked(groupMask),
-		compared(expr.CmpOpEq, config.PodGroup),
+		compared(expr.CmpOpEq, abi.PodGroup),
 	}}
 }
 
@@ -67,13 +67,13 @@ func restoreChain() chain {
 // restoreMark restores the mark by which such packets are routed, and counts the loss.
 func restoreMark() rule {
 	lost := fromInside()
-	lost.text += fmt.Sprintf(" mark & %#x != %#x", config.PodMark|config.TunnelMark, config.PodMark)
+	lost.text += fmt.Sprintf(" mark & %#x != %#x", abi.PodMark|abi.TunnelMark, abi.PodMark)
 	lost.exprs = append(lost.exprs,
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		masked(config.PodMark|config.TunnelMark),
-		compared(expr.CmpOpNeq, config.PodMark),
+		masked(abi.PodMark|abi.TunnelMark),
+		compared(expr.CmpOpNeq, abi.PodMark),
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: MarksRestored})
-	set := rewriteMark(config.TunnelMark, config.PodMark)
+	set := rewriteMark(abi.TunnelMark, abi.PodMark)
 	return rule{
 		fmt.Sprintf("%s counter %s %s", lost.text, MarksRestored, set.text),
 		append(lost.exprs, set.exprs...),

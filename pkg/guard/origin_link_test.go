@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // alone leaves the programs at links alone, with another's masquerade.
@@ -54,7 +54,7 @@ func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 		}
 
 		// It becomes a pod's: what comes in by it is again.
-		n.Run(t, func() error { return setGroup("b0", config.PodGroup) })
+		n.Run(t, func() error { return setGroup("b0", abi.PodGroup) })
 		n.apply(t)
 		n.Run(t, func() error { return nft(alone) })
 		for _, f := range podAndNode {
@@ -71,11 +71,11 @@ func TestMarksOfLinksAreRepaired(t *testing.T) {
 		t.Fatal("no link is marked as guarded")
 	}
 	for index := range want {
-		if err := set(n.g.maps[config.PinLinks], uint32(index), false); err != nil {
+		if err := set(n.g.maps[abi.PinLinks], uint32(index), false); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := set(n.g.maps[config.PinLinks], uint32(4711), true); err != nil {
+	if err := set(n.g.maps[abi.PinLinks], uint32(4711), true); err != nil {
 		t.Fatal(err)
 	}
 	ops := n.apply(t)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // marking are rules of other programs that overwrite marks, before and after routing.
@@ -15,10 +15,10 @@ var marking = map[string]string{
 		"set ct mark;",
 	"mark 1": "type filter hook prerouting priority -150; meta mark set 1;",
 	"tunnels' mark": fmt.Sprintf("type filter hook prerouting priority -150; meta mark set %#x;",
-		config.TunnelMark),
+		abi.TunnelMark),
 	"mark 1 when forwarded": "type filter hook forward priority -150; meta mark set 1;",
 	"tunnels' mark when forwarded": fmt.Sprintf(
-		"type filter hook forward priority -150; meta mark set %#x;", config.TunnelMark),
+		"type filter hook forward priority -150; meta mark set %#x;", abi.TunnelMark),
 }
 
 // TestForeignMarkHidesNoPod masquerades a pod's packets whose mark another program overwrote: none
@@ -70,7 +70,7 @@ func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 			"counter p0 { }; counter u0 { }; "+
 			"chain c { type filter hook prerouting priority 1001; udp dport 7777 "+
 			"meta mark & 0x300000 == 0x100000 counter name meta iifname map { p0 : p0, u0 : "+
-			"u0 }; }; }", config.TunnelMark))
+			"u0 }; }; }", abi.TunnelMark))
 	})
 	for _, f := range podAndNode {
 		for link, send := range map[string]func() error{
@@ -114,9 +114,9 @@ func TestKernelTunnelSendsToNodes(t *testing.T) {
 		}
 
 		to := netip.MustParsePrefix(inner[1]).Addr().String()
-		send := func() error { return udp(n, "", to, config.TunnelMark) }
+		send := func() error { return udp(n, "", to, abi.TunnelMark) }
 		source(t, n.peer, to, send) // asks for the neighbour, by packets without a mark
-		n.Run(t, func() error { return setGroup("t0", config.TunnelGroup) })
+		n.Run(t, func() error { return setGroup("t0", abi.TunnelGroup) })
 		n.apply(t)
 		source(t, n.peer, to, send)
 		before := n.counters(t)["pod_to_node"]

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Hook is where a program sits at a link.
@@ -77,7 +77,7 @@ type State struct {
 // linkOf says what a link is to the guard.
 func linkOf(l nl.Link) Link {
 	a := l.Attrs()
-	own := a.Group == config.PodGroup || a.Group == config.TunnelGroup
+	own := a.Group == abi.PodGroup || a.Group == abi.TunnelGroup
 	return Link{
 		Index: a.Index, Name: a.Name,
 		Guarded:  !own && a.Flags&loopback == 0 && l.Type() != "ifb",
@@ -121,9 +121,9 @@ func planPoints(links []Link) map[Point]Attached {
 		if !l.Guarded {
 			continue
 		}
-		in, out := config.PinGuardIngressL3, config.PinGuardEgressL3
+		in, out := abi.PinGuardIngressL3, abi.PinGuardEgressL3
 		if l.Ethernet {
-			in, out = config.PinGuardIngress, config.PinGuardEgress
+			in, out = abi.PinGuardIngress, abi.PinGuardEgress
 		}
 		points[Point{l.Index, Ingress}] = Attached{Ours: []Program{{Pin: in, Current: true}},
 			First: true}
@@ -180,8 +180,8 @@ func Diff(have, want *State) []Op {
 	for _, p := range minus(have.Ranges, want.Ranges) {
 		remove = append(remove, opRange(p, false))
 	}
-	for _, set := range []addrSet{{config.PinNodes, "node address", have.Nodes, want.Nodes},
-		{config.PinVIPs, "service address", have.VIPs, want.VIPs}} {
+	for _, set := range []addrSet{{abi.PinNodes, "node address", have.Nodes, want.Nodes},
+		{abi.PinVIPs, "service address", have.VIPs, want.VIPs}} {
 		for _, a := range minus(set.want, set.have) {
 			add = append(add, set.op(a, true))
 		}
@@ -243,7 +243,7 @@ func staleMarks(have *State) []Op {
 	var ops []Op
 	for _, index := range slices.Sorted(maps.Keys(have.Marked)) {
 		if !slices.ContainsFunc(have.Links, func(l Link) bool { return l.Index == index }) {
-			ops = append(ops, opMark(config.PinLinks, index, false))
+			ops = append(ops, opMark(abi.PinLinks, index, false))
 		}
 	}
 	return ops
@@ -252,7 +252,7 @@ func staleMarks(have *State) []Op {
 func opMark(scope any, index int, add bool) Op {
 	text := fmt.Sprintf("%s guarded link %d", verb(add), index)
 	return Op{text, scope, func(g *Guard, _ *nl.Handle) error {
-		return set(g.maps[config.PinLinks], uint32(index), add)
+		return set(g.maps[abi.PinLinks], uint32(index), add)
 	}}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestWhichLinksAreGuarded(t *testing.T) {
@@ -27,8 +27,8 @@ func TestWhichLinksAreGuarded(t *testing.T) {
 		{"network card", link("device", "ether", 0, 0), true, true},
 		{"bridge of something else", link("bridge", "ether", 0, 0), true, true},
 		{"veth of something else", link("veth", "ether", 0, 0), true, true},
-		{"veth of a pod", link("veth", "ether", config.PodGroup, 0), false, true},
-		{"our tunnel", link("tun", "none", config.TunnelGroup, 0), false, false},
+		{"veth of a pod", link("veth", "ether", abi.PodGroup, 0), false, true},
+		{"our tunnel", link("tun", "none", abi.TunnelGroup, 0), false, false},
 		{"tunnel of something else", link("tun", "none", 0, 0), true, false},
 		{"ipip", link("ipip", "ipip", 0, 0), true, false},
 		{"lo", link("device", "loopback", 0, net.FlagLoopback), false, false},
@@ -51,8 +51,8 @@ func TestPlanNamesTheProgramForTheLink(t *testing.T) {
 		got[p] = a.Ours[0].Pin
 	}
 	want := map[Point]string{
-		{2, Ingress}: config.PinGuardIngress, {2, Egress}: config.PinGuardEgress,
-		{3, Ingress}: config.PinGuardIngressL3, {3, Egress}: config.PinGuardEgressL3,
+		{2, Ingress}: abi.PinGuardIngress, {2, Egress}: abi.PinGuardEgress,
+		{3, Ingress}: abi.PinGuardIngressL3, {3, Egress}: abi.PinGuardEgressL3,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -62,7 +62,7 @@ func TestPlanNamesTheProgramForTheLink(t *testing.T) {
 func TestDiffAddsBeforeItRemoves(t *testing.T) {
 	now := func(pin string) Program { return Program{ID: 1, Pin: pin, Current: true} }
 	old := func(pin string) Program { return Program{ID: 100, Pin: pin} }
-	in, in3 := config.PinGuardIngress, config.PinGuardIngressL3
+	in, in3 := abi.PinGuardIngress, abi.PinGuardIngressL3
 	for _, c := range []struct {
 		situation string
 		guarded   bool

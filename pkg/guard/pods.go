@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // What a pod sends is known by the group of its link, from the moment the link
@@ -41,18 +41,18 @@ var podSets = []struct {
 	name, saddr string
 	addr        nftables.SetDatatype
 }{
-	{config.NFTPodSet4, "ip saddr", nftables.TypeIPAddr},
-	{config.NFTPodSet6, "ip6 saddr", nftables.TypeIP6Addr},
+	{abi.NFTPodSet4, "ip saddr", nftables.TypeIPAddr},
+	{abi.NFTPodSet6, "ip6 saddr", nftables.TypeIP6Addr},
 }
 
 // podChain is the chain for packets from pods.
 func podChain() chain {
-	set := rewriteMark(config.TunnelMark, config.PodMark)
+	set := rewriteMark(abi.TunnelMark, abi.PodMark)
 	rules := []rule{
-		{fmt.Sprintf("iifgroup != %#x return", config.PodGroup), []expr.Any{
+		{fmt.Sprintf("iifgroup != %#x return", abi.PodGroup), []expr.Any{
 			&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1,
-				Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+				Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
 			&expr.Verdict{Kind: expr.VerdictReturn},
 		}},
 		{set.text, set.exprs},
@@ -60,7 +60,7 @@ func podChain() chain {
 	for _, s := range podSets {
 		rules = append(rules, dropForged(s.saddr, s.name))
 	}
-	return chain{config.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
+	return chain{abi.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
 		nftables.ChainPriorityRef(beforeGuard), rules}
 }
 
@@ -84,8 +84,8 @@ func dropForged(saddr, set string) rule {
 // passMarked leaves alone what pods send with their mark, and drops what they send while the table
 // above is not there.
 func passMarked() []rule {
-	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, config.PodGroup)
-	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, config.PodMark),
+	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, abi.PodGroup)
+	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, abi.PodMark),
 		append(slices.Clone(pods.exprs), marked()...)}
 	return []rule{
 		ruleOf(pass, expr.VerdictReturn, ""),
@@ -112,7 +112,7 @@ func readPods() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	t, err := findTable(c, config.NFTPodTable)
+	t, err := findTable(c, abi.NFTPodTable)
 	if err != nil || t == nil {
 		return "", err
 	}
@@ -137,9 +137,9 @@ func readPods() (string, error) {
 // are, so no pod is without its addresses and an ADD meanwhile loses none; only
 // where one of them has another shape, all is made anew, and the daemon's repair of pods fills it.
 func opPods(have string) Op {
-	return Op{"write nftables table " + config.NFTPodTable, config.NFTPodTable,
+	return Op{"write nftables table " + abi.NFTPodTable, abi.NFTPodTable,
 		func(*Guard, *nl.Handle) error {
-			counts, err := readTableCounters(config.NFTPodTable)
+			counts, err := readTableCounters(abi.NFTPodTable)
 			if err != nil {
 				return err
 			}
@@ -149,7 +149,7 @@ func opPods(have string) Op {
 			}
 
 			t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet,
-				Name: config.NFTPodTable})
+				Name: abi.NFTPodTable})
 			_, counted := counts[spoofed]
 			if foreignToPods(have) {
 				c.DelTable(t)
@@ -196,7 +196,7 @@ func foreignToPods(have string) bool {
 	for line := range strings.Lines(have) {
 		kind, rest, _ := strings.Cut(line, " ")
 		inChain := kind != "set" && kind != "counter" &&
-			strings.HasPrefix(rest, config.NFTPodChain+" ")
+			strings.HasPrefix(rest, abi.NFTPodChain+" ")
 		if !ours[line] && !inChain {
 			return true
 		}

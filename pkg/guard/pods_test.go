@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // addPod returns the node a pod behind p0, of which the sets know the addresses:
@@ -34,7 +34,7 @@ func (n *node) addPod(t *testing.T) *nettest.NS {
 		nettest.Sysctl(t, n.NS, name, "1")
 	}
 	n.Run(t, func() error {
-		if err := setGroup("p0", config.PodGroup); err != nil {
+		if err := setGroup("p0", abi.PodGroup); err != nil {
 			return err
 		}
 		return admit()
@@ -141,10 +141,10 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					}
 					return nft(fmt.Sprintf("table inet before { chain c { type filter hook "+
 						"prerouting priority -320; iifname p0 meta mark set %#x; }; }",
-						config.TunnelMark|1))
+						abi.TunnelMark|1))
 				})
 
-				seen := n.seen(t, config.PodMark|1)
+				seen := n.seen(t, abi.PodMark|1)
 				for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
 					if err := udp(pod, "", to, 0); err != nil {
 						t.Fatal(err)
@@ -167,7 +167,7 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
 	v4, v6 := "198.19.0.1", "fd42:9::1"
-	seen := n.seen(t, config.PodMark)
+	seen := n.seen(t, abi.PodMark)
 	count := 0
 	for _, step := range []struct {
 		flush        string
@@ -196,7 +196,7 @@ func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
 	pod := n.addPod(t)
 	n.forge(t, pod, spoofed)
 	before := n.counters(t)[spoofed]
-	seen := n.seen(t, config.PodMark)
+	seen := n.seen(t, abi.PodMark)
 	for i, damage := range []string{
 		"flush chain inet kubeveil_pods prerouting",
 		"delete chain inet kubeveil_pods prerouting",
@@ -246,7 +246,7 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 		n := newNode(t, hk)
 		pod := n.addPod(t)
 		n.cable(t, "v0", "198.18.9.1/24", "198.18.9.9/24", "fd42:1:0:9::1/64", "fd42:1:0:9::9/64")
-		n.Run(t, func() error { return setGroup("v0", config.TunnelGroup) })
+		n.Run(t, func() error { return setGroup("v0", abi.TunnelGroup) })
 
 		for _, to := range prefixes("198.19.77.0/24", "fd42:77::/64") {
 			gw := addrs("198.19.0.2")[0]

@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // icmp is where things are in an ICMP error (RFC 792, RFC 4443), from the
@@ -52,14 +52,14 @@ func (i icmp) dropQuotes() []rule {
 			offset uint32
 		}{{"sport", i.ports}, {"dport", i.ports + 2}} {
 			rules = append(rules, counted(fmt.Sprintf("%s udp %s %d", text, f.name,
-				config.ProbePort), errors,
+				abi.ProbePort), errors,
 				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader,
 					Offset: i.proto, Len: 1},
 				&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
 				&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader,
 					Offset: f.offset, Len: 2},
 				&expr.Cmp{Op: expr.CmpOpEq, Register: 1,
-					Data: binary.BigEndian.AppendUint16(nil, config.ProbePort)}))
+					Data: binary.BigEndian.AppendUint16(nil, abi.ProbePort)}))
 		}
 	}
 	return rules

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // icmpMessage is an ICMP message of a type that carries a UDP packet; its
@@ -60,7 +60,7 @@ func TestTableDropsErrorsThatQuoteThePacketsOfTunnels(t *testing.T) {
 		}{
 			{"about a packet to a pod", icmpMessage(f.unreachable, f.host, f.pod, 53), true},
 			{"about a packet of a pod", icmpMessage(f.unreachable, f.pod, f.host, 53), true},
-			{"about a probe", icmpMessage(f.unreachable, f.host, f.other, config.ProbePort), true},
+			{"about a probe", icmpMessage(f.unreachable, f.host, f.other, abi.ProbePort), true},
 			{"about another packet", icmpMessage(f.unreachable, f.host, f.other, 53), false},
 			{"that is an echo of the same bytes", icmpMessage(f.echo, f.host, f.pod, 53), false},
 		} {

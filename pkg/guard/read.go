@@ -12,7 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func (g *Guard) read(h *nl.Handle) (*State, error) {
@@ -24,20 +24,20 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Ranges, err = readRanges(g.maps[config.PinRanges]); err != nil {
-		return nil, fmt.Errorf("read map %s: %w", config.PinRanges, err)
+	if s.Ranges, err = readRanges(g.maps[abi.PinRanges]); err != nil {
+		return nil, fmt.Errorf("read map %s: %w", abi.PinRanges, err)
 	}
-	for pin, addrs := range map[string]*[]netip.Addr{config.PinNodes: &s.Nodes,
-		config.PinVIPs: &s.VIPs} {
+	for pin, addrs := range map[string]*[]netip.Addr{abi.PinNodes: &s.Nodes,
+		abi.PinVIPs: &s.VIPs} {
 		if *addrs, err = readAddrs(g.maps[pin]); err != nil {
 			return nil, fmt.Errorf("read map %s: %w", pin, err)
 		}
 	}
 	if s.Table, err = readTable(); err != nil {
-		return nil, fmt.Errorf("read nftables table %s: %w", config.NFTGuardTable, err)
+		return nil, fmt.Errorf("read nftables table %s: %w", abi.NFTGuardTable, err)
 	}
 	if s.Pods, err = readPods(); err != nil {
-		return nil, fmt.Errorf("read nftables table %s: %w", config.NFTPodTable, err)
+		return nil, fmt.Errorf("read nftables table %s: %w", abi.NFTPodTable, err)
 	}
 	return s, nil
 }
@@ -45,9 +45,9 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 // readLinks reads what is attached to these links; those that are gone are left out, and of one
 // that cannot be read its Err is set.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
-	marked, err := readMarked(g.maps[config.PinLinks])
+	marked, err := readMarked(g.maps[abi.PinLinks])
 	if err != nil {
-		return nil, fmt.Errorf("read map %s: %w", config.PinLinks, err)
+		return nil, fmt.Errorf("read map %s: %w", abi.PinLinks, err)
 	}
 	s := &State{Points: make(map[Point]Attached), Marked: marked}
 	finder := finder{current: g.ids}
@@ -149,7 +149,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 		}
 		name := bpfobj.MapName(m)
 		m.Close()
-		if name == config.PinDrops {
+		if name == abi.PinDrops {
 			return pinnedPrograms[i], nil
 		}
 	}
@@ -183,7 +183,7 @@ func (k rangeKey) prefix() netip.Prefix {
 
 // Ranges returns the ranges of the guard that is pinned in dir, none where there is no guard.
 func Ranges(dir string) ([]netip.Prefix, error) {
-	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, config.PinRanges),
+	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, abi.PinRanges),
 		&ebpf.LoadPinOptions{ReadOnly: true})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -244,14 +244,14 @@ func readMarked(m *ebpf.Map) (map[int]bool, error) {
 
 func readCounter(maps map[string]*ebpf.Map, reason uint32) ([]uint64, error) {
 	var perCPU []uint64
-	err := maps[config.PinDrops].Lookup(reason, &perCPU)
+	err := maps[abi.PinDrops].Lookup(reason, &perCPU)
 	return perCPU, err
 }
 
 func opRange(p netip.Prefix, add bool) Op {
-	return Op{verb(add) + " range " + p.String(), config.PinRanges,
+	return Op{verb(add) + " range " + p.String(), abi.PinRanges,
 		func(g *Guard, _ *nl.Handle) error {
-			return set(g.maps[config.PinRanges], keyOf(p), add)
+			return set(g.maps[abi.PinRanges], keyOf(p), add)
 		}}
 }
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Applications of a pod learn at once that they may not go somewhere, each time they try. By
@@ -25,7 +25,7 @@ func TestConnectionsOfPodsAreRefused(t *testing.T) {
 			ip $f rule add pref %d fwmark %#x/%#x lookup %d
 			done
 			ip -4 route add unreachable 198.18.9.0/24 table %[4]d; ip -6 route add unreachable fd42:1:0:9::/64 table %[4]d`,
-			config.RulePrefPod, config.PodMark, config.PodMark, config.TablePod))
+			abi.RulePrefPod, abi.PodMark, abi.PodMark, abi.TablePod))
 	})
 
 	const port = "7780"

@@ -6,7 +6,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A client outside speaks to a service: at the link its packet has the service's address, in this
@@ -37,14 +37,14 @@ const untranslated = "pod_to_vip"
 func markAnswers() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips,
-			config.ServiceMark)
+			abi.ServiceMark)
 		exprs := []expr.Any{
 			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
 		}
 		exprs = append(append(exprs, load(f.daddr)...),
 			&expr.Lookup{SourceRegister: 1, SetName: f.vips})
-		exprs = append(append(exprs, setMark(config.ServiceMark)...),
+		exprs = append(append(exprs, setMark(abi.ServiceMark)...),
 			&expr.Verdict{Kind: expr.VerdictReturn})
 		rules = append(rules, rule{text, exprs})
 	}
@@ -74,11 +74,11 @@ func refuseUntranslated() (rules []rule) {
 
 // unserved matches packets that are of no flow to a service.
 func unserved() *match {
-	return &match{fmt.Sprintf("mark & %#x == 0", config.ServiceMark), lacksMark(config.ServiceMark)}
+	return &match{fmt.Sprintf("mark & %#x == 0", abi.ServiceMark), lacksMark(abi.ServiceMark)}
 }
 
 // passServed leaves alone what is of such a flow.
 func passServed() rule {
-	return ruleOf(&match{fmt.Sprintf("mark %#x", config.ServiceMark), hasMark(config.ServiceMark)},
+	return ruleOf(&match{fmt.Sprintf("mark %#x", abi.ServiceMark), hasMark(abi.ServiceMark)},
 		expr.VerdictReturn, "")
 }

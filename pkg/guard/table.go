@@ -13,7 +13,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Sets of the table.
@@ -96,13 +96,13 @@ func chains() []chain {
 	in := append(append([]rule{dropLoopback()}, passMarked()...), skipTunnelled(),
 		ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
 	in = append(append(in, dropSources(nil)...), dropDestinations(unserved())...)
-	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
+	pods := &match{fmt.Sprintf("mark %#x", abi.PodMark), marked()}
 	out := []rule{
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.PodGroup), expr.VerdictReturn, ""),
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup), expr.VerdictGoto,
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.PodGroup), expr.VerdictReturn, ""),
+		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup), expr.VerdictGoto,
 			chainTunnel),
-		ruleOf(inGroup(config.PodGroup), expr.VerdictGoto, chainInside),
-		ruleOf(inGroup(config.TunnelGroup), expr.VerdictGoto, chainTunnelled),
+		ruleOf(inGroup(abi.PodGroup), expr.VerdictGoto, chainInside),
+		ruleOf(inGroup(abi.TunnelGroup), expr.VerdictGoto, chainTunnelled),
 		ruleOf(encrypted(), expr.VerdictReturn, ""),
 		ruleOf(onLo("oif", expr.MetaKeyOIF), expr.VerdictReturn, ""),
 		ruleOf(pods, expr.VerdictJump, chainMarked),
@@ -124,7 +124,7 @@ func chains() []chain {
 		chain{name: chainMarked, rules: dropMarked()},
 		chain{name: chainOutside, rules: dropOutside()},
 		chain{name: chainAnswers, rules: slices.Concat(markAnswers(),
-			[]rule{ruleOf(inGroup(config.TunnelGroup), expr.VerdictJump, chainOutside)},
+			[]rule{ruleOf(inGroup(abi.TunnelGroup), expr.VerdictJump, chainOutside)},
 			dropUntranslated())},
 		chain{name: chainInside, rules: judgeInside(quotes)},
 		chain{name: chainTunnelled, rules: judgeTunnelled()},
@@ -168,8 +168,8 @@ func onLo(name string, key expr.MetaKey) *match {
 // lose before all else (pods.go). Should another process of this host give itself that mark, the
 // programs at links judge its packets all the same.
 func encrypted() *match {
-	return &match{fmt.Sprintf("mark %#x meta l4proto udp", config.TunnelMark),
-		append(hasMark(config.TunnelMark),
+	return &match{fmt.Sprintf("mark %#x meta l4proto udp", abi.TunnelMark),
+		append(hasMark(abi.TunnelMark),
 			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{unix.IPPROTO_UDP}})}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A pod's packet to a node goes through the tunnel, but others may translate its
@@ -48,9 +48,9 @@ var families = []family{
 // skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it
 // is routed by the same table, which sends nothing to a node but through a tunnel.
 func skipTunnelled() rule {
-	tunnelled := inGroup(config.TunnelGroup)
-	exprs := append(tunnelled.exprs, setMark(config.PodMark)...)
-	return rule{fmt.Sprintf("%s mark set mark | %#x return", tunnelled.text, config.PodMark),
+	tunnelled := inGroup(abi.TunnelGroup)
+	exprs := append(tunnelled.exprs, setMark(abi.PodMark)...)
+	return rule{fmt.Sprintf("%s mark set mark | %#x return", tunnelled.text, abi.PodMark),
 		append(exprs, &expr.Verdict{Kind: expr.VerdictReturn})}
 }
 
@@ -75,8 +75,8 @@ func (f family) toNode() []expr.Any {
 // keepSource translates the source to what it is: a connection is translated once. What came from a
 // pod or a tunnel is known by its link; what carries the mark besides is a client's of a service.
 func keepSource() (rules []rule) {
-	out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
-	pods := &match{fmt.Sprintf("mark %#x", config.PodMark), marked()}
+	out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
+	pods := &match{fmt.Sprintf("mark %#x", abi.PodMark), marked()}
 	for _, f := range families {
 		for _, from := range []*match{fromInside(), pods} {
 			text := fmt.Sprintf("%s %s %s @%s snat to %s", out.text, from.text, f.daddr, f.nodes,
@@ -103,7 +103,7 @@ func enterTunnel() (rules []rule) {
 			append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true})}
 		rules = append(rules, ruleOf(notNode, expr.VerdictReturn, ""))
 	}
-	hosts := &match{fmt.Sprintf("mark & %#x == 0", config.PodMark), lacksMark(config.PodMark)}
+	hosts := &match{fmt.Sprintf("mark & %#x == 0", abi.PodMark), lacksMark(abi.PodMark)}
 	rules = append(rules, dropTranslated(fromInside())...)
 	return append(append(rules, ruleOf(hosts, expr.VerdictReturn, "")),
 		dropTranslated(unserved())...)
@@ -141,7 +141,7 @@ func dropTranslatedOf(f family, of *match) rule {
 }
 
 // marked matches packets of pods.
-func marked() []expr.Any { return hasMark(config.PodMark) }
+func marked() []expr.Any { return hasMark(abi.PodMark) }
 
 // hasMark and lacksMark match packets with a mark and without it.
 func hasMark(mark uint32) []expr.Any   { return compareMark(mark, expr.CmpOpNeq) }

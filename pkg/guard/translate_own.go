@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Peers take a packet of this node only from the addresses that its Node has. Who masquerades
@@ -37,7 +37,7 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 // sendFromOwn binds the source of what this node itself sends into a tunnel, or forwards there for
 // a client outside: an own address stays, any other becomes the preferred one.
 func sendFromOwn() []rule {
-	out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
+	out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
 	rules := []rule{ruleOf(fromInside(), expr.VerdictReturn, ""), passServed()}
 	for _, f := range families {
 		text := fmt.Sprintf("%s %s @%s snat to %s", out.text, f.saddr, f.own, f.saddr)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A pod may reach a node by way of another one: by its NodePort, whose backend is
@@ -47,9 +47,9 @@ func sendFromSelf() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("iifgroup %#x oifgroup %#x %s @%s ct status dnat snat to "+
 			"oifgroup map @%s",
-			config.TunnelGroup, config.TunnelGroup, f.daddr, f.nodes, f.self)
-		out := ofGroup("oif", expr.MetaKeyOIFGROUP, config.TunnelGroup)
-		exprs := slices.Concat(inGroup(config.TunnelGroup).exprs, out.exprs, f.toNode(), []expr.Any{
+			abi.TunnelGroup, abi.TunnelGroup, f.daddr, f.nodes, f.self)
+		out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
+		exprs := slices.Concat(inGroup(abi.TunnelGroup).exprs, out.exprs, f.toNode(), []expr.Any{
 			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
 			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
 				Mask: binaryutil.NativeEndian.PutUint32(ctDstNAT), Xor: make([]byte, 4)},

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestSelfAddrs(t *testing.T) {
@@ -90,7 +90,7 @@ func newRelay(t *testing.T) relay {
 	}
 
 	n.Run(t, func() error {
-		if err := setGroup("u1", config.TunnelGroup); err != nil {
+		if err := setGroup("u1", abi.TunnelGroup); err != nil {
 			return err
 		}
 		return nft("table inet others { chain post { type nat hook postrouting priority 100; " +

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // tunnelled is a node whose cable u0 is its tunnel to another node, with a pod:
@@ -29,7 +29,7 @@ func newTunnelled(t *testing.T) tunnelled {
 	for _, name := range []string{"ipv4/conf/all/rp_filter", "ipv4/conf/u0/rp_filter"} {
 		nettest.Sysctl(t, n.peer, name, "0")
 	}
-	n.Run(t, func() error { return setGroup("u0", config.TunnelGroup) })
+	n.Run(t, func() error { return setGroup("u0", abi.TunnelGroup) })
 	n.apply(t)
 	return n
 }
@@ -105,7 +105,7 @@ func TestTranslatedSourceDoesNotReachANode(t *testing.T) {
 	// The node's own, probes among them, may carry the mark.
 	for _, f := range podAndNode {
 		before := n.counters(t)[translated]
-		if err := udp(n, "", f.node, config.PodMark); err != nil ||
+		if err := udp(n, "", f.node, abi.PodMark); err != nil ||
 			n.counters(t)[translated] != before {
 			t.Errorf("the node's own packet to %s was dropped: %v", f.node, err)
 		}
@@ -128,7 +128,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	mark := func(link string) string {
 		return fmt.Sprintf("table inet served { chain c { type filter hook prerouting priority "+
 			"-200; iifname %s meta mark set meta mark | %#x; }; }",
-			link, config.ServiceMark|config.PodMark)
+			link, abi.ServiceMark|abi.PodMark)
 	}
 	n.Run(t, func() error { return nft(mark("c0")) })
 	for i, f := range podAndNode {

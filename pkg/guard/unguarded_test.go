@@ -16,7 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
@@ -101,7 +101,7 @@ func (n *node) expectPins(t *testing.T, link string, ingress, egress []string) {
 	}
 }
 
-var bothIn, bothOut = []string{config.PinGuardIngress}, []string{config.PinGuardEgress}
+var bothIn, bothOut = []string{abi.PinGuardIngress}, []string{abi.PinGuardEgress}
 
 func TestLinkWithoutRoomForTheGuardIsNamedAndStopsNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
@@ -181,7 +181,7 @@ func TestWatchTellsOfLinksWithoutAGuard(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		n.cable(t, "u1", "198.19.1.1/24", "198.19.1.2/24", "fd42:a::1/64", "fd42:a::2/64")
-		n.Run(t, func() error { return setGroup("u1", config.PodGroup) })
+		n.Run(t, func() error { return setGroup("u1", abi.PodGroup) })
 		uncrowd := n.crowd(t, hk, "u1")
 		ctx, cancel := context.WithCancel(context.Background())
 		changed, ended := make(chan struct{}, 16), make(chan error, 1)
@@ -235,10 +235,10 @@ func TestQdiscIngressHasNoEgress(t *testing.T) {
 		for _, p := range []struct {
 			parent uint32
 			pin    string
-		}{{nl.ClsactIngress, config.PinGuardIngress}, {nl.ClsactEgress, config.PinGuardEgress}} {
+		}{{nl.ClsactIngress, abi.PinGuardIngress}, {nl.ClsactEgress, abi.PinGuardEgress}} {
 			err := n.Handle().FilterAdd(&nl.BpfFilter{
 				FilterAttrs: nl.FilterAttrs{
-					LinkIndex: u1.Attrs().Index, Parent: p.parent, Priority: config.TCPriority,
+					LinkIndex: u1.Attrs().Index, Parent: p.parent, Priority: abi.TCPriority,
 					Protocol: unix.ETH_P_ALL,
 				},
 				Fd: n.g.progs[p.pin].FD(), Name: p.pin, DirectAction: true,
@@ -249,7 +249,7 @@ func TestQdiscIngressHasNoEgress(t *testing.T) {
 		}
 		return nil
 	})
-	n.expectPins(t, "u1", []string{config.PinGuardEgress, config.PinGuardIngress}, nil)
+	n.expectPins(t, "u1", []string{abi.PinGuardEgress, abi.PinGuardIngress}, nil)
 
 	for i := range 3 {
 		var ops []Op

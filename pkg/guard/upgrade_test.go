@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // watchful checks after each change that no hook that had a program of ours is
@@ -72,7 +72,7 @@ func nextVersion(t *testing.T, resize ...string) []*ebpf.CollectionSpec {
 		t.Fatal(err)
 	}
 	for _, spec := range all {
-		if err := spec.Variables["pod_mark"].Set(config.PodMark |
+		if err := spec.Variables["pod_mark"].Set(abi.PodMark |
 			0x100); spec.Variables["pod_mark"] != nil && err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func (n *node) upgrade(t *testing.T, hk hooks, all []*ebpf.CollectionSpec, failA
 }
 
 func TestUpgradeLeavesNoGapAndKeepsCounts(t *testing.T) {
-	for _, resize := range [][]string{nil, {config.PinRanges, config.PinNodes}, {config.PinDrops}} {
+	for _, resize := range [][]string{nil, {abi.PinRanges, abi.PinNodes}, {abi.PinDrops}} {
 		t.Run(fmt.Sprint(resize), func(t *testing.T) {
 			bothHooks(t, func(t *testing.T, hk hooks) {
 				n := newNode(t, hk)
@@ -149,7 +149,7 @@ func TestUpgradeThatFailsAnywhereIsFinishedByTheNext(t *testing.T) {
 		for failAt := 1; ; failAt++ {
 			all := nextVersion(t)
 			for _, spec := range all {
-				if err := spec.Variables["pod_mark"].Set(config.PodMark | uint32(failAt)<<8); err !=
+				if err := spec.Variables["pod_mark"].Set(abi.PodMark | uint32(failAt)<<8); err !=
 					nil {
 					t.Fatal(err)
 				}
@@ -186,7 +186,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {
 		for _, name := range retiredPins {
-			if err := n.g.progs[config.PinGuardEgress].Pin(filepath.Join(pinDir, name)); err !=
+			if err := n.g.progs[abi.PinGuardEgress].Pin(filepath.Join(pinDir, name)); err !=
 				nil {
 				return err
 			}
@@ -200,7 +200,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 				t.Errorf("pin %s: %v", name, err)
 			}
 		}
-		return n.g.progs[config.PinGuardEgress].Pin(filepath.Join(pinDir, retiredPins[0]))
+		return n.g.progs[abi.PinGuardEgress].Pin(filepath.Join(pinDir, retiredPins[0]))
 	})
 	n.Run(t, func() error {
 		taken, err := n.g.Remove()
@@ -216,7 +216,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 func TestPinOfAKilledProcessIsReplaced(t *testing.T) {
 	n := newNode(t, clsact{})
 	n.Run(t, func() error {
-		if err := n.g.progs[config.PinGuardEgress].Pin(pinDir + "/" + config.PinGuardEgress +
+		if err := n.g.progs[abi.PinGuardEgress].Pin(pinDir + "/" + abi.PinGuardEgress +
 			bpfobj.NextSuffix); err != nil {
 			return err
 		}

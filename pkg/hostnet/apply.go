@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // ErrForeign matches the error of Apply for a place in which there is a route or
@@ -199,7 +199,7 @@ func (o routeOp) apply(h *Host) error {
 
 func (h *Host) toKernel(r Route) (*nl.Route, error) {
 	out := &nl.Route{
-		Table: r.Table, Dst: ipNet(r.Dst), Priority: r.Metric, Protocol: config.RouteProtoNode,
+		Table: r.Table, Dst: ipNet(r.Dst), Priority: r.Metric, Protocol: abi.RouteProtoNode,
 		MTU: r.MTU, Type: unix.RTN_UNREACHABLE, Src: r.Source.AsSlice(),
 	}
 	if r.unreachable() {
@@ -241,8 +241,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// tunnelAddr is config.TunnelAddress4 as a link has it.
-func tunnelAddr() *net.IPNet { return ipNet(netip.MustParsePrefix(config.TunnelAddress4 + "/32")) }
+// tunnelAddr is abi.TunnelAddress4 as a link has it.
+func tunnelAddr() *net.IPNet { return ipNet(netip.MustParsePrefix(abi.TunnelAddress4 + "/32")) }
 
 // ruleUnreachable is FR_ACT_UNREACHABLE (include/uapi/linux/fib_rules.h).
 const ruleUnreachable = 7
@@ -267,7 +267,7 @@ func (o ruleOp) apply(h *Host) error {
 		}
 		return nil
 	}
-	r.Protocol = config.RouteProtoNode
+	r.Protocol = abi.RouteProtoNode
 	return h.nl.RuleAdd(r)
 }
 

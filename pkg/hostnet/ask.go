@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // asker asks the kernel for routes: many destinations with one system call, dumps that the kernel
@@ -109,7 +109,7 @@ func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
 		b = a.appendHeader(b, 0, unix.AF_INET6, byte(dst.BitLen()), 0, 0, unix.RTM_F_FIB_MATCH)
 		b = appendAttribute(b, unix.RTA_DST, to[:])
 	}
-	b = appendNumber(b, unix.RTA_MARK, config.TunnelMark)
+	b = appendNumber(b, unix.RTA_MARK, abi.TunnelMark)
 	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
 	return b
 }

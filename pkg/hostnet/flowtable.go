@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A flow between a pod's link and a tunnel that has passed all rules is put into a flow table of
@@ -46,7 +46,7 @@ const (
 	flowChain     = "forward"
 )
 
-var flowTableNames = []string{config.NFTFlowTableTCP, config.NFTFlowTableUDP}
+var flowTableNames = []string{abi.NFTFlowTableTCP, abi.NFTFlowTableUDP}
 
 // afterAll is behind whatever else is at forward: a packet that others drop there adds nothing.
 const afterAll = 300
@@ -137,11 +137,11 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 			mtus[a.Name] = a.MTU
 		}
 		switch a.Group {
-		case config.TunnelGroup:
-			s.Joins = append(s.Joins, Join{config.NFTFlowTableTCP, a.Name, a.MTU},
-				Join{config.NFTFlowTableUDP, a.Name, a.MTU})
-		case config.PodGroup:
-			pods = append(pods, Join{config.NFTFlowTableUDP, a.Name, a.MTU})
+		case abi.TunnelGroup:
+			s.Joins = append(s.Joins, Join{abi.NFTFlowTableTCP, a.Name, a.MTU},
+				Join{abi.NFTFlowTableUDP, a.Name, a.MTU})
+		case abi.PodGroup:
+			pods = append(pods, Join{abi.NFTFlowTableUDP, a.Name, a.MTU})
 		}
 	}
 
@@ -162,8 +162,8 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 // flowTables are the nft tables, one for each protocol, with flow tables for packets that come in
 // by links.
 func flowTables(joins []Join) []nftTable {
-	tables := []nftTable{flowTable(config.NFTFlowTableTCP, unix.IPPROTO_TCP),
-		flowTable(config.NFTFlowTableUDP, unix.IPPROTO_UDP)}
+	tables := []nftTable{flowTable(abi.NFTFlowTableTCP, unix.IPPROTO_TCP),
+		flowTable(abi.NFTFlowTableUDP, unix.IPPROTO_UDP)}
 	for i, t := range tables {
 		for _, j := range joins {
 			if j.Table == t.name {
@@ -205,7 +205,7 @@ func flowTable(name string, proto byte) nftTable {
 		},
 		{
 			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-			bits(config.PodMark),
+			bits(abi.PodMark),
 			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
 			back,
 		},
@@ -222,8 +222,8 @@ func flowTable(name string, proto byte) nftTable {
 		},
 	}
 
-	for _, g := range [][2]uint32{{config.PodGroup, config.TunnelGroup},
-		{config.TunnelGroup, config.PodGroup}} {
+	for _, g := range [][2]uint32{{abi.PodGroup, abi.TunnelGroup},
+		{abi.TunnelGroup, abi.PodGroup}} {
 		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]),
 			group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
 	}

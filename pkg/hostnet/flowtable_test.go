@@ -19,17 +19,17 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestDiffOfFlows(t *testing.T) {
 	lines := plannedFlows()
 	want := State{Flows: lines}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}
-	tunnel, pod := []Join{{config.NFTFlowTableTCP, "veil0", 1420},
-		{config.NFTFlowTableUDP, "veil0", 1420}}, Join{config.NFTFlowTableUDP, "vpod1", 1420}
+	tunnel, pod := []Join{{abi.NFTFlowTableTCP, "veil0", 1420},
+		{abi.NFTFlowTableUDP, "veil0", 1420}}, Join{abi.NFTFlowTableUDP, "vpod1", 1420}
 
-	narrow := Join{config.NFTFlowTableUDP, "vpod1", 1300}
+	narrow := Join{abi.NFTFlowTableUDP, "vpod1", 1300}
 	for _, tc := range []struct {
 		name    string
 		have    State
@@ -101,11 +101,11 @@ func TestJoinsAreBounded(t *testing.T) {
 		links = append(links, &nl.Tuntap{LinkAttrs: attrs})
 	}
 	for i := range maxFlowPods + 20 {
-		add(fmt.Sprintf("vpod%03d", i), config.PodGroup)
+		add(fmt.Sprintf("vpod%03d", i), abi.PodGroup)
 	}
-	add("veil0", config.TunnelGroup)
-	last := Join{config.NFTFlowTableUDP, fmt.Sprintf("vpod%03d", maxFlowPods+19), 1420}
-	s := State{Joined: []Join{{Table: config.NFTFlowTableUDP, Link: last.Link}}}
+	add("veil0", abi.TunnelGroup)
+	last := Join{abi.NFTFlowTableUDP, fmt.Sprintf("vpod%03d", maxFlowPods+19), 1420}
+	s := State{Joined: []Join{{Table: abi.NFTFlowTableUDP, Link: last.Link}}}
 	new(Host).readJoins(&s, links)
 	if !slices.Contains(s.Joins, last) || s.Joined[0] != last {
 		t.Errorf("%v, which had joined, is to leave for another; joined are %v", last, s.Joined)
@@ -157,7 +157,7 @@ func newFlowLab(t *testing.T) *flowLab {
 		nettest.AddRoute(t, ns, netip.MustParsePrefix("::/0"), netip.MustParseAddr(gw6), "eth0")
 		l.run(fmt.Sprintf(`ip link set %[1]s group %[2]d
 			for t in main %[3]d; do ip route add %[4]s/32 dev %[1]s table $t; ip -6 route add %[5]s/128 dev %[1]s table $t; done`,
-			link, config.PodGroup, config.TablePod, own4, own6))
+			link, abi.PodGroup, abi.TablePod, own4, own6))
 	}
 
 	// What pkg/guard does to packets of pods and of tunnels.
@@ -178,7 +178,7 @@ func newFlowLab(t *testing.T) *flowLab {
 				oifname "veil0" meta l4proto { tcp, udp } counter name outward
 			}
 		}
-EOF`, config.PodMark))
+EOF`, abi.PodMark))
 
 	for _, far := range farAddrs {
 		answer(t, l.far, far)
@@ -458,7 +458,7 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 	l := newFlowLab(t)
 	links := func() (udp []string) {
 		for _, j := range l.read().Joined {
-			if j.Table == config.NFTFlowTableUDP {
+			if j.Table == abi.NFTFlowTableUDP {
 				udp = append(udp, j.Link)
 			}
 		}
@@ -474,14 +474,14 @@ func TestFlowtableFollowsLinks(t *testing.T) {
 		t.Errorf("after a pod is gone: %v", got)
 	}
 
-	l.run(fmt.Sprintf("ip link add vpod2 group %d type dummy", config.PodGroup))
+	l.run(fmt.Sprintf("ip link add vpod2 group %d type dummy", abi.PodGroup))
 	l.settle()
 	if got := links(); !slices.Equal(got, []string{"veil0", "vpod0", "vpod2"}) {
 		t.Errorf("with a new pod: %v", got)
 	}
 
 	for i := range maxFlowPods {
-		l.run(fmt.Sprintf("ip link add vpod0000000%04d group %d type dummy", i, config.PodGroup))
+		l.run(fmt.Sprintf("ip link add vpod0000000%04d group %d type dummy", i, abi.PodGroup))
 	}
 
 	l.settle()

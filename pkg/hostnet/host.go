@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Host is the kernel's routing in one network namespace. It must be used from
@@ -91,7 +91,7 @@ func (h *Host) Read() (State, error) {
 	}
 
 	for _, family := range []int{nl.FamilyV4, nl.FamilyV6} {
-		for _, table := range []int{config.TablePod, unix.RT_TABLE_MAIN} {
+		for _, table := range []int{abi.TablePod, unix.RT_TABLE_MAIN} {
 			if err := h.readRoutes(&s, family, table, names); err != nil {
 				return s, err
 			}
@@ -112,8 +112,8 @@ func (h *Host) Read() (State, error) {
 		}
 	}
 
-	for name, lines := range map[string]*[]string{config.NFTNatTable: &s.NAT,
-		config.NFTOuterTable: &s.Outer} {
+	for name, lines := range map[string]*[]string{abi.NFTNatTable: &s.NAT,
+		abi.NFTOuterTable: &s.Outer} {
 		if *lines, _, err = readNFT(name); err != nil {
 			return s, fmt.Errorf("read nft table %s: %w", name, err)
 		}
@@ -129,10 +129,10 @@ func (h *Host) Read() (State, error) {
 
 // isTunnel recognises a tunnel device by its group, or before it has one by name.
 func isTunnel(a *nl.LinkAttrs) bool {
-	if a.Group == config.TunnelGroup {
+	if a.Group == abi.TunnelGroup {
 		return true
 	}
-	number, ok := strings.CutPrefix(a.Name, config.TunnelDevicePrefix)
+	number, ok := strings.CutPrefix(a.Name, abi.TunnelDevicePrefix)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
@@ -164,13 +164,13 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 		}
 		return fmt.Sprintf("#%d", index)
 	}
-	err := h.ask.dump(byte(family), table, config.RouteProtoNode, 0, func() func([]byte) {
+	err := h.ask.dump(byte(family), table, abi.RouteProtoNode, 0, func() func([]byte) {
 		routes, odd = nil, false
 		return func(body []byte) {
 			r, _, proto, _, ok := routeOf(body, nameOf)
 			if !ok || r.Device == oddDevice {
 				odd = true
-			} else if r.Table == table && proto == config.RouteProtoNode {
+			} else if r.Table == table && proto == abi.RouteProtoNode {
 				routes = append(routes, r)
 			}
 		}
@@ -191,7 +191,7 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 
 // readOddRoutes is readRoutes where somebody wrote routes with our protocol that Route cannot say.
 func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) error {
-	filter := &nl.Route{Table: table, Protocol: config.RouteProtoNode}
+	filter := &nl.Route{Table: table, Protocol: abi.RouteProtoNode}
 	routes, err := h.nl.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
 	if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", table, err)
@@ -318,6 +318,6 @@ const (
 // reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the
 // same (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest, so the value itself says whose
 // it is: what we find, an operator's 1 say, is not ours to put back.
-const reflectOurs = config.RouteProtoNode
+const reflectOurs = abi.RouteProtoNode
 
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }

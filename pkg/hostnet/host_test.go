@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestApplyTwiceChangesNothing(t *testing.T) {
@@ -50,7 +50,7 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 func TestWherePacketsGo(t *testing.T) {
 	l := newLab(t)
 	l.apply(dual())
-	const pod, outer = config.PodMark, config.TunnelMark
+	const pod, outer = abi.PodMark, abi.TunnelMark
 	for _, tt := range []struct {
 		name string
 		dst  string
@@ -287,7 +287,7 @@ func (l *lab) foreign() string {
 
 		for _, r := range routes {
 			// Addresses that come up by themselves are not what is asked about.
-			if r.Protocol != config.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
+			if r.Protocol != abi.RouteProtoNode && r.Protocol != unix.RTPROT_KERNEL {
 				fmt.Fprintln(&b, r)
 			}
 		}
@@ -298,7 +298,7 @@ func (l *lab) foreign() string {
 		}
 
 		for _, r := range rules {
-			if r.Protocol != config.RouteProtoNode {
+			if r.Protocol != abi.RouteProtoNode {
 				fmt.Fprintf(&b, "%+v\n", r)
 			}
 		}
@@ -311,7 +311,7 @@ func (l *lab) foreign() string {
 		}
 		tables, err := c.ListTables()
 		for _, table := range tables {
-			if table.Name != config.NFTNatTable && table.Name != config.NFTOuterTable {
+			if table.Name != abi.NFTNatTable && table.Name != abi.NFTOuterTable {
 				fmt.Fprintln(&b, table.Name, table.Family)
 			}
 		}
@@ -380,7 +380,7 @@ func TestForeignRouteInTheWayIsAnError(t *testing.T) {
 	if !errors.Is(err, ErrForeign) || !strings.Contains(err.Error(), "fd42:aaaa:0:2::/64") {
 		t.Fatalf("apply: %v, want an ErrForeign that names the route", err)
 	}
-	if got := l.lookup("198.18.130.9", config.PodMark); got != "veil0" {
+	if got := l.lookup("198.18.130.9", abi.PodMark); got != "veil0" {
 		t.Errorf("the rest was not applied: a peer's pod is %s", got)
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -113,7 +113,7 @@ func closed(w Want) map[probe]bool {
 	both := func(p netip.Prefix) {
 		a := p.Addr().Next().Next()
 		out[probe{a, 0}] = true
-		out[probe{a, config.PodMark}] = true
+		out[probe{a, abi.PodMark}] = true
 	}
 
 	for _, r := range w.ClusterRanges {
@@ -125,12 +125,12 @@ func closed(w Want) map[probe]bool {
 	}
 
 	if slices.ContainsFunc(w.ClusterRanges, func(r netip.Prefix) bool { return r.Addr().Is4() }) {
-		out[probe{netip.MustParseAddr(config.PodGateway4), config.PodMark}] = true
-		out[probe{netip.MustParseAddr(config.TunnelAddress4), config.PodMark}] = true
+		out[probe{netip.MustParseAddr(abi.PodGateway4), abi.PodMark}] = true
+		out[probe{netip.MustParseAddr(abi.TunnelAddress4), abi.PodMark}] = true
 	}
 
 	for _, r := range w.ClosedRanges {
-		out[probe{r.Addr().Next().Next(), config.PodMark}] = true
+		out[probe{r.Addr().Next().Next(), abi.PodMark}] = true
 	}
 
 	for _, peer := range w.Peers {
@@ -138,12 +138,12 @@ func closed(w Want) map[probe]bool {
 			both(p)
 		}
 		for _, a := range peer.NodeAddrs {
-			out[probe{a, config.PodMark}] = true
+			out[probe{a, abi.PodMark}] = true
 		}
 	}
 
 	for _, a := range w.NodeAddrs {
-		out[probe{a, config.PodMark}] = true
+		out[probe{a, abi.PodMark}] = true
 	}
 	return out
 }
@@ -193,7 +193,7 @@ func (l *lab) assertClosed(probes map[probe]bool, when string) {
 func (l *lab) assertOuter(probes map[probe]bool, when string) {
 	l.t.Helper()
 	for p := range probes {
-		hop, err := nettest.Lookup(l.h, p.dst, config.TunnelMark)
+		hop, err := nettest.Lookup(l.h, p.dst, abi.TunnelMark)
 		if err != nil {
 			l.t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // netlinkMessages are the messages of a datagram: kind and body. Of one that cannot be read the
@@ -160,14 +160,14 @@ func changeOfNFT(b []byte) (c Change) {
 // table's name (NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on).
 func changeOfTable(kind uint16, attrs []byte) (c Change) {
 	switch table := text(attribute(attrs, unix.NFTA_TABLE_NAME)); {
-	case table == config.NFTNatTable || table == config.NFTOuterTable:
+	case table == abi.NFTNatTable || table == abi.NFTOuterTable:
 		return Change{Routing: true}
 	case slices.Contains(flowTableNames, table):
 		// A new flow table, or a link that joined one, is ours.
 		return Change{PodLinks: kind != unix.NFT_MSG_NEWFLOWTABLE}
-	case table == config.NFTGuardTable:
+	case table == abi.NFTGuardTable:
 		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM}
-	case table == config.NFTPodTable && kind == unix.NFT_MSG_DELSETELEM:
+	case table == abi.NFTPodTable && kind == unix.NFT_MSG_DELSETELEM:
 		for _, element := range attributes(attribute(attrs, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
 			key := attribute(attribute(element, unix.NFTA_SET_ELEM_KEY), unix.NFTA_DATA_VALUE)
 			if len(key) < linkNameBytes {
@@ -176,7 +176,7 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 			c.Pods = append(c.Pods, text(key[:linkNameBytes]))
 		}
 		c.AllPods = len(c.Pods) == 0
-	case table == config.NFTPodTable:
+	case table == abi.NFTPodTable:
 		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM,
 			AllPods: kind != unix.NFT_MSG_NEWSETELEM}
 	}

@@ -6,12 +6,12 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // natTable masquerades at postrouting, where the kernel translates sources.
 func natTable() nftTable {
-	return nftTable{name: config.NFTNatTable, chains: []nftChain{{
+	return nftTable{name: abi.NFTNatTable, chains: []nftChain{{
 		Chain: nftables.Chain{
 			Name: "postrouting", Type: nftables.ChainTypeNAT,
 			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource,
@@ -32,8 +32,8 @@ func natExprs() []expr.Any {
 				Data: binary.NativeEndian.AppendUint32(nil, group)},
 		}
 	}
-	exprs := append(marked(config.PodMark), notGroup(config.PodGroup)...)
-	exprs = append(exprs, notGroup(config.TunnelGroup)...)
+	exprs := append(marked(abi.PodMark), notGroup(abi.PodGroup)...)
+	exprs = append(exprs, notGroup(abi.TunnelGroup)...)
 	return append(exprs, &expr.Masq{})
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Outer packets are never fragmented: a path that is too narrow loses them whole,
@@ -40,7 +40,7 @@ const (
 
 // outerTable sees to that for tunnels that send from this UDP port.
 func outerTable(port int) nftTable {
-	return nftTable{name: config.NFTOuterTable, chains: []nftChain{
+	return nftTable{name: abi.NFTOuterTable, chains: []nftChain{
 		{
 			Chain: nftables.Chain{
 				Name: "output", Type: nftables.ChainTypeFilter,
@@ -62,7 +62,7 @@ func outerTable(port int) nftTable {
 //
 //	meta mark & TunnelMark == TunnelMark meta l4proto udp ip frag-off 0 ip frag-off set 0x4000
 func setDF() []expr.Any {
-	exprs := append(marked(config.TunnelMark), ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_UDP)...)
+	exprs := append(marked(abi.TunnelMark), ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_UDP)...)
 	exprs = append(exprs, field(expr.PayloadBaseNetworkHeader, fragOffset, 0, 0)...)
 	return append(exprs,
 		&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, dontFragment)},

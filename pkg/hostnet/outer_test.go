@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const tunnelPort = 51820
@@ -88,14 +88,14 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 		size int // inside, of the datagram
 		want []uint16
 	}{
-		{"small", tunnelPort, config.TunnelMark, 100, []uint16{0x4000}},
-		{"an odd length, which the checksum must not mind", tunnelPort, config.TunnelMark, 101,
+		{"small", tunnelPort, abi.TunnelMark, 100, []uint16{0x4000}},
+		{"an odd length, which the checksum must not mind", tunnelPort, abi.TunnelMark, 101,
 			[]uint16{0x4000}},
-		{"with another mark beside", tunnelPort, config.TunnelMark | 0x8000, 100, []uint16{0x4000}},
+		{"with another mark beside", tunnelPort, abi.TunnelMark | 0x8000, 100, []uint16{0x4000}},
 		{"not a tunnel's", tunnelPort, 0, 100, []uint16{0}},
-		{"too long for the link", tunnelPort, config.TunnelMark, 1472, nil},
-		{"control: small", 0, config.TunnelMark, 100, []uint16{0}},
-		{"control: too long for the link is fragmented", 0, config.TunnelMark, 1472,
+		{"too long for the link", tunnelPort, abi.TunnelMark, 1472, nil},
+		{"control: small", 0, abi.TunnelMark, 100, []uint16{0}},
+		{"control: too long for the link is fragmented", 0, abi.TunnelMark, 1472,
 			[]uint16{0x2000, 1480 / 8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Want is what the agent wants of this node's routing. Its order never matters.
@@ -126,7 +126,7 @@ func (p *planner) list() []Route {
 // beneath closes everything that must not be reached in clear. It does not trust
 // the caller: what a peer has is closed, too, when no range or node holds it.
 func (p *planner) beneath(w Want) {
-	for _, table := range []int{config.TablePod, unix.RT_TABLE_MAIN} {
+	for _, table := range []int{abi.TablePod, unix.RT_TABLE_MAIN} {
 		for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
 			p.add(unreachable(table, r))
 		}
@@ -135,26 +135,26 @@ func (p *planner) beneath(w Want) {
 	if slices.ContainsFunc(w.ClusterRanges,
 		func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
 		// No host has these. Without a route they would leave by the node's default route.
-		for _, a := range []string{config.PodGateway4, config.TunnelAddress4} {
-			p.add(unreachable(config.TablePod, single(netip.MustParseAddr(a))))
+		for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4} {
+			p.add(unreachable(abi.TablePod, single(netip.MustParseAddr(a))))
 		}
 	}
 
 	for _, r := range w.ClosedRanges {
-		p.add(unreachable(config.TablePod, r))
+		p.add(unreachable(abi.TablePod, r))
 	}
 
 	for _, a := range slices.Concat(w.NodeAddrs, w.SelfAddrs) {
-		p.add(unreachable(config.TablePod, single(a)))
+		p.add(unreachable(abi.TablePod, single(a)))
 	}
 
 	for _, peer := range w.Peers {
 		for _, a := range peer.NodeAddrs {
-			p.add(unreachable(config.TablePod, single(a)))
+			p.add(unreachable(abi.TablePod, single(a)))
 		}
 		for _, prefix := range peer.PodPrefixes {
 			if !covered(prefix, w.ClusterRanges) {
-				p.add(unreachable(config.TablePod, prefix))
+				p.add(unreachable(abi.TablePod, prefix))
 				p.add(unreachable(unix.RT_TABLE_MAIN, prefix))
 			}
 		}
@@ -177,14 +177,14 @@ func (p *planner) tunnels(w Want) {
 		if len(peer.Devices) == 0 {
 			continue
 		}
-		via := Route{Metric: config.MetricTunnel, Device: peer.Devices[0], MTU: peer.MTU}
+		via := Route{Metric: abi.MetricTunnel, Device: peer.Devices[0], MTU: peer.MTU}
 		for _, a := range peer.NodeAddrs {
 			if !slices.Contains(w.SelfAddrs, a) {
-				p.add(via.to(config.TablePod, single(a)).from(answers))
+				p.add(via.to(abi.TablePod, single(a)).from(answers))
 			}
 		}
 		for _, prefix := range peer.PodPrefixes {
-			p.add(via.to(config.TablePod, prefix).from(answers))
+			p.add(via.to(abi.TablePod, prefix).from(answers))
 			p.add(via.to(unix.RT_TABLE_MAIN, prefix).from(source))
 		}
 	}
@@ -196,7 +196,7 @@ func (p *planner) tunnels(w Want) {
 	// A host process that connects to a service is routed once before its packet
 	// is translated. What stays untranslated dies in the tunnel, which has no
 	// peer for it.
-	via := Route{Metric: config.MetricTunnel, Device: w.Devices[0].Name}
+	via := Route{Metric: abi.MetricTunnel, Device: w.Devices[0].Name}
 	for _, r := range w.ServiceRanges {
 		p.add(via.to(unix.RT_TABLE_MAIN, r).from(source))
 	}
@@ -226,7 +226,7 @@ func sources(self []netip.Addr) map[bool]netip.Addr {
 }
 
 func unreachable(table int, dst netip.Prefix) Route {
-	return Route{Metric: config.MetricRange}.to(table, dst)
+	return Route{Metric: abi.MetricRange}.to(table, dst)
 }
 
 func single(a netip.Addr) netip.Prefix {
@@ -258,10 +258,10 @@ func planRules(w Want) []Rule {
 			continue
 		}
 		out = append(out,
-			Rule{V6: v6, Pref: config.RulePrefTunnel, Mark: config.TunnelMark,
-				Table: unix.RT_TABLE_MAIN, NotGroup: config.TunnelGroup},
-			Rule{V6: v6, Pref: config.RulePrefTunnelDeny, Mark: config.TunnelMark},
-			Rule{V6: v6, Pref: config.RulePrefPod, Mark: config.PodMark, Table: config.TablePod})
+			Rule{V6: v6, Pref: abi.RulePrefTunnel, Mark: abi.TunnelMark,
+				Table: unix.RT_TABLE_MAIN, NotGroup: abi.TunnelGroup},
+			Rule{V6: v6, Pref: abi.RulePrefTunnelDeny, Mark: abi.TunnelMark},
+			Rule{V6: v6, Pref: abi.RulePrefPod, Mark: abi.PodMark, Table: abi.TablePod})
 	}
 	return out
 }
@@ -285,8 +285,8 @@ func planDevices(devices []TunnelDevice) []Device {
 	var out []Device
 	for _, d := range devices {
 		out = append(out, Device{
-			Name: d.Name, MTU: d.MTU, Group: config.TunnelGroup,
-			QueueLen: config.TunnelQueueLen, RPFilter: rpFilterLoose, Addr4: true, Up: true,
+			Name: d.Name, MTU: d.MTU, Group: abi.TunnelGroup,
+			QueueLen: abi.TunnelQueueLen, RPFilter: rpFilterLoose, Addr4: true, Up: true,
 		})
 	}
 	return out

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // reflecting is dual with reflected marks.
@@ -114,7 +114,7 @@ func TestKernelAnswersByTheMark(t *testing.T) {
 		nft add rule inet marker pre iifname under0 meta l4proto tcp meta mark set %[1]d
 		nft add chain inet marker out '{ type filter hook output priority 0; }'
 		nft add rule inet marker out meta l4proto tcp meta mark '&' %[1]d == %[1]d counter name reflected`,
-		config.PodMark|config.ServiceMark))
+		abi.PodMark|abi.ServiceMark))
 
 	refuse := func(node netip.Addr) int {
 		t.Helper()
@@ -171,7 +171,7 @@ func (l *lab) counted(name string) (n int) {
 // route says which is preferred, what the kernel answers has the first it finds, and peers take
 // from this node's tunnel what has its own.
 func TestWhereAnswersGo(t *testing.T) {
-	const answer = config.PodMark | config.ServiceMark
+	const answer = abi.PodMark | abi.ServiceMark
 	l := newLab(t)
 	nettest.AddAddr(t, l.ns, "lo", prefixes("198.18.0.200/32", "fd42:0:0:1::200/128")...)
 	l.apply(reflecting())

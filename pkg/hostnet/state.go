@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // State is the part of the kernel's state that is ours, in one canonical order:
@@ -78,7 +78,7 @@ type Device struct {
 	QueueLen int
 	// RPFilter is net.ipv4.conf.NAME.rp_filter: 2 is loose.
 	RPFilter int
-	// Addr4 reports whether the device has config.TunnelAddress4, without which RPFilter is not
+	// Addr4 reports whether the device has abi.TunnelAddress4, without which RPFilter is not
 	// loose.
 	Addr4 bool
 	Up    bool
@@ -134,7 +134,7 @@ func (d Device) String() string {
 	}
 	addr := "no address"
 	if d.Addr4 {
-		addr = config.TunnelAddress4
+		addr = abi.TunnelAddress4
 	}
 	return fmt.Sprintf("%s group %#x mtu %d qlen %d rp_filter %d %s %s", d.Name, d.Group, d.MTU,
 		d.QueueLen, d.RPFilter, addr, up)
@@ -218,10 +218,10 @@ func compareBool(a, b bool) int {
 // ours says whether a rule of this preference and mark is one that Plan makes.
 func ours(pref int, mark uint32) bool {
 	switch pref {
-	case config.RulePrefTunnel, config.RulePrefTunnelDeny:
-		return mark == config.TunnelMark
-	case config.RulePrefPod:
-		return mark == config.PodMark
+	case abi.RulePrefTunnel, abi.RulePrefTunnelDeny:
+		return mark == abi.TunnelMark
+	case abi.RulePrefPod:
+		return mark == abi.PodMark
 	}
 	return false
 }

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // tracker knows links and addresses as the kernel last told, so that a message that says nothing
@@ -81,7 +81,7 @@ func (t *tracker) lost() error {
 func (l linkSeen) tunnel() bool { return isTunnel(&nl.LinkAttrs{Name: l.name, Group: l.group}) }
 
 func (l linkSeen) pod() bool {
-	return l.group == config.PodGroup || strings.HasPrefix(l.name, config.PodLinkPrefix)
+	return l.group == abi.PodGroup || strings.HasPrefix(l.name, abi.PodLinkPrefix)
 }
 
 // change is what a datagram tells.
@@ -232,17 +232,17 @@ func (t *tracker) route(gone bool, body []byte) Change {
 	case number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL,
 		kind == unix.RTN_MULTICAST:
 		return Change{} // An exception of a route, or what comes and goes with an address.
-	case proto == config.RouteProtoPod && !gone:
+	case proto == abi.RouteProtoPod && !gone:
 		return Change{} // The plugin's.
-	case proto == config.RouteProtoPod && l.name != "":
+	case proto == abi.RouteProtoPod && l.name != "":
 		return Change{Pods: []string{l.name}}
-	case proto == config.RouteProtoPod:
+	case proto == abi.RouteProtoPod:
 		return Change{AllPods: true}
 	}
-	c := Change{routes: []routeEvent{{route: r, ours: proto == config.RouteProtoNode, gone: gone}}}
-	if proto != config.RouteProtoNode && !l.pod() && !l.tunnel() {
+	c := Change{routes: []routeEvent{{route: r, ours: proto == abi.RouteProtoNode, gone: gone}}}
+	if proto != abi.RouteProtoNode && !l.pod() && !l.tunnel() {
 		c.Underlay = true
-		c.Routing = r.Table == config.TablePod
+		c.Routing = r.Table == abi.TablePod
 	}
 	return c
 }

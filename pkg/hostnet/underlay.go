@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // ErrNoUnderlay matches the error of Underlay when no link carries node traffic.
@@ -84,8 +84,8 @@ type finder struct {
 // link counts a link that may carry outer packets.
 func (f *finder) link(index, weight int) {
 	a := f.byIndex[index]
-	if a == nil || index == loopbackIndex || a.Group == config.TunnelGroup ||
-		a.Group == config.PodGroup {
+	if a == nil || index == loopbackIndex || a.Group == abi.TunnelGroup ||
+		a.Group == abi.PodGroup {
 		return
 	}
 	f.votes[index] += weight
@@ -198,8 +198,8 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
 		ip = ip.Unmap()
-		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == config.TunnelGroup ||
-			l.Group == config.PodGroup || l.Name == ipvsLink || ip.IsLoopback() ||
+		if l := f.byIndex[a.LinkIndex]; !ok || l == nil || l.Group == abi.TunnelGroup ||
+			l.Group == abi.PodGroup || l.Name == ipvsLink || ip.IsLoopback() ||
 			ip.IsLinkLocalUnicast() {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestUnderlay(t *testing.T) {
@@ -120,7 +120,7 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 				var out []byte
 				l.ns.Run(t, func() (err error) {
 					out, err = exec.Command("ip", "route", "get", tt.node, "mark",
-						fmt.Sprint(config.TunnelMark)).Output()
+						fmt.Sprint(abi.TunnelMark)).Output()
 					return err
 				})
 				return strings.Contains(string(out), " mtu 1281")

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // watched is a lab whose changes are watched.
@@ -231,10 +231,10 @@ func TestWatchOutlivesAnOverrun(t *testing.T) {
 func FuzzChange(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{28, 0, 0, 0, unix.RTM_NEWROUTE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 32, 0, 0, 0,
-		config.RouteProtoPod, 0, 0, 0, 0, 0, 0})
+		abi.RouteProtoPod, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{255, 255, 255, 255, 24, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add(append([]byte{40, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
-		config.NFTNatTable+"\x00           "...))
+		abi.NFTNatTable+"\x00           "...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		seen := tracker{links: map[int]linkSeen{}, addrs: map[addrSeen]uint32{}}
 		seen.change(b)

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Priorities of the chains: before and after any filter of others.
@@ -18,7 +18,7 @@ const (
 	last  = nftables.ChainPriority(500)
 )
 
-var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTProbeTable}
+var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTProbeTable}
 
 // counters is a table that counts the datagrams of a probe.
 type counters struct {
@@ -43,7 +43,7 @@ func newCounters(link string, ways []Way) (*counters, error) {
 	c.left = c.chain("left", nftables.ChainHookPostrouting, last)
 	fromProbe := equal(expr.MetaKeyIIFNAME,
 		append([]byte(link), make([]byte, unix.IFNAMSIZ-len(link))...))
-	intoTunnel := equal(expr.MetaKeyOIFGROUP, binaryutil.NativeEndian.PutUint32(config.TunnelGroup))
+	intoTunnel := equal(expr.MetaKeyOIFGROUP, binaryutil.NativeEndian.PutUint32(abi.TunnelGroup))
 	for _, w := range ways {
 		to := destination(w)
 		c.rule(c.entered, fromProbe, to, []expr.Any{&expr.Counter{}})
@@ -52,7 +52,7 @@ func newCounters(link string, ways []Way) (*counters, error) {
 	}
 	c.rule(c.left, fromProbe, []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
 	if err := nft.Flush(); err != nil {
-		return nil, fmt.Errorf("make nft table inet %s: %w", config.NFTProbeTable, err)
+		return nil, fmt.Errorf("make nft table inet %s: %w", abi.NFTProbeTable, err)
 	}
 	return c, nil
 }
@@ -105,17 +105,17 @@ func (c *counters) read(way int) (entered, left uint64, err error) {
 func (c *counters) count(chain *nftables.Chain, way int) (uint64, error) {
 	rules, err := c.nft.GetRules(c.table, chain)
 	if err != nil {
-		return 0, fmt.Errorf("read nft table inet %s: %w", config.NFTProbeTable, err)
+		return 0, fmt.Errorf("read nft table inet %s: %w", abi.NFTProbeTable, err)
 	}
 	if way >= len(rules) {
-		return 0, fmt.Errorf("nft table inet %s was changed by somebody", config.NFTProbeTable)
+		return 0, fmt.Errorf("nft table inet %s was changed by somebody", abi.NFTProbeTable)
 	}
 	for _, e := range rules[way].Exprs {
 		if counter, ok := e.(*expr.Counter); ok {
 			return counter.Packets, nil
 		}
 	}
-	return 0, fmt.Errorf("nft table inet %s was changed by somebody", config.NFTProbeTable)
+	return 0, fmt.Errorf("nft table inet %s was changed by somebody", abi.NFTProbeTable)
 }
 
 // Remove deletes the table that a process left which was killed during a probe. That there
@@ -132,7 +132,7 @@ func Remove() error {
 func (c *counters) remove() error {
 	c.nft.DelTable(c.table)
 	if err := c.nft.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("remove nft table inet %s: %w", config.NFTProbeTable, err)
+		return fmt.Errorf("remove nft table inet %s: %w", abi.NFTProbeTable, err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
@@ -93,14 +93,14 @@ func attach(runDir, link string, ways []Way, ns *os.File) (*pod.Undo, error) {
 		return &undo, err
 	}
 
-	p := pod.Paths{PodDir: filepath.Join(dir, "pods"), BPFDir: config.BPFDir,
+	p := pod.Paths{PodDir: filepath.Join(dir, "pods"), BPFDir: abi.BPFDir,
 		ReadyFile: filepath.Join(dir, "ready")}
 	if err := os.WriteFile(p.ReadyFile, nil, 0o600); err != nil {
 		return &undo, err
 	}
 	r := pod.Record{
-		Network: config.NetworkName, ContainerID: containerID, IfName: ifName, Netns: ns.Name(),
-		HostLink: link, MTU: config.MinPodMTU6,
+		Network: abi.NetworkName, ContainerID: containerID, IfName: ifName, Netns: ns.Name(),
+		HostLink: link, MTU: abi.MinPodMTU6,
 	}
 	for _, w := range ways {
 		r.Addrs = append(r.Addrs, w.From)

@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -52,10 +52,10 @@ func TestWaysAreThoseOfCommonFamilies(t *testing.T) {
 func host(t *testing.T) (*nettest.Host, *nettest.NS) {
 	t.Helper()
 	nettest.NeedBPF(t)
-	h, behind := nettest.NewHost(t, config.RunDir), nettest.NewNS(t)
-	const device = config.TunnelDevicePrefix + "0"
+	h, behind := nettest.NewHost(t, abi.RunDir), nettest.NewNS(t)
+	const device = abi.TunnelDevicePrefix + "0"
 	nettest.Veth(t, nettest.End{NS: h.NS, Name: device}, nettest.End{NS: behind, Name: "behind"})
-	h.Run(t, func() error { return podtest.Ready(config.BPFDir, config.ReadyFile) })
+	h.Run(t, func() error { return podtest.Ready(abi.BPFDir, abi.ReadyFile) })
 	for _, p := range peer {
 		nettest.AddRoute(t, h.NS, p, netip.Addr{}, device)
 	}
@@ -71,7 +71,7 @@ func host(t *testing.T) (*nettest.Host, *nettest.NS) {
 		if err != nil {
 			return err
 		}
-		return n.LinkSetGroup(l, int(config.TunnelGroup))
+		return n.LinkSetGroup(l, int(abi.TunnelGroup))
 	})
 	return h, behind
 }
@@ -105,7 +105,7 @@ func TestProbe(t *testing.T) {
 
 			var err error
 			h.Run(t, func() error {
-				err = Probe(t.Context(), config.RunDir, Ways(own, peer))
+				err = Probe(t.Context(), abi.RunDir, Ways(own, peer))
 				return nil
 			})
 			if errors.Is(err, ErrDropped) != (tt.dropped != "") ||
@@ -134,10 +134,10 @@ func TestProbeAfterOneThatWasKilled(t *testing.T) {
 		if _, err := newCounters("vpod", Ways(own, peer)); err != nil {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Join(config.RunDir, "probe/pods"), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(abi.RunDir, "probe/pods"), 0o700); err != nil {
 			return err
 		}
-		return Probe(t.Context(), config.RunDir, Ways(own, peer))
+		return Probe(t.Context(), abi.RunDir, Ways(own, peer))
 	})
 	left(t, h)
 	h.Run(t, func() error {
@@ -164,12 +164,12 @@ func left(t *testing.T, h *nettest.Host) {
 		}
 
 		for _, l := range links {
-			if strings.HasPrefix(l.Attrs().Name, config.PodLinkPrefix) {
+			if strings.HasPrefix(l.Attrs().Name, abi.PodLinkPrefix) {
 				t.Errorf("link %s is left", l.Attrs().Name)
 			}
 		}
 
-		if _, err := os.Stat(filepath.Join(config.RunDir, "probe")); !errors.Is(err,
+		if _, err := os.Stat(filepath.Join(abi.RunDir, "probe")); !errors.Is(err,
 			os.ErrNotExist) {
 			t.Errorf("the directory is left: %v", err)
 		}
@@ -180,7 +180,7 @@ func left(t *testing.T, h *nettest.Host) {
 
 		tables, err := c.ListTables()
 		for _, table := range tables {
-			if table.Name == config.NFTProbeTable {
+			if table.Name == abi.NFTProbeTable {
 				t.Error("the table is left")
 			}
 		}

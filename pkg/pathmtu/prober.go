@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Peer is a node to probe through one tunnel device.
@@ -29,7 +29,7 @@ type Peer struct {
 type Options struct {
 	// Sources are this node's own addresses, by family the first is used.
 	Sources []netip.Addr
-	// Port is the UDP port; 0 is config.ProbePort.
+	// Port is the UDP port; 0 is abi.ProbePort.
 	Port uint16
 	// Timing says how often; by default a check a minute, a try of the full
 	// size every ten, three probes a size.
@@ -88,7 +88,7 @@ type target struct {
 // New returns a Prober without peers.
 func New(o Options) *Prober {
 	if o.Port == 0 {
-		o.Port = config.ProbePort
+		o.Port = abi.ProbePort
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 300 * time.Millisecond
@@ -122,7 +122,7 @@ func (p *Prober) SetPeers(peers []Peer) {
 
 		floor := floor4
 		if peer.Addr.Is6() {
-			floor = config.MinPodMTU6
+			floor = abi.MinPodMTU6
 		}
 
 		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now),

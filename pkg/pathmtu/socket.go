@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // socketID names a socket: one a tunnel device and address family.
@@ -61,7 +61,7 @@ func setOptions(fd int, network, device string) error {
 	return errors.Join(
 		setting("SO_BINDTODEVICE", unix.BindToDevice(fd, device)),
 		setting("SO_MARK", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK,
-			int(config.PodMark))),
+			int(abi.PodMark))),
 		setting("MTU_DISCOVER", unix.SetsockoptInt(fd, level, option, value)),
 	)
 }

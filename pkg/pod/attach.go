@@ -13,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -128,7 +128,7 @@ func (a *attachment) stillOpen() error {
 func (a *attachment) addLink() error {
 	attrs := nl.NewLinkAttrs()
 	attrs.Name = a.HostLink
-	attrs.Group = config.PodGroup
+	attrs.Group = abi.PodGroup
 	attrs.MTU = a.MTU
 	attrs.HardwareAddr = a.HostMAC()
 	veth := &nl.Veth{

@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // check is Check on the node's thread.
@@ -55,7 +55,7 @@ var nodeTampers = []tamper{
 	{name: "IPv6 host route in the pods' table flushed", repaired: true,
 		want: "table 30309 has no route fd42:1::5/128",
 		node: func(n *node, _ Record, i int) error {
-			return delRoute(n.h, i, config.TablePod, pod6)
+			return delRoute(n.h, i, abi.TablePod, pod6)
 		}},
 	{name: "neighbour flushed", repaired: true, want: "no permanent neighbour 198.18.1.5",
 		node: func(n *node, r Record, i int) error {
@@ -236,7 +236,7 @@ func (n *node) attachFails(r Record, ns *nettest.NS) {
 	n.must(func() error {
 		var undo Undo
 		err := n.Attach(r, ns.Fd(), &undo)
-		if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), config.NFTPodTable) {
+		if !errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), abi.NFTPodTable) {
 			return fmt.Errorf("Attach without the table = %w", err)
 		}
 		return undo.Run()

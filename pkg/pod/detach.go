@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Detach removes an attachment: its addresses in the sets, so that nothing new comes from the pod,
@@ -64,7 +64,7 @@ func podLinks() (map[int]string, error) {
 	}
 	nameByIndex := make(map[int]string)
 	for _, l := range links {
-		if l.Attrs().Group == config.PodGroup {
+		if l.Attrs().Group == abi.PodGroup {
 			nameByIndex[l.Attrs().Index] = l.Attrs().Name
 		}
 	}

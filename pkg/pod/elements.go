@@ -10,18 +10,18 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod's addresses are elements of the sets of config.NFTPodTable, which veild
+// A pod's addresses are elements of the sets of abi.NFTPodTable, which veild
 // makes: what comes from its link with another source is dropped there.
 
 // ifNameLen is IFNAMSIZ (include/uapi/linux/if.h).
 const ifNameLen = 16
 
-var podTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPodTable}
+var podTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPodTable}
 
-var podSets = []string{config.NFTPodSet4, config.NFTPodSet6}
+var podSets = []string{abi.NFTPodSet4, abi.NFTPodSet6}
 
 // element is one address of one link.
 type element struct {
@@ -31,12 +31,12 @@ type element struct {
 
 func (e element) set() *nftables.Set {
 	if e.addr.Is4() {
-		return &nftables.Set{Table: podTable, Name: config.NFTPodSet4}
+		return &nftables.Set{Table: podTable, Name: abi.NFTPodSet4}
 	}
-	return &nftables.Set{Table: podTable, Name: config.NFTPodSet6}
+	return &nftables.Set{Table: podTable, Name: abi.NFTPodSet6}
 }
 
-// key is the form that config.NFTPodSet4 describes.
+// key is the form that abi.NFTPodSet4 describes.
 func (e element) key() []nftables.SetElement {
 	key := make([]byte, ifNameLen)
 	copy(key, e.link)
@@ -81,7 +81,7 @@ func changeElements(add, remove []element) error {
 		}
 	}
 	if err := c.Flush(); err != nil {
-		return fmt.Errorf("write addresses to nft table inet %s: %w", config.NFTPodTable, err)
+		return fmt.Errorf("write addresses to nft table inet %s: %w", abi.NFTPodTable, err)
 	}
 	return nil
 }
@@ -94,12 +94,12 @@ func readElements() ([]element, error) {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	defer func() { _ = c.CloseLasting() }()
-	if err := findTable(c, config.NFTPodTable); err != nil {
+	if err := findTable(c, abi.NFTPodTable); err != nil {
 		return nil, err
 	}
 	sets, err := c.GetSets(podTable)
 	if err != nil {
-		return nil, fmt.Errorf("list sets of nft table inet %s: %w", config.NFTPodTable, err)
+		return nil, fmt.Errorf("list sets of nft table inet %s: %w", abi.NFTPodTable, err)
 	}
 
 	var all []element

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // ErrClosed matches the error of Gate for a node that is not ready for pods.
@@ -26,7 +26,7 @@ var ErrClosed = errors.New("node is not ready for pods")
 // routes are theirs, and each must lie in a cluster range that is closed.
 // Gate looks at the kernel and needs no living daemon.
 func (p Paths) Gate(podPrefixes []netip.Prefix) error {
-	marker, err := config.ReadMarker(p.ReadyFile)
+	marker, err := abi.ReadMarker(p.ReadyFile)
 	if err != nil {
 		return fmt.Errorf("%w: %w; is veild running?", ErrClosed, err)
 	}
@@ -49,7 +49,7 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 func has(f cluster.Families, a netip.Addr) bool { return a.Is4() && f.V4 || a.Is6() && f.V6 }
 
 func (p Paths) gatePins() error {
-	for _, name := range []string{config.PinGuardIngress, config.PinGuardEgress} {
+	for _, name := range []string{abi.PinGuardIngress, abi.PinGuardEgress} {
 		if _, err := os.Stat(p.pin(name)); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("guard: pinned BPF object %s does not exist; is veild running? "+
@@ -69,22 +69,22 @@ func gateTables() error {
 		return fmt.Errorf("guard: open nftables: %w", err)
 	}
 	defer func() { _ = c.CloseLasting() }()
-	if err := findTable(c, config.NFTGuardTable); err != nil {
+	if err := findTable(c, abi.NFTGuardTable); err != nil {
 		return fmt.Errorf("guard: %w; %s", err, restores)
 	}
-	if _, err := c.ListChain(podTable, config.NFTPodChain); err != nil {
-		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", config.NFTPodChain,
-			config.NFTPodTable, err, restores)
+	if _, err := c.ListChain(podTable, abi.NFTPodChain); err != nil {
+		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", abi.NFTPodChain,
+			abi.NFTPodTable, err, restores)
 	}
 	sets, err := c.GetSets(podTable)
 	if err != nil {
-		return fmt.Errorf("guard: list sets of nft table inet %s: %w; %s", config.NFTPodTable, err,
+		return fmt.Errorf("guard: list sets of nft table inet %s: %w; %s", abi.NFTPodTable, err,
 			restores)
 	}
 	for _, name := range podSets {
 		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
 			return fmt.Errorf("guard: set %s of nft table inet %s does not exist; %s", name,
-				config.NFTPodTable, restores)
+				abi.NFTPodTable, restores)
 		}
 	}
 	return nil
@@ -125,32 +125,32 @@ func gateRules(h *nl.Handle, family int, name string) error {
 	}
 	var pod, tunnel bool
 	for _, r := range rules {
-		pod = pod || r.Priority == config.RulePrefPod && r.Table == config.TablePod &&
-			r.Mark == config.PodMark
-		tunnel = tunnel || r.Priority == config.RulePrefTunnel && r.Mark == config.TunnelMark
+		pod = pod || r.Priority == abi.RulePrefPod && r.Table == abi.TablePod &&
+			r.Mark == abi.PodMark
+		tunnel = tunnel || r.Priority == abi.RulePrefTunnel && r.Mark == abi.TunnelMark
 	}
 	switch {
 	case !pod:
 		return fmt.Errorf("%s rule %d (packets from pods to table %d) does not exist; is veild "+
-			"running? it restores it", name, config.RulePrefPod, config.TablePod)
+			"running? it restores it", name, abi.RulePrefPod, abi.TablePod)
 	case !tunnel:
 		return fmt.Errorf("%s rule %d (packets of tunnels) does not exist; is veild running? it "+
-			"restores it", name, config.RulePrefTunnel)
+			"restores it", name, abi.RulePrefTunnel)
 	}
 	return nil
 }
 
 // gateRange finds the unreachable route of a cluster range that holds prefix.
 func gateRange(h *nl.Handle, prefix netip.Prefix) error {
-	want := &nl.Route{Table: config.TablePod, Protocol: config.RouteProtoNode,
+	want := &nl.Route{Table: abi.TablePod, Protocol: abi.RouteProtoNode,
 		Type: unix.RTN_UNREACHABLE}
 	routes, err := listRoutes(h, family(prefix.Addr()), want,
 		nl.FilterTable|nl.FilterProtocol|nl.FilterType)
 	if err != nil {
-		return fmt.Errorf("list routes of table %d: %w", config.TablePod, err)
+		return fmt.Errorf("list routes of table %d: %w", abi.TablePod, err)
 	}
 	for _, r := range routes {
-		if r.Type != unix.RTN_UNREACHABLE || r.Protocol != config.RouteProtoNode || r.Dst == nil {
+		if r.Type != unix.RTN_UNREACHABLE || r.Protocol != abi.RouteProtoNode || r.Dst == nil {
 			continue
 		}
 		ones, _ := r.Dst.Mask.Size()
@@ -159,6 +159,6 @@ func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 		}
 	}
 	return fmt.Errorf("table %d has no unreachable route for a cluster range that holds pod "+
-		"prefix %s; is veild running, and is %s in its clusterRanges?", config.TablePod, prefix,
+		"prefix %s; is veild running, and is %s in its clusterRanges?", abi.TablePod, prefix,
 		prefix)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 var (
@@ -33,12 +33,12 @@ func TestGate(t *testing.T) {
 		want     string
 	}{
 		{name: "all there", prefixes: both},
-		{name: "no marker", prefixes: both, want: config.ReadyFile,
+		{name: "no marker", prefixes: both, want: abi.ReadyFile,
 			take: func(p Paths, _ *nl.Handle) error { return os.Remove(p.ReadyFile) }},
 		{name: "marker of another boot", prefixes: both, want: "another",
 			take: func(p Paths, _ *nl.Handle) error {
-				return config.WriteMarker(p.ReadyFile,
-					config.Marker{BootID: "another",
+				return abi.WriteMarker(p.ReadyFile,
+					abi.Marker{BootID: "another",
 						Families: cluster.Families{V4: true, V6: true}})
 			}},
 		{name: "corrupt marker", prefixes: both, want: "marker",
@@ -47,32 +47,32 @@ func TestGate(t *testing.T) {
 			}},
 		{name: "marker without the family", prefixes: both, want: prefix6.String(),
 			take: func(p Paths, _ *nl.Handle) error { return podtest.Mark(p.ReadyFile, range4) }},
-		{name: "egress guard not pinned", prefixes: both, want: config.PinGuardEgress,
+		{name: "egress guard not pinned", prefixes: both, want: abi.PinGuardEgress,
 			take: func(p Paths, _ *nl.Handle) error {
-				return os.Remove(p.pin(config.PinGuardEgress))
+				return os.Remove(p.pin(abi.PinGuardEgress))
 			}},
-		{name: "ingress guard not pinned", prefixes: both, want: config.PinGuardIngress,
+		{name: "ingress guard not pinned", prefixes: both, want: abi.PinGuardIngress,
 			take: func(p Paths, _ *nl.Handle) error {
-				return os.Remove(p.pin(config.PinGuardIngress))
+				return os.Remove(p.pin(abi.PinGuardIngress))
 			}},
 		{name: "table of pods deleted", prefixes: both,
-			want: "nft table inet " + config.NFTPodTable,
+			want: "nft table inet " + abi.NFTPodTable,
 			take: func(Paths, *nl.Handle) error { return podtest.Unguard() }},
 		{name: "chain of pods deleted", prefixes: both,
 			want: "chain prerouting of nft table inet kubeveil_pods",
 			take: func(Paths, *nl.Handle) error {
 				return change(func(c *nftables.Conn) {
-					c.DelChain(&nftables.Chain{Table: podTable, Name: config.NFTPodChain})
+					c.DelChain(&nftables.Chain{Table: podTable, Name: abi.NFTPodChain})
 				})
 			}},
 		{name: "set of IPv6 addresses deleted", prefixes: both,
 			want: "set pods6 of nft table inet kubeveil_pods",
 			take: func(Paths, *nl.Handle) error {
 				return change(func(c *nftables.Conn) {
-					c.DelSet(&nftables.Set{Table: podTable, Name: config.NFTPodSet6})
+					c.DelSet(&nftables.Set{Table: podTable, Name: abi.NFTPodSet6})
 				})
 			}},
-		{name: "nft table flushed", prefixes: both, want: "nft table inet " + config.NFTGuardTable,
+		{name: "nft table flushed", prefixes: both, want: "nft table inet " + abi.NFTGuardTable,
 			take: deleteGuardTable},
 		{name: "IPv4 rule for pods flushed", prefixes: both, want: "IPv4 rule 100",
 			take: func(_ Paths, h *nl.Handle) error {
@@ -97,7 +97,7 @@ func TestGate(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			nettest.NeedBPF(t)
-			host, p := nettest.NewHost(t, config.RunDir), DefaultPaths()
+			host, p := nettest.NewHost(t, abi.RunDir), DefaultPaths()
 			h := host.Handle()
 			host.Run(t, func() error {
 				return podtest.Ready(p.BPFDir, p.ReadyFile, range4, range6)
@@ -125,7 +125,7 @@ func TestGate(t *testing.T) {
 
 func deleteGuardTable(Paths, *nl.Handle) error {
 	return change(func(c *nftables.Conn) {
-		c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTGuardTable})
+		c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTGuardTable})
 	})
 }
 

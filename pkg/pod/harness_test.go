@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // The main thread shows the process's mounts to the leak check: a test that
@@ -32,7 +32,7 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	nettest.NeedBPF(t)
-	n := &node{Host: nettest.NewHost(t, config.RunDir), Paths: DefaultPaths(), t: t}
+	n := &node{Host: nettest.NewHost(t, abi.RunDir), Paths: DefaultPaths(), t: t}
 	n.h = n.Handle()
 	n.must(func() error { return podtest.Pin(n.BPFDir) })
 	n.must(podtest.Guard)
@@ -55,7 +55,7 @@ func newRecord(t *testing.T, container string, addrs ...netip.Addr) (Record, *ne
 	t.Helper()
 	ns := nettest.NewNS(t)
 	return Record{
-		Network: config.NetworkName, ContainerID: container, IfName: "eth0", Netns: ns.Path(),
+		Network: abi.NetworkName, ContainerID: container, IfName: "eth0", Netns: ns.Path(),
 		HostLink: HostLink(container, "eth0"), Addrs: addrs, MTU: 1420,
 	}, ns
 }
@@ -98,9 +98,9 @@ func (n *node) bare() error {
 	if len(links) != 0 || len(records) != 0 || len(n.elements()) != 0 {
 		return &leftover{links, records, n.elements()}
 	}
-	for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
+	for _, table := range []int{unix.RT_TABLE_MAIN, abi.TablePod} {
 		routes, err := n.h.RouteListFiltered(nl.FamilyAll,
-			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			&nl.Route{Table: table, Protocol: abi.RouteProtoPod},
 			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return err

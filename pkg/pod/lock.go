@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // ErrBusy is that of an attachment that somebody else is at work on.
@@ -72,7 +72,7 @@ func (p Paths) openLock(hostLink string) (*os.File, error) {
 // lockName is the file in PodDir whose lock is that of the host link.
 func lockName(hostLink string) string {
 	shard := "00"
-	if n := len(config.PodLinkPrefix); len(hostLink) >= n+2 {
+	if n := len(abi.PodLinkPrefix); len(hostLink) >= n+2 {
 		shard = filepath.Base(hostLink[n : n+2])
 	}
 	return ".lock-" + shard

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Orphans are the host links of attachments that network owns no longer: of
@@ -52,6 +52,6 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 
 // ours reports whether a name has the form that HostLink gives.
 func ours(link string) bool {
-	digits, ok := strings.CutPrefix(link, config.PodLinkPrefix)
+	digits, ok := strings.CutPrefix(link, abi.PodLinkPrefix)
 	return ok && len(digits) == 11 && strings.Trim(digits, "0123456789abcdef") == ""
 }

@@ -3,7 +3,7 @@ package pod
 import (
 	"path/filepath"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Paths says where records and pinned BPF objects are, so that tests and the
@@ -19,7 +19,7 @@ type Paths struct {
 
 // DefaultPaths are the paths of config.
 func DefaultPaths() Paths {
-	return Paths{PodDir: config.PodDir, BPFDir: config.BPFDir, ReadyFile: config.ReadyFile}
+	return Paths{PodDir: abi.PodDir, BPFDir: abi.BPFDir, ReadyFile: abi.ReadyFile}
 }
 
 func (p Paths) pin(name string) string { return filepath.Join(p.BPFDir, name) }

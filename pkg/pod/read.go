@@ -14,7 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // end is one end of the veth as the kernel has it.
@@ -183,7 +183,7 @@ func readNodeFamily(h *nl.Handle, family int, byIndex map[int]*nodeEnd) error {
 	}
 	for _, table := range tables {
 		routes, err := listRoutes(h, family,
-			&nl.Route{Table: table, Protocol: config.RouteProtoPod},
+			&nl.Route{Table: table, Protocol: abi.RouteProtoPod},
 			nl.FilterTable|nl.FilterProtocol)
 		if err != nil {
 			return fmt.Errorf("list routes of pods in table %d: %w", table, err)
@@ -255,14 +255,14 @@ func (d *nodeDiff) say(format string, args ...any) {
 func (n nodeEnd) diff(r Record) nodeDiff {
 	var d nodeDiff
 	if d.addrs = !sameAddrs(n.own, r.Addrs); d.addrs {
-		d.say("nft table %s has addresses %v for %s, want %v", config.NFTPodTable, n.own,
+		d.say("nft table %s has addresses %v for %s, want %v", abi.NFTPodTable, n.own,
 			r.HostLink, r.Addrs)
 	}
 	if d.unfiltered = n.rpFilter == rpFilterOff; d.unfiltered {
 		d.say("rp_filter of %s is off", r.HostLink)
 	}
-	if d.grp = n.group != config.PodGroup; d.grp {
-		d.say("group of %s is %#x, want %#x", r.HostLink, n.group, config.PodGroup)
+	if d.grp = n.group != abi.PodGroup; d.grp {
+		d.say("group of %s is %#x, want %#x", r.HostLink, n.group, abi.PodGroup)
 	}
 	if d.up = !n.up; d.up {
 		d.say("%s is down", r.HostLink)

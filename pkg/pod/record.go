@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const recordSuffix = ".json"
@@ -103,7 +103,7 @@ func (r Record) MarshalJSON() ([]byte, error) {
 // longest name that the kernel allows (IFNAMSIZ less the zero).
 func HostLink(containerID, ifName string) string {
 	sum := identity(containerID, ifName)
-	return config.PodLinkPrefix + hex.EncodeToString(sum[:6])[:11]
+	return abi.PodLinkPrefix + hex.EncodeToString(sum[:6])[:11]
 }
 
 // identity hashes what identifies an attachment on a node. A container id holds
@@ -150,9 +150,9 @@ func (r Record) Validate() error {
 		case a.Is4() && have4, a.Is6() && have6:
 			return fmt.Errorf("second address %s of its family: a pod has at most one IPv4 and "+
 				"one IPv6 address", a)
-		case a.Is6() && r.MTU < config.MinPodMTU6:
+		case a.Is6() && r.MTU < abi.MinPodMTU6:
 			return fmt.Errorf("mtu %d is below %d, which IPv6 address %s needs (RFC 8200 "+
-				"section 5)", r.MTU, config.MinPodMTU6, a)
+				"section 5)", r.MTU, abi.MinPodMTU6, a)
 		}
 		have4, have6 = have4 || a.Is4(), have6 || a.Is6()
 	}
@@ -249,7 +249,7 @@ func (p Paths) list(known map[string]bool) (records []Record, count int, err err
 	var errs []error
 	for _, e := range entries {
 		link, ok := strings.CutSuffix(e.Name(), recordSuffix)
-		if !ok || !strings.HasPrefix(link, config.PodLinkPrefix) || filepath.Base(link) != link {
+		if !ok || !strings.HasPrefix(link, abi.PodLinkPrefix) || filepath.Base(link) != link {
 			continue
 		}
 		if known[link] {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func good() Record {
@@ -78,7 +78,7 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 	if err := p.write(good()); err != nil {
 		t.Fatal(err)
 	}
-	corrupt := config.PodLinkPrefix + "00000000000.json"
+	corrupt := abi.PodLinkPrefix + "00000000000.json"
 	for name, data := range map[string]string{corrupt: "{", "README.json": "x", ".lock-00": ""} {
 		if err := os.WriteFile(filepath.Join(p.PodDir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)

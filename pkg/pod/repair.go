@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Repaired is what became of one attachment that differed from its record.
@@ -217,7 +217,7 @@ func (ends nodeEnds) repair(h *nl.Handle, r Record) ([]string, error) {
 
 	l := linkOf(r.HostLink, n.index)
 	if d.grp {
-		if err := h.LinkSetGroup(l, int(config.PodGroup)); err != nil {
+		if err := h.LinkSetGroup(l, int(abi.PodGroup)); err != nil {
 			return nil, fmt.Errorf("set group: %w", err)
 		}
 	}

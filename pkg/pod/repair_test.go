@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // crowd attaches pods and returns their records.
@@ -71,7 +71,7 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 	}
 	for _, err := range []error{
 		n.Do(func() error { return unsetAddrs(rs[0].HostLink) }),
-		delRoute(n.h, index(rs[1]), config.TablePod, rs[1].Addrs[1]),
+		delRoute(n.h, index(rs[1]), abi.TablePod, rs[1].Addrs[1]),
 		n.h.NeighDel(&nl.Neigh{LinkIndex: index(rs[2]), IP: rs[2].Addrs[0].AsSlice(),
 			Family: nl.FamilyV4}),
 		n.h.LinkSetGroup(linkOf(rs[3].HostLink, index(rs[3])), 0),
@@ -115,7 +115,7 @@ func TestRepairAllAfterAFlushOfAll(t *testing.T) {
 		want[r.HostLink] = "has addresses []"
 		n.must(func() error { return unsetAddrs(r.HostLink) })
 		for _, a := range r.Addrs {
-			for _, table := range []int{unix.RT_TABLE_MAIN, config.TablePod} {
+			for _, table := range []int{unix.RT_TABLE_MAIN, abi.TablePod} {
 				l, err := n.h.LinkByName(r.HostLink)
 				if err != nil {
 					t.Fatal(err)
@@ -209,7 +209,7 @@ func TestRepairAllOfPodsThatAreGone(t *testing.T) {
 func BenchmarkRepairAll(b *testing.B) {
 	for _, size := range []int{25, 250} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			h := nettest.NewHost(b, config.RunDir)
+			h := nettest.NewHost(b, abi.RunDir)
 			p := DefaultPaths()
 			var records []Record
 			err := h.Do(func() error {
@@ -219,7 +219,7 @@ func BenchmarkRepairAll(b *testing.B) {
 				}
 				a4, a6 := pod4, pod6
 				for i := range size {
-					r := Record{Network: config.NetworkName, ContainerID: fmt.Sprint(i),
+					r := Record{Network: abi.NetworkName, ContainerID: fmt.Sprint(i),
 						IfName: "eth0", Addrs: []netip.Addr{a4, a6}, MTU: 1420}
 					r.HostLink = HostLink(r.ContainerID, r.IfName)
 					ns := nettest.NewNS(b)

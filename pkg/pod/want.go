@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Gateway is the next hop of a pod's default route in the family of addr.
 func Gateway(addr netip.Addr) netip.Addr {
 	if addr.Is4() {
-		return netip.MustParseAddr(config.PodGateway4)
+		return netip.MustParseAddr(abi.PodGateway4)
 	}
-	return netip.MustParseAddr(config.PodGateway6)
+	return netip.MustParseAddr(abi.PodGateway6)
 }
 
 // tables are those that hold a host route to each pod.
-var tables = []int{unix.RT_TABLE_MAIN, config.TablePod}
+var tables = []int{unix.RT_TABLE_MAIN, abi.TablePod}
 
 // hostRoutes are the routes to the pod on the node.
 func hostRoutes(r Record, index int) []nl.Route {
@@ -28,7 +28,7 @@ func hostRoutes(r Record, index int) []nl.Route {
 		for _, t := range tables {
 			routes = append(routes, nl.Route{
 				LinkIndex: index, Dst: single(a), Table: t, Family: family(a),
-				Protocol: config.RouteProtoPod, Scope: linkScope(a), Type: unix.RTN_UNICAST,
+				Protocol: abi.RouteProtoPod, Scope: linkScope(a), Type: unix.RTN_UNICAST,
 			})
 		}
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Create makes a device of the kind that Mode says, or adopts the one that is
@@ -75,8 +75,8 @@ func (h *Host) create(ctx context.Context, netlink *nl.Handle, d Device) error {
 // port in use is told when the port is set.
 func createKernel(netlink *nl.Handle, d Device) error {
 	attrs := nl.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, config.TunnelGroup,
-		config.TunnelQueueLen
+	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, abi.TunnelGroup,
+		abi.TunnelQueueLen
 	err := netlink.LinkAdd(&nl.Wireguard{LinkAttrs: attrs})
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrNotSupported
@@ -108,10 +108,10 @@ func adoptKernel(netlink *nl.Handle, l nl.Link) error {
 }
 
 func setGroup(netlink *nl.Handle, l nl.Link) error {
-	if l.Attrs().Group == config.TunnelGroup {
+	if l.Attrs().Group == abi.TunnelGroup {
 		return nil
 	}
-	if err := netlink.LinkSetGroup(l, int(config.TunnelGroup)); err != nil {
+	if err := netlink.LinkSetGroup(l, int(abi.TunnelGroup)); err != nil {
 		return fmt.Errorf("set group: %w", err)
 	}
 	return nil

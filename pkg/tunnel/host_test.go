@@ -20,7 +20,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -149,7 +149,7 @@ func (n *testNode) startWorker() {
 func (n *testNode) child() int {
 	var pid int
 	n.Do(func() error {
-		b, err := os.ReadFile(filepath.Join(config.WorkerDir, device+".lock"))
+		b, err := os.ReadFile(filepath.Join(abi.WorkerDir, device+".lock"))
 		if err == nil {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
 		}
@@ -190,7 +190,7 @@ func (n *testNode) mustSync(spec tunnel.Spec) tunnel.Changes {
 
 // spec is the Spec of n with these peers.
 func (n *testNode) spec(peers ...*testNode) tunnel.Spec {
-	d := tunnel.Device{Name: device, ListenPort: 51820, Mark: config.TunnelMark, PrivateKey: n.key,
+	d := tunnel.Device{Name: device, ListenPort: 51820, Mark: abi.TunnelMark, PrivateKey: n.key,
 		MTU: 1440}
 	for _, p := range peers {
 		d.Peers = append(d.Peers, tunnel.Peer{

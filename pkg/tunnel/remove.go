@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // removeWait is how long veil-wg may take to remove a device whose request is
@@ -102,7 +102,7 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("find %s: %w", name, err)
-	case l.Attrs().Group != config.TunnelGroup || kindOf(l) == Foreign:
+	case l.Attrs().Group != abi.TunnelGroup || kindOf(l) == Foreign:
 		return nil, nil
 	}
 	return l, nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -20,7 +20,7 @@ type Spec struct {
 
 // Device is a WireGuard device. Two of them may reach the same nodes.
 type Device struct {
-	// Name is config.TunnelDevicePrefix and a number.
+	// Name is abi.TunnelDevicePrefix and a number.
 	Name string
 	// Epoch is that of PrivateKey; Lane numbers devices of one epoch from 0.
 	Epoch uint32
@@ -57,7 +57,7 @@ func (s Spec) Check() error {
 	for _, d := range s.Devices {
 		if !IsDeviceName(d.Name) {
 			return fmt.Errorf("tunnel device %q: want %q and a number", d.Name,
-				config.TunnelDevicePrefix)
+				abi.TunnelDevicePrefix)
 		}
 		if names[d.Name] {
 			return fmt.Errorf("tunnel device %s occurs twice", d.Name)
@@ -97,6 +97,6 @@ func (d Device) check() error {
 
 // IsDeviceName says whether name is one that this package gives to devices.
 func IsDeviceName(name string) bool {
-	digits, ok := strings.CutPrefix(name, config.TunnelDevicePrefix)
+	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	return ok && digits != "" && len(name) <= 15 && strings.Trim(digits, "0123456789") == ""
 }

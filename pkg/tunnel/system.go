@@ -19,7 +19,7 @@ import (
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -46,7 +46,7 @@ var (
 // Options of a Host.
 type Options struct {
 	Mode Mode
-	// WorkerDir is where veil-wg looks for requests; empty is config.WorkerDir.
+	// WorkerDir is where veil-wg looks for requests; empty is abi.WorkerDir.
 	WorkerDir string
 	// WorkerWait bounds the wait for veil-wg; 0 is 5 s.
 	WorkerWait time.Duration
@@ -67,7 +67,7 @@ func NewHost(o Options) (*Host, error) {
 			ModeUserspace)
 	}
 	if o.WorkerDir == "" {
-		o.WorkerDir = config.WorkerDir
+		o.WorkerDir = abi.WorkerDir
 	}
 	if o.WorkerWait == 0 {
 		o.WorkerWait = 5 * time.Second
@@ -111,7 +111,7 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	a := l.Attrs()
 	st := DeviceState{
 		Name: a.Name, Kind: kindOf(l), MTU: a.MTU,
-		Ours: a.Group == config.TunnelGroup, Up: a.RawFlags&unix.IFF_UP != 0,
+		Ours: a.Group == abi.TunnelGroup, Up: a.RawFlags&unix.IFF_UP != 0,
 	}
 	if st.Kind == Foreign {
 		return st, nil

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
@@ -215,8 +215,8 @@ func TestRemoveAll(t *testing.T) {
 				if len(st.Devices) > 0 {
 					left = append(left, st.Devices[0].Name)
 				}
-				for _, pattern := range []string{config.WorkerDir + "/*.json",
-					config.WorkerDir + "/*.state", "/var/run/wireguard/*"} {
+				for _, pattern := range []string{abi.WorkerDir + "/*.json",
+					abi.WorkerDir + "/*.state", "/var/run/wireguard/*"} {
 					files, _ := filepath.Glob(pattern)
 					left = append(left, files...)
 				}
@@ -281,7 +281,7 @@ func TestStateIsPrivate(t *testing.T) {
 	n.startWorker()
 	n.mustSync(n.spec())
 	n.Run(t, func() error {
-		for _, file := range []string{filepath.Join(config.WorkerDir, device+".state"),
+		for _, file := range []string{filepath.Join(abi.WorkerDir, device+".state"),
 			filepath.Join("/var/run/wireguard", device+".sock")} {
 			st, err := os.Stat(file)
 			if err != nil {

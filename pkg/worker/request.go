@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Request asks for a device. It is the content of <dir>/<device>.json; the
 // device exists as long as the file does.
 type Request struct {
-	// Device is the name of the TUN: config.TunnelDevicePrefix and a number.
+	// Device is the name of the TUN: abi.TunnelDevicePrefix and a number.
 	Device string `json:"device"`
 	// MTU is that of the TUN when it is created, bytes. An existing TUN keeps its own.
 	MTU int `json:"mtu"`
@@ -50,10 +50,10 @@ func ParseRequest(data []byte) (Request, error) {
 
 // checkName refuses a name that is not a tunnel's, hence also any path.
 func checkName(name string) error {
-	digits, ok := strings.CutPrefix(name, config.TunnelDevicePrefix)
+	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	if !ok || digits == "" || len(name) > 15 || strings.Trim(digits, "0123456789") != "" {
 		return fmt.Errorf("device name %q: want %q and a number, at most 15 characters", name,
-			config.TunnelDevicePrefix)
+			abi.TunnelDevicePrefix)
 	}
 	return nil
 }

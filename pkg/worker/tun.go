@@ -9,7 +9,7 @@ import (
 	"golang.zx2c4.com/wireguard/tun"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // tunLink is the netlink library's type name of a TUN or TAP.
@@ -135,13 +135,13 @@ func setUpTUN(h *nl.Handle, name string, mtu int, created bool) error {
 	if err != nil {
 		return fmt.Errorf("find %s: %w", name, err)
 	}
-	if link.Attrs().Group != config.TunnelGroup {
-		if err := h.LinkSetGroup(link, int(config.TunnelGroup)); err != nil {
+	if link.Attrs().Group != abi.TunnelGroup {
+		if err := h.LinkSetGroup(link, int(abi.TunnelGroup)); err != nil {
 			return fmt.Errorf("set group of %s: %w", name, err)
 		}
 	}
 	if created {
-		if err := h.LinkSetTxQLen(link, config.TunnelQueueLen); err != nil {
+		if err := h.LinkSetTxQLen(link, abi.TunnelQueueLen); err != nil {
 			return fmt.Errorf("set queue of %s: %w", name, err)
 		}
 		if err := h.LinkSetMTU(link, mtu); err != nil {

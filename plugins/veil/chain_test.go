@@ -20,7 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // nodeExec lets libcni run plugins in the node's namespaces.
@@ -101,7 +101,7 @@ func TestChainWithPortmapAndBandwidth(t *testing.T) {
 
 func conflistOf(t *testing.T) *libcni.NetworkConfigList {
 	t.Helper()
-	data, err := config.Conflist(config.ConflistParams{
+	data, err := abi.Conflist(abi.ConflistParams{
 		MTU: 1420,
 		PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.1.0/24"),
 			netip.MustParsePrefix("fd42:1:0:1::/64")},
@@ -191,7 +191,7 @@ func TestChainGC(t *testing.T) {
 	}
 
 	n.wantNothing()
-	if _, err := os.Stat(config.PodDir); err == nil {
-		t.Errorf("%s was made outside of the node", config.PodDir)
+	if _, err := os.Stat(abi.PodDir); err == nil {
+		t.Errorf("%s was made outside of the node", abi.PodDir)
 	}
 }

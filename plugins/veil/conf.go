@@ -13,7 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Bounds of "mtu", bytes: RFC 791 section 3.2, and the largest of a veth.
@@ -121,7 +121,7 @@ func (c *ipamConf) validate(mtu int) []error {
 	case "":
 		return []error{
 			fmt.Errorf(
-				`"ipam" is missing: write "ipam": {"type": %q, "dataDir": %q, "ranges": [[{"subnet": "<this node's pod prefix>"}]]}`, ipamType, config.IPAMDir)}
+				`"ipam" is missing: write "ipam": {"type": %q, "dataDir": %q, "ranges": [[{"subnet": "<this node's pod prefix>"}]]}`, ipamType, abi.IPAMDir)}
 	default:
 		return []error{fmt.Errorf(`"ipam.type" is %q: write %q, the only one that veil works with`,
 			c.Type, ipamType)}
@@ -129,7 +129,7 @@ func (c *ipamConf) validate(mtu int) []error {
 
 	if !filepath.IsAbs(c.DataDir) || filepath.Clean(c.DataDir) == "/" {
 		add(
-			`"ipam.dataDir" is %q: write %q; host-local's own default is on the disk and outlives a reboot, which no pod does`, c.DataDir, config.IPAMDir)
+			`"ipam.dataDir" is %q: write %q; host-local's own default is on the disk and outlives a reboot, which no pod does`, c.DataDir, abi.IPAMDir)
 	}
 	prefixes, err := c.prefixes()
 	if err != nil {
@@ -137,9 +137,9 @@ func (c *ipamConf) validate(mtu int) []error {
 	}
 
 	for _, p := range prefixes {
-		if p.Addr().Is6() && mtu != 0 && mtu < config.MinPodMTU6 {
+		if p.Addr().Is6() && mtu != 0 && mtu < abi.MinPodMTU6 {
 			add(
-				`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, config.MinPodMTU6, config.MinPodMTU6+60)
+				`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, abi.MinPodMTU6, abi.MinPodMTU6+60)
 		}
 	}
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 func TestConfigurationMistakes(t *testing.T) {
@@ -26,12 +26,12 @@ func TestConfigurationMistakes(t *testing.T) {
 		{"mtu too small for IPv6", object{"mtu": 1279},
 			[]string{"1279", "fd42:1:0:1::/64", "1280", "1340"}},
 		{"no ipam", object{"ipam": nil}, []string{`"ipam" is missing`, `"host-local"`,
-			config.IPAMDir}},
+			abi.IPAMDir}},
 		{"another ipam plugin", object{"ipam": object{"type": "dhcp"}},
 			[]string{`"ipam.type" is "dhcp"`, `"host-local"`}},
 		{"reservations on the disk by default",
 			object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24"}},
-			[]string{`"ipam.dataDir"`, config.IPAMDir}},
+			[]string{`"ipam.dataDir"`, abi.IPAMDir}},
 		{"relative dataDir", object{"ipam": object{"type": "host-local", "subnet": "198.18.1.0/24",
 			"dataDir": "ipam"}}, []string{`"ipam.dataDir" is "ipam"`}},
 		{"no range", object{"ipam": ipamOf()}, []string{`"ipam.ranges" is empty`}},
@@ -101,7 +101,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("accepted without prefixes: %v", err)
 		}
 		for _, p := range prefixes {
-			if p.Addr().Is6() && c.MTU < config.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
+			if p.Addr().Is6() && c.MTU < abi.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
 				t.Errorf("accepted mtu %d for %s", c.MTU, p)
 			}
 		}

@@ -10,6 +10,9 @@ func TestDependencies(t *testing.T) {
 	deptest.Forbid(t, map[string]string{
 		"k8s.io": "ADD, DEL and CHECK work with the API server away, and " +
 			"a client costs start-up time on each of them",
+		deptest.Module + "/pkg/config": "the operator's file is the daemon's; numbers and " +
+			"names are in pkg/abi",
+		"sigs.k8s.io/yaml":             "the plugin reads JSON only",
 		deptest.Module + "/pkg/kube":   "only the daemon talks to the API server",
 		deptest.Module + "/pkg/agent":  "only the daemon has a loop",
 		deptest.Module + "/pkg/source": "the plugin reads no table",

@@ -12,7 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
@@ -32,10 +32,10 @@ func TestAddFailedAnywhereLeavesNothing(t *testing.T) {
 		{name: "no address left", subnet: "198.18.1.0/30", other: true, want: "reserve addresses"},
 		{name: "no room for the record", want: "look for record",
 			prepare: func(n *node, _ *nettest.NS) error {
-				if err := os.RemoveAll(config.PodDir); err != nil {
+				if err := os.RemoveAll(abi.PodDir); err != nil {
 					return err
 				}
-				return os.WriteFile(config.PodDir, nil, 0o600)
+				return os.WriteFile(abi.PodDir, nil, 0o600)
 			}},
 		{name: "interface exists in the pod", want: "eth0 in the pod",
 			prepare: func(_ *node, ns *nettest.NS) error {
@@ -123,8 +123,8 @@ func TestAddressOfALinkThatStaysIsKept(t *testing.T) {
 	c := conf("1.0.0", nil)
 	a, _ := newPod(t, "c1")
 	n.must("ADD", a, c)
-	lock := filepath.Join(config.PodDir,
-		".lock-"+pod.HostLink(a.id, a.ifName)[len(config.PodLinkPrefix):][:2])
+	lock := filepath.Join(abi.PodDir,
+		".lock-"+pod.HostLink(a.id, a.ifName)[len(abi.PodLinkPrefix):][:2])
 	n.Run(t, func() error { return errors.Join(os.Remove(lock), os.Mkdir(lock, 0o700)) })
 	if _, err := n.try("DEL", a, c); err == nil || !strings.Contains(err.Error(), "lock of vpod") {
 		t.Errorf("DEL with a lock that cannot be opened = %v", err)
@@ -154,14 +154,14 @@ func TestGC(t *testing.T) {
 	add("orphan", c)
 	unrecorded := add("unrecorded", c)
 	foreign := []string{"foreign0", "vpodforeign"}
-	leak := filepath.Join(config.IPAMDir, "kubeveil", "198.18.1.99")
+	leak := filepath.Join(abi.IPAMDir, "kubeveil", "198.18.1.99")
 	n.Run(t, func() error {
 		for _, name := range foreign {
 			if err := podtest.AddLink(n.Fd(), name); err != nil {
 				return err
 			}
 		}
-		if err := os.Remove(filepath.Join(config.PodDir, pod.HostLink(unrecorded.id, "eth0")+
+		if err := os.Remove(filepath.Join(abi.PodDir, pod.HostLink(unrecorded.id, "eth0")+
 			".json")); err != nil {
 			return err
 		}
@@ -202,7 +202,7 @@ func (n *node) wantLeft(want ...attachment) {
 		if name, ok := strings.CutPrefix(line, "link "); ok {
 			links = append(links, name)
 		}
-		if strings.Contains(line, config.IPAMDir) {
+		if strings.Contains(line, abi.IPAMDir) {
 			reserved++
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
@@ -81,7 +81,7 @@ func newNode(t testing.TB) *node {
 	nettest.NeedBPF(t)
 	nettest.NeedProgram(t, "nsenter")
 	build(t, ".", reference+"ipam/host-local")
-	n := &node{Host: nettest.NewHost(t, config.RunDir), t: t, paths: pod.DefaultPaths()}
+	n := &node{Host: nettest.NewHost(t, abi.RunDir), t: t, paths: pod.DefaultPaths()}
 	n.Run(t, func() error {
 		return podtest.Ready(n.paths.BPFDir, n.paths.ReadyFile, range4, range6)
 	})
@@ -159,7 +159,7 @@ func ipamOf(subnets ...string) object {
 	for _, s := range subnets {
 		ranges = append(ranges, []any{object{"subnet": s}})
 	}
-	return object{"type": "host-local", "dataDir": config.IPAMDir, "ranges": ranges}
+	return object{"type": "host-local", "dataDir": abi.IPAMDir, "ranges": ranges}
 }
 
 // conf is a dual-stack configuration of a version with keys changed; a nil value takes one out.
@@ -184,7 +184,7 @@ func (n *node) leftovers() []string {
 	n.t.Helper()
 	var lines []string
 	n.Run(n.t, func() (err error) {
-		lines, err = podtest.Leftovers(config.PodDir, config.IPAMDir)
+		lines, err = podtest.Leftovers(abi.PodDir, abi.IPAMDir)
 		return err
 	})
 	return lines

@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
@@ -121,8 +121,8 @@ func wantResult(t *testing.T, out []byte, version string, a attachment, mtus boo
 func wantIPs(t *testing.T, r *current.Result, mtus bool) {
 	t.Helper()
 	want := []struct{ addr, gw, dst string }{
-		{"198.18.1.2/32", config.PodGateway4, "0.0.0.0/0"},
-		{"fd42:1:0:1::2/128", config.PodGateway6, "::/0"},
+		{"198.18.1.2/32", abi.PodGateway4, "0.0.0.0/0"},
+		{"fd42:1:0:1::2/128", abi.PodGateway6, "::/0"},
 	}
 	if len(r.IPs) != len(want) || len(r.Routes) != len(want) {
 		t.Fatalf("ips %v, routes %v", r.IPs, r.Routes)
@@ -168,7 +168,7 @@ func TestAddRefusals(t *testing.T) {
 	gone.netns = "/run/netns/gone"
 	own.netns = n.Path()
 	file := a
-	file.netns = config.ReadyFile
+	file.netns = abi.ReadyFile
 
 	for _, tt := range []struct {
 		name string
@@ -296,7 +296,7 @@ func TestCheckSeesALostReservation(t *testing.T) {
 	n := newNode(t)
 	a, _ := newPod(t, "c1")
 	out := n.must("ADD", a, conf("1.0.0", nil))
-	n.Run(t, func() error { return os.RemoveAll(config.IPAMDir) })
+	n.Run(t, func() error { return os.RemoveAll(abi.IPAMDir) })
 	_, err := n.try("CHECK", a, conf("1.0.0", object{"prevResult": raw(out)}))
 	wantError(t, err, types.ErrInternal, "check reservation")
 }

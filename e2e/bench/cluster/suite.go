@@ -10,14 +10,14 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.
 const Suite = "bench-cluster"
 
 // tunnelPrefix begins the names of Kubeveil's tunnel devices.
-const tunnelPrefix = config.TunnelDevicePrefix
+const tunnelPrefix = abi.TunnelDevicePrefix
 
 // suite is one run.
 type suite struct {

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
@@ -45,16 +45,16 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	var lines []string
 	for i := range endpoints {
 		_, far := wire(l.number, i)
-		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, config.PodGroup),
-			fmt.Sprintf("route add %s via %s table %d", block(i), far, config.TablePod))
+		lines = append(lines, fmt.Sprintf("link set end%d group %d", i, abi.PodGroup),
+			fmt.Sprintf("route add %s via %s table %d", block(i), far, abi.TablePod))
 	}
 
 	if r == pod {
-		lines = append(lines, fmt.Sprintf("link set client group %d", config.PodGroup),
-			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), config.TablePod))
+		lines = append(lines, fmt.Sprintf("link set client group %d", abi.PodGroup),
+			fmt.Sprintf("route add %s dev client table %d", clientAddr(l.number), abi.TablePod))
 	}
 
-	lines = append(lines, spreadRoute(l.number, config.TablePod))
+	lines = append(lines, spreadRoute(l.number, abi.TablePod))
 	if err := l.node.ip(ctx, lines...); err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ func (l *lane) routing(r reach) error {
 	_, err = h.Sync(hostnet.Plan(hostnet.Want{
 		ClusterRanges: l.clusterRanges(r), ServiceRanges: serviceRanges,
 		SelfAddrs:  []netip.Addr{nodeAddr(l.number)},
-		Masquerade: true, TunnelPort: config.TunnelPort,
+		Masquerade: true, TunnelPort: abi.TunnelPort,
 	}))
 	return err
 }
@@ -156,8 +156,8 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 		return errors.New("no backends")
 	}
 
-	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", config.NFTPodTable,
-		config.NFTPodSet4, strings.Join(elements, ", "))
+	_, err := fmt.Fprintf(w, "add element inet %s %s { %s }\n", abi.NFTPodTable,
+		abi.NFTPodSet4, strings.Join(elements, ", "))
 	return err
 }
 

@@ -13,13 +13,13 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 const (
-	oursDevice = config.TunnelDevicePrefix + "0"
+	oursDevice = abi.TunnelDevicePrefix + "0"
 	bareDevice = "bare0"
-	barePort   = config.TunnelPort + 79
+	barePort   = abi.TunnelPort + 79
 )
 
 // bareTunnel is a second tunnel between two nodes, as somebody would set it up by
@@ -101,7 +101,7 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 
 	err = errors.Join(
 		n.IP(ctx, fmt.Sprintf("link set %s group %d mtu %d txqueuelen %d up", bareDevice,
-			config.TunnelGroup, like.MTU, like.Queue)),
+			abi.TunnelGroup, like.MTU, like.Queue)),
 		n.Sysctl("net/ipv4/conf/"+bareDevice+"/rp_filter", "2"))
 	if err != nil {
 		return "", err
@@ -121,7 +121,7 @@ func (b *bareTunnel) device(ctx context.Context, n *lab.Node, program string) (s
 
 // readRoutes notes the routes into our device.
 func (b *bareTunnel) readRoutes(ctx context.Context, n *lab.Node) error {
-	for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
+	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 		out, err := n.Exec(ctx, "ip", "-4", "-o", "route", "show", "table", table, "dev",
 			oursDevice)
 		if err != nil {

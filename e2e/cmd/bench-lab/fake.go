@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -106,7 +106,7 @@ func (s *scaled) registerOne(ctx context.Context, i int) error {
 	if n, err = nodes.UpdateStatus(ctx, n, metav1.UpdateOptions{}); err != nil {
 		return err
 	}
-	text, err := kube.EncodeClaim(s.fakeClaim(i, config.TunnelPort))
+	text, err := kube.EncodeClaim(s.fakeClaim(i, abi.TunnelPort))
 	if err != nil {
 		return err
 	}

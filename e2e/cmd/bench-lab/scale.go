@@ -20,7 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // metricsAddress is where veild of the part scale serves its metrics, inside its node.
@@ -414,7 +414,7 @@ func (s *scaled) empty(ctx context.Context) error {
 	if _, err := s.node.Exec(ctx, "wg", args...); err != nil {
 		return err
 	}
-	for _, table := range []string{"main", fmt.Sprint(config.TablePod)} {
+	for _, table := range []string{"main", fmt.Sprint(abi.TablePod)} {
 		if err := s.node.IP(ctx, "route flush table "+table+" dev "+oursDevice); err != nil {
 			return err
 		}

@@ -38,7 +38,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // state is what other invocations need to know; it is there while the cluster is ready.
@@ -50,7 +50,7 @@ type state struct {
 
 // end is how a cluster ended.
 type end struct {
-	Oracle oracle.Result `json:"oracle"`
+	Oracle leak.Result `json:"oracle"`
 	// Problem is empty when all was taken apart and the oracle saw everything, and nothing that is
 	// not allowed: pods' plaintext, or what hosts had for one another outside of the control plane.
 	Problem string `json:"problem,omitempty"`

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
@@ -97,8 +97,8 @@ func (d *demo) talk(ctx context.Context, n *network) error {
 		// the probes of the path's MTU longer.
 		want = func(frame []byte) bool {
 			p, ok := parseFrame(frame)
-			return ok && p.proto == udp && (p.dstPort == config.TunnelPort ||
-				p.srcPort == config.TunnelPort) && len(frame) > 250 && len(frame) < 450
+			return ok && p.proto == udp && (p.dstPort == abi.TunnelPort ||
+				p.srcPort == abi.TunnelPort) && len(frame) > 250 && len(frame) < 450
 		}
 	}
 
@@ -206,7 +206,7 @@ func (d *demo) notes() []string {
 
 // noteTunnel says on the page which WireGuard the figures are of.
 func (d *demo) noteTunnel(ctx context.Context) error {
-	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, d.ours.lab.Nodes()[0].Path(abi.AdminSocket))
 	if err != nil {
 		return err
 	}

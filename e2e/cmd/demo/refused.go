@@ -12,8 +12,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -63,7 +63,7 @@ func (d *demo) refused(ctx context.Context) error {
 // and to reach the second as before.
 func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	victim := d.ours.lab.Nodes()[1]
-	s, err := telemetry.Fetch(ctx, victim.Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, victim.Path(abi.AdminSocket))
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	} {
 		claim := &cluster.Claim{Keys: []cluster.Key{{Public: f.key}}, PodPrefixes: f.node.PodPrefixes}
 		for _, a := range f.node.Addresses {
-			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, config.TunnelPort))
+			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 		}
 		f.node.Claim = claim
 		if err := d.ours.lab.Announce(ctx, f.node); err != nil {
@@ -105,7 +105,7 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 // outcome waits until a node refuses what another claims, and lets pods talk then.
 func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (got string, ok bool) {
 	err := lab.Until(ctx, 10*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, node.Path(config.AdminSocket))
+		s, err := telemetry.Fetch(ctx, node.Path(abi.AdminSocket))
 		if err != nil {
 			return err
 		}
@@ -138,7 +138,7 @@ func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to net
 		return c.Close()
 	})
 	out, routed := node.Exec(ctx, "ip", "route", "get", to.String(), "mark",
-		fmt.Sprint(config.PodMark))
+		fmt.Sprint(abi.PodMark))
 	r := report.Refusal{What: "A pod connects to an address of the cluster that no node has",
 		Want: "refused by its own node, at once", Got: "connected"}
 	switch {
@@ -185,7 +185,7 @@ func (d *demo) counted(ctx context.Context, n *lab.Node, r report.Refusal, reaso
 
 // drops is the guard's counter for a reason.
 func drops(ctx context.Context, n *lab.Node, reason string) (uint64, error) {
-	s, err := telemetry.Fetch(ctx, n.Path(config.AdminSocket))
+	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
 	if err != nil {
 		return 0, err
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/policytest"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
@@ -85,7 +85,7 @@ func newLab(t *testing.T, pods ...int) *lab {
 				link = fmt.Sprint("vpod", i)
 				end = nettest.NewNS(t)
 				l.pods[i] = end
-				add(link, end, config.PodGroup)
+				add(link, end, abi.PodGroup)
 			}
 		}
 		address(link, end, policytest.PodAddrs(i)...)

@@ -10,6 +10,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -163,10 +164,10 @@ func byNobody() match {
 
 // ofPods matches packets that come in, or go out, by a pod's link.
 func ofPods(name string, key expr.MetaKey) match {
-	return match{fmt.Sprintf("%s %#x", name, config.PodGroup), []expr.Any{
+	return match{fmt.Sprintf("%s %#x", name, abi.PodGroup), []expr.Any{
 		&expr.Meta{Key: key, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister,
-			Data: binaryutil.NativeEndian.PutUint32(config.PodGroup)},
+			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
 	}}
 }
 

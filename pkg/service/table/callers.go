@@ -10,7 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // caller is the key of the map service_callers (struct service_caller in bpf/lib/callers.h): a pod
@@ -33,11 +33,11 @@ const unknownLink = 0
 // made or did not see who called: by whom nobody knows any more. After a start of the machine there
 // are none.
 func (t *Table) assumeCallers() error {
-	if err := t.openGuardMap(settings.PinVIPs); err != nil {
+	if err := t.openGuardMap(abi.PinVIPs); err != nil {
 		return err
 	}
 	var all []caller
-	err := each(t.maps, settings.PinVIPs, func(a [16]byte, _ uint8) bool {
+	err := each(t.maps, abi.PinVIPs, func(a [16]byte, _ uint8) bool {
 		all = append(all, caller{Addr: a, Link: unknownLink})
 		return true
 	})

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Programs at links, and before the guard's at egress.
@@ -92,8 +92,8 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 	}
 	for name, value := range map[string]uint32{
 		"host_routing": routing,
-		"pod_mark":     settings.PodMark, "tunnel_mark": settings.TunnelMark,
-		"service_mark": settings.ServiceMark, "probe_port": settings.ProbePort,
+		"pod_mark":     abi.PodMark, "tunnel_mark": abi.TunnelMark,
+		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
 		"tunnel_port": uint32(tunnelPort), "flow_places": min(max(flows/placeShare, 1), 1<<16),
 	} {
 		if v := spec.Variables[name]; v != nil {
@@ -383,8 +383,8 @@ func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
 			return taken, err
 		}
 	}
-	if g := l.Attrs().Group; len(taken) > 0 && (g == settings.PodGroup ||
-		g == settings.TunnelGroup) {
+	if g := l.Attrs().Group; len(taken) > 0 && (g == abi.PodGroup ||
+		g == abi.TunnelGroup) {
 		return taken, hk.tidy(h, l.Attrs().Index)
 	}
 	return taken, nil

@@ -9,15 +9,15 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // translateAtGuard puts the programs that translate at egress where the guard's looks for them.
 func (t *Table) translateAtGuard() error {
-	m, err := ebpf.LoadPinnedMap(t.pin(settings.PinTranslate), nil)
+	m, err := ebpf.LoadPinnedMap(t.pin(abi.PinTranslate), nil)
 	if err != nil {
 		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w",
-			settings.PinTranslate, err)
+			abi.PinTranslate, err)
 	}
 	defer m.Close()
 	for i, name := range []string{progOut, progOutL3} {
@@ -52,13 +52,13 @@ func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 
 // clearTranslate takes the programs from before the guard.
 func clearTranslate(dir string) error {
-	path := filepath.Join(dir, settings.PinTranslate)
+	path := filepath.Join(dir, abi.PinTranslate)
 	m, err := ebpf.LoadPinnedMap(path, nil)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("open the guard's map %s: %w", settings.PinTranslate, err)
+		return fmt.Errorf("open the guard's map %s: %w", abi.PinTranslate, err)
 	}
 	defer m.Close()
 	for i := range m.MaxEntries() {

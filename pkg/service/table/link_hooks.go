@@ -11,7 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // tcx is of kernels from 6.6.
@@ -63,7 +63,7 @@ func (tcx) tidy(*nl.Handle, int) error { return nil }
 type clsact struct{}
 
 const (
-	filterPriority = settings.TCPriority + 1
+	filterPriority = abi.TCPriority + 1
 	clsactHandle   = 0xffff0000 // the only one that the qdisc can have
 )
 
@@ -140,7 +140,7 @@ func (clsact) place(h *nl.Handle, p point) error {
 func (clsact) put(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
 	err := h.FilterReplace(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
-			LinkIndex: p.index, Parent: p.dir.parent(), Handle: settings.TCHandle,
+			LinkIndex: p.index, Parent: p.dir.parent(), Handle: abi.TCHandle,
 			Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: prog.FD(), Name: name, DirectAction: true,

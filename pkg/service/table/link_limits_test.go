@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 )
 
@@ -184,7 +184,7 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	h := r.host.Handle()
 	appear := func(name string) {
 		attrs := nl.NewLinkAttrs()
-		attrs.Name, attrs.Group = name, settings.PodGroup
+		attrs.Name, attrs.Group = name, abi.PodGroup
 		if err := h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}); err != nil {
 			t.Fatal(err)
 		}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -45,9 +45,9 @@ func TestWhichProgramsALinkHas(t *testing.T) {
 		{"port of a bridge", link("ether", 0, 0), "bridge", nil},
 		{"virtual function of a network card", link("ether", 0, 0), "netvsc", nil},
 		{"in a VRF", link("ether", 0, 0), "vrf", map[direction]string{ingress: progIn}},
-		{"of a pod", link("ether", settings.PodGroup, 0), "",
+		{"of a pod", link("ether", abi.PodGroup, 0), "",
 			map[direction]string{ingress: progPodIn, egress: progPodOut}},
-		{"our tunnel", link("none", settings.TunnelGroup, 0), "",
+		{"our tunnel", link("none", abi.TunnelGroup, 0), "",
 			map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}},
 		{"lo", link("loopback", 0, net.FlagLoopback), "", nil},
 	} {
@@ -240,7 +240,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 
 	l.attach(t)
 	stop := watch(time.Hour)
-	pod := add("vpod2", settings.PodGroup)
+	pod := add("vpod2", abi.PodGroup)
 	after := add("u9", 0) // seen behind it
 	nettest.Until(t, 10*time.Second, "links are served", func() bool { return served(after) })
 	if served(pod) {
@@ -254,7 +254,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 
 	stop()
 	stop = watch(time.Millisecond)
-	other := add("vpod3", settings.PodGroup)
+	other := add("vpod3", abi.PodGroup)
 	nettest.Until(t, 10*time.Second, "a pod's link without a limit is served",
 		func() bool { return served(other) })
 	if served(pod) {

@@ -4,7 +4,7 @@ import (
 	"net"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // vrf is a kind of master that hands packets on without a second look by programs at tc.
@@ -32,11 +32,11 @@ func planLink(l nl.Link, master string) map[direction]string {
 	switch {
 	case a.Flags&net.FlagLoopback != 0 || l.Type() == "ifb":
 		return nil
-	case a.Group == settings.PodGroup && ethernet:
+	case a.Group == abi.PodGroup && ethernet:
 		return map[direction]string{ingress: progPodIn, egress: progPodOut}
-	case a.Group == settings.TunnelGroup && !ethernet:
+	case a.Group == abi.TunnelGroup && !ethernet:
 		return map[direction]string{ingress: progTunnelIn, egress: progTunnelOut}
-	case a.Group == settings.PodGroup || a.Group == settings.TunnelGroup:
+	case a.Group == abi.PodGroup || a.Group == abi.TunnelGroup:
 		return nil
 	case master != "" && master != vrf:
 		return nil

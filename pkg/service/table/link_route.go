@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/route.h.
@@ -156,7 +156,7 @@ func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 		}
 		info, err := prog.Info()
 		prog.Close()
-		if err == nil && info.Name == settings.PinGuardEgress {
+		if err == nil && info.Name == abi.PinGuardEgress {
 			return true, nil
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -48,7 +48,7 @@ func newRouted(t *testing.T, withTCX, hostRouting bool) *routed {
 		Addrs: nettest.Prefixes("198.18.3.6/24", "fd42:1:0:3::6/64")},
 		nettest.End{NS: r.host, Name: "vpod2",
 			Addrs: nettest.Prefixes("198.18.3.254/24", "fd42:1:0:3::fe/64")})
-	group(t, r.host, "vpod2", settings.PodGroup)
+	group(t, r.host, "vpod2", abi.PodGroup)
 	for i, p := range nettest.Prefixes("0.0.0.0/0", "::/0") {
 		nettest.AddRoute(t, r.other, p, nettest.Addrs("198.18.3.254", "fd42:1:0:3::fe")[i], "p0")
 		vip := netip.MustParseAddr(outsideAt[i])

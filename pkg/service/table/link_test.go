@@ -18,7 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -54,8 +54,8 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 	nettest.Veth(t, end(l.pod, "p0", "198.18.1.5/24", "fd42:1::5/64"),
 		end(l.host, "vpod1", "198.18.1.254/24", "fd42:1::fe/64"))
 	nettest.TUN(t, l.host, "veil0")
-	group(t, l.host, "vpod1", settings.PodGroup)
-	group(t, l.host, "veil0", settings.TunnelGroup)
+	group(t, l.host, "vpod1", abi.PodGroup)
+	group(t, l.host, "veil0", abi.TunnelGroup)
 	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("0.0.0.0/0"),
 		netip.MustParseAddr("198.18.1.254"), "p0")
 	nettest.AddRoute(t, l.pod, netip.MustParsePrefix("::/0"), netip.MustParseAddr("fd42:1::fe"),
@@ -92,13 +92,13 @@ func group(t *testing.T, ns *nettest.NS, name string, group uint32) {
 // podAddrs lets a pod send from these addresses, as the plugin does.
 func podAddrs(t *testing.T, ns *nettest.NS, link string, v4 string, v6 ...string) {
 	t.Helper()
-	elements := []string{fmt.Sprintf("%s { %q . %s }", settings.NFTPodSet4, link, v4)}
+	elements := []string{fmt.Sprintf("%s { %q . %s }", abi.NFTPodSet4, link, v4)}
 	for _, a := range v6 {
-		elements = append(elements, fmt.Sprintf("%s { %q . %s }", settings.NFTPodSet6, link, a))
+		elements = append(elements, fmt.Sprintf("%s { %q . %s }", abi.NFTPodSet6, link, a))
 	}
 	for _, e := range elements {
 		ns.Run(t, func() error {
-			out, err := exec.Command("nft", "add element inet "+settings.NFTPodTable+" "+
+			out, err := exec.Command("nft", "add element inet "+abi.NFTPodTable+" "+
 				e).CombinedOutput()
 			if err != nil {
 				return fmt.Errorf("%s: %w: %s", e, err, out)

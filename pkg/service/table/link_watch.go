@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
-	settings "github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -90,7 +90,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 // waits reports whether the link is a pod's that has no programs yet, and whose place for them
 // another may want.
 func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
-	if t.features.TCX || l.Attrs().Group != settings.PodGroup {
+	if t.features.TCX || l.Attrs().Group != abi.PodGroup {
 		return false
 	}
 	ours, err := findOurs(h, clsact{}, point{l.Attrs().Index, ingress})

@@ -14,13 +14,13 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // node is what a session does to the node it runs on.
 type node struct {
-	watching *oracle.Oracle
+	watching *leak.Oracle
 	// bare is the namespace of the bare device; nil without one.
 	bare *os.File
 }
@@ -102,8 +102,8 @@ func (n *node) watch(_ context.Context, w remote.Watch) (any, error) {
 	if n.watching != nil {
 		return nil, errors.New("it is watched already")
 	}
-	o, err := oracle.Start("/proc/self/ns/net", oracle.Rules{Inner: w.Ranges, Nodes: w.Nodes,
-		TunnelPort: config.TunnelPort, Canary: []byte(w.Canary)})
+	o, err := leak.Start("/proc/self/ns/net", leak.Rules{Inner: w.Ranges, Nodes: w.Nodes,
+		TunnelPort: abi.TunnelPort, Canary: []byte(w.Canary)})
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/remote"
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // clues are what a kernel says of the machine under it.
@@ -120,8 +120,8 @@ func describeLinks(p *remote.Platform, a remote.Ask) error {
 	p.KernelTunnels = true
 	for _, l := range links {
 		attrs := l.Attrs()
-		if strings.HasPrefix(attrs.Name, config.TunnelDevicePrefix) &&
-			attrs.Group == config.TunnelGroup {
+		if strings.HasPrefix(attrs.Name, abi.TunnelDevicePrefix) &&
+			attrs.Group == abi.TunnelGroup {
 			p.Tunnels = append(p.Tunnels, attrs.Name)
 			p.KernelTunnels = p.KernelTunnels && l.Type() == "wireguard"
 		}

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/oracle"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
 // watch reads the uplinks of this network namespace with the leak oracle and says what each part of
@@ -26,12 +26,12 @@ import (
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
-	port := flags.Int("port", config.TunnelPort, "UDP port of tunnels")
+	port := flags.Int("port", abi.TunnelPort, "UDP port of tunnels")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
 
-	rules := oracle.Rules{TunnelPort: uint16(*port)}
+	rules := leak.Rules{TunnelPort: uint16(*port)}
 	for _, s := range strings.Split(*nodes, ",") {
 		addr, err := netip.ParseAddr(s)
 		if err != nil {
@@ -44,7 +44,7 @@ func watch(ctx context.Context, args []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	o, err := oracle.Start("", rules)
+	o, err := leak.Start("", rules)
 	if err != nil {
 		return nil, err
 	}
@@ -65,17 +65,17 @@ func watch(ctx context.Context, args []string) (any, error) {
 }
 
 // answerParts answers each line of in with the result of the part that it ends.
-func answerParts(o *oracle.Oracle, in io.Reader, out io.Writer) error {
+func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
 		result, err := o.Take()
 		if err != nil {
 			return err
 		}
-		o.Update(func(r *oracle.Rules) { r.Canary = []byte(lines.Text()) })
+		o.Update(func(r *leak.Rules) { r.Canary = []byte(lines.Text()) })
 		// What is no finding of its own to this caller is not worth the bytes.
 		result.Examples = slices.DeleteFunc(result.Examples,
-			func(e oracle.Example) bool { return !e.Kind.Leak() })
+			func(e leak.Example) bool { return !e.Kind.Leak() })
 		if err := json.NewEncoder(out).Encode(result); err != nil {
 			return err
 		}

@@ -293,7 +293,7 @@ func TestAgreesWithManifests(t *testing.T) {
 
 	var granted []Right
 	for _, pattern := range []string{"crd/*.yaml", "cni/*.yaml"} {
-		files, err := filepath.Glob(filepath.Join("../../manifests", pattern))
+		files, err := filepath.Glob(filepath.Join("../../../../manifests", pattern))
 		if err != nil || len(files) == 0 {
 			t.Fatal(files, err)
 		}

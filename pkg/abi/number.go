@@ -1,4 +1,4 @@
-package config
+package abi
 
 import "github.com/kubeveil/kubeveil/pkg/cluster"
 

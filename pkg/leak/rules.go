@@ -1,4 +1,4 @@
-package oracle
+package leak
 
 import (
 	"net/netip"

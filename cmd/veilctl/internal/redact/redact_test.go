@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/redact"
+	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
 )
 
 const (

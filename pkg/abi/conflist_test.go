@@ -1,8 +1,9 @@
-package config_test
+package abi_test
 
 import (
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,12 +12,19 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
+func prefixes(list ...string) (out []netip.Prefix) {
+	for _, s := range list {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
 func TestConflistGolden(t *testing.T) {
-	got, err := config.Conflist(config.ConflistParams{
+	got, err := abi.Conflist(abi.ConflistParams{
 		MTU: 1420, PodPrefixes: prefixes("fd42:244:0:1::/64", "10.244.1.0/24"), Portmap: true,
 		Bandwidth: true,
 	})
@@ -75,10 +83,10 @@ func TestConflistGolden(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	list, err := libcni.NetworkConfFromBytes(got)
-	if err != nil || list.Name != config.NetworkName || len(list.Plugins) != 3 {
+	if err != nil || list.Name != abi.NetworkName || len(list.Plugins) != 3 {
 		t.Fatalf("libcni reads %+v, %v", list, err)
 	}
-	var conf config.NetConf
+	var conf abi.NetConf
 	if err := json.Unmarshal(list.Plugins[0].Bytes, &conf); err != nil || conf.MTU != 1420 ||
 		len(conf.IPAM.Ranges) != 2 {
 		t.Errorf("the plugin reads %+v, %v", conf, err)
@@ -87,19 +95,19 @@ func TestConflistGolden(t *testing.T) {
 
 func TestConflistRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
-		params config.ConflistParams
+		params abi.ConflistParams
 		want   string
 	}{
-		"no prefix": {config.ConflistParams{MTU: 1420}, "no pod prefix"},
-		"small MTU": {config.ConflistParams{MTU: 500,
+		"no prefix": {abi.ConflistParams{MTU: 1420}, "no pod prefix"},
+		"small MTU": {abi.ConflistParams{MTU: 500,
 			PodPrefixes: prefixes("10.244.1.0/24")}, "below 576"},
-		"small MTU for IPv6": {config.ConflistParams{MTU: 1279,
+		"small MTU for IPv6": {abi.ConflistParams{MTU: 1279,
 			PodPrefixes: prefixes("10.244.1.0/24", "fd42::/64")}, "below 1280"},
-		"prefix without a room": {config.ConflistParams{MTU: 1420,
+		"prefix without a room": {abi.ConflistParams{MTU: 1420,
 			PodPrefixes: prefixes("10.244.1.0/31")}, "10.244.1.0/31"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := config.Conflist(c.params); err == nil ||
+			if _, err := abi.Conflist(c.params); err == nil ||
 				!strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -109,30 +117,30 @@ func TestConflistRefuses(t *testing.T) {
 
 func TestMarker(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "ready")
-	if _, err := config.ReadMarker(path); !errors.Is(err, config.ErrNotReady) {
+	if _, err := abi.ReadMarker(path); !errors.Is(err, abi.ErrNotReady) {
 		t.Errorf("no marker: %v, want ErrNotReady", err)
 	}
-	boot, err := config.BootID()
+	boot, err := abi.BootID()
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config.Marker{BootID: boot, Families: cluster.Families{V4: true},
+	want := abi.Marker{BootID: boot, Families: cluster.Families{V4: true},
 		Devices: []string{"veil0"}, Written: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
-	if err := config.WriteMarker(path, want); err != nil {
+	if err := abi.WriteMarker(path, want); err != nil {
 		t.Fatal(err)
 	}
 
-	got, err := config.ReadMarker(path)
+	got, err := abi.ReadMarker(path)
 	if err != nil || got.Families != want.Families || got.Devices[0] != "veil0" ||
 		!got.Written.Equal(want.Written) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 
 	want.BootID = "another"
-	if err := config.WriteMarker(path, want); err != nil {
+	if err := abi.WriteMarker(path, want); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := config.ReadMarker(path); !errors.Is(err, config.ErrNotReady) ||
+	if _, err := abi.ReadMarker(path); !errors.Is(err, abi.ErrNotReady) ||
 		!strings.Contains(err.Error(), "another") {
 		t.Errorf("another boot's marker: %v, want ErrNotReady", err)
 	}
@@ -141,7 +149,7 @@ func TestMarker(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := config.ReadMarker(path); !errors.Is(err, config.ErrNotReady) {
+		if _, err := abi.ReadMarker(path); !errors.Is(err, abi.ErrNotReady) {
 			t.Errorf("%q: %v, want ErrNotReady", text, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package oracle says whether anything of a cluster was seen in clear on a network.
+// Package leak says whether anything of a cluster was seen in clear on a network.
 //
 // It promises: every frame that crossed a watched link between Watch and Stop was judged, or the
 // Result says how many were not (Dropped), which is no pass. Judging is an allow-list: what is
@@ -12,4 +12,4 @@
 // traffic carries one. It never decrypts.
 //
 // Start reading at Classify, the pure judgement; ring.go is how frames are read.
-package oracle
+package leak

@@ -1,0 +1,32 @@
+package frozen
+
+import (
+	"fmt"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/hack/deptest"
+	"github.com/kubeveil/kubeveil/internal/golden"
+)
+
+// TestSharedConstants holds the values of all exported constants of pkg/abi: marks,
+// groups, tables, ports, names of pins and nftables objects, and paths.
+func TestSharedConstants(t *testing.T) {
+	fset := token.NewFileSet()
+	pkg, err := importer.ForCompiler(fset, "source", nil).Import(deptest.Module + "/pkg/abi")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var b strings.Builder
+	for _, name := range pkg.Scope().Names() {
+		c, ok := pkg.Scope().Lookup(name).(*types.Const)
+		if ok && c.Exported() {
+			fmt.Fprintf(&b, "%s = %s\n", name, c.Val().ExactString())
+		}
+	}
+	golden.Check(t, "abi.txt", b.String())
+}
