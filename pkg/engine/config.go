@@ -50,12 +50,16 @@ func comparePrefix(a, b netip.Prefix) int {
 // IpcSetOperation changes the configuration as the text says, or leaves it as it is and returns an error.
 func (d *Device) IpcSetOperation(r io.Reader) error {
 	set, err := uapi.Parse(r)
-	if err != nil {
-		return err
+	if err == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		err = d.apply(set)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.apply(set)
+	if err != nil {
+		// No error of a configuration holds a value, which may be a key.
+		d.log.Warn("configuration refused, nothing changed", "err", err)
+	}
+	return err
 }
 
 // change is a peer of a Set and the peer that it is about.

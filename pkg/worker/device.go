@@ -26,6 +26,9 @@ type DeviceOptions struct {
 	Engine string
 	// Shards is the number of queues and threads each way of EngineKubeveil; 0 follows the CPUs.
 	Shards int
+	// AEAD names the implementation of EngineKubeveil's AEAD; empty lets the CPU decide. It is for
+	// measuring.
+	AEAD string
 	// Lock is the held lock of the device, into which the process writes its
 	// number; RunDevice closes it. May be nil.
 	Lock *os.File

@@ -13,6 +13,7 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
@@ -124,6 +125,13 @@ func openEngine(o DeviceOptions) (served, error) {
 
 func (d *own) open(o DeviceOptions) error {
 	options := engine.Options{Log: o.Log.With("device", o.Device), UDPOffload: true}
+	switch o.AEAD {
+	case "":
+	case aead.XCrypto.Name:
+		options.Tier = &aead.XCrypto
+	default:
+		return fmt.Errorf("AEAD %q: want %s or none", o.AEAD, aead.XCrypto.Name)
+	}
 	for _, fd := range d.queues.fds {
 		queue, udp, err := sock.NewQueue(fd)
 		if err != nil {

@@ -41,6 +41,8 @@ type Tier struct {
 type Worker struct {
 	nonce [chacha20poly1305.NonceSize]byte
 	lanes *lanes // secret memory of a tier with several lanes
+	// unused is the text of lanes that have none.
+	unused unused
 }
 
 // NewWorker returns the scratch for a thread, with memory of a.

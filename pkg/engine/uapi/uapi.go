@@ -89,7 +89,7 @@ func Parse(r io.Reader) (*Set, error) {
 		}
 		key, value, ok := strings.Cut(line, "=")
 		if !ok {
-			return nil, &Error{-int64(unix.EPROTO), plain("set: a line has no equals sign")}
+			return nil, &Error{-int64(unix.EPROTO), plain("parse line: no equals sign")}
 		}
 		var err error
 		switch {

@@ -1,0 +1,144 @@
+package engine
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+func TestMain(m *testing.M) {
+	if status, is := Child(); is {
+		os.Exit(status)
+	}
+	os.Exit(nettest.Run(m))
+}
+
+// Streams of random bytes pass between two nodes with real TUNs and forwarding, both ways at once,
+// whatever the engines of the nodes are.
+func TestStreamsPassBetweenEngines(t *testing.T) {
+	nettest.NeedTUN(t)
+	nettest.NeedProgram(t, "ip")
+	pairs := [][2]string{
+		{worker.EngineKubeveil, worker.EngineKubeveil},
+		{worker.EngineKubeveil, worker.EngineWireGuardGo},
+		{worker.EngineWireGuardGo, worker.EngineKubeveil},
+	}
+	for i, engines := range pairs {
+		for _, mtu := range []int{1500, 9000} {
+			t.Run(fmt.Sprintf("%s to %s, MTU %d", engines[0], engines[1], mtu), func(t *testing.T) {
+				// The path of a socket has at most 107 bytes.
+				dir, err := os.MkdirTemp("/dev/shm", "kvtest")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer os.RemoveAll(dir)
+				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i), engine: engines[0]}, engines: engines,
+					mtu: mtu, dir: dir}
+				for j, n := range []string{"a", "b", "pa", "pb"} {
+					w.names[j] = fmt.Sprintf("kvtest%d-%d%d%s", os.Getpid(), i, mtu, n)
+				}
+				defer w.close()
+				if err := w.build(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error, 2)
+				go func() { done <- transfer(w, podA, podB, 40<<20) }()
+				go func() { done <- transfer(w, podB, podA, 40<<20) }()
+				for range 2 {
+					if err := <-done; err != nil {
+						for k := range 2 {
+							b, _ := os.ReadFile(filepath.Join(w.dir, fmt.Sprint(k), "log"))
+							t.Logf("log of node %d:\n%s", k, b)
+						}
+						t.Fatal(err)
+					}
+				}
+				// TCP hides loss; a corrupt segment would be counted by the pods.
+				for _, pod := range []int{podA, podB} {
+					out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat", "/proc/net/snmp").CombinedOutput()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if n := tcpErrors(out); n != 0 {
+						t.Errorf("%d segments with a wrong checksum came to pod %d", n, pod)
+					}
+				}
+			})
+		}
+	}
+}
+
+// tcpErrors returns InCsumErrors of TCP in /proc/net/snmp.
+func tcpErrors(b []byte) (n int) {
+	for line := range bytes.Lines(b) {
+		f := bytes.Fields(line)
+		if string(f[0]) == "Tcp:" && f[len(f)-1][0] >= '0' && f[len(f)-1][0] <= '9' {
+			fmt.Sscan(string(f[len(f)-1]), &n)
+		}
+	}
+	return n
+}
+
+// transfer sends random bytes in writes of random sizes and compares their sum.
+func transfer(w *world, from, to, size int) error {
+	var l net.Listener
+	var c net.Conn
+	if err := netns.Do(w.path(to), func() (err error) {
+		l, err = net.Listen("tcp4", podAddr(to)+":0")
+		return err
+	}); err != nil {
+		return err
+	}
+	defer l.Close()
+	if err := netns.Do(w.path(from), func() (err error) {
+		c, err = net.DialTimeout("tcp4", l.Addr().String(), 20*time.Second)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	deadline := time.Now().Add(90 * time.Second)
+	_ = c.SetDeadline(deadline)
+	_ = s.SetDeadline(deadline)
+	sent := make(chan []byte, 1)
+	go func() {
+		r := rand.NewChaCha8([32]byte{byte(from)})
+		h := sha256.New()
+		b := make([]byte, 200<<10)
+		for left := size; left > 0; {
+			n := min(left, 1+rand.IntN(len(b)))
+			_, _ = r.Read(b[:n])
+			h.Write(b[:n])
+			if _, err := c.Write(b[:n]); err != nil {
+				break
+			}
+			left -= n
+		}
+		sent <- h.Sum(nil)
+	}()
+	h := sha256.New()
+	if n, err := io.CopyN(h, s, int64(size)); err != nil {
+		return fmt.Errorf("%d of %d bytes came: %w", n, size, err)
+	}
+	if want := <-sent; !bytes.Equal(h.Sum(nil), want) {
+		return fmt.Errorf("what came is not what was sent")
+	}
+	return nil
+}

@@ -1,0 +1,197 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// bufferSize is what a stream reads and writes at once, bytes.
+const bufferSize = 256 << 10
+
+// warmUp is what a stream carries before it is measured.
+const warmUp = 300 * time.Millisecond
+
+// throughput measures streams from pod a to pod b for a time.
+func (w *world) throughput(ctx context.Context, streams int, d time.Duration) (bench.Sample, error) {
+	var got atomic.Int64
+	end, err := w.streams(ctx, streams, &got)
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	defer end()
+	if err := sleep(ctx, warmUp); err != nil {
+		return bench.Sample{}, err
+	}
+	cpu, err := w.cpu()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	began, before := time.Now(), got.Load()
+	if err := sleep(ctx, d); err != nil {
+		return bench.Sample{}, err
+	}
+	took, bytes := time.Since(began), got.Load()-before
+	after, err := w.cpu()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	if bytes == 0 {
+		return bench.Sample{}, fmt.Errorf("%s: no byte passed", w.side.name)
+	}
+	return bench.Sample{Value: float64(bytes) * 8 / 1e6 / took.Seconds(),
+		CPU: (after - cpu).Seconds() / (float64(bytes) / 1e9)}, nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// streams starts TCP streams from pod a to pod b, and counts what arrives.
+func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func(), err error) {
+	var all []net.Conn
+	var wg sync.WaitGroup
+	closeAll := func() {
+		for _, c := range all {
+			c.Close()
+		}
+		wg.Wait()
+	}
+	var l net.Listener
+	if err := netns.Do(w.path(podB), func() (err error) {
+		l, err = net.Listen("tcp4", podAddr(podB)+":0")
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	for range n {
+		var c net.Conn
+		if err := netns.Do(w.path(podA), func() (err error) {
+			d := net.Dialer{Timeout: 10 * time.Second}
+			c, err = d.DialContext(ctx, "tcp4", l.Addr().String())
+			return err
+		}); err != nil {
+			closeAll()
+			return nil, fmt.Errorf("%s: %w", w.side.name, err)
+		}
+		s, err := l.Accept()
+		if err != nil {
+			closeAll()
+			return nil, err
+		}
+		all = append(all, c, s)
+		wg.Go(func() {
+			b := make([]byte, bufferSize)
+			for {
+				if _, err := c.Write(b); err != nil {
+					return
+				}
+			}
+		})
+		wg.Go(func() {
+			b := make([]byte, bufferSize)
+			for {
+				k, err := s.Read(b)
+				if err != nil {
+					return
+				}
+				got.Add(int64(k))
+			}
+		})
+	}
+	return closeAll, nil
+}
+
+// latency measures round trips of 64-byte datagrams, one at a time, in microseconds; with streams
+// beside them.
+func (w *world) latency(ctx context.Context, streams int, d time.Duration) (bench.Sample, error) {
+	if streams > 0 {
+		var got atomic.Int64
+		end, err := w.streams(ctx, streams, &got)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		defer end()
+		if err := sleep(ctx, warmUp); err != nil {
+			return bench.Sample{}, err
+		}
+	}
+	var server, client *net.UDPConn
+	err := netns.Do(w.path(podB), func() (err error) {
+		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
+		return err
+	})
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	defer server.Close()
+	go func() {
+		b := make([]byte, 2048)
+		for {
+			n, from, err := server.ReadFromUDPAddrPort(b)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteToUDPAddrPort(b[:n], from)
+		}
+	}()
+	if err := netns.Do(w.path(podA), func() (err error) {
+		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
+		return err
+	}); err != nil {
+		return bench.Sample{}, err
+	}
+	defer client.Close()
+	var times []float64
+	b := make([]byte, 64)
+	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
+		number := uint64(len(times))
+		binary.BigEndian.PutUint64(b, number)
+		began := time.Now()
+		if _, err := client.Write(b); err != nil {
+			return bench.Sample{}, err
+		}
+		if err := answer(client, b, number); errors.Is(err, errLost) {
+			continue
+		} else if err != nil {
+			return bench.Sample{}, err
+		}
+		times = append(times, float64(time.Since(began))/1e3)
+	}
+	if len(times) < 10 {
+		return bench.Sample{}, fmt.Errorf("%s: %d round trips", w.side.name, len(times))
+	}
+	slices.Sort(times)
+	return bench.Sample{Value: bench.Quantile(times, 0.5), P99: bench.Quantile(times, 0.99)}, nil
+}
+
+var errLost = errors.New("no answer")
+
+// answer waits for the answer of that number.
+func answer(c *net.UDPConn, b []byte, number uint64) error {
+	_ = c.SetReadDeadline(time.Now().Add(time.Second))
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			return errLost
+		}
+		if n >= 8 && binary.BigEndian.Uint64(b) == number {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+// side is one thing that is measured.
+type side struct{ name, file, engine, aead string }
+
+// sides are all. The engine is compared with each of the others.
+var sides = []side{
+	{"kubeveil", "k", worker.EngineKubeveil, ""},
+	{"kubeveil with x/crypto", "x", worker.EngineKubeveil, "x/crypto"},
+	{"wireguard-go", "w", worker.EngineWireGuardGo, ""},
+	{"clear", "c", "", ""},
+}
+
+// Options are what Run measures.
+type Options struct {
+	Root     string
+	Rounds   int
+	Seed     uint64
+	Sample   time.Duration
+	MTUs     []int
+	Progress func(format string, args ...any)
+}
+
+// Run measures, and returns a report also of a run that was ended early.
+func Run(ctx context.Context, o Options) (*report.Report, error) {
+	result, err := bench.New(bench.Namespaces, o.Root)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("/dev/shm", "kvbench-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	tier, err := aead.Choose()
+	if tier == nil {
+		return nil, err
+	}
+	var errs []error
+	for _, mtu := range o.MTUs {
+		cases, err := o.measure(ctx, mtu, dir)
+		result.Cases = append(result.Cases, cases...)
+		errs = append(errs, err)
+	}
+	return &report.Report{
+		Title: "Engines of the userspace tunnel",
+		Lead: fmt.Sprintf("The engine of Kubeveil (AEAD: %s) beside itself with x/crypto, wireguard-go and the clear network, on %s.",
+			tier.Name, cpuModel()),
+		Result: result,
+		Notes: []string{
+			"Pods, nodes and the wire between them are network namespaces of one machine.",
+			"All sides are measured in each round, in an order that is drawn; ratios are of one round.",
+			"CPU is that of the two device processes, in core-seconds a 10^9 bytes.",
+			"Latencies are round trips of 64-byte datagrams, in microseconds.",
+		},
+	}, errors.Join(errs...)
+}
+
+func (o Options) measure(ctx context.Context, mtu int, dir string) ([]bench.Case, error) {
+	worlds := map[string]*world{}
+	defer func() {
+		for _, w := range worlds {
+			w.close()
+		}
+	}()
+	for _, s := range sides {
+		w, err := build(ctx, s, mtu, dir)
+		worlds[s.name] = w
+		if err != nil {
+			return nil, err
+		}
+		o.Progress("mtu %d: %s is ready", mtu, s.name)
+	}
+	group := func(name string, unit bench.Unit, m func(context.Context, *world) (bench.Sample, error)) bench.Group {
+		g := bench.Group{Name: name, MTU: mtu, Unit: unit}
+		for _, s := range sides {
+			w := worlds[s.name]
+			g.Sides = append(g.Sides, bench.Side{Name: s.name, Measure: func(ctx context.Context) (bench.Sample, error) { return m(ctx, w) }})
+		}
+		g.Pairs = []bench.Pair{{Name: name, Ours: sides[0].name, Base: sides[2].name},
+			{Name: name + "_xcrypto", Ours: sides[1].name, Base: sides[2].name},
+			{Name: name + "_to_clear", Ours: sides[0].name, Base: sides[3].name}}
+		return g
+	}
+	tcp := func(n int) func(context.Context, *world) (bench.Sample, error) {
+		return func(ctx context.Context, w *world) (bench.Sample, error) { return w.throughput(ctx, n, o.Sample) }
+	}
+	ping := func(n int) func(context.Context, *world) (bench.Sample, error) {
+		return func(ctx context.Context, w *world) (bench.Sample, error) { return w.latency(ctx, n, o.Sample/2) }
+	}
+	r := bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}
+	return r.RunGroups(ctx, []bench.Group{
+		group("tcp_1", bench.Mbps, tcp(1)), group("tcp_4", bench.Mbps, tcp(4)),
+		group("latency", bench.Microsecond, ping(0)), group("latency_beside_4", bench.Microsecond, ping(4)),
+	})
+}
+
+// cpuModel returns the name of the CPU.
+func cpuModel() string {
+	b, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return "an unknown CPU"
+}

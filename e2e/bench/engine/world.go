@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Overhead of a tunnel over IPv4: IP, UDP, and WireGuard's header and tag.
+const overhead = 20 + 8 + 32
+
+// port is where both device processes listen.
+const port = 51820
+
+// world is one side: four namespaces, joined, and the device processes of two of them.
+type world struct {
+	side side
+	// engines are those of node a and b; both are side.engine but in tests.
+	engines [2]string
+	mtu     int
+	dir     string
+	names   [4]string // node a, node b, pod a, pod b
+	procs   [2]*exec.Cmd
+}
+
+const (
+	nodeA = iota
+	nodeB
+	podA
+	podB
+)
+
+// podAddr is the address of a pod.
+func podAddr(pod int) string { return fmt.Sprintf("198.19.%d.2", pod-podA+1) }
+
+func (w *world) path(i int) string { return "/run/netns/" + w.names[i] }
+
+// run runs ip(8) with each line of text.
+func run(ctx context.Context, netns, text string) error {
+	for line := range strings.Lines(text) {
+		args := strings.Fields(line)
+		if len(args) == 0 {
+			continue
+		}
+		if netns != "" {
+			args = append([]string{"-n", netns}, args...)
+		}
+		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// build makes a world; close undoes also what a failed build left.
+func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
+	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu, dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
+	for i, n := range []string{"a", "b", "pa", "pb"} {
+		w.names[i] = fmt.Sprintf("kvbench%d-%s%d%s", os.Getpid(), s.file, mtu, n)
+	}
+	return w, w.build(ctx)
+}
+
+func (w *world) build(ctx context.Context) error {
+	for _, n := range w.names {
+		if err := run(ctx, "", "netns add "+n); err != nil {
+			return err
+		}
+		if err := run(ctx, n, "link set lo up"); err != nil {
+			return err
+		}
+	}
+	inner := w.mtu
+	if w.side.engine != "" {
+		inner -= overhead
+	}
+	if err := run(ctx, w.names[nodeA], fmt.Sprintf(`link add eth0 mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
+		addr add 198.18.0.1/24 dev eth0
+		link set eth0 up`, w.mtu, w.names[nodeB])); err != nil {
+		return err
+	}
+	if err := run(ctx, w.names[nodeB], "addr add 198.18.0.2/24 dev eth0\nlink set eth0 up"); err != nil {
+		return err
+	}
+	for i := range 2 {
+		node, pod := w.names[nodeA+i], w.names[podA+i]
+		if err := run(ctx, node, fmt.Sprintf(`link add pod mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
+			addr add 198.19.%[3]d.1/24 dev pod
+			link set pod up`, inner, pod, i+1)); err != nil {
+			return err
+		}
+		if err := run(ctx, pod, fmt.Sprintf("addr add %s/24 dev eth0\nlink set eth0 up\nroute add default via 198.19.%d.1",
+			podAddr(podA+i), i+1)); err != nil {
+			return err
+		}
+		if out, err := exec.CommandContext(ctx, "ip", "netns", "exec", node, "sh", "-c",
+			"echo 1 > /proc/sys/net/ipv4/ip_forward").CombinedOutput(); err != nil {
+			return fmt.Errorf("forward on %s: %w: %s", node, err, out)
+		}
+	}
+	if w.side.engine == "" {
+		return errors.Join(run(ctx, w.names[nodeA], "route add 198.19.2.0/24 via 198.18.0.2"),
+			run(ctx, w.names[nodeB], "route add 198.19.1.0/24 via 198.18.0.1"))
+	}
+	return w.tunnel(ctx, inner)
+}
+
+// tunnel starts the device processes and configures them as peers.
+func (w *world) tunnel(ctx context.Context, inner int) error {
+	keys := make([]wgkey.Private, 2)
+	for i := range keys {
+		var err error
+		if keys[i], err = wgkey.Generate(); err != nil {
+			return err
+		}
+		if err := w.start(i, inner); err != nil {
+			return err
+		}
+	}
+	for i := range 2 {
+		own, other := keys[i].Bytes(), keys[1-i].Public()
+		text := fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=198.18.0.%d:%d\nallowed_ip=198.19.%d.0/24\n",
+			hex.EncodeToString(own[:]), port, hex.EncodeToString(other[:]), 2-i, port, 2-i)
+		if err := configure(ctx, w.socket(i), text); err != nil {
+			return err
+		}
+		if err := run(ctx, w.names[i], fmt.Sprintf("route add 198.19.%d.0/24 dev veil0", 2-i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) socket(i int) string { return filepath.Join(w.dir, strconv.Itoa(i), "veil0.sock") }
+
+// start starts the device process of a node: this program again.
+func (w *world) start(i, mtu int) error {
+	dir := filepath.Join(w.dir, strconv.Itoa(i))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(dir, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu)}, ","))
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	w.procs[i] = cmd
+	return nil
+}
+
+// configure sends a "set" to a device process, which may still be starting.
+func configure(ctx context.Context, socket, text string) error {
+	var c net.Conn
+	var err error
+	for range 200 {
+		if c, err = net.Dial("unix", socket); err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("device process does not start: %w", err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "set=1\n%s\n", text); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || strings.TrimSpace(line) != "errno=0" {
+		return fmt.Errorf("configure device: %q, %w", line, err)
+	}
+	return nil
+}
+
+// cpu returns the time that the device processes used, from /proc/PID/stat.
+func (w *world) cpu() (time.Duration, error) {
+	var sum time.Duration
+	for _, p := range w.procs {
+		if p == nil {
+			continue
+		}
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Process.Pid))
+		if err != nil {
+			return 0, err
+		}
+		// The name is in brackets and may hold blanks. Fields 14 and 15 are ticks of 10 ms.
+		_, rest, _ := strings.Cut(string(b), ") ")
+		f := strings.Fields(rest)
+		user, _ := strconv.Atoi(f[11])
+		system, _ := strconv.Atoi(f[12])
+		sum += time.Duration(user+system) * 10 * time.Millisecond
+	}
+	return sum, nil
+}
+
+func (w *world) close() {
+	for _, p := range w.procs {
+		if p != nil {
+			_ = p.Process.Kill()
+			_ = p.Wait()
+		}
+	}
+	for _, n := range w.names {
+		_ = exec.Command("ip", "netns", "del", n).Run()
+	}
+}

@@ -1,0 +1,78 @@
+// Bench-engine runs e2e/bench/engine in network namespaces of this machine. It writes result.json,
+// report.html and report.md into -out. Start reading at main.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/bench/engine"
+	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+const usage = `bench-engine measures the engines of veil-wg beside each other and beside the clear network:
+throughput of TCP, CPU of the device processes, latency. Needs root.
+
+Usage: bench-engine [flags]
+
+Examples:
+  bench-engine                                    all of it, ten minutes
+  bench-engine -rounds 2 -sample 1s -mtus 1500    a look, in less than a minute
+
+Flags:
+`
+
+func main() {
+	// The device processes are this program, too.
+	if status, is := engine.Child(); is {
+		os.Exit(status)
+	}
+
+	flags := flag.NewFlagSet("bench-engine", flag.ContinueOnError)
+	out := flags.String("out", "out/bench-engine",
+		"`folder` for result.json, report.html and report.md; emptied first")
+	limit := flags.Duration("limit", 40*time.Minute, "ends a run that hangs")
+	rounds := flags.Int("rounds", 7, "how often each side is measured")
+	sample := flags.Duration("sample", 3*time.Second, "how long a sample of TCP takes; others half")
+	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
+	mtus := flags.String("mtus", "1500,9000", "`MTUs` of the wire")
+	program.Main(flags, usage, func() (program.Run, error) {
+		o := engine.Options{Rounds: *rounds, Seed: *seed, Sample: *sample,
+			Progress: program.Progress(os.Stdout)}
+		for text := range strings.SplitSeq(*mtus, ",") {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1280 || n > 65535 {
+				return nil, fmt.Errorf("-mtus %s: want numbers from 1280 to 65535", *mtus)
+			}
+			o.MTUs = append(o.MTUs, n)
+		}
+		return program.Within(*limit, func(ctx context.Context) error {
+			return run(ctx, *out, o)
+		}), nil
+	})
+}
+
+func run(ctx context.Context, out string, o engine.Options) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	o.Root = root
+	folder, err := program.Folder(out)
+	if err != nil {
+		return err
+	}
+	rep, err := engine.Run(ctx, o)
+	if rep == nil {
+		return err
+	}
+	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
+}

@@ -1,0 +1,175 @@
+package aead
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/crypto/chacha20poly1305"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// needAVX512 skips the test where the CPU cannot run the tier.
+func needAVX512(t testing.TB) {
+	t.Helper()
+	if !hasAVX512 {
+		nettest.Skip(t, nettest.NoAVX512, "the tier was not tested")
+	}
+}
+
+// Every length around the edges of blocks, with every number of lanes in use, against x/crypto. The
+// texts end where memory ends: a byte further is a fault.
+func TestLanesOfEveryLength(t *testing.T) {
+	needAVX512(t)
+	_, w, key := worker(t)
+	rand.Read(key[:])
+	plain, err := chacha20poly1305.New(key[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	lengths := []int{1279, 1280, 1281, 1404, 1408, 1420, 1424, 1500, 4095, 4096, 8920, 8940, maxLaneText - 1, maxLaneText}
+	for n := range 400 {
+		lengths = append(lengths, n)
+	}
+	page := unix.Getpagesize()
+	size := laneCount * (maxLaneText + Overhead + 2*page)
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(m)
+	// Each lane ends at a page that may not be touched.
+	var ends [laneCount]int
+	each := size / laneCount / page * page
+	for i := range ends {
+		ends[i] = (i+1)*each - page
+		if err := unix.Mprotect(m[ends[i]:ends[i]+page], unix.PROT_NONE); err != nil {
+			t.Fatal(err)
+		}
+	}
+	nonce := make([]byte, chacha20poly1305.NonceSize)
+	for i, n := range lengths {
+		used := 1 + i%laneCount
+		packets := make([]Packet, used)
+		want := make([][]byte, used)
+		for j := range packets {
+			packets[j] = Packet{Data: m[ends[j]-n-Overhead : ends[j]], Counter: uint64(1)<<uint(7*j) + uint64(i)}
+			rand.Read(packets[j].Data)
+			w.setCounter(packets[j].Counter)
+			copy(nonce, w.nonce[:])
+			want[j] = plain.Seal(nil, nonce, packets[j].Data[:n], nil)
+		}
+		texts := make([][]byte, used)
+		for j := range packets {
+			texts[j] = bytes.Clone(packets[j].Data[:n])
+		}
+		sealGroup(w, key, packets)
+		for j := range packets {
+			if !bytes.Equal(packets[j].Data, want[j]) {
+				t.Fatalf("%d bytes, lane %d of %d: sealed message differs", n, j, used)
+			}
+		}
+		openGroup(w, key, packets)
+		for j := range packets {
+			if !packets[j].OK || !bytes.Equal(packets[j].Data[:n], texts[j]) {
+				t.Fatalf("%d bytes, lane %d of %d: opened message differs", n, j, used)
+			}
+		}
+		if *w.lanes != (lanes{}) {
+			t.Fatal("the scratch is not zeroed")
+		}
+	}
+}
+
+// Poly1305 where the carries and the last reduction are hard: h near 2^130-5, from texts and keys of
+// ones and zeros (RFC 8439, appendix A.3, vectors 7 to 11 are of this kind).
+func TestLanesAtTheEdgesOfPoly1305(t *testing.T) {
+	needAVX512(t)
+	_, w, _ := worker(t)
+	for _, tc := range []struct {
+		name    string
+		r, text []byte
+		s       byte
+	}{
+		{"RFC 8439, A.3, vector 7", []byte{1}, append(bytes.Repeat([]byte{0xff}, 16),
+			append(append([]byte{0xf0}, bytes.Repeat([]byte{0xff}, 15)...), append([]byte{0x11}, make([]byte, 15)...)...)...), 0},
+		{"RFC 8439, A.3, vector 8", []byte{1}, append(bytes.Repeat([]byte{0xff}, 16),
+			append(append([]byte{0xfb}, bytes.Repeat([]byte{0xfe}, 15)...), bytes.Repeat([]byte{1}, 16)...)...), 0},
+		{"RFC 8439, A.3, vector 9", []byte{2}, append([]byte{0xfd}, bytes.Repeat([]byte{0xff}, 15)...), 0},
+		{"ones", bytes.Repeat([]byte{0xff}, 16), bytes.Repeat([]byte{0xff}, 1000), 0xff},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			packets := make([]Packet, laneCount)
+			for i := range packets {
+				packets[i].Data = append(bytes.Clone(tc.text), make([]byte, Overhead)...)
+			}
+			l, n := w.fill(packets)
+			for i := range l.keys {
+				copy(l.keys[i][:16], tc.r)
+				l.keys[i][16] = tc.s
+			}
+			l.sum(n)
+			key := l.keys[0]
+			want := naivePoly(key, tc.text)
+			for i := range packets {
+				var tag [Overhead]byte
+				l.tag(i, &tag)
+				if tag != want {
+					t.Errorf("lane %d: %x, want %x", i, tag, want)
+				}
+			}
+		})
+	}
+}
+
+func TestAssemblyIsWhatTheGeneratorWrites(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		nettest.Skip(t, nettest.NoAVX512, "the assembly is for amd64")
+	}
+	dir := t.TempDir()
+	cmd := exec.Command("go", "-C", "gen", "run", ".", "-out", filepath.Join(dir, "s"), "-stubs", filepath.Join(dir, "go"), "-pkg", "aead")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("run the generator: %v\n%s", err, out)
+	}
+	for made, kept := range map[string]string{"s": "lanes_amd64.s", "go": "lanes_amd64.go"} {
+		a, err := os.ReadFile(filepath.Join(dir, made))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first line holds the command.
+		if _, x, _ := bytes.Cut(a, []byte("\n")); !bytes.HasSuffix(b, x) {
+			t.Errorf("%s is not what the generator writes: run go generate", kept)
+		}
+	}
+}
+
+func BenchmarkLanes(b *testing.B) {
+	needAVX512(b)
+	for used := range laneCount + 1 {
+		if used == 0 {
+			continue
+		}
+		b.Run(fmt.Sprint(used), func(b *testing.B) {
+			_, w, key := worker(b)
+			packets := make([]Packet, used)
+			for i := range packets {
+				packets[i].Data = make([]byte, 1420+Overhead)
+			}
+			b.SetBytes(int64(1420 * used))
+			for b.Loop() {
+				sealGroup(w, key, packets)
+			}
+		})
+	}
+}
