@@ -8,8 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
 // cleanup is `veild cleanup`, told in tables or JSON.
@@ -26,7 +26,7 @@ has stays.`,
 		cfg := cleanupConfig(*file, os.Stderr)
 		removed := []string{}
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		err := agent.Cleanup(c.ctx, cfg, log, func(what string) {
+		err := node.Cleanup(c.ctx, cfg, log, func(what string) {
 			removed = append(removed, what)
 			if !c.json {
 				fmt.Fprintln(c.out, "removed", what)

@@ -10,7 +10,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/agent"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -233,7 +233,7 @@ func hostCommand() *cobra.Command {
 	}
 	confDir := cmd.Flags().String("cni-conf-dir", abi.CNIConfDir,
 		"`directory` of CNI configurations")
-	return verb(cmd, func(c call) error { return agent.Describe(c.out, *confDir) })
+	return verb(cmd, func(c call) error { return node.Describe(c.out, *confDir) })
 }
 
 func versionCommand() *cobra.Command {

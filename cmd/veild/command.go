@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/kubeveil/kubeveil/pkg/agent"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -20,16 +20,16 @@ func closeNode(flags *config.Flags) error {
 	if err != nil {
 		return err
 	}
-	return agent.CloseNode(cfg, log)
+	return node.Close(cfg, log)
 }
 
 func check(flags *config.Flags) error {
 	cfg, err := flags.Load()
 	if err == nil { // else the files may not be those that are meant
-		err = agent.CheckFiles(cfg)
+		err = node.CheckFiles(cfg)
 	}
-	err = errors.Join(err, agent.CheckHost(cfg))
-	notes, underlayErr := agent.DescribeHost(cfg)
+	err = errors.Join(err, node.Check(cfg))
+	notes, underlayErr := node.Notes(cfg)
 	for _, n := range notes {
 		fmt.Println(n)
 	}
@@ -53,7 +53,7 @@ func cleanup(ctx context.Context, flags *config.Flags) error {
 		return err
 	}
 	n := 0
-	err = agent.Cleanup(ctx, cfg, log, func(what string) {
+	err = node.Cleanup(ctx, cfg, log, func(what string) {
 		n++
 		fmt.Println("removed", what)
 	})

@@ -28,7 +28,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{"golang.zx2c4.com/wireguard/wgctrl", "devices are configured in one place",
 			[]string{"pkg/tunnel"}},
 		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own",
-			[]string{"pkg/worker"}},
+			[]string{"pkg/worker", "pkg/engine/enginetest"}},
 		{"k8s.io/client-go", "the API server is a transport behind pkg/source",
 			[]string{"pkg/kube"}},
 		{"github.com/vishvananda/netlink", "interrupted dumps are retried in one place",
@@ -44,7 +44,7 @@ func TestWhoImportsWhat(t *testing.T) {
 	}
 	deptest.OnlyImporter(t, deptest.Module+"/internal/...", deptest.Module+"/pkg",
 		"internal/ is below pkg/ and csi/, which share nothing else", "internal/sysctl",
-		"internal/nettest", "internal/podtest", "internal/tunneltest")
+		"internal/nettest", "internal/podtest", "internal/policytest", "internal/tunneltest")
 	for _, leaf := range []string{"pkg/abi", "pkg/wgkey", "pkg/cluster"} {
 		for _, dep := range []string{"pkg/kube", "pkg/guard", "pkg/hostnet", "pkg/tunnel",
 			"pkg/pod", "internal/nl", "pkg/netns"} {

@@ -21,6 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -139,7 +140,7 @@ func New(o Options) (*Agent, error) {
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
 
 	// What only looks comes first: a machine that is not fit is left as it is, without a key.
-	if err := errors.Join(CheckHost(o.Config), a.openSource(), a.openTunnels()); err != nil {
+	if err := errors.Join(node.Check(o.Config), a.openSource(), a.openTunnels()); err != nil {
 		return nil, err
 	}
 	if err := errors.Join(a.openKey(), a.openTable()); err != nil {
@@ -215,21 +216,8 @@ func (a *Agent) moveTableAside(corrupt error) error {
 }
 
 func (a *Agent) openSource() (err error) {
-	a.source, a.kube, err = newSource(a.cfg, a.log)
+	a.source, a.kube, err = node.NewSource(a.cfg, a.log)
 	return err
-}
-
-// newSource makes the source, which is the second of what it gives, too, when that is not nil. It
-// asks nobody and changes nothing.
-func newSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
-	if cfg.Source.Kind == config.SourceSnapshot {
-		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil
-	}
-	c, err := kube.New(kube.Options{Node: cfg.Node, Kubeconfig: cfg.Source.Kubeconfig, Log: log})
-	if err != nil {
-		return nil, nil, err
-	}
-	return c, c, checkServiceHost(cfg, c.Server().Addr())
 }
 
 func (a *Agent) openTunnels() error {

@@ -14,5 +14,5 @@
 //   - SIGTERM leaves the data path, the guard and the CNI configuration.
 //
 // Start reading at agent.go (Run), then reconcile.go (one turn) and plan.go
-// (pure decisions). cleanup.go is the way back.
+// (pure decisions). pkg/node has the way back, and the checks before the start.
 package agent

@@ -2,51 +2,11 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/node"
 )
-
-// delegating plugins ask another one for the pod's first interface, by default the next
-// configuration: they may come before ours.
-var delegating = []string{"multus", "multus-shim"}
-
-// maxForeign bounds how much of another plugin's configuration is read, bytes.
-const maxForeign = 1 << 20
-
-// otherCNI are sentences about CNI configurations in confDir that a runtime takes instead of ours:
-// the first file by name is taken. That there is no such folder yet is no problem.
-func otherCNI(confDir string) []string {
-	entries, err := os.ReadDir(confDir)
-	if err != nil {
-		return nil // the runtime has none to take, and that ours cannot be written is said then
-	}
-	var out []string
-	for _, e := range entries {
-		if !slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) ||
-			e.Name() >= abi.ConflistName {
-			continue
-		}
-		path := filepath.Join(confDir, e.Name())
-		plugin := pluginOf(path)
-		if slices.Contains(delegating, plugin) {
-			continue
-		}
-		out = append(out, fmt.Sprintf("another network plugin's configuration, %s (%s), sorts "+
-			"before %s: the runtime would take it, and pods would have a network that is not "+
-			"encrypted; "+
-			"remove that plugin, then the file, and reboot the node", path, plugin,
-			abi.ConflistName))
-	}
-	return out
-}
 
 // otherCNIEvery is how often CNI configurations of others are looked for. A runtime
 // takes a new one within a second or so.
@@ -64,7 +24,7 @@ func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 			return nil
 		case <-tick.C:
 		}
-		if now := otherCNI(confDir); !slices.Equal(now, last) {
+		if now := node.OtherCNI(confDir); !slices.Equal(now, last) {
 			last = now
 			a.poke()
 		}
@@ -75,56 +35,10 @@ func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 // of d and shuts the node, also while its peers are not known: the runtime would
 // start pods with a network that is not encrypted, and must not find the node fit.
 func (a *Agent) shutForOtherCNI(confDir string, d *decision) error {
-	others := otherCNI(confDir)
+	others := node.OtherCNI(confDir)
 	if len(others) == 0 {
 		return nil
 	}
 	d.problems = slices.Concat(d.problems, others)
 	return a.shut()
-}
-
-// pluginOf is the type of the first plugin in a CNI configuration, for a message.
-func pluginOf(path string) string {
-	info, err := os.Stat(path)
-	if err != nil || info.Size() > maxForeign || !info.Mode().IsRegular() {
-		return "unreadable"
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return "unreadable"
-	}
-	return pluginType(text)
-}
-
-func pluginType(text []byte) string {
-	var c struct {
-		Type    string `json:"type"`
-		Plugins []struct {
-			Type string `json:"type"`
-		} `json:"plugins"`
-	}
-	if err := json.Unmarshal(text, &c); err != nil {
-		return "malformed"
-	}
-	if len(c.Plugins) > 0 {
-		c.Type = c.Plugins[0].Type
-	}
-	if c.Type == "" || strings.ContainsFunc(c.Type, func(r rune) bool { return r < ' ' }) {
-		return "malformed"
-	}
-	return c.Type
-}
-
-// checkOtherCNI refuses to begin on a node that has another network. Where ours is
-// installed already veild starts, shuts the node and shows it as a problem: a veild
-// that did not start could repair nothing.
-func checkOtherCNI(confDir string) error {
-	if _, err := os.Stat(conflistPath(confDir)); err == nil {
-		return nil
-	}
-	var errs []error
-	for _, text := range otherCNI(confDir) {
-		errs = append(errs, errors.New(text))
-	}
-	return errors.Join(errs...)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -86,27 +87,8 @@ type decision struct {
 
 // decide is the agent's pure part: the same inputs give the same decision.
 func decide(in inputs) decision {
-	d := decision{
-		guard: guard.Settings{
-			Ranges:    slices.Concat(in.cfg.ClusterRanges, in.cfg.ServiceRanges),
-			NodeAddrs: in.table.NodeAddrs,
-			// What pods send to a node goes through its tunnel or not at all, whatever services it
-			// is the address of.
-			VIPs: without(in.vips, in.table.NodeAddrs),
-		},
-		host: hostnet.Want{
-			ClusterRanges: in.cfg.ClusterRanges,
-			ServiceRanges: in.cfg.ServiceRanges,
-			NodeAddrs:     in.table.NodeAddrs,
-			ClosedRanges:  in.cfg.Closed(),
-			Masquerade:    in.cfg.Masquerade,
-			ReflectMarks:  in.cfg.ServiceProxy == config.ServiceProxyEBPF,
-			// The programs of services judge what leaves by marks, which the short way does not
-			// set.
-			Flowtable:  in.cfg.ServiceProxy != config.ServiceProxyEBPF,
-			TunnelPort: in.cfg.Tunnel.Port,
-		},
-	}
+	var d decision
+	d.guard, d.host = node.Closed(in.cfg, in.table.NodeAddrs, in.vips)
 
 	self := in.table.Self
 	if self == nil {
@@ -222,20 +204,6 @@ func among(addrs, assigned []netip.Addr) []netip.Addr {
 		func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
 }
 
-// without are those of addrs that are not among others.
-func without(addrs, others []netip.Addr) (rest []netip.Addr) {
-	has := make(map[netip.Addr]bool, len(others))
-	for _, a := range others {
-		has[a] = true
-	}
-	for _, a := range addrs {
-		if !has[a] {
-			rest = append(rest, a)
-		}
-	}
-	return rest
-}
-
 // hostPeers are the routes to believed peers, and notes about what cannot be
 // reached: a peer without a common family has no device, and a path too narrow
 // for IPv6 no IPv6 routes, so that these stay unreachable and do not vanish in
@@ -270,8 +238,8 @@ func hostPeers(in inputs, underlay cluster.Families,
 // closedServers says which API servers pods cannot reach, since `outside` does not name them.
 func closedServers(in inputs) (notes []string) {
 	closed := in.cfg.Closed()
-	for _, a := range without(in.table.APIServers, in.table.NodeAddrs) {
-		if slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
+	for _, a := range in.table.APIServers {
+		if !slices.Contains(in.table.NodeAddrs, a) && slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, "+
 				"which is in nodeRanges and no node's: write it to outside in the "+
 				"configuration", a))

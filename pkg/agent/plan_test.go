@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -292,7 +293,7 @@ func TestWideMTUIsNoted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := two(t)
-			in.wideMTU = wideMTU(tt.configured, tt.link)
+			in.wideMTU = node.WideMTU(tt.configured, tt.link)
 			d := decide(in)
 			if noted := len(d.notes) == 1 &&
 				strings.Contains(d.notes[0], "more than the 1500 of eth9"); noted != tt.noted ||

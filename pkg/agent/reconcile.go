@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -75,7 +76,7 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	if in.cfg.MTU > 0 {
 		in.underlayMTU = in.cfg.MTU
 	}
-	in.wideMTU = wideMTU(in.cfg.MTU, underlay)
+	in.wideMTU = node.WideMTU(in.cfg.MTU, underlay)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways),
@@ -328,7 +329,7 @@ func (a *Agent) open(cfg config.Config, d decision) error {
 		return err
 	}
 	if changed {
-		a.log.Info("wrote the CNI configuration", "file", conflistPath(cfg.CNI.ConfDir),
+		a.log.Info("wrote the CNI configuration", "file", node.ConflistPath(cfg.CNI.ConfDir),
 			"mtu", d.podMTU)
 	}
 	a.health.Done(stepApply)

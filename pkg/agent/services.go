@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
@@ -122,14 +122,14 @@ func (a *Agent) openServices() error {
 
 	a.leftVIPs = have.VIPs
 	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
-		taken, err := removeServices()
+		taken, err := node.RemoveServices()
 		for _, t := range taken {
 			a.log.Info("removed what translated services", "what", t)
 		}
 		return err
 	}
 
-	cgroup, err := serviceCgroup(a.cfg)
+	cgroup, err := node.ServiceCgroup(a.cfg)
 	if err != nil {
 		return err
 	}
@@ -158,15 +158,6 @@ func (a *Agent) openServices() error {
 	a.services = &services{table: t, proxy: p}
 	a.services.vips.Left(a.leftVIPs, time.Now())
 	return nil
-}
-
-// checkServices says what this machine lacks for the table of services, and changes nothing.
-func checkServices(cfg config.Config) error {
-	if _, err := serviceCgroup(cfg); err != nil {
-		return err
-	}
-	_, err := table.Probe()
-	return err
 }
 
 func serviceLimits(c config.ServiceLimits) service.Limits {
@@ -363,13 +354,4 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 	}
 
 	return out, problems
-}
-
-// removeServices takes the table away, if there is one.
-func removeServices() ([]string, error) {
-	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, "service_*"))
-	if err != nil || len(pins) == 0 {
-		return nil, err
-	}
-	return table.Remove(abi.BPFDir)
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
-	"github.com/kubeveil/kubeveil/pkg/service/table"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -115,23 +114,6 @@ func TestPagesBeforeServicesAreListed(t *testing.T) {
 	}
 	if err := ask(telemetry.ServicesPath + "?after=x"); err == nil {
 		t.Error("a list after what is no name")
-	}
-}
-
-// A container without the node's tree is told so, and nothing is attached to its own part.
-func TestPartOfTheTreeOfCgroups(t *testing.T) {
-	group := nettest.NewCgroup(t)
-	if err := wholeTree(group); !errors.Is(err, errPartOfTree) ||
-		!strings.Contains(err.Error(), "manifests/components/services") {
-		t.Errorf("a group of the tree: %v", err)
-	}
-	cfg := config.Config{}
-	cfg.Services.Cgroup = group
-	if path, err := serviceCgroup(cfg); err != nil || path != group {
-		t.Errorf("a group that was configured: %q, %v", path, err)
-	}
-	if root, err := table.FindCgroup(); err == nil {
-		t.Logf("%s: %v", root, wholeTree(root))
 	}
 }
 

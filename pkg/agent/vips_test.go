@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/pkg/config"
-	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -44,17 +42,6 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 		if got := decide(in).guard.VIPs; !slices.Equal(got, c.want) {
 			t.Errorf("%s: closed %v, want %v", c.situation, got, c.want)
 		}
-	}
-}
-
-// Who closes a node on which veild has run opens nothing.
-func TestClosingKeepsWhatVeildLearned(t *testing.T) {
-	have := &guard.State{Nodes: nettest.Addrs("198.18.0.11", "fd42::b"),
-		VIPs: nettest.Addrs("198.18.64.1", "fd42:64::1")}
-	got := closing(config.Config{}, have).guard
-	if !slices.Equal(got.NodeAddrs, have.Nodes) || !slices.Equal(got.VIPs, have.VIPs) {
-		t.Errorf("nodes %v and addresses of services %v stay closed, want %v and %v", got.NodeAddrs,
-			got.VIPs, have.Nodes, have.VIPs)
 	}
 }
 

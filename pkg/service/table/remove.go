@@ -32,7 +32,7 @@ func Remove(dir string) ([]string, error) {
 
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		if !strings.HasPrefix(e.Name(), pinPrefix) {
+		if !strings.HasPrefix(e.Name(), PinPrefix) {
 			continue
 		}
 		if l, err := link.LoadPinnedLink(path, nil); err == nil {

@@ -1,0 +1,107 @@
+package node
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+)
+
+// Close puts the guard and the unreachable routes in force and nothing
+// else: for a unit that runs at boot before the network does, when no veild has
+// run yet and processes of the host could reach pods of other nodes in clear.
+// It needs no API server, and changes nothing on a node where veild has run
+// since boot. It closes what it can: the error may be about a link alone.
+func Close(cfg config.Config, log *slog.Logger) (err error) {
+	if err := checkMachine(cfg); err != nil {
+		return err
+	}
+
+	g, err := guard.Open(abi.BPFDir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, g.Close()) }()
+	have, err := g.Read()
+	if err != nil {
+		return err
+	}
+
+	settings, want := closing(cfg, have)
+	if _, err := g.Apply(settings); err != nil {
+		return err
+	}
+	defer func() {
+		for _, link := range g.Unguarded() {
+			err = errors.Join(err, errors.New(link))
+		}
+	}()
+
+	h, err := hostnet.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	routing, err := h.Read()
+	if err != nil || len(routing.Devices) > 0 {
+		return err
+	}
+
+	ops, err := h.Sync(hostnet.Plan(want))
+	for _, op := range ops {
+		log.Info("routing changed", "op", op.String())
+	}
+	return err
+}
+
+// closing returns what closes a node at boot: what the configuration says, and what
+// veild has learned since boot, addresses of nodes and of services.
+func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want) {
+	settings, want := Closed(cfg, nil, have.VIPs)
+	settings.NodeAddrs = have.Nodes
+	return settings, want
+}
+
+// Closed returns what closes a node of which nothing else is known: nothing of the
+// cluster's addresses, of nodes or of services crosses the network in clear. It is
+// pure; what the agent knows of the node and its peers opens the rest.
+func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, hostnet.Want) {
+	settings := guard.Settings{
+		Ranges:    slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges),
+		NodeAddrs: nodeAddrs,
+		// What pods send to a node goes through its tunnel or not at all, whatever services it
+		// is the address of.
+		VIPs: without(vips, nodeAddrs),
+	}
+	want := hostnet.Want{
+		ClusterRanges: cfg.ClusterRanges,
+		ServiceRanges: cfg.ServiceRanges,
+		NodeAddrs:     nodeAddrs,
+		ClosedRanges:  cfg.Closed(),
+		Masquerade:    cfg.Masquerade,
+		ReflectMarks:  cfg.ServiceProxy == config.ServiceProxyEBPF,
+		// The programs of services judge what leaves by marks, which the fast path does not set.
+		Flowtable:  cfg.ServiceProxy != config.ServiceProxyEBPF,
+		TunnelPort: cfg.Tunnel.Port,
+	}
+	return settings, want
+}
+
+// without returns those of addrs that are not among others.
+func without(addrs, others []netip.Addr) (rest []netip.Addr) {
+	has := make(map[netip.Addr]bool, len(others))
+	for _, a := range others {
+		has[a] = true
+	}
+	for _, a := range addrs {
+		if !has[a] {
+			rest = append(rest, a)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,34 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// ConflistPath is where the CNI configuration goes.
+func ConflistPath(confDir string) string { return filepath.Join(confDir, abi.ConflistName) }
+
+func ConflistError(path string, err error) error {
+	if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable for veild, "+
+			"or set cni.confDir to the one that the runtime reads", path, err)
+	}
+	return fmt.Errorf("write CNI configuration %s: %w", path, err)
+}
+
+// removeConflist takes the CNI configuration away; that it is not there is no error.
+func removeConflist(confDir string) (took []string, err error) {
+	path := ConflistPath(confDir)
+	switch err := os.Remove(path); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("remove CNI configuration: %w", err)
+	}
+	return []string{"CNI configuration " + path}, nil
+}

@@ -1,0 +1,65 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// ServiceCgroup is the root of the tree of cgroups that the node's processes are in. What is found
+// by itself must be the machine's: a container sees only its own part, in which there is nobody to
+// translate for.
+func ServiceCgroup(cfg config.Config) (string, error) {
+	if cfg.Services.Cgroup != "" {
+		return cfg.Services.Cgroup, nil
+	}
+	if _, err := os.Stat(filepath.Join(abi.HostCgroup, "cgroup.procs")); err == nil {
+		return abi.HostCgroup, nil
+	}
+	path, err := table.FindCgroup()
+	if err != nil {
+		return "", err
+	}
+	return path, wholeTree(path)
+}
+
+// errPartOfTree is that of a tree of cgroups that is a part of the machine's.
+var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody " +
+	"but veild " +
+	"would be translated for")
+
+// wholeTree is errPartOfTree unless path is the root of the machine's tree.
+func wholeTree(path string) error {
+	part, err := table.PartOfTree(path)
+	if err != nil {
+		return fmt.Errorf("look at the tree of cgroups: %w", err)
+	}
+	if part {
+		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which "+
+			"mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
+	}
+	return nil
+}
+
+// checkServices says what this machine lacks for the table of services, and changes nothing.
+func checkServices(cfg config.Config) error {
+	if _, err := ServiceCgroup(cfg); err != nil {
+		return err
+	}
+	_, err := table.Probe()
+	return err
+}
+
+// RemoveServices takes the table away, if there is one.
+func RemoveServices() ([]string, error) {
+	pins, err := filepath.Glob(filepath.Join(abi.BPFDir, table.PinPrefix+"*"))
+	if err != nil || len(pins) == 0 {
+		return nil, err
+	}
+	return table.Remove(abi.BPFDir)
+}

@@ -1,0 +1,28 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// A container without the node's tree is told so, and nothing is attached to its own part.
+func TestPartOfTheTreeOfCgroups(t *testing.T) {
+	group := nettest.NewCgroup(t)
+	if err := wholeTree(group); !errors.Is(err, errPartOfTree) ||
+		!strings.Contains(err.Error(), "manifests/components/services") {
+		t.Errorf("a group of the tree: %v", err)
+	}
+	cfg := config.Config{}
+	cfg.Services.Cgroup = group
+	if path, err := ServiceCgroup(cfg); err != nil || path != group {
+		t.Errorf("a group that was configured: %q, %v", path, err)
+	}
+	if root, err := table.FindCgroup(); err == nil {
+		t.Logf("%s: %v", root, wholeTree(root))
+	}
+}
