@@ -22,7 +22,8 @@ const (
 	results = "e2e/results/"
 )
 
-// trees are the parts of the tree that are judged together, by how their paths begin; the first that fits counts.
+// trees are the parts of the tree that are judged together, by how their paths begin. The
+// first that fits counts.
 var trees = []string{designs, "docs/", "e2e/", ""}
 
 // checker collects what is wrong.
@@ -60,7 +61,8 @@ func check(t *tree) []string {
 }
 
 func (c *checker) say(file string, line int, format string, args ...any) {
-	c.problems = append(c.problems, fmt.Sprintf("%s:%d: %s", file, line, fmt.Sprintf(format, args...)))
+	message := fmt.Sprintf(format, args...)
+	c.problems = append(c.problems, fmt.Sprintf("%s:%d: %s", file, line, message))
 }
 
 var outside = regexp.MustCompile(`^(?:[a-z]+:|//)`)
@@ -71,7 +73,8 @@ func (c *checker) links(p *page) {
 		if l.code {
 			continue
 		}
-		for _, m := range inlineLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(l.text, "code"), -1) {
+		text := inlineCode.ReplaceAllString(l.text, "code")
+		for _, m := range inlineLink.FindAllStringSubmatch(text, -1) {
 			if target := m[2]; target != "" && !outside.MatchString(target) {
 				c.link(p, l.number, target)
 			}
@@ -93,8 +96,9 @@ func (c *checker) link(p *page, number int, target string) {
 
 	linked, ok := c.pages[to]
 	if anchor != "" && ok && !linked.anchors[anchor] {
+		like := closest(anchor, slices.Sorted(maps.Keys(linked.anchors)), 3)
 		c.say(p.path, number, "link to %s: %s has no such heading; write one of #%s",
-			target, to, strings.Join(closest(anchor, slices.Sorted(maps.Keys(linked.anchors)), 3), ", #"))
+			target, to, strings.Join(like, ", #"))
 	}
 }
 
@@ -108,23 +112,34 @@ func (c *checker) columns(p *page) {
 	}
 }
 
+// treeOf returns the tree that judges a document.
+func treeOf(name string) string {
+	for _, t := range trees {
+		if strings.HasPrefix(name, t) {
+			return t
+		}
+	}
+	return ""
+}
+
 // sentences checks the share of long sentences, tree by tree.
 func (c *checker) sentences() {
 	all, long := map[string]int{}, map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
-		in := trees[slices.IndexFunc(trees, func(t string) bool { return strings.HasPrefix(name, t) })]
+		in := treeOf(name)
 		for _, s := range c.pages[name].sentence {
 			all[in]++
 			if s.words > maxWords {
-				long[in] = append(long[in],
-					fmt.Sprintf("%s:%d: %d words, split it: %.60s…", name, s.number, s.words, s.text))
+				long[in] = append(long[in], fmt.Sprintf("%s:%d: %d words, split it: %.60s…",
+					name, s.number, s.words, s.text))
 			}
 		}
 	}
 	for _, in := range trees {
 		if share := float64(len(long[in])) / float64(max(1, all[in])); share > maxLong {
 			c.problems = append(c.problems, long[in]...)
-			c.problems = append(c.problems, fmt.Sprintf("./%s: %.1f %% of %d sentences have more than %d words; at most %.0f %%",
+			c.problems = append(c.problems, fmt.Sprintf(
+				"./%s: %.1f %% of %d sentences have more than %d words; at most %.0f %%",
 				in, 100*share, all[in], maxWords, 100*maxLong))
 		}
 	}
@@ -138,21 +153,24 @@ func (c *checker) note(p *page) {
 		c.say(p.path, 1, "%d words, at most %d: cut, or split the note", p.words, maxNote)
 	}
 	for _, part := range parts {
-		if !slices.ContainsFunc(p.headings, func(h string) bool { return strings.HasPrefix(h, part) }) {
+		begins := func(heading string) bool { return strings.HasPrefix(heading, part) }
+		if !slices.ContainsFunc(p.headings, begins) {
 			c.say(p.path, 1, "no heading %q: a note has %s", "## "+part, strings.Join(parts, ", "))
 		}
 	}
 }
 
-var dated = regexp.MustCompile(`\b20\d\d-\d\d-\d\d\b|\b\d{1,2} (?:January|February|March|April|May|June|July|August|` +
-	`September|October|November|December) 20\d\d|\bcommit [0-9a-f]{7}`)
+var dated = regexp.MustCompile(`\b20\d\d-\d\d-\d\d\b|\bcommit [0-9a-f]{7}|` +
+	`\b\d{1,2} (?:January|February|March|April|May|June|` +
+	`July|August|September|October|November|December) 20\d\d`)
 
 // history checks that dates and commits stand in results only.
 func (c *checker) history(p *page) {
 	for _, l := range p.lines {
 		text := inlineLink.ReplaceAllString(inlineCode.ReplaceAllString(l.text, ""), "$1")
 		if found := dated.FindString(text); found != "" && !l.code {
-			c.say(p.path, l.number, "%q: dates and commits stand in %s, with a link to the file", found, results)
+			c.say(p.path, l.number, "%q: dates and commits stand in %s, with a link to the file",
+				found, results)
 		}
 	}
 }
@@ -161,7 +179,8 @@ func (c *checker) history(p *page) {
 func (c *checker) orphans() {
 	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
 		folder := path.Dir(name)
-		if strings.HasPrefix(name, "docs/") && !c.linked[name] && !(c.linked[folder] && folder+"/" == designs) {
+		found := c.linked[name] || c.linked[folder] && folder+"/" == designs
+		if strings.HasPrefix(name, "docs/") && !found {
 			c.say(name, 1, "no document links to this one: add a link, such as from README.md")
 		}
 	}

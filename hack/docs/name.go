@@ -8,10 +8,13 @@ import (
 var (
 	testName = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark)[A-Z]\w*`)
 	// A path of the tree begins with one of its folders, and is not the end of another path.
-	treePath = regexp.MustCompile(`(?:^|[\s"'(=\x60,])(?:\./)?((?:bpf|cmd|csi|docs|e2e|hack|internal|manifests|pkg|plugins)/[\w./…*{}<>,-]*)`)
+	treePath = regexp.MustCompile(`(?:^|[\s"'(=\x60,])(?:\./)?` +
+		`((?:bpf|cmd|csi|docs|e2e|hack|internal|manifests|pkg|plugins)/[\w./…*{}<>,-]*)`)
 	makeCall = regexp.MustCompile(`(?:^|&& |; |\$ )make((?: [a-z][a-z0-9-]*)+)`)
-	// Documents are directly in docs, or in one of its folders. Other projects have folders of their own.
-	docName = regexp.MustCompile(`(?:^|[^\w/.-])(docs/(?:(?:design|how-to|reference)/)?[\w.-]+\.md)`)
+	// Documents are directly in docs, or in one of its folders. Other projects have folders of
+	// their own.
+	docName = regexp.MustCompile(`(?:^|[^\w/.-])` +
+		`(docs/(?:(?:design|how-to|reference)/)?[\w.-]+\.md)`)
 )
 
 // shells are the languages of fences that hold commands.
@@ -37,12 +40,14 @@ func (c *checker) names(p *page) {
 
 func (c *checker) code(file string, line int, text string) {
 	for _, name := range testName.FindAllString(text, -1) {
-		if !c.tree.hasTest(name, strings.Contains(text, name+"*") || strings.Contains(text, name+"…")) {
+		begins := strings.Contains(text, name+"*") || strings.Contains(text, name+"…")
+		if !c.tree.hasTest(name, begins) {
 			c.say(file, line, "there is no test %s%s", name, c.tree.insteadTest(name))
 		}
 	}
 	for _, m := range treePath.FindAllStringSubmatch(text, -1) {
-		if name := strings.TrimRight(m[1], ".,/"); !strings.ContainsAny(name, "…*{}<>") && !c.tree.has(name) {
+		name := strings.TrimRight(m[1], ".,/")
+		if !strings.ContainsAny(name, "…*{}<>") && !c.tree.has(name) {
 			c.say(file, line, "there is no %s%s", name, c.tree.instead(name))
 		}
 	}

@@ -40,7 +40,8 @@ var (
 	inlineLink  = regexp.MustCompile(`!?\[([^\]]*)\]\(([^)\s]*)\)`)
 	inlineCode  = regexp.MustCompile("`[^`]+`")
 	slugDrop    = regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
-	// A sentence ends at a full stop and the like before a space; a semicolon or a colon does not end it.
+	// A sentence ends at a full stop and the like before a space. A semicolon or a colon does not
+	// end it.
 	sentenceEnd = regexp.MustCompile(`[.!?]["')*_]*(?:\s+|$)`)
 	shortForm   = regexp.MustCompile(`(?:\b(?:e\.g|i\.e|cf|vs|No)|\.\.|…)\.?$`)
 )
@@ -103,6 +104,7 @@ func (p *page) split() {
 		p.sentences(start, text.String())
 		text.Reset()
 	}
+
 	for _, l := range p.lines {
 		trimmed := strings.TrimLeft(strings.TrimSpace(l.text), "> ")
 		switch {
@@ -124,6 +126,7 @@ func (p *page) split() {
 			flush()
 			trimmed = listMark.ReplaceAllString(trimmed, "")
 		}
+
 		if text.Len() == 0 {
 			start = l.number
 		}
@@ -155,16 +158,18 @@ func (p *page) sentences(number int, text string) {
 		number += strings.Count(s, "\n")
 		if n := countWords(s); n > 0 {
 			p.words += n
-			p.sentence = append(p.sentence, sentence{begin, n, strings.Join(strings.Fields(s), " ")})
+			flat := strings.Join(strings.Fields(s), " ")
+			p.sentence = append(p.sentence, sentence{begin, n, flat})
 		}
 	}
 }
 
 // countWords returns how many fields of s have a letter or a digit.
 func countWords(s string) int {
+	counts := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
 	n := 0
 	for w := range strings.FieldsSeq(s) {
-		if strings.ContainsFunc(w, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
+		if strings.ContainsFunc(w, counts) {
 			n++
 		}
 	}

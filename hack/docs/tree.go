@@ -34,7 +34,10 @@ var (
 )
 
 func newTree() *tree {
-	return &tree{files: map[string]bool{}, documents: map[string]string{}, tests: map[string]bool{}, targets: map[string]bool{}}
+	return &tree{
+		files: map[string]bool{}, documents: map[string]string{},
+		tests: map[string]bool{}, targets: map[string]bool{},
+	}
 }
 
 // read reads the tree at root: the files that Git knows, or would.
@@ -66,8 +69,8 @@ func read(root string) (*tree, error) {
 
 // interesting reports whether the text of a file is looked at.
 func interesting(name string) bool {
-	return slices.Contains([]string{".md", ".go", ".c", ".h", ".sh", ".yaml", ".service"}, path.Ext(name)) ||
-		name == "Makefile" || name == ".ci/run"
+	extensions := []string{".md", ".go", ".c", ".h", ".sh", ".yaml", ".service"}
+	return slices.Contains(extensions, path.Ext(name)) || name == "Makefile" || name == ".ci/run"
 }
 
 // add adds a file and the folders that it is in.
@@ -98,7 +101,8 @@ func (t *tree) add(name string, text []byte) {
 	}
 }
 
-// has reports whether the file or folder is there. A package with a name of its own counts: pkg/tunnel.Plan.
+// has reports whether the file or folder is there. A package with a name of its own counts:
+// pkg/tunnel.Plan.
 func (t *tree) has(name string) bool {
 	folder, _, found := strings.Cut(path.Base(name), ".")
 	return t.files[name] || found && t.files[path.Join(path.Dir(name), folder)]
@@ -139,7 +143,8 @@ func (t *tree) insteadTest(name string) string {
 	return "; write its name of today, such as " + strings.Join(closest(name, names, 2), " or ")
 }
 
-// closest returns the n names that have most in common with name: pairs of letters (Dice's coefficient).
+// closest returns the n names that have most in common with name: pairs of letters (Dice's
+// coefficient).
 func closest(name string, names []string, n int) []string {
 	pairs := func(s string) map[string]bool {
 		set := map[string]bool{}
@@ -148,6 +153,7 @@ func closest(name string, names []string, n int) []string {
 		}
 		return set
 	}
+
 	want := pairs(name)
 	likeness := func(s string) float64 {
 		have, both := pairs(s), 0
@@ -158,6 +164,7 @@ func closest(name string, names []string, n int) []string {
 		}
 		return 2 * float64(both) / float64(len(have)+len(want)+1)
 	}
+
 	sorted := slices.Clone(names)
 	slices.SortStableFunc(sorted, func(a, b string) int {
 		switch la, lb := likeness(a), likeness(b); {
