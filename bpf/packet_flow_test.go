@@ -431,13 +431,14 @@ func TestClientsWithoutAReplyGetAnotherBackend(t *testing.T) {
 // moveTo changes the backend of a frontend to one on this node.
 func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
 	t.Helper()
-	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}
+	k := service.FrontendKey{Addr: front.Addr().As16(), Protocol: service.TCP,
+		Scope: service.Outside}
 	binary.BigEndian.PutUint16(k.Port[:], front.Port())
-	var f service.Front
+	var f service.Frontend
 	if err := coll.Maps["service_fronts"].Lookup(k, &f); err != nil {
 		t.Fatal(err)
 	}
-	slot := service.Slot{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
+	slot := service.Backend{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
 	binary.BigEndian.PutUint16(slot.Port[:], backend.Port())
 	if err := coll.Maps["service_slots"].Put(f.First, slot); err != nil {
 		t.Fatal(err)

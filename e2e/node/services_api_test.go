@@ -47,7 +47,8 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	ctx, l := aloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1,
 		VeildConfig: map[string]any{
 			"serviceProxy": "ebpf", "services": map[string]any{
-				"limits": map[string]any{"slots": 1 << 16}, "apiServers": []string{first.String()}},
+				"limits":     map[string]any{"backendSlots": 1 << 16},
+				"apiServers": []string{first.String()}},
 		}})
 	n := l.Nodes()[0]
 	pod, err := n.AddPod(ctx, "client", lab.PodOptions{})

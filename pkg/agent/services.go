@@ -169,8 +169,8 @@ func serviceLimits(c config.ServiceLimits) service.Limits {
 	}
 	d := service.DefaultLimits
 	return service.Limits{
-		Fronts: or(c.Fronts, d.Fronts), Slots: or(c.Slots, d.Slots),
-		Members: or(c.Members, d.Members), Sources: or(c.Sources, d.Sources),
+		Frontends: or(c.Frontends, d.Frontends), BackendSlots: or(c.BackendSlots, d.BackendSlots),
+		Members: or(c.Members, d.Members), SourceRanges: or(c.SourceRanges, d.SourceRanges),
 	}
 }
 
@@ -305,10 +305,10 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures,
 		Problems: len(s.Problems),
 		Tables: []telemetry.ServiceTable{
-			{Limit: "fronts", Used: s.Used.Fronts, Size: s.Limits.Fronts},
-			{Limit: "slots", Used: s.Used.Slots, Size: s.Limits.Slots},
+			{Limit: "fronts", Used: s.Used.Frontends, Size: s.Limits.Frontends},
+			{Limit: "slots", Used: s.Used.BackendSlots, Size: s.Limits.BackendSlots},
 			{Limit: "members", Used: s.Used.Members, Size: s.Limits.Members},
-			{Limit: "sources", Used: s.Used.Sources, Size: s.Limits.Sources},
+			{Limit: "sources", Used: s.Used.SourceRanges, Size: s.Limits.SourceRanges},
 		},
 	}
 
@@ -326,7 +326,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
 
-	callers, room, err := a.services.table.Callers()
+	callers, room, err := a.services.table.PodClients()
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v",
 			err))

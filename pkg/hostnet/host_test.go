@@ -102,8 +102,8 @@ func TestWherePacketsGo(t *testing.T) {
 	}
 }
 
-// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random, and asks after each
-// single op whether anything that was closed and must stay so has opened.
+// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random, and asks after
+// each single op whether anything that was closed and must stay so has opened.
 func TestRandomChangesOfPeersOpenNothing(t *testing.T) {
 	l := newLab(t)
 	seed := rand.Uint64()

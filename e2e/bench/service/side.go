@@ -104,8 +104,8 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 
 // laneLimits are the sizes of a lane's tables: room for the largest, without that for a million
 // backends in each of them.
-var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18,
-	Members: 1 << 12, Sources: 1 << 10}
+var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, BackendSlots: 1 << 18,
+	Members: 1 << 12, SourceRanges: 1 << 10}
 
 // tableDir is where the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }

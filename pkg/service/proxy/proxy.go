@@ -45,7 +45,7 @@ type Table interface {
 	Fresh() bool
 	// Given returns the backends that sockets were given for some frontends, by earlier processes
 	// too.
-	Given(fronts []netip.AddrPort) ([]netip.AddrPort, error)
+	Given(frontends []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
 // Options are what a Proxy is made from.
@@ -178,7 +178,7 @@ func (p *Proxy) Begin() error {
 			"services are listed")
 		return nil
 	}
-	return p.attach(len(state.Fronts))
+	return p.attach(len(state.Frontends))
 }
 
 // Attached is closed once the programs that read the table are in force.

@@ -140,19 +140,19 @@ func (t *Table) takeOver(old *ebpf.Program) error {
 			return fmt.Errorf("take over map %d: %w", id, err)
 		}
 	}
-	return t.takeOverKnown(old, ids)
+	return t.takeOverBloom(old, ids)
 }
 
 // takeOverKnown is for what a program with flows knows of addresses, if not in the map that is
 // there now.
-func (t *Table) takeOverKnown(old *ebpf.Program, ids []ebpf.MapID) error {
-	m := t.maps[mapKnown]
+func (t *Table) takeOverBloom(old *ebpf.Program, ids []ebpf.MapID) error {
+	m := t.maps[mapFlowBloom]
 	if m == nil {
 		return nil
 	}
 	info, err := m.Info()
 	if err != nil {
-		return fmt.Errorf("read map %s: %w", mapKnown, err)
+		return fmt.Errorf("read map %s: %w", mapFlowBloom, err)
 	}
 	if own, _ := info.ID(); slices.Contains(ids, own) {
 		return nil

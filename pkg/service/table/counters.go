@@ -57,7 +57,7 @@ func (t *Table) Counters() (Counters, error) {
 // all, about a millisecond for each ten thousand; for a metric once a minute is enough.
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory
-	for name, n := range map[string]*uint32{mapClients: &m.Clients, mapReplies: &m.Replies,
+	for name, n := range map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies,
 		mapSends: &m.Sends, mapFlows: &m.Flows} {
 		if t.maps[name] == nil {
 			continue

@@ -262,7 +262,7 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
 			return err
 		}
-		return t.assumeCallersOf(ours[0])
+		return t.assumePodClientsOf(ours[0])
 	}
 	if err := former(); err != nil {
 		return "", err

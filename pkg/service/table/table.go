@@ -163,7 +163,7 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
 		patience: podPatience, routing: c.HostRouting,
 	}
-	t.callers.rest = callersRest
+	t.callers.rest = podClientsRest
 	if err := t.load(all, c); err != nil {
 		t.Close()
 		return nil, err
@@ -194,9 +194,10 @@ func (c Config) complete() Config {
 // says.
 func (c Config) sizes() map[string]uint32 {
 	return map[string]uint32{
-		mapFronts: c.Limits.Fronts, mapSlots: c.Limits.Slots, mapMembers: c.Limits.Members,
-		mapSources: c.Limits.Sources,
-		mapClients: c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
+		mapFrontends: c.Limits.Frontends, mapBackends: c.Limits.BackendSlots,
+		mapMembers:      c.Limits.Members,
+		mapSourceRanges: c.Limits.SourceRanges,
+		mapAffinity:     c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
 		mapFlows: c.Memory.Flows,
 	}
 }
