@@ -145,7 +145,7 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 		state.Nodes = append(state.Nodes, last.Peers...)
 		got, refusals := cluster.Resolve(rules(), state, &last)
 		for _, honest := range last.Peers {
-			p, ok := got.Peer(honest.Name)
+			p, ok := peer(got, honest.Name)
 			// What was contested may be its own by now.
 			p.Addresses = slices.DeleteFunc(p.Addresses, func(a netip.Addr) bool {
 				return slices.Contains(honest.Contested, a)
