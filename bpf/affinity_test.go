@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// stickyKey and sticky are struct service_client_key and struct service_client of lib/service.h.
+// stickyKey and sticky are struct affinity_key and struct affinity of lib/service/affinity.h.
 type stickyKey struct{ Group, Client uint64 }
 
 type sticky struct {
@@ -29,8 +29,8 @@ type sticky struct {
 	_     [4]byte
 }
 
-// stickyTo is programs for packets with a service of which these pods are the backends and whose
-// clients stay with one for an hour.
+// stickyTo returns the packet programs with one service. It has these pods as backends and session
+// affinity of an hour.
 func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	t.Helper()
 	l := &lab{coll: packets(t)}
@@ -42,16 +42,16 @@ func stickyTo(t *testing.T, pods ...string) *ebpf.Collection {
 	return l.coll
 }
 
-// backendOf returns where a connection goes that comes from outside.
+// backendOf returns the backend of a connection from an external client.
 func backendOf(t *testing.T, coll *ebpf.Collection, client, to netip.AddrPort) netip.Addr {
 	t.Helper()
-	out, _ := becomesOf(t, coll, "service_in", segment(client, to, unix.IPPROTO_TCP, tcpSYN, ""), 0)
+	out, _ := passed(t, coll, "service_in", segment(client, to, unix.IPPROTO_TCP, tcpSYN, ""), 0)
 	_, _, _, dst, _ := splitIP(out[ethernet:], to.Addr().Is6())
 	return dst
 }
 
-// TestAffinityIsOfAnAddress has so many clients that all choose one backend once in 2^31 runs;
-// addresses differ in either half.
+// TestAffinityIsOfAnAddress uses so many clients that all choose one backend once in 2^31 runs.
+// Their addresses differ in either half.
 func TestAffinityIsOfAnAddress(t *testing.T) {
 	const clients = 32
 	for i, a := range labAddrs {
@@ -77,8 +77,8 @@ func TestAffinityIsOfAnAddress(t *testing.T) {
 	}
 }
 
-// TestAffinityCountsFromItsLastUse has a client with a backend that nobody is given any more,
-// though it may be kept.
+// TestAffinityCountsFromItsLastUse keeps a client at a backend that is draining: it keeps its
+// clients and gets no new one.
 func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -120,7 +120,7 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 	}
 }
 
-// TestAffinityIsOfANamespace has callers of one cgroup in so many network namespaces that all of a
+// TestAffinityIsOfANamespace uses clients of one cgroup in so many network namespaces that all of a
 // family choose one backend once in 2^18 runs.
 func TestAffinityIsOfANamespace(t *testing.T) {
 	const callers = 20
@@ -160,7 +160,8 @@ func TestAffinityIsOfANamespace(t *testing.T) {
 }
 
 // backendIn connects a datagram socket of a namespace, where backends have their addresses, and
-// returns the one that it was sent to: packets to one of a host's own addresses come from the same.
+// returns the backend. A packet to one of a host's own addresses has that address as its source
+// too.
 func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 	t.Helper()
 	var c net.Conn
@@ -172,8 +173,8 @@ func backendIn(t *testing.T, ns *nettest.NS, addr string) netip.Addr {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
 }
 
-// TestChoicesAreEven: that one of ten backends is 5 standard deviations away from its share happens
-// once in 170,000 runs.
+// TestChoicesAreEven fails by chance once in 170,000 runs: then one of ten backends is 5 standard
+// deviations away from its share.
 func TestChoicesAreEven(t *testing.T) {
 	const choices = 30_000
 	backends := nettest.Addrs("198.18.1.1", "198.18.1.2", "198.18.1.3", "198.18.1.4", "198.18.1.5",

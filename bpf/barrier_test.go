@@ -7,11 +7,10 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// TestFrontsAreReadInOrder: a frontend is looked up, and again after its slot was read, and before
-// the second look-up there is an atomic operation that gives the old value: a full barrier on every
-// processor. This machine's own may need none, so the instructions are looked at. Where among them
-// the slot is read is the compiler's choice.
-func TestFrontsAreReadInOrder(t *testing.T) {
+// TestFrontendsAreReadInOrder holds that a full barrier is between the two look-ups of a frontend:
+// an atomic operation that returns the old value. This machine's processor may need none, so the
+// test reads the instructions. The compiler chooses where among them the backend is read.
+func TestFrontendsAreReadInOrder(t *testing.T) {
 	const fronts, barrier = "service_fronts", "barrier"
 	choosing := 0
 	for _, load := range []func() (*ebpf.CollectionSpec, error){LoadServiceSocket,

@@ -14,17 +14,17 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// What the verifier allows at most: BPF_COMPLEXITY_LIMIT_INSNS (include/linux/bpf.h) and
-// MAX_BPF_STACK (include/linux/filter.h).
+// The limits of the verifier: BPF_COMPLEXITY_LIMIT_INSNS (include/linux/bpf.h) and MAX_BPF_STACK
+// (include/linux/filter.h).
 const (
 	verifierInstructions = 1_000_000
 	verifierStack        = 512
 )
 
-// budget is how much of the verifier's limits a program may use, on each kernel that is tested:
-// instructions that are verified, of all branches and functions, and bytes of stack of its deepest
-// chain of calls. Verifiers count differently from release to release, so there is room for twice
-// as many instructions; the bytes of stack are the same.
+// budget is how much of the verifier's limits a program may use on each tested kernel. instructions
+// counts the verified instructions of all branches and functions; stack the bytes of the deepest
+// chain of calls. Verifiers of different releases count differently, so instructions leaves room
+// for twice as many. All of them count the same bytes of stack.
 type budget struct {
 	instructions uint32
 	stack        int
@@ -69,8 +69,7 @@ func TestProgramsKeepTheirBudgets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-
-		// With all that can be turned on: the verifier leaves out what a setting makes unreachable.
+		// Turn on every setting: the verifier skips code that a setting makes unreachable.
 		for name, v := range spec.Variables {
 			on := make([]byte, v.Size())
 			on[0] = 1
@@ -131,15 +130,15 @@ func expectBudget(t *testing.T, name string, prog *ebpf.Program, insns asm.Instr
 
 var stackDepth = regexp.MustCompile(`stack depth ([0-9+]+)`)
 
-// function is part of a program: what it has on the stack itself, and what it calls.
+// function is a part of a program: its own bytes of stack, and the functions that it calls.
 type function struct {
 	stack int
 	calls []string
 }
 
-// deepest returns the stack of the deepest chain of calls, as the verifier sums it up
-// (check_max_stack_depth in kernel/bpf/verifier.c), and its functions. The verifier's log has that
-// of each function, in the order of the instructions.
+// deepest returns the stack of the deepest chain of calls and the functions of that chain. It adds
+// up as the verifier does (check_max_stack_depth in kernel/bpf/verifier.c). The verifier's log has
+// the stack of each function, in the order of the instructions.
 func deepest(t *testing.T, insns asm.Instructions, log string) (stack int, chain []string) {
 	t.Helper()
 	called := make(map[string]bool)

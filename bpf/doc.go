@@ -1,11 +1,9 @@
-// Package bpf holds the compiled BPF programs of the guard and of services, and
-// the list of reasons for which the guard drops a packet.
+// Package bpf holds the compiled BPF programs of the guard and of services, and the list of reasons
+// for which a packet is dropped.
 //
-// It promises objects that were compiled from progs/ and lib/ beside it, which
-// a test holds it to, and refuses to know where they are attached: pkg/guard
-// loads the guard, and the CNI plugin attaches what is pinned.
+// It promises that the objects are compiled from progs/ and lib/ beside it; a test holds that. It
+// does not attach them: pkg/guard and pkg/service/table load and attach the programs.
 //
-// Start with progs/guard_egress.c and lib/packet.h, for services with progs/service_socket.c and
-// lib/service.h; reasons.go is the one list
-// of reasons for C, Go and docs/reference/drop-reasons.md.
+// Start with progs/guard_egress.c and lib/guard/guard.h, for services with progs/service_packet.c and
+// lib/service/tc_path.h. lib/service/flow.h draws the flow table.
 package bpf

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// reading is what is known of a packet while its headers are read, one in a step, as lib/encap.h
-// does. It is written as plainly as can be, to be compared with that.
+// reading is the state while the headers of a packet are read, one a step, as in lib/guard/encap.h.
+// The oracle is written as plainly as possible and compared with the programs.
 type reading struct {
 	rest   []byte // from the next header on
 	proto  int    // of the next header; 255 is none
@@ -32,7 +32,8 @@ const (
 	listedMax  = 4 // addresses of a routing header in one step
 )
 
-// behind says what the guard must say of what is behind an IP header: the reason, "" to pass.
+// behind returns the reason that the guard must give for the headers behind an IP header; "" is
+// that the packet passes.
 func behind(p []byte, six bool, j judge) string {
 	proto, rest, _, dst, ok := splitIP(p, six)
 	if !ok {
@@ -71,7 +72,7 @@ func (r *reading) follows() bool {
 	return r.six && slices.Contains([]int{0, 43, 44, 60, 135, 139, 140}, r.proto)
 }
 
-// step reads one header. cost is the steps that it is worth.
+// step reads one header. cost is how many steps of the program it takes.
 func (r *reading) step() (cost int, reason string, end bool) {
 	switch r.proto {
 	case 4, 41:
@@ -131,7 +132,7 @@ func (r *reading) ip(six bool) string {
 	return r.judge.to(dst, "inner_dst_in_range")
 }
 
-// to is what becomes of a packet with a in the place of a destination.
+// to returns the reason to drop a packet whose inner destination is a; "" is none.
 func (j judge) to(a netip.Addr, inRange string) string {
 	switch {
 	case j.inRange(a):
@@ -187,7 +188,7 @@ func (r *reading) extension() (cost int, reason string, end bool) {
 	return 1 + (listed+listedMax-1)/listedMax, "", false
 }
 
-// routing judges the addresses that a routing header lists; listed is how many were looked at.
+// routing judges the addresses that a routing header lists. listed is how many it read.
 func (r *reading) routing(h []byte) (listed int, reason string) {
 	room, same, sameLast, n := int(h[1])*8, 0, 0, 0
 	switch h[2] {

@@ -9,13 +9,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// inside is an IP packet between two addresses.
+// inside returns an IP packet between two addresses.
 func inside(src, dst string, proto byte, payload []byte) []byte {
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	return append(header(s, d, proto, len(payload)), payload...)
 }
 
-// framed is an IP packet in a frame.
+// framed returns an IP packet in a frame.
 func framed(p []byte) []byte {
 	if p[0]>>4 == 6 {
 		return frame(p, ipv6)
@@ -23,7 +23,7 @@ func framed(p []byte) []byte {
 	return frame(p, ipv4)
 }
 
-// extension is an IPv6 extension header with a body, which is filled up to a multiple of 8 bytes.
+// extension returns an IPv6 extension header with a body, padded to a multiple of 8 bytes.
 func extension(next byte, body, payload []byte) []byte {
 	for len(body)%8 != 6 {
 		body = append(body, 0)
@@ -32,7 +32,7 @@ func extension(next byte, body, payload []byte) []byte {
 	return append(b, payload...)
 }
 
-// listing is a routing header of a type that lists full addresses.
+// listing returns a routing header of a type that lists full addresses.
 func listing(typ, next byte, payload []byte, addrs ...string) []byte {
 	body := []byte{typ, byte(len(addrs)), byte(len(addrs) - 1), 0, 0, 0}
 	for _, a := range addrs {
@@ -42,8 +42,8 @@ func listing(typ, next byte, payload []byte, addrs ...string) []byte {
 	return extension(next, body, payload)
 }
 
-// compressed is a routing header of RPL (RFC 6554): the tails of addresses, of which same bytes are
-// those of the destination, of the last one sameLast.
+// compressed returns a routing header of RPL (RFC 6554). It lists the tails of addresses: the first
+// same bytes are those of the destination, for the last address the first sameLast.
 func compressed(next byte, same, sameLast int, payload []byte, addrs ...string) []byte {
 	body := []byte{3, byte(len(addrs)), byte(same<<4 | sameLast), 0, 0, 0}
 	for i, a := range addrs {
@@ -57,18 +57,18 @@ func compressed(next byte, same, sameLast int, payload []byte, addrs ...string) 
 	return extension(next, body, payload)
 }
 
-// authenticated is an authentication header of 24 bytes (RFC 4302).
+// authenticated returns an authentication header of 24 bytes (RFC 4302).
 func authenticated(next byte, payload []byte) []byte {
 	return append(append([]byte{next, 4}, make([]byte, 22)...), payload...)
 }
 
-// part is a fragment header with an offset of 8 bytes each.
+// part returns a fragment header. offset counts 8 bytes each.
 func part(next byte, offset uint16, payload []byte) []byte {
 	b := binary.BigEndian.AppendUint16([]byte{next, 0}, offset<<3|1)
 	return append(append(b, 0, 0, 0, 7), payload...)
 }
 
-// inEthernet is a frame inside a packet, with VLAN tags.
+// inEthernet returns a frame inside a packet, with VLAN tags.
 func inEthernet(p []byte, tags ...uint16) []byte {
 	typ := uint16(ipv4)
 	if p[0]>>4 == 6 {
@@ -77,7 +77,7 @@ func inEthernet(p []byte, tags ...uint16) []byte {
 	return frame(p, append(tags, typ)...)
 }
 
-// quoting is an ICMP error about a packet.
+// quoting returns an ICMP error with an inner packet.
 func quoting(typ byte, p []byte) []byte { return append([]byte{typ, 0, 0, 0, 0, 0, 0, 0}, p...) }
 
 const (
@@ -101,7 +101,7 @@ func drops(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, want: want}
 }
 
-// dropsLeaving is what is dropped only at egress, dropsPods only there and of a pod.
+// dropsLeaving is dropped at egress only; dropsPods is dropped there only if it is a pod's.
 func dropsLeaving(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, want: want, leaves: true}
 }
@@ -110,7 +110,7 @@ func dropsPods(situation string, frame []byte, want string) encapsulation {
 	return encapsulation{situation: situation, frame: frame, marked: want}
 }
 
-// encapsulations are packets between hosts with something inside.
+// encapsulations returns packets between hosts with something inside.
 func encapsulations() []encapsulation {
 	udp := make([]byte, 8)
 	pod4, pod6 := inside("198.18.1.5", host4, 17, udp), inside("fd42:1::5", host6, 17, udp)

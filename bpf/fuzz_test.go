@@ -12,8 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// verdictOf is what the guard at egress must say of a frame, written as plainly as
-// can be: the reason, "" to pass.
+// verdictOf returns the reason that the guard at egress must give for a frame; "" is that it
+// passes. It is written as plainly as possible.
 func verdictOf(frame []byte, marked bool) string {
 	off, tags := 12, 0
 	typ := binary.BigEndian.Uint16(frame[off:])
@@ -80,7 +80,7 @@ func verdictOf(frame []byte, marked bool) string {
 		judge{inRange: inRange, node: node, vip: vip, leaves: true, pod: marked})
 }
 
-// splitIP reads an IP header; ok is false when it is cut or of another version.
+// splitIP reads an IP header. ok is false if it is cut or of another version.
 func splitIP(p []byte, six bool) (proto int, rest []byte, src, dst netip.Addr, ok bool) {
 	if six {
 		if len(p) < 40 || p[0]>>4 != 6 {
@@ -117,7 +117,7 @@ func FuzzGuardAgainstOracle(f *testing.F) {
 	}
 
 	for _, six := range []bool{false, true} {
-		for _, q := range quotes {
+		for _, q := range icmpErrors {
 			f.Add(icmpError(six, q.typ(six), q.src(six), q.dst(six), q.port), false)
 		}
 	}

@@ -36,9 +36,10 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 	}
 }
 
-// TestEachDropHasAReason: a verdict to drop is given by drop and service_drop alone, which count.
+// TestEachDropHasAReason holds that only drop and service_drop return the verdict to drop. Both
+// count.
 func TestEachDropHasAReason(t *testing.T) {
-	counting := map[string]int{"lib/drop.h": 1, "lib/service.h": 1, "include/kernel.h": 2}
+	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/count.h": 1, "include/kernel.h": 2}
 	used := ""
 	for _, file := range sources(t) {
 		text, err := os.ReadFile(file)
@@ -46,7 +47,7 @@ func TestEachDropHasAReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(string(text), "VERDICT_DROP"); got != counting[file] {
-			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/drop.h", file, got,
+			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/packet/drop.h", file, got,
 				counting[file])
 		}
 		if file != HeaderFile {
@@ -127,11 +128,11 @@ func TestSourceIsFormatted(t *testing.T) {
 	}
 }
 
-// sources are the files of the programs.
+// sources returns the C files of the programs.
 func sources(t *testing.T) []string {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"progs/*.c", "lib/*.h", "include/*.h", "include/asm/*.h"} {
+	for _, pattern := range []string{"progs/*.c", "lib/*/*.h", "include/*.h", "include/asm/*.h"} {
 		match, err := filepath.Glob(pattern)
 		if err != nil || len(match) == 0 {
 			t.Fatalf("%s: %v, %v", pattern, match, err)

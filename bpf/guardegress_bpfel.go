@@ -25,12 +25,10 @@ const (
 	GuardEgressMapVips            = "vips"
 	GuardEgressProgGuardEgress    = "guard_egress"
 	GuardEgressProgGuardEgressL3  = "guard_egress_l3"
-	GuardEgressVarHostRouting     = "host_routing"
 	GuardEgressVarPodMark         = "pod_mark"
 	GuardEgressVarProbePort       = "probe_port"
 	GuardEgressVarServiceMark     = "service_mark"
 	GuardEgressVarTunnelMark      = "tunnel_mark"
-	GuardEgressVarTunnelPort      = "tunnel_port"
 )
 
 // LoadGuardEgress returns the embedded CollectionSpec for GuardEgress.
@@ -96,12 +94,10 @@ type GuardEgressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardEgressVariableSpecs struct {
-	HostRouting *ebpf.VariableSpec `ebpf:"host_routing"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
 	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
-	TunnelPort  *ebpf.VariableSpec `ebpf:"tunnel_port"`
 }
 
 // GuardEgressObjects contains all objects after they have been loaded into the kernel.
@@ -149,12 +145,10 @@ func (m *GuardEgressMaps) Close() error {
 //
 // It can be passed to LoadGuardEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardEgressVariables struct {
-	HostRouting *ebpf.Variable `ebpf:"host_routing"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
 	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
-	TunnelPort  *ebpf.Variable `ebpf:"tunnel_port"`
 }
 
 // GuardEgressPrograms contains all programs after they have been loaded into the kernel.

@@ -24,12 +24,10 @@ const (
 	GuardIngressMapVips            = "vips"
 	GuardIngressProgGuardIngress   = "guard_ingress"
 	GuardIngressProgGuardIngressL3 = "guard_ingress_l3"
-	GuardIngressVarHostRouting     = "host_routing"
 	GuardIngressVarPodMark         = "pod_mark"
 	GuardIngressVarProbePort       = "probe_port"
 	GuardIngressVarServiceMark     = "service_mark"
 	GuardIngressVarTunnelMark      = "tunnel_mark"
-	GuardIngressVarTunnelPort      = "tunnel_port"
 )
 
 // LoadGuardIngress returns the embedded CollectionSpec for GuardIngress.
@@ -94,12 +92,10 @@ type GuardIngressMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type GuardIngressVariableSpecs struct {
-	HostRouting *ebpf.VariableSpec `ebpf:"host_routing"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
 	ServiceMark *ebpf.VariableSpec `ebpf:"service_mark"`
 	TunnelMark  *ebpf.VariableSpec `ebpf:"tunnel_mark"`
-	TunnelPort  *ebpf.VariableSpec `ebpf:"tunnel_port"`
 }
 
 // GuardIngressObjects contains all objects after they have been loaded into the kernel.
@@ -145,12 +141,10 @@ func (m *GuardIngressMaps) Close() error {
 //
 // It can be passed to LoadGuardIngressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type GuardIngressVariables struct {
-	HostRouting *ebpf.Variable `ebpf:"host_routing"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`
 	ServiceMark *ebpf.Variable `ebpf:"service_mark"`
 	TunnelMark  *ebpf.Variable `ebpf:"tunnel_mark"`
-	TunnelPort  *ebpf.Variable `ebpf:"tunnel_port"`
 }
 
 // GuardIngressPrograms contains all programs after they have been loaded into the kernel.

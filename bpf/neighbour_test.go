@@ -7,7 +7,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// arpFor is an ARP message of a sender about a target, with VLAN tags.
+// arpFor returns an ARP message of a sender about a target, with VLAN tags.
 func arpFor(sender, target string, tags ...uint16) []byte {
 	b := []byte{0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 1}
 	b = append(b, netip.MustParseAddr(sender).AsSlice()...)
@@ -15,14 +15,15 @@ func arpFor(sender, target string, tags ...uint16) []byte {
 	return frame(append(b, netip.MustParseAddr(target).AsSlice()...), append(tags, arp)...)
 }
 
-// discovery is an ICMPv6 message of neighbour discovery about a target.
+// discovery returns an ICMPv6 message of neighbour discovery about a target.
 func discovery(typ byte, target string) []byte {
 	message := append(make([]byte, 8), netip.MustParseAddr(target).AsSlice()...)
 	message[0] = typ
 	return message
 }
 
-// asking are messages that look for a neighbour, and whether they name one inside the cluster.
+// asking returns messages that look for a neighbour, and whether they name an address of the
+// cluster.
 func asking() []struct {
 	situation string
 	frame     []byte
@@ -64,7 +65,7 @@ func TestGuardNamesNoPodToTheNetwork(t *testing.T) {
 			if got := verdictOf(c.frame, false); got != want {
 				t.Errorf("the oracle says %q, want %q", got, want)
 			}
-			// Others ask for what they like.
+			// Other hosts may ask for any address.
 			l.expect(t, "guard_ingress", c.frame, 0, "", 0)
 		})
 	}

@@ -20,10 +20,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// wire is a link, with or without Ethernet headers, of which the other end is a file: what a
-// program at its egress lets pass is read there. Unlike the kernel's test run it takes packets that
-// end within the IP header. Programs for ingress see the same here: a packet to this host, from the
-// header of the link on.
+// wire is a link, with or without Ethernet headers, whose other end is a file. The file gets what a
+// program at egress passes. Unlike the kernel's test run it takes packets that end inside the IP
+// header. Programs for ingress see the same here: a packet to this host, from its link header on.
 type wire struct {
 	ns    *nettest.NS
 	index int
@@ -31,7 +30,7 @@ type wire struct {
 	far   *os.File
 }
 
-// newWire makes a wire of a kind, IFF_TAP or IFF_TUN. Pods' addresses are routed to a TAP.
+// newWire creates a wire of a kind, IFF_TAP or IFF_TUN. Pods' addresses are routed to a TAP.
 func newWire(t *testing.T, kind uint16) wire {
 	t.Helper()
 	nettest.NeedTUN(t)
@@ -66,8 +65,7 @@ func newWire(t *testing.T, kind uint16) wire {
 	return w
 }
 
-// pass sends frames with a mark, and returns what comes out at the far end, in the order of
-// sending.
+// pass sends frames with a mark and returns the frames at the other end, in the order of sending.
 func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	t.Helper()
 	end := frame([]byte("end"), unused)
@@ -108,8 +106,8 @@ func (w wire) pass(t *testing.T, mark uint32, frames ...[]byte) (out [][]byte) {
 	}
 }
 
-// knownAt is how long a frame has to be for programs to know its flow: all of a header of TCP or
-// UDP, the ports of one that is quoted.
+// knownAt returns how long a frame must be for the programs to find its flow: up to the end of the
+// TCP or UDP header, or of the ports of an inner packet.
 func knownAt(f []byte) int {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, _, _, _ := splitIP(f[ethernet:], six)
@@ -120,9 +118,9 @@ func knownAt(f []byte) int {
 	return len(f) - len(l4) + 4
 }
 
-// expectCut has a program get a frame that it translates, whole and then cut at every length: the
-// same bytes of the translated one come out where it knows the flow, else what went in, or nothing
-// where it judges.
+// expectCut runs a program on a frame that it translates, whole and cut at every length. If the cut
+// frame has its key, the same bytes of the translated frame come out. Else the frame comes out as
+// it went in, or the guard drops it.
 func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full []byte,
 	mark uint32) {
 	t.Helper()
@@ -159,7 +157,7 @@ func (w wire) expectCut(t *testing.T, coll *ebpf.Collection, prog string, full [
 	}
 }
 
-// judged is how many packets service_out and service_out_l3 dropped in the guard's place.
+// judged returns how many packets service_out and service_out_l3 dropped in the guard's place.
 func judged(t *testing.T, coll *ebpf.Collection) (n int) {
 	t.Helper()
 	for _, count := range (loaded{drops: map[string]*ebpf.Map{"": coll.Maps["drops"]}}).counts(t,
@@ -169,8 +167,8 @@ func judged(t *testing.T, coll *ebpf.Collection) (n int) {
 	return n
 }
 
-// TestPacketsThatAreCut has all programs get packets of flows that are known, requests, answers and
-// errors about either.
+// TestPacketsThatAreCut sends packets of known flows to all programs: requests, replies and ICMP
+// errors about both.
 func TestPacketsThatAreCut(t *testing.T) {
 	coll, frames, bare := served(t), newWire(t, unix.IFF_TAP), newWire(t, unix.IFF_TUN)
 	met := make(map[string]bool)
@@ -186,11 +184,10 @@ func TestPacketsThatAreCut(t *testing.T) {
 			}
 
 			for _, to := range []netip.AddrPort{node, there} {
-				becomesOf(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
+				passed(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
 			}
-
-			becomesOf(t, coll, "service_pod_in", segment(inside, node, proto, tcpSYN, ""), 0)
-			sent, _ := becomesOf(t, coll, "service_pod_out", of(client, pod2), servedMark)
+			passed(t, coll, "service_pod_in", segment(inside, node, proto, tcpSYN, ""), 0)
+			sent, _ := passed(t, coll, "service_pod_out", of(client, pod2), servedMark)
 			_, l4, _, _, _ := splitIP(sent[ethernet:], router.Is6())
 			self := at(a.self, binary.BigEndian.Uint16(l4))
 

@@ -9,8 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
-// then nobody has it.
+// TestDatagramsFollowAnAddress moves an address of one service to another, and then to none.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	for i, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -24,7 +23,7 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 			sent := segment(at(a.client, 40000), at(a.vip, 53), unix.IPPROTO_UDP, 0, "?")
 			expect := func(situation, pod string, moved uint64) {
 				t.Helper()
-				out, _ := becomesOf(t, l.coll, "service_in", sent, 0)
+				out, _ := passed(t, l.coll, "service_in", sent, 0)
 				if _, _, _, dst, _ := splitIP(out[ethernet:], at(a.vip, 53).Addr().Is6()); dst !=
 					netip.MustParseAddr(pod) || counted(t, l.coll, packetMoved) != moved {
 					t.Errorf("%s: datagrams go to %s and %d flows moved, want %s and %d", situation,
@@ -44,8 +43,8 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 	}
 }
 
-// TestDatagramsOfASilentClient has a backend that sends while its client does not, longer than a
-// flow without packets is kept.
+// TestDatagramsOfASilentClient has a backend that sends for longer than the timeout while its
+// client is silent.
 func TestDatagramsOfASilentClient(t *testing.T) {
 	for _, a := range labAddrs {
 		for name, answers := range map[string]bool{"answered": true, "not answered": false} {
@@ -53,19 +52,19 @@ func TestDatagramsOfASilentClient(t *testing.T) {
 				coll, pod := served(t), at(a.pod1, 5353)
 				client, node := at(a.client, 40000), at(a.node, 30081)
 				sent := segment(client, node, unix.IPPROTO_UDP, 0, "?")
-				becomesOf(t, coll, "service_in", sent, 0)
+				passed(t, coll, "service_in", sent, 0)
 				made := counted(t, coll, packetUDP)
 				for range 2 {
 					age(t, coll, 100)
 					if answers {
-						becomesOf(t, coll, "service_pod_in",
+						passed(t, coll, "service_pod_in",
 							segment(pod, client, unix.IPPROTO_UDP, 0, "!"), 0)
 						expectPacket(t, coll, "service_out",
 							segment(pod, client, unix.IPPROTO_UDP, 0, "!"),
 							segment(node, client, unix.IPPROTO_UDP, 0, "!"), servedMark, servedMark)
 					}
 				}
-				becomesOf(t, coll, "service_in", sent, 0)
+				passed(t, coll, "service_in", sent, 0)
 				if again := counted(t, coll, packetUDP) > made; again == answers {
 					t.Errorf("the flow was made anew: %t", again)
 				}
@@ -74,9 +73,9 @@ func TestDatagramsOfASilentClient(t *testing.T) {
 	}
 }
 
-// TestSourcesThatAreHeldBackAreNotRemembered: else who may not come could have the table forget
-// whom those that may had.
-func TestSourcesThatAreHeldBackAreNotRemembered(t *testing.T) {
+// TestClientsOutsideTheSourceRangesAreNotRemembered holds that a refused client has no entry for
+// session affinity: else it could evict those of admitted clients.
+func TestClientsOutsideTheSourceRangesAreNotRemembered(t *testing.T) {
 	for i, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
 			l := &lab{coll: packets(t)}
@@ -103,8 +102,9 @@ func TestSourcesThatAreHeldBackAreNotRemembered(t *testing.T) {
 	}
 }
 
-// TestMappedAddressesAreNobodys: tables have IPv4 addresses as such, and these are not they.
-func TestMappedAddressesAreNobodys(t *testing.T) {
+// TestMappedAddressesHaveNoService sends IPv4-mapped addresses over IPv6. In the maps they stand
+// for IPv4, so the programs must not look them up.
+func TestMappedAddressesHaveNoService(t *testing.T) {
 	coll, a := served(t), labAddrs[0]
 	mapped := func(addr string) netip.Addr {
 		return netip.AddrFrom16(netip.MustParseAddr(addr).As16())

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// flowKey and flow are struct service_flow_key and struct service_flow of lib/flow.h.
+// flowKey and flow are struct flow_key and struct flow of lib/service/flow.h.
 type flowKey struct {
 	Src, Dst       [16]byte
 	Sport, Dport   [2]byte
@@ -29,14 +29,14 @@ type flow struct {
 	Group uint64
 }
 
-// Hooks and flags of lib/flow.h.
+// Hooks and flags of lib/service/flow.h.
 const (
-	flowIn, flowOut, flowPlace uint8 = 0, 1, 2
+	flowIn, flowOut, flowQuota uint8 = 0, 1, 2
 
-	flowForward, flowFIN, flowRST, flowSpoke, flowAnswered, flowFINBack uint16 = 1, 4, 8, 16,
+	flowForward, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN uint16 = 1, 4, 8, 16,
 		32, 128
 
-	flowOpen = flowSpoke | flowAnswered
+	flowEstablished = flowClientSent | flowReplied
 )
 
 const tcpFIN, tcpSYN, tcpRST, tcpACK = 1, 2, 4, 16
@@ -53,7 +53,7 @@ func flows(t *testing.T, coll *ebpf.Collection) map[flowKey]flow {
 	return allOf[flowKey, flow](t, coll, "service_flows")
 }
 
-// allOf returns what is in a map.
+// allOf returns the content of a map.
 func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string) map[K]V {
 	t.Helper()
 	all := make(map[K]V)
@@ -69,7 +69,17 @@ func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string
 	return all
 }
 
-// age makes all entries so many seconds older; fewer than none is younger than now.
+// flowNow is flow_now of lib/service/conntrack.h.
+func flowNow(t *testing.T) uint32 {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return uint32(ts.Sec)
+}
+
+// age makes all entries that many seconds older. A negative number makes them younger than now.
 func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	t.Helper()
 	for k, f := range flows(t, coll) {
@@ -80,8 +90,8 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	}
 }
 
-// becomesOf returns a frame after a program let it pass, and the mark.
-func becomesOf(t *testing.T, coll *ebpf.Collection, prog string, in []byte,
+// passed returns the frame and the mark after a program let a frame pass.
+func passed(t *testing.T, coll *ebpf.Collection, prog string, in []byte,
 	mark uint32) ([]byte, uint32) {
 	t.Helper()
 	verdict, out, after, err := runPacket(t, coll, prog, in, mark)
@@ -99,7 +109,7 @@ func expectAlone(t *testing.T, coll *ebpf.Collection, prog string, in []byte) {
 // ofFlow is a flow to the service at 30090, whose backend is on another node.
 type ofFlow struct{ client, node, pod, self netip.AddrPort }
 
-// begin has a client open a connection as far as it leaves this node.
+// begin opens a connection of a client, up to the packet that leaves this node.
 func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr string,
 	port uint16) ofFlow {
 	t.Helper()
@@ -107,15 +117,14 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 	f := ofFlow{client: at(clientAddr, port), node: at(nodeAddr, 30090), pod: at(podAddr, 8080)}
 	expectPacket(t, coll, "service_in", segment(f.client, f.node, tcp, tcpSYN, ""),
 		segment(f.client, f.pod, tcp, tcpSYN, ""), 0, servedMark)
-	sent, _ := becomesOf(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""),
+	sent, _ := passed(t, coll, "service_pod_out", segment(f.client, f.pod, tcp, tcpSYN, ""),
 		servedMark)
 	_, l4, src, _, _ := splitIP(sent[ethernet:], f.client.Addr().Is6())
 	f.self = netip.AddrPortFrom(src, binary.BigEndian.Uint16(l4))
 	return f
 }
 
-// entries are those by which others tell whether f is over: of answers as they leave, and as they
-// come.
+// entries returns the keys of both reply entries, which tell whether f is over.
 func (f ofFlow) entries() []flowKey {
 	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut),
 		flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}
@@ -132,8 +141,8 @@ func (f ofFlow) expectState(t *testing.T, coll *ebpf.Collection, situation strin
 	}
 }
 
-// A flow is open when both ends spoke, and what the client does to it is noted where its port is
-// kept.
+// TestFlowsHaveAStateThatBothEndsMake: a flow is established when both ends sent, and the client's
+// FIN and RST are noted in the entry that holds the SNAT port.
 func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -141,7 +150,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 			const tcp = unix.IPPROTO_TCP
 			client := func(flags byte) {
-				becomesOf(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0)
+				passed(t, coll, "service_in", segment(f.client, f.node, tcp, flags, ""), 0)
 			}
 			backend := func(flags byte) {
 				expectPacket(t, coll, "service_pod_in", segment(f.pod, f.self, tcp, flags, ""),
@@ -154,17 +163,16 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 
 			f.expectState(t, coll, "asked again", 0)
 			backend(tcpSYN | tcpACK)
-			f.expectState(t, coll, "answered", flowAnswered)
+			f.expectState(t, coll, "answered", flowReplied)
 			client(tcpACK)
-			f.expectState(t, coll, "open", flowOpen)
+			f.expectState(t, coll, "open", flowEstablished)
 			client(tcpFIN | tcpACK)
-			f.expectState(t, coll, "the client ended", flowOpen|flowFIN)
+			f.expectState(t, coll, "the client ended", flowEstablished|flowClientFIN)
 			backend(tcpFIN | tcpACK)
-			f.expectState(t, coll, "both ended", flowOpen|flowFIN|flowFINBack)
+			f.expectState(t, coll, "both ended", flowEstablished|flowClientFIN|flowBackendFIN)
 			client(tcpRST)
-
-			f.expectState(t, coll, "the client gave up", flowOpen|flowFIN|flowFINBack|flowRST)
-			// The next one from that port begins anew.
+			f.expectState(t, coll, "the client gave up", flowEstablished|flowClientFIN|flowBackendFIN|flowRST)
+			// The next connection from that port begins anew.
 			client(tcpSYN)
 			if all := flows(t, coll); all[f.entries()[0]].Flags != 0 {
 				t.Errorf("a new flow has the state of the old: %#x", all[f.entries()[0]].Flags)
@@ -173,12 +181,11 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 	}
 }
 
-// TestPortsOfThisNodeComeBack has all ports of this node towards one backend with flows of others.
-func TestPortsOfThisNodeComeBack(t *testing.T) {
+// TestSNATPortsAreReused has other clients' flows at all SNAT ports towards one backend.
+func TestSNATPortsAreReused(t *testing.T) {
 	coll := servedBy(t, packetsWith(t, 1<<18))
 	for _, a := range labAddrs {
 		f := begin(t, coll, a.client, a.node, a.pod2, 40000)
-		now := flows(t, coll)[f.entries()[1]].Used
 		for i, c := range []struct {
 			situation string
 			flags     uint16
@@ -186,30 +193,30 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 			free      bool
 			same      bool // as the client that asks now
 		}{
-			{"open and long silent", flowOpen, 3600, false, false},
+			{"open and long silent", flowEstablished, 3600, false, false},
 			{"opened a moment ago", 0, 30, false, false},
 			{"never answered", 0, 90, true, false},
-			{"answered, but the client never went on", flowAnswered, 90, true, false},
-			{"forgotten by the client", flowOpen | flowRST, 90, true, false},
-			{"reset by the same client a moment ago", flowOpen | flowRST, 0, false, true},
-			{"reset by the same client", flowOpen | flowRST, 4, true, true},
-			{"reset by another client", flowOpen | flowRST, 30, false, false},
-			{"ended by the client alone", flowOpen | flowFIN, 30, false, true},
-			{"ended by the backend alone", flowOpen | flowFINBack, 30, false, true},
-			{"ended by the client alone, half an hour ago", flowOpen | flowFIN, 1800, false, false},
-			{"ended by the backend alone, half an hour ago", flowOpen | flowFINBack, 1800, false,
+			{"answered, but the client never went on", flowReplied, 90, true, false},
+			{"forgotten by the client", flowEstablished | flowRST, 90, true, false},
+			{"reset by the same client a moment ago", flowEstablished | flowRST, 0, false, true},
+			{"reset by the same client", flowEstablished | flowRST, 4, true, true},
+			{"reset by another client", flowEstablished | flowRST, 30, false, false},
+			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false, true},
+			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false, true},
+			{"ended by the client alone, half an hour ago", flowEstablished | flowClientFIN, 1800, false, false},
+			{"ended by the backend alone, half an hour ago", flowEstablished | flowBackendFIN, 1800, false,
 				false},
-			{"ended by the client alone, more than an hour ago", flowOpen | flowFIN, 3700, true,
+			{"ended by the client alone, more than an hour ago", flowEstablished | flowClientFIN, 3700, true,
 				false},
-			{"ended by the client alone, never answered", flowSpoke | flowFIN, 90, true, false},
-			{"ended by the client alone, and reset", flowOpen | flowFIN | flowRST, 90, true, false},
-			{"ended by both, of the same client, a moment ago", flowOpen | flowFIN | flowFINBack, 0,
+			{"ended by the client alone, never answered", flowClientSent | flowClientFIN, 90, true, false},
+			{"ended by the client alone, and reset", flowEstablished | flowClientFIN | flowRST, 90, true, false},
+			{"ended by both, of the same client, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0,
 				false, true},
-			{"ended by both, of the same client", flowOpen | flowFIN | flowFINBack, 4, true, true},
-			{"ended by both, of another client, seconds ago", flowOpen | flowFIN | flowFINBack, 7,
+			{"ended by both, of the same client", flowEstablished | flowClientFIN | flowBackendFIN, 4, true, true},
+			{"ended by both, of another client, seconds ago", flowEstablished | flowClientFIN | flowBackendFIN, 7,
 				false, false},
-			{"ended by both, of another client", flowOpen | flowFIN | flowFINBack, 12, true, false},
-			{"open, a day ago", flowOpen, 90000, true, false},
+			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN, 12, true, false},
+			{"open, a day ago", flowEstablished, 90000, true, false},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				holder := a.pod1
@@ -217,6 +224,7 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 					holder = a.client
 				}
 
+				now := flowNow(t)
 				keys, values := make([]flowKey, 0, 1<<16), make([]flow, 0, 1<<16)
 				for port := 1024; port < 1<<16; port++ {
 					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP,
@@ -236,8 +244,9 @@ func TestPortsOfThisNodeComeBack(t *testing.T) {
 	}
 }
 
-// A port that was taken is the new flow's: what the former client still says changes nothing of it.
-func TestPortsThatWereTaken(t *testing.T) {
+// TestReusedPortsAreTheNewFlows: late packets of the former client change nothing of the flow that
+// has its SNAT port now.
+func TestReusedPortsAreTheNewFlows(t *testing.T) {
 	coll := servedBy(t, packetsWith(t, 1<<18))
 	for _, a := range labAddrs {
 		t.Run(a.name, func(t *testing.T) {
@@ -250,10 +259,10 @@ func TestPortsThatWereTaken(t *testing.T) {
 			for port := 1024; port < 1<<16; port++ {
 				k := flowKeyOf(former.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP, flowIn)
 				v := flow{Addr: netip.MustParseAddr(a.pod1).As16(), Port: [2]byte{1, 1},
-					Flags: flowOpen, Used: now}
+					Flags: flowEstablished, Used: now}
 				if k == former.entries()[1] {
 					v = all[k]
-					v.Flags, v.Used = flowOpen|flowFIN|flowFINBack, now-20
+					v.Flags, v.Used = flowEstablished|flowClientFIN|flowBackendFIN, now-20
 				}
 				keys, values = append(keys, k), append(values, v)
 			}
@@ -292,9 +301,9 @@ func TestPortsThatWereTaken(t *testing.T) {
 	}
 }
 
-// A client has a flow to a backend, and opens one from the same port by another service of that
-// backend: it may as soon as the former is closed, of which nothing is left that could change the
-// new one.
+// A client has a flow to a backend and opens one from the same port by another service of that
+// backend. It may as soon as the former is closed, and no entry of the former may change the new
+// one.
 func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
@@ -304,15 +313,15 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 			age       int32
 			free      bool
 		}{
-			{"open and long silent", flowOpen, 3600, false},
+			{"open and long silent", flowEstablished, 3600, false},
 			{"opened a moment ago", 0, 30, false},
 			{"never answered", 0, 90, true},
-			{"ended by the client alone", flowOpen | flowFIN, 30, false},
-			{"ended by the backend alone", flowOpen | flowFINBack, 30, false},
-			{"ended by both, a moment ago", flowOpen | flowFIN | flowFINBack, 0, false},
-			{"ended by both", flowOpen | flowFIN | flowFINBack, 4, true},
-			{"reset a moment ago", flowOpen | flowRST, 0, false},
-			{"reset", flowOpen | flowRST, 4, true},
+			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false},
+			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false},
+			{"ended by both, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0, false},
+			{"ended by both", flowEstablished | flowClientFIN | flowBackendFIN, 4, true},
+			{"reset a moment ago", flowEstablished | flowRST, 0, false},
+			{"reset", flowEstablished | flowRST, 4, true},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				coll := served(t)
@@ -335,7 +344,7 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 				}
 
 				if !c.free {
-					becomesOf(t, coll, "service_in",
+					passed(t, coll, "service_in",
 						segment(former.client, former.node, tcp, tcpACK, ""), 0)
 					expectPacket(t, coll, "service_out",
 						segment(former.pod, former.client, tcp, tcpACK, ""),
@@ -367,8 +376,8 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 	}
 }
 
-// A client that asks again from the same port gets another backend when the first never answered.
-func TestUnansweredClientsChooseAnew(t *testing.T) {
+// A client that opens from the same port again gets another backend if the first never replied.
+func TestClientsWithoutAReplyGetAnotherBackend(t *testing.T) {
 	for _, a := range labAddrs {
 		for _, c := range []struct {
 			situation string
@@ -385,11 +394,11 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 				f := begin(t, l.coll, a.client, a.node, a.pod2, 40000)
 				const tcp = unix.IPPROTO_TCP
 				if c.open {
-					becomesOf(t, l.coll, "service_pod_in",
+					passed(t, l.coll, "service_pod_in",
 						segment(f.pod, f.self, tcp, tcpSYN|tcpACK, ""), 0)
-					becomesOf(t, l.coll, "service_out",
+					passed(t, l.coll, "service_out",
 						segment(f.pod, f.client, tcp, tcpSYN|tcpACK, ""), servedMark)
-					becomesOf(t, l.coll, "service_in",
+					passed(t, l.coll, "service_in",
 						segment(f.client, f.node, tcp, tcpACK, ""), 0)
 				}
 
@@ -407,7 +416,7 @@ func TestUnansweredClientsChooseAnew(t *testing.T) {
 	}
 }
 
-// moveTo points a frontend at another backend, which is local.
+// moveTo changes the backend of a frontend to one on this node.
 func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
 	t.Helper()
 	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}
@@ -423,7 +432,7 @@ func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) 
 	}
 }
 
-// A pod cannot make or end the flows of others outside.
+// A pod cannot make or end the flows of external clients.
 func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
@@ -436,8 +445,8 @@ func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
 			if all := flows(t, coll); len(all) > 0 {
 				t.Fatalf("%s: a pod made flows of a client outside: %v", a.name, all)
 			}
-			// The client's own goes by this node, and the pod does not end it.
-			becomesOf(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
+			// The client's own flow is by this node, and the pod does not end it.
+			passed(t, coll, "service_in", segment(client, to, proto, tcpSYN, ""), 0)
 			before := flows(t, coll)
 			for _, flags := range []byte{tcpSYN, tcpACK, tcpFIN, tcpRST} {
 				expectAlone(t, coll, "service_pod_in", segment(client, to, proto, flags, ""))
@@ -450,7 +459,7 @@ func TestPodsMakeNoFlowsOfOthers(t *testing.T) {
 	}
 }
 
-// sameFlows leaves out when entries were used.
+// sameFlows compares flows without the time of their last use.
 func sameFlows(a, b map[flowKey]flow) bool {
 	for k, f := range a {
 		g, ok := b[k]
@@ -461,7 +470,7 @@ func sameFlows(a, b map[flowKey]flow) bool {
 	return len(a) == len(b)
 }
 
-// A pod speaks to a backend by a service, and then without one from the same port.
+// A pod sends to a backend by a service, and then without it from the same port.
 func TestFlowsThatEndedChangeNothing(t *testing.T) {
 	const tcp, udp = unix.IPPROTO_TCP, unix.IPPROTO_UDP
 	for _, a := range labAddrs {
@@ -475,7 +484,7 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 		answer := segment(pod, client, tcp, tcpSYN|tcpACK, "")
 		t.Run(a.name+"/ended", func(t *testing.T) {
 			coll := open(t)
-			becomesOf(t, coll, "service_pod_in", segment(client, node, tcp, tcpFIN|tcpACK, ""), 0)
+			passed(t, coll, "service_pod_in", segment(client, node, tcp, tcpFIN|tcpACK, ""), 0)
 			expectAlone(t, coll, "service_pod_in", direct)
 			expectAlone(t, coll, "service_pod_in", answer)
 			expectAlone(t, coll, "service_pod_out", answer)
@@ -483,7 +492,7 @@ func TestFlowsThatEndedChangeNothing(t *testing.T) {
 
 		t.Run(a.name+"/datagrams", func(t *testing.T) {
 			coll, node, pod := served(t), at(a.node, 30081), at(a.pod1, 5353)
-			becomesOf(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)
+			passed(t, coll, "service_pod_in", segment(client, node, udp, 0, "?"), 0)
 			answer := segment(pod, client, udp, 0, "!")
 			expectPacket(t, coll, "service_pod_out", answer, segment(node, client, udp, 0, "!"),
 				0, 0)
@@ -499,17 +508,17 @@ func TestDatagramsOfALaterSecondAreOfTheFlow(t *testing.T) {
 	coll := served(t)
 	for _, a := range labAddrs {
 		in := segment(at(a.client, 40000), at(a.node, 30081), unix.IPPROTO_UDP, 0, "?")
-		first, _ := becomesOf(t, coll, "service_in", in, 0)
+		first, _ := passed(t, coll, "service_in", in, 0)
 		before := counted(t, coll, packetUDP)
 		age(t, coll, -2)
-		if again, _ := becomesOf(t, coll, "service_in", in, 0); !bytes.Equal(first, again) ||
+		if again, _ := passed(t, coll, "service_in", in, 0); !bytes.Equal(first, again) ||
 			counted(t, coll, packetUDP) != before {
 			t.Errorf("%s: a flow used two seconds from now was made anew", a.name)
 		}
 	}
 }
 
-// Who may make services does not get the packets of tunnels.
+// A service at the port of tunnels does not get their packets.
 func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
 	l := &lab{coll: packets(t)}
 	l.serve(t, labService{name: "thief", nodePort: tunnelPort - 1, pods: []string{"1"}})
@@ -520,8 +529,8 @@ func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
 		}
 		outer := segment(at(a.client, 40000), at(a.node, tunnelPort), unix.IPPROTO_UDP, 0, "outer")
 		expectAlone(t, l.coll, "service_in", outer)
-		// Its TCP port is anybody's.
-		becomesOf(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1),
+		// Its TCP port is free for services.
+		passed(t, l.coll, "service_in", segment(at(a.client, 40000), at(a.node, tunnelPort-1),
 			unix.IPPROTO_TCP, tcpSYN, ""), 0)
 	}
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// lab is a client, two nodes with a pod each, and a tunnel between them that lets pass
-// what a peer's allowed IPs would:
+// lab is a client, two nodes with a pod each, and a tunnel between them. The tunnel passes what a
+// peer's allowed IPs would:
 //
 //	client u0 198.19.128.1 ─── u0 198.19.128.2 node 1 vpod .254 ─── p0 198.18.1.5 pod 1
 //	          fd42:ff::1       fd42:ff::2        │ veil0
@@ -103,7 +103,8 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// openTUN opens the queue of a TUN, or makes one that goes with it. kind is IFF_TUN or IFF_TAP.
+// openTUN opens the queue of a TUN or TAP, and creates the device if there is none. kind is IFF_TUN
+// or IFF_TAP.
 func openTUN(t *testing.T, ns *nettest.NS, name string, kind uint16) *os.File {
 	t.Helper()
 	var f *os.File
@@ -127,8 +128,8 @@ func openTUN(t *testing.T, ns *nettest.NS, name string, kind uint16) *os.File {
 	return f
 }
 
-// tunnel carries packets between the nodes. Like WireGuard it takes from a peer only
-// what comes from the peer's own addresses.
+// tunnel carries packets between the nodes. Like WireGuard it takes from a peer only packets with
+// the peer's own addresses.
 func (l *lab) tunnel(t *testing.T) {
 	t.Helper()
 	a, b := openTUN(t, l.node1, "veil0", unix.IFF_TUN), openTUN(t, l.node2, "veil0", unix.IFF_TUN)
@@ -167,7 +168,7 @@ func (l *lab) tunnel(t *testing.T) {
 	})
 }
 
-// attach puts the programs of node 1 where they belong, the guard's among them.
+// attach attaches the programs of node 1 and the guard's.
 func (l *lab) attach(t *testing.T) {
 	t.Helper()
 	spec, err := LoadGuardEgress()
@@ -240,7 +241,7 @@ func setSelf(t testing.TB, coll *ebpf.Collection, at uint32, addr string) {
 	}
 }
 
-// serve puts services into the maps, after those that are there.
+// serve adds services to the maps.
 func (l *lab) serve(t testing.TB, services ...labService) {
 	t.Helper()
 	if l.planner == nil {
@@ -253,7 +254,7 @@ func (l *lab) serve(t testing.TB, services ...labService) {
 	write(t, l.coll, l.planner.Plan())
 }
 
-// write makes the changes.
+// write writes the changes to the maps.
 func write(t testing.TB, coll *ebpf.Collection, c service.Changes) {
 	t.Helper()
 	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
@@ -317,7 +318,8 @@ func (s labService) put(p *service.Planner) {
 	p.PutSlice(slice)
 }
 
-// pods serve: TCP and UDP answer with the pod's number, whom they see, and what they got.
+// pods starts servers in the pods. TCP and UDP reply with the pod's number, the client's address,
+// and what they got.
 func (l *lab) pods(t *testing.T) {
 	t.Helper()
 	for number, ns := range map[string]*nettest.NS{"1": l.pod1, "2": l.pod2} {

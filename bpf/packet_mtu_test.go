@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// TestPacketsOfANarrowPath: a client outside learns how narrow the tunnel is to a backend it does
-// not know of.
+// TestPacketsOfANarrowPath: an external client learns the path MTU of the tunnel to a backend that
+// it does not know.
 func TestPacketsOfANarrowPath(t *testing.T) {
 	const narrow = 1300
 	l := newLab(t)

@@ -14,14 +14,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// podLinks is a namespace with a link that both pods' addresses are routed to, and one of another
-// pod's. Programs of pods' links run there.
+// podLinks is a namespace with two links: both pods' addresses are routed to one, and another pod's
+// to the other. The programs of pods' links run there.
 type podLinks struct {
 	ns         *nettest.NS
 	own, other uint32 // indices
 }
 
-// linksOf has podLinks by the *ebpf.Collection that they are for.
+// linksOf has the podLinks of each *ebpf.Collection.
 var linksOf sync.Map
 
 func newPodLinks(t testing.TB) podLinks {
@@ -56,8 +56,8 @@ func linksFor(t testing.TB, coll *ebpf.Collection) podLinks {
 	return l.(podLinks)
 }
 
-// expectForged has a packet come in by another pod's link than its source is routed to: it changes
-// nothing.
+// expectForged sends a packet by another pod's link than its source is routed to, and expects that
+// it changes nothing.
 func expectForged(t *testing.T, coll *ebpf.Collection, in []byte) {
 	t.Helper()
 	before := flows(t, coll)
@@ -83,7 +83,7 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 			if all := flows(t, coll); len(all) > 0 {
 				t.Fatalf("%s: a pod made flows of its neighbour: %v", a.name, all)
 			}
-			becomesOf(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""), 0)
 			if all := flows(t, coll); len(all) != 4 {
 				t.Fatalf("%s: the neighbour's own flow has %d entries, want three and a place: %v",
 					a.name, len(all), all)
@@ -100,7 +100,8 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 	}
 }
 
-// What is link-local is routed to every link, and dropped behind these programs.
+// A link-local address is routed to every link, and packets from it are dropped behind these
+// programs.
 func TestPodsMakeNoFlowsOfLinkLocalAddresses(t *testing.T) {
 	coll := served(t)
 	nettest.AddRoute(t, linksFor(t, coll).ns, netip.MustParsePrefix("fe80::/64"), netip.Addr{},
@@ -112,7 +113,7 @@ func TestPodsMakeNoFlowsOfLinkLocalAddresses(t *testing.T) {
 	}
 }
 
-// held counts entries by hook, and those of a client's packets.
+// held counts the entries by hook, and the forward entries.
 func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward int) {
 	t.Helper()
 	byHook = make(map[uint8]int)
@@ -125,9 +126,9 @@ func held(t *testing.T, coll *ebpf.Collection) (byHook map[uint8]int, forward in
 	return byHook, forward
 }
 
-// TestPodsDoNotFillTheTable opens many more flows than an address has places, each from another
+// TestPodsKeepTheirQuota opens many more flows than the quota of an address, each from another
 // port.
-func TestPodsDoNotFillTheTable(t *testing.T) {
+func TestPodsKeepTheirQuota(t *testing.T) {
 	const places, many = 128, 1500
 	for _, a := range labAddrs {
 		for _, c := range []struct {
@@ -142,26 +143,26 @@ func TestPodsDoNotFillTheTable(t *testing.T) {
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
 				coll := servedBy(t, packetsWith(t, places*128))
-				// One that is open, of the same address, and another's.
+				// An established flow of the same address, and another client's.
 				open, pod := at(c.client, 20000), at(a.pod1, 8080)
 				for _, flags := range []byte{tcpSYN, tcpACK} {
-					becomesOf(t, coll, "service_pod_in",
+					passed(t, coll, "service_pod_in",
 						segment(open, at(a.node, 30080), unix.IPPROTO_TCP, flags, ""), 0)
 				}
 
 				f := begin(t, coll, a.client, a.node, a.pod2, 40000)
 				for port := range uint16(many) {
-					becomesOf(t, coll, "service_pod_in", segment(at(c.client, 30000+port),
+					passed(t, coll, "service_pod_in", segment(at(c.client, 30000+port),
 						at(a.node, c.port), c.proto, tcpSYN, ""), 0)
 				}
 
 				byHook, forward := held(t, coll)
-				// The flow of the client outside has four entries.
-				if got := byHook[flowPlace]; got > places || forward != got+1 {
+				// The flow of the external client has four entries.
+				if got := byHook[flowQuota]; got > places || forward != got+1 {
 					t.Errorf("%d flows of it have %d places of %d", forward-1, got, places)
 				}
 
-				want := map[uint8]int{flowPlace: forward - 1, flowOut: forward + 1,
+				want := map[uint8]int{flowQuota: forward - 1, flowOut: forward + 1,
 					flowIn: 2 * forward}
 				if c.self {
 					want[flowOut] = 2 * forward
@@ -179,7 +180,7 @@ func TestPodsDoNotFillTheTable(t *testing.T) {
 				}
 
 				f.expectState(t, coll, "the flow of a client outside", 0)
-				// Nor was its open connection ended.
+				// Its established connection was not evicted.
 				more := segment(open, at(a.node, 30080), unix.IPPROTO_TCP, tcpACK, "more")
 				expectPacket(t, coll, "service_pod_in", more,
 					segment(open, pod, unix.IPPROTO_TCP, tcpACK, "more"), 0, abi.ServiceMark)
@@ -188,14 +189,14 @@ func TestPodsDoNotFillTheTable(t *testing.T) {
 	}
 }
 
-// A flow whose place was forgotten gets one, and one that goes on keeps its own.
-func TestFlowsKeepTheirPlaces(t *testing.T) {
+// A flow whose quota slot was evicted gets one, and a flow that goes on keeps its own.
+func TestFlowsKeepTheirQuotaSlots(t *testing.T) {
 	for _, a := range labAddrs {
 		coll := served(t)
 		client, node := at(a.pod2, 40000), at(a.node, 30080)
 		place := func() (found []flowKey) {
 			for k := range flows(t, coll) {
-				if k.Hook == flowPlace {
+				if k.Hook == flowQuota {
 					found = append(found, k)
 				}
 			}
@@ -203,7 +204,7 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 		}
 
 		for _, flags := range []byte{tcpSYN, tcpACK} {
-			becomesOf(t, coll, "service_pod_in",
+			passed(t, coll, "service_pod_in",
 				segment(client, node, unix.IPPROTO_TCP, flags, ""), 0)
 		}
 
@@ -213,7 +214,7 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 		}
 
 		age(t, coll, 30)
-		becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
+		passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
 		if got := place(); len(got) != 1 || got[0] != had[0] {
 			t.Errorf("%s: after a while it has the places %v, want %v", a.name, got, had)
 		}
@@ -222,16 +223,16 @@ func TestFlowsKeepTheirPlaces(t *testing.T) {
 		}
 
 		age(t, coll, 30)
-		becomesOf(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
+		passed(t, coll, "service_pod_in", segment(client, node, unix.IPPROTO_TCP, tcpACK, ""), 0)
 		if got := place(); len(got) != 1 || got[0] != had[0] {
 			t.Errorf("%s: after its place was forgotten it has %v, want %v", a.name, got, had)
 		}
 	}
 }
 
-// TestDoubtEndsWithTheBackendsAnswer: one of two ends opens a connection without the service while
-// the table has an open flow of both.
-func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
+// TestSuspicionEndsWithTheBackendsReply: one of two ends opens a connection without the service
+// while the table has an established flow of both.
+func TestSuspicionEndsWithTheBackendsReply(t *testing.T) {
 	const tcp = unix.IPPROTO_TCP
 	for _, a := range labAddrs {
 		client, node, pod := at(a.pod2, 40000), at(a.node, 30080), at(a.pod1, 8080)
@@ -298,8 +299,8 @@ func TestDoubtEndsWithTheBackendsAnswer(t *testing.T) {
 	}
 }
 
-// TestDatagramsWithoutTheServiceEndTheFlow: a pod sends datagrams to a backend by a service, and
-// then without one from the same port.
+// TestDatagramsWithoutTheServiceEndTheFlow sends datagrams of a pod to a backend by a service, and
+// then without it from the same port.
 func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 	const udp = unix.IPPROTO_UDP
 	for _, a := range labAddrs {
@@ -320,7 +321,7 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 				expectAlone(t, coll, "service_pod_in", answer)
 				expectAlone(t, coll, "service_pod_out", answer)
 				for k := range flows(t, coll) {
-					if k.Hook != flowPlace {
+					if k.Hook != flowQuota {
 						t.Errorf("an entry of the flow is left: %+v", k)
 					}
 				}
@@ -348,18 +349,18 @@ func TestDatagramsWithoutTheServiceEndTheFlow(t *testing.T) {
 		t.Run(a.name+"/somebody outside as if he were the client", func(t *testing.T) {
 			coll := served(t)
 			open(t, coll)
-			becomesOf(t, coll, "service_in", direct, 0)
+			passed(t, coll, "service_in", direct, 0)
 			expectPacket(t, coll, "service_pod_out", answer, answered, 0, 0)
 		})
 	}
 }
 
-// openFlow has a pod open a connection to a service of which pod is the backend.
+// openFlow opens a connection of a pod to a service whose backend is pod.
 func openFlow(t *testing.T, coll *ebpf.Collection, client, service, pod netip.AddrPort) {
 	t.Helper()
 	const tcp = unix.IPPROTO_TCP
 	for _, flags := range []byte{tcpSYN, tcpACK} {
-		becomesOf(t, coll, "service_pod_in", segment(client, service, tcp, flags, ""), 0)
+		passed(t, coll, "service_pod_in", segment(client, service, tcp, flags, ""), 0)
 		answer := segment(pod, client, tcp, flags|tcpACK, "")
 		expectPacket(t, coll, "service_pod_in", answer, answer, 0, abi.ServiceMark)
 		expectPacket(t, coll, "service_pod_out", answer,

@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// attempt is reach for what does not get through: it gives the error of connect, or of one
-// datagram.
+// attempt is reach for traffic that must not get through. It returns the error of connect, or of
+// one datagram.
 func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Duration) error {
 	return ns.Do(func() error {
 		c, err := net.DialTimeout(network(proto, addr),
@@ -33,7 +33,7 @@ func attempt(ns *nettest.NS, proto, addr string, port uint16, patience time.Dura
 	})
 }
 
-func TestPacketsThatAreNotServed(t *testing.T) {
+func TestPacketsWithoutABackendAreRefusedOrDropped(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
 	vips := func(n int) []string {
@@ -86,7 +86,7 @@ func TestPacketsThatAreNotServed(t *testing.T) {
 	}
 }
 
-// TestPacketsOfPods is of pods whose sockets have no programs.
+// TestPacketsOfPods sends from pods whose sockets have no programs.
 func TestPacketsOfPods(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
@@ -119,8 +119,8 @@ func TestPacketsOfPods(t *testing.T) {
 	}
 }
 
-// TestPacketsOfOtherNodesPods is of what comes by a tunnel for this node's addresses:
-// externalTrafficPolicy Local holds, but nobody is dropped.
+// TestPacketsOfOtherNodesPods sends by a tunnel to this node's addresses. externalTrafficPolicy
+// Local holds for them, and no client is dropped.
 func TestPacketsOfOtherNodesPods(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
@@ -138,7 +138,7 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 		labService{name: "cluster", nodePort: 30060, pods: both},
 		labService{name: "local", nodePort: 30070, vips: vips, pods: both, local: true},
 		labService{name: "elsewhere", nodePort: 30080, pods: []string{"2"}, local: true},
-		// A balancer's address that is the node's own, with source ranges.
+		// A LoadBalancer IP that is the node's own address, with source ranges.
 		labService{name: "ranged", vips: []string{labAddrs[0].node, labAddrs[1].node}, pods: both,
 			local: true, sources: nettest.Prefixes("198.19.129.0/24", "fd42:fd::/64")},
 	)
@@ -149,9 +149,8 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 			}
 		}
 	}
-
-	// First: what goes back into the tunnel that it came by has the kernel send redirects, which
-	// count to its limit of ICMP errors.
+	// First, because packets that go back into their tunnel make the kernel send redirects,
+	// which count towards its limit of ICMP errors.
 	each("refused", func(t *testing.T, family int, proto string, offset int) {
 		f := labAddrs[family]
 		drops := counted(t, l.coll, packetLocal)
@@ -162,7 +161,7 @@ func TestPacketsOfOtherNodesPods(t *testing.T) {
 		if counted(t, l.coll, packetLocal) != drops {
 			t.Error("it was dropped like a packet from outside")
 		}
-		// To this node's own pods its ports are inside.
+		// For this node's own pods its ports are internal.
 		if pod, saw, err := reach(l.pod1, network(proto, f.pod1), f.node,
 			30080+offset); err != nil || pod != "2" || saw != f.pod1 {
 			t.Errorf("a pod of this node is answered by %q that saw %q: %v", pod, saw, err)
@@ -238,7 +237,7 @@ func TestPacketsStayWithABackend(t *testing.T) {
 	}
 }
 
-// movesWhenItGoes has a UDP flow whose backend goes.
+// movesWhenItGoes removes the backend of a UDP flow.
 func movesWhenItGoes(t *testing.T, l *lab, addr string) {
 	var c net.Conn
 	l.client.Run(t, func() (err error) {

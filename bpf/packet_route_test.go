@@ -15,13 +15,13 @@ import (
 // redirected is TC_ACT_REDIRECT (include/uapi/linux/pkt_cls.h).
 const redirected uint32 = 7
 
-// Flags of lib/route.h.
+// Flags of lib/service/route.h.
 const (
 	routePod  = uint8(1)
 	routeFrom = uint8(4)
 )
 
-// withOptions puts IPv4 options into the header of a frame.
+// withOptions adds IPv4 options to the header of a frame.
 func withOptions(in, options []byte) []byte {
 	h := bytes.Clone(in[ethernet : ethernet+20])
 	h[0] += byte(len(options) / 4)
@@ -32,9 +32,8 @@ func withOptions(in, options []byte) []byte {
 	return append(append(bytes.Clone(in[:ethernet]), h...), in[ethernet+20:]...)
 }
 
-// TestPacketsWithOptionsTakeTheKernelsWay sends from a pod to another of the node, with host
-// routing.
-func TestPacketsWithOptionsTakeTheKernelsWay(t *testing.T) {
+// TestPacketsWithOptionsTakeTheSlowPath sends from a pod to another of the node, with host routing.
+func TestPacketsWithOptionsTakeTheSlowPath(t *testing.T) {
 	coll := packetsOf(t, 1<<14, true)
 	links := linksFor(t, coll)
 	for _, f := range labAddrs {

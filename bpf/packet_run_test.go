@@ -16,7 +16,7 @@ import (
 
 const ethernet = 14
 
-// segment is a TCP or UDP packet in a frame, with right checksums.
+// segment returns a TCP or UDP packet in a frame, with correct checksums.
 func segment(from, to netip.AddrPort, proto, flags byte, body string) []byte {
 	l4 := make([]byte, 8, 64)
 	check := 6
@@ -47,7 +47,7 @@ func pseudo(src, dst netip.Addr, proto byte, n int) []byte {
 	return append(b, 0, proto, byte(n>>8), byte(n))
 }
 
-// sum is the sum of RFC 1071; parts but the last have an even length.
+// sum returns the checksum of RFC 1071. All parts but the last have an even length.
 func sum(parts ...[]byte) uint16 {
 	var s uint32
 	for _, p := range parts {
@@ -64,7 +64,7 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(s)
 }
 
-// whole reports whether the checksums of a frame, that of a quoted IPv4 header included, are right.
+// whole returns an error if a checksum of a frame, or of an inner IPv4 header, is wrong.
 func whole(f []byte) error {
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
 	proto, rest, src, dst, ok := splitIP(f[ethernet:], six)
@@ -89,7 +89,7 @@ func whole(f []byte) error {
 	return nil
 }
 
-// runPacket returns what becomes of a frame. What a pod sends comes in by its own link.
+// runPacket runs a program on a frame. A pod's frame comes in by its own link.
 func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	mark uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
@@ -100,7 +100,7 @@ func runPacket(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	return runBy(t, coll, prog, in, mark, link)
 }
 
-// runBy returns what becomes of a frame that comes in by a link of podLinks; 0 is lo.
+// runBy runs a program on a frame that comes in by a link of podLinks; 0 is lo.
 func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	mark, link uint32) (verdict uint32, out []byte, markOut uint32, err error) {
 	t.Helper()
@@ -119,8 +119,8 @@ func runBy(t testing.TB, coll *ebpf.Collection, prog string, in []byte,
 	return verdict, opts.DataOut, after.Mark, err
 }
 
-// served is programs with three services at the node's ports: 30080 (30081 of UDP), whose backend
-// is pod 1 here, and 30070 and 30090, whose backend is pod 2 on another node.
+// served returns programs with three services at node ports. The backend of 30080 (30081 for UDP)
+// is pod 1 here; that of 30070 and 30090 is pod 2 on another node.
 func served(t testing.TB) *ebpf.Collection { return servedBy(t, packets(t)) }
 
 func servedBy(t testing.TB, coll *ebpf.Collection) *ebpf.Collection {
@@ -140,7 +140,7 @@ func at(addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 }
 
-// expectPacket runs a program and wants this frame and mark.
+// expectPacket runs a program and expects this frame and mark.
 func expectPacket(t *testing.T, coll *ebpf.Collection, prog string, in, want []byte,
 	mark, wantMark uint32) {
 	t.Helper()
@@ -192,7 +192,7 @@ func TestPacketInAndOut(t *testing.T) {
 	}
 }
 
-// message is an ICMP error of a router's, with right checksums.
+// message returns a router's ICMP error, with correct checksums.
 func message(from, to netip.Addr, quoted []byte) []byte {
 	typ, proto := byte(3), byte(unix.IPPROTO_ICMP)
 	if from.Is6() {
@@ -208,7 +208,7 @@ func message(from, to netip.Addr, quoted []byte) []byte {
 	return ipFrame(from, to, proto, icmp)
 }
 
-// ends returns the addresses of an error and of what it quotes, and the ports of that.
+// ends returns the addresses of an ICMP error and of its inner packet, and the inner ports.
 func ends(t *testing.T, f []byte) string {
 	t.Helper()
 	six := binary.BigEndian.Uint16(f[12:]) == ipv6
@@ -222,7 +222,7 @@ func ends(t *testing.T, f []byte) string {
 		netip.AddrPortFrom(qdst, binary.BigEndian.Uint16(l4[2:])))
 }
 
-func TestPacketErrorsAreTranslated(t *testing.T) {
+func TestICMPErrorsAreTranslated(t *testing.T) {
 	coll := served(t)
 	for i, f := range labAddrs {
 		t.Run(f.name, func(t *testing.T) {
@@ -233,8 +233,8 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 				expectPacket(t, coll, "service_in", segment(client, at(f.node, port), tcp, 2, ""),
 					segment(client, to, tcp, 2, ""), 0, servedMark)
 			}
+			// The packet to the other node tells which SNAT port this node took.
 
-			// What goes to the other node tells which port this node sends from.
 			_, sent, _, err := runPacket(t, coll, "service_out", segment(client, pod2, tcp, 2, ""),
 				abi.ServiceMark)
 			if err != nil {
@@ -287,7 +287,7 @@ func TestPacketErrorsAreTranslated(t *testing.T) {
 	}
 }
 
-// TestPacketsThatAreLeftAlone has those that are no service's whatever their addresses are;
+// TestPacketsThatAreLeftAlone sends packets that no service gets, whatever their addresses are.
 // packet_cut_test.go has those that are cut.
 func TestPacketsThatAreLeftAlone(t *testing.T) {
 	coll := served(t)
@@ -295,7 +295,7 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 			port := map[byte]uint16{unix.IPPROTO_TCP: 30080, unix.IPPROTO_UDP: 30081}[proto]
 			full := segment(at(f.client, 40000), at(f.node, port), proto, tcpSYN, "")
-			if out, _ := becomesOf(t, coll, "service_in", full, 0); bytes.Equal(out, full) {
+			if out, _ := passed(t, coll, "service_in", full, 0); bytes.Equal(out, full) {
 				t.Errorf("%x is not translated", full)
 			}
 			fragment := bytes.Clone(full)
@@ -314,8 +314,8 @@ func TestPacketsThatAreLeftAlone(t *testing.T) {
 	}
 }
 
-// FuzzPacketsKeepTheirShape: whatever comes, a packet that is not marked as of a flow is as it was,
-// and one that is had right checksums only if it has.
+// FuzzPacketsKeepTheirShape holds that a packet without the mark of a flow is unchanged, and that
+// one with the mark has correct checksums if it had.
 func FuzzPacketsKeepTheirShape(f *testing.F) {
 	for _, a := range labAddrs {
 		for _, proto := range []byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {

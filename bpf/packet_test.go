@@ -10,19 +10,19 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// tunnelPort is where the tests' tunnels are.
+// tunnelPort is the port of tunnels in the tests.
 const tunnelPort = 30101
 
-// callersMax is how many callers the tests' programs have room for.
-const callersMax = 64
+// podClientsMax is the size of the map of pod clients in the tests.
+const podClientsMax = 64
 
-// packets is the programs for packets of services, with maps of their own.
+// packets returns the services' programs for packets, with maps of their own.
 func packets(t testing.TB) *ebpf.Collection { return packetsWith(t, 1<<14) }
 
-// packetsWith has room for so many entries of flows.
+// packetsWith is packets with a flow table of that size.
 func packetsWith(t testing.TB, flows uint32) *ebpf.Collection { return packetsOf(t, flows, false) }
 
-// packetsOf has host routing if asked for.
+// packetsOf is packetsWith with host routing if asked for.
 func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	t.Helper()
 	nettest.NeedBPF(t)
@@ -36,7 +36,7 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 
 	set := map[string]uint32{"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
 		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
-		"tunnel_port": tunnelPort, "flow_places": flows / 128}
+		"tunnel_port": tunnelPort, "flow_quota": flows / 128}
 	if hostRouting {
 		set["host_routing"] = 1
 	}
@@ -48,7 +48,7 @@ func packetsOf(t testing.TB, flows uint32, hostRouting bool) *ebpf.Collection {
 	}
 
 	spec.Maps["service_flows"].MaxEntries, spec.Maps["service_callers"].MaxEntries = flows,
-		callersMax
+		podClientsMax
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		t.Fatalf("load: %+v", err)

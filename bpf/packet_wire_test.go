@@ -19,15 +19,15 @@ import (
 
 const wirePatience = 10 * time.Second
 
-// clientPort is the port that a client had last. Each connection has one of its own: one that was
-// had for another service with the same backend is refused (docs/design/0007-service-table.md,
-// "Same client, same port"), and the kernel draws ports by chance.
+// clientPort is the last port of a client. Each connection has one of its own, because the kernel
+// draws ports by chance: a port that was used by another service with the same backend is refused
+// (docs/design/0007-service-table.md, "Same client, same port").
 var clientPort atomic.Uint32
 
-// reach connects to a service from ns, has a line echoed, and returns who answered and whom that
-// one saw.
+// reach connects to a service from ns and has a line echoed. It returns the pod that replied and
+// the client that the pod saw.
 func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err error) {
-	// Below those that the kernel draws.
+	// Below the ports that the kernel draws.
 	mine := 10000 + int(clientPort.Add(1)%20000)
 	dialer := net.Dialer{Timeout: wirePatience, LocalAddr: &net.TCPAddr{Port: mine}}
 	if strings.HasPrefix(network, "udp") {
@@ -63,7 +63,7 @@ func reach(ns *nettest.NS, network, addr string, port int) (pod, saw string, err
 	return pod, saw, nil
 }
 
-// network is that of net.Dial for an address.
+// network returns the network of net.Dial for an address.
 func network(proto, addr string) string {
 	if netip.MustParseAddr(addr).Is4() {
 		return proto + "4"
@@ -120,7 +120,7 @@ func TestPacketsOfAClientOutside(t *testing.T) {
 }
 
 // TestPacketsWithAPriorityTag: a tag of VLAN 0 has a priority and names no VLAN, so the kernel
-// takes what has one from the link itself.
+// takes such a frame from the link itself.
 func TestPacketsWithAPriorityTag(t *testing.T) {
 	l := newLab(t)
 	l.pods(t)
@@ -156,8 +156,8 @@ func TestPacketsWithAPriorityTag(t *testing.T) {
 	}
 }
 
-// sendTagged has the client send a frame to node 1 as it is, but for its addresses of the link and
-// a tag of priority 5.
+// sendTagged sends a frame of the client to node 1 with the addresses of the link and a tag of
+// priority 5.
 func (l *lab) sendTagged(f []byte) error {
 	var node *net.Interface
 	err := l.node1.Do(func() (err error) {

@@ -30,8 +30,8 @@ type skb struct {
 	_                  [37]uint32
 }
 
-// loaded is the programs with maps of their own: pods in 198.18.0.0/16 and
-// fd42:1::/48, nodes 198.19.0.1 and fd42:9::1, balancers 198.19.199.1 and fd42:fd::1.
+// loaded is the programs with maps of their own: pods in 198.18.0.0/16 and fd42:1::/48, nodes
+// 198.19.0.1 and fd42:9::1, LoadBalancer IPs 198.19.199.1 and fd42:fd::1.
 type loaded struct {
 	progs map[string]*ebpf.Program
 	drops map[string]*ebpf.Map // by program
@@ -139,7 +139,7 @@ func (l loaded) fate(t *testing.T, prog string, frame []byte, mark, link uint32)
 	return ""
 }
 
-// run returns the verdict, the mark afterwards and the reason that was counted.
+// run returns the verdict, the mark afterwards and the counted reason.
 func (l loaded) run(t *testing.T, prog string, frame []byte,
 	mark uint32) (verdict, markOut uint32, reason string) {
 	t.Helper()
@@ -172,8 +172,8 @@ const (
 	unused = 0x88b5 // local experimental (IEEE 802)
 )
 
-// frame is an Ethernet frame with these EtherTypes before the payload: all but
-// the last are VLAN tags.
+// frame returns an Ethernet frame with these EtherTypes before the payload. All but the last are
+// VLAN tags.
 func frame(payload []byte, types ...uint16) []byte {
 	b := make([]byte, 12, 64)
 	for i, typ := range types {
@@ -185,7 +185,7 @@ func frame(payload []byte, types ...uint16) []byte {
 	return append(b, payload...)
 }
 
-// packet is an IP header of the family of src, and a few bytes after it.
+// packet returns an IP header of the family of src and a few bytes behind it.
 func packet(src, dst string) []byte {
 	s, d := netip.MustParseAddr(src), netip.MustParseAddr(dst)
 	if s.Is4() {
@@ -200,7 +200,7 @@ func packet(src, dst string) []byte {
 	return append(b, make([]byte, 8)...)
 }
 
-// ip is packet in a frame, with VLAN tags.
+// ip returns packet in a frame, with VLAN tags.
 func ip(src, dst string, tags ...uint16) []byte {
 	typ := uint16(ipv4)
 	if netip.MustParseAddr(src).Is6() {
@@ -209,7 +209,7 @@ func ip(src, dst string, tags ...uint16) []byte {
 	return frame(packet(src, dst), append(slices.Clone(tags), typ)...)
 }
 
-// Addresses by role: pod, other pod, node, outside, balancer, for both families.
+// Addresses by role, for both families: pod, other pod, node, outside, LoadBalancer IP.
 var families = []struct{ name, pod, pod2, node, out, vip string }{
 	{"IPv4", "198.18.1.5", "198.18.2.9", "198.19.0.1", "198.19.128.1", "198.19.199.1"},
 	{"IPv6", "fd42:1::5", "fd42:1:0:2::9", "fd42:9::1", "fd42:ff::1", "fd42:fd::1"},
@@ -294,7 +294,7 @@ func TestGuardKnowsAPodsPacketByItsLink(t *testing.T) {
 	}
 }
 
-// expect runs a program and checks that it drops for the reason, or passes for "".
+// expect runs a program and expects a drop for the reason, or that the packet passes for "".
 func (l loaded) expect(t *testing.T, prog string, frame []byte, mark uint32, wantReason string,
 	wantMark uint32) {
 	t.Helper()
@@ -324,9 +324,8 @@ func TestGuardReadsVLANStacks(t *testing.T) {
 	}
 }
 
-// TestTruncated cuts packets that would pass at every length of their headers.
-// They have a VLAN tag: the kernel's test run refuses short packets that it
-// knows for IP; pkg/guard sends those over real links.
+// TestTruncated cuts packets that would pass at every length of their headers. They have a VLAN
+// tag: the kernel's test run refuses short packets of IP. pkg/guard sends those over real links.
 func TestTruncated(t *testing.T) {
 	l := load(t)
 	const eth = 14
@@ -371,7 +370,7 @@ func TestOtherProtocolsPass(t *testing.T) {
 	}
 }
 
-// TestProgramsLeaveThePacketAlone: the programs decide, they do not rewrite.
+// TestProgramsLeaveThePacketAlone holds that the programs decide and do not rewrite.
 func TestProgramsLeaveThePacketAlone(t *testing.T) {
 	l := load(t)
 	in := ip(families[0].out, families[0].node, vlan)

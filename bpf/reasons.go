@@ -7,15 +7,15 @@ import (
 
 // Reason is why a packet was dropped.
 type Reason struct {
-	// Number is the index in the map of drops. It is never given to another reason.
+	// Number is the index in the map of drops. No other reason ever gets it.
 	Number uint32
-	// Name is in snake case: the label in metrics and the counter in nftables.
+	// Name is in snake case. It is the label in metrics and the counter in nftables.
 	Name string
-	// Sentence is for people.
+	// Sentence explains the drop to an operator.
 	Sentence string
 }
 
-// Reasons are all reasons, by number. 12 was that of a program that is no more.
+// Reasons has all reasons, in the order of their numbers. Number 12 is retired.
 var Reasons = []Reason{
 	{1, "src_in_range", "The source is in a cluster or service range and the packet was outside " +
 		"a tunnel."},
@@ -76,9 +76,9 @@ var Reasons = []Reason{
 		"the node."},
 }
 
-// Files that Header and Document are written to, relative to this directory.
+// HeaderFile and DocumentFile are the files of Header and Document, relative to this directory.
 const (
-	HeaderFile   = "lib/reasons.h"
+	HeaderFile   = "lib/packet/reasons.h"
 	DocumentFile = "../docs/reference/drop-reasons.md"
 )
 
@@ -95,7 +95,7 @@ func Header() string {
 	return b.String()
 }
 
-// Document returns the reasons for people, in Markdown.
+// Document returns the reasons in Markdown, for operators.
 func Document() string {
 	var b strings.Builder
 	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")

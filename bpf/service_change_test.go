@@ -14,9 +14,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// TestServicesChangeWhileTheyAreRead exchanges the slots of two services all the time: a connection
-// to one must never go to a backend of the other. Without the second look-up of service_choose it
-// does, about once in a million choices on two processors.
+// TestServicesChangeWhileTheyAreRead exchanges the backends of two services all the time. A
+// connection to one must never go to a backend of the other. Without the second look-up of
+// backend_choose it does, about once in a million choices on two processors.
 func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	own := map[string][]netip.Addr{
 		"198.18.0.1": nettest.Addrs("198.18.1.1", "fd42:1::1"),
@@ -84,8 +84,8 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 	}
 }
 
-// chosenBy connects a datagram socket and returns the backend that it was sent to: packets to one
-// of this host's own addresses come from the same.
+// chosenBy connects a datagram socket and returns the chosen backend. A packet to one of this
+// host's own addresses has that address as its source too.
 func chosenBy(t *testing.T, fd int, addr string) netip.Addr {
 	t.Helper()
 	var unspecified [16]byte // AF_UNSPEC undoes the connection
@@ -118,8 +118,8 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	defer members.Close()
 	kept := answersTCP(t, sticky, 1)[0]
 	setMember(t, members, kept, service.Draining)
-
-	// Its slot is still there, so the first choices may be the old one: but it is not kept.
+	// The backend is still in the array, so the first choices may be the old one. But it is not
+	// kept.
 	answersTCP(t, sticky, 40)
 	if got := answersTCP(t, sticky, 20); len(got) != 1 || got[0] == kept {
 		t.Errorf("affinity to %s, which drains, became one to %v", kept, got)
@@ -147,7 +147,7 @@ func backendGoes(t *testing.T, plain, sticky string) {
 	}
 }
 
-// setMember makes a backend that of all its groups; 0 takes it out of them.
+// setMember adds a backend to all its groups with a state; 0 removes it from them.
 func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) {
 	t.Helper()
 	var key service.MemberKey
@@ -184,7 +184,7 @@ func newPlanner(t testing.TB) *service.Planner {
 	return p
 }
 
-// BenchmarkServiceWrites is the cost of one entry in a batch, written to maps of the kernel.
+// BenchmarkServiceWrites measures one entry of a batch that is written to the kernel's maps.
 func BenchmarkServiceWrites(b *testing.B) {
 	nettest.NeedBPF(b)
 	const n = 100_000

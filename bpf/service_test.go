@@ -26,7 +26,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// serviceChildEnv says to this program that it is in the cgroup.
+// serviceChildEnv tells this program that it is in the cgroup.
 const serviceChildEnv = "KUBEVEIL_SERVICE_CHILD"
 
 var serviceHooks = map[string]ebpf.AttachType{
@@ -75,7 +75,7 @@ func TestServiceLayoutIsThatOfGo(t *testing.T) {
 	}
 }
 
-// attached is the programs, attached to a cgroup of the test's own.
+// attached returns the programs, attached to a cgroup of the test's own.
 func attached(t *testing.T) (*ebpf.Collection, string) {
 	t.Helper()
 	coll := loadService(t)
@@ -91,9 +91,9 @@ func attached(t *testing.T) (*ebpf.Collection, string) {
 	return coll, dir
 }
 
-// again returns what runs this test again, as a process of a cgroup and of a network namespace
-// where backends have their addresses and the addresses of services are nobody's. files are its
-// descriptors from 3.
+// again returns a function that runs this test again, as a process of a cgroup and of a network
+// namespace. There the backends have their addresses, and no host has the services' addresses.
+// files are its descriptors from 3.
 func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	t.Helper()
 	ns := nettest.NewNS(t)
@@ -117,7 +117,7 @@ func again(t *testing.T, dir string, files ...*os.File) func() (string, error) {
 	}
 }
 
-// The first of enum service_count in lib/service.h.
+// The first values of enum service_count in lib/service/count.h.
 const (
 	socketTCP uint32 = iota
 	socketUDP
@@ -170,8 +170,8 @@ func TestServiceSockets(t *testing.T) {
 	}
 }
 
-// TestServiceSocketsWithoutPrograms is the negative control: what TestServiceSockets sees is the
-// programs' doing.
+// TestServiceSocketsWithoutPrograms is the negative control: without the programs no socket reaches
+// a service.
 func TestServiceSocketsWithoutPrograms(t *testing.T) {
 	if os.Getenv(serviceChildEnv) != "" {
 		serviceChild(t)
@@ -228,7 +228,7 @@ func batch[K, V any](t testing.TB, m *ebpf.Map, keys []K, values []V) {
 	}
 }
 
-// serviceChild is in the cgroup: backends answer with their own address.
+// serviceChild runs in the cgroup. Backends reply with their own address.
 func serviceChild(t *testing.T) {
 	for _, a := range nettest.Addrs("198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2") {
 		serveTCP(t, netip.AddrPortFrom(a, 8080))
@@ -313,7 +313,7 @@ func serveUDP(t *testing.T, at netip.AddrPort) {
 	}()
 }
 
-// answersTCP returns who answered, and that getpeername named the service.
+// answersTCP returns the backends that replied, and checks that getpeername returned the service.
 func answersTCP(t *testing.T, addr string, n int) []string {
 	t.Helper()
 	who := make(map[string]int)
@@ -345,7 +345,8 @@ func sendOnly(addr string) error {
 	return err
 }
 
-// ask sends one datagram to a service and returns who answered, under the service's address.
+// ask sends one datagram to a service and returns the backend that replied under the service's
+// address.
 func ask(t *testing.T, c *net.UDPConn, to netip.AddrPort) string {
 	t.Helper()
 	c.SetDeadline(time.Now().Add(10 * time.Second))
@@ -391,7 +392,7 @@ func datagrams(t *testing.T, addr string) {
 	}
 }
 
-// withoutTheService has a socket ask a backend by a service and by itself, by turns.
+// withoutTheService sends from a socket to a backend by a service and directly, by turns.
 func withoutTheService(t *testing.T, addr string) {
 	to := netip.AddrPortFrom(netip.MustParseAddr(addr), 53)
 	c := socket(t)
@@ -432,7 +433,7 @@ func withoutTheService(t *testing.T, addr string) {
 	}
 }
 
-// backends are those of a family, at their UDP port.
+// backends returns the backends of a family, at their UDP port.
 func backends(six bool) []netip.AddrPort {
 	addrs := nettest.Addrs("198.18.1.1", "198.18.1.2")
 	if six {

@@ -43,7 +43,7 @@ const (
 	ServicePacketProgServicePodOut = "service_pod_out"
 	ServicePacketProgServiceTunIn  = "service_tun_in"
 	ServicePacketProgServiceTunOut = "service_tun_out"
-	ServicePacketVarFlowPlaces     = "flow_places"
+	ServicePacketVarFlowQuota      = "flow_quota"
 	ServicePacketVarHostRouting    = "host_routing"
 	ServicePacketVarPodMark        = "pod_mark"
 	ServicePacketVarProbePort      = "probe_port"
@@ -133,7 +133,7 @@ type ServicePacketMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServicePacketVariableSpecs struct {
-	FlowPlaces  *ebpf.VariableSpec `ebpf:"flow_places"`
+	FlowQuota   *ebpf.VariableSpec `ebpf:"flow_quota"`
 	HostRouting *ebpf.VariableSpec `ebpf:"host_routing"`
 	PodMark     *ebpf.VariableSpec `ebpf:"pod_mark"`
 	ProbePort   *ebpf.VariableSpec `ebpf:"probe_port"`
@@ -211,7 +211,7 @@ func (m *ServicePacketMaps) Close() error {
 //
 // It can be passed to LoadServicePacketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServicePacketVariables struct {
-	FlowPlaces  *ebpf.Variable `ebpf:"flow_places"`
+	FlowQuota   *ebpf.Variable `ebpf:"flow_quota"`
 	HostRouting *ebpf.Variable `ebpf:"host_routing"`
 	PodMark     *ebpf.Variable `ebpf:"pod_mark"`
 	ProbePort   *ebpf.Variable `ebpf:"probe_port"`

@@ -32,7 +32,7 @@ const (
 	ServiceSocketProgServiceRecvmsg6     = "service_recvmsg6"
 	ServiceSocketProgServiceSendmsg4     = "service_sendmsg4"
 	ServiceSocketProgServiceSendmsg6     = "service_sendmsg6"
-	ServiceSocketVarServiceSetRetval     = "service_set_retval"
+	ServiceSocketVarHasSetRetval         = "has_set_retval"
 )
 
 // LoadServiceSocket returns the embedded CollectionSpec for ServiceSocket.
@@ -105,7 +105,7 @@ type ServiceSocketMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServiceSocketVariableSpecs struct {
-	ServiceSetRetval *ebpf.VariableSpec `ebpf:"service_set_retval"`
+	HasSetRetval *ebpf.VariableSpec `ebpf:"has_set_retval"`
 }
 
 // ServiceSocketObjects contains all objects after they have been loaded into the kernel.
@@ -155,7 +155,7 @@ func (m *ServiceSocketMaps) Close() error {
 //
 // It can be passed to LoadServiceSocketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServiceSocketVariables struct {
-	ServiceSetRetval *ebpf.Variable `ebpf:"service_set_retval"`
+	HasSetRetval *ebpf.Variable `ebpf:"has_set_retval"`
 }
 
 // ServiceSocketPrograms contains all programs after they have been loaded into the kernel.

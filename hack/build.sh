@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the programs of Kubeveil, the reference CNI plugins, the lab's own tool and
-# the packages that are named into out/bin, all static. Go's build cache makes a repeat short.
+# Builds the programs of Kubeveil, the reference CNI plugins and the packages that are named into
+# out/bin, all static. Go's build cache makes a repeat short.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 cd "$ROOT"
 mkdir -p "$OUT/bin"
 packages=("$@")
-for dir in cmd/* plugins/veil e2e/lab/cmd/labtool; do
+for dir in cmd/* plugins/veil; do
 	compgen -G "$dir/*.go" >/dev/null && packages+=("./$dir")
 done
 plugins=github.com/containernetworking/plugins/plugins

@@ -1,5 +1,5 @@
-// Command gen writes what is generated from the list of drop reasons. It is
-// run in the directory of package bpf, by go generate.
+// Command gen writes the files that are generated from the list of drop reasons. go generate runs
+// it in the directory of package bpf.
 package main
 
 import (

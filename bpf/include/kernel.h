@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What every program needs of the kernel and of libbpf. */
+/* Definitions of the kernel and of libbpf that every program needs. */
 #pragma once
 
 #include <linux/types.h>
@@ -23,10 +23,10 @@
 #define PROTO_ICMPV6 58
 
 /*
- * Verdicts. Under tcx, -1 is TCX_NEXT: the programs behind this one still run. Under a clsact
- * filter the same number is TC_ACT_UNSPEC: the filters behind still run. 2 drops under both.
+ * Verdicts. Under tcx, -1 is TCX_NEXT: the next program runs. Under a clsact filter the same number
+ * is TC_ACT_UNSPEC: the next filter runs. 2 drops the packet under both.
  */
 #define VERDICT_NEXT (-1)
 #define VERDICT_DROP 2
-/* The same, of a packet that was counted where it was decided. */
+/* The verdict to drop a packet, if a callee has counted the drop. */
 #define VERDICT_COUNTED VERDICT_DROP

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * The guard at tc egress of every link that is neither a tunnel nor a pod's: a packet of the
- * cluster, or of a pod to a node, that would leave outside a tunnel is dropped. Here translation
- * of addresses is done, that of services included, which begins with it: what the packet says is
- * what the network would see.
+ * The guard at tc egress of every guarded link: neither a tunnel nor a pod's. It drops packets of
+ * the cluster, and of a pod to a node, that would leave outside a tunnel. All NAT is done here:
+ * that of netfilter before, that of services as the first step. So the guard sees what the network
+ * would.
  */
-#include "guard.h"
-#include "translate.h"
+#include "guard/guard.h"
+#include "guard/translate.h"
 
+/* Judges a packet that leaves by a link with Ethernet headers. */
 SEC("tc")
 int guard_egress(struct __sk_buff *skb)
 {
@@ -17,7 +18,7 @@ int guard_egress(struct __sk_buff *skb)
 	return guard_out(skb, parse_ethernet(skb, &p), &p);
 }
 
-/* For links without Ethernet headers. */
+/* Judges a packet that leaves by a link without Ethernet headers. */
 SEC("tc")
 int guard_egress_l3(struct __sk_buff *skb)
 {

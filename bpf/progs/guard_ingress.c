@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * The guard at tc ingress of every link that is neither a tunnel nor a pod's: a packet of the
- * cluster that arrives outside a tunnel is dropped.
+ * The guard at tc ingress of every guarded link: neither a tunnel nor a pod's. It drops packets of
+ * the cluster that arrive outside a tunnel.
  */
-#include "guard.h"
+#include "guard/guard.h"
 
+/* Judges a packet that comes in by a link with Ethernet headers. */
 SEC("tc")
 int guard_ingress(struct __sk_buff *skb)
 {
@@ -13,7 +14,7 @@ int guard_ingress(struct __sk_buff *skb)
 	return guard_in(skb, parse_ethernet(skb, &p), &p);
 }
 
-/* For links without Ethernet headers. */
+/* Judges a packet that comes in by a link without Ethernet headers. */
 SEC("tc")
 int guard_ingress_l3(struct __sk_buff *skb)
 {

@@ -1,72 +1,79 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * Services for packets that no socket of this node's made: of clients outside, of pods whose cgroup
- * has no programs, and what comes back. docs/design/0007-service-table.md says where they are
- * attached and how they meet the guard.
+ * Services at tc, for packets that the programs at sockets did not translate: of external clients,
+ * of pods whose cgroup has no programs, and their replies. docs/design/0007-service-table.md says
+ * where the programs are attached and how they meet the guard.
  */
-#include "guard.h"
-#include "steer.h"
+#include "guard/guard.h"
+#include "service/tc_path.h"
 
-/* Links that the guard is at, behind it. */
+/* Ingress of a guarded link with Ethernet headers, behind the guard's program. */
 SEC("tc")
 int service_in(struct __sk_buff *skb)
 {
-	return steer_in(skb, ETH_HLEN, LINK_OUTSIDE);
+	return tc_in(skb, ETH_HLEN, LINK_UNDERLAY);
 }
 
-/* For links without Ethernet headers. */
+/* Ingress of a guarded link without Ethernet headers, behind the guard's program. */
 SEC("tc")
 int service_in_l3(struct __sk_buff *skb)
 {
-	return steer_in(skb, 0, LINK_OUTSIDE);
+	return tc_in(skb, 0, LINK_UNDERLAY);
 }
 
-/* The same links at egress, where the guard's program passes packets to these: they judge in its
- * place. */
+/*
+ * Egress of a guarded link with Ethernet headers. The guard's program tail calls it, so it judges
+ * in the guard's place.
+ */
 SEC("tc")
 int service_out(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	if (steer_out(skb, ETH_HLEN) != VERDICT_NEXT)
+	if (tc_out(skb, ETH_HLEN) != VERDICT_NEXT)
 		return VERDICT_COUNTED;
+
 	return guard_out(skb, parse_ethernet(skb, &p), &p);
 }
 
+/* Egress of a guarded link without Ethernet headers. It judges in the guard's place too. */
 SEC("tc")
 int service_out_l3(struct __sk_buff *skb)
 {
 	struct packet p = {};
 
-	if (steer_out(skb, 0) != VERDICT_NEXT)
+	if (tc_out(skb, 0) != VERDICT_NEXT)
 		return VERDICT_COUNTED;
+
 	return guard_out(skb, parse_l3(skb, &p), &p);
 }
 
-/* The host's end of a pod's veth; in is what the pod sends. */
+/* Ingress of the host's end of a pod's veth: packets that the pod sends. */
 SEC("tc")
 int service_pod_in(struct __sk_buff *skb)
 {
-	return steer_in(skb, ETH_HLEN, LINK_POD);
+	return tc_in(skb, ETH_HLEN, LINK_POD);
 }
 
+/* Egress of the host's end of a pod's veth: packets that the pod gets. */
 SEC("tc")
 int service_pod_out(struct __sk_buff *skb)
 {
-	return steer_out(skb, ETH_HLEN);
+	return tc_out(skb, ETH_HLEN);
 }
 
-/* Tunnels. */
+/* Ingress of a tunnel. */
 SEC("tc")
 int service_tun_in(struct __sk_buff *skb)
 {
-	return steer_in(skb, 0, LINK_TUNNEL);
+	return tc_in(skb, 0, LINK_TUNNEL);
 }
 
+/* Egress of a tunnel. */
 SEC("tc")
 int service_tun_out(struct __sk_buff *skb)
 {
-	return steer_out(skb, 0);
+	return tc_out(skb, 0);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -8,16 +8,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/bench/network"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // benchFlags are the flags of bench.
 type benchFlags struct {
 	measuring
 	nodes, prefix string
-	options       cluster.Options
+	options       network.Options
 }
 
 // benchCommand measures a cluster.
@@ -40,7 +40,7 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	f.register(cmd, "bench", "how long a sample of TCP takes; UDP and latency follow it")
 	fs.StringVar(&f.nodes, "nodes", "",
 		"two nodes, `NAME,NAME` (default: the first two that are Ready and schedulable)")
-	fs.StringVar(&f.prefix, "prefix", cluster.DefaultPrefix.String(),
+	fs.StringVar(&f.prefix, "prefix", network.DefaultPrefix.String(),
 		"`prefix` of which the other two sides get addresses; no one else may use it")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
@@ -54,10 +54,10 @@ func (f *benchFlags) measure(c call) error {
 	if err != nil {
 		return err
 	}
-	return f.run(c, func(k *framework.Cluster,
+	return f.run(c, func(k *remote.Cluster,
 		progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
-		rep, err := cluster.Run(c.ctx, k, o)
+		rep, err := network.Run(c.ctx, k, o)
 		if err != nil {
 			err = fmt.Errorf("bench: %w", err)
 		}
@@ -66,7 +66,7 @@ func (f *benchFlags) measure(c call) error {
 }
 
 // parse checks the flags.
-func (f *benchFlags) parse() (cluster.Options, error) {
+func (f *benchFlags) parse() (network.Options, error) {
 	o := f.options
 	var err error
 	if o.Prefix, err = netip.ParsePrefix(f.prefix); err != nil {

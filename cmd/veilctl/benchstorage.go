@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/bench/volumes"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/volumes"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // benchStorageFlags are the flags of bench storage.
@@ -73,7 +73,7 @@ func (f *benchStorageFlags) measure(c call) error {
 	if err != nil {
 		return err
 	}
-	return f.run(c, func(k *framework.Cluster,
+	return f.run(c, func(k *remote.Cluster,
 		progress func(string, ...any)) (*report.Report, error) {
 		o.Progress = progress
 		return volumes.Run(c.ctx, k, o)

@@ -11,9 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/e2e/connectivity"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/connectivity"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // walkFlags are the flags of connectivity.
@@ -56,7 +55,7 @@ veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 	fs := cmd.Flags()
 	var f walkFlags
 	f.access.Register(cmd.Flags())
-	fs.StringVar(&f.image, "image", framework.ToolsImage,
+	fs.StringVar(&f.image, "image", remote.ToolsImage,
 		"`image` of the tools, which the nodes have or can pull")
 	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace,
 		"what the `name` of the namespace begins with")
@@ -105,14 +104,9 @@ func (f *walkFlags) run(c call) error {
 	if err := f.parse(); err != nil {
 		return err
 	}
-	opened, err := f.access.Open()
-	if err != nil {
-		return err
-	}
-
 	ctx, cancel := context.WithTimeout(c.ctx, f.timeout)
 	defer cancel()
-	cluster, err := framework.New(ctx, opened.Config, framework.Options{Image: f.image})
+	cluster, err := remote.Connect(ctx, f.access, remote.Options{Image: f.image})
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // atOnce bounds the requests of gather that are under way together.
@@ -152,7 +152,7 @@ func (g *gatherer) lacking(ctx context.Context,
 
 // configMap returns a key of a ConfigMap of kube-system; nil when there is none.
 func (g *gatherer) configMap(ctx context.Context, name, key string) ([]byte, error) {
-	m, err := g.Client.CoreV1().ConfigMaps(remote.Namespace).Get(ctx, name, metav1.GetOptions{})
+	m, err := g.Client.CoreV1().ConfigMaps(remote.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -188,7 +188,7 @@ func (g *gatherer) config(ctx context.Context) error {
 }
 
 func (g *gatherer) podSecurity(ctx context.Context) error {
-	n, err := g.Client.CoreV1().Namespaces().Get(ctx, remote.Namespace, metav1.GetOptions{})
+	n, err := g.Client.CoreV1().Namespaces().Get(ctx, remote.SystemNamespace, metav1.GetOptions{})
 	if err == nil {
 		g.put(func(f *preflight.Facts) {
 			f.PodSecurity = n.Labels["pod-security.kubernetes.io/enforce"]
@@ -285,9 +285,9 @@ func (g *gatherer) daemonSets(ctx context.Context) error {
 	g.put(func(f *preflight.Facts) {
 		for _, ds := range list.Items {
 			f.DaemonSets = append(f.DaemonSets, ds.Namespace+"/"+ds.Name)
-			f.Cleaning = f.Cleaning || ds.Namespace == remote.Namespace &&
+			f.Cleaning = f.Cleaning || ds.Namespace == remote.SystemNamespace &&
 				ds.Name == "kubeveil-cleanup"
-			if ds.Namespace == remote.Namespace && (ds.Name == "veild" || ds.Name == "veil-wg") {
+			if ds.Namespace == remote.SystemNamespace && (ds.Name == "veild" || ds.Name == "veil-wg") {
 				f.Daemons = append(f.Daemons, preflight.Daemon{
 					Name: ds.Name, Image: ds.Spec.Template.Spec.Containers[0].Image,
 					Desired: int(ds.Status.DesiredNumberScheduled),
@@ -319,7 +319,7 @@ func (g *gatherer) pods(ctx context.Context) error {
 
 // controller looks for kube-controller-manager's pods, which kubeadm labels so.
 func (g *gatherer) controller(ctx context.Context) error {
-	list, err := g.Client.CoreV1().Pods(remote.Namespace).List(ctx,
+	list, err := g.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: "component=kube-controller-manager"})
 	if err != nil || len(list.Items) == 0 {
 		return err

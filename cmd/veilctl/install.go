@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 func checkCommand() *cobra.Command {

@@ -8,9 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -26,7 +25,7 @@ type measuring struct {
 func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs := cmd.Flags()
 	m.access.Register(fs)
-	fs.StringVar(&m.image, "image", framework.ToolsImage,
+	fs.StringVar(&m.image, "image", remote.ToolsImage,
 		"`image` of the suite's tools, which the nodes must have or can pull")
 	fs.StringVar(&m.out, "out", out, "`folder` for result.json, report.html and report.md")
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
@@ -37,14 +36,10 @@ func (m *measuring) secondsFit() bool { return m.seconds >= 1 && m.seconds <= 60
 
 // run opens the cluster, has it measured, and writes and prints the report, also one that came with
 // an error: that is given then. errWrong when a gate was missed and nothing else is wrong.
-func (m *measuring) run(c call, measure func(k *framework.Cluster,
+func (m *measuring) run(c call, measure func(k *remote.Cluster,
 	progress func(format string, args ...any)) (*report.Report, error)) error {
 	began := time.Now()
-	opened, err := m.access.Open()
-	if err != nil {
-		return err
-	}
-	k, err := framework.New(c.ctx, opened.Config, framework.Options{Image: m.image})
+	k, err := remote.Connect(c.ctx, m.access, remote.Options{Image: m.image})
 	if err != nil {
 		return err
 	}

@@ -17,9 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -179,7 +179,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 // each thing.
 func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
 	const lines, bytes = 8, 4 << 10
-	text, err := cluster.Client.CoreV1().Pods(remote.Namespace).GetLogs(pod, &corev1.PodLogOptions{
+	text, err := cluster.Client.CoreV1().Pods(remote.SystemNamespace).GetLogs(pod, &corev1.PodLogOptions{
 		Container: "veild", TailLines: new(int64(lines)), LimitBytes: new(int64(bytes)),
 	}).DoRaw(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/redact"
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // What must not come out, in the forms in which it lies about in clusters.

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // ours selects Kubeveil's own objects.
@@ -39,12 +39,12 @@ var dumpedObjects = []struct {
 	{"clusterrolebindings", "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "", ours, ""},
 	{"roles", "rbac.authorization.k8s.io", "v1", "roles", "default", ours, ""},
 	{"rolebindings", "rbac.authorization.k8s.io", "v1", "rolebindings", "default", ours, ""},
-	{"serviceaccounts", "", "v1", "serviceaccounts", remote.Namespace, ours, ""},
-	{"configmap-kubeveil", "", "v1", "configmaps", remote.Namespace, "", "kubeveil"},
-	{"configmap-kubeadm-config", "", "v1", "configmaps", remote.Namespace, "", "kubeadm-config"},
-	{"configmap-kube-proxy", "", "v1", "configmaps", remote.Namespace, "", "kube-proxy"},
-	{"daemonsets", "apps", "v1", "daemonsets", remote.Namespace, "", ""},
-	{"pods", "", "v1", "pods", remote.Namespace, ours, ""},
+	{"serviceaccounts", "", "v1", "serviceaccounts", remote.SystemNamespace, ours, ""},
+	{"configmap-kubeveil", "", "v1", "configmaps", remote.SystemNamespace, "", "kubeveil"},
+	{"configmap-kubeadm-config", "", "v1", "configmaps", remote.SystemNamespace, "", "kubeadm-config"},
+	{"configmap-kube-proxy", "", "v1", "configmaps", remote.SystemNamespace, "", "kube-proxy"},
+	{"daemonsets", "apps", "v1", "daemonsets", remote.SystemNamespace, "", ""},
+	{"pods", "", "v1", "pods", remote.SystemNamespace, ours, ""},
 	{"apiserver-endpoints", "discovery.k8s.io", "v1", "endpointslices", "default",
 		"kubernetes.io/service-name=kubernetes", ""},
 	{"apiserver-service", "", "v1", "services", "default", "", "kubernetes"},
@@ -88,14 +88,14 @@ func plainObject(o unstructured.Unstructured) map[string]any {
 func (d *dump) events(ctx context.Context) {
 	const name = "cluster/events.txt"
 	var rows []corev1.Event
-	for _, namespace := range []string{remote.Namespace, "default"} {
+	for _, namespace := range []string{remote.SystemNamespace, "default"} {
 		list, err := d.cluster.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			d.lacks(name, fmt.Errorf("events of %s: %w", namespace, err))
 			continue
 		}
 		for _, e := range list.Items {
-			if namespace == remote.Namespace || e.InvolvedObject.Kind == "Node" {
+			if namespace == remote.SystemNamespace || e.InvolvedObject.Kind == "Node" {
 				rows = append(rows, e)
 			}
 		}
@@ -143,7 +143,7 @@ func (d *dump) podTable(ctx context.Context) {
 	others := map[string]int{}
 	var rows [][]string
 	for _, p := range list.Items {
-		if p.Namespace != remote.Namespace {
+		if p.Namespace != remote.SystemNamespace {
 			others[p.Spec.NodeName]++
 			continue
 		}
@@ -175,7 +175,7 @@ func (d *dump) podTable(ctx context.Context) {
 
 // logs are those of all containers of Kubeveil's pods, and of their previous lives.
 func (d *dump) logs(ctx context.Context) {
-	list, err := d.cluster.Client.CoreV1().Pods(remote.Namespace).List(ctx,
+	list, err := d.cluster.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: ours})
 	if err != nil {
 		d.lacks("logs", err)

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // volumeObjects are the objects of a sysdump that are of encrypted volumes, a file for each line.
@@ -32,7 +32,7 @@ var volumeObjects = []struct {
 	{"storageclasses", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
 		Resource: "storageclasses"}, "", "", []string{"provisioner"}},
 	{"csistoragecapacities", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
-		Resource: "csistoragecapacities"}, remote.Namespace, "", nil},
+		Resource: "csistoragecapacities"}, remote.SystemNamespace, "", nil},
 	{"volumesnapshotclasses", schema.GroupVersionResource{Group: "snapshot.storage.k8s.io",
 		Version: "v1", Resource: "volumesnapshotclasses"}, "", "", []string{"driver"}},
 }

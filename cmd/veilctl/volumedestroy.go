@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/retry"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // belonging is a kind of object that Kubernetes has for a volume or a snapshot.

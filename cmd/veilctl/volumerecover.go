@@ -11,11 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/remote"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // Where the manifests put things on nodes.

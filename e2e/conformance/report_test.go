@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -85,7 +85,7 @@ func TestDefinition(t *testing.T) {
 	}
 
 	// Of driverDefinition and DriverInfo, as far as they are used
-	// (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
+	// (test/e2e/disk/external/external.go, test/e2e/disk/framework/testdriver.go).
 	var definition struct {
 		StorageClass, SnapshotClass struct{ FromExistingClassName string }
 		DriverInfo                  struct {
@@ -116,7 +116,7 @@ func TestDefinition(t *testing.T) {
 	}
 
 	// A duration that cannot be read makes the upstream forget all of them; one of another name it
-	// does not use (test/e2e/framework/timeouts.go).
+	// does not use (test/pkg/remote/timeouts.go).
 	for name, value := range definition.Timeouts {
 		if d, err := time.ParseDuration(value); err != nil || d < time.Minute ||
 			!slices.Contains([]string{"PodStart", "PodDelete", "ClaimProvision",

@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // Options say what is run, and against what.
@@ -108,7 +108,8 @@ func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml
 
 // facts looks at the cluster.
 func (o Options) facts(ctx context.Context) (Facts, error) {
-	c, err := framework.Open(ctx, o.Kubeconfig, framework.Options{})
+	access := remote.Access{Kubeconfig: o.Kubeconfig}
+	c, err := remote.Connect(ctx, access, remote.Options{})
 	if err != nil {
 		return Facts{}, err
 	}
@@ -133,7 +134,7 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 
 // hasDNS says whether the cluster has the DNS service, and waits until somebody answers behind it:
 // its pods may have been made a moment ago.
-func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
+func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -141,7 +142,7 @@ func hasDNS(ctx context.Context, c *framework.Cluster) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for DNS: %w", err)
 	}
-	return true, framework.Until(ctx, "kube-system/kube-dns has an endpoint that is ready",
+	return true, remote.Until(ctx, "kube-system/kube-dns has an endpoint that is ready",
 		dnsPatience, func(ctx context.Context) error {
 			list, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx,
 				metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})

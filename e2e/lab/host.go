@@ -95,7 +95,7 @@ func (h *Host) start(ctx context.Context) error {
 		return err
 	}
 
-	cmd := exec.Command(h.lab.program("labtool"), "holder", "-etc", filepath.Join(h.Disk(), "etc"),
+	cmd := exec.Command(h.lab.program("veil-tools"), "holder", "-etc", filepath.Join(h.Disk(), "etc"),
 		"-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |

@@ -126,7 +126,7 @@ func (p *Pod) removeNS(ctx context.Context) error {
 	return err
 }
 
-// cniAnswer is what labtool prints.
+// cniAnswer is what veil-tools prints.
 type cniAnswer struct {
 	Result json.RawMessage `json:"result"`
 	Code   uint            `json:"code"`
@@ -138,7 +138,7 @@ type cniAnswer struct {
 func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer, error) {
 	all := append([]string{"cni", "-verb", verb, "-path", n.programs(), "-cache",
 		filepath.Join(n.Disk(), "cni-cache")}, args...)
-	cmd := n.Command(ctx, n.lab.program("labtool"), all...)
+	cmd := n.Command(ctx, n.lab.program("veil-tools"), all...)
 	out, err := output(cmd)
 	var a cniAnswer
 	if e := json.Unmarshal(bytes.TrimSpace(out), &a); e != nil {

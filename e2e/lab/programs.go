@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// canaryEnv names the environment variable that gives labtool the canary.
+// canaryEnv names the environment variable that gives veil-tools the canary.
 const canaryEnv = "LAB_CANARY"
 
 // Root is the root of the repository: the folder with go.mod, at or above the

@@ -68,7 +68,7 @@ func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
 		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()},
 		q.args(from)...)
-	out, err := output(from.Command(ctx, from.owner().program("labtool"), args...))
+	out, err := output(from.Command(ctx, from.owner().program("veil-tools"), args...))
 	var c Census
 	if err != nil {
 		return c, err

@@ -62,7 +62,7 @@ func Send(ctx context.Context, from Place, x Exchange) (Sent, error) {
 	args := []string{"send", "-proto", x.Proto, "-to", target(x.To, orElse(x.Port, EchoPort)),
 		"-count", fmt.Sprint(orElse(x.Count, 10)), "-size", fmt.Sprint(orElse(x.Size, 200)),
 		"-timeout", orElse(x.Timeout, 5*time.Second).String()}
-	cmd := from.Command(ctx, from.owner().program("labtool"), args...)
+	cmd := from.Command(ctx, from.owner().program("veil-tools"), args...)
 	if x.Egress {
 		cmd.Env = append(cmd.Env, canaryEnv+"="+from.owner().EgressCanary)
 	}
@@ -109,7 +109,7 @@ func Source(ctx context.Context, from Place, to netip.Addr,
 }
 
 func startTool(ctx context.Context, at Place, ready string, args ...string) (*Process, error) {
-	p, err := at.Start(ctx, at.owner().program("labtool"), args...)
+	p, err := at.Start(ctx, at.owner().program("veil-tools"), args...)
 	if err != nil {
 		return nil, err
 	}

@@ -129,7 +129,7 @@ func asksWebhook(ctx context.Context, t *testing.T, c *vm.Cluster, node *vm.Mach
 func asksAPI(ctx context.Context, t *testing.T, c *vm.Cluster, pods ...string) {
 	for _, pod := range pods {
 		err := lab.Until(ctx, 3*time.Minute, func() error {
-			out, err := c.Kubectl(ctx, "exec", pod, "--", "/labtool", "ask", "-url",
+			out, err := c.Kubectl(ctx, "exec", pod, "--", "/veil-tools", "ask", "-url",
 				"https://kubernetes.default.svc/version", "-timeout", "30s")
 			if err == nil && !strings.Contains(string(out), "gitVersion") {
 				err = fmt.Errorf("it answers %s", out)

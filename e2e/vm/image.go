@@ -25,8 +25,8 @@ const registry = "kubeveil.test"
 // pauseImage is the sandbox's, as the containerd configurations say.
 const pauseImage = registry + "/pause:1"
 
-// ToolImage is what pods of tests run: labtool.
-const ToolImage = registry + "/labtool:1"
+// ToolImage is what pods of tests run: veil-tools.
+const ToolImage = registry + "/veil-tools:1"
 
 // veilImage is the archive that hack/image writes.
 const veilImage = "out/images/kubeveil.tar"
@@ -62,9 +62,9 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// writeImages writes the lab's own images into one archive: sandbox, labtool, kube-proxy, CoreDNS.
+// writeImages writes the lab's own images into one archive: sandbox, veil-tools, kube-proxy, CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
-	tool := map[string]string{"labtool": c.program("labtool")}
+	tool := map[string]string{"veil-tools": c.program("veil-tools")}
 	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by
 	// their names: a kube-proxy that reads numbers takes its own elements for others' when it
 	// starts again, and deletes them.
@@ -80,8 +80,8 @@ func (c *Cluster) writeImages(ctx context.Context, path string) error {
 		files map[string]string
 		entry []string
 	}{
-		{pauseImage, tool, []string{"/labtool", "pause"}},
-		{ToolImage, tool, []string{"/labtool"}},
+		{pauseImage, tool, []string{"/veil-tools", "pause"}},
+		{ToolImage, tool, []string{"/veil-tools"}},
 		{registry + "/kube-proxy:" + c.version, proxy, []string{"/usr/local/bin/kube-proxy"}},
 		// The name that kubeadm gives it where imageRepository is one's own.
 		{registry + "/coredns:" + c.dnsTag, map[string]string{"coredns": c.program("coredns")},

@@ -11,16 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/framework"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// A Cluster is what suites find beneath the API. Of Reboot, Join, Leave, StopAPI and StartAPI one
-// may run at a time.
-var _ framework.Machines = (*Cluster)(nil)
-
-// Platform is what the nodes are, see e2e/bench.
+// Platform is what the nodes are, see pkg/bench.
 func (c *Cluster) Platform() string {
 	if c.Accel == KVM {
 		return bench.VM

@@ -136,7 +136,7 @@ func (c *Cluster) podAddrs(ctx context.Context, name string) ([]netip.Addr, erro
 func (p *Pod) Send(ctx context.Context, proto string, to netip.AddrPort,
 	count int) (lab.Sent, error) {
 	var sent lab.Sent
-	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/labtool", "send", "-proto", proto,
+	out, err := p.cluster.Kubectl(ctx, "exec", p.Name, "--", "/veil-tools", "send", "-proto", proto,
 		"-to", to.String(),
 		"-count", fmt.Sprint(count), "-size", "400", "-timeout", "20s")
 	if err != nil {

@@ -13,11 +13,12 @@ import (
 
 // programs are the programs that are shipped, by name.
 var programs = map[string]string{
-	"veil":     "plugins/veil",
-	"veil-csi": "cmd/veil-csi",
-	"veil-wg":  "cmd/veil-wg",
-	"veilctl":  "cmd/veilctl",
-	"veild":    "cmd/veild",
+	"veil":       "plugins/veil",
+	"veil-csi":   "cmd/veil-csi",
+	"veil-tools": "cmd/veil-tools",
+	"veil-wg":    "cmd/veil-wg",
+	"veilctl":    "cmd/veilctl",
+	"veild":      "cmd/veild",
 }
 
 // TestLinkedPackages holds which packages of this module and which other

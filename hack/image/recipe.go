@@ -55,9 +55,8 @@ var recipes = []recipe{{
 	},
 }, {
 	name: "kubeveil-tools", comment: "echo server, clients and a watcher with canaries; iperf3",
-	entry: "/usr/local/bin/labtool", path: "/usr/local/bin:/usr/bin",
-	programs: map[string][]string{"usr/local/bin": {module + "e2e/lab/cmd/labtool",
-		module + "e2e/bench/cmd/benchtool"}},
+	entry: "/usr/local/bin/veil-tools", path: "/usr/local/bin:/usr/bin",
+	programs: map[string][]string{"usr/local/bin": {module + "cmd/veil-tools"}},
 	host: []string{"iperf3"},
 }, {
 	name: "kubeveil-csi", comment: "CSI driver, its side-cars, and the tools of ext4 and xfs",

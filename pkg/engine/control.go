@@ -103,11 +103,31 @@ func (d *Device) walk(now time.Duration) {
 	start := d.turn
 	for i := range n {
 		p := d.order[(start+i)%n]
+		d.expire(p, now)
 		a := p.timers.due(p.view(now))
 		if a != 0 || p.wanted {
 			d.act(p, a, now, (start+i)%n)
 		}
 	}
+}
+
+// expire zeroes the keys of former sessions that nothing may be received under any more.
+func (d *Device) expire(p *peer, now time.Duration) {
+	old := func(s *session) bool { return s != nil && now-s.born >= rejectAfterTime }
+	if !old(p.previous) && !old(p.older) {
+		return
+	}
+	d.state.Lock()
+	if old(p.previous) {
+		d.retire(p.previous)
+		p.previous = nil
+	}
+	if old(p.older) {
+		d.retire(p.older)
+		p.older = nil
+	}
+	d.state.Unlock()
+	d.zeroRetired()
 }
 
 // act does the actions of a peer, which is at place in order.
@@ -287,6 +307,8 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 		d.drops.add(handshakeFlood, 1)
 		return
 	}
+	// A session that the peer uses already must not give way to one that it may not use.
+	d.confirm(p, now)
 	s, err := d.newSession(p, noise.Sender(msg[:]), false, now)
 	if err != nil {
 		d.log.Warn("no memory for a session", "err", err)
@@ -302,14 +324,14 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	// The peer's handshake is under way; one of ours would only cross it.
 	p.lastInitiation = now
 	p.dead = false
-	p.move(&m.from)
+	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
 	// The session is used when its first packet proves that the peer has the keys.
 	d.state.Lock()
 	d.retire(p.next)
-	d.retire(p.previous)
-	p.next, p.previous = s, nil
+	d.retire(p.older)
+	p.next, p.previous, p.older = s, nil, p.previous
 	d.sessions[s.local] = s
 	d.state.Unlock()
 	d.zeroRetired()
@@ -327,6 +349,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 		d.drops.add(unknownIndex, 1)
 		return
 	}
+	d.confirm(p, now)
 	s, err := d.newSession(p, noise.Sender(msg[:]), true, now)
 	if err != nil {
 		d.log.Warn("no memory for a session", "err", err)
@@ -341,17 +364,17 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 	s.local = p.index
 	delete(d.waiting, p.index)
 	p.index = 0
-	p.move(&m.from)
+	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
 	d.state.Lock()
+	d.retire(p.older)
 	if p.next != nil {
+		// What the peer sent under current before it got our initiation may be on its way.
 		d.retire(p.previous)
-		d.retire(p.current)
-		p.previous, p.next = p.next, nil
+		p.older, p.previous, p.next = p.current, p.next, nil
 	} else {
-		d.retire(p.previous)
-		p.previous = p.current
+		p.older, p.previous = p.previous, p.current
 	}
 	p.current = s
 	d.sessions[s.local] = s
@@ -376,8 +399,8 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 		return
 	}
 	d.state.Lock()
-	d.retire(p.previous)
-	p.previous, p.current, p.next = p.current, p.next, nil
+	d.retire(p.older)
+	p.older, p.previous, p.current, p.next = p.previous, p.current, p.next, nil
 	d.state.Unlock()
 	d.zeroRetired()
 	d.complete(p, false, now)

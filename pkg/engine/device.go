@@ -284,7 +284,8 @@ func (d *Device) endSessions(p *peer) {
 	d.retire(p.current)
 	d.retire(p.next)
 	d.retire(p.previous)
-	p.current, p.next, p.previous = nil, nil, nil
+	d.retire(p.older)
+	p.current, p.next, p.previous, p.older = nil, nil, nil, nil
 }
 
 // retire takes a session from the threads, as endSessions does. A nil session is allowed.

@@ -53,10 +53,13 @@ type peer struct {
 	jitter  time.Duration
 
 	// Read by the threads under Device.state; changed by control under its write lock.
-	current, next, previous *session
-	removed                 bool
+	// previous and older are what current was: packets under them may be on their way. The protocol
+	// knows no older; where both sides' handshakes cross, the peer may send under it a little longer.
+	current, next, previous, older *session
+	removed                        bool
 
 	endpoint atomic.Pointer[sock.Endpoint]
+	moved    atomic.Int64 // when endpoint last followed a packet
 
 	// Times since boot, written by the threads; 0 is none. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
@@ -110,12 +113,17 @@ func (p *peer) view(now time.Duration) view {
 		traversal: time.Duration(max(p.lastSent.Load(), p.lastReceived.Load())), keepalive: p.keepalive, jitter: p.jitter}
 }
 
-// move changes the endpoint to where an authentic packet came from.
-func (p *peer) move(from *sock.Endpoint) {
-	if old := p.endpoint.Load(); old == nil || *old != *from {
-		ep := *from
-		p.endpoint.Store(&ep)
+// move changes the endpoint to where an authentic packet came from at that time. Control handles a
+// handshake message later than the threads handle what came behind it, so a message that is older than
+// the last move changes nothing.
+func (p *peer) move(from *sock.Endpoint, at time.Duration) {
+	old := p.endpoint.Load()
+	if old != nil && *old == *from || int64(at) < p.moved.Load() {
+		return
 	}
+	ep := *from
+	p.endpoint.Store(&ep)
+	p.moved.Store(int64(at))
 }
 
 // forgetSource lets the kernel choose the source address again: the one that was used may be the cause

@@ -180,7 +180,7 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 		d.drops.add(wrongSize, 1)
 		return
 	}
-	if !d.ring.put(b, &m.From) {
+	if !d.ring.put(b, &m.From, now) {
 		d.drops.add(handshakeQueueFull, 1)
 		return
 	}
@@ -278,7 +278,7 @@ func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 // authentic does what follows from a packet of the session.
 func (r *receiver) authentic(s *session, now time.Duration) {
 	p := s.peer
-	p.move(&r.from)
+	p.move(&r.from, now)
 	if p.next == s && !s.used.Load() {
 		s.used.Store(true)
 		r.s.d.post(p, confirmed)

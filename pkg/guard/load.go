@@ -39,15 +39,13 @@ func specs() ([]*ebpf.CollectionSpec, error) {
 		if err != nil {
 			return nil, err
 		}
-		for name, value := range map[string]uint32{
-			"pod_mark": abi.PodMark, "tunnel_mark": abi.TunnelMark,
-			"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
-		} {
-			if v := spec.Variables[name]; v != nil {
-				if err := v.Set(value); err != nil {
-					return nil, fmt.Errorf("set %s: %w", name, err)
-				}
-			}
+		if err := bpfobj.Set(spec, map[string]any{
+			"pod_mark":     uint32(abi.PodMark),
+			"tunnel_mark":  uint32(abi.TunnelMark),
+			"service_mark": uint32(abi.ServiceMark),
+			"probe_port":   uint32(abi.ProbePort),
+		}); err != nil {
+			return nil, err
 		}
 		all = append(all, spec)
 	}

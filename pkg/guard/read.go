@@ -157,7 +157,7 @@ func pinOf(id ebpf.ProgramID) (string, error) {
 	return "", nil
 }
 
-// rangeKey is struct range_key of bpf/lib/ranges.h.
+// rangeKey is struct range_key of bpf/lib/guard/ranges.h.
 type rangeKey struct {
 	PrefixLen uint32
 	Addr      [16]byte

@@ -163,9 +163,20 @@ func filterSources(link string) error {
 // Values of rp_filter. The loose one, 2, that distributions set keeps forged ARP out too.
 const rpFilterOff, rpFilterStrict = "0", "1"
 
+// writeAddrs gives the link its addresses. Where policies are enforced, the pod gets its group in
+// the same transaction.
 func (a *attachment) writeAddrs() error {
 	a.undo.Add(func() error { return unsetAddrs(a.HostLink) })
-	return unguarded(changeElements(elementsOf(a.HostLink, a.Addrs), nil))
+	judged, err := a.PolicyOpen()
+	if err != nil {
+		return err
+	}
+	if !judged {
+		return unguarded(changeElements(elementsOf(a.HostLink, a.Addrs), nil))
+	}
+
+	a.undo.Add(func() error { return leaveGroups(a.Addrs) })
+	return a.Paths.writeJudged(a.Record)
 }
 
 // setPod configures the pod's end. The socket belongs to the namespace in which

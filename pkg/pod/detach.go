@@ -3,6 +3,7 @@ package pod
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -22,16 +23,36 @@ func (p Paths) Detach(hostLink string) error {
 		return err
 	}
 	defer unlock()
-	muteErr := unsetAddrs(hostLink)
+	muteErr := errors.Join(p.leaveOf(hostLink), unsetAddrs(hostLink))
 	if err := deleteLink(hostLink); err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, errors.Join(muteErr, err))
 	}
 	// An address that could not be removed is of a link that is no more: it lets
-	// nothing in, and PruneAddrs takes it.
+	// nothing in, and PruneAddrs takes it. One that is left in a group of policies would put the
+	// next pod that gets it there: the error keeps the record, and IPAM the address.
 	if err := errors.Join(muteErr, p.removeRecord(hostLink)); err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, err)
 	}
 	return nil
+}
+
+// leaveOf takes the addresses of a link from all groups of policies: those of its record and
+// those of its elements, of which a crash may have left one alone.
+func (p Paths) leaveOf(hostLink string) error {
+	var addrs []netip.Addr
+	if r, err := p.Load(hostLink); err == nil {
+		addrs = r.Addrs
+	}
+	all, err := readElements()
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	for _, e := range all {
+		if e.link == hostLink && !slices.Contains(addrs, e.addr) {
+			addrs = append(addrs, e.addr)
+		}
+	}
+	return leaveGroups(addrs)
 }
 
 // PruneAddrs removes the addresses of links that no longer exist or are not

@@ -62,8 +62,11 @@ func elementsOf(link string, addrs []netip.Addr) []element {
 
 // changeElements removes and adds elements in one transaction. To add what is there is no
 // error, to remove what is not is one. The error matches ErrNotFound when the sets are not there.
-func changeElements(add, remove []element) error {
-	if len(add)+len(remove) == 0 {
+func changeElements(add, remove []element) error { return changeAll(add, remove, nil, nil) }
+
+// changeAll is changeElements that also lets pods join and leave groups of policies.
+func changeAll(add, remove []element, join, leave []member) error {
+	if len(add)+len(remove)+len(join)+len(leave) == 0 {
 		return nil
 	}
 	c, err := nftables.New()
@@ -72,6 +75,16 @@ func changeElements(add, remove []element) error {
 	}
 	for _, e := range remove {
 		if err := c.SetDeleteElements(e.set(), e.key()); err != nil {
+			return err
+		}
+	}
+	for _, m := range leave {
+		if err := c.SetDeleteElements(m.kernel()); err != nil {
+			return err
+		}
+	}
+	for _, m := range join {
+		if err := c.SetAddElements(m.kernel()); err != nil {
 			return err
 		}
 	}

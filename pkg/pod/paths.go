@@ -15,11 +15,14 @@ type Paths struct {
 	BPFDir string
 	// ReadyFile is the marker that veild writes after its first apply.
 	ReadyFile string
+	// PolicyDir holds reservations of groups; empty is that no policies are enforced.
+	PolicyDir string
 }
 
 // DefaultPaths are the paths of config.
 func DefaultPaths() Paths {
-	return Paths{PodDir: abi.PodDir, BPFDir: abi.BPFDir, ReadyFile: abi.ReadyFile}
+	return Paths{PodDir: abi.PodDir, BPFDir: abi.BPFDir, ReadyFile: abi.ReadyFile,
+		PolicyDir: abi.PolicyDir}
 }
 
 func (p Paths) pin(name string) string { return filepath.Join(p.BPFDir, name) }

@@ -44,6 +44,8 @@ type Record struct {
 	Addrs []netip.Addr `json:"addrs"`
 	// MTU is that of both ends of the veth and of the pod's default routes, bytes.
 	MTU int `json:"mtu"`
+	// Workload is the pod as the runtime named it; the zero value when it did not.
+	Workload Workload `json:"workload,omitzero"`
 	// Took is how long the ADD took; 0 is not known.
 	Took time.Duration `json:"took,omitempty"`
 

@@ -90,7 +90,7 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	undo.Add(ipam.del)
 	record := pod.Record{
 		Network: conf.Name, ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
-		HostLink: hostLink, Addrs: addrs, MTU: conf.MTU,
+		HostLink: hostLink, Addrs: addrs, MTU: conf.MTU, Workload: workload(args.Args),
 	}
 	if err := p.paths.Attach(record, nsFd, undo); err != nil {
 		return nil, err
@@ -100,6 +100,25 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 		return nil, err
 	}
 	return resultOf(record, conf, given)
+}
+
+// workload reads how Kubernetes calls the pod from CNI_ARGS. What is absent or malformed leaves
+// it empty: where policies are enforced, such a pod is mute until the daemon finds out.
+func workload(cniArgs string) pod.Workload {
+	var args struct {
+		types.CommonArgs
+		K8S_POD_NAMESPACE, K8S_POD_NAME, K8S_POD_UID types.UnmarshallableString
+	}
+	args.IgnoreUnknown = true
+	if err := types.LoadArgs(cniArgs, &args); err != nil {
+		return pod.Workload{}
+	}
+	w := pod.Workload{Namespace: string(args.K8S_POD_NAMESPACE), Name: string(args.K8S_POD_NAME),
+		UID: string(args.K8S_POD_UID)}
+	if w.Namespace == "" || w.Name == "" || w.UID == "" {
+		return pod.Workload{}
+	}
+	return w
 }
 
 // resultOf is the result in the form of CNI 1.1, less what the version asked for does not have.

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 const prefixCost = "cost_"

@@ -8,8 +8,8 @@ import (
 	"os"
 	"os/exec"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // ipvsHere reports whether this kernel has IPVS, as a module that is loaded or built in, and the

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 const (

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
 // quantity is something that is measured of each side.

@@ -6,7 +6,7 @@ import (
 	"math"
 	"slices"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // scaled are the names of the quantities that are measured with tables of many sizes: new

@@ -10,10 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 

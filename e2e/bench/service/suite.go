@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/load"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // Suite is its name in gates.json.

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
 // openLoop runs the tool of ours at the client.

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+	"github.com/kubeveil/kubeveil/e2e/disk/fio"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // limits are the disks: two with limits that are published of cloud disks, and one without.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // Suite is the name of this suite in bench.Judge and the name of the folder of its results.

@@ -11,12 +11,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/framework"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/network"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // smallestMTU is IPv6's.
@@ -40,7 +40,7 @@ func parseMTUs(list string) ([]int, error) {
 	return mtus, nil
 }
 
-func estimate(o cluster.Options) time.Duration {
+func estimate(o network.Options) time.Duration {
 	// The link can be limited here.
 	o.Cap = func(context.Context, float64) error { return nil }
 	return o.Estimate().Round(time.Minute)
@@ -72,7 +72,8 @@ func measure(ctx context.Context, a arguments, log *slog.Logger,
 		o.Nodes = append(o.Nodes, m.Name)
 	}
 
-	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{Machines: c, Log: log})
+	access := remote.Access{Kubeconfig: c.Kubeconfig()}
+	k, err := remote.Connect(ctx, access, remote.Options{Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +96,7 @@ func measure(ctx context.Context, a arguments, log *slog.Logger,
 
 // suiteOn runs the suite with what only machines can do. control is how many frames with plaintext
 // the oracle has seen before.
-func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster.Options,
+func suiteOn(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o network.Options,
 	control uint64) (*report.Report, error) {
 	if err := calm(ctx, c); err != nil {
 		return nil, err
@@ -119,13 +120,13 @@ func suiteOn(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o cluster
 		return bench.Leaks{Frames: seen.Frames, Plaintext: seen.Plaintext,
 			ControlPlaintext: control}, err
 	}
-	return cluster.Run(ctx, k, o)
+	return network.Run(ctx, k, o)
 }
 
 // reference returns the machines the reference plugins with plain routes, measures how soon their
 // pods talk, takes them away again, and returns how many frames with plaintext the oracle saw of
 // it.
-func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *cluster.Options,
+func reference(ctx context.Context, c *vm.Cluster, k *remote.Cluster, o *network.Options,
 	say func(string, ...any)) (control uint64, err error) {
 	// Nothing but the pods that are timed is to start on it.
 	names := o.Nodes
@@ -137,7 +138,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 	if err := c.InstallClear(ctx); err != nil {
 		return 0, err
 	}
-	if o.Reference, err = cluster.FirstBytes(ctx, k, o.Nodes); err != nil {
+	if o.Reference, err = network.FirstBytes(ctx, k, o.Nodes); err != nil {
 		return 0, err
 	}
 
@@ -156,7 +157,7 @@ func reference(ctx context.Context, c *vm.Cluster, k *framework.Cluster, o *clus
 	}
 
 	// The kubelets' word that there is no network: else Ready would be said before Kubeveil is.
-	err = framework.Until(ctx, "nodes are not Ready without a network", 2*time.Minute,
+	err = remote.Until(ctx, "nodes are not Ready without a network", 2*time.Minute,
 		func(ctx context.Context) error {
 			nodes, err := k.Nodes(ctx)
 			if err != nil {

@@ -1,4 +1,4 @@
-// Bench-cluster runs the performance suite (e2e/bench/cluster) on virtual machines that it makes
+// Bench-cluster runs the performance suite (pkg/bench/network) on virtual machines that it makes
 // and removes, on which it can do what a kubeconfig cannot: change the link's MTU and rate, watch
 // the wire from outside, and measure the reference plugins and the installation before Kubeveil is
 // there. `veilctl bench` is the same suite on any cluster.
@@ -19,8 +19,8 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/cluster"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
+	"github.com/kubeveil/kubeveil/pkg/bench/network"
 )
 
 const usage = `bench-cluster measures Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP, latency and CPU,
@@ -44,7 +44,7 @@ type arguments struct {
 	seconds int
 	// noReference begins with Kubeveil.
 	noReference bool
-	options     cluster.Options
+	options     network.Options
 }
 
 func main() {

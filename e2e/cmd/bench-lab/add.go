@@ -7,8 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // workers add pods at the same time.

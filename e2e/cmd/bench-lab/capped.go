@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/load"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
 
 // plainCNI leaves portmap and bandwidth out of the chain, as the reference has it.

@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 const usage = `bench-service measures how services are reached: by Kubeveil's table, by the rules of kube-proxy (nftables, iptables),

@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
-	"github.com/kubeveil/kubeveil/e2e/framework"
-	"github.com/kubeveil/kubeveil/e2e/storage"
-	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // diskSize is that of the disk for volumes, bytes; it is a sparse file.
@@ -30,7 +30,7 @@ func onMachines(ctx context.Context, a arguments, root string,
 
 	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive},
 		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
-	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
+	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
 		Size: diskSize}
 	if a.volumes {
 		driver := filepath.Join(root, "out/images/kubeveil-csi.tar")
@@ -75,7 +75,7 @@ func onMachines(ctx context.Context, a arguments, root string,
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	if a.volumes {
-		if err := cluster.Prepare(ctx, &cluster.Session{Cluster: c, Disk: disk,
+		if err := storage.Prepare(ctx, &storage.Session{Cluster: c, Disk: disk,
 			Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}); err != nil {
 			return nil, "", err
 		}
@@ -115,7 +115,8 @@ func keepLogs(ctx context.Context, c *vm.Cluster, o conformance.Options) {
 // takePods waits until all machines take pods: for a moment after a node is Ready it has the taint
 // of one that is not, and specs are chosen by how many nodes there are.
 func takePods(ctx context.Context, c *vm.Cluster) error {
-	k, err := framework.Open(ctx, c.Kubeconfig(), framework.Options{})
+	access := remote.Access{Kubeconfig: c.Kubeconfig()}
+	k, err := remote.Connect(ctx, access, remote.Options{})
 	if err != nil {
 		return err
 	}

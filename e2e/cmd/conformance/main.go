@@ -8,7 +8,7 @@
 //	conformance -volumes […]                                                         the same of volumes, on one machine
 //	conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
 //
-// It writes result.json (schema of e2e/bench; each failure and each skip with its reason),
+// It writes result.json (schema of pkg/bench; each failure and each skip with its reason),
 // junit.xml and report.md below -out, with the logs of the tests beside them. Exit status 0: some
 // spec passed, none failed for a reason that is not listed and, on machines of its own, nothing of
 // the cluster was seen in clear, which are the gates in result.json. 1: that is not so. 2: the
@@ -30,10 +30,10 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 

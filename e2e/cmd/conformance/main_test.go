@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }

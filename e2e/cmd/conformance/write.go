@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
 // write writes the three files, prints where they are, and gives program.ErrFailed when a gate of

@@ -18,11 +18,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // limit bounds a run that hangs.
@@ -32,9 +32,9 @@ const limit = 20 * time.Minute
 type demo struct {
 	out     string
 	say     func(format string, args ...any)
-	machine *storage.Machine
+	machine *disk.Machine
 	// first and second have a volume each; plain has a file system in clear.
-	first, second, plain storage.Disk
+	first, second, plain disk.Disk
 	result               *bench.Result
 	report               *report.Report
 	// canary begins each line of the file.
@@ -75,8 +75,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.say("start a virtual machine with three disks, which are files of this host: two for " +
 		"volumes, one plain")
 	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
-	d.machine, err = storage.Start(ctx, storage.Options{
-		Disks: []storage.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"),
+	d.machine, err = disk.Start(ctx, disk.Options{
+		Disks: []disk.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"),
 		Log: slog.New(slog.NewTextHandler(logFile, nil)),
 	})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
-	"github.com/kubeveil/kubeveil/e2e/storage/answer"
+	"github.com/kubeveil/kubeveil/e2e/disk/answer"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // attempt is something that the owner of the disks does.

@@ -10,9 +10,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"

@@ -1,4 +1,4 @@
-// Gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json
+// Gates judges results: each FOLDER/result.json below out/ by the limits of pkg/bench/gates.json
 // where they know its suite (the folder's name), else by the gates that the suite has written into
 // it. The profile follows from the platform that the result names; nothing on the command line can
 // loosen it.
@@ -22,11 +22,11 @@ import (
 	"path/filepath"
 	"text/tabwriter"
 
-	"github.com/kubeveil/kubeveil/e2e/bench"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
+	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-const usage = `gates judges results: each FOLDER/result.json below out/ by the limits of e2e/bench/gates.json, in the profile of the platform
+const usage = `gates judges results: each FOLDER/result.json below out/ by the limits of pkg/bench/gates.json, in the profile of the platform
 that the result names, else by the gates that the suite has written into it.
 
 Usage: gates [flags]

@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 //go:generate go -C gen run . -out ../lanes_amd64.s -stubs ../lanes_amd64.go -pkg aead
@@ -45,6 +47,7 @@ func openLanes(w *Worker, key *Key, packets []Packet) { w.groups(key, packets, o
 
 // groups gives consecutive packets of one length to group, the others to each.
 func (w *Worker) groups(key *Key, packets []Packet, group, each func(*Worker, *Key, []Packet)) {
+	secret.Reserve()
 	for len(packets) > 0 {
 		n, size := 1, len(packets[0].Data)
 		for n < len(packets) && n < laneCount && len(packets[n].Data) == size {
@@ -61,7 +64,7 @@ func (w *Worker) groups(key *Key, packets []Packet, group, each func(*Worker, *K
 		}
 		packets = packets[n:]
 	}
-	scrubStack()
+	secret.Scrub()
 }
 
 // fill sets the lanes' texts and counters. All packets have one length.

@@ -21,7 +21,9 @@ import (
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
@@ -249,4 +251,31 @@ func hostText(a netip.Addr) string {
 		return "[" + a.String() + "]"
 	}
 	return a.String()
+}
+
+// Initiation returns an initiation to the owner of public by somebody whom it does not know, with a
+// right MAC1.
+func Initiation(t testing.TB, public [32]byte) []byte {
+	t.Helper()
+	arena := new(secret.Arena)
+	t.Cleanup(func() { arena.Close() })
+	id, err := noise.NewIdentity(arena)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key [32]byte
+	rand.Read(key[:])
+	id.SetPrivate(&key)
+	s, err := secret.Alloc[noise.Secrets](arena)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := noise.PublicKey(public)
+	id.Precompute(s, &remote)
+	var msg [noise.InitiationSize]byte
+	if err := id.Initiate(s, &remote, 1, noise.Timestamp{1}, &msg); err != nil {
+		t.Fatal(err)
+	}
+	noise.NewStamper(remote).Stamp(msg[:], 0)
+	return msg[:]
 }

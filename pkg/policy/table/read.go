@@ -10,7 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // state is what the kernel has; nil is no table.
@@ -21,7 +21,7 @@ type state struct {
 	counters map[string]bool
 }
 
-var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: config.NFTPolicyTable}
+var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
 
 // transactionSize bounds a transaction, bytes. The kernel takes one whole or not at all.
 const transactionSize = 64 << 20

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -58,8 +57,8 @@ type family struct {
 }
 
 var families = []family{
-	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, config.NFTMembers4, config.NFTSelf4, nftables.TypeIPAddr},
-	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, config.NFTMembers6, config.NFTSelf6, nftables.TypeIP6Addr},
+	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, nftables.TypeIPAddr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, nftables.TypeIP6Addr},
 }
 
 // familyOf returns the family of an address by its size in bytes.

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 
-	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -247,6 +247,6 @@ func addHooks(c *content, plan *policy.Plan) {
 
 // isMembers reports whether the plugin writes the set too.
 func isMembers(name string) bool {
-	return strings.HasPrefix(name, config.NFTMembers4) || strings.HasPrefix(name, config.NFTMembers6) ||
-		name == config.NFTSelf4 || name == config.NFTSelf6
+	return strings.HasPrefix(name, abi.NFTMembers4) || strings.HasPrefix(name, abi.NFTMembers6) ||
+		name == abi.NFTSelf4 || name == abi.NFTSelf6
 }

@@ -28,7 +28,7 @@ type Choices struct {
 	Unsteady uint64
 }
 
-// fields are in the order of enum service_count in bpf/lib/service.h.
+// fields are in the order of enum service_count in bpf/lib/service/count.h.
 func (c *Counters) fields() []*uint64 {
 	return []*uint64{
 		&c.Sockets.TCP, &c.Sockets.UDP, &c.Sockets.Refused, &c.Sockets.Unsteady,

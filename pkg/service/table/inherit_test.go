@@ -91,7 +91,7 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	n := start(t, c, lab)
 	n.attach(t, cgroup)
 	h := newHands(t, cgroup)
-	all, err := specs()
+	all, err := specs(Features{SetRetval: true})
 	if err != nil {
 		t.Fatal(err)
 	}

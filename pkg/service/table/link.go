@@ -25,7 +25,7 @@ const (
 	progTunnelOut      = "service_tun_out"
 )
 
-// mapSelf has the addresses of this node, by enum service_address in bpf/lib/balance.h.
+// mapSelf has the addresses of this node, by enum node_addr in bpf/lib/service/node_addr.h.
 const mapSelf = "service_self"
 
 // linkPrograms are those that are attached.
@@ -75,9 +75,9 @@ func hooksFor(f Features) hooks {
 	return clsact{}
 }
 
-// placeShare: an address inside has one flow for so many entries of the table of flows. A flow
-// takes five at most.
-const placeShare = 128
+// quotaShare is how many entries of the flow table there are for each flow of a client's quota. A flow
+// takes five entries at most.
+const quotaShare = 128
 
 // packetSpec returns the compiled programs for links, with their settings. Flows is the size of
 // their table.
@@ -90,19 +90,15 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 	if hostRouting {
 		routing = 1
 	}
-	for name, value := range map[string]uint32{
+	return spec, bpfobj.Set(spec, map[string]any{
 		"host_routing": routing,
-		"pod_mark":     abi.PodMark, "tunnel_mark": abi.TunnelMark,
-		"service_mark": abi.ServiceMark, "probe_port": abi.ProbePort,
-		"tunnel_port": uint32(tunnelPort), "flow_places": min(max(flows/placeShare, 1), 1<<16),
-	} {
-		if v := spec.Variables[name]; v != nil {
-			if err := v.Set(value); err != nil {
-				return nil, fmt.Errorf("set %s: %w", name, err)
-			}
-		}
-	}
-	return spec, nil
+		"pod_mark":     uint32(abi.PodMark),
+		"tunnel_mark":  uint32(abi.TunnelMark),
+		"service_mark": uint32(abi.ServiceMark),
+		"probe_port":   uint32(abi.ProbePort),
+		"tunnel_port":  uint32(tunnelPort),
+		"flow_quota":   min(max(flows/quotaShare, 1), 1<<16),
+	})
 }
 
 // SetSelf says which addresses packets are sent from: to other nodes the first of a pod prefix of

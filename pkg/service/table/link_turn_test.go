@@ -51,7 +51,7 @@ func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 // answered returns by which pods' links answers came of flows that the table knows.
 func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
-	const forward = 1 // FLOW_FORWARD of bpf/lib/flow.h: another meaning
+	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning
 	links := make(map[uint32]bool)
 	err := eachRaw(r.maps[mapFlows], func(_, value []byte) error {
 		if binary.NativeEndian.Uint16(value[18:])&forward == 0 {

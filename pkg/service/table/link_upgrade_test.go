@@ -376,7 +376,7 @@ func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	t.Helper()
 	c := l.config()
 	c.Memory.Flows = flows
-	all, err := specs()
+	all, err := specs(l.features)
 	if err != nil {
 		t.Fatal(err)
 	}

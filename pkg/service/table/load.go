@@ -42,17 +42,21 @@ var (
 	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows, mapCallers}
 )
 
-// specs returns the compiled programs.
-func specs() ([]*ebpf.CollectionSpec, error) {
-	var all []*ebpf.CollectionSpec
-	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadServiceSocket} {
-		spec, err := load()
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, spec)
+// specs returns the compiled programs for sockets, with what the kernel has as their settings. Their
+// spec has all maps of the table.
+func specs(f Features) ([]*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadServiceSocket()
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	setRetval := uint8(0)
+	if f.SetRetval {
+		setRetval = 1
+	}
+	if err := bpfobj.Set(spec, map[string]any{"has_set_retval": setRetval}); err != nil {
+		return nil, err
+	}
+	return []*ebpf.CollectionSpec{spec}, nil
 }
 
 // load fills maps and progs. Maps come first: programs refer to them.
@@ -73,9 +77,6 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		}
 	}
 
-	if err := t.set(all); err != nil {
-		return err
-	}
 	if err := t.loadTable(pinned); err != nil {
 		return explain(err)
 	}
@@ -97,22 +98,6 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 		}
 	}
 
-	return nil
-}
-
-// set tells the programs what the kernel has.
-func (t *Table) set(all []*ebpf.CollectionSpec) error {
-	have := uint8(0)
-	if t.features.SetRetval {
-		have = 1
-	}
-	for _, spec := range all {
-		if v := spec.Variables["service_set_retval"]; v != nil {
-			if err := v.Set(have); err != nil {
-				return fmt.Errorf("set whether there is bpf_set_retval: %w", err)
-			}
-		}
-	}
 	return nil
 }
 

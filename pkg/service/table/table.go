@@ -107,7 +107,7 @@ func Open(c Config) (*Table, error) {
 	if err != nil {
 		return fail(err)
 	}
-	all, err := specs()
+	all, err := specs(features)
 	if err != nil {
 		return fail(err)
 	}

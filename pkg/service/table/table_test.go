@@ -54,7 +54,7 @@ func TestServicesWorkAtSockets(t *testing.T) {
 // TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where nobody listens.
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
-	all, err := specs()
+	all, err := specs(Features{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestUpgrade(t *testing.T) {
 				h.dial("udp", "[fd42::1]:53")}
 			sticky := h.dial("tcp", "198.18.0.2:80").Answer
 			h.do(order{Do: "load", Net: "tcp", To: "[fd42::1]:80"})
-			all, err := specs()
+			all, err := specs(Features{SetRetval: true})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -14,7 +14,7 @@ import (
 )
 
 // socketPeer and socketAddr are key and value of the map service_replies (struct socket_peer and
-// struct socket_addr in bpf/lib/socket.h).
+// struct socket_reply in bpf/lib/service/socket.h).
 type socketPeer struct {
 	Cookie uint64
 	Addr   [16]byte

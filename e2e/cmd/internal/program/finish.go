@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/kubeveil/kubeveil/e2e/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // Finish writes result.json, report.html and report.md into folder and shows the report. The error

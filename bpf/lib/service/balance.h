@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Which backend the flow of a packet gets, and when it gets another. */
+#pragma once
+
+#include "kernel.h"
+#include "guard/nodes.h"
+#include "packet/addr.h"
+#include "packet/l4.h"
+#include "service/affinity.h"
+#include "service/choose.h"
+#include "service/conntrack.h"
+#include "service/count.h"
+#include "service/flow.h"
+#include "service/flow_make.h"
+#include "service/link.h"
+#include "service/node_addr.h"
+#include "service/route.h"
+#include "service/source_range.h"
+#include "service/work.h"
+
+/* How many backends are tried. The first BALANCE_FREE tries take no port of a closed flow. */
+#define BALANCE_TRIES 4
+#define BALANCE_FREE  2
+
+/* What balance_* return, besides the counter of a drop. */
+#define BALANCE_DONE	   0
+#define BALANCE_NO_SERVICE (-1)
+
+/*
+ * Returns the scope of the frontend that w->in.key asks for. The packet of another node's pod to a
+ * node's address is for a node port, so the external frontend holds for it.
+ */
+static __always_inline __u8 balance_scope(const struct work *w, int link)
+{
+	if (link == LINK_UNDERLAY || (link == LINK_TUNNEL && is_node(&w->in.key.dst)))
+		return SCOPE_EXTERNAL;
+
+	return SCOPE_INTERNAL;
+}
+
+/* Sets w->scratch.frontend_key to the frontend that w->in.key asks for. */
+static __always_inline void frontend_key_set(struct work *w, int link)
+{
+	w->scratch.frontend_key.addr = w->in.key.dst;
+	w->scratch.frontend_key.port = w->in.key.dport;
+	w->scratch.frontend_key.protocol = w->in.key.protocol;
+	w->scratch.frontend_key.scope = balance_scope(w, link);
+}
+
+/* Reports whether w->scratch.frontend admits the client. Source ranges hold for external clients.
+ */
+static __always_inline int balance_admits(const struct work *w, int link)
+{
+	return link != LINK_UNDERLAY ||
+	       source_admitted(w->scratch.frontend.sources, &w->in.key.src);
+}
+
+/*
+ * Sets w->out.backend to the discard port of this node, where the kernel refuses. Returns 0 if this
+ * node has no address of the family.
+ */
+static __always_inline int backend_set_refusing(struct work *w)
+{
+	struct addr *node = node_addr(w->in.packet.family, NODE_IPV4);
+
+	if (!node)
+		return 0;
+
+	w->out.backend.addr = *node;
+	w->out.backend.port = bpf_htons(DISCARD_PORT);
+	w->out.backend.flags = BACKEND_LOCAL;
+	return 1;
+}
+
+/*
+ * Chooses a backend for the flow of w->in.key, or the refusing one. Sets w->out.backend and
+ * w->scratch.frontend. Returns BALANCE_DONE, BALANCE_NO_SERVICE or the counter of a drop.
+ */
+__noinline int balance_choose(int link)
+{
+	struct work *w = work_get();
+	__u64 client;
+
+	if (!w)
+		return BALANCE_NO_SERVICE;
+
+	client = affinity_client(&w->in.key.src);
+	switch (backend_choose(
+		&w->scratch.frontend_key, client, &w->scratch.frontend, &w->out.backend)) {
+	case CHOICE_NO_SERVICE:
+		return BALANCE_NO_SERVICE;
+
+	case CHOICE_UNSTEADY:
+		return COUNT_PACKET_UNSTEADY;
+
+	case CHOICE_NO_BACKEND:
+		if (!balance_admits(w, link))
+			return COUNT_PACKET_SOURCE;
+		if (link == LINK_UNDERLAY && w->scratch.frontend.flags & FRONTEND_DROP)
+			return COUNT_PACKET_LOCAL;
+		if (!backend_set_refusing(w))
+			return COUNT_PACKET_ADDRESS;
+		service_count(COUNT_PACKET_REFUSED);
+		return BALANCE_DONE;
+
+	default:
+		if (!balance_admits(w, link))
+			return COUNT_PACKET_SOURCE;
+		affinity_remember(&w->scratch.frontend, client, &w->out.backend);
+		return BALANCE_DONE;
+	}
+}
+
+/*
+ * Makes the flow of w->in.key, if its destination is a service: chooses a backend and stores all
+ * entries. Sets w->out.entry to the forward entry. Returns BALANCE_DONE, BALANCE_NO_SERVICE or the
+ * counter of a drop.
+ */
+__noinline int balance_new(struct __sk_buff *skb, __u32 now, int link)
+{
+	int snat = 0, why = BALANCE_NO_SERVICE;
+	struct work *w = work_get();
+	struct flow *have;
+
+	if (!w)
+		return BALANCE_NO_SERVICE;
+
+	frontend_key_set(w, link);
+	for (int i = 0; i < BALANCE_TRIES; i++) {
+		why = balance_choose(link);
+		if (why != BALANCE_DONE)
+			return why;
+
+		/*
+		 * A pod's packet to another node keeps its source. Other packets to another node
+		 * need SNAT, and so does hairpin: a client whose backend is itself.
+		 */
+		snat = (link != LINK_POD && !(w->out.backend.flags & BACKEND_LOCAL)) ||
+		       same_addr(&w->out.backend.addr, &w->in.key.src);
+		w->out.host_routed = link == LINK_UNDERLAY ? route_both_ways(skb) : 0;
+
+		why = entries_store(now, i < BALANCE_FREE ? STORE_NEW : STORE_URGENT, snat);
+		if (why != COUNT_PACKET_PORT)
+			break;
+		/* The client has a flow to that backend, with that port, by another service. */
+	}
+	if (why != BALANCE_DONE)
+		return why;
+
+	entry_set(w, &w->out.backend.addr, w->out.backend.port,
+		FLOW_FORWARD | w->out.host_routed | (snat ? FLOW_SNAT : 0), now);
+	if (flow_insert(&w->in.key, &w->out.entry)) {
+		/* Another processor made the flow meanwhile. All its packets go to one backend. */
+		have = flow_lookup(&w->in.key);
+		if (!have)
+			return COUNT_PACKET_PORT;
+		w->out.entry = *have;
+	} else if (w->out.backend.port != bpf_htons(DISCARD_PORT)) {
+		service_count(
+			w->in.key.protocol == PROTO_UDP ? COUNT_PACKET_UDP : COUNT_PACKET_TCP);
+	}
+	return BALANCE_DONE;
+}
+
+/*
+ * Reports whether the backend of the UDP flow of w->in.key still replies. Its client may have been
+ * silent meanwhile.
+ */
+static __always_inline int flow_is_answered(struct work *w, __u32 now)
+{
+	struct flow *reply;
+
+	entry_key_from_backend(w, FLOW_OUT);
+	reply = flow_lookup(&w->scratch.entry_key);
+	return reply && reply->port == w->in.key.dport && same_addr(&reply->addr, &w->in.key.dst) &&
+	       !flow_expired(PROTO_UDP, reply, now);
+}
+
+/* Clears FLOW_SUSPECT of a reply entry of w->in.key. Returns the entry, or NULL. */
+static __always_inline struct flow *reply_entry_trust(struct work *w, enum flow_hook hook)
+{
+	struct flow *f;
+
+	entry_key_from_backend(w, hook);
+	f = flow_lookup(&w->scratch.entry_key);
+	if (f && f->flags & FLOW_SUSPECT)
+		f->flags &= ~FLOW_SUSPECT;
+	return f;
+}
+
+/*
+ * Reports whether the client's packet w->in begins a new flow, other than that of its forward entry
+ * f. Sets w->out.backend to the backend of f.
+ */
+static __always_inline int balance_is_new(struct work *w, const struct flow *f, __u32 now, int link)
+{
+	struct flow *reply;
+	__u16 flags = f->flags;
+
+	if (w->in.key.protocol == PROTO_TCP && !tcp_opens(w->in.tcp_flags))
+		return 0;
+
+	w->out.backend.addr = f->addr;
+	w->out.backend.port = f->port;
+
+	if (w->in.key.protocol == PROTO_UDP) {
+		if (flow_expired(PROTO_UDP, f, now) && !flow_is_answered(w, now))
+			return 1;
+		frontend_key_set(w, link);
+		return !frontend_has_backend(
+			&w->scratch.frontend_key, &w->out.backend.addr, w->out.backend.port);
+	}
+
+	/* The client opens a connection by the service, so the suspicion no longer holds. */
+	reply_entry_trust(w, FLOW_IN);
+	reply = reply_entry_trust(w, FLOW_OUT);
+	if (reply)
+		flags |= reply->flags & (FLOW_RST | FLOW_REPLIED);
+	return flags & FLOW_CLOSING || flow_timed_out(PROTO_TCP, flags, f->used, now);
+}

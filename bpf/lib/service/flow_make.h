@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Stores and refreshes the entries of a flow in the flow table; flow.h names them. */
+#pragma once
+
+#include "kernel.h"
+#include "packet/addr.h"
+#include "packet/l4.h"
+#include "service/bloom.h"
+#include "service/conntrack.h"
+#include "service/count.h"
+#include "service/flow.h"
+#include "service/node_addr.h"
+#include "service/work.h"
+
+/* How many ports are tried for SNAT. The first SNAT_FREE_PORTS tries take only free ports. */
+#define SNAT_PORTS_TRIED 8
+#define SNAT_FREE_PORTS	 2
+
+/* Ports for SNAT: all but the reserved ones. No host or pod has the address. */
+#define SNAT_PORT_MIN 1024
+#define SNAT_PORTS    (65536 - SNAT_PORT_MIN)
+
+/* The flow whose entries are stored. */
+#define STORE_REFRESH 0 /* it is in the table */
+#define STORE_NEW     1
+#define STORE_URGENT  2 /* it is new and may take the port of a closed flow */
+
+/*
+ * Sets w->scratch.forward_key to the forward key of the flow whose egress reply entry (key
+ * w->scratch.entry_key) is f.
+ */
+static __always_inline void forward_key_set(struct work *w, const struct flow *f)
+{
+	w->scratch.forward_key.src = w->scratch.entry_key.dst;
+	w->scratch.forward_key.sport = w->scratch.entry_key.dport;
+	w->scratch.forward_key.dst = f->addr;
+	w->scratch.forward_key.dport = f->port;
+	w->scratch.forward_key.protocol = w->scratch.entry_key.protocol;
+	w->scratch.forward_key.hook = FLOW_IN;
+}
+
+/*
+ * Sets w->scratch.entry_key to the key of packets from the client, as they are at the hook
+ * FLOW_OUT, to the backend w->out.backend.
+ */
+static __always_inline void entry_key_to_backend(struct work *w, enum flow_hook hook)
+{
+	w->scratch.entry_key.src = w->in.key.src;
+	w->scratch.entry_key.sport = w->in.key.sport;
+	w->scratch.entry_key.dst = w->out.backend.addr;
+	w->scratch.entry_key.dport = w->out.backend.port;
+	w->scratch.entry_key.protocol = w->in.key.protocol;
+	w->scratch.entry_key.hook = hook;
+}
+
+/* Sets w->scratch.entry_key to the key of a backend's replies to packets of key. */
+static __always_inline void entry_key_of_replies(struct work *w, const struct flow_key *key,
+	const struct addr *backend, __be16 port, enum flow_hook hook)
+{
+	w->scratch.entry_key.src = *backend;
+	w->scratch.entry_key.sport = port;
+	w->scratch.entry_key.dst = key->src;
+	w->scratch.entry_key.dport = key->sport;
+	w->scratch.entry_key.protocol = key->protocol;
+	w->scratch.entry_key.hook = hook;
+}
+
+/* Sets w->scratch.entry_key to the key of replies of w->out.backend to the packet w->in. */
+static __always_inline void entry_key_from_backend(struct work *w, enum flow_hook hook)
+{
+	entry_key_of_replies(w, &w->in.key, &w->out.backend.addr, w->out.backend.port, hook);
+}
+
+/* Sets w->out.entry to an entry that rewrites to addr and port. */
+static __always_inline void entry_set(
+	struct work *w, const struct addr *addr, __be16 port, __u16 flags, __u32 now)
+{
+	w->out.entry.addr = *addr;
+	w->out.entry.port = port;
+	w->out.entry.flags = flags;
+	w->out.entry.used = now;
+	w->out.entry.link = 0;
+}
+
+/*
+ * Returns the flags of an entry of the flow. An entry that is stored again, because the table had
+ * evicted it, is of an established flow.
+ */
+static __always_inline __u16 entry_flags(const struct work *w, int kind)
+{
+	return w->out.host_routed | (kind || w->in.tcp_flags & TCP_SYN ? 0 : FLOW_ESTABLISHED);
+}
+
+/*
+ * Reports whether the new flow may take the entry of w->scratch.entry_key from a closed flow, whose
+ * entry is have. The egress reply entries of a key are all of one client, whatever services it
+ * uses.
+ */
+static __always_inline int entry_reusable(const struct work *w, const struct flow *have)
+{
+	const struct addr *client =
+		w->scratch.entry_key.hook == FLOW_OUT ? &have->addr : &w->out.entry.addr;
+
+	return flow_reusable(have, client, w->out.entry.used);
+}
+
+/*
+ * Stores w->out.entry under w->scratch.entry_key. Returns 0 if another flow has that key. An entry
+ * that is there keeps its flags, unless the flow is new. kind is one of STORE_*.
+ */
+__noinline int entry_store(int kind)
+{
+	struct work *w = work_get();
+	struct flow *have;
+
+	if (!w)
+		return 0;
+
+	/* The destination of the first entry is the client, or the SNAT address. One of the two is
+	 * an end of every packet of the flow. */
+	bloom_add_flow(&w->scratch.entry_key.dst);
+
+	/* The key of a new flow is hardly ever in the table. */
+	if (kind && !flow_insert(&w->scratch.entry_key, &w->out.entry))
+		return 1;
+
+	have = flow_lookup(&w->scratch.entry_key);
+	if (have && have->port == w->out.entry.port && same_addr(&have->addr, &w->out.entry.addr)) {
+		have->used = w->out.entry.used;
+		if (kind)
+			have->flags = w->out.entry.flags;
+		return 1;
+	}
+
+	if (have) {
+		if (!flow_expired(w->scratch.entry_key.protocol, have, w->out.entry.used) &&
+			!(kind == STORE_URGENT && entry_reusable(w, have)))
+			return 0;
+
+		/* Late packets of the former client flow would change the new one. */
+		if (w->scratch.entry_key.hook == FLOW_OUT) {
+			forward_key_set(w, have);
+			flow_delete(&w->scratch.forward_key);
+		}
+		flow_delete(&w->scratch.entry_key);
+	}
+
+	/* If another processor stored its flow meanwhile, that one stays. */
+	return flow_insert(&w->scratch.entry_key, &w->out.entry) == 0;
+}
+
+/*
+ * Returns the ingress reply entry of w->scratch.entry_key if it is of this client, or NULL. Another
+ * flow may have the SNAT port by now.
+ */
+static __always_inline struct flow *entry_of_client(
+	struct work *w, const struct addr *client, __be16 port)
+{
+	struct flow *f = flow_lookup(&w->scratch.entry_key);
+
+	return f && f->port == port && same_addr(&f->addr, client) ? f : 0;
+}
+
+/*
+ * Stores the ingress reply entry of a flow with SNAT: what the backend sends to addr and port goes
+ * to the client. Returns 0 if another flow has the port.
+ */
+static __always_inline int snat_reply_store(
+	struct work *w, const struct addr *addr, __be16 port, __u32 now, int kind)
+{
+	entry_key_from_backend(w, FLOW_IN);
+	w->scratch.entry_key.dst = *addr;
+	w->scratch.entry_key.dport = port;
+	entry_set(w, &w->in.key.src, w->in.key.sport, entry_flags(w, kind), now);
+	return entry_store(kind);
+}
+
+/*
+ * Stores the SNAT entry and the ingress reply entry of the flow, with a free port of this node if
+ * it has none yet. Returns 0 or the counter of a drop.
+ */
+__noinline int snat_store(__u32 now, int kind)
+{
+	struct work *w = work_get();
+	struct flow *have;
+	struct addr *addr;
+	__be16 port;
+
+	if (!w)
+		return COUNT_PACKET_ADDRESS;
+
+	addr = node_addr(w->in.packet.family, SNAT_IPV4);
+	if (!addr)
+		return COUNT_PACKET_ADDRESS;
+
+	entry_key_to_backend(w, FLOW_OUT);
+	have = kind ? 0 : flow_lookup(&w->scratch.entry_key);
+	if (have) {
+		have->used = now;
+		return snat_reply_store(w, &have->addr, have->port, now, STORE_REFRESH)
+			       ? 0
+			       : COUNT_PACKET_PORT;
+	}
+
+	for (int i = 0; i < SNAT_PORTS_TRIED; i++) {
+		port = bpf_htons(
+			SNAT_PORT_MIN + (__u16)(((__u64)bpf_get_prandom_u32() * SNAT_PORTS) >> 32));
+		if (!snat_reply_store(
+			    w, addr, port, now, i < SNAT_FREE_PORTS ? STORE_NEW : STORE_URGENT))
+			continue;
+
+		entry_key_to_backend(w, FLOW_OUT);
+		entry_set(w, addr, port, FLOW_SNAT, now);
+		if (flow_replace(&w->scratch.entry_key, &w->out.entry))
+			break;
+		return 0;
+	}
+
+	return COUNT_PACKET_PORT;
+}
+
+/*
+ * Stores all entries of the flow of w->in.key to w->out.backend but the forward entry. Returns 0 or
+ * the counter of a drop. The table evicts each entry by its own age, so the caller calls this in
+ * every second in which the flow has packets.
+ */
+__noinline int entries_store(__u32 now, int kind, int snat)
+{
+	struct work *w = work_get();
+
+	if (!w)
+		return COUNT_PACKET_PORT;
+
+	entry_key_from_backend(w, FLOW_OUT);
+	entry_set(w, &w->in.key.dst, w->in.key.dport, entry_flags(w, kind), now);
+	if (!entry_store(kind))
+		return COUNT_PACKET_PORT;
+
+	if (snat)
+		return snat_store(now, kind);
+
+	w->scratch.entry_key.hook = FLOW_IN;
+	entry_set(w, &w->in.key.src, w->in.key.sport, entry_flags(w, kind), now);
+	return entry_store(kind) ? 0 : COUNT_PACKET_PORT;
+}
+
+/* Adds flags to the entry of w->scratch.entry_key. Returns the entry, or NULL if there is none. */
+static __always_inline struct flow *entry_add_flags(struct work *w, __u16 flags)
+{
+	struct flow *f = flow_lookup(&w->scratch.entry_key);
+
+	if (f && flags & ~f->flags)
+		f->flags |= flags;
+	return f;
+}
+
+/*
+ * Adds the client's flags to both reply entries of the flow of w->in.key to w->out.backend. They
+ * tell whether the flow is over, and the ingress one holds the SNAT port.
+ */
+__noinline int reply_entries_add_flags(int flags, int snat)
+{
+	struct work *w = work_get();
+	struct flow *f;
+
+	if (!w)
+		return 0;
+
+	entry_key_from_backend(w, FLOW_OUT);
+	entry_add_flags(w, flags);
+
+	if (!snat) {
+		w->scratch.entry_key.hook = FLOW_IN;
+		entry_add_flags(w, flags);
+		return 0;
+	}
+
+	entry_key_to_backend(w, FLOW_OUT);
+	f = entry_add_flags(w, flags);
+	if (!f)
+		return 0;
+
+	entry_key_from_backend(w, FLOW_IN);
+	w->scratch.entry_key.dst = f->addr;
+	w->scratch.entry_key.dport = f->port;
+	f = entry_of_client(w, &w->in.key.src, w->in.key.sport);
+	if (f && flags & ~f->flags)
+		f->flags |= flags;
+	return 0;
+}

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Settings of services. Go sets them before it loads a program. */
+#pragma once
+
+#include "kernel.h"
+
+/* The UDP port of tunnels. No packet to it is a service's. 0 is none. */
+volatile const __u32 tunnel_port;
+/* Whether packets go from link to link past the kernel's routing, where they can; see route.h. */
+volatile const __u32 host_routing;

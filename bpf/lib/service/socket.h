@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * NAT at sockets. The address that a socket connects or sends to becomes a backend's. When the
+ * socket asks for its peer, the backend's address becomes the service's.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "packet/addr.h"
+#include "packet/l4.h"
+#include "service/affinity.h"
+#include "service/backend.h"
+#include "service/choose.h"
+#include "service/count.h"
+#include "service/frontend.h"
+
+#define SOCKET_REPLIES_MAX 65536
+
+#define SOCKET_ECONNREFUSED 111
+
+/* Verdicts of programs at sockets. */
+#define SOCKET_REFUSE 0
+#define SOCKET_GO_ON  1
+
+/* linux/bpf.h: BPF_TCP_ESTABLISHED, which is the state of a connected UDP socket too. */
+#define SOCKET_CONNECTED 1
+
+/* Whether the kernel has bpf_set_retval (5.18). Go sets it before a program is loaded. */
+volatile const __u8 has_set_retval = 1;
+
+struct socket_reply_key {
+	__u64 cookie; /* of the socket */
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+struct socket_reply {
+	struct addr addr;
+	__be16 port;
+	__u8 pad[2];
+};
+
+struct socket_send_key {
+	__u64 cookie;
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+struct socket_send {
+	__u64 pad1; /* not read; keeps the layout of pinned maps */
+	struct addr addr;
+	__be16 port;
+	__u8 pad[6];
+};
+
+/* The service address that stands for a backend in replies, by socket and backend. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SOCKET_REPLIES_MAX);
+	__type(key, struct socket_reply_key);
+	__type(value, struct socket_reply);
+} service_replies SEC(".maps");
+
+/* The backend of the datagrams of an unconnected socket, by socket and service. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, SOCKET_REPLIES_MAX);
+	__type(key, struct socket_send_key);
+	__type(value, struct socket_send);
+} service_sends SEC(".maps");
+
+/* Counts a choice that a socket asked for. */
+static __always_inline void socket_count(enum choice choice, __u32 protocol)
+{
+	if (choice == CHOICE_NO_BACKEND)
+		service_count(COUNT_SOCKET_REFUSED);
+	else if (choice == CHOICE_UNSTEADY)
+		service_count(COUNT_SOCKET_UNSTEADY);
+	else
+		service_count(protocol == PROTO_UDP ? COUNT_SOCKET_UDP : COUNT_SOCKET_TCP);
+}
+
+/*
+ * Sets to to the backend that the socket's datagrams to the service went to. Returns 0 if there is
+ * none, or if flows may not stay with it. at is the key of the socket and the service.
+ */
+static __always_inline int socket_send_lookup(
+	const struct frontend_key *key, const struct socket_send_key *at, struct backend *to)
+{
+	struct socket_send *send = bpf_map_lookup_elem(&service_sends, at);
+
+	if (!send)
+		return 0;
+
+	to->addr = send->addr;
+	to->port = send->port;
+	return frontend_has_backend(key, &to->addr, to->port);
+}
+
+/* Remembers that the backend's replies to the socket come from the service key. */
+static __always_inline void socket_reply_remember(
+	__u64 cookie, const struct frontend_key *key, const struct backend *backend)
+{
+	struct socket_reply_key peer = {
+		.cookie = cookie, .addr = backend->addr, .port = backend->port};
+	struct socket_reply service = {.addr = key->addr, .port = key->port};
+
+	bpf_map_update_elem(&service_replies, &peer, &service, BPF_ANY);
+}
+
+/*
+ * Forgets that replies from key come from a service: the socket asks for key itself now. A
+ * connected IPv6 socket that sends to IPv4 changes nothing: the kernel runs the program with the
+ * peer's address, as if the socket were not connected (udpv6_sendmsg in net/ipv6/udp.c).
+ */
+static __always_inline void socket_reply_forget(
+	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, __u64 cookie)
+{
+	struct socket_reply_key peer = {.cookie = cookie, .addr = key->addr, .port = key->port};
+
+	if (datagram && ctx->sk && ctx->sk->state == SOCKET_CONNECTED)
+		return;
+
+	/* The look-up comes first, since a delete takes a lock. */
+	if (bpf_map_lookup_elem(&service_replies, &peer))
+		bpf_map_delete_elem(&service_replies, &peer);
+}
+
+/*
+ * Sets to to the backend for a socket that asked for key. datagram says that the socket is not
+ * connected. Returns the choice.
+ */
+static __always_inline enum choice socket_choose(
+	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, struct backend *to)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct socket_send_key at = {.cookie = cookie, .addr = key->addr, .port = key->port};
+	struct frontend frontend = {};
+	enum choice choice;
+	__u64 client;
+
+	if (datagram && socket_send_lookup(key, &at, to)) {
+		socket_reply_remember(cookie, key, to);
+		return CHOICE_BACKEND;
+	}
+
+	client = bpf_get_netns_cookie(ctx);
+	choice = backend_choose(key, client, &frontend, to);
+	if (choice == CHOICE_NO_SERVICE) {
+		socket_reply_forget(ctx, key, datagram, cookie);
+		return choice;
+	}
+	socket_count(choice, key->protocol);
+	if (choice != CHOICE_BACKEND)
+		return choice;
+
+	affinity_remember(&frontend, client, to);
+	if (datagram) {
+		struct socket_send send = {.addr = to->addr, .port = to->port};
+
+		bpf_map_update_elem(&service_sends, &at, &send, BPF_ANY);
+	}
+	socket_reply_remember(cookie, key, to);
+	return choice;
+}
+
+/*
+ * Refuses a socket that asked for addr, with ECONNREFUSED. Without bpf_set_retval a refusal would
+ * be EPERM. Then it sets to to the discard port of the socket's own loopback, where the kernel
+ * refuses. Returns SOCKET_REFUSE or SOCKET_GO_ON.
+ */
+static __always_inline int socket_refuse(const struct addr *addr, struct backend *to)
+{
+	struct addr loopback6 = {.word = {0, 0, 0, bpf_htonl(1)}};
+
+	if (has_set_retval) {
+		bpf_set_retval(-SOCKET_ECONNREFUSED);
+		return SOCKET_REFUSE;
+	}
+
+	if (is_mapped(addr))
+		to->addr = addr_from_v4(bpf_htonl(0x7f000001));
+	else
+		to->addr = loopback6;
+	to->port = bpf_htons(DISCARD_PORT);
+	return SOCKET_GO_ON;
+}
+
+/* Translates the IPv4 destination of connect or sendmsg. Returns the program's verdict. */
+static __always_inline int socket_to_backend4(struct bpf_sock_addr *ctx, int datagram)
+{
+	struct frontend_key key = {.addr = addr_from_v4(ctx->user_ip4),
+		.port = ctx->user_port,
+		.protocol = ctx->protocol};
+	struct backend to = {};
+
+	switch (socket_choose(ctx, &key, datagram, &to)) {
+	case CHOICE_NO_SERVICE:
+		return SOCKET_GO_ON;
+	case CHOICE_BACKEND:
+		break;
+	default:
+		if (socket_refuse(&key.addr, &to) == SOCKET_REFUSE)
+			return SOCKET_REFUSE;
+	}
+
+	ctx->user_ip4 = to.addr.word[3];
+	ctx->user_port = to.port;
+	return SOCKET_GO_ON;
+}
+
+/* Returns the IPv6 address of the hook's context. */
+static __always_inline struct addr socket_addr6(struct bpf_sock_addr *ctx)
+{
+	struct addr a = {
+		.word = {ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3]}};
+
+	return a;
+}
+
+/* Sets the IPv6 address of the hook's context. */
+static __always_inline void socket_set_addr6(struct bpf_sock_addr *ctx, const struct addr *a)
+{
+	ctx->user_ip6[0] = a->word[0];
+	ctx->user_ip6[1] = a->word[1];
+	ctx->user_ip6[2] = a->word[2];
+	ctx->user_ip6[3] = a->word[3];
+}
+
+/* Translates the IPv6 destination of connect or sendmsg. Returns the program's verdict. */
+static __always_inline int socket_to_backend6(struct bpf_sock_addr *ctx, int datagram)
+{
+	struct frontend_key key = {
+		.addr = socket_addr6(ctx), .port = ctx->user_port, .protocol = ctx->protocol};
+	struct backend to = {};
+
+	switch (socket_choose(ctx, &key, datagram, &to)) {
+	case CHOICE_NO_SERVICE:
+		return SOCKET_GO_ON;
+	case CHOICE_BACKEND:
+		break;
+	default:
+		if (socket_refuse(&key.addr, &to) == SOCKET_REFUSE)
+			return SOCKET_REFUSE;
+	}
+
+	socket_set_addr6(ctx, &to.addr);
+	ctx->user_port = to.port;
+	return SOCKET_GO_ON;
+}
+
+/* Returns the service address that stands for the peer addr of the socket, or NULL. */
+static __always_inline struct socket_reply *socket_reply_lookup(
+	struct bpf_sock_addr *ctx, const struct addr *addr)
+{
+	struct socket_reply_key peer = {
+		.cookie = bpf_get_socket_cookie(ctx), .addr = *addr, .port = ctx->user_port};
+
+	return bpf_map_lookup_elem(&service_replies, &peer);
+}
+
+/* Translates the IPv4 peer of recvmsg or getpeername back. Returns the program's verdict. */
+static __always_inline int socket_to_service4(struct bpf_sock_addr *ctx)
+{
+	struct addr from = addr_from_v4(ctx->user_ip4);
+	struct socket_reply *service = socket_reply_lookup(ctx, &from);
+
+	if (service) {
+		ctx->user_ip4 = service->addr.word[3];
+		ctx->user_port = service->port;
+	}
+	return SOCKET_GO_ON;
+}
+
+/* Translates the IPv6 peer of recvmsg or getpeername back. Returns the program's verdict. */
+static __always_inline int socket_to_service6(struct bpf_sock_addr *ctx)
+{
+	struct addr from = socket_addr6(ctx);
+	struct socket_reply *service = socket_reply_lookup(ctx, &from);
+
+	if (service) {
+		socket_set_addr6(ctx, &service->addr);
+		ctx->user_port = service->port;
+	}
+	return SOCKET_GO_ON;
+}

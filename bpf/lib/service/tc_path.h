@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The path of a packet through the programs at tc: DNAT of a packet that comes in, SNAT of one that
+ * goes out. A mark says that a packet is of a flow. A packet goes nowhere else than routes say
+ * (route.h), and packets without a service are left as they are. flow.h has the flow table.
+ */
+#pragma once
+
+#include "kernel.h"
+#include "guard/nodes.h"
+#include "guard/ranges.h"
+#include "packet/drop.h"
+#include "packet/l4.h"
+#include "packet/packet.h"
+#include "packet/settings.h"
+#include "service/balance.h"
+#include "service/bloom.h"
+#include "service/conntrack.h"
+#include "service/count.h"
+#include "service/flow.h"
+#include "service/flow_end.h"
+#include "service/flow_make.h"
+#include "service/icmp_nat.h"
+#include "service/link.h"
+#include "service/nat.h"
+#include "service/parse.h"
+#include "service/pod_clients.h"
+#include "service/quota.h"
+#include "service/route.h"
+#include "service/rpf.h"
+#include "service/settings.h"
+#include "service/work.h"
+
+/* linux/if_packet.h: the frame is for this host, by its address on the link. */
+#define PACKET_HOST 0
+
+/* Reports whether one end of the packet w->in may have had a flow. */
+static __always_inline int may_have_flow(const struct work *w)
+{
+	return bloom_has_flow(&w->in.key.src) || bloom_has_flow(&w->in.key.dst);
+}
+
+/*
+ * Makes a flow for the packet w->in, which is of none. Without a service, forgets the flow that its
+ * ends had by one. Returns what balance_new returns.
+ */
+static __always_inline int tc_new(struct __sk_buff *skb, struct work *w, __u32 now, int link)
+{
+	int why = balance_new(skb, now, link);
+
+	if (why == BALANCE_NO_SERVICE && may_have_flow(w)) {
+		if (w->in.key.protocol == PROTO_TCP)
+			tcp_flow_forget(now);
+		else if (link != LINK_UNDERLAY)
+			udp_flow_forget();
+	}
+
+	if (why == BALANCE_DONE && link != LINK_UNDERLAY &&
+		!(pod_client_remember(skb->ifindex) && quota_take(now))) {
+		w->scratch.forward_key = w->in.key;
+		flow_end();
+		return COUNT_PACKET_PORT;
+	}
+
+	return why;
+}
+
+/*
+ * Refreshes the flow of the backend's reply w->in, whose reply entry is f, and sets w->out. Returns
+ * BALANCE_DONE, or BALANCE_NO_SERVICE if the reply is of no flow or its source is forged.
+ */
+static __always_inline int tc_reply(
+	struct __sk_buff *skb, struct work *w, struct flow *f, __u32 now, int link)
+{
+	/* link is the ifindex that rpf_passes checked; an index is never reused, so later packets
+	 * need no new look-up. */
+	int same_link = link != LINK_POD || f->link == skb->ifindex;
+	__u16 flags = packet_flags(w, 0);
+
+	w->out.entry = *f;
+	w->out.rpf_passed = same_link;
+	if (f->used == now && !(flags & ~f->flags) && same_link && !accepts_other(w, f))
+		return BALANCE_DONE;
+
+	w->out.rpf_passed = link != LINK_POD || rpf_passes(skb);
+	if (!w->out.rpf_passed)
+		return BALANCE_NO_SERVICE;
+	if (accepts_other(w, f)) {
+		flow_end_of_backend(w);
+		return BALANCE_NO_SERVICE;
+	}
+
+	flow_add_flags(f, flags);
+	f->used = now;
+	if (!same_link)
+		f->link = skb->ifindex;
+	return BALANCE_DONE;
+}
+
+/* Reports whether the client's packet w->in leaves its flow, whose forward entry is f, unchanged.
+ */
+static __always_inline int tc_is_unchanged(const struct work *w, const struct flow *f, __u32 now)
+{
+	return f && f->flags & FLOW_FORWARD && f->used == now &&
+	       !(packet_flags(w, 1) & ~f->flags) && !tcp_opens(w->in.tcp_flags);
+}
+
+/*
+ * Refreshes all that belongs to the flow of w->in.key, once a second. f is its forward entry.
+ * Returns BALANCE_DONE or the counter of a drop.
+ */
+static __always_inline int tc_refresh(
+	struct __sk_buff *skb, struct work *w, struct flow *f, __u32 now, int link)
+{
+	__u16 flags = w->out.entry.flags;
+	int why;
+
+	f->used = now;
+	w->out.host_routed = flags & FLOW_HOST_ROUTED;
+
+	why = entries_store(now, STORE_REFRESH, flags & FLOW_SNAT);
+	if (!why && link != LINK_UNDERLAY && !pod_client_remember(skb->ifindex))
+		why = COUNT_PACKET_PORT;
+	if (why) {
+		flow_delete(&w->in.key);
+		return why;
+	}
+
+	if (link != LINK_UNDERLAY)
+		quota_take(now);
+
+	/* Storing the other entries changed w->out.entry. */
+	entry_set(w, &w->out.backend.addr, w->out.backend.port, flags, now);
+	return BALANCE_DONE;
+}
+
+/*
+ * Finds or makes the entry of the packet w->in, which comes in. Sets w->out.entry to a copy.
+ * Returns BALANCE_DONE, BALANCE_NO_SERVICE or the counter of a drop.
+ */
+__noinline int tc_find(struct __sk_buff *skb, int link)
+{
+	struct work *w = work_get();
+	__u32 now = flow_now();
+	struct flow *f;
+	__u16 flags;
+
+	if (!w)
+		return BALANCE_NO_SERVICE;
+
+	w->out.rpf_passed = 0;
+	f = may_have_flow(w) ? flow_lookup(&w->in.key) : 0;
+	if (f && !(f->flags & FLOW_FORWARD) &&
+		!(w->in.key.protocol == PROTO_UDP && flow_expired(PROTO_UDP, f, now)))
+		return tc_reply(skb, w, f, now, link);
+	if (!f && w->in.key.protocol == PROTO_TCP && !tcp_opens(w->in.tcp_flags))
+		return BALANCE_NO_SERVICE;
+
+	/* A packet with a forged source makes, changes and ends no flow. */
+	if (link == LINK_POD && !in_ranges(&w->in.key.src))
+		return BALANCE_NO_SERVICE;
+	if (link == LINK_POD && !tc_is_unchanged(w, f, now)) {
+		w->out.rpf_passed = rpf_passes(skb);
+		if (!w->out.rpf_passed)
+			return BALANCE_NO_SERVICE;
+	}
+
+	if (f && (!(f->flags & FLOW_FORWARD) || balance_is_new(w, f, now, link))) {
+		if (w->in.key.protocol == PROTO_UDP && !flow_expired(PROTO_UDP, f, now))
+			service_count(COUNT_PACKET_MOVED);
+		flow_delete(&w->in.key);
+		f = 0;
+	}
+	if (!f)
+		return tc_new(skb, w, now, link);
+
+	w->out.entry = *f;
+	w->out.backend.addr = w->out.entry.addr;
+	w->out.backend.port = w->out.entry.port;
+	flags = packet_flags(w, 1);
+	if (flags & ~f->flags) {
+		f->flags |= flags;
+		reply_entries_add_flags(flags, w->out.entry.flags & FLOW_SNAT);
+	}
+	return f->used == now ? BALANCE_DONE : tc_refresh(skb, w, f, now, link);
+}
+
+/* Reports whether the packet w->in is another node's tunnel datagram. No service gets these. */
+static __always_inline int tc_is_tunnel(const struct work *w, enum service_link link)
+{
+	return link == LINK_UNDERLAY && w->in.key.protocol == PROTO_UDP &&
+	       w->in.key.dport == bpf_htons(tunnel_port) && is_node(&w->in.key.dst);
+}
+
+/* Host routes the packet w->in, if it can be. Returns the verdict. */
+static __always_inline int tc_route(
+	struct __sk_buff *skb, __u32 network, enum service_link link, int has_flow)
+{
+	if (network != ETH_HLEN || link == LINK_TUNNEL || (!has_flow && link != LINK_POD))
+		return VERDICT_NEXT;
+
+	return route_packet(skb, link, has_flow);
+}
+
+/* Translates a packet that comes in by a link. network is the offset of its IP header. Returns the
+ * verdict. */
+static __always_inline int tc_in(struct __sk_buff *skb, __u32 network, enum service_link link)
+{
+	__u32 mark = service_mark | (link == LINK_UNDERLAY ? pod_mark : 0);
+	struct work *w = work_get();
+	int did;
+
+	/* A frame that a bridge only forwards is not for this host. */
+	if (!w || skb->pkt_type != PACKET_HOST)
+		return VERDICT_NEXT;
+	if (service_parse(skb, network, &w->in.packet) != PACKET_IP)
+		return VERDICT_NEXT;
+
+	if (is_icmp(&w->in.packet)) {
+		did = icmp_nat(skb, w, network, FLOW_IN);
+		if (did > 0)
+			skb->mark |= mark;
+		return did < 0 ? drop(REASON_SERVICE_QUOTE_REWRITE) : VERDICT_NEXT;
+	}
+
+	if (!service_key(skb, w, FLOW_IN) || tc_is_tunnel(w, link))
+		return VERDICT_NEXT;
+	w->in.has_ethernet = network == ETH_HLEN;
+	did = tc_find(skb, link);
+	if (did == BALANCE_NO_SERVICE)
+		return tc_route(skb, network, link, 0);
+	if (did != BALANCE_DONE)
+		return service_drop(did);
+
+	if (nat_rewrite(skb, w, network, REWRITE_DST))
+		return drop(REASON_SERVICE_REWRITE);
+	skb->mark |= mark;
+	return tc_route(skb, network, link, 1);
+}
+
+/*
+ * Translates a packet that goes out by a link. network is the offset of its IP header. Returns the
+ * verdict. A packet from a pod or a tunnel is of a flow only if it has service_mark.
+ */
+static __always_inline int tc_out(struct __sk_buff *skb, __u32 network)
+{
+	struct work *w = work_get();
+	int did;
+
+	if (!w || (skb->mark & (pod_mark | service_mark)) == pod_mark)
+		return VERDICT_NEXT;
+	if (service_parse(skb, network, &w->in.packet) != PACKET_IP)
+		return VERDICT_NEXT;
+
+	if (is_icmp(&w->in.packet)) {
+		did = icmp_nat(skb, w, network, FLOW_OUT);
+		return did < 0 ? drop(REASON_SERVICE_QUOTE_REWRITE) : VERDICT_NEXT;
+	}
+
+	if (!service_key(skb, w, FLOW_OUT) || !may_have_flow(w))
+		return VERDICT_NEXT;
+	return nat_source(skb, network);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What the programs at tc know of the packet in work: more than fits on their stack. */
+#pragma once
+
+#include "kernel.h"
+#include "packet/addr.h"
+#include "packet/packet.h"
+#include "service/backend.h"
+#include "service/flow.h"
+#include "service/frontend.h"
+
+/*
+ * The packet in work. An upgrade adopts a pinned map of the same size, and code relies on the zero
+ * bytes of quota_key. So a change of the layout has to change the size.
+ */
+struct work {
+	/* The packet as it is at the hook. */
+	struct {
+		struct packet packet;
+		__u8 tcp_flags;	   /* 0 if it is not TCP */
+		__u8 has_ethernet; /* whether it begins with an Ethernet header */
+		struct flow_key key;
+	} in;
+
+	/* What was decided. */
+	struct {
+		struct backend backend; /* of the packet's flow */
+		struct flow entry;	/* how the packet is rewritten */
+		__u16 host_routed; /* FLOW_HOST_ROUTED if the flow whose entries are stored is */
+		__u8 rpf_passed; /* whether the source passed the reverse path filter; see rpf.h */
+	} out;
+
+	/* What functions pass to each other. Any of them may change it. */
+	struct {
+		struct flow_key entry_key;   /* of the entry that is looked up or stored */
+		struct flow_key forward_key; /* of the flow that is ended */
+		struct flow_key quota_key;   /* only src, sport and hook are ever set */
+		struct frontend frontend;
+		struct frontend_key frontend_key;
+		struct packet inner; /* of an ICMP error */
+	} scratch;
+
+	__u64 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct work);
+} service_work SEC(".maps");
+
+/*
+ * Returns the packet in work on this CPU. Functions that are not inlined have only numbers as
+ * parameters and call this themselves. So the verifier checks each of them once, not at each call.
+ */
+static __always_inline struct work *work_get(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&service_work, &zero);
+}

@@ -1,0 +1,159 @@
+package bpf
+
+import (
+	"maps"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// podClient is struct pod_client of lib/service/pod_clients.h.
+type podClient struct {
+	Addr [16]byte
+	Link uint32
+}
+
+func podClients(t *testing.T, coll *ebpf.Collection) map[podClient]uint8 {
+	t.Helper()
+	return allOf[podClient, uint8](t, coll, "service_callers")
+}
+
+func expectPodClients(t *testing.T, coll *ebpf.Collection, situation string, want ...podClient) {
+	t.Helper()
+	all := make(map[podClient]uint8)
+	for _, c := range want {
+		all[c] = 1
+	}
+	if got := podClients(t, coll); !maps.Equal(got, all) {
+		t.Errorf("%s: pod clients are %v, want %v", situation, got, all)
+	}
+}
+
+// called returns programs with a service whose backend is pod 1, at LoadBalancer IPs and at
+// addresses of the ranges.
+func called(t *testing.T) *ebpf.Collection {
+	t.Helper()
+	l := &lab{coll: packets(t)}
+	s := labService{name: "web", pods: []string{"1"}}
+	for _, a := range labAddrs {
+		s.vips, s.cluster = append(s.vips, a.vip), append(s.cluster, clusterAddr[a.name])
+	}
+	l.serve(t, s)
+	return l.coll
+}
+
+// clusterAddr has an address of the ranges for each family.
+var clusterAddr = map[string]string{"IPv4": "198.18.200.1", "IPv6": "fd42:1:0:ff::1"}
+
+// servicePorts has the ports of a labService and of its pods.
+var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80, 8080},
+	unix.IPPROTO_UDP: {53, 5353}}
+
+// forget deletes all entries of the flow table.
+func forget(t *testing.T, coll *ebpf.Collection) {
+	t.Helper()
+	for k := range flows(t, coll) {
+		if err := coll.Maps["service_flows"].Delete(k); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A pod that had a flow to an address outside the ranges is known even if the flow was evicted.
+func TestPodClientsAreNotForgotten(t *testing.T) {
+	for _, a := range labAddrs {
+		for proto, port := range servicePorts {
+			coll := called(t)
+			links := linksFor(t, coll)
+			client, pod := at(a.pod2, 40000), at(a.pod1, port.pod)
+			to := func(addr string) netip.AddrPort { return at(addr, port.service) }
+			open := segment(client, to(a.vip), proto, tcpSYN, "")
+			expectForged(t, coll, open)
+			passed(t, coll, "service_in", segment(at(a.client, 40000), to(a.vip), proto, tcpSYN,
+				""), 0)
+			passed(t, coll, "service_pod_in",
+				segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
+			expectAlone(t, coll, "service_pod_in", segment(client, to(a.other), proto, tcpSYN, ""))
+			expectPodClients(t, coll, a.name+": a pod that says it is another, a client outside, an "+
+				"address of the ranges, one that is no service's")
+
+			// From another port: the client above has its flow to that backend.
+			client = at(a.pod2, 40001)
+			open = segment(client, to(a.vip), proto, tcpSYN, "")
+			expectPacket(t, coll, "service_pod_in", open, segment(client, pod, proto, tcpSYN, ""),
+				0, abi.ServiceMark)
+			want := podClient{netip.MustParseAddr(a.vip).As16(), links.own}
+			expectPodClients(t, coll, a.name+": a pod", want)
+			forget(t, coll)
+			if proto == unix.IPPROTO_TCP {
+				expectAlone(t, coll, "service_pod_in",
+					segment(client, to(a.vip), proto, tcpACK, "secret"))
+			}
+			expectPodClients(t, coll, a.name+": a pod whose flow was forgotten", want)
+
+			// A flow that began before this map existed is added when it goes on.
+			passed(t, coll, "service_pod_in", open, 0)
+			if err := coll.Maps["service_callers"].Delete(want); err != nil {
+				t.Fatal(err)
+			}
+			age(t, coll, 30)
+			passed(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, ""), 0)
+			expectPodClients(t, coll, a.name+": a pod that goes on", want)
+		}
+	}
+}
+
+// TestNoFlowsWithoutRoomForPodClients holds that a flow neither begins nor goes on if its client
+// cannot be remembered: the address could not be kept closed for it.
+func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
+	for _, a := range labAddrs {
+		for proto, port := range servicePorts {
+			coll := called(t)
+			client, vip := at(a.pod2, 40000), at(a.vip, port.service)
+			passed(t, coll, "service_pod_in", segment(client, vip, proto, tcpSYN, ""), 0)
+			for c := range podClients(t, coll) {
+				if err := coll.Maps["service_callers"].Delete(c); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range uint32(podClientsMax) {
+				if err := coll.Maps["service_callers"].Put(podClient{Link: 1000 + i},
+					uint8(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			dropsIt := func(situation string, in []byte) {
+				t.Helper()
+				counts := counted(t, coll, packetPort)
+				verdict, _, _, err := runPacket(t, coll, "service_pod_in", in, 0)
+				if err != nil || verdict != dropped || counted(t, coll, packetPort) != counts+1 {
+					t.Errorf("%s, %s of protocol %d: verdict %d, %v, counted %d times", a.name,
+						situation, proto, int32(verdict), err, counted(t, coll, packetPort)-counts)
+				}
+			}
+
+			age(t, coll, 30)
+			dropsIt("a flow that goes on", segment(client, vip, proto, tcpACK, ""))
+			if _, forward := held(t, coll); forward > 0 {
+				t.Errorf("%s: a flow whose client is not known is there", a.name)
+			}
+
+			forget(t, coll)
+			dropsIt("a flow that begins", segment(client, vip, proto, tcpSYN, ""))
+			if all := flows(t, coll); len(all) > 0 {
+				t.Errorf("%s: a flow that was refused has entries: %v", a.name, all)
+			}
+			// No client has to be remembered for these addresses.
+
+			passed(t, coll, "service_pod_in",
+				segment(client, at(clusterAddr[a.name], port.service), proto, tcpSYN, ""), 0)
+			passed(t, coll, "service_in", segment(at(a.client, 40000), vip, proto, tcpSYN,
+				""), 0)
+		}
+	}
+}

@@ -1,0 +1,195 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"golang.zx2c4.com/wireguard/wgctrl"
+	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// The bare device has a network namespace of its own, with the node's ends of the pods' bare links:
+// there neither the guard's programs nor kube-proxy's rules look at its packets, so bare is
+// WireGuard and nothing else. Its encrypted datagrams still leave by the node's own link, for a
+// device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c,
+// creating_net). The namespace lives as long as the session, and all that is in it goes with it.
+
+// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and returns its
+// public key.
+func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
+	if err := errors.Join(n.dropBare(), removeLink(session.BareDevice)); err != nil {
+		return nil, err
+	}
+	var err error
+	if n.bare, err = netns.New(); err != nil {
+		return nil, err
+	}
+
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = session.BareDevice, a.MTU
+	if like, err := netlink.LinkByName(a.Like); err == nil {
+		attrs.TxQLen = like.Attrs().TxQLen
+	}
+	device := &netlink.Wireguard{LinkAttrs: attrs}
+	if err := netlink.LinkAdd(device); err != nil {
+		return nil, fmt.Errorf("add WireGuard device %s: %w", attrs.Name, err)
+	}
+	if err := netlink.LinkSetNsFd(device, int(n.bare.Fd())); err != nil {
+		return nil, errors.Join(fmt.Errorf("WireGuard device %s into a namespace of its own: %w",
+			attrs.Name, err), removeLink(attrs.Name))
+	}
+
+	key, err := wgtypes.GeneratePrivateKey()
+	if err != nil {
+		return nil, err
+	}
+
+	err = n.inBare(func() error {
+		if err := configure(wgtypes.Config{PrivateKey: &key, ListenPort: &a.Port}); err != nil {
+			return err
+		}
+		if err := up(session.BareDevice); err != nil {
+			return err
+		}
+		return forward(a.Service, a.Endpoint)
+	})
+
+	return key.PublicKey().String(), err
+}
+
+// inBare runs fn in the bare device's namespace.
+func (n *node) inBare(fn func() error) error {
+	if n.bare == nil {
+		return errors.New("there is no bare device yet")
+	}
+	return netns.DoFd(int(n.bare.Fd()), "of the bare device", fn)
+}
+
+// dropBare takes the namespace away, and what is in it.
+func (n *node) dropBare() error {
+	if n.bare == nil {
+		return nil
+	}
+	f := n.bare
+	n.bare = nil
+	// The kernel takes away what is left some time later (net/core/net_namespace.c, cleanup_net);
+	// port and pod's end must be free at once.
+	links := netns.DoFd(int(f.Fd()), "of the bare device", func() error {
+		return errors.Join(removeLink(session.BareDevice), removeLink(session.HostBareLink))
+	})
+	return errors.Join(links, f.Close())
+}
+
+func configure(c wgtypes.Config) error {
+	client, err := wgctrl.New()
+	if err != nil {
+		return err
+	}
+	if err := client.ConfigureDevice(session.BareDevice, c); err != nil {
+		return errors.Join(fmt.Errorf("configure %s: %w", session.BareDevice, err), client.Close())
+	}
+	return client.Close()
+}
+
+// kubeProxyRules are how many rules an established connection passes of kube-proxy in mode nftables
+// at a hook, each of which asks whether it is new (k8s.io/kubernetes/pkg/proxy/nftables/proxier.go,
+// nftablesBaseChains and nftablesJumpChains).
+var kubeProxyRules = []struct {
+	name  string
+	hook  *nftables.ChainHook
+	prio  *nftables.ChainPriority
+	rules int
+}{
+	{"filter-prerouting-pre-dnat", nftables.ChainHookPrerouting,
+		nftables.ChainPriorityRef(*nftables.ChainPriorityNATDest - 10), 1},
+	{"filter-forward", nftables.ChainHookForward, nftables.ChainPriorityFilter, 2},
+}
+
+// forward enables forwarding in this namespace, and adds what kube-proxy has on the node for any
+// network: one rule that translates the service to its endpoint, a chain for sources, and the rules
+// that ask each packet whether its connection is new. So connections are tracked on both nodes, and
+// what is between ours and bare is Kubeveil's own.
+func forward(service, endpoint netip.Addr) error {
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
+		return err
+	}
+	c, err := nftables.New()
+	if err != nil {
+		return err
+	}
+
+	table := c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: session.BareDevice})
+	chain := func(name string, typ nftables.ChainType, hook *nftables.ChainHook,
+		prio *nftables.ChainPriority) *nftables.Chain {
+		return c.AddChain(&nftables.Chain{Table: table, Name: name, Type: typ, Hooknum: hook,
+			Priority: prio})
+	}
+	prerouting := chain("nat-prerouting", nftables.ChainTypeNAT, nftables.ChainHookPrerouting,
+		nftables.ChainPriorityNATDest)
+	chain("nat-postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
+		nftables.ChainPriorityNATSource)
+	const destination = 16 // of an IPv4 header, RFC 791 section 3.1
+	c.AddRule(&nftables.Rule{Table: table, Chain: prerouting, Exprs: []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: destination,
+			Len: net.IPv4len},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: service.AsSlice()},
+		&expr.Immediate{Register: 1, Data: endpoint.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: 1},
+	}})
+
+	for _, k := range kubeProxyRules {
+		in := chain(k.name, nftables.ChainTypeFilter, k.hook, k.prio)
+		for range k.rules {
+			c.AddRule(&nftables.Rule{Table: table, Chain: in, Exprs: []expr.Any{
+				&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+					Mask: binary.NativeEndian.AppendUint32(nil, expr.CtStateBitNEW),
+					Xor:  make([]byte, 4)},
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
+				&expr.Counter{},
+			}})
+		}
+	}
+
+	if err := c.Flush(); err != nil {
+		return fmt.Errorf("rules for service %v: %w", service, err)
+	}
+	return nil
+}
+
+func (n *node) addPeer(p session.Peer) error {
+	key, err := wgtypes.ParseKey(p.PublicKey)
+	if err != nil {
+		return fmt.Errorf("public key of the peer: %w", err)
+	}
+	peer := wgtypes.PeerConfig{PublicKey: key, Endpoint: net.UDPAddrFromAddrPort(p.Endpoint),
+		ReplaceAllowedIPs: true, AllowedIPs: []net.IPNet{*hostNet(p.Pod)}}
+	return n.inBare(func() error {
+		if err := configure(wgtypes.Config{ReplacePeers: true,
+			Peers: []wgtypes.PeerConfig{peer}}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(session.BareDevice)
+		if err != nil {
+			return err
+		}
+		err = netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index,
+			Dst: hostNet(p.Pod), Scope: netlink.SCOPE_LINK})
+		if err != nil {
+			return fmt.Errorf("route %s into %s: %w", p.Pod, session.BareDevice, err)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,176 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+)
+
+// clues are what a kernel says of the machine under it.
+type clues struct {
+	// Flags are those of /proc/cpuinfo, Vendor and Product of the firmware (DMI).
+	Flags           []string
+	Vendor, Product string
+	// Clocks are the clock sources there are.
+	Clocks string
+	// Devices are the names in /dev that only confidential machines have.
+	Devices []string
+	// Log is the kernel's.
+	Log string
+}
+
+// confidentialDevices are how a guest asks its firmware for an attestation report.
+var confidentialDevices = []string{"sev-guest", "tdx_guest"}
+
+// memoryEncryption is the kernel's line about what the processor encrypts; a guest with SEV-SNP
+// names it (arch/x86/mm/mem_encrypt.c).
+var memoryEncryption = regexp.MustCompile(`Memory Encryption Features active: .*`)
+
+// isolation is Hyper-V's word about a guest that a paravisor serves; the low four bits of group B
+// are its kind: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
+var isolation = regexp.MustCompile(`Isolation Config: Group A 0x[0-9a-f]+, Group B 0x([0-9a-f]+)`)
+
+// judgeMachine says what a machine is and why it is believed.
+func judgeMachine(c clues) (name, why string) {
+	has := func(list []string, want string) bool {
+		for _, s := range list {
+			if s == want {
+				return true
+			}
+		}
+		return false
+	}
+	encrypted := memoryEncryption.FindString(c.Log)
+	switch kind := isolationKind(c.Log); {
+	case has(c.Devices, "tdx_guest"), has(c.Flags, "tdx_guest"), strings.Contains(encrypted, "TDX"):
+		return bench.TDX, "the kernel is a TDX guest"
+	case has(c.Devices, "sev-guest"), strings.Contains(encrypted, "SEV-SNP"):
+		return bench.SEVSNP, "the kernel is a SEV-SNP guest"
+	case kind == 3:
+		return bench.TDX, "Hyper-V isolates this guest by TDX"
+	case kind == 2:
+		return bench.SEVSNP, "Hyper-V isolates this guest by SEV-SNP"
+	case !has(c.Flags, "hypervisor"):
+		return bench.Metal, "the processor names no hypervisor"
+	case c.Vendor == "QEMU" && !strings.Contains(c.Clocks, "kvm-clock"):
+		return bench.Emulated, "the machine is QEMU's, and without KVM's clock"
+	}
+	return bench.VM, "the processor names a hypervisor, and nothing names memory encryption"
+}
+
+func isolationKind(log string) uint64 {
+	m := isolation.FindStringSubmatch(log)
+	if m == nil {
+		return 0
+	}
+	group, err := strconv.ParseUint(m[1], 16, 64)
+	if err != nil {
+		return 0
+	}
+	return group & 0xf
+}
+
+// platform says what this node is.
+func (n *node) platform(_ context.Context, a session.Ask) (any, error) {
+	info, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return nil, err
+	}
+	processor, flags := parseCPUInfo(string(info))
+	c := clues{
+		Flags: flags, Vendor: line("/sys/class/dmi/id/sys_vendor"),
+		Product: line("/sys/class/dmi/id/product_name"),
+		Clocks:  line("/sys/devices/system/clocksource/clocksource0/available_clocksource"),
+		Log:     kernelLog(),
+	}
+	for _, name := range confidentialDevices {
+		// A privileged pod has the host's devices in /dev.
+		if _, err := os.Stat(filepath.Join("/dev", name)); err == nil {
+			c.Devices = append(c.Devices, name)
+		}
+	}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("uname: %w", err)
+	}
+	p := session.Platform{Kernel: unix.ByteSliceToString(u.Release[:]), CPUs: runtime.NumCPU(),
+		Processor: processor, Machine: strings.TrimSpace(c.Vendor + " " + c.Product)}
+	p.Name, p.Why = judgeMachine(c)
+	return p, describeLinks(&p, a)
+}
+
+// describeLinks fills in the node's underlay and tunnels.
+func describeLinks(p *session.Platform, a session.Ask) error {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	p.KernelTunnels = true
+	for _, l := range links {
+		attrs := l.Attrs()
+		if strings.HasPrefix(attrs.Name, abi.TunnelDevicePrefix) &&
+			attrs.Group == abi.TunnelGroup {
+			p.Tunnels = append(p.Tunnels, attrs.Name)
+			p.KernelTunnels = p.KernelTunnels && l.Type() == "wireguard"
+		}
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			return fmt.Errorf("addresses of %s: %w", attrs.Name, err)
+		}
+		for _, addr := range addrs {
+			if addr.IP.Equal(a.NodeAddr.AsSlice()) {
+				p.Underlay, p.UnderlayMTU = attrs.Name, attrs.MTU
+			}
+		}
+	}
+	if p.Underlay == "" {
+		return fmt.Errorf("no link has the node's address %s", a.NodeAddr)
+	}
+	return nil
+}
+
+// parseCPUInfo returns the name and the flags of the first processor.
+func parseCPUInfo(info string) (name string, flags []string) {
+	for l := range strings.Lines(info) {
+		key, value, _ := strings.Cut(l, ":")
+		switch strings.TrimSpace(key) {
+		case "model name":
+			name = strings.TrimSpace(value)
+		case "flags", "Features":
+			return name, strings.Fields(value)
+		}
+	}
+	return name, nil
+}
+
+// line is the content of a small file, empty where it cannot be had.
+func line(path string) string {
+	b, _ := os.ReadFile(path)
+	return strings.TrimSpace(string(b))
+}
+
+// kernelLog is what is left of the kernel's messages, empty without the right to read them.
+func kernelLog() string {
+	size, err := unix.Klogctl(unix.SYSLOG_ACTION_SIZE_BUFFER, nil)
+	if err != nil || size <= 0 {
+		return ""
+	}
+	b := make([]byte, size)
+	n, err := unix.Klogctl(unix.SYSLOG_ACTION_READ_ALL, b)
+	if err != nil {
+		return ""
+	}
+	return string(b[:n])
+}

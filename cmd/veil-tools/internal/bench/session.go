@@ -1,0 +1,115 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+)
+
+// sessions are the verbs. Which of them make sense depends on the pod; the others answer with the
+// kernel's error.
+func sessions(n *node) map[string]session.Handler {
+	return map[string]session.Handler{
+		session.VerbIperf:      session.Handle(iperf),
+		session.VerbRoundTrips: session.Handle(roundTrips),
+		session.VerbSelf:       session.Handle(self),
+		session.VerbAwait:      session.Handle(await),
+		session.VerbPlatform:   session.Handle(n.platform),
+		session.VerbTunnel:     session.Handle(n.tunnel),
+		session.VerbWire:       session.Handle(n.wire),
+		session.VerbUnwire:     session.Handle(n.unwire),
+		session.VerbCount:      session.Handle(n.count),
+		session.VerbPrograms:   session.Handle(n.programs),
+		session.VerbWatch:      session.Handle(n.watch),
+		session.VerbJudge:      session.Handle(n.judge),
+	}
+}
+
+func serve(ctx context.Context, _ []string) error {
+	n := &node{}
+	defer n.close()
+	return session.Serve(ctx, os.Stdin, os.Stdout, sessions(n))
+}
+
+// iperf runs iperf3 to its end or that of ctx.
+func iperf(ctx context.Context, a session.Iperf) (any, error) {
+	cmd := exec.CommandContext(ctx, "iperf3", a.Args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	done := session.IperfDone{Stdout: stdout.Bytes(), Stderr: stderr.String()}
+	var status *exec.ExitError
+	switch {
+	case err == nil:
+	case errors.As(err, &status):
+		done.Failure = status.Error()
+	default:
+		return nil, err
+	}
+	return done, nil
+}
+
+func self(context.Context, struct{}) (any, error) {
+	inode, err := inodeOf("/proc/self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	s := session.Self{NetNS: inode}
+	if link, err := net.InterfaceByName("eth0"); err == nil {
+		s.MTU = link.MTU
+	}
+	return s, nil
+}
+
+func inodeOf(path string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return 0, fmt.Errorf("stat %s: %w", path, err)
+	}
+	return st.Ino, nil
+}
+
+// agent waits; links that a suite left behind, because it was killed, go with the pod.
+func agent(ctx context.Context, _ []string) error {
+	<-ctx.Done()
+	return removeLinks()
+}
+
+// pod runs the servers of a pod that is measured.
+func pod(ctx context.Context, _ []string) error {
+	failed := make(chan error, 2)
+	go func() { failed <- serveRoundTrips(ctx) }()
+	go func() { failed <- serveIperf(ctx) }()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-failed:
+		return err
+	}
+}
+
+// serveIperf starts iperf3 again when it ends: a client that is killed in the middle takes some
+// versions with it.
+func serveIperf(ctx context.Context) error {
+	for ctx.Err() == nil {
+		cmd := exec.CommandContext(ctx, "iperf3", "-s", "-p", fmt.Sprint(session.IperfPort))
+		cmd.Stderr = os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		began := time.Now()
+		err := cmd.Run()
+		if ctx.Err() == nil && time.Since(began) < time.Second {
+			return fmt.Errorf("iperf3 ended at once: %w", err)
+		}
+	}
+	return nil
+}

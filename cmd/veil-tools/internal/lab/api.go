@@ -1,0 +1,165 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+)
+
+// apiResult is what api prints at its end. Times are milliseconds since 1970.
+type apiResult struct {
+	// Opened is how many connections were held, Closed when those ended that did.
+	Opened int     `json:"opened"`
+	Closed []int64 `json:"closed"`
+	// Asked is how many connections were made beside them, Failed when those began that got no
+	// answer.
+	Asked  int     `json:"asked"`
+	Failed []int64 `json:"failed"`
+}
+
+// api holds idle connections of TLS to the API servers, and beside them begins a new one each
+// interval and asks something over it, until it is told to end. It says "open" when the first are
+// there, and "closed N" when the N-th of them has ended.
+func api(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("api")
+	to := flags.to("the API servers' service")
+	ca := flags.String("ca", "", "file with the authority of their certificate")
+	count := flags.Int("hold", 16, "connections that are held")
+	interval := flags.interval(50*time.Millisecond, "two new ones")
+	timeout := flags.timeout(3*time.Second, "the answer over a new one")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	pem, err := os.ReadFile(*ca)
+	if err != nil {
+		return nil, err
+	}
+
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, errors.New(*ca + " holds no certificate")
+	}
+
+	k := apiKeeper{to: *to, timeout: *timeout,
+		config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc",
+			MinVersion: tls.VersionTLS12}}
+	defer k.wait.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+
+	for range *count {
+		if err := k.hold(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	fmt.Println("open")
+	tick := time.NewTicker(*interval)
+	defer tick.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return k.copy(), nil
+		case <-tick.C:
+			k.wait.Go(func() { k.ask(ctx) })
+		}
+	}
+}
+
+// apiKeeper makes the connections.
+type apiKeeper struct {
+	to      string
+	timeout time.Duration
+	config  *tls.Config
+	wait    sync.WaitGroup
+
+	mu sync.Mutex
+	r  apiResult
+}
+
+// copy returns what there is so far.
+func (k *apiKeeper) copy() apiResult {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r := k.r
+	r.Closed, r.Failed = slices.Clone(r.Closed), slices.Clone(r.Failed)
+	return r
+}
+
+// dial connects and waits for the first byte of an answer to a question that needs no credentials
+// to be answered.
+func (k *apiKeeper) dial(ctx context.Context) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.timeout)
+	defer cancel()
+	c, err := (&tls.Dialer{Config: k.config}).DialContext(ctx, "tcp", k.to)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Now().Add(k.timeout))
+	if _, err = c.Write(
+		[]byte("GET /readyz HTTP/1.1\r\nHost: kubernetes.default.svc\r\n\r\n")); err == nil {
+		_, err = c.Read(make([]byte, 1))
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	_ = c.SetDeadline(time.Time{})
+	return c, nil
+}
+
+// hold opens a connection that stays, and notes when it ends by itself.
+func (k *apiKeeper) hold(ctx context.Context) error {
+	c, err := k.dial(ctx)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.r.Opened++
+	k.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	k.wait.Go(func() {
+		defer stop()
+		defer c.Close()
+		for b := make([]byte, 4096); err == nil; {
+			_, err = c.Read(b)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.r.Closed = append(k.r.Closed, time.Now().UnixMilli())
+		fmt.Println("closed", len(k.r.Closed))
+	})
+	return nil
+}
+
+// ask makes a connection and notes when it began if it was of no use.
+func (k *apiKeeper) ask(ctx context.Context) {
+	began := time.Now()
+	c, err := k.dial(ctx)
+	if ctx.Err() != nil {
+		if err == nil {
+			c.Close()
+		}
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.r.Asked++
+	if err != nil {
+		k.r.Failed = append(k.r.Failed, began.UnixMilli())
+		fmt.Fprintln(os.Stderr, "new connection:", err)
+		return
+	}
+	c.Close()
+}

@@ -1,0 +1,203 @@
+package lab
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// flowState is what is known of one flow, counted since its start.
+type flowState struct {
+	Proto string `json:"proto"`
+	To    string `json:"to"`
+	// Sent counts records; Answered those that came back. Of UDP the newest may be on their way.
+	Sent     uint64 `json:"sent"`
+	Answered uint64 `json:"answered"`
+	// MaxGap is the longest time without an answer, the one that lasts included.
+	MaxGap float64 `json:"maxGapMillis"`
+	// Lost are the runs of UDP records without an answer, the first maxRuns of them.
+	Lost []lostRun `json:"lost,omitempty"`
+	// Broken is why a TCP connection ended; it is not opened again.
+	Broken string `json:"broken,omitempty"`
+}
+
+// lostRun is a run of records of which none was answered.
+type lostRun struct {
+	// At is when the first was sent, since the flow's start.
+	At      float64 `json:"atMillis"`
+	Records uint64  `json:"records"`
+}
+
+// maxRuns bounds what is said of a flow.
+const maxRuns = 16
+
+// carrier is one flow while it runs.
+type carrier struct {
+	mu    sync.Mutex
+	state flowState
+	start time.Time
+	last  time.Time
+	// records are when each record was sent, and whether it was answered.
+	records []record
+}
+
+type record struct {
+	at       time.Time
+	answered bool
+}
+
+func (f *carrier) sent() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state.Sent++
+	f.records = append(f.records, record{at: time.Now()})
+	return f.state.Sent - 1
+}
+
+// answered notes an answer to a record; a second one to it is none.
+func (f *carrier) answered(seq uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if seq >= uint64(len(f.records)) || f.records[seq].answered {
+		return
+	}
+	f.records[seq].answered = true
+	f.state.Answered++
+	f.state.MaxGap = max(f.state.MaxGap, millis(time.Since(f.last)))
+	f.last = time.Now()
+}
+
+// lost returns the runs of records without an answer. The newest may be on its way and is
+// none.
+func (f *carrier) lost() (runs []lostRun) {
+	before := true
+	for _, r := range f.records[:max(0, len(f.records)-1)] {
+		switch {
+		case r.answered:
+		case !before && len(runs) > 0:
+			runs[len(runs)-1].Records++
+		case len(runs) == maxRuns:
+			return runs
+		default:
+			runs = append(runs, lostRun{millis(r.at.Sub(f.start)), 1})
+		}
+		before = r.answered
+	}
+	return runs
+}
+
+func (f *carrier) breaks(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state.Broken = err.Error()
+}
+
+func (f *carrier) now() flowState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.state
+	if s.Proto == "udp" {
+		s.Lost = f.lost()
+	}
+	if s.Broken == "" {
+		s.MaxGap = max(s.MaxGap, millis(time.Since(f.last)))
+	}
+	return s
+}
+
+// flow keeps a TCP connection and a UDP flow to each echo and says each -report, as a line of JSON,
+// how they do, until it is told to end: what it says can be read at any time from the log of a pod
+// that it is the program of. A flow that could not begin is an error; one that breaks later is said
+// and the others go on.
+func flow(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("flow")
+	to := flags.to("echos, commas between")
+	interval := flags.interval(20*time.Millisecond, "records of a flow")
+	report := flags.Duration("report", time.Second, "pause between lines")
+	size := flags.size(200, "record")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	var flows []*carrier
+	for _, addr := range strings.Split(*to, ",") {
+		for _, proto := range []string{"tcp", "udp"} {
+			c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, proto, addr)
+			if err != nil {
+				return nil, err
+			}
+			defer c.Close()
+			now := time.Now()
+			f := &carrier{state: flowState{Proto: proto, To: addr}, start: now, last: now}
+			flows = append(flows, f)
+			if proto == "tcp" {
+				go f.carryTCP(ctx, c, *interval, *size)
+			} else {
+				go f.carryUDP(ctx, c, *interval, *size)
+			}
+		}
+	}
+
+	tick := time.NewTicker(*report)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return states(flows), nil
+		case <-tick.C:
+			if err := json.NewEncoder(os.Stdout).Encode(states(flows)); err != nil {
+				return nil, fmt.Errorf("report: %w", err)
+			}
+		}
+	}
+}
+
+func states(flows []*carrier) []flowState {
+	out := make([]flowState, len(flows))
+	for i, f := range flows {
+		out[i] = f.now()
+	}
+	return out
+}
+
+// carryTCP sends records, each answered before the next.
+func (f *carrier) carryTCP(ctx context.Context, c net.Conn, interval time.Duration, size int) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		seq := f.sent()
+		if err := exchangeTCP(c, payload(seq, size)); err != nil {
+			f.breaks(err)
+			return
+		}
+		f.answered(seq)
+		<-tick.C
+	}
+}
+
+// carryUDP sends records at a steady rate and counts what comes back, each once.
+func (f *carrier) carryUDP(ctx context.Context, c net.Conn, interval time.Duration, size int) {
+	go func() {
+		b := make([]byte, 1<<16)
+		for ctx.Err() == nil {
+			n, err := c.Read(b)
+			if err != nil || n < 8 {
+				time.Sleep(time.Millisecond) // an ICMP answer to an earlier record
+				continue
+			}
+			f.answered(binary.BigEndian.Uint64(b))
+		}
+	}()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		_, _ = c.Write(payload(f.sent(), size)) // what is refused is not answered, which is counted
+		<-tick.C
+	}
+}

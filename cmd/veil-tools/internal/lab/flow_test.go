@@ -1,0 +1,145 @@
+package lab
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A connection that breaks is said, with what was carried before; UDP goes on and counts its gap.
+func TestFlowSaysWhatBreaks(t *testing.T) {
+	ours, theirs := net.Pipe()
+	f := &carrier{last: time.Now()}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.carryTCP(t.Context(), ours, time.Millisecond, 100)
+	}()
+	b := make([]byte, 1000)
+	for range 3 {
+		n, err := theirs.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := theirs.Write(b[:n]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs.Close()
+	<-done
+	if s := f.now(); s.Answered != 3 || s.Sent != 4 || s.Broken == "" {
+		t.Errorf("after three records and an end: %+v", s)
+	}
+}
+
+// Flows to an echo carry both protocols and stop when told.
+func TestFlow(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	addr := l.Addr().String()
+	l.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := echo(ctx, []string{"-listen", addr})
+		ended <- err
+	}()
+
+	for {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			c.Close()
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+
+	limit, stop := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer stop()
+	out, err := flow(limit, []string{"-to", addr, "-interval", "1ms", "-report", "1h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := out.([]flowState)
+	if len(got) != 2 || got[0].Answered == 0 || got[1].Answered == 0 || got[0].Broken != "" {
+		t.Errorf("flows: %+v", got)
+	}
+
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestJudgeReview(t *testing.T) {
+	const request = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"7","object":{"metadata":{"labels":{LABELS}}}}}`
+	for _, c := range []struct {
+		name, body, want string
+		allowed          bool
+	}{
+		{"no label", strings.Replace(request, "LABELS", "", 1), "", true},
+		{"label refuse", strings.Replace(request, "LABELS", `"refuse":"asked"`, 1), "asked", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := judge([]byte(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Response.Allowed != c.allowed || r.Response.UID != "7" || r.Request != nil {
+				t.Errorf("answer: %+v", r.Response)
+			}
+			if message, _ := r.Response.Status["message"].(string); !strings.Contains(message,
+				c.want) {
+				t.Errorf("message %q: want %q in it", message, c.want)
+			}
+		})
+	}
+
+	for _, body := range []string{"", "{}", "[]", `{"request":1}`} {
+		if _, err := judge([]byte(body)); err == nil {
+			t.Errorf("%q is no error", body)
+		}
+	}
+}
+
+func FuzzJudgeReview(f *testing.F) {
+	f.Add([]byte(`{"request":{"uid":"7"}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := judge(body)
+		if err == nil && r.Response == nil {
+			t.Error("neither an answer nor an error")
+		}
+	})
+}
+
+// Records without an answer are said by when the first of each run was sent; the newest is on its
+// way.
+func TestFlowSaysWhichRecordsAreLost(t *testing.T) {
+	f := &carrier{state: flowState{Proto: "udp"}}
+	for range 8 {
+		f.sent()
+	}
+	for _, seq := range []uint64{0, 3, 3, 5, 99} {
+		f.answered(seq)
+	}
+	f.start = f.records[0].at
+	s := f.now()
+	var records []uint64
+	for _, r := range s.Lost {
+		records = append(records, r.Records)
+	}
+	if s.Answered != 3 || !slices.Equal(records, []uint64{2, 1, 1}) {
+		t.Errorf("%d answered, runs %v, want 3 and [2 1 1]", s.Answered, s.Lost)
+	}
+	if at := millis(f.records[1].at.Sub(f.start)); s.Lost[0].At != at {
+		t.Errorf("the first was sent at %v, not %v", s.Lost[0].At, at)
+	}
+}

@@ -1,0 +1,127 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// holder is the first process of a node: it is started in new network, mount,
+// PID, UTS and IPC namespaces, gives the mount namespace the node's own /etc,
+// /run, /proc, /sys and /sys/fs/bpf, says "ready" and reaps orphans until its
+// standard input ends. Because it is the init of its PID namespace, its end, and
+// so the end of the process that holds the other side of that pipe however it
+// came, ends everything in the node.
+func holder(_ context.Context, args []string) (any, error) {
+	flags := optionsOf("holder")
+	etc := flags.String("etc", "", "directory that becomes /etc")
+	name := flags.String("name", "", "host name")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if os.Getpid() != 1 {
+		return nil, errors.New("not the init of a PID namespace: the lab starts this itself")
+	}
+	if err := unix.Sethostname([]byte(*name)); err != nil {
+		return nil, fmt.Errorf("set host name: %w", err)
+	}
+	if err := mountNode(*etc); err != nil {
+		return nil, err
+	}
+	go reap()
+	fmt.Println("ready")
+	_, err := io.Copy(io.Discard, os.Stdin)
+	return nil, err
+}
+
+// mountNode replaces what a node must not share with the machine.
+func mountNode(etc string) error {
+	grouped, err := enterGroup()
+	if err != nil {
+		return err
+	}
+	defer runtime.UnlockOSThread()
+	mounts := []struct {
+		source, target, kind string
+		flags                uintptr
+		data                 string
+	}{
+		{"", "/", "", unix.MS_REC | unix.MS_PRIVATE, ""},
+		{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=755"},
+		{etc, "/etc", "", unix.MS_BIND, ""},
+		{"proc", "/proc", "proc", 0, ""},
+		{"sysfs", "/sys", "sysfs", 0, ""},
+		{"cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""},
+		{"bpf", "/sys/fs/bpf", "bpf", 0, "mode=700"},
+	}
+
+	for _, m := range mounts {
+		if m.target == "/etc" && m.source == "" || m.kind == "cgroup2" && !grouped {
+			continue
+		}
+		if m.kind == "sysfs" {
+			_ = unix.Unmount("/sys", unix.MNT_DETACH) // with the machine's cgroups in it
+		}
+		if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.data); err != nil {
+			return fmt.Errorf("mount %s: %w", m.target, err)
+		}
+	}
+
+	// Where /var/run is no link to /run, sockets would be shared by the nodes.
+	if real, err := filepath.EvalSymlinks("/var/run"); err == nil && real != "/run" {
+		if err := unix.Mount("/run", "/var/run", "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount /var/run: %w", err)
+		}
+	}
+
+	for _, dir := range []string{"/run/netns", "/run/lock"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// enterGroup makes the cgroup that this process was started in the root of what the calling thread
+// mounts, which is kept. grouped is whether it was started in one of its own.
+func enterGroup() (grouped bool, err error) {
+	runtime.LockOSThread()
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(own)) {
+		if path, ok := strings.CutPrefix(line, "0::"); ok && strings.TrimSpace(path) != "/" {
+			grouped = true
+		}
+	}
+	if !grouped {
+		return false, nil
+	}
+	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+		return false, fmt.Errorf("unshare the cgroup namespace: %w", err)
+	}
+	return true, nil
+}
+
+// reap collects the orphans that an init inherits.
+func reap() {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, unix.SIGCHLD)
+	for range ch {
+		for {
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 || err != nil {
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// metResult is what meet prints of each echo, by protocol/host:port.
+type metResult struct {
+	To     string  `json:"to"`
+	Tries  int     `json:"tries"`
+	Millis float64 `json:"millis"`
+	Error  string  `json:"error,omitempty"`
+}
+
+// meet exchanges messages with many echos at once, each again and again until all its messages have
+// come back or the time is over: proxies learn of services, and nodes of each other, when they
+// like. Its error says which were not met; what it prints says so of all.
+func meet(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("meet")
+	timeout := flags.timeout(30*time.Second, "the whole")
+	count := flags.count(3, "messages to each")
+	size := flags.size(400, "message")
+	canary := flags.canary("fills the messages")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := os.Setenv(canaryEnv, *canary); err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	results := make([]metResult, flags.NArg())
+
+	done := make(chan struct{})
+	for i, to := range flags.Args() {
+		go func() {
+			results[i] = meetOne(ctx, to, *count, *size)
+			done <- struct{}{}
+		}()
+	}
+
+	for range results {
+		<-done
+	}
+
+	var errs []error
+	for _, r := range results {
+		if r.Error != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", r.To, r.Error))
+		}
+	}
+
+	return results, errors.Join(errs...)
+}
+
+// meetProtocols are those of a target, as net.Dial has them.
+var meetProtocols = []string{"tcp", "udp", "tcp4", "tcp6", "udp4", "udp6"}
+
+// meetOne tries protocol/host:port until ctx ends.
+func meetOne(ctx context.Context, to string, count, size int) metResult {
+	r := metResult{To: to}
+	start := time.Now()
+	proto, addr, ok := strings.Cut(to, "/")
+	if !ok || !slices.Contains(meetProtocols, proto) {
+		r.Error = "write tcp/host:port or udp/host:port; tcp4, tcp6, udp4 and udp6 choose a family"
+		return r
+	}
+	for {
+		r.Tries++
+		err := meetOnce(ctx, proto, addr, count, size)
+		if err == nil {
+			r.Error, r.Millis = "", millis(time.Since(start))
+			return r
+		}
+		if r.Error == "" || ctx.Err() == nil {
+			// The last try is cut short, and its error says only that.
+			r.Error = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			r.Millis = millis(time.Since(start))
+			return r
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// onceLimit bounds one try.
+const onceLimit = 5 * time.Second
+
+func meetOnce(ctx context.Context, proto, addr string, count, size int) error {
+	ctx, cancel := context.WithTimeout(ctx, onceLimit)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, proto, addr)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	deadline, _ := ctx.Deadline()
+	for i := range count {
+		msg := payload(uint64(i), size)
+		if strings.HasPrefix(proto, "udp") {
+			err = exchangeUDP(c, msg, deadline, 500*time.Millisecond)
+		} else {
+			_ = c.SetDeadline(deadline)
+			err = exchangeTCP(c, msg)
+		}
+		if err != nil {
+			return fmt.Errorf("message %d of %d: %w", i+1, count, err)
+		}
+	}
+	return nil
+}

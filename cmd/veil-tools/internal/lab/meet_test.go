@@ -1,0 +1,54 @@
+package lab
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+func TestMeet(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				b := make([]byte, 1000)
+				for {
+					n, err := c.Read(b)
+					if err != nil {
+						c.Close()
+						return
+					}
+					_, _ = c.Write(b[:n])
+				}
+			}()
+		}
+	}()
+
+	addr := l.Addr().String()
+	out, err := meet(t.Context(), []string{"-timeout", "5s", "tcp/" + addr, "tcp/" + addr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := out.([]metResult); len(r) != 2 || r[0].Tries != 1 || r[1].Error != "" {
+		t.Errorf("met: %+v", r)
+	}
+
+	l.Close()
+	for _, wrong := range []string{"tcp/" + addr, addr, "sctp/" + addr} {
+		out, err := meet(t.Context(), []string{"-timeout", "300ms", wrong})
+		if err == nil || !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: error %v does not name it", wrong, err)
+		}
+		if r := out.([]metResult); r[0].Error == "" {
+			t.Errorf("%s: no error in %+v", wrong, r)
+		}
+	}
+}

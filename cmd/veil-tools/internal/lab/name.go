@@ -1,0 +1,214 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// nameAnswer is what a named server answers to a line, itself a line.
+type nameAnswer struct {
+	Name string `json:"name"`
+	// From is who asked, as the server sees it.
+	From string `json:"from"`
+	// Said is the line that was sent.
+	Said string `json:"said"`
+}
+
+// name answers each line over TCP and each datagram with its name, at a number of ports, until it
+// is told to end.
+func name(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("name")
+	called := flags.String("name", "", "what it answers")
+	first := flags.Int("port", 7010, "first port, of TCP and UDP both")
+	count := flags.count(1, "how many ports; with more than one the answer is name:port")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	for port := *first; port < *first+*count; port++ {
+		answer := *called
+		if *count > 1 {
+			answer = fmt.Sprintf("%s:%d", *called, port)
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		u, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
+		if err != nil {
+			return nil, err
+		}
+		defer u.Close()
+		go nameConnections(l, answer)
+		go nameDatagrams(u, answer)
+	}
+
+	fmt.Println("listening")
+	<-ctx.Done()
+	return nil, nil
+}
+
+func (a nameAnswer) line() []byte {
+	b, _ := json.Marshal(a) // of strings, so it cannot fail
+	return append(b, '\n')
+}
+
+func nameConnections(l net.Listener, called string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+				if _, err := c.Write((nameAnswer{called, c.RemoteAddr().String(),
+					lines.Text()}).line()); err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+func nameDatagrams(u net.PacketConn, called string) {
+	b := make([]byte, 4096)
+	for {
+		n, from, err := u.ReadFrom(b)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			_, _ = u.WriteTo((nameAnswer{called, from.String(), strings.TrimSpace(string(b[:n]))}).
+				line(), from)
+		}
+	}
+}
+
+// censusResult is what census prints.
+type censusResult struct {
+	// Names are the answers by who gave them, Sources by the address from which the server was
+	// asked.
+	Names   map[string]int `json:"names"`
+	Sources map[string]int `json:"sources"`
+	// Failed are those without an answer, Refused those among them that were refused; Error is the
+	// first.
+	Failed  int    `json:"failed"`
+	Refused int    `json:"refused"`
+	Error   string `json:"error"`
+	// Slowest is the longest that one took, whether it was answered or not.
+	Slowest float64 `json:"slowestMillis"`
+}
+
+// census asks named servers by one address, with a socket of its own each time, and counts who
+// answered, until there have been enough failures to say that something is wrong.
+func census(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("census")
+	proto := flags.proto()
+	to := flags.to("named servers")
+	from := flags.fromPort()
+	count := flags.count(30, "how often")
+	timeout := flags.timeout(time.Second, "each")
+	enough := flags.Int("enough", 3, "failures after which it asks no more")
+	pause := flags.Duration("pause", 0, "between two")
+	canary := flags.canary("is sent")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	r := censusResult{Names: map[string]int{}, Sources: map[string]int{}}
+	for i := 0; i < *count && r.Failed < *enough; i++ {
+		if i > 0 && *pause > 0 {
+			select {
+			case <-ctx.Done():
+				return r, ctx.Err()
+			case <-time.After(*pause):
+			}
+		}
+		start := time.Now()
+		a, err := askOnce(ctx, *proto, *to, *from, *canary, *timeout)
+		r.Slowest = max(r.Slowest, millis(time.Since(start)))
+		r.count(a, err)
+	}
+
+	return r, nil
+}
+
+func (r *censusResult) count(a nameAnswer, err error) {
+	if err != nil {
+		r.Failed++
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			r.Refused++
+		}
+		if r.Error == "" {
+			r.Error = err.Error()
+		}
+		return
+	}
+	r.Names[a.Name]++
+	if from, err := netip.ParseAddrPort(a.From); err == nil {
+		r.Sources[from.Addr().Unmap().String()]++
+	}
+}
+
+// askOnce asks by a new socket.
+func askOnce(ctx context.Context, proto, to string, from int, canary string,
+	timeout time.Duration) (nameAnswer, error) {
+	c, err := dialerFrom(proto, from, timeout).DialContext(ctx, proto, to)
+	if err != nil {
+		return nameAnswer{}, err
+	}
+	defer c.Close()
+	again := timeout
+	if proto == "udp" {
+		again = udpAgain
+	}
+	return askName(c, canary, time.Now().Add(timeout), again)
+}
+
+// udpAgain is the pause after which a datagram without an answer is sent again.
+const udpAgain = 300 * time.Millisecond
+
+// askName asks over a socket; what has no answer after again is sent again, up to the deadline.
+func askName(c net.Conn, canary string, deadline time.Time,
+	again time.Duration) (a nameAnswer, err error) {
+	b := make([]byte, 4096)
+	for {
+		if _, err := c.Write([]byte(canary + "\n")); err != nil {
+			return a, err
+		}
+		next := time.Now().Add(again)
+		if next.After(deadline) {
+			next = deadline
+		}
+		_ = c.SetReadDeadline(next)
+		n, err := c.Read(b)
+		if err == nil {
+			return parseName(b[:n], canary)
+		}
+		var timeout net.Error
+		if !errors.As(err, &timeout) || !timeout.Timeout() || !time.Now().Before(deadline) {
+			return a, err
+		}
+	}
+}
+
+// parseName reads an answer to what was said.
+func parseName(b []byte, said string) (a nameAnswer, err error) {
+	if err := json.Unmarshal(b, &a); err != nil {
+		return a, fmt.Errorf("answer %q: %w", b, err)
+	}
+	if a.Name == "" || a.Said != said {
+		return a, fmt.Errorf("answer %q: not to what was sent", b)
+	}
+	return a, nil
+}

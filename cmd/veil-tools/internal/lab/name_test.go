@@ -1,0 +1,91 @@
+package lab
+
+import (
+	"context"
+	"net"
+	"slices"
+	"testing"
+	"time"
+)
+
+// named starts a named server on the loopback and returns its addresses by protocol.
+func named(t *testing.T, called string) map[string]string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close(); u.Close() })
+	go nameConnections(l, called)
+	go nameDatagrams(u, called)
+	return map[string]string{"tcp": l.Addr().String(), "udp": u.LocalAddr().String()}
+}
+
+func TestCensus(t *testing.T) {
+	for proto, to := range named(t, "a") {
+		out, err := census(t.Context(), []string{"-proto", proto, "-to", to, "-count", "5",
+			"-canary", "bird"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := out.(censusResult); r.Names["a"] != 5 || r.Sources["127.0.0.1"] != 5 ||
+			r.Failed != 0 {
+			t.Errorf("%s: %+v", proto, r)
+		}
+	}
+}
+
+func TestCensusOfNobody(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	for _, proto := range []string{"tcp", "udp"} {
+		out, err := census(t.Context(), []string{"-proto", proto, "-to", l.Addr().String(),
+			"-count", "50", "-enough", "2"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := out.(censusResult); r.Refused != 2 || r.Failed != 2 || r.Error == "" {
+			t.Errorf("%s: %+v, want two refusals and no more tries", proto, r)
+		}
+	}
+}
+
+func TestKeep(t *testing.T) {
+	servers := named(t, "a")
+	for name, args := range map[string][]string{
+		"a connection":          {"-proto", "tcp", "-to", servers["tcp"]},
+		"a connected socket":    {"-proto", "udp", "-to", servers["udp"]},
+		"an unconnected socket": {"-proto", "udp", "-to", servers["udp"], "-unconnected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			out, err := keep(ctx, append(args, "-interval", "1ms", "-canary", "bird"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := out.(keepResult); r.Answered == 0 || r.Unanswered != 0 ||
+				!slices.Equal(r.Names, []string{"a"}) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func FuzzParseName(f *testing.F) {
+	f.Add([]byte(`{"name":"a","from":"198.18.0.1:5","said":"bird"}`), "bird")
+	f.Add([]byte(`{"name":"","said":"bird"}`), "bird")
+	f.Add([]byte("nothing"), "")
+	f.Fuzz(func(t *testing.T, b []byte, said string) {
+		if a, err := parseName(b, said); err == nil && (a.Name == "" || a.Said != said) {
+			t.Errorf("%q was taken as an answer to %q: %+v", b, said, a)
+		}
+	})
+}

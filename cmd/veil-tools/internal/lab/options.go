@@ -1,0 +1,69 @@
+package lab
+
+import (
+	"flag"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// options are the flags of a command. Those that several commands have are methods, so that a name
+// means the same in each.
+type options struct{ *flag.FlagSet }
+
+func optionsOf(command string) options {
+	return options{flag.NewFlagSet(command, flag.ContinueOnError)}
+}
+
+func (o options) to(whom string) *string { return o.String("to", "", "host:port of "+whom) }
+
+func (o options) proto() *string { return o.String("proto", "tcp", "tcp or udp") }
+
+func (o options) fromPort() *int {
+	return o.Int("from-port", 0, "the port that it asks from; 0 is any")
+}
+
+// dialerFrom asks from the port of fromPort, which a connection that ended may still have.
+func dialerFrom(proto string, port int, timeout time.Duration) *net.Dialer {
+	d := &net.Dialer{Timeout: timeout}
+	switch {
+	case port == 0:
+	case proto == "udp":
+		d.LocalAddr = &net.UDPAddr{Port: port}
+	default:
+		d.LocalAddr = &net.TCPAddr{Port: port}
+		d.Control = func(_, _ string, c syscall.RawConn) (err error) {
+			if failed := c.Control(func(fd uintptr) {
+				err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+			}); failed != nil {
+				return failed
+			}
+			return err
+		}
+	}
+	return d
+}
+
+func (o options) listen(usual, more string) *string {
+	return o.String("listen", usual, "address"+more)
+}
+
+func (o options) count(usual int, of string) *int { return o.Int("count", usual, of) }
+
+func (o options) size(usual int, of string) *int { return o.Int("size", usual, "bytes of a "+of) }
+
+func (o options) interval(usual time.Duration, between string) *time.Duration {
+	return o.Duration("interval", usual, "pause between "+between)
+}
+
+func (o options) timeout(usual time.Duration, of string) *time.Duration {
+	return o.Duration("timeout", usual, "for "+of)
+}
+
+// canary is what all that is sent must carry, so that the leak oracle knows it.
+func (o options) canary(does string) *string {
+	return o.String("canary", os.Getenv(canaryEnv), "what "+does)
+}

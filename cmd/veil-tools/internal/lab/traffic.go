@@ -1,0 +1,191 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// canaryEnv names the environment variable with the string that all payloads carry.
+const canaryEnv = "LAB_CANARY"
+
+// payload returns size bytes that begin with seq and are otherwise filled with the canary.
+func payload(seq uint64, size int) []byte {
+	canary := os.Getenv(canaryEnv)
+	if canary == "" {
+		canary = "no-canary-was-set"
+	}
+	if least := 8 + len(canary); size < least {
+		size = least
+	}
+	b := make([]byte, size)
+	for i := 8; i < size; i += copy(b[i:], canary) {
+	}
+	binary.BigEndian.PutUint64(b, seq)
+	return b
+}
+
+// echo answers TCP and UDP with what it was sent, until it is told to end.
+func echo(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("echo")
+	listen := flags.listen(":7000", ", of TCP and UDP both")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	l, err := net.Listen("tcp", *listen)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	u, err := net.ListenPacket("udp", *listen)
+	if err != nil {
+		return nil, err
+	}
+	defer u.Close()
+
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+
+	go func() {
+		b := make([]byte, 1<<16)
+		for {
+			n, from, err := u.ReadFrom(b)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_, _ = u.WriteTo(b[:n], from)
+			}
+		}
+	}()
+
+	fmt.Println("listening")
+	<-ctx.Done()
+	return nil, nil
+}
+
+// sendResult is what send prints.
+type sendResult struct {
+	Sent     int     `json:"sent"`
+	Received int     `json:"received"`
+	Bytes    int64   `json:"bytes"`
+	Millis   float64 `json:"millis"`
+	Local    string  `json:"local"`
+}
+
+// send sends messages to an echo, one after the other, and fails when one did
+// not come back unchanged. Over UDP a message is sent again after -again.
+func send(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("send")
+	proto := flags.proto()
+	to := flags.to("an echo")
+	count := flags.count(10, "messages")
+	size := flags.size(200, "message")
+	timeout := flags.timeout(5*time.Second, "the whole")
+	again := flags.Duration("again", 300*time.Millisecond,
+		"pause before a UDP message is sent again")
+	canary := flags.canary("fills the messages")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if err := os.Setenv(canaryEnv, *canary); err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	start := time.Now()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, *proto, *to)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	deadline, _ := ctx.Deadline()
+
+	r := sendResult{Local: c.LocalAddr().String()}
+	for i := range *count {
+		msg := payload(uint64(i), *size)
+		if *proto == "udp" {
+			err = exchangeUDP(c, msg, deadline, *again)
+		} else {
+			_ = c.SetDeadline(deadline)
+			err = exchangeTCP(c, msg)
+		}
+		r.Sent++
+		if err != nil {
+			return r, fmt.Errorf("message %d of %d: %w", i+1, *count, err)
+		}
+		r.Received++
+		r.Bytes += int64(len(msg))
+	}
+
+	r.Millis = float64(time.Since(start).Microseconds()) / 1000
+	return r, nil
+}
+
+func exchangeTCP(c net.Conn, msg []byte) error {
+	// Written beside the reading: a large message does not fit into the buffers.
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := c.Write(msg)
+		wrote <- err
+	}()
+	got := make([]byte, len(msg))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return err
+	}
+	if err := <-wrote; err != nil {
+		return err
+	}
+	if !bytes.Equal(got, msg) {
+		return errors.New("came back changed")
+	}
+	return nil
+}
+
+func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration) error {
+	got := make([]byte, len(msg)+1)
+	var last, write error
+	tries, began := 0, time.Now()
+	for ; time.Now().Before(deadline); tries++ {
+		// Errors are those of ICMP answers to earlier messages: tried again.
+		if _, err := c.Write(msg); err != nil {
+			write = err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(again))
+		for {
+			n, err := c.Read(got)
+			if err != nil {
+				last = err
+				var timeout net.Error
+				if !errors.As(err, &timeout) || !timeout.Timeout() {
+					time.Sleep(10 * time.Millisecond)
+				}
+				break
+			}
+			if bytes.Equal(got[:n], msg) {
+				return nil
+			}
+		}
+	}
+	return fmt.Errorf("no answer to %d tries in %v: %w", tries,
+		time.Since(began).Round(time.Millisecond), errors.Join(last, write))
+}

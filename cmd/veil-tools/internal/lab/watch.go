@@ -1,0 +1,149 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
+)
+
+// watch reads the uplinks of this network namespace with the leak oracle and says what each part of
+// a run was. Each line that it reads is the canary of the part that begins; it answers with the
+// oracle's result of the part before, a line of JSON, that of the first line being empty. It ends
+// with its standard input.
+func watch(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("watch")
+	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
+	port := flags.Int("port", abi.TunnelPort, "UDP port of tunnels")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	rules := leak.Rules{TunnelPort: uint16(*port)}
+	for _, s := range strings.Split(*nodes, ",") {
+		addr, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, fmt.Errorf("-nodes: %w", err)
+		}
+		rules.Nodes = append(rules.Nodes, addr)
+	}
+
+	links, err := uplinks(rules.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	o, err := leak.Start("", rules)
+	if err != nil {
+		return nil, err
+	}
+
+	for _, link := range links {
+		if err := o.Watch(link); err != nil {
+			return nil, err
+		}
+	}
+
+	fmt.Fprintln(os.Stderr, "watching", strings.Join(links, ", "))
+	if err := answerParts(o, os.Stdin, os.Stdout); err != nil {
+		return nil, err
+	}
+
+	_, err = o.Stop()
+	return nil, err
+}
+
+// answerParts answers each line of in with the result of the part that it ends.
+func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		result, err := o.Take()
+		if err != nil {
+			return err
+		}
+		o.Update(func(r *leak.Rules) { r.Canary = []byte(lines.Text()) })
+		// What is no finding of its own to this caller is not worth the bytes.
+		result.Examples = slices.DeleteFunc(result.Examples,
+			func(e leak.Example) bool { return !e.Kind.Leak() })
+		if err := json.NewEncoder(out).Encode(result); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
+
+// uplinks are the links by which frames leave a node: those with a device beneath them, and those
+// with an address of nodes (a bridge, a bond; a link of a network namespace that plays a node).
+func uplinks(nodes []netip.Addr) ([]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, i := range all {
+		_, err := os.Stat(filepath.Join("/sys/class/net", i.Name, "device"))
+		found := err == nil
+		addrs, err := i.Addrs()
+		if err != nil {
+			return nil, fmt.Errorf("addresses of %s: %w", i.Name, err)
+		}
+		for _, a := range addrs {
+			p, err := netip.ParsePrefix(a.String())
+			found = found || err == nil && slices.Contains(nodes, p.Addr())
+		}
+		if found && i.Flags&net.FlagUp != 0 {
+			names = append(names, i.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("no link has a device beneath it or an address of -nodes")
+	}
+	return names, nil
+}
+
+// knock sends a line with the canary over TCP to any server and waits for what it answers: most
+// answer something they do not understand, a server of TLS too.
+func knock(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("knock")
+	to := flags.to("a server")
+	canary := flags.canary("is sent")
+	timeout := flags.timeout(5*time.Second, "the whole")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	start := time.Now()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", *to)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	deadline, _ := ctx.Deadline()
+
+	_ = c.SetDeadline(deadline)
+	line := fmt.Sprintf("GET /%s HTTP/1.0\r\nHost: canary\r\n\r\n", *canary)
+	if _, err := io.WriteString(c, line); err != nil {
+		return nil, err
+	}
+	answer := make([]byte, 1)
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return nil, fmt.Errorf("no answer: %w", err)
+	}
+
+	return sendResult{Sent: 1, Received: 1, Bytes: int64(len(line)),
+		Millis: millis(time.Since(start)), Local: c.LocalAddr().String()}, nil
+}

@@ -1,0 +1,131 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+// Environment of webhook: its certificate and key in PEM.
+const (
+	certEnv = "LAB_CERT"
+	keyEnv  = "LAB_KEY"
+)
+
+// reviewLimit bounds what is read of a request, bytes.
+const reviewLimit = 4 << 20
+
+// review is what webhook needs of an AdmissionReview (admission.k8s.io/v1).
+type review struct {
+	APIVersion string          `json:"apiVersion"`
+	Kind       string          `json:"kind"`
+	Request    *reviewRequest  `json:"request,omitempty"`
+	Response   *reviewResponse `json:"response,omitempty"`
+}
+
+type reviewRequest struct {
+	UID    string `json:"uid"`
+	Object struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	} `json:"object"`
+}
+
+type reviewResponse struct {
+	UID     string         `json:"uid"`
+	Allowed bool           `json:"allowed"`
+	Status  map[string]any `json:"status,omitempty"`
+}
+
+// judge refuses objects with the label "refuse"; the reason is its value and the canary.
+func judge(body []byte) (review, error) {
+	var r review
+	if err := json.Unmarshal(body, &r); err != nil {
+		return r, fmt.Errorf("admission review: %w", err)
+	}
+	if r.Request == nil {
+		return r, errors.New("admission review: no request")
+	}
+	why, refuse := r.Request.Object.Metadata.Labels["refuse"]
+	r.Response = &reviewResponse{UID: r.Request.UID, Allowed: !refuse}
+	if refuse {
+		r.Response.Status = map[string]any{"code": http.StatusForbidden,
+			"message": "refused by a pod: " + why + " " + os.Getenv(canaryEnv)}
+	}
+	r.Request = nil
+	return r, nil
+}
+
+// webhook answers admission reviews, and as the server of an aggregated API, over TLS until it is
+// told to end.
+func webhook(ctx context.Context, args []string) (any, error) {
+	flags := optionsOf("webhook")
+	listen := flags.listen(":8443", "")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	cert, err := tls.X509KeyPair([]byte(os.Getenv(certEnv)), []byte(os.Getenv(keyEnv)))
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", certEnv, keyEnv, err)
+	}
+	server := &http.Server{
+		Addr: *listen, ReadHeaderTimeout: 10 * time.Second,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13},
+		Handler:   answers(),
+	}
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	fmt.Println("listening")
+	if err := server.ListenAndServeTLS("", ""); !errors.Is(err, http.ErrServerClosed) {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// answers are those to reviews and to requests that an API server passes on.
+func answers() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /", answerReview)
+	mux.HandleFunc("GET /apis/{group}/{version}", answerDiscovery)
+	mux.HandleFunc("GET /apis/{group}/{version}/canary", answerCanary)
+	return mux
+}
+
+// answerDiscovery lists the kinds of the API, of which there is none: an APIResourceList (meta/v1).
+func answerDiscovery(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": r.PathValue("group") + "/" +
+			r.PathValue("version"), "resources": []any{},
+	})
+}
+
+func answerCanary(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]string{"kind": "Canary",
+		"canary": os.Getenv(canaryEnv)})
+}
+
+func answerReview(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, reviewLimit))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answer, err := judge(body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
+}

@@ -1,0 +1,52 @@
+package lab
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func TestAnswers(t *testing.T) {
+	t.Setenv(canaryEnv, "kubeveil-canary")
+	s := httptest.NewServer(answers())
+	defer s.Close()
+
+	for name, tt := range map[string]struct {
+		method, path, body string
+		status             int
+		want               string
+	}{
+		"a review": {"POST", "/?timeout=10s",
+			`{"request":{"uid":"1","object":{"metadata":{"labels":{"refuse":"x"}}}}}`, 200,
+			"refused by a pod: x kubeveil-canary"},
+		"no review": {"POST", "/", "x", 400, "admission review"},
+		"the kinds of an API": {"GET", "/apis/g.example/v1", "", 200,
+			`"groupVersion":"g.example/v1"`},
+		"an object of it": {"GET", "/apis/g.example/v1/canary", "", 200,
+			"kubeveil-canary"},
+		"no object of it":                  {"GET", "/apis/g.example/v1/other", "", 405, ""},
+		"all groups, for those who ask so": {"GET", "/apis", "", 405, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := http.NewRequestWithContext(t.Context(), tt.method, s.URL+tt.path,
+				strings.NewReader(tt.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := http.DefaultClient.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer got.Body.Close()
+			body, err := io.ReadAll(got.Body)
+			if err != nil || got.StatusCode != tt.status ||
+				!strings.Contains(string(body), tt.want) {
+				t.Errorf("%d %s, %v: want %d and %q", got.StatusCode, body, err, tt.status, tt.want)
+			}
+		})
+	}
+
+	http.DefaultClient.CloseIdleConnections()
+}

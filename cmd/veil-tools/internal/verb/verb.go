@@ -1,0 +1,12 @@
+// Package verb says what a verb of veil-tools is.
+package verb
+
+import "context"
+
+// Verb is one verb of veil-tools.
+type Verb struct {
+	// Short says in one line what it does.
+	Short string
+	// Run runs until it is done or ctx ends. flag.ErrHelp is a request for help that was answered.
+	Run func(ctx context.Context, args []string) error
+}

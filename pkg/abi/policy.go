@@ -1,0 +1,20 @@
+package abi
+
+// Parts of the nftables table that enforces NetworkPolicy: veild makes them, and the plugin fills
+// the sets of members.
+const (
+	// NFTPolicyTable judges the first packet of each connection of a pod.
+	NFTPolicyTable = "kubeveil_policy"
+	// NFTMembers4 and NFTMembers6 begin the names of the sets of a group's members, addresses;
+	// the name of the group follows.
+	NFTMembers4 = "m4_"
+	NFTMembers6 = "m6_"
+	// NFTSelf4 and NFTSelf6 let a pod reach itself by a service. An element is address . address,
+	// twice the same.
+	NFTSelf4 = "self4"
+	NFTSelf6 = "self6"
+)
+
+// PolicyDir holds, where NetworkPolicy is enforced, the group of each pod that is bound to this
+// node. Pods are attached mute while it exists and has none for them.
+const PolicyDir = RunDir + "/policy"

@@ -1,0 +1,139 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+// Search bounds a search for the highest rate.
+type Search struct {
+	// Floor and Ceiling bound the rates that are tried, Mbit/s.
+	Floor, Ceiling float64
+	// Hint is where to begin, Mbit/s; 0 is the geometric middle.
+	Hint float64
+	// Loss is the largest share that may be lost, 0 to 1.
+	Loss float64
+	// Step is how near the answer is to the first rate that fails: 1.02 is 2 %.
+	Step float64
+}
+
+// Probe sends at a rate.
+type Probe func(ctx context.Context, mbps float64) (Datagrams, error)
+
+// Highest looks for the highest rate at which no more than s.Loss is lost and
+// gives what arrived then. A rate that fails is tried a second time before it
+// counts as failed: one burst of somebody else's work is no property of the
+// path. A sender that cannot send as fast as it is asked to ends the search: what
+// it sends is the highest. It is an error when the floor fails too.
+func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {
+	var best Datagrams
+	passes := func(mbps float64) (outcome, error) {
+		for range 2 {
+			d, err := probe(ctx, mbps)
+			if err != nil {
+				return lost, fmt.Errorf("%.0f Mbit/s: %w", mbps, err)
+			}
+			if d.Loss > s.Loss {
+				continue
+			}
+			if d.Mbps > best.Mbps {
+				best = d
+			}
+			if d.Mbps < mbps*senderShare {
+				return exhausted, nil
+			}
+			return arrived, nil
+		}
+		return lost, nil
+	}
+
+	good, bad, err := s.bracket(passes)
+	if err != nil {
+		return Datagrams{}, err
+	}
+
+	for bad/good > s.Step {
+		middle := math.Sqrt(good * bad)
+		came, err := passes(middle)
+		if err != nil {
+			return Datagrams{}, err
+		}
+		switch came {
+		case exhausted:
+			return best, nil
+		case arrived:
+			good = middle
+		case lost:
+			bad = middle
+		}
+	}
+
+	return best, nil
+}
+
+// senderShare is what a sender has to send of what it is asked to; less is its own limit.
+const senderShare = 0.9
+
+// outcome is what became of a rate.
+type outcome int
+
+const (
+	// lost is more than may be lost.
+	lost outcome = iota
+	arrived
+	// exhausted is that all arrived that the sender could send, which was less than it should.
+	exhausted
+)
+
+// bracket returns a rate that passes and a higher one that does not; both are the
+// same when no higher one can be tried.
+func (s Search) bracket(passes func(float64) (outcome, error)) (good, bad float64, err error) {
+	rate, widen := s.Hint, 1.2
+	if rate == 0 {
+		rate, widen = math.Sqrt(s.Floor*s.Ceiling), 2
+	}
+
+	rate = min(max(rate, s.Floor), s.Ceiling)
+	for {
+		came, err := passes(rate)
+		switch {
+		case err != nil:
+			return 0, 0, err
+		case came == exhausted, came == arrived && rate == s.Ceiling:
+			return rate, rate, nil
+		case came == arrived:
+			good = rate
+			rate = min(rate*widen, s.Ceiling)
+		case rate == s.Floor:
+			return 0, 0, fmt.Errorf("more than %.1f %% are lost at %.0f Mbit/s already", s.Loss*100,
+				s.Floor)
+		default:
+			bad = rate
+			rate = max(rate/widen, s.Floor)
+		}
+
+		if good != 0 && bad != 0 {
+			return good, bad, nil
+		}
+
+		widen = min(widen*1.2, 3)
+	}
+}
+
+// HighestUDP is Highest with datagrams of this many bytes of payload.
+func (f Flow) HighestUDP(ctx context.Context, s Search, payload int) (bench.Sample, error) {
+	d, err := s.Highest(ctx, func(ctx context.Context, mbps float64) (Datagrams, error) {
+		return f.UDP(ctx, mbps, payload)
+	})
+	if err != nil {
+		return bench.Sample{}, fmt.Errorf("highest rate of UDP: %w", err)
+	}
+	return bench.Sample{Value: d.Mbps, CPU: d.CPU}, nil
+}
+
+// UDPPayload4 is the payload of the largest UDP datagram over IPv4 that a link of
+// this MTU carries in one packet.
+func UDPPayload4(mtu int) int { return mtu - 20 - 8 }

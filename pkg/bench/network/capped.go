@@ -1,0 +1,106 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// caps are the rates of the link at which the cost of headers is measured, Mbit/s, and the
+// underlay's MTU there: what an emulated tunnel carries easily, and the links of the published
+// tables. The largest that the machine fills is taken by platform.
+var caps = []struct {
+	name      string
+	mbps      float64
+	mtu       int
+	platforms []string
+}{
+	{"15_mbit", 15, 1500, []string{bench.Emulated}},
+	{"1250_mbit", 1250, 1500, []string{bench.VM, bench.SEVSNP, bench.TDX, bench.Metal}},
+	{"10_gbit", 10_000, 8896, []string{bench.VM, bench.SEVSNP, bench.TDX, bench.Metal}},
+}
+
+// fillShare is what clear must carry of a capped link, payload against the link's rate, for the
+// link to be the limit.
+const fillShare = 0.85
+
+// capped measures ours against clear over a link of limited rate.
+func (s *suite) capped(ctx context.Context) (err error) {
+	const name = "link of limited rate"
+	switch {
+	case s.noClear != "":
+		s.skip(name, "there is no network in clear to compare with")
+		return nil
+	case s.Cap == nil:
+		s.skip(name, "only the VM lab can limit the link; here it is what the hardware gives")
+		return nil
+	}
+	defer func() { err = errors.Join(err, s.Cap(context.WithoutCancel(ctx), 0)) }()
+
+	for _, c := range caps {
+		fits := false
+		for _, p := range c.platforms {
+			fits = fits || p == s.result.Platform
+		}
+		if !fits {
+			s.skip(name+" "+c.name, "not for the platform "+s.result.Platform+
+				", which cannot fill it or is not limited by it")
+			continue
+		}
+		if s.SetMTU != nil {
+			if err := s.setMTU(ctx, c.mtu); err != nil {
+				return err
+			}
+		}
+		if err := s.cappedAt(ctx, c.name, c.mbps); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (s *suite) cappedAt(ctx context.Context, name string, mbps float64) error {
+	if err := s.Cap(ctx, mbps); err != nil {
+		return fmt.Errorf("limit the link to %v Mbit/s: %w", mbps, err)
+	}
+
+	clear := s.podTarget(sideClear)
+	fills, err := s.tcp(clear, 1)(ctx)
+	if err != nil {
+		return err
+	}
+
+	if fills.Value < fillShare*mbps {
+		s.skip("link of limited rate "+name,
+			fmt.Sprintf("this machine does not fill it: %.0f Mbit/s in clear", fills.Value))
+		return nil
+	}
+
+	hint := 0.9 * mbps
+	search := load.Search{Floor: mbps / 4, Ceiling: mbps * 1.05, Loss: maxLoss, Step: 1.01}
+	ours := s.podTarget(sideOurs)
+
+	var groups []bench.Group
+	for _, q := range []quantity{
+		{"tcp_1_link_" + name, bench.Mbps, tcpTurns,
+			func(t target) bench.Measure { return s.tcp(t, 1) }, nil},
+		{"udp_link_" + name, bench.Mbps, udpTurns,
+			func(t target) bench.Measure { return s.udp(t, search, &hint) }, nil},
+	} {
+		groups = append(groups, bench.Group{
+			Name: q.name, MTU: s.at.underlay, Unit: q.unit, Turns: q.turns,
+			Sides: []bench.Side{{Name: toPod(sideOurs), Measure: q.measure(ours)},
+				{Name: toPod(sideClear), Measure: q.measure(clear)}},
+			Pairs: []bench.Pair{{Name: "pod_" + q.name + clearSuffix, Ours: toPod(sideOurs),
+				Base: toPod(sideClear), BaseName: baseClear}},
+		})
+	}
+
+	cases, err := s.runner.RunGroups(ctx, groups)
+	s.result.Cases = append(s.result.Cases, cases...)
+	return err
+}

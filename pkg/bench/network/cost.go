@@ -1,0 +1,77 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+)
+
+// guardPrograms begins the names of the guard's programs at links.
+const guardPrograms = "guard_"
+
+// costTime is how long a sample of the guard's cost takes.
+const costTime = 2 * time.Second
+
+// guardCost measures what the guard's programs take for a packet, and of a processor, while
+// datagrams go by ours at a rate that it carried.
+func (s *suite) guardCost(ctx context.Context) error {
+	ours := s.podTarget(sideOurs)
+	c := s.result.Find("pod_udp", s.at.underlay)
+	if c == nil {
+		s.skip(caseGuardCost, "no rate of ours is known")
+		return nil
+	}
+	var nanos, shares []float64
+	for range s.Rounds {
+		ran, err := s.guardSample(ctx, ours, c.Ours.Min)
+		if err != nil {
+			return err
+		}
+		nanos = append(nanos, float64(ran.Took.Nanoseconds())/float64(ran.Runs))
+		shares = append(shares, 100*ran.Took.Seconds()/costTime.Seconds()/float64(
+			len(s.ground.nodes)))
+	}
+	s.Progress("the guard's programs take %v a packet",
+		bench.Nanosecond.Format(bench.Summarize(nanos).Median))
+	s.result.Cases = append(s.result.Cases,
+		bench.Case{Name: caseGuardCost, MTU: s.at.underlay, Unit: bench.Nanosecond,
+			Ours: bench.Summarize(nanos)},
+		bench.Case{Name: caseGuardShare, MTU: s.at.underlay, Unit: bench.Percent,
+			Ours: bench.Summarize(shares)})
+	return nil
+}
+
+// guardSample counts the runs of the guard's programs on both nodes for costTime.
+func (s *suite) guardSample(ctx context.Context, t target,
+	rate float64) (all session.Ran, err error) {
+	flow := make(chan error, 1)
+	go func() {
+		_, err := s.flow(t, costTime+time.Second).UDP(ctx, rate, load.UDPPayload4(t.mtu))
+		flow <- err
+	}()
+	answers := make(chan error, len(s.ground.nodes))
+	counts := make([]session.Ran, len(s.ground.nodes))
+	for i, p := range s.ground.nodes {
+		go func() {
+			answers <- p.onNode.Call(ctx, session.VerbPrograms,
+				session.Programs{Prefix: guardPrograms, For: costTime}, &counts[i])
+		}()
+	}
+	err = errors.Join(<-answers, <-answers, <-flow)
+	for _, c := range counts {
+		all.Runs, all.Took = all.Runs+c.Runs, all.Took+c.Took
+	}
+	if err != nil {
+		return all, err
+	}
+	if all.Runs == 0 {
+		return all, fmt.Errorf("no program %s* ran on %s and %s: is it Kubeveil's guard that "+
+			"is there?", guardPrograms, s.ground.client().Name, s.ground.server().Name)
+	}
+	return all, nil
+}

@@ -1,0 +1,113 @@
+package network
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+// Options say how long and how often. Zero values are replaced by the defaults that each names.
+type Options struct {
+	// Rounds is how often each side is measured; 5.
+	Rounds int
+	// Seed determines the order; from the clock.
+	Seed uint64
+	// TCP is how long a TCP sample takes, whole seconds, the first excluded; 2 s. Probe is one rate
+	// of UDP; 1 s.
+	TCP, Probe time.Duration
+	// RoundTrips is for how long request and response are measured at least; half a second.
+	RoundTrips time.Duration
+	// Prefix are the addresses of the other two sides; 198.18.192.0/24. The first node gets the
+	// second sixteen, the other node the third.
+	Prefix netip.Prefix
+	// Nodes are the names of the two nodes; empty takes the first two that are Ready.
+	Nodes []string
+	// MTUs are those of the underlay to measure at, in this order, and SetMTU changes it on both
+	// nodes. Both empty measure at the MTU that is there.
+	MTUs   []int
+	SetMTU func(ctx context.Context, mtu int) error
+	// Cap limits the link between the nodes, both ways, to a rate in Mbit/s; 0 takes the limit
+	// away. Nil: it cannot be limited.
+	Cap func(ctx context.Context, mbps float64) error
+	// Wire returns what was seen outside of the nodes since the cluster began, and ends looking. It
+	// is called after the nodes' own links were judged and before the load. Nil: the nodes' own
+	// links are all there is.
+	Wire func(ctx context.Context) (bench.Leaks, error)
+	// Ready are the seconds from apply to all nodes Ready, where that was measured; empty lists it
+	// as skipped.
+	Ready []float64
+	// Reference is what FirstBytes gave on the reference network; empty leaves the comparison out.
+	Reference []float64
+	// Churn is for how long pods come and go; a minute. Negative leaves it out.
+	Churn time.Duration
+	// Root is the folder of the source tree, for the commit in the result; "" is the current one.
+	Root string
+	// Progress is told each step; nil tells nobody.
+	Progress func(format string, args ...any)
+}
+
+// Defaults.
+const (
+	defaultRounds     = 5
+	defaultTCP        = 2 * time.Second
+	defaultProbe      = time.Second
+	defaultRoundTrips = 500 * time.Millisecond
+	defaultChurn      = time.Minute
+)
+
+// DefaultPrefix is in the block for benchmarks (RFC 2544), which networks do not use.
+var DefaultPrefix = netip.MustParsePrefix("198.18.192.0/24")
+
+func (o *Options) setDefaults() {
+	def := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	def(&o.TCP, defaultTCP)
+	def(&o.Probe, defaultProbe)
+	def(&o.RoundTrips, defaultRoundTrips)
+	def(&o.Churn, defaultChurn)
+	if o.Rounds == 0 {
+		o.Rounds = defaultRounds
+	}
+	if o.Seed == 0 {
+		o.Seed = bench.NewSeed()
+	}
+	if !o.Prefix.IsValid() {
+		o.Prefix = DefaultPrefix
+	}
+	if o.Root == "" {
+		o.Root = "."
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+}
+
+// Costs of a sample beyond what is measured, as emulated machines have them: counters read and
+// iperf3 started, and the number of rates that a search tries when it begins at the last one's
+// answer.
+const (
+	sampleOverhead = 2 * time.Second
+	searchProbes   = 3
+	fixedCost      = 90 * time.Second
+)
+
+// Estimate is about how long Run takes.
+func (o Options) Estimate() time.Duration {
+	o.setDefaults()
+	tcp := o.TCP + time.Second + sampleOverhead
+	udp := searchProbes * (o.Probe + sampleOverhead)
+	trips := tripsPatience*o.RoundTrips + sampleOverhead/4
+	sample := 2*tcpTurns*tcp + udpTurns*udp + tripsTurns*trips
+	const sides, destinations = 3, 2
+	perMTU := sides * destinations * sample
+	all := time.Duration(max(1, len(o.MTUs))) * perMTU
+	if o.Cap != nil {
+		all += 2 * (tcpTurns*tcp + udpTurns*udp)
+	}
+	return time.Duration(o.Rounds)*all + max(0, o.Churn) + fixedCost
+}

@@ -1,0 +1,122 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// proofTrips are the messages that are exchanged while the nodes' links are watched.
+const proofTrips = 200
+
+// prove watches the links of both nodes while the pods exchange messages that hold a canary: by
+// ours nothing may be seen, in clear it must be.
+func (s *suite) prove(ctx context.Context) (err error) {
+	defer func() {
+		// Half a proof is none.
+		if err != nil {
+			s.result.Leaks = nil
+		}
+	}()
+	ours, err := s.watched(ctx, sideOurs)
+	if err != nil {
+		return err
+	}
+
+	s.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext}
+	if s.noClear == "" {
+		control, err := s.watched(ctx, sideClear)
+		if err != nil {
+			return err
+		}
+		s.result.Leaks.ControlPlaintext = control.Plaintext
+	}
+
+	s.Progress("on the nodes' links: %d frames, %d with plaintext by ours, %d in clear",
+		ours.Frames, ours.Plaintext, s.result.Leaks.ControlPlaintext)
+	for _, e := range ours.Examples {
+		s.Progress("LEAK %s", e)
+	}
+
+	if s.Wire == nil {
+		return nil
+	}
+	outside, err := s.Wire(ctx)
+	if err != nil {
+		return err
+	}
+
+	s.Progress("on the wire outside of the nodes: %d frames, %d with plaintext, %d in the control",
+		outside.Frames, outside.Plaintext, outside.ControlPlaintext)
+	s.result.Leaks.Frames += outside.Frames
+	s.result.Leaks.Plaintext += outside.Plaintext
+	s.result.Leaks.ControlPlaintext += outside.ControlPlaintext
+	return nil
+}
+
+// watched exchanges messages of a side under the eyes of both nodes' oracles. Each has a canary of
+// its own.
+func (s *suite) watched(ctx context.Context, side string) (sum session.Judgement, err error) {
+	canary := remote.NewCanary()
+	ranges, nodes, err := s.known(ctx)
+	if err != nil {
+		return sum, err
+	}
+
+	err = s.ground.both(func(_ int, p *place) error {
+		return p.onNode.Call(ctx, session.VerbWatch,
+			session.Watch{Link: p.platform.Underlay, Ranges: ranges, Nodes: nodes, Canary: canary},
+			nil)
+	})
+	if err != nil {
+		return sum, err
+	}
+
+	exchange := session.RoundTrips{Size: 400, Count: proofTrips, Most: reachPatience, Fill: canary}
+	for _, t := range []target{s.podTarget(side), s.serviceTarget(side)} {
+		exchange.To = append(exchange.To, netip.AddrPortFrom(t.addr, session.RoundTripsPort))
+	}
+
+	errs := []error{s.ground.client().inPod.Call(ctx, session.VerbRoundTrips, exchange, nil)}
+	var seen [2]session.Judgement
+	errs = append(errs, s.ground.both(func(i int, p *place) error {
+		return p.onNode.Call(ctx, session.VerbJudge, struct{}{}, &seen[i])
+	}))
+	if err := errors.Join(errs...); err != nil {
+		return sum, fmt.Errorf("watch the links, %s: %w", side, err)
+	}
+
+	for i, j := range seen {
+		if j.Dropped > 0 || j.Frames == 0 {
+			return sum, fmt.Errorf("watch %s of %s: %d frames seen and %d missed, so nothing "+
+				"is proven", s.ground.nodes[i].platform.Underlay, s.ground.nodes[i].Name, j.Frames,
+				j.Dropped)
+		}
+		sum.Frames += j.Frames
+		sum.Plaintext += j.Plaintext
+		sum.Examples = append(sum.Examples, j.Examples...)
+	}
+
+	return sum, nil
+}
+
+// known are the addresses of the cluster that must not be seen, and those of its nodes.
+func (s *suite) known(ctx context.Context) (ranges []netip.Prefix, nodes []netip.Addr, err error) {
+	all, err := s.cluster.Nodes(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, n := range all {
+		ranges = append(ranges, n.PodPrefixes...)
+		nodes = append(nodes, n.Addrs...)
+	}
+	for _, addr := range s.wiring.services {
+		ranges = append(ranges, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return ranges, nodes, nil
+}

@@ -1,0 +1,220 @@
+package network
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+)
+
+// Sides.
+const (
+	sideOurs  = "ours"
+	sideBare  = "bare"
+	sideClear = "clear"
+)
+
+// Names of other sides in results.
+const (
+	baseBare  = "bare WireGuard"
+	baseClear = "in clear"
+	baseRef   = "ptp, host-local"
+	basePods  = "pod to pod"
+)
+
+// target is a destination by one of the sides.
+type target struct {
+	side string
+	// addr is the server's pod or a service in front of it.
+	addr netip.Addr
+	// mtu is that of the interface, bytes.
+	mtu int
+}
+
+// carried is what the three ways carried from the client's node between two snapshots, bytes.
+type carried struct{ ours, bare, clear uint64 }
+
+func carriedBetween(before, after [2]session.Counters) carried {
+	grown := func(node int, link string) uint64 {
+		return after[node].Sent[link] - before[node].Sent[link]
+	}
+	c := carried{bare: grown(0, session.BareDevice), clear: grown(1, session.HostClearLink)}
+	for link := range after[0].Sent {
+		// Kubeveil's tunnels.
+		if strings.HasPrefix(link, tunnelPrefix) {
+			c.ours += grown(0, link)
+		}
+	}
+	return c
+}
+
+// strayBytes is what a way may carry while another is measured: handshakes, keepalives, neighbours.
+const strayBytes = 20_000
+
+// check says whether the traffic of a side went that side's way. Pods of others may use ours
+// meanwhile.
+func (c carried) check(side string, least uint64) error {
+	var wrong bool
+	switch side {
+	case sideOurs:
+		wrong = c.ours < least || c.bare > strayBytes || c.clear > strayBytes
+	case sideBare:
+		wrong = c.bare < least || c.clear > strayBytes || c.ours > max(least, strayBytes)
+	case sideClear:
+		wrong = c.clear < least || c.bare > strayBytes || c.ours > max(least, strayBytes)
+	}
+	if wrong {
+		return fmt.Errorf("at least %d bytes went %s, but ours carried %d, bare %d and clear %d: "+
+			"this is not what was to be measured", least, side, c.ours, c.bare, c.clear)
+	}
+	return nil
+}
+
+// flow is iperf3 from the client to the target.
+func (s *suite) flow(t target, d time.Duration) load.Flow {
+	return load.Flow{To: t.addr, Duration: d, Busy: s.ground.busy,
+		Run: func(ctx context.Context, args ...string) ([]byte, error) {
+			var done session.IperfDone
+			args = append(args, "-p", fmt.Sprint(session.IperfPort))
+			if err := s.ground.client().inPod.Call(ctx, session.VerbIperf, session.Iperf{Args: args},
+				&done); err != nil {
+				return nil, err
+			}
+			if done.Failure != "" {
+				return done.Stdout, fmt.Errorf("%s: %s", done.Failure,
+					strings.TrimSpace(done.Stderr))
+			}
+			return done.Stdout, nil
+		}}
+}
+
+// checkAll says whether each way carried at least what its targets were sent.
+func (c carried) checkAll(least map[string]uint64) error {
+	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare,
+		sideClear: c.clear} {
+		if got < least[side] {
+			return fmt.Errorf("%d bytes or more went %s, which carried %d: this is not what was "+
+				"to be measured", least[side], side, got)
+		}
+	}
+	return nil
+}
+
+// checked measures and makes sure that the target's side carried the traffic.
+func (s *suite) checked(t target, m bench.Measure) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		before, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		sample, err := m(ctx)
+		if err != nil {
+			return sample, err
+		}
+		after, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return sample, err
+		}
+		return sample, carriedBetween(before, after).check(t.side, s.leastBytes(sample))
+	}
+}
+
+// leastBytes is what a measurement must have moved at least: three quarters of a second of it.
+func (s *suite) leastBytes(sample bench.Sample) uint64 {
+	return uint64(sample.Value * 1e6 / 8 * 0.75)
+}
+
+func (s *suite) tcp(t target, streams int) bench.Measure {
+	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
+		return s.flow(t, s.TCP+time.Second).TCP(ctx, streams)
+	})
+}
+
+// udp searches for the highest rate without more loss than maxLoss. The hint is the last one's
+// answer.
+func (s *suite) udp(t target, search load.Search, hint *float64) bench.Measure {
+	return s.checked(t, func(ctx context.Context) (bench.Sample, error) {
+		search := search
+		search.Hint = *hint
+		sample, err := s.flow(t, s.Probe).HighestUDP(ctx, search, load.UDPPayload4(t.mtu))
+		if err == nil {
+			*hint = sample.Value
+		}
+		return sample, err
+	})
+}
+
+// Round trips: the size of a message each way, what it is on the way at least (headers of IPv4 and
+// TCP without options), and how many there must be to each target unless the time is up.
+const (
+	tripSize  = 64
+	tripBytes = tripSize + 20 + 20
+	tripCount = 1000
+	// tripsPatience is how many times the least time they may take.
+	tripsPatience = 4
+)
+
+// trips measures request and response with all targets, one transaction with each in turn, and
+// makes sure that each side carried its own.
+func (s *suite) trips(targets []target) func(context.Context) ([]bench.Sample, error) {
+	return func(ctx context.Context) ([]bench.Sample, error) {
+		before, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+
+		least := time.Duration(len(targets)) * s.RoundTrips
+		trips := session.RoundTrips{Size: tripSize, Count: tripCount, Least: least,
+			Most: tripsPatience * least}
+		for _, t := range targets {
+			trips.To = append(trips.To, netip.AddrPortFrom(t.addr, session.RoundTripsPort))
+		}
+
+		var all []session.Latency
+		if err := s.ground.client().inPod.Call(ctx, session.VerbRoundTrips, trips,
+			&all); err != nil {
+			return nil, err
+		}
+		if len(all) != len(targets) {
+			return nil, fmt.Errorf("%d latencies of %d targets: is the image of the suite's tools "+
+				"another version's", len(all), len(targets))
+		}
+		after, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+
+		ms := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
+		samples, sent := make([]bench.Sample, len(all)), map[string]uint64{}
+		for i, l := range all {
+			samples[i] = bench.Sample{Value: ms(l.P50), P99: ms(l.P99)}
+			sent[targets[i].side] += uint64(l.Count) * tripBytes
+		}
+
+		return samples, carriedBetween(before, after).checkAll(sent)
+	}
+}
+
+// tripsTo are round trips to one target alone, by whose side they must have gone.
+func (s *suite) tripsTo(t target) bench.Measure {
+	return func(ctx context.Context) (bench.Sample, error) {
+		before, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		samples, err := s.trips([]target{t})(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		after, err := s.ground.snapshot(ctx)
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		return samples[0], carriedBetween(before, after).check(t.side, 20*tripBytes)
+	}
+}

@@ -1,0 +1,122 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/session"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// Bounds of starting a pod.
+const (
+	startPods     = 5
+	startPatience = 2 * time.Minute
+)
+
+// FirstBytes starts pods, one after the other, on one node and returns for each the seconds from
+// the request that created it until a pod on the other node had its first bytes. It is for whatever
+// network the cluster has, and leaves nothing.
+func FirstBytes(ctx context.Context, c *remote.Cluster,
+	nodes []string) (seconds []float64, err error) {
+	g := &ground{cluster: c}
+	if err := g.chooseNodes(ctx, nodes); err != nil {
+		return nil, err
+	}
+	if g.ns, err = c.Namespace(ctx, "kubeveil-bench", remote.Privileged); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, g.close(context.WithoutCancel(ctx))) }()
+	server := g.server()
+	server.pod = &remote.Pod{Name: "server", Node: server.Name, Command: []string{tool, "pod"}}
+	if err := g.ns.Run(ctx, server.pod); err != nil {
+		return nil, err
+	}
+	var ok bool
+	if server.podAddr, ok = server.pod.Addr(true); !ok {
+		return nil, fmt.Errorf("pod %s has no IPv4 address: the suite measures over IPv4 only",
+			server.pod.Name)
+	}
+	server.inPod = openSession(ctx, server.pod)
+	return g.firstBytes(ctx)
+}
+
+func (g *ground) firstBytes(ctx context.Context) (seconds []float64, err error) {
+	for i := range startPods {
+		took, err := g.firstByte(ctx, fmt.Sprintf("first-%d", i))
+		if err != nil {
+			return nil, err
+		}
+		seconds = append(seconds, took.Seconds())
+	}
+	return seconds, nil
+}
+
+// firstByte starts a pod and waits until it has said its name to the server.
+func (g *ground) firstByte(ctx context.Context, name string) (time.Duration, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,
+		fmt.Errorf("pod %s did not reach the server within %v", name, startPatience))
+	defer cancel()
+	server := g.server()
+	heard := make(chan error, 1)
+	go func() {
+		heard <- server.inPod.Call(ctx, session.VerbAwait, session.Await{Token: name}, nil)
+	}()
+	// The server listens before the pod exists: what the pod waits for is its network alone.
+	if err := server.inPod.Call(ctx, session.VerbSelf, struct{}{}, nil); err != nil {
+		return 0, err
+	}
+	to := netip.AddrPortFrom(server.podAddr, session.AwaitPort)
+	p := &remote.Pod{Name: name, Node: g.client().Name,
+		Command: []string{tool, "first", "-to", to.String(), "-token", name}}
+	ran := make(chan error, 1)
+	began := time.Now()
+	go func() { ran <- g.ns.Run(ctx, p) }()
+	err := <-heard
+	took := time.Since(began)
+	err = errors.Join(err, <-ran)
+	if err != nil {
+		return 0, fmt.Errorf("first bytes of pod %s: %w", name, err)
+	}
+	return took, p.Delete(ctx)
+}
+
+// starts measures what happens once: a cluster that becomes ready, a pod that starts.
+func (s *suite) starts(ctx context.Context) error {
+	if len(s.Ready) > 0 {
+		s.result.Cases = append(s.result.Cases, bench.Case{Name: caseReady, Unit: bench.Millisecond,
+			Ours: bench.Summarize(inMillis(s.Ready))})
+	} else {
+		s.skip(caseReady, "Kubeveil was installed already")
+	}
+	s.Progress("new pods to their first bytes across nodes")
+	ours, err := s.ground.firstBytes(ctx)
+	if err != nil {
+		return err
+	}
+	c := bench.Case{Name: caseFirst, Unit: bench.Millisecond, Ours: bench.Summarize(inMillis(ours))}
+	if len(s.Reference) == len(ours) {
+		base := bench.Summarize(inMillis(s.Reference))
+		ratio, err := bench.Ratios(ours, s.Reference)
+		if err != nil {
+			return err
+		}
+		c.Base, c.BaseName, c.Ratio = &base, baseRef, &ratio
+	} else {
+		s.skip(caseFirst+" of the reference plugins", "the cluster never had them")
+	}
+	s.result.Cases = append(s.result.Cases, c)
+	return nil
+}
+
+func inMillis(seconds []float64) []float64 {
+	out := make([]float64, len(seconds))
+	for i, s := range seconds {
+		out[i] = s * 1000
+	}
+	return out
+}

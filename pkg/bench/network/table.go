@@ -1,0 +1,246 @@
+package network
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// Names of cases that are no quantity of the matrix.
+const (
+	caseReady       = "apply_to_nodes_ready"
+	caseGuardCost   = "guard_program"
+	caseGuardShare  = "guard_share"
+	caseFirst       = "new_pod_to_first_byte"
+	caseChurnCPU    = "churn_veild_cpu"
+	caseChurnMemory = "churn_veild_memory"
+	caseChurnRate   = "churn_pods_per_minute"
+)
+
+var quantityLabels = map[string]string{"tcp_1": "TCP, 1 stream", "tcp_8": "TCP, 8 streams",
+	"udp": "UDP, ≤ 0.5 % loss", "rr": "request and response, median"}
+
+// labels name the cases for people.
+func labels() map[string]string {
+	out := map[string]string{
+		caseReady:       "kubectl apply until all nodes are Ready",
+		caseFirst:       "New pod to its first bytes across nodes",
+		caseChurnCPU:    "veild under churn of 50 pods a minute, CPU of one core",
+		caseChurnMemory: "veild under churn, resident memory",
+		caseGuardCost:   "The guard's program, each packet at a link",
+		caseGuardShare: "Share of a processor of each node that the guard's programs take, at " +
+			"the rate of UDP that ours carries",
+		caseChurnRate: "Churn that was reached, pods a minute",
+	}
+	for name, label := range quantityLabels {
+		out["pod_"+name], out["service_"+name] = "Pod to pod, "+label, "Pod to service, "+label
+		out["pod_"+name+clearSuffix], out["service_"+name+clearSuffix] = "Pod to pod, "+label,
+			"Pod to service, "+label
+		out[name+serviceSuffix] = "Pod to service, " + label
+	}
+	for _, c := range caps {
+		link := " over a link of " + rateName(c.name)
+		out["pod_tcp_1_link_"+c.name+clearSuffix] = "TCP, 1 stream," + link
+		out["pod_udp_link_"+c.name+clearSuffix] = "UDP, ≤ 0.5 % loss," + link
+	}
+	return out
+}
+
+// rateName is the name of a cap for people: 15_mbit is 15 Mbit/s.
+func rateName(name string) string {
+	return strings.NewReplacer("_", " ", "mbit", "Mbit/s", "gbit", "Gbit/s").Replace(name)
+}
+
+// banners say what it ran on.
+var banners = map[string]string{
+	bench.Emulated: "Emulated machines", bench.VM: "Virtual machines",
+	bench.SEVSNP: "Confidential VMs: AMD SEV-SNP",
+	bench.TDX:    "Confidential VMs: Intel TDX", bench.Metal: "Real machines",
+}
+
+func (s *suite) report() *report.Report {
+	p := s.ground.client().platform
+	return &report.Report{
+		Title: "Kubeveil on a cluster: pod to pod and pod to service across two nodes",
+		Lead: fmt.Sprintf("%s and %s: %s, %s, %d CPUs, kernel %s. Concluded from: %s.",
+			s.ground.client().Name, s.ground.server().Name, p.Machine, p.Processor, p.CPUs,
+			p.Kernel, p.Why),
+		Banner: banners[s.result.Platform],
+		Result: s.result, Labels: labels(),
+		Tables: []report.Table{s.matrixTable(), s.publishedTable()},
+		Notes: append(slices.Clone(notes), fmt.Sprintf("%d rounds, order drawn with seed %d.",
+			s.Rounds, s.Seed)),
+	}
+}
+
+// matrixTable is in the form of the published documents: a line for each destination and MTU, the
+// sides beside one another.
+func (s *suite) matrixTable() report.Table {
+	t := report.Table{
+		Title: "Bandwidth and latency", Head: []string{"", "MTU", "side", "TCP, 1 stream",
+			"TCP, 8 streams", "UDP, ≤ 0.5 % loss", "round trip p50", "p99", "core-s/GB, TCP 8"},
+		Note: "Medians. Ours also in relation to bare WireGuard and to the network in clear, the " +
+			"median of the ratios formed in each round. CPU is that of both nodes together.",
+	}
+	for _, destination := range []string{"pod", "service"} {
+		for _, mtu := range s.measuredMTUs() {
+			for _, line := range []struct{ side, suffix string }{{sideOurs, ""}, {sideBare, ""},
+				{sideClear, clearSuffix}} {
+				t.Rows = append(t.Rows, s.matrixRow(destination, mtu, line.side, line.suffix))
+			}
+		}
+	}
+	return t
+}
+
+func (s *suite) matrixRow(destination string, mtu int, side, suffix string) []string {
+	row := []string{"pod to " + destination, fmt.Sprint(mtu),
+		map[string]string{sideOurs: "Kubeveil", sideBare: baseBare, sideClear: baseClear}[side]}
+	for _, name := range []string{"tcp_1", "tcp_8", "udp", "rr", "rr" + "%s_p99",
+		"tcp_8" + "%s_cpu"} {
+		if strings.Contains(name, "%s") {
+			name = fmt.Sprintf(name, suffix)
+		} else {
+			name += suffix
+		}
+		row = append(row, cellOf(s.result.Find(destination+"_"+name, mtu),
+			s.result.Find(destination+"_"+withClear(name), mtu), side))
+	}
+	return row
+}
+
+// withClear is the name of the same case against the network in clear.
+func withClear(name string) string {
+	for _, tail := range []string{"_p99", "_cpu"} {
+		if base, ok := strings.CutSuffix(name, tail); ok {
+			return strings.TrimSuffix(base, clearSuffix) + clearSuffix + tail
+		}
+	}
+	return strings.TrimSuffix(name, clearSuffix) + clearSuffix
+}
+
+// cellOf is one figure: ours with both ratios, or that of the other side.
+func cellOf(c, toClear *bench.Case, side string) string {
+	if c == nil {
+		c = toClear
+	}
+	switch {
+	case c == nil:
+		return "–"
+	case side != sideOurs && c.Base == nil, side == sideBare && c.BaseName != baseBare:
+		return "–"
+	case side != sideOurs:
+		return c.Unit.Format(c.Base.Median)
+	}
+	text := c.Unit.Format(c.Ours.Median)
+	for _, against := range []*bench.Case{c, toClear} {
+		if against != nil && against.Ratio != nil &&
+			(against == c) == (against.BaseName == baseBare) {
+			text += fmt.Sprintf("\n%s %s", change(against.Ratio.Median),
+				map[string]string{baseBare: "to bare", baseClear: "to clear"}[against.BaseName])
+		}
+	}
+	return text
+}
+
+// change is a ratio as the published tables have it: −10 %.
+func change(ratio float64) string {
+	text := fmt.Sprintf("%+.1f\u00a0%%", (ratio-1)*100)
+	return strings.Replace(text, "-", "−", 1)
+}
+
+// measuredMTUs are those of the matrix, ascending.
+func (s *suite) measuredMTUs() []int {
+	var out []int
+	for _, c := range s.result.Cases {
+		if strings.HasPrefix(c.Name, "pod_tcp_8") && !slices.Contains(out, c.MTU) {
+			out = append(out, c.MTU)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// published are what the documents of others say of encrypted pod networks, against the same
+// network in clear.
+var published = [][]string{
+	{"Constellation 2.6, Azure DC4as_v5, 1.25 Gbit/s", "1500", "−10 %", "−40 %"},
+	{"Constellation 2.6, GCP n2d-standard-4, 10 Gbit/s", "8896", "−58 %", "slightly better"},
+	{"Constellation 2.14, Azure", "1500", "−10 %", "−40 %"},
+	{"Constellation 2.14, GCP", "8896", "−48 %", "–"},
+	{"Constellation 2.14, AWS", "–", "−96 %", "−97 %"},
+	{"Cilium WireGuard, 40 Gbit/s (ITNEXT 2024), 8 streams", "9000", "−78 % (8.5 of 39.3 Gbit/s)",
+		"–"},
+}
+
+// publishedTable shows the published losses beside ours.
+func (s *suite) publishedTable() report.Table {
+	t := report.Table{
+		Title: "Beside published figures: what encryption costs against the network in clear",
+		Head:  []string{"", "MTU", "TCP", "UDP"},
+		Note: "Published ones are from other machines and are to be read as such; " +
+			"Constellation's " +
+			"baselines are managed services. " + s.result.Caveat(),
+	}
+	add := func(name string, mtu int, tcp, udp string) {
+		cells := []string{name, fmt.Sprint(mtu)}
+		for _, c := range []*bench.Case{s.result.Find(tcp, mtu), s.result.Find(udp, mtu)} {
+			text := "–"
+			if c != nil && c.Ratio != nil {
+				text = change(c.Ratio.Median)
+			}
+			cells = append(cells, text)
+		}
+		if cells[2] != "–" || cells[3] != "–" {
+			t.Rows = append(t.Rows, cells)
+		}
+	}
+	for _, c := range caps {
+		add("Kubeveil here, link of "+rateName(c.name), c.mtu, "pod_tcp_1_link_"+c.name+clearSuffix,
+			"pod_udp_link_"+c.name+clearSuffix)
+	}
+	for _, mtu := range s.measuredMTUs() {
+		add("Kubeveil here, 8 streams, link not limited", mtu, "pod_tcp_8"+clearSuffix,
+			"pod_udp"+clearSuffix)
+	}
+	t.Rows = append(t.Rows, published...)
+	return t
+}
+
+var notes = []string{
+	"bare WireGuard: the same pods, on a second interface whose packets are routed into a device " +
+		"of the kernel's WireGuard configured by hand, with the MTU and the queue length of " +
+		"Kubeveil's. It and the node's end of that interface are in a network namespace of their " +
+		"own, with rules like those of kube-proxy, one of which translates the service: nothing " +
+		"of Kubeveil looks at its packets before they are encrypted, and what is between the two " +
+		"is Kubeveil's own.",
+	"in clear: the same pods, on a third interface with the underlay's MTU, whose packets are " +
+		"routed between the nodes by plain routes, as the reference plugin ptp has it.",
+	"Before and after each sample the links' counters were read on both nodes: a figure counts " +
+		"only when its own way carried it and the others did not.",
+	"In clear passes the guard's program at one more link of each node than ours, which favours " +
+		"ours by about what the guard's program takes for a packet, measured below. kube-proxy " +
+		"masquerades it when it goes to a service, for its addresses are outside the pod ranges.",
+	"Throughput is payload received, by iperf3, the first second left out. UDP: " +
+		"bisection to 2 %; " +
+		"a rate that loses more than 0.5 % is tried a second time before it counts as too high. " +
+		"Datagrams fill one packet of the interface's MTU.",
+	fmt.Sprintf("In each round every side was measured %d times by TCP and %d times by UDP, one "+
+		"side after the other, and request and response %d times, all sides at once; the round's "+
+		"figure is their mean.", tcpTurns, udpTurns, tripsTurns),
+	"Request and response: 64 bytes each way over a TCP connection to each destination, one " +
+		"transaction with each in an order drawn anew each time, so that what else the nodes do " +
+		"meets all of them; at least a thousand of them or four times the least time.",
+	"CPU is the busy time of all processors of both nodes, load generator included, from " +
+		"/proc/stat.",
+	"Plaintext was looked for on the underlay's link of both nodes while pods exchanged messages " +
+		"that hold a canary, and a control by the network in clear had to show it; not " +
+		"during the " +
+		"load, which it would disturb.",
+	"New pods were started one after the other; the time is from the request that " +
+		"creates the pod " +
+		"to the arrival of its bytes at a pod of the other node.",
+}

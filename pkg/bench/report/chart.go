@@ -1,0 +1,159 @@
+package report
+
+import (
+	"fmt"
+	"html/template"
+	"math"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+// chart is the cases of one unit on one scale.
+type chart struct {
+	Title string
+	Rows  []chartRow
+}
+
+// chartRow is a case: a label, bars, and the figures beside them.
+type chartRow struct {
+	Label    string
+	Bars     template.HTML
+	Ours     string
+	Base     string
+	BaseName string
+}
+
+// ratioRow is a case on the scale of ratios.
+type ratioRow struct {
+	Label string
+	Dots  template.HTML
+	Text  string
+	// Better says which way is good.
+	Better string
+}
+
+// scale is what the cases of one chart have in common: their figures are of one size.
+type scale struct {
+	unit bench.Unit
+	base string
+}
+
+// charts returns a chart for each unit and base that has comparisons, in order of appearance.
+func (r *Report) charts() []chart {
+	var out []chart
+	index := map[scale]int{}
+	for _, c := range r.Result.Cases {
+		if c.Base == nil {
+			continue
+		}
+		on := scale{c.Unit, c.BaseName}
+		i, ok := index[on]
+		if !ok {
+			i = len(out)
+			index[on] = i
+			out = append(out, chart{Title: chartTitle(c.Unit) + ", beside " + c.BaseName})
+		}
+		out[i].Rows = append(out[i].Rows, chartRow{
+			Label: r.fullLabel(c), Bars: bars(c, r.most(on)),
+			Ours: c.Unit.Format(c.Ours.Median), Base: c.Unit.Format(c.Base.Median),
+			BaseName: c.BaseName,
+		})
+	}
+	return out
+}
+
+func chartTitle(u bench.Unit) string {
+	what := map[bench.Unit]string{
+		bench.Mbps: "Throughput", bench.Millisecond: "Latency", bench.CoreSecondsPerGB: "CPU time",
+		bench.MiB: "Memory", bench.Percent: "Share", bench.IOPS: "Requests", bench.Count: "Number",
+	}[u]
+	better := "less is better"
+	if u.MoreIsBetter() {
+		better = "more is better"
+	}
+	return fmt.Sprintf("%s, %s (%s)", what, u, better)
+}
+
+// most is the end of a scale.
+func (r *Report) most(on scale) float64 {
+	most := 0.0
+	for _, c := range r.Result.Cases {
+		if c.Base != nil && on == (scale{c.Unit, c.BaseName}) {
+			most = max(most, c.Ours.Max, c.Base.Max)
+		}
+	}
+	return most
+}
+
+// bars draws both sides of a case, each with a line from its minimum to its
+// maximum. Only numbers and constants are in it.
+func bars(c bench.Case, most float64) template.HTML {
+	svg := `<svg class="bars" width="100%" height="34" role="img" aria-hidden="true">`
+	svg += bar("ours", 2, c.Ours, most) + bar("base", 19, *c.Base, most)
+	return template.HTML(svg + `</svg>`)
+}
+
+func bar(class string, y int, s bench.Stat, most float64) string {
+	return fmt.Sprintf(
+		`<rect class="%s" x="0" y="%d" width="%s" height="13" rx="2"/><line class="spread" x1="%s" x2="%s" y1="%d" y2="%d"/>`,
+		class, y, percent(s.Median, most), percent(s.Min, most), percent(s.Max, most), y+6, y+6)
+}
+
+// percent is v on a scale from 0 to most.
+func percent(v, most float64) string {
+	if most <= 0 {
+		return "0%"
+	}
+	return fmt.Sprintf("%.2f%%", math.Min(100, 100*v/most))
+}
+
+// ratioGroup is the comparisons with one base.
+type ratioGroup struct {
+	Base string
+	Rows []ratioRow
+}
+
+// ratios draws the comparisons with each base on a scale in which 1 is in the middle and equal
+// factors are equally far from it.
+func (r *Report) ratios() []ratioGroup {
+	var out []ratioGroup
+	reach := map[string]float64{}
+	for _, c := range r.Result.Cases {
+		if c.Ratio == nil {
+			continue
+		}
+		if reach[c.BaseName] == 0 {
+			reach[c.BaseName] = math.Log(1.25)
+			out = append(out, ratioGroup{Base: c.BaseName})
+		}
+		reach[c.BaseName] = max(reach[c.BaseName], math.Abs(logRatio(c.Ratio.Min)),
+			math.Abs(logRatio(c.Ratio.Max)))
+	}
+	for i := range out {
+		for _, c := range r.Result.Cases {
+			if c.Ratio != nil && c.BaseName == out[i].Base {
+				out[i].Rows = append(out[i].Rows, r.ratioRow(c, reach[c.BaseName]))
+			}
+		}
+	}
+	return out
+}
+
+func (r *Report) ratioRow(c bench.Case, reach float64) ratioRow {
+	at := func(ratio float64) string { return fmt.Sprintf("%.2f%%", 50+48*logRatio(ratio)/reach) }
+	better := "← less is better"
+	if c.Unit.MoreIsBetter() {
+		better = "more is better →"
+	}
+	svg := fmt.Sprintf(
+		`<svg class="dots" width="100%%" height="22" role="img" aria-hidden="true"><line class="one" x1="50%%" x2="50%%" y1="0" y2="22"/>`+
+			`<line class="range" x1="%s" x2="%s" y1="11" y2="11"/><circle cx="%s" cy="11" r="5.5"/></svg>`,
+		at(c.Ratio.Min), at(c.Ratio.Max), at(c.Ratio.Median))
+	return ratioRow{
+		Label: r.fullLabel(c), Dots: template.HTML(svg), Better: better,
+		Text: fmt.Sprintf("%.3f  (%.3f to %.3f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max),
+	}
+}
+
+// logRatio keeps 0, which has no logarithm, on the page: 1:100.
+func logRatio(ratio float64) float64 { return math.Log(max(ratio, 0.01)) }

@@ -1,0 +1,265 @@
+package volumes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/disk"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// Options say what is measured. Class and Baseline must be set; Platform, too (see pkg/bench).
+type Options struct {
+	// Class and Baseline are names of StorageClasses.
+	Class, Baseline string
+	// Node is where the pods run; empty leaves it to the scheduler.
+	Node string
+	// Size is that of each file, bytes; its claim is larger by a quarter.
+	Size int64
+	// Rounds is how often each side is measured, Sample for how long.
+	Rounds int
+	Sample time.Duration
+	// Seed determines the order; 0 is the clock's.
+	Seed uint64
+	// Platform is what the nodes are.
+	Platform string
+	// Progress is told each step; nil tells nobody.
+	Progress func(format string, args ...any)
+}
+
+// quantity is what is measured.
+type quantity struct {
+	name, title string
+	unit        bench.Unit
+	job         disk.Job
+}
+
+const mib = 1 << 20
+
+// quantities are those of every run.
+var quantities = []quantity{
+	{"randread_4k", "4k random read, 64 at once", bench.IOPS, disk.Job{Block: 4096, Depth: 64}},
+	{"randwrite_4k", "4k random write, 64 at once", bench.IOPS,
+		disk.Job{Block: 4096, Depth: 64, Write: true}},
+	{"randread_1024k", "1024k random read, 16 at once", bench.Mbps,
+		disk.Job{Block: mib, Depth: 16}},
+	{"randwrite_1024k", "1024k random write, 16 at once", bench.Mbps,
+		disk.Job{Block: mib, Depth: 16, Write: true}},
+	{"randread_qd1", "4k random read, one at a time", bench.Millisecond,
+		disk.Job{Block: 4096, Depth: 1}},
+	{"randwrite_qd1", "4k random write, one at a time", bench.Millisecond,
+		disk.Job{Block: 4096, Depth: 1, Write: true}},
+}
+
+// sample is the figure of a quantity.
+func (q quantity) sample(r disk.Result) bench.Sample {
+	switch q.unit {
+	case bench.IOPS:
+		return bench.Sample{Value: r.IOPS()}
+	case bench.Mbps:
+		return bench.Sample{Value: r.IOPS() * float64(q.job.Block) * 8 / 1e6}
+	}
+	return bench.Sample{Value: millis(r.P50), P99: millis(r.P99)}
+}
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// side is a claim with its pod.
+type side struct {
+	name, class string
+	pod         *remote.Pod
+}
+
+// Names of the sides.
+const (
+	ours     = "ours"
+	baseline = "baseline"
+)
+
+const (
+	// at is where the pod has its volume, file what is measured there.
+	at   = "/data"
+	file = at + "/load"
+)
+
+// run is one run.
+type run struct {
+	Options
+	cluster   *remote.Cluster
+	namespace *remote.Namespace
+	sides     []*side
+}
+
+// Run makes a claim of each class, measures them, removes everything, and returns the report.
+func Run(ctx context.Context, k *remote.Cluster, o Options) (rep *report.Report, err error) {
+	if o.Seed == 0 {
+		o.Seed = bench.NewSeed()
+	}
+	if o.Progress == nil {
+		o.Progress = func(string, ...any) {}
+	}
+	r := &run{Options: o, cluster: k, sides: []*side{{name: ours, class: o.Class},
+		{name: baseline, class: o.Baseline}}}
+	if err := r.checkClasses(ctx); err != nil {
+		return nil, err
+	}
+	if r.namespace, err = k.Namespace(ctx, "kubeveil-bench", remote.Baseline); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.namespace.Close(context.WithoutCancel(ctx))) }()
+	for _, s := range r.sides {
+		if err := r.start(ctx, s); err != nil {
+			return nil, fmt.Errorf("class %s: %w", s.class, err)
+		}
+	}
+	return r.measure(ctx)
+}
+
+// checkClasses wants both to be there: a claim of one that is not would wait for ever.
+func (r *run) checkClasses(ctx context.Context) error {
+	for _, s := range r.sides {
+		if _, err := r.cluster.Client.StorageV1().StorageClasses().Get(ctx, s.class,
+			metav1.GetOptions{}); err != nil {
+			return fmt.Errorf("class %s: %w", s.class, err)
+		}
+	}
+	return nil
+}
+
+// start makes the claim and its pod, on the node of the first, and fills the file.
+func (r *run) start(ctx context.Context, s *side) error {
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: &s.class, AccessModes: []corev1.PersistentVolumeAccessMode{
+				corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: *resource.NewQuantity(r.Size+
+					r.Size/4, resource.BinarySI)}},
+		},
+	}
+	if _, err := r.cluster.Client.CoreV1().PersistentVolumeClaims(r.namespace.Name).Create(ctx,
+		claim, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create claim: %w", err)
+	}
+
+	s.pod = &remote.Pod{Name: s.name, Change: func(p *corev1.Pod) {
+		// By the scheduler, which chooses the node of a claim that waits for one.
+		if r.Node != "" {
+			p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: r.Node}
+		}
+		p.Spec.Volumes = append(p.Spec.Volumes,
+			corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: s.name},
+			}})
+		p.Spec.Containers[0].VolumeMounts = append(p.Spec.Containers[0].VolumeMounts,
+			corev1.VolumeMount{Name: "data", MountPath: at})
+	}}
+
+	r.Progress("%s: a claim of class %s", s.name, s.class)
+	if err := r.namespace.Run(ctx, s.pod); err != nil {
+		return err
+	}
+
+	r.Node = s.pod.Node
+	r.Progress("%s: on node %s; filling %d MiB", s.name, r.Node, r.Size/mib)
+	_, err := s.pod.Exec(ctx, "veil-tools", "disk", "-file", file, "-size", fmt.Sprint(r.Size),
+		"-rw", "fill")
+	return err
+}
+
+// load runs a job on a side.
+func (r *run) load(ctx context.Context, s *side, q quantity) (bench.Sample, error) {
+	out, err := s.pod.Exec(ctx, command(q.job, r.Size, r.Sample)...)
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	var got disk.Result
+	if err := json.Unmarshal(out, &got); err != nil {
+		return bench.Sample{}, fmt.Errorf("what veil-tools disk says: %w", err)
+	}
+	if got.Ops < 1 || got.Took <= 0 {
+		return bench.Sample{}, fmt.Errorf("veil-tools disk measured nothing: %s",
+			strings.TrimSpace(string(out)))
+	}
+	return q.sample(got), nil
+}
+
+// command is what a pod is told to run.
+func command(j disk.Job, size int64, sample time.Duration) []string {
+	rw := "randread"
+	if j.Write {
+		rw = "randwrite"
+	}
+	return []string{"veil-tools", "disk", "-file", file, "-size", fmt.Sprint(size), "-block",
+		fmt.Sprint(j.Block), "-depth", fmt.Sprint(j.Depth), "-for", sample.String(), "-rw", rw}
+}
+
+func (r *run) measure(ctx context.Context) (*report.Report, error) {
+	result, err := bench.New(r.Platform, "")
+	if err != nil {
+		return nil, err
+	}
+	if err := r.describe(ctx, result); err != nil {
+		return nil, err
+	}
+	var all []bench.Comparison
+	for _, q := range quantities {
+		measure := func(s *side) bench.Measure {
+			return func(ctx context.Context) (bench.Sample, error) { return r.load(ctx, s, q) }
+		}
+		all = append(all, bench.Comparison{Name: q.name, Unit: q.unit, Ours: measure(r.sides[0]),
+			Base: measure(r.sides[1]), BaseName: r.Baseline})
+	}
+	runner := bench.Runner{Rounds: r.Rounds, Seed: r.Seed, Progress: r.Progress}
+	if result.Cases, err = runner.Run(ctx, all); err != nil {
+		return nil, err
+	}
+	return r.report(result), nil
+}
+
+// describe puts the node into the result.
+func (r *run) describe(ctx context.Context, result *bench.Result) error {
+	node, err := r.cluster.Client.CoreV1().Nodes().Get(ctx, r.Node, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("node %s: %w", r.Node, err)
+	}
+	result.Kernel = node.Status.NodeInfo.KernelVersion
+	if n := node.Status.Capacity.Cpu().Value(); n > 0 {
+		result.CPUs = int(n)
+	}
+	return nil
+}
+
+func (r *run) report(result *bench.Result) *report.Report {
+	labels := map[string]string{}
+	for _, q := range quantities {
+		labels[q.name], labels[q.name+"_p99"] = q.title, q.title+", 99th percentile"
+	}
+	return &report.Report{
+		Title: fmt.Sprintf("Volumes of class %s beside class %s", r.Class, r.Baseline),
+		Lead: fmt.Sprintf("One node, %s, kernel %s, %d CPUs; a claim of each class with its pod.",
+			r.Node, result.Kernel, result.CPUs),
+		Banner: "Cluster", Result: result, Labels: labels,
+		Notes: []string{
+			fmt.Sprintf("A file of %d MiB on each volume's file system, written first; random "+
+				"places of it, past the page cache (O_DIRECT), %v a sample.", r.Size/mib, r.Sample),
+			"Both volumes are there all the time, and one is measured at a time. Whether " +
+				"they are " +
+				"on the same disk is the cluster's matter: a ratio says what encryption costs " +
+				"only where they are.",
+			fmt.Sprintf("%d rounds, order drawn with seed %d; ratios are medians of those formed "+
+				"in each round.", r.Rounds, r.Seed),
+		},
+	}
+}

@@ -1,0 +1,92 @@
+package volumes
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/disk"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+func TestSample(t *testing.T) {
+	r := disk.Result{Ops: 2000, Took: 2 * time.Second, P50: 3 * time.Millisecond,
+		P99: 9 * time.Millisecond}
+	for _, q := range quantities {
+		want := map[bench.Unit]bench.Sample{
+			bench.IOPS: {Value: 1000}, bench.Mbps: {Value: 1000 * mib * 8 / 1e6},
+			bench.Millisecond: {Value: 3, P99: 9},
+		}[q.unit]
+		if got := q.sample(r); got != want {
+			t.Errorf("%s: %+v, want %+v", q.name, got, want)
+		}
+	}
+}
+
+// What is run is what is called so, and a result of it is valid.
+func TestQuantities(t *testing.T) {
+	r := &run{Options: Options{Class: "a", Baseline: "b", Node: "n", Size: 64 * mib, Rounds: 1,
+		Sample: time.Second, Platform: bench.VM}}
+	result, err := bench.New(bench.VM, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, q := range quantities {
+		line := strings.Join(command(q.job, r.Size, r.Sample), " ")
+		if write := strings.Contains(q.title, "write"); !strings.Contains(line,
+			"-file /data/load -size 67108864") ||
+			strings.Contains(line, "-rw randwrite") != write || seen[q.name] {
+			t.Errorf("%s: %s", q.title, line)
+		}
+		seen[q.name] = true
+		base := bench.Summarize([]float64{2})
+		result.Cases = append(result.Cases,
+			bench.Case{Name: q.name, Unit: q.unit, Ours: bench.Summarize([]float64{1}), Base: &base,
+				BaseName: "b", Ratio: &bench.Ratio{Median: 0.5, Min: 0.5, Max: 0.5}})
+	}
+	if err := result.Validate(); err != nil {
+		t.Error(err)
+	}
+	var md strings.Builder
+	if err := r.report(result).Markdown(&md); err != nil ||
+		!strings.Contains(md.String(), "64 at once") {
+		t.Errorf("%v: %s", err, &md)
+	}
+}
+
+// A class that is not there is said before anything is made.
+func TestNoSuchClass(t *testing.T) {
+	made := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		made = made || r.Method != http.MethodGet
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Path == "/version" {
+			_ = json.NewEncoder(w).Encode(map[string]string{"gitVersion": "v1.36.3"})
+			return
+		}
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1",
+			"status": "Failure", "reason": "NotFound", "code": http.StatusNotFound,
+			"message": "no such class"})
+	}))
+	t.Cleanup(server.Close)
+	k, err := remote.New(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Run(t.Context(), k, Options{Class: "mine", Baseline: "other"}); err == nil ||
+		!strings.Contains(err.Error(), "class mine") || made {
+		t.Errorf("%v, made %v", err, made)
+	}
+}

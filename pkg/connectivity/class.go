@@ -1,0 +1,140 @@
+package connectivity
+
+import (
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// class is a kind of flow.
+type class struct {
+	name    string
+	promise Verdict
+	// from is the sender.
+	from func(*stage) *remote.Pod
+	// to is where it goes; not ok is a family or protocol that it does not have.
+	to func(s *stage, way Way) (netip.AddrPort, bool)
+	// far is false when the receiver's node is the sender's or is not read.
+	far bool
+	// knock asks a server that does not echo.
+	knock bool
+}
+
+// Way is how a flow goes: IPv4 or IPv6, TCP or UDP.
+type Way struct {
+	// Family is 4 or 6.
+	Family int `json:"family"`
+	// Proto is "tcp" or "udp".
+	Proto string `json:"proto"`
+}
+
+func (w Way) is4() bool { return w.Family == 4 }
+
+// ways are all there are.
+var ways = []Way{{4, "tcp"}, {4, "udp"}, {6, "tcp"}, {6, "udp"}}
+
+// control is the flow that must be seen.
+var control = class{name: "node to node", promise: HostToHost, from: hostA, to: toHost(nodeB),
+	far: true}
+
+// classes are the kinds of flow in the order of the walk; what depends on the cluster is added by
+// the stage.
+var classes = []class{
+	{name: "pod to pod, same node", promise: Stays, from: client, to: toPod(local)},
+	{name: "pod to pod, other node", promise: Encrypted, from: client, to: toPod(server),
+		far: true},
+	{name: "pod to service, backend on other node", promise: Encrypted, from: client, to: toService,
+		far: true},
+	{name: "pod to its own node", promise: Stays, from: client, to: toHost(nodeA)},
+	{name: "pod to other node", promise: Encrypted, from: client, to: toHost(nodeB), far: true},
+	{name: "pod to hostPort of other node", promise: Encrypted, from: client, to: toHostPort,
+		far: true},
+	{name: "pod to NodePort of other node", promise: Encrypted, from: client, to: toNodePort,
+		far: true},
+	{name: "pod to a pod address that nobody has", promise: Refused, from: client, to: toNobody,
+		far: true},
+	{name: "node to pod, same node", promise: Stays, from: hostA, to: toPod(local)},
+	{name: "node to pod, other node", promise: Encrypted, from: hostA, to: toPod(server),
+		far: true},
+	{name: "node to service, backend on other node", promise: Encrypted, from: hostA, to: toService,
+		far: true},
+	{name: "node to hostPort of other node", promise: HostToHost, from: hostA, to: toHostPort,
+		far: true},
+	{name: "node to NodePort of other node", promise: HostToHost, from: hostA, to: toNodePort,
+		far: true},
+}
+
+func client(s *stage) *remote.Pod { return s.client }
+func local(s *stage) *remote.Pod  { return s.local }
+func server(s *stage) *remote.Pod { return s.server }
+func hostA(s *stage) *remote.Pod  { return s.hosts[0] }
+func nodeA(s *stage) remote.Node  { return s.nodes[0] }
+func nodeB(s *stage) remote.Node  { return s.nodes[1] }
+
+type target = func(*stage, Way) (netip.AddrPort, bool)
+
+func toPod(pod func(*stage) *remote.Pod) target {
+	return func(s *stage, w Way) (netip.AddrPort, bool) {
+		addr, ok := pod(s).Addr(w.is4())
+		return netip.AddrPortFrom(addr, remote.EchoPort), ok
+	}
+}
+
+// toHost goes to the echo of the host-network pod.
+func toHost(node func(*stage) remote.Node) target {
+	return func(s *stage, w Way) (netip.AddrPort, bool) {
+		addr, ok := node(s).Addr(w.is4())
+		return netip.AddrPortFrom(addr, uint16(s.opts.HostPort)+1), ok
+	}
+}
+
+func toService(s *stage, w Way) (netip.AddrPort, bool) {
+	addr, ok := s.service.Addr(w.is4())
+	return netip.AddrPortFrom(addr, remote.EchoPort), ok
+}
+
+func toHostPort(s *stage, w Way) (netip.AddrPort, bool) {
+	// Without an address of the family in the pod there is nothing behind the port.
+	_, pod := s.server.Addr(w.is4())
+	addr, ok := nodeB(s).Addr(w.is4())
+	return netip.AddrPortFrom(addr, uint16(s.opts.HostPort)), ok && pod
+}
+
+func toNodePort(s *stage, w Way) (netip.AddrPort, bool) {
+	_, service := s.service.Addr(w.is4())
+	addr, ok := nodeB(s).Addr(w.is4())
+	return netip.AddrPortFrom(addr, uint16(s.service.NodePorts[w.Proto])), ok && service
+}
+
+// toNobody goes to the last address but one of the other node's pod prefix: address managers begin
+// at the other end.
+func toNobody(s *stage, w Way) (netip.AddrPort, bool) {
+	for _, p := range nodeB(s).PodPrefixes {
+		if p.Addr().Is4() == w.is4() {
+			return netip.AddrPortFrom(lastAddr(p).Prev(), remote.EchoPort), true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// lastAddr is the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(b); bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	addr, _ := netip.AddrFromSlice(b)
+	return addr
+}
+
+// toAddr goes to fixed addresses, TCP only.
+func toAddr(addrs []netip.AddrPort) target {
+	return func(_ *stage, w Way) (netip.AddrPort, bool) {
+		for _, a := range addrs {
+			if a.Addr().Is4() == w.is4() && w.Proto == "tcp" {
+				return a, true
+			}
+		}
+		return netip.AddrPort{}, false
+	}
+}

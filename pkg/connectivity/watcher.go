@@ -1,0 +1,79 @@
+package connectivity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/leak"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// session is a remote.Session.
+type session interface {
+	Ask(ctx context.Context, line string, answer any) error
+	Close()
+}
+
+// watcher reads the uplinks of a node: `veil-tools watch` in a host-network pod, which answers each
+// line with what was seen since the line before.
+type watcher struct {
+	node    string
+	session session
+}
+
+// startWatcher starts one in the pod; it runs until its session is closed.
+func startWatcher(ctx context.Context, pod *remote.Pod, nodes []remote.Node,
+	tunnelPort int) watcher {
+	var addrs []string
+	for _, n := range nodes {
+		for _, a := range n.Addrs {
+			addrs = append(addrs, a.String())
+		}
+	}
+	return watcher{pod.Node, pod.Session(ctx, "veil-tools", "watch", "-nodes",
+		strings.Join(addrs, ","), "-port", fmt.Sprint(tunnelPort))}
+}
+
+// part ends a part of the watch, begins the next, whose payloads hold canary, and returns what the
+// uplinks carried in the one that ended.
+func (w watcher) part(ctx context.Context, canary string) (Seen, error) {
+	var r leak.Result
+	if err := w.session.Ask(ctx, canary, &r); err != nil {
+		return Seen{}, fmt.Errorf("watch of %s: %w", w.node, err)
+	}
+	return newSeen(r), nil
+}
+
+// sender sends from a pod: `veil-tools obey`.
+type sender struct{ session session }
+
+func startSender(ctx context.Context, pod *remote.Pod) sender {
+	return sender{pod.Session(ctx, "veil-tools", "obey")}
+}
+
+// errUnanswered matches the error of messages that did not come back.
+var errUnanswered = errors.New("not delivered")
+
+// send runs a command of veil-tools that sends, and says how many messages were answered.
+func (s sender) send(ctx context.Context, command string) (int, error) {
+	var answer struct {
+		Result json.RawMessage `json:"result"`
+		Error  string          `json:"error"`
+	}
+	if err := s.session.Ask(ctx, command, &answer); err != nil {
+		return 0, err
+	}
+	var sent remote.Sent
+	if len(answer.Result) > 0 {
+		if err := json.Unmarshal(answer.Result, &sent); err != nil {
+			return 0, fmt.Errorf("what %s says: %w", command, err)
+		}
+	}
+	if answer.Error != "" {
+		return sent.Received, fmt.Errorf("%w: %s", errUnanswered, answer.Error)
+	}
+	return sent.Received, nil
+}

@@ -1,0 +1,274 @@
+package pod
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// Where NetworkPolicy is enforced, a pod is a member of one group: its addresses are elements of
+// the group's sets in the table abi.NFTPolicyTable, and a pod that is in none is mute. The
+// daemon reserves the group of a pod when the pod is bound to the node; Attach adds the pod in the
+// transaction that gives its link its addresses:
+//
+//	daemon ─► PolicyDir/<pod> ─► Attach ─► pods4, pods6, members of the group
+//
+// Without a reservation, or if the group is gone, the pod is attached mute, and the daemon adds it.
+
+// Workload is the pod as Kubernetes calls it. The zero value is not known.
+type Workload struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid"`
+}
+
+// reservation is a file of PolicyDir.
+type reservation struct {
+	Workload
+	// Group is the name of the group, without the prefixes of its sets.
+	Group string `json:"group"`
+}
+
+// name is a hash: namespace, name and UID together may be longer than a file name.
+func (w Workload) file() string {
+	sum := sha256.Sum256([]byte(w.Namespace + "\x00" + w.Name + "\x00" + w.UID))
+	return hex.EncodeToString(sum[:16])
+}
+
+// OpenPolicy makes PolicyDir, so that pods are attached mute from now on unless they have a
+// reservation. The table must be there: Attach refuses without it.
+func (p Paths) OpenPolicy() error {
+	if err := os.MkdirAll(p.PolicyDir, 0o700); err != nil {
+		return fmt.Errorf("make directory of reservations: %w", err)
+	}
+	return nil
+}
+
+// PolicyOpen reports whether NetworkPolicy is enforced on this node since boot.
+func (p Paths) PolicyOpen() (bool, error) {
+	if p.PolicyDir == "" {
+		return false, nil
+	}
+	_, err := os.Stat(p.PolicyDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for reservations: %w", err)
+	}
+	return true, nil
+}
+
+// ClosePolicy removes PolicyDir: pods are attached without regard to policies from now on.
+func (p Paths) ClosePolicy() error {
+	if err := os.RemoveAll(p.PolicyDir); err != nil {
+		return fmt.Errorf("remove reservations: %w", err)
+	}
+	return nil
+}
+
+// Reserve writes the group of each pod and removes the reservations of all others. It writes only
+// what differs.
+func (p Paths) Reserve(groups map[Workload]string) error {
+	wanted := make(map[string]bool, len(groups))
+	var errs []error
+	for w, group := range groups {
+		name := w.file()
+		wanted[name] = true
+		data, err := json.Marshal(reservation{w, group})
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(p.PolicyDir, name)
+		if have, err := os.ReadFile(path); err == nil && string(have) == string(data) {
+			continue
+		}
+		if err := atomicfile.Write(path, data, 0o600); err != nil {
+			errs = append(errs, fmt.Errorf("write reservation of pod %s/%s: %w", w.Namespace, w.Name,
+				err))
+		}
+	}
+
+	entries, err := os.ReadDir(p.PolicyDir)
+	errs = append(errs, err)
+	for _, e := range entries {
+		if wanted[e.Name()] {
+			continue
+		}
+		err := os.Remove(filepath.Join(p.PolicyDir, e.Name()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove reservation: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// reserved returns the group of a pod; empty is none. A file that cannot be read is none.
+func (p Paths) reserved(w Workload) string {
+	data, err := os.ReadFile(filepath.Join(p.PolicyDir, w.file()))
+	if err != nil || w.UID == "" {
+		return ""
+	}
+	var r reservation
+	if json.Unmarshal(data, &r) != nil || r.Workload != w {
+		return ""
+	}
+	return r.Group
+}
+
+// member is an address in a set of the table of policies.
+type member struct {
+	set  string
+	addr netip.Addr
+}
+
+// membersOf are the elements of a pod of a group: its addresses, and for each the pair that lets
+// the pod reach itself by a service.
+func membersOf(group string, addrs []netip.Addr) (out []member) {
+	for _, a := range addrs {
+		if a.Is4() {
+			out = append(out, member{abi.NFTMembers4 + group, a}, member{abi.NFTSelf4, a})
+		} else {
+			out = append(out, member{abi.NFTMembers6 + group, a}, member{abi.NFTSelf6, a})
+		}
+	}
+	return out
+}
+
+func (m member) kernel() (*nftables.Set, []nftables.SetElement) {
+	key := m.addr.AsSlice()
+	if m.set == abi.NFTSelf4 || m.set == abi.NFTSelf6 {
+		key = append(key, key...)
+	}
+	return &nftables.Set{Table: policyTable, Name: m.set}, []nftables.SetElement{{Key: key}}
+}
+
+var policyTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
+
+// reserveTries bounds how often Attach follows a daemon that changes the reservation meanwhile.
+const reserveTries = 5
+
+// writeJudged gives a link its addresses, and its pod its group, in one transaction. The daemon
+// changes a reservation before it changes the kernel. So a reservation that is the same afterwards
+// was right, or the daemon will see the record and move the pod.
+func (p Paths) writeJudged(r Record) error {
+	addrs := elementsOf(r.HostLink, r.Addrs)
+	if err := findPolicyTable(); err != nil {
+		return fmt.Errorf("%w: %w; is veild running? it restores it", ErrClosed, err)
+	}
+
+	var in []member
+	for range reserveTries {
+		group := p.reserved(r.Workload)
+		var next []member
+		if group != "" {
+			next = membersOf(group, r.Addrs)
+		}
+		leave := slices.DeleteFunc(slices.Clone(in),
+			func(m member) bool { return slices.Contains(next, m) })
+		err := changeAll(addrs, nil, next, leave)
+		if errors.Is(err, ErrNotFound) && group != "" {
+			in = nil
+			continue // the group is gone; the daemon has written another
+		}
+		if err != nil {
+			return unguarded(err)
+		}
+		if afterJoin != nil {
+			afterJoin()
+		}
+		if in = next; p.reserved(r.Workload) == group {
+			return nil
+		}
+	}
+	// Mute, until the daemon sees the record.
+	if err := leaveGroups(r.Addrs); err != nil {
+		return err
+	}
+	return unguarded(changeElements(addrs, nil))
+}
+
+// afterJoin lets tests change the reservation once the kernel has the pod; nil in programs.
+var afterJoin func()
+
+func findPolicyTable() error {
+	c, err := nftables.New()
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	return findTable(c, abi.NFTPolicyTable)
+}
+
+// leaveGroups removes addresses from all groups, so that nobody who gets one of them is in a group
+// already. A table that is not there has no groups.
+func leaveGroups(addrs []netip.Addr) error {
+	for try := 1; ; try++ {
+		found, err := groupsOf(addrs)
+		if errors.Is(err, ErrNotFound) || err == nil && len(found) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = changeAll(nil, nil, nil, found)
+		if err == nil || !errors.Is(err, ErrNotFound) || try == changeTries {
+			return err
+		}
+	}
+}
+
+// groupsOf finds the elements of addresses. The error matches ErrNotFound without a table.
+func groupsOf(addrs []netip.Addr) (found []member, err error) {
+	if len(addrs) == 0 {
+		return nil, nil
+	}
+	c, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	defer func() { _ = c.CloseLasting() }()
+	if err := findTable(c, abi.NFTPolicyTable); err != nil {
+		return nil, err
+	}
+	sets, err := c.GetSets(policyTable)
+	if err != nil {
+		return nil, fmt.Errorf("list sets of nft table inet %s: %w", abi.NFTPolicyTable, err)
+	}
+
+	for _, s := range sets {
+		six := strings.HasPrefix(s.Name, abi.NFTMembers6) || s.Name == abi.NFTSelf6
+		if !six && !strings.HasPrefix(s.Name, abi.NFTMembers4) && s.Name != abi.NFTSelf4 {
+			continue
+		}
+		elements, err := c.GetSetElements(s)
+		if err != nil {
+			return nil, fmt.Errorf("list elements of nft set %s: %w", s.Name, err)
+		}
+		size := 4
+		if six {
+			size = 16
+		}
+		for _, e := range elements {
+			if len(e.Key) < size {
+				continue
+			}
+			if a, ok := netip.AddrFromSlice(e.Key[:size]); ok && slices.Contains(addrs, a) {
+				found = append(found, member{s.Name, a})
+			}
+		}
+	}
+	return found, nil
+}

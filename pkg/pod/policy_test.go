@@ -1,0 +1,253 @@
+package pod
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+var web = Workload{Namespace: "shop", Name: "web-0", UID: "6b1f"}
+
+// judged makes the node enforce policies, with the groups "one" and "two".
+func (n *node) judged() {
+	n.t.Helper()
+	n.nft(`table inet kubeveil_policy {
+		set m4_one { type ipv4_addr; }
+		set m6_one { type ipv6_addr; }
+		set m4_two { type ipv4_addr; }
+		set m6_two { type ipv6_addr; }
+		set self4 { type ipv4_addr . ipv4_addr; }
+		set self6 { type ipv6_addr . ipv6_addr; }
+		set other { type ipv4_addr; elements = { 198.18.1.5 } }
+	}`)
+	n.must(n.OpenPolicy)
+}
+
+func (n *node) nft(commands string) {
+	n.t.Helper()
+	nft := nettest.NeedProgram(n.t, "nft")
+	n.must(func() error {
+		c := exec.CommandContext(n.t.Context(), nft, "-f", "-")
+		c.Stdin = strings.NewReader(commands)
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("nft: %w: %s", err, out)
+		}
+		return nil
+	})
+}
+
+// groups are the sets that the addresses are in.
+func (n *node) groups(addrs ...netip.Addr) (sets []string) {
+	n.t.Helper()
+	n.must(func() error {
+		found, err := groupsOf(addrs)
+		for _, m := range found {
+			sets = append(sets, m.set)
+		}
+		slices.Sort(sets)
+		return err
+	})
+	return sets
+}
+
+var inOne = []string{"m4_one", "m6_one", "self4", "self6"}
+
+func TestPodIsInItsGroupBeforeItsLinkIsUp(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.must(func() error { return n.Reserve(map[Workload]string{web: "one"}) })
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	r.Workload = web
+	afterStep = func(name string) error {
+		if name == "elements" {
+			found, err := groupsOf(r.Addrs)
+			if len(found) != len(inOne) {
+				t.Errorf("before the link is up: in %v, %v", found, err)
+			}
+		}
+		return nil
+	}
+	defer func() { afterStep = nil }()
+	n.attach(r, ns)
+	if got := n.groups(r.Addrs...); !slices.Equal(got, inOne) {
+		t.Errorf("attached: in %v", got)
+	}
+	if loaded := n.load(r.HostLink); loaded.Workload != web {
+		t.Errorf("record has %+v", loaded.Workload)
+	}
+
+	n.must(func() error { return n.Detach(r.HostLink) })
+	if got := n.groups(r.Addrs...); len(got) != 0 {
+		t.Errorf("detached: in %v", got)
+	}
+	if err := n.bare(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (n *node) load(link string) (r Record) {
+	n.t.Helper()
+	n.must(func() (err error) {
+		r, err = n.Load(link)
+		return err
+	})
+	return r
+}
+
+// A pod that the daemon did not hear of is attached, and in no group.
+func TestPodWithoutAReservationIsMute(t *testing.T) {
+	for name, prepare := range map[string]func(n *node) Workload{
+		"none":       func(*node) Workload { return web },
+		"not named":  func(*node) Workload { return Workload{} },
+		"group gone": func(n *node) Workload { n.reserve("three"); return web },
+		"another's": func(n *node) Workload {
+			n.reserve("one")
+			return Workload{Namespace: "evil", Name: web.Name, UID: web.UID}
+		},
+		"damaged": func(n *node) Workload {
+			n.reserve("one")
+			n.must(func() error {
+				return os.WriteFile(filepath.Join(n.PolicyDir, web.file()), []byte("{"), 0o600)
+			})
+			return web
+		},
+		"removed again": func(n *node) Workload {
+			n.reserve("one")
+			n.must(func() error { return n.Reserve(nil) })
+			return web
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.judged()
+			r, ns := newRecord(t, "c1", pod4, pod6)
+			r.Workload = prepare(n)
+			n.attach(r, ns)
+			if got := n.groups(r.Addrs...); len(got) != 0 {
+				t.Errorf("in %v", got)
+			}
+			if len(n.elements()) != 2 {
+				t.Errorf("the link has %v", n.elements())
+			}
+		})
+	}
+}
+
+func (n *node) reserve(group string) {
+	n.t.Helper()
+	n.must(func() error { return n.Reserve(map[Workload]string{web: group}) })
+}
+
+func TestPodFollowsAReservationThatChangesMeanwhile(t *testing.T) {
+	for name, tt := range map[string]struct {
+		becomes []string // one after each transaction
+		want    []string
+	}{
+		"once":   {[]string{"two"}, []string{"m4_two", "m6_two", "self4", "self6"}},
+		"twice":  {[]string{"two", "one"}, inOne},
+		"gone":   {[]string{"three"}, nil},
+		"always": {[]string{"two", "one", "two", "one", "two", "one", "two"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.judged()
+			n.reserve("one")
+			r, ns := newRecord(t, "c1", pod4, pod6)
+			r.Workload = web
+			i := 0
+			afterJoin = func() {
+				if i < len(tt.becomes) {
+					if err := n.Reserve(map[Workload]string{web: tt.becomes[i]}); err != nil {
+						t.Error(err)
+					}
+					i++
+				}
+			}
+			defer func() { afterJoin = nil }()
+			n.attach(r, ns)
+			if got := n.groups(r.Addrs...); !slices.Equal(got, tt.want) {
+				t.Errorf("in %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestAttachIsRefusedWithoutTheTableOfPolicies(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.reserve("one")
+	n.nft("delete table inet kubeveil_policy")
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	r.Workload = web
+	n.must(func() error {
+		var undo Undo
+		err := n.Attach(r, ns.Fd(), &undo)
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("attach: %v, want ErrClosed", err)
+		}
+		return undo.Run()
+	})
+	if err := n.bare(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAttachThatFailsLeavesItsGroup(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.reserve("one")
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	r.Workload = web
+	afterStep = func(name string) error {
+		if name == "elements" {
+			return errors.New("boom")
+		}
+		return nil
+	}
+	defer func() { afterStep = nil }()
+	n.must(func() error {
+		var undo Undo
+		if err := n.Attach(r, ns.Fd(), &undo); err == nil {
+			t.Error("attached")
+		}
+		return undo.Run()
+	})
+	if got := n.groups(r.Addrs...); len(got) != 0 {
+		t.Errorf("in %v", got)
+	}
+}
+
+// A DEL without a readable record still finds the addresses at the link.
+func TestDetachWithoutARecordLeavesTheGroup(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.reserve("one")
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	r.Workload = web
+	n.attach(r, ns)
+	n.must(func() error { return os.WriteFile(n.record(r.HostLink), []byte("{"), 0o600) })
+	n.must(func() error { return n.Detach(r.HostLink) })
+	if got := n.groups(r.Addrs...); len(got) != 0 {
+		t.Errorf("in %v", got)
+	}
+}
+
+func TestPodsAreNotJudgedWithoutPolicies(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.must(n.ClosePolicy)
+	r, ns := newRecord(t, "c1", pod4)
+	r.Workload = web
+	n.attach(r, ns)
+	if got := n.groups(pod4); len(got) != 0 {
+		t.Errorf("in %v", got)
+	}
+}

@@ -1,0 +1,60 @@
+package remote
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Access says how a cluster is reached. The zero value is what kubectl would use: KUBECONFIG, else
+// ~/.kube/config, current context; in a pod its own account.
+type Access struct{ Kubeconfig, Context string }
+
+// Register adds the flags --kubeconfig and --context.
+func (a *Access) Register(fs *pflag.FlagSet) {
+	fs.StringVar(&a.Kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
+	fs.StringVar(&a.Context, "context", "",
+		"`name` of a context in it (default: the current one)")
+}
+
+// Given reports whether one of the flags was set.
+func (a *Access) Given() bool { return *a != Access{} }
+
+// Open returns a cluster of which every request is bounded. It does not yet talk to the API server.
+func (a *Access) Open() (*Cluster, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+
+	return New(cfg)
+}
+
+// config reads the kubeconfig. Errors name the file and what to do.
+func (a *Access) config() (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.Kubeconfig
+	overrides := &clientcmd.ConfigOverrides{CurrentContext: a.Context}
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	cfg, err := loader.ClientConfig()
+
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("kubeconfig %s does not exist: name another with --kubeconfig",
+			a.Kubeconfig)
+	case clientcmd.IsEmptyConfig(err) && a.Kubeconfig != "":
+		return nil, fmt.Errorf("kubeconfig %s is empty, or names no cluster: "+
+			"name another with --kubeconfig", a.Kubeconfig)
+	case clientcmd.IsEmptyConfig(err):
+		return nil, errors.New("no kubeconfig: name one with --kubeconfig, or set KUBECONFIG; " +
+			"on a control-plane node of kubeadm: --kubeconfig /etc/kubernetes/admin.conf")
+	case err != nil:
+		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
+	}
+	return cfg, nil
+}

@@ -1,0 +1,105 @@
+package remote
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// ToolsImage is the image that `make images` writes: veil-tools, its entry point, and iperf3.
+const ToolsImage = "localhost/kubeveil-tools:dev"
+
+// Limits of the client: suites run many pods at once and wait for all of them.
+const (
+	clientQPS   = 50
+	clientBurst = 100
+	// requestLimit bounds one request of a cluster that New opened. The context of an exec bounds
+	// it.
+	requestLimit = 20 * time.Second
+	// openLimit bounds Connect's request for the version.
+	openLimit = 15 * time.Second
+)
+
+// Options are how Connect opens a cluster. The zero value is good.
+type Options struct {
+	// Image is what pods run that name none; "" is ToolsImage.
+	Image string
+	// Canary is in all payloads of the tools in pods; "" is a random one.
+	Canary string
+	// Log gets progress; nil is none.
+	Log *slog.Logger
+}
+
+// Cluster is an open cluster. It holds nothing that would have to be closed. Several goroutines may
+// call its methods; nothing changes its fields.
+type Cluster struct {
+	// Server is the address of the API server as the kubeconfig has it.
+	Server string
+	// Config is what the clients were made of; copy it before a change.
+	Config  *rest.Config
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+	Options
+}
+
+// New returns the cluster of a client configuration, which it copies. It bounds each request and
+// does not yet talk to the API server.
+func New(cfg *rest.Config) (*Cluster, error) { return newCluster(cfg, requestLimit, Options{}) }
+
+// Connect opens a cluster for suites, whose contexts bound requests, and asks it for its version.
+func Connect(ctx context.Context, a Access, opts Options) (*Cluster, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	c, err := newCluster(cfg, 0, opts)
+	if err != nil {
+		return nil, err
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, openLimit)
+	defer cancel()
+	version := c.Client.Discovery().RESTClient().Get().AbsPath("/version")
+	if err := version.Do(ctx).Error(); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", c.Server, err)
+	}
+	return c, nil
+}
+
+// newCluster makes the clients, and silences what client-go would write to standard error by
+// itself.
+func newCluster(cfg *rest.Config, limit time.Duration, opts Options) (*Cluster, error) {
+	// Not klog.SetOutput: errors go to standard error besides.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
+
+	cfg = rest.CopyConfig(cfg)
+	cfg.UserAgent, cfg.QPS, cfg.Burst, cfg.Timeout = "veilctl", clientQPS, clientBurst, limit
+	// Warnings of the API server are about its users' manifests, not about what is asked here.
+	cfg.WarningHandler = rest.NoWarnings{}
+
+	opts.Image = cmp.Or(opts.Image, ToolsImage)
+	opts.Canary = cmp.Or(opts.Canary, NewCanary())
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
+	c := &Cluster{Server: cfg.Host, Config: cfg, Options: opts}
+
+	var err error
+	if c.Client, err = kubernetes.NewForConfig(cfg); err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	if c.Dynamic, err = dynamic.NewForConfig(cfg); err != nil {
+		return nil, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return c, nil
+}
+
+// NewCanary returns a string that nobody else sends.
+func NewCanary() string { return "canary-" + strings.ToLower(rand.Text()) }

@@ -1,0 +1,144 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// Exec runs a command in the pod until it ends and returns its standard output, also with an error,
+// which holds what it wrote to standard error. When ctx ends Exec returns; the command may go on
+// until the pod ends. errors.As finds k8s.io/client-go/util/exec.CodeExitError in the error of a
+// command that ended with another status than 0.
+func (p *Pod) Exec(ctx context.Context, command ...string) ([]byte, error) {
+	var out bytes.Buffer
+	err := p.ExecStream(ctx, nil, &out, command...)
+	return out.Bytes(), err
+}
+
+// ExecStream is Exec with what the command reads and where its output goes as it comes; stdin may
+// be nil.
+func (p *Pod) ExecStream(ctx context.Context, stdin io.Reader, stdout io.Writer,
+	command ...string) error {
+	n := p.Namespace
+	var stderr bytes.Buffer
+	err := n.Cluster.stream(ctx, execIn{
+		namespace: n.Name, pod: p.Name, container: container, command: command,
+		stdin: stdin, stdout: stdout, stderr: &stderr, spdy: true,
+	})
+	if err != nil {
+		said := strings.TrimSpace(stderr.String())
+		return fmt.Errorf("pod %s: %s: %w: %s", p.Name, strings.Join(command, " "), err, said)
+	}
+	return nil
+}
+
+// execIn is a command in a container and its streams; stdin may be nil. With spdy, a refused
+// websocket is followed by SPDY, as kubectl does where a proxy or an older API server has no
+// websockets.
+type execIn struct {
+	namespace, pod, container string
+	command                   []string
+	stdin                     io.Reader
+	stdout, stderr            io.Writer
+	spdy                      bool
+}
+
+// stream runs a command until it ends or ctx does.
+func (c *Cluster) stream(ctx context.Context, e execIn) error {
+	opts := &corev1.PodExecOptions{
+		Container: e.container, Command: e.command,
+		Stdin: e.stdin != nil, Stdout: true, Stderr: true,
+	}
+	url := c.Client.CoreV1().RESTClient().Post().
+		Resource("pods").Namespace(e.namespace).Name(e.pod).SubResource("exec").
+		VersionedParams(opts, scheme.ParameterCodec).URL()
+	cfg := rest.CopyConfig(c.Config)
+	cfg.Timeout = 0 // a stream
+
+	streams := remotecommand.StreamOptions{Stdin: e.stdin, Stdout: e.stdout, Stderr: e.stderr}
+	socket, err := remotecommand.NewWebSocketExecutor(cfg, "GET", url.String())
+	if err != nil {
+		return err
+	}
+	if !e.spdy {
+		return socket.StreamWithContext(ctx, streams)
+	}
+
+	spdy, err := remotecommand.NewSPDYExecutor(cfg, "POST", url)
+	if err != nil {
+		return err
+	}
+	either, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return err
+	}
+	return either.StreamWithContext(ctx, streams)
+}
+
+// canaryEnv names the variable with the string that fills the payloads of veil-tools.
+const canaryEnv = "LAB_CANARY"
+
+// Message is what Send sends.
+type Message struct {
+	// Proto is "tcp" or "udp".
+	Proto string
+	To    netip.AddrPort
+	// Count is the number of messages, 3 if 0, and Size the bytes of each, 400 if 0.
+	Count, Size int
+	// Timeout is for the whole, 10 s if 0.
+	Timeout time.Duration
+	// Canary fills the payloads; "" is the cluster's.
+	Canary string
+}
+
+// Sent is what veil-tools says of the messages it sent.
+type Sent struct {
+	Sent     int     `json:"sent"`
+	Received int     `json:"received"`
+	Bytes    int64   `json:"bytes"`
+	Millis   float64 `json:"millis"`
+	// Local is the sender's address and port, before any translation.
+	Local string `json:"local"`
+}
+
+// Send sends messages from a pod of the tools image to an echo server, and fails unless every one
+// came back unchanged.
+func (p *Pod) Send(ctx context.Context, m Message) (Sent, error) {
+	if m.Count == 0 {
+		m.Count = 3
+	}
+	if m.Size == 0 {
+		m.Size = 400
+	}
+	if m.Timeout == 0 {
+		m.Timeout = 10 * time.Second
+	}
+	command := []string{"veil-tools", "send", "-proto", m.Proto, "-to", m.To.String(), "-count",
+		fmt.Sprint(m.Count), "-size", fmt.Sprint(m.Size), "-timeout", m.Timeout.String()}
+	if m.Canary != "" {
+		command = append(command, "-canary", m.Canary)
+	}
+	var sent Sent
+	out, err := p.Exec(ctx, command...)
+	if err != nil {
+		return sent, err
+	}
+	if err := json.Unmarshal(out, &sent); err != nil {
+		return sent, fmt.Errorf("what veil-tools send says: %w", err)
+	}
+	return sent, nil
+}

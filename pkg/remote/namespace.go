@@ -1,0 +1,107 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// SuiteLabel is on everything that suites make; its value is the prefix of the namespace's name.
+const SuiteLabel = "kubeveil.io/suite"
+
+// Patience of namespaces.
+const (
+	// The controllers' watches come back up to a minute after an API server that was away does:
+	// they wait longer each time.
+	namespacePatience = 2 * time.Minute
+	deletePatience    = 5 * time.Minute
+)
+
+// Level is how much the pods of a namespace may do, by Pod Security Admission.
+type Level string
+
+// Levels. Host ports, the host's network and capabilities need Privileged.
+const (
+	Baseline   Level = "baseline"
+	Privileged Level = "privileged"
+)
+
+// Namespace is one of the suite's own.
+type Namespace struct {
+	Name    string
+	Cluster *Cluster
+	suite   string
+}
+
+// Namespace makes a namespace whose name begins with prefix and returns when pods can be made in
+// it. Close it also after errors of what is done in it.
+func (c *Cluster) Namespace(ctx context.Context, prefix string, level Level) (*Namespace, error) {
+	object, err := c.Client.CoreV1().Namespaces().Create(ctx,
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+			GenerateName: prefix + "-",
+			Labels: map[string]string{SuiteLabel: prefix,
+				"pod-security.kubernetes.io/enforce": string(level)},
+		}}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create namespace %s-…: %w", prefix, err)
+	}
+	n := &Namespace{Name: object.Name, Cluster: c, suite: prefix}
+	err = Until(ctx, "account of namespace "+n.Name, namespacePatience,
+		func(ctx context.Context) error {
+			_, err := c.Client.CoreV1().ServiceAccounts(n.Name).Get(ctx, "default",
+				metav1.GetOptions{})
+			return err
+		})
+	if err != nil {
+		return nil, errors.Join(err, n.Close(context.WithoutCancel(ctx)))
+	}
+	return n, nil
+}
+
+// Close deletes the namespace with all that is in it and waits until it is gone, five minutes at
+// most. It may be repeated.
+func (n *Namespace) Close(ctx context.Context) error {
+	namespaces := n.Cluster.Client.CoreV1().Namespaces()
+	return Until(ctx, "delete namespace "+n.Name, deletePatience, func(ctx context.Context) error {
+		err := goneAfter(namespaces.Delete(ctx, n.Name, metav1.DeleteOptions{}))
+		if !errors.Is(err, errStillThere) {
+			return err
+		}
+		if got, e := namespaces.Get(ctx, n.Name, metav1.GetOptions{}); e == nil {
+			err = remaining(got)
+		}
+		return err
+	})
+}
+
+// remaining says what keeps a namespace that is being deleted.
+func remaining(n *corev1.Namespace) error {
+	err := errStillThere
+	for _, c := range n.Status.Conditions {
+		if c.Status == corev1.ConditionTrue {
+			err = fmt.Errorf("%w: %s", err, c.Message)
+		}
+	}
+	return err
+}
+
+var errStillThere = errors.New("still there")
+
+// goneAfter judges the answer to a delete: nil when there was nothing to delete. A second delete of
+// what is being deleted changes nothing.
+func goneAfter(err error) error {
+	switch {
+	case err == nil, apierrors.IsConflict(err):
+		return errStillThere
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		return Stop(err)
+	}
+	return err
+}

@@ -1,0 +1,72 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Pauses of Until, the first and the longest.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+type stopError struct{ error }
+
+func (e stopError) Unwrap() error { return e.error }
+
+// Stop wraps an error after which Until need not try again.
+func Stop(err error) error { return stopError{err} }
+
+// Until calls fn until it returns nil, at most for patience, which follows the context's pace; the
+// error names what and holds fn's last. The context that fn is given ends with the patience.
+func Until(ctx context.Context, what string, patience time.Duration,
+	fn func(ctx context.Context) error) error {
+	ctx, cancel := withPatience(ctx, patience)
+	defer cancel()
+	pause := firstPause
+	var last error
+	for {
+		err := fn(ctx)
+		var stop stopError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &stop):
+			return fmt.Errorf("%s: %w", what, stop.error)
+		case last == nil || ctx.Err() == nil:
+			// The last try is often cut short, and its error says only that.
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w: last: %w", what, context.Cause(ctx), last)
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, lastPause)
+	}
+}
+
+// withPatience returns a context that ends when the patience is over, which may grow with the pace
+// meanwhile. It must be cancelled.
+func withPatience(ctx context.Context, usual time.Duration) (context.Context, func()) {
+	ctx, end := context.WithCancelCause(ctx)
+	began := time.Now()
+	go func() {
+		for {
+			left := Patience(ctx, usual) - time.Since(began)
+			if left <= 0 {
+				end(context.DeadlineExceeded)
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(left):
+			}
+		}
+	}()
+	return ctx, func() { end(nil) }
+}
