@@ -94,4 +94,3 @@ func (n Node) AddressFamilies() Families {
 	}
 	return f
 }
-
