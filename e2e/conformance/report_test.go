@@ -195,6 +195,7 @@ func TestKnownFailuresByMachines(t *testing.T) {
 	ebpf.EBPF = true
 	fast := ebpf
 	fast.Emulated = false
+
 	for name, tt := range map[string]struct {
 		spec  string
 		facts Facts

@@ -81,6 +81,7 @@ func TestKubeletDirComponent(t *testing.T) {
 	if n := strings.Count(component.text, elsewhere); n != 1 {
 		t.Errorf("the folder is in %d places", n)
 	}
+
 	text := func(o *unstructured.Unstructured) string {
 		b, err := yaml.Marshal(o.Object)
 		if err != nil {
@@ -92,6 +93,7 @@ func TestKubeletDirComponent(t *testing.T) {
 	if strings.Contains(got, usual) {
 		t.Errorf("%s is left:\n%s", usual, got)
 	}
+
 	// Two arguments, and the variable that they name, are added.
 	added := []string{"- -endpoint=$(KUBELET_DIR)/plugins/csi.kubeveil.io/csi.sock",
 		"- -registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR", "value: " + usual}

@@ -37,28 +37,40 @@ func forgeries(l *lab.Lab, victimKey wgkey.Public) []forgery {
 		}
 		return out
 	}
-	forge := func(name string, addrs []netip.Addr, prefixes []netip.Prefix, key wgkey.Public, claimed []netip.Prefix) cluster.Node {
+	forge := func(name string, addrs []netip.Addr, prefixes []netip.Prefix, key wgkey.Public,
+		claimed []netip.Prefix) cluster.Node {
 		claim := &cluster.Claim{Keys: []cluster.Key{{Public: key}}, PodPrefixes: claimed}
 		for _, a := range addrs {
 			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 		}
 		return cluster.Node{Name: name, Addresses: addrs, PodPrefixes: prefixes, Claim: claim}
 	}
+
 	// Each has a key of its own, but for the first.
 	own := func(i byte) wgkey.Public { return wgkey.Public{31: i} }
 	service := []netip.Addr{f.ServiceRanges()[0].Addr().Next().Next()}
 	all := []forgery{
-		{forge("a-duplicate-key", fresh(0), f.PodPrefixes(90), victimKey, f.PodPrefixes(90)), n2.Name, "public key"},
-		{forge("a-stolen-prefix", fresh(1), f.PodPrefixes(91), own(1), n2.PodPrefixes), "", "Node.spec.podCIDRs"},
-		{forge("a-node-with-anothers-prefix", fresh(2), n2.PodPrefixes, own(2), n2.PodPrefixes), n2.Name, "pod prefix"},
-		{forge("a-node-with-anothers-address", n2.Addrs, f.PodPrefixes(94), own(4), f.PodPrefixes(94)), n2.Name, "node address"},
-		{forge("a-service-address", service, f.PodPrefixes(95), own(5), f.PodPrefixes(95)), "", "service range"},
-		{forge("a-gateway", l.OutsideAddrs(), f.PodPrefixes(96), own(6), f.PodPrefixes(96)), "", "gateway"},
+		{forge("a-duplicate-key", fresh(0), f.PodPrefixes(90), victimKey, f.PodPrefixes(90)),
+			n2.Name, "public key"},
+		{forge("a-stolen-prefix", fresh(1), f.PodPrefixes(91), own(1), n2.PodPrefixes), "",
+			"Node.spec.podCIDRs"},
+		{forge("a-node-with-anothers-prefix", fresh(2), n2.PodPrefixes, own(2), n2.PodPrefixes),
+			n2.Name, "pod prefix"},
+		{forge("a-node-with-anothers-address", n2.Addrs, f.PodPrefixes(94), own(4),
+			f.PodPrefixes(94)), n2.Name, "node address"},
+		{forge("a-service-address", service, f.PodPrefixes(95), own(5), f.PodPrefixes(95)), "",
+			"service range"},
+		{forge("a-gateway", l.OutsideAddrs(), f.PodPrefixes(96), own(6), f.PodPrefixes(96)), "",
+			"gateway"},
 	}
+
 	if l.Control != nil {
-		// The API names the API server's addresses of one family only (EndpointSlice default/kubernetes).
-		all = append(all, forgery{forge("a-worker-as-api-server", l.Control.Addrs()[:1], f.PodPrefixes(93), own(3), f.PodPrefixes(93)), "", "API server"})
+		// The API names the API server's addresses of one family only (EndpointSlice
+		// default/kubernetes).
+		all = append(all, forgery{forge("a-worker-as-api-server", l.Control.Addrs()[:1],
+			f.PodPrefixes(93), own(3), f.PodPrefixes(93)), "", "API server"})
 	}
+
 	return all
 }
 
@@ -69,7 +81,8 @@ func (f forgery) refused(s telemetry.Status) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is not refused for %q in favour of %q: %v", f.Name, f.because, f.incumbent, s.Refused)
+	return fmt.Errorf("%s is not refused for %q in favour of %q: %v", f.Name, f.because,
+		f.incumbent, s.Refused)
 }
 
 // Objects that lie are refused, loudly, and who held what they claim keeps it.
@@ -181,11 +194,13 @@ func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
-		return strings.Contains(line, "claim refused") && strings.Contains(line, f.Name) && strings.Contains(line, f.because)
+		return strings.Contains(line, "claim refused") && strings.Contains(line, f.Name) &&
+			strings.Contains(line, f.because)
 	}) {
 		t.Errorf("the log of %s does not name the refusal of %s", n.Name, f.Name)
 	}
-	if want := fmt.Sprintf("kubeveil_claims_refused{node=%q}", f.Name); !strings.Contains(nodeMetrics(ctx, t, n), want) {
+	if want := fmt.Sprintf("kubeveil_claims_refused{node=%q}",
+		f.Name); !strings.Contains(nodeMetrics(ctx, t, n), want) {
 		t.Errorf("the metrics of %s lack %s", n.Name, want)
 	}
 }

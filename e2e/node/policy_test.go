@@ -21,7 +21,8 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1", Resource: "veilnodes"}
+var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
+	Resource: "veilnodes"}
 
 // daemonNamespace and daemonAccount are the service account of veild in the manifests.
 const (

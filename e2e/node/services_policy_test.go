@@ -53,6 +53,7 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 					t.Errorf("backends were asked by %v, want %v alone", c.Sources, client)
 				}
 			}
+
 			answers(ctx, t, l.Outside, lab.Question{Proto: proto,
 				To: nodePort(t, web, without, proto, six), Count: 2,
 				Timeout: 300 * time.Millisecond, Egress: true}, nobody)
@@ -63,6 +64,7 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 				spread("b", "c"))
 		})
 	})
+
 	t.Run("health checks", func(t *testing.T) {
 		healthy(ctx, t, l, web, with, http.StatusOK, 4) // two pods of two addresses
 		healthy(ctx, t, l, web, without, http.StatusServiceUnavailable, 0)

@@ -34,6 +34,7 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 					spread("a", "b", "c"))
 			})
 		}
+
 		t.Run(fmt.Sprintf("%s %s, no endpoints", family(six), proto), func(t *testing.T) {
 			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, none, six),
 				Count: 3}, refusedAtOnce)
@@ -43,12 +44,14 @@ func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.
 				To: nodePort(t, none, l.Nodes()[0], proto, six), Count: 3, Egress: true},
 				refusedAtOnce)
 		})
+
 		t.Run(fmt.Sprintf("%s %s to itself", family(six), proto), func(t *testing.T) {
 			// Of the backends one is who asks, so it must answer itself now and then.
 			answers(ctx, t, pods[0], lab.Question{Proto: proto, To: clusterIP(t, web, six),
 				Count: asks}, spread("a", "b", "c"))
 		})
 	})
+
 	t.Run("veilctl", func(t *testing.T) { veilctlOfServices(ctx, t, l, web, none, pods) })
 	servicesOfOnePort(ctx, t, l, client, pods)
 	connectionsOfOnePort(ctx, t, l, pods)

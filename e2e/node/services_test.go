@@ -56,6 +56,7 @@ func services(t *testing.T, routing string) {
 	if s := nodeStatus(ctx, t, l.Nodes()[0]).Services; s == nil || s.HostRouting != routing {
 		t.Errorf("status of services: %+v, want host routing %s", s, routing)
 	}
+
 	t.Run("netfilter between pods of a node", func(t *testing.T) {
 		metByNetfilter(ctx, t, client, pods[0], routing == config.HostRoutingKernel)
 	})
@@ -68,6 +69,7 @@ func services(t *testing.T, routing string) {
 	t.Run("clients are remembered", func(t *testing.T) {
 		servicesRemember(ctx, t, l, client, pods)
 	})
+
 	t.Run("of nodes", func(t *testing.T) { servicesOfNodes(ctx, t, l, client, pods) })
 	t.Run("policies", func(t *testing.T) { servicesOfPolicies(ctx, t, l, client, pods) })
 	t.Run("backends that go", func(t *testing.T) { servicesMoveDatagrams(ctx, t, l, client, pods) })

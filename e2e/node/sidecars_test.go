@@ -349,6 +349,7 @@ users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admi
 	if err := os.WriteFile(config, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		args, want string
 		wrong      bool

@@ -48,6 +48,7 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 	if _, err := os.Stat(l.Program("kube-proxy")); err != nil {
 		t.Fatalf("%v: run `make kubernetes` first", err)
 	}
+
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "lab:node-proxier"},
 		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
@@ -59,10 +60,12 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	var pods []string
 	for _, r := range l.Family().ClusterRanges() {
 		pods = append(pods, r.String())
 	}
+
 	_, err := n.Start(ctx, l.Program("kube-proxy"), "--kubeconfig=/etc/kubeveil/kubeconfig",
 		"--hostname-override="+n.Name, "--proxy-mode="+mode,
 		"--cluster-cidr="+strings.Join(pods, ","),

@@ -250,10 +250,12 @@ func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	st.Request.Node = "elsewhere"
 	if _, err := s.Update(ctx, st, r); !errors.Is(err, volume.ErrState) {
 		t.Errorf("update of what was asked for: %v", err)
 	}
+
 	c := l.Control.Dynamic.Resource(kubestore.VeilVolumes)
 	for what, patch := range map[string]string{
 		"another cluster": `{"spec":{"cluster":"d"}}`, "another node": `{"spec":{"node":"m"}}`,
@@ -265,6 +267,7 @@ func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 			t.Errorf("%s was accepted", what)
 		}
 	}
+
 	_, err = c.Patch(ctx, "pvc-strict", types.MergePatchType,
 		[]byte(`{"status":{"integrity":"hmac"}}`),
 		metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}, "status")

@@ -158,6 +158,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	})
 	last, _ := cluster.Resolve(rules(), synced(self(), node(1), node(2), keyless(node(3)), refused),
 		nil)
+
 	for name, state := range map[string]cluster.State{
 		"nothing listed": {Revision: 1},
 		"nodes listed, claims not": {Revision: 1,
@@ -173,6 +174,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 			}
 		})
 	}
+
 	got, _ := cluster.Resolve(rules(), synced(self(), node(1), keyless(node(2))), &last)
 	if names(got.Peers) != "node-1 node-2" || names(got.Keyless) != "" ||
 		!slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11", "198.18.0.12")) {
@@ -241,7 +243,7 @@ func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 		n.Claim.Keys[0] = cluster.Key{Epoch: 2, Public: key(50)}
 	})
 	got, refusals := cluster.Resolve(rules(), synced(self(), changed, node(2)), last)
-	if p, ok := peer(got, "node-1"); !ok || p.Claim.Keys[0].Public != key(50) || len(refusals) > 0 {
+	if p, ok := got.Peer("node-1"); !ok || p.Claim.Keys[0].Public != key(50) || len(refusals) > 0 {
 		t.Errorf("peer %+v, refusals %v", p, refusals)
 	}
 }
@@ -287,24 +289,24 @@ func TestNodeDerivations(t *testing.T) {
 		prefixes("10.244.1.0/24", "198.18.0.11/32", "fd42::11/128", "fd42:244:0:1::/64")) {
 		t.Errorf("allowed IPs %v", got)
 	}
+
 	for underlay, want := range map[cluster.Families]string{dual: "198.18.0.11:51820",
 		onlyV4: "198.18.0.11:51820", onlyV6: "[fd42::11]:51820", {}: "invalid AddrPort"} {
 		if got, ok := n.Endpoint(underlay); got.String() != want || ok != (want[0] != 'i') {
 			t.Errorf("endpoint over %+v: %v, %v", underlay, got, ok)
 		}
 	}
+
 	if k, ok := n.NewestKey(); !ok || k.Epoch != 9 {
 		t.Errorf("newest key %+v", k)
 	}
 	if n.PodFamilies() != dual || n.AddressFamilies() != dual {
 		t.Error("families are not both")
 	}
-}
 
-func peer(t cluster.Table, name string) (cluster.Node, bool) {
-	i := slices.IndexFunc(t.Peers, func(n cluster.Node) bool { return n.Name == name })
-	if i < 0 {
-		return cluster.Node{}, false
+	tab := cluster.Table{Peers: []cluster.Node{n},
+		NodeAddrs: addrs("198.18.0.11", "198.18.0.99", "fd42::11")}
+	if got := tab.Unreachable(); !slices.Equal(got, addrs("198.18.0.99")) {
+		t.Errorf("unreachable %v", got)
 	}
-	return t.Peers[i], true
 }

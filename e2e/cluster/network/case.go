@@ -45,14 +45,15 @@ type Case struct {
 	Run    func(ctx context.Context, s *Session) error
 }
 
-// Lab is what a run that made its own cluster can do and the API server cannot. A cluster that is known
-// by its kubeconfig alone has none, and the cases that need it are skipped for that reason.
+// Lab is what a run that made its own cluster can do and the API server cannot. A cluster that is
+// known by its kubeconfig alone has none, and the cases that need it are skipped for that reason.
 type Lab interface {
 	// Platform returns what the nodes are, one of the platforms of pkg/bench.
 	Platform() string
 	// Exec runs a line of shell as root on a node and returns its standard output.
 	Exec(ctx context.Context, node, line string) ([]byte, error)
-	// Reboot cuts a node's power, restores it and returns when the node answers; its pods may not run yet.
+	// Reboot cuts a node's power, restores it and returns when the node answers; its pods may not
+	// run yet.
 	Reboot(ctx context.Context, node string) error
 	// Join adds a machine by kubeadm join and returns its name; the node may not be Ready yet.
 	Join(ctx context.Context) (string, error)

@@ -270,7 +270,8 @@ func kubernetesService(ctx context.Context, s *Session) error {
 	if err := n.Run(ctx, p); err != nil {
 		return err
 	}
-	out, err := p.Exec(ctx, "veil-tools", "ask", "-url", "https://"+service.Spec.ClusterIP+"/version")
+	out, err := p.Exec(ctx, "veil-tools", "ask", "-url",
+		"https://"+service.Spec.ClusterIP+"/version")
 	if err != nil {
 		return err
 	}

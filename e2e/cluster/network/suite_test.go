@@ -179,6 +179,7 @@ func TestJudge(t *testing.T) {
 			if got := r.Summary(); got != c.want {
 				t.Errorf("%s, want %s", got, c.want)
 			}
+
 			if want := c.p.before.Plaintext + c.rest.Plaintext; r.Leaks.Plaintext != want ||
 				r.Leaks.ControlPlaintext != c.p.control.Plaintext {
 				t.Errorf("leaks: %+v", r.Leaks)

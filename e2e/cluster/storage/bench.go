@@ -47,7 +47,8 @@ func (s *Session) measure(ctx context.Context) error {
 
 func (s *Session) measured(ctx context.Context) error {
 	out, err := s.shell(ctx, fmt.Sprintf("veilctl bench storage --class %s --baseline-class "+
-		"e2e-clear --platform %s --size 64 --rounds 1 --seconds 1 --out . >log 2>&1 || { cat log; exit "+
+		"e2e-clear --platform %s --size 64 --rounds 1 --seconds 1 --out . >log 2>&1 || { cat "+
+		"log; exit "+
 		"1; }; test -s report.html; cat result.json",
 		ext4.class, s.Cluster.Platform()))
 	if err != nil {

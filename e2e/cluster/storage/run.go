@@ -48,6 +48,7 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 	mark := fmt.Sprintf("%08x", time.Now().UnixNano()&0xffffffff)
 	s.canary, s.control = "kubeveil-canary-"+mark, "kubeveil-control-"+mark
 	t := &r.Tests
+
 	chosen := s.chosen()
 	for i, c := range chosen {
 		if ctx.Err() != nil {
@@ -55,6 +56,7 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 				Reason: "the run was ended: " + context.Cause(ctx).Error()})
 			continue
 		}
+
 		began := time.Now()
 		limited, cancel := context.WithTimeoutCause(ctx, c.limit,
 			fmt.Errorf("not done within %v", c.limit))
@@ -66,12 +68,14 @@ func Run(ctx context.Context, s *Session, r *bench.Result) error {
 				time.Since(began).Seconds())
 			continue
 		}
+
 		t.Failed++
 		t.Failures = append(t.Failures, bench.Failure{Name: c.name, Reason: err.Error()})
 		fmt.Fprintf(s.Out, "%2d/%d %-27s FAILED  %6.1f s\n      %s\n", i+1, len(chosen), c.name,
 			time.Since(began).Seconds(), strings.ReplaceAll(err.Error(), "\n", "\n      "))
 		s.describe(context.WithoutCancel(ctx))
 	}
+
 	r.Gates = s.gates
 	return context.Cause(ctx)
 }

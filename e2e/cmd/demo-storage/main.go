@@ -67,6 +67,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if d.out, err = program.Folder(d.out); err != nil {
 		return err
 	}
+
 	logFile, err := os.Create(filepath.Join(d.out, "demo-storage.log"))
 	if err != nil {
 		return err
@@ -83,12 +84,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.machine.Close()) }()
+
 	if err := d.begin(ctx); err != nil {
 		return err
 	}
 	if err := d.show(ctx); err != nil {
 		return err
 	}
+
 	return d.finish()
 }
 
