@@ -449,3 +449,11 @@ func BenchmarkResolve1000(b *testing.B) {
 		cluster.Resolve(rules(), state, &last)
 	}
 }
+
+func peer(t cluster.Table, name string) (cluster.Node, bool) {
+	i := slices.IndexFunc(t.Peers, func(n cluster.Node) bool { return n.Name == name })
+	if i < 0 {
+		return cluster.Node{}, false
+	}
+	return t.Peers[i], true
+}
