@@ -176,7 +176,8 @@ func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) 
 
 func newPlanner(t testing.TB) *service.Planner {
 	t.Helper()
-	p, err := service.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096, Members: 1024,
+	p, err := service.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096,
+		Members:      1024,
 		SourceRanges: 256})
 	if err != nil {
 		t.Fatal(err)

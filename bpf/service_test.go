@@ -64,7 +64,8 @@ func TestServiceLayoutIsThatOfGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][2]uintptr{
-		"service_fronts":  {unsafe.Sizeof(service.FrontendKey{}), unsafe.Sizeof(service.Frontend{})},
+		"service_fronts": {unsafe.Sizeof(service.FrontendKey{}),
+			unsafe.Sizeof(service.Frontend{})},
 		"service_slots":   {4, unsafe.Sizeof(service.Backend{})},
 		"service_members": {unsafe.Sizeof(service.MemberKey{}), unsafe.Sizeof(service.Member(0))},
 	} {

@@ -418,7 +418,7 @@ func (k *keeper) lived(ctx context.Context, t *testing.T) {
 	t.Logf("one connection of %s through it all: %+v", k.what, r)
 }
 
-// unanswered wants that nobody answers.
+// unanswered expects that no server answers.
 func unanswered(c lab.Census) error {
 	if len(c.Names) > 0 {
 		return fmt.Errorf("answers from %v", c.Names)

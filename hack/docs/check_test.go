@@ -35,7 +35,8 @@ func TestProblemsAreFound(t *testing.T) {
 	for _, c := range []struct {
 		name, page, want string
 	}{
-		{"nothing wrong", "[b](b.md#two-words), `pkg/a/a.go`, `TestA`, `make test`, `pkg/a.Plan`\n", ""},
+		{"nothing wrong", "[b](b.md#two-words), `pkg/a/a.go`, `TestA`, `make test`, `pkg/a.Plan`\n",
+			""},
 		{"file of a link", "[b](c.md)\n", "link to c.md: there is no docs/c.md: write"},
 		{"moved file", "[b](../b.md)\n", "there is no b.md; write docs/b.md"},
 		{"anchor", "[b](b.md#two-word)\n", "no such heading; write one of #two-words"},

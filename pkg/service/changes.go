@@ -14,7 +14,7 @@ func (b *Batch[K, V]) put(k K, v V) {
 // Changes are writes to the maps, to be made field by field in this order, each
 // of them whole before the next begins. The order within a field means nothing.
 type Changes struct {
-	// What nobody reads yet.
+	// What has no reader yet.
 	Backends     Batch[uint32, Backend]
 	SourceRanges []SourceRangeKey
 	Members      Batch[MemberKey, Member]
@@ -22,7 +22,7 @@ type Changes struct {
 	// address that one service leaves to another is never without.
 	Frontends     Batch[FrontendKey, Frontend]
 	DropFrontends []FrontendKey
-	// What nobody reads any more.
+	// What has no reader any more.
 	LateMembers      Batch[MemberKey, Member]
 	DropMembers      []MemberKey
 	DropSourceRanges []SourceRangeKey
@@ -39,6 +39,8 @@ func (c Changes) Empty() bool { return c.Writes() == 0 }
 
 // Writes is the number of entries to write or delete.
 func (c Changes) Writes() int {
-	return len(c.Backends.Keys) + len(c.SourceRanges) + len(c.Members.Keys) + len(c.Frontends.Keys) +
-		len(c.DropFrontends) + len(c.LateMembers.Keys) + len(c.DropMembers) + len(c.DropSourceRanges)
+	return len(c.Backends.Keys) + len(c.SourceRanges) + len(c.Members.Keys) +
+		len(c.Frontends.Keys) +
+		len(c.DropFrontends) + len(c.LateMembers.Keys) + len(c.DropMembers) +
+		len(c.DropSourceRanges)
 }

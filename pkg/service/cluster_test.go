@@ -159,7 +159,7 @@ func (c *cluster) want() map[FrontendKey]string {
 }
 
 // known is want without the services that have not fitted since the planner adopted what was there:
-// what they had stays theirs only where nobody else claims it.
+// what they had stays theirs only where no other service claims it.
 func (c *cluster) known() map[FrontendKey]string {
 	var worlds []world
 	for n, w := range c.accepted {

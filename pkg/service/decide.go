@@ -104,7 +104,8 @@ func (d *decision) port(h here, e *entry, p Port) {
 		}
 
 		c := claim{
-			key: frontendKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k, owner: e.name,
+			key: frontendKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k,
+			owner:   e.name,
 			created: s.Created,
 			group:   groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
 		}
@@ -293,7 +294,7 @@ func memberKey(group uint64, s Backend) MemberKey {
 }
 
 // sourceSet returns the number of the set of e's source ranges of a family, 0 if
-// it has none at all: ranges of the other family only admit nobody of this one.
+// it has none at all: ranges of the other family admit no client of this one.
 func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	if len(e.service.SourceRanges) == 0 {
 		return 0
@@ -338,7 +339,7 @@ func family(v6 bool) string {
 
 // digest numbers a list of words. 64 bits of a strong hash: that two of a
 // million numbers are one has a chance of one in thirty million, and then they share affinity
-// only; nobody can aim for it at the service of another. It is never 0.
+// only; no client can aim for it at the service of another. It is never 0.
 func digest(words []string) uint64 {
 	var b []byte
 	for _, w := range words {

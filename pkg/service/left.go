@@ -2,7 +2,7 @@ package service
 
 import "maps"
 
-// sweepLeft notes what an earlier process left that nobody wants; it walks all maps. What belongs
+// sweepLeft notes what an earlier process left without a use; it walks all maps. What belongs
 // to a service that does not fit stays with it, and so does, until all services are known, all but
 // entry 0's.
 func (r *round) sweepLeft() {
@@ -135,7 +135,7 @@ func (r *round) releaseGroup(id uint64, now *group, still map[SourceRangeKey]boo
 	}
 	delete(r.left, id)
 	for _, k := range l.frontends {
-		r.touched[k] = true // whoever claims it has it
+		r.touched[k] = true // the claimant has it
 	}
 	for _, k := range l.members {
 		if now == nil || now.members[k] == 0 {

@@ -44,7 +44,7 @@ func (c *cluster) writeAll(t *testing.T) {
 	}
 }
 
-// nextProcess is a restart whose services are to be put anew.
+// nextProcess is a restart whose services are to be put again.
 func (c *cluster) nextProcess(t *testing.T) {
 	t.Helper()
 	p, err := New("node-1", c.maps.limits)
@@ -204,7 +204,7 @@ func TestAddressesConcernNodePortsOnly(t *testing.T) {
 	}
 }
 
-// Entry 0 can be planned without anybody else, also after writes that failed.
+// Entry 0 can be planned without any service, also after writes that failed.
 func TestPlanOfEntryZeroAlone(t *testing.T) {
 	c := newCluster(t, tight)
 	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443")},

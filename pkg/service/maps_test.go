@@ -19,7 +19,8 @@ type memory struct {
 
 func newMemory(l Limits) *memory {
 	return &memory{
-		limits: l, frontends: make(map[FrontendKey]Frontend), slots: make([]Backend, l.BackendSlots),
+		limits: l, frontends: make(map[FrontendKey]Frontend),
+		slots:   make([]Backend, l.BackendSlots),
 		members: make(map[MemberKey]Member), sources: make(map[SourceRangeKey]bool),
 	}
 }

@@ -29,8 +29,9 @@ func oracle(node string, api *APIServer, all []world) map[FrontendKey]string {
 		if !a.IsValid() || a.IsLoopback() || port == 0 {
 			return
 		}
-		k := FrontendKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)}, Protocol: proto,
-			Scope: scope}
+		k := FrontendKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)},
+			Protocol: proto,
+			Scope:    scope}
 		have, ok := best[k]
 		younger := ok && (o.rank > have.rank ||
 			o.rank == have.rank && o.created.After(have.created) ||

@@ -33,10 +33,10 @@ type Planner struct {
 	revision  uint64
 
 	room    *extents
-	freed   []extent        // by the last Plan; nobody reads them once its changes are made
+	freed   []extent        // by the last Plan; they have no reader once its changes are made
 	apiHeld map[uint32]bool // blocks of entry 0 that are read
 
-	// What an earlier process left and nobody has claimed yet. Once it was swept, left has what
+	// What an earlier process left and no service has claimed yet. Once it was swept, left has what
 	// stays because its service does not fit, by group.
 	sweep   bool
 	hold    bool
@@ -179,8 +179,8 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 }
 
 // Hold says that the services are not all known yet: until Hold(false), Plan leaves what an earlier
-// process left in the maps and nobody claims, entry 0's own excepted. After a restart entry 0 can
-// so follow the API servers before any service was listed.
+// process left in the maps and no service claims, entry 0's own excepted. After a restart entry 0
+// can so follow the API servers before any service was listed.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
 // Problems returns what the last Plan could not do, sorted by their text: each is a
@@ -218,7 +218,7 @@ type State struct {
 
 // Adopt says what is in the maps: after a start with pinned maps, and after changes that could not
 // all be made. All services are decided about again in the next Plan, for which they must be there:
-// it takes out of the maps what nobody wants. A service that then does not fit keeps what is its
+// it takes out of the maps what has no use. A service that then does not fit keeps what is its
 // own there; a frontend that another claims as well may become that one's.
 func (p *Planner) Adopt(s State) {
 	p.frontends, p.members, p.sources = make(map[FrontendKey]Frontend), make(map[MemberKey]Member),
@@ -245,7 +245,7 @@ func (p *Planner) Adopt(s State) {
 }
 
 // adoptExtent takes over where a frontend points. What it cannot believe it leaves: that
-// frontend is written anew.
+// frontend is rewritten.
 func (p *Planner) adoptExtent(f Frontend, all []Backend) {
 	at, end := extent{f.First, f.Count}, uint64(f.First)+uint64(f.Count)
 	known := p.adopted[f.Group]

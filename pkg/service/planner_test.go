@@ -160,7 +160,8 @@ func TestOneChangeWritesOneService(t *testing.T) {
 		Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
 	changes := c.planner.Plan()
 	// The cluster address, and the node port inside and outside.
-	if len(changes.Backends.Keys) != 1 || len(changes.Frontends.Keys) != 3 || changes.Writes() != 4 {
+	if len(changes.Backends.Keys) != 1 || len(changes.Frontends.Keys) != 3 ||
+		changes.Writes() != 4 {
 		t.Errorf("one endpoint less writes %+v", changes)
 	}
 }
@@ -383,7 +384,8 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 				}
 
 				for _, scope := range []Scope{Inside, Outside} {
-					if _, got := c0.maps.frontends[frontendKey(c.frontend, c.proto, scope)]; got != c.want {
+					if _, got := c0.maps.frontends[frontendKey(c.frontend, c.proto, scope)]; got !=
+						c.want {
 						t.Errorf("known late %v, scope %v: served %v, want %v", late, scope, got,
 							c.want)
 					}

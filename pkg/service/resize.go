@@ -11,7 +11,8 @@ import (
 // the end. Entry 0 always fits. What has no room is whole: a frontend's slots, members and sources,
 // or none of them.
 func (s State) Resize(l Limits) (resized State, without int) {
-	r := resizing{from: s, limits: l, room: newExtents(l.BackendSlots), moved: make(map[extent]extent),
+	r := resizing{from: s, limits: l, room: newExtents(l.BackendSlots),
+		moved:  make(map[extent]extent),
 		placed: make(map[uint64]bool)}
 	r.to = State{Frontends: make(map[FrontendKey]Frontend), Members: make(map[MemberKey]Member)}
 	r.place()

@@ -185,7 +185,7 @@ func (r *round) fitSlots(e *entry, want decision) *FullError {
 	return nil
 }
 
-// fitAPI takes a block of entry 0 that nobody reads.
+// fitAPI takes a block of entry 0 without a reader.
 func (r *round) fitAPI(e *entry, want decision) {
 	for key, g := range want.groups {
 		if r.keep(e, key, g) {

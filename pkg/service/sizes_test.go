@@ -6,7 +6,8 @@ import (
 )
 
 func TestSizes(t *testing.T) {
-	p, err := New("node-1", Limits{Frontends: 64, BackendSlots: 1024, Members: 64, SourceRanges: 64})
+	p, err := New("node-1", Limits{Frontends: 64, BackendSlots: 1024, Members: 64,
+		SourceRanges: 64})
 	if err != nil {
 		t.Fatal(err)
 	}

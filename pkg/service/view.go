@@ -51,7 +51,7 @@ type FrontendView struct {
 	Drop  bool `json:"drop,omitempty"`
 	// Affinity is for how long a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// Sources are who may come from outside when Ranged; otherwise anybody may.
+	// Sources are who may come from outside when Ranged; otherwise any client may.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 	Ranged  bool           `json:"ranged,omitempty"`
 	// Chosen is how many backends are chosen from, of all that are Known.
@@ -128,7 +128,8 @@ func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (Frontend
 // Keeps reports whether the maps have a frontend at an address that no known service has: what an
 // earlier process left of one that does not fit, or what is not listed yet.
 func (p *Planner) Keeps(a netip.AddrPort, protocol Protocol, scope Scope) bool {
-	_, ok := p.frontends[frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
+	_, ok := p.frontends[frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol,
+		scope)]
 	return ok
 }
 

@@ -79,7 +79,7 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	}
 }
 
-// The list is in pages, has numbers that show has too, and takes the planner away from nobody for
+// The list is in pages, has numbers that show has too, and does not block the planner for
 // long.
 func TestList(t *testing.T) {
 	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }),

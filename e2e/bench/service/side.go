@@ -168,7 +168,7 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 // errUntracked is of a node that is cheaper than those in use.
 var errUntracked = errors.New("it would be measured too kindly")
 
-// balanced wants at least a twelfth of the answers from each endpoint, and none from anybody else.
+// balanced wants at least a twelfth of the answers from each endpoint, and none from any other.
 // One fair choice in 100,000 misses that.
 func balanced(seen map[string]int) error {
 	if len(seen) != endpoints {

@@ -45,7 +45,7 @@ var (
 
 // apiServers decides what entry 0 is.
 type apiServers struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	before APIServers
 	listed []netip.AddrPort // of the list, without configuration
 	slices map[string][]netip.AddrPort
@@ -89,7 +89,7 @@ func (a *apiServers) adopt(s service.State) {
 	}
 }
 
-// adoptLeft watches servers that programs here were given and that nobody knows any more, as if
+// adoptLeft watches servers that programs here were given and that are unknown now, as if
 // they had left the list now: they are dead until they answer.
 func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	a.mu.Lock()

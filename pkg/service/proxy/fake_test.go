@@ -33,13 +33,15 @@ type fakeTable struct {
 
 func newFakeTable() *fakeTable {
 	return &fakeTable{
-		frontends: map[service.FrontendKey]service.Frontend{}, slots: make([]service.Backend, limits.BackendSlots),
-		members: map[service.MemberKey]service.Member{},
-		sources: map[service.SourceRangeKey]bool{}, applied: make(chan struct{}, 1),
+		frontends: map[service.FrontendKey]service.Frontend{},
+		slots:     make([]service.Backend, limits.BackendSlots),
+		members:   map[service.MemberKey]service.Member{},
+		sources:   map[service.SourceRangeKey]bool{}, applied: make(chan struct{}, 1),
 	}
 }
 
-var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 1 << 10, SourceRanges: 1 << 8}
+var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 1 << 10,
+	SourceRanges: 1 << 8}
 
 var errBroken = errors.New("the map is broken")
 

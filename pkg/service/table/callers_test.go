@@ -130,7 +130,7 @@ func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	})
 }
 
-// The map is walked through now and then, not for every link that comes nor for everybody who asks
+// The map is walked through now and then, not for every link that comes nor for every query
 // how full it is.
 func TestCallersAreCountedNowAndThen(t *testing.T) {
 	nettest.NeedBPF(t)
@@ -184,8 +184,8 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
 }
 
-// An earlier version that was put back did not write down who called: whom its programs served
-// nobody knows, once they are replaced.
+// An earlier version that was put back did not record its clients: which ones its programs served
+// are nobody knows, once they are replaced.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)

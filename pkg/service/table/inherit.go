@@ -133,7 +133,8 @@ func (t *Table) fill(s service.State) error {
 	}
 	written := make(map[uint32]bool) // runs, which frontends share
 	for k, v := range resized.Frontends {
-		c.Frontends.Keys, c.Frontends.Values = append(c.Frontends.Keys, k), append(c.Frontends.Values, v)
+		c.Frontends.Keys, c.Frontends.Values = append(c.Frontends.Keys, k),
+			append(c.Frontends.Values, v)
 		for i := v.First; i < v.First+v.Count && !written[v.First]; i++ {
 			c.Backends.Keys, c.Backends.Values = append(c.Backends.Keys, i),
 				append(c.Backends.Values, resized.Backends[i])

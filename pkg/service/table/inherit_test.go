@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A table of another size has what is in force before it is read, with nobody listing any service;
+// A table of another size has what is in force before it is read, without a list of services;
 // a process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{
@@ -35,7 +35,8 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 				}
 				s, err := table.State()
 				if err != nil || table.Fresh() || len(s.Frontends) != len(was.Frontends) ||
-					len(s.Members) != len(was.Members) || len(s.SourceRanges) != len(was.SourceRanges) {
+					len(s.Members) != len(was.Members) ||
+					len(s.SourceRanges) != len(was.SourceRanges) {
 					t.Errorf("taken over are %d frontends, %d members and %d sources, %v; "+
 						"fresh: %t", len(s.Frontends), len(s.Members), len(s.SourceRanges), err,
 						table.Fresh())
@@ -78,7 +79,8 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer again.Close()
-			if same, err := sameMap(again.maps[mapFrontends], n.maps[mapFrontends]); err != nil || !same {
+			if same, err := sameMap(again.maps[mapFrontends], n.maps[mapFrontends]); err != nil ||
+				!same {
 				t.Errorf("the table that is in force now is made anew: %v", err)
 			}
 		})

@@ -50,7 +50,7 @@ func TestAddressesOfFlowsAreKnown(t *testing.T) {
 	})
 }
 
-// What made flows without this map, or with another, made them for addresses that nobody knows.
+// What made flows without this map, or with another, made them for unknown addresses.
 func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)

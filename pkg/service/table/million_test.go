@@ -26,7 +26,8 @@ func TestAMillionBackends(t *testing.T) {
 	n := startFull(t, services, lists)
 	was := expectHeld(t, n, services, lists)
 	if want := 1 << 19; len(was.Members) != want || len(was.SourceRanges) != 0 {
-		t.Errorf("%d members and %d sources, want %d and none", len(was.Members), len(was.SourceRanges),
+		t.Errorf("%d members and %d sources, want %d and none", len(was.Members),
+			len(was.SourceRanges),
 			want)
 	}
 	for i := 0; i < len(services); i += 1009 {

@@ -51,7 +51,8 @@ func TestServicesWorkAtSockets(t *testing.T) {
 	}
 }
 
-// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where nobody listens.
+// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where there is no
+// listener.
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	all, err := specs(Features{})
@@ -78,7 +79,7 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 }
 
-// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new
+// TestRestart is the death of the daemon, which no other program notices: what is open stays, new
 // connections are made all the time, and the next one writes nothing.
 func TestRestart(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)

@@ -73,7 +73,7 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 }
 
 // TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
-// then nobody has it.
+// then no service has it.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	n := start(t, config(t), lab)
