@@ -37,9 +37,8 @@ var errLinkGone = errors.New("link is gone")
 
 // errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has one list
 // of programs, for ingress, and leaves no room for clsact.
-var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends " +
-	"(plugin bandwidth) for example, in whose place clsact would have to be: use Linux 6.6, or " +
-	"take the limit away")
+var errTaken = errors.New("the link has the qdisc ingress, for example of the plugin bandwidth, " +
+	"in the place of clsact: use Linux 6.6, or remove the limit")
 
 // direction is the direction of packets at a link.
 type direction string
