@@ -89,7 +89,8 @@ func expect(t *testing.T, n *enginetest.Node, want []byte) {
 	t.Helper()
 	got := n.Receive(10 * time.Second)
 	if !bytes.Equal(got, want) {
-		t.Fatalf("received %d bytes\n%x, want %d\n%x", len(got), got, len(want), want)
+		t.Fatalf("received %d bytes\n%x, want %d\n%x, drops %v", len(got), got, len(want), want,
+			drops([]*enginetest.Node{n}))
 	}
 }
 

@@ -53,10 +53,12 @@ type peer struct {
 	jitter  time.Duration
 
 	// Read by the threads under Device.state; changed by control under its write lock.
-	// previous and older are what current was: packets under them may be on their way. The protocol
-	// knows no older; where both sides' handshakes cross, the peer may send under it a little longer.
-	current, next, previous, older *session
-	removed                        bool
+	// current is what is sent under. next waits for the peer's first packet under it. former were
+	// one of both: packets under them may be on their way for as long as they may be used. Where both
+	// sides' handshakes cross there are more than the protocol's one.
+	current, next *session
+	former        [maxFormer]*session
+	removed       bool
 
 	endpoint atomic.Pointer[sock.Endpoint]
 	moved    atomic.Int64 // when endpoint last followed a packet
@@ -85,6 +87,9 @@ type peer struct {
 	lastSeenStamp  noise.Timestamp // the peer's
 	greetedAt      netip.AddrPort
 }
+
+// maxFormer bounds the sessions of a peer that only receive.
+const maxFormer = 6
 
 // sentAt notes that something authentic was sent; data is not an empty packet.
 func (p *peer) sentAt(now time.Duration, data bool) {
