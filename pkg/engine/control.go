@@ -134,7 +134,10 @@ func (d *Device) expire(p *peer, now time.Duration) {
 func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 	if a&doGiveUp != 0 {
 		d.dropStaged(p)
-		p.dead = true
+		p.dead.Store(true)
+	}
+	if a&doRetry != 0 {
+		d.markDead(p)
 	}
 	if a&doZero != 0 {
 		d.state.Lock()
@@ -164,14 +167,13 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 	if a&(doRetry|doGreet) == 0 && p.tooSoon(now) {
 		return
 	}
-	first := p.wanted && !p.dead || a&doGreet != 0 && p.timers.greetings == 0
+	first := p.wanted && !p.dead.Load() || a&doGreet != 0 && p.timers.greetings == 0
 	if !d.budget.take(first, now) {
 		d.turn = place
 		return
 	}
 	if a&doRetry != 0 {
 		p.timers.attempts++
-		p.dead = true
 		p.forgetSource()
 	}
 	if d.initiate(p, now) && a&doGreet != 0 {
@@ -184,15 +186,16 @@ func (d *Device) want(p *peer, now time.Duration) {
 	if !d.up {
 		return
 	}
+	if p.timers.retransmit != 0 {
+		return // The timer repeats it.
+	}
 	if p.tooSoon(now) {
-		// One of ours is repeated by its timer; one of the peer's may fail.
-		p.wanted = p.timers.retransmit == 0
+		// The peer's handshake may fail.
+		p.wanted = true
 		return
 	}
-	if p.timers.retransmit == 0 {
-		p.timers.attempts = 0
-	}
-	if !d.budget.take(!p.dead, now) {
+	p.timers.attempts = 0
+	if !d.budget.take(!p.dead.Load(), now) {
 		p.wanted = true
 		return
 	}
@@ -336,7 +339,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	p.lastSeenStamp, p.lastConsumed = stamp, now
 	// The peer's handshake is under way; one of ours would only cross it.
 	p.lastInitiation = now
-	p.dead = false
+	p.dead.Store(false)
 	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
@@ -429,7 +432,8 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 // packet if nothing waits: it proves to the peer that it has the keys.
 func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 	p.timers.completed(now, initiator)
-	p.dead, p.wanted = false, false
+	p.dead.Store(false)
+	p.wanted = false
 	p.refreshed.Store(false)
 	p.lastHandshake = time.Now()
 	if !d.sendStaged(p, now) && initiator {
