@@ -78,7 +78,8 @@ func (w *World) Judge(f policy.Flow) policy.Verdict {
 	return policy.Allow
 }
 
-func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr, f policy.Flow) bool {
+func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
+	f policy.Flow) bool {
 	isolated := false
 	for _, np := range w.Policies {
 		if np.Namespace != p.Namespace || !selects(np.Subjects, p.Labels) || !np.Isolates[d] {
@@ -101,6 +102,7 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	if len(r.Peers) == 0 {
 		return true
 	}
+
 	for _, peer := range r.Peers {
 		if peer.Block != nil {
 			in := peer.Block.CIDR.Contains(other)
@@ -112,23 +114,28 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 			}
 			continue
 		}
+
 		pod, ok := w.peer(other)
 		if !ok {
 			continue
 		}
+
 		inNS := pod.Namespace == np.Namespace
 		if peer.Namespaces != nil {
 			ns, known := w.Namespaces[pod.Namespace]
 			inNS = known && selects(*peer.Namespaces, ns.Labels)
 		}
+
 		if inNS && (peer.Pods == nil || selects(*peer.Pods, pod.Labels)) {
 			return true
 		}
 	}
+
 	return false
 }
 
-func (w *World) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr, f policy.Flow) bool {
+func (w *World) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr,
+	f policy.Flow) bool {
 	if len(r.Ports) == 0 {
 		return true
 	}

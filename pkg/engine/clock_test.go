@@ -100,42 +100,51 @@ func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
 	}
 }
 
-// After 540 s without a new session no key of the old one is in the memory of the process, and neither
-// after a peer is removed.
+// After 540 s without a new session no key of the old one is in the memory of the process, and
+// neither after a peer is removed.
 func TestKeysLeaveMemory(t *testing.T) {
 	for _, way := range []string{"540 s", "removed"} {
 		t.Run(way, func(t *testing.T) {
 			var c clock
 			a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
 			enginetest.Pair(t, a, b, false, "")
+
 			p := datagram(false, true, make([]byte, 1200))
 			for range 50 {
 				a.Send(t, p)
 				expect(t, b, p)
 			}
+
 			keys := a.Engine.SessionKeys()
 			if len(keys) == 0 {
 				t.Fatal("no session")
 			}
+
 			// The list itself is the negative control, until it is covered.
 			if n := occurrences(t, keys[0]); n == 0 {
 				t.Fatal("a key in memory was not found")
 			}
+
 			for i := range keys {
 				cover(keys[i])
 			}
+
 			if way == "removed" {
 				a.Set(t, "public_key=%x\nremove=true\n", b.Public[:])
 				b.Set(t, "public_key=%x\nremove=true\n", a.Public[:])
 			} else {
-				a.Set(t, "public_key=%x\nendpoint=127.0.0.1:9\nallowed_ip=-10.0.0.2/32\n", b.Public[:])
-				b.Set(t, "public_key=%x\nendpoint=127.0.0.1:9\nallowed_ip=-10.0.0.1/32\n", a.Public[:])
+				a.Set(t, "public_key=%x\nendpoint=127.0.0.1:9\nallowed_ip=-10.0.0.2/32\n",
+					b.Public[:])
+				b.Set(t, "public_key=%x\nendpoint=127.0.0.1:9\nallowed_ip=-10.0.0.1/32\n",
+					a.Public[:])
 				c.pass(541 * time.Second)
 			}
+
 			within(t, 5*time.Second, "the end of the sessions", func() bool {
 				return a.Engine.Sessions() == 0 && b.Engine.Sessions() == 0
 			})
 			runtime.GC()
+
 			for i := range keys {
 				cover(keys[i])
 				n := occurrences(t, keys[i])
@@ -162,16 +171,19 @@ func occurrences(t *testing.T, b []byte) int {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	mem, err := os.Open("/proc/self/mem")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer mem.Close()
-	buf, err := unix.Mmap(-1, 0, 1<<20+64, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	buf, err := unix.Mmap(-1, 0, 1<<20+64, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(buf)
+
 	own := addressOf(buf)
 	n := 0
 	for line := range strings.Lines(string(maps)) {
@@ -183,6 +195,7 @@ func occurrences(t *testing.T, b []byte) int {
 		if own >= from && own < to {
 			continue
 		}
+
 		for at := from; at < to; at += 1 << 20 {
 			k, _ := mem.ReadAt(buf[:min(to-at, 1<<20+31)], int64(at))
 			for rest := buf[:k]; ; {
@@ -196,6 +209,7 @@ func occurrences(t *testing.T, b []byte) int {
 			}
 		}
 	}
+
 	return n
 }
 
@@ -266,13 +280,15 @@ func TestPeerGetsThroughAFlood(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b, a := newEngine(t), c.b(t)
 			b.Set(t, "private_key=%x\nlisten_port=0\n", b.Private[:])
-			within(t, 5*time.Second, "a socket", func() bool { return len(b.Get(t, "listen_port")) == 1 })
+			within(t, 5*time.Second, "a socket",
+				func() bool { return len(b.Get(t, "listen_port")) == 1 })
 			flood, err := net.Dial("udp", "127.0.0.1:"+b.Get(t, "listen_port")[0])
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer flood.Close()
 			msg := enginetest.Initiation(t, b.Public)
+
 			end := make(chan struct{})
 			done := make(chan struct{})
 			go func() {
@@ -289,7 +305,10 @@ func TestPeerGetsThroughAFlood(t *testing.T) {
 					}
 				}
 			}()
-			within(t, 10*time.Second, "a demand for cookies", func() bool { return b.Engine.Drops()["cookie_demanded"] > 0 })
+
+			within(t, 10*time.Second, "a demand for cookies", func() bool {
+				return b.Engine.Drops()["cookie_demanded"] > 0
+			})
 			enginetest.Pair(t, a, b, false, "")
 			p := datagram(false, true, []byte("hello"))
 			a.Send(t, p)

@@ -18,7 +18,8 @@ func (d *Device) SessionKeys() (out [][]byte) {
 	d.state.RLock()
 	defer d.state.RUnlock()
 	for _, s := range d.sessions {
-		out = append(out, append([]byte(nil), s.keys.Send[:]...), append([]byte(nil), s.keys.Receive[:]...))
+		out = append(out, append([]byte(nil), s.keys.Send[:]...),
+			append([]byte(nil), s.keys.Receive[:]...))
 	}
 	return out
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
-// hostile is a relay between two devices that loses, doubles, delays, reorders, corrupts and replays.
+// hostile is a relay between two devices that loses, doubles, delays, reorders, corrupts and
+// replays.
 type hostile struct {
 	conn   [2]*net.UDPConn // the device of that number sends to it
 	device [2]netip.AddrPort
@@ -29,7 +30,8 @@ type hostile struct {
 
 func newHostile(t *testing.T, seed uint64) *hostile {
 	t.Helper()
-	h := &hostile{r: rand.New(rand.NewPCG(seed, 7)), calm: true, seen: [2]map[[12]byte][]byte{{}, {}}}
+	h := &hostile{r: rand.New(rand.NewPCG(seed, 7)), calm: true,
+		seen: [2]map[[12]byte][]byte{{}, {}}}
 	for i := range h.conn {
 		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
@@ -71,15 +73,18 @@ func (h *hostile) pass(i int, p []byte) {
 		}
 		h.seen[i][id] = p
 	}
+
 	to := 1 - i
 	if h.calm {
 		h.send(to, p)
 		return
 	}
+
 	h.old[to] = append(h.old[to], p)
 	if len(h.old[to]) > 500 {
 		h.old[to] = h.old[to][1:]
 	}
+
 	switch h.r.IntN(12) {
 	case 0: // lost
 	case 1, 2:
@@ -116,8 +121,9 @@ func (h *hostile) send(to int, p []byte) {
 	_, _ = h.conn[to].WriteToUDPAddrPort(p, h.device[to])
 }
 
-// Over a network that does all that to it, what comes out of the tunnel is what went in, each packet at
-// most once; no counter of a session is used for two messages; and when the network heals, traffic flows.
+// Over a network that does all that to it, what comes out of the tunnel is what went in, each
+// packet at most once; no counter of a session is used for two messages; and when the network
+// heals, traffic flows.
 func TestHostileNetwork(t *testing.T) {
 	for _, c := range combinations {
 		for seed := range uint64(2) {
@@ -126,13 +132,17 @@ func TestHostileNetwork(t *testing.T) {
 				a, b := c.a(t), c.b(t)
 				nodes := []*enginetest.Node{a, b}
 				enginetest.Pair(t, a, b, false, "")
+
 				for i, n := range nodes {
 					h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + n.Get(t, "listen_port")[0])
 				}
+
 				h.run()
 				for i, n := range nodes {
-					n.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\n", nodes[1-i].Public[:], h.port(i))
+					n.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\n", nodes[1-i].Public[:],
+						h.port(i))
 				}
+
 				came := [2]map[uint64]int{{}, {}}
 				check := func(i int, p []byte) {
 					number := binary.BigEndian.Uint64(p[28:])
@@ -149,10 +159,12 @@ func TestHostileNetwork(t *testing.T) {
 						t.Fatalf("packet %d came twice", number)
 					}
 				}
+
 				connect(t, a, b)
 				h.mu.Lock()
 				h.calm = false
 				h.mu.Unlock()
+
 				for number := range uint64(2500) {
 					a.Send(t, datagram(false, true, body(number)))
 					b.Send(t, datagram(false, false, body(number)))
@@ -165,16 +177,20 @@ func TestHostileNetwork(t *testing.T) {
 						}
 					}
 				}
+
 				h.mu.Lock()
 				h.calm = true
 				h.mu.Unlock()
+
 				// 5.4 s after it heals, at the latest, a packet passes each way.
 				healed := time.Now()
 				for i, n := range nodes {
 					passed := false
-					for number := uint64(1 << 20); !passed && time.Since(healed) < 12*time.Second; number++ {
+					for number := uint64(1 << 20); !passed &&
+						time.Since(healed) < 12*time.Second; number++ {
 						nodes[1-i].Send(t, datagram(false, i == 1, body(number)))
-						for p := n.Receive(100 * time.Millisecond); p != nil && !passed; p = n.Receive(0) {
+						for p := n.Receive(100 * time.Millisecond); p != nil &&
+							!passed; p = n.Receive(0) {
 							check(i, p)
 							passed = binary.BigEndian.Uint64(p[28:]) >= 1<<20
 						}
@@ -183,11 +199,14 @@ func TestHostileNetwork(t *testing.T) {
 						t.Fatalf("nothing comes to node %d after the network healed", i)
 					}
 				}
+
 				if h.reused > 0 {
 					t.Errorf("%d counters were used for two messages", h.reused)
 				}
+
 				if len(came[0]) < 500 || len(came[1]) < 500 {
-					t.Errorf("%d and %d packets came of 2,500: %v", len(came[0]), len(came[1]), drops(nodes))
+					t.Errorf("%d and %d packets came of 2,500: %v", len(came[0]), len(came[1]),
+						drops(nodes))
 				}
 			})
 		}

@@ -40,7 +40,8 @@ func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	return true
 }
 
-// take copies the oldest message to m, and returns how many wait behind it; ok is false without one.
+// take copies the oldest message to m, and returns how many wait behind it; ok is false without
+// one.
 func (r *ring) take(m *message) (waiting int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

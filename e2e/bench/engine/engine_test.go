@@ -55,6 +55,7 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 					w.names[j] = fmt.Sprintf("kvtest%d-%d%d%s", os.Getpid(), i, mtu, n)
 				}
 				defer w.close()
+
 				if err := w.build(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -123,6 +124,7 @@ func transfer(w *world, from, to, size int) error {
 		return err
 	}
 	defer c.Close()
+
 	s, err := l.Accept()
 	if err != nil {
 		return err
@@ -147,6 +149,7 @@ func transfer(w *world, from, to, size int) error {
 		}
 		sent <- h.Sum(nil)
 	}()
+
 	h := sha256.New()
 	if n, err := io.CopyN(h, s, int64(size)); err != nil {
 		return fmt.Errorf("%d of %d bytes came: %w", n, size, err)
@@ -154,5 +157,6 @@ func transfer(w *world, from, to, size int) error {
 	if want := <-sent; !bytes.Equal(h.Sum(nil), want) {
 		return fmt.Errorf("what came is not what was sent")
 	}
+
 	return nil
 }

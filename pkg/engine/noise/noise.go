@@ -156,6 +156,7 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	if !s.Usable {
 		return ErrBadKey
 	}
+
 	w, st := id.w, &s.initiation
 	s.Waiting = false
 	*msg = [InitiationSize]byte{TypeInitiation}
@@ -166,10 +167,12 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	ephemeral := (*[32]byte)(msg[ephemeralAt:])
 	w.lad.x25519(ephemeral, &st.ephemeral, &basePoint)
 	w.mixKey(st, ephemeral[:], nil)
+
 	w.mixHash(st, ephemeral[:])
 	if !w.lad.x25519(&w.shared, &st.ephemeral, (*[32]byte)(remote)) {
 		return ErrBadKey
 	}
+
 	w.mixKey(st, w.shared[:], &w.key)
 	id.seal.SealMessage(&w.key, msg[staticAt:timeAt], id.Public[:], st.hash[:])
 	w.mixHash(st, msg[staticAt:timeAt])
@@ -179,6 +182,7 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	w.mixHash(st, sealed)
 	w.forget()
 	s.Waiting = true
+
 	return nil
 }
 

@@ -1,7 +1,7 @@
 package secret
 
-// Reserve makes the stack of the calling goroutine large enough for a computation on secrets. Where the
-// stack grew during one, the runtime would leave a copy of it behind.
+// Reserve makes the stack of the calling goroutine large enough for a computation on secrets. Where
+// the stack grew during one, the runtime would leave a copy of it behind.
 func Reserve()
 
 // scrubbed is how much of the stack Scrub overwrites, bytes.

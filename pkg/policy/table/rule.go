@@ -58,7 +58,8 @@ type family struct {
 
 var families = []family{
 	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, nftables.TypeIPAddr},
-	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, nftables.TypeIP6Addr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6,
+		nftables.TypeIP6Addr},
 }
 
 // familyOf returns the family of an address by its size in bytes.
@@ -107,7 +108,8 @@ func (f family) toNamed(set string) match {
 	return match{f.name + " daddr . meta l4proto . th dport @" + set, append(f.is(),
 		f.load(f.daddr, firstRegister),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
-		&expr.Payload{DestRegister: proto + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{DestRegister: proto + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2,
+			Len: 2},
 		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
@@ -180,7 +182,8 @@ const (
 // logDrop tells a listener of nflog, if there is one, of a packet that is about to be dropped.
 func logDrop(prefix string) rule {
 	return rule{"limit rate 10/second log group 118 prefix " + prefix, []expr.Any{
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond, Burst: logRate},
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond,
+			Burst: logRate},
 		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
 			Group: logGroup, Snaplen: logSnaplen, Data: []byte(prefix)},
 	}}
