@@ -17,7 +17,7 @@ type Flow struct {
 	Port  uint16
 }
 
-// Verdict is what becomes of a Flow.
+// Verdict is the decision about a Flow.
 type Verdict uint8
 
 // Verdicts.

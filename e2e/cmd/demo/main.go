@@ -73,8 +73,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.report = &report.Report{
-		Title:  "The same pods, in clear and behind Kubeveil",
-		Lead:   lead(d.api),
+		Title: "The same pods, in clear and behind Kubeveil",
+		Lead:  lead(d.api), RefusedWhat: "forbidden attempts",
 		Result: d.result, Labels: labels, Notes: d.notes(),
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
