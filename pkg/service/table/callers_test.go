@@ -118,7 +118,7 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 	}
 }
 
-// expectCallers wants the callers counted, and the room that the programs' map has.
+// expectPodClients wants the callers counted, and the room that the programs' map has.
 func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	t.Helper()
 	l.host.Run(t, func() error {
