@@ -50,7 +50,7 @@ lint: ## golangci-lint and govulncheck, pinned
 	@hack/verify-lint.sh
 
 .PHONY: verify
-verify: deps ## formatting, words, generated files, go.mod, lint, known vulnerabilities
+verify: deps ## formatting, words, documents, generated files, go.mod, lint, known vulnerabilities
 	@hack/verify.sh
 
 .PHONY: test
@@ -106,6 +106,11 @@ bench-service: deps ## measure services beside kube-proxy's rules, haproxy and t
 	@hack/service/deps.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench service -out $(OUT)/bench-service $(BENCH)
+
+.PHONY: bench-engine
+bench-engine: ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (10 minutes)
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-engine ./e2e/cmd/bench-engine
+	@$(OUT)/bin/bench-engine -out $(OUT)/bench-engine $(BENCH)
 
 .PHONY: gates
 gates: ## judge all results below out/ by pkg/bench/gates.json, in the profile of their platform

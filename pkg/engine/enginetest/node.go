@@ -200,6 +200,9 @@ func (n *Node) Send(t testing.TB, p []byte) {
 	}
 }
 
+// TrySend is Send that may fail.
+func (n *Node) TrySend(p []byte) error { return n.send(p) }
+
 // Receive returns the next packet that came out of the tunnel, nil after the time.
 func (n *Node) Receive(d time.Duration) []byte {
 	select {
@@ -268,8 +271,7 @@ func hostText(a netip.Addr) string {
 	return a.String()
 }
 
-// Initiation returns an initiation to the owner of public by somebody whom it does not know, with a
-// right MAC1.
+// Initiation returns an initiation to the owner of public from a stranger, with a valid MAC1.
 func Initiation(t testing.TB, public [32]byte) []byte {
 	t.Helper()
 	arena := new(secret.Arena)
