@@ -109,8 +109,8 @@ bench-service: deps ## measure services beside kube-proxy's rules, haproxy and t
 
 .PHONY: bench-engine
 bench-engine: ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (10 minutes)
-	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-engine ./e2e/cmd/bench-engine
-	@$(OUT)/bin/bench-engine -out $(OUT)/bench-engine $(BENCH)
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@$(OUT)/bin/kvlab bench engine -out $(OUT)/bench-engine $(BENCH)
 
 .PHONY: gates
 gates: ## judge all results below out/ by pkg/bench/gates.json, in the profile of their platform
