@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -31,9 +32,6 @@ const mapSelf = "service_self"
 // linkPrograms are those that are attached.
 var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelIn, progTunnelOut}
 
-// errLinkGone matches errors of a link that is no longer there.
-var errLinkGone = errors.New("link is gone")
-
 // errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs,
 // for what comes in, and there is no room for clsact.
 var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends " +
@@ -41,11 +39,11 @@ var errTaken = errors.New("the link has the qdisc ingress, from a limit to what 
 	"take the limit away")
 
 // direction is that of packets at a link.
-type direction string
+type direction = tchook.Direction
 
 const (
-	ingress direction = "ingress"
-	egress  direction = "egress"
+	ingress = tchook.Ingress
+	egress  = tchook.Egress
 )
 
 // point is where a program sits.
@@ -191,7 +189,7 @@ func (t *Table) notTranslated(l nl.Link, err error) {
 // is there.
 func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
-	if errors.Is(err, errLinkGone) {
+	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil, nil // more is told of a link whose master goes
 	}
 	if err != nil {
@@ -205,7 +203,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
 		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
-		if errors.Is(err, errLinkGone) {
+		if errors.Is(err, tchook.ErrLinkGone) {
 			return changed, nil
 		}
 		if errors.Is(err, errTaken) {
@@ -345,15 +343,14 @@ func detachLinks(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	// Where there is no tcx, asking for it is an error.
-	_, err = tcx{}.list(h, point{1, ingress})
-	hk := hooksFor(Features{TCX: err == nil})
+	has, err := tchook.HasTCX()
+	hk := hooksFor(Features{TCX: err == nil && has})
 	var taken []string
 	var errs []error
 	for _, l := range links {
 		did, err := detachLink(h, hk, l)
 		taken = append(taken, did...)
-		if err != nil && !errors.Is(err, errLinkGone) {
+		if err != nil && !errors.Is(err, tchook.ErrLinkGone) {
 			errs = append(errs, fmt.Errorf("detach from %s: %w", l.Attrs().Name, err))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -98,7 +99,7 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
-		if errors.Is(goneError(err), errLinkGone) {
+		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
 			return true, true, nil
 		}
 		return true, true, fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
@@ -117,10 +118,11 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 
 // hasOthers reports whether programs or filters of others are attached there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
-	_, all, err := clsact{}.filters(h, p)
+	filters, err := tchook.Filters(h, p.index, p.dir)
 	if err != nil {
 		return true, goneIsFine(err)
 	}
+	all := len(filters)
 	if _, ok := hk.(tcx); ok {
 		programs, err := hk.list(h, p)
 		if err != nil {
@@ -135,7 +137,7 @@ func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 
 // goneIsFine is nil for a link that is gone: nothing comes by it.
 func goneIsFine(err error) error {
-	if errors.Is(err, errLinkGone) {
+	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil
 	}
 	return err
@@ -145,7 +147,7 @@ func goneIsFine(err error) error {
 func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	ids, err := hk.list(h, point{l.Attrs().Index, egress})
 	if err != nil {
-		if errors.Is(err, errLinkGone) {
+		if errors.Is(err, tchook.ErrLinkGone) {
 			return false, nil
 		}
 		return false, fmt.Errorf("list programs of %s: %w", l.Attrs().Name, err)
