@@ -247,6 +247,11 @@ func Flows() (out []policy.Flow) {
 				for j, port := range []uint16{1, 53, 80, 82, 8080} {
 					f.Proto, f.Port = protos[(i+j)%len(protos)], port
 					out = append(out, f)
+					if f.Proto == policy.TCP {
+						f.Midstream = true
+						out = append(out, f)
+						f.Midstream = false
+					}
 				}
 			}
 		}

@@ -15,6 +15,8 @@ type Flow struct {
 	// Proto is the IP protocol. Port is the destination port if Proto is one of the constants.
 	Proto Proto
 	Port  uint16
+	// Midstream reports whether it is a segment of TCP that opens no connection.
+	Midstream bool
 }
 
 // Verdict is what becomes of a Flow.
@@ -25,6 +27,9 @@ const (
 	Allow Verdict = iota
 	// DenyPending denies because a pod of the flow has no group yet.
 	DenyPending
+	// DenyMidstream denies because a pod of the flow is isolated and nothing is known of the
+	// connection that the flow belongs to.
+	DenyMidstream
 	// DenyEgress and DenyIngress deny because no line of the chain allows the flow.
 	DenyEgress
 	DenyIngress
@@ -32,7 +37,7 @@ const (
 
 // String returns the verdict, denials as the name of the drop reason.
 func (v Verdict) String() string {
-	return [...]string{"allow", "policy_pending", "policy_egress", "policy_ingress"}[v]
+	return [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress", "policy_ingress"}[v]
 }
 
 // Judge interprets the plan as the kernel does: first egress of the source, then ingress of the
@@ -53,6 +58,9 @@ func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Ve
 	g := p.groupOf(own)
 	if g == nil {
 		return DenyPending
+	}
+	if f.Midstream && g.Chains[Ingress]+g.Chains[Egress] != "" {
+		return DenyMidstream
 	}
 	if g.Chains[d] == "" || own == peer {
 		return Allow

@@ -44,6 +44,23 @@ func drop(counter string) rule {
 	}}
 }
 
+// dropMidstream drops segments of TCP that open no connection and belong to none that is known.
+// Otherwise the server of a connection that was revoked would take it up again in its own
+// direction, with its next segment.
+func dropMidstream() rule {
+	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
+	d := drop(midstream)
+	return rule{"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn " + d.text, append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
+			Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
+			Mask: []byte{opens}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
+	}, d.exprs...)}
+}
+
 // family is what differs between IPv4 and IPv6.
 type family struct {
 	name         string // as nft names the header
