@@ -16,6 +16,8 @@ type Change struct {
 	Tunnels bool
 	// Guard reports the nft tables of the guard.
 	Guard bool
+	// Policy reports that the nft table of policies, or one of its hooks, went.
+	Policy bool
 	// PodLinks reports that links of pods came or went.
 	PodLinks bool
 	// Pods are the host links of pods whose addresses, routes or links were changed.
@@ -30,13 +32,13 @@ type Change struct {
 
 // All is the Change of somebody who has missed messages.
 func All() Change {
-	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, PodLinks: true,
-		AllPods: true}
+	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, Policy: true,
+		PodLinks: true, AllPods: true}
 }
 
 // Empty reports whether nothing changed.
 func (c Change) Empty() bool {
-	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.PodLinks || c.AllPods) &&
+	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.Policy || c.PodLinks || c.AllPods) &&
 		len(c.Pods) == 0 && len(c.routes) == 0 && len(c.devices) == 0
 }
 
@@ -49,6 +51,7 @@ func (c *Change) Add(later Change) {
 	c.Routing = c.Routing || later.Routing
 	c.Tunnels = c.Tunnels || later.Tunnels
 	c.Guard = c.Guard || later.Guard
+	c.Policy = c.Policy || later.Policy
 	c.PodLinks = c.PodLinks || later.PodLinks
 	c.AllPods = c.AllPods || later.AllPods
 	for _, name := range later.Pods {

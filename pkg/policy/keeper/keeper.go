@@ -142,6 +142,9 @@ func TurnOff(paths pod.Paths) (was bool, err error) {
 // Close closes what the Keeper has open; what is in force stays so.
 func (k *Keeper) Close() error { return k.table.Close() }
 
+// Drops returns the packets that were dropped, by reason.
+func (k *Keeper) Drops() (map[string]uint64, error) { return table.Drops() }
+
 func (k *Keeper) poke() {
 	select {
 	case k.wake <- struct{}{}:
