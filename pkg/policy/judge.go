@@ -43,7 +43,7 @@ func (v Verdict) String() string {
 // Judge interprets the plan as the kernel does: first egress of the source, then ingress of the
 // destination. A pod's connection to its own address is allowed, as Kubernetes defines.
 func (p *Plan) Judge(f Flow) Verdict {
-	if f.FromPod {
+	if f.FromPod && !slices.Contains(p.Own, f.Src) {
 		if v := p.judge(f, Egress, f.Src, f.Dst, DenyEgress); v != Allow {
 			return v
 		}

@@ -52,6 +52,8 @@ type Keeper struct {
 	// prefixes are the pod prefixes of each node; nil is not known yet.
 	prefixes map[string][]netip.Prefix
 	listed   bool
+	// bare reports whether Begin made a table in which all pods are mute.
+	bare bool
 	// changed is since when there is something that is not in force; zero is nothing.
 	changed time.Time
 	// attachments is whether records have to be read again, compare whether the kernel has to be.
@@ -115,12 +117,28 @@ func (k *Keeper) Begin() error {
 		}
 	}
 	if !exists {
-		empty := policy.NewPlanner(k.node).Plan()
-		if _, err := k.table.Apply(empty); err != nil {
+		if _, err := k.table.Apply(k.empty()); err != nil {
 			return err
 		}
+		k.bare = true
 	}
 	return k.paths.OpenPolicy()
+}
+
+// empty is a plan that makes all pods mute.
+func (k *Keeper) empty() *policy.Plan {
+	p := policy.NewPlanner(k.node)
+	p.SetOwn(k.own())
+	return p.Plan()
+}
+
+// own are the first addresses of the node's prefixes, which no pod gets: package passage proves
+// with them that pods' packets pass.
+func (k *Keeper) own() (addrs []netip.Addr) {
+	for _, p := range k.prefixes[k.node] {
+		addrs = append(addrs, p.Masked().Addr())
+	}
+	return addrs
 }
 
 // TurnOff takes policies out of force on this node.
@@ -219,6 +237,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 		if k.prefixes == nil {
 			k.prefixes = map[string][]netip.Prefix{}
 		}
+		k.planner.SetOwn(k.own())
 		for _, p := range k.pods {
 			if old == nil || !slices.Equal(old[p.Node], prefixes[p.Node]) {
 				k.planner.PutPod(k.owned(p))
@@ -291,9 +310,15 @@ func (k *Keeper) Run(ctx context.Context) error {
 func (k *Keeper) step() error {
 	k.mu.Lock()
 	if !k.listed || k.prefixes == nil {
+		bare, empty := k.bare, k.empty()
 		k.mu.Unlock()
-		return nil
+		if !bare {
+			return nil
+		}
+		_, err := k.table.Apply(empty)
+		return err
 	}
+	k.bare = false
 	changed, attachments, compare := k.changed, k.attachments, k.compare
 	k.changed, k.attachments, k.compare = time.Time{}, false, false
 	plan := k.planner.Plan()

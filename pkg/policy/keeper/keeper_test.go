@@ -158,6 +158,31 @@ func TestPodsAreMuteUntilEverythingWasListed(t *testing.T) {
 	}
 }
 
+// The node proves before it is ready that pods' packets pass, by a link of a pod and from the first
+// address of its prefix.
+func TestNodeProvesPassageBeforeAnythingWasListed(t *testing.T) {
+	n := newNode(t)
+	f := policy.Flow{Src: prefixes["here"][0].Addr(), Dst: prefixes["there"][0].Addr(), FromPod: true}
+	n.SetPrefixes(prefixes)
+	if v := n.empty().Judge(f); v != policy.Allow {
+		t.Errorf("before the lists: %s", v)
+	}
+	n.step()
+	nft := nettest.NeedProgram(t, "nft")
+	n.must(func() error {
+		out, err := exec.CommandContext(t.Context(), nft, "list", "set", "inet", abi.NFTPolicyTable,
+			"own4").CombinedOutput()
+		if !strings.Contains(string(out), "198.18.1.0") {
+			t.Errorf("own4: %s", out)
+		}
+		return err
+	})
+	n.listed()
+	if v := n.plan.Judge(f); v != policy.Allow {
+		t.Errorf("listed: %s", v)
+	}
+}
+
 func TestPodIsJudgedFromItsFirstPacket(t *testing.T) {
 	n := newNode(t)
 	n.PutPolicy(denyAll)

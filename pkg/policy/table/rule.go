@@ -69,13 +69,15 @@ type family struct {
 	saddr, daddr uint32 // offsets in the header
 	size         uint32
 	members      string
-	self         string
+	self, own    string
 	addr         nftables.SetDatatype
 }
 
 var families = []family{
-	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, nftables.TypeIPAddr},
-	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, nftables.TypeIP6Addr},
+	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
+		nftables.TypeIPAddr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
+		nftables.TypeIP6Addr},
 }
 
 // familyOf returns the family of an address by its size in bytes.

@@ -199,9 +199,13 @@ func addMembers(c *content, plan *policy.Plan) {
 	for _, f := range families {
 		pair, _ := nftables.ConcatSetType(f.addr, f.addr)
 		c.sets[f.self] = &set{key: pair, concat: true, elements: elements{}}
+		c.sets[f.own] = &set{key: f.addr, elements: elements{}}
 		for name := range plan.Groups {
 			c.sets[f.members+name] = &set{key: f.addr, elements: elements{}}
 		}
+	}
+	for _, a := range plan.Own {
+		c.sets[families[indexOf(a)].own].elements[key(a.AsSlice())] = true
 	}
 	for _, m := range plan.Members {
 		for _, a := range m.Addrs {
@@ -225,6 +229,11 @@ func addHooks(c *content, plan *policy.Plan) {
 	for _, d := range directions {
 		to := &chain{}
 		opened := false
+		for _, f := range families {
+			if d == policy.Egress {
+				to.rules = append(to.rules, f.inSet(d, true, f.own).verdict(expr.VerdictReturn, ""))
+			}
+		}
 		for _, g := range groups {
 			if !opened && isolated(g) > 0 {
 				to.rules, opened = append(to.rules, dropMidstream()), true
