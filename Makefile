@@ -50,7 +50,7 @@ lint: ## golangci-lint and govulncheck, pinned
 	@hack/verify-lint.sh
 
 .PHONY: verify
-verify: deps ## formatting, generated files, go.mod, lint, known vulnerabilities
+verify: deps ## formatting, words, generated files, go.mod, lint, known vulnerabilities
 	@hack/verify.sh
 
 .PHONY: test
@@ -80,7 +80,7 @@ demo: deps $(if $(API),kubernetes) ## the main job: clear and encrypted side by 
 
 .PHONY: volumetool
 volumetool: ## the program by which demonstrations and benchmarks work with volumes on a machine
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(OUT)/bin/volumetool ./e2e/storage/volumetool
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w' -o $(OUT)/bin/volumetool ./e2e/disk/volumetool
 
 .PHONY: demo-storage
 demo-storage: cluster-image volumetool ## a disk that belongs to somebody else: what he reads and what he is refused, out/demo-storage/report.html
@@ -147,11 +147,11 @@ conformance-storage: cluster-image image-csi ## the upstream's own tests of stor
 
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
-	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./csi/kerneltest/machine
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestVolumes$$' ./e2e/kernel
 
 .PHONY: test-kernel
 test-kernel: cluster-image ## programs and maps of guard and services on the kernel of a virtual machine (RUN=REGEXP, KERNEL=6.12)
-	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v ./e2e/kernel
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestKernel$$' ./e2e/kernel
 
 .PHONY: test-machines
 test-machines: cluster-image ## what neither the lab of namespaces nor e2e has: a path that is narrower than its links, a cluster without kube-proxy (RUN=REGEXP)
@@ -169,7 +169,7 @@ e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, 
 
 .PHONY: e2e-storage
 e2e-storage: cluster-image image-csi ## claims of each class on a virtual machine, and what is done to them, out/e2e-storage/result.json (RUN=REGEXP)
-	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/ ./e2e/cmd/e2e-storage ./e2e/storage/kmsplugin
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/ ./e2e/cmd/e2e-storage ./e2e/disk/kmsplugin
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/e2e-storage -out $(OUT)/e2e-storage $(if $(RUN),-run '$(RUN)')
 
 .PHONY: e2e-full

@@ -39,7 +39,8 @@ func TestReasonsAreNumberedAndNamedOnce(t *testing.T) {
 // TestEachDropHasAReason holds that only drop and service_drop return the verdict to drop. Both
 // count.
 func TestEachDropHasAReason(t *testing.T) {
-	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/count.h": 1, "include/kernel.h": 2}
+	counting := map[string]int{"lib/packet/drop.h": 1, "lib/service/count.h": 1,
+		"include/kernel.h": 2}
 	used := ""
 	for _, file := range sources(t) {
 		text, err := os.ReadFile(file)
@@ -47,7 +48,8 @@ func TestEachDropHasAReason(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := strings.Count(string(text), "VERDICT_DROP"); got != counting[file] {
-			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/packet/drop.h", file, got,
+			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/packet/drop.h", file,
+				got,
 				counting[file])
 		}
 		if file != HeaderFile {

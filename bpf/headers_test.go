@@ -55,7 +55,8 @@ func TestHeadersHaveNoCircle(t *testing.T) {
 	var walk func(name string, path []string)
 	walk = func(name string, path []string) {
 		if i := slices.Index(path, name); i >= 0 {
-			t.Fatalf("headers include each other in a circle: %s", strings.Join(append(path[i:], name), " > "))
+			t.Fatalf("headers include each other in a circle: %s",
+				strings.Join(append(path[i:], name), " > "))
 		}
 		if done[name] {
 			return
@@ -73,7 +74,8 @@ func TestHeadersHaveNoCircle(t *testing.T) {
 	}
 }
 
-// TestHeadersKeepTheirFloor holds the order of the folders: packet is below guard, guard below service.
+// TestHeadersKeepTheirFloor holds the order of the folders: packet is below guard, guard below
+// service.
 func TestHeadersKeepTheirFloor(t *testing.T) {
 	floors := map[string][]string{
 		"packet":  {"packet"},
@@ -108,9 +110,11 @@ func TestEachMapIsTouchedByOneHeader(t *testing.T) {
 			defined[m] = name
 		}
 	}
+
 	if len(defined) == 0 {
 		t.Fatal("no header defines a map")
 	}
+
 	touched := make(map[string]string)
 	for _, file := range sources(t) {
 		text, err := os.ReadFile(file)
@@ -119,6 +123,7 @@ func TestEachMapIsTouchedByOneHeader(t *testing.T) {
 		}
 		touched[strings.TrimPrefix(file, "lib/")] = comment.ReplaceAllString(string(text), "")
 	}
+
 	for m, home := range defined {
 		word := regexp.MustCompile(`&` + m + `\b`)
 		for name, code := range touched {

@@ -30,6 +30,7 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 						dst, counted(t, l.coll, packetMoved), pod, moved)
 				}
 			}
+
 			serve([]string{a.vip}, nil)
 			expect("of the one", a.pod1, 0)
 			serve(nil, []string{a.vip})

@@ -33,7 +33,8 @@ type flow struct {
 const (
 	flowIn, flowOut, flowQuota uint8 = 0, 1, 2
 
-	flowForward, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN uint16 = 1, 4, 8, 16,
+	flowForward, flowClientFIN, flowRST, flowClientSent, flowReplied, flowBackendFIN uint16 = 1, 4,
+		8, 16,
 		32, 128
 
 	flowEstablished = flowClientSent | flowReplied
@@ -171,7 +172,8 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			backend(tcpFIN | tcpACK)
 			f.expectState(t, coll, "both ended", flowEstablished|flowClientFIN|flowBackendFIN)
 			client(tcpRST)
-			f.expectState(t, coll, "the client gave up", flowEstablished|flowClientFIN|flowBackendFIN|flowRST)
+			f.expectState(t, coll, "the client gave up", flowEstablished|flowClientFIN|
+				flowBackendFIN|flowRST)
 			// The next connection from that port begins anew.
 			client(tcpSYN)
 			if all := flows(t, coll); all[f.entries()[0]].Flags != 0 {
@@ -203,19 +205,28 @@ func TestSNATPortsAreReused(t *testing.T) {
 			{"reset by another client", flowEstablished | flowRST, 30, false, false},
 			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false, true},
 			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false, true},
-			{"ended by the client alone, half an hour ago", flowEstablished | flowClientFIN, 1800, false, false},
-			{"ended by the backend alone, half an hour ago", flowEstablished | flowBackendFIN, 1800, false,
-				false},
-			{"ended by the client alone, more than an hour ago", flowEstablished | flowClientFIN, 3700, true,
-				false},
-			{"ended by the client alone, never answered", flowClientSent | flowClientFIN, 90, true, false},
-			{"ended by the client alone, and reset", flowEstablished | flowClientFIN | flowRST, 90, true, false},
-			{"ended by both, of the same client, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0,
-				false, true},
-			{"ended by both, of the same client", flowEstablished | flowClientFIN | flowBackendFIN, 4, true, true},
-			{"ended by both, of another client, seconds ago", flowEstablished | flowClientFIN | flowBackendFIN, 7,
+			{"ended by the client alone, half an hour ago", flowEstablished | flowClientFIN, 1800,
 				false, false},
-			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN, 12, true, false},
+			{"ended by the backend alone, half an hour ago", flowEstablished | flowBackendFIN, 1800,
+				false,
+				false},
+			{"ended by the client alone, more than an hour ago", flowEstablished | flowClientFIN,
+				3700, true,
+				false},
+			{"ended by the client alone, never answered", flowClientSent | flowClientFIN, 90, true,
+				false},
+			{"ended by the client alone, and reset", flowEstablished | flowClientFIN | flowRST, 90,
+				true, false},
+			{"ended by both, of the same client, a moment ago",
+				flowEstablished | flowClientFIN | flowBackendFIN, 0,
+				false, true},
+			{"ended by both, of the same client", flowEstablished | flowClientFIN | flowBackendFIN,
+				4, true, true},
+			{"ended by both, of another client, seconds ago",
+				flowEstablished | flowClientFIN | flowBackendFIN, 7,
+				false, false},
+			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN,
+				12, true, false},
 			{"open, a day ago", flowEstablished, 90000, true, false},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
@@ -318,7 +329,8 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 			{"never answered", 0, 90, true},
 			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false},
 			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false},
-			{"ended by both, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0, false},
+			{"ended by both, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0,
+				false},
 			{"ended by both", flowEstablished | flowClientFIN | flowBackendFIN, 4, true},
 			{"reset a moment ago", flowEstablished | flowRST, 0, false},
 			{"reset", flowEstablished | flowRST, 4, true},

@@ -78,7 +78,8 @@ func TestPodClientsAreNotForgotten(t *testing.T) {
 			passed(t, coll, "service_pod_in",
 				segment(client, to(clusterAddr[a.name]), proto, tcpSYN, ""), 0)
 			expectAlone(t, coll, "service_pod_in", segment(client, to(a.other), proto, tcpSYN, ""))
-			expectPodClients(t, coll, a.name+": a pod that says it is another, a client outside, an "+
+			expectPodClients(t, coll, a.name+
+				": a pod that says it is another, a client outside, an "+
 				"address of the ranges, one that is no service's")
 
 			// From another port: the client above has its flow to that backend.

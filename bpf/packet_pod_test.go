@@ -79,19 +79,23 @@ func TestPodsMakeNoFlowsOfTheirNeighbours(t *testing.T) {
 			if proto == unix.IPPROTO_UDP {
 				to, pod = at(a.node, 30081), at(a.pod1, 5353)
 			}
+
 			expectForged(t, coll, segment(client, to, proto, tcpSYN, ""))
 			if all := flows(t, coll); len(all) > 0 {
 				t.Fatalf("%s: a pod made flows of its neighbour: %v", a.name, all)
 			}
+
 			passed(t, coll, "service_pod_in", segment(client, to, proto, tcpSYN, ""), 0)
 			if all := flows(t, coll); len(all) != 4 {
 				t.Fatalf("%s: the neighbour's own flow has %d entries, want three and a place: %v",
 					a.name, len(all), all)
 			}
+
 			for _, flags := range []byte{tcpACK, tcpFIN | tcpACK, tcpRST} {
 				expectForged(t, coll, segment(client, to, proto, flags, ""))
 				expectForged(t, coll, segment(pod, client, proto, flags, ""))
 			}
+
 			age(t, coll, 30) // what would be noted once in a second
 			expectForged(t, coll, segment(client, to, proto, tcpACK, ""))
 			expectForged(t, coll, segment(pod, client, proto, tcpACK, ""))

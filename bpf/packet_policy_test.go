@@ -100,6 +100,7 @@ func TestPacketsOfPods(t *testing.T) {
 			labService{name: "there" + strings.ToLower(v6), cluster: cluster[1:],
 				pods: []string{"2"}},
 		)
+
 		for _, proto := range []string{"tcp", "udp"} {
 			t.Run(f.name+"/"+proto, func(t *testing.T) {
 				port := map[string]int{"tcp": 80, "udp": 53}[proto]
@@ -114,6 +115,7 @@ func TestPacketsOfPods(t *testing.T) {
 			})
 		}
 	}
+
 	if n := l.refused.Load(); n > 0 {
 		t.Errorf("%d packets entered the tunnel from addresses that are not this node's", n)
 	}

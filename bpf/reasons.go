@@ -99,9 +99,12 @@ func Header() string {
 func Document() string {
 	var b strings.Builder
 	b.WriteString("<!-- Code generated from bpf/reasons.go. DO NOT EDIT. -->\n# Drop reasons\n\n")
-	b.WriteString("For operators: why the guard dropped a packet. The name is the `reason` label of\n")
-	b.WriteString("`kubeveil_plaintext_blocked_total`, and the name of the counter in the nftables tables\n")
-	b.WriteString("`kubeveil_guard` and `kubeveil_pods`. `veilctl guard` shows both. What to alert on:\n")
+	b.WriteString("For operators: why the guard dropped a packet. The name is the `reason` " +
+		"label of\n")
+	b.WriteString("`kubeveil_plaintext_blocked_total`, and the name of the counter in the " +
+		"nftables tables\n")
+	b.WriteString("`kubeveil_guard` and `kubeveil_pods`. `veilctl guard` shows both. What to " +
+		"alert on:\n")
 	b.WriteString("[operations](../operations.md#what-to-alert-on).\n\n")
 	b.WriteString("| number | name | meaning |\n|---|---|---|\n")
 	for _, r := range Reasons {

@@ -212,6 +212,7 @@ func writeServices(t *testing.T, coll *ebpf.Collection) {
 		}
 		p.PutSlice(slice)
 	}
+
 	c := p.Plan()
 	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
 	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)

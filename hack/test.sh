@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 what=${1:-all}
 
 everything=$(go list ./...)
-unit=$(grep -v '/e2e/lab' <<<"$everything")
-lab=$(grep '/e2e/lab' <<<"$everything" || true)
+unit=$(grep -v '/e2e/node' <<<"$everything")
+lab=$(grep '/e2e/node' <<<"$everything" || true)
 
 # A cipher shares nothing. With the race detector in it the header of a volume takes twice as long, and tests of volumes make thousands.
 unwatched=-gcflags=golang.org/x/crypto/xts=-race=false
@@ -55,7 +55,7 @@ lacks route add fd42::/64 encap ioam6 trace prealloc type 0x800000 ns 0 size 12 
 lacks route add fd42::/64 encap rpl segs fd42:9::2 dev lo && expected=$expected,no-rpl
 lacks xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 0x77 mode tunnel auth digest_null '' enc cipher_null '' && expected=$expected,no-esp
 # A shallow clone may lack the last release, which this tree is tried beside.
-release=$(sed -n 's/^const lastRelease = "\(.*\)"$/\1/p' e2e/lab/release_test.go 2>/dev/null || true)
+release=$(sed -n 's/^const lastRelease = "\(.*\)"$/\1/p' e2e/node/release_test.go 2>/dev/null || true)
 git cat-file -e "$release^{commit}" 2>/dev/null || expected=$expected,no-release
 # Only a CPU that has AVX-512 can test that tier of the engine's AEAD.
 grep -qw avx512ifma /proc/cpuinfo || expected=$expected,no-avx512

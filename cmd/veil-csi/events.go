@@ -52,17 +52,21 @@ func (w *warner) run(ctx context.Context) {
 			return
 		case c = <-w.calls:
 		}
+
 		var refused *crypt.RefusedError
 		errors.As(c.Err, &refused)
 		s := said{c.Volume, refused.Kind.Name()}
+
 		for each, when := range last {
 			if time.Since(when) >= warnAgain {
 				delete(last, each)
 			}
 		}
+
 		if _, ok := last[s]; ok {
 			continue
 		}
+
 		last[s] = time.Now()
 		if err := w.warn(ctx, s.volume, s.reason, c.Err.Error()); err != nil {
 			w.log.Warn("no event was made at the claim of a volume whose disk was refused",

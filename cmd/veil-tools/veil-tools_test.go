@@ -19,7 +19,8 @@ func TestDependencies(t *testing.T) {
 		deptest.Module + "/e2e":         "test code is not shipped",
 		deptest.Module + "/pkg/nettest": "test code is not shipped",
 		deptest.Module + "/pkg/agent":   "the tools look at a node from outside the daemon",
-		"k8s.io/client-go":              "the tools in pods are called by exec and have no kubeconfig",
+		"k8s.io/client-go": "the tools in pods are called by exec and have no " +
+			"kubeconfig",
 	})
 }
 

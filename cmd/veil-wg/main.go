@@ -126,8 +126,9 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	if len(args) != 1 {
 		return fmt.Errorf("device: want one name, have %q", args)
 	}
-	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir, Engine: o.engine,
-		Debug: o.level <= slog.LevelDebug, Log: log}
+	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
+		Engine: o.engine,
+		Debug:  o.level <= slog.LevelDebug, Log: log}
 	if o.locked {
 		syscall.CloseOnExec(lockFD)
 		d.Lock = os.NewFile(lockFD, "lock")

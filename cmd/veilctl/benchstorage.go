@@ -31,6 +31,7 @@ the usual 10 seconds a sample and five rounds it takes about a quarter of an hou
 veilctl bench storage --class kubeveil --baseline-class standard --node worker-1 --size 8192
 veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --seconds 1`,
 	}
+
 	fs := cmd.Flags()
 	var f benchStorageFlags
 	f.register(cmd, "bench-storage", "how long a sample takes")
@@ -41,6 +42,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 		"`name` of the node (default: the scheduler's choice)")
 	fs.StringVar(&f.options.Platform, "platform", bench.VM,
 		"what the nodes are: vm, emulated, sev-snp, tdx, metal")
+
 	fs.Int64Var(&f.size, "size", 1024,
 		"`MiB` that are read and written; each claim is larger by a quarter")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
@@ -58,7 +60,8 @@ func (f *benchStorageFlags) parse() (volumes.Options, error) {
 	case o.Class == o.Baseline:
 		return o, fmt.Errorf("--class and --baseline-class are both %s: %w", o.Class, errUsage)
 	case o.Rounds < 1 || !f.secondsFit() || f.size < 64:
-		return o, fmt.Errorf("--rounds %d, --seconds %d, --size %d: write at least one round, 1 to "+
+		return o, fmt.Errorf("--rounds %d, --seconds %d, --size %d: write at least one "+
+			"round, 1 to "+
 			"600 seconds, and 64 MiB: %w", o.Rounds, f.seconds, f.size, errUsage)
 	}
 	if err := bench.CheckNodes(o.Platform); err != nil {

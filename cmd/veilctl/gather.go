@@ -123,6 +123,7 @@ func (g *gatherer) lacking(ctx context.Context,
 	may := make([]bool, len(rights))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
+
 	for i, r := range rights {
 		group.Go(func() error {
 			review := &authorizationv1.SelfSubjectAccessReview{
@@ -138,21 +139,25 @@ func (g *gatherer) lacking(ctx context.Context,
 			return err
 		})
 	}
+
 	if err := group.Wait(); err != nil {
 		return nil, fmt.Errorf("ask for your rights: %w", err)
 	}
+
 	var out []preflight.Right
 	for i, r := range rights {
 		if !may[i] {
 			out = append(out, r)
 		}
 	}
+
 	return out, nil
 }
 
 // configMap returns a key of a ConfigMap of kube-system; nil when there is none.
 func (g *gatherer) configMap(ctx context.Context, name, key string) ([]byte, error) {
-	m, err := g.Client.CoreV1().ConfigMaps(remote.SystemNamespace).Get(ctx, name, metav1.GetOptions{})
+	m, err := g.Client.CoreV1().ConfigMaps(remote.SystemNamespace).Get(ctx, name,
+		metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -287,7 +292,8 @@ func (g *gatherer) daemonSets(ctx context.Context) error {
 			f.DaemonSets = append(f.DaemonSets, ds.Namespace+"/"+ds.Name)
 			f.Cleaning = f.Cleaning || ds.Namespace == remote.SystemNamespace &&
 				ds.Name == "kubeveil-cleanup"
-			if ds.Namespace == remote.SystemNamespace && (ds.Name == "veild" || ds.Name == "veil-wg") {
+			if ds.Namespace == remote.SystemNamespace && (ds.Name == "veild" ||
+				ds.Name == "veil-wg") {
 				f.Daemons = append(f.Daemons, preflight.Daemon{
 					Name: ds.Name, Image: ds.Spec.Template.Spec.Containers[0].Image,
 					Desired: int(ds.Status.DesiredNumberScheduled),

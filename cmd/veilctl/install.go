@@ -67,9 +67,10 @@ func installCommand() *cobra.Command {
 // report prints findings; an error among them is the command's.
 func (c call) report(findings []preflight.Finding) (err error) {
 	errors := preflight.Count(findings, preflight.Error)
-	return c.print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0, func() error {
-		return showFindings(c.out, findings)
-	})
+	return c.print(map[string]any{"fit": errors == 0, "findings": findings}, errors > 0,
+		func() error {
+			return showFindings(c.out, findings)
+		})
 }
 
 func showFindings(w io.Writer, findings []preflight.Finding) error {

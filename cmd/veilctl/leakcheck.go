@@ -41,6 +41,7 @@ run it as root on the node itself.`,
 		Example: `veilctl leakcheck
 veilctl leakcheck --for 1m -o json`,
 	}
+
 	fs := cmd.Flags()
 	long := fs.Duration("for", 10*time.Second, "how long to read")
 	socket := socketFlag(cmd)

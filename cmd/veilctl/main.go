@@ -3,7 +3,7 @@
 // report needs, and takes Kubeveil away again.
 //
 // Start reading at newVeilctl, which lists the verbs. Those that ask one veild do so by its socket;
-// those for a cluster by a kubeconfig (internal/remote), and reach each veild by running veilctl in
+// those for a cluster by a kubeconfig (pkg/remote), and reach each veild by running veilctl in
 // its pod.
 package main
 

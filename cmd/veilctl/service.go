@@ -147,14 +147,17 @@ func serviceShow(c call, socket string) error {
 		return fmt.Errorf("name one service as NAMESPACE/NAME, as veilctl service list does: %w",
 			errUsage)
 	}
+
 	var v service.View
 	if err := fetchService(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]),
 		&v); err != nil {
 		return err
 	}
+
 	if c.json {
 		return printJSON(c.out, v)
 	}
+
 	for i, f := range v.Fronts {
 		if i > 0 {
 			fmt.Fprintln(c.out)
@@ -163,9 +166,11 @@ func serviceShow(c call, socket string) error {
 			return err
 		}
 	}
+
 	for _, p := range v.Problems {
 		fmt.Fprintln(c.out, "PROBLEM", p)
 	}
+
 	if len(v.Problems) > 0 {
 		return errWrong
 	}

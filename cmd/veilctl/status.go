@@ -179,9 +179,10 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 // each thing.
 func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
 	const lines, bytes = 8, 4 << 10
-	text, err := cluster.Client.CoreV1().Pods(remote.SystemNamespace).GetLogs(pod, &corev1.PodLogOptions{
-		Container: "veild", TailLines: new(int64(lines)), LimitBytes: new(int64(bytes)),
-	}).DoRaw(ctx)
+	text, err := cluster.Client.CoreV1().Pods(remote.SystemNamespace).GetLogs(pod,
+		&corev1.PodLogOptions{
+			Container: "veild", TailLines: new(int64(lines)), LimitBytes: new(int64(bytes)),
+		}).DoRaw(ctx)
 	if err != nil {
 		return ""
 	}

@@ -95,6 +95,7 @@ func plantedAPI() *fakeAPI {
 		}}, "status": m{"phase": "Running",
 			"containerStatuses": []any{m{"name": "veild", "restartCount": 1, "ready": true,
 				"image": "", "imageID": ""}}}}
+
 	configMap := func(name, key, text string) any {
 		return m{"metadata": m{"name": name, "namespace": "kube-system",
 			"annotations": m{"kubectl.kubernetes.io/last-applied-configuration": plantedKey}},

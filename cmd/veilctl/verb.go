@@ -78,7 +78,8 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	group("both", "This node, or a cluster:", statusOf())
 	group("node", "This node:", peersCommand(), mtuCommand(), guardCommand(), leakcheck(), service,
 		hostCommand(), cleanup())
-	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(), volume)
+	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(),
+		volume)
 	root.AddCommand(versionCommand(), installCommand())
 	return root
 }
@@ -226,8 +227,9 @@ func guardCommand() *cobra.Command {
 
 func hostCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "host",
-		Short:   "links, addresses, rules, routes, nftables as the kernel has them, for a bug report",
+		Use: "host",
+		Short: "links, addresses, rules, routes, nftables as the kernel has them, for a " +
+			"bug report",
 		Long:    "It needs no veild, changes nothing, and shows no key.",
 		Example: "veilctl host > host.txt",
 	}

@@ -27,7 +27,8 @@ func TestEveryVerbExplainsItselfWithExamples(t *testing.T) {
 	everyVerb(newVeilctl(), func(v *cobra.Command) {
 		path := strings.TrimPrefix(v.CommandPath(), "veilctl ")
 		var out bytes.Buffer
-		if err := run(t.Context(), append(strings.Fields(path), "-h"), &out, io.Discard); err != nil {
+		if err := run(t.Context(), append(strings.Fields(path), "-h"), &out,
+			io.Discard); err != nil {
 			t.Errorf("%s -h: %v", path, err)
 		}
 
@@ -69,7 +70,8 @@ func TestCompletionScripts(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(kubeconfig, []byte("contexts: [{name: blue}, {name: green}]"), 0o600); err != nil {
+	if err := os.WriteFile(kubeconfig, []byte("contexts: [{name: blue}, {name: green}]"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct{ args, want string }{
@@ -102,7 +104,8 @@ func TestWrongCommandLines(t *testing.T) {
 		"no verb of a thing":         {"volume", "One of list, show"},
 		"an unknown flag":            {"status --nonsense", "unknown flag: --nonsense"},
 		"one dash":                   {"status -kubeconfig /x", "-kubeconfig: write --kubeconfig"},
-		"one dash, help by a letter": {"volume recover -header=x pvc", "-header=x: write --header=x"},
+		"one dash, help by a letter": {"volume recover -header=x pvc",
+			"-header=x: write --header=x"},
 		"one dash, -o by a letter":   {"service trace -outside 192.0.2.1:80", "write --outside"},
 		"one dash, help":             {"status -help", "write --help"},
 		"the old name of check":      {"install -check -kubeconfig /x", "veilctl check"},

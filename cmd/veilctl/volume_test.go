@@ -334,7 +334,8 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 		!strings.Contains(out.String(), string(key.Bytes())) {
 		t.Errorf("%v: %s", err, out.String())
 	}
-	err = run(t.Context(), []string{"volume", "recover", "--state", state, "--show-key"}, io.Discard,
+	err = run(t.Context(), []string{"volume", "recover", "--state", state, "--show-key"},
+		io.Discard,
 		io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "--secret NAMESPACE/NAME, or --key-file FILE") {
 		t.Errorf("without either: %v", err)

@@ -43,7 +43,8 @@ type recovered struct {
 
 func volumeRecover() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "recover VOLUME", Short: "how to open a volume without Kubeveil, with stock cryptsetup",
+		Use:   "recover VOLUME",
+		Short: "how to open a volume without Kubeveil, with stock cryptsetup",
 		Long: `It prints the steps. With --header or --show-key it has the key service unwrap the
 volume's key, for which it must run as root where that service is reached: on a node for a KMS
 plugin or a key file, anywhere for a Secret. The header is a function of the key: it can be
@@ -117,6 +118,7 @@ func (r *recovery) find(c call) (volume.State, error) {
 		}
 		return st, nil
 	}
+
 	name, err := oneVolume(c)
 	if err != nil {
 		return volume.State{}, err
@@ -125,6 +127,7 @@ func (r *recovery) find(c call) (volume.State, error) {
 	if err != nil {
 		return volume.State{}, fmt.Errorf("%w; without an API server: --state FILE", err)
 	}
+
 	st, _, err := store.Get(c.ctx, name)
 	return st, err
 }
@@ -221,22 +224,27 @@ func (r *recovery) steps(st volume.State) []string {
 		out[0] = fmt.Sprintf("It is open on node %s. Let nobody use it: delete the pods that do, "+
 			"until veilctl volume show %s says that it is open nowhere.", st.Writer, st.Volume)
 	}
+
 	node := st.Request.Node
 	if node == "" {
 		node = "that has the disk"
 	}
+
 	attach := fmt.Sprintf("On node %s, as root, make the file a device:\n  DEVICE=$(losetup "+
 		"--find --show --direct-io=on --sector-size 4096 %s/%s.img)", node, r.files, st.Volume)
 	if st.Request.Backend != "" && st.Request.Backend != "file" {
 		attach = fmt.Sprintf("On node %s, as root, find the disk with the id %s:\n  "+
 			"DEVICE=/dev/disk/by-id/…", node, st.Device)
 	}
-	header, detached := "", "When the disk has lost its header, export one with --header FILE, and "+
+
+	header, detached := "", "When the disk has lost its header, export one with --header "+
+		"FILE, and "+
 		"add --header FILE to that command."
 	if r.to != "" {
 		header, detached = "--header "+r.to+" ", "The header is in "+r.to+
 			"; without --header the disk's own is used."
 	}
+
 	out = append(out, attach,
 		"Open it with the recovery key, for reading only:\n  cryptsetup open --type luks2 "+header+
 			"--readonly $DEVICE recovered\n"+detached,
@@ -245,6 +253,7 @@ func (r *recovery) steps(st volume.State) []string {
 		"Close it:\n  umount /mnt; cryptsetup close recovered; losetup --detach $DEVICE",
 		"Do not add keys to the header or change it on a volume that is to be used further: "+
 			"veil-csi would refuse the disk as changed.")
+
 	return out
 }
 

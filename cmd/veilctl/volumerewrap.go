@@ -40,6 +40,7 @@ service leaves the request in the VeilVolume and tries again.`,
 		Example: `veilctl volume rewrap pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume rewrap --all --wait 10m`,
 	}
+
 	fs := cmd.Flags()
 	var access remote.Access
 	access.Register(cmd.Flags())
@@ -105,11 +106,14 @@ func askRewraps(ctx context.Context, store *kubestore.Store, names []string) []r
 			r.Before = keyName(o.State.Key)
 			err = store.AskRewrap(ctx, name, request)
 		}
+
 		if err != nil {
 			r.Error = err.Error()
 		}
+
 		out = append(out, r)
 	}
+
 	return out
 }
 

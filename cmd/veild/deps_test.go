@@ -42,9 +42,11 @@ func TestWhoImportsWhat(t *testing.T) {
 			deptest.OnlyImporter(t, deptest.Module+tree, r.dep, r.reason, r.allowed...)
 		}
 	}
+
 	deptest.OnlyImporter(t, deptest.Module+"/internal/...", deptest.Module+"/pkg",
 		"internal/ is below pkg/ and csi/, which share nothing else", "internal/sysctl",
 		"internal/nettest", "internal/podtest", "internal/policytest", "internal/tunneltest")
+
 	for _, leaf := range []string{"pkg/abi", "pkg/wgkey", "pkg/cluster"} {
 		for _, dep := range []string{"pkg/kube", "pkg/guard", "pkg/hostnet", "pkg/tunnel",
 			"pkg/pod", "internal/nl", "pkg/netns"} {

@@ -158,16 +158,19 @@ func TestCopySharesBlocks(t *testing.T) {
 		sharesBlocks(t, &Files{Dir: dir})
 		return
 	}
+
 	nettest.NeedProgram(t, "mkfs.xfs")
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
 	if err := errors.Join(os.WriteFile(image, nil, 0o600),
 		os.Truncate(image, 800<<20)); err != nil {
 		t.Fatal(err)
 	}
+
 	if out, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-m", "reflink=1",
 		image).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+
 	// The mount, and the loop device with it, ends with the process.
 	again := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c",
 		`mount -o loop "$1" "$2" && exec "$3" "$4"`, "sh", image, dir, os.Args[0],

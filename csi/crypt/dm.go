@@ -100,11 +100,13 @@ func (q dmRequest) call() (*dmReply, error) {
 			err)
 	}
 	defer f.Close()
+
 	for size := dmMinBuffer; ; {
 		b := make([]byte, size)
 		if err := q.encode(b); err != nil {
 			return nil, err
 		}
+
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(dmIoctlBase|q.command),
 			uintptr(unsafe.Pointer(&b[0])))
 		runtime.KeepAlive(b)
@@ -114,6 +116,7 @@ func (q dmRequest) call() (*dmReply, error) {
 			}
 			size *= 4
 		}
+
 		clear(b)
 		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the
 		// runtime's own, or that of a child which ended. Nothing was done then.

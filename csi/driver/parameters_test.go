@@ -35,6 +35,7 @@ func TestDefaults(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %s", name, d.Defaults, err, c.want)
 		}
 	}
+
 	if _, err := New(Config{Node: "n", Mounts: newMachine(t).mounts}); err == nil {
 		t.Error("a driver without a backend")
 	}

@@ -19,6 +19,7 @@ func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 			if device {
 				c = block()
 			}
+
 			m, d := running(t, c, nil)
 			m.mounts.Private = true
 			for what, err := range map[string]error{"stage": m.stage(d, c),
@@ -28,10 +29,12 @@ func TestMountsThatDoNotReachTheHostAreRefused(t *testing.T) {
 					t.Errorf("%s: %v, %v", what, Code(err), err)
 				}
 			}
+
 			d.PrivateMounts = true
 			if err := m.publish(d, c, "second", false); err != nil {
 				t.Errorf("where that is said to be well: %v", err)
 			}
+
 			m.mounts.Private, d.PrivateMounts = true, false
 			if err := errors.Join(m.unpublish(d, "second"), m.unpublish(d, "target"),
 				m.unstage(d)); err != nil {

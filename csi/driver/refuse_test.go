@@ -71,9 +71,11 @@ func TestStateFromABackup(t *testing.T) {
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), staged(m, d)); err != nil {
 		t.Fatal(err)
 	}
+
 	m.store.mu.Lock()
 	m.store.byVolume[pvc] = old
 	m.store.mu.Unlock()
+
 	deleted := func() error {
 		_, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
 		return err
@@ -87,6 +89,7 @@ func TestStateFromABackup(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+
 	m.greets("target")
 	m.greets("staging")
 	if len(m.engine.Live()) != 1 {

@@ -78,12 +78,14 @@ func TestSanity(t *testing.T) {
 			if strings.HasSuffix(access, onLoopDevices) {
 				needLoops(t)
 			}
+
 			report := filepath.Join(t.TempDir(), "report.json")
 			out, err := elsewhere(t, "TestSanityHere", access, "-ginkgo.json-report="+report,
 				"-ginkgo.no-color")
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
 			}
+
 			text, err := os.ReadFile(report)
 			if err != nil {
 				t.Fatal(err)
@@ -92,6 +94,7 @@ func TestSanity(t *testing.T) {
 			if err := json.Unmarshal(text, &suites); err != nil {
 				t.Fatal(err)
 			}
+
 			check(t, suites[0].SpecReports)
 			if access == "mount"+onLoopDevices {
 				t.Run("ext4 grows", needGrowth)

@@ -330,6 +330,7 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m.config = func(c *Config) {
 		c.TakeOver = func(_ context.Context, v string) (string, error) {
 			return "", &volume.TakenError{Volume: v, From: "node-1", To: "node-2"}
@@ -337,6 +338,7 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 	}
 	d = m.process(0)
 	_, deleted := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
+
 	_, forgotten := d.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: snap})
 	for what, err := range map[string]error{"stage": m.stage(d, mounted("")), "delete": deleted,
 		"delete a snapshot": forgotten} {
@@ -345,6 +347,7 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 			t.Errorf("%s: %v: %v", what, Code(err), err)
 		}
 	}
+
 	if after, err := m.store.List(t.Context()); err != nil || !sameStates(before, after) ||
 		len(m.engine.Live()) != 0 {
 		t.Errorf("states %+v, %v, mappings %v", after, err, m.engine.Live())

@@ -2,6 +2,7 @@
 // cryptsetup: device-mapper, keyrings, loop devices, file systems. It has tests only.
 //
 // They change the machine's mappings and loop devices, so they run where KUBEVEIL_DM=1 says that
-// the machine is theirs. Package machine (KUBEVEIL_VM=1) starts such a machine and runs them there.
-// Package powercut looks at a disk as it was at each moment at which the power could have gone.
+// the machine is theirs. Package e2e/kernel (KUBEVEIL_VM=1) starts such a machine and runs them
+// there. Package powercut looks at a disk as it was at each moment at which the power could have
+// gone.
 package kerneltest

@@ -298,6 +298,7 @@ func TestKeyIsNowhere(t *testing.T) {
 			t.Errorf("class %q: the mapping is not recognised", class)
 		}
 	}
+
 	keys, err := os.ReadFile("/proc/keys")
 	if err != nil {
 		t.Fatal(err)

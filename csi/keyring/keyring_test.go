@@ -134,19 +134,23 @@ func TestRewrap(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if same, changed, err := Rewrap(t.Context(), p[0], p[0], here, old); changed ||
 				err != nil || !bytes.Equal(same.Blob, old.Blob) {
 				t.Errorf("under the same key: changed %v, %v", changed, err)
 			}
+
 			now, changed, err := Rewrap(t.Context(), p[0], p[1], here, old)
 			if err != nil || !changed {
 				t.Fatalf("changed %v, %v", changed, err)
 			}
+
 			for i, w := range []Wrapped{old, now} {
 				if got, err := p[i].Unwrap(t.Context(), here, w); err != nil || !got.Equal(key) {
 					t.Errorf("%d: %v", i, err)
 				}
 			}
+
 			if _, _, err := Rewrap(t.Context(), p[0], p[1], there, old); !errors.As(err,
 				new(*BindingError)) {
 				t.Errorf("another volume's: %v", err)

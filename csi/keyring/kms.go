@@ -85,22 +85,27 @@ func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 	if err != nil {
 		return Wrapped{}, p.unavailable("encrypt", err)
 	}
+
 	if err := p.checkKeyID(r.KeyId); err != nil {
 		return Wrapped{}, err
 	}
+
 	if n := len(r.Ciphertext); n == 0 || n > maxCiphertext ||
 		bytes.Contains(r.Ciphertext, plain.Bytes()) {
 		return Wrapped{}, fmt.Errorf("%w: kms plugin %s answered with %d bytes: want 1 to %d, not "+
 			"the plain text", ErrUnavailable, p.socket, n, maxCiphertext)
 	}
+
 	size := 0
 	for k, v := range r.Annotations {
 		size += len(k) + len(v)
 	}
+
 	if size > maxAnnotations {
 		return Wrapped{}, fmt.Errorf("%w: kms plugin %s wants %d bytes of annotations kept: "+
 			"at most %d", ErrUnavailable, p.socket, size, maxAnnotations)
 	}
+
 	return Wrapped{NameKMS, r.KeyId, r.Ciphertext, maps.Clone(r.Annotations)}, nil
 }
 

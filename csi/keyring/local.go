@@ -98,6 +98,7 @@ func File(path string) (Provider, error) {
 		return nil, fmt.Errorf("%w; a new one opens no existing volume: make it only for a new "+
 			"installation", err)
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSecret, err)
 	}
@@ -106,10 +107,12 @@ func File(path string) (Provider, error) {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return nil, err
 	}
+
 	if st.Mode != unix.S_IFREG|0o600 || int(st.Uid) != os.Geteuid() {
 		return nil, fmt.Errorf("%w: %s: mode %o of user %d, want a regular file of mode 600 of "+
 			"user %d: chmod 600, chown", ErrSecret, path, st.Mode, st.Uid, os.Geteuid())
 	}
+
 	text, err := io.ReadAll(io.LimitReader(f, 1024))
 	if err != nil {
 		return nil, err
@@ -118,6 +121,7 @@ func File(path string) (Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s %w", ErrSecret, path, err)
 	}
+
 	return &local{NameFile, []kek{newKEK(key)}}, nil
 }
 

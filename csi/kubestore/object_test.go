@@ -104,6 +104,7 @@ func FuzzParse(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(text)
 	f.Fuzz(func(t *testing.T, text []byte) {
 		s, spec, err := parseText(text)

@@ -36,6 +36,7 @@ func (Host) List() ([]Mount, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount table: %w", err)
 	}
+
 	var out []Mount
 	for _, i := range infos {
 		m := Mount{Target: i.Mountpoint, Root: i.Root == "/", ReadOnly: hasOption(i.Options, "ro")}
@@ -55,6 +56,7 @@ func (Host) List() ([]Mount, error) {
 		m.Node, m.Root, m.Device = true, true, st.Rdev
 		out = append(out, m)
 	}
+
 	return out, nil
 }
 
@@ -83,6 +85,7 @@ func (Host) CheckShared(path string) error {
 	if err != nil {
 		return fmt.Errorf("mount table: %w", err)
 	}
+
 	var on *mountinfo.Info
 	for _, i := range infos {
 		// The last of one mount point hides those before.
@@ -90,14 +93,17 @@ func (Host) CheckShared(path string) error {
 			on = i
 		}
 	}
+
 	if on == nil {
 		return fmt.Errorf("%s is on no mount", path)
 	}
+
 	for field := range strings.FieldsSeq(on.Optional) {
 		if strings.HasPrefix(field, "shared:") {
 			return nil
 		}
 	}
+
 	return fmt.Errorf("%s: %w: it is on the mount %s, which is not shared, so the kubelet would "+
 		"give its pods the empty "+
 		"folder below, in clear: mount the kubelet's folder with mountPropagation: Bidirectional",

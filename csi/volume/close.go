@@ -160,6 +160,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	if err != nil {
 		return err
 	}
+
 	if record.Epoch == o.Epoch && o.Writer == o.Node {
 		t := crypt.NewTable(record, dev.Number, opts.Class, opts.Discard)
 		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil &&
@@ -170,6 +171,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 			}))
 		}
 	}
+
 	next := o.State
 	next.Payload, next.PendingPayload = record.Payload, 0
 	if err := o.swap(ctx, next); err != nil {
@@ -178,6 +180,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	if o.Writer == o.Node {
 		o.keep(keys, opts)
 	}
+
 	o.log.Info("volume expanded", "bytes", o.Payload)
 	return nil
 }
@@ -201,6 +204,7 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	if errors.Is(err, ErrNotFound) {
 		return Removed{}, nil
 	}
+
 	if err != nil {
 		return Removed{}, err
 	}
@@ -210,6 +214,7 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 			return Removed{}, err
 		}
 	}
+
 	o.drop()
 	why := o.shred(ctx)
 	r := Removed{Shredded: why == nil, Why: why}
@@ -220,6 +225,7 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 			"move it to where it belongs, or remove it, then delete again: %w", volume, why),
 			o.Backend.Detach(ctx, volume))
 	}
+
 	if why != nil && !unknown && !errors.Is(why, backend.ErrMissing) {
 		return r, why
 	}

@@ -87,6 +87,7 @@ func TestCopyFailedAtEachStep(t *testing.T) {
 				if err != nil && !errors.Is(err, errDead) {
 					t.Fatalf("%s: %v", when, err)
 				}
+
 				failed := n.steps >= fail
 				n.kill = 0
 				copyAgain(t, n, s, 4*size, when)
@@ -134,16 +135,19 @@ func copyAgain(t *testing.T, n *node, s *Set, larger int64, when string) {
 	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 0 {
 		t.Fatalf("%s: resume: %v, suspended %v", when, err, n.suspended())
 	}
+
 	want, pending := max(larger, n.state().Payload), max(larger, n.state().PendingPayload)
 	st, err := s.Copy(t.Context(), copyID, id, CopyOptions{Size: larger})
 	if err != nil || st.Phase != Ready || st.Payload != want && st.Payload != pending ||
 		st.Writer != "" {
 		t.Fatalf("%s: %+v, %v", when, st, err)
 	}
+
 	source := n.state()
 	if st.Content != source.Content || n.marked(copyID) != (source.Content == Made) {
 		t.Fatalf("%s: the content is not the source's: %+v, marked %v", when, st, n.marked(copyID))
 	}
+
 	for _, v := range []string{id, copyID} {
 		o, err := s.Open(t.Context(), v, OpenOptions{})
 		if now := n.stateOf(v); err != nil ||

@@ -252,22 +252,27 @@ func TestMakeBesideOneThatIsHeldOpen(t *testing.T) {
 	}); !errors.Is(err, failed) {
 		t.Fatal(err)
 	}
+
 	held := n.state().Epoch
 	if names, err := n.engine.List(t.Context(), crypt.NamePrefixAll); err != nil ||
 		len(names) != 1 || len(n.engine.Live()) != 0 {
 		t.Fatalf("mappings %v, %v, of them live %v", names, err, n.engine.Live())
 	}
+
 	if _, err := n.process(0).Make(t.Context(), id, OpenOptions{}, n.mkfs(&made)); err != nil ||
 		made != 1 {
 		t.Fatalf("%v, made %d", err, made)
 	}
+
 	before := n.state()
 	if before.Content != Made || before.Epoch <= held {
 		t.Errorf("%+v, held epoch %d", before, held)
 	}
+
 	if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil || o.Adopted ||
 		o.State.Epoch <= before.Epoch {
 		t.Errorf("%+v, %v", o, err)
 	}
+
 	n.intact()
 }

@@ -217,6 +217,7 @@ func (s State) Check() error {
 			return fmt.Errorf("volume %s: %w: %s", s.Volume, ErrState, c.what)
 		}
 	}
+
 	return nil
 }
 

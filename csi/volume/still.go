@@ -22,6 +22,7 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
 	if limit == 0 {
 		limit = FreezeLimit
 	}
+
 	still, cancel := context.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
 			ErrTooLong, limit))
@@ -33,17 +34,20 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
 	if thaw == nil {
 		return o.Backend.Copy(ctx, o.Volume, from.Volume, size)
 	}
+
 	goOn := sync.OnceValue(func() error { return from.letGo(ctx, thaw) })
 	// Also while the copy is stuck, perhaps in writing out what waits for the source.
 	stop := context.AfterFunc(still, func() { _ = goOn() })
 	if err = still.Err(); err == nil {
 		err = o.Backend.Copy(still, o.Volume, from.Volume, size)
 	}
+
 	if stop(); context.Cause(still) != nil {
 		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
 		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume,
 			errors.Join(context.Cause(still), err))
 	}
+
 	return errors.Join(err, goOn())
 }
 

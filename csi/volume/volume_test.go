@@ -209,6 +209,7 @@ func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 		n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
 		_, err := n.process(kill).Expand(t.Context(), id, 2*size, OpenOptions{})
 		killed := n.steps >= kill
+
 		when := fmt.Sprintf("killed at step %d after %v", kill, last(n.trace))
 		for range 2 {
 			if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil ||
@@ -216,14 +217,17 @@ func TestExpansionThatWasCutShortKeepsTheMapping(t *testing.T) {
 				t.Fatalf("%s: %+v, %v", when, o, err)
 			}
 		}
+
 		if st, err := n.process(0).Expand(t.Context(), id, 2*size, OpenOptions{}); err != nil ||
 			st.Payload != 2*size {
 			t.Fatalf("%s: expanded: %+v, %v", when, st, err)
 		}
+
 		if o, err := n.process(0).Open(t.Context(), id, OpenOptions{}); err != nil ||
 			o.Mapping.Name != mapping || o.Mapping.Targets[0].Length != 2*size {
 			t.Fatalf("%s: then: %+v, %v", when, o, err)
 		}
+
 		if !killed {
 			if err != nil {
 				t.Fatal(err)

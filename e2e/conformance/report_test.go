@@ -85,7 +85,7 @@ func TestDefinition(t *testing.T) {
 	}
 
 	// Of driverDefinition and DriverInfo, as far as they are used
-	// (test/e2e/storage/external/external.go, test/e2e/storage/framework/testdriver.go).
+	// (test/e2e/disk/external/external.go, test/e2e/disk/framework/testdriver.go).
 	var definition struct {
 		StorageClass, SnapshotClass struct{ FromExistingClassName string }
 		DriverInfo                  struct {
@@ -195,6 +195,7 @@ func TestKnownFailuresByMachines(t *testing.T) {
 	ebpf.EBPF = true
 	fast := ebpf
 	fast.Emulated = false
+
 	for name, tt := range map[string]struct {
 		spec  string
 		facts Facts

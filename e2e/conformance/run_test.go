@@ -203,6 +203,7 @@ func TestEachFamilyComesFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	seen := map[string]bool{}
 	for _, s := range strings.Split(strings.TrimSpace(string(all)), "\n") {
 		m := family.FindStringSubmatch(s)
@@ -212,6 +213,7 @@ func TestEachFamilyComesFirst(t *testing.T) {
 		}
 		seen[m[1]] = true
 	}
+
 	if !seen["subPath"] || !seen["multiVolume"] || !seen["snapshottable"] {
 		t.Errorf("families %v", seen)
 	}

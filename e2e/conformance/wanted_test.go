@@ -37,11 +37,13 @@ func TestWanted(t *testing.T) {
 			if tt.skip != "" {
 				o.Skip = regexp.MustCompile(tt.skip)
 			}
+
 			got, err := o.Wanted(t.Context())
 			if (err == nil) != (tt.wantErr == "") ||
 				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
+
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}

@@ -25,7 +25,8 @@ import (
 // tmpfs.
 const snapshotFile = "/run/lab/snapshot.json"
 
-var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version, Resource: kube.Resource}
+var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
+	Resource: kube.Resource}
 
 // introduces reports whether the lab itself tells its nodes of each other, by snapshot files.
 func (o Options) introduces() bool { return o.Network == Veil && o.NoAPIServer && o.Nodes > 0 }
@@ -60,7 +61,8 @@ func (l *Lab) Introduce(ctx context.Context) error {
 func (n *Node) row() cluster.Node {
 	// Any order will do that is the same each time: of two claims the older wins.
 	created := time.Date(2026, 1, 1, 0, 0, n.Number, 0, time.UTC)
-	return cluster.Node{Name: n.Name, Created: created, Addresses: n.Addrs, PodPrefixes: n.PodPrefixes}
+	return cluster.Node{Name: n.Name, Created: created, Addresses: n.Addrs,
+		PodPrefixes: n.PodPrefixes}
 }
 
 // claim waits for the node's key and returns what the node would publish.
@@ -88,7 +90,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 	return c, err
 }
 
-// writeSnapshots gives every node the same snapshot.
+// writeSnapshots writes the same snapshot for every node.
 func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	rows = slices.Clone(rows)
 	slices.SortFunc(rows, func(a, b cluster.Node) int { return strings.Compare(a.Name, b.Name) })
@@ -150,7 +152,8 @@ func (c *Control) announce(ctx context.Context, n cluster.Node) error {
 		return err
 	}
 	for _, a := range n.Addresses {
-		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
 	node, err = c.Client.CoreV1().Nodes().UpdateStatus(ctx, node, metav1.UpdateOptions{})
 	if err != nil || n.Claim == nil {

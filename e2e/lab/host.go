@@ -67,6 +67,7 @@ func (h *Host) makeDisk(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Join(etc, "cni/net.d"), 0o755); err != nil {
 		return err
 	}
+
 	for _, name := range etcFiles {
 		from := filepath.Join("/etc", name)
 		if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
@@ -77,11 +78,13 @@ func (h *Host) makeDisk(ctx context.Context) error {
 			return fmt.Errorf("copy %s: %w: %s", from, err, out)
 		}
 	}
+
 	// Links, not their targets: programs look at their own name.
 	if out, err := exec.CommandContext(ctx, "cp", "-a", "/etc/alternatives",
 		etc).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy /etc/alternatives: %w: %s", err, out)
 	}
+
 	hosts := "127.0.0.1 localhost\n::1 localhost\n"
 	return errors.Join(
 		os.WriteFile(filepath.Join(etc, "hosts"), []byte(hosts), 0o644),
@@ -95,7 +98,8 @@ func (h *Host) start(ctx context.Context) error {
 		return err
 	}
 
-	cmd := exec.Command(h.lab.program("veil-tools"), "holder", "-etc", filepath.Join(h.Disk(), "etc"),
+	cmd := exec.Command(h.lab.program("veil-tools"), "holder", "-etc",
+		filepath.Join(h.Disk(), "etc"),
 		"-name", h.Name)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |

@@ -214,11 +214,13 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	if l.bridge, err = l.newHost(ctx, "bridge"); err != nil {
 		return err
 	}
+
 	// Nothing of the bridge's own on the wire, and no rules between the ports.
 	if err := l.bridge.Sysctl("net/ipv6/conf/default/disable_ipv6", "1",
 		"net/ipv6/conf/all/disable_ipv6", "1"); err != nil {
 		return err
 	}
+
 	_ = l.bridge.Sysctl("net/bridge/bridge-nf-call-iptables", "0",
 		"net/bridge/bridge-nf-call-ip6tables", "0", "net/bridge/bridge-nf-call-arptables", "0")
 	err = l.bridge.IP(ctx,
@@ -228,6 +230,7 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	l.Oracle, err = leak.Start(l.bridge.NetNS(), l.rules())
 	if err != nil {
 		return err
@@ -235,6 +238,7 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 	if err := l.Oracle.Watch(bridgeLink); err != nil {
 		return err
 	}
+
 	// Promiscuous: the oracle on it then sees what is forwarded between ports.
 	return l.bridge.IP(ctx, "link set "+bridgeLink+" promisc on up")
 }

@@ -101,6 +101,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 				Endpoints: []netip.AddrPort{netip.AddrPortFrom(addr, abi.TunnelPort)},
 			}}
 	}
+
 	for i := range nodes {
 		nodes[i].table = cluster.Table{Revision: 1, Self: &all[i]}
 		for j, other := range all {
@@ -110,6 +111,7 @@ func tablesOf(t *testing.T, c *vm.Cluster) []node {
 			}
 		}
 	}
+
 	return nodes
 }
 

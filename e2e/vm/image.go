@@ -62,7 +62,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// writeImages writes the lab's own images into one archive: sandbox, veil-tools, kube-proxy, CoreDNS.
+// writeImages writes the lab's own images into one archive: sandbox, veil-tools, kube-proxy,
+// CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"veil-tools": c.program("veil-tools")}
 	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by

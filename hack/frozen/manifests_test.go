@@ -19,6 +19,7 @@ func TestManifests(t *testing.T) {
 		nettest.NeedProgram(t, "kubectl")
 		kubectl = "kubectl"
 	}
+
 	for name, dir := range map[string]string{
 		"cni": ".", "uninstall": "uninstall", "csi": "csi", "csi-uninstall": "csi-uninstall",
 		"csi-snapshots": "csi-snapshots",
@@ -27,6 +28,7 @@ func TestManifests(t *testing.T) {
 			golden.Check(t, "manifests/"+name+".yaml", render(t, kubectl, "../../manifests/"+dir))
 		})
 	}
+
 	t.Run("services", func(t *testing.T) {
 		dir, err := os.MkdirTemp("testdata", "services")
 		if err != nil {

@@ -83,18 +83,21 @@ func read(args []string, help io.Writer) (o order, err error) {
 	flags.StringVar(&o.out, "out", "", "`file` to write (default out/images/IMAGE.tar)")
 	flags.StringVar(&o.version, "version", "",
 		"`version` of the programs (default: what hack/version.sh says)")
+
 	err = flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(help, usage)
 		flags.SetOutput(help)
 		flags.PrintDefaults()
 	}
+
 	if err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
+
 	o.tag, o.out = cmp.Or(o.tag, "localhost/"+o.image+":dev"),
 		cmp.Or(o.out, "out/images/"+o.image+".tar")
 	_, err = named(o.image)

@@ -57,7 +57,7 @@ var recipes = []recipe{{
 	name: "kubeveil-tools", comment: "echo server, clients and a watcher with canaries; iperf3",
 	entry: "/usr/local/bin/veil-tools", path: "/usr/local/bin:/usr/bin",
 	programs: map[string][]string{"usr/local/bin": {module + "cmd/veil-tools"}},
-	host: []string{"iperf3"},
+	host:     []string{"iperf3"},
 }, {
 	name: "kubeveil-csi", comment: "CSI driver, its side-cars, and the tools of ext4 and xfs",
 	entry: "/usr/local/bin/veil-csi", path: "/usr/local/bin:/usr/bin",

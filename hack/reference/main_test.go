@@ -20,7 +20,8 @@ func TestReferenceIsCurrent(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		} else if string(got) != want {
-			t.Errorf("%s/%s is not what the code says: run go generate ./hack/reference", folder, name)
+			t.Errorf("%s/%s is not what the code says: run go generate ./hack/reference", folder,
+				name)
 		}
 	}
 }
@@ -28,13 +29,15 @@ func TestReferenceIsCurrent(t *testing.T) {
 func TestRowsAskForEachNameOnce(t *testing.T) {
 	r := newRows(map[string]string{"mtu": "| `-mtu` | `0`", "node": "| `-node` | `vm-7`"})
 
-	if got, err := r.row("mtu", "Bytes."); err != nil || got != "| `mtu` | `-mtu` | `0` | Bytes. |" {
+	if got, err := r.row("mtu", "Bytes."); err != nil ||
+		got != "| `mtu` | `-mtu` | `0` | Bytes. |" {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := r.complete(); err == nil || !strings.Contains(err.Error(), "node") {
 		t.Errorf("a name without a row: %v", err)
 	}
-	if got, err := r.row("node", "Name.", "host name"); err != nil || got != "| `node` | `-node` | host name | Name. |" {
+	if got, err := r.row("node", "Name.", "host name"); err != nil ||
+		got != "| `node` | `-node` | host name | Name. |" {
 		t.Errorf("%s, %v", got, err)
 	}
 	if err := r.complete(); err != nil {

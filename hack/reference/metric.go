@@ -14,8 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// descPattern takes name, help and labels from the text of a prometheus.Desc, which has no accessors.
-var descPattern = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"),.* variableLabels: \{([^}]*)\}`)
+// descPattern takes name, help and labels from the text of a prometheus.Desc, which has no
+// accessors.
+var descPattern = regexp.MustCompile(
+	`^Desc\{fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"),.* variableLabels: \{([^}]*)\}`)
 
 // metrics returns the rows of a table of the metrics of a program.
 func metrics(program string) (string, error) {
@@ -42,7 +44,8 @@ func metrics(program string) (string, error) {
 		if f[3] != "" {
 			labels = "`" + strings.ReplaceAll(f[3], ",", "`, `") + "`"
 		}
-		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", f[1], labels, strings.ReplaceAll(help, "|", `\|`)))
+		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", f[1], labels,
+			strings.ReplaceAll(help, "|", `\|`)))
 	}
 	if len(rows) == 0 {
 		return "", fmt.Errorf("program %q has no metrics", program)

@@ -99,12 +99,14 @@ func TestCaptureSeesEveryFrameOnBothEnds(t *testing.T) {
 	a, b := pair(t)
 	out := NewCapture(t, a, SnifferOptions{Link: "nta"})
 	in := NewCapture(t, b, SnifferOptions{})
+
 	const n = 500
 	for _, to := range []netip.Addr{addrB, v6B} {
 		if err := send(a, to, n, "kubeveil canary"); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	count := func(frames []Frame, outgoing bool) (got int) {
 		for _, f := range frames {
 			if f.Outgoing == outgoing && strings.HasSuffix(string(f.Data), "kubeveil canary") &&
@@ -115,6 +117,7 @@ func TestCaptureSeesEveryFrameOnBothEnds(t *testing.T) {
 		}
 		return got
 	}
+
 	Until(t, 10*time.Second, "all datagrams arrive",
 		func() bool { return count(in.Frames(), false) == 2*n })
 	if got := count(out.All(t), true); got != 2*n {

@@ -95,7 +95,8 @@ func (w *World) isolated(p policy.Pod) bool {
 	return false
 }
 
-func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr, f policy.Flow) bool {
+func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
+	f policy.Flow) bool {
 	isolated := false
 	for _, np := range w.Policies {
 		if np.Namespace != p.Namespace || !selects(np.Subjects, p.Labels) || !np.Isolates[d] {
@@ -145,7 +146,8 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	return false
 }
 
-func (w *World) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr, f policy.Flow) bool {
+func (w *World) ports(d policy.Direction, p policy.Pod, r policy.Rule, other netip.Addr,
+	f policy.Flow) bool {
 	if len(r.Ports) == 0 {
 		return true
 	}

@@ -55,7 +55,8 @@ func drawSelector(t *rapid.T) policy.Selector {
 	var s policy.Selector
 	for range rapid.SampledFrom([]int{0, 0, 1, 1, 2}).Draw(t, "requirements") {
 		r := policy.Requirement{Key: rapid.SampledFrom(keys).Draw(t, "key"),
-			Op: rapid.SampledFrom([]policy.Operator{policy.In, policy.In, policy.NotIn, policy.Exists,
+			Op: rapid.SampledFrom([]policy.Operator{policy.In, policy.In, policy.NotIn,
+				policy.Exists,
 				policy.DoesNotExist}).Draw(t, "operator")}
 		if r.Op == policy.In || r.Op == policy.NotIn {
 			r.Values = rapid.SliceOfN(rapid.SampledFrom(values), 1, 2).Draw(t, "values")
@@ -80,7 +81,8 @@ func drawPod(t *rapid.T) policy.Pod {
 		p.Addrs = PodAddrs(rapid.IntRange(1, Pool).Draw(t, "address"))
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "ports") {
-		p.Ports = append(p.Ports, policy.NamedPort{Name: rapid.SampledFrom(portNames).Draw(t, "port"),
+		p.Ports = append(p.Ports, policy.NamedPort{Name: rapid.SampledFrom(portNames).Draw(t,
+			"port"),
 			Proto: rapid.SampledFrom(protos).Draw(t, "proto"),
 			Port:  rapid.SampledFrom(numbers).Draw(t, "number")})
 	}
@@ -153,7 +155,8 @@ func drawPolicy(t *rapid.T) policy.Policy {
 func (w *World) Change(t *rapid.T, p *policy.Planner) {
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0:
-		ns := policy.Namespace{Name: rapid.SampledFrom(nsNames).Draw(t, "ns"), Labels: DrawLabels(t)}
+		ns := policy.Namespace{Name: rapid.SampledFrom(nsNames).Draw(t, "ns"),
+			Labels: DrawLabels(t)}
 		w.Namespaces[ns.Name] = ns
 		p.PutNamespace(ns)
 	case 1:
@@ -183,7 +186,7 @@ func (w *World) Change(t *rapid.T, p *policy.Planner) {
 		if i := rapid.IntRange(0, Pool).Draw(t, "attached"); i > 0 {
 			addrs = PodAddrs(i)
 		}
-		// IPAM gives an address once.
+		// IPAM assigns an address once.
 		for other, has := range w.Attached {
 			if other != key && len(addrs) > 0 && has[0] == addrs[0] {
 				return
@@ -243,7 +246,8 @@ func Flows() (out []policy.Flow) {
 			}
 			for i, kind := range [][2]bool{{true, true}, {true, false}, {false, true}} {
 				f := policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1]}
-				out = append(out, policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1], Proto: 1})
+				out = append(out, policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1],
+					Proto: 1})
 				for j, port := range []uint16{1, 53, 80, 82, 8080} {
 					f.Proto, f.Port = protos[(i+j)%len(protos)], port
 					out = append(out, f)

@@ -47,12 +47,14 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 				"and tunnels, or let it change only the bits of its own mark",
 			s.Guard.MarksRestored))
 	}
+
 	var unknown uint64
 	for _, d := range s.Guard.Drops {
 		if d.Name == guard.TunnelUnknownSource {
 			unknown = d.Packets
 		}
 	}
+
 	// Anybody can send such datagrams. They are a problem where peers are not heard.
 	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
 	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
@@ -63,5 +65,6 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 				"or set tunnel.roaming: true "+
 				"on every node", unknown))
 	}
+
 	return problems
 }

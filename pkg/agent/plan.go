@@ -239,7 +239,8 @@ func hostPeers(in inputs, underlay cluster.Families,
 func closedServers(in inputs) (notes []string) {
 	closed := in.cfg.Closed()
 	for _, a := range in.table.APIServers {
-		if !slices.Contains(in.table.NodeAddrs, a) && slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
+		if !slices.Contains(in.table.NodeAddrs, a) &&
+			slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
 			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, "+
 				"which is in nodeRanges and no node's: write it to outside in the "+
 				"configuration", a))

@@ -254,6 +254,7 @@ func TestRouteMTUIsTheNarrowest(t *testing.T) {
 			in.table.Peers[0].Claim.Endpoints = in.table.Peers[0].Claim.Endpoints[1:]
 		}, 1420},
 	}
+
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			in := two(t)

@@ -43,25 +43,30 @@ func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr
 		known.Guessed = []netip.AddrPort{
 			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}
 	}
+
 	translated := func(addr netip.Addr) bool {
 		return slices.ContainsFunc(cfg.ServiceRanges,
 			func(r netip.Prefix) bool { return r.Contains(addr.Unmap()) })
 	}
+
 	for _, addr := range []netip.AddrPort{asked, told} {
 		if addr.IsValid() && translated(addr.Addr()) {
 			known.Frontends = append(known.Frontends,
 				netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()))
 		}
 	}
+
 	port := uint16(apiServerPort)
 	if asked.IsValid() && !translated(asked.Addr()) {
 		known.Remembered = append(known.Remembered, asked)
 		port = asked.Port()
 	}
+
 	for _, addr := range last {
 		if !translated(addr) && addr != asked.Addr() {
 			known.Remembered = append(known.Remembered, netip.AddrPortFrom(addr, port))
 		}
 	}
+
 	return known
 }

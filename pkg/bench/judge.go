@@ -227,10 +227,12 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	if c == nil && g.IfMeasured {
 		return Gate{}, false
 	}
+
 	name := g.Case
 	if mtu != 0 {
 		name += fmt.Sprintf(", MTU %d", mtu)
 	}
+
 	if g.Link != nil {
 		// Links of other rates have no published figure to be held against.
 		if c == nil || c.Base == nil || c.Base.Median < g.Link.BaseAtLeast ||
@@ -239,6 +241,7 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 		}
 		name += ", link of " + g.Link.Name
 	}
+
 	if g.Within != nil {
 		return Within(name, c, *g.Within), true
 	}
@@ -248,6 +251,7 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	if g.AtMost != nil {
 		return AtMost(name, c, *g.AtMost), true
 	}
+
 	return AtLeast(name, c, *g.AtLeast), true
 }
 

@@ -23,6 +23,7 @@ func thousand() (cluster.Rules, cluster.State) {
 	}
 	s := cluster.State{Revision: 1, Synced: true,
 		APIServers: []netip.Addr{netip.MustParseAddr("198.18.1.250")}}
+
 	for i := range 1000 {
 		name := fmt.Sprintf("node-%04d", i)
 		addr := netip.AddrFrom4([4]byte{198, 18, byte(10 + i/200), byte(1 + i%200)})
@@ -41,6 +42,7 @@ func thousand() (cluster.Rules, cluster.State) {
 			},
 		})
 	}
+
 	return rules, s
 }
 

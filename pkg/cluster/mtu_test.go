@@ -51,6 +51,7 @@ func TestTunnelMTU(t *testing.T) {
 			if c.problem == "" && (err != nil || got != c.want) {
 				t.Errorf("got %d, %v, want %d", got, err, c.want)
 			}
+
 			if c.problem != "" && (!errors.Is(err, cluster.ErrMTU) ||
 				!strings.Contains(err.Error(), c.problem)) {
 				t.Errorf("got %d, %v, want an error with %q", got, err, c.problem)

@@ -298,7 +298,7 @@ func prefixConflicts(h *holding, n Node) (out []conflict) {
 func keyConflicts(h *holding, n Node) (out []conflict) {
 	for _, k := range n.Claim.Keys {
 		if holder := h.key(k.Public); holder != "" && holder != n.Name {
-			out = append(out, conflict{holder, fmt.Sprintf("the public key %s", k.Public)})
+			out = append(out, conflict{holder, fmt.Sprintf("the public key %s, which", k.Public)})
 		}
 	}
 	return out

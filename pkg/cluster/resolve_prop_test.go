@@ -39,19 +39,23 @@ func genNode(name string) *rapid.Generator[cluster.Node] {
 		if rapid.IntRange(0, 3).Draw(t, "claims") == 0 {
 			return n
 		}
+
 		n.Claim = &cluster.Claim{PodPrefixes: slices.Clone(n.PodPrefixes)}
 		if rapid.IntRange(0, 7).Draw(t, "claims other prefixes") == 0 {
 			n.Claim.PodPrefixes = rapid.SliceOfN(rapid.SampledFrom(somePrefixes), 0, 2).Draw(t,
 				"claimed prefixes")
 		}
+
 		for i := range rapid.IntRange(0, 2).Draw(t, "keys") {
 			n.Claim.Keys = append(n.Claim.Keys,
 				cluster.Key{Epoch: uint32(i), Public: key(rapid.IntRange(1, 6).Draw(t, "key"))})
 		}
+
 		if len(n.Addresses) > 0 {
 			n.Claim.Endpoints = []netip.AddrPort{
 				netip.AddrPortFrom(rapid.SampledFrom(n.Addresses).Draw(t, "endpoint"), 51820)}
 		}
+
 		return n
 	})
 }

@@ -158,6 +158,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	})
 	last, _ := cluster.Resolve(rules(), synced(self(), node(1), node(2), keyless(node(3)), refused),
 		nil)
+
 	for name, state := range map[string]cluster.State{
 		"nothing listed": {Revision: 1},
 		"nodes listed, claims not": {Revision: 1,
@@ -173,6 +174,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 			}
 		})
 	}
+
 	got, _ := cluster.Resolve(rules(), synced(self(), node(1), keyless(node(2))), &last)
 	if names(got.Peers) != "node-1 node-2" || names(got.Keyless) != "" ||
 		!slices.Equal(got.NodeAddrs, addrs("198.18.0.10", "198.18.0.11", "198.18.0.12")) {
@@ -287,18 +289,21 @@ func TestNodeDerivations(t *testing.T) {
 		prefixes("10.244.1.0/24", "198.18.0.11/32", "fd42::11/128", "fd42:244:0:1::/64")) {
 		t.Errorf("allowed IPs %v", got)
 	}
+
 	for underlay, want := range map[cluster.Families]string{dual: "198.18.0.11:51820",
 		onlyV4: "198.18.0.11:51820", onlyV6: "[fd42::11]:51820", {}: "invalid AddrPort"} {
 		if got, ok := n.Endpoint(underlay); got.String() != want || ok != (want[0] != 'i') {
 			t.Errorf("endpoint over %+v: %v, %v", underlay, got, ok)
 		}
 	}
+
 	if k, ok := n.NewestKey(); !ok || k.Epoch != 9 {
 		t.Errorf("newest key %+v", k)
 	}
 	if n.PodFamilies() != dual || n.AddressFamilies() != dual {
 		t.Error("families are not both")
 	}
+
 	tab := cluster.Table{Peers: []cluster.Node{n},
 		NodeAddrs: addrs("198.18.0.11", "198.18.0.99", "fd42::11")}
 	if got := tab.Unreachable(); !slices.Equal(got, addrs("198.18.0.99")) {

@@ -148,6 +148,7 @@ func TestInstallCutOff(t *testing.T) {
 	if err := writeRecord(to, r); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.Remove(filepath.Join(to, "host-local")); err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +158,7 @@ func TestInstallCutOff(t *testing.T) {
 	if got := content(t, to); got["veil"] != "foreign" {
 		t.Errorf("what was recorded and never written took another's: %v", got)
 	}
+
 	wrote, err := Install(from, to)
 	if err != nil || !slices.Equal(slices.Sorted(slices.Values(wrote)),
 		slices.Sorted(maps.Keys(release))) {

@@ -78,10 +78,12 @@ func (p *problems) checkRanges(c Config) {
 		p.add("clusterRanges", "no range is given, so no packet could be known as a pod's"+kubeadm,
 			"podSubnet")
 	}
+
 	if len(c.ServiceRanges) == 0 {
 		p.add("serviceRanges", "no range is given, so no packet could be known as a service's"+
 			kubeadm, "serviceSubnet")
 	}
+
 	var seen []namedRange
 	for _, list := range []struct {
 		key    string

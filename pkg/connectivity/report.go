@@ -115,6 +115,7 @@ func (r Report) WriteEnd(w io.Writer) error {
 	for _, s := range r.Skipped {
 		fmt.Fprintf(&b, "not walked: %s: %s\n", s.What, s.Why)
 	}
+
 	wrong := r.Wrong()
 	for _, f := range wrong {
 		fmt.Fprintf(&b, "\n%s, %s, %s to %s: promised is %q, observed %q\n", f.Class, f.Way, f.From,
@@ -131,11 +132,13 @@ func (r Report) WriteEnd(w io.Writer) error {
 			}
 		}
 	}
+
 	if len(wrong) == 0 && len(r.Flows) > 0 {
 		fmt.Fprintf(&b, "\n%d flows, all as promised\n", len(r.Flows))
 	} else {
 		fmt.Fprintf(&b, "\n%d flows, %d NOT as promised\n", len(r.Flows), len(wrong))
 	}
+
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -94,6 +94,7 @@ func (s *stage) set(ctx context.Context) error {
 		remote.Privileged); err != nil {
 		return err
 	}
+
 	a, b := s.nodes[0].Name, s.nodes[1].Name
 	s.client = &remote.Pod{Name: "client", Node: a}
 	s.local = &remote.Pod{Name: "local", Node: a}
@@ -104,17 +105,21 @@ func (s *stage) set(ctx context.Context) error {
 		s.hosts[1]); err != nil {
 		return err
 	}
+
 	if err := s.namespace.Serve(ctx, s.service); err != nil {
 		return err
 	}
+
 	port := s.tunnelPort(ctx)
 	for _, host := range s.hosts {
 		s.watchers = append(s.watchers, startWatcher(ctx, host, s.all, port))
 	}
+
 	s.senders = map[*remote.Pod]sender{}
 	for _, pod := range []*remote.Pod{s.client, s.hosts[0]} {
 		s.senders[pod] = startSender(ctx, pod)
 	}
+
 	return s.addClasses(ctx)
 }
 

@@ -20,12 +20,14 @@ import (
 // maxPeers bounds the peers of a device, as wireguard-go does.
 const maxPeers = 1 << 16
 
-// IpcGetOperation writes the configuration and the counters in the form of the configuration protocol.
+// IpcGetOperation writes the configuration and the counters in the form of the configuration
+// protocol.
 func (d *Device) IpcGetOperation(w io.Writer) error {
 	d.mu.Lock()
 	state := uapi.State{PrivateKey: *d.id.Private(), ListenPort: d.port, Mark: d.mark}
 	for _, p := range d.order {
-		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared, LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
+		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared,
+			LastHandshake: p.lastHandshake, Keepalive: p.keepalive,
 			Sent: p.sentBytes.Load(), Received: p.rxBytes.Load()}
 		if ep := p.endpoint.Load(); ep != nil {
 			s.Endpoint = uapi.Endpoint{Addr: ep.Addr, Scope: ep.Scope}
@@ -47,7 +49,8 @@ func comparePrefix(a, b netip.Prefix) int {
 	return a.Bits() - b.Bits()
 }
 
-// IpcSetOperation changes the configuration as the text says, or leaves it as it is and returns an error.
+// IpcSetOperation changes the configuration as the text says, or leaves it as it is and returns an
+// error.
 func (d *Device) IpcSetOperation(r io.Reader) error {
 	set, err := uapi.Parse(r)
 	if err == nil {
@@ -76,28 +79,34 @@ func (d *Device) apply(set *uapi.Set) error {
 	if err == nil {
 		err = d.applyDevice(set)
 	}
+
 	if err != nil {
 		for _, p := range made {
 			secret.Free(d.arena, p.secrets)
 		}
 		return err
 	}
+
 	// Nothing below can fail.
 	if set.PrivateKey != nil {
 		d.setPrivate(set.PrivateKey, made)
 	}
+
 	for _, p := range made {
 		d.id.Precompute(p.secrets, &p.public)
 	}
+
 	d.state.Lock()
 	if set.ReplacePeers {
 		for _, p := range slices.Clone(d.order) {
 			d.remove(p)
 		}
 	}
+
 	for _, c := range changes {
 		d.applyPeer(c)
 	}
+
 	d.state.Unlock()
 	d.bury()
 	if d.up {
@@ -110,6 +119,7 @@ func (d *Device) apply(set *uapi.Set) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -125,6 +135,7 @@ func (d *Device) plan(set *uapi.Set, made map[noise.PublicKey]*peer) ([]change, 
 		own = other.Public
 		other.Close()
 	}
+
 	var out []change
 	for i := range set.Peers {
 		s := &set.Peers[i]
@@ -145,13 +156,16 @@ func (d *Device) plan(set *uapi.Set, made map[noise.PublicKey]*peer) ([]change, 
 			}
 			if len(d.peers)+len(made) >= maxPeers && !set.ReplacePeers || len(made) >= maxPeers {
 				secret.Free(d.arena, p.secrets)
-				return nil, &uapi.Error{Code: -int64(unix.EINVAL), Err: fmt.Errorf("add peer: the limit is %d", maxPeers)}
+				return nil, &uapi.Error{Code: -int64(unix.EINVAL),
+					Err: fmt.Errorf("add peer: the limit is %d", maxPeers)}
 			}
 			made[key] = p
 			c.peer, c.made = p, true
 		}
+
 		out = append(out, c)
 	}
+
 	return out, nil
 }
 
@@ -160,7 +174,8 @@ func (d *Device) newPeer(key noise.PublicKey) (*peer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &peer{public: key, secrets: s, jitter: randomJitter(), stamper: noise.NewStamper(key), allowed: map[netip.Prefix]struct{}{}}, nil
+	return &peer{public: key, secrets: s, jitter: randomJitter(), stamper: noise.NewStamper(key),
+		allowed: map[netip.Prefix]struct{}{}}, nil
 }
 
 // applyDevice does what can fail.
@@ -174,7 +189,8 @@ func (d *Device) applyDevice(set *uapi.Set) error {
 			d.port = *set.ListenPort
 		} else if err := d.bind(*set.ListenPort); err != nil {
 			d.port, d.mark = oldPort, oldMark
-			return &uapi.Error{Code: -int64(unix.EADDRINUSE), Err: fmt.Errorf("listen on port %d: %w", *set.ListenPort, err)}
+			return &uapi.Error{Code: -int64(unix.EADDRINUSE),
+				Err: fmt.Errorf("listen on port %d: %w", *set.ListenPort, err)}
 		}
 	} else if d.mark != oldMark {
 		if err := d.remark(d.mark); err != nil {
@@ -201,7 +217,8 @@ func (d *Device) remark(mark uint32) error {
 	return errors.Join(errs...)
 }
 
-// setPrivate changes the static key: sessions under the former one end, and a peer with this key goes.
+// setPrivate changes the static key: sessions under the former one end, and a peer with this key
+// goes.
 func (d *Device) setPrivate(key *uapi.Key, made map[noise.PublicKey]*peer) {
 	before := d.id.Public
 	d.id.SetPrivate(key)
@@ -232,18 +249,22 @@ func (d *Device) applyPeer(c change) {
 	if p == nil || p.removed {
 		return
 	}
+
 	if c.made {
 		d.peers[p.public] = p
 		d.order = append(d.order, p)
 	}
+
 	if s.Remove {
 		d.remove(p)
 		return
 	}
+
 	if s.Preshared != nil {
 		p.secrets.Preshared = *s.Preshared
 		clear(s.Preshared[:])
 	}
+
 	if s.Endpoint != nil {
 		old := p.endpoint.Load()
 		if old == nil || old.Addr != s.Endpoint.Addr || old.Scope != s.Endpoint.Scope {
@@ -251,9 +272,11 @@ func (d *Device) applyPeer(c change) {
 			p.dead = false
 		}
 	}
+
 	if s.Keepalive != nil {
 		p.keepalive = *s.Keepalive
 	}
+
 	for _, a := range s.Allowed {
 		switch {
 		case a.Clear:
@@ -273,8 +296,8 @@ func (d *Device) applyPeer(c change) {
 	}
 }
 
-// remove takes a peer from the device; the caller holds state for writing and calls bury when it does
-// not any more.
+// remove takes a peer from the device; the caller holds state for writing and calls bury when it
+// does not any more.
 func (d *Device) remove(p *peer) {
 	if p.removed {
 		return
@@ -296,7 +319,8 @@ func (d *Device) bury() {
 	}
 	for _, p := range d.dead {
 		d.forgetInitiation(p)
-		// A thread that has the peer from before counts its packets with state held, so none comes later.
+		// A thread that has the peer from before counts its packets with state held, so none comes
+		// later.
 		d.unstage(p)
 		secret.Free(d.arena, p.secrets)
 	}

@@ -55,6 +55,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 			d.want(p, now)
 		}
 	}
+
 	more := false
 	for range messagesPerStep {
 		waiting, ok := d.ring.take(&d.msg)
@@ -65,6 +66,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 		d.load.note(waiting, now)
 		d.handle(&d.msg, now)
 	}
+
 	if now >= d.nextWalk {
 		d.nextWalk = now + walkInterval
 		d.checkLink(now)
@@ -72,6 +74,7 @@ func (d *Device) step(now time.Duration) time.Duration {
 			d.walk(now)
 		}
 	}
+
 	if more {
 		return 0
 	}
@@ -96,18 +99,38 @@ func (d *Device) checkLink(now time.Duration) {
 	}
 }
 
-// walk does what the timers of the peers want. It begins where the last one used the budget up, so that
-// each peer gets its turn.
+// walk does what the timers of the peers want. It begins where the last one used the budget up, so
+// that each peer gets its turn.
 func (d *Device) walk(now time.Duration) {
 	n := len(d.order)
 	start := d.turn
 	for i := range n {
 		p := d.order[(start+i)%n]
+		d.expire(p, now)
 		a := p.timers.due(p.view(now))
 		if a != 0 || p.wanted {
 			d.act(p, a, now, (start+i)%n)
 		}
 	}
+}
+
+// expire zeroes the keys of former sessions that nothing may be received under any more.
+func (d *Device) expire(p *peer, now time.Duration) {
+	old := func(s *session) bool { return s != nil && now-s.born >= rejectAfterTime }
+	if !old(p.previous) && !old(p.older) {
+		return
+	}
+	d.state.Lock()
+	if old(p.previous) {
+		d.retire(p.previous)
+		p.previous = nil
+	}
+	if old(p.older) {
+		d.retire(p.older)
+		p.older = nil
+	}
+	d.state.Unlock()
+	d.zeroRetired()
 }
 
 // act does the actions of a peer, which is at place in order.
@@ -181,6 +204,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 		d.dropStaged(p)
 		return false
 	}
+
 	index := d.newIndex()
 	p.lastStamp = noise.Stamp(time.Now(), p.lastStamp)
 	var msg [noise.InitiationSize]byte
@@ -190,6 +214,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 		d.drops.add(badHandshake, 1)
 		return false
 	}
+
 	p.index = index
 	d.waiting[index] = p
 	p.lastInitiation = now
@@ -198,6 +223,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.sentAt(now, false)
 	p.sentBytes.Add(uint64(len(msg)))
 	d.out.message(d.bound(), ep, msg[:])
+
 	return true
 }
 
@@ -229,10 +255,12 @@ func (d *Device) handle(m *message, now time.Duration) {
 		d.takeCookie((*[noise.CookieSize]byte)(msg), now)
 		return
 	}
+
 	if !d.checker.MAC1(msg) {
 		d.drops.add(badMAC1, 1)
 		return
 	}
+
 	if d.load.high(now) {
 		if !d.checker.MAC2(msg, m.from.Addr, now) {
 			d.drops.add(cookieDemanded, 1)
@@ -245,6 +273,7 @@ func (d *Device) handle(m *message, now time.Duration) {
 			return
 		}
 	}
+
 	if m.data[0] == noise.TypeInitiation {
 		d.takeInitiation(m, now)
 	} else {
@@ -270,11 +299,13 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 		d.drops.add(badHandshake, 1)
 		return
 	}
+
 	p := d.peers[key]
 	if p == nil {
 		d.drops.add(unknownPeer, 1)
 		return
 	}
+
 	stamp, err := d.id.Verify(p.secrets, msg)
 	switch {
 	case err != nil:
@@ -287,34 +318,41 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 		d.drops.add(handshakeFlood, 1)
 		return
 	}
+
+	// A session that the peer uses already must not give way to one that it may not use.
+	d.confirm(p, now)
 	s, err := d.newSession(p, noise.Sender(msg[:]), false, now)
 	if err != nil {
 		d.log.Warn("no memory for a session", "err", err)
 		return
 	}
+
 	var answer [noise.ResponseSize]byte
 	if err := d.id.Respond(p.secrets, &p.public, msg, s.local, &answer, s.keys); err != nil {
 		secret.Free(d.arena, s.keys)
 		d.drops.add(badHandshake, 1)
 		return
 	}
+
 	p.lastSeenStamp, p.lastConsumed = stamp, now
 	// The peer's handshake is under way; one of ours would only cross it.
 	p.lastInitiation = now
 	p.dead = false
-	p.move(&m.from)
+	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
+
 	// The session is used when its first packet proves that the peer has the keys.
 	d.state.Lock()
 	d.retire(p.next)
-	d.retire(p.previous)
-	p.next, p.previous = s, nil
+	d.retire(p.older)
+	p.next, p.previous, p.older = s, nil, p.previous
 	d.sessions[s.local] = s
 	d.state.Unlock()
 	d.zeroRetired()
 	p.timers.derived(now)
 	p.stamper.Stamp(answer[:], now)
+
 	p.sentAt(now, false)
 	p.sentBytes.Add(uint64(len(answer)))
 	d.out.message(d.bound(), &m.from, answer[:])
@@ -327,32 +365,37 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 		d.drops.add(unknownIndex, 1)
 		return
 	}
+
+	d.confirm(p, now)
 	s, err := d.newSession(p, noise.Sender(msg[:]), true, now)
 	if err != nil {
 		d.log.Warn("no memory for a session", "err", err)
 		return
 	}
+
 	if err := d.id.Finish(p.secrets, msg, s.keys); err != nil {
 		secret.Free(d.arena, s.keys)
 		d.drops.add(badHandshake, 1)
 		return
 	}
+
 	// The index of the initiation becomes that of the session.
 	s.local = p.index
 	delete(d.waiting, p.index)
 	p.index = 0
-	p.move(&m.from)
+	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
 	d.state.Lock()
+	d.retire(p.older)
 	if p.next != nil {
+		// What the peer sent under current before it got our initiation may be on its way.
 		d.retire(p.previous)
-		d.retire(p.current)
-		p.previous, p.next = p.next, nil
+		p.older, p.previous, p.next = p.current, p.next, nil
 	} else {
-		d.retire(p.previous)
-		p.previous = p.current
+		p.older, p.previous = p.previous, p.current
 	}
+
 	p.current = s
 	d.sessions[s.local] = s
 	d.state.Unlock()
@@ -362,12 +405,14 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 }
 
 // newSession makes a session with an index that is not in use; its keys are not set yet.
-func (d *Device) newSession(p *peer, remote uint32, initiator bool, now time.Duration) (*session, error) {
+func (d *Device) newSession(p *peer, remote uint32, initiator bool,
+	now time.Duration) (*session, error) {
 	keys, err := secret.Alloc[noise.Keys](d.arena)
 	if err != nil {
 		return nil, err
 	}
-	return &session{peer: p, keys: keys, local: d.newIndex(), remote: remote, initiator: initiator, born: now}, nil
+	return &session{peer: p, keys: keys, local: d.newIndex(), remote: remote, initiator: initiator,
+		born: now}, nil
 }
 
 // confirm begins to use the session that the peer has proven to have.
@@ -376,15 +421,15 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 		return
 	}
 	d.state.Lock()
-	d.retire(p.previous)
-	p.previous, p.current, p.next = p.current, p.next, nil
+	d.retire(p.older)
+	p.older, p.previous, p.current, p.next = p.previous, p.current, p.next, nil
 	d.state.Unlock()
 	d.zeroRetired()
 	d.complete(p, false, now)
 }
 
-// complete notes that a handshake is complete, and sends what waits for it. The initiator sends an empty
-// packet if nothing waits: it proves to the peer that it has the keys.
+// complete notes that a handshake is complete, and sends what waits for it. The initiator sends an
+// empty packet if nothing waits: it proves to the peer that it has the keys.
 func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 	p.timers.completed(now, initiator)
 	p.dead, p.wanted = false, false
@@ -415,8 +460,8 @@ func (d *Device) sendEmpty(p *peer, now time.Duration) {
 	d.out.flush(d.bound(), now)
 }
 
-// Budget of initiations. First ones are of peers that answered last time or were never asked; the others
-// repeat what was not answered, which is all that unreachable peers cost.
+// Budget of initiations. First ones are of peers that answered last time or were never asked; the
+// others repeat what was not answered, which is all that unreachable peers cost.
 const (
 	firstPerSecond  = 1500
 	repeatPerSecond = 100
@@ -432,7 +477,8 @@ func (b *budget) take(first bool, now time.Duration) bool {
 	return b.repeat.take(now, time.Second/repeatPerSecond, 50)
 }
 
-// bucket is a token bucket that is refilled by one token each interval (GCRA). The zero value is full.
+// bucket is a token bucket that is refilled by one token each interval (GCRA). The zero value is
+// full.
 type bucket struct{ next time.Duration }
 
 func (b *bucket) take(now, interval time.Duration, burst int) bool {
@@ -471,9 +517,9 @@ func (l *load) note(waiting int, now time.Duration) {
 
 func (l *load) high(now time.Duration) bool { return now < l.until }
 
-// limiter limits handshake messages of each address under load: 20 a second, 5 at once. An IPv6 address
-// is limited with its /64. It knows a bounded number of addresses; when they are used up it allows no
-// other until a second is over.
+// limiter limits handshake messages of each address under load: 20 a second, 5 at once. An IPv6
+// address is limited with its /64. It knows a bounded number of addresses; when they are used up it
+// allows no other until a second is over.
 type limiter struct {
 	known map[netip.Addr]*bucket
 	reset time.Duration

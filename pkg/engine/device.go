@@ -23,7 +23,8 @@ type Options struct {
 	Queues []*sock.Queue
 	// UDPOffload reports that the TUN takes and gives superpackets of UDP.
 	UDPOffload bool
-	// Link returns the state of the TUN's link. While it is down the device has no sockets and no sessions.
+	// Link returns the state of the TUN's link. While it is down the device has no sockets and no
+	// sessions.
 	Link func() (sock.Link, error)
 	// Tier is the AEAD; nil lets the device choose and prove one.
 	Tier *aead.Tier
@@ -91,32 +92,42 @@ func bootTime() time.Duration {
 
 // New makes a device and starts its threads. It has no key and no peer yet.
 func New(o Options) (*Device, error) {
-	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload, link: o.Link, now: o.Clock,
-		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{}, waiting: map[uint32]*peer{}, gone: make(chan struct{})}
+	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload,
+		link: o.Link, now: o.Clock,
+		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{},
+		waiting: map[uint32]*peer{}, gone: make(chan struct{})}
 	if d.now == nil {
 		d.now = bootTime
 	}
+
 	if d.tier == nil {
 		tier, err := aead.Choose()
 		if tier == nil {
 			return nil, fmt.Errorf("choose AEAD: %w", err)
 		}
 		if err != nil {
-			d.log.Warn("a faster AEAD is not used: it differs from the reference", "used", tier.Name, "err", err)
+			d.log.Warn("a faster AEAD is not used: it differs from the reference",
+				"used", tier.Name, "err", err)
 		}
 		d.tier = tier
 	}
+
 	if err := d.prepare(o); err != nil {
 		return nil, errors.Join(err, d.arena.Close())
 	}
+
 	for _, s := range d.shards {
 		d.threads.Go(s.runTX)
 	}
+
 	d.threads.Go(d.control)
-	d.log.Info("engine ready", "aead", d.tier.Name, "shards", len(d.shards), "udp_offload", d.udpOffload)
+	d.log.Info("engine ready", "aead", d.tier.Name, "shards", len(d.shards),
+		"udp_offload", d.udpOffload)
 	if !d.arena.Locked() {
-		d.log.Warn("keys are not locked in memory: give the process CAP_IPC_LOCK or a greater RLIMIT_MEMLOCK")
+		d.log.Warn("keys are not locked in memory: give the process CAP_IPC_LOCK or a greater " +
+			"RLIMIT_MEMLOCK")
 	}
+
 	return d, nil
 }
 
@@ -191,7 +202,8 @@ func (d *Device) Close() {
 	}
 }
 
-// bind opens sockets on a port for all shards, and gives them to the threads in place of the former ones.
+// bind opens sockets on a port for all shards, and gives them to the threads in place of the former
+// ones.
 func (d *Device) bind(port uint16) error {
 	shared := len(d.shards) > 1
 	var fresh []*binding
@@ -211,7 +223,7 @@ func (d *Device) bind(port uint16) error {
 	return nil
 }
 
-// exchange gives the threads other sockets, nil for none, and closes the former ones.
+// exchange hands the threads other sockets, nil for none, and closes the former ones.
 func (d *Device) exchange(fresh []*binding) {
 	d.stopping.Store(true)
 	for _, s := range d.shards {
@@ -278,13 +290,14 @@ func (d *Device) setDown() {
 	}
 }
 
-// endSessions takes the sessions of a peer from the threads. The caller holds state for writing, and
-// calls zeroRetired when it does not any more.
+// endSessions takes the sessions of a peer from the threads. The caller holds state for writing,
+// and calls zeroRetired when it does not any more.
 func (d *Device) endSessions(p *peer) {
 	d.retire(p.current)
 	d.retire(p.next)
 	d.retire(p.previous)
-	p.current, p.next, p.previous = nil, nil, nil
+	d.retire(p.older)
+	p.current, p.next, p.previous, p.older = nil, nil, nil, nil
 }
 
 // retire takes a session from the threads, as endSessions does. A nil session is allowed.

@@ -9,9 +9,9 @@
 // A shard is two threads that finish what they read: no packet is handed to another thread, and the
 // path has no allocation and no Go channel. Control does all the rest.
 //
-// Locks. Control and configuration hold Device.mu. What the threads read as well is changed under the
-// write lock of Device.state as well; a thread holds the read lock for a batch. So a session's keys are
-// zeroed when no thread can use them any more. Peers' counters and times are atomic.
+// Locks. Control and configuration hold Device.mu. What the threads read as well is changed under
+// the write lock of Device.state as well; a thread holds the read lock for a batch. So a session's
+// keys are zeroed when no thread can use them any more. Peers' counters and times are atomic.
 //
 // It promises:
 //   - No counter of a session is used twice, and none beyond the limit of the protocol.

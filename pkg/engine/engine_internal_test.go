@@ -8,24 +8,32 @@ import (
 	"time"
 )
 
-// The kernel's selftest of the replay counter (drivers/net/wireguard/selftest/counter.c), as a table.
+// The kernel's selftest of the replay counter (drivers/net/wireguard/selftest/counter.c), as a
+// table.
 func TestReplayWindow(t *testing.T) {
 	const w = windowSize
 	type step struct {
 		c    uint64
 		want bool
 	}
+
 	for _, tc := range []struct {
 		name  string
 		steps []step
 	}{
-		{"in order and repeated", []step{{0, true}, {1, true}, {1, false}, {9, true}, {8, true}, {7, true}, {7, false}, {w, true}, {w - 1, true},
-			{w - 1, false}, {w - 2, true}, {w + 1, true}, {w + 2, true}, {w + 2, false}, {w + 16, true}, {3, false}, {w + 16, false}, {w * 4, true},
-			{w*4 - (w - 1), true}, {10, false}, {w*4 - w, true}, {w*4 - (w + 1), false}, {w*4 - (w - 2), true}, {w*4 + 1 - w, false}, {0, false}}},
-		{"at the limit of messages", []step{{rejectAfterMessages, false}, {rejectAfterMessages - 1, true}, {rejectAfterMessages, false},
-			{rejectAfterMessages - 1, false}, {rejectAfterMessages - 2, true}, {rejectAfterMessages + 1, false}, {rejectAfterMessages + 2, false},
+		{"in order and repeated", []step{{0, true}, {1, true}, {1, false}, {9, true}, {8, true},
+			{7, true}, {7, false}, {w, true}, {w - 1, true},
+			{w - 1, false}, {w - 2, true}, {w + 1, true}, {w + 2, true}, {w + 2, false},
+			{w + 16, true}, {3, false}, {w + 16, false}, {w * 4, true},
+			{w*4 - (w - 1), true}, {10, false}, {w*4 - w, true}, {w*4 - (w + 1), false},
+			{w*4 - (w - 2), true}, {w*4 + 1 - w, false}, {0, false}}},
+		{"at the limit of messages", []step{{rejectAfterMessages, false},
+			{rejectAfterMessages - 1, true}, {rejectAfterMessages, false},
+			{rejectAfterMessages - 1, false}, {rejectAfterMessages - 2, true},
+			{rejectAfterMessages + 1, false}, {rejectAfterMessages + 2, false},
 			{rejectAfterMessages - 2, false}, {rejectAfterMessages - 3, true}, {0, false}}},
-		{"a leap over the whole window", []step{{5, true}, {5 + 3*w, true}, {5, false}, {6 + 2*w, true}, {6 + 2*w, false}}},
+		{"a leap over the whole window", []step{{5, true}, {5 + 3*w, true}, {5, false},
+			{6 + 2*w, true}, {6 + 2*w, false}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var win window
@@ -78,12 +86,14 @@ func TestRoutesAgreeWithAList(t *testing.T) {
 		peers := []*peer{{}, {}, {}, {}}
 		random := func() netip.Addr {
 			if r.IntN(2) == 0 {
-				return netip.AddrFrom4([4]byte{10, byte(r.IntN(3)), byte(r.IntN(256)), byte(r.IntN(256))})
+				return netip.AddrFrom4([4]byte{10, byte(r.IntN(3)), byte(r.IntN(256)),
+					byte(r.IntN(256))})
 			}
 			var b [16]byte
 			b[0], b[7], b[8], b[15] = 0xfd, byte(r.IntN(3)), byte(r.IntN(256)), byte(r.IntN(256))
 			return netip.AddrFrom16(b)
 		}
+
 		for step := range 400 {
 			a := random()
 			p, _ := a.Prefix(r.IntN(a.BitLen() + 1))
@@ -99,6 +109,7 @@ func TestRoutesAgreeWithAList(t *testing.T) {
 				}
 				list[p] = who
 			}
+
 			for range 5 {
 				a := random()
 				var want *peer
@@ -113,9 +124,11 @@ func TestRoutesAgreeWithAList(t *testing.T) {
 				}
 			}
 		}
+
 		for p, who := range list {
 			table.remove(p, who)
 		}
+
 		if table.v4 != nil || table.v6 != nil {
 			t.Error("an empty table has nodes")
 		}
@@ -127,7 +140,8 @@ func TestAllowedIPInsideAnotherPeersPrefix(t *testing.T) {
 	outer, inner := &peer{}, &peer{}
 	table.insert(netip.MustParsePrefix("10.0.0.0/8"), outer)
 	table.insert(netip.MustParsePrefix("10.1.0.0/16"), inner)
-	if table.lookup(netip.MustParseAddr("10.1.2.3")) != inner || table.lookup(netip.MustParseAddr("10.2.2.3")) != outer {
+	if table.lookup(netip.MustParseAddr("10.1.2.3")) != inner ||
+		table.lookup(netip.MustParseAddr("10.2.2.3")) != outer {
 		t.Error("the longest prefix does not win")
 	}
 	table.remove(netip.MustParsePrefix("10.1.0.0/16"), inner)
@@ -146,20 +160,32 @@ func TestTimers(t *testing.T) {
 		then timers
 	}{
 		{"nothing", timers{}, view{now: 100 * s}, 0, timers{}},
-		{"initiation not answered", timers{retransmit: 99 * s}, view{now: 100 * s}, doRetry, timers{retransmit: 99 * s}},
-		{"initiation not answered yet", timers{retransmit: 101 * s}, view{now: 100 * s}, 0, timers{retransmit: 101 * s}},
-		{"after 90 s of attempts", timers{retransmit: 99 * s, attempts: 19}, view{now: 100 * s}, doGiveUp, timers{attempts: 19, zero: 640 * s}},
-		{"data sent, nothing came for 15 s", timers{}, view{now: 100 * s, unanswered: 85 * s}, doInitiate, timers{}},
-		{"data sent, nothing came for 14 s", timers{}, view{now: 100 * s, unanswered: 86 * s}, 0, timers{}},
-		{"the same with jitter", timers{}, view{now: 100 * s, unanswered: 85 * s, jitter: s / 4}, 0, timers{}},
-		{"data came, nothing sent for 10 s", timers{}, view{now: 100 * s, owed: 90 * s}, doKeepalive, timers{}},
-		{"data came, nothing sent for 9 s", timers{}, view{now: 100 * s, owed: 91 * s}, 0, timers{}},
-		{"persistent keepalive", timers{}, view{now: 100 * s, keepalive: 25 * s, traversal: 75 * s}, doKeepalive, timers{}},
-		{"persistent keepalive, something passed", timers{}, view{now: 100 * s, keepalive: 25 * s, traversal: 76 * s}, 0, timers{}},
+		{"initiation not answered", timers{retransmit: 99 * s}, view{now: 100 * s}, doRetry,
+			timers{retransmit: 99 * s}},
+		{"initiation not answered yet", timers{retransmit: 101 * s}, view{now: 100 * s}, 0,
+			timers{retransmit: 101 * s}},
+		{"after 90 s of attempts", timers{retransmit: 99 * s, attempts: 19}, view{now: 100 * s},
+			doGiveUp, timers{attempts: 19, zero: 640 * s}},
+		{"data sent, nothing came for 15 s", timers{}, view{now: 100 * s, unanswered: 85 * s},
+			doInitiate, timers{}},
+		{"data sent, nothing came for 14 s", timers{}, view{now: 100 * s, unanswered: 86 * s}, 0,
+			timers{}},
+		{"the same with jitter", timers{}, view{now: 100 * s, unanswered: 85 * s, jitter: s / 4}, 0,
+			timers{}},
+		{"data came, nothing sent for 10 s", timers{}, view{now: 100 * s, owed: 90 * s},
+			doKeepalive, timers{}},
+		{"data came, nothing sent for 9 s", timers{}, view{now: 100 * s, owed: 91 * s}, 0,
+			timers{}},
+		{"persistent keepalive", timers{}, view{now: 100 * s, keepalive: 25 * s, traversal: 75 * s},
+			doKeepalive, timers{}},
+		{"persistent keepalive, something passed", timers{},
+			view{now: 100 * s, keepalive: 25 * s, traversal: 76 * s}, 0, timers{}},
 		{"keys of 540 s", timers{zero: 100 * s}, view{now: 100 * s}, doZero, timers{}},
 		{"greeting", timers{greet: 100 * s}, view{now: 100 * s}, doGreet, timers{greet: 100 * s}},
-		{"confirmation", timers{confirm: 100 * s}, view{now: 100 * s}, doConfirm, timers{confirms: 1, confirm: 100*s + 300*time.Millisecond}},
-		{"last confirmation", timers{confirm: 100 * s, confirms: 2}, view{now: 100 * s}, doConfirm, timers{confirms: 3}},
+		{"confirmation", timers{confirm: 100 * s}, view{now: 100 * s}, doConfirm,
+			timers{confirms: 1, confirm: 100*s + 300*time.Millisecond}},
+		{"last confirmation", timers{confirm: 100 * s, confirms: 2}, view{now: 100 * s}, doConfirm,
+			timers{confirms: 3}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := tc.t
@@ -210,28 +236,34 @@ func TestRateLimitIsForEachAddress(t *testing.T) {
 	var l limiter
 	a, b := netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.2")
 	now := time.Hour
+
 	n := 0
 	for range 100 {
 		if l.allow(a, now) {
 			n++
 		}
 	}
+
 	if n != 5 || !l.allow(b, now) {
 		t.Errorf("%d of one address, want 5, and another's first", n)
 	}
 	if !l.allow(a, now+100*time.Millisecond) {
 		t.Error("the address is limited for ever")
 	}
+
 	x, y := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::ffff:1")
 	for range 5 {
 		l.allow(x, now)
 	}
+
 	if l.allow(y, now) {
 		t.Error("another address of the same /64 is not limited")
 	}
+
 	for i := range 10000 {
 		l.allow(netip.AddrFrom4([4]byte{9, 9, byte(i >> 8), byte(i)}), now)
 	}
+
 	if len(l.known) > maxLimited {
 		t.Errorf("%d addresses are known, want at most %d", len(l.known), maxLimited)
 	}
@@ -269,7 +301,8 @@ func TestKeyLimitIsEnforced(t *testing.T) {
 }
 
 func TestPaddingIsClampedToTheMTU(t *testing.T) {
-	for _, tc := range []struct{ n, mtu, want int }{{0, 1420, 0}, {1, 1420, 16}, {16, 1420, 16}, {1419, 1420, 1420}, {1420, 1420, 1420}, {1421, 1420, 1436}, {100, 0, 112}} {
+	for _, tc := range []struct{ n, mtu, want int }{{0, 1420, 0}, {1, 1420, 16}, {16, 1420, 16},
+		{1419, 1420, 1420}, {1420, 1420, 1420}, {1421, 1420, 1436}, {100, 0, 112}} {
 		if got := padded(tc.n, tc.mtu); got != tc.want {
 			t.Errorf("%d bytes at MTU %d: padded to %d, want %d", tc.n, tc.mtu, got, tc.want)
 		}

@@ -22,6 +22,7 @@ func datagram(v6, out bool, payload []byte) []byte {
 	if !out {
 		from, to = 2, 1
 	}
+
 	be := binary.BigEndian
 	if v6 {
 		p := make([]byte, 48+len(payload))
@@ -35,6 +36,7 @@ func datagram(v6, out bool, payload []byte) []byte {
 		be.PutUint16(p[46:], checksum(p[40:], p[8:40], 17))
 		return p
 	}
+
 	p := make([]byte, 28+len(payload))
 	p[0], p[6], p[8], p[9] = 0x45, 0x40, 64, 17
 	be.PutUint16(p[2:], uint16(len(p)))
@@ -45,6 +47,7 @@ func datagram(v6, out bool, payload []byte) []byte {
 	be.PutUint16(p[24:], uint16(8+len(payload)))
 	copy(p[28:], payload)
 	be.PutUint16(p[26:], checksum(p[20:], p[12:20], 17))
+
 	return p
 }
 
@@ -93,26 +96,49 @@ func expect(t *testing.T, n *enginetest.Node, want []byte) {
 	}
 }
 
+// connect waits until packets pass both ways. Where both sides begin a handshake in the same
+// moment, wireguard-go may have to begin again, and what was sent until then is lost.
+func connect(t *testing.T, a, b *enginetest.Node) {
+	t.Helper()
+	for _, out := range []bool{true, false} {
+		from, to := a, b
+		if !out {
+			from, to = b, a
+		}
+		probe := datagram(false, out, []byte("probe"))
+		within(t, 30*time.Second, "a packet", func() bool {
+			from.Send(t, probe)
+			return to.Receive(200*time.Millisecond) != nil
+		})
+	}
+	for _, n := range []*enginetest.Node{a, b} {
+		for n.Receive(300*time.Millisecond) != nil {
+		}
+	}
+}
+
 func TestPacketsPassBothWays(t *testing.T) {
 	for _, c := range combinations {
 		for _, outer6 := range []bool{false, true} {
 			for _, psk := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s/outer ipv6 %v/preshared key %v", c.name, outer6, psk), func(t *testing.T) {
-					a, b := c.a(t), c.b(t)
-					extra := ""
-					if psk {
-						extra = "preshared_key=" + strings.Repeat("5c", 32) + "\n"
-					}
-					enginetest.Pair(t, a, b, outer6, extra)
-					for i := range 40 {
-						p := datagram(i%2 == 1, true, bytes.Repeat([]byte{byte(i)}, i*35))
-						a.Send(t, p)
-						expect(t, b, p)
-						p = datagram(i%2 == 0, false, bytes.Repeat([]byte{byte(i)}, i*7))
-						b.Send(t, p)
-						expect(t, a, p)
-					}
-				})
+				t.Run(fmt.Sprintf("%s/outer ipv6 %v/preshared key %v", c.name, outer6, psk),
+					func(t *testing.T) {
+						a, b := c.a(t), c.b(t)
+						extra := ""
+						if psk {
+							extra = "preshared_key=" + strings.Repeat("5c", 32) + "\n"
+						}
+						enginetest.Pair(t, a, b, outer6, extra)
+						connect(t, a, b)
+						for i := range 40 {
+							p := datagram(i%2 == 1, true, bytes.Repeat([]byte{byte(i)}, i*35))
+							a.Send(t, p)
+							expect(t, b, p)
+							p = datagram(i%2 == 0, false, bytes.Repeat([]byte{byte(i)}, i*7))
+							b.Send(t, p)
+							expect(t, a, p)
+						}
+					})
 			}
 		}
 	}
@@ -124,15 +150,20 @@ func TestSuperpacketsPass(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := c.a(t), c.b(t)
 			enginetest.Pair(t, a, b, false, "")
+			connect(t, a, b)
+
 			payload := make([]byte, 60000)
 			for i := range payload {
 				payload[i] = byte(i / 251)
 			}
+
 			p := datagram(false, true, payload)
-			h := packet.Header{Flags: packet.NeedsChecksum, GSO: packet.GSOUDP, SegmentSize: 1300, ChecksumStart: 20, ChecksumAt: 6}
+			h := packet.Header{Flags: packet.NeedsChecksum, GSO: packet.GSOUDP, SegmentSize: 1300,
+				ChecksumStart: 20, ChecksumAt: 6}
 			if err := a.SendSuper(h, p); err != nil {
 				t.Fatal(err)
 			}
+
 			var got []byte
 			for len(got) < len(payload) {
 				q := b.Receive(5 * time.Second)
@@ -141,6 +172,7 @@ func TestSuperpacketsPass(t *testing.T) {
 				}
 				got = append(got, q[28:]...)
 			}
+
 			if !bytes.Equal(got, payload) {
 				t.Error("the payload is another")
 			}
@@ -164,8 +196,8 @@ func TestSourceOfAnotherPeerIsDropped(t *testing.T) {
 	}
 }
 
-// A datagram of any size and type is counted and has no other effect; among the sizes is one larger than
-// any buffer for a packet.
+// A datagram of any size and type is counted and has no other effect; among the sizes is one larger
+// than any buffer for a packet.
 func TestMalformedDatagramsAreCounted(t *testing.T) {
 	a, b := newEngine(t), newEngine(t)
 	enginetest.Pair(t, a, b, false, "")
@@ -178,9 +210,11 @@ func TestMalformedDatagramsAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
+
 	sent := total(b)
 	for kind := range 6 {
-		for _, n := range []int{1, 3, 4, 31, 32, 63, 64, 65, 91, 92, 93, 147, 148, 149, 1500, 9000, 65507} {
+		for _, n := range []int{1, 3, 4, 31, 32, 63, 64, 65, 91, 92, 93, 147, 148, 149, 1500, 9000,
+			65507} {
 			d := make([]byte, n)
 			d[0] = byte(kind)
 			if _, err := c.Write(d); err != nil {
@@ -189,6 +223,7 @@ func TestMalformedDatagramsAreCounted(t *testing.T) {
 			sent++
 		}
 	}
+
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
 		if total(b) == sent {
 			break
@@ -197,6 +232,7 @@ func TestMalformedDatagramsAreCounted(t *testing.T) {
 			t.Fatalf("%d drops counted, want %d: %v", total(b), sent, b.Engine.Drops())
 		}
 	}
+
 	a.Send(t, p)
 	expect(t, b, p)
 	if after := b.Get(t, "endpoint"); after[0] != before[0] {
@@ -217,6 +253,7 @@ func TestEndpointFollowsTransportPackets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b, a := c.a(t), c.b(t)
 			enginetest.Pair(t, a, b, false, "")
+			connect(t, a, b)
 			p := datagram(false, true, []byte("hello"))
 			a.Send(t, p)
 			expect(t, b, p)
@@ -226,6 +263,7 @@ func TestEndpointFollowsTransportPackets(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			port := v4.LocalAddr().(*net.UDPAddr).Port
 			v4.Close()
 			a.Set(t, "listen_port=%d\n", port)
@@ -235,6 +273,7 @@ func TestEndpointFollowsTransportPackets(t *testing.T) {
 			if now := b.Get(t, "endpoint")[0]; now != want {
 				t.Errorf("endpoint %s, before %s, want %s", now, old, want)
 			}
+
 			back := datagram(false, false, []byte("back"))
 			b.Send(t, back)
 			expect(t, a, back)
@@ -254,6 +293,7 @@ func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		if c, err := net.ListenUDP("udp4", addr); err == nil {
 			c.Close()
@@ -263,6 +303,7 @@ func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
 			t.Fatal("the port is in use while the link is down")
 		}
 	}
+
 	b.Up.Store(true)
 	back := datagram(false, false, []byte("back"))
 	for end := time.Now().Add(10 * time.Second); ; {
@@ -271,9 +312,11 @@ func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("no packet passes after the link came back: %v %v", a.Engine.Drops(), b.Engine.Drops())
+			t.Fatalf("no packet passes after the link came back: %v %v", a.Engine.Drops(),
+				b.Engine.Drops())
 		}
 	}
+
 	if now := b.Get(t, "listen_port")[0]; now != port {
 		t.Errorf("port %s, want %s as before", now, port)
 	}
@@ -281,22 +324,31 @@ func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
 
 func TestRefusedConfigurationChangesNothing(t *testing.T) {
 	a := newEngine(t)
-	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.1.0.0/16\n", a.Private[:], 9)
-	for end := time.Now().Add(5 * time.Second); len(a.Get(t, "listen_port")) == 0 && time.Now().Before(end); {
+	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.1.0.0/16\n",
+		a.Private[:], 9)
+
+	for end := time.Now().Add(5 * time.Second); len(a.Get(t, "listen_port")) == 0 &&
+		time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
+
 	var before, after bytes.Buffer
 	if err := a.IpcGetOperation(&before); err != nil {
 		t.Fatal(err)
 	}
+
 	taken, err := net.ListenUDP("udp4", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+
 	for name, in := range map[string]string{
-		"a bad line at the end": fmt.Sprintf("fwmark=5\nreplace_peers=true\npublic_key=%064x\nallowed_ip=10.2.0.0/16\ncolour=red\n", 10),
-		"a port in use":         fmt.Sprintf("listen_port=%d\nfwmark=5\nreplace_peers=true\n", taken.LocalAddr().(*net.UDPAddr).Port),
+		"a bad line at the end": fmt.Sprintf(
+			"fwmark=5\nreplace_peers=true\npublic_key=%064x\nallowed_ip=10.2.0.0/16\ncolour=red\n",
+			10),
+		"a port in use": fmt.Sprintf("listen_port=%d\nfwmark=5\nreplace_peers=true\n",
+			taken.LocalAddr().(*net.UDPAddr).Port),
 	} {
 		if err := a.IpcSetOperation(strings.NewReader(in)); err == nil {
 			t.Errorf("%s: no error", name)
@@ -313,7 +365,8 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 
 func TestRemovedPeerIsForgotten(t *testing.T) {
 	a := newEngine(t)
-	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.0.0.2/32\n", a.Private[:], 9)
+	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.0.0.2/32\n",
+		a.Private[:], 9)
 	for range 300 {
 		a.Send(t, datagram(false, true, make([]byte, 1000)))
 	}

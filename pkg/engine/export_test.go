@@ -2,3 +2,24 @@ package engine
 
 // StagedBytes returns how much waits for sessions, bytes.
 func (d *Device) StagedBytes() int64 { return d.stagedBytes.Load() }
+
+// Sessions returns the sum of the indexes of all sessions, 0 without one: it changes when one does.
+func (d *Device) Sessions() (sum uint64) {
+	d.state.RLock()
+	defer d.state.RUnlock()
+	for i := range d.sessions {
+		sum += uint64(i)
+	}
+	return sum
+}
+
+// SessionKeys returns copies of the keys of all sessions.
+func (d *Device) SessionKeys() (out [][]byte) {
+	d.state.RLock()
+	defer d.state.RUnlock()
+	for _, s := range d.sessions {
+		out = append(out, append([]byte(nil), s.keys.Send[:]...),
+			append([]byte(nil), s.keys.Receive[:]...))
+	}
+	return out
+}

@@ -22,7 +22,8 @@ const (
 	slabSize     = 192 << 10
 )
 
-// outbox seals and sends the packets of one thread. Packets of one session are gathered and go together.
+// outbox seals and sends the packets of one thread. Packets of one session are gathered and go
+// together.
 type outbox struct {
 	d       *Device
 	worker  *aead.Worker
@@ -42,7 +43,8 @@ func newOutbox(d *Device) (*outbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	slab, err := unix.Mmap(-1, 0, slabSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	slab, err := unix.Mmap(-1, 0, slabSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("map send buffer: %w", err)
 	}
@@ -63,10 +65,12 @@ func padded(n, mtu int) int {
 	return n - last + min(mtu, (last+15)&^15)
 }
 
-// room returns the place for a packet of n bytes of the session, zeroed behind it up to its padding.
+// room returns the place for a packet of n bytes of the session, zeroed behind it up to its
+// padding.
 func (o *outbox) room(b *binding, s *session, ecn uint8, n int, now time.Duration) []byte {
 	size := padded(n, int(o.d.mtu.Load()))
-	if o.session != s || o.ecn != ecn || o.n == maxBatch || o.used+headerSize+size+aead.Overhead > len(o.slab) {
+	if o.session != s || o.ecn != ecn || o.n == maxBatch ||
+		o.used+headerSize+size+aead.Overhead > len(o.slab) {
 		o.flush(b, now)
 	}
 	o.session, o.ecn = s, ecn
@@ -84,6 +88,7 @@ func (o *outbox) flush(b *binding, now time.Duration) {
 	if o.n == 0 {
 		return
 	}
+
 	s, p := o.session, o.session.peer
 	n, used, data := o.n, o.used, o.data
 	o.n, o.used, o.data, o.session = 0, 0, false, nil
@@ -92,17 +97,20 @@ func (o *outbox) flush(b *binding, now time.Duration) {
 		o.d.drops.add(noEndpoint, n)
 		return
 	}
+
 	u := b.socket(ep)
 	if u == nil {
 		o.d.drops.add(sendNoRoute, n)
 		return
 	}
+
 	first, ok := s.take(n)
 	if !ok {
 		o.d.drops.add(keyExhausted, n)
 		o.d.post(p, wantSession)
 		return
 	}
+
 	packets := o.packets[:n]
 	at := 0
 	for i := range packets {
@@ -113,6 +121,7 @@ func (o *outbox) flush(b *binding, now time.Duration) {
 		packets[i].Counter = first + uint64(i)
 		at += headerSize + len(packets[i].Data)
 	}
+
 	o.d.tier.Seal(o.worker, &s.keys.Send, packets)
 	o.runs(packets, o.slab[:used], u, ep)
 	o.sent(p, uint64(used))

@@ -27,8 +27,9 @@ type session struct {
 	window window
 }
 
-// take reserves n counters and returns the first; ok is false when the session has no more. A batch has
-// at most maxBatch packets, so threads that pass the check together stay below the protocol's limit.
+// take reserves n counters and returns the first; ok is false when the session has no more. A batch
+// has at most maxBatch packets, so threads that pass the check together stay below the protocol's
+// limit.
 func (s *session) take(n int) (first uint64, ok bool) {
 	if s.sent.Load() >= rejectAfterMessages-64*maxBatch {
 		return 0, false
@@ -52,11 +53,14 @@ type peer struct {
 	secrets *noise.Secrets
 	jitter  time.Duration
 
-	// Read by the threads under Device.state; changed by control under its write lock.
-	current, next, previous *session
-	removed                 bool
+	// Read by the threads under Device.state; changed by control under its write lock. previous and
+	// older are what current was: packets under them may be on their way. The protocol knows no
+	// older; where both sides' handshakes cross, the peer may send under it a little longer.
+	current, next, previous, older *session
+	removed                        bool
 
 	endpoint atomic.Pointer[sock.Endpoint]
+	moved    atomic.Int64 // when endpoint last followed a packet
 
 	// Times since boot, written by the threads; 0 is none. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
@@ -106,20 +110,27 @@ func (p *peer) receivedAt(now time.Duration, data bool) {
 }
 
 func (p *peer) view(now time.Duration) view {
-	return view{now: now, unanswered: time.Duration(p.unanswered.Load()), owed: time.Duration(p.owed.Load()),
-		traversal: time.Duration(max(p.lastSent.Load(), p.lastReceived.Load())), keepalive: p.keepalive, jitter: p.jitter}
+	return view{now: now, unanswered: time.Duration(p.unanswered.Load()),
+		owed:      time.Duration(p.owed.Load()),
+		traversal: time.Duration(max(p.lastSent.Load(), p.lastReceived.Load())),
+		keepalive: p.keepalive, jitter: p.jitter}
 }
 
-// move changes the endpoint to where an authentic packet came from.
-func (p *peer) move(from *sock.Endpoint) {
-	if old := p.endpoint.Load(); old == nil || *old != *from {
-		ep := *from
-		p.endpoint.Store(&ep)
+// move changes the endpoint to where an authentic packet came from at that time. Control handles a
+// handshake message later than the threads handle what came behind it, so a message that is older
+// than the last move changes nothing.
+func (p *peer) move(from *sock.Endpoint, at time.Duration) {
+	old := p.endpoint.Load()
+	if old != nil && *old == *from || int64(at) < p.moved.Load() {
+		return
 	}
+	ep := *from
+	p.endpoint.Store(&ep)
+	p.moved.Store(int64(at))
 }
 
-// forgetSource lets the kernel choose the source address again: the one that was used may be the cause
-// of silence.
+// forgetSource lets the kernel choose the source address again: the one that was used may be the
+// cause of silence.
 func (p *peer) forgetSource() {
 	if old := p.endpoint.Load(); old != nil && old.Source.IsValid() {
 		p.endpoint.CompareAndSwap(old, &sock.Endpoint{Addr: old.Addr, Scope: old.Scope})

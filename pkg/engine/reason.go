@@ -44,10 +44,14 @@ const (
 	reasonCount    = badInnerPacket + reason(packet.Reasons)
 )
 
-var reasonNames = [badTUNPacket]string{"short_datagram", "unknown_type", "wrong_size", "unknown_index", "expired_session", "replayed",
-	"forged", "handshake_queue_full", "bad_mac1", "cookie_demanded", "rate_limited", "unknown_peer", "handshake_replayed",
-	"handshake_flood", "bad_handshake", "bad_cookie", "no_route", "no_endpoint", "device_down", "staged_full", "staged_given_up",
-	"key_exhausted", "wrong_source", "tun_refused", "send_too_large", "send_no_route", "send_refused", "send_full", "send_failed"}
+var reasonNames = [badTUNPacket]string{"short_datagram", "unknown_type", "wrong_size",
+	"unknown_index", "expired_session", "replayed",
+	"forged", "handshake_queue_full", "bad_mac1", "cookie_demanded", "rate_limited", "unknown_peer",
+	"handshake_replayed",
+	"handshake_flood", "bad_handshake", "bad_cookie", "no_route", "no_endpoint", "device_down",
+	"staged_full", "staged_given_up",
+	"key_exhausted", "wrong_source", "tun_refused", "send_too_large", "send_no_route",
+	"send_refused", "send_full", "send_failed"}
 
 func (r reason) String() string {
 	switch {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"sync"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
@@ -14,6 +15,7 @@ type message struct {
 	n    int
 	data [noise.InitiationSize]byte
 	from sock.Endpoint
+	at   time.Duration // when it came
 }
 
 // ring is the queue of handshake messages from the threads to control.
@@ -25,7 +27,7 @@ type ring struct {
 }
 
 // put reports false when the ring is full.
-func (r *ring) put(b []byte, from *sock.Endpoint) bool {
+func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.n == ringSize {
@@ -33,12 +35,13 @@ func (r *ring) put(b []byte, from *sock.Endpoint) bool {
 	}
 	m := &r.slots[(r.head+r.n)%ringSize]
 	m.n = copy(m.data[:], b)
-	m.from = *from
+	m.from, m.at = *from, now
 	r.n++
 	return true
 }
 
-// take copies the oldest message to m, and returns how many wait behind it; ok is false without one.
+// take copies the oldest message to m, and returns how many wait behind it; ok is false without
+// one.
 func (r *ring) take(m *message) (waiting int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// routes is the table of allowed IPs: a binary trie with compressed paths for each family. Each prefix
-// belongs to one peer.
+// routes is the table of allowed IPs: a binary trie with compressed paths for each family. Each
+// prefix belongs to one peer.
 type routes struct{ v4, v6 *node }
 
 // node covers the addresses that begin with the first len bits of hi and lo.
@@ -69,7 +69,7 @@ func (r *routes) lookup(a netip.Addr) *peer {
 	return best
 }
 
-// insert gives a masked prefix to a peer, whoever had it, and returns that one.
+// insert assigns a masked prefix to a peer and returns the peer that had it, nil if none.
 func (r *routes) insert(p netip.Prefix, to *peer) (from *peer) {
 	hi, lo := bitsOf(p.Addr())
 	at := r.root(p.Addr())
@@ -79,6 +79,7 @@ func (r *routes) insert(p netip.Prefix, to *peer) (from *peer) {
 			*at = &node{hi: hi, lo: lo, len: p.Bits(), peer: to}
 			return nil
 		}
+
 		same := min(common(n.hi, n.lo, hi, lo), n.len, p.Bits())
 		switch {
 		case same == n.len && same == p.Bits():

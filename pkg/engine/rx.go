@@ -121,7 +121,8 @@ func (r *receiver) runRX(b *binding) {
 	}
 }
 
-// ready reports whether the thread is told to end. While there is more to receive it asks the kernel.
+// ready reports whether the thread is told to end. While there is more to receive it asks the
+// kernel.
 func (r *receiver) ready(busy bool) (stop, failed bool) {
 	if !busy {
 		return r.waiter.Ready(0)
@@ -129,7 +130,8 @@ func (r *receiver) ready(busy bool) (stop, failed bool) {
 	return r.s.d.stopping.Load(), false
 }
 
-// receive takes what waits at one socket, at most one call's worth, and reports whether there was any.
+// receive takes what waits at one socket, at most one call's worth, and reports whether there was
+// any.
 func (r *receiver) receive(u *sock.UDP) bool {
 	msgs, err := r.in.Receive(u)
 	if err != nil || len(msgs) == 0 {
@@ -161,6 +163,7 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 		d.drops.add(shortDatagram, 1)
 		return
 	}
+
 	size := 0
 	switch binary.LittleEndian.Uint32(b) {
 	case noise.TypeTransport:
@@ -176,14 +179,17 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 		d.drops.add(unknownType, 1)
 		return
 	}
+
 	if len(b) != size {
 		d.drops.add(wrongSize, 1)
 		return
 	}
-	if !d.ring.put(b, &m.From) {
+
+	if !d.ring.put(b, &m.From, now) {
 		d.drops.add(handshakeQueueFull, 1)
 		return
 	}
+
 	d.wakeControl()
 }
 
@@ -221,12 +227,14 @@ func (r *receiver) open(now time.Duration) {
 	if r.n == 0 {
 		return
 	}
+
 	d, s := r.s.d, r.session
 	packets := r.fresh(s, r.packets[:r.n])
 	r.n = 0
 	if len(packets) == 0 {
 		return
 	}
+
 	d.tier.Open(r.worker, &s.keys.Receive, packets)
 	s.mu.Lock()
 	bad, old := 0, 0
@@ -238,12 +246,14 @@ func (r *receiver) open(now time.Duration) {
 			old++
 		}
 	}
+
 	s.mu.Unlock()
 	d.drops.add(forged, bad)
 	d.drops.add(replayed, old)
 	if bad+old == len(packets) {
 		return
 	}
+
 	r.authentic(s, now)
 	bytes, data := uint64(0), false
 	for i := range packets {
@@ -257,6 +267,7 @@ func (r *receiver) open(now time.Duration) {
 			r.deliver(s.peer, text)
 		}
 	}
+
 	s.peer.rxBytes.Add(bytes)
 	s.peer.receivedAt(now, data)
 }
@@ -278,7 +289,7 @@ func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 // authentic does what follows from a packet of the session.
 func (r *receiver) authentic(s *session, now time.Duration) {
 	p := s.peer
-	p.move(&r.from)
+	p.move(&r.from, now)
 	if p.next == s && !s.used.Load() {
 		s.used.Store(true)
 		r.s.d.post(p, confirmed)

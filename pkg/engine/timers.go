@@ -17,11 +17,11 @@ const (
 	floodInterval = 20 * time.Millisecond
 )
 
-// Greetings. A peer that had a session with the process before this one cannot know that its keys are
-// gone; when it only receives, it would never find out. So a peer without a handshake is greeted with an
-// initiation, repeated much earlier than after rekeyTimeout, since the first ones of both sides often
-// cross. A handshake that succeeded so is confirmed a few times: the peer goes on with its old keys until
-// it has received a packet under the new ones.
+// Greetings. A peer that had a session with the process before this one cannot know that its keys
+// are gone; when it only receives, it would never find out. So a peer without a handshake is
+// greeted with an initiation, repeated much earlier than after rekeyTimeout, since the first ones
+// of both sides often cross. A handshake that succeeded so is confirmed a few times: the peer goes
+// on with its old keys until it has received a packet under the new ones.
 const (
 	maxGreetings     = 6
 	maxConfirmations = 3
@@ -78,6 +78,7 @@ func (t *timers) due(v view) action {
 			a |= doRetry
 		}
 	}
+
 	if v.unanswered != 0 && v.now >= v.unanswered+keepaliveTimeout+rekeyTimeout+v.jitter {
 		a |= doInitiate
 	}
@@ -87,13 +88,16 @@ func (t *timers) due(v view) action {
 	if v.keepalive != 0 && v.now >= v.traversal+v.keepalive {
 		a |= doKeepalive
 	}
+
 	if past(t.zero) {
 		a |= doZero
 		t.zero = 0
 	}
+
 	if past(t.greet) {
 		a |= doGreet
 	}
+
 	if past(t.confirm) {
 		a |= doConfirm
 		t.confirms++
@@ -102,6 +106,7 @@ func (t *timers) due(v view) action {
 			t.confirm = v.now + greetPause<<t.confirms
 		}
 	}
+
 	return a
 }
 

@@ -36,7 +36,8 @@ func newShard(d *Device, q *sock.Queue) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	buf, err := unix.Mmap(-1, 0, tunBuffer, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	buf, err := unix.Mmap(-1, 0, tunBuffer, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +60,8 @@ func (s *shard) close() {
 // readsPerBatch bounds the packets that are read before what was gathered is sent.
 const readsPerBatch = 16
 
-// runTX is the thread from the TUN to the network. It ends when the device closes or the TUN is gone.
+// runTX is the thread from the TUN to the network. It ends when the device closes or the TUN is
+// gone.
 func (s *shard) runTX() {
 	runtime.LockOSThread()
 	s.waiter.Set(s.queue.FD, s.stop.FD)
@@ -74,9 +76,11 @@ func (s *shard) runTX() {
 				break
 			}
 		}
+
 		if s.d.closing.Load() {
 			return
 		}
+
 		s.waiter.Wait()
 		if _, failed := s.waiter.Ready(0); failed && !s.d.closing.Load() {
 			if _, err := s.queue.Read(s.buf); err != nil && err != unix.EAGAIN && err != unix.EIO {
@@ -113,7 +117,8 @@ func (s *shard) transmit() (more bool, err error) {
 	return err == nil, ignorable(err)
 }
 
-// ignorable returns nil for the errors of a TUN that go away: nothing to read, and a link that is down.
+// ignorable returns nil for the errors of a TUN that go away: nothing to read, and a link that is
+// down.
 func ignorable(err error) error {
 	if err == unix.EAGAIN || err == unix.EINTR || err == unix.EIO {
 		return nil
@@ -128,11 +133,13 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 		d.drops.add(badTUNPacket+reason(packet.TooShort), 1)
 		return
 	}
+
 	super, bad := packet.Parse(packet.ReadHeader(b), b[packet.HeaderSize:])
 	if bad != packet.None {
 		d.drops.add(badTUNPacket+reason(bad), 1)
 		return
 	}
+
 	to := super.Destination()
 	p := s.lastPeer
 	if p == nil || to != s.lastTo {
@@ -142,12 +149,15 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 		}
 		s.lastPeer, s.lastTo = p, to
 	}
+
 	if s.bound == nil {
 		d.drops.add(deviceDown, super.Segments)
 		return
 	}
+
 	session := p.current
-	if session == nil || now-session.born >= rejectAfterTime || session.sent.Load() >= rejectAfterMessages-64*maxBatch {
+	if session == nil || now-session.born >= rejectAfterTime ||
+		session.sent.Load() >= rejectAfterMessages-64*maxBatch {
 		for i := range super.Segments {
 			seg := make([]byte, super.SegmentLen(i))
 			super.Segment(i, seg)
@@ -156,6 +166,7 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 		d.ask(p, now)
 		return
 	}
+
 	ecn := super.ECN()
 	for i := range super.Segments {
 		super.Segment(i, s.out.room(s.bound, session, ecn, super.SegmentLen(i), now))

@@ -29,6 +29,7 @@ func udp(ns namespace, from, to string, mark uint32) error {
 		if from == "" {
 			local = nil
 		}
+
 		c, err := net.DialUDP("udp", local, &net.UDPAddr{IP: net.ParseIP(to), Port: 7777})
 		if err != nil {
 			return err
@@ -38,15 +39,18 @@ func udp(ns namespace, from, to string, mark uint32) error {
 		if err != nil {
 			return err
 		}
+
 		var set error
 		if err := raw.Control(func(fd uintptr) {
 			set = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(mark))
 		}); err != nil {
 			return err
 		}
+
 		if set != nil {
 			return set
 		}
+
 		_, err = c.Write([]byte("kubeveil"))
 		return err
 	})

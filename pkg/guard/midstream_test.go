@@ -153,6 +153,7 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 		}
 		return nil
 	})
+
 	for i, e := range leavingEnds {
 		c, s := n.connect(t, n.pod, "", e.outside)
 		for range 20 {

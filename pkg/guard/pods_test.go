@@ -196,6 +196,7 @@ func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
 	pod := n.addPod(t)
 	n.forge(t, pod, spoofed)
 	before := n.counters(t)[spoofed]
+
 	seen := n.seen(t, abi.PodMark)
 	for i, damage := range []string{
 		"flush chain inet kubeveil_pods prerouting",
@@ -216,6 +217,7 @@ func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
 		}
 		nettest.Until(t, patience, "a packet after "+damage, func() bool { return seen() == i+1 })
 	}
+
 	if got := n.counters(t)[spoofed]; got < before {
 		t.Errorf("counted %d, before %d", got, before)
 	}

@@ -47,6 +47,7 @@ func (i icmp) dropQuotes() []rule {
 					Offset: f.offset, Len: i.len},
 				&expr.Lookup{SourceRegister: 1, SetName: i.set}))
 		}
+
 		for _, f := range []struct {
 			name   string
 			offset uint32
@@ -62,6 +63,7 @@ func (i icmp) dropQuotes() []rule {
 					Data: binary.BigEndian.AppendUint16(nil, abi.ProbePort)}))
 		}
 	}
+
 	return rules
 }
 

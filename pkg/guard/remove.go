@@ -44,6 +44,7 @@ func remove(dir string, hooks hooks) ([]string, error) {
 			taken = append(taken, "nftables table "+name)
 		}
 	}
+
 	for _, name := range slices.Concat(pinnedPrograms, pinnedMaps, retiredPins) {
 		for _, path := range []string{filepath.Join(dir, name),
 			filepath.Join(dir, name+bpfobj.NextSuffix)} {
@@ -55,10 +56,12 @@ func remove(dir string, hooks hooks) ([]string, error) {
 			}
 		}
 	}
+
 	// Whoever put something else there keeps it, and the directory.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}
+
 	return taken, errors.Join(errs...)
 }
 

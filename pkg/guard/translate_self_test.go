@@ -34,6 +34,7 @@ func TestSelfAddrs(t *testing.T) {
 			}
 		})
 	}
+
 	if got := selfAddrs([]netip.Prefix{{}}); got != nil {
 		t.Errorf("of no prefix: got %v", got)
 	}

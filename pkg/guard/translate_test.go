@@ -120,10 +120,12 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "c0",
 		Addrs: prefixes("198.19.77.1/24", "fd42:77::1/64")},
 		nettest.End{NS: client, Name: "c0", Addrs: prefixes("198.19.77.2/24", "fd42:77::2/64")})
+
 	for to, gw := range map[string]string{"198.19.0.0/24": "198.19.77.1",
 		"fd42:9::/64": "fd42:77::1"} {
 		nettest.AddRoute(t, client, netip.MustParsePrefix(to), netip.MustParseAddr(gw), "c0")
 	}
+
 	n.apply(t)
 	mark := func(link string) string {
 		return fmt.Sprintf("table inet served { chain c { type filter hook prerouting priority "+
@@ -131,6 +133,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 			link, abi.ServiceMark|abi.PodMark)
 	}
 	n.Run(t, func() error { return nft(mark("c0")) })
+
 	for i, f := range podAndNode {
 		from := tunnelled{node: n.node, pod: client}
 		if got, want := from.arrives(t, f.node),
@@ -138,6 +141,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 			t.Errorf("the node sees %s, want the client %s", got, want)
 		}
 	}
+
 	n.Run(t, func() error { return nft("delete table inet served; " + mark("p0")) })
 	n.masquerade(t, "80")
 	for _, f := range podAndNode {

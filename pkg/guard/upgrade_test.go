@@ -193,6 +193,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 		}
 		return n.g.Close()
 	})
+
 	n.upgrade(t, clsact{}, nextVersion(t), 0)
 	n.Run(t, func() error {
 		for _, name := range retiredPins {
@@ -202,6 +203,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 		}
 		return n.g.progs[abi.PinGuardEgress].Pin(filepath.Join(pinDir, retiredPins[0]))
 	})
+
 	n.Run(t, func() error {
 		taken, err := n.g.Remove()
 		if want := "pin " + filepath.Join(pinDir, retiredPins[0]); !slices.Contains(taken, want) {

@@ -204,12 +204,14 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 	for errors.Is(err, unix.EINTR) {
 		n, from, err = unix.Recvfrom(a.fd, a.buf, 0)
 	}
+
 	if err != nil {
 		return err
 	}
 	if k, ok := from.(*unix.SockaddrNetlink); !ok || k.Pid != 0 {
 		return nil // Only the kernel knows.
 	}
+
 	var errs []error
 	for b := a.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
 		size := int(binary.NativeEndian.Uint32(b))
@@ -225,6 +227,7 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 			b[unix.SizeofNlMsghdr:size]))
 		b = b[min(len(b), align(size)):]
 	}
+
 	return errors.Join(errs...)
 }
 

@@ -41,6 +41,7 @@ func TestApplyTwiceChangesNothing(t *testing.T) {
 			if ops := l.apply(tt.want); len(ops) > 0 {
 				t.Errorf("second apply did: %s", ops)
 			}
+
 			l.assertClosed(closed(tt.want), "applied")
 			l.assertOuter(closed(tt.want), "applied")
 		})

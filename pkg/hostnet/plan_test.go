@@ -191,6 +191,7 @@ func TestEqualWantsSeeEachField(t *testing.T) {
 	if !full.equal(wants()) {
 		t.Error("what wants the same is not equal")
 	}
+
 	for i := range reflect.TypeFor[Want]().NumField() {
 		less := full
 		reflect.ValueOf(&less).Elem().Field(i).SetZero()
@@ -198,6 +199,7 @@ func TestEqualWantsSeeEachField(t *testing.T) {
 			t.Errorf("a Want without %s is equal", reflect.TypeFor[Want]().Field(i).Name)
 		}
 	}
+
 	for i := range reflect.TypeFor[Peer]().NumField() {
 		less := full
 		less.Peers = slices.Clone(full.Peers)

@@ -225,6 +225,7 @@ func (t *tracker) route(gone bool, body []byte) Change {
 		}
 		return fmt.Sprintf("#%d", index)
 	})
+
 	l := t.links[index]
 	switch {
 	case !ok:
@@ -239,10 +240,12 @@ func (t *tracker) route(gone bool, body []byte) Change {
 	case proto == abi.RouteProtoPod:
 		return Change{AllPods: true}
 	}
+
 	c := Change{routes: []routeEvent{{route: r, ours: proto == abi.RouteProtoNode, gone: gone}}}
 	if proto != abi.RouteProtoNode && !l.pod() && !l.tunnel() {
 		c.Underlay = true
 		c.Routing = r.Table == abi.TablePod
 	}
+
 	return c
 }

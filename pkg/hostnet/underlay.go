@@ -191,9 +191,11 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 			u.Index = index
 		}
 	}
+
 	if u.Index == 0 {
 		return Underlay{}, ErrNoUnderlay
 	}
+
 	u.Name = f.byIndex[u.Index].Name
 	for _, a := range addrs {
 		ip, ok := netip.AddrFromSlice(a.IP)
@@ -208,6 +210,7 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 			u.Addrs = append(u.Addrs, ip)
 		}
 	}
+
 	slices.SortFunc(u.Addrs, netip.Addr.Compare)
 	slices.SortFunc(u.Assigned, netip.Addr.Compare)
 	slices.SortFunc(u.Gateways, netip.Addr.Compare)

@@ -64,6 +64,7 @@ func TestRefusalsAreExplained(t *testing.T) {
 			if n := strings.Count(r.log.String(), "has a problem"); n != 1 {
 				t.Errorf("logged %d times, want once:\n%s", n, r.log)
 			}
+
 			f.setRefuse("GET "+c.path, 0)
 			r.until("synced", synced)
 			eventually(t, "no problem is left", func() bool { return len(r.Problems()) == 0 })

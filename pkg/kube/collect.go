@@ -95,6 +95,7 @@ func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry)
 	case !apierrors.IsNotFound(err):
 		return explain("get", nodeKind, err)
 	}
+
 	body, err := json.Marshal(metav1.DeleteOptions{
 		TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
 		Preconditions: &metav1.Preconditions{UID: &v.uid, ResourceVersion: &v.version},
@@ -102,6 +103,7 @@ func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry)
 	if err != nil {
 		return fmt.Errorf("encode delete options: %w", err)
 	}
+
 	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(name).SetHeader("Content-Type",
 		"application/json").Body(body).Do(ctx).Error()
 	switch {
@@ -110,6 +112,7 @@ func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry)
 	case err != nil:
 		return explain("delete", veilNodeKind, err)
 	}
+
 	c.log.Info("deleted VeilNode: its Node is gone", "veilnode", name)
 	return nil
 }

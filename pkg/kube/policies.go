@@ -58,7 +58,9 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	unlisted.Add(3)
 
 	pods := newFeed(c, "Pod ", func(o *object) parsed[policy.Pod] { return parsePod(o, c.node) },
-		func(p policy.Pod) any { return p.Name }, sink.PutPod, func(p policy.Pod) { sink.DeletePod(p.Name) }, unlisted.Done)
+		func(p policy.Pod) any {
+			return p.Name
+		}, sink.PutPod, func(p policy.Pod) { sink.DeletePod(p.Name) }, unlisted.Done)
 	namespaces := newFeed(c, "Namespace ", parseNamespace,
 		func(n policy.Namespace) any { return n.Name }, sink.PutNamespace,
 		func(n policy.Namespace) { sink.DeleteNamespace(n.Name) }, unlisted.Done)

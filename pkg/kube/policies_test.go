@@ -61,9 +61,10 @@ func (s *policyTale) wait(t *testing.T, what string, so func() bool) {
 
 func podObject(name, node, phase, ip string) m {
 	return m{"metadata": m{"name": name, "namespace": "shop", "labels": m{"app": name}},
-		"spec": m{"nodeName": node, "containers": []any{m{"name": "c", "env": []any{m{"name": "SECRET",
-			"value": "x"}}, "ports": []any{m{"name": "web", "containerPort": 8080,
-			"protocol": "TCP"}}}}},
+		"spec": m{"nodeName": node, "containers": []any{m{"name": "c",
+			"env": []any{m{"name": "SECRET",
+				"value": "x"}}, "ports": []any{m{"name": "web", "containerPort": 8080,
+				"protocol": "TCP"}}}}},
 		"status": m{"phase": phase, "podIP": ip, "podIPs": []any{m{"ip": ip}}}}
 }
 
@@ -158,19 +159,21 @@ func TestNetworkPolicyThatIsNotUnderstoodDenies(t *testing.T) {
 		return rule(wire.PolicyRule{Peers: []wire.PolicyPeer{{IPBlock: &wire.IPBlock{CIDR: cidr,
 			Except: except}}}})
 	}
+
 	port := func(p wire.PolicyPort) []wire.PolicyRule {
 		return rule(wire.PolicyRule{Ports: []wire.PolicyPort{p}})
 	}
 	for name, w := range map[string]wire.NetworkPolicy{
-		"unknown field":  {Unknown: true, Ingress: rule(wire.PolicyRule{})},
-		"empty peer":     {Ingress: rule(wire.PolicyRule{Peers: []wire.PolicyPeer{{}}})},
-		"no prefix":      {Ingress: block("10.0.0.0")},
-		"no exception":   {Ingress: block("10.0.0.0/8", "x")},
-		"protocol":       {Ingress: port(wire.PolicyPort{Protocol: text("ICMP")})},
-		"port 0":         {Ingress: port(wire.PolicyPort{Port: number(0)})},
-		"port 65536":     {Ingress: port(wire.PolicyPort{Port: number(65536)})},
-		"no name":        {Ingress: port(wire.PolicyPort{Port: &wire.IntOrString{Type: 1}})},
-		"type 2":         {Ingress: port(wire.PolicyPort{Port: &wire.IntOrString{Type: 2, IntVal: 1}})},
+		"unknown field": {Unknown: true, Ingress: rule(wire.PolicyRule{})},
+		"empty peer":    {Ingress: rule(wire.PolicyRule{Peers: []wire.PolicyPeer{{}}})},
+		"no prefix":     {Ingress: block("10.0.0.0")},
+		"no exception":  {Ingress: block("10.0.0.0/8", "x")},
+		"protocol":      {Ingress: port(wire.PolicyPort{Protocol: text("ICMP")})},
+		"port 0":        {Ingress: port(wire.PolicyPort{Port: number(0)})},
+		"port 65536":    {Ingress: port(wire.PolicyPort{Port: number(65536)})},
+		"no name":       {Ingress: port(wire.PolicyPort{Port: &wire.IntOrString{Type: 1}})},
+		"type 2": {Ingress: port(
+			wire.PolicyPort{Port: &wire.IntOrString{Type: 2, IntVal: 1}})},
 		"endPort alone":  {Ingress: port(wire.PolicyPort{EndPort: end(1)})},
 		"endPort before": {Ingress: port(wire.PolicyPort{Port: number(2), EndPort: end(1)})},
 		"operator": {PodSelector: wire.LabelSelector{MatchExpressions: []wire.Expression{{Key: "a",
@@ -181,11 +184,13 @@ func TestNetworkPolicyThatIsNotUnderstoodDenies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := parseNetworkPolicy(&object{content: &w})
 			if p.problem == "" || p.value == nil || p.value.Invalid == "" ||
-				len(p.value.Rules[0])+len(p.value.Rules[1]) > 0 || !p.value.Isolates[policy.Ingress] {
+				len(p.value.Rules[0])+len(p.value.Rules[1]) > 0 ||
+				!p.value.Isolates[policy.Ingress] {
 				t.Errorf("%+v", p)
 			}
 		})
 	}
+
 	for types, want := range map[string][2]bool{"": {true, false}, "Ingress": {true, false},
 		"Egress": {false, true}, "Ingress Egress": {true, true}, "Other": {true, true}} {
 		w := wire.NetworkPolicy{PolicyTypes: slices.DeleteFunc(strings.Split(types, " "),
@@ -194,7 +199,9 @@ func TestNetworkPolicyThatIsNotUnderstoodDenies(t *testing.T) {
 			t.Errorf("types %q isolate %v, want %v", types, got, want)
 		}
 	}
-	if got := policyTypes(&wire.NetworkPolicy{Egress: make([]wire.PolicyRule, 1)}); !got[policy.Egress] {
+
+	if got := policyTypes(&wire.NetworkPolicy{Egress: make([]wire.PolicyRule,
+		1)}); !got[policy.Egress] {
 		t.Error("rules of egress do not isolate egress")
 	}
 }

@@ -34,7 +34,8 @@ func parsePod(o *object, node string) parsed[policy.Pod] {
 	for _, text := range ips {
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" || a.Is4In6() {
-			problem = fmt.Sprintf("status.podIPs: %q is not an address of a pod; it is left out", text)
+			problem = fmt.Sprintf("status.podIPs: %q is not an address of a pod; it is left out",
+				text)
 			continue
 		}
 		p.Addrs = append(p.Addrs, a)
@@ -173,6 +174,7 @@ func parsePort(w wire.PolicyPort) (p policy.Port, err error) {
 	if !known {
 		return p, fmt.Errorf("protocol %q is not known", protocol)
 	}
+
 	p.Proto = proto
 	switch {
 	case w.Port == nil && w.EndPort != nil:
@@ -193,6 +195,7 @@ func parsePort(w wire.PolicyPort) (p policy.Port, err error) {
 			p.Last = uint16(*w.EndPort)
 		}
 	}
+
 	return p, nil
 }
 

@@ -42,7 +42,8 @@ func (f *fakeServer) inProtobuf(r *http.Request, path string) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if protoTypes[path].one == nil || f.noProto || !strings.HasPrefix(r.Header.Get("Accept"), protobufType) {
+	if protoTypes[path].one == nil || f.noProto ||
+		!strings.HasPrefix(r.Header.Get("Accept"), protobufType) {
 		return false
 	}
 	f.writes["protobuf "+path]++
@@ -57,7 +58,8 @@ func (f *fakeServer) toProtobuf(o any, into runtime.Object) []byte {
 		err = json.Unmarshal(text, into)
 	}
 	known := runtime.NewScheme()
-	if err = errors.Join(err, corev1.AddToScheme(known), networkingv1.AddToScheme(known)); err == nil {
+	if err = errors.Join(err, corev1.AddToScheme(known),
+		networkingv1.AddToScheme(known)); err == nil {
 		err = protobuf.NewSerializer(known, known).Encode(into, &b)
 	}
 	if err != nil {

@@ -69,6 +69,7 @@ func TestPublishFeatures(t *testing.T) {
 			if err := r.Publish(want); err != nil {
 				t.Fatal(err)
 			}
+
 			s := r.until("the claim comes back", func(s cluster.State) bool {
 				return s.Synced && find(s, "a").Claim != nil
 			})
@@ -76,6 +77,7 @@ func TestPublishFeatures(t *testing.T) {
 				!sameButFeatures(got, &want) {
 				t.Errorf("claim %+v", got)
 			}
+
 			f.put(nodesPath, node("b", 2))
 			r.until("another change was seen",
 				func(s cluster.State) bool { return len(s.Nodes) == 2 })

@@ -209,6 +209,7 @@ func TestRunYieldsWhatTheClusterHolds(t *testing.T) {
 			f.put(slicesPath, kubernetesSlice("198.19.0.250"))
 			got := start(t, f, "a").until("all is listed", synced)
 			c := claim(1)
+
 			created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 			want := cluster.State{Revision: got.Revision, Synced: true,
 				APIServers: []netip.Addr{netip.MustParseAddr("198.18.0.1"),
@@ -223,6 +224,7 @@ func TestRunYieldsWhatTheClusterHolds(t *testing.T) {
 						PodPrefixes: []netip.Prefix{netip.MustParsePrefix("198.18.2.0/24"),
 							netip.MustParsePrefix("fd42:0:2::/64")}},
 				}}
+
 			if d := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{},
 				netip.Prefix{})); d != "" {
 				t.Errorf("state (-want +got):\n%s", d)

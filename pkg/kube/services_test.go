@@ -192,6 +192,7 @@ func TestParseServiceBySituation(t *testing.T) {
 				got = fmt.Sprint(s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs, s.SourceRanges,
 					s.Ports, s.Affinity, s.ExternalLocal, s.InternalLocal, s.HealthCheckNodePort)
 			}
+
 			if got != c.want || (p.problem != "") != c.problem {
 				t.Errorf("got  %s\nwant %s\nproblem %q", got, c.want, p.problem)
 			}

@@ -68,20 +68,24 @@ func Notes(cfg config.Config) ([]string, error) {
 	if err != nil {
 		return notes, err
 	}
+
 	mtu, outer6 := u.MTU, !cluster.Node{Addresses: u.Addrs}.AddressFamilies().V4
 	from := fmt.Sprintf("%s carries the traffic between nodes: MTU %d", u.Name, mtu)
 	if cfg.MTU > 0 {
 		mtu = cfg.MTU
 		from += fmt.Sprintf(", by the configuration %d", mtu)
 	}
+
 	pods, err := cluster.TunnelMTU(mtu, outer6, cfg.Families())
 	if err != nil {
 		return notes, fmt.Errorf("%s: %w", u.Name, err)
 	}
+
 	notes = append(notes, fmt.Sprintf("%s; pods get %d", from, pods))
 	if wide := WideMTU(cfg.MTU, u); wide != "" {
 		notes = append(notes, "warning: "+wide)
 	}
+
 	return notes, nil
 }
 

@@ -75,6 +75,7 @@ func TestOnlyTheRightAnswerCounts(t *testing.T) {
 				now); out != nil {
 				t.Errorf("an answer was answered: %x", out)
 			}
+
 			if counts := target.nonce == 0; counts != tc.counts {
 				t.Errorf("it counts: %v, want %v", counts, tc.counts)
 			}

@@ -163,7 +163,7 @@ func filterSources(link string) error {
 // Values of rp_filter. The loose one, 2, that distributions set keeps forged ARP out too.
 const rpFilterOff, rpFilterStrict = "0", "1"
 
-// writeAddrs gives the link its addresses. Where policies are enforced, the pod gets its group in
+// writeAddrs adds the link's addresses to the sets. Where policies are enforced, the pod gets its group in
 // the same transaction.
 func (a *attachment) writeAddrs() error {
 	a.undo.Add(func() error { return unsetAddrs(a.HostLink) })

@@ -73,26 +73,31 @@ func changeAll(add, remove []element, join, leave []member) error {
 	if err != nil {
 		return fmt.Errorf("open nftables: %w", err)
 	}
+
 	for _, e := range remove {
 		if err := c.SetDeleteElements(e.set(), e.key()); err != nil {
 			return err
 		}
 	}
+
 	for _, m := range leave {
 		if err := c.SetDeleteElements(m.kernel()); err != nil {
 			return err
 		}
 	}
+
 	for _, m := range join {
 		if err := c.SetAddElements(m.kernel()); err != nil {
 			return err
 		}
 	}
+
 	for _, e := range add {
 		if err := c.SetAddElements(e.set(), e.key()); err != nil {
 			return err
 		}
 	}
+
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("write addresses to nft table inet %s: %w", abi.NFTPodTable, err)
 	}

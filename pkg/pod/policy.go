@@ -97,7 +97,8 @@ func (p Paths) Reserve(groups map[Workload]string) error {
 			continue
 		}
 		if err := atomicfile.Write(path, data, 0o600); err != nil {
-			errs = append(errs, fmt.Errorf("write reservation of pod %s/%s: %w", w.Namespace, w.Name,
+			errs = append(errs, fmt.Errorf("write reservation of pod %s/%s: %w", w.Namespace,
+				w.Name,
 				err))
 		}
 	}
@@ -161,7 +162,7 @@ var policyTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NF
 // reserveTries bounds how often Attach follows a daemon that changes the reservation meanwhile.
 const reserveTries = 5
 
-// writeJudged gives a link its addresses, and its pod its group, in one transaction. The daemon
+// writeJudged adds a link's addresses and its pod's group in one transaction. The daemon
 // changes a reservation before it changes the kernel. So a reservation that is the same afterwards
 // was right, or the daemon will see the record and move the pod.
 func (p Paths) writeJudged(r Record) error {

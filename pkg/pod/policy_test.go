@@ -172,6 +172,7 @@ func TestPodFollowsAReservationThatChangesMeanwhile(t *testing.T) {
 				}
 			}
 			defer func() { afterJoin = nil }()
+
 			n.attach(r, ns)
 			if got := n.groups(r.Addrs...); !slices.Equal(got, tt.want) {
 				t.Errorf("in %v, want %v", got, tt.want)

@@ -143,6 +143,7 @@ func (r Record) Validate() error {
 	case r.MTU < minMTU4 || r.MTU > maxMTU:
 		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, minMTU4, maxMTU)
 	}
+
 	var have4, have6 bool
 	for _, a := range r.Addrs {
 		switch {
@@ -158,6 +159,7 @@ func (r Record) Validate() error {
 		}
 		have4, have6 = have4 || a.Is4(), have6 || a.Is6()
 	}
+
 	return nil
 }
 

@@ -68,6 +68,7 @@ func TestRecordRefusals(t *testing.T) {
 			}
 		})
 	}
+
 	if err := good().Validate(); err != nil {
 		t.Errorf("good record: %v", err)
 	}

@@ -29,13 +29,15 @@ func shop() *policy.Planner {
 	p.PutPod(policy.Pod{Name: web, UID: "1", Node: "here",
 		Ports: []policy.NamedPort{{Name: "http", Proto: policy.TCP, Port: 8080}}})
 	p.SetAttached(webKey, policytest.PodAddrs(1))
-	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "2", Node: "there",
+	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "2",
+		Node:   "there",
 		Labels: map[string]string{"app": "client"}, Addrs: policytest.PodAddrs(2)})
 	return p
 }
 
 func from(i int, port uint16) policy.Flow {
-	return policy.Flow{Src: policytest.PodAddrs(i)[0], Dst: policytest.PodAddrs(1)[0], ToPod: true, Proto: policy.TCP, Port: port}
+	return policy.Flow{Src: policytest.PodAddrs(i)[0], Dst: policytest.PodAddrs(1)[0], ToPod: true,
+		Proto: policy.TCP, Port: port}
 }
 
 func expect(t *testing.T, p *policy.Planner, f policy.Flow, want policy.Verdict) {
@@ -60,14 +62,17 @@ func TestPodThatIsNotKnownIsMute(t *testing.T) {
 // A tenant who may write pods writes one with the UID of another tenant's.
 func TestPodOfAnotherNamespaceCannotSpeakForAnother(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"}, Isolates: [2]bool{true, true}})
-	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "evil", Name: "web"}, UID: "1", Node: "here", Mirror: true})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
+		Isolates: [2]bool{true, true}})
+	p.PutPod(policy.Pod{Name: policy.Name{Namespace: "evil", Name: "web"}, UID: "1", Node: "here",
+		Mirror: true})
 	expect(t, p, from(2, 8080), policy.DenyIngress)
 }
 
 func TestNamedPortIsThatOfEachPod(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "http"}, Isolates: [2]bool{true},
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "http"},
+		Isolates: [2]bool{true},
 		Rules: [2][]policy.Rule{{{Peers: []policy.Peer{{Pods: labelled("app", "client")}},
 			Ports: []policy.Port{{Proto: policy.TCP, Name: "http"}}}}}})
 	expect(t, p, from(2, 8080), policy.Allow)
@@ -78,8 +83,10 @@ func TestNamedPortIsThatOfEachPod(t *testing.T) {
 func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 	var many []policy.Port
 	for i := range policy.MaxLines + 1 {
-		many = append(many, policy.Port{Proto: policy.TCP, First: uint16(1 + 2*i), Last: uint16(1 + 2*i)})
+		many = append(many, policy.Port{Proto: policy.TCP, First: uint16(1 + 2*i),
+			Last: uint16(1 + 2*i)})
 	}
+
 	var values []string
 	var except []netip.Prefix
 	for i := range policy.MaxRanges + 1 {
@@ -87,6 +94,7 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 		a := netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i << 1), 0})
 		except = append(except, netip.PrefixFrom(a, 25))
 	}
+
 	everything := policy.Rule{}
 	for name, tt := range map[string]struct {
 		rules    []policy.Rule
@@ -97,18 +105,23 @@ func TestPolicyBeyondABoundDeniesAll(t *testing.T) {
 		"selector": {[]policy.Rule{everything, {Peers: []policy.Peer{{Pods: &policy.Selector{
 			{Key: "a", Op: policy.NotIn, Values: values}}}}}}, nil, "more than 1024"},
 		"exceptions": {[]policy.Rule{everything, {Peers: []policy.Peer{{Block: &policy.Block{
-			CIDR: netip.MustParsePrefix("10.0.0.0/8"), Except: except}}}}}, nil, "more than 4096 ranges"},
+			CIDR: netip.MustParsePrefix("10.0.0.0/8"), Except: except}}}}}, nil,
+			"more than 4096 ranges"},
 		"exception outside": {[]policy.Rule{everything, {Peers: []policy.Peer{{Block: &policy.Block{
-			CIDR: netip.MustParsePrefix("10.0.0.0/8"), Except: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/9")},
+			CIDR:   netip.MustParsePrefix("10.0.0.0/8"),
+			Except: []netip.Prefix{netip.MustParsePrefix("11.0.0.0/9")},
 		}}}}}, nil, "does not contain"},
-		"ports upside down": {[]policy.Rule{everything, {Ports: []policy.Port{{Proto: policy.TCP, First: 2, Last: 1}}}},
+		"ports upside down": {[]policy.Rule{everything,
+			{Ports: []policy.Port{{Proto: policy.TCP, First: 2, Last: 1}}}},
 			nil, "endPort 1 is below port 2"},
-		"subjects": {[]policy.Rule{everything}, policy.Selector{{Key: "a", Op: policy.In, Values: values}},
+		"subjects": {[]policy.Rule{everything},
+			policy.Selector{{Key: "a", Op: policy.In, Values: values}},
 			"all pods of the namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := shop()
-			np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "large"}, Subjects: tt.subjects,
+			np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "large"},
+				Subjects: tt.subjects,
 				Isolates: [2]bool{true}, Rules: [2][]policy.Rule{tt.rules}}
 			p.PutPolicy(np)
 			expect(t, p, from(2, 8080), policy.DenyIngress)
@@ -137,18 +150,22 @@ func TestRuleThatAllowsEverythingIsNotNoRule(t *testing.T) {
 
 func TestEqualPodsShareAGroup(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"}, Isolates: [2]bool{true}})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
+		Isolates: [2]bool{true}})
 	for i := 3; i < 100; i++ {
-		p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: fmt.Sprint(i)}, UID: fmt.Sprint(i), Node: "here"})
+		p.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: fmt.Sprint(i)},
+			UID: fmt.Sprint(i), Node: "here"})
 	}
 	if plan := p.Plan(); len(plan.Groups) != 1 || len(plan.Chains) != 1 || len(plan.Members) != 98 {
-		t.Errorf("%d groups, %d chains, %d members", len(plan.Groups), len(plan.Chains), len(plan.Members))
+		t.Errorf("%d groups, %d chains, %d members", len(plan.Groups), len(plan.Chains),
+			len(plan.Members))
 	}
 }
 
 func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 	p := shop()
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "two"}, Isolates: [2]bool{true},
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "two"},
+		Isolates: [2]bool{true},
 		Rules: [2][]policy.Rule{{
 			{Peers: []policy.Peer{{Pods: labelled("app", "client")}}},
 			{Peers: []policy.Peer{{Pods: labelled("app", "other")}}},
@@ -199,7 +216,8 @@ func TestPlanJudgesAsTheAPISays(t *testing.T) {
 
 		fresh := w.TellAll().Plan()
 		if diff := cmp.Diff(fresh, plan, policytest.CompareAddrs); diff != "" {
-			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s", diff)
+			t.Fatalf("a planner that was told the same at once plans otherwise (-fresh +kept):\n%s",
+				diff)
 		}
 	})
 }
@@ -211,7 +229,8 @@ func large(b *testing.B) *policy.Planner {
 	p := policy.NewPlanner("node-0")
 	for n := range 100 {
 		ns := fmt.Sprint("ns-", n)
-		p.PutNamespace(policy.Namespace{Name: ns, Labels: map[string]string{"team": fmt.Sprint(n % 10)}})
+		p.PutNamespace(policy.Namespace{Name: ns,
+			Labels: map[string]string{"team": fmt.Sprint(n % 10)}})
 		for i := range 100 {
 			p.PutPod(largePod(n, i, fmt.Sprint("app-", i%10)))
 		}
@@ -222,7 +241,8 @@ func large(b *testing.B) *policy.Planner {
 				np.Rules[r%2] = append(np.Rules[r%2], policy.Rule{
 					Peers: []policy.Peer{{Namespaces: labelled("team", fmt.Sprint(r%10)),
 						Pods: labelled("app", fmt.Sprint("app-", r/10))}},
-					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(1000 + r), Last: uint16(1000 + r)}}})
+					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(1000 + r),
+						Last: uint16(1000 + r)}}})
 			}
 			p.PutPolicy(np)
 		}
@@ -259,7 +279,8 @@ func BenchmarkPlanAfterEditingAPolicy(b *testing.B) {
 	p := large(b)
 	p.Plan()
 	for i := 0; b.Loop(); i++ {
-		p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "ns-1", Name: "0"}, Isolates: [2]bool{i%2 == 0, true}})
+		p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "ns-1", Name: "0"},
+			Isolates: [2]bool{i%2 == 0, true}})
 		p.Plan()
 	}
 }
@@ -270,10 +291,13 @@ func FuzzCompiledPolicyIsBounded(f *testing.F) {
 		c, _ := netip.ParsePrefix(cidr)
 		e, _ := netip.ParsePrefix(except)
 		s := policy.Selector{{Key: text, Op: policy.Operator(op), Values: []string{text}}}
-		np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "fuzzed"}, Isolates: [2]bool{true, true}}
+		np := policy.Policy{Name: policy.Name{Namespace: "shop", Name: "fuzzed"},
+			Isolates: [2]bool{true, true}}
 		np.Rules[op&1] = []policy.Rule{{
-			Peers: []policy.Peer{{Block: &policy.Block{CIDR: c, Except: []netip.Prefix{e, c}}}, {Pods: &s, Namespaces: &s}},
-			Ports: []policy.Port{{Proto: policy.Proto(op), First: first, Last: last}, {Proto: policy.TCP, Name: text}},
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: c, Except: []netip.Prefix{e, c}}},
+				{Pods: &s, Namespaces: &s}},
+			Ports: []policy.Port{{Proto: policy.Proto(op), First: first, Last: last},
+				{Proto: policy.TCP, Name: text}},
 		}}
 		p := shop()
 		p.PutPolicy(np)

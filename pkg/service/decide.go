@@ -162,6 +162,7 @@ func (d *decision) apiServer(e *entry) {
 		if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFronts {
 			continue
 		}
+
 		key := apiGroup(addr.Is6())
 		d.claims = append(d.claims, claim{
 			key: frontKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer,
@@ -170,6 +171,7 @@ func (d *decision) apiServer(e *entry) {
 		if d.groups[key] != nil {
 			continue
 		}
+
 		g := &group{id: groupID(e.name, key)}
 		for _, b := range e.api.Backends {
 			if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) &&
@@ -177,6 +179,7 @@ func (d *decision) apiServer(e *entry) {
 				g.backends = append(g.backends, slotOf(b))
 			}
 		}
+
 		slices.SortFunc(g.backends, compareSlot)
 		g.backends = slices.Compact(g.backends)
 		g.backends = g.backends[:min(len(g.backends), MaxAPIServers)]
@@ -241,6 +244,7 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 			all = append(all, c)
 		}
 	}
+
 	slices.SortFunc(all, func(a, b candidate) int {
 		return cmp.Or(compareSlot(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
 			cmp.Compare(b.slot.Flags, a.slot.Flags))

@@ -274,10 +274,12 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 9, byte(i + 1)})},
 			Ports:      somePorts[:1]})
 	}
+
 	c.write(t, c.planner.Plan())
 	if len(c.maps.fronts) != 16 || len(c.planner.Problems()) != 84 {
 		t.Fatalf("%d frontends and %d problems", len(c.maps.fronts), len(c.planner.Problems()))
 	}
+
 	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443"),
 		netip.MustParseAddrPort("[fd42::1]:443")}}
 	for i := range 2 * MaxAPIServers {
@@ -285,6 +287,7 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 			netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 19, 1, byte(2*MaxAPIServers - i)}),
 				6443))
 	}
+
 	for range 5 {
 		c.planner.SetAPIServer(api)
 		c.write(t, c.planner.Plan())

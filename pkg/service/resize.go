@@ -61,6 +61,7 @@ func (r *resizing) place() {
 			rest[at] = true
 		}
 	}
+
 	for _, at := range slices.SortedFunc(maps.Keys(rest), func(a, b extent) int {
 		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.count, b.count))
 	}) {
@@ -68,10 +69,12 @@ func (r *resizing) place() {
 			r.moved[at] = to
 		}
 	}
+
 	end := uint32(0)
 	for _, to := range r.moved {
 		end = max(end, to.first+to.count)
 	}
+
 	r.to.Slots = make([]Slot, end)
 	for at, to := range r.moved {
 		copy(r.to.Slots[to.first:], r.from.Slots[at.first:at.first+at.count])

@@ -10,6 +10,7 @@ func TestSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	name := Name{"test", "dns"}
 	p.PutService(Service{
 		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("198.18.0.1")},
@@ -17,17 +18,20 @@ func TestSizes(t *testing.T) {
 		SourceRanges:    []netip.Prefix{netip.MustParsePrefix("198.19.0.0/16")},
 		Ports:           []Port{{"dns", UDP, 53, 0}},
 	})
+
 	slice := Slice{Service: name, Name: "1", Ports: []SlicePort{{"dns", UDP, 53}}}
 	for _, a := range []string{"198.18.1.1", "198.18.1.2", "198.18.1.3"} {
 		slice.Endpoints = append(slice.Endpoints,
 			Endpoint{Addr: netip.MustParseAddr(a), Ready: true, Serving: true})
 	}
+
 	p.PutSlice(slice)
 	p.Plan()
 	if got, want := p.Sizes(), (Limits{Fronts: 3, Slots: apiSlots + 4, Members: 3,
 		Sources: 1}); got != want {
 		t.Errorf("with a service: %+v, want %+v", got, want)
 	}
+
 	p.DeleteService(name)
 	p.Plan()
 	if got, want := p.Sizes(), (Limits{Slots: apiSlots}); got != want {

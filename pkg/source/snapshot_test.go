@@ -257,6 +257,7 @@ func TestReadRefuses(t *testing.T) {
 				!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
 			}
+
 			if _, err := os.Lstat(path); err != nil {
 				t.Errorf("the file is gone: %v", err)
 			}

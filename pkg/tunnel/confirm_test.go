@@ -23,6 +23,7 @@ func TestLostConfirmationOfARestartedWorker(t *testing.T) {
 			nft add rule inet loss out udp sport 51820 udp length 40 limit rate 1/day burst 1 packets counter drop`).Run()
 	})
 	pid := b.child()
+
 	b.killChild(syscall.SIGKILL)
 	nettest.Until(t, recovery, "a new process", func() bool {
 		p := b.child()
@@ -38,6 +39,7 @@ func TestLostConfirmationOfARestartedWorker(t *testing.T) {
 		}
 		return err
 	})
+
 	if took > recovery {
 		t.Errorf("traffic came back after %s, want at most %s", took, recovery)
 	}

@@ -336,9 +336,11 @@ func (n *testNode) links() string {
 		if err != nil {
 			return err
 		}
+
 		a := l.Attrs()
 		fmt.Fprintf(&b, "%d %s %s group %#x mtu %d qlen %d\n", a.Index, a.Name, l.Type(), a.Group,
 			a.MTU, a.TxQLen)
+
 		for _, f := range []int{nl.FamilyV4, nl.FamilyV6} {
 			routes, err := h.RouteListFiltered(f, &nl.Route{LinkIndex: a.Index}, nl.FilterOIF)
 			if err != nil {
@@ -348,8 +350,10 @@ func (n *testNode) links() string {
 				fmt.Fprintf(&b, "%s table %d protocol %d\n", r.Dst, r.Table, r.Protocol)
 			}
 		}
+
 		return nil
 	})
+
 	return b.String()
 }
 

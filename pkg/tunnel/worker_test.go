@@ -253,6 +253,7 @@ func TestKeysAreNotLogged(t *testing.T) {
 	flows(t, "traffic", arrivals, time.Time{})
 	key := b.key.Bytes()
 	hexKey := hex.EncodeToString(key[:])
+
 	// A broken configuration is quoted by the library.
 	b.Run(t, func() error {
 		c, err := dialSocket()
@@ -265,10 +266,12 @@ func TestKeysAreNotLogged(t *testing.T) {
 		_, err = c.Read(buf)
 		return err
 	})
+
 	b.killChild(syscall.SIGKILL)
 	nettest.Until(t, recovery, "the quoted line", func() bool {
 		return strings.Contains(b.log.String(), "parse line")
 	})
+
 	for _, secret := range []string{hexKey, base64.StdEncoding.EncodeToString(key[:])} {
 		if strings.Contains(b.log.String(), secret) {
 			t.Fatal("the private key is in the log")

@@ -89,10 +89,12 @@ func load(path string) (Private, error) {
 		return Private{}, refuse(path, "it is a symbolic link, so somebody else may choose the "+
 			"key; remove the link, or name the file itself")
 	}
+
 	if err != nil {
 		return Private{}, fmt.Errorf("open private key: %w",
 			&fs.PathError{Op: "open", Path: path, Err: err})
 	}
+
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
 	if err := checkFile(f); err != nil {
@@ -105,11 +107,13 @@ func load(path string) (Private, error) {
 	if err != nil {
 		return Private{}, fmt.Errorf("read private key: %w", err)
 	}
+
 	key, err := parse(text)
 	if err != nil {
 		return Private{}, refuse(path, "%v; if no backup can be restored, move the file away and "+
 			"start again: the node then makes a new key and publishes it", err)
 	}
+
 	return key, nil
 }
 

@@ -100,11 +100,13 @@ func TestLoadOrCreateRefuses(t *testing.T) {
 				!k.IsZero() {
 				t.Errorf("got %v (created %v), want ErrFile with %q", err, created, c.want)
 			}
+
 			after, _ := os.Lstat(path)
 			if !os.SameFile(before, after) || before.Mode() != after.Mode() ||
 				before.Size() != after.Size() {
 				t.Error("the file was touched")
 			}
+
 			if err != nil && strings.Contains(err.Error(), good[:20]) {
 				t.Error("the error shows the key")
 			}

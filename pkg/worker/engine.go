@@ -132,6 +132,7 @@ func (d *own) open(o DeviceOptions) error {
 	default:
 		return fmt.Errorf("AEAD %q: want %s or none", o.AEAD, aead.XCrypto.Name)
 	}
+
 	for _, fd := range d.queues.fds {
 		queue, udp, err := sock.NewQueue(fd)
 		if err != nil {
@@ -140,18 +141,22 @@ func (d *own) open(o DeviceOptions) error {
 		options.Queues = append(options.Queues, queue)
 		options.UDPOffload = options.UDPOffload && udp
 	}
+
 	link, err := sock.NewLinkReader(o.Device)
 	if err != nil {
 		return err
 	}
+
 	d.link = link
 	options.Link = link.Read
-	// Each shard has two threads that run or wait in the kernel; control and configuration need one.
+	// Each shard has two threads that run or wait in the kernel; control and configuration need
+	// one.
 	runtime.GOMAXPROCS(2*len(options.Queues) + 2)
 	if d.Device, err = engine.New(options); err != nil {
 		link.Close()
 		return err
 	}
+
 	return nil
 }
 

@@ -129,6 +129,7 @@ func resultOf(r pod.Record, conf *netConf, given *current.Result) (*current.Resu
 	} else if atLeast {
 		mtu = r.MTU
 	}
+
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{
@@ -137,9 +138,11 @@ func resultOf(r pod.Record, conf *netConf, given *current.Result) (*current.Resu
 		},
 		DNS: given.DNS,
 	}
+
 	if !conf.DNS.IsEmpty() {
 		result.DNS = conf.DNS
 	}
+
 	for _, a := range r.Addrs {
 		gateway := net.IP(pod.Gateway(a).AsSlice())
 		result.IPs = append(result.IPs, &current.IPConfig{
@@ -149,6 +152,7 @@ func resultOf(r pod.Record, conf *netConf, given *current.Result) (*current.Resu
 		result.Routes = append(result.Routes,
 			&types.Route{Dst: ipNet(pod.DefaultPrefix(a)), GW: gateway, MTU: mtu})
 	}
+
 	return result, nil
 }
 

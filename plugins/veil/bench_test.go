@@ -34,6 +34,7 @@ func BenchmarkAddAgainstPtp(b *testing.B) {
 					n.timed(plugin, "DEL", a, c)
 				}
 			}
+
 			ours, theirs := median(took["veil"]), median(took["ptp"])
 			b.ReportMetric(ours.Seconds()*1000, "veil-ms")
 			b.ReportMetric(theirs.Seconds()*1000, "ptp-ms")

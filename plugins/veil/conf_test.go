@@ -92,6 +92,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			return
 		}
+
 		_, _ = c.valid()
 		if c.validate(data) != nil {
 			return
@@ -100,11 +101,13 @@ func FuzzParse(f *testing.F) {
 		if err != nil || len(prefixes) == 0 {
 			t.Fatalf("accepted without prefixes: %v", err)
 		}
+
 		for _, p := range prefixes {
 			if p.Addr().Is6() && c.MTU < abi.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
 				t.Errorf("accepted mtu %d for %s", c.MTU, p)
 			}
 		}
+
 		if _, err := json.Marshal(c.IPAM); err != nil {
 			t.Error(err)
 		}

@@ -14,7 +14,8 @@ func TestWorkloadIsReadFromArguments(t *testing.T) {
 		whole: {Namespace: "shop", Name: "web-0", UID: "6b1f"},
 		"K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0": {}, // no UID
 		whole + ";broken": {},
-		"OTHER=x;" + whole[len("IgnoreUnknown=1;"):]: {Namespace: "shop", Name: "web-0", UID: "6b1f"},
+		"OTHER=x;" + whole[len("IgnoreUnknown=1;"):]: {Namespace: "shop", Name: "web-0",
+			UID: "6b1f"},
 	} {
 		if got := workload(args); got != want {
 			t.Errorf("%q: %+v, want %+v", args, got, want)

@@ -3,8 +3,8 @@
 //	pod a ── node a (veil0) ══ UDP ══ node b (veil0) ── pod b
 //
 // Each side has four network namespaces of its own; its two device processes are this program. All
-// sides exist at once and are measured one after the other in each round, in an order that is drawn.
-// A ratio is of two samples of one round.
+// sides exist at once and are measured one after the other in each round, in an order that is
+// drawn. A ratio is of two samples of one round.
 //
 // CPU is the time of the two device processes (/proc/PID/stat), in core-seconds a 10^9 bytes.
 //

@@ -44,18 +44,22 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer os.RemoveAll(dir)
-				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i), engine: engines[0]}, engines: engines,
+				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i),
+					engine: engines[0]}, engines: engines,
 					mtu: mtu, dir: dir}
 				for j, n := range []string{"a", "b", "pa", "pb"} {
 					w.names[j] = fmt.Sprintf("kvtest%d-%d%d%s", os.Getpid(), i, mtu, n)
 				}
 				defer w.close()
+
 				if err := w.build(t.Context()); err != nil {
 					t.Fatal(err)
 				}
+
 				done := make(chan error, 2)
 				go func() { done <- transfer(w, podA, podB, 40<<20) }()
 				go func() { done <- transfer(w, podB, podA, 40<<20) }()
+
 				for range 2 {
 					if err := <-done; err != nil {
 						for k := range 2 {
@@ -65,9 +69,11 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
+
 				// TCP hides loss; a corrupt segment would be counted by the pods.
 				for _, pod := range []int{podA, podB} {
-					out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat", "/proc/net/snmp").CombinedOutput()
+					out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat",
+						"/proc/net/snmp").CombinedOutput()
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -109,6 +115,7 @@ func transfer(w *world, from, to, size int) error {
 		return err
 	}
 	defer c.Close()
+
 	s, err := l.Accept()
 	if err != nil {
 		return err
@@ -133,6 +140,7 @@ func transfer(w *world, from, to, size int) error {
 		}
 		sent <- h.Sum(nil)
 	}()
+
 	h := sha256.New()
 	if n, err := io.CopyN(h, s, int64(size)); err != nil {
 		return fmt.Errorf("%d of %d bytes came: %w", n, size, err)
@@ -140,5 +148,6 @@ func transfer(w *world, from, to, size int) error {
 	if want := <-sent; !bytes.Equal(h.Sum(nil), want) {
 		return fmt.Errorf("what came is not what was sent")
 	}
+
 	return nil
 }

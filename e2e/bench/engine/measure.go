@@ -22,7 +22,8 @@ const bufferSize = 256 << 10
 const warmUp = 300 * time.Millisecond
 
 // throughput measures streams from pod a to pod b for a time.
-func (w *world) throughput(ctx context.Context, streams int, d time.Duration) (bench.Sample, error) {
+func (w *world) throughput(ctx context.Context, streams int,
+	d time.Duration) (bench.Sample, error) {
 	var got atomic.Int64
 	end, err := w.streams(ctx, streams, &got)
 	if err != nil {
@@ -36,10 +37,12 @@ func (w *world) throughput(ctx context.Context, streams int, d time.Duration) (b
 	if err != nil {
 		return bench.Sample{}, err
 	}
+
 	began, before := time.Now(), got.Load()
 	if err := sleep(ctx, d); err != nil {
 		return bench.Sample{}, err
 	}
+
 	took, bytes := time.Since(began), got.Load()-before
 	after, err := w.cpu()
 	if err != nil {
@@ -48,6 +51,7 @@ func (w *world) throughput(ctx context.Context, streams int, d time.Duration) (b
 	if bytes == 0 {
 		return bench.Sample{}, fmt.Errorf("%s: no byte passed", w.side.name)
 	}
+
 	return bench.Sample{Value: float64(bytes) * 8 / 1e6 / took.Seconds(),
 		CPU: (after - cpu).Seconds() / (float64(bytes) / 1e9)}, nil
 }
@@ -79,6 +83,7 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 		return nil, err
 	}
 	defer l.Close()
+
 	for range n {
 		var c net.Conn
 		if err := netns.Do(w.path(podA), func() (err error) {
@@ -89,11 +94,13 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 			closeAll()
 			return nil, fmt.Errorf("%s: %w", w.side.name, err)
 		}
+
 		s, err := l.Accept()
 		if err != nil {
 			closeAll()
 			return nil, err
 		}
+
 		all = append(all, c, s)
 		wg.Go(func() {
 			b := make([]byte, bufferSize)
@@ -103,6 +110,7 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 				}
 			}
 		})
+
 		wg.Go(func() {
 			b := make([]byte, bufferSize)
 			for {
@@ -114,6 +122,7 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 			}
 		})
 	}
+
 	return closeAll, nil
 }
 
@@ -131,6 +140,7 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 			return bench.Sample{}, err
 		}
 	}
+
 	var server, client *net.UDPConn
 	err := netns.Do(w.path(podB), func() (err error) {
 		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
@@ -140,6 +150,7 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 		return bench.Sample{}, err
 	}
 	defer server.Close()
+
 	go func() {
 		b := make([]byte, 2048)
 		for {
@@ -150,6 +161,7 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 			_, _ = server.WriteToUDPAddrPort(b[:n], from)
 		}
 	}()
+
 	if err := netns.Do(w.path(podA), func() (err error) {
 		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
 		return err
@@ -158,6 +170,7 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 	}
 	defer client.Close()
 	var times []float64
+
 	b := make([]byte, 64)
 	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
 		number := uint64(len(times))
@@ -173,9 +186,11 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 		}
 		times = append(times, float64(time.Since(began))/1e3)
 	}
+
 	if len(times) < 10 {
 		return bench.Sample{}, fmt.Errorf("%s: %d round trips", w.side.name, len(times))
 	}
+
 	slices.Sort(times)
 	return bench.Sample{Value: bench.Quantile(times, 0.5), P99: bench.Quantile(times, 0.99)}, nil
 }

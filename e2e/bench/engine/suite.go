@@ -41,6 +41,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	dir, err := os.MkdirTemp("/dev/shm", "kvbench-")
 	if err != nil {
 		return nil, err
@@ -50,20 +51,24 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if tier == nil {
 		return nil, err
 	}
+
 	var errs []error
 	for _, mtu := range o.MTUs {
 		cases, err := o.measure(ctx, mtu, dir)
 		result.Cases = append(result.Cases, cases...)
 		errs = append(errs, err)
 	}
+
 	return &report.Report{
 		Title: "Engines of the userspace tunnel",
-		Lead: fmt.Sprintf("The engine of Kubeveil (AEAD: %s) beside itself with x/crypto, wireguard-go and the clear network, on %s.",
+		Lead: fmt.Sprintf("The engine of Kubeveil (AEAD: %s) beside itself with x/crypto, "+
+			"wireguard-go and the clear network, on %s.",
 			tier.Name, cpuModel()),
 		Result: result,
 		Notes: []string{
 			"Pods, nodes and the wire between them are network namespaces of one machine.",
-			"All sides are measured in each round, in an order that is drawn; ratios are of one round.",
+			"All sides are measured in each round, in an order that is drawn; ratios are of " +
+				"one round.",
 			"CPU is that of the two device processes, in core-seconds a 10^9 bytes.",
 			"Latencies are round trips of 64-byte datagrams, in microseconds.",
 		},
@@ -77,6 +82,7 @@ func (o Options) measure(ctx context.Context, mtu int, dir string) ([]bench.Case
 			w.close()
 		}
 	}()
+
 	for _, s := range sides {
 		w, err := build(ctx, s, mtu, dir)
 		worlds[s.name] = w
@@ -85,27 +91,37 @@ func (o Options) measure(ctx context.Context, mtu int, dir string) ([]bench.Case
 		}
 		o.Progress("mtu %d: %s is ready", mtu, s.name)
 	}
-	group := func(name string, unit bench.Unit, m func(context.Context, *world) (bench.Sample, error)) bench.Group {
+
+	group := func(name string, unit bench.Unit,
+		m func(context.Context, *world) (bench.Sample, error)) bench.Group {
 		g := bench.Group{Name: name, MTU: mtu, Unit: unit}
 		for _, s := range sides {
 			w := worlds[s.name]
-			g.Sides = append(g.Sides, bench.Side{Name: s.name, Measure: func(ctx context.Context) (bench.Sample, error) { return m(ctx, w) }})
+			g.Sides = append(g.Sides, bench.Side{Name: s.name,
+				Measure: func(ctx context.Context) (bench.Sample, error) { return m(ctx, w) }})
 		}
 		g.Pairs = []bench.Pair{{Name: name, Ours: sides[0].name, Base: sides[2].name},
 			{Name: name + "_xcrypto", Ours: sides[1].name, Base: sides[2].name},
 			{Name: name + "_to_clear", Ours: sides[0].name, Base: sides[3].name}}
 		return g
 	}
+
 	tcp := func(n int) func(context.Context, *world) (bench.Sample, error) {
-		return func(ctx context.Context, w *world) (bench.Sample, error) { return w.throughput(ctx, n, o.Sample) }
+		return func(ctx context.Context, w *world) (bench.Sample, error) {
+			return w.throughput(ctx, n, o.Sample)
+		}
 	}
 	ping := func(n int) func(context.Context, *world) (bench.Sample, error) {
-		return func(ctx context.Context, w *world) (bench.Sample, error) { return w.latency(ctx, n, o.Sample/2) }
+		return func(ctx context.Context, w *world) (bench.Sample, error) {
+			return w.latency(ctx, n, o.Sample/2)
+		}
 	}
+
 	r := bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}
 	return r.RunGroups(ctx, []bench.Group{
 		group("tcp_1", bench.Mbps, tcp(1)), group("tcp_4", bench.Mbps, tcp(4)),
-		group("latency", bench.Microsecond, ping(0)), group("latency_beside_4", bench.Microsecond, ping(4)),
+		group("latency", bench.Microsecond, ping(0)),
+		group("latency_beside_4", bench.Microsecond, ping(4)),
 	})
 }
 

@@ -66,7 +66,8 @@ func run(ctx context.Context, netns, text string) error {
 
 // build makes a world; close undoes also what a failed build left.
 func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
-	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu, dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
+	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu,
+		dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
 	for i, n := range []string{"a", "b", "pa", "pb"} {
 		w.names[i] = fmt.Sprintf("kvbench%d-%s%d%s", os.Getpid(), s.file, mtu, n)
 	}
@@ -82,26 +83,34 @@ func (w *world) build(ctx context.Context) error {
 			return err
 		}
 	}
+
 	inner := w.mtu
 	if w.side.engine != "" {
 		inner -= overhead
 	}
-	if err := run(ctx, w.names[nodeA], fmt.Sprintf(`link add eth0 mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
+
+	if err := run(ctx, w.names[nodeA],
+		fmt.Sprintf(`link add eth0 mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
 		addr add 198.18.0.1/24 dev eth0
 		link set eth0 up`, w.mtu, w.names[nodeB])); err != nil {
 		return err
 	}
-	if err := run(ctx, w.names[nodeB], "addr add 198.18.0.2/24 dev eth0\nlink set eth0 up"); err != nil {
+
+	if err := run(ctx, w.names[nodeB], "addr add 198.18.0.2/24 dev eth0\nlink set eth0 up"); err !=
+		nil {
 		return err
 	}
+
 	for i := range 2 {
 		node, pod := w.names[nodeA+i], w.names[podA+i]
-		if err := run(ctx, node, fmt.Sprintf(`link add pod mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
+		if err := run(ctx, node,
+			fmt.Sprintf(`link add pod mtu %[1]d type veth peer name eth0 mtu %[1]d netns %[2]s
 			addr add 198.19.%[3]d.1/24 dev pod
 			link set pod up`, inner, pod, i+1)); err != nil {
 			return err
 		}
-		if err := run(ctx, pod, fmt.Sprintf("addr add %s/24 dev eth0\nlink set eth0 up\nroute add default via 198.19.%d.1",
+		if err := run(ctx, pod, fmt.Sprintf(
+			"addr add %s/24 dev eth0\nlink set eth0 up\nroute add default via 198.19.%d.1",
 			podAddr(podA+i), i+1)); err != nil {
 			return err
 		}
@@ -110,10 +119,12 @@ func (w *world) build(ctx context.Context) error {
 			return fmt.Errorf("forward on %s: %w: %s", node, err, out)
 		}
 	}
+
 	if w.side.engine == "" {
 		return errors.Join(run(ctx, w.names[nodeA], "route add 198.19.2.0/24 via 198.18.0.2"),
 			run(ctx, w.names[nodeB], "route add 198.19.1.0/24 via 198.18.0.1"))
 	}
+
 	return w.tunnel(ctx, inner)
 }
 
@@ -131,12 +142,14 @@ func (w *world) tunnel(ctx context.Context, inner int) error {
 	}
 	for i := range 2 {
 		own, other := keys[i].Bytes(), keys[1-i].Public()
-		text := fmt.Sprintf("private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=198.18.0.%d:%d\nallowed_ip=198.19.%d.0/24\n",
+		text := fmt.Sprintf(
+			"private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=198.18.0.%d:%d\nallowed_ip=198.19.%d.0/24\n",
 			hex.EncodeToString(own[:]), port, hex.EncodeToString(other[:]), 2-i, port, 2-i)
 		if err := configure(ctx, w.socket(i), text); err != nil {
 			return err
 		}
-		if err := run(ctx, w.names[i], fmt.Sprintf("route add 198.19.%d.0/24 dev veil0", 2-i)); err != nil {
+		if err := run(ctx, w.names[i], fmt.Sprintf("route add 198.19.%d.0/24 dev veil0",
+			2-i)); err != nil {
 			return err
 		}
 	}
@@ -161,7 +174,8 @@ func (w *world) start(i, mtu int) error {
 	}
 	defer log.Close()
 	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu)}, ","))
+	cmd.Env = append(os.Environ(), childEnv+"="+
+		strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu)}, ","))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

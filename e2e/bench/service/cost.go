@@ -30,6 +30,7 @@ func (s *suite) cost(ctx context.Context) error {
 		return fmt.Errorf("statistics of programs: %w", err)
 	}
 	defer stats.Close()
+
 	for _, r := range reaches() {
 		for _, n := range slices.Compact([]int{s.Sizes[0], s.Sizes[len(s.Sizes)-1]}) {
 			l, err := s.lane(ctx, sideOurs, size{n, endpoints}, 0, r)
@@ -50,6 +51,7 @@ func (s *suite) cost(ctx context.Context) error {
 			}
 		}
 	}
+
 	return nil
 }
 

@@ -195,6 +195,7 @@ func sliceObject(s rules.Service, version int) *discoveryv1.EndpointSlice {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: &s.Port, Protocol: &protocol, Port: &port}},
 	}
+
 	for i, b := range s.Backends {
 		pod := fmt.Sprintf("%s-%d", s.Name, i)
 		out.Endpoints = append(out.Endpoints, discoveryv1.Endpoint{
@@ -205,6 +206,7 @@ func sliceObject(s rules.Service, version int) *discoveryv1.EndpointSlice {
 				UID: uid("pod", pod)},
 		})
 	}
+
 	return out
 }
 

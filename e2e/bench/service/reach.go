@@ -56,6 +56,7 @@ func (s *suite) reach(ctx context.Context, r reach) error {
 	sides := slices.DeleteFunc(sidesOf(r), func(side string) bool {
 		return len(s.sides) > 0 && !slices.Contains(s.sides, side)
 	})
+
 	lanes := map[string]*lane{}
 	for _, side := range sides {
 		l, err := s.lane(ctx, side, s.base(), 0, r)
@@ -64,6 +65,7 @@ func (s *suite) reach(ctx context.Context, r reach) error {
 		}
 		lanes[side] = l
 	}
+
 	var groups []bench.Group
 	of := map[string]quantity{}
 	for _, q := range quantities {
@@ -77,6 +79,7 @@ func (s *suite) reach(ctx context.Context, r reach) error {
 		g.Pairs = pairs(g.Name, sides)
 		groups, of[g.Name] = append(groups, g), q
 	}
+
 	err := s.measure(ctx, groups, of)
 	s.missingToIPVS(r)
 	return err

@@ -236,9 +236,11 @@ func TestOptions(t *testing.T) {
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
+
 	if e := good.Estimate(); e < time.Minute || e > time.Hour {
 		t.Errorf("estimate %v", e)
 	}
+
 	for want, spoil := range map[string]func(*Options){
 		"0 rounds":       func(o *Options) { o.Rounds = 0 },
 		"of 0 turns":     func(o *Options) { o.Turns = 0 },

@@ -129,11 +129,13 @@ func (s *suite) sizes() report.Table {
 		Head: []string{"services", "ours", "nftables", "iptables", "ours to nftables",
 			"ours to iptables"},
 	}
+
 	for _, r := range reaches() {
 		group := fmt.Sprintf("%s_%s_%s", partScale, r, qCRR)
 		if s.result.Find(group+suffixTwice, 0) == nil {
 			continue
 		}
+
 		line := func(title, what string, first int) {
 			row := []string{fmt.Sprintf("%s, %s", r, title)}
 			for _, side := range []string{sideOurs, sideNFTables, sideIPTables} {
@@ -142,14 +144,17 @@ func (s *suite) sizes() report.Table {
 			t.Rows = append(t.Rows, append(row, s.ratio(group+"_"+what+toNFTables),
 				s.ratio(group+"_"+what+"_to_"+sideIPTables)))
 		}
+
 		for _, n := range s.Sizes {
 			line(fmt.Sprint(n), fmt.Sprintf("%d_services", n), s.Sizes[0])
 		}
+
 		line(fmt.Sprintf("%d, %d endpoints each", s.Sizes[0], manyEndpoints),
 			fmt.Sprintf("%d_endpoints", manyEndpoints), endpoints)
 		t.Rows = append(t.Rows, []string{fmt.Sprintf("%s, %d, again", r, s.Sizes[0]),
 			s.ratio(group + suffixTwice), "–", "–", "–", "–"})
 	}
+
 	return t
 }
 

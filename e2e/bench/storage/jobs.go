@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+	"github.com/kubeveil/kubeveil/e2e/disk/fio"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+	"github.com/kubeveil/kubeveil/e2e/disk/fio"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
@@ -28,7 +28,7 @@ type figure struct {
 // run is a task on a disk with what was measured of it.
 type run struct {
 	task
-	disk *disk
+	disk *sideDisk
 	// values are by figure and side, one a turn of a round: those of one turn are measured directly
 	// after one another.
 	values map[figure]map[string][]float64

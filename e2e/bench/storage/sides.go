@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 )
 
 // Names of the sides, each with a partition of its own.
@@ -19,9 +19,9 @@ const (
 	sides     = 3
 )
 
-// disk is a disk of the machine with a device for each side.
-type disk struct {
-	storage.Disk
+// sideDisk is a disk of the machine with a device for each side.
+type sideDisk struct {
+	disk.Disk
 	name, title string
 	// deviceBySide is what fio is given.
 	deviceBySide map[string]string
@@ -30,18 +30,18 @@ type disk struct {
 }
 
 // newDisks returns the disks that are measured.
-func newDisks(o Options) []*disk {
-	var out []*disk
+func newDisks(o Options) []*sideDisk {
+	var out []*sideDisk
 	for _, l := range limits {
 		if !o.has(l.name) {
 			continue
 		}
-		d := storage.Disk{
+		d := disk.Disk{
 			Serial: l.name, Path: filepath.Join(o.Dir, l.name+".img"),
 			Size: sides*(o.Room+crypt.DataOffset) + 8*mib, IOPS: l.iops, Bandwidth: l.bandwidth,
 			Parts: sides,
 		}
-		out = append(out, &disk{Disk: d, name: l.name, title: l.title,
+		out = append(out, &sideDisk{Disk: d, name: l.name, title: l.title,
 			deviceBySide: map[string]string{}, room: o.Room})
 	}
 	return out
@@ -49,7 +49,7 @@ func newDisks(o Options) []*disk {
 
 // prepare makes the three devices: a volume, a plain mapping and cryptsetup's, all from the same
 // place of their partitions. The two that encrypt have the same table, or it is an error.
-func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error {
+func (d *sideDisk) prepare(ctx context.Context, m *disk.Machine, o Options) error {
 	if d.IOPS == 0 {
 		o.Progress("disk %s: writing all of it once", d.name)
 		if _, err := m.Exec(ctx, d.fill()); err != nil {
@@ -93,7 +93,7 @@ func (d *disk) prepare(ctx context.Context, m *storage.Machine, o Options) error
 // fill is the line of shell that writes zeros to all partitions. Their file on the host is sparse:
 // a side that first writes to a place would pay for its room, and one that first reads it would be
 // given zeros for nothing.
-func (d *disk) fill() string {
+func (d *sideDisk) fill() string {
 	var parts []string
 	for i := range sides {
 		parts = append(parts, fmt.Sprintf("dd if=/dev/zero of=%s bs=1M count=%d oflag=direct "+

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/storage"
-	"github.com/kubeveil/kubeveil/e2e/storage/answer"
+	"github.com/kubeveil/kubeveil/e2e/disk"
+	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -34,8 +34,8 @@ const (
 )
 
 // stageDisk is the disk for the files of staged volumes.
-func stageDisk(o Options) storage.Disk {
-	return storage.Disk{Serial: "room", Path: filepath.Join(o.Dir, "room.img"), Size: stageRoom}
+func stageDisk(o Options) disk.Disk {
+	return disk.Disk{Serial: "room", Path: filepath.Join(o.Dir, "room.img"), Size: stageRoom}
 }
 
 // makeRoom mounts that disk. Its inode tables are left as they are: work in the background would be

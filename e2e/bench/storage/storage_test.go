@@ -52,7 +52,7 @@ func TestEveryGateIsMeasured(t *testing.T) {
 	}
 }
 
-func madeUp(t *testing.T, disks []*disk) []bench.Case {
+func madeUp(t *testing.T, disks []*sideDisk) []bench.Case {
 	t.Helper()
 	var out []bench.Case
 	for _, d := range disks {
@@ -146,7 +146,7 @@ func TestAlike(t *testing.T) {
 // A round that was cut short is left out, and what was measured before it is kept.
 func TestCutShort(t *testing.T) {
 	q := quantity{"a", bench.IOPS, "a"}
-	r := &run{task: task{name: "a", quantities: []quantity{q}}, disk: &disk{name: free},
+	r := &run{task: task{name: "a", quantities: []quantity{q}}, disk: &sideDisk{name: free},
 		values: map[figure]map[string][]float64{}}
 	if cases, err := r.cases(); err != nil || len(cases) != 0 {
 		t.Errorf("nothing measured: %v, %v", cases, err)

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -16,8 +16,8 @@ import (
 // suite is one run.
 type suite struct {
 	Options
-	machine *storage.Machine
-	disks   []*disk
+	machine *disk.Machine
+	disks   []*sideDisk
 	runner  bench.Runner
 	result  *bench.Result
 }
@@ -34,12 +34,12 @@ func Run(ctx context.Context, o Options) (rep *report.Report, err error) {
 		return nil, err
 	}
 
-	disks := []storage.Disk{stageDisk(o)}
+	disks := []disk.Disk{stageDisk(o)}
 	for _, d := range s.disks {
 		disks = append(disks, d.Disk)
 	}
 
-	s.machine, err = storage.Start(ctx, storage.Options{Disks: disks, Dir: o.Dir, Log: o.Log})
+	s.machine, err = disk.Start(ctx, disk.Options{Disks: disks, Dir: o.Dir, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}

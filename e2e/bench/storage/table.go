@@ -50,6 +50,7 @@ func (s *suite) matrix() report.Table {
 			"cryptsetup", "to cryptsetup", "core-s/GB, ours to plain"},
 		Note: "Medians; the relations are medians of the ratios formed in each round.",
 	}
+
 	for _, d := range s.disks {
 		for _, task := range tasks() {
 			for _, q := range task.quantities {
@@ -70,6 +71,7 @@ func (s *suite) matrix() report.Table {
 			}
 		}
 	}
+
 	return t
 }
 
@@ -122,10 +124,12 @@ func (s *suite) notes() []string {
 			"files of both are on one disk without limits.",
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", s.Rounds, s.Seed),
 	}
+
 	if s.result.Platform == bench.Emulated {
 		out = slices.Insert(out, 0, "AES is emulated here, so bandwidth without a limit is that "+
 			"of the emulator's AES: it is shown without a gate. On real processors the profile "+
 			"`hardware` gates it.")
 	}
+
 	return out
 }

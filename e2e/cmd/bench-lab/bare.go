@@ -60,6 +60,7 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 		}
 		public[n] = key
 	}
+
 	for i, n := range nodes {
 		peer := nodes[1-i]
 		allowed := fmt.Sprintf("%s,%s/32", peer.PodPrefixes[0], peer.Addrs[0])
@@ -74,6 +75,7 @@ func (r *run) startBare(ctx context.Context, nodes []*lab.Node) (*bareTunnel, er
 			return b, err
 		}
 	}
+
 	return b, nil
 }
 

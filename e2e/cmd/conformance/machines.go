@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
 	"github.com/kubeveil/kubeveil/e2e/conformance"
-	"github.com/kubeveil/kubeveil/e2e/storage"
-	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/remote"
@@ -30,7 +30,7 @@ func onMachines(ctx context.Context, a arguments, root string,
 
 	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive},
 		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
-	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
+	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
 		Size: diskSize}
 	if a.volumes {
 		driver := filepath.Join(root, "out/images/kubeveil-csi.tar")
@@ -75,7 +75,7 @@ func onMachines(ctx context.Context, a arguments, root string,
 	o.Emulated = platform == bench.Emulated
 	o.Kubeconfig, o.Registry = c.Kubeconfig(), conformance.Registry
 	if a.volumes {
-		if err := cluster.Prepare(ctx, &cluster.Session{Cluster: c, Disk: disk,
+		if err := storage.Prepare(ctx, &storage.Session{Cluster: c, Disk: disk,
 			Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}); err != nil {
 			return nil, "", err
 		}

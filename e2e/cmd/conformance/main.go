@@ -84,6 +84,7 @@ func (a *arguments) flags() *flag.FlagSet {
 			"upstream's own)")
 	flags.StringVar(&a.platform, "platform", bench.VM,
 		"what the nodes of -kubeconfig are: vm, emulated, sev-snp, tdx, metal")
+
 	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
 		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
 	flags.BoolVar(&a.volumes, "volumes", false,
@@ -94,6 +95,7 @@ func (a *arguments) flags() *flag.FlagSet {
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3,
 		"how many specs run at a time; those marked as serial always run alone")
+
 	flags.DurationVar(&a.limit, "limit", 0,
 		"begin specs for so `long`, those marked [Conformance] first, and report the rest as "+
 			"skipped (default: no limit)")
@@ -105,6 +107,7 @@ func (a *arguments) flags() *flag.FlagSet {
 	}
 	expression("focus", "run the specs whose names this `regular expression` finds, and report on "+
 		"no others", &a.focus)
+
 	expression("skip", "leave out the specs whose names this `regular expression` finds, and do "+
 		"not report on them", &a.skip)
 	return flags

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/storage"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -34,8 +34,8 @@ const (
 	fileName                  = "patients.csv"
 )
 
-func (d *demo) disk(name string) storage.Disk {
-	return storage.Disk{Serial: name, Path: filepath.Join(d.out, name+".img"), Size: diskSize}
+func (d *demo) disk(name string) disk.Disk {
+	return disk.Disk{Serial: name, Path: filepath.Join(d.out, name+".img"), Size: diskSize}
 }
 
 // tool runs volumetool with the volumes' disks.
@@ -83,7 +83,7 @@ func (d *demo) write(ctx context.Context) error {
 // look reads the disks as their owner does.
 func (d *demo) look(ctx context.Context) error {
 	for _, side := range []struct {
-		disk           storage.Disk
+		disk           disk.Disk
 		title, verdict string
 		at             string
 		offset         int64
@@ -111,7 +111,7 @@ func (d *demo) look(ctx context.Context) error {
 			printable(data[:48]))
 	}
 
-	for _, disk := range []storage.Disk{d.plain, d.first, d.second} {
+	for _, disk := range []disk.Disk{d.plain, d.first, d.second} {
 		found, searched, err := disk.Count(d.canary)
 		if err != nil {
 			return err

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/storage"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
@@ -32,9 +32,9 @@ const limit = 20 * time.Minute
 type demo struct {
 	out     string
 	say     func(format string, args ...any)
-	machine *storage.Machine
+	machine *disk.Machine
 	// first and second have a volume each; plain has a file system in clear.
-	first, second, plain storage.Disk
+	first, second, plain disk.Disk
 	result               *bench.Result
 	report               *report.Report
 	// canary begins each line of the file.
@@ -67,6 +67,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if d.out, err = program.Folder(d.out); err != nil {
 		return err
 	}
+
 	logFile, err := os.Create(filepath.Join(d.out, "demo-storage.log"))
 	if err != nil {
 		return err
@@ -75,20 +76,22 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.say("start a virtual machine with three disks, which are files of this host: two for " +
 		"volumes, one plain")
 	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
-	d.machine, err = storage.Start(ctx, storage.Options{
-		Disks: []storage.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"),
+	d.machine, err = disk.Start(ctx, disk.Options{
+		Disks: []disk.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"),
 		Log: slog.New(slog.NewTextHandler(logFile, nil)),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.machine.Close()) }()
+
 	if err := d.begin(ctx); err != nil {
 		return err
 	}
 	if err := d.show(ctx); err != nil {
 		return err
 	}
+
 	return d.finish()
 }
 

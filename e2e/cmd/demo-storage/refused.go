@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/e2e/storage/answer"
+	"github.com/kubeveil/kubeveil/e2e/disk/answer"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 

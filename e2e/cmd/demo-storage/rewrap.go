@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/storage/answer"
-	"github.com/kubeveil/kubeveil/e2e/storage/fio"
+	"github.com/kubeveil/kubeveil/e2e/disk/answer"
+	"github.com/kubeveil/kubeveil/e2e/disk/fio"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 

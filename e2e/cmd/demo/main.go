@@ -27,7 +27,8 @@ const limit = 10 * time.Minute
 // demo is one run of the program.
 type demo struct {
 	out string
-	// api reports whether Kubeveil's nodes have an API server; without one they read snapshot files.
+	// api reports whether Kubeveil's nodes have an API server; without one they read snapshot
+	// files.
 	api     bool
 	say     func(format string, args ...any)
 	result  *bench.Result
@@ -50,8 +51,10 @@ Flags:
 
 func main() {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	out := flags.String("out", "out/demo", "`folder` for report.html, report.md and result.json; emptied first")
-	api := flags.Bool("api", false, "give Kubeveil a real API server, and services; without it nodes read snapshot files")
+	out := flags.String("out", "out/demo",
+		"`folder` for report.html, report.md and result.json; emptied first")
+	api := flags.Bool("api", false,
+		"give Kubeveil a real API server, and services; without it nodes read snapshot files")
 	program.Main(flags, usage, func() (program.Run, error) {
 		d := &demo{out: *out, api: *api, say: program.Progress(os.Stdout)}
 		return program.Within(limit, d.run), nil
@@ -70,8 +73,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	d.report = &report.Report{
-		Title:  "The same pods, in clear and behind Kubeveil",
-		Lead:   lead(d.api),
+		Title: "The same pods, in clear and behind Kubeveil",
+		Lead:  lead(d.api), RefusedWhat: "forbidden attempts",
 		Result: d.result, Labels: labels, Notes: d.notes(),
 	}
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -87,7 +90,8 @@ func lead(api bool) string {
 	if api {
 		services = ", and there to a service too"
 	}
-	return "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 and IPv6: " +
+	return "Three nodes, a pod on each, every pod talking to every other over TCP and UDP, IPv4 " +
+		"and IPv6: " +
 		"once over the reference network, once over Kubeveil" + services + ". " +
 		"A sniffer on the wire of both looks for what must not be there."
 }
@@ -98,6 +102,7 @@ func (d *demo) show(ctx context.Context) (err error) {
 	if d.api {
 		how = "Kubeveil with a real API server"
 	}
+
 	d.say("build two clusters of three nodes: the reference network in clear, and %s", how)
 	if d.clear, err = d.newNetwork(ctx, lab.Clear); err != nil {
 		return err
@@ -108,17 +113,20 @@ func (d *demo) show(ctx context.Context) (err error) {
 	if err := d.noteTunnel(ctx); err != nil {
 		return err
 	}
+
 	for _, n := range []*network{d.clear, d.ours} {
 		if err := d.talk(ctx, n); err != nil {
 			return err
 		}
 	}
+
 	if err := d.refused(ctx); err != nil {
 		return err
 	}
 	if err := d.judge(); err != nil {
 		return err
 	}
+
 	return d.measure(ctx)
 }
 
@@ -132,8 +140,11 @@ func (d *demo) judge() error {
 	if err != nil {
 		return err
 	}
-	d.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext, ControlPlaintext: control.Plaintext}
-	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, %d in clear", ours.Frames, ours.Plaintext, control.Frames, control.Plaintext)
+
+	d.result.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,
+		ControlPlaintext: control.Plaintext}
+	d.say("sniffers: %d frames of ours, %d in clear; %d frames of the reference network, "+
+		"%d in clear", ours.Frames, ours.Plaintext, control.Frames, control.Plaintext)
 	outcome, allowed := "nothing but what is allowed", "tunnel or neighbour discovery"
 	if d.api {
 		allowed = "tunnel, neighbour discovery, or the API server"
@@ -141,16 +152,22 @@ func (d *demo) judge() error {
 	if err := ours.Err(); err != nil {
 		outcome, d.problem = err.Error(), err
 	}
+
 	d.result.Gates = append(d.result.Gates,
 		bench.Exactly("our network, in clear", int(ours.Plaintext), 0, "frames"),
-		bench.Gate{Name: "our network, every frame", Want: allowed, Got: outcome, OK: ours.Err() == nil},
-		bench.Gate{Name: "reference network, in clear (the sniffer can see)", Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext), OK: control.Plaintext > 0})
+		bench.Gate{Name: "our network, every frame", Want: allowed, Got: outcome,
+			OK: ours.Err() == nil},
+		bench.Gate{Name: "reference network, in clear (the sniffer can see)",
+			Want: "more than 0 frames", Got: fmt.Sprintf("%d frames", control.Plaintext),
+			OK: control.Plaintext > 0})
+
 	for i, n := range []*network{d.clear, d.ours} {
 		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.",
 			"Between nodes there is WireGuard and nothing else: who talks to whom, and what, is " +
 				"not on the wire."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
+
 	return nil
 }
 

@@ -194,12 +194,20 @@ var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
 // notes returns what stands below the figures.
 func (d *demo) notes() []string {
 	notes := []string{
-		"The sniffers listen on the bridge between the nodes and on each of its ports, from before the first node exists. The figures were taken after they had ended.",
-		"The frames were captured on the underlay link of the first node; the dump begins with the Ethernet header. Marked is the text that all pods send.",
-		"Between namespaces there is no wire: the network in clear runs at the speed of memory, and encryption shares two cores with everything else. `make bench-lab` compares over a link of limited rate and against a bare WireGuard.",
+		"The sniffers listen on the bridge between the nodes and on each of its ports, from " +
+			"before the first node exists. The figures were taken after they had ended.",
+		"The frames were captured on the underlay link of the first node; the dump begins with " +
+			"the Ethernet header. Marked is the text that all pods send.",
+		"Between namespaces there is no wire: the network in clear runs at the speed of memory, " +
+			"and encryption shares two cores with everything else. `make bench-lab` " +
+			"compares over " +
+			"a link of limited rate and against a bare WireGuard.",
 	}
 	if d.api {
-		notes = append(notes, "Pod to service is pod to pod by the address of a service with that pod as its only backend. In clear is pod to pod for both: the reference network has no services. `make bench-service` compares with the rules of kube-proxy, haproxy and no service at all.")
+		notes = append(notes, "Pod to service is pod to pod by the address of a service with that "+
+			"pod as its only backend. In clear is pod to pod for both: the reference network has "+
+			"no services. `make bench-service` compares with the rules of kube-proxy, haproxy and "+
+			"no service at all.")
 	}
 	return notes
 }
@@ -212,7 +220,8 @@ func (d *demo) noteTunnel(ctx context.Context) error {
 	}
 	note := "The tunnel here is the kernel's WireGuard."
 	if len(s.Devices) > 0 && s.Devices[0].Kind == string(tunnel.Userspace) {
-		note = "The tunnel here is the userspace worker veil-wg, since this kernel has no WireGuard: figures of the kernel's are in docs/performance.md."
+		note = "The tunnel here is the userspace worker veil-wg, since this kernel has no " +
+			"WireGuard: figures of the kernel's are in docs/performance.md."
 	}
 	d.say("%s", note)
 	d.report.Lead += " " + note
@@ -227,6 +236,7 @@ func (d *demo) measure(ctx context.Context) error {
 			return err
 		}
 	}
+
 	side := func(name string, n *network, to netip.Addr) bench.Side {
 		f := load.Flow{To: to, Duration: 2 * time.Second,
 			Run: func(ctx context.Context, args ...string) ([]byte, error) {
@@ -237,8 +247,10 @@ func (d *demo) measure(ctx context.Context) error {
 			return f.TCP(ctx, 1)
 		}}
 	}
+
 	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
-	sides := []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)), side(inClear, d.clear, d.clear.pods[1].Addr(false))}
+	sides := []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)),
+		side(inClear, d.clear, d.clear.pods[1].Addr(false))}
 	pairs := []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}}
 	if d.api {
 		sides = append(sides, side(service, d.ours, d.ours.measured[0]))
@@ -249,6 +261,7 @@ func (d *demo) measure(ctx context.Context) error {
 		Name: caseTCP, MTU: 1500, Unit: bench.Mbps,
 		Sides: sides, Pairs: pairs,
 	}})
+
 	d.result.Cases = cases
 	d.report.Notes = append(d.report.Notes,
 		fmt.Sprintf("%d rounds, order drawn with seed %d.", r.Rounds, r.Seed))

@@ -44,15 +44,18 @@ func (d *demo) refused(ctx context.Context) error {
 		return err
 	}
 
-	if err := d.counted(ctx, node, report.Refusal{What: "Somebody routes a pod's address past the tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
-		// More specific than the route into the tunnel.
-		route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
-		if err := node.IP(ctx, "route add "+route); err != nil {
-			return err
-		}
-		defer func() { _ = node.IP(ctx, "route del "+route) }()
-		return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort), payload)
-	}); err != nil {
+	if err := d.counted(ctx, node,
+		report.Refusal{What: "Somebody routes a pod's address past the " +
+			"tunnel by hand", Want: "dropped at the node's link"}, "dst_in_range", func() error {
+			// More specific than the route into the tunnel.
+			route := fmt.Sprintf("%s/32 via %s dev eth0", other, d.ours.lab.Nodes()[1].Addrs[0])
+			if err := node.IP(ctx, "route add "+route); err != nil {
+				return err
+			}
+			defer func() { _ = node.IP(ctx, "route del "+route) }()
+			return send(node.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(other, lab.EchoPort),
+				payload)
+		}); err != nil {
 		return err
 	}
 
@@ -67,6 +70,7 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	if err != nil {
 		return err
 	}
+
 	family := d.ours.lab.Family()
 	free := func(host byte) (addrs []netip.Addr) {
 		for _, p := range family.Underlay(host) {
@@ -78,16 +82,21 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 	if d.api {
 		row = "A forged Node with its VeilNode"
 	}
+
 	for _, f := range []struct {
 		what string
 		node cluster.Node
 		key  wgkey.Public
 	}{
-		{"key", cluster.Node{Name: "forged-key", Addresses: free(200), PodPrefixes: family.PodPrefixes(90)}, s.Devices[0].PublicKey},
-		{"addresses", cluster.Node{Name: "forged-addresses", Addresses: victim.Addrs, PodPrefixes: family.PodPrefixes(91)}, wgkey.Public{31: 1}},
-		{"pod prefixes", cluster.Node{Name: "forged-prefixes", Addresses: free(201), PodPrefixes: victim.PodPrefixes}, wgkey.Public{31: 2}},
+		{"key", cluster.Node{Name: "forged-key", Addresses: free(200),
+			PodPrefixes: family.PodPrefixes(90)}, s.Devices[0].PublicKey},
+		{"addresses", cluster.Node{Name: "forged-addresses", Addresses: victim.Addrs,
+			PodPrefixes: family.PodPrefixes(91)}, wgkey.Public{31: 1}},
+		{"pod prefixes", cluster.Node{Name: "forged-prefixes", Addresses: free(201),
+			PodPrefixes: victim.PodPrefixes}, wgkey.Public{31: 2}},
 	} {
-		claim := &cluster.Claim{Keys: []cluster.Key{{Public: f.key}}, PodPrefixes: f.node.PodPrefixes}
+		claim := &cluster.Claim{Keys: []cluster.Key{{Public: f.key}},
+			PodPrefixes: f.node.PodPrefixes}
 		for _, a := range f.node.Addresses {
 			claim.Endpoints = append(claim.Endpoints, netip.AddrPortFrom(a, abi.TunnelPort))
 		}
@@ -95,10 +104,12 @@ func (d *demo) forged(ctx context.Context, node *lab.Node) error {
 		if err := d.ours.lab.Announce(ctx, f.node); err != nil {
 			return err
 		}
-		r := report.Refusal{What: fmt.Sprintf("%s claims the %s of %s", row, f.what, victim.Name), Want: "refused; traffic goes on"}
+		r := report.Refusal{What: fmt.Sprintf("%s claims the %s of %s", row, f.what, victim.Name),
+			Want: "refused; traffic goes on"}
 		r.Got, r.OK = d.outcome(ctx, node, f.node.Name)
 		d.note(r)
 	}
+
 	return ctx.Err()
 }
 

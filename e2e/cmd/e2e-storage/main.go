@@ -1,4 +1,4 @@
-// E2e-storage runs the cases of the CSI driver (e2e/storage/cluster) on a cluster of virtual
+// E2e-storage runs the cases of the CSI driver (e2e/cluster/storage) on a cluster of virtual
 // machines that it makes and removes, with Kubeveil's network, and writes result.json into -out.
 // Exit status 1: a case failed, or the run could not be made. Start reading at run.
 package main
@@ -18,10 +18,10 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/storage"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/storage"
-	"github.com/kubeveil/kubeveil/e2e/storage/cluster"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -83,7 +83,7 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
-	disk := storage.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
+	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(out, "volumes.img"), Size: diskSize}
 	if err := disk.Make(); err != nil {
 		return err
 	}
@@ -99,13 +99,13 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 		err = errors.Join(err, end)
 	}()
 
-	s := &cluster.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"),
+	s := &storage.Session{Cluster: c, Disk: disk, Manifests: filepath.Join(root, "manifests"),
 		Only: only, Out: os.Stdout}
 	return cases(ctx, s, root, filepath.Join(out, "result.json"))
 }
 
 // cases runs them on the cluster and writes what came of them to path.
-func cases(ctx context.Context, s *cluster.Session, root, path string) error {
+func cases(ctx context.Context, s *storage.Session, root, path string) error {
 	c := s.Cluster
 	r, err := bench.New(c.Platform(), root)
 	if err != nil {
@@ -116,7 +116,7 @@ func cases(ctx context.Context, s *cluster.Session, root, path string) error {
 		return err
 	}
 	r.Kernel = strings.TrimSpace(string(kernel))
-	err = cluster.Run(ctx, s, r)
+	err = storage.Run(ctx, s, r)
 	err = errors.Join(err, r.Write(path))
 	for _, g := range r.Gates {
 		fmt.Printf("%s: want %s, got %s\n", g.Name, g.Want, g.Got)

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/suite"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -22,12 +22,12 @@ const userspace = 3
 // machines is the lab that a run makes for itself.
 type machines struct{ *vm.Cluster }
 
-var _ suite.Lab = machines{}
+var _ network.Lab = machines{}
 
 // onMachines makes a cluster of virtual machines, runs the suite from before its first boot to
 // after the last case, and removes it, whatever comes.
-func onMachines(ctx context.Context, a arguments, root string, o suite.Options,
-	log *slog.Logger) (report *suite.Report, platform string, err error) {
+func onMachines(ctx context.Context, a arguments, root string, o network.Options,
+	log *slog.Logger) (report *network.Report, platform string, err error) {
 	began := time.Now()
 	fmt.Fprintln(o.Out, "starting virtual machines …")
 	c, err := vm.New(ctx, vm.Options{NoVeil: true, Userspace: []int{userspace},
@@ -47,8 +47,8 @@ func onMachines(ctx context.Context, a arguments, root string, o suite.Options,
 	return report, platform, errors.Join(err, end)
 }
 
-func (m machines) run(ctx context.Context, a arguments, root string, o suite.Options,
-	log *slog.Logger) (*suite.Report, error) {
+func (m machines) run(ctx context.Context, a arguments, root string, o network.Options,
+	log *slog.Logger) (*network.Report, error) {
 	for _, host := range []*lab.Host{m.Lab.Outside, m.Control} {
 		if _, err := lab.Echo(ctx, host); err != nil {
 			return nil, err
@@ -61,10 +61,10 @@ func (m machines) run(ctx context.Context, a arguments, root string, o suite.Opt
 	}
 	o.Cluster, o.Lab, o.Kubectl = cluster, m,
 		[]string{kubectl(root), "--kubeconfig=" + m.Kubeconfig()}
-	return suite.Run(ctx, suite.Cases(), o)
+	return network.Run(ctx, network.Cases(), o)
 }
 
-// Clear is that of suite.Lab, as are the others.
+// Clear is that of network.Lab, as are the others.
 func (m machines) Clear(ctx context.Context) error { return m.InstallClear(ctx) }
 
 // Unclear takes the reference network away.

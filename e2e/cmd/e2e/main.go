@@ -27,9 +27,9 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/kubeveil/kubeveil/e2e/cluster/network"
 	"github.com/kubeveil/kubeveil/e2e/cmd/internal/program"
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/suite"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
@@ -92,8 +92,8 @@ func (a *arguments) check() error {
 	if a.core && a.full {
 		return errors.New("-core and -full: choose one")
 	}
-	if a.match != nil && !slices.ContainsFunc(suite.Cases(),
-		func(c suite.Case) bool { return a.match.MatchString(c.Name) }) {
+	if a.match != nil && !slices.ContainsFunc(network.Cases(),
+		func(c network.Case) bool { return a.match.MatchString(c.Name) }) {
 		return fmt.Errorf("-run %s: no case has such a name, e2e -list shows them", a.match)
 	}
 	if err := bench.CheckNodes(a.platform); err != nil {
@@ -104,7 +104,7 @@ func (a *arguments) check() error {
 
 func run(ctx context.Context, a arguments) error {
 	if a.list {
-		suite.List(os.Stdout)
+		network.List(os.Stdout)
 		return nil
 	}
 
@@ -125,7 +125,7 @@ func run(ctx context.Context, a arguments) error {
 
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
-	o := suite.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
+	o := network.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
 		Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
 	began := time.Now()
 	on := onMachines
@@ -173,15 +173,15 @@ func run(ctx context.Context, a arguments) error {
 }
 
 // onCluster runs the suite on the cluster of -kubeconfig.
-func onCluster(ctx context.Context, a arguments, root string, o suite.Options,
-	log *slog.Logger) (*suite.Report, string, error) {
+func onCluster(ctx context.Context, a arguments, root string, o network.Options,
+	log *slog.Logger) (*network.Report, string, error) {
 	access := remote.Access{Kubeconfig: a.kubeconfig}
 	cluster, err := remote.Connect(ctx, access, remote.Options{Image: a.image, Log: log})
 	if err != nil {
 		return nil, "", err
 	}
 	o.Cluster, o.Kubectl = cluster, []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
-	report, err := suite.Run(ctx, suite.Cases(), o)
+	report, err := network.Run(ctx, network.Cases(), o)
 	return report, a.platform, err
 }
 

@@ -90,6 +90,7 @@ func FuzzParseJUnit(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Add(b)
 	f.Add(
 		[]byte(

@@ -38,6 +38,7 @@ func TestParseSpecs(t *testing.T) {
 				err != nil && !strings.Contains(err.Error(), tt.wantErr) {
 				t.Errorf("error %v, want %q", err, tt.wantErr)
 			}
+
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}

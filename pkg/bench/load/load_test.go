@@ -166,6 +166,7 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
+
 	f := Flow{From: a.Path(), To: to.Addr(), Duration: time.Second}
 	tcp, err := f.TCP(t.Context(), 1)
 	if err != nil {
@@ -178,6 +179,7 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if udp.Loss > 0.01 || udp.Mbps < 15 || udp.Mbps > 25 {
 		t.Errorf("UDP at 20 Mbit/s gave %+v", udp)
 	}

@@ -81,7 +81,8 @@ func (s *suite) flow(t target, d time.Duration) load.Flow {
 		Run: func(ctx context.Context, args ...string) ([]byte, error) {
 			var done session.IperfDone
 			args = append(args, "-p", fmt.Sprint(session.IperfPort))
-			if err := s.ground.client().inPod.Call(ctx, session.VerbIperf, session.Iperf{Args: args},
+			if err := s.ground.client().inPod.Call(ctx, session.VerbIperf,
+				session.Iperf{Args: args},
 				&done); err != nil {
 				return nil, err
 			}

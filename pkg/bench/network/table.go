@@ -198,14 +198,17 @@ func (s *suite) publishedTable() report.Table {
 			t.Rows = append(t.Rows, cells)
 		}
 	}
+
 	for _, c := range caps {
 		add("Kubeveil here, link of "+rateName(c.name), c.mtu, "pod_tcp_1_link_"+c.name+clearSuffix,
 			"pod_udp_link_"+c.name+clearSuffix)
 	}
+
 	for _, mtu := range s.measuredMTUs() {
 		add("Kubeveil here, 8 streams, link not limited", mtu, "pod_tcp_8"+clearSuffix,
 			"pod_udp"+clearSuffix)
 	}
+
 	t.Rows = append(t.Rows, published...)
 	return t
 }

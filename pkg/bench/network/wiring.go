@@ -186,7 +186,8 @@ func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 
 		wire := session.Wire{
 			NetNS: self.NetNS, Other: other.clearPod, Via: peer.addr,
-			Clear: session.Link{Host: session.HostClearLink, Pod: session.ClearLink, MTU: m.underlay,
+			Clear: session.Link{Host: session.HostClearLink, Pod: session.ClearLink,
+				MTU:  m.underlay,
 				Addr: mine.clearPod, Gateway: mine.clearGateway, Routes: clearTo},
 		}
 		if w.noBare == "" {

@@ -39,6 +39,7 @@ func TestCall(t *testing.T) {
 			return nil, errors.New("no such link")
 		}),
 	})
+
 	for name, tt := range map[string]struct{ verb, want, wantErr string }{
 		"an answer":              {"upper", "ABC", ""},
 		"an error":               {"fail", "", "pod x: fail: no such link"},

@@ -41,6 +41,7 @@ func TestQuantities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	seen := map[string]bool{}
 	for _, q := range quantities {
 		line := strings.Join(command(q.job, r.Size, r.Sample), " ")
@@ -55,9 +56,11 @@ func TestQuantities(t *testing.T) {
 			bench.Case{Name: q.name, Unit: q.unit, Ours: bench.Summarize([]float64{1}), Base: &base,
 				BaseName: "b", Ratio: &bench.Ratio{Median: 0.5, Min: 0.5, Max: 0.5}})
 	}
+
 	if err := result.Validate(); err != nil {
 		t.Error(err)
 	}
+
 	var md strings.Builder
 	if err := r.report(result).Markdown(&md); err != nil ||
 		!strings.Contains(md.String(), "64 at once") {

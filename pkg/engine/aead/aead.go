@@ -63,6 +63,7 @@ var XCrypto = Tier{Name: "x/crypto", Seal: sealEach, Open: openEach}
 func (w *Worker) setCounter(c uint64) { binary.LittleEndian.PutUint64(w.nonce[4:], c) }
 
 func sealEach(w *Worker, key *Key, packets []Packet) {
+	secret.Reserve()
 	a := at(key)
 	for i := range packets {
 		p := &packets[i]
@@ -70,10 +71,11 @@ func sealEach(w *Worker, key *Key, packets []Packet) {
 		w.setCounter(p.Counter)
 		a.Seal(text[:0], w.nonce[:], text, nil)
 	}
-	scrubStack()
+	secret.Scrub()
 }
 
 func openEach(w *Worker, key *Key, packets []Packet) {
+	secret.Reserve()
 	a := at(key)
 	for i := range packets {
 		p := &packets[i]
@@ -81,21 +83,23 @@ func openEach(w *Worker, key *Key, packets []Packet) {
 		_, err := a.Open(p.Data[:0], w.nonce[:], p.Data, nil)
 		p.OK = err == nil
 	}
-	scrubStack()
+	secret.Scrub()
 }
 
 // SealMessage seals text under a handshake's key, nonce 0, into dst, which has room for the tag.
 func (w *Worker) SealMessage(key *Key, dst, text, ad []byte) {
+	secret.Reserve()
 	w.setCounter(0)
 	at(key).Seal(dst[:0], w.nonce[:], text, ad)
-	scrubStack()
+	secret.Scrub()
 }
 
 // OpenMessage opens what SealMessage made and reports whether it is authentic.
 func (w *Worker) OpenMessage(key *Key, dst, sealed, ad []byte) bool {
+	secret.Reserve()
 	w.setCounter(0)
 	_, err := at(key).Open(dst[:0], w.nonce[:], sealed, ad)
-	scrubStack()
+	secret.Scrub()
 	return err == nil
 }
 
@@ -119,14 +123,3 @@ func at(key *Key) cipher.AEAD {
 	(*iface)(unsafe.Pointer(&a)).data = unsafe.Pointer(key)
 	return a
 }
-
-// scrubStack overwrites the part of the stack on which the assembly of x/crypto kept its state.
-//
-//go:noinline
-func scrubStack() {
-	var b [1024]byte
-	scrub(&b)
-}
-
-//go:noinline
-func scrub(b *[1024]byte) { clear(b[:]) }

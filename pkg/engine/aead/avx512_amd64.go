@@ -7,6 +7,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/cpu"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 //go:generate go -C gen run . -out ../lanes_amd64.s -stubs ../lanes_amd64.go -pkg aead
@@ -40,11 +42,16 @@ type lanes struct {
 // unused is the text of lanes that have none. Nothing reads what the lanes leave there.
 type unused [maxLaneText]byte
 
-func sealLanes(w *Worker, key *Key, packets []Packet) { w.groups(key, packets, sealGroup, sealEach) }
-func openLanes(w *Worker, key *Key, packets []Packet) { w.groups(key, packets, openGroup, openEach) }
+func sealLanes(w *Worker, key *Key, packets []Packet) {
+	w.groups(key, packets, sealGroup, sealEach)
+}
+func openLanes(w *Worker, key *Key, packets []Packet) {
+	w.groups(key, packets, openGroup, openEach)
+}
 
-// groups gives consecutive packets of one length to group, the others to each.
+// groups passes consecutive packets of one length to group, the others to each.
 func (w *Worker) groups(key *Key, packets []Packet, group, each func(*Worker, *Key, []Packet)) {
+	secret.Reserve()
 	for len(packets) > 0 {
 		n, size := 1, len(packets[0].Data)
 		for n < len(packets) && n < laneCount && len(packets[n].Data) == size {
@@ -61,7 +68,7 @@ func (w *Worker) groups(key *Key, packets []Packet, group, each func(*Worker, *K
 		}
 		packets = packets[n:]
 	}
-	scrubStack()
+	secret.Scrub()
 }
 
 // fill sets the lanes' texts and counters. All packets have one length.
@@ -69,7 +76,8 @@ func (w *Worker) fill(packets []Packet) (l *lanes, n int) {
 	l = w.lanes
 	for i := range laneCount {
 		if i < len(packets) {
-			l.texts[i], l.counters[i] = unsafe.Pointer(unsafe.SliceData(packets[i].Data)), packets[i].Counter
+			l.texts[i], l.counters[i] = unsafe.Pointer(unsafe.SliceData(packets[i].Data)),
+				packets[i].Counter
 		} else {
 			l.texts[i], l.counters[i] = unsafe.Pointer(&w.unused), packets[0].Counter
 		}
@@ -137,10 +145,12 @@ func (l *lanes) tag(i int, out *[Overhead]byte) {
 		h0 += 5 * (h2 >> 42)
 		h2 &= mask42
 	}
+
 	h1 += h0 >> 44
 	h0 &= mask44
 	h2 += h1 >> 44
 	h1 &= mask44
+
 	// g is h - p; it is used if it is not negative.
 	g0 := h0 + 5
 	g1 := h1 + g0>>44
@@ -151,6 +161,7 @@ func (l *lanes) tag(i int, out *[Overhead]byte) {
 	h0 = h0&^m | g0&m
 	h1 = h1&^m | g1&m
 	h2 = h2&^m | g2&m
+
 	lo, c := bits.Add64(h0|h1<<44, binary.LittleEndian.Uint64(l.keys[i][16:]), 0)
 	hi, _ := bits.Add64(h1>>20|h2<<24, binary.LittleEndian.Uint64(l.keys[i][24:]), c)
 	binary.LittleEndian.PutUint64(out[0:], lo)

@@ -34,17 +34,22 @@ func TestLanesOfEveryLength(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lengths := []int{1279, 1280, 1281, 1404, 1408, 1420, 1424, 1500, 4095, 4096, 8920, 8940, maxLaneText - 1, maxLaneText}
+
+	lengths := []int{1279, 1280, 1281, 1404, 1408, 1420, 1424, 1500, 4095, 4096, 8920, 8940,
+		maxLaneText - 1, maxLaneText}
 	for n := range 400 {
 		lengths = append(lengths, n)
 	}
+
 	page := unix.Getpagesize()
 	size := laneCount * (maxLaneText + Overhead + 2*page)
-	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	m, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(m)
+
 	// Each lane ends at a page that may not be touched.
 	var ends [laneCount]int
 	each := size / laneCount / page * page
@@ -54,42 +59,48 @@ func TestLanesOfEveryLength(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	nonce := make([]byte, chacha20poly1305.NonceSize)
 	for i, n := range lengths {
 		used := 1 + i%laneCount
 		packets := make([]Packet, used)
 		want := make([][]byte, used)
 		for j := range packets {
-			packets[j] = Packet{Data: m[ends[j]-n-Overhead : ends[j]], Counter: uint64(1)<<uint(7*j) + uint64(i)}
+			packets[j] = Packet{Data: m[ends[j]-n-Overhead : ends[j]],
+				Counter: uint64(1)<<uint(7*j) + uint64(i)}
 			rand.Read(packets[j].Data)
 			w.setCounter(packets[j].Counter)
 			copy(nonce, w.nonce[:])
 			want[j] = plain.Seal(nil, nonce, packets[j].Data[:n], nil)
 		}
+
 		texts := make([][]byte, used)
 		for j := range packets {
 			texts[j] = bytes.Clone(packets[j].Data[:n])
 		}
+
 		sealGroup(w, key, packets)
 		for j := range packets {
 			if !bytes.Equal(packets[j].Data, want[j]) {
 				t.Fatalf("%d bytes, lane %d of %d: sealed message differs", n, j, used)
 			}
 		}
+
 		openGroup(w, key, packets)
 		for j := range packets {
 			if !packets[j].OK || !bytes.Equal(packets[j].Data[:n], texts[j]) {
 				t.Fatalf("%d bytes, lane %d of %d: opened message differs", n, j, used)
 			}
 		}
+
 		if *w.lanes != (lanes{}) {
 			t.Fatal("the scratch is not zeroed")
 		}
 	}
 }
 
-// Poly1305 where the carries and the last reduction are hard: h near 2^130-5, from texts and keys of
-// ones and zeros (RFC 8439, appendix A.3, vectors 7 to 11 are of this kind).
+// Poly1305 where the carries and the last reduction are hard: h near 2^130-5, from texts and keys
+// of ones and zeros (RFC 8439, appendix A.3, vectors 7 to 11 are of this kind).
 func TestLanesAtTheEdgesOfPoly1305(t *testing.T) {
 	needAVX512(t)
 	_, w, _ := worker(t)
@@ -99,10 +110,13 @@ func TestLanesAtTheEdgesOfPoly1305(t *testing.T) {
 		s       byte
 	}{
 		{"RFC 8439, A.3, vector 7", []byte{1}, append(bytes.Repeat([]byte{0xff}, 16),
-			append(append([]byte{0xf0}, bytes.Repeat([]byte{0xff}, 15)...), append([]byte{0x11}, make([]byte, 15)...)...)...), 0},
+			append(append([]byte{0xf0}, bytes.Repeat([]byte{0xff}, 15)...),
+				append([]byte{0x11}, make([]byte, 15)...)...)...), 0},
 		{"RFC 8439, A.3, vector 8", []byte{1}, append(bytes.Repeat([]byte{0xff}, 16),
-			append(append([]byte{0xfb}, bytes.Repeat([]byte{0xfe}, 15)...), bytes.Repeat([]byte{1}, 16)...)...), 0},
-		{"RFC 8439, A.3, vector 9", []byte{2}, append([]byte{0xfd}, bytes.Repeat([]byte{0xff}, 15)...), 0},
+			append(append([]byte{0xfb}, bytes.Repeat([]byte{0xfe}, 15)...),
+				bytes.Repeat([]byte{1}, 16)...)...), 0},
+		{"RFC 8439, A.3, vector 9", []byte{2},
+			append([]byte{0xfd}, bytes.Repeat([]byte{0xff}, 15)...), 0},
 		{"ones", bytes.Repeat([]byte{0xff}, 16), bytes.Repeat([]byte{0xff}, 1000), 0xff},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -110,11 +124,13 @@ func TestLanesAtTheEdgesOfPoly1305(t *testing.T) {
 			for i := range packets {
 				packets[i].Data = append(bytes.Clone(tc.text), make([]byte, Overhead)...)
 			}
+
 			l, n := w.fill(packets)
 			for i := range l.keys {
 				copy(l.keys[i][:16], tc.r)
 				l.keys[i][16] = tc.s
 			}
+
 			l.sum(n)
 			key := l.keys[0]
 			want := naivePoly(key, tc.text)
@@ -134,7 +150,8 @@ func TestAssemblyIsWhatTheGeneratorWrites(t *testing.T) {
 		nettest.Skip(t, nettest.NoAVX512, "the assembly is for amd64")
 	}
 	dir := t.TempDir()
-	cmd := exec.Command("go", "-C", "gen", "run", ".", "-out", filepath.Join(dir, "s"), "-stubs", filepath.Join(dir, "go"), "-pkg", "aead")
+	cmd := exec.Command("go", "-C", "gen", "run", ".", "-out", filepath.Join(dir, "s"), "-stubs",
+		filepath.Join(dir, "go"), "-pkg", "aead")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("run the generator: %v\n%s", err, out)
 	}

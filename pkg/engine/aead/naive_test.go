@@ -6,15 +6,16 @@ import (
 	"slices"
 )
 
-// naivePoly is Poly1305 (RFC 8439, section 2.5) of a text padded to 16 bytes and of the block of its
-// length, on big numbers.
+// naivePoly is Poly1305 (RFC 8439, section 2.5) of a text padded to 16 bytes and of the block of
+// its length, on big numbers.
 func naivePoly(key [32]byte, text []byte) (tag [Overhead]byte) {
 	number := func(b []byte) *big.Int {
 		b = slices.Clone(b)
 		slices.Reverse(b)
 		return new(big.Int).SetBytes(b)
 	}
-	clamp := number([]byte{0xff, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f})
+	clamp := number([]byte{0xff, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f,
+		0xfc, 0xff, 0xff, 0x0f})
 	r := new(big.Int).And(number(key[:16]), clamp)
 	p := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 130), big.NewInt(5))
 	b := slices.Clone(text)

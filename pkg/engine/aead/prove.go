@@ -60,6 +60,7 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 	count := 1 + int(dice[0])%24
 	length := int(binary.LittleEndian.Uint16(dice[2:])) % 1501
 	packets := make([]Packet, count)
+
 	texts := make([][]byte, count)
 	for i := range packets {
 		n := length
@@ -73,6 +74,7 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 			Counter: binary.LittleEndian.Uint64(dice[8+i:])}
 		texts[i] = bytes.Clone(packets[i].Data[:n])
 	}
+
 	t.Seal(w, key, packets)
 	var nonce [chacha20poly1305.NonceSize]byte
 	for i, p := range packets {
@@ -81,11 +83,13 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 			return fmt.Errorf("sealed message %d of %d, %d bytes, differs", i, count, len(texts[i]))
 		}
 	}
+
 	// Of each batch, one message is wrong in one bit. The others must open all the same.
 	wrong := int(dice[1]) % count
 	at := int(binary.LittleEndian.Uint16(dice[60:])) % len(packets[wrong].Data)
 	packets[wrong].Data[at] ^= 1 << (dice[62] % 8)
 	t.Open(w, key, packets)
+
 	for i, p := range packets {
 		if p.OK != (i != wrong) {
 			return fmt.Errorf("opened message %d of %d, %d bytes: authentic is %v", i, count,
@@ -95,5 +99,6 @@ func proveBatch(t *Tier, w *Worker, key *Key, plain cipher.AEAD, round int) erro
 			return fmt.Errorf("opened message %d of %d, %d bytes, differs", i, count, len(texts[i]))
 		}
 	}
+
 	return nil
 }

@@ -21,7 +21,9 @@ import (
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
@@ -64,13 +66,16 @@ func (n *Node) key() {
 // NewEngine returns a Node with a device of package engine, closed when the test ends.
 func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|
+		unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, fd := range fds {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20)
 	}
+
 	n := &Node{receive: make(chan []byte, 1<<14), far: fds[1], Up: new(atomic.Bool)}
 	n.Up.Store(true)
 	n.key()
@@ -79,12 +84,15 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 		Link: func() (sock.Link, error) { return sock.Link{Up: n.Up.Load(), MTU: MTU}, nil },
 		Log:  slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
+
 	for _, c := range change {
 		c(&o)
 	}
+
 	if n.Engine, err = engine.New(o); err != nil {
 		t.Fatal(err)
 	}
+
 	n.Device = n.Engine
 	// An os.File that the runtime polls ends the reader when it is closed.
 	file := os.NewFile(uintptr(fds[1]), "tun")
@@ -95,6 +103,7 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 		file.Close()
 		unix.Close(fds[0])
 	})
+
 	return n
 }
 
@@ -129,7 +138,7 @@ func (n *Node) read(file *os.File) {
 	}
 }
 
-// SendSuper gives a packet with a vnet header to the engine's TUN.
+// SendSuper writes a packet with a vnet header to the engine's TUN.
 func (n *Node) SendSuper(h packet.Header, p []byte) error {
 	b := make([]byte, packet.HeaderSize+len(p))
 	h.Write(b)
@@ -144,11 +153,13 @@ func NewReference(t testing.TB) *Node {
 	n := &Node{receive: make(chan []byte, 1<<14), far: -1}
 	n.key()
 	ct := tuntest.NewChannelTUN()
-	dev := device.NewDevice(ct.TUN(), conn.NewStdNetBind(), &device.Logger{Verbosef: device.DiscardLogf,
-		Errorf: func(f string, a ...any) { t.Logf("wireguard-go: "+f, a...) }})
+	dev := device.NewDevice(ct.TUN(), conn.NewStdNetBind(),
+		&device.Logger{Verbosef: device.DiscardLogf,
+			Errorf: func(f string, a ...any) { t.Logf("wireguard-go: "+f, a...) }})
 	if err := dev.Up(); err != nil {
 		t.Fatal(err)
 	}
+
 	n.Device = dev
 	end := make(chan struct{})
 	go func() {
@@ -164,6 +175,7 @@ func NewReference(t testing.TB) *Node {
 			}
 		}
 	}()
+
 	n.send = func(p []byte) error {
 		select {
 		case ct.Outbound <- p:
@@ -172,6 +184,7 @@ func NewReference(t testing.TB) *Node {
 			return fmt.Errorf("wireguard-go does not read its TUN")
 		}
 	}
+
 	t.Cleanup(func() {
 		close(end)
 		dev.Close()
@@ -179,7 +192,7 @@ func NewReference(t testing.TB) *Node {
 	return n
 }
 
-// Send gives an IP packet to the TUN.
+// Send writes an IP packet to the TUN.
 func (n *Node) Send(t testing.TB, p []byte) {
 	t.Helper()
 	if err := n.send(p); err != nil {
@@ -221,8 +234,9 @@ func (n *Node) Get(t testing.TB, key string) []string {
 	return out
 }
 
-// Pair configures two nodes as peers of each other over loopback of the family. The first has the inner
-// addresses 10.0.0.1 and fd00::1, the second those that end in 2. extra is added to each peer's section.
+// Pair configures two nodes as peers of each other over loopback of the family. The first has the
+// inner addresses 10.0.0.1 and fd00::1, the second those that end in 2. extra is added to each
+// peer's section.
 func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
 	t.Helper()
 	host := netip.MustParseAddr("127.0.0.1")
@@ -231,7 +245,8 @@ func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
 	}
 	for _, n := range []*Node{a, b} {
 		n.Set(t, "private_key=%s\nlisten_port=0\n", hex.EncodeToString(n.Private[:]))
-		for end := time.Now().Add(5 * time.Second); len(n.Get(t, "listen_port")) == 0; time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(5 * time.Second); len(n.Get(t, "listen_port")) == 0; time.Sleep(
+			time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("the device opens no socket")
 			}
@@ -239,7 +254,9 @@ func Pair(t testing.TB, a, b *Node, v6 bool, extra string) {
 	}
 	for i, n := range []*Node{a, b} {
 		o := []*Node{b, a}[i]
-		n.Set(t, "public_key=%x\nendpoint=%s:%s\nallowed_ip=10.0.0.%d/32\nallowed_ip=fd00::%d/128\n%s", o.Public[:],
+		n.Set(t,
+			"public_key=%x\nendpoint=%s:%s\nallowed_ip=10.0.0.%d/32\nallowed_ip=fd00::%d/128\n%s",
+			o.Public[:],
 			hostText(host), o.Get(t, "listen_port")[0], 2-i, 2-i, extra)
 	}
 }
@@ -249,4 +266,31 @@ func hostText(a netip.Addr) string {
 		return "[" + a.String() + "]"
 	}
 	return a.String()
+}
+
+// Initiation returns an initiation to the owner of public by somebody whom it does not know, with a
+// right MAC1.
+func Initiation(t testing.TB, public [32]byte) []byte {
+	t.Helper()
+	arena := new(secret.Arena)
+	t.Cleanup(func() { arena.Close() })
+	id, err := noise.NewIdentity(arena)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key [32]byte
+	rand.Read(key[:])
+	id.SetPrivate(&key)
+	s, err := secret.Alloc[noise.Secrets](arena)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := noise.PublicKey(public)
+	id.Precompute(s, &remote)
+	var msg [noise.InitiationSize]byte
+	if err := id.Initiate(s, &remote, 1, noise.Timestamp{1}, &msg); err != nil {
+		t.Fatal(err)
+	}
+	noise.NewStamper(remote).Stamp(msg[:], 0)
+	return msg[:]
 }

@@ -117,6 +117,7 @@ func NewIdentity(a *secret.Arena) (*Identity, error) {
 // SetPrivate sets the static key and clamps it. The zero key means none. Values computed from the
 // former key have to be computed anew with Precompute.
 func (id *Identity) SetPrivate(key *[32]byte) {
+	secret.Reserve()
 	if *key == [32]byte{} {
 		id.w.private, id.Public, id.set = [32]byte{}, PublicKey{}, false
 		return
@@ -141,7 +142,9 @@ func (id *Identity) Close() {
 // Precompute computes what handshakes with remote need of both static keys, and ends an exchange
 // that waits for its response.
 func (id *Identity) Precompute(s *Secrets, remote *PublicKey) {
+	secret.Reserve()
 	s.initiation, s.Waiting = state{}, false
+	defer secret.Scrub()
 	s.Usable = id.set && id.w.lad.x25519(&s.staticStatic, &id.w.private, (*[32]byte)(remote))
 }
 
@@ -149,9 +152,11 @@ func (id *Identity) Precompute(s *Secrets, remote *PublicKey) {
 // that waits for its response.
 func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Timestamp,
 	msg *[InitiationSize]byte) error {
+	secret.Reserve()
 	if !s.Usable {
 		return ErrBadKey
 	}
+
 	w, st := id.w, &s.initiation
 	s.Waiting = false
 	*msg = [InitiationSize]byte{TypeInitiation}
@@ -162,10 +167,12 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	ephemeral := (*[32]byte)(msg[ephemeralAt:])
 	w.lad.x25519(ephemeral, &st.ephemeral, &basePoint)
 	w.mixKey(st, ephemeral[:], nil)
+
 	w.mixHash(st, ephemeral[:])
 	if !w.lad.x25519(&w.shared, &st.ephemeral, (*[32]byte)(remote)) {
 		return ErrBadKey
 	}
+
 	w.mixKey(st, w.shared[:], &w.key)
 	id.seal.SealMessage(&w.key, msg[staticAt:timeAt], id.Public[:], st.hash[:])
 	w.mixHash(st, msg[staticAt:timeAt])
@@ -175,12 +182,14 @@ func (id *Identity) Initiate(s *Secrets, remote *PublicKey, index uint32, now Ti
 	w.mixHash(st, sealed)
 	w.forget()
 	s.Waiting = true
+
 	return nil
 }
 
 // Open decrypts the static key of an initiation's sender. Verify has to follow before anything
 // else.
 func (id *Identity) Open(msg *[InitiationSize]byte) (PublicKey, error) {
+	secret.Reserve()
 	w, st := id.w, &id.w.response
 	var remote PublicKey
 	if !id.set {
@@ -205,6 +214,7 @@ func (id *Identity) Open(msg *[InitiationSize]byte) (PublicKey, error) {
 // Verify proves that the sender whose key Open returned owns it, and returns the initiation's
 // timestamp. s is what is known about that peer.
 func (id *Identity) Verify(s *Secrets, msg *[InitiationSize]byte) (Timestamp, error) {
+	secret.Reserve()
 	w, st := id.w, &id.w.response
 	var at Timestamp
 	if !s.Usable {
@@ -223,6 +233,7 @@ func (id *Identity) Verify(s *Secrets, msg *[InitiationSize]byte) (Timestamp, er
 // and sets the keys of the new session.
 func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[InitiationSize]byte,
 	index uint32, msg *[ResponseSize]byte, keys *Keys) error {
+	secret.Reserve()
 	w, st := id.w, &id.w.response
 	defer w.forget()
 	*msg = [ResponseSize]byte{TypeResponse}
@@ -250,6 +261,7 @@ func (id *Identity) Respond(s *Secrets, remote *PublicKey, initiation *[Initiati
 // Finish accepts the response to the initiation that waits in s and sets the keys of the new
 // session. A response that is not accepted changes nothing.
 func (id *Identity) Finish(s *Secrets, msg *[ResponseSize]byte, keys *Keys) error {
+	secret.Reserve()
 	if !s.Waiting {
 		return ErrNoState
 	}
@@ -296,17 +308,8 @@ func (w *work) forget() {
 	*w = work{}
 	w.private = private
 	private = [32]byte{}
-	scrubStack()
+	secret.Scrub()
 }
-
-//go:noinline
-func scrubStack() {
-	var b [2048]byte
-	scrub(&b)
-}
-
-//go:noinline
-func scrub(b *[2048]byte) { clear(b[:]) }
 
 func (w *work) mixHash(st *state, data []byte) {
 	n := copy(w.inner[:], st.hash[:])

@@ -94,6 +94,7 @@ func TestX25519EdgeCases(t *testing.T) {
 		"efffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
 		"0200000000000000000000000000000000000000000000000000000000000080",
 	}
+
 	for i, p := range points {
 		point := unhex(t, p)
 		for range 20 {
@@ -188,6 +189,7 @@ func TestHandshakeAgreesOnKeys(t *testing.T) {
 			rand.Read(a.peer.Preshared[:])
 			b.peer.Preshared = a.peer.Preshared
 		}
+
 		var init [InitiationSize]byte
 		var resp [ResponseSize]byte
 		now := Stamp(time.Unix(1, 0), Timestamp{})
@@ -200,10 +202,12 @@ func TestHandshakeAgreesOnKeys(t *testing.T) {
 		if err := a.id.Finish(a.peer, &resp, a.keys); err != nil {
 			t.Fatal(err)
 		}
+
 		if a.keys.Send != b.keys.Receive || a.keys.Receive != b.keys.Send ||
 			a.keys.Send == a.keys.Receive {
 			t.Error("the keys do not match")
 		}
+
 		if a.peer.initiation != (state{}) || b.id.w.response != (state{}) {
 			t.Error("ephemeral state was kept")
 		}
@@ -244,6 +248,7 @@ func TestOneFlippedBitIsRefusedAndChangesNothing(t *testing.T) {
 	if err := a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init); err != nil {
 		t.Fatal(err)
 	}
+
 	// The sender's index of an initiation, bytes 4 to 7, is protected by MAC1 alone.
 	for bit := 8 * ephemeralAt; bit < 8*(InitiationSize-macsSize); bit += 7 {
 		bad := init
@@ -256,9 +261,11 @@ func TestOneFlippedBitIsRefusedAndChangesNothing(t *testing.T) {
 			t.Fatalf("initiation with bit %d flipped was accepted", bit)
 		}
 	}
+
 	if err := b.answer(&a.id.Public, &init, &resp); err != nil {
 		t.Fatal(err)
 	}
+
 	for bit := 8 * ephemeral2; bit < 8*(ResponseSize-macsSize); bit += 5 {
 		bad := resp
 		bad[bit/8] ^= 1 << (bit % 8)
@@ -266,6 +273,7 @@ func TestOneFlippedBitIsRefusedAndChangesNothing(t *testing.T) {
 			t.Fatalf("response with bit %d flipped was accepted", bit)
 		}
 	}
+
 	if err := a.id.Finish(a.peer, &resp, a.keys); err != nil {
 		t.Errorf("the right response after the forged ones: %v", err)
 	}
@@ -302,11 +310,13 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 	if err := a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init); err != nil {
 		t.Fatal(err)
 	}
+
 	from := netip.MustParseAddrPort("198.18.0.1:4000")
 	stamp.Stamp(init[:], 0)
 	if !check.MAC1(init[:]) || check.MAC2(init[:], from, 0) {
 		t.Fatal("a first message: MAC1 must be right and MAC2 wrong")
 	}
+
 	reply := check.Reply(init[:], from, 0)
 	forged := reply
 	forged[40] ^= 1
@@ -316,6 +326,7 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 	if !stamp.Take(&reply, 0) {
 		t.Fatal("the cookie was not taken")
 	}
+
 	stamp.Stamp(init[:], time.Second)
 	for _, tc := range []struct {
 		name string
@@ -332,6 +343,7 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 			t.Errorf("%s: MAC2 is right: %v, want %v", tc.name, got, tc.want)
 		}
 	}
+
 	stamp.Stamp(init[:], CookieLifetime)
 	if [macSize]byte(init[InitiationSize-macSize:]) != [macSize]byte{} {
 		t.Error("an old cookie was used")

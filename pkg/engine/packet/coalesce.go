@@ -68,6 +68,7 @@ func (c *Coalescer) Add(p []byte) {
 		c.one(p)
 		return
 	}
+
 	for i := range c.used {
 		f := &c.open[i]
 		if f.key != k {
@@ -84,18 +85,22 @@ func (c *Coalescer) Add(p []byte) {
 		}
 		return
 	}
+
 	if !c.joinable(k) {
 		c.one(p)
 		return
 	}
+
 	if c.used == flows {
 		c.flush(&c.open[0])
 		c.remove(0)
 	}
+
 	if c.open[c.used].begin(k, p, ip, head) {
 		c.used++
 		return
 	}
+
 	c.one(p)
 }
 
@@ -161,6 +166,7 @@ func classify(p []byte) (k key, ip, head int, ok bool) {
 		k.src = [2]uint64{be.Uint64(p[8:]), be.Uint64(p[16:])}
 		k.dst = [2]uint64{be.Uint64(p[24:]), be.Uint64(p[32:])}
 	}
+
 	switch k.proto {
 	case protoTCP:
 		if len(p) < ip+minTCP {
@@ -179,6 +185,7 @@ func classify(p []byte) (k key, ip, head int, ok bool) {
 	default:
 		return k, 0, 0, false
 	}
+
 	k.ports = be.Uint32(p[ip:])
 	return k, ip, head, true
 }
@@ -218,6 +225,7 @@ func (f *flow) append(p []byte, ip, head int) bool {
 		f.length+size > maxPacket {
 		return false
 	}
+
 	h := f.head[HeaderSize:]
 	if f.key.v6 {
 		// Version, traffic class and flow label; hop limit.
@@ -231,6 +239,7 @@ func (f *flow) append(p []byte, ip, head int) bool {
 		uint16(f.n) {
 		return false
 	}
+
 	if f.key.proto == protoTCP {
 		if !f.appendTCP(h[ip:head], p[ip:head], size) {
 			return false
@@ -238,12 +247,14 @@ func (f *flow) append(p []byte, ip, head int) bool {
 	} else if p[ip+udpChecksumAt] == 0 && p[ip+udpChecksumAt+1] == 0 {
 		return false
 	}
+
 	f.whole[f.n], f.parts[f.n+1] = p, p[head:]
 	f.n++
 	f.length += size
 	if size < f.size {
 		f.closed = true
 	}
+
 	return true
 }
 
@@ -279,6 +290,7 @@ func (f *flow) super() [][]byte {
 		h[10], h[11] = 0, 0
 		be.PutUint16(h[10:], ^fold(sum(h[:f.ip], 0)))
 	}
+
 	if f.key.proto == protoTCP {
 		vnet.GSO, vnet.ChecksumAt = GSOTCP4, tcpChecksumAt
 		if f.key.v6 {
@@ -287,6 +299,7 @@ func (f *flow) super() [][]byte {
 	} else {
 		be.PutUint16(h[f.ip+udpLengthAt:], uint16(f.length-f.ip))
 	}
+
 	// The sum of the pseudo-header, not complemented, is what the kernel adds the rest to.
 	be.PutUint16(h[f.ip+int(vnet.ChecksumAt):],
 		fold(pseudo(h, f.key.v6, f.key.proto, f.length-f.ip)))

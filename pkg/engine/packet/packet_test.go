@@ -31,16 +31,19 @@ func (s spec) build() []byte {
 	if !s.udp {
 		th = minTCP + len(s.options)
 	}
+
 	p := make([]byte, ip+th+len(s.payload))
 	proto := uint8(protoTCP)
 	if s.udp {
 		proto = protoUDP
 	}
+
 	be := binary.BigEndian
 	ttl := s.ttl
 	if ttl == 0 {
 		ttl = 64
 	}
+
 	if s.v6 {
 		p[0], p[1] = 0x60|s.tos>>4, s.tos<<4
 		be.PutUint16(p[4:], uint16(len(p)-lenIP6))
@@ -55,6 +58,7 @@ func (s spec) build() []byte {
 		p[8], p[9], p[12], p[15], p[16], p[19] = ttl, proto, 10, s.src, 10, s.dst
 		be.PutUint16(p[10:], ^fold(sum(p[:20], 0)))
 	}
+
 	t := p[ip:]
 	be.PutUint16(t, s.sport)
 	be.PutUint16(t[2:], 80)
@@ -69,6 +73,7 @@ func (s spec) build() []byte {
 		be.PutUint16(t[14:], 500)
 		copy(t[20:], s.options)
 	}
+
 	copy(t[th:], s.payload)
 	if !s.none {
 		c := ^fold(sum(t, pseudo(p, s.v6, proto, len(t))))
@@ -77,6 +82,7 @@ func (s spec) build() []byte {
 		}
 		be.PutUint16(t[at:], c)
 	}
+
 	return p
 }
 
@@ -167,11 +173,13 @@ func TestSplitAndCoalesceAreInverse(t *testing.T) {
 					if reason != None || s.Segments != (n+1399)/1400 {
 						t.Fatalf("parse: %v, %d segments", reason, s.Segments)
 					}
+
 					var out [][]byte
 					c := NewCoalescer(func(parts [][]byte) bool {
 						out = append(out, bytes.Join(parts, nil))
 						return true
 					})
+
 					for i := range s.Segments {
 						seg := make([]byte, s.SegmentLen(i))
 						s.Segment(i, seg)
@@ -181,15 +189,18 @@ func TestSplitAndCoalesceAreInverse(t *testing.T) {
 						}
 						c.Add(seg)
 					}
+
 					c.Flush()
 					if len(out) != 1 {
 						t.Fatalf("%d packets were written, want 1 superpacket", len(out))
 					}
+
 					got := ReadHeader(out[0])
 					if got.GSO != h.GSO || got.SegmentSize != 1400 ||
 						got.ChecksumStart != h.ChecksumStart || got.ChecksumAt != h.ChecksumAt {
 						t.Errorf("vnet header %+v, want as %+v", got, h)
 					}
+
 					if !bytes.Equal(out[0][HeaderSize:], p) {
 						t.Error("the superpacket is not the one that was split")
 					}
@@ -206,6 +217,7 @@ func TestUDPChecksumIsNeverZero(t *testing.T) {
 		if v6 {
 			ip = lenIP6
 		}
+
 		// The payload that makes the sum come out as 0.
 		binary.BigEndian.PutUint16(p[ip+8:], binary.BigEndian.Uint16(p[ip+6:]))
 		h, _ := superOf(p, 0)
@@ -216,11 +228,13 @@ func TestUDPChecksumIsNeverZero(t *testing.T) {
 		if reason != None {
 			t.Fatal(reason)
 		}
+
 		out := make([]byte, s.SegmentLen(0))
 		s.Segment(0, out)
 		if c := binary.BigEndian.Uint16(out[ip+6:]); c != 0xffff {
 			t.Errorf("v6 %v: checksum %#x, want 0xffff", v6, c)
 		}
+
 		if v6 {
 			out[ip+6], out[ip+7] = 0, 0
 			mendUDP(out, true)
@@ -292,6 +306,7 @@ func TestTrim(t *testing.T) {
 	v6 := spec{v6: true, src: 1, dst: 2, payload: payload(10, 1)}.build()
 	padded := func(p []byte) []byte { return append(slices.Clone(p), make([]byte, 6)...) }
 	cut := func(p []byte, n int) []byte { return slices.Clone(p[:n]) }
+
 	with := func(p []byte, at int, b byte) []byte { p = slices.Clone(p); p[at] = b; return p }
 	for _, tc := range []struct {
 		name string
@@ -349,6 +364,7 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 			}
 			return string(p[9:10]) + string(p[12:24])
 		}
+
 		refuse := seed%5 == 0
 		c := NewCoalescer(func(parts [][]byte) bool {
 			b := bytes.Join(parts, nil)
@@ -367,12 +383,14 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 			}
 			return true
 		})
+
 		for range 200 {
 			f := r.IntN(24)
 			size := 100
 			if r.IntN(6) == 0 {
 				size = r.IntN(120)
 			}
+
 			s := spec{v6: f%2 == 0, udp: f%3 == 0, src: uint8(f), dst: 2, sport: uint16(f),
 				seq: next[f], payload: payload(size, uint64(r.Uint32()))}
 			if r.IntN(20) == 0 {
@@ -387,12 +405,14 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 			if r.IntN(20) == 0 {
 				s.tos = 2
 			}
+
 			if r.IntN(20) == 0 {
 				s.options = []byte{1, 1, 1, 1}
 			}
 			if r.IntN(30) == 0 {
 				s.none = s.udp
 			}
+
 			next[f] = s.seq + uint32(size)
 			p := s.build()
 			want[flowOf(p)] = append(want[flowOf(p)], slices.Clone(p))
@@ -401,6 +421,7 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 				c.Flush()
 			}
 		}
+
 		c.Flush()
 		for k, w := range want {
 			g := got[k]
@@ -450,6 +471,7 @@ func FuzzParse(f *testing.F) {
 			f.Add(append(b, p...))
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, in []byte) {
 		if len(in) < HeaderSize {
 			return

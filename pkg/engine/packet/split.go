@@ -86,10 +86,12 @@ func (s *Super) parseGSO() Reason {
 	default:
 		return BadGSO
 	}
+
 	s.transport = int(h.ChecksumStart)
 	if h.Flags&NeedsChecksum == 0 || int(h.ChecksumAt) != checksumAt {
 		return BadChecksumOffset
 	}
+
 	// IPv6 may have extension headers before the transport header.
 	if s.v6 && s.transport < lenIP6 || !s.v6 && s.transport != int(p[0]&15)*4 {
 		return BadHeaderLength
@@ -97,6 +99,7 @@ func (s *Super) parseGSO() Reason {
 	if !s.v6 && p[9] != s.proto || s.v6 && s.transport == lenIP6 && p[6] != s.proto {
 		return BadGSO
 	}
+
 	if s.proto == protoUDP {
 		s.head = s.transport + lenUDP
 	} else {
@@ -109,6 +112,7 @@ func (s *Super) parseGSO() Reason {
 		}
 		s.head = s.transport + n
 	}
+
 	s.size = int(h.SegmentSize)
 	if s.head >= len(p) {
 		return TooShort
@@ -116,10 +120,12 @@ func (s *Super) parseGSO() Reason {
 	if s.size < minSegmentSize {
 		return BadSegmentSize
 	}
+
 	s.Segments = (len(p) - s.head + s.size - 1) / s.size
 	if s.Segments > maxSegments {
 		return TooManySegments
 	}
+
 	return None
 }
 
@@ -161,6 +167,7 @@ func (s *Super) Segment(i int, out []byte) {
 		}
 		return
 	}
+
 	n := len(out)
 	copy(out[:s.head], s.p)
 	copy(out[s.head:], s.p[s.head+i*s.size:])
@@ -173,6 +180,7 @@ func (s *Super) Segment(i int, out []byte) {
 		out[10], out[11] = 0, 0
 		be.PutUint16(out[10:], ^fold(sum(out[:s.transport], 0)))
 	}
+
 	t := out[s.transport:]
 	at := udpChecksumAt
 	if s.proto == protoTCP {
@@ -187,11 +195,13 @@ func (s *Super) Segment(i int, out []byte) {
 	} else {
 		be.PutUint16(t[udpLengthAt:], uint16(len(t)))
 	}
+
 	t[at], t[at+1] = 0, 0
 	c := ^fold(sum(t, pseudo(out, s.v6, s.proto, len(t))))
 	if c == 0 && s.proto == protoUDP {
 		c = 0xffff
 	}
+
 	be.PutUint16(t[at:], c)
 }
 
@@ -219,7 +229,7 @@ func (s *Super) udp(out []byte) bool {
 	return out[9] == protoUDP
 }
 
-// mendUDP gives a datagram over IPv6 whose checksum came out as 0 the checksum 0xffff (RFC 768):
+// mendUDP sets the checksum of a datagram over IPv6 to 0xffff if it came out as 0 (RFC 768):
 // the receiver's kernel drops 0 (RFC 8200, section 8.1). A datagram that has none because its
 // sender wants none (RFC 6935) stays as it is.
 func mendUDP(p []byte, v6 bool) {

@@ -50,6 +50,7 @@ func (a *Arena) alloc(size uintptr) (unsafe.Pointer, error) {
 	if n > largest/unit {
 		return nil, fmt.Errorf("allocate secret of %d bytes: the limit is %d", size, largest)
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if l := len(a.free[n]); l > 0 {
@@ -57,6 +58,7 @@ func (a *Arena) alloc(size uintptr) (unsafe.Pointer, error) {
 		a.free[n] = a.free[n][:l-1]
 		return p, nil
 	}
+
 	if len(a.rest) < n*unit {
 		b, err := unix.Mmap(-1, 0, chunk, unix.PROT_READ|unix.PROT_WRITE,
 			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -72,6 +74,7 @@ func (a *Arena) alloc(size uintptr) (unsafe.Pointer, error) {
 		a.chunks = append(a.chunks, b)
 		a.rest = b
 	}
+
 	p := unsafe.Pointer(&a.rest[0])
 	a.rest = a.rest[n*unit:]
 	return p, nil

@@ -16,8 +16,8 @@ const (
 	receiveSize = 64 << 10
 )
 
-// Message is what one receive gave: datagrams of equal size one behind the other, the last of which may
-// be smaller, from one sender.
+// Message is what one receive gave: datagrams of equal size one behind the other, the last of which
+// may be smaller, from one sender.
 type Message struct {
 	Data []byte
 	Size int
@@ -25,8 +25,8 @@ type Message struct {
 	ECN  uint8
 }
 
-// Receiver receives for one thread. It must not be copied. What Receive returns is valid until the next
-// call.
+// Receiver receives for one thread. It must not be copied. What Receive returns is valid until the
+// next call.
 type Receiver struct {
 	buf   []byte
 	msgs  [received]mmsghdr
@@ -38,7 +38,8 @@ type Receiver struct {
 
 // NewReceiver maps the buffers of a receiver.
 func NewReceiver() (*Receiver, error) {
-	b, err := unix.Mmap(-1, 0, received*receiveSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	b, err := unix.Mmap(-1, 0, received*receiveSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("map receive buffers: %w", err)
 	}
@@ -70,7 +71,8 @@ func (r *Receiver) Receive(u *UDP) ([]Message, error) {
 		h.Namelen = unix.SizeofSockaddrInet6
 		h.SetControllen(len(r.ctl[i]))
 	}
-	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(u.FD), uintptr(unsafe.Pointer(&r.msgs)), received, unix.MSG_DONTWAIT, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_RECVMMSG, uintptr(u.FD),
+		uintptr(unsafe.Pointer(&r.msgs)), received, unix.MSG_DONTWAIT, 0, 0)
 	if errno != 0 {
 		return nil, errno
 	}
@@ -88,7 +90,8 @@ func (r *Receiver) parse(i int) {
 	port := (*[2]byte)(unsafe.Pointer(&name.Port))
 	p := binary.BigEndian.Uint16(port[:])
 	if name.Family == unix.AF_INET {
-		m.From.Addr = netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr), p)
+		m.From.Addr = netip.AddrPortFrom(
+			netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr), p)
 	} else {
 		a := netip.AddrFrom16(name.Addr)
 		m.From.Addr = netip.AddrPortFrom(a, p)
@@ -111,6 +114,7 @@ func parseControl(b []byte, m *Message) {
 		if size < unix.CmsgLen(0) || size > len(b) {
 			return
 		}
+
 		d := b[unix.CmsgLen(0):size]
 		switch {
 		case h.Level == unix.IPPROTO_UDP && h.Type == unix.UDP_GRO && len(d) >= 2:
@@ -119,17 +123,21 @@ func parseControl(b []byte, m *Message) {
 			m.ECN = d[0] & 3
 		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_TCLASS && len(d) >= 4:
 			m.ECN = uint8(n.Uint32(d)) & 3
-		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO && len(d) >= unix.SizeofInet4Pktinfo:
+		case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO &&
+			len(d) >= unix.SizeofInet4Pktinfo:
 			m.From.Interface = int32(n.Uint32(d))
 			m.From.Source = netip.AddrFrom4([4]byte(d[4:8]))
-		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO && len(d) >= unix.SizeofInet6Pktinfo:
+		case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO &&
+			len(d) >= unix.SizeofInet6Pktinfo:
 			m.From.Source = netip.AddrFrom16([16]byte(d[:16]))
 			m.From.Interface = int32(n.Uint32(d[16:]))
 		}
+
 		next := unix.CmsgSpace(size - unix.CmsgLen(0))
 		if next > len(b) {
 			return
 		}
+
 		b = b[next:]
 	}
 }

@@ -11,7 +11,8 @@ import (
 const (
 	// maxMessages is how many runs of datagrams one system call sends.
 	maxMessages = 64
-	// maxSegments and maxBytes bound a run (UDP_MAX_SEGMENTS of the kernel before 6.9; a UDP length).
+	// maxSegments and maxBytes bound a run (UDP_MAX_SEGMENTS of the kernel before 6.9; a UDP
+	// length).
 	maxSegments = 64
 	maxBytes    = 65507
 	// maxDatagrams bounds what is gathered before Flush.
@@ -38,8 +39,9 @@ type run struct {
 
 // Stats counts what a Sender could not send, datagrams.
 type Stats struct {
-	// TooLarge did not fit the interface; NoRoute had no way out; Refused was stopped by a firewall;
-	// Full found no room in the socket's buffer for a tenth of a second; Other failed otherwise.
+	// TooLarge did not fit the interface; NoRoute had no way out; Refused was stopped by a
+	// firewall; Full found no room in the socket's buffer for a tenth of a second; Other failed
+	// otherwise.
 	TooLarge, NoRoute, Refused, Full, Other uint64
 }
 
@@ -54,13 +56,13 @@ type Sender struct {
 	poll  [1]unix.PollFd
 	wait  unix.Timespec
 	Stats Stats
-	// SourceLost reports whether the last Flush sent without the endpoint's source address, which this
-	// machine does not have any more.
+	// SourceLost reports whether the last Flush sent without the endpoint's source address, which
+	// this machine does not have any more.
 	SourceLost bool
 }
 
-// Add gathers datagrams that lie one behind the other in wire: each has size bytes, the last may have
-// fewer. It reports false when there is no room; then Flush has to come first.
+// Add gathers datagrams that lie one behind the other in wire: each has size bytes, the last may
+// have fewer. It reports false when there is no room; then Flush has to come first.
 func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
 	for len(wire) > 0 {
 		if s.n == maxDatagrams {
@@ -80,6 +82,7 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 	s.SourceLost = false
 	sent, at := 0, 0
 	source := ep.Source.IsValid() && ep.Source.Is4() == ep.Addr.Addr().Is4()
+
 	nameLen := s.setName(ep)
 	for at < s.n {
 		if !u.segment.Load() && s.runs[at].count > 1 {
@@ -87,19 +90,24 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 			at++
 			continue
 		}
+
 		count := 0
-		for count < maxMessages && at+count < s.n && (u.segment.Load() || s.runs[at+count].count == 1) {
+		for count < maxMessages && at+count < s.n && (u.segment.Load() ||
+			s.runs[at+count].count == 1) {
 			s.fill(count, &s.runs[at+count], ep, source, nameLen)
 			count++
 		}
+
 		done, errno := s.send(u, count)
 		for i := range done {
 			sent += s.runs[at+i].count
 		}
+
 		at += done
 		if errno == 0 || done == count {
 			continue
 		}
+
 		r := &s.runs[at]
 		switch {
 		case errno == unix.EAGAIN:
@@ -110,13 +118,14 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 			continue
 		case errno == unix.EINTR, errno == unix.ENOBUFS && done > 0:
 			continue
-		case source && (errno == unix.EINVAL || errno == unix.ENETUNREACH || errno == unix.EADDRNOTAVAIL || errno == unix.ENODEV):
+		case source && (errno == unix.EINVAL || errno == unix.ENETUNREACH ||
+			errno == unix.EADDRNOTAVAIL || errno == unix.ENODEV):
 			// The address or the interface is gone: the kernel chooses again.
 			source, s.SourceLost = false, true
 			continue
 		case (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE) && r.count > 1:
-			// EIO: the interface has no checksum offload. EMSGSIZE: one segment does not fit; if single
-			// datagrams do not either, they are counted there.
+			// EIO: the interface has no checksum offload. EMSGSIZE: one segment does not fit; if
+			// single datagrams do not either, they are counted there.
 			if errno != unix.EMSGSIZE {
 				u.segment.Store(false)
 			}
@@ -124,8 +133,10 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 		default:
 			s.count(errno, r.count)
 		}
+
 		at++
 	}
+
 	s.n = 0
 	return sent
 }
@@ -176,13 +187,15 @@ func (s *Sender) writable(u *UDP) bool {
 }
 
 func (s *Sender) send(u *UDP, count int) (int, unix.Errno) {
-	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD), uintptr(unsafe.Pointer(&s.msgs)), uintptr(count), 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD),
+		uintptr(unsafe.Pointer(&s.msgs)), uintptr(count), 0, 0, 0)
 	if errno != 0 {
 		return 0, errno
 	}
 	if int(n) < count {
 		// sendmmsg(2) tells the error of a later message with the next call only.
-		m, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD), uintptr(unsafe.Pointer(&s.msgs[n])), uintptr(count)-n, 0, 0, 0)
+		m, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(u.FD),
+			uintptr(unsafe.Pointer(&s.msgs[n])), uintptr(count)-n, 0, 0, 0)
 		if errno != 0 {
 			return int(n), errno
 		}
@@ -222,6 +235,7 @@ func (s *Sender) fill(i int, r *run, ep *Endpoint, source bool, nameLen uint32) 
 	if r.count > 1 {
 		binary.NativeEndian.PutUint16(c.add(unix.IPPROTO_UDP, unix.UDP_SEGMENT, 2), uint16(r.size))
 	}
+
 	if r.ecn != 0 {
 		level, name := unix.IPPROTO_IP, unix.IP_TOS
 		if !v4 {
@@ -229,10 +243,12 @@ func (s *Sender) fill(i int, r *run, ep *Endpoint, source bool, nameLen uint32) 
 		}
 		binary.NativeEndian.PutUint32(c.add(level, name, 4), uint32(r.ecn))
 	}
+
 	h.Control = nil
 	if c.n > 0 {
 		h.Control = &s.ctl[i][0]
 	}
+
 	h.SetControllen(c.n)
 }
 

@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Datagrams of a run arrive whole, in order and with their marks, over both families, with and without
-// segmentation by the kernel.
+// Datagrams of a run arrive whole, in order and with their marks, over both families, with and
+// without segmentation by the kernel.
 func TestRunsArriveWhole(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, segment := range []bool{false, true} {
-			name := map[bool]string{false: "ipv4", true: "ipv6"}[v6] + map[bool]string{false: " singly", true: " segmented"}[segment]
+			name := map[bool]string{false: "ipv4", true: "ipv6"}[v6] +
+				map[bool]string{false: " singly", true: " segmented"}[segment]
 			t.Run(name, func(t *testing.T) {
 				a4, a6, _, err := Open(0, 0, false)
 				if err != nil {
@@ -28,6 +29,7 @@ func TestRunsArriveWhole(t *testing.T) {
 				}
 				defer b4.Close()
 				defer b6.Close()
+
 				from, to, addr := a4, b4, netip.MustParseAddr("127.0.0.1")
 				if v6 {
 					from, to, addr = a6, b6, netip.IPv6Loopback()
@@ -35,9 +37,11 @@ func TestRunsArriveWhole(t *testing.T) {
 				if from == nil {
 					t.Fatal("the kernel has no IPv6")
 				}
+
 				from.segment.Store(segment)
 				var s Sender
 				var want [][]byte
+
 				wire := make([]byte, 0, 100*1000)
 				for i := range 100 {
 					d := bytes.Repeat([]byte{byte(i + 1)}, 1000)
@@ -47,29 +51,36 @@ func TestRunsArriveWhole(t *testing.T) {
 					want = append(want, d)
 					wire = append(wire, d...)
 				}
+
 				if !s.Add(wire, 1000, 2) || !s.Add(wire[:7], 7, 0) {
 					t.Fatal("no room")
 				}
+
 				want = append(want, wire[:7])
 				ep := &Endpoint{Addr: netip.AddrPortFrom(addr, port), Source: addr}
 				if n := s.Flush(from, ep); n != 101 || s.Stats != (Stats{}) {
 					t.Fatalf("%d datagrams were sent, want 101: %+v", n, s.Stats)
 				}
+
 				r, err := NewReceiver()
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer r.Close()
+
 				var got [][]byte
-				for end := time.Now().Add(5 * time.Second); len(got) < len(want) && time.Now().Before(end); {
+				for end := time.Now().Add(5 * time.Second); len(got) < len(want) &&
+					time.Now().Before(end); {
 					msgs, err := r.Receive(to)
 					if err == unix.EAGAIN {
 						time.Sleep(time.Millisecond)
 						continue
 					}
+
 					if err != nil {
 						t.Fatal(err)
 					}
+
 					for _, m := range msgs {
 						if m.From.Addr.Addr() != addr || m.From.Source != addr {
 							t.Fatalf("from %+v, want address and source %s", m.From, addr)
@@ -84,12 +95,15 @@ func TestRunsArriveWhole(t *testing.T) {
 						}
 					}
 				}
+
 				if len(got) != len(want) {
 					t.Fatalf("%d datagrams arrived, want %d", len(got), len(want))
 				}
+
 				for i := range want {
 					if !bytes.Equal(got[i], want[i]) {
-						t.Fatalf("datagram %d has %d bytes of %d, want %d of %d", i, len(got[i]), got[i][0], len(want[i]), want[i][0])
+						t.Fatalf("datagram %d has %d bytes of %d, want %d of %d", i, len(got[i]),
+							got[i][0], len(want[i]), want[i][0])
 					}
 				}
 			})
@@ -106,7 +120,8 @@ func TestSourceThatIsGoneIsChosenAnew(t *testing.T) {
 	defer v6.Close()
 	var s Sender
 	s.Add([]byte("hello"), 5, 0)
-	ep := &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port), Source: netip.MustParseAddr("203.0.113.77")}
+	ep := &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port),
+		Source: netip.MustParseAddr("203.0.113.77")}
 	if n := s.Flush(v4, ep); n != 1 || !s.SourceLost {
 		t.Errorf("%d datagrams, source lost %v, want 1 and true: %+v", n, s.SourceLost, s.Stats)
 	}
@@ -119,10 +134,12 @@ func TestSocketsForbidFragments(t *testing.T) {
 	}
 	defer v4.Close()
 	defer v6.Close()
-	if n, err := unix.GetsockoptInt(v4.FD, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER); err != nil || n != unix.IP_PMTUDISC_PROBE {
+	if n, err := unix.GetsockoptInt(v4.FD, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER); err != nil ||
+		n != unix.IP_PMTUDISC_PROBE {
 		t.Errorf("IPv4: %d, %v", n, err)
 	}
-	if n, err := unix.GetsockoptInt(v6.FD, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER); err != nil || n != unix.IPV6_PMTUDISC_PROBE {
+	if n, err := unix.GetsockoptInt(v6.FD, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER); err != nil ||
+		n != unix.IPV6_PMTUDISC_PROBE {
 		t.Errorf("IPv6: %d, %v", n, err)
 	}
 }

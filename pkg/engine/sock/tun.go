@@ -22,8 +22,8 @@ type Queue struct {
 	iov [80]unix.Iovec
 }
 
-// NewQueue takes the descriptor of an attached queue and asks the kernel for superpackets. udp reports
-// whether it takes and gives those of UDP (kernel 6.2).
+// NewQueue takes the descriptor of an attached queue and asks the kernel for superpackets. udp
+// reports whether it takes and returns those of UDP (kernel 6.2).
 func NewQueue(fd int) (q *Queue, udp bool, err error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, false, fmt.Errorf("prepare TUN: %w", err)
@@ -41,7 +41,8 @@ func NewQueue(fd int) (q *Queue, udp bool, err error) {
 
 // Read reads one packet with its vnet header. It returns EAGAIN when there is none.
 func (q *Queue) Read(b []byte) (int, error) {
-	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(q.FD), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)))
+	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(q.FD), uintptr(unsafe.Pointer(&b[0])),
+		uintptr(len(b)))
 	if errno != 0 {
 		return 0, errno
 	}
@@ -59,7 +60,8 @@ func (q *Queue) Write(parts [][]byte) error {
 		q.iov[n].SetLen(len(p))
 		n++
 	}
-	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(q.FD), uintptr(unsafe.Pointer(&q.iov)), uintptr(n))
+	_, _, errno := unix.RawSyscall(unix.SYS_WRITEV, uintptr(q.FD), uintptr(unsafe.Pointer(&q.iov)),
+		uintptr(n))
 	if errno != 0 {
 		return errno
 	}

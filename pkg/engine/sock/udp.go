@@ -11,13 +11,15 @@ import (
 
 // Endpoint is where a peer is reached, and from where. It is immutable.
 type Endpoint struct {
-	// Addr is the peer's address. One of 4 bytes is IPv4; an IPv4 address in IPv6 form does not occur.
+	// Addr is the peer's address. One of 4 bytes is IPv4; an IPv4 address in IPv6 form does not
+	// occur.
 	Addr netip.AddrPort
 	// Scope is the interface of a link-local Addr, else 0.
 	Scope uint32
 	// Source is the local address to which the peer sends; invalid lets the kernel choose.
 	Source netip.Addr
-	// Interface is the interface on which the peer's last datagram came in; 0 lets the kernel choose.
+	// Interface is the interface on which the peer's last datagram came in; 0 lets the kernel
+	// choose.
 	Interface int32
 }
 
@@ -69,30 +71,36 @@ func open(v6 bool, port uint16, mark uint32, shared bool) (*UDP, uint16, error) 
 	if err != nil {
 		return nil, 0, fmt.Errorf("open %s socket: %w", name, err)
 	}
+
 	u := &UDP{FD: fd, V6: v6}
 	if err := u.prepare(mark, shared); err != nil {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("prepare %s socket: %w", name, err)
 	}
+
 	var sa unix.Sockaddr = &unix.SockaddrInet4{Port: int(port)}
 	if v6 {
 		sa = &unix.SockaddrInet6{Port: int(port)}
 	}
+
 	if err := unix.Bind(fd, sa); err != nil {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("bind %s socket to port %d: %w", name, port, err)
 	}
+
 	got, err := unix.Getsockname(fd)
 	if err != nil {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("name of %s socket: %w", name, err)
 	}
+
 	switch a := got.(type) {
 	case *unix.SockaddrInet4:
 		port = uint16(a.Port)
 	case *unix.SockaddrInet6:
 		port = uint16(a.Port)
 	}
+
 	return u, port, nil
 }
 
@@ -103,23 +111,28 @@ func (u *UDP) prepare(mark uint32, shared bool) error {
 	if u.V6 {
 		must = []option{{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
 			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
-			{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1}, {unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1}}
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1},
+			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1}}
 	}
+
 	if shared {
 		must = append(must, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
 	}
 	if mark != 0 {
 		must = append(must, option{unix.SOL_SOCKET, unix.SO_MARK, int(mark)})
 	}
+
 	for _, o := range must {
 		if err := unix.SetsockoptInt(u.FD, o.level, o.name, o.value); err != nil {
 			return fmt.Errorf("set option %d of level %d: %w", o.name, o.level, err)
 		}
 	}
+
 	for _, name := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
 		// Without CAP_NET_ADMIN the buffers stay as the machine has them.
 		_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, name, bufferSize)
 	}
+
 	_, err := unix.GetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
 	u.segment.Store(err == nil)
 	u.gro = groUsable() && unix.SetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
@@ -133,7 +146,8 @@ func groUsable() bool {
 		return false
 	}
 	var major, minor int
-	if n, _ := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); n != 2 {
+	if n, _ := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major,
+		&minor); n != 2 {
 		return false
 	}
 	return major > 5 || major == 5 && minor >= 12

@@ -91,6 +91,7 @@ func Parse(r io.Reader) (*Set, error) {
 		if !ok {
 			return nil, &Error{-int64(unix.EPROTO), plain("parse line: no equals sign")}
 		}
+
 		var err error
 		switch {
 		case key == "public_key":
@@ -102,17 +103,20 @@ func Parse(r io.Reader) (*Set, error) {
 		default:
 			err = s.Peers[len(s.Peers)-1].line(key, value)
 		}
+
 		if err != nil {
 			return nil, invalid(clean(key), err)
 		}
 	}
+
 	if err := in.Err(); err != nil {
 		return nil, &Error{-int64(unix.EIO), fmt.Errorf("read set: %w", err)}
 	}
 	return s, nil
 }
 
-// clean cuts a key that is not one of the protocol's short words: it may be a secret in the wrong place.
+// clean cuts a key that is not one of the protocol's short words: it may be a secret in the wrong
+// place.
 func clean(key string) string {
 	if len(key) > 30 || strings.Trim(key, "abcdefghijklmnopqrstuvwxyz_") != "" {
 		return "unknown key"
@@ -192,6 +196,7 @@ func (p *Peer) line(key, value string) error {
 	default:
 		return plain("not a key of a peer")
 	}
+
 	return nil
 }
 
@@ -268,6 +273,7 @@ func (s *State) Write(w io.Writer) error {
 	if s.Mark != 0 {
 		line("fwmark=%d", s.Mark)
 	}
+
 	for i := range s.Peers {
 		p := &s.Peers[i]
 		line("public_key=%x", p.Public[:])
@@ -280,20 +286,24 @@ func (s *State) Write(w io.Writer) error {
 		if !p.LastHandshake.IsZero() {
 			sec, nsec = p.LastHandshake.Unix(), int64(p.LastHandshake.Nanosecond())
 		}
+
 		line("last_handshake_time_sec=%d", sec)
 		line("last_handshake_time_nsec=%d", nsec)
 		line("tx_bytes=%d", p.Sent)
 		line("rx_bytes=%d", p.Received)
 		line("persistent_keepalive_interval=%d", int(p.Keepalive/time.Second))
+
 		for _, a := range p.Allowed {
 			line("allowed_ip=%s", a)
 		}
 	}
+
 	_, err := w.Write(b)
 	clear(b)
 	if err != nil {
 		return &Error{-int64(unix.EIO), fmt.Errorf("write answer: %w", err)}
 	}
+
 	return nil
 }
 

@@ -213,6 +213,7 @@ func (p *NetworkPolicy) selector(selector field, to *LabelSelector) error {
 			to.MatchExpressions = append(to.MatchExpressions, e)
 			return err
 		}
+
 		p.Unknown = true
 		return nil
 	})

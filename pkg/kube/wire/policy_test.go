@@ -29,8 +29,10 @@ func wantMeta(m metav1.ObjectMeta) wire.Meta {
 func busyPod() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	ports := func(name string) []corev1.ContainerPort {
-		return []corev1.ContainerPort{{Name: name, ContainerPort: 8080, Protocol: corev1.ProtocolTCP},
-			{ContainerPort: 9}, {Name: name + "-udp", ContainerPort: 53, Protocol: corev1.ProtocolUDP}}
+		return []corev1.ContainerPort{{Name: name, ContainerPort: 8080,
+			Protocol: corev1.ProtocolTCP},
+			{ContainerPort: 9}, {Name: name + "-udp", ContainerPort: 53,
+				Protocol: corev1.ProtocolUDP}}
 	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-0", Namespace: "shop", UID: "uid",
@@ -73,7 +75,8 @@ func wantPod(p *corev1.Pod) wire.Pod {
 }
 
 func busyPolicy() *networkingv1.NetworkPolicy {
-	udp, port, name, end := corev1.ProtocolUDP, intstr.FromInt32(80), intstr.FromString("web"), int32(90)
+	udp, port, name, end := corev1.ProtocolUDP, intstr.FromInt32(80), intstr.FromString("web"),
+		int32(90)
 	selector := metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"},
 		MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "k", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a", "b"}},
@@ -87,7 +90,8 @@ func busyPolicy() *networkingv1.NetworkPolicy {
 					{Port: &port, EndPort: &end}},
 				From: []networkingv1.NetworkPolicyPeer{{PodSelector: &selector},
 					{NamespaceSelector: &metav1.LabelSelector{}},
-					{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8", Except: []string{"10.1.0.0/16"}}}},
+					{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8",
+						Except: []string{"10.1.0.0/16"}}}},
 			}},
 			Egress: []networkingv1.NetworkPolicyEgressRule{{
 				To: []networkingv1.NetworkPolicyPeer{{}}}}},
@@ -195,6 +199,7 @@ func FuzzPod(f *testing.F) {
 		if theirs.Unmarshal(data) != nil {
 			return
 		}
+
 		if err == nil {
 			w := wantPod(&theirs)
 			w.Labels, w.Annotations, got.Labels, got.Annotations = nil, nil, nil, nil
@@ -207,6 +212,7 @@ func FuzzPod(f *testing.F) {
 				t.Fatalf("k8s.io/api -, ours +:\n%s", d)
 			}
 		}
+
 		got, err = allLabels.Pod(marshal(t, &theirs))
 		if d := cmp.Diff(wantPod(&theirs), got, cmpopts.EquateEmpty()); err != nil || d != "" {
 			t.Fatalf("what k8s.io/api wrote: %v\n%s", err, d)

@@ -44,7 +44,8 @@ func newLab(t *testing.T, pods ...int) *lab {
 		captures: map[*nettest.NS]*nettest.Capture{}}
 	t.Cleanup(func() { l.table.Close() })
 	l.node.Run(t, func() error {
-		for name, value := range map[string]string{"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
+		for name, value := range map[string]string{"ipv4/ip_forward": "1",
+			"ipv6/conf/all/forwarding":        "1",
 			"netfilter/nf_conntrack_checksum": "0"} {
 			if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil &&
 				!strings.Contains(name, "conntrack") {
@@ -96,7 +97,8 @@ func newLab(t *testing.T, pods ...int) *lab {
 func (l *lab) run(ns *nettest.NS, program, args string) {
 	l.t.Helper()
 	ns.Run(l.t, func() error {
-		out, err := exec.CommandContext(l.t.Context(), program, strings.Fields(args)...).CombinedOutput()
+		out, err := exec.CommandContext(l.t.Context(), program,
+			strings.Fields(args)...).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%s %s: %w: %s", program, args, err, out)
 		}

@@ -27,9 +27,11 @@ var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPo
 const transactionSize = 64 << 20
 
 func open() (*nftables.Conn, error) {
-	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(c.SetWriteBuffer(transactionSize), c.SetReadBuffer(transactionSize/8))
-	}))
+	c, err := nftables.New(nftables.AsLasting(),
+		nftables.WithSockOptions(func(c *netlink.Conn) error {
+			return errors.Join(c.SetWriteBuffer(transactionSize),
+				c.SetReadBuffer(transactionSize/8))
+		}))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
@@ -46,7 +48,8 @@ func read(c *nftables.Conn) (*state, error) {
 		return nil, fmt.Errorf("read nftables table %s: %w", ourTable.Name, err)
 	}
 
-	s := &state{chains: map[string][]string{}, sets: map[string]elements{}, counters: map[string]bool{}}
+	s := &state{chains: map[string][]string{}, sets: map[string]elements{},
+		counters: map[string]bool{}}
 	if err := s.readChains(c); err != nil {
 		return nil, err
 	}

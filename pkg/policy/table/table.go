@@ -329,7 +329,8 @@ func missing(a, b elements) (out []string) {
 
 // state is the kernel's once it has the content.
 func (want *content) state() *state {
-	out := &state{chains: map[string][]string{}, sets: map[string]elements{}, counters: map[string]bool{}}
+	out := &state{chains: map[string][]string{}, sets: map[string]elements{},
+		counters: map[string]bool{}}
 	for name, c := range want.chains {
 		out.chains[name] = c.texts()
 	}
@@ -377,7 +378,8 @@ func (d *difference) write(c *nftables.Conn, want *content) error {
 		ch := &nftables.Chain{Table: ourTable, Name: name}
 		if w := want.chains[name]; w.hook != nil {
 			accept := nftables.ChainPolicyAccept
-			ch.Type, ch.Hooknum, ch.Priority, ch.Policy = nftables.ChainTypeFilter, w.hook, &w.priority, &accept
+			ch.Type, ch.Hooknum, ch.Priority, ch.Policy = nftables.ChainTypeFilter, w.hook,
+				&w.priority, &accept
 		}
 		c.AddChain(ch)
 	}
@@ -410,7 +412,8 @@ func (s *set) kernel(name string) *nftables.Set {
 const chunk = 500
 
 // change adds or removes elements.
-func (s *set) change(do func(*nftables.Set, []nftables.SetElement) error, name string, keys []string) error {
+func (s *set) change(do func(*nftables.Set, []nftables.SetElement) error, name string,
+	keys []string) error {
 	for part := range slices.Chunk(keys, chunk) {
 		var list []nftables.SetElement
 		for _, k := range part {

@@ -24,7 +24,8 @@ func attach(w *policytest.World, p *policy.Planner, i int, labels map[string]str
 	name := policy.Name{Namespace: "a", Name: fmt.Sprint("local-", i)}
 	key := policy.Key{Name: name, UID: fmt.Sprint("uid-", i)}
 	pod := policy.Pod{Name: name, UID: key.UID, Node: w.Node, Labels: labels,
-		Ports: []policy.NamedPort{{Name: "web", Proto: policy.TCP, Port: 80}, {Name: "dns", Proto: policy.UDP, Port: 53}}}
+		Ports: []policy.NamedPort{{Name: "web", Proto: policy.TCP, Port: 80},
+			{Name: "dns", Proto: policy.UDP, Port: 53}}}
 	w.Pods[name] = pod
 	w.Attached[key] = policytest.PodAddrs(i)
 	p.PutPod(pod)
@@ -42,9 +43,11 @@ func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 		for _, i := range local {
 			attach(w, p, i, policytest.DrawLabels(t))
 		}
+
 		for range rapid.IntRange(5, 30).Draw(t, "changes") {
 			w.Change(t, p)
 		}
+
 		// Attachments of the world that the lab has no links for are not this node's.
 		for key, addrs := range w.Attached {
 			if _, here := l.at(addrs[0]); !here || !strings.HasPrefix(key.Name.Name, "local-") {
@@ -52,13 +55,16 @@ func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 				delete(w.Attached, key)
 			}
 		}
+
 		plan := p.Plan()
 		l.apply(plan)
 		from := rapid.IntRange(0, 4).Draw(t, "from")
+
 		var some []policy.Flow
 		for i := from; i < len(flows); i += 5 {
 			some = append(some, flows[i])
 		}
+
 		allowed := func(f policy.Flow) bool { return plan.Judge(f) == policy.Allow }
 		for i, arrived := range l.send(some, allowed) {
 			want := plan.Judge(some[i])
@@ -69,6 +75,7 @@ func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 				t.Fatalf("%+v: the oracle says %s, the interpreter %s", some[i], oracle, want)
 			}
 		}
+
 		if again := l.apply(plan); again != 0 {
 			t.Fatalf("applying the same plan again made %d changes", again)
 		}
@@ -98,7 +105,8 @@ func serverPolicy() policy.Policy {
 // to is a flow from pod i to pod 1 in both families.
 func to(l *lab, i int, port uint16) (out []policy.Flow) {
 	for f := range 2 {
-		flow := policy.Flow{Src: policytest.PodAddrs(i)[f], Dst: policytest.PodAddrs(1)[f], ToPod: true,
+		flow := policy.Flow{Src: policytest.PodAddrs(i)[f], Dst: policytest.PodAddrs(1)[f],
+			ToPod: true,
 			Proto: policy.TCP, Port: port}
 		_, flow.FromPod = l.at(flow.Src)
 		out = append(out, flow)
@@ -148,19 +156,23 @@ func TestAnswersOfAllowedConnectionsPass(t *testing.T) {
 	l, p := two(t)
 	// The client may send to the server only, and receives from nobody.
 	server := policy.Selector{{Key: "app", Values: []string{"server"}}}
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"}, Isolates: [2]bool{true, true},
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"},
+		Isolates: [2]bool{true, true},
 		Subjects: policy.Selector{{Key: "app", Values: []string{"client"}}},
 		Rules:    [2][]policy.Rule{nil, {{Peers: []policy.Peer{{Pods: &server}}}}}})
 	l.apply(p.Plan())
 	for _, a := range policytest.PodAddrs(1) {
 		// The reset is the answer of a closed port.
-		if err := dialPort(l.pods[2], a, 80); err == nil || !strings.Contains(err.Error(), "refused") {
+		if err := dialPort(l.pods[2], a, 80); err == nil ||
+			!strings.Contains(err.Error(), "refused") {
 			t.Errorf("connection to %s: %v, want it refused by the server", a, err)
 		}
-		if err := dialPort(l.pods[2], a, 81); err == nil || strings.Contains(err.Error(), "refused") {
+		if err := dialPort(l.pods[2], a, 81); err == nil ||
+			strings.Contains(err.Error(), "refused") {
 			t.Errorf("connection to another port of %s: %v, want silence", a, err)
 		}
-		if answer, err := udp(l.pods[2], a); !strings.Contains(fmt.Sprint(err), "deadline") && !strings.Contains(fmt.Sprint(err), "timeout") {
+		if answer, err := udp(l.pods[2], a); !strings.Contains(fmt.Sprint(err), "deadline") &&
+			!strings.Contains(fmt.Sprint(err), "timeout") {
 			t.Errorf("datagram to %s: %q, %v, want silence", a, answer, err)
 		}
 	}
@@ -172,7 +184,8 @@ func TestErrorsAboutAllowedConnectionsPass(t *testing.T) {
 	np := serverPolicy()
 	np.Rules[0][0].Ports = nil // of all protocols
 	p.PutPolicy(np)
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"}, Isolates: [2]bool{true},
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"},
+		Isolates: [2]bool{true},
 		Subjects: policy.Selector{{Key: "app", Values: []string{"client"}}}})
 	l.apply(p.Plan())
 	for _, a := range policytest.PodAddrs(1) {
@@ -189,7 +202,8 @@ func TestEgressToTheNodeItselfIsJudged(t *testing.T) {
 	if err := dial(l.pods[2], gateway); err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Fatalf("pod to its node: %v, want it refused by the node", err)
 	}
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "all"}, Isolates: [2]bool{false, true}})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "all"},
+		Isolates: [2]bool{false, true}})
 	l.apply(p.Plan())
 	if err := dial(l.pods[2], gateway); err == nil || strings.Contains(err.Error(), "refused") {
 		t.Errorf("isolated pod to its node: %v, want silence", err)
@@ -203,7 +217,8 @@ func TestPodWithoutAGroupIsMute(t *testing.T) {
 	l.apply(p.Plan())
 	var both []policy.Flow
 	for _, f := range to(l, 3, 80) {
-		both = append(both, f, policy.Flow{Src: policytest.PodAddrs(2)[0], Dst: policytest.PodAddrs(3)[0],
+		both = append(both, f, policy.Flow{Src: policytest.PodAddrs(2)[0],
+			Dst:     policytest.PodAddrs(3)[0],
 			FromPod: true, ToPod: true, Proto: policy.UDP, Port: 53})
 	}
 	l.arrive(both, false)
@@ -235,7 +250,8 @@ func TestRestartAdoptsAndWritesNothing(t *testing.T) {
 func (l *lab) list() (text string) {
 	nft := nettest.NeedProgram(l.t, "nft")
 	l.node.Run(l.t, func() error {
-		out, err := exec.CommandContext(l.t.Context(), nft, "list", "table", "inet", "kubeveil_policy").CombinedOutput()
+		out, err := exec.CommandContext(l.t.Context(), nft, "list", "table", "inet",
+			"kubeveil_policy").CombinedOutput()
 		text = string(out)
 		if err != nil {
 			return fmt.Errorf("nft: %w: %s", err, out)
@@ -307,7 +323,8 @@ func TestRefusedTransactionLeavesTheOldState(t *testing.T) {
 	l.apply(p.Plan())
 	// A set in the way that has another type.
 	nft := nettest.NeedProgram(t, "nft")
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "server"}, Isolates: [2]bool{true}})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "server"},
+		Isolates: [2]bool{true}})
 	next := p.Plan()
 	for name := range next.Groups {
 		l.run(l.node, nft, "add chain inet kubeveil_policy m4_"+name) // harmless
@@ -330,7 +347,8 @@ func TestChangeIsAtomic(t *testing.T) {
 	open.Subjects = policy.Selector{{Key: "app", Values: []string{"nobody"}}}
 	stop := make(chan struct{})
 	done := make(chan error, 1)
-	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "deny"}, Isolates: [2]bool{true}})
+	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "deny"},
+		Isolates: [2]bool{true}})
 	l.apply(p.Plan())
 	go func() {
 		for i := 0; ; i++ {
@@ -343,17 +361,22 @@ func TestChangeIsAtomic(t *testing.T) {
 			np := serverPolicy()
 			np.Rules[0][0].Ports[0].Last = uint16(80 + i%7)
 			p.PutPolicy(np)
-			if err := l.node.Do(func() error { _, err := l.table.Apply(p.Plan()); return err }); err != nil {
+			if err := l.node.Do(func() error {
+				_, err := l.table.Apply(p.Plan())
+				return err
+			}); err != nil {
 				done <- err
 				return
 			}
 		}
 	}()
+
 	for range 20 {
 		l.arrive(to(l, 2, 80), true)
 		l.arrive(to(l, 3, 80), false)
 		l.arrive(to(l, 2, 79), false)
 	}
+
 	close(stop)
 	if err := <-done; err != nil {
 		t.Fatal(err)
@@ -367,12 +390,16 @@ func BenchmarkApplyAfterRelabelling(b *testing.B) {
 			w := policytest.NewWorld()
 			p := policy.NewPlanner(w.Node)
 			attach(w, p, 1, nil)
-			np := policy.Policy{Name: policy.Name{Namespace: "a", Name: "many"}, Isolates: [2]bool{true}}
+			np := policy.Policy{Name: policy.Name{Namespace: "a", Name: "many"},
+				Isolates: [2]bool{true}}
+
 			for i := range rules / 2 {
 				s := policy.Selector{{Key: "app", Values: []string{fmt.Sprint(i % 50)}}}
 				np.Rules[0] = append(np.Rules[0], policy.Rule{Peers: []policy.Peer{{Pods: &s}},
-					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(i + 1), Last: uint16(i + 1)}}})
+					Ports: []policy.Port{{Proto: policy.TCP, First: uint16(i + 1),
+						Last: uint16(i + 1)}}})
 			}
+
 			np.Rules[0] = np.Rules[0][:min(len(np.Rules[0]), policy.MaxLines)]
 			p.PutPolicy(np)
 			var t table.Table
@@ -383,7 +410,8 @@ func BenchmarkApplyAfterRelabelling(b *testing.B) {
 				}
 				b.ResetTimer()
 				for i := range b.N {
-					p.PutPod(policy.Pod{Name: policy.Name{Namespace: "a", Name: "peer"}, Node: "there",
+					p.PutPod(policy.Pod{Name: policy.Name{Namespace: "a", Name: "peer"},
+						Node:   "there",
 						Labels: map[string]string{"app": fmt.Sprint(i % 50)},
 						Addrs:  []netip.Addr{netip.MustParseAddr("198.18.1.1")}})
 					if _, err := t.Apply(p.Plan()); err != nil {

@@ -153,7 +153,8 @@ func peerSets(s *policy.Set) []*set {
 		case policy.KindPods:
 			out[i] = &set{key: f.addr, elements: elements{}}
 		case policy.KindNamed:
-			key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto, nftables.TypeInetService)
+			key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto,
+				nftables.TypeInetService)
 			out[i] = &set{key: key, concat: true, elements: elements{}}
 		case policy.KindBlock:
 			if ofFamily(s.Ranges, i) {
@@ -243,7 +244,8 @@ func addHooks(c *content, plan *policy.Plan) {
 				if g.Chains[d] == "" {
 					to.rules = append(to.rules, m.verdict(expr.VerdictReturn, ""))
 				} else {
-					to.rules = append(to.rules, m.verdict(expr.VerdictGoto, chainPrefix[d]+g.Chains[d]))
+					to.rules = append(to.rules, m.verdict(expr.VerdictGoto,
+						chainPrefix[d]+g.Chains[d]))
 				}
 			}
 		}
@@ -251,13 +253,16 @@ func addHooks(c *content, plan *policy.Plan) {
 		c.chains[d.String()] = to
 	}
 
-	sends := ofPods("iifgroup", expr.MetaKeyIIFGROUP).verdict(expr.VerdictJump, policy.Egress.String())
-	c.chains["post"] = &chain{hook: nftables.ChainHookPostrouting, priority: priorityPost, rules: []rule{
-		known().verdict(expr.VerdictAccept, ""),
-		byNobody().verdict(expr.VerdictAccept, ""),
-		sends,
-		ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump, policy.Ingress.String()),
-	}}
+	sends := ofPods("iifgroup", expr.MetaKeyIIFGROUP).verdict(expr.VerdictJump,
+		policy.Egress.String())
+	c.chains["post"] = &chain{hook: nftables.ChainHookPostrouting, priority: priorityPost,
+		rules: []rule{
+			known().verdict(expr.VerdictAccept, ""),
+			byNobody().verdict(expr.VerdictAccept, ""),
+			sends,
+			ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
+				policy.Ingress.String()),
+		}}
 	c.chains["host"] = &chain{hook: nftables.ChainHookInput, priority: priorityInput, rules: []rule{
 		known().verdict(expr.VerdictAccept, ""),
 		sends,

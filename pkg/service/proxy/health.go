@@ -173,6 +173,7 @@ func (h *healthPorts) serveLocked(addr string, name service.Name) {
 		h.failed[addr] = text
 		return
 	}
+
 	delete(h.failed, addr)
 	s := &http.Server{
 		Handler:           h.handler(name),

@@ -125,6 +125,7 @@ func New(o Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	p := &Proxy{
 		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets,
 		abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
@@ -136,12 +137,14 @@ func New(o Options) (*Proxy, error) {
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
+
 	if p.observe == nil {
 		p.observe = func(time.Duration) {}
 	}
 	if p.closing == nil {
 		p.closing = func(netip.AddrPort) (int, error) { return 0, nil }
 	}
+
 	p.api = newAPIServers(o.APIServers)
 	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })

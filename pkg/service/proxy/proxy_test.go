@@ -327,6 +327,7 @@ func TestConnectionsToDeadServersAreClosed(t *testing.T) {
 	if got := later(deadAfter + time.Second); got != nil {
 		t.Errorf("while nobody is known to answer, connections to %v are closed", got)
 	}
+
 	a.report(other, true)
 	if got := later(deadAfter - time.Second); got != nil {
 		t.Errorf("before %v, connections to %v are closed", deadAfter, got)
@@ -337,10 +338,12 @@ func TestConnectionsToDeadServersAreClosed(t *testing.T) {
 	if got := later(deadAfter + 2*time.Second); got != nil {
 		t.Errorf("a second later, connections to %v are closed again", got)
 	}
+
 	if got := later(deadAfter + time.Second + closeEvery); !slices.Equal(got,
 		[]netip.AddrPort{gone}) {
 		t.Errorf("after %v, connections to %v are closed again, want %v", closeEvery, got, gone)
 	}
+
 	a.report(gone, true)
 	if got := later(time.Hour); got != nil {
 		t.Errorf("of servers that answer, connections to %v are closed", got)

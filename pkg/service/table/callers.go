@@ -13,9 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// caller is the key of the map service_callers (struct pod_client in bpf/lib/service/pod_clients.h): a pod
-// that has had a flow of packets to an address, by the index of its link. The programs add, and
-// forget nothing.
+// caller is the key of the map service_callers (struct pod_client in
+// bpf/lib/service/pod_clients.h): a pod that has had a flow of packets to an address, by the index
+// of its link. The programs add, and forget nothing.
 type caller struct {
 	Addr [16]byte
 	Link uint32

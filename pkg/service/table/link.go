@@ -75,8 +75,8 @@ func hooksFor(f Features) hooks {
 	return clsact{}
 }
 
-// quotaShare is how many entries of the flow table there are for each flow of a client's quota. A flow
-// takes five entries at most.
+// quotaShare is how many entries of the flow table there are for each flow of a client's quota. A
+// flow takes five entries at most.
 const quotaShare = 128
 
 // packetSpec returns the compiled programs for links, with their settings. Flows is the size of

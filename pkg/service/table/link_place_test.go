@@ -153,6 +153,7 @@ func (l *linked) crowd(t *testing.T, name string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p := point{found.Attrs().Index, ingress}
 	if l.features.TCX {
 		for i := range mprogMax {
@@ -162,6 +163,7 @@ func (l *linked) crowd(t *testing.T, name string) {
 		}
 		return
 	}
+
 	tc := nettest.NeedProgram(t, "tc")
 	for _, line := range []string{
 		"qdisc add dev " + name + " clsact",

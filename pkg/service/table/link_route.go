@@ -10,7 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// mapRoutes says what may be done at links, by index, for host routing by eBPF: bpf/lib/service/route.h.
+// mapRoutes says what may be done at links, by index, for host routing by eBPF:
+// bpf/lib/service/route.h.
 const mapRoutes = "service_routes"
 
 // What may be done at a link.

@@ -224,6 +224,7 @@ func (r *routed) expectCounted(t *testing.T, counter string, ns *nettest.NS, d n
 			return err
 		})
 	}()
+
 	nettest.Until(t, 10*time.Second, counter+" counts what is sent to "+to,
 		func() bool { return r.count(t, counter) > before })
 	stop()

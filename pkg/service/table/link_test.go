@@ -268,6 +268,7 @@ func TestNewLinksAreServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	nettest.Until(t, 10*time.Second, "the new link has a program", func() bool {
 		served := false
 		l.host.Run(t, func() error {
@@ -278,6 +279,7 @@ func TestNewLinksAreServed(t *testing.T) {
 		})
 		return served
 	})
+
 	stop()
 	group(t, l.host, "u9", 7) // a change that ends the wait
 	if err := <-done; err != nil {

@@ -124,6 +124,7 @@ func TestNeighboursAreNotAskedForByServices(t *testing.T) {
 		wire := nettest.NewCapture(t, r.client, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
 		r.ip(t, "neigh flush dev u0")
 		ask(t, r.client, "udp", outsideAt[0], "53", "")
+
 		asked := 0
 		for _, f := range wire.All(t) {
 			// RFC 826: the sender's protocol address of a request.
@@ -135,9 +136,11 @@ func TestNeighboursAreNotAskedForByServices(t *testing.T) {
 				t.Errorf("the host asks for its neighbour as %s", sender)
 			}
 		}
+
 		if asked == 0 {
 			t.Error("the host did not ask for its neighbour")
 		}
+
 		r.expectSeen(t, "all", false)
 	})
 }

@@ -42,8 +42,8 @@ var (
 	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows, mapCallers}
 )
 
-// specs returns the compiled programs for sockets, with what the kernel has as their settings. Their
-// spec has all maps of the table.
+// specs returns the compiled programs for sockets, with what the kernel has as their settings.
+// Their spec has all maps of the table.
 func specs(f Features) ([]*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadServiceSocket()
 	if err != nil {

@@ -169,6 +169,7 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	if int(f.Count) != len(list.Endpoints) {
 		t.Fatalf("%s has %d slots, want %d", s.Name, f.Count, len(list.Endpoints))
 	}
+
 	for i, ep := range list.Endpoints {
 		var slot service.Slot
 		if err := n.maps[mapSlots].Lookup(f.First+uint32(i), &slot); err != nil ||

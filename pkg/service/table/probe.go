@@ -106,6 +106,7 @@ func probeKernel() (Features, error) {
 			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
 		}
 	}
+
 	have := func(what string, err error) bool {
 		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
 			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
@@ -118,10 +119,12 @@ func probeKernel() (Features, error) {
 	need("batches of hash maps", "5.6",
 		probeBatch(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 1,
 			Flags: unix.BPF_F_NO_PREALLOC}))
+
 	need("batches of tries", "5.13", probeBatch(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8,
 		ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
 	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr,
 		asm.FnSetRetval))
+
 	// 1 is lo in each namespace
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
 	f.TCX = have("tcx", err)

@@ -117,6 +117,7 @@ func describeLinks(p *session.Platform, a session.Ask) error {
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
+
 	p.KernelTunnels = true
 	for _, l := range links {
 		attrs := l.Attrs()
@@ -135,6 +136,7 @@ func describeLinks(p *session.Platform, a session.Ask) error {
 			}
 		}
 	}
+
 	if p.Underlay == "" {
 		return fmt.Errorf("no link has the node's address %s", a.NodeAddr)
 	}

@@ -170,6 +170,7 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 		if _, err := c.Write(msg); err != nil {
 			write = err
 		}
+
 		_ = c.SetReadDeadline(time.Now().Add(again))
 		for {
 			n, err := c.Read(got)
@@ -186,6 +187,7 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 			}
 		}
 	}
+
 	return fmt.Errorf("no answer to %d tries in %v: %w", tries,
 		time.Since(began).Round(time.Millisecond), errors.Join(last, write))
 }

@@ -207,6 +207,7 @@ func (j *judge) judgeServer(check, server, token string) {
 				"server's address")
 		return
 	}
+
 	if token == "" {
 		j.say(Error, check, "the kubeconfig of kube-proxy has no tokenFile, and veild has "+
 			"credentials of no other kind",
@@ -215,6 +216,7 @@ func (j *judge) judgeServer(check, server, token string) {
 				"-config FILE")
 		return
 	}
+
 	addr, err := netip.ParseAddr(u.Hostname())
 	switch {
 	case err != nil:

@@ -145,11 +145,13 @@ func (j *judge) overlaps() {
 	if j.unreadable("nodes") || j.cfgErr != nil {
 		return
 	}
+
 	state := cluster.State{Revision: 1, Synced: true, APIServers: j.f.APIServers}
 	for _, n := range j.f.Nodes {
 		state.Nodes = append(state.Nodes, cluster.Node{Name: n.Name, Created: n.Created,
 			ControlPlane: n.ControlPlane, Addresses: n.Addresses, PodPrefixes: n.PodCIDRs})
 	}
+
 	_, refused := cluster.Resolve(j.cfg.Rules(nil), state, nil)
 	for _, r := range refused {
 		found, do, _ := strings.Cut(r.Reason, "; ")
@@ -158,6 +160,7 @@ func (j *judge) overlaps() {
 		}
 		j.say(Error, check, fmt.Sprintf("node %s: %s", r.Node, found), do)
 	}
+
 	for _, a := range j.f.APIServers {
 		if within(j.cfg.ClusterRanges, a) || within(j.cfg.ServiceRanges, a) {
 			j.say(Error, check, fmt.Sprintf("the API server has the address %s, which is in the "+
@@ -166,6 +169,7 @@ func (j *judge) overlaps() {
 			refused = append(refused, cluster.Refusal{})
 		}
 	}
+
 	if len(refused) == 0 {
 		j.ok(check, "none among pod CIDRs, services, node addresses and API servers")
 	}

@@ -71,10 +71,12 @@ func TestEveryOperationIsAnswered(t *testing.T) {
 			if r.Failed != 0 || r.Unfinished != 0 || r.Done == 0 {
 				t.Fatalf("%+v", r)
 			}
+
 			if want := l.Rate * l.Duration.Seconds(); l.Rate != 0 && (float64(r.Done) < want-1 ||
 				float64(r.Done) > want+1) {
 				t.Errorf("%d operations at %v a second, want %v", r.Done, l.Rate, want)
 			}
+
 			if r.Min <= 0 || r.Min > r.P50 || r.P50 > r.P90 || r.P90 > r.P99 || r.P99 > r.P999 ||
 				r.P999 > r.Max || r.Mean < r.Min || r.Mean > r.Max {
 				t.Errorf("out of order: %+v", r)

@@ -56,6 +56,7 @@ func IPTables(w io.Writer, n Node, services []Service) error {
 			p.line(":%s - [0:0]", s.endpointChain(b))
 		}
 	}
+
 	p.line("%s", iptNATBase)
 	for _, s := range services {
 		match := fmt.Sprintf("-m tcp -p tcp -d %%s --dport %d", s.Number)
@@ -66,11 +67,13 @@ func IPTables(w io.Writer, n Node, services []Service) error {
 				s.External, s.chain("KUBE-EXT-"))
 		}
 	}
+
 	p.line(
 		`-A KUBE-SERVICES -m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`)
 	for _, s := range services {
 		s.iptables(p, n.Pods)
 	}
+
 	p.line("COMMIT")
 	return p.err
 }

@@ -74,16 +74,19 @@ func NFTables(w io.Writer, n Node, services []Service) error {
 	for _, l := range nftBase {
 		p.line("%s", l)
 	}
+
 	p.line("add rule %s cluster-ips-check ip daddr { %s } drop", table, n.Services)
 	p.line("add rule %s services ip daddr @cluster-ips ip saddr != %s mark set mark or %s", table,
 		n.Pods, mark)
 	p.line("add rule %s services ip daddr . meta l4proto . th dport vmap @service-ips", table)
 	p.line("add rule %s services ip daddr @nodeport-ips meta l4proto . th dport vmap "+
 		"@service-nodeports", table)
+
 	var clusterIPs, serviceIPs, nodeIPs []string
 	for _, a := range n.Addrs {
 		nodeIPs = append(nodeIPs, a.String())
 	}
+
 	for _, s := range services {
 		s.chains(p)
 		base := nftBaseName(s)
@@ -95,6 +98,7 @@ func NFTables(w io.Writer, n Node, services []Service) error {
 				s.External, s.Number, base))
 		}
 	}
+
 	p.elements("nodeport-ips", nodeIPs)
 	p.elements("cluster-ips", clusterIPs)
 	p.elements("service-ips", serviceIPs)

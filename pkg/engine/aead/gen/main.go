@@ -1,12 +1,13 @@
-// Command gen writes the assembly of the AVX-512 tier. It is run in package aead by go generate, and
-// is a module of its own so that nobody who builds Kubeveil needs avo.
+// Command gen writes the assembly of the AVX-512 tier. It is run in package aead by go generate,
+// and is a module of its own so that nobody who builds Kubeveil needs avo.
 //
 // chachaLanes is ChaCha20 (RFC 8439) of 8 packets of one length under one key. A vector holds one
 // word of the state for 16 blocks: lanes 0 to 7 are a block of each packet, lanes 8 to 15 the next
 // block of each. polyLanes is Poly1305 of 8 packets of one length, each under its own key, on limbs
 // of 44, 44 and 42 bits with the 52-bit multiply-add (AVX-512 IFMA).
 //
-// Both run in constant time: branches and addresses depend on the length alone. Start reading at main.
+// Both run in constant time: branches and addresses depend on the length alone. Start reading at
+// main.
 package main
 
 import (
@@ -39,9 +40,11 @@ func chacha() {
 	two := GLOBL("two", RODATA|NOPTR)
 	DATA(0, U32(2))
 
-	TEXT("chachaLanes", NOSPLIT, "func(key *byte, texts *uint64, counters *uint64, polyKeys *byte, n int)")
+	TEXT("chachaLanes", NOSPLIT,
+		"func(key *byte, texts *uint64, counters *uint64, polyKeys *byte, n int)")
 	Pragma("noescape")
-	Doc("chachaLanes XORs n bytes at each of 8 addresses with the keystream from block 1 on, and writes",
+	Doc("chachaLanes XORs n bytes at each of 8 addresses with the keystream from block 1 on, "+
+		"and writes",
 		"the first 32 bytes of block 0 of each to polyKeys. counters are the nonces.")
 	key := Load(Param("key"), GP64())
 	texts := Load(Param("texts"), GP64())
@@ -179,7 +182,8 @@ func quarters(q [4][4]int) {
 	step(3, 2, 1, 1, 7)
 }
 
-// transposeWords turns 16 words of 16 lanes in z0 to z15 into 16 lanes of 16 words. It uses z16 to z19.
+// transposeWords turns 16 words of 16 lanes in z0 to z15 into 16 lanes of 16 words. It uses z16 to
+// z19.
 func transposeWords() {
 	for k := 0; k < 16; k += 4 {
 		a, b, c, d := z[k], z[k+1], z[k+2], z[k+3]
@@ -229,7 +233,8 @@ func poly() {
 
 	TEXT("polyLanes", NOSPLIT, "func(state *uint64, texts *uint64, n int)")
 	Pragma("noescape")
-	Doc("polyLanes adds n bytes at each of 8 addresses, padded to 16, and the block of their lengths to h.",
+	Doc("polyLanes adds n bytes at each of 8 addresses, padded to 16, and the block of their "+
+		"lengths to h.",
 		"state is h, r and 20r as 3 limbs each, every limb 8 lanes; 20r has no first limb.")
 	state := Load(Param("state"), GP64())
 	texts := Load(Param("texts"), GP64())
@@ -301,8 +306,8 @@ func poly() {
 	RET()
 }
 
-// transposeQuads turns 8 quadwords of 8 packets in z0 to z7 into words of 8 lanes. It uses z16 to z19
-// and z11 to z14.
+// transposeQuads turns 8 quadwords of 8 packets in z0 to z7 into words of 8 lanes. It uses z16 to
+// z19 and z11 to z14.
 func transposeQuads() {
 	t := [4]VecPhysical{Z11, Z12, Z13, Z14}
 	for i := range 4 {

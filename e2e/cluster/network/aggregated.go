@@ -1,0 +1,80 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// apiServices is where objects are of which each says what pods serve an API; the library for them
+// is not needed for one.
+const apiServices = "/apis/apiregistration.k8s.io/v1/apiservices"
+
+// aggregated asks the API server for an object of an API that a pod serves: what it gives carries
+// the canary.
+func aggregated(ctx context.Context, s *Session) error {
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	cert, key, err := newCertificate("api." + n.Name + ".svc")
+	if err != nil {
+		return err
+	}
+	p := &remote.Pod{Name: "api", Args: []string{"webhook"},
+		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
+	if err := n.Run(ctx, p); err != nil {
+		return err
+	}
+
+	if err := n.Serve(ctx, &remote.Service{Name: "api", Port: webhookPort}); err != nil {
+		return err
+	}
+
+	group := n.Name + ".e2e.kubeveil.io"
+	object, err := json.Marshal(apiService(n.Name, group, cert))
+	if err != nil {
+		return err
+	}
+	api := s.Client.Discovery().RESTClient()
+	if err := api.Post().AbsPath(apiServices).SetHeader("Content-Type",
+		"application/json").Body(object).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("register the API %s: %w", group, err)
+	}
+
+	s.note("API on %s", p.Node)
+	err = remote.Until(ctx, "an object of an API that a pod serves", meeting,
+		func(ctx context.Context) error {
+			got, err := api.Get().AbsPath("/apis/"+group+"/v1/canary").SetHeader("Accept",
+				"application/json").DoRaw(ctx)
+			if err == nil && !strings.Contains(string(got), s.Canary) {
+				err = fmt.Errorf("the API server gives %q: want the pod's answer", got)
+			}
+			return err
+		})
+
+	// Before its pod goes: no namespace is removed while an API does not answer.
+	return errors.Join(err, api.Delete().AbsPath(apiServices+"/v1."+
+		group).Do(context.WithoutCancel(ctx)).Error())
+}
+
+// apiService is the APIService (apiregistration.k8s.io/v1) by which the API server asks the service
+// "api" about a group.
+func apiService(namespace, group, ca string) map[string]any {
+	return map[string]any{
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+		"metadata": metav1.ObjectMeta{Name: "v1." + group,
+			Labels: map[string]string{remote.SuiteLabel: "e2e"}},
+		"spec": map[string]any{
+			"group": group, "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+			"caBundle": []byte(ca),
+			"service":  map[string]any{"namespace": namespace, "name": "api", "port": webhookPort},
+		},
+	}
+}

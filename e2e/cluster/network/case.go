@@ -1,0 +1,98 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/leak"
+)
+
+// Need is what a case needs beyond a kubeconfig; its text completes "needs …".
+type Need string
+
+// Needs.
+const (
+	// Machines are those of Lab.
+	Machines Need = "the machines beneath the cluster"
+	// TwoWorkers are nodes that take pods.
+	TwoWorkers Need = "two nodes that take pods"
+	// Outside is a host that is no part of the cluster.
+	Outside Need = "a host outside the cluster"
+	// Fresh is a cluster that nothing was installed on yet and nobody else uses.
+	Fresh Need = "a cluster of the suite's own without a network"
+)
+
+// Case is a test of a cluster.
+type Case struct {
+	// Name is of lower case words with - between them.
+	Name string
+	// About is what is shown, in one sentence for people.
+	About string
+	Needs []Need
+	// Limit bounds it.
+	Limit time.Duration
+	// Long is why it is left to the full run, or "".
+	Long string
+	// Beyond is why it is no part of the core, or "".
+	Beyond string
+	// Always runs it also when it was not selected: others build on it.
+	Always bool
+	// Breaks says that nothing after it can be judged when it has failed.
+	Breaks bool
+	Run    func(ctx context.Context, s *Session) error
+}
+
+// Lab is what a run that made its own cluster can do and the API server cannot. A cluster that is
+// known by its kubeconfig alone has none, and the cases that need it are skipped for that reason.
+type Lab interface {
+	// Platform returns what the nodes are, one of the platforms of pkg/bench.
+	Platform() string
+	// Exec runs a line of shell as root on a node and returns its standard output.
+	Exec(ctx context.Context, node, line string) ([]byte, error)
+	// Reboot cuts a node's power, restores it and returns when the node answers; its pods may not
+	// run yet.
+	Reboot(ctx context.Context, node string) error
+	// Join adds a machine by kubeadm join and returns its name; the node may not be Ready yet.
+	Join(ctx context.Context) (string, error)
+	// Leave drains a node that joined, deletes its Node object and turns the machine off.
+	Leave(ctx context.Context, node string) error
+	// StopAPI ends the API server; StartAPI starts it again and returns when it is ready.
+	StopAPI(ctx context.Context) error
+	StartAPI(ctx context.Context) error
+	// Oracle listens on the wire outside the nodes.
+	Oracle() *leak.Oracle
+	// Clear installs the reference network on the nodes, which encrypts nothing; Unclear takes it
+	// away without a trace.
+	Clear(ctx context.Context) error
+	Unclear(ctx context.Context) error
+	// OutsideAddrs are those of a host outside the cluster with an echo server at
+	// remote.EchoPort, IPv4 first. ControlAddrs are those of the control plane's host, which is
+	// a node without pods and has such a server too.
+	OutsideAddrs() []netip.Addr
+	ControlAddrs() []netip.Addr
+	// OutsideCanary is in payloads that may leave the cluster.
+	OutsideCanary() string
+	// OutsideSend sends messages with that canary from the host outside to an echo server; they
+	// must all come back.
+	OutsideSend(ctx context.Context, proto string, to netip.AddrPort) error
+}
+
+// skipError is why a case that has begun can not be judged here.
+type skipError struct{ reason string }
+
+func (e skipError) Error() string { return "skipped: " + e.reason }
+
+// skip ends a case that finds that it cannot be judged on this cluster.
+func skip(format string, args ...any) error { return skipError{fmt.Sprintf(format, args...)} }
+
+// skipped returns the reason of an error of skip.
+func skipped(err error) (reason string, ok bool) {
+	var s skipError
+	if errors.As(err, &s) {
+		return s.reason, true
+	}
+	return "", false
+}

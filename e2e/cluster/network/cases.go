@@ -1,0 +1,106 @@
+package network
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"time"
+)
+
+// Cases are all, in the order in which they are run: the reference network, the installation, what
+// disturbs nothing, what disturbs, and at last the uninstallation.
+func Cases() []Case {
+	return slices.Concat(first(), traffic(), daemons(), nodes(), last())
+}
+
+// lots is what cases need that change machines.
+var lots = []Need{Machines, TwoWorkers}
+
+func first() []Case {
+	return []Case{
+		{Name: "reference-network", About: "the oracle sees the plaintext of a network that does " +
+			"not encrypt", Needs: []Need{Fresh, TwoWorkers},
+			Limit: 6 * time.Minute, Breaks: true, Run: clearNetwork},
+		{Name: "install", About: "a half applied manifest, and then all of it, makes nodes Ready",
+			Needs: []Need{Fresh}, Limit: 10 * time.Minute,
+			Always: true, Breaks: true, Run: install},
+	}
+}
+
+func traffic() []Case {
+	two := []Need{TwoWorkers}
+	return []Case{
+		{Name: "pod-to-pod", About: "pods on two nodes talk, both ways", Needs: two,
+			Limit: 5 * time.Minute, Run: podToPod},
+		{Name: "pod-to-service", About: "a service is reached by its address", Needs: two,
+			Limit: 3 * time.Minute, Run: podToService},
+		{Name: "names", About: "the cluster's DNS answers, over the tunnel too", Needs: two,
+			Limit: 5 * time.Minute, Run: names},
+		{Name: "host-port", About: "a pod reaches a host port of another node", Needs: two,
+			Limit: 3 * time.Minute, Run: podToHostPort},
+		{Name: "node-port", About: "a node port is reached from a pod, from a node and " +
+			"from outside", Needs: two, Limit: 3 * time.Minute, Run: nodePort},
+		{Name: "node-to-pod", About: "a process of a node talks to pods of another, and pods to it",
+			Needs: two, Limit: 3 * time.Minute, Run: nodeToPod},
+		{Name: "kubernetes-service", About: "a pod asks the API server by its service", Needs: two,
+			Limit: 3 * time.Minute, Run: kubernetesService},
+		{Name: "egress", About: "a pod reaches a host outside, with its node's address",
+			Needs: []Need{TwoWorkers, Outside}, Limit: 3 * time.Minute, Run: egress},
+		{Name: "webhook", About: "the API server asks a webhook in a pod", Needs: two,
+			Limit: 4 * time.Minute, Run: webhook},
+		{Name: "aggregated-api", About: "the API server asks a pod for an API that it serves",
+			Needs: two, Limit: 4 * time.Minute, Run: aggregated},
+		{Name: "stolen-token", About: "a node's token writes no other node's VeilNode", Needs: two,
+			Limit: 2 * time.Minute, Run: stolenToken},
+	}
+}
+
+func daemons() []Case {
+	return []Case{
+		{Name: "daemon-rolled", About: "veild is rolled under load and no flow is lost",
+			Needs: []Need{TwoWorkers}, Limit: 8 * time.Minute, Run: daemonRolled},
+		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
+			Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: keyReplaced},
+		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",
+			Needs: lots, Limit: 10 * time.Minute, Beyond: "it starts daemons anew",
+			Run: mtuChanged},
+	}
+}
+
+func nodes() []Case {
+	return []Case{
+		{Name: "api-server-away", About: "pods are killed and come back while the API server is " +
+			"away for a moment", Needs: lots, Limit: 8 * time.Minute,
+			Beyond: "it waits for pods that are killed", Run: apiAway},
+		{Name: "api-server-away-long", About: "the same for five minutes", Needs: lots,
+			Limit: 13 * time.Minute, Run: apiAwayForLong, Long: "it waits five minutes",
+			Beyond: "it waits five minutes"},
+		{Name: "reboot", About: "a node loses its power; its pods come back and talk", Needs: lots,
+			Limit: 10 * time.Minute, Beyond: "it waits for a machine", Run: reboot},
+		{Name: "join-and-leave", About: "a node without WireGuard in its kernel joins, its pods " +
+			"talk, and it leaves", Needs: lots, Limit: 12 * time.Minute,
+			Beyond: "it waits for a machine", Run: joinAndLeave},
+	}
+}
+
+func last() []Case {
+	fresh := []Need{Fresh, TwoWorkers}
+	return []Case{
+		{Name: "uninstall", About: "nodes are as before the installation", Needs: fresh,
+			Limit: 8 * time.Minute, Run: uninstall},
+		{Name: "reinstall", About: "the daemons applied first and their rights later make nodes " +
+			"Ready; pods talk again", Needs: fresh, Limit: 12 * time.Minute,
+			Beyond: "it installs a second time", Run: reinstall},
+	}
+}
+
+// List prints the cases with what they show.
+func List(w io.Writer) {
+	for _, c := range Cases() {
+		long := ""
+		if c.Long != "" {
+			long = " (full run: " + c.Long + ")"
+		}
+		fmt.Fprintf(w, "%-26s %s%s\n", c.Name, c.About, long)
+	}
+}

@@ -1,0 +1,234 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// returning bounds the time until a node that was rebooted or has joined takes pods.
+const returning = 5 * time.Minute
+
+// reboot takes the power of a node while its pods talk: they come back by themselves and talk
+// again, and nothing is seen in clear while it boots with a CNI configuration from before on its
+// disk.
+func reboot(ctx context.Context, s *Session) error {
+	_, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	old, err := s.keyOf(ctx, b.Node)
+	if err != nil {
+		return err
+	}
+
+	// What is sent to it while it is away and boots must not show either.
+	if _, err := s.load(ctx); err != nil {
+		return err
+	}
+
+	began := time.Now()
+	if err := s.Lab.Reboot(ctx, b.Node); err != nil {
+		return err
+	}
+
+	s.note("%s answers after %.0f s", b.Node, time.Since(began).Seconds())
+	// The API server thinks that the node is Ready until it hears from it: what a new boot writes
+	// is waited for.
+	if _, err := s.newKey(ctx, b.Node, old, returning); err != nil {
+		return err
+	}
+
+	if err := s.WaitNodesReady(ctx, returning, b.Node); err != nil {
+		return err
+	}
+
+	// What the API server says of pods is what it heard before, until the kubelet has looked at
+	// them.
+	err = remote.Until(ctx, "pods talk again", returning, func(ctx context.Context) error {
+		a, b, err := s.twoPods(ctx)
+		if err != nil {
+			return err
+		}
+		return talkBoth(ctx, a, b, "-timeout=10s")
+	})
+	if err != nil {
+		return err
+	}
+
+	s.note("its pods talk after %.0f s", time.Since(began).Seconds())
+	return nil
+}
+
+// keyOf is the newest public key that a node has published.
+func (s *Session) keyOf(ctx context.Context, node string) (string, error) {
+	claims, err := s.claims("")
+	if err != nil {
+		return "", err
+	}
+	o, err := claims.Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("VeilNode %s: %w", node, err)
+	}
+	return publishedKey(o.Object)
+}
+
+// publishedKey finds the last of spec.keys in a VeilNode.
+func publishedKey(object map[string]any) (string, error) {
+	spec, _ := object["spec"].(map[string]any)
+	keys, _ := spec["keys"].([]any)
+	if len(keys) == 0 {
+		return "", errors.New("the VeilNode has no key")
+	}
+	last, _ := keys[len(keys)-1].(map[string]any)
+	key, _ := last["publicKey"].(string)
+	if key == "" {
+		return "", errors.New("the VeilNode has an empty key")
+	}
+	return key, nil
+}
+
+// newKey waits until a node has published another key.
+func (s *Session) newKey(ctx context.Context, node, old string,
+	patience time.Duration) (key string, err error) {
+	err = remote.Until(ctx, "another key of "+node, patience, func(ctx context.Context) error {
+		if key, err = s.keyOf(ctx, node); err == nil && key == old {
+			err = errors.New("it is the old one")
+		}
+		return err
+	})
+	return key, err
+}
+
+// gapOfKey is how long flows may be without an answer while a node's key is replaced: its veild
+// ends, starts, and is heard by the others.
+const gapOfKey = 30 * time.Second
+
+// keyReplaced does what docs/operations.md says: the key file is removed and veild restarted. Peers
+// take the new key, and connections go on.
+func keyReplaced(ctx context.Context, s *Session) error {
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+	all, err := s.load(ctx)
+	if err != nil {
+		return err
+	}
+	old, err := s.keyOf(ctx, b.Node)
+	if err != nil {
+		return err
+	}
+
+	if _, err := s.Lab.Exec(ctx, b.Node, "rm /run/kubeveil/key"); err != nil {
+		return err
+	}
+	pod, err := s.daemon(ctx, veildSet, b.Node)
+	if err != nil {
+		return err
+	}
+	if err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).Delete(ctx, pod.Name,
+		metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	key, err := s.newKey(ctx, b.Node, old, rolling)
+	if err != nil {
+		return err
+	}
+
+	err = remote.Until(ctx, "the new key at "+a.Node, meeting, func(ctx context.Context) error {
+		out, err := s.Lab.Exec(ctx, a.Node, "wg show veil0 peers")
+		if err != nil {
+			return err
+		}
+		if peers := strings.Fields(string(out)); !slices.Contains(peers, key) ||
+			slices.Contains(peers, old) {
+			return fmt.Errorf("its peers are %v, want %s and not %s", peers, key, old)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+
+	return s.held(ctx, all, gapOfKey)
+}
+
+// joinAndLeave adds a node, whose pods talk with the others, and lets it go again, of which nothing
+// stays at the others.
+func joinAndLeave(ctx context.Context, s *Session) error {
+	a, _, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+
+	began := time.Now()
+	name, err := s.Lab.Join(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.WaitNodesReady(ctx, returning, name); err != nil {
+		return err
+	}
+
+	s.note("%s is Ready after %.0f s", name, time.Since(began).Seconds())
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	c := &remote.Pod{Name: "c", Node: name}
+	if err := n.Run(ctx, c); err != nil {
+		return err
+	}
+	if err := talkBoth(ctx, a, c); err != nil {
+		return err
+	}
+
+	if s.Lab != nil {
+		// The lab's third machine has no module wireguard.
+		if err := s.tunnelOf(ctx, name, false); err != nil {
+			return err
+		}
+		s.note("its tunnel is in userspace")
+	}
+
+	key, err := s.keyOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	if err := s.Lab.Leave(ctx, name); err != nil {
+		return err
+	}
+
+	return remote.Until(ctx, name+" is forgotten", meeting, func(ctx context.Context) error {
+		return s.forgotten(ctx, a.Node, name, key, c)
+	})
+}
+
+// forgotten is nil when a node that left is neither claimed nor a peer of another, and its pod has
+// no route.
+func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *remote.Pod) error {
+	if _, err := s.keyOf(ctx, name); !apierrors.IsNotFound(err) {
+		return errors.Join(fmt.Errorf("VeilNode %s is still there", name), err)
+	}
+	out, err := s.Lab.Exec(ctx, at, "wg show veil0 peers")
+	if err != nil {
+		return err
+	}
+	if slices.Contains(strings.Fields(string(out)), key) {
+		return fmt.Errorf("%s still has it as a peer", at)
+	}
+	// A range of the cluster that nobody has is unreachable.
+	if out, err := s.Lab.Exec(ctx, at, "ip route get "+pod.Addrs[0].String()); err == nil {
+		return fmt.Errorf("%s routes its pod: %s", at, out)
+	}
+	return nil
+}

@@ -1,0 +1,234 @@
+package network
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// protocols of all traffic.
+var protocols = []string{"tcp", "udp"}
+
+// meeting bounds the wait until two that have just come can talk: proxies learn of services, peers
+// of nodes.
+const meeting = time.Minute
+
+// talk sends messages from a pod to echo servers, in both protocols, until each has answered; the
+// error names those that have not.
+func talk(ctx context.Context, from *remote.Pod, port int, to ...netip.Addr) error {
+	return meet(ctx, from, echoes(port, to)...)
+}
+
+// echoes returns targets of meet for a port at addresses, in both protocols.
+func echoes(port int, at []netip.Addr) []string {
+	var targets []string
+	for _, addr := range at {
+		targets = append(targets, both(netip.AddrPortFrom(addr, uint16(port)).String())...)
+	}
+	return targets
+}
+
+// both returns targets of meet for a host:port.
+func both(to string) []string { return []string{"tcp/" + to, "udp/" + to} }
+
+// meet is talk to protocol/host:port, all at once; flags of veil-tools meet may come first. One
+// command does it all, because starting one takes an emulated node long.
+func meet(ctx context.Context, from *remote.Pod, targets ...string) error {
+	if len(targets) == 0 {
+		return fmt.Errorf("from %s: nothing to talk to", from.Name)
+	}
+	_, err := from.Exec(ctx, append([]string{"veil-tools", "meet", "-timeout",
+		remote.Patience(ctx, meeting).String()}, targets...)...)
+	return err
+}
+
+// talkBoth is talk in both directions between two pods; flags are those of veil-tools meet.
+func talkBoth(ctx context.Context, a, b *remote.Pod, flags ...string) error {
+	return atOnce(
+		func() error {
+			return meet(ctx, a, append(flags[:len(flags):len(flags)],
+				echoes(remote.EchoPort, b.Addrs)...)...)
+		},
+		func() error {
+			return meet(ctx, b, append(flags[:len(flags):len(flags)],
+				echoes(remote.EchoPort, a.Addrs)...)...)
+		},
+	)
+}
+
+// atOnce runs all at once and joins their errors.
+func atOnce(all ...func() error) error {
+	errs := make([]error, len(all))
+	var running sync.WaitGroup
+	for i, fn := range all {
+		running.Go(func() { errs[i] = fn() })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}
+
+// flow is what veil-tools flow says of a flow.
+type flow struct {
+	Proto        string    `json:"proto"`
+	To           string    `json:"to"`
+	Sent         uint64    `json:"sent"`
+	Answered     uint64    `json:"answered"`
+	MaxGapMillis float64   `json:"maxGapMillis"`
+	Lost         []lostRun `json:"lost"`
+	Broken       string    `json:"broken"`
+}
+
+// lostRun is a run of UDP records of which none was answered.
+type lostRun struct {
+	At      float64 `json:"atMillis"`
+	Records uint64  `json:"records"`
+}
+
+// lostAtOnce returns an error unless the records that a UDP flow lost were sent within limit, but
+// for strayRuns: what is done to the data path once costs records once.
+func (f flow) lostAtOnce(limit time.Duration) error {
+	if len(f.Lost) <= strayRuns {
+		return nil
+	}
+	longest := slices.MaxFunc(f.Lost, func(a, b lostRun) int {
+		return cmp.Compare(a.Records, b.Records)
+	})
+	stray := 0
+	for _, r := range f.Lost {
+		if math.Abs(r.At-longest.At) > millis(limit) {
+			stray++
+		}
+	}
+	if stray > strayRuns {
+		return fmt.Errorf("%s to %s: lost records at %d times, more than %s before or after the "+
+			"longest loss: %v", f.Proto, f.To, stray, limit, f.Lost)
+	}
+	return nil
+}
+
+// strayRuns is how many losses of a UDP flow may be an emulated machine's own.
+const strayRuns = 2
+
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Records, r.At/1e3) }
+
+// flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last
+// looked at.
+type flows struct {
+	pod  *remote.Pod
+	last []flow
+}
+
+// flowInterval is the pause between the records of a flow: what it resolves, and what an emulated
+// node can encrypt beside its work.
+const flowInterval = 250 * time.Millisecond
+
+// startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is
+// answered.
+func (s *Session) startFlows(ctx context.Context, name, node string,
+	to ...netip.AddrPort) (*flows, error) {
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []string
+	for _, a := range to {
+		addrs = append(addrs, a.String())
+	}
+	f := &flows{pod: &remote.Pod{Name: name, Node: node,
+		Args: []string{"flow", "-interval", flowInterval.String(), "-to", strings.Join(addrs, ",")},
+		// One that ends must be seen to have ended.
+		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
+	if err := n.Run(ctx, f.pod); err != nil {
+		return nil, err
+	}
+	return f, f.live(ctx)
+}
+
+// read returns how the flows are now.
+func (f *flows) read(ctx context.Context) ([]flow, error) {
+	line, err := f.pod.Logs(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	var now []flow
+	if err := json.Unmarshal([]byte(line), &now); err != nil {
+		return nil, fmt.Errorf("pod %s says %q: %w", f.pod.Name, line, err)
+	}
+	return now, nil
+}
+
+// live waits until each flow has been answered since it was last looked at; a TCP connection that
+// has broken is an error.
+func (f *flows) live(ctx context.Context) error {
+	return remote.Until(ctx, "flows of "+f.pod.Name, meeting, func(ctx context.Context) error {
+		now, err := f.read(ctx)
+		if err != nil {
+			return err
+		}
+		for i, flow := range now {
+			if flow.Broken != "" {
+				return remote.Stop(fmt.Errorf("%s to %s broke after %d records: %s", flow.Proto,
+					flow.To, flow.Answered, flow.Broken))
+			}
+			if flow.Answered == 0 || i < len(f.last) && flow.Answered == f.last[i].Answered {
+				return fmt.Errorf("%s to %s: %d of %d records answered, none since", flow.Proto,
+					flow.To, flow.Answered, flow.Sent)
+			}
+		}
+		f.last = now
+		return nil
+	})
+}
+
+// held is live, and no flow was without an answer for longer than limit. It notes the longest gap
+// and what UDP lost.
+func (f *flows) held(ctx context.Context, s *Session, limit time.Duration) error {
+	if err := f.live(ctx); err != nil {
+		return err
+	}
+
+	var errs []error
+	var longest time.Duration
+	var lost, sent uint64
+
+	var whose []string
+	for _, flow := range f.last {
+		took := time.Duration(flow.MaxGapMillis * float64(time.Millisecond))
+		longest = max(longest, took)
+		if took > limit {
+			errs = append(errs, fmt.Errorf("%s to %s: no answer for %s, at most %s allowed",
+				flow.Proto, flow.To, took.Round(time.Millisecond), limit))
+		}
+		if flow.Proto == "udp" {
+			lost += flow.Sent - flow.Answered
+			sent += flow.Sent
+			errs = append(errs, flow.lostAtOnce(limit))
+		}
+		if lost := flow.Sent - flow.Answered; flow.Proto == "udp" && lost > 1 {
+			whose = append(whose, fmt.Sprintf("%s to %s: %d of %d not answered, of these %v",
+				flow.Proto, flow.To, lost, flow.Sent, flow.Lost))
+		}
+	}
+
+	s.note("%d flows of %s live; longest gap %s; UDP %d of %d not answered", len(f.last),
+		f.pod.Name, longest.Round(time.Millisecond), lost, sent)
+	for _, w := range whose {
+		s.note("%s", w)
+	}
+
+	return errors.Join(errs...)
+}

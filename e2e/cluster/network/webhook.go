@@ -1,0 +1,134 @@
+package network
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"time"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// webhookPort is that of veil-tools webhook, and of its service.
+const webhookPort = 8443
+
+// askedLabel marks the objects about which the webhook is asked.
+const askedLabel = "ask-the-hook"
+
+// webhook lets the API server ask a pod about objects: its answer, that carries the canary, must
+// come, and be both yes and no.
+func webhook(ctx context.Context, s *Session) error {
+	n, err := s.namespace(ctx)
+	if err != nil {
+		return err
+	}
+	cert, key, err := newCertificate("hook." + n.Name + ".svc")
+	if err != nil {
+		return err
+	}
+	p := &remote.Pod{Name: "hook", Args: []string{"webhook"},
+		Env: map[string]string{"LAB_CERT": cert, "LAB_KEY": key}, Port: webhookPort}
+	if err := n.Run(ctx, p); err != nil {
+		return err
+	}
+
+	if err := n.Serve(ctx, &remote.Service{Name: "hook", Port: webhookPort}); err != nil {
+		return err
+	}
+
+	hooks := s.Client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	hook, err := hooks.Create(ctx, hookObject(n.Name, cert), metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		_ = hooks.Delete(context.WithoutCancel(ctx), hook.Name, metav1.DeleteOptions{})
+	}()
+	s.note("webhook on %s", p.Node)
+	create := func(name string, labels map[string]string) error {
+		labels[askedLabel] = ""
+		_, err := s.Client.CoreV1().ConfigMaps(n.Name).Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}},
+			metav1.CreateOptions{})
+		return err
+	}
+
+	// The API server reads the new configuration when it likes: the refusal is waited for first.
+	err = remote.Until(ctx, "a refusal by the webhook", meeting, func(context.Context) error {
+		err := create(fmt.Sprintf("refused-%d", time.Now().UnixNano()),
+			map[string]string{"refuse": "as-asked"})
+		if err == nil || !strings.Contains(err.Error(), "refused by a pod: as-asked") ||
+			!strings.Contains(err.Error(), s.Canary) {
+			return fmt.Errorf("creating what is refused: %w",
+				errors.Join(err, errors.New("want the webhook's reason")))
+		}
+		return nil
+	})
+
+	return errors.Join(err, create("allowed", map[string]string{}))
+}
+
+func hookObject(namespace, ca string) *admissionv1.ValidatingWebhookConfiguration {
+	fail, none, port, seconds := admissionv1.Fail, admissionv1.SideEffectClassNone,
+		int32(webhookPort), int32(10)
+	return &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: namespace,
+			Labels: map[string]string{remote.SuiteLabel: "e2e"}},
+		Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "hook.e2e.kubeveil.io", FailurePolicy: &fail, SideEffects: &none,
+			TimeoutSeconds: &seconds, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionv1.WebhookClientConfig{CABundle: []byte(ca),
+				Service: &admissionv1.ServiceReference{Namespace: namespace, Name: "hook",
+					Port: &port}},
+			NamespaceSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+			ObjectSelector: &metav1.LabelSelector{
+				MatchLabels: map[string]string{askedLabel: ""}},
+			Rules: []admissionv1.RuleWithOperations{{
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"},
+					Resources: []string{"configmaps"}},
+			}},
+		}},
+	}
+}
+
+// newCertificate makes a certificate that is its own authority, and its key, in PEM, for an hour.
+func newCertificate(name string) (cert, key string, err error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return "", "", err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
+		// Clocks of nodes may differ.
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature |
+			x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
+	if err != nil {
+		return "", "", err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		return "", "", err
+	}
+	encode := func(kind string, b []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}))
+	}
+	return encode("CERTIFICATE", der), encode("PRIVATE KEY", secret), nil
+}

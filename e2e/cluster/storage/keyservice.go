@@ -1,0 +1,146 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// The machine's KMS plugin, its keys and its socket, which is where the driver's manifest has it.
+const (
+	plugin       = "/root/kmsplugin"
+	pluginKeys   = "/root/kms.keys"
+	pluginSocket = "/run/kubeveil/kms/kms.sock"
+	// newKey adds a key, by which the plugin that is started next wraps.
+	newKey = "head -c 32 /dev/urandom | base64 >>" + pluginKeys
+	// startPlugin and stopPlugin are what a unit of the node would be.
+	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + pluginSocket + " " +
+		pluginKeys
+	stopPlugin = "systemctl stop kmsplugin"
+)
+
+// keyServiceAway starts the pod of a claim of the shipped class, whose KMS plugin this node does
+// not have: it waits, an event says for what, and nothing is formatted.
+func (s *Session) keyServiceAway(ctx context.Context) error {
+	if err := s.create(ctx, waits); err != nil {
+		return err
+	}
+	if err := s.away(ctx); err != nil {
+		return err
+	}
+	return s.unformatted(ctx, waits)
+}
+
+// away wants an event of the pod that says that the key service is.
+func (s *Session) away(ctx context.Context) error {
+	uid, err := s.kubectl(ctx, "get", "pod", waits.Name, "-o", "jsonpath={.metadata.uid}")
+	if err != nil {
+		return err
+	}
+	return until(ctx, "an event says that the key service is away", func() error {
+		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.uid="+uid,
+			"-o", "jsonpath={.items[*].message}")
+		if err == nil && !strings.Contains(out, "key service unavailable") {
+			err = fmt.Errorf("events say %q", out)
+		}
+		return err
+	})
+}
+
+// unformatted wants the state of the claim's volume to say that nothing was written yet.
+func (s *Session) unformatted(ctx context.Context, c claim) error {
+	volume, err := s.volume(ctx, c)
+	if err != nil {
+		return err
+	}
+	phase, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.phase}")
+	if err == nil && phase != "New" {
+		err = fmt.Errorf("volume %s is in phase %q, want New", volume, phase)
+	}
+	return err
+}
+
+// keyServiceComes starts the node's plugin: the pod that waits gets its volume.
+func (s *Session) keyServiceComes(ctx context.Context) error {
+	if err := s.Cluster.Machines[0].PutFile(ctx, plugin,
+		s.Cluster.Lab.Program("kmsplugin")); err != nil {
+		return err
+	}
+	if _, err := s.node(ctx, newKey+" && "+startPlugin); err != nil {
+		return err
+	}
+	return s.use(ctx, waits)
+}
+
+// rewrap sets a new key in the plugin and has veilctl do what docs/storage.md says, while the
+// volume is open: its key is wrapped by the new one, and the former one is needed no more.
+func (s *Session) rewrap(ctx context.Context) error {
+	before, err := s.wrappedBy(ctx, waits)
+	if err != nil {
+		return err
+	}
+	if _, err := s.node(ctx, newKey+" && "+stopPlugin+" && "+startPlugin); err != nil {
+		return err
+	}
+	said, err := s.shell(ctx, "veilctl volume rewrap --all")
+	if err != nil {
+		return err
+	}
+	after, err := s.wrappedBy(ctx, waits)
+	if err != nil {
+		return err
+	}
+	if after == before || !strings.Contains(said, after) {
+		return fmt.Errorf("the volume's key is wrapped by %q, before by %q; veilctl said %q", after,
+			before, said)
+	}
+	_, err = s.node(ctx, "sed -i 1d "+pluginKeys)
+	return err
+}
+
+// wrappedBy is the key-encryption key of the claim's volume.
+func (s *Session) wrappedBy(ctx context.Context, c claim) (string, error) {
+	volume, err := s.volume(ctx, c)
+	if err != nil {
+		return "", err
+	}
+	id, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.key.keyID}")
+	if err == nil && id == "" {
+		err = fmt.Errorf("volume %s has no wrapped key", volume)
+	}
+	return id, err
+}
+
+// keyServiceGoes stops the plugin: the volume that is open goes on; closed, it waits, and has its
+// data when the plugin is back.
+func (s *Session) keyServiceGoes(ctx context.Context) error {
+	if _, err := s.node(ctx, stopPlugin); err != nil {
+		return err
+	}
+	path, err := s.path(ctx, waits)
+	if err != nil {
+		return err
+	}
+	if err := s.write(ctx, path+"/second", false); err != nil {
+		return fmt.Errorf("without the key service: %w", err)
+	}
+	if err := s.stop(ctx, waits.Name); err != nil {
+		return err
+	}
+
+	if err := s.create(ctx, waits); err != nil {
+		return err
+	}
+	if err := s.away(ctx); err != nil {
+		return err
+	}
+	if _, err := s.node(ctx, startPlugin); err != nil {
+		return err
+	}
+	if err := s.has(ctx, waits, "second"); err != nil {
+		return err
+	}
+
+	_, err = s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
+	return err
+}

@@ -1,0 +1,196 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"text/template"
+
+	"github.com/kubeveil/kubeveil/e2e/vm"
+)
+
+// filler takes processors of a node from the scheduler's account, so that other nodes are emptier.
+var filler = template.Must(template.New("filler").Parse(`apiVersion: v1
+kind: Pod
+metadata: {name: filler}
+spec:
+  nodeName: {{.Node}}
+  terminationGracePeriodSeconds: 1
+  containers:
+    - {name: tool, image: {{.Image}}, args: [echo], resources: {requests: {cpu: 500m, memory: 256Mi}}}
+`))
+
+// joined joins so many machines, waits until they have room for volumes of c's class, and returns
+// their names.
+func (s *Session) joined(ctx context.Context, machines int, c claim) (names []string, err error) {
+	for range machines {
+		name, err := s.Cluster.Join(ctx)
+		if name != "" {
+			names = append(names, name)
+		}
+		if err != nil {
+			return names, err
+		}
+	}
+
+	for _, name := range names {
+		if err := s.driverReady(ctx, name); err != nil {
+			return names, err
+		}
+		err := until(ctx, "the scheduler hears of room on "+name, func() error {
+			out, err := s.kubectl(ctx, "-n", "kube-system", "get", "csistoragecapacities", "-o",
+				`jsonpath={.items[?(@.storageClassName=="`+c.class+`")].nodeTopology.matchLabels}`)
+			if err == nil && !strings.Contains(out, `"`+name+`"`) {
+				err = fmt.Errorf("it hears of %s", out)
+			}
+			return err
+		})
+		if err != nil {
+			return names, err
+		}
+	}
+
+	return names, nil
+}
+
+// leave has machines leave. Later cases want one node.
+func (s *Session) leave(ctx context.Context, names []string) error {
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, s.Cluster.Leave(ctx, name))
+	}
+	return errors.Join(errs...)
+}
+
+// copyBesideEmptierNodes clones a volume of the fullest of three nodes. The scheduler sends the
+// clone's pod to another one, which refuses it and says at the claim what to write; once that is
+// written, and where it was written at the beginning, the clone is made on the node of its source.
+func (s *Session) copyBesideEmptierNodes(ctx context.Context) error {
+	full := s.Cluster.Machines[0].Name
+	source := claim{Name: "source", kind: ext4, MiB: 64, Node: full}
+	if err := s.start(ctx, source); err != nil {
+		return err
+	}
+	if err := s.apply(ctx, filler, map[string]any{"Node": full, "Image": vm.ToolImage}); err !=
+		nil {
+		return err
+	}
+	others, err := s.joined(ctx, 2, source)
+	if err == nil {
+		err = errors.Join(s.ready(ctx, "filler"), s.copiesGoTo(ctx, full, source))
+	}
+	err = errors.Join(err, s.leave(ctx, others))
+	_, gone := s.kubectl(ctx, "delete", "pod/filler", "pod/source", "pvc/source")
+	return errors.Join(err, gone)
+}
+
+func (s *Session) copiesGoTo(ctx context.Context, node string, source claim) error {
+	sent := claim{Name: "sent", kind: ext4, MiB: 64, SourceKind: "PersistentVolumeClaim",
+		Source: source.Name, Node: node}
+	if err := s.start(ctx, sent); err != nil {
+		return err
+	}
+
+	left := sent
+	left.Name, left.Node = "left", ""
+	if err := s.create(ctx, left); err != nil {
+		return err
+	}
+
+	annotate := regexp.MustCompile(`kubectl annotate --overwrite -n NAMESPACE pvc CLAIM \S+=` +
+		node + `\b`)
+	var said string
+	err := until(ctx, "an event says where the copy is to be made", func() error {
+		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name="+
+			left.Name, "-o", "jsonpath={.items[*].message}")
+		if said = annotate.FindString(out); err == nil && said == "" {
+			err = fmt.Errorf("events say %q", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	// As often as it takes: the node that refuses takes its own name from the claim meanwhile.
+	words := strings.Fields(strings.NewReplacer("NAMESPACE", "default", "CLAIM",
+		left.Name).Replace(said))[1:]
+	err = until(ctx, "the copy is made there", func() error {
+		out, err := s.kubectl(ctx, "get", "pod", left.Name, "-o",
+			`jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		if err != nil || out == "True" {
+			return err
+		}
+		_, err = s.kubectl(ctx, words...)
+		return errors.Join(fmt.Errorf("not Ready: %q", out), err)
+	})
+
+	for _, c := range []claim{sent, left} {
+		on, kubectl := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
+		if kubectl == nil && on != node {
+			kubectl = fmt.Errorf("pod %s is on %q, want %s", c.Name, on, node)
+		}
+		_, gone := s.kubectl(ctx, "delete", "pod/"+c.Name, "pvc/"+c.Name)
+		err = errors.Join(err, kubectl, gone)
+	}
+
+	return err
+}
+
+// nodeGone destroys the volume of a machine that has left: not while its node is there, and then by
+// the commands of the documentation.
+func (s *Session) nodeGone(ctx context.Context) error {
+	lost := claim{Name: "lost", kind: ext4, MiB: 64}
+	names, err := s.joined(ctx, 1, lost)
+	if err != nil {
+		return errors.Join(err, s.leave(ctx, names))
+	}
+
+	lost.Node = names[0]
+	volume, err := s.refusedWhileAlive(ctx, lost)
+	if err := errors.Join(err, s.leave(ctx, names)); err != nil {
+		return err
+	}
+	said, err := s.shell(ctx, "veilctl volume destroy "+volume)
+	if err != nil {
+		return err
+	}
+	_, after, _ := strings.Cut(said, "left is: ")
+	if want := "kubectl delete -n default pvc " + lost.Name; strings.TrimSpace(after) != want {
+		return fmt.Errorf("veilctl said %q, want %q at its end", said, want)
+	}
+
+	// The pod that had it went with its node.
+	if _, err := s.kubectl(ctx, strings.Fields(after)[1:]...); err != nil {
+		return err
+	}
+
+	return until(ctx, "claim and volume go", func() error {
+		out, err := s.kubectl(ctx, "get", "pvc,pv,veilvolumes", "-A", "-o", "name")
+		if err == nil && (strings.Contains(out, volume) || strings.Contains(out, "/"+lost.Name)) {
+			err = fmt.Errorf("there are %s", strings.Fields(out))
+		}
+		return err
+	})
+}
+
+// refusedWhileAlive starts the claim's pod on its node, wants its volume not destroyed, and returns
+// its name.
+func (s *Session) refusedWhileAlive(ctx context.Context, c claim) (volume string, err error) {
+	if err := s.start(ctx, c); err != nil {
+		return "", err
+	}
+	if volume, err = s.volume(ctx, c); err != nil {
+		return "", err
+	}
+	said, err := s.shell(ctx, "veilctl volume destroy "+volume)
+	if err == nil {
+		return "", fmt.Errorf("the volume was destroyed while node %s has it: %s", c.Node, said)
+	}
+	if !strings.Contains(said, "node "+c.Node+" is Ready") {
+		return "", err
+	}
+	return volume, nil
+}

@@ -1,0 +1,88 @@
+package storage
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// recover reads a volume without Kubeveil, by what veilctl says when there is no cluster left: the
+// state and the key that were saved, and stock cryptsetup on the node. Then its pod has it again.
+func (s *Session) recover(ctx context.Context) error {
+	volume, err := s.volume(ctx, files)
+	if err != nil {
+		return err
+	}
+	if err := s.stop(ctx, files.Name); err != nil {
+		return err
+	}
+
+	err = until(ctx, "the volume is open nowhere", func() error {
+		out, err := s.kubectl(ctx, "get", "veilvolume", volume, "-o", "jsonpath={.status.writer}")
+		if err == nil && out != "" {
+			err = fmt.Errorf("it is open on %s", out)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	out, err := s.shell(ctx, "umask 077; kubectl get veilvolume "+volume+
+		" -o json >saved.json; kubectl -n kube-system get secret e2e-kek -o jsonpath={.data.key} "+
+		"| base64 -d >kek; "+
+		"unset KUBECONFIG; veilctl volume recover --state saved.json --key-file kek "+
+		"--show-key -o json")
+	if err != nil {
+		return err
+	}
+
+	script, err := recoverySteps([]byte(out), "grep -c "+s.canary+" /mnt/first")
+	if err != nil {
+		return err
+	}
+	found, err := s.node(ctx, script)
+	if err == nil && (found == "" || found == "0") {
+		err = errors.New("the canary is not in what was recovered")
+	}
+
+	return errors.Join(err, s.again(ctx, files, "third"))
+}
+
+// recoverySteps are the commands among what veilctl says, with its key given to cryptsetup, and a
+// look at what was mounted.
+func recoverySteps(said []byte, look string) (string, error) {
+	var r struct {
+		Steps       []string
+		RecoveryKey string
+	}
+	if err := json.Unmarshal(said, &r); err != nil {
+		return "", fmt.Errorf("what veilctl says: %w", err)
+	}
+
+	lines := []string{"set -e"}
+	for _, step := range r.Steps {
+		for line := range strings.Lines(step) {
+			command, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "  ")
+			if !ok {
+				continue
+			}
+			// What is behind it is for people.
+			command, _, _ = strings.Cut(command, "      (")
+			if strings.HasPrefix(command, "cryptsetup open") {
+				command = "echo " + r.RecoveryKey + " | " + command
+			}
+			lines = append(lines, command)
+			if strings.HasPrefix(command, "mount ") {
+				lines = append(lines, look)
+			}
+		}
+	}
+
+	if r.RecoveryKey == "" || len(lines) < 5 {
+		return "", fmt.Errorf("veilctl says no commands, or no key: %d steps", len(r.Steps))
+	}
+	return strings.Join(lines, "\n"), nil
+}

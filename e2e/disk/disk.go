@@ -1,0 +1,142 @@
+package disk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// Disk is a disk of a machine: a raw file on this host, whose owner does with it what he likes.
+type Disk struct {
+	// Serial names it on the machine, where it is /dev/disk/by-id/virtio-SERIAL; Path is the file.
+	Serial, Path string
+	// Size is bytes.
+	Size int64
+	// IOPS and Bandwidth (bytes a second) limit it, reads and writes together; 0 does not.
+	IOPS, Bandwidth int64
+	// Parts divides it into that many partitions of one size, at most four; 0 leaves it whole.
+	Parts int
+}
+
+const (
+	sectorSize = 512
+	// partStart is where the first partition begins, bytes.
+	partStart = 1 << 20
+	maxParts  = 4
+)
+
+// Device is the disk on the machine, or one of its partitions, the first being 1; 0 is the whole
+// disk.
+func (d Disk) Device(part int) string {
+	device := "/dev/disk/by-id/virtio-" + d.Serial
+	if part > 0 {
+		device += fmt.Sprintf("-part%d", part)
+	}
+	return device
+}
+
+// PartSize is the size of a partition, bytes, in whole MiB.
+func (d Disk) PartSize() int64 { return (d.Size - partStart) / int64(d.Parts) &^ (1<<20 - 1) }
+
+// Make makes the file: sparse, and empty but for the table of partitions. One that is there is
+// refused.
+func (d Disk) Make() error {
+	if d.Parts < 0 || d.Parts > maxParts {
+		return fmt.Errorf("disk %s: %d partitions, want at most %d", d.Serial, d.Parts, maxParts)
+	}
+	f, err := os.OpenFile(d.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	err = f.Truncate(d.Size)
+	if err == nil && d.Parts > 0 {
+		_, err = f.WriteAt(d.table(), 0)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// table is a master boot record with the partitions (UEFI specification, "Legacy MBR").
+func (d Disk) table() []byte {
+	b := make([]byte, sectorSize)
+	copy(b[510:], "\x55\xaa")
+	for i := range d.Parts {
+		e := b[446+16*i:]
+		e[4] = 0x83
+		binary.LittleEndian.PutUint32(e[8:], uint32((partStart+int64(i)*d.PartSize())/sectorSize))
+		binary.LittleEndian.PutUint32(e[12:], uint32(d.PartSize()/sectorSize))
+	}
+	return b
+}
+
+// Arguments are qemu's. Flushes of the machine are not passed on: the host does not lose power, and
+// what is compared is not its disk.
+func (d Disk) Arguments() []string {
+	drive := fmt.Sprintf("if=none,id=%s,format=raw,cache=unsafe,file=%s", d.Serial, d.Path)
+	if d.IOPS > 0 {
+		drive += fmt.Sprintf(",throttling.iops-total=%d", d.IOPS)
+	}
+	if d.Bandwidth > 0 {
+		drive += fmt.Sprintf(",throttling.bps-total=%d", d.Bandwidth)
+	}
+	return []string{"-drive", drive, "-device",
+		fmt.Sprintf("virtio-blk-pci,drive=%[1]s,serial=%[1]s,discard=off,write-zeroes=off",
+			d.Serial)}
+}
+
+// ReadAt returns n bytes of the disk as its owner reads them.
+func (d Disk) ReadAt(at int64, n int) ([]byte, error) {
+	f, err := os.Open(d.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, at); err != nil {
+		return nil, fmt.Errorf("disk %s at %d: %w", d.Serial, at, err)
+	}
+	return b, nil
+}
+
+// WriteAt changes the disk as its owner can.
+func (d Disk) WriteAt(at int64, b []byte) error {
+	f, err := os.OpenFile(d.Path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(b, at)
+	return errors.Join(err, f.Close())
+}
+
+// Image is all that is on the disk.
+func (d Disk) Image() ([]byte, error) { return os.ReadFile(d.Path) }
+
+// Count says how often text is on the disk, and the size of what was searched, bytes.
+func (d Disk) Count(text string) (found int, searched int64, err error) {
+	f, err := os.Open(d.Path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	return count(f, []byte(text), 1<<20)
+}
+
+// count reads r in pieces; what lies across two of them is found too.
+func count(r io.Reader, text []byte, piece int) (found int, searched int64, err error) {
+	b := make([]byte, piece+len(text)-1)
+	kept := 0
+	for {
+		n, err := io.ReadFull(r, b[kept:])
+		searched += int64(n)
+		found += bytes.Count(b[:kept+n], text)
+		if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+			return found, searched, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+		kept = copy(b, b[len(b)-len(text)+1:])
+	}
+}

@@ -1,0 +1,126 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/disk/answer"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+)
+
+// Options say what a machine is made of.
+type Options struct {
+	// Disks are made anew; their files go with the machine.
+	Disks []Disk
+	// Dir is the folder for artefacts.
+	Dir string
+	// Log is told of the steps; nil discards.
+	Log *slog.Logger
+}
+
+// Machine is a machine without Kubernetes that has disks, dm-crypt and volumetool. Its methods may
+// be called from several goroutines, except Close.
+type Machine struct {
+	*vm.Machine
+	cluster *vm.Cluster
+	disks   []Disk
+}
+
+const (
+	// tool is where the program is built, below the root of the repository; remote is where it is
+	// on the machine.
+	tool   = "out/bin/volumetool"
+	remote = "/root/volumetool"
+)
+
+// Start makes the disks and starts the machine. On error nothing is left but artefacts. It needs
+// root.
+func Start(ctx context.Context, o Options) (*Machine, error) {
+	root, err := lab.Root()
+	if err != nil {
+		return nil, err
+	}
+	program := filepath.Join(root, tool)
+	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s is missing: run `CGO_ENABLED=0 go build -o %s "+
+			"./e2e/disk/volumetool` first", program, tool)
+	}
+
+	m := &Machine{}
+	var qemu []string
+	for _, d := range o.Disks {
+		if err := d.Make(); err != nil {
+			return nil, errors.Join(err, m.removeDisks())
+		}
+		m.disks = append(m.disks, d)
+		qemu = append(qemu, d.Arguments()...)
+	}
+
+	if m.cluster, err = vm.New(ctx, vm.Options{Nodes: 1, Bare: true, QEMU: qemu, Dir: o.Dir,
+		Log: o.Log}); err != nil {
+		return nil, errors.Join(err, m.removeDisks())
+	}
+
+	m.Machine = m.cluster.Machines[0]
+	err = m.PutFile(ctx, remote, program)
+	if err == nil {
+		_, err = m.Exec(ctx, "modprobe -a dm-crypt loop && udevadm settle")
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the machine: %w", err), m.Close())
+	}
+
+	return m, nil
+}
+
+// Platform is what the machine is, see pkg/bench.
+func (m *Machine) Platform() string { return m.cluster.Platform() }
+
+// Kernel is its kernel's release.
+func (m *Machine) Kernel(ctx context.Context) (string, error) {
+	out, err := m.Exec(ctx, "uname -r")
+	return strings.TrimSpace(string(out)), err
+}
+
+// Tool runs volumetool with these words, none of which may need quoting. The error is of the
+// machine; what the program refused is in the answer.
+func (m *Machine) Tool(ctx context.Context, words ...string) (answer.Answer, error) {
+	out, err := m.Exec(ctx, remote+" "+strings.Join(words, " "))
+	if err != nil {
+		return answer.Answer{}, err
+	}
+	return answer.Parse(out)
+}
+
+// Do is Tool, where what the program refuses is an error too.
+func (m *Machine) Do(ctx context.Context, words ...string) (answer.Answer, error) {
+	a, err := m.Tool(ctx, words...)
+	if err == nil {
+		err = a.Err()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", strings.Join(words, " "), err)
+	}
+	return a, err
+}
+
+// Close takes the power from the machine and removes its disks.
+func (m *Machine) Close() error {
+	_, err := m.cluster.Close()
+	return errors.Join(err, m.removeDisks())
+}
+
+func (m *Machine) removeDisks() error {
+	var errs []error
+	for _, d := range m.disks {
+		errs = append(errs, os.Remove(d.Path))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/e2e/disk/answer"
+)
+
+// rewrap wraps the key of a volume by a new key-encryption key, as often as is said, with a pause
+// after each.
+func (n *node) rewrap(ctx context.Context, words []string) (a answer.Answer, err error) {
+	times, err := strconv.Atoi(words[1])
+	if err != nil {
+		return a, err
+	}
+	pause, err := time.ParseDuration(words[2])
+	if err != nil {
+		return a, err
+	}
+
+	for range times {
+		if err := keyring.CreateFile(n.keyPath(len(n.keys) + 1)); err != nil {
+			return a, err
+		}
+		if err := n.readKeys(); err != nil {
+			return a, err
+		}
+
+		began := time.Now()
+		changed, err := n.set.Rewrap(ctx, words[0], n.keys)
+		if err == nil && !changed {
+			err = fmt.Errorf("volume %s: a new key-encryption key changed nothing", words[0])
+		}
+		if err != nil {
+			return a, err
+		}
+
+		a.Took = append(a.Took, time.Since(began))
+		select {
+		case <-ctx.Done():
+			return a, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+
+	st, err := n.set.Get(ctx, words[0])
+	a.KeyID, a.Epoch = st.Key.KeyID, st.Epoch
+	return a, err
+}
+
+// fibmap is FIBMAP of linux/fs.h: the number of a file's block on its device.
+const fibmap = 1
+
+// place says where the first block of a file is on the device of its file system. The file is
+// flushed first.
+func place(_ context.Context, words []string) (a answer.Answer, err error) {
+	f, err := os.Open(words[0])
+	if err != nil {
+		return a, err
+	}
+	defer f.Close()
+	if err := f.Sync(); err != nil {
+		return a, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
+		return a, err
+	}
+	var block int32
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), fibmap,
+		uintptr(unsafe.Pointer(&block))); errno != 0 {
+		return a, fmt.Errorf("place of %s: %w", words[0], errno)
+	}
+	a.Place = int64(block) * fs.Bsize
+	return a, nil
+}
+
+// passphrase is for what nobody keeps.
+const passphrase = "reference"
+
+// perf are the arguments of cryptsetup that a class stands for.
+var perf = map[crypt.Class][]string{
+	crypt.Throughput: {"--perf-submit_from_crypt_cpus"},
+	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
+}
+
+// formatArgs returns the arguments by which stock cryptsetup makes what csi/crypt makes: same
+// cipher, key, sectors and offset, and the cheapest of its key derivations.
+func formatArgs(device string) []string {
+	return []string{
+		"cryptsetup", "luksFormat", "-q", "--type", "luks2", "--cipher", crypt.Cipher, "--key-size",
+		strconv.Itoa(8 * crypt.KeySize),
+		"--sector-size", strconv.Itoa(crypt.SectorSize), "--offset",
+		strconv.Itoa(crypt.DataOffset / 512),
+		"--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--key-file", "-", device,
+	}
+}
+
+// reference does with stock programs what stage does, and leaves it open for whoever measures:
+// `umount FOLDER` and `cryptsetup close PATH` undo it.
+func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, err error) {
+	what, device, folder := words[0], words[1], ""
+	if len(words) > 2 {
+		folder = words[2]
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			return a, err
+		}
+	}
+
+	name := "reference-" + filepath.Base(device)
+	a.Path = "/dev/mapper/" + name
+	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name},
+		perf[crypt.Class(n.tuning)]...)
+
+	steps := [][]string{open}
+	switch {
+	case what == "device" && folder == "":
+		steps = [][]string{formatArgs(device), open}
+	case what == "new" && folder != "":
+		steps = [][]string{formatArgs(device), open, {"mkfs.ext4", "-q", a.Path},
+			{"mount", a.Path, folder}}
+	case what == "existing" && folder != "":
+		steps = append(steps, []string{"fsck.ext4", "-p", a.Path},
+			[]string{"mount", a.Path, folder})
+	default:
+		return a, fmt.Errorf("reference %q: want `device DEVICE`, or `new` or `existing` with "+
+			"DEVICE and FOLDER", words)
+	}
+
+	began := time.Now()
+	for _, s := range steps {
+		cmd := exec.CommandContext(ctx, s[0], s[1:]...)
+		cmd.Stdin = strings.NewReader(passphrase)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return a, fmt.Errorf("%s: %w: %s", strings.Join(s, " "), err, out)
+		}
+	}
+
+	a.Took = []time.Duration{time.Since(began)}
+	return a, nil
+}

@@ -1,0 +1,173 @@
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// datagram is a UDP packet in an Ethernet frame, as somebody with a raw socket would write it.
+type datagram struct {
+	from, to         net.HardwareAddr
+	src, dst         netip.Addr
+	srcPort, dstPort uint16
+	payload          []byte
+}
+
+// frame returns its bytes, with checksums that a host believes.
+func (d datagram) frame() []byte {
+	udp := binary.BigEndian.AppendUint16(nil, d.srcPort)
+	udp = binary.BigEndian.AppendUint16(udp, d.dstPort)
+	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(d.payload)))
+	udp = append(append(udp, 0, 0), d.payload...)
+	pseudo := append(d.src.AsSlice(), d.dst.AsSlice()...)
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(udp)))
+	pseudo = append(pseudo, 0, 0, 0, 17)
+	binary.BigEndian.PutUint16(udp[6:], checksum(append(pseudo, udp...)))
+
+	frame := append(append([]byte{}, d.to...), d.from...)
+	if d.src.Is4() {
+		head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0}
+		binary.BigEndian.PutUint16(head[2:], uint16(20+len(udp)))
+		head = append(append(head, d.src.AsSlice()...), d.dst.AsSlice()...)
+		binary.BigEndian.PutUint16(head[10:], checksum(head))
+		return append(append(append(frame, 8, 0), head...), udp...)
+	}
+	head := []byte{0x60, 0, 0, 0, 0, 0, 17, 64}
+	binary.BigEndian.PutUint16(head[4:], uint16(len(udp)))
+	head = append(append(head, d.src.AsSlice()...), d.dst.AsSlice()...)
+	return append(append(append(frame, 0x86, 0xdd), head...), udp...)
+}
+
+// checksum is the Internet's (RFC 1071).
+func checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(b[i]) << 8
+		if i+1 < len(b) {
+			sum += uint32(b[i+1])
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// inject sends frames on a link of a place.
+func inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames ...[]byte) {
+	t.Helper()
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range frames {
+		cmd := at.Command(ctx, filepath.Join(root, "out/bin/veil-tools"), "raw", "-link", link)
+		cmd.Stdin = bytes.NewReader(f)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("send a frame on %s: %v: %s", link, err, out)
+		}
+	}
+}
+
+// counted waits until as many packets are counted: one that was sent may still wait for its turn at
+// the receiver.
+func counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) {
+	t.Helper()
+	err := lab.Until(ctx, 5*time.Second, func() error {
+		if n := got(); n < want {
+			return fmt.Errorf("%d packets were counted, %d were sent", n, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// linkOf returns the hardware address and the MTU of a link in a place.
+func linkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.HardwareAddr, int) {
+	t.Helper()
+	var links []struct {
+		Address string `json:"address"`
+		MTU     int    `json:"mtu"`
+	}
+	ipJSON(ctx, t, at, &links, "link", "show", "dev", link)
+	if len(links) != 1 {
+		t.Fatalf("link %s: %+v", link, links)
+	}
+	hw, err := net.ParseMAC(links[0].Address)
+	if err != nil {
+		hw = nil // a TUN has none
+	}
+	return hw, links[0].MTU
+}
+
+// gatewayOf returns the hardware address behind which a pod's node is.
+func gatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
+	t.Helper()
+	var neighbours []struct {
+		LLAddr string `json:"lladdr"`
+	}
+	ipJSON(ctx, t, p, &neighbours, "neigh", "show", "nud", "permanent", "dev", "eth0")
+	if len(neighbours) == 0 {
+		t.Fatal("the pod has no permanent neighbour")
+	}
+	hw, err := net.ParseMAC(neighbours[0].LLAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hw
+}
+
+// ipJSON runs ip(8) in a place and decodes what it says.
+func ipJSON(ctx context.Context, t *testing.T, at lab.Place, v any, args ...string) {
+	t.Helper()
+	out, err := at.Command(ctx, "ip", append([]string{"-j"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("ip %v: %v", args, err)
+	}
+	if err := json.Unmarshal(out, v); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}
+
+// run runs a program in a place and fails the test when it fails.
+func run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...string) string {
+	t.Helper()
+	out, err := at.Command(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// secretCable connects a node to the outside host by a veth that is no part of the watched network,
+// as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
+// oracle. It returns the hardware address of the node's end.
+func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
+	near, far string) net.HardwareAddr {
+	t.Helper()
+	pid := filepath.Base(filepath.Dir(filepath.Dir(n.NetNS())))
+	// The process id is one of the machine's, so the host's other namespaces are not entered.
+	add := exec.CommandContext(ctx, "nsenter", "--net="+l.Outside.NetNS(), "--", "ip", "link",
+		"add", far, "up", "type", "veth", "peer", "name", near, "netns", pid)
+	if out, err := add.CombinedOutput(); err != nil {
+		t.Fatalf("connect %s: %v: %s", near, err, out)
+	}
+	if err := n.IP(ctx, fmt.Sprintf("link set %s up", near)); err != nil {
+		t.Fatal(err)
+	}
+	hw, _ := linkOf(ctx, t, n, near)
+	return hw
+}

@@ -1,0 +1,121 @@
+package node_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// mprogMax is how many programs a hook of tcx can have (bpf_mprog_max, include/linux/bpf_mprog.h).
+const mprogMax = 63
+
+// crowd leaves no room for the guard at egress of a link.
+func crowd(n *lab.Node, name string) error {
+	return n.Do(func() error {
+		ifi, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		for i := range mprogMax {
+			next := asm.Instructions{
+				asm.Mov.Imm(asm.R0, -1), asm.Mov.Imm(asm.R1, int32(i)), asm.Return(),
+			}
+			prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+				Name: "crowd", Type: ebpf.SchedCLS, License: "GPL", Instructions: next,
+			})
+			if err != nil {
+				return err
+			}
+			err = link.RawAttachProgram(link.RawAttachProgramOptions{
+				Target: ifi.Index, Program: prog, Attach: ebpf.AttachTCXEgress, Anchor: link.Head(),
+			})
+			prog.Close()
+			if err != nil {
+				return fmt.Errorf("attach program %d to %s: %w", i, name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// A link that has no room for the guard shuts its node and is named. All else goes on: veild starts
+// again, and a peer that was rebooted gets its tunnel with its new key.
+func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{})
+	a, b := pair(ctx, t, l)
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	old, err := keyOf(ctx, n1, n2.Name)
+	if err != nil || old == (wgkey.Public{}) {
+		t.Fatalf("key of %s: %v, %v", n2.Name, old, err)
+	}
+
+	// The guard leaves links of pods alone, so that there is time to crowd it.
+	err = n1.IP(ctx, fmt.Sprintf("link add odd0 group %d type veth peer name odd1",
+		abi.PodGroup))
+	if err := errors.Join(err, crowd(n1, "odd0"),
+		n1.IP(ctx, "link set odd0 group 0 up")); err != nil {
+		t.Fatal(err)
+	}
+	const named = "link odd0 has no guard of its own"
+	if s := waitProblem(ctx, t, n1, named); s.Ready || s.Guard.InForce || len(s.Problems) != 1 {
+		t.Errorf("ready %t, guard in force %t, problems %q", s.Ready, s.Guard.InForce, s.Problems)
+	}
+	if _, err := os.Stat(n1.Path(abi.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the marker is there: %v", err)
+	}
+	closed(ctx, t, n1, "a link has no guard")
+	talk(ctx, t, a, b)
+
+	if err := n1.Program("veild").Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n1.StartProgram(ctx, "veild"); err != nil {
+		t.Fatal(err)
+	}
+	waitProblem(ctx, t, n1, named)
+	closed(ctx, t, n1, "veild was started beside a link without a guard")
+	if err := n2.Reboot(ctx); err != nil {
+		t.Fatal(err)
+	}
+	err = lab.Until(ctx, 60*time.Second, func() error {
+		key, err := keyOf(ctx, n1, n2.Name)
+		if err == nil && (key == old || key == wgkey.Public{}) {
+			err = errors.New("the new key is not taken over")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n2.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	again, err := n2.AddPod(ctx, "again", lab.PodOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reaches(ctx, t, a, again)
+
+	if err := n1.IP(ctx, "link del odd0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := n1.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n1.AddPod(ctx, "later", lab.PodOptions{}); err != nil {
+		t.Error(err)
+	}
+	noLeaks(t, l)
+}

@@ -1,0 +1,47 @@
+package node_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// A node whose firewall drops what pods send into the tunnel is not ready and says which
+// chain may do it. It becomes ready when the firewall lets pods through.
+func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
+	a, b := pair(ctx, t, l)
+	meet(ctx, t, a, b)
+	n := l.Nodes()[0]
+	run(ctx, t, n, "nft",
+		"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }")
+	if err := n.Program("veild").Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n.StartProgram(ctx, "veild"); err != nil {
+		t.Fatal(err)
+	}
+	s := waitProblem(ctx, t, n, "forwarded packets of pods are dropped")
+	if !strings.Contains(strings.Join(s.Problems, ";"),
+		"the chain forward in nftables table inet site") {
+		t.Errorf("problems %q do not name the chain", s.Problems)
+	}
+
+	if s.Ready {
+		t.Error("the node is ready")
+	}
+
+	run(ctx, t, n, "nft", "delete table inet site")
+	waitStatus(ctx, t, n, 40*time.Second, func(s telemetry.Status) error {
+		if !s.Ready || len(s.Problems) > 0 {
+			return errors.New("it is not ready again")
+		}
+		return nil
+	})
+	meet(ctx, t, a, b)
+	noLeaks(t, l)
+}

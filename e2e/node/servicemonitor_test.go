@@ -1,0 +1,206 @@
+package node_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+const component = "manifests/components/servicemonitor"
+
+// monitorDefinition is the operator's own definition of ServiceMonitor, from its Go module.
+func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	const module = "github.com/prometheus-operator/prometheus-operator"
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = filepath.Join(root(t), "hack/tools/prometheus")
+	out, err := cmd.Output()
+	var found struct{ Dir string }
+	if err == nil {
+		err = json.Unmarshal(out, &found)
+	}
+	if err != nil {
+		t.Fatalf("download %s: %v: %s", module, err, out)
+	}
+	return readManifest(t, filepath.Join(found.Dir,
+		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).object
+}
+
+// The component's objects are what an API server with the operator's definition takes; they select
+// veild and nothing else, and where they send Prometheus there are veild's metrics.
+func TestServiceMonitor(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{Nodes: 1, NoBoot: true})
+	monitor := readManifest(t, filepath.Join(root(t), component, "servicemonitor.yaml")).object
+	service := readManifest(t, filepath.Join(root(t), component, "service.yaml")).object
+	t.Run("accepted", func(t *testing.T) { accepted(ctx, t, l, monitor) })
+	port := selected(t, monitor, service)
+
+	n := l.Nodes()[0]
+	c := newContainers(ctx, t, l, n)
+	c.run(ctx, t, "cni/daemonset-veild.yaml", "install-cni")
+	veild := c.startOf(ctx, t, listening(t), "veild")
+	for _, p := range []*lab.Process{c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"),
+		veild} {
+		t.Cleanup(func() { p.Kill(context.WithoutCancel(ctx)) })
+	}
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort(n.Addrs[0].String(), port)
+	ready, err := get(ctx, t, l.Control.Host(), address, "/readyz")
+	if err != nil || ready.StatusCode != http.StatusOK {
+		t.Errorf("the readiness probe, which asks at the node's address: %v, %v", ready, err)
+	}
+	response, err := get(ctx, t, l.Control.Host(), address, "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := 0
+	for name := range families {
+		if strings.HasPrefix(name, "kubeveil_") {
+			ours++
+		}
+	}
+	if ours < 5 {
+		t.Errorf("%d of %d metrics are Kubeveil's", ours, len(families))
+	}
+}
+
+// accepted applies the operator's definition, and then the monitor without keeping it; a wrong
+// field is refused.
+func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructured.Unstructured) {
+	c := l.Control
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
+	if _, err := c.Dynamic.Resource(definitions).Create(ctx, monitorDefinition(ctx, t),
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := lab.Until(ctx, 20*time.Second, func() error { return dryApply(ctx, l, monitor) })
+	if err != nil {
+		t.Error(err)
+	}
+	wrong := monitor.DeepCopy()
+	if err := unstructured.SetNestedField(wrong.Object, "x", "spec", "selectors"); err != nil {
+		t.Fatal(err)
+	}
+	if err := dryApply(ctx, l, wrong); err == nil {
+		t.Error("a field that does not exist is accepted, so nothing was checked")
+	}
+}
+
+// selected wants the monitor to select the service, and the service the pods of veild alone; it
+// returns their port.
+func selected(t *testing.T, monitor, service *unstructured.Unstructured) string {
+	t.Helper()
+	texts := func(o *unstructured.Unstructured, path ...string) labels.Set {
+		m, _, err := unstructured.NestedStringMap(o.Object, path...)
+		if err != nil || len(m) == 0 {
+			t.Fatalf("%s: %v: %v, %v", o.GetName(), path, m, err)
+		}
+		return m
+	}
+	if monitor.GetNamespace() != service.GetNamespace() {
+		t.Error("a monitor without namespaceSelector sees services of its own namespace only")
+	}
+	if !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(
+		labels.Set(service.GetLabels())) {
+		t.Error("the monitor does not select the service")
+	}
+
+	for file, want := range map[string]bool{"cni/daemonset-veild.yaml": true,
+		"cni/daemonset-veil-wg.yaml": false, "uninstall/daemonset.yaml": false} {
+		pod := texts(daemonSet(t, file), "spec", "template", "metadata", "labels")
+		if texts(service, "spec", "selector").AsSelector().Matches(pod) != want {
+			t.Errorf("the service selects the pods of %s: %t, want %t", file, !want, want)
+		}
+	}
+
+	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
+	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
+	if len(ports) != 1 || len(endpoints) != 1 {
+		t.Fatalf("ports %v, endpoints %v: want one of each", ports, endpoints)
+	}
+	port, endpoint := ports[0].(map[string]any), endpoints[0].(map[string]any)
+	if port["name"] != endpoint["port"] {
+		t.Errorf("the monitor asks for port %v, the service has %v", endpoint["port"], port["name"])
+	}
+
+	return fmt.Sprint(port["targetPort"])
+}
+
+// listening is veild's DaemonSet with the component's patch.
+func listening(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root(t), component, "listen.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch, err := yaml.YAMLToJSON(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoded, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ds := daemonSet(t, "cni/daemonset-veild.yaml")
+	if text, err = ds.MarshalJSON(); err != nil {
+		t.Fatal(err)
+	}
+	if text, err = decoded.Apply(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := ds.UnmarshalJSON(text); err != nil {
+		t.Fatal(err)
+	}
+	return ds
+}
+
+// get asks from a host for a path by HTTP.
+func get(ctx context.Context, t *testing.T, from *lab.Host,
+	address, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Close = true
+	var conn net.Conn
+	err = from.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", address, 5*time.Second)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := request.Write(conn); err != nil {
+		return nil, err
+	}
+	return http.ReadResponse(bufio.NewReader(conn), request)
+}

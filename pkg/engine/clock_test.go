@@ -1,0 +1,307 @@
+package engine_test
+
+import (
+	"bytes"
+	"encoding/hex"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
+)
+
+// clock is a time since boot that a test moves.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) now() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano() + c.ahead.Load())
+}
+
+func (c *clock) pass(d time.Duration) { c.ahead.Add(int64(d)) }
+
+func withClock(c *clock) func(*engine.Options) {
+	return func(o *engine.Options) { o.Clock = c.now }
+}
+
+func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %s: %s", d, what)
+		}
+	}
+}
+
+// A session is renewed when its initiator sends after 120 s, and nothing is lost by it.
+func TestSessionIsRenewed(t *testing.T) {
+	var c clock
+	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	back := datagram(false, false, []byte("back"))
+	a.Send(t, p)
+	expect(t, b, p)
+	for range 4 {
+		c.pass(121 * time.Second)
+		before := a.Engine.Sessions()
+		for range 20 {
+			a.Send(t, p)
+			expect(t, b, p)
+			b.Send(t, back)
+			expect(t, a, back)
+		}
+		within(t, 10*time.Second, "another session", func() bool {
+			a.Send(t, p)
+			expect(t, b, p)
+			return a.Engine.Sessions() != before
+		})
+	}
+}
+
+// Nothing is sent or taken under a session of 180 s; its packets wait for the next one.
+func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
+	var c clock
+	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	before := a.Engine.Sessions()
+	c.pass(181 * time.Second)
+	a.Send(t, p)
+	expect(t, b, p)
+	if a.Engine.Sessions() == before {
+		t.Error("the packet came under the old session")
+	}
+}
+
+// After 540 s without a new session no key of the old one is in the memory of the process, and
+// neither after a peer is removed.
+func TestKeysLeaveMemory(t *testing.T) {
+	for _, way := range []string{"540 s", "removed"} {
+		t.Run(way, func(t *testing.T) {
+			var c clock
+			a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
+			enginetest.Pair(t, a, b, false, "")
+
+			p := datagram(false, true, make([]byte, 1200))
+			for range 50 {
+				a.Send(t, p)
+				expect(t, b, p)
+			}
+
+			keys := a.Engine.SessionKeys()
+			if len(keys) == 0 {
+				t.Fatal("no session")
+			}
+
+			// The list itself is the negative control, until it is covered.
+			if n := occurrences(t, keys[0]); n == 0 {
+				t.Fatal("a key in memory was not found")
+			}
+
+			for i := range keys {
+				cover(keys[i])
+			}
+
+			if way == "removed" {
+				a.Set(t, "public_key=%x\nremove=true\n", b.Public[:])
+				b.Set(t, "public_key=%x\nremove=true\n", a.Public[:])
+			} else {
+				a.Set(t, "public_key=%x\nendpoint=127.0.0.1:9\nallowed_ip=-10.0.0.2/32\n",
+					b.Public[:])
+				b.Set(t, "public_key=%x\nendpoint=127.0.0.1:9\nallowed_ip=-10.0.0.1/32\n",
+					a.Public[:])
+				c.pass(541 * time.Second)
+			}
+
+			within(t, 5*time.Second, "the end of the sessions", func() bool {
+				return a.Engine.Sessions() == 0 && b.Engine.Sessions() == 0
+			})
+			runtime.GC()
+
+			for i := range keys {
+				cover(keys[i])
+				n := occurrences(t, keys[i])
+				cover(keys[i])
+				if n > 1 { // keys itself, while it is looked for
+					t.Errorf("key %d is %d times in memory", i, n-1)
+				}
+			}
+		})
+	}
+}
+
+// cover changes a key so that it is not found, or back.
+func cover(b []byte) {
+	for i := range b {
+		b[i] ^= 0x5a
+	}
+}
+
+// occurrences counts b in the writable memory of the process.
+func occurrences(t *testing.T, b []byte) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	mem, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	buf, err := unix.Mmap(-1, 0, 1<<20+64, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(buf)
+
+	own := addressOf(buf)
+	n := 0
+	for line := range strings.Lines(string(maps)) {
+		f := strings.Fields(line)
+		if len(f) < 2 || !strings.HasPrefix(f[1], "rw") {
+			continue
+		}
+		from, to := span(t, f[0])
+		if own >= from && own < to {
+			continue
+		}
+
+		for at := from; at < to; at += 1 << 20 {
+			k, _ := mem.ReadAt(buf[:min(to-at, 1<<20+31)], int64(at))
+			for rest := buf[:k]; ; {
+				i := bytes.Index(rest, b)
+				if i < 0 {
+					break
+				}
+				n++
+				t.Logf("found at %#x in %s", at+uint64(k-len(rest)+i), strings.TrimSpace(line))
+				rest = rest[i+1:]
+			}
+		}
+	}
+
+	return n
+}
+
+func span(t *testing.T, s string) (from, to uint64) {
+	t.Helper()
+	a, b, _ := strings.Cut(s, "-")
+	for _, x := range []struct {
+		text string
+		to   *uint64
+	}{{a, &from}, {b, &to}} {
+		text := strings.Repeat("0", 16-len(x.text)) + x.text
+		raw, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range raw {
+			*x.to = *x.to<<8 | uint64(c)
+		}
+	}
+	return from, to
+}
+
+// A peer that sends keepalives gets none back, and an idle pair is silent.
+func TestKeepaliveIsNotAnswered(t *testing.T) {
+	var c clock
+	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	time.Sleep(1500 * time.Millisecond) // Confirmations of the greeting end.
+	c.pass(11 * time.Second)            // The answer that data is owed.
+	time.Sleep(400 * time.Millisecond)
+	before := b.Get(t, "tx_bytes")[0]
+	for range 4 {
+		a.Set(t, "public_key=%x\npersistent_keepalive_interval=5\n", b.Public[:])
+		c.pass(6 * time.Second)
+		time.Sleep(250 * time.Millisecond)
+	}
+	if after := b.Get(t, "tx_bytes")[0]; after != before {
+		t.Errorf("%s bytes sent, before %s", after, before)
+	}
+}
+
+// A peer that data is sent to, and that sends none, answers with an empty packet after 10 s; so the
+// sender does not begin a handshake after 15 s.
+func TestOneWayDataIsAnswered(t *testing.T) {
+	var c clock
+	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	time.Sleep(1500 * time.Millisecond)
+	c.pass(10 * time.Second)
+	time.Sleep(300 * time.Millisecond)
+	before := a.Engine.Sessions()
+	c.pass(8 * time.Second)
+	time.Sleep(300 * time.Millisecond)
+	if a.Engine.Sessions() != before {
+		t.Error("a handshake was begun though the peer answers")
+	}
+}
+
+// Under a flood of initiations a peer gets a session all the same: it is asked for a cookie first.
+func TestPeerGetsThroughAFlood(t *testing.T) {
+	for _, c := range combinations[:2] {
+		t.Run(c.name, func(t *testing.T) {
+			b, a := newEngine(t), c.b(t)
+			b.Set(t, "private_key=%x\nlisten_port=0\n", b.Private[:])
+			within(t, 5*time.Second, "a socket",
+				func() bool { return len(b.Get(t, "listen_port")) == 1 })
+			flood, err := net.Dial("udp", "127.0.0.1:"+b.Get(t, "listen_port")[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer flood.Close()
+			msg := enginetest.Initiation(t, b.Public)
+
+			end := make(chan struct{})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for {
+					select {
+					case <-end:
+						return
+					default:
+						for range 20 {
+							_, _ = flood.Write(msg)
+						}
+						time.Sleep(time.Millisecond)
+					}
+				}
+			}()
+
+			within(t, 10*time.Second, "a demand for cookies", func() bool {
+				return b.Engine.Drops()["cookie_demanded"] > 0
+			})
+			enginetest.Pair(t, a, b, false, "")
+			p := datagram(false, true, []byte("hello"))
+			a.Send(t, p)
+			got := b.Receive(20 * time.Second)
+			close(end)
+			<-done
+			if !bytes.Equal(got, p) {
+				t.Errorf("no packet came: %v", b.Engine.Drops())
+			}
+		})
+	}
+}

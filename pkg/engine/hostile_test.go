@@ -1,0 +1,233 @@
+package engine_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
+)
+
+// hostile is a relay between two devices that loses, doubles, delays, reorders, corrupts and
+// replays.
+type hostile struct {
+	conn   [2]*net.UDPConn // the device of that number sends to it
+	device [2]netip.AddrPort
+	mu     sync.Mutex
+	r      *rand.Rand
+	old    [2][][]byte // what was sent to a device, to be replayed
+	calm   bool        // forwards all, in order, once
+	// seen are the receivers and counters of transport messages that a device sent.
+	seen   [2]map[[12]byte][]byte
+	reused int
+}
+
+func newHostile(t *testing.T, seed uint64) *hostile {
+	t.Helper()
+	h := &hostile{r: rand.New(rand.NewPCG(seed, 7)), calm: true,
+		seen: [2]map[[12]byte][]byte{{}, {}}}
+	for i := range h.conn {
+		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.conn[i] = c
+		t.Cleanup(func() { c.Close() })
+	}
+	return h
+}
+
+func (h *hostile) port(i int) int { return h.conn[i].LocalAddr().(*net.UDPAddr).Port }
+
+func (h *hostile) run() {
+	for i := range h.conn {
+		go h.relay(i)
+	}
+}
+
+func (h *hostile) relay(i int) {
+	b := make([]byte, 2048)
+	for {
+		n, _, err := h.conn[i].ReadFromUDPAddrPort(b)
+		if err != nil {
+			return
+		}
+		h.pass(i, bytes.Clone(b[:n]))
+	}
+}
+
+// pass does with a datagram of device i what a hostile network does.
+func (h *hostile) pass(i int, p []byte) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p[0] == 4 && len(p) >= 16 {
+		id := [12]byte(p[4:16])
+		if before, ok := h.seen[i][id]; ok && !bytes.Equal(before, p) {
+			h.reused++
+		}
+		h.seen[i][id] = p
+	}
+
+	to := 1 - i
+	if h.calm {
+		h.send(to, p)
+		return
+	}
+
+	h.old[to] = append(h.old[to], p)
+	if len(h.old[to]) > 500 {
+		h.old[to] = h.old[to][1:]
+	}
+
+	switch h.r.IntN(12) {
+	case 0: // lost
+	case 1, 2:
+		h.send(to, p)
+		h.send(to, p)
+	case 3:
+		bad := bytes.Clone(p)
+		bad[h.r.IntN(len(bad))] ^= 1 << h.r.IntN(8)
+		h.send(to, bad)
+	case 4:
+		h.send(to, h.old[to][h.r.IntN(len(h.old[to]))])
+		h.send(to, p)
+	case 5:
+		forged := make([]byte, 1+h.r.IntN(200))
+		for j := range forged {
+			forged[j] = byte(h.r.Uint32())
+		}
+		forged[0] = byte(h.r.IntN(6))
+		h.send(to, forged)
+		h.send(to, p)
+	case 6:
+		time.AfterFunc(time.Duration(h.r.IntN(30))*time.Millisecond, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.send(to, p)
+		})
+	default:
+		h.send(to, p)
+	}
+}
+
+// send sends to a device from where its peer seems to be.
+func (h *hostile) send(to int, p []byte) {
+	_, _ = h.conn[to].WriteToUDPAddrPort(p, h.device[to])
+}
+
+// Over a network that does all that to it, what comes out of the tunnel is what went in, each
+// packet at most once; no counter of a session is used for two messages; and when the network
+// heals, traffic flows.
+func TestHostileNetwork(t *testing.T) {
+	for _, c := range combinations {
+		for seed := range uint64(2) {
+			t.Run(fmt.Sprintf("%s/%d", c.name, seed), func(t *testing.T) {
+				h := newHostile(t, seed)
+				a, b := c.a(t), c.b(t)
+				nodes := []*enginetest.Node{a, b}
+				enginetest.Pair(t, a, b, false, "")
+
+				for i, n := range nodes {
+					h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + n.Get(t, "listen_port")[0])
+				}
+
+				h.run()
+				for i, n := range nodes {
+					n.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\n", nodes[1-i].Public[:],
+						h.port(i))
+				}
+
+				came := [2]map[uint64]int{{}, {}}
+				check := func(i int, p []byte) {
+					number := binary.BigEndian.Uint64(p[28:])
+					want := datagram(false, i == 1, body(number))
+					// The kernel counts IDs of packets with DF up, as a superpacket's split does.
+					for _, b := range [][]byte{p, want} {
+						clear(b[4:6])
+						clear(b[10:12])
+					}
+					if !bytes.Equal(p, want) {
+						t.Fatalf("packet %d was altered", number)
+					}
+					if came[i][number]++; came[i][number] > 1 {
+						t.Fatalf("packet %d came twice", number)
+					}
+				}
+
+				connect(t, a, b)
+				h.mu.Lock()
+				h.calm = false
+				h.mu.Unlock()
+
+				for number := range uint64(2500) {
+					a.Send(t, datagram(false, true, body(number)))
+					b.Send(t, datagram(false, false, body(number)))
+					if number%50 == 0 {
+						time.Sleep(10 * time.Millisecond)
+					}
+					for i, n := range nodes {
+						for p := n.Receive(0); p != nil; p = n.Receive(0) {
+							check(i, p)
+						}
+					}
+				}
+
+				h.mu.Lock()
+				h.calm = true
+				h.mu.Unlock()
+
+				// 5.4 s after it heals, at the latest, a packet passes each way.
+				healed := time.Now()
+				for i, n := range nodes {
+					passed := false
+					for number := uint64(1 << 20); !passed &&
+						time.Since(healed) < 12*time.Second; number++ {
+						nodes[1-i].Send(t, datagram(false, i == 1, body(number)))
+						for p := n.Receive(100 * time.Millisecond); p != nil &&
+							!passed; p = n.Receive(0) {
+							check(i, p)
+							passed = binary.BigEndian.Uint64(p[28:]) >= 1<<20
+						}
+					}
+					if !passed {
+						t.Fatalf("nothing comes to node %d after the network healed", i)
+					}
+				}
+
+				if h.reused > 0 {
+					t.Errorf("%d counters were used for two messages", h.reused)
+				}
+
+				if len(came[0]) < 500 || len(came[1]) < 500 {
+					t.Errorf("%d and %d packets came of 2,500: %v", len(came[0]), len(came[1]),
+						drops(nodes))
+				}
+			})
+		}
+	}
+}
+
+func drops(nodes []*enginetest.Node) (out []map[string]uint64) {
+	for _, n := range nodes {
+		if n.Engine != nil {
+			out = append(out, n.Engine.Drops())
+		}
+	}
+	return out
+}
+
+// body is the payload of a numbered packet.
+func body(number uint64) []byte {
+	b := make([]byte, 8+number%900)
+	binary.BigEndian.PutUint64(b, number)
+	for i := 8; i < len(b); i++ {
+		b[i] = byte(uint64(i) * number)
+	}
+	return b
+}
