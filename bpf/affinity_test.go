@@ -230,8 +230,8 @@ func TestChoicesAreEven(t *testing.T) {
 	}
 
 	c := p.Plan()
-	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
-	batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
+	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
+	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	if out, err := again(t, dir)(); err != nil {
 		t.Fatalf("in the cgroup: %v\n%s", err, out)
 	}

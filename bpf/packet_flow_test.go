@@ -174,7 +174,7 @@ func TestFlowsHaveAStateThatBothEndsMake(t *testing.T) {
 			client(tcpRST)
 			f.expectState(t, coll, "the client gave up", flowEstablished|flowClientFIN|
 				flowBackendFIN|flowRST)
-			// The next connection from that port begins anew.
+			// The next connection from that port starts over.
 			client(tcpSYN)
 			if all := flows(t, coll); all[f.entries()[0]].Flags != 0 {
 				t.Errorf("a new flow has the state of the old: %#x", all[f.entries()[0]].Flags)
@@ -431,13 +431,14 @@ func TestClientsWithoutAReplyGetAnotherBackend(t *testing.T) {
 // moveTo changes the backend of a frontend to one on this node.
 func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) {
 	t.Helper()
-	k := service.FrontKey{Addr: front.Addr().As16(), Protocol: service.TCP, Scope: service.Outside}
+	k := service.FrontendKey{Addr: front.Addr().As16(), Protocol: service.TCP,
+		Scope: service.Outside}
 	binary.BigEndian.PutUint16(k.Port[:], front.Port())
-	var f service.Front
+	var f service.Frontend
 	if err := coll.Maps["service_fronts"].Lookup(k, &f); err != nil {
 		t.Fatal(err)
 	}
-	slot := service.Slot{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
+	slot := service.Backend{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
 	binary.BigEndian.PutUint16(slot.Port[:], backend.Port())
 	if err := coll.Maps["service_slots"].Put(f.First, slot); err != nil {
 		t.Fatal(err)

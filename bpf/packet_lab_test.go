@@ -257,15 +257,15 @@ func (l *lab) serve(t testing.TB, services ...labService) {
 // write writes the changes to the maps.
 func write(t testing.TB, coll *ebpf.Collection, c service.Changes) {
 	t.Helper()
-	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
-	for _, key := range c.Sources {
+	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
+	for _, key := range c.SourceRanges {
 		if err := coll.Maps["service_sources"].Put(key, uint32(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)
-	batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
-	for _, key := range c.DropFronts {
+	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
+	for _, key := range c.DropFrontends {
 		if err := coll.Maps["service_fronts"].Delete(key); err != nil {
 			t.Fatal(err)
 		}

@@ -217,7 +217,7 @@ var families = []struct{ name, pod, pod2, node, out, vip string }{
 
 var guards = []string{"guard_ingress", "guard_ingress_l3", "guard_egress", "guard_egress_l3"}
 
-func TestGuardDropsWhatIsOfTheCluster(t *testing.T) {
+func TestGuardDropsPacketsOfTheCluster(t *testing.T) {
 	l := load(t)
 	const mark = abi.PodMark | 0x4000
 	for _, f := range families {

@@ -52,8 +52,8 @@ func TestServicesChangeWhileTheyAreRead(t *testing.T) {
 			})
 		}
 		c := p.Plan()
-		batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
-		batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
+		batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
+		batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	}
 
 	change(0)
@@ -176,8 +176,9 @@ func setMember(t *testing.T, members *ebpf.Map, addr string, to service.Member) 
 
 func newPlanner(t testing.TB) *service.Planner {
 	t.Helper()
-	p, err := service.New("node-1", service.Limits{Fronts: 256, Slots: 4096, Members: 1024,
-		Sources: 256})
+	p, err := service.New("node-1", service.Limits{Frontends: 256, BackendSlots: 4096,
+		Members:      1024,
+		SourceRanges: 256})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,8 +193,8 @@ func BenchmarkServiceWrites(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	slotKeys, slots := make([]uint32, n), make([]service.Slot, n)
-	frontKeys, fronts := make([]service.FrontKey, n), make([]service.Front, n)
+	slotKeys, slots := make([]uint32, n), make([]service.Backend, n)
+	frontKeys, fronts := make([]service.FrontendKey, n), make([]service.Frontend, n)
 	for i := range n {
 		slotKeys[i] = uint32(i)
 		slots[i].Addr[15] = byte(i)

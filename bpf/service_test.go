@@ -64,8 +64,9 @@ func TestServiceLayoutIsThatOfGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][2]uintptr{
-		"service_fronts":  {unsafe.Sizeof(service.FrontKey{}), unsafe.Sizeof(service.Front{})},
-		"service_slots":   {4, unsafe.Sizeof(service.Slot{})},
+		"service_fronts": {unsafe.Sizeof(service.FrontendKey{}),
+			unsafe.Sizeof(service.Frontend{})},
+		"service_slots":   {4, unsafe.Sizeof(service.Backend{})},
 		"service_members": {unsafe.Sizeof(service.MemberKey{}), unsafe.Sizeof(service.Member(0))},
 	} {
 		m := spec.Maps[name]
@@ -214,9 +215,9 @@ func writeServices(t *testing.T, coll *ebpf.Collection) {
 	}
 
 	c := p.Plan()
-	batch(t, coll.Maps["service_slots"], c.Slots.Keys, c.Slots.Values)
+	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
 	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)
-	batch(t, coll.Maps["service_fronts"], c.Fronts.Keys, c.Fronts.Values)
+	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 }
 
 func batch[K, V any](t testing.TB, m *ebpf.Map, keys []K, values []V) {

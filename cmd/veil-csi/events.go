@@ -30,7 +30,7 @@ func newWarner(warn func(ctx context.Context, volume, reason, message string) er
 	return &warner{warn: warn, log: log, calls: make(chan driver.Call, warnings)}
 }
 
-// observe is told of each call, and waits for nobody.
+// observe is told of each call, and never blocks.
 func (w *warner) observe(c driver.Call) {
 	if c.Volume == "" || !errors.As(c.Err, new(*crypt.RefusedError)) {
 		return

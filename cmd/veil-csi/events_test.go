@@ -15,7 +15,7 @@ import (
 )
 
 // A refused disk is said at the claim, once for a time, and nothing else is.
-func TestRefusalsAreSaidAtTheClaim(t *testing.T) {
+func TestRefusalsBecomeEventsOfTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
 		w := newWarner(func(_ context.Context, volume, reason, _ string) error {

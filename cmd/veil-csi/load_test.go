@@ -185,7 +185,7 @@ func TestTakeoverIsSeenInTwoSeconds(t *testing.T) {
 	}
 }
 
-// edit changes a field of the first volume, as somebody else does.
+// edit changes a field of the first volume, as another client does.
 func (l *loaded) edit(t *testing.T, value any, field ...string) {
 	t.Helper()
 	v := ready(0).Volume

@@ -75,7 +75,7 @@ func main() {
 	}
 }
 
-// needsKeys reports whether the process will have keys: help and version are for everybody.
+// needsKeys reports whether the process will have keys: help and version need none.
 func needsKeys(args []string) bool {
 	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help",
 		"--help"}, args[0])

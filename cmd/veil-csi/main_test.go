@@ -108,7 +108,7 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// A volume that another node took over is fenced by a driver that nobody calls.
+// A volume that another node took over is fenced by a driver without calls.
 func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		engine, store, id := crypttest.New(), &volume.FileStore{Dir: t.TempDir()}, crypt.UUID{1}

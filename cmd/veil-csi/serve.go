@@ -95,7 +95,7 @@ type states struct {
 	volume.Store
 	cluster  string
 	takeOver func(ctx context.Context, volume string) (string, error)
-	// cache, done and warn are nil where nobody can ask or read.
+	// cache, done and warn are nil where there is no API server to ask.
 	cache *kubestore.Cache
 	done  func(ctx context.Context, volume, request string) error
 	warn  func(ctx context.Context, volume, reason, message string) error
@@ -183,10 +183,8 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	release := unix.ByteSliceToString(name.Release[:])
 	safe := crypt.LatencyIsSafe(release)
 	if !safe {
-		log.Info("volumes with tuning: latency are opened without dm-crypt's flags for it: this "+
-			"kernel may corrupt "+
-			"memory with them (CVE-2024-26718); where its vendor has fixed that, say "+
-			"-latency-tuning=on", "kernel", release)
+		log.Info("this kernel may corrupt memory with dm-crypt's latency flags (CVE-2024-26718), "+
+			"so they are off; if its vendor has the fix, set -latency-tuning=on", "kernel", release)
 	}
 	return safe, nil
 }

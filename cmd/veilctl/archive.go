@@ -24,7 +24,7 @@ type archive struct {
 	root   string
 	redact *redact.Redactor
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	gz       *gzip.Writer
 	tar      *tar.Writer
 	contents manifest
@@ -37,7 +37,7 @@ type manifest struct {
 	Version string    `json:"veilctl"`
 	Server  string    `json:"server"`
 	Files   []entry   `json:"files"`
-	// Missing is what should be here and could not be had.
+	// Missing is what should be here and could not be read.
 	Missing []missing `json:"missing"`
 	// LeftOut is what is never looked at.
 	LeftOut []string `json:"leftOut"`
@@ -94,7 +94,7 @@ func (a *archive) add(name, from string, text []byte, redacted int) {
 	a.contents.Files = append(a.contents.Files, entry{name, from, len(text), redacted + n})
 }
 
-// lacks records what could not be had.
+// lacks records what could not be read.
 func (a *archive) lacks(name string, err error) {
 	why, _ := a.redact.Text([]byte(err.Error()))
 	a.mu.Lock()

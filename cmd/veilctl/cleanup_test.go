@@ -11,7 +11,7 @@ import (
 )
 
 // As veild cleanup does: a broken configuration must not keep Kubeveil on a node.
-func TestCleanupConfig(t *testing.T) {
+func TestCleanupWorksWithABrokenConfiguration(t *testing.T) {
 	const good = "node: a\nclusterRanges: [10.244.0.0/16]\nserviceRanges: [10.96.0.0/12]\ncni: " +
 		"{confDir: /etc/other}\n"
 	for name, tt := range map[string]struct {

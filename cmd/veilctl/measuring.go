@@ -57,7 +57,7 @@ func (m *measuring) run(c call, measure func(k *remote.Cluster,
 // the report does not say must not be hidden by what it does. errWrong when nothing but gates was
 // missed.
 func (m *measuring) finish(c call, rep *report.Report, err error) error {
-	// This program's, and not that of the folder where somebody started it.
+	// This program's, and not that of the folder where it was started.
 	rep.Result.Commit = version.String()
 	if failed := errors.Join(m.write(c, rep), err); failed != nil {
 		return failed

@@ -74,7 +74,7 @@ func serviceList(c call, socket string) error {
 	wrong := false
 	for _, v := range views {
 		wrong = wrong || len(v.Problems) > 0
-		for _, f := range v.Fronts {
+		for _, f := range v.Frontends {
 			if f.Scope == service.Outside && sameInside(v, f) {
 				continue
 			}
@@ -99,16 +99,16 @@ func serviceList(c call, socket string) error {
 
 // sameInside reports whether a frontend for outside is as the one for inside, which is shown for
 // both.
-func sameInside(v service.View, f service.FrontView) bool {
-	i := slices.IndexFunc(v.Fronts, func(o service.FrontView) bool {
+func sameInside(v service.View, f service.FrontendView) bool {
+	i := slices.IndexFunc(v.Frontends, func(o service.FrontendView) bool {
 		return o.Scope == service.Inside && o.Addr == f.Addr && o.Protocol == f.Protocol
 	})
-	return i >= 0 && v.Fronts[i].Local == f.Local && !f.Ranged
+	return i >= 0 && v.Frontends[i].Local == f.Local && !f.Ranged
 }
 
 // fromOf is who a frontend is shown for.
-func fromOf(v service.View, f service.FrontView) string {
-	for _, o := range v.Fronts {
+func fromOf(v service.View, f service.FrontendView) string {
+	for _, o := range v.Frontends {
 		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr &&
 			o.Protocol == f.Protocol && sameInside(v, o) {
 			return "anywhere"
@@ -125,9 +125,11 @@ func serviceName(n service.Name) string {
 	return n.String()
 }
 
-func backendCount(f service.FrontView) string { return fmt.Sprintf("%d of %d", f.Chosen, f.Known) }
+func backendCount(f service.FrontendView) string {
+	return fmt.Sprintf("%d of %d", f.Chosen, f.Known)
+}
 
-func noteOf(owner service.Name, f service.FrontView) string {
+func noteOf(owner service.Name, f service.FrontendView) string {
 	var notes []string
 	add := func(yes bool, text string) {
 		if yes {
@@ -158,7 +160,7 @@ func serviceShow(c call, socket string) error {
 		return printJSON(c.out, v)
 	}
 
-	for i, f := range v.Fronts {
+	for i, f := range v.Frontends {
 		if i > 0 {
 			fmt.Fprintln(c.out)
 		}
@@ -210,7 +212,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 		if *outside {
 			query.Set("scope", "outside")
 		}
-		var f service.FrontView
+		var f service.FrontendView
 		if err := fetchService(c, *socket, telemetry.TracePath+"?"+query.Encode(), &f); err != nil {
 			return err
 		}
@@ -223,7 +225,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 }
 
 // showFront tells what an address is, what is decided there in order, and each backend.
-func showFront(c call, f service.FrontView) error {
+func showFront(c call, f service.FrontendView) error {
 	from := "from inside the cluster"
 	if f.Scope == service.Outside {
 		from = "from outside the cluster"

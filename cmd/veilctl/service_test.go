@@ -23,8 +23,9 @@ func serviceDaemon(t *testing.T, change func(*service.Service)) string {
 
 func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) string {
 	t.Helper()
-	p, err := service.New(node, service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10,
-		Sources: 1 << 8})
+	p, err := service.New(node, service.Limits{
+		Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 1 << 10,
+		SourceRanges: 1 << 8})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,7 +145,7 @@ func plantedAPI() *fakeAPI {
 	}}
 }
 
-// No secret comes out, what is not one does, and what cannot be had ends nothing.
+// No secret comes out, what is not one does, and what cannot be read ends nothing.
 func TestSysdumpHasNoSecret(t *testing.T) {
 	api := plantedAPI()
 	server := httptest.NewServer(api)
@@ -254,7 +254,7 @@ func unpackDump(t *testing.T, file string) map[string]string {
 }
 
 // A cluster that cannot be asked leaves no file behind.
-func TestSysdumpOfNothing(t *testing.T) {
+func TestSysdumpWithoutAClusterLeavesNoFile(t *testing.T) {
 	cluster, err := remote.New(&rest.Config{Host: "http://127.0.0.1:1"})
 	if err != nil {
 		t.Fatal(err)

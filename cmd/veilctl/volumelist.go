@@ -21,7 +21,7 @@ import (
 const (
 	// csiDriver is the driver's name in Kubernetes.
 	csiDriver = "csi.kubeveil.io"
-	// orphanAge is how old a volume must be before nobody's having it is a problem: its
+	// orphanAge is how old a volume must be before being without an owner is a problem: its
 	// PersistentVolume is made after it.
 	orphanAge = 5 * time.Minute
 )

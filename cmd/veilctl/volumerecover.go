@@ -183,9 +183,9 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		}
 		namespace, name, ok := strings.Cut(r.secret, "/")
 		if !ok {
-			return nil, fmt.Errorf("the key of volume %s was wrapped by a Secret, which the "+
-				"StorageClass names: say --secret NAMESPACE/NAME, or --key-file FILE with "+
-				"its entry %q", st.Volume, keyring.SecretKey)
+			return nil, fmt.Errorf("a Secret, named in the StorageClass, wrapped the key of "+
+				"volume %s: pass --secret NAMESPACE/NAME, or --key-file FILE with its entry %q",
+				st.Volume, keyring.SecretKey)
 		}
 		cluster, err := r.access.Open()
 		if err != nil {
@@ -206,7 +206,7 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		"does not know", st.Volume, st.Key.Provider)
 }
 
-// writeNew writes a file that must not be there yet, readable by nobody else.
+// writeNew writes a file that must not be there yet, readable by its owner only.
 func writeNew(path string, content []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -68,7 +68,7 @@ veilctl volume rewrap --all --wait 10m`,
 	})
 }
 
-// withKeys are the volumes whose key can be wrapped anew by their node: those of the provider
+// withKeys are the volumes whose key can be wrapped again by their node: those of the provider
 // secret are, when they are used.
 func withKeys(ctx context.Context, store *kubestore.Store) ([]string, error) {
 	objects, err := store.Objects(ctx)

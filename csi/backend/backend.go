@@ -8,59 +8,59 @@ import (
 
 // Errors of backends.
 var (
-	// ErrMissing matches when there is nothing for that volume: it was never provisioned here, or
-	// its file or disk is gone.
+	// ErrMissing matches when the volume has no backing here: it was never provisioned, or its file
+	// or disk is gone.
 	ErrMissing = errors.New("no backing for this volume")
-	// ErrFull matches when there is not enough room.
+	// ErrFull matches when there is not enough space.
 	ErrFull = errors.New("not enough room")
-	// ErrExists matches when a copy was to be made where there is something already.
+	// ErrExists matches when the destination of a copy exists.
 	ErrExists = errors.New("volume has a backing already")
-	// ErrNoCopy matches when this backend makes no copies.
+	// ErrNoCopy matches when this backend cannot copy.
 	ErrNoCopy = errors.New("no copies of volumes in this backend")
 	// ErrName matches names that are not made of 1 to 128 of the characters a-z, A-Z, 0-9, '-', '_'
 	// and '.', a dot not first.
 	ErrName = errors.New("not a plain name")
 )
 
-// Device is what a volume is on.
+// Device is the block device of a volume.
 type Device struct {
 	// Path is the node of the block device, Number its device number.
 	Path   string
 	Number uint64
-	// ID stays with what is below, over reboots.
+	// ID is stable across reboots.
 	ID string
 }
 
 // Backend keeps the ciphertext of volumes. All methods but Copy are idempotent, and all may be
 // called from several goroutines for different volumes.
 type Backend interface {
-	// Provision makes room of at least size bytes for the volume. Room that it has already is kept
-	// and grown, never emptied.
+	// Provision allocates at least size bytes for the volume. An existing allocation is kept and
+	// grown, never emptied.
 	Provision(ctx context.Context, volume string, size int64) error
-	// Attach returns the block device of the volume; ErrMissing when there is none.
+	// Attach returns the block device of the volume; ErrMissing when it has none.
 	Attach(ctx context.Context, volume string) (Device, error)
-	// Detach undoes Attach. What is gone already is no error.
+	// Detach undoes Attach. Repeating it is no error.
 	Detach(ctx context.Context, volume string) error
-	// Expand makes the room, and the device when it is attached, at least size bytes large.
+	// Expand grows the allocation, and an attached device, to at least size bytes.
 	Expand(ctx context.Context, volume string, size int64) error
-	// Copy makes room of at least size bytes for the volume dst, with the bytes of src where src
-	// has any; what is beyond reads as zero. Nobody may write to src meanwhile. It is all there
-	// when Copy returns, and nothing is after an error or a crash; ErrExists when dst has room
-	// already.
+	// Copy allocates at least size bytes for the volume dst and copies src into it; the rest reads
+	// as zero. The caller ensures that src is not written meanwhile. When Copy returns, the copy is
+	// on stable storage. After an error or a crash there is no dst. ErrExists when dst has an
+	// allocation.
 	Copy(ctx context.Context, dst, src string, size int64) error
 	// Delete frees the volume's space. A volume that does not exist is no error.
 	Delete(ctx context.Context, volume string) error
-	// Destroys reports whether Delete takes what is on the backing with it; where not, that is only
-	// given up, and stays.
+	// Destroys reports whether Delete destroys the data. If false, Delete only releases the
+	// backing.
 	Destroys() bool
-	// Capacity is the size of the largest volume that Provision would have room for, bytes.
+	// Capacity returns the size in bytes of the largest volume that Provision has space for.
 	Capacity(ctx context.Context) (int64, error)
 }
 
 // maxName is the longest volume id that CSI has, bytes.
 const maxName = 128
 
-// CheckName refuses names of which no file name can be made as they are (ErrName).
+// CheckName refuses with ErrName a name that cannot be a file name as it is.
 func CheckName(volume string) error {
 	ok := len(volume) > 0 && len(volume) <= maxName && volume[0] != '.'
 	for _, c := range volume {

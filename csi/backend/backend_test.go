@@ -14,7 +14,7 @@ import (
 
 const size = 8 << 20
 
-func TestNames(t *testing.T) {
+func TestNamesThatAreNoFileNamesAreRefused(t *testing.T) {
 	for name, ok := range map[string]bool{"pvc-1.a_B": true, "": false, "../x": false,
 		".hidden": false, "a/b": false, "a b": false, "ä": false,
 		string(make([]byte, 129)): false} {
@@ -110,7 +110,7 @@ func TestProvisionKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestFilesFull(t *testing.T) {
+func TestProvisionIsRefusedWithoutSpace(t *testing.T) {
 	b := &Files{Dir: t.TempDir()}
 	free, err := b.Capacity(t.Context())
 	if err != nil || free <= 0 {

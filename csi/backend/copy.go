@@ -14,11 +14,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// copyChunk is how much is copied between two looks at whether it is still wanted, bytes.
+// copyChunk is how much is copied between two checks for cancellation, in bytes.
 const copyChunk = 8 << 20
 
-// unfinished is where a copy is made before it has its name. A volume's own name never begins with
-// a dot.
+// unfinished is the path of a copy until it is complete. A volume's own name never begins with a
+// dot.
 func (f *Files) unfinished(volume string) string { return filepath.Join(f.Dir, "."+volume+".copy") }
 
 // Copy implements Backend: by sharing blocks where the file system does that, else byte by byte,
@@ -38,7 +38,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	defer from.Close()
 	temporary := f.unfinished(dst)
 
-	// What is there is of a copy that was cut short.
+	// An unfinished file of a copy that was cut short.
 	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -90,8 +90,8 @@ func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
 	return to.Sync()
 }
 
-// clone shares the blocks of from with the empty file to, if there is room for size bytes once none
-// is shared.
+// clone shares the blocks of from with the empty file to. The file system must have space for size
+// bytes once no block is shared.
 func (f *Files) clone(to, from *os.File, size int64) error {
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
@@ -101,8 +101,8 @@ func (f *Files) clone(to, from *os.File, size int64) error {
 	return unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 }
 
-// noClone reports whether the file system cannot share blocks between these two files
-// (ioctl_ficlone(2)); what else fails is an error.
+// noClone reports whether err says that the file system cannot share blocks between these two files
+// (ioctl_ficlone(2)); any other error is returned.
 func noClone(err error) bool {
 	for _, e := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.EXDEV, unix.EINVAL, unix.ENOSYS} {
 		if errors.Is(err, e) {
@@ -112,7 +112,8 @@ func noClone(err error) bool {
 	return false
 }
 
-// copyData copies what from has written of its first size bytes, to a file that reads as zero.
+// copyData copies the written extents among the first size bytes of from, to a file that reads as
+// zero.
 func copyData(ctx context.Context, to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
 		begin, err := unix.Seek(int(from.Fd()), at, unix.SEEK_DATA)
@@ -144,7 +145,7 @@ func copyRange(ctx context.Context, to, from *os.File, begin, end int64) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		// Within the kernel (copy_file_range), where that is possible.
+		// Within the kernel (copy_file_range) where possible.
 		if _, err := io.CopyN(to, from, min(copyChunk, end-at)); err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func only(t *testing.T, b *Files, names ...string) {
 	}
 }
 
-func TestCopyOfAFile(t *testing.T) {
+func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 	for _, sparse := range []bool{false, true} {
 		b, content := source(t, sparse)
 		// What an attempt left that died.

@@ -1,7 +1,7 @@
 package backend
 
-// More than 400 lines: claiming, wiping and giving up a disk share the claim file and its
-// lock, and each is safe only beside the others.
+// This file exceeds 400 lines: claiming, wiping and releasing a disk share the claim file and its
+// lock, and each is only safe beside the others.
 
 import (
 	"cmp"
@@ -23,12 +23,12 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Disks assigns each volume a whole disk or partition of its own. Which is kept, by the disk's
-// stable id, in a file <volume>.json of Claims. A disk that a volume gives back keeps its
-// ciphertext: it is marked as used, and offered again only once Wipe has overwritten it.
+// Disks assigns each volume a whole disk or partition. A file <volume>.json in Claims keeps the
+// assignment by the disk's stable id. A released disk keeps its ciphertext: it is marked as used,
+// and assigned again only after Wipe has overwritten it.
 type Disks struct {
-	// Paths are the devices that may be taken, links such as /dev/disk/by-id/… included. Those that
-	// are not there are passed over.
+	// Paths are the devices that may be assigned, also as links such as /dev/disk/by-id/…. Missing
+	// ones are skipped.
 	Paths []string
 	// Claims is a folder that survives reboots. It must exist.
 	Claims string
@@ -37,16 +37,15 @@ type Disks struct {
 	// Size returns the size of a device, bytes, and Number its device number; nil asks the kernel.
 	Size   func(path string) (int64, error)
 	Number func(path string) (uint64, error)
-	// Open opens a disk that nobody uses; nil is blk.Open.
+	// Open opens a disk exclusively; nil is blk.Open.
 	Open func(path string) (blk.Disk, error)
 
 	mu sync.Mutex
-	// looks are those that are under way.
+	// looks are the queries to disks that are under way.
 	looks map[question]*look
 }
 
-// lookPatience is how long a disk may take to say which it is, and to say its size: one that hangs
-// is passed over.
+// lookPatience is how long a disk may take to report its id and size; one that hangs is skipped.
 const lookPatience = 5 * time.Second
 
 // claim is the content of a claim file.
@@ -54,8 +53,8 @@ type claim struct {
 	ID string `json:"id"`
 }
 
-// Provision implements Backend: the smallest unclaimed disk that is large enough. Those that do not
-// say in time which they are and how large are passed over.
+// Provision implements Backend: it assigns the smallest unclaimed disk that is large enough. Disks
+// that do not report id and size in time are skipped.
 func (d *Disks) Provision(ctx context.Context, volume string, size int64) error {
 	if err := CheckName(volume); err != nil {
 		return err
@@ -77,7 +76,7 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	err = d.take(volume, free)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		// Another process took one for it meanwhile.
+		// Another process claimed one for it in the meantime.
 		if claims, err = d.claims(); err == nil {
 			err = d.enough(ctx, claims, volume, size)
 		}
@@ -90,16 +89,16 @@ func (d *Disks) Provision(ctx context.Context, volume string, size int64) error 
 	return err
 }
 
-// take claims the first of those disks that no volume has, for one that has none; ErrFull when
-// others have all of them, fs.ErrExist when the volume has one. Only this is done under the lock:
-// no disk is touched, so that one that hangs holds up nobody.
+// take claims the first of these disks that is free for a volume without a disk. It returns ErrFull
+// when none is free, fs.ErrExist when the volume has one. It holds the lock only for this and
+// touches no disk, so a disk that hangs delays no other volume.
 func (d *Disks) take(volume string, free []room) error {
 	unlock, err := d.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	// Those that the disks were chosen by are from before.
+	// The claims that chose the disks may be outdated.
 	claims, err := d.claims()
 	if err != nil {
 		return err
@@ -139,8 +138,7 @@ func (d *Disks) enough(ctx context.Context, claims map[string]string, volume str
 	return nil
 }
 
-// claimedBy returns the disk that a volume has. How others are does not matter, unless it may be
-// one of them.
+// claimedBy returns the volume's disk. Other disks may hang, unless one of them may be this one.
 func (d *Disks) claimedBy(ctx context.Context, claims map[string]string,
 	volume string) (Device, error) {
 	id, ok := claims[volume]
@@ -163,14 +161,13 @@ func (d *Disks) claimedBy(ctx context.Context, claims map[string]string,
 	return Device{}, fmt.Errorf("volume %s: %w: disk %s is not there", volume, ErrMissing, id)
 }
 
-// room is a disk that no volume has.
+// room is an unclaimed disk.
 type room struct {
 	id   string
 	size int64
 }
 
-// free returns the disks that no volume has. Those that do not say which they are, or how large,
-// are left out, and are in dead.
+// free returns the unclaimed disks. Disks that do not report id or size are in dead.
 func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room, dead, err error) {
 	disks, dead, err := d.candidates(ctx)
 	if err != nil {
@@ -203,18 +200,18 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 		}
 	}
 
-	// What did not answer by then is not known to be dead.
+	// A disk without an answer by then is not known to be dead.
 	return free, dead, ctx.Err()
 }
 
-// question is what is asked of the device that is at a path: its size, or else which it is.
+// question asks the device at a path for its size, or else for its id.
 type question struct {
 	path   string
 	number uint64
 	size   bool
 }
 
-// look is a look at a disk. What was found is set when done is closed; late is closed when it takes
+// look is a query to a disk. Its result is set when done is closed; late is closed when it takes
 // too long.
 type look struct {
 	path       string
@@ -224,8 +221,8 @@ type look struct {
 	err        error
 }
 
-// look asks a disk, or gives the look that is under way: one that hangs takes one thread, however
-// often it is asked. To say which they are, too, some must answer (virtio's serial).
+// look queries a disk, or joins the query under way: a disk that hangs blocks one thread, however
+// often it is asked. Some disks must answer even to report their id (virtio's serial).
 func (d *Disks) look(q question) *look {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -258,8 +255,8 @@ func (d *Disks) look(q question) *look {
 	return l
 }
 
-// wait waits for what is found. The error is that of the look, or that there is none: it takes too
-// long, or ctx has ended.
+// wait waits for the result. Its error is the query's, or says that the query takes too long, or is
+// that of ctx.
 func (l *look) wait(ctx context.Context) error {
 	select {
 	case <-l.done:
@@ -303,7 +300,7 @@ func (d *Disks) Attach(ctx context.Context, volume string) (Device, error) {
 // Detach implements Backend: nothing to do.
 func (d *Disks) Detach(context.Context, string) error { return nil }
 
-// Expand implements Backend: a disk is as large as it is.
+// Expand implements Backend: a disk cannot grow.
 func (d *Disks) Expand(ctx context.Context, volume string, size int64) error {
 	claims, err := d.claims()
 	if err != nil {
@@ -312,13 +309,13 @@ func (d *Disks) Expand(ctx context.Context, volume string, size int64) error {
 	return d.enough(ctx, claims, volume, size)
 }
 
-// Copy implements Backend: refused. A snapshot would take a whole disk, and the volume would stand
-// still while all of another one is read.
+// Copy implements Backend and refuses: a snapshot would occupy a whole disk, and suspend its source
+// while all of it is read.
 func (d *Disks) Copy(_ context.Context, dst, src string, _ int64) error {
 	return fmt.Errorf("copy volume %s to %s: %w: each volume has a whole disk", src, dst, ErrNoCopy)
 }
 
-// Delete implements Backend: it gives up the claim, and marks the disk as used before that.
+// Delete implements Backend: it marks the disk as used, then removes the claim.
 func (d *Disks) Delete(_ context.Context, volume string) error {
 	if err := CheckName(volume); err != nil {
 		return err
@@ -335,7 +332,7 @@ func (d *Disks) Delete(_ context.Context, volume string) error {
 	return durable.Remove(d.path(volume))
 }
 
-// Destroys implements Backend: the disk keeps what is on it.
+// Destroys implements Backend: the disk keeps its data.
 func (d *Disks) Destroys() bool { return false }
 
 // Capacity implements Backend.
@@ -352,9 +349,8 @@ func (d *Disks) Capacity(ctx context.Context) (int64, error) {
 	return largest, err
 }
 
-// candidates are the disks that are there. Two paths of one device count once. Those that do not
-// say which they are, are left out, and are in dead; so are two that say the same, because a claim
-// would not say which.
+// candidates returns the disks that exist; two paths of one device count once. In dead are disks
+// that report no id, and disks that share an id: a claim could not tell them apart.
 func (d *Disks) candidates(ctx context.Context) (disks []Device, dead, err error) {
 	number := d.Number
 	if number == nil {
@@ -453,7 +449,7 @@ func (d *Disks) claims() (map[string]string, error) {
 
 func (d *Disks) path(volume string) string { return filepath.Join(d.Claims, volume+".json") }
 
-// lock keeps two volumes from taking one disk.
+// lock prevents two volumes from claiming the same disk.
 func (d *Disks) lock() (unlock func(), err error) {
 	f, err := os.Open(d.Claims)
 	if err != nil {

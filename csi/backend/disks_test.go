@@ -103,8 +103,8 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// What a volume leaves on its disk keeps nobody from using the others, and the disk is offered
-// again once it is zeros.
+// What a volume leaves on its disk does not keep other volumes from the other disks, and the disk
+// is offered again once it is zeros.
 func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
@@ -137,7 +137,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 		t.Errorf("capacity %d, %v", n, err)
 	}
 
-	// Somebody has made a file system of it since: it is not ours to overwrite.
+	// A file system was made on it since, so it must not be overwritten.
 	if _, err := disks["a"].WriteAt(secret, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 	}
 }
 
-// A disk that has died is nobody's matter but its own volume's.
+// A disk that has died concerns only its own volume.
 func TestDisksBesideADeadOne(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
@@ -238,8 +238,8 @@ func (d *Disks) mute(goOn <-chan struct{}, asked *atomic.Int64) {
 	}
 }
 
-// A disk that hangs holds up nobody: it is passed over, and takes one thread, however often it is
-// asked for.
+// A disk that hangs delays no other volume: it is passed over, and takes one thread, however often
+// it is asked for.
 func TestDisksBesideOneThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
@@ -379,7 +379,7 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 
 // Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken
 // again, and a volume that was given one meanwhile has that.
-func TestDisksTakenMeanwhile(t *testing.T) {
+func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	d, _ := newDisks(t)
 	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
 	ctx := t.Context()
@@ -458,7 +458,7 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Two disks that say the same are neither to be had, because a claim would not say which; nor is
+// Two disks that say the same are neither to be used, because a claim would not say which; nor is
 // one that says nothing.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)

@@ -1,12 +1,13 @@
-// Package backend is where the ciphertext of volumes lives on a node: Files keeps each in a file on
-// a loop device, Disks gives each a whole disk or partition.
+// Package backend stores the ciphertext of volumes on a node: Files in a file on a loop device,
+// Disks on a whole disk or partition.
 //
-// It promises that a volume is found again by its name, whatever order devices come in, that
-// Provision never takes what another volume has, and that a disk which hangs holds up no volume but
-// its own. A copy has its name once it is complete and on stable storage, and not before. It
-// refuses names that are not plain (it makes file names of them). It looks at nothing that is on a
-// device, and writes there what it copies and nothing else: whether it is empty is csi/crypt's and
-// csi/volume's to judge.
+// It promises that a volume is found by its name, in whatever order devices appear; that Provision
+// never takes another volume's backing; and that a disk that hangs delays only its own volume. A
+// copy gets its name once it is complete and on stable storage. Names that are not plain are
+// refused, because they become file names.
+//
+// The package reads nothing from a device and writes only copies. Whether a device is empty is for
+// csi/crypt and csi/volume to judge.
 //
 // Start reading at Backend.
 package backend

@@ -15,26 +15,26 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Files keeps each volume in a file <volume>.img of Dir, on a loop device with direct I/O while it
-// is attached. On a file system that shares blocks (xfs with reflink, btrfs) a copy takes no time,
-// and room only as either side is written. So room is admitted by promises: the sizes of all files
-// together stay below the size of the file system less the reserve, whatever they take now. Only
-// when Sparse it may run full later.
+// Files keeps each volume in a file <volume>.img of Dir, attached as a loop device with direct I/O.
+// On a file system that shares blocks (xfs with reflink, btrfs) a copy is immediate, and takes
+// space only as either side is written. So space is admitted by promises. The sizes of all files
+// together stay below the file system's size less the reserve, whatever they occupy now. Only with
+// Sparse can it fill up later.
 type Files struct {
 	// Dir is a folder on ext4, xfs or btrfs. It must exist.
 	Dir string
-	// Reserve is how much of the file system no volume takes, percent: the folder may be on the
-	// node's root disk.
+	// Reserve is the percentage of the file system that volumes never take: the folder may be on
+	// the node's root disk.
 	Reserve int
-	// Sparse leaves blocks to be allocated when they are written. A file system that is then full
-	// is an I/O error for whoever uses the volume, so the default is to allocate at once.
+	// Sparse allocates blocks when they are written. A full file system is then an I/O error for
+	// the volume's users, so the default is to allocate at once.
 	Sparse bool
 
-	// admitting keeps two volumes from taking the same room.
+	// admitting prevents two volumes from being promised the same space.
 	admitting sync.Mutex
 }
 
-// FileSuffix ends the names of the files that volumes are in.
+// FileSuffix ends the names of volumes' files.
 const FileSuffix = ".img"
 
 func (f *Files) path(volume string) string { return filepath.Join(f.Dir, volume+FileSuffix) }
@@ -58,7 +58,7 @@ func (f *Files) Provision(_ context.Context, volume string, size int64) error {
 	return durable.Settle(f.Dir)
 }
 
-// grow makes the file at least size bytes long. Blocks that fallocate adds read as zero.
+// grow extends the file to at least size bytes. Blocks that fallocate adds read as zero.
 func (f *Files) grow(file *os.File, size int64) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -70,8 +70,8 @@ func (f *Files) grow(file *os.File, size int64) error {
 
 	f.admitting.Lock()
 	defer f.admitting.Unlock()
-	// fallocate takes all there is before it says that it is not enough, and everybody else on that
-	// disk would meet the end.
+	// fallocate takes all free space before it fails, and every other user of that disk would find
+	// it full.
 	if err := f.admit(size - info.Size()); err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (f *Files) grow(file *os.File, size int64) error {
 	}
 
 	if errors.Is(err, unix.ENOSPC) {
-		// What fallocate took before it met the end is not given back by itself.
+		// The kernel does not free what fallocate allocated before it failed.
 		if err := file.Truncate(info.Size()); err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func (f *Files) Capacity(context.Context) (int64, error) {
 	return max(room, 0), err
 }
 
-// admit refuses room that there is not, or that is promised to other volumes (ErrFull).
+// admit returns ErrFull for space that does not exist or is promised to other volumes.
 func (f *Files) admit(more int64) error {
 	if more <= 0 {
 		return nil
@@ -180,7 +180,7 @@ func (f *Files) admit(more int64) error {
 	return err
 }
 
-// room is what is free and not promised, bytes; it may be negative.
+// room returns the free, unpromised space in bytes; it may be negative.
 func (f *Files) room() (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(f.Dir, &st); err != nil {
@@ -197,7 +197,7 @@ func (f *Files) room() (int64, error) {
 	return min(free, total-reserve-promised), err
 }
 
-// promised is what all volumes take once each of their blocks is written, bytes.
+// promised returns the size in bytes of all volumes once every block is written.
 func (f *Files) promised() (sum int64, err error) {
 	entries, err := os.ReadDir(f.Dir)
 	if err != nil {
@@ -206,7 +206,7 @@ func (f *Files) promised() (sum int64, err error) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // Deleted meanwhile.
+			continue // Deleted in the meantime.
 		}
 		if err != nil {
 			return 0, err

@@ -17,14 +17,13 @@ import (
 )
 
 const (
-	// usedSuffix ends the names of marks: files of Claims that say which disks hold what a deleted
-	// volume left.
+	// usedSuffix ends the names of marks: files in Claims that say which disks hold data of a
+	// deleted volume.
 	usedSuffix = ".used"
-	// wipeChunk is how much is overwritten between two looks at whether it is still wanted, bytes.
+	// wipeChunk is how much is overwritten between two checks for cancellation, in bytes.
 	wipeChunk = 8 << 20
-	// headSize is what is zeros on the disk of a volume that was shredded, and on no disk that
-	// somebody has made anything on since: partition tables, file systems and volume managers begin
-	// there. Bytes.
+	// headSize is how many bytes are zero at the start of a shredded disk. Partition tables, file
+	// systems and volume managers begin there, so a disk that was used since has other bytes.
 	headSize = 4 << 20
 )
 
@@ -33,7 +32,7 @@ func (d *Disks) usedPath(id string) string {
 	return filepath.Join(d.Claims, hex.EncodeToString(sum[:16])+usedSuffix)
 }
 
-// markUsed says that the disk holds what a deleted volume left.
+// markUsed marks the disk as holding data of a deleted volume.
 func (d *Disks) markUsed(id string) error {
 	text, err := json.Marshal(claim{id})
 	if err != nil {
@@ -42,7 +41,7 @@ func (d *Disks) markUsed(id string) error {
 	return durable.Write(d.usedPath(id), text)
 }
 
-// used are the ids of disks that hold what deleted volumes left.
+// used returns the ids of disks that hold data of deleted volumes.
 func (d *Disks) used() ([]string, error) {
 	names, err := durable.Names(d.Claims, usedSuffix)
 	if err != nil {
@@ -53,7 +52,7 @@ func (d *Disks) used() ([]string, error) {
 		path := filepath.Join(d.Claims, name+usedSuffix)
 		text, err := os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // Wiped meanwhile.
+			continue // Wiped in the meantime.
 		}
 		var c claim
 		if err == nil {
@@ -67,10 +66,10 @@ func (d *Disks) used() ([]string, error) {
 	return ids, nil
 }
 
-// Wipe overwrites the disks that deleted volumes left, one after the other, and offers them again.
-// A disk whose first 4 MiB are not zeros is left: it was not shredded, or somebody has made
-// something of it since. wiped are the ids of those that are done. It takes hours for a large disk,
-// and may be called again after it was cut short.
+// Wipe overwrites the disks of deleted volumes, one after the other, and makes them free. It skips
+// a disk whose first 4 MiB are not zero: that disk was not shredded, or has been used since. wiped
+// are the ids of the finished disks. A large disk takes hours; Wipe may be called again after it
+// was cut short.
 func (d *Disks) Wipe(ctx context.Context) (wiped []string, err error) {
 	used, err := d.used()
 	if err != nil || len(used) == 0 {
@@ -87,7 +86,7 @@ func (d *Disks) Wipe(ctx context.Context) (wiped []string, err error) {
 	for _, id := range used {
 		i := slices.IndexFunc(disks, func(c Device) bool { return c.ID == id })
 		if i < 0 {
-			continue // It is not there now.
+			continue // The disk is not present now.
 		}
 		if err := d.wipe(ctx, disks[i]); err != nil {
 			errs = append(errs, fmt.Errorf("wipe disk %s (%s): %w", disks[i].Path, id, err))
@@ -147,16 +146,15 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	return durable.Remove(d.usedPath(c.ID))
 }
 
-// headIsZero refuses a disk that says that it holds something.
+// headIsZero refuses a disk whose first bytes show content.
 func headIsZero(disk blk.Disk, size int64) error {
 	head := blk.Buffer(int(min(headSize, size&^(blk.Align-1))))
 	if n, err := disk.ReadAt(head, 0); n < len(head) {
 		return fmt.Errorf("read its beginning: %w", err)
 	}
 	if i := slices.IndexFunc(head, func(b byte) bool { return b != 0 }); i >= 0 {
-		return fmt.Errorf("it has something at byte %d, and so is left: when that is of no use to "+
-			"anybody, "+
-			"overwrite its beginning by hand (blkdiscard -z, or dd if=/dev/zero bs=4M count=1)", i)
+		return fmt.Errorf("not wiped, because it holds data at byte %d: if you do not need that, "+
+			"zero its beginning (dd if=/dev/zero bs=4M count=1)", i)
 	}
 	return nil
 }

@@ -70,7 +70,8 @@ type dmRequest struct {
 	flags      uint32
 	// targets are the table of dmTableLoad.
 	targets []dmTarget
-	// udev tells udev to leave the device alone; no semaphore is used, so nobody waits for it.
+	// udev tells udev to leave the device alone. No semaphore is used, so no process waits for
+	// udev.
 	udev bool
 }
 
@@ -80,8 +81,7 @@ type dmTarget struct {
 	kind, params  string
 }
 
-// dmReply is what the kernel answered. Its buffer may hold what a table says, so it is wiped by who
-// has read it.
+// dmReply is the kernel's answer. Its buffer may hold a table with a key, so the reader wipes it.
 type dmReply struct {
 	open  int
 	flags uint32
@@ -118,15 +118,15 @@ func (q dmRequest) call() (*dmReply, error) {
 		}
 
 		clear(b)
-		// Suspending waits for requests, and any signal ends that (dm_wait_for_completion): the
-		// runtime's own, or that of a child which ended. Nothing was done then.
+		// Suspending waits for requests, and any signal interrupts that (dm_wait_for_completion):
+		// the runtime's own, or SIGCHLD. Nothing was suspended then.
 		if errno != 0 && errno != unix.EINTR {
 			return nil, q.explain(errno)
 		}
 	}
 }
 
-// explain makes the kernel's answer one that callers can tell apart.
+// explain turns the kernel's errno into a sentinel that callers can test.
 func (q dmRequest) explain(errno unix.Errno) error {
 	switch {
 	case errno == unix.ENXIO:
@@ -143,7 +143,7 @@ func (q dmRequest) encode(b []byte) error {
 	}
 
 	ne := binary.NativeEndian
-	ne.PutUint32(b, 4) // Version 4.0.0: what every kernel takes.
+	ne.PutUint32(b, 4) // Version 4.0.0: every kernel accepts it.
 	ne.PutUint32(b[offDataSize:], uint32(len(b)))
 	ne.PutUint32(b[offDataStart:], dmIoctlSize)
 	ne.PutUint32(b[offTargetCount:], uint32(len(q.targets)))
@@ -186,10 +186,10 @@ func parseReply(b []byte) *dmReply {
 	return r
 }
 
-// errReply matches an answer of the kernel that does not hang together.
+// errReply matches a malformed answer of the kernel.
 var errReply = errors.New("device-mapper's answer cannot be read")
 
-// targets reads the table that dmTableStatus gave, without keys, and wipes the answer.
+// targets parses the table in an answer to dmTableStatus, without keys, and wipes the answer.
 func (r *dmReply) targets() ([]Target, error) {
 	defer clear(r.data)
 	ne := binary.NativeEndian
@@ -200,11 +200,11 @@ func (r *dmReply) targets() ([]Target, error) {
 		}
 		t := r.data[at:]
 		kind := cString(t[offTargetType : offTargetType+dmTargetTypeLen])
-		// A copy, so that wiping the buffer does not take it.
+		// A copy survives the wiping of the buffer.
 		params := redactParams(kind, strings.Clone(cString(t[dmTargetSize:])))
 		out = append(out, Target{int64(ne.Uint64(t)) << sectorBits,
 			int64(ne.Uint64(t[8:])) << sectorBits, kind, params})
-		// In an answer, next counts from the first target.
+		// In an answer, next is an offset from the first target.
 		next := int(ne.Uint32(t[offTargetNext:]))
 		if i+1 < r.count && (next <= at || next > len(r.data)) {
 			return nil, errReply
@@ -214,7 +214,7 @@ func (r *dmReply) targets() ([]Target, error) {
 	return out, nil
 }
 
-// names reads what dmListDevices gave.
+// names parses an answer to dmListDevices.
 func (r *dmReply) names() ([]string, error) {
 	ne := binary.NativeEndian
 	var out []string

@@ -17,29 +17,28 @@ import (
 var (
 	// ErrNoMapping matches when there is no mapping of that name.
 	ErrNoMapping = errors.New("no such mapping")
-	// ErrExists matches when there is one already.
+	// ErrExists matches when there is a mapping of that name already.
 	ErrExists = errors.New("mapping exists")
 	// ErrInUse matches when a mapping is open.
 	ErrInUse = errors.New("mapping is in use")
-	// ErrNotSupported matches when this kernel, or what confines the process, lacks what is needed;
-	// the message says what.
+	// ErrNotSupported matches when this kernel, or the sandbox of the process, lacks something; the
+	// message says what.
 	ErrNotSupported = errors.New("not supported here")
 )
 
-// Class says which work a volume is tuned for.
+// Class is the kind of work that a mapping is tuned for.
 type Class string
 
 // The classes.
 const (
-	// Throughput leaves dm-crypt its queues and has writes sent by the processors that encrypted
-	// them.
+	// Throughput uses dm-crypt's queues and sends writes from the processors that encrypted them.
 	Throughput Class = "throughput"
-	// Latency encrypts where the request was made, without queues: for small requests on fast
+	// Latency encrypts on the requesting processor, without queues: for small requests on fast
 	// disks.
 	Latency Class = "latency"
 )
 
-// flags are the dm-crypt arguments of the class. A kernel that lacks one gets none of them.
+// flags are the dm-crypt arguments of the class. A kernel that lacks one of them gets none.
 func (c Class) flags() []string {
 	switch c {
 	case Latency:
@@ -50,16 +49,16 @@ func (c Class) flags() []string {
 	return nil
 }
 
-// tuning are flags that change how fast a mapping is and nothing else.
+// tuning are flags that change only how fast a mapping is.
 var tuning = append(Throughput.flags(), Latency.flags()...)
 
 // Engine makes mappings. Its methods may be called from several goroutines, for different names.
 type Engine interface {
-	// Answer reports whether there is a device-mapper that mappings can be made by, ErrNotSupported
-	// where there is none. It waits for no disk and no other call.
+	// Answer returns ErrNotSupported if there is no usable device-mapper. It waits for no disk and
+	// for no other call.
 	Answer(ctx context.Context) error
-	// Create makes the mapping of t live, with key, and returns it. On error there is none. A
-	// mapping of that name is ErrExists.
+	// Create makes the mapping of t with key, live, and returns it. After an error there is no
+	// mapping. ErrExists if the name is taken.
 	Create(ctx context.Context, t Table, key *keyring.Secret) (Mapping, error)
 	// Lookup returns the mapping of that name; ErrNoMapping when there is none.
 	Lookup(ctx context.Context, name string) (Mapping, error)
@@ -67,38 +66,37 @@ type Engine interface {
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Probe reads the first sectors of the mapping from its disk.
 	Probe(ctx context.Context, name string) error
-	// Resize replaces the table of t.Name by t, which differs in size alone. After an error the
-	// mapping is as it was, and live. One that is cut short leaves the table as it was, perhaps
-	// suspended, and perhaps a second one.
+	// Resize replaces the table of t.Name by t, which differs only in size. After an error the
+	// mapping is live and unchanged. A process that dies in between leaves the old table, perhaps
+	// suspended, and perhaps a second one loaded.
 	Resize(ctx context.Context, t Table, key *keyring.Secret) error
-	// Suspend makes requests to the mapping wait, once those under way are on the disk; a file
-	// system on it is flushed and frozen. suspended false lets them go again, by the table that
-	// they went by before: a second one is dropped. It is no error for a mapping that is live. It
-	// outlives the process.
+	// Suspend waits for requests under way and holds back later ones; a file system on the mapping
+	// is flushed and frozen. suspended false resumes the mapping with its live table and drops a
+	// second one; a mapping that is live is no error. The suspension outlives the process.
 	Suspend(ctx context.Context, name string, suspended bool) error
-	// Fence makes every request to the mapping fail, those that wait included, and makes the kernel
-	// forget the key.
+	// Fence fails every request to the mapping, also those held back, and makes the kernel drop the
+	// key.
 	Fence(ctx context.Context, name string) error
-	// Remove removes the mapping. None is no error. One that is open is ErrInUse, or goes with its
-	// last close when that may be deferred.
+	// Remove removes the mapping; a missing one is no error. An open mapping is ErrInUse, or is
+	// removed on its last close if deferred is allowed.
 	Remove(ctx context.Context, name string, deferred bool) error
 }
 
-// Table is a dm-crypt mapping as it should be.
+// Table is the dm-crypt mapping that should exist.
 type Table struct {
-	// Name and UUID are device-mapper's names of it.
+	// Name and UUID are its names in device-mapper.
 	Name, UUID string
 	// Device is the number of the block device below.
 	Device uint64
-	// Payload is the size, bytes; Offset is where it begins on the device.
+	// Payload is the size in bytes; Offset is its start on the device.
 	Payload, Offset int64
-	// Volume is the LUKS UUID, by which the key is named in the keyring.
+	// Volume is the LUKS UUID, which names the key in the keyring.
 	Volume  UUID
 	Class   Class
 	Discard bool
 }
 
-// Prefixes of the names that device-mapper knows our mappings by.
+// Prefixes of our mappings' names in device-mapper.
 const (
 	namePrefix = "kubeveil-"
 	uuidPrefix = "KUBEVEIL-"
@@ -108,7 +106,7 @@ const (
 // NamePrefixAll begins the names of all mappings of volumes.
 const NamePrefixAll = namePrefix
 
-// NamePrefix begins the names of all mappings that the volume has had.
+// NamePrefix returns what the names of all mappings of the volume begin with, of any epoch.
 func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
 
 // NewTable returns the table of a verified record on the device of that number.
@@ -118,9 +116,9 @@ func NewTable(r Record, device uint64, class Class, discard bool) Table {
 	return t
 }
 
-// Expected returns the table that a volume has when all is as the trusted state says: what a
-// mapping that is found is compared with. Each epoch has names of its own, so a former mapping that
-// somebody still holds open is in nobody's way.
+// Expected returns the table that the volume's mapping must have by the trusted state, to compare a
+// found mapping with. Each epoch has its own names, so an old mapping that is still open blocks no
+// new one.
 func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, discard bool) Table {
 	n := strconv.FormatUint(epoch, 10)
 	return Table{
@@ -130,16 +128,16 @@ func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, d
 	}
 }
 
-// EpochOf returns the epoch of the volume's mapping of that name; ok is false for a name that
-// Expected does not give.
+// EpochOf returns the epoch in the name of the volume's mapping; ok is false for a name that
+// Expected does not make.
 func EpochOf(u UUID, name string) (epoch uint64, ok bool) {
 	n, ok := strings.CutPrefix(name, NamePrefix(u))
 	epoch, err := strconv.ParseUint(n, 10, 64)
 	return epoch, ok && err == nil && n == strconv.FormatUint(epoch, 10)
 }
 
-// VolumeOf returns the volume and the epoch in the name of a mapping; ok is false for a name that
-// Expected does not give.
+// VolumeOf returns the volume and epoch in the name of a mapping; ok is false for a name that
+// Expected does not make.
 func VolumeOf(name string) (u UUID, epoch uint64, ok bool) {
 	rest, ok := strings.CutPrefix(name, namePrefix)
 	i := strings.LastIndexByte(rest, '-')
@@ -170,15 +168,15 @@ func (t Table) keyField() string {
 	return fmt.Sprintf(":%d:logon:%s%s", KeySize, keyPrefix, t.Volume)
 }
 
-// Mapping is a mapping as the kernel has it. It holds no key.
+// Mapping is a mapping as the kernel shows it. It holds no key.
 type Mapping struct {
 	Name, UUID string
-	// Number is its device number, Path its node.
+	// Number is its device number, Path its device node.
 	Number uint64
 	Path   string
-	// Open is how often it is open.
+	// Open counts how often it is open.
 	Open int
-	// Suspended: requests wait. Inactive: a second table waits.
+	// Suspended: requests are held back. Inactive: a second table is loaded.
 	Suspended, Inactive, ReadOnly bool
 	Targets                       []Target
 }
@@ -188,12 +186,12 @@ type Target struct {
 	// Start and Length are bytes.
 	Start, Length int64
 	Type          string
-	// params is the argument line; a key in it was replaced.
+	// params is the argument line, with any key redacted.
 	params string
 }
 
-// Differs says how m is not the live mapping of t; empty when it is. Flags that only tune are not
-// compared.
+// Differs returns how m differs from the live mapping of t; empty when it does not. Flags that only
+// tune are not compared.
 func (t Table) Differs(m Mapping) string {
 	switch {
 	case m.UUID != t.UUID:
@@ -240,14 +238,14 @@ func differs(want, have []string) string {
 	return ""
 }
 
-// Ours reports whether the mapping has the names that Expected gives, so that a Kernel has made it.
+// Ours reports whether the mapping has names that Expected makes, so that a Kernel made it.
 func (m Mapping) Ours() bool {
 	volume, ok := strings.CutPrefix(m.Name, namePrefix)
 	return ok && m.UUID == uuidPrefix+volume
 }
 
-// Below returns the number of the device that a mapping with one crypt target is on; ok is false
-// for any other.
+// Below returns the number of the device below a mapping with one crypt target; ok is false for any
+// other.
 func (m Mapping) Below() (number uint64, ok bool) {
 	const device = 3 // crypt: cipher, key, IV offset, device, offset
 	if len(m.Targets) != 1 || m.Targets[0].Type != "crypt" {
@@ -264,7 +262,7 @@ func (m Mapping) Below() (number uint64, ok bool) {
 	return unix.Mkdev(major, minor), true
 }
 
-// Dead reports whether no request to the mapping reaches a disk: it was fenced, or never had a
+// Dead reports whether no request to the mapping can reach a disk: it was fenced, or never had a
 // table.
 func (m Mapping) Dead() bool {
 	return !slices.ContainsFunc(m.Targets, func(t Target) bool { return t.Type != "error" })
@@ -278,8 +276,8 @@ func (m Mapping) kinds() []string {
 	return kinds
 }
 
-// redactParams takes a key out of the argument line of a crypt target. One that is named by the
-// keyring is no key and stays.
+// redactParams removes a key from the argument line of a crypt target. A reference to the keyring
+// is no key and stays.
 func redactParams(targetType, params string) string {
 	f := strings.Fields(params)
 	if targetType != "crypt" || len(f) < 2 || strings.HasPrefix(f[1], ":") {
@@ -289,8 +287,7 @@ func redactParams(targetType, params string) string {
 	return strings.Join(f, " ")
 }
 
-// Mapping returns what the kernel shows of t once it is live; number, path and count of opens
-// excepted.
+// Mapping returns what the kernel shows of t once it is live, without number, path and open count.
 func (t Table) Mapping() Mapping {
 	return Mapping{Name: t.Name, UUID: t.UUID,
 		Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}

@@ -35,7 +35,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestDiffers(t *testing.T) {
+func TestDiffersNamesEachDifference(t *testing.T) {
 	table := testTable()
 	replace := func(old, with string) func(*Mapping) {
 		return func(m *Mapping) {

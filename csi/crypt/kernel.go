@@ -15,16 +15,16 @@ import (
 )
 
 // Kernel is the Engine of this machine's device-mapper. The zero value is ready. It needs
-// CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt, and add_key(2) and keyctl(2), which the
-// usual seccomp profiles of containers deny. It starts no program and waits for no udev.
+// CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt, and add_key(2) and keyctl(2), which most
+// seccomp profiles of containers deny. It starts no program and does not wait for udev.
 type Kernel struct {
-	// Inline lets the class Latency have dm-crypt's flags no_read_workqueue and no_write_workqueue.
-	// Set it only where LatencyIsSafe, or where the fix is known to be in the kernel: others
-	// corrupt memory (CVE-2024-26718).
+	// Inline lets the class Latency use dm-crypt's flags no_read_workqueue and no_write_workqueue.
+	// Set it only where LatencyIsSafe, or where the kernel is known to have the fix: others corrupt
+	// memory (CVE-2024-26718).
 	Inline bool
 }
 
-// flags returns the dm-crypt arguments of the class that this kernel may have.
+// flags returns the dm-crypt arguments of the class that are allowed on this kernel.
 func (k Kernel) flags(c Class) []string {
 	if c == Latency && !k.Inline {
 		return nil
@@ -32,9 +32,9 @@ func (k Kernel) flags(c Class) []string {
 	return c.flags()
 }
 
-// LatencyIsSafe reports whether dm-crypt of the mainline kernel of that release, as uname(2) has
-// it, decrypts without tasklets, which wrote to memory that was freed (CVE-2024-26718, fixed in 6.8
-// and since backported).
+// LatencyIsSafe reports whether dm-crypt of that mainline release, in the form of uname(2),
+// decrypts without tasklets. Those wrote to freed memory (CVE-2024-26718, fixed in 6.8 and
+// backported since).
 func LatencyIsSafe(release string) bool {
 	const fixedMajor, fixedMinor = 6, 8
 	var major, minor int
@@ -44,7 +44,7 @@ func LatencyIsSafe(release string) bool {
 	return major > fixedMajor || major == fixedMajor && minor >= fixedMinor
 }
 
-// Answer implements Engine. The kernel answers this request alone before it takes a lock (ctl_ioctl
+// Answer implements Engine. The kernel handles only this request before it takes a lock (ctl_ioctl
 // in drivers/md/dm-ioctl.c).
 func (Kernel) Answer(context.Context) error {
 	_, err := dmRequest{command: dmVersion}.call()
@@ -110,10 +110,9 @@ func loadOnThread(t Table, key *keyring.Secret, flags []string) error {
 	return err
 }
 
-// loadTuned loads the table with these flags, or without them into a kernel that lacks one: it says
-// EINVAL, as of everything that it does not know or take (crypt_ctr_optional in
-// drivers/md/dm-crypt.c). Nothing else is left out: what a kernel does not take of the rest it
-// refuses again.
+// loadTuned loads the table with these flags, or without them if the kernel lacks one. The kernel
+// returns EINVAL for everything that it does not know or accept (crypt_ctr_optional in
+// drivers/md/dm-crypt.c), so any other defect fails the second attempt, too.
 func loadTuned(t Table, flags []string, call func(dmRequest) (*dmReply, error)) error {
 	err := loadTable(t, flags, call)
 	if errors.Is(err, unix.EINVAL) && len(flags) > 0 {
@@ -186,7 +185,7 @@ func (Kernel) Probe(_ context.Context, name string) error {
 	return probe(m.Path)
 }
 
-// probe reads past the cache. The mapping may be mounted, so it is not opened exclusively.
+// probe reads past the page cache. The mapping may be mounted, so it is not opened exclusively.
 func probe(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECT|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -195,7 +194,7 @@ func probe(path string) error {
 	defer unix.Close(fd)
 	b := blk.Buffer(blk.Align)
 	n, err := unix.Pread(fd, b, 0)
-	clear(b) // It is plain text.
+	clear(b) // The buffer holds plain text.
 	if err == nil && n < blk.Align {
 		err = fmt.Errorf("%d of %d bytes", n, blk.Align)
 	}
@@ -212,8 +211,8 @@ func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error 
 	}
 	err := swap(t.Name, dmSkipLockFSFlag)
 	if err != nil {
-		// A table that the kernel does not make live, as of a disk that became smaller, leaves the
-		// mapping suspended (do_resume in drivers/md/dm-ioctl.c).
+		// If the kernel cannot make a table live, as on a disk that shrank, the mapping stays
+		// suspended (do_resume in drivers/md/dm-ioctl.c).
 		err = errors.Join(err, k.Suspend(ctx, t.Name, false))
 	}
 	return err
@@ -231,8 +230,8 @@ func swap(name string, flags uint32) error {
 // Suspend implements Engine.
 func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	if !suspended {
-		// Resuming makes a second table live, and whose that is, and whether anything is right with
-		// it, nobody knows any more.
+		// Resuming makes a second table live, and neither its owner nor its correctness is known
+		// any more.
 		if _, err := (dmRequest{command: dmTableClear, name: name}).call(); err != nil {
 			return err
 		}
@@ -242,9 +241,9 @@ func (Kernel) Suspend(_ context.Context, name string, suspended bool) error {
 	return err
 }
 
-// Fence implements Engine. Requests that wait in the device are failed and not written (noflush);
-// those that the disk has been given are waited for, so a disk that neither does nor fails them
-// holds it up.
+// Fence implements Engine. Requests held back in the device fail and are not written (noflush). It
+// waits for those that the disk already has, so a disk that neither completes nor fails them delays
+// it.
 func (Kernel) Fence(_ context.Context, name string) error {
 	m, err := lookup(name)
 	if err != nil {
@@ -255,7 +254,8 @@ func (Kernel) Fence(_ context.Context, name string) error {
 		size = max(size, t.Start+t.Length)
 	}
 	if size == 0 {
-		return nil // Nothing is live, and resuming would make live what was loaded and not resumed.
+		// No table is live, and resuming would make one live that was loaded and never resumed.
+		return nil
 	}
 	q := dmRequest{command: dmTableLoad, name: name,
 		targets: []dmTarget{{0, uint64(size) >> sectorBits, "error", ""}}}

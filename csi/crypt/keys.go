@@ -14,13 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Identity is which volume, as the trusted state says.
+// Identity identifies a volume by the trusted state.
 type Identity struct {
 	keyring.Binding
 	UUID UUID
 }
 
-// Labels of derived keys. One that changes makes every existing volume unreadable.
+// Labels of derived keys. Changing one makes every existing volume unreadable.
 const (
 	volumeLabel   = "kubeveil volume key v1"
 	recordLabel   = "kubeveil record key v1"
@@ -28,7 +28,7 @@ const (
 	streamLabel   = "kubeveil header stream v1"
 )
 
-// Keys are what is derived from the data key of a volume. Wipe them after use.
+// Keys are derived from the data key of a volume. Wipe them after use.
 type Keys struct {
 	// Volume is dm-crypt's key.
 	Volume *keyring.Secret
@@ -39,7 +39,7 @@ type Keys struct {
 // NewDataKey makes the random key of a new volume.
 func NewDataKey() (*keyring.Secret, error) { return keyring.Generate(DataKeySize) }
 
-// DeriveKeys derives the keys of the volume from its data key, which stays the caller's.
+// DeriveKeys derives the volume's keys from its data key, which the caller still owns.
 func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 	volume, err := data.Derive(volumeLabel, KeySize)
 	if err != nil {
@@ -53,8 +53,8 @@ func DeriveKeys(data *keyring.Secret, b keyring.Binding) (*Keys, error) {
 	return &Keys{Volume: volume, record: record}, nil
 }
 
-// Sealing returns keys of their own by which the record is verified and sealed, and that open
-// nothing: there is no Volume in them. The caller wipes them.
+// Sealing returns a copy of the keys that verify and seal the record. They decrypt no data: Volume
+// is absent. The caller wipes them.
 func (k *Keys) Sealing() (*Keys, error) {
 	defer runtime.KeepAlive(k.record)
 	record, err := keyring.NewSecret(bytes.Clone(k.record.Bytes()))
@@ -64,7 +64,7 @@ func (k *Keys) Sealing() (*Keys, error) {
 	return &Keys{record: record}, nil
 }
 
-// Wipe overwrites the keys. It may be called on nil.
+// Wipe overwrites the keys. A nil receiver is allowed.
 func (k *Keys) Wipe() {
 	if k != nil {
 		k.Volume.Wipe()
@@ -72,8 +72,8 @@ func (k *Keys) Wipe() {
 	}
 }
 
-// RecoveryKey is the passphrase by which stock cryptsetup opens the volume: 13 groups of 4 letters
-// and digits with dashes between, 256 bits.
+// RecoveryKey is the passphrase with which stock cryptsetup opens the volume: 256 bits as 13 groups
+// of 4 letters and digits, separated by dashes.
 func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, error) {
 	raw, err := data.Derive(bound(recoveryLabel, b), 32)
 	if err != nil {
@@ -92,8 +92,8 @@ func RecoveryKey(data *keyring.Secret, b keyring.Binding) (*keyring.Secret, erro
 	return keyring.NewSecret(text)
 }
 
-// bound is a label of a key that is this volume's alone: names of different volumes give different
-// labels.
+// bound returns a label of a key that is unique to this volume: different names of volumes give
+// different labels.
 func bound(label string, b keyring.Binding) string {
 	out := append([]byte(label), 0)
 	for _, s := range []string{b.Cluster, b.Volume} {
@@ -103,8 +103,8 @@ func bound(label string, b keyring.Binding) string {
 	return string(out)
 }
 
-// headerStream returns the bytes that a header has from random numbers elsewhere: AES-256-CTR under
-// a key of this data key and UUID alone.
+// headerStream returns the bytes that are random in an ordinary header: AES-256-CTR under a key of
+// this data key and UUID alone.
 func headerStream(data *keyring.Secret, u UUID) (io.Reader, error) {
 	key, err := data.Derive(streamLabel+"\x00"+string(u[:]), 32)
 	if err != nil {
@@ -126,8 +126,8 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// checkHalves refuses what XTS must not be used with (FIPS 140: the two keys differ). Random keys
-// never meet it.
+// checkHalves refuses a key whose halves are equal, which XTS must not use (FIPS 140). A random key
+// never has this.
 func checkHalves(key []byte) error {
 	if len(key) != KeySize {
 		return fmt.Errorf("volume key has %d bytes, want %d", len(key), KeySize)

@@ -7,9 +7,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Later returns the latest epoch after the given one that a record on the disk claims for the
-// volume; 0 when none does. It verifies nothing and needs no key: a claim is a reason to stop
-// writing, and whoever can make one can destroy the volume anyway.
+// Later returns the highest epoch above the given one that a record on the disk claims for the
+// volume; 0 for none. It verifies nothing and needs no key. A claim is a reason to stop writing,
+// and an attacker who can forge one can destroy the volume anyway.
 func Later(d io.ReaderAt, u UUID, epoch uint64) (later uint64, err error) {
 	b := blk.Buffer(recordSize)
 	for _, at := range []int64{recordA, recordB} {

@@ -21,9 +21,9 @@ const (
 	recordSize = 4 << 10
 	recordA    = 288 << 10
 	recordB    = 304 << 10
-	// MetadataSize is all that is read and believed of a disk.
+	// MetadataSize is the size of all that is read from a disk and trusted after verification.
 	MetadataSize = recordB + recordSize
-	// DataOffset is where the ciphertext begins, and so what a volume needs beyond its payload.
+	// DataOffset is where the ciphertext begins: a volume needs that much beyond its payload.
 	DataOffset = 4 << 20
 )
 
@@ -38,8 +38,7 @@ const (
 	DataKeySize = 64
 )
 
-// PayloadSize is the size of the volume for somebody who asked for n bytes: at least that, in whole
-// sectors.
+// PayloadSize returns the size of a volume for a request of n bytes: at least n, in whole sectors.
 func PayloadSize(n int64) int64 { return blk.RoundUp(max(n, SectorSize)) }
 
 // DeviceSize is the size of the device that holds a payload, bytes.
@@ -58,7 +57,7 @@ func NewUUID() (UUID, error) {
 	return u, nil
 }
 
-// ParseUUID reads what String gives, and nothing else.
+// ParseUUID parses what String returns, and nothing else.
 func ParseUUID(s string) (UUID, error) {
 	var u UUID
 	b, err := hex.DecodeString(stripDashes(s))

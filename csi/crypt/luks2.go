@@ -23,10 +23,10 @@ import (
 const (
 	luksMagic  = "LUKS\xba\xbe"
 	luksMagic2 = "SKUL\xba\xbe"
-	// iterations is the least that cryptsetup writes for PBKDF2. The passphrase has 256 random
+	// iterations is the smallest PBKDF2 count that cryptsetup writes. The passphrase has 256 random
 	// bits: stretching adds nothing.
 	iterations = 1000
-	// stripes of the anti-forensic splitter; cryptsetup knows no other number.
+	// stripes of the anti-forensic splitter; cryptsetup supports no other number.
 	stripes = 4000
 	// keyslotSector is the unit in which keyslots are encrypted, bytes.
 	keyslotSector = 512
@@ -91,11 +91,11 @@ type (
 	}
 )
 
-// HeaderSize is the size of what Header gives, bytes.
+// HeaderSize is the size of what Header returns, in bytes.
 const HeaderSize = headerEnd
 
-// Header returns the LUKS2 header of the volume, keyslot included: what stock cryptsetup needs
-// beside the RecoveryKey. It is a pure function of its arguments.
+// Header returns the LUKS2 header of the volume, keyslot included. With the RecoveryKey, stock
+// cryptsetup needs nothing else. Header is a pure function of its arguments.
 func Header(data *keyring.Secret, id Identity) ([]byte, error) {
 	out := make([]byte, headerEnd)
 	if err := putHeader(out, data, id); err != nil {
@@ -165,8 +165,8 @@ func writeHeader(out []byte, stream io.Reader, volume, recovery *keyring.Secret,
 	return nil
 }
 
-// stretch is PBKDF2, on the locked memory of the secret itself: the function takes a string, and a
-// copy in one could not be wiped.
+// stretch is PBKDF2 on the locked memory of the secret itself: the library function takes a string,
+// and a copy in a string cannot be wiped.
 func stretch(s *keyring.Secret, salt []byte, n int) ([]byte, error) {
 	defer runtime.KeepAlive(s)
 	b := s.Bytes()
@@ -208,8 +208,8 @@ func writeBinary(out []byte, magic string, offset uint64, salt [64]byte, id UUID
 	copy(out[448:], sum[:])
 }
 
-// writeKeyslot splits the volume key and encrypts the stripes where they are: nothing of them is
-// left in clear.
+// writeKeyslot splits the volume key and encrypts the stripes in place: none of them stays in
+// clear.
 func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
 	c, err := xts.NewCipher(aes.NewCipher, slotKey)
 	if err != nil {
@@ -226,8 +226,8 @@ func writeKeyslot(out []byte, stream io.Reader, volume, slotKey []byte) error {
 	return nil
 }
 
-// splitKey is the anti-forensic splitter of LUKS1 with SHA-256: all stripes but the last are from
-// the stream, the last makes their diffused sum the key.
+// splitKey is the anti-forensic splitter of LUKS1 with SHA-256. All stripes but the last come from
+// the stream; the last makes their diffused sum the key.
 func splitKey(out, key []byte, stream io.Reader) error {
 	last := len(out) - len(key)
 	if _, err := io.ReadFull(stream, out[:last]); err != nil {

@@ -11,38 +11,36 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// chunk is the most that is read at a time when a disk is looked through, bytes.
+// chunk is how much is read at once when a disk is scanned, in bytes.
 const chunk = 64 << 10
 
-// How much of a disk is looked at before it is taken for blank: what takes a disk of a TiB a
-// second, and one with moving parts less than a minute.
+// How much of a disk is sampled before it counts as blank. A TiB takes a second, on a rotating disk
+// less than a minute.
 const (
-	// sampleEach is the distance of places, bytes, unless they would be fewer than leastSamples or
-	// more than mostSamples.
+	// sampleEach is the distance between samples in bytes, within leastSamples and mostSamples.
 	sampleEach   = 256 << 20
 	leastSamples = 64
 	mostSamples  = 4096
 )
 
-// Metadata is the beginning of a disk as it was read, once.
+// Metadata is the beginning of a disk, read once.
 type Metadata struct {
 	bytes []byte
 	size  int64
 }
 
-// Want is what the trusted state says of the record.
+// Want is what the trusted state demands of the record.
 type Want struct {
-	// Epoch is what the record says when no writing was cut; PendingEpoch, unless 0, is what it may
-	// say, too.
+	// Epoch is the epoch of a complete record. PendingEpoch, unless 0, is also accepted.
 	Epoch, PendingEpoch uint64
-	// Payload is the size, bytes; PendingPayload, unless 0, is what it may be, too.
+	// Payload is the size in bytes. PendingPayload, unless 0, is also accepted.
 	Payload, PendingPayload int64
 }
 
-// cut reports whether a writing may have been cut short, so that one copy may be torn or older.
+// cut reports whether a write may have been cut short, so that one copy may be torn or older.
 func (w Want) cut() bool { return w.PendingEpoch != 0 || w.PendingPayload != 0 }
 
-// Read reads the metadata of a disk in one read. A disk too small for any is Truncated.
+// Read reads the metadata of a disk in one read. A disk that is too small is Truncated.
 func Read(d blk.Disk) (*Metadata, error) {
 	size, err := d.Size()
 	if err != nil {
@@ -59,8 +57,8 @@ func Read(d blk.Disk) (*Metadata, error) {
 	return m, nil
 }
 
-// Verify returns the record of the disk, when it is the one of volume id that w describes and all
-// that it says is so.
+// Verify returns the record of the disk if it authenticates for volume id and matches w, and the
+// rest of the metadata matches the record.
 func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	if keys.record.Len() == 0 {
 		return Record{}, fmt.Errorf("%s: its keys were wiped", id)
@@ -97,11 +95,10 @@ func (m *Metadata) Verify(keys *Keys, id Identity, w Want) (Record, error) {
 	return r, nil
 }
 
-// Reread reads the disk again, and refuses one that shows anything else than m (Changed). It writes
-// nothing.
+// Reread reads the disk again and refuses one that differs from m (Changed). It writes nothing.
 func (m *Metadata) Reread(d blk.Disk) error { return compare(d, blk.Buffer(chunk), m.bytes) }
 
-// explain says what is on a disk that has no record of ours at all.
+// explain describes a disk that has no record of ours.
 func (m *Metadata) explain(err error) error {
 	var e *RefusedError
 	if errors.As(err, &e) && (e.Kind == Blank || e.Kind == Foreign) {
@@ -115,7 +112,7 @@ func (m *Metadata) explain(err error) error {
 	return err
 }
 
-// Describe says in words what was read. It believes nothing.
+// Describe describes what was read, for people. It verifies nothing.
 func (m *Metadata) Describe() string {
 	if names, ok := m.Claims(); ok {
 		return "a record that says " + names.String()
@@ -150,9 +147,9 @@ func (w Want) epochs() string {
 	return fmt.Sprintf("%d or %d", w.Epoch, w.PendingEpoch)
 }
 
-// Seal writes the record next, which must come of the one that was verified in m, and reads
-// everything back: first one copy, then the other, each flushed. A disk that then shows anything
-// else than m with that record is refused as Changed. After an error m is of no more use.
+// Seal writes next, a successor of the record verified in m, and reads everything back. It writes
+// and flushes one copy, then the other. A disk that then differs from m with that record is refused
+// as Changed. After an error m must not be used again.
 func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
 	for _, at := range []int64{recordA, recordB} {
 		b := next.encode(keys, uint64(at))
@@ -167,7 +164,7 @@ func (m *Metadata) Seal(d blk.Disk, keys *Keys, next Record) error {
 	return compare(d, blk.Buffer(chunk), m.bytes)
 }
 
-// compare reads the disk again, a chunk at a time into b.
+// compare reads the disk again in chunks into b, and compares.
 func compare(d blk.Disk, b, want []byte) error {
 	for at := 0; at < len(want); at += chunk {
 		p := b[:min(chunk, len(want)-at)]
@@ -182,7 +179,7 @@ func compare(d blk.Disk, b, want []byte) error {
 	return nil
 }
 
-// difference is the index of the first byte in which p differs from the beginning of q, or -1.
+// difference returns the first index at which p differs from the beginning of q, or -1.
 func difference(p, q []byte) int {
 	if bytes.Equal(p, q[:len(p)]) {
 		return -1
@@ -195,9 +192,9 @@ func difference(p, q []byte) int {
 	return -1
 }
 
-// CheckBlank refuses (NotEmpty) a disk on which anything is found: everything before the data, the
-// last MiB and a place in each sampleEach bytes in between must read as zero. A disk smaller than
-// size is Truncated.
+// CheckBlank refuses with NotEmpty a disk that holds data. Everything before the data area, the
+// last MiB, and samples of it every sampleEach bytes must be zero. A disk smaller than size is
+// Truncated.
 func CheckBlank(d blk.Disk, size int64) error {
 	have, err := d.Size()
 	if err != nil {
@@ -225,8 +222,8 @@ func CheckBlank(d blk.Disk, size int64) error {
 	return nil
 }
 
-// scan hands the disk's sectors of 512 bytes between from and to to accept, with their offsets. It
-// reads a chunk at a time into b.
+// scan passes the disk's 512-byte sectors between from and to to accept, with their offsets. It
+// reads in chunks into b.
 func scan(d blk.Disk, b []byte, from, to int64, accept func(at int64, sector []byte) error) error {
 	for at := from; at < to; at += chunk {
 		p := b[:min(chunk, to-at)]
@@ -249,30 +246,29 @@ func notZero(at int64, sector []byte) error {
 	return refuse(NotEmpty, fmt.Sprintf("disk at %d", at), "zeros", "%s", Describe(sector))
 }
 
-// Format writes the metadata of volume id with payload bytes, epoch 1, and reads it back. The disk
-// must be blank where it is not already what Format writes, so it may be repeated after it was cut
-// short; anything else is NotEmpty and nothing is written. It looks at nothing beyond DataOffset:
+// Format writes the metadata of volume id with payload bytes and epoch 1, and reads it back. The
+// disk must be blank wherever it does not already hold these bytes. So Format may be repeated after
+// it was cut short. Any other disk is NotEmpty and not written. It does not look beyond DataOffset:
 // see CheckBlank.
 func Format(d blk.Disk, data *keyring.Secret, id Identity, payload int64) error {
 	return format(d, data, id, payload, nil)
 }
 
-// Origin is what a copy of a volume's disk says of itself before it is made a volume of its own:
-// the record of its source.
+// Origin is the record of a copy's source, which the copy's disk carries until it is formatted.
 type Origin struct {
-	// Identity is the source's.
+	// Identity is that of the source.
 	Identity
-	// Sequence, Epoch and Payload are those of its record when it was copied.
+	// Sequence, Epoch and Payload are those in the source's record when it was copied.
 	Sequence, Epoch uint64
 	Payload         int64
 }
 
-// Origin returns what a disk with the record r says, both copies being alike.
+// Origin returns the origin that record r describes, when both copies are equal.
 func (r Record) Origin() Origin { return Origin{r.Identity, r.Sequence, r.Epoch, r.Payload} }
 
-// FormatCopy is Format on a disk that is a copy of the volume from, which has the same data key.
-// What from left there may be overwritten, too: it is a pure function of the key and of from, so it
-// is compared byte by byte, and the source is not needed.
+// FormatCopy is Format on a copy of the disk of volume from, which has the same data key. It may
+// also overwrite from's metadata. That is a pure function of the key and from, so every byte is
+// compared and the source is not needed.
 func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, from Origin) error {
 	if from.Binding == id.Binding || from.UUID == id.UUID {
 		return fmt.Errorf("format %s: a copy has another name and uuid than its source %s", id,
@@ -290,7 +286,7 @@ func FormatCopy(d blk.Disk, data *keyring.Secret, id Identity, payload int64, fr
 	return format(d, data, id, payload, source)
 }
 
-// format writes the metadata of a new volume over zeros, itself and former.
+// format writes the metadata of a new volume over zeros, over itself, and over former.
 func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former []byte) error {
 	first, err := newRecord(id, payload)
 	if err != nil {
@@ -336,7 +332,7 @@ func format(d blk.Disk, data *keyring.Secret, id Identity, payload int64, former
 	return nil
 }
 
-// image is the metadata of a volume whose record is r; the digest of the header is put in.
+// image returns the metadata of a volume with record r, and puts the header's digest in.
 func image(data *keyring.Secret, r Record) ([]byte, error) {
 	out := blk.Buffer(MetadataSize)
 	if err := putHeader(out[:headerEnd], data, r.Identity); err != nil {
@@ -354,10 +350,9 @@ func image(data *keyring.Secret, r Record) ([]byte, error) {
 	return out, nil
 }
 
-// Shred overwrites keyslot and records with zeros, so that not even a key that was kept somewhere
-// finds them. The record must claim to be of b. Where there are zeros already the error is Blank:
-// whether they are of a volume that was shredded is the caller's to say. Anything else is refused
-// and left alone.
+// Shred overwrites keyslot and records with zeros, so that even a copied key finds none. The record
+// must claim to be of b. A disk that holds zeros is Blank: the caller knows whether it was
+// shredded. Any other disk is refused and not written.
 func Shred(d blk.Disk, b keyring.Binding) error {
 	m, err := Read(d)
 	if errors.Is(err, Truncated) {
@@ -379,7 +374,8 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 			"one that says %s", claims)
 	}
 
-	// The copy by which we know it goes last, so that a shredding that was cut short is continued.
+	// The copy that identifies the volume goes last, so that shredding can continue after it was
+	// cut short.
 	for _, part := range [][2]int64{{0, recordA}, {recordB, MetadataSize}, {recordA, recordB}} {
 		if _, err := d.WriteAt(blk.Buffer(int(part[1]-part[0])), part[0]); err != nil {
 			return fmt.Errorf("shred %s: %w", b, err)
@@ -392,14 +388,13 @@ func Shred(d blk.Disk, b keyring.Binding) error {
 	return nil
 }
 
-// shredded reports whether all is zeros, but for the tag of the record's first copy: that goes
-// last, and names go before it when the power is cut meanwhile.
+// shredded reports whether all bytes are zero but for the tag of the record's first copy. The tag
+// goes last; after a power cut the names may be gone before it.
 func (m *Metadata) shredded() bool {
 	return isZero(m.bytes[:recordA+tagOffset]) && isZero(m.bytes[recordA+recordSize:])
 }
 
-// refuseZeros is the refusal of a disk too small for metadata (Blank) on which there is nothing,
-// else nil.
+// refuseZeros returns Blank for an all-zero disk that is too small for metadata, else nil.
 func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	size, err := d.Size()
 	if err != nil {
@@ -415,7 +410,7 @@ func refuseZeros(d blk.Disk, b keyring.Binding) error {
 	return refuse(Blank, "device", "the record of "+b.String(), "%d bytes of zeros", size)
 }
 
-// readFull reads all of p or returns an error.
+// readFull reads len(p) bytes or returns an error.
 func readFull(d blk.Disk, p []byte, at int64) error {
 	n, err := d.ReadAt(p, at)
 	if n == len(p) {

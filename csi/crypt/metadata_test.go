@@ -56,8 +56,8 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 }
 
 // What seals a record outlives the keys that it is from, opens nothing, and verifies nothing once
-// it was wiped: an empty key would, whatever anybody sealed by none.
-func TestSealingKeys(t *testing.T) {
+// it was wiped: an empty key would, whatever was sealed with no key.
+func TestSealingKeysDecryptNothing(t *testing.T) {
 	d, keys := formatted(t, 1, testID), deriveKeys(t, 1, testID.Binding)
 	sealing, err := keys.Sealing()
 	if err != nil {
@@ -96,7 +96,7 @@ func TestSealingKeys(t *testing.T) {
 }
 
 // The disk as its owner may present it. Each is refused, for its reason, and nothing is written.
-func TestRefused(t *testing.T) {
+func TestChangedDisksAreRefusedForTheirReason(t *testing.T) {
 	other, cluster, reformatted := testID, testID, testID
 	other.Volume, cluster.Cluster, reformatted.UUID = "pvc-2", "another", UUID{7}
 	fill := func(at int64, content string) func(t *testing.T, d *blktest.Disk) {
@@ -206,7 +206,7 @@ func zero(t *testing.T, d *blktest.Disk, at int64) {
 	}
 }
 
-func TestEpochs(t *testing.T) {
+func TestOnlyEpochsOfTheStateAreAccepted(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	// at returns a disk whose copies have those epochs; 0 is a torn copy.
 	at := func(a, b uint64) *blktest.Disk {
@@ -370,7 +370,7 @@ func TestFormatIsRepeated(t *testing.T) {
 }
 
 // A seal is cut short at each operation: what is there opens, with the old epoch or the new one.
-func TestSealIsCut(t *testing.T) {
+func TestInterruptedSealLeavesOldOrNewEpoch(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(8) {
 		for cut := 1; ; cut++ {
@@ -433,7 +433,7 @@ func TestCheckBlank(t *testing.T) {
 	}
 }
 
-// A large disk whose beginning and end were wiped, with half a GiB of somebody's data left in it.
+// A large disk whose beginning and end were wiped, with half a GiB of data left in it.
 func TestCheckBlankFindsALittleOnALargeDisk(t *testing.T) {
 	const size, from, to = 1 << 40, 300<<30 + 4096, 300<<30 + 512<<20
 	d := blktest.New(size)

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// MaxName is the longest cluster or volume id that a record holds, bytes; CSI allows volume ids no
-// more.
+// MaxName is the longest cluster or volume id of a record, in bytes; CSI allows no longer volume
+// ids.
 const MaxName = 128
 
 const (
@@ -23,27 +23,27 @@ const (
 	tagOffset     = recordSize - sha256.Size
 )
 
-// Record is what a disk says of itself under a key that only its volume has.
+// Record is what a disk says of itself, authenticated with a key that only its volume has.
 type Record struct {
-	// Identity is which volume it is.
+	// Identity identifies the volume.
 	Identity
-	// Sequence grows with each writing. The two copies have the same, except between two writes.
+	// Sequence grows with each write. Both copies have the same, except between the two writes.
 	Sequence uint64
-	// Epoch is compared with the trusted state.
+	// Epoch must agree with the trusted state.
 	Epoch uint64
 	// Payload is the size of the volume, bytes.
 	Payload int64
 	// HeaderDigest is the SHA-256 of the first HeaderSize bytes of the disk.
 	HeaderDigest [sha256.Size]byte
 
-	// What has one value in this version, see newRecord.
+	// The fields that have one value in this version: see newRecord.
 	cipher            string
 	keySize, sector   uint32
 	ivOffset, offset  uint64
 	keyGen, integrity uint32
 }
 
-// newRecord returns the first record of a volume, without the digest of its header.
+// newRecord returns the first record of a volume, without its header's digest.
 func newRecord(id Identity, payload int64) (Record, error) {
 	for _, name := range []string{id.Cluster, id.Volume} {
 		if len(name) == 0 || len(name) > MaxName {
@@ -60,7 +60,7 @@ func newRecord(id Identity, payload int64) (Record, error) {
 	}, nil
 }
 
-// Next is the record that is written after r.
+// Next returns the record to write after r.
 func (r Record) Next(epoch uint64, payload int64) Record {
 	r.Sequence++
 	r.Epoch, r.Payload = epoch, payload
@@ -106,7 +106,7 @@ func (k *Keys) tag(b []byte) []byte {
 
 func fixed(s string, n int) []byte { return append([]byte(s), make([]byte, n-len(s))...) }
 
-// decode verifies one copy of the record as it was read at position, for the volume id.
+// decode verifies one copy of the record, read at position, for the volume id.
 func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) {
 	what := fmt.Sprintf("sealed record at %d", position)
 	if string(b[:len(recordMagic)]) != recordMagic {
@@ -124,7 +124,7 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 			"version %d", version)
 	}
 
-	// Claims, not verified yet: they only make a better message.
+	// Unverified claims: they only improve the message.
 	if r.Cluster != id.Cluster {
 		return Record{}, refuse(OtherCluster, what, fmt.Sprintf("cluster %q", id.Cluster),
 			"one that says cluster %q", r.Cluster)
@@ -138,7 +138,7 @@ func decode(b []byte, keys *Keys, id Identity, position uint64) (Record, error) 
 			"one of that name that the key did not seal, epoch %d", r.Epoch)
 	}
 
-	// Sealed by us, so what follows is another version's or another disk's, or a defect of ours.
+	// The tag verifies, so a mismatch below is another version, another disk, or our defect.
 	if !bytes.Equal(r.encode(keys, position), b) {
 		return Record{}, refuse(Tampered, what, "the only encoding of its content",
 			"another encoding")
@@ -164,7 +164,7 @@ func (r *Record) check(id Identity, what string) error {
 	return nil
 }
 
-// format is what must be the same in every record of a version.
+// format is what every record of a version has in common.
 func (r *Record) format() string {
 	return fmt.Sprintf("%s, key of %d bytes and generation %d, sectors of %d, IV from %d, data of "+
 		"%d bytes at %d, integrity %d",
@@ -178,7 +178,7 @@ func describeRecordless(b []byte) string {
 	return fmt.Sprintf("data that begins with %x", b[:8])
 }
 
-// parse takes the fields out of recordSize bytes. It verifies nothing.
+// parse decodes recordSize bytes. It verifies nothing.
 func parse(b []byte) (r Record, version uint32) {
 	be := binary.BigEndian
 	next := func(n int) []byte {
@@ -188,7 +188,7 @@ func parse(b []byte) (r Record, version uint32) {
 	}
 	next(len(recordMagic))
 	version = be.Uint32(next(4))
-	next(4 + 8) // Size and position: encode compares them.
+	next(4 + 8) // encode compares size and position.
 	r.Sequence = be.Uint64(next(8))
 	r.UUID = UUID(next(16))
 	r.Epoch = be.Uint64(next(8))
@@ -210,8 +210,8 @@ func parseName(b []byte) string {
 // Claims are the names in the record of the disk, see the function.
 func (m *Metadata) Claims() (b keyring.Binding, ok bool) { return Claims(m.bytes) }
 
-// Claims are the names in the record of a disk, without any key: what it says, not what it is. ok
-// is false when there is none.
+// Claims returns the names in a disk's record without a key. They are unverified. ok is false when
+// there is no record.
 func Claims(metadata []byte) (b keyring.Binding, ok bool) {
 	for _, at := range []int{recordA, recordB} {
 		if len(metadata) >= at+recordSize &&

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Kind is why a disk is refused. It is an error, so that errors.Is(err, crypt.Blank) holds for a
+// Kind is the reason for refusing a disk. It is an error: errors.Is(err, crypt.Blank) holds for a
 // *RefusedError of that kind.
 type Kind string
 
@@ -17,23 +17,22 @@ type Kind string
 const (
 	// Blank: zeros where a volume should be.
 	Blank Kind = "disk is blank"
-	// Foreign: something that is none of our volumes.
+	// Foreign: something other than our volumes.
 	Foreign Kind = "disk holds something else"
-	// OtherCluster, OtherVolume: the record says that it is another's.
+	// OtherCluster, OtherVolume: the record names another one.
 	OtherCluster Kind = "disk is of another cluster"
 	OtherVolume  Kind = "disk is another volume"
-	// Tampered: record or header is not what was written.
+	// Tampered: record or header was changed.
 	Tampered Kind = "disk was changed"
 	// OlderImage: authentic, and from before the volume was last opened, closed or expanded.
 	OlderImage Kind = "disk is an older image"
-	// NewerThanState: authentic, and ahead of the trusted state, which must have been restored from
-	// a backup.
+	// NewerThanState: authentic, and ahead of the trusted state, which was restored from a backup.
 	NewerThanState Kind = "disk is newer than the state of the volume"
 	// Truncated: the device is too small.
 	Truncated Kind = "disk is too small"
-	// Changed: the disk shows something else than was just read or written.
+	// Changed: the disk now returns other bytes than were just read or written.
 	Changed Kind = "disk changed between two reads"
-	// Unsupported: authentic, and of a format that this version does not know.
+	// Unsupported: authentic, in a format that this version does not know.
 	Unsupported Kind = "disk has an unknown format"
 	// NotEmpty: there is data where a new volume was to be made.
 	NotEmpty Kind = "disk is not empty"
@@ -51,19 +50,19 @@ var nameByKind = map[Kind]string{
 // Kinds returns all kinds, in no order.
 func Kinds() []Kind { return slices.Collect(maps.Keys(nameByKind)) }
 
-// Name returns the kind as an identifier, for metrics and reasons of events.
+// Name returns the kind as an identifier, for metrics and events.
 func (k Kind) Name() string { return nameByKind[k] }
 
 // Error is the kind itself.
 func (k Kind) Error() string { return string(k) }
 
-// RefusedError is a disk that is not what it should be. Nothing was written to it, unless it is
-// Changed since: what was written is read back.
+// RefusedError describes a disk that is not as it should be. Nothing was written to it, except for
+// Changed: that is found when reading back.
 type RefusedError struct {
 	Kind Kind
-	// What is the part that was looked at.
+	// What is the part of the disk that was checked.
 	What string
-	// Expected and Found are for people. Found may hold what an unverified disk claims.
+	// Expected and Found are for people. Found may quote unverified claims of the disk.
 	Expected, Found string
 }
 
@@ -71,15 +70,14 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("%s: %s: expected %s, found %s", e.Kind, e.What, e.Expected, e.Found)
 }
 
-// Is holds for the kind.
+// Is reports whether target is the kind.
 func (e *RefusedError) Is(target error) bool { return e.Kind == target }
 
 func refuse(kind Kind, what, expected, found string, args ...any) error {
 	return &RefusedError{kind, what, expected, fmt.Sprintf(found, args...)}
 }
 
-// signatures are beginnings of what is often on disks; all that they are used for is the message of
-// an error.
+// signatures are the first bytes of common formats. They only improve the message of an error.
 var signatures = []struct {
 	offset int
 	magic  string
@@ -95,7 +93,7 @@ var signatures = []struct {
 	{510, "\x55\xaa", "a partition table"},
 }
 
-// Describe says in words what the beginning of a disk looks like. It believes and decides nothing.
+// Describe says what the beginning of a disk looks like. It verifies and decides nothing.
 func Describe(b []byte) string {
 	if isZero(b) {
 		return "zeros"
@@ -126,7 +124,7 @@ func describeLUKS(b []byte) string {
 	return fmt.Sprintf("a LUKS%d header of uuid %q", version, clean)
 }
 
-// isZero reports whether all of b is.
+// isZero reports whether every byte of b is zero.
 func isZero(b []byte) bool {
 	for len(b) > 0 {
 		n := min(len(b), len(zeroSector))

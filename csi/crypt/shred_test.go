@@ -11,7 +11,7 @@ import (
 
 // A shredding that was cut short, and torn, goes on: what is left says whose it was until nothing
 // is left.
-func TestShred(t *testing.T) {
+func TestInterruptedShredContinues(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(8) {
 		for cut := 1; ; cut++ {

@@ -141,7 +141,8 @@ func TestClassesOnlyTune(t *testing.T) {
 	}
 }
 
-// dm-crypt's flags for latency reach a kernel only where they are safe, or somebody says so.
+// dm-crypt's flags for latency reach a kernel only where they are safe, or where the operator asks
+// for them.
 func TestLatencyFlagsNeedAGoodKernel(t *testing.T) {
 	for release, want := range map[string]bool{
 		"6.8.0": true, "6.12.48-cloud-amd64": true, "7.0.0-rc1": true, "6.8": true,

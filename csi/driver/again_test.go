@@ -48,7 +48,7 @@ func (m *machine) suspended() bool {
 
 // A volume that does not go on after its snapshot, by none of the attempts that are made at once,
 // is tried again until it does.
-func TestSourceGoesOnAfterAll(t *testing.T) {
+func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
 		const times = 12
@@ -66,7 +66,7 @@ func TestSourceGoesOnAfterAll(t *testing.T) {
 	})
 }
 
-// Meanwhile the volume is nobody else's, and a process that ends does not wait: the next one lets
+// Meanwhile no other call uses the volume, and a process that ends does not wait: the next one lets
 // it go on when it starts.
 func TestEndWhileASourceStandsStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -187,7 +187,7 @@ func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error
 
 // A volume for which there was no room, and that could not be taken back to the end, is made when
 // there is.
-func TestTakenBackAndMadeAfterAll(t *testing.T) {
+func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
 	store := &keeping{d.any.Store, true}

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// modes are the access modes that a volume of one node can have.
+// modes are the access modes that a single-node volume can have.
 var modes = []csi.VolumeCapability_AccessMode_Mode{
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY,
@@ -16,9 +16,9 @@ var modes = []csi.VolumeCapability_AccessMode_Mode{
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER,
 }
 
-// capability is how a volume is to be used.
+// capability says how a volume is to be used.
 type capability struct {
-	// block: the device itself. Else a file system, of kind fs; empty is whichever there is, or the
+	// block: the raw device. Otherwise a file system of kind fs; empty is the existing one, or the
 	// default.
 	block   bool
 	fs      mount.FS
@@ -55,8 +55,8 @@ func readCapability(c *csi.VolumeCapability) (capability, error) {
 	return out, mount.CheckOptions(out.options)
 }
 
-// readCapabilities reads all of a request, of which there must be one, and returns the least size
-// that they need, bytes.
+// readCapabilities reads the capabilities of a request, of which there must be one, and returns the
+// smallest size that they allow, in bytes.
 func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
 	if len(cs) == 0 {
 		return 0, invalid("no volume capabilities")

@@ -14,7 +14,7 @@ import (
 
 // Whatever is asked of one volume at the same time: each call is done, or says why it is not by a
 // code that has the caller ask again, and in the end the volume is as it was.
-func TestEverythingAtOnce(t *testing.T) {
+func TestConcurrentCallsSucceedOrAreRetryable(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	calls := map[string]func(ctx context.Context) error{
 		"stage": func(context.Context) error { return m.stage(d, mounted("")) },

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// defaultSize is that of a volume for which none is asked, bytes.
+	// defaultSize is the size in bytes of a volume whose request names none.
 	defaultSize = 1 << 30
-	// maxSize is how much one XTS key encrypts at most, bytes. IEEE P1619 wants about 1 TiB for a
-	// key and allows no more than 256 TiB.
+	// maxSize is how much one XTS key may encrypt, in bytes. IEEE P1619 recommends about 1 TiB for
+	// a key and allows no more than 256 TiB.
 	maxSize = 16 << 40
 )
 
@@ -46,8 +46,8 @@ func (d *Driver) ControllerGetCapabilities(context.Context,
 	return r, nil
 }
 
-// CreateVolume implements csi.ControllerServer. Its room is taken here, so that a node which has
-// none is known before a pod waits for it.
+// CreateVolume implements csi.ControllerServer. It allocates the space here, so that a full node is
+// known before a pod waits for it.
 func (d *Driver) CreateVolume(ctx context.Context,
 	r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	if r.GetName() == "" {
@@ -90,8 +90,8 @@ func (d *Driver) CreateVolume(ctx context.Context,
 	return &csi.CreateVolumeResponse{Volume: v}, nil
 }
 
-// create makes the state of a volume and takes its room; without room there is no state either, so
-// that another node can be asked.
+// create creates the state of a volume and allocates its space. Without space it removes the state,
+// so that another node can be asked.
 func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters,
 	least int64) (volume.State, error) {
 	size, err := sizeOf(r.GetCapacityRange(), least)
@@ -100,7 +100,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	}
 
 	id, set := r.GetName(), d.Sets[p.Backend]
-	// One that was expanded since it was asked for is the same, if it fits what is asked for.
+	// A volume that was expanded since is the same, if it fits the request.
 	limit := r.GetCapacityRange().GetLimitBytes()
 	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready &&
 		have.Payload > size && (limit == 0 || have.Payload <= limit) {
@@ -110,7 +110,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	st, err := set.CreateFor(ctx, id, size, request)
 	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {
-		// Taken back for want of room, and not to the end.
+		// Removed for lack of space, but not completely.
 		if err = d.remove(ctx, set, id); err == nil {
 			st, err = set.CreateFor(ctx, id, size, request)
 		}
@@ -124,8 +124,8 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 		return st, err
 	}
 
-	// Where there is a backing all the same the state may be from a backup, and what is there all
-	// there is of the volume.
+	// If there is a backing all the same, the state may be from a backup, and the backing may be
+	// all that remains of the volume.
 	if _, there := set.Backend.Attach(ctx, id); !errors.Is(there, backend.ErrMissing) {
 		return st, errors.Join(err, there, set.Backend.Detach(ctx, id))
 	}
@@ -133,7 +133,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	return st, errors.Join(err, d.remove(ctx, set, id))
 }
 
-// remove deletes a volume and forgets it: its name is never given to another.
+// remove deletes a volume and its state: its name is never used again.
 func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 	r, err := set.Delete(ctx, id)
 	if err != nil {
@@ -146,7 +146,7 @@ func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 	return set.Forget(ctx, id)
 }
 
-// describe is a volume as CSI has it.
+// describe returns a volume in CSI's form.
 func (d *Driver) describe(st volume.State) *csi.Volume {
 	v := &csi.Volume{VolumeId: st.Volume, CapacityBytes: st.Payload}
 	if st.Request.Node != "" {
@@ -162,7 +162,7 @@ func topology(node string) *csi.Topology {
 	return &csi.Topology{Segments: map[string]string{TopologyKey: node}}
 }
 
-// noMutable refuses the parameters of a VolumeAttributesClass, of which there are none.
+// noMutable refuses parameters of a VolumeAttributesClass: none is supported.
 func noMutable(given map[string]string) error {
 	for name := range given {
 		return invalid("parameter %q: a volume has none that can be changed: use another "+
@@ -171,7 +171,7 @@ func noMutable(given map[string]string) error {
 	return nil
 }
 
-// sizeOf returns the payload for a range, bytes, of at least least.
+// sizeOf returns the payload in bytes for a range, at least least.
 func sizeOf(r *csi.CapacityRange, least int64) (int64, error) {
 	required, limit := r.GetRequiredBytes(), r.GetLimitBytes()
 	if required < 0 || limit < 0 {
@@ -212,7 +212,7 @@ func (d *Driver) DeleteVolume(ctx context.Context,
 		return nil, invalid("no volume id")
 	}
 	if backend.CheckName(r.GetVolumeId()) != nil {
-		return &csi.DeleteVolumeResponse{}, nil // There cannot be such a volume.
+		return &csi.DeleteVolumeResponse{}, nil // A volume cannot have this name.
 	}
 
 	unlock, err := d.lock(r.GetVolumeId())
@@ -241,8 +241,7 @@ func (d *Driver) DeleteVolume(ctx context.Context,
 	return &csi.DeleteVolumeResponse{}, nil
 }
 
-// own returns a volume that this node has the backing of: as it was made, or because it may be
-// taken over or was.
+// own returns a volume whose backing is on this node: it was made here, or taken over, or may be.
 func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
 	st, err := d.any.Get(ctx, id)
 	if err != nil {
@@ -265,8 +264,8 @@ func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set,
 	return st, set, err
 }
 
-// mayDelete refuses a volume that was taken over, or is to be: what another node has goes with its
-// key. The node that took it may delete it once it is that node's by name.
+// mayDelete refuses a volume that was or may be taken over: deleting its key would destroy what
+// another node has. The node that took it over may delete it once the volume names that node.
 func (d *Driver) mayDelete(ctx context.Context, st volume.State) error {
 	if st.Request.Node != "" && st.Request.Node != d.Node {
 		return failed("volume %s was taken over from node %s: say that it is of node %s before it "+
@@ -325,7 +324,7 @@ func (d *Driver) GetCapacity(ctx context.Context,
 		MaximumVolumeSize: wrapperspb.Int64(free)}, nil
 }
 
-// ListVolumes implements csi.ControllerServer: those of all nodes.
+// ListVolumes implements csi.ControllerServer: the volumes of all nodes.
 func (d *Driver) ListVolumes(ctx context.Context,
 	r *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
 	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()),
@@ -340,10 +339,10 @@ func (d *Driver) ListVolumes(ctx context.Context,
 	return out, nil
 }
 
-// tokenPrefix begins a token, which then has the name of the last volume of the page before.
+// tokenPrefix begins a token; the name of the last volume of the previous page follows.
 const tokenPrefix = "after/"
 
-// list returns a page of the volumes that match, by name, and the token of the next.
+// list returns a page of the matching volumes, by name, and the token of the next page.
 func (d *Driver) list(ctx context.Context, token string, most int,
 	match func(volume.State) bool) (page []volume.State, next string, err error) {
 	after, ok := strings.CutPrefix(token, tokenPrefix)

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A file that is not known to be the volume's stays, and the claim's volume with it, until somebody
-// has removed the file.
+// A file that is not known to be the volume's stays, and the claim's volume with it, until an
+// administrator has removed the file.
 func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {

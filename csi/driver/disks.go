@@ -10,12 +10,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// recordPatience is how long a round waits for the disks' answers. A disk that hangs holds one
-// read.
+// recordPatience is how long a round waits for the disks. A disk that hangs blocks one read.
 const recordPatience = 4 * time.Second
 
-// CheckDisks reads the records of the disks below all mappings, and fences those whose disk another
-// node has opened since (volume.Set.YieldLater). It asks nobody but the disks, so it works without
+// CheckDisks reads the records of the disks below all mappings. It fences each mapping whose disk
+// another node has opened since (volume.Set.YieldLater). It reads only disks, so it works without
 // an API server. Call it every few seconds.
 func (d *Driver) CheckDisks(ctx context.Context) error {
 	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
@@ -44,12 +43,12 @@ func (d *Driver) CheckDisks(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkDisk starts to read the records below one mapping, and reports whether it did: a read that
-// hangs is not joined by another.
+// checkDisk starts to read the records below one mapping, and reports whether it did: it starts no
+// second read beside one that hangs.
 func (d *Driver) checkDisk(ctx context.Context, name string, done chan<- error) bool {
 	id := d.strays.volume(name)
 	if id == "" {
-		id = name // Not known yet: the name of the mapping is as good to lock by.
+		id = name // The volume is not known yet; the mapping's name serves as the lock's name.
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

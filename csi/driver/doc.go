@@ -2,19 +2,19 @@
 // the Container Storage Interface (v1), for the volumes of one node.
 //
 // It promises:
-//   - Every call may be repeated, at any time, by a process that knows nothing of the last one:
-//     what is there is read from the state of the volume, the mappings and the mount table.
-//   - A file system is made only on a volume whose state says that nobody has used it. One that is
-//     there and is not the one expected is an error.
-//   - Unstage and unpublish never force anything: what is in use stays, and the error says where.
-//   - Errors have the codes of docs/design/0006-csi-driver.md, and say what to do. No secret is in
-//     them or in a log.
+//   - Every call may be repeated, at any time, by another process. Facts are read from the state of
+//     the volume, the mappings and the mount table.
+//   - A file system is made only on a volume whose state says that it was never used. An unexpected
+//     file system is an error.
+//   - Unstage and unpublish never force anything: a mount in use stays, and the error says where.
+//   - Errors have the codes of docs/design/0006-csi-driver.md and name a remedy. No secret is in an
+//     error or a log.
 //
-// It takes no step of its own on disks or keys: volumes are csi/volume's, file systems csi/mount's.
-// It refuses parameters that it does not know.
+// It changes disks and keys only through csi/volume, and file systems only through csi/mount. It
+// refuses unknown parameters.
 //
-// It is larger than most packages: the services share the checks of requests, locks and codes, and
-// two halves would know each other's.
+// It is larger than most packages: the services share request checks, locks and codes, so two
+// halves would depend on each other.
 //
 // Start reading at Config, then controller.go and stage.go.
 package driver

@@ -18,31 +18,30 @@ import (
 const (
 	// Name is the driver's, in StorageClasses and CSIDriver.
 	Name = "csi.kubeveil.io"
-	// TopologyKey is the label by which a volume says on which node it is.
+	// TopologyKey is the label that names a volume's node.
 	TopologyKey = "topology.csi.kubeveil.io/node"
 )
 
-// Config is what a driver stands on. All but PrivateMounts, TakeOver, Cache and Log must be set.
+// Config is what a driver depends on. All but PrivateMounts, TakeOver, Cache and Log must be set.
 type Config struct {
-	// Node is the name of this node; Version that of this program.
+	// Node is the name of this node, Version the version of this program.
 	Node, Version string
-	// Sets are the volumes by the name of their backend: BackendFile, BackendDisk. They share
-	// store, engine and locks. One of them is enough.
+	// Sets are the volumes by the name of their backend: BackendFile, BackendDisk. At least one is
+	// needed. They share store, engine and locks.
 	Sets map[string]*volume.Set
-	// Keys are the providers by name, those that come with a request excepted. It may be empty.
+	// Keys are the providers by name, except those whose key comes with a request. It may be empty.
 	Keys map[string]keyring.Provider
-	// Defaults are what parameters are when a class leaves them out. The zero value of a field is
-	// the first of those that are configured.
+	// Defaults are the values of parameters that a class leaves out. A zero field is the first
+	// configured value.
 	Defaults Parameters
 	Mounts   mount.System
-	// PrivateMounts takes targets from which mounts do not reach the host: for a driver beside the
-	// kubelet, or none.
+	// PrivateMounts allows targets whose mounts do not reach the host: for a driver that shares the
+	// kubelet's mount namespace, or runs without a kubelet.
 	PrivateMounts bool
-	// TakeOver names the node that a volume may be taken over from, because it is gone; empty when
-	// there is none. A *volume.TakenError is for the node that is said to be.
+	// TakeOver names the node that a volume may be taken over from because it is gone; empty for
+	// none. It returns a *volume.TakenError on the node that was declared gone.
 	TakeOver func(ctx context.Context, volume string) (string, error)
-	// Cache answers what decides nothing: statistics, health, and what upkeep looks through. Nil is
-	// the store.
+	// Cache answers reads that decide nothing: statistics, health, and upkeep. Nil is the store.
 	Cache volume.Reader
 	// Log may be nil.
 	Log *slog.Logger
@@ -55,23 +54,23 @@ type Driver struct {
 	csi.UnimplementedNodeServer
 
 	Config
-	// any is one of the Sets, for what is the same with each.
+	// any is one of the Sets, for what they share.
 	any *volume.Set
 	// fromSecrets is keyring.FromSecrets.
 	fromSecrets func(map[string]string) (keyring.Provider, error)
-	// ending is closed when copies are to be given up.
+	// ending is closed to abandon copies.
 	ending  chan struct{}
 	endOnce sync.Once
 
 	mu   sync.Mutex
 	busy map[string]bool
-	// reads are the questions to disks that are under way, by what is asked.
+	// reads are the queries to disks that are under way, by question.
 	reads map[string]*reading
-	// records are the mappings whose disk's records are being read, by name.
+	// records are the mappings whose disks are being read, by name.
 	records map[string]bool
 	// fenced and unsealed count what happened to volumes.
 	fenced, unsealed atomic.Int64
-	// strays are mappings of which the cache does not say whose they are.
+	// strays are mappings without a known volume.
 	strays *strays
 }
 
@@ -126,7 +125,7 @@ func (d *Driver) Register(s *grpc.Server) {
 	csi.RegisterNodeServer(s, d)
 }
 
-// reader returns what informs and decides nothing.
+// reader returns the reader for what decides nothing.
 func (d *Driver) reader() volume.Reader {
 	if d.Cache == nil {
 		return d.any.Store
@@ -134,7 +133,7 @@ func (d *Driver) reader() volume.Reader {
 	return d.Cache
 }
 
-// lock keeps other calls off the volume until unlock; ErrInProgress when there is one.
+// lock excludes other calls from the volume until unlock; ErrInProgress when one holds it.
 func (d *Driver) lock(id string) (unlock func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,8 +148,8 @@ func (d *Driver) lock(id string) (unlock func(), err error) {
 	}, nil
 }
 
-// CheckMounts refuses a folder from which mounts do not reach the host: pods would write to what is
-// below, in clear.
+// CheckMounts refuses a folder whose mounts do not reach the host: pods would write, in clear, to
+// the folder below.
 func (d *Driver) CheckMounts(dir string) error {
 	if d.PrivateMounts {
 		return nil
@@ -158,7 +157,7 @@ func (d *Driver) CheckMounts(dir string) error {
 	return d.Mounts.CheckShared(dir)
 }
 
-// set returns the volumes that st is one of.
+// set returns the Set of the volume with that state.
 func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	set := d.Sets[st.Request.Backend]
 	if set == nil {
@@ -168,10 +167,10 @@ func (d *Driver) set(st volume.State) (*volume.Set, error) {
 	return set, nil
 }
 
-// End abandons copies that are under way, and all that are asked for from now on: what stands still
-// for them goes on at once. Call it when the process is to end, before calls are waited for.
+// End abandons copies that are under way or requested later; suspended sources resume at once. Call
+// it before the process ends, and before waiting for calls.
 func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
-// Recover undoes what a process left behind that died: mappings that wait. Call it when the driver
-// starts, and again when it returns an error; calls may be served meanwhile.
+// Recover resumes mappings that an earlier process left suspended. Call it when the driver starts,
+// and again while it returns an error. Calls may be served meanwhile.
 func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }

@@ -41,8 +41,8 @@ func outOf(format string, args ...any) error {
 	return &coded{codes.OutOfRange, fmt.Sprintf(format, args...)}
 }
 
-// refused are the codes of disks that were refused. All others are DataLoss: their bytes are not
-// what was written.
+// refused maps kinds of refused disks to codes. All others are DataLoss: their bytes are not those
+// that were written.
 var refused = map[crypt.Kind]codes.Code{
 	crypt.NewerThanState: codes.FailedPrecondition,
 	crypt.Unsupported:    codes.FailedPrecondition,
@@ -88,7 +88,7 @@ var table = []struct {
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 }
 
-// Code is the code that an error is answered with.
+// Code returns the gRPC code of an error.
 func Code(err error) codes.Code {
 	var c *coded
 	var r *crypt.RefusedError

@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// NodeExpandVolume implements csi.NodeServer: room, record, mapping and file system, while the
-// volume is in use.
+// NodeExpandVolume implements csi.NodeServer: it expands backing, record, mapping and file system
+// of a volume in use.
 func (d *Driver) NodeExpandVolume(ctx context.Context,
 	r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	id := r.GetVolumeId()
@@ -35,14 +35,13 @@ func (d *Driver) NodeExpandVolume(ctx context.Context,
 		return nil, err
 	}
 
-	// The kubelet has more than one path for a device, and a device has nothing that must be found
-	// there.
+	// The kubelet uses several paths for a device, and a device need not be found at one of them.
 	isFS := err == nil && !m.Node
 	payload := o.State.Payload
 	if asked := r.GetCapacityRange(); asked != nil {
 		required := asked.GetRequiredBytes()
 		if required == 0 {
-			required = payload // Not the size that a new volume has.
+			required = payload // Not the size of a new volume.
 		}
 		if payload, err = sizeOf(&csi.CapacityRange{RequiredBytes: required,
 			LimitBytes: asked.GetLimitBytes()}, payload); err != nil {
@@ -78,7 +77,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context,
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: st.Payload}, nil
 }
 
-// volumeAt returns the mount at the first of these paths that has one, which must be of the volume.
+// volumeAt returns the mount at the first of these paths that has one. It must be the volume's.
 func (d *Driver) volumeAt(o volume.Opened, paths ...string) (mount.Mount, error) {
 	all, err := d.Mounts.List()
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 // askPatience is how long a driver may take to say whether it serves.
 const askPatience = 4 * time.Second
 
-// Ask asks the driver at the socket endpoint whether it serves, as others would. Nil is that it
-// does.
+// Ask asks the driver at the socket endpoint whether it serves; nil if it does.
 func Ask(ctx context.Context, endpoint string) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
@@ -57,9 +56,9 @@ func (d *Driver) GetPluginCapabilities(context.Context,
 	return r, nil
 }
 
-// Probe implements csi.IdentityServer: whether device-mapper answers. It waits for no disk, since a
-// driver that is restarted mends none. A key service that is away makes the driver no less ready:
-// what is open stays open.
+// Probe implements csi.IdentityServer: it asks device-mapper. It waits for no disk, because
+// restarting the driver repairs none. The driver stays ready without its key service: open volumes
+// stay open.
 func (d *Driver) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	if err := d.any.Engine.Answer(ctx); err != nil {
 		return nil, err

@@ -211,7 +211,7 @@ func TestKubeletBindsSubPaths(t *testing.T) {
 	}
 }
 
-func TestAfterAReboot(t *testing.T) {
+func TestVolumeIsStagedAgainAfterAReboot(t *testing.T) {
 	m, _ := running(t, mounted("xfs"), nil)
 	m.reboot()
 	d := m.process(0)
@@ -228,7 +228,7 @@ func TestAfterAReboot(t *testing.T) {
 	}
 }
 
-func TestManyAtOnce(t *testing.T) {
+func TestManyVolumesAreStagedAtOnce(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
 	const many = 100

@@ -21,7 +21,7 @@ type Metrics struct {
 	keysAway  prometheus.Counter
 }
 
-// Work that is done beside calls, as a label.
+// Label values of background work.
 const (
 	workRewrap = "rewrap"
 	workTrim   = "trim"
@@ -112,7 +112,7 @@ func (m *Metrics) Observe(c Call) {
 	}
 }
 
-// Rewrap is the driver's, counted.
+// Rewrap is Driver.Rewrap, counted.
 func (m *Metrics) Rewrap(ctx context.Context, d *Driver) error {
 	r, err := d.Rewrap(ctx)
 	m.rewrapped.Add(float64(r.Changed))
@@ -122,7 +122,7 @@ func (m *Metrics) Rewrap(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// Trim is the driver's, counted.
+// Trim is Driver.Trim, counted.
 func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	n, err := d.Trim(ctx)
 	m.trimmed.Add(float64(n))
@@ -132,7 +132,7 @@ func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// Yield is the driver's, counted.
+// Yield is Driver.Yield, counted.
 func (m *Metrics) Yield(ctx context.Context, d *Driver) error {
 	err := d.Yield(ctx)
 	if err != nil {
@@ -141,7 +141,7 @@ func (m *Metrics) Yield(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// CheckDisks is the driver's, counted.
+// CheckDisks is Driver.CheckDisks, counted.
 func (m *Metrics) CheckDisks(ctx context.Context, d *Driver) error {
 	err := d.CheckDisks(ctx)
 	if err != nil {

@@ -38,7 +38,7 @@ func (d *Driver) NodeGetInfo(context.Context,
 	return &csi.NodeGetInfoResponse{NodeId: d.Node, AccessibleTopology: topology(d.Node)}, nil
 }
 
-// checkTarget refuses paths that kubelet does not give.
+// checkTarget refuses paths that the kubelet never sends.
 func checkTarget(what, path string) error {
 	if path == "" {
 		return invalid("no %s", what)
@@ -49,8 +49,8 @@ func checkTarget(what, path string) error {
 	return nil
 }
 
-// look returns the mapping of a volume by what the cache says, and asks the store where that shows
-// none. It informs: what decides anything calls find.
+// look returns the mapping of a volume by the cache, and by the store if the cache has none. It
+// informs; code that decides calls find.
 func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 	if o, err := d.any.FindIn(ctx, d.reader(), id); err == nil || d.Cache == nil {
 		return o, err
@@ -73,9 +73,9 @@ func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters
 	return o, p, err
 }
 
-// yield fences what is here of a volume that another node has, and gives the *volume.BusyError that
-// says so; nil where none has. Each call that learns of it does that: the kubelet asks for
-// statistics of what it has mounted every minute. See also Yield, which needs no call.
+// yield fences this node's mappings of a volume that another node has, and returns the
+// *volume.BusyError; nil if no other node has it. Every call that learns of a take-over calls it:
+// the kubelet asks for statistics of its mounts every minute. Driver.Yield needs no call.
 func (d *Driver) yield(ctx context.Context, st volume.State) error {
 	busy := st.Busy(d.Node)
 	if busy == nil {
@@ -112,8 +112,8 @@ func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State,
 	return nil
 }
 
-// otherUse refuses a volume that is in use in the other way: a device below a mounted file system,
-// or the reverse.
+// otherUse refuses a volume that is in use in the other way: as a raw device below a mounted file
+// system, or the reverse.
 func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	for _, m := range all {
 		if m.Device == device && m.Node != c.block {
@@ -126,7 +126,7 @@ func otherUse(id string, all []mount.Mount, device uint64, c capability) error {
 	return nil
 }
 
-// targets are where a device is mounted or bound.
+// targets returns where a device is mounted or bound.
 func targets(all []mount.Mount, device uint64, except ...string) []string {
 	var at []string
 	for _, m := range all {

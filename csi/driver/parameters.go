@@ -20,7 +20,7 @@ const (
 	paramKeys    = "keys"
 )
 
-// reserved begins the parameters that Kubernetes' side-cars add; they are for others.
+// reserved begins the parameters that Kubernetes' side-cars add; the driver ignores them.
 const reserved = "csi.storage.k8s.io/"
 
 // Backends.
@@ -33,10 +33,11 @@ const (
 
 var backends = []string{BackendFile, BackendDisk}
 
-// Discard says what the disk's owner is told of blocks that are free.
+// Discard decides when the disk's owner learns which blocks are free.
 type Discard string
 
-// The discard policies. With all but never, who has the disk sees how full the volume is and where.
+// The discard policies. With all but never, the disk's owner sees how full the volume is, and
+// where.
 const (
 	DiscardNever Discard = "never"
 	// DiscardBatch: once a day.
@@ -44,7 +45,7 @@ const (
 	DiscardOnline Discard = "online"
 )
 
-// Fsck says what is done to a file system before it is mounted.
+// Fsck decides how a file system is checked before it is mounted.
 type Fsck string
 
 // The fsck policies.
@@ -53,7 +54,7 @@ const (
 	FsckNever Fsck = "never"
 )
 
-// Parameters are those of a StorageClass.
+// Parameters are the parameters of a StorageClass.
 type Parameters struct {
 	Tuning  crypt.Class
 	Discard Discard
@@ -62,7 +63,7 @@ type Parameters struct {
 	Keys    string
 }
 
-// values are what each parameter may be.
+// values lists the values of each parameter.
 var values = map[string][]string{
 	paramTuning:  {string(crypt.Throughput), string(crypt.Latency)},
 	paramDiscard: {string(DiscardNever), string(DiscardBatch), string(DiscardOnline)},
@@ -74,7 +75,7 @@ var values = map[string][]string{
 // ParameterValues returns the values that each parameter of a class may have, the default first.
 func ParameterValues() map[string][]string { return maps.Clone(values) }
 
-// parse reads the parameters of a class, or of a volume context. What is left out is the default.
+// parse parses the parameters of a class, or of a volume context. Missing ones are the default.
 func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	m := d.Defaults.Map()
 	for name, value := range given {
@@ -105,7 +106,7 @@ func fromMap(m map[string]string) Parameters {
 		m[paramBackend], m[paramKeys]}
 }
 
-// String is one text for equal parameters. It is what the state of a volume keeps of them.
+// String returns one text for equal parameters. The state of a volume keeps it.
 func (p Parameters) String() string {
 	m := p.Map()
 	var parts []string
@@ -115,13 +116,13 @@ func (p Parameters) String() string {
 	return strings.Join(parts, ",")
 }
 
-// absent is what it means that the state of a volume does not say a parameter. It never changes: a
-// volume must not take what this node's flags say today.
+// absent is the meaning of a parameter that a volume's state lacks. It never changes: a volume must
+// not depend on this node's flags of today.
 var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
 	Backend: BackendFile, Keys: keyring.NameKMS}
 
-// kept reads what String wrote. What is no longer configured is no error here: a
-// volume can be unmounted and deleted all the same.
+// kept parses what String wrote. A provider or backend that is not configured any more is no error
+// here, so that the volume can still be unmounted and deleted.
 func (d *Driver) kept(text string) (Parameters, error) {
 	m := absent.Map()
 	for part := range strings.SplitSeq(text, ",") {
@@ -133,7 +134,7 @@ func (d *Driver) kept(text string) (Parameters, error) {
 	return p, p.check()
 }
 
-// check refuses values that there are not.
+// check refuses unknown values.
 func (p Parameters) check() error {
 	for name, value := range p.Map() {
 		if !slices.Contains(values[name], value) {
@@ -144,7 +145,7 @@ func (p Parameters) check() error {
 	return nil
 }
 
-// configured refuses what is not on this node.
+// configured refuses values that this node does not support.
 func (d *Driver) configured(p Parameters) error {
 	if d.Sets[p.Backend] == nil {
 		return invalid("parameter %s: %s is not configured on node %s: %s", paramBackend, p.Backend,
@@ -178,10 +179,9 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 	return p, nil
 }
 
-// provider returns the provider for a volume with these parameters, which the caller gives back
-// when the call ends: a key that came with the request is wiped then. The provider is nil when
-// there is none, because the request would have to bring it or because it is not configured any
-// more.
+// provider returns the provider for a volume with these parameters. The caller gives it back when
+// the call ends, which wipes a key that came with the request. The provider is nil if the request
+// should bring the key and did not, or if it is not configured any more.
 func (d *Driver) provider(p Parameters,
 	secrets map[string]string) (keys keyring.Provider, giveBack func(), err error) {
 	nothing := func() {}
@@ -198,8 +198,8 @@ func (d *Driver) provider(p Parameters,
 	return keys, nothing, err
 }
 
-// needProvider is provider for a call that cannot do without; names is which secret of the class
-// the call brings.
+// needProvider is provider for a call that needs one; names says which secret of the class the call
+// brings.
 func (d *Driver) needProvider(p Parameters, secrets map[string]string,
 	names string) (keys keyring.Provider, giveBack func(), err error) {
 	keys, giveBack, err = d.provider(p, secrets)

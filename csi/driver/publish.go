@@ -12,8 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 )
 
-// NodePublishVolume implements csi.NodeServer: a bind of what is staged. A device that is published
-// read-only can be written by who opens it; kubelet has the container's device rules forbid that.
+// NodePublishVolume implements csi.NodeServer: it bind-mounts what is staged. A device that is
+// published read-only is still writable; the kubelet enforces that with the container's device
+// rules.
 func (d *Driver) NodePublishVolume(ctx context.Context,
 	r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
@@ -42,8 +43,8 @@ func (d *Driver) NodePublishVolume(ctx context.Context,
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// isPublished reports whether the volume is at target already, as it is asked for: by what the
-// cache says, since nothing is to be changed then. It may be false where it is.
+// isPublished reports whether the volume is already at target as requested. It asks the cache,
+// because nothing is changed then. It may return false for a published volume.
 func (d *Driver) isPublished(ctx context.Context, id, target string, c capability) bool {
 	o, err := d.any.FindIn(ctx, d.reader(), id)
 	if err != nil {
@@ -59,8 +60,8 @@ func (d *Driver) isPublished(ctx context.Context, id, target string, c capabilit
 
 func (d *Driver) publish(ctx context.Context, id, staging, target string, c capability) error {
 	if d.isPublished(ctx, id, target, c) {
-		// Asked again, as by a kubelet that was restarted: it has bound folders of the volume
-		// elsewhere since, for subPaths of the pod.
+		// A repeated request, as by a kubelet that was restarted: it has bound folders of the
+		// volume elsewhere since, for the pod's subPaths.
 		return nil
 	}
 
@@ -99,7 +100,7 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	}
 
 	if taken {
-		// Of a mapping that was replaced. What is in use stays.
+		// It is of a mapping that was replaced. A mount in use stays.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
@@ -111,16 +112,16 @@ func (d *Driver) publish(ctx context.Context, id, staging, target string, c capa
 	return d.Mounts.Bind(source, target, c.readOnly)
 }
 
-// otherPods is others without what the kubelet makes of target itself: it binds a pod's device once
-// more, at another folder and under the same name, the pod's uid, and may ask for the device again
-// afterwards.
+// otherPods returns others without what the kubelet makes of target itself. It binds a pod's device
+// once more, in another folder and under the pod's uid, and may ask for the device again later.
 func otherPods(others []string, target string, c capability) []string {
 	return slices.DeleteFunc(others, func(at string) bool {
 		return c.block && filepath.Base(at) == filepath.Base(target)
 	})
 }
 
-// NodeUnpublishVolume implements csi.NodeServer. It needs no volume: what is at the path goes.
+// NodeUnpublishVolume implements csi.NodeServer. It needs no volume: it unbinds whatever is at the
+// path.
 func (d *Driver) NodeUnpublishVolume(_ context.Context,
 	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if r.GetVolumeId() == "" {

@@ -9,10 +9,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestRandomWalk has processes that die at random steps of random calls, reboots among them, and
-// checks after each that the volume can be had again, with all that was written, and that no file
-// system was made once there was something on it.
-func TestRandomWalk(t *testing.T) {
+// TestVolumeSurvivesRandomDeathsAndReboots has processes that die at random steps of random calls,
+// reboots among them, and checks after each that the volume can be used again, with all that was
+// written, and that no file system was made once there was something on it.
+func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 	calls := map[string]func(m *machine, d *Driver) error{
 		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
 		"publish": func(m *machine, d *Driver) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-func TestCodes(t *testing.T) {
+func TestErrorsHaveTheirCodes(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		want codes.Code
@@ -97,7 +97,7 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
-// A state from a backup that was made while a volume was staged for the first time says that nobody
+// A state from a backup that was made while a volume was staged for the first time says that no pod
 // has used it. No file system is made for it on what a pod wrote since, neither while the volume is
 // open nor later.
 func TestStateFromABackupOfTheFirstStage(t *testing.T) {
@@ -150,7 +150,7 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 }
 
 // A volume that was not staged is closed, also one that a process left open which died: a kubelet
-// does not ask to unstage it. What a person is to repair stays for him, and what somebody holds
+// does not ask to unstage it. What a person is to repair stays for him, and what a process holds
 // open stays.
 func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -213,7 +213,7 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	}
 }
 
-// left opens the volume as a process does that dies before it mounts it; held is whether somebody
+// left opens the volume as a process does that dies before it mounts it; held is whether a process
 // has the mapping open.
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
@@ -495,7 +495,7 @@ func TestStageRefusesRequests(t *testing.T) {
 
 // Each call that needs the key of the class's Secret, without it and with another one: nothing
 // comes of it, and it is done with the right one.
-func TestWrongSecrets(t *testing.T) {
+func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
 	byClass := map[string]string{"keys": keyring.NameSecret}
@@ -581,7 +581,7 @@ func sameStates(a, b []volume.State) bool {
 	return slices.Equal(text(a), text(b))
 }
 
-func TestAnotherNodeHasIt(t *testing.T) {
+func TestVolumeOfAnotherNodeIsRefused(t *testing.T) {
 	m, _ := running(t, mounted(""), nil)
 	m.name = "node-2"
 	d := m.process(0)

@@ -14,8 +14,8 @@ import (
 // apiVersion is the version of the kubelet's CSI that the driver speaks: any of CSI 1.
 const apiVersion = "1.0.0"
 
-// Registration tells the kubelet of the driver (plugin registration v1): the kubelet finds a socket
-// in its folder and asks.
+// Registration registers the driver with the kubelet (plugin registration v1): the kubelet finds a
+// socket in its folder and calls it.
 type Registration struct {
 	registration.UnimplementedRegistrationServer
 	// Endpoint is the path of the driver's socket as the kubelet sees it.
@@ -39,7 +39,7 @@ func (r *Registration) Serve(ctx context.Context, dir string) error {
 	return Serve(ctx, s, l)
 }
 
-// Registered reports whether the kubelet has taken the driver.
+// Registered reports whether the kubelet has accepted the driver.
 func (r *Registration) Registered() bool { return r.registered.Load() }
 
 // GetInfo implements the kubelet's registration service.
@@ -49,8 +49,8 @@ func (r *Registration) GetInfo(context.Context,
 		SupportedVersions: []string{apiVersion}}, nil
 }
 
-// NotifyRegistrationStatus implements the kubelet's registration service. A kubelet that refuses
-// asks again by itself.
+// NotifyRegistrationStatus implements the kubelet's registration service. After a refusal the
+// kubelet asks again.
 func (r *Registration) NotifyRegistrationStatus(_ context.Context,
 	s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	r.registered.Store(s.GetPluginRegistered())

@@ -15,24 +15,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// drain is how long calls that are under way may take to end when the server does; a pod has a
-// little longer (manifests/csi).
+// drain is how long calls may take to end when the server stops; a pod has a little longer
+// (manifests/csi).
 const drain = 45 * time.Second
 
 // Call is a call that ended.
 type Call struct {
-	// Method is its name without the service, Volume the volume or snapshot that it was about.
+	// Method is its name without the service, Volume its volume or snapshot.
 	Method, Volume string
 	// Err is nil, or why it failed.
 	Err  error
 	Took time.Duration
 }
 
-// Observe is told of each call when it ends.
+// Observe receives each call when it ends.
 type Observe func(Call)
 
-// NewServer returns a gRPC server whose calls are answered with the codes of Code, logged and
-// observed. Requests are never logged: they hold secrets.
+// NewServer returns a gRPC server that answers errors with the codes of Code, and logs and observes
+// calls. It never logs requests: they hold secrets.
 func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 	return grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any,
 		info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
@@ -53,7 +53,7 @@ func NewServer(log *slog.Logger, observe Observe) *grpc.Server {
 	}))
 }
 
-// volumeOf is the volume or the snapshot that a request is about.
+// volumeOf returns the volume or snapshot of a request.
 func volumeOf(req any) string {
 	switch r := req.(type) {
 	case interface{ GetVolumeId() string }:
@@ -66,8 +66,8 @@ func volumeOf(req any) string {
 	return ""
 }
 
-// Listen opens the unix socket at path for root alone. A socket on which nobody listens any more is
-// replaced; one on which somebody does is an error.
+// Listen opens the unix socket at path, for root alone. It replaces a socket without a listener; a
+// socket with one is an error.
 func Listen(path string) (net.Listener, error) {
 	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		conn.Close()
@@ -95,8 +95,8 @@ func Listen(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Serve answers on l until ctx ends, then lets calls that are under way end for a while: those that
-// do not are left to the end of the process. It closes l.
+// Serve answers on l until ctx ends, then waits a while for calls under way. Calls that take longer
+// end with the process. It closes l.
 func Serve(ctx context.Context, s *grpc.Server, l net.Listener) error {
 	return serve(ctx, s, l, drain)
 }
@@ -109,7 +109,7 @@ func serve(ctx context.Context, s *grpc.Server, l net.Listener, patience time.Du
 		return err
 	case <-ctx.Done():
 	}
-	// Neither way of stopping ends before all calls have.
+	// Both ways of stopping wait for every call.
 	go s.GracefulStop()
 	select {
 	case err := <-done:

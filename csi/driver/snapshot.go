@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// CreateSnapshot implements csi.ControllerServer: a copy of the volume as it is now, that nobody
-// opens.
+// CreateSnapshot implements csi.ControllerServer: a copy of the volume's present content that is
+// never opened.
 func (d *Driver) CreateSnapshot(ctx context.Context,
 	r *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	if r.GetName() == "" {
@@ -71,17 +71,18 @@ func (d *Driver) CreateSnapshot(ctx context.Context,
 	return &csi.CreateSnapshotResponse{Snapshot: snapshot(snap)}, nil
 }
 
-// errEnding is why a copy was given up when the driver ended.
+// errEnding is the cause of a copy's end when the driver stops.
 var errEnding = errors.New("the driver ends: ask again")
 
-// stillEvery is how often a source is tried again that could not be let go on after it was copied.
+// stillEvery is the interval of attempts to resume a source that stayed suspended after its copy.
 const stillEvery = 5 * time.Second
 
-// copy copies the volume src, which it locks. It is not ended with the request, whose patience is
-// shorter than a copy may take: the next request waits for it. It is ended with the process (End).
-// A source that stands still has it wait until that goes on, whatever became of the copy: a pod
-// waits, and nothing else can be done with the volume. With the process that ends, too, and then
-// the next one lets it go on (Recover).
+// copy copies the volume src and locks it. The copy does not end with its request, which may be
+// shorter: the next request waits for it. It ends with the process (End).
+//
+// If the source cannot be resumed, copy keeps trying, whatever became of the copy: a pod waits, and
+// no other operation on the volume can succeed. If the process ends first, the next one resumes the
+// source (Recover).
 func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	opts volume.CopyOptions) (volume.State, error) {
 	unlock, err := d.lock(src)
@@ -107,12 +108,12 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	return st, err
 }
 
-// flush writes out what the volume's file system holds in memory while its users go on, so that
-// little is left to be written while they wait. Without it the copy is the same.
+// flush writes out what the volume's file system holds in memory before its users are suspended, so
+// that the suspension is short. The copy is the same without it.
 func (d *Driver) flush(ctx context.Context, id string) {
 	o, err := d.look(ctx, id)
 	if err != nil {
-		return // It is not open here.
+		return // The volume is not open here.
 	}
 	all, err := d.Mounts.List()
 	for _, at := range targets(all, o.Mapping.Number) {
@@ -127,8 +128,8 @@ func (d *Driver) flush(ctx context.Context, id string) {
 	}
 }
 
-// begun returns the copy of that name, where its source is gone (the error) and it needs that no
-// more: who asks for it again, not having heard that it was made, gets it.
+// begun returns the copy of that name if its source is gone (err) and the copy needs no source any
+// more. A caller that did not hear of the copy's success asks again and gets it.
 func (d *Driver) begun(ctx context.Context, name, src string,
 	gone error) (volume.State, *volume.Set, error) {
 	st, set, err := d.own(ctx, name)
@@ -139,7 +140,7 @@ func (d *Driver) begun(ctx context.Context, name, src string,
 	return st, set, err
 }
 
-// snapshot is a snapshot as CSI has it.
+// snapshot returns a snapshot in CSI's form.
 func snapshot(st volume.State) *csi.Snapshot {
 	return &csi.Snapshot{
 		SnapshotId: st.Volume, SourceVolumeId: st.Request.Source, SizeBytes: st.Payload,
@@ -155,7 +156,7 @@ func (d *Driver) DeleteSnapshot(ctx context.Context,
 		return nil, invalid("no snapshot id")
 	}
 	if backend.CheckName(id) != nil {
-		return &csi.DeleteSnapshotResponse{}, nil // There cannot be such a snapshot.
+		return &csi.DeleteSnapshotResponse{}, nil // A snapshot cannot have this name.
 	}
 
 	unlock, err := d.lock(id)
@@ -184,7 +185,7 @@ func (d *Driver) DeleteSnapshot(ctx context.Context,
 	return &csi.DeleteSnapshotResponse{}, nil
 }
 
-// ListSnapshots implements csi.ControllerServer: those of all nodes.
+// ListSnapshots implements csi.ControllerServer: the snapshots of all nodes.
 func (d *Driver) ListSnapshots(ctx context.Context,
 	r *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
 	states, next, err := d.list(ctx, r.GetStartingToken(), int(r.GetMaxEntries()),
@@ -219,11 +220,11 @@ func (d *Driver) GetSnapshot(ctx context.Context,
 	return &csi.GetSnapshotResponse{Snapshot: snapshot(st)}, nil
 }
 
-// selectedNode is the annotation by which a claim says where its volume is to be made; the
-// scheduler passes over all other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
+// selectedNode is the annotation of a claim that names its volume's node; the scheduler skips all
+// other nodes (FindPodVolumes in Kubernetes' plugin volumebinding).
 const selectedNode = "volume.kubernetes.io/selected-node"
 
-// createFrom makes a volume that begins as a copy of a snapshot or of another volume.
+// createFrom creates a volume as a copy of a snapshot or of another volume.
 func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p Parameters,
 	least int64) (volume.State, error) {
 	src, isSnapshot := r.GetVolumeContentSource().GetVolume().GetVolumeId(), false
@@ -245,9 +246,8 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	case from.Request.Node != "" && from.Request.Node != d.Node:
 		// This code has the scheduler try another node.
 		return from, &coded{codes.ResourceExhausted,
-			fmt.Sprintf("%s is on node %s, and so is a copy of it: this is %s; "+
-				"the scheduler does not know that, so tell it: kubectl annotate --overwrite -n "+
-				"NAMESPACE pvc CLAIM %s=%s",
+			fmt.Sprintf("%s is on node %s, where its copy must be, and this is %s: kubectl "+
+				"annotate --overwrite -n NAMESPACE pvc CLAIM %s=%s",
 				src, from.Request.Node, d.Node, selectedNode, from.Request.Node)}
 	case from.Request.Backend != p.Backend:
 		return from, invalid("parameter %s: %s is on backend %s, and so is a copy of it",
@@ -269,9 +269,9 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 		volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
 }
 
-// copySize is the size of the copy that r asks for, bytes: at least source, which is that of its
-// source, or what that is about to have. One that was made is as large as it is: its source may
-// have grown since, and to ask again is no error.
+// copySize returns the size in bytes of the requested copy: at least source, the present or pending
+// size of its source. An existing copy keeps its size: its source may have grown since, and a
+// repeated request is no error.
 func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest,
 	source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// NodeStageVolume implements csi.NodeServer: the volume is opened, and its file system mounted.
+// NodeStageVolume implements csi.NodeServer: it opens the volume and mounts its file system.
 func (d *Driver) NodeStageVolume(ctx context.Context,
 	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
@@ -89,7 +89,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	switch {
 	case st.Content == volume.Made:
 	case c.block:
-		// Before it is opened: a state from before this has an epoch that the disk is ahead of.
+		// Before the volume is opened: a state from a backup then has an epoch before the disk's.
 		if err := set.MarkMade(ctx, st.Volume, from); err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	}
 
 	if p.Keys == keyring.NameSecret {
-		// The only moment at which its present key and the one before are here together.
+		// Only here are the present key and the previous one available together.
 		if _, err := set.Rewrap(ctx, st.Volume, keys); err != nil {
 			d.Log.Warn("key of a volume was not wrapped by the secret's present key; keep the "+
 				"previous one in the secret", "volume", st.Volume, "error", err)
@@ -116,7 +116,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 		err = d.mount(ctx, o, p, c, r.GetStagingTargetPath())
 	}
 
-	// What a person is to repair stays for him.
+	// A damaged file system stays as it is for an administrator.
 	if err != nil && !errors.Is(err, mount.ErrDamaged) {
 		d.giveBack(ctx, set, o.State, opts.Keys)
 	}
@@ -124,8 +124,8 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	return err
 }
 
-// make makes a file system on a volume that no pod has seen, and leaves any other. What is there
-// already is of a process that died before it said so.
+// make makes a file system on a volume that no pod has used, and leaves any other. An existing one
+// is from a process that died before it stored that in the state.
 func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volume.OpenOptions,
 	kind mount.FS) error {
 	made, err := set.Make(ctx, id, opts, func(device string) error {
@@ -143,9 +143,8 @@ func (d *Driver) make(ctx context.Context, set *volume.Set, id string, opts volu
 // giveBackPatience bounds the closing of a volume that could not be staged.
 const giveBackPatience = 30 * time.Second
 
-// giveBack closes a volume that is open and could not be staged, unless it is mounted, published or
-// held open: a kubelet does not ask to unstage what it was told is not staged, and the kernel would
-// keep the key.
+// giveBack closes an open volume that could not be staged, unless it is mounted, published or held
+// open. The kubelet does not unstage what was never staged, and the kernel would keep the key.
 func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 	keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
@@ -155,16 +154,16 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 		_, err = set.Close(ctx, st.Volume, keys)
 	}
 	if err != nil {
-		d.Log.Warn("volume stays open though it could not be staged, and its key in the kernel: "+
-			"stage it again, or unstage it, which closes it", "volume", st.Volume, "error", err)
+		d.Log.Warn("volume could not be staged and stays open, with its key in the kernel: stage "+
+			"it again, or unstage it", "volume", st.Volume, "error", err)
 	}
 }
 
 // sidecar begins what the external-provisioner adds to a volume context.
 const sidecar = "storage.kubernetes.io/"
 
-// checkContext compares the volume context, which others may write, with what the volume was made
-// with.
+// checkContext compares the volume context, which others can write, with the volume's own
+// parameters.
 func checkContext(st volume.State, p Parameters, given map[string]string) error {
 	have := p.Map()
 	for name, value := range given {
@@ -179,8 +178,8 @@ func checkContext(st volume.State, p Parameters, given map[string]string) error 
 	return nil
 }
 
-// chain is a provider that wraps by first, and unwraps by all there are: the key of a volume may
-// still be wrapped by another.
+// chain returns a provider that wraps with first and unwraps with every provider: another one may
+// have wrapped the volume's key.
 func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	if first != nil {
@@ -197,8 +196,9 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 	return c
 }
 
-// openOptions are those of a volume with these parameters, with the provider of the request. Where
-// the key comes with requests, the one that unstages brings none: what it seals by is kept.
+// openOptions returns the options for a volume with these parameters and the provider of the
+// request. If the key comes with requests, the one that unstages brings none, so the sealing key is
+// kept.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
 	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning,
 		Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
@@ -216,7 +216,8 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if m, ok := mount.At(all, target); ok && m.Device == o.Mapping.Number && m.Root && !m.Node {
 		return d.fill(ctx, path, target, m.FS, o.State.Payload)
 	} else if ok {
-		// Of a mapping that was replaced, or not ours to cover up: what is in use stays.
+		// A mount of a mapping that was replaced, or a foreign mount that must not be covered: a
+		// mount in use stays.
 		if err := d.Mounts.Unmount(target); err != nil {
 			return err
 		}
@@ -228,7 +229,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	}
 
 	if p.Fsck == FsckPreen && len(targets(all, o.Mapping.Number)) == 0 {
-		// Not ended with the request: a repair that is cut short is worse than one that takes long.
+		// The check does not end with the request: an interrupted repair is worse than a slow one.
 		if err := d.Mounts.Check(context.WithoutCancel(ctx), path, kind); err != nil {
 			return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 		}
@@ -249,7 +250,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	return nil
 }
 
-// content returns the file system that is on an open volume.
+// content returns the kind of file system on an open volume.
 func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mount.FS, error) {
 	id := o.State.Volume
 	if o.State.Content != volume.Made {
@@ -262,9 +263,9 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 		return "", fmt.Errorf("volume %s: %w", id, err)
 	case found.FS == "":
 		return "", &coded{codes.DataLoss,
-			fmt.Sprintf("volume %s has been used, and there is no file system on it now (known "+
-				"are %v): it is not made anew; "+
-				"it was used as a raw block device, or its disk was changed", id, mount.Kinds)}
+			fmt.Sprintf("volume %s has been used and holds no known file system (%v): not "+
+				"formatted again; it was a raw block device, or its disk was changed", id,
+				mount.Kinds)}
 	case c.fs != "" && c.fs != found.FS:
 		return "", failed("volume %s: expected file system %s, found %s: set fsType to that", id,
 			c.fs, found.FS)
@@ -272,8 +273,8 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 	return found.FS, nil
 }
 
-// fill grows a mounted file system to the size of its volume: an expansion was cut short, or it
-// came from a smaller source.
+// fill grows a mounted file system to the size of its volume, after an interrupted expansion or a
+// copy from a smaller source.
 func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS,
 	payload int64) error {
 	found, err := d.Mounts.Probe(ctx, path)
@@ -283,8 +284,8 @@ func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS,
 	return d.Mounts.Grow(context.WithoutCancel(ctx), path, target, kind)
 }
 
-// NodeUnstageVolume implements csi.NodeServer: the file system is unmounted and the volume closed.
-// It waits for nobody.
+// NodeUnstageVolume implements csi.NodeServer: it unmounts the file system and closes the volume,
+// and waits for no other node.
 func (d *Driver) NodeUnstageVolume(ctx context.Context,
 	r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if r.GetVolumeId() == "" {
@@ -304,7 +305,7 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context,
 	return &csi.NodeUnstageVolumeResponse{}, nil
 }
 
-// unstage asks not whose the volume is: what is here of one that another node took over goes, too.
+// unstage does not ask which node has the volume: after a take-over, this node's mapping goes, too.
 func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	st, err := d.any.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
@@ -329,8 +330,9 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 		return err
 	}
 
-	// A request to unstage brings no secrets: a volume whose key needs them is sealed by what Open
-	// kept. In a process that did not open it, it is closed without, which Close logs.
+	// A request to unstage brings no secrets. If the key needs them, the volume is sealed with the
+	// key that Open kept. A process that did not open it closes the volume unsealed, which Close
+	// logs.
 	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err
@@ -340,8 +342,8 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	return err
 }
 
-// unstageLost unmounts a volume that has no state, as after a restore of the cluster's state from
-// before it was made, and closes the mapping that was mounted there, unless something else uses it.
+// unstageLost unmounts a volume without a state, as after restoring the cluster's state from before
+// it was made. It closes the mapping that was mounted there, unless it is in use elsewhere.
 func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
 	all, err := d.Mounts.List()
 	if err != nil {

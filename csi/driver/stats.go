@@ -60,7 +60,7 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context,
 	return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{bytes, inodes}}, nil
 }
 
-// probePatience is how long a disk may take to answer before that is a finding.
+// probePatience is how long a disk may take to answer before its health is bad.
 const probePatience = 10 * time.Second
 
 // Reasons in a volume's health.
@@ -72,8 +72,8 @@ const (
 	reasonReadOnly  = "FileSystemReadOnly"
 )
 
-// NodeGetVolumeHealth implements csi.NodeServer: whether the volume's disk answers, and its file
-// system takes writes.
+// NodeGetVolumeHealth implements csi.NodeServer: it reports whether the volume's disk answers and
+// its file system accepts writes.
 func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 	r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
 	if r.GetVolumeId() == "" {
@@ -132,7 +132,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 // errHangs matches when a disk did not answer within probePatience.
 var errHangs = fmt.Errorf("its disk does not answer: %w", context.DeadlineExceeded)
 
-// reading is a question to a disk that is under way; usage and err are set when done is closed.
+// reading is a query to a disk that is under way; usage and err are set when done is closed.
 type reading struct {
 	done  chan struct{}
 	usage mount.Usage
@@ -149,7 +149,8 @@ func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 	return r.err
 }
 
-// usage measures what is at path, where the volume is. A mapping's name is never given to another.
+// usage measures what is at path, where the volume is. A mapping's name is never reused for another
+// volume.
 func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount.Usage, error) {
 	r, err := d.read(ctx, o.Mapping.Name+" at "+path,
 		func(r *reading) { r.usage, r.err = d.Mounts.Usage(path) })
@@ -159,9 +160,9 @@ func (d *Driver) usage(ctx context.Context, o volume.Opened, path string) (mount
 	return r.usage, r.err
 }
 
-// read has a disk asked by do, and returns what it answered; who asks the same meanwhile gets the
-// same answer. A disk that hangs does not make the caller hang (errHangs), and has one question
-// hang, however often it is asked: each takes a thread.
+// read queries a disk with do and returns its answer; concurrent callers with the same question
+// share it. A disk that hangs does not block the caller (errHangs). It blocks one thread, however
+// often it is asked.
 func (d *Driver) read(ctx context.Context, question string, do func(*reading)) (*reading, error) {
 	d.mu.Lock()
 	r := d.reads[question]

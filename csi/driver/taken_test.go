@@ -31,7 +31,7 @@ func (m *machine) heir() (*machine, *Driver) {
 	return other, other.process(0)
 }
 
-// edit changes the state of the volume as somebody else does.
+// edit changes the state of the volume as another client does.
 func (m *machine) edit(change func(*volume.State)) {
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
@@ -145,9 +145,9 @@ func (m *machine) live(v string) []string {
 	})
 }
 
-// A node that nobody calls, its kubelet being gone, fences what was taken from it all the same,
+// A node without calls, because its kubelet is gone, fences what was taken from it all the same,
 // also when that is closed again elsewhere, and nothing else.
-func TestTakenFromANodeThatNobodyCalls(t *testing.T) {
+func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 	for name, again := range map[string]bool{"open on the other": false,
 		"closed there again": true} {
 		t.Run(name, func(t *testing.T) {
@@ -319,9 +319,9 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	}
 }
 
-// A node that is said to be gone, and is not: it opens and deletes nothing that is given to
+// A node that was declared gone, and is not: it opens and deletes nothing that is given to
 // another, though that has not opened it yet.
-func TestNodeThatIsSaidToBeGone(t *testing.T) {
+func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {
 		t.Fatal(err)
@@ -356,7 +356,7 @@ func TestNodeThatIsSaidToBeGone(t *testing.T) {
 
 // A node that took a volume over does not destroy its key before the volume is its own by name: it
 // could not forget the state.
-func TestHeirDeletes(t *testing.T) {
+func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
 	if err := errors.Join(staged(other, heir), other.unpublish(heir, "target"),

@@ -12,22 +12,22 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// Rewrapped is what a look at all keys did.
+// Rewrapped counts what Rewrap did.
 type Rewrapped struct {
-	// Changed are keys that were wrapped anew, Current those that did not need it.
+	// Changed counts keys that were wrapped again, Current those that did not need it.
 	Changed, Current int
 }
 
-// Rewrap wraps anew the keys of this node's volumes, snapshots too, whose key-encryption key is no
-// longer the one that their provider would use now. They stay open. Those whose key comes with
-// requests are passed over. It goes on after an error, and returns all of them.
+// Rewrap wraps again the keys of this node's volumes and snapshots whose provider now uses another
+// key-encryption key. The volumes stay open. Volumes whose key comes with requests are skipped.
+// Rewrap continues after an error and returns all errors.
 func (d *Driver) Rewrap(ctx context.Context) (Rewrapped, error) {
 	var r Rewrapped
 	states, err := d.states(ctx)
 	errs := []error{err}
 
-	// Each provider is asked once, and only when a volume is of it; one that did not answer has no
-	// entry of its name.
+	// Each provider is asked once, and only if a volume uses it. A provider that did not answer has
+	// no entry.
 	present, asked := map[string]string{}, map[string]bool{}
 	for _, st := range states {
 		p, err := d.kept(st.Request.Parameters)
@@ -81,8 +81,9 @@ func (d *Driver) RewrapVolume(ctx context.Context, id string) (changed bool, err
 	return set.Rewrap(ctx, id, d.chain(d.Keys[p.Keys]))
 }
 
-// states are those of this node's volumes, those that it took over and has open among them, and
-// without those that another did. States that cannot be read are the error, beside the others.
+// states returns the states of this node's volumes. Volumes that it took over and has open are
+// included, volumes that another node took over are not. err joins the errors of states that cannot
+// be read.
 func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	all, err := d.reader().List(ctx)
 	var own []volume.State
@@ -95,8 +96,8 @@ func (d *Driver) states(ctx context.Context) ([]volume.State, error) {
 	return own, err
 }
 
-// Trim tells the disks of open volumes whose class says batch which of their blocks are free, and
-// returns how many bytes these are.
+// Trim tells the disks of open volumes with the policy batch which of their blocks are free, and
+// returns their size in bytes.
 func (d *Driver) Trim(ctx context.Context) (int64, error) {
 	states, err := d.states(ctx)
 	errs, done := []error{err}, int64(0)
@@ -116,7 +117,7 @@ func (d *Driver) Trim(ctx context.Context) (int64, error) {
 func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 	o, err := d.look(ctx, st.Volume)
 	if err != nil {
-		return 0, nil // It was closed meanwhile.
+		return 0, nil // It was closed in the meantime.
 	}
 	all, err := d.Mounts.List()
 	if err != nil {
@@ -135,8 +136,8 @@ func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 	return 0, nil
 }
 
-// Every calls do now, and again after each interval, until ctx ends. An error is logged, and what
-// is asked for is asked for again.
+// Every calls do now and after each interval until ctx ends. It logs an error and calls do again at
+// the next interval.
 func (d *Driver) Every(ctx context.Context, interval time.Duration, what string,
 	do func(context.Context) error) {
 	d.repeat(ctx, interval, what, false, do)
@@ -157,7 +158,7 @@ func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string
 		if err == nil && once {
 			return
 		}
-		// What is done every second says the same no more than once a minute.
+		// Work that runs every second logs the same error no more than once a minute.
 		if err != nil && ctx.Err() == nil && (err.Error() != said ||
 			time.Since(saidAt) >= time.Minute) {
 			said, saidAt = err.Error(), time.Now()
@@ -172,7 +173,7 @@ func (d *Driver) repeat(ctx context.Context, interval time.Duration, what string
 	}
 }
 
-// jitter returns up to a tenth of interval: drivers that were started together drift apart.
+// jitter returns up to a tenth of interval, so that drivers that started together drift apart.
 func jitter(interval time.Duration) time.Duration {
 	return rand.N(interval/10 + 1)
 }

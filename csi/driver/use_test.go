@@ -339,7 +339,7 @@ func TestTakeOver(t *testing.T) {
 	}
 
 	m.greets("target")
-	// Nobody else wraps its key anew, the node that it was taken from neither.
+	// No other node wraps its key again, the node that it was taken from neither.
 	if r, err := d.Rewrap(t.Context()); r != (Rewrapped{Current: 1}) || err != nil {
 		t.Errorf("wrapped %+v, %v", r, err)
 	}

@@ -23,7 +23,7 @@ type walk struct {
 	check   func(m *machine, d *Driver)
 }
 
-// What becomes of the process of a walk.
+// The fate of the process of a walk.
 const (
 	killed   = "killed"
 	rebooted = "killed, and the machine rebooted"

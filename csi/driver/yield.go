@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	// fencePatience is how long one volume may keep others from being fenced: a fence waits for
-	// what its disk has been given.
+	// fencePatience is how long one volume may delay the fencing of others: a fence waits for
+	// requests that its disk already has.
 	fencePatience = 10 * time.Second
-	// strayConfirm is how long after a first look a mapping without a volume is looked up again,
-	// strayAgain how long after each further one. Such a look may read all states.
+	// strayConfirm is the delay before a mapping without a volume is looked up a second time,
+	// strayAgain the delay before each further time. Such a look-up may read all states.
 	strayConfirm = 5 * time.Second
 	strayAgain   = 10 * time.Minute
 )
 
-// Yield fences what is mapped here of volumes that this node has no more (volume.Set.Yield). A call
-// about such a volume does that, too, but nobody calls on a node whose kubelet is gone. It goes on
-// after an error of one volume, and returns all of them. It is cheap where the cache knows the
-// volumes of all mappings, so call it every second; a volume that the cache does not know is read
-// from the store. When the API server is away, or refuses this node's token because its Node was
-// deleted, nothing is heard, and nothing is fenced.
+// Yield fences this node's mappings of volumes that it no longer has (volume.Set.Yield). Calls
+// about such a volume do that too, but a node without a kubelet gets no calls. Yield continues
+// after an error and returns all errors.
+//
+// It is cheap while the cache knows the volumes of all mappings, so call it every second. A volume
+// that the cache lacks is read from the store. If the API server is away, or refuses this node's
+// token because its Node was deleted, Yield learns nothing and fences nothing.
 func (d *Driver) Yield(ctx context.Context) error {
 	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
@@ -60,16 +61,17 @@ func (d *Driver) Yield(ctx context.Context) error {
 		case errors.Is(err, volume.ErrState):
 			errs = append(errs, err)
 		default:
-			return errors.Join(append(errs, err)...) // It would say the same of all others.
+			// The store would return the same error for all others.
+			return errors.Join(append(errs, err)...)
 		}
 	}
 
 	return errors.Join(errs...)
 }
 
-// mapped returns the volumes of the mappings with these names. Only states say whose a mapping is:
-// those of this node, which the cache has, and of all nodes where one is in none of them. The error
-// is of states that could not be read, of which one may be a mapping's.
+// mapped returns the volumes of the mappings with these names. Only states tell a mapping's volume:
+// the cache has those of this node; the store is asked for the rest. err joins the errors of states
+// that cannot be read, one of which may be a mapping's.
 func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	unknown := d.strays.keep(names)
 	if len(unknown) == 0 {
@@ -97,8 +99,8 @@ func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 	return d.strays.volumes(), err
 }
 
-// closeOrphans closes mappings of a volume that the store has twice said not to have, empty being
-// one that nobody knows. What is in use stays open, is said, and is counted.
+// closeOrphans closes mappings of a volume that the store twice did not find; an empty volume is
+// unknown. A mapping in use stays open, and is logged and counted.
 func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -125,7 +127,7 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 	return errors.Join(errs...)
 }
 
-// volumeOfFile returns the volume whose file has that path; empty for a path that is no volume's.
+// volumeOfFile returns the volume whose file has that path; empty for any other path.
 func volumeOfFile(path string) string {
 	id, ok := strings.CutSuffix(filepath.Base(path), backend.FileSuffix)
 	if !ok || backend.CheckName(id) != nil {
@@ -134,21 +136,19 @@ func volumeOfFile(path string) string {
 	return id
 }
 
-// Orphans returns how many mappings have no volume: each of their volumes was looked for twice in
-// vain.
+// Orphans returns how many mappings have no volume: the store did not find it twice.
 func (d *Driver) Orphans() int { return d.strays.orphans() }
 
-// strays remembers whose mappings are, and which are nobody's. Use newStrays.
+// strays remembers the volumes of mappings, and the mappings that have none. Use newStrays.
 type strays struct {
 	mu sync.Mutex
-	// volumeByName are the volumes of mappings, as far as they are known.
+	// volumeByName maps names of mappings to their volumes, as far as they are known.
 	volumeByName map[string]string
-	// missing are mappings whose volume is not known, by their names, and volumes that are not
-	// found.
+	// missing are names of mappings without a known volume, and volumes that were not found.
 	missing map[string]miss
 }
 
-// miss is how often something was looked for in vain, and when to look again.
+// miss counts failed look-ups, and holds the time of the next.
 type miss struct {
 	times int
 	next  time.Time
@@ -158,7 +158,7 @@ func newStrays() *strays {
 	return &strays{volumeByName: map[string]string{}, missing: map[string]miss{}}
 }
 
-// keep forgets all mappings but these, and returns those whose volume is not known.
+// keep forgets all mappings but these, and returns those without a known volume.
 func (s *strays) keep(names []string) (unknown []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *strays) keep(names []string) (unknown []string) {
 	return unknown
 }
 
-// learn returns which of the mappings are of none of these volumes.
+// learn returns the mappings that belong to none of these volumes.
 func (s *strays) learn(names []string, states []volume.State) (unknown []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,21 +196,21 @@ func (s *strays) learn(names []string, states []volume.State) (unknown []string)
 	return unknown
 }
 
-// volumes returns the volumes of all mappings whose volume is known.
+// volumes returns the known volumes of all mappings.
 func (s *strays) volumes() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Compact(slices.Sorted(maps.Values(s.volumeByName)))
 }
 
-// due reports whether it is time to look for what, a volume or the name of a mapping.
+// due reports whether it is time to look up what: a volume, or the name of a mapping.
 func (s *strays) due(what string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !time.Now().Before(s.missing[what].next)
 }
 
-// missed counts that what was looked for in vain, and returns how often that was so.
+// missed counts a failed look-up of what, and returns how many there were.
 func (s *strays) missed(what string) (times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -224,7 +224,7 @@ func (s *strays) missed(what string) (times int) {
 	return m.times
 }
 
-// volume returns the volume of a mapping; empty where it is not known.
+// volume returns the volume of a mapping; empty if it is not known.
 func (s *strays) volume(name string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -258,20 +258,20 @@ func (s *strays) orphans() (n int) {
 				mappings++
 			}
 		}
-		n += max(mappings, 1) // What is no volume is the name of a mapping.
+		n += max(mappings, 1) // A name that is no volume's is a mapping's.
 	}
 	return n
 }
 
-// found forgets that a volume was looked for in vain.
+// found resets the failed look-ups of a volume.
 func (s *strays) found(volume string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.missing, volume)
 }
 
-// fence fences what is mapped of a volume. A fence that hangs goes on, and the volume is passed
-// over meanwhile.
+// fence fences the mappings of a volume. A fence that hangs continues in the background, and the
+// volume is skipped meanwhile.
 func (d *Driver) fence(ctx context.Context, st volume.State) error {
 	set, err := d.set(st)
 	if err != nil {

@@ -138,7 +138,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 		t.Errorf("restored: %+v", st)
 	}
 
-	// Its sources are in nobody's way.
+	// Its sources block no volume.
 	n.close("v")
 	for _, gone := range []string{"v", "snap"} {
 		if r, err := n.Delete(t.Context(), gone); err != nil || !r.Shredded {

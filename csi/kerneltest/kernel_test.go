@@ -276,8 +276,8 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 	wantAt(t, o.Mapping.Path, 2<<20, marked("written by cryptsetup"))
 }
 
-// The kernel shows the key to nobody.
-func TestKeyIsNowhere(t *testing.T) {
+// The kernel shows the key to no process.
+func TestKernelShowsNoKey(t *testing.T) {
 	n := newNode(t)
 	for i, class := range []crypt.Class{crypt.Throughput, crypt.Latency, ""} {
 		name := fmt.Sprintf("v%d", i)

@@ -15,8 +15,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// inUse returns a node with an open volume v that begins with the canary, and somebody who has the
-// mapping open.
+// inUse returns a node with an open volume v that begins with the canary, and a process that has
+// the mapping open.
 func inUse(t *testing.T) (n *node, o volume.Opened, held *os.File) {
 	t.Helper()
 	n = newNode(t)
@@ -49,7 +49,7 @@ func suspend(t *testing.T, name string) {
 	run(t, "", "dmsetup", "suspend", "--nolockfs", name)
 }
 
-// A mapping whose disk was taken away is replaced, while somebody still has it open.
+// A mapping whose disk was taken away is replaced, while a process still has it open.
 func TestZombieIsFencedAndReplaced(t *testing.T) {
 	n, o, held := inUse(t)
 	// Another table under it, as a device that died and was replaced by its driver.

@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// Chain is a Provider that wraps by its first provider and unwraps by whichever can: what one uses
+// Chain is a Provider that wraps with its first provider and unwraps with each that can. It serves
 // while keys are re-wrapped. It must not be empty.
 type Chain []Provider
 
-// Name is that of the first.
+// Name returns the name of the first provider.
 func (c Chain) Name() string { return c[0].Name() }
 
-// KeyID is that of the first.
+// KeyID returns the key id of the first provider.
 func (c Chain) KeyID(ctx context.Context) (string, error) { return c[0].KeyID(ctx) }
 
-// Wrap wraps by the first.
+// Wrap wraps with the first provider.
 func (c Chain) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error) {
 	return c[0].Wrap(ctx, b, key)
 }

@@ -1,20 +1,19 @@
 // Package keyring keeps the keys of volumes: in memory as a Secret, and wrapped by a key-encryption
 // key everywhere else.
 //
-// It promises that a Secret has no text form (it prints as "redacted" in every verb, log and
-// encoding), lies in memory that is locked, not dumped and not inherited, and is gone after Wipe;
-// and that what Unwrap returns was wrapped for exactly the cluster and volume that it was asked
-// for, whatever the provider checks by itself.
+// It promises two things. A Secret has no text form (it prints as "redacted" in every verb, log and
+// encoding), lies in memory that is locked, not dumped and not inherited, and is gone after Wipe.
+// And Unwrap returns only a key that was wrapped for exactly the given cluster and volume, whatever
+// the provider checks itself.
 //
-// Three providers wrap: KMS (a Kubernetes KMS v2 plugin on a unix socket), FromSecrets (a key that
-// came with a CSI request) and File (a key in a file, for demonstrations: whoever has that file's
-// disk has the key). A provider never sees which data the key is for beyond those names.
+// Three providers wrap. KMS uses a Kubernetes KMS v2 plugin on a unix socket. FromSecrets uses a
+// key that came with a CSI request. File uses a key in a file, for demonstrations: the owner of
+// that file's disk has the key. A provider learns those names and nothing else about the data.
 //
-// It refuses passphrases: key-encryption keys are 32 random bytes, so nothing here stretches
-// anything.
+// It refuses passphrases: key-encryption keys are 32 random bytes, so no key is stretched.
 //
-// The standard library's ciphers copy keys into the heap, which is not wiped: call Harden first
-// thing in main, so that the heap is not swapped or dumped either.
+// The standard library's ciphers copy keys into the heap, which is not wiped. So call Harden first
+// in main, which keeps the heap from being swapped or dumped.
 //
 // Start reading at Provider, then secret.go.
 package keyring

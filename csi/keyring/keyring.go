@@ -7,20 +7,18 @@ import (
 	"fmt"
 )
 
-// Errors of providers. What is retried and what is not depends on which it is.
+// Errors of providers. They decide what callers retry.
 var (
-	// ErrUnavailable matches when the key service did not answer, or did not do what it was asked:
-	// try again.
+	// ErrUnavailable matches when the key service did not answer, or failed: try again.
 	ErrUnavailable = errors.New("key service unavailable")
-	// ErrWrongKey matches when the key was wrapped by a key-encryption key, or a provider, other
-	// than those at hand.
+	// ErrWrongKey matches when the key was wrapped with another key-encryption key, or by another
+	// provider.
 	ErrWrongKey = errors.New("wrapped by another key")
-	// ErrCorrupt matches when what was wrapped does not authenticate, or is nothing that this
-	// package wrapped.
+	// ErrCorrupt matches when a wrapped key does not authenticate, or was not made by this package.
 	ErrCorrupt = errors.New("wrapped key is damaged")
 )
 
-// Binding is what a wrapped key is for. Both are compared after unwrapping.
+// Binding is what a wrapped key is bound to. Both fields are compared after unwrapping.
 type Binding struct {
 	// Cluster is the id of the cluster: the UID of the namespace kube-system.
 	Cluster string
@@ -32,7 +30,7 @@ func (b Binding) String() string {
 	return fmt.Sprintf("volume %q of cluster %q", b.Volume, b.Cluster)
 }
 
-// BindingError is a wrapped key that is another volume's, or another cluster's.
+// BindingError says that a wrapped key belongs to another volume or cluster.
 type BindingError struct{ Expected, Found Binding }
 
 func (e *BindingError) Error() string {
@@ -40,7 +38,7 @@ func (e *BindingError) Error() string {
 		e.Found)
 }
 
-// Wrapped is a key as it may be kept where others read it.
+// Wrapped is a wrapped key; it may be stored where others can read it.
 type Wrapped struct {
 	// Provider is the name of the provider that wrapped it.
 	Provider string `json:"provider"`
@@ -48,35 +46,35 @@ type Wrapped struct {
 	KeyID string `json:"keyID"`
 	// Blob is the ciphertext.
 	Blob []byte `json:"blob"`
-	// Annotations are what a KMS plugin wants to see again, by name.
+	// Annotations are data that a KMS plugin needs for unwrapping, by name.
 	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
 // IsZero reports whether w is no wrapped key.
 func (w Wrapped) IsZero() bool { return w.Provider == "" && len(w.Blob) == 0 }
 
-// Provider wraps keys by a key-encryption key that it holds or can reach. Its methods may be called
-// from several goroutines; the caller wipes secrets that it is given.
+// Provider wraps keys with a key-encryption key that it holds or can reach. Its methods may be
+// called from several goroutines. The caller wipes returned secrets.
 type Provider interface {
 	// Name is the provider's name: kms, secret or file.
 	Name() string
-	// KeyID is the name of the key-encryption key by which Wrap would wrap now.
+	// KeyID returns the name of the key-encryption key that Wrap uses now.
 	KeyID(ctx context.Context) (string, error)
 	// Wrap wraps key for b.
 	Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 	// Unwrap returns the key that was wrapped for b; a *BindingError when it was wrapped for
-	// something else.
+	// another binding.
 	Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error)
 }
 
-// Wiper is a Provider that holds keys itself. Wipe overwrites them; the provider must not be used
-// meanwhile, and wraps and unwraps nothing afterwards.
+// Wiper is a Provider that holds keys itself. Wipe overwrites them. It must not run beside other
+// calls; afterwards the provider wraps and unwraps nothing.
 type Wiper interface {
 	Provider
 	Wipe()
 }
 
-// WrapChecked wraps key by p and unwraps it again, so that what it returns is known to open.
+// WrapChecked wraps key with p and unwraps the result, so that a returned key is known to unwrap.
 func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapped, error) {
 	w, err := p.Wrap(ctx, b, key)
 	if err != nil {
@@ -94,9 +92,9 @@ func WrapChecked(ctx context.Context, p Provider, b Binding, key *Secret) (Wrapp
 	return w, nil
 }
 
-// Rewrap wraps by to the key that from has wrapped. When w is already wrapped by the present key of
-// to, it is returned as it is, and changed is false. w stays valid: the caller replaces it when the
-// new one is stored.
+// Rewrap wraps with to the key in w, which from unwraps. If w already uses the present key of to,
+// Rewrap returns it and changed is false. w stays valid: the caller replaces it once the result is
+// stored.
 func Rewrap(ctx context.Context, from, to Provider, b Binding,
 	w Wrapped) (out Wrapped, changed bool, err error) {
 	id, err := to.KeyID(ctx)
@@ -117,11 +115,11 @@ func Rewrap(ctx context.Context, from, to Provider, b Binding,
 	return out, true, nil
 }
 
-// envelopeMagic begins what is wrapped; its last byte is the version.
+// envelopeMagic begins every envelope; its last byte is the version.
 const envelopeMagic = "KVK\x01"
 
-// seal returns what is wrapped: magic, then cluster, volume and key, each after its length (16
-// bits, big endian).
+// seal returns the plaintext to wrap: magic, then cluster, volume and key, each after its length
+// (16 bits, big endian).
 func seal(b Binding, key *Secret) (*Secret, error) {
 	if b.Cluster == "" || b.Volume == "" || key.Len() == 0 {
 		return nil, fmt.Errorf("wrap: no cluster, volume or key: %s, key of %d bytes", b, key.Len())
@@ -138,7 +136,7 @@ func seal(b Binding, key *Secret) (*Secret, error) {
 	return out, nil
 }
 
-// open takes the key out of what was wrapped and compares what it is for. It wipes p.
+// open parses an unwrapped envelope and compares its binding. It wipes p.
 func open(b Binding, p []byte) (*Secret, error) {
 	defer clear(p)
 	if len(p) < len(envelopeMagic) || string(p[:len(envelopeMagic)]) != envelopeMagic {

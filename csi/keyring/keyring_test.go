@@ -313,7 +313,7 @@ func kekText(c byte) string {
 	return base64.StdEncoding.EncodeToString(b)
 }
 
-func TestChain(t *testing.T) {
+func TestChainUnwrapsWithEachProvider(t *testing.T) {
 	all := providers(t)
 	old, now := all[NameFile][0], all[NameKMS][0]
 	key := secret(t, bytes.Repeat([]byte{7}, 64))

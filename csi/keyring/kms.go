@@ -23,8 +23,8 @@ const (
 // kmsPatience bounds one call of a plugin.
 const kmsPatience = 5 * time.Second
 
-// KMS is a Provider that asks a Kubernetes KMS v2 plugin on a unix socket, the same programs that
-// the API server uses. It connects when it is needed and again when the plugin was away.
+// KMS is a Provider that uses a Kubernetes KMS v2 plugin on a unix socket, like the API server. It
+// connects on first use and reconnects after the plugin was away.
 type KMS struct {
 	conn    *grpc.ClientConn
 	service kms.KeyManagementServiceClient
@@ -48,7 +48,7 @@ func (p *KMS) Close() error { return p.conn.Close() }
 // Name is kms.
 func (p *KMS) Name() string { return NameKMS }
 
-// KeyID is the present write key, as the plugin's status says; ErrUnavailable when the plugin is
+// KeyID returns the current write key from the plugin's status; ErrUnavailable when the plugin is
 // not healthy.
 func (p *KMS) KeyID(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, kmsPatience)
@@ -71,7 +71,7 @@ func (p *KMS) KeyID(ctx context.Context) (string, error) {
 	return s.KeyId, nil
 }
 
-// Wrap has the plugin encrypt.
+// Wrap encrypts with the plugin.
 func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error) {
 	plain, err := seal(b, key)
 	if err != nil {
@@ -109,7 +109,7 @@ func (p *KMS) Wrap(ctx context.Context, b Binding, key *Secret) (Wrapped, error)
 	return Wrapped{NameKMS, r.KeyId, r.Ciphertext, maps.Clone(r.Annotations)}, nil
 }
 
-// Unwrap has the plugin decrypt, and compares what the key is for.
+// Unwrap decrypts with the plugin and compares the binding.
 func (p *KMS) Unwrap(ctx context.Context, b Binding, w Wrapped) (*Secret, error) {
 	if w.Provider != NameKMS {
 		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, NameKMS,
@@ -133,8 +133,8 @@ func (p *KMS) checkKeyID(id string) error {
 	return nil
 }
 
-// unavailable makes an error of a call. The API has no codes by which a refusal could be told from
-// a failure.
+// unavailable wraps the error of a call. The API has no codes that separate a refusal from a
+// failure.
 func (p *KMS) unavailable(call string, err error) error {
 	return fmt.Errorf("%w: kms plugin %s: %s: %w", ErrUnavailable, p.socket, call, err)
 }

@@ -32,22 +32,22 @@ const (
 	NameFile   = "file"
 )
 
-// Keys of CSI node-stage secrets that FromSecrets knows: the key-encryption key, and one that was
-// in use before and still opens. Each is base64 of 32 random bytes.
+// Entries of CSI node-stage secrets that FromSecrets accepts: the key-encryption key, and a
+// previous one that still unwraps. Each is base64 of 32 random bytes.
 const (
 	SecretKey         = "key"
 	SecretPreviousKey = "previousKey"
 )
 
-// ErrSecret matches when node-stage secrets or a key file are not what they must be. Nothing of
-// their values is in the message.
+// ErrSecret matches invalid node-stage secrets and key files. Its message never quotes their
+// values.
 var ErrSecret = errors.New("key-encryption key refused")
 
-// local is a Provider that has the key-encryption key itself: AES-256-GCM with a random nonce
-// before the ciphertext.
+// local is a Provider that holds the key-encryption key: AES-256-GCM with a random nonce before the
+// ciphertext.
 type local struct {
 	name string
-	// keys are those that open; the first wraps.
+	// keys unwrap; the first also wraps.
 	keys []kek
 }
 
@@ -56,7 +56,7 @@ type kek struct {
 	key *Secret
 }
 
-// newKEK names key by a digest of it, which tells keys apart and returns nothing away.
+// newKEK names key by a digest, which tells keys apart and reveals nothing.
 func newKEK(key *Secret) kek {
 	h := sha256.New()
 	h.Write([]byte("kubeveil key-encryption key id\x00"))
@@ -64,8 +64,8 @@ func newKEK(key *Secret) kek {
 	return kek{"sha256:" + hex.EncodeToString(h.Sum(nil)[:8]), key}
 }
 
-// FromSecrets is a Provider whose key came with a CSI request: Wipe it when that ends. An unknown
-// entry is an error: it would be one that is misspelt.
+// FromSecrets returns a Provider with the key of a CSI request: Wipe it when the request ends. An
+// unknown entry is an error, because it is probably misspelt.
 func FromSecrets(secrets map[string]string) (Provider, error) {
 	p := &local{name: NameSecret}
 	for name := range secrets {
@@ -89,9 +89,9 @@ func FromSecrets(secrets map[string]string) (Provider, error) {
 	return p, nil
 }
 
-// File is a Provider whose key is in a file. It protects nothing from the owner of that file's
-// disk. The file must be a regular one of mode 0600 that belongs to the user who runs this; one
-// that is not is refused and left alone. It is never made here, see CreateFile.
+// File returns a Provider with the key in a file. It protects nothing from the owner of that file's
+// disk. The file must be regular, of mode 0600, and owned by the user of this process; any other is
+// refused and not changed. File never makes it: see CreateFile.
 func File(path string) (Provider, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,8 +125,8 @@ func File(path string) (Provider, error) {
 	return &local{NameFile, []kek{newKEK(key)}}, nil
 }
 
-// CreateFile makes a random key-encryption key in a new file of mode 0600. A file that is there
-// already is left alone (fs.ErrExist).
+// CreateFile writes a random key-encryption key to a new file of mode 0600. An existing file is not
+// changed (fs.ErrExist).
 func CreateFile(path string) error {
 	key, err := Generate(KEKSize)
 	if err != nil {
@@ -138,8 +138,8 @@ func CreateFile(path string) error {
 	return durable.Create(path, text)
 }
 
-// parseKEK reads base64 of 32 bytes, with or without a line break at the end. It wipes text; its
-// errors hold nothing of it.
+// parseKEK decodes base64 of 32 bytes, with or without a final line break. It wipes text; its
+// errors quote nothing of it.
 func parseKEK(text []byte) (*Secret, error) {
 	defer clear(text)
 	if n := len(text); n > 0 && text[n-1] == '\n' {
@@ -147,7 +147,7 @@ func parseKEK(text []byte) (*Secret, error) {
 	}
 	b := make([]byte, base64.StdEncoding.DecodedLen(len(text)))
 	defer clear(b)
-	// Decode skips line breaks within.
+	// Decode skips line breaks inside.
 	n, err := base64.StdEncoding.Strict().Decode(b, text)
 	if err != nil || n != KEKSize || len(text) != base64.StdEncoding.EncodedLen(KEKSize) {
 		return nil, fmt.Errorf("is not base64 of %d bytes: make one with `head -c %d /dev/urandom "+
@@ -172,7 +172,7 @@ func (p *local) Name() string { return p.name }
 // KeyID is a digest of the key.
 func (p *local) KeyID(context.Context) (string, error) { return p.keys[0].id, nil }
 
-// Wrap encrypts; it needs nobody.
+// Wrap encrypts locally.
 func (p *local) Wrap(_ context.Context, b Binding, key *Secret) (Wrapped, error) {
 	plain, err := seal(b, key)
 	if err != nil {
@@ -192,7 +192,7 @@ func (p *local) Wrap(_ context.Context, b Binding, key *Secret) (Wrapped, error)
 		Blob: c.Seal(nonce, nonce, plain.Bytes(), k.extra())}, nil
 }
 
-// Unwrap decrypts; it needs nobody.
+// Unwrap decrypts locally.
 func (p *local) Unwrap(_ context.Context, b Binding, w Wrapped) (*Secret, error) {
 	if w.Provider != p.name {
 		return nil, fmt.Errorf("%s: %w: expected provider %s, found %s", b, ErrWrongKey, p.name,
@@ -235,5 +235,5 @@ func (k kek) aead() (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// extra is the data that is authenticated beside the ciphertext.
+// extra returns the additional authenticated data.
 func (k kek) extra() []byte { return []byte("kubeveil wrapped key\x00" + k.id) }

@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// redacted is what every text form of a Secret says.
+// redacted is every text form of a Secret.
 const redacted = "redacted"
 
-// MaxSize is the most that a Secret holds, bytes.
+// MaxSize is the largest size of a Secret in bytes.
 const MaxSize = 512
 
 // ErrLocked matches when memory cannot be locked.
 var ErrLocked = errors.New("memory cannot be locked: give the process CAP_IPC_LOCK")
 
 // Secret is a key in locked memory. Nil is no key. Its methods may be called from several
-// goroutines, except Wipe, after which it is empty. One that is forgotten without Wipe is wiped
-// when the garbage collector finds it.
+// goroutines, except Wipe, after which it is empty. The garbage collector wipes a Secret that was
+// not wiped.
 type Secret struct {
-	// Behind functions because fmt prints the unexported fields of other people's values by
-	// reflection, which sees an address here.
+	// Functions hide the address, because fmt prints unexported fields of nested values by
+	// reflection.
 	bytes func() []byte
 	wipe  func()
 }
@@ -67,7 +67,7 @@ func allocate(n int) (*Secret, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The closures hold the slot and not the Secret, else it would never be collected.
+	// The closures hold the slot and not the Secret; otherwise it would never be collected.
 	held := slot[:n]
 	s := &Secret{bytes: func() []byte { return held }}
 	forgotten := runtime.AddCleanup(s, vault.give, slot)
@@ -79,8 +79,8 @@ func allocate(n int) (*Secret, error) {
 	return s, nil
 }
 
-// Bytes is the secret itself, valid until Wipe, not to be changed, copied or kept. A wiped or nil
-// Secret has none. Keep s alive (runtime.KeepAlive) for as long as the slice is in use.
+// Bytes returns the secret itself, valid until Wipe. Do not change, copy or keep it. A wiped or nil
+// Secret returns none. Keep s alive (runtime.KeepAlive) while the slice is in use.
 func (s *Secret) Bytes() []byte {
 	if s == nil || s.bytes == nil {
 		return nil
@@ -98,7 +98,7 @@ func (s *Secret) Wipe() {
 	}
 }
 
-// Equal compares in constant time. Nothing equals a secret that is empty.
+// Equal compares in constant time. An empty secret equals nothing.
 func (s *Secret) Equal(other *Secret) bool {
 	defer runtime.KeepAlive(s)
 	defer runtime.KeepAlive(other)
@@ -106,7 +106,7 @@ func (s *Secret) Equal(other *Secret) bool {
 }
 
 // Derive makes a Secret of n bytes from s, which must be 64 random bytes: HKDF-Expand with SHA-512
-// (RFC 5869, 2.3). Two that differ in info are independent.
+// (RFC 5869, 2.3). Secrets with different info are independent.
 func (s *Secret) Derive(info string, n int) (*Secret, error) {
 	defer runtime.KeepAlive(s)
 	if s.Len() != sha512.Size {
@@ -137,11 +137,11 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 // MarshalJSON returns "redacted".
 func (s Secret) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
 
-// vault is where all secrets of the process lie.
+// vault holds all secrets of the process.
 var vault locked
 
-// locked hands out slots of MaxSize bytes of locked memory. Its pages are kept for ever: few
-// secrets live at once.
+// locked allocates slots of MaxSize bytes of locked memory. Its pages are never freed: few secrets
+// live at once.
 type locked struct {
 	mu   sync.Mutex
 	free [][]byte
@@ -187,14 +187,14 @@ func (l *locked) growLocked() error {
 	return nil
 }
 
-// Harden makes the process one whose memory is not dumped, read by others of the same user, or
-// swapped: PR_SET_DUMPABLE 0, RLIMIT_CORE 0, and mlockall of what it has and will have, page by
-// page as it is touched. Call it before the first key exists.
+// Harden protects the memory of the process: it is not dumped, not readable by other processes of
+// the user, and not swapped. It sets PR_SET_DUMPABLE 0 and RLIMIT_CORE 0, and calls mlockall for
+// present and future pages, which locks each as it is touched. Call it before the first key exists.
 //
-// It needs CAP_IPC_LOCK, and for good: without, the kernel counts every address that Go reserves,
-// which is more than a GiB, against RLIMIT_MEMLOCK. Room that is reserved and not used takes no
-// memory, and the runtime still gives back what it frees (madvise fails on locked memory, so it
-// maps that part anew). Programs that are started are not locked; they too dump no core.
+// Harden needs CAP_IPC_LOCK for the life of the process. Without it the kernel counts every address
+// that Go reserves, more than a GiB, against RLIMIT_MEMLOCK. Reserved and unused addresses take no
+// memory, and the runtime still frees memory: madvise fails on locked pages, so it maps them again.
+// Child processes are not locked; they dump no core either.
 func Harden() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)

@@ -121,7 +121,7 @@ func TestSecretMemoryIsLocked(t *testing.T) {
 	}
 }
 
-func TestDerive(t *testing.T) {
+func TestDeriveIsAFunctionOfKeyAndInfo(t *testing.T) {
 	key := secret(t, bytes.Repeat([]byte{1}, 64))
 	a, err := key.Derive("a", 32)
 	if err != nil {

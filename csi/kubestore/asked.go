@@ -11,7 +11,7 @@ import (
 )
 
 // holder is the node that has the volume now: the one where it is open, else the one with its disk.
-// Where a person lets another node take it from that one, it is the other: the first is said to be
+// Where a person lets another node take it from that one, it is the other: the first was declared
 // gone.
 func holder(st volume.State, asked Asked) string {
 	now := st.Writer
@@ -46,7 +46,7 @@ func (s *Store) RewrapDone(ctx context.Context, name, request string) error {
 	return explain("end request of volume "+name, err)
 }
 
-// TakeOver is the node from which this one may take the volume; empty when nobody asks for that. It
+// TakeOver is the node from which this one may take the volume; empty without such a request. It
 // is what volume.OpenOptions.TakeOver wants. A *volume.TakenError says that another node may take
 // it from this one.
 func (s *Store) TakeOver(ctx context.Context, name string) (from string, err error) {

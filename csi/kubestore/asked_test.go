@@ -12,7 +12,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
-// A request is for one node: the one that has the volume now, whoever had it when it was made.
+// A request is for one node: the one that has the volume now, not the one that had it when it was
+// made.
 func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	var objects []runtime.Object
@@ -71,9 +72,9 @@ func TestRewrapsAreOfTheNodeThatHasTheVolume(t *testing.T) {
 	}
 }
 
-// Whom a takeover is for: the node that may take the volume, the one that is said to be gone, and
+// The target of a takeover: the node that may take the volume, the one that was declared gone, and
 // all others.
-func TestTakeOver(t *testing.T) {
+func TestTakeoverIsForTheNamedNodes(t *testing.T) {
 	const one, two, three = "node-1", "node-2", "node-3"
 	st := full()
 	spec := specOf(st)

@@ -111,9 +111,8 @@ func (c *Cache) unselected(err error) bool {
 	if !apierrors.IsBadRequest(err) || c.whole.Swap(true) {
 		return false
 	}
-	c.log.Warn("the API server cannot select VeilVolumes by node, so this node watches all "+
-		"of them; "+
-		"use Kubernetes 1.31 or newer, and apply manifests/csi/crd", "error", err)
+	c.log.Warn("this node watches the VeilVolumes of all nodes; use Kubernetes 1.31 or newer, and "+
+		"apply manifests/csi/crd", "error", err)
 	return true
 }
 
@@ -210,7 +209,7 @@ func (c *Cache) wait(ctx context.Context) error {
 	}
 }
 
-// Rewraps returns the volumes whose key somebody asks to wrap anew and that this node holds, with
+// Rewraps returns the volumes whose key a user asks to wrap again and that this node holds, with
 // the value of each request. Objects that are refused are passed over: List returns what is wrong
 // with them.
 func (c *Cache) Rewraps(ctx context.Context) (map[string]string, error) {

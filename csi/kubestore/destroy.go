@@ -8,7 +8,7 @@ import (
 )
 
 // Destroy removes the wrapped key of a volume whose node cannot, and takes it to DELETED. may
-// decides by the object as it is read, and again where somebody changed it meanwhile. A volume that
+// decides by the object as it is read, and again if it changed meanwhile. A volume that
 // is DELETED already is no error.
 func (s *Store) Destroy(ctx context.Context, name string, may func(Object) error) error {
 	var err error

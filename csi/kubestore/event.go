@@ -14,7 +14,7 @@ import (
 const maxMessage = 1024
 
 // Warn makes an event of type Warning at the claim of a volume, for the people whose volume it is.
-// A volume without a claim is no error: nobody would read it.
+// A volume without a claim is no error: its events have no reader.
 func (s *Store) Warn(ctx context.Context, volume, reason, message string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -50,13 +50,13 @@ func (s *Store) Object(ctx context.Context, name string) (Object, error) {
 	return newObject(o), nil
 }
 
-// ParseObject reads a VeilVolume that somebody saved as JSON.
+// ParseObject reads a VeilVolume that was saved as JSON.
 func ParseObject(text []byte) (volume.State, error) {
 	s, _, err := parseText(text)
 	return s, err
 }
 
-// tries is how often a request is written when somebody else changes the object at that moment.
+// tries is how often a request is written when another client changes the object at that moment.
 const tries = 5
 
 // AskRewrap asks the volume's holder to wrap its key by the present key-encryption key. Its driver

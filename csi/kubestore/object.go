@@ -40,7 +40,7 @@ type Asked struct {
 	TakeOver *TakeOver `json:"takeOver,omitempty"`
 }
 
-// TakeOver names a node that is gone for good, and the one that may open its volume.
+// TakeOver names a node that will not return, and the one that may open its volume.
 type TakeOver struct {
 	From string `json:"from"`
 	To   string `json:"to"`

@@ -17,7 +17,7 @@ import (
 // fiTrim is FITRIM of include/uapi/linux/fs.h, which x/sys does not have.
 const fiTrim = 0xc0185879
 
-// flags are the mount options that are flags of mount(2); all others are for the file system.
+// flags are the mount options that are flags of mount(2); all others go to the file system.
 var flags = map[string]uintptr{
 	"rw": 0, "defaults": 0, "ro": unix.MS_RDONLY, "nosuid": unix.MS_NOSUID, "nodev": unix.MS_NODEV,
 	"noexec": unix.MS_NOEXEC,
@@ -42,8 +42,8 @@ func (Host) List() ([]Mount, error) {
 		m := Mount{Target: i.Mountpoint, Root: i.Root == "/", ReadOnly: hasOption(i.Options, "ro")}
 		if !holdsNodes(i) {
 			m.FS, m.Device = FS(i.FSType), unix.Mkdev(uint32(i.Major), uint32(i.Minor))
-			// The mount is writable, and what is mounted is not: it stopped by itself. Newer
-			// kernels have words of their own for it.
+			// A writable mount of a read-only file system: it stopped after an error. Newer kernels
+			// report that in words of their own.
 			m.Stopped = !m.ReadOnly && hasOption(i.VFSOptions, "ro") ||
 				hasOption(i.VFSOptions, "emergency_ro") || hasOption(i.VFSOptions, "shutdown")
 			out = append(out, m)
@@ -51,7 +51,7 @@ func (Host) List() ([]Mount, error) {
 		}
 		var st unix.Stat_t
 		if err := unix.Lstat(i.Mountpoint, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFBLK {
-			continue // Gone meanwhile, hidden by another mount, or no node.
+			continue // Unmounted in the meantime, hidden by another mount, or not a device node.
 		}
 		m.Node, m.Root, m.Device = true, true, st.Rdev
 		out = append(out, m)
@@ -60,7 +60,7 @@ func (Host) List() ([]Mount, error) {
 	return out, nil
 }
 
-// holdsNodes reports whether something of a file system for device nodes is bound there.
+// holdsNodes reports whether the mount binds a file of a file system for device nodes.
 func holdsNodes(i *mountinfo.Info) bool {
 	return (i.FSType == "devtmpfs" || i.FSType == "tmpfs") && i.Root != "/"
 }
@@ -74,8 +74,8 @@ func hasOption(list, option string) bool {
 	return false
 }
 
-// CheckShared implements Mounts. The kernel propagates what is mounted below path when the mount
-// that path is on has peers: "shared:" in mountinfo (Documentation/filesystems/sharedsubtree.rst).
+// CheckShared implements Mounts. The kernel propagates mounts below path if the mount of path has
+// peers: "shared:" in mountinfo (Documentation/filesystems/sharedsubtree.rst).
 func (Host) CheckShared(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -88,7 +88,7 @@ func (Host) CheckShared(path string) error {
 
 	var on *mountinfo.Info
 	for _, i := range infos {
-		// The last of one mount point hides those before.
+		// The last mount at a mount point hides the others.
 		if on == nil || len(i.Mountpoint) >= len(on.Mountpoint) {
 			on = i
 		}
@@ -104,9 +104,8 @@ func (Host) CheckShared(path string) error {
 		}
 	}
 
-	return fmt.Errorf("%s: %w: it is on the mount %s, which is not shared, so the kubelet would "+
-		"give its pods the empty "+
-		"folder below, in clear: mount the kubelet's folder with mountPropagation: Bidirectional",
+	return fmt.Errorf("%s: %w: the mount %s is not shared, so pods would write to the folder "+
+		"below, in clear: set mountPropagation: Bidirectional for the kubelet's folder",
 		path, ErrPrivate, on.Mountpoint)
 }
 
@@ -155,7 +154,7 @@ func (Host) Bind(source, target string, readOnly bool) error {
 	return nil
 }
 
-// makeTarget makes a folder for a folder, a file for anything else.
+// makeTarget makes a folder for a folder, and a file for anything else.
 func makeTarget(source, target string) error {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -206,8 +205,8 @@ func (h Host) Unbind(target string) error {
 // trimRange is struct fstrim_range.
 type trimRange struct{ start, length, least uint64 }
 
-// Trim implements Filesystems. It ends early, with what was done, when ctx does: the file system is
-// asked for a part at a time.
+// Trim implements Filesystems. It asks the file system for one range at a time. When ctx ends it
+// stops and returns what was trimmed.
 func (Host) Trim(ctx context.Context, target string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(target, &st); err != nil {
@@ -228,7 +227,7 @@ func (Host) Trim(ctx context.Context, target string) (int64, error) {
 	return done, nil
 }
 
-// trim asks the file system that a folder is on.
+// trim trims the file system that holds a folder.
 func trim(path string, r *trimRange) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -226,7 +226,7 @@ func TestDeviceNodes(t *testing.T) {
 	})
 }
 
-func TestDamage(t *testing.T) {
+func TestCheckAndMountReportDamage(t *testing.T) {
 	nettest.NeedProgram(t, "mkfs.ext4")
 	for name, c := range map[string]struct {
 		damaged, unclean bool
@@ -300,7 +300,7 @@ func TestPrograms(t *testing.T) {
 
 // Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could
 // not begin.
-func TestHowCheckEnds(t *testing.T) {
+func TestOnlyE2fsckReportsDamage(t *testing.T) {
 	dir := t.TempDir()
 	before := folders
 	t.Cleanup(func() { folders = before })

@@ -12,12 +12,12 @@ import (
 var (
 	// ErrBusy matches when a mount is in use.
 	ErrBusy = errors.New("mount is in use")
-	// ErrDamaged matches when a file system was not repaired: a person decides.
+	// ErrDamaged matches when a file system was not repaired: an administrator decides.
 	ErrDamaged = errors.New("file system is damaged")
-	// ErrOption matches mount options that are not taken.
+	// ErrOption matches mount options that are refused.
 	ErrOption = errors.New("mount option refused")
-	// ErrPrivate matches when what is mounted at a path would not be seen outside of this process's
-	// mount namespace.
+	// ErrPrivate matches when mounts at a path are not visible outside of this process's mount
+	// namespace.
 	ErrPrivate = errors.New("mounts do not reach the host")
 	// ErrNoProgram matches when a program is not installed.
 	ErrNoProgram = errors.New("program is not installed")
@@ -32,10 +32,10 @@ const (
 	XFS  FS = "xfs"
 )
 
-// Kinds are all of them.
+// Kinds lists every kind.
 var Kinds = []FS{Ext4, XFS}
 
-// MinSize is the size below which a file system of the kind cannot be made, bytes.
+// MinSize is the smallest size in bytes of a file system of the kind.
 func (f FS) MinSize() int64 {
 	if f == XFS {
 		return 300 << 20 // mkfs.xfs(8), since xfsprogs 5.19.
@@ -43,28 +43,26 @@ func (f FS) MinSize() int64 {
 	return 16 << 20
 }
 
-// Found is what a device looks like. Nothing of it is proven.
+// Found is what a device appears to hold. Nothing of it is verified.
 type Found struct {
-	// FS is empty when it is none of Kinds.
+	// FS is empty for anything other than Kinds.
 	FS FS
-	// Size is how much of the device the file system takes, bytes. Of one that is mounted it may be
-	// from before it grew.
+	// Size is the file system's size in bytes. For a mounted one it may be outdated.
 	Size int64
 }
 
 // Mount is a line of the mount table.
 type Mount struct {
 	Target string
-	// Device is the number of the block device: the one that is mounted, or the one whose node is
-	// bound to Target.
+	// Device is the number of the mounted device, or of the device whose node is bound to Target.
 	Device uint64
-	// Node reports whether Target is the node of a device.
+	// Node reports whether Target is a device node.
 	Node bool
-	// Root reports whether it shows the whole of what is mounted; always so with Node.
+	// Root reports whether the mount shows the whole file system; it is always true with Node.
 	Root     bool
 	FS       FS
 	ReadOnly bool
-	// Stopped reports whether the file system takes no writes since it met an error.
+	// Stopped reports whether the file system refuses writes after an error.
 	Stopped bool
 }
 
@@ -78,42 +76,41 @@ type Usage struct {
 	Node bool
 }
 
-// Filesystems is what is done to a file system.
+// Filesystems reads, makes and repairs file systems.
 type Filesystems interface {
-	// Probe says what is on the device.
+	// Probe returns what the device appears to hold.
 	Probe(ctx context.Context, device string) (Found, error)
-	// Make makes a new file system on the device, whatever is there. A device that is mounted or
+	// Make makes a new file system on the device, whatever it holds. A device that is mounted or
 	// mapped is an error.
 	Make(ctx context.Context, device string, fs FS) error
-	// Check replays journals and repairs what can be repaired without loss, on a device that is not
-	// mounted; ErrDamaged when that is not enough.
+	// Check replays journals, and repairs what it can without loss, on a device that is not
+	// mounted. It returns ErrDamaged when that is not enough.
 	Check(ctx context.Context, device string, fs FS) error
-	// Grow makes the file system on the device, which is mounted at target, as large as the device.
+	// Grow grows the file system on the device, mounted at target, to the size of the device.
 	Grow(ctx context.Context, device, target string, fs FS) error
-	// Trim tells the device below target which blocks are free, and returns how many bytes these
-	// are.
+	// Trim tells the device below target which blocks are free, and returns their size in bytes.
 	Trim(ctx context.Context, target string) (int64, error)
-	// Flush writes out what the file system at target holds in memory. Its users go on meanwhile.
+	// Flush writes out what the file system at target holds in memory. Its users are not suspended.
 	Flush(target string) error
 	// Usage measures what is at path.
 	Usage(path string) (Usage, error)
 }
 
-// Mounts is what is mounted.
+// Mounts reads and changes the mount table.
 type Mounts interface {
-	// List returns the mounts of block devices and of their nodes, in the order of the table: the
+	// List returns the mounts of block devices and of device nodes, in the order of the table. The
 	// last of one target hides the others.
 	List() ([]Mount, error)
-	// CheckShared refuses a path below which mounts stay in this mount namespace (ErrPrivate).
+	// CheckShared returns ErrPrivate for a path below which mounts stay in this mount namespace.
 	CheckShared(path string) error
-	// Mount mounts the device at the folder target; ErrDamaged when the kernel says so.
+	// Mount mounts the device at the folder target; ErrDamaged when the kernel reports damage.
 	Mount(device, target string, fs FS, options []string) error
-	// Bind shows source at target, which is made when it is not there: a folder for a folder, a
-	// file for a device node.
+	// Bind bind-mounts source at target. It makes a missing target: a folder for a folder, a file
+	// for a device node.
 	Bind(source, target string, readOnly bool) error
-	// Unmount removes all mounts at target. None is no error; ErrBusy leaves it.
+	// Unmount removes all mounts at target. No mount is no error; ErrBusy changes nothing.
 	Unmount(target string) error
-	// Unbind is Unmount, and then target goes. One that is not there is no error; a folder that is
+	// Unbind is Unmount, and then removes target. A missing target is no error; a folder that is
 	// not empty is.
 	Unbind(target string) error
 }
@@ -124,7 +121,7 @@ type System interface {
 	Mounts
 }
 
-// At returns the mount that shows at target; ok is whether there is one.
+// At returns the visible mount at target; ok reports whether there is one.
 func At(table []Mount, target string) (m Mount, ok bool) {
 	for _, each := range table {
 		if each.Target == target {
@@ -134,7 +131,7 @@ func At(table []Mount, target string) (m Mount, ok bool) {
 	return m, ok
 }
 
-// refused are options that would go around something, and what to write instead.
+// refused maps options that would circumvent a safeguard to what the user should write instead.
 var refused = map[string]string{
 	"discard": "set the parameter discard of the StorageClass: it says which blocks are free",
 	"remount": "a volume is mounted once",
@@ -150,7 +147,7 @@ var refused = map[string]string{
 
 const elsewhere = "a volume is on its own device, all of it: what is on another is not encrypted"
 
-// CheckOptions refuses mount options that are not for a user to give (ErrOption).
+// CheckOptions returns ErrOption for mount options that a user may not set.
 func CheckOptions(options []string) error {
 	for _, o := range options {
 		name, _, _ := strings.Cut(o, "=")
@@ -164,13 +161,13 @@ func CheckOptions(options []string) error {
 	return nil
 }
 
-// Defaults are the options that a file system is always mounted with.
+// Defaults are the options of every mount of a file system.
 func (f FS) Defaults() []string {
 	if f == XFS {
-		// A restored snapshot has the uuid of its source, and may be mounted beside it.
+		// A restored snapshot has the uuid of its source and may be mounted beside it.
 		return []string{"nouuid"}
 	}
-	// What the disk's owner changes reads as garbage: nothing more is written then.
+	// Bytes that the disk's owner changes decrypt to garbage: the file system then stops writing.
 	return []string{"errors=remount-ro"}
 }
 

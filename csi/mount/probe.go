@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// superblocks is how much of a device is read to tell what is on it, bytes.
+// superblocks is how much of a device is read to recognize its content, in bytes.
 const superblocks = 4096
 
 // Layout of ext4's superblock (fs/ext4/ext4.h), which begins at 1024, and of xfs's
@@ -34,8 +34,8 @@ const (
 	xfsBlocks    = 0x8
 )
 
-// Probe implements Filesystems. It reads past the page cache, which a device's former life could
-// have filled.
+// Probe implements Filesystems. It reads past the page cache, which may hold the device's former
+// content.
 func (Host) Probe(_ context.Context, device string) (Found, error) {
 	b, err := readSuper(device)
 	return parseSuper(b), err
@@ -59,14 +59,14 @@ func readSuper(device string) ([]byte, error) {
 	return b[:n], nil
 }
 
-// cleanExt4 reports whether the superblock says that there is nothing to check: unmounted, without
-// an error, with nothing in the journal.
+// cleanExt4 reports whether the superblock needs no check: unmounted, without errors, with an empty
+// journal.
 func cleanExt4(b []byte) bool {
 	return parseSuper(b).FS == Ext4 && binary.LittleEndian.Uint16(b[ext4State:]) == ext4Valid &&
 		binary.LittleEndian.Uint32(b[ext4Incompat:])&ext4Recover == 0
 }
 
-// parseSuper reads the beginning of a device. Sizes that make no sense are none.
+// parseSuper parses the beginning of a device. Impossible sizes count as none.
 func parseSuper(b []byte) Found {
 	if len(b) < superblocks {
 		return Found{}

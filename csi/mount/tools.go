@@ -17,29 +17,29 @@ import (
 // Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN, and
 // CAP_SYS_RESOURCE for ext4 to grow.
 type Host struct {
-	// CheckMemory is the most memory that one e2fsck may take, bytes; 0 is no limit. One that needs
-	// more ends with an error; without a limit it takes the whole container with it, where the
-	// kubelet has a container killed as one (memory.oom.group).
+	// CheckMemory bounds the memory of one e2fsck in bytes; 0 is no limit. An e2fsck that needs
+	// more fails. Without a limit it would take the whole container with it, if the kubelet kills
+	// containers as one (memory.oom.group).
 	CheckMemory uint64
 }
 
 const (
-	// maxOutput is how much of a program's output an error has, bytes.
+	// maxOutput is how much of a program's output an error quotes, in bytes.
 	maxOutput = 1024
-	// patience is how long a program that was told to end may take.
+	// patience is how long a program may take to end after it was told to.
 	patience = 10 * time.Second
 )
 
-// slots bound how many programs run at once: their memory is this container's.
+// slots bound how many programs run at once: they use this container's memory.
 type slots chan struct{}
 
 var running = make(slots, 8)
 
-// slotPatience is how long a program may keep others waiting: one that waits for a disk that hangs
-// never ends, and cannot be killed.
+// slotPatience is how long a program may delay others: one that waits for a hanging disk never ends
+// and cannot be killed.
 const slotPatience = 5 * time.Minute
 
-// take waits for a slot, which free gives back.
+// take waits for a slot; free releases it.
 func (s slots) take(ctx context.Context) (free func(), err error) {
 	select {
 	case s <- struct{}{}:
@@ -51,7 +51,7 @@ func (s slots) take(ctx context.Context) (free func(), err error) {
 	}
 }
 
-// folders are where the programs are looked for, whatever the environment says.
+// folders are searched for programs, whatever the environment says.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
 // find returns the path of a program; ErrNoProgram when there is none.
@@ -72,8 +72,8 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// run returns the exit code of a program; an error has what it said. A program that does not end by
-// itself within ctx is killed.
+// run returns the exit code of a program; an error quotes its output. A program that outlives ctx
+// is killed.
 func run(ctx context.Context, name string, args ...string) (code int, err error) {
 	code, said, err := silent(ctx, 0, name, args...)
 	if code != 0 {
@@ -82,8 +82,8 @@ func run(ctx context.Context, name string, args ...string) (code int, err error)
 	return code, err
 }
 
-// silent is run whose error has nothing of what the program said. The code is 0 when it did not end
-// by itself with another. memory is the most that the program may take, bytes; 0 is no limit.
+// silent is run without the program's output in its error. The code is 0 unless the program ended
+// by itself with another. memory bounds the program's memory in bytes; 0 is no limit.
 func silent(ctx context.Context, memory uint64, name string,
 	args ...string) (code int, said []byte, err error) {
 	path, err := find(name)
@@ -104,8 +104,8 @@ func silent(ctx context.Context, memory uint64, name string,
 
 	if err = cmd.Start(); err == nil {
 		if memory > 0 {
-			// A moment after it began, in which no program takes much. One that has ended has no
-			// limit any more.
+			// The limit is set just after the start, when no program needs much. A program that
+			// ended has no limit any more.
 			err = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS,
 				&unix.Rlimit{Cur: memory, Max: memory}, nil)
 		}
@@ -123,14 +123,14 @@ func silent(ctx context.Context, memory uint64, name string,
 	return exit.ExitCode(), out.kept, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
 }
 
-// Make implements Filesystems. Blocks are of 4096 bytes, none are kept for root, and nothing is
+// Make implements Filesystems. Blocks are 4096 bytes, none are reserved for root, and nothing is
 // discarded: the device is new.
 func (Host) Make(ctx context.Context, device string, kind FS) error {
 	var err error
 	switch kind {
 	case Ext4:
-		// Inode tables and journal are made up as they are used: the groups' checksums say which
-		// are, so what was there before does not matter.
+		// Inode tables and the journal are initialized on first use. The groups' checksums say
+		// which are in use, so former content does not matter.
 		_, err = run(ctx, "mkfs.ext4", "-F", "-q", "-b", "4096", "-m", "0", "-e", "remount-ro",
 			"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
 	case XFS:
@@ -144,9 +144,9 @@ func (Host) Make(ctx context.Context, device string, kind FS) error {
 // Bits of e2fsck's exit code (e2fsck(8)).
 const e2fsckCorrected = 1 | 2
 
-// Check implements Filesystems. One that was unmounted cleanly is left to the kernel, as e2fsck -p
-// would, without the time that starting it takes. xfs replays its journal when it is mounted and is
-// repaired by nobody but a person, so there is nothing to do.
+// Check implements Filesystems. A cleanly unmounted file system is left to the kernel, as e2fsck -p
+// does, which saves its start. xfs replays its journal on mount, and only an administrator repairs
+// it, so there is nothing to do.
 func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if kind != Ext4 {
 		return nil
@@ -154,8 +154,7 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if b, err := readSuper(device); err != nil || cleanExt4(b) {
 		return err
 	}
-	// What it says has names of files in it, and errors go to logs and events, which are on disks
-	// in clear.
+	// Its output names files, and errors reach logs and events, which lie on disks in clear.
 	code, _, err := silent(ctx, h.CheckMemory, "e2fsck", "-p", device)
 	switch {
 	case code == 0:
@@ -166,8 +165,8 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	const uncorrected = 4
 	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err,
 		device)
-	// A program that was ended by a signal, as for want of memory, has code -1, and has said
-	// nothing of the file system.
+	// A program killed by a signal, for example for lack of memory, has code -1. That says nothing
+	// about the file system.
 	if code > 0 && code&uncorrected != 0 {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}

@@ -11,18 +11,18 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// Closed is how a volume was closed.
+// Closed says how a volume was closed.
 type Closed struct {
 	// Sealed reports whether the disk now carries an epoch of its own, so that images from while
 	// the volume was open are refused.
 	Sealed bool
-	// Why it is not, when it is not.
+	// Why says why the disk was not sealed; nil when it was.
 	Why error
 }
 
-// Close removes the mapping of the volume from this node and releases the volume. One whose mapping
-// is open is ErrInUse, and unchanged. It may be called again. It is sealed by the key that Open
-// kept, or by keys (nil is the Set's); with neither the volume is closed all the same, and not
+// Close removes the volume's mapping from this node and releases the volume. It may be called
+// again. An open mapping is ErrInUse and stays unchanged. The record is sealed with the key that
+// Open kept, or else with keys (nil is the Set's). Without either key the volume is closed and not
 // sealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
@@ -43,8 +43,8 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 	return c, o.Backend.Detach(ctx, volume)
 }
 
-// unmap removes the mappings of the volume. The present one must not be open; former ones are
-// fenced, and go when they can.
+// unmap removes the mappings of the volume. The current mapping must not be open. Mappings of
+// former epochs are fenced; the kernel removes each on its last close.
 func (o *op) unmap(ctx context.Context) error {
 	present, former, err := o.mappings(ctx, o.State)
 	if err != nil {
@@ -65,8 +65,8 @@ func (o *op) unmap(ctx context.Context) error {
 	return nil
 }
 
-// giveUp seals the disk and lets go of the volume; of the volume alone when there is no key, or the
-// disk is not what it was.
+// giveUp seals the disk and clears the state's writer. Without a key, or on an unexpected disk, it
+// only clears the writer.
 func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	why := o.seal(ctx)
 	if why == nil {
@@ -75,7 +75,7 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	if o.Writer == "" || ctx.Err() != nil || errors.Is(why, ErrConflict) {
 		return Closed{}, why
 	}
-	// What the state allows the disk to say (PendingEpoch) stays as it is.
+	// PendingEpoch, the epoch that the disk may show, stays as it is.
 	next := o.State
 	next.Writer = ""
 	if err := o.swap(ctx, next); err != nil {
@@ -101,8 +101,8 @@ func (o *op) seal(ctx context.Context) error {
 	return err
 }
 
-// Expand makes the volume at least size bytes large, also while it is open. Making it smaller is no
-// error and does nothing.
+// Expand grows the volume to at least size bytes, also while it is open. A smaller size changes
+// nothing and is no error.
 func (s *Set) Expand(ctx context.Context, volume string, size int64,
 	opts OpenOptions) (State, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
@@ -122,7 +122,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 		return o.State, nil
 	}
 
-	// The key first, then the room: without either nothing changes.
+	// The key first, then the space: without either nothing changes.
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
 		return o.State, err
@@ -138,7 +138,7 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 
 	next := o.State
 	next.PendingPayload = payload
-	// Also when it does already, see step.
+	// Swap even if the state already says so: see step.
 	if err := o.swap(ctx, next); err != nil {
 		return o.State, err
 	}
@@ -147,8 +147,8 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 	return o.State, err
 }
 
-// expand writes the pending size to the record, then to the mapping, then to the state: a state
-// that is behind lets Open and Expand go on.
+// expand writes the pending size to the record, then to the mapping, then to the state. If it is
+// cut short the state is behind, and Open and Expand continue from there.
 func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	opts OpenOptions) error {
 	var record crypt.Record
@@ -165,7 +165,7 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 		t := crypt.NewTable(record, dev.Number, opts.Class, opts.Discard)
 		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil &&
 			!errors.Is(err, crypt.ErrNoMapping) {
-			// The engine has tried that, once.
+			// The engine has already tried to resume the mapping once.
 			return errors.Join(err, o.letGo(ctx, func() error {
 				return o.Engine.Suspend(context.WithoutCancel(ctx), t.Name, false)
 			}))
@@ -185,20 +185,22 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	return nil
 }
 
-// Removed is how a volume was deleted.
+// Removed says how a volume was deleted.
 type Removed struct {
-	// Shredded reports whether nothing of keyslot and record is on the disk. Without it, too, the
-	// disk opens no more: its key is gone.
+	// Shredded reports whether keyslot and record on the disk were overwritten. A disk that was not
+	// shredded does not open either, because its wrapped key is destroyed.
 	Shredded bool
-	// Why they were not, when they were not.
+	// Why says why they were not overwritten; nil when they were.
 	Why error
 }
 
-// Delete destroys the wrapped key, then what of it is on the disk, then the backing. It may be
-// called again. A volume that is in use, here or on another node, is refused. What remains is a
-// state in phase DELETED, until Forget. A backing that says it is another volume, and one that
-// would be destroyed and is not known to be the volume's, is left alone, and that is an error until
-// somebody has moved or removed it.
+// Delete destroys the wrapped key, then keyslot and record on the disk, then the backing. It may be
+// called again. It refuses a volume that is in use, on any node. The state remains in phase DELETED
+// until Forget.
+//
+// Delete never touches a backing that belongs to another volume, nor one that would be destroyed
+// and cannot be attributed to this volume. It then returns an error until an administrator moves or
+// removes that backing.
 func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {
@@ -220,9 +222,9 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	r := Removed{Shredded: why == nil, Why: why}
 	unknown := errors.As(why, new(*crypt.RefusedError))
 	if unknown && (o.Backend.Destroys() || errors.Is(why, crypt.OtherVolume)) {
-		return r, errors.Join(fmt.Errorf("volume %s is deleted, its key destroyed, and its "+
-			"backing left, because it is not known to be this volume's: "+
-			"move it to where it belongs, or remove it, then delete again: %w", volume, why),
+		return r, errors.Join(fmt.Errorf("volume %s is deleted and its key destroyed, but its "+
+			"backing may be another volume's: move it to where it belongs, or remove it, then "+
+			"delete again: %w", volume, why),
 			o.Backend.Detach(ctx, volume))
 	}
 
@@ -232,7 +234,7 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 	return r, errors.Join(o.Backend.Detach(ctx, volume), o.Backend.Delete(ctx, volume))
 }
 
-// destroyKey takes the volume to DELETED, when nobody uses it.
+// destroyKey takes a volume that is not in use to DELETED.
 func (o *op) destroyKey(ctx context.Context) error {
 	if err := o.claim(""); err != nil {
 		return err
@@ -247,9 +249,9 @@ func (o *op) destroyKey(ctx context.Context) error {
 	return nil
 }
 
-// shred overwrites what of the volume's keys is on its disk. On an error the disk is not known to
-// be the volume's: the key by which its record could be verified is destroyed, so what the record
-// says, and which device was chosen, is all there is to go by.
+// shred overwrites the volume's keyslot and records on its disk. On an error the disk may not be
+// the volume's. The key that could verify its record is destroyed, so only two facts remain: what
+// the record claims, and which device was chosen.
 func (o *op) shred(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.Volume)
 	if err != nil {
@@ -265,21 +267,21 @@ func (o *op) shred(ctx context.Context) error {
 	switch {
 	case errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" ||
 		chosen):
-		// A copy that never was READY says that it is its source. One that was, and says so, holds
-		// the source itself.
+		// A copy that never was READY carries its source's record. A READY copy with that record
+		// holds the source itself.
 		return crypt.Shred(disk, o.origin().Binding)
 	case errors.Is(err, crypt.Blank) && (o.Device == "" || chosen):
-		return nil // Shredded before, or never written.
+		return nil // The disk was shredded before, or never written.
 	case errors.Is(err, crypt.Foreign) && chosen && o.Epoch == 0:
-		// Blank when it was chosen, and never READY: formatting was cut short, and no pod has had
-		// it.
+		// The device was blank when it was chosen, and the volume was never READY: formatting was
+		// cut short, and no pod has used the disk.
 		return nil
 	}
 	return err
 }
 
-// Forget removes the state of a deleted volume. Call it when nobody can ask for the volume any
-// more.
+// Forget removes the state of a deleted volume. Call it once no caller can ask for the volume
+// again.
 func (s *Set) Forget(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if errors.Is(err, ErrNotFound) {

@@ -15,34 +15,37 @@ import (
 // undoPatience bounds the clean-up after a copy that failed.
 const undoPatience = 30 * time.Second
 
-// CopyOptions say how a copy is made. The zero value is a volume as large as its source.
+// CopyOptions say how a copy is made. The zero value copies at the size of the source.
 type CopyOptions struct {
-	// Size is what the copy has at least, bytes; 0 is the size of the source. A file system on it
-	// is not grown here.
+	// Size is the minimum size of the copy in bytes; 0 is the size of the source. Copy does not
+	// grow a file system on it.
 	Size int64
-	// Snapshot makes a copy that can only be copied and deleted.
+	// Snapshot makes a copy that can only be copied and deleted, never opened.
 	Snapshot bool
-	// Request is what is kept of the request; Source and Snapshot in it are set here.
+	// Request is the request to keep in the state. Copy sets its Source and Snapshot.
 	Request Request
-	// Keys is the provider that wraps the key of the copy; nil is the Set's. SourceKeys unwraps
-	// that of the source; nil is the Set's, or Keys.
+	// Keys wraps the key of the copy; nil is the Set's provider. SourceKeys unwraps the key of the
+	// source; nil is the Set's provider, or Keys.
 	Keys, SourceKeys keyring.Provider
-	// Freeze brings the source to a standstill, flushed, until thaw, which is called again when it
-	// fails. Nil is for all that need no more than the mapping suspended, which freezes a file
-	// system on it, too, and is undone by Resume after a crash. It must not use the Set. What it
-	// does must end with the process: Resume knows nothing of it.
+	// Freeze flushes the source and suspends its writers until thaw; a thaw that fails is called
+	// again. Nil suspends the mapping alone, which also freezes a file system on it; Resume undoes
+	// that after a crash.
+	//
+	// Freeze must not use the Set. Its effect must end with the process, because Resume does not
+	// know of it.
 	Freeze func(ctx context.Context) (thaw func() error, err error)
-	// Limit is how long the source may stand still, 0 is FreezeLimit; it is thawed then, whatever
-	// the copy does. A source that is not open stands still by itself, for as long as it takes.
+	// Limit is the longest time that the source may be suspended; 0 is FreezeLimit. Then the source
+	// is thawed, whatever the copy does. The limit does not apply to a source that is not open.
 	Limit time.Duration
 }
 
-// Copy makes the volume dst from what is on src now, which may be open on this node or closed. It
-// may be called again, and is then no error; one that was made otherwise is ErrExists. A source
-// that was never opened is formatted first. After an error there is nothing of dst, unless its
-// formatting was reached: then it is continued by calling again, also without the source. One that
-// comes before anything was copied may leave its state, in NEW, which Delete takes. After ErrStill
-// the source does not go on: see ResumeVolume.
+// Copy makes the volume dst from the present content of src, which is closed or open on this node.
+// It may be called again; an existing dst of another request is ErrExists. A source that was never
+// opened is formatted first.
+//
+// An error before dst's FORMATTING leaves nothing of dst, or only its state in NEW, which Delete
+// removes. An error after it is repaired by another call, which does not need the source. After
+// ErrStill the source is still suspended: call ResumeVolume.
 func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
 	unlock, err := s.lock(dst)
 	if err != nil {
@@ -80,8 +83,8 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	return o.State, o.Backend.Detach(ctx, dst)
 }
 
-// createCopy makes the state of a copy, unless there is one of the same request. What is in NEW is
-// nothing yet: it becomes as large as is asked for now, its source may have grown since.
+// createCopy creates the state of a copy, unless there is one of the same request. A copy in NEW
+// holds no data yet, so it takes the size asked for now: its source may have grown.
 func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions) error {
 	request := opts.Request
 	request.Source, request.Snapshot = src, opts.Snapshot
@@ -89,8 +92,8 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	switch {
 	case errors.Is(unread, ErrNotFound):
 	case errors.Is(unread, ErrState):
-		// Perhaps its creation was cut short: then the store goes on with that (kubestore). Of any
-		// other it says that it exists.
+		// Its creation may have been cut short: then the store completes it (kubestore). For any
+		// other it returns ErrExists.
 	case unread != nil:
 		return unread
 	case !have.Request.same(request):
@@ -124,7 +127,7 @@ func (s *Set) createCopy(ctx context.Context, dst, src string, opts CopyOptions)
 	return err
 }
 
-// copySize is the payload of a copy of a volume that has payload bytes.
+// copySize returns the payload of a copy of a volume with payload bytes.
 func copySize(from string, payload, want int64) (int64, error) {
 	if want == 0 {
 		return payload, nil
@@ -136,8 +139,8 @@ func copySize(from string, payload, want int64) (int64, error) {
 		want)
 }
 
-// copyFrom takes a copy from NEW to FORMATTING: its backing holds what the source's does. On an
-// error there is neither backing nor state.
+// copyFrom takes a copy from NEW to FORMATTING: its backing then holds the data of the source's. On
+// an error neither backing nor state remains.
 func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	if err := o.discardUnfinished(ctx); err != nil {
 		return err
@@ -148,10 +151,10 @@ func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	}
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoPatience)
 	defer cancel()
-	// The state first: once it is gone no update of it that is still under way can make the backing
-	// one that is needed.
+	// The state goes first: without it no pending update of it can make the backing one that is
+	// needed.
 	gone := o.Store.Remove(undo, o.Volume, o.revision)
-	// A backing that came to be there meanwhile was made by somebody else.
+	// Another process made a backing that appeared in the meantime.
 	if gone == nil && !errors.Is(err, backend.ErrExists) {
 		gone = o.discardBacking(undo)
 	}
@@ -162,9 +165,9 @@ func (o *op) discardBacking(ctx context.Context) error {
 	return errors.Join(o.Backend.Detach(ctx, o.Volume), o.Backend.Delete(ctx, o.Volume))
 }
 
-// discardUnfinished removes the backing that an attempt left which died before FORMATTING. It says
-// that it is the source: anything else, such as this very volume under a state from a backup, is
-// refused and left alone.
+// discardUnfinished removes the backing of an attempt that died before FORMATTING. That backing
+// carries the source's record. Any other backing is refused and not touched: it may be this very
+// volume, under a state from a backup.
 func (o *op) discardUnfinished(ctx context.Context) error {
 	dev, err := o.Backend.Attach(ctx, o.Volume)
 	if errors.Is(err, backend.ErrMissing) {
@@ -190,8 +193,7 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	return o.discardBacking(ctx)
 }
 
-// fill copies the source, checks that this is what was copied, and keeps with the state what
-// FORMATTING needs.
+// fill copies the source, verifies what was copied, and stores in the state what FORMATTING needs.
 func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	from, err := o.begin(ctx, o.Request.Source, unwrapper(opts.SourceKeys, o.Keys, opts.Keys))
 	if err != nil {
@@ -245,7 +247,7 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 	return o.swap(ctx, next)
 }
 
-// unwrapper returns one provider of those that there are.
+// unwrapper chains the providers that are not nil.
 func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	var c keyring.Chain
 	for _, p := range providers {
@@ -259,9 +261,9 @@ func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	return c
 }
 
-// settle makes the source one that can be copied: formatted, and with two equal records on its
-// disk. open is the name of its mapping, if it has one; payload is its size, bytes, which is what
-// its disk says where the state says that it may be larger.
+// settle prepares the source for a copy: formatted, with two equal records on its disk. open is the
+// name of its mapping, empty for none. payload is its size in bytes as the disk has it, where the
+// state allows two sizes.
 func (o *op) settle(ctx context.Context) (open string, payload int64, err error) {
 	if err := o.claim(""); err != nil {
 		return "", 0, err
@@ -288,8 +290,8 @@ func (o *op) settle(ctx context.Context) (open string, payload int64, err error)
 	return "", payload, o.Backend.Detach(ctx, o.Volume)
 }
 
-// even writes both copies of the record again as the one says that counts, after a writing that may
-// have been cut short, and returns the size that it says.
+// even rewrites both copies of the record from the valid one, after a write that may have been cut
+// short. It returns the size in that record.
 func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload int64, err error) {
 	if o.PendingEpoch == 0 && o.PendingPayload == 0 {
 		return o.Payload, nil
@@ -302,8 +304,8 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload
 	err = o.verified(ctx, dev, keys, shared,
 		func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
 			payload = r.Payload
-			// The state says all of this already, but another node may have taken the volume over
-			// since it was read, see step.
+			// Swap even if the state already says all of this: another node may have taken the
+			// volume over since it was read. See step.
 			if err := o.swap(ctx, o.State); err != nil {
 				return err
 			}

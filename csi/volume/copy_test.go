@@ -232,7 +232,7 @@ func TestCopyRefuses(t *testing.T) {
 	n.intact()
 }
 
-// A source that nobody has opened is formatted, and stays free for whoever opens it.
+// A source that was never opened is formatted, and stays free for the next node that opens it.
 func TestCopyOfANewVolume(t *testing.T) {
 	n := newNode(t)
 	s := n.process(0)

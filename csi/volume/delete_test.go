@@ -62,7 +62,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 
-			// Somebody exchanges them back.
+			// The disks are exchanged back.
 			n.disks[id], n.disks["pvc-2"] = n.disks["pvc-2"], n.disks[id]
 			if r, err := n.process(0).Delete(t.Context(), "pvc-2"); err != nil || !r.Shredded ||
 				n.disks["pvc-2"] != nil {
@@ -95,8 +95,8 @@ func create(n *node) error {
 	return err
 }
 
-// A backing that is not known to be the volume's is left, until somebody has removed it; its key is
-// destroyed all the same.
+// A backing that is not known to be the volume's is left, until an administrator has removed it;
+// its key is destroyed all the same.
 func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 	closed := func(spoil func(d *blktest.Disk)) func(t *testing.T) *node {
 		return func(t *testing.T) *node {

@@ -1,40 +1,39 @@
-// Package volume is the life of a volume on a node: made once, opened by one node at a time,
-// closed, copied, expanded, deleted, and never formatted when it should have been readable.
+// Package volume manages a volume's life on a node: made once, opened by one node at a time,
+// closed, copied, expanded, deleted. It never formats a disk that it should have read.
 //
 // It promises, after any number of processes that died at any step:
 //   - A disk is written only in FORMATTING, where it is blank or holds what formatting writes, and
-//     in READY after its record was verified. There is no way from READY back.
-//   - A mapping that is handed out is of the volume's record at the epoch of the trusted state; one
-//     that was found is used only when its uuid, device, table and size are as they would be made,
-//     and a read succeeds. Any other is fenced and replaced, once there are key and disk for the
-//     one that takes its place; one that is ahead of the state is refused and left.
-//   - A header (the first 308 KiB) from before the volume was last opened, cleanly closed or
-//     expanded is refused, also one from the middle of an opening or closing that was cut short.
-//     Closing is clean with a key: the request's, or that of the record alone, which Open keeps for
-//     one whose Close brings none. What lies behind the header is not covered: the disk's owner can
-//     put it back to anything that it was. The epoch finds wrong disks and honest restores.
-//   - A file system is made only by an epoch that the volume gives up before it is used. A state
-//     from a backup by which nobody has used the volume is refused as any other that the disk is
-//     ahead of. A raw block volume is marked (MarkMade) before it is opened, for the same reason.
-//   - What was refused has neither a mapping nor a backing's device that it had not before.
-//   - What Delete destroys is known to be the volume's. Anything else is left.
-//   - A copy is what its source was at one moment, which lasted no longer than a limit; it opens on
-//     no disk but its own, and its source on no copy's. A source that could not be let go on is
-//     tried again for some seconds (ErrStill, Set.ResumeVolume); one that a dead process left
-//     standing still goes on (Set.Resume, Set.Open).
-//   - A node from which a volume was taken over fences what it has mapped of it when it learns of
-//     that (Set.Yield), from the state or from the disk's own record (Set.YieldLater), and changes
-//     neither disk nor state.
-//   - While the key service is away nothing is opened anew and nothing is formatted; what is open
-//     stays so.
+//     in READY after its record was verified. No step leads from READY back.
+//   - A returned mapping has the epoch of the trusted state. A mapping that is found is used only
+//     if its uuid, device, table and size are equal to those that Open would make, and a read
+//     succeeds. Any other is fenced, and replaced once key and disk of its replacement are
+//     verified. A mapping that is ahead of the state is refused and not changed.
+//   - A header (the first 308 KiB) from before the last opening, clean closing or expansion is
+//     refused. So is one from the middle of an interrupted opening or closing. A clean closing
+//     needs a key: the request's, or the sealing key that Open keeps for a Close without a
+//     provider. The rest of the disk is not covered: the disk's owner can restore any former
+//     content. The epoch detects wrong disks and honest restores.
+//   - A file system is made only in an epoch that the volume leaves before it is used. A state from
+//     a backup, which says that the volume was never used, is then behind the disk and refused. For
+//     the same reason a raw block volume is marked (MarkMade) before it is opened.
+//   - A refused operation adds neither a mapping nor an attached device.
+//   - Delete destroys only what is known to be the volume's, and leaves everything else.
+//   - A copy has the content of its source at one moment, and the source is suspended no longer
+//     than a limit. The copy opens only on its own disk, and the source on no copy's. A source that
+//     could not be resumed is retried for some seconds (ErrStill, Set.ResumeVolume). A source that
+//     a dead process left suspended is resumed by Set.Resume and Set.Open.
+//   - A node that lost a volume to a takeover fences its mappings when it learns of that, from the
+//     state (Set.Yield) or from the disk's own record (Set.YieldLater). It changes neither disk nor
+//     state.
+//   - While the key service is away no volume is opened or formatted; open volumes stay open.
 //
-// A copy and its source have one volume key: deleting one destroys its wrapped key, and what is
-// left of its disk can still be read by who has the key of the other.
+// A copy and its source share one volume key. Deleting one destroys its wrapped key, but a holder
+// of the other's key can still read what is left of its disk.
 //
-// It refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than repairs.
-// docs/design/0005-volumes.md has the states and the order of writes.
+// The package refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than
+// repairs. docs/design/0005-volumes.md has the states and the order of writes.
 //
-// It knows neither Kubernetes nor file systems. What it stands on are four seams: Store,
+// It knows neither Kubernetes nor file systems. It depends on four interfaces: Store,
 // keyring.Provider, crypt.Engine and backend.Backend.
 //
 // Start reading at State, then Set.Open, Set.Make, then Set.Copy.

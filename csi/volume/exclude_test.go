@@ -64,7 +64,7 @@ func TestOneNodeAtATime(t *testing.T) {
 }
 
 // Many processes and goroutines at once: one works, the others are told so.
-func TestTogether(t *testing.T) {
+func TestOneOfManyConcurrentOperationsWorks(t *testing.T) {
 	n := opened(t)
 	locks := t.TempDir()
 	var wg sync.WaitGroup

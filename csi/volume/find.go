@@ -15,13 +15,13 @@ func (s *Set) Get(ctx context.Context, volume string) (State, error) {
 }
 
 // Find returns the mapping that Open made for the volume, and the state. It changes nothing and
-// waits for nobody. Without a mapping the error is crypt.ErrNoMapping, beside the state; with one
-// that is ahead of the state it is that refusal (crypt.NewerThanState).
+// takes no lock. Without a mapping it returns the state and crypt.ErrNoMapping. For a mapping that
+// is ahead of the state it returns the state and the refusal crypt.NewerThanState.
 func (s *Set) Find(ctx context.Context, volume string) (Opened, error) {
 	return s.FindIn(ctx, s.Store, volume)
 }
 
-// FindIn is Find by what r says of the volume.
+// FindIn is Find with the state that r has of the volume.
 func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, error) {
 	st, _, err := s.read(ctx, r, volume)
 	if err != nil {
@@ -42,10 +42,9 @@ func (s *Set) FindIn(ctx context.Context, r Reader, volume string) (Opened, erro
 	return Opened{m, st, true}, err
 }
 
-// mappings returns the names of the volume's mappings: the one of the state's epoch, if there is
-// one, and former ones. One of any other epoch that lives is refused (crypt.NewerThanState): the
-// state is from a backup, and what is mounted there is what came after. Nothing is done to any
-// mapping then.
+// mappings returns the names of the volume's mappings: present has the state's epoch, former have
+// earlier ones. A live mapping of any other epoch is refused with crypt.NewerThanState. The state
+// is then from a backup, and that mapping holds newer data; no mapping is changed.
 func (s *Set) mappings(ctx context.Context, st State) (present string, former []string, err error) {
 	if st.UUID == (crypt.UUID{}) {
 		return "", nil, nil

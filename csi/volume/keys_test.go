@@ -80,8 +80,8 @@ func (i idle) check(what string) {
 }
 
 // Disks that hang hold up others until these have waited long enough; a key service that hangs
-// holds up nobody.
-func TestDisksThatHang(t *testing.T) {
+// delays no other volume.
+func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	n := opened(t)
 	closeVolume(t, n)
 	s := n.process(0)
@@ -136,8 +136,8 @@ func (awayProvider) Unwrap(context.Context, keyring.Binding,
 	return nil, keyring.ErrUnavailable
 }
 
-// A wrapped key of another volume, put into the state by somebody who can write there.
-func TestSwappedKeys(t *testing.T) {
+// A wrapped key of another volume, put into the state by an attacker who can write there.
+func TestWrappedKeyOfAnotherVolumeIsRefused(t *testing.T) {
 	n := opened(t)
 	second(t, n)
 	store := n.store.(*memoryStore)

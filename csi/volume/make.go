@@ -10,12 +10,14 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 )
 
-// Make has mkfs make a file system on a volume whose Content is Unmade, and formats the volume
-// first when it is new; one that is Made is left. made is whether mkfs was called and returned no
-// error. The device that it is given goes with the call: Open gives the one to be used, with an
-// epoch that the volume never had while it was Unmade. So a state from a backup that says Unmade
-// has no file system made on what was used since: the disk is newer (crypt.NewerThanState). Other
-// processes are kept off the volume meanwhile. Make may be called again after it failed or died.
+// Make calls mkfs on a volume whose Content is Unmade, and formats the volume first when it is new.
+// A volume that is Made stays as it is. made reports whether mkfs was called and succeeded.
+//
+// The mapping that mkfs gets is removed by the end of the call. Open makes another, with an epoch
+// that the volume never had while it was Unmade. So a state from a backup that says Unmade never
+// formats data that was written since: its disk is newer (crypt.NewerThanState).
+//
+// Make locks the volume against other processes. It may be called again after it failed or died.
 func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions,
 	mkfs func(device string) error) (made bool, err error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
@@ -42,7 +44,7 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	}
 	next := o.State
 	next.Writer = o.Node
-	// Also when the state says so already, see step.
+	// Swap even if the state already says so: see step.
 	if err := o.swap(ctx, next); err != nil {
 		return err
 	}
@@ -50,8 +52,8 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err != nil {
 		return err
 	}
-	// The device goes in any case, and before the state says Made: nothing is left that could be
-	// used by this epoch.
+	// The mapping goes in any case, and before the state says Made: no mapping of this epoch may be
+	// used.
 	if err := errors.Join(mkfs(m.Path), o.remove(ctx, m.Name)); err != nil {
 		return err
 	}
@@ -60,9 +62,9 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	return o.swap(ctx, next)
 }
 
-// unmade returns a mapping by the epoch that the disk has: the one that a process left which died
-// in Make, or a new one. One that takes the place of another gets the next epoch, and so another
-// name: who holds the other open keeps its name taken.
+// unmade returns a mapping with the disk's epoch: the one left by a process that died in Make, or a
+// new one. A replacement gets the next epoch and so another name, because a process that holds the
+// old mapping open keeps its name taken.
 func (o *op) unmade(ctx context.Context, dev backend.Device,
 	opts OpenOptions) (crypt.Mapping, error) {
 	m, stale, err := o.adopt(ctx, dev, opts)
@@ -72,7 +74,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 
 	if m.Name != "" {
 		if m.Open > 0 {
-			// A mkfs that outlived its process, or somebody of whom the state does not know.
+			// A mkfs that outlived its process, or another program that opened the mapping.
 			return m, fmt.Errorf("make a file system on volume %s: mapping %s: %w", o.Volume,
 				m.Name, ErrInUse)
 		}
@@ -97,8 +99,8 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 	})
 }
 
-// remove removes a mapping; one that somebody has open just now, as udev may, is fenced and goes
-// with its last close.
+// remove removes a mapping. One that is open, for example by udev, is fenced and removed on its
+// last close.
 func (o *op) remove(ctx context.Context, name string) error {
 	err := o.Engine.Remove(ctx, name, false)
 	if errors.Is(err, crypt.ErrInUse) {

@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// created is a node with a volume that nobody has opened yet.
+// created is a node with a volume that was never opened.
 func created(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
@@ -199,9 +199,9 @@ func TestNothingIsMadeOnWhatWasUsed(t *testing.T) {
 	restored("once it was closed")
 }
 
-// A mapping that a dead process left in Make, and that somebody has open, is none to make a file
+// A mapping that a dead process left in Make, and that a process has open, is none to make a file
 // system on. One that cannot be made leaves no mapping.
-func TestMakeRefuses(t *testing.T) {
+func TestMakeRefusesMappingsInUse(t *testing.T) {
 	n, made := created(t), 0
 	for kill := 1; len(n.engine.Live()) == 0; kill++ {
 		n = created(t)
@@ -242,7 +242,7 @@ func TestMakeRefuses(t *testing.T) {
 	}
 }
 
-// A mapping that was fenced and that somebody holds open keeps its name, and is in nobody's way.
+// A mapping that was fenced and that a process holds open keeps its name, and blocks no volume.
 func TestMakeBesideOneThatIsHeldOpen(t *testing.T) {
 	n, made := created(t), 0
 	failed := errors.New("no mkfs")

@@ -12,14 +12,15 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// stillSuffix ends the names of marks: files of the folder of locks, named by a mapping, with its
-// volume in them. A mark is there while a copy has the mapping suspended, so the next process can
-// resume it and ask nobody. The folder is on tmpfs and goes with the mappings.
+// stillSuffix ends the names of marks: files in the folder of locks, named after a mapping, that
+// name its volume. A mark exists while a copy has the mapping suspended. The next process can so
+// resume it without asking the store. The folder is on tmpfs: like the mappings, it does not
+// survive a reboot.
 const stillSuffix = ".still"
 
 func (s *Set) mark(mapping string) string { return filepath.Join(s.Locks, mapping+stillSuffix) }
 
-// markStill says that this node's copy of the volume is about to suspend the mapping.
+// markStill writes the mark before the volume's copy suspends the mapping.
 func (o *op) markStill(mapping string) error {
 	if o.Locks == "" {
 		return nil
@@ -30,8 +31,8 @@ func (o *op) markStill(mapping string) error {
 	return nil
 }
 
-// unmarkStill forgets the mark of a mapping that goes on. One that stays costs a look at the next
-// start.
+// unmarkStill removes the mark of a mapping that was resumed. A mark that stays costs one check at
+// the next start.
 func (s *Set) unmarkStill(mapping string) {
 	if s.Locks == "" {
 		return
@@ -41,8 +42,8 @@ func (s *Set) unmarkStill(mapping string) {
 	}
 }
 
-// resumeMarked resumes the mappings that a copy on this node suspended. It asks the disk and not
-// the store: one whose volume another node has opened since is fenced instead.
+// resumeMarked resumes the mappings that a copy on this node suspended. It reads the disk and not
+// the store. A mapping whose volume another node has opened since is fenced instead.
 func (s *Set) resumeMarked(ctx context.Context) error {
 	if s.Locks == "" {
 		return nil

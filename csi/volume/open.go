@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// OpenOptions say how a volume is opened. The zero value is the usual.
+// OpenOptions say how a volume is opened. The zero value is the usual case.
 type OpenOptions struct {
 	// Keys is the provider of this request; nil is the Set's.
 	Keys keyring.Provider
@@ -20,8 +20,8 @@ type OpenOptions struct {
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
 	TakeOver string
-	// KeepSealing keeps the key by which the record is sealed, which opens nothing, in locked
-	// memory until the volume is closed: for one whose Close brings no provider that has its key.
+	// KeepSealing keeps the sealing key in locked memory until the volume is closed. It is for a
+	// Close without a provider of the volume's key. The sealing key decrypts no data.
 	KeepSealing bool
 }
 
@@ -29,15 +29,15 @@ type OpenOptions struct {
 type Opened struct {
 	// Mapping is the device with the plain text.
 	Mapping crypt.Mapping
-	// State is that of the volume now.
+	// State is the present state of the volume.
 	State State
-	// Adopted reports whether the mapping was there already, as it should be.
+	// Adopted reports whether a correct mapping was there already.
 	Adopted bool
 }
 
-// Open returns the mapping of the volume on this node, and formats the volume first when it is new.
-// It may be called again, at any time, and then returns the same mapping. On error nothing that
-// could not have been there before is on the disk.
+// Open returns the mapping of the volume on this node, and formats a new volume first. It may be
+// called again at any time and then returns the same mapping. After an error the disk shows no
+// epoch that the state does not allow.
 func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened, error) {
 	o, err := s.begin(ctx, volume, opts.Keys)
 	if err != nil {
@@ -71,8 +71,8 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	return Opened{m, o.State, false}, nil
 }
 
-// release detaches the backing's device after err, unless a mapping may be on it: nobody asks to
-// close what was not opened.
+// release detaches the backing's device after err, unless a mapping may use it: a volume that was
+// not opened is never closed.
 func (o *op) release(ctx context.Context, err error) error {
 	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil ||
 		len(names) > 0 {
@@ -84,7 +84,7 @@ func (o *op) release(ctx context.Context, err error) error {
 	return err
 }
 
-// ready attaches the volume, and formats it when it is not READY yet; writer then has it.
+// ready attaches the volume, and formats one that is not READY yet for writer.
 func (o *op) ready(ctx context.Context, writer string) (backend.Device, error) {
 	if o.Phase == New {
 		if err := o.Backend.Provision(ctx, o.Volume, crypt.DeviceSize(o.Payload)); err != nil {
@@ -98,7 +98,7 @@ func (o *op) ready(ctx context.Context, writer string) (backend.Device, error) {
 	return dev, o.format(ctx, dev, writer)
 }
 
-// format takes the volume from NEW or FORMATTING to READY, and to writer.
+// format takes the volume from NEW or FORMATTING to READY, with that writer.
 func (o *op) format(ctx context.Context, dev backend.Device, writer string) error {
 	disk, err := o.disk(dev, false)
 	if err != nil {
@@ -149,9 +149,9 @@ func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) err
 	return crypt.Format(disk, data, o.Identity(), o.Payload)
 }
 
-// beginFormat takes the volume from NEW to FORMATTING: the disk is blank, and a key is made that is
-// known to unwrap. To look through a large disk may take longer than ctx: what was found is kept
-// all the same, so that the next call goes on from there.
+// beginFormat takes the volume from NEW to FORMATTING: it checks that the disk is blank and makes a
+// key that unwraps. Scanning a large disk may outlast ctx. The result is stored all the same, so
+// the next call continues from there.
 func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device) error {
 	if err := o.blank(ctx, disk); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device)
 	return o.swap(ctx, next)
 }
 
-// blank refuses a disk on which anything is found.
+// blank refuses a disk that holds any data.
 func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 	done, err := o.turn(ctx)
 	if err != nil {
@@ -186,9 +186,9 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 	return nil
 }
 
-// adopt looks for the mapping that a former process made, and returns it when it is as it would be
-// made now. One that is not, of the present epoch, is stale: it may be mounted, so it stays until
-// there is what takes its place. Those of former epochs are fenced and removed.
+// adopt returns the mapping of a former process if it is equal to the one that Open would make now.
+// A different mapping of the present epoch is stale. It may be mounted, so it stays until its
+// replacement can be made. Mappings of former epochs are fenced and removed.
 func (o *op) adopt(ctx context.Context, dev backend.Device,
 	opts OpenOptions) (m crypt.Mapping, stale string, err error) {
 	present, former, err := o.mappings(ctx, o.State)
@@ -210,7 +210,7 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 	if o.Writer == o.Node && o.PendingEpoch == 0 {
 		want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
 		if m, why = o.inspect(ctx, want); why != "" && o.PendingPayload != 0 {
-			// An expansion that was cut short may have reached the mapping.
+			// An expansion that was cut short may have resized the mapping.
 			want.Payload = o.PendingPayload
 			m, why = o.inspect(ctx, want)
 		}
@@ -225,9 +225,9 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 	return crypt.Mapping{}, present, nil
 }
 
-// inspect says why the mapping of that table cannot be used; empty when it can. One that is
-// suspended, as a copy that was cut short leaves it, or has a second table, as an expansion does,
-// is resumed by the table that it has.
+// inspect returns why the mapping of that table cannot be used; empty when it can. It resumes a
+// mapping with its live table if it is suspended (by a copy) or has a second table (of an
+// expansion).
 func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, string) {
 	m, err := o.Engine.Lookup(ctx, want.Name)
 	if err == nil && (m.Suspended || m.Inactive) {
@@ -247,8 +247,8 @@ func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, stri
 	return m, ""
 }
 
-// discard fences a mapping, which takes its disk from it, and removes it; with its last close when
-// somebody has it open.
+// discard fences a mapping, which cuts it off from its disk, and removes it. If it is open the
+// kernel removes it on its last close.
 func (o *op) discard(ctx context.Context, name string) error {
 	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
 		return err
@@ -274,19 +274,20 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
 	return m, nil
 }
 
-// create makes the mapping of the record that it is given, in the place of a stale one unless that
-// is empty.
+// create makes the mapping of the verified record. It replaces the mapping stale, unless that is
+// empty.
 func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, stale string,
 	keys *crypt.Keys, verified func() (crypt.Record, error)) (crypt.Mapping, error) {
-	// Held until the mapping holds the device, so that its number stays its own.
+	// The disk stays open until the mapping holds the device: its device number cannot be reused
+	// before.
 	held, err := o.disk(dev, true)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
 	defer held.Close()
 	if stale != "" {
-		// With a key, and a disk that would be opened, and not before: what is mounted there may be
-		// well.
+		// Only after the key and the disk were verified: until then the mounted mapping may be the
+		// only good one.
 		if err := o.verified(ctx, dev, keys, true,
 			func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
 			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, "+
@@ -313,13 +314,13 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	return m, nil
 }
 
-// advance returns the volume an epoch that no image of its disk has said, see step, with writer as
-// who has it.
+// advance moves the volume to an epoch that no image of its disk has shown, with that writer. See
+// step.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	writer string) (crypt.Record, error) {
 	if o.PendingEpoch != 0 {
-		// A step was cut short, perhaps by the disk's owner, who may have kept an image that says
-		// the pending epoch: that one is used up.
+		// A step was cut short. The disk's owner may hold an image with the pending epoch, so that
+		// epoch is not used.
 		if _, err := o.step(ctx, dev, keys, o.Node); err != nil {
 			return crypt.Record{}, err
 		}
@@ -327,9 +328,9 @@ func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	return o.step(ctx, dev, keys, writer)
 }
 
-// step verifies the disk, writes its record with the next epoch, and keeps that, with writer as who
-// has the volume. The state knows of it before the disk does: a process that dies in between leaves
-// a state that allows both.
+// step verifies the disk, writes its record with the next epoch, and updates the state with that
+// epoch and writer. The state announces the epoch before the disk has it: a process that dies in
+// between leaves a state that allows both.
 func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	writer string) (crypt.Record, error) {
 	var sealed crypt.Record
@@ -337,13 +338,13 @@ func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 		func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
 			next := o.State
 			next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
-			// Also when the state says all of it already: another node may have taken the volume
-			// over since it was read, and then the disk is not ours to write.
+			// Swap even if the state already says all of it: another node may have taken the volume
+			// over since it was read, and this node must not write to that disk.
 			if err := o.swap(ctx, next); err != nil {
 				return err
 			}
-			// An expansion that was cut short before the disk knew of it is left to be asked for
-			// again.
+			// An expansion that was cut short before it reached the disk is not continued: the
+			// caller asks again.
 			sealed = record.Next(o.PendingEpoch, record.Payload)
 			if err := metadata.Seal(disk, keys, sealed); err != nil {
 				return fmt.Errorf("volume %s: %w", o.Volume, err)

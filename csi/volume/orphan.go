@@ -8,10 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// CloseOrphan removes the mapping name, which the store has no state for, and detaches the
-// backing's device; closed reports whether it is gone. One that somebody has open stays: it is
-// plain text that is in use. volume is whose it was, empty where nobody knows: then only the
-// mapping goes. A volume that has a state is refused.
+// CloseOrphan removes the mapping name, which has no state in the store, and detaches the backing's
+// device. closed reports whether the mapping is gone. An open mapping stays, because its plain text
+// is in use. volume is the mapping's volume; if it is empty (unknown) no device is detached. A
+// volume that has a state is refused.
 func (s *Set) CloseOrphan(ctx context.Context, volume, name string) (closed bool, err error) {
 	locked := volume
 	if locked == "" {

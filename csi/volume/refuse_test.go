@@ -28,7 +28,7 @@ func second(t *testing.T, n *node) {
 
 // What the owner of a closed volume's disk may do. Each is refused for its reason, nothing is
 // written, nothing is kept, and the volume opens again when its disk is back.
-func TestLyingDisks(t *testing.T) {
+func TestTamperedDisksAreRefusedForTheirReason(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(t *testing.T, n *node, d *blktest.Disk)
 		want crypt.Kind
@@ -105,7 +105,7 @@ func TestLyingDisks(t *testing.T) {
 	}
 }
 
-func TestOlderImages(t *testing.T) {
+func TestImagesOfFormerEpochsAreRefused(t *testing.T) {
 	n := opened(t)
 	ctx := t.Context()
 	images := map[string]*blktest.Disk{"while it was open": n.disks[id].Clone()}
@@ -166,7 +166,7 @@ func TestStateFromABackup(t *testing.T) {
 	n.intact()
 }
 
-// restoredWhileOpen is a volume that somebody has open, and whose state is from a backup of before
+// restoredWhileOpen is a volume that a process has open, and whose state is from a backup of before
 // it was opened.
 func restoredWhileOpen(t *testing.T) (n *node, mapping string) {
 	n = opened(t)
@@ -231,7 +231,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 	}
 }
 
-// While a volume is formatted its disk is exchanged, or somebody else writes there.
+// While a volume is formatted its disk is exchanged, or another program writes there.
 func TestFormattingElsewhere(t *testing.T) {
 	interrupted := func(t *testing.T) *node {
 		n := newNode(t)

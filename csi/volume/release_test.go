@@ -30,7 +30,7 @@ func (a attached) Detach(ctx context.Context, v string) error {
 	return a.Backend.Detach(ctx, v)
 }
 
-// What was not opened has no device either: nobody will ask to close it. A device that a mapping is
+// What was not opened has no device either: no call will close it. A device that a mapping is
 // on stays.
 func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 	notEmpty := func(n *node) {

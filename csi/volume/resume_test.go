@@ -16,7 +16,7 @@ import (
 
 // Mappings that a copy left suspended go on when the driver starts, and when their volume is
 // opened; those of a copy that is under way do not.
-func TestResume(t *testing.T) {
+func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	n := opened(t)
 	name := n.engine.Live()[0]
 	stop := func() { n.engine.Edit(name, func(m *crypt.Mapping) { m.Suspended = true }) }

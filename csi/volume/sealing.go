@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// keep holds the key that seals the volume's record until it is closed, where opts ask for it. keys
-// stay the caller's. Without, the volume is closed all the same, and not sealed.
+// keep stores the sealing key of the volume until it is closed, if opts ask for it. The caller
+// still owns keys. Without a kept key the volume is closed and not sealed.
 func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	if !opts.KeepSealing {
 		return
@@ -24,7 +24,7 @@ func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	o.sealing[o.Volume] = sealing
 }
 
-// keepAgain is keep for a volume that a former process opened, whose memory is gone.
+// keepAgain is keep for a volume that an earlier process opened.
 func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	if !opts.KeepSealing || o.kept() != nil {
 		return
@@ -39,15 +39,15 @@ func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	o.keep(keys, opts)
 }
 
-// kept returns the key that was kept, nil when none was. It is whoever has the volume locked's to
-// use, and not to wipe.
+// kept returns the kept sealing key, nil when there is none. Only the holder of the volume lock may
+// use it; it must not wipe it.
 func (o *op) kept() *crypt.Keys {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sealing[o.Volume]
 }
 
-// drop wipes the key that was kept.
+// drop wipes the kept sealing key.
 func (o *op) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,8 +55,8 @@ func (o *op) drop() {
 	delete(o.sealing, o.Volume)
 }
 
-// sealingKeys returns the keys by which the record is sealed: the one that was kept, else what the
-// provider of this operation unwraps. done wipes what is the caller's.
+// sealingKeys returns the keys that seal the record: the kept one, or else those that the
+// operation's provider unwraps. done wipes the keys that belong to the caller.
 func (o *op) sealingKeys(ctx context.Context) (keys *crypt.Keys, done func(), err error) {
 	if keys := o.kept(); keys != nil {
 		return keys, func() {}, nil

@@ -18,7 +18,7 @@ func keyless(n *node) *Set {
 
 // A volume whose Close brings no key is sealed by what Open kept: an image from while it was open
 // is refused. A process that has not kept it closes without.
-func TestKeptSealing(t *testing.T) {
+func TestKeptKeySealsAtClose(t *testing.T) {
 	for name, c := range map[string]struct {
 		// use opens the volume and returns who is to close it.
 		use    func(t *testing.T, n *node) *Set

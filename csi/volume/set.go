@@ -18,16 +18,17 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// readers bounds how many volumes have their metadata in memory at once, and how many disks are
-// looked through: 308 KiB each, a copy twice that, and as much again until it is collected. A
-// disk's flushes take longer than what is done in memory, so more would gain little.
+// readers bounds how many volumes have their metadata in memory, and how many disks are scanned, at
+// once. Each takes 308 KiB, a copy twice that, and as much again until garbage collection. The
+// disk's flushes dominate, so more readers would gain little.
 const readers = 4
 
-// turnPatience is how long a volume may keep others waiting: a disk that hangs keeps its memory and
-// nothing else.
+// turnPatience is how long a volume may delay others. After it, a disk that hangs holds its own
+// memory and nothing else.
 const turnPatience = 30 * time.Second
 
-// Config is what a Set stands on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be set.
+// Config is what a Set depends on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be
+// set.
 type Config struct {
 	// Cluster is the id of the cluster, Node the name of this node.
 	Cluster, Node string
@@ -36,29 +37,28 @@ type Config struct {
 	Backend       backend.Backend
 	// Keys wraps keys when an operation brings no provider of its own.
 	Keys keyring.Provider
-	// OpenDisk opens the device at path; shared is for one that a mapping is on. Nil is direct I/O
-	// to the device.
+	// OpenDisk opens the device at path; shared allows a device that a mapping uses. Nil opens it
+	// with direct I/O.
 	OpenDisk func(path string, shared bool) (blk.Disk, error)
-	// OpenBelow opens the device that a mapping is on, by its number, to be read. Nil is
-	// blk.OpenNumber.
+	// OpenBelow opens the device below a mapping for reading, by its number. Nil is blk.OpenNumber.
 	OpenBelow func(number uint64) (blk.Reader, error)
-	// Locks is a folder, on tmpfs, for the locks by which processes of this node exclude each
-	// other; empty when there is one process.
+	// Locks is the folder, on tmpfs, of the locks that processes of this node share. It is empty if
+	// there is only one process.
 	Locks string
-	// Happened is told of what an operator should see. It may be nil, and must not use the Set.
+	// Happened reports events for an operator. It may be nil and must not use the Set.
 	Happened func(Happening)
 	// Log may be nil.
 	Log *slog.Logger
 }
 
-// Happening is what a Set did that an operator should see.
+// Happening is an event that an operator should see.
 type Happening int
 
-// What happens.
+// The events.
 const (
-	// Fenced: a mapping was taken from its users, because another node has its volume.
+	// Fenced: a mapping was cut off from its users, because another node has its volume.
 	Fenced Happening = iota
-	// Unsealed: a volume was closed and its disk not sealed: an image from while it was open will
+	// Unsealed: a volume was closed without sealing its disk: an image from while it was open will
 	// be accepted.
 	Unsealed
 )
@@ -69,18 +69,18 @@ func (s *Set) happened(h Happening) {
 	}
 }
 
-// Set is the volumes of a node. Its methods may be called from several goroutines, and by several
+// Set is the volumes of a node. Its methods may be called from several goroutines and several
 // processes.
 type Set struct {
 	Config
 	reading chan struct{}
-	// pauses are thawPauses.
+	// pauses are thawPauses, shorter in tests.
 	pauses []time.Duration
 
 	mu   sync.Mutex
 	busy map[string]bool
-	// sealing are the keys that Open was told to keep, by volume. Each is used by who has locked
-	// the volume.
+	// sealing are the keys that Open kept, by volume. Only the holder of a volume's lock uses its
+	// key.
 	sealing map[string]*crypt.Keys
 }
 
@@ -109,9 +109,9 @@ func (s *Set) Create(ctx context.Context, volume string, size int64) (State, err
 	return s.CreateFor(ctx, volume, size, Request{})
 }
 
-// CreateFor makes the state of a new volume of at least size bytes, by a name that
-// backend.CheckName takes. It touches no disk and needs no key. One that exists with that size and
-// request is no error. Created is set here.
+// CreateFor creates the state of a new volume of at least size bytes, under a name that
+// backend.CheckName accepts. It touches no disk and needs no key. A volume of that size and request
+// is no error. CreateFor sets Created.
 func (s *Set) CreateFor(ctx context.Context, volume string, size int64,
 	request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
@@ -140,7 +140,7 @@ func (s *Set) CreateFor(ctx context.Context, volume string, size int64,
 	return have, err
 }
 
-// newState is what a volume begins with.
+// newState returns the first state of a volume.
 func (s *Set) newState(volume string, size int64, request Request) State {
 	request.Created = time.Now().UTC().Truncate(time.Second)
 	return State{Volume: volume, Cluster: s.Cluster, Request: request, Phase: New,
@@ -152,7 +152,7 @@ func (s *Set) get(ctx context.Context, volume string) (State, Revision, error) {
 	return s.read(ctx, s.Store, volume)
 }
 
-// read is get by what from says.
+// read is get from another reader.
 func (s *Set) read(ctx context.Context, from Reader, volume string) (State, Revision, error) {
 	st, r, err := from.Get(ctx, volume)
 	if err != nil {
@@ -168,7 +168,7 @@ func (s *Set) read(ctx context.Context, from Reader, volume string) (State, Revi
 	return st, r, nil
 }
 
-// op is one operation on one volume, which it has locked.
+// op is one operation on one volume, whose lock it holds.
 type op struct {
 	*Set
 	State
@@ -178,7 +178,7 @@ type op struct {
 	unlock   func()
 }
 
-// begin locks the volume and reads its state. keys nil is the Set's own.
+// begin locks the volume and reads its state. keys nil is the Set's provider.
 func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
 	unlock, err := s.lock(volume)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (
 	return o, nil
 }
 
-// load reads the state of a volume that is locked.
+// load reads the state of a locked volume.
 func (s *Set) load(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
 	o := &op{Set: s, keys: keys, log: s.Log.With("volume", volume)}
 	if o.keys == nil {
@@ -204,7 +204,7 @@ func (s *Set) load(ctx context.Context, volume string, keys keyring.Provider) (*
 	return o, err
 }
 
-// swap makes next the state, if nobody has changed it meanwhile.
+// swap replaces the state by next, if it did not change in the meantime.
 func (o *op) swap(ctx context.Context, next State) error {
 	if err := next.Check(); err != nil {
 		return err
@@ -217,7 +217,7 @@ func (o *op) swap(ctx context.Context, next State) error {
 	return nil
 }
 
-// lock keeps others of this node, and other goroutines, off the volume.
+// lock excludes other goroutines and other processes of this node from the volume.
 func (s *Set) lock(volume string) (func(), error) {
 	if err := backend.CheckName(volume); err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ func (s *Set) lock(volume string) (func(), error) {
 	release := func() {}
 	if s.Locks != "" {
 		path := filepath.Join(s.Locks, volume+".lock")
-		// The file stays: one that is removed while another waits for it would be two locks.
+		// The file stays: removing it while another process waits for it would make two locks.
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_NOFOLLOW, 0o600)
 		if err != nil {
 			return nil, err
@@ -278,9 +278,9 @@ func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 	return crypt.DeriveKeys(data, o.Binding())
 }
 
-// disk opens what was attached; shared is for a disk that a mapping is on. A path that leads
-// elsewhere by now, as that of a disk which was unplugged, is refused: the table is made on the
-// number, so the two must be one.
+// disk opens the attached device; shared allows a device that a mapping uses. A path that now leads
+// to another device, as after unplugging, is refused: the table uses the device number, so path and
+// number must agree.
 func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	disk, err := o.OpenDisk(dev.Path, shared)
 	if err != nil {
@@ -293,9 +293,9 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 	return disk, nil
 }
 
-// turn waits until there is memory for one more volume's metadata; done releases it. Nothing is to
-// be waited for meanwhile but the volume's disk and its state. One whose disk does not answer is
-// overtaken after turnPatience: there may be as many of them as there are volumes that hang.
+// turn waits until there is memory for one more volume's metadata; done releases it. Until then
+// only the volume's disk and its state may block. A volume whose disk hangs gives up its turn after
+// turnPatience, however many volumes hang.
 func (o *op) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case o.reading <- struct{}{}:
@@ -307,9 +307,9 @@ func (o *op) turn(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// verified reads the volume's disk, once, verifies it, and hands both to use, if the disk shows the
-// same when it is read again: one that does not is refused before anything is written. shared is
-// for a disk that a mapping is on.
+// verified reads and verifies the volume's disk, and passes both to use if a second read returns
+// the same bytes. A disk that changed is refused before any write. shared allows a disk that a
+// mapping uses.
 func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool,
 	use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
 	done, err := o.turn(ctx)
@@ -336,9 +336,9 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	return use(disk, metadata, record)
 }
 
-// Rewrap wraps the key of the volume by the present key-encryption key of the provider, nil being
-// the Set's; one that is, is left. The volume stays open. keys must also unwrap what there is: see
-// keyring.Chain.
+// Rewrap wraps the volume's key with the provider's current key-encryption key; nil is the Set's
+// provider. A key that is wrapped with it already stays as it is. The volume stays open. keys must
+// also unwrap the existing key: see keyring.Chain.
 func (s *Set) Rewrap(ctx context.Context, volume string,
 	keys keyring.Provider) (changed bool, err error) {
 	o, err := s.begin(ctx, volume, keys)
@@ -361,9 +361,10 @@ func (s *Set) Rewrap(ctx context.Context, volume string,
 	return true, nil
 }
 
-// MarkMade keeps that the volume has content from now on: no file system is ever made on it. It is
-// for one that is used as a device, and is called before Open: a state that does not say it yet
-// then has an epoch before the disk's, as with Make. takeOver is that of OpenOptions.
+// MarkMade records that the volume has content, so that no file system is ever made on it. It is
+// for a volume that is used as a block device, and is called before Open. As with Make, a state
+// from a backup that does not say Made then has an epoch before the disk's. takeOver is that of
+// OpenOptions.
 func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
@@ -384,8 +385,7 @@ func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	return o.swap(ctx, next)
 }
 
-// claim refuses a volume that another node has, unless takeOver names that node, and one that is
-// deleted.
+// claim refuses a deleted volume, and one that another node has unless takeOver names that node.
 func (o *op) claim(takeOver string) error {
 	if o.Phase == Deleted {
 		return fmt.Errorf("volume %s: %w", o.Volume, ErrDeleted)
@@ -396,7 +396,7 @@ func (o *op) claim(takeOver string) error {
 	return o.Busy(o.Node)
 }
 
-// usable refuses what is no volume for a pod: a snapshot, and a copy that was not finished.
+// usable refuses a snapshot and an unfinished copy: neither is a volume for a pod.
 func (o *op) usable(what string) error {
 	switch {
 	case o.Request.Snapshot:

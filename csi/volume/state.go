@@ -15,13 +15,13 @@ var (
 	ErrNotFound = errors.New("no such volume")
 	// ErrExists matches when there is one already, of another size or request.
 	ErrExists = errors.New("volume exists")
-	// ErrConflict matches when somebody else changed the state meanwhile: read it again.
+	// ErrConflict matches when the state was changed in the meantime: read it again.
 	ErrConflict = errors.New("state was changed by somebody else")
 	// ErrDeleted matches for a volume that was deleted; its key is gone.
 	ErrDeleted = errors.New("volume is deleted")
 	// ErrInProgress matches while another operation on the volume is under way on this node.
 	ErrInProgress = errors.New("another operation on this volume is under way")
-	// ErrInUse matches when the volume cannot be closed or deleted because something has it open.
+	// ErrInUse matches when the volume cannot be closed or deleted because it is open.
 	ErrInUse = errors.New("volume is in use")
 	// ErrUnavailable matches when the store of states did not answer: try again.
 	ErrUnavailable = errors.New("store of states unavailable")
@@ -29,44 +29,40 @@ var (
 	ErrSnapshot = errors.New("it is a snapshot")
 	// ErrSmaller matches when a copy was to be smaller than its source.
 	ErrSmaller = errors.New("a copy is at least as large as its source")
-	// ErrTooLong matches when a copy was given up because its source stood still for too long.
+	// ErrTooLong matches when a copy was abandoned because its source was suspended for too long.
 	ErrTooLong = errors.New("the source stood still for too long")
-	// ErrStill matches when a volume could not be let go on after it was brought to a standstill:
-	// what uses it waits.
+	// ErrStill matches when a suspended volume could not be resumed: its users still wait.
 	ErrStill = errors.New("it stands still")
 	// ErrState matches a state that no operation leaves behind: it was edited, or written by
 	// another version.
 	ErrState = errors.New("state of the volume does not hang together")
 )
 
-// BusyError is a volume that Holder has, and so Node has not. Home is the node that it was made
-// for; empty when it was for any.
+// BusyError says that Holder has the volume, so Node cannot open it. Home is the node that it was
+// made for, empty for any.
 type BusyError struct{ Volume, Holder, Node, Home string }
 
 func (e *BusyError) Error() string {
 	if e.Home != "" && e.Home == e.Node {
-		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s, and its pods "+
-			"belong there; its PersistentVolume goes on naming this node, "+
-			"and cannot be changed: make another one: docs/how-to/a-node-that-is-gone.md", e.Volume,
+		return fmt.Sprintf("volume %s was taken over from this node, %s, by node %s: run its pods "+
+			"there, with a new PersistentVolume (docs/how-to/a-node-that-is-gone.md)", e.Volume,
 			e.Node, e.Holder)
 	}
-	return fmt.Sprintf("volume %s is open on node %s, so not on %s; when that node is gone for "+
-		"good, a person lets this one take the volume over: "+
-		"docs/how-to/a-node-that-is-gone.md", e.Volume, e.Holder, e.Node)
+	return fmt.Sprintf("volume %s is open on node %s, so not on %s; if that node will not return, "+
+		"take the volume over (docs/how-to/a-node-that-is-gone.md)", e.Volume, e.Holder, e.Node)
 }
 
-// TakenError is a volume that a person gives from the node From, which is said to be gone, to the
-// node To. It is for From, which is there after all.
+// TakenError says that an administrator moved the volume from the node From, declared gone, to the
+// node To. From gets this error: it is not gone.
 type TakenError struct{ Volume, From, To string }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("volume %s is given from this node, %s, which is said to be gone for good, "+
-		"to node %s, and its pods belong there; its PersistentVolume goes on naming this node, "+
-		"and cannot be changed: make another one, or remove spec.takeOver while %s has not opened "+
-		"it: docs/how-to/a-node-that-is-gone.md", e.Volume, e.From, e.To, e.To)
+	return fmt.Sprintf("volume %s was moved from this node, %s, declared gone, to node %s: run "+
+		"its pods there with a new PersistentVolume, or remove spec.takeOver before %s opens it "+
+		"(docs/how-to/a-node-that-is-gone.md)", e.Volume, e.From, e.To, e.To)
 }
 
-// Phase is how far a volume has come.
+// Phase is the stage of a volume's life.
 type Phase string
 
 // The phases, in order.
@@ -80,29 +76,29 @@ const (
 // Content says whether a file system was made on the volume.
 type Content string
 
-// What content there is.
+// The contents.
 const (
-	// Unmade: nobody has used the volume, so a file system may be made on it (Set.Make).
+	// Unmade: the volume was never used, so a file system may be made on it (Set.Make).
 	Unmade Content = "Unmade"
-	// Made: never again.
+	// Made: no file system is made on it again.
 	Made Content = "Made"
 )
 
-// Request is what was asked for when a volume was made. It stays as it is for the volume's life: a
-// store may keep it apart from the rest of the state.
+// Request is what was asked for when a volume was made. It never changes, so a store may keep it
+// apart from the rest of the state.
 type Request struct {
 	// Node is the node that has the volume's backing; empty when any may.
 	Node string `json:"node,omitempty"`
 	// Backend is the name of the backend: file or disk.
 	Backend string `json:"backend,omitempty"`
-	// Source is the volume or snapshot of which this one began as a copy.
+	// Source is the volume or snapshot that this one was copied from.
 	Source string `json:"source,omitempty"`
-	// Snapshot reports whether it is one: nobody opens it, it is only copied.
+	// Snapshot reports whether it is a snapshot: it is never opened, only copied.
 	Snapshot bool `json:"snapshot,omitempty"`
-	// Parameters is a fingerprint of what else was asked for, by which a second request of the same
-	// name is compared.
+	// Parameters is a fingerprint of the request's other parameters, to compare a second request of
+	// the same name.
 	Parameters string `json:"parameters,omitempty"`
-	// Created is when it was asked for, UTC, whole seconds. Two requests are compared without it.
+	// Created is the time of the request, UTC, whole seconds. Comparisons leave it out.
 	Created time.Time `json:"created,omitzero"`
 }
 
@@ -112,9 +108,8 @@ func (r Request) same(other Request) bool {
 	return r == other
 }
 
-// Origin is what the disk of a copy's source said when it was copied, and so what the copy's own
-// disk says before it is formatted. The volume key is the same; everything else is the copy's own,
-// so the source may go.
+// Origin is what the source's disk said when it was copied. The copy's disk says the same until it
+// is formatted. Only the volume key is shared with the source, so the source may be deleted.
 type Origin struct {
 	UUID     crypt.UUID `json:"uuid"`
 	Sequence uint64     `json:"sequence"`
@@ -122,7 +117,7 @@ type Origin struct {
 	Payload  int64      `json:"payload"`
 }
 
-// origin is what may be overwritten on the disk of a copy in FORMATTING.
+// origin returns what may be overwritten on the disk of a copy in FORMATTING.
 func (s State) origin() crypt.Origin {
 	id := crypt.Identity{Binding: keyring.Binding{Cluster: s.Cluster, Volume: s.Request.Source},
 		UUID: s.Origin.UUID}
@@ -130,7 +125,7 @@ func (s State) origin() crypt.Origin {
 		Payload: s.Origin.Payload}
 }
 
-// Busy is the error for node where another one has the volume; nil where none has.
+// Busy returns a BusyError for node if another node has the volume, else nil.
 func (s State) Busy(node string) error {
 	if s.Writer == "" || s.Writer == node {
 		return nil
@@ -138,54 +133,55 @@ func (s State) Busy(node string) error {
 	return &BusyError{Volume: s.Volume, Holder: s.Writer, Node: node, Home: s.Request.Node}
 }
 
-// isCopy reports whether the volume is made from another.
+// isCopy reports whether the volume was copied from another.
 func (s State) isCopy() bool { return s.Request.Source != "" }
 
-// State is what is trusted about a volume. It is a value; what it points to is not changed.
+// State is the trusted state of a volume. It is a value; what it points to never changes.
 type State struct {
-	// Volume and Cluster are its names.
+	// Volume and Cluster are the names of volume and cluster.
 	Volume  string `json:"volume"`
 	Cluster string `json:"cluster"`
 	// Request is what was asked for.
 	Request Request `json:"request,omitzero"`
 	Phase   Phase   `json:"phase"`
-	// Payload is the size, bytes; PendingPayload, unless 0, the size to which it is being expanded.
+	// Payload is the size in bytes. PendingPayload, unless 0, is the size that an expansion is to
+	// reach.
 	Payload        int64 `json:"payload"`
 	PendingPayload int64 `json:"pendingPayload,omitempty"`
 	// Key is the wrapped data key, in FORMATTING and READY.
 	Key keyring.Wrapped `json:"key,omitzero"`
 	// UUID is the LUKS UUID, from FORMATTING on.
 	UUID crypt.UUID `json:"uuid,omitzero"`
-	// Device is the stable id of the device that was chosen to be formatted.
+	// Device is the stable id of the device that was chosen for formatting.
 	Device string `json:"device,omitempty"`
 	// Origin is set for a copy (Request.Source) from FORMATTING on.
 	Origin Origin `json:"origin,omitzero"`
 	// Content is Unmade until Make or MarkMade.
 	Content Content `json:"content"`
-	// Writer is the node that has the volume; empty when none has.
+	// Writer is the node that has the volume; empty for none.
 	Writer string `json:"writer,omitempty"`
-	// Epoch is what the disk says; PendingEpoch, unless 0, is what it is about to say.
+	// Epoch is the epoch on the disk. PendingEpoch, unless 0, is the one about to be written.
 	Epoch        uint64 `json:"epoch,omitempty"`
 	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
 }
 
-// Binding is what the volume's key is wrapped for.
+// Binding returns what the volume's key is bound to.
 func (s State) Binding() keyring.Binding {
 	return keyring.Binding{Cluster: s.Cluster, Volume: s.Volume}
 }
 
-// Identity is which volume.
+// Identity returns the identity that the record authenticates.
 func (s State) Identity() crypt.Identity {
 	return crypt.Identity{Binding: s.Binding(), UUID: s.UUID}
 }
 
-// want is what the record on the disk must say.
+// want returns what the record on the disk must say.
 func (s State) want() crypt.Want {
 	return crypt.Want{Epoch: s.Epoch, PendingEpoch: s.PendingEpoch, Payload: s.Payload,
 		PendingPayload: s.PendingPayload}
 }
 
-// Check says what does not hang together (ErrState), or nil.
+// Check returns ErrState for an inconsistent state.
 func (s State) Check() error {
 	for _, c := range []struct {
 		ok   bool
@@ -221,7 +217,8 @@ func (s State) Check() error {
 	return nil
 }
 
-// checkOrigin reports whether a copy knows its origin once it needs it, and nothing else has one.
+// checkOrigin reports whether exactly those states have an origin that need one: copies, from
+// FORMATTING on.
 func (s State) checkOrigin() bool {
 	if !s.isCopy() || !s.hasKey() && s.Phase != Deleted {
 		return s.Origin == Origin{} && s.Request.Source != s.Volume

@@ -10,12 +10,11 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// FreezeLimit is how long the source of a copy stands still at most, when the options say nothing
-// else. It counts from when the standstill is asked for: a file system that is written out first
-// makes its writers wait, too.
+// FreezeLimit is the default limit for how long the source of a copy is suspended. It counts from
+// the request to suspend: flushing a file system already delays its writers.
 const FreezeLimit = 30 * time.Second
 
-// copyStill copies the backing while nobody writes to it.
+// copyStill copies the backing while the source is suspended.
 func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
 	opts CopyOptions) error {
 	limit := opts.Limit
@@ -36,14 +35,15 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
 	}
 
 	goOn := sync.OnceValue(func() error { return from.letGo(ctx, thaw) })
-	// Also while the copy is stuck, perhaps in writing out what waits for the source.
+	// The source resumes even if the copy hangs, perhaps because it flushes what waits for the
+	// source.
 	stop := context.AfterFunc(still, func() { _ = goOn() })
 	if err = still.Err(); err == nil {
 		err = o.Backend.Copy(still, o.Volume, from.Volume, size)
 	}
 
 	if stop(); context.Cause(still) != nil {
-		// Thawed before the copy was done, maybe: what it holds was not there at one moment.
+		// The source may have resumed before the copy was done: then the copy is not of one moment.
 		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume,
 			errors.Join(context.Cause(still), err))
 	}
@@ -51,17 +51,16 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
 	return errors.Join(err, goOn())
 }
 
-// thawPauses are how long to wait before each further attempt to let a volume go on that stands
-// still: what fails for want of memory may soon not fail.
+// thawPauses are the waits before each further attempt to resume a volume: a failure for lack of
+// memory may be short.
 var thawPauses = []time.Duration{
 	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
 	1600 * time.Millisecond, 3200 * time.Millisecond,
 }
 
-// letGo lets the volume go on, and tries again when that fails, a pod waiting for it; ErrStill when
-// none of the attempts did. Once ctx has ended it waits no more between them: a process that is to
-// end leaves the volume to the next (Resume). A mapping that is gone stands no longer still: that
-// error is given as it is.
+// letGo resumes the volume, and tries again on failure because pods wait for it. It returns
+// ErrStill when every attempt failed. Once ctx has ended it no longer waits: the next process
+// resumes the volume (Resume). The error of a mapping that is gone is returned as it is.
 func (o *op) letGo(ctx context.Context, thaw func() error) error {
 	err := thaw()
 	for _, pause := range o.pauses {
@@ -83,7 +82,7 @@ func (o *op) letGo(ctx context.Context, thaw func() error) error {
 	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
 }
 
-// freeze brings the source to a standstill. A nil thaw is one that stands still already.
+// freeze suspends the source. A nil thaw means that it was suspended already.
 func (o *op) freeze(ctx context.Context, open string,
 	opts CopyOptions) (thaw func() error, err error) {
 	if opts.Freeze != nil {
@@ -112,15 +111,14 @@ func (o *op) freeze(ctx context.Context, open string,
 	return thaw, nil
 }
 
-// Resume lets mappings of volumes go on which a copy that died left suspended. Call it when the
-// driver starts, and again when it returns an error: ErrInProgress for a volume on which another
-// process works, which may die yet. A state that cannot be read is in nobody's way but its own
-// volume's.
+// Resume resumes the mappings that a copy left suspended when its process died. Call it when the
+// driver starts, and again while it returns an error. ErrInProgress means that another process
+// works on a volume, and may yet die. A state that cannot be read delays only its own volume.
 func (s *Set) Resume(ctx context.Context) error {
 	return errors.Join(s.resumeMarked(ctx), s.resumeUnmarked(ctx))
 }
 
-// resumeUnmarked resumes mappings by what the store says of their volumes.
+// resumeUnmarked resumes mappings by the states in the store.
 func (s *Set) resumeUnmarked(ctx context.Context) error {
 	names, err := s.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
@@ -141,7 +139,7 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
-		// What another node took over goes on as a fence at the most, see Yield.
+		// A mapping whose volume another node took over is resumed only as fenced: see Yield.
 		if st.Busy(s.Node) == nil {
 			volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
 		}
@@ -166,8 +164,8 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ResumeVolume is Resume of one volume, for one whose copy gave ErrStill: call it again while it
-// returns an error. A volume that is not open here is none.
+// ResumeVolume is Resume of one volume, after its copy returned ErrStill. Call it again while it
+// returns an error. A volume that is not open here is no error.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
 	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {
@@ -187,7 +185,7 @@ func (s *Set) resume(ctx context.Context, volume, name string) error {
 	defer unlock()
 	if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Dead() {
 		s.unmarkStill(name)
-		return nil // It was fenced.
+		return nil // The mapping was fenced.
 	}
 	if err := s.Engine.Suspend(ctx, name, false); err != nil &&
 		!errors.Is(err, crypt.ErrNoMapping) {

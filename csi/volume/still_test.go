@@ -205,7 +205,7 @@ func (b rebooting) Copy(ctx context.Context, dst, src string, size int64) error 
 }
 
 // A mapping that is gone stands no longer still.
-func TestSourceIsGoneMeanwhile(t *testing.T) {
+func TestCopyOfAMissingSourceIsNotRetried(t *testing.T) {
 	n := opened(t)
 	asked := n.failing("resume", 0)
 	s := n.process(0)
@@ -217,7 +217,7 @@ func TestSourceIsGoneMeanwhile(t *testing.T) {
 	n.nothingOf(copyID)
 }
 
-// racing is a backend in which somebody puts a backing where a copy is about to be.
+// racing is a backend in which another process puts a backing where a copy is about to be.
 type racing struct{ stepBackend }
 
 func (b racing) Copy(ctx context.Context, dst, src string, size int64) error {
@@ -225,7 +225,7 @@ func (b racing) Copy(ctx context.Context, dst, src string, size int64) error {
 }
 
 // A backing that a copy did not make is not taken with it.
-func TestBackingThatCameMeanwhile(t *testing.T) {
+func TestFailedCopyKeepsForeignBackings(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	s.Backend = racing{stepBackend{n}}

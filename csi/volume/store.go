@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/durable"
 )
 
-// Revision is a version of a state; only its store knows what it means.
+// Revision is a version of a state; its meaning is the store's own.
 type Revision string
 
 // Store keeps states where the owner of the volumes' disks cannot change them. Its methods may be
@@ -24,32 +24,32 @@ type Revision string
 type Store interface {
 	// Get returns the state of a volume; ErrNotFound when there is none.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List returns all states, in no order. Those that cannot be read are left out, and are in an
-	// error beside the others.
+	// List returns all states in no order. Its error joins those of states that cannot be read; the
+	// others are returned beside it.
 	List(ctx context.Context) ([]State, error)
-	// Create keeps the state of a volume that has none; else ErrExists.
+	// Create stores the state of a new volume; ErrExists when there is one.
 	Create(ctx context.Context, s State) error
-	// Update replaces the state that has revision r; ErrConflict when it has another by now.
+	// Update replaces the state of revision r; ErrConflict when the revision is another by now.
 	Update(ctx context.Context, s State, r Revision) (Revision, error)
-	// Remove forgets the state that has revision r.
+	// Remove removes the state of revision r.
 	Remove(ctx context.Context, volume string, r Revision) error
 }
 
-// Reader is what may be read of states to inform and not to decide: what it says may be a moment
-// old. Every operation of a Set begins with a read of its Store. A Store is a Reader.
+// Reader reads states to inform, not to decide: its answers may be stale. Every operation of a Set
+// begins with a read of its Store. A Store is a Reader.
 type Reader interface {
 	// Get is Store.Get. The revision may be empty.
 	Get(ctx context.Context, volume string) (State, Revision, error)
-	// List returns states in no order; it may leave out volumes of other nodes. Those that cannot
-	// be read are left out, and are in an error beside the others.
+	// List returns states in no order, and may leave out volumes of other nodes. Its error joins
+	// those of states that cannot be read.
 	List(ctx context.Context) ([]State, error)
 }
 
-// FileStore is a Store that keeps each state in a file <volume>.json of Dir, for machines without
-// Kubernetes. Whoever writes there can destroy volumes and pass an empty one off as new: it must
-// not be a disk of those who are not trusted with that.
+// FileStore is a Store with one file <volume>.json of Dir for each state, for machines without
+// Kubernetes. A program that can write there can destroy volumes and pass an empty one off as new.
+// So Dir must not be on a disk whose owner is not trusted with that.
 type FileStore struct {
-	// Dir must exist.
+	// Dir is the folder; it must exist.
 	Dir string
 }
 
@@ -82,8 +82,8 @@ func (f *FileStore) read(volume string) (stored, error) {
 	return parseStored(text, volume)
 }
 
-// parseStored reads a file of the store. An unknown field is refused: it would be lost at the next
-// update.
+// parseStored parses a file of the store. It refuses an unknown field, which the next update would
+// lose.
 func parseStored(text []byte, volume string) (stored, error) {
 	var s stored
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -181,7 +181,7 @@ func (f *FileStore) Remove(_ context.Context, volume string, r Revision) error {
 	return durable.Remove(path)
 }
 
-// at returns what is stored when it has that revision.
+// at returns the stored state if its revision is r.
 func (f *FileStore) at(volume string, r Revision) (stored, error) {
 	now, err := f.read(volume)
 	if err == nil && now.revision() != r {
@@ -202,8 +202,8 @@ func (f *FileStore) encode(s stored) (path string, text []byte, err error) {
 	return path, append(text, '\n'), err
 }
 
-// lock keeps others from changing states, and takes what one of them left that died: there is a
-// wrapped key in it, which may be of a volume that is deleted.
+// lock excludes others from changing states. It also removes the temporary file of a process that
+// died: it holds a wrapped key, perhaps of a deleted volume.
 func (f *FileStore) lock() (unlock func(), err error) {
 	if unlock, err = flock(f.Dir, unix.LOCK_EX); err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func (f *FileStore) lock() (unlock func(), err error) {
 	return unlock, nil
 }
 
-// flock locks the file or folder at path until unlock, or until the process ends.
+// flock locks the file or folder at path until unlock or the end of the process.
 func flock(path string, how int) (unlock func(), err error) {
 	d, err := os.Open(path)
 	if err != nil {

@@ -8,12 +8,13 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// Yield fences what this node has mapped of a volume and may write to no more: that of the present
-// epoch when another node has the volume, because that one took it over, and two that write destroy
-// a file system; those of former epochs also when nobody has it, as when the other has closed it
-// again. Who uses it here gets errors from then on; the mapping goes with its last close. All else
-// is left as it is, and so is a mapping that is ahead of the state (crypt.NewerThanState). It may
-// be called again.
+// Yield fences this node's stale mappings of a volume. The mapping of the present epoch is stale if
+// another node took the volume over: two writers destroy a file system. Mappings of former epochs
+// are always stale, also once the other node has closed the volume.
+//
+// Users of a fenced mapping get I/O errors, and the kernel removes it on its last close. All other
+// mappings stay, also one that is ahead of the state (crypt.NewerThanState). Yield may be called
+// again.
 func (s *Set) Yield(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
@@ -31,7 +32,7 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 	for _, name := range names {
 		m, err := o.Engine.Lookup(ctx, name)
 		if errors.Is(err, crypt.ErrNoMapping) || err == nil && m.Dead() {
-			continue // It goes with its last close.
+			continue // The kernel removes it on its last close.
 		}
 		if err == nil {
 			err = o.discard(ctx, name)
@@ -50,10 +51,11 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 	return nil
 }
 
-// YieldLater fences the mapping name of the volume where a record on its disk claims a later epoch
-// than the mapping has: another node has opened the volume since, and has the same disk. It asks
-// the disk alone, and works while the store is away. Whoever forges such a record could as well
-// destroy the volume. A volume that is worked on is ErrInProgress: its epoch may be ours.
+// YieldLater fences the mapping name of the volume if a record on its disk claims a later epoch
+// than the mapping's: then another node with the same disk has opened the volume. It reads only the
+// disk, so it works while the store is away. A forged record gains nothing: its author could
+// destroy the volume anyway. A volume with an operation under way is ErrInProgress: its epoch may
+// be ours.
 func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
 	if err != nil {
@@ -65,7 +67,7 @@ func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
 	m, err := s.Engine.Lookup(ctx, name)
 	below, mapped := m.Below()
 	if errors.Is(err, crypt.ErrNoMapping) || err == nil && (!ok || !mapped) {
-		return nil // It is closed, fenced, or not ours.
+		return nil // The mapping is closed, fenced, or not ours.
 	}
 	if err != nil {
 		return err

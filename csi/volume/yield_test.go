@@ -31,7 +31,7 @@ func (n *node) edit(change func(*State)) {
 
 // A node from which a volume was taken while it has it open: it writes there no more once it looks,
 // changes nothing else, and can close it.
-func TestYield(t *testing.T) {
+func TestYieldFencesWhatWasTakenOver(t *testing.T) {
 	for name, take := range map[string]func(n *node){
 		"taken": func(n *node) {
 			if _, err := n.heir().process(0).Open(n.t.Context(), id,
@@ -85,7 +85,7 @@ func TestYield(t *testing.T) {
 }
 
 // What no other node has is left, and so is what is ahead of the state.
-func TestYieldLeaves(t *testing.T) {
+func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*State)
 		want error
@@ -103,7 +103,7 @@ func TestYieldLeaves(t *testing.T) {
 	}
 }
 
-// The other node has closed the volume again before this one looks: nobody has it, and what is
+// The other node has closed the volume again before this one looks: no node has it, and what is
 // mapped here would write to it all the same.
 func TestYieldOfFormerEpochs(t *testing.T) {
 	n := opened(t)
@@ -172,7 +172,7 @@ func takenWhenRead(s *Set, take func()) {
 
 // A node that goes on with what was cut short asks the state once more before it writes: another
 // one may have taken the volume over meanwhile, and the disk with it.
-func TestTakenOverMeanwhile(t *testing.T) {
+func TestContinuedOperationSeesATakeover(t *testing.T) {
 	for name, c := range map[string]struct {
 		cut func(*State)
 		do  func(ctx context.Context, s *Set, take func()) error

@@ -12,7 +12,7 @@ import (
 
 // Mappings as they may be found after a restart. All are replaced, and the bad one has lost its
 // disk even while it is held open.
-func TestZombies(t *testing.T) {
+func TestZombieMappingsAreReplaced(t *testing.T) {
 	for name, spoil := range map[string]func(n *node, mapping string){
 		"dead disk": func(n *node, m string) { n.engine.Kill(m) },
 		"another uuid": func(n *node, m string) {

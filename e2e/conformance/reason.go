@@ -16,7 +16,7 @@ type Facts struct {
 	DNS bool
 	// Emulated says that the nodes' processors are made by software.
 	Emulated bool
-	// EBPF says that Kubeveil translates services, and nobody else.
+	// EBPF says that Kubeveil translates services, and no other program does.
 	EBPF bool
 }
 

@@ -17,8 +17,8 @@ import (
 // Verdict is what became of a spec.
 type Verdict struct {
 	upstream.Outcome
-	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or nobody
-	// knows.
+	// Reason says why a spec was not run, skipped itself or failed; empty where it passed or the
+	// reason is knows.
 	Reason string
 	// Known says that the table expects this failure.
 	Known bool

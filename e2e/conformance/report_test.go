@@ -59,7 +59,7 @@ func TestVolumes(t *testing.T) {
 		t.Error(err)
 	}
 	r := newReport(suite, volumeSpecs(t), labFacts)
-	// Fewer than before is a change somebody must want.
+	// Fewer than before is a change that must be wanted.
 	if len(r.todo) < 129 {
 		t.Errorf("%d of %d specs are run", len(r.todo), len(volumeSpecs(t)))
 	}
@@ -130,7 +130,7 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-// How much of the upstream is run: fewer than before is a change somebody must want.
+// How much of the upstream is run: fewer than before is a change that must be wanted.
 func TestSpecsThatRun(t *testing.T) {
 	for name, tt := range map[string]struct {
 		facts    Facts

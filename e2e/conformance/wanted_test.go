@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
 )
 
-// What nobody wants is said before a cluster is made.
+// What is wanted by no platform is reported before a cluster is made.
 func TestWanted(t *testing.T) {
 	program := fakeProgram(t,
 		`[ "$1" = --list-tests ] && printf '  a.go:1: %s\n' '[sig-network] DNS works' '[sig-network] DNS fails' '[sig-network] Services work' '[sig-apps] DNS'`)

@@ -17,7 +17,7 @@ import (
 
 // Options say what a machine is made of.
 type Options struct {
-	// Disks are made anew; their files go with the machine.
+	// Disks are made again; their files go with the machine.
 	Disks []Disk
 	// Dir is the folder for artefacts.
 	Dir string

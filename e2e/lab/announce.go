@@ -76,7 +76,7 @@ func (n *Node) claim(ctx context.Context) (*cluster.Claim, error) {
 		if err != nil {
 			return err
 		}
-		// A device that is not configured yet has a key and a port that nobody chose.
+		// A device that is not configured yet has a key and a port of the kernel's choice.
 		if !s.Ready || len(s.Devices) == 0 || s.Devices[0].Port != abi.TunnelPort {
 			return errors.New("its tunnel is not configured yet")
 		}
@@ -110,7 +110,7 @@ func (l *Lab) writeSnapshots(rows []cluster.Node) error {
 	return nil
 }
 
-// Announce adds a node to what all nodes are told, as somebody who may write everything would: a
+// Announce adds a node to what all nodes are told, as an administrator would: a
 // Node and, when it has a claim, a VeilNode at the API server; without one, a row of the snapshots.
 func (l *Lab) Announce(ctx context.Context, n cluster.Node) error {
 	if l.Control != nil {

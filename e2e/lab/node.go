@@ -178,7 +178,7 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 		}
 	}
 
-	// A default route, as every node has one; what takes it reaches nobody but the outside host.
+	// A default route, as every node has one; what takes it reaches only the outside host.
 	for _, a := range n.lab.OutsideAddrs() {
 		if err := n.IP(ctx, fmt.Sprintf("route add default via %s dev eth0", a)); err != nil {
 			return err

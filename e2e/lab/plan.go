@@ -53,7 +53,7 @@ func (f Family) valid() error {
 	return fmt.Errorf("family %q: want %s, %s or %s", f, IPv4, IPv6, Dual)
 }
 
-// pick keeps what is of the family, IPv4 first.
+// pick keeps the values of the family, IPv4 first.
 func pick[T any](f Family, four, six T) []T {
 	var out []T
 	if f.v4() {

@@ -63,7 +63,7 @@ type Census struct {
 }
 
 // TakeCensus asks as often as said, or until three had no answer, and counts who answered. That
-// nobody did is no error.
+// None is no error.
 func TakeCensus(ctx context.Context, from Place, q Question) (Census, error) {
 	args := append([]string{"census", "-count", fmt.Sprint(orElse(q.Count, 30)),
 		"-timeout", orElse(q.Timeout, time.Second).String(), "-pause", q.Pause.String()},
@@ -96,7 +96,7 @@ type Kept struct {
 	Unanswered uint64 `json:"unanswered"`
 	// Error is of the first that was not answered.
 	Error string `json:"error"`
-	// Aborted is how often a connected UDP socket was taken away from the program and made anew.
+	// Aborted is how often a connected UDP socket was taken away from the program and made again.
 	Aborted uint64 `json:"aborted"`
 	// Names are who answered, one after the other.
 	Names []string `json:"names"`

@@ -312,7 +312,8 @@ func deviceProcess(ctx context.Context, t *testing.T, n *lab.Node) *os.Process {
 	return device
 }
 
-// A dead worker is back at once with device, routes, keys and peers, whoever else is dead.
+// A dead worker is back at once with device, routes, keys and peers, whichever other process is
+// dead.
 func TestWorkerKilledUnderLoad(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	a, b := pair(ctx, t, l)

@@ -201,13 +201,13 @@ func (s state) same(t *testing.T, now state, when string) {
 	}
 }
 
-// flush is what somebody does to a node by hand.
+// flush is a change that an administrator makes on a node by hand.
 type flush struct {
 	name string
 	// commands are those of a shell; empty for do.
 	commands string
 	do       func(n *lab.Node) error
-	// renews are parts of the state that are made anew, so with other numbers.
+	// renews are parts of the state that are made again, so with other numbers.
 	renews []string
 }
 
@@ -272,7 +272,7 @@ var toldFlushes = []flush{
 	{name: "all of nftables", commands: "nft flush ruleset"},
 }
 
-// quietFlushes are those of which the kernel tells nobody, so the next look finds them.
+// quietFlushes are those without a notification, so the next look finds them.
 var quietFlushes = []flush{
 	{name: "peers", do: func(n *lab.Node) error {
 		_, err := uapi(n, "set=1\nreplace_peers=true\n\n")
@@ -289,7 +289,7 @@ func TestFlushedByHand(t *testing.T) {
 	flushed(t, flusher{within: 10 * time.Second}, toldFlushes, nil)
 }
 
-// The same of which the kernel tells nobody.
+// The same, without a notification of the kernel.
 func TestFlushedQuietly(t *testing.T) {
 	needLong(t, "veild looks each 30 s")
 	flushed(t, flusher{within: 45 * time.Second, noTCP: true}, quietFlushes, nil)

@@ -17,10 +17,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// forgery is a node that somebody announced to steal from others.
+// forgery is a node that was announced to steal from others.
 type forgery struct {
 	cluster.Node
-	// incumbent keeps what was claimed, "" when nobody's is.
+	// incumbent keeps what was claimed, "" when no claim is.
 	incumbent string
 	// because is in the reason of the refusal.
 	because string
@@ -130,7 +130,7 @@ func TestForgedObjects(t *testing.T) {
 			restartVeild(ctx, t, n1)
 			want := before
 			if snapshot == "lost" {
-				// Nobody had the contested addresses: they are nobody's, and the node stays a peer
+				// No node had the contested addresses: no node gets them, and the node stays a peer
 				// without them.
 				want = withoutAddrs(before, n2.Addrs)
 			}

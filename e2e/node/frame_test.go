@@ -16,7 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// datagram is a UDP packet in an Ethernet frame, as somebody with a raw socket would write it.
+// datagram is a UDP packet in an Ethernet frame, as a program with a raw socket would write it.
 type datagram struct {
 	from, to         net.HardwareAddr
 	src, dst         netip.Addr

@@ -16,8 +16,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// A link that appears later is guarded, in both directions, and a route that somebody wrote past
-// the tunnel carries nothing.
+// A link that appears later is guarded, in both directions, and a route that another program wrote
+// past the tunnel carries nothing.
 func TestGuardOnLinks(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoAPIServer: true})
 	pods := echoPods(ctx, t, l)
@@ -56,7 +56,7 @@ func TestGuardOnLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// Nobody is there to attach a program: nft has to do.
+		// No daemon can attach a program: nftables alone protects.
 		if _, err := n1.AddLink(ctx, "eth2"); err != nil {
 			t.Fatal(err)
 		}
@@ -234,7 +234,7 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 	t.Logf("%d packets stopped", after-before)
 }
 
-// nobodyAnswers wants no answer of a pod to anybody; the oracle says whether they were asked in
+// nobodyAnswers expects that no pod answers; the oracle says whether they were asked in
 // clear.
 func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
 	t.Helper()

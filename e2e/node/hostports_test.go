@@ -76,9 +76,9 @@ func hostsBehindPorts(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab
 	hostsUnreached(ctx, t, l, pods[0])
 }
 
-// hostsUnreached takes away, with nobody to mend it, first the address that such questions are sent
-// from and then the rule: then they have a source of which a host's answer could come in clear or
-// not at all, and reach no host.
+// hostsUnreached removes, with no daemon to repair it, first the address that such questions are
+// sent from and then the rule: then they have a source of which a host's answer could come in clear
+// or not at all, and reach no host.
 func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	b := l.Nodes()[1]
 	ask := func(timeout time.Duration, each func(addr netip.Addr, proto string, err error)) {

@@ -208,8 +208,8 @@ func reaches(ctx context.Context, t *testing.T, from, to *lab.Pod) {
 	talk(ctx, t, from, to)
 }
 
-// An address moves: to another pod, then with its prefix to another node. Whoever goes on
-// sending to it reaches the new owner, or nobody.
+// An address moves: to another pod, then with its prefix to another node. A client that keeps
+// sending to it reaches the new owner, or no host.
 func TestAddressOfADeletedPod(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	a, b := pair(ctx, t, l)
@@ -297,7 +297,7 @@ func status(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
 	return s
 }
 
-// unreached begins something new towards addresses that nobody has, from a pod and from its node.
+// unreached begins something new towards addresses without an owner, from a pod and from its node.
 // That nothing answers is certain; the oracle says whether it left.
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
 	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)

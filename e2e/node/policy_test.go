@@ -262,7 +262,7 @@ func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) 
 }
 
 // With the policy in force, what the daemons themselves do goes on: a node that joins is published,
-// writes over what somebody else made of its claim, and takes the claim back when it is cleaned up.
+// overwrites another writer's change to its claim, and takes the claim back when it is cleaned up.
 func TestDaemonsUnderThePolicy(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), l.Nodes()[1].Name)
@@ -274,7 +274,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// Somebody else's change to a claim is written over by its node, which is an update.
+	// Another writer's change to a claim is overwritten by its node, which is an update.
 	admin := l.Control.Dynamic.Resource(veilNodes)
 	err = lab.Until(ctx, 20*time.Second, func() error {
 		_, err := admin.Get(ctx, n.Name, metav1.GetOptions{})

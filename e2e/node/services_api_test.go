@@ -31,7 +31,7 @@ const (
 
 // One of two API servers loses its power, the one that veild itself asks. The other takes all that
 // is new, and what was established to the dead one is closed, so that programs which do not ping
-// connect anew, and veild does; what was established to the other stays. Nobody has told veild of
+// connect again, and veild does; what was established to the other stays. veild was not told of
 // the one that dies but the list of endpoints, from which it goes before that.
 //
 // Until new connections have been judged no other test runs: it is not those that are measured.
@@ -47,7 +47,8 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	ctx, l := aloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1,
 		VeildConfig: map[string]any{
 			"serviceProxy": "ebpf", "services": map[string]any{
-				"limits": map[string]any{"slots": 1 << 16}, "apiServers": []string{first.String()}},
+				"limits":     map[string]any{"backendSlots": 1 << 16},
+				"apiServers": []string{first.String()}},
 		}})
 	n := l.Nodes()[0]
 	pod, err := n.AddPod(ctx, "client", lab.PodOptions{})

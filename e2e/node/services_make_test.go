@@ -263,7 +263,7 @@ func refusedAtOnce(c lab.Census) error {
 	return nil
 }
 
-// nobody wants no answer and no refusal: what is dropped.
+// nobody expects neither an answer nor a refusal: what is dropped.
 func nobody(c lab.Census) error {
 	if len(c.Names) > 0 || c.Refused > 0 {
 		return errors.New("it was answered or refused")

@@ -19,8 +19,8 @@ import (
 // Addresses of balancers, and the ports on which they ask whether a node has endpoints.
 var balancers = []netip.Addr{netip.MustParseAddr("198.18.64.1"), netip.MustParseAddr("fd42:64::1")}
 
-// servicesOfPolicies: what a service says of who is served by whom holds from outside and from
-// inside.
+// servicesOfPolicies: what a service says of which client is served by which backend holds from
+// outside and from inside.
 func servicesOfPolicies(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
 	pods []*lab.Pod) {
 	t.Run("externalTrafficPolicy Local",
@@ -245,7 +245,7 @@ func sourceRanges(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	}
 }
 
-// externalIPs: addresses that somebody routes to a node.
+// externalIPs: addresses that the network routes to a node.
 func externalIPs(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod, pods []*lab.Pod) {
 	addrs := []netip.Addr{netip.MustParseAddr("198.18.66.1"), netip.MustParseAddr("fd42:66::1")}
 	publish(ctx, t, l, "external", corev1.ServiceSpec{ExternalIPs: []string{addrs[0].String(),

@@ -16,7 +16,7 @@ import (
 const asks = 90
 
 // servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and
-// families, whoever asks and whichever node: on the same node, and on another through the tunnel.
+// families, from any client and on any node: on the same node, and on another through the tunnel.
 // The canaries of what comes from outside and of what is inside differ, so that the oracle tells
 // the hops apart.
 func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,

@@ -60,7 +60,7 @@ func several(names ...string) func(lab.Census) error {
 	}
 }
 
-// scaled wants almost all of many endpoints to have answered, and none that is not one: of 765
+// scaled wants almost all of many endpoints to have answered, and no other server: of 765
 // asked 3,000 times one misses 15 on the average, give or take 4.
 func scaled(names ...string) func(lab.Census) error {
 	return func(c lab.Census) error {

@@ -32,7 +32,7 @@ func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 	t.Helper()
 	return newLab(t, lab.Options{VeildConfig: map[string]any{
 		"serviceProxy": "ebpf", "services": map[string]any{
-			"limits": map[string]any{"slots": 1 << 16}, "hostRouting": hostRouting},
+			"limits": map[string]any{"backendSlots": 1 << 16}, "hostRouting": hostRouting},
 	}})
 }
 
@@ -418,7 +418,7 @@ func (k *keeper) lived(ctx context.Context, t *testing.T) {
 	t.Logf("one connection of %s through it all: %+v", k.what, r)
 }
 
-// unanswered wants that nobody answers.
+// unanswered expects that no server answers.
 func unanswered(c lab.Census) error {
 	if len(c.Names) > 0 {
 		return fmt.Errorf("answers from %v", c.Names)

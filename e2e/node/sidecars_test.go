@@ -340,7 +340,7 @@ func (s *sidecars) phase(ctx context.Context, name string, phase corev1.Persiste
 }
 
 // veilctl lists the volume as well, shows it, and says why a key that is not there yet cannot be
-// wrapped anew.
+// wrapped again.
 func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	config := filepath.Join(s.Control.Host().Dir, "reader.kubeconfig")
 	text := fmt.Appendf(nil,

@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// edit is what somebody tries to make of an object.
+// edit is a change that a client attempts.
 type edit struct {
 	what   string
 	status bool
@@ -50,7 +50,7 @@ func finalizers(name string, there bool) func(map[string]any) {
 }
 
 // snapshotController does what the controller does, and is refused what its rights would allow
-// beyond that: whoever has the token of its pod makes no snapshot another's.
+// beyond that: a holder of its pod's token makes no snapshot another's.
 func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 	config := rest.CopyConfig(l.Control.Config)
 	config.Impersonate = rest.ImpersonationConfig{

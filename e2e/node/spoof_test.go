@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Where pods' packets may go, and where not: sources that are not theirs, destinations that nobody
+// Where pods' packets may go, and where not: sources that are not theirs, destinations that no host
 // has, nodes, hosts outside, ports of the host.
 func TestWherePodsReach(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
@@ -109,7 +109,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	t.Logf("%d forged packets dropped, one honest one arrived", len(frames))
 }
 
-// unreachable wants a refusal at once, each time, for what belongs to the cluster and to nobody in
+// unreachable wants a refusal at once, each time, for what belongs to the cluster and to no pod in
 // it.
 func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-key"}}
@@ -223,7 +223,7 @@ func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		}
 		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true,
 			Timeout: 2 * time.Second})
-		// The tunnels' address is the node's own, where somebody may answer.
+		// The tunnels' address is the node's own, where a program may answer.
 		if (err == nil) != (a == metadata) && a != abi.TunnelAddress4 {
 			t.Errorf("to %s: %v", a, err)
 		}

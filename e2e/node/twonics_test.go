@@ -34,7 +34,7 @@ func TestNodesWithMoreAddresses(t *testing.T) {
 		t.Run("serviceProxy ebpf, hostRouting "+routing, func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{MoreAddresses: true, VeildConfig: map[string]any{
 				"serviceProxy": "ebpf", "services": map[string]any{
-					"limits": map[string]any{"slots": 1 << 16}, "hostRouting": routing,
+					"limits": map[string]any{"backendSlots": 1 << 16}, "hostRouting": routing,
 				},
 			}})
 			moreAddresses(ctx, t, l)

@@ -25,7 +25,7 @@ import (
 func TestUninstall(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true})
 	n := l.Nodes()[0]
-	// An address has routes once it is known to be nobody else's.
+	// An address has routes once it is known to be unique.
 	err := lab.Until(ctx, 10*time.Second, func() error {
 		if out := run(ctx, t, n, "ip", "-6", "address", "show", "tentative"); out != "" {
 			return fmt.Errorf("tentative: %s", out)
@@ -75,7 +75,7 @@ func TestUninstall(t *testing.T) {
 		talk(ctx, t, pods[0], pods[1])
 	})
 	// The kernel sends both again after the guard is gone: a connection with data, and one that
-	// nobody answered yet.
+	// no answer has arrived.
 	const silentPort = 9
 	run(ctx, t, pods[1], "nft", fmt.Sprintf("table inet silent { chain in { type filter hook "+
 		"input priority 0; tcp dport %d drop; }; }", silentPort))

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// storeGoesOn: the API server itself refuses a state that goes back, whoever writes it.
+// storeGoesOn: the API server itself refuses a state that goes back, from any writer.
 func storeGoesOn(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	if err := s.Create(ctx, newState("pvc-on", "n")); err != nil {
 		t.Fatal(err)

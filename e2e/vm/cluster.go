@@ -259,7 +259,7 @@ func (c *Cluster) seed(m *Machine) seed {
 		fmt.Fprintf(&network, "Address=%s\n", p)
 	}
 
-	// A default route, as every node has one and kubelets want it; what takes it reaches nobody but
+	// A default route, as every node has one and kubelets want it; what takes it reaches only
 	// the outside host.
 	for _, a := range c.Lab.OutsideAddrs() {
 		fmt.Fprintf(&network, "Gateway=%s\n", a)

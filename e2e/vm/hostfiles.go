@@ -126,7 +126,7 @@ func (h *hostNode) heartbeat(ctx context.Context, ready bool) error {
 		node, err = nodes.Create(ctx, &corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: hostName,
-				// Without kubernetes.io/os, which DaemonSets select by: nobody runs pods here.
+				// Without kubernetes.io/os, which DaemonSets select by: no pods run here.
 				Labels: map[string]string{corev1.LabelHostname: hostName,
 					"node-role.kubernetes.io/control-plane": ""},
 			},

@@ -16,7 +16,7 @@ pkgnames) printf 'linux-image-6.12-cloud-amd64\nlinux-image-6.12.9-cloud-amd64-d
 esac
 `
 
-// A release of Linux that cannot be had is refused before anything is made, with what can be had.
+// A release of Linux that cannot be read is refused before anything is made, with what can be read.
 func TestImageRefusesUnknownKernel(t *testing.T) {
 	bin := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bin, "apt-cache"), []byte(aptCache), 0o755); err != nil {

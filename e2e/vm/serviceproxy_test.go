@@ -26,7 +26,7 @@ func hostOf(proxy string, objects ...runtime.Object) *hostNode {
 		client: fake.NewClientset(objects...)}
 }
 
-func TestServicesByNobodyAreRefused(t *testing.T) {
+func TestServicesWithoutAProxyAreRefused(t *testing.T) {
 	if _, err := New(t.Context(), Options{ServiceProxy: "bpf"}); err == nil ||
 		!strings.Contains(err.Error(), `services by "bpf": write none or ebpf`) {
 		t.Errorf("error %v", err)

@@ -29,8 +29,8 @@ func configKeys() (map[string]string, error) {
 	defaults := config.Default()
 	limits := service.DefaultLimits
 	defaults.Services.Limits = config.ServiceLimits{
-		Fronts: int(limits.Fronts), Slots: int(limits.Slots), Members: int(limits.Members),
-		Sources: int(limits.Sources),
+		Frontends: int(limits.Frontends), BackendSlots: int(limits.BackendSlots),
+		Members: int(limits.Members), SourceRanges: int(limits.SourceRanges),
 	}
 	keys := map[string]string{}
 	walk("", reflect.ValueOf(defaults), func(key string, value reflect.Value) {

@@ -96,7 +96,8 @@ func (r *rows) row(name, meaning string, instead ...string) (string, error) {
 func (r *rows) complete() error {
 	for name := range r.cells {
 		if !r.done[name] {
-			return fmt.Errorf("no page explains %q: add a row to a template in hack/reference/pages", name)
+			return fmt.Errorf("no page explains %q: "+
+				"add a row to a template in hack/reference/pages", name)
 		}
 	}
 	return nil

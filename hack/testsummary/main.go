@@ -3,7 +3,7 @@
 // end which tests took longest and how many passed, failed and were skipped, with the
 // reason of each skip. It exits 1 when a test or a package failed or began and has no end, or
 // when none ran. That go test itself failed, before there were events, it cannot see:
-// whoever calls it keeps the status of go test.
+// the caller keeps the status of go test.
 //
 //	go test -json ./... | testsummary -o out/test/tests.json
 package main

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// fakeGo passes every test of the lab; what becomes of the others, which run with -race, is in
+// fakeGo passes every test of the lab; the handling of the others, which run with -race, is in
 // $UNIT.
 const fakeGo = `#!/bin/sh
 case "$1 $*" in

@@ -15,11 +15,11 @@ import (
 )
 
 var (
-	// ErrNotPermitted is that of a process that may not use BPF.
+	// ErrNotPermitted matches when the process may not use BPF.
 	ErrNotPermitted = errors.New("not permitted")
-	// ErrNotSupported is that of a kernel without what is needed.
+	// ErrNotSupported matches when the kernel lacks a feature.
 	ErrNotSupported = errors.New("not supported by this kernel")
-	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
 	ErrNoBPFFS = errors.New("not on a BPF file system")
 )
 

@@ -8,7 +8,7 @@ import (
 
 // Set sets constants of the programs of spec, by the names that they have in C. A name that the
 // programs do not have, or a value of another size, is an error: a setting that is renamed or
-// misspelt on one side would keep its default and nobody would notice.
+// misspelt on one side would keep its default and no error would show it.
 func Set(spec *ebpf.CollectionSpec, settings map[string]any) error {
 	for name, value := range settings {
 		v := spec.Variables[name]

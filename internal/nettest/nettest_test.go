@@ -83,7 +83,7 @@ func send(ns *NS, to netip.Addr, n int, payload string) error {
 		defer c.Close()
 		for n > 0 {
 			_, err := c.Write([]byte(payload))
-			// An earlier datagram's refusal (nobody listens) is told instead of sending.
+			// An earlier datagram's refusal (no listener) is told instead of sending.
 			if err != nil && !errors.Is(err, unix.ECONNREFUSED) {
 				return err
 			}

@@ -29,7 +29,7 @@ func WatchLinks(ctx context.Context, changed func(*Handle, Link), lost func(erro
 // watchOnce watches until ctx is done or the subscription breaks.
 //
 // The links that are there are listed by the handle. The library's own way (ListExisting) asks with
-// the subscribed socket, whose address is the group, so its question goes to everybody who listens
+// the subscribed socket, whose address is the group, so its question goes to every listener
 // to the group as well (netlink_sendmsg, net/netlink/af_netlink.c).
 func watchOnce(ctx context.Context, changed func(*Handle, Link), lost func(error)) error {
 	h, err := Open()

@@ -103,7 +103,7 @@ func elements() ([]string, error) {
 	return lines, nil
 }
 
-// AddLink makes a veth in the namespace nsFd that is nobody's, called name, with
+// AddLink makes a veth in the namespace nsFd that has no owner, called name, with
 // its other end in the calling thread's namespace.
 func AddLink(nsFd int, name string) error {
 	h, err := nl.Open()

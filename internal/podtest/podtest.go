@@ -77,10 +77,10 @@ func Guard() error {
 	return pods(nftables.TypeIFName, 0)
 }
 
-// Full makes the table of pods anew with room for one element in each set.
+// Full makes the table of pods again with room for one element in each set.
 func Full() error { return errors.Join(Unguard(), pods(nftables.TypeIFName, 1)) }
 
-// Foreign makes the table of pods anew with sets of something else.
+// Foreign makes the table of pods again with sets of something else.
 func Foreign() error { return errors.Join(Unguard(), pods(nftables.TypeIPAddr, 0)) }
 
 // pods adds the table of pods, whose sets have this before the address, and room for so many

@@ -84,7 +84,7 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 	}
 	defer unix.Close(fd)
 	ids, err := list(fd, family, protocol, port, lost)
-	if errors.Is(err, unix.ENOENT) { // nobody lists that protocol
+	if errors.Is(err, unix.ENOENT) { // the protocol has no lister
 		return 0, ErrNotSupported
 	}
 	if err != nil {

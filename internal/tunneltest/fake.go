@@ -69,7 +69,7 @@ func (f *Fake) Calls() []string {
 	return slices.Clone(f.calls)
 }
 
-// Edit changes a device as somebody else would; it does nothing when there is none.
+// Edit changes a device as another program would; it does nothing when there is none.
 func (f *Fake) Edit(name string, edit func(*tunnel.DeviceState)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -37,10 +37,10 @@ const (
 	stepApply = "first apply done"
 )
 
-// Options are what an Agent is made from.
+// Options configure an Agent.
 type Options struct {
 	Config config.Config
-	// Reload reads the configuration again, checked; nil when it cannot change.
+	// Reload reads and checks the configuration again; nil when it cannot change.
 	Reload  func() (config.Config, error)
 	Version string
 	Log     *slog.Logger
@@ -60,49 +60,50 @@ type Agent struct {
 	pods    *podKeeper
 	source  source.Source
 	kube    *kube.Client // nil for other sources
-	// services is nil where another program translates services.
+	// services is nil if another program translates services.
 	services *services
-	// policies is nil where no policies are enforced.
+	// policies is nil if no policies are enforced.
 	policies *keeper.Keeper
-	// leftVIPs are addresses of services that the guard had closed when veild began.
+	// leftVIPs are addresses of services that the guard blocked when veild started.
 	leftVIPs []netip.Addr
 	table    *source.Writer
 	probes   probes
 	health   *telemetry.Health
 	metrics  *telemetry.Metrics
-	// adminSocket and metricsSocket are open from New on; the latter is nil when there is none.
+	// adminSocket and metricsSocket are open from New on; metricsSocket is nil when there is none.
 	adminSocket, metricsSocket net.Listener
 
 	wake   chan struct{}
 	kernel kernelChanges
 	// showGuard shows the guard; a test has its own.
 	showGuard func() (telemetry.Guard, error)
-	// guardCounts are what Status saw of the guard's counters. It has a lock of its own.
+	// guardCounts are the guard's counters as Status last saw them. It has a lock of its own.
 	guardCounts guardCounts
-	// pace is the loop's alone.
+	// pace belongs to the loop.
 	pace pace
-	// based reports whether base routes were seen to in this life. The loop's alone.
+	// based reports whether the base routes were checked by this process. It belongs to the loop.
 	based bool
 	seen  seen
-	// passed reports whether a probe passed from a pod's link into the tunnel. The loop's alone.
+	// passed reports whether a probe passed from a pod's link into the tunnel. It belongs to the
+	// loop.
 	passed bool
-	// flap is the loop's alone.
+	// flap belongs to the loop.
 	flap flap
-	// recalled reports whether the path MTU of an earlier veild was looked for.
+	// recalled reports whether the path MTU of an earlier veild was looked up.
 	recalled bool
 
-	mu sync.Mutex // guards what follows, and is held for no look at the kernel
+	mu sync.Mutex // guards the fields below, and is not held while reading the kernel
 	view
 }
 
-// view is what is known at one moment. A copy stays true: what it points to is replaced, never
+// view is the knowledge of one moment. A copy stays valid: what it points to is replaced, never
 // changed.
 type view struct {
 	cfg      config.Config
 	state    cluster.State
 	changed  time.Time // when the source last yielded
 	waiting  time.Time // since when state is not applied
-	unread   time.Time // since when there is a state that no turn has taken
+	unread   time.Time // since when a state waits for a turn
 	pathMTU  map[string]int
 	lastGood *cluster.Table
 	applied  uint64
@@ -110,26 +111,25 @@ type view struct {
 	underlay hostnet.Underlay
 	refusals []cluster.Refusal
 	problems []string
-	// flowtable is what telemetry.Status says of it.
+	// flowtable is its text in telemetry.Status.
 	flowtable string
-	// configProblem is what is wrong with the configuration's file while another is in force; empty
-	// is nothing.
+	// configProblem is what is wrong with the configuration file while an earlier one is in force;
+	// else empty.
 	configProblem string
 }
 
-// seen is what the loop need not look at again until something changed the
-// kernel. The loop's alone.
+// seen is what the loop need not read again until the kernel changes. It belongs to the loop.
 type seen struct {
-	// underlay reports whether Agent.underlay answers for asked.
+	// underlay reports whether Agent.underlay is the answer for asked.
 	underlay bool
 	asked    []netip.Addr
-	// guard is what is in force.
+	// guard is the settings in force.
 	guard *guard.Settings
 }
 
-// New opens everything that can be wrong before anything is changed: the source
-// and the machine, then the key and the last good table, then the guard's place. All
-// that is wrong is reported at once, of what changes nothing and then of the files.
+// New opens everything that can fail before it changes anything: the source and the machine, then
+// the key and the last good table, then the guard's directory. It reports all problems at once:
+// first those of what changes nothing, then those of the files.
 func New(o Options) (*Agent, error) {
 	a := &Agent{
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
@@ -142,7 +142,7 @@ func New(o Options) (*Agent, error) {
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
 
-	// What only looks comes first: a machine that is not fit is left as it is, without a key.
+	// Read-only checks come first: an unfit machine stays as it is, without a key.
 	if err := errors.Join(node.Check(o.Config), a.openSource(), a.openTunnels()); err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func New(o Options) (*Agent, error) {
 		a.kube.Recall(*a.lastGood)
 	}
 
-	// Before the guard is touched: a second veild on the node ends here.
+	// Before the guard: a second veild on the node ends here.
 	if err := a.listen(); err != nil {
 		return nil, err
 	}
@@ -206,16 +206,15 @@ func (a *Agent) openTable() (err error) {
 	return nil
 }
 
-// moveTableAside makes room for a new last good table. Until the source has
-// spoken, the node then keeps the peers and the closed addresses that its kernel has.
+// moveTableAside makes room for a new last good table. Until the source has spoken, the node keeps
+// the peers and the closed addresses in its kernel.
 func (a *Agent) moveTableAside(corrupt error) error {
 	aside, err := source.MoveAside(a.cfg.SnapshotFile)
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
-	a.log.Warn("last good table is corrupt: beginning without it, until the source of the "+
-		"cluster's state answers; "+
-		"look at the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
+	a.log.Warn("last good table is corrupt, starting without it until the source answers; inspect "+
+		"the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
 	return nil
 }
 
@@ -233,8 +232,8 @@ func (a *Agent) openTunnels() error {
 	return nil
 }
 
-// Run keeps the node as the table says until ctx ends. What is in force then
-// stays in force: tunnels, guard, routes and the CNI configuration.
+// Run keeps the node as the table demands until ctx ends. Tunnels, guard, routes and the CNI
+// configuration stay in force after that.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
 	defer a.host.Close()
@@ -264,8 +263,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return errors.Join(err, a.closeServices())
 }
 
-// guardFirst puts the guard in force with what is known before any source has
-// spoken. Node addresses that the guard already knows stay.
+// guardFirst puts the guard in force with what is known before a source has spoken. Node addresses
+// that the guard already has stay.
 func (a *Agent) guardFirst() error {
 	have, err := a.guard.Read()
 	if err != nil {
@@ -288,7 +287,7 @@ func (a *Agent) guardFirst() error {
 	return nil
 }
 
-// listen opens the admin socket and, unless there shall be none, the address of the metrics.
+// listen opens the admin socket, and the metrics address if there is one.
 func (a *Agent) listen() (err error) {
 	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
 		return err
@@ -302,7 +301,7 @@ func (a *Agent) listen() (err error) {
 	return nil
 }
 
-// closeListeners is for a veild that ends before it served.
+// closeListeners closes the listeners of a veild that ends before it serves.
 func (a *Agent) closeListeners() error {
 	err := a.adminSocket.Close()
 	if a.metricsSocket != nil {
@@ -311,7 +310,7 @@ func (a *Agent) closeListeners() error {
 	return err
 }
 
-// serve answers on what listen opened until ctx ends.
+// serve serves the listeners until ctx ends.
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		return telemetry.Serve(ctx, a.adminSocket,
@@ -325,7 +324,7 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// yield takes a state from the source.
+// yield accepts a state from the source.
 func (a *Agent) yield(s cluster.State) {
 	a.mu.Lock()
 	a.state, a.changed = s, time.Now()
@@ -339,7 +338,7 @@ func (a *Agent) yield(s cluster.State) {
 	a.poke()
 }
 
-// foundMTU takes a result of the probe.
+// foundMTU accepts a result of the probe.
 func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
 	a.mu.Lock()
 	// Replaced, not changed: a turn may be reading the old one.

@@ -10,8 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
-// writeConflist writes the CNI configuration where it differs and says whether
-// it did.
+// writeConflist writes the CNI configuration if it differs, and reports whether it did.
 func writeConflist(cfg config.Config, d decision) (changed bool, err error) {
 	text, err := abi.Conflist(abi.ConflistParams{
 		MTU: d.podMTU, PodPrefixes: d.podPrefixes, IPAMDir: abi.IPAMDir,

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// flapLimit is how long the link between nodes may be away before the node is closed to
-// new pods. Carriers, DHCP clients and restarts of network managers
-// take an address or a route away for seconds; runtimes that ask CNI STATUS make the
-// Node NotReady at once, and its pods are evicted.
+// flapLimit is how long the link between nodes may be down before the node is closed to new pods.
+// Carrier losses, DHCP clients and restarts of network managers remove an address or a route for
+// seconds. Runtimes that ask CNI STATUS make the Node NotReady at once, which evicts its pods.
 const flapLimit = time.Minute
 
-// linkInputs is the part of inputs that the link between nodes decides.
+// linkInputs is the part of inputs that depends on the link between nodes.
 type linkInputs struct {
 	underlayMTU            int
 	wideMTU                string
@@ -33,14 +32,14 @@ func (in *inputs) setLink(l linkInputs) {
 
 // flap debounces the link between nodes. The zero value has seen no link.
 type flap struct {
-	fit   *linkInputs // the last that a node could run on
-	since time.Time   // when it was lost; zero while it is there
+	fit   *linkInputs // the last one that was fit
+	since time.Time   // when the link was lost; zero while it is up
 }
 
-// hold returns d, the decision for in, while the link is there. When it is away, hold returns
-// for flapLimit the decision for the last link that was fit: the marker stays and no MTU
-// changes. Then, and when no link ever was fit, it returns d. A link that is there but too
-// narrow is no flap: the MTU is that of its configuration, and packets of pods do not fit.
+// hold returns d, the decision for in, while the link is up. While it is down, hold returns the
+// decision for the last fit link for flapLimit: the marker stays and no MTU changes. After that, or
+// if no link was ever fit, it returns d. A link that is up but too narrow is no flap: packets of
+// pods do not fit its configured MTU.
 func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 	if d.linkProblem == "" {
 		// Without tunnels the link has not been judged.

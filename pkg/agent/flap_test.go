@@ -53,7 +53,7 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 				t.Error("a link that stays away never closes the node")
 			}
 
-			// It comes back, and is away again: the time begins anew.
+			// It comes back, and is away again: the time starts over.
 			f.hold(now.Add(2*flapLimit), in, decide(in))
 			if _, d := f.hold(now.Add(3*flapLimit), away, decide(away)); len(d.problems) > 0 {
 				t.Errorf("the second time it is closed at once: %q", d.problems)

@@ -9,24 +9,24 @@ import (
 )
 
 const (
-	// resync is how often all of the kernel is compared without a reason.
+	// resync is the interval of full comparisons with the kernel without a reason.
 	resync = 30 * time.Second
-	// retry is how soon after a turn that did not succeed.
+	// retry is the delay after a failed turn.
 	retry = time.Second
-	// quiet is for how long changes of the kernel are gathered.
+	// quiet is how long changes of the kernel are collected.
 	quiet = 50 * time.Millisecond
-	// calm is the least time between two turns that only the kernel asks for.
+	// calm is the shortest time between two turns that only the kernel causes.
 	calm = 500 * time.Millisecond
-	// lossy is the least time between two readings of everything because messages were lost.
+	// lossy is the shortest time between two full readings after lost notifications.
 	lossy = 5 * time.Second
-	// loopLimit is when a loop that has not gone round counts as stuck.
+	// loopLimit is when a loop without a turn counts as stuck.
 	loopLimit = 2*time.Minute + resync
 )
 
-// part is a part of the kernel's state that a turn need not look at before something changed it.
+// part is a part of the kernel's state that a turn skips until it changes.
 type part int
 
-// The parts. At the resync one is read at a time, so that no turn reads all.
+// The parts. The resync reads one at a time, so that no turn reads all.
 const (
 	partUnderlay part = iota
 	partRouting
@@ -35,12 +35,12 @@ const (
 	parts
 )
 
-// pace says when the loop makes a turn without being asked for one by the source.
+// pace decides when the loop makes a turn without news from the source.
 type pace struct {
 	// part is the next to be compared without a reason, due is when.
 	part part
 	due  time.Time
-	// asked is when the kernel last asked for a turn.
+	// asked is when the kernel last caused a turn.
 	asked time.Time
 }
 
@@ -55,12 +55,12 @@ func (p *pace) next(now time.Time) (part, bool) {
 	return next, true
 }
 
-// wait returns how long a turn that the kernel asks for now has to wait.
+// wait returns how long a turn that the kernel causes now has to wait.
 func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(now) }
 
-// loop makes turns until ctx ends: at once when the source or the configuration changed, soon
-// after one that did not succeed, when the kernel differs from what the last left, and now and
-// then without a reason.
+// loop makes turns until ctx ends: at once when the source or the configuration changed, soon after
+// a failed one, when the kernel differs from what the last turn left, and at intervals without a
+// reason.
 func (a *Agent) loop(ctx context.Context) error {
 	a.pace.due = time.Now().Add(resync)
 	for {
@@ -78,7 +78,7 @@ func (a *Agent) loop(ctx context.Context) error {
 	}
 }
 
-// rest waits for the next turn; false is that there is none, since ctx ended.
+// rest waits for the next turn; it returns false once ctx has ended.
 func (a *Agent) rest(ctx context.Context, failed bool) bool {
 	pause := time.Until(a.pace.due)
 	if failed {
@@ -117,7 +117,7 @@ func (a *Agent) rest(ctx context.Context, failed bool) bool {
 	}
 }
 
-// forget makes the next turn look at a part of the kernel.
+// forget makes the next turn read a part of the kernel.
 func (a *Agent) forget(p part) {
 	switch p {
 	case partUnderlay:
@@ -131,8 +131,8 @@ func (a *Agent) forget(p part) {
 	}
 }
 
-// takeKernel forgets what the kernel's messages concern, and reports whether a turn is needed:
-// this process's own writes need none.
+// takeKernel forgets the parts that the kernel's notifications concern, and reports whether a turn
+// is needed: this process's own writes need none.
 func (a *Agent) takeKernel() bool {
 	c := a.kernel.take()
 	needed := false
@@ -153,7 +153,7 @@ func (a *Agent) takeKernel() bool {
 	return needed
 }
 
-// poke wakes the loop; many pokes before it looks are one.
+// poke wakes the loop; several pokes before a turn count as one.
 func (a *Agent) poke() {
 	select {
 	case a.wake <- struct{}{}:
@@ -161,11 +161,11 @@ func (a *Agent) poke() {
 	}
 }
 
-// kernelChanges gathers what the kernel told until the loop takes it.
+// kernelChanges collects the kernel's notifications until the loop takes them.
 type kernelChanges struct {
 	told chan struct{}
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	c  hostnet.Change
 }
 
@@ -187,14 +187,14 @@ func (k *kernelChanges) take() hostnet.Change {
 	return c
 }
 
-// Pauses before the kernel is watched again. One that lasted for watchSteady is at fault no more.
+// Pauses before the kernel is watched again. A watch that lasted for watchSteady resets them.
 const (
 	watchPauseMin = 100 * time.Millisecond
 	watchPauseMax = 10 * time.Second
 	watchSteady   = time.Minute
 )
 
-// watchPause is the pause after a watch that broke.
+// watchPause returns the pause after a watch that broke.
 func watchPause(last, lasted time.Duration) time.Duration {
 	if last == 0 || lasted >= watchSteady {
 		return watchPauseMin
@@ -202,7 +202,7 @@ func watchPause(last, lasted time.Duration) time.Duration {
 	return min(2*last, watchPauseMax)
 }
 
-// watchKernel tells the loop and the keeper of pods what somebody changed that may concern them.
+// watchKernel tells the loop and the keeper of pods which changes of others may concern them.
 func (a *Agent) watchKernel(ctx context.Context) error {
 	pause := time.Duration(0)
 	for {
@@ -225,7 +225,7 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		// The subscription broke: whatever it missed is read anew.
+		// The subscription broke: everything is read again.
 		a.changedKernel(hostnet.All())
 	}
 }

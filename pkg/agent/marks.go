@@ -10,7 +10,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// shownFor is for how long status shows a problem after the counter that tells of it last rose.
+// shownFor is how long status shows a problem after its counter last rose.
 const shownFor = 10 * time.Minute
 
 // rising notes when a counter last rose. Its zero value is ready for use.
@@ -28,23 +28,21 @@ func (r *rising) lately(count uint64, now time.Time) bool {
 	return !r.at.IsZero() && now.Sub(r.at) <= shownFor
 }
 
-// guardCounts are the counters of the guard that tell of problems. The zero value is ready for
-// use, by any goroutine.
+// guardCounts are the guard's counters that indicate problems. The zero value is ready for use by
+// any goroutine.
 type guardCounts struct {
-	mu             sync.Mutex // guards what follows
+	mu             sync.Mutex // guards the fields below
 	marks, unknown rising
 }
 
-// problems says what the counters of s tell, in sentences.
+// problems returns the problems that the counters of s indicate, as sentences.
 func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.marks.lately(s.Guard.MarksRestored, now) {
 		problems = append(problems, fmt.Sprintf(
-			"another program overwrites the marks of pods' packets (%d restored): find the "+
-				"rule with nft list ruleset or iptables-save -t mangle and exclude links of the "+
-				"groups of pods "+
-				"and tunnels, or let it change only the bits of its own mark",
+			"another program overwrites the marks of pods' packets (%d restored): in nft list "+
+				"ruleset or iptables-save -t mangle, restrict its rule to its own bits",
 			s.Guard.MarksRestored))
 	}
 
@@ -55,14 +53,12 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 		}
 	}
 
-	// Anybody can send such datagrams. They are a problem where peers are not heard.
+	// Any host can send such datagrams. They are a problem only if peers are silent.
 	silent := func(p telemetry.Peer) bool { return p.State == telemetry.PeerSilent }
 	if c.unknown.lately(unknown, now) && slices.ContainsFunc(s.Peers, silent) {
 		problems = append(problems, fmt.Sprintf(
-			"peers are silent, and %d tunnel datagrams came from addresses that no believed "+
-				"node has: if nodes are behind NAT, add the outer address to the Node "+
-				"(ExternalIP), "+
-				"or set tunnel.roaming: true "+
+			"peers are silent, and %d tunnel datagrams had unknown sources: if nodes are behind "+
+				"NAT, add the outer address to the Node (ExternalIP), or set tunnel.roaming: true "+
 				"on every node", unknown))
 	}
 

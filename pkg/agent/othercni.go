@@ -8,12 +8,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 )
 
-// otherCNIEvery is how often CNI configurations of others are looked for. A runtime
-// takes a new one within a second or so.
+// otherCNIEvery is the interval of checks for foreign CNI configurations. A runtime loads a new one
+// within about a second.
 const otherCNIEvery = time.Second
 
-// watchOtherCNI wakes the loop when another CNI configuration that sorts before
-// ours came, changed or went, until ctx ends.
+// watchOtherCNI wakes the loop when a CNI configuration that sorts before ours appears, changes or
+// disappears, until ctx ends.
 func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 	tick := time.NewTicker(otherCNIEvery)
 	defer tick.Stop()
@@ -31,9 +31,9 @@ func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 	}
 }
 
-// shutForOtherCNI makes another CNI configuration that sorts before ours a problem
-// of d and shuts the node, also while its peers are not known: the runtime would
-// start pods with a network that is not encrypted, and must not find the node fit.
+// shutForOtherCNI makes a CNI configuration that sorts before ours a problem of d and shuts the
+// node, even while its peers are not known. The runtime would start pods with an unencrypted
+// network, so it must not find the node ready.
 func (a *Agent) shutForOtherCNI(confDir string, d *decision) error {
 	others := node.OtherCNI(confDir)
 	if len(others) == 0 {

@@ -13,9 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/passage"
 )
 
-// provePassage lets a pod of veild's own send into the tunnel, once there are peers, until
-// a datagram has passed once in this life. That a filter of others drops it is a problem of
-// d, so that the node is not ready; that it could not be found out is a note.
+// provePassage sends a datagram from a pod's link of veild's own into the tunnel once there are
+// peers, until one has passed in the life of this process. A datagram dropped by a foreign filter
+// is a problem of d, so the node is not ready. If the result is unknown, that is a note.
 func (a *Agent) provePassage(ctx context.Context, d *decision) {
 	if a.passed || len(d.host.Peers) == 0 {
 		return
@@ -37,7 +37,7 @@ func (a *Agent) provePassage(ctx context.Context, d *decision) {
 	}
 }
 
-// dropped says what may drop what pods send, and what to do.
+// dropped says what may drop pods' packets, and what to do.
 func dropped(err error) string {
 	suspects := []string{"no filter is known that does: look at `nft list ruleset` and " +
 		"`iptables-legacy -S FORWARD`"}

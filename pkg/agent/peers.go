@@ -8,9 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
-// watchPeers reads the counters of peers until ctx ends, often enough to tell a
-// peer that does not answer from one that has nothing to say. It asks for a turn
-// when somebody else changed a device.
+// watchPeers reads the counters of peers until ctx ends, often enough to tell a silent peer from an
+// idle one. It asks for a turn when another program changed a device.
 func (a *Agent) watchPeers(ctx context.Context) error {
 	tick := time.NewTicker(tunnel.WatchEvery)
 	defer tick.Stop()
@@ -21,7 +20,7 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 		case <-tick.C:
 		}
 		limited, cancel := context.WithTimeout(ctx, statusLimit)
-		// Status shows what keeps tunnels from being read.
+		// Status reports why tunnels cannot be read.
 		if differs, _ := a.tunnels.Watch(limited); differs {
 			a.poke()
 		}
@@ -29,7 +28,7 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 	}
 }
 
-// peerTraffic says what the prober of path MTUs asks about a peer.
+// peerTraffic returns what the path MTU prober needs to know about a peer.
 func (a *Agent) peerTraffic(p pathmtu.Peer) (pathmtu.Traffic, bool) {
 	s, ok := a.tunnels.SentTo(p.Device, p.Name)
 	return pathmtu.Traffic{Sent: s.Bytes, At: s.At, Silent: s.Contact == tunnel.ContactSilent}, ok

@@ -17,35 +17,31 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// deviceName is the one tunnel device of today; epochs and lanes get further numbers.
+// deviceName is the only tunnel device; epochs and lanes get further numbers.
 const deviceName = abi.TunnelDevicePrefix + "0"
 
-// inputs are all that one turn of the loop decides from.
+// inputs are everything that one turn of the loop decides from.
 type inputs struct {
 	cfg   config.Config
 	key   wgkey.Private
 	table cluster.Table
-	// since is when the source first said what no earlier turn has taken; zero when it said
-	// nothing.
+	// since is when the source first sent what no earlier turn has taken; zero if it sent nothing.
 	since time.Time
-	// complete reports whether table holds every peer there was: without it nothing
-	// may be removed.
+	// complete reports whether table holds every peer: otherwise nothing may be removed.
 	complete bool
-	// synced reports whether the source has said all that there is. Before that the features of
-	// nodes are not known.
+	// synced reports whether the source has sent everything. Before that the features of nodes are
+	// not known.
 	synced bool
-	// underlayMTU is the smallest MTU of the links that carry node traffic, bytes, or that of the
-	// configuration.
+	// underlayMTU is the configured MTU, or the smallest MTU of the links that carry node traffic,
+	// in bytes.
 	underlayMTU int
-	// wideMTU says what is wrong with an MTU of the configuration that is more than the link's;
-	// else it is empty.
+	// wideMTU is a sentence about a configured MTU that exceeds the link's; else it is empty.
 	wideMTU string
-	// localAddrs are the addresses on the link that carries node traffic, otherAddrs
-	// those on any link: they count where the node has none of the former.
+	// localAddrs are the addresses on the link that carries node traffic. otherAddrs are those on
+	// any link: they count if the node has none of the former.
 	localAddrs, otherAddrs []netip.Addr
-	// lastSelf and lastMTU are what this node was and pods had in the turn before, when
-	// it had tunnels: with a new problem peers are still followed by them, so that one
-	// that is removed does not stay.
+	// lastSelf and lastMTU are this node and the pods' MTU in the last turn with tunnels. Under a
+	// new problem peers are still followed with them, so that a removed peer does not stay.
 	lastSelf *cluster.Node
 	lastMTU  int
 	// vips are the addresses of services outside the ranges.
@@ -54,7 +50,7 @@ type inputs struct {
 	pathMTU map[string]int
 }
 
-// waited is the time from what the source said until now, 0 when it said nothing.
+// waited returns the time since the source sent its news, 0 without news.
 func (in inputs) waited() time.Duration {
 	if in.since.IsZero() {
 		return 0
@@ -62,30 +58,30 @@ func (in inputs) waited() time.Duration {
 	return time.Since(in.since)
 }
 
-// decision is what the kernel and the outside should look like.
+// decision is the desired state of the kernel and of what this node publishes.
 type decision struct {
 	guard  guard.Settings
 	host   hostnet.Want
 	tunnel tunnel.Spec
-	// self is this node as it was planned for; nil without tunnels.
+	// self is the node that was planned for; nil without tunnels.
 	self *cluster.Node
-	// podMTU is that of tunnel devices and pods, bytes; 0 is not known yet.
+	// podMTU is the MTU of tunnel devices and pods in bytes; 0 while unknown.
 	podMTU int
-	// podPrefixes are those that this node's pods get addresses from.
+	// podPrefixes are the prefixes of this node's pods.
 	podPrefixes []netip.Prefix
-	// claim is what this node says of itself, nil while it cannot say it.
+	// claim is what this node publishes about itself, nil while it cannot.
 	claim *cluster.Claim
-	// problems keep the node from being ready for pods, as sentences.
+	// problems are sentences about why the node is not ready for pods.
 	problems []string
-	// tunnelSources says from where tunnel datagrams are taken, for people.
+	// tunnelSources says, for people, which sources of tunnel datagrams are accepted.
 	tunnelSources string
-	// linkProblem is the one among problems that the link between nodes has, empty for none.
+	// linkProblem is the one among problems about the link between nodes, empty for none.
 	linkProblem string
-	// notes are what is wrong without that.
+	// notes are sentences about other problems, which leave the node ready.
 	notes []string
 }
 
-// decide is the agent's pure part: the same inputs give the same decision.
+// decide is the agent's pure part: equal inputs give equal decisions.
 func decide(in inputs) decision {
 	var d decision
 	d.guard, d.host = node.Closed(in.cfg, in.table.NodeAddrs, in.vips)
@@ -158,13 +154,13 @@ func decide(in inputs) decision {
 	return d
 }
 
-// datagrams says from where tunnel datagrams are taken: from the addresses of believed nodes, once
-// each of them sends from these only. The text says the same to people.
+// datagrams decides which sources of tunnel datagrams are accepted: the addresses of believed
+// nodes, once every node sends only from these. text says the same for people.
 func datagrams(in inputs) (d *guard.Datagrams, text string) {
 	if in.cfg.Tunnel.Roaming {
 		return &guard.Datagrams{}, "anywhere: tunnel.roaming is set"
 	}
-	// A snapshot that is a source says nothing of versions: its nodes are taken to have this one.
+	// A snapshot as a source has no versions: its nodes count as having this one.
 	unbound := func(n cluster.Node) bool {
 		return in.cfg.Source.Kind == config.SourceKubernetes && n.Claim != nil &&
 			!n.Claim.Has(cluster.BoundSource)
@@ -198,16 +194,15 @@ func absent(in inputs) string {
 	return "nothing has been heard from the API server yet, and there is no last good table"
 }
 
-// among are those of addrs that are assigned.
+// among returns those of addrs that are assigned.
 func among(addrs, assigned []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(addrs),
 		func(a netip.Addr) bool { return !slices.Contains(assigned, a) })
 }
 
-// hostPeers are the routes to believed peers, and notes about what cannot be
-// reached: a peer without a common family has no device, and a path too narrow
-// for IPv6 no IPv6 routes, so that these stay unreachable and do not vanish in
-// a black hole.
+// hostPeers returns the routes to believed peers, and notes about what is unreachable. A peer
+// without a common family has no device. A path too narrow for IPv6 has no IPv6 routes: its
+// destinations stay unreachable instead of becoming a black hole.
 func hostPeers(in inputs, underlay cluster.Families,
 	deviceMTU int) (peers []hostnet.Peer, notes []string) {
 	is6 := func(a netip.Addr) bool { return a.Is6() }
@@ -235,22 +230,21 @@ func hostPeers(in inputs, underlay cluster.Families,
 	return peers, notes
 }
 
-// closedServers says which API servers pods cannot reach, since `outside` does not name them.
+// closedServers says which API servers pods cannot reach because `outside` does not name them.
 func closedServers(in inputs) (notes []string) {
 	closed := in.cfg.Closed()
 	for _, a := range in.table.APIServers {
 		if !slices.Contains(in.table.NodeAddrs, a) &&
 			slices.ContainsFunc(closed, func(p netip.Prefix) bool { return p.Contains(a) }) {
-			notes = append(notes, fmt.Sprintf("pods do not reach the API server's address %s, "+
-				"which is in nodeRanges and no node's: write it to outside in the "+
-				"configuration", a))
+			notes = append(notes, fmt.Sprintf("pods cannot reach the API server's address %s, "+
+				"because nodeRanges contain it: add it to outside in the configuration", a))
 		}
 	}
 	return notes
 }
 
-// routeMTU is what fits to a peer when that is less than the device's MTU, else 0:
-// the narrowest of this underlay, the peer's, and what the probe found.
+// routeMTU returns the MTU to a peer if it is below the device's, else 0: the narrowest of this
+// underlay, the peer's, and the probe's result.
 func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int) int {
 	mtu := deviceMTU
 	outer6 := endpoint.Addr().Is6()
@@ -273,8 +267,8 @@ func routeMTU(n cluster.Node, endpoint netip.AddrPort, in inputs, deviceMTU int)
 	return mtu
 }
 
-// ownClaim is what this node publishes: its key, and an endpoint of each family
-// that it has on a link.
+// ownClaim returns what this node publishes: its key, and an endpoint of each family that it has on
+// a link.
 func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
 	c := &cluster.Claim{
 		Keys:        []cluster.Key{{Public: in.key.Public()}},
@@ -296,5 +290,5 @@ func ownClaim(in inputs, own []netip.Addr) *cluster.Claim {
 	return c
 }
 
-// errNotReady is why a marker is not written.
+// errNotReady is the reason for not writing a marker.
 var errNotReady = errors.New("not ready for pods")

@@ -332,7 +332,7 @@ func TestAddressMayBeOnAnotherLinkThanNodeTraffic(t *testing.T) {
 	}
 }
 
-// Whoever publishes this node's key, before this node does or after its VeilNode was
+// A node that publishes this node's key, before this node does or after its VeilNode was
 // deleted, is refused: as a peer he would stop every configuration of the device.
 func TestOwnKeyIsThisNodesAlone(t *testing.T) {
 	in := two(t)

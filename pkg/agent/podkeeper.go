@@ -15,34 +15,35 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// podWait is how long the keeper waits for plugins, all pods together: one that hangs must not
-// hold up the others.
+// podWait is how long the keeper waits for plugins, for all pods together: one that hangs must not
+// delay the others.
 const podWait = time.Second
 
 // podKeeper keeps the pods of this node as their records say, on a goroutine of its own: peers
-// never wait behind pods. Make one with newPodKeeper, then call run once; the other methods are
-// for any goroutine.
+// never wait behind pods. Make one with newPodKeeper, then call run once; the other methods are for
+// any goroutine.
 //
-// A message of the kernel names the pods that it concerns, and only those are looked at. All are
-// compared every resync, since the kernel does not tell of neighbours, nor of everything else.
+// A notification of the kernel names the pods that it concerns, and only those are checked. All are
+// compared every resync, because the kernel sends no notifications about neighbours, among others.
 type podKeeper struct {
 	paths pod.Paths
 	log   *slog.Logger
-	// observe is told how long the ADD of a new pod took.
+	// observe receives how long the ADD of a new pod took.
 	observe func(time.Duration)
 	wake    chan struct{}
 	seen    atomic.Pointer[podsSeen]
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	began bool       // the guard is in force and the node's routing was applied
 	mtu   int
 	todo  podWork
 
-	// timed are the attachments whose ADD was observed; run's alone, nil before the first sweep.
+	// timed are the attachments whose ADD was observed. It belongs to run, and is nil before the
+	// first sweep.
 	timed map[string]bool
 }
 
-// podWork is what is to be looked at. To count the records is part of any.
+// podWork is what is to be checked. Every piece of work counts the records.
 type podWork struct {
 	all   bool
 	links map[string]bool
@@ -57,7 +58,7 @@ func (w *podWork) add(links ...string) {
 	}
 }
 
-// podsSeen is what was last found. It is never changed.
+// podsSeen is the last result. It never changes.
 type podsSeen struct {
 	count    int
 	problems []string
@@ -69,8 +70,8 @@ func newPodKeeper(paths pod.Paths, log *slog.Logger, observe func(time.Duration)
 	return k
 }
 
-// begin lets the keeper begin, and tells it the MTU that is in force; 0 leaves that of pods. It is
-// called only when the guard is in force: no pod is made reachable before it is judged.
+// begin starts the keeper, and sets the MTU in force; 0 keeps the pods' MTU. It is called only once
+// the guard is in force: no pod becomes reachable before it is judged.
 func (k *podKeeper) begin(mtu int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -81,7 +82,7 @@ func (k *podKeeper) begin(mtu int) {
 	k.poke()
 }
 
-// changed tells the keeper what the kernel told.
+// changed passes the kernel's notifications to the keeper.
 func (k *podKeeper) changed(c hostnet.Change) {
 	if !c.AllPods && len(c.Pods) == 0 && !c.PodLinks {
 		return
@@ -105,7 +106,7 @@ func (k *podKeeper) poke() {
 	}
 }
 
-// run keeps pods until ctx ends. Of an end it waits only for the attachment that it is at work on.
+// run keeps pods until ctx ends. It then waits only for the attachment that it works on.
 func (k *podKeeper) run(ctx context.Context) error {
 	due := time.Now().Add(resync)
 	for pause := resync; ; {
@@ -132,7 +133,7 @@ func (k *podKeeper) run(ctx context.Context) error {
 	}
 }
 
-// take returns what is to be done; it is left until the keeper may begin.
+// take returns the work; it stays until the keeper may start.
 func (k *podKeeper) take() (work podWork, mtu int, began bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -143,8 +144,8 @@ func (k *podKeeper) take() (work podWork, mtu int, began bool) {
 	return work, k.mtu, true
 }
 
-// keep does the work and returns what has to be tried again. A pod that is on its way out is no
-// error. One that a plugin is at work on for longer than podWait is one.
+// keep does the work and returns what must be tried again. A pod that is being removed is no error.
+// A pod that a plugin works on for longer than podWait is one.
 func (k *podKeeper) keep(ctx context.Context, work podWork, mtu int) (again podWork) {
 	ctx, cancel := context.WithTimeout(ctx, podWait)
 	defer cancel()
@@ -199,7 +200,7 @@ func (k *podKeeper) records(all bool) (records []pod.Record, count int, err erro
 		if r.Took == 0 {
 			continue
 		}
-		// What was there before this process was observed by the last.
+		// The previous process observed those that existed before this one.
 		if k.timed != nil && !k.timed[r.HostLink] {
 			k.observe(r.Took)
 		}
@@ -212,7 +213,7 @@ func (k *podKeeper) records(all bool) (records []pod.Record, count int, err erro
 	return records, count, err
 }
 
-// show publishes what was found, and logs what is wrong and was not before.
+// show publishes the result, and logs new problems.
 func (k *podKeeper) show(count int, errs []error) {
 	var problems []string
 	for _, err := range errs {
@@ -228,7 +229,7 @@ func (k *podKeeper) show(count int, errs []error) {
 	k.seen.Store(&podsSeen{count: count, problems: problems})
 }
 
-// ofPod names the pod of an error; one that is being removed has none.
+// ofPod adds the pod's name to an error; the error of a pod that is being removed is dropped.
 func ofPod(r pod.Record, err error) error {
 	if err == nil || errors.Is(err, pod.ErrNotFound) {
 		return nil
@@ -248,7 +249,7 @@ func (k *podKeeper) keepMTU(ctx context.Context, r pod.Record, mtu int) error {
 	return nil
 }
 
-// prune forgets addresses of links that are gone without a DEL.
+// prune forgets addresses of links that disappeared without a DEL.
 func (k *podKeeper) prune() error {
 	_, err := k.paths.PruneAddrs()
 	if errors.Is(err, pod.ErrNotFound) {

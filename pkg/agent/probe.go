@@ -12,14 +12,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 )
 
-// probes runs the path MTU prober for the addresses that this node has, which
-// are known only after a source has spoken. It is used by the loop alone.
+// probes runs the path MTU prober for this node's addresses, which are known only after a source
+// has spoken. Only the loop uses it.
 type probes struct {
 	ctx   context.Context
 	run   func(func() error)
 	log   *slog.Logger
 	found func(pathmtu.Peer, int)
-	// traffic says what was sent to a peer.
+	// traffic returns what was sent to a peer.
 	traffic func(pathmtu.Peer) (pathmtu.Traffic, bool)
 
 	sources []netip.Addr
@@ -27,13 +27,13 @@ type probes struct {
 	stop    context.CancelFunc
 }
 
-// probe makes the prober probe peers from sources, and forgets what was found
-// for a peer that is none any more.
+// probe makes the prober probe peers from sources, and forgets the results of nodes that are not
+// peers any more.
 func (a *Agent) probe(sources []netip.Addr, peers []pathmtu.Peer) {
 	a.mu.Lock()
 	believed := a.pathMTU
 	a.mu.Unlock()
-	// Not under the lock: the prober tells what it finds under its own.
+	// Not under the lock: the prober reports its results under its own.
 	a.probes.set(sources, peers, believed)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,8 +47,8 @@ func (a *Agent) probe(sources []netip.Addr, peers []pathmtu.Peer) {
 	}
 }
 
-// set makes the prober probe peers from sources; another set of sources begins
-// anew with what was believed.
+// set makes the prober probe peers from sources; another set of sources starts a new prober with
+// the previous results.
 func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[string]int) {
 	if p.prober == nil || !slices.Equal(p.sources, sources) {
 		if p.stop != nil {
@@ -63,7 +63,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 	p.prober.SetPeers(peers)
 }
 
-// recall takes over what an earlier veild found, once.
+// recall adopts the results of an earlier veild, once.
 func (a *Agent) recall(in *inputs) error {
 	if a.recalled {
 		return nil
@@ -80,8 +80,8 @@ func (a *Agent) recall(in *inputs) error {
 	return nil
 }
 
-// routedMTU reads from the routes what an earlier veild found, by peer, so that
-// a restart does not send what the path cannot carry until it is found again.
+// routedMTU reads the results of an earlier veild from the routes, by peer. After a restart the
+// node so never sends packets that the path cannot carry.
 func routedMTU(routes []hostnet.Route, peers []cluster.Node) map[string]int {
 	byPrefix := map[netip.Prefix]string{}
 	for _, n := range peers {
@@ -98,8 +98,8 @@ func routedMTU(routes []hostnet.Route, peers []cluster.Node) map[string]int {
 	return found
 }
 
-// probePeers are the peers whose path is probed, by an address of the family
-// that the tunnel to them runs over.
+// probePeers returns the peers whose path is probed, with an address of the family that their
+// tunnel uses.
 func probePeers(in inputs, d decision) []pathmtu.Peer {
 	underlay := cluster.Node{Addresses: d.host.SelfAddrs}.AddressFamilies()
 	var out []pathmtu.Peer

@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// turn brings the kernel to what is believed now. It does as much as it can;
-// the error holds what could not be done.
+// turn brings the kernel to the state that is believed now. It does as much as it can; the error
+// holds the rest.
 func (a *Agent) turn(ctx context.Context) error {
 	in, refusals, err := a.gather()
 	if err != nil {
@@ -42,7 +42,7 @@ func (a *Agent) turn(ctx context.Context) error {
 
 	otherErr := a.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
-		// A restart that does not know its peers yet must not lose them.
+		// A restarted veild that does not know its peers yet must not remove them.
 		err = errors.Join(a.base(d), otherErr, a.shutForLinks(&d))
 		return a.finish(in, d, refusals, err)
 	}
@@ -58,7 +58,7 @@ func (a *Agent) turn(ctx context.Context) error {
 	return a.finish(in, d, refusals, err)
 }
 
-// gather takes what one turn decides from, so that nothing changes under it.
+// gather collects the inputs of one turn, so that nothing changes under it.
 func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	a.mu.Lock()
 	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU, lastSelf: a.last.self,
@@ -93,16 +93,15 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	return in, refusals, nil
 }
 
-// union is the addresses that are known and those in the guard, sorted: the last
-// life may have learned of one and ended before it wrote it down, and a
-// forgotten one would be reached in clear.
+// union returns the known addresses and those in the guard, sorted. The last process may have
+// learned an address and died before it saved it; a forgotten address would be reached in clear.
 func union(table, guarded []netip.Addr) []netip.Addr {
 	all := slices.Concat(table, guarded)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }
 
-// readUnderlay looks for the link between nodes, with the peers known so far.
+// readUnderlay finds the link between nodes, with the peers known so far.
 func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
 	var nodes, self []netip.Addr
 	if lastGood != nil {
@@ -119,7 +118,7 @@ func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) 
 	}
 	u, err := a.host.Underlay(nodes, self)
 	if errors.Is(err, hostnet.ErrNoUnderlay) {
-		// A link that is away for a moment does not make its gateway free to be claimed.
+		// A link that is down for a moment does not allow others to claim its gateway.
 		u.Gateways = a.underlay.Gateways
 	}
 	a.mu.Lock()
@@ -129,8 +128,7 @@ func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) 
 	return u, err
 }
 
-// applyGuard puts the guard in force where it may differ. New links are not its
-// matter: guard.Watch sees to them.
+// applyGuard puts the guard in force if it may differ. guard.Watch handles new links.
 func (a *Agent) applyGuard(want guard.Settings) error {
 	if a.seen.guard == nil || !reflect.DeepEqual(*a.seen.guard, want) {
 		a.seen.guard = nil
@@ -146,9 +144,8 @@ func (a *Agent) applyGuard(want guard.Settings) error {
 	return nil
 }
 
-// shutForLinks makes each link without a guard of its own a problem of d, and shuts the node for as
-// long as there is one. Tunnels and routes do not wait for that: they only take traffic from the
-// link.
+// shutForLinks makes each link without its guard a problem of d, and shuts the node while there is
+// one. Tunnels and routes do not wait for that: they only take traffic from the link.
 func (a *Agent) shutForLinks(d *decision) error {
 	links := a.guard.Unguarded()
 	if len(links) == 0 {
@@ -159,8 +156,8 @@ func (a *Agent) shutForLinks(d *decision) error {
 	return a.shut()
 }
 
-// withOwnKey puts this node's real key in the place of what is published for
-// it, if anything is, so that nobody else can be believed with it.
+// withOwnKey replaces this node's published key, if there is one, by its real key, so that no other
+// node can be believed with it.
 func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 	s.Nodes = slices.Clone(s.Nodes)
 	for i, n := range s.Nodes {
@@ -177,9 +174,8 @@ func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 	return s
 }
 
-// base closes the node when it has no tunnel device yet: rules and unreachable routes.
-// With a device, base routes are there from before, and peers that are not
-// known yet must not be lost.
+// base closes a node without a tunnel device: rules and unreachable routes. With a device, the base
+// routes exist already, and peers that are not known yet must not be lost.
 func (a *Agent) base(d decision) error {
 	have, err := a.host.Read()
 	if err != nil {
@@ -245,8 +241,8 @@ func (a *Agent) syncHost(want hostnet.Want) error {
 	return nil
 }
 
-// finish remembers what a turn came to and, when all of it is in force, says so to
-// those outside: the snapshot, the API server, the marker, and last the runtime.
+// finish stores the result of a turn. Once all of it is in force it publishes: the snapshot, the
+// API server, the marker, and last the runtime.
 func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
 	for _, r := range refusals {
 		if !slices.Contains(a.refusals, r) {
@@ -297,9 +293,8 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 	return nil
 }
 
-// publish writes the last good table, then this node's claim, then opens the
-// node for pods. With a problem that others need not know of, such as a link
-// without a guard, it does not open the node.
+// publish writes the last good table, then this node's claim, then opens the node for pods. A local
+// problem, such as a link without a guard, keeps the node closed.
 func (a *Agent) publish(in inputs, d decision) error {
 	if a.lastGood == nil || !reflect.DeepEqual(*a.lastGood, in.table) {
 		if err := a.table.Write(in.table); err != nil {
@@ -320,7 +315,7 @@ func (a *Agent) publish(in inputs, d decision) error {
 	return a.open(in.cfg, d)
 }
 
-// open says that pods may come: the marker first, the CNI configuration last.
+// open opens the node for pods: the marker first, the CNI configuration last.
 func (a *Agent) open(cfg config.Config, d decision) error {
 	if err := a.writeMarker(d); err != nil {
 		return err
@@ -337,9 +332,8 @@ func (a *Agent) open(cfg config.Config, d decision) error {
 	return nil
 }
 
-// shut is the opposite of open: no pod is added, with a code that makes runtimes try again,
-// until what is wrong is not any more. The CNI configuration stays: pods that
-// are there need it for their DEL.
+// shut is the opposite of open: ADD fails, with a code that makes runtimes retry, until the problem
+// is gone. The CNI configuration stays, because existing pods need it for their DEL.
 func (a *Agent) shut() error {
 	a.health.Undone(stepApply)
 	if err := os.Remove(abi.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {

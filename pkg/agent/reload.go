@@ -9,12 +9,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-// reloadEvery is how often the configuration is read again. A mounted ConfigMap
-// is replaced by a link that moves, which no watch on the file would see.
+// reloadEvery is the interval of reading the configuration. A mounted ConfigMap is replaced by
+// moving a symbolic link, which a watch on the file would miss.
 const reloadEvery = 2 * time.Second
 
-// watchConfig takes over what may change while the daemon runs: the MTU, masquerading.
-// Other changes are named and wait for a restart, which costs no packet.
+// watchConfig applies what may change while the daemon runs: the MTU and masquerading. Other
+// changes are logged and wait for a restart, which costs no packet.
 func (a *Agent) watchConfig(ctx context.Context) error {
 	if a.reload == nil {
 		return nil
@@ -31,8 +31,8 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 	}
 }
 
-// takeConfig takes over of next what can be. What cannot, and that it is not valid, is a
-// problem that is shown until the file is right again, or as it was.
+// takeConfig applies what it can of next. An invalid configuration, or a change that needs a
+// restart, is a problem until the file is valid or as before.
 func (a *Agent) takeConfig(next config.Config, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,15 +50,15 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	}
 	problem := ""
 	if keys := config.Changed(live, next); len(keys) > 0 {
-		problem = fmt.Sprintf("the configuration was changed in %s, which is not in force before "+
-			"a restart of veild (kubectl -n kube-system rollout restart daemonset/veild); no "+
-			"packet is lost", strings.Join(keys, ", "))
+		problem = fmt.Sprintf("the configuration changed in %s, which needs a restart of veild: "+
+			"kubectl -n kube-system rollout restart daemonset/veild; no packet is lost",
+			strings.Join(keys, ", "))
 	}
 	a.noteConfig(problem)
 }
 
-// noteConfig remembers what is wrong with the file, nothing when problem is empty, and logs it when
-// it is new. Whoever calls it holds the lock.
+// noteConfig stores what is wrong with the file, empty for nothing, and logs a new problem. The
+// caller holds the lock.
 func (a *Agent) noteConfig(problem string) {
 	if problem != "" && problem != a.configProblem {
 		a.log.Warn("not as it should be", "problem", problem)

@@ -11,7 +11,7 @@ import (
 )
 
 // What of a changed file is not in force is shown for as long as that is so, and logged once.
-func TestTakeConfig(t *testing.T) {
+func TestChangesThatNeedARestartAreShown(t *testing.T) {
 	var log bytes.Buffer
 	in := two(t)
 	a := &Agent{view: view{cfg: in.cfg}, log: slog.New(slog.NewTextHandler(&log, nil)),

@@ -22,8 +22,8 @@ func (a *Agent) lastAPIServers() []netip.Addr {
 	return a.lastGood.APIServers
 }
 
-// serviceOfPod is the address of the API servers' service as the kubelet tells the containers of a
-// pod; not valid is that it does not.
+// serviceOfPod returns the address of the API servers' service that the kubelet passes to the
+// containers of a pod; invalid if there is none.
 func serviceOfPod(env func(string) string) netip.AddrPort {
 	addr, err := netip.ParseAddr(env("KUBERNETES_SERVICE_HOST"))
 	port, portErr := strconv.ParseUint(env("KUBERNETES_SERVICE_PORT"), 10, 16)
@@ -33,10 +33,11 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 	return netip.AddrPortFrom(addr, uint16(port))
 }
 
-// apiServers are what is known of the API servers before they are listed. Their service has the
-// address that veild itself is told to ask, or that the kubelet tells, where that is a service's;
-// else probably the first address of the first service range (kube-apiserver takes it). They are
-// those of the configuration, the one that veild is told to ask, and those of the last good table.
+// apiServers returns what is known of the API servers before they are listed. Their service's
+// address is the one in veild's own credentials, or the kubelet's, if that is in a service range.
+// Otherwise it is the first address of the first service range, which kube-apiserver takes by
+// default. The servers are those of the configuration, of veild's credentials, and of the last good
+// table.
 func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
 	known := proxy.APIServers{Configured: cfg.Services.APIServers}
 	if len(cfg.ServiceRanges) > 0 {

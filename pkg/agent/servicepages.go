@@ -15,11 +15,11 @@ import (
 var errNoServices = errors.New("services are not translated by veild on this node: " +
 	"serviceProxy is none")
 
-// errNotListed says why a service may not be shown that is there.
-var errNotListed = errors.New("services have not been listed since veild began: the table in " +
-	"force is the last veild's, of which only the API servers are shown")
+// errNotListed says why an existing service may not be shown.
+var errNotListed = errors.New("services have not been listed since veild started: the table in " +
+	"force is the last veild's; only the API servers are shown")
 
-// servicePages are what the admin socket shows of services.
+// servicePages are the admin socket's pages about services.
 func (a *Agent) servicePages() map[string]telemetry.Page {
 	ask := func(look func(*service.Planner, *http.Request) (any, error)) telemetry.Page {
 		return func(r *http.Request) (answer any, err error) {
@@ -41,7 +41,7 @@ func (a *Agent) servicePages() map[string]telemetry.Page {
 	}
 }
 
-// listServices answers with the services after the one that is named.
+// listServices returns the services after the named one.
 func (a *Agent) listServices(r *http.Request) (any, error) {
 	if a.services == nil {
 		return nil, errNoServices
@@ -80,8 +80,8 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 	}
 	f, ok := p.At(addr, protocol, scope)
 	if !ok && p.Keeps(addr, protocol, scope) {
-		return nil, fmt.Errorf("%s %s from %s is served as before veild began anew, by a service "+
-			"that is not known yet or for which the table has no room: see veilctl status",
+		return nil, fmt.Errorf("%s %s from %s is served as before veild restarted: its service is "+
+			"not listed yet, or the table is full: see veilctl status",
 			protocol, addr, scope)
 	}
 	if !ok {

@@ -23,30 +23,30 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// services are the table of services of this node.
+// services is the service table of this node.
 type services struct {
 	table *table.Table
 	proxy *proxy.Proxy
 	vips  service.VIPs
-	// listed reports whether vips are all there are.
+	// listed reports whether vips are complete.
 	listed atomic.Bool
-	// self is what packets are sent from, as it was last told.
+	// self is the source of translated packets, as last set.
 	self struct {
 		podPrefixes []netip.Prefix
 		addrs       []netip.Addr
 	}
-	// placed reports whether the node's addresses were told; the loop's alone.
+	// placed reports whether the node's addresses were set; it belongs to the loop.
 	placed bool
 }
 
-// tableOf is the table as the proxy knows it.
+// tableOf is the table as the proxy sees it.
 type tableOf struct {
 	*table.Table
 	cgroup string
 }
 
-// Attach attaches to the node's links and then, since these find most connections before there is a
-// packet, to its sockets.
+// Attach attaches to the node's links and then to its sockets: sockets find most backends before
+// there is a packet.
 func (t tableOf) Attach() error {
 	if _, err := t.AttachLinks(); err != nil {
 		return err
@@ -55,8 +55,8 @@ func (t tableOf) Attach() error {
 	return err
 }
 
-// feed is the proxy as the sink of a feed, of which the guard has the addresses that pods reach by
-// translation only.
+// feed passes a feed to the proxy, and to the guard the addresses that pods reach by translation
+// only.
 type feed struct {
 	*proxy.Proxy
 	services *services
@@ -71,7 +71,7 @@ func (f feed) PutService(s service.Service) {
 	}
 }
 
-// DeleteService takes a service away.
+// DeleteService removes a service.
 func (f feed) DeleteService(n service.Name) {
 	f.Proxy.DeleteService(n)
 	if f.services.vips.Delete(n, time.Now()) {
@@ -79,17 +79,17 @@ func (f feed) DeleteService(n service.Name) {
 	}
 }
 
-// Listed says that everything there was has been put.
+// Listed says that every existing service has been put.
 func (f feed) Listed() {
 	f.Proxy.Listed()
 	f.services.listed.Store(true)
 	f.changed()
 }
 
-// gatherVIPs takes the addresses that the guard closes to pods. What it had closed before counts as
-// those of services that go now, and stays closed at least until services are listed; where another
-// program translates services now, as long as flows of the old table may be left: until the machine
-// is started anew.
+// gatherVIPs returns the addresses that the guard blocks for pods. Addresses that it blocked before
+// count as recently deleted, and stay blocked at least until services are listed. If another
+// program now translates services, they stay until the machine reboots, as long as flows of the old
+// table may remain.
 func (a *Agent) gatherVIPs(in *inputs) {
 	switch s := a.services; {
 	case s == nil:
@@ -101,7 +101,7 @@ func (a *Agent) gatherVIPs(in *inputs) {
 	}
 }
 
-// vipsInUse returns those of some addresses that have flows, all if that is not to be known.
+// vipsInUse returns those of some addresses that have flows, all if that is unknown.
 func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	used, err := a.services.table.InUse(addrs)
 	if err != nil {
@@ -112,8 +112,8 @@ func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
 	return used
 }
 
-// openServices makes the table, where it is asked for; where it is not, one that was there before
-// is taken away: nobody would keep it.
+// openServices opens the table if the configuration asks for it. Otherwise it removes an existing
+// one, which no process would maintain.
 func (a *Agent) openServices() error {
 	have, err := a.guard.Read()
 	if err != nil {
@@ -169,12 +169,12 @@ func serviceLimits(c config.ServiceLimits) service.Limits {
 	}
 	d := service.DefaultLimits
 	return service.Limits{
-		Fronts: or(c.Fronts, d.Fronts), Slots: or(c.Slots, d.Slots),
-		Members: or(c.Members, d.Members), Sources: or(c.Sources, d.Sources),
+		Frontends: or(c.Frontends, d.Frontends), BackendSlots: or(c.BackendSlots, d.BackendSlots),
+		Members: or(c.Members, d.Members), SourceRanges: or(c.SourceRanges, d.SourceRanges),
 	}
 }
 
-// runServices keeps the table; Begin was before.
+// runServices maintains the table after Begin.
 func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	if a.services == nil {
 		return
@@ -185,7 +185,7 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	})
 	g.Go(func() error {
 		select {
-		case <-a.services.proxy.Attached(): // until then links have what the last veild gave them
+		case <-a.services.proxy.Attached(): // until then links have the settings of the last veild
 			return ignoreEnd(ctx, a.services.table.WatchLinks(ctx))
 		case <-ctx.Done():
 			return nil
@@ -196,7 +196,7 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	})
 }
 
-// closeServices lets go of the table, which stays in force, once nobody looks at it any more.
+// closeServices closes the table, which stays in force, once no reader uses it.
 func (a *Agent) closeServices() error {
 	if a.services == nil {
 		return nil
@@ -204,12 +204,12 @@ func (a *Agent) closeServices() error {
 	return a.services.table.Close()
 }
 
-// beginServices puts the table in force, as the last veild left it.
+// beginServices puts the table in force as the last veild left it.
 func (a *Agent) beginServices() error {
 	if a.services == nil {
 		return nil
 	}
-	// Its programs judge by marks, which the short way of an earlier veild does not set.
+	// Its programs judge by marks, which the fast path of an earlier veild does not set.
 	if err := a.host.StopFlows(); err != nil {
 		return err
 	}
@@ -221,8 +221,8 @@ func (a *Agent) beginServices() error {
 	return a.services.proxy.Begin()
 }
 
-// noteSelf tells the programs at links what to send from: an address of the pod prefixes, which
-// peers know as this node's, and one of the node.
+// noteSelf tells the programs at links their sources: an address of the pod prefixes, which peers
+// know as this node's, and a node address.
 func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	s := a.services
 	if s == nil || len(podPrefixes) == 0 ||
@@ -236,8 +236,8 @@ func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	return nil
 }
 
-// noteNodeAddrs tells the table where NodePorts are, and which endpoints are the tunnels'.
-// An underlay that is not sure is used at the start only; later, the last sure one stands.
+// noteNodeAddrs tells the table the addresses of NodePorts and the endpoints of tunnels. An
+// uncertain underlay is used only at the start; later the last certain one stands.
 func (a *Agent) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
 	s := a.services
 	if s == nil {
@@ -251,8 +251,8 @@ func (a *Agent) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
 }
 
 // nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without
-// ranges the primary ones. These are the addresses that the Node object names; of a family that
-// has several, those on the link to the other nodes.
+// ranges the primary ones. Primary are the addresses in the Node object; for a family with several,
+// those on the link to the other nodes.
 func nodePortAddrs(ranges []netip.Prefix, self *cluster.Node, u hostnet.Underlay) []netip.Addr {
 	if len(ranges) > 0 {
 		return slices.DeleteFunc(slices.Clone(u.Assigned), func(a netip.Addr) bool {
@@ -278,8 +278,8 @@ func nodePortAddrs(ranges []netip.Prefix, self *cluster.Node, u hostnet.Underlay
 	return primary
 }
 
-// tunnelEndpoints returns where the tunnels of all nodes of t may be: the endpoints that
-// peers publish, and this node's port at every node address.
+// tunnelEndpoints returns the possible endpoints of all nodes of t: the published ones, and this
+// node's port at every node address.
 func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 	all := make([]netip.AddrPort, 0, len(t.NodeAddrs)+len(t.Peers))
 	for _, addr := range t.NodeAddrs {
@@ -294,7 +294,7 @@ func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// serviceStatus returns what is shown of the table, and what is wrong with it.
+// serviceStatus returns the status of the table, and its problems.
 func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string) {
 	if a.services == nil {
 		return nil, nil
@@ -305,10 +305,10 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures,
 		Problems: len(s.Problems),
 		Tables: []telemetry.ServiceTable{
-			{Limit: "fronts", Used: s.Used.Fronts, Size: s.Limits.Fronts},
-			{Limit: "slots", Used: s.Used.Slots, Size: s.Limits.Slots},
+			{Limit: "fronts", Used: s.Used.Frontends, Size: s.Limits.Frontends},
+			{Limit: "slots", Used: s.Used.BackendSlots, Size: s.Limits.BackendSlots},
 			{Limit: "members", Used: s.Used.Members, Size: s.Limits.Members},
-			{Limit: "sources", Used: s.Used.Sources, Size: s.Limits.Sources},
+			{Limit: "sources", Used: s.Used.SourceRanges, Size: s.Limits.SourceRanges},
 		},
 	}
 
@@ -326,7 +326,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
 
-	callers, room, err := a.services.table.Callers()
+	callers, room, err := a.services.table.PodClients()
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v",
 			err))

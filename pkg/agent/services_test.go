@@ -62,7 +62,7 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 	}
 }
 
-// nobody is a table of which nothing is asked.
+// nobody is a table without queries.
 type nobody struct{}
 
 func (nobody) State() (service.State, error) { return service.State{}, nil }
@@ -72,7 +72,7 @@ func (nobody) Fresh() bool                   { return false }
 
 func (nobody) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, nil }
 
-// What is not known before the lists have come is not said to be nobody's.
+// What is not known before the lists have come is not reported as unowned.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
 	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits,
 		Table: nobody{}})

@@ -22,7 +22,7 @@ func (a *Agent) namespaces() ([]string, error) {
 	return paths, err
 }
 
-// closeSockets closes the TCP connections of this node and of its pods to a server, and says how
+// closeSockets closes the TCP connections of this node and of its pods to a server, and returns how
 // many.
 func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
 	paths, err := a.namespaces()
@@ -32,8 +32,8 @@ func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
 	return closed, errors.Join(err, closeErr)
 }
 
-// closeIn closes sockets in network namespaces. What the kernel does not do in one it does in none,
-// and is told once.
+// closeIn closes sockets in network namespaces. What the kernel does not support in one it supports
+// in none; that is reported once.
 func closeIn(paths []string, closeHere func() (int, error)) (int, error) {
 	closed := 0
 	var errs []error

@@ -16,8 +16,8 @@ import (
 // statusLimit bounds how long a status may take.
 const statusLimit = 2 * time.Second
 
-// Status is what is shown of this node now. Any goroutine may call it. A slow kernel makes it
-// slow, and nobody else.
+// Status returns the present status of this node. Any goroutine may call it. A slow kernel delays
+// only the caller.
 func (a *Agent) Status() telemetry.Status {
 	a.mu.Lock()
 	v := a.view
@@ -54,7 +54,7 @@ func (a *Agent) Status() telemetry.Status {
 	return s
 }
 
-// status is what v alone shows.
+// status returns the part that v alone determines.
 func (v *view) status() telemetry.Status {
 	return telemetry.Status{
 		Node: v.cfg.Node,
@@ -152,7 +152,7 @@ func (a *Agent) guardStatus() (telemetry.Guard, error) {
 	return guardStatus(a.guard, state)
 }
 
-// guardStatus shows a guard: where it is attached and what it dropped.
+// guardStatus returns a guard's status: where it is attached and what it dropped.
 func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	out := telemetry.Guard{InForce: true, Links: []string{}, Ranges: state.Ranges,
 		NodeAddrs: state.Nodes}

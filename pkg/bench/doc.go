@@ -8,7 +8,7 @@
 // measures both sides of a case directly after one another, in random order,
 // once a round, and the ratio is formed within the round. The medians, minima
 // and maxima of a Result are over rounds. The seed of the order is printed, so
-// that an order can be had again. Nothing is left out: a measurement that fails
+// that an order can be repeated. Nothing is left out: a measurement that fails
 // ends the run with an error instead of lowering n.
 //
 // # The schema kubeveil.io/result/v1

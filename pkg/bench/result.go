@@ -32,8 +32,8 @@ var nodePlatforms = []string{Emulated, VM, SEVSNP, TDX, Metal}
 
 var platforms = append([]string{Namespaces}, nodePlatforms...)
 
-// CheckNodes is an error where platform, which somebody says nodes of a cluster are, is nothing
-// that those can be; it names what they can be.
+// CheckNodes is an error where platform, which the caller declares for the nodes of a cluster, is
+// nothing that those can be; it names what they can be.
 func CheckNodes(platform string) error {
 	if !slices.Contains(nodePlatforms, platform) {
 		return fmt.Errorf("nodes are no %q: write one of %s", platform,

@@ -78,14 +78,14 @@ type Runner struct {
 	Rounds int
 	// Seed determines the order.
 	Seed uint64
-	// Progress is told each step; nil tells nobody.
+	// Progress is told each step; nil drops them.
 	Progress func(format string, args ...any)
 }
 
 // NewSeed returns a seed for Runner from the clock.
 func NewSeed() uint64 { return uint64(time.Now().UnixNano()) }
 
-// Run measures each comparison once a round, in an order drawn anew for each round, and the sides
+// Run measures each comparison once a round, in an order drawn again for each round, and the sides
 // of one comparison directly after one another, also in an order that is drawn. The first error
 // ends it, and the cases of the rounds that were whole come with it. The cases come in the order of
 // comps, each followed by a case with the suffix "_cpu" when its samples count CPU.

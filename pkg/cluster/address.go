@@ -8,13 +8,13 @@ import (
 
 // acceptAddrs is step 2 of Resolve: it gives each candidate the addresses that are its
 // own, and names in Contested those that another has or lists too. Every address that
-// passed checkAddrs goes to NodeAddrs, whoever has it.
+// passed checkAddrs goes to NodeAddrs, whichever node has it.
 //
 // An address goes to the first of these:
 //
 //  1. this node, if it lists the address;
 //  2. the node, accepted in step 1, that has it in lastGood and still lists it;
-//  3. nobody, if two nodes list it, or lastGood says that two did and not all nodes are
+//  3. no node, if two nodes list it, or lastGood says that two did and not all nodes are
 //     listed yet;
 //  4. the one node that lists it.
 //
@@ -63,7 +63,7 @@ func (r *resolver) acceptAddrs(candidates []*candidate) {
 	}
 }
 
-// holder returns the node that keeps the contested address a, nil for nobody.
+// holder returns the node that keeps the contested address a, nil for none.
 func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	own := func(c *candidate) bool { return c.Name == r.rules.Self }
 	had := func(c *candidate) bool {
@@ -78,7 +78,7 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	if r.contested[a] {
 		return nil
 	}
-	// A claim that another table knew as contested gives way to one that it knew as held.
+	// A claim that another table has as contested gives way to one that it has as held.
 	rest := slices.DeleteFunc(slices.Clone(listing), yields)
 	if len(rest) == 1 {
 		return rest[0]
@@ -86,7 +86,7 @@ func (r *resolver) holder(a netip.Addr, listing []*candidate) *candidate {
 	return nil
 }
 
-// loseAddr records that c lists a, which is the holder's or, without one, nobody's.
+// loseAddr records that c lists a, which belongs to the holder or, without one, to no node.
 func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listing []*candidate) {
 	what := fmt.Sprintf("it claims the node address %s, which", a)
 	const advice = "correct the addresses of the Node that has no right to it (kubelet " +
@@ -121,7 +121,7 @@ func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listi
 	})
 }
 
-// lastContested returns the addresses that were contested in last, and held by nobody.
+// lastContested returns the addresses that were contested in last and held by no node.
 func lastContested(last map[string]Node) map[netip.Addr]bool {
 	contested, held := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	for _, n := range last {

@@ -60,8 +60,8 @@ func TestEvidenceOpensNothing(t *testing.T) {
 }
 
 // Age and name decide nothing for addresses: without a last good table one that two nodes
-// list is nobody's, unless this node lists it, and is closed.
-func TestContestedIsNobodys(t *testing.T) {
+// list belongs to no node, unless this node lists it, and is closed.
+func TestContestedAddressHasNoOwner(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		state := genSound(t, "state")
 		for i := range state.Nodes {

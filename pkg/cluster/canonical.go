@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// canonical returns n in the one form that everything that means the same has: addresses and
-// prefixes sorted, without duplicates, IPv4 never as IPv6, prefixes masked, times in UTC, nil for
-// empty. What is in that form already is shared, not copied.
+// canonical returns n in its one canonical form: addresses and prefixes sorted, without duplicates,
+// IPv4 never as IPv6, prefixes masked, times in UTC, nil for empty. What already has that form is
+// shared, not copied.
 func canonical(n Node) Node {
 	n.Created = n.Created.UTC().Round(0)
 	n.Addresses, n.Contested = canonicalAddrs(n.Addresses), canonicalAddrs(n.Contested)

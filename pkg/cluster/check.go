@@ -16,8 +16,8 @@ const (
 	maxKeys      = 16
 )
 
-// check judges the name and the prefixes of the Node object of c, without regard to other
-// nodes, and says what may not be believed.
+// check checks the name and the prefixes of c's Node object, without regard to other nodes, and
+// returns what may not be believed.
 func (r *resolver) check(c *candidate) {
 	if c.Name == "" {
 		c.problems = append(c.problems, "a node has no name; delete it")
@@ -52,12 +52,12 @@ func (r *resolver) check(c *candidate) {
 //   - a gateway of the underlay, or an API server's, on a node without the control-plane
 //     label: pods would lose what it serves, or talk to the forger. Both are evidence
 //     that the underlay gives (DHCP, DNS), so it may refuse a newcomer and no more: an
-//     address that the node had in lastGood stays its own, or whoever forges evidence
+//     address that the node had in lastGood stays its own, or an attacker who forges evidence
 //     would open the way to that node in clear. A refused one is closed inside
 //     NodeRanges, where it is a node's, and where lastGood had it closed; else ignored;
 //   - another node's: see acceptAddrs, an accepted holder keeps it.
 //
-// What is left is some address that nobody known holds. When the node is
+// What is left is some address that no known node holds. When the node is
 // refused for something else it is still unreachable for pods: better a pod
 // that cannot reach it than bytes in clear to what is probably a node.
 func (r *resolver) checkAddrs(c *candidate) {
@@ -80,8 +80,8 @@ func (r *resolver) checkAddrs(c *candidate) {
 		r.refusals = append(r.refusals, Refusal{Node: c.Name, Reason: fmt.Sprintf(format, args...)})
 	}
 	if len(listed) > maxAddresses {
-		say("it claims %d addresses, more than %d, and keeps those that it had; nobody needs so "+
-			"many: remove them from the Node's status", len(listed), maxAddresses)
+		say("it claims %d addresses, more than %d, and keeps those that it had: remove some from "+
+			"the Node's status", len(listed), maxAddresses)
 		listed = slices.DeleteFunc(slices.Clone(listed), func(a netip.Addr) bool { return !had(a) })
 	}
 	for _, a := range listed {
@@ -104,7 +104,7 @@ func (r *resolver) checkAddrs(c *candidate) {
 	}
 }
 
-// checkAddr says why a can be no node's address, "" when it can.
+// checkAddr returns why a cannot be a node's address, "" if it can.
 func checkAddr(a netip.Addr, rules Rules) string {
 	const fix = "; correct the node's addresses (kubelet --node-ip) or delete the Node"
 	broadcast := netip.AddrFrom4([4]byte{255, 255, 255, 255})
@@ -124,8 +124,8 @@ func checkAddr(a netip.Addr, rules Rules) string {
 	return ""
 }
 
-// checkEvidence says why a is not an address of a worker, by what the underlay says, ""
-// when nothing speaks against it.
+// checkEvidence returns why a is not a worker's address by what the underlay shows, "" without
+// evidence.
 func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
 	const fix = ", but is no control-plane node; if it is one, give it the label " +
 		"node-role.kubernetes.io/control-plane, else delete the Node"
@@ -138,8 +138,8 @@ func checkEvidence(a netip.Addr, rules Rules, apiServers []netip.Addr) string {
 	return ""
 }
 
-// checkPrefix says why p may not be a pod prefix, "" when it may; own are those
-// of the same node already accepted.
+// checkPrefix returns why p may not be a pod prefix, "" if it may; own are the accepted ones of the
+// same node.
 func checkPrefix(p netip.Prefix, own []netip.Prefix, rules Rules) string {
 	switch {
 	case !p.IsValid():

@@ -1,23 +1,21 @@
-// Package cluster says where things are: nodes, their keys, addresses and pod
-// prefixes, and which of the claims about them are believed. It is pure: no
-// clock, no input or output, no kernel. The same claims give the same table, in
-// whatever order they came, and resolving a table's own claims again changes
+// Package cluster decides where things are: nodes, their keys, addresses and pod prefixes, and
+// which claims about them are believed. It is pure: no clock, no I/O, no kernel. Equal claims give
+// equal tables, in whatever order they arrived, and resolving a table's own claims again changes
 // nothing.
 //
-// A source yields a State (what is claimed). Resolve turns it into a Table
-// (what is believed) and a list of Refusals (what is not, and why). Conflicts about
-// addresses are settled one by one: the node that had one keeps it, and one that two nodes
-// list and nobody had is nobody's. Those about prefixes and keys are settled by the last
-// good table, then creation time, then name. In a Table no two nodes hold the same address
-// or key, or prefixes that overlap.
+// A source yields a State: the claims. Resolve turns it into a Table, which is believed, and a list
+// of Refusals with reasons. Conflicts about addresses are settled one by one. A node that held an
+// address keeps it; if two nodes list an address that no node held, no node gets it. Conflicts
+// about prefixes and keys are settled by the last good table, then creation time, then name. In a
+// Table no two nodes hold the same address or key, or overlapping prefixes.
 //
-// What comes from the underlay, gateways and API servers, is evidence: it can refuse an
-// address to a newcomer, and opens nothing that was closed.
+// Evidence from the underlay, gateways and API servers, can refuse an address to a newcomer. It
+// never opens what was closed.
 //
-// What it cannot do: among newcomers the older node wins a prefix or a key, also when it
-// is the one that lies, and a kubelet may claim any address that nobody known holds, unless
-// NodeRanges bounds them. Keys are believed because the API server says so.
+// Limits: among newcomers the older node wins a prefix or a key, even if it lies. A kubelet may
+// claim any address that no known node holds, unless NodeRanges bounds them. Keys are believed
+// because the API server publishes them.
 //
-// The MTU arithmetic is in mtu.go and nowhere else. Start reading at state.go,
-// then resolve.go, check.go (every forged claim, one by one) and address.go.
+// The MTU arithmetic is in mtu.go alone. Start reading at state.go, then resolve.go, check.go
+// (every forged claim, one by one) and address.go.
 package cluster

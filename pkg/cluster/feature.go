@@ -15,7 +15,7 @@ const UnknownFields Feature = "unknown-fields"
 // take them from any other.
 const BoundSource Feature = "bound-source"
 
-// Features returns those of this version, sorted. The caller owns the slice.
+// Features returns the features of this version, sorted. The caller owns the slice.
 func Features() []Feature { return []Feature{BoundSource, UnknownFields} }
 
 // Has reports whether the node that made the claim has a feature; nil has none.

@@ -14,7 +14,7 @@ import (
 )
 
 // Every way to forge a Node or a VeilNode, who remains a peer, what pods may not reach, and why.
-func TestForgedClaims(t *testing.T) {
+func TestForgedClaimsStealNothing(t *testing.T) {
 	const api, evidence = "198.18.0.200", "198.18.0.99"
 	for name, c := range map[string]struct {
 		last    []cluster.Node

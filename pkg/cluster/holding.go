@@ -7,16 +7,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// holding says which node holds what. No two nodes hold the same key, or prefixes that
-// overlap. Prefixes are looked up by hash at each length that is held: clusters have one or
+// holding maps keys and prefixes to the nodes that hold them. No two nodes hold the same key, or
+// prefixes that overlap. Prefixes are looked up by hash at each length in use: clusters have one or
 // two.
 type holding struct {
 	keys     map[wgkey.Public]string
 	prefixes map[netip.Prefix]string
-	// lengths are those of prefixes, by family, in no order.
+	// lengths are the lengths of prefixes, by family, in no order.
 	lengths map[bool][]int
-	// beneath are the held prefixes inside one that was asked for and is held by nobody. Each
-	// pair of family and length in asked is complete.
+	// beneath are the held prefixes inside a requested one that no node holds. Each pair of family
+	// and length in asked is complete.
 	beneath map[netip.Prefix][]netip.Prefix
 	asked   map[lengthOf]bool
 }

@@ -10,11 +10,11 @@ const (
 	headerIPv4 = 20 // RFC 791 section 3.1, without options
 	headerIPv6 = 40 // RFC 8200 section 3, without extension headers
 	headerUDP  = 8  // RFC 768
-	// headerWireGuard is a transport data message without its payload: type and
-	// reserved 4, receiver 4, counter 8, Poly1305 tag 16 (WireGuard paper, section
-	// 5.4.6). The payload is padded to 16, but never beyond the device's
-	// MTU (calculate_skb_padding in drivers/net/wireguard/send.c;
-	// calculatePaddingSize in wireguard-go), so padding adds nothing here.
+	// headerWireGuard is a transport data message without its payload: type and reserved 4,
+	// receiver 4, counter 8, Poly1305 tag 16 (WireGuard paper, section 5.4.6). The payload is
+	// padded to 16, but never beyond the device's MTU (calculate_skb_padding in
+	// drivers/net/wireguard/send.c; calculatePaddingSize in wireguard-go). So padding does not
+	// count here.
 	headerWireGuard = 32
 )
 
@@ -26,8 +26,8 @@ const (
 	// that every host must accept (RFC 791 section 3.1, RFC 1122 section 3.3.2).
 	// The protocol itself would go down to 68; TCP's default segment would not.
 	MinMTU4 = 576
-	// MaxMTU is the largest IPv4 packet (RFC 791 section 3.1) and the largest MTU Linux
-	// gives Ethernet and TUN devices.
+	// MaxMTU is the largest IPv4 packet (RFC 791 section 3.1) and the largest MTU of Ethernet and
+	// TUN devices in Linux.
 	MaxMTU = 65535
 )
 
@@ -40,8 +40,8 @@ type Families struct {
 	V6 bool `json:"v6"`
 }
 
-// OuterOverhead is what the tunnel adds to a packet, bytes: the outer IP
-// header, UDP and WireGuard. It is 60 over IPv4 and 80 over IPv6.
+// OuterOverhead returns what the tunnel adds to a packet in bytes: the outer IP header, UDP and
+// WireGuard. It is 60 over IPv4 and 80 over IPv6.
 func OuterOverhead(outer6 bool) int {
 	ip := headerIPv4
 	if outer6 {
@@ -50,10 +50,9 @@ func OuterOverhead(outer6 bool) int {
 	return ip + headerUDP + headerWireGuard
 }
 
-// TunnelMTU is the MTU of the tunnel device and of pods, bytes, over an
-// underlay whose MTU is underlayMTU, with outer packets of IPv6 or IPv4. The error
-// matches ErrMTU and says what would work; families are those inside pods, and
-// with none of them only the underlay itself is judged.
+// TunnelMTU returns the MTU in bytes of the tunnel device and of pods, over an underlay with
+// underlayMTU and outer packets of IPv6 or IPv4. families are those inside pods; with none, only
+// the underlay is checked. The error matches ErrMTU and says what would work.
 func TunnelMTU(underlayMTU int, outer6 bool, inside Families) (int, error) {
 	inner := underlayMTU - OuterOverhead(outer6)
 	switch {
@@ -97,7 +96,7 @@ func UnderlayMTU(innerMTU int, outer6 bool) int { return innerMTU + OuterOverhea
 
 // MTULine is one line of the arithmetic of an MTU.
 type MTULine struct {
-	// Bytes is what the line contributes, negative for a header.
+	// Bytes is the line's contribution, negative for a header.
 	Bytes int `json:"bytes"`
 	// What names it.
 	What string `json:"what"`

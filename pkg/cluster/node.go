@@ -23,8 +23,8 @@ func (c *Claim) Equal(d *Claim) bool {
 		slices.Equal(c.PodPrefixes, d.PodPrefixes) && slices.Equal(c.Features, d.Features)
 }
 
-// AllowedIPs is what may come out of, and goes into, the tunnel of a peer: its
-// pod prefixes and its addresses as host prefixes, sorted. The caller owns it.
+// AllowedIPs returns what a peer's tunnel carries in both directions: its pod prefixes, and its
+// addresses as host prefixes, sorted. The caller owns it.
 func (n Node) AllowedIPs() []netip.Prefix {
 	ips := slices.Clone(n.PodPrefixes)
 	for _, a := range n.Addresses {
@@ -52,8 +52,8 @@ func (n Node) Endpoint(underlay Families) (endpoint netip.AddrPort, ok bool) {
 	return endpoint, ok
 }
 
-// TunnelSources are the addresses that tunnel datagrams of a believed node may come from: those of
-// its Node and its endpoints, of which one may be contested. The caller owns the slice.
+// TunnelSources returns the addresses that a believed node's tunnel datagrams may come from: those
+// of its Node and its endpoints, one of which may be contested. The caller owns the slice.
 func (n Node) TunnelSources() []netip.Addr {
 	sources := slices.Clone(n.Addresses)
 	if n.Claim == nil {
@@ -105,8 +105,8 @@ func (t Table) Peer(name string) (Node, bool) {
 	return Node{}, false
 }
 
-// Unreachable are the addresses of known nodes that are no peer's, sorted: no
-// tunnel leads there, so packets from pods must not go there at all.
+// Unreachable returns the addresses of known nodes that belong to no peer, sorted: no tunnel leads
+// there, so packets from pods must not go there at all.
 func (t Table) Unreachable() []netip.Addr {
 	reached := map[netip.Addr]bool{}
 	for _, p := range t.Peers {

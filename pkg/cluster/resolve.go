@@ -23,12 +23,12 @@ type candidate struct {
 // Resolve decides what to believe of state. It is pure; the order of state.Nodes
 // does not matter, and resolving the same state again with the result as lastGood
 // gives the same table. lastGood may be nil. What is returned may share memory with the
-// arguments: states and tables are values that nobody changes. Refusals are sorted.
+// arguments: states and tables are values that never change. Refusals are sorted.
 //
 // In three steps:
 //
 //  1. Pod prefixes, node by node (check, acceptNodes). A node with a bad prefix, or with
-//     one that somebody accepted before it holds, is refused as a whole: no peer at all.
+//     one that a node accepted before it holds, is refused as a whole: no peer at all.
 //  2. Addresses, one by one (checkAddrs, acceptAddrs). One that is refused, or that
 //     another node has or lists too, is not the node's; the node stays.
 //  3. Claims of the nodes accepted in 1. One that is bad in itself (checkClaim) or
@@ -88,12 +88,12 @@ func Resolve(rules Rules, state State, lastGood *Table) (Table, []Refusal) {
 // resolver is the state of one call of Resolve.
 type resolver struct {
 	rules      Rules
-	last       map[string]Node // what lastGood gives to whom
+	last       map[string]Node // the owners in lastGood
 	lastAddrs  []netip.Addr    // Table.NodeAddrs of lastGood
 	apiServers []netip.Addr
-	kept       map[string]bool     // nodes whose claim is that of lastGood
-	contested  map[netip.Addr]bool // nobody's until all nodes are listed
-	addrs      []netip.Addr        // what goes to NodeAddrs
+	kept       map[string]bool     // nodes whose claim is the one in lastGood
+	contested  map[netip.Addr]bool // unassigned until all nodes are listed
+	addrs      []netip.Addr        // the future NodeAddrs
 	refusals   []Refusal
 }
 
@@ -127,8 +127,8 @@ func (r *resolver) candidates(state State) []*candidate {
 	named := make(map[string]bool, len(state.Nodes))
 	for _, n := range state.Nodes {
 		n = canonical(n)
-		// A key lives as long as its Node: whoever deletes a VeilNode, or all of them with
-		// their definition, takes no peer away.
+		// A key lives as long as its Node: deleting a VeilNode, or all of them with their
+		// definition, removes no peer.
 		if last, ok := r.last[n.Name]; ok && n.Claim == nil && (!state.Synced ||
 			n.Created.Equal(last.Created)) {
 			n.Claim = last.Claim
@@ -168,8 +168,8 @@ func (r *resolver) refuseAll(c *candidate) {
 	}
 }
 
-// inOrder puts newcomers, who claim what lastGood gives to another, last.
-// Candidates come, and stay, sorted by seniority; this node is no newcomer.
+// inOrder puts newcomers last: candidates that claim what lastGood assigns to another node.
+// Candidates are sorted by seniority and stay so; this node is no newcomer.
 func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) bool) []*candidate {
 	var before, after []*candidate
 	for _, c := range candidates {
@@ -182,7 +182,7 @@ func (r *resolver) inOrder(candidates []*candidate, newcomer func(c *candidate) 
 	return append(before, after...)
 }
 
-// acceptNodes is step 1 of Resolve. This node is accepted with what is sound of it.
+// acceptNodes is step 1 of Resolve. This node is accepted with the sound part of its claims.
 func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	candidates = slices.DeleteFunc(slices.Clone(candidates), func(c *candidate) bool {
 		return c.second || len(c.problems) > 0 && c.Name != r.rules.Self
@@ -228,7 +228,7 @@ func (r *resolver) acceptNodes(candidates []*candidate) []*candidate {
 	return accepted
 }
 
-// acceptClaims is step 3 of Resolve: it takes away the claims not believed.
+// acceptClaims is step 3 of Resolve: it removes the claims that are not believed.
 func (r *resolver) acceptClaims(nodes []*candidate) {
 	var claimed []*candidate
 	reserved := newHolding()
@@ -327,8 +327,8 @@ func (r *resolver) refuseFor(n, incumbent Node, what, why, advice string) {
 	})
 }
 
-// orphans are the node addresses of last that may stay although nobody may be known to
-// hold them. What the underlay says of gateways and API servers opens none of them.
+// orphans returns the node addresses of last that may stay although no known node may hold them.
+// Evidence about gateways and API servers opens none of them.
 func (r *resolver) orphans() (out []netip.Addr) {
 	for _, a := range r.lastAddrs {
 		if checkAddr(a, r.rules) == "" {

@@ -295,7 +295,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 		}
 	}
 
-	// Addresses are shown by TestContestedIsNobodys; here prefixes and keys.
+	// Addresses are shown by TestContestedAddressHasNoOwner; here prefixes and keys.
 	things := func(n cluster.Node) (out []netip.Prefix) { return n.PodPrefixes }
 	keys := func(n cluster.Node) (out []wgkey.Public) {
 		if n.Claim != nil {
@@ -330,7 +330,7 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 			nodes[i].Claim = was.Claim
 			n = nodes[i]
 		}
-		// An endpoint that is this node's own address is nobody else's.
+		// An endpoint that is this node's own address belongs to no other node.
 		if n.Claim != nil && (n.Name == "self" ||
 			!slices.Contains(own, n.Claim.Endpoints[0].Addr())) {
 			claimed = append(claimed, n)

@@ -103,7 +103,7 @@ func names(nodes []cluster.Node) string {
 	return strings.Join(out, " ")
 }
 
-func TestAddressesThatAreNoNodes(t *testing.T) {
+func TestAddressesThatNoNodeCanHaveAreRefused(t *testing.T) {
 	for _, a := range []string{"0.0.0.0", "::", "127.0.0.1", "::1", "224.0.0.1", "ff02::1",
 		"169.254.1.1", "fe80::1", "fe80::1%eth0", "255.255.255.255", "fd42::9%eth0",
 		"::ffff:127.0.0.1"} {
@@ -183,7 +183,7 @@ func TestUnsyncedStateForgetsNothing(t *testing.T) {
 	}
 }
 
-// A contested address stays nobody's while nodes are missing from the list, and is the
+// A contested address stays unowned while nodes are missing from the list, and is the
 // only claimant's once all are listed.
 func TestContestedIsRemembered(t *testing.T) {
 	thief := with(node(2), func(n *cluster.Node) {
@@ -248,7 +248,7 @@ func TestChangedKeyOfAPeerIsBelieved(t *testing.T) {
 	}
 }
 
-// Whoever deletes VeilNodes, or their definition, takes no peer away; whoever deletes the
+// Deleting VeilNodes, or their definition, removes no peer; deleting the
 // Node does.
 func TestKeyLivesAsLongAsItsNode(t *testing.T) {
 	last := table(t, self(), node(1), node(2))

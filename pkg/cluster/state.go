@@ -7,8 +7,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// State is what a source says of the cluster at one revision. It is a value:
-// a source never changes one that it has handed out.
+// State is a source's knowledge of the cluster at one revision. It is a value: a source never
+// changes one that it has handed out.
 type State struct {
 	// Revision grows with each State of one source.
 	Revision uint64 `json:"revision"`
@@ -21,8 +21,8 @@ type State struct {
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
 }
 
-// Node is what is claimed of one node: the Node object, which has authority
-// over prefixes and age, and beside it the node's own VeilNode, if it has one.
+// Node is the claims about one node: the Node object, which has authority over prefixes and age,
+// and the node's own VeilNode, if it has one.
 type Node struct {
 	Name string `json:"name"`
 	// Created is the creation time of the Node object; the zero time is oldest.
@@ -43,7 +43,7 @@ type Node struct {
 	Claim *Claim `json:"claim,omitempty"`
 }
 
-// Claim is the content of a VeilNode: what a node says of itself.
+// Claim is the content of a VeilNode: what a node claims about itself.
 type Claim struct {
 	// Keys are the node's public keys by epoch, the newest last; at least one.
 	Keys []Key `json:"keys"`
@@ -53,8 +53,8 @@ type Claim struct {
 	PodPrefixes []netip.Prefix `json:"podPrefixes"`
 	// MTU is the MTU of the node's underlay, bytes; 0 is unknown.
 	MTU int `json:"mtu,omitempty"`
-	// Features are what the node's version can do, sorted; see Feature. They are no
-	// part of a snapshot: until a node's VeilNode is read, nothing is known of them.
+	// Features are the abilities of the node's version, sorted; see Feature. They are not part of a
+	// snapshot: until a node's VeilNode is read they are unknown.
 	Features []Feature `json:"-"`
 }
 
@@ -64,8 +64,8 @@ type Key struct {
 	Public wgkey.Public `json:"public"`
 }
 
-// Table is what is believed: the peers that this node talks to, sorted by
-// name, and everything that must never be reached in clear.
+// Table is what is believed: the peers of this node, sorted by name, and everything that must never
+// be reached in clear.
 type Table struct {
 	Revision uint64 `json:"revision"`
 	// Self is this node as the cluster knows it; nil until its Node is seen.
@@ -75,9 +75,9 @@ type Table struct {
 	// Keyless are the other nodes that are believed but have no claim yet, sorted
 	// by name: no peers, but what they hold is theirs.
 	Keyless []Node `json:"keyless,omitempty"`
-	// NodeAddrs are the addresses of all known nodes, this one, those without a
-	// key, contested ones and the harmless ones of refused nodes included, sorted: for
-	// pods what is neither local nor a peer's is unreachable.
+	// NodeAddrs are the addresses of all known nodes, sorted. They include this node's, contested
+	// ones, those of nodes without a key, and the harmless ones of refused nodes. For pods an
+	// address that is neither local nor a peer's is unreachable.
 	NodeAddrs []netip.Addr `json:"nodeAddrs"`
 	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
 	// claim one before the first list of them arrives.
@@ -88,7 +88,7 @@ type Table struct {
 type Refusal struct {
 	// Node is the newcomer that was refused.
 	Node string `json:"node"`
-	// Incumbent is the node in whose favour it was refused, if there is one.
+	// Incumbent is the node that won against it, if there is one.
 	Incumbent string `json:"incumbent,omitempty"`
 	// Reason is a sentence for people, with what to do.
 	Reason string `json:"reason"`

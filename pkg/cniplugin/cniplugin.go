@@ -90,7 +90,7 @@ func install(r record, from, to, name string) (changed bool, err error) {
 	return true, nil
 }
 
-// Remove takes away what Install put into dir, unless somebody changed it since, puts
+// Remove takes away what Install put into dir, unless it was changed since, puts
 // back what stood there before, and returns the paths. It does as much as it can.
 func Remove(dir string) (took []string, err error) {
 	r, err := readRecord(dir)

@@ -135,7 +135,7 @@ func TestInstallAndRemove(t *testing.T) {
 
 // Cut off between the record and the plugin, nothing of others' is lost and the next try completes
 // it.
-func TestInstallCutOff(t *testing.T) {
+func TestInterruptedInstallIsCompleted(t *testing.T) {
 	from, to := files(t, release), files(t, map[string]string{"veil": "foreign"})
 	// A directory in the place of a plugin makes its turn fail; host-local comes first.
 	if err := os.Mkdir(filepath.Join(to, "host-local"), 0o755); err != nil {
@@ -167,7 +167,7 @@ func TestInstallCutOff(t *testing.T) {
 }
 
 // Cut off in an upgrade, with the new one recorded and the old one still there: both are ours.
-func TestUpgradeCutOff(t *testing.T) {
+func TestInterruptedUpgradeOwnsBothPlugins(t *testing.T) {
 	to := files(t, map[string]string{"veil": "veil 1"})
 	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1")),
 		digest([]byte("veil 2"))}}}

@@ -2,7 +2,7 @@
 // them, and takes them away again.
 //
 // Promises: a plugin is replaced as a whole or not at all, also while it runs. What stood there and
-// was not ours is kept beside and comes back when ours goes. A file that somebody changed since is
+// was not ours is kept beside and comes back when ours goes. A file that was changed since is
 // theirs: it is never removed. Doing either twice changes nothing.
 //
 // What was installed is written down beside the plugins, in the file that RecordName names: name

@@ -112,14 +112,16 @@ type Services struct {
 	Limits ServiceLimits `json:"limits"`
 }
 
-// ServiceLimits are numbers of entries; 0 is the default of pkg/service.
+// ServiceLimits are the sizes of the service table, in entries; 0 is the default of pkg/service.
 type ServiceLimits struct {
-	// Fronts are addresses of services, Slots room for their backends (a power of two), Members
-	// backends that are remembered, Sources ranges that may come to balancers' addresses.
-	Fronts  int `json:"fronts,omitempty"`
-	Slots   int `json:"slots,omitempty"`
+	// Frontends is how many addresses and ports of services there are.
+	Frontends int `json:"frontends,omitempty"`
+	// BackendSlots is a power of two, about four times the number of backends.
+	BackendSlots int `json:"backendSlots,omitempty"`
+	// Members is how many backends of UDP and of services with session affinity there are.
 	Members int `json:"members,omitempty"`
-	Sources int `json:"sources,omitempty"`
+	// SourceRanges is how many ranges of loadBalancerSourceRanges there are.
+	SourceRanges int `json:"sourceRanges,omitempty"`
 }
 
 // Who translates services.

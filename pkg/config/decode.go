@@ -82,6 +82,14 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 	return nil
 }
 
+// renamed has the keys that were renamed, and their names now. docs/reference/configuration.md has
+// them too.
+var renamed = map[string]string{
+	"services.limits.fronts":  "services.limits.frontends",
+	"services.limits.slots":   "services.limits.backendSlots",
+	"services.limits.sources": "services.limits.sourceRanges",
+}
+
 func decodeStruct(path string, raw any, v reflect.Value) []error {
 	object, ok := raw.(map[string]any)
 	if !ok {
@@ -96,6 +104,10 @@ func decodeStruct(path string, raw any, v reflect.Value) []error {
 	var problems []error
 	for _, name := range names {
 		i := slices.Index(keysOf(v.Type()), name)
+		if now := renamed[join(path, name)]; now != "" {
+			problems = append(problems, newProblem(join(path, name), "is renamed; write %s", now))
+			continue
+		}
 		if i < 0 {
 			problems = append(problems, newProblem(join(path, name),
 				"unknown key; did you mean %s?", join(path, nearest(name, keysOf(v.Type())))))

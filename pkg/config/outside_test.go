@@ -74,7 +74,7 @@ func TestOutsideIsJudged(t *testing.T) {
 }
 
 // An address is closed exactly when it is in a network and in no hole.
-func TestClosedIsTheDifference(t *testing.T) {
+func TestClosedRangesAreNetworksWithoutHoles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prefix := func(label string, bits int) netip.Prefix {
 			b := rapid.Byte().Draw(t, label)

@@ -262,8 +262,12 @@ func (p *problems) checkServices(c Config) {
 	for _, l := range []struct {
 		key    string
 		n, min int
-	}{{"fronts", c.Services.Limits.Fronts, 64}, {"slots", c.Services.Limits.Slots, 1024},
-		{"members", c.Services.Limits.Members, 1024}, {"sources", c.Services.Limits.Sources, 64}} {
+	}{
+		{"frontends", c.Services.Limits.Frontends, 64},
+		{"backendSlots", c.Services.Limits.BackendSlots, 1024},
+		{"members", c.Services.Limits.Members, 1024},
+		{"sourceRanges", c.Services.Limits.SourceRanges, 64},
+	} {
 		if l.n != 0 && (l.n < l.min || l.n > 1<<30) {
 			p.add("services.limits."+l.key,
 				"%d is not between %d and %d; write such a number, or 0 for the default", l.n,
@@ -271,8 +275,8 @@ func (p *problems) checkServices(c Config) {
 		}
 	}
 
-	if n := c.Services.Limits.Slots; n&(n-1) != 0 {
-		p.add("services.limits.slots", "%d is no power of two; write for instance %d", n,
+	if n := c.Services.Limits.BackendSlots; n&(n-1) != 0 {
+		p.add("services.limits.backendSlots", "%d is no power of two; write for instance %d", n,
 			1<<bits.Len(uint(n)))
 	}
 }

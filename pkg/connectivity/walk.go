@@ -48,7 +48,7 @@ type Options struct {
 	HostPort int
 	// TunnelPort is what the VeilNode objects say if 0.
 	TunnelPort int
-	// Step is told what is done, Walked each kind of flow when it has been walked; nil is nobody.
+	// Step is told what is done, Walked each kind of flow when it has been walked; nil drops it.
 	Step   func(what string)
 	Walked func(flows []Flow)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Check says whether this kernel, and this process's rights, are enough for the guard, and changes
-// nothing: it loads the maps and programs without pinning or attaching them, and asks for nftables.
-// Where dir holds those of an earlier Open the former is known and not tried again. Errors match
-// ErrNotPermitted and ErrNotSupported, and say what to do; all that is wrong is reported.
+// Check checks that this kernel and this process's privileges suffice for the guard, and changes
+// nothing. It loads the maps and programs without pinning or attaching them, and asks for nftables.
+// If dir holds pins of an earlier Open, BPF is known to work and is not tried again. Errors match
+// ErrNotPermitted and ErrNotSupported and name a remedy; every problem is reported.
 func Check(dir string) error {
 	var bpfErr error
 	if _, err := os.Stat(filepath.Join(dir, abi.PinGuardIngress)); err != nil {

@@ -14,33 +14,32 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// WireGuard sends to where the last authentic datagram came from. So a host that relays datagrams
-// for two seconds, without any key, becomes the endpoint of both nodes and stays it:
+// WireGuard sends to the source of the last authentic datagram. So a host that relays datagrams for
+// two seconds, without any key, becomes the endpoint of both nodes and stays it:
 //
 //	node-1 ─► held back ┐                     ┌ held back ◄─ node-2
 //	                    └─► relay ─► node-2: answers to the relay from now on
 //
-// Tunnel datagrams are therefore taken only from addresses of believed nodes, at the hook input.
+// Tunnel datagrams are therefore accepted only from addresses of believed nodes, at the hook input.
 //
-// A node has to send from such an address. Its kernel chooses the source as for anything else
-// (inet_select_addr, RFC 6724), so on a node with one address more the choice may be one that no
-// Node has. At the hook output, before connection tracking, any such source is replaced by the
-// preferred one. This is a change of the header and no NAT: the peer answers to the new source,
-// which WireGuard sends from after that by itself.
+// A node must send from such an address. Its kernel chooses the source as usual (inet_select_addr,
+// RFC 6724), so a node with a further address may choose one that no Node has. At the hook output,
+// before connection tracking, such a source is replaced by the preferred one. This changes the
+// header and is no NAT: the peer replies to the new source, and WireGuard then uses it by itself.
 
 // TunnelUnknownSource is the reason of bpf/reasons.go.
 const TunnelUnknownSource = "tunnel_unknown_source"
 
-// Datagrams says from where tunnel datagrams are taken. The zero value takes them from anywhere.
+// Datagrams says which sources of tunnel datagrams are accepted. The zero value accepts any.
 type Datagrams struct {
-	// Port is the UDP port on which tunnels listen.
+	// Port is the UDP port of the tunnels.
 	Port uint16
 	// Sources are the addresses of believed nodes; nil is any.
 	Sources []netip.Addr
-	// Add takes datagrams from Sources and from what is in force; where any is in force, any stays.
+	// Add accepts Sources in addition to those in force; if any source is accepted now, that stays.
 	Add bool
-	// Bind makes this node's own datagrams leave from an address in Settings.NodeAddrs: the source
-	// of any other becomes the preferred one of Settings.SelfAddrs.
+	// Bind makes this node's tunnel datagrams leave from an address in Settings.NodeAddrs: any
+	// other source is replaced by the preferred one of Settings.SelfAddrs.
 	Bind bool
 }
 
@@ -77,7 +76,7 @@ func (t table) datagrams(d *Datagrams, self []netip.Addr) {
 	}
 }
 
-// keepDatagrams keeps of what is in force what d does not say.
+// keepDatagrams keeps the elements in force that d does not determine.
 func (t table) keepDatagrams(have table, d *Datagrams) {
 	switch {
 	case d == nil:
@@ -94,7 +93,7 @@ func (t table) keepDatagrams(have table, d *Datagrams) {
 	}
 }
 
-// takeDatagrams is the chain that judges what arrives for tunnels.
+// takeDatagrams is the chain that judges datagrams that arrive for tunnels.
 func takeDatagrams() chain {
 	rules := []rule{
 		{"meta l4proto != udp return", []expr.Any{
@@ -122,7 +121,7 @@ func takeDatagrams() chain {
 		nftables.ChainPriorityFilter, rules}
 }
 
-// bindDatagrams is the chain that replaces sources of what tunnels send.
+// bindDatagrams is the chain that replaces sources of datagrams that tunnels send.
 func bindDatagrams() chain {
 	var rules []rule
 	for _, f := range families {
@@ -142,13 +141,13 @@ func bindDatagrams() chain {
 		nftables.ChainPriorityRaw, rules}
 }
 
-// headerChecksum4 is where an IPv4 header has its checksum (RFC 791).
+// headerChecksum4 is the offset of the checksum in an IPv4 header (RFC 791).
 const headerChecksum4 = 10
 
-// writeSource writes register 1 to the source address and corrects the checksums. The library tells
-// the kernel of the transport header's only together with one of the network header, which IPv6
-// does not have. The source address stands for it: nft_payload_set_eval
-// (net/netfilter/nft_payload.c) writes the address after the checksum.
+// writeSource writes register 1 to the source address and corrects the checksums. The library can
+// only pass the transport header's checksum together with one of the network header, which IPv6
+// lacks. The source address stands in for it: nft_payload_set_eval (net/netfilter/nft_payload.c)
+// writes the address after the checksum.
 func (f family) writeSource() expr.Any {
 	at := fields[f.saddr]
 	checksum := at.offset
@@ -163,5 +162,5 @@ func (f family) writeSource() expr.Any {
 	}
 }
 
-// portKey is a port as nftables has it in a set.
+// portKey is a port in the encoding of an nftables set.
 func portKey(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }

@@ -92,8 +92,8 @@ func TestDatagramsOfUnknownSourcesAreDropped(t *testing.T) {
 	}
 }
 
-// What tunnels send leaves from an address that a Node has, with checksums that are right whoever
-// computes them. What others send keeps its source.
+// What tunnels send leaves from an address that a Node has, with checksums that are right whichever
+// rule computes them. What others send keeps its source.
 func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 	ethtool := nettest.NeedProgram(t, "ethtool")
 	for _, offload := range []string{"on", "off"} {

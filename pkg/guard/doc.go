@@ -1,25 +1,23 @@
-// Package guard drops what must not be on the network in clear: BPF programs
-// at tc of every link that is neither a tunnel nor a pod's, and an nftables
-// table that does not depend on links, for the moment until a new link has its
-// programs. The table also keeps the answers of nodes to pods inside (translate.go).
-// It refuses connections of pods to where there is no route (refuse.go).
-// A second table marks what comes from pods and drops what they forge (pods.go).
-// Whose a packet is, its input link says, whatever mark another program gave it (origin.go).
-// Tunnel datagrams are taken from believed nodes only (datagram.go).
+// Package guard drops what must not be on the network in clear. It attaches BPF programs at tc to
+// every link that is neither a tunnel's nor a pod's. An nftables table that does not depend on
+// links covers the moment until a new link has its programs.
 //
-// It promises that what it put in force stays so without this process: programs
-// and maps are pinned, attachments belong to the links. Open adopts what an
-// earlier process left; other programs are attached before those of an earlier
-// version are detached, so at no moment is a guarded link without one. Apply
-// twice changes nothing the second time.
+// That table also keeps the replies of nodes to pods inside tunnels (translate.go) and refuses
+// pods' connections without a route (refuse.go). A second table marks packets from pods and drops
+// forged ones (pods.go). A packet's input link decides whose it is, whatever mark another program
+// set (origin.go). Tunnel datagrams are accepted from believed nodes only (datagram.go).
 //
-// It refuses to take away or to change a program, filter, table or file that is
-// not ours, and to mount anything. It does not know
-// the pods: the CNI plugin puts their addresses into the sets that are made here.
+// The guard stays in force without this process: programs and maps are pinned, and attachments
+// belong to the links. Open adopts what an earlier process left. Programs of a new version are
+// attached before those of the old one are detached, so a guarded link always has one. Apply is
+// idempotent.
 //
-// Invariants: map entries are added before others are deleted; all changes of an nftables table are
-// one transaction, and one of the pods' rules leaves the pods' addresses; a link is ours to skip
-// only by its group (pod veths, tunnels), being lo or being an ifb.
+// The package never removes or changes a foreign program, filter, table or file, and mounts
+// nothing. It does not know the pods: the CNI plugin fills the sets of their addresses.
+//
+// Invariants: map entries are added before others are deleted. All changes of an nftables table are
+// one transaction; one of the pods' rules keeps the pods' addresses. A link is skipped only for its
+// group (pod veths, tunnels), as lo, or as an ifb.
 //
 // All calls work on the network namespace of the calling thread.
 //

@@ -16,44 +16,43 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Errors that callers may tell apart. Each comes wrapped in a message that says
-// what to do.
+// Sentinels for callers. Each is wrapped in a message with a remedy.
 var (
-	// ErrNotPermitted is that of a process that may not use BPF.
+	// ErrNotPermitted matches when the process may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
-	// ErrNotSupported is that of a kernel without what is needed.
+	// ErrNotSupported matches when the kernel lacks a feature.
 	ErrNotSupported = bpfobj.ErrNotSupported
-	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
 )
 
-// Settings are what the guard protects.
+// Settings say what the guard protects.
 type Settings struct {
-	// Ranges are the cluster and the service ranges. A packet from or to them
-	// does not pass a guarded link.
+	// Ranges are the cluster and service ranges. A packet from or to them never passes a guarded
+	// link.
 	Ranges []netip.Prefix
-	// NodeAddrs are the addresses of all known nodes. A pod's packet to one of
-	// them does not leave by a guarded link.
+	// NodeAddrs are the addresses of all known nodes. A pod's packet to one never leaves by a
+	// guarded link.
 	NodeAddrs []netip.Addr
-	// VIPs are the addresses of services outside Ranges: of balancers, and external ones. What a
-	// pod sends to one of them and nothing translates does not leave by a guarded link, unless it
-	// answers a client there.
+	// VIPs are addresses of services outside Ranges: LoadBalancer IPs and external IPs. A pod's
+	// packet to one that was not translated does not leave by a guarded link, unless it is a reply
+	// to a client there.
 	VIPs []netip.Addr
-	// PodPrefixes are this node's own. What others translate here, of other nodes' pods and to a
-	// node, is sent from the first address of each family's first (translate_self.go). With nil
-	// what is in force stays.
+	// PodPrefixes are this node's own. Connections of other nodes' pods that are translated here to
+	// a node are sent from the first address of the first prefix of each family
+	// (translate_self.go). Nil keeps what is in force.
 	PodPrefixes []netip.Prefix
-	// SelfAddrs are this node's own addresses that peers take packets from, the preferred one of
-	// each family first. What the node itself sends into a tunnel has one of them as its source
-	// (translate_own.go). With nil what is in force stays.
+	// SelfAddrs are this node's addresses that peers accept packets from, the preferred one of each
+	// family first. The node's own packets into a tunnel have one of them as source
+	// (translate_own.go). Nil keeps what is in force.
 	SelfAddrs []netip.Addr
-	// Datagrams says from where tunnel datagrams are taken (datagram.go). With nil what is in force
-	// stays.
+	// Datagrams says which sources of tunnel datagrams are accepted (datagram.go). Nil keeps what
+	// is in force.
 	Datagrams *Datagrams
 }
 
-// Guard holds the pinned maps and programs of one node. Its methods may be
-// called concurrently; they work on the calling thread's network namespace.
+// Guard holds the pinned maps and programs of one node. Its methods may be called concurrently;
+// they work on the network namespace of the calling thread.
 type Guard struct {
 	dir   string
 	log   *slog.Logger
@@ -64,15 +63,14 @@ type Guard struct {
 
 	mu       sync.Mutex // held while the kernel is changed
 	settings *Settings  // last given to Apply
-	// unguarded says of links, by index, why they do not have what they should.
+	// unguarded maps the indexes of links to what is wrong with their programs.
 	unguarded map[int]string
 }
 
-// Open loads the programs and maps and pins them in dir, which must be on a
-// mounted bpffs; it makes dir and its parents there, but mounts nothing. Maps
-// that are pinned already are adopted with their content, programs too where
-// they are the same; another version's are replaced under their pin, while those
-// attached to links stay until Apply has attached the new ones.
+// Open loads the programs and maps and pins them in dir, which must be on a mounted bpffs. It makes
+// dir and its parents there, and mounts nothing. Pinned maps are adopted with their content; pinned
+// programs only if they are the same. Another version's pins are replaced. Its programs stay
+// attached to links until Apply has attached the new ones.
 func Open(dir string, log *slog.Logger) (*Guard, error) {
 	if err := bpfobj.MakeDir(dir); err != nil {
 		return nil, err
@@ -88,7 +86,7 @@ func Open(dir string, log *slog.Logger) (*Guard, error) {
 	return openWith(dir, log, hooks, all)
 }
 
-// openWith opens a guard of these programs in a directory that is there.
+// openWith opens a guard of these programs in an existing directory.
 func openWith(dir string, log *slog.Logger, hooks hooks,
 	all []*ebpf.CollectionSpec) (*Guard, error) {
 	g := &Guard{dir: dir, log: log, hooks: hooks, unguarded: make(map[int]string)}
@@ -99,7 +97,7 @@ func openWith(dir string, log *slog.Logger, hooks hooks,
 	return g, nil
 }
 
-// Close lets go of the guard, which stays in force.
+// Close releases the guard's file descriptors; the guard stays in force.
 func (g *Guard) Close() error {
 	var errs []error
 	for _, m := range g.maps {
@@ -111,9 +109,9 @@ func (g *Guard) Close() error {
 	return errors.Join(errs...)
 }
 
-// Apply makes the kernel match s and returns what it changed. It does as much as it can: on an
-// error what could be put in force is. What is wrong with one link is no error of Apply, and
-// Unguarded names it. A link that goes meanwhile is nothing at all.
+// Apply makes the kernel match s and returns what it changed. It does as much as it can: after an
+// error everything else is in force. A problem of one link is no error of Apply; Unguarded reports
+// it. A link that disappears meanwhile is ignored.
 func (g *Guard) Apply(s Settings) ([]Op, error) {
 	if err := s.validate(); err != nil {
 		return nil, err
@@ -146,15 +144,15 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 	return done, err
 }
 
-// Unguarded returns a sentence about each link that does not have its programs, or has one that it
-// should not have, as the last Apply and Watch left it. There the nftables table alone drops.
+// Unguarded returns a sentence about each link that lacks its programs, or has one too many, after
+// the last Apply or Watch. On such a link only the nftables table drops.
 func (g *Guard) Unguarded() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Sorted(maps.Values(g.unguarded))
 }
 
-// unguarded returns the sentences about those of links that could not be read, or changed.
+// unguarded returns the sentences about links that could not be read or changed.
 func unguarded(links []Link, odd map[int]error) map[int]string {
 	sentences := make(map[int]string)
 	for _, l := range links {
@@ -165,7 +163,7 @@ func unguarded(links []Link, odd map[int]error) map[int]string {
 	return sentences
 }
 
-// Read looks at the kernel.
+// Read reads the kernel's state.
 func (g *Guard) Read() (*State, error) {
 	h, err := nl.Open()
 	if err != nil {
@@ -175,8 +173,8 @@ func (g *Guard) Read() (*State, error) {
 	return g.read(h)
 }
 
-// do performs ops in order and returns those that were performed. odd is what is wrong with links,
-// by index; err is everything else.
+// do performs ops in order and returns those performed. odd holds the problems of links, by index;
+// err joins all others.
 func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err error) {
 	var errs []error
 	odd = make(map[int]error)
@@ -205,8 +203,8 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 	return done, odd, errors.Join(errs...)
 }
 
-// Counters returns the packets dropped since the guard was first loaded, by the
-// name of the reason; every reason is there.
+// Counters returns the packets dropped since the guard was first loaded, by the name of every
+// reason.
 func (g *Guard) Counters() (map[string]uint64, error) {
 	sums := make(map[string]uint64)
 	for _, table := range tableNames {

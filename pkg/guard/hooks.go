@@ -19,25 +19,26 @@ const (
 	loopback = net.FlagLoopback
 	// loIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
 	loIndex = 1
-	// progNameLen is how much of a program's name the kernel keeps (BPF_OBJ_NAME_LEN less the end).
+	// progNameLen is how much of a program's name the kernel keeps (BPF_OBJ_NAME_LEN without the
+	// final zero).
 	progNameLen = 15
 )
 
 // errLinkGone matches errors of a link that is no longer there.
 var errLinkGone = errors.New("link is gone")
 
-// hooks is the way in which programs are attached to links.
+// hooks attaches programs to links.
 type hooks interface {
-	// list returns the programs that run at a point, in that order; a filter that
-	// is no BPF program is 0.
+	// list returns the programs at a point in the order in which they run; a filter that is no BPF
+	// program is 0.
 	list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error)
-	// attach puts a program before all others. The name is that of its pin.
+	// attach puts a program before all others. name is the name of its pin.
 	attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error
-	// detach takes a program away; one that is not there is no error.
+	// detach detaches a program; a missing one is no error.
 	detach(h *nl.Handle, p Point, id ebpf.ProgramID) error
 }
 
-// probeHooks tries whether the kernel has tcx (6.6), by asking.
+// probeHooks asks the kernel for tcx (6.6).
 func probeHooks() (hooks, error) {
 	_, err := link.QueryPrograms(link.QueryOptions{Target: loIndex, Attach: ebpf.AttachTCXIngress})
 	switch {
@@ -49,7 +50,7 @@ func probeHooks() (hooks, error) {
 	return nil, explain(fmt.Errorf("look for tcx: %w", err))
 }
 
-// tcx attaches raw, so that attachments live as long as the link.
+// tcx attaches without a BPF link, so that attachments live as long as the network link.
 type tcx struct{}
 
 func (h Hook) tcx() ebpf.AttachType {
@@ -107,21 +108,21 @@ func tcxError(err error) error {
 
 // clsact attaches direct-action filters, named after the pin.
 //
-// The qdisc of that name has a list of filters for what comes in and one for what leaves. The qdisc
-// ingress, which limits of what comes in may use instead, has the first alone: there the kernel
-// takes a filter for either direction, and tells of it in either, but runs it for what comes in
-// (ingress_tcf_block, net/sched/sch_ingress.c).
+// The qdisc clsact has a list of filters for each direction. The qdisc ingress, which rate limits
+// may use in its place, has only the list for incoming packets. The kernel accepts and lists a
+// filter there for either direction, but runs it on incoming packets (ingress_tcf_block,
+// net/sched/sch_ingress.c).
 type clsact struct{}
 
 const clsactKind = "clsact"
 
-// errNoEgress is that of a link that has another qdisc in the place of clsact.
-var errNoEgress = errors.New("the qdisc ingress, which is in the place of clsact, does not see " +
-	"what leaves: delete it (tc qdisc del dev LINK ingress) and give its filters to clsact " +
-	"(tc qdisc add dev LINK clsact), or use Linux 6.6")
+// errNoEgress matches a link with another qdisc in the place of clsact.
+var errNoEgress = errors.New("the qdisc ingress is in the place of clsact and misses outgoing " +
+	"packets: replace it (tc qdisc del dev LINK ingress, tc qdisc add dev LINK clsact), or use " +
+	"Linux 6.6")
 
-// qdiscs are the kinds of the qdiscs in the place of clsact, by the index of their link. The zero
-// value reads those of all links when it is first asked.
+// qdiscs are the kinds of the qdiscs in the place of clsact, by the link's index. The zero value
+// reads those of all links on first use.
 type qdiscs struct {
 	kinds map[int]string
 }
@@ -244,7 +245,7 @@ func (c clsact) detach(h *nl.Handle, p Point, id ebpf.ProgramID) error {
 	return nil
 }
 
-// linkError is for calls that name nothing but the link.
+// linkError wraps an error of a call that takes only a link.
 func linkError(err error) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(nl.Err(err), nl.ErrNotFound) {
 		return errLinkGone

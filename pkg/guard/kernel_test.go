@@ -226,7 +226,7 @@ func TestNewLinkHasTheTableUntilItHasPrograms(t *testing.T) {
 }
 
 // The table leaves what has the tunnels' mark to the programs.
-func TestTheMarkOfTunnelsOpensNothing(t *testing.T) {
+func TestMarkOfTunnelsOpensNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		n.Run(t, func() error {

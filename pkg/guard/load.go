@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// pinnedMaps and pinnedPrograms are everything that is pinned, in the order in which it is made.
+// pinnedMaps and pinnedPrograms are all pins, in the order of creation.
 var (
 	pinnedMaps = []string{
 		abi.PinDrops, abi.PinRanges, abi.PinNodes, abi.PinVIPs, abi.PinTranslate,
@@ -25,12 +25,13 @@ var (
 		abi.PinGuardIngress, abi.PinGuardIngressL3, abi.PinGuardEgress,
 		abi.PinGuardEgressL3,
 	}
-	// retiredPins are what earlier versions pinned; Open and Remove delete them. What an
-	// earlier version attached to a pod's link goes with the link, and marks it as the rules do.
+	// retiredPins are pins of earlier versions; Open and Remove delete them. What an earlier
+	// version attached to a pod's link disappears with the link, and sets the same mark as the
+	// rules.
 	retiredPins = []string{"pod_ingress", "pod_addrs"}
 )
 
-// specs returns the compiled programs, with the settings in them.
+// specs returns the compiled programs with their settings.
 func specs() ([]*ebpf.CollectionSpec, error) {
 	var all []*ebpf.CollectionSpec
 	for _, load := range []func() (*ebpf.CollectionSpec, error){bpf.LoadGuardIngress,
@@ -90,8 +91,8 @@ func mapSpec(all []*ebpf.CollectionSpec, name string) *ebpf.MapSpec {
 	return nil
 }
 
-// loadMap adopts the pinned map, or makes and pins a new one, with the content
-// of the pinned one where its layout has changed.
+// loadMap adopts the pinned map. Otherwise it makes and pins a new one; if only the layout differs,
+// it copies the content.
 func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	path := filepath.Join(g.dir, name)
 	old, err := ebpf.LoadPinnedMap(path, nil)
@@ -127,8 +128,8 @@ func (g *Guard) loadMap(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// copyMap takes over the entries of a map of another version. What cannot be
-// taken over is lost: Apply writes it again, or it is a count.
+// copyMap copies the entries of another version's map. An entry that cannot be copied is lost:
+// Apply writes it again, or it is a counter.
 func copyMap(to, from *ebpf.Map) error {
 	if to.KeySize() != from.KeySize() || to.ValueSize() != from.ValueSize() ||
 		to.Type() != from.Type() || to.Type() == ebpf.ProgramArray {
@@ -164,8 +165,7 @@ func copyMap(to, from *ebpf.Map) error {
 	return it.Err()
 }
 
-// loadPrograms loads the programs of spec and adopts instead those pinned ones
-// that are the same.
+// loadPrograms loads the programs of spec; it adopts identical pinned ones.
 func (g *Guard) loadPrograms(spec *ebpf.CollectionSpec) error {
 	shared := make(map[string]*ebpf.Map)
 	for name := range spec.Maps {
@@ -219,7 +219,7 @@ func (g *Guard) adoptOrPin(name string, coll *ebpf.Collection) (*ebpf.Program, e
 	return prog, nil
 }
 
-// explain adds to an error of the kernel what to do about it.
+// explain adds a remedy to an error of the kernel.
 func explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF, 5.10 or newer,")

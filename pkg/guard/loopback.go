@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a link has route_localnet the kernel takes packets for 127.0.0.0/8 that come in by it: the
+// On a link with route_localnet the kernel accepts packets for 127.0.0.0/8 from outside. The
 // portmap plugin sets it on the links of pods with host ports, kube-proxy on all links. Programs
-// that listen on loopback only expect no client from elsewhere (CVE-2020-8558). IPv6 needs no rule:
-// ipv6_rcv (net/ipv6/ip6_input.c) takes ::1 from lo alone.
+// that listen on loopback expect no remote client (CVE-2020-8558). IPv6 needs no rule: ipv6_rcv
+// (net/ipv6/ip6_input.c) accepts ::1 from lo alone.
 //
-// The rule is before NAT: replies that connection tracking turns back to 127.0.0.1, of a host
-// process that used a host port there, have another destination yet.
+// The rule runs before NAT. Replies to a host process that used a host port are translated back to
+// 127.0.0.1 only later, and so pass.
 
 // toLoopback is the reason of bpf/reasons.go.
 const toLoopback = "to_loopback"
@@ -21,7 +21,7 @@ const toLoopback = "to_loopback"
 // loopback4 is the first byte of IPv4 loopback addresses (RFC 1122, section 3.2.1.3).
 const loopback4 = 127
 
-// dropLoopback drops what pods and tunnels send to the node's loopback addresses.
+// dropLoopback drops packets of pods and tunnels to the node's loopback addresses.
 func dropLoopback() rule {
 	from := fromInside()
 	daddr := fields["ip daddr"]

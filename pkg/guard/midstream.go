@@ -11,38 +11,37 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// What a pod sends to the address of a service is translated, by others, by what connection
-// tracking knows of the connection. When that is forgotten (in time, by hand, with a link that
-// masquerading used), it takes the connection up again from any segment (nf_conntrack_tcp_loose),
-// as one to that address itself; and where no service has it any more, the pod's next segment would
+// Other programs translate a pod's packets to a service by their connection tracking entry. That
+// entry may be lost: in time, by hand, or with a link that masquerading used. Connection tracking
+// then takes the connection up again from any segment (nf_conntrack_tcp_loose), as one to the
+// service address itself. If no service has that address any more, the pod's next segment would
 // leave in clear:
 //
 //	before   pod ─► service, becomes backend ─► veil0 ═►
-//	after    pod ─► service, nobody's now ────► NIC, masqueraded
+//	after    pod ─► service, unassigned now ──► NIC, masqueraded
 //
-// So what pods send out of the cluster by TCP begins with a SYN that connection tracking has seen,
-// or it does not leave. Both chains are for NAT: the kernel asks them for the first packet of a
-// connection that it knows, and for no other (nf_nat_inet_fn), so an established connection does
-// not pay for them. A packet that is dropped here leaves nothing that is known, so the next one is
-// a first one again.
+// So a pod's TCP connection leaves the cluster only if connection tracking has seen its SYN. Both
+// chains are NAT chains: the kernel evaluates them only for the first packet of a tracked
+// connection (nf_nat_inet_fn), so established connections do not pay for them. A packet dropped
+// here leaves no entry, so the next one counts as first again.
 //
-// A dropped segment would be sent again for a quarter of an hour, in vain: connection tracking
-// knows no way back for what answers it. So the pod gets a reset, where it is clear before routing
-// that the packet leaves.
+// The pod would retransmit a dropped segment for a quarter of an hour, in vain: connection tracking
+// has no route back for its replies. So the pod gets a reset, if it is clear before routing that
+// the packet leaves.
 //
-// What is of a flow of the programs at links (ServiceMark) they know from its SYN on, whatever
-// connection tracking made of its addresses.
+// The programs at links track their own flows (ServiceMark) from the SYN on, whatever connection
+// tracking did to the addresses.
 
 // midstream is the reason of bpf/reasons.go.
 const midstream = "pod_midstream"
 
-// beforeAllNAT is before whoever translates: he ends the walk. The kernel takes chains for NAT
-// behind connection tracking (-200) only.
+// beforeAllNAT is before every other NAT chain: the first that translates ends the walk. The kernel
+// accepts NAT chains only after connection tracking (-200).
 const beforeAllNAT = -199
 
-// midstreamChain drops what leaves the cluster and takes a connection up in its midst, of this
-// node's pods and of others' that came out of a tunnel. What this node itself answers to a marked
-// packet came in by no link, and a client outside by another.
+// midstreamChain drops TCP segments that leave the cluster and take a connection up midstream, from
+// this node's pods or out of a tunnel. Replies of this node to a marked packet have no input link,
+// and a client outside has another one.
 func midstreamChain() chain {
 	rules := []rule{
 		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.PodGroup), expr.VerdictReturn, ""),
@@ -62,8 +61,8 @@ func midstreamChain() chain {
 		nftables.ChainPriorityRef(beforeAllNAT), rules}
 }
 
-// refuseMidstreamChain answers what a pod sends there and nobody translates by a reset. It is
-// behind dstnat (-100): what others do translate ends the walk before it, and goes where they say.
+// refuseMidstreamChain answers such a segment of a pod with a reset if no rule translates it. It
+// runs after dstnat (-100): a translation by other rules ends the walk before it.
 func refuseMidstreamChain() chain {
 	rules := []rule{ruleOf(notFromPod(), expr.VerdictReturn, ""),
 		ruleOf(notTCP(), expr.VerdictReturn, ""),
@@ -99,7 +98,7 @@ func notFromPod() *match {
 	}}
 }
 
-// opening matches segments of TCP that open a connection, or with CmpOpNeq all others.
+// opening matches TCP segments that open a connection, or with CmpOpNeq all others.
 func opening(op expr.CmpOp) *match {
 	text := map[expr.CmpOp]string{expr.CmpOpEq: "==", expr.CmpOpNeq: "!="}[op]
 	return &match{fmt.Sprintf("tcp flags & (fin | syn | rst | ack) %s syn", text), []expr.Any{
@@ -111,7 +110,7 @@ func opening(op expr.CmpOp) *match {
 	}}
 }
 
-// toLocal matches what is for this node itself.
+// toLocal matches packets for this node itself.
 func toLocal() *match {
 	return &match{"fib daddr . mark type local", []expr.Any{
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagMARK: true},

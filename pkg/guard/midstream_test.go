@@ -56,7 +56,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	}
 }
 
-// The same where others still translate the address, but to outside now: whoever is there is not
+// The same where others still translate the address, but to outside now: the host there is not
 // who the pod spoke to.
 func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	n := newLeaving(t)
@@ -234,7 +234,7 @@ func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 	}
 }
 
-// What is of a flow of the programs at links is known to them from its beginning.
+// The programs at links know their flows from the beginning.
 func TestFlowsOfServicesGoOn(t *testing.T) {
 	n := newLeaving(t)
 	n.Run(t, func() error {

@@ -11,9 +11,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// TestNobodyAsksTheUplinkForAPod: a process of the host with the tunnels' mark has its packet for a
+// TestUplinkIsNeverAskedForAPod: a process of the host with the tunnels' mark has its packet for a
 // pod routed to the uplink. The kernel asks there who has that address, which is not told either.
-func TestNobodyAsksTheUplinkForAPod(t *testing.T) {
+func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		for to, pod := range map[string]string{
 			"198.18.2.0/24": "198.18.2.9", "fd42:1:0:2::/64": "fd42:1:0:2::9",

@@ -22,16 +22,16 @@ import (
 // chunk bounds the elements of one message, which is at most 64 KiB.
 const chunk = 500
 
-// tableNames are our tables.
+// tableNames are the names of our tables.
 var tableNames = []string{abi.NFTPodTable, abi.NFTGuardTable}
 
-// transactionSize bounds a transaction, bytes: the kernel takes one whole or not at all, and
-// refuses one that is larger than the socket's send buffer (netlink_sendmsg). It allocates what is
-// used.
+// transactionSize bounds a transaction in bytes. The kernel applies a transaction whole or not at
+// all, and refuses one larger than the socket's send buffer (netlink_sendmsg). Only what is used is
+// allocated.
 const transactionSize = 64 << 20
 
-// transaction returns a connection that sends changes of any size at once, and has room for the
-// answer to each message.
+// transaction returns a connection that sends changes of any size at once and has space for the
+// reply to each message.
 func transaction() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
 		return errors.Join(c.SetWriteBuffer(transactionSize), c.SetReadBuffer(transactionSize/8))
@@ -50,7 +50,7 @@ func findTable(c *nftables.Conn, name string) (*nftables.Table, error) {
 	return t, nil
 }
 
-// readTable reads the table; one that is not there has no shape.
+// readTable reads the table; a missing one has no shape.
 func readTable() (table, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -208,7 +208,7 @@ func ourSet(t *nftables.Table, name string) *nftables.Set {
 	return s
 }
 
-// opTable makes the table anew, in one transaction; counters go on.
+// opTable replaces the table in one transaction and keeps its counters.
 func opTable(want table) Op {
 	return Op{"write nftables table " + abi.NFTGuardTable, abi.NFTGuardTable,
 		func(*Guard, *nl.Handle) error {
@@ -221,7 +221,7 @@ func opTable(want table) Op {
 				return err
 			}
 
-			t := c.AddTable(ourTable()) // so that there is one to delete
+			t := c.AddTable(ourTable()) // The delete below needs one.
 			c.DelTable(t)
 			c.AddTable(t)
 
@@ -257,8 +257,8 @@ func addElements(c *nftables.Conn, s *nftables.Set, elements []element) error {
 	return nil
 }
 
-// opElements changes a set in one transaction. Removal is named first because
-// the kernel refuses an interval that overlaps one that stays.
+// opElements changes a set in one transaction. Removals come first, because the kernel refuses an
+// interval that overlaps an existing one.
 func opElements(name string, add, remove []element) Op {
 	text := fmt.Sprintf("nftables set %s: add %d, remove %d", name, len(add), len(remove))
 	return Op{text, abi.NFTGuardTable, func(*Guard, *nl.Handle) error {
@@ -318,7 +318,7 @@ func readTableCounters(name string) (map[string]uint64, error) {
 	return counts, nil
 }
 
-// deleteTable deletes a table of ours and says whether there was one.
+// deleteTable deletes a table of ours and reports whether there was one.
 func deleteTable(name string) (bool, error) {
 	c, err := nftables.New()
 	if err != nil {

@@ -26,8 +26,8 @@ import (
 // MarksRestored is the name of the counter of packets whose mark another program had overwritten.
 const MarksRestored = "marks_restored"
 
-// beforeRouting is after the priorities by which other programs change marks or destinations at
-// prerouting; routing follows.
+// beforeRouting is after the prerouting priorities at which other programs change marks or
+// destinations, and before routing.
 const beforeRouting = 1000
 
 // ctSrcNAT is IPS_SRC_NAT (nf_conntrack_common.h).
@@ -64,7 +64,7 @@ func restoreChain() chain {
 		nftables.ChainPriorityRef(beforeRouting), []rule{restoreMark()}}
 }
 
-// restoreMark restores the mark by which such packets are routed, and counts the loss.
+// restoreMark restores the mark that routes such packets, and counts how often it was lost.
 func restoreMark() rule {
 	lost := fromInside()
 	lost.text += fmt.Sprintf(" mark & %#x != %#x", abi.PodMark|abi.TunnelMark, abi.PodMark)
@@ -93,9 +93,9 @@ func rewriteMark(clear, set uint32) *match {
 	}}
 }
 
-// judgeTunnelled judges what came in by a tunnel and leaves by another link, and passes the
-// encrypted packets of the kernel's WireGuard. Those are UDP with the tunnels' mark from an address
-// of this node that nobody translated; a forwarded packet has such a source only by translation.
+// judgeTunnelled judges packets that came in by a tunnel and leave by another link. It passes the
+// encrypted packets of the kernel's WireGuard: UDP with the tunnels' mark, from an untranslated
+// address of this node. A forwarded packet has such a source only by translation.
 func judgeTunnelled() []rule {
 	outer := encrypted()
 	return []rule{
@@ -108,8 +108,8 @@ func judgeTunnelled() []rule {
 	}
 }
 
-// translatedFlow matches packets of a connection of which an address was translated. One that
-// connection tracking does not see was not.
+// translatedFlow matches packets of a connection with a translated address. A packet that
+// connection tracking does not see was not translated.
 func translatedFlow() *match {
 	const mask = ctSrcNAT | ctDstNAT
 	return &match{fmt.Sprintf("ct status & %#x != 0", mask), []expr.Any{

@@ -31,7 +31,7 @@ func TestPodIsKnownByItsLink(t *testing.T) {
 	})
 }
 
-// TestLinkIsAPodsUntilItHasTheGuard adds links while nobody looks: what comes in by one of them
+// TestLinkIsAPodsUntilItHasTheGuard adds links without a Watch: what comes in by one of them
 // goes to no node in clear. Once the link has the guard it is a router's like any other.
 func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {

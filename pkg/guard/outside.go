@@ -7,20 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer decides what it sends into its tunnel. Without a rule, a node that was taken over reaches
-// this node's networks with this node's address, past lists of allowed addresses:
+// A peer decides what it sends into its tunnel. Without a rule, a compromised node could reach this
+// node's networks with this node's address, past lists of allowed addresses:
 //
 //	peer: 198.51.100.9 into veil0 ═► this node: routed as a pod's, masqueraded ─► 198.51.100.9
 //
-// Three kinds of packets out of a tunnel leave the cluster rightly: packets of a service flow
-// (ServiceMark) have passed before; a NodePort with an endpoint outside has DNAT in its connection;
-// a reply is one to connection tracking. What connection tracking does not know is none of them.
+// Three kinds of packets out of a tunnel may leave the cluster. Packets of a service flow
+// (ServiceMark) have passed before. A NodePort with an endpoint outside has DNAT in its connection.
+// A reply is a reply to connection tracking. Untracked packets are none of these.
 
 // tunnelToOutside is the reason of bpf/reasons.go.
 const tunnelToOutside = "tunnel_to_outside"
 
-// dropOutside drops what came out of a tunnel and leaves the cluster, but for replies and what this
-// node translated.
+// dropOutside drops packets that came out of a tunnel and leave the cluster, except replies and
+// what this node translated.
 func dropOutside() []rule {
 	reply := &match{"ct direction reply", []expr.Any{
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},

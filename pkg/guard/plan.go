@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Hook is where a program sits at a link.
+// Hook is the direction in which a program is attached to a link.
 type Hook string
 
 // The two hooks of tc.
@@ -23,15 +23,15 @@ const (
 	Egress  Hook = "egress"
 )
 
-// Link is what is to be known of a link.
+// Link is what the guard knows of a link.
 type Link struct {
 	Index int
 	Name  string
-	// Guarded reports whether it must have the guard's programs.
+	// Guarded reports whether the link must have the guard's programs.
 	Guarded bool
 	// Ethernet reports whether its packets begin with an Ethernet header.
 	Ethernet bool
-	// Err is why it is not known what is attached to the link; nothing is changed there then.
+	// Err is why the attachments of the link could not be read; the link is then not changed.
 	Err error
 }
 
@@ -43,7 +43,7 @@ type Point struct {
 
 // Attached is what is attached at a Point.
 type Attached struct {
-	// Ours are our programs in the order in which they run.
+	// Ours are our programs, in the order in which they run.
 	Ours []Program
 	// First reports whether one of ours runs before all programs of others.
 	First bool
@@ -52,17 +52,17 @@ type Attached struct {
 // Program is an attached program.
 type Program struct {
 	ID ebpf.ProgramID
-	// Pin is the name under which it is, or once was, pinned.
+	// Pin is the name of its pin, present or past.
 	Pin string
-	// Current reports whether it is the one that is pinned now.
+	// Current reports whether this program is the one pinned now.
 	Current bool
 }
 
-// State is all that the guard looks at or wants.
+// State is the guard's part of the kernel's state, read or planned.
 type State struct {
 	Links []Link
-	// Points are the hooks of all links (read), or those that must have the
-	// pinned program of this name and no other of ours (planned).
+	// Points are the hooks of all links (read), or those that must have the pinned program of this
+	// name and no other of ours (planned).
 	Points map[Point]Attached
 	// Marked are the indices of links in the map of guarded ones (read).
 	Marked map[int]bool
@@ -70,11 +70,11 @@ type State struct {
 	Nodes  []netip.Addr   // sorted
 	VIPs   []netip.Addr   // sorted
 	Table  table
-	// Pods is the shape of the table of pods, "" is none. Its elements are the plugin's.
+	// Pods is the shape of the pods' table; empty for none. The plugin owns its elements.
 	Pods string
 }
 
-// linkOf says what a link is to the guard.
+// linkOf returns the guard's view of a link.
 func linkOf(l nl.Link) Link {
 	a := l.Attrs()
 	own := a.Group == abi.PodGroup || a.Group == abi.TunnelGroup
@@ -85,7 +85,7 @@ func linkOf(l nl.Link) Link {
 	}
 }
 
-// Plan decides what must be: for these links and settings. Pure.
+// Plan decides the state for these links and settings. It is pure.
 func Plan(s Settings, links []Link) *State {
 	want := &State{Links: links, Points: planPoints(links), Ranges: slices.Clone(s.Ranges),
 		Nodes: distinct(s.NodeAddrs), VIPs: distinct(s.VIPs)}
@@ -137,15 +137,15 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// Op is one change. After one that failed the later ones with the same scope are
-// left out: what was to be replaced stays.
+// Op is one change. If it fails, later ones of the same scope are skipped: what was to be replaced
+// stays.
 type Op struct {
 	text  string
 	scope any
 	do    func(*Guard, *nl.Handle) error
 }
 
-// fail notes that o failed. A link counts as guarded only when both of its hooks have a program.
+// fail notes that o failed. A link counts as guarded only if both of its hooks have a program.
 func (o Op) fail(failed map[any]bool) {
 	failed[o.scope] = true
 	if p, ok := o.scope.(Point); ok {
@@ -153,7 +153,7 @@ func (o Op) fail(failed map[any]bool) {
 	}
 }
 
-// link returns the index of the link that o is about, if it is about one.
+// link returns the index of the link that o changes, if it changes one.
 func (o Op) link() (index int, of bool) {
 	switch scope := o.scope.(type) {
 	case Point:
@@ -164,14 +164,13 @@ func (o Op) link() (index int, of bool) {
 	return 0, false
 }
 
-// linkScope is the scope of what needs both hooks of a link.
+// linkScope is the scope of changes that need both hooks of a link.
 type linkScope int
 
-// String says what is changed, for people and logs.
+// String describes the change for people and logs.
 func (o Op) String() string { return o.text }
 
-// Diff returns what makes have into want: protection is added before any is
-// taken away. Pure.
+// Diff returns the changes from have to want; it adds protection before it removes any. It is pure.
 func Diff(have, want *State) []Op {
 	var add, remove []Op
 	for _, p := range minus(want.Ranges, have.Ranges) {
@@ -190,11 +189,11 @@ func Diff(have, want *State) []Op {
 		}
 	}
 	if have.Pods != want.Pods {
-		// Before the guard's table, which drops what this one has not marked.
+		// Before the guard's table, which drops packets that this table has not marked.
 		add = append(add, opPods(have.Pods))
 	}
 	add = append(add, diffTable(have.Table, want.Table)...)
-	// What is no guarded link any more counts as a pod's before anything else is changed.
+	// A link that is not guarded any more counts as a pod's before anything else is changed.
 	return slices.Concat(staleMarks(have), add, diffLinks(have, want.Points), remove)
 }
 
@@ -218,8 +217,8 @@ func minus[T comparable](a, b []T) []T {
 	return out
 }
 
-// diffLinks marks links that have programs, of whatever version, before any program changes: the
-// next version's may ask for marks that the last one's did not.
+// diffLinks marks links that have programs, of any version, before any program changes: the next
+// version may depend on marks that the last one did not set.
 func diffLinks(have *State, want map[Point]Attached) []Op {
 	var before, after []Op
 	for _, l := range have.Links {
@@ -238,7 +237,7 @@ func diffLinks(have *State, want map[Point]Attached) []Op {
 	return slices.Concat(before, diffPoints(have, want), after)
 }
 
-// staleMarks removes the marks of links that are gone.
+// staleMarks removes the marks of deleted links.
 func staleMarks(have *State) []Op {
 	var ops []Op
 	for _, index := range slices.Sorted(maps.Keys(have.Marked)) {
@@ -256,7 +255,7 @@ func opMark(scope any, index int, add bool) Op {
 	}}
 }
 
-// diffPoints attaches first, then detaches what is not wanted.
+// diffPoints attaches first, then detaches unwanted programs.
 func diffPoints(have *State, want map[Point]Attached) []Op {
 	var ops []Op
 	for _, l := range have.Links {
@@ -283,7 +282,7 @@ func diffPoint(l Link, p Point, have, want Attached) []Op {
 		case keep < 0:
 			ops = append(ops, opAttach(l, p, pin))
 		case keep > 0 || !have.First:
-			// Something else is asked first and could let a packet pass unseen.
+			// Another program runs first and could let a packet pass unseen.
 			ops = append(ops, opMove(l, p, pin))
 		}
 	}
@@ -305,7 +304,7 @@ func opAttach(l Link, p Point, pin string) Op {
 func opMove(l Link, p Point, pin string) Op {
 	return Op{fmt.Sprintf("move %s of %s %s to the front", pin, l.Name, p.Hook), p,
 		func(g *Guard, h *nl.Handle) error {
-			// One program cannot be attached twice; between the two the nftables table holds.
+			// A program cannot be attached twice; in between, the nftables table protects.
 			id, err := bpfobj.ProgramID(g.progs[pin])
 			if err != nil {
 				return err

@@ -14,14 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// What a pod sends is known by the group of its link, from the moment the link
-// exists, so nothing is attached to it. The rules are here; the elements, one for
-// each address of a pod, are the plugin's (pkg/pod), and no change of the rules touches them:
+// A pod's packet is recognized by the group of its link, from the moment the link exists, so no
+// program is attached to it. The rules are here. The elements, one for each address of a pod,
+// belong to the plugin (pkg/pod), and no change of the rules touches them:
 //
 //	pod ─► vpod… ─► kubeveil_pods (raw-10): mark; source not in @pods: drop ─► kubeveil_guard (raw) ─► route
 //
-// Should only this table be gone, the guard's drops what comes from a pod
-// without its mark.
+// If only this table is missing, the guard's table drops pods' packets without a mark.
 
 // Reasons of bpf/reasons.go.
 const (
@@ -29,14 +28,14 @@ const (
 	unmarked = "pod_unmarked"
 )
 
-// beforeGuard is before priority raw (-300), at which the guard judges by the
-// mark, and so before connection tracking (-200) and routing.
+// beforeGuard is before priority raw (-300), where the guard judges by the mark, and so before
+// connection tracking (-200) and routing.
 const beforeGuard = -310
 
 // ifNameLen is IFNAMSIZ (include/uapi/linux/if.h).
 const ifNameLen = 16
 
-// podSets are the sets of addresses, with the field that is looked up in each.
+// podSets are the sets of addresses, with the field that each is matched against.
 var podSets = []struct {
 	name, saddr string
 	addr        nftables.SetDatatype
@@ -64,9 +63,9 @@ func podChain() chain {
 		nftables.ChainPriorityRef(beforeGuard), rules}
 }
 
-// dropForged drops what has a source that is not of the link it came by.
+// dropForged drops packets whose source does not belong to their link.
 func dropForged(saddr, set string) rule {
-	const name, addr = unix.NFT_REG_1, unix.NFT_REG_2 // one behind the other, so one key
+	const name, addr = unix.NFT_REG_1, unix.NFT_REG_2 // both in one key
 	f := fields[saddr]
 	return rule{fmt.Sprintf("iifname . %s not @%s counter %s drop", saddr, set, spoofed),
 		[]expr.Any{
@@ -81,8 +80,7 @@ func dropForged(saddr, set string) rule {
 		}}
 }
 
-// passMarked leaves alone what pods send with their mark, and drops what they send while the table
-// above is not there.
+// passMarked accepts pods' packets with their mark. It drops them while the pods' table is missing.
 func passMarked() []rule {
 	pods := ofGroup("iif", expr.MetaKeyIIFGROUP, abi.PodGroup)
 	pass := &match{fmt.Sprintf("%s mark %#x", pods.text, abi.PodMark),
@@ -95,7 +93,7 @@ func passMarked() []rule {
 	}
 }
 
-// plannedPods is the shape of the table of pods.
+// plannedPods returns the shape of the pods' table.
 func plannedPods() string {
 	var lines shapeLines
 	lines.planned(podChain())
@@ -106,7 +104,7 @@ func plannedPods() string {
 	return lines.String()
 }
 
-// readPods reads the shape of the table of pods, "" when there is none.
+// readPods reads the shape of the pods' table, "" when there is none.
 func readPods() (string, error) {
 	c, err := nftables.New()
 	if err != nil {
@@ -133,9 +131,9 @@ func readPods() (string, error) {
 	return lines.String(), nil
 }
 
-// opPods makes the rules anew, in one transaction. Sets and counter stay as they
-// are, so no pod is without its addresses and an ADD meanwhile loses none; only
-// where one of them has another shape, all is made anew, and the daemon's repair of pods fills it.
+// opPods replaces the rules in one transaction. Sets and counter stay, so no pod loses its
+// addresses, and a concurrent ADD is not lost. Only if a set has another shape, everything is
+// replaced, and the daemon's repair of pods fills the sets.
 func opPods(have string) Op {
 	return Op{"write nftables table " + abi.NFTPodTable, abi.NFTPodTable,
 		func(*Guard, *nl.Handle) error {
@@ -164,7 +162,7 @@ func opPods(have string) Op {
 				return err
 			}
 
-			// Whatever hook an old one has, it can be deleted once there is one.
+			// An old chain can be deleted, on whatever hook, once another table exists.
 			ch := podChain()
 			c.DelChain(c.AddChain(&nftables.Chain{Name: ch.name, Table: t}))
 			addChain(c, t, ch)
@@ -186,8 +184,8 @@ func addPodSets(c *nftables.Conn, t *nftables.Table) error {
 	return nil
 }
 
-// foreignToPods reports whether a shape has what could not be, or stay, beside ours:
-// a set or a counter that is none of ours, a chain of another name.
+// foreignToPods reports whether a shape has anything that must not stay beside ours: a foreign set
+// or counter, or a chain of another name.
 func foreignToPods(have string) bool {
 	ours := make(map[string]bool)
 	for line := range strings.Lines(plannedPods()) {

@@ -190,8 +190,8 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	}
 }
 
-// Rules that were tampered with are made anew around the pods' addresses and the count.
-func TestRulesOfPodsAreMadeAnewAroundTheirAddresses(t *testing.T) {
+// Rules that were tampered with are made again around the pods' addresses and the count.
+func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
 	n.forge(t, pod, spoofed)

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// icmp is where things are in an ICMP error (RFC 792, RFC 4443), from the
-// beginning of ICMP: after eight bytes the packet that it is about.
+// icmp is the layout of an ICMP error (RFC 792, RFC 4443): the quoted packet follows after eight
+// bytes.
 type icmp struct {
 	name, chain   string
 	nfproto, l4   byte
@@ -32,7 +32,8 @@ var icmps = []icmp{
 // quotedInError is the reason of bpf/reasons.go.
 const quotedInError = "quoted_in_error"
 
-// dropQuotes drops errors about packets of the cluster, and about probes, of what match matches.
+// dropQuotes drops ICMP errors that quote packets of the cluster, or probes, among those that match
+// matches.
 func (i icmp) dropQuotes() []rule {
 	var rules []rule
 	for _, t := range i.types {
@@ -85,7 +86,7 @@ func typed(t [2]byte) []expr.Any {
 	}
 }
 
-// counted drops and counts what matches both lists.
+// counted drops and counts packets that match both lists.
 func counted(text string, before []expr.Any, match ...expr.Any) rule {
 	return rule{text + " counter " + quotedInError + " drop",
 		slices.Concat(before, match, []expr.Any{

@@ -42,8 +42,8 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 	return s, nil
 }
 
-// readLinks reads what is attached to these links; those that are gone are left out, and of one
-// that cannot be read its Err is set.
+// readLinks reads the attachments of these links. Deleted links are left out; a link that cannot be
+// read has Err set.
 func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	marked, err := readMarked(g.maps[abi.PinLinks])
 	if err != nil {
@@ -68,10 +68,10 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	return s, nil
 }
 
-// finder tells our programs from those of others.
+// finder tells our programs from foreign ones.
 type finder struct {
 	current map[ebpf.ProgramID]string
-	seen    map[ebpf.ProgramID]Program // Pin is "" for those of others
+	seen    map[ebpf.ProgramID]Program // Pin is "" for foreign ones
 	qdiscs  qdiscs
 }
 
@@ -99,7 +99,7 @@ func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, er
 	return points, nil
 }
 
-// find returns the program; its Pin is "" when it is none of ours.
+// find returns the program; its Pin is "" when it is foreign.
 func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	if pin, ok := f.current[id]; ok {
 		return Program{ID: id, Pin: pin, Current: true}, nil
@@ -118,8 +118,8 @@ func (f *finder) find(id ebpf.ProgramID) (Program, error) {
 	return f.seen[id], nil
 }
 
-// pinOf returns the pin that a program of an earlier version had: it has that
-// name, and our map of drops. "" is a program of others, or one that is gone.
+// pinOf returns the pin of an earlier version's program: one with that name that uses our map of
+// drops. It returns "" for a foreign program, or one that is gone.
 func pinOf(id ebpf.ProgramID) (string, error) {
 	prog, err := ebpf.NewProgramFromID(id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,7 @@ func (k rangeKey) prefix() netip.Prefix {
 	return netip.PrefixFrom(addr, int(k.PrefixLen))
 }
 
-// Ranges returns the ranges of the guard that is pinned in dir, none where there is no guard.
+// Ranges returns the ranges of the guard pinned in dir, none where there is no guard.
 func Ranges(dir string) ([]netip.Prefix, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, abi.PinRanges),
 		&ebpf.LoadPinOptions{ReadOnly: true})
@@ -207,8 +207,8 @@ func readRanges(m *ebpf.Map) ([]netip.Prefix, error) {
 	return all, it.Err()
 }
 
-// readAddrs reads a set in a few calls: a key at a time, a thousand nodes are
-// two thousand system calls.
+// readAddrs reads a set in a few batches: single reads take two thousand system calls for a
+// thousand nodes.
 func readAddrs(m *ebpf.Map) ([]netip.Addr, error) {
 	var all []netip.Addr
 	const chunk = 4096

@@ -6,16 +6,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a pod may not go its routes are unreachable, of which the kernel tells a
-// sender by ICMP, and of that each address gets about one in two seconds: ip_error
-// (net/ipv4/route.c) and icmp_send pay from the same purse. An application would wait for
-// an answer most of the time. A reset is not rationed, so that is what opens a TCP
-// connection gets; one that is established only has its packets dropped, since the route may
-// come back.
+// A pod's forbidden destinations have unreachable routes. The kernel reports those by ICMP, but to
+// each address only about once in two seconds: ip_error (net/ipv4/route.c) and icmp_send share one
+// budget. An application would wait most of the time. A reset has no rate limit, so a packet that
+// opens a TCP connection gets one. Packets of an established connection are only dropped, because
+// the route may come back.
 //
 //	pod ─► SYN ─► dstnat (-100): services are translated ─► refuse (0): no route? ─► reset
 
-// typeLocal is RTN_LOCAL (include/uapi/linux/rtnetlink.h), which has no output link either.
+// typeLocal is RTN_LOCAL (include/uapi/linux/rtnetlink.h); such a route has no output link either.
 const typeLocal = unix.RTN_LOCAL
 
 // Flags of TCP, RFC 9293 section 3.1, and where they are.
@@ -26,7 +25,7 @@ const (
 	tcpOpens               byte = tcpFIN | tcpSYN | tcpRST | tcpACK
 )
 
-// refuseChain answers what opens a connection of a pod's to where there is no route.
+// refuseChain answers a pod's packet that opens a connection without a route.
 func refuseChain() chain {
 	rules := []rule{
 		ruleOf(notTCP(), expr.VerdictReturn, ""),

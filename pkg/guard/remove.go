@@ -12,10 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Remove takes away everything of the guard: what is attached to links, pods'
-// included, the nftables tables and the pins in dir, of whatever version. It
-// needs no Guard, does as much as it can, and says what it took. A clsact qdisc
-// stays, empty: nothing says whose it is.
+// Remove removes everything of the guard, of any version: attachments to links, pods' included, the
+// nftables tables, and the pins in dir. It needs no Guard, does as much as it can, and returns what
+// it removed. A clsact qdisc stays, empty: its owner is unknown.
 func Remove(dir string) ([]string, error) {
 	hooks, err := probeHooks()
 	if err != nil {
@@ -24,7 +23,7 @@ func Remove(dir string) ([]string, error) {
 	return remove(dir, hooks)
 }
 
-// Remove is the function Remove for this guard, which is closed.
+// Remove closes this guard and removes it: see the function Remove.
 func (g *Guard) Remove() ([]string, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -57,7 +56,7 @@ func remove(dir string, hooks hooks) ([]string, error) {
 		}
 	}
 
-	// Whoever put something else there keeps it, and the directory.
+	// A directory with foreign files stays.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}

@@ -21,19 +21,21 @@ import (
 // set a mark, and what crosses from a pod's network namespace loses it. A pod's packet still goes
 // to no backend but by a tunnel.
 
-// A pod's packet to a service that was not translated is another thing: a segment of a flow that
-// was forgotten, a fragment, a table that is no more. One to a service address dies with the
-// ranges; one to the address of a balancer would go outside, to a peer that is a backend inside. So
-// what a pod sends there is dropped, but for answers: a balancer that does not keep its clients'
-// addresses comes from its own, which is the service's. Connection tracking knows them, and gives
-// them the mark for the programs at links, which do not. Routes could not tell the two apart. What
-// opens a connection there is refused before, by a reset.
+// A pod's packet to a service may stay untranslated: a segment of a forgotten flow, a fragment, a
+// lost service table. One to a service address is dropped as in Ranges. One to a LoadBalancer IP
+// would leave in clear, although a backend may be inside. So a pod's packets to such addresses are
+// dropped, except replies: a load balancer that does not keep its clients' addresses connects from
+// its own, which is the service's.
+//
+// Connection tracking tells replies apart and marks them for the programs at links, which cannot.
+// Routes cannot tell the two apart. A packet that opens such a connection is refused with a reset
+// before.
 
 // untranslated is the reason of bpf/reasons.go.
 const untranslated = "pod_to_vip"
 
-// markAnswers marks pods' answers to addresses of services, and leaves them alone. What has no
-// connection, and what none is known of, goes on to the next rule.
+// markAnswers marks and accepts pods' replies to addresses of services. A packet without a
+// connection, or of an unknown one, continues to the next rule.
 func markAnswers() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips,
@@ -51,7 +53,7 @@ func markAnswers() (rules []rule) {
 	return rules
 }
 
-// dropUntranslated drops pods' packets to addresses of services; served ones and answers have
+// dropUntranslated drops pods' packets to addresses of services; translated ones and replies have
 // passed before.
 func dropUntranslated() (rules []rule) {
 	for _, f := range families {
@@ -60,7 +62,7 @@ func dropUntranslated() (rules []rule) {
 	return rules
 }
 
-// refuseUntranslated answers what would open such a connection.
+// refuseUntranslated refuses a packet that would open such a connection.
 func refuseUntranslated() (rules []rule) {
 	for _, f := range families {
 		exprs := append(unserved().exprs, load(f.daddr)...)
@@ -72,12 +74,12 @@ func refuseUntranslated() (rules []rule) {
 	return rules
 }
 
-// unserved matches packets that are of no flow to a service.
+// unserved matches packets that belong to no service flow.
 func unserved() *match {
 	return &match{fmt.Sprintf("mark & %#x == 0", abi.ServiceMark), lacksMark(abi.ServiceMark)}
 }
 
-// passServed leaves alone what is of such a flow.
+// passServed accepts packets of a service flow.
 func passServed() rule {
 	return ruleOf(&match{fmt.Sprintf("mark %#x", abi.ServiceMark), hasMark(abi.ServiceMark)},
 		expr.VerdictReturn, "")

@@ -46,7 +46,7 @@ func withVIPs(addrs ...string) Settings {
 	return s
 }
 
-// What a pod sends to a balancer's address and nobody translates does not leave, masqueraded or
+// What a pod sends to a balancer's address without a translation does not leave, masqueraded or
 // not.
 func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	n, pod := newBalanced(t)
@@ -76,8 +76,8 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	}
 }
 
-// A balancer that comes from its own address is answered, whoever translates: nothing but its
-// connection says that these are answers.
+// A balancer that comes from its own address is answered, whichever program translates: nothing but
+// its connection says that these are answers.
 func TestPodsAnswerBalancers(t *testing.T) {
 	n, pod := newBalanced(t)
 	for i, from := range balancers {

@@ -38,8 +38,8 @@ const (
 	setTunnelPort = "tunnel_port"
 )
 
-// setNames are all sets. The port, without which no datagram is dropped, is filled after the
-// addresses that are taken.
+// setNames are all sets. The port comes last: without it no datagram is dropped, so the accepted
+// addresses are filled before it.
 var setNames = []string{
 	setRanges4, setRanges6, setNodes4, setNodes6, setVIPs4, setVIPs6,
 	setSelf4, setSelf6, setOwn4, setOwn6, setSource4, setSource6,
@@ -49,14 +49,14 @@ var setNames = []string{
 // mapNames are the sets that are maps, from the group of tunnels to an address.
 var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, setOuter6}
 
-// tableCounters are the reasons for which the table drops, and MarksRestored.
+// tableCounters are the drop reasons of the table, and MarksRestored.
 var tableCounters = []string{
 	"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error",
 	translated, unmarked, untranslated, midstream, tunnelToOutside, TunnelUnknownSource, toLoopback,
 	MarksRestored,
 }
 
-// chain is a chain of the table. One without a hook is what rules of others go to.
+// chain is a chain of the table. A chain without a hook is a jump target.
 type chain struct {
 	name     string
 	typ      nftables.ChainType
@@ -65,7 +65,7 @@ type chain struct {
 	rules    []rule
 }
 
-// Names of chains that others go to.
+// Names of chains that are jump targets.
 const (
 	chainTunnel    = "into_tunnel"
 	chainInside    = "from_inside"
@@ -77,21 +77,21 @@ const (
 	chainOutside   = "from_tunnels_outside"
 )
 
-// rule is a rule and its text, which is kept with it in the kernel as its comment.
+// rule is a rule and its text, which the kernel stores as the rule's comment.
 type rule struct {
 	text  string
 	exprs []expr.Any
 }
 
-// afterSourceNAT is behind priority srcnat (100): what is translated is seen translated.
+// afterSourceNAT is after priority srcnat (100), where translations are visible.
 const afterSourceNAT = 110
 
-// chains are all chains, those that others go to first. They depend on nothing but the version.
+// chains are all chains, jump targets first. They depend only on the version.
 //
-// Every packet of the host pays for each condition before the one that is its own. So the most
-// frequent are asked first: packets to pods and into tunnels, packets from them, encrypted ones.
-// What concerns few is in a chain of its own. What came from a pod or a tunnel is judged by that
-// link (origin.go), before a mark is asked that another program may have set.
+// Every packet of the host evaluates each condition before its own, so the most frequent come
+// first: packets to pods and into tunnels, packets from them, encrypted ones. Rare cases have
+// chains of their own. A packet that came from a pod or a tunnel is judged by that link
+// (origin.go), before its mark, which another program may have set.
 func chains() []chain {
 	in := append(append([]rule{dropLoopback()}, passMarked()...), skipTunnelled(),
 		ruleOf(onLo("iif", expr.MetaKeyIIF), expr.VerdictReturn, ""))
@@ -142,14 +142,14 @@ func chains() []chain {
 	)
 }
 
-// ruleOf does with what matches what the verdict says.
+// ruleOf applies the verdict to matching packets.
 func ruleOf(m *match, kind expr.VerdictKind, to string) rule {
 	text := strings.TrimPrefix(m.text+map[expr.VerdictKind]string{expr.VerdictReturn: " return",
 		expr.VerdictGoto: " goto ", expr.VerdictJump: " jump "}[kind]+to, " ")
 	return rule{text, append(slices.Clone(m.exprs), &expr.Verdict{Kind: kind, Chain: to})}
 }
 
-// ofGroup matches what comes in, or goes out, by a link of a group.
+// ofGroup matches packets that come in, or go out, by a link of a group.
 func ofGroup(name string, key expr.MetaKey, group uint32) *match {
 	return &match{fmt.Sprintf("%sgroup %#x", name, group), []expr.Any{
 		&expr.Meta{Key: key, Register: 1},
@@ -164,9 +164,9 @@ func onLo(name string, key expr.MetaKey) *match {
 	}}
 }
 
-// encrypted matches what a tunnel sends to its peer: it has the tunnels' mark, which pods' packets
-// lose before all else (pods.go). Should another process of this host give itself that mark, the
-// programs at links judge its packets all the same.
+// encrypted matches packets that a tunnel sends to its peer by the tunnels' mark, which pods'
+// packets lose first (pods.go). If another process of this host sets that mark, the programs at
+// links still judge its packets.
 func encrypted() *match {
 	return &match{fmt.Sprintf("mark %#x meta l4proto udp", abi.TunnelMark),
 		append(hasMark(abi.TunnelMark),
@@ -188,7 +188,7 @@ func dropDestinations(before *match) []rule {
 	}
 }
 
-// dropMarked drops pods' packets to the cluster, which go by a tunnel or not at all.
+// dropMarked drops pods' packets to the cluster that leave by no tunnel.
 func dropMarked() []rule {
 	return []rule{
 		drop("ip daddr", setRanges4, "pod_to_range", nil),
@@ -198,7 +198,7 @@ func dropMarked() []rule {
 	}
 }
 
-// fields are where addresses are in their headers.
+// fields are the positions of addresses in headers.
 var fields = map[string]struct {
 	proto       byte
 	offset, len uint32
@@ -215,7 +215,7 @@ type match struct {
 	exprs []expr.Any
 }
 
-// drop drops and counts packets with the field in the set, if they match before; nil is all.
+// drop drops and counts packets that match and have the field in the set; a nil match matches all.
 func drop(field, set, counter string, before *match) rule {
 	r := rule{text: fmt.Sprintf("%s @%s counter %s drop", field, set, counter)}
 	if before != nil {
@@ -230,20 +230,20 @@ func drop(field, set, counter string, before *match) rule {
 
 // table is the content of the nftables table.
 type table struct {
-	// shape describes chains, rules, sets and counters, a line each; "" is no table.
+	// shape describes chains, rules, sets and counters, one line each; "" is no table.
 	shape string
-	// sets are the elements by set, sorted; of maps the values.
+	// sets are the sorted elements by set; for maps, the values.
 	sets map[string][]element
 }
 
-// element is an address, or the interval from first to before end; an interval
-// to the end of the address space has an invalid end. In a set of ports it is a port.
+// element is an address, or the interval from first to before end. An interval to the end of the
+// address space has an invalid end. In a set of ports it is a port.
 type element struct {
 	first, end netip.Addr
 	port       uint16
 }
 
-// planTable is what the table must be. Pure.
+// planTable plans the table. It is pure.
 func planTable(s Settings) table {
 	t := table{shape: plannedShape(), sets: make(map[string][]element)}
 	for _, p := range s.Ranges {
@@ -324,7 +324,7 @@ func (s *shapeLines) chain(name string, typ nftables.ChainType, hook uint32, pri
 	s.add("chain %s type %s hook %d priority %d policy %d", name, typ, hook, priority, policy)
 }
 
-// planned adds the lines of a chain that is to be made.
+// planned adds the lines of a chain.
 func (s *shapeLines) planned(c chain) {
 	if c.hook == nil {
 		s.add("chain %s", c.name)
@@ -350,7 +350,7 @@ func (s shapeLines) String() string {
 	return b.String()
 }
 
-// diffTable makes the table anew where its shape is wrong, else changes elements only. Pure.
+// diffTable replaces the table if its shape is wrong, else changes elements only. It is pure.
 func diffTable(have, want table) []Op {
 	if have.shape != want.shape {
 		return []Op{opTable(want)}
@@ -362,7 +362,7 @@ func diffTable(have, want table) []Op {
 		switch {
 		case len(add)+len(remove) == 0:
 		case name == setTunnelPort && len(add) == 0:
-			// Before the addresses that are taken go.
+			// Before accepted addresses are removed.
 			first = append(first, opElements(name, add, remove))
 		default:
 			ops = append(ops, opElements(name, add, remove))

@@ -12,28 +12,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod's packet to a node goes through the tunnel, but others may translate its
-// source to this node's address on the way: kube-proxy with masqueradeAll or
-// without a cluster CIDR, the rules that a former network left. What the node
-// then answers is host to host, so in clear:
+// A pod's packet to a node goes through the tunnel, but other programs may translate its source to
+// this node's address: kube-proxy with masqueradeAll or without a cluster CIDR, or the rules of a
+// former network. The node's reply would then be host to host, in clear:
 //
 //	pod ─► source becomes node-1's ─► veil0 ═► node-2: answers node-1 ─► NIC, in clear
 //
-// So a pod keeps its source towards nodes, and a packet that has lost it all the same (its
-// connection is older than the rule) does not enter the tunnel. What another node's pods send
-// through this one, to a NodePort say, is theirs as well: it is routed, and judged, as that of this
-// node's pods; its source is another matter (translate_self.go).
+// So a pod keeps its source towards nodes. A packet that lost it nevertheless (its connection is
+// older than the rule) does not enter the tunnel. The same holds for packets of other nodes' pods
+// that pass this node, for example to a NodePort: they are routed and judged like those of this
+// node's pods. Their source is decided in translate_self.go.
 
 // translated is the reason of bpf/reasons.go.
 const translated = "source_translated"
 
-// beforeSourceNAT is before priority srcnat (100): whoever translates first, does.
+// beforeSourceNAT is before priority srcnat (100): the first chain that translates decides.
 const beforeSourceNAT = 90
 
 // ctOriginal and ctReply are IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY (nf_conntrack_tuple_common.h).
 const ctOriginal, ctReply = 0, 1
 
-// family is the fields of the headers of one, and the sets.
+// family is the header fields and sets of an address family.
 type family struct {
 	saddr, daddr, nodes, ranges, vips, self, own, source, endpoints, outer string
 }
@@ -45,8 +44,8 @@ var families = []family{
 		setEndpoints6, setOuter6},
 }
 
-// skipTunnelled leaves alone what comes out of a tunnel, and marks it as what pods send, so that it
-// is routed by the same table, which sends nothing to a node but through a tunnel.
+// skipTunnelled accepts packets out of a tunnel and returns them the mark of pods' packets. Their
+// routing then uses the same table, which reaches nodes only by a tunnel.
 func skipTunnelled() rule {
 	tunnelled := inGroup(abi.TunnelGroup)
 	exprs := append(tunnelled.exprs, setMark(abi.PodMark)...)
@@ -72,8 +71,9 @@ func (f family) toNode() []expr.Any {
 	return append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: f.nodes})
 }
 
-// keepSource translates the source to what it is: a connection is translated once. What came from a
-// pod or a tunnel is known by its link; what carries the mark besides is a client's of a service.
+// keepSource translates the source to itself: a connection is translated only once. Packets from a
+// pod or a tunnel are recognized by their link; others with the mark belong to a client of a
+// service.
 func keepSource() (rules []rule) {
 	out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
 	pods := &match{fmt.Sprintf("mark %#x", abi.PodMark), marked()}
@@ -95,8 +95,8 @@ func (f family) sourceKept() expr.Any {
 	}
 }
 
-// enterTunnel judges what is about to enter a tunnel. Most goes to pods, and has passed with the
-// first condition of its family; what pods send to nodes is left.
+// enterTunnel judges packets that are about to enter a tunnel. Most go to pods and pass with the
+// first condition of their family; pods' packets to nodes remain.
 func enterTunnel() (rules []rule) {
 	for _, f := range families {
 		notNode := &match{fmt.Sprintf("%s not @%s", f.daddr, f.nodes),
@@ -109,10 +109,10 @@ func enterTunnel() (rules []rule) {
 		dropTranslated(unserved())...)
 }
 
-// dropTranslated drops what opens or goes on with such a connection. Answers to it have a
-// translated source rightly, and what this node itself sends with the mark, its probes, comes in by
-// no link. A client of a service has a source of its own too, if it came in by a guarded link: what
-// came from a pod or out of a tunnel, of a flow to a service or not, has its own from the ranges.
+// dropTranslated drops packets that open or continue such a connection. Replies rightly have a
+// translated source. The node's own marked packets, its probes, have no input link. A service's
+// client that came in by a guarded link also has a source of its own; packets from a pod or a
+// tunnel have theirs from the ranges.
 func dropTranslated(of *match) (rules []rule) {
 	for _, f := range families {
 		rules = append(rules, dropTranslatedOf(f, of))
@@ -120,7 +120,7 @@ func dropTranslated(of *match) (rules []rule) {
 	return rules
 }
 
-// inGroup matches what came in by a link of a group.
+// inGroup matches packets that came in by a link of a group.
 func inGroup(group uint32) *match { return ofGroup("iif", expr.MetaKeyIIFGROUP, group) }
 
 func dropTranslatedOf(f family, of *match) rule {
@@ -168,7 +168,7 @@ func load(field string) []expr.Any {
 	}
 }
 
-// keepChain is where sources are decided, before others can.
+// keepChain decides sources before any other chain can.
 func keepChain() chain {
 	rules := slices.Concat(sendFromSelf(), keepSource(), sendFromOwn())
 	return chain{"keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,

@@ -10,18 +10,18 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Peers take a packet of this node only from the addresses that its Node has. Who masquerades
-// (kube-proxy: NodePort, LoadBalancer, host to ClusterIP) asks the kernel for a source, and veil0
-// has no address to give: the kernel takes the first global one of the lowest ifindex
-// (inet_select_addr), or what RFC 6724 prefers. On a node with a second NIC, a VIP on lo or a
-// second IPv6 address that is another one, and the peer drops the packet. So the source is decided
-// here, before others do:
+// Peers accept a packet of this node only from the addresses of its Node. A masquerade rule
+// (kube-proxy: NodePort, LoadBalancer, host to ClusterIP) asks the kernel for a source, but veil0
+// has no address. The kernel then takes the first global address of the lowest ifindex
+// (inet_select_addr), or RFC 6724's choice. On a node with a second NIC, a VIP on lo or a second
+// IPv6 address that may be a wrong one, and the peer drops the packet. So this chain decides the
+// source before others do:
 //
 //	client ─► NodePort: backend elsewhere ─► keep_source: this node's own address ─► veil0 ═► peer
 //	                                         (kube-proxy's masquerade comes too late)
 //
-// Packets of pods and tunnels have passed before, and packets of a service flow (ServiceMark) get
-// their source from the programs at links.
+// Packets of pods and tunnels have passed before. Packets of a service flow (ServiceMark) get their
+// source from the programs at links.
 
 // sourceAddrs returns the first address of each family.
 func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
@@ -34,8 +34,9 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 	return first
 }
 
-// sendFromOwn binds the source of what this node itself sends into a tunnel, or forwards there for
-// a client outside: an own address stays, any other becomes the preferred one.
+// sendFromOwn fixes the source of the node's own packets into a tunnel, and of those that it
+// forwards there for a client outside. An own address stays; any other is replaced by the preferred
+// one.
 func sendFromOwn() []rule {
 	out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
 	rules := []rule{ruleOf(fromInside(), expr.VerdictReturn, ""), passServed()}

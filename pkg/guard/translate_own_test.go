@@ -8,7 +8,7 @@ import (
 )
 
 // ownSources are two addresses that peers take packets of the host from, and one at the tunnel that
-// they do not: the kernel's choice for whoever masquerades.
+// they do not: the kernel's choice when masquerading.
 var ownSources = []struct{ preferred, second, other, peer string }{
 	{"198.19.0.91", "198.19.0.92", "198.19.0.1", "198.19.0.77"},
 	{"fd42:9::91", "fd42:9::92", "fd42:9::1", "fd42:9::77"},

@@ -11,25 +11,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod may reach a node by way of another one: by its NodePort, whose backend is
-// a process of a host, of the pod's own even. From there on the packet cannot keep
-// its source, since peers take a pod's address from the pod's node only, and the
-// answer has to come back through here. Nor can it have this node's address, since
-// the answer would be host to host. So it is sent from an address that this node
-// has among its pods', self, which to peers is this node's and must come by its tunnel:
+// A pod may reach a node through another one: by that one's NodePort, whose backend is a process of
+// a host, even of the pod's own. From there on the packet cannot keep its source, because peers
+// accept a pod's address only from the pod's node, and the reply must return through here. It
+// cannot have this node's address either, because the reply would be host to host. So its source
+// becomes self, an address among this node's pods' addresses, which peers accept only from this
+// node's tunnel:
 //
 //	pod of A ═► B: translated to C or A, source becomes self ═► answers self ═► B ═► pod of A
 //
-// This is for what others translated here only: B forwards nothing to nodes that it
-// was not told to. A pod of B itself keeps its source, which is right where it arrives.
-// While self is not known, sources are kept, and the peer's tunnel drops the packet.
+// This applies only to connections that other programs translated here: B forwards nothing else to
+// nodes. A pod of B itself keeps its source, which is valid where it arrives. While self is
+// unknown, sources are kept, and the peer's tunnel drops the packet.
 
 // ctDstNAT is IPS_DST_NAT (nf_conntrack_common.h).
 const ctDstNAT = 1 << 5
 
-// selfAddrs are what this node sends from, at most one a family: the first address of a pod prefix,
-// which host-local keeps for a gateway that there is not, so no pod and no host has it.
-// A prefix of one address has none.
+// selfAddrs returns the addresses that this node translates to, at most one a family: the first
+// address of a pod prefix. host-local reserves it for a gateway that does not exist, so no pod and
+// no host has it. A prefix of one address has none.
 func selfAddrs(podPrefixes []netip.Prefix) (self []netip.Addr) {
 	for _, p := range podPrefixes {
 		a := p.Masked().Addr().Next()
@@ -41,8 +41,8 @@ func selfAddrs(podPrefixes []netip.Prefix) (self []netip.Addr) {
 	return self
 }
 
-// sendFromSelf translates the source of what came out of a tunnel, was translated to a node and
-// enters a tunnel again.
+// sendFromSelf translates the source of packets that came out of a tunnel, were translated to a
+// node, and enter a tunnel again.
 func sendFromSelf() (rules []rule) {
 	for _, f := range families {
 		text := fmt.Sprintf("iifgroup %#x oifgroup %#x %s @%s ct status dnat snat to "+
@@ -72,7 +72,7 @@ func (f family) sourceFrom(name string) []expr.Any {
 	}
 }
 
-// keep keeps what is in force in these sets, for when their content is not known yet.
+// keep keeps the elements in force of these sets, while their content is not known.
 func (t table) keep(have table, sets ...string) {
 	for _, name := range sets {
 		t.sets[name] = have.sets[name]

@@ -78,7 +78,7 @@ var podAndNode = []struct{ pod, node, self, elsewhere string }{
 	{"fd42:1::5", "fd42:9::2", "fd42:9::1", "fd42:9::77"},
 }
 
-// Whoever would translate the source of a pod's packet to a node does not.
+// No rule can translate the source of a pod's packet to a node.
 func TestPodKeepsItsSourceTowardsNodes(t *testing.T) {
 	n := newTunnelled(t)
 	n.masquerade(t, "100")

@@ -8,10 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
-// Watch attaches a link's programs as soon as it appears or changes, with the
-// settings last given to Apply, until ctx is done; it then returns nil. It must
-// run on a thread in the namespace that is guarded. When the kernel lost
-// changes it looks at all links again. It calls changed when Unguarded says something else.
+// Watch attaches a link's programs as soon as it appears or changes, with the settings of the last
+// Apply. It returns nil when ctx is done. It must run on a thread in the guarded namespace. After
+// lost notifications it reads all links again. It calls changed when the result of Unguarded
+// changes.
 func (g *Guard) Watch(ctx context.Context, changed func()) error {
 	err := nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
 		if g.guardLink(h, l) {
@@ -26,7 +26,7 @@ func (g *Guard) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
-// guardLink makes what is attached to one link right. It reports whether Unguarded changed.
+// guardLink corrects the attachments of one link. It reports whether Unguarded changed.
 func (g *Guard) guardLink(h *nl.Handle, l nl.Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -39,7 +39,7 @@ func (g *Guard) guardLink(h *nl.Handle, l nl.Link) bool {
 		view.Err = err
 		have = &State{Links: []Link{view}}
 	}
-	_, odd, _ := g.do(h, diffLinks(have, planPoints(have.Links))) // all of it is about the link
+	_, odd, _ := g.do(h, diffLinks(have, planPoints(have.Links))) // every change is of this link
 
 	index := l.Attrs().Index
 	was := g.unguarded[index]

@@ -282,7 +282,7 @@ func TestWireFramesThatArriveByEthernet(t *testing.T) {
 	})
 }
 
-// TestWireLinkWithoutEthernet uses a TUN that is nobody's tunnel of ours.
+// TestWireLinkWithoutEthernet uses a TUN that is no tunnel of ours.
 func TestWireLinkWithoutEthernet(t *testing.T) {
 	nettest.NeedTUN(t)
 	bothHooks(t, func(t *testing.T, hk hooks) {

@@ -14,14 +14,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// ErrForeign matches the error of Apply for a place in which there is a route or
-// rule of another owner.
+// ErrForeign matches the error of Apply for a route or rule that another owner has in our place.
 var ErrForeign = errors.New("in the way is one of another owner")
 
-// Apply does ops in their order. One that cannot be done does not keep others
-// from being done, but for this: when something that closes could not be added,
-// nothing is taken away. The error names every op that could not be done;
-// reading and diffing again gives exactly what is still missing.
+// Apply does ops in order. A failed op does not stop the others, with one exception: if something
+// that closes could not be added, nothing is removed. The error names every failed op; reading and
+// diffing again yields exactly what is missing.
 func (h *Host) Apply(ops []Op) error {
 	h.links = map[string]int{}
 	var errs []error
@@ -39,9 +37,9 @@ func (h *Host) Apply(ops []Op) error {
 	return errors.Join(errs...)
 }
 
-// Sync makes the kernel match want, and returns what it did. It reads the kernel
-// first, unless the last Sync succeeded and Forget was not called since: with a
-// thousand peers reading takes longer than changing one. Call Forget when Watch tells.
+// Sync makes the kernel match want, and returns what it did. It reads the kernel first, unless the
+// last Sync succeeded and Forget was not called since: with a thousand peers, reading takes longer
+// than changing one. Call Forget after a notification of Watch.
 func (h *Host) Sync(want State) ([]Op, error) {
 	if h.have == nil {
 		have, err := h.Read()
@@ -65,7 +63,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 		return ops, err
 	}
 
-	if h.noFlows != nil { // It was found out by trying, which changed nothing.
+	if h.noFlows != nil { // An attempt found it out and changed nothing.
 		want.Flows = nil
 		ops = slices.DeleteFunc(ops, func(op Op) bool { _, flows := op.(flowsOp); return flows })
 	}
@@ -89,9 +87,9 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	return ops, nil
 }
 
-// SyncWant makes the kernel match w, as Sync of its Plan does. If the last one wanted the same, and
-// nothing was forgotten since, it does not plan: a peer with another key or endpoint has the same
-// routes. What w holds is kept and must not be changed.
+// SyncWant is Sync of w's Plan. If the last call wanted the same, and Forget was not called since,
+// it does not plan: a peer with another key or endpoint has the same routes. It keeps what w holds,
+// which must not be changed.
 func (h *Host) SyncWant(w Want) ([]Op, error) {
 	if h.have != nil && !h.podLinksChanged && h.wanted != nil && h.wanted.equal(w) {
 		return nil, nil
@@ -106,7 +104,7 @@ func (h *Host) SyncWant(w Want) ([]Op, error) {
 // Forget makes the next Sync read the kernel.
 func (h *Host) Forget() { h.have = nil }
 
-// ForgetPodLinks makes the next Sync look which links of pods are in the flow tables, and reports
+// ForgetPodLinks makes the next Sync check which pod links are in the flow tables. It reports
 // whether that is needed: without flow tables it is not.
 func (h *Host) ForgetPodLinks() bool {
 	if h.noFlows != nil {
@@ -116,7 +114,7 @@ func (h *Host) ForgetPodLinks() bool {
 	return true
 }
 
-// refreshFlows reads the flow tables and the links that belong into them, where those changed.
+// refreshFlows reads the flow tables and their candidate links, if those changed.
 func (h *Host) refreshFlows() error {
 	if !h.podLinksChanged {
 		return nil
@@ -143,8 +141,8 @@ func (h *Host) do(op Op) error {
 	return op.apply(h)
 }
 
-// Remove takes away everything that is ours but the settings of devices and
-// forwarding, and returns a line for each thing that it took. It finishes as much as it can.
+// Remove removes everything of ours except the settings of devices and forwarding, and returns a
+// line for each thing that it removed. It finishes as much as it can.
 func (h *Host) Remove() ([]string, error) {
 	h.Forget()
 	have, err := h.Read()
@@ -168,7 +166,7 @@ func (o routeOp) apply(h *Host) error {
 	r, err := h.toKernel(o.route)
 	if err != nil {
 		if o.verb == verbDelete && errors.Is(err, nl.ErrNotFound) {
-			return nil // Its device is gone, and the route with it.
+			return nil // Its device is gone, and the kernel removed the route with it.
 		}
 		return err
 	}
@@ -206,7 +204,7 @@ func (h *Host) toKernel(r Route) (*nl.Route, error) {
 		return out, nil
 	}
 	if n, _ := fmt.Sscanf(r.Device, "#%d type %d", &out.LinkIndex, &out.Type); n == 2 {
-		out.Scope = unix.RT_SCOPE_NOWHERE // Of any scope: such a route is only deleted.
+		out.Scope = unix.RT_SCOPE_NOWHERE // Any scope: such a route is only ever deleted.
 		return out, nil
 	}
 	index, err := h.linkIndex(r.Device)
@@ -280,8 +278,8 @@ func (o tableOp) apply(*Host) error {
 	return o.table.apply()
 }
 
-// apply sets the group first, by which guard and rules know the device, and
-// brings it up last.
+// apply sets the group first, by which the guard and rules recognize the device, and brings it up
+// last.
 func (o deviceOp) apply(h *Host) error {
 	link, err := h.nl.LinkByName(o.want.Name)
 	if err != nil {

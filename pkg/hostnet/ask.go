@@ -12,9 +12,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// asker asks the kernel for routes: many destinations with one system call, dumps that the kernel
-// filters, and answers that are read where they lie. With a thousand peers the general library
-// takes as long for it as a whole turn may. It is not safe for concurrent use.
+// asker asks the kernel for routes: many destinations in one system call, dumps filtered by the
+// kernel, and replies parsed in place. With a thousand peers, the general library alone would take
+// as long as a whole turn may. It is not safe for concurrent use.
 type asker struct {
 	fd  int
 	seq uint32
@@ -22,19 +22,19 @@ type asker struct {
 }
 
 const (
-	// askedAtOnce bounds the questions of one datagram, so that the answers fit into the socket's
+	// askedAtOnce bounds the requests of one datagram, so that the replies fit into the socket's
 	// buffer.
 	askedAtOnce = 128
 	// answerBytes is at least what the kernel puts into one datagram (NLMSG_GOODSIZE,
 	// netlink_dump).
 	answerBytes = 1 << 16
-	// answerSeconds bounds the wait for an answer.
+	// answerSeconds bounds the wait for a reply.
 	answerSeconds = 10
 	// askTries bounds the repetitions of a dump that changes interrupted.
 	askTries = 16
 )
 
-// errInterrupted is that of a dump during which routes changed.
+// errInterrupted matches a dump during which routes changed.
 var errInterrupted = errors.New("the routes changed while they were listed")
 
 func openAsker() (*asker, error) {
@@ -58,9 +58,9 @@ func openAsker() (*asker, error) {
 
 func (a *asker) close() { unix.Close(a.fd) }
 
-// lookUp calls found for the route that an outer packet to each of dsts takes, as configured: path
-// MTUs and redirects that the kernel learned from ICMP are not in it. Those without a way are
-// passed over.
+// lookUp calls found for the configured route that an outer packet to each of dsts takes. Path MTUs
+// and redirects that the kernel learned from ICMP do not count. Destinations without a route are
+// skipped.
 func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 	for some := range slices.Chunk(dsts, askedAtOnce) {
 		var b []byte
@@ -76,7 +76,7 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 		for left := len(some); left > 0; {
 			err := a.receive(func(kind uint16, seq uint32, body []byte) error {
 				if seq-first >= uint32(len(some)) {
-					return nil // Of an earlier question.
+					return nil // A reply to an earlier request.
 				}
 				left--
 				switch err := answerError(kind, body); {
@@ -97,7 +97,7 @@ func (a *asker) lookUp(dsts []netip.Addr, found func(body []byte)) error {
 	return nil
 }
 
-// appendLookUp appends the question for the way of an outer packet to dst.
+// appendLookUp appends the request for the route of an outer packet to dst.
 func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
 	start := len(b)
 	if dst.Is4() {
@@ -114,9 +114,9 @@ func (a *asker) appendLookUp(b []byte, dst netip.Addr) []byte {
 	return b
 }
 
-// dump calls each for the routes of a family in a table, of one protocol and of one type, unless
-// those are 0. It gives all of them to a function that begin returns; when routes change meanwhile
-// it begins anew.
+// dump calls each for the routes of a family in a table, filtered by protocol and type unless those
+// are 0. begin returns each; when routes change meanwhile, the dump starts over with a new call of
+// begin.
 func (a *asker) dump(family byte, table int, proto, kind byte,
 	begin func() (each func(body []byte))) error {
 	for range askTries {
@@ -167,8 +167,8 @@ func (a *asker) dumpOnce(family byte, table int, proto, kind byte, each func(bod
 // interruptedKind marks the kind of a message that has NLM_F_DUMP_INTR; no kind is so large.
 const interruptedKind = 1 << 15
 
-// appendHeader appends the beginning of a question for routes, of the next number: struct nlmsghdr,
-// whose length is still to be set, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h).
+// appendHeader appends the header of a route request with the next number: struct nlmsghdr, whose
+// length is still to be set, and struct rtmsg (include/uapi/linux/netlink.h, rtnetlink.h).
 func (a *asker) appendHeader(b []byte, flags uint16, family, dstLen, proto, kind byte,
 	routeFlags uint32) []byte {
 	a.seq++
@@ -231,7 +231,7 @@ func (a *asker) receive(answer func(kind uint16, seq uint32, body []byte) error)
 	return errors.Join(errs...)
 }
 
-// answerError is the error that an answer tells, nil when it is none.
+// answerError returns the error in a reply, nil if there is none.
 func answerError(kind uint16, body []byte) error {
 	if kind != unix.NLMSG_ERROR && kind != unix.NLMSG_DONE || len(body) < 4 {
 		return nil

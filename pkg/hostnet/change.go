@@ -5,32 +5,33 @@ import (
 	"slices"
 )
 
-// Change is what others may have changed, as far as the kernel's messages tell. The zero value is
-// nothing. What this process wrote is in it too: Host.Differs tells the two apart.
+// Change is what others may have changed, by the kernel's notifications. The zero value is no
+// change. It includes this process's own writes: Host.Differs tells the two apart.
 type Change struct {
 	// Underlay reports a link, address, rule or route that node traffic may take.
 	Underlay bool
-	// Routing reports what Host.Read reads, but for what Host.Differs compares.
+	// Routing reports a change to what Host.Read reads, except for what Host.Differs compares.
 	Routing bool
-	// Tunnels reports a tunnel device that came, went, or carries packets as it did not before.
+	// Tunnels reports that a tunnel device appeared, disappeared, or changed whether it carries
+	// packets.
 	Tunnels bool
 	// Guard reports the nft tables of the guard.
 	Guard bool
-	// Policy reports that the nft table of policies, or one of its hooks, went.
+	// Policy reports that the nft table of policies was deleted.
 	Policy bool
-	// PodLinks reports that links of pods came or went.
+	// PodLinks reports that pod links appeared or disappeared.
 	PodLinks bool
-	// Pods are the host links of pods whose addresses, routes or links were changed.
+	// Pods are the host links of pods whose addresses, routes or links changed.
 	Pods []string
-	// AllPods reports that any pod may be concerned.
+	// AllPods reports that any pod may have changed.
 	AllPods bool
 
-	// routes are events of routes in their order, devices the last event of each tunnel device.
+	// routes are the events of routes in order, devices the last event of each tunnel device.
 	routes  []routeEvent
 	devices map[string]Device
 }
 
-// All is the Change of somebody who has missed messages.
+// All is the Change after lost notifications.
 func All() Change {
 	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, Policy: true,
 		PodLinks: true, AllPods: true}
@@ -42,7 +43,7 @@ func (c Change) Empty() bool {
 		len(c.Pods) == 0 && len(c.routes) == 0 && len(c.devices) == 0
 }
 
-// maxRouteEvents bounds the routes that a Change remembers; with more it is Routing.
+// maxRouteEvents bounds the remembered routes of a Change; beyond it, Routing is set.
 const maxRouteEvents = 1 << 14
 
 // Add adds a later Change.
@@ -63,7 +64,7 @@ func (c *Change) Add(later Change) {
 		c.Routing = true
 	}
 	if c.Routing {
-		c.routes = nil // Host.Read sees what they say.
+		c.routes = nil // Host.Read sees what the later ones say.
 	}
 	if c.devices == nil {
 		c.devices = later.devices
@@ -72,7 +73,7 @@ func (c *Change) Add(later Change) {
 	maps.Copy(c.devices, later.devices)
 }
 
-// routeEvent is a message about a route.
+// routeEvent is a notification about a route.
 type routeEvent struct {
 	route Route
 	// ours reports whether it has RouteProtoNode.
@@ -81,9 +82,8 @@ type routeEvent struct {
 	gone bool
 }
 
-// Differs reports whether the routes and tunnel devices of c are not as the last Sync left them.
-// It does not ask the kernel: own writes come back as messages that say what Sync remembers, and
-// cost nothing.
+// Differs reports whether the routes and tunnel devices of c differ from what the last Sync left.
+// It does not ask the kernel: the notifications of own writes match what Sync remembers.
 func (h *Host) Differs(c Change) bool {
 	if len(c.routes) == 0 && len(c.devices) == 0 {
 		return false
@@ -109,7 +109,7 @@ func (h *Host) Differs(c Change) bool {
 			there[e.route] = !e.gone
 			continue
 		}
-		// A replaced route is announced by the one in its place alone.
+		// The kernel announces a replaced route only by its replacement.
 		if _, taken := slices.BinarySearchFunc(h.have.Routes, e.route, compareKeys); taken {
 			return true
 		}

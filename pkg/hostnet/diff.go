@@ -12,26 +12,26 @@ type Op interface {
 	phase() phase
 }
 
-// phase orders changes so that no step opens a hole.
+// phase orders changes so that no intermediate step leaks.
 type phase int
 
 const (
-	// phaseClose adds the unreachable routes beneath, before anything else.
+	// phaseClose adds the unreachable routes first: the fallback under all others.
 	phaseClose phase = iota
 	phaseRule
 	phaseSetting
 	phaseDevice
 	phaseTunnel
 	phaseTable
-	// From here on things are taken away, what lies on top first.
+	// The phases from here remove things, the uppermost first.
 	phaseUntunnel
 	phaseUnrule
 	phaseUnclose
 )
 
-// Diff returns what must be done, in this order, for have to become want. Settings of links that
-// want does not name stay, as do forwarding that is on and marks that somebody else reflects. Both
-// States are in canonical order, as Read and Plan give them.
+// Diff returns the changes that turn have into want, in order. It keeps settings of links that want
+// does not name, forwarding that is on, and fwmark_reflect that another owner set. Both States are
+// in canonical order, as Read and Plan return them.
 func Diff(have, want State) []Op {
 	devices := diffDevices(have.Devices, want.Devices)
 	ops := diffRoutes(afterMTU(have.Routes, devices), want.Routes)
@@ -51,7 +51,7 @@ func Diff(have, want State) []Op {
 	return ops
 }
 
-// diffRoutes walks two lists in canonical order, identity by identity.
+// diffRoutes merges two lists in canonical order, identity by identity.
 func diffRoutes(have, want []Route) []Op {
 	var ops []Op
 	for len(have) > 0 || len(want) > 0 {
@@ -70,7 +70,7 @@ func diffRoutes(have, want []Route) []Op {
 	return ops
 }
 
-// compareFirst compares the identities of the first routes; an empty list is behind.
+// compareFirst compares the identities of the first routes; an empty list sorts last.
 func compareFirst(a, b []Route) int {
 	switch {
 	case len(a) == 0:
@@ -90,8 +90,8 @@ func cutSame(routes []Route) (same, rest []Route) {
 	return routes[:n], routes[n:]
 }
 
-// diffSame compares routes of one identity: at most one is wanted, but the kernel
-// may have several. After a replacement the next reading tells what is too much.
+// diffSame compares routes of one identity. At most one is wanted, but the kernel may have several.
+// After a replacement the next reading finds the superfluous ones.
 func diffSame(have, want []Route) []Op {
 	if len(want) > 0 && !slices.Contains(have, want[0]) {
 		if len(have) > 0 {
@@ -108,9 +108,9 @@ func diffSame(have, want []Route) []Op {
 	return ops
 }
 
-// afterMTU returns routes as the kernel will have them after the devices were set:
-// a new MTU of a device becomes that of an IPv6 route over it whose own is no
-// smaller, or was the device's (rt6_mtu_change_route in net/ipv6/route.c).
+// afterMTU returns routes as the kernel will have them once the devices are set. A device's new MTU
+// also becomes that of an IPv6 route over it, if the route's own is no smaller or was the device's
+// (rt6_mtu_change_route in net/ipv6/route.c).
 func afterMTU(routes []Route, devices []deviceOp) []Route {
 	changed := slices.ContainsFunc(devices,
 		func(d deviceOp) bool { return d.have.MTU != d.want.MTU })
@@ -132,8 +132,7 @@ func afterMTU(routes []Route, devices []deviceOp) []Route {
 
 func diffRules(have, want []Rule) []Op {
 	var ops []Op
-	// From behind: the rule that denies outer packets is there before the one
-	// that it backs.
+	// In reverse order: the rule that denies outer packets exists before the one that it backs up.
 	for _, r := range slices.Backward(want) {
 		if !slices.Contains(have, r) {
 			ops = append(ops, ruleOp{verbAdd, r})
@@ -169,7 +168,7 @@ func diffReflect(path string, have, want int) []Op {
 	return nil
 }
 
-// reflectAfter is what Apply makes of have: another owner's value stays.
+// reflectAfter returns the value after Apply: another owner's value stays.
 func reflectAfter(have, want int) int {
 	if have != 0 && have != reflectOurs {
 		return have

@@ -7,12 +7,12 @@
 //   - Closed by default. Every cluster range, service range and node address has
 //     an `unreachable` route beneath it, always: a route into a tunnel lies over
 //     it with a better metric and never takes its place. When a tunnel route
-//     goes, because a peer went, a device went down or somebody flushed it, the
-//     packet is refused; it never falls through to the underlay. This holds after
-//     each single Op that Diff gives, not only after the last.
+//     disappears, because a peer was removed, a device went down or another program flushed it,
+//     the packet is refused; it never falls through to the underlay. This holds after
+//     each single Op that Diff returns, not only after the last.
 //   - Outer packets (TunnelMark) never enter a tunnel, even when a peer's
 //     endpoint lies inside a pod prefix.
-//   - Outer packets are never fragmented, by nobody (outer.go).
+//   - Outer packets are never fragmented (outer.go).
 //   - Nothing of others is changed or deleted. Ours are routes of protocol RouteProtoNode in main
 //     and in TablePod, rules with our preference and mark, and the nft tables NFTNatTable,
 //     NFTOuterTable, NFTFlowTableTCP and NFTFlowTableUDP. A route of another owner in a place that
@@ -20,10 +20,10 @@
 //   - Applying twice changes nothing, and one changed peer touches only that
 //     peer's routes.
 //
-// It refuses to make or delete devices (pkg/tunnel does) and to decide whom to
+// It refuses to make or delete devices (pkg/tunnel does) and to decide which nodes to
 // believe (pkg/cluster does).
 //
-// # What the kernel does that one should know
+// # Surprising behaviour of the kernel
 //
 //	a link goes down             routes over it vanish: IPv4 without a message,
 //	                             so Watch listens to links as well

@@ -26,7 +26,7 @@ import (
 // What the guard holds packet by packet, the table holds flow by flow. An entry is the link by
 // which the packet comes in, both addresses, both ports and the protocol: so the source is the one
 // that was judged, from the link it was judged for. The way out is the route that was found, a
-// tunnel's or a pod's; it is asked anew, by the whole way, once that route has changed since
+// tunnel's or a pod's; it is asked again, by the whole way, once that route has changed since
 // (dst_check in nf_flow_table_ip.c). Fragments, IP options and what is larger than the route's MTU
 // go the whole way.
 //
@@ -39,8 +39,8 @@ import (
 // small queues), which the whole way does early (skb_orphan in ip_rcv_core) and the short one after
 // encryption, so it sends in small pieces. What comes out of a tunnel goes the short way with both.
 
-// What is in an nft table of flows. There is one for each protocol, since a link joins one flow
-// table of an nft table only.
+// The content of an nftables table of flows. Each protocol has its own table, because a link joins
+// only one flow table of a table.
 const (
 	flowtableName = "flows"
 	flowChain     = "forward"
@@ -48,40 +48,42 @@ const (
 
 var flowTableNames = []string{abi.NFTFlowTableTCP, abi.NFTFlowTableUDP}
 
-// afterAll is behind whatever else is at forward: a packet that others drop there adds nothing.
+// afterAll runs after everything else at forward: a packet that others drop there adds no flow.
 const afterAll = 300
 
-// flowOdds is one packet in how many adds its flow. Short connections, for which adding costs more
-// than it saves, mostly end before it.
+// flowOdds: one packet in so many adds its flow. Most short connections, for which adding costs
+// more than it saves, end before.
 const flowOdds = 16
 
 // sourceTranslated is IPS_SRC_NAT (include/uapi/linux/netfilter/nf_conntrack_common.h).
 const sourceTranslated = 1 << 4
 
-// maxFlowPods bounds the pods' links that join. The kernel lists a flow table in one message of
-// less than 4 KiB, 20 bytes a link, and takes 255 links at most (NFT_NETDEVICE_MAX); packets of the
-// pods beyond go the whole way.
+// maxFlowPods bounds the pod links that join. The kernel lists a flow table in one message of less
+// than 4 KiB, 20 bytes a link, with at most 255 links (NFT_NETDEVICE_MAX). Packets of further pods
+// take the slow path.
 const maxFlowPods = 150
 
-// errNoFlowtable is what a kernel without flow tables gives (CONFIG_NF_FLOW_TABLE_INET,
+// errNoFlowtable matches a kernel without flow tables (CONFIG_NF_FLOW_TABLE_INET,
 // CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
-var errNoFlowtable = errors.New("the kernel has no flow tables (modules nf_flow_table_inet, " +
-	"nft_flow_offload and nft_numgen): each packet goes the whole way")
+var errNoFlowtable = errors.New("the kernel has no flow tables, so every packet takes the slow " +
+	"path: load nf_flow_table_inet, nft_flow_offload and nft_numgen")
 
-// stableOf61 finds the stable release where a distribution's own has 6.1.0.
+// stableOf61 finds the stable release in a distribution's version of 6.1.0.
 var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)
 
-// tooOldForFlows is why the flow tables of a kernel (release and version as in uname -rv) are not
-// used; nil is that they are. Linux 5.15 sends on a known flow without asking whether its route
-// still holds, so a peer that goes would be sent to until the flow ends; and before 6.4, 6.3.6 and
-// 6.1.32 a connection that is in a flow table cannot be deleted (ctnetlink_del_conntrack), so
-// nobody can move UDP from a backend that is gone.
+// tooOldForFlows returns why the flow tables of a kernel (release and version as in uname -rv) are
+// not used; nil if they are.
+//
+// Linux 5.15 forwards a known flow without checking that its route still holds, so packets to a
+// removed peer would continue until the flow ends. Before 6.4, 6.3.6 and 6.1.32, a connection in a
+// flow table cannot be deleted (ctnetlink_del_conntrack), so UDP cannot be moved away from a
+// backend that is gone.
 func tooOldForFlows(release, version string) error {
 	var major, minor, patch int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
 		return fmt.Errorf("%w: which release %q is cannot be told", errNoFlowtable, release)
 	}
-	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch) // 6.4-rc1 has no third.
+	_, _ = fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch) // 6.4-rc1 has no third number.
 	if m := stableOf61.FindStringSubmatch(version); patch == 0 && m != nil {
 		_, _ = fmt.Sscan(m[1], &patch)
 	}
@@ -96,10 +98,11 @@ func tooOldForFlows(release, version string) error {
 		"6.1.32 do not: each packet goes the whole way", major, minor, patch)
 }
 
-// Join is a link whose packets take the flow table in an nft table.
+// Join is a link whose packets use the flow table of an nftables table.
 type Join struct {
 	Table, Link string
-	// MTU is the link's, bytes; of one that has joined, as it was then: entries remember it.
+	// MTU is the link's in bytes. For a joined link it is the MTU when it joined: entries remember
+	// it.
 	MTU int
 }
 
@@ -123,7 +126,8 @@ func (h *Host) readFlows(s *State, links []nl.Link) error {
 	return nil
 }
 
-// readJoins reads into s what belongs into the flow tables, and what is in them their MTU.
+// readJoins reads into s the links that belong into the flow tables, and the joined ones with their
+// MTU.
 func (h *Host) readJoins(s *State, links []nl.Link) {
 	mtus := map[string]int{}
 	for _, j := range s.Joined {
@@ -150,7 +154,7 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 	}
 
 	h.joinedMTU = mtus
-	// Those that are in it stay in it: nobody has to leave for a new one.
+	// Joined links stay: none has to leave for a new one.
 	slices.SortStableFunc(pods, func(a, b Join) int {
 		_, has := mtus[a.Link]
 		_, had := mtus[b.Link]
@@ -159,8 +163,8 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 	s.Joins = append(s.Joins, pods[:min(len(pods), maxFlowPods)]...)
 }
 
-// flowTables are the nft tables, one for each protocol, with flow tables for packets that come in
-// by links.
+// flowTables are the nftables tables, one for each protocol, with flow tables for packets that come
+// in by links.
 func flowTables(joins []Join) []nftTable {
 	tables := []nftTable{flowTable(abi.NFTFlowTableTCP, unix.IPPROTO_TCP),
 		flowTable(abi.NFTFlowTableUDP, unix.IPPROTO_UDP)}
@@ -247,9 +251,9 @@ func (t nftTable) flows() *nftables.Flowtable {
 	return &nftables.Flowtable{Table: t.kernel(), Name: flowtableName, Devices: t.links}
 }
 
-// diffFlows returns what must be done for the flow tables. They are made anew, which ends all
-// entries, when a link has another MTU, which entries remember, and when one is gone: since Linux
-// 6.16 its name stays in the list.
+// diffFlows returns the changes to the flow tables. They are replaced, which ends all entries, when
+// a link has another MTU, because entries remember it, and when a link is gone: since Linux 6.16
+// its name stays in the list.
 func diffFlows(have, want State, devices []deviceOp) []Op {
 	if len(want.Flows) == 0 {
 		if len(have.Flows) == 0 {
@@ -298,8 +302,8 @@ func (o flowsOp) String() string {
 
 func (o flowsOp) phase() phase { return phaseTable }
 
-// apply never fails: without flow tables all is slower and nothing is wrong. FlowtableProblem says
-// what happened.
+// apply never fails: without flow tables packets are slower and nothing is wrong. FlowtableProblem
+// reports what happened.
 func (o flowsOp) apply(h *Host) error {
 	h.flowsErr = nil
 	for _, t := range flowTables(o.joins) {
@@ -310,7 +314,7 @@ func (o flowsOp) apply(h *Host) error {
 		h.joinedMTU = nil
 		err := t.apply()
 		if noFlowtable(err) {
-			// Either there are no flow tables, or one of the links is gone.
+			// Either the kernel has no flow tables, or one of the links is gone.
 			links := t.links
 			t.links = nil
 			if err = t.apply(); noFlowtable(err) {
@@ -326,8 +330,8 @@ func (o flowsOp) apply(h *Host) error {
 	return nil
 }
 
-// join lets the links of t join. One that has joined stays. That one is gone, or the table, is no
-// error: Watch tells of it, and the next reading finds what is missing.
+// join joins the links of t. A joined link stays joined. A link or table that is gone is no error:
+// Watch notifies, and the next reading finds what is missing.
 func (t nftTable) join() error {
 	if len(t.links) == 0 {
 		return nil
@@ -347,8 +351,8 @@ func noFlowtable(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
-// FlowtableProblem says why packets of known flows do not all take the short way although it is
-// wanted; nil is that they do.
+// FlowtableProblem returns why packets of known flows do not all take the fast path although it is
+// wanted; nil if they do.
 func (h *Host) FlowtableProblem() error {
 	if h.noFlows != nil {
 		return h.noFlows
@@ -356,8 +360,7 @@ func (h *Host) FlowtableProblem() error {
 	return h.flowsErr
 }
 
-// StopFlows lets every packet go the whole way from now on, until the next Sync that wants
-// otherwise.
+// StopFlows sends every packet by the slow path, until the next Sync that wants otherwise.
 func (h *Host) StopFlows() error {
 	h.Forget()
 	var errs []error

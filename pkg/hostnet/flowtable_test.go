@@ -22,7 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-func TestDiffOfFlows(t *testing.T) {
+func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
 	lines := plannedFlows()
 	want := State{Flows: lines}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}

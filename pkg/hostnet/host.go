@@ -16,28 +16,27 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Host is the kernel's routing in one network namespace. It must be used from
-// threads in the namespace in which it was opened; it is not safe for
-// concurrent use.
+// Host is the kernel's routing in one network namespace. Use it from threads in the namespace in
+// which it was opened. It is not safe for concurrent use.
 type Host struct {
 	nl *nl.Handle
 	// ask lists and looks up routes.
 	ask *asker
 	// have is the state that Sync left, nil when it must read.
 	have *State
-	// wanted is what the last SyncWant made of have, nil when there was none or it failed.
+	// wanted is the want of the last SyncWant if that succeeded, else nil.
 	wanted *Want
-	// podLinksChanged reports whether have's flow tables are not to be relied on.
+	// podLinksChanged reports that have's flow tables may be outdated.
 	podLinksChanged bool
-	// noFlows is why the kernel's flow tables are not used, which is found out once; flowsErr is
-	// why they are not as they should be.
+	// noFlows is why the kernel's flow tables are not used, determined once; flowsErr is why they
+	// are not as planned.
 	noFlows, flowsErr error
-	// joinedMTU are the MTUs that links had when they joined a flow table, by name; links that are
-	// not in it have the one they have.
+	// joinedMTU are the MTUs that links had when they joined a flow table, by name; other links
+	// have their present one.
 	joinedMTU map[string]int
 	// links caches link indexes by name for the length of one Apply.
 	links map[string]int
-	// inject, when set by a test, is asked before each Op.
+	// inject, when set by a test, is called before each Op.
 	inject func(Op) error
 }
 
@@ -127,7 +126,7 @@ func (h *Host) Read() (State, error) {
 	return s, nil
 }
 
-// isTunnel recognises a tunnel device by its group, or before it has one by name.
+// isTunnel recognizes a tunnel device by its group, or by name before it has the group.
 func isTunnel(a *nl.LinkAttrs) bool {
 	if a.Group == abi.TunnelGroup {
 		return true
@@ -180,7 +179,7 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 	}
 
 	if err := nl.Err(err); errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return nil // The table is made by its first route.
+		return nil // The kernel makes a table with its first route.
 	} else if err != nil {
 		return fmt.Errorf("list routes of table %d: %w", table, err)
 	}
@@ -189,7 +188,7 @@ func (h *Host) readRoutes(s *State, family, table int, names map[int]string) err
 	return nil
 }
 
-// readOddRoutes is readRoutes where somebody wrote routes with our protocol that Route cannot say.
+// readOddRoutes is readRoutes for routes with our protocol that Route cannot express.
 func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) error {
 	filter := &nl.Route{Table: table, Protocol: abi.RouteProtoNode}
 	routes, err := h.nl.RouteListFiltered(family, filter, nl.FilterTable|nl.FilterProtocol)
@@ -202,9 +201,9 @@ func (h *Host) readOddRoutes(s *State, family, table int, names map[int]string) 
 	return nil
 }
 
-// fromKernel returns a route of ours as the kernel has it. What Route cannot say (a
-// gateway, say, that somebody else wrote with our protocol) shows as a device of
-// another name, so that it is never taken for what is wanted.
+// fromKernel returns a route of ours as the kernel has it. A property that Route cannot express,
+// such as a gateway that another program set with our protocol, becomes an impossible device name.
+// Such a route never equals a wanted one.
 func fromKernel(r nl.Route, family int, names map[int]string) Route {
 	out := Route{Table: r.Table, Metric: r.Priority, MTU: r.MTU, Dst: defaultPrefix(family)}
 	if r.Dst != nil {
@@ -315,9 +314,9 @@ const (
 	reflect6Path = "ipv6/fwmark_reflect"
 )
 
-// reflectOurs is the value by which fwmark_reflect is on by us. To the kernel all but 0 are the
-// same (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest, so the value itself says whose
-// it is: what we find, an operator's 1 say, is not ours to put back.
+// reflectOurs is our value for fwmark_reflect. To the kernel all values but 0 are equal
+// (IP4_REPLY_MARK, include/net/ip.h), and 255 is the largest. So the value identifies its owner:
+// any other, such as an operator's 1, is not ours to reset.
 const reflectOurs = abi.RouteProtoNode
 
 func acceptRAPath(link string) string { return "ipv6/conf/" + link + "/accept_ra" }

@@ -102,9 +102,9 @@ func TestWherePacketsGo(t *testing.T) {
 	}
 }
 
-// TestRandomWalk adds, removes and changes peers at random, and asks after each
-// single op whether anything that was closed and must stay so has opened.
-func TestRandomWalk(t *testing.T) {
+// TestRandomChangesOfPeersOpenNothing adds, removes and changes peers at random, and asks after
+// each single op whether anything that was closed and must stay so has opened.
+func TestRandomChangesOfPeersOpenNothing(t *testing.T) {
 	l := newLab(t)
 	seed := rand.Uint64()
 	rng := rand.New(rand.NewPCG(seed, 1))

@@ -140,8 +140,9 @@ const nfgenmsgBytes = 4
 // linkNameBytes is IFNAMSIZ (include/uapi/linux/if.h).
 const linkNameBytes = 16
 
-// changeOfNFT is what a datagram about nft tables tells. Only ours concern us. New elements in the
-// sets of the guard close more, and those of pods are the plugin's: neither needs us.
+// changeOfNFT returns the Change in a datagram about nftables tables. Only ours matter. New
+// elements in the guard's sets only drop more, and those of pods belong to the plugin: neither
+// needs a turn.
 func changeOfNFT(b []byte) (c Change) {
 	for kind, body := range netlinkMessages(b) {
 		if kind == 0 {

@@ -11,7 +11,7 @@ import (
 )
 
 // Outer packets are never fragmented: a path that is too narrow loses them whole,
-// which the path MTU probe sees, and ICMP, which anybody can forge, has no say. veil-wg
+// which the path MTU probe sees, and ICMP, which any host can forge, has no say. veil-wg
 // sets its sockets so. The kernel's WireGuard has no such setting
 // (drivers/net/wireguard/socket.c): over IPv4 it sends without DF, and over both
 // families it takes the path MTU that an ICMP error claims, to which it then fragments.
@@ -25,7 +25,7 @@ import (
 // fragments, that leave stays, but then nothing makes the route's MTU less than the link's, and the
 // tunnel's is derived from that.
 
-// last is behind all standard priorities: nothing else changes the packet.
+// last is after all standard priorities: nothing else changes the packet.
 const last = 120
 
 // Offsets and values, RFC 791, 792, 4443 and 8200.
@@ -38,7 +38,7 @@ const (
 	quotedProto6, header6    = 6, 40
 )
 
-// outerTable sees to that for tunnels that send from this UDP port.
+// outerTable is the table that drops those errors, for tunnels that send from this UDP port.
 func outerTable(port int) nftTable {
 	return nftTable{name: abi.NFTOuterTable, chains: []nftChain{
 		{

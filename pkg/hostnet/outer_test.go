@@ -143,7 +143,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// Whoever can forge an ICMP error must not be able to make the tunnel's packets
+// A forger of ICMP errors must not be able to make the tunnel's packets
 // smaller than the path is.
 func TestForgedTooBigIsNotBelieved(t *testing.T) {
 	nettest.NeedProgram(t, "ip")

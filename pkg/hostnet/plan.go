@@ -10,39 +10,39 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Want is what the agent wants of this node's routing. Its order never matters.
+// Want is the agent's demand for this node's routing. Order never matters.
 type Want struct {
 	// Devices are the tunnel devices. The first carries the service ranges.
 	Devices []TunnelDevice
-	// Peers are the believed ones.
+	// Peers are the believed peers.
 	Peers []Peer
-	// ClusterRanges and ServiceRanges are never reachable but through a tunnel.
-	// The families of ClusterRanges are those that are forwarded.
+	// ClusterRanges and ServiceRanges are reachable only through a tunnel. Forwarding is enabled
+	// for the families of ClusterRanges.
 	ClusterRanges, ServiceRanges []netip.Prefix
-	// NodeAddrs are the addresses of all known nodes: for pods unreachable, unless
-	// a peer has them.
+	// NodeAddrs are the addresses of all known nodes: unreachable for pods, unless a peer has them.
 	NodeAddrs []netip.Addr
-	// ClosedRanges are, for pods, unreachable as NodeAddrs are: networks of nodes.
+	// ClosedRanges are networks of nodes: unreachable for pods, like NodeAddrs.
 	ClosedRanges []netip.Prefix
-	// SelfAddrs are this node's own, the first of a family being the source that
-	// this node prefers towards remote pods. It must be assigned to a link.
+	// SelfAddrs are this node's own. The first of a family is the preferred source towards remote
+	// pods; it must be assigned to a link.
 	SelfAddrs []netip.Addr
-	// Masquerade makes what pods send outside the cluster carry this node's address.
+	// Masquerade translates the source of pods' packets that leave the cluster to this node's
+	// address.
 	Masquerade bool
-	// ReflectMarks makes what the kernel itself answers to a packet (resets, ICMP errors, echoes)
-	// carry the packet's mark, and be routed by it; in the families that are forwarded.
+	// ReflectMarks makes the kernel's own replies to a packet (resets, ICMP errors, echoes) carry
+	// the packet's mark, which then routes them; for the forwarded families.
 	ReflectMarks bool
-	// Flowtable lets packets of flows between pods and tunnels that passed once take the kernel's
-	// short way, where it has one.
+	// Flowtable lets packets of known flows between pods and tunnels take the kernel's fast path,
+	// where it has one.
 	Flowtable bool
-	// TunnelPort is the UDP port from which tunnels send; 0 leaves their packets alone.
+	// TunnelPort is the UDP port of the tunnels; 0 leaves their packets alone.
 	TunnelPort int
 }
 
 // TunnelDevice is a tunnel device; pkg/tunnel makes it.
 type TunnelDevice struct {
 	Name string
-	// MTU in bytes; 0 leaves it as it is.
+	// MTU in bytes; 0 leaves it unchanged.
 	MTU int
 }
 
@@ -75,8 +75,8 @@ func (p Peer) equal(q Peer) bool {
 		slices.Equal(p.Devices, q.Devices) && p.MTU == q.MTU
 }
 
-// Plan says how the kernel must be set. It is pure, and returns the same State for
-// the same Want in any order.
+// Plan returns the State that the kernel must have. It is pure, and returns the same State for the
+// same Want in any order.
 func Plan(w Want) State {
 	p := planner{routes: make([]Route, 0, 16+10*len(w.Peers)+2*len(w.NodeAddrs))}
 	p.beneath(w)
@@ -123,8 +123,8 @@ func (p *planner) list() []Route {
 	return slices.CompactFunc(p.routes, func(a, b Route) bool { return compareKeys(a, b) == 0 })
 }
 
-// beneath closes everything that must not be reached in clear. It does not trust
-// the caller: what a peer has is closed, too, when no range or node holds it.
+// beneath closes everything that must not be reached in clear. It does not trust the caller: a
+// peer's prefixes are closed even if no range or node contains them.
 func (p *planner) beneath(w Want) {
 	for _, table := range []int{abi.TablePod, unix.RT_TABLE_MAIN} {
 		for _, r := range slices.Concat(w.ClusterRanges, w.ServiceRanges) {
@@ -134,7 +134,8 @@ func (p *planner) beneath(w Want) {
 
 	if slices.ContainsFunc(w.ClusterRanges,
 		func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
-		// No host has these. Without a route they would leave by the node's default route.
+		// No host has these addresses. Without a route they would leave by the node's default
+		// route.
 		for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4} {
 			p.add(unreachable(abi.TablePod, single(netip.MustParseAddr(a))))
 		}
@@ -161,11 +162,11 @@ func (p *planner) beneath(w Want) {
 	}
 }
 
-// tunnels lays the routes into tunnels over what is closed.
+// tunnels adds the routes into tunnels above the closing ones.
 func (p *planner) tunnels(w Want) {
 	source := sources(w.SelfAddrs)
-	// What pods send has its source. What the kernel answers by TablePod needs one that peers take
-	// from this node.
+	// Pods' packets have their source. The kernel's replies that use TablePod need one that peers
+	// accept from this node.
 	var answers map[bool]netip.Addr
 	if w.ReflectMarks {
 		answers = source
@@ -193,22 +194,21 @@ func (p *planner) tunnels(w Want) {
 		return
 	}
 
-	// A host process that connects to a service is routed once before its packet
-	// is translated. What stays untranslated dies in the tunnel, which has no
-	// peer for it.
+	// A host process that connects to a service is routed once before its packet is translated. An
+	// untranslated packet dies in the tunnel, which has no peer for it.
 	via := Route{Metric: abi.MetricTunnel, Device: w.Devices[0].Name}
 	for _, r := range w.ServiceRanges {
 		p.add(via.to(unix.RT_TABLE_MAIN, r).from(source))
 	}
 }
 
-// to is r in a table for a destination.
+// to returns r in a table for a destination.
 func (r Route) to(table int, dst netip.Prefix) Route {
 	r.Table, r.Dst = table, canonical(dst)
 	return r
 }
 
-// from is r with the preferred source of its family, by whether it is IPv6.
+// from returns r with the preferred source of its family.
 func (r Route) from(source map[bool]netip.Addr) Route {
 	r.Source = source[r.Dst.Addr().Is6()]
 	return r
@@ -234,7 +234,7 @@ func single(a netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(a, a.BitLen())
 }
 
-// canonical is p masked; 4-in-6 prefixes become IPv4.
+// canonical returns p masked; 4-in-6 prefixes become IPv4.
 func canonical(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -292,7 +292,7 @@ func planDevices(devices []TunnelDevice) []Device {
 	return out
 }
 
-// rpFilterLoose accepts a source that is routed over any link (RFC 3704 loose
-// mode): packets from a peer's node address arrive on the tunnel device. It does so only when
-// the device has an address (no_addr in __fib_validate_source, net/ipv4/fib_frontend.c).
+// rpFilterLoose accepts a source that any link routes to (RFC 3704 loose mode): packets from a
+// peer's node address arrive on the tunnel device. The kernel applies it only if the device has an
+// address (no_addr in __fib_validate_source, net/ipv4/fib_frontend.c).
 const rpFilterLoose = 2

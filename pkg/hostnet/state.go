@@ -12,22 +12,22 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// State is the part of the kernel's state that is ours, in one canonical order:
-// two equal States print the same. The zero value is "nothing of ours".
+// State is our part of the kernel's state in one canonical order: equal States print the same. The
+// zero value is "nothing of ours".
 type State struct {
 	Rules   []Rule
 	Routes  []Route
 	Devices []Device
-	// Forward4 and Forward6 are whether packets of the family are forwarded.
+	// Forward4 and Forward6 report whether packets of the family are forwarded.
 	Forward4, Forward6 bool
 	// Reflect4 and Reflect6 are net.ipv4.fwmark_reflect and net.ipv6.fwmark_reflect: 0 is off,
-	// reflectOurs is on by us, and any other value is on by somebody else, whose it stays.
+	// reflectOurs is on by us, any other value belongs to another owner.
 	Reflect4, Reflect6 int
-	// RALinks are links that would lose their default route, learned from router
-	// advertisements, when IPv6 forwarding is turned on. Only read, never planned.
+	// RALinks are links that would lose a default route, learned from router advertisements, if
+	// IPv6 forwarding is enabled. Only read, never planned.
 	RALinks []string
-	// NAT is the content of the nft table NFTNatTable, a line for each chain and
-	// rule; nil when there is no such table.
+	// NAT is the content of the nftables table NFTNatTable, one line for each chain and rule; nil
+	// when there is no such table.
 	NAT []string
 	// Outer is the same of NFTOuterTable.
 	Outer []string
@@ -46,9 +46,9 @@ type Rule struct {
 	Pref int
 	// Mark is both the value and its own mask.
 	Mark uint32
-	// Table is looked up; 0 makes the packet unreachable.
+	// Table is the routing table to look up; 0 makes the packet unreachable.
 	Table int
-	// NotGroup, when not 0, rejects answers whose output link is of this group.
+	// NotGroup, when not 0, rejects results whose output link is of this group.
 	NotGroup uint32
 }
 
@@ -66,11 +66,11 @@ type Route struct {
 	Source netip.Addr
 }
 
-// Device is how a tunnel device is set. A wanted Device that does not exist is
-// left alone by Diff; the routes over it fail until pkg/tunnel has made it.
+// Device is the configuration of a tunnel device. Diff ignores a wanted Device that does not exist;
+// routes over it fail until pkg/tunnel makes it.
 type Device struct {
 	Name string
-	// MTU in bytes; a wanted 0 leaves it as it is.
+	// MTU in bytes; a wanted 0 leaves it unchanged.
 	MTU int
 	// Group is the link group, TunnelGroup.
 	Group uint32
@@ -140,7 +140,7 @@ func (d Device) String() string {
 		d.QueueLen, d.RPFilter, addr, up)
 }
 
-// String is the whole state for people and for golden tests: a line a thing.
+// String is the whole state for people and for golden tests, one line a thing.
 func (s State) String() string {
 	var b strings.Builder
 	for _, r := range s.Rules {
@@ -182,7 +182,7 @@ func compareRules(a, b Rule) int {
 		cmp.Compare(a.Table, b.Table), cmp.Compare(a.NotGroup, b.NotGroup))
 }
 
-// compareRoutes puts TablePod, which is the larger number, first: it closes pods.
+// compareRoutes puts TablePod, the larger number, first: it closes pods' routes.
 func compareRoutes(a, b Route) int {
 	if c := compareKeys(a, b); c != 0 {
 		return c
@@ -215,7 +215,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// ours says whether a rule of this preference and mark is one that Plan makes.
+// ours reports whether Plan makes rules of this preference and mark.
 func ours(pref int, mark uint32) bool {
 	switch pref {
 	case abi.RulePrefTunnel, abi.RulePrefTunnelDeny:

@@ -11,15 +11,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// tracker knows links and addresses as the kernel last told, so that a message that says nothing
-// new is nothing, and a message with an index can be told a pod's, a tunnel's or another's.
+// tracker knows links and addresses by the kernel's notifications. So it recognizes a notification
+// without news, and tells whether an index is a pod's link, a tunnel's or another.
 type tracker struct {
 	nl    *nl.Handle
 	links map[int]linkSeen
 	addrs map[addrSeen]uint32 // flags
 }
 
-// linkSeen is what a message says of a link, as far as it may concern us.
+// linkSeen is what a notification says of a link, as far as we need it.
 type linkSeen struct {
 	name             string
 	group            uint32
@@ -33,7 +33,7 @@ type addrSeen struct {
 	addr  netip.Prefix
 }
 
-// linkFlags are those that say whether a link carries packets.
+// linkFlags are the flags that say whether a link carries packets.
 const linkFlags = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
 
 func openTracker() (*tracker, error) {
@@ -51,7 +51,7 @@ func openTracker() (*tracker, error) {
 
 func (t *tracker) close() { t.nl.Close() }
 
-// lost reads everything anew.
+// lost reads everything again.
 func (t *tracker) lost() error {
 	links, err := t.nl.LinkList()
 	if err != nil {
@@ -84,7 +84,7 @@ func (l linkSeen) pod() bool {
 	return l.group == abi.PodGroup || strings.HasPrefix(l.name, abi.PodLinkPrefix)
 }
 
-// change is what a datagram tells.
+// change returns the Change in a datagram.
 func (t *tracker) change(b []byte) (c Change) {
 	for kind, body := range netlinkMessages(b) {
 		switch kind {
@@ -108,7 +108,7 @@ func (t *tracker) link(gone bool, body []byte) Change {
 		return All()
 	}
 	if body[0] == unix.AF_BRIDGE {
-		return Change{} // The same of a port of a bridge; the link tells by itself.
+		return Change{} // The same news for a port of a bridge; the link has its own notification.
 	}
 
 	index := number(body[4:])
@@ -146,13 +146,14 @@ func (t *tracker) link(gone bool, body []byte) Change {
 		return podChange(gone, known, was, is)
 	}
 
-	// A new link carries nothing before it has an address or a route, which tell by themselves.
+	// A new link carries nothing before it has an address or a route, which have notifications of
+	// their own.
 	return Change{Underlay: known || gone}
 }
 
-// tunnelChange is what the message says of a tunnel device. One that came, went, or carries packets
-// as it did not before may have lost routes without a message, and peers: all is read. Of the rest
-// Host.Differs knows whether it is Sync's.
+// tunnelChange returns the Change in a notification of a tunnel device. A device that appeared,
+// disappeared, or changed whether it carries packets may have lost routes and peers without
+// notifications: everything is read. Host.Differs judges the rest.
 func tunnelChange(anew bool, was, is linkSeen) Change {
 	if anew || was.flags != is.flags || was.operState != is.operState || was.name != is.name {
 		return Change{Underlay: true, Routing: true, Tunnels: true}
@@ -163,7 +164,7 @@ func tunnelChange(anew bool, was, is linkSeen) Change {
 	}}}
 }
 
-// podChange is what the message says of a pod's link. The plugin makes them as they should be.
+// podChange returns the Change in a notification of a pod's link. The plugin configures these.
 func podChange(gone, known bool, was, is linkSeen) Change {
 	if gone || !known {
 		return Change{PodLinks: true}
@@ -207,14 +208,15 @@ func (t *tracker) addr(gone bool, body []byte) Change {
 	if gone {
 		delete(t.addrs, key)
 	} else if t.addrs[key] = flags; had && was == flags {
-		return Change{} // Its lifetime was prolonged.
+		return Change{} // Its lifetime was extended.
 	}
 
 	if known && l.tunnel() {
 		return Change{Routing: gone}
 	}
 
-	// Routes that prefer an address as source go with it, IPv4 ones without a message.
+	// Routes with an address as preferred source disappear with it; IPv4 ones without a
+	// notification.
 	return Change{Underlay: true, Routing: gone}
 }
 
@@ -232,9 +234,9 @@ func (t *tracker) route(gone bool, body []byte) Change {
 		return All()
 	case number(body[8:])&unix.RTM_F_CLONED != 0, r.Table == unix.RT_TABLE_LOCAL,
 		kind == unix.RTN_MULTICAST:
-		return Change{} // An exception of a route, or what comes and goes with an address.
+		return Change{} // A route exception, or a route that belongs to an address.
 	case proto == abi.RouteProtoPod && !gone:
-		return Change{} // The plugin's.
+		return Change{} // It belongs to the plugin.
 	case proto == abi.RouteProtoPod && l.name != "":
 		return Change{Pods: []string{l.name}}
 	case proto == abi.RouteProtoPod:

@@ -13,32 +13,32 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// ErrNoUnderlay matches the error of Underlay when no link carries node traffic.
+// ErrNoUnderlay matches when no link carries node traffic.
 var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node needs a route to " +
 	"its peers, or a default route")
 
 // Underlay is the link that carries the traffic between nodes.
 type Underlay struct {
-	// Name and Index are those of the link towards the most nodes, else of the
-	// default route, else of the node's own address.
+	// Name and Index are those of the link towards most nodes, else of the default route, else of
+	// the node's own address.
 	Name  string
 	Index int
-	// MTU is the smallest MTU of all links and configured routes that lead to a node or
-	// hold an address of this one, bytes. Path MTUs that the kernel learned from ICMP do
-	// not count: anybody can forge those, and pkg/pathmtu measures the paths.
+	// MTU is the smallest MTU, in bytes, of all links and configured routes that lead to a node or
+	// hold an address of this one. Path MTUs that the kernel learned from ICMP do not count: any
+	// host can forge those, and pkg/pathmtu measures the paths.
 	MTU int
 	// Addrs are the addresses of the link, link-local ones excluded.
 	Addrs []netip.Addr
-	// Assigned are the addresses of all links but tunnels, pods' and that of kube-proxy's
-	// IPVS mode, loopback and link-local ones excluded, sorted: a node's address need not be
-	// on the link.
+	// Assigned are the addresses of all links, sorted: a node's address need not be on the underlay
+	// link. Links of tunnels, pods and kube-proxy's IPVS mode, loopback and link-local addresses
+	// are left out.
 	Assigned []netip.Addr
 	// Gateways are the next hops of default routes and towards nodes, sorted.
 	Gateways []netip.Addr
 }
 
-// Underlay finds out how node traffic leaves this node. nodes are the underlay
-// addresses of peers, self this node's own; either may be empty.
+// Underlay determines how node traffic leaves this node. nodes are the underlay addresses of peers,
+// self this node's own; either may be empty.
 func (h *Host) Underlay(nodes, self []netip.Addr) (Underlay, error) {
 	links, err := h.nl.LinkList()
 	if err != nil {
@@ -66,8 +66,8 @@ func (h *Host) Underlay(nodes, self []netip.Addr) (Underlay, error) {
 	return f.result(addrs)
 }
 
-// What speaks for a link, by weight: a default route beats any number of own
-// addresses, a node that is reached over it beats both.
+// Evidence for a link, by weight: a default route outweighs any number of own addresses, a node
+// reached over the link outweighs both.
 const (
 	weightOwn     = 1
 	weightDefault = 1 << 8
@@ -110,8 +110,8 @@ func (f *finder) gateway(b []byte) {
 	}
 }
 
-// towards asks, for each node, which configured route an outer packet would take. A node without
-// a way says nothing about the underlay.
+// towards looks up, for each node, the configured route of an outer packet. A node without a route
+// says nothing about the underlay.
 func (f *finder) towards(h *Host, nodes []netip.Addr) error {
 	return h.ask.lookUp(nodes, func(body []byte) { f.route(body, weightNode) })
 }
@@ -153,8 +153,8 @@ func (f *finder) route(body []byte, weight int) {
 }
 
 // noWay reports whether err says that there is no route, or none of the family: routes of type
-// unreachable, prohibit and blackhole, or a kernel without IPv6. What a node claims
-// as its address must not be able to stop us.
+// unreachable, prohibit and blackhole, or a kernel without IPv6. An address that a node merely
+// claims must not stop this node.
 func noWay(err error) bool {
 	return slices.ContainsFunc([]error{unix.EHOSTUNREACH, unix.ENETUNREACH, unix.EACCES,
 		unix.EINVAL, unix.EAFNOSUPPORT, unix.EOPNOTSUPP},

@@ -90,7 +90,7 @@ func TestUnderlay(t *testing.T) {
 	}
 }
 
-// A path MTU that an ICMP error claims, which anybody off the path can forge, changes
+// A path MTU that an ICMP error claims, which any host off the path can forge, changes
 // nothing: veild would close the node, or shrink the MTU of all its pods.
 func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 	nettest.NeedProgram(t, "ip")
@@ -136,7 +136,7 @@ func TestUnderlayIgnoresLearnedPathMTU(t *testing.T) {
 	}
 }
 
-func TestNoUnderlay(t *testing.T) {
+func TestUnderlayNeedsALink(t *testing.T) {
 	ns := nettest.NewNS(t)
 	ns.Run(t, func() error {
 		h, err := Open()

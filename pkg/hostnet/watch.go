@@ -11,11 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch tells what changes in the calling thread's network namespace: links (so MTU, up and down),
-// addresses, routes, rules, our nft tables. After a Change more are gathered for the time quiet.
-// The channel is closed when ctx ends, or when the subscription breaks, after which the caller
-// reads everything and watches anew. When the kernel lost messages (ENOBUFS) everything may have
-// changed; that is told at most once in the time lossy, since whoever overruns the socket goes on.
+// Watch reports changes in the network namespace of the calling thread: links (so MTU, up and
+// down), addresses, routes, rules, our nftables tables. It collects changes for the time quiet
+// before it sends them. The channel is closed when ctx ends or the subscription breaks; then the
+// caller reads everything and watches again.
+//
+// After lost notifications (ENOBUFS) everything may have changed. That is reported at most once in
+// the time lossy, because the program that overruns the socket continues.
 func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, error) {
 	route, err := subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE,
@@ -30,7 +32,7 @@ func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 		return nil, fmt.Errorf("subscribe to nftables changes: %w", err)
 	}
 
-	// After the subscription: what changes meanwhile is told by a message, too.
+	// After the subscription: later changes have notifications.
 	seen, err := openTracker()
 	if err != nil {
 		return nil, errors.Join(err, route.Close(), nft.Close())
@@ -61,23 +63,23 @@ func Watch(ctx context.Context, quiet, lossy time.Duration) (<-chan Change, erro
 	return out, nil
 }
 
-// message is what one datagram told; lost is that datagrams are missing.
+// message is the Change in one datagram; lost reports that datagrams are missing.
 type message struct {
 	Change
 	lost bool
 }
 
-// gatherer passes changes on, together.
+// gatherer merges changes and passes them on.
 type gatherer struct {
 	changes      chan message
 	quiet, lossy time.Duration
 }
 
-// run passes on what came since the last Change, no sooner than quiet after it. A loss is held
+// run passes on what arrived since the last Change, no sooner than quiet after it. A loss is held
 // back until lossy has passed since the last.
 func (g gatherer) run(ctx context.Context, out chan<- Change) {
 	var pending Change
-	var held bool // A loss that was not passed on.
+	var held bool // A loss that was not passed on yet.
 	var rest, calm <-chan time.Time
 	for {
 		send := out
@@ -114,7 +116,7 @@ func (g gatherer) run(ctx context.Context, out chan<- Change) {
 	}
 }
 
-// Receive buffers: messages of a fill of a thousand peers, and of another program's rules.
+// Receive buffers: for the notifications of a thousand new peers, and of another program's rules.
 const socketBuffer = 4 << 20
 
 // subscribe opens a netlink socket with groups, to be read by the Go poller so
@@ -130,7 +132,7 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	// With the usual buffer messages are lost sooner, which is told.
+	// With the default buffer notifications are lost sooner; that is reported.
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, socketBuffer)
 	for _, g := range groups {
 		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
@@ -142,7 +144,7 @@ func subscribe(protocol int, groups ...int) (*os.File, error) {
 	return f, nil
 }
 
-// read sends what each datagram changed, until the socket is closed or breaks. After a loss it
+// read sends the Change of each datagram until the socket is closed or breaks. After a loss it
 // calls lost.
 func read(ctx context.Context, f *os.File, of func([]byte) Change, lost func() error,
 	out chan<- message) {

@@ -168,7 +168,7 @@ func TestOwnWritesAreNoChange(t *testing.T) {
 		t.Errorf("own writes are told as %q", got)
 	}
 
-	// One of them taken away by somebody else, and put back.
+	// One of them removed by another program, and put back.
 	const route = "198.18.128.0/28 dev veil0 table 30309 metric 1024 proto 118"
 	if got := w.summary(w.told(t, command("ip route del "+route))); got != "r" {
 		t.Errorf("a route that was taken away is told as %q, want r", got)

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Bounds of a VeilNode's spec. The schema in manifests/crd says the same; they
-// are checked again because the API server is a transport, not a trust root.
+// Bounds of a VeilNode's spec. The schema in manifests/crd has the same. They are checked again
+// because the API server is a transport, not a trust root.
 const (
 	maxSpec     = 64 << 10 // bytes
 	maxKeys     = 4
@@ -142,7 +142,7 @@ func decodeFeatures(all []cluster.Feature) (features []cluster.Feature) {
 	return features[:min(len(features), maxFeatures)]
 }
 
-// featureLetters are those of a feature's name, as in the schema of manifests/crd.
+// featureLetters are the letters of a feature's name, as in the schema of manifests/crd.
 const featureLetters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 
 // parsePrefix reads a prefix that has no host bits set.

@@ -20,13 +20,13 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Options say how the API server is reached and who is asking.
+// Options say how to reach the API server, and as which node.
 type Options struct {
 	// Node is this node's name in Kubernetes.
 	Node string
 	// Kubeconfig is a kubeconfig file; empty uses the pod's service account.
 	Kubeconfig string
-	// Log is told of what changes and what is wrong; nil discards.
+	// Log receives changes and problems; nil discards them.
 	Log *slog.Logger
 }
 

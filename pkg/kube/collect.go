@@ -18,8 +18,7 @@ type orphans struct {
 	refused map[types.UID]bool
 }
 
-// due are the names, with their entries, of the VeilNodes that have had no Node
-// for longer than wait says.
+// due returns the names and entries of the VeilNodes that have had no Node for longer than wait.
 func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[string]veilNodeEntry,
 	wait func(name string) time.Duration) map[string]veilNodeEntry {
 	out := map[string]veilNodeEntry{}
@@ -37,7 +36,7 @@ func (o *orphans) due(now time.Time, nodes map[string]nodeEntry, veilNodes map[s
 			out[name] = v
 		}
 	}
-	o.since = since // forgets what is gone or has a Node again
+	o.since = since // forgets names that are gone or have a Node again
 	return out
 }
 
@@ -108,7 +107,7 @@ func (c *Client) deleteOrphan(ctx context.Context, name string, v veilNodeEntry)
 		"application/json").Body(body).Do(ctx).Error()
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
-		return nil // somebody else did, or it changed: looked at again
+		return nil // it was deleted or changed by another writer: checked again
 	case err != nil:
 		return explain("delete", veilNodeKind, err)
 	}

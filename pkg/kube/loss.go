@@ -115,7 +115,7 @@ func (c *Client) listAgain(ctx context.Context) {
 	defer cancel()
 	list := &objectList{}
 	if err := c.get(ctx, nodeKind, metav1.ListOptions{}, list); err != nil {
-		return // The reflector's own list says why.
+		return // The reflector's own list reports why.
 	}
 	second := map[string]bool{}
 	for _, o := range list.Items {

@@ -37,7 +37,7 @@ type object struct {
 
 	// node is the content of a Node that came as protobuf; Spec and Status are then empty.
 	node *wire.Node
-	// content is what a wireKind read of an object of its kind.
+	// content is the part of an object that a wireKind reads.
 	content any
 	parsed  any
 }
@@ -127,7 +127,7 @@ func (o *object) ownerUID() types.UID {
 	return ""
 }
 
-// kind is what is needed to watch one kind of object.
+// kind describes how to watch one kind of object.
 type kind struct {
 	what    string // for messages: the plural resource
 	rule    string // for messages: the manifest that grants it

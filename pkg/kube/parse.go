@@ -16,21 +16,21 @@ import (
 // plugin keeps kubelets from setting it.
 const controlPlaneLabel = "node-role.kubernetes.io/control-plane"
 
-// bounds of what is kept of one Node or EndpointSlice, so that no object,
-// whoever wrote it, costs more than a few kilobytes.
+// bounds of what is kept of one Node or EndpointSlice: no object costs more than a few kilobytes,
+// from any writer.
 const (
 	maxNodeAddrs = 64
 	maxAPIAddrs  = 64
 )
 
-// nodeEntry is what is kept of a Node.
+// nodeEntry is the stored part of a Node.
 type nodeEntry struct {
 	node    cluster.Node // Claim is nil
 	uid     types.UID
 	problem string // what was malformed and left out, "" for nothing
 }
 
-// veilNodeEntry is what is kept of a VeilNode.
+// veilNodeEntry is the stored part of a VeilNode.
 type veilNodeEntry struct {
 	uid      types.UID
 	version  string         // metadata.resourceVersion
@@ -39,7 +39,7 @@ type veilNodeEntry struct {
 	problem  string         // why it is nil
 }
 
-// sliceEntry is what is kept of an EndpointSlice.
+// sliceEntry is the stored part of an EndpointSlice.
 type sliceEntry struct {
 	addrs []netip.Addr
 }
@@ -71,7 +71,7 @@ func parseNode(o *object) nodeEntry {
 
 	for _, a := range n.Addresses {
 		if a.Type != "InternalIP" && a.Type != "ExternalIP" {
-			continue // a name, or a type that says nothing of reachability
+			continue // a name, or a type that does not imply reachability
 		}
 		addr, err := netip.ParseAddr(a.Address)
 		if err != nil || addr.Zone() != "" {

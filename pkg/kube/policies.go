@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// PolicySink takes what policies are judged by as it comes and goes. Its methods are called from
-// several goroutines and must not block. The sink must not change what it is given.
+// PolicySink receives the objects that policies depend on as they change. Its methods are called
+// from several goroutines and must not block. The sink must not change what it receives.
 //
 // A Pod's addresses are those that its status claims. The sink decides whether its node owns them.
 type PolicySink interface {
@@ -46,9 +46,9 @@ var (
 	})
 )
 
-// RunPolicies watches Pods, Namespaces and NetworkPolicies and tells sink of each change as it
-// comes, until ctx ends, with whose error it returns. A list that is read again becomes the
-// changes that it comes to. An API server that is away is a Problem, and what was told stands.
+// RunPolicies watches Pods, Namespaces and NetworkPolicies and passes each change to sink until ctx
+// ends; it returns ctx's error. A list that is read again yields only its changes. While the API
+// server is away there is a Problem, and what was passed stays valid.
 func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
 	var wg sync.WaitGroup

@@ -115,7 +115,7 @@ func runPolicies(t *testing.T, noStream bool) {
 		t.Errorf("policy %+v", deny)
 	}
 
-	// What went while nobody watched is found out from the next list.
+	// What was deleted without a watch is found out from the next list.
 	f.setAway(true)
 	f.remove(podsPath, "web")
 	f.put(podsPath, podObject("next", "node-2", "Running", "198.18.2.1"))

@@ -14,8 +14,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// Problems are sentences about what is wrong at the moment, sorted: requests
-// that the API server refuses, objects that are malformed. Empty when all is well.
+// Problems returns sentences about present problems, sorted: requests that the API server refuses,
+// malformed objects. It is empty when there is none.
 func (c *Client) Problems() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -27,7 +27,7 @@ func (c *Client) Problems() []string {
 	return out
 }
 
-// report notes what is wrong with what, or with nil that nothing is any more.
+// report sets the problem of what; nil clears it.
 func (c *Client) report(what string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // Run ends
@@ -80,8 +80,8 @@ func (c *Client) objectProblems(found map[string]string) {
 	}
 }
 
-// explain says in a sentence why verb on k was answered with err, and what to
-// do; nil stays nil. The error's own text is kept.
+// explain returns a sentence about why verb on k failed with err, and a remedy; nil stays nil. It
+// keeps the error's own text.
 func explain(verb string, k kind, err error) error {
 	if ue := (*url.Error)(nil); errors.As(err, &ue) {
 		err = ue.Err // without the address, whose parameters differ each time

@@ -15,16 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Publish makes claim the content of this node's VeilNode, from now on. It
-// returns at once: Run writes it as soon as this node's Node is known (which
-// will own it), tries again while that fails, and writes it again when somebody
-// changes or deletes the object. The error is for a claim that no VeilNode can hold.
+// Publish sets the content of this node's VeilNode. It returns at once. Run writes it as soon as
+// this node's Node, its owner, is known; it retries, and writes it again after others change or
+// delete it. The error is for a claim that no VeilNode can hold.
 func (c *Client) Publish(claim cluster.Claim) error {
 	raw, err := EncodeClaim(claim)
 	if err != nil {
 		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
 	}
-	// Decoded again, so that it is a copy and comparable with what is read back.
+	// Decoded again, which copies it and makes it comparable with what is read back.
 	want, err := DecodeClaim(raw)
 	if err != nil {
 		return fmt.Errorf("publish VeilNode %s: %w", c.node, err)
@@ -36,8 +35,8 @@ func (c *Client) Publish(claim cluster.Claim) error {
 	return nil
 }
 
-// Remove deletes this node's VeilNode, publishes no more, and says whether there was one. It waits
-// for the API server, at most until ctx ends; an object that is gone already is no error.
+// Remove deletes this node's VeilNode, stops publishing, and reports whether there was one. It
+// waits for the API server until ctx ends. A missing object is no error.
 func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 	c.mu.Lock()
 	c.desired = nil
@@ -74,7 +73,7 @@ func (c *Client) keepPublished(ctx context.Context) {
 			return
 		case <-c.publish:
 			if retry != nil && c.sameDesired(tried) {
-				continue // nothing new: the back-off goes on
+				continue // no news: the back-off continues
 			}
 		case <-retry:
 		}
@@ -102,7 +101,7 @@ func (c *Client) keepPublished(ctx context.Context) {
 	}
 }
 
-// sameDesired reports whether what was last tried is still what is wanted.
+// sameDesired reports whether the last attempted claim is still the desired one.
 func (c *Client) sameDesired(tried written) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +109,7 @@ func (c *Client) sameDesired(tried written) bool {
 	return sameClaim(tried.claim, c.desired) && tried.owner == self.uid
 }
 
-// toPublish says what to write, and whether anything needs to be.
+// toPublish returns the claim to write, and whether it must be written.
 func (c *Client) toPublish(done written) (want *cluster.Claim, owner types.UID, needed bool) {
 	c.mu.Lock()
 	want = c.desired

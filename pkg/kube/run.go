@@ -24,12 +24,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Run watches the cluster and calls yield, from one goroutine, with each state
-// that differs from the one before; the first change is yielded at once, those that follow within
-// 20 ms together. It also keeps the published claim in place and collects
-// VeilNodes without a Node. It returns when ctx ends, with ctx's error, after
-// everything it started has ended; an API server that is away or refuses is not an error but
-// a Problem, and is tried again.
+// Run watches the cluster and calls yield, from one goroutine, with each state that differs from
+// the previous one. It yields the first change at once, and later ones within 20 ms together. It
+// also maintains the published claim and collects VeilNodes without a Node.
+//
+// Run returns ctx's error when ctx ends, after everything it started has ended. An API server that
+// is away or refuses is no error but a Problem; Run retries.
 func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	// What client-go would log is reported by list and watch, once and with what to do.
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
@@ -252,7 +252,7 @@ func (c *Client) setLooked() {
 	}
 }
 
-// setHostAddrs keeps those of addrs that can be a node's.
+// setHostAddrs keeps those of addrs that a node can have.
 func (c *Client) setHostAddrs(addrs []netip.Addr) {
 	var keep []netip.Addr
 	for _, a := range addrs {

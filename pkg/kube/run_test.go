@@ -399,7 +399,7 @@ func TestHostNameOfTheAPIServerIsLookedUp(t *testing.T) {
 	})
 }
 
-// Whoever moves the API server's name cannot count on minutes: it is looked up with each new
+// The API server's name may move within minutes: it is looked up with each new
 // watch, and no list is whole before the first look-up has ended.
 func TestHostNameIsLookedUpWithEachWatch(t *testing.T) {
 	f := newFakeServer(t)

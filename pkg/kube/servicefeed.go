@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// feed is a reflector's store that tells of changes instead of keeping objects: it keeps what it
-// told, by namespace and name, to know what a list that is read again leaves out.
+// feed is a reflector's store that passes changes on and stores no objects. It remembers what it
+// passed on, by namespace and name, to find what a new list lacks.
 type feed[T any] struct {
 	client *Client
 	what   string // before the name of an object, in problems
@@ -27,8 +27,8 @@ type feed[T any] struct {
 	once sync.Once
 }
 
-// parsed is what an object comes to. With nothing to tell, value is nil; problem is what was
-// malformed and left out.
+// parsed is the result of parsing an object. value is nil if there is nothing to pass on; problem
+// says what was malformed and dropped.
 type parsed[T any] struct {
 	value   *T
 	problem string
@@ -63,7 +63,7 @@ func (f *feed[T]) reduce(o *object) parsed[T] {
 	return p
 }
 
-// Add tells of an object that is new or became another.
+// Add passes on a new or changed object.
 func (f *feed[T]) Add(v any) error {
 	o, ok := heldBy(v)
 	if !ok {
@@ -102,7 +102,7 @@ func (f *feed[T]) deleteLocked(key string) {
 // Update is Add.
 func (f *feed[T]) Update(v any) error { return f.Add(v) }
 
-// Delete tells that an object went.
+// Delete passes on a deletion.
 func (f *feed[T]) Delete(v any) error {
 	o, ok := heldBy(v)
 	if !ok {
@@ -116,7 +116,7 @@ func (f *feed[T]) Delete(v any) error {
 	return nil
 }
 
-// Replace tells how a complete list differs from what was told.
+// Replace passes on how a complete list differs from what was passed on before.
 func (f *feed[T]) Replace(list []any, _ string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,5 +142,5 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 // Resync does nothing: there is no queue behind this store.
 func (f *feed[T]) Resync() error { return nil }
 
-// giveUp says that no list will come.
+// giveUp reports that no list will arrive.
 func (f *feed[T]) giveUp() { f.once.Do(f.complete) }

@@ -12,7 +12,7 @@ import (
 // serviceNameLabel is on an EndpointSlice and names its service (discovery.k8s.io/v1).
 const serviceNameLabel = "kubernetes.io/service-name"
 
-// serviceSpec is what is read of a Service's spec; the field comments of core/v1 rule.
+// serviceSpec is the part of a Service's spec that is read; the field comments of core/v1 apply.
 type serviceSpec struct {
 	Type                     string   `json:"type"`
 	ClusterIP                string   `json:"clusterIP"`
@@ -47,7 +47,7 @@ type serviceStatus struct {
 	} `json:"loadBalancer"`
 }
 
-// defaultAffinity is the timeout that core/v1 gives a service with affinity that names none.
+// defaultAffinity is the timeout in core/v1 of a service with affinity and without its own timeout.
 const defaultAffinity = 10800 * time.Second
 
 // parseService reads a Service. One without an address of its own comes to nothing.
@@ -188,8 +188,8 @@ func (m *malformed) addrs(field string, list []string) []netip.Addr {
 	return out
 }
 
-// ranges keeps a malformed range as one that nobody is in: without it a list of one would admit
-// everybody.
+// ranges keeps a malformed range as one that contains no address: dropping the only range would
+// admit every client.
 func (m *malformed) ranges(list []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range list {

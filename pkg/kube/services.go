@@ -21,8 +21,8 @@ type ServiceSink interface {
 	Listed()
 }
 
-// theirs leaves out what is no part of a service table: services that another proxy has (the label
-// that kube-proxy honours too), and headless ones, of which the controllers label the slices.
+// theirs reports services that are not for this table: those of another proxy (by the label that
+// kube-proxy honours too), and headless ones, whose slices the controllers label.
 const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
 var (
@@ -38,9 +38,9 @@ var (
 	}
 )
 
-// RunServices watches Services and EndpointSlices and tells sink of each change as it comes, until
-// ctx ends, with whose error it returns. A list that is read again becomes the changes that it
-// comes to. An API server that is away is a Problem, and what was told stands.
+// RunServices watches Services and EndpointSlices and passes each change to sink until ctx ends; it
+// returns ctx's error. A list that is read again yields only its changes. While the API server is
+// away there is a Problem, and what was passed stays valid.
 func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
 	var wg sync.WaitGroup

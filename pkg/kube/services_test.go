@@ -107,7 +107,7 @@ func TestRunServices(t *testing.T) {
 		_, is := sink.slices["shop/other web-1"]
 		return !was && is
 	})
-	// What went while nobody watched is found out from the next list.
+	// What was deleted without a watch is found out from the next list.
 	f.setAway(true)
 	f.remove(servicesPath, "web")
 	f.put(servicesPath, serviceObject("next", 81))

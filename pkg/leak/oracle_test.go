@@ -103,7 +103,7 @@ func TestOracleOutlivesALink(t *testing.T) {
 	}
 }
 
-// A ring that nobody reads fills up; the frames that did not fit are counted and fail the run.
+// A ring without a reader fills up; the frames that did not fit are counted and fail the run.
 func TestOracleCountsDrops(t *testing.T) {
 	c := newCable(t)
 	var r *ring

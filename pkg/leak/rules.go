@@ -86,7 +86,7 @@ type Kind string
 const (
 	Tunnel Kind = "tunnel"
 	// TunnelError is an ICMP error that quotes the beginning of a tunnel packet, such as where
-	// nobody listens yet.
+	// there is no listener yet.
 	TunnelError Kind = "tunnel-error"
 	Neighbour   Kind = "neighbour"
 	Control     Kind = "control"

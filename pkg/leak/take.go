@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Take returns what was seen since Start or the last Take and begins anew, so that one run can hold
+// Take returns what was seen since Start or the last Take and starts over, so that one run can hold
 // a part whose findings are wanted. Every frame that a watched link carried before the call is in
 // what it gives; one that comes during the call may be on either side.
 func (o *Oracle) Take() (Result, error) {

@@ -3,7 +3,7 @@ package leak
 import "testing"
 
 // Each part of a run has its own frames, all of them, and its own examples.
-func TestTakeParts(t *testing.T) {
+func TestEachTakeHasItsOwnFrames(t *testing.T) {
 	c := newCable(t)
 	o, err := Start(c.path(), *testRules())
 	if err != nil {

@@ -32,8 +32,8 @@ func Check(cfg config.Config) error {
 	return err
 }
 
-// checkMachine is about what a node needs to be closed, and no more: what else is missing must not
-// leave it open.
+// checkMachine checks only what a node needs to be closed: any other problem must not leave it
+// open.
 func checkMachine(cfg config.Config) error {
 	var errs []error
 	if err := checkCapability(); err != nil {
@@ -89,7 +89,7 @@ func Notes(cfg config.Config) ([]string, error) {
 	return notes, nil
 }
 
-// firewallNotes are warnings about filters of others that may drop what pods send.
+// firewallNotes are warnings about foreign filters that may drop pods' packets.
 func firewallNotes() (notes []string) {
 	filters, err := firewall.Foreign()
 	if err != nil {
@@ -110,8 +110,8 @@ func firewallNotes() (notes []string) {
 	return notes
 }
 
-// storageNotes are warnings about storage whose owner can replace what Kubeveil relies on,
-// one for each kind of storage. Paths that are not there are passed over.
+// storageNotes are warnings, one for each kind of storage, about storage whose owner can replace
+// files that Kubeveil relies on. Missing paths are skipped.
 func storageNotes(confDir string) (notes []string) {
 	paths := map[rootfs.Protection][]string{}
 	for _, path := range []string{abi.CNIBinDir, confDir, "/etc/kubeveil",
@@ -132,7 +132,7 @@ func storageNotes(confDir string) (notes []string) {
 	return notes
 }
 
-// storageNote says of paths on storage that does not hold what its owner can do.
+// storageNote describes paths on storage whose owner can change them.
 func storageNote(paths []string, p rootfs.Protection) string {
 	const cure = "Kubeveil's promise needs a root file system that is verified: dm-verity, or " +
 		"LUKS2 with --integrity"
@@ -150,12 +150,12 @@ func WideMTU(configured int, u hostnet.Underlay) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
 	}
-	return fmt.Sprintf("mtu %d of the configuration is more than the %d of %s: what pods send in "+
-		"full size is fragmented or lost; write 0, or a number that the link has", configured,
+	return fmt.Sprintf("mtu %d of the configuration exceeds the %d of %s, so pods' large packets "+
+		"are lost: set it to 0, or to what the link carries", configured,
 		u.MTU, u.Name)
 }
 
-// wireGuardNote looks for the module without loading it: what is built in is there, too.
+// wireGuardNote looks for the module without loading it; a built-in one counts.
 func wireGuardNote() string {
 	if _, err := os.Stat("/sys/module/wireguard"); err == nil {
 		return "the kernel has WireGuard"

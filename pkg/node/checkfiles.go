@@ -15,9 +15,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// CheckFiles says what veild would refuse of the files that a valid configuration names, all of it
-// at once: the way to the API server or the snapshot, the private key, the last good table, the
-// place of the CNI configuration. It asks nobody and changes nothing.
+// CheckFiles returns everything that veild would refuse about the files that a valid configuration
+// names: access to the API server or the snapshot, the private key, the last good table, and the
+// CNI configuration's folder. It contacts no server and changes nothing.
 func CheckFiles(cfg config.Config) error {
 	s, _, sourceErr := NewSource(cfg, slog.New(slog.DiscardHandler))
 	if snapshot, ok := s.(*source.Snapshot); ok {
@@ -29,8 +29,8 @@ func CheckFiles(cfg config.Config) error {
 		checkConfDir(cfg.CNI.ConfDir))
 }
 
-// checkConfDir says whether the CNI configuration could be written to dir, which is made where it
-// is missing.
+// checkConfDir returns an error if the CNI configuration could not be written to dir, which may be
+// missing.
 func checkConfDir(dir string) error {
 	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
 		err := unix.Access(at, unix.W_OK)

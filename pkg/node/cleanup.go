@@ -33,13 +33,13 @@ import (
 var ErrRunning = errors.New("veild is running on this node: stop it first, it would put " +
 	"everything back")
 
-// kubeLimit bounds the wait for an API server that may be away.
+// kubeLimit bounds the wait for the API server.
 const kubeLimit = 5 * time.Second
 
-// Cleanup takes everything of the network from this node, in the order that leaks nothing: the CNI
-// configuration first, so that no pod starts; then the pods' links, tunnels, routing; the
-// connections of the node's own processes to pods; the guard last. It does as much as it can, may
-// be repeated, and tells what it took, each thing once it is gone. What is storage's stays.
+// Cleanup removes everything of the network from this node, in an order that leaks nothing: the CNI
+// configuration, so that no pod starts; the pods' links, tunnels and routing; the connections of
+// the node's own processes to pods; the guard last. It does as much as it can, may be repeated, and
+// reports each thing once it is removed. Storage is not touched.
 func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	took func(what string)) error {
 	if err := checkStopped(ctx, abi.AdminSocket); err != nil {
@@ -63,7 +63,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	step(RemoveServices)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
 	if err := errors.Join(errs...); err != nil {
-		// The rest is what keeps pods' packets from leaving in clear.
+		// The guard and its rules keep pods' packets from leaving in clear until here.
 		return fmt.Errorf("routing and guard stay in force, because before them: %w", err)
 	}
 
@@ -90,8 +90,8 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	return errors.Join(errs...)
 }
 
-// checkStopped returns ErrRunning unless nobody listens on the admin socket. A veild
-// that is slow to answer, or answers with an error, runs.
+// checkStopped returns ErrRunning if a process listens on the admin socket. A veild that answers
+// slowly, or with an error, is running.
 func checkStopped(ctx context.Context, socket string) error {
 	_, err := telemetry.Fetch(ctx, socket)
 	switch {
@@ -142,10 +142,9 @@ func removeRouting() ([]string, error) {
 	return h.Remove()
 }
 
-// closeToPods closes what processes of this node have open to addresses of the cluster: a
-// connection that is not answered, of a probe to a pod that went, would be sent again by the
-// kernel, for two minutes, and then nothing stops it any more (net.ipv4.tcp_syn_retries,
-// tcp_retries2).
+// closeToPods closes connections of this node's processes to addresses of the cluster. The kernel
+// would retransmit an unanswered one, such as a probe of a deleted pod, for two minutes, in clear
+// once the guard is gone (net.ipv4.tcp_syn_retries, tcp_retries2).
 func closeToPods(log *slog.Logger) (took []string, err error) {
 	ranges, err := guard.Ranges(abi.BPFDir)
 	if err != nil || len(ranges) == 0 {
@@ -174,8 +173,8 @@ func closeToPods(log *slog.Logger) (took []string, err error) {
 	return took, errors.Join(errs...)
 }
 
-// removeClaim deletes this node's VeilNode; an API server that does not answer
-// is told of, and the VeilNode goes with its Node.
+// removeClaim deletes this node's VeilNode. If the API server does not answer that is reported, and
+// the VeilNode is deleted with its Node.
 func removeClaim(ctx context.Context, cfg config.Config, log *slog.Logger) ([]string, error) {
 	if cfg.Source.Kind != config.SourceKubernetes || cfg.Node == "" {
 		return nil, nil
@@ -215,8 +214,8 @@ func removeFile(what, path string) ([]string, error) {
 	return []string{what + " " + path}, nil
 }
 
-// removeSocketDir removes the directory of userspace WireGuards' sockets when nobody has one
-// there, nor may want to: a veil-wg that runs keeps WorkerDir.
+// removeSocketDir removes the directory of userspace WireGuards' sockets when it is empty and no
+// veil-wg runs: that keeps WorkerDir.
 func removeSocketDir() ([]string, error) {
 	if _, err := os.Stat(abi.WorkerDir); err == nil {
 		return nil, nil
@@ -232,14 +231,14 @@ func removeSocketDir() ([]string, error) {
 	}
 }
 
-// runFiles are what the network makes in RunDir. Storage keeps its locks and sockets beside them,
-// and does not need the network: they stay.
+// runFiles are the network's files in RunDir. Storage has its own locks and sockets there and works
+// without the network: they stay.
 var runFiles = []string{abi.ReadyFile, abi.PodDir, abi.IPAMDir, abi.WorkerDir,
 	abi.KeyFile,
 	abi.SnapshotFile, abi.SnapshotFile + source.CorruptSuffix, abi.AdminSocket}
 
-// removeRunFiles takes what is the network's out of dir, which is RunDir, and dir itself when
-// nothing else is in it; else it logs what stays.
+// removeRunFiles removes the network's files from dir, which is RunDir, and dir itself once it is
+// empty; else it logs what stays.
 func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -257,7 +256,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 			if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
 				continue
 			}
-			// A veil-wg that runs makes its folder of requests again at any time.
+			// A running veil-wg recreates its folder of requests at any time.
 			if err := os.RemoveAll(path); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 				return taken, fmt.Errorf("remove %s: %w", path, err)
 			}
@@ -276,7 +275,7 @@ func removeRunFiles(dir string, log *slog.Logger) ([]string, error) {
 	return append(taken, dir), nil
 }
 
-// names are what is in dir, as far as it can be read.
+// names returns the names in dir, as far as it can be read.
 func names(dir string) []string {
 	var out []string
 	entries, _ := os.ReadDir(dir)

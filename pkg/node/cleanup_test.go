@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Only a socket that nobody serves says that veild does not run.
+// Only a socket without a server shows that veild does not run.
 func TestCleanupIsRefusedBesideASlowVeild(t *testing.T) {
 	listen := func(t *testing.T, path string) net.Listener {
 		t.Helper()

@@ -74,8 +74,8 @@ func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, ho
 	settings := guard.Settings{
 		Ranges:    slices.Concat(cfg.ClusterRanges, cfg.ServiceRanges),
 		NodeAddrs: nodeAddrs,
-		// What pods send to a node goes through its tunnel or not at all, whatever services it
-		// is the address of.
+		// A pod's packet to a node goes through its tunnel or not at all, even if services use the
+		// node's address.
 		VIPs: without(vips, nodeAddrs),
 	}
 	want := hostnet.Want{

@@ -16,12 +16,12 @@ func ConflistPath(confDir string) string { return filepath.Join(confDir, abi.Con
 func ConflistError(path string, err error) error {
 	if errors.Is(err, syscall.EROFS) || errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("write CNI configuration %s: %w: make the directory writable for veild, "+
-			"or set cni.confDir to the one that the runtime reads", path, err)
+			"or set cni.confDir to the runtime's", path, err)
 	}
 	return fmt.Errorf("write CNI configuration %s: %w", path, err)
 }
 
-// removeConflist takes the CNI configuration away; that it is not there is no error.
+// removeConflist removes the CNI configuration; a missing one is no error.
 func removeConflist(confDir string) (took []string, err error) {
 	path := ConflistPath(confDir)
 	switch err := os.Remove(path); {

@@ -14,13 +14,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
-// describedRoutes bounds the routes that Describe writes, of each family.
+// describedRoutes bounds the routes of each family that Describe writes.
 const describedRoutes = 10000
 
-// Describe writes for a bug report what this node's kernel has, ours and others': links, addresses,
-// rules, routes, nftables, pinned BPF objects, CNI configurations by name. It changes nothing and
-// needs no veild. It writes as much as it can; the error is what it could not read. No key is in
-// it: WireGuard devices are links here.
+// Describe writes this node's kernel state for a bug report, ours and others': links, addresses,
+// rules, routes, nftables, pinned BPF objects, names of CNI configurations. It changes nothing and
+// needs no veild. It writes as much as it can; the error is what it could not read. It contains no
+// key: WireGuard devices appear only as links.
 func Describe(w io.Writer, confDir string) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -149,7 +149,7 @@ func describeNftables(w io.Writer) error {
 	return nil
 }
 
-// describeFolder lists the names of files; that there is no such folder is said and no error.
+// describeFolder lists the names of files; a missing folder is noted and is no error.
 func describeFolder(w io.Writer, dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

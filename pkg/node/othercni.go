@@ -12,11 +12,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// delegating plugins ask another one for the pod's first interface, by default the next
+// delegating plugins ask another plugin for the pod's first interface, by default that of the next
 // configuration: they may come before ours.
 var delegating = []string{"multus", "multus-shim"}
 
-// maxForeign bounds how much of another plugin's configuration is read, bytes.
+// maxForeign bounds how much of another plugin's configuration is read, in bytes.
 const maxForeign = 1 << 20
 
 // OtherCNI are sentences about CNI configurations in confDir that a runtime takes instead of ours:
@@ -38,15 +38,14 @@ func OtherCNI(confDir string) []string {
 			continue
 		}
 		out = append(out, fmt.Sprintf("another network plugin's configuration, %s (%s), sorts "+
-			"before %s: the runtime would take it, and pods would have a network that is not "+
-			"encrypted; "+
-			"remove that plugin, then the file, and reboot the node", path, plugin,
+			"before %s, so pods' traffic would not be encrypted: remove that plugin, then the "+
+			"file, and reboot the node", path, plugin,
 			abi.ConflistName))
 	}
 	return out
 }
 
-// pluginOf is the type of the first plugin in a CNI configuration, for a message.
+// pluginOf returns the type of the first plugin in a CNI configuration, for a message.
 func pluginOf(path string) string {
 	info, err := os.Stat(path)
 	if err != nil || info.Size() > maxForeign || !info.Mode().IsRegular() {
@@ -78,9 +77,9 @@ func pluginType(text []byte) string {
 	return c.Type
 }
 
-// checkOtherCNI refuses to begin on a node that has another network. Where ours is
-// installed already veild starts, shuts the node and shows it as a problem: a veild
-// that did not start could repair nothing.
+// checkOtherCNI refuses to start on a node with another network. If ours is already installed,
+// veild starts, shuts the node and reports a problem: a veild that did not start could repair
+// nothing.
 func checkOtherCNI(confDir string) error {
 	if _, err := os.Stat(ConflistPath(confDir)); err == nil {
 		return nil

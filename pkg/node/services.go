@@ -12,7 +12,7 @@ import (
 )
 
 // ServiceCgroup is the root of the tree of cgroups that the node's processes are in. What is found
-// by itself must be the machine's: a container sees only its own part, in which there is nobody to
+// by itself must be the machine's: a container sees only its own part, which has no process to
 // translate for.
 func ServiceCgroup(cfg config.Config) (string, error) {
 	if cfg.Services.Cgroup != "" {
@@ -28,12 +28,12 @@ func ServiceCgroup(cfg config.Config) (string, error) {
 	return path, wholeTree(path)
 }
 
-// errPartOfTree is that of a tree of cgroups that is a part of the machine's.
+// errPartOfTree matches a cgroup tree that is only a part of the machine's.
 var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody " +
 	"but veild " +
 	"would be translated for")
 
-// wholeTree is errPartOfTree unless path is the root of the machine's tree.
+// wholeTree returns errPartOfTree unless path is the root of the machine's tree.
 func wholeTree(path string) error {
 	part, err := table.PartOfTree(path)
 	if err != nil {
@@ -41,12 +41,12 @@ func wholeTree(path string) error {
 	}
 	if part {
 		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which "+
-			"mounts the whole tree, or name its root in services.cgroup", path, errPartOfTree)
+			"mounts the whole tree, or set services.cgroup to its root", path, errPartOfTree)
 	}
 	return nil
 }
 
-// checkServices says what this machine lacks for the table of services, and changes nothing.
+// checkServices returns what this machine lacks for the service table, and changes nothing.
 func checkServices(cfg config.Config) error {
 	if _, err := ServiceCgroup(cfg); err != nil {
 		return err

@@ -10,30 +10,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/source"
 )
 
-// checkServiceHost refuses to look for the API server at a service address: those are
-// unreachable for this node until a tunnel device exists, and the device waits for the
-// table, which comes from the API server. addr is the one that the credentials name, not
-// valid when they have a host name: what uses that says what is wrong.
+// checkServiceHost refuses a service address for the API server. Service addresses are unreachable
+// for this node until a tunnel device exists, and the device waits for the table from the API
+// server. addr is the address in the credentials; it is invalid if they have a host name, which
+// other code checks.
 func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 	if cfg.Source.Kind != config.SourceKubernetes {
 		return nil
 	}
 	if cfg.ServiceProxy == config.ServiceProxyEBPF && len(cfg.Services.APIServers) > 0 {
-		return nil // entry 0 of the table of services leads there before anything else does
+		return nil // entry 0 of the service table leads there before anything else does
 	}
 	for _, r := range cfg.ServiceRanges {
 		if r.Contains(addr.Unmap()) {
-			return fmt.Errorf("the API server's address %s is a service's (%s), which this node "+
-				"cannot reach before it has the table from there: set source.kubeconfig to a file "+
-				"with an address of its own, as the manifests do, or with serviceProxy ebpf "+
-				"services.apiServers", addr, r)
+			return fmt.Errorf("the API server's address %s is a service's (%s), unreachable until "+
+				"veild has its table: set source.kubeconfig to a file with an address of its own, "+
+				"or services.apiServers with serviceProxy ebpf", addr, r)
 		}
 	}
 	return nil
 }
 
 // NewSource makes the source, which is the second of what it gives, too, when that is not nil. It
-// asks nobody and changes nothing.
+// contacts no server and changes nothing.
 func NewSource(cfg config.Config, log *slog.Logger) (source.Source, *kube.Client, error) {
 	if cfg.Source.Kind == config.SourceSnapshot {
 		return source.NewSnapshot(cfg.Source.File, cfg.TrustDisk, log), nil, nil

@@ -7,8 +7,8 @@ type Traffic struct {
 	// Sent counts the bytes to the peer, as they were read at At.
 	Sent int64
 	At   time.Time
-	// Silent reports whether the peer does not answer what it is sent. It is then probed
-	// for as long as that lasts: nobody else may have anything to say to it.
+	// Silent reports whether the peer does not answer. It is then probed while that lasts: there
+	// may be no other traffic to it.
 	Silent bool
 }
 
@@ -16,22 +16,21 @@ const (
 	// enough is how much must be sent to a peer before it is worth another probe, bytes.
 	// What answers the peer's own probes, a handshake included, is a tenth of it.
 	enough = 4096
-	// settle is for how long after a probe what is sent counts as the probe's: its
-	// packets, and the empty one with which WireGuard answers after 10 s, must be in Sent.
+	// settle is how long after a probe sent bytes count as the probe's. Sent must include its
+	// packets, and the keepalive with which WireGuard answers after 10 s.
 	settle = 12 * time.Second
 )
 
 // demand decides whether a path is worth a probe: only if the peer has been sent
 // something since the last one, other than probes.
 type demand struct {
-	// base is what had been sent when the last probe was over; it is not known
-	// until settled.
+	// base is what had been sent when the last probe ended; it is unknown until settled.
 	base    int64
 	ended   time.Time
 	pending bool
 }
 
-// probed tells that a probe is over.
+// probed notes that a probe has ended.
 func (d *demand) probed(now time.Time) { d.ended, d.pending = now, true }
 
 // due reports whether the peer is to be probed.

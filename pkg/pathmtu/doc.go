@@ -13,7 +13,7 @@
 // Only peers with traffic are probed (demand.go): a path that carries nothing is not
 // worth a packet, and probes must not be what keeps two idle peers busy.
 //
-// Probes are in clear for whoever is inside the tunnel. A probe is only
+// Probes are in clear for every host inside the tunnel. A probe is only
 // answered, and an answer only believed, when it came by the tunnel device of the
 // peer from the peer's address; an answer must carry the nonce of the probe that is
 // under way. The answer is never larger than the probe.

@@ -24,7 +24,7 @@ const (
 	kindAnswer = 2
 )
 
-// message is what a datagram says.
+// message is the content of a datagram.
 type message struct {
 	kind  byte
 	nonce uint64

@@ -31,20 +31,20 @@ type Options struct {
 	Sources []netip.Addr
 	// Port is the UDP port; 0 is abi.ProbePort.
 	Port uint16
-	// Timing says how often; by default a check a minute, a try of the full
-	// size every ten, three probes a size.
+	// Timing sets the pace; the default is a check a minute, an attempt at the full size every ten,
+	// three probes a size.
 	Timing Timing
 	// Timeout is how long an answer may take; 0 is 300 ms.
 	Timeout time.Duration
 	// Believed are sizes that a prober before this one found, by peer: a first search
 	// of such a peer begins with it and soon tries the full size.
 	Believed map[string]int
-	// Found is told of each change of what fits inside the tunnel to a peer, at
-	// first only when it is not what was believed, so less than the device's MTU
-	// where Believed says nothing. It must not block.
+	// Found receives each change of the size that fits inside the tunnel to a peer. The first
+	// result is only reported if it differs from Believed, or from the device's MTU without one. It
+	// must not block.
 	Found func(peer Peer, mtu int)
-	// Traffic returns what is known of the traffic to a peer; ok is false while nothing
-	// is. Only peers with traffic are probed. It must not block; nil probes all peers.
+	// Traffic returns what is known of the traffic to a peer; ok is false while nothing is. Only
+	// peers with traffic are probed. It must not block; nil probes all peers.
 	Traffic func(peer Peer) (t Traffic, ok bool)
 	Log     *slog.Logger
 }
@@ -61,7 +61,7 @@ type Prober struct {
 	byAddr  map[addrID]*target
 	sockets map[socketID]*socket
 	looked  time.Time // when the sockets were last compared with the devices
-	// believed is what is left of Options.Believed.
+	// believed is the unused rest of Options.Believed.
 	believed map[string]int
 	changed  chan struct{}
 	readers  sync.WaitGroup
@@ -104,7 +104,7 @@ func New(o Options) *Prober {
 // spread is the pause between the first probes of new peers.
 const spread = 2 * time.Millisecond
 
-// SetPeers replaces the peers. What is known of one that is unchanged stays.
+// SetPeers replaces the peers. Results for unchanged peers stay.
 func (p *Prober) SetPeers(peers []Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,8 +149,8 @@ func (p *Prober) SetPeers(peers []Peer) {
 // found by then.
 const maxPause = 2 * time.Second
 
-// minPause is the least between two looks at all peers, so that a thousand
-// that answer, or do not, one by one cost no more than a few.
+// minPause is the shortest time between two passes over all peers, which bounds the cost of a
+// thousand peers that answer one by one.
 const minPause = 50 * time.Millisecond
 
 // Run probes until ctx ends. It returns ctx's error.
@@ -175,7 +175,7 @@ func (p *Prober) Run(ctx context.Context) error {
 	}
 }
 
-// turn sends what is due and says how long there is nothing to do.
+// turn sends what is due and returns how long there is nothing to do.
 func (p *Prober) turn(now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,8 +251,8 @@ func (p *Prober) tell(t *target) {
 	}
 }
 
-// openSockets opens a socket for each device and family with a peer, and closes
-// those of other devices.
+// openSockets opens a socket for each device and family with a peer, and closes those of other
+// devices.
 func (p *Prober) openSockets(ctx context.Context, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -335,7 +335,7 @@ func (p *Prober) current(id socketID, s *socket) bool {
 	return p.sockets[id] == s
 }
 
-// receive judges a message of n bytes and returns what is to be answered, if anything.
+// receive judges a message of n bytes and returns the answer to send, if any.
 func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now time.Time) []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

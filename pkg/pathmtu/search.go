@@ -6,13 +6,13 @@ import "time"
 // (whitepaper, section 5.4.6), so that nothing between can be told apart.
 const step = 16
 
-// Timing says when a Search does what.
+// Timing sets the pace of a Search.
 type Timing struct {
 	// Interval is the pause between checks of the believed size.
 	Interval time.Duration
 	// RaiseInterval is the pause after which a larger size is tried.
 	RaiseInterval time.Duration
-	// RetryMin is the pause after a peer did not answer at all; doubled up to Interval.
+	// RetryMin is the pause after a peer did not answer at all; it doubles up to Interval.
 	RetryMin time.Duration
 	// Tries is how many probes of a size must be lost before it counts as too large.
 	Tries int
@@ -30,8 +30,8 @@ const (
 	knock         // one small probe to a peer that did not answer at all
 )
 
-// Search finds the largest size that a path carries. It is pure: the caller
-// sends what Probe says and reports what came of it.
+// Search finds the largest size that a path carries: a binary search in the manner of DPLPMTUD (RFC
+// 8899). It is pure: the caller sends what Probe returns and reports the outcome.
 type Search struct {
 	timing      Timing
 	floor, ceil int
@@ -128,7 +128,7 @@ func (s *Search) Lost(now time.Time) {
 	case confirm:
 		s.halve(now)
 	case control, knock:
-		// Nothing gets through, whatever its size: that says nothing about sizes.
+		// Nothing arrives, whatever its size: that says nothing about sizes.
 		s.retry = min(max(2*s.retry, s.timing.RetryMin), s.timing.Interval)
 		s.rest(now, s.retry)
 	}

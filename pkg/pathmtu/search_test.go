@@ -103,7 +103,7 @@ func TestLossNeverMakesABlackHole(t *testing.T) {
 	})
 }
 
-func TestDeadPeerLowersNothing(t *testing.T) {
+func TestDeadPeerDoesNotLowerTheMTU(t *testing.T) {
 	p := &path{device: 1440, mtu: 1440, now: start()}
 	s := NewSearch(576, 1440, timing, p.now)
 	p.run(s, time.Minute)
@@ -143,7 +143,7 @@ func TestDeviceBelowTheFloor(t *testing.T) {
 
 // A peer that comes up while its first probes are under way has a wide path, whichever of them it
 // misses.
-func TestLatePeerLowersNothing(t *testing.T) {
+func TestLatePeerDoesNotLowerTheMTU(t *testing.T) {
 	for late := time.Duration(0); late < 10*time.Second; late += 50 * time.Millisecond {
 		p := &path{device: 1440, mtu: 1440, now: start(), from: start().Add(late)}
 		s := NewSearch(1280, p.device, timing, p.now)

@@ -45,9 +45,9 @@ type attachment struct {
 	podIndex int
 }
 
-// Attach connects the pod whose namespace is open as nsFd, as the record says. What must be taken
-// back when the caller fails later is put on undo, which is the caller's to run, also when Attach
-// itself fails. The error matches ErrAttached when a link of the record's names is there already.
+// Attach connects the pod whose namespace is open as nsFd, as the record says. It pushes onto undo
+// what must be undone if the caller fails later; the caller runs it, also when Attach itself fails.
+// The error matches ErrAttached if a link with the record's names exists.
 func (p Paths) Attach(r Record, nsFd int, undo *Undo) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("attach %s of container %s: %w", r.IfName, r.ContainerID, err)
@@ -114,9 +114,9 @@ func (a *attachment) writeRecord() error {
 	return a.write(a.Record)
 }
 
-// stillOpen reports whether the marker that Gate saw is there now that the record is. Who
-// takes the node out of service removes the marker and then looks for
-// records: so it finds this attachment, or this attachment finds out.
+// stillOpen reports whether the marker that Gate saw exists after the record was written. A program
+// that takes the node out of service removes the marker and then lists records. So either it finds
+// this attachment, or this attachment notices.
 func (a *attachment) stillOpen() error {
 	if _, err := os.Lstat(a.ReadyFile); err != nil {
 		return fmt.Errorf("%w: %w: veild removed its marker meanwhile", ErrClosed, err)
@@ -149,10 +149,10 @@ func (a *attachment) addLink() error {
 	return filterSources(a.HostLink)
 }
 
-// filterSources turns the reverse path filter of a pod's link on. Without it the kernel
-// takes the sender of every ARP request into the node's neighbour table, which all links
-// share: a pod that forges senders fills it. (What a pod sends by IP, neighbour discovery
-// included, the table of pods judges.)
+// filterSources enables the reverse path filter of a pod's link. Without it the kernel adds the
+// sender of every ARP request to the node's neighbour table, which all links share: a pod that
+// forges senders fills it. The table of pods judges what the pod sends by IP, neighbour discovery
+// included.
 func filterSources(link string) error {
 	if err := sysctl.Write(sysctl.RPFilter(link), rpFilterStrict); err != nil {
 		return fmt.Errorf("turn the reverse path filter of %s on: %w", link, err)
@@ -163,8 +163,8 @@ func filterSources(link string) error {
 // Values of rp_filter. The loose one, 2, that distributions set keeps forged ARP out too.
 const rpFilterOff, rpFilterStrict = "0", "1"
 
-// writeAddrs adds the link's addresses to the sets. Where policies are enforced, the pod gets its group in
-// the same transaction.
+// writeAddrs adds the link's addresses to the sets. Where policies are enforced, the pod gets its
+// group in the same transaction.
 func (a *attachment) writeAddrs() error {
 	a.undo.Add(func() error { return unsetAddrs(a.HostLink) })
 	judged, err := a.PolicyOpen()
@@ -205,7 +205,7 @@ func (a *attachment) setPod() error {
 	for _, addr := range a.Addrs {
 		with := &nl.Addr{IPNet: single(addr)}
 		if addr.Is6() {
-			// Nobody else can have it, and a tentative address cannot be used.
+			// No other host can have the address, and a tentative address cannot be used.
 			with.Flags = unix.IFA_F_NODAD
 		}
 		if err := nl.Err(a.pod.AddrAdd(l, with)); err != nil {
@@ -216,8 +216,8 @@ func (a *attachment) setPod() error {
 	return setRoutes(a.pod, podRoutes(a.Record, a.podIndex), podNeighs(a.Record, a.podIndex))
 }
 
-// setHost opens the node's end, which gives both ends their carrier; what a
-// closed one refuses to hold comes after.
+// setHost sets the node's end up, which gives both ends their carrier. What a link that is down
+// refuses comes after.
 func (a *attachment) setHost() error {
 	if err := a.host.LinkSetUp(linkOf(a.HostLink, a.index)); err != nil {
 		return fmt.Errorf("set %s up: %w", a.HostLink, err)
@@ -248,7 +248,7 @@ func (a *attachment) settle() error {
 	}
 }
 
-// pending is what the pod still waits for, empty when it is nothing.
+// pending returns what the pod still waits for, empty for nothing.
 func (a *attachment) pending() (string, error) {
 	l, err := a.pod.LinkByIndex(a.podIndex)
 	if err != nil {

@@ -10,10 +10,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// Check says, in sentences for people, how the kernel differs from the record,
-// on the node and in the namespace at nsPath; nothing when all is as Attach made it.
-// An error means that it could not look; a link or a namespace that does not
-// exist is a difference.
+// Check returns sentences for people about how the kernel differs from the record, on the node and
+// in the namespace at nsPath; none if all is as Attach made it. An error means that the check
+// failed. A missing link or namespace is a difference.
 func (p Paths) Check(r Record, nsPath string) ([]string, error) {
 	unlock, err := p.lock(r.HostLink)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Detach removes an attachment: its addresses in the sets, so that nothing new comes from the pod,
-// the link with its known flows, its routes and neighbours, then the record. It does as much as it
-// can, and what is not there is no error: it may be repeated, and a record that cannot be read does
-// not stop it. The pod's namespace is not needed.
+// Detach removes an attachment: its addresses in the sets, so that no new packet of the pod passes;
+// the link with its known flows; its routes and neighbours; then the record. It does as much as it
+// can. Missing parts are no error, so it may be repeated, and an unreadable record does not stop
+// it. It does not need the pod's namespace.
 //
-// When it returns nil the link is gone and the address may be given to another.
-// The record stays as long as the link does: the next try and GC start from it.
+// When it returns nil the link is gone and the address may be assigned again. The record stays as
+// long as the link: the next attempt and GC start from it.
 func (p Paths) Detach(hostLink string) error {
 	unlock, err := p.lock(hostLink)
 	if err != nil {
@@ -55,8 +55,8 @@ func (p Paths) leaveOf(hostLink string) error {
 	return leaveGroups(addrs)
 }
 
-// PruneAddrs removes the addresses of links that no longer exist or are not
-// pods', and says how many.
+// PruneAddrs removes the addresses of links that no longer exist or are not pods', and returns how
+// many.
 func (p Paths) PruneAddrs() (int, error) {
 	return deleteElements(func(all []element) ([]element, error) {
 		// Links after elements: an ADD makes its link first, so it is among them.

@@ -60,8 +60,8 @@ func elementsOf(link string, addrs []netip.Addr) []element {
 	return all
 }
 
-// changeElements removes and adds elements in one transaction. To add what is there is no
-// error, to remove what is not is one. The error matches ErrNotFound when the sets are not there.
+// changeElements removes and adds elements in one transaction. Adding an existing element is no
+// error; removing a missing one is. The error matches ErrNotFound when the sets are missing.
 func changeElements(add, remove []element) error { return changeAll(add, remove, nil, nil) }
 
 // changeAll is changeElements that also lets pods join and leave groups of policies.
@@ -155,8 +155,8 @@ func findTable(c *nftables.Conn, name string) error {
 // one while another process changes the set, and two may want to remove the same.
 const changeTries = 3
 
-// addrsOf returns the addresses that the sets have for the link, sorted; it reads again
-// what is not as wanted.
+// addrsOf returns the link's addresses in the sets, sorted; it reads again if they are not as
+// wanted.
 func addrsOf(link string, want []netip.Addr) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for range changeTries {
@@ -186,8 +186,8 @@ func sameAddrs(sorted, want []netip.Addr) bool {
 	return slices.Equal(sorted, want)
 }
 
-// deleteElements removes those elements that drop chooses of all, and says how
-// many; a table that does not exist has none.
+// deleteElements removes the elements that drop selects, and returns how many; a missing table has
+// none.
 func deleteElements(drop func(all []element) ([]element, error)) (int, error) {
 	for try := 1; ; try++ {
 		all, err := readElements()

@@ -19,12 +19,11 @@ import (
 // ErrClosed matches the error of Gate for a node that is not ready for pods.
 var ErrClosed = errors.New("node is not ready for pods")
 
-// Gate reports whether a pod may be attached: the plaintext guard is in force, the
-// base routes are there, and veild has said since boot that it applied both.
-// The error says which part is absent and what to do; it matches ErrClosed.
-// podPrefixes are what IPAM gives addresses from: the families of the base
-// routes are theirs, and each must lie in a cluster range that is closed.
-// Gate looks at the kernel and needs no living daemon.
+// Gate reports whether a pod may be attached: the guard is in force, the base routes exist, and
+// veild has confirmed both since boot. The error names the missing part and a remedy, and matches
+// ErrClosed. podPrefixes are the prefixes that IPAM assigns from. They determine the families of
+// the base routes, and each must lie in a closed cluster range. Gate reads the kernel and needs no
+// running daemon.
 func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	marker, err := abi.ReadMarker(p.ReadyFile)
 	if err != nil {
@@ -32,8 +31,8 @@ func (p Paths) Gate(podPrefixes []netip.Prefix) error {
 	}
 	for _, prefix := range podPrefixes {
 		if !has(marker.Families, prefix.Addr()) {
-			return fmt.Errorf("%w: pods get addresses from %s, but %s does not say that veild has "+
-				"applied that family; is the range in its clusterRanges?", ErrClosed, prefix,
+			return fmt.Errorf("%w: pods get addresses from %s, but by %s veild has not applied "+
+				"that family; is the range in clusterRanges?", ErrClosed, prefix,
 				p.ReadyFile)
 		}
 	}
@@ -61,7 +60,7 @@ func (p Paths) gatePins() error {
 	return nil
 }
 
-// gateTables looks for both tables, and in that of pods for what an ADD needs.
+// gateTables looks for both tables, and in the pods' table for what an ADD needs.
 func gateTables() error {
 	const restores = "is veild running? it restores it"
 	c, err := nftables.New(nftables.AsLasting())
@@ -158,7 +157,7 @@ func gateRange(h *nl.Handle, prefix netip.Prefix) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("table %d has no unreachable route for a cluster range that holds pod "+
-		"prefix %s; is veild running, and is %s in its clusterRanges?", abi.TablePod, prefix,
+	return fmt.Errorf("table %d has no unreachable route for pod prefix %s; is veild running, and "+
+		"is %s in its clusterRanges?", abi.TablePod, prefix,
 		prefix)
 }

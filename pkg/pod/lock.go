@@ -13,16 +13,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// ErrBusy is that of an attachment that somebody else is at work on.
+// ErrBusy matches when another process works on the attachment.
 var ErrBusy = errors.New("somebody else is at work on it")
 
 // busyPoll is how often a lock that is held is tried again.
 const busyPoll = 10 * time.Millisecond
 
-// lock keeps everybody else from the attachment of a host link until unlock is called: the plugin's
-// ADD and DEL from the daemon's Repair and SetMTU. It is flock(2) on one of 256 files in PodDir,
-// chosen by the link's name, so that nothing has to be removed and unrelated pods seldom wait.
-// Where PodDir does not exist there is nothing to keep.
+// lock excludes all others from the attachment of a host link until unlock: the plugin's ADD and
+// DEL, and the daemon's Repair and SetMTU. It is flock(2) on one of 256 files in PodDir, chosen by
+// the link's name, so that no file must be removed and unrelated pods seldom wait. Without PodDir
+// there is nothing to protect.
 func (p Paths) lock(hostLink string) (unlock func(), err error) {
 	f, err := p.openLock(hostLink)
 	if err != nil || f == nil {
@@ -69,7 +69,7 @@ func (p Paths) openLock(hostLink string) (*os.File, error) {
 	return f, nil
 }
 
-// lockName is the file in PodDir whose lock is that of the host link.
+// lockName returns the lock file in PodDir of the host link.
 func lockName(hostLink string) string {
 	shard := "00"
 	if n := len(abi.PodLinkPrefix); len(hostLink) >= n+2 {

@@ -9,12 +9,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// SetMTU changes the MTU of a living pod: both ends of the veth, the default
-// routes in the pod, and the record, which it returns as it is then. The end
-// that receives the larger packets meanwhile is the larger one, so nothing in
-// flight is lost to the change. The error matches ErrNotFound when the record,
-// the link or the namespace is gone, and ErrBusy as that of Repair does; an MTU below
-// what IPv6 needs is refused.
+// SetMTU changes the MTU of a living pod: both ends of the veth, the default routes in the pod, and
+// the record, which it returns. In between, the end that receives larger packets has the larger
+// MTU, so no packet is lost. The error matches ErrNotFound when the record, the link or the
+// namespace is gone, and ErrBusy like Repair's. An MTU below IPv6's minimum is refused.
 func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 	unlock, err := p.lockUntil(ctx, r.HostLink)
 	if err != nil {

@@ -11,11 +11,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Orphans are the host links of attachments that network owns no longer: of
-// what is found in PodDir, or as a link in PodGroup with a name of ours, those
-// that are not in valid (names as HostLink gives) and whose record, where one
-// can be read, is of this network. Other networks' attachments and foreign links
-// are never among them. Each is for Detach.
+// Orphans returns the host links of attachments that network no longer owns. Candidates are the
+// records in PodDir, and the links in PodGroup with our names. An orphan is not in valid (names as
+// HostLink returns), and its record, if readable, is of this network. Other networks' attachments
+// and foreign links are never returned. Call Detach for each.
 func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) {
 	found := make(map[string]bool)
 	entries, err := os.ReadDir(p.PodDir)
@@ -50,7 +49,7 @@ func (p Paths) Orphans(network string, valid map[string]bool) ([]string, error) 
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// ours reports whether a name has the form that HostLink gives.
+// ours reports whether a name has the form that HostLink returns.
 func ours(link string) bool {
 	digits, ok := strings.CutPrefix(link, abi.PodLinkPrefix)
 	return ok && len(digits) == 11 && strings.Trim(digits, "0123456789abcdef") == ""

@@ -6,8 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Paths says where records and pinned BPF objects are, so that tests and the
-// namespace lab can have their own. It is a value; use DefaultPaths on a node.
+// Paths are the places of records and pinned BPF objects; tests and the namespace lab have their
+// own. It is a value; use DefaultPaths on a node.
 type Paths struct {
 	// PodDir holds a record for each attached pod interface.
 	PodDir string

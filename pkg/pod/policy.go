@@ -213,8 +213,8 @@ func findPolicyTable() error {
 	return findTable(c, abi.NFTPolicyTable)
 }
 
-// leaveGroups removes addresses from all groups, so that nobody who gets one of them is in a group
-// already. A table that is not there has no groups.
+// leaveGroups removes addresses from all groups, so that the next pod with one of them is not in a
+// group already. A table that is not there has no groups.
 func leaveGroups(addrs []netip.Addr) error {
 	for try := 1; ; try++ {
 		found, err := groupsOf(addrs)

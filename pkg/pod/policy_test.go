@@ -146,7 +146,7 @@ func (n *node) reserve(group string) {
 	n.must(func() error { return n.Reserve(map[Workload]string{web: group}) })
 }
 
-func TestPodFollowsAReservationThatChangesMeanwhile(t *testing.T) {
+func TestPodFollowsAChangedReservation(t *testing.T) {
 	for name, tt := range map[string]struct {
 		becomes []string // one after each transaction
 		want    []string

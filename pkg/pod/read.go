@@ -288,7 +288,7 @@ func (n nodeEnd) diff(r Record) nodeDiff {
 	return d
 }
 
-// diffPod says how the pod's end differs from the record.
+// diffPod returns how the pod's end differs from the record.
 func (e end) diffPod(r Record) []string {
 	var texts []string
 	say := func(format string, args ...any) { texts = append(texts, fmt.Sprintf(format, args...)) }

@@ -28,8 +28,8 @@ const recordSuffix = ".json"
 // ErrNotFound matches errors for a record, a link or a namespace that does not exist.
 var ErrNotFound = fs.ErrNotExist
 
-// Record is what was attached: one interface of one container. It is what the
-// plugin was told and the addresses that IPAM gave, nothing that the kernel chose.
+// Record describes an attachment: one interface of one container. It holds the plugin's input and
+// IPAM's addresses, and nothing that the kernel chose.
 type Record struct {
 	// Network is the name of the CNI network.
 	Network string `json:"network"`
@@ -42,7 +42,7 @@ type Record struct {
 	HostLink string `json:"hostLink"`
 	// Addrs are the pod's addresses, at most one of each family.
 	Addrs []netip.Addr `json:"addrs"`
-	// MTU is that of both ends of the veth and of the pod's default routes, bytes.
+	// MTU is the MTU in bytes of both ends of the veth and of the pod's default routes.
 	MTU int `json:"mtu"`
 	// Workload is the pod as the runtime named it; the zero value when it did not.
 	Workload Workload `json:"workload,omitzero"`
@@ -128,7 +128,7 @@ func (r Record) mac(offset int) net.HardwareAddr {
 	return mac
 }
 
-// Validate says what is wrong with the record, nil when nothing is.
+// Validate returns what is wrong with the record, nil if nothing is.
 func (r Record) Validate() error {
 	switch {
 	case len(r.Addrs) == 0:
@@ -195,8 +195,7 @@ func (p Paths) write(r Record) error {
 	return nil
 }
 
-// NoteTook writes into the record how long the ADD took, for whoever reads it
-// later; what the daemon has changed of it meanwhile stays.
+// NoteTook writes into the record how long the ADD took; concurrent changes of the daemon stay.
 func (p Paths) NoteTook(hostLink string, took time.Duration) error {
 	unlock, err := p.lock(hostLink)
 	if err != nil {
@@ -228,7 +227,8 @@ func (p Paths) Load(hostLink string) (Record, error) {
 	return r, nil
 }
 
-// ListOthers is List without those of known host links, which it does not read, and counts all.
+// ListOthers is List without the records of known host links, which it does not read; it counts
+// all.
 func (p Paths) ListOthers(known map[string]bool) (records []Record, count int, err error) {
 	return p.list(known)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Repaired is what became of one attachment that differed from its record.
+// Repaired is the result for one attachment that differed from its record.
 type Repaired struct {
 	Record Record
 	// Changed are sentences for people: what was put right.
@@ -22,16 +22,15 @@ type Repaired struct {
 	Err error
 }
 
-// RepairAll makes the node's end of attachments match their records again: addresses in the sets,
-// group, link up, neighbours and host routes, in that order, so that a pod is guarded before it is
-// reachable. It leaves the pods' namespaces alone. It returns those that differed, sorted by host
-// link; an error means that nothing was looked at; it matches ErrClosed when the table of pods is
-// not there.
+// RepairAll makes the node's end of attachments match their records: addresses in the sets, group,
+// link up, neighbours and host routes, in that order, so that a pod is guarded before it is
+// reachable. It does not enter the pods' namespaces. It returns those that differed, sorted by host
+// link. An error means that nothing was checked; it matches ErrClosed when the pods' table is
+// missing.
 //
-// The kernel is read once for all, without locks. What differs then may be a plugin's work in
-// progress: so those attachments alone are locked, all of them, their records and the kernel are
-// read once more, and what still differs is changed. The cost is two readings, whatever the number
-// of pods and of repairs.
+// It reads the kernel once for all, without locks. A difference may be a plugin's work in progress.
+// So it locks only those attachments, reads their records and the kernel again, and changes what
+// still differs. The cost is two readings, whatever the number of pods and repairs.
 func (p Paths) RepairAll(ctx context.Context, records []Record) ([]Repaired, error) {
 	if len(records) == 0 {
 		return nil, nil
@@ -70,8 +69,8 @@ func (p Paths) RepairNamed(ctx context.Context, hostLinks []string) ([]Repaired,
 	return p.repairFreeFirst(ctx, h, named)
 }
 
-// repairFreeFirst repairs records. Those that somebody has locked are waited for one by one, while
-// nothing else is locked.
+// repairFreeFirst repairs records. It waits for locked ones one by one, while it holds no other
+// lock.
 func (p Paths) repairFreeFirst(ctx context.Context, h *nl.Handle,
 	records []Record) ([]Repaired, error) {
 	ended, cancel := context.WithCancel(ctx)

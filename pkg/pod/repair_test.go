@@ -98,7 +98,7 @@ func TestRepairAllPutsRightWhatDiffersAndNothingElse(t *testing.T) {
 }
 
 // A flush of everything of every pod, attachments with a common lock file among them.
-func TestRepairAllAfterAFlushOfAll(t *testing.T) {
+func TestRepairAllAfterEverythingWasFlushed(t *testing.T) {
 	n := newNode(t)
 	rs := n.crowd(40)
 	shared := map[string]int{}

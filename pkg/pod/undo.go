@@ -11,8 +11,7 @@ type Undo struct {
 // Add puts f on the list; it is called before everything added earlier.
 func (u *Undo) Add(f func() error) { u.steps = append(u.steps, f) }
 
-// Run takes back all steps, the last first, goes on past errors, joins them and
-// empties the list.
+// Run undoes all steps, the last first. It continues past errors, joins them, and empties the list.
 func (u *Undo) Run() error {
 	var errs []error
 	for i := len(u.steps) - 1; i >= 0; i-- {

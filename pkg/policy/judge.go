@@ -19,7 +19,7 @@ type Flow struct {
 	Midstream bool
 }
 
-// Verdict is what becomes of a Flow.
+// Verdict is the decision about a Flow.
 type Verdict uint8
 
 // Verdicts.

@@ -101,5 +101,5 @@ func newCluster(cfg *rest.Config, limit time.Duration, opts Options) (*Cluster, 
 	return c, nil
 }
 
-// NewCanary returns a string that nobody else sends.
+// NewCanary returns a string that no other program sends.
 func NewCanary() string { return "canary-" + strings.ToLower(rand.Text()) }

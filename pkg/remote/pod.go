@@ -155,7 +155,7 @@ func (n *Namespace) RunAll(ctx context.Context, pods ...*Pod) error {
 	return group.Wait()
 }
 
-// WaitReady waits until the pod is Ready and learns its addresses anew.
+// WaitReady waits until the pod is Ready and learns its addresses again.
 func (p *Pod) WaitReady(ctx context.Context, patience time.Duration) error {
 	pods := p.Namespace.Cluster.Client.CoreV1().Pods(p.Namespace.Name)
 	err := Until(ctx, "pod "+p.Name, patience, func(ctx context.Context) error {
@@ -214,7 +214,7 @@ func readiness(p *corev1.Pod) error {
 // whyLimit bounds the search for reasons.
 const whyLimit = 5 * time.Second
 
-// why returns events and logs of the pod for people, as far as they can be had.
+// why returns events and logs of the pod for people, as far as they can be read.
 func (p *Pod) why(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, whyLimit)
 	defer cancel()

@@ -51,7 +51,7 @@ func newSession(ctx context.Context, what string,
 		if err == nil {
 			err = io.EOF
 		}
-		// Whoever writes to it or reads from it is told.
+		// Its writers and readers get an error.
 		inside.CloseWithError(err)
 		out.CloseWithError(err)
 		ended <- err
@@ -87,7 +87,7 @@ func (s *Session) read(ctx context.Context, said io.Reader) error {
 func (s *Session) Ask(ctx context.Context, line string, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
-	// Nobody reads what is written when the command hangs.
+	// A command that hangs does not read its input.
 	stop := context.AfterFunc(ctx, s.end)
 	defer stop()
 	if _, err := io.WriteString(s.lines, line+"\n"); err != nil {
@@ -108,7 +108,7 @@ func (s *Session) Ask(ctx context.Context, line string, answer any) error {
 }
 
 // Close ends the command's standard input, which should end it, and waits until it has ended here.
-// Answers that nobody read are lost.
+// Unread answers are lost.
 func (s *Session) Close() {
 	late := time.AfterFunc(endPatience, s.end)
 	defer late.Stop()

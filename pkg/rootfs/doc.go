@@ -1,4 +1,4 @@
-// Package rootfs reports how the storage below a path is protected against whoever owns
+// Package rootfs reports how the storage below a path is protected against the owner of
 // the disk. Kubeveil's own programs, the CNI configuration and container images lie in
 // the root file system, so the promise of docs/security.md holds only on one whose
 // content is verified: dm-verity, dm-crypt over dm-integrity, or memory.

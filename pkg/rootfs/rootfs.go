@@ -167,7 +167,7 @@ const (
 	verityTarget
 	cryptTarget
 	// tagsTarget is dm-integrity as the place of the tags of LUKS2 with --integrity. A
-	// dm-integrity of its own is none: whoever owns the disk can compute its checksums.
+	// dm-integrity of its own is none: the disk's owner can compute its checksums.
 	tagsTarget
 )
 

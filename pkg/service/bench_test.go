@@ -57,9 +57,9 @@ func BenchmarkPlanAll(b *testing.B) {
 			func(b *testing.B) {
 				services, slices := many(size.services, size.endpoints)
 				for b.Loop() {
-					if _, c := filled(b, services, slices); len(c.Slots.Keys) !=
+					if _, c := filled(b, services, slices); len(c.Backends.Keys) !=
 						size.services*size.endpoints {
-						b.Fatalf("%d slots", len(c.Slots.Keys))
+						b.Fatalf("%d slots", len(c.Backends.Keys))
 					}
 				}
 			})
@@ -68,8 +68,8 @@ func BenchmarkPlanAll(b *testing.B) {
 
 // BenchmarkPlanOneBesideFull is BenchmarkPlanOne while some services of many endpoints do not fit.
 func BenchmarkPlanOneBesideFull(b *testing.B) {
-	p, err := New("node-1", Limits{Fronts: 1 << 15, Slots: 1 << 18, Members: 1 << 10,
-		Sources: 1 << 10})
+	p, err := New("node-1", Limits{Frontends: 1 << 15, BackendSlots: 1 << 18, Members: 1 << 10,
+		SourceRanges: 1 << 10})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -123,8 +123,8 @@ func BenchmarkPlanOne(b *testing.B) {
 				less.Endpoints = whole.Endpoints[1:]
 				for i := 0; b.Loop(); i++ {
 					p.PutSlice([]Slice{less, whole}[i%2])
-					if c := p.Plan(); len(c.Fronts.Keys) != 1 {
-						b.Fatalf("%d frontends", len(c.Fronts.Keys))
+					if c := p.Plan(); len(c.Frontends.Keys) != 1 {
+						b.Fatalf("%d frontends", len(c.Frontends.Keys))
 					}
 				}
 			})

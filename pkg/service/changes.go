@@ -14,18 +14,18 @@ func (b *Batch[K, V]) put(k K, v V) {
 // Changes are writes to the maps, to be made field by field in this order, each
 // of them whole before the next begins. The order within a field means nothing.
 type Changes struct {
-	// What nobody reads yet.
-	Slots   Batch[uint32, Slot]
-	Sources []SourceKey
-	Members Batch[MemberKey, Member]
+	// What has no reader yet.
+	Backends     Batch[uint32, Backend]
+	SourceRanges []SourceRangeKey
+	Members      Batch[MemberKey, Member]
 	// What readers see change, a frontend at a time. Frontends come before they go, so that an
 	// address that one service leaves to another is never without.
-	Fronts     Batch[FrontKey, Front]
-	DropFronts []FrontKey
-	// What nobody reads any more.
-	LateMembers Batch[MemberKey, Member]
-	DropMembers []MemberKey
-	DropSources []SourceKey
+	Frontends     Batch[FrontendKey, Frontend]
+	DropFrontends []FrontendKey
+	// What has no reader any more.
+	LateMembers      Batch[MemberKey, Member]
+	DropMembers      []MemberKey
+	DropSourceRanges []SourceRangeKey
 	// MovedUDP is that an address of UDP is another service's, or has another of its policies, from
 	// now on: no member of the former backends need go.
 	MovedUDP bool
@@ -39,6 +39,8 @@ func (c Changes) Empty() bool { return c.Writes() == 0 }
 
 // Writes is the number of entries to write or delete.
 func (c Changes) Writes() int {
-	return len(c.Slots.Keys) + len(c.Sources) + len(c.Members.Keys) + len(c.Fronts.Keys) +
-		len(c.DropFronts) + len(c.LateMembers.Keys) + len(c.DropMembers) + len(c.DropSources)
+	return len(c.Backends.Keys) + len(c.SourceRanges) + len(c.Members.Keys) +
+		len(c.Frontends.Keys) +
+		len(c.DropFrontends) + len(c.LateMembers.Keys) + len(c.DropMembers) +
+		len(c.DropSourceRanges)
 }

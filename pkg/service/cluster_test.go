@@ -139,7 +139,7 @@ func (c *cluster) change(t *rapid.T) {
 }
 
 // want is the oracle's view; services that do not fit are what they last were.
-func (c *cluster) want() map[FrontKey]string {
+func (c *cluster) want() map[FrontendKey]string {
 	full := make(map[Name]bool)
 	for _, err := range c.planner.Problems() {
 		if f := (*FullError)(nil); errors.As(err, &f) {
@@ -159,8 +159,8 @@ func (c *cluster) want() map[FrontKey]string {
 }
 
 // known is want without the services that have not fitted since the planner adopted what was there:
-// what they had stays theirs only where nobody else claims it.
-func (c *cluster) known() map[FrontKey]string {
+// what they had stays theirs only where no other service claims it.
+func (c *cluster) known() map[FrontendKey]string {
 	var worlds []world
 	for n, w := range c.accepted {
 		if e := c.planner.entries[n]; e != nil && (e.full == nil || len(e.now.groups) > 0) {
@@ -170,9 +170,9 @@ func (c *cluster) known() map[FrontKey]string {
 	return oracle("node-1", c.api, worlds)
 }
 
-func (c *cluster) view() map[FrontKey]string {
-	all := make(map[FrontKey]string)
-	for k := range c.maps.fronts {
+func (c *cluster) view() map[FrontendKey]string {
+	all := make(map[FrontendKey]string)
+	for k := range c.maps.frontends {
 		all[k] = c.maps.show(k)
 	}
 	return all
@@ -180,14 +180,14 @@ func (c *cluster) view() map[FrontKey]string {
 
 // apply makes the first most writes while readers look; each must see what was before or what is
 // wanted.
-func (c *cluster) apply(t *rapid.T, changes Changes, most int, may ...map[FrontKey]string) {
+func (c *cluster) apply(t *rapid.T, changes Changes, most int, may ...map[FrontendKey]string) {
 	for _, write := range c.maps.writes(changes)[:most] {
 		if err := write(); err != nil {
 			t.Fatal(err)
 		}
-		for k := range c.maps.fronts {
+		for k := range c.maps.frontends {
 			now := chosen(c.maps.show(k))
-			if !slices.ContainsFunc(may, func(m map[FrontKey]string) bool {
+			if !slices.ContainsFunc(may, func(m map[FrontendKey]string) bool {
 				w, ok := m[k]
 				return ok && chosen(w) == now
 			}) {
@@ -214,7 +214,7 @@ func (c *cluster) readOn(t *rapid.T) {
 		}
 	}
 	if len(c.readers) < 40 {
-		for k := range c.maps.fronts {
+		for k := range c.maps.frontends {
 			c.readers = append(c.readers, c.maps.begin(k))
 			break
 		}
@@ -222,7 +222,7 @@ func (c *cluster) readOn(t *rapid.T) {
 }
 
 // settle plans and applies until nothing is left to do.
-func (c *cluster) settle(t *rapid.T, before ...map[FrontKey]string) {
+func (c *cluster) settle(t *rapid.T, before ...map[FrontendKey]string) {
 	for range 10 {
 		before := append(before, c.view())
 		changes := c.planner.Plan()

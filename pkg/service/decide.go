@@ -22,7 +22,7 @@ const (
 
 // claim is a frontend that a service wants.
 type claim struct {
-	key      FrontKey
+	key      FrontendKey
 	kind     kind
 	owner    Name
 	created  time.Time
@@ -43,7 +43,7 @@ type groupKey struct {
 // group is what there is for a groupKey.
 type group struct {
 	id       uint64
-	backends []Slot // sorted, no two with one address and port
+	backends []Backend // sorted, no two with one address and port
 	members  map[MemberKey]Member
 	at       extent // count 0 where there are no backends
 }
@@ -52,7 +52,7 @@ type group struct {
 type decision struct {
 	claims  []claim
 	groups  map[groupKey]*group
-	sources map[SourceKey]bool
+	sources map[SourceRangeKey]bool
 	// refused are ports that are left to others.
 	refused []error
 }
@@ -68,12 +68,12 @@ type here struct {
 	node  string
 	addrs []netip.Addr
 	// reserved are frontends that no address from outside the cluster may claim, and what they are.
-	reserved map[FrontKey]string
+	reserved map[FrontendKey]string
 }
 
 // decide is pure: the order of e's slices and of their endpoints means nothing.
 func decide(h here, e *entry) decision {
-	d := decision{groups: make(map[groupKey]*group), sources: make(map[SourceKey]bool)}
+	d := decision{groups: make(map[groupKey]*group), sources: make(map[SourceRangeKey]bool)}
 	if e.api != nil {
 		d.apiServer(e)
 	}
@@ -104,7 +104,8 @@ func (d *decision) port(h here, e *entry, p Port) {
 		}
 
 		c := claim{
-			key: frontKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k, owner: e.name,
+			key: frontendKey(netip.AddrPortFrom(a, port), p.Protocol, scope), kind: k,
+			owner:   e.name,
 			created: s.Created,
 			group:   groupKey{p.Name, p.Protocol, v6, local}, affinity: seconds(s.Affinity),
 		}
@@ -121,9 +122,9 @@ func (d *decision) port(h here, e *entry, p Port) {
 	}
 
 	external := func(k kind, a netip.Addr, port uint16) {
-		front := frontKey(netip.AddrPortFrom(a.Unmap(), port), p.Protocol, Inside)
-		if what, ok := h.reserved[front]; ok {
-			d.refused = append(d.refused, &ReservedError{e.name, front, what})
+		frontend := frontendKey(netip.AddrPortFrom(a.Unmap(), port), p.Protocol, Inside)
+		if what, ok := h.reserved[frontend]; ok {
+			d.refused = append(d.refused, &ReservedError{e.name, frontend, what})
 			return
 		}
 		add(k, a, port, Inside, false)
@@ -155,17 +156,17 @@ func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, 
 
 // apiServer is the decision about entry 0, which has room for these numbers.
 func (d *decision) apiServer(e *entry) {
-	fronts := slices.Clone(e.api.Frontends)
-	slices.SortFunc(fronts, netip.AddrPort.Compare)
-	for _, a := range slices.Compact(fronts) {
+	frontends := slices.Clone(e.api.Frontends)
+	slices.SortFunc(frontends, netip.AddrPort.Compare)
+	for _, a := range slices.Compact(frontends) {
 		addr := a.Addr().Unmap()
-		if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFronts {
+		if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFrontends {
 			continue
 		}
 
 		key := apiGroup(addr.Is6())
 		d.claims = append(d.claims, claim{
-			key: frontKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer,
+			key: frontendKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer,
 			owner: e.name, group: key,
 		})
 		if d.groups[key] != nil {
@@ -176,11 +177,11 @@ func (d *decision) apiServer(e *entry) {
 		for _, b := range e.api.Backends {
 			if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) &&
 				b.Port() != 0 && b.Addr().Is6() == key.v6 {
-				g.backends = append(g.backends, slotOf(b))
+				g.backends = append(g.backends, backendOf(b))
 			}
 		}
 
-		slices.SortFunc(g.backends, compareSlot)
+		slices.SortFunc(g.backends, compareBackend)
 		g.backends = slices.Compact(g.backends)
 		g.backends = g.backends[:min(len(g.backends), MaxAPIServers)]
 		d.groups[key] = g
@@ -204,7 +205,7 @@ const (
 )
 
 type candidate struct {
-	slot Slot
+	slot Backend
 	rank int
 }
 
@@ -237,7 +238,7 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 			if rank == rankNone || !reachable(addr) || addr.Is6() != v6 {
 				continue
 			}
-			c := candidate{slotOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank}
+			c := candidate{backendOf(netip.AddrPortFrom(addr, s.Ports[i].Port)), rank}
 			if h.node != "" && ep.Node == h.node {
 				c.slot.Flags = FlagLocal
 			}
@@ -246,11 +247,11 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	}
 
 	slices.SortFunc(all, func(a, b candidate) int {
-		return cmp.Or(compareSlot(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
+		return cmp.Or(compareBackend(a.slot, b.slot), cmp.Compare(b.rank, a.rank),
 			cmp.Compare(b.slot.Flags, a.slot.Flags))
 	})
 	return slices.CompactFunc(all, func(a, b candidate) bool {
-		return compareSlot(a.slot, b.slot) == 0
+		return compareBackend(a.slot, b.slot) == 0
 	})
 }
 
@@ -288,12 +289,12 @@ func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 	return g
 }
 
-func memberKey(group uint64, s Slot) MemberKey {
+func memberKey(group uint64, s Backend) MemberKey {
 	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
 }
 
 // sourceSet returns the number of the set of e's source ranges of a family, 0 if
-// it has none at all: ranges of the other family only admit nobody of this one.
+// it has none at all: ranges of the other family admit no client of this one.
 func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	if len(e.service.SourceRanges) == 0 {
 		return 0
@@ -314,7 +315,7 @@ func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	// The content is in the number, so another content is another set.
 	set := digest(text)
 	for _, r := range ranges {
-		d.sources[sourceKey(set, r)] = true
+		d.sources[sourceRangeKey(set, r)] = true
 	}
 	return set
 }
@@ -338,7 +339,7 @@ func family(v6 bool) string {
 
 // digest numbers a list of words. 64 bits of a strong hash: that two of a
 // million numbers are one has a chance of one in thirty million, and then they share affinity
-// only; nobody can aim for it at the service of another. It is never 0.
+// only; no client can aim for it at the service of another. It is never 0.
 func digest(words []string) uint64 {
 	var b []byte
 	for _, w := range words {

@@ -4,7 +4,7 @@
 //
 // It promises that the changes, made in the order in which Changes lists them,
 // never show a reader a service that is half changed: what a frontend points to
-// is written where nobody reads, then the frontend is replaced, then what it
+// is written where no program reads, then the frontend is replaced, then what it
 // pointed to before is given back. A service that does not fit keeps what it
 // had, whole, and says which limit it met. A service that did not change costs nothing.
 // The same services give the same frontends with the same backends, in

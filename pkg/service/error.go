@@ -18,26 +18,25 @@ var (
 	ErrLimits = errors.New("bad limits")
 )
 
-// Names of the fields of Limits.
+// Names of the limits, as in the configuration.
 const (
-	limitFronts  = "Fronts"
-	limitSlots   = "Slots"
-	limitMembers = "Members"
-	limitSources = "Sources"
+	limitFrontends    = "frontends"
+	limitBackendSlots = "backendSlots"
+	limitMembers      = "members"
+	limitSourceRanges = "sourceRanges"
 )
 
 // FullError is an ErrFull: Service needs Want more entries of the map that Limit sets the size of.
 type FullError struct {
 	Service Name
-	Limit   string // the name of the field of Limits
+	Limit   string // the key below services.limits of the configuration
 	Size    uint32
 	Want    int
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("service %s: %v: no %d of the %d of limit %s are free: it keeps the "+
-		"backends it had, and is not served if it had none; raise the limit",
-		e.Service, ErrFull, e.Want, e.Size, e.Limit)
+	return fmt.Sprintf("service %s: %v: it needs %d free entries of %d and keeps the backends it "+
+		"had; raise services.limits.%s", e.Service, ErrFull, e.Want, e.Size, e.Limit)
 }
 
 // Unwrap returns ErrFull.
@@ -46,12 +45,12 @@ func (e *FullError) Unwrap() error { return ErrFull }
 // ConflictError is an ErrConflict: Owner has the frontend that Service claims.
 type ConflictError struct {
 	Service, Owner Name
-	Front          FrontKey
+	Frontend       FrontendKey
 }
 
 func (e *ConflictError) Error() string {
-	return fmt.Sprintf("service %s: %s %s: %v: service %s has it", e.Service, e.Front.Protocol,
-		e.Front.AddrPort(), ErrConflict, e.Owner)
+	return fmt.Sprintf("service %s: %s %s: %v: service %s has it", e.Service, e.Frontend.Protocol,
+		e.Frontend.AddrPort(), ErrConflict, e.Owner)
 }
 
 // Unwrap returns ErrConflict.
@@ -60,14 +59,14 @@ func (e *ConflictError) Unwrap() error { return ErrConflict }
 // ReservedError is an ErrReserved: Service claims Front by an external IP, a LoadBalancer IP or a
 // NodePort, but What is there.
 type ReservedError struct {
-	Service Name
-	Front   FrontKey
-	What    string
+	Service  Name
+	Frontend FrontendKey
+	What     string
 }
 
 func (e *ReservedError) Error() string {
 	return fmt.Sprintf("service %s: %s %s: %v: %s is there; use another address or port",
-		e.Service, e.Front.Protocol, e.Front.AddrPort(), ErrReserved, e.What)
+		e.Service, e.Frontend.Protocol, e.Frontend.AddrPort(), ErrReserved, e.What)
 }
 
 // Unwrap returns ErrReserved.

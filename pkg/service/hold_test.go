@@ -7,9 +7,9 @@ import (
 
 // A restart knows entry 0 before it knows any service.
 func TestHold(t *testing.T) {
-	front := netip.MustParseAddrPort("198.18.0.10:443")
+	frontend := netip.MustParseAddrPort("198.18.0.10:443")
 	api := func(backends ...string) APIServer {
-		a := APIServer{Frontends: []netip.AddrPort{front}}
+		a := APIServer{Frontends: []netip.AddrPort{frontend}}
 		for _, b := range backends {
 			a.Backends = append(a.Backends, netip.MustParseAddrPort(b))
 		}

@@ -23,7 +23,7 @@ const (
 )
 
 // FrontKey is the key of a frontend in the hash map service_fronts.
-type FrontKey struct {
+type FrontendKey struct {
 	Addr     [16]byte
 	Port     [2]byte
 	Protocol Protocol
@@ -39,7 +39,7 @@ const (
 )
 
 // Front is the value of a frontend. Count 0 refuses.
-type Front struct {
+type Frontend struct {
 	// Revision is of this value alone. A reader that has read a slot looks the
 	// frontend up again: the same revision says that the slot was this frontend's.
 	Revision uint64
@@ -59,7 +59,7 @@ type Front struct {
 const FlagLocal uint16 = 1
 
 // Slot is a backend in the array map service_slots.
-type Slot struct {
+type Backend struct {
 	Addr  [16]byte
 	Port  [2]byte
 	Flags uint16
@@ -86,7 +86,7 @@ const (
 )
 
 // SourceKey is the key of the trie service_sources, which has no value but 1.
-type SourceKey struct {
+type SourceRangeKey struct {
 	// Bits counts those of Set too, and for IPv4 the 96 before it.
 	Bits uint32
 	// Set is in network order: a trie compares bytes.
@@ -94,34 +94,34 @@ type SourceKey struct {
 	Addr [16]byte
 }
 
-func frontKey(a netip.AddrPort, p Protocol, s Scope) FrontKey {
-	k := FrontKey{Addr: a.Addr().As16(), Protocol: p, Scope: s}
+func frontendKey(a netip.AddrPort, p Protocol, s Scope) FrontendKey {
+	k := FrontendKey{Addr: a.Addr().As16(), Protocol: p, Scope: s}
 	binary.BigEndian.PutUint16(k.Port[:], a.Port())
 	return k
 }
 
 // AddrPort returns the address that the key is for.
-func (k FrontKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
+func (k FrontendKey) AddrPort() netip.AddrPort { return addrPort(k.Addr, k.Port) }
 
-func slotOf(a netip.AddrPort) Slot {
-	s := Slot{Addr: a.Addr().As16()}
+func backendOf(a netip.AddrPort) Backend {
+	s := Backend{Addr: a.Addr().As16()}
 	binary.BigEndian.PutUint16(s.Port[:], a.Port())
 	return s
 }
 
 // AddrPort returns the address of the backend.
-func (s Slot) AddrPort() netip.AddrPort { return addrPort(s.Addr, s.Port) }
+func (s Backend) AddrPort() netip.AddrPort { return addrPort(s.Addr, s.Port) }
 
 func addrPort(addr [16]byte, port [2]byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(addr).Unmap(), binary.BigEndian.Uint16(port[:]))
 }
 
-func compareSlot(a, b Slot) int {
+func compareBackend(a, b Backend) int {
 	return cmp.Or(bytes.Compare(a.Addr[:], b.Addr[:]), bytes.Compare(a.Port[:], b.Port[:]))
 }
 
-func sourceKey(set uint64, p netip.Prefix) SourceKey {
-	k := SourceKey{Bits: uint32(64 + p.Bits()), Addr: p.Masked().Addr().As16()}
+func sourceRangeKey(set uint64, p netip.Prefix) SourceRangeKey {
+	k := SourceRangeKey{Bits: uint32(64 + p.Bits()), Addr: p.Masked().Addr().As16()}
 	if p.Addr().Is4() {
 		k.Bits += 96
 	}
@@ -129,25 +129,27 @@ func sourceKey(set uint64, p netip.Prefix) SourceKey {
 	return k
 }
 
-func (k SourceKey) set() uint64 { return binary.BigEndian.Uint64(k.Set[:]) }
+func (k SourceRangeKey) set() uint64 { return binary.BigEndian.Uint64(k.Set[:]) }
 
 // Limits are the sizes of the maps, in entries.
 type Limits struct {
-	Fronts  uint32
-	Slots   uint32 // a power of two; backends of a service take the next one of their number
-	Members uint32
-	Sources uint32
+	Frontends    uint32
+	BackendSlots uint32 // a power of two; backends of a service take the next one of their number
+	Members      uint32
+	SourceRanges uint32
 }
 
 // DefaultLimits are for 64k services and a million backends, changed while read.
-var DefaultLimits = Limits{Fronts: 1 << 18, Slots: 1 << 22, Members: 1 << 21, Sources: 1 << 16}
+var DefaultLimits = Limits{
+	Frontends: 1 << 18, BackendSlots: 1 << 22, Members: 1 << 21, SourceRanges: 1 << 16,
+}
 
 // Room of entry 0, which nothing else takes.
 const (
 	// MaxAPIServers is how many backends of one family entry 0 has.
 	MaxAPIServers = 1 << apiOrder
 	// MaxAPIFronts is how many frontends it has.
-	MaxAPIFronts = 16
+	MaxAPIFrontends = 16
 
 	apiOrder  = 5
 	apiBlocks = 4 // of each family: two may be read after a half-made change, one is written

@@ -2,7 +2,7 @@ package service
 
 import "maps"
 
-// sweepLeft notes what an earlier process left that nobody wants; it walks all maps. What belongs
+// sweepLeft notes what an earlier process left without a use; it walks all maps. What belongs
 // to a service that does not fit stays with it, and so does, until all services are known, all but
 // entry 0's.
 func (r *round) sweepLeft() {
@@ -15,14 +15,14 @@ func (r *round) sweepLeft() {
 
 	kept := func(group uint64) bool { return refused[group] || r.hold && !apiGroups[group] }
 	sets := make(map[uint64][]*leftover) // who has a source set
-	for key, f := range r.fronts {
+	for key, f := range r.frontends {
 		switch {
 		case len(r.claims[key]) > 0:
 		case !kept(f.Group):
 			r.touched[key] = true
 		case !r.hold:
 			l := r.leftOf(f.Group)
-			l.fronts = append(l.fronts, key)
+			l.frontends = append(l.frontends, key)
 			sets[f.Sources] = append(sets[f.Sources], l)
 		}
 	}
@@ -46,7 +46,7 @@ func (r *round) sweepLeft() {
 	}
 
 	r.sweepMembers(kept)
-	r.sweepSources(sets)
+	r.sweepSourceRanges(sets)
 	r.sweep = false
 }
 
@@ -79,8 +79,8 @@ func (r *round) sweepMembers(kept func(uint64) bool) {
 	}
 }
 
-func (r *round) sweepSources(sets map[uint64][]*leftover) {
-	live := make(map[SourceKey]bool)
+func (r *round) sweepSourceRanges(sets map[uint64][]*leftover) {
+	live := make(map[SourceRangeKey]bool)
 	for _, e := range r.entries {
 		maps.Copy(live, e.now.sources)
 	}
@@ -103,7 +103,7 @@ func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	if r.sweep || len(lacked) == 0 {
 		return
 	}
-	still := make(map[SourceKey]bool)
+	still := make(map[SourceRangeKey]bool)
 	maps.Copy(still, e.now.sources)
 	for _, g := range e.want.groups {
 		if l := r.left[g.id]; l != nil {
@@ -122,7 +122,7 @@ func (r *round) release(e *entry, lacked map[groupKey]*group) {
 
 // releaseGroup frees what is left of one group; now is what has its number, and still are sources
 // that have a use.
-func (r *round) releaseGroup(id uint64, now *group, still map[SourceKey]bool) {
+func (r *round) releaseGroup(id uint64, now *group, still map[SourceRangeKey]bool) {
 	if g := r.adopted[id]; g != nil {
 		r.free(g, &group{})
 		delete(r.adopted, id)
@@ -134,8 +134,8 @@ func (r *round) releaseGroup(id uint64, now *group, still map[SourceKey]bool) {
 		return
 	}
 	delete(r.left, id)
-	for _, k := range l.fronts {
-		r.touched[k] = true // whoever claims it has it
+	for _, k := range l.frontends {
+		r.touched[k] = true // the claimant has it
 	}
 	for _, k := range l.members {
 		if now == nil || now.members[k] == 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 // tight has room for 256 backends.
-var tight = Limits{Fronts: 256, Slots: 512, Members: 1024, Sources: 16}
+var tight = Limits{Frontends: 256, BackendSlots: 512, Members: 1024, SourceRanges: 16}
 
 // large is a service of n endpoints with all that a service may leave in the maps.
 func large(n int) (Service, Slice) {
@@ -44,7 +44,7 @@ func (c *cluster) writeAll(t *testing.T) {
 	}
 }
 
-// nextProcess is a restart whose services are to be put anew.
+// nextProcess is a restart whose services are to be put again.
 func (c *cluster) nextProcess(t *testing.T) {
 	t.Helper()
 	p, err := New("node-1", c.maps.limits)
@@ -89,11 +89,11 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			if len(c.planner.Problems()) != 1 || difference(c.view(), was) != "" {
 				t.Fatalf("problems %v; %s", c.planner.Problems(), difference(c.view(), was))
 			}
-			front := netip.MustParseAddrPort("198.18.0.9:80")
-			if _, known := c.planner.At(front, TCP, Inside); known ||
-				!c.planner.Keeps(front, TCP, Inside) || c.planner.Keeps(front, UDP, Inside) {
+			frontend := netip.MustParseAddrPort("198.18.0.9:80")
+			if _, known := c.planner.At(frontend, TCP, Inside); known ||
+				!c.planner.Keeps(frontend, TCP, Inside) || c.planner.Keeps(frontend, UDP, Inside) {
 				t.Errorf("it is known: %t, and kept: %t", known,
-					c.planner.Keeps(front, TCP, Inside))
+					c.planner.Keeps(frontend, TCP, Inside))
 			}
 
 			then(c.planner)
@@ -109,11 +109,11 @@ func TestWhatWasLeftOfAServiceThatDoesNotFit(t *testing.T) {
 			}
 
 			c.writeAll(t) // what the last one freed
-			if n := len(c.maps.fronts) + len(c.maps.members) + len(c.maps.sources) +
+			if n := len(c.maps.frontends) + len(c.maps.members) + len(c.maps.sources) +
 				len(c.planner.left) + len(c.planner.adopted); n != 0 {
 				t.Errorf("%d things are left", n)
 			}
-			if want := newExtents(tight.Slots); !maps.Equal(c.planner.room.free, want.free) {
+			if want := newExtents(tight.BackendSlots); !maps.Equal(c.planner.room.free, want.free) {
 				t.Errorf("free blocks are %v, were %v", c.planner.room.free, want.free)
 			}
 		})
@@ -204,7 +204,7 @@ func TestAddressesConcernNodePortsOnly(t *testing.T) {
 	}
 }
 
-// Entry 0 can be planned without anybody else, also after writes that failed.
+// Entry 0 can be planned without any service, also after writes that failed.
 func TestPlanOfEntryZeroAlone(t *testing.T) {
 	c := newCluster(t, tight)
 	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443")},
@@ -223,7 +223,7 @@ func TestPlanOfEntryZeroAlone(t *testing.T) {
 		s, slice := large(100 - i)
 		c.put(s, slice)
 		changes := c.planner.PlanAPIServer()
-		if len(changes.Fronts.Keys) != 1 || changes.Writes() != 2 {
+		if len(changes.Frontends.Keys) != 1 || changes.Writes() != 2 {
 			t.Errorf("entry 0 alone is %d writes: %+v", changes.Writes(), changes)
 		}
 

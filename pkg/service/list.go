@@ -51,9 +51,9 @@ func (p *Planner) names(after Name) []Name {
 }
 
 // counted counts the endpoints of the groups of one service, each group once.
-func (p *Planner) counted() func(*entry, claim, *FrontView) {
+func (p *Planner) counted() func(*entry, claim, *FrontendView) {
 	known := make(map[groupKey]int)
-	return func(e *entry, c claim, f *FrontView) {
+	return func(e *entry, c claim, f *FrontendView) {
 		key := c.group
 		key.local = false // the other nodes' are known, too
 		if _, ok := known[key]; !ok {

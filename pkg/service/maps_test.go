@@ -10,24 +10,26 @@ import (
 // memory is the maps as the kernel has them: single entries change, one after the
 // other, and a write beyond a map's size is an error.
 type memory struct {
-	limits  Limits
-	fronts  map[FrontKey]Front
-	slots   []Slot
-	members map[MemberKey]Member
-	sources map[SourceKey]bool
+	limits    Limits
+	frontends map[FrontendKey]Frontend
+	slots     []Backend
+	members   map[MemberKey]Member
+	sources   map[SourceRangeKey]bool
 }
 
 func newMemory(l Limits) *memory {
 	return &memory{
-		limits: l, fronts: make(map[FrontKey]Front), slots: make([]Slot, l.Slots),
-		members: make(map[MemberKey]Member), sources: make(map[SourceKey]bool),
+		limits: l, frontends: make(map[FrontendKey]Frontend),
+		slots:   make([]Backend, l.BackendSlots),
+		members: make(map[MemberKey]Member), sources: make(map[SourceRangeKey]bool),
 	}
 }
 
 func (m *memory) state() State {
 	return State{
-		Fronts: maps.Clone(m.fronts), Slots: slices.Clone(m.slots), Members: maps.Clone(m.members),
-		Sources: slices.Collect(maps.Keys(m.sources)),
+		Frontends: maps.Clone(m.frontends), Backends: slices.Clone(m.slots),
+		Members:      maps.Clone(m.members),
+		SourceRanges: slices.Collect(maps.Keys(m.sources)),
 	}
 }
 
@@ -38,11 +40,11 @@ func (m *memory) writes(c Changes) []func() error {
 		w = append(w, func() error { f(); return m.check() })
 	}
 
-	for i, k := range c.Slots.Keys {
-		do(func() { m.slots[k] = c.Slots.Values[i] })
+	for i, k := range c.Backends.Keys {
+		do(func() { m.slots[k] = c.Backends.Values[i] })
 	}
 
-	for _, k := range c.Sources {
+	for _, k := range c.SourceRanges {
 		do(func() { m.sources[k] = true })
 	}
 
@@ -50,12 +52,12 @@ func (m *memory) writes(c Changes) []func() error {
 		do(func() { m.members[k] = c.Members.Values[i] })
 	}
 
-	for i, k := range c.Fronts.Keys {
-		do(func() { m.fronts[k] = c.Fronts.Values[i] })
+	for i, k := range c.Frontends.Keys {
+		do(func() { m.frontends[k] = c.Frontends.Values[i] })
 	}
 
-	for _, k := range c.DropFronts {
-		do(func() { delete(m.fronts, k) })
+	for _, k := range c.DropFrontends {
+		do(func() { delete(m.frontends, k) })
 	}
 
 	for i, k := range c.LateMembers.Keys {
@@ -66,7 +68,7 @@ func (m *memory) writes(c Changes) []func() error {
 		do(func() { delete(m.members, k) })
 	}
 
-	for _, k := range c.DropSources {
+	for _, k := range c.DropSourceRanges {
 		do(func() { delete(m.sources, k) })
 	}
 	return w
@@ -74,25 +76,25 @@ func (m *memory) writes(c Changes) []func() error {
 
 func (m *memory) check() error {
 	switch {
-	case len(m.fronts) > int(m.limits.Fronts):
-		return fmt.Errorf("%d frontends in a map of %d", len(m.fronts), m.limits.Fronts)
+	case len(m.frontends) > int(m.limits.Frontends):
+		return fmt.Errorf("%d frontends in a map of %d", len(m.frontends), m.limits.Frontends)
 	case len(m.members) > int(m.limits.Members):
 		return fmt.Errorf("%d members in a map of %d", len(m.members), m.limits.Members)
-	case len(m.sources) > int(m.limits.Sources):
-		return fmt.Errorf("%d sources in a map of %d", len(m.sources), m.limits.Sources)
+	case len(m.sources) > int(m.limits.SourceRanges):
+		return fmt.Errorf("%d sources in a map of %d", len(m.sources), m.limits.SourceRanges)
 	}
 	return nil
 }
 
 // show returns what a frontend is to a reader, in one line; "" is none.
-func (m *memory) show(k FrontKey) string {
-	f, ok := m.fronts[k]
+func (m *memory) show(k FrontendKey) string {
+	f, ok := m.frontends[k]
 	if !ok {
 		return ""
 	}
 	var backends []string
 	for _, s := range m.slots[f.First : f.First+f.Count] {
-		backends = append(backends, showSlot(s))
+		backends = append(backends, showBackend(s))
 	}
 	var members, sources []string
 	for mk, v := range m.members {
@@ -108,7 +110,7 @@ func (m *memory) show(k FrontKey) string {
 	return line(backends, members, sources, f.Sources != 0, f.Affinity, f.Flags)
 }
 
-func showSlot(s Slot) string { return fmt.Sprintf("%v+%d", s.AddrPort(), s.Flags) }
+func showBackend(s Backend) string { return fmt.Sprintf("%v+%d", s.AddrPort(), s.Flags) }
 
 func line(backends, members, sources []string, some bool, affinity, flags uint32) string {
 	slices.Sort(backends)
@@ -127,29 +129,29 @@ func chosen(show string) string {
 
 // reader is a program that has looked up a frontend and is interrupted before it reads a slot.
 type reader struct {
-	key   FrontKey
-	front Front
-	want  []string // what the extent had then
-	got   string   // the slot that it read; "" is not yet
+	key      FrontendKey
+	frontend Frontend
+	want     []string // what the extent had then
+	got      string   // the slot that it read; "" is not yet
 }
 
-func (m *memory) begin(k FrontKey) *reader {
-	r := &reader{key: k, front: m.fronts[k]}
-	for _, s := range m.slots[r.front.First : r.front.First+r.front.Count] {
-		r.want = append(r.want, showSlot(s))
+func (m *memory) begin(k FrontendKey) *reader {
+	r := &reader{key: k, frontend: m.frontends[k]}
+	for _, s := range m.slots[r.frontend.First : r.frontend.First+r.frontend.Count] {
+		r.want = append(r.want, showBackend(s))
 	}
 	return r
 }
 
 func (m *memory) read(r *reader, n int) {
-	if r.front.Count > 0 {
-		r.got = showSlot(m.slots[r.front.First+uint32(n)%r.front.Count])
+	if r.frontend.Count > 0 {
+		r.got = showBackend(m.slots[r.frontend.First+uint32(n)%r.frontend.Count])
 	}
 }
 
 // end looks the frontend up again; an error is that the program takes a wrong backend.
 func (m *memory) end(r *reader) error {
-	if r.got == "" || m.fronts[r.key].Revision != r.front.Revision ||
+	if r.got == "" || m.frontends[r.key].Revision != r.frontend.Revision ||
 		slices.Contains(r.want, r.got) {
 		return nil
 	}

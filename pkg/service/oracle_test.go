@@ -17,20 +17,21 @@ type world struct {
 
 // oracle says, as plainly as can be, what every frontend comes to: no groups,
 // no extents, nothing kept from before.
-func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
+func oracle(node string, api *APIServer, all []world) map[FrontendKey]string {
 	type owned struct {
 		rank    int
 		created time.Time
 		name    string
 		text    string
 	}
-	best := make(map[FrontKey]owned)
+	best := make(map[FrontendKey]owned)
 	offer := func(a netip.Addr, port uint16, proto Protocol, scope Scope, o owned) {
 		if !a.IsValid() || a.IsLoopback() || port == 0 {
 			return
 		}
-		k := FrontKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)}, Protocol: proto,
-			Scope: scope}
+		k := FrontendKey{Addr: a.As16(), Port: [2]byte{byte(port >> 8), byte(port)},
+			Protocol: proto,
+			Scope:    scope}
 		have, ok := best[k]
 		younger := ok && (o.rank > have.rank ||
 			o.rank == have.rank && o.created.After(have.created) ||
@@ -94,7 +95,7 @@ func oracle(node string, api *APIServer, all []world) map[FrontKey]string {
 		}
 	}
 
-	texts := make(map[FrontKey]string)
+	texts := make(map[FrontendKey]string)
 	for k, o := range best {
 		texts[k] = o.text
 	}
@@ -180,7 +181,7 @@ func oracleLine(node string, w world, p Port, v6, local, ranged bool) string {
 }
 
 // difference returns where two views of all frontends differ, "" is nowhere.
-func difference(got, want map[FrontKey]string) string {
+func difference(got, want map[FrontendKey]string) string {
 	var b strings.Builder
 	for k, w := range want {
 		if got[k] != w {

@@ -20,23 +20,23 @@ type Planner struct {
 	// refusing are those with ports that are left to others, and contested the frontends that
 	// several services claim.
 	refusing  map[Name]bool
-	contested map[FrontKey]bool
+	contested map[FrontendKey]bool
 	services  int // that are known
 	tunnels   []netip.AddrPort
 	// claims are in force; the first of a list has the frontend.
-	claims map[FrontKey][]claim
+	claims map[FrontendKey][]claim
 
 	// What is in the maps, once the changes of the last Plan are made.
-	fronts   map[FrontKey]Front
-	members  map[MemberKey]Member
-	sources  map[SourceKey]bool
-	revision uint64
+	frontends map[FrontendKey]Frontend
+	members   map[MemberKey]Member
+	sources   map[SourceRangeKey]bool
+	revision  uint64
 
 	room    *extents
-	freed   []extent        // by the last Plan; nobody reads them once its changes are made
+	freed   []extent        // by the last Plan; they have no reader once its changes are made
 	apiHeld map[uint32]bool // blocks of entry 0 that are read
 
-	// What an earlier process left and nobody has claimed yet. Once it was swept, left has what
+	// What an earlier process left and no service has claimed yet. Once it was swept, left has what
 	// stays because its service does not fit, by group.
 	sweep   bool
 	hold    bool
@@ -47,9 +47,9 @@ type Planner struct {
 
 // leftover is what an earlier process left of a group whose service does not fit.
 type leftover struct {
-	fronts  []FrontKey
-	members []MemberKey
-	sources []SourceKey
+	frontends []FrontendKey
+	members   []MemberKey
+	sources   []SourceRangeKey
 }
 
 // entry is a service: its parts come one by one and in any order.
@@ -70,15 +70,15 @@ var apiName = Name{"", "api-server"}
 // ErrLimits.
 func New(node string, limits Limits) (*Planner, error) {
 	switch {
-	case limits.Slots&(limits.Slots-1) != 0 || limits.Slots < 2*apiSlots:
+	case limits.BackendSlots&(limits.BackendSlots-1) != 0 || limits.BackendSlots < 2*apiSlots:
 		return nil, fmt.Errorf("%w: %d slots: want a power of two of at least %d", ErrLimits,
-			limits.Slots, 2*apiSlots)
-	case limits.Fronts < 3*MaxAPIFronts:
-		return nil, fmt.Errorf("%w: %d frontends: want at least %d", ErrLimits, limits.Fronts,
-			3*MaxAPIFronts)
-	case limits.Members == 0 || limits.Sources == 0:
+			limits.BackendSlots, 2*apiSlots)
+	case limits.Frontends < 3*MaxAPIFrontends:
+		return nil, fmt.Errorf("%w: %d frontends: want at least %d", ErrLimits, limits.Frontends,
+			3*MaxAPIFrontends)
+	case limits.Members == 0 || limits.SourceRanges == 0:
 		return nil, fmt.Errorf("%w: %d members and %d sources: want some of each", ErrLimits,
-			limits.Members, limits.Sources)
+			limits.Members, limits.SourceRanges)
 	}
 	p := &Planner{here: here{node: node}, limits: limits, entries: make(map[Name]*entry),
 		dirty: make(map[Name]bool)}
@@ -142,14 +142,14 @@ func (p *Planner) SetTunnels(endpoints []netip.AddrPort) {
 // reserve computes the frontends that external addresses may not claim, and decides again
 // about the services that have such addresses if they changed.
 func (p *Planner) reserve() {
-	reserved := make(map[FrontKey]string)
+	reserved := make(map[FrontendKey]string)
 	for _, a := range p.tunnels {
-		key := frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), UDP, Inside)
+		key := frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), UDP, Inside)
 		reserved[key] = "the tunnel of a node"
 	}
 	if api := p.entries[apiName]; api != nil && api.api != nil {
 		for _, b := range api.api.Backends {
-			key := frontKey(netip.AddrPortFrom(b.Addr().Unmap(), b.Port()), TCP, Inside)
+			key := frontendKey(netip.AddrPortFrom(b.Addr().Unmap(), b.Port()), TCP, Inside)
 			reserved[key] = "an API server"
 		}
 	}
@@ -179,8 +179,8 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 }
 
 // Hold says that the services are not all known yet: until Hold(false), Plan leaves what an earlier
-// process left in the maps and nobody claims, entry 0's own excepted. After a restart entry 0 can
-// so follow the API servers before any service was listed.
+// process left in the maps and no service claims, entry 0's own excepted. After a restart entry 0
+// can so follow the API servers before any service was listed.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
 // Problems returns what the last Plan could not do, sorted by their text: each is a
@@ -210,32 +210,32 @@ func (p *Planner) Problems() []error {
 
 // State is what is in the maps, as an earlier process left it.
 type State struct {
-	Fronts  map[FrontKey]Front
-	Slots   []Slot // from the first, at least as far as Fronts point
-	Members map[MemberKey]Member
-	Sources []SourceKey
+	Frontends    map[FrontendKey]Frontend
+	Backends     []Backend // from the first, at least as far as Fronts point
+	Members      map[MemberKey]Member
+	SourceRanges []SourceRangeKey
 }
 
 // Adopt says what is in the maps: after a start with pinned maps, and after changes that could not
 // all be made. All services are decided about again in the next Plan, for which they must be there:
-// it takes out of the maps what nobody wants. A service that then does not fit keeps what is its
+// it takes out of the maps what has no use. A service that then does not fit keeps what is its
 // own there; a frontend that another claims as well may become that one's.
 func (p *Planner) Adopt(s State) {
-	p.fronts, p.members, p.sources = make(map[FrontKey]Front), make(map[MemberKey]Member),
-		make(map[SourceKey]bool)
-	maps.Copy(p.fronts, s.Fronts)
+	p.frontends, p.members, p.sources = make(map[FrontendKey]Frontend), make(map[MemberKey]Member),
+		make(map[SourceRangeKey]bool)
+	maps.Copy(p.frontends, s.Frontends)
 	maps.Copy(p.members, s.Members)
-	for _, k := range s.Sources {
+	for _, k := range s.SourceRanges {
 		p.sources[k] = true
 	}
-	p.claims, p.contested, p.refusing = make(map[FrontKey][]claim), make(map[FrontKey]bool),
+	p.claims, p.contested, p.refusing = make(map[FrontendKey][]claim), make(map[FrontendKey]bool),
 		make(map[Name]bool)
-	p.room, p.freed, p.orphans = newExtents(p.limits.Slots), nil, make(map[uint64][]extent)
+	p.room, p.freed, p.orphans = newExtents(p.limits.BackendSlots), nil, make(map[uint64][]extent)
 	p.adopted, p.apiHeld = make(map[uint64]*group), make(map[uint32]bool)
 	p.waiting, p.left = make(map[Name]*entry), make(map[uint64]*leftover)
-	for _, f := range s.Fronts {
+	for _, f := range s.Frontends {
 		p.revision = max(p.revision, f.Revision)
-		p.adoptExtent(f, s.Slots)
+		p.adoptExtent(f, s.Backends)
 	}
 	for n, e := range p.entries {
 		e.now, e.full, e.want = decision{}, nil, decision{}
@@ -245,8 +245,8 @@ func (p *Planner) Adopt(s State) {
 }
 
 // adoptExtent takes over where a frontend points. What it cannot believe it leaves: that
-// frontend is written anew.
-func (p *Planner) adoptExtent(f Front, all []Slot) {
+// frontend is rewritten.
+func (p *Planner) adoptExtent(f Frontend, all []Backend) {
 	at, end := extent{f.First, f.Count}, uint64(f.First)+uint64(f.Count)
 	known := p.adopted[f.Group]
 	if f.Count == 0 || end > uint64(len(all)) || (known != nil && known.at == at) {

@@ -63,8 +63,8 @@ func (c *cluster) write(t *testing.T, changes Changes) {
 }
 
 func (c *cluster) backends(addr string, scope Scope) string {
-	k := frontKey(netip.MustParseAddrPort(addr), TCP, scope)
-	f, ok := c.maps.fronts[k]
+	k := frontendKey(netip.MustParseAddrPort(addr), TCP, scope)
+	f, ok := c.maps.frontends[k]
 	if !ok {
 		return "none"
 	}
@@ -80,67 +80,67 @@ func TestBackendsBySituation(t *testing.T) {
 	for name, c := range map[string]struct {
 		change    func(*Service)
 		endpoints []Endpoint
-		front     string
+		frontend  string
 		scope     Scope
 		want      string
 	}{
 		"ready ones only": {
 			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
 				endpoint("198.18.1.2", "terminating"), endpoint("198.18.1.3", "not ready")},
-			front: "198.18.0.1:80", want: "198.18.1.1:8080+1",
+			frontend: "198.18.0.1:80", want: "198.18.1.1:8080+1",
 		},
 		"terminating ones when nothing is ready": {
 			endpoints: []Endpoint{endpoint("198.18.1.2", "terminating"),
 				endpoint("198.18.1.3", "dead")},
-			front: "198.18.0.1:80", want: "198.18.1.2:8080+1",
+			frontend: "198.18.0.1:80", want: "198.18.1.2:8080+1",
 		},
-		"no endpoints refuse": {front: "198.18.0.1:80", want: ""},
+		"no endpoints refuse": {frontend: "198.18.0.1:80", want: ""},
 		"a cluster address is not for callers outside": {
-			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}, front: "198.18.0.1:80",
+			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")}, frontend: "198.18.0.1:80",
 			scope: Outside, want: "none",
 		},
 		"a node port outside under the policy Local": {
 			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
 				endpoint("198.18.1.2", "ready elsewhere")},
-			front: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
+			frontend: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
 		},
 		"a node port inside under the policy Local": {
 			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere")},
-			front: "198.19.1.1:30080", want: "198.18.1.1:8080+0",
+			frontend: "198.19.1.1:30080", want: "198.18.1.1:8080+0",
 		},
 		"the policy Local drops when all are elsewhere": {
 			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "ready elsewhere")},
-			front: "198.19.1.1:30080", scope: Outside, want: "drop",
+			frontend: "198.19.1.1:30080", scope: Outside, want: "drop",
 		},
 		"the policy Local refuses when there are none at all": {
-			change: externalLocal, front: "198.19.1.1:30080", scope: Outside, want: "",
+			change: externalLocal, frontend: "198.19.1.1:30080", scope: Outside, want: "",
 		},
 		"the policy Local prefers its own terminating one": {
 			change: externalLocal, endpoints: []Endpoint{endpoint("198.18.1.1", "terminating"),
 				endpoint("198.18.1.2", "ready elsewhere")},
-			front: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
+			frontend: "198.19.1.1:30080", scope: Outside, want: "198.18.1.1:8080+1",
 		},
 		"the internal policy Local": {
 			change: func(s *Service) { s.InternalLocal = true },
 			endpoints: []Endpoint{endpoint("198.18.1.1", "ready"),
 				endpoint("198.18.1.2", "ready elsewhere")},
-			front: "198.18.0.1:80", want: "198.18.1.1:8080+1",
+			frontend: "198.18.0.1:80", want: "198.18.1.1:8080+1",
 		},
 		"headless": {
 			change:    func(s *Service) { s.ClusterIPs = nil },
 			endpoints: []Endpoint{endpoint("198.18.1.1", "ready")},
-			front:     "198.18.0.1:80", want: "none",
+			frontend:  "198.18.0.1:80", want: "none",
 		},
 		"an endpoint nobody can reach": {
 			endpoints: []Endpoint{endpoint("127.0.0.1", "ready"),
 				endpoint("169.254.169.254", "ready"), endpoint("198.18.1.1", "ready")},
-			front: "198.18.0.1:80", want: "198.18.1.1:8080+1",
+			frontend: "198.18.0.1:80", want: "198.18.1.1:8080+1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := planned(t, webService(c.change), c.endpoints...).backends(c.front,
+			if got := planned(t, webService(c.change), c.endpoints...).backends(c.frontend,
 				c.scope); got != c.want {
-				t.Errorf("%s has %q, want %q", c.front, got, c.want)
+				t.Errorf("%s has %q, want %q", c.frontend, got, c.want)
 			}
 		})
 	}
@@ -160,7 +160,8 @@ func TestOneChangeWritesOneService(t *testing.T) {
 		Endpoints: []Endpoint{endpoint("198.18.1.2", "ready")}})
 	changes := c.planner.Plan()
 	// The cluster address, and the node port inside and outside.
-	if len(changes.Slots.Keys) != 1 || len(changes.Fronts.Keys) != 3 || changes.Writes() != 4 {
+	if len(changes.Backends.Keys) != 1 || len(changes.Frontends.Keys) != 3 ||
+		changes.Writes() != 4 {
 		t.Errorf("one endpoint less writes %+v", changes)
 	}
 }
@@ -180,7 +181,7 @@ func TestFlowsOfUDPDrain(t *testing.T) {
 		t.Errorf("a backend that terminates does not drain: %+v", d)
 	}
 	if d := put(endpoint("198.18.1.2", "ready")); len(d.DropMembers) != 1 ||
-		len(d.Slots.Keys) != 0 || len(d.Fronts.Keys) != 0 {
+		len(d.Backends.Keys) != 0 || len(d.Frontends.Keys) != 0 {
 		t.Errorf("a drained backend that goes does more than end its flows: %+v", d)
 	}
 }
@@ -191,11 +192,11 @@ func TestSourceRangesAreOfBalancersOutside(t *testing.T) {
 		s.SourceRanges = []netip.Prefix{netip.MustParsePrefix("fd42::/32")}
 	}), endpoint("198.18.1.1", "ready"))
 	for addr, want := range map[string]bool{"198.19.0.1:80": true, "198.19.1.1:30080": false} {
-		f := c.maps.fronts[frontKey(netip.MustParseAddrPort(addr), TCP, Outside)]
+		f := c.maps.frontends[frontendKey(netip.MustParseAddrPort(addr), TCP, Outside)]
 		if (f.Sources != 0) != want {
 			t.Errorf("%s is limited to sources: %v", addr, f.Sources != 0)
 		}
-		if f := c.maps.fronts[frontKey(netip.MustParseAddrPort(addr), TCP,
+		if f := c.maps.frontends[frontendKey(netip.MustParseAddrPort(addr), TCP,
 			Inside)]; f.Sources != 0 {
 			t.Errorf("%s is limited inside", addr)
 		}
@@ -206,17 +207,17 @@ func TestSourceRangesAreOfBalancersOutside(t *testing.T) {
 }
 
 func TestAffinityOutlivesItsBackends(t *testing.T) {
-	key := frontKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
+	key := frontendKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
 	s := webService(func(s *Service) { s.Affinity = 1500 * time.Millisecond })
-	a := planned(t, s, endpoint("198.18.1.1", "ready")).maps.fronts[key]
-	b := planned(t, s, endpoint("198.18.1.2", "ready")).maps.fronts[key]
+	a := planned(t, s, endpoint("198.18.1.1", "ready")).maps.frontends[key]
+	b := planned(t, s, endpoint("198.18.1.2", "ready")).maps.frontends[key]
 	if a.Group != b.Group || a.Group == 0 || a.Affinity != 2 {
 		t.Errorf("groups %x and %x, affinity of %d seconds", a.Group, b.Group, a.Affinity)
 	}
 }
 
 func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
-	c := newCluster(t, Limits{Fronts: 256, Slots: 512, Members: 4, Sources: 1})
+	c := newCluster(t, Limits{Frontends: 256, BackendSlots: 512, Members: 4, SourceRanges: 1})
 	port := []Port{{"http", TCP, 80, 0}}
 	older := Service{Name: Name{"a", "older"}, Created: time.Unix(1, 0),
 		ExternalIPs: addrs("198.19.0.1"), Ports: port}
@@ -245,8 +246,8 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 
 	want := []string{
 		"service a/a: TCP 198.19.0.1:80: frontend is another's: service a/older has it",
-		"service b/large: table of services is full: no 512 of the 512 of limit Slots are free: " +
-			"it keeps the backends it had, and is not served if it had none; raise the limit",
+		"service b/large: table of services is full: it needs 512 free entries of 512 and keeps " +
+			"the backends it had; raise services.limits.backendSlots",
 		"service c/signals: port 9: SCTP is not supported here and left to another proxy",
 	}
 	if !slices.Equal(got, want) {
@@ -267,7 +268,7 @@ func TestProblemsNameTheServiceAndTheWayOut(t *testing.T) {
 }
 
 func TestEntryZeroFitsInAFullTable(t *testing.T) {
-	c := newCluster(t, Limits{Fronts: 48, Slots: 512, Members: 1, Sources: 1})
+	c := newCluster(t, Limits{Frontends: 48, BackendSlots: 512, Members: 1, SourceRanges: 1})
 	for i := range 100 {
 		n := Name{"a", fmt.Sprint(i)}
 		c.planner.PutService(Service{Name: n,
@@ -276,8 +277,8 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 	}
 
 	c.write(t, c.planner.Plan())
-	if len(c.maps.fronts) != 16 || len(c.planner.Problems()) != 84 {
-		t.Fatalf("%d frontends and %d problems", len(c.maps.fronts), len(c.planner.Problems()))
+	if len(c.maps.frontends) != 16 || len(c.planner.Problems()) != 84 {
+		t.Fatalf("%d frontends and %d problems", len(c.maps.frontends), len(c.planner.Problems()))
 	}
 
 	api := APIServer{Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:443"),
@@ -291,7 +292,7 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 	for range 5 {
 		c.planner.SetAPIServer(api)
 		c.write(t, c.planner.Plan())
-		f := c.maps.fronts[frontKey(api.Frontends[0], TCP, Inside)]
+		f := c.maps.frontends[frontendKey(api.Frontends[0], TCP, Inside)]
 		if f.Count != uint32(min(MaxAPIServers, len(api.Backends))) || f.First+f.Count > apiSlots {
 			t.Errorf("entry 0 is at %d, %d long", f.First, f.Count)
 		}
@@ -305,10 +306,10 @@ func TestEntryZeroFitsInAFullTable(t *testing.T) {
 func TestLimitsThatCannotBe(t *testing.T) {
 	for name, l := range map[string]Limits{
 		"none":                {},
-		"no power of two":     {Fronts: 256, Slots: 1000, Members: 1, Sources: 1},
-		"no room but entry 0": {Fronts: 256, Slots: 256, Members: 1, Sources: 1},
-		"few frontends":       {Fronts: 40, Slots: 1024, Members: 1, Sources: 1},
-		"no members":          {Fronts: 256, Slots: 1024, Sources: 1},
+		"no power of two":     {Frontends: 256, BackendSlots: 1000, Members: 1, SourceRanges: 1},
+		"no room but entry 0": {Frontends: 256, BackendSlots: 256, Members: 1, SourceRanges: 1},
+		"few frontends":       {Frontends: 40, BackendSlots: 1024, Members: 1, SourceRanges: 1},
+		"no members":          {Frontends: 256, BackendSlots: 1024, SourceRanges: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := New("node-1", l); !errors.Is(err, ErrLimits) {
@@ -326,42 +327,42 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 		netip.MustParseAddrPort("198.19.1.3:6443")
 	udp := []Port{{"wg", UDP, 51820, 0}}
 	for name, c := range map[string]struct {
-		change func(*Service)
-		front  netip.AddrPort
-		proto  Protocol
-		want   bool
+		change   func(*Service)
+		frontend netip.AddrPort
+		proto    Protocol
+		want     bool
 	}{
 		"external IP, tunnel of a node": {
 			change: func(s *Service) {
 				s.ExternalIPs, s.Ports = addrs("198.19.1.2"), udp
-			}, front: tunnel, proto: UDP,
+			}, frontend: tunnel, proto: UDP,
 		},
 		"LoadBalancer IP, tunnel of a node": {
 			change: func(s *Service) {
 				s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), udp
-			}, front: tunnel, proto: UDP,
+			}, frontend: tunnel, proto: UDP,
 		},
 		"external IP, IPv4 mapped into IPv6": {
 			change: func(s *Service) {
 				s.ExternalIPs, s.Ports = addrs("::ffff:198.19.1.2"), udp
-			}, front: tunnel, proto: UDP,
+			}, frontend: tunnel, proto: UDP,
 		},
 		"external IP, API server": {
 			change: func(s *Service) {
 				s.ExternalIPs, s.Ports = addrs("198.19.1.3"), []Port{{"x", TCP, 6443, 0}}
-			}, front: server, proto: TCP,
+			}, frontend: server, proto: TCP,
 		},
 		"the node's address with another port": {
 			change: func(s *Service) {
 				s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", UDP, 53, 0}}
 			},
-			front: netip.MustParseAddrPort("198.19.1.2:53"), proto: UDP, want: true,
+			frontend: netip.MustParseAddrPort("198.19.1.2:53"), proto: UDP, want: true,
 		},
 		"the tunnel's port by the other protocol": {
 			change: func(s *Service) {
 				s.ExternalIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", TCP, 51820, 0}}
 			},
-			front: tunnel, proto: TCP, want: true,
+			frontend: tunnel, proto: TCP, want: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -383,7 +384,8 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 				}
 
 				for _, scope := range []Scope{Inside, Outside} {
-					if _, got := c0.maps.fronts[frontKey(c.front, c.proto, scope)]; got != c.want {
+					if _, got := c0.maps.frontends[frontendKey(c.frontend, c.proto, scope)]; got !=
+						c.want {
 						t.Errorf("known late %v, scope %v: served %v, want %v", late, scope, got,
 							c.want)
 					}

@@ -11,16 +11,16 @@ import (
 	"pgregory.net/rapid"
 )
 
-var roomy = Limits{Fronts: 256, Slots: 1024, Members: 1024, Sources: 256}
+var roomy = Limits{Frontends: 256, BackendSlots: 1024, Members: 1024, SourceRanges: 256}
 
 func TestRandomChanges(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"room for all":      roomy,
-		"few slots":         {Fronts: 256, Slots: 512, Members: 1024, Sources: 256},
-		"few frontends":     {Fronts: 48, Slots: 1024, Members: 1024, Sources: 256},
-		"few members":       {Fronts: 256, Slots: 1024, Members: 8, Sources: 256},
-		"few sources":       {Fronts: 256, Slots: 1024, Members: 1024, Sources: 1},
-		"few of all things": {Fronts: 48, Slots: 512, Members: 8, Sources: 1},
+		"few slots":         {Frontends: 256, BackendSlots: 512, Members: 1024, SourceRanges: 256},
+		"few frontends":     {Frontends: 48, BackendSlots: 1024, Members: 1024, SourceRanges: 256},
+		"few members":       {Frontends: 256, BackendSlots: 1024, Members: 8, SourceRanges: 256},
+		"few sources":       {Frontends: 256, BackendSlots: 1024, Members: 1024, SourceRanges: 1},
+		"few of all things": {Frontends: 48, BackendSlots: 512, Members: 8, SourceRanges: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			full := 0
@@ -105,7 +105,7 @@ func TestRestartChangesNothing(t *testing.T) {
 			c.apply(t, changes, changes.Writes(), c.view())
 			// Backends that no frontend points to, because others have them all, are written
 			// elsewhere.
-			if changes.Writes() > len(changes.Slots.Keys) {
+			if changes.Writes() > len(changes.Backends.Keys) {
 				t.Fatalf("a restart writes %+v", changes)
 			}
 		}
@@ -116,7 +116,7 @@ func TestRestartChangesNothing(t *testing.T) {
 // finds.
 func TestHalfMadeChanges(t *testing.T) {
 	for name, limits := range map[string]Limits{"room for all": roomy,
-		"few frontends": {Fronts: 80, Slots: 1024, Members: 40, Sources: 1}} {
+		"few frontends": {Frontends: 80, BackendSlots: 1024, Members: 40, SourceRanges: 1}} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) { halfMade(t, limits) })
 		})
@@ -150,7 +150,7 @@ func halfMade(t *rapid.T, limits Limits) {
 // finish is settle where what does not fit may be what it was at any time before. A service that
 // did not fit is not known to the new process, so another that claims its frontend may get it,
 // whole.
-func (c *cluster) finish(t *rapid.T, before ...map[FrontKey]string) {
+func (c *cluster) finish(t *rapid.T, before ...map[FrontendKey]string) {
 	for range 10 {
 		before = append(before, c.view())
 		changes := c.planner.Plan()
@@ -190,7 +190,7 @@ func TestAllRoomComesBack(t *testing.T) {
 		}
 		c.settle(t)
 		c.settle(t)
-		if want := newExtents(roomy.Slots); !maps.Equal(c.planner.room.free, want.free) {
+		if want := newExtents(roomy.BackendSlots); !maps.Equal(c.planner.room.free, want.free) {
 			t.Fatalf("free blocks are %v, were %v", c.planner.room.free, want.free)
 		}
 		if len(c.maps.members)+len(c.maps.sources) > 0 || len(c.planner.dirty) > 0 ||
@@ -224,16 +224,16 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 	}
 	c.planner.PutSlice(slice(podAddrs[0], podAddrs[1]))
 	apply(c.planner.Plan())
-	key := frontKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
+	key := frontendKey(netip.MustParseAddrPort("198.18.0.1:80"), TCP, Inside)
 
 	r := c.maps.begin(key)
 	c.planner.PutSlice(slice(podAddrs[2], podAddrs[3]))
 	changes := c.planner.Plan()
-	for i, k := range changes.Slots.Keys {
-		if k >= r.front.First && k < r.front.First+2 {
+	for i, k := range changes.Backends.Keys {
+		if k >= r.frontend.First && k < r.frontend.First+2 {
 			t.Errorf("slot %d is written while it is read", k)
 		}
-		c.maps.slots[r.front.First+uint32(i)] = changes.Slots.Values[i]
+		c.maps.slots[r.frontend.First+uint32(i)] = changes.Backends.Values[i]
 	}
 
 	c.maps.read(r, 0)
@@ -242,7 +242,7 @@ func TestReadersNoticeWrongOrder(t *testing.T) {
 	}
 
 	before := fmt.Sprint(c.view())
-	c.maps.fronts[key] = changes.Fronts.Values[0]
+	c.maps.frontends[key] = changes.Frontends.Values[0]
 	if after := fmt.Sprint(c.view()); chosen(after) == chosen(before) {
 		t.Error("a frontend before its slots looks as it should")
 	}

@@ -11,18 +11,19 @@ import (
 // the end. Entry 0 always fits. What has no room is whole: a frontend's slots, members and sources,
 // or none of them.
 func (s State) Resize(l Limits) (resized State, without int) {
-	r := resizing{from: s, limits: l, room: newExtents(l.Slots), moved: make(map[extent]extent),
+	r := resizing{from: s, limits: l, room: newExtents(l.BackendSlots),
+		moved:  make(map[extent]extent),
 		placed: make(map[uint64]bool)}
-	r.to = State{Fronts: make(map[FrontKey]Front), Members: make(map[MemberKey]Member)}
+	r.to = State{Frontends: make(map[FrontendKey]Frontend), Members: make(map[MemberKey]Member)}
 	r.place()
-	r.members, r.sources = make(map[uint64][]MemberKey), make(map[uint64][]SourceKey)
+	r.members, r.sources = make(map[uint64][]MemberKey), make(map[uint64][]SourceRangeKey)
 	for k := range s.Members {
 		r.members[k.Group] = append(r.members[k.Group], k)
 	}
-	for _, k := range s.Sources {
+	for _, k := range s.SourceRanges {
 		r.sources[k.set()] = append(r.sources[k.set()], k)
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(s.Fronts), r.order) {
+	for _, k := range slices.SortedFunc(maps.Keys(s.Frontends), r.order) {
 		if !r.add(k) {
 			without++
 		}
@@ -37,13 +38,13 @@ type resizing struct {
 	room     *extents
 	moved    map[extent]extent // where runs are now
 	members  map[uint64][]MemberKey
-	sources  map[uint64][]SourceKey // by set
-	placed   map[uint64]bool        // sets that are there
+	sources  map[uint64][]SourceRangeKey // by set
+	placed   map[uint64]bool             // sets that are there
 }
 
 // order has entry 0 first.
-func (r *resizing) order(a, b FrontKey) int {
-	x, y := r.from.Fronts[a], r.from.Fronts[b]
+func (r *resizing) order(a, b FrontendKey) int {
+	x, y := r.from.Frontends[a], r.from.Frontends[b]
 	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]),
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
@@ -51,10 +52,10 @@ func (r *resizing) order(a, b FrontKey) int {
 // place finds room for runs: first for those that can stay.
 func (r *resizing) place() {
 	rest := make(map[extent]bool)
-	for _, f := range r.from.Fronts {
+	for _, f := range r.from.Frontends {
 		at := extent{f.First, f.Count}
 		switch end := uint64(f.First) + uint64(f.Count); {
-		case f.Count == 0 || end > uint64(len(r.from.Slots)) || r.moved[at] != extent{}:
+		case f.Count == 0 || end > uint64(len(r.from.Backends)) || r.moved[at] != extent{}:
 		case f.First < apiSlots && end <= apiSlots, r.room.reserve(at):
 			r.moved[at] = at
 		case f.First >= apiSlots:
@@ -75,15 +76,15 @@ func (r *resizing) place() {
 		end = max(end, to.first+to.count)
 	}
 
-	r.to.Slots = make([]Slot, end)
+	r.to.Backends = make([]Backend, end)
 	for at, to := range r.moved {
-		copy(r.to.Slots[to.first:], r.from.Slots[at.first:at.first+at.count])
+		copy(r.to.Backends[to.first:], r.from.Backends[at.first:at.first+at.count])
 	}
 }
 
 // add reports whether there was room for a frontend with all that it refers to.
-func (r *resizing) add(k FrontKey) bool {
-	f := r.from.Fronts[k]
+func (r *resizing) add(k FrontendKey) bool {
+	f := r.from.Frontends[k]
 	to, ok := r.moved[extent{f.First, f.Count}]
 	if f.Count > 0 && !ok {
 		return false
@@ -96,36 +97,36 @@ func (r *resizing) add(k FrontKey) bool {
 		}
 	}
 
-	var sources []SourceKey
+	var sources []SourceRangeKey
 	if !r.placed[f.Sources] {
 		sources = r.sources[f.Sources]
 	}
 
-	fronts := int(r.limits.Fronts)
+	frontends := int(r.limits.Frontends)
 	if !apiGroups[f.Group] {
-		fronts -= 2 * MaxAPIFronts
+		frontends -= 2 * MaxAPIFrontends
 	}
-	if len(r.to.Fronts) >= fronts || len(r.to.Members)+len(members) > int(r.limits.Members) ||
-		len(r.to.Sources)+len(sources) > int(r.limits.Sources) {
+	if len(r.to.Frontends) >= frontends || len(r.to.Members)+len(members) > int(r.limits.Members) ||
+		len(r.to.SourceRanges)+len(sources) > int(r.limits.SourceRanges) {
 		return false
 	}
 	if f.Count > 0 {
 		f.First = to.first
 	}
 
-	r.to.Fronts[k] = f
+	r.to.Frontends[k] = f
 	for _, m := range members {
 		r.to.Members[m] = r.from.Members[m]
 	}
 
-	r.to.Sources = append(r.to.Sources, sources...)
+	r.to.SourceRanges = append(r.to.SourceRanges, sources...)
 	r.placed[f.Sources] = true
 	return true
 }
 
 // addHidden adds, as far as there is room, what belongs to services whose frontends others have.
 func (r *resizing) addHidden() {
-	for _, f := range r.from.Fronts {
+	for _, f := range r.from.Frontends {
 		delete(r.members, f.Group)
 		delete(r.sources, f.Sources)
 	}
@@ -135,7 +136,7 @@ func (r *resizing) addHidden() {
 		}
 	}
 	for _, sources := range r.sources {
-		r.to.Sources = append(r.to.Sources,
-			sources[:min(len(sources), int(r.limits.Sources)-len(r.to.Sources))]...)
+		r.to.SourceRanges = append(r.to.SourceRanges,
+			sources[:min(len(sources), int(r.limits.SourceRanges)-len(r.to.SourceRanges))]...)
 	}
 }

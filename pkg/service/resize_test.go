@@ -14,11 +14,11 @@ import (
 func TestResize(t *testing.T) {
 	for name, limits := range map[string]Limits{
 		"the same":       roomy,
-		"larger":         {Fronts: 512, Slots: 4096, Members: 2048, Sources: 512},
-		"smaller":        {Fronts: 200, Slots: 512, Members: 512, Sources: 128},
-		"few frontends":  {Fronts: 48, Slots: 1024, Members: 1024, Sources: 256},
-		"few members":    {Fronts: 256, Slots: 1024, Members: 8, Sources: 256},
-		"nearly no room": {Fronts: 48, Slots: 512, Members: 1, Sources: 1},
+		"larger":         {Frontends: 512, BackendSlots: 4096, Members: 2048, SourceRanges: 512},
+		"smaller":        {Frontends: 200, BackendSlots: 512, Members: 512, SourceRanges: 128},
+		"few frontends":  {Frontends: 48, BackendSlots: 1024, Members: 1024, SourceRanges: 256},
+		"few members":    {Frontends: 256, BackendSlots: 1024, Members: 8, SourceRanges: 256},
+		"nearly no room": {Frontends: 48, BackendSlots: 512, Members: 1, SourceRanges: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
@@ -29,14 +29,14 @@ func TestResize(t *testing.T) {
 				}
 
 				c.settle(t)
-				was, from := c.view(), len(c.maps.fronts)
+				was, from := c.view(), len(c.maps.frontends)
 				state, without := c.maps.state().Resize(limits)
 				c.maps = newMemory(limits)
-				maps.Copy(c.maps.fronts, state.Fronts)
+				maps.Copy(c.maps.frontends, state.Frontends)
 				maps.Copy(c.maps.members, state.Members)
-				copy(c.maps.slots, state.Slots)
+				copy(c.maps.slots, state.Backends)
 
-				for _, k := range state.Sources {
+				for _, k := range state.SourceRanges {
 					c.maps.sources[k] = true
 				}
 
@@ -57,7 +57,7 @@ func TestResize(t *testing.T) {
 				}
 
 				for k := range was {
-					if f, ok := c.maps.fronts[k]; c.planner.claims[k][0].kind == kindAPIServer &&
+					if f, ok := c.maps.frontends[k]; c.planner.claims[k][0].kind == kindAPIServer &&
 						(!ok || f.First >= apiSlots) {
 						t.Fatalf("entry 0 is at %d: %t", f.First, ok)
 					}
@@ -72,7 +72,7 @@ func TestResize(t *testing.T) {
 				}
 
 				c.restart(t, c.maps.state())
-				if changes := c.planner.Plan(); changes.Writes() > len(changes.Slots.Keys) &&
+				if changes := c.planner.Plan(); changes.Writes() > len(changes.Backends.Keys) &&
 					!full() {
 					t.Fatalf("the next process writes %+v", changes)
 				}
@@ -81,15 +81,15 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// Maps that nobody wrote whole, or another program, are no reason to fail.
+// Maps that were written in part, or another program, are no reason to fail.
 func TestResizeOfNonsense(t *testing.T) {
-	s := State{Fronts: map[FrontKey]Front{
+	s := State{Frontends: map[FrontendKey]Frontend{
 		{Protocol: TCP}:  {First: 1 << 31, Count: 1 << 31},
 		{Protocol: UDP}:  {First: 100, Count: 1000},
 		{Scope: Outside}: {First: 300, Count: 2, Sources: 7},
-	}, Slots: make([]Slot, 2000)}
+	}, Backends: make([]Backend, 2000)}
 	resized, without := s.Resize(tight)
-	if len(resized.Fronts) != 1 || without != 2 {
-		t.Errorf("%d frontends, and %d have no room", len(resized.Fronts), without)
+	if len(resized.Frontends) != 1 || without != 2 {
+		t.Errorf("%d frontends, and %d have no room", len(resized.Frontends), without)
 	}
 }

@@ -11,11 +11,11 @@ type round struct {
 	*Planner
 	Changes
 	whole   bool // not of entry 0 alone
-	touched map[FrontKey]bool
-	adding  map[FrontKey]bool
+	touched map[FrontendKey]bool
+	adding  map[FrontendKey]bool
 	gone    struct {
 		members map[MemberKey]bool
-		sources map[SourceKey]bool
+		sources map[SourceRangeKey]bool
 	}
 	freed []extent
 }
@@ -48,18 +48,18 @@ func (p *Planner) begin(whole bool) *round {
 		p.room.give(x)
 	}
 	p.freed = nil
-	r := &round{Planner: p, whole: whole, touched: make(map[FrontKey]bool),
-		adding: make(map[FrontKey]bool)}
-	r.gone.members, r.gone.sources = make(map[MemberKey]bool), make(map[SourceKey]bool)
+	r := &round{Planner: p, whole: whole, touched: make(map[FrontendKey]bool),
+		adding: make(map[FrontendKey]bool)}
+	r.gone.members, r.gone.sources = make(map[MemberKey]bool), make(map[SourceRangeKey]bool)
 	return r
 }
 
 func (r *round) end() Changes {
-	r.writeFronts()
+	r.writeFrontends()
 	r.drop()
 	r.Planner.freed = r.freed
-	r.Again = len(r.waiting) > 0 && len(r.freed)+len(r.DropFronts)+len(r.DropMembers)+
-		len(r.DropSources) > 0
+	r.Again = len(r.waiting) > 0 && len(r.freed)+len(r.DropFrontends)+len(r.DropMembers)+
+		len(r.DropSourceRanges) > 0
 	return r.Changes
 }
 
@@ -78,12 +78,12 @@ func (r *round) due() []Name {
 // mayFit reports whether there is now what a service lacked.
 func (r *round) mayFit(lacked *FullError) bool {
 	switch lacked.Limit {
-	case limitFronts:
-		return len(r.fronts)+lacked.Want <= r.frontsFor()
+	case limitFrontends:
+		return len(r.frontends)+lacked.Want <= r.frontendsFor()
 	case limitMembers:
 		return len(r.members)+lacked.Want <= int(r.limits.Members)
-	case limitSources:
-		return len(r.sources)+lacked.Want <= int(r.limits.Sources)
+	case limitSourceRanges:
+		return len(r.sources)+lacked.Want <= int(r.limits.SourceRanges)
 	}
 	return r.room.has(lacked.Want)
 }
@@ -114,7 +114,7 @@ func (r *round) decideAgain(e *entry) {
 }
 
 // frontsFor is how many frontends services may have: entry 0 may have old and new ones at once.
-func (r *round) frontsFor() int { return int(r.limits.Fronts) - 2*MaxAPIFronts }
+func (r *round) frontendsFor() int { return int(r.limits.Frontends) - 2*MaxAPIFrontends }
 
 // fit finds room for all of want or for nothing. What is to be deleted in this
 // round still counts.
@@ -124,15 +124,15 @@ func (r *round) fit(e *entry, want decision) *FullError {
 		return nil
 	}
 
-	fronts := make(map[FrontKey]bool)
+	frontends := make(map[FrontendKey]bool)
 	for _, c := range want.claims {
-		if _, ok := r.fronts[c.key]; !ok && !r.adding[c.key] {
-			fronts[c.key] = true
+		if _, ok := r.frontends[c.key]; !ok && !r.adding[c.key] {
+			frontends[c.key] = true
 		}
 	}
 
-	if n := len(fronts); n > 0 && len(r.fronts)+len(r.adding)+n > r.frontsFor() {
-		return &FullError{e.name, limitFronts, r.limits.Fronts, n}
+	if n := len(frontends); n > 0 && len(r.frontends)+len(r.adding)+n > r.frontendsFor() {
+		return &FullError{e.name, limitFrontends, r.limits.Frontends, n}
 	}
 
 	members := 0
@@ -155,8 +155,8 @@ func (r *round) fit(e *entry, want decision) *FullError {
 		}
 	}
 
-	if sources > 0 && len(r.sources)+sources > int(r.limits.Sources) {
-		return &FullError{e.name, limitSources, r.limits.Sources, sources}
+	if sources > 0 && len(r.sources)+sources > int(r.limits.SourceRanges) {
+		return &FullError{e.name, limitSourceRanges, r.limits.SourceRanges, sources}
 	}
 	return r.fitSlots(e, want)
 }
@@ -173,19 +173,19 @@ func (r *round) fitSlots(e *entry, want decision) *FullError {
 			for _, t := range taken {
 				r.room.give(t.at)
 			}
-			return &FullError{e.name, limitSlots, r.limits.Slots,
+			return &FullError{e.name, limitBackendSlots, r.limits.BackendSlots,
 				1 << orderOf(uint32(len(g.backends)))}
 		}
 		g.at = x
 		taken = append(taken, g)
 	}
 	for _, g := range taken {
-		r.writeSlots(g)
+		r.writeBackends(g)
 	}
 	return nil
 }
 
-// fitAPI takes a block of entry 0 that nobody reads.
+// fitAPI takes a block of entry 0 without a reader.
 func (r *round) fitAPI(e *entry, want decision) {
 	for key, g := range want.groups {
 		if r.keep(e, key, g) {
@@ -201,7 +201,7 @@ func (r *round) fitAPI(e *entry, want decision) {
 			first += 1 << apiOrder
 		}
 		g.at = extent{first, uint32(len(g.backends))}
-		r.writeSlots(g)
+		r.writeBackends(g)
 	}
 }
 
@@ -236,11 +236,11 @@ func (r *round) keep(e *entry, key groupKey, g *group) bool {
 	return true
 }
 
-func (r *round) writeSlots(g *group) {
-	r.Slots.Keys = slices.Grow(r.Slots.Keys, len(g.backends))
-	r.Slots.Values = append(r.Slots.Values, g.backends...)
+func (r *round) writeBackends(g *group) {
+	r.Backends.Keys = slices.Grow(r.Backends.Keys, len(g.backends))
+	r.Backends.Values = append(r.Backends.Values, g.backends...)
 	for i := range g.backends {
-		r.Slots.Keys = append(r.Slots.Keys, g.at.first+uint32(i))
+		r.Backends.Keys = append(r.Backends.Keys, g.at.first+uint32(i))
 	}
 }
 
@@ -280,7 +280,7 @@ func (r *round) replace(e *entry, want decision) {
 	for k := range want.sources {
 		if !r.sources[k] {
 			r.sources[k] = true
-			r.Sources = append(r.Sources, k)
+			r.SourceRanges = append(r.SourceRanges, k)
 		}
 		delete(r.gone.sources, k)
 	}
@@ -329,7 +329,7 @@ func (r *round) replaceClaims(old, want []claim) {
 	}
 	for _, c := range want {
 		r.touched[c.key] = true
-		if _, ok := r.fronts[c.key]; !ok {
+		if _, ok := r.frontends[c.key]; !ok {
 			r.adding[c.key] = true
 		}
 		list := r.claims[c.key]
@@ -339,9 +339,9 @@ func (r *round) replaceClaims(old, want []claim) {
 }
 
 // writeFronts settles who has what was touched.
-func (r *round) writeFronts() {
+func (r *round) writeFrontends() {
 	for key := range r.touched {
-		had, ok := r.fronts[key]
+		had, ok := r.frontends[key]
 		list := r.claims[key]
 		if len(list) > 1 {
 			r.contested[key] = true
@@ -351,14 +351,14 @@ func (r *round) writeFronts() {
 
 		if len(list) == 0 {
 			if ok {
-				r.DropFronts = append(r.DropFronts, key)
+				r.DropFrontends = append(r.DropFrontends, key)
 			}
 			continue
 		}
 
 		c := list[0]
 		g := r.entries[c.owner].now.groups[c.group]
-		want := Front{
+		want := Frontend{
 			Revision: had.Revision, Group: g.id, Sources: c.sources,
 			First: g.at.first, Count: g.at.count, Affinity: c.affinity, Flags: c.flags,
 		}
@@ -369,15 +369,15 @@ func (r *round) writeFronts() {
 		r.revision++
 		want.Revision = r.revision
 		r.MovedUDP = r.MovedUDP || ok && had.Group != want.Group && key.Protocol == UDP
-		r.fronts[key] = want
-		r.Fronts.put(key, want)
+		r.frontends[key] = want
+		r.Frontends.put(key, want)
 	}
 }
 
 // drop takes out of the maps what the round noted.
 func (r *round) drop() {
-	for _, k := range r.DropFronts {
-		delete(r.fronts, k)
+	for _, k := range r.DropFrontends {
+		delete(r.frontends, k)
 	}
 	for k := range r.gone.members {
 		delete(r.members, k)
@@ -385,7 +385,7 @@ func (r *round) drop() {
 	}
 	for k := range r.gone.sources {
 		delete(r.sources, k)
-		r.DropSources = append(r.DropSources, k)
+		r.DropSourceRanges = append(r.DropSourceRanges, k)
 	}
 	if e := r.entries[apiName]; r.whole && e != nil || !r.sweep {
 		clear(r.apiHeld)

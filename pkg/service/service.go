@@ -48,7 +48,7 @@ type Service struct {
 	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are served for both.
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr
-	// SourceRanges are who may come to LoadBalancerIPs from outside; none is anybody.
+	// SourceRanges are who may come to LoadBalancerIPs from outside; none admits any client.
 	SourceRanges []netip.Prefix
 	Ports        []Port
 	// Affinity is the timeout of sessionAffinity ClientIP, in whole seconds; 0 is no affinity.
@@ -108,7 +108,7 @@ type SlicePort struct {
 // Endpoint is a backend. The conditions mean what discovery.k8s.io/v1 says; the
 // caller has put in what an absent one means there.
 type Endpoint struct {
-	// Addr is ignored when nobody can be reached there from another host.
+	// Addr is ignored when no host can be reached there from another host.
 	Addr netip.Addr
 	// Node is the name of the node it is on, "" is unknown.
 	Node                        string

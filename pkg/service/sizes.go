@@ -8,7 +8,7 @@ func (p *Planner) Sizes() Limits {
 		free += 1 << orderOf(x.count)
 	}
 	return Limits{
-		Fronts: uint32(len(p.fronts)), Slots: p.limits.Slots - free,
-		Members: uint32(len(p.members)), Sources: uint32(len(p.sources)),
+		Frontends: uint32(len(p.frontends)), BackendSlots: p.limits.BackendSlots - free,
+		Members: uint32(len(p.members)), SourceRanges: uint32(len(p.sources)),
 	}
 }

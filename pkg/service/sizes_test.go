@@ -6,7 +6,8 @@ import (
 )
 
 func TestSizes(t *testing.T) {
-	p, err := New("node-1", Limits{Fronts: 64, Slots: 1024, Members: 64, Sources: 64})
+	p, err := New("node-1", Limits{Frontends: 64, BackendSlots: 1024, Members: 64,
+		SourceRanges: 64})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,14 +28,14 @@ func TestSizes(t *testing.T) {
 
 	p.PutSlice(slice)
 	p.Plan()
-	if got, want := p.Sizes(), (Limits{Fronts: 3, Slots: apiSlots + 4, Members: 3,
-		Sources: 1}); got != want {
+	if got, want := p.Sizes(), (Limits{Frontends: 3, BackendSlots: apiSlots + 4, Members: 3,
+		SourceRanges: 1}); got != want {
 		t.Errorf("with a service: %+v, want %+v", got, want)
 	}
 
 	p.DeleteService(name)
 	p.Plan()
-	if got, want := p.Sizes(), (Limits{Slots: apiSlots}); got != want {
+	if got, want := p.Sizes(), (Limits{BackendSlots: apiSlots}); got != want {
 		t.Errorf("without: %+v, want %+v", got, want)
 	}
 }

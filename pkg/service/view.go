@@ -11,13 +11,13 @@ import (
 // APIServer is entry 0 as the maps have it; without any, it is empty.
 func (s State) APIServer() APIServer {
 	var a APIServer
-	for k, f := range s.Fronts {
+	for k, f := range s.Frontends {
 		if !apiGroups[f.Group] {
 			continue
 		}
 		a.Frontends = append(a.Frontends, k.AddrPort())
-		if end := uint64(f.First) + uint64(f.Count); end <= uint64(len(s.Slots)) {
-			for _, slot := range s.Slots[f.First:end] {
+		if end := uint64(f.First) + uint64(f.Count); end <= uint64(len(s.Backends)) {
+			for _, slot := range s.Backends[f.First:end] {
 				a.Backends = append(a.Backends, slot.AddrPort())
 			}
 		}
@@ -30,14 +30,14 @@ func (s State) APIServer() APIServer {
 
 // View is a service as it is in force, for people.
 type View struct {
-	Service Name        `json:"service"`
-	Fronts  []FrontView `json:"fronts,omitempty"`
+	Service   Name           `json:"service"`
+	Frontends []FrontendView `json:"fronts,omitempty"`
 	// Problems are why it is not as it asks to be.
 	Problems []string `json:"problems,omitempty"`
 }
 
 // FrontView is a frontend of a service.
-type FrontView struct {
+type FrontendView struct {
 	Addr     netip.AddrPort `json:"addr"`
 	Protocol Protocol       `json:"protocol"`
 	Scope    Scope          `json:"scope"`
@@ -51,7 +51,7 @@ type FrontView struct {
 	Drop  bool `json:"drop,omitempty"`
 	// Affinity is for how long a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// Sources are who may come from outside when Ranged; otherwise anybody may.
+	// Sources are who may come from outside when Ranged; otherwise any client may.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 	Ranged  bool           `json:"ranged,omitempty"`
 	// Chosen is how many backends are chosen from, of all that are Known.
@@ -86,7 +86,7 @@ func (p *Planner) Services() int { return p.services }
 func (p *Planner) View(n Name) (View, bool) { return p.view(n, p.tellBackends) }
 
 // view has the backends of each frontend told of or counted by fill.
-func (p *Planner) view(n Name, fill func(*entry, claim, *FrontView)) (View, bool) {
+func (p *Planner) view(n Name, fill func(*entry, claim, *FrontendView)) (View, bool) {
 	e := p.entries[n]
 	if e == nil || e.service == nil && e.api == nil {
 		return View{}, false
@@ -99,14 +99,14 @@ func (p *Planner) view(n Name, fill func(*entry, claim, *FrontView)) (View, bool
 		v.Problems = append(v.Problems, err.Error())
 	}
 	for _, c := range e.now.claims {
-		f := p.front(e, c)
+		f := p.frontend(e, c)
 		fill(e, c, &f)
 		if f.Owner != n && f.Owner != apiName && c.key.Scope == Inside {
 			v.Problems = append(v.Problems, (&ConflictError{n, f.Owner, c.key}).Error())
 		}
-		v.Fronts = append(v.Fronts, f)
+		v.Frontends = append(v.Frontends, f)
 	}
-	slices.SortFunc(v.Fronts, func(a, b FrontView) int {
+	slices.SortFunc(v.Frontends, func(a, b FrontendView) int {
 		return cmp.Or(a.Addr.Compare(b.Addr), cmp.Compare(a.Protocol, b.Protocol),
 			cmp.Compare(a.Scope, b.Scope))
 	})
@@ -114,13 +114,13 @@ func (p *Planner) view(n Name, fill func(*entry, claim, *FrontView)) (View, bool
 }
 
 // At returns the frontend that an address has; false is that it is no service's.
-func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontView, bool) {
-	list := p.claims[frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
+func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontendView, bool) {
+	list := p.claims[frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
 	if len(list) == 0 {
-		return FrontView{}, false
+		return FrontendView{}, false
 	}
 	e := p.entries[list[0].owner]
-	f := p.front(e, list[0])
+	f := p.frontend(e, list[0])
 	p.tellBackends(e, list[0], &f)
 	return f, true
 }
@@ -128,12 +128,13 @@ func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontVie
 // Keeps reports whether the maps have a frontend at an address that no known service has: what an
 // earlier process left of one that does not fit, or what is not listed yet.
 func (p *Planner) Keeps(a netip.AddrPort, protocol Protocol, scope Scope) bool {
-	_, ok := p.fronts[frontKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
+	_, ok := p.frontends[frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol,
+		scope)]
 	return ok
 }
 
-func (p *Planner) front(e *entry, c claim) FrontView {
-	f := FrontView{
+func (p *Planner) frontend(e *entry, c claim) FrontendView {
+	f := FrontendView{
 		Addr: c.key.AddrPort(), Protocol: c.key.Protocol, Scope: c.key.Scope,
 		Kind: kindNames[c.kind], Owner: c.owner,
 		Local: c.group.local, Drop: c.flags&FlagDrop != 0,
@@ -149,7 +150,7 @@ func (p *Planner) front(e *entry, c claim) FrontView {
 }
 
 // tellBackends puts in every endpoint of a claim.
-func (p *Planner) tellBackends(e *entry, c claim, f *FrontView) {
+func (p *Planner) tellBackends(e *entry, c claim, f *FrontendView) {
 	f.Backends = p.backends(e, c)
 	f.Known = len(f.Backends)
 	for _, b := range f.Backends {
@@ -208,8 +209,8 @@ func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
 func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) BackendView {
 	b := BackendView{Addr: netip.AddrPortFrom(ep.Addr.Unmap(), port), Node: ep.Node,
 		Here: p.here.node != "" && ep.Node == p.here.node}
-	slot := slotOf(b.Addr)
-	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareSlot)
+	slot := backendOf(b.Addr)
+	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareBackend)
 	switch rank := rankOf(ep); {
 	case !reachable(b.Addr.Addr()) || port == 0:
 		b.Why = "nobody can be reached at this address"

@@ -68,7 +68,7 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	c.planner.PutService(other)
 	c.planner.Plan()
 	v, ok := c.planner.View(web)
-	if !ok || len(v.Problems) == 0 || v.Fronts[0].Owner != other.Name {
+	if !ok || len(v.Problems) == 0 || v.Frontends[0].Owner != other.Name {
 		t.Errorf("view %+v", v)
 	}
 	if _, ok := c.planner.View(Name{"shop", "none"}); ok {
@@ -79,7 +79,7 @@ func TestViewOfAnAddressThatAnotherHas(t *testing.T) {
 	}
 }
 
-// The list is in pages, has numbers that show has too, and takes the planner away from nobody for
+// The list is in pages, has numbers that show has too, and does not block the planner for
 // long.
 func TestList(t *testing.T) {
 	c := planned(t, webService(func(s *Service) { s.ExternalLocal = true }),
@@ -120,11 +120,11 @@ func TestList(t *testing.T) {
 
 	for _, v := range []View{all[0], all[len(all)-1]} {
 		full, _ := c.planner.View(v.Service)
-		for i := range full.Fronts {
-			if v.Fronts[i].Backends != nil {
+		for i := range full.Frontends {
+			if v.Frontends[i].Backends != nil {
 				t.Errorf("the list tells of the backends of %s", v.Service)
 			}
-			full.Fronts[i].Backends = nil
+			full.Frontends[i].Backends = nil
 		}
 		if diff := cmp.Diff(full, v, cmp.Comparer(func(a, b netip.AddrPort) bool {
 			return a == b
@@ -133,7 +133,7 @@ func TestList(t *testing.T) {
 		}
 	}
 
-	if f := all[len(all)-1].Fronts[0]; f.Known != 3 || f.Chosen != 2 {
+	if f := all[len(all)-1].Frontends[0]; f.Known != 3 || f.Chosen != 2 {
 		t.Errorf("%d of %d backends, want 2 of 3", f.Chosen, f.Known)
 	}
 	if _, err := List(Name{}, func(func(*Planner)) error { return ErrFull }); !errors.Is(err,

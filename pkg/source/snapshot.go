@@ -138,7 +138,7 @@ func nodes(t cluster.Table) []cluster.Node {
 func StateOf(t cluster.Table) cluster.State {
 	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t),
 		APIServers: t.APIServers}
-	// An address that two nodes contest is nobody's by itself.
+	// An address that two nodes contest belongs to no node.
 	claims := map[netip.Addr]int{}
 	for _, n := range s.Nodes {
 		for _, a := range n.Addresses {
@@ -227,7 +227,7 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
 		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could "+
-			"name keys of their own; check it, then chown it to this user and chmod 0600",
+			"insert keys; check it, then chown it to this user and chmod 0600",
 			ErrCorrupt, path, st.Uid, st.Mode&0o7777)
 	case st.Size > MaxSnapshot:
 		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: "+
@@ -245,9 +245,8 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 
 func requireMemory(path string) error {
 	if err := atomicfile.RequireMemory(path); err != nil {
-		return fmt.Errorf("snapshot: %w: whoever writes the disk would choose the keys that this "+
-			"node encrypts to; put it below a tmpfs such as /run, or set trustDisk if the disk is "+
-			"yours alone", err)
+		return fmt.Errorf("snapshot: %w: the disk's owner could choose this node's peers' keys; "+
+			"put it below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
 	}
 	return nil
 }

@@ -3,7 +3,7 @@
 // socket, and the logger.
 //
 // It has no state of the data path. It asks a Snapshot function, handed in by
-// the daemon, each time somebody looks, so what is shown is what is, and
+// the daemon, on each request, so what is shown is what is, and
 // nothing has to be kept in step. What cannot be asked for later (how long an
 // ADD or an apply took) is observed as it happens, by Metrics.
 //

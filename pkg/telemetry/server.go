@@ -30,7 +30,7 @@ const (
 const StatusPath = "/v1/status"
 
 // MetricsHandler serves /metrics, /healthz and /readyz: 200 when all is well,
-// 503 with the reasons, one a line, when not. It changes nothing, whoever asks.
+// 503 with the reasons, one a line, when not. It changes nothing.
 func MetricsHandler(m *Metrics, h *Health) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{
@@ -106,7 +106,7 @@ func ListenMetrics(address string) (net.Listener, error) {
 }
 
 // ListenAdmin opens the admin socket at path, for root only. A socket on which
-// nobody listens any more is replaced; one on which somebody does is an error.
+// has no listener is replaced; one with a listener is an error.
 func ListenAdmin(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)

@@ -159,7 +159,7 @@ func TestFetchOfAnAnswerThatIsTooLong(t *testing.T) {
 	}
 }
 
-// stale leaves a socket at path on which nobody listens.
+// stale leaves a socket at path without a listener.
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})

@@ -4,51 +4,50 @@ import (
 	"time"
 )
 
-// Contact says whether a peer answers. Without a keepalive WireGuard is silent as
-// long as nobody has anything to say, so the age of the handshake alone says nothing.
+// Contact says whether a peer answers. Without keepalives WireGuard is silent while there is no
+// traffic, so the age of the handshake alone says nothing.
 type Contact string
 
-// Contacts with a peer.
+// The contacts.
 const (
-	// ContactUp: something authentic came within SessionLifetime.
+	// ContactUp: an authentic message arrived within SessionLifetime.
 	ContactUp Contact = "up"
-	// ContactIdle: nothing was sent that still waits for an answer. The next packet
-	// makes a handshake first, if there is no session any more.
+	// ContactIdle: nothing that was sent awaits an answer. Without a session the next packet begins
+	// with a handshake.
 	ContactIdle Contact = "idle"
-	// ContactSilent: something was sent, and for SilentAfter nothing authentic came back.
+	// ContactSilent: something was sent, and nothing authentic arrived for SilentAfter.
 	ContactSilent Contact = "silent"
 )
 
-// SilentAfter is how long a peer that works may take: it answers data at once or,
-// with an empty packet, after 10 s (WireGuard whitepaper, section 6.5,
-// Keepalive-Timeout and Rekey-Timeout).
+// SilentAfter is how long a working peer may take: it answers data at once, or with a keepalive
+// after 10 s (WireGuard whitepaper, section 6.5, Keepalive-Timeout and Rekey-Timeout).
 const SilentAfter = 15 * time.Second
 
-// Sizes of messages inside UDP, bytes. An empty packet needs no answer and is the
-// only transport message of this size; any other is larger by a multiple of 16.
+// Sizes of messages inside UDP, bytes. A keepalive needs no answer. It is the only transport
+// message of this size; larger ones grow by 16.
 const (
 	keepaliveSize = 32
-	// keepalivesAtOnce is how many empty packets may leave between two observations:
-	// those that confirm a handshake, and those of a keepalive.
+	// keepalivesAtOnce is how many empty packets may leave between two observations: those that
+	// confirm a handshake, and keepalives.
 	keepalivesAtOnce = 8
 )
 
-// contact is what is known of one peer from its counters. Both implementations of
-// WireGuard count as received only what was authentic.
+// contact is what the counters tell of one peer. Both implementations of WireGuard count only
+// authentic messages as received.
 type contact struct {
 	received, sent int64
 	// heard is when received last grew, or the last handshake; zero is never.
 	heard time.Time
-	// unanswered is when sent was first seen to grow since heard; zero is not since then.
+	// unanswered is when sent first grew after heard; zero if it did not.
 	unanswered time.Time
 }
 
-// observe takes the counters of a peer as they were read at now.
+// observe updates the contact with counters that were read at now.
 func (c *contact) observe(p PeerState, known bool, now time.Time) {
 	sent := p.Sent - c.sent
 	switch {
 	case !known || p.Received < c.received || p.Sent < c.sent:
-		// The device is new, or it is to us: what was sent before is not judged.
+		// The device is new, or new to this process: earlier packets are not judged.
 		*c = contact{}
 	case p.Received > c.received:
 		c.heard, c.unanswered = now, time.Time{}
@@ -61,14 +60,14 @@ func (c *contact) observe(p PeerState, known bool, now time.Time) {
 	}
 }
 
-// onlyKeepalives reports whether so many bytes may have been empty packets. It is
-// also true for some small packets of data; when they stay unanswered, WireGuard
-// begins a handshake, whose size tells.
+// onlyKeepalives reports whether so many bytes may have been keepalives. It is also true for some
+// small data packets; if those stay unanswered, WireGuard begins a handshake, which has another
+// size.
 func onlyKeepalives(sent int64) bool {
 	return sent <= keepalivesAtOnce*keepaliveSize && sent%keepaliveSize == 0
 }
 
-// at judges the peer.
+// at returns the peer's Contact at now.
 func (c *contact) at(now time.Time) Contact {
 	switch {
 	case !c.unanswered.IsZero() && now.Sub(c.unanswered) >= SilentAfter:
@@ -79,7 +78,7 @@ func (c *contact) at(now time.Time) Contact {
 	return ContactIdle
 }
 
-// observeLocked brings what is known of all peers up to date, and writes it into st.
+// observeLocked updates all contacts and writes them into st.
 func (m *Manager) observeLocked(st State) {
 	now := m.now()
 	next := make(map[peerID]*contact, len(m.contacts))
@@ -97,7 +96,7 @@ func (m *Manager) observeLocked(st State) {
 		}
 
 		if !d.Served {
-			// Nothing was read: what is known stays.
+			// Nothing was read: the contacts stay as they are.
 			for id, c := range m.contacts {
 				if id.device == d.Name {
 					next[id] = c
@@ -126,8 +125,8 @@ type Sent struct {
 	Contact Contact
 }
 
-// SentTo returns what the last reading says of a peer. It does not block, and is as new
-// as the last Status or Sync. ok is false when the peer was not read.
+// SentTo returns what the last reading says of a peer. It does not block; its data is as old as the
+// last Status or Sync. ok is false when the peer was not read.
 func (m *Manager) SentTo(device, name string) (s Sent, ok bool) {
 	all := m.sent.Load()
 	if all == nil {

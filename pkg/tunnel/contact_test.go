@@ -9,7 +9,7 @@ import (
 )
 
 // Contact with a peer is judged by its counters alone, on a clock of the test's.
-func TestContact(t *testing.T) {
+func TestContactIsJudgedByCounters(t *testing.T) {
 	type look struct {
 		after          time.Duration // since the look before
 		sent, received int64         // since the look before

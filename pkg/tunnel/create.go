@@ -18,8 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Create makes a device of the kind that Mode says, or adopts the one that is
-// there, whatever its kind.
+// Create makes a device of the kind that Mode selects, or adopts an existing one of any kind.
 func (h *Host) Create(ctx context.Context, d Device) error {
 	netlink, err := nl.Open()
 	if err != nil {
@@ -71,8 +70,8 @@ func (h *Host) create(ctx context.Context, netlink *nl.Handle, d Device) error {
 	return nil
 }
 
-// createKernel makes a device in the group of tunnels and sets it up, so that a
-// port in use is told when the port is set.
+// createKernel makes a device in the group of tunnels and sets it up, so that setting the port
+// reports a port in use.
 func createKernel(netlink *nl.Handle, d Device) error {
 	attrs := nl.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group, attrs.TxQLen = d.Name, d.MTU, abi.TunnelGroup,
@@ -117,16 +116,16 @@ func setGroup(netlink *nl.Handle, l nl.Link) error {
 	return nil
 }
 
-// workerRequest is the content of a request, as pkg/worker reads it.
+// workerRequest is the content of a request, as the worker parses it.
 type workerRequest struct {
 	Device string `json:"device"`
 	MTU    int    `json:"mtu"`
 }
 
-// servedPoll is how often the socket of a requested device is tried.
+// servedPoll is the interval of attempts to connect to a requested device's socket.
 const servedPoll = 5 * time.Millisecond
 
-// request asks veil-wg for a device and waits until it is served and in the group of tunnels.
+// request requests a device from veil-wg and waits until it is served and in the group of tunnels.
 func (h *Host) request(ctx context.Context, d Device) error {
 	if err := h.writeRequest(d); err != nil {
 		return err

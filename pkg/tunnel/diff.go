@@ -8,8 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Changes make a State match a Spec. A device under Create is read again after
-// it was made and only then configured.
+// Changes turn a State into a Spec. A device under Create is read again after its creation, and
+// only then configured.
 type Changes struct {
 	Create    []Device
 	Configure []DeviceChange
@@ -17,18 +17,18 @@ type Changes struct {
 	Remove []string
 }
 
-// Empty says whether there is nothing to do.
+// Empty reports whether there is nothing to do.
 func (c Changes) Empty() bool {
 	return len(c.Create) == 0 && len(c.Configure) == 0 && len(c.Remove) == 0
 }
 
-// DeviceChange is what one configuration of a device holds; nil leaves as it is.
+// DeviceChange is the content of one configuration of a device; nil fields are unchanged.
 type DeviceChange struct {
 	Name       string
 	PrivateKey *wgkey.Private
 	ListenPort *int
 	Mark       *uint32
-	// Peers are in the order in which they are applied.
+	// Peers are in the order of application.
 	Peers []PeerChange
 }
 
@@ -38,16 +38,17 @@ type PeerChange struct {
 	PublicKey wgkey.Public
 	Remove    bool
 	Endpoint  *netip.AddrPort
-	// ReplaceAllowedIPs takes all allowed IPs away before AllowedIPs are given.
+	// ReplaceAllowedIPs removes all allowed IPs before it adds AllowedIPs.
 	ReplaceAllowedIPs bool
 	AllowedIPs        []netip.Prefix
 	Keepalive         *time.Duration
-	// ClearPreshared takes a preshared key away.
+	// ClearPreshared removes a preshared key.
 	ClearPreshared bool
 }
 
-// Diff decides what makes have match want, and no more. It is pure; now judges handshakes, and the
-// zero Time none of them: there may have been others since have was read.
+// Diff returns the changes that make have match want, and no others. It is pure. now judges
+// handshakes; with the zero Time none is judged, because there may have been others since have was
+// read.
 func Diff(want Spec, have State, now time.Time) Changes {
 	var c Changes
 	haveByName := map[string]DeviceState{}
@@ -97,9 +98,9 @@ func diffDevice(d Device, st DeviceState, prune bool, now time.Time) (DeviceChan
 	return c, differs || len(c.Peers) > 0
 }
 
-// diffPeers puts removals last: an allowed IP that moves to another peer is
-// taken over before its old owner goes. In whichever order the others come, the
-// result is the same, since giving a peer an allowed IP takes it from any other.
+// diffPeers puts removals last: an allowed IP that moves to another peer is taken over before its
+// old owner is removed. The order of the others does not matter: assigning an allowed IP takes it
+// from any other peer.
 func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerChange {
 	haveByKey := make(map[wgkey.Public]PeerState, len(have))
 	ownerByIP := map[netip.Prefix]wgkey.Public{}
@@ -110,7 +111,7 @@ func diffPeers(want []Peer, have []PeerState, prune bool, now time.Time) []PeerC
 		}
 	}
 
-	// Prefixes that change hands need not be taken away first.
+	// Prefixes that change hands need not be removed first.
 	given := map[netip.Prefix]bool{}
 	wanted := make(map[wgkey.Public]bool, len(want))
 	for _, p := range want {
@@ -183,8 +184,8 @@ func diffPeer(p Peer, st PeerState, given map[netip.Prefix]bool, now time.Time) 
 	return c, differs
 }
 
-// resetEndpoint says whether the claimed endpoint is to be set. A peer that moved
-// to another of its addresses and still shakes hands is where it says it is.
+// resetEndpoint reports whether to set the claimed endpoint. A peer that moved to another of its
+// addresses and still shakes hands stays there.
 func resetEndpoint(p Peer, st PeerState, now time.Time) bool {
 	switch {
 	case !p.Endpoint.IsValid() || p.Endpoint == st.Endpoint:

@@ -12,27 +12,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// System is the seam to what holds the devices. tunneltest has a fake.
+// System is the interface to the devices. tunneltest has a fake.
 type System interface {
-	// Read looks at all links with names of ours.
+	// Read reads all links with our names.
 	Read(ctx context.Context) (State, error)
-	// Create makes a device if there is none, adopts it otherwise, and waits
-	// until it can be configured.
+	// Create makes a missing device, adopts an existing one, and waits until it can be configured.
 	Create(ctx context.Context, d Device) error
 	// Configure applies one change in one call.
 	Configure(ctx context.Context, c DeviceChange) error
 	// Remove removes a device with its request and its state.
 	Remove(ctx context.Context, name string) error
-	// RemoveAll removes every device and request of ours, as much as it can, and
-	// says what it took.
+	// RemoveAll removes all our devices and requests, as much as it can, and returns what it
+	// removed.
 	RemoveAll(ctx context.Context) (took []string, err error)
 }
 
 // Manager keeps a System at the last Spec. It is safe for concurrent use.
 //
-// Its memory is what makes a change cheap: Sync compares the Spec with what was read last and
-// configured since, and reads the devices only when it knows nothing. A thousand peers are not
-// read, nor waited for while somebody else reads them, to change one.
+// Its memory makes a change cheap. Sync compares the Spec with what was last read and configured
+// since, and reads the devices only when it knows nothing. So changing one of a thousand peers
+// neither reads them nor waits for another reader.
 type Manager struct {
 	sys System
 	now func() time.Time
@@ -41,8 +40,8 @@ type Manager struct {
 	reading sync.Mutex // held while they are read for their counters; taken before mu
 
 	mu sync.Mutex // guards what follows, and is held for no call of sys
-	// have is how the devices were last read, and what Sync has made of them since; nil makes
-	// the next Sync read them. What it points to is never changed.
+	// have is the last reading of the devices with the changes of Sync since; nil makes the next
+	// Sync read them. What it points to never changes.
 	have *State
 	// want is the Spec of the last Sync if that succeeded, else nil.
 	want *Spec
@@ -50,7 +49,7 @@ type Manager struct {
 	writes  uint64
 	claims  map[peerID]netip.AddrPort
 	nameFor map[wgkey.Public]string
-	// contacts are of the peers that were last read.
+	// contacts are those of the peers in the last reading.
 	contacts map[peerID]*contact
 	// sent is of the last reading.
 	sent atomic.Pointer[map[peerName]Sent]
@@ -61,7 +60,7 @@ type peerID struct {
 	key    wgkey.Public
 }
 
-// NewManager returns a Manager that knows nothing yet. A nil now is time.Now.
+// NewManager returns a Manager without knowledge of the devices. A nil now is time.Now.
 func NewManager(sys System, now func() time.Time) *Manager {
 	if now == nil {
 		now = time.Now
@@ -69,9 +68,9 @@ func NewManager(sys System, now func() time.Time) *Manager {
 	return &Manager{sys: sys, now: now}
 }
 
-// Sync makes the devices match want and says what it changed. It reads them only if Forget was
-// called or the last Sync failed, and it is the first. After an error what was done stays; the
-// next Sync does the rest. What want holds is kept and must not be changed.
+// Sync makes the devices match want and returns what it changed. It reads them on the first call,
+// after Forget, and after a failed Sync. After an error the completed changes stay, and the next
+// Sync does the rest. Sync keeps what want holds, which must not be changed.
 func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	m.syncing.Lock()
 	defer m.syncing.Unlock()
@@ -117,8 +116,8 @@ func (m *Manager) Sync(ctx context.Context, want Spec) (Changes, error) {
 	return c, errors.Join(errs...)
 }
 
-// known returns the devices as far as they are known, else as they are. now is when handshakes
-// may be judged by: those that are remembered may have been followed by others.
+// known returns the devices as remembered, else as read. now is the time to judge handshakes by:
+// remembered ones may be outdated, so it is then zero.
 func (m *Manager) known(ctx context.Context) (have State, now time.Time, err error) {
 	m.mu.Lock()
 	known := m.have
@@ -130,7 +129,7 @@ func (m *Manager) known(ctx context.Context) (have State, now time.Time, err err
 	return have, m.now(), err
 }
 
-// remember notes what a Sync came to.
+// remember stores the result of a Sync.
 func (m *Manager) remember(want Spec, have State, c Changes, whole bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -150,22 +149,22 @@ func (m *Manager) remember(want Spec, have State, c Changes, whole bool) {
 	}
 }
 
-// Forget makes the next Sync read the devices. Call it when somebody else may have changed them.
+// Forget makes the next Sync read the devices. Call it when another program may have changed them.
 func (m *Manager) Forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.have = nil
 }
 
-// Status is the present State with the names of the peers and what is known of
-// them. Contact is as good as Status is called often: once in WatchEvery at least.
+// Status returns the present State with the names and contacts of the peers. Contact is accurate if
+// Status is called at least every WatchEvery.
 func (m *Manager) Status(ctx context.Context) (State, error) {
 	st, _, err := m.read(ctx)
 	return st, err
 }
 
-// Watch reads the devices as Status does, and reports whether they are not as the last Sync left
-// them, for which the kernel has no message: the next Sync then reads them and mends it.
+// Watch reads the devices as Status does, and reports whether they differ from what the last Sync
+// left; the kernel has no notification for that. The next Sync then reads and corrects them.
 func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 	st, current, err := m.read(ctx)
 	if err != nil || !current {
@@ -180,7 +179,7 @@ func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 	return differs, nil
 }
 
-// RemoveAll removes every device and request of ours and says what it took.
+// RemoveAll removes all our devices and requests and returns what it removed.
 func (m *Manager) RemoveAll(ctx context.Context) ([]string, error) {
 	m.syncing.Lock()
 	defer m.syncing.Unlock()
@@ -192,7 +191,8 @@ func (m *Manager) RemoveAll(ctx context.Context) ([]string, error) {
 	return took, err
 }
 
-// read reads the devices. current is whether no Sync ended meanwhile; have is then what was read.
+// read reads the devices. current reports whether no Sync ended meanwhile; have is then what was
+// read.
 func (m *Manager) read(ctx context.Context) (st State, current bool, err error) {
 	m.reading.Lock()
 	defer m.reading.Unlock()

@@ -32,7 +32,7 @@ func TestThousandPeers(t *testing.T) {
 			t.Fatal(err)
 		}
 		base := netip.AddrFrom4([4]byte{198, 19, byte(i >> 8), byte(i)})
-		// Without endpoints nobody is greeted: nobody is there to answer.
+		// Without endpoints no peer is greeted: none could answer.
 		want.Devices[0].Peers = append(want.Devices[0].Peers, tunnel.Peer{
 			Name: "node", PublicKey: k.Public(),
 			AllowedIPs: []netip.Prefix{

@@ -19,25 +19,24 @@ type Local struct {
 // Inputs are what Plan decides from.
 type Inputs struct {
 	Devices []Local
-	// Mark and MTU are those of every device.
+	// Mark and MTU apply to every device.
 	Mark uint32
 	MTU  int
-	// Peers are the believed nodes (cluster.Table.Peers). One without a claim is left out.
+	// Peers are the believed nodes (cluster.Table.Peers). A peer without a claim is left out.
 	Peers []cluster.Node
-	// Underlay4 and Underlay6 say which families the underlay of this node has.
+	// Underlay4 and Underlay6 report which families this node's underlay has.
 	Underlay4, Underlay6 bool
-	// Keepalive is that of every peer.
+	// Keepalive applies to every peer.
 	Keepalive time.Duration
-	// Roaming lets a peer's endpoint have any address.
+	// Roaming allows a peer's endpoint any address.
 	Roaming bool
 	// Prune is cluster.State.Synced.
 	Prune bool
 }
 
-// Plan decides which devices and peers there should be. Each node is a peer of
-// each device, with its newest key, its first endpoint of a family that this
-// node has too, and its pod prefixes and node addresses as allowed IPs: node to
-// pod and the replies of pods to nodes are inside.
+// Plan plans devices and peers. Each node is a peer of each device, with its newest key and its
+// first endpoint of a family that this node has too. Its allowed IPs are its pod prefixes and node
+// addresses, because traffic between nodes and pods is inside the tunnel.
 func Plan(in Inputs) Spec {
 	spec := Spec{Prune: in.Prune}
 	for _, l := range in.Devices {
@@ -50,7 +49,7 @@ func Plan(in Inputs) Spec {
 			if !ok {
 				continue
 			}
-			// Without one of a common family it is left to the peer to begin.
+			// Without a common family the peer must initiate.
 			endpoint, _ := n.Endpoint(cluster.Families{V4: in.Underlay4, V6: in.Underlay6})
 			p := Peer{
 				Name: n.Name, PublicKey: key.Public, Endpoint: endpoint, AllowedIPs: n.AllowedIPs(),

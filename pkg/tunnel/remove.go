@@ -15,17 +15,17 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// removeWait is how long veil-wg may take to remove a device whose request is
-// gone; then it is removed without it.
+// removeWait is how long veil-wg may take to remove a device without a request; after that the
+// device is removed directly.
 const removeWait = 2 * time.Second
 
-// Remove removes a device of ours, its request, its state and its socket.
+// Remove removes one of our devices, its request, its state and its socket.
 func (h *Host) Remove(ctx context.Context, name string) error {
 	_, err := h.remove(ctx, name)
 	return err
 }
 
-// RemoveAll removes every device and request of ours. It goes on after an error.
+// RemoveAll removes all our devices and requests. It continues after an error.
 func (h *Host) RemoveAll(ctx context.Context) ([]string, error) {
 	names, err := h.owned()
 	errs := []error{err}
@@ -38,7 +38,7 @@ func (h *Host) RemoveAll(ctx context.Context) ([]string, error) {
 	return took, errors.Join(errs...)
 }
 
-// owned are the names of our devices and of those requested.
+// owned returns the names of our devices and of requested ones.
 func (h *Host) owned() ([]string, error) {
 	st, err := h.Read(context.Background())
 	var names []string
@@ -94,7 +94,7 @@ func (h *Host) remove(ctx context.Context, name string) (took []string, err erro
 	return h.removeFiles(name, took)
 }
 
-// ourLink finds the link of that name if it is ours.
+// ourLink returns the link of that name if it is ours.
 func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	l, err := netlink.LinkByName(name)
 	switch {
@@ -108,8 +108,8 @@ func ourLink(netlink *nl.Handle, name string) (nl.Link, error) {
 	return l, nil
 }
 
-// waitGone waits until veil-wg can remove the device itself: it would make
-// again what is removed under it.
+// waitGone waits until veil-wg has removed the device itself: it would recreate one that is removed
+// under it.
 func waitGone(ctx context.Context, netlink *nl.Handle, name string) {
 	ctx, cancel := context.WithTimeout(ctx, removeWait)
 	defer cancel()
@@ -138,10 +138,10 @@ func removeLink(netlink *nl.Handle, name string) error {
 	return nil
 }
 
-// removeFiles removes what a dead veil-wg left: its state holds the private key.
+// removeFiles removes files of a dead veil-wg: its state holds the private key.
 func (h *Host) removeFiles(name string, took []string) ([]string, error) {
 	var errs []error
-	// A process killed while it wrote leaves a part under another name.
+	// A process killed while writing leaves a temporary file.
 	files, _ := filepath.Glob(filepath.Join(h.o.WorkerDir, "."+name+".*"))
 	files = append(files, filepath.Join(h.o.WorkerDir, name+".state"),
 		filepath.Join(SocketDir, name+".sock"))

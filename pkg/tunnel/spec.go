@@ -10,15 +10,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Spec is what should be: all tunnel devices of this node.
+// Spec is the desired state of all tunnel devices of this node.
 type Spec struct {
 	Devices []Device
-	// Prune removes devices of ours and peers that are not in the Spec. It is
-	// false until every source has synced.
+	// Prune removes our devices, and peers, that are not in the Spec. It is false until every
+	// source has synced.
 	Prune bool
 }
 
-// Device is a WireGuard device. Two of them may reach the same nodes.
+// Device is a WireGuard device. Several may reach the same nodes.
 type Device struct {
 	// Name is abi.TunnelDevicePrefix and a number.
 	Name string
@@ -30,7 +30,7 @@ type Device struct {
 	// Mark is set on the outer packets (SO_MARK).
 	Mark       uint32
 	PrivateKey wgkey.Private
-	// MTU is that of the device when it is made, bytes; afterwards pkg/hostnet keeps it.
+	// MTU is the device's MTU at creation, bytes; afterwards pkg/hostnet sets it.
 	MTU   int
 	Peers []Peer
 }
@@ -40,18 +40,17 @@ type Peer struct {
 	// Name is the node's, for people.
 	Name      string
 	PublicKey wgkey.Public
-	// Endpoint is the claimed one; the zero value leaves it to the peer to begin.
+	// Endpoint is the claimed endpoint; the zero value lets the peer initiate.
 	Endpoint netip.AddrPort
 	// Sources are the addresses that the peer's endpoint may have; nil is any.
 	Sources []netip.Addr
-	// AllowedIPs are the inner addresses that are sent to it and believed from it.
+	// AllowedIPs are the inner addresses that are routed to the peer and accepted from it.
 	AllowedIPs []netip.Prefix
-	// Keepalive is the pause between packets that keep firewalls open, full
-	// seconds; 0 sends none.
+	// Keepalive is the interval of keepalives that keep firewalls open, full seconds; 0 sends none.
 	Keepalive time.Duration
 }
 
-// Check says what in s cannot work.
+// Check returns what in s cannot work.
 func (s Spec) Check() error {
 	names := map[string]bool{}
 	for _, d := range s.Devices {
@@ -95,7 +94,7 @@ func (d Device) check() error {
 	return nil
 }
 
-// IsDeviceName says whether name is one that this package gives to devices.
+// IsDeviceName reports whether this package names devices like that.
 func IsDeviceName(name string) bool {
 	digits, ok := strings.CutPrefix(name, abi.TunnelDevicePrefix)
 	return ok && digits != "" && len(name) <= 15 && strings.Trim(digits, "0123456789") == ""

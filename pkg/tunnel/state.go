@@ -8,28 +8,28 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Kind is what implements a device.
+// Kind is the implementation of a device.
 type Kind string
 
 // Kinds of devices.
 const (
 	Kernel    Kind = "kernel"
 	Userspace Kind = "userspace"
-	// Foreign is a link with a name of ours that is no WireGuard device. It is never touched.
+	// Foreign is a link with one of our names that is no WireGuard device. It is never changed.
 	Foreign Kind = "foreign"
 )
 
-// State is what is.
+// State is the state of the devices as read.
 type State struct {
 	Devices []DeviceState `json:"devices"`
 }
 
-// DeviceState is a device as it was read.
+// DeviceState is a device as read.
 type DeviceState struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
-	// Served reports whether the device could be read; if not, what follows Up is
-	// empty. A TUN without its worker is not served.
+	// Served reports whether the device could be read; if not, the fields after Up are empty. A TUN
+	// without its worker is not served.
 	Served bool `json:"served"`
 	// Ours reports whether the link is in config.TunnelGroup.
 	Ours       bool         `json:"-"`
@@ -41,33 +41,33 @@ type DeviceState struct {
 	Peers      []PeerState  `json:"peers"`
 }
 
-// PeerState is a peer as it was read.
+// PeerState is a peer as read.
 type PeerState struct {
-	// Name is the node's; empty when the peer is not of the last Spec.
+	// Name is the node's; empty for a peer that is not in the last Spec.
 	Name      string       `json:"name"`
 	PublicKey wgkey.Public `json:"publicKey"`
-	// Endpoint is where it was heard from last, or what was set.
+	// Endpoint is the address it was last heard from, or the one that was set.
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Claimed is the endpoint of the last Spec; the zero value when there was none.
 	Claimed    netip.AddrPort `json:"claimed"`
 	AllowedIPs []netip.Prefix `json:"allowedIPs"`
 	Keepalive  time.Duration  `json:"-"`
-	// HasPreshared reports whether somebody set a preshared key, which we never do.
+	// HasPreshared reports whether the peer has a preshared key, which we never set.
 	HasPreshared bool `json:"-"`
 	// LastHandshake is zero when there was none.
 	LastHandshake time.Time `json:"lastHandshake"`
 	// Received and Sent are outer bytes since the device's peer was made.
 	Received int64 `json:"received"`
 	Sent     int64 `json:"sent"`
-	// Contact, Heard and Unanswered are what the Manager has made of the counters: whether
-	// the peer answers, when something authentic last came from it, and since when
-	// what was sent has had no answer. Zero times are never and not.
+	// Contact, Heard and Unanswered are derived from the counters by the Manager: whether the peer
+	// answers, when something authentic last arrived, and since when packets await an answer. A
+	// zero time means never.
 	Contact    Contact   `json:"contact"`
 	Heard      time.Time `json:"heard"`
 	Unanswered time.Time `json:"unanswered"`
 }
 
-// after returns st as it is once c made it match want. What st holds is not changed.
+// after returns st as it is after c made it match want. It does not change st.
 func (st State) after(want Spec, c Changes) State {
 	wanted := map[string]Device{}
 	for _, d := range want.Devices {
@@ -95,7 +95,7 @@ func (st State) after(want Spec, c Changes) State {
 	return out
 }
 
-// peersAfter returns the peers of st once it matches want; endpoints are those that were set.
+// peersAfter returns the peers of st after a change to want; endpoints are those that were set.
 func peersAfter(st DeviceState, want Device, prune bool,
 	endpoints map[peerID]netip.AddrPort) []PeerState {
 	left := make(map[wgkey.Public]PeerState, len(st.Peers))
@@ -129,7 +129,7 @@ func peersAfter(st DeviceState, want Device, prune bool,
 		if _, ok := left[p.PublicKey]; !ok {
 			continue
 		}
-		// Giving a peer an allowed IP takes it from any other.
+		// Assigning an allowed IP takes it from any other peer.
 		p.AllowedIPs = slices.DeleteFunc(slices.Clone(p.AllowedIPs),
 			func(ip netip.Prefix) bool { return taken[ip] })
 		out = append(out, p)
@@ -138,15 +138,15 @@ func peersAfter(st DeviceState, want Device, prune bool,
 	return out
 }
 
-// Health says how a peer is doing.
+// Health is the age class of a peer's last handshake.
 type Health string
 
 // Healths of a peer.
 const (
 	Up Health = "up"
-	// Stale is a session that has expired: nothing was sent, or the peer is away.
+	// Stale: the session has expired, because nothing was sent or the peer is away.
 	Stale Health = "stale"
-	// Never is a peer that no handshake has succeeded with.
+	// Never: no handshake with the peer has succeeded.
 	Never Health = "never"
 )
 
@@ -154,7 +154,7 @@ const (
 // section 6.1, Reject-After-Time).
 const SessionLifetime = 180 * time.Second
 
-// HealthAt judges a peer by the age of its last handshake.
+// HealthAt returns a peer's Health by the age of its last handshake.
 func HealthAt(lastHandshake, now time.Time) Health {
 	switch {
 	case lastHandshake.IsZero():

@@ -23,7 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Mode says which kinds of devices are made. A device that exists is kept.
+// Mode selects the kind of new devices. An existing device is kept.
 type Mode string
 
 // Modes, as in config.Tunnel.
@@ -33,7 +33,7 @@ const (
 	ModeUserspace Mode = "userspace"
 )
 
-// Errors that callers tell apart.
+// Sentinels for callers.
 var (
 	// ErrNotSupported: the kernel has no WireGuard.
 	ErrNotSupported = errors.New("the kernel has no WireGuard")
@@ -46,7 +46,7 @@ var (
 // Options of a Host.
 type Options struct {
 	Mode Mode
-	// WorkerDir is where veil-wg looks for requests; empty is abi.WorkerDir.
+	// WorkerDir is the folder of veil-wg's requests; empty is abi.WorkerDir.
 	WorkerDir string
 	// WorkerWait bounds the wait for veil-wg; 0 is 5 s.
 	WorkerWait time.Duration
@@ -75,12 +75,12 @@ func NewHost(o Options) (*Host, error) {
 	return &Host{o}, nil
 }
 
-// SocketDir is where wgctrl looks for devices in userspace.
+// SocketDir is where wgctrl looks for userspace devices.
 const SocketDir = "/var/run/wireguard"
 
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
 
-// Read looks at all links with names of ours.
+// Read reads all links with our names.
 func (h *Host) Read(ctx context.Context) (State, error) {
 	netlink, err := nl.Open()
 	if err != nil {
@@ -118,7 +118,7 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	}
 
 	if st.Kind == Userspace {
-		// Without its request the device would go at the next start of veil-wg.
+		// Without its request, veil-wg would remove the device at its next start.
 		if _, err := os.Stat(h.requestFile(a.Name)); err != nil {
 			return st, nil
 		}
@@ -149,8 +149,8 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	return st, nil
 }
 
-// unserved says that a configuration socket has nobody behind it, or that its
-// process died while answering.
+// unserved reports whether a configuration socket has no listener, or its process died while
+// answering.
 func unserved(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.ECONNRESET) ||
 		errors.Is(err, unix.EPIPE)
@@ -185,8 +185,7 @@ func peerState(p wgtypes.Peer) PeerState {
 	return st
 }
 
-// Configure applies c in one configuration. wgctrl splits what is too large for
-// one netlink message.
+// Configure applies c in one configuration. wgctrl splits it if it exceeds a netlink message.
 func (h *Host) Configure(ctx context.Context, c DeviceChange) error {
 	client, err := wgctrl.New()
 	if err != nil {

@@ -26,7 +26,7 @@ var ErrFile = errors.New("key file refused")
 // directories are made with mode 0700. A file that is a symbolic link, has
 // another mode or owner, or does not hold exactly one key is refused (ErrFile)
 // and not touched. So is, unless allowDisk, every path that is not on
-// tmpfs or ramfs: what is on a disk belongs to whoever has the disk.
+// tmpfs or ramfs: what is on a disk belongs to the disk's owner.
 func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err error) {
 	if err := checkPlace(path, allowDisk); err != nil {
 		return Private{}, false, err
@@ -75,8 +75,8 @@ func checkPlace(path string, allowDisk bool) error {
 		return nil
 	}
 	if err := atomicfile.RequireMemory(path); err != nil {
-		return fmt.Errorf("private key: %w: whoever reads the disk would have the key; put "+
-			"keyFile below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+		return fmt.Errorf("private key: %w: the disk's owner could read the key; put keyFile "+
+			"below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func checkFile(f *os.File) error {
 	return nil
 }
 
-// checkDir refuses a directory in which somebody else could exchange the file.
+// checkDir refuses a directory in which another user could exchange the file.
 func checkDir(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

@@ -13,12 +13,12 @@ const (
 	udpCheck   = 6 // offset of the checksum in a UDP header
 )
 
-// summedTUN is a TUN that gives no datagram over IPv6 the checksum 0 instead of 0xffff.
+// summedTUN is a TUN that writes UDP checksum 0xffff instead of 0 over IPv6.
 //
-// The kernel leaves checksums to the device, and the library writes the sum as it comes out. If
-// that is 0 it has to be written as 0xffff (RFC 768): 0 says that there is none, for which the
-// receiver's kernel drops it (RFC 8200, section 8.1). So it met each 65,536th datagram, and all its
-// repetitions. Over IPv4 a datagram without a checksum is received.
+// The kernel leaves checksums to the device, and the library writes the sum as it is. A sum of 0
+// must be written as 0xffff (RFC 768): 0 means "no checksum", and the receiver's kernel drops such
+// a datagram (RFC 8200, section 8.1). One in 65,536 datagrams is affected, and so is every
+// repetition of it. Over IPv4 a datagram without a checksum is accepted.
 type summedTUN struct{ tun.Device }
 
 func (d summedTUN) Read(bufs [][]byte, sizes []int, offset int) (int, error) {

@@ -32,7 +32,7 @@ type DeviceOptions struct {
 	// Lock is the held lock of the device, into which the process writes its
 	// number; RunDevice closes it. May be nil.
 	Lock *os.File
-	// Debug also logs what the library says when nothing is wrong.
+	// Debug also logs the library's messages about normal operation.
 	Debug bool
 	Log   *slog.Logger
 }
@@ -52,8 +52,8 @@ func Harden() error {
 // ErrDeviceGone is the error of RunDevice when the TUN was removed under it.
 var ErrDeviceGone = errors.New("the TUN was removed")
 
-// RunDevice serves a device until ctx ends, which is no error, or until it
-// cannot. It never removes the TUN.
+// RunDevice serves a device until ctx ends, which is no error, or until it fails. It never removes
+// the TUN.
 func RunDevice(ctx context.Context, o DeviceOptions) error {
 	if err := checkName(o.Device); err != nil {
 		return err
@@ -104,8 +104,8 @@ func (s *server) restore(log *slog.Logger) error {
 	return nil
 }
 
-// run serves the configuration socket until ctx ends or the device does. A socket
-// that somebody removed is made again.
+// run serves the configuration socket until ctx ends or the device fails. It recreates a socket
+// that was removed.
 func (s *server) run(ctx context.Context, path string, gone <-chan struct{},
 	log *slog.Logger) error {
 	l, err := listen(path)

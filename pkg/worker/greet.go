@@ -9,20 +9,19 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 )
 
-// greeter shakes hands with every peer that has an endpoint and with which no
-// handshake has succeeded yet: at start, and after each configuration.
+// greeter initiates a handshake with every peer that has an endpoint and no successful handshake
+// yet: at start, and after each configuration.
 //
-// At start because a peer that had a session with the process before this one
-// cannot know that its keys are gone; when it only receives, it would never find out.
+// At start, because a peer with a session of the previous process cannot know that its keys are
+// gone. A peer that only receives would never find out.
 //
-// A handshake that fails is tried again much earlier than after the library's 5
-// seconds. It fails when both sides begin at once: each answer then refers to an
-// initiation that has been given up. Under steady traffic both would begin again in
-// the same millisecond 5 seconds later, so the pauses are random.
+// A failed handshake is repeated much earlier than after the library's 5 seconds. It fails when
+// both sides initiate at once: each response then refers to an abandoned initiation. Under steady
+// traffic both would repeat in the same millisecond 5 seconds later, so the pauses are random.
 //
-// A handshake that succeeded is confirmed a few times: the peer goes on with its old
-// keys until it has received a packet under the new ones, and the library sends one only.
-// Were that lost, a peer that only sends would find out after 15 seconds.
+// A successful handshake is confirmed a few times. The peer uses its old keys until it has received
+// a packet under the new ones, and the library sends only one. If that were lost, a peer that only
+// sends would notice after 15 seconds.
 type greeter struct {
 	dev *device.Device
 	// changed asks for greetings; it holds at most one request.

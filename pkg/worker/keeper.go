@@ -22,7 +22,7 @@ type keeper struct {
 	log     *slog.Logger
 
 	stop context.CancelFunc
-	gone atomic.Bool // the request is gone: the device goes too
+	gone atomic.Bool // the request is gone: the device follows
 
 	removing bool // of the supervisor's loop alone
 }
@@ -33,7 +33,7 @@ func (k *keeper) remove() {
 	k.stop()
 }
 
-// keep starts a keeper, which says on s.done that it has ended.
+// keep starts a keeper, which signals its end on s.done.
 func (s *Supervisor) keep(ctx context.Context, r Request) *keeper {
 	ctx, stop := context.WithCancel(ctx)
 	k := &keeper{name: r.Device, dir: s.Dir, command: s.Command,

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes the lock at path if nobody holds it. It is held as long as any
-// process has the file open, hence by a child that inherited it.
+// tryLock takes the lock at path if it is free. The lock is held while any process has the file
+// open, including a child that inherited it.
 func tryLock(path string) (f *os.File, held bool, err error) {
 	f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

@@ -53,7 +53,7 @@ type limiter struct {
 	dropped int
 }
 
-// allow says whether a line may be written, and how many were not before it.
+// allow reports whether a line may be written, and how many were suppressed before it.
 func (l *limiter) allow() (bool, int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 type Request struct {
 	// Device is the name of the TUN: abi.TunnelDevicePrefix and a number.
 	Device string `json:"device"`
-	// MTU is that of the TUN when it is created, bytes. An existing TUN keeps its own.
+	// MTU is the MTU in bytes of a new TUN. An existing TUN keeps its own.
 	MTU int `json:"mtu"`
 }
 

@@ -20,9 +20,9 @@ var controlFns []func(network, address string, c syscall.RawConn) error
 
 func init() { controlFns = append(controlFns, neverFragment) }
 
-// neverFragment sets DF on what the socket sends and makes it ignore what ICMP
-// says of the path (ip(7), IP_PMTUDISC_PROBE): a packet that is too large for
-// the interface is an error, one too large for the path is lost, and pkg/pathmtu notices.
+// neverFragment sets DF on outgoing packets and makes the socket ignore path MTUs from ICMP (ip(7),
+// IP_PMTUDISC_PROBE). A packet too large for the interface is an error; one too large for the path
+// is lost, and pkg/pathmtu notices.
 func neverFragment(network, address string, c syscall.RawConn) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
 	if network == "udp6" {

@@ -37,7 +37,7 @@ next:
 	return set
 }
 
-// save writes a state file at once or not at all.
+// save replaces a state file atomically.
 func save(path string, state []byte) error {
 	if err := atomicfile.Write(path, state, 0o600); err != nil {
 		return fmt.Errorf("save state: %w", err)
@@ -65,8 +65,8 @@ func extend(path string, size int64, body []byte) (err error) {
 	return f.Sync()
 }
 
-// load reads a state file; without one it gives nothing. A last line without an end is left out:
-// the process died before it answered that set.
+// load reads a state file; it returns nothing without one. It drops an unterminated last line: the
+// process died before it answered that set.
 func load(path string) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -84,7 +84,7 @@ func prepareDir(dir string, trustDisk bool) error {
 	if !trustDisk {
 		if err := atomicfile.RequireMemory(dir); err != nil {
 			return fmt.Errorf("directory for devices: %w: private keys would reach a disk; mount "+
-				"a tmpfs there or, if the disk is yours alone, pass -trust-disk", err)
+				"a tmpfs there, or pass -trust-disk if the disk is yours", err)
 		}
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

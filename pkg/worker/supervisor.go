@@ -36,8 +36,8 @@ type Supervisor struct {
 // it may have been removed and made again.
 const rescan = time.Second
 
-// handover is how long a supervisor waits for one that is on its way out, which gives
-// its processes their grace.
+// handover is how long a supervisor waits for a previous one to end, which gives its processes
+// their grace period.
 const handover = 2 * grace
 
 // Run serves the requests until ctx ends. Then it ends the processes; the
@@ -191,7 +191,7 @@ func (s *Supervisor) refuse(file string, err error) {
 	}
 }
 
-// watch tells of changes in dir through a channel that holds at most one message.
+// watch signals changes in dir on a channel that holds at most one signal.
 func watch(dir string) (<-chan struct{}, func(), error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {

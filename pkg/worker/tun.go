@@ -43,9 +43,9 @@ func openTUN(name string, mtu int) (tun.Device, error) {
 	return summedTUN{dev}, nil
 }
 
-// openQueues attaches to n queues of the TUN of that name. It makes the TUN with flags if there is
-// none, persistent and in the group of tunnels. A new one gets mtu, a queue that does not drop
-// bursts, and is set up; an existing one keeps what it has, and one queue if it was made with one.
+// openQueues attaches to n queues of the TUN of that name. It makes a missing TUN with flags,
+// persistent, in the group of tunnels, with mtu and a queue that does not drop bursts, and sets it
+// up. An existing TUN keeps its settings, and its single queue if it was made with one.
 func openQueues(name string, mtu int, flags uint16, n int) (queues, error) {
 	h, err := nl.Open()
 	if err != nil {
@@ -154,7 +154,7 @@ func setUpTUN(h *nl.Handle, name string, mtu int, created bool) error {
 	return nil
 }
 
-// linkIsUp says whether a link is set up.
+// linkIsUp reports whether a link is set up.
 func linkIsUp(name string) (bool, error) {
 	h, err := nl.Open()
 	if err != nil {

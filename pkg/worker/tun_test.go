@@ -76,7 +76,7 @@ func TestOpenTUNTakesTheFlagsOfAnExistingOne(t *testing.T) {
 	}
 }
 
-// persistentTUN makes a device with exactly those flags, which nobody holds then.
+// persistentTUN makes a device with exactly those flags, which no process holds then.
 func persistentTUN(name string, flags uint16) error {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -20,7 +20,7 @@ const SocketDir = "/var/run/wireguard"
 // maxSet bounds one configuration: 65,536 peers, the library's limit, with 8 allowed IPs each.
 const maxSet = 64 << 20
 
-// configurer is what a configuration socket needs of a device.
+// configurer is the part of a device that a configuration socket needs.
 type configurer interface {
 	IpcGetOperation(w io.Writer) error
 	IpcSetOperation(r io.Reader) error
@@ -34,13 +34,13 @@ type server struct {
 	changed func() // told after each set; may be nil
 
 	mu sync.Mutex // one set at a time, so that the kept state is the last one
-	// whole is the size of the state file when it was last written anew, bytes, and appended what
-	// sets appended since; with 0 the next set writes it anew.
+	// whole is the size in bytes of the state file when it was last rewritten, appended the size of
+	// what sets appended since. With 0 the next set rewrites it.
 	whole, appended int
 }
 
-// listen makes the configuration socket of a device, mode 0600 from the first
-// moment. A socket that nobody serves is replaced.
+// listen makes the configuration socket of a device, with mode 0600 from the first moment. It
+// replaces a socket without a listener.
 func listen(path string) (*net.UnixListener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("make directory of sockets: %w", err)
@@ -141,9 +141,9 @@ func (s *server) set(body []byte) error {
 	return err
 }
 
-// extend appends a set to the kept state and reports whether it did: to change a peer, a thousand
-// need not be read and written. Sections of peers may follow others in one set; what is about the
-// device may not. The file is written anew once more than half of it was appended.
+// extend appends a set to the stored state and reports whether it did: changing one peer need not
+// read and write a thousand. Sections of peers may follow others in one set; settings of the device
+// may not. The file is rewritten once more than half of it was appended.
 func (s *server) extend(body []byte) bool {
 	if !bytes.HasPrefix(body, []byte("public_key=")) || s.appended+len(body) > s.whole {
 		return false

@@ -133,7 +133,7 @@ func setText(peers int) string {
 	return b.String()
 }
 
-func TestStateSurvives(t *testing.T) {
+func TestStateSurvivesARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veil0.state")
 	first := &server{dev: newDevice(t), state: file}
 	if err := first.set([]byte(setText(3))); err != nil {
@@ -257,7 +257,7 @@ func size(t *testing.T, file string) int64 {
 func sorted(b bytes.Buffer) map[string]int {
 	lines := map[string]int{}
 	for line := range strings.Lines(b.String()) {
-		// Nobody set the port: the library chose one when the TUN said that it is up.
+		// The port was not set: the library chose one when the TUN said that it is up.
 		if !strings.HasPrefix(line, "listen_port=") {
 			lines[line]++
 		}
@@ -364,7 +364,7 @@ func TestSocketsForbidFragments(t *testing.T) {
 	}
 }
 
-func TestStrangers(t *testing.T) {
+func TestStrangersHaveAnEndpointAndNoHandshake(t *testing.T) {
 	get := fmt.Sprintf(`public_key=%064x
 endpoint=198.18.0.1:1
 last_handshake_time_sec=0

@@ -139,7 +139,9 @@ func (c *ipamConf) validate(mtu int) []error {
 	for _, p := range prefixes {
 		if p.Addr().Is6() && mtu != 0 && mtu < abi.MinPodMTU6 {
 			add(
-				`"mtu" is %d, but pods get IPv6 addresses from %s: IPv6 needs at least %d (RFC 8200 section 5), so an underlay of at least %d`, mtu, p, abi.MinPodMTU6, abi.MinPodMTU6+60)
+				"\"mtu\" is %d, but pods get IPv6 addresses from %s: IPv6 needs %d (RFC 8200 "+
+					"section 5), so an underlay of %d or more", mtu, p, abi.MinPodMTU6,
+				abi.MinPodMTU6+60)
 		}
 	}
 

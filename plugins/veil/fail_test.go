@@ -16,9 +16,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// TestAddFailedAnywhereLeavesNothing breaks what each step of ADD stands on. The
+// TestAddThatFailsAtAnyStepLeavesNothing breaks what each step of ADD stands on. The
 // steps inside pod.Attach are also failed one by one in pkg/pod.
-func TestAddFailedAnywhereLeavesNothing(t *testing.T) {
+func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 	empty := t.TempDir()
 	for _, tt := range []struct {
 		name    string

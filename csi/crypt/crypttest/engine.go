@@ -210,7 +210,7 @@ func (e *Engine) Remove(_ context.Context, name string, deferred bool) error {
 
 func (m *mapping) fenced() bool { return len(m.Targets) == 1 && m.Targets[0].Type == "error" }
 
-// Edit changes the mapping of that name, if there is one: its state as somebody else left it.
+// Edit changes the mapping of that name, if there is one: its state as another program left it.
 func (e *Engine) Edit(name string, edit func(m *crypt.Mapping)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -171,7 +171,7 @@ func TestDetachLeavesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The kernel gives the lowest number that is free; where somebody else has taken that, this is
+	// The kernel gives the lowest number that is free; if another process has taken that, this is
 	// tried again.
 	for range 20 {
 		o := attached(t, others)

@@ -71,7 +71,7 @@ func AttachLoop(path string) (Loop, error) {
 	return Loop{}, fmt.Errorf("attach %s: %w: its device comes and goes", path, ErrNoLoop)
 }
 
-// keep undoes a Detach that waits for the last close: somebody, such as udev, has the device open
+// keep undoes a Detach that waits for the last close: a process, such as udev, has the device open
 // just now.
 func (l Loop) keep() error {
 	dev, err := os.OpenFile(l.Path, os.O_RDWR|unix.O_CLOEXEC, 0)
@@ -202,7 +202,7 @@ func (l Loop) status() (*unix.LoopInfo64, error) {
 // Resize makes l as large as its file is now. ENXIO matches when it is on that file no more.
 func (l Loop) Resize() error { return l.ioctl("resize", unix.LOOP_SET_CAPACITY) }
 
-// Detach takes the file off l; at the last close, when somebody has it open. A device that has no
+// Detach takes the file off l; at the last close, when a process has it open. A device that has no
 // file, or another one by now, is no error, and left.
 func (l Loop) Detach() error {
 	err := l.ioctl("detach", unix.LOOP_CLR_FD)

@@ -17,8 +17,8 @@ type Reader interface {
 	io.Closer
 }
 
-// OpenNumber opens the block device of that number for direct reads, whoever else uses it. It is
-// opened without the right to write, so that closing it starts no probe of udev.
+// OpenNumber opens the block device of that number for direct reads, also if other processes use
+// it. It is opened without the right to write, so that closing it starts no probe of udev.
 func OpenNumber(number uint64) (Reader, error) {
 	major, minor := unix.Major(number), unix.Minor(number)
 	text, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/uevent", major, minor))

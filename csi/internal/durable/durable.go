@@ -85,8 +85,8 @@ func Names(dir, suffix string) ([]string, error) {
 	return out, nil
 }
 
-// Sweep removes what a process left in a folder that died in Write or Create. Nobody may be in
-// either there meanwhile.
+// Sweep removes what a process left in a folder that died in Write or Create. No other process may
+// be in either there meanwhile.
 func Sweep(dir string) error {
 	names, err := Names(dir, "")
 	if err != nil {

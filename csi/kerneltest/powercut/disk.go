@@ -31,7 +31,7 @@ func (d *Disk) Over() *Disk {
 	return &Disk{under: d, size: d.size, blockByIndex: map[int64][]byte{}}
 }
 
-// Part returns what is of d from start on: a disk of its own on the same blocks.
+// Part returns the part of d from start on: a disk of its own on the same blocks.
 func (d *Disk) Part(start, size int64) *Disk {
 	return &Disk{under: d, start: start, size: size, blockByIndex: map[int64][]byte{}}
 }

@@ -79,7 +79,7 @@ func TestReadRefuses(t *testing.T) {
 }
 
 // What is not flushed may be there or not; what is flushed is.
-func TestReplay(t *testing.T) {
+func TestReplayKeepsWhatWasFlushed(t *testing.T) {
 	l := readLog(t, writeLog([]logged{
 		{0, sectors(8, 1), 0}, {8192, sectors(1, 2), 0}, {0, nil, Flush}, {0, sectors(16, 3), 0},
 		{4096, sectors(8, 4), FUA}, {512, sectors(1, 5), 0},
@@ -163,7 +163,7 @@ func TestDiskParts(t *testing.T) {
 }
 
 // What QEMU itself writes is read.
-func TestLogOfQEMU(t *testing.T) {
+func TestLogOfQEMUIsRead(t *testing.T) {
 	tool := nettest.NeedProgram(t, "qemu-io")
 	dir := t.TempDir()
 	for name, size := range map[string]int64{"disk": 1 << 20, "log": 4 << 20} {

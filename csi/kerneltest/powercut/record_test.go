@@ -157,7 +157,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 
 // Each moment of a volume that was written in the right order passes; and the check notices disks
 // and orders that are not right.
-func TestSimulated(t *testing.T) {
+func TestCheckAcceptsRightOrdersOnly(t *testing.T) {
 	needTools(t)
 	entries := simulate(t)
 	look := func(entries []logged) (*verifier, error) {

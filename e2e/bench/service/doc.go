@@ -3,7 +3,7 @@
 //
 // # The ground
 //
-// Each side has a lane of its own, all of them in network namespaces that nobody else sees:
+// Each side has a lane of its own, all of them in network namespaces of their own:
 //
 //	client ── node ──┬── endpoint 1     an empty HTTP handler, an echo,
 //	198.18.k.2       ├── endpoint 2     iperf3 and sockperf, on all
@@ -11,7 +11,7 @@
 //
 // Client and node are the lane's own, so that the tables of one side cannot cost another anything,
 // the endpoints are shared. The client is a pod of the node when it uses the ClusterIP of a
-// service, and somebody outside when it uses the address of a balancer; in the lane "direct" the
+// service, and a client outside when it uses the address of a balancer; in the lane "direct" the
 // node has no rules, and its routes spread connections over the endpoints. Programs at sockets are
 // attached to a cgroup that the run has made, with the lane's clients in it. Ours has a lane for
 // pods and one for clients outside; the node of each has all that veild puts in force on one, the

@@ -234,7 +234,7 @@ type reach int
 const (
 	// pod is a pod of the node that uses the ClusterIP.
 	pod reach = iota
-	// outside is somebody that uses the address of a balancer.
+	// outside is a client that uses the address of a balancer.
 	outside
 )
 

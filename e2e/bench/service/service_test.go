@@ -105,8 +105,8 @@ func TestOursHasThePlanOfTheOthers(t *testing.T) {
 		}
 	}
 	c := p.Plan()
-	if len(p.Problems()) > 0 || len(c.Fronts.Keys) != fronts {
-		t.Errorf("%d frontends, want %d; %v", len(c.Fronts.Keys), fronts, p.Problems())
+	if len(p.Problems()) > 0 || len(c.Frontends.Keys) != fronts {
+		t.Errorf("%d frontends, want %d; %v", len(c.Frontends.Keys), fronts, p.Problems())
 	}
 }
 

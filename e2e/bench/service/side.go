@@ -104,8 +104,8 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 
 // laneLimits are the sizes of a lane's tables: room for the largest, without that for a million
 // backends in each of them.
-var laneLimits = service.Limits{Fronts: service.DefaultLimits.Fronts, Slots: 1 << 18,
-	Members: 1 << 12, Sources: 1 << 10}
+var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, BackendSlots: 1 << 18,
+	Members: 1 << 12, SourceRanges: 1 << 10}
 
 // tableDir is where the table of a lane is pinned.
 func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }
@@ -168,7 +168,7 @@ func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 // errUntracked is of a node that is cheaper than those in use.
 var errUntracked = errors.New("it would be measured too kindly")
 
-// balanced wants at least a twelfth of the answers from each endpoint, and none from anybody else.
+// balanced wants at least a twelfth of the answers from each endpoint, and none from any other.
 // One fair choice in 100,000 misses that.
 func balanced(seen map[string]int) error {
 	if len(seen) != endpoints {

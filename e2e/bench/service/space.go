@@ -135,7 +135,7 @@ func (s *space) start(ctx context.Context, ports []uint16, name string,
 	return d, nil
 }
 
-// listening waits until somebody listens on the port, without connecting to it: some serve one
+// listening waits until the port has a listener, without connecting to it: some serve one
 // connection at a time.
 func (s *space) listening(ctx context.Context, port uint16, ended <-chan struct{}) error {
 	deadline := time.After(10 * time.Second)

@@ -137,7 +137,7 @@ func (t timed) Apply(c service.Changes) error {
 	start := time.Now()
 	err := t.Table.Apply(c)
 	at := time.Now()
-	t.writes <- written{at, at.Sub(start), c.Writes(), len(c.Fronts.Keys), err}
+	t.writes <- written{at, at.Sub(start), c.Writes(), len(c.Frontends.Keys), err}
 	return err
 }
 

@@ -21,7 +21,7 @@ const (
 	TwoWorkers Need = "two nodes that take pods"
 	// Outside is a host that is no part of the cluster.
 	Outside Need = "a host outside the cluster"
-	// Fresh is a cluster that nothing was installed on yet and nobody else uses.
+	// Fresh is a cluster that nothing was installed on yet and no other test uses.
 	Fresh Need = "a cluster of the suite's own without a network"
 )
 

@@ -20,9 +20,9 @@ const logLines = 2000
 const nodeState = `ip -d address; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all; nft -s list ruleset; wg show; ` +
 	`ls -l /run/kubeveil /etc/cni/net.d; journalctl --no-pager -n 200 -u kubelet -u containerd; dmesg | tail -n 50`
 
-// describe writes what helps to understand a failure into a folder, as far as it can be had: nodes,
-// the pods of the suite and of kube-system with events and logs, and with machines the network of
-// each node.
+// describe writes what helps to understand a failure into a folder, as far as it can be read:
+// nodes, the pods of the suite and of kube-system with events and logs, and with machines the
+// network of each node.
 func (s *Session) describe(ctx context.Context, dir string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		s.Log.Warn("no artefacts", "err", err)

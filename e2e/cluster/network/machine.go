@@ -226,7 +226,7 @@ func (s *Session) forgotten(ctx context.Context, at, name, key string, pod *remo
 	if slices.Contains(strings.Fields(string(out)), key) {
 		return fmt.Errorf("%s still has it as a peer", at)
 	}
-	// A range of the cluster that nobody has is unreachable.
+	// A range of the cluster without an owner is unreachable.
 	if out, err := s.Lab.Exec(ctx, at, "ip route get "+pod.Addrs[0].String()); err == nil {
 		return fmt.Errorf("%s routes its pod: %s", at, out)
 	}

@@ -29,7 +29,7 @@ spec:
 `))
 
 // measure has veilctl measure a class beside that in clear, as a person does on a cluster: a look,
-// whose figures nobody judges.
+// whose figures are not judged.
 func (s *Session) measure(ctx context.Context) error {
 	const path = dataDir + "/clear"
 	if _, err := s.node(ctx, "mkdir "+path); err != nil {

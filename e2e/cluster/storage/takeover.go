@@ -62,7 +62,7 @@ func (s *Session) takeTo(ctx context.Context, volume, first, second string) erro
 	return s.deletedThere(ctx, volume, second, file)
 }
 
-// bring copies the file to a machine while nobody can write to the volume.
+// bring copies the file to a machine while no process can write to the volume.
 func (s *Session) bring(ctx context.Context, file, to string) error {
 	path, err := s.path(ctx, data)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Session) letGo(ctx context.Context, first, file string) error {
 }
 
 // deletedThere deletes the claim: the volume is gone with its file on the second node, and that of
-// the first one is nobody's.
+// the first one has no owner.
 func (s *Session) deletedThere(ctx context.Context, volume, second, file string) error {
 	if _, err := s.kubectl(ctx, "delete", "pod/"+data.Name, "pvc/"+data.Name); err != nil {
 		return err

@@ -22,7 +22,7 @@ const (
 	barePort   = abi.TunnelPort + 79
 )
 
-// bareTunnel is a second tunnel between two nodes, as somebody would set it up by
+// bareTunnel is a second tunnel between two nodes, as an administrator would set it up by
 // hand: wireguard-go and wg(8). Only one of the two tunnels has the routes at a time.
 type bareTunnel struct {
 	nodes  []*lab.Node

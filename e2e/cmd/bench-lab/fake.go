@@ -21,7 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Nodes that exist in the API only. Their addresses answer nobody.
+// Nodes that exist in the API only. Their addresses never answer.
 
 var veilNodes = schema.GroupVersionResource{Group: kube.Group, Version: kube.Version,
 	Resource: kube.Resource}

@@ -128,7 +128,7 @@ func (s *scaled) memory(context.Context) error {
 	return nil
 }
 
-// idleCPU waits until the handshakes that nobody answers are given up, then watches.
+// idleCPU waits until the handshakes without an answer are given up, then watches.
 func (s *scaled) idleCPU(ctx context.Context) error {
 	pid := s.node.Program("veild").PID()
 	if _, err := s.quiet(ctx); err != nil {

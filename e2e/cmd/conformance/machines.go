@@ -89,7 +89,7 @@ func onMachines(ctx context.Context, a arguments, root string,
 	return report, platform, err
 }
 
-// logPatience bounds how long logs may take to be had, of a machine that may be ill.
+// logPatience bounds how long logs may take to be fetched, of a machine that may be ill.
 const logPatience = 3 * time.Minute
 
 // keepLogs keeps what the driver, its side-cars and the kubelet said beside the logs of the specs,

@@ -1,7 +1,7 @@
 // Demo-storage shows what encrypted volumes are for: a virtual machine whose disks belong to
-// somebody else. The same file is written to a plain disk and to a volume, and the raw bytes of
+// another company. The same file is written to a plain disk and to a volume, and the raw bytes of
 // both are shown as the disks' owner has them; then he swaps the disks, empties one, brings back an
-// older image and changes bytes, and each time the volume is refused; and a key is wrapped anew
+// older image and changes bytes, and each time the volume is refused; and a key is wrapped again
 // while fio writes.
 //
 // It writes report.html, report.md and result.json into -out and ends with status 1 when something

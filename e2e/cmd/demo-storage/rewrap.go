@@ -12,7 +12,7 @@ import (
 
 const (
 	caseRewrap = "rewrap_while_fio_runs"
-	// rewraps is how often the key is wrapped anew, pause apart; the load takes longer than that.
+	// rewraps is how often the key is wrapped again, pause apart; the load takes longer than that.
 	rewraps  = 5
 	pause    = time.Second
 	loadTime = 20 * time.Second

@@ -16,7 +16,7 @@ import (
 // shownFrames is how many frames of each network the report shows.
 const shownFrames = 3
 
-// sniffer keeps the first frames on a link that somebody wants to see.
+// sniffer keeps the first frames on a link that a test wants to see.
 type sniffer struct {
 	fd     int
 	stop   chan struct{}

@@ -43,7 +43,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 	if kind == lab.Veil && d.api {
 		// The size of the table for a small cluster.
 		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf",
-			"services": map[string]any{"limits": map[string]any{"slots": 1 << 16}}}
+			"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16}}}
 	}
 
 	var err error

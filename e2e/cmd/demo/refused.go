@@ -137,7 +137,7 @@ func (d *demo) outcome(ctx context.Context, node *lab.Node, claimant string) (go
 }
 
 // unknown connects to an address of the cluster that no node has. The node answers at once with a
-// reset (pkg/guard, refuse); that nobody else did is shown by its routes, which have no way there
+// reset (pkg/guard, refuse); its routes show that no other host did, which have no way there
 // for a pod.
 func (d *demo) unknown(ctx context.Context, node *lab.Node, pod *lab.Pod, to netip.Addr) error {
 	refused := netns.Do(pod.NetNS(), func() error {

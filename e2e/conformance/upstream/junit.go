@@ -131,7 +131,7 @@ func (d *xmlDetail) summary() string {
 }
 
 // reason is why a spec skipped itself: Ginkgo writes "skipped - REASON", and "skipped" alone where
-// nobody wanted it.
+// it was not wanted.
 func (d *xmlDetail) reason() string {
 	reason, found := strings.CutPrefix(d.Message, "skipped - ")
 	if !found {

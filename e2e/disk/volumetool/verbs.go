@@ -87,7 +87,7 @@ func place(_ context.Context, words []string) (a answer.Answer, err error) {
 	return a, nil
 }
 
-// passphrase is for what nobody keeps.
+// passphrase is for throw-away data.
 const passphrase = "reference"
 
 // perf are the arguments of cryptsetup that a class stands for.
@@ -108,7 +108,7 @@ func formatArgs(device string) []string {
 	}
 }
 
-// reference does with stock programs what stage does, and leaves it open for whoever measures:
+// reference does with stock programs what stage does, and leaves it open for a measurement:
 // `umount FOLDER` and `cryptsetup close PATH` undo it.
 func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, err error) {
 	what, device, folder := words[0], words[1], ""

@@ -101,8 +101,8 @@ func parseResident(status string) (float64, error) {
 	return 0, errors.New("read the process's status: no VmRSS")
 }
 
-// Others measures for d how many cores somebody else keeps busy. It is for the
-// moment before a run, and for whoever reads the figures.
+// Others measures for d how many cores other processes keep busy. It is for the
+// moment before a run, and for the reader of the figures.
 func Others(ctx context.Context, d time.Duration) (cores float64, err error) {
 	before, err := Busy()
 	if err != nil {

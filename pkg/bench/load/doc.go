@@ -5,7 +5,7 @@
 // end every process it started, and that a figure is of payload that reached
 // the other end. Loss is what was sent and did not arrive, also when it was the last
 // packets; iperf3's own figure does not see those. CPU is that of the whole machine,
-// from /proc/stat, for work in the kernel is charged to whom it pleases.
+// from /proc/stat, for work in the kernel is charged to arbitrary processes.
 //
 // Start reading at Server, then TCP and HighestUDP.
 package load

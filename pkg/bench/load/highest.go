@@ -25,7 +25,7 @@ type Probe func(ctx context.Context, mbps float64) (Datagrams, error)
 
 // Highest looks for the highest rate at which no more than s.Loss is lost and
 // gives what arrived then. A rate that fails is tried a second time before it
-// counts as failed: one burst of somebody else's work is no property of the
+// counts as failed: one burst of another process's work is no property of the
 // path. A sender that cannot send as fast as it is asked to ends the search: what
 // it sends is the highest. It is an error when the floor fails too.
 func (s Search) Highest(ctx context.Context, probe Probe) (Datagrams, error) {

@@ -80,7 +80,7 @@ func (s *suite) matrices(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// setMTU changes the underlay, waits until pods have followed, and makes the other two sides anew.
+// setMTU changes the underlay, waits until pods have followed, and makes the other two sides again.
 func (s *suite) setMTU(ctx context.Context, mtu int) error {
 	if s.at.underlay == mtu {
 		return nil

@@ -44,7 +44,7 @@ type Options struct {
 	Churn time.Duration
 	// Root is the folder of the source tree, for the commit in the result; "" is the current one.
 	Root string
-	// Progress is told each step; nil tells nobody.
+	// Progress is told each step; nil drops them.
 	Progress func(format string, args ...any)
 }
 

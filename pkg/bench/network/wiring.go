@@ -160,7 +160,7 @@ func (g *ground) serveClear(ctx context.Context, addr, endpoint netip.Addr) erro
 // mtus are those of one state of the underlay.
 type mtus struct{ underlay, pod int }
 
-// wire makes both other interfaces anew for the MTUs.
+// wire makes both other interfaces again for the MTUs.
 func (g *ground) wire(ctx context.Context, w *wiring, m mtus) error {
 	keys, err := g.tunnels(ctx, w, m)
 	if err != nil {

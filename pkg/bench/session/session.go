@@ -138,7 +138,7 @@ func (s *Session) send(verb string, args json.RawMessage) (uint64, chan response
 	return s.last, answers, nil
 }
 
-// cancel tells the program that nobody waits any more.
+// cancel tells the program that no caller waits any more.
 func (s *Session) cancel(id uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,7 @@
 // ours, and a baseline, such as the same disk without encryption.
 //
 // Each class has a claim and a pod, in a namespace of their own; both are there together, and the
-// sides of a quantity are measured directly after one another, in an order drawn anew each round
+// sides of a quantity are measured directly after one another, in an order drawn again each round
 // (package bench). What is measured is a file on the volume's file system, past the page cache.
 //
 // It promises that nothing is left when it is done, on failure either. It gives no verdict: what

@@ -33,7 +33,7 @@ type Options struct {
 	Seed uint64
 	// Platform is what the nodes are.
 	Platform string
-	// Progress is told each step; nil tells nobody.
+	// Progress is told each step; nil drops them.
 	Progress func(format string, args ...any)
 }
 

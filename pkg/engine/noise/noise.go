@@ -115,7 +115,7 @@ func NewIdentity(a *secret.Arena) (*Identity, error) {
 }
 
 // SetPrivate sets the static key and clamps it. The zero key means none. Values computed from the
-// former key have to be computed anew with Precompute.
+// former key have to be computed again with Precompute.
 func (id *Identity) SetPrivate(key *[32]byte) {
 	secret.Reserve()
 	if *key == [32]byte{} {

@@ -54,7 +54,7 @@ func Open(port uint16, mark uint32, shared bool) (v4, v6 *UDP, actual uint16, er
 			return v4, v6, actual, nil
 		}
 		v4.Close()
-		// Somebody has the port that IPv4 chose, for IPv6.
+		// Another process has the port that IPv4 chose, for IPv6.
 		if port != 0 || !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}

@@ -1,4 +1,4 @@
-// Package wire reads the few fields that Kubeveil wants of Kubernetes' objects in
+// Package wire reads the few fields of Kubernetes' objects that Kubeveil needs in
 // their protobuf form, in one pass and without the rest. A Node of a busy cluster
 // has 12 KB, of which veild uses some hundred bytes.
 //

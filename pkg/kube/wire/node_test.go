@@ -158,7 +158,7 @@ func TestNodeListIsReadAsByKubernetes(t *testing.T) {
 }
 
 // Wherever a Node is cut off inside a field, that is an error, and never a panic.
-func TestNodeCutShort(t *testing.T) {
+func TestTruncatedNodeIsAnError(t *testing.T) {
 	whole := marshal(t, busyNode(1))
 	refused := 0
 	for i := range whole {

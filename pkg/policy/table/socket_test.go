@@ -11,7 +11,7 @@ import (
 // patience is how long a connection that a policy forbids is waited for.
 const patience = 300 * time.Millisecond
 
-// dial connects to a port that nobody listens on: a reset shows that the packet arrived.
+// dial connects to a port without a listener: a reset shows that the packet arrived.
 func dial(from *nettest.NS, to netip.Addr) error { return dialPort(from, to, 80) }
 
 func dialPort(from *nettest.NS, to netip.Addr, port uint16) error {

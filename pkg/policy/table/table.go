@@ -193,7 +193,7 @@ func Delete() error {
 		return err
 	}
 	defer func() { _ = c.CloseLasting() }()
-	c.AddTable(ourTable) // so that there is one to delete
+	c.AddTable(ourTable) // The delete below needs one.
 	c.DelTable(ourTable)
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", ourTable.Name, err)
@@ -229,7 +229,7 @@ func Drops() (map[string]uint64, error) {
 
 // difference is what has to change, by name, sorted. Pure.
 type difference struct {
-	// anew has the table made again: it is not there, or has a chain at another hook.
+	// again has the table made again: it is not there, or has a chain at another hook.
 	anew                 bool
 	counters             []string
 	addChains, delChains []string

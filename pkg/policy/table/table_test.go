@@ -154,7 +154,7 @@ func TestNodeReachesItsIsolatedPods(t *testing.T) {
 
 func TestAnswersOfAllowedConnectionsPass(t *testing.T) {
 	l, p := two(t)
-	// The client may send to the server only, and receives from nobody.
+	// The client may send to the server only, and receives from no pod.
 	server := policy.Selector{{Key: "app", Values: []string{"server"}}}
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "client"},
 		Isolates: [2]bool{true, true},

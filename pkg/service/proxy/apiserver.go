@@ -45,9 +45,9 @@ var (
 
 // apiServers decides what entry 0 is.
 type apiServers struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	before APIServers
-	fronts []netip.AddrPort // listed
+	listed []netip.AddrPort // of the list, without configuration
 	slices map[string][]netip.AddrPort
 	// servers are the candidates; each has a probe once run is set.
 	servers map[netip.AddrPort]*server
@@ -89,14 +89,14 @@ func (a *apiServers) adopt(s service.State) {
 	}
 }
 
-// adoptLeft watches servers that programs here were given and that nobody knows any more, as if
+// adoptLeft watches servers that programs here were given and that are unknown now, as if
 // they had left the list now: they are dead until they answer.
 func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	now, fronts := time.Now(), a.frontsLocked()
+	now, frontends := time.Now(), a.frontendsLocked()
 	for _, addr := range given[:min(len(given), service.MaxAPIServers)] {
-		if a.servers[addr] == nil && !slices.Contains(fronts, addr) {
+		if a.servers[addr] == nil && !slices.Contains(frontends, addr) {
 			a.servers[addr] = &server{since: now, left: now}
 		}
 	}
@@ -106,7 +106,7 @@ func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 func (a *apiServers) frontends() []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.frontsLocked())
+	return slices.Clone(a.frontendsLocked())
 }
 
 // start begins to probe; changed is told when entry may have become another. Probes end with ctx,
@@ -154,8 +154,8 @@ func (a *apiServers) syncLocked() {
 		want[netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())] = true
 	}
 
-	fronts := a.frontsLocked()
-	for _, addr := range fronts {
+	frontends := a.frontendsLocked()
+	for _, addr := range frontends {
 		delete(want, addr) // would lead back to itself
 	}
 
@@ -163,7 +163,7 @@ func (a *apiServers) syncLocked() {
 		switch {
 		case want[addr]:
 			s.left = time.Time{}
-		case a.run == nil || slices.Contains(fronts, addr):
+		case a.run == nil || slices.Contains(frontends, addr):
 			a.forgetLocked(addr)
 		case s.left.IsZero():
 			s.left = time.Now()
@@ -189,10 +189,10 @@ func (a *apiServers) forgetLocked(addr netip.AddrPort) {
 	delete(a.servers, addr)
 }
 
-func (a *apiServers) frontsLocked() []netip.AddrPort {
+func (a *apiServers) frontendsLocked() []netip.AddrPort {
 	switch {
-	case len(a.fronts) > 0:
-		return a.fronts
+	case len(a.listed) > 0:
+		return a.listed
 	case len(a.before.Frontends) > 0:
 		return a.before.Frontends
 	}
@@ -225,9 +225,9 @@ func (a *apiServers) entry() service.APIServer {
 		e.Backends = append(e.Backends, backends...)
 	}
 
-	for _, front := range a.frontsLocked() {
-		if len(all[front.Addr().Unmap().Is6()]) > 0 {
-			e.Frontends = append(e.Frontends, front)
+	for _, frontend := range a.frontendsLocked() {
+		if len(all[frontend.Addr().Unmap().Is6()]) > 0 {
+			e.Frontends = append(e.Frontends, frontend)
 		}
 	}
 
@@ -239,17 +239,17 @@ func (a *apiServers) putService(s service.Service) {
 	if s.Name != apiService {
 		return
 	}
-	var fronts []netip.AddrPort
+	var frontends []netip.AddrPort
 	for _, p := range s.Ports {
 		for _, addr := range s.ClusterIPs {
 			if p.Name == apiPort && p.Protocol == service.TCP {
-				fronts = append(fronts, netip.AddrPortFrom(addr, p.Port))
+				frontends = append(frontends, netip.AddrPortFrom(addr, p.Port))
 			}
 		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.fronts = fronts
+	a.listed = frontends
 	a.syncLocked()
 }
 

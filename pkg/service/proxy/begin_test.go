@@ -55,12 +55,12 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 		}, 0},
 		"it is down, and its address is the service's now": {func(a *apiServers) {
 			a.report(gone, false)
-			a.fronts = append(a.fronts, gone)
+			a.listed = append(a.listed, gone)
 			a.putSlice(listed("198.18.0.2"))
 		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAPIServers(APIServers{Frontends: addrPorts(apiFront)})
+			a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend)})
 			probed := map[netip.AddrPort]bool{}
 			a.run = func(addr netip.AddrPort) func() {
 				probed[addr] = true
@@ -100,7 +100,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 // A server that left, and connections to which could not be closed, is not done with.
 func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 	gone := netip.MustParseAddrPort("198.18.0.1:6443")
-	a := newAPIServers(APIServers{Frontends: addrPorts(apiFront)})
+	a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend)})
 	a.run = func(netip.AddrPort) func() { return func() {} }
 	a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
 	a.report(gone, false)
@@ -133,9 +133,9 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := newFakeTable()
-			table.given = append(addrPorts(apiFront), gone, other)
+			table.given = append(addrPorts(apiFrontend), gone, other)
 			p, err := New(Options{Limits: limits, Table: table,
-				APIServers: APIServers{Frontends: addrPorts(apiFront),
+				APIServers: APIServers{Frontends: addrPorts(apiFrontend),
 					Configured: []netip.AddrPort{other}}})
 			if err != nil {
 				t.Fatal(err)
@@ -143,7 +143,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 			if err := p.Begin(); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := table.backends(apiFront), other.String(); got != want {
+			if got, want := table.backends(apiFrontend), other.String(); got != want {
 				t.Errorf("entry 0 has %s, want %s", got, want)
 			}
 
@@ -172,7 +172,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 
 // What is sure goes before what the maps have, and both before a guess.
 func TestFrontendsBeforeAnyList(t *testing.T) {
-	front := func(text string) service.APIServer {
+	frontend := func(text string) service.APIServer {
 		return service.APIServer{Frontends: addrPorts(text), Backends: addrPorts("198.18.0.1:6443")}
 	}
 	for name, c := range map[string]struct {
@@ -183,13 +183,13 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 		"a guess": {APIServers{Guessed: addrPorts("198.18.128.1:443")},
 			service.APIServer{}, "198.18.128.1:443"},
 		"the maps and a guess": {APIServers{Guessed: addrPorts("198.18.128.1:443")},
-			front("198.18.200.1:443"), "198.18.200.1:443"},
+			frontend("198.18.200.1:443"), "198.18.200.1:443"},
 		"what is sure and a guess": {APIServers{Frontends: addrPorts("198.18.201.1:443"),
 			Guessed: addrPorts("198.18.128.1:443")}, service.APIServer{}, "198.18.201.1:443"},
 		"what is sure and the maps": {APIServers{Frontends: addrPorts("198.18.201.1:443")},
-			front("198.18.200.1:443"), "198.18.200.1:443 198.18.201.1:443"},
+			frontend("198.18.200.1:443"), "198.18.200.1:443 198.18.201.1:443"},
 		"the same twice": {APIServers{Frontends: addrPorts("198.18.200.1:443")},
-			front("198.18.200.1:443"), "198.18.200.1:443"},
+			frontend("198.18.200.1:443"), "198.18.200.1:443"},
 		"a family without servers": {APIServers{Frontends: addrPorts("198.18.201.1:443",
 			"[fd42::1]:443")}, service.APIServer{}, "198.18.201.1:443"},
 	} {
@@ -215,7 +215,7 @@ func TestFrontendsBeforeAnyList(t *testing.T) {
 			}
 
 			var got []string
-			for k := range state.Fronts {
+			for k := range state.Frontends {
 				got = append(got, k.AddrPort().String())
 			}
 
@@ -232,14 +232,14 @@ func TestServersThatWereDeadBeforeARestart(t *testing.T) {
 	table := newFakeTable()
 	_, probes, stop := begin(t, table, nil)
 	probes.say(t, "198.18.0.1:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 	stop()
 	_, probes, _ = begin(t, table, nil)
-	if got, want := table.backends(apiFront), "198.18.0.2:6443"; got != want {
+	if got, want := table.backends(apiFrontend), "198.18.0.2:6443"; got != want {
 		t.Errorf("entry 0 begins with %q, want %q", got, want)
 	}
 	probes.say(t, "198.18.0.1:6443", true)
-	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.1:6443 198.18.0.2:6443")
 }
 
 // What is wrong with the writes of services does not keep entry 0 from following its servers, at
@@ -250,10 +250,10 @@ func TestEntryZeroWhileWritesFail(t *testing.T) {
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
-	table.waitBackends(t, webFront, "198.18.1.1:8080")
+	table.waitBackends(t, webFrontend, "198.18.1.1:8080")
 	table.setRefuse(func(c service.Changes) bool {
-		return slices.ContainsFunc(c.Fronts.Keys,
-			func(k service.FrontKey) bool { return k.AddrPort().String() == webFront })
+		return slices.ContainsFunc(c.Frontends.Keys,
+			func(k service.FrontendKey) bool { return k.AddrPort().String() == webFrontend })
 	})
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
 	wait(t, "failure", func() error {
@@ -263,13 +263,13 @@ func TestEntryZeroWhileWritesFail(t *testing.T) {
 		return nil
 	})
 	probes.say(t, "198.18.0.1:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.2:6443")
-	if got := table.backends(webFront); got != "198.18.1.1:8080" {
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
+	if got := table.backends(webFrontend); got != "198.18.1.1:8080" {
 		t.Errorf("the service that cannot be written has %q", got)
 	}
 	table.setRefuse(nil)
 	probes.say(t, "198.18.0.1:6443", true)
-	table.waitBackends(t, webFront, "198.18.1.2:8080")
+	table.waitBackends(t, webFrontend, "198.18.1.2:8080")
 }
 
 // A table that could not take over what is in force is put in force once it is whole.
@@ -278,7 +278,7 @@ func TestFreshTable(t *testing.T) {
 	table.fresh = true
 	p, probes, _ := begin(t, table, nil)
 	probes.say(t, "198.18.0.1:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 	if n := table.attaches(); n != 0 {
 		t.Fatalf("attached %d times before the services are listed", n)
 	}
@@ -286,7 +286,7 @@ func TestFreshTable(t *testing.T) {
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
 	<-p.Attached()
-	if got := table.backends(webFront); got != "198.18.1.1:8080" || table.attaches() != 1 {
+	if got := table.backends(webFrontend); got != "198.18.1.1:8080" || table.attaches() != 1 {
 		t.Errorf("attached %d times, with %q", table.attaches(), got)
 	}
 }

@@ -11,8 +11,8 @@ import (
 // tookDatagrams reports whether changes took away what connected UDP sockets may have.
 func tookDatagrams(c service.Changes) bool {
 	return len(c.DropMembers) > 0 || c.MovedUDP ||
-		slices.ContainsFunc(c.DropFronts,
-			func(k service.FrontKey) bool { return k.Protocol == service.UDP })
+		slices.ContainsFunc(c.DropFrontends,
+			func(k service.FrontendKey) bool { return k.Protocol == service.UDP })
 }
 
 // findStale has abortStale look once more.

@@ -17,37 +17,39 @@ import (
 
 // fakeTable is the maps in memory. A write may be made to fail half-way.
 type fakeTable struct {
-	mu       sync.Mutex
-	fronts   map[service.FrontKey]service.Front
-	slots    []service.Slot
-	members  map[service.MemberKey]service.Member
-	sources  map[service.SourceKey]bool
-	attached int
-	writes   int
-	fail     int                        // so many Apply fail before they have written frontends
-	refuse   func(service.Changes) bool // these fail so, too
-	fresh    bool
-	given    []netip.AddrPort
-	applied  chan struct{}
+	mu        sync.Mutex
+	frontends map[service.FrontendKey]service.Frontend
+	slots     []service.Backend
+	members   map[service.MemberKey]service.Member
+	sources   map[service.SourceRangeKey]bool
+	attached  int
+	writes    int
+	fail      int                        // so many Apply fail before they have written frontends
+	refuse    func(service.Changes) bool // these fail so, too
+	fresh     bool
+	given     []netip.AddrPort
+	applied   chan struct{}
 }
 
 func newFakeTable() *fakeTable {
 	return &fakeTable{
-		fronts: map[service.FrontKey]service.Front{}, slots: make([]service.Slot, limits.Slots),
-		members: map[service.MemberKey]service.Member{},
-		sources: map[service.SourceKey]bool{}, applied: make(chan struct{}, 1),
+		frontends: map[service.FrontendKey]service.Frontend{},
+		slots:     make([]service.Backend, limits.BackendSlots),
+		members:   map[service.MemberKey]service.Member{},
+		sources:   map[service.SourceRangeKey]bool{}, applied: make(chan struct{}, 1),
 	}
 }
 
-var limits = service.Limits{Fronts: 1 << 10, Slots: 1 << 12, Members: 1 << 10, Sources: 1 << 8}
+var limits = service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12, Members: 1 << 10,
+	SourceRanges: 1 << 8}
 
 var errBroken = errors.New("the map is broken")
 
 func (f *fakeTable) State() (service.State, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return service.State{Fronts: maps.Clone(f.fronts), Slots: slices.Clone(f.slots),
-		Members: maps.Clone(f.members), Sources: slices.Collect(maps.Keys(f.sources))}, nil
+	return service.State{Frontends: maps.Clone(f.frontends), Backends: slices.Clone(f.slots),
+		Members: maps.Clone(f.members), SourceRanges: slices.Collect(maps.Keys(f.sources))}, nil
 }
 
 func (f *fakeTable) Apply(c service.Changes) error {
@@ -60,8 +62,8 @@ func (f *fakeTable) Apply(c service.Changes) error {
 		}
 	}()
 
-	for i, k := range c.Slots.Keys {
-		f.slots[k] = c.Slots.Values[i]
+	for i, k := range c.Backends.Keys {
+		f.slots[k] = c.Backends.Values[i]
 	}
 
 	if f.fail > 0 {
@@ -74,7 +76,7 @@ func (f *fakeTable) Apply(c service.Changes) error {
 	}
 
 	f.writes += c.Writes()
-	for _, k := range c.Sources {
+	for _, k := range c.SourceRanges {
 		f.sources[k] = true
 	}
 
@@ -84,19 +86,19 @@ func (f *fakeTable) Apply(c service.Changes) error {
 		}
 	}
 
-	for i, k := range c.Fronts.Keys {
-		f.fronts[k] = c.Fronts.Values[i]
+	for i, k := range c.Frontends.Keys {
+		f.frontends[k] = c.Frontends.Values[i]
 	}
 
-	for _, k := range c.DropFronts {
-		delete(f.fronts, k)
+	for _, k := range c.DropFrontends {
+		delete(f.frontends, k)
 	}
 
 	for _, k := range c.DropMembers {
 		delete(f.members, k)
 	}
 
-	for _, k := range c.DropSources {
+	for _, k := range c.DropSourceRanges {
 		delete(f.sources, k)
 	}
 	return nil
@@ -141,12 +143,12 @@ func (f *fakeTable) written() int {
 func (f *fakeTable) backends(addr string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for k, front := range f.fronts {
+	for k, frontend := range f.frontends {
 		if k.AddrPort() != netip.MustParseAddrPort(addr) || k.Scope != service.Inside {
 			continue
 		}
 		var out []string
-		for _, s := range f.slots[front.First : front.First+front.Count] {
+		for _, s := range f.slots[frontend.First : frontend.First+frontend.Count] {
 			out = append(out, s.AddrPort().String())
 		}
 		slices.Sort(out)

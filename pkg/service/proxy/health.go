@@ -25,7 +25,7 @@ type healthPorts struct {
 	log      *slog.Logger
 	listen   func(addr string) (net.Listener, error)
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	services map[service.Name]uint16
 	// local are the ready endpoints on this node, by service and slice.
 	local   map[service.Name]map[string][]netip.Addr

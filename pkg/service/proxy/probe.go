@@ -25,7 +25,7 @@ type prober func(ctx context.Context, addr netip.AddrPort, report func(up bool))
 // probeServer holds one TLS connection to the server and pings it (RFC 9113 section 6.7): what ends
 // a process ends the connection, and what ends a machine its answers. A handshake a second would
 // find neither in time and cost both sides a hundred times as much. A connection that ends is made
-// anew at once, since servers end idle ones. With a server that does not speak HTTP/2 the
+// again at once, since servers end idle ones. With a server that does not speak HTTP/2 the
 // handshakes are all there is.
 func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool)) {
 	for ctx.Err() == nil {

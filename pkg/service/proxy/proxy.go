@@ -45,7 +45,7 @@ type Table interface {
 	Fresh() bool
 	// Given returns the backends that sockets were given for some frontends, by earlier processes
 	// too.
-	Given(fronts []netip.AddrPort) ([]netip.AddrPort, error)
+	Given(frontends []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
 // Options are what a Proxy is made from.
@@ -59,8 +59,8 @@ type Options struct {
 	HealthAddress string
 	// APIServers are known before there is a list.
 	APIServers APIServers
-	// Observe is told how long changes took from when they came to when they were in force; nil is
-	// nobody.
+	// Observe is told how long changes took from when they came to when they were in force; nil
+	// drops nobody.
 	Observe func(time.Duration)
 	// CloseSockets closes this node's established TCP connections to a server that has gone, pods'
 	// included; nil closes none.
@@ -68,7 +68,7 @@ type Options struct {
 	// AbortDatagrams disconnects this node's UDP sockets whose backend has gone, pods' included;
 	// nil disconnects none. It is called, beside all else, soon after backends of UDP went.
 	AbortDatagrams func() (aborted int, err error)
-	// Log is told of what changes and what is wrong; nil discards.
+	// Log receives changes and problems; nil discards them.
 	Log *slog.Logger
 }
 
@@ -105,7 +105,7 @@ type Proxy struct {
 	asked    chan func(*service.Planner)
 	done     chan struct{}
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	queue  changes
 	since  time.Time // when the first of queue came
 	listed bool
@@ -178,7 +178,7 @@ func (p *Proxy) Begin() error {
 			"services are listed")
 		return nil
 	}
-	return p.attach(len(state.Fronts))
+	return p.attach(len(state.Frontends))
 }
 
 // Attached is closed once the programs that read the table are in force.

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	apiFront = "198.18.128.1:443"
-	webFront = "198.18.128.10:80"
+	apiFrontend = "198.18.128.1:443"
+	webFrontend = "198.18.128.10:80"
 )
 
 var web = service.Name{Namespace: "default", Name: "web"}
@@ -83,7 +83,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 	t.Helper()
 	o := Options{
 		Node: "node-1", Limits: limits, Table: table,
-		APIServers: APIServers{Frontends: addrPorts(apiFront),
+		APIServers: APIServers{Frontends: addrPorts(apiFrontend),
 			Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")},
 	}
 	if change != nil {
@@ -121,16 +121,16 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 func TestEntryZeroBeforeAnyList(t *testing.T) {
 	table := newFakeTable()
 	_, probes, _ := begin(t, table, nil)
-	if got, want := table.backends(apiFront), "198.18.0.1:6443 198.18.0.2:6443"; got != want ||
+	if got, want := table.backends(apiFrontend), "198.18.0.1:6443 198.18.0.2:6443"; got != want ||
 		table.attached != 1 {
 		t.Fatalf("after Begin: %q, attached %d times, want %q once", got, table.attached, want)
 	}
 	probes.say(t, "198.18.0.1:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.2:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 	probes.say(t, "198.18.0.2:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443") // all when none answers
+	table.waitBackends(t, apiFrontend, "198.18.0.1:6443 198.18.0.2:6443") // all when none answers
 	probes.say(t, "198.18.0.1:6443", true)
-	table.waitBackends(t, apiFront, "198.18.0.1:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.1:6443")
 }
 
 func TestListedServersReplaceRememberedOnes(t *testing.T) {
@@ -140,9 +140,9 @@ func TestListedServersReplaceRememberedOnes(t *testing.T) {
 	})
 	p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
 	p.Listed()
-	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443 198.18.0.9:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.3:6443 198.18.0.9:6443")
 	probes.say(t, "198.18.0.3:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.9:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.9:6443")
 }
 
 // The last server takes itself out of the list when it ends, and is to be found when it is back:
@@ -157,19 +157,19 @@ func TestServersStayWhenTheListIsEmpty(t *testing.T) {
 			p, probes, _ := begin(t, table, nil)
 			p.PutSlice(slice(apiService, "https", 6443, "198.18.0.2", "198.18.0.3"))
 			p.Listed()
-			table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443")
+			table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.3:6443")
 			probes.say(t, "198.18.0.2:6443", true)
 			probes.say(t, "198.18.0.3:6443", false)
-			table.waitBackends(t, apiFront, "198.18.0.2:6443")
+			table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 			empty(p)
 			p.PutService(webService())
 			p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
-			table.waitBackends(t, webFront, "198.18.1.1:8080") // what came before has been taken
-			table.waitBackends(t, apiFront, "198.18.0.2:6443")
+			table.waitBackends(t, webFrontend, "198.18.1.1:8080") // what came before has been taken
+			table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
 			probes.say(t, "198.18.0.2:6443", false)
-			table.waitBackends(t, apiFront, "198.18.0.2:6443 198.18.0.3:6443")
+			table.waitBackends(t, apiFrontend, "198.18.0.2:6443 198.18.0.3:6443")
 			p.PutSlice(slice(apiService, "https", 6443, "198.18.0.4"))
-			table.waitBackends(t, apiFront, "198.18.0.4:6443")
+			table.waitBackends(t, apiFrontend, "198.18.0.4:6443")
 		})
 	}
 }
@@ -191,7 +191,7 @@ func TestChangesDoNotPileUp(t *testing.T) {
 		t.Errorf("%d changes wait, want that of the service and of its slice", n)
 	}
 	p.Listed()
-	table.waitBackends(t, webFront, "198.18.1.1:8099")
+	table.waitBackends(t, webFrontend, "198.18.1.1:8099")
 }
 
 func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
@@ -200,19 +200,19 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
-	table.waitBackends(t, webFront, "198.18.1.1:8080")
+	table.waitBackends(t, webFrontend, "198.18.1.1:8080")
 	stop()
 
 	writes := table.written()
 	// the maps remember the servers
 	p, probes, _ := begin(t, table, func(o *Options) { o.APIServers = APIServers{} })
 	probes.say(t, "198.18.0.1:6443", false)
-	table.waitBackends(t, apiFront, "198.18.0.2:6443")
-	if got := table.backends(webFront); got != "198.18.1.1:8080" {
+	table.waitBackends(t, apiFrontend, "198.18.0.2:6443")
+	if got := table.backends(webFrontend); got != "198.18.1.1:8080" {
 		t.Errorf("a service that was not listed yet has %q", got)
 	}
 	probes.say(t, "198.18.0.1:6443", true)
-	table.waitBackends(t, apiFront, "198.18.0.1:6443 198.18.0.2:6443")
+	table.waitBackends(t, apiFrontend, "198.18.0.1:6443 198.18.0.2:6443")
 	entry := table.written()
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.PutService(webService())
@@ -227,7 +227,7 @@ func TestNothingGoesBeforeTheListsHaveCome(t *testing.T) {
 		t.Errorf("a restart that finds the same services made %d writes (of %d)", n, writes)
 	}
 	p.DeleteService(web)
-	table.waitBackends(t, webFront, "none")
+	table.waitBackends(t, webFrontend, "none")
 }
 
 func TestWritesThatFailAreMadeAgain(t *testing.T) {
@@ -236,7 +236,7 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 	p.PutService(webService())
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.1"))
 	p.Listed()
-	table.waitBackends(t, webFront, "198.18.1.1:8080")
+	table.waitBackends(t, webFrontend, "198.18.1.1:8080")
 	table.setFail(2)
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.2"))
 	wait(t, "failure", func() error {
@@ -246,7 +246,7 @@ func TestWritesThatFailAreMadeAgain(t *testing.T) {
 		return nil
 	})
 	p.PutSlice(slice(web, "http", 8080, "198.18.1.3")) // while it is broken
-	table.waitBackends(t, webFront, "198.18.1.3:8080")
+	table.waitBackends(t, webFrontend, "198.18.1.3:8080")
 	wait(t, "end of failure", func() error {
 		if s := p.Status(); s.Failed != "" || s.Failures != 2 {
 			return fmt.Errorf("%d failures, now %q", s.Failures, s.Failed)
@@ -285,7 +285,7 @@ func TestWritesThatFailAreObservedToo(t *testing.T) {
 	if d := observed(); d < 2*retryMin {
 		t.Errorf("a change that could be written at the third try took %v", d)
 	}
-	if got := table.backends(webFront); got != "198.18.1.2:8080" {
+	if got := table.backends(webFrontend); got != "198.18.1.2:8080" {
 		t.Errorf("it was observed while there was %q", got)
 	}
 }
@@ -318,7 +318,7 @@ func TestProblemsAreShown(t *testing.T) {
 }
 
 func TestConnectionsToDeadServersAreClosed(t *testing.T) {
-	a := newAPIServers(APIServers{Frontends: addrPorts(apiFront),
+	a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend),
 		Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")})
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443")
@@ -384,7 +384,7 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	p.PutSlice(dns)
 
 	p.Listed()
-	table.waitBackends(t, webFront, "198.18.1.1:53 198.18.1.2:53")
+	table.waitBackends(t, webFrontend, "198.18.1.1:53 198.18.1.2:53")
 	looked := func(situation string) {
 		t.Helper()
 		for range 2 { // sockets that were connecting are found by the second look
@@ -435,7 +435,7 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	two.Ports[0].Protocol = service.UDP
 	p.PutSlice(two)
 	p.Listed()
-	table.waitBackends(t, webFront, "198.18.1.1:53 198.18.1.2:53")
+	table.waitBackends(t, webFrontend, "198.18.1.1:53 198.18.1.2:53")
 	looked := func(situation string) {
 		t.Helper()
 		for range 2 {

@@ -21,7 +21,7 @@ type object struct {
 	slice   string
 }
 
-// changes are what came of objects, of each the last: while nobody takes them there are no more
+// changes are what came of objects, of each the last: while they are not taken there are no more
 // than objects. The order of objects means nothing.
 type changes struct {
 	all []func()
@@ -65,7 +65,7 @@ func (p *Proxy) PutService(s service.Service) {
 	})
 }
 
-// DeleteService takes a service away.
+// DeleteService removes a service.
 func (p *Proxy) DeleteService(n service.Name) {
 	p.add(object{service: n}, func() { p.planner.DeleteService(n); p.health.deleteService(n) })
 }
@@ -88,7 +88,7 @@ func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
 	})
 }
 
-// Listed says that everything there was has been put.
+// Listed says that every existing service has been put.
 func (p *Proxy) Listed() {
 	p.mu.Lock()
 	p.listed, p.status.Listed = true, true

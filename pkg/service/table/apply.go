@@ -55,20 +55,20 @@ func (t *Table) Apply(c service.Changes) error {
 
 // writes are the steps of changes in the order that service.Changes asks for.
 func writes(c service.Changes) []write {
-	sources := service.Batch[service.SourceKey, uint32]{Keys: c.Sources,
-		Values: make([]uint32, len(c.Sources))}
+	sources := service.Batch[service.SourceRangeKey, uint32]{Keys: c.SourceRanges,
+		Values: make([]uint32, len(c.SourceRanges))}
 	for i := range sources.Values {
 		sources.Values[i] = 1
 	}
 	return []write{
-		put(mapSlots, c.Slots),
-		put(mapSources, sources),
+		put(mapBackends, c.Backends),
+		put(mapSourceRanges, sources),
 		put(mapMembers, c.Members),
-		put(mapFronts, c.Fronts),
-		drop(mapFronts, c.DropFronts),
+		put(mapFrontends, c.Frontends),
+		drop(mapFrontends, c.DropFrontends),
 		put(mapMembers, c.LateMembers),
 		drop(mapMembers, c.DropMembers),
-		drop(mapSources, c.DropSources),
+		drop(mapSourceRanges, c.DropSourceRanges),
 	}
 }
 

@@ -22,22 +22,22 @@ func show(t *testing.T, table *Table) map[string]string {
 		t.Fatal(err)
 	}
 	all := make(map[string]string)
-	for k, f := range s.Fronts {
+	for k, f := range s.Frontends {
 		var to []string
-		for _, slot := range s.Slots[f.First : f.First+f.Count] {
+		for _, slot := range s.Backends[f.First : f.First+f.Count] {
 			to = append(to, slot.AddrPort().String())
 		}
 		for m, state := range s.Members {
 			if m.Group == f.Group {
 				to = append(to, fmt.Sprintf("member %s %d",
-					service.Slot{Addr: m.Addr, Port: m.Port}.AddrPort(), state))
+					service.Backend{Addr: m.Addr, Port: m.Port}.AddrPort(), state))
 			}
 		}
 		slices.Sort(to)
 		all[fmt.Sprintf("%s %s %d", k.Protocol, k.AddrPort(), k.Scope)] = fmt.Sprint(to, f.Affinity,
 			f.Flags, f.Sources)
 	}
-	all["members"], all["sources"] = fmt.Sprint(len(s.Members)), fmt.Sprint(len(s.Sources))
+	all["members"], all["sources"] = fmt.Sprint(len(s.Members)), fmt.Sprint(len(s.SourceRanges))
 	return all
 }
 
@@ -67,17 +67,17 @@ func before(p *service.Planner) {
 
 // first is the first n writes of changes.
 func first(c service.Changes, n int) service.Changes {
-	cut(&c.Slots.Keys, &n)
-	cut(&c.Sources, &n)
+	cut(&c.Backends.Keys, &n)
+	cut(&c.SourceRanges, &n)
 	cut(&c.Members.Keys, &n)
-	cut(&c.Fronts.Keys, &n)
-	cut(&c.DropFronts, &n)
+	cut(&c.Frontends.Keys, &n)
+	cut(&c.DropFrontends, &n)
 	cut(&c.LateMembers.Keys, &n)
 	cut(&c.DropMembers, &n)
-	cut(&c.DropSources, &n)
-	c.Slots.Values, c.Members.Values = c.Slots.Values[:len(c.Slots.Keys)],
+	cut(&c.DropSourceRanges, &n)
+	c.Backends.Values, c.Members.Values = c.Backends.Values[:len(c.Backends.Keys)],
 		c.Members.Values[:len(c.Members.Keys)]
-	c.Fronts.Values, c.LateMembers.Values = c.Fronts.Values[:len(c.Fronts.Keys)],
+	c.Frontends.Values, c.LateMembers.Values = c.Frontends.Values[:len(c.Frontends.Keys)],
 		c.LateMembers.Values[:len(c.LateMembers.Keys)]
 	return c
 }
@@ -133,9 +133,9 @@ func TestMapIsFull(t *testing.T) {
 		set   func(*service.Limits)
 		field string
 	}{
-		mapFronts:  {func(l *service.Limits) { l.Fronts = 48 }, "Fronts"},
-		mapMembers: {func(l *service.Limits) { l.Members = 20 }, "Members"},
-		mapSources: {func(l *service.Limits) { l.Sources = 20 }, "Sources"},
+		mapFrontends:    {func(l *service.Limits) { l.Frontends = 48 }, "frontends"},
+		mapMembers:      {func(l *service.Limits) { l.Members = 20 }, "members"},
+		mapSourceRanges: {func(l *service.Limits) { l.SourceRanges = 20 }, "sourceRanges"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := config(t)
@@ -200,16 +200,16 @@ func TestDeletingWhatIsNotThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c service.Changes
-	for k := range s.Fronts {
-		c.DropFronts = append(c.DropFronts, service.FrontKey{Addr: k.Addr, Scope: 7}, k,
-			service.FrontKey{Addr: k.Addr, Scope: 8})
+	for k := range s.Frontends {
+		c.DropFrontends = append(c.DropFrontends, service.FrontendKey{Addr: k.Addr, Scope: 7}, k,
+			service.FrontendKey{Addr: k.Addr, Scope: 8})
 	}
 	for range 2 {
 		if err := n.Apply(c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s, err := n.State(); err != nil || len(s.Fronts) > 0 {
-		t.Errorf("left are %v, %v", s.Fronts, err)
+	if s, err := n.State(); err != nil || len(s.Frontends) > 0 {
+		t.Errorf("left are %v, %v", s.Frontends, err)
 	}
 }

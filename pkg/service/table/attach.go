@@ -127,7 +127,7 @@ func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (
 }
 
 // takeOver copies what a program remembers in maps that are not ours into those of
-// the same name that are. What was remembered anew meanwhile is kept. Maps of another layout are
+// the same name that are. What was remembered again meanwhile is kept. Maps of another layout are
 // forgotten.
 func (t *Table) takeOver(old *ebpf.Program) error {
 	info, err := old.Info()
@@ -140,19 +140,19 @@ func (t *Table) takeOver(old *ebpf.Program) error {
 			return fmt.Errorf("take over map %d: %w", id, err)
 		}
 	}
-	return t.takeOverKnown(old, ids)
+	return t.takeOverBloom(old, ids)
 }
 
 // takeOverKnown is for what a program with flows knows of addresses, if not in the map that is
 // there now.
-func (t *Table) takeOverKnown(old *ebpf.Program, ids []ebpf.MapID) error {
-	m := t.maps[mapKnown]
+func (t *Table) takeOverBloom(old *ebpf.Program, ids []ebpf.MapID) error {
+	m := t.maps[mapFlowBloom]
 	if m == nil {
 		return nil
 	}
 	info, err := m.Info()
 	if err != nil {
-		return fmt.Errorf("read map %s: %w", mapKnown, err)
+		return fmt.Errorf("read map %s: %w", mapFlowBloom, err)
 	}
 	if own, _ := info.ID(); slices.Contains(ids, own) {
 		return nil

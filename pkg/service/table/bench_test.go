@@ -105,8 +105,8 @@ func BenchmarkOne(b *testing.B) {
 					from := time.Now()
 					n.PutSlice(s)
 					c := n.Plan()
-					if err := n.Apply(c); err != nil || len(c.Fronts.Keys) != 1 {
-						b.Fatalf("%d frontends, %v", len(c.Fronts.Keys), err)
+					if err := n.Apply(c); err != nil || len(c.Frontends.Keys) != 1 {
+						b.Fatalf("%d frontends, %v", len(c.Frontends.Keys), err)
 					}
 					took = append(took, time.Since(from))
 				}

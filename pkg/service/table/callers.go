@@ -13,10 +13,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// caller is the key of the map service_callers (struct pod_client in
+// podClient is the key of the map service_callers (struct pod_client in
 // bpf/lib/service/pod_clients.h): a pod that has had a flow of packets to an address, by the index
 // of its link. The programs add, and forget nothing.
-type caller struct {
+type podClient struct {
 	Addr [16]byte
 	Link uint32
 }
@@ -24,48 +24,48 @@ type caller struct {
 // callersRest is for how long what is known of callers is good enough for who only counts them or
 // makes room: looking at them is walking through all of the map: about half a millisecond where it
 // is empty, 20 ms with 50,000 callers.
-const callersRest = time.Minute
+const podClientsRest = time.Minute
 
 // unknownLink is the link of who called before the map was made. It never goes.
 const unknownLink = 0
 
 // assumeCallers fills the map of callers with the addresses that are closed to pods, when it is
-// made or did not see who called: by whom nobody knows any more. After a start of the machine there
+// made or did not see who called: which clients is unknown now. After a start of the machine there
 // are none.
-func (t *Table) assumeCallers() error {
+func (t *Table) assumePodClients() error {
 	if err := t.openGuardMap(abi.PinVIPs); err != nil {
 		return err
 	}
-	var all []caller
+	var all []podClient
 	err := each(t.maps, abi.PinVIPs, func(a [16]byte, _ uint8) bool {
-		all = append(all, caller{Addr: a, Link: unknownLink})
+		all = append(all, podClient{Addr: a, Link: unknownLink})
 		return true
 	})
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	if _, err := t.maps[mapCallers].BatchUpdate(all, make([]uint8, len(all)), nil); err != nil {
-		return fmt.Errorf("fill map %s: %w", mapCallers, err)
+	if _, err := t.maps[mapPodClients].BatchUpdate(all, make([]uint8, len(all)), nil); err != nil {
+		return fmt.Errorf("fill map %s: %w", mapPodClients, err)
 	}
 	return nil
 }
 
 // assumeCallersOf is assumeCallers where a program for what comes in is of a version that has no
 // such map: an earlier one was put back meanwhile.
-func (t *Table) assumeCallersOf(old *ebpf.Program) error {
-	if has, err := hasMap(old, mapCallers); err != nil || has {
+func (t *Table) assumePodClientsOf(old *ebpf.Program) error {
+	if has, err := hasMap(old, mapPodClients); err != nil || has {
 		return err
 	}
-	return t.assumeCallers()
+	return t.assumePodClients()
 }
 
 // assumeFlows has all addresses known as ones that have had a flow, where entries were made without
 // saying so in this map.
 func (t *Table) assumeFlows() error {
-	m := t.maps[mapKnown]
+	m := t.maps[mapFlowBloom]
 	for i := range m.MaxEntries() {
 		if err := m.Put(i, ^uint64(0)); err != nil {
-			return fmt.Errorf("fill map %s: %w", mapKnown, err)
+			return fmt.Errorf("fill map %s: %w", mapFlowBloom, err)
 		}
 	}
 	return nil
@@ -95,8 +95,8 @@ func hasMap(p *ebpf.Program, name string) (bool, error) {
 // Callers counts callers, at most callersRest ago, and returns how many there is room for; both are
 // 0 for a Table without Links. Callers whose link is gone are deleted. Call it on a thread in the
 // node's network namespace.
-func (t *Table) Callers() (used, room uint32, err error) {
-	m := t.maps[mapCallers]
+func (t *Table) PodClients() (used, room uint32, err error) {
+	m := t.maps[mapPodClients]
 	if m == nil {
 		return 0, 0, nil
 	}
@@ -105,12 +105,12 @@ func (t *Table) Callers() (used, room uint32, err error) {
 		return 0, 0, err
 	}
 	defer h.Close()
-	used, err = t.countCallers(h)
+	used, err = t.countPodClients(h)
 	return used, m.MaxEntries(), err
 }
 
-// countCallers looks at all callers if nobody did for callersRest.
-func (t *Table) countCallers(h *nl.Handle) (uint32, error) {
+// countCallers looks at all callers if that was not done for callersRest.
+func (t *Table) countPodClients(h *nl.Handle) (uint32, error) {
 	t.callers.Lock()
 	defer t.callers.Unlock()
 	if !t.callers.at.IsZero() && time.Since(t.callers.at) < t.callers.rest {
@@ -127,7 +127,7 @@ func (t *Table) countCallers(h *nl.Handle) (uint32, error) {
 // of packets at its link, whatever the table of flows has forgotten since: the pod may go on with
 // it. Call it on a thread in the node's network namespace. A Table without Links has none.
 func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
-	if t.maps[mapCallers] == nil || len(addrs) == 0 {
+	if t.maps[mapPodClients] == nil || len(addrs) == 0 {
 		return nil, nil
 	}
 	h, err := nl.Open()
@@ -146,8 +146,8 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 // called returns the addresses that have callers, and how many callers there are, and deletes those
 // whose link is gone.
 func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
-	var all []caller
-	err = each(t.maps, mapCallers, func(c caller, _ uint8) bool {
+	var all []podClient
+	err = each(t.maps, mapPodClients, func(c podClient, _ uint8) bool {
 		all = append(all, c)
 		return true
 	})
@@ -167,7 +167,7 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	}
 
 	addrs = make(map[[16]byte]bool)
-	var gone []caller
+	var gone []podClient
 	for _, c := range all {
 		if there[c.Link] {
 			addrs[c.Addr] = true
@@ -177,8 +177,8 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 	}
 
 	if len(gone) > 0 {
-		if _, err := drop(mapCallers, gone).do(t.maps[mapCallers]); err != nil {
-			return nil, 0, fmt.Errorf("delete from %s: %w", mapCallers, err)
+		if _, err := drop(mapPodClients, gone).do(t.maps[mapPodClients]); err != nil {
+			return nil, 0, fmt.Errorf("delete from %s: %w", mapPodClients, err)
 		}
 	}
 

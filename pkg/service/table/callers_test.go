@@ -50,7 +50,7 @@ func (l *linked) index(t *testing.T, link string) uint32 {
 func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 	t.Helper()
 	for _, link := range links {
-		if err := l.maps[mapCallers].Put(caller{netip.MustParseAddr(addr).As16(), link},
+		if err := l.maps[mapPodClients].Put(podClient{netip.MustParseAddr(addr).As16(), link},
 			uint8(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 func (l *linked) calls(t *testing.T, addr string, link uint32) bool {
 	t.Helper()
 	var v uint8
-	err := l.maps[mapCallers].Lookup(caller{netip.MustParseAddr(addr).As16(), link}, &v)
+	err := l.maps[mapPodClients].Lookup(podClient{netip.MustParseAddr(addr).As16(), link}, &v)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
@@ -119,10 +119,10 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 }
 
 // expectCallers wants the callers counted, and the room that the programs' map has.
-func (l *linked) expectCallers(t *testing.T, situation string, want uint32) {
+func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	t.Helper()
 	l.host.Run(t, func() error {
-		used, room, err := l.Callers()
+		used, room, err := l.PodClients()
 		if used != want || room != 1<<18 {
 			t.Errorf("%s: %d of %d callers, want %d of %d", situation, used, room, want, 1<<18)
 		}
@@ -130,16 +130,16 @@ func (l *linked) expectCallers(t *testing.T, situation string, want uint32) {
 	})
 }
 
-// The map is walked through now and then, not for every link that comes nor for everybody who asks
+// The map is walked through now and then, not for every link that comes nor for every query
 // how full it is.
 func TestCallersAreCountedNowAndThen(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, true)
 	l.callers.rest = time.Hour
 	const vip = "198.19.199.1"
-	l.expectCallers(t, "nobody called", 0)
+	l.expectPodClients(t, "nobody called", 0)
 	l.call(t, vip, nobodysLink, l.index(t, "vpod1"))
-	l.expectCallers(t, "soon after", 0)
+	l.expectPodClients(t, "soon after", 0)
 	nettest.Veth(t, nettest.End{NS: l.host, Name: "u8"},
 		nettest.End{NS: nettest.NewNS(t), Name: "u8"})
 	l.host.Run(t, func() error {
@@ -155,11 +155,11 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	}
 
 	l.callers.rest = 0
-	l.expectCallers(t, "later", 1)
+	l.expectPodClients(t, "later", 1)
 	if l.calls(t, vip, nobodysLink) {
 		t.Error("who is gone is still a caller")
 	}
-	if used, room, err := start(t, config(t), lab).Callers(); used+room > 0 || err != nil {
+	if used, room, err := start(t, config(t), lab).PodClients(); used+room > 0 || err != nil {
 		t.Errorf("a table without links has %d of %d callers, %v", used, room, err)
 	}
 }
@@ -172,7 +172,7 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.guard(t, closed...)
 	l.open(t, false)
 	l.expectInUse(t, "the map is there, and nobody called", nettest.Addrs(closed...), nil)
-	if err := os.Remove(l.dir + "/" + mapCallers); err != nil {
+	if err := os.Remove(l.dir + "/" + mapPodClients); err != nil {
 		t.Fatal(err)
 	}
 	all := nettest.Addrs(append(closed, "198.19.199.2")...)
@@ -184,8 +184,8 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
 }
 
-// An earlier version that was put back did not write down who called: whom its programs served
-// nobody knows, once they are replaced.
+// An earlier version that was put back did not record its clients: which ones its programs served
+// are nobody knows, once they are replaced.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -220,7 +220,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		l.expectInUse(t, "it is replaced", closed, closed)
 		// One that has the map is another thing.
 		for _, a := range closed {
-			if err := l.maps[mapCallers].Delete(caller{a.As16(), unknownLink}); err != nil {
+			if err := l.maps[mapPodClients].Delete(podClient{a.As16(), unknownLink}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -2,7 +2,7 @@ package table
 
 import "fmt"
 
-// Counters are since the map of counters was made, which only another layout of it does anew.
+// Counters are since the map of counters was made, which only another layout of it makes again.
 type Counters struct {
 	Sockets, Packets Choices
 	// SourceRefused is packets of clients that loadBalancerSourceRanges do not admit.
@@ -57,7 +57,7 @@ func (t *Table) Counters() (Counters, error) {
 // all, about a millisecond for each ten thousand; for a metric once a minute is enough.
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory
-	for name, n := range map[string]*uint32{mapClients: &m.Clients, mapReplies: &m.Replies,
+	for name, n := range map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies,
 		mapSends: &m.Sends, mapFlows: &m.Flows} {
 		if t.maps[name] == nil {
 			continue

@@ -9,10 +9,10 @@ import (
 // Given returns the backends that this node's sockets, pods' included, were given for some
 // frontends, each once, sorted. Those of sockets that are closed are among them until the map
 // forgets them. It walks all that sockets know, about a millisecond for each ten thousand entries.
-func (t *Table) Given(fronts []netip.AddrPort) ([]netip.AddrPort, error) {
+func (t *Table) Given(frontends []netip.AddrPort) ([]netip.AddrPort, error) {
 	var given []netip.AddrPort
 	err := each(t.maps, mapReplies, func(k socketPeer, v socketAddr) bool {
-		if slices.Contains(fronts, socketAddrPort(v.Addr, v.Port)) {
+		if slices.Contains(frontends, socketAddrPort(v.Addr, v.Port)) {
 			given = append(given, socketAddrPort(k.Addr, k.Port))
 		}
 		return true

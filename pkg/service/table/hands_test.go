@@ -111,7 +111,7 @@ func (h *hands) ask(id int) string {
 	return r.Answer
 }
 
-// handsMain serves until nobody gives orders any more.
+// handsMain serves until there are no more orders.
 func handsMain() int {
 	m := &handsState{}
 	for _, b := range backends {

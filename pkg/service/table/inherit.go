@@ -50,7 +50,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map,
 		return nil, fmt.Errorf("program %s: %w", readerProgram, err)
 	}
 
-	if same, err := sameMap(mine[mapFronts], found[mapFronts]); err != nil ||
+	if same, err := sameMap(mine[mapFrontends], found[mapFrontends]); err != nil ||
 		same && len(mine) == len(tableMaps) {
 		closeMaps(found)
 		return nil, err
@@ -120,23 +120,24 @@ func closeMaps(maps map[string]*ebpf.Map) {
 	}
 }
 
-// fill writes into maps that are new and that nobody reads what the table in force has.
+// fill writes into maps that are new and without a reader what the table in force has.
 func (t *Table) fill(s service.State) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {
 		t.log.Warn("addresses of services have no room in the new table and are not served until "+
 			"it is larger: raise services.limits", "addresses", without)
 	}
-	c := service.Changes{Sources: resized.Sources}
+	c := service.Changes{SourceRanges: resized.SourceRanges}
 	for k, v := range resized.Members {
 		c.Members.Keys, c.Members.Values = append(c.Members.Keys, k), append(c.Members.Values, v)
 	}
 	written := make(map[uint32]bool) // runs, which frontends share
-	for k, v := range resized.Fronts {
-		c.Fronts.Keys, c.Fronts.Values = append(c.Fronts.Keys, k), append(c.Fronts.Values, v)
+	for k, v := range resized.Frontends {
+		c.Frontends.Keys, c.Frontends.Values = append(c.Frontends.Keys, k),
+			append(c.Frontends.Values, v)
 		for i := v.First; i < v.First+v.Count && !written[v.First]; i++ {
-			c.Slots.Keys, c.Slots.Values = append(c.Slots.Keys, i),
-				append(c.Slots.Values, resized.Slots[i])
+			c.Backends.Keys, c.Backends.Values = append(c.Backends.Keys, i),
+				append(c.Backends.Values, resized.Backends[i])
 		}
 		written[v.First] = written[v.First] || v.Count > 0
 	}

@@ -8,12 +8,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// A table of another size has what is in force before it is read, with nobody listing any service;
+// A table of another size has what is in force before it is read, without a list of services;
 // a process that dies before that changes nothing.
 func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 	for name, limits := range map[string]service.Limits{
-		"larger":  {Fronts: 512, Slots: 8192, Members: 2048, Sources: 512},
-		"smaller": {Fronts: 64, Slots: 512, Members: 64, Sources: 16},
+		"larger":  {Frontends: 512, BackendSlots: 8192, Members: 2048, SourceRanges: 512},
+		"smaller": {Frontends: 64, BackendSlots: 512, Members: 64, SourceRanges: 16},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cgroup, c := nettest.NewCgroup(t), config(t)
@@ -34,10 +34,11 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 					t.Fatal(err)
 				}
 				s, err := table.State()
-				if err != nil || table.Fresh() || len(s.Fronts) != len(was.Fronts) ||
-					len(s.Members) != len(was.Members) || len(s.Sources) != len(was.Sources) {
+				if err != nil || table.Fresh() || len(s.Frontends) != len(was.Frontends) ||
+					len(s.Members) != len(was.Members) ||
+					len(s.SourceRanges) != len(was.SourceRanges) {
 					t.Errorf("taken over are %d frontends, %d members and %d sources, %v; "+
-						"fresh: %t", len(s.Fronts), len(s.Members), len(s.Sources), err,
+						"fresh: %t", len(s.Frontends), len(s.Members), len(s.SourceRanges), err,
 						table.Fresh())
 				}
 				if err := table.Close(); err != nil {
@@ -78,7 +79,8 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer again.Close()
-			if same, err := sameMap(again.maps[mapFronts], n.maps[mapFronts]); err != nil || !same {
+			if same, err := sameMap(again.maps[mapFrontends], n.maps[mapFrontends]); err != nil ||
+				!same {
 				t.Errorf("the table that is in force now is made anew: %v", err)
 			}
 		})
@@ -95,8 +97,8 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fronts := all[0].Maps[mapFronts]
-	fronts.ValueSize, fronts.Key, fronts.Value = fronts.ValueSize+8, nil, nil
+	frontends := all[0].Maps[mapFrontends]
+	frontends.ValueSize, frontends.Key, frontends.Value = frontends.ValueSize+8, nil, nil
 	next, err := open(c, Features{SetRetval: true}, all)
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +114,8 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer back.Close()
-	if s, err := back.State(); err != nil || back.Fresh() || len(s.Fronts) == 0 {
-		t.Errorf("back at the old layout: %d frontends, %v; fresh: %t", len(s.Fronts), err,
+	if s, err := back.State(); err != nil || back.Fresh() || len(s.Frontends) == 0 {
+		t.Errorf("back at the old layout: %d frontends, %v; fresh: %t", len(s.Frontends), err,
 			back.Fresh())
 	}
 }

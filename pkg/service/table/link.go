@@ -36,9 +36,8 @@ var errLinkGone = errors.New("link is gone")
 
 // errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs,
 // for what comes in, and there is no room for clsact.
-var errTaken = errors.New("the link has the qdisc ingress, from a limit to what a pod sends " +
-	"(plugin bandwidth) for example, in whose place clsact would have to be: use Linux 6.6, or " +
-	"take the limit away")
+var errTaken = errors.New("the link has the qdisc ingress, for example of the plugin bandwidth, " +
+	"in the place of clsact: use Linux 6.6, or remove the limit")
 
 // direction is that of packets at a link.
 type direction string
@@ -263,7 +262,7 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
 			return err
 		}
-		return t.assumeCallersOf(ours[0])
+		return t.assumePodClientsOf(ours[0])
 	}
 	if err := former(); err != nil {
 		return "", err

@@ -15,7 +15,7 @@ import (
 func (l *linked) known(t *testing.T) int {
 	t.Helper()
 	n := 0
-	err := each(l.maps, mapKnown, func(_ uint32, v uint64) bool {
+	err := each(l.maps, mapFlowBloom, func(_ uint32, v uint64) bool {
 		n += bits.OnesCount64(v)
 		return true
 	})
@@ -50,7 +50,7 @@ func TestAddressesOfFlowsAreKnown(t *testing.T) {
 	})
 }
 
-// What made flows without this map, or with another, made them for addresses that nobody knows.
+// What made flows without this map, or with another, made them for unknown addresses.
 func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
@@ -85,7 +85,7 @@ func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 		for _, c := range []struct {
 			gone []string
 			want int
-		}{{[]string{mapKnown, mapFlows}, 0}, {[]string{mapKnown}, allKnown}} {
+		}{{[]string{mapFlowBloom, mapFlows}, 0}, {[]string{mapFlowBloom}, allKnown}} {
 			for _, name := range c.gone {
 				if err := os.Remove(l.dir + "/" + name); err != nil {
 					t.Fatal(err)

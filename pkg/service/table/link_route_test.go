@@ -296,7 +296,8 @@ func (r *routed) askWith(t *testing.T, d net.Dialer, from *nettest.NS, network, 
 	})
 }
 
-// way is a client, where it asks, by which ports of TCP and UDP, and whom the backend is to see.
+// way is a client, where it asks, by which ports of TCP and UDP, and which client the backend must
+// see.
 type way struct {
 	from     *nettest.NS
 	to       []string

@@ -26,8 +26,8 @@ func TestClientsThatAreBalancersReachAPodPastNetfilter(t *testing.T) {
 }
 
 // TestServicesAnswerByTheirAddressPastNetfilter has both ends translated by the program of one
-// link: in the pod's own table of sockets an answer of any other than whom it asked is none. Once
-// packets are sent into pods, and once to them by the host's end.
+// link: in the pod's own table of sockets an answer from another address than the one it asked
+// counts as none. Once packets are sent into pods, and once to them by the host's end.
 func TestServicesAnswerByTheirAddressPastNetfilter(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		r := newRouted(t, withTCX, true)

@@ -145,7 +145,7 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 			t.log.Warn("links that are gone are still known", "error", err)
 		}
 	}
-	if _, err := t.countCallers(h); err != nil {
+	if _, err := t.countPodClients(h); err != nil {
 		t.log.Warn("pods that are gone are still known as callers of services, for which there is "+
 			"room for so many only", "error", err)
 	}

@@ -19,17 +19,17 @@ import (
 
 // Names of maps, and of their pins; those of programs are the pins of their links.
 const (
-	mapFronts  = "service_fronts"
-	mapSlots   = "service_slots"
-	mapMembers = "service_members"
-	mapSources = "service_sources"
-	mapClients = "service_clients"
-	mapReplies = "service_replies"
-	mapSends   = "service_sends"
-	mapFlows   = "service_flows"
-	mapCallers = "service_callers"
-	mapKnown   = "service_known"
-	mapCounts  = "service_counts"
+	mapFrontends    = "service_fronts"
+	mapBackends     = "service_slots"
+	mapMembers      = "service_members"
+	mapSourceRanges = "service_sources"
+	mapAffinity     = "service_clients"
+	mapReplies      = "service_replies"
+	mapSends        = "service_sends"
+	mapFlows        = "service_flows"
+	mapPodClients   = "service_callers"
+	mapFlowBloom    = "service_known"
+	mapCounts       = "service_counts"
 )
 
 // PinPrefix begins the name of every pin of the table.
@@ -37,9 +37,9 @@ const PinPrefix = "service_"
 
 var (
 	// tableMaps are what the planner writes; they refer to each other.
-	tableMaps = []string{mapFronts, mapSlots, mapMembers, mapSources}
+	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
 	// memoryMaps are what programs remember. Each is of use without the others.
-	memoryMaps = []string{mapClients, mapReplies, mapSends, mapFlows, mapCallers}
+	memoryMaps = []string{mapAffinity, mapReplies, mapSends, mapFlows, mapPodClients}
 )
 
 // specs returns the compiled programs for sockets, with what the kernel has as their settings.
@@ -205,13 +205,13 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 		return err
 	}
 	t.maps[name] = m
-	if name == mapCallers {
+	if name == mapPodClients {
 		// Before there is a pin: a map that is pinned is whole.
-		if err := t.assumeCallers(); err != nil {
+		if err := t.assumePodClients(); err != nil {
 			return err
 		}
 	}
-	if name == mapKnown && t.hadFlows {
+	if name == mapFlowBloom && t.hadFlows {
 		if err := t.assumeFlows(); err != nil {
 			return err
 		}
@@ -262,7 +262,7 @@ func (t *Table) openGuardMap(name string) error {
 
 func (t *Table) pin(name string) string { return filepath.Join(t.dir, name) }
 
-// explain adds to an error of the kernel what to do about it.
+// explain adds a remedy to an error of the kernel.
 func explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // small is limits that cost nothing.
-var small = service.Limits{Fronts: 256, Slots: 4096, Members: 1024, Sources: 256}
+var small = service.Limits{Frontends: 256, BackendSlots: 4096, Members: 1024, SourceRanges: 256}
 
 // config is of a table of the test's own, in a bpffs of its own.
 func config(t testing.TB) Config {

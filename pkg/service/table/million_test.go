@@ -25,8 +25,9 @@ func TestAMillionBackends(t *testing.T) {
 	}
 	n := startFull(t, services, lists)
 	was := expectHeld(t, n, services, lists)
-	if want := 1 << 19; len(was.Members) != want || len(was.Sources) != 0 {
-		t.Errorf("%d members and %d sources, want %d and none", len(was.Members), len(was.Sources),
+	if want := 1 << 19; len(was.Members) != want || len(was.SourceRanges) != 0 {
+		t.Errorf("%d members and %d sources, want %d and none", len(was.Members),
+			len(was.SourceRanges),
 			want)
 	}
 	for i := 0; i < len(services); i += 1009 {
@@ -36,7 +37,7 @@ func TestAMillionBackends(t *testing.T) {
 	// One that grows beyond what there is room for keeps what it has, and so do all others.
 	const which = 40_000
 	for limit, grow := range map[service.FullError]func(*service.Service){
-		{Limit: "Fronts", Size: service.DefaultLimits.Fronts,
+		{Limit: "frontends", Size: service.DefaultLimits.Frontends,
 			Want: 2 * 100_000}: func(s *service.Service) {
 			s.ClusterIPs = nil // else it would be of IPv4 alone
 			for a := netip.MustParseAddr("fd42::"); len(s.ExternalIPs) < 100_000; {
@@ -44,11 +45,11 @@ func TestAMillionBackends(t *testing.T) {
 				s.ExternalIPs = append(s.ExternalIPs, a)
 			}
 		},
-		{Limit: "Sources", Size: service.DefaultLimits.Sources,
-			Want: int(service.DefaultLimits.Sources) + 1}: func(s *service.Service) {
+		{Limit: "sourceRanges", Size: service.DefaultLimits.SourceRanges,
+			Want: int(service.DefaultLimits.SourceRanges) + 1}: func(s *service.Service) {
 			s.ClusterIPs, s.LoadBalancerIPs = nil, nettest.Addrs("fd42::1")
 			for a := netip.MustParseAddr("fd42:9::"); len(s.SourceRanges) <= int(
-				service.DefaultLimits.Sources); {
+				service.DefaultLimits.SourceRanges); {
 				a = a.Next()
 				s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(a, a.BitLen()))
 			}
@@ -121,8 +122,8 @@ func startFull(t *testing.T, services []service.Service, lists []service.Slice) 
 }
 
 // frontOf is the only frontend of a service that many made.
-func frontOf(s service.Service) service.FrontKey {
-	return service.FrontKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80},
+func frontendOf(s service.Service) service.FrontendKey {
+	return service.FrontendKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80},
 		Protocol: s.Ports[0].Protocol, Scope: service.Inside}
 }
 
@@ -136,16 +137,16 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Fronts) != len(services) {
-		t.Fatalf("%d frontends, want %d", len(s.Fronts), len(services))
+	if len(s.Frontends) != len(services) {
+		t.Fatalf("%d frontends, want %d", len(s.Frontends), len(services))
 	}
-	taken := make([]bool, len(s.Slots))
+	taken := make([]bool, len(s.Backends))
 	for i, svc := range services {
-		f, want := s.Fronts[frontOf(svc)], lists[i].Endpoints
+		f, want := s.Frontends[frontendOf(svc)], lists[i].Endpoints
 		if int(f.Count) != len(want) {
 			t.Fatalf("service %s has %d slots, want %d", svc.Name, f.Count, len(want))
 		}
-		for j, slot := range s.Slots[f.First : f.First+f.Count] {
+		for j, slot := range s.Backends[f.First : f.First+f.Count] {
 			at := int(f.First) + j
 			if taken[at] || slot.AddrPort() != netip.AddrPortFrom(want[j].Addr, 8080) {
 				t.Fatalf("service %s: slot %d has %s, want %s; another's: %t", svc.Name, at,
@@ -161,9 +162,9 @@ func expectHeld(t *testing.T, n node, services []service.Service,
 // flow of UDP the member.
 func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	t.Helper()
-	key := frontOf(s)
-	var f, again service.Front
-	if err := n.maps[mapFronts].Lookup(key, &f); err != nil {
+	key := frontendOf(s)
+	var f, again service.Frontend
+	if err := n.maps[mapFrontends].Lookup(key, &f); err != nil {
 		t.Fatalf("%s: %v", s.Name, err)
 	}
 	if int(f.Count) != len(list.Endpoints) {
@@ -171,13 +172,13 @@ func expectRead(t *testing.T, n node, s service.Service, list service.Slice) {
 	}
 
 	for i, ep := range list.Endpoints {
-		var slot service.Slot
-		if err := n.maps[mapSlots].Lookup(f.First+uint32(i), &slot); err != nil ||
+		var slot service.Backend
+		if err := n.maps[mapBackends].Lookup(f.First+uint32(i), &slot); err != nil ||
 			slot.AddrPort() != netip.AddrPortFrom(ep.Addr, 8080) {
 			t.Errorf("%s: slot %d of its own is %s, %v, want %s", s.Name, i, slot.AddrPort(), err,
 				ep.Addr)
 		}
-		if err := n.maps[mapFronts].Lookup(key, &again); err != nil || again != f {
+		if err := n.maps[mapFrontends].Lookup(key, &again); err != nil || again != f {
 			t.Errorf("%s: %+v is %+v when it is read again, %v", s.Name, f, again, err)
 		}
 		if key.Protocol != service.UDP {
@@ -198,8 +199,8 @@ func expectSame(t *testing.T, n node, was service.State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !maps.Equal(now.Fronts, was.Fronts) || !slices.Equal(now.Slots, was.Slots) ||
-		!maps.Equal(now.Members, was.Members) || len(now.Sources) != len(was.Sources) {
+	if !maps.Equal(now.Frontends, was.Frontends) || !slices.Equal(now.Backends, was.Backends) ||
+		!maps.Equal(now.Members, was.Members) || len(now.SourceRanges) != len(was.SourceRanges) {
 		t.Error("what was in the maps is not as it was")
 	}
 }

@@ -61,7 +61,7 @@ func Remove(dir string) ([]string, error) {
 		taken = append(taken, "pin "+path)
 	}
 
-	// Whoever put something else there keeps it, and the directory.
+	// A directory with foreign files stays.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}

@@ -17,12 +17,12 @@ const chunk = 1 << 14
 func (t *Table) State() (service.State, error) { return readState(t.maps) }
 
 func readState(maps map[string]*ebpf.Map) (service.State, error) {
-	s := service.State{Fronts: make(map[service.FrontKey]service.Front),
+	s := service.State{Frontends: make(map[service.FrontendKey]service.Frontend),
 		Members: make(map[service.MemberKey]service.Member)}
 	end := uint64(0)
 	err := errors.Join(
-		each(maps, mapFronts, func(k service.FrontKey, v service.Front) bool {
-			s.Fronts[k] = v
+		each(maps, mapFrontends, func(k service.FrontendKey, v service.Frontend) bool {
+			s.Frontends[k] = v
 			end = max(end, uint64(v.First)+uint64(v.Count))
 			return true
 		}),
@@ -30,23 +30,23 @@ func readState(maps map[string]*ebpf.Map) (service.State, error) {
 			s.Members[k] = v
 			return true
 		}),
-		each(maps, mapSources, func(k service.SourceKey, _ uint32) bool {
-			s.Sources = append(s.Sources, k)
+		each(maps, mapSourceRanges, func(k service.SourceRangeKey, _ uint32) bool {
+			s.SourceRanges = append(s.SourceRanges, k)
 			return true
 		}))
 	if err != nil {
 		return service.State{}, err
 	}
 
-	end = min(end, uint64(maps[mapSlots].MaxEntries()))
+	end = min(end, uint64(maps[mapBackends].MaxEntries()))
 	if end == 0 {
 		return s, nil
 	}
 
-	s.Slots = make([]service.Slot, end)
-	return s, each(maps, mapSlots, func(k uint32, v service.Slot) bool {
+	s.Backends = make([]service.Backend, end)
+	return s, each(maps, mapBackends, func(k uint32, v service.Backend) bool {
 		if uint64(k) < end {
-			s.Slots[k] = v
+			s.Backends[k] = v
 		}
 		return uint64(k) < end
 	})

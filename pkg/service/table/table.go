@@ -13,14 +13,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Errors that callers may tell apart. Each comes wrapped in a message that says
-// what to do.
+// Sentinels for callers. Each is wrapped in a message with a remedy.
 var (
-	// ErrNotPermitted is that of a process that may not use BPF.
+	// ErrNotPermitted matches when the process may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
 	// ErrNotSupported is that of a kernel without what is needed; see FeatureError.
 	ErrNotSupported = bpfobj.ErrNotSupported
-	// ErrNoBPFFS is that of a directory for pins that is not on a bpffs.
+	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
 	// ErrNoCgroup is that of a path that is no cgroup of the second version, or of a machine where
 	// none is mounted.
@@ -164,7 +163,7 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
 		patience: podPatience, routing: c.HostRouting,
 	}
-	t.callers.rest = callersRest
+	t.callers.rest = podClientsRest
 	if err := t.load(all, c); err != nil {
 		t.Close()
 		return nil, err
@@ -195,9 +194,10 @@ func (c Config) complete() Config {
 // says.
 func (c Config) sizes() map[string]uint32 {
 	return map[string]uint32{
-		mapFronts: c.Limits.Fronts, mapSlots: c.Limits.Slots, mapMembers: c.Limits.Members,
-		mapSources: c.Limits.Sources,
-		mapClients: c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
+		mapFrontends: c.Limits.Frontends, mapBackends: c.Limits.BackendSlots,
+		mapMembers:      c.Limits.Members,
+		mapSourceRanges: c.Limits.SourceRanges,
+		mapAffinity:     c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
 		mapFlows: c.Memory.Flows,
 	}
 }

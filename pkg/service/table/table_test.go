@@ -51,7 +51,8 @@ func TestServicesWorkAtSockets(t *testing.T) {
 	}
 }
 
-// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where nobody listens.
+// TestRefusalWithoutSetRetval is for kernels before 5.18: the kernel refuses where there is no
+// listener.
 func TestRefusalWithoutSetRetval(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
 	all, err := specs(Features{})
@@ -78,7 +79,7 @@ func TestRefusalWithoutSetRetval(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 }
 
-// TestRestart is the death of the daemon, of which nobody else notices: what is open stays, new
+// TestRestart is the death of the daemon, which no other program notices: what is open stays, new
 // connections are made all the time, and the next one writes nothing.
 func TestRestart(t *testing.T) {
 	cgroup, c := nettest.NewCgroup(t), config(t)
@@ -132,7 +133,7 @@ func TestUpgrade(t *testing.T) {
 					asm.Mov.Reg(asm.R0, asm.R0))
 			}
 		},
-		"larger table": func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.Slots *= 2 },
+		"larger table": func(c *Config, _ []*ebpf.CollectionSpec) { c.Limits.BackendSlots *= 2 },
 		"larger memory": func(c *Config, _ []*ebpf.CollectionSpec) {
 			c.Memory = Memory{2048, 2048, 2048, 2048}
 		},
@@ -189,8 +190,8 @@ func TestUpgrade(t *testing.T) {
 // TestOpenAfterADeathWithinOpen: a process that dies while it replaces a table leaves any part of
 // it.
 func TestOpenAfterADeathWithinOpen(t *testing.T) {
-	for _, left := range [][]string{{mapFronts}, {mapSlots, mapMembers},
-		{mapFronts, mapSlots, mapMembers}, {mapSources}} {
+	for _, left := range [][]string{{mapFrontends}, {mapBackends, mapMembers},
+		{mapFrontends, mapBackends, mapMembers}, {mapSourceRanges}} {
 		c := config(t)
 		start(t, c, lab).Close()
 		for _, name := range tableMaps {
@@ -206,7 +207,7 @@ func TestOpenAfterADeathWithinOpen(t *testing.T) {
 		}
 		s, err := table.State()
 		table.Close()
-		if err != nil || len(s.Fronts)+len(s.Members)+len(s.Slots)+len(s.Sources) > 0 {
+		if err != nil || len(s.Frontends)+len(s.Members)+len(s.Backends)+len(s.SourceRanges) > 0 {
 			t.Errorf("with %v left: %+v, %v", left, s, err)
 		}
 	}
@@ -267,7 +268,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("attach to nothing: %v", err)
 	}
 	bad := c
-	bad.Limits.Slots = 1000
+	bad.Limits.BackendSlots = 1000
 	if _, err := Open(bad); !errors.Is(err, service.ErrLimits) {
 		t.Errorf("limits that cannot be: %v", err)
 	}

@@ -38,7 +38,7 @@ type socketAddr struct {
 // that is gone is no error. It is to be called after an Apply that took away members or frontends
 // of UDP. A socket that was connecting during that Apply may be missed until the next call. It
 // returns how many it disconnected, and does as much as it can. The error matches ErrNotSupported
-// where the kernel disconnects nobody's sockets.
+// where the kernel disconnects no socket.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
 	var errs []error
@@ -82,16 +82,16 @@ func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 	} else if err != nil {
 		return false, fmt.Errorf("read %s: %w", mapReplies, err)
 	}
-	var front service.Front
-	key := service.FrontKey{Addr: asked.Addr, Port: asked.Port, Protocol: service.UDP,
+	var frontend service.Frontend
+	key := service.FrontendKey{Addr: asked.Addr, Port: asked.Port, Protocol: service.UDP,
 		Scope: service.Inside}
-	if err := t.maps[mapFronts].Lookup(key, &front); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := t.maps[mapFrontends].Lookup(key, &frontend); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return true, nil
 	} else if err != nil {
-		return false, fmt.Errorf("read %s: %w", mapFronts, err)
+		return false, fmt.Errorf("read %s: %w", mapFrontends, err)
 	}
 	var state service.Member
-	err := t.maps[mapMembers].Lookup(service.MemberKey{Group: front.Group, Addr: peer.Addr,
+	err := t.maps[mapMembers].Lookup(service.MemberKey{Group: frontend.Group, Addr: peer.Addr,
 		Port: peer.Port}, &state)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, fmt.Errorf("read %s: %w", mapMembers, err)

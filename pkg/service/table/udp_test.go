@@ -73,7 +73,7 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 }
 
 // TestDatagramsFollowAnAddress has a service leave an address to another, and go on by its own;
-// then nobody has it.
+// then no service has it.
 func TestDatagramsFollowAnAddress(t *testing.T) {
 	cgroup := nettest.NewCgroup(t)
 	n := start(t, config(t), lab)
@@ -166,7 +166,7 @@ func TestLayoutIsThatOfPrograms(t *testing.T) {
 		key, value uintptr
 	}{
 		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
-		{links.Maps[mapCallers], unsafe.Sizeof(caller{}), unsafe.Sizeof(uint8(0))},
+		{links.Maps[mapPodClients], unsafe.Sizeof(podClient{}), unsafe.Sizeof(uint8(0))},
 	} {
 		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
 			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name,

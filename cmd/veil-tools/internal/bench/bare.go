@@ -26,8 +26,8 @@ import (
 // device keeps its socket in the namespace where it was made (drivers/net/wireguard/device.c,
 // creating_net). The namespace lives as long as the session, and all that is in it goes with it.
 
-// tunnel makes the bare device anew in a namespace anew, as somebody would by hand, and returns its
-// public key.
+// tunnel makes the bare device again in a new namespace, as an administrator would by hand, and
+// returns its public key.
 func (n *node) tunnel(_ context.Context, a session.Tunnel) (any, error) {
 	if err := errors.Join(n.dropBare(), removeLink(session.BareDevice)); err != nil {
 		return nil, err

@@ -157,7 +157,7 @@ func parseCPUInfo(info string) (name string, flags []string) {
 	return name, nil
 }
 
-// line is the content of a small file, empty where it cannot be had.
+// line is the content of a small file, empty where it cannot be read.
 func line(path string) string {
 	b, _ := os.ReadFile(path)
 	return strings.TrimSpace(string(b))

@@ -15,7 +15,7 @@ type keepResult struct {
 	Unanswered uint64 `json:"unanswered"`
 	// Error is of the first that was not answered.
 	Error string `json:"error"`
-	// Aborted is how often the kernel took a connected UDP socket away, which was made anew.
+	// Aborted is how often the kernel took a connected UDP socket away, which was made again.
 	Aborted uint64 `json:"aborted"`
 	// Names are who answered, in the order of their first answer after another's.
 	Names []string `json:"names"`
@@ -26,8 +26,8 @@ type keepResult struct {
 
 // keep asks named servers over one socket, again and again, and says "now NAME" when another one
 // answers than before, until it is told to end. A TCP connection that ends is an error. A connected
-// UDP socket that is aborted or refused is made anew, as a resolver does; one without a peer of its
-// own stays.
+// UDP socket that is aborted or refused is made again, as a resolver does; one without a peer of
+// its own stays.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("keep")
 	proto := flags.proto()
@@ -137,7 +137,7 @@ func newLoose(to string, from int) (net.Conn, error) {
 // Write sends to the peer.
 func (l *loose) Write(b []byte) (int, error) { return l.WriteTo(b, l.to) }
 
-// Read takes what comes from the peer; from anybody else it is an error.
+// Read takes what comes from the peer; from any other it is an error.
 func (l *loose) Read(b []byte) (int, error) {
 	n, from, err := l.ReadFromUDP(b)
 	if err == nil && (!from.IP.Equal(l.to.IP) || from.Port != l.to.Port) {

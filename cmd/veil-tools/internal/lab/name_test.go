@@ -39,7 +39,7 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-func TestCensusOfNobody(t *testing.T) {
+func TestCensusWithoutAnswersIsNoError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

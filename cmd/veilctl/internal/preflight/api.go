@@ -49,8 +49,8 @@ func (j *judge) server() {
 			"see to it that it is Kubernetes 1.30 or newer")
 	case old:
 		j.say(Error, check, fmt.Sprintf("%s is Kubernetes %s", s.Address, s.Version),
-			"upgrade to 1.30 or newer: in older ones a token does not say on which node its pod "+
-				"is, and one node could speak for another")
+			"upgrade to 1.30 or newer: older tokens do not name their pod's node, so one node "+
+				"could speak for another")
 	case !s.Policies:
 		j.say(Error, check, fmt.Sprintf("%s (%s) has no ValidatingAdmissionPolicy in "+
 			"admissionregistration.k8s.io/v1", s.Address, s.Version),

@@ -92,8 +92,8 @@ func (j *judge) otherCNI() {
 	}); len(m) > 0 {
 		found = true
 		j.say(Warning, check, "Multus is installed: DaemonSet "+listed(m),
-			"it must take Kubeveil's file (05-kubeveil.conflist) for the default network; what "+
-				"other networks carry is not encrypted by Kubeveil")
+			"make 05-kubeveil.conflist its default network; Kubeveil does not encrypt "+
+				"other networks")
 	}
 
 	if !found {
@@ -149,8 +149,8 @@ func (j *judge) strangers() {
 	if len(ready) > 0 {
 		j.say(Warning, check, fmt.Sprintf("%s: Ready before Kubeveil is installed, so a CNI "+
 			"configuration is there", listed(ready)),
-			"look into /etc/cni/net.d of each: a file that sorts before 05-kubeveil.conflist "+
-				"would be taken instead; veild refuses to start beside one")
+			"check /etc/cni/net.d on each: remove files that sort before 05-kubeveil.conflist; "+
+				"veild does not start beside one")
 	}
 
 	if len(j.f.PodAddrs) > 0 {

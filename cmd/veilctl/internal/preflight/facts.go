@@ -150,7 +150,7 @@ func Needed() []Right {
 }
 
 // Granted are the rights that the manifests, without components, give to veild. The API server lets
-// nobody give what he does not have.
+// no account grant rights that it does not have.
 func Granted() []Right {
 	var out []Right
 	for _, g := range []struct {
@@ -172,7 +172,7 @@ func Granted() []Right {
 	return out
 }
 
-// Escalating are the rights that let somebody give what he does not have.
+// Escalating are the rights that let an account grant what it does not have.
 func Escalating() []Right {
 	return []Right{
 		{Verb: "escalate", Group: rbac, Resource: "clusterroles"},

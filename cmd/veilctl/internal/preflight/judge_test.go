@@ -84,7 +84,7 @@ func TestFreshCluster(t *testing.T) {
 
 // Each situation changes one thing of a fresh cluster, and is recognised by one finding, with what
 // to do.
-func TestSituations(t *testing.T) {
+func TestEachSituationHasOneFinding(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	for name, tt := range map[string]struct {
 		change   func(f *Facts)

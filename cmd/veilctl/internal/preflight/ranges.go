@@ -110,9 +110,8 @@ func (j *judge) podCIDRs() {
 	if len(part) > 0 {
 		j.say(Error, check, fmt.Sprintf("the pod CIDRs of %s are not of the families of the "+
 			"cluster ranges (%s)", listed(part), prefixes(j.cfg.ClusterRanges)),
-			"give the controller manager a --cluster-cidr of each family, or the configuration "+
-				"only those that there are; a Node keeps the CIDRs that it was made with: let it "+
-				"join anew")
+			"give the controller manager a --cluster-cidr of each family, or configure only "+
+				"existing ones; then let the Node join again, because its CIDRs never change")
 	}
 
 	const fix = "kube-controller-manager needs --allocate-node-cidrs=true and --cluster-cidr; " +

@@ -20,7 +20,7 @@ var pem = "-----BEGIN EC " +
 	"PRIVATE KEY-----\nMHcCAQEEIBf0yPq3pXlXx1cJYdYpGk5oAAAAAAAAAAAAAAAAAAAAAAAA\nMHcCAQEEIBf0\n-----END EC " + "PRIVATE KEY-----"
 
 // Each secret, in the places where it is met, goes; what is around it stays.
-func TestText(t *testing.T) {
+func TestEachSecretIsRemoved(t *testing.T) {
 	r := redact.New([]string{public}, []string{"literal-of-the-user"})
 	encoded := base64.StdEncoding.EncodeToString([]byte(pem))
 	for name, tt := range map[string]struct{ in, secret, want string }{
@@ -82,7 +82,7 @@ func TestText(t *testing.T) {
 }
 
 // What a bug report is for stays.
-func TestStays(t *testing.T) {
+func TestBugReportKeepsWhatIsNoSecret(t *testing.T) {
 	r := redact.New([]string{public}, []string{"short"})
 	for _, text := range []string{
 		"publicKey: " + public,

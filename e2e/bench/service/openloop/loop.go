@@ -229,7 +229,7 @@ func (p *loop) fail(i int32, err error) {
 }
 
 // release makes a slot free; a connection for one operation is closed. One that failed and was to
-// stay is gone for good: the next operation in its slot fails too.
+// stay has lost its connection: the next operation in its slot fails too.
 func (p *loop) release(i int32) {
 	s := &p.slots[i]
 	s.phase = idle

@@ -138,7 +138,7 @@ func (s Service) choice() string {
 }
 
 // NFTablesChange writes what kube-proxy does when the endpoints of one service changed: its chain
-// is filled anew, in one transaction.
+// is filled again, in one transaction.
 func NFTablesChange(w io.Writer, s Service) error {
 	p := &printer{w: w}
 	base := nftBaseName(s)

@@ -4,7 +4,7 @@
 // virtual machines.
 //
 // It promises that a folder is emptied only if it is empty already or was made
-// by Folder before: a mistyped -out costs nobody a file.
+// by Folder before: a mistyped -out costs no file.
 //
 // Start reading at Main.
 package program

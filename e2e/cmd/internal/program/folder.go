@@ -33,7 +33,8 @@ func Folder(path string) (string, error) {
 		return "", err
 	}
 
-	// The marker first and last: whoever is ended between leaves a folder that the next run takes.
+	// The marker first and last: a process that dies in between leaves a folder that the next run
+	// takes.
 	if err := os.WriteFile(filepath.Join(path, marker), nil, 0o644); err != nil {
 		return "", err
 	}

@@ -1,5 +1,5 @@
 // Command gen writes the assembly of the AVX-512 tier. It is run in package aead by go generate,
-// and is a module of its own so that nobody who builds Kubeveil needs avo.
+// and is a module of its own so that building Kubeveil does not need avo.
 //
 // chachaLanes is ChaCha20 (RFC 8439) of 8 packets of one length under one key. A vector holds one
 // word of the state for 16 blocks: lanes 0 to 7 are a block of each packet, lanes 8 to 15 the next

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Limits.
+const (
+	maxColumns = 100
+	maxWords   = 25   // of a sentence
+	maxLong    = 0.05 // share of sentences that are longer
+	maxNote    = 2000 // words of a design note
+)
+
+const (
+	designs = "docs/design/"
+	results = "e2e/results/"
+)
+
+// trees are the parts of the tree that are judged together, by how their paths begin. The
+// first that fits counts.
+var trees = []string{designs, "docs/", "e2e/", ""}
+
+// checker collects what is wrong.
+type checker struct {
+	tree     *tree
+	pages    map[string]*page
+	linked   map[string]bool // documents that a link leads to
+	problems []string
+}
+
+// check returns what is wrong with the documents of t, one message a line.
+func check(t *tree) []string {
+	c := &checker{tree: t, pages: map[string]*page{}, linked: map[string]bool{}}
+	for name, text := range t.documents {
+		c.pages[name] = parse(name, text)
+	}
+
+	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
+		p := c.pages[name]
+		c.links(p)
+		c.columns(p)
+		if strings.HasPrefix(name, results) {
+			continue
+		}
+		c.names(p)
+		c.history(p)
+		if strings.HasPrefix(name, designs) {
+			c.note(p)
+		}
+	}
+	c.sentences()
+	c.orphans()
+	c.mentions()
+	return c.problems
+}
+
+func (c *checker) say(file string, line int, format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	c.problems = append(c.problems, fmt.Sprintf("%s:%d: %s", file, line, message))
+}
+
+var outside = regexp.MustCompile(`^(?:[a-z]+:|//)`)
+
+// links checks that each relative link leads to a file, a folder or a heading.
+func (c *checker) links(p *page) {
+	for _, l := range p.lines {
+		if l.code {
+			continue
+		}
+		text := inlineCode.ReplaceAllString(l.text, "code")
+		for _, m := range inlineLink.FindAllStringSubmatch(text, -1) {
+			if target := m[2]; target != "" && !outside.MatchString(target) {
+				c.link(p, l.number, target)
+			}
+		}
+	}
+}
+
+func (c *checker) link(p *page, number int, target string) {
+	file, anchor, _ := strings.Cut(target, "#")
+	to := p.path
+	if file != "" {
+		to = path.Join(path.Dir(p.path), file)
+	}
+	if !c.tree.has(to) {
+		c.say(p.path, number, "link to %s: there is no %s%s", target, to, c.tree.instead(to))
+		return
+	}
+	c.linked[to] = true
+
+	linked, ok := c.pages[to]
+	if anchor != "" && ok && !linked.anchors[anchor] {
+		like := closest(anchor, slices.Sorted(maps.Keys(linked.anchors)), 3)
+		c.say(p.path, number, "link to %s: %s has no such heading; write one of #%s",
+			target, to, strings.Join(like, ", #"))
+	}
+}
+
+// columns checks the width of lines. A line of one word, such as a long link, cannot be broken.
+func (c *checker) columns(p *page) {
+	for _, l := range p.lines {
+		broken := strings.ContainsAny(strings.TrimLeft(l.text, "-*>#0123456789. "), " ")
+		if n := l.columns(); n > maxColumns && !l.code && !l.table && broken {
+			c.say(p.path, l.number, "%d columns: break the line before column %d", n, maxColumns)
+		}
+	}
+}
+
+// treeOf returns the tree that judges a document.
+func treeOf(name string) string {
+	for _, t := range trees {
+		if strings.HasPrefix(name, t) {
+			return t
+		}
+	}
+	return ""
+}
+
+// sentences checks the share of long sentences, tree by tree.
+func (c *checker) sentences() {
+	all, long := map[string]int{}, map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
+		in := treeOf(name)
+		for _, s := range c.pages[name].sentence {
+			all[in]++
+			if s.words > maxWords {
+				long[in] = append(long[in], fmt.Sprintf("%s:%d: %d words, split it: %.60s…",
+					name, s.number, s.words, s.text))
+			}
+		}
+	}
+	for _, in := range trees {
+		if share := float64(len(long[in])) / float64(max(1, all[in])); share > maxLong {
+			c.problems = append(c.problems, long[in]...)
+			c.problems = append(c.problems, fmt.Sprintf(
+				"./%s: %.1f %% of %d sentences have more than %d words; at most %.0f %%",
+				in, 100*share, all[in], maxWords, 100*maxLong))
+		}
+	}
+}
+
+// parts are what a design note must have, as headings begin.
+var parts = []string{"Context", "Decision", "Rejected", "How we would notice"}
+
+func (c *checker) note(p *page) {
+	if p.words > maxNote {
+		c.say(p.path, 1, "%d words, at most %d: cut, or split the note", p.words, maxNote)
+	}
+	for _, part := range parts {
+		begins := func(heading string) bool { return strings.HasPrefix(heading, part) }
+		if !slices.ContainsFunc(p.headings, begins) {
+			c.say(p.path, 1, "no heading %q: a note has %s", "## "+part, strings.Join(parts, ", "))
+		}
+	}
+}
+
+var dated = regexp.MustCompile(`\b20\d\d-\d\d-\d\d\b|\bcommit [0-9a-f]{7}|` +
+	`\b\d{1,2} (?:January|February|March|April|May|June|` +
+	`July|August|September|October|November|December) 20\d\d`)
+
+// history checks that dates and commits stand in results only.
+func (c *checker) history(p *page) {
+	for _, l := range p.lines {
+		text := inlineLink.ReplaceAllString(inlineCode.ReplaceAllString(l.text, ""), "$1")
+		if found := dated.FindString(text); found != "" && !l.code {
+			c.say(p.path, l.number, "%q: dates and commits stand in %s, with a link to the file",
+				found, results)
+		}
+	}
+}
+
+// orphans checks that a reader can come to each document of docs.
+func (c *checker) orphans() {
+	for _, name := range slices.Sorted(maps.Keys(c.pages)) {
+		folder := path.Dir(name)
+		found := c.linked[name] || c.linked[folder] && folder+"/" == designs
+		if strings.HasPrefix(name, "docs/") && !found {
+			c.say(name, 1, "no document links to this one: add a link, such as from README.md")
+		}
+	}
+}

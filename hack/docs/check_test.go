@@ -1,0 +1,124 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// files makes a tree of texts by name.
+func files(texts map[string]string) *tree {
+	t := newTree()
+	for name, text := range texts {
+		t.add(name, []byte(text))
+	}
+	return t
+}
+
+func TestDocumentsOfThisTree(t *testing.T) {
+	tree, err := read("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tree.documents) < 20 || len(tree.tests) < 500 || len(tree.targets) < 20 ||
+		len(tree.mentions) == 0 {
+		t.Errorf("%d documents, %d tests, %d targets, %d mentions",
+			len(tree.documents), len(tree.tests), len(tree.targets), len(tree.mentions))
+	}
+	for _, p := range check(tree) {
+		t.Error(p)
+	}
+}
+
+func TestProblemsAreFound(t *testing.T) {
+	long := strings.Repeat("word ", 26) + "end.\n"
+	for _, c := range []struct {
+		name, page, want string
+	}{
+		{"nothing wrong", "[b](b.md#two-words), `pkg/a/a.go`, `TestA`, `make test`, `pkg/a.Plan`\n",
+			""},
+		{"file of a link", "[b](c.md)\n", "link to c.md: there is no docs/c.md: write"},
+		{"moved file", "[b](../b.md)\n", "there is no b.md; write docs/b.md"},
+		{"anchor", "[b](b.md#two-word)\n", "no such heading; write one of #two-words"},
+		{"anchor of the same page", "[b](#here)\n", "docs/a.md has no such heading"},
+		{"link in code", "`[b](c.md)`\n", ""},
+		{"link outside", "[b](https://example.com/x#y)\n", ""},
+		{"columns", strings.Repeat("wide words. ", 10) + "\n", "docs/a.md:3: 120 columns: break"},
+		{"columns of a table", "| " + strings.Repeat("wide. ", 30) + " |\n", ""},
+		{"columns of code", "```\n" + strings.Repeat("wide ", 30) + "\n```\n", ""},
+		{"sentence", "x.\n\n" + wrap(long), "docs/a.md:5: 27 words, split it"},
+		{"sentence of a list", "x\n* " + wrap(long), "docs/a.md:4: 27 words, split it"},
+		{"parts of a cell", "| " + strings.Repeat(strings.Repeat("x ", 20)+"; ", 2) + "|\n", ""},
+		{"path", "`pkg/b/a.go`\n", "docs/a.md:3: there is no pkg/b/a.go; write pkg/a/a.go"},
+		{"path in a command", "```sh\ngo run ./pkg/b\n```\n", "docs/a.md:4: there is no pkg/b"},
+		{"path in YAML", "```yaml\nresources: [pkg/b]\n```\n", ""},
+		{"path of somewhere else", "`/var/lib/pkg/b`, `pkg/*/x`\n", ""},
+		{"test", "`TestAB`\n", "docs/a.md:3: there is no test TestAB; write"},
+		{"tests by their beginning", "`Test*`, `TestA…`\n", ""},
+		{"target", "`make tset`\n", "docs/a.md:3: the Makefile has no target tset"},
+		{"word that is no call of make", "```sh\n# what would make others\n```\n", ""},
+		{"date", "Seen on 22 November 2026.\n", `"22 November 2026": dates and commits`},
+		{"commit", "Since commit 4102a68 it is so.\n", "dates and commits stand in"},
+	} {
+
+		t.Run(c.name, func(t *testing.T) {
+			got := check(files(map[string]string{
+				"README.md":       "# R\n[a](docs/a.md)\n[b](docs/b.md)\n",
+				"docs/a.md":       "# A\n\n" + c.page,
+				"docs/b.md":       "# B\n\n## Two words\n",
+				"pkg/a/a.go":      "// See docs/b.md.\npackage a\n",
+				"pkg/a/a_test.go": "func TestA(t *testing.T) {}\n",
+				"Makefile":        "test: ## run\n",
+			}))
+
+			wanted := func(problem string) bool { return strings.Contains(problem, c.want) }
+			if c.want == "" && len(got) > 0 || c.want != "" && !slices.ContainsFunc(got, wanted) {
+				t.Errorf("want %q, got %q", c.want, got)
+			}
+		})
+	}
+}
+
+// wrap breaks a text into short lines.
+func wrap(text string) string {
+	var b strings.Builder
+	for i, w := range strings.Fields(text) {
+		b.WriteString(w)
+		if i%10 == 9 {
+			b.WriteString("\n  ")
+		} else {
+			b.WriteString(" ")
+		}
+	}
+	return b.String() + "\n"
+}
+
+func TestFewLongSentencesPass(t *testing.T) {
+	text := "# A\n\n" + strings.Repeat("Short.\n", 40) + wrap(strings.Repeat("word ", 30)+"end.")
+	if got := check(files(map[string]string{"README.md": text})); len(got) > 0 {
+		t.Error(got)
+	}
+}
+
+func TestWhatOtherFilesHoldIsChecked(t *testing.T) {
+	note := "# N\n\n## Context\n\n## Decision\n\n## Rejected\n"
+	got := check(files(map[string]string{
+		"README.md":              "# R\n[n](docs/design/)\n",
+		"docs/design/0001-a.md":  note + "\n## How we would notice it was wrong\n",
+		"docs/design/0002-b.md":  note + "\n" + strings.Repeat("Word.\n", 2001),
+		"docs/lost.md":           "# Lost\n",
+		"e2e/results/2026-a.md":  "# 22 November 2026, commit 4102a68\n\n`pkg/gone`\n",
+		"pkg/a/a.go":             "package a\n\n// docs/gone.md, docs/cri/config.md of others\n",
+		"manifests/service.yaml": "# docs/design/0001-a.md\n",
+	}))
+	want := []string{
+		"docs/design/0002-b.md:1: 2001 words, at most 2000: cut, or split the note",
+		`docs/design/0002-b.md:1: no heading "## How we would notice": ` +
+			`a note has Context, Decision, Rejected, How we would notice`,
+		"docs/lost.md:1: no document links to this one: add a link, such as from README.md",
+		"pkg/a/a.go:3: there is no docs/gone.md: write its path of today, or leave it out",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

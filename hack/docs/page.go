@@ -1,0 +1,180 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// page is a Markdown document, parsed as far as the checks need it.
+type page struct {
+	path     string // from the root of the tree, with slashes
+	lines    []line
+	anchors  map[string]bool
+	headings []string
+	words    int
+	sentence []sentence
+}
+
+// line is a line of a page and what it is.
+type line struct {
+	number int
+	text   string
+	code   bool   // inside a fence or indented as code
+	fence  string // language of the fence
+	table  bool
+}
+
+// sentence is a sentence of prose or of a table's cell.
+type sentence struct {
+	number int // of the line on which it begins
+	words  int
+	text   string
+}
+
+var (
+	headingMark = regexp.MustCompile(`^#{1,6} `)
+	listMark    = regexp.MustCompile(`^\s*(?:[-*] |\d+\. )`)
+	inlineLink  = regexp.MustCompile(`!?\[([^\]]*)\]\(([^)\s]*)\)`)
+	inlineCode  = regexp.MustCompile("`[^`]+`")
+	slugDrop    = regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
+	// A sentence ends at a full stop and the like before a space. A semicolon or a colon does not
+	// end it.
+	sentenceEnd = regexp.MustCompile(`[.!?]["')*_]*(?:\s+|$)`)
+	shortForm   = regexp.MustCompile(`(?:\b(?:e\.g|i\.e|cf|vs|No)|\.\.|…)\.?$`)
+)
+
+// parse reads the text of the page at path.
+func parse(path, text string) *page {
+	p := &page{path: path, anchors: map[string]bool{}}
+	fence, language := "", ""
+	for i, s := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
+		l := line{number: i + 1, text: s}
+		trimmed := strings.TrimSpace(s)
+		switch {
+		case fence != "":
+			l.code, l.fence = true, language
+			if strings.HasPrefix(trimmed, fence) {
+				fence = ""
+			}
+		case strings.HasPrefix(trimmed, "```"):
+			l.code, fence, language = true, "```", strings.TrimPrefix(trimmed, "```")
+		case strings.HasPrefix(s, "    ") && !listMark.MatchString(s) && p.afterBlank():
+			l.code = true
+		case strings.HasPrefix(trimmed, "|"):
+			l.table = true
+		case headingMark.MatchString(s):
+			p.anchor(s)
+		}
+		p.lines = append(p.lines, l)
+	}
+	p.split()
+	return p
+}
+
+// afterBlank reports whether the line before is blank or code, so that an indented line is code.
+func (p *page) afterBlank() bool {
+	if len(p.lines) == 0 {
+		return true
+	}
+	last := p.lines[len(p.lines)-1]
+	return last.code || strings.TrimSpace(last.text) == ""
+}
+
+// anchor adds the anchor that GitHub makes of a heading.
+func (p *page) anchor(heading string) {
+	text := strings.TrimSpace(strings.TrimLeft(heading, "#"))
+	text = inlineLink.ReplaceAllString(text, "$1")
+	slug := strings.ReplaceAll(slugDrop.ReplaceAllString(strings.ToLower(text), ""), " ", "-")
+	name := slug
+	for n := 1; p.anchors[name]; n++ {
+		name = fmt.Sprintf("%s-%d", slug, n)
+	}
+	p.anchors[name] = true
+	p.headings = append(p.headings, text)
+}
+
+// split fills in the sentences: of paragraphs, of items, of cells.
+func (p *page) split() {
+	var text strings.Builder
+	start := 0
+	flush := func() {
+		p.sentences(start, text.String())
+		text.Reset()
+	}
+
+	for _, l := range p.lines {
+		trimmed := strings.TrimLeft(strings.TrimSpace(l.text), "> ")
+		switch {
+		case l.code || trimmed == "":
+			flush()
+			continue
+		case l.table:
+			flush()
+			for cell := range strings.SplitSeq(strings.ReplaceAll(trimmed, `\|`, "¦"), "|") {
+				for part := range strings.SplitSeq(cell, ";") {
+					p.sentences(l.number, part)
+				}
+			}
+			continue
+		case headingMark.MatchString(l.text):
+			flush()
+			continue
+		case listMark.MatchString(trimmed + " "):
+			flush()
+			trimmed = listMark.ReplaceAllString(trimmed, "")
+		}
+
+		if text.Len() == 0 {
+			start = l.number
+		}
+		text.WriteString(trimmed + "\n")
+	}
+	flush()
+}
+
+// sentences adds the sentences of a text that begins at a line.
+func (p *page) sentences(number int, text string) {
+	text = inlineLink.ReplaceAllString(text, "$1")
+	text = inlineCode.ReplaceAllStringFunc(text, func(s string) string {
+		return "code" + strings.Repeat("\n", strings.Count(s, "\n"))
+	})
+
+	for text != "" {
+		end := len(text)
+		for _, at := range sentenceEnd.FindAllStringIndex(text, -1) {
+			if !shortForm.MatchString(text[:at[0]]) {
+				end = at[1]
+				break
+			}
+		}
+		s := text[:end]
+		text = text[end:]
+
+		lead := s[:len(s)-len(strings.TrimLeft(s, " \n"))]
+		begin := number + strings.Count(lead, "\n")
+		number += strings.Count(s, "\n")
+		if n := countWords(s); n > 0 {
+			p.words += n
+			flat := strings.Join(strings.Fields(s), " ")
+			p.sentence = append(p.sentence, sentence{begin, n, flat})
+		}
+	}
+}
+
+// countWords returns how many fields of s have a letter or a digit.
+func countWords(s string) int {
+	counts := func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }
+	n := 0
+	for w := range strings.FieldsSeq(s) {
+		if strings.ContainsFunc(w, counts) {
+			n++
+		}
+	}
+	return n
+}
+
+// columns returns the width of a line.
+func (l line) columns() int { return utf8.RuneCountInString(l.text) }

@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Documents: links, anchors, columns, sentences, and that paths, tests and Make targets that they name exist.
+# A message says file and line, and what to write instead.
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+cd "$ROOT"
+go run ./hack/docs
