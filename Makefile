@@ -107,6 +107,11 @@ bench-service: deps ## measure services beside kube-proxy's rules, haproxy and t
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-service ./e2e/cmd/bench-service
 	@$(OUT)/bin/bench-service -out $(OUT)/bench-service $(BENCH)
 
+.PHONY: bench-engine
+bench-engine: ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (10 minutes)
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/bench-engine ./e2e/cmd/bench-engine
+	@$(OUT)/bin/bench-engine -out $(OUT)/bench-engine $(BENCH)
+
 .PHONY: gates
 gates: ## judge all results below out/ by pkg/bench/gates.json, in the profile of their platform
 	@$(GO) run ./e2e/cmd/gates -in $(OUT)

@@ -269,7 +269,7 @@ func (d *Device) applyPeer(c change) {
 		old := p.endpoint.Load()
 		if old == nil || old.Addr != s.Endpoint.Addr || old.Scope != s.Endpoint.Scope {
 			p.endpoint.Store(&sock.Endpoint{Addr: s.Endpoint.Addr, Scope: s.Endpoint.Scope})
-			p.dead = false
+			p.dead.Store(false)
 		}
 	}
 

@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	mathrand "math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
@@ -117,17 +119,15 @@ func (d *Device) walk(now time.Duration) {
 // expire zeroes the keys of former sessions that nothing may be received under any more.
 func (d *Device) expire(p *peer, now time.Duration) {
 	old := func(s *session) bool { return s != nil && now-s.born >= rejectAfterTime }
-	if !old(p.previous) && !old(p.older) {
+	if !slices.ContainsFunc(p.former[:], old) {
 		return
 	}
 	d.state.Lock()
-	if old(p.previous) {
-		d.retire(p.previous)
-		p.previous = nil
-	}
-	if old(p.older) {
-		d.retire(p.older)
-		p.older = nil
+	for i, s := range p.former {
+		if old(s) {
+			d.retire(s)
+			p.former[i] = nil
+		}
 	}
 	d.state.Unlock()
 	d.zeroRetired()
@@ -137,7 +137,10 @@ func (d *Device) expire(p *peer, now time.Duration) {
 func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 	if a&doGiveUp != 0 {
 		d.dropStaged(p)
-		p.dead = true
+		p.dead.Store(true)
+	}
+	if a&doRetry != 0 {
+		d.markDead(p)
 	}
 	if a&doZero != 0 {
 		d.state.Lock()
@@ -164,14 +167,16 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 
 // repeat begins a handshake that waits for the budget, repeats one, or greets.
 func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
-	first := p.wanted && !p.dead || a&doGreet != 0 && p.timers.greetings == 0
+	if a&(doRetry|doGreet) == 0 && p.tooSoon(now) {
+		return
+	}
+	first := p.wanted && !p.dead.Load() || a&doGreet != 0 && p.timers.greetings == 0
 	if !d.budget.take(first, now) {
 		d.turn = place
 		return
 	}
 	if a&doRetry != 0 {
 		p.timers.attempts++
-		p.dead = true
 		p.forgetSource()
 	}
 	if d.initiate(p, now) && a&doGreet != 0 {
@@ -181,17 +186,28 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 
 // want begins a handshake if none was begun in the last 5 s.
 func (d *Device) want(p *peer, now time.Duration) {
-	if !d.up || p.lastInitiation != 0 && now-p.lastInitiation < rekeyTimeout {
+	if !d.up {
 		return
 	}
-	if p.timers.retransmit == 0 {
-		p.timers.attempts = 0
+	if p.timers.retransmit != 0 {
+		return // The timer repeats it.
 	}
-	if !d.budget.take(!p.dead, now) {
+	if p.tooSoon(now) {
+		// The peer's handshake may fail.
+		p.wanted = true
+		return
+	}
+	p.timers.attempts = 0
+	if !d.budget.take(!p.dead.Load(), now) {
 		p.wanted = true
 		return
 	}
 	d.initiate(p, now)
+}
+
+// tooSoon reports whether a handshake was begun, by either side, in the last 5 s.
+func (p *peer) tooSoon(now time.Duration) bool {
+	return p.lastInitiation != 0 && now-p.lastInitiation < rekeyTimeout
 }
 
 // initiate sends an initiation whatever the rate, and reports whether it could.
@@ -337,16 +353,15 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 	p.lastSeenStamp, p.lastConsumed = stamp, now
 	// The peer's handshake is under way; one of ours would only cross it.
 	p.lastInitiation = now
-	p.dead = false
+	p.dead.Store(false)
 	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
 
 	// The session is used when its first packet proves that the peer has the keys.
 	d.state.Lock()
-	d.retire(p.next)
-	d.retire(p.older)
-	p.next, p.previous, p.older = s, nil, p.previous
+	d.shelve(p, p.next)
+	p.next = s
 	d.sessions[s.local] = s
 	d.state.Unlock()
 	d.zeroRetired()
@@ -387,15 +402,9 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 	p.rxBytes.Add(uint64(m.n))
 	p.receivedAt(now, false)
 	d.state.Lock()
-	d.retire(p.older)
-	if p.next != nil {
-		// What the peer sent under current before it got our initiation may be on its way.
-		d.retire(p.previous)
-		p.older, p.previous, p.next = p.current, p.next, nil
-	} else {
-		p.older, p.previous = p.previous, p.current
-	}
-
+	d.shelve(p, p.current)
+	d.shelve(p, p.next)
+	p.next = nil
 	p.current = s
 	d.sessions[s.local] = s
 	d.state.Unlock()
@@ -415,14 +424,26 @@ func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 		born: now}, nil
 }
 
-// confirm begins to use the session that the peer has proven to have.
+// crossing is the time between two sessions that both sides began at once.
+const crossing = rekeyTimeout
+
+// confirm begins to use the session that the peer has proven to have. Where the handshakes of both sides
+// crossed there are two; then the one that the side with the greater public key began is kept. Else each
+// side might send under the other's, and neither would renew its own.
 func (d *Device) confirm(p *peer, now time.Duration) {
 	if p.next == nil || !p.next.used.Load() {
 		return
 	}
+	c := p.current
+	keep := c != nil && c.initiator && p.next.born-c.born < crossing && bytes.Compare(d.id.Public[:], p.public[:]) > 0
 	d.state.Lock()
-	d.retire(p.older)
-	p.older, p.previous, p.current, p.next = p.previous, p.current, p.next, nil
+	if keep {
+		d.shelve(p, p.next)
+	} else {
+		d.shelve(p, p.current)
+		p.current = p.next
+	}
+	p.next = nil
 	d.state.Unlock()
 	d.zeroRetired()
 	d.complete(p, false, now)
@@ -432,7 +453,8 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 // empty packet if nothing waits: it proves to the peer that it has the keys.
 func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 	p.timers.completed(now, initiator)
-	p.dead, p.wanted = false, false
+	p.dead.Store(false)
+	p.wanted = false
 	p.refreshed.Store(false)
 	p.lastHandshake = time.Now()
 	if !d.sendStaged(p, now) && initiator {

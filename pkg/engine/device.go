@@ -295,9 +295,11 @@ func (d *Device) setDown() {
 func (d *Device) endSessions(p *peer) {
 	d.retire(p.current)
 	d.retire(p.next)
-	d.retire(p.previous)
-	d.retire(p.older)
-	p.current, p.next, p.previous, p.older = nil, nil, nil, nil
+	for i, s := range p.former {
+		d.retire(s)
+		p.former[i] = nil
+	}
+	p.current, p.next = nil, nil
 }
 
 // retire takes a session from the threads, as endSessions does. A nil session is allowed.
@@ -306,6 +308,17 @@ func (d *Device) retire(s *session) {
 		delete(d.sessions, s.local)
 		d.retired = append(d.retired, s)
 	}
+}
+
+// shelve makes a session, which may be nil, one that only receives. The oldest of too many goes, as
+// retire does it.
+func (d *Device) shelve(p *peer, s *session) {
+	if s == nil {
+		return
+	}
+	d.retire(p.former[0])
+	copy(p.former[:], p.former[1:])
+	p.former[maxFormer-1] = s
 }
 
 // zeroRetired zeroes the keys of sessions that no thread can reach.

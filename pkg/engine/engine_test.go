@@ -92,7 +92,8 @@ func expect(t *testing.T, n *enginetest.Node, want []byte) {
 	t.Helper()
 	got := n.Receive(10 * time.Second)
 	if !bytes.Equal(got, want) {
-		t.Fatalf("received %d bytes\n%x, want %d\n%x", len(got), got, len(want), want)
+		t.Fatalf("received %d bytes\n%x, want %d\n%x, drops %v", len(got), got, len(want), want,
+			drops([]*enginetest.Node{n}))
 	}
 }
 
@@ -401,5 +402,46 @@ func TestStagedPacketsAreBounded(t *testing.T) {
 	}
 	if a.Engine.Drops()["staged_full"]+a.Engine.Drops()["no_endpoint"] == 0 {
 		t.Errorf("nothing was counted: %v", a.Engine.Drops())
+	}
+}
+
+// A response that comes late is a response all the same.
+func TestLateResponseIsTaken(t *testing.T) {
+	a, b := newEngine(t), newEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	h := newHostile(t, 1)
+	for i, n := range []*enginetest.Node{a, b} {
+		h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + n.Get(t, "listen_port")[0])
+	}
+	// A relay that is a second late each way, longer than all greetings but the last.
+	for i := range h.conn {
+		go func() {
+			buf := make([]byte, 2048)
+			for {
+				n, _, err := h.conn[i].ReadFromUDPAddrPort(buf)
+				if err != nil {
+					return
+				}
+				p := bytes.Clone(buf[:n])
+				time.AfterFunc(700*time.Millisecond, func() {
+					h.mu.Lock()
+					defer h.mu.Unlock()
+					h.send(1-i, p)
+				})
+			}
+		}()
+	}
+	c := newEngine(t)
+	c.Set(t, "private_key=%x\nlisten_port=0\n", c.Private[:])
+	b.Set(t, "public_key=%x\nallowed_ip=10.0.0.1/32\n", c.Public[:])
+	within(t, 5*time.Second, "a socket", func() bool { return len(c.Get(t, "listen_port")) == 1 })
+	h.mu.Lock()
+	h.device[0] = netip.MustParseAddrPort("127.0.0.1:" + c.Get(t, "listen_port")[0])
+	h.mu.Unlock()
+	c.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public[:], h.port(0))
+	p := datagram(false, true, []byte("late"))
+	c.Send(t, p)
+	if got := b.Receive(20 * time.Second); !bytes.Equal(got, p) {
+		t.Fatalf("no packet came: %v, %v", c.Engine.Drops(), b.Engine.Drops())
 	}
 }

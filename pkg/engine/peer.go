@@ -53,11 +53,13 @@ type peer struct {
 	secrets *noise.Secrets
 	jitter  time.Duration
 
-	// Read by the threads under Device.state; changed by control under its write lock. previous and
-	// older are what current was: packets under them may be on their way. The protocol knows no
-	// older; where both sides' handshakes cross, the peer may send under it a little longer.
-	current, next, previous, older *session
-	removed                        bool
+	// Read by the threads under Device.state; changed by control under its write lock.
+	// current is what is sent under. next waits for the peer's first packet under it. former were
+	// one of both: packets under them may be on their way for as long as they may be used. Where both
+	// sides' handshakes cross there are more than the protocol's one.
+	current, next *session
+	former        [maxFormer]*session
+	removed       bool
 
 	endpoint atomic.Pointer[sock.Endpoint]
 	moved    atomic.Int64 // when endpoint last followed a packet
@@ -66,6 +68,7 @@ type peer struct {
 	unanswered, owed, lastSent, lastReceived atomic.Int64
 	// asked is when a thread last told wantSession.
 	asked              atomic.Int64
+	dead               atomic.Bool // an initiation was not answered; written by control
 	refreshed          atomic.Bool // the session's renewal on receiving was asked for
 	sentBytes, rxBytes atomic.Uint64
 	events             atomic.Uint32
@@ -78,7 +81,6 @@ type peer struct {
 	keepalive      time.Duration
 	index          uint32 // of the initiation that waits for its response; 0 is none
 	wanted         bool   // an initiation waits for the budget
-	dead           bool   // an initiation was not answered
 	lastInitiation time.Duration
 	lastConsumed   time.Duration
 	lastHandshake  time.Time
@@ -86,6 +88,9 @@ type peer struct {
 	lastSeenStamp  noise.Timestamp // the peer's
 	greetedAt      netip.AddrPort
 }
+
+// maxFormer bounds the sessions of a peer that only receive.
+const maxFormer = 6
 
 // sentAt notes that something authentic was sent; data is not an empty packet.
 func (p *peer) sentAt(now time.Duration, data bool) {
@@ -139,10 +144,12 @@ func (p *peer) forgetSource() {
 
 func randomJitter() time.Duration { return rand.N(maxJitter) }
 
-// Limits of packets that wait for a session.
+// Limits of packets that wait for a session. Above maxStagedDead bytes a device keeps none for peers that
+// do not answer.
 const (
 	maxStaged      = 128     // packets a peer
 	maxStagedBytes = 4 << 20 // a device
+	maxStagedDead  = maxStagedBytes / 2
 )
 
 // staged are packets that wait for a session, the oldest first.
@@ -153,7 +160,8 @@ type staged struct {
 
 // stage keeps a copy of a packet for a peer. A full queue loses its oldest packet.
 func (d *Device) stage(p *peer, b []byte) {
-	if d.stagedBytes.Add(int64(len(b))) > maxStagedBytes {
+	total := d.stagedBytes.Add(int64(len(b)))
+	if total > maxStagedBytes || total > maxStagedDead && p.dead.Load() {
 		d.stagedBytes.Add(-int64(len(b)))
 		d.drops.add(stagedFull, 1)
 		return
@@ -161,12 +169,28 @@ func (d *Device) stage(p *peer, b []byte) {
 	c := append([]byte(nil), b...)
 	p.staged.mu.Lock()
 	defer p.staged.mu.Unlock()
-	if len(p.staged.packets) == maxStaged {
+	p.staged.packets = append(p.staged.packets, c)
+	d.trim(p, maxStaged)
+}
+
+// trim drops the oldest packets of a peer but for n. The caller holds the lock of staged.
+func (d *Device) trim(p *peer, n int) {
+	for len(p.staged.packets) > n {
 		d.stagedBytes.Add(-int64(len(p.staged.packets[0])))
+		p.staged.packets[0] = nil
 		p.staged.packets = p.staged.packets[1:]
 		d.drops.add(stagedFull, 1)
 	}
-	p.staged.packets = append(p.staged.packets, c)
+}
+
+// markDead notes that a peer does not answer, and keeps the newest packet for it alone.
+func (d *Device) markDead(p *peer) {
+	if p.dead.Swap(true) {
+		return
+	}
+	p.staged.mu.Lock()
+	defer p.staged.mu.Unlock()
+	d.trim(p, 1)
 }
 
 // unstage takes all packets that wait.

@@ -13,7 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// childEnv makes this program a device process: engine, AEAD, directory and MTU, by commas.
+// childEnv makes this program a device process: engine, AEAD, directory, MTU and
+// shards, by commas.
 const childEnv = "KUBEVEIL_BENCH_ENGINE_DEVICE"
 
 // Child serves a device if this process was started for that, and reports whether it was; status
@@ -31,10 +32,14 @@ func Child() (status int, is bool) {
 }
 
 func serve(args []string) error {
-	if len(args) != 4 {
-		return fmt.Errorf("%s: want four parts", childEnv)
+	if len(args) != 5 {
+		return fmt.Errorf("%s: want five parts", childEnv)
 	}
 	mtu, err := strconv.Atoi(args[3])
+	if err != nil {
+		return err
+	}
+	shards, err := strconv.Atoi(args[4])
 	if err != nil {
 		return err
 	}
@@ -42,6 +47,6 @@ func serve(args []string) error {
 	defer stop()
 	return worker.RunDevice(ctx, worker.DeviceOptions{
 		Request: worker.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
-		Engine: args[0], AEAD: args[1], Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Engine: args[0], AEAD: args[1], Shards: shards, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 }

@@ -30,23 +30,27 @@ func TestMain(m *testing.M) {
 func TestStreamsPassBetweenEngines(t *testing.T) {
 	nettest.NeedTUN(t)
 	nettest.NeedProgram(t, "ip")
-	pairs := [][2]string{
-		{worker.EngineKubeveil, worker.EngineKubeveil},
-		{worker.EngineKubeveil, worker.EngineWireGuardGo},
-		{worker.EngineWireGuardGo, worker.EngineKubeveil},
-	}
-	for i, engines := range pairs {
+	own, library := worker.EngineKubeveil, worker.EngineWireGuardGo
+	for i, tc := range []struct {
+		name    string
+		engines [2]string
+		shards  int
+	}{
+		{"kubeveil to kubeveil", [2]string{own, own}, 0},
+		{"kubeveil to wireguard-go", [2]string{own, library}, 0},
+		{"wireguard-go to kubeveil", [2]string{library, own}, 0},
+		{"four shards", [2]string{own, own}, 4},
+	} {
 		for _, mtu := range []int{1500, 9000} {
-			t.Run(fmt.Sprintf("%s to %s, MTU %d", engines[0], engines[1], mtu), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, MTU %d", tc.name, mtu), func(t *testing.T) {
 				// The path of a socket has at most 107 bytes.
 				dir, err := os.MkdirTemp("/dev/shm", "kvtest")
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer os.RemoveAll(dir)
-				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i),
-					engine: engines[0]}, engines: engines,
-					mtu: mtu, dir: dir}
+				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i), engine: tc.engines[0]},
+					engines: tc.engines, shards: tc.shards, mtu: mtu, dir: dir}
 				for j, n := range []string{"a", "b", "pa", "pb"} {
 					w.names[j] = fmt.Sprintf("kvtest%d-%d%d%s", os.Getpid(), i, mtu, n)
 				}
@@ -55,33 +59,38 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 				if err := w.build(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-
-				done := make(chan error, 2)
-				go func() { done <- transfer(w, podA, podB, 40<<20) }()
-				go func() { done <- transfer(w, podB, podA, 40<<20) }()
-
-				for range 2 {
-					if err := <-done; err != nil {
-						for k := range 2 {
-							b, _ := os.ReadFile(filepath.Join(w.dir, fmt.Sprint(k), "log"))
-							t.Logf("log of node %d:\n%s", k, b)
-						}
-						t.Fatal(err)
-					}
-				}
-
-				// TCP hides loss; a corrupt segment would be counted by the pods.
-				for _, pod := range []int{podA, podB} {
-					out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat",
-						"/proc/net/snmp").CombinedOutput()
-					if err != nil {
-						t.Fatal(err)
-					}
-					if n := tcpErrors(out); n != 0 {
-						t.Errorf("%d segments with a wrong checksum came to pod %d", n, pod)
-					}
-				}
+				streamBothWays(t, w)
 			})
+		}
+	}
+}
+
+// streamBothWays transfers over several streams each way, and looks for segments that were altered.
+func streamBothWays(t *testing.T, w *world) {
+	t.Helper()
+	const streams = 3
+	done := make(chan error, 2*streams)
+	for range streams {
+		go func() { done <- transfer(w, podA, podB, 15<<20) }()
+		go func() { done <- transfer(w, podB, podA, 15<<20) }()
+	}
+	for range 2 * streams {
+		if err := <-done; err != nil {
+			for k := range 2 {
+				b, _ := os.ReadFile(filepath.Join(w.dir, fmt.Sprint(k), "log"))
+				t.Logf("log of node %d:\n%s", k, b)
+			}
+			t.Fatal(err)
+		}
+	}
+	// TCP hides loss; a corrupt segment would be counted by the pods.
+	for _, pod := range []int{podA, podB} {
+		out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat", "/proc/net/snmp").CombinedOutput()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := tcpErrors(out); n != 0 {
+			t.Errorf("%d segments with a wrong checksum came to pod %d", n, pod)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type world struct {
 	side side
 	// engines are those of node a and b; both are side.engine but in tests.
 	engines [2]string
+	shards  int // of each device process; 0 follows the CPUs
 	mtu     int
 	dir     string
 	names   [4]string // node a, node b, pod a, pod b
@@ -174,8 +175,7 @@ func (w *world) start(i, mtu int) error {
 	}
 	defer log.Close()
 	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+
-		strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu)}, ","))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu), strconv.Itoa(w.shards)}, ","))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

@@ -200,6 +200,9 @@ func (n *Node) Send(t testing.TB, p []byte) {
 	}
 }
 
+// TrySend is Send that may fail.
+func (n *Node) TrySend(p []byte) error { return n.send(p) }
+
 // Receive returns the next packet that came out of the tunnel, nil after the time.
 func (n *Node) Receive(d time.Duration) []byte {
 	select {

@@ -195,3 +195,49 @@ func FuzzParseControl(f *testing.F) {
 		parseControl(b[:len(in)], &m)
 	})
 }
+
+// A socket whose buffer takes a part of what is sent at once sends the rest later.
+func TestPartialSendLosesNothing(t *testing.T) {
+	v4, v6, port, err := Open(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v4.Close()
+	defer v6.Close()
+	if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	v4.segment.Store(false)
+	var s Sender
+	wire := make([]byte, 300*500)
+	for i := range 300 {
+		wire[i*500] = byte(i)
+		if !s.Add(wire[i*500:(i+1)*500], 500, 0) {
+			t.Fatal("no room")
+		}
+	}
+	n := s.Flush(v4, &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)})
+	r, err := NewReceiver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	got := 0
+	for {
+		msgs, err := r.Receive(v4)
+		if err != nil {
+			break
+		}
+		for _, m := range msgs {
+			for ; len(m.Data) > 0; m.Data = m.Data[min(m.Size, len(m.Data)):] {
+				if m.Data[0] != byte(got) {
+					t.Fatalf("datagram %d is %d", got, m.Data[0])
+				}
+				got++
+			}
+		}
+	}
+	if n != 300 || got != 300 || s.Stats != (Stats{}) {
+		t.Errorf("%d were sent and %d came of 300: %+v", n, got, s.Stats)
+	}
+}

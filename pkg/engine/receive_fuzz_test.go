@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"encoding/binary"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
+
+// quiet returns a device whose link is down, so that no thread receives, with a session of index 1.
+func quiet(t testing.TB) (*Device, *session) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Options{Queues: []*sock.Queue{{FD: fds[0]}}, Tier: &aead.XCrypto,
+		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		d.Close()
+		unix.Close(fds[0])
+		unix.Close(fds[1])
+	})
+	keys, err := secret.Alloc[noise.Keys](d.arena)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{}
+	s := &session{peer: p, keys: keys, local: 1, born: d.now()}
+	p.current = s
+	d.state.Lock()
+	d.sessions[1] = s
+	d.routes.insert(netip.MustParsePrefix("10.0.0.0/8"), p)
+	d.routes.insert(netip.MustParsePrefix("fd00::/8"), p)
+	d.state.Unlock()
+	return d, s
+}
+
+// A GRO run of any bytes and any size of segments is counted, delivered or dropped; what is authentic may
+// hold any inner packet.
+func FuzzReceive(f *testing.F) {
+	d, s := quiet(f)
+	empty := make([]byte, minTransport)
+	empty[0], empty[4] = 4, 1
+	f.Add(empty, uint16(32), false)
+	inner := append([]byte{0x45, 0, 0, 28}, make([]byte, 28)...)
+	f.Add(inner, uint16(32), true)
+	f.Add(make([]byte, 148), uint16(148), false)
+	w, err := aead.NewWorker(d.arena)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, in []byte, size uint16, authentic bool) {
+		if len(in) == 0 || len(in) > 60000 {
+			return
+		}
+		data := append([]byte(nil), in...)
+		if authentic {
+			text := append([]byte(nil), in...)
+			data = make([]byte, headerSize+len(text)+aead.Overhead)
+			binary.LittleEndian.PutUint32(data, noise.TypeTransport)
+			binary.LittleEndian.PutUint32(data[4:], 1)
+			s.mu.Lock()
+			next := s.window.next
+			s.mu.Unlock()
+			binary.LittleEndian.PutUint64(data[8:], next)
+			copy(data[headerSize:], text)
+			d.tier.Seal(w, &s.keys.Receive, []aead.Packet{{Data: data[headerSize:], Counter: next}})
+			size = uint16(min(len(data), 65535))
+		}
+		m := &sock.Message{Data: data, Size: max(1, int(size)), From: sock.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:9")}}
+		r := d.shards[0].rx
+		d.state.RLock()
+		defer d.state.RUnlock()
+		r.last, r.lastPeer = nil, nil
+		now := d.now()
+		for rest := m.Data; len(rest) > 0; {
+			n := min(m.Size, len(rest))
+			r.datagram(rest[:n], m, now)
+			rest = rest[n:]
+		}
+		r.open(now)
+		r.join.Flush()
+	})
+}
+
+// Counters have 64 bits, on the wire and in the window.
+func TestCounterHas64Bits(t *testing.T) {
+	d, s := quiet(t)
+	s.sent.Store(1<<40 + 5)
+	if c, ok := s.take(3); !ok || c != 1<<40+5 {
+		t.Errorf("counter %d", c)
+	}
+	if !s.window.accept(1<<40) || !s.window.accept(1<<41) || s.window.accept(1<<40) {
+		t.Error("the window takes counters apart by their low bits")
+	}
+	_ = d
+}
+
+// Indexes are not to be guessed: no two of them follow each other as those of a shift register do.
+func TestIndexesAreRandom(t *testing.T) {
+	d, _ := quiet(t)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	seen := map[uint32]bool{}
+	ones := 0
+	for range 4000 {
+		i := d.newIndex()
+		if seen[i] {
+			t.Fatal("an index came twice among 4,000")
+		}
+		seen[i] = true
+		for b := range 32 {
+			ones += int(i >> b & 1)
+		}
+	}
+	if ones < 63000 || ones > 65000 {
+		t.Errorf("%d of 128,000 bits are set", ones)
+	}
+}
+
+// Initiations are repeated at times that differ from peer to peer.
+func TestRepetitionsHaveJitter(t *testing.T) {
+	seen := map[time.Duration]bool{}
+	for range 100 {
+		var tm timers
+		tm.began(time.Hour, randomJitter())
+		if tm.retransmit < time.Hour+rekeyTimeout || tm.retransmit > time.Hour+rekeyTimeout+maxJitter {
+			t.Fatalf("repeated after %s", tm.retransmit-time.Hour)
+		}
+		seen[tm.retransmit] = true
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different times of 100", len(seen))
+	}
+}
