@@ -1,4 +1,4 @@
-package lab_test
+package node_test
 
 import (
 	"context"
