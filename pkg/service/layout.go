@@ -22,7 +22,7 @@ const (
 	Outside
 )
 
-// FrontKey is the key of a frontend in the hash map service_fronts.
+// FrontendKey is the key of a frontend in the hash map service_fronts.
 type FrontendKey struct {
 	Addr     [16]byte
 	Port     [2]byte
@@ -30,7 +30,7 @@ type FrontendKey struct {
 	Scope    Scope
 }
 
-// Flags of a Front.
+// Flags of a Frontend.
 const (
 	// FlagDrop is for no backends because none is on this node: packets from outside the cluster
 	// are dropped, so that a balancer there goes to another node. Sockets and pods are refused all
@@ -38,7 +38,7 @@ const (
 	FlagDrop uint32 = 1 << iota
 )
 
-// Front is the value of a frontend. Count 0 refuses.
+// Frontend is the value of a frontend. Count 0 refuses.
 type Frontend struct {
 	// Revision is of this value alone. A reader that has read a slot looks the
 	// frontend up again: the same revision says that the slot was this frontend's.
@@ -55,10 +55,10 @@ type Frontend struct {
 	Flags    uint32
 }
 
-// FlagLocal is of a Slot whose backend is on this node.
+// FlagLocal is of a Backend whose backend is on this node.
 const FlagLocal uint16 = 1
 
-// Slot is a backend in the array map service_slots.
+// Backend is an entry of the array map service_slots.
 type Backend struct {
 	Addr  [16]byte
 	Port  [2]byte
@@ -85,7 +85,7 @@ const (
 	Eligible
 )
 
-// SourceKey is the key of the trie service_sources, which has no value but 1.
+// SourceRangeKey is the key of the trie service_sources, which has no value but 1.
 type SourceRangeKey struct {
 	// Bits counts those of Set too, and for IPv4 the 96 before it.
 	Bits uint32
@@ -148,7 +148,7 @@ var DefaultLimits = Limits{
 const (
 	// MaxAPIServers is how many backends of one family entry 0 has.
 	MaxAPIServers = 1 << apiOrder
-	// MaxAPIFronts is how many frontends it has.
+	// MaxAPIFrontends is how many frontends it has.
 	MaxAPIFrontends = 16
 
 	apiOrder  = 5

@@ -211,7 +211,7 @@ func (p *Planner) Problems() []error {
 // State is what is in the maps, as an earlier process left it.
 type State struct {
 	Frontends    map[FrontendKey]Frontend
-	Backends     []Backend // from the first, at least as far as Fronts point
+	Backends     []Backend // from the first, at least as far as Frontends point
 	Members      map[MemberKey]Member
 	SourceRanges []SourceRangeKey
 }

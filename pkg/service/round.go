@@ -113,7 +113,7 @@ func (r *round) decideAgain(e *entry) {
 	}
 }
 
-// frontsFor is how many frontends services may have: entry 0 may have old and new ones at once.
+// frontendsFor is how many frontends services may have: entry 0 may have old and new ones at once.
 func (r *round) frontendsFor() int { return int(r.limits.Frontends) - 2*MaxAPIFrontends }
 
 // fit finds room for all of want or for nothing. What is to be deleted in this
@@ -338,7 +338,7 @@ func (r *round) replaceClaims(old, want []claim) {
 	}
 }
 
-// writeFronts settles who has what was touched.
+// writeFrontends settles who has what was touched.
 func (r *round) writeFrontends() {
 	for key := range r.touched {
 		had, ok := r.frontends[key]

@@ -36,7 +36,7 @@ type View struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// FrontView is a frontend of a service.
+// FrontendView is a frontend of a service.
 type FrontendView struct {
 	Addr     netip.AddrPort `json:"addr"`
 	Protocol Protocol       `json:"protocol"`

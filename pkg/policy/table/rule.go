@@ -172,8 +172,8 @@ func known() match {
 	}}
 }
 
-// byNobody matches packets of the node's own processes, which come in by no link.
-func byNobody() match {
+// byHostProcess matches packets of the node's own processes, which come in by no link.
+func byHostProcess() match {
 	return match{"iif 0", []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},

@@ -258,7 +258,7 @@ func addHooks(c *content, plan *policy.Plan) {
 	c.chains["post"] = &chain{hook: nftables.ChainHookPostrouting, priority: priorityPost,
 		rules: []rule{
 			known().verdict(expr.VerdictAccept, ""),
-			byNobody().verdict(expr.VerdictAccept, ""),
+			byHostProcess().verdict(expr.VerdictAccept, ""),
 			sends,
 			ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
 				policy.Ingress.String()),
