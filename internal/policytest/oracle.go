@@ -130,10 +130,12 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 			}
 			continue
 		}
+
 		pod, ok := w.peer(other)
 		if !ok {
 			continue
 		}
+
 		inNS := pod.Namespace == np.Namespace
 		if peer.Namespaces != nil {
 			ns, known := w.Namespaces[pod.Namespace]

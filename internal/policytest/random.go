@@ -239,6 +239,7 @@ func Flows() (out []policy.Flow) {
 	for i := 1; i <= Pool; i++ {
 		addrs = append(addrs, PodAddrs(i)...)
 	}
+
 	for _, src := range addrs {
 		for _, dst := range addrs {
 			if src.Is4() != dst.Is4() {
