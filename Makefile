@@ -50,7 +50,7 @@ lint: ## golangci-lint and govulncheck, pinned
 	@hack/verify-lint.sh
 
 .PHONY: verify
-verify: deps ## formatting, words, generated files, go.mod, lint, known vulnerabilities
+verify: deps ## formatting, words, documents, generated files, go.mod, lint, known vulnerabilities
 	@hack/verify.sh
 
 .PHONY: test

@@ -262,6 +262,7 @@ func TestGuardDropsPacketsOfTheCluster(t *testing.T) {
 
 func TestGuardKnowsAPodsPacketByItsLink(t *testing.T) {
 	l := load(t)
+
 	for _, f := range families {
 		for _, c := range []struct {
 			situation string

@@ -28,7 +28,7 @@ Flags:
 // commandCleanup is the verb.
 const commandCleanup = "cleanup"
 
-// runCleanup is that verb with its own flags.
+// runCleanup is the verb cleanup, with flags of its own.
 func runCleanup(ctx context.Context, args []string) error {
 	p := cleanup.Paths{Blocks: "/sys/block"}
 	fs := flag.NewFlagSet("veil-csi cleanup", flag.ContinueOnError)

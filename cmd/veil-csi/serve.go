@@ -49,7 +49,7 @@ const maxReserve = 90
 const (
 	// again is how long to wait for an API server that is away.
 	again = 5 * time.Second
-	// yieldEvery is how often volumes are looked for that other nodes took over from this one.
+	// yieldEvery is the interval of checks for volumes that other nodes took over from this one.
 	yieldEvery = time.Second
 	// recordsEvery is how often the disks below mappings are asked whether another node has opened
 	// them.
@@ -58,7 +58,7 @@ const (
 	wipeEvery = time.Minute
 )
 
-// check says what does not go together, and what to write instead.
+// check returns which flags contradict each other, and what to write instead.
 func (o *options) check() error {
 	dir, isFile := strings.CutPrefix(o.store, storeFile)
 	switch {
@@ -293,8 +293,7 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 		})
 	}
 
-	// What a copy has brought to a standstill goes on before calls are waited for, which may be in
-	// vain.
+	// A suspended source resumes before the wait for calls, which may be in vain.
 	defer context.AfterFunc(ctx, d.End)()
 	g.Go(func() error {
 		server := driver.NewServer(log, observe)
@@ -312,7 +311,7 @@ func (o *options) servers(ctx context.Context, d *driver.Driver, s states, log *
 	return g.Wait()
 }
 
-// upkeep starts what is done beside serving, until ctx ends.
+// upkeep starts the background work beside serving, until ctx ends.
 func (o *options) upkeep(ctx context.Context, g *errgroup.Group, d *driver.Driver,
 	metrics *driver.Metrics, s states, log *slog.Logger) {
 	every := func(interval time.Duration, what string, do func(context.Context) error) {
@@ -387,7 +386,7 @@ func (o *options) serveMetrics(ctx context.Context, registry *prometheus.Registr
 	return telemetry.Serve(ctx, l, o.handler(registry, r.Registered), log)
 }
 
-// handler answers what is asked by HTTP.
+// handler serves HTTP.
 func (o *options) handler(registry *prometheus.Registry, registered func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

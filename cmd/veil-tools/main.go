@@ -1,6 +1,6 @@
-// Veil-tools is what suites, benchmarks and veilctl run inside pods and nodes: servers and clients
-// of test traffic, the reader of uplinks, and the two ends of a measurement. The image
-// kubeveil-tools ships it.
+// Veil-tools runs inside pods and nodes for suites, benchmarks and veilctl: servers and clients of
+// test traffic, the reader of uplinks, and the two ends of a measurement. The image kubeveil-tools
+// ships it.
 //
 // Start reading at packages lab and bench in internal.
 package main

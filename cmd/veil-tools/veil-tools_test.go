@@ -16,9 +16,9 @@ import (
 
 func TestDependencies(t *testing.T) {
 	deptest.Forbid(t, map[string]string{
-		deptest.Module + "/e2e":         "test code is not shipped",
-		deptest.Module + "/pkg/nettest": "test code is not shipped",
-		deptest.Module + "/pkg/agent":   "the tools look at a node from outside the daemon",
+		deptest.Module + "/e2e":              "test code is not shipped",
+		deptest.Module + "/internal/nettest": "test code is not shipped",
+		deptest.Module + "/pkg/agent":        "the tools look at a node from outside the daemon",
 		"k8s.io/client-go": "the tools in pods are called by exec and have no " +
 			"kubeconfig",
 	})

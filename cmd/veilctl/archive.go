@@ -31,15 +31,15 @@ type archive struct {
 	broken   error // what was wrong with the file itself
 }
 
-// manifest says what an archive holds; it is its last file.
+// manifest lists the content of an archive; it is its last file.
 type manifest struct {
 	Made    time.Time `json:"made"`
 	Version string    `json:"veilctl"`
 	Server  string    `json:"server"`
 	Files   []entry   `json:"files"`
-	// Missing is what should be here and could not be read.
+	// Missing lists what could not be read.
 	Missing []missing `json:"missing"`
-	// LeftOut is what is never looked at.
+	// LeftOut lists what is never read.
 	LeftOut []string `json:"leftOut"`
 }
 
@@ -62,7 +62,7 @@ func newArchive(w io.Writer, root string, r *redact.Redactor, m manifest) *archi
 	return &archive{root: root, redact: r, gz: gz, tar: tar.NewWriter(gz), contents: m}
 }
 
-// text adds a file; from says what was asked for it.
+// text adds a file; from names its origin.
 func (a *archive) text(name, from string, text []byte) { a.add(name, from, text, 0) }
 
 // object adds a file in YAML with what an object holds, or a list of them.

@@ -41,8 +41,9 @@ has stays.`,
 	})
 }
 
-// cleanupConfig is what to clean up by: the file, or the defaults when none is named. What is ours
-// has fixed names: a file that cannot be used, which is said, must not keep it here.
+// cleanupConfig returns the configuration for the clean-up: the file, or the defaults when none is
+// named. Our objects have fixed names, so an unusable file, which is reported, does not stop the
+// clean-up.
 func cleanupConfig(file string, problems io.Writer) config.Config {
 	if file == "" {
 		return config.Default()

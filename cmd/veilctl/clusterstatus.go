@@ -12,29 +12,29 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// clusterReport is what status says of a cluster; fields are added, never renamed.
+// clusterReport is the output of status for a cluster; fields are added, never renamed.
 type clusterReport struct {
 	// Well reports whether all nodes are.
 	Well  bool         `json:"well"`
 	Nodes []nodeReport `json:"nodes"`
 }
 
-// nodeReport is what status says of one node.
+// nodeReport is the output of status for one node.
 type nodeReport struct {
 	Node string `json:"node"`
 	Well bool   `json:"well"`
-	// Answered reports whether its veild was asked and gave an answer; without one, what follows is
-	// what others know.
+	// Answered reports whether the node's veild answered; if not, the fields below come from other
+	// sources.
 	Answered bool `json:"answered"`
 	// Ready reports whether pods may come: veild's word, not the Node's condition.
 	Ready   bool   `json:"ready"`
 	Version string `json:"version,omitempty"`
-	// KeyEpoch and PublicKey are those of the newest key that the node has published.
+	// KeyEpoch and PublicKey are those of the node's newest published key.
 	KeyEpoch  *uint32 `json:"keyEpoch,omitempty"`
 	PublicKey string  `json:"publicKey,omitempty"`
 	// Backend is kernel or userspace, or both.
 	Backend string `json:"backend,omitempty"`
-	// MTU is that of pods, bytes.
+	// MTU is the pods' MTU in bytes.
 	MTU int `json:"mtu,omitempty"`
 	// Peers are the other nodes that it knows, PeersUp those that answer or need not.
 	Peers   int `json:"peers"`
@@ -46,7 +46,7 @@ type nodeReport struct {
 	Blocked uint64 `json:"blocked"`
 	// Problems are sentences; without one the node is well.
 	Problems []string `json:"problems,omitempty"`
-	// Notes are what is worth knowing and no problem.
+	// Notes are remarks that are no problems.
 	Notes []string `json:"notes,omitempty"`
 	// Status is all that its veild said.
 	Status *telemetry.Status `json:"status,omitempty"`
@@ -195,7 +195,7 @@ func (r *nodeReport) explainSilence(n nodeSeen) {
 	}
 }
 
-// showCluster prints a line for each node, and under the table what is wrong.
+// showCluster prints a line for each node, and the problems below the table.
 func showCluster(w io.Writer, r clusterReport) error {
 	var rows [][]string
 	well := 0

@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// leakReport is what leakcheck saw.
+// leakReport is the result of leakcheck.
 type leakReport struct {
 	Links   []string `json:"links"`
 	Seconds float64  `json:"seconds"`
@@ -116,8 +116,7 @@ func readLinks(c call, s telemetry.Status, long time.Duration) (leakReport, erro
 	return r, nil
 }
 
-// mayRead says what to do instead where frames cannot be read: veild's own container, which has no
-// need to.
+// mayRead returns the remedy where frames cannot be read, as in veild's own container.
 func mayRead() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {

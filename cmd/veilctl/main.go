@@ -27,7 +27,7 @@ const (
 )
 
 var (
-	// errWrong is the error of a command whose output already says what is wrong.
+	// errWrong is the error of a command whose output already reports the problem.
 	errWrong = errors.New("something is wrong")
 	// errUsage matches errors of the command line.
 	errUsage = errors.New("see veilctl -h")

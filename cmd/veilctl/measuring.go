@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-// measuring is what measurements of a cluster have in common: which cluster, how long a sample
-// takes, and where the report goes.
+// measuring is what measurements of a cluster share: which cluster, the length of a sample, and the
+// place of the report.
 type measuring struct {
 	access     remote.Access
 	image, out string
@@ -53,11 +53,10 @@ func (m *measuring) run(c call, measure func(k *remote.Cluster,
 	return m.finish(c, rep, err)
 }
 
-// finish writes and prints the report of a measurement, and gives err, with which it ended: what
-// the report does not say must not be hidden by what it does. errWrong when nothing but gates was
-// missed.
+// finish writes and prints the report of a measurement, and returns err, with which it ended: the
+// output must not hide it. It returns errWrong if only gates were missed.
 func (m *measuring) finish(c call, rep *report.Report, err error) error {
-	// This program's, and not that of the folder where it was started.
+	// The location of this program, not the folder where it was started.
 	rep.Result.Commit = version.String()
 	if failed := errors.Join(m.write(c, rep), err); failed != nil {
 		return failed

@@ -97,8 +97,8 @@ func serviceList(c call, socket string) error {
 	})
 }
 
-// sameInside reports whether a frontend for outside is as the one for inside, which is shown for
-// both.
+// sameInside reports whether a frontend for outside equals the one for inside; then both are shown
+// as one.
 func sameInside(v service.View, f service.FrontendView) bool {
 	i := slices.IndexFunc(v.Frontends, func(o service.FrontendView) bool {
 		return o.Scope == service.Inside && o.Addr == f.Addr && o.Protocol == f.Protocol
@@ -106,7 +106,7 @@ func sameInside(v service.View, f service.FrontendView) bool {
 	return i >= 0 && v.Frontends[i].Local == f.Local && !f.Ranged
 }
 
-// fromOf is who a frontend is shown for.
+// fromOf returns the clients that a frontend is for.
 func fromOf(v service.View, f service.FrontendView) string {
 	for _, o := range v.Frontends {
 		if f.Scope == service.Inside && o.Scope == service.Outside && o.Addr == f.Addr &&
@@ -117,7 +117,7 @@ func fromOf(v service.View, f service.FrontendView) string {
 	return f.Scope.String()
 }
 
-// serviceName has a name for entry 0, which is no service of Kubernetes.
+// serviceName returns a name, also for entry 0, which is no service of Kubernetes.
 func serviceName(n service.Name) string {
 	if n.Namespace == "" {
 		return "(API servers)"
@@ -224,7 +224,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 	})
 }
 
-// showFront tells what an address is, what is decided there in order, and each backend.
+// showFront prints an address, the decisions in order, and each backend.
 func showFront(c call, f service.FrontendView) error {
 	from := "from inside the cluster"
 	if f.Scope == service.Outside {

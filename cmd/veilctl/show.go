@@ -118,7 +118,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	return t.Flush()
 }
 
-// inClear is what crosses the network in clear; a veild that does not say it has these two.
+// inClear returns what crosses the network in clear; an older veild, which does not report it, has
+// these two.
 func inClear(s telemetry.Status) string {
 	if len(s.InClear) == 0 {
 		return "masqueraded traffic that leaves the cluster; host to host traffic"

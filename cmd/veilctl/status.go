@@ -86,7 +86,7 @@ type nodeSeen struct {
 	name string
 	// created is when the Node was made.
 	created time.Time
-	// kubelet says why the Node is not Ready, "" when it is.
+	// kubelet is why the Node is not Ready, "" when it is.
 	kubelet string
 	// linux reports whether the manifests' DaemonSets choose the node.
 	linux bool
@@ -94,7 +94,7 @@ type nodeSeen struct {
 	claim []byte
 	// pod is the name of veild's, "" when there is none; podWhy is why it does not run.
 	pod, podWhy string
-	// status is nil when veild did not answer, and then err says why.
+	// status is nil when veild did not answer; err is the reason.
 	status *telemetry.Status
 	err    string
 	// said are the last lines of the log of a veild that does not run.
@@ -153,7 +153,7 @@ func claimsOf(ctx context.Context, cluster *remote.Cluster) (map[string][]byte, 
 	return claims, nil
 }
 
-// ask fills in what the veild of a node says of itself.
+// ask adds the answer of a node's veild.
 func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
@@ -175,8 +175,7 @@ func ask(ctx context.Context, cluster *remote.Cluster, n *nodeSeen) {
 	}
 }
 
-// lastLines are the end of the log of a veild that ended: it says there what it misses, a line for
-// each thing.
+// lastLines is the end of the log of a veild that ended: it names what is missing, one line each.
 func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string {
 	const lines, bytes = 8, 4 << 10
 	text, err := cluster.Client.CoreV1().Pods(remote.SystemNamespace).GetLogs(pod,
@@ -196,7 +195,7 @@ func lastLines(ctx context.Context, cluster *remote.Cluster, pod string) string 
 	return strings.Join(said, "\n")
 }
 
-// kubeletProblem says why a Node is not Ready.
+// kubeletProblem returns why a Node is not Ready.
 func kubeletProblem(n corev1.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
@@ -206,7 +205,7 @@ func kubeletProblem(n corev1.Node) string {
 	return ""
 }
 
-// podProblem says why veild's pod does not run.
+// podProblem returns why veild's pod does not run.
 func podProblem(p corev1.Pod) string {
 	for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 		if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" {

@@ -25,7 +25,7 @@ const (
 	dumpLimit = 30 * time.Second
 )
 
-// leftOut is what sysdump never looks at.
+// leftOut is what sysdump never reads.
 var leftOut = []string{
 	"Secrets: none is read",
 	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that " +
@@ -131,8 +131,7 @@ type dump struct {
 	seen    []nodeSeen
 }
 
-// newDump looks at the nodes first: what is a public key has to be known before anything is
-// written.
+// newDump asks the nodes first: public keys must be known before anything is written.
 func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, error) {
 	d := &dump{c: c, cluster: cluster}
 	if _, err := cluster.Client.Discovery().ServerVersion(); err != nil {
@@ -168,7 +167,7 @@ func newDump(c call, cluster *remote.Cluster, f *os.File, root string) (*dump, e
 	return d, nil
 }
 
-// ownSecrets are those of the kubeconfig in use.
+// ownSecrets returns the secrets of the kubeconfig in use.
 func ownSecrets(cluster *remote.Cluster) []string {
 	cfg := cluster.Config
 	out := []string{cfg.BearerToken, cfg.Password}
@@ -241,8 +240,8 @@ func (d *dump) nodes(ctx context.Context) {
 	_ = g.Wait() // no node returns an error
 }
 
-// inPod adds what a verb of veilctl says in the pod of a node's veild, and is whether the pod
-// answered in time.
+// inPod adds the output of a verb of veilctl in the pod of a node's veild, and reports whether the
+// pod answered in time.
 func (d *dump) inPod(ctx context.Context, n nodeSeen, what string) bool {
 	ctx, cancel := context.WithTimeout(ctx, dumpLimit)
 	defer cancel()

@@ -75,8 +75,7 @@ func (d *dump) objects(ctx context.Context) {
 	d.podTable(ctx)
 }
 
-// plainObject is without what is only bookkeeping: who wrote which field, and the copy of the whole
-// that kubectl keeps.
+// plainObject removes bookkeeping: managed fields, and kubectl's copy of the whole.
 func plainObject(o unstructured.Unstructured) map[string]any {
 	o.SetManagedFields(nil)
 	annotations := o.GetAnnotations()
@@ -85,7 +84,7 @@ func plainObject(o unstructured.Unstructured) map[string]any {
 	return o.Object
 }
 
-// events are those of kube-system, and those of nodes, the newest last.
+// events adds the events of kube-system and of nodes, the newest last.
 func (d *dump) events(ctx context.Context) {
 	const name = "cluster/events.txt"
 	var rows []corev1.Event
@@ -174,7 +173,7 @@ func (d *dump) podTable(ctx context.Context) {
 	d.text(name, "list pods", b.Bytes())
 }
 
-// logs are those of all containers of Kubeveil's pods, and of their previous lives.
+// logs adds the logs of all containers of Kubeveil's pods, and of their previous runs.
 func (d *dump) logs(ctx context.Context) {
 	list, err := d.cluster.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
 		metav1.ListOptions{LabelSelector: ours})

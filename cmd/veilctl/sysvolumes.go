@@ -19,7 +19,7 @@ var volumeObjects = []struct {
 	file             string
 	resource         schema.GroupVersionResource
 	namespace, named string
-	// of is the field that must name the driver; empty takes all.
+	// of is the field that must name the driver; empty selects all.
 	of []string
 }{
 	{"definition-veilvolumes", schema.GroupVersionResource{Group: "apiextensions.k8s.io",
@@ -41,8 +41,8 @@ var volumeObjects = []struct {
 var veilVolumes = schema.GroupVersionResource{Group: "csi.kubeveil.io", Version: "v1alpha1",
 	Resource: "veilvolumes"}
 
-// volumes adds what is known of encrypted volumes, without their keys, wrapped ones neither, and
-// without the names of what they are for. A cluster that has no definition of them lacks nothing.
+// volumes adds the encrypted volumes, without keys (wrapped ones included) and without the names of
+// their claims. A cluster without their definition lacks nothing.
 func (d *dump) volumes(ctx context.Context) {
 	const name = "cluster/veilvolumes.yaml"
 	list, err := d.cluster.Dynamic.Resource(veilVolumes).List(ctx, metav1.ListOptions{})
@@ -90,8 +90,8 @@ func (d *dump) volumeObject(ctx context.Context, name string, resource schema.Gr
 	d.object(name, "list "+resource.GroupResource().String(), items)
 }
 
-// volumeTable is what veilctl volume list says, without the names of claims and snapshots: they are
-// of other namespaces.
+// volumeTable returns the output of veilctl volume list without the names of claims and snapshots:
+// these are of other namespaces.
 func (d *dump) volumeTable(ctx context.Context) {
 	const name = "cluster/volumes.txt"
 	objects, err := kubestore.NewForClient(d.cluster.Dynamic, "").Objects(ctx)

@@ -17,10 +17,10 @@ import (
 // call is one call of a verb.
 type call struct {
 	ctx context.Context
-	// out is for what was asked for, progress for what is said meanwhile.
+	// out is for the result, progress for messages meanwhile.
 	out, progress io.Writer
 	json          bool
-	// args are what was named beside flags.
+	// args are the arguments that are not flags.
 	args []string
 }
 
@@ -135,7 +135,7 @@ func verb(cmd *cobra.Command, run func(c call) error) *cobra.Command {
 	return cmd
 }
 
-// reporting is verb for a verb with -o: it tells people or programs.
+// reporting is verb for a verb with -o, which prints for people or for programs.
 func reporting(cmd *cobra.Command, run func(c call) error) *cobra.Command {
 	format := cmd.Flags().StringP("output", "o", "table",
 		"`format`: table for people, json for programs")
@@ -150,7 +150,7 @@ func reporting(cmd *cobra.Command, run func(c call) error) *cobra.Command {
 	})
 }
 
-// complete says how a flag of cmd is completed.
+// complete sets the completion of a flag of cmd.
 func complete(cmd *cobra.Command, flag string, how cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, how); err != nil {
 		panic(err) // there is no such flag, or it has one already

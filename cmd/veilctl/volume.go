@@ -21,7 +21,7 @@ func volumesOf(access *remote.Access) (*remote.Cluster, *kubestore.Store, error)
 	return cluster, kubestore.NewForClient(cluster.Dynamic, ""), nil
 }
 
-// oneVolume is the argument of a verb that takes one.
+// oneVolume is the argument of a verb for one volume.
 func oneVolume(c call) (string, error) {
 	if len(c.args) != 1 {
 		return "", fmt.Errorf("name one volume, as veilctl volume list does: %w", errUsage)

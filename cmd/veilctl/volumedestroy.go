@@ -23,16 +23,16 @@ import (
 // belonging is a kind of object that Kubernetes has for a volume or a snapshot.
 type belonging struct {
 	resource schema.GroupVersionResource
-	// name is what kubectl calls the kind.
+	// name is kubectl's name of the kind.
 	name string
-	// finalizer is what the node's side-car takes when its driver has deleted the volume or
+	// finalizer is removed by the node's side-car when its driver has deleted the volume or
 	// snapshot.
 	finalizer string
 	// driver, handle and user are paths of fields; user is the reference to the claim or snapshot
 	// of a person.
 	driver, handle, user []string
 	users                schema.GroupVersionResource
-	// userName is what kubectl calls the kind of those.
+	// userName is kubectl's name of their users' kind.
 	userName string
 }
 
@@ -56,7 +56,7 @@ var belongings = []belonging{
 	},
 }
 
-// destroyReport is what became of a volume.
+// destroyReport is the result for a volume.
 type destroyReport struct {
 	Volume string `json:"volume"`
 	// KeyDestroyed reports whether the wrapped key is gone, by this call or one before.
@@ -111,11 +111,11 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 type destroyer struct {
 	cluster *remote.Cluster
 	store   *kubestore.Store
-	// gone is a node that a person says is gone; empty when none is named.
+	// gone is a node that the user declares gone; empty for none.
 	gone string
 }
 
-// destroy goes on where a call before was cut short: the VeilVolume goes last.
+// destroy continues an interrupted call: the VeilVolume is deleted last.
 func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
 	r := destroyReport{Volume: name}
 	err := d.store.Destroy(ctx, name, func(o kubestore.Object) error {
@@ -137,7 +137,7 @@ func (d *destroyer) destroy(ctx context.Context, name string) destroyReport {
 	return r
 }
 
-// mayDestroy refuses a volume that a node which is there has, or may open.
+// mayDestroy refuses a volume that an existing node has, or may open.
 func (d *destroyer) mayDestroy(ctx context.Context, o kubestore.Object) error {
 	nodes := []string{o.State.Request.Node, o.State.Writer}
 	if t := o.Asked.TakeOver; t != nil {
@@ -218,8 +218,8 @@ func (d *destroyer) release(ctx context.Context, r *destroyReport) error {
 	return nil
 }
 
-// letGo deletes an object, and then takes the side-car's finalizer: taken before, a side-car of
-// another node might put it back.
+// letGo deletes an object, and then removes the side-car's finalizer: removed before, a side-car of
+// another node might restore it.
 func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unstructured) error {
 	objects, uid := d.cluster.Dynamic.Resource(b.resource), o.GetUID()
 	err := objects.Delete(ctx, o.GetName(),

@@ -29,13 +29,13 @@ const (
 var snapshotContents = schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1",
 	Resource: "volumesnapshotcontents"}
 
-// volumesReport is what volume list says; fields are added, never renamed.
+// volumesReport is the output of volume list; fields are added, never renamed.
 type volumesReport struct {
 	Well    bool           `json:"well"`
 	Volumes []volumeReport `json:"volumes"`
 }
 
-// volumeReport is what is said of a volume. No key is in it.
+// volumeReport is the output for a volume. It contains no key.
 type volumeReport struct {
 	Volume   string `json:"volume"`
 	Snapshot bool   `json:"snapshot,omitempty"`
@@ -58,7 +58,7 @@ type volumeReport struct {
 	KeyID        string `json:"keyID,omitempty"`
 	Epoch        uint64 `json:"epoch,omitempty"`
 	PendingEpoch uint64 `json:"pendingEpoch,omitempty"`
-	// Requests are what people ask for and is not done yet.
+	// Requests are requests of people that are not done yet.
 	Requests []string `json:"requests,omitempty"`
 	// Problems are sentences; without one the volume is well.
 	Problems []string `json:"problems,omitempty"`
@@ -79,7 +79,7 @@ func (r volumeReport) epoch() string {
 	return fmt.Sprint(r.Epoch)
 }
 
-// around is what Kubernetes knows of volumes.
+// around is Kubernetes' view of volumes.
 type around struct {
 	now time.Time
 	// nodes are their names.
@@ -195,7 +195,7 @@ func assessVolumes(objects []kubestore.Object, a around) volumesReport {
 	return r
 }
 
-// describe says what is known of one volume, and what is wrong.
+// describe returns what is known of one volume, and its problems.
 func describe(o kubestore.Object, a around) volumeReport {
 	s := o.State
 	r := volumeReport{Volume: s.Volume, For: a.users[s.Volume]}

@@ -32,7 +32,7 @@ type recovery struct {
 	showKey                         bool
 }
 
-// recovered is what volume recover says as JSON.
+// recovered is the output of volume recover as JSON.
 type recovered struct {
 	Volume string   `json:"volume"`
 	Steps  []string `json:"steps"`
@@ -216,7 +216,7 @@ func writeNew(path string, content []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// steps are what to do, in order; lines that begin with two spaces are commands.
+// steps returns what to do, in order; lines that begin with two spaces are commands.
 func (r *recovery) steps(st volume.State) []string {
 	out := []string{"Let nobody use the volume: delete the pods that do. veilctl volume show " +
 		st.Volume + " says where it is open."}

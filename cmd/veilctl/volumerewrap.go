@@ -18,7 +18,7 @@ import (
 // rewrapTick is how often it is looked whether requests are done.
 const rewrapTick = time.Second
 
-// rewrapReport is what became of a request.
+// rewrapReport is the result of a request.
 type rewrapReport struct {
 	Volume string `json:"volume"`
 	// Before and After are key-encryption keys, as provider and id; the same when the volume had
@@ -68,8 +68,8 @@ veilctl volume rewrap --all --wait 10m`,
 	})
 }
 
-// withKeys are the volumes whose key can be wrapped again by their node: those of the provider
-// secret are, when they are used.
+// withKeys returns the volumes whose key their node can wrap again: those of the provider secret
+// only while they are in use.
 func withKeys(ctx context.Context, store *kubestore.Store) ([]string, error) {
 	objects, err := store.Objects(ctx)
 	if err != nil {

@@ -43,7 +43,7 @@ func check(flags *config.Flags) error {
 func cleanup(ctx context.Context, flags *config.Flags) error {
 	cfg, err := flags.Load()
 	if err != nil {
-		// What is ours has fixed names: a broken configuration must not keep it here.
+		// Our objects have fixed names: a broken configuration does not stop their removal.
 		fmt.Fprintf(os.Stderr,
 			"veild: the configuration cannot be used, cleaning up by the defaults: %v\n", err)
 		cfg = config.Default()

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // copyChunk is how much is copied between two checks for cancellation, in bytes.
@@ -61,7 +61,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 		return fmt.Errorf("copy volume %s to %s: %w", src, dst,
 			errors.Join(err, os.Remove(temporary)))
 	}
-	return durable.Settle(f.Dir)
+	return atomicfile.Settle(f.Dir)
 }
 
 // fill makes the empty file to a copy of from, on stable storage.

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // Disks assigns each volume a whole disk or partition. A file <volume>.json in Claims keeps the
@@ -117,7 +117,7 @@ func (d *Disks) take(volume string, free []room) error {
 	if err != nil {
 		return err
 	}
-	return durable.Create(d.path(volume), text)
+	return atomicfile.Create(d.path(volume), text, 0o600)
 }
 
 // enough checks the size of the disk that a volume has.
@@ -329,7 +329,7 @@ func (d *Disks) Delete(_ context.Context, volume string) error {
 			return err
 		}
 	}
-	return durable.Remove(d.path(volume))
+	return atomicfile.Remove(d.path(volume))
 }
 
 // Destroys implements Backend: the disk keeps its data.
@@ -421,7 +421,7 @@ func deviceSize(path string) (int64, error) {
 
 // claims returns the disks' ids by volume.
 func (d *Disks) claims() (map[string]string, error) {
-	volumes, err := durable.Names(d.Claims, ".json")
+	volumes, err := atomicfile.Names(d.Claims, ".json")
 	if err != nil {
 		return nil, err
 	}

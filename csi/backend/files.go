@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // Files keeps each volume in a file <volume>.img of Dir, attached as a loop device with direct I/O.
@@ -55,7 +55,7 @@ func (f *Files) Provision(_ context.Context, volume string, size int64) error {
 		}
 		return fmt.Errorf("provision %s: %w", volume, err)
 	}
-	return durable.Settle(f.Dir)
+	return atomicfile.Settle(f.Dir)
 }
 
 // grow extends the file to at least size bytes. Blocks that fallocate adds read as zero.
@@ -154,7 +154,7 @@ func (f *Files) Delete(ctx context.Context, volume string) error {
 	if err := f.Detach(ctx, volume); err != nil {
 		return err
 	}
-	return errors.Join(durable.Remove(f.unfinished(volume)), durable.Remove(f.path(volume)))
+	return errors.Join(atomicfile.Remove(f.unfinished(volume)), atomicfile.Remove(f.path(volume)))
 }
 
 // Destroys implements Backend: the file goes.

@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 const (
@@ -38,12 +38,12 @@ func (d *Disks) markUsed(id string) error {
 	if err != nil {
 		return err
 	}
-	return durable.Write(d.usedPath(id), text)
+	return atomicfile.Write(d.usedPath(id), text, 0o600)
 }
 
 // used returns the ids of disks that hold data of deleted volumes.
 func (d *Disks) used() ([]string, error) {
-	names, err := durable.Names(d.Claims, usedSuffix)
+	names, err := atomicfile.Names(d.Claims, usedSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (d *Disks) wipe(ctx context.Context, c Device) error {
 	if err := disk.Sync(); err != nil {
 		return err
 	}
-	return durable.Remove(d.usedPath(c.ID))
+	return atomicfile.Remove(d.usedPath(c.ID))
 }
 
 // headIsZero refuses a disk whose first bytes show content.

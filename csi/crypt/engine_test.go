@@ -42,6 +42,7 @@ func TestDiffersNamesEachDifference(t *testing.T) {
 			m.Targets[0].params = strings.Replace(m.Targets[0].params, old, with, 1)
 		}
 	}
+
 	for name, c := range map[string]struct {
 		edit func(*Mapping)
 		want string

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 var (
@@ -245,7 +245,7 @@ func TestFileRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := durable.Write(path+".bad", []byte("not a key\n")); err != nil {
+	if err := atomicfile.Write(path+".bad", []byte("not a key\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Mkdir(path+".dir", 0o600); err != nil {

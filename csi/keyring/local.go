@@ -19,7 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // KEKSize is the size of a key-encryption key, bytes (AES-256).
@@ -135,7 +135,7 @@ func CreateFile(path string) error {
 	defer key.Wipe()
 	text := append(base64.StdEncoding.AppendEncode(nil, key.Bytes()), '\n')
 	defer clear(text)
-	return durable.Create(path, text)
+	return atomicfile.Create(path, text, 0o600)
 }
 
 // parseKEK decodes base64 of 32 bytes, with or without a final line break. It wipes text; its

@@ -61,6 +61,7 @@ func TestEncodeAndParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	const good = `"phase":"New","payload":4096,"content":"Unmade"`
+
 	for situation, c := range map[string]struct {
 		spec, status string
 		want         error

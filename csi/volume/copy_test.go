@@ -352,6 +352,7 @@ func formattingCopy(t *testing.T) func(t *testing.T) *node {
 // there is left alone.
 func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	formatting := formattingCopy(t)
+
 	for name, lie := range map[string]func(n *node, d *blktest.Disk){
 		"a bit of the header":  func(_ *node, d *blktest.Disk) { d.Flip(100, 1) },
 		"a bit of the keyslot": func(_ *node, d *blktest.Disk) { d.Flip(100<<10, 1) },
@@ -382,7 +383,7 @@ func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	}
 }
 
-// A state from a backup that says that the copy is not made yet does not get the copy replaced.
+// A state from a backup that says that the copy does not exist yet does not replace the copy.
 func TestCopyUnderAStateFromABackup(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

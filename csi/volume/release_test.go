@@ -82,6 +82,7 @@ func TestWhatIsRefusedHasNoDevice(t *testing.T) {
 // What an attempt to copy left, and that cannot be read now, keeps no device either.
 func TestUnfinishedCopyThatCannotBeReadHasNoDevice(t *testing.T) {
 	broken := errors.New("a disk that cannot be read")
+
 	for name, spoil := range map[string]func(n *node, s *Set){
 		"open": func(_ *node, s *Set) {
 			s.OpenDisk = func(string, bool) (blk.Disk, error) { return nil, broken }

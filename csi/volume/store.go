@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/csi/internal/durable"
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
 )
 
 // Revision is a version of a state; its meaning is the store's own.
@@ -107,7 +107,7 @@ func (f *FileStore) path(volume string) (string, error) {
 
 // List implements Store.
 func (f *FileStore) List(ctx context.Context) ([]State, error) {
-	names, err := durable.Names(f.Dir, ".json")
+	names, err := atomicfile.Names(f.Dir, ".json")
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (f *FileStore) Create(_ context.Context, s State) error {
 		return err
 	}
 	defer unlock()
-	if err := durable.Create(path, text); errors.Is(err, fs.ErrExist) {
+	if err := atomicfile.Create(path, text, 0o600); errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("volume %s: %w", s.Volume, ErrExists)
 	} else if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (f *FileStore) Update(_ context.Context, s State, r Revision) (Revision, er
 	if err != nil {
 		return "", err
 	}
-	return next.revision(), durable.Write(path, text)
+	return next.revision(), atomicfile.Write(path, text, 0o600)
 }
 
 // Remove implements Store.
@@ -178,7 +178,7 @@ func (f *FileStore) Remove(_ context.Context, volume string, r Revision) error {
 	if err != nil {
 		return err
 	}
-	return durable.Remove(path)
+	return atomicfile.Remove(path)
 }
 
 // at returns the stored state if its revision is r.
@@ -208,7 +208,7 @@ func (f *FileStore) lock() (unlock func(), err error) {
 	if unlock, err = flock(f.Dir, unix.LOCK_EX); err != nil {
 		return nil, err
 	}
-	if err := durable.Sweep(f.Dir); err != nil {
+	if err := atomicfile.Sweep(f.Dir); err != nil {
 		unlock()
 		return nil, err
 	}

@@ -49,8 +49,7 @@ func (q Question) args(from Place) []string {
 
 // Census is who answered.
 type Census struct {
-	// Names are the answers by who gave them, Sources by the address from which the server was
-	// asked.
+	// Names counts the answers by server, Sources by the address that the server saw.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
 	// Failed are those without an answer, Refused those among them that were refused; Error is the

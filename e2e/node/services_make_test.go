@@ -263,8 +263,8 @@ func refusedAtOnce(c lab.Census) error {
 	return nil
 }
 
-// nobody expects neither an answer nor a refusal: what is dropped.
-func nobody(c lab.Census) error {
+// noAnswer expects neither an answer nor a refusal: what is dropped.
+func noAnswer(c lab.Census) error {
 	if len(c.Names) > 0 || c.Refused > 0 {
 		return errors.New("it was answered or refused")
 	}

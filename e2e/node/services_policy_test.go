@@ -56,7 +56,7 @@ func localOutside(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 
 			answers(ctx, t, l.Outside, lab.Question{Proto: proto,
 				To: nodePort(t, web, without, proto, six), Count: 2,
-				Timeout: 300 * time.Millisecond, Egress: true}, nobody)
+				Timeout: 300 * time.Millisecond, Egress: true}, noAnswer)
 			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, web, six),
 				Count: asks}, spread("b", "c"))
 			answers(ctx, t, client, lab.Question{Proto: proto,
@@ -238,7 +238,7 @@ func sourceRanges(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod
 	changeService(ctx, t, l, ranged.Name, func(s *corev1.Service) {
 		s.Spec.LoadBalancerSourceRanges = []string{"198.18.0.0/25", "fd42::/124"}
 	})
-	ask(2, nobody)
+	ask(2, noAnswer)
 	for _, a := range addrs {
 		answers(ctx, t, client, lab.Question{To: netip.AddrPortFrom(a, servicePort), Count: asks},
 			spread(three...))

@@ -69,14 +69,12 @@ var outside = regexp.MustCompile(`^(?:[a-z]+:|//)`)
 
 // links checks that each relative link leads to a file, a folder or a heading.
 func (c *checker) links(p *page) {
-	for _, l := range p.lines {
-		if l.code {
-			continue
-		}
-		text := inlineCode.ReplaceAllString(l.text, "code")
-		for _, m := range inlineLink.FindAllStringSubmatch(text, -1) {
-			if target := m[2]; target != "" && !outside.MatchString(target) {
-				c.link(p, l.number, target)
+	for _, b := range p.blocks() {
+		b.text = hideCode(b.text)
+		for _, at := range inlineLink.FindAllStringSubmatchIndex(b.text, -1) {
+			target := b.text[at[4]:at[5]]
+			if target != "" && !outside.MatchString(target) {
+				c.link(p, b.line(at[4]), target)
 			}
 		}
 	}

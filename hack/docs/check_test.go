@@ -41,6 +41,8 @@ func TestProblemsAreFound(t *testing.T) {
 		{"moved file", "[b](../b.md)\n", "there is no b.md; write docs/b.md"},
 		{"anchor", "[b](b.md#two-word)\n", "no such heading; write one of #two-words"},
 		{"anchor of the same page", "[b](#here)\n", "docs/a.md has no such heading"},
+		{"broken link", "[two\nwords](c.md)\n", "docs/a.md:4: link to c.md"},
+		{"broken code", "`make\ntset`, `make test`\n", "the Makefile has no target tset"},
 		{"link in code", "`[b](c.md)`\n", ""},
 		{"link outside", "[b](https://example.com/x#y)\n", ""},
 		{"columns", strings.Repeat("wide words. ", 10) + "\n", "docs/a.md:3: 120 columns: break"},

@@ -26,14 +26,14 @@ func (c *checker) names(p *page) {
 		return // its text is the code's
 	}
 	for _, l := range p.lines {
-		if l.code {
-			if shells[l.fence] {
-				c.code(p.path, l.number, l.text)
-			}
-			continue
+		if l.code && shells[l.fence] {
+			c.code(p.path, l.number, l.text)
 		}
-		for _, code := range inlineCode.FindAllString(l.text, -1) {
-			c.code(p.path, l.number, strings.Trim(code, "`"))
+	}
+	for _, b := range p.blocks() {
+		for _, at := range inlineCode.FindAllStringIndex(b.text, -1) {
+			code := strings.Join(strings.Fields(b.text[at[0]:at[1]]), " ")
+			c.code(p.path, b.line(at[0]), strings.Trim(code, "`"))
 		}
 	}
 }

@@ -138,9 +138,7 @@ func (p *page) split() {
 // sentences adds the sentences of a text that begins at a line.
 func (p *page) sentences(number int, text string) {
 	text = inlineLink.ReplaceAllString(text, "$1")
-	text = inlineCode.ReplaceAllStringFunc(text, func(s string) string {
-		return "code" + strings.Repeat("\n", strings.Count(s, "\n"))
-	})
+	text = hideCode(text)
 
 	for text != "" {
 		end := len(text)
@@ -174,6 +172,39 @@ func countWords(s string) int {
 		}
 	}
 	return n
+}
+
+// block is lines of text that follow one another: a link or code in it may be broken.
+type block struct {
+	number int // of the first line
+	text   string
+}
+
+// blocks returns the text of the page that is no code.
+func (p *page) blocks() []block {
+	var all []block
+	open := false
+	for _, l := range p.lines {
+		switch {
+		case l.code || strings.TrimSpace(l.text) == "":
+			open = false
+		case open:
+			all[len(all)-1].text += "\n" + l.text
+		default:
+			all, open = append(all, block{l.number, l.text}), true
+		}
+	}
+	return all
+}
+
+// line returns the number of the line at a place of the text.
+func (b block) line(at int) int { return b.number + strings.Count(b.text[:at], "\n") }
+
+// hideCode replaces inline code by a word and keeps the lines.
+func hideCode(text string) string {
+	return inlineCode.ReplaceAllStringFunc(text, func(s string) string {
+		return "code" + strings.Repeat("\n", strings.Count(s, "\n"))
+	})
 }
 
 // columns returns the width of a line.

@@ -6,12 +6,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
 // ErrOnDisk matches the error of RequireMemory for a path on a disk.
 var ErrOnDisk = errors.New("not on tmpfs or ramfs")
+
+// Names of temporary files: a dot, the file's own name, unfinished and a random
+// number. Volumes of earlier versions have unfinishedBefore and a number.
+const (
+	unfinished       = ".tmp-"
+	unfinishedBefore = ".new-"
+)
 
 // Write puts data into the file at path with exactly mode, whatever the umask,
 // replacing what was there. The directory must exist. On error the old file
@@ -35,7 +43,7 @@ func Create(path string, data []byte, mode fs.FileMode) error {
 func place(path string, data []byte, mode fs.FileMode,
 	move func(tmp, path string) error) (err error) {
 	dir := filepath.Dir(path)
-	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+".tmp-*")
+	tmp, err := os.CreateTemp(dir, "."+filepath.Base(path)+unfinished+"*")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -51,7 +59,7 @@ func place(path string, data []byte, mode fs.FileMode,
 	if err := move(tmp.Name(), path); err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return Settle(dir)
 }
 
 // fill writes f to stable storage and closes it.
@@ -66,8 +74,56 @@ func fill(f *os.File, data []byte, mode fs.FileMode) error {
 	return errors.Join(err, f.Close())
 }
 
-// syncDir makes a rename in dir survive a power cut.
-func syncDir(dir string) error {
+// Remove removes the file at path, if there is one, so that it stays away after a
+// power cut.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return Settle(filepath.Dir(path))
+}
+
+// Names returns the names of the files in dir that end in suffix, without it.
+// Other than filepath.Glob it returns an error when dir cannot be read.
+func Names(dir, suffix string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name(), suffix); ok {
+			out = append(out, name)
+		}
+	}
+	return out, nil
+}
+
+// Sweep removes the temporary files of processes that died in Write or Create.
+// No process may be in either in dir meanwhile.
+func Sweep(dir string) error {
+	names, err := Names(dir, "")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if isUnfinished(name) {
+			err = errors.Join(err, Remove(filepath.Join(dir, name)))
+		}
+	}
+	return err
+}
+
+func isUnfinished(name string) bool {
+	return strings.HasPrefix(name, unfinishedBefore) ||
+		strings.HasPrefix(name, ".") && strings.Contains(name, unfinished)
+}
+
+// Settle makes renames and removals in dir survive a power cut.
+func Settle(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

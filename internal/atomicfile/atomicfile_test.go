@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 
@@ -95,6 +96,41 @@ func TestConcurrentWritersLeaveOneWholeFile(t *testing.T) {
 		}
 	}
 	onlyFile(t, path)
+}
+
+func TestNamesAndSweep(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a.json", "b.json", ".new-1", ".new-2.json", "c",
+		".a.json.tmp-3"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := atomicfile.Sweep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := atomicfile.Names(dir, ".json"); err != nil ||
+		!slices.Equal(names, []string{"a", "b"}) {
+		t.Errorf("%v, %v", names, err)
+	}
+	if names, err := atomicfile.Names(dir, ""); err != nil || len(names) != 3 {
+		t.Errorf("left %v, %v", names, err)
+	}
+	gone := filepath.Join(dir, "gone")
+	if names, err := atomicfile.Names(gone, ""); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v, %v", names, err)
+	}
+	if err := atomicfile.Sweep(gone); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no folder: %v", err)
+	}
+}
+
+func TestRemoveTwice(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	must(t, atomicfile.Write(path, nil, 0o600))
+	for range 2 {
+		must(t, atomicfile.Remove(path))
+	}
 }
 
 func TestRequireMemory(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/packetring"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
@@ -144,7 +145,7 @@ func TestCaptureReportsDropsOfATooSmallRing(t *testing.T) {
 	hold := make(chan struct{})
 	var s *Sniffer
 	a.Run(t, func() (err error) {
-		s, err = OpenSniffer(SnifferOptions{Link: "nta", Ring: 2 * blockSize},
+		s, err = OpenSniffer(SnifferOptions{Link: "nta", Ring: 2 * packetring.BlockSize},
 			func(Frame) { <-hold })
 		return err
 	})

@@ -211,22 +211,6 @@ func (f *Fake) Remove(_ context.Context, name string) error {
 	return nil
 }
 
-// RemoveAll removes every device of ours.
-func (f *Fake) RemoveAll(ctx context.Context) ([]string, error) {
-	st, err := f.Read(ctx)
-	var took []string
-	for _, d := range st.Devices {
-		if !d.Ours || d.Kind == tunnel.Foreign {
-			continue
-		}
-		if err := f.Remove(ctx, d.Name); err != nil {
-			return took, err
-		}
-		took = append(took, "device "+d.Name)
-	}
-	return took, err
-}
-
 // HasPeer says whether a device has a peer with that key.
 func (f *Fake) HasPeer(device string, key wgkey.Public) bool {
 	f.mu.Lock()

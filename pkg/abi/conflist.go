@@ -43,7 +43,7 @@ type Range struct {
 
 // ConflistParams is what a CNI configuration depends on.
 type ConflistParams struct {
-	// MTU is that of pods, bytes.
+	// MTU is the pods' MTU in bytes.
 	MTU int
 	// PodPrefixes are this node's.
 	PodPrefixes []netip.Prefix

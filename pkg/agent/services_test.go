@@ -62,20 +62,20 @@ func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 	}
 }
 
-// nobody is a table without queries.
-type nobody struct{}
+// emptyTable is a service table without entries.
+type emptyTable struct{}
 
-func (nobody) State() (service.State, error) { return service.State{}, nil }
-func (nobody) Apply(service.Changes) error   { return nil }
-func (nobody) Attach() error                 { return nil }
-func (nobody) Fresh() bool                   { return false }
+func (emptyTable) State() (service.State, error) { return service.State{}, nil }
+func (emptyTable) Apply(service.Changes) error   { return nil }
+func (emptyTable) Attach() error                 { return nil }
+func (emptyTable) Fresh() bool                   { return false }
 
-func (nobody) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, nil }
+func (emptyTable) Given([]netip.AddrPort) ([]netip.AddrPort, error) { return nil, nil }
 
 // What is not known before the lists have come is not reported as unowned.
 func TestPagesBeforeServicesAreListed(t *testing.T) {
 	p, err := proxy.New(proxy.Options{Node: "node-1", Limits: service.DefaultLimits,
-		Table: nobody{}})
+		Table: emptyTable{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,6 +125,7 @@ func TestNodePortsAreServedOnPrimaryAddresses(t *testing.T) {
 		Assigned: nettest.Addrs("10.77.0.1", "198.18.0.11", "203.0.113.7", "203.0.113.8", "fd42::b",
 			"fd42::99"),
 	}
+
 	for name, c := range map[string]struct {
 		ranges []netip.Prefix
 		self   *cluster.Node

@@ -93,6 +93,7 @@ func TestUnitFormat(t *testing.T) {
 func TestGates(t *testing.T) {
 	c := &bench.Case{Name: "x", Unit: bench.MiB, Ours: bench.Stat{Median: 70, Min: 60, Max: 75,
 		N: 5}, Ratio: &bench.Ratio{Median: 0.95, Min: 0.9, Max: 1}}
+
 	for name, tt := range map[string]struct {
 		gate bench.Gate
 		ok   bool

@@ -90,10 +90,6 @@ func MinUnderlayMTU(outer6 bool, inside Families) int {
 	return least
 }
 
-// UnderlayMTU is the size of the outer packet that carries an inner packet of
-// innerMTU bytes: the inverse of TunnelMTU, for probes and explanations.
-func UnderlayMTU(innerMTU int, outer6 bool) int { return innerMTU + OuterOverhead(outer6) }
-
 // MTULine is one line of the arithmetic of an MTU.
 type MTULine struct {
 	// Bytes is the line's contribution, negative for a header.

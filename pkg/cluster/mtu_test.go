@@ -74,7 +74,7 @@ func TestTunnelMTUForEveryUnderlay(t *testing.T) {
 				if err != nil {
 					continue
 				}
-				if outer := cluster.UnderlayMTU(mtu, outer6); outer != underlay {
+				if outer := mtu + cluster.OuterOverhead(outer6); outer != underlay {
 					t.Fatalf("a pod's packet of %d bytes is %d outside, the underlay has %d", mtu,
 						outer, underlay)
 				}

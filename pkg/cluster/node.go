@@ -94,31 +94,3 @@ func (n Node) AddressFamilies() Families {
 	}
 	return f
 }
-
-// Peer finds a peer by name.
-func (t Table) Peer(name string) (Node, bool) {
-	for _, p := range t.Peers {
-		if p.Name == name {
-			return p, true
-		}
-	}
-	return Node{}, false
-}
-
-// Unreachable returns the addresses of known nodes that belong to no peer, sorted: no tunnel leads
-// there, so packets from pods must not go there at all.
-func (t Table) Unreachable() []netip.Addr {
-	reached := map[netip.Addr]bool{}
-	for _, p := range t.Peers {
-		for _, a := range p.Addresses {
-			reached[a] = true
-		}
-	}
-	var out []netip.Addr
-	for _, a := range t.NodeAddrs {
-		if !reached[a] {
-			out = append(out, a)
-		}
-	}
-	return out
-}

@@ -149,7 +149,7 @@ func TestResolveKeepsTheHonest(t *testing.T) {
 		state.Nodes = append(state.Nodes, last.Peers...)
 		got, refusals := cluster.Resolve(rules(), state, &last)
 		for _, honest := range last.Peers {
-			p, ok := got.Peer(honest.Name)
+			p, ok := peer(got, honest.Name)
 			// What was contested may be its own by now.
 			p.Addresses = slices.DeleteFunc(p.Addresses, func(a netip.Addr) bool {
 				return slices.Contains(honest.Contested, a)
@@ -357,8 +357,8 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 	return strings.Join(p, " "), strings.Join(k, " ")
 }
 
-// pick accepts nodes one by one: self, then those who claim nothing that another
-// claims and had, then the rest, each by age and name.
+// pick accepts nodes one by one: self, then nodes that claim nothing that another claims and had,
+// then the rest, each by age and name.
 func pick[T any](nodes []cluster.Node, before map[string]cluster.Node,
 	things func(cluster.Node) []T, clash, had func(a, b T) bool) (accepted []cluster.Node) {
 	incumbent := func(n cluster.Node, thing T) bool {
@@ -448,4 +448,12 @@ func BenchmarkResolve1000(b *testing.B) {
 	for b.Loop() {
 		cluster.Resolve(rules(), state, &last)
 	}
+}
+
+func peer(t cluster.Table, name string) (cluster.Node, bool) {
+	i := slices.IndexFunc(t.Peers, func(n cluster.Node) bool { return n.Name == name })
+	if i < 0 {
+		return cluster.Node{}, false
+	}
+	return t.Peers[i], true
 }

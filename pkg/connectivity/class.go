@@ -51,7 +51,7 @@ var classes = []class{
 		far: true},
 	{name: "pod to NodePort of other node", promise: Encrypted, from: client, to: toNodePort,
 		far: true},
-	{name: "pod to a pod address that nobody has", promise: Refused, from: client, to: toNobody,
+	{name: "pod to a pod address that nobody has", promise: Refused, from: client, to: toUnassigned,
 		far: true},
 	{name: "node to pod, same node", promise: Stays, from: hostA, to: toPod(local)},
 	{name: "node to pod, other node", promise: Encrypted, from: hostA, to: toPod(server),
@@ -106,9 +106,9 @@ func toNodePort(s *stage, w Way) (netip.AddrPort, bool) {
 	return netip.AddrPortFrom(addr, uint16(s.service.NodePorts[w.Proto])), ok && service
 }
 
-// toNobody goes to the last address but one of the other node's pod prefix: address managers begin
-// at the other end.
-func toNobody(s *stage, w Way) (netip.AddrPort, bool) {
+// toUnassigned goes to the last address but one of the other node's pod prefix: address managers
+// begin at the other end.
+func toUnassigned(s *stage, w Way) (netip.AddrPort, bool) {
 	for _, p := range nodeB(s).PodPrefixes {
 		if p.Addr().Is4() == w.is4() {
 			return netip.AddrPortFrom(lastAddr(p).Prev(), remote.EchoPort), true

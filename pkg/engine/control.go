@@ -139,9 +139,11 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 		d.dropStaged(p)
 		p.dead.Store(true)
 	}
+
 	if a&doRetry != 0 {
 		d.markDead(p)
 	}
+
 	if a&doZero != 0 {
 		d.state.Lock()
 		d.endSessions(p)
@@ -150,15 +152,18 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 		d.forgetInitiation(p)
 		d.dropStaged(p)
 	}
+
 	if a&doInitiate != 0 {
 		p.unanswered.Store(0)
 		p.forgetSource()
 		p.timers.attempts = 0
 		d.want(p, now)
 	}
+
 	if a&(doRetry|doGreet) != 0 || p.wanted {
 		d.repeat(p, a, now, place)
 	}
+
 	if a&(doKeepalive|doConfirm) != 0 {
 		p.owed.Store(0)
 		d.sendEmpty(p, now)
@@ -427,15 +432,16 @@ func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 // crossing is the time between two sessions that both sides began at once.
 const crossing = rekeyTimeout
 
-// confirm begins to use the session that the peer has proven to have. Where the handshakes of both sides
-// crossed there are two; then the one that the side with the greater public key began is kept. Else each
-// side might send under the other's, and neither would renew its own.
+// confirm begins to use the session that the peer has proven to have. Where the handshakes of both
+// sides crossed there are two; then the one that the side with the greater public key began is
+// kept. Else each side might send under the other's, and neither would renew its own.
 func (d *Device) confirm(p *peer, now time.Duration) {
 	if p.next == nil || !p.next.used.Load() {
 		return
 	}
 	c := p.current
-	keep := c != nil && c.initiator && p.next.born-c.born < crossing && bytes.Compare(d.id.Public[:], p.public[:]) > 0
+	keep := c != nil && c.initiator && p.next.born-c.born < crossing &&
+		bytes.Compare(d.id.Public[:], p.public[:]) > 0
 	d.state.Lock()
 	if keep {
 		d.shelve(p, p.next)

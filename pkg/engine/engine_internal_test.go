@@ -152,6 +152,7 @@ func TestAllowedIPInsideAnotherPeersPrefix(t *testing.T) {
 
 func TestTimers(t *testing.T) {
 	const s = time.Second
+
 	for _, tc := range []struct {
 		name string
 		t    timers

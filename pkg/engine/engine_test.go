@@ -414,6 +414,7 @@ func TestLateResponseIsTaken(t *testing.T) {
 	for i, n := range []*enginetest.Node{a, b} {
 		h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + n.Get(t, "listen_port")[0])
 	}
+
 	// A relay that is a second late each way, longer than all greetings but the last.
 	for i := range h.conn {
 		go func() {
@@ -432,6 +433,7 @@ func TestLateResponseIsTaken(t *testing.T) {
 			}
 		}()
 	}
+
 	c := newEngine(t)
 	c.Set(t, "private_key=%x\nlisten_port=0\n", c.Private[:])
 	b.Set(t, "public_key=%x\nallowed_ip=10.0.0.1/32\n", c.Public[:])
@@ -439,8 +441,10 @@ func TestLateResponseIsTaken(t *testing.T) {
 	h.mu.Lock()
 	h.device[0] = netip.MustParseAddrPort("127.0.0.1:" + c.Get(t, "listen_port")[0])
 	h.mu.Unlock()
-	c.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public[:], h.port(0))
+	c.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public[:],
+		h.port(0))
 	p := datagram(false, true, []byte("late"))
+
 	c.Send(t, p)
 	if got := b.Receive(20 * time.Second); !bytes.Equal(got, p) {
 		t.Fatalf("no packet came: %v, %v", c.Engine.Drops(), b.Engine.Drops())

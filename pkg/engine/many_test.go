@@ -14,8 +14,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
-// Ten thousand peers that do not answer get a bounded number of initiations a second, and a live peer
-// among them has a session within a second.
+// Ten thousand peers that do not answer get a bounded number of initiations a second, and a live
+// peer among them has a session within a second.
 func TestUnreachablePeersHaveABudget(t *testing.T) {
 	const peers = 10000
 	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -39,7 +39,8 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	within(t, 5*time.Second, "a socket", func() bool { return len(a.Get(t, "listen_port")) == 1 })
 	var set strings.Builder
 	for i := range peers {
-		fmt.Fprintf(&set, "public_key=%064x\nendpoint=%s\nallowed_ip=10.%d.%d.0/24\n", i+1000, sink.LocalAddr(), 1+i/250, i%250)
+		fmt.Fprintf(&set, "public_key=%064x\nendpoint=%s\nallowed_ip=10.%d.%d.0/24\n", i+1000,
+			sink.LocalAddr(), 1+i/250, i%250)
 	}
 	before := cpuTime()
 	if err := a.IpcSetOperation(strings.NewReader(set.String())); err != nil {
@@ -74,7 +75,8 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	began, was, cpu := time.Now(), came.Load(), cpuTime()
 	time.Sleep(4 * time.Second)
 	rate := float64(came.Load()-was) / time.Since(began).Seconds()
-	t.Logf("%.0f initiations a second, %.1f %% of a core", rate, 100*(cpuTime()-cpu).Seconds()/time.Since(began).Seconds())
+	t.Logf("%.0f initiations a second, %.1f %% of a core", rate,
+		100*(cpuTime()-cpu).Seconds()/time.Since(began).Seconds())
 	if rate > 130 {
 		t.Errorf("%.0f initiations a second to peers that do not answer, want at most 100", rate)
 	}

@@ -53,10 +53,10 @@ type peer struct {
 	secrets *noise.Secrets
 	jitter  time.Duration
 
-	// Read by the threads under Device.state; changed by control under its write lock.
-	// current is what is sent under. next waits for the peer's first packet under it. former were
-	// one of both: packets under them may be on their way for as long as they may be used. Where both
-	// sides' handshakes cross there are more than the protocol's one.
+	// Read by the threads under Device.state; changed by control under its write lock. current is
+	// what is sent under. next waits for the peer's first packet under it. former were one of both:
+	// packets under them may be on their way for as long as they may be used. Where both sides'
+	// handshakes cross there are more than the protocol's one.
 	current, next *session
 	former        [maxFormer]*session
 	removed       bool
@@ -144,8 +144,8 @@ func (p *peer) forgetSource() {
 
 func randomJitter() time.Duration { return rand.N(maxJitter) }
 
-// Limits of packets that wait for a session. Above maxStagedDead bytes a device keeps none for peers that
-// do not answer.
+// Limits of packets that wait for a session. Above maxStagedDead bytes a device keeps none for
+// peers that do not answer.
 const (
 	maxStaged      = 128     // packets a peer
 	maxStagedBytes = 4 << 20 // a device

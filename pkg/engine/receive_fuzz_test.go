@@ -22,11 +22,14 @@ func quiet(t testing.TB) (*Device, *session) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	d, err := New(Options{Queues: []*sock.Queue{{FD: fds[0]}}, Tier: &aead.XCrypto,
-		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }, Log: slog.New(slog.DiscardHandler)})
+		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil },
+		Log:  slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		d.Close()
 		unix.Close(fds[0])
@@ -36,6 +39,7 @@ func quiet(t testing.TB) (*Device, *session) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	p := &peer{}
 	s := &session{peer: p, keys: keys, local: 1, born: d.now()}
 	p.current = s
@@ -44,11 +48,12 @@ func quiet(t testing.TB) (*Device, *session) {
 	d.routes.insert(netip.MustParsePrefix("10.0.0.0/8"), p)
 	d.routes.insert(netip.MustParsePrefix("fd00::/8"), p)
 	d.state.Unlock()
+
 	return d, s
 }
 
-// A GRO run of any bytes and any size of segments is counted, delivered or dropped; what is authentic may
-// hold any inner packet.
+// A GRO run of any bytes and any size of segments is counted, delivered or dropped; what is
+// authentic may hold any inner packet.
 func FuzzReceive(f *testing.F) {
 	d, s := quiet(f)
 	empty := make([]byte, minTransport)
@@ -61,10 +66,12 @@ func FuzzReceive(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	f.Fuzz(func(t *testing.T, in []byte, size uint16, authentic bool) {
 		if len(in) == 0 || len(in) > 60000 {
 			return
 		}
+
 		data := append([]byte(nil), in...)
 		if authentic {
 			text := append([]byte(nil), in...)
@@ -79,17 +86,21 @@ func FuzzReceive(f *testing.F) {
 			d.tier.Seal(w, &s.keys.Receive, []aead.Packet{{Data: data[headerSize:], Counter: next}})
 			size = uint16(min(len(data), 65535))
 		}
-		m := &sock.Message{Data: data, Size: max(1, int(size)), From: sock.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:9")}}
+
+		m := &sock.Message{Data: data, Size: max(1, int(size)),
+			From: sock.Endpoint{Addr: netip.MustParseAddrPort("127.0.0.1:9")}}
 		r := d.shards[0].rx
 		d.state.RLock()
 		defer d.state.RUnlock()
 		r.last, r.lastPeer = nil, nil
+
 		now := d.now()
 		for rest := m.Data; len(rest) > 0; {
 			n := min(m.Size, len(rest))
 			r.datagram(rest[:n], m, now)
 			rest = rest[n:]
 		}
+
 		r.open(now)
 		r.join.Flush()
 	})
@@ -136,7 +147,8 @@ func TestRepetitionsHaveJitter(t *testing.T) {
 	for range 100 {
 		var tm timers
 		tm.began(time.Hour, randomJitter())
-		if tm.retransmit < time.Hour+rekeyTimeout || tm.retransmit > time.Hour+rekeyTimeout+maxJitter {
+		if tm.retransmit < time.Hour+rekeyTimeout ||
+			tm.retransmit > time.Hour+rekeyTimeout+maxJitter {
 			t.Fatalf("repeated after %s", tm.retransmit-time.Hour)
 		}
 		seen[tm.retransmit] = true

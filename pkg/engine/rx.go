@@ -296,7 +296,8 @@ func (r *receiver) authentic(s *session, now time.Duration) {
 		r.s.d.post(p, confirmed)
 	}
 	// The session that the peer sends under need not be ours, see confirm.
-	if s.initiator && now-s.born > refreshOnReceive && p.current != nil && p.current.born-s.born < crossing && !p.refreshed.Load() {
+	if s.initiator && now-s.born > refreshOnReceive && p.current != nil &&
+		p.current.born-s.born < crossing && !p.refreshed.Load() {
 		p.refreshed.Store(true)
 		r.s.d.post(p, wantSession)
 	}

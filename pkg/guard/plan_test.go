@@ -19,6 +19,7 @@ func TestWhichLinksAreGuarded(t *testing.T) {
 		a.Index, a.Name, a.EncapType, a.Group, a.Flags = 7, "x", encap, group, flags
 		return &nl.GenericLink{LinkAttrs: a, LinkType: typ}
 	}
+
 	for _, c := range []struct {
 		situation         string
 		link              nl.Link

@@ -17,6 +17,7 @@ import (
 func TestDecodeClaim(t *testing.T) {
 	k := key(1).String()
 	keys := `"keys":[{"epoch":1,"publicKey":"` + k + `"}]`
+
 	for _, c := range []struct{ situation, spec, want string }{
 		{"one key", `{` + keys + `}`, ""},
 		{"everything", `{` + keys +

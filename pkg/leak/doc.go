@@ -11,5 +11,5 @@
 // It cannot see a secret without a canary inside an allowed flow; that is why all of the lab's
 // traffic carries one. It never decrypts.
 //
-// Start reading at Classify, the pure judgement; ring.go is how frames are read.
+// Start reading at Classify, the pure judgement; internal/packetring is how frames are read.
 package leak

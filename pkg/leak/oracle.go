@@ -133,7 +133,7 @@ func (o *Oracle) Watch(link string) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
-		return errors.Join(fmt.Errorf("watch %s: the oracle has ended", link), r.close())
+		return errors.Join(fmt.Errorf("watch %s: the oracle has ended", link), r.Close())
 	}
 	o.rings = append(o.rings, r)
 	o.done.Add(1)
@@ -181,7 +181,7 @@ func (o *Oracle) read(r *ring) {
 			o.add(&local)
 			return
 		default:
-			r.wait(retireMS)
+			r.wait()
 		}
 	}
 }
@@ -197,7 +197,7 @@ func (o *Oracle) finish(r *ring, judge func([]byte)) {
 		if complete, err := r.count(); err == nil && complete || time.Now().After(deadline) {
 			break
 		}
-		r.wait(retireMS)
+		r.wait()
 	}
 	o.lose(r.lost(true))
 }
@@ -264,7 +264,7 @@ func (o *Oracle) Stop() (Result, error) {
 	o.done.Wait()
 	var errs []error
 	for _, r := range o.rings {
-		errs = append(errs, r.close())
+		errs = append(errs, r.Close())
 	}
 	result := o.Seen()
 	o.mu.Lock()

@@ -67,7 +67,7 @@ func (r *ring) catchUp(fn func(frame []byte)) error {
 			return fmt.Errorf("take from %s: %d of %d frames were handed over in %s", r.link,
 				r.judged.Load(), want, lastFrames)
 		}
-		r.wait(retireMS)
+		r.wait()
 	}
 }
 

@@ -150,8 +150,8 @@ func WideMTU(configured int, u hostnet.Underlay) string {
 	if u.MTU == 0 || configured <= u.MTU {
 		return ""
 	}
-	return fmt.Sprintf("mtu %d of the configuration exceeds the %d of %s, so pods' large packets "+
-		"are lost: set it to 0, or to what the link carries", configured,
+	return fmt.Sprintf("mtu %d of the configuration is more than the %d of %s, so pods' large "+
+		"packets are lost: set it to 0, or to what the link carries", configured,
 		u.MTU, u.Name)
 }
 

@@ -85,6 +85,7 @@ func (s *Search) Probe(now time.Time) (size int, ok bool) {
 // Answered reports that the probe under way was answered.
 func (s *Search) Answered(now time.Time) {
 	s.retry = 0
+
 	switch s.phase {
 	case verify:
 		if s.believed < s.ceil && !now.Before(s.raiseAt) {

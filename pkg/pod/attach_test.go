@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 type leftover struct {
@@ -209,4 +210,17 @@ func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
 	if err := n.bare(); err != nil {
 		t.Error(err)
 	}
+}
+
+func linkIndex(name string) (int, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return 0, err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("find link %s: %w", name, err)
+	}
+	return l.Attrs().Index, nil
 }

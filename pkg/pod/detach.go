@@ -92,19 +92,6 @@ func podLinks() (map[int]string, error) {
 	return nameByIndex, nil
 }
 
-func linkIndex(name string) (int, error) {
-	h, err := nl.Open()
-	if err != nil {
-		return 0, err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return 0, fmt.Errorf("find link %s: %w", name, err)
-	}
-	return l.Attrs().Index, nil
-}
-
 // deleteLink deletes a link by name; one that does not exist is no error.
 func deleteLink(name string) error {
 	h, err := nl.Open()

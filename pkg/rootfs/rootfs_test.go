@@ -49,6 +49,7 @@ func sysfs(top blockDevice) fstest.MapFS {
 
 func TestProtectionOfBlockDevices(t *testing.T) {
 	half := blockDevice{"dm-5", "LVM-abc", []blockDevice{chain("CRYPT-VERITY-1-a"), {name: "vdb"}}}
+
 	for name, tt := range map[string]struct {
 		top  blockDevice
 		want Protection

@@ -11,33 +11,33 @@ func (b *Batch[K, V]) put(k K, v V) {
 	b.Values = append(b.Values, v)
 }
 
-// Changes are writes to the maps, to be made field by field in this order, each
-// of them whole before the next begins. The order within a field means nothing.
+// Changes are writes to the maps. Make them field by field in this order, each whole before the
+// next. The order within a field does not matter.
 type Changes struct {
-	// What has no reader yet.
+	// Entries that no program reads yet.
 	Backends     Batch[uint32, Backend]
 	SourceRanges []SourceRangeKey
 	Members      Batch[MemberKey, Member]
-	// What readers see change, a frontend at a time. Frontends come before they go, so that an
-	// address that one service leaves to another is never without.
+	// Entries that programs read change one frontend at a time. New frontends come before old
+	// ones go, so an address that moves to another service is always served.
 	Frontends     Batch[FrontendKey, Frontend]
 	DropFrontends []FrontendKey
-	// What has no reader any more.
+	// Entries that no program reads any more.
 	LateMembers      Batch[MemberKey, Member]
 	DropMembers      []MemberKey
 	DropSourceRanges []SourceRangeKey
-	// MovedUDP is that an address of UDP is another service's, or has another of its policies, from
-	// now on: no member of the former backends need go.
+	// MovedUDP reports that an address of UDP moves to another service or gets another policy,
+	// though no member of the former backends goes.
 	MovedUDP bool
-	// Again is that a service was refused for room that these changes free: once they are made,
-	// Plan once more.
+	// Again reports that a service was refused for room that these changes free. Plan again
+	// after them.
 	Again bool
 }
 
 // Empty reports whether there is nothing to write.
 func (c Changes) Empty() bool { return c.Writes() == 0 }
 
-// Writes is the number of entries to write or delete.
+// Writes returns the number of entries to write or delete.
 func (c Changes) Writes() int {
 	return len(c.Backends.Keys) + len(c.SourceRanges) + len(c.Members.Keys) +
 		len(c.Frontends.Keys) +

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// kind is of which field a frontend is. The lower one has it.
+// kind is the field of the Service that a frontend comes from. Of two services the one with the
+// lower kind gets the frontend.
 type kind uint8
 
 const (
@@ -32,7 +33,7 @@ type claim struct {
 	flags    uint32
 }
 
-// groupKey names the backends that a frontend chooses from, within a service.
+// groupKey names the group of backends of a frontend, within a service.
 type groupKey struct {
 	port     string
 	protocol Protocol
@@ -40,7 +41,7 @@ type groupKey struct {
 	local    bool // those on this node only
 }
 
-// group is what there is for a groupKey.
+// group is the backends of a groupKey.
 type group struct {
 	id       uint64
 	backends []Backend // sorted, no two with one address and port
@@ -48,30 +49,31 @@ type group struct {
 	at       extent // count 0 where there are no backends
 }
 
-// decision is what one service comes to, without regard to others and to room.
+// decision is the result for one service, without regard to other services and to room.
 type decision struct {
 	claims  []claim
 	groups  map[groupKey]*group
 	sources map[SourceRangeKey]bool
-	// refused are ports that are left to others.
+	// refused are the ports that the table does not support.
 	refused []error
 }
 
-// compare is below 0 if c has the frontend that both claim.
+// compare returns a negative number if c gets the frontend that both claim.
 func (c claim) compare(o claim) int {
 	return cmp.Or(cmp.Compare(c.kind, o.kind), c.created.Compare(o.created),
 		cmp.Compare(c.owner.Namespace, o.owner.Namespace), cmp.Compare(c.owner.Name, o.owner.Name))
 }
 
-// here is what a decision needs to know besides the service.
+// here is what a decision needs besides the service.
 type here struct {
 	node  string
 	addrs []netip.Addr
-	// reserved are frontends that no address from outside the cluster may claim, and what they are.
+	// reserved are the frontends that no external address may claim, and what they are.
 	reserved map[FrontendKey]string
 }
 
-// decide is pure: the order of e's slices and of their endpoints means nothing.
+// decide returns the decision for e. It is pure: the order of e's slices and of their endpoints
+// does not matter.
 func decide(h here, e *entry) decision {
 	d := decision{groups: make(map[groupKey]*group), sources: make(map[SourceRangeKey]bool)}
 	if e.api != nil {
@@ -154,7 +156,7 @@ var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true,
 
 func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, v6: v6} }
 
-// apiServer is the decision about entry 0, which has room for these numbers.
+// apiServer decides about entry 0, which has room of its own.
 func (d *decision) apiServer(e *entry) {
 	frontends := slices.Clone(e.api.Frontends)
 	slices.SortFunc(frontends, netip.AddrPort.Compare)
@@ -188,7 +190,7 @@ func (d *decision) apiServer(e *entry) {
 	}
 }
 
-// seconds rounds up: 0 would be no affinity.
+// seconds returns d in seconds, rounded up: 0 would be no affinity.
 func seconds(d time.Duration) uint32 {
 	if d <= 0 {
 		return 0
@@ -196,7 +198,7 @@ func seconds(d time.Duration) uint32 {
 	return uint32((d + time.Second - 1) / time.Second)
 }
 
-// Ranks of an endpoint: what it is good for.
+// Ranks of an endpoint, by what it may get.
 const (
 	rankNone     = iota
 	rankDraining // flows that it has
@@ -221,8 +223,8 @@ func rankOf(ep Endpoint) int {
 	return rankNone
 }
 
-// candidates returns the endpoints of a port, sorted, each once: while one moves from
-// a slice to another it is in both, and the better state is the newer.
+// candidates returns the endpoints of a port, sorted, each once. An endpoint that moves between
+// slices is in both for a moment; the better state is the newer.
 func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	var all []candidate
 	for _, s := range e.slices {
@@ -255,7 +257,8 @@ func candidates(h here, e *entry, p Port, v6 bool) []candidate {
 	})
 }
 
-// group makes the group of key once, from the candidates of its port and family.
+// group returns the group of key, from the candidates of its port and family. It makes each group
+// once.
 func (d *decision) group(e *entry, key groupKey, all []candidate) *group {
 	if g := d.groups[key]; g != nil {
 		return g
@@ -312,7 +315,7 @@ func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	for _, r := range ranges {
 		text = append(text, r.String())
 	}
-	// The content is in the number, so another content is another set.
+	// The number depends on the content, so another content is another set.
 	set := digest(text)
 	for _, r := range ranges {
 		d.sources[sourceRangeKey(set, r)] = true
@@ -320,7 +323,8 @@ func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	return set
 }
 
-// groupID depends on names only, so that affinity outlives a restart.
+// groupID returns the number of a group. It depends on names only, so that affinity outlives a
+// restart.
 func groupID(n Name, k groupKey) uint64 {
 	scope := "all"
 	if k.local {
@@ -337,9 +341,9 @@ func family(v6 bool) string {
 	return "IPv4"
 }
 
-// digest numbers a list of words. 64 bits of a strong hash: that two of a
-// million numbers are one has a chance of one in thirty million, and then they share affinity
-// only; no client can aim for it at the service of another. It is never 0.
+// digest returns a number for a list of words: 64 bits of a strong hash, never 0. Of a million
+// numbers two are equal with a chance of one in thirty million. Those two then share affinity only,
+// and no client can cause it.
 func digest(words []string) uint64 {
 	var b []byte
 	for _, w := range words {

@@ -6,15 +6,15 @@ import (
 )
 
 var (
-	// ErrFull is that a map has no room for a service, which keeps what it had.
+	// ErrFull means that a map has no room for a service. The service keeps its former entries.
 	ErrFull = errors.New("table of services is full")
-	// ErrConflict is that another service has the frontend.
+	// ErrConflict means that another service has the frontend.
 	ErrConflict = errors.New("frontend is another's")
-	// ErrReserved is that a frontend belongs to the cluster itself.
+	// ErrReserved means that the frontend belongs to the cluster itself.
 	ErrReserved = errors.New("frontend is reserved")
-	// ErrNotSupported is that a port is left to others.
+	// ErrNotSupported means that the table does not serve the port.
 	ErrNotSupported = errors.New("not supported")
-	// ErrLimits is of limits that cannot be.
+	// ErrLimits means that a limit is not valid.
 	ErrLimits = errors.New("bad limits")
 )
 
@@ -56,8 +56,8 @@ func (e *ConflictError) Error() string {
 // Unwrap returns ErrConflict.
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
-// ReservedError is an ErrReserved: Service claims Front by an external IP, a LoadBalancer IP or a
-// NodePort, but What is there.
+// ReservedError is an ErrReserved: Service claims Frontend by an external IP, a LoadBalancer IP or
+// a NodePort, but What is there.
 type ReservedError struct {
 	Service  Name
 	Frontend FrontendKey

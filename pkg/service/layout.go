@@ -7,22 +7,22 @@ import (
 	"net/netip"
 )
 
-// The types of this file are keys and values of the BPF maps, byte for byte, in
-// the byte order of the machine but for ports, which are in network order. IPv4
-// addresses are mapped, ::ffff:a.b.c.d (RFC 4291 section 2.5.5.2).
+// The types of this file are keys and values of the BPF maps, byte for byte. Ports are in network
+// order, all else in the byte order of the machine. IPv4 addresses are mapped, ::ffff:a.b.c.d (RFC
+// 4291 section 2.5.5.2). bpf/lib/service has the same types in C.
 
-// Scope is who looks a frontend up.
+// Scope says for which clients a frontend is.
 type Scope uint8
 
 const (
-	// Inside is host processes, pods, and packets from either.
+	// Inside is for host processes, pods, and packets of either.
 	Inside Scope = iota
-	// Outside is packets that came from outside the cluster, and those of other
-	// nodes' pods to an address of this node.
+	// Outside is for packets of external clients, and for those of other nodes' pods to an
+	// address of this node.
 	Outside
 )
 
-// FrontKey is the key of a frontend in the hash map service_fronts.
+// FrontendKey is the key of a frontend in the hash map service_fronts.
 type FrontendKey struct {
 	Addr     [16]byte
 	Port     [2]byte
@@ -30,23 +30,21 @@ type FrontendKey struct {
 	Scope    Scope
 }
 
-// Flags of a Front.
+// Flags of a Frontend.
 const (
-	// FlagDrop is for no backends because none is on this node: packets from outside the cluster
-	// are dropped, so that a balancer there goes to another node. Sockets and pods are refused all
-	// the same.
+	// FlagDrop is of a frontend without backends on this node: packets of external clients are
+	// dropped, so that a load balancer chooses another node. Sockets and pods are refused.
 	FlagDrop uint32 = 1 << iota
 )
 
-// Front is the value of a frontend. Count 0 refuses.
+// Frontend is the value of a frontend. Count 0 refuses.
 type Frontend struct {
-	// Revision is of this value alone. A reader that has read a slot looks the
-	// frontend up again: the same revision says that the slot was this frontend's.
+	// Revision is unique to this value. A program that has read a backend looks up the frontend
+	// again: the same revision proves that the backend was this frontend's.
 	Revision uint64
-	// Group is the key of affinity and members; it outlives changes of the backends.
+	// Group is the key of affinity and members. It outlives changes of the backends.
 	Group uint64
-	// Sources is the set in service_sources that the source of a packet from outside the cluster
-	// must be in; 0 is any.
+	// Sources is the set of service_sources that must admit an external client; 0 admits any.
 	Sources uint64
 	// First and Count are the extent in service_slots.
 	First, Count uint32
@@ -55,10 +53,10 @@ type Frontend struct {
 	Flags    uint32
 }
 
-// FlagLocal is of a Slot whose backend is on this node.
+// FlagLocal is of a backend on this node.
 const FlagLocal uint16 = 1
 
-// Slot is a backend in the array map service_slots.
+// Backend is an entry of the array map service_slots.
 type Backend struct {
 	Addr  [16]byte
 	Port  [2]byte
@@ -66,8 +64,8 @@ type Backend struct {
 	Pad   uint32 // zero
 }
 
-// MemberKey is the key of the hash map service_members. It has the backends of
-// groups with affinity or of UDP, by which what remembers a backend learns that it went.
+// MemberKey is the key of the hash map service_members. It has the backends of groups with affinity
+// or of UDP. Programs that remember a backend learn from it that the backend went.
 type MemberKey struct {
 	Group uint64
 	Addr  [16]byte
@@ -75,19 +73,19 @@ type MemberKey struct {
 	Pad   [6]byte // zero
 }
 
-// Member is what a remembered backend is good for.
+// Member says what a remembered backend may get.
 type Member uint32
 
 const (
-	// Draining keeps the flows it has.
+	// Draining backends keep their flows.
 	Draining Member = 1 + iota
-	// Eligible may have new ones too.
+	// Eligible backends get new flows too.
 	Eligible
 )
 
-// SourceKey is the key of the trie service_sources, which has no value but 1.
+// SourceRangeKey is the key of the trie service_sources. The value is 1.
 type SourceRangeKey struct {
-	// Bits counts those of Set too, and for IPv4 the 96 before it.
+	// Bits counts those of Set too, and for IPv4 the 96 before the address.
 	Bits uint32
 	// Set is in network order: a trie compares bytes.
 	Set  [8]byte
@@ -139,16 +137,16 @@ type Limits struct {
 	SourceRanges uint32
 }
 
-// DefaultLimits are for 64k services and a million backends, changed while read.
+// DefaultLimits has room for 64k services and a million backends, which change while they are read.
 var DefaultLimits = Limits{
 	Frontends: 1 << 18, BackendSlots: 1 << 22, Members: 1 << 21, SourceRanges: 1 << 16,
 }
 
-// Room of entry 0, which nothing else takes.
+// Room of entry 0, which no service takes.
 const (
 	// MaxAPIServers is how many backends of one family entry 0 has.
 	MaxAPIServers = 1 << apiOrder
-	// MaxAPIFronts is how many frontends it has.
+	// MaxAPIFrontends is how many frontends it has.
 	MaxAPIFrontends = 16
 
 	apiOrder  = 5

@@ -2,9 +2,8 @@ package service
 
 import "maps"
 
-// sweepLeft notes what an earlier process left without a use; it walks all maps. What belongs
-// to a service that does not fit stays with it, and so does, until all services are known, all but
-// entry 0's.
+// sweepLeft notes the entries of an earlier process that have no use. It walks all maps. Entries of
+// a service that does not fit stay. Until all services are listed, only those of entry 0 go.
 func (r *round) sweepLeft() {
 	refused := make(map[uint64]bool)
 	for _, e := range r.waiting {
@@ -97,8 +96,8 @@ func (r *round) sweepSourceRanges(sets map[uint64][]*leftover) {
 	}
 }
 
-// release frees what an earlier process left of groups that e lacked room for, and does not any
-// more: it fits now, or wants others.
+// release frees the old entries of the groups that e lacked room for and no longer lacks: e fits
+// now, or wants other groups.
 func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	if r.sweep || len(lacked) == 0 {
 		return
@@ -120,8 +119,8 @@ func (r *round) release(e *entry, lacked map[groupKey]*group) {
 	}
 }
 
-// releaseGroup frees what is left of one group; now is what has its number, and still are sources
-// that have a use.
+// releaseGroup frees the old entries of one group. now is the group that has its number; still are
+// the source ranges in use.
 func (r *round) releaseGroup(id uint64, now *group, still map[SourceRangeKey]bool) {
 	if g := r.adopted[id]; g != nil {
 		r.free(g, &group{})

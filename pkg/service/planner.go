@@ -8,25 +8,25 @@ import (
 	"slices"
 )
 
-// Planner has the services and endpoints as they are, and knows what is in the
-// maps. Put and Delete cost nothing but a note; Plan decides again about what they noted.
+// Planner holds the services and endpoints as they are, and knows the content of the maps. Put and
+// Delete only note a change; Plan decides about the noted services.
 type Planner struct {
 	here    here
 	limits  Limits
 	entries map[Name]*entry
 	dirty   map[Name]bool
-	// waiting are the services that did not fit; what they come to is kept until there is room.
+	// waiting are the services that did not fit. Their decision is kept until there is room.
 	waiting map[Name]*entry
-	// refusing are those with ports that are left to others, and contested the frontends that
-	// several services claim.
+	// refusing are the services with ports that the table does not support. contested are the
+	// frontends that several services claim.
 	refusing  map[Name]bool
 	contested map[FrontendKey]bool
 	services  int // that are known
 	tunnels   []netip.AddrPort
-	// claims are in force; the first of a list has the frontend.
+	// claims are in force. The first of a list has the frontend.
 	claims map[FrontendKey][]claim
 
-	// What is in the maps, once the changes of the last Plan are made.
+	// The content of the maps, once the changes of the last Plan are made.
 	frontends map[FrontendKey]Frontend
 	members   map[MemberKey]Member
 	sources   map[SourceRangeKey]bool
@@ -36,8 +36,8 @@ type Planner struct {
 	freed   []extent        // by the last Plan; they have no reader once its changes are made
 	apiHeld map[uint32]bool // blocks of entry 0 that are read
 
-	// What an earlier process left and no service has claimed yet. Once it was swept, left has what
-	// stays because its service does not fit, by group.
+	// The entries that an earlier process left and no service has claimed yet. After a sweep,
+	// left has those that stay because their service does not fit, by group.
 	sweep   bool
 	hold    bool
 	adopted map[uint64]*group // by id
@@ -45,14 +45,14 @@ type Planner struct {
 	left    map[uint64]*leftover
 }
 
-// leftover is what an earlier process left of a group whose service does not fit.
+// leftover is the entries that an earlier process left of a group whose service does not fit.
 type leftover struct {
 	frontends []FrontendKey
 	members   []MemberKey
 	sources   []SourceRangeKey
 }
 
-// entry is a service: its parts come one by one and in any order.
+// entry is a service. Its parts come one by one, in any order.
 type entry struct {
 	name    Name
 	service *Service
@@ -66,7 +66,7 @@ type entry struct {
 // apiName is entry 0. No namespace has an empty name.
 var apiName = Name{"", "api-server"}
 
-// New makes a Planner for empty maps of these sizes. Node is this node's name. Errors are
+// New returns a Planner for empty maps of these sizes. node is this node's name. The error is
 // ErrLimits.
 func New(node string, limits Limits) (*Planner, error) {
 	switch {
@@ -96,7 +96,7 @@ func (p *Planner) entry(n Name) *entry {
 	return e
 }
 
-// PutService adds or replaces a service. What it refers to is the Planner's from now on.
+// PutService adds or replaces a service. The Planner owns what the service refers to.
 func (p *Planner) PutService(s Service) {
 	e := p.entry(s.Name)
 	if e.service == nil {
@@ -105,7 +105,7 @@ func (p *Planner) PutService(s Service) {
 	e.service = &s
 }
 
-// DeleteService takes a service away; one that is not there is no error.
+// DeleteService removes a service. A missing one is no error.
 func (p *Planner) DeleteService(n Name) {
 	if e := p.entries[n]; e != nil && e.service != nil {
 		e.service = nil
@@ -114,11 +114,11 @@ func (p *Planner) DeleteService(n Name) {
 	}
 }
 
-// PutSlice adds or replaces a slice, before or after its service. What it
-// refers to is the Planner's from now on.
+// PutSlice adds or replaces a slice, before or after its service. The Planner owns what the slice
+// refers to.
 func (p *Planner) PutSlice(s Slice) { p.entry(s.Service).slices[s.Name] = &s }
 
-// DeleteSlice takes a slice away; one that is not there is no error.
+// DeleteSlice removes a slice. A missing one is no error.
 func (p *Planner) DeleteSlice(service Name, slice string) {
 	if e := p.entries[service]; e != nil {
 		delete(e.slices, slice)
@@ -126,7 +126,7 @@ func (p *Planner) DeleteSlice(service Name, slice string) {
 	}
 }
 
-// SetAPIServer says what entry 0 is. It always fits. The addresses of its backends are reserved.
+// SetAPIServer sets entry 0. It always fits. The addresses of its backends are reserved.
 func (p *Planner) SetAPIServer(a APIServer) {
 	p.entry(apiName).api = &a
 	p.reserve()
@@ -164,8 +164,8 @@ func (p *Planner) reserve() {
 	}
 }
 
-// SetNodeAddrs says on which of this node's addresses NodePorts are. Services without one are not
-// decided about again.
+// SetNodeAddrs sets the addresses of this node that serve NodePorts. Services without a NodePort
+// are not planned again.
 func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	if slices.Equal(p.here.addrs, addrs) {
 		return
@@ -178,13 +178,13 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 	}
 }
 
-// Hold says that the services are not all known yet: until Hold(false), Plan leaves what an earlier
-// process left in the maps and no service claims, entry 0's own excepted. After a restart entry 0
-// can so follow the API servers before any service was listed.
+// Hold(true) says that not all services are listed yet. Until Hold(false), Plan keeps the entries
+// that an earlier process left and no service claims, except those of entry 0. So entry 0 can
+// follow the API servers before the first list.
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
-// Problems returns what the last Plan could not do, sorted by their text: each is a
-// *FullError, a *ConflictError, a *ReservedError or a *PortError.
+// Problems returns what the last Plan could not do, sorted by text. Each is a *FullError, a
+// *ConflictError, a *ReservedError or a *PortError.
 func (p *Planner) Problems() []error {
 	var all []error
 	for _, e := range p.waiting {
@@ -208,18 +208,18 @@ func (p *Planner) Problems() []error {
 	return all
 }
 
-// State is what is in the maps, as an earlier process left it.
+// State is the content of the maps, as an earlier process left it.
 type State struct {
 	Frontends    map[FrontendKey]Frontend
-	Backends     []Backend // from the first, at least as far as Fronts point
+	Backends     []Backend // from the first, at least as far as Frontends point
 	Members      map[MemberKey]Member
 	SourceRanges []SourceRangeKey
 }
 
-// Adopt says what is in the maps: after a start with pinned maps, and after changes that could not
-// all be made. All services are decided about again in the next Plan, for which they must be there:
-// it takes out of the maps what has no use. A service that then does not fit keeps what is its
-// own there; a frontend that another claims as well may become that one's.
+// Adopt sets the content of the maps, after a start with pinned maps and after changes that failed
+// in part. All services must be known by then: the next Plan decides about each again and deletes
+// entries without a use. A service that does not fit then keeps its own entries. A frontend that
+// another service claims too may go to that one.
 func (p *Planner) Adopt(s State) {
 	p.frontends, p.members, p.sources = make(map[FrontendKey]Frontend), make(map[MemberKey]Member),
 		make(map[SourceRangeKey]bool)
@@ -244,8 +244,8 @@ func (p *Planner) Adopt(s State) {
 	p.sweep = true
 }
 
-// adoptExtent takes over where a frontend points. What it cannot believe it leaves: that
-// frontend is rewritten.
+// adoptExtent reserves the extent of a frontend. If it cannot be right, it reserves nothing, and
+// the frontend is written again.
 func (p *Planner) adoptExtent(f Frontend, all []Backend) {
 	at, end := extent{f.First, f.Count}, uint64(f.First)+uint64(f.Count)
 	known := p.adopted[f.Group]
@@ -261,7 +261,7 @@ func (p *Planner) adoptExtent(f Frontend, all []Backend) {
 		return
 	}
 	if known != nil {
-		// Changes were made in part: some frontends of the group point elsewhere.
+		// An earlier Apply failed in part: some frontends of the group point elsewhere.
 		if f.First >= apiSlots {
 			p.orphans[f.Group] = append(p.orphans[f.Group], at)
 		}

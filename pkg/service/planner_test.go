@@ -77,6 +77,7 @@ func (c *cluster) backends(addr string, scope Scope) string {
 
 func TestBackendsBySituation(t *testing.T) {
 	externalLocal := func(s *Service) { s.ExternalLocal = true }
+
 	for name, c := range map[string]struct {
 		change    func(*Service)
 		endpoints []Endpoint

@@ -42,14 +42,14 @@ type resizing struct {
 	placed   map[uint64]bool             // sets that are there
 }
 
-// order has entry 0 first.
+// order orders frontends, entry 0 first.
 func (r *resizing) order(a, b FrontendKey) int {
 	x, y := r.from.Frontends[a], r.from.Frontends[b]
 	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]),
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
 
-// place finds room for runs: first for those that can stay.
+// place allocates extents, first for those that can stay where they are.
 func (r *resizing) place() {
 	rest := make(map[extent]bool)
 	for _, f := range r.from.Frontends {
@@ -124,7 +124,8 @@ func (r *resizing) add(k FrontendKey) bool {
 	return true
 }
 
-// addHidden adds, as far as there is room, what belongs to services whose frontends others have.
+// addHidden adds the entries of services whose frontends other services have, as far as there is
+// room.
 func (r *resizing) addHidden() {
 	for _, f := range r.from.Frontends {
 		delete(r.members, f.Group)

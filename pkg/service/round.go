@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// round is one Plan on its way.
+// round is one Plan in progress.
 type round struct {
 	*Planner
 	Changes
@@ -20,8 +20,8 @@ type round struct {
 	freed []extent
 }
 
-// Plan decides about what changed and returns the writes that bring the maps there. They must be
-// made before the next Plan; if they cannot all be, Adopt what then is in the maps.
+// Plan decides about the noted services and returns the changes for the maps. Make them before the
+// next Plan. If that fails, call Adopt with the content of the maps.
 func (p *Planner) Plan() Changes {
 	r := p.begin(true)
 	for _, n := range r.due() {
@@ -33,8 +33,8 @@ func (p *Planner) Plan() Changes {
 	return r.end()
 }
 
-// PlanAPIServer is Plan for entry 0 alone, so that what is wrong with the writes of another service
-// does not keep it from being written.
+// PlanAPIServer is Plan for entry 0 alone. So a failed write of another service does not hold back
+// entry 0.
 func (p *Planner) PlanAPIServer() Changes {
 	r := p.begin(false)
 	if p.dirty[apiName] {
@@ -63,7 +63,7 @@ func (r *round) end() Changes {
 	return r.Changes
 }
 
-// due are the services that changed, and those that wait and may fit now, in order.
+// due returns the services that changed, and those that wait and may fit now, in order.
 func (r *round) due() []Name {
 	names := slices.Collect(maps.Keys(r.dirty))
 	for n, e := range r.waiting {
@@ -75,7 +75,7 @@ func (r *round) due() []Name {
 	return names
 }
 
-// mayFit reports whether there is now what a service lacked.
+// mayFit reports whether there is room now for what a service lacked.
 func (r *round) mayFit(lacked *FullError) bool {
 	switch lacked.Limit {
 	case limitFrontends:
@@ -88,7 +88,7 @@ func (r *round) mayFit(lacked *FullError) bool {
 	return r.room.has(lacked.Want)
 }
 
-// compareName has entry 0 first.
+// compareName orders names, entry 0 first.
 func compareName(a, b Name) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
@@ -113,11 +113,11 @@ func (r *round) decideAgain(e *entry) {
 	}
 }
 
-// frontsFor is how many frontends services may have: entry 0 may have old and new ones at once.
+// frontendsFor returns how many frontends services may have. Entry 0 may have old and new ones at
+// once.
 func (r *round) frontendsFor() int { return int(r.limits.Frontends) - 2*MaxAPIFrontends }
 
-// fit finds room for all of want or for nothing. What is to be deleted in this
-// round still counts.
+// fit allocates room for all of want, or for nothing. Entries that this round deletes still count.
 func (r *round) fit(e *entry, want decision) *FullError {
 	if e.api != nil {
 		r.fitAPI(e, want)
@@ -185,7 +185,7 @@ func (r *round) fitSlots(e *entry, want decision) *FullError {
 	return nil
 }
 
-// fitAPI takes a block of entry 0 without a reader.
+// fitAPI allocates a block of entry 0 that no program reads.
 func (r *round) fitAPI(e *entry, want decision) {
 	for key, g := range want.groups {
 		if r.keep(e, key, g) {
@@ -220,7 +220,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// keep reports whether g needs no new slots: it has no backends, or these are where they were.
+// keep reports whether g needs no new backend slots: it has no backends, or they are unchanged.
 func (r *round) keep(e *entry, key groupKey, g *group) bool {
 	if len(g.backends) == 0 {
 		return true
@@ -244,7 +244,7 @@ func (r *round) writeBackends(g *group) {
 	}
 }
 
-// replace puts want in the place of what e is. It has room.
+// replace replaces the decision of e by want, which has room.
 func (r *round) replace(e *entry, want decision) {
 	old := e.now
 	e.now = want
@@ -294,7 +294,7 @@ func (r *round) replace(e *entry, want decision) {
 	r.replaceClaims(old.claims, want.claims)
 }
 
-// free releases what old had, unless g has it now.
+// free releases the extent of old, unless g has it now.
 func (r *round) free(old, g *group) {
 	if old.at.count > 0 && old.at != g.at && old.at.first >= apiSlots {
 		r.freed = append(r.freed, old.at)
@@ -338,7 +338,7 @@ func (r *round) replaceClaims(old, want []claim) {
 	}
 }
 
-// writeFronts settles who has what was touched.
+// writeFrontends writes the frontends that the round touched, with their new owners.
 func (r *round) writeFrontends() {
 	for key := range r.touched {
 		had, ok := r.frontends[key]
@@ -374,7 +374,7 @@ func (r *round) writeFrontends() {
 	}
 }
 
-// drop takes out of the maps what the round noted.
+// drop deletes the entries that the round noted.
 func (r *round) drop() {
 	for _, k := range r.DropFrontends {
 		delete(r.frontends, k)

@@ -36,19 +36,21 @@ type Name struct{ Namespace, Name string }
 // String returns namespace/name.
 func (n Name) String() string { return n.Namespace + "/" + n.Name }
 
-// Service is what the table needs of a Service. Headless services and those of
-// type ExternalName have no addresses and give no frontends.
+// Service is what the table needs of a Service. Headless services and those of type ExternalName
+// have no frontends.
 type Service struct {
 	Name Name
-	// Created settles who has a frontend that several claim: the older.
+	// Created decides between services that claim one frontend: the older gets it.
 	Created time.Time
-	// ClusterIPs are served for callers inside the cluster only. They say which families the
-	// service has; one without any has both.
+	// ClusterIPs are for clients in the cluster only. They say which families the service has;
+	// a service without any has both.
 	ClusterIPs []netip.Addr
-	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are served for both.
+	// ExternalIPs and LoadBalancerIPs (those of ipMode VIP) are for clients in the cluster and
+	// outside.
 	ExternalIPs     []netip.Addr
 	LoadBalancerIPs []netip.Addr
-	// SourceRanges are who may come to LoadBalancerIPs from outside; none admits any client.
+	// SourceRanges are the external clients that LoadBalancerIPs admit. No range admits any
+	// client.
 	SourceRanges []netip.Prefix
 	Ports        []Port
 	// Affinity is the timeout of sessionAffinity ClientIP, in whole seconds; 0 is no affinity.
@@ -56,13 +58,13 @@ type Service struct {
 	// ExternalLocal and InternalLocal are the traffic policies Local.
 	ExternalLocal bool
 	InternalLocal bool
-	// HealthCheckNodePort is where balancers ask whether this node has endpoints, 0 is nowhere. The
-	// table has no part in it.
+	// HealthCheckNodePort is where load balancers ask whether this node has endpoints; 0 is
+	// nowhere. The table does not use it.
 	HealthCheckNodePort uint16
 }
 
-// hasFamily reports whether addresses of IPv6, or IPv4, are the service's to claim: balancers tell
-// of all they have, and kube-proxy leaves others alone too (GetClusterIPByFamily in
+// hasFamily reports whether the service may claim IPv6, or IPv4, addresses. A load balancer may
+// list addresses of both families; kube-proxy ignores those of others too (GetClusterIPByFamily in
 // pkg/proxy/util).
 func (s *Service) hasFamily(v6 bool) bool {
 	return len(s.ClusterIPs) == 0 ||
@@ -84,7 +86,7 @@ type Port struct {
 	Name     string
 	Protocol Protocol
 	Port     uint16
-	// NodePort is served on the node's own addresses; 0 is none.
+	// NodePort is served on this node's addresses; 0 is none.
 	NodePort uint16
 }
 
@@ -105,10 +107,10 @@ type SlicePort struct {
 	Port     uint16
 }
 
-// Endpoint is a backend. The conditions mean what discovery.k8s.io/v1 says; the
-// caller has put in what an absent one means there.
+// Endpoint is a backend. The conditions mean what discovery.k8s.io/v1 says. The caller sets what an
+// absent condition means there.
 type Endpoint struct {
-	// Addr is ignored when no host can be reached there from another host.
+	// Addr is ignored if no other host can reach it.
 	Addr netip.Addr
 	// Node is the name of the node it is on, "" is unknown.
 	Node                        string
@@ -120,12 +122,12 @@ type Endpoint struct {
 type APIServer struct {
 	// Frontends are the service's addresses.
 	Frontends []netip.AddrPort
-	// Backends are the servers that answer, or all known ones when none does.
-	// More than MaxAPIServers of a family are left out, the largest addresses first.
+	// Backends are the servers that answer, or all known ones if none does. Of more than
+	// MaxAPIServers of a family the largest addresses are left out.
 	Backends []netip.AddrPort
 }
 
-// reachable reports whether an address can be a frontend's or a backend's.
+// reachable reports whether an address may be that of a frontend or a backend.
 func reachable(a netip.Addr) bool {
 	return a.IsValid() && a.Zone() == "" && !a.IsUnspecified() && !a.IsLoopback() &&
 		!a.IsMulticast() && !a.Unmap().IsLinkLocalUnicast()

@@ -7,23 +7,22 @@ import (
 	"time"
 )
 
-// VIPLinger is for how long an address counts after the last service that had it went, and how
-// often it is asked then whether it is in use: flows that it had go on, and their packets are
-// translated by what remembers them.
+// VIPLinger is how long an address counts after its last service went, and how often the use of
+// such an address is checked then. Its flows go on, and programs still translate their packets.
 const VIPLinger = time.Hour
 
-// VIPs are the addresses of all known services that are not of the cluster's service ranges: of
-// balancers, and external ones. A pod's packet to one of them that was not translated must not
-// leave the node; the table cannot see to that, since what it does not know it leaves alone. Its
-// methods may be called concurrently; the zero value has no services.
+// VIPs are the addresses of all known services outside the cluster's service ranges: LoadBalancer
+// IPs and external IPs. An untranslated packet of a pod to one of them must not leave the node. The
+// table cannot drop it, since it passes what it does not know. Methods may be called concurrently.
+// The zero value has no services.
 type VIPs struct {
 	mu        sync.Mutex
 	byService map[Name][]netip.Addr
 	gone      map[netip.Addr]time.Time // when a service last lost it, or it was last in use
 }
 
-// Put adds or replaces a service and says whether its addresses are others than before. An address
-// that cannot be a frontend's does not count, nor one of a family that the service does not have.
+// Put adds or replaces a service and reports whether its addresses changed. An address that no
+// frontend may have does not count, nor does one of a family that the service does not have.
 func (v *VIPs) Put(s Service, now time.Time) bool {
 	var addrs []netip.Addr
 	for _, a := range slices.Concat(s.LoadBalancerIPs, s.ExternalIPs) {
@@ -34,11 +33,11 @@ func (v *VIPs) Put(s Service, now time.Time) bool {
 	return v.set(s.Name, sorted(addrs), now)
 }
 
-// Delete takes a service away and says whether it had addresses.
+// Delete removes a service and reports whether it had addresses.
 func (v *VIPs) Delete(n Name, now time.Time) bool { return v.set(n, nil, now) }
 
-// Left adds addresses that services had before this process knew any: they count as long as those
-// of services that go now.
+// Left adds addresses that services had before this process knew any. They count as if their
+// service went now.
 func (v *VIPs) Left(addrs []netip.Addr, now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -74,9 +73,9 @@ func (v *VIPs) set(n Name, addrs []netip.Addr, now time.Time) bool {
 	return true
 }
 
-// Addrs returns each address once, sorted: those that services have, those that they had until
-// VIPLinger ago, and those that are in use since. InUse says which of some addresses are; it is
-// asked about each address once in VIPLinger, since to look is costly.
+// Addrs returns each address once, sorted: those of services, those that were in the last
+// VIPLinger, and those still in use. inUse returns which of some addresses are in use. It is
+// costly, so it is asked once in VIPLinger for each address.
 func (v *VIPs) Addrs(now time.Time, inUse func([]netip.Addr) []netip.Addr) []netip.Addr {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// APIServer is entry 0 as the maps have it; without any, it is empty.
+// APIServer returns entry 0 as the maps have it, or an empty one.
 func (s State) APIServer() APIServer {
 	var a APIServer
 	for k, f := range s.Frontends {
@@ -28,28 +28,28 @@ func (s State) APIServer() APIServer {
 	return a
 }
 
-// View is a service as it is in force, for people.
+// View is a service as it is in force, for operators.
 type View struct {
 	Service   Name           `json:"service"`
 	Frontends []FrontendView `json:"fronts,omitempty"`
-	// Problems are why it is not as it asks to be.
+	// Problems are why the service is not as it asks to be.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// FrontView is a frontend of a service.
+// FrontendView is a frontend of a service.
 type FrontendView struct {
 	Addr     netip.AddrPort `json:"addr"`
 	Protocol Protocol       `json:"protocol"`
 	Scope    Scope          `json:"scope"`
-	// Kind is the field that the address is of, such as ClusterIP.
+	// Kind is the field of the Service that the address comes from, such as ClusterIP.
 	Kind string `json:"kind"`
-	// Owner is the service that has the frontend, which may be another one.
+	// Owner is the service that has the frontend. It may be another one.
 	Owner Name `json:"owner"`
 	// Local reports whether only backends on this node are chosen, Drop whether packets are dropped
 	// because there is none.
 	Local bool `json:"local,omitempty"`
 	Drop  bool `json:"drop,omitempty"`
-	// Affinity is for how long a client keeps its backend.
+	// Affinity is how long a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
 	// Sources are who may come from outside when Ranged; otherwise any client may.
 	Sources []netip.Prefix `json:"sources,omitempty"`

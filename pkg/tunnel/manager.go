@@ -22,9 +22,6 @@ type System interface {
 	Configure(ctx context.Context, c DeviceChange) error
 	// Remove removes a device with its request and its state.
 	Remove(ctx context.Context, name string) error
-	// RemoveAll removes all our devices and requests, as much as it can, and returns what it
-	// removed.
-	RemoveAll(ctx context.Context) (took []string, err error)
 }
 
 // Manager keeps a System at the last Spec. It is safe for concurrent use.
@@ -177,18 +174,6 @@ func (m *Manager) Watch(ctx context.Context) (differs bool, err error) {
 		m.have = nil
 	}
 	return differs, nil
-}
-
-// RemoveAll removes all our devices and requests and returns what it removed.
-func (m *Manager) RemoveAll(ctx context.Context) ([]string, error) {
-	m.syncing.Lock()
-	defer m.syncing.Unlock()
-	took, err := m.sys.RemoveAll(ctx)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.writes++
-	m.have, m.want, m.claims, m.nameFor = nil, nil, nil, nil
-	return took, err
 }
 
 // read reads the devices. current reports whether no Sync ended meanwhile; have is then what was

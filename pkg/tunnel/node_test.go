@@ -139,7 +139,7 @@ func TestForeignLinkIsLeftAlone(t *testing.T) {
 		t.Errorf("sync: %v, want a refusal", err)
 	}
 	n.Run(t, func() error {
-		if took, err := n.m.RemoveAll(t.Context()); err != nil || len(took) > 0 {
+		if took, err := n.host.RemoveAll(t.Context()); err != nil || len(took) > 0 {
 			t.Errorf("took %q, %v", took, err)
 		}
 		h, err := nl.Open()

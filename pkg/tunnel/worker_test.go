@@ -205,7 +205,7 @@ func TestRemoveAll(t *testing.T) {
 
 			var took []string
 			n.Run(t, func() (err error) {
-				took, err = n.m.RemoveAll(t.Context())
+				took, err = n.host.RemoveAll(t.Context())
 				return err
 			})
 			t.Logf("took %q", took)

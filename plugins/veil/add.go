@@ -66,8 +66,8 @@ func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	return result, conf, nil
 }
 
-// connect reserves addresses and attaches; what it did is on undo. The time
-// since began goes into the record.
+// connect reserves addresses and attaches; undo has its steps. The time since began goes into the
+// record.
 func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time.Time,
 	undo *pod.Undo) (*current.Result, error) {
 	hostLink := pod.HostLink(args.ContainerID, args.IfName)
@@ -102,8 +102,8 @@ func (p *plugin) connect(args *skel.CmdArgs, conf *netConf, nsFd int, began time
 	return resultOf(record, conf, given)
 }
 
-// workload reads how Kubernetes calls the pod from CNI_ARGS. What is absent or malformed leaves
-// it empty: where policies are enforced, such a pod is mute until the daemon finds out.
+// workload parses from CNI_ARGS Kubernetes' names of the pod. Missing or malformed names stay
+// empty: where policies are enforced, such a pod is mute until the daemon finds its names.
 func workload(cniArgs string) pod.Workload {
 	var args struct {
 		types.CommonArgs

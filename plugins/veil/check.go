@@ -63,7 +63,7 @@ func (p *plugin) check(args *skel.CmdArgs) error {
 	return nil
 }
 
-// prevResult is what the runtime remembers of ADD; CHECK without it is an error of the runtime.
+// prevResult is the runtime's memory of ADD; a CHECK without it is an error of the runtime.
 func prevResult(conf *netConf, data []byte) (*current.Result, error) {
 	if len(conf.PrevResult) == 0 {
 		return nil, errors.New("missing: the runtime gives CHECK the result of ADD")
@@ -78,8 +78,8 @@ func prevResult(conf *netConf, data []byte) (*current.Result, error) {
 	return current.NewResultFromResult(net.PrevResult)
 }
 
-// compare says how the runtime's memory differs from the record. Later plugins
-// of the chain may have added to it.
+// compare returns how the runtime's memory differs from the record. Later plugins of the chain may
+// have added to it.
 func compare(prev *current.Result, r pod.Record, netns string) []string {
 	var texts []string
 	pod, host := -1, false

@@ -38,13 +38,13 @@ type netConf struct {
 	IPAM       ipamConf        `json:"ipam"`
 	DNS        types.DNS       `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	// Valid is what GC is told of; nil when the key is absent.
+	// Valid are the valid attachments for GC; nil when the key is absent.
 	Valid json.RawMessage `json:"cni.dev/valid-attachments"`
-	// Older says the same in the form that libcni before 1.2.3 wrote.
+	// Older is the same in the form of libcni before 1.2.3.
 	Older json.RawMessage `json:"cni.dev/attachments"`
 }
 
-// ipamConf is what veil reads of host-local's configuration.
+// ipamConf is the part of host-local's configuration that veil reads.
 type ipamConf struct {
 	Type    string `json:"type"`
 	DataDir string `json:"dataDir"`
@@ -74,7 +74,7 @@ func parse(data []byte) (*netConf, error) {
 	return c, nil
 }
 
-// validate says everything that is wrong with the configuration at once.
+// validate returns every problem of the configuration at once.
 func (c *netConf) validate(data []byte) error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
@@ -155,7 +155,7 @@ func (c *ipamConf) validate(mtu int) []error {
 	return errs
 }
 
-// prefixes are those that host-local gives addresses from.
+// prefixes returns the prefixes that host-local assigns from.
 func (c *ipamConf) prefixes() ([]netip.Prefix, error) {
 	var subnets []string
 	if c.Subnet != "" {

@@ -6,9 +6,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
-// del is the verb DEL: the link goes first, then the addresses that it had are
-// given back. It needs no namespace, may be repeated, and is not stopped by a mistake
-// elsewhere in the configuration.
+// del is the verb DEL: it removes the link first, then releases its addresses. It needs no
+// namespace, may be repeated, and is not stopped by a mistake elsewhere in the configuration.
 func (p *plugin) del(args *skel.CmdArgs) error {
 	if _, err := parse(args.StdinData); err != nil {
 		return err

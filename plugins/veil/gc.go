@@ -19,9 +19,9 @@ import (
 // owner is one attachment as host-local writes it into a reservation.
 type owner struct{ containerID, ifName string }
 
-// gc is the verb GC: links, records and addresses in the sets of this network that no
-// valid attachment owns, then the reservations of addresses. It goes on past
-// errors and tells them all.
+// gc is the verb GC: it removes links, records and addresses in the sets of this network without a
+// valid attachment, then the reservations of addresses. It continues past errors and returns them
+// all.
 func (p *plugin) gc(args *skel.CmdArgs) error {
 	conf, err := parse(args.StdinData)
 	if err != nil {
@@ -61,8 +61,8 @@ func (p *plugin) gc(args *skel.CmdArgs) error {
 	return errors.Join(errs...)
 }
 
-// valid is what the runtime says is still attached. Without it everything would
-// be an orphan, so it must be said, if only as an empty list (or null, as libcni writes one).
+// valid returns the runtime's valid attachments. Without the list everything would be an orphan, so
+// it must be given, if only empty (or null, as libcni writes an empty one).
 func (c *netConf) valid() ([]types.GCAttachment, error) {
 	raw := c.Valid
 	if raw == nil {
@@ -100,8 +100,8 @@ func releaseOrphans(args *skel.CmdArgs, conf *netConf, valid map[owner]bool,
 	return errors.Join(errs...)
 }
 
-// reservations reads who holds addresses: host-local keeps a file for each,
-// named by the address, that holds the container's id and, on a second line, the interface.
+// reservations reads the owners of addresses: host-local keeps a file for each, named by the
+// address, with the container's id and, on a second line, the interface.
 func reservations(dir string) (map[owner]bool, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

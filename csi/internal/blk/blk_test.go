@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"testing/fstest"
@@ -84,8 +86,10 @@ func TestLoop(t *testing.T) {
 	if err != nil || again != l {
 		t.Errorf("second attach: %v, %v; want %v", again, err, l)
 	}
-	if n, err := blk.SectorSize(l.Path); n != blk.Align || err != nil {
-		t.Errorf("sectors of %d, %v", n, err)
+	sectors, err := os.ReadFile("/sys/class/block/" + filepath.Base(l.Path) +
+		"/queue/logical_block_size")
+	if got := strings.TrimSpace(string(sectors)); got != strconv.Itoa(blk.Align) || err != nil {
+		t.Errorf("sectors of %s, %v", got, err)
 	}
 	if n, err := blk.Number(l.Path); n != l.Number || err != nil {
 		t.Errorf("number %d, %v; want %d", n, err, l.Number)
@@ -162,7 +166,7 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A device that another took by the same number meanwhile is none of ours.
+// A device that another process took by the same number in the meantime is not ours.
 func TestDetachLeavesOthers(t *testing.T) {
 	nettest.NeedRoot(t)
 	ours, others := sparse(t, 8<<20), sparse(t, 8<<20)
@@ -171,8 +175,7 @@ func TestDetachLeavesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The kernel gives the lowest number that is free; if another process has taken that, this is
-	// tried again.
+	// The kernel assigns the lowest free number; if another process took it, this is tried again.
 	for range 20 {
 		o := attached(t, others)
 		if o.Path != l.Path {

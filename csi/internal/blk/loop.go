@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -328,19 +327,4 @@ func Hole(f *os.File) (bool, error) {
 		return false, fmt.Errorf("seek data in %s: %w", f.Name(), err)
 	}
 	return false, nil
-}
-
-// SectorSize is the logical sector size of the block device at path, bytes (BLKSSZGET).
-func SectorSize(path string) (int, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	var n int32
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.BLKSSZGET,
-		uintptr(unsafe.Pointer(&n))); errno != 0 {
-		return 0, fmt.Errorf("%s: sector size: %w", path, errno)
-	}
-	return int(n), nil
 }

@@ -47,6 +47,7 @@ func serve(args []string) error {
 	defer stop()
 	return worker.RunDevice(ctx, worker.DeviceOptions{
 		Request: worker.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
-		Engine: args[0], AEAD: args[1], Shards: shards, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Engine: args[0], AEAD: args[1], Shards: shards,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 }

@@ -49,7 +49,8 @@ func TestStreamsPassBetweenEngines(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer os.RemoveAll(dir)
-				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i), engine: tc.engines[0]},
+				w := &world{side: side{name: "test", file: fmt.Sprintf("t%d", i),
+					engine: tc.engines[0]},
 					engines: tc.engines, shards: tc.shards, mtu: mtu, dir: dir}
 				for j, n := range []string{"a", "b", "pa", "pb"} {
 					w.names[j] = fmt.Sprintf("kvtest%d-%d%d%s", os.Getpid(), i, mtu, n)
@@ -74,6 +75,7 @@ func streamBothWays(t *testing.T, w *world) {
 		go func() { done <- transfer(w, podA, podB, 15<<20) }()
 		go func() { done <- transfer(w, podB, podA, 15<<20) }()
 	}
+
 	for range 2 * streams {
 		if err := <-done; err != nil {
 			for k := range 2 {
@@ -83,9 +85,11 @@ func streamBothWays(t *testing.T, w *world) {
 			t.Fatal(err)
 		}
 	}
+
 	// TCP hides loss; a corrupt segment would be counted by the pods.
 	for _, pod := range []int{podA, podB} {
-		out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat", "/proc/net/snmp").CombinedOutput()
+		out, err := exec.Command("ip", "netns", "exec", w.names[pod], "cat",
+			"/proc/net/snmp").CombinedOutput()
 		if err != nil {
 			t.Fatal(err)
 		}

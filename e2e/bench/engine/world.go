@@ -175,7 +175,9 @@ func (w *world) start(i, mtu int) error {
 	}
 	defer log.Close()
 	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu), strconv.Itoa(w.shards)}, ","))
+	cmd.Env = append(os.Environ(), childEnv+"="+
+		strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu),
+			strconv.Itoa(w.shards)}, ","))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

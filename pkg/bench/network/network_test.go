@@ -59,6 +59,7 @@ func TestPlan(t *testing.T) {
 
 func TestCarried(t *testing.T) {
 	const least = 1_000_000
+
 	for name, tt := range map[string]struct {
 		side string
 		c    carried

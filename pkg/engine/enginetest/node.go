@@ -271,8 +271,7 @@ func hostText(a netip.Addr) string {
 	return a.String()
 }
 
-// Initiation returns an initiation to the owner of public by somebody whom it does not know, with a
-// right MAC1.
+// Initiation returns an initiation to the owner of public from a stranger, with a valid MAC1.
 func Initiation(t testing.TB, public [32]byte) []byte {
 	t.Helper()
 	arena := new(secret.Arena)

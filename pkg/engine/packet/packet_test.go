@@ -248,6 +248,7 @@ func TestUDPChecksumIsNeverZero(t *testing.T) {
 func TestMalformedSuperpacketsHaveAReason(t *testing.T) {
 	whole := spec{src: 1, dst: 2, sport: 7, payload: payload(5000, 1)}.build()
 	good, p := superOf(whole, 1000)
+
 	for _, tc := range []struct {
 		name   string
 		change func(h *Header, p []byte) []byte

@@ -208,6 +208,7 @@ func TestPartialSendLosesNothing(t *testing.T) {
 	if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
+
 	v4.segment.Store(false)
 	var s Sender
 	wire := make([]byte, 300*500)
@@ -217,12 +218,14 @@ func TestPartialSendLosesNothing(t *testing.T) {
 			t.Fatal("no room")
 		}
 	}
+
 	n := s.Flush(v4, &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)})
 	r, err := NewReceiver()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
+
 	got := 0
 	for {
 		msgs, err := r.Receive(v4)
@@ -238,6 +241,7 @@ func TestPartialSendLosesNothing(t *testing.T) {
 			}
 		}
 	}
+
 	if n != 300 || got != 300 || s.Stats != (Stats{}) {
 		t.Errorf("%d were sent and %d came of 300: %+v", n, got, s.Stats)
 	}

@@ -59,8 +59,8 @@ type Options struct {
 	HealthAddress string
 	// APIServers are known before there is a list.
 	APIServers APIServers
-	// Observe is told how long changes took from when they came to when they were in force; nil
-	// drops nobody.
+	// Observe receives how long changes took from their arrival until they were in force; nil
+	// drops it.
 	Observe func(time.Duration)
 	// CloseSockets closes this node's established TCP connections to a server that has gone, pods'
 	// included; nil closes none.

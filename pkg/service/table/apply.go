@@ -10,12 +10,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// WriteError is that a step of Apply ended early. The steps before it are made,
-// those after it are not.
+// WriteError is the error of a step of Apply that ended early. The steps before it are done, those
+// after it are not.
 type WriteError struct {
 	// Map is the map's name, Step what was to be done to it.
 	Map, Step string
-	// Done of Of entries are made.
+	// Done of Of entries are written.
 	Done, Of int
 	Err      error
 }
@@ -24,7 +24,7 @@ func (e *WriteError) Error() string {
 	return fmt.Sprintf("%s %s: %d of %d entries: %v", e.Step, e.Map, e.Done, e.Of, e.Err)
 }
 
-// Unwrap returns the kernel's error, and service.ErrFull where that is what it means.
+// Unwrap returns the kernel's error, and service.ErrFull if it means a full map.
 func (e *WriteError) Unwrap() []error {
 	if errors.Is(e.Err, unix.E2BIG) || errors.Is(e.Err, unix.ENOSPC) { // hash maps, tries
 		return []error{e.Err, service.ErrFull}
@@ -39,8 +39,8 @@ type write struct {
 	do            func(*ebpf.Map) (int, error)
 }
 
-// Apply makes changes, step by step and each in one call. An error is a *WriteError; then State
-// says what is there, for Planner.Adopt.
+// Apply writes the changes, step by step, each in one call. An error is a *WriteError. Then State
+// returns the content of the maps, for Planner.Adopt.
 func (t *Table) Apply(c service.Changes) error {
 	for _, w := range writes(c) {
 		if w.entries == 0 {
@@ -53,7 +53,7 @@ func (t *Table) Apply(c service.Changes) error {
 	return nil
 }
 
-// writes are the steps of changes in the order that service.Changes asks for.
+// writes returns the steps of the changes in the order that service.Changes asks for.
 func writes(c service.Changes) []write {
 	sources := service.Batch[service.SourceRangeKey, uint32]{Keys: c.SourceRanges,
 		Values: make([]uint32, len(c.SourceRanges))}
@@ -78,7 +78,7 @@ func put[K, V any](name string, b service.Batch[K, V]) write {
 	}}
 }
 
-// drop deletes entries. One that is not there already is no error.
+// drop deletes entries. A missing entry is no error.
 func drop[K any](name string, keys []K) write {
 	return write{name, "delete from", len(keys), func(m *ebpf.Map) (int, error) {
 		for done := 0; ; {

@@ -14,14 +14,14 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 )
 
-// socketHook is a program and where it belongs.
+// socketHook is a program and its hook.
 type socketHook struct {
 	program string
 	at      ebpf.AttachType
 }
 
-// socketHooks are in the order in which they are attached: who translates back
-// is there before anything is translated.
+// socketHooks are in the order of attaching: the programs that translate replies come before those
+// that translate requests.
 var socketHooks = []socketHook{
 	{"service_recvmsg4", ebpf.AttachCGroupUDP4Recvmsg},
 	{"service_recvmsg6", ebpf.AttachCGroupUDP6Recvmsg},
@@ -33,11 +33,11 @@ var socketHooks = []socketHook{
 	{"service_sendmsg6", ebpf.AttachCGroupUDP6Sendmsg},
 }
 
-// AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and says
-// what it changed: nothing where they are there. A program of another version, or one that reads
-// maps of an earlier table, is replaced within its link. Links to another cgroup are replaced by
-// links to this one, which come first. On an error the rest is left as it is; calling it again goes
-// on. Errors are ErrNoCgroup, ErrNotPermitted, ErrNotSupported.
+// AttachSockets attaches the programs at sockets to the cgroup at path, pins the links, and returns
+// what it changed. A program of another version, or one that reads the maps of an earlier table, is
+// replaced within its link. Links to another cgroup are replaced by links to this one, which come
+// first. On an error the rest stays as it is, and another call goes on. Errors are ErrNoCgroup,
+// ErrNotPermitted, ErrNotSupported.
 func (t *Table) AttachSockets(path string) ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,7 +71,7 @@ func openCgroup(path string) (*os.File, error) {
 	return os.Open(path)
 }
 
-// attachSocket says what it did, "" is nothing.
+// attachSocket attaches one program and returns what it changed; "" is nothing.
 func (t *Table) attachSocket(group *os.File, h socketHook) (string, error) {
 	old, err := link.LoadPinnedLink(t.pin(h.program), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,7 @@ func (t *Table) newLink(group *os.File, h socketHook) error {
 	return bpfobj.Repin(l, t.pin(h.program))
 }
 
-// updateLink puts a program in the place of the one with this number, unless it is the same.
+// updateLink replaces the program with this number by prog, unless they are the same.
 func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (string, error) {
 	old, err := ebpf.NewProgramFromID(id)
 	if err != nil {
@@ -126,9 +126,8 @@ func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (
 	return "replaced", t.takeOver(old) // again: it was at work until now
 }
 
-// takeOver copies what a program remembers in maps that are not ours into those of
-// the same name that are. What was remembered again meanwhile is kept. Maps of another layout are
-// forgotten.
+// takeOver copies what old remembers in maps that are not ours into our maps of the same name.
+// Newer entries in ours stay. Maps of another layout are skipped.
 func (t *Table) takeOver(old *ebpf.Program) error {
 	info, err := old.Info()
 	if err != nil {
@@ -143,8 +142,7 @@ func (t *Table) takeOver(old *ebpf.Program) error {
 	return t.takeOverBloom(old, ids)
 }
 
-// takeOverKnown is for what a program with flows knows of addresses, if not in the map that is
-// there now.
+// takeOverBloom copies the Bloom filter of flows of a program, if it is in another map than ours.
 func (t *Table) takeOverBloom(old *ebpf.Program, ids []ebpf.MapID) error {
 	m := t.maps[mapFlowBloom]
 	if m == nil {

@@ -14,24 +14,23 @@ import (
 )
 
 // podClient is the key of the map service_callers (struct pod_client in
-// bpf/lib/service/pod_clients.h): a pod that has had a flow of packets to an address, by the index
-// of its link. The programs add, and forget nothing.
+// bpf/lib/service/pod_clients.h): a pod, by the index of its link, that has had a flow to a service
+// address. The programs add entries and delete none.
 type podClient struct {
 	Addr [16]byte
 	Link uint32
 }
 
-// callersRest is for how long what is known of callers is good enough for who only counts them or
-// makes room: looking at them is walking through all of the map: about half a millisecond where it
-// is empty, 20 ms with 50,000 callers.
+// podClientsRest is how long a count of pod clients stays valid. A count walks the whole map: half
+// a millisecond if it is empty, 20 ms with 50,000 clients.
 const podClientsRest = time.Minute
 
-// unknownLink is the link of who called before the map was made. It never goes.
+// unknownLink is the link of pods that were clients before the map existed. It never goes.
 const unknownLink = 0
 
-// assumeCallers fills the map of callers with the addresses that are closed to pods, when it is
-// made or did not see who called: which clients is unknown now. After a start of the machine there
-// are none.
+// assumePodClients fills the map with the addresses that are closed to pods. It is called when the
+// map is new, or when programs without it ran: nobody knows then which pods are clients. After a
+// boot there are none.
 func (t *Table) assumePodClients() error {
 	if err := t.openGuardMap(abi.PinVIPs); err != nil {
 		return err
@@ -50,8 +49,8 @@ func (t *Table) assumePodClients() error {
 	return nil
 }
 
-// assumeCallersOf is assumeCallers where a program for what comes in is of a version that has no
-// such map: an earlier one was put back meanwhile.
+// assumePodClientsOf calls assumePodClients if old is an ingress program without the map: an
+// earlier version ran meanwhile.
 func (t *Table) assumePodClientsOf(old *ebpf.Program) error {
 	if has, err := hasMap(old, mapPodClients); err != nil || has {
 		return err
@@ -59,8 +58,8 @@ func (t *Table) assumePodClientsOf(old *ebpf.Program) error {
 	return t.assumePodClients()
 }
 
-// assumeFlows has all addresses known as ones that have had a flow, where entries were made without
-// saying so in this map.
+// assumeFlows sets all bits of the Bloom filter of flows. It is called when programs made entries
+// without adding their addresses to this map.
 func (t *Table) assumeFlows() error {
 	m := t.maps[mapFlowBloom]
 	for i := range m.MaxEntries() {
@@ -71,7 +70,7 @@ func (t *Table) assumeFlows() error {
 	return nil
 }
 
-// hasMap reports whether a program has a map of this name.
+// hasMap reports whether the program has a map of this name.
 func hasMap(p *ebpf.Program, name string) (bool, error) {
 	info, err := p.Info()
 	if err != nil {
@@ -92,9 +91,9 @@ func hasMap(p *ebpf.Program, name string) (bool, error) {
 	return false, nil
 }
 
-// Callers counts callers, at most callersRest ago, and returns how many there is room for; both are
-// 0 for a Table without Links. Callers whose link is gone are deleted. Call it on a thread in the
-// node's network namespace.
+// PodClients returns how many pod clients there are, counted at most podClientsRest ago, and how
+// many there is room for. Both are 0 for a Table without Links. It deletes clients whose link is
+// gone. Call it on a thread in the node's network namespace.
 func (t *Table) PodClients() (used, room uint32, err error) {
 	m := t.maps[mapPodClients]
 	if m == nil {
@@ -109,7 +108,7 @@ func (t *Table) PodClients() (used, room uint32, err error) {
 	return used, m.MaxEntries(), err
 }
 
-// countCallers looks at all callers if that was not done for callersRest.
+// countPodClients counts the pod clients, unless they were counted less than podClientsRest ago.
 func (t *Table) countPodClients(h *nl.Handle) (uint32, error) {
 	t.callers.Lock()
 	defer t.callers.Unlock()
@@ -123,9 +122,9 @@ func (t *Table) countPodClients(h *nl.Handle) (uint32, error) {
 	return used, err
 }
 
-// InUse returns those of some services' addresses to which a pod that is still there has had a flow
-// of packets at its link, whatever the table of flows has forgotten since: the pod may go on with
-// it. Call it on a thread in the node's network namespace. A Table without Links has none.
+// InUse returns the addresses among addrs to which an existing pod has had a flow. The flow may be
+// evicted by now, and the pod may still go on with it. A Table without Links returns none. Call it
+// on a thread in the node's network namespace.
 func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 	if t.maps[mapPodClients] == nil || len(addrs) == 0 {
 		return nil, nil
@@ -143,8 +142,8 @@ func (t *Table) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
 		func(a netip.Addr) bool { return !called[a.As16()] }), nil
 }
 
-// called returns the addresses that have callers, and how many callers there are, and deletes those
-// whose link is gone.
+// called returns the addresses that have pod clients and how many clients there are. It deletes
+// clients whose link is gone.
 func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
 	var all []podClient
 	err = each(t.maps, mapPodClients, func(c podClient, _ uint8) bool {
@@ -155,7 +154,7 @@ func (t *Table) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, e
 		return nil, 0, err
 	}
 
-	// Links are listed after callers, so that who came meanwhile is not taken for gone.
+	// List links after clients: a client that came meanwhile has a link then.
 	links, err := h.LinkList()
 	if err != nil {
 		return nil, 0, fmt.Errorf("list links: %w", err)

@@ -118,7 +118,7 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 	}
 }
 
-// expectCallers wants the callers counted, and the room that the programs' map has.
+// expectPodClients wants the callers counted, and the room that the programs' map has.
 func (l *linked) expectPodClients(t *testing.T, situation string, want uint32) {
 	t.Helper()
 	l.host.Run(t, func() error {
@@ -184,8 +184,8 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.expectInUse(t, "a pod goes, which need not be who called", all, all[:2])
 }
 
-// An earlier version that was put back did not record its clients: which ones its programs served
-// are nobody knows, once they are replaced.
+// An earlier version that was put back did not record its clients. Once its programs are replaced,
+// the clients that they served are unknown.
 func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)

@@ -2,33 +2,33 @@ package table
 
 import "fmt"
 
-// Counters are since the map of counters was made, which only another layout of it makes again.
+// Counters counts since the map of counters was created. Only another layout of it creates it anew.
 type Counters struct {
 	Sockets, Packets Choices
-	// SourceRefused is packets of clients that loadBalancerSourceRanges do not admit.
+	// SourceRefused is packets of clients that loadBalancerSourceRanges does not admit.
 	SourceRefused uint64
-	// NotHere is packets that were dropped because under policy Local no backend is on this node,
-	// so that a balancer goes to another.
+	// NotHere is packets that were dropped since the policy is Local and no backend is on this
+	// node. So a load balancer chooses another node.
 	NotHere uint64
-	// NoAddress and NoPort are packets that could not be given a source of this node; NoPort also
-	// those of flows that have no room, and of pods for which there is none among the callers.
+	// NoAddress and NoPort are packets without a source address or port for SNAT. NoPort also
+	// counts flows without room in the flow table or among the pod clients.
 	NoAddress, NoPort uint64
-	// Moved is flows of UDP packets that got another backend because theirs went.
+	// Moved is UDP flows that got another backend because theirs is gone.
 	Moved uint64
 }
 
-// Choices is what became of those who asked for a service.
+// Choices counts how choices of a backend ended.
 type Choices struct {
-	// TCP and UDP is how often a backend was chosen.
+	// TCP and UDP are how often a backend was chosen.
 	TCP, UDP uint64
-	// Refused is how often there was none.
+	// Refused is how often the service had none.
 	Refused uint64
-	// Unsteady is how often a choice was given up and refused because the
-	// service changed each time it was looked at. It should be 0.
+	// Unsteady is how often a choice was given up and refused because the frontend changed at
+	// each look-up. It should be 0.
 	Unsteady uint64
 }
 
-// fields are in the order of enum service_count in bpf/lib/service/count.h.
+// fields returns the counters in the order of enum service_count in bpf/lib/service/count.h.
 func (c *Counters) fields() []*uint64 {
 	return []*uint64{
 		&c.Sockets.TCP, &c.Sockets.UDP, &c.Sockets.Refused, &c.Sockets.Unsteady,
@@ -38,7 +38,7 @@ func (c *Counters) fields() []*uint64 {
 	}
 }
 
-// Counters reads what the programs counted.
+// Counters returns what the programs counted.
 func (t *Table) Counters() (Counters, error) {
 	var c Counters
 	for i, sum := range c.fields() {
@@ -53,8 +53,8 @@ func (t *Table) Counters() (Counters, error) {
 	return c, nil
 }
 
-// Remembered counts the entries of the maps that forget what was not used for long. It walks them
-// all, about a millisecond for each ten thousand; for a metric once a minute is enough.
+// Remembered counts the entries of the LRU maps. It walks all of them, about a millisecond for each
+// ten thousand, so once a minute is enough for a metric.
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory
 	for name, n := range map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies,

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// Given returns the backends that this node's sockets, pods' included, were given for some
-// frontends, each once, sorted. Those of sockets that are closed are among them until the map
-// forgets them. It walks all that sockets know, about a millisecond for each ten thousand entries.
+// Given returns the backends that sockets on this node, including pods', got for these frontends,
+// each once, sorted. Those of closed sockets are included until the map evicts them. It walks all
+// entries, about a millisecond for each ten thousand.
 func (t *Table) Given(frontends []netip.AddrPort) ([]netip.AddrPort, error) {
 	var given []netip.AddrPort
 	err := each(t.maps, mapReplies, func(k socketPeer, v socketAddr) bool {

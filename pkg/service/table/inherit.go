@@ -13,14 +13,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// readerProgram is the program whose maps are the table in force: it is attached last of those that
-// look a frontend up for TCP.
+// readerProgram is the program whose maps are the table in force. It is attached last of the
+// programs that look up a frontend for TCP.
 const readerProgram = "service_connect6"
 
-// inForce opens the maps of the table that the programs at sockets read, by name; nil is that none
-// is attached, or that they read mine, which is whole. A map that only programs at links read is
-// the pinned one. The caller closes them. What has another layout than specs say, or is not found,
-// is left out.
+// inForce opens the maps of the table that the attached programs read, by name. It returns nil if
+// no program is attached, or if they read mine and mine is whole. For a map that only programs at
+// links read it opens the pinned one. A map that is missing or has another layout than in specs is
+// left out. The caller closes the maps.
 func (t *Table) inForce(mine map[string]*ebpf.Map,
 	specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
 	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
@@ -73,7 +73,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map,
 	return found, nil
 }
 
-// mapsOf opens those maps of a program that are named as those of the table.
+// mapsOf opens the maps of a program that have the name of a map of the table.
 func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
 	info, err := prog.Info()
 	if err != nil {
@@ -96,7 +96,7 @@ func mapsOf(prog *ebpf.Program) (map[string]*ebpf.Map, error) {
 	return found, nil
 }
 
-// sameMap reports whether both are one map of the kernel; nil is none.
+// sameMap reports whether a and b are the same map of the kernel. nil is no map.
 func sameMap(a, b *ebpf.Map) (bool, error) {
 	if a == nil || b == nil {
 		return false, nil
@@ -120,7 +120,7 @@ func closeMaps(maps map[string]*ebpf.Map) {
 	}
 }
 
-// fill writes into maps that are new and without a reader what the table in force has.
+// fill writes the content of the table in force into new maps that no program reads yet.
 func (t *Table) fill(s service.State) error {
 	resized, without := s.Resize(t.limits)
 	if without > 0 {

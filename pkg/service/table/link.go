@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Programs at links, and before the guard's at egress.
+// Names of the programs at links, and of those that the egress guard tail calls.
 const (
 	progIn, progInL3   = "service_in", "service_in_l3"
 	progOut, progOutL3 = "service_out", "service_out_l3"
@@ -25,21 +25,22 @@ const (
 	progTunnelOut      = "service_tun_out"
 )
 
-// mapSelf has the addresses of this node, by enum node_addr in bpf/lib/service/node_addr.h.
+// mapSelf has the addresses of this node, in the order of enum node_addr in
+// bpf/lib/service/node_addr.h.
 const mapSelf = "service_self"
 
-// linkPrograms are those that are attached.
+// linkPrograms are the programs that are attached to links.
 var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelIn, progTunnelOut}
 
-// errLinkGone matches errors of a link that is no longer there.
+// errLinkGone matches the error of a link that is gone.
 var errLinkGone = errors.New("link is gone")
 
-// errTaken is that of a link without tcx that has the qdisc ingress: it has one list of programs,
-// for what comes in, and there is no room for clsact.
+// errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has one list
+// of programs, for ingress, and leaves no room for clsact.
 var errTaken = errors.New("the link has the qdisc ingress, for example of the plugin bandwidth, " +
 	"in the place of clsact: use Linux 6.6, or remove the limit")
 
-// direction is that of packets at a link.
+// direction is the direction of packets at a link.
 type direction string
 
 const (
@@ -47,23 +48,22 @@ const (
 	egress  direction = "egress"
 )
 
-// point is where a program sits.
+// point is where a program is attached.
 type point struct {
 	index int
 	dir   direction
 }
 
-// hooks is the way in which programs are attached to links, as the guard does: to
-// the link, so that they live as long as it, and with no pin.
+// hooks attaches programs to links without a pin, as the guard does: they live as long as the link.
 type hooks interface {
 	// list returns the programs in the order in which they run.
 	list(h *nl.Handle, p point) ([]ebpf.ProgramID, error)
-	// attach puts a program after those that are there.
+	// attach adds a program behind the others.
 	attach(h *nl.Handle, p point, name string, prog *ebpf.Program) error
-	// replace puts a program in the place of another, at no moment without one.
+	// replace exchanges a program for another, without a moment with neither.
 	replace(h *nl.Handle, p point, name string, prog, old *ebpf.Program) error
 	detach(h *nl.Handle, p point, old *ebpf.Program) error
-	// tidy takes away what an attach left at a link of ours that has no programs any more.
+	// tidy removes what attach left at a link that has none of our programs any more.
 	tidy(h *nl.Handle, index int) error
 }
 
@@ -100,10 +100,10 @@ func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.Collec
 	})
 }
 
-// SetSelf says which addresses packets are sent from: to other nodes the first of a pod prefix of
-// this node, which host-local keeps for a gateway, so that no pod has it and peers take it from
-// this node; for refusals an address of the node. The first of each family counts. Without them
-// such packets are dropped and counted.
+// SetSelf sets the addresses for SNAT and for refusals. For SNAT it takes the first address of a
+// pod prefix of this node: host-local keeps it for a gateway, so no pod has it, and peers accept it
+// from this node. For refusals it takes an address of the node. The first address of each family
+// counts. Without them such packets are dropped and counted.
 func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) error {
 	var self [4][16]byte
 	put := func(at int, a netip.Addr) {
@@ -138,11 +138,11 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 	return nil
 }
 
-// AttachLinks attaches the programs to the links of the calling thread's network namespace and says
-// what it changed: nothing where they are there. Links that the guard is at get them behind it,
-// pods' and tunnels' alone. Programs of another version are replaced where they are. A link that
-// goes meanwhile is no error. A link that takes no program is none, either: its packets are not
-// translated, which the log tells of. Call it after Apply and SetSelf.
+// AttachLinks attaches the programs to the links of the calling thread's network namespace and
+// returns what it changed. Guarded links get them behind the guard's program, links of pods and
+// tunnels alone. A program of another version is replaced in place. A link that goes meanwhile is
+// no error. Neither is a link that takes no program: its packets are not translated, and the log
+// says so. Call it after Apply and SetSelf.
 func (t *Table) AttachLinks() ([]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -163,7 +163,7 @@ func (t *Table) AttachLinks() ([]string, error) {
 		t.log.Warn("links that are gone are still known", "error", err)
 	}
 
-	// Who translates back is there first.
+	// The programs that translate replies come first.
 	if err := t.translateAtGuard(); err != nil {
 		return nil, explain(err)
 	}
@@ -180,14 +180,14 @@ func (t *Table) AttachLinks() ([]string, error) {
 	return changed, nil
 }
 
-// notTranslated tells of a link without programs.
+// notTranslated logs that a link has no programs.
 func (t *Table) notTranslated(l nl.Link, err error) {
 	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name,
 		"error", err)
 }
 
-// attachLink returns a link its programs. settled is whether all that plugins make at a pod's link
-// is there.
+// attachLink attaches the programs that the link must have and returns what it changed. settled
+// says that the plugins have finished a pod's link.
 func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, errLinkGone) {
@@ -224,7 +224,8 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 	return changed, nil
 }
 
-// attachPoint says what it did; name "" is that there must be none of ours.
+// attachPoint attaches the program called name, or detaches ours if name is empty, and returns what
+// changed.
 func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (string, error) {
 	ours, err := findOurs(h, hk, p)
 	if err != nil {
@@ -280,8 +281,7 @@ func closeAll(progs []*ebpf.Program) {
 	}
 }
 
-// findOurs returns our programs at a point, of whatever version: they have a name and a map of
-// ours.
+// findOurs returns our programs at a point, of any version: they have a name and a map of ours.
 func findOurs(h *nl.Handle, hk hooks, p point) ([]*ebpf.Program, error) {
 	ids, err := hk.list(h, p)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// translateAtGuard puts the programs that translate at egress where the guard's looks for them.
+// translateAtGuard puts the egress programs where the egress guard tail calls them.
 func (t *Table) translateAtGuard() error {
 	m, err := ebpf.LoadPinnedMap(t.pin(abi.PinTranslate), nil)
 	if err != nil {
@@ -28,8 +28,8 @@ func (t *Table) translateAtGuard() error {
 	return nil
 }
 
-// putTranslate puts a program in its place before the guard, which knows the flows that the one
-// there knows: answers come meanwhile.
+// putTranslate puts a program into the array of the egress guard. It first copies the flows of the
+// program that is there, since replies come meanwhile.
 func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	var old *ebpf.Program
 	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -50,7 +50,7 @@ func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	return t.takeOver(old) // again: it was at work until now
 }
 
-// clearTranslate takes the programs from before the guard.
+// clearTranslate removes the programs from the array of the egress guard.
 func clearTranslate(dir string) error {
 	path := filepath.Join(dir, abi.PinTranslate)
 	m, err := ebpf.LoadPinnedMap(path, nil)

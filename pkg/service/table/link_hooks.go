@@ -14,7 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// tcx is of kernels from 6.6.
+// tcx attaches programs by tcx, from Linux 6.6.
 type tcx struct{}
 
 func (d direction) tcx() ebpf.AttachType {
@@ -59,7 +59,7 @@ func (tcx) detach(_ *nl.Handle, p point, old *ebpf.Program) error {
 
 func (tcx) tidy(*nl.Handle, int) error { return nil }
 
-// clsact has direct-action filters, in the priority after the guard's.
+// clsact attaches programs as direct-action filters, in the priority after the guard's.
 type clsact struct{}
 
 const (
@@ -118,7 +118,7 @@ func (c clsact) attach(h *nl.Handle, p point, name string, prog *ebpf.Program) e
 	return c.put(h, p, name, prog)
 }
 
-// place sees whether what is in the place of clsact is one.
+// place returns an error unless the place of clsact is free or has a clsact.
 func (clsact) place(h *nl.Handle, p point) error {
 	l, err := h.LinkByIndex(p.index)
 	if err != nil {
@@ -136,7 +136,7 @@ func (clsact) place(h *nl.Handle, p point) error {
 	return nil
 }
 
-// put makes the filter, or puts the program into the one that is there.
+// put creates the filter, or replaces its program.
 func (clsact) put(h *nl.Handle, p point, name string, prog *ebpf.Program) error {
 	err := h.FilterReplace(&nl.BpfFilter{
 		FilterAttrs: nl.FilterAttrs{
@@ -176,7 +176,7 @@ func (c clsact) detach(h *nl.Handle, p point, old *ebpf.Program) error {
 	return nil
 }
 
-// tidy removes a clsact without filters from a link that is ours.
+// tidy removes a clsact without filters from a link of ours.
 func (c clsact) tidy(h *nl.Handle, index int) error {
 	for _, dir := range []direction{ingress, egress} {
 		_, n, err := c.filters(h, point{index, dir})
@@ -194,7 +194,7 @@ func (c clsact) tidy(h *nl.Handle, index int) error {
 	return err
 }
 
-// goneError is for calls that name nothing but the link.
+// goneError maps the error of a call that names nothing but the link.
 func goneError(err error) error {
 	if errors.Is(err, unix.ENODEV) || errors.Is(nl.Err(err), nl.ErrNotFound) {
 		return errLinkGone

@@ -32,6 +32,7 @@ func TestWhichProgramsALinkHas(t *testing.T) {
 		a.Index, a.Name, a.EncapType, a.Group, a.Flags = 7, "x", encap, group, flags
 		return &nl.GenericLink{LinkAttrs: a, LinkType: "veth"}
 	}
+
 	for _, c := range []struct {
 		situation string
 		link      nl.Link

@@ -7,10 +7,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// vrf is a kind of master that hands packets on without a second look by programs at tc.
+// vrf is a kind of master that hands packets on without another look-up by programs at tc.
 const vrf = "vrf"
 
-// masterOf returns the kind of the link that l is a port of, "" is none.
+// masterOf returns the kind of the master of link l; "" is none.
 func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	index := l.Attrs().MasterIndex
 	if index == 0 {
@@ -23,9 +23,9 @@ func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	return master.Type(), nil
 }
 
-// planLink returns the programs that a link must have, which is a port of this kind of master. What
-// comes in by a port of a bond, a bridge or the like comes in once more by the master, where the
-// guard would take what was translated for something else. So it is translated there.
+// planLink returns the programs that a link must have, whose master is of this kind. A packet that
+// comes in by a port of a bond or a bridge comes in again by the master. If the port translated it,
+// the guard would misjudge it there. So only the master translates.
 func planLink(l nl.Link, master string) map[direction]string {
 	a := l.Attrs()
 	ethernet := a.EncapType == "ether"

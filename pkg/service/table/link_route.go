@@ -10,11 +10,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// mapRoutes says what may be done at links, by index, for host routing by eBPF:
-// bpf/lib/service/route.h.
+// mapRoutes has what host routing may do at a link, by its index: bpf/lib/service/route.h.
 const mapRoutes = "service_routes"
 
-// What may be done at a link.
+// What host routing may do at a link: ROUTE_* of bpf/lib/service/route.h.
 const (
 	routePod  uint8 = 1 << iota // a pod's: packets may be sent to it by the host's end
 	routePeer                   // past what there is at the host's end, into the pod
@@ -22,10 +21,9 @@ const (
 	routeExit                   // what pods answer may leave by it
 )
 
-// routeLink says to the programs what may be done at this link, of which plan is the program for
-// what comes in. Limits to what a pod gets and sends (plugin bandwidth) are made soon after the
-// link: unless it is settled, one that is new is sent to by the host's end, and what it sends is
-// the kernel's.
+// routeLink sets what host routing may do at this link, whose ingress program is plan. Limits to a
+// pod's traffic (plugin bandwidth) are set soon after the link appears. So until a link is settled,
+// packets go to it by the host's end, and the kernel routes what it sends.
 func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
 	m, index := t.maps[mapRoutes], uint32(l.Attrs().Index)
 	var have, want uint8
@@ -59,7 +57,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 	return nil
 }
 
-// routes is what may be done at a link with this program for what comes in.
+// routes returns what host routing may do at a link with this ingress program.
 func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, error) {
 	switch plan {
 	case progIn:
@@ -93,8 +91,9 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 	return 0, nil
 }
 
-// limits reports whether something at the host's end of a pod's link is to see what the pod gets,
-// or what it sends: a qdisc that is neither the kernel's own of a veth nor the place of programs.
+// limits reports whether a qdisc at the host's end of a pod's link needs the packets that the pod
+// gets, or those that it sends: one that is neither the kernel's default of a veth nor the place of
+// programs.
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
@@ -115,7 +114,7 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	return gets, sends, nil
 }
 
-// hasOthers reports whether programs or filters of others are attached there, at tcx or at clsact.
+// hasOthers reports whether others attached programs or filters there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	_, all, err := clsact{}.filters(h, p)
 	if err != nil {
@@ -133,7 +132,7 @@ func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 	return err != nil || all > len(ours), goneIsFine(err)
 }
 
-// goneIsFine is nil for a link that is gone: nothing comes by it.
+// goneIsFine returns nil for a link that is gone: no packet comes by it.
 func goneIsFine(err error) error {
 	if errors.Is(err, errLinkGone) {
 		return nil
@@ -164,7 +163,7 @@ func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	return false, nil
 }
 
-// forgetRoutes takes links that are not among these from where packets are sent.
+// forgetRoutes deletes the entries of links that do not exist any more.
 func (t *Table) forgetRoutes(links []nl.Link) error {
 	there := make(map[uint32]bool, len(links))
 	for _, l := range links {

@@ -13,25 +13,24 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
 
-// podPatience is for how long a pod's new link is left alone where there is no tcx: a limit to what
-// the pod sends (plugin bandwidth) is made soon after the link, in the place of clsact, and the pod
-// cannot be added if that is taken.
+// podPatience is how long a pod's new link waits for its programs where there is no tcx. A limit to
+// the pod's traffic (plugin bandwidth) is set soon after the link appears and needs the place of
+// clsact. If that is taken, the pod cannot be added.
 const podPatience = 3 * time.Second
 
-// lateMax is how many links wait at once; more are not left alone.
+// lateMax is how many links wait at once. More links do not wait.
 const lateMax = 4096
 
-// lateLink is a link that gets its programs, or is looked at once more, later.
+// lateLink is a link that gets its programs, or is looked at again, later.
 type lateLink struct {
 	index int
 	due   time.Time
 }
 
-// WatchLinks attaches links' programs as soon as they appear or change, those that are there first,
-// until ctx is done; it then returns nil. Where there is no tcx, a pod's new link gets them some
-// seconds after it appeared, unless by then another has the place. It must run on a thread in the
-// node's network namespace, after AttachLinks. When the kernel lost changes it looks at all links
-// again.
+// WatchLinks attaches the programs to links as they appear or change, first to those that exist,
+// until ctx is done. Then it returns nil. Without tcx a pod's new link gets them some seconds after
+// it appeared, unless another program has the place by then. If the kernel lost changes it looks at
+// all links again. It must run on a thread in the node's network namespace, after AttachLinks.
 func (t *Table) WatchLinks(ctx context.Context) error {
 	h, err := nl.Open()
 	if err != nil {
@@ -50,7 +49,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	waiting.Go(func() {
-		// On a thread of its own, where links are known by index in the same namespace.
+		// This needs a thread of its own, in the namespace whose indexes name the links.
 		err := netns.DoFd(int(own.Fd()), "of the node", func() error {
 			t.serveLate(ctx, h, late)
 			return nil
@@ -87,8 +86,7 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	return nil
 }
 
-// waits reports whether the link is a pod's that has no programs yet, and whose place for them
-// another may want.
+// waits reports whether the link is a pod's without programs, for whose place another may come.
 func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 	if t.features.TCX || l.Attrs().Group != abi.PodGroup {
 		return false
@@ -98,8 +96,7 @@ func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 	return err == nil && len(ours) == 0
 }
 
-// serveLate attaches links' programs when they are due, which they are in the order in which they
-// come.
+// serveLate attaches the programs of late links when they are due, in the order of their arrival.
 func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
 	for {
 		var next lateLink
@@ -135,7 +132,7 @@ func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
 	if len(did) == 0 {
 		return
 	}
-	// Links come where others went.
+	// New links get the indexes of links that are gone.
 	if t.routing {
 		links, err := h.LinkList()
 		if err == nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Names of maps, and of their pins; those of programs are the pins of their links.
+// Names of maps, which are also those of their pins. The names of programs are the pins of their
+// links.
 const (
 	mapFrontends    = "service_fronts"
 	mapBackends     = "service_slots"
@@ -36,9 +37,9 @@ const (
 const PinPrefix = "service_"
 
 var (
-	// tableMaps are what the planner writes; they refer to each other.
+	// tableMaps are the maps that the planner writes. They refer to each other.
 	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
-	// memoryMaps are what programs remember. Each is of use without the others.
+	// memoryMaps are the maps that programs write. Each is of use without the others.
 	memoryMaps = []string{mapAffinity, mapReplies, mapSends, mapFlows, mapPodClients}
 )
 
@@ -59,7 +60,7 @@ func specs(f Features) ([]*ebpf.CollectionSpec, error) {
 	return []*ebpf.CollectionSpec{spec}, nil
 }
 
-// load fills maps and progs. Maps come first: programs refer to them.
+// load opens the maps and loads the programs. Maps come first, since programs refer to them.
 func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
@@ -101,10 +102,10 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	return nil
 }
 
-// loadTable adopts the table's maps if all are pinned and as they should be, and the programs at
-// sockets, if there are, read them. Else new maps get what those have, and all pins go before the
-// first new one is made, so that a process that dies in between leaves a table that is not whole,
-// never a mixture: programs that are attached still read maps of the old one.
+// loadTable adopts the maps of the table if all are pinned and fit, and the attached programs read
+// them. Otherwise it creates new maps with the content of those in force. All old pins go before
+// the first new one is made. So a process that dies meanwhile leaves a partial table, never a
+// mixture. The attached programs still read the old maps.
 func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	for _, name := range tableMaps {
 		m, err := t.adopt(name, specs[name])
@@ -132,7 +133,7 @@ func (t *Table) loadTable(specs map[string]*ebpf.MapSpec) error {
 	return t.remakeTable(specs, state)
 }
 
-// remakeTable puts new maps with this content in the place of those that are pinned.
+// remakeTable replaces the pinned maps by new ones with this content.
 func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.State) error {
 	for _, name := range tableMaps {
 		if m := t.maps[name]; m != nil {
@@ -160,7 +161,7 @@ func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.Stat
 	return nil
 }
 
-// loadMap adopts the pinned map or makes a new one in its place.
+// loadMap adopts the pinned map or creates a new one in its place.
 func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
 	m, err := t.adopt(name, spec)
 	if err != nil {
@@ -173,7 +174,7 @@ func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
 	return nil
 }
 
-// adopt opens the pinned map; nil is that there is none that fits.
+// adopt opens the pinned map. It returns nil if there is none that fits.
 func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -206,7 +207,7 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 	}
 	t.maps[name] = m
 	if name == mapPodClients {
-		// Before there is a pin: a map that is pinned is whole.
+		// Fill it before it is pinned: a pinned map is whole.
 		if err := t.assumePodClients(); err != nil {
 			return err
 		}
@@ -222,8 +223,8 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 	return nil
 }
 
-// loadPrograms loads the programs of spec with the table's maps, and those of the guard where they
-// have them. Nothing pins the programs but their links.
+// loadPrograms loads the programs of spec with the maps of the table and the guard. The programs
+// have no pins but those of their links.
 func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 	shared := make(map[string]*ebpf.Map)
 	for name := range spec.Maps {
@@ -247,7 +248,7 @@ func (t *Table) loadPrograms(spec *ebpf.CollectionSpec) error {
 	return nil
 }
 
-// openGuardMap opens a map that is not of the table, if it is not open yet.
+// openGuardMap opens a map of the guard, if it is not open yet.
 func (t *Table) openGuardMap(name string) error {
 	if t.maps[name] != nil {
 		return nil
@@ -262,7 +263,7 @@ func (t *Table) openGuardMap(name string) error {
 
 func (t *Table) pin(name string) string { return filepath.Join(t.dir, name) }
 
-// explain adds a remedy to an error of the kernel.
+// explain adds to the kernel's error what to do about it.
 func explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")

@@ -121,7 +121,7 @@ func startFull(t *testing.T, services []service.Service, lists []service.Slice) 
 	return n
 }
 
-// frontOf is the only frontend of a service that many made.
+// frontendOf is the only frontend of a service that many made.
 func frontendOf(s service.Service) service.FrontendKey {
 	return service.FrontendKey{Addr: s.ClusterIPs[0].As16(), Port: [2]byte{0, 80},
 		Protocol: s.Ports[0].Protocol, Scope: service.Inside}

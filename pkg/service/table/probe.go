@@ -16,17 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Features is what a kernel may have or not.
+// Features is which optional features the kernel has.
 type Features struct {
-	// SetRetval is bpf_set_retval (5.18). Without it a connection to a service
-	// without backends goes to the discard port of the caller's own loopback, which refuses it.
+	// SetRetval is bpf_set_retval (5.18). Without it a connection to a service without backends
+	// goes to the discard port of the client's own loopback, which refuses it.
 	SetRetval bool
-	// TCX is links of programs at tc (6.6). Without it they are filters of clsact.
+	// TCX is tcx (6.6). Without it programs are filters of clsact.
 	TCX bool
 }
 
-// FeatureError is that the kernel, or the machine, is without something that there is no substitute
-// for.
+// FeatureError is the error of a kernel or a machine that lacks a required feature.
 type FeatureError struct {
 	// What is missing, the first kernel that has it, and what to do.
 	What, Since, Do string
@@ -40,8 +39,8 @@ func (e *FeatureError) Error() string {
 // Unwrap returns ErrNotSupported and what the kernel said.
 func (e *FeatureError) Unwrap() []error { return []error{ErrNotSupported, e.Err} }
 
-// Probe says what of services this machine can do, and changes nothing. The error joins a
-// *FeatureError for all that is missing, ErrNoCgroup in one of them; of a process that may not ask
+// Probe returns what of services this machine can do, and changes nothing. The error joins a
+// *FeatureError for each missing feature, one of them with ErrNoCgroup. Without permission to ask
 // it is ErrNotPermitted.
 func Probe() (Features, error) {
 	f, err := probeKernel()
@@ -52,8 +51,8 @@ func Probe() (Features, error) {
 	return f, errors.Join(err, noCgroup)
 }
 
-// FindCgroup returns where the tree of cgroups of the second version is mounted for this process:
-// the machine's, or where only parts of it are mounted, as in a container, the first of them.
+// FindCgroup returns the mount point of the cgroup v2 tree of this process: the machine's, or,
+// where only parts are mounted, as in a container, the first part.
 func FindCgroup() (string, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -65,8 +64,8 @@ func FindCgroup() (string, error) {
 	})
 }
 
-// PartOfTree reports whether a directory in a tree of cgroups is not the root of the machine's:
-// that alone has no type (cgroup_base_files, kernel/cgroup/cgroup.c).
+// PartOfTree reports whether a cgroup directory is not the machine's root: only the root has no
+// type (cgroup_base_files, kernel/cgroup/cgroup.c).
 func PartOfTree(path string) (bool, error) {
 	_, err := os.Stat(filepath.Join(path, "cgroup.type"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,7 +91,7 @@ func findCgroup(mounts string, part func(path string) bool) (string, error) {
 		"mount one with: mount -t cgroup2 none /sys/fs/cgroup", ErrNoCgroup}
 }
 
-// probeKernel tries out by loading, without leaving anything.
+// probeKernel tests the features by loading programs and maps, and leaves nothing behind.
 func probeKernel() (Features, error) {
 	var f Features
 	var missing []error

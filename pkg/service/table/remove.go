@@ -12,11 +12,10 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Remove takes away everything of the table, of whatever version: what is attached to links of the
-// calling thread's network namespace, and what is pinned in dir, links first, which end
-// translation, then maps, and dir if nothing else is in it. It needs no Table, does as much as it
-// can and says what it took. Connections that are established stay. A directory that is not there
-// is no error.
+// Remove removes the table, of any version, and returns what it removed. It detaches the programs
+// from links of the calling thread's network namespace. Then it removes the pins in dir, links
+// before maps, and dir if it is empty. It needs no Table and does as much as it can. Established
+// connections stay. A missing directory is no error.
 func Remove(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +42,7 @@ func Remove(dir string) ([]string, error) {
 		}
 	}
 
-	// Who translates goes before who translates back.
+	// Programs that translate requests go before those that translate replies.
 	slices.SortFunc(links, func(a, b string) int { return hookOrder(b) - hookOrder(a) })
 	for _, path := range links {
 		if err := removeLink(path); err != nil {
@@ -61,7 +60,7 @@ func Remove(dir string) ([]string, error) {
 		taken = append(taken, "pin "+path)
 	}
 
-	// A directory with foreign files stays.
+	// A directory with the pins of others stays.
 	if err := os.Remove(dir); err == nil {
 		taken = append(taken, "directory "+dir)
 	}
@@ -74,7 +73,8 @@ func hookOrder(path string) int {
 		func(h socketHook) bool { return h.program == filepath.Base(path) })
 }
 
-// removeLink detaches before it deletes the pin: without it the kernel may do so later.
+// removeLink detaches the program before it deletes the pin. Otherwise the kernel may detach it
+// later.
 func removeLink(path string) error {
 	l, err := link.LoadPinnedLink(path, nil)
 	if err != nil {

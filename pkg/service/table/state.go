@@ -10,10 +10,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// chunk is how many entries are read in one call.
+// chunk is how many entries one call reads.
 const chunk = 1 << 14
 
-// State reads the table back, for Planner.Adopt. It reads slots only as far as frontends point.
+// State returns the content of the table, for Planner.Adopt. It reads backends only as far as
+// frontends point.
 func (t *Table) State() (service.State, error) { return readState(t.maps) }
 
 func readState(maps map[string]*ebpf.Map) (service.State, error) {
@@ -52,7 +53,7 @@ func readState(maps map[string]*ebpf.Map) (service.State, error) {
 	})
 }
 
-// each calls fn with every entry of a map until it gives false.
+// each calls fn with every entry of a map until fn returns false.
 func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) error {
 	m := maps[name]
 	size := int(min(m.MaxEntries(), chunk))
@@ -73,9 +74,9 @@ func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) 
 	}
 }
 
-// eachRaw calls fn with the bytes of every entry of a hash map until there is an error. Entries
-// that come and go meanwhile are seen or not. It leaves the order of use of an LRU map as it is,
-// which looking up would not.
+// eachRaw calls fn with the bytes of every entry of a hash map until fn returns an error. It may
+// miss entries that come or go meanwhile. Unlike a look-up it does not change the order of an LRU
+// map.
 func eachRaw(m *ebpf.Map, fn func(key, value []byte) error) error {
 	list := func(size uint32) reflect.Value {
 		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size),

@@ -13,63 +13,62 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Sentinels for callers. Each is wrapped in a message with a remedy.
+// Errors that callers may distinguish. Each is wrapped in a message that says what to do.
 var (
-	// ErrNotPermitted matches when the process may not use BPF.
+	// ErrNotPermitted is the error of a process that may not use BPF.
 	ErrNotPermitted = bpfobj.ErrNotPermitted
-	// ErrNotSupported is that of a kernel without what is needed; see FeatureError.
+	// ErrNotSupported is the error of a kernel that lacks a feature; see FeatureError.
 	ErrNotSupported = bpfobj.ErrNotSupported
-	// ErrNoBPFFS matches when the directory for pins is not on a bpffs.
+	// ErrNoBPFFS is the error of a pin directory that is not on a bpffs.
 	ErrNoBPFFS = bpfobj.ErrNoBPFFS
-	// ErrNoCgroup is that of a path that is no cgroup of the second version, or of a machine where
-	// none is mounted.
+	// ErrNoCgroup is the error of a path that is not a cgroup v2, or of a machine without one
+	// mounted.
 	ErrNoCgroup = errors.New("no cgroup v2")
 )
 
-// Config is what a table is made of.
+// Config is how Open makes a table.
 type Config struct {
 	// Dir is where maps and links are pinned, on a mounted bpffs; Open makes it and its parents
 	// there.
 	Dir string
-	// Limits are the sizes of the maps of the table; zero is service.DefaultLimits. Give the
-	// planner the same.
+	// Limits returns the sizes of the maps of the table.
 	Limits service.Limits
-	// Memory is the sizes of the maps that remember; zero fields are those of DefaultMemory.
+	// Memory is the sizes of the LRU maps. Zero fields get those of DefaultMemory.
 	Memory Memory
-	// Links reports whether the programs at links are loaded too; AttachLinks attaches them. They
-	// need the maps of the guard, which must have been opened in Dir.
+	// Links loads the programs at links too. AttachLinks attaches them. They need the maps of
+	// the guard, which must have been opened in Dir.
 	Links bool
-	// TunnelPort is the UDP port of tunnels: what comes for it to a node's address is no service's.
-	// 0 is none.
+	// TunnelPort is the UDP port of tunnels. No packet to it at a node's address is a
+	// service's. 0 is none.
 	TunnelPort uint16
-	// HostRouting reports whether the programs at links send what is for a pod of this node, and
-	// what pods answer to clients of services outside, from link to link, past netfilter.
+	// HostRouting lets the programs at links send packets from link to link, past netfilter:
+	// those for a pod of this node, and replies of pods to external clients of services.
 	HostRouting bool
-	// Log says what is adopted and replaced.
+	// Log gets what is adopted and replaced.
 	Log *slog.Logger
 }
 
-// Memory is the sizes, in entries, of the maps that forget the least recently used entry when they
-// are full.
+// Memory is the sizes, in entries, of the LRU maps. They evict the least recently used entry when
+// they are full.
 type Memory struct {
-	// Clients is of services with affinity: which backend a client had.
+	// Clients is the map of session affinity: which backend a client had.
 	Clients uint32
-	// Replies is as which service a socket knows a backend: each socket that is
+	// Replies is the map of service addresses by socket and backend. Each socket that is
 	// connected to a service has an entry.
 	Replies uint32
-	// Sends is where the datagrams of unconnected sockets go.
+	// Sends is the map of backends of unconnected UDP sockets.
 	Sends uint32
-	// Flows is connections of packets, three entries each, four where this node sends them, and one
-	// more of a client inside. An address inside can have a 128th part of this in connections; then
-	// those that it used least give way.
+	// Flows is the flow table: three entries for each flow, one more with SNAT, and one more
+	// for a client in the cluster. A client in the cluster has a quota of a 128th part of the
+	// table in flows. At the limit its closed or longest idle flow is evicted.
 	Flows uint32
 }
 
 // DefaultMemory is for a node with some hundred pods.
 var DefaultMemory = Memory{Clients: 1 << 16, Replies: 1 << 17, Sends: 1 << 16, Flows: 1 << 19}
 
-// Table is the maps and programs of one node. Its methods may be called
-// concurrently, but for what is planned from State and written by Apply there must be one caller.
+// Table is the maps and programs of one node. Its methods may be called concurrently, except that
+// one caller plans from State and writes by Apply.
 type Table struct {
 	dir      string
 	log      *slog.Logger
@@ -88,16 +87,12 @@ type Table struct {
 		sync.Mutex
 		at   time.Time // when they were last counted
 		used uint32
-		rest time.Duration // callersRest
+		rest time.Duration // podClientsRest
 	}
 }
 
-// Open probes the kernel, loads the programs and makes and pins the maps, or adopts those that are
-// pinned. Pinned maps of the table of another size are left to the programs that are attached and
-// use them, and give their pins to new ones with the same content, as far as it has room;
-// AttachSockets then puts the programs that read these in the others' place. Of maps of another
-// layout the content is not known: see Fresh. Nothing is attached by Open. Errors are
-// ErrNotPermitted, ErrNoBPFFS, *FeatureError, service.ErrLimits.
+// Open probes the kernel, loads the programs, and creates and pins the maps or adopts pinned ones.
+// It attaches nothing.
 func Open(c Config) (*Table, error) {
 	fail := func(err error) (*Table, error) {
 		return nil, fmt.Errorf("open table of services in %s: %w", c.Dir, err)
@@ -125,7 +120,7 @@ func Open(c Config) (*Table, error) {
 	return t, nil
 }
 
-// Close lets go of the table, which stays in force.
+// Close closes the table, which stays in force.
 func (t *Table) Close() error {
 	var errs []error
 	for _, m := range t.maps {
@@ -137,21 +132,21 @@ func (t *Table) Close() error {
 	return errors.Join(errs...)
 }
 
-// Features is what Open found out about the kernel.
+// Features returns what Open found out about the kernel.
 func (t *Table) Features() Features { return t.features }
 
-// Fresh reports whether the table is empty although programs are attached that read another one:
-// its layout is of another version. They serve what they did until AttachLinks and AttachSockets
-// put this version's in their place: write the whole table first.
+// Fresh reports whether the table is empty although attached programs read another one: its layout
+// is of another version. They go on with it until AttachLinks and AttachSockets replace them, so
+// write the whole table first.
 func (t *Table) Fresh() bool { return t.fresh }
 
 // Limits are the sizes of the maps of the table.
 func (t *Table) Limits() service.Limits { return t.limits }
 
-// open opens a table of these programs for a kernel with these features.
+// open opens a table of these programs on a kernel with these features.
 func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, error) {
 	c = c.complete()
-	// The planner knows which sizes a table can have.
+	// The planner knows which sizes are valid.
 	if _, err := service.New("", c.Limits); err != nil {
 		return nil, err
 	}
@@ -171,7 +166,7 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 	return t, nil
 }
 
-// complete has what is not given filled in.
+// complete returns c with defaults for fields that are not set.
 func (c Config) complete() Config {
 	if c.Limits == (service.Limits{}) {
 		c.Limits = service.DefaultLimits
@@ -190,8 +185,7 @@ func (c Config) complete() Config {
 	return c
 }
 
-// sizes are how many entries the maps have, by name; a map that is not in it has what its program
-// says.
+// sizes returns the sizes of maps by name. Other maps have the size in their program.
 func (c Config) sizes() map[string]uint32 {
 	return map[string]uint32{
 		mapFrontends: c.Limits.Frontends, mapBackends: c.Limits.BackendSlots,

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// socketPeer and socketAddr are key and value of the map service_replies (struct socket_peer and
-// struct socket_reply in bpf/lib/service/socket.h).
+// socketPeer and socketAddr are key and value of the map service_replies (struct socket_reply_key
+// and struct socket_reply in bpf/lib/service/socket.h).
 type socketPeer struct {
 	Cookie uint64
 	Addr   [16]byte
@@ -28,17 +28,17 @@ type socketAddr struct {
 	Pad  [2]byte
 }
 
-// AbortUDP disconnects the UDP sockets that connected to a service and got a backend which is no
-// more a member of it, or whose service is gone: what they send would be lost without a word. Who
-// uses such a socket next gets ECONNABORTED, and finds another backend when he connects again.
-// Other sockets, those that chose the backend's own address among them, and TCP are left alone.
-// Sockets that are not connected need nothing: they ask the table for each datagram.
+// AbortUDP disconnects the UDP sockets that connected to a service whose chosen backend is no
+// longer a member, or that is gone. Their datagrams would be lost silently. The next use of such a
+// socket gets ECONNABORTED, and a new connect gets another backend. It leaves other sockets alone:
+// TCP, those that chose the address of the backend, and unconnected ones, which ask the table for
+// each datagram.
 //
-// Namespaces are paths of network namespaces to look in, for the node's own /proc/self/ns/net; one
-// that is gone is no error. It is to be called after an Apply that took away members or frontends
-// of UDP. A socket that was connecting during that Apply may be missed until the next call. It
-// returns how many it disconnected, and does as much as it can. The error matches ErrNotSupported
-// where the kernel disconnects no socket.
+// Namespaces are paths of network namespaces, for the node's own /proc/self/ns/net. One that is
+// gone is no error. Call it after an Apply that removed members or frontends of UDP. It may miss a
+// socket that connected during that Apply, until the next call. It does as much as it can and
+// returns how many sockets it disconnected. The error matches ErrNotSupported if the kernel cannot
+// disconnect sockets of others.
 func (t *Table) AbortUDP(namespaces ...string) (int, error) {
 	aborted := 0
 	var errs []error
@@ -72,7 +72,7 @@ func (t *Table) abortUDP() (int, error) {
 	return n, errors.Join(append(errs, err)...)
 }
 
-// stale reports whether the table gave the socket its backend and would not any more.
+// stale reports whether the table gave the socket its backend and would not do so any more.
 func (t *Table) stale(s sockdiag.Socket) (bool, error) {
 	peer := socketPeer{Cookie: s.Cookie, Addr: s.Remote.Addr().As16()}
 	binary.BigEndian.PutUint16(peer.Port[:], s.Remote.Port())

@@ -77,15 +77,15 @@ func (n *node) inBare(fn func() error) error {
 	return netns.DoFd(int(n.bare.Fd()), "of the bare device", fn)
 }
 
-// dropBare takes the namespace away, and what is in it.
+// dropBare removes the namespace and everything in it.
 func (n *node) dropBare() error {
 	if n.bare == nil {
 		return nil
 	}
 	f := n.bare
 	n.bare = nil
-	// The kernel takes away what is left some time later (net/core/net_namespace.c, cleanup_net);
-	// port and pod's end must be free at once.
+	// The kernel removes the rest some time later (net/core/net_namespace.c, cleanup_net); the port
+	// and the pod's end must be free at once.
 	links := netns.DoFd(int(f.Fd()), "of the bare device", func() error {
 		return errors.Join(removeLink(session.BareDevice), removeLink(session.HostBareLink))
 	})

@@ -74,7 +74,7 @@ func roundTrips(ctx context.Context, a session.RoundTrips) (any, error) {
 	return all, nil
 }
 
-// message is what a.Size bytes of a request hold.
+// message returns a.Size bytes of a request.
 func message(a session.RoundTrips) []byte {
 	out := make([]byte, a.Size)
 	for i := 0; a.Fill != "" && i < len(out); {
@@ -127,7 +127,7 @@ func (e *end) latency() session.Latency {
 	return session.Latency{Count: len(took), P50: at(0.5), P99: at(0.99)}
 }
 
-// await waits for a connection that says the token, and answers it.
+// await waits for a connection that sends the token, and answers it.
 func await(ctx context.Context, a session.Await) (any, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf(":%d", session.AwaitPort))
 	if err != nil {
@@ -157,13 +157,13 @@ func saysToken(c net.Conn, token string) bool {
 	return err == nil
 }
 
-// Pauses of first: short, for what is measured is when it succeeds.
+// Pauses of first: short, because the time of success is measured.
 const (
 	firstTry   = 250 * time.Millisecond
 	firstPause = 10 * time.Millisecond
 )
 
-// first says the token to the address until it is answered, and then waits to be ended.
+// first sends the token to the address until it is answered, and then waits to be ended.
 func first(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("first", flag.ContinueOnError)
 	to := flags.String("to", "", "host:port of a session that awaits")

@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// node is what a session does to the node it runs on.
+// node is the session's part that changes its node.
 type node struct {
 	watching *leak.Oracle
 	// bare is the namespace of the bare device; nil without one.
@@ -62,8 +62,8 @@ func (n *node) count(context.Context, struct{}) (any, error) {
 	return c, nil
 }
 
-// sent adds what the links of this namespace have sent. Those of the bare device's have other names
-// than the node's, but for lo.
+// sent adds what the links of this namespace have sent. The links of the bare device's namespace
+// have other names than the node's, except lo.
 func sent(to map[string]uint64) error {
 	links, err := netlink.LinkList()
 	if err != nil {

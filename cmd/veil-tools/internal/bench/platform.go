@@ -18,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 )
 
-// clues are what a kernel says of the machine under it.
+// clues are the kernel's hints at the machine under it.
 type clues struct {
 	// Flags are those of /proc/cpuinfo, Vendor and Product of the firmware (DMI).
 	Flags           []string
@@ -42,7 +42,7 @@ var memoryEncryption = regexp.MustCompile(`Memory Encryption Features active: .*
 // are its kind: 2 SEV-SNP, 3 TDX (arch/x86/kernel/cpu/mshyperv.c).
 var isolation = regexp.MustCompile(`Isolation Config: Group A 0x[0-9a-f]+, Group B 0x([0-9a-f]+)`)
 
-// judgeMachine says what a machine is and why it is believed.
+// judgeMachine returns the kind of a machine, and the evidence.
 func judgeMachine(c clues) (name, why string) {
 	has := func(list []string, want string) bool {
 		for _, s := range list {
@@ -82,7 +82,7 @@ func isolationKind(log string) uint64 {
 	return group & 0xf
 }
 
-// platform says what this node is.
+// platform returns the platform of this node.
 func (n *node) platform(_ context.Context, a session.Ask) (any, error) {
 	info, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -163,7 +163,7 @@ func line(path string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// kernelLog is what is left of the kernel's messages, empty without the right to read them.
+// kernelLog returns the kernel's messages, empty without the right to read them.
 func kernelLog() string {
 	size, err := unix.Klogctl(unix.SYSLOG_ACTION_SIZE_BUFFER, nil)
 	if err != nil || size <= 0 {

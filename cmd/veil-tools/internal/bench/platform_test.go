@@ -13,6 +13,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 func TestJudgeMachine(t *testing.T) {
 	guest := []string{"fpu", "hypervisor"}
+
 	for name, tt := range map[string]struct {
 		clues clues
 		want  string

@@ -35,8 +35,7 @@ func (n *node) programs(ctx context.Context, w session.Programs) (any, error) {
 	return session.Ran{Runs: after.Runs - before.Runs, Took: after.Took - before.Took}, err
 }
 
-// ran sums over all programs with the prefix. One that is unloaded meanwhile takes its count with
-// it.
+// ran sums over all programs with the prefix. An unloaded program takes its count with it.
 func ran(prefix string) (all session.Ran, err error) {
 	for id := ebpf.ProgramID(0); ; {
 		if id, err = ebpf.ProgramGetNextID(id); errors.Is(err, os.ErrNotExist) {

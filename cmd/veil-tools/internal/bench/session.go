@@ -41,7 +41,7 @@ func serve(ctx context.Context, _ []string) error {
 	return session.Serve(ctx, os.Stdin, os.Stdout, sessions(n))
 }
 
-// iperf runs iperf3 to its end or that of ctx.
+// iperf runs iperf3 until it ends or ctx does.
 func iperf(ctx context.Context, a session.Iperf) (any, error) {
 	cmd := exec.CommandContext(ctx, "iperf3", a.Args...)
 	var stdout, stderr bytes.Buffer
@@ -98,8 +98,7 @@ func pod(ctx context.Context, _ []string) error {
 	}
 }
 
-// serveIperf starts iperf3 again when it ends: a client that is killed in the middle takes some
-// versions with it.
+// serveIperf restarts iperf3 when it ends: some versions die with a client that is killed.
 func serveIperf(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "iperf3", "-s", "-p", fmt.Sprint(session.IperfPort))

@@ -150,8 +150,8 @@ func (n *node) unwire(context.Context, struct{}) (any, error) {
 	return struct{}{}, errors.Join(n.dropBare(), removeLinks())
 }
 
-// removeLinks takes the suite's links and routes from the node's own namespace, and with them the
-// other ends in pods.
+// removeLinks removes the suite's links and routes from the node's own namespace, and with them
+// their other ends in pods.
 func removeLinks() error {
 	var errs []error
 	for _, name := range []string{session.BareDevice, session.HostClearLink} {

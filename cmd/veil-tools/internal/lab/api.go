@@ -24,9 +24,9 @@ type apiResult struct {
 	Failed []int64 `json:"failed"`
 }
 
-// api holds idle connections of TLS to the API servers, and beside them begins a new one each
-// interval and asks something over it, until it is told to end. It says "open" when the first are
-// there, and "closed N" when the N-th of them has ended.
+// api holds idle TLS connections to the API servers. Each interval it opens a new one and sends a
+// request over it, until it is told to end. It prints "open" once the first are open, and "closed
+// N" when the N-th of them has ended.
 func api(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("api")
 	to := flags.to("the API servers' service")

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// flowState is what is known of one flow, counted since its start.
+// flowState is the state of one flow, counted since its start.
 type flowState struct {
 	Proto string `json:"proto"`
 	To    string `json:"to"`
@@ -34,7 +34,7 @@ type lostRun struct {
 	Records uint64  `json:"records"`
 }
 
-// maxRuns bounds what is said of a flow.
+// maxRuns bounds what is reported of a flow.
 const maxRuns = 16
 
 // carrier is one flow while it runs.
@@ -111,10 +111,10 @@ func (f *carrier) now() flowState {
 	return s
 }
 
-// flow keeps a TCP connection and a UDP flow to each echo and says each -report, as a line of JSON,
-// how they do, until it is told to end: what it says can be read at any time from the log of a pod
-// that it is the program of. A flow that could not begin is an error; one that breaks later is said
-// and the others go on.
+// flow keeps a TCP connection and a UDP flow to each echo. Each -report it prints their state as a
+// line of JSON, until it is told to end. The log of a pod that runs it so shows the state at any
+// time. A flow that cannot begin is an error; one that breaks later is reported, and the others
+// continue.
 func flow(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("flow")
 	to := flags.to("echos, commas between")

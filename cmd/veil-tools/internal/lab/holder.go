@@ -14,12 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holder is the first process of a node: it is started in new network, mount,
-// PID, UTS and IPC namespaces, gives the mount namespace the node's own /etc,
-// /run, /proc, /sys and /sys/fs/bpf, says "ready" and reaps orphans until its
-// standard input ends. Because it is the init of its PID namespace, its end, and
-// so the end of the process that holds the other side of that pipe however it
-// came, ends everything in the node.
+// holder is the first process of a node. It starts in new network, mount, PID, UTS and IPC
+// namespaces and returns the mount namespace the node's own /etc, /run, /proc, /sys and
+// /sys/fs/bpf. It prints "ready" and reaps orphans until its standard input ends. It is the init of
+// its PID namespace. So its end, and the end of the process that holds the other side of that pipe,
+// ends every process in the node.
 func holder(_ context.Context, args []string) (any, error) {
 	flags := optionsOf("holder")
 	etc := flags.String("etc", "", "directory that becomes /etc")

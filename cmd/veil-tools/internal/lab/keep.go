@@ -15,19 +15,18 @@ type keepResult struct {
 	Unanswered uint64 `json:"unanswered"`
 	// Error is of the first that was not answered.
 	Error string `json:"error"`
-	// Aborted is how often the kernel took a connected UDP socket away, which was made again.
+	// Aborted is how often the kernel aborted a connected UDP socket, which was then made again.
 	Aborted uint64 `json:"aborted"`
-	// Names are who answered, in the order of their first answer after another's.
+	// Names are the servers that answered, in order; each change of the server adds one.
 	Names []string `json:"names"`
 	// MaxGap is the longest time between two answers.
 	MaxGap float64 `json:"maxGapMillis"`
 	last   time.Time
 }
 
-// keep asks named servers over one socket, again and again, and says "now NAME" when another one
-// answers than before, until it is told to end. A TCP connection that ends is an error. A connected
-// UDP socket that is aborted or refused is made again, as a resolver does; one without a peer of
-// its own stays.
+// keep asks named servers over one socket, again and again, and prints "now NAME" when the server
+// changes, until it is told to end. A TCP connection that ends is an error. A connected UDP socket
+// that is aborted or refused is made again, as a resolver does; an unconnected one stays.
 func keep(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("keep")
 	proto := flags.proto()
@@ -104,9 +103,8 @@ func (r *keepResult) answered(name string) {
 	}
 }
 
-// gone reports whether a UDP socket is of no use any more: the kernel has taken its peer away
-// (udp_abort in net/ipv4/udp.c), of which who reads learns by the first of these and who writes by
-// the second.
+// gone reports whether a UDP socket is unusable because the kernel disconnected it (udp_abort in
+// net/ipv4/udp.c). Readers get the first of these errors, writers the second.
 func gone(err error) bool {
 	return errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EDESTADDRREQ) ||
 		errors.Is(err, syscall.ECONNREFUSED)
@@ -137,7 +135,7 @@ func newLoose(to string, from int) (net.Conn, error) {
 // Write sends to the peer.
 func (l *loose) Write(b []byte) (int, error) { return l.WriteTo(b, l.to) }
 
-// Read takes what comes from the peer; from any other it is an error.
+// Read accepts packets from the peer; from any other address it is an error.
 func (l *loose) Read(b []byte) (int, error) {
 	n, from, err := l.ReadFromUDP(b)
 	if err == nil && (!from.IP.Equal(l.to.IP) || from.Port != l.to.Port) {

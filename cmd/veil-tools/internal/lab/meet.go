@@ -19,9 +19,9 @@ type metResult struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// meet exchanges messages with many echos at once, each again and again until all its messages have
-// come back or the time is over: proxies learn of services, and nodes of each other, when they
-// like. Its error says which were not met; what it prints says so of all.
+// meet exchanges messages with many echos at once. It repeats each until all its messages have come
+// back or the time is over: proxies learn of services, and nodes of each other, at their own pace.
+// Its error names the echos that did not answer; its output lists all.
 func meet(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("meet")
 	timeout := flags.timeout(30*time.Second, "the whole")
@@ -61,7 +61,7 @@ func meet(ctx context.Context, args []string) (any, error) {
 	return results, errors.Join(errs...)
 }
 
-// meetProtocols are those of a target, as net.Dial has them.
+// meetProtocols are the protocols of a target, as in net.Dial.
 var meetProtocols = []string{"tcp", "udp", "tcp4", "tcp6", "udp4", "udp6"}
 
 // meetOne tries protocol/host:port until ctx ends.
@@ -81,7 +81,7 @@ func meetOne(ctx context.Context, to string, count, size int) metResult {
 			return r
 		}
 		if r.Error == "" || ctx.Err() == nil {
-			// The last try is cut short, and its error says only that.
+			// The last attempt is cut short, and its error says only that.
 			r.Error = err.Error()
 		}
 		select {

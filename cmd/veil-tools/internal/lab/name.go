@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// nameAnswer is what a named server answers to a line, itself a line.
+// nameAnswer is a named server's answer to a line, itself a line.
 type nameAnswer struct {
 	Name string `json:"name"`
-	// From is who asked, as the server sees it.
+	// From is the client as the server sees it.
 	From string `json:"from"`
 	// Said is the line that was sent.
 	Said string `json:"said"`
@@ -96,8 +96,7 @@ func nameDatagrams(u net.PacketConn, called string) {
 
 // censusResult is what census prints.
 type censusResult struct {
-	// Names are the answers by who gave them, Sources by the address from which the server was
-	// asked.
+	// Names counts the answers by server, Sources by the address that the server saw.
 	Names   map[string]int `json:"names"`
 	Sources map[string]int `json:"sources"`
 	// Failed are those without an answer, Refused those among them that were refused; Error is the
@@ -105,12 +104,12 @@ type censusResult struct {
 	Failed  int    `json:"failed"`
 	Refused int    `json:"refused"`
 	Error   string `json:"error"`
-	// Slowest is the longest that one took, whether it was answered or not.
+	// Slowest is the longest time of one request, answered or not.
 	Slowest float64 `json:"slowestMillis"`
 }
 
-// census asks named servers by one address, with a socket of its own each time, and counts who
-// answered, until there have been enough failures to say that something is wrong.
+// census asks named servers by one address, with a new socket each time, and counts the answers by
+// server, until there are enough failures to call it broken.
 func census(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("census")
 	proto := flags.proto()

@@ -15,9 +15,9 @@ type obeyed struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// obey runs the commands that it reads, a line each, words with spaces between, and answers each
-// with a line of JSON: to start a process in a pod takes seconds where machines are emulated. It
-// ends with its standard input.
+// obey reads commands, one a line, words separated by spaces, runs them, and answers each with a
+// line of JSON. Starting a process in a pod takes seconds on emulated machines. It ends with its
+// standard input.
 func obey(ctx context.Context, _ []string) (any, error) {
 	known := map[string]command{"send": send, "knock": knock}
 	lines := bufio.NewScanner(os.Stdin)

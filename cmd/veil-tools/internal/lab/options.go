@@ -63,7 +63,7 @@ func (o options) timeout(usual time.Duration, of string) *time.Duration {
 	return o.Duration("timeout", usual, "for "+of)
 }
 
-// canary is what all that is sent must carry, so that the leak oracle knows it.
+// canary is a string in all traffic, by which the leak oracle recognizes it.
 func (o options) canary(does string) *string {
 	return o.String("canary", os.Getenv(canaryEnv), "what "+does)
 }

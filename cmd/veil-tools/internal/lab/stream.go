@@ -107,11 +107,12 @@ type sinkResult struct {
 	MaxGap  float64 `json:"maxGapMillis"`
 }
 
-// said is after how many datagrams a sink says how many there are: a tenth of a second of a source.
+// said is the number of datagrams after which a sink reports its count: a tenth of a second of a
+// source.
 const said = 20
 
-// sink counts what a source sends, until it is told to end, and says so each
-// twenty datagrams for those who wait for it.
+// sink counts a source's datagrams until it is told to end, and reports the count after each
+// twenty.
 func sink(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("sink")
 	listen := flags.listen(":7001", "")

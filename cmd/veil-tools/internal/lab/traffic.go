@@ -166,7 +166,7 @@ func exchangeUDP(c net.Conn, msg []byte, deadline time.Time, again time.Duration
 	var last, write error
 	tries, began := 0, time.Now()
 	for ; time.Now().Before(deadline); tries++ {
-		// Errors are those of ICMP answers to earlier messages: tried again.
+		// Errors are ICMP errors to earlier messages; the message is repeated.
 		if _, err := c.Write(msg); err != nil {
 			write = err
 		}

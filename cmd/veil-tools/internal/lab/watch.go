@@ -19,10 +19,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// watch reads the uplinks of this network namespace with the leak oracle and says what each part of
-// a run was. Each line that it reads is the canary of the part that begins; it answers with the
-// oracle's result of the part before, a line of JSON, that of the first line being empty. It ends
-// with its standard input.
+// watch reads the uplinks of this network namespace with the leak oracle, in parts. Each line that
+// it reads is the canary of a new part. It answers with the oracle's result of the previous part as
+// a line of JSON; that of the first line is empty. It ends with its standard input.
 func watch(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("watch")
 	nodes := flags.String("nodes", "", "addresses between which tunnels are, commas between")
@@ -73,7 +72,7 @@ func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
 			return err
 		}
 		o.Update(func(r *leak.Rules) { r.Canary = []byte(lines.Text()) })
-		// What is no finding of its own to this caller is not worth the bytes.
+		// The caller ignores what is no finding of its own.
 		result.Examples = slices.DeleteFunc(result.Examples,
 			func(e leak.Example) bool { return !e.Kind.Leak() })
 		if err := json.NewEncoder(out).Encode(result); err != nil {

@@ -18,10 +18,10 @@ const (
 	keyEnv  = "LAB_KEY"
 )
 
-// reviewLimit bounds what is read of a request, bytes.
+// reviewLimit bounds the bytes of a request.
 const reviewLimit = 4 << 20
 
-// review is what webhook needs of an AdmissionReview (admission.k8s.io/v1).
+// review is the part of an AdmissionReview (admission.k8s.io/v1) that webhook needs.
 type review struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`

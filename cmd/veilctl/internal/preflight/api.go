@@ -29,7 +29,7 @@ func (j *judge) say(l Level, check, found, do string) {
 	j.findings = append(j.findings, Finding{check, l, found, do})
 }
 
-// unreadable reports whether what is not there was not looked at.
+// unreadable reports whether something is missing only because it was not read.
 func (j *judge) unreadable(what string) bool { return j.f.Unread[what] != "" }
 
 // readConfig asks veild's own code what it makes of the configuration. Its node is of no matter
@@ -72,7 +72,7 @@ func (r Right) String() string {
 	return what
 }
 
-// rights of who will apply the manifests.
+// rights of the user that will apply the manifests.
 func (j *judge) rights() {
 	const check = "rights"
 	if j.unreadable(check) {
@@ -125,7 +125,7 @@ func (j *judge) podSecurity() {
 	}
 }
 
-// kubeProxy: the way to the API server is that of kube-proxy (docs/design/0002-install.md).
+// kubeProxy: kube-proxy's kubeconfig names the API server (docs/design/0002-install.md).
 func (j *judge) kubeProxy() {
 	const check = "way to the API server"
 	const mounted = "/etc/kubeveil/kubeconfig"

@@ -136,7 +136,7 @@ func (j *judge) strangers() {
 	}
 
 	if len(j.f.Daemons) > 0 {
-		return // Kubeveil itself makes nodes Ready and gives pods their addresses
+		return // Kubeveil itself makes nodes Ready and assigns pods their addresses
 	}
 
 	var ready []string

@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// Facts are what is known of a cluster. What could not be read is in Unread and else as if it were
-// not there.
+// Facts are what is known of a cluster. What could not be read is in Unread, and otherwise missing.
 type Facts struct {
 	Server Server
-	// Config is the text that the ConfigMap kubeveil will hold as veild.yaml; ConfigFrom says where
-	// it is from.
+	// Config is the future text of veild.yaml in the ConfigMap kubeveil; ConfigFrom names its
+	// origin.
 	Config, ConfigFrom string
 	// Denied are the rights of Needed that the user lacks; Escalate is whether he may give rights
 	// that he does not have, and Ungiven are the ones of Granted that he lacks.
@@ -20,10 +19,9 @@ type Facts struct {
 	Kubeadm []byte
 	// Proxy is the kubeconfig of the ConfigMap kube-proxy, nil when there is none.
 	Proxy []byte
-	// PodSecurity is what the label pod-security.kubernetes.io/enforce of kube-system says, mostly
-	// nothing.
+	// PodSecurity is the label pod-security.kubernetes.io/enforce of kube-system, usually empty.
 	PodSecurity string
-	// Controller is what is seen of kube-controller-manager.
+	// Controller is what is visible of kube-controller-manager.
 	Controller Controller
 	Nodes      []Node
 	// APIServers are the endpoints, ServiceAddrs the addresses of the service default/kubernetes.
@@ -34,33 +32,33 @@ type Facts struct {
 	// PodAddrs are the addresses of pods that are not on their host's network, by namespace/name:
 	// at most some hundred.
 	PodAddrs map[string]netip.Addr
-	// Objects are those of the manifests that are there, Daemons what is to be said of the
-	// DaemonSets among them.
+	// Objects are the manifests' objects that exist, Daemons the state of the DaemonSets among
+	// them.
 	Objects []Object
 	Daemons []Daemon
 	// Cleaning reports whether the DaemonSet of manifests/uninstall is there.
 	Cleaning bool
 	// Definition is the CustomResourceDefinition, nil when there is none.
 	Definition *Definition
-	// Unread says of what could not be read why.
+	// Unread says why something could not be read, by name.
 	Unread map[string]string
 }
 
 // Server is the API server.
 type Server struct {
-	// Address is as the kubeconfig has it, Version as the server says, such as v1.36.3. Err is why
-	// it cannot be asked.
+	// Address is the one in the kubeconfig, Version the server's, such as v1.36.3. Err is why it
+	// cannot be asked.
 	Address, Version, Err string
 	// Policies reports whether admissionregistration.k8s.io/v1 has ValidatingAdmissionPolicies.
 	Policies bool
 }
 
-// Right is one that RBAC may give. Namespace is empty for what is cluster-scoped, Name for all
+// Right is a permission of RBAC. Namespace is empty for cluster-scoped resources, Name for all
 // names.
 type Right struct{ Verb, Group, Resource, Namespace, Name string }
 
-// Controller is what is seen of kube-controller-manager: on clusters whose control plane is hidden,
-// nothing.
+// Controller is what is visible of kube-controller-manager: nothing on clusters with a hidden
+// control plane.
 type Controller struct {
 	Seen bool
 	// Allocates is --allocate-node-cidrs, ClusterCIDR --cluster-cidr.
@@ -82,7 +80,7 @@ type Node struct {
 	Arch, Kernel, Runtime, Kubelet string
 	// Annotations are the keys only.
 	Annotations []string
-	// MTU is that of the underlay as its VeilNode says, 0 when it has none.
+	// MTU is the underlay's in its VeilNode, 0 when it has none.
 	MTU int
 }
 
@@ -95,7 +93,7 @@ type Daemon struct {
 	Desired, Ready int
 }
 
-// Definition is what is said of the CustomResourceDefinition.
+// Definition is the state of the CustomResourceDefinition.
 type Definition struct {
 	// Versions are those that are served.
 	Versions    []string
@@ -111,7 +109,7 @@ const (
 	version   = "v1alpha1"
 )
 
-// Manifests is what manifests/ holds, in its order: Kustomize applies them so.
+// Manifests are the objects of manifests/, in Kustomize's order of application.
 var Manifests = []Object{
 	{"apiextensions.k8s.io", "customresourcedefinitions", "", "veilnodes.kubeveil.io"},
 	{admission, "validatingadmissionpolicies", "", "kubeveil-veilnode-own"},

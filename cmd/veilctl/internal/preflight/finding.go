@@ -12,18 +12,18 @@ type Level string
 // Levels, from good to bad.
 const (
 	OK Level = "ok"
-	// Warning is what does not keep Kubeveil from working and should be looked at.
+	// Warning is a finding with which Kubeveil works, but that needs attention.
 	Warning Level = "warning"
-	// Error is what keeps Kubeveil from working, on one node at least.
+	// Error is a finding that keeps Kubeveil from working, on one node at least.
 	Error Level = "error"
 )
 
 // Finding is one thing that was looked at.
 type Finding struct {
-	// Check is what was looked at, in a word or two; there may be several findings of one check.
+	// Check names what was checked, in a word or two; one check may have several findings.
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Found is what there is, Do what to do about it; Do is empty when Level is OK.
+	// Found is the fact, Do the remedy; Do is empty when Level is OK.
 	Found string `json:"found"`
 	Do    string `json:"do,omitempty"`
 }

@@ -14,7 +14,7 @@ func (o Object) String() string {
 	return what
 }
 
-// present says what of Kubeveil's is there already.
+// present reports what of Kubeveil exists already.
 func (j *judge) present() {
 	const check = "Kubeveil"
 	if j.unreadable(check) {

@@ -8,7 +8,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// ranges are what veild would read, and what it would say of them.
+// ranges returns the ranges that veild would read, and its complaints about them.
 func (j *judge) ranges() {
 	const check = "ranges"
 	if j.unreadable("kubeadm-config") {
@@ -196,7 +196,7 @@ func (j *judge) nodeRanges() {
 			"which have %s", listed(addrs)))
 }
 
-// mtu: before veild runs it is known only where the configuration says it.
+// mtu: before veild runs, the MTU is known only if the configuration sets it.
 func (j *judge) mtu() {
 	const check = "MTU"
 	if j.cfgErr != nil {

@@ -8,16 +8,16 @@ import (
 // Mark stands where a secret was.
 const Mark = "REDACTED"
 
-// Redactor takes secrets out. The zero value knows no public key; it may be used from several
+// Redactor removes secrets. The zero value knows no public key; it may be used from several
 // goroutines.
 type Redactor struct {
 	public   map[string]bool
 	literals []string
 }
 
-// New returns a Redactor that leaves the WireGuard keys named as public, in base64, and takes out
-// literals wherever they stand, whatever their form. Literals of fewer than eight bytes are too
-// likely to be something else, and left.
+// New returns a Redactor that keeps the WireGuard keys named as public, in base64, and removes
+// literals wherever they occur. Literals of fewer than eight bytes are kept: they are too likely to
+// be something else.
 func New(public, literals []string) *Redactor {
 	r := &Redactor{public: map[string]bool{}}
 	for _, k := range public {
@@ -42,7 +42,7 @@ var rules = []struct {
 	find *regexp.Regexp
 	with string
 }{
-	// A block that is cut off goes to its end: its key material is in the lines that are there.
+	// A truncated block extends to its end: the lines that are there hold key material.
 	{regexp.MustCompile(
 		`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\z)`),
 		Mark},
@@ -108,7 +108,7 @@ func (r *Redactor) Text(text []byte) ([]byte, int) {
 	return r.hex(out, &n), n
 }
 
-// hex takes out 64 hexadecimal digits, other than digests and names of containers.
+// hex removes 64 hexadecimal digits, other than digests and names of containers.
 func (r *Redactor) hex(text []byte, n *int) []byte {
 	var out bytes.Buffer
 	for len(text) > 0 {

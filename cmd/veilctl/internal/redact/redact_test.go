@@ -23,6 +23,7 @@ var pem = "-----BEGIN EC " +
 func TestEachSecretIsRemoved(t *testing.T) {
 	r := redact.New([]string{public}, []string{"literal-of-the-user"})
 	encoded := base64.StdEncoding.EncodeToString([]byte(pem))
+
 	for name, tt := range map[string]struct{ in, secret, want string }{
 		"a WireGuard key in a log": {"set key " + private + " on veil0", private,
 			"set key REDACTED on veil0"},

@@ -64,6 +64,7 @@ func inOrder(t *testing.T, got, want []string) {
 
 func TestNFTablesAreThoseOfKubeProxy(t *testing.T) {
 	got := lines(t, func(b *bytes.Buffer) error { return NFTables(b, node, services) })
+
 	inOrder(t, got, []string{
 		"add rule ip kube-proxy filter-forward ct state new jump service-endpoints-check",
 		"add rule ip kube-proxy filter-forward ct state new jump cluster-ips-check",

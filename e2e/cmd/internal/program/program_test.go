@@ -16,6 +16,7 @@ import (
 
 func TestDo(t *testing.T) {
 	failed := func(err error) program.Run { return func(context.Context) error { return err } }
+
 	for _, tc := range []struct {
 		name          string
 		args          []string
