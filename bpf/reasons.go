@@ -34,25 +34,30 @@ var Reasons = []Reason{
 	{10, "ip_version", "The IP header has another version than the frame says."},
 	{11, "pod_spoofed_source", "A pod sent from an address that is not its own."},
 	{13, "quoted_in_error",
-		"An ICMP error that quotes a packet from inside a tunnel was about to " +
-			"leave outside of it."},
-	{14, "source_translated", "A pod's packet to a node lost its source to another translation; " +
-		"the answer would have come in clear."},
+		"An ICMP error whose inner packet is from inside a tunnel was about to leave " +
+			"outside of it."},
+	{14, "source_translated",
+		"A pod's packet to a node lost its source to another NAT; the reply would have " +
+			"come in clear."},
 	{15, "pod_unmarked",
-		"A pod's packet was not marked as one: the nftables table that marks them was away."},
-	{16, "pod_to_vip", "A pod's packet to the address of a balancer, or to an external address, " +
-		"of a service was about to leave untranslated."},
-	{17, "pod_midstream", "A pod's TCP packet out of the cluster was of a connection of which " +
-		"connection tracking has not seen the beginning."},
-	{18, "pod_mark_lost", "A pod's packet to a node or a cluster or service address, whose mark " +
-		"another program took, was about to leave outside a tunnel."},
+		"A pod's packet did not have the mark of pods: the nftables table that sets it " +
+			"was missing."},
+	{16, "pod_to_vip",
+		"A pod's packet to a LoadBalancer IP or external IP of a service was about to " +
+			"leave untranslated."},
+	{17, "pod_midstream",
+		"A pod's TCP packet out of the cluster was of a connection whose beginning " +
+			"conntrack has not seen."},
+	{18, "pod_mark_lost",
+		"A pod's packet to a node or a cluster or service address was about to leave " +
+			"outside a tunnel; another program had removed its mark."},
 	{19, "service_rewrite", "The address or port of a packet to or from a service could not be " +
 		"rewritten: the node has no memory for it."},
 	{20, "service_quote_rewrite", "An ICMP error about a packet of a service could not be " +
 		"rewritten: the node has no memory for it."},
 	{21, "service_frame",
-		"A packet of a service could not be given the Ethernet addresses of the " +
-			"link that it leaves by: the node has no memory for it."},
+		"The Ethernet addresses of a packet of a service could not be rewritten: the node " +
+			"has no memory for it."},
 	{22, "inner_src_in_range",
 		"A packet inside the packet has a source in a cluster or service range."},
 	{23, "inner_dst_in_range",
@@ -62,16 +67,18 @@ var Reasons = []Reason{
 	{25, "inner_to_vip",
 		"A pod's packet has a packet inside, or a routing header, for an address of a service."},
 	{26, "inner_truncated",
-		"The packet ends inside a header behind its IP header, or that one cannot be read."},
+		"The packet ends inside a header behind its IP header, or such a header cannot be " +
+			"read."},
 	{27, "inner_depth", "The packet has more headers behind its IP header than are read."},
 	{28, "routed_by_range", "A routing header lists an address of a cluster or service range."},
 	{29, "neighbour_in_range",
 		"ARP or neighbour discovery for an address of a cluster or service " +
 			"range was about to leave."},
-	{30, "tunnel_to_outside", "A packet that came out of a tunnel, and that this node did not " +
-		"translate for a service, was about to leave the cluster."},
+	{30, "tunnel_to_outside",
+		"A packet that came out of a tunnel, and that this node did not translate for a " +
+			"service, was about to leave the cluster."},
 	{31, "tunnel_unknown_source",
-		"A tunnel datagram came from an address that no believed node has."},
+		"A tunnel datagram came from an address that no known node has."},
 	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of " +
 		"the node."},
 }

@@ -377,8 +377,8 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	})
 }
 
-// Disks are looked at without the lock, and chosen with it: what others took meanwhile is not taken
-// again, and a volume that was given one meanwhile has that.
+// Disks are queried without the lock and claimed with it: a disk that others claimed in between is
+// not claimed again, and a volume that got one in between keeps it.
 func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	d, _ := newDisks(t)
 	other := &Disks{Paths: d.Paths, Claims: d.Claims, Sys: d.Sys, Size: d.Size, Number: d.Number}
@@ -458,8 +458,8 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// Two disks that say the same are neither to be used, because a claim would not say which; nor is
-// one that says nothing.
+// Two disks with the same id cannot be used, because a claim would not tell them apart; a disk
+// without an id cannot either.
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)
 	ctx := t.Context()

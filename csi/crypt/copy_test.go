@@ -84,7 +84,7 @@ func TestFormatCopyCutShort(t *testing.T) {
 	}
 }
 
-// What is neither zero, ours nor exactly what the origin says is left alone.
+// Bytes that are neither zero, ours nor the origin's are not overwritten.
 func TestFormatCopyWritesOverNothingElse(t *testing.T) {
 	other := func(change func(*Origin)) func(*testing.T, *blktest.Disk, *Origin) {
 		return func(_ *testing.T, _ *blktest.Disk, from *Origin) { change(from) }

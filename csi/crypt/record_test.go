@@ -95,7 +95,7 @@ func TestRecordsOfAnotherFormat(t *testing.T) {
 	}
 }
 
-// docs/storage.md says of each kind of refusal what to do.
+// docs/storage.md has a remedy for each kind of refusal.
 func TestRefusalsAreDocumented(t *testing.T) {
 	source, err := os.ReadFile("refuse.go")
 	if err != nil {

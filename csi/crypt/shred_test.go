@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// A shredding that was cut short, and torn, goes on: what is left says whose it was until nothing
-// is left.
+// A shredding that was cut short, and torn, continues: the record names its volume until it is
+// gone.
 func TestInterruptedShredContinues(t *testing.T) {
 	keys := deriveKeys(t, 1, testID.Binding)
 	for seed := range uint64(8) {

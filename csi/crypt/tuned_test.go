@@ -11,14 +11,14 @@ import (
 )
 
 // cryptTarget is device-mapper with the crypt target of a kernel that knows these optional
-// arguments, and takes no more than most (crypt_ctr_optional in drivers/md/dm-crypt.c): it says
-// EINVAL of any other, and of another number than there are.
+// arguments. Like most kernels (crypt_ctr_optional in drivers/md/dm-crypt.c) it returns EINVAL for
+// any other argument, and for a wrong count.
 type cryptTarget struct {
 	known []string
 	most  int
-	// fails, unless 0, is what it says of every table.
+	// fails, unless 0, is its error for every table.
 	fails unix.Errno
-	// asked are the argument lines that it was given, taken the one that it took.
+	// asked are the argument lines that it received, taken the one that it accepted.
 	asked []string
 	taken string
 }

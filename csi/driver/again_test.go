@@ -145,8 +145,8 @@ type full struct{ memory }
 
 func (full) Provision(context.Context, string, int64) error { return backend.ErrFull }
 
-// A volume with data, under a state from a backup that says that it is new, is not taken back
-// because there is no room for it.
+// A volume with data, under a state from a backup that says that it is new, is not removed for lack
+// of space.
 func TestNoRoomForWhatIsThere(t *testing.T) {
 	m, d := closed(t)
 	now, disk := m.state(pvc), m.disk(pvc)
@@ -222,8 +222,8 @@ func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	}
 }
 
-// Who asks for a copy again gets what was made, though its source has grown since. What does not go
-// with what was made is refused.
+// A repeated request for a copy returns the existing one, though its source has grown since. A
+// different request is refused.
 func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	clone := func(name string, required, limit int64) (*csi.Volume, error) {
@@ -270,8 +270,7 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 	shows(m, d)
 }
 
-// Who asks for a copy again, not having heard that it was made, gets it, also when its source is
-// gone since.
+// A client that did not hear of its copy asks again and gets it, also when its source is gone.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)
 	if err := snapshotted(m, d); err != nil {

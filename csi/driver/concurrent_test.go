@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// Whatever is asked of one volume at the same time: each call is done, or says why it is not by a
-// code that has the caller ask again, and in the end the volume is as it was.
+// Concurrent calls about one volume: each succeeds, or fails with a code that makes the caller
+// retry, and in the end the volume is as it was.
 func TestConcurrentCallsSucceedOrAreRetryable(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	calls := map[string]func(ctx context.Context) error{

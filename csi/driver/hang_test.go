@@ -72,8 +72,8 @@ func TestStatisticsOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// A volume that is published already is published again by what the cache says, without the API
-// server. All else is decided by the API server.
+// A published volume is published again by the cache, without the API server. The API server
+// decides everything else.
 func TestPublishedAgainWithoutAPIServer(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"file system": mounted(""),
 		"device": block()} {

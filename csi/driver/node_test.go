@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 
 const cluster = "c0ffee00-0000-4000-8000-000000000001"
 
-// errDead is what everything gives that a killed process does.
+// errDead is the error of every operation in a killed process.
 var errDead = errors.New("killed")
 
 // machine is a node whose disks, mappings and mounts are in memory. Processes of the driver on it
@@ -55,8 +55,8 @@ type machine struct {
 	disks   map[string]*blktest.Disk
 	numbers map[string]uint64
 	room    int64
-	// steps counts what was done; the process dies when it would do step number kill, or goes on
-	// after that step failed.
+	// steps counts the operations; the process dies at number kill, or continues after that one
+	// failed.
 	steps, kill int
 	goesOn      bool
 	// end has the process give up waiting: one that is killed waits for nothing.

@@ -60,7 +60,7 @@ func TestVolumeIsAskedForAgainAfterItsExpansion(t *testing.T) {
 	}
 }
 
-// What a volume's state does not say is what it meant then, whatever this node's flags are.
+// A parameter that a volume's state lacks means what it meant then, whatever this node's flags are.
 func TestParametersThatAStateDoesNotSay(t *testing.T) {
 	m := newMachine(t)
 	m.config = func(c *Config) {

@@ -49,7 +49,7 @@ func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 		for round := range rapid.IntRange(1, 6).Draw(rt, "rounds") {
 			d = m.process(rapid.IntRange(0, 60).Draw(rt, "dies at step"))
 			for _, name := range rapid.SliceOfN(rapid.SampledFrom(names), 1, 8).Draw(rt, "calls") {
-				// Refused, dead or done: what counts is what is there afterwards.
+				// Refused, dead or done: only what exists afterwards counts.
 				_ = calls[name](m, d)
 			}
 

@@ -63,8 +63,8 @@ func TestErrorsHaveTheirCodes(t *testing.T) {
 	}
 }
 
-// A state from a backup, while a pod uses what came after it: all that would end that is refused,
-// and the pod goes on.
+// A state from a backup, while a pod uses newer data: every call that would end that is refused,
+// and the pod continues.
 func TestStateFromABackup(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	old := m.state(pvc)
@@ -97,8 +97,8 @@ func TestStateFromABackup(t *testing.T) {
 	}
 }
 
-// A state from a backup that was made while a volume was staged for the first time says that no pod
-// has used it. No file system is made for it on what a pod wrote since, neither while the volume is
+// A state from a backup, made while a volume was staged for the first time, says that no pod has
+// used it. It never leads to a file system on what a pod wrote since, neither while the volume is
 // open nor later.
 func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	m := newMachine(t)
@@ -383,7 +383,7 @@ func TestTheSameNameTwice(t *testing.T) {
 	}
 }
 
-// tampered are what the owner of a disk can do to one that is not open.
+// tampered are the changes that a disk's owner can make while the volume is closed.
 func TestStageRefusesDisks(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(m *machine, before *blktest.Disk)

@@ -23,8 +23,8 @@ import (
 // leaves a goroutine behind; and mounts are a process's own.
 const hereEnv = "KUBEVEIL_CSI_HERE"
 
-// elsewhere runs a test of this program in a process with mounts of its own, and returns what it
-// says.
+// elsewhere runs a test of this program in a process with mounts of its own, and returns its
+// output.
 func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0],
@@ -36,7 +36,7 @@ func elsewhere(t *testing.T, test, value string, args ...string) ([]byte, error)
 	return cmd.CombinedOutput()
 }
 
-// here is what a process was started for by elsewhere; a test that is run by itself is skipped.
+// here returns the input of a process that elsewhere started; a test that runs directly is skipped.
 func here(t *testing.T) string {
 	t.Helper()
 	what := os.Getenv(hereEnv)
@@ -46,8 +46,8 @@ func here(t *testing.T) string {
 	return what
 }
 
-// unadvertised are what csi-sanity skips, by the beginning of the skip's message, and why the
-// driver does not have it.
+// unadvertised maps the beginnings of csi-sanity's skip messages to why the driver lacks the
+// feature.
 var unadvertised = map[string]string{
 	"ControllerPublishVolume not supported": "a volume is on the node where it is " +
 		"used: nothing is attached",
@@ -69,7 +69,7 @@ var unadvertised = map[string]string{
 // fakes.
 const onLoopDevices = " on loop devices"
 
-// TestSanity runs csi-sanity of csi-test against the driver, and says what passed and what was
+// TestSanity runs csi-sanity of csi-test against the driver, and logs what passed and what was
 // skipped.
 func TestSanity(t *testing.T) {
 	for _, access := range []string{"mount", "block", "mount on loop devices",
@@ -149,7 +149,7 @@ func check(t *testing.T, specs types.SpecReports) {
 	}
 }
 
-// TestSanityHere is csi-sanity itself, where hereEnv says so.
+// TestSanityHere is csi-sanity itself, run where hereEnv is set.
 func TestSanityHere(t *testing.T) {
 	access := here(t)
 	var m *machine

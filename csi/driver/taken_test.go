@@ -41,9 +41,8 @@ func (m *machine) edit(change func(*volume.State)) {
 	m.store.revision[pvc]++
 }
 
-// A node from which a volume was taken while it has it mounted: whatever call comes first fences
-// what is there, says which node has it, and what is to be done about the PersistentVolume. Then it
-// can be unstaged.
+// A node whose mounted volume was taken over: the first call about it fences the mapping, names the
+// node that has it, and says what to do about the PersistentVolume. Then it can be unstaged.
 func TestTakenFromANodeThatLives(t *testing.T) {
 	for name, call := range map[string]func(m *machine, d *Driver) error{
 		"stage": func(m *machine, d *Driver) error { return m.stage(d, mounted("")) },
@@ -354,8 +353,8 @@ func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	}
 }
 
-// A node that took a volume over does not destroy its key before the volume is its own by name: it
-// could not forget the state.
+// A node that took a volume over does not destroy its key before the volume names that node: it
+// could not remove the state.
 func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
@@ -377,7 +376,7 @@ func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	}
 }
 
-// A node fences itself by what its disk says, without an API server.
+// A node fences itself by the record on its disk, without an API server.
 func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 	for name, known := range map[string]bool{"whose volumes it knew": true,
 		"that has just started": false} {

@@ -104,7 +104,7 @@ func TestKeyServiceAway(t *testing.T) {
 	away := &switched{Provider: m.keys[keyring.NameFile], away: true}
 	m.keys[keyring.NameFile] = away
 	d := m.process(0)
-	// What is staged goes on: a new process adopts it without the key.
+	// A staged volume keeps working: a new process adopts it without the key.
 	if err := errors.Join(m.stage(d, mounted("")),
 		m.publish(d, mounted(""), "second", false)); err != nil {
 		t.Errorf("staged again: %v", err)

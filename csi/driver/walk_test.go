@@ -16,8 +16,8 @@ import (
 // and then has a new process do the call again. Then it has each step fail, once, and the process
 // that met that do the call again.
 type walk struct {
-	// prepare returns a machine with an undisturbed process; call is what is walked through; check
-	// looks at what is there in the end.
+	// prepare returns a machine with an undisturbed process; call is interrupted at each step;
+	// check judges the end.
 	prepare func(t *testing.T) (*machine, *Driver)
 	call    func(m *machine, d *Driver) error
 	check   func(m *machine, d *Driver)

@@ -164,7 +164,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	}
 }
 
-// xfsSize is what mkfs.xfs wants at least.
+// xfsSize is the smallest size that mkfs.xfs accepts.
 const xfsSize = 320 << 20
 
 // The caller may freeze the file system himself.

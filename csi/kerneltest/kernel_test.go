@@ -169,8 +169,8 @@ func wantAt(t *testing.T, path string, at int64, want []byte) {
 	}
 }
 
-// count says how often the canary's text is in the file, past the page cache. One that lies across
-// two of its pieces is not counted: it is in each sector whole.
+// count returns how often the canary's text is in the file, past the page cache. A text across two
+// pieces is not counted: each sector has it whole.
 func count(t *testing.T, path, text string) int {
 	t.Helper()
 	d, err := blk.Open(path)

@@ -99,8 +99,8 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	}
 }
 
-// A mapping with a second table, as an expansion leaves it that is killed before it makes that
-// live, goes on by its own; also when it was suspended already.
+// A mapping with a second table, from an expansion killed before it made that live, continues with
+// its own, also when it was suspended.
 func TestSecondTableIsDropped(t *testing.T) {
 	n, o, _ := inUse(t)
 	for _, suspended := range []bool{false, true} {

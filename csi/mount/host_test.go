@@ -298,8 +298,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Only e2fsck itself says that a file system is damaged, not that it was ended, nor that it could
-// not begin.
+// Only e2fsck itself reports damage, not its being killed, nor its failure to start.
 func TestOnlyE2fsckReportsDamage(t *testing.T) {
 	dir := t.TempDir()
 	before := folders
@@ -328,7 +327,7 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 		if (err != nil) != c.fails || errors.Is(err, ErrDamaged) != c.damaged {
 			t.Errorf("%s: %v", end, err)
 		}
-		// What it says of a volume's files is not for logs and events.
+		// Its output about a volume's files must not reach logs and events.
 		if err != nil && (strings.Contains(err.Error(), "patient") ||
 			!strings.Contains(err.Error(), "e2fsck -fn "+device)) {
 			t.Errorf("%s: %v", end, err)

@@ -383,7 +383,7 @@ func TestFormattingACopyOverSomethingElse(t *testing.T) {
 	}
 }
 
-// A state from a backup that says that the copy is not made yet does not get the copy replaced.
+// A state from a backup that says that the copy does not exist yet does not replace the copy.
 func TestCopyUnderAStateFromABackup(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)

@@ -68,7 +68,7 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of a copy fails, once. The process goes on, takes back what there is of the copy, and
+// Each step of a copy fails, once. The process continues, removes what there is of the copy, and
 // makes it again.
 func TestCopyFailedAtEachStep(t *testing.T) {
 	for name, source := range map[string]func(t *testing.T) *node{

@@ -77,7 +77,7 @@ func TestDeleteOnAnotherVolumesDisk(t *testing.T) {
 	}
 }
 
-// A copy that died before it was one of its own still says that it is its source, and goes.
+// A copy that died before it had a record of its own still carries its source's, and is deleted.
 func TestDeleteAnUnfinishedCopy(t *testing.T) {
 	n := formattingCopy(t)(t)
 	if r, err := n.process(0).Delete(t.Context(), copyID); err != nil || !r.Shredded ||
@@ -116,7 +116,8 @@ func TestDeleteWhatIsNotKnownToBeTheVolumes(t *testing.T) {
 		// elsewhere reports whether the volume is found on another device than was formatted; keeps
 		// whether the backend keeps what it gives up.
 		elsewhere, keeps bool
-		// why is what the disk is refused for, left whether it stays and that is an error.
+		// why is the reason for refusing the disk, left whether the disk stays and that is an
+		// error.
 		why  error
 		left bool
 	}{

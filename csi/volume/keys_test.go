@@ -136,7 +136,7 @@ func (awayProvider) Unwrap(context.Context, keyring.Binding,
 	return nil, keyring.ErrUnavailable
 }
 
-// A wrapped key of another volume, put into the state by an attacker who can write there.
+// An attacker puts the wrapped key of another volume into the state.
 func TestWrappedKeyOfAnotherVolumeIsRefused(t *testing.T) {
 	n := opened(t)
 	second(t, n)

@@ -32,7 +32,7 @@ func (e endingKeys) Wrap(ctx context.Context, b keyring.Binding,
 	return e.Provider.Wrap(ctx, b, key)
 }
 
-// A request that is over before its disk was looked through leaves what the next one goes on from.
+// A request that ends before its disk was scanned leaves a result that the next one continues from.
 func TestBlankCheckOutlastsItsRequest(t *testing.T) {
 	n := created(t)
 	s := n.process(0)
@@ -100,8 +100,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// Each step of Make is the last of a process, and the next one goes on. The epoch by which the
-// volume is then used is one that it never had before.
+// Each step of Make is a process's last, and the next process continues. The volume is then used in
+// an epoch that it never had before.
 func TestMakeKilledAtEachStep(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		for kill := 1; ; kill++ {

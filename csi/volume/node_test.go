@@ -23,7 +23,7 @@ import (
 // wait for.
 const attempts = 4
 
-// errDead is what every operation of a process gives that was killed.
+// errDead is the error of every operation of a killed process.
 var errDead = errors.New("killed")
 
 // node is a machine whose disks, mappings and store are in memory. Its processes come and go.
@@ -39,8 +39,8 @@ type node struct {
 	keeps bool
 
 	mu sync.Mutex
-	// steps counts what was done; the process is killed when it would do step number kill, or goes
-	// on after that step failed.
+	// steps counts the operations; the process is killed at number kill, or continues after that
+	// one failed.
 	steps, kill int
 	goesOn      bool
 	trace       []string

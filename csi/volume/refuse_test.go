@@ -220,7 +220,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 		})
 	}
 
-	// One that was fenced already keeps nothing: the disk says the rest.
+	// A fenced mapping needs no key: the disk says the rest.
 	n, mapping := restoredWhileOpen(t)
 	if err := n.engine.Fence(t.Context(), mapping); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func TestResumeResumesWhatADeadCopySuspended(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The process that copies may die yet: who resumes asks again.
+	// The copying process may die yet: the caller resumes again.
 	if err := s.Resume(t.Context()); !errors.Is(err, ErrInProgress) || len(n.suspended()) != 1 {
 		t.Errorf("while it is copied: %v, suspended %v", err, n.suspended())
 	}
@@ -81,7 +81,7 @@ func TestResumeBesideAStateThatIsRefused(t *testing.T) {
 	}
 }
 
-// What another node took over, or is about to, does not go on: it would write.
+// A mapping whose volume another node took over, or is about to, is not resumed: it would write.
 func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
 	n := opened(t)
 	n.engine.Edit(n.engine.Live()[0], func(m *crypt.Mapping) { m.Suspended = true })
@@ -127,7 +127,7 @@ func killedInACopy(t *testing.T) (*node, *Set) {
 	return n, next
 }
 
-// What a copy that was killed left suspended goes on at the next start, while the API server is
+// A mapping that a killed copy left suspended is resumed at the next start, while the API server is
 // away.
 func TestResumeWithoutAPIServer(t *testing.T) {
 	n, s := killedInACopy(t)

@@ -58,8 +58,8 @@ func TestSourceGoesOnAgain(t *testing.T) {
 	}
 }
 
-// One that does not go on by any attempt is said to stand still, nothing is left of its copy, and
-// it goes on when it is asked for again: by this process, or the next.
+// A source that no attempt resumes is reported as suspended, and nothing of its copy remains. This
+// process, or the next, resumes it on request.
 func TestSourceThatStandsStill(t *testing.T) {
 	for name, goOn := range map[string]func(n *node, s *Set) error{
 		"this process": func(n *node, s *Set) error { return s.ResumeVolume(n.t.Context(), id) },
@@ -285,7 +285,7 @@ func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {
 	return s.Engine.Suspend(ctx, name, suspended)
 }
 
-// The limit counts from the request: who writes waits from then on.
+// The limit counts from the request: writers wait from then on.
 func TestLimitOfAStandstillCountsFromTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)

@@ -20,8 +20,8 @@ func put(t *testing.T, d *blktest.Disk, fill byte) {
 	}
 }
 
-// The epoch is in the first 308 KiB and says nothing of the rest: today's head with yesterday's
-// tail is accepted, across closes, openings and expansions. The test holds the limit that
+// The epoch is in the first 308 KiB and says nothing of the rest. Today's head with yesterday's
+// tail is accepted, across closings, openings and expansions. The test holds the limit that
 // docs/storage.md names; with fresh data it fails, too.
 func TestTodaysHeadWithYesterdaysTailIsAccepted(t *testing.T) {
 	const yesterday, today = 1, 2

@@ -171,8 +171,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// Each step of each operation fails, once. The process goes on, undoes what it has to, and does the
-// operation again.
+// Each step of each operation fails, once. The process continues, undoes what it must, and repeats
+// the operation.
 func TestFailedAtEachStep(t *testing.T) {
 	for _, op := range operations(t) {
 		t.Run(op.name, func(t *testing.T) {

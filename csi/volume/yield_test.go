@@ -84,7 +84,7 @@ func TestYieldFencesWhatWasTakenOver(t *testing.T) {
 	}
 }
 
-// What no other node has is left, and so is what is ahead of the state.
+// Mappings of volumes that no other node has stay, and so do mappings ahead of the state.
 func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*State)
@@ -170,8 +170,8 @@ func takenWhenRead(s *Set, take func()) {
 	}
 }
 
-// A node that goes on with what was cut short asks the state once more before it writes: another
-// one may have taken the volume over meanwhile, and the disk with it.
+// A node that continues an interrupted operation reads the state once more before it writes:
+// another node may have taken the volume, and its disk, over.
 func TestContinuedOperationSeesATakeover(t *testing.T) {
 	for name, c := range map[string]struct {
 		cut func(*State)

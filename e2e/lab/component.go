@@ -15,9 +15,13 @@ import (
 // manifests/components/services.
 func (o Options) translates() bool { return o.VeildConfig["serviceProxy"] == "ebpf" }
 
-// giveServiceRights adds the component's rights to veild's role in objects.
-func giveServiceRights(root string, objects []*unstructured.Unstructured) error {
-	text, err := os.ReadFile(filepath.Join(root, "manifests/components/services/rights.yaml"))
+// judges reports whether the lab's veilds enforce network policies: then the lab has the component
+// manifests/components/policy.
+func (o Options) judges() bool { return o.VeildConfig["policy"] == "kubernetes" }
+
+// giveRights adds the rights of a component to veild's role in objects.
+func giveRights(root, component string, objects []*unstructured.Unstructured) error {
+	text, err := os.ReadFile(filepath.Join(root, "manifests/components", component, "rights.yaml"))
 	if err != nil {
 		return err
 	}
@@ -39,12 +43,12 @@ func giveServiceRights(root string, objects []*unstructured.Unstructured) error 
 		}
 		now, err := patch.Apply(was)
 		if err != nil {
-			return fmt.Errorf("rights of the component services: %w", err)
+			return fmt.Errorf("rights of the component %s: %w", component, err)
 		}
 		return json.Unmarshal(now, o)
 	}
 
-	return fmt.Errorf("rights of the component services: there is no ClusterRole kubeveil-veild")
+	return fmt.Errorf("rights of the component %s: there is no ClusterRole kubeveil-veild", component)
 }
 
 // byService reports whether the lab's veilds ask the API servers by their service, as where no

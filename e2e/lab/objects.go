@@ -50,7 +50,12 @@ func (c *Control) applyManifests(ctx context.Context) error {
 	}
 
 	if c.lab.opts.translates() {
-		if err := giveServiceRights(root, objects); err != nil {
+		if err := giveRights(root, "services", objects); err != nil {
+			return err
+		}
+	}
+	if c.lab.opts.judges() {
+		if err := giveRights(root, "policy", objects); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Pod is a network namespace on a node, wired through CNI.
@@ -31,6 +33,8 @@ type Pod struct {
 	Added time.Duration
 
 	caps string
+	// cniArgs are what the runtime says of the pod, in the form of CNI_ARGS.
+	cniArgs string
 }
 
 // PodOptions are what a pod asks of the chain beside an address.
@@ -39,6 +43,8 @@ type PodOptions struct {
 	Ports []PortMapping
 	// Bandwidth limits the pod, nil does not.
 	Bandwidth *Bandwidth
+	// Object is the pod in the API server; nil is none, and the runtime then does not name it.
+	Object *corev1.Pod
 	// NoCNI makes the namespace without calling ADD.
 	NoCNI bool
 }
@@ -79,6 +85,10 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 	id := fmt.Sprintf("%s-%s-%d", n.Name, name, n.numbers)
 	n.mu.Unlock()
 	p := &Pod{Name: name, ID: id, Node: n}
+	if o := opts.Object; o != nil {
+		p.cniArgs = fmt.Sprintf("K8S_POD_NAMESPACE=%s;K8S_POD_NAME=%s;K8S_POD_UID=%s", o.Namespace,
+			o.Name, o.UID)
+	}
 	caps := map[string]any{}
 	if len(opts.Ports) > 0 {
 		caps["portMappings"] = opts.Ports
@@ -151,7 +161,7 @@ func (n *Node) cni(ctx context.Context, verb string, args ...string) (cniAnswer,
 }
 
 func (p *Pod) args() []string {
-	return []string{"-id", p.ID, "-netns", p.netnsPath(), "-caps", p.caps}
+	return []string{"-id", p.ID, "-netns", p.netnsPath(), "-caps", p.caps, "-args", p.cniArgs}
 }
 
 // add calls ADD and reads its result.

@@ -100,7 +100,8 @@ func TestConcurrentWritersLeaveOneWholeFile(t *testing.T) {
 
 func TestNamesAndSweep(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"a.json", "b.json", ".new-1", ".new-2.json", "c", ".a.json.tmp-3"} {
+	for _, name := range []string{"a.json", "b.json", ".new-1", ".new-2.json", "c",
+		".a.json.tmp-3"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +109,8 @@ func TestNamesAndSweep(t *testing.T) {
 	if err := atomicfile.Sweep(dir); err != nil {
 		t.Fatal(err)
 	}
-	if names, err := atomicfile.Names(dir, ".json"); err != nil || !slices.Equal(names, []string{"a", "b"}) {
+	if names, err := atomicfile.Names(dir, ".json"); err != nil ||
+		!slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("%v, %v", names, err)
 	}
 	if names, err := atomicfile.Names(dir, ""); err != nil || len(names) != 3 {

@@ -63,6 +63,9 @@ func (w *World) Judge(f policy.Flow) policy.Verdict {
 		if len(w.subjects(f.Src)) == 0 {
 			return policy.DenyPending
 		}
+		if f.Midstream && w.isolated(w.subjects(f.Src)[0]) {
+			return policy.DenyMidstream
+		}
 		if !w.allowed(policy.Egress, w.subjects(f.Src)[0], f.Src, f.Dst, f) {
 			return policy.DenyEgress
 		}
@@ -71,11 +74,25 @@ func (w *World) Judge(f policy.Flow) policy.Verdict {
 		if len(w.subjects(f.Dst)) == 0 {
 			return policy.DenyPending
 		}
+		if f.Midstream && w.isolated(w.subjects(f.Dst)[0]) {
+			return policy.DenyMidstream
+		}
 		if !w.allowed(policy.Ingress, w.subjects(f.Dst)[0], f.Dst, f.Src, f) {
 			return policy.DenyIngress
 		}
 	}
 	return policy.Allow
+}
+
+// isolated reports whether a policy isolates the pod in any direction.
+func (w *World) isolated(p policy.Pod) bool {
+	for _, np := range w.Policies {
+		if np.Namespace == p.Namespace && selects(np.Subjects, p.Labels) &&
+			(np.Isolates[0] || np.Isolates[1]) {
+			return true
+		}
+	}
+	return false
 }
 
 func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
@@ -102,7 +119,6 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 	if len(r.Peers) == 0 {
 		return true
 	}
-
 	for _, peer := range r.Peers {
 		if peer.Block != nil {
 			in := peer.Block.CIDR.Contains(other)
@@ -125,12 +141,10 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 			ns, known := w.Namespaces[pod.Namespace]
 			inNS = known && selects(*peer.Namespaces, ns.Labels)
 		}
-
 		if inNS && (peer.Pods == nil || selects(*peer.Pods, pod.Labels)) {
 			return true
 		}
 	}
-
 	return false
 }
 

@@ -239,6 +239,7 @@ func Flows() (out []policy.Flow) {
 	for i := 1; i <= Pool; i++ {
 		addrs = append(addrs, PodAddrs(i)...)
 	}
+
 	for _, src := range addrs {
 		for _, dst := range addrs {
 			if src.Is4() != dst.Is4() {
@@ -251,6 +252,11 @@ func Flows() (out []policy.Flow) {
 				for j, port := range []uint16{1, 53, 80, 82, 8080} {
 					f.Proto, f.Port = protos[(i+j)%len(protos)], port
 					out = append(out, f)
+					if f.Proto == policy.TCP {
+						f.Midstream = true
+						out = append(out, f)
+						f.Midstream = false
+					}
 				}
 			}
 		}

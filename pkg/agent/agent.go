@@ -24,6 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -61,6 +62,8 @@ type Agent struct {
 	kube    *kube.Client // nil for other sources
 	// services is nil if another program translates services.
 	services *services
+	// policies is nil if no policies are enforced.
+	policies *keeper.Keeper
 	// leftVIPs are addresses of services that the guard blocked when veild started.
 	leftVIPs []netip.Addr
 	table    *source.Writer
@@ -166,6 +169,7 @@ func New(o Options) (*Agent, error) {
 		a.host.Close()
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
+	a.openPolicies()
 
 	return a, nil
 }
@@ -236,6 +240,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
+	if err := a.beginPolicies(); err != nil {
+		return errors.Join(err, a.closeListeners())
+	}
 	if err := a.beginServices(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
@@ -248,6 +255,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchPeers(ctx) })
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.cfg.CNI.ConfDir) })
 	a.runServices(ctx, g)
+	a.runPolicies(ctx, g)
 	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return a.loop(ctx) })

@@ -232,5 +232,6 @@ func (a *Agent) watchKernel(ctx context.Context) error {
 
 func (a *Agent) changedKernel(c hostnet.Change) {
 	a.pods.changed(c)
+	a.changedPolicies(c)
 	a.kernel.add(c)
 }

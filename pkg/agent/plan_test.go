@@ -366,7 +366,8 @@ func TestProbesOfOthersAreForgotten(t *testing.T) {
 	}
 }
 
-// What the kernel says about packets of services goes where these do only by their mark.
+// Only their mark sends the kernel's own messages about service packets the same way as these
+// packets.
 func TestMarksAreReflectedForServices(t *testing.T) {
 	for proxy, want := range map[string]bool{config.ServiceProxyNone: false,
 		config.ServiceProxyEBPF: true} {

@@ -29,6 +29,7 @@ func (a *Agent) turn(ctx context.Context) error {
 	}
 
 	if in.complete {
+		a.tellPolicies(in.table)
 		if err := a.recall(&in); err != nil {
 			return a.finish(in, a.last, a.refusals, err)
 		}

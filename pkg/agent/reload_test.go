@@ -25,7 +25,7 @@ func TestChangesThatNeedARestartAreShown(t *testing.T) {
 		name string
 		next config.Config
 		err  error
-		// says are words of the problem; none is no problem.
+		// says are words of the problem; empty for no problem.
 		says []string
 		mtu  int
 		logs int

@@ -28,11 +28,12 @@ func (a *Agent) Status() telemetry.Status {
 	tunnels, tunnelErr := a.tunnels.Status(ctx)
 	shownGuard, guardErr := a.showGuard()
 	services, serviceProblems := a.serviceStatus(v.cfg.Services.HostRouting)
+	policies, policyProblems := a.policyStatus()
 	pods := a.pods.seen.Load()
 
 	s := v.status()
 	s.Version, s.Started = a.version, a.started
-	s.Pods, s.Guard, s.Services = pods.count, shownGuard, services
+	s.Pods, s.Guard, s.Services, s.Policy = pods.count, shownGuard, services, policies
 	s.Devices, s.Peers = v.peerStatus(tunnels)
 	s.Problems = append(s.Problems, pods.problems...)
 	if v.configProblem != "" {
@@ -44,7 +45,7 @@ func (a *Agent) Status() telemetry.Status {
 	if tunnelErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the tunnels cannot be read: %v", tunnelErr))
 	}
-	s.Problems = append(s.Problems, serviceProblems...)
+	s.Problems = append(append(s.Problems, serviceProblems...), policyProblems...)
 	if guardErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", guardErr))
 	} else {

@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
-// What the underlay says of gateways and API servers, whatever it says, opens no address
-// that was closed and takes none from a node that had it and still lists it.
+// Evidence from the underlay about gateways and API servers opens no address that was closed. It
+// takes none from a node that had it and still lists it.
 func TestEvidenceOpensNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last, state, r := genLast(t), genState(t, "state"), rules()

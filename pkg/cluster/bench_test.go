@@ -71,7 +71,7 @@ func TestResolveCopiesLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkOneOfAThousandNodesChanged is what a turn decides from.
+// BenchmarkOneOfAThousandNodesChanged measures what a turn decides from.
 func BenchmarkOneOfAThousandNodesChanged(b *testing.B) {
 	rules, s, last := changedNode(b)
 	b.ReportAllocs()

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
-// Every way to forge a Node or a VeilNode, who remains a peer, what pods may not reach, and why.
+// Every way to forge a Node or a VeilNode: who remains a peer, what pods may not reach, and why.
 func TestForgedClaimsStealNothing(t *testing.T) {
 	const api, evidence = "198.18.0.200", "198.18.0.99"
 	for name, c := range map[string]struct {
@@ -405,7 +405,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 	}
 }
 
-// owners says which peer and keyless node has which addresses, by last parts.
+// owners returns the addresses of each peer and keyless node, by last parts.
 func owners(t cluster.Table) string {
 	var out []string
 	for _, n := range slices.Concat(t.Peers, t.Keyless) {
@@ -418,7 +418,7 @@ func owners(t cluster.Table) string {
 	return strings.Join(out, " ")
 }
 
-// checkRefusals wants refusals of these nodes, separated by blanks, one of which says reason.
+// checkRefusals expects refusals of these nodes, separated by blanks, one of which contains reason.
 func checkRefusals(t *testing.T, refusals []cluster.Refusal, nodes, reason string) {
 	t.Helper()
 	refused := map[string]bool{}

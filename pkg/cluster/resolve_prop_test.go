@@ -357,8 +357,8 @@ func oracle(state cluster.State, last *cluster.Table) (peers, keyless string) {
 	return strings.Join(p, " "), strings.Join(k, " ")
 }
 
-// pick accepts nodes one by one: self, then those who claim nothing that another
-// claims and had, then the rest, each by age and name.
+// pick accepts nodes one by one: self, then nodes that claim nothing that another claims and had,
+// then the rest, each by age and name.
 func pick[T any](nodes []cluster.Node, before map[string]cluster.Node,
 	things func(cluster.Node) []T, clash, had func(a, b T) bool) (accepted []cluster.Node) {
 	incumbent := func(n cluster.Node, thing T) bool {

@@ -48,6 +48,8 @@ type Config struct {
 	// ServiceProxy is who translates services: ServiceProxyNone (another program, such as
 	// kube-proxy) or ServiceProxyEBPF.
 	ServiceProxy string `json:"serviceProxy"`
+	// Policy is PolicyNone, or PolicyKubernetes to enforce NetworkPolicy.
+	Policy string `json:"policy"`
 	// Services configures ServiceProxyEBPF.
 	Services Services `json:"services"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
@@ -128,6 +130,12 @@ const (
 	ServiceProxyEBPF = "ebpf"
 )
 
+// Which policies are enforced.
+const (
+	PolicyNone       = "none"
+	PolicyKubernetes = "kubernetes"
+)
+
 // Who brings packets to pods of the node.
 const (
 	HostRoutingKernel = "kernel"
@@ -162,6 +170,7 @@ func Default() Config {
 		Masquerade:   true,
 		CNI:          CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
 		ServiceProxy: ServiceProxyNone,
+		Policy:       PolicyNone,
 		Services: Services{HostRouting: HostRoutingKernel,
 			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,

@@ -59,6 +59,7 @@ var flags = []struct{ name, path, usage string }{
 	{"bandwidth", "cni.bandwidth", "chain the bandwidth plugin"},
 	{"service-proxy", "serviceProxy",
 		"who translates services: `kind` none (another program) or ebpf"},
+	{"policy", "policy", "which network policies are enforced: `kind` none or kubernetes"},
 	{"service-cgroup", "services.cgroup",
 		"root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
 	{"api-servers", "services.apiServers",

@@ -216,6 +216,17 @@ func (p *problems) checkServices(c Config) {
 			"write none, or another source")
 	}
 
+	p.oneOf("policy", c.Policy, PolicyNone, PolicyKubernetes)
+	if c.Policy == PolicyKubernetes && c.Source.Kind == SourceSnapshot {
+		p.add("policy", "kubernetes needs source.kind kubernetes: a snapshot has no policies; "+
+			"write none, or another source")
+	}
+	if c.Policy == PolicyKubernetes && c.Services.HostRouting == HostRoutingEBPF {
+		p.add("policy", "kubernetes judges packets in netfilter, past which "+
+			"services.hostRouting ebpf brings them; write services.hostRouting %s",
+			HostRoutingKernel)
+	}
+
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
 		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write "+

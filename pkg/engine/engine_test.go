@@ -3,6 +3,7 @@ package engine_test
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -391,7 +392,7 @@ func TestStagedPacketsAreBounded(t *testing.T) {
 		for range 200 {
 			p := datagram(false, true, make([]byte, 1300))
 			p[18] = byte(i)
-			if err := a.SendSuper(packet.Header{}, p); err == unix.EAGAIN {
+			if err := a.SendSuper(packet.Header{}, p); errors.Is(err, unix.EAGAIN) {
 				time.Sleep(time.Millisecond)
 			}
 		}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"runtime"
 	"time"
@@ -136,7 +137,7 @@ func (r *receiver) receive(u *sock.UDP) bool {
 	msgs, err := r.in.Receive(u)
 	if err != nil || len(msgs) == 0 {
 		// Errors of ICMP do not reach an unconnected socket; those of memory go away.
-		return err != nil && err != unix.EAGAIN && err == unix.EINTR
+		return errors.Is(err, unix.EINTR)
 	}
 	d := r.s.d
 	now := d.now()
@@ -334,7 +335,7 @@ func (r *receiver) write(parts [][]byte) bool {
 		r.s.d.drops.add(tunRefused, 1)
 		return true
 	}
-	if err == unix.EINVAL {
+	if errors.Is(err, unix.EINVAL) {
 		if h.GSO == packet.GSOUDP {
 			r.join.NoUDP = true
 		} else {

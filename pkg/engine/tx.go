@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"errors"
 	"net/netip"
 	"runtime"
 	"time"
@@ -83,7 +84,7 @@ func (s *shard) runTX() {
 
 		s.waiter.Wait()
 		if _, failed := s.waiter.Ready(0); failed && !s.d.closing.Load() {
-			if _, err := s.queue.Read(s.buf); err != nil && err != unix.EAGAIN && err != unix.EIO {
+			if _, err := s.queue.Read(s.buf); ignorable(err) != nil {
 				s.d.lostTUN(err)
 				return
 			}
@@ -120,7 +121,7 @@ func (s *shard) transmit() (more bool, err error) {
 // ignorable returns nil for the errors of a TUN that go away: nothing to read, and a link that is
 // down.
 func ignorable(err error) error {
-	if err == unix.EAGAIN || err == unix.EINTR || err == unix.EIO {
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) || errors.Is(err, unix.EIO) {
 		return nil
 	}
 	return err

@@ -18,8 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// A pod goes on with a connection that others had translated to another node's pod, after
-// connection tracking forgot it and the address is no service's any more.
+// A pod continues a connection that others had translated to another node's pod, after connection
+// tracking forgot it and no service has the address any more.
 func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)
@@ -56,8 +56,8 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 	}
 }
 
-// The same where others still translate the address, but to outside now: the host there is not
-// who the pod spoke to.
+// The same where others still translate the address, but to outside: the host there is another one
+// than the pod talked to.
 func TestForgottenConnectionsAreNotTranslatedToOutside(t *testing.T) {
 	n := newLeaving(t)
 	onWire := n.wire(t)

@@ -39,7 +39,7 @@ var leavingEnds = []ends{
 
 const leavingPort = "7780"
 
-// masqueradePods is what hostnet's table does.
+// masqueradePods does the same as hostnet's table.
 const masqueradePods = "table inet nat { chain c { type nat hook postrouting priority 100; " +
 	"oifname u0 meta mark & 0x100000 != 0 masquerade; }; }"
 
@@ -49,7 +49,7 @@ func newLeaving(t *testing.T) leaving {
 	nettest.NeedBPF(t)
 	n := leaving{node: newNode(t, clsact{}), far: nettest.NewNS(t),
 		accepted: make(chan *net.TCPConn, 1)}
-	// who forwards asks for neighbours from the link-local address
+	// a forwarding node asks for neighbours from the link-local address
 	nettest.Sysctl(t, n.NS, "ipv6/conf/default/accept_dad", "0")
 	n.pod = n.addPod(t)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0",

@@ -11,8 +11,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// TestUplinkIsNeverAskedForAPod: a process of the host with the tunnels' mark has its packet for a
-// pod routed to the uplink. The kernel asks there who has that address, which is not told either.
+// TestUplinkIsNeverAskedForAPod: the packet of a host process with the tunnels' mark is routed to
+// the uplink. The kernel must not ask there for the pod's address, which would reveal it.
 func TestUplinkIsNeverAskedForAPod(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		for to, pod := range map[string]string{

@@ -162,7 +162,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 	}
 }
 
-// A link in the group that is in no set, or in that of one family, is mute.
+// A link in the group is mute in each family in which no set has its address.
 func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)

@@ -76,8 +76,8 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 	}
 }
 
-// A balancer that comes from its own address is answered, whichever program translates: nothing but
-// its connection says that these are answers.
+// A load balancer that connects from its own address gets replies, whichever program translates:
+// only connection tracking shows that they are replies.
 func TestPodsAnswerBalancers(t *testing.T) {
 	n, pod := newBalanced(t)
 	for i, from := range balancers {

@@ -63,7 +63,7 @@ func newRelay(t *testing.T) relay {
 	t.Helper()
 	n := relay{newTunnelled(t), nettest.NewNS(t)}
 	for _, ns := range []*nettest.NS{n.NS, n.third} {
-		// who forwards asks for neighbours from the link-local address
+		// a forwarding node asks for neighbours from the link-local address
 		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0")
 	}
 
@@ -112,7 +112,7 @@ func (n relay) set(t *testing.T, s Settings) {
 	})
 }
 
-// relayed are what to send from the peer's pod and this node's, and to what.
+// relayed are the packets to send from the peer's pod and this node's, and their destinations.
 var relayed = []struct{ pod, own, host, third, elsewhere, self, hostThere string }{
 	{"198.18.9.9", "198.18.5.5", "198.19.0.1", "198.19.0.65", "198.19.0.77", "198.18.7.1",
 		"198.19.0.64"},

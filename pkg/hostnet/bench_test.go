@@ -65,7 +65,7 @@ func BenchmarkThousandPeers(b *testing.B) {
 	b.ReportMetric(ms(one), "ms/one-peer")
 }
 
-// Reading is what a turn pays when something else changed, whatever its size.
+// Reading is the cost of a turn when something else changed, whatever its size.
 func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
 	w := manyPeers(1000)
 	l := newLab(t)
@@ -91,7 +91,8 @@ func TestReadingAThousandPeersAllocatesLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkUnderlayOfAThousandNodes is what a turn pays when a link, an address or a rule changed.
+// BenchmarkUnderlayOfAThousandNodes is the cost of a turn when a link, an address or a rule
+// changed.
 func BenchmarkUnderlayOfAThousandNodes(b *testing.B) {
 	w := manyPeers(1000)
 	l := newLab(b)

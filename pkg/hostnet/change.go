@@ -17,6 +17,8 @@ type Change struct {
 	Tunnels bool
 	// Guard reports the nft tables of the guard.
 	Guard bool
+	// Policy reports that the nft table of policies was deleted.
+	Policy bool
 	// PodLinks reports that pod links appeared or disappeared.
 	PodLinks bool
 	// Pods are the host links of pods whose addresses, routes or links changed.
@@ -31,13 +33,13 @@ type Change struct {
 
 // All is the Change after lost notifications.
 func All() Change {
-	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, PodLinks: true,
-		AllPods: true}
+	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, Policy: true,
+		PodLinks: true, AllPods: true}
 }
 
 // Empty reports whether nothing changed.
 func (c Change) Empty() bool {
-	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.PodLinks || c.AllPods) &&
+	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.Policy || c.PodLinks || c.AllPods) &&
 		len(c.Pods) == 0 && len(c.routes) == 0 && len(c.devices) == 0
 }
 
@@ -50,6 +52,7 @@ func (c *Change) Add(later Change) {
 	c.Routing = c.Routing || later.Routing
 	c.Tunnels = c.Tunnels || later.Tunnels
 	c.Guard = c.Guard || later.Guard
+	c.Policy = c.Policy || later.Policy
 	c.PodLinks = c.PodLinks || later.PodLinks
 	c.AllPods = c.AllPods || later.AllPods
 	for _, name := range later.Pods {

@@ -308,7 +308,7 @@ func neverFragment(_, _ string, c syscall.RawConn) (err error) {
 	return err
 }
 
-// exchange sends and awaits n times, and says how often there was an answer.
+// exchange sends and awaits n times, and returns how often there was an answer.
 func exchange(c net.Conn, n int, text string, patience time.Duration) (answered int) {
 	buf := make([]byte, len(text))
 	for range n {

@@ -177,6 +177,10 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 			c.Pods = append(c.Pods, text(key[:linkNameBytes]))
 		}
 		c.AllPods = len(c.Pods) == 0
+	case table == abi.NFTPolicyTable:
+		// Elements, chains and rules change with each policy. A table that was flushed by hand is
+		// found by comparing.
+		return Change{Policy: kind == unix.NFT_MSG_DELTABLE}
 	case table == abi.NFTPodTable:
 		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM,
 			AllPods: kind != unix.NFT_MSG_NEWSETELEM}

@@ -81,7 +81,7 @@ func TestOuterPacketsStayWhole(t *testing.T) {
 	nettest.NeedProgram(t, "nft")
 	for _, tt := range []struct {
 		name string
-		// port is what the table is made for; 0 is the control that shows what the kernel does by
+		// port is the port of the table; 0 is the control, which shows what the kernel does by
 		// itself.
 		port int
 		mark uint32

@@ -74,7 +74,7 @@ func command(text string) func() error {
 	}
 }
 
-// summary is what a turn would read for a change.
+// summary returns what a turn would read for a change.
 func (w watched) summary(c Change) string {
 	s := ""
 	for what, is := range map[string]bool{

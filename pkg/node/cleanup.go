@@ -23,6 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/passage"
 	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
@@ -57,6 +58,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 	step(func() ([]string, error) { return removeFile("marker", abi.ReadyFile) })
 
 	step(removePods)
+	step(removePolicies)
 	step(func() ([]string, error) { return nil, passage.Remove() })
 	step(RemoveServices)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
@@ -99,6 +101,14 @@ func checkStopped(ctx context.Context, socket string) error {
 		return nil
 	}
 	return fmt.Errorf("%w (its socket %s is served, but: %w)", ErrRunning, socket, err)
+}
+
+func removePolicies() ([]string, error) {
+	was, err := keeper.TurnOff(pod.DefaultPaths())
+	if was && err == nil {
+		return []string{"nftables table " + abi.NFTPolicyTable}, nil
+	}
+	return nil, err
 }
 
 func removePods() (took []string, err error) {

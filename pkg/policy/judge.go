@@ -15,6 +15,8 @@ type Flow struct {
 	// Proto is the IP protocol. Port is the destination port if Proto is one of the constants.
 	Proto Proto
 	Port  uint16
+	// Midstream reports whether it is a segment of TCP that opens no connection.
+	Midstream bool
 }
 
 // Verdict is the decision about a Flow.
@@ -25,6 +27,9 @@ const (
 	Allow Verdict = iota
 	// DenyPending denies because a pod of the flow has no group yet.
 	DenyPending
+	// DenyMidstream denies because a pod of the flow is isolated and nothing is known of the
+	// connection that the flow belongs to.
+	DenyMidstream
 	// DenyEgress and DenyIngress deny because no line of the chain allows the flow.
 	DenyEgress
 	DenyIngress
@@ -32,13 +37,13 @@ const (
 
 // String returns the verdict, denials as the name of the drop reason.
 func (v Verdict) String() string {
-	return [...]string{"allow", "policy_pending", "policy_egress", "policy_ingress"}[v]
+	return [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress", "policy_ingress"}[v]
 }
 
 // Judge interprets the plan as the kernel does: first egress of the source, then ingress of the
 // destination. A pod's connection to its own address is allowed, as Kubernetes defines.
 func (p *Plan) Judge(f Flow) Verdict {
-	if f.FromPod {
+	if f.FromPod && !slices.Contains(p.Own, f.Src) {
 		if v := p.judge(f, Egress, f.Src, f.Dst, DenyEgress); v != Allow {
 			return v
 		}
@@ -53,6 +58,9 @@ func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Ve
 	g := p.groupOf(own)
 	if g == nil {
 		return DenyPending
+	}
+	if f.Midstream && g.Chains[Ingress]+g.Chains[Egress] != "" {
+		return DenyMidstream
 	}
 	if g.Chains[d] == "" || own == peer {
 		return Allow

@@ -103,6 +103,9 @@ type Plan struct {
 	Groups map[string]*Group
 	// Members are the pods of this node.
 	Members map[Key]*Member
+	// Own are addresses from which the node itself sends by links of pods: by these it proves that
+	// pods' packets pass. No pod can send from them.
+	Own []netip.Addr
 	// Problems says, by policy, why it denies everything.
 	Problems map[Name]string
 }

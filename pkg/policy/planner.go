@@ -30,6 +30,7 @@ type Planner struct {
 	chains map[string]*Chain
 	defs   map[string]*definition
 	sets   map[string]*members
+	own    []netip.Addr
 	// stale reports whether policies changed since the last Plan.
 	stale bool
 }
@@ -145,6 +146,9 @@ func (p *Planner) SetAttached(key Key, addrs []netip.Addr) {
 	}
 }
 
+// SetOwn says from which addresses the node itself sends by links of pods.
+func (p *Planner) SetOwn(addrs []netip.Addr) { p.own = slices.Clone(addrs) }
+
 // PutPolicy adds or replaces a policy.
 func (p *Planner) PutPolicy(policy Policy) {
 	of := p.policies[policy.Namespace]
@@ -240,7 +244,7 @@ func (p *Planner) Plan() *Plan {
 	plan := &Plan{
 		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
 		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
-		Problems: p.problems(),
+		Problems: p.problems(), Own: p.own,
 	}
 	for name, s := range p.sets {
 		if s.frozen == nil {

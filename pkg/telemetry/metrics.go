@@ -22,6 +22,8 @@ type Metrics struct {
 	applyErrors prometheus.Counter
 	programming prometheus.Histogram
 	programmed  sync.Once
+	policing    prometheus.Histogram
+	policed     sync.Once
 }
 
 // NewMetrics makes the metrics of one node. snapshot is called for each scrape.
@@ -29,6 +31,7 @@ type Metrics struct {
 func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(), programming: newProgramming(),
+		policing: newPolicyProgramming(),
 		add: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: namespace, Subsystem: "cni", Name: "add_duration_seconds",
 			Help: "Time that the CNI plugin took for a successful ADD, as it noted it in the " +
@@ -108,7 +111,7 @@ var (
 
 // Describe sends every metric there may be.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs) {
+	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs, policyDescs) {
 		ch <- d
 	}
 }
@@ -168,6 +171,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	collectServices(s.Services, gauge, counter)
+	collectPolicy(s.Policy, gauge, counter)
 }
 
 func one(b bool) float64 {

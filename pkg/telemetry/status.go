@@ -41,6 +41,8 @@ type Status struct {
 	TunnelSources string `json:"tunnelSources,omitempty"`
 	// Services is nil where another program translates services.
 	Services *Services `json:"services,omitempty"`
+	// Policy is nil where no network policies are enforced.
+	Policy *Policy `json:"policy,omitempty"`
 	// Problems are sentences about what is wrong now, with what to do.
 	Problems []string `json:"problems,omitempty"`
 }

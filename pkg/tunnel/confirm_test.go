@@ -10,8 +10,8 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// The handshake's last message is the first that the restarted side sends in the new session. When
-// it is lost, the other side goes on with the old one, whose keys are gone.
+// The handshake's last message is the first that the restarted side sends in the new session. If it
+// is lost, the other side continues with the old session, whose keys are gone.
 func TestLostConfirmationOfARestartedWorker(t *testing.T) {
 	nettest.NeedProgram(t, "nft")
 	a, b := pair(t, ipv4)

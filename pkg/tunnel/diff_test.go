@@ -208,7 +208,7 @@ func drawSpec(t *rapid.T, keys []wgkey.Private) tunnel.Spec {
 	return s
 }
 
-// same fails unless have is what want says.
+// same fails unless have equals want.
 func same(t *rapid.T, want tunnel.Spec, have tunnel.State) {
 	describe := func(name string, key wgkey.Public, port int, peers []string) string {
 		slices.Sort(peers)

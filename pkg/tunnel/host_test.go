@@ -81,7 +81,7 @@ type testNode struct {
 	inner netip.Prefix // on the tunnel device
 }
 
-// family says which addresses a test uses, outside and inside.
+// family is the addresses that a test uses, outside and inside.
 type family struct{ under, inner string }
 
 var (

@@ -86,7 +86,7 @@ func TestWatchFindsWhatOthersChanged(t *testing.T) {
 	}
 }
 
-// A peer that moved is where it says it is, and what is remembered of its handshakes is old.
+// A peer that moved stays at its new address, although the remembered handshakes are old.
 func TestMemoryOfHandshakesSetsNoEndpointBack(t *testing.T) {
 	f := &tunneltest.Fake{}
 	m := tunnel.NewManager(f, at)
@@ -103,7 +103,7 @@ func TestMemoryOfHandshakesSetsNoEndpointBack(t *testing.T) {
 	}
 }
 
-// A reading that a Sync overtook says what was, and must not be taken for what is.
+// A reading that a Sync overtook shows the past, and must not be taken for the present.
 func TestSyncNeitherWaitsForAReadingNorIsUndoneByIt(t *testing.T) {
 	f := &tunneltest.Fake{}
 	m := tunnel.NewManager(f, at)

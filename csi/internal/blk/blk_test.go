@@ -166,7 +166,7 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// A device that another took by the same number meanwhile is none of ours.
+// A device that another process took by the same number in the meantime is not ours.
 func TestDetachLeavesOthers(t *testing.T) {
 	nettest.NeedRoot(t)
 	ours, others := sparse(t, 8<<20), sparse(t, 8<<20)
@@ -175,8 +175,7 @@ func TestDetachLeavesOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The kernel gives the lowest number that is free; if another process has taken that, this is
-	// tried again.
+	// The kernel assigns the lowest free number; if another process took it, this is tried again.
 	for range 20 {
 		o := attached(t, others)
 		if o.Path != l.Path {

@@ -57,7 +57,7 @@ func testKeys(t *testing.T) keyring.Provider {
 
 func fileName(i int) string { return fmt.Sprintf("f%06d", i) }
 
-// fileContent is what file i has: other bytes for each, and not a whole number of blocks.
+// fileContent is the content of file i: different bytes for each, and not a whole number of blocks.
 func fileContent(i int) []byte {
 	b := make([]byte, 0, 12000)
 	for n := 0; len(b) < 11000+i%1000; n++ {

@@ -132,7 +132,7 @@ func (v *verifier) look(moment int, keep *rand.Rand) error {
 	return nil
 }
 
-// check reports whether a volume with that state goes on with that disk.
+// check reports whether a volume with that state opens with that disk.
 func (v *verifier) check(d *Disk, s State) error {
 	ctx := context.Background()
 	store := &oneStore{state: s.Volume}
@@ -306,7 +306,7 @@ func moments(log *Log, marks []Marked, n int, r *rand.Rand) []int {
 const (
 	// lookEach is how often it is said how far this is.
 	lookEach = 30 * time.Second
-	// spare is what is left of the test's time when no further moment is looked at.
+	// spare is the rest of the test's time when no further moment is checked.
 	spare = 2 * time.Minute
 	// maxFailures ends the look at a log that is wrong everywhere.
 	maxFailures = 5

@@ -302,12 +302,14 @@ func ResponseReceiver(msg *[ResponseSize]byte) uint32 {
 // CookieReceiver returns the session index to which a cookie reply answers.
 func CookieReceiver(msg *[CookieSize]byte) uint32 { return binary.LittleEndian.Uint32(msg[4:]) }
 
-// forget zeroes the scratch and what the stack may still hold of it.
+// forget zeroes the scratch, but for the static key, and what the stack may still hold of it.
 func (w *work) forget() {
-	private := w.private
-	*w = work{}
-	w.private = private
-	private = [32]byte{}
+	w.lad, w.response = ladder{}, state{}
+	for _, b := range []*[32]byte{&w.shared, &w.prk, &w.key, &w.tau, &w.temp, &w.remoteEphemeral} {
+		clear(b[:])
+	}
+	clear(w.inner[:])
+	clear(w.outer[:])
 	secret.Scrub()
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdh"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -211,7 +212,7 @@ func TestHandshakeAgreesOnKeys(t *testing.T) {
 		if a.peer.initiation != (state{}) || b.id.w.response != (state{}) {
 			t.Error("ephemeral state was kept")
 		}
-		if err := a.id.Finish(a.peer, &resp, a.keys); err != ErrNoState {
+		if err := a.id.Finish(a.peer, &resp, a.keys); !errors.Is(err, ErrNoState) {
 			t.Errorf("a repeated response: %v, want %v", err, ErrNoState)
 		}
 	}
@@ -228,7 +229,7 @@ func TestOtherPresharedKeyIsRefused(t *testing.T) {
 	if err := b.answer(&a.id.Public, &init, &resp); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.id.Finish(a.peer, &resp, a.keys); err != ErrForged {
+	if err := a.id.Finish(a.peer, &resp, a.keys); !errors.Is(err, ErrForged) {
 		t.Errorf("finish: %v, want %v", err, ErrForged)
 	}
 	// The changed key is used by the exchange that waits: a right response comes after all.

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"bytes"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -72,7 +73,7 @@ func TestRunsArriveWhole(t *testing.T) {
 				for end := time.Now().Add(5 * time.Second); len(got) < len(want) &&
 					time.Now().Before(end); {
 					msgs, err := r.Receive(to)
-					if err == unix.EAGAIN {
+					if errors.Is(err, unix.EAGAIN) {
 						time.Sleep(time.Millisecond)
 						continue
 					}
@@ -174,7 +175,7 @@ func TestSendingDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(50, func() {
 		s.Add(wire, 1000, 0)
 		s.Flush(v4, ep)
-		if _, err := r.Receive(v4); err != nil && err != unix.EAGAIN {
+		if _, err := r.Receive(v4); err != nil && !errors.Is(err, unix.EAGAIN) {
 			t.Fatal(err)
 		}
 	}); n != 0 {

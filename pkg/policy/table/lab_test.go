@@ -110,7 +110,8 @@ func (l *lab) run(ns *nettest.NS, program, args string) {
 func (l *lab) apply(plan *policy.Plan) (changes int) {
 	l.t.Helper()
 	l.node.Run(l.t, func() (err error) {
-		changes, err = l.table.Apply(plan)
+		result, err := l.table.Apply(plan)
+		changes = result.Changes
 		return err
 	})
 	return changes
@@ -190,7 +191,11 @@ func packet(f policy.Flow, id uint64) []byte {
 	case policy.TCP:
 		l4 = binary.BigEndian.AppendUint16(l4, sport)
 		l4 = binary.BigEndian.AppendUint16(l4, f.Port)
-		l4 = append(l4, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 2, 1, 0, 0, 0, 0, 0) // SYN
+		flags := byte(2) // SYN
+		if f.Midstream {
+			flags = 0x10 // ACK
+		}
+		l4 = append(l4, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, flags, 1, 0, 0, 0, 0, 0)
 	case policy.UDP:
 		l4 = binary.BigEndian.AppendUint16(l4, sport)
 		l4 = binary.BigEndian.AppendUint16(l4, f.Port)
@@ -247,12 +252,13 @@ func (l *lab) flows() (out []policy.Flow) {
 		src, dst netip.Addr
 		proto    policy.Proto
 		port     uint16
+		mid      bool
 	}
 	seen := map[key]bool{}
 	for _, f := range policytest.Flows() {
 		_, f.FromPod = l.at(f.Src)
 		_, f.ToPod = l.at(f.Dst)
-		k := key{f.Src, f.Dst, f.Proto, f.Port}
+		k := key{f.Src, f.Dst, f.Proto, f.Port, f.Midstream}
 		// What stays in one namespace does not pass the node.
 		if from, to := l.ends(f); from == to || seen[k] {
 			continue

@@ -44,6 +44,23 @@ func drop(counter string) rule {
 	}}
 }
 
+// dropMidstream drops segments of TCP that open no connection and belong to none that is known.
+// Otherwise the server of a connection that was revoked would take it up again in its own
+// direction, with its next segment.
+func dropMidstream() rule {
+	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
+	d := drop(midstream)
+	return rule{"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn " + d.text, append([]expr.Any{
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.IPPROTO_TCP}},
+		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
+			Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
+			Mask: []byte{opens}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
+	}, d.exprs...)}
+}
+
 // family is what differs between IPv4 and IPv6.
 type family struct {
 	name         string // as nft names the header
@@ -52,13 +69,14 @@ type family struct {
 	saddr, daddr uint32 // offsets in the header
 	size         uint32
 	members      string
-	self         string
+	self, own    string
 	addr         nftables.SetDatatype
 }
 
 var families = []family{
-	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, nftables.TypeIPAddr},
-	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6,
+	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
+		nftables.TypeIPAddr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
 		nftables.TypeIP6Addr},
 }
 
@@ -108,8 +126,7 @@ func (f family) toNamed(set string) match {
 	return match{f.name + " daddr . meta l4proto . th dport @" + set, append(f.is(),
 		f.load(f.daddr, firstRegister),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
-		&expr.Payload{DestRegister: proto + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2,
-			Len: 2},
+		&expr.Payload{DestRegister: proto + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
@@ -182,8 +199,7 @@ const (
 // logDrop tells a listener of nflog, if there is one, of a packet that is about to be dropped.
 func logDrop(prefix string) rule {
 	return rule{"limit rate 10/second log group 118 prefix " + prefix, []expr.Any{
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond,
-			Burst: logRate},
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond, Burst: logRate},
 		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
 			Group: logGroup, Snaplen: logSnaplen, Data: []byte(prefix)},
 	}}

@@ -121,44 +121,69 @@ func (t *Table) readLocked(c *nftables.Conn) (err error) {
 // remove a member at the same time.
 const tries = 3
 
-// Apply makes the kernel enforce the plan, and returns how many changes that took; 0 if it does
-// already. After an error the kernel enforces what it did before.
-func (t *Table) Apply(plan *policy.Plan) (changes int, err error) {
+// Result is what an Apply did.
+type Result struct {
+	// Changes is how many chains, sets and elements were written; 0 if the plan was in force.
+	Changes int
+	// Shrinks reports whether less may be allowed than before: known connections have to be judged.
+	Shrinks bool
+}
+
+// Apply makes the kernel enforce the plan. After an error the kernel enforces what it did before.
+func (t *Table) Apply(plan *policy.Plan) (Result, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	want := t.planner.want(plan)
 	for try := 1; ; try++ {
-		changes, err := t.applyLocked(want)
+		result, err := t.applyLocked(want)
 		if err == nil {
-			return changes, nil
+			return result, nil
 		}
 		t.failedLocked()
 		if try == tries || !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) {
-			return 0, fmt.Errorf("write nftables table %s: %w", ourTable.Name, err)
+			return Result{}, fmt.Errorf("write nftables table %s: %w", ourTable.Name, err)
 		}
 	}
 }
 
-func (t *Table) applyLocked(want *content) (changes int, err error) {
+func (t *Table) applyLocked(want *content) (r Result, err error) {
 	c, err := t.openLocked()
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	if !t.read {
 		if err := t.readLocked(c); err != nil {
-			return 0, err
+			return r, err
 		}
 	}
 
 	d := diff(t.have, want)
 	if d.empty() {
-		return 0, nil
+		return r, nil
 	}
 	if err := d.write(c, want); err != nil {
-		return 0, err
+		return r, err
 	}
 	t.have = want.state()
-	return d.count(), nil
+	return Result{Changes: d.count(), Shrinks: len(d.remove)+len(d.addChains)+len(d.delChains)+
+		len(d.refill) > 0}, nil
+}
+
+// Exists reports whether the table is in force.
+func Exists() (bool, error) {
+	c, err := open()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	_, err = c.ListTableOfFamily(ourTable.Name, ourTable.Family)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for nftables table %s: %w", ourTable.Name, err)
+	}
+	return true, nil
 }
 
 // Delete deletes the table, and with it all policy.

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -15,12 +16,13 @@ import (
 
 // Reasons of bpf/reasons.go, which are the names of the counters.
 const (
-	pending = "policy_pending"
-	denied  = "policy_" // and the direction
+	pending   = "policy_pending"
+	midstream = "policy_midstream"
+	denied    = "policy_" // and the direction
 )
 
 // Counters are the names of the counters of the table.
-var Counters = []string{pending, denied + "ingress", denied + "egress"}
+var Counters = []string{pending, midstream, denied + "ingress", denied + "egress"}
 
 // Priorities. Postrouting is in front of all source NAT (100) and behind destination NAT. Input is
 // behind IPVS (98 and 99).
@@ -198,9 +200,13 @@ func addMembers(c *content, plan *policy.Plan) {
 	for _, f := range families {
 		pair, _ := nftables.ConcatSetType(f.addr, f.addr)
 		c.sets[f.self] = &set{key: pair, concat: true, elements: elements{}}
+		c.sets[f.own] = &set{key: f.addr, elements: elements{}}
 		for name := range plan.Groups {
 			c.sets[f.members+name] = &set{key: f.addr, elements: elements{}}
 		}
+	}
+	for _, a := range plan.Own {
+		c.sets[families[indexOf(a)].own].elements[key(a.AsSlice())] = true
 	}
 	for _, m := range plan.Members {
 		for _, a := range m.Addrs {
@@ -213,13 +219,26 @@ func addMembers(c *content, plan *policy.Plan) {
 
 // addHooks adds the chains at hooks and the two that send packets to the chains of their groups.
 func addHooks(c *content, plan *policy.Plan) {
-	// Groups that are not isolated come first: they are usually most pods.
+	// The group that is not isolated comes first: it is usually most pods, and dropMidstream
+	// follows it.
+	isolated := func(g *policy.Group) int {
+		return len(g.Chains[policy.Ingress] + g.Chains[policy.Egress])
+	}
 	groups := slices.SortedFunc(maps.Values(plan.Groups), func(a, b *policy.Group) int {
-		return strings.Compare(a.Chains[0]+a.Chains[1]+a.Name, b.Chains[0]+b.Chains[1]+b.Name)
+		return cmp.Or(cmp.Compare(isolated(a), isolated(b)), strings.Compare(a.Name, b.Name))
 	})
 	for _, d := range directions {
 		to := &chain{}
+		opened := false
+		for _, f := range families {
+			if d == policy.Egress {
+				to.rules = append(to.rules, f.inSet(d, true, f.own).verdict(expr.VerdictReturn, ""))
+			}
+		}
 		for _, g := range groups {
+			if !opened && isolated(g) > 0 {
+				to.rules, opened = append(to.rules, dropMidstream()), true
+			}
 			for _, f := range families {
 				m := f.inSet(d, true, f.members+g.Name)
 				if g.Chains[d] == "" {

@@ -58,6 +58,7 @@ func cni(ctx context.Context, args []string) (any, error) {
 	caps := flags.String("caps", "", "capability arguments, a JSON object")
 	valid := flags.String("valid", "",
 		"for gc: containerID/interface of what is wanted, commas between")
+	more := flags.String("args", "", "further CNI_ARGS, KEY=VALUE, semicolons between")
 	timeout := flags.timeout(30*time.Second, "the whole")
 	rt := libcni.RuntimeConf{Args: [][2]string{{"IgnoreUnknown", "1"}}}
 	flags.StringVar(&rt.ContainerID, "id", "", "container id")
@@ -71,6 +72,12 @@ func cni(ctx context.Context, args []string) (any, error) {
 	if *caps != "" {
 		if err := json.Unmarshal([]byte(*caps), &rt.CapabilityArgs); err != nil {
 			return nil, fmt.Errorf("-caps: %w", err)
+		}
+	}
+
+	for pair := range strings.SplitSeq(*more, ";") {
+		if key, value, ok := strings.Cut(pair, "="); ok {
+			rt.Args = append(rt.Args, [2]string{key, value})
 		}
 	}
 

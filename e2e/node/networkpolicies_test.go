@@ -1,0 +1,223 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const shop = "shop"
+
+// TestNetworkPolicies holds a policy through everything that happens to a node: pods come before
+// and after it, the daemon is killed, the API server is away, a policy changes.
+func TestNetworkPolicies(t *testing.T) {
+	ctx, l := newLab(t, lab.Options{Nodes: 2, Family: lab.Dual,
+		VeildConfig: map[string]any{"policy": "kubernetes"}})
+	api := l.Control.Client
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
+	if _, err := api.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := api.CoreV1().ServiceAccounts(shop).Create(ctx, account,
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	allowClients(ctx, t, l, "client")
+
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	server := startPod(ctx, t, l, n1, "server")
+	if _, err := lab.Echo(ctx, server); err != nil {
+		t.Fatal(err)
+	}
+	client, stranger := startPod(ctx, t, l, n2, "client"), startPod(ctx, t, l, n2, "stranger")
+	neighbour := startPod(ctx, t, l, n1, "neighbour")
+	open := startPod(ctx, t, l, n1, "open")
+	if _, err := lab.Echo(ctx, open); err != nil {
+		t.Fatal(err)
+	}
+
+	held := func(when string) {
+		t.Helper()
+		policyAllows(ctx, t, when, client, server, true)
+		policyAllows(ctx, t, when, stranger, server, false)
+		policyAllows(ctx, t, when, neighbour, server, false)
+		policyAllows(ctx, t, when, stranger, open, true)
+		policyAllows(ctx, t, when, n1, server, true)
+	}
+	policyAllows(ctx, t, "from the first packet", stranger, server, false)
+	policyAllows(ctx, t, "from the first packet", neighbour, server, false)
+	waitMembers(ctx, t, n1, 3)
+	waitMembers(ctx, t, n2, 2)
+	held("all are known")
+
+	for _, n := range l.Nodes() {
+		if err := n.Program("veild").Kill(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held("veild is dead")
+	// Bound to the node while nobody hears of it.
+	late := startPod(ctx, t, l, n2, "client")
+	policyAllows(ctx, t, "veild is dead, a pod that it does not know", late, server, false)
+	policyAllows(ctx, t, "veild is dead, a pod that it does not know", late, open, false)
+	for _, n := range l.Nodes() {
+		if _, err := n.StartProgram(ctx, "veild"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitMembers(ctx, t, n2, 3)
+	held("veild is back")
+	policyBecomes(ctx, t, late, server, true)
+
+	if err := l.Control.StopAPIServer(ctx); err != nil {
+		t.Fatal(err)
+	}
+	held("the API server is away")
+	if err := n1.Program("veild").Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n1.StartProgram(ctx, "veild"); err != nil {
+		t.Fatal(err)
+	}
+	held("veild starts without the API server")
+	if err := l.Control.StartAPIServer(ctx); err != nil {
+		t.Fatal(err)
+	}
+
+	waitMembers(ctx, t, n1, 3)
+	allowClients(ctx, t, l, "stranger")
+	policyBecomes(ctx, t, stranger, server, true)
+	policyBecomes(ctx, t, client, server, false)
+	noLeaks(t, l)
+}
+
+// allowClients lets the pods of an app, and no others, reach the server.
+func allowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
+	t.Helper()
+	policies := l.Control.Client.NetworkingV1().NetworkPolicies(shop)
+	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "server"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "server"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{
+				From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
+					MatchLabels: map[string]string{"app": app}}}}}},
+		}}
+	err := policies.Delete(ctx, p.Name, metav1.DeleteOptions{})
+	if err == nil || app == "client" {
+		_, err = policies.Create(ctx, p, metav1.CreateOptions{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+var podNumber int
+
+// startPod makes a pod as the scheduler, a kubelet and its runtime do: bound, attached, with its
+// addresses in its status. Where a veild runs on the node, it has reserved the pod's group.
+func startPod(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, app string) *lab.Pod {
+	t.Helper()
+	pods := l.Control.Client.CoreV1().Pods(shop)
+	podNumber++
+	no := false
+	o, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", app, podNumber),
+			Labels: map[string]string{"app": app}},
+		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
+			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	before := reservations(n)
+	if n.Program("veild") != nil {
+		_ = lab.Until(ctx, 3*time.Second, func() error {
+			if now := reservations(n); now <= before && before == 0 {
+				return fmt.Errorf("%d reservations", now)
+			}
+			return nil
+		})
+	}
+	p, err := n.AddPod(ctx, app, lab.PodOptions{Object: o})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	o.Status.Phase = corev1.PodRunning
+	for _, a := range p.Addrs {
+		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
+	}
+	o.Status.PodIP = o.Status.PodIPs[0].IP
+	if _, err := pods.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func reservations(n *lab.Node) int {
+	entries, _ := os.ReadDir(n.Path(abi.PolicyDir))
+	return len(entries)
+}
+
+// waitMembers waits until all pods of a node are judged.
+func waitMembers(ctx context.Context, t *testing.T, n *lab.Node, count int) {
+	t.Helper()
+	waitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
+		if s.Policy == nil || s.Policy.Members != count || s.Policy.Pending != 0 {
+			return fmt.Errorf("policy %+v, problems %q", s.Policy, s.Problems)
+		}
+		return nil
+	})
+}
+
+// talks sends to both addresses of a pod.
+func talks(ctx context.Context, from lab.Place, to *lab.Pod) (reached int) {
+	for _, a := range to.Addrs {
+		if _, err := lab.Send(ctx, from, lab.Exchange{Proto: "tcp", To: a, Count: 1, Size: 100,
+			Timeout: 700 * time.Millisecond}); err == nil {
+			reached++
+		}
+	}
+	return reached
+}
+
+// policyAllows judges at once: what is forbidden must be so, whatever was just changed. What is
+// allowed may lose a race against a busy machine and is tried again.
+func policyAllows(ctx context.Context, t *testing.T, when string, from lab.Place, to *lab.Pod,
+	want bool) {
+	t.Helper()
+	got := talks(ctx, from, to)
+	for i := 0; want && got < len(to.Addrs) && i < 5; i++ {
+		got = talks(ctx, from, to)
+	}
+	if want && got != len(to.Addrs) || !want && got != 0 {
+		t.Errorf("%s: %v reaches %d addresses of %s, want all: %t", when, from, got, to.Name, want)
+	}
+}
+
+// policyBecomes waits until a change is in force.
+func policyBecomes(ctx context.Context, t *testing.T, from, to *lab.Pod, want bool) {
+	t.Helper()
+	err := lab.Until(ctx, 20*time.Second, func() error {
+		if got := talks(ctx, from, to); want && got != len(to.Addrs) || !want && got != 0 {
+			return fmt.Errorf("%s reaches %d addresses of %s, want all: %t", from.Name, got, to.Name,
+				want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// openPolicies makes the keeper of policies, where they are asked for.
+func (a *Agent) openPolicies() {
+	if a.cfg.Policy != config.PolicyKubernetes {
+		return
+	}
+	a.policies = keeper.New(keeper.Options{Node: a.cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
+		Programmed: a.metrics.ObservePolicy})
+}
+
+// beginPolicies puts in force what is known before any source has spoken. Where no policies are
+// asked for, those of before are taken out of force: nobody would keep them.
+func (a *Agent) beginPolicies() error {
+	if a.policies == nil {
+		was, err := keeper.TurnOff(pod.DefaultPaths())
+		if err != nil {
+			return fmt.Errorf("turn NetworkPolicy off: %w", err)
+		}
+		if was {
+			a.log.Warn("NetworkPolicy is not enforced any more, as configured")
+		}
+		return nil
+	}
+	if err := a.policies.Begin(); err != nil {
+		return fmt.Errorf("put NetworkPolicy in force: %w", err)
+	}
+	return nil
+}
+
+// runPolicies keeps policies in force.
+func (a *Agent) runPolicies(ctx context.Context, g *errgroup.Group) {
+	if a.policies == nil {
+		return
+	}
+	g.Go(func() error {
+		defer a.policies.Close()
+		return a.policies.Run(ctx)
+	})
+	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunPolicies(ctx, a.policies)) })
+}
+
+// tellPolicies tells the keeper of policies which prefixes nodes have, as they are believed.
+func (a *Agent) tellPolicies(t cluster.Table) {
+	if a.policies == nil {
+		return
+	}
+	prefixes := make(map[string][]netip.Prefix, len(t.Peers)+1)
+	for _, nodes := range [][]cluster.Node{t.Peers, t.Keyless} {
+		for _, n := range nodes {
+			prefixes[n.Name] = n.PodPrefixes
+		}
+	}
+	if t.Self != nil {
+		prefixes[t.Self.Name] = t.Self.PodPrefixes
+	}
+	a.policies.SetPrefixes(prefixes)
+}
+
+// changedPolicies tells the keeper of policies what the kernel told.
+func (a *Agent) changedPolicies(c hostnet.Change) {
+	if a.policies == nil {
+		return
+	}
+	if c.Policy {
+		a.policies.TableChanged()
+	}
+	if c.AllPods || c.PodLinks || len(c.Pods) > 0 {
+		a.policies.AttachmentsChanged()
+	}
+}
+
+// policyStatus is what is shown of policies; nil where none are enforced.
+func (a *Agent) policyStatus() (*telemetry.Policy, []string) {
+	if a.policies == nil {
+		return nil, nil
+	}
+	s := a.policies.Status()
+	shown := telemetry.Policy{Listed: s.Listed, Policies: s.Policies, Groups: s.Groups,
+		Chains: s.Chains, Sets: s.Sets, Elements: s.Elements, Members: s.Members,
+		Pending: s.Pending, Revoked: s.Revoked}
+	problems := s.Problems
+	drops, err := a.policies.Drops()
+	if err != nil {
+		problems = append(problems, err.Error())
+	}
+	shown.Drops = drops
+	return &shown, problems
+}

@@ -1,0 +1,19 @@
+// Package keeper keeps NetworkPolicy in force on one node: it takes objects from a source and
+// attachments from the records of pods, and makes reservations, the nftables table and the known
+// connections match.
+//
+//	source ─► PutPod, PutPolicy, … ─► Planner ─► Plan ─► reservations, then table, then conntrack
+//	records of attachments ──────────────┘
+//
+// It promises:
+//   - Nothing is enforced from a half-read list, and nothing is taken out of force by one: until
+//     every kind was listed and the nodes' prefixes are known, the table stays as it is.
+//   - Where policies were enforced since boot and the table is gone, Begin makes pods mute at
+//     once. So it is on a node without pods.
+//   - A reservation is written before the kernel is changed. So a pod that is being attached is in
+//     the group of the plan that is in force, or in none.
+//   - An address counts as a pod's only if the pod's node owns it.
+//   - When less is allowed, known connections that are no longer allowed are deleted.
+//
+// Start reading at Keeper.Run, then step.
+package keeper

@@ -1,0 +1,477 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+const (
+	// resync is how often everything is compared without a reason.
+	resync = 30 * time.Second
+	// retry is how soon after a step that did not succeed.
+	retry = time.Second
+	// gather is for how long changes that come together are gathered.
+	gather = 2 * time.Millisecond
+)
+
+// Options are what a Keeper is made from.
+type Options struct {
+	Node  string
+	Paths pod.Paths
+	Log   *slog.Logger
+	// Programmed is told how long a change took from the source to the kernel; nil is nobody.
+	Programmed func(time.Duration)
+}
+
+// Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
+// methods are for any goroutine.
+type Keeper struct {
+	node       string
+	paths      pod.Paths
+	log        *slog.Logger
+	programmed func(time.Duration)
+	table      table.Table
+	wake       chan struct{}
+	revoker    revoker
+
+	mu      sync.Mutex // guards what follows
+	planner *policy.Planner
+	// pods are the pods as the source has them, with all addresses that they claim.
+	pods map[policy.Name]policy.Pod
+	// prefixes are the pod prefixes of each node; nil is not known yet.
+	prefixes map[string][]netip.Prefix
+	listed   bool
+	// bare reports whether Begin made a table in which all pods are mute.
+	bare bool
+	// changed is since when there is something that is not in force; zero is nothing.
+	changed time.Time
+	// attachments is whether records have to be read again, compare whether the kernel has to be.
+	attachments, compare bool
+	status               Status
+
+	// plan is what is in force, attached are the keys that the planner was told of. Run's alone.
+	plan     *policy.Plan
+	attached map[policy.Key]bool
+}
+
+// Status is what is shown of a Keeper.
+type Status struct {
+	// Listed reports whether every kind was listed.
+	Listed   bool `json:"listed"`
+	Policies int  `json:"policies"`
+	Groups   int  `json:"groups"`
+	Chains   int  `json:"chains"`
+	Sets     int  `json:"sets"`
+	// Elements are the elements of the sets of peers.
+	Elements int `json:"elements"`
+	// Members are attached pods that are in a group, Pending those that are mute.
+	Members int `json:"members"`
+	Pending int `json:"pending"`
+	// Revoked are connections that were deleted because they are no longer allowed.
+	Revoked  uint64   `json:"revoked"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// New makes a Keeper.
+func New(o Options) *Keeper {
+	k := &Keeper{
+		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
+		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
+		pods: map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
+	}
+	return k
+}
+
+// Begin makes pods mute where nothing judges them yet: where policies were enforced since boot, or
+// no pod is attached. On a node with pods that turns policies on, they stay as they are until the
+// first plan. It is called before any pod can be attached.
+func (k *Keeper) Begin() error {
+	open, err := k.paths.PolicyOpen()
+	if err != nil {
+		return err
+	}
+	exists, err := table.Exists()
+	if err != nil {
+		return err
+	}
+	if !exists && !open {
+		records, err := k.paths.List()
+		if err != nil {
+			k.log.Warn("records of pods cannot be read", "error", err)
+		}
+		if len(records) > 0 {
+			k.log.Info("turning NetworkPolicy on: pods are judged once all policies are known",
+				"pods", len(records))
+			return nil
+		}
+	}
+	if !exists {
+		if _, err := k.table.Apply(k.empty()); err != nil {
+			return err
+		}
+		k.bare = true
+	}
+	return k.paths.OpenPolicy()
+}
+
+// empty is a plan that makes all pods mute.
+func (k *Keeper) empty() *policy.Plan {
+	p := policy.NewPlanner(k.node)
+	p.SetOwn(k.own())
+	return p.Plan()
+}
+
+// own are the first addresses of the node's prefixes, which no pod gets: package passage proves
+// with them that pods' packets pass.
+func (k *Keeper) own() (addrs []netip.Addr) {
+	for _, p := range k.prefixes[k.node] {
+		addrs = append(addrs, p.Masked().Addr())
+	}
+	return addrs
+}
+
+// TurnOff takes policies out of force on this node.
+func TurnOff(paths pod.Paths) (was bool, err error) {
+	open, openErr := paths.PolicyOpen()
+	exists, existsErr := table.Exists()
+	if err := errors.Join(openErr, existsErr); err != nil {
+		return false, err
+	}
+	if !open && !exists {
+		return false, nil
+	}
+	if err := paths.ClosePolicy(); err != nil {
+		return true, err
+	}
+	return true, table.Delete()
+}
+
+// Close closes what the Keeper has open; what is in force stays so.
+func (k *Keeper) Close() error { return k.table.Close() }
+
+// Drops returns the packets that were dropped, by reason.
+func (k *Keeper) Drops() (map[string]uint64, error) { return table.Drops() }
+
+func (k *Keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// do changes what is known, and wakes Run.
+func (k *Keeper) do(f func()) {
+	k.mu.Lock()
+	f()
+	if k.changed.IsZero() {
+		k.changed = time.Now()
+	}
+	k.mu.Unlock()
+	k.poke()
+}
+
+// PutPod takes a pod with the addresses that its status claims.
+func (k *Keeper) PutPod(p policy.Pod) {
+	k.do(func() {
+		k.pods[p.Name] = p
+		k.planner.PutPod(k.owned(p))
+	})
+}
+
+// owned leaves a pod the addresses that its node owns.
+func (k *Keeper) owned(p policy.Pod) policy.Pod {
+	p.Addrs = slices.DeleteFunc(slices.Clone(p.Addrs), func(a netip.Addr) bool {
+		return !slices.ContainsFunc(k.prefixes[p.Node],
+			func(prefix netip.Prefix) bool { return prefix.Contains(a) })
+	})
+	return p
+}
+
+// DeletePod forgets a pod.
+func (k *Keeper) DeletePod(n policy.Name) {
+	k.do(func() {
+		delete(k.pods, n)
+		k.planner.DeletePod(n)
+	})
+}
+
+// PutNamespace takes a namespace.
+func (k *Keeper) PutNamespace(n policy.Namespace) { k.do(func() { k.planner.PutNamespace(n) }) }
+
+// DeleteNamespace forgets a namespace.
+func (k *Keeper) DeleteNamespace(name string) { k.do(func() { k.planner.DeleteNamespace(name) }) }
+
+// PutPolicy takes a policy.
+func (k *Keeper) PutPolicy(p policy.Policy) { k.do(func() { k.planner.PutPolicy(p) }) }
+
+// DeletePolicy forgets a policy.
+func (k *Keeper) DeletePolicy(n policy.Name) { k.do(func() { k.planner.DeletePolicy(n) }) }
+
+// Listed says that everything there was has been put.
+func (k *Keeper) Listed() {
+	k.do(func() { k.listed, k.attachments = true, true })
+}
+
+// SetPrefixes says which pod prefixes each node owns, by the table of nodes that is believed.
+func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
+	k.mu.Lock()
+	same := k.prefixes != nil && maps.EqualFunc(k.prefixes, prefixes, slices.Equal)
+	k.mu.Unlock()
+	if same {
+		return
+	}
+	k.do(func() {
+		old := k.prefixes
+		k.prefixes = maps.Clone(prefixes)
+		if k.prefixes == nil {
+			k.prefixes = map[string][]netip.Prefix{}
+		}
+		k.planner.SetOwn(k.own())
+		for _, p := range k.pods {
+			if old == nil || !slices.Equal(old[p.Node], prefixes[p.Node]) {
+				k.planner.PutPod(k.owned(p))
+			}
+		}
+	})
+}
+
+// AttachmentsChanged says that records of pods may have come or gone.
+func (k *Keeper) AttachmentsChanged() {
+	k.mu.Lock()
+	k.attachments = true
+	k.mu.Unlock()
+	k.poke()
+}
+
+// TableChanged says that another program may have changed the table.
+func (k *Keeper) TableChanged() {
+	k.mu.Lock()
+	k.compare = true
+	k.mu.Unlock()
+	k.poke()
+}
+
+// Status returns what is to be shown.
+func (k *Keeper) Status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.status
+	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
+	return s
+}
+
+// Run keeps policies in force until ctx ends. What is in force then stays so.
+func (k *Keeper) Run(ctx context.Context) error {
+	due := time.Now().Add(resync)
+	pause := resync
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-k.wake:
+			// A change seldom comes alone.
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(gather):
+			}
+		case <-time.After(pause):
+		}
+
+		if now := time.Now(); !now.Before(due) {
+			due = now.Add(resync)
+			k.mu.Lock()
+			k.attachments, k.compare = true, true
+			k.mu.Unlock()
+		}
+		err := k.step()
+		pause = time.Until(due)
+		if err != nil {
+			pause = min(pause, retry)
+		}
+		if again := k.revoker.run(k.plan); again > 0 {
+			pause = min(pause, again)
+		}
+	}
+}
+
+// step brings the node to what is known now.
+func (k *Keeper) step() error {
+	k.mu.Lock()
+	if !k.listed || k.prefixes == nil {
+		bare, empty := k.bare, k.empty()
+		k.mu.Unlock()
+		if !bare {
+			return nil
+		}
+		_, err := k.table.Apply(empty)
+		return err
+	}
+	k.bare = false
+	changed, attachments, compare := k.changed, k.attachments, k.compare
+	k.changed, k.attachments, k.compare = time.Time{}, false, false
+	plan := k.planner.Plan()
+	k.mu.Unlock()
+
+	if compare {
+		k.table.Forget()
+	}
+	var errs []error
+	unknown := 0
+	if attachments || compare || k.plan == nil || !maps.Equal(plan.Members, k.plan.Members) {
+		var err error
+		plan, unknown, err = k.attach()
+		errs = append(errs, err)
+	} else {
+		unknown = k.pendingBefore()
+	}
+
+	result, err := k.table.Apply(plan)
+	errs = append(errs, err)
+	if err == nil {
+		errs = append(errs, k.paths.OpenPolicy())
+		if result.Shrinks || k.plan == nil {
+			k.revoker.ask()
+		}
+		k.plan = plan
+		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
+			k.programmed(time.Since(changed))
+		}
+	}
+	err = errors.Join(errs...)
+	k.show(plan, unknown, err)
+	if err != nil {
+		k.mu.Lock()
+		k.attachments, k.compare = true, true
+		if k.changed.IsZero() {
+			k.changed = changed
+		}
+		k.mu.Unlock()
+	}
+	return err
+}
+
+func (k *Keeper) pendingBefore() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.status.Pending
+}
+
+// attach reads the members that plugins wrote, then the records of attachments, and writes the
+// reservations of the plan that follows from them. A plugin writes its record before it writes
+// members, so each member has a record by then.
+func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
+	errs := []error{k.table.Refresh()}
+	records, err := k.paths.List()
+	errs = append(errs, err)
+
+	k.mu.Lock()
+	addrs := map[policy.Key][]netip.Addr{}
+	for _, r := range records {
+		key, known := k.keyOf(r)
+		if !known {
+			unknown++
+			continue
+		}
+		addrs[key] = append(addrs[key], r.Addrs...)
+	}
+	for key := range k.attached {
+		if addrs[key] == nil {
+			k.planner.SetAttached(key, nil)
+			delete(k.attached, key)
+		}
+	}
+	for key, a := range addrs {
+		slices.SortFunc(a, netip.Addr.Compare)
+		k.planner.SetAttached(key, a)
+		k.attached[key] = true
+	}
+	plan = k.planner.Plan()
+	k.mu.Unlock()
+
+	groups := make(map[pod.Workload]string, len(plan.Members))
+	for key, m := range plan.Members {
+		groups[pod.Workload{Namespace: key.Namespace, Name: key.Name.Name, UID: key.UID}] = m.Group
+	}
+	for key := range addrs {
+		if plan.Members[key] == nil {
+			unknown++
+		}
+	}
+	// Before the first plan is in force a missing directory is that of a node that turns
+	// policies on.
+	if open, err := k.paths.PolicyOpen(); err != nil || !open {
+		return plan, unknown, errors.Join(append(errs, err)...)
+	}
+	return plan, unknown, errors.Join(append(errs, k.paths.Reserve(groups))...)
+}
+
+// keyOf finds the pod of an attachment: by what the runtime said, or where it did not say, by the
+// address that the pod of this node has in its status.
+func (k *Keeper) keyOf(r pod.Record) (policy.Key, bool) {
+	if w := r.Workload; w.UID != "" {
+		return policy.Key{Name: policy.Name{Namespace: w.Namespace, Name: w.Name}, UID: w.UID}, true
+	}
+	var found []policy.Key
+	for _, p := range k.pods {
+		if p.Node == k.node && !p.HostNetwork && !p.Mirror &&
+			slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) }) {
+			found = append(found, policy.Key{Name: p.Name, UID: p.UID})
+		}
+	}
+	if len(found) != 1 {
+		return policy.Key{}, false
+	}
+	return found[0], true
+}
+
+// show publishes what is in force, and logs what is wrong and was not before.
+func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
+	s := Status{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: len(plan.Sets),
+		Pending: pending}
+	selecting := map[policy.Name]bool{}
+	for key, m := range plan.Members {
+		if len(m.Addrs) > 0 {
+			s.Members++
+		}
+		for _, name := range m.Policies {
+			selecting[name] = true
+		}
+		if m.Problem != "" {
+			s.Problems = append(s.Problems, fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
+		}
+	}
+	s.Policies = len(selecting)
+	for _, set := range plan.Sets {
+		s.Elements += len(set.Addrs) + len(set.Ranges) + len(set.Named)
+	}
+	for name, problem := range plan.Problems {
+		s.Problems = append(s.Problems,
+			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))
+	}
+	slices.Sort(s.Problems)
+	if err != nil {
+		s.Problems = append(s.Problems, fmt.Sprintf("NetworkPolicy: %v", err))
+	}
+
+	k.mu.Lock()
+	old := k.status.Problems
+	k.status = s
+	k.mu.Unlock()
+	for _, p := range s.Problems {
+		if !slices.Contains(old, p) {
+			k.log.Warn("not as it should be", "problem", p)
+		}
+	}
+}

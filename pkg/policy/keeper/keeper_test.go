@@ -1,0 +1,373 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// node is a host with what veild makes for pods, and a keeper that is stepped by hand.
+type node struct {
+	*nettest.Host
+	*Keeper
+	t     *testing.T
+	paths pod.Paths
+	pods  map[string]*nettest.NS
+}
+
+var prefixes = map[string][]netip.Prefix{
+	"here":  {netip.MustParsePrefix("198.18.1.0/24"), netip.MustParsePrefix("fd42:1:1::/64")},
+	"there": {netip.MustParsePrefix("198.18.2.0/24")},
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	nettest.NeedBPF(t)
+	n := &node{Host: nettest.NewHost(t, abi.RunDir), t: t, paths: pod.DefaultPaths(),
+		pods: map[string]*nettest.NS{}}
+	n.must(func() error { return podtest.Pin(n.paths.BPFDir) })
+	n.must(podtest.Guard)
+	n.must(func() error { return podtest.Mark(n.paths.ReadyFile) })
+	n.must(func() error {
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644),
+			os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0o644))
+	})
+	n.restart()
+	return n
+}
+
+func (n *node) must(fn func() error) {
+	n.t.Helper()
+	n.Host.Run(n.t, fn)
+}
+
+// restart is a new daemon.
+func (n *node) restart() {
+	if n.Keeper != nil {
+		n.Keeper.Close()
+	}
+	n.Keeper = New(Options{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler)})
+	k := n.Keeper
+	n.t.Cleanup(func() { k.Close() })
+	n.must(n.Begin)
+}
+
+// listed is the end of the first lists.
+func (n *node) listed() {
+	n.SetPrefixes(prefixes)
+	n.Listed()
+	n.step()
+}
+
+func (n *node) step() {
+	n.t.Helper()
+	n.must(n.Keeper.step)
+}
+
+// put is a pod of this node, as the API server has it once it is bound.
+func (n *node) put(name string, labels map[string]string) {
+	n.PutNamespace(policy.Namespace{Name: "shop"})
+	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: name}, UID: "uid-" + name,
+		Node: "here", Labels: labels})
+}
+
+func addrsOf(i int) []netip.Addr {
+	return []netip.Addr{netip.MustParseAddr(fmt.Sprint("198.18.1.", i)),
+		netip.MustParseAddr(fmt.Sprint("fd42:1:1::", i))}
+}
+
+// attach is an ADD.
+func (n *node) attach(name string, i int) pod.Record {
+	n.t.Helper()
+	ns := nettest.NewNS(n.t)
+	r := pod.Record{Network: abi.NetworkName, ContainerID: name, IfName: "eth0", Netns: ns.Path(),
+		HostLink: pod.HostLink(name, "eth0"), Addrs: addrsOf(i), MTU: 1420,
+		Workload: pod.Workload{Namespace: "shop", Name: name, UID: "uid-" + name}}
+	n.must(func() error {
+		var undo pod.Undo
+		return n.paths.Attach(r, ns.Fd(), &undo)
+	})
+	n.pods[name] = ns
+	return r
+}
+
+// talks connects from one pod to another: the reset of a closed port is an answer.
+func (n *node) talks(from string, to int) bool {
+	n.t.Helper()
+	talked := 0
+	for _, a := range addrsOf(to) {
+		err := n.pods[from].Do(func() error {
+			c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 80).String(), 300*time.Millisecond)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		})
+		if err == nil || strings.Contains(err.Error(), "refused") {
+			talked++
+		}
+	}
+	if talked == 1 {
+		n.t.Errorf("%s reaches %v by one family only", from, addrsOf(to))
+	}
+	return talked == 2
+}
+
+func (n *node) wantTalk(from string, to int, want bool) {
+	n.t.Helper()
+	if got := n.talks(from, to); got != want {
+		n.t.Errorf("%s reaches pod %d: %t, want %t", from, to, got, want)
+	}
+}
+
+var denyAll = policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
+	Isolates: [2]bool{true, false}, Subjects: policy.Selector{{Key: "app", Values: []string{"server"}}}}
+
+func TestPodsAreMuteUntilEverythingWasListed(t *testing.T) {
+	n := newNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.step()
+	n.wantTalk("client", 2, false)
+
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.SetPrefixes(prefixes)
+	n.step()
+	n.wantTalk("client", 2, false)
+
+	n.Listed()
+	n.step()
+	n.wantTalk("client", 2, true)
+	if s := n.Status(); s.Members != 2 || s.Pending != 0 || !s.Listed {
+		t.Errorf("status %+v", s)
+	}
+}
+
+// The node proves before it is ready that pods' packets pass, by a link of a pod and from the first
+// address of its prefix.
+func TestNodeProvesPassageBeforeAnythingWasListed(t *testing.T) {
+	n := newNode(t)
+	f := policy.Flow{Src: prefixes["here"][0].Addr(), Dst: prefixes["there"][0].Addr(), FromPod: true}
+	n.SetPrefixes(prefixes)
+	if v := n.empty().Judge(f); v != policy.Allow {
+		t.Errorf("before the lists: %s", v)
+	}
+	n.step()
+	nft := nettest.NeedProgram(t, "nft")
+	n.must(func() error {
+		out, err := exec.CommandContext(t.Context(), nft, "list", "set", "inet", abi.NFTPolicyTable,
+			"own4").CombinedOutput()
+		if !strings.Contains(string(out), "198.18.1.0") {
+			t.Errorf("own4: %s", out)
+		}
+		return err
+	})
+	n.listed()
+	if v := n.plan.Judge(f); v != policy.Allow {
+		t.Errorf("listed: %s", v)
+	}
+}
+
+func TestPodIsJudgedFromItsFirstPacket(t *testing.T) {
+	n := newNode(t)
+	n.PutPolicy(denyAll)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.put("open", nil)
+	n.listed()
+
+	// The daemon does not run from here on.
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.attach("open", 3)
+	n.wantTalk("client", 2, false)
+	n.wantTalk("client", 3, true)
+	n.wantTalk("server", 3, true)
+
+	// A pod that the daemon has not heard of is mute until it has.
+	n.attach("late", 4)
+	n.wantTalk("late", 3, false)
+	n.AttachmentsChanged()
+	n.step()
+	if s := n.Status(); s.Pending != 1 {
+		t.Errorf("status %+v", s)
+	}
+	n.put("late", nil)
+	n.step()
+	n.wantTalk("late", 3, true)
+	n.wantTalk("late", 2, false)
+}
+
+func TestRestartKeepsWhatIsInForce(t *testing.T) {
+	n := newNode(t)
+	n.PutPolicy(denyAll)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.restart()
+	n.step() // nothing is listed
+	n.wantTalk("client", 2, false)
+
+	n.PutPolicy(denyAll)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.SetPrefixes(prefixes)
+	n.Listed()
+	n.step()
+	n.wantTalk("client", 2, false)
+	n.DeletePolicy(denyAll.Name)
+	n.step()
+	n.wantTalk("client", 2, true)
+}
+
+// The daemon is away while the table is deleted: the next one makes pods mute at once.
+func TestTableThatIsGoneMakesPodsMute(t *testing.T) {
+	nft := nettest.NeedProgram(t, "nft")
+	n := newNode(t)
+	n.PutPolicy(denyAll)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.must(func() error {
+		return exec.CommandContext(t.Context(), nft, "delete", "table", "inet", abi.NFTPolicyTable).Run()
+	})
+	n.wantTalk("client", 2, true) // the control
+	n.TableChanged()
+	n.step()
+	n.wantTalk("client", 2, false)
+
+	n.must(func() error {
+		return exec.CommandContext(t.Context(), nft, "delete", "table", "inet", abi.NFTPolicyTable).Run()
+	})
+	n.restart()
+	n.wantTalk("client", 2, false)
+}
+
+// A kubelet writes any address into the status of its pods.
+func TestAddressThatANodeDoesNotOwnIsNoPeer(t *testing.T) {
+	n := newNode(t)
+	np := denyAll
+	client := policy.Selector{{Key: "app", Values: []string{"client"}}}
+	np.Rules[policy.Ingress] = []policy.Rule{{Peers: []policy.Peer{{Pods: &client}}}}
+	n.PutPolicy(np)
+	n.put("liar", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "theirs"}, Node: "there",
+		Labels: map[string]string{"app": "client"}, Addrs: addrsOf(1)})
+	n.listed()
+	n.attach("liar", 1)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	n.step()
+	n.wantTalk("liar", 2, false)
+	n.SetPrefixes(map[string][]netip.Prefix{"there": {prefixes["here"][0], prefixes["here"][1]}})
+	n.DeletePod(policy.Name{Namespace: "shop", Name: "liar"})
+	n.step()
+	if plan := n.plan; len(plan.Sets) != 1 {
+		t.Errorf("%d sets", len(plan.Sets))
+	} else {
+		for _, s := range plan.Sets {
+			if len(s.Addrs) != 2 { // the control: by the other table of nodes it is a peer
+				t.Errorf("set has %v", s.Addrs)
+			}
+		}
+	}
+}
+
+func TestPolicyRevokesKnownConnections(t *testing.T) {
+	n := newNode(t)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	n.attach("client", 1)
+	n.attach("server", 2)
+	var listener net.Listener
+	n.pods["server"].Run(t, func() (err error) {
+		listener, err = net.Listen("tcp", "198.18.1.2:90")
+		return err
+	})
+	defer listener.Close()
+	var client, server net.Conn
+	n.pods["client"].Run(t, func() (err error) {
+		client, err = net.DialTimeout("tcp", "198.18.1.2:90", 3*time.Second)
+		return err
+	})
+	defer client.Close()
+	server, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	exchange := func(from, to net.Conn) error {
+		if _, err := from.Write([]byte("x")); err != nil {
+			return err
+		}
+		_ = to.SetReadDeadline(time.Now().Add(400 * time.Millisecond))
+		_, err := to.Read(make([]byte, 1))
+		return err
+	}
+	if err := errors.Join(exchange(client, server), exchange(server, client)); err != nil {
+		t.Fatalf("before: %v", err)
+	}
+
+	n.PutPolicy(denyAll)
+	n.step()
+	n.must(func() error { n.revoker.run(n.plan); return n.revoker.failed })
+	if s := n.Status(); s.Revoked != 1 {
+		t.Errorf("revoked %d connections, want 1", s.Revoked)
+	}
+	// The server speaks first: it must not take the connection up again.
+	if err := exchange(server, client); err == nil {
+		t.Error("the server still reaches the client")
+	}
+	if err := exchange(client, server); err == nil {
+		t.Error("the client still reaches the server")
+	}
+}
+
+func TestTurningOnCutsNobodyOff(t *testing.T) {
+	n := newNode(t)
+	n.must(func() error { _, err := TurnOff(n.paths); return err })
+	n.attach("client", 1)
+	r := n.attach("server", 2)
+	n.wantTalk("client", 2, true)
+
+	// Attached by a version that did not write which pod it is.
+	r.Workload = pod.Workload{}
+	n.restart()
+	n.step()
+	n.wantTalk("client", 2, true)
+	n.PutPolicy(denyAll)
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	n.wantTalk("client", 2, false)
+	n.must(func() error {
+		exists, err := table.Exists()
+		if !exists {
+			t.Error("no table")
+		}
+		return err
+	})
+	n.must(func() error { _, err := TurnOff(n.paths); return err })
+	n.wantTalk("client", 2, true)
+}

@@ -1,0 +1,79 @@
+package telemetry
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Policy is how it stands with NetworkPolicy on the node.
+type Policy struct {
+	// Listed reports whether pods, namespaces and policies were listed.
+	Listed bool `json:"listed"`
+	// Policies select a pod of this node; Groups, Chains and Sets are what they come to.
+	Policies int `json:"policies"`
+	Groups   int `json:"groups"`
+	Chains   int `json:"chains"`
+	Sets     int `json:"sets"`
+	// Elements are the elements of the sets of peers.
+	Elements int `json:"elements"`
+	// Members are pods that are judged, Pending those that are mute until they are known.
+	Members int `json:"members"`
+	Pending int `json:"pending"`
+	// Revoked are known connections that were deleted since they are no longer allowed.
+	Revoked uint64 `json:"revoked"`
+	// Drops are dropped packets by reason.
+	Drops map[string]uint64 `json:"drops,omitempty"`
+}
+
+var (
+	policyListedDesc = desc("policy_listed",
+		"1 once pods, namespaces and network policies were listed.")
+	policyPoliciesDesc = desc("policy_policies", "Network policies that select a pod of this node.")
+	policyGroupsDesc   = desc("policy_groups", "Groups of pods that are judged the same way.")
+	policyElementsDesc = desc("policy_elements", "Elements of the sets of peers.")
+	policyMembersDesc  = desc("policy_members", "Pods of this node that are judged.")
+	policyPendingDesc  = desc("policy_pending_pods",
+		"Pods of this node that are mute because it is not known how to judge them.")
+	policyRevokedDesc = desc("policy_revoked_connections_total",
+		"Known connections that were deleted because they are no longer allowed.")
+	policyDroppedDesc = desc("policy_dropped_total",
+		"Packets that network policies did not allow, by reason.", "reason")
+
+	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc, policyGroupsDesc,
+		policyElementsDesc, policyMembersDesc, policyPendingDesc, policyRevokedDesc,
+		policyDroppedDesc}
+)
+
+func collectPolicy(p *Policy, gauge func(*prometheus.Desc, float64, ...string),
+	counter func(*prometheus.Desc, uint64, ...string)) {
+	if p == nil {
+		return
+	}
+	gauge(policyListedDesc, one(p.Listed))
+	gauge(policyPoliciesDesc, float64(p.Policies))
+	gauge(policyGroupsDesc, float64(p.Groups))
+	gauge(policyElementsDesc, float64(p.Elements))
+	gauge(policyMembersDesc, float64(p.Members))
+	gauge(policyPendingDesc, float64(p.Pending))
+	counter(policyRevokedDesc, p.Revoked)
+	for reason, n := range p.Drops {
+		counter(policyDroppedDesc, n, reason)
+	}
+}
+
+func newPolicyProgramming() prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: namespace, Subsystem: "policy", Name: "programming_duration_seconds",
+		Help: "Time from when a change of pods, namespaces or network policies came from the API " +
+			"server to when it was in force; of changes that are made together, the first one's.",
+		Buckets: []float64{.001, .002, .003, .005, .0075, .01, .025, .05, .1, .25, .5, 1, 2.5},
+	})
+}
+
+// ObservePolicy notes how long a change of policies took. The first call registers the metric:
+// without policies there is none.
+func (m *Metrics) ObservePolicy(d time.Duration) {
+	m.policed.Do(func() { m.Registry.MustRegister(m.policing) })
+	m.policing.Observe(d.Seconds())
+}
