@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 )
 
 // Sentinels for callers. Each is wrapped in a message with a remedy.
@@ -185,7 +186,7 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 		}
 		err := op.do(g, h)
 		switch {
-		case errors.Is(err, errLinkGone):
+		case errors.Is(err, tchook.ErrLinkGone):
 			op.fail(failed)
 		case err != nil:
 			op.fail(failed)

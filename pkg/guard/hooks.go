@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -24,62 +25,42 @@ const (
 	progNameLen = 15
 )
 
-// errLinkGone matches errors of a link that is no longer there.
-var errLinkGone = errors.New("link is gone")
-
 // hooks attaches programs to links.
 type hooks interface {
 	// list returns the programs at a point in the order in which they run; a filter that is no BPF
 	// program is 0.
-	list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error)
+	list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error)
 	// attach puts a program before all others. name is the name of its pin.
 	attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error
 	// detach detaches a program; a missing one is no error.
 	detach(h *nl.Handle, p Point, id ebpf.ProgramID) error
 }
 
-// probeHooks asks the kernel for tcx (6.6).
+// probeHooks returns tcx where the kernel has it (6.6), else clsact.
 func probeHooks() (hooks, error) {
-	_, err := link.QueryPrograms(link.QueryOptions{Target: loIndex, Attach: ebpf.AttachTCXIngress})
+	has, err := tchook.HasTCX()
 	switch {
-	case err == nil:
+	case err != nil:
+		return nil, explain(fmt.Errorf("look for tcx: %w", err))
+	case has:
 		return tcx{}, nil
-	case errors.Is(err, unix.EINVAL), errors.Is(err, ebpf.ErrNotSupported):
-		return clsact{}, nil
 	}
-	return nil, explain(fmt.Errorf("look for tcx: %w", err))
+	return clsact{}, nil
 }
 
 // tcx attaches without a BPF link, so that attachments live as long as the network link.
 type tcx struct{}
 
-func (h Hook) tcx() ebpf.AttachType {
-	if h == Ingress {
-		return ebpf.AttachTCXIngress
-	}
-	return ebpf.AttachTCXEgress
-}
-
-func (tcx) list(_ *nl.Handle, _ *qdiscs, p Point) ([]ebpf.ProgramID, error) {
-	res, err := link.QueryPrograms(link.QueryOptions{Target: p.Index, Attach: p.Hook.tcx()})
-	if err != nil {
-		return nil, tcxError(err)
-	}
-	var ids []ebpf.ProgramID
-	for _, a := range res.Programs {
-		ids = append(ids, a.ID)
-	}
-	return ids, nil
+func (tcx) list(_ *nl.Handle, _ *tchook.Places, p Point) ([]ebpf.ProgramID, error) {
+	return tchook.ListTCX(p.Index, p.Hook)
 }
 
 func (tcx) attach(_ *nl.Handle, p Point, _ string, prog *ebpf.Program) error {
-	err := link.RawAttachProgram(link.RawAttachProgramOptions{
-		Target: p.Index, Program: prog, Attach: p.Hook.tcx(), Anchor: link.Head(),
-	})
+	err := tchook.AttachTCX(p.Index, p.Hook, prog, link.Head())
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
-	return tcxError(err)
+	return err
 }
 
 func (tcx) detach(_ *nl.Handle, p Point, id ebpf.ProgramID) error {
@@ -91,19 +72,7 @@ func (tcx) detach(_ *nl.Handle, p Point, id ebpf.ProgramID) error {
 		return fmt.Errorf("open program %d: %w", id, err)
 	}
 	defer prog.Close()
-	err = link.RawDetachProgram(link.RawDetachProgramOptions{Target: p.Index, Program: prog,
-		Attach: p.Hook.tcx()})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	return tcxError(err)
-}
-
-func tcxError(err error) error {
-	if errors.Is(err, unix.ENODEV) {
-		return errLinkGone
-	}
-	return err
+	return tchook.DetachTCX(p.Index, p.Hook, prog)
 }
 
 // clsact attaches direct-action filters, named after the pin.
@@ -114,62 +83,15 @@ func tcxError(err error) error {
 // net/sched/sch_ingress.c).
 type clsact struct{}
 
-const clsactKind = "clsact"
-
 // errNoEgress matches a link with another qdisc in the place of clsact.
 var errNoEgress = errors.New("the qdisc ingress is in the place of clsact and misses outgoing " +
 	"packets: replace it (tc qdisc del dev LINK ingress, tc qdisc add dev LINK clsact), or use " +
 	"Linux 6.6")
 
-// qdiscs are the kinds of the qdiscs in the place of clsact, by the link's index. The zero value
-// reads those of all links on first use.
-type qdiscs struct {
-	kinds map[int]string
-}
-
-// kind returns the kind of a link's qdisc, empty for none.
-func (q *qdiscs) kind(h *nl.Handle, index int) (string, error) {
-	if q.kinds == nil {
-		all, err := h.QdiscList(nil)
-		if err != nil {
-			return "", fmt.Errorf("list qdiscs: %w", err)
-		}
-		q.kinds = make(map[int]string)
-		for _, d := range all {
-			if d.Attrs().Parent == nl.ClsactParent {
-				q.kinds[d.Attrs().LinkIndex] = d.Type()
-			}
-		}
-	}
-	return q.kinds[index], nil
-}
-
-func (h Hook) parent() uint32 {
-	if h == Ingress {
-		return nl.ClsactIngress
-	}
-	return nl.ClsactEgress
-}
-
-func (clsact) filters(h *nl.Handle, p Point) ([]nl.Filter, error) {
-	l, err := h.LinkByIndex(p.Index)
-	if err != nil {
-		return nil, linkError(err)
-	}
-	filters, err := h.FilterList(l, p.Hook.parent())
-	if err != nil {
-		return nil, linkError(err)
-	}
-	slices.SortStableFunc(filters, func(a, b nl.Filter) int {
-		return int(a.Attrs().Priority) - int(b.Attrs().Priority)
-	})
-	return filters, nil
-}
-
-func (c clsact) list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error) {
-	filters, err := c.filters(h, p)
+func (clsact) list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error) {
+	filters, err := tchook.Filters(h, p.Index, p.Hook)
 	if p.Hook == Egress && len(filters) > 0 {
-		if kind, err := q.kind(h, p.Index); err != nil || kind != clsactKind {
+		if kind, err := q.Kind(h, p.Index); err != nil || kind != tchook.Clsact {
 			return nil, err
 		}
 	}
@@ -184,24 +106,20 @@ func (c clsact) list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error)
 	return ids, err
 }
 
-func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
-	err := nl.Err(h.QdiscAdd(&nl.GenericQdisc{
-		QdiscAttrs: nl.QdiscAttrs{LinkIndex: p.Index, Handle: clsactHandle,
-			Parent: nl.ClsactParent}, QdiscType: clsactKind,
-	}))
-	if err != nil && !errors.Is(err, nl.ErrExists) {
-		return fmt.Errorf("add clsact: %w", linkError(err))
+func (clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) error {
+	if _, err := tchook.AddClsact(h, p.Index); err != nil {
+		return err
 	}
 
 	if p.Hook == Egress {
-		if kind, err := new(qdiscs).kind(h, p.Index); err != nil {
+		if kind, err := new(tchook.Places).Kind(h, p.Index); err != nil {
 			return err
-		} else if kind != clsactKind {
+		} else if kind != tchook.Clsact {
 			return errNoEgress
 		}
 	}
 
-	filters, err := c.filters(h, p)
+	filters, err := tchook.Filters(h, p.Index, p.Hook)
 	if err != nil {
 		return err
 	}
@@ -212,43 +130,14 @@ func (c clsact) attach(h *nl.Handle, p Point, name string, prog *ebpf.Program) e
 		handle++
 	}
 
-	err = h.FilterAdd(&nl.BpfFilter{
-		FilterAttrs: nl.FilterAttrs{
-			LinkIndex: p.Index, Parent: p.Hook.parent(), Handle: handle,
-			Priority: abi.TCPriority, Protocol: unix.ETH_P_ALL,
-		},
-		Fd: prog.FD(), Name: name, DirectAction: true,
-	})
-	if err != nil {
+	f := tchook.Filter(p.Index, p.Hook, abi.TCPriority, handle, name, prog)
+	if err := h.FilterAdd(f); err != nil {
 		return fmt.Errorf("add filter (priority %d must be free or a bpf filter's): %w",
-			abi.TCPriority, linkError(err))
-	}
-
-	return nil
-}
-
-// clsactHandle is the only handle that the qdisc can have.
-const clsactHandle = 0xffff0000
-
-func (c clsact) detach(h *nl.Handle, p Point, id ebpf.ProgramID) error {
-	filters, err := c.filters(h, p)
-	if err != nil {
-		return err
-	}
-	for _, f := range filters {
-		if b, ok := f.(*nl.BpfFilter); ok && ebpf.ProgramID(b.Id) == id {
-			if err := nl.Err(h.FilterDel(b)); err != nil && !errors.Is(err, nl.ErrNotFound) {
-				return err
-			}
-		}
+			abi.TCPriority, tchook.LinkError(err))
 	}
 	return nil
 }
 
-// linkError wraps an error of a call that takes only a link.
-func linkError(err error) error {
-	if errors.Is(err, unix.ENODEV) || errors.Is(nl.Err(err), nl.ErrNotFound) {
-		return errLinkGone
-	}
-	return err
+func (clsact) detach(h *nl.Handle, p Point, id ebpf.ProgramID) error {
+	return tchook.DeleteFilters(h, p.Index, p.Hook, id)
 }

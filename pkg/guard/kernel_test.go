@@ -24,6 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -378,7 +379,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 				return err
 			}
 			defer h.Close()
-			ids, err := hk.list(h, new(qdiscs), Point{u0.Index, Egress})
+			ids, err := hk.list(h, new(tchook.Places), Point{u0.Index, Egress})
 			if err == nil && !slices.Equal(ids, []ebpf.ProgramID{id}) {
 				err = fmt.Errorf("attached are %v, want the other's %v alone", ids, id)
 			}

@@ -22,7 +22,7 @@ func foreign(name string, insns ...asm.Instruction) (*ebpf.Program, error) {
 // attachTCX attaches at the head of a hook.
 func attachTCX(index int, hook Hook, prog *ebpf.Program) error {
 	return link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: prog,
-		Attach: hook.tcx(), Anchor: link.Head()})
+		Attach: hook.TCX(), Anchor: link.Head()})
 }
 
 // redirect sends everything that arrives on a link out by another. The first

@@ -11,16 +11,17 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Hook is the direction in which a program is attached to a link.
-type Hook string
+type Hook = tchook.Direction
 
 // The two hooks of tc.
 const (
-	Ingress Hook = "ingress"
-	Egress  Hook = "egress"
+	Ingress = tchook.Ingress
+	Egress  = tchook.Egress
 )
 
 // Link is what the guard knows of a link.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -54,7 +55,7 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 	for _, l := range links {
 		view := linkOf(l)
 		points, err := finder.link(h, g.hooks, view)
-		if errors.Is(err, errLinkGone) {
+		if errors.Is(err, tchook.ErrLinkGone) {
 			continue
 		}
 		if err != nil {
@@ -72,7 +73,7 @@ func (g *Guard) readLinks(h *nl.Handle, links []nl.Link) (*State, error) {
 type finder struct {
 	current map[ebpf.ProgramID]string
 	seen    map[ebpf.ProgramID]Program // Pin is "" for foreign ones
-	qdiscs  qdiscs
+	qdiscs  tchook.Places
 }
 
 func (f *finder) link(h *nl.Handle, hooks hooks, l Link) (map[Point]Attached, error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 )
 
 // Remove removes everything of the guard, of any version: attachments to links, pods' included, the
@@ -92,7 +93,7 @@ func detachAll(hooks hooks) ([]string, error) {
 					p.Hook))
 			}
 		}
-		if err != nil && !errors.Is(err, errLinkGone) {
+		if err != nil && !errors.Is(err, tchook.ErrLinkGone) {
 			errs = append(errs, fmt.Errorf("list programs of %s: %w", view.Name, err))
 		}
 	}

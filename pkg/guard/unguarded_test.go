@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -67,7 +68,7 @@ func (n *node) crowd(t *testing.T, hk hooks, link string) (uncrowd func()) {
 				return err
 			}
 			p := Point{ifi.Index, Egress}
-			ids, err := hk.list(nil, new(qdiscs), p)
+			ids, err := hk.list(nil, new(tchook.Places), p)
 			for _, id := range ids {
 				err = errors.Join(err, hk.detach(nil, p, id))
 			}
@@ -143,7 +144,7 @@ type unreadable struct {
 
 var errUnreadable = errors.New("unreadable")
 
-func (u unreadable) list(h *nl.Handle, q *qdiscs, p Point) ([]ebpf.ProgramID, error) {
+func (u unreadable) list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error) {
 	if p.Index == u.index {
 		return nil, errUnreadable
 	}

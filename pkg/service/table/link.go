@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -32,20 +33,17 @@ const mapSelf = "service_self"
 // linkPrograms are the programs that are attached to links.
 var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelIn, progTunnelOut}
 
-// errLinkGone matches the error of a link that is gone.
-var errLinkGone = errors.New("link is gone")
-
 // errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has one list
 // of programs, for ingress, and leaves no room for clsact.
 var errTaken = errors.New("the link has the qdisc ingress, for example of the plugin bandwidth, " +
 	"in the place of clsact: use Linux 6.6, or remove the limit")
 
 // direction is the direction of packets at a link.
-type direction string
+type direction = tchook.Direction
 
 const (
-	ingress direction = "ingress"
-	egress  direction = "egress"
+	ingress = tchook.Ingress
+	egress  = tchook.Egress
 )
 
 // point is where a program is attached.
@@ -190,7 +188,7 @@ func (t *Table) notTranslated(l nl.Link, err error) {
 // says that the plugins have finished a pod's link.
 func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
-	if errors.Is(err, errLinkGone) {
+	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil, nil // more is told of a link whose master goes
 	}
 	if err != nil {
@@ -204,7 +202,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
 		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
-		if errors.Is(err, errLinkGone) {
+		if errors.Is(err, tchook.ErrLinkGone) {
 			return changed, nil
 		}
 		if errors.Is(err, errTaken) {
@@ -344,15 +342,14 @@ func detachLinks(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	// Where there is no tcx, asking for it is an error.
-	_, err = tcx{}.list(h, point{1, ingress})
-	hk := hooksFor(Features{TCX: err == nil})
+	has, err := tchook.HasTCX()
+	hk := hooksFor(Features{TCX: err == nil && has})
 	var taken []string
 	var errs []error
 	for _, l := range links {
 		did, err := detachLink(h, hk, l)
 		taken = append(taken, did...)
-		if err != nil && !errors.Is(err, errLinkGone) {
+		if err != nil && !errors.Is(err, tchook.ErrLinkGone) {
 			errs = append(errs, fmt.Errorf("detach from %s: %w", l.Attrs().Name, err))
 		}
 	}

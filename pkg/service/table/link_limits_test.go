@@ -167,7 +167,7 @@ func attachNext(t *testing.T, index uint32, ns *nettest.NS, dir direction) (deta
 	var at link.Link
 	ns.Run(t, func() (err error) {
 		at, err = link.AttachTCX(link.TCXOptions{Interface: int(index), Program: prog,
-			Attach: dir.tcx()})
+			Attach: dir.TCX()})
 		return err
 	})
 	return func() {

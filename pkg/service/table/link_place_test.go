@@ -118,7 +118,7 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	qdisc := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: vpod.Attrs().Index,
-		Handle: clsactHandle, Parent: nl.ClsactParent}, QdiscType: "ingress"}
+		Handle: 0xffff0000, Parent: nl.ClsactParent}, QdiscType: "ingress"}
 	if err := h.QdiscAdd(qdisc); err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +249,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	if served(pod) {
 		t.Error("a pod's new link has programs before its limit can have its place")
 	}
-	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.index, Handle: clsactHandle,
+	limit := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: pod.index, Handle: 0xffff0000,
 		Parent: nl.ClsactParent}, QdiscType: "ingress"}
 	if err := h.QdiscAdd(limit); err != nil {
 		t.Errorf("the limit finds its place taken: %v", err)

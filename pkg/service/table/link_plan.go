@@ -4,6 +4,7 @@ import (
 	"net"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -18,7 +19,7 @@ func masterOf(h *nl.Handle, l nl.Link) (string, error) {
 	}
 	master, err := h.LinkByIndex(index)
 	if err != nil {
-		return "", goneError(err)
+		return "", tchook.LinkError(err)
 	}
 	return master.Type(), nil
 }

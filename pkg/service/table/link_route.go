@@ -7,6 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -97,7 +98,7 @@ func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, e
 func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 	qdiscs, err := h.QdiscList(l)
 	if err != nil {
-		if errors.Is(goneError(err), errLinkGone) {
+		if errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
 			return true, true, nil
 		}
 		return true, true, fmt.Errorf("list qdiscs of %s: %w", l.Attrs().Name, err)
@@ -116,10 +117,11 @@ func limits(h *nl.Handle, l nl.Link) (gets, sends bool, err error) {
 
 // hasOthers reports whether others attached programs or filters there, at tcx or at clsact.
 func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
-	_, all, err := clsact{}.filters(h, p)
+	filters, err := tchook.Filters(h, p.index, p.dir)
 	if err != nil {
 		return true, goneIsFine(err)
 	}
+	all := len(filters)
 	if _, ok := hk.(tcx); ok {
 		programs, err := hk.list(h, p)
 		if err != nil {
@@ -134,7 +136,7 @@ func hasOthers(h *nl.Handle, hk hooks, p point) (bool, error) {
 
 // goneIsFine returns nil for a link that is gone: no packet comes by it.
 func goneIsFine(err error) error {
-	if errors.Is(err, errLinkGone) {
+	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil
 	}
 	return err
@@ -144,7 +146,7 @@ func goneIsFine(err error) error {
 func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 	ids, err := hk.list(h, point{l.Attrs().Index, egress})
 	if err != nil {
-		if errors.Is(err, errLinkGone) {
+		if errors.Is(err, tchook.ErrLinkGone) {
 			return false, nil
 		}
 		return false, fmt.Errorf("list programs of %s: %w", l.Attrs().Name, err)

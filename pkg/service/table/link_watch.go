@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
@@ -112,7 +113,7 @@ func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 		}
 		l, err := h.LinkByIndex(next.index)
 		if err != nil {
-			if !errors.Is(goneError(err), errLinkGone) {
+			if !errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
 				t.log.Warn("packets at a link are not translated to services", "index", next.index,
 					"error", err)
 			}

@@ -12,8 +12,9 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/tchook"
 )
 
 // Features is which optional features the kernel has.
@@ -124,9 +125,8 @@ func probeKernel() (Features, error) {
 	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr,
 		asm.FnSetRetval))
 
-	// 1 is lo in each namespace
-	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
-	f.TCX = have("tcx", err)
+	has, err := tchook.HasTCX()
+	f.TCX = have("tcx", err) && has
 	return f, errors.Join(missing...)
 }
 

@@ -1,0 +1,203 @@
+// Package tchook attaches BPF programs to the two tc hooks of a link: at tcx, where
+// the kernel has it (6.6), else as direct-action filters of the qdisc clsact.
+//
+// It has what the guard and the services do in the same way. Which programs there
+// must be, and in what order, is theirs. Attachments live as long as their link and
+// have no pin. A link that is gone is ErrLinkGone in every answer.
+//
+// Start reading at HasTCX.
+package tchook
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+)
+
+// ErrLinkGone matches errors of a link that is no longer there.
+var ErrLinkGone = errors.New("link is gone")
+
+// Direction is that of packets at a link.
+type Direction string
+
+// The two directions.
+const (
+	Ingress Direction = "ingress"
+	Egress  Direction = "egress"
+)
+
+// TCX returns the attach type of tcx.
+func (d Direction) TCX() ebpf.AttachType {
+	if d == Ingress {
+		return ebpf.AttachTCXIngress
+	}
+	return ebpf.AttachTCXEgress
+}
+
+// Parent returns where clsact has filters.
+func (d Direction) Parent() uint32 {
+	if d == Ingress {
+		return nl.ClsactIngress
+	}
+	return nl.ClsactEgress
+}
+
+// loIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
+const loIndex = 1
+
+// HasTCX reports whether the kernel has tcx, by asking.
+func HasTCX() (bool, error) {
+	_, err := ListTCX(loIndex, Ingress)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// LinkError returns ErrLinkGone for errors that say so. It is for calls that name
+// nothing but the link.
+func LinkError(err error) error {
+	if errors.Is(err, unix.ENODEV) || errors.Is(nl.Err(err), nl.ErrNotFound) {
+		return ErrLinkGone
+	}
+	return err
+}
+
+// ListTCX returns the programs at tcx in the order in which they run.
+func ListTCX(index int, d Direction) ([]ebpf.ProgramID, error) {
+	res, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: d.TCX()})
+	if err != nil {
+		return nil, LinkError(err)
+	}
+	var ids []ebpf.ProgramID
+	for _, a := range res.Programs {
+		ids = append(ids, a.ID)
+	}
+	return ids, nil
+}
+
+// AttachTCX attaches a program at tcx; at says before, after or in the place of what.
+func AttachTCX(index int, d Direction, prog *ebpf.Program, at link.Anchor) error {
+	return LinkError(link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: index, Program: prog, Attach: d.TCX(), Anchor: at,
+	}))
+}
+
+// DetachTCX detaches a program from tcx; one that is not there is no error.
+func DetachTCX(index int, d Direction, prog *ebpf.Program) error {
+	err := link.RawDetachProgram(link.RawDetachProgramOptions{
+		Target: index, Program: prog, Attach: d.TCX(),
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return LinkError(err)
+}
+
+// Clsact is the kind of the qdisc that has programs for both directions. The qdisc
+// ingress, which limits of what comes in may use, can have its place.
+const Clsact = "clsact"
+
+// clsactHandle is the only handle that the qdisc can have.
+const clsactHandle = 0xffff0000
+
+func clsact(index int) *nl.GenericQdisc {
+	return &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: index, Handle: clsactHandle,
+		Parent: nl.ClsactParent}, QdiscType: Clsact}
+}
+
+// AddClsact adds clsact to a link. made is false where there is a qdisc in its place
+// already; Places tells which.
+func AddClsact(h *nl.Handle, index int) (made bool, err error) {
+	err = nl.Err(h.QdiscAdd(clsact(index)))
+	if errors.Is(err, nl.ErrExists) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("add clsact: %w", LinkError(err))
+	}
+	return true, nil
+}
+
+// DeleteClsact deletes clsact from a link; that there is none is no error.
+func DeleteClsact(h *nl.Handle, index int) error {
+	err := nl.Err(h.QdiscDel(clsact(index)))
+	if errors.Is(err, nl.ErrNotFound) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+// Places are the kinds of the qdiscs in the place of clsact, by the index of their
+// link. The zero value reads those of all links when it is first asked.
+type Places struct {
+	kinds map[int]string
+}
+
+// Kind returns the kind of a link's qdisc in the place of clsact, empty for none.
+func (p *Places) Kind(h *nl.Handle, index int) (string, error) {
+	if p.kinds == nil {
+		all, err := h.QdiscList(nil)
+		if err != nil {
+			return "", fmt.Errorf("list qdiscs: %w", err)
+		}
+		p.kinds = make(map[int]string)
+		for _, d := range all {
+			if d.Attrs().Parent == nl.ClsactParent {
+				p.kinds[d.Attrs().LinkIndex] = d.Type()
+			}
+		}
+	}
+	return p.kinds[index], nil
+}
+
+// Filters returns the filters of one direction in the order in which they run.
+func Filters(h *nl.Handle, index int, d Direction) ([]nl.Filter, error) {
+	l, err := h.LinkByIndex(index)
+	if err != nil {
+		return nil, LinkError(err)
+	}
+	filters, err := h.FilterList(l, d.Parent())
+	if err != nil {
+		return nil, LinkError(err)
+	}
+	slices.SortStableFunc(filters, func(a, b nl.Filter) int {
+		return int(a.Attrs().Priority) - int(b.Attrs().Priority)
+	})
+	return filters, nil
+}
+
+// Filter returns a direct-action filter for all protocols with a program.
+func Filter(index int, d Direction, priority uint16, handle uint32, name string,
+	prog *ebpf.Program) *nl.BpfFilter {
+	return &nl.BpfFilter{
+		FilterAttrs: nl.FilterAttrs{
+			LinkIndex: index, Parent: d.Parent(), Handle: handle, Priority: priority,
+			Protocol: unix.ETH_P_ALL,
+		},
+		Fd: prog.FD(), Name: name, DirectAction: true,
+	}
+}
+
+// DeleteFilters deletes the filters that have a program; that there is none is no
+// error.
+func DeleteFilters(h *nl.Handle, index int, d Direction, id ebpf.ProgramID) error {
+	filters, err := Filters(h, index, d)
+	if err != nil {
+		return err
+	}
+	for _, f := range filters {
+		if b, ok := f.(*nl.BpfFilter); ok && ebpf.ProgramID(b.Id) == id {
+			if err := nl.Err(h.FilterDel(b)); err != nil && !errors.Is(err, nl.ErrNotFound) {
+				return err
+			}
+		}
+	}
+	return nil
+}
