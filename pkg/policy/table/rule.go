@@ -80,14 +80,6 @@ var families = []family{
 		nftables.TypeIP6Addr},
 }
 
-// familyOf returns the family of an address by its size in bytes.
-func familyOf(size int) family {
-	if size == 4 {
-		return families[0]
-	}
-	return families[1]
-}
-
 // Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
 // unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
 const firstRegister = 8
