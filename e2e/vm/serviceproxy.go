@@ -71,7 +71,7 @@ data:
     services:
       apiServers: [%q]
       # The machines have 2 GiB.
-      limits: {slots: 65536}
+      limits: {backendSlots: 65536}
 `
 )
 
