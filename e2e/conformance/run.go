@@ -132,7 +132,7 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	return f, err
 }
 
-// hasDNS says whether the cluster has the DNS service, and waits until a server answers behind it:
+// hasDNS reports whether the cluster has the DNS service, and waits until a server answers behind it:
 // its pods may have been made a moment ago.
 func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})

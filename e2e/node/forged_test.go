@@ -74,7 +74,7 @@ func forgeries(l *lab.Lab, victimKey wgkey.Public) []forgery {
 	return all
 }
 
-// refused says whether a status holds the refusal.
+// refused reports whether a status holds the refusal.
 func (f forgery) refused(s telemetry.Status) error {
 	for _, r := range s.Refused {
 		if r.Node == f.Name && r.Incumbent == f.incumbent && strings.Contains(r.Reason, f.because) {

@@ -26,18 +26,18 @@ import (
 // What the guard holds packet by packet, the table holds flow by flow. An entry is the link by
 // which the packet comes in, both addresses, both ports and the protocol: so the source is the one
 // that was judged, from the link it was judged for. The way out is the route that was found, a
-// tunnel's or a pod's; it is asked again, by the whole way, once that route has changed since
+// tunnel's or a pod's; it is asked again, on the slow path, once that route has changed since
 // (dst_check in nf_flow_table_ip.c). Fragments, IP options and what is larger than the route's MTU
-// go the whole way.
+// take the slow path.
 //
-// A flow whose source is translated stays on the whole way: the guard judges that behind the hook
+// A flow whose source is translated stays on the slow path: the guard judges that behind the hook
 // at which flows are added (source_translated). So does one without PodMark: the tables that set it
 // are away. And one of which only the answers are forwarded: IPVS takes what opened it at another
 // hook, and its translation is not in the entry.
 //
-// TCP from pods goes the whole way: the pod's sender waits for what it has sent to be freed (TCP
-// small queues), which the whole way does early (skb_orphan in ip_rcv_core) and the short one after
-// encryption, so it sends in small pieces. What comes out of a tunnel goes the short way with both.
+// TCP from pods takes the slow path: the pod's sender waits for what it has sent to be freed (TCP
+// small queues), which the slow path does early (skb_orphan in ip_rcv_core) and the fast path after
+// encryption, so it sends in small pieces. What comes out of a tunnel takes the fast path with both.
 
 // The content of an nftables table of flows. Each protocol has its own table, because a link joins
 // only one flow table of a table.
@@ -95,7 +95,7 @@ func tooOldForFlows(release, version string) error {
 		return nil
 	}
 	return fmt.Errorf("Linux %d.%d.%d keeps flows whose route or connection is gone, those since "+
-		"6.1.32 do not: each packet goes the whole way", major, minor, patch)
+		"6.1.32 do not: each packet takes the slow path", major, minor, patch)
 }
 
 // Join is a link whose packets use the flow table of an nftables table.

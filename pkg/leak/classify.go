@@ -192,7 +192,7 @@ func messageType(b []byte) bool {
 	return len(b) >= 4 && b[0] >= 1 && b[0] <= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0
 }
 
-// neighbourDiscovery says whether an ICMPv6 message is one that hosts send to find each other:
+// neighbourDiscovery reports whether an ICMPv6 message is one that hosts send to find each other:
 // router solicitation, neighbour solicitation and advertisement (RFC 4861), multicast listener
 // reports (RFC 2710, 3810).
 func neighbourDiscovery(b []byte) bool {
@@ -214,7 +214,7 @@ const (
 	minTransportLen = 32
 )
 
-// wireguard says whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero
+// wireguard reports whether a UDP payload begins like a WireGuard message: type 1 to 4, three zero
 // bytes, and the length of that type.
 func wireguard(b []byte) bool {
 	if !messageType(b) {

@@ -4,7 +4,7 @@ import (
 	"time"
 )
 
-// Contact says whether a peer answers. Without keepalives WireGuard is silent while there is no
+// Contact reports whether a peer answers. Without keepalives WireGuard is silent while there is no
 // traffic, so the age of the handshake alone says nothing.
 type Contact string
 

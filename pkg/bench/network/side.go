@@ -56,7 +56,7 @@ func carriedBetween(before, after [2]session.Counters) carried {
 // strayBytes is what a way may carry while another is measured: handshakes, keepalives, neighbours.
 const strayBytes = 20_000
 
-// check says whether the traffic of a side went that side's way. Pods of others may use ours
+// check reports whether the traffic of a side went that side's way. Pods of others may use ours
 // meanwhile.
 func (c carried) check(side string, least uint64) error {
 	var wrong bool

@@ -56,7 +56,7 @@ type Keeper struct {
 	bare bool
 	// changed is since when there is something that is not in force; zero is nothing.
 	changed time.Time
-	// attachments is whether records have to be read again, compare whether the kernel has to be.
+	// attachments reports whether records must be read again; compare, whether the kernel must be.
 	attachments, compare bool
 	status               Status
 

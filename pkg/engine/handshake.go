@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/packet"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+)
+
+// handle takes a handshake message.
+func (d *Device) handle(m *message, now time.Duration) {
+	msg := m.data[:m.n]
+	if m.data[0] == noise.TypeCookie {
+		d.takeCookie((*[noise.CookieSize]byte)(msg), now)
+		return
+	}
+
+	if !d.checker.MAC1(msg) {
+		d.drops.add(badMAC1, 1)
+		return
+	}
+
+	if d.load.high(now) {
+		if !d.checker.MAC2(msg, m.from.Addr, now) {
+			d.drops.add(cookieDemanded, 1)
+			reply := d.checker.Reply(msg, m.from.Addr, now)
+			d.out.message(d.bound(), &m.from, reply[:])
+			return
+		}
+		if !d.limits.allow(m.from.Addr.Addr(), now) {
+			d.drops.add(rateLimited, 1)
+			return
+		}
+	}
+
+	if m.data[0] == noise.TypeInitiation {
+		d.takeInitiation(m, now)
+	} else {
+		d.takeResponse(m, now)
+	}
+}
+
+func (d *Device) takeCookie(msg *[noise.CookieSize]byte, now time.Duration) {
+	i := noise.CookieReceiver(msg)
+	p := d.waiting[i]
+	if s := d.sessions[i]; p == nil && s != nil {
+		p = s.peer
+	}
+	if p == nil || !p.stamper.Take(msg, now) {
+		d.drops.add(badCookie, 1)
+	}
+}
+
+func (d *Device) takeInitiation(m *message, now time.Duration) {
+	msg := &m.data
+	key, err := d.id.Open(msg)
+	if err != nil {
+		d.drops.add(badHandshake, 1)
+		return
+	}
+
+	p := d.peers[key]
+	if p == nil {
+		d.drops.add(unknownPeer, 1)
+		return
+	}
+
+	stamp, err := d.id.Verify(p.secrets, msg)
+	switch {
+	case err != nil:
+		d.drops.add(badHandshake, 1)
+		return
+	case !stamp.After(p.lastSeenStamp):
+		d.drops.add(handshakeReplayed, 1)
+		return
+	case p.lastConsumed != 0 && now-p.lastConsumed <= floodInterval:
+		d.drops.add(handshakeFlood, 1)
+		return
+	}
+
+	// A session that the peer uses already must not give way to one that it may not use.
+	d.confirm(p, now)
+	s, err := d.newSession(p, noise.Sender(msg[:]), false, now)
+	if err != nil {
+		d.log.Warn("no memory for a session", "err", err)
+		return
+	}
+
+	var answer [noise.ResponseSize]byte
+	if err := d.id.Respond(p.secrets, &p.public, msg, s.local, &answer, s.keys); err != nil {
+		secret.Free(d.arena, s.keys)
+		d.drops.add(badHandshake, 1)
+		return
+	}
+
+	p.lastSeenStamp, p.lastConsumed = stamp, now
+	// The peer's handshake is under way; one of ours would only cross it.
+	p.lastInitiation = now
+	p.dead.Store(false)
+	p.move(&m.from, m.at)
+	p.rxBytes.Add(uint64(m.n))
+	p.receivedAt(now, false)
+
+	// The session is used when its first packet proves that the peer has the keys.
+	d.state.Lock()
+	d.shelve(p, p.next)
+	p.next = s
+	d.sessions[s.local] = s
+	d.state.Unlock()
+	d.zeroRetired()
+	p.timers.derived(now)
+	p.stamper.Stamp(answer[:], now)
+
+	p.sentAt(now, false)
+	p.sentBytes.Add(uint64(len(answer)))
+	d.out.message(d.bound(), &m.from, answer[:])
+}
+
+func (d *Device) takeResponse(m *message, now time.Duration) {
+	msg := (*[noise.ResponseSize]byte)(m.data[:noise.ResponseSize])
+	p := d.waiting[noise.ResponseReceiver(msg)]
+	if p == nil {
+		d.drops.add(unknownIndex, 1)
+		return
+	}
+
+	d.confirm(p, now)
+	s, err := d.newSession(p, noise.Sender(msg[:]), true, now)
+	if err != nil {
+		d.log.Warn("no memory for a session", "err", err)
+		return
+	}
+
+	if err := d.id.Finish(p.secrets, msg, s.keys); err != nil {
+		secret.Free(d.arena, s.keys)
+		d.drops.add(badHandshake, 1)
+		return
+	}
+
+	// The index of the initiation becomes that of the session.
+	s.local = p.index
+	delete(d.waiting, p.index)
+	p.index = 0
+	p.move(&m.from, m.at)
+	p.rxBytes.Add(uint64(m.n))
+	p.receivedAt(now, false)
+	d.state.Lock()
+	d.shelve(p, p.current)
+	d.shelve(p, p.next)
+	p.next = nil
+	p.current = s
+	d.sessions[s.local] = s
+	d.state.Unlock()
+	d.zeroRetired()
+	p.timers.derived(now)
+	d.complete(p, true, now)
+}
+
+// newSession makes a session with an index that is not in use; its keys are not set yet.
+func (d *Device) newSession(p *peer, remote uint32, initiator bool,
+	now time.Duration) (*session, error) {
+	keys, err := secret.Alloc[noise.Keys](d.arena)
+	if err != nil {
+		return nil, err
+	}
+	return &session{peer: p, keys: keys, local: d.newIndex(), remote: remote, initiator: initiator,
+		born: now}, nil
+}
+
+// crossing is the time between two sessions that both sides began at once.
+const crossing = rekeyTimeout
+
+// confirm begins to use the session that the peer has proven to have. Where the handshakes of both
+// sides crossed there are two; then the one that the side with the greater public key began is
+// kept. Else each side might send under the other's, and neither would renew its own.
+func (d *Device) confirm(p *peer, now time.Duration) {
+	if p.next == nil || !p.next.used.Load() {
+		return
+	}
+	c := p.current
+	keep := c != nil && c.initiator && p.next.born-c.born < crossing &&
+		bytes.Compare(d.id.Public[:], p.public[:]) > 0
+	d.state.Lock()
+	if keep {
+		d.shelve(p, p.next)
+	} else {
+		d.shelve(p, p.current)
+		p.current = p.next
+	}
+	p.next = nil
+	d.state.Unlock()
+	d.zeroRetired()
+	d.complete(p, false, now)
+}
+
+// complete notes that a handshake is complete, and sends what waits for it. The initiator sends an
+// empty packet if nothing waits: it proves to the peer that it has the keys.
+func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
+	p.timers.completed(now, initiator)
+	p.dead.Store(false)
+	p.wanted = false
+	p.refreshed.Store(false)
+	p.lastHandshake = time.Now()
+	if !d.sendStaged(p, now) && initiator {
+		d.sendEmpty(p, now)
+	}
+}
+
+// sendStaged sends the packets that wait for a session, and reports whether there were any.
+func (d *Device) sendStaged(p *peer, now time.Duration) bool {
+	packets := d.unstage(p)
+	for _, b := range packets {
+		copy(d.out.room(d.bound(), p.current, packet.ECN(b), len(b), now), b)
+	}
+	d.out.flush(d.bound(), now)
+	return len(packets) > 0
+}
+
+// sendEmpty sends an empty packet, or begins a handshake if there is no session for it.
+func (d *Device) sendEmpty(p *peer, now time.Duration) {
+	if s := p.current; s == nil || now-s.born >= rejectAfterTime {
+		d.want(p, now)
+		return
+	}
+	d.out.room(d.bound(), p.current, 0, 0, now)
+	d.out.flush(d.bound(), now)
+}
