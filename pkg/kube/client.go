@@ -70,6 +70,7 @@ type Client struct {
 	publish   chan struct{} // the publisher should look; capacity 1
 	watched   chan struct{} // a watch began; capacity 1
 	doubted   chan struct{} // a doubt began; capacity 1
+	writing   chan struct{} // held by who writes or deletes this node's VeilNode; capacity 1
 
 	mu        sync.Mutex
 	desired   *cluster.Claim
@@ -121,6 +122,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 		},
 		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1),
 		watched: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
+		writing:  make(chan struct{}, 1),
 		problems: map[string]string{},
 	}
 	if c.log == nil {

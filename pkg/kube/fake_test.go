@@ -36,8 +36,10 @@ type fakeServer struct {
 	pruned   []string       // fields of spec that the schema does not know, and that are dropped
 	refuse   map[string]int // "VERB collection" to HTTP status
 	writes   map[string]int // "VERB collection" to count
-	accept   chan net.Conn
-	done     chan struct{}
+	// called, when set, with "VERB collection/name" before a request for one object is answered
+	before func(what string)
+	accept chan net.Conn
+	done   chan struct{}
 }
 
 type event struct {
@@ -227,7 +229,11 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	code := f.refuse[r.Method+" "+path]
 	f.writes[r.Method+" "+path]++
+	before := f.before
 	f.mu.Unlock()
+	if before != nil && name != "" {
+		before(r.Method + " " + path + "/" + name)
+	}
 	switch _, known := kinds[path]; {
 	case code != 0:
 		status(w, code)

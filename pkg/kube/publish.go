@@ -36,11 +36,21 @@ func (c *Client) Publish(claim cluster.Claim) error {
 }
 
 // Remove deletes this node's VeilNode, stops publishing, and reports whether there was one. It
-// waits for the API server until ctx ends. A missing object is no error.
+// waits for a write in progress, which would otherwise create the object again, and for the API
+// server, until ctx ends. A missing object is no error.
 func (c *Client) Remove(ctx context.Context) (removed bool, err error) {
 	c.mu.Lock()
 	c.desired = nil
 	c.mu.Unlock()
+
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return false, fmt.Errorf("delete VeilNode %s: wait for a write in progress: %w", c.node,
+			ctx.Err())
+	}
+
 	err = c.rest.Delete().AbsPath(veilNodeKind.path...).Suffix(c.node).Do(ctx).Error()
 	switch {
 	case apierrors.IsNotFound(err):
@@ -79,19 +89,17 @@ func (c *Client) keepPublished(ctx context.Context) {
 		}
 
 		retry = nil
-		want, owner, needed := c.toPublish(done)
-		if !needed {
+		next, needed, err := c.write(ctx, done)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case !needed:
 			c.note("publish VeilNode "+c.node, "")
 			continue
 		}
 
-		err := c.put(ctx, want, owner)
-		if ctx.Err() != nil {
-			return
-		}
-
 		c.report("publish VeilNode "+c.node, err)
-		tried = written{want, owner}
+		tried = next
 		if err != nil {
 			retry = time.After(backoff.Step())
 			continue
@@ -99,6 +107,22 @@ func (c *Client) keepPublished(ctx context.Context) {
 
 		backoff, done = fresh, tried
 	}
+}
+
+// write puts what is to be published, if anything is. Remove waits for it.
+func (c *Client) write(ctx context.Context, done written) (next written, needed bool, err error) {
+	select {
+	case c.writing <- struct{}{}:
+		defer func() { <-c.writing }()
+	case <-ctx.Done():
+		return written{}, false, ctx.Err()
+	}
+
+	next, needed = c.toPublish(done)
+	if needed {
+		err = c.put(ctx, next.claim, next.owner)
+	}
+	return next, needed, err
 }
 
 // sameDesired reports whether the last attempted claim is still the desired one.
@@ -110,13 +134,13 @@ func (c *Client) sameDesired(tried written) bool {
 }
 
 // toPublish returns the claim to write, and whether it must be written.
-func (c *Client) toPublish(done written) (want *cluster.Claim, owner types.UID, needed bool) {
+func (c *Client) toPublish(done written) (next written, needed bool) {
 	c.mu.Lock()
-	want = c.desired
+	want := c.desired
 	c.mu.Unlock()
 	self, known := c.nodes.get(c.node)
 	if want == nil || !known {
-		return nil, "", false
+		return written{}, false
 	}
 	all, synced := c.veilNodes.all()
 	seen, exists := all[c.node]
@@ -129,7 +153,7 @@ func (c *Client) toPublish(done written) (want *cluster.Claim, owner types.UID, 
 	default:
 		needed = !exists || seen.ownerUID != self.uid || !sameClaim(seen.claim, want)
 	}
-	return want, self.uid, needed
+	return written{want, self.uid}, needed
 }
 
 // put creates or updates the VeilNode; it writes nothing when it is as wanted.

@@ -2,8 +2,10 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -198,6 +200,39 @@ func TestRemoveDeletesTheVeilNodeAndKeepsItDeleted(t *testing.T) {
 	r.until("gone", func(s cluster.State) bool { return find(s, "a").Claim == nil })
 	f.put(nodesPath, node("b", 2))
 	r.until("another change was seen", func(s cluster.State) bool { return len(s.Nodes) == 2 })
+	if f.object(veilNodesPath, "a") != nil {
+		t.Error("the VeilNode came back")
+	}
+}
+
+func TestRemoveWaitsForAWriteInProgress(t *testing.T) {
+	f := newFakeServer(t)
+	f.put(nodesPath, node("a", 1))
+	asked, answer := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.before = func(what string) {
+		if what == "GET "+veilNodesPath+"/a" {
+			once.Do(func() { close(asked); <-answer })
+		}
+	}
+
+	r := start(t, f, "a")
+	if err := r.Publish(claim(1)); err != nil {
+		t.Fatal(err)
+	}
+	<-asked // the write looked, and creates the object as soon as it has its answer
+
+	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	if removed, err := r.Remove(short); removed || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a write in progress: removed %t, error %v", removed, err)
+	}
+
+	// The write ends after Remove was called.
+	time.AfterFunc(10*time.Millisecond, func() { close(answer) })
+	if removed, err := r.Remove(context.Background()); err != nil || !removed {
+		t.Errorf("removed %t, error %v; the write made an object", removed, err)
+	}
 	if f.object(veilNodesPath, "a") != nil {
 		t.Error("the VeilNode came back")
 	}
