@@ -136,6 +136,8 @@ type kind struct {
 	name    string // only the object of this name, "" for all
 	labels  string // only objects that this selector chooses, "" for all
 	accept  string // media types that are asked for, "" for JSON
+	// optional kinds need not be installed: then there is no object and no problem.
+	optional bool
 	// newObject and newList make an object and a list of the kind; nil is *object and *objectList.
 	newObject, newList func() runtime.Object
 }
@@ -165,7 +167,8 @@ const protobufOrJSON = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJS
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"},
-		veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"}} {
+		veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"},
+		clusterPolicyKind.version: {"ClusterNetworkPolicy"}} {
 		metav1.AddToGroupVersion(scheme, gv)
 		for _, name := range names {
 			scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})

@@ -21,6 +21,8 @@ type PolicySink interface {
 	DeleteNamespace(name string)
 	PutPolicy(p policy.Policy)
 	DeletePolicy(n policy.Name)
+	PutClusterPolicy(p policy.ClusterPolicy)
+	DeleteClusterPolicy(name string)
 	// Listed is called once, when everything there was has been put.
 	Listed()
 }
@@ -44,10 +46,17 @@ var (
 		path:    []string{"/apis/networking.k8s.io/v1/networkpolicies"},
 		version: networkingVersion,
 	})
+	// A cluster need not have this kind: then there are no objects of it.
+	clusterPolicyKind = kind{
+		what: "clusternetworkpolicies.policy.networking.k8s.io", rule: policyRights,
+		path:     []string{"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"},
+		version:  schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha2"},
+		optional: true,
+	}
 )
 
-// RunPolicies watches Pods, Namespaces and NetworkPolicies and passes each change to sink until ctx
-// ends; it returns ctx's error. A list that is read again yields only its changes. While the API
+// RunPolicies watches Pods, Namespaces, NetworkPolicies and ClusterNetworkPolicies, where a cluster
+// has that kind, and passes each change to sink until ctx ends; it returns ctx's error. A list that is read again yields only its changes. While the API
 // server is away there is a Problem, and what was passed stays valid.
 func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
@@ -55,7 +64,7 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	defer wg.Wait()
 	defer cancel()
 	var unlisted sync.WaitGroup
-	unlisted.Add(3)
+	unlisted.Add(4)
 
 	pods := newFeed(c, "Pod ", func(o *object) parsed[policy.Pod] { return parsePod(o, c.node) },
 		func(p policy.Pod) any {
@@ -67,7 +76,11 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	policies := newFeed(c, "NetworkPolicy ", parseNetworkPolicy,
 		func(p policy.Policy) any { return p.Name }, sink.PutPolicy,
 		func(p policy.Policy) { sink.DeletePolicy(p.Name) }, unlisted.Done)
+	cluster := newFeed(c, "ClusterNetworkPolicy ", parseClusterPolicy,
+		func(p policy.ClusterPolicy) any { return p.Name }, sink.PutClusterPolicy,
+		func(p policy.ClusterPolicy) { sink.DeleteClusterPolicy(p.Name) }, unlisted.Done)
 	wg.Go(func() { c.reflect(ctx, podKind, pods) })
+	wg.Go(func() { c.reflect(ctx, clusterPolicyKind, cluster) })
 	wg.Go(func() { c.reflect(ctx, namespaceKind, namespaces) })
 	wg.Go(func() { c.reflect(ctx, networkPolicyKind, policies) })
 
@@ -83,6 +96,7 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 		pods.giveUp()
 		namespaces.giveUp()
 		policies.giveUp()
+		cluster.giveUp()
 		return ctx.Err()
 	}
 	<-ctx.Done()

@@ -30,8 +30,14 @@ type policyTale struct {
 	pods       map[policy.Name]policy.Pod
 	namespaces map[string]policy.Namespace
 	policies   map[policy.Name]policy.Policy
+	cluster    map[string]policy.ClusterPolicy
 	listed     int
 }
+
+func (s *policyTale) PutClusterPolicy(v policy.ClusterPolicy) {
+	s.do(func() { s.cluster[v.Name] = v })
+}
+func (s *policyTale) DeleteClusterPolicy(n string) { s.do(func() { delete(s.cluster, n) }) }
 
 func (s *policyTale) do(f func()) {
 	s.mu.Lock()

@@ -224,6 +224,16 @@ func (k *Keeper) PutPolicy(p policy.Policy) { k.do(func() { k.planner.PutPolicy(
 // DeletePolicy forgets a policy.
 func (k *Keeper) DeletePolicy(n policy.Name) { k.do(func() { k.planner.DeletePolicy(n) }) }
 
+// PutClusterPolicy takes a ClusterNetworkPolicy.
+func (k *Keeper) PutClusterPolicy(p policy.ClusterPolicy) {
+	k.do(func() { k.planner.PutClusterPolicy(p) })
+}
+
+// DeleteClusterPolicy forgets a ClusterNetworkPolicy.
+func (k *Keeper) DeleteClusterPolicy(name string) {
+	k.do(func() { k.planner.DeleteClusterPolicy(name) })
+}
+
 // Listed says that everything there was has been put.
 func (k *Keeper) Listed() {
 	k.do(func() { k.listed, k.attachments = true, true })
@@ -244,6 +254,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 			k.prefixes = map[string][]netip.Prefix{}
 		}
 		k.planner.SetOwn(k.own())
+		k.planner.SetRanges(slices.Concat(slices.Collect(maps.Values(prefixes))...))
 		for _, p := range k.pods {
 			if old == nil || !slices.Equal(old[p.Node], prefixes[p.Node]) {
 				k.planner.PutPod(k.owned(p))
