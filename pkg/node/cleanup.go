@@ -106,7 +106,8 @@ func checkStopped(ctx context.Context, socket string) error {
 func removePolicies() ([]string, error) {
 	was, err := keeper.TurnOff(pod.DefaultPaths())
 	if was && err == nil {
-		return []string{"nftables table " + abi.NFTPolicyTable}, nil
+		return []string{"nftables table " + abi.NFTPolicyTable,
+			"nftables table " + abi.NFTStampTable}, nil
 	}
 	return nil, err
 }
