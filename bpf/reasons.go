@@ -91,6 +91,10 @@ var PolicyReasons = []Reason{
 	{0, "policy_egress", "No policy of the source allows the packet."},
 	{0, "policy_midstream", "A TCP segment belongs to no known connection, and a pod of the packet " +
 		"is isolated."},
+	{0, "policy_admin", "A ClusterNetworkPolicy of the Admin tier denies the packet."},
+	{0, "policy_baseline", "A ClusterNetworkPolicy of the Baseline tier denies the packet."},
+	{0, "policy_unknown_peer", "The packet is of an address of a pod that the node does not know, " +
+		"where a policy may deny some pods."},
 	{0, "policy_unstamped", "The nftables table of policies did not judge a pod's packet: somebody " +
 		"deleted or flushed it."},
 }

@@ -77,3 +77,10 @@ func (m *Metrics) ObservePolicy(d time.Duration) {
 	m.policed.Do(func() { m.Registry.MustRegister(m.policing) })
 	m.policing.Observe(d.Seconds())
 }
+
+// Pages of the admin socket about policies. Package keeper has what they answer: a List, and a
+// policy.PodView for ?pod=NAMESPACE/NAME.
+const (
+	PoliciesPath  = "/v1/policies"
+	PolicyPodPath = "/v1/policy/pod"
+)

@@ -56,12 +56,17 @@ type Keeper struct {
 	bare bool
 	// changed is since when there is something that is not in force; zero is nothing.
 	changed time.Time
+	// told counts the changes that the source told of; enforced is how many of them are in force.
+	told, enforced uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
 	attachments, compare bool
 	status               Status
+	// failed is why the last step did not bring all that is known in force.
+	failed error
 
-	// plan is what is in force, attached are the keys that the planner was told of. Run's alone.
-	plan     *policy.Plan
+	// plan is what is in force. Run alone writes it, with mu held, and reads it without.
+	plan *policy.Plan
+	// attached are the keys that the planner was told of. Run's alone.
 	attached map[policy.Key]bool
 }
 
@@ -174,6 +179,7 @@ func (k *Keeper) poke() {
 func (k *Keeper) do(f func()) {
 	k.mu.Lock()
 	f()
+	k.told++
 	if k.changed.IsZero() {
 		k.changed = time.Now()
 	}
@@ -319,7 +325,7 @@ func (k *Keeper) step() error {
 		return err
 	}
 	k.bare = false
-	changed, attachments, compare := k.changed, k.attachments, k.compare
+	changed, attachments, compare, told := k.changed, k.attachments, k.compare, k.told
 	k.changed, k.attachments, k.compare = time.Time{}, false, false
 	plan := k.planner.Plan()
 	k.mu.Unlock()
@@ -344,7 +350,9 @@ func (k *Keeper) step() error {
 		if result.Shrinks || k.plan == nil {
 			k.revoker.ask()
 		}
-		k.plan = plan
+		k.mu.Lock()
+		k.plan, k.enforced = plan, told
+		k.mu.Unlock()
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
 			k.programmed(time.Since(changed))
 		}
@@ -467,7 +475,7 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 
 	k.mu.Lock()
 	old := k.status.Problems
-	k.status = s
+	k.status, k.failed = s, err
 	k.mu.Unlock()
 	for _, p := range s.Problems {
 		if !slices.Contains(old, p) {

@@ -13,7 +13,7 @@ import (
 
 // difference is what has to change, by name, sorted. Pure.
 type difference struct {
-	// again has the table made again: it is not there, or has a chain at another hook.
+	// anew has the table made again: it is not there, or has a chain at another hook.
 	anew                 bool
 	counters             []string
 	addChains, delChains []string

@@ -171,8 +171,7 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 		return Result{}, err
 	}
 	t.have, t.stamp.texts = want.state(), stampTexts()
-	return Result{Changes: r.Changes + d.count(), Shrinks: len(d.remove)+len(d.addChains)+len(d.delChains)+
-		len(d.refill) > 0}, nil
+	return Result{Changes: r.Changes + d.count(), Shrinks: d.shrinks(want)}, nil
 }
 
 // Exists reports whether the table is in force.

@@ -1,0 +1,56 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// errNoPolicies is what is shown of policies where none are enforced.
+var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: policy is none; to " +
+	"enforce it, add the component components/policy to your kustomization, or set policy: " +
+	"kubernetes (docs/how-to/policies.md)")
+
+// pages are all pages of the admin socket but the status.
+func (a *Agent) pages() map[string]telemetry.Page {
+	all := a.servicePages()
+	maps.Copy(all, policyPages(a.policies))
+	return all
+}
+
+// policyPages are the admin socket's pages about policies. The keeper is nil where none are
+// enforced.
+func policyPages(k *keeper.Keeper) map[string]telemetry.Page {
+	pages := map[string]telemetry.Page{
+		telemetry.PoliciesPath: func(*http.Request) (any, error) { return k.List(), nil },
+		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
+			name, err := podName(r.FormValue("pod"))
+			if err != nil {
+				return nil, err
+			}
+			return k.ShowPod(name)
+		},
+	}
+	if k != nil {
+		return pages
+	}
+	for path := range pages {
+		pages[path] = func(*http.Request) (any, error) { return nil, errNoPolicies }
+	}
+	return pages
+}
+
+// podName reads namespace/name.
+func podName(text string) (policy.Name, error) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
+		return policy.Name{}, fmt.Errorf("%q names no pod: write NAMESPACE/NAME", text)
+	}
+	return policy.Name{Namespace: namespace, Name: name}, nil
+}
