@@ -300,11 +300,12 @@ func addHooks(c *content, plan *policy.Plan) {
 			ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
 				policy.Ingress.String()),
 		}}
-	c.chains[abi.NFTPolicyHost] = &chain{hook: nftables.ChainHookInput, priority: priorityInput, rules: []rule{
-		setStamp(),
-		known().verdict(expr.VerdictAccept, ""),
-		sends,
-	}}
+	c.chains[abi.NFTPolicyHost] = &chain{hook: nftables.ChainHookInput, priority: priorityInput,
+		rules: []rule{
+			setStamp(),
+			known().verdict(expr.VerdictAccept, ""),
+			sends,
+		}}
 }
 
 // isMembers reports whether the plugin writes the set too.
