@@ -67,7 +67,6 @@ type Agent struct {
 	// leftVIPs are addresses of services that the guard blocked when veild started.
 	leftVIPs []netip.Addr
 	table    *source.Writer
-	probes   probes
 	health   *telemetry.Health
 	metrics  *telemetry.Metrics
 	// adminSocket and metricsSocket are open from New on; metricsSocket is nil when there is none.
@@ -79,18 +78,6 @@ type Agent struct {
 	showGuard func() (telemetry.Guard, error)
 	// guardCounts are the guard's counters as Status last saw them. It has a lock of its own.
 	guardCounts guardCounts
-	// pace belongs to the loop.
-	pace pace
-	// based reports whether the base routes were checked by this process. It belongs to the loop.
-	based bool
-	seen  seen
-	// passed reports whether a probe passed from a pod's link into the tunnel. It belongs to the
-	// loop.
-	passed bool
-	// flap belongs to the loop.
-	flap flap
-	// recalled reports whether the path MTU of an earlier veild was looked up.
-	recalled bool
 
 	mu sync.Mutex // guards the fields below, and is not held while reading the kernel
 	view
@@ -116,15 +103,6 @@ type view struct {
 	// configProblem is what is wrong with the configuration file while an earlier one is in force;
 	// else empty.
 	configProblem string
-}
-
-// seen is what the loop need not read again until the kernel changes. It belongs to the loop.
-type seen struct {
-	// underlay reports whether Agent.underlay is the answer for asked.
-	underlay bool
-	asked    []netip.Addr
-	// guard is the settings in force.
-	guard *guard.Settings
 }
 
 // New opens everything that can fail before it changes anything: the source and the machine, then
@@ -237,13 +215,14 @@ func (a *Agent) openTunnels() error {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
 	defer a.host.Close()
-	if err := a.guardFirst(); err != nil {
+	l := &loop{Agent: a}
+	if err := l.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 	if err := a.beginPolicies(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
-	if err := a.beginServices(); err != nil {
+	if err := l.beginServices(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -256,33 +235,33 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.cfg.CNI.ConfDir) })
 	a.runServices(ctx, g)
 	a.runPolicies(ctx, g)
-	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
+	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
-	g.Go(func() error { return a.loop(ctx) })
+	g.Go(func() error { return l.run(ctx) })
 	err := ignoreEnd(ctx, g.Wait())
 	return errors.Join(err, a.closeServices())
 }
 
 // guardFirst puts the guard in force with what is known before a source has spoken. Node addresses
 // that the guard already has stay.
-func (a *Agent) guardFirst() error {
-	have, err := a.guard.Read()
+func (l *loop) guardFirst() error {
+	have, err := l.guard.Read()
 	if err != nil {
 		return err
 	}
-	in := inputs{cfg: a.cfg}
-	a.gatherVIPs(&in)
+	in := inputs{cfg: l.cfg}
+	l.gatherVIPs(&in)
 	s := decide(in).guard
 	s.NodeAddrs = have.Nodes
-	if a.lastGood != nil {
-		s.NodeAddrs = slices.Concat(s.NodeAddrs, a.lastGood.NodeAddrs)
+	if l.lastGood != nil {
+		s.NodeAddrs = slices.Concat(s.NodeAddrs, l.lastGood.NodeAddrs)
 	}
-	_, err = a.guard.Apply(s)
+	_, err = l.guard.Apply(s)
 	if err != nil {
 		return fmt.Errorf("put the guard in force: %w", err)
 	}
-	if len(a.guard.Unguarded()) == 0 {
-		a.health.Done(stepGuard)
+	if len(l.guard.Unguarded()) == 0 {
+		l.health.Done(stepGuard)
 	}
 	return nil
 }

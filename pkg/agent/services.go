@@ -30,13 +30,6 @@ type services struct {
 	vips  service.VIPs
 	// listed reports whether vips are complete.
 	listed atomic.Bool
-	// self is the source of translated packets, as last set.
-	self struct {
-		podPrefixes []netip.Prefix
-		addrs       []netip.Addr
-	}
-	// placed reports whether the node's addresses were set; it belongs to the loop.
-	placed bool
 }
 
 // tableOf is the table as the proxy sees it.
@@ -205,49 +198,49 @@ func (a *Agent) closeServices() error {
 }
 
 // beginServices puts the table in force as the last veild left it.
-func (a *Agent) beginServices() error {
-	if a.services == nil {
+func (l *loop) beginServices() error {
+	if l.services == nil {
 		return nil
 	}
 	// Its programs judge by marks, which the fast path of an earlier veild does not set.
-	if err := a.host.StopFlows(); err != nil {
+	if err := l.host.StopFlows(); err != nil {
 		return err
 	}
-	if a.lastGood != nil && a.lastGood.Self != nil {
-		if err := a.noteSelf(a.lastGood.Self.PodPrefixes, a.lastGood.Self.Addresses); err != nil {
+	if l.lastGood != nil && l.lastGood.Self != nil {
+		if err := l.noteSelf(l.lastGood.Self.PodPrefixes, l.lastGood.Self.Addresses); err != nil {
 			return err
 		}
 	}
-	return a.services.proxy.Begin()
+	return l.services.proxy.Begin()
 }
 
 // noteSelf tells the programs at links their sources: an address of the pod prefixes, which peers
 // know as this node's, and a node address.
-func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
-	s := a.services
+func (l *loop) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
+	s := l.services
 	if s == nil || len(podPrefixes) == 0 ||
-		slices.Equal(s.self.podPrefixes, podPrefixes) && slices.Equal(s.self.addrs, addrs) {
+		slices.Equal(l.noted.podPrefixes, podPrefixes) && slices.Equal(l.noted.addrs, addrs) {
 		return nil
 	}
 	if err := s.table.SetSelf(podPrefixes, addrs); err != nil {
 		return err
 	}
-	s.self.podPrefixes, s.self.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
+	l.noted.podPrefixes, l.noted.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
 	return nil
 }
 
 // noteNodeAddrs tells the table the addresses of NodePorts and the endpoints of tunnels. An
 // uncertain underlay is used only at the start; later the last certain one stands.
-func (a *Agent) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
-	s := a.services
+func (l *loop) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
+	s := l.services
 	if s == nil {
 		return
 	}
-	if sure || !s.placed {
-		s.proxy.SetNodeAddrs(nodePortAddrs(a.cfg.Services.NodePortAddresses, t.Self, u))
-		s.placed = true
+	if sure || !l.placed {
+		s.proxy.SetNodeAddrs(nodePortAddrs(l.cfg.Services.NodePortAddresses, t.Self, u))
+		l.placed = true
 	}
-	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(a.cfg.Tunnel.Port)))
+	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(l.cfg.Tunnel.Port)))
 }
 
 // nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without
