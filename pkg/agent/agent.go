@@ -5,24 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/node"
-	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -46,7 +43,9 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Agent is the daemon of one node. Make one with New, then call Run once.
+// Agent is the daemon of one node. Make one with New, then call Run once. New sets its fields, and
+// none changes after that, except those that synchronise themselves: kernel, guardCounts and view.
+// Only the loop uses host.
 type Agent struct {
 	log     *slog.Logger
 	version string
@@ -79,30 +78,7 @@ type Agent struct {
 	// guardCounts are the guard's counters as Status last saw them. It has a lock of its own.
 	guardCounts guardCounts
 
-	mu sync.Mutex // guards the fields below, and is not held while reading the kernel
-	view
-}
-
-// view is the knowledge of one moment. A copy stays valid: what it points to is replaced, never
-// changed.
-type view struct {
-	cfg      config.Config
-	state    cluster.State
-	changed  time.Time // when the source last yielded
-	waiting  time.Time // since when state is not applied
-	unread   time.Time // since when a state waits for a turn
-	pathMTU  map[string]int
-	lastGood *cluster.Table
-	applied  uint64
-	last     decision
-	underlay hostnet.Underlay
-	refusals []cluster.Refusal
-	problems []string
-	// flowtable is its text in telemetry.Status.
-	flowtable string
-	// configProblem is what is wrong with the configuration file while an earlier one is in force;
-	// else empty.
-	configProblem string
+	view atomic.Pointer[view]
 }
 
 // New opens everything that can fail before it changes anything: the source and the machine, then
@@ -114,8 +90,8 @@ func New(o Options) (*Agent, error) {
 		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
 		wake:   make(chan struct{}, 1),
 		kernel: kernelChanges{told: make(chan struct{}, 1)},
-		view:   view{cfg: o.Config, pathMTU: map[string]int{}},
 	}
+	a.view.Store(&view{news: news{cfg: o.Config, pathMTU: map[string]int{}}})
 	a.showGuard = a.guardStatus
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
@@ -127,8 +103,8 @@ func New(o Options) (*Agent, error) {
 	if err := errors.Join(a.openKey(), a.openTable()); err != nil {
 		return nil, err
 	}
-	if a.kube != nil && a.lastGood != nil {
-		a.kube.Recall(*a.lastGood)
+	if last := a.view.Load().lastGood; a.kube != nil && last != nil {
+		a.kube.Recall(*last)
 	}
 
 	// Before the guard: a second veild on the node ends here.
@@ -156,22 +132,24 @@ func (a *Agent) openKey() error {
 	if err := os.MkdirAll(abi.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make %s: %w", abi.RunDir, err)
 	}
-	key, created, err := wgkey.LoadOrCreate(a.cfg.KeyFile, a.cfg.TrustDisk)
+	cfg := a.config()
+	key, created, err := wgkey.LoadOrCreate(cfg.KeyFile, cfg.TrustDisk)
 	if err != nil {
 		return err
 	}
 	if created {
-		a.log.Info("made a private key", "file", a.cfg.KeyFile, "public", key.Public())
+		a.log.Info("made a private key", "file", cfg.KeyFile, "public", key.Public())
 	}
 	a.key = key
 	return nil
 }
 
 func (a *Agent) openTable() (err error) {
-	if a.table, err = source.NewWriter(a.cfg.SnapshotFile, a.cfg.TrustDisk); err != nil {
+	cfg := a.config()
+	if a.table, err = source.NewWriter(cfg.SnapshotFile, cfg.TrustDisk); err != nil {
 		return err
 	}
-	last, err := source.Read(a.cfg.SnapshotFile, a.cfg.TrustDisk)
+	last, err := source.Read(cfg.SnapshotFile, cfg.TrustDisk)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, source.ErrCorrupt):
@@ -179,7 +157,7 @@ func (a *Agent) openTable() (err error) {
 	case err != nil:
 		return err
 	default:
-		a.lastGood = &last
+		a.change(func(v *view) { v.lastGood = &last })
 	}
 	return nil
 }
@@ -187,7 +165,7 @@ func (a *Agent) openTable() (err error) {
 // moveTableAside makes room for a new last good table. Until the source has spoken, the node keeps
 // the peers and the closed addresses in its kernel.
 func (a *Agent) moveTableAside(corrupt error) error {
-	aside, err := source.MoveAside(a.cfg.SnapshotFile)
+	aside, err := source.MoveAside(a.config().SnapshotFile)
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
@@ -197,12 +175,13 @@ func (a *Agent) moveTableAside(corrupt error) error {
 }
 
 func (a *Agent) openSource() (err error) {
-	a.source, a.kube, err = node.NewSource(a.cfg, a.log)
+	a.source, a.kube, err = node.NewSource(a.config(), a.log)
 	return err
 }
 
 func (a *Agent) openTunnels() error {
-	h, err := tunnel.NewHost(tunnel.Options{Mode: tunnel.Mode(a.cfg.Tunnel.Mode), Log: a.log})
+	mode := tunnel.Mode(a.config().Tunnel.Mode)
+	h, err := tunnel.NewHost(tunnel.Options{Mode: mode, Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -215,7 +194,7 @@ func (a *Agent) openTunnels() error {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
 	defer a.host.Close()
-	l := &loop{Agent: a}
+	l := &loop{Agent: a, outcome: a.view.Load().outcome}
 	if err := l.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
@@ -232,7 +211,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.pods.run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
 	g.Go(func() error { return a.watchPeers(ctx) })
-	g.Go(func() error { return a.watchOtherCNI(ctx, a.cfg.CNI.ConfDir) })
+	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
 	a.runServices(ctx, g)
 	a.runPolicies(ctx, g)
 	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
@@ -249,7 +228,7 @@ func (l *loop) guardFirst() error {
 	if err != nil {
 		return err
 	}
-	in := inputs{cfg: l.cfg}
+	in := inputs{cfg: l.config()}
 	l.gatherVIPs(&in)
 	s := decide(in).guard
 	s.NodeAddrs = have.Nodes
@@ -271,10 +250,11 @@ func (a *Agent) listen() (err error) {
 	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
 		return err
 	}
-	if a.cfg.MetricsAddress == "" {
+	address := a.config().MetricsAddress
+	if address == "" {
 		return nil
 	}
-	if a.metricsSocket, err = telemetry.ListenMetrics(a.cfg.MetricsAddress); err != nil {
+	if a.metricsSocket, err = telemetry.ListenMetrics(address); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 	return nil
@@ -301,32 +281,6 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 				telemetry.MetricsHandler(a.metrics, a.health), a.log)
 		})
 	}
-}
-
-// yield accepts a state from the source.
-func (a *Agent) yield(s cluster.State) {
-	a.mu.Lock()
-	a.state, a.changed = s, time.Now()
-	if a.waiting.IsZero() {
-		a.waiting = a.changed
-	}
-	if a.unread.IsZero() {
-		a.unread = a.changed
-	}
-	a.mu.Unlock()
-	a.poke()
-}
-
-// foundMTU accepts a result of the probe.
-func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
-	a.mu.Lock()
-	// Replaced, not changed: a turn may be reading the old one.
-	next := maps.Clone(a.pathMTU)
-	next[peer.Name] = mtu
-	a.pathMTU = next
-	a.mu.Unlock()
-	a.log.Info("path MTU found", "peer", peer.Name, "mtu", mtu, "device", peer.DeviceMTU)
-	a.poke()
 }
 
 // ignoreEnd drops the error that only says that ctx ended.

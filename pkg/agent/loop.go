@@ -64,6 +64,7 @@ func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(
 // one, so that what is here needs no lock; Run fills it before the loop starts.
 type loop struct {
 	*Agent
+	outcome
 	pace   pace
 	flap   flap
 	probes probes
@@ -195,7 +196,8 @@ func (a *Agent) poke() {
 	}
 }
 
-// kernelChanges collects the kernel's notifications until the loop takes them.
+// kernelChanges collects the kernel's notifications until the loop takes them. It is shared: the
+// watch adds to what the loop takes.
 type kernelChanges struct {
 	told chan struct{}
 

@@ -30,19 +30,18 @@ type probes struct {
 // probe makes the prober probe peers from sources, and forgets the results of nodes that are not
 // peers any more.
 func (l *loop) probe(sources []netip.Addr, peers []pathmtu.Peer) {
-	l.mu.Lock()
-	believed := l.pathMTU
-	l.mu.Unlock()
-	// Not under the lock: the prober reports its results under its own.
-	l.probes.set(sources, peers, believed)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	next := maps.Clone(l.pathMTU)
-	maps.DeleteFunc(next, func(name string, _ int) bool {
+	l.probes.set(sources, peers, l.view.Load().pathMTU)
+	gone := func(name string, _ int) bool {
 		return !slices.ContainsFunc(peers, func(p pathmtu.Peer) bool { return p.Name == name })
+	}
+	forgotten := false
+	l.change(func(v *view) {
+		next := maps.Clone(v.pathMTU)
+		maps.DeleteFunc(next, gone)
+		forgotten = len(next) != len(v.pathMTU)
+		v.pathMTU = next
 	})
-	if len(next) != len(l.pathMTU) {
-		l.pathMTU = next
+	if forgotten {
 		l.poke()
 	}
 }
@@ -74,9 +73,7 @@ func (l *loop) recall(in *inputs) error {
 	}
 	l.recalled = true
 	in.pathMTU = routedMTU(have.Routes, in.table.Peers)
-	l.mu.Lock()
-	l.pathMTU = in.pathMTU
-	l.mu.Unlock()
+	l.change(func(v *view) { v.pathMTU = in.pathMTU })
 	return nil
 }
 

@@ -60,12 +60,11 @@ func (l *loop) turn(ctx context.Context) error {
 
 // gather collects the inputs of one turn, so that nothing changes under it.
 func (l *loop) gather() (inputs, []cluster.Refusal, error) {
-	l.mu.Lock()
-	in := inputs{cfg: l.cfg, key: l.key, pathMTU: l.pathMTU, lastSelf: l.last.self,
-		lastMTU: l.last.podMTU}
-	state, lastGood := l.state, l.lastGood
-	in.since, l.unread = l.unread, time.Time{}
-	l.mu.Unlock()
+	var told news
+	l.change(func(v *view) { told, v.unread = v.news, time.Time{} })
+	in := inputs{cfg: told.cfg, key: l.key, pathMTU: told.pathMTU, since: told.unread,
+		lastSelf: l.last.self, lastMTU: l.last.podMTU}
+	state, lastGood := told.state, l.lastGood
 
 	l.gatherVIPs(&in)
 	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
@@ -82,7 +81,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways),
 		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
-	l.noteNodeAddrs(in.table, underlay, err == nil)
+	l.noteNodeAddrs(in.cfg, in.table, underlay, err == nil)
 	if !state.Synced {
 		have, err := l.guard.Read()
 		if err != nil {
@@ -121,9 +120,7 @@ func (l *loop) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
 		// A link that is down for a moment does not allow others to claim its gateway.
 		u.Gateways = l.underlay.Gateways
 	}
-	l.mu.Lock()
 	l.underlay = u
-	l.mu.Unlock()
 	l.seen.underlay, l.seen.asked = err == nil, asked
 	return u, err
 }
@@ -229,20 +226,17 @@ func (l *loop) syncHost(want hostnet.Want) error {
 	if err != nil {
 		return fmt.Errorf("routing: %w", err)
 	}
-	flowtable := "on"
+	l.flowtable = "on"
 	if !want.Flowtable {
-		flowtable = "off: not with serviceProxy " + config.ServiceProxyEBPF
+		l.flowtable = "off: not with serviceProxy " + config.ServiceProxyEBPF
 	} else if err := l.host.FlowtableProblem(); err != nil {
-		flowtable = "off: " + err.Error()
+		l.flowtable = "off: " + err.Error()
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.flowtable = flowtable
 	return nil
 }
 
-// finish stores the result of a turn. Once all of it is in force it publishes: the snapshot, the
-// API server, the marker, and last the runtime.
+// finish ends a turn with a new view. Once all of the turn is in force, it first publishes: the
+// snapshot, the API server, the marker, and last the runtime.
 func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
 	for _, r := range refusals {
 		if !slices.Contains(l.refusals, r) {
@@ -258,8 +252,6 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 		err = errors.Join(err, l.shut())
 	}
 
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.refusals, l.last = refusals, d
 	problems := slices.Concat(d.problems, d.notes)
 	if err != nil {
@@ -273,20 +265,22 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 	}
 
 	l.problems = problems
+	applied := err == nil && in.complete
+	if applied {
+		table := in.table
+		l.lastGood, l.applied = &table, table.Revision
+	}
+	l.change(func(v *view) {
+		v.outcome = l.outcome
+		if applied && v.state.Revision == v.applied {
+			v.waiting = time.Time{}
+		}
+	})
+
 	if err != nil {
 		l.health.Undone(stepApply)
 		return err
 	}
-
-	if in.complete {
-		table := in.table
-		l.lastGood = &table
-		l.applied = table.Revision
-		if l.state.Revision == table.Revision {
-			l.waiting = time.Time{}
-		}
-	}
-
 	if len(d.problems) > 0 {
 		return errNotReady
 	}

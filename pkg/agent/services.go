@@ -113,8 +113,9 @@ func (a *Agent) openServices() error {
 		return err
 	}
 
+	cfg := a.config()
 	a.leftVIPs = have.VIPs
-	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
+	if cfg.ServiceProxy != config.ServiceProxyEBPF {
 		taken, err := node.RemoveServices()
 		for _, t := range taken {
 			a.log.Info("removed what translated services", "what", t)
@@ -122,25 +123,29 @@ func (a *Agent) openServices() error {
 		return err
 	}
 
-	cgroup, err := node.ServiceCgroup(a.cfg)
+	cgroup, err := node.ServiceCgroup(cfg)
 	if err != nil {
 		return err
 	}
 
-	limits := serviceLimits(a.cfg.Services.Limits)
+	limits := serviceLimits(cfg.Services.Limits)
 	t, err := table.Open(table.Config{Dir: abi.BPFDir, Limits: limits, Links: true,
-		TunnelPort:  uint16(a.cfg.Tunnel.Port),
-		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
+		TunnelPort:  uint16(cfg.Tunnel.Port),
+		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
 		return err
 	}
 
-	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
-	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting,
+	var last []netip.Addr
+	if t := a.view.Load().lastGood; t != nil {
+		last = t.APIServers
+	}
+	known := apiServers(cfg, a.kube.Server(), serviceOfPod(os.Getenv), last)
+	a.log.Info("services are translated by eBPF", "hostRouting", cfg.Services.HostRouting,
 		"cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
-		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup},
-		HealthAddress: a.cfg.Services.HealthAddress, APIServers: known,
+		Node: cfg.Node, Limits: limits, Table: tableOf{t, cgroup},
+		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
@@ -231,16 +236,16 @@ func (l *loop) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 
 // noteNodeAddrs tells the table the addresses of NodePorts and the endpoints of tunnels. An
 // uncertain underlay is used only at the start; later the last certain one stands.
-func (l *loop) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
+func (l *loop) noteNodeAddrs(cfg config.Config, t cluster.Table, u hostnet.Underlay, sure bool) {
 	s := l.services
 	if s == nil {
 		return
 	}
 	if sure || !l.placed {
-		s.proxy.SetNodeAddrs(nodePortAddrs(l.cfg.Services.NodePortAddresses, t.Self, u))
+		s.proxy.SetNodeAddrs(nodePortAddrs(cfg.Services.NodePortAddresses, t.Self, u))
 		l.placed = true
 	}
-	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(l.cfg.Tunnel.Port)))
+	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(cfg.Tunnel.Port)))
 }
 
 // nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without
