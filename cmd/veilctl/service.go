@@ -34,8 +34,8 @@ func serviceShowCommand() *cobra.Command {
 	}, serviceShow)
 }
 
-// fetchService asks veild for a page about services.
-func fetchService(c call, socket, page string, v any) error {
+// fetchInto asks veild for a page and decodes its answer into v.
+func fetchInto(c call, socket, page string, v any) error {
 	body, err := telemetry.FetchPage(c.ctx, socket, page)
 	if errors.Is(err, telemetry.ErrNoPage) {
 		return err
@@ -54,7 +54,7 @@ func allServices(c call, socket string) ([]service.View, error) {
 	views := []service.View{}
 	for query := ""; ; query = "?after=" + url.QueryEscape(views[len(views)-1].Service.String()) {
 		var page []service.View
-		if err := fetchService(c, socket, telemetry.ServicesPath+query, &page); err != nil {
+		if err := fetchInto(c, socket, telemetry.ServicesPath+query, &page); err != nil {
 			return nil, err
 		}
 		if len(page) == 0 {
@@ -151,7 +151,7 @@ func serviceShow(c call, socket string) error {
 	}
 
 	var v service.View
-	if err := fetchService(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]),
+	if err := fetchInto(c, socket, telemetry.ServicePath+"?name="+url.QueryEscape(c.args[0]),
 		&v); err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 			query.Set("scope", "outside")
 		}
 		var f service.FrontendView
-		if err := fetchService(c, *socket, telemetry.TracePath+"?"+query.Encode(), &f); err != nil {
+		if err := fetchInto(c, *socket, telemetry.TracePath+"?"+query.Encode(), &f); err != nil {
 			return err
 		}
 		if c.json {

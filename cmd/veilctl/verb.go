@@ -77,7 +77,7 @@ Exit status: 0 all is well, 1 something is wrong with the node or the cluster, o
 	}
 	group("both", "This node, or a cluster:", statusOf())
 	group("node", "This node:", peersCommand(), mtuCommand(), guardCommand(), leakcheck(), service,
-		hostCommand(), cleanup())
+		policyCommand(), hostCommand(), cleanup())
 	group("cluster", "A cluster, by a kubeconfig:", checkCommand(), walk(), bench, sysdump(),
 		volume)
 	root.AddCommand(versionCommand(), installCommand())

@@ -108,11 +108,11 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	}
 
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
-	st, err := set.CreateFor(ctx, id, size, request)
+	st, err := set.Create(ctx, id, size, request)
 	if errors.Is(err, volume.ErrDeleted) && st.Request.Node == d.Node {
 		// Removed for lack of space, but not completely.
 		if err = d.remove(ctx, set, id); err == nil {
-			st, err = set.CreateFor(ctx, id, size, request)
+			st, err = set.Create(ctx, id, size, request)
 		}
 	}
 

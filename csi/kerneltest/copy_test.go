@@ -167,11 +167,11 @@ func TestCopyOfMountedExt4(t *testing.T) {
 // xfsSize is the smallest size that mkfs.xfs accepts.
 const xfsSize = 320 << 20
 
-// The caller may freeze the file system himself.
-func TestCopyOfFrozenXFS(t *testing.T) {
+// Suspending the mapping freezes an XFS on it.
+func TestCopyOfMountedXFS(t *testing.T) {
 	n := newNode(t)
 	n.files.Sparse = true
-	if _, err := n.Create(t.Context(), "v", xfsSize); err != nil {
+	if _, err := n.Create(t.Context(), "v", xfsSize, volume.Request{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -182,10 +182,7 @@ func TestCopyOfFrozenXFS(t *testing.T) {
 	w := startWriter(t, files(dir))
 	w.goesOn(t, 5)
 	flushed := w.done.Load()
-	n.copy("copy", "v", volume.CopyOptions{Freeze: func(ctx context.Context) (func() error, error) {
-		run(t, "", "fsfreeze", "-f", dir)
-		return func() error { run(t, "", "fsfreeze", "-u", dir); return nil }, nil
-	}})
+	n.copy("copy", "v", volume.CopyOptions{})
 
 	w.goesOn(t, 2)
 	w.stop()

@@ -105,7 +105,7 @@ func (n *node) clean() {
 
 func (n *node) create(name string) {
 	n.t.Helper()
-	if _, err := n.Create(n.t.Context(), name, size); err != nil {
+	if _, err := n.Create(n.t.Context(), name, size, volume.Request{}); err != nil {
 		n.t.Fatal(err)
 	}
 	n.volumes = append(n.volumes, name)

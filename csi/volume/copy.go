@@ -27,13 +27,6 @@ type CopyOptions struct {
 	// Keys wraps the key of the copy; nil is the Set's provider. SourceKeys unwraps the key of the
 	// source; nil is the Set's provider, or Keys.
 	Keys, SourceKeys keyring.Provider
-	// Freeze flushes the source and suspends its writers until thaw; a thaw that fails is called
-	// again. Nil suspends the mapping alone, which also freezes a file system on it; Resume undoes
-	// that after a crash.
-	//
-	// Freeze must not use the Set. Its effect must end with the process, because Resume does not
-	// know of it.
-	Freeze func(ctx context.Context) (thaw func() error, err error)
 	// Limit is the longest time that the source may be suspended; 0 is FreezeLimit. Then the source
 	// is thawed, whatever the copy does. The limit does not apply to a source that is not open.
 	Limit time.Duration

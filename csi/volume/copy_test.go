@@ -117,10 +117,14 @@ func TestCopiesOfCopies(t *testing.T) {
 func TestSourceStandsStill(t *testing.T) {
 	n := opened(t)
 	var trace []string
+	refuse := false
 	hook := n.engine.Hook
 	n.engine.Hook = func(op, name string) error {
 		if op == "suspend" || op == "resume" {
 			trace = append(trace, op)
+		}
+		if op == "suspend" && refuse {
+			return errDead
 		}
 		return hook(op, name)
 	}
@@ -131,16 +135,6 @@ func TestSourceStandsStill(t *testing.T) {
 		t.Errorf("an open volume: %v, suspended %v", trace, n.suspended())
 	}
 
-	freeze := func(context.Context) (func() error, error) {
-		trace = append(trace, "freeze")
-		return func() error { trace = append(trace, "thaw"); return nil }, nil
-	}
-	trace = nil
-	copyVolume(t, s, "a", id, CopyOptions{Freeze: freeze})
-	if !slices.Equal(trace, []string{"freeze", "thaw"}) {
-		t.Errorf("frozen by the caller: %v", trace)
-	}
-
 	closeVolume(t, n)
 	trace = nil
 	copyVolume(t, n.process(0), "b", id, CopyOptions{})
@@ -148,13 +142,14 @@ func TestSourceStandsStill(t *testing.T) {
 		t.Errorf("a closed volume: %v", trace)
 	}
 
-	// One that cannot be frozen is not copied.
+	// A source that cannot be suspended is not copied.
 	s = n.process(0)
-	if _, err := s.Copy(t.Context(), "c", id,
-		CopyOptions{Freeze: func(context.Context) (func() error, error) {
-			return nil, errDead
-		}}); !errors.Is(err, errDead) {
-		t.Errorf("cannot be frozen: %v", err)
+	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	refuse = true
+	if _, err := s.Copy(t.Context(), "c", id, CopyOptions{}); !errors.Is(err, errDead) {
+		t.Errorf("cannot be suspended: %v", err)
 	}
 
 	n.nothingOf("c")
@@ -224,7 +219,7 @@ func TestCopyRefuses(t *testing.T) {
 		}
 	}
 
-	if _, err := s.Create(t.Context(), copyID, size); !errors.Is(err, ErrExists) {
+	if _, err := s.Create(t.Context(), copyID, size, Request{}); !errors.Is(err, ErrExists) {
 		t.Errorf("made a volume where a snapshot is: %v", err)
 	}
 
@@ -236,7 +231,7 @@ func TestCopyRefuses(t *testing.T) {
 func TestCopyOfANewVolume(t *testing.T) {
 	n := newNode(t)
 	s := n.process(0)
-	if _, err := s.Create(t.Context(), id, size); err != nil {
+	if _, err := s.Create(t.Context(), id, size, Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if st := copyVolume(t, s, copyID, id, CopyOptions{}); st.Content != Unmade {

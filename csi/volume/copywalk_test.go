@@ -23,7 +23,7 @@ func TestCopyKilledAtEachStep(t *testing.T) {
 	closed := func(t *testing.T) *node { n := opened(t); closeVolume(t, n); return n }
 	created := func(t *testing.T) *node {
 		n := newNode(t)
-		if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
+		if _, err := n.process(0).Create(t.Context(), id, size, Request{}); err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -91,7 +91,7 @@ func TestDeleteAnUnfinishedCopy(t *testing.T) {
 }
 
 func create(n *node) error {
-	_, err := n.process(0).Create(n.t.Context(), id, size)
+	_, err := n.process(0).Create(n.t.Context(), id, size, Request{})
 	return err
 }
 

@@ -24,7 +24,7 @@ func TestKeyServiceAway(t *testing.T) {
 		t.Errorf("expanded: %v, %+v", err, n.state())
 	}
 
-	if _, err := s.Create(ctx, "new", size); err != nil {
+	if _, err := s.Create(ctx, "new", size, Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(ctx, "new", OpenOptions{}); !errors.Is(err, keyring.ErrUnavailable) ||
@@ -86,7 +86,7 @@ func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	closeVolume(t, n)
 	s := n.process(0)
 	keys := idle{newProvider(t, 1), t, s}
-	if _, err := s.Create(t.Context(), "new", size); err != nil {
+	if _, err := s.Create(t.Context(), "new", size, Request{}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -114,7 +114,7 @@ func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 		}
 	}
 
-	if _, err := s.Create(t.Context(), "newer", size); err != nil {
+	if _, err := s.Create(t.Context(), "newer", size, Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(t.Context(), "newer", OpenOptions{Keys: keys}); err != nil {

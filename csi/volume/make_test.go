@@ -15,7 +15,7 @@ import (
 func created(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
-	if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
+	if _, err := n.process(0).Create(t.Context(), id, size, Request{}); err != nil {
 		t.Fatal(err)
 	}
 	return n

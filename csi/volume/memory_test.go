@@ -105,7 +105,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 	})
 	base := peak(t)
 	together(t, func(ctx context.Context, v string) error {
-		_, err := s.Create(ctx, v, size)
+		_, err := s.Create(ctx, v, size, Request{})
 		if err == nil {
 			_, err = s.Open(ctx, v, OpenOptions{})
 		}

@@ -335,7 +335,7 @@ func openNew(t testing.TB) *node {
 	t.Helper()
 	n := newNode(t)
 	s := n.process(0)
-	if _, err := s.Create(t.Context(), id, size-100); err != nil {
+	if _, err := s.Create(t.Context(), id, size-100, Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {

@@ -18,7 +18,7 @@ import (
 func second(t *testing.T, n *node) {
 	t.Helper()
 	s := n.process(0)
-	if _, err := s.Create(t.Context(), "pvc-2", size); err != nil {
+	if _, err := s.Create(t.Context(), "pvc-2", size, Request{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Open(t.Context(), "pvc-2", OpenOptions{}); err != nil {
@@ -235,7 +235,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 func TestFormattingElsewhere(t *testing.T) {
 	interrupted := func(t *testing.T) *node {
 		n := newNode(t)
-		if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
+		if _, err := n.process(0).Create(t.Context(), id, size, Request{}); err != nil {
 			t.Fatal(err)
 		}
 		for kill := 1; ; kill++ {
@@ -321,7 +321,7 @@ func TestNames(t *testing.T) {
 	n := newNode(t)
 	s := n.process(0)
 	for _, name := range []string{"", "../x", "a/b", ".x", string(make([]byte, 129))} {
-		if _, err := s.Create(t.Context(), name, size); !errors.Is(err, backend.ErrName) {
+		if _, err := s.Create(t.Context(), name, size, Request{}); !errors.Is(err, backend.ErrName) {
 			t.Errorf("made %q: %v", name, err)
 		}
 		if _, err := s.Open(t.Context(), name, OpenOptions{}); !errors.Is(err, backend.ErrName) {

@@ -104,15 +104,10 @@ func NewSet(c Config) *Set {
 		busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
 }
 
-// Create is CreateFor without a request.
-func (s *Set) Create(ctx context.Context, volume string, size int64) (State, error) {
-	return s.CreateFor(ctx, volume, size, Request{})
-}
-
-// CreateFor creates the state of a new volume of at least size bytes, under a name that
+// Create creates the state of a new volume of at least size bytes, under a name that
 // backend.CheckName accepts. It touches no disk and needs no key. A volume of that size and request
-// is no error. CreateFor sets Created.
-func (s *Set) CreateFor(ctx context.Context, volume string, size int64,
+// is no error. Create sets Created.
+func (s *Set) Create(ctx context.Context, volume string, size int64,
 	request Request) (State, error) {
 	if err := backend.CheckName(volume); err != nil {
 		return State{}, err

@@ -26,7 +26,7 @@ func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
 		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
 			ErrTooLong, limit))
 	defer cancel()
-	thaw, err := from.freeze(ctx, open, opts)
+	thaw, err := from.suspend(ctx, open)
 	if err != nil {
 		return err
 	}
@@ -82,15 +82,9 @@ func (o *op) letGo(ctx context.Context, thaw func() error) error {
 	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
 }
 
-// freeze suspends the source. A nil thaw means that it was suspended already.
-func (o *op) freeze(ctx context.Context, open string,
-	opts CopyOptions) (thaw func() error, err error) {
-	if opts.Freeze != nil {
-		if thaw, err = opts.Freeze(ctx); err != nil {
-			err = fmt.Errorf("freeze volume %s: %w", o.Volume, err)
-		}
-		return thaw, err
-	}
+// suspend suspends the source's mapping, which also freezes a file system on it. A nil thaw means
+// that the source is not open.
+func (o *op) suspend(ctx context.Context, open string) (thaw func() error, err error) {
 	if open == "" {
 		return nil, nil
 	}

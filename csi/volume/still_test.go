@@ -42,20 +42,6 @@ func TestSourceGoesOnAgain(t *testing.T) {
 		}
 		n.intact()
 	}
-	n := opened(t)
-	thawed := 0
-	copyVolume(t, n.process(0), copyID, id,
-		CopyOptions{Freeze: func(context.Context) (func() error, error) {
-			return func() error {
-				if thawed++; thawed == 1 {
-					return unix.ENOMEM
-				}
-				return nil
-			}, nil
-		}})
-	if thawed != 2 {
-		t.Errorf("thawed by the caller %d times, want 2", thawed)
-	}
 }
 
 // A source that no attempt resumes is reported as suspended, and nothing of its copy remains. This

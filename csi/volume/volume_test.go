@@ -66,7 +66,7 @@ func TestLife(t *testing.T) {
 	if _, err := s.Open(ctx, id, OpenOptions{}); !errors.Is(err, ErrDeleted) {
 		t.Errorf("opened after deleting: %v", err)
 	}
-	if _, err := s.Create(ctx, id, size); !errors.Is(err, ErrDeleted) {
+	if _, err := s.Create(ctx, id, size, Request{}); !errors.Is(err, ErrDeleted) {
 		t.Errorf("made after deleting: %v", err)
 	}
 
@@ -108,7 +108,7 @@ func operations(t *testing.T) []operation {
 
 	return []operation{
 		{"first open", func(t *testing.T, n *node) {
-			if _, err := n.process(0).Create(t.Context(), id, size); err != nil {
+			if _, err := n.process(0).Create(t.Context(), id, size, Request{}); err != nil {
 				t.Fatal(err)
 			}
 		}, openAgain, func(st State) bool { return st.Phase == Ready && st.Writer == "node-1" }},

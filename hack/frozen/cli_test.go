@@ -27,7 +27,7 @@ var calls = map[string][][]string{
 		{"-store", "nonsense"}},
 	"veilctl": {
 		{}, {"-h"}, {"help"}, {"nonsense"}, {"status", "--nonsense"}, {"status", "extra"},
-		{"volume"}, {"service"}, {"volume", "lits"}, {"stauts"}, {"install", "-check"},
+		{"volume"}, {"service"}, {"policy"}, {"volume", "lits"}, {"stauts"}, {"install", "-check"},
 		{"status", "-kubeconfig", "/x"},
 		{"peers", "-o", "xml"}, {"peers", "--socket", "/nonexistent"},
 	},
@@ -36,7 +36,8 @@ var calls = map[string][][]string{
 // verbs are the verbs of veilctl, whose help is held too.
 var verbs = []string{
 	"status", "peers", "mtu", "guard", "leakcheck", "host", "cleanup",
-	"service list", "service show", "service trace",
+	"service list", "service show", "service trace", "policy list", "policy show",
+	"policy trace", "policy wait",
 	"check", "connectivity", "bench", "bench storage", "sysdump",
 	"volume list", "volume show", "volume rewrap", "volume recover", "volume destroy", "version",
 }

@@ -15,7 +15,10 @@ type World struct {
 	Namespaces map[string]policy.Namespace
 	Pods       map[policy.Name]policy.Pod
 	Policies   map[policy.Name]policy.Policy
-	Attached   map[policy.Key][]netip.Addr
+	Cluster    map[string]policy.ClusterPolicy
+	// Ranges are the prefixes in which pods have addresses, but the first of each.
+	Ranges   []netip.Prefix
+	Attached map[policy.Key][]netip.Addr
 }
 
 func (w *World) addrs(p policy.Pod) []netip.Addr {
@@ -57,35 +60,54 @@ func (w *World) subjects(a netip.Addr) (out []policy.Pod) {
 	return out
 }
 
-// Judge judges by the text of the NetworkPolicy API alone.
+// Judge judges by the texts of the APIs of NetworkPolicy and ClusterNetworkPolicy alone.
 func (w *World) Judge(f policy.Flow) policy.Verdict {
 	if f.FromPod {
-		if len(w.subjects(f.Src)) == 0 {
-			return policy.DenyPending
-		}
-		if f.Midstream && w.isolated(w.subjects(f.Src)[0]) {
-			return policy.DenyMidstream
-		}
-		if !w.allowed(policy.Egress, w.subjects(f.Src)[0], f.Src, f.Dst, f) {
-			return policy.DenyEgress
+		if v := w.judge(policy.Egress, f.Src, f.Dst, f); v != policy.Allow {
+			return v
 		}
 	}
 	if f.ToPod {
-		if len(w.subjects(f.Dst)) == 0 {
-			return policy.DenyPending
-		}
-		if f.Midstream && w.isolated(w.subjects(f.Dst)[0]) {
-			return policy.DenyMidstream
-		}
-		if !w.allowed(policy.Ingress, w.subjects(f.Dst)[0], f.Dst, f.Src, f) {
-			return policy.DenyIngress
-		}
+		return w.judge(policy.Ingress, f.Dst, f.Src, f)
 	}
 	return policy.Allow
 }
 
-// isolated reports whether a policy isolates the pod in any direction.
+func (w *World) judge(d policy.Direction, own, other netip.Addr, f policy.Flow) policy.Verdict {
+	subjects := w.subjects(own)
+	if len(subjects) == 0 {
+		return policy.DenyPending
+	}
+	p := subjects[0]
+	if _, known := w.Namespaces[p.Namespace]; !known && len(w.Cluster) > 0 {
+		return policy.DenyPending
+	}
+	if f.Midstream && w.isolated(p) {
+		return policy.DenyMidstream
+	}
+
+	if v, final := w.tier(policy.Admin, d, p, other, f); final {
+		return v
+	}
+	switch isolated, allowed := w.allowed(d, p, own, other, f); {
+	case isolated && allowed:
+		return policy.Allow
+	case isolated && d == policy.Ingress:
+		return policy.DenyIngress
+	case isolated:
+		return policy.DenyEgress
+	}
+	v, _ := w.tier(policy.Baseline, d, p, other, f)
+	return v
+}
+
+// isolated reports whether a policy of any kind has a say about the pod, in any direction.
 func (w *World) isolated(p policy.Pod) bool {
+	for _, c := range w.Cluster {
+		if w.subject(c, p) && (says(c, policy.Ingress) || says(c, policy.Egress)) {
+			return true
+		}
+	}
 	for _, np := range w.Policies {
 		if np.Namespace == p.Namespace && selects(np.Subjects, p.Labels) &&
 			(np.Isolates[0] || np.Isolates[1]) {
@@ -96,8 +118,7 @@ func (w *World) isolated(p policy.Pod) bool {
 }
 
 func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
-	f policy.Flow) bool {
-	isolated := false
+	f policy.Flow) (isolated, allowed bool) {
 	for _, np := range w.Policies {
 		if np.Namespace != p.Namespace || !selects(np.Subjects, p.Labels) || !np.Isolates[d] {
 			continue
@@ -108,11 +129,11 @@ func (w *World) allowed(d policy.Direction, p policy.Pod, own, other netip.Addr,
 		}
 		for _, r := range np.Rules[d] {
 			if w.peers(np, r, other) && w.ports(d, p, r, other, f) {
-				return true
+				return true, true
 			}
 		}
 	}
-	return !isolated || own == other
+	return isolated, own == other
 }
 
 func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {

@@ -151,9 +151,11 @@ func drawPolicy(t *rapid.T) policy.Policy {
 	return p
 }
 
-// change makes one random change of the World, and tells the planner.
+// Change makes one random change of the World, and tells the planner.
 func (w *World) Change(t *rapid.T, p *policy.Planner) {
-	switch rapid.IntRange(0, 9).Draw(t, "change") {
+	switch rapid.IntRange(0, 13).Draw(t, "change") {
+	case 10, 11, 12, 13:
+		w.changeCluster(t, p)
 	case 0:
 		ns := policy.Namespace{Name: rapid.SampledFrom(nsNames).Draw(t, "ns"),
 			Labels: DrawLabels(t)}
@@ -204,13 +206,16 @@ func (w *World) Change(t *rapid.T, p *policy.Planner) {
 func NewWorld() *World {
 	return &World{Node: "here", Namespaces: map[string]policy.Namespace{},
 		Pods: map[policy.Name]policy.Pod{}, Policies: map[policy.Name]policy.Policy{},
-		Attached: map[policy.Key][]netip.Addr{}}
+		Attached: map[policy.Key][]netip.Addr{}, Cluster: map[string]policy.ClusterPolicy{}}
 }
 
-// tellAll tells a new planner everything, in any order.
+// TellAll tells a new planner everything, in any order.
 func (w *World) TellAll() *policy.Planner {
 	p := policy.NewPlanner(w.Node)
-	var tell []func()
+	tell := []func(){func() { p.SetRanges(w.Ranges) }}
+	for _, v := range w.Cluster {
+		tell = append(tell, func() { p.PutClusterPolicy(v) })
+	}
 	for _, v := range w.Policies {
 		tell = append(tell, func() { p.PutPolicy(v) })
 	}

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
-	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // Fake is a tunnel.System without a kernel. The zero value has no devices.
@@ -209,13 +208,4 @@ func (f *Fake) Remove(_ context.Context, name string) error {
 	f.devices = slices.DeleteFunc(f.devices,
 		func(d tunnel.DeviceState) bool { return d.Name == name })
 	return nil
-}
-
-// HasPeer says whether a device has a peer with that key.
-func (f *Fake) HasPeer(device string, key wgkey.Public) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	i := f.index(device)
-	return i >= 0 && slices.ContainsFunc(f.devices[i].Peers,
-		func(p tunnel.PeerState) bool { return p.PublicKey == key })
 }

@@ -273,7 +273,7 @@ func (a *Agent) closeListeners() error {
 func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		return telemetry.Serve(ctx, a.adminSocket,
-			telemetry.AdminHandler(a.Status, a.health, a.servicePages()), a.log)
+			telemetry.AdminHandler(a.Status, a.health, a.pages()), a.log)
 	})
 	if a.metricsSocket != nil {
 		g.Go(func() error {

@@ -363,7 +363,7 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 			t.Errorf("the other program let it pass: %q", got)
 		}
 
-		n.Run(t, func() error { _, err := n.g.Remove(); return err })
+		n.Run(t, func() error { _, err := n.remove(); return err })
 		id, err := bpfobj.ProgramID(other)
 		if err != nil {
 			t.Fatal(err)
@@ -388,12 +388,18 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 	})
 }
 
+// remove removes the guard by its own hooks, and closes it.
+func (n *node) remove() ([]string, error) {
+	taken, err := remove(pinDir, n.g.hooks)
+	return taken, errors.Join(err, n.g.Close())
+}
+
 func TestRemoveLeavesNothing(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		var taken []string
 		n.Run(t, func() (err error) {
-			taken, err = n.g.Remove()
+			taken, err = n.remove()
 			return err
 		})
 
@@ -429,7 +435,7 @@ func TestRemoveLeavesOthersFiles(t *testing.T) {
 		if err := n.g.maps[abi.PinNodes].Pin(filepath.Join(pinDir, "theirs")); err != nil {
 			return err
 		}
-		if _, err := n.g.Remove(); err != nil {
+		if _, err := n.remove(); err != nil {
 			return err
 		}
 		_, err := os.Stat(filepath.Join(pinDir, "theirs"))

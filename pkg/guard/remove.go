@@ -24,15 +24,6 @@ func Remove(dir string) ([]string, error) {
 	return remove(dir, hooks)
 }
 
-// Remove closes this guard and removes it: see the function Remove.
-func (g *Guard) Remove() ([]string, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.settings = nil
-	taken, err := remove(g.dir, g.hooks)
-	return taken, errors.Join(err, g.Close())
-}
-
 func remove(dir string, hooks hooks) ([]string, error) {
 	taken, err := detachAll(hooks)
 	errs := []error{err}

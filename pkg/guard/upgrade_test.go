@@ -205,7 +205,7 @@ func TestOpenDeletesPinsOfEarlierVersions(t *testing.T) {
 	})
 
 	n.Run(t, func() error {
-		taken, err := n.g.Remove()
+		taken, err := n.remove()
 		if want := "pin " + filepath.Join(pinDir, retiredPins[0]); !slices.Contains(taken, want) {
 			t.Errorf("Remove took %v, not %s", taken, want)
 		}

@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -37,7 +38,7 @@ type tamper struct {
 	inside func(h *nl.Handle, l nl.Link) error
 	// want is in a sentence of Check.
 	want string
-	// repaired reports whether Repair mends it.
+	// repaired reports whether RepairNamed mends it.
 	repaired bool
 }
 
@@ -191,13 +192,22 @@ func (tt tamper) apply(n *node, r Record, ns *nettest.NS) error {
 	return tt.node(n, r, l.Attrs().Index)
 }
 
+// repair repairs one attachment by its name.
+func (n *node) repair(ctx context.Context, r Record) ([]string, error) {
+	all, err := n.RepairNamed(ctx, []string{r.HostLink})
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0].Changed, all[0].Err
+}
+
 // wantRepaired repairs twice: the first says what it did, the second finds nothing to do.
 func (n *node) wantRepaired(r Record, want string) {
 	n.t.Helper()
 	for i := range 2 {
 		var changed []string
 		n.must(func() (err error) {
-			changed, err = n.Repair(n.t.Context(), r)
+			changed, err = n.repair(n.t.Context(), r)
 			return err
 		})
 		if i == 0 && !strings.Contains(strings.Join(changed, "; "), want) {
@@ -215,13 +225,13 @@ func (n *node) wantRepaired(r Record, want string) {
 func TestRepairOfAPodThatIsGone(t *testing.T) {
 	n := newNode(t)
 	r, ns := newRecord(t, "c1", pod4)
-	err := n.Do(func() error { _, err := n.Repair(t.Context(), r); return err })
+	err := n.Do(func() error { _, err := n.repair(n.t.Context(), r); return err })
 	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a record: %v, want %v", err, ErrNotFound)
 	}
 	n.attach(r, ns)
 	n.must(func() error { return deleteLink(r.HostLink) })
-	err = n.Do(func() error { _, err := n.Repair(t.Context(), r); return err })
+	err = n.Do(func() error { _, err := n.repair(n.t.Context(), r); return err })
 	if !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a link: %v, want %v", err, ErrNotFound)
 	}

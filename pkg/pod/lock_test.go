@@ -22,7 +22,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 
 	const bound = 50 * time.Millisecond
 	for what, f := range map[string]func(context.Context) error{
-		"repair":  func(ctx context.Context) error { _, err := n.Repair(ctx, r); return err },
+		"repair":  func(ctx context.Context) error { _, err := n.repair(ctx, r); return err },
 		"set mtu": func(ctx context.Context) error { _, err := n.SetMTU(ctx, r, 1400); return err },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -40,7 +40,7 @@ func TestDaemonDoesNotWaitForAPluginThatHangs(t *testing.T) {
 	unlock()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := n.Do(func() error { _, err := n.Repair(ended, r); return err }); err != nil {
+	if err := n.Do(func() error { _, err := n.repair(ended, r); return err }); err != nil {
 		t.Errorf("repair of a pod that nobody holds: %v", err)
 	}
 }

@@ -99,23 +99,6 @@ func (p Paths) again(ctx context.Context, h *nl.Handle, all []Repaired, i int) (
 	return all, nil
 }
 
-// Repair is RepairAll for one attachment that probably differs: it is locked at once and read once.
-func (p Paths) Repair(ctx context.Context, r Record) (changed []string, err error) {
-	h, err := nl.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer h.Close()
-	all, err := p.repairThose(ctx, h, []Record{r})
-	if err != nil {
-		return nil, fmt.Errorf("repair %s: %w", r.HostLink, err)
-	}
-	if len(all) == 0 {
-		return nil, nil
-	}
-	return all[0].Changed, all[0].Err
-}
-
 // repairThose locks records, reads the kernel and repairs.
 func (p Paths) repairThose(ctx context.Context, h *nl.Handle,
 	records []Record) ([]Repaired, error) {

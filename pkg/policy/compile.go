@@ -351,8 +351,12 @@ func (c *compiled) linesOf(d Direction, p *Pod) []Line {
 	if d == Egress || len(c.named) == 0 {
 		return lines
 	}
-	lines = slices.Clone(lines)
-	for _, n := range c.named {
+	return append(slices.Clone(lines), namedLines(c.named, p)...)
+}
+
+// namedLines returns lines for the ports of a pod that have the names.
+func namedLines(named []namedLine, p *Pod) (lines []Line) {
+	for _, n := range named {
 		for _, port := range p.Ports {
 			if port.Name == n.name && port.Proto == n.proto && port.Port != 0 {
 				lines = append(lines,
@@ -363,7 +367,7 @@ func (c *compiled) linesOf(d Direction, p *Pod) []Line {
 	return lines
 }
 
-// text is canonical, and ends, so that texts in a row cannot be read in another way.
+// text is canonical but for the action, and ends, so that texts in a row cannot be read in another way.
 func (l Line) text() string {
 	peer := cmp.Or(l.Peer, "all")
 	if l.Ports.Proto == 0 {

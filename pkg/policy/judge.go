@@ -33,15 +33,23 @@ const (
 	// DenyEgress and DenyIngress deny because no line of the chain allows the flow.
 	DenyEgress
 	DenyIngress
+	// DenyAdmin and DenyBaseline deny because of a line of the tier.
+	DenyAdmin
+	DenyBaseline
+	// DenyUnknownPeer denies because a line denies or passes pods, and nothing is known of the
+	// pod that has the peer's address: it may be one of them.
+	DenyUnknownPeer
 )
 
 // String returns the verdict, denials as the name of the drop reason.
 func (v Verdict) String() string {
-	return [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress", "policy_ingress"}[v]
+	return [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress",
+		"policy_ingress", "policy_admin", "policy_baseline", "policy_unknown_peer"}[v]
 }
 
 // Judge interprets the plan as the kernel does: first egress of the source, then ingress of the
-// destination. A pod's connection to its own address is allowed, as Kubernetes defines.
+// destination. NetworkPolicies allow a pod's connection to its own address, as Kubernetes defines;
+// ClusterNetworkPolicies judge it like any other.
 func (p *Plan) Judge(f Flow) Verdict {
 	if f.FromPod && !slices.Contains(p.Own, f.Src) {
 		if v := p.judge(f, Egress, f.Src, f.Dst, DenyEgress); v != Allow {
@@ -62,15 +70,53 @@ func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Ve
 	if f.Midstream && g.Chains[Ingress]+g.Chains[Egress] != "" {
 		return DenyMidstream
 	}
-	if g.Chains[d] == "" || own == peer {
+	c := p.Chains[g.Chains[d]]
+	if c == nil {
 		return Allow
 	}
-	for _, l := range p.Chains[g.Chains[d]].Lines {
-		if l.Ports.has(f.Proto, f.Port) && (l.Peer == "" || p.Sets[l.Peer].has(peer, f)) {
-			return Allow
-		}
+	if v, final := p.tier(c.Admin, peer, f, DenyAdmin); final {
+		return v
+	}
+	if c.Open {
+		v, _ := p.tier(c.Baseline, peer, f, DenyBaseline)
+		return v
+	}
+	if own == peer {
+		return Allow
+	}
+	if v, final := p.tier(c.Lines, peer, f, deny); final {
+		return v
 	}
 	return deny
+}
+
+// tier judges by the first line that matches; final reports whether one accepts or denies.
+func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verdict, final bool) {
+	for _, l := range lines {
+		if !l.Ports.has(f.Proto, f.Port) {
+			continue
+		}
+		if l.Doubts() && p.Sets[SetRanges].has(peer, f) && !p.Sets[SetKnown].has(peer, f) {
+			return DenyUnknownPeer, true
+		}
+		if l.Peer != "" && !p.Sets[l.Peer].has(peer, f) {
+			continue
+		}
+		switch l.Action {
+		case Accept:
+			return Allow, true
+		case Deny:
+			return deny, true
+		}
+		return Allow, false
+	}
+	return Allow, false
+}
+
+// Doubts reports whether the line denies or passes pods, so that it may be meant for an unknown
+// peer on the ports of the line.
+func (l Line) Doubts() bool {
+	return l.Action != Accept && ofPods(l)
 }
 
 // groupOf returns the group of the pod of this node that has the address; nil is none.

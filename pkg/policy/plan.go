@@ -62,23 +62,31 @@ type Set struct {
 	Named  []AddrPort
 }
 
-// Line allows what has a peer of the set and a port of the interval.
+// Line matches what has a peer of the set and a port of the interval.
 type Line struct {
+	// Action is what becomes of it: only Accept in Chain.Lines.
+	Action Action
 	// Peer is the name of a Set; empty is all peers.
 	Peer  string
 	Ports Interval
 }
 
-// Chain is what one direction of a pod is judged by: it allows what one of its lines allows and
-// denies the rest.
+// Chain is what one direction of a pod is judged by: first by Admin, then by Lines, and if it is
+// Open by Baseline.
 type Chain struct {
 	Name string
+	// Admin and Baseline are the tiers of ClusterNetworkPolicies. The first line that matches
+	// decides: Accept and Deny finally, Pass that the rest of the tier is skipped.
+	Admin, Baseline []Line
+	// Open reports whether no NetworkPolicy isolates the pod; there are no Lines then, and what
+	// no tier denies is allowed. Otherwise Lines are final: what none of them allows is denied.
+	Open bool
 	// Lines are sorted and have no duplicates.
 	Lines []Line
 }
 
 // Group is what pods share that are judged the same way. An empty name of a chain means that
-// the direction is not isolated: all is allowed.
+// no policy selects the direction: all is allowed.
 type Group struct {
 	Name   string
 	Chains [2]string
@@ -92,6 +100,9 @@ type Member struct {
 	Addrs []netip.Addr
 	// Policies are the policies that select the pod, sorted.
 	Policies []Name
+	// ClusterPolicies are the ClusterNetworkPolicies that select the pod, in the order in which
+	// they are asked.
+	ClusterPolicies []string
 	// Problem says why a direction denies everything; empty is none.
 	Problem string
 }
@@ -108,4 +119,6 @@ type Plan struct {
 	Own []netip.Addr
 	// Problems says, by policy, why it denies everything.
 	Problems map[Name]string
+	// ClusterProblems says, by ClusterNetworkPolicy, what of it denies more than is written.
+	ClusterProblems map[string]string
 }

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -20,6 +19,9 @@ type Planner struct {
 	claims map[netip.Addr]map[Name]*Pod
 	// policies by namespace.
 	policies map[string]map[string]*compiled
+	// cluster are the ClusterNetworkPolicies, and order is who of them is asked first.
+	cluster map[string]*compiledCluster
+	order   []*compiledCluster
 	// attached are the addresses of this node's attachments.
 	attached map[Key][]netip.Addr
 
@@ -31,6 +33,7 @@ type Planner struct {
 	defs   map[string]*definition
 	sets   map[string]*members
 	own    []netip.Addr
+	ranges *Set
 	// stale reports whether policies changed since the last Plan.
 	stale bool
 }
@@ -42,6 +45,7 @@ func NewPlanner(node string) *Planner {
 		podsByNS: map[string]map[Name]*Pod{}, claims: map[netip.Addr]map[Name]*Pod{},
 		policies: map[string]map[string]*compiled{}, attached: map[Key][]netip.Addr{},
 		members: map[Key]*Member{}, dirty: map[Name]bool{}, groups: map[string]*Group{},
+		cluster: map[string]*compiledCluster{}, ranges: &Set{Name: SetRanges, Kind: KindBlock},
 		chains: map[string]*Chain{}, defs: map[string]*definition{}, sets: map[string]*members{},
 		stale: true,
 	}
@@ -65,6 +69,9 @@ func (p *Planner) DeleteNamespace(name string) {
 func (p *Planner) refreshAll(namespace string) {
 	for _, pod := range p.podsByNS[namespace] {
 		p.refresh(pod)
+	}
+	if len(p.cluster) > 0 { // whose subjects depend on the labels
+		p.dirtyAll(namespace)
 	}
 }
 
@@ -244,7 +251,7 @@ func (p *Planner) Plan() *Plan {
 	plan := &Plan{
 		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
 		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
-		Problems: p.problems(), Own: p.own,
+		Problems: p.problems(), ClusterProblems: p.clusterProblems(), Own: p.own,
 	}
 	for name, s := range p.sets {
 		if s.frozen == nil {
@@ -252,19 +259,23 @@ func (p *Planner) Plan() *Plan {
 		}
 		plan.Sets[name] = s.frozen
 	}
+	if plan.Sets[SetKnown] != nil {
+		plan.Sets[SetRanges] = p.ranges
+	}
 	return plan
 }
 
 // regroup makes the Member of a pod of this node again.
 func (p *Planner) regroup(pod *Pod) {
-	if pod.Node != p.node || pod.HostNetwork || pod.Finished || pod.UID == "" {
+	// Without the labels of its namespace a pod may be the subject of any ClusterNetworkPolicy.
+	unsure := len(p.cluster) > 0 && p.namespaces[pod.Namespace] == nil
+	if pod.Node != p.node || pod.HostNetwork || pod.Finished || pod.UID == "" || unsure {
 		delete(p.members, pod.key())
 		return
 	}
 
 	m := &Member{Addrs: p.attached[pod.key()]}
-	var isolated [2]bool
-	var lines [2][]Line
+	var by [2]judged
 	for _, c := range p.policies[pod.Namespace] {
 		if !c.subjects().Matches(pod.Labels) {
 			continue
@@ -273,8 +284,8 @@ func (p *Planner) regroup(pod *Pod) {
 		m.Policies = append(m.Policies, c.policy.Name)
 		for _, d := range []Direction{Ingress, Egress} {
 			if c.policy.Isolates[d] {
-				isolated[d] = true
-				lines[d] = append(lines[d], c.linesOf(d, pod)...)
+				by[d].isolated = true
+				by[d].lines = append(by[d].lines, c.linesOf(d, pod)...)
 			}
 		}
 		maps.Copy(p.defs, c.sets)
@@ -283,15 +294,15 @@ func (p *Planner) regroup(pod *Pod) {
 		return strings.Compare(a.String(), b.String())
 	})
 
+	p.addCluster(m, pod, &by)
+
 	var g Group
 	for _, d := range []Direction{Ingress, Egress} {
-		if len(lines[d]) > MaxChainLines {
-			m.Problem = fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied",
-				d, MaxChainLines)
-			lines[d] = nil
+		if problem := by[d].bound(d); problem != "" {
+			m.Problem = problem
 		}
-		if isolated[d] {
-			g.Chains[d] = p.chain(lines[d])
+		if by[d].isolated || by[d].tiered {
+			g.Chains[d] = p.tieredChain(by[d])
 		}
 	}
 	g.Name = "g" + id(g.Chains[Ingress]+" "+g.Chains[Egress])
@@ -345,9 +356,15 @@ func (p *Planner) sweep() {
 				continue
 			}
 			chains[c] = true
-			for _, l := range p.chains[c].Lines {
-				if l.Peer != "" {
-					sets[l.Peer] = true
+			of := p.chains[c]
+			for _, l := range slices.Concat(of.Admin, of.Lines, of.Baseline) {
+				if l.Peer == "" {
+					continue
+				}
+				sets[l.Peer] = true
+				if l.Action != Accept && ofPods(l) {
+					sets[SetKnown] = true
+					p.defs[SetKnown] = &definition{kind: KindPods, namespaces: &Selector{}}
 				}
 			}
 		}

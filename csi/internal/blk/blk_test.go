@@ -338,23 +338,6 @@ func writeThrough(t *testing.T, device, path string) {
 	}
 }
 
-func TestHole(t *testing.T) {
-	f, err := os.OpenFile(sparse(t, 1<<20), os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if empty, err := blk.Hole(f); !empty || err != nil {
-		t.Errorf("a sparse file: %v, %v", empty, err)
-	}
-	if _, err := f.WriteAt([]byte{1}, 1<<19); err != nil {
-		t.Fatal(err)
-	}
-	if empty, err := blk.Hole(f); empty || err != nil {
-		t.Errorf("a written file: %v, %v", empty, err)
-	}
-}
-
 func TestID(t *testing.T) {
 	sys := fstest.MapFS{
 		"dev/block/8:0": {Data: []byte("../../devices/sda"),

@@ -315,16 +315,3 @@ const deletedSuffix = " (deleted)"
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
-
-// Hole reports whether nothing was ever written to the file: it has no data extent (SEEK_DATA). It
-// says nothing of devices.
-func Hole(f *os.File) (bool, error) {
-	_, err := unix.Seek(int(f.Fd()), 0, unix.SEEK_DATA)
-	switch {
-	case errors.Is(err, unix.ENXIO):
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("seek data in %s: %w", f.Name(), err)
-	}
-	return false, nil
-}

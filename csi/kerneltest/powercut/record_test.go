@@ -96,7 +96,7 @@ func simulate(t *testing.T) []logged {
 		}
 	}
 
-	step(s.Create(ctx, volumeID, firstPayload))
+	step(s.Create(ctx, volumeID, firstPayload, volume.Request{}))
 	o, err := s.Open(ctx, volumeID, volume.OpenOptions{})
 	step(o, err)
 	simulateFiles(t, disk, o.State)

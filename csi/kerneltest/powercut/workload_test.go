@@ -68,7 +68,7 @@ func TestWorkload(t *testing.T) {
 		Backend: &backend.Disks{Paths: []string{part + "1"}, Claims: claims}, Keys: testKeys(t),
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
-	if _, err := w.set.Create(t.Context(), volumeID, firstPayload); err != nil {
+	if _, err := w.set.Create(t.Context(), volumeID, firstPayload, volume.Request{}); err != nil {
 		t.Fatal(err)
 	}
 

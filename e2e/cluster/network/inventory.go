@@ -23,29 +23,42 @@ ip -o link | awk '{sub(/@.*|:$/, "", $2); print "link", $2}'
 nft -s list ruleset | sed 's/^/nft /'
 tc qdisc show | sed 's/^/qdisc /'
 for l in $(ls /sys/class/net); do for d in ingress egress; do tc filter show dev $l $d 2>/dev/null | sed "s/^/filter $l $d /"; done; done
+awk '$4 == "[bpf]" && sub(/^bpf_prog_[0-9a-f]*_/, "", $3) {print "program", $3}' /proc/kallsyms | sort -u
 for d in /etc/cni /opt/cni /run/kubeveil /run/wireguard /sys/fs/bpf; do find $d 2>/dev/null | sed 's/^/file /'; done
 grep -s . /proc/sys/net/ipv[46]/fwmark_reflect /proc/sys/net/ipv[46]/conf/*/rp_filter /proc/sys/net/ipv[46]/conf/*/forwarding /proc/sys/net/ipv[46]/conf/*/src_valid_mark /proc/sys/net/ipv[46]/conf/*/accept_local /proc/sys/net/ipv6/conf/*/accept_ra | sed 's/^/setting /'
 true
 `
 
-// inventories looks at every node, the control plane's host included.
+// inventories looks at every node, the control plane's host included. That host shares its kernel
+// with other tests, so BPF programs, which have no network namespace, are listed on machines only.
 func (s *Session) inventories(ctx context.Context) (map[string]inventory, error) {
 	nodes, err := s.Nodes(ctx)
 	if err != nil {
 		return nil, err
 	}
+	machines, err := s.linuxNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+
 	out := map[string]inventory{}
 	for _, n := range nodes {
 		text, err := s.Lab.Exec(ctx, n.Name, inventoryScript)
 		if err != nil {
 			return nil, fmt.Errorf("inventory of %s: %w", n.Name, err)
 		}
-		if out[n.Name] = newInventory(string(text)); len(out[n.Name]) == 0 {
+		out[n.Name] = newInventory(string(text))
+		if !slices.Contains(machines, n.Name) {
+			out[n.Name] = slices.DeleteFunc(out[n.Name], isProgram)
+		}
+		if len(out[n.Name]) == 0 {
 			return nil, fmt.Errorf("inventory of %s: nothing was listed", n.Name)
 		}
 	}
 	return out, nil
 }
+
+func isProgram(line string) bool { return strings.HasPrefix(line, "program ") }
 
 func newInventory(text string) inventory {
 	var lines inventory
@@ -114,13 +127,13 @@ func (r *ruleset) next(line string) (out []string) {
 	return out
 }
 
-// changing says that a line is of what comes and goes by itself, or stays by intention
+// changing reports whether a line comes and goes by itself, or stays by intention
 // (docs/how-to/uninstall.md): forwarding and the empty qdisc clsact, which others may rely on by
-// now, and empty directories where there were none.
+// now, empty directories where there were none, and systemd's BPF programs.
 func changing(line string) bool {
 	switch {
 	case strings.Contains(line, "/forwarding:"), strings.Contains(line, "/mc_forwarding:"),
-		strings.HasPrefix(line, "qdisc qdisc clsact "):
+		strings.HasPrefix(line, "qdisc qdisc clsact "), strings.HasPrefix(line, "program sd_"):
 		return true
 	case line == "file /run/wireguard", line == "file /opt/cni", line == "file /opt/cni/bin",
 		line == "file /etc/cni", line == "file /etc/cni/net.d":
@@ -130,14 +143,15 @@ func changing(line string) bool {
 }
 
 // traces returns what a difference of before and after an installation should show and does not.
-// The filters of a kernel that has tcx are not listed by tc: there the lab's test of uninstalling
-// asks the kernel.
-func traces(difference []string, tc bool) (missing []string) {
+// tc does not list programs attached by tcx, so the programs themselves are looked for. They are
+// expected on machines, which have a kernel of their own.
+func traces(difference []string, machine bool) (missing []string) {
 	wanted := []string{"rule ", "route ", "link veil0", "nft table inet " + abi.NFTGuardTable,
 		"nft table inet " + abi.NFTPodTable, "file " + abi.BPFDir + "/"}
-	if tc {
-		wanted = append(wanted, "filter ")
+	if machine {
+		wanted = append(wanted, "program guard_egress")
 	}
+
 	for _, w := range wanted {
 		if !slices.ContainsFunc(difference,
 			func(line string) bool { return strings.HasPrefix(line, "+ "+w) }) {

@@ -211,6 +211,10 @@ func TestDifference(t *testing.T) {
 	if got := strings.Join(difference(before, after), "\n"); got != "+ link veil0\n- link eth0" {
 		t.Errorf("difference:\n%s", got)
 	}
+	if got := newInventory("program sd_devices\nprogram guard_egress\n"); !slices.Equal(got,
+		inventory{"program guard_egress"}) {
+		t.Errorf("programs: %q", got)
+	}
 	if got := difference(before, before); len(got) != 0 {
 		t.Errorf("to itself: %v", got)
 	}
@@ -224,8 +228,9 @@ func TestTraces(t *testing.T) {
 	if missing := traces(installed, false); len(missing) > 0 {
 		t.Errorf("%q are missing", missing)
 	}
-	if missing := traces(installed, true); !slices.Equal(missing, []string{"filter "}) {
-		t.Errorf("%q are missing, want the filters", missing)
+	if missing := traces(installed, true); !slices.Equal(missing,
+		[]string{"program guard_egress"}) {
+		t.Errorf("%q are missing, want the programs", missing)
 	}
 	if missing := traces([]string{"- link veil0"}, true); len(missing) != 7 {
 		t.Errorf("%q are missing, want all", missing)

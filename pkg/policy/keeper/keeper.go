@@ -56,12 +56,21 @@ type Keeper struct {
 	bare bool
 	// changed is since when there is something that is not in force; zero is nothing.
 	changed time.Time
+	// told counts the changes that the source told of; enforced is how many of them are in force.
+	told, enforced uint64
+	// policyTold is told as of the last change of a policy.
+	policyTold uint64
+	// writes counts the beginnings and the ends of writing the kernel's table.
+	writes uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
 	attachments, compare bool
 	status               Status
+	// failed is why the last step did not bring all that is known in force.
+	failed error
 
-	// plan is what is in force, attached are the keys that the planner was told of. Run's alone.
-	plan     *policy.Plan
+	// plan is what is in force. Run alone writes it, with mu held, and reads it without.
+	plan *policy.Plan
+	// attached are the keys that the planner was told of. Run's alone.
 	attached map[policy.Key]bool
 }
 
@@ -174,6 +183,7 @@ func (k *Keeper) poke() {
 func (k *Keeper) do(f func()) {
 	k.mu.Lock()
 	f()
+	k.told++
 	if k.changed.IsZero() {
 		k.changed = time.Now()
 	}
@@ -213,10 +223,20 @@ func (k *Keeper) PutNamespace(n policy.Namespace) { k.do(func() { k.planner.PutN
 func (k *Keeper) DeleteNamespace(name string) { k.do(func() { k.planner.DeleteNamespace(name) }) }
 
 // PutPolicy takes a policy.
-func (k *Keeper) PutPolicy(p policy.Policy) { k.do(func() { k.planner.PutPolicy(p) }) }
+func (k *Keeper) PutPolicy(p policy.Policy) {
+	k.do(func() {
+		k.planner.PutPolicy(p)
+		k.policyTold = k.told + 1
+	})
+}
 
 // DeletePolicy forgets a policy.
-func (k *Keeper) DeletePolicy(n policy.Name) { k.do(func() { k.planner.DeletePolicy(n) }) }
+func (k *Keeper) DeletePolicy(n policy.Name) {
+	k.do(func() {
+		k.planner.DeletePolicy(n)
+		k.policyTold = k.told + 1
+	})
+}
 
 // Listed says that everything there was has been put.
 func (k *Keeper) Listed() {
@@ -319,7 +339,7 @@ func (k *Keeper) step() error {
 		return err
 	}
 	k.bare = false
-	changed, attachments, compare := k.changed, k.attachments, k.compare
+	changed, attachments, compare, told := k.changed, k.attachments, k.compare, k.told
 	k.changed, k.attachments, k.compare = time.Time{}, false, false
 	plan := k.planner.Plan()
 	k.mu.Unlock()
@@ -337,14 +357,14 @@ func (k *Keeper) step() error {
 		unknown = k.pendingBefore()
 	}
 
-	result, err := k.table.Apply(plan)
+	first := k.plan == nil
+	result, err := k.force(plan, told)
 	errs = append(errs, err)
 	if err == nil {
 		errs = append(errs, k.paths.OpenPolicy())
-		if result.Shrinks || k.plan == nil {
+		if result.Shrinks || first {
 			k.revoker.ask()
 		}
-		k.plan = plan
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
 			k.programmed(time.Since(changed))
 		}
@@ -467,7 +487,7 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 
 	k.mu.Lock()
 	old := k.status.Problems
-	k.status = s
+	k.status, k.failed = s, err
 	k.mu.Unlock()
 	for _, p := range s.Problems {
 		if !slices.Contains(old, p) {

@@ -165,8 +165,7 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 		return r, err
 	}
 	t.have = want.state()
-	return Result{Changes: d.count(), Shrinks: len(d.remove)+len(d.addChains)+len(d.delChains)+
-		len(d.refill) > 0}, nil
+	return Result{Changes: d.count(), Shrinks: d.shrinks(want)}, nil
 }
 
 // Exists reports whether the table is in force.
@@ -229,7 +228,7 @@ func Drops() (map[string]uint64, error) {
 
 // difference is what has to change, by name, sorted. Pure.
 type difference struct {
-	// again has the table made again: it is not there, or has a chain at another hook.
+	// anew has the table made again: it is not there, or has a chain at another hook.
 	anew                 bool
 	counters             []string
 	addChains, delChains []string

@@ -19,10 +19,14 @@ const (
 	pending   = "policy_pending"
 	midstream = "policy_midstream"
 	denied    = "policy_" // and the direction
+	admin     = "policy_admin"
+	baseline  = "policy_baseline"
+	unknown   = "policy_unknown_peer"
 )
 
 // Counters are the names of the counters of the table.
-var Counters = []string{pending, midstream, denied + "ingress", denied + "egress"}
+var Counters = []string{pending, midstream, denied + "ingress", denied + "egress", admin, baseline,
+	unknown}
 
 // Priorities. Postrouting is in front of all source NAT (100) and behind destination NAT. Input is
 // behind IPVS (98 and 99).
@@ -90,17 +94,10 @@ func (p *planner) want(plan *policy.Plan) *content {
 			if g.Chains[d] == "" {
 				continue
 			}
-			name := chainPrefix[d] + g.Chains[d]
-			if chains[name] == nil {
-				made := p.chains[name]
-				if made == nil {
-					made = groupChain(d, plan.Chains[g.Chains[d]], plan.Sets)
-				}
-				chains[name] = made
-			}
-			c.chains[name] = chains[name]
+			p.addChain(chains, d, plan.Chains[g.Chains[d]], plan.Sets)
 		}
 	}
+	maps.Copy(c.chains, chains)
 	p.chains, p.sets = chains, sets
 
 	addMembers(c, plan)
@@ -108,8 +105,35 @@ func (p *planner) want(plan *policy.Plan) *content {
 	return c
 }
 
-// groupChain is the chain of one direction of a plan's chain.
-func groupChain(d policy.Direction, from *policy.Chain, sets map[string]*policy.Set) *chain {
+// addChain adds what enforces one direction of a plan's chain.
+func (p *planner) addChain(to map[string]*chain, d policy.Direction, from *policy.Chain,
+	sets map[string]*policy.Set) {
+	name := chainPrefix[d] + from.Name
+	if to[name] != nil {
+		return
+	}
+	behind := name
+	if len(from.Admin) > 0 {
+		behind += behindAdmin
+		if to[name] = p.chains[name]; to[name] == nil {
+			to[name] = &chain{rules: append(tier(d, from.Admin, sets, admin, behind),
+				match{}.verdict(expr.VerdictGoto, behind))}
+		}
+	}
+	if to[behind] = p.chains[behind]; to[behind] == nil {
+		if from.Open {
+			to[behind] = &chain{rules: tier(d, from.Baseline, sets, baseline, "")}
+		} else {
+			to[behind] = isolating(d, from, sets)
+		}
+	}
+	if len(from.Admin)+len(from.Baseline) > 0 {
+		addDenials(to)
+	}
+}
+
+// isolating is the chain of one direction of NetworkPolicies.
+func isolating(d policy.Direction, from *policy.Chain, sets map[string]*policy.Set) *chain {
 	c := &chain{}
 	for _, l := range from.Lines {
 		for _, m := range peers(d, l.Peer, sets) {
@@ -145,6 +169,16 @@ func ofFamily(ranges []policy.Range, i int) bool {
 	return len(ranges) > 0 && ranges[0].First.Is4() == (i == 0)
 }
 
+// rangesOf returns the ranges of one family.
+func rangesOf(ranges []policy.Range, i int) (out []policy.Range) {
+	for _, r := range ranges {
+		if indexOf(r.First) == i {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
 // peerSets returns the sets of a plan's set, by family; nil where there is none.
 func peerSets(s *policy.Set) []*set {
 	out := make([]*set, len(families))
@@ -157,8 +191,10 @@ func peerSets(s *policy.Set) []*set {
 				nftables.TypeInetService)
 			out[i] = &set{key: key, concat: true, elements: elements{}}
 		case policy.KindBlock:
-			if ofFamily(s.Ranges, i) {
-				out[i] = &set{key: f.addr, interval: true, elements: intervals(s.Ranges)}
+			// Chains refer to SetRanges of both families, whatever it has.
+			if ofFamily(s.Ranges, i) || s.Name == policy.SetRanges {
+				out[i] = &set{key: f.addr, interval: true,
+					elements: intervals(rangesOf(s.Ranges, i))}
 			}
 		}
 	}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// policyCommand is the parent of the verbs about NetworkPolicy.
+func policyCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "policy", Short: "NetworkPolicy on this node, with policy kubernetes",
+		Example: "  veilctl policy show shop/web",
+	}
+	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
+		policyWaitCommand())
+	choice(cmd)
+	return cmd
+}
+
+func policyListCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "list", Short: "policies that select a pod of this node, and whether they are in force",
+		Long: `A policy that selects no pod of this node is not listed. ENFORCED is "no" where a policy
+denies everything that it isolates because this version cannot read it, where it exceeds a bound,
+and while a change is not in force yet: a line PROBLEM says which.
+
+Exit status 0 all are in force as written, 1 one is not or this node enforces no policies, 2 the
+command line is wrong, 3 veild does not answer.`,
+		Example: `veilctl policy list
+veilctl policy list -o json | jq '.policies[] | select(.enforced | not)'`,
+	}, policyList)
+}
+
+func policyShowCommand() *cobra.Command {
+	return onNode(&cobra.Command{
+		Use: "show NAMESPACE/NAME", Short: "one pod of this node: what its policies allow, in words",
+		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
+policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows nobody. A mute pod
+sends and receives nothing, but for its own node.
+
+Exit status 0 the pod's policies are in force as written, 1 they are not, the pod is mute or not on
+this node, or this node enforces no policies, 2 the command line is wrong, 3 veild does not answer.`,
+		Example: `veilctl policy show shop/web
+kubectl -n kube-system exec ds/veild -c veild -- veilctl policy show shop/web`,
+	}, policyShow)
+}
+
+func policyList(c call, socket string) error {
+	var l keeper.List
+	if err := fetchInto(c, socket, telemetry.PoliciesPath, &l); err != nil {
+		return err
+	}
+
+	wrong := len(l.Problems) > 0
+	for _, v := range l.Policies {
+		wrong = wrong || !v.Enforced
+	}
+	return c.print(l, wrong, func() error { return showPolicies(c.out, l) })
+}
+
+func showPolicies(w io.Writer, l keeper.List) error {
+	rows := [][]string{}
+	problems := l.Problems
+	for _, v := range l.Policies {
+		enforced := "yes"
+		if !v.Enforced {
+			enforced = "no"
+			problems = append(problems, v.Policy+": "+v.Problem)
+		}
+		rows = append(rows, []string{v.Policy, orDash(strings.Join(v.Directions, ",")),
+			fmt.Sprint(len(v.Pods)), enforced})
+	}
+
+	if len(rows) == 0 && l.Listed {
+		fmt.Fprintf(w, "No policy selects a pod of node %s.\n", l.Node)
+	} else if err := table(w, "POLICY | ISOLATES | PODS | ENFORCED", rows); err != nil {
+		return err
+	}
+	for _, p := range problems {
+		fmt.Fprintln(w, "PROBLEM", p)
+	}
+	return nil
+}
+
+// onePod returns the name of the only argument as NAMESPACE/NAME.
+func onePod(c call) (string, error) {
+	if len(c.args) != 1 || !isPodName(c.args[0]) {
+		return "", fmt.Errorf("name one pod as NAMESPACE/NAME, such as shop/web: %w", errUsage)
+	}
+	return c.args[0], nil
+}
+
+// isPodName reports whether text is of the form NAMESPACE/NAME.
+func isPodName(text string) bool {
+	namespace, name, ok := strings.Cut(text, "/")
+	return ok && namespace != "" && name != "" && !strings.Contains(name, "/")
+}
+
+func policyShow(c call, socket string) error {
+	name, err := onePod(c)
+	if err != nil {
+		return err
+	}
+	var v policy.PodView
+	if err := fetchInto(c, socket, telemetry.PolicyPodPath+"?pod="+url.QueryEscape(name),
+		&v); err != nil {
+		return err
+	}
+	wrong := v.Mute || !v.Enforced || len(v.Problems) > 0
+	return c.print(v, wrong, func() error { return showPod(c.out, v) })
+}
+
+func showPod(w io.Writer, v policy.PodView) error {
+	var addrs []string
+	for _, a := range v.Addrs {
+		addrs = append(addrs, a.String())
+	}
+	rows := [][]string{{"Pod", v.Pod}, {"Addresses", orDash(strings.Join(addrs, ", "))},
+		{"Group", orDash(v.Group)}, {"Policies", orDash(strings.Join(v.Policies, ", "))}}
+	switch {
+	case v.Mute:
+		rows = append(rows, []string{"MUTE", v.Why})
+	case v.Why != "":
+		rows = append(rows, []string{"Note", v.Why})
+	}
+	for _, p := range v.Problems {
+		rows = append(rows, []string{"PROBLEM", p})
+	}
+
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%s\n", r[0], r[1])
+	}
+	if err := t.Flush(); err != nil || v.Group == "" {
+		return err
+	}
+	if err := showSide(w, "Ingress", "FROM", v.Ingress); err != nil {
+		return err
+	}
+	return showSide(w, "Egress", "TO", v.Egress)
+}
+
+// showSide prints one direction of a pod.
+func showSide(w io.Writer, title, peers string, s policy.SideView) error {
+	switch {
+	case !s.Isolated:
+		_, err := fmt.Fprintf(w, "\n%s: no policy isolates it, everything is allowed\n", title)
+		return err
+	case len(s.Lines) == 0:
+		_, err := fmt.Fprintf(w, "\n%s: isolated by %s, nothing is allowed\n", title,
+			strings.Join(s.By, ", "))
+		return err
+	}
+	fmt.Fprintf(w, "\n%s: isolated by %s, only this is allowed\n", title, strings.Join(s.By, ", "))
+	var rows [][]string
+	for _, l := range s.Lines {
+		members := "-"
+		if l.Members >= 0 {
+			members = fmt.Sprint(l.Members)
+		}
+		rows = append(rows, []string{l.Peers, l.Ports, members, l.Policy})
+	}
+	return table(w, peers+" | PORTS | MEMBERS | POLICY", rows)
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// policyDaemon answers the pages about policies.
+func policyDaemon(t *testing.T, l keeper.List, pods ...policy.PodView) string {
+	t.Helper()
+	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+		telemetry.PoliciesPath: func(*http.Request) (any, error) { return l, nil },
+		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
+			for _, v := range pods {
+				if v.Pod == r.FormValue("pod") {
+					return v, nil
+				}
+			}
+			return nil, errors.New("no such pod")
+		},
+	})
+}
+
+// webPod is isolated for ingress.
+func webPod() policy.PodView {
+	return policy.PodView{Pod: "shop/web", Addrs: []netip.Addr{netip.MustParseAddr("198.18.1.2")},
+		Group: "g1", Enforced: true, Policies: []string{"shop/web"},
+		Ingress: policy.SideView{Isolated: true, By: []string{"shop/web"},
+			Lines: []policy.LineView{{Policy: "shop/web", Ports: "tcp 8080", Members: 2,
+				Peers: "pods with app=client in namespace shop"}}}}
+}
+
+func TestPolicyVerbs(t *testing.T) {
+	mute := webPod()
+	mute.Pod, mute.Mute, mute.Enforced, mute.Why = "shop/mute", true, false, "it is not judged yet"
+	closed := webPod()
+	closed.Pod, closed.Ingress.Lines = "shop/closed", nil
+	closed.Problems = []string{"shop/web denies everything that it isolates: spec"}
+
+	good := policy.PolicyView{Policy: "shop/web", Directions: []string{"ingress", "egress"},
+		Pods: []string{"shop/web", "shop/mute"}, Enforced: true}
+	bad := policy.PolicyView{Policy: "shop/bad", Directions: []string{"egress"},
+		Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
+	fine := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
+		Policies: []policy.PolicyView{good}}, webPod(), mute, closed)
+	wrong := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
+		Policies: []policy.PolicyView{bad, good}})
+	none := policyDaemon(t, keeper.List{Node: "node-1", Listed: true})
+	unlisted := policyDaemon(t, keeper.List{Node: "node-1", Problems: []string{"not listed"}})
+	off := daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
+		telemetry.PoliciesPath: func(*http.Request) (any, error) {
+			return nil, errors.New("policy is none")
+		}})
+
+	for name, c := range map[string]struct {
+		socket, args string
+		// want is in the output, or in the error where there is no output.
+		want   []string
+		status int
+	}{
+		"list": {fine, "list", []string{"POLICY", "shop/web  ingress,egress  2     yes"}, exitOK},
+		"list, one that denies all": {wrong, "list", []string{"shop/bad  egress          1     no",
+			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, exitWrong},
+		"list, none":        {none, "list", []string{"No policy selects a pod of node node-1."}, exitOK},
+		"list, not listed":  {unlisted, "list", []string{"PROBLEM not listed"}, exitWrong},
+		"list, policy none": {off, "list", []string{"policy is none"}, exitWrong},
+		"show": {fine, "show shop/web", []string{"198.18.1.2", "g1",
+			"Ingress: isolated by shop/web, only this is allowed",
+			"pods with app=client in namespace shop  tcp 8080  2        shop/web",
+			"Egress: no policy isolates it, everything is allowed"}, exitOK},
+		"show a mute pod": {fine, "show shop/mute", []string{"MUTE", "not judged yet"}, exitWrong},
+		"show a pod that is closed": {fine, "show shop/closed", []string{
+			"PROBLEM", "isolated by shop/web, nothing is allowed"}, exitWrong},
+		"show nobody":        {fine, "show shop/none", []string{"no such pod"}, exitWrong},
+		"show what":          {fine, "show", []string{"NAMESPACE/NAME"}, exitUsage},
+		"show no namespace":  {fine, "show web", []string{"such as shop/web"}, exitUsage},
+		"show too much":      {fine, "show a/b/c", []string{"such as shop/web"}, exitUsage},
+		"show without veild": {"/nowhere/s", "show a/b", []string{"does not answer"}, exitNoDaemon},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			args := append([]string{"policy"}, strings.Fields(c.args)...)
+			err := run(t.Context(), append(args, "--socket", c.socket), &out, io.Discard)
+			if got := exitStatus(err); got != c.status {
+				t.Errorf("exit status %d (%v), want %d", got, err, c.status)
+			}
+			said := out.String()
+			if said == "" && err != nil {
+				said = err.Error()
+			}
+			for _, want := range c.want {
+				if !strings.Contains(said, want) {
+					t.Errorf("no %q in:\n%s", want, said)
+				}
+			}
+		})
+	}
+}
+
+func TestPolicyVerbsForPrograms(t *testing.T) {
+	socket := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
+		Policies: []policy.PolicyView{}}, webPod())
+	for args, want := range map[string]string{"list": `"policies": []`,
+		"show shop/web": `"mute": false`} {
+		var out bytes.Buffer
+		err := run(t.Context(), append(strings.Fields("policy "+args), "-o", "json", "--socket",
+			socket), &out, io.Discard)
+		if err != nil || !json.Valid(out.Bytes()) || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v, no %s in:\n%s", args, err, want, &out)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package keeper
+
+import (
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// List is what is shown of all policies that select a pod of this node.
+type List struct {
+	Node string `json:"node"`
+	// Listed reports whether policies were listed since the daemon began. Before, those of before
+	// stay in force and none is known here.
+	Listed   bool                `json:"listed"`
+	Policies []policy.PolicyView `json:"policies"`
+	// Problems say what is not as it should be, beside those of Policies.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// List returns the policies that select a pod of this node.
+func (k *Keeper) List() List {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := List{Node: k.node, Listed: k.listed, Policies: []policy.PolicyView{}}
+	if problem := k.notKnownLocked(); problem != "" {
+		l.Problems = append(l.Problems, problem)
+		return l
+	}
+
+	l.Policies = k.planner.List(k.plan)
+	if n := k.status.Pending; n > 0 {
+		l.Problems = append(l.Problems, fmt.Sprintf("%d pods of this node are mute: the daemon does "+
+			"not know yet how to judge them; veilctl policy show says whether one is", n))
+	}
+	if k.failed != nil {
+		l.Problems = append(l.Problems, fmt.Sprintf("the kernel did not take the last change: %v",
+			k.failed))
+	}
+	return l
+}
+
+// ShowPod returns what judges a pod of this node.
+func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if problem := k.notKnownLocked(); problem != "" {
+		return nil, fmt.Errorf("%s", problem)
+	}
+	return k.planner.ShowPod(name, k.plan)
+}
+
+// notKnownLocked says why policies cannot be shown; empty where they can be.
+func (k *Keeper) notKnownLocked() string {
+	switch {
+	case !k.listed:
+		return "pods, namespaces and policies were not listed since veild started: what was in " +
+			"force before stays so, see veilctl status"
+	case k.prefixes == nil:
+		return "the nodes' pod prefixes are not known since veild started: what was in force " +
+			"before stays so, see veilctl status"
+	}
+	return ""
+}

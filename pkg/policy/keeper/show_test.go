@@ -1,0 +1,53 @@
+package keeper
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+func TestListSaysWhatIsNotInForce(t *testing.T) {
+	n := newNode(t)
+	n.PutPolicy(denyAll)
+	server := policy.Name{Namespace: "shop", Name: "server"}
+	if l := n.List(); l.Listed || len(l.Policies) > 0 || len(l.Problems) != 1 {
+		t.Errorf("before the lists: %+v", l)
+	}
+	if _, err := n.ShowPod(server); err == nil || !strings.Contains(err.Error(), "not listed") {
+		t.Errorf("before the lists: %v", err)
+	}
+
+	n.listed()
+	n.attach("server", 1)
+	n.step()
+	if l := n.List(); !l.Listed || len(l.Policies) > 0 || len(l.Problems) != 0 {
+		t.Errorf("without pods: %+v", l)
+	}
+	if _, err := n.ShowPod(server); !errors.Is(err, policy.ErrNoPod) {
+		t.Errorf("an attached pod that is not known: %v", err)
+	}
+	n.AttachmentsChanged()
+	n.step()
+	if l := n.List(); len(l.Problems) != 1 || !strings.Contains(l.Problems[0], "mute") {
+		t.Errorf("with a mute pod: %+v", l)
+	}
+
+	// The daemon knows the pod, and has written nothing yet.
+	n.put("server", map[string]string{"app": "server"})
+	if l := n.List(); len(l.Policies) != 1 || l.Policies[0].Enforced {
+		t.Errorf("before the step: %+v", l)
+	}
+	if v, err := n.ShowPod(server); err != nil || !v.Mute {
+		t.Errorf("before the step: %+v, %v", v, err)
+	}
+	n.step()
+	if l := n.List(); len(l.Policies) != 1 || !l.Policies[0].Enforced || len(l.Problems) != 0 {
+		t.Errorf("in force: %+v", l)
+	}
+	v, err := n.ShowPod(server)
+	if err != nil || v.Mute || !v.Enforced || !v.Ingress.Isolated || len(v.Addrs) != 2 {
+		t.Errorf("in force: %+v, %v", v, err)
+	}
+}

@@ -1,0 +1,154 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// Names of the sets that tell an unknown peer: an address of SetRanges that is not in SetKnown. A
+// Plan has both if a line that denies or passes refers to pods, otherwise neither.
+const (
+	SetRanges = "ranges"
+	SetKnown  = "known"
+)
+
+// PutClusterPolicy adds or replaces a ClusterNetworkPolicy.
+func (p *Planner) PutClusterPolicy(policy ClusterPolicy) {
+	if old := p.cluster[policy.Name]; old != nil && reflect.DeepEqual(old.policy, policy) {
+		return
+	}
+	p.cluster[policy.Name] = &compiledCluster{policy: policy}
+	p.clusterChanged()
+}
+
+// DeleteClusterPolicy forgets a ClusterNetworkPolicy.
+func (p *Planner) DeleteClusterPolicy(name string) {
+	if p.cluster[name] == nil {
+		return
+	}
+	delete(p.cluster, name)
+	p.clusterChanged()
+}
+
+// clusterChanged has all members made again.
+func (p *Planner) clusterChanged() {
+	p.order = slices.SortedFunc(maps.Values(p.cluster), (*compiledCluster).before)
+	for namespace := range p.podsByNS {
+		p.dirtyAll(namespace)
+	}
+	p.stale = true
+}
+
+// SetRanges says in which prefixes pods have addresses. The first address of each is no pod's.
+func (p *Planner) SetRanges(prefixes []netip.Prefix) {
+	set := &Set{Name: SetRanges, Kind: KindBlock}
+	for _, prefix := range sortedPrefixes(prefixes) {
+		r := Range{prefix.Addr().Next(), lastOf(prefix)}
+		last := len(set.Ranges) - 1
+		switch {
+		case !prefix.IsValid() || prefix.IsSingleIP():
+		case last >= 0 && set.Ranges[last].Last.BitLen() == r.First.BitLen() &&
+			!set.Ranges[last].Last.Less(r.First):
+			// Prefixes that overlap contain one another; the larger came first.
+		default:
+			set.Ranges = append(set.Ranges, r)
+		}
+	}
+	if p.ranges == nil || !slices.Equal(p.ranges.Ranges, set.Ranges) {
+		p.ranges = set
+	}
+}
+
+// judged collects what the chain of one direction of a pod is made of.
+type judged struct {
+	tiers    [2][]Line
+	lines    []Line
+	isolated bool // by a NetworkPolicy
+	tiered   bool // by a ClusterNetworkPolicy
+}
+
+// addCluster adds the lines of the ClusterNetworkPolicies that select a pod.
+func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
+	for _, c := range p.order {
+		if !c.selects(pod, p.namespaces[pod.Namespace]) {
+			continue
+		}
+		c.compile()
+		m.ClusterPolicies = append(m.ClusterPolicies, c.policy.Name)
+		for _, d := range []Direction{Ingress, Egress} {
+			if !c.policy.affects(d) {
+				continue
+			}
+			to[d].tiered = true
+			tier := &to[d].tiers[c.policy.Tier]
+			*tier = append(*tier, c.linesOf(d, pod)...)
+		}
+		maps.Copy(p.defs, c.sets)
+	}
+}
+
+// bound makes what is too large deny everything, and returns the problem.
+func (j *judged) bound(d Direction) string {
+	if len(j.tiers[Admin])+len(j.lines)+len(j.tiers[Baseline]) <= MaxChainLines {
+		return ""
+	}
+	*j = judged{isolated: true}
+	return fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied", d,
+		MaxChainLines)
+}
+
+// tieredChain returns the name of the chain of these tiers, which it keeps.
+func (p *Planner) tieredChain(j judged) string {
+	if !j.tiered {
+		return p.chain(j.lines)
+	}
+
+	c := &Chain{Open: !j.isolated, Lines: p.chains[p.chain(j.lines)].Lines}
+	text := &strings.Builder{}
+	tier := func(name string, lines []Line, open bool) []Line {
+		fmt.Fprintf(text, "%s %t ", name, open)
+		lines = firstOfEach(lines)
+		for _, l := range lines {
+			fmt.Fprintf(text, "%s %s", l.Action, l.text())
+		}
+		return lines
+	}
+	c.Admin = tier("admin", j.tiers[Admin], false)
+	tier("networkpolicy", c.Lines, c.Open)
+	c.Baseline = tier("baseline", j.tiers[Baseline], false)
+
+	c.Name = "c" + id(text.String())
+	if p.chains[c.Name] == nil {
+		p.chains[c.Name] = c
+	}
+	return c.Name
+}
+
+// firstOfEach leaves out lines that an equal one precedes.
+func firstOfEach(lines []Line) (out []Line) {
+	seen := make(map[Line]bool, len(lines))
+	for _, l := range lines {
+		if !seen[l] {
+			seen[l] = true
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// clusterProblems returns those of the ClusterNetworkPolicies that select a pod of this node.
+func (p *Planner) clusterProblems() map[string]string {
+	all := map[string]string{}
+	for _, m := range p.members {
+		for _, name := range m.ClusterPolicies {
+			if c := p.cluster[name]; c != nil && c.problem != "" {
+				all[name] = c.problem
+			}
+		}
+	}
+	return all
+}
