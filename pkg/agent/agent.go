@@ -204,6 +204,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := l.beginServices(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
+
 	g, ctx := errgroup.WithContext(ctx)
 	a.serve(ctx, g)
 	g.Go(func() error { return a.guard.Watch(ctx, a.poke) })

@@ -53,6 +53,7 @@ func TestAStateWaitsUntilItIsApplied(t *testing.T) {
 		health: telemetry.NewHealth(loopLimit, stepApply)}
 	a.view.Store(&view{})
 	l := &loop{Agent: a}
+
 	for _, step := range []struct {
 		situation   string
 		yield, turn uint64 // revisions; 0 yields nothing
