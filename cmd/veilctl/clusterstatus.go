@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // clusterReport is the output of status for a cluster; fields are added, never renamed.
@@ -132,6 +133,11 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	published := r.PublicKey == ""
 	for _, d := range s.Devices {
 		kinds = append(kinds, d.Kind)
+		if d.PublicKey == (wgkey.Public{}) {
+			published = true // There is no key to compare.
+			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) has no key yet", d.Name,
+				d.Kind))
+		}
 		published = published || d.PublicKey.String() == r.PublicKey
 		if !d.Up {
 			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) is down", d.Name,

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -39,7 +38,11 @@ func leakcheck() *cobra.Command {
 address of the cluster in clear. It needs CAP_NET_RAW, which veild's container does not have:
 run it as root on the node itself.`,
 		Example: `veilctl leakcheck
-veilctl leakcheck --for 1m -o json`,
+veilctl leakcheck --for 1m -o json
+
+# where there is no shell on the node, with the image of DaemonSet veild:
+kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- \
+  /usr/local/bin/veilctl leakcheck --socket /host/run/kubeveil/veild.sock`,
 	}
 
 	fs := cmd.Flags()
@@ -121,14 +124,8 @@ func mayRead() error {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return errors.New("leakcheck reads frames, for which CAP_NET_RAW is missing here " +
-			"(veild's " +
-			"container does without it); on the node, as root: " +
-			"veilctl leakcheck, with the veilctl of the image or of `make build`; where you have " +
-			"no shell on the node: " +
-			"kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- " +
-			"/usr/local/bin/veilctl leakcheck --socket /host" + abi.AdminSocket +
-			" with the image of DaemonSet veild")
+		return errors.New("leakcheck needs CAP_NET_RAW, which veild's container lacks: run it " +
+			"on the node, see veilctl leakcheck --help")
 	case err != nil:
 		return fmt.Errorf("read frames: %w", err)
 	}

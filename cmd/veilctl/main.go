@@ -5,6 +5,9 @@
 // Start reading at newVeilctl, which lists the verbs. Those that ask one veild do so by its socket;
 // those for a cluster by a kubeconfig (pkg/remote), and reach each veild by running veilctl in
 // its pod.
+//
+// It is larger than most packages: all verbs share the flags of access, the forms of output and the
+// exit statuses. What stands alone is in internal.
 package main
 
 import (

@@ -20,7 +20,8 @@ func policyCommand() *cobra.Command {
 		Use: "policy", Short: "NetworkPolicy on this node, with policy kubernetes",
 		Example: "  veilctl policy show shop/web",
 	}
-	cmd.AddCommand(policyListCommand(), policyShowCommand())
+	cmd.AddCommand(policyListCommand(), policyShowCommand(), policyTraceCommand(),
+		policyWaitCommand())
 	choice(cmd)
 	return cmd
 }

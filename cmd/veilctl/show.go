@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // fetchLimit bounds the wait for veild.
@@ -99,7 +100,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel",
-			fmt.Sprintf("%s (%s), UDP port %d, %s", d.Name, d.Kind, d.Port, upOrDown(d.Up))})
+			fmt.Sprintf("%s (%s), UDP port %d, %s%s", d.Name, d.Kind, d.Port, upOrDown(d.Up),
+				keyNote(d))})
 	}
 
 	for _, r := range s.Refused {
@@ -116,6 +118,14 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	}
 
 	return t.Flush()
+}
+
+// keyNote returns what to add to the line of a device that has no private key yet.
+func keyNote(d telemetry.Device) string {
+	if d.PublicKey == (wgkey.Public{}) {
+		return ", no key yet"
+	}
+	return ""
 }
 
 // inClear returns what crosses the network in clear; an older veild, which does not report it, has

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // daemon answers on a socket with s, as a veild that has (not) taken its steps.
@@ -93,6 +94,34 @@ func TestCommandsForPeople(t *testing.T) {
 				t.Errorf("%s does not say %q:\n%s", command, w, out.String())
 			}
 		}
+	}
+}
+
+func TestStatusOfATunnelWithoutAKey(t *testing.T) {
+	keyless, keyed := sample(), sample()
+	keyed.Devices[0].PublicKey = wgkey.Public{1}
+	for name, tt := range map[string]struct {
+		status telemetry.Status
+		want   bool
+	}{"without a key": {keyless, true}, "with a key": {keyed, false}} {
+		t.Run(name, func(t *testing.T) {
+			socket := daemon(t, tt.status, true)
+			for _, args := range [][]string{{"status"}, {"status", "-o", "json"}} {
+				var out bytes.Buffer
+				if err := run(t.Context(), append(args, "--socket", socket), &out,
+					io.Discard); err != nil {
+					t.Fatal(err)
+				}
+				missing := strings.Contains(out.String(), "no key yet")
+				if len(args) > 1 {
+					missing = !strings.Contains(out.String(), "publicKey")
+				}
+				if missing != tt.want {
+					t.Errorf("%v shows a missing key: %v, want %v:\n%s", args, missing, tt.want,
+						out.String())
+				}
+			}
+		})
 	}
 }
 

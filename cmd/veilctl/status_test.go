@@ -92,6 +92,9 @@ func TestAssess(t *testing.T) {
 			"guard is not in force"},
 		"a tunnel that is down": {func(n *nodeSeen) { n.status.Devices[0].Up = false },
 			"veil0 (kernel) is down"},
+		"a tunnel without a key": {func(n *nodeSeen) {
+			n.status.Devices[0].PublicKey = wgkey.Public{}
+		}, "veil0 (kernel) has no key yet"},
 		"a problem of its own": {func(n *nodeSeen) {
 			n.status.Problems = []string{"the tunnel\ncannot"}
 		}, "the tunnel; cannot"},

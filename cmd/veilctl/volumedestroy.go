@@ -170,8 +170,8 @@ func (d *destroyer) checkGone(ctx context.Context, node string) error {
 		return fmt.Errorf("node %[1]s is Ready: delete the claim or snapshot, and node %[1]s "+
 			"destroys the volume with its disk", node)
 	case node != d.gone:
-		return fmt.Errorf("node %[1]s is not Ready, and its Node object exists: if it will not "+
-			"return, kubectl delete node %[1]s, or say --gone %[1]s", node)
+		return fmt.Errorf("node %[1]s is not Ready, but its Node exists: if it is gone for "+
+			"good, kubectl delete node %[1]s, or say --gone %[1]s", node)
 	}
 	return nil
 }

@@ -183,8 +183,8 @@ func (r *recovery) provider(ctx context.Context, st volume.State) (keyring.Provi
 		}
 		namespace, name, ok := strings.Cut(r.secret, "/")
 		if !ok {
-			return nil, fmt.Errorf("a Secret, named in the StorageClass, wrapped the key of "+
-				"volume %s: pass --secret NAMESPACE/NAME, or --key-file FILE with its entry %q",
+			return nil, fmt.Errorf("a Secret wrapped the key of volume %s: pass --secret "+
+				"NAMESPACE/NAME, or --key-file FILE with its entry %q",
 				st.Volume, keyring.SecretKey)
 		}
 		cluster, err := r.access.Open()

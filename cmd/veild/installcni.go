@@ -11,8 +11,8 @@ import (
 // installCNI is `veild install-cni FROM TO`.
 func installCNI(args []string) error {
 	if len(args) != 2 {
-		return errors.New("install-cni: name the directory of the plugins and the one that the " +
-			"runtime reads, for instance: veild install-cni /opt/cni/bin /host/opt/cni/bin")
+		return errors.New("install-cni takes two directories: veild install-cni /opt/cni/bin " +
+			"/host/opt/cni/bin")
 	}
 	wrote, err := cniplugin.Install(args[0], args[1])
 	for _, name := range wrote {

@@ -1,8 +1,5 @@
 package backend
 
-// This file exceeds 400 lines: claiming, wiping and releasing a disk share the claim file and its
-// lock, and each is only safe beside the others.
-
 import (
 	"cmp"
 	"context"
@@ -15,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -44,9 +40,6 @@ type Disks struct {
 	// looks are the queries to disks that are under way.
 	looks map[question]*look
 }
-
-// lookPatience is how long a disk may take to report its id and size; one that hangs is skipped.
-const lookPatience = 5 * time.Second
 
 // claim is the content of a claim file.
 type claim struct {
@@ -204,78 +197,6 @@ func (d *Disks) free(ctx context.Context, claims map[string]string) (free []room
 	return free, dead, ctx.Err()
 }
 
-// question asks the device at a path for its size, or else for its id.
-type question struct {
-	path   string
-	number uint64
-	size   bool
-}
-
-// look is a query to a disk. Its result is set when done is closed; late is closed when it takes
-// too long.
-type look struct {
-	path       string
-	done, late chan struct{}
-	id         string
-	size       int64
-	err        error
-}
-
-// look queries a disk, or joins the query under way: a disk that hangs blocks one thread, however
-// often it is asked. Some disks must answer even to report their id (virtio's serial).
-func (d *Disks) look(q question) *look {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if l := d.looks[q]; l != nil {
-		return l
-	}
-	if d.looks == nil {
-		d.looks = map[question]*look{}
-	}
-
-	l := &look{path: q.path, done: make(chan struct{}), late: make(chan struct{})}
-	d.looks[q] = l
-	late := time.AfterFunc(lookPatience, func() { close(l.late) })
-	go func() {
-		if q.size {
-			l.size, l.err = d.sizeOf(q.path)
-		} else {
-			l.id, l.err = blk.ID(d.sys(), q.number)
-		}
-		if l.err != nil {
-			l.err = fmt.Errorf("disk %s: %w", q.path, l.err)
-		}
-		late.Stop()
-		d.mu.Lock()
-		delete(d.looks, q)
-		d.mu.Unlock()
-		close(l.done)
-	}()
-
-	return l
-}
-
-// wait waits for the result. Its error is the query's, or says that the query takes too long, or is
-// that of ctx.
-func (l *look) wait(ctx context.Context) error {
-	select {
-	case <-l.done:
-		return l.err
-	case <-l.late:
-		return fmt.Errorf("disk %s: no answer within %v: %w", l.path, lookPatience,
-			context.DeadlineExceeded)
-	case <-ctx.Done():
-		return fmt.Errorf("disk %s: %w", l.path, ctx.Err())
-	}
-}
-
-func (d *Disks) sizeOf(path string) (int64, error) {
-	if d.Size != nil {
-		return d.Size(path)
-	}
-	return deviceSize(path)
-}
-
 func claimed(claims map[string]string, id string) bool {
 	for _, c := range claims {
 		if c == id {
@@ -408,15 +329,6 @@ func (d *Disks) sys() fs.FS {
 		return d.Sys
 	}
 	return blk.Sys()
-}
-
-func deviceSize(path string) (int64, error) {
-	d, err := blk.OpenShared(path)
-	if err != nil {
-		return 0, err
-	}
-	defer d.Close()
-	return d.Size()
 }
 
 // claims returns the disks' ids by volume.

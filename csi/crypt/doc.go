@@ -20,5 +20,8 @@
 // Engine is the interface to device-mapper; Kernel is the real one, package crypttest has a fake.
 // docs/design/0005-volumes.md has the layout and its reasons.
 //
+// It is larger than most packages: header, sealed record and dm-crypt table follow from one layout,
+// and each is verified against the others.
+//
 // Start reading at layout.go, then record.go, metadata.go, engine.go.
 package crypt

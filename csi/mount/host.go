@@ -104,8 +104,8 @@ func (Host) CheckShared(path string) error {
 		}
 	}
 
-	return fmt.Errorf("%s: %w: the mount %s is not shared, so pods would write to the folder "+
-		"below, in clear: set mountPropagation: Bidirectional for the kubelet's folder",
+	return fmt.Errorf("%s: %w: the mount %s is not shared: set mountPropagation: Bidirectional "+
+		"for the kubelet's folder",
 		path, ErrPrivate, on.Mountpoint)
 }
 

@@ -36,5 +36,8 @@
 // It knows neither Kubernetes nor file systems. It depends on four interfaces: Store,
 // keyring.Provider, crypt.Engine and backend.Backend.
 //
+// It is larger than most packages: all operations share the lock of a volume, the trusted state and
+// the order of its writes, so a half of them could not keep the promises above.
+//
 // Start reading at State, then Set.Open, Set.Make, then Set.Copy.
 package volume

@@ -29,8 +29,8 @@ const cgroupRoot = "/sys/fs/cgroup"
 func (c *Cluster) checkCgroup() error {
 	_, err := os.Stat(c.Control.Path(cgroupRoot + "/cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.New("services by eBPF need cgroups of the second version, and this machine " +
-			"has none mounted: mount -t cgroup2 cgroup2 DIR of your choice")
+		return errors.New("services by eBPF need cgroup v2, which is not mounted: mount -t " +
+			"cgroup2 cgroup2 DIR")
 	}
 	return err
 }

@@ -37,6 +37,7 @@ var calls = map[string][][]string{
 var verbs = []string{
 	"status", "peers", "mtu", "guard", "leakcheck", "host", "cleanup",
 	"service list", "service show", "service trace", "policy list", "policy show",
+	"policy trace", "policy wait",
 	"check", "connectivity", "bench", "bench storage", "sysdump",
 	"volume list", "volume show", "volume rewrap", "volume recover", "volume destroy", "version",
 }

@@ -131,6 +131,9 @@ const (
 	IPAMDir = RunDir + "/ipam"
 	// WorkerDir is where veild asks veil-wg for devices.
 	WorkerDir = RunDir + "/wg"
+	// WireGuardSocketDir is where the tools of WireGuard look for the configuration sockets of
+	// userspace devices.
+	WireGuardSocketDir = "/var/run/wireguard"
 	// KeyFile is the default place of the node's private key.
 	KeyFile = RunDir + "/key"
 	// SnapshotFile is the default place of the last good table.

@@ -13,6 +13,9 @@
 //   - One goroutine changes the kernel. Watchers only wake it.
 //   - SIGTERM leaves the data path, the guard and the CNI configuration.
 //
+// It is larger than most packages: one goroutine changes the kernel, and every step of a turn
+// works on its state.
+//
 // Start reading at agent.go (Run), then reconcile.go (one turn) and plan.go
 // (pure decisions). pkg/node has the way back, and the checks before the start.
 package agent

@@ -1,10 +1,12 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -20,13 +22,16 @@ var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: poli
 // pages are all pages of the admin socket but the status.
 func (a *Agent) pages() map[string]telemetry.Page {
 	all := a.servicePages()
-	maps.Copy(all, policyPages(a.policies))
+	maps.Copy(all, policyPages(a.policies, func(ctx context.Context) ([]policy.Policy, error) {
+		return a.kube.ListPolicies(ctx)
+	}))
 	return all
 }
 
 // policyPages are the admin socket's pages about policies. The keeper is nil where none are
-// enforced.
-func policyPages(k *keeper.Keeper) map[string]telemetry.Page {
+// enforced; list asks the API server for all policies.
+func policyPages(k *keeper.Keeper,
+	list func(context.Context) ([]policy.Policy, error)) map[string]telemetry.Page {
 	pages := map[string]telemetry.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) { return k.List(), nil },
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {
@@ -35,6 +40,20 @@ func policyPages(k *keeper.Keeper) map[string]telemetry.Page {
 				return nil, err
 			}
 			return k.ShowPod(name)
+		},
+		telemetry.PolicyTracePath: func(r *http.Request) (any, error) {
+			q, err := questionOf(r)
+			if err != nil {
+				return nil, err
+			}
+			return k.Trace(r.Context(), q)
+		},
+		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
+			policies, err := list(r.Context())
+			if err != nil {
+				return keeper.Progress{Missing: []string{err.Error()}}, nil
+			}
+			return k.Progress(policies), nil
 		},
 	}
 	if k != nil {
@@ -53,4 +72,19 @@ func podName(text string) (policy.Name, error) {
 		return policy.Name{}, fmt.Errorf("%q names no pod: write NAMESPACE/NAME", text)
 	}
 	return policy.Name{Namespace: namespace, Name: name}, nil
+}
+
+// questionOf reads a question for Keeper.Trace.
+func questionOf(r *http.Request) (keeper.Question, error) {
+	q := keeper.Question{From: r.FormValue("from"), To: r.FormValue("to")}
+	proto, err := strconv.ParseUint(r.FormValue("protocol"), 10, 8)
+	if err != nil {
+		return q, fmt.Errorf("protocol: %w", err)
+	}
+	port, err := strconv.ParseUint(r.FormValue("port"), 10, 16)
+	if err != nil {
+		return q, fmt.Errorf("port: %w", err)
+	}
+	q.Proto, q.Port = policy.Proto(proto), uint16(port)
+	return q, nil
 }

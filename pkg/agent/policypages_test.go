@@ -1,17 +1,21 @@
 package agent
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 )
 
 func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
-	pages := policyPages(nil)
+	pages := policyPages(nil, nil)
 	if len(pages) == 0 {
 		t.Fatal("there are no pages")
 	}
@@ -25,11 +29,23 @@ func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
 
 func TestPolicyPagesRefuseBadNames(t *testing.T) {
 	k := keeper.New(keeper.Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
-	page := policyPages(k)["/v1/policy/pod"]
+	page := policyPages(k, nil)["/v1/policy/pod"]
 	for _, name := range []string{"", "web", "shop/", "/web", "a/b/c"} {
 		_, err := page(httptest.NewRequest("GET", "/?pod="+url.QueryEscape(name), nil))
 		if err == nil || !strings.Contains(err.Error(), "write NAMESPACE/NAME") {
 			t.Errorf("%q: %v", name, err)
 		}
+	}
+}
+
+func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
+	k := keeper.New(keeper.Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
+	page := policyPages(k, func(context.Context) ([]policy.Policy, error) {
+		return nil, errors.New("the API server cannot be reached")
+	})["/v1/policy/progress"]
+	got, err := page(httptest.NewRequest("GET", "/", nil))
+	if p, ok := got.(keeper.Progress); err != nil || !ok || p.Enforced ||
+		!slices.Equal(p.Missing, []string{"the API server cannot be reached"}) {
+		t.Errorf("%+v, %v", got, err)
 	}
 }

@@ -63,14 +63,13 @@ func TunnelMTU(underlayMTU int, outer6 bool, inside Families) (int, error) {
 		return 0, fmt.Errorf("%w: the underlay has %d bytes, but IPv6 outside needs %d (RFC 8200 "+
 			"section 5); raise its MTU or use IPv4 outside", ErrMTU, underlayMTU, MinMTU6)
 	case inside.V6 && inner < MinMTU6:
-		return 0, fmt.Errorf("%w: the underlay has %d bytes, of which %s leaves %d inside, but "+
-			"IPv6 in pods needs %d (RFC 8200 section 5); raise the underlay's MTU to %d or more, "+
-			"or use IPv4 pods",
+		return 0, fmt.Errorf("%w: %d bytes of underlay less %s are %d, but IPv6 needs %d: "+
+			"raise the underlay's MTU to %d or more, or use IPv4 pods",
 			ErrMTU, underlayMTU, overheadName(outer6), inner, MinMTU6,
 			MinUnderlayMTU(outer6, inside))
 	case inner < MinMTU4:
-		return 0, fmt.Errorf("%w: the underlay has %d bytes, of which %s leaves %d inside, but a "+
-			"pod needs %d (RFC 791 section 3.1); raise the underlay's MTU to %d or more",
+		return 0, fmt.Errorf("%w: %d bytes of underlay less %s are %d, but a pod needs %d: "+
+			"raise the underlay's MTU to %d or more",
 			ErrMTU, underlayMTU, overheadName(outer6), inner, MinMTU4,
 			MinUnderlayMTU(outer6, inside))
 	}

@@ -46,8 +46,8 @@ func parseKubeadm(text string, configMap bool) (Ranges, error) {
 			return parseKubeadm(doc.Data.ClusterConfiguration, false)
 		}
 	}
-	return Ranges{}, fmt.Errorf("it holds no document of kind ClusterConfiguration; write the " +
-		"output of kubectl -n kube-system get configmap kubeadm-config -o yaml")
+	return Ranges{}, fmt.Errorf("no document of kind ClusterConfiguration: write the output of " +
+		"kubectl -n kube-system get cm kubeadm-config -o yaml")
 }
 
 // splitDocuments splits YAML at its document markers, --- and ..., which begin a line (YAML 1.2,

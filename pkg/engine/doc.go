@@ -22,5 +22,8 @@
 //   - Handshakes with peers that do not answer have a budget.
 //   - What is dropped has a counter with a reason (Reasons).
 //
+// It is larger than most packages: sessions, timers, peers and batches share the locks above, and
+// another package could not hold them.
+//
 // Start reading at New, then at shard.runTX, shard.runRX and Device.step.
 package engine

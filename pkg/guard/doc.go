@@ -21,5 +21,8 @@
 //
 // All calls work on the network namespace of the calling thread.
 //
+// It is larger than most packages: the BPF programs and the nftables tables are one Plan, one State
+// and one Diff, because Apply orders the changes of both.
+//
 // Start with Apply in guard.go, then Plan and Diff in plan.go.
 package guard

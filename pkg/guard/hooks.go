@@ -84,9 +84,8 @@ func (tcx) detach(_ *nl.Handle, p Point, id ebpf.ProgramID) error {
 type clsact struct{}
 
 // errNoEgress matches a link with another qdisc in the place of clsact.
-var errNoEgress = errors.New("the qdisc ingress is in the place of clsact and misses outgoing " +
-	"packets: replace it (tc qdisc del dev LINK ingress, tc qdisc add dev LINK clsact), or use " +
-	"Linux 6.6")
+var errNoEgress = errors.New("the qdisc ingress is in the place of clsact: tc qdisc del dev " +
+	"LINK ingress, then add clsact; or use Linux 6.6")
 
 func (clsact) list(h *nl.Handle, q *tchook.Places, p Point) ([]ebpf.ProgramID, error) {
 	filters, err := tchook.Filters(h, p.Index, p.Hook)

@@ -58,5 +58,8 @@
 // have another, which peers do not take from the tunnel. Where a setting is 0 it becomes
 // reflectOurs, and 0 again when it is not wanted, and on Remove; another value stays as it is.
 //
+// It is larger than most packages: rules, routes, settings and tables are one Plan and one Diff,
+// because the order of their changes keeps the node closed after each Op.
+//
 // Start reading at Plan, then Diff; Host is the kernel, and Host.Sync does all of it.
 package hostnet

@@ -65,8 +65,8 @@ const maxFlowPods = 150
 
 // errNoFlowtable matches a kernel without flow tables (CONFIG_NF_FLOW_TABLE_INET,
 // CONFIG_NFT_FLOW_OFFLOAD, CONFIG_NFT_NUMGEN).
-var errNoFlowtable = errors.New("the kernel has no flow tables, so every packet takes the slow " +
-	"path: load nf_flow_table_inet, nft_flow_offload and nft_numgen")
+var errNoFlowtable = errors.New("the kernel has no flow tables, so packets take the slow path: " +
+	"load nf_flow_table_inet, nft_flow_offload, nft_numgen")
 
 // stableOf61 finds the stable release in a distribution's version of 6.1.0.
 var stableOf61 = regexp.MustCompile(`\b6\.1\.(\d+)\b`)

@@ -24,5 +24,8 @@
 // Where a policy allows each node its own VeilNode only, that is refused and left to the garbage
 // collector.
 //
+// It is larger than most packages: all kinds that are watched make one State, which is synced when
+// each was listed once.
+//
 // Start reading at run.go, then claim.go (the VeilNode's format).
 package kube

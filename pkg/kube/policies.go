@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 
@@ -87,4 +88,22 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	}
 	<-ctx.Done()
 	return ctx.Err()
+}
+
+// ListPolicies returns all NetworkPolicies that the API server has now, as RunPolicies passes them
+// on.
+func (c *Client) ListPolicies(ctx context.Context) ([]policy.Policy, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	var list wiredList[networkPolicyWire]
+	if err := c.get(ctx, networkPolicyKind, metav1.ListOptions{}, &list); err != nil {
+		return nil, explain("list", networkPolicyKind, err)
+	}
+	var out []policy.Policy
+	for i := range list.Items {
+		if p := parseNetworkPolicy(&list.Items[i].object); p.value != nil {
+			out = append(out, *p.value)
+		}
+	}
+	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -138,6 +139,45 @@ func runPolicies(t *testing.T, noStream bool) {
 	}
 	f.remove(networkPoliciesPath, "deny")
 	sink.wait(t, "deleted", func() bool { return len(sink.policies) == 0 })
+}
+
+// What ListPolicies returns equals what was passed on, or a caller that compares never ends.
+func TestListPoliciesReturnsWhatIsPassedOn(t *testing.T) {
+	f := newFakeServer(t)
+	f.put(networkPoliciesPath, m{"metadata": m{"name": "web", "namespace": "shop"},
+		"spec": m{"podSelector": m{"matchLabels": m{"app": "web"}}, "ingress": []any{m{
+			"from": []any{m{"podSelector": m{}}}, "ports": []any{m{"port": 80}}}}}})
+	f.put(networkPoliciesPath, m{"metadata": m{"name": "bad", "namespace": "shop"},
+		"spec": m{"podSelector": m{}, "ingress": []any{m{"ports": []any{m{"port": 0}}}}}})
+	c, err := newClient(Options{Node: "node-1"}, f.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.times = quick
+	sink := &policyTale{pods: map[policy.Name]policy.Pod{},
+		namespaces: map[string]policy.Namespace{}, policies: map[policy.Name]policy.Policy{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.RunPolicies(ctx, sink) }()
+	defer func() { cancel(); <-done }()
+	sink.wait(t, "listed", func() bool { return sink.listed == 1 && len(sink.policies) == 2 })
+
+	list, err := c.ListPolicies(t.Context())
+	if err != nil || len(list) != 2 {
+		t.Fatalf("listed %+v, %v", list, err)
+	}
+	sink.do(func() {
+		for _, p := range list {
+			if !reflect.DeepEqual(p, sink.policies[p.Name]) {
+				t.Errorf("listed %+v, passed on %+v", p, sink.policies[p.Name])
+			}
+		}
+	})
+
+	f.setAway(true)
+	if list, err := c.ListPolicies(t.Context()); err == nil {
+		t.Errorf("listed %+v of a server that is away", list)
+	}
 }
 
 func TestMirrorPodHasTheUIDOfItsStaticPod(t *testing.T) {

@@ -40,8 +40,8 @@ func wholeTree(path string) error {
 		return fmt.Errorf("look at the tree of cgroups: %w", err)
 	}
 	if part {
-		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, which "+
-			"mounts the whole tree, or set services.cgroup to its root", path, errPartOfTree)
+		return fmt.Errorf("serviceProxy: ebpf: %s is %w: add manifests/components/services, or "+
+			"set services.cgroup to the root of the tree", path, errPartOfTree)
 	}
 	return nil
 }

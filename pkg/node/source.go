@@ -23,9 +23,8 @@ func checkServiceHost(cfg config.Config, addr netip.Addr) error {
 	}
 	for _, r := range cfg.ServiceRanges {
 		if r.Contains(addr.Unmap()) {
-			return fmt.Errorf("the API server's address %s is a service's (%s), unreachable until "+
-				"veild has its table: set source.kubeconfig to a file with an address of its own, "+
-				"or services.apiServers with serviceProxy ebpf", addr, r)
+			return fmt.Errorf("the API server's address %s is a service's (%s): set "+
+				"source.kubeconfig to another, or with ebpf services.apiServers", addr, r)
 		}
 	}
 	return nil

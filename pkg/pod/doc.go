@@ -22,6 +22,9 @@
 //	  default via them, mtu            host routes in main and TablePod
 //	  permanent neighbours             permanent neighbours
 //
-// Start reading at Attach, then Check and Repair: the three share want.go, which
+// It is larger than most packages: the plugin and the daemon share the records, their locks and the
+// format of a pod's addresses in nftables.
+//
+// Start reading at Attach, then Check and RepairAll: the three share want.go, which
 // says what belongs to a record.
 package pod

@@ -147,8 +147,7 @@ func (p *Planner) ownPod(name Name) (*Pod, error) {
 	pod := p.pods[name]
 	switch {
 	case pod == nil:
-		return nil, fmt.Errorf("pod %s is not known: it does not exist, or has finished: %w", name,
-			ErrNoPod)
+		return nil, noPod(name)
 	case pod.Node == "":
 		return nil, fmt.Errorf("pod %s is not bound to a node yet: %w", name, ErrElsewhere)
 	case pod.Node != p.node:

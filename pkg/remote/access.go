@@ -52,7 +52,7 @@ func (a *Access) config() (*rest.Config, error) {
 			"name another with --kubeconfig", a.Kubeconfig)
 	case clientcmd.IsEmptyConfig(err):
 		return nil, errors.New("no kubeconfig: name one with --kubeconfig, or set KUBECONFIG; " +
-			"on a control-plane node of kubeadm: --kubeconfig /etc/kubernetes/admin.conf")
+			"kubeadm has /etc/kubernetes/admin.conf")
 	case err != nil:
 		return nil, fmt.Errorf("kubeconfig %s: %w", a.Kubeconfig, err)
 	}

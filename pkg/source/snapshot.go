@@ -226,8 +226,8 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
-		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o), who could "+
-			"insert keys; check it, then chown it to this user and chmod 0600",
+		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o): check it, "+
+			"then chown it to this user and chmod 0600",
 			ErrCorrupt, path, st.Uid, st.Mode&0o7777)
 	case st.Size > MaxSnapshot:
 		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: "+
@@ -245,8 +245,8 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 
 func requireMemory(path string) error {
 	if err := atomicfile.RequireMemory(path); err != nil {
-		return fmt.Errorf("snapshot: %w: the disk's owner could choose this node's peers' keys; "+
-			"put it below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+		return fmt.Errorf("snapshot: %w: the disk's owner could choose peers' keys: use a "+
+			"tmpfs such as /run, or set trustDisk if it is yours", err)
 	}
 	return nil
 }

@@ -78,9 +78,12 @@ func (m *Metrics) ObservePolicy(d time.Duration) {
 	m.policing.Observe(d.Seconds())
 }
 
-// Pages of the admin socket about policies. Package keeper has what they answer: a List, and a
-// policy.PodView for ?pod=NAMESPACE/NAME.
+// Pages of the admin socket about policies. Package keeper has what they answer: a List; a
+// policy.PodView for ?pod=NAMESPACE/NAME; a Trace for ?from=END&to=END&protocol=6&port=80, where an
+// end is NAMESPACE/NAME or an address; and a Progress.
 const (
-	PoliciesPath  = "/v1/policies"
-	PolicyPodPath = "/v1/policy/pod"
+	PoliciesPath       = "/v1/policies"
+	PolicyPodPath      = "/v1/policy/pod"
+	PolicyTracePath    = "/v1/policy/trace"
+	PolicyProgressPath = "/v1/policy/progress"
 )

@@ -72,8 +72,9 @@ type Table struct {
 type Device struct {
 	Name string `json:"name"`
 	// Kind is "kernel" or "userspace".
-	Kind      string       `json:"kind"`
-	PublicKey wgkey.Public `json:"publicKey"`
+	Kind string `json:"kind"`
+	// PublicKey is zero while the device has no private key.
+	PublicKey wgkey.Public `json:"publicKey,omitzero"`
 	Epoch     uint32       `json:"epoch"`
 	Port      int          `json:"port"`
 	MTU       int          `json:"mtu"`

@@ -32,10 +32,11 @@ type DeviceState struct {
 	// without its worker is not served.
 	Served bool `json:"served"`
 	// Ours reports whether the link is in config.TunnelGroup.
-	Ours       bool         `json:"-"`
-	MTU        int          `json:"mtu"`
-	Up         bool         `json:"up"`
-	PublicKey  wgkey.Public `json:"publicKey"`
+	Ours bool `json:"-"`
+	MTU  int  `json:"mtu"`
+	Up   bool `json:"up"`
+	// PublicKey is zero while the device has no private key.
+	PublicKey  wgkey.Public `json:"publicKey,omitzero"`
 	ListenPort int          `json:"listenPort"`
 	Mark       uint32       `json:"-"`
 	Peers      []PeerState  `json:"peers"`

@@ -75,9 +75,6 @@ func NewHost(o Options) (*Host, error) {
 	return &Host{o}, nil
 }
 
-// SocketDir is where wgctrl looks for userspace devices.
-const SocketDir = "/var/run/wireguard"
-
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
 
 // Read reads all links with our names.
@@ -137,9 +134,9 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 		return st, fmt.Errorf("read device %s: %w", a.Name, err)
 	}
 
-	d.PrivateKey = wgtypes.Key{}
 	st.Served = true
-	st.PublicKey = wgkey.Public(d.PublicKey)
+	st.PublicKey = publicKey(d)
+	d.PrivateKey = wgtypes.Key{}
 	st.ListenPort, st.Mark = d.ListenPort, uint32(d.FirewallMark)
 	st.Peers = make([]PeerState, 0, len(d.Peers))
 
@@ -147,6 +144,15 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 		st.Peers = append(st.Peers, peerState(p))
 	}
 	return st, nil
+}
+
+// publicKey returns the public key of a device, and zero while it has no private key: for that
+// wgctrl calculates the public key of 32 zero bytes.
+func publicKey(d *wgtypes.Device) wgkey.Public {
+	if d.PrivateKey == (wgtypes.Key{}) {
+		return wgkey.Public{}
+	}
+	return wgkey.Public(d.PublicKey)
 }
 
 // unserved reports whether a configuration socket has no listener, or its process died while

@@ -75,8 +75,8 @@ func checkPlace(path string, allowDisk bool) error {
 		return nil
 	}
 	if err := atomicfile.RequireMemory(path); err != nil {
-		return fmt.Errorf("private key: %w: the disk's owner could read the key; put keyFile "+
-			"below a tmpfs such as /run, or set trustDisk if the disk is yours alone", err)
+		return fmt.Errorf("private key: %w: the disk's owner could read it: put keyFile on a "+
+			"tmpfs such as /run, or set trustDisk if it is yours", err)
 	}
 	return nil
 }

@@ -13,5 +13,8 @@
 // What is not proven by the traffic alone is read on the wire: see Report.Judge. An oracle that was
 // not seen to find the plaintext of the reference network proves nothing, and the report says so.
 //
+// It is larger than most packages: each case is a method of the one Session, and the order of Cases
+// is part of what they test.
+//
 // Start reading at Cases, then Run.
 package network

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -133,158 +132,6 @@ func (s *Session) driver(ctx context.Context, node, path string) (string, error)
 		"--field-selector=spec.nodeName="+node, "-o", "jsonpath="+path)
 }
 
-// use starts a claim's pod, writes the canary through its volume, and reads it back.
-func (s *Session) use(ctx context.Context, c claim) error {
-	if err := s.start(ctx, c); err != nil {
-		return err
-	}
-	path, err := s.path(ctx, c)
-	if err != nil {
-		return err
-	}
-	if !c.block {
-		path += "/first"
-	}
-	return s.write(ctx, path, c.block)
-}
-
-// write writes a MiB of canaries and wants them there again.
-func (s *Session) write(ctx context.Context, path string, device bool) error {
-	flags := ""
-	if device {
-		flags = " oflag=direct"
-	}
-	line := fmt.Sprintf("yes %s | dd of=%s bs=64k count=16 iflag=fullblock conv=notrunc,fsync%s "+
-		"2>/dev/null && dd if=%[2]s bs=64k count=16 2>/dev/null | grep -c %[1]s", s.canary, path,
-		flags)
-	out, err := s.node(ctx, line)
-	if err != nil {
-		return err
-	}
-	if n, err := strconv.Atoi(out); err != nil || n < 1000 {
-		return fmt.Errorf("%s: the canary is read back %q times", path, out)
-	}
-	return nil
-}
-
-// unknownParameter wants a class with one refused, with the list of those that there are.
-func (s *Session) unknownParameter(ctx context.Context) error {
-	err := s.Cluster.Apply(ctx, []byte(`apiVersion: storage.k8s.io/v1
-kind: StorageClass
-metadata: {name: e2e-misspelt}
-provisioner: csi.kubeveil.io
-volumeBindingMode: WaitForFirstConsumer
-parameters: {tunning: latency}
----
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: misspelt}
-spec: {storageClassName: e2e-misspelt, accessModes: [ReadWriteOnce], resources: {requests: {storage: 32Mi}}}
-`))
-	if err != nil {
-		return err
-	}
-
-	// As the scheduler does for the first pod.
-	node := s.Cluster.Machines[0].Name
-	if _, err := s.kubectl(ctx, "annotate", "pvc", "misspelt",
-		"volume.kubernetes.io/selected-node="+node); err != nil {
-		return err
-	}
-
-	err = until(ctx, "the claim is refused", func() error {
-		out, err := s.kubectl(ctx, "get", "events", "--field-selector=involvedObject.name=misspelt",
-			"-o", "jsonpath={.items[*].message}")
-		if err == nil && !strings.Contains(out, `unknown parameter "tunning"`) {
-			err = fmt.Errorf("events say %q", out)
-		}
-		return err
-	})
-	_, gone := s.kubectl(ctx, "delete", "pvc/misspelt", "storageclass/e2e-misspelt")
-
-	return errors.Join(err, gone)
-}
-
-// expand enlarges the claim while its pod has it mounted.
-func (s *Session) expand(ctx context.Context) error {
-	size := fmt.Sprintf("%dMi", grown)
-	if _, err := s.kubectl(ctx, "patch", "pvc", files.Name, "-p",
-		`{"spec":{"resources":{"requests":{"storage":"`+size+`"}}}}`); err != nil {
-		return err
-	}
-	path, err := s.path(ctx, files)
-	if err != nil {
-		return err
-	}
-	return until(ctx, "the file system grows", func() error {
-		said, err := s.kubectl(ctx, "get", "pvc", files.Name, "-o",
-			"jsonpath={.status.capacity.storage}")
-		if err != nil {
-			return err
-		}
-		blocks, err := s.node(ctx, "df --output=size -m "+path+" | tail -n 1")
-		if err != nil {
-			return err
-		}
-		if n, err := strconv.Atoi(blocks); err != nil || n < grown*8/10 || said != size {
-			return fmt.Errorf("the claim says %q, the file system has %s MiB", said, blocks)
-		}
-		return nil
-	})
-}
-
-// snapshot takes one, and writes a file that it does not have.
-func (s *Session) snapshot(ctx context.Context) error {
-	err := s.Cluster.Apply(ctx, []byte(`apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {name: snap}
-spec: {volumeSnapshotClassName: e2e, source: {persistentVolumeClaimName: files}}
-`))
-	if err != nil {
-		return err
-	}
-	err = until(ctx, "the snapshot is ready", func() error {
-		out, err := s.kubectl(ctx, "get", "volumesnapshot", "snap", "-o",
-			"jsonpath={.status.readyToUse} {.status.error.message}")
-		if err == nil && !strings.HasPrefix(out, "true") {
-			err = fmt.Errorf("it says %q", out)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	path, err := s.path(ctx, files)
-	if err != nil {
-		return err
-	}
-	return s.write(ctx, path+"/second", false)
-}
-
-// copied starts a copy's pod: the first file is there, the second only where the copy is newer.
-func (s *Session) copied(ctx context.Context, c claim, second bool) error {
-	if err := s.start(ctx, c); err != nil {
-		return err
-	}
-	path, err := s.path(ctx, c)
-	if err != nil {
-		return err
-	}
-	source, err := s.path(ctx, files)
-	if err != nil {
-		return err
-	}
-	out, err := s.node(ctx, fmt.Sprintf("cmp %s/first %s/first && ls %[1]s", path, source))
-	if err != nil {
-		return err
-	}
-	if strings.Contains(out, "second") != second {
-		return fmt.Errorf("the copy has %q; the file written later: want %v", strings.Fields(out),
-			second)
-	}
-	return nil
-}
-
 // killed kills the driver: what is mounted goes on, and the next pod gets its volume.
 func (s *Session) killed(ctx context.Context) error {
 	path, err := s.path(ctx, files)
@@ -301,32 +148,6 @@ func (s *Session) killed(ctx context.Context) error {
 		return err
 	}
 	return s.again(ctx, files, "third")
-}
-
-// again is has for the claim that was expanded.
-func (s *Session) again(ctx context.Context, c claim, file string) error {
-	c.MiB = grown
-	return s.has(ctx, c, file)
-}
-
-// has starts the pod of a claim that has been used, and wants the file.
-func (s *Session) has(ctx context.Context, c claim, file string) error {
-	if err := s.start(ctx, c); err != nil {
-		return err
-	}
-	path, err := s.path(ctx, c)
-	if err != nil {
-		return err
-	}
-	node, err := s.kubectl(ctx, "get", "pod", c.Name, "-o", "jsonpath={.spec.nodeName}")
-	if err != nil {
-		return err
-	}
-	out, err := s.on(ctx, node, fmt.Sprintf("grep -c %s %s/%s", s.canary, path, file))
-	if err == nil && out == "0" {
-		err = fmt.Errorf("%s is not what was written", file)
-	}
-	return err
 }
 
 // busy holds a file of the volume open beyond the pod's end: the volume stays open until it is let

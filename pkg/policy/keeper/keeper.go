@@ -58,6 +58,10 @@ type Keeper struct {
 	changed time.Time
 	// told counts the changes that the source told of; enforced is how many of them are in force.
 	told, enforced uint64
+	// policyTold is told as of the last change of a policy.
+	policyTold uint64
+	// writes counts the beginnings and the ends of writing the kernel's table.
+	writes uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
 	attachments, compare bool
 	status               Status
@@ -219,10 +223,20 @@ func (k *Keeper) PutNamespace(n policy.Namespace) { k.do(func() { k.planner.PutN
 func (k *Keeper) DeleteNamespace(name string) { k.do(func() { k.planner.DeleteNamespace(name) }) }
 
 // PutPolicy takes a policy.
-func (k *Keeper) PutPolicy(p policy.Policy) { k.do(func() { k.planner.PutPolicy(p) }) }
+func (k *Keeper) PutPolicy(p policy.Policy) {
+	k.do(func() {
+		k.planner.PutPolicy(p)
+		k.policyTold = k.told + 1
+	})
+}
 
 // DeletePolicy forgets a policy.
-func (k *Keeper) DeletePolicy(n policy.Name) { k.do(func() { k.planner.DeletePolicy(n) }) }
+func (k *Keeper) DeletePolicy(n policy.Name) {
+	k.do(func() {
+		k.planner.DeletePolicy(n)
+		k.policyTold = k.told + 1
+	})
+}
 
 // Listed says that everything there was has been put.
 func (k *Keeper) Listed() {
@@ -343,16 +357,14 @@ func (k *Keeper) step() error {
 		unknown = k.pendingBefore()
 	}
 
-	result, err := k.table.Apply(plan)
+	first := k.plan == nil
+	result, err := k.force(plan, told)
 	errs = append(errs, err)
 	if err == nil {
 		errs = append(errs, k.paths.OpenPolicy())
-		if result.Shrinks || k.plan == nil {
+		if result.Shrinks || first {
 			k.revoker.ask()
 		}
-		k.mu.Lock()
-		k.plan, k.enforced = plan, told
-		k.mu.Unlock()
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
 			k.programmed(time.Since(changed))
 		}

@@ -1,19 +1,12 @@
 package benchlab
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -180,77 +173,6 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// configuration is a change of the tunnels as veild's log tells it.
-type configuration struct {
-	peers int
-	// took is the time from the table to the device.
-	took time.Duration
-	// waited is the time from what the source said to the device.
-	waited time.Duration
-}
-
-// waitConfigured waits until veild says in its log that it changed the tunnels once more than
-// before, and returns what it did since then. To read a log costs veild nothing.
-func (s *scaled) waitConfigured(ctx context.Context,
-	before int) (since []configuration, err error) {
-	err = lab.Until(ctx, 30*time.Second, func() error {
-		all, err := s.configured()
-		if err != nil {
-			return lab.Stop(err)
-		}
-		if since = all[before:]; len(since) == 0 {
-			return errors.New("veild has not changed the tunnels")
-		}
-		return nil
-	})
-	return since, err
-}
-
-// turns are the attempts of veild to make the kernel match the table: their number and the
-// seconds they took.
-type turns struct{ count, seconds float64 }
-
-func (t turns) millisSince(before turns) (mean float64, n int) {
-	n = int(t.count - before.count)
-	if n == 0 {
-		return 0, 0
-	}
-	return 1000 * (t.seconds - before.seconds) / float64(n), n
-}
-
-func (s *scaled) turns(ctx context.Context) (turns, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+metricsAddress+"/metrics",
-		nil)
-	if err != nil {
-		return turns{}, err
-	}
-	resp, err := s.http.Do(req)
-	if err != nil {
-		return turns{}, err
-	}
-	defer resp.Body.Close()
-	return parseTurns(resp.Body)
-}
-
-func parseTurns(r io.Reader) (turns, error) {
-	t := turns{-1, -1}
-	for sc := bufio.NewScanner(r); sc.Scan(); {
-		name, value, _ := strings.Cut(sc.Text(), " ")
-		v, err := strconv.ParseFloat(value, 64)
-		switch {
-		case err != nil:
-		case name == "kubeveil_table_apply_duration_seconds_sum":
-			t.seconds = v
-		case name == "kubeveil_table_apply_duration_seconds_count":
-			t.count = v
-		}
-	}
-	if t.count < 0 || t.seconds < 0 {
-		return t, errors.New("the metrics do not say how long a turn takes")
-	}
-	return t, nil
-}
-
 // changes changes one claim a round, and looks how long it takes from the table to the device,
 // how long whole turns take, which write the last good table too, and how many peers are touched.
 func (s *scaled) changes(ctx context.Context) error {
@@ -302,47 +224,6 @@ func (s *scaled) changes(ctx context.Context) error {
 	s.gate(bench.Below(labels[caseChange], s.one(caseChange, bench.Millisecond, millis...), 20),
 		bench.Exactly("peers touched when one changed, in any round", most, 1, "peers"))
 	return nil
-}
-
-// configured is what veild says that it configured, by change of the tunnels.
-func (s *scaled) configured() ([]configuration, error) {
-	files, err := filepath.Glob(filepath.Join(s.node.Dir, "log", "veild*.log"))
-	if err != nil {
-		return nil, err
-	}
-
-	// veild.log, veild-2.log and so on.
-	slices.SortFunc(files, func(a, b string) int {
-		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
-	})
-	var out []configuration
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			return nil, err
-		}
-		for line := range strings.Lines(string(b)) {
-			if !strings.Contains(line, "tunnels changed") {
-				continue
-			}
-			n, errPeers := strconv.Atoi(field(line, "configured"))
-			took, errTook := time.ParseDuration(field(line, "took"))
-			waited, errWaited := time.ParseDuration(field(line, "waited"))
-			if err := errors.Join(errPeers, errTook, errWaited); err != nil {
-				return nil, fmt.Errorf("log line %q: %w", line, err)
-			}
-			out = append(out, configuration{n, took, waited})
-		}
-	}
-
-	return out, nil
-}
-
-// field is the value of a field of a log line, "" when it has none.
-func field(line, name string) string {
-	_, rest, _ := strings.Cut(line, " "+name+"=")
-	value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	return value
 }
 
 // fills takes all peers and routes from the node and lets a new veild put them back. The figures

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+func policyTraceCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "trace FROM TO",
+		Short: "is a connection allowed, by which policy, and does the kernel agree",
+		Long: `FROM and TO are pods as NAMESPACE/NAME, or addresses. The egress of FROM is judged on its
+node and the ingress of TO on its own: a node answers for its own pods and says which node judges
+the other side. A connection is allowed if both sides allow it.
+
+It asks the plan in force, and interprets the rules and sets that the kernel returns. A difference
+between the two is an error of Kubeveil, or a table that another program changed. It asks for the
+first packet of a connection: known connections are judged once, and end when a policy no longer
+allows them.
+
+A service's address is translated before policies judge. Name a backend, which veilctl service trace
+or kubectl get endpointslices shows.
+
+Exit status 0 plan and kernel agree, whether they allow or deny, 1 they differ, or this node cannot
+answer, 2 the command line is wrong, 3 veild does not answer.`,
+		Example: `veilctl policy trace shop/client shop/web -p tcp/8080
+veilctl policy trace shop/web 10.0.0.10 -p udp/53
+veilctl policy trace 192.0.2.7 shop/web -p icmp -o json | jq '.paths[].sides[] | .kernel'`,
+	}
+	port := cmd.Flags().StringP("port", "p", "",
+		"protocol and destination `port`: tcp/8080, udp/53, sctp/9, or icmp")
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error { return policyTrace(c, *socket, *port) })
+}
+
+func policyTrace(c call, socket, port string) error {
+	if len(c.args) != 2 {
+		return fmt.Errorf("name two ends, such as shop/client shop/web: %w", errUsage)
+	}
+	for _, end := range c.args {
+		if _, err := netip.ParseAddr(end); err != nil && !isPodName(end) {
+			return fmt.Errorf("%q is no pod and no address: write NAMESPACE/NAME, such as "+
+				"shop/web, or an address: %w", end, errUsage)
+		}
+	}
+	proto, number, err := parsePort(port)
+	if err != nil {
+		return err
+	}
+
+	query := url.Values{"from": {c.args[0]}, "to": {c.args[1]},
+		"protocol": {strconv.Itoa(int(proto))}, "port": {strconv.Itoa(int(number))}}
+	var t keeper.Trace
+	if err := fetchInto(c, socket, telemetry.PolicyTracePath+"?"+query.Encode(), &t); err != nil {
+		return err
+	}
+	return c.print(t, t.Differs, func() error { return showTrace(c.out, t) })
+}
+
+// parsePort reads a protocol and a port such as tcp/8080, or icmp.
+func parsePort(text string) (policy.Proto, uint16, error) {
+	const icmp = 1
+	name, number, _ := strings.Cut(text, "/")
+	protos := map[string]policy.Proto{"tcp": policy.TCP, "udp": policy.UDP, "sctp": policy.SCTP}
+	proto, known := protos[strings.ToLower(name)]
+	switch {
+	case strings.EqualFold(text, "icmp"):
+		return icmp, 0, nil
+	case text == "":
+		return 0, 0, fmt.Errorf("say which port: -p tcp/8080, udp/53, sctp/9, or icmp: %w", errUsage)
+	case !known:
+		return 0, 0, fmt.Errorf("-p %s: write tcp/8080, udp/53, sctp/9, or icmp: %w", text, errUsage)
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || port == 0 {
+		return 0, 0, fmt.Errorf("-p %s: write a port from 1 to 65535, such as %s/8080: %w", text,
+			strings.ToLower(name), errUsage)
+	}
+	return proto, uint16(port), nil
+}
+
+func showTrace(w io.Writer, t keeper.Trace) error {
+	for i, p := range t.Paths {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "%s -> %s, asked node %s: %s\n", p.From, p.To, t.Node, verdictOf(p))
+		var rows [][]string
+		for _, s := range p.Sides {
+			plan, kernel := "elsewhere", "elsewhere"
+			if s.Here {
+				plan, kernel = s.Plan, s.Kernel
+			} else if s.Pod == "" {
+				plan, kernel = "-", "-"
+			}
+			rows = append(rows, []string{s.Direction, orDash(s.Pod), plan, kernel, reasonOf(s)})
+		}
+		if err := table(w, "SIDE | POD | PLAN | KERNEL | WHY", rows); err != nil {
+			return err
+		}
+		for _, s := range p.Sides {
+			if s.Rule != "" {
+				fmt.Fprintf(w, "%s decided by %s\n", s.Direction, s.Rule)
+			}
+			if s.Differs {
+				fmt.Fprintf(w, "ERROR %s: the plan says %s, the kernel %s; veild restores the "+
+					"table when it notices: ask again, then report it\n", s.Direction, s.Plan, s.Kernel)
+			}
+		}
+	}
+	if t.Note != "" {
+		fmt.Fprintln(w, "NOTE", t.Note)
+	}
+	return nil
+}
+
+// verdictOf returns what the sides that the asked node judges come to, in words.
+func verdictOf(p keeper.Path) string {
+	allowed, elsewhere := true, false
+	for _, s := range p.Sides {
+		elsewhere = elsewhere || !s.Here && s.Pod != ""
+		allowed = allowed && (!s.Here || s.Plan == policy.Allow.String())
+	}
+	switch {
+	case !allowed:
+		return "denied"
+	case elsewhere:
+		return "allowed here, another node judges too"
+	}
+	return "allowed"
+}
+
+// reasonOf names the policies behind a side's verdict.
+func reasonOf(s keeper.Side) string {
+	switch {
+	case len(s.Allowing) > 0:
+		return "allowed by " + strings.Join(s.Allowing, ", ")
+	case len(s.Isolating) > 0:
+		return "isolated by " + strings.Join(s.Isolating, ", ") + "; " + s.Why
+	}
+	return orDash(s.Why)
+}

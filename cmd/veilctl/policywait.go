@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const (
+	// waitFirst and waitMost are the pauses between two questions; each is twice the one before.
+	waitFirst = 50 * time.Millisecond
+	waitMost  = 2 * time.Second
+)
+
+func policyWaitCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "wait", Short: "wait until this node enforces the policies that the API server has",
+		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
+policies anew and compares them with the plan in force. It waits for this node alone: ask each node
+whose pods the policy selects. A policy that cannot be read counts as enforced, since it denies
+everything: see veilctl policy list.
+
+Exit status 0 they are enforced, 1 they are not within the timeout or this node enforces no
+policies, 2 the command line is wrong, 3 veild does not answer.`,
+		Example: `kubectl apply -f policy.yaml && veilctl policy wait
+veilctl policy wait --timeout 10s`,
+	}
+	timeout := cmd.Flags().Duration("timeout", time.Minute, "the longest `time` to wait")
+	socket := socketFlag(cmd)
+	return reporting(cmd, func(c call) error {
+		if *timeout <= 0 {
+			return fmt.Errorf("--timeout %s: write a time above 0, such as 30s: %w", *timeout, errUsage)
+		}
+		return policyWait(c, *socket, *timeout)
+	})
+}
+
+func policyWait(c call, socket string, timeout time.Duration) error {
+	end := time.Now().Add(timeout)
+	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
+		var p keeper.Progress
+		if err := fetchInto(c, socket, telemetry.PolicyProgressPath, &p); err != nil {
+			return err
+		}
+		if p.Enforced {
+			return c.print(p, false, func() error {
+				_, err := fmt.Fprintf(c.out, "Node %s enforces the policies of the API server, %d.\n",
+					p.Node, p.Policies)
+				return err
+			})
+		}
+		left := time.Until(end)
+		if left <= 0 {
+			return fmt.Errorf("the policies of the API server are not enforced after %s: %s", timeout,
+				strings.Join(p.Missing, "; "))
+		}
+		select {
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		case <-time.After(min(pause, left)):
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// uninstall takes Kubeveil away as docs/how-to/uninstall.md says, pods first. Nodes must be as
+// before it was installed.
+func uninstall(ctx context.Context, s *Session) error {
+	if s.before == nil {
+		return skip("the nodes were not looked at before the installation")
+	}
+	if err := s.sees(ctx); err != nil {
+		return err
+	}
+	if err := s.drain(ctx); err != nil {
+		return err
+	}
+
+	began := time.Now()
+	for _, words := range [][]string{
+		{"-n", metav1.NamespaceSystem, "delete", "daemonset", veildSet, wgSet},
+		{"apply", "-k", filepath.Join(s.Manifests, "uninstall")},
+		{"-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/kubeveil-cleanup",
+			"--timeout=3m"},
+		{"delete", "-k", filepath.Join(s.Manifests, "uninstall")},
+		{"delete", "-k", s.Manifests, "--ignore-not-found"},
+	} {
+		if _, err := s.kubectl(ctx, words...); err != nil {
+			return err
+		}
+	}
+
+	s.note("taken away in %.0f s", time.Since(began).Seconds())
+	if err := s.waitNotReady(ctx); err != nil {
+		return err
+	}
+
+	return remote.Until(ctx, "nodes as before the installation", meeting,
+		func(ctx context.Context) error {
+			after, err := s.inventories(ctx)
+			if err != nil {
+				return err
+			}
+			var errs []error
+			for node, before := range s.before {
+				if left := difference(before, after[node]); len(left) > 0 {
+					errs = append(errs, fmt.Errorf("%s:\n%s", node, strings.Join(left, "\n")))
+				}
+			}
+			return errors.Join(errs...)
+		})
+}
+
+// sees is an error when the inventories of nodes on which Kubeveil is installed do not show it:
+// then they would not show what it leaves either.
+func (s *Session) sees(ctx context.Context) error {
+	now, err := s.inventories(ctx)
+	if err != nil {
+		return err
+	}
+	linux, err := s.linuxNodes(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for node, before := range s.before {
+		if missing := traces(difference(before, now[node]),
+			slices.Contains(linux, node)); len(missing) > 0 {
+			errs = append(errs, fmt.Errorf("%s: Kubeveil is installed, and the inventory has no "+
+				"line %q more than before", node, missing))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// drain leaves no pod with an address of the cluster: a process of a node that goes on sending to
+// one, a probe or the API server, would do so in clear once the guard is gone.
+func (s *Session) drain(ctx context.Context) error {
+	if err := s.cordon(ctx, true); err != nil {
+		return err
+	}
+	if err := s.dropPair(ctx); err != nil {
+		return err
+	}
+	s.leaving.Wait()
+	return remote.Until(ctx, "no pod has an address of the cluster", deletion,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, p := range pods.Items {
+				if p.Spec.HostNetwork || p.Spec.NodeName == "" {
+					continue
+				}
+				if p.DeletionTimestamp == nil {
+					err = errors.Join(err, s.Client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name,
+						metav1.DeleteOptions{}))
+				}
+				err = errors.Join(err, fmt.Errorf("pod %s/%s is still there", p.Namespace, p.Name))
+			}
+			return err
+		})
+}
+
+// deletion bounds the end of pods.
+const deletion = 3 * time.Minute
+
+// reinstall applies the daemons first and their rights later: they must wait, closed, and go on
+// when they may.
+func reinstall(ctx context.Context, s *Session) error {
+	last := []string{"ServiceAccount", "ConfigMap", "DaemonSet"}
+	if err := s.applySome(ctx, func(kind string) bool {
+		return slices.Contains(last, kind)
+	}); err != nil {
+		return err
+	}
+
+	// Until they run and are refused.
+	err := remote.Until(ctx, "daemons without rights run", installing,
+		func(ctx context.Context) error {
+			pods, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx,
+				metav1.ListOptions{LabelSelector: component + "=" + veildSet})
+			if err != nil {
+				return err
+			}
+			started := 0
+			for _, p := range pods.Items {
+				for _, c := range p.Status.ContainerStatuses {
+					if c.State.Running != nil || c.RestartCount > 0 {
+						started++
+					}
+				}
+			}
+			if started == 0 || started < len(pods.Items) {
+				return fmt.Errorf("%d of %d have started", started, len(pods.Items))
+			}
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+
+	if err := s.notReady(ctx); err != nil {
+		return fmt.Errorf("while the daemons have no rights: %w", err)
+	}
+	if err := s.applyAll(ctx); err != nil {
+		return err
+	}
+	a, b, err := s.twoPods(ctx)
+	if err != nil {
+		return err
+	}
+
+	return talkBoth(ctx, a, b)
+}

@@ -1,0 +1,28 @@
+package keeper
+
+import (
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// force brings a plan in force, which has at least the first told changes of the source.
+func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
+	k.mu.Lock()
+	k.writes++
+	k.mu.Unlock()
+	result, err := k.table.Apply(plan)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.writes++
+	if err == nil {
+		k.plan, k.enforced = plan, told
+	}
+	return result, err
+}
+
+// unchangedSince reports whether the Keeper wrote nothing since then, and writes nothing now.
+func (k *Keeper) unchangedSince(writes uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return writes == k.writes && writes%2 == 0
+}

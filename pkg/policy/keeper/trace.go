@@ -1,0 +1,286 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// Question asks whether a connection is allowed.
+type Question struct {
+	// From and To are pods as NAMESPACE/NAME, or addresses.
+	From, To string
+	Proto    policy.Proto
+	// Port is the destination port; 0 for protocols without.
+	Port uint16
+}
+
+// Trace is the answer to a Question.
+type Trace struct {
+	// Node is the node that answers.
+	Node string `json:"node"`
+	From string `json:"from"`
+	To   string `json:"to"`
+	// Paths are one for each address family that both ends have.
+	Paths []Path `json:"paths"`
+	// Differs reports whether the kernel does not judge as the plan in force.
+	Differs bool `json:"differs"`
+	// Note says what may change the answer soon; empty is nothing.
+	Note string `json:"note,omitempty"`
+}
+
+// Path is a connection between two addresses.
+type Path struct {
+	From netip.Addr `json:"from"`
+	To   netip.Addr `json:"to"`
+	// Sides are the egress of From and the ingress of To.
+	Sides []Side `json:"sides"`
+}
+
+// Side is one end's judgement.
+type Side struct {
+	Direction string `json:"direction"`
+	// Pod is the namespace/name; empty is no pod.
+	Pod string `json:"pod,omitempty"`
+	// Here reports whether this node judges the side. Without it Why says who does.
+	Here bool `json:"here"`
+	// Plan and Kernel are verdicts: "allow" or the reason of the drop. Kernel is "unreadable" where
+	// the table has something that the daemon does not write; Why says what.
+	Plan   string `json:"plan,omitempty"`
+	Kernel string `json:"kernel,omitempty"`
+	// Rule is the rule in the kernel that decided.
+	Rule    string `json:"rule,omitempty"`
+	Differs bool   `json:"differs,omitempty"`
+	// Isolating are the policies that isolate the side, Allowing those of them that allow it.
+	Isolating []string `json:"isolating,omitempty"`
+	Allowing  []string `json:"allowing,omitempty"`
+	Why       string   `json:"why,omitempty"`
+
+	packet table.Packet
+}
+
+const (
+	// traceTries bounds how often a difference is looked at again: a plugin or this Keeper may have
+	// been writing.
+	traceTries = 4
+	traceAgain = 50 * time.Millisecond
+)
+
+// Trace asks the plan in force and the kernel's table about a connection. It runs on a thread of
+// the node's network namespace.
+func (k *Keeper) Trace(ctx context.Context, q Question) (*Trace, error) {
+	node, err := ownAddrs()
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		t, writes, err := k.planned(q, node)
+		if err != nil {
+			return nil, err
+		}
+		if err := t.askKernel(); err != nil {
+			return nil, err
+		}
+
+		still := k.unchangedSince(writes)
+		if still && (!t.Differs || try >= traceTries) {
+			return t, nil
+		}
+		if try >= 10*traceTries {
+			return nil, errors.New("policies change faster than they can be compared: ask again")
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(traceAgain):
+		}
+	}
+}
+
+// planned answers by the plan in force. writes is for unchangedSince.
+func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes uint64, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if problem := k.notKnownLocked(); problem != "" {
+		return nil, 0, errors.New(problem)
+	}
+	if k.plan == nil {
+		return nil, 0, errors.New("no policies are in force yet: see veilctl status")
+	}
+	from, err := k.endLocked(q.From, node)
+	if err != nil {
+		return nil, 0, err
+	}
+	to, err := k.endLocked(q.To, node)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !from.here && !to.here {
+		return nil, 0, fmt.Errorf("neither end is a pod of node %s: %s", k.node, elsewhere(from, to))
+	}
+
+	t = &Trace{Node: k.node, From: q.From, To: q.To}
+	for _, src := range from.addrs {
+		for _, dst := range to.addrs {
+			if src.Is4() != dst.Is4() {
+				continue
+			}
+			f := policy.Flow{Src: src, Dst: dst, Proto: protoOf(q.Proto, src), Port: q.Port}
+			t.Paths = append(t.Paths, Path{From: src, To: dst, Sides: []Side{
+				k.sideLocked(policy.Egress, f, from, to), k.sideLocked(policy.Ingress, f, to, from),
+			}})
+		}
+	}
+	if len(t.Paths) == 0 {
+		return nil, 0, fmt.Errorf("%s and %s have no addresses of one family", q.From, q.To)
+	}
+	if k.enforced != k.told {
+		t.Note = "a change is not in force yet"
+	}
+	return t, k.writes, nil
+}
+
+// ICMP protocol numbers (RFC 792, RFC 4443): a Question asks for that of IPv4 in both families.
+const icmp, icmp6 policy.Proto = 1, 58
+
+func protoOf(p policy.Proto, a netip.Addr) policy.Proto {
+	if p == icmp && a.Is6() {
+		return icmp6
+	}
+	return p
+}
+
+// end is an end of a connection.
+type end struct {
+	text  string
+	addrs []netip.Addr
+	// pod is its namespace/name, and on is its node; empty is no pod.
+	pod, on string
+	// here reports whether it is attached to this node, self whether it is this node.
+	here, self bool
+}
+
+// endLocked finds an end: a pod as NAMESPACE/NAME, or an address.
+func (k *Keeper) endLocked(text string, node map[netip.Addr]bool) (end, error) {
+	e := end{text: text}
+	if namespace, name, isPod := strings.Cut(text, "/"); isPod {
+		at, err := k.planner.Find(policy.Name{Namespace: namespace, Name: name})
+		switch {
+		case err != nil:
+			return e, err
+		case at.HostNetwork:
+			return e, fmt.Errorf("pod %s has the network of its node, so no policy is about it: "+
+				"write the node's address instead", text)
+		case len(at.Addrs) == 0 && at.Node == k.node:
+			return e, fmt.Errorf("pod %s has no address: it is not attached to this node yet", text)
+		case len(at.Addrs) == 0:
+			return e, fmt.Errorf("pod %s has no address that its node %q owns", text, at.Node)
+		}
+		e.pod, e.on, e.addrs = text, at.Node, at.Addrs
+		e.here = at.Node == k.node && k.planner.Attached(at.Addrs[0])
+		return e, nil
+	}
+
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" {
+		return e, fmt.Errorf("%q is no pod and no address: write NAMESPACE/NAME or an address", text)
+	}
+	a = a.Unmap()
+	e.addrs, e.here, e.self = []netip.Addr{a}, k.planner.Attached(a), node[a]
+	if whose := k.planner.Whose(a); len(whose) == 1 {
+		e.pod, e.on = whose[0].Name.String(), whose[0].Node
+	}
+	return e, nil
+}
+
+// elsewhere says who judges ends that are not this node's.
+func elsewhere(ends ...end) string {
+	var words []string
+	for _, e := range ends {
+		if e.pod != "" {
+			words = append(words, fmt.Sprintf("%s is on node %s", e.pod, e.on))
+		} else {
+			words = append(words, e.text+" is no pod")
+		}
+	}
+	return strings.Join(words, ", ") + ": run this on the node of the pod"
+}
+
+// sideLocked judges one side by the plan in force.
+func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) Side {
+	s := Side{Direction: d.String(), Pod: own.pod, Here: own.here}
+	switch {
+	case own.here:
+	case own.on == k.node:
+		s.Why = own.pod + " is not attached to this node yet"
+		return s
+	case own.pod != "":
+		s.Why = fmt.Sprintf("node %s judges it: run this there", own.on)
+		return s
+	default:
+		s.Why = own.text + " is no pod: no policy is about it"
+		return s
+	}
+
+	f.FromPod, f.ToPod = d == policy.Egress, d == policy.Ingress
+	s.packet = table.Packet{Flow: f, FromNode: d == policy.Ingress && other.self,
+		ToNode: d == policy.Egress && other.self}
+	if s.packet.FromNode {
+		s.Plan, s.Why = policy.Allow.String(), "this node's own processes reach each of its pods"
+		return s
+	}
+	verdict := k.plan.Judge(f)
+	s.Plan = verdict.String()
+	s.Isolating, s.Allowing = k.planner.Explain(k.plan, d, f)
+	s.Why = whyOf(verdict, s, f)
+	return s
+}
+
+// whyOf explains a verdict of the plan.
+func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
+	const dns = 53
+	switch {
+	case v == policy.DenyPending:
+		return "the daemon does not know yet how to judge the pod: it is mute"
+	case v == policy.DenyEgress && f.Port == dns:
+		return "no rule of these policies allows it: an isolated pod needs one for the cluster's DNS"
+	case v != policy.Allow:
+		return "no rule of these policies allows it"
+	case len(s.Isolating) == 0:
+		return "no policy isolates the pod in this direction"
+	case f.Src == f.Dst:
+		return "a pod reaches itself"
+	}
+	return ""
+}
+
+// askKernel adds what the kernel's table does.
+func (t *Trace) askKernel() error {
+	kernel, err := table.OpenKernel()
+	if err != nil {
+		return err
+	}
+	for p := range t.Paths {
+		for i := range t.Paths[p].Sides {
+			s := &t.Paths[p].Sides[i]
+			if !s.Here {
+				continue
+			}
+			got, err := kernel.Judge(s.packet)
+			if err != nil {
+				s.Kernel, s.Why = "unreadable", err.Error()
+			} else {
+				s.Kernel, s.Rule = got.Verdict.String(), got.Rule
+			}
+			s.Differs = s.Kernel != s.Plan
+			t.Differs = t.Differs || s.Differs
+		}
+	}
+	return kernel.Close()
+}

@@ -1,0 +1,206 @@
+package keeper
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// traced is a node with a server that accepts TCP 80 from app=client only, a client on another
+// node, and an open pod.
+func traced(t *testing.T) *node {
+	n := newNode(t)
+	client := policy.Selector{{Key: "app", Values: []string{"client"}}}
+	n.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "web"},
+		Isolates: [2]bool{true, true},
+		Subjects: policy.Selector{{Key: "app", Values: []string{"server"}}},
+		Rules: [2][]policy.Rule{{{Peers: []policy.Peer{{Pods: &client}},
+			Ports: []policy.Port{{Proto: policy.TCP, First: 80, Last: 80}}}}}})
+	n.put("server", map[string]string{"app": "server"})
+	n.put("open", nil)
+	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "client"}, UID: "far",
+		Node: "there", Labels: map[string]string{"app": "client"},
+		Addrs: []netip.Addr{netip.MustParseAddr("198.18.2.9")}})
+	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "far"}, UID: "far2",
+		Node: "there", Addrs: []netip.Addr{netip.MustParseAddr("198.18.2.10")}})
+	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "host"}, UID: "host",
+		Node: "here", HostNetwork: true})
+	n.attach("server", 1)
+	n.attach("open", 2)
+	n.listed()
+	return n
+}
+
+// ask traces TCP to a port.
+func (n *node) ask(from, to string, port uint16) (t *Trace, err error) {
+	n.t.Helper()
+	n.must(func() error {
+		t, err = n.Trace(n.t.Context(), Question{From: from, To: to, Proto: policy.TCP, Port: port})
+		return nil
+	})
+	return t, err
+}
+
+// nft changes the table behind the daemon's back.
+func (n *node) nft(args ...string) {
+	n.t.Helper()
+	program := nettest.NeedProgram(n.t, "nft")
+	n.must(func() error {
+		out, err := exec.CommandContext(n.t.Context(), program, args...).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("nft %q: %w: %s", args, err, out)
+		}
+		return nil
+	})
+}
+
+// said are the sides of the first path of a trace, as words.
+func said(t *Trace) (words []string) {
+	for _, s := range t.Paths[0].Sides {
+		word := s.Direction + " " + s.Plan
+		if !s.Here {
+			word = s.Direction + " elsewhere"
+		}
+		words = append(words, word)
+	}
+	return words
+}
+
+func TestTraceAsksEachSideOfThisNode(t *testing.T) {
+	n := traced(t)
+	for name, c := range map[string]struct {
+		from, to string
+		port     uint16
+		want     []string
+		// why is in the answer of a side.
+		why string
+	}{
+		"allowed from another node": {"shop/client", "shop/server", 80,
+			[]string{"egress elsewhere", "ingress allow"}, "node there judges it"},
+		"another port": {"shop/client", "shop/server", 81,
+			[]string{"egress elsewhere", "ingress policy_ingress"}, "no rule of these policies"},
+		"another pod": {"shop/open", "shop/server", 80,
+			[]string{"egress allow", "ingress policy_ingress"}, "no policy isolates the pod"},
+		"from the server": {"shop/server", "shop/open", 80,
+			[]string{"egress policy_egress", "ingress allow"}, "no rule of these policies"},
+		"DNS": {"shop/server", "shop/far", 53,
+			[]string{"egress policy_egress", "ingress elsewhere"}, "cluster's DNS"},
+		"by address": {"198.18.2.9", "198.18.1.1", 80,
+			[]string{"egress elsewhere", "ingress allow"}, "node there judges it"},
+		"from outside": {"192.0.2.1", "shop/server", 80,
+			[]string{"egress elsewhere", "ingress policy_ingress"}, "192.0.2.1 is no pod"},
+		"from the node": {"127.0.0.1", "shop/server", 80,
+			[]string{"egress elsewhere", "ingress allow"}, "own processes"},
+		"to the node": {"shop/server", "127.0.0.1", 80,
+			[]string{"egress policy_egress", "ingress elsewhere"}, "127.0.0.1 is no pod"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := n.ask(c.from, c.to, c.port)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if words := said(got); !slices.Equal(words, c.want) || got.Differs {
+				t.Errorf("%q, want %q: %+v", words, c.want, got)
+			}
+			sides := got.Paths[0].Sides
+			if !strings.Contains(sides[0].Why+sides[1].Why, c.why) {
+				t.Errorf("no side says %q: %+v", c.why, sides)
+			}
+		})
+	}
+
+	// Both families of two pods of this node; the policy that allows is named.
+	if got, err := n.ask("shop/open", "shop/server", 80); err != nil || len(got.Paths) != 2 {
+		t.Errorf("paths of two families: %+v, %v", got, err)
+	}
+	got, err := n.ask("shop/client", "shop/server", 80)
+	if err != nil || !slices.Equal(got.Paths[0].Sides[1].Allowing, []string{"shop/web"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestTraceRefusesWhatItCannotAnswer(t *testing.T) {
+	n := traced(t)
+	n.put("unattached", nil)
+	for name, c := range map[string]struct{ from, to, want string }{
+		"both elsewhere": {"shop/client", "shop/far", "run this on the node of the pod"},
+		"no such pod":    {"shop/none", "shop/server", "is not known"},
+		"host network":   {"shop/host", "shop/server", "write the node's address"},
+		"no address yet": {"shop/unattached", "shop/server", "not attached to this node yet"},
+		"no end":         {"server", "shop/server", "write NAMESPACE/NAME or an address"},
+		"two families":   {"fd42::1", "198.18.1.1", "no addresses of one family"},
+	} {
+		if _, err := n.ask(c.from, c.to, 80); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestTraceSeesThatTheKernelDiffers(t *testing.T) {
+	n := traced(t)
+	for name := range n.plan.Sets {
+		n.nft("flush", "set", "inet", abi.NFTPolicyTable, name+"_4")
+	}
+	got, err := n.ask("shop/client", "shop/server", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	side := got.Paths[0].Sides[1]
+	if !got.Differs || !side.Differs || side.Plan != "allow" || side.Kernel != "policy_ingress" {
+		t.Errorf("peers flushed: %+v", got)
+	}
+
+	// Another program's rule is not guessed at.
+	n.nft("insert", "rule", "inet", abi.NFTPolicyTable, "ingress", "accept")
+	got, err = n.ask("shop/client", "shop/server", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if side = got.Paths[0].Sides[1]; !got.Differs || side.Kernel != "unreadable" ||
+		!strings.Contains(side.Why, "another program's") {
+		t.Errorf("a rule inserted: %+v", got)
+	}
+
+	// The daemon restores the table, and then both agree.
+	n.TableChanged()
+	n.step()
+	if got, err = n.ask("shop/client", "shop/server", 80); err != nil || got.Differs {
+		t.Errorf("restored: %+v, %v", got, err)
+	}
+}
+
+func TestProgressSaysWhatIsMissing(t *testing.T) {
+	n := newNode(t)
+	n.put("server", map[string]string{"app": "server"})
+	missing := func(want string, listed ...policy.Policy) {
+		t.Helper()
+		p := n.Progress(listed)
+		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) {
+			t.Errorf("%+v, want %q", p, want)
+		}
+	}
+
+	missing("not listed")
+	n.listed()
+	missing("")
+	missing("shop/deny was not seen yet", denyAll)
+	n.PutPolicy(denyAll)
+	missing("being put in force", denyAll)
+	missing("the deletion of shop/deny")
+	n.step()
+	missing("", denyAll)
+	changed := denyAll
+	changed.Isolates = [2]bool{true, true}
+	missing("a change of shop/deny", changed)
+
+	// A pod that comes does not make policies late.
+	n.put("another", nil)
+	missing("", denyAll)
+}

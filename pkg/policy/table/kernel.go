@@ -1,0 +1,229 @@
+package table
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// Kernel is the table as the kernel has it. It reads a chain or a set when a packet first needs it,
+// and not again: a caller that changes the table meanwhile asks a new one. Close it at the end.
+type Kernel struct {
+	conn *nftables.Conn
+	// chains are by name; nil is no table in force. rules are those that were read.
+	chains map[string]*nftables.Chain
+	rules  map[string][]*nftables.Rule
+	// sets are by name, elements those that were read.
+	sets     map[string]*nftables.Set
+	elements map[string]elements
+}
+
+// OpenKernel reads which chains and sets the table of the calling thread's network namespace has.
+// Its methods must run in that namespace too.
+func OpenKernel() (*Kernel, error) {
+	c, err := open()
+	if err != nil {
+		return nil, err
+	}
+	k := &Kernel{conn: c, rules: map[string][]*nftables.Rule{}, sets: map[string]*nftables.Set{},
+		elements: map[string]elements{}}
+	if err := k.open(); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
+}
+
+func (k *Kernel) open() error {
+	const dormant = 1 // NFT_TABLE_F_DORMANT
+	t, err := k.conn.ListTableOfFamily(ourTable.Name, ourTable.Family)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read nftables table %s: %w", ourTable.Name, err)
+	}
+	// The library reads the flags in the byte order of the host; the kernel sends them big-endian.
+	if binary.BigEndian.Uint32(binaryutil.NativeEndian.PutUint32(t.Flags))&dormant != 0 {
+		return nil
+	}
+
+	chains, err := k.conn.ListChainsOfTableFamily(ourTable.Family)
+	if err != nil {
+		return fmt.Errorf("list chains: %w", err)
+	}
+	k.chains = map[string]*nftables.Chain{}
+	for _, ch := range chains {
+		if ch.Table.Name == ourTable.Name {
+			k.chains[ch.Name] = ch
+		}
+	}
+	sets, err := k.conn.GetSets(ourTable)
+	if err != nil {
+		return fmt.Errorf("list sets of %s: %w", ourTable.Name, err)
+	}
+	for _, s := range sets {
+		k.sets[s.Name] = s
+	}
+	return nil
+}
+
+// Close closes the connection to the kernel.
+func (k *Kernel) Close() error { return k.conn.CloseLasting() }
+
+// Packet is the first packet of a flow, as the hooks of the table see it.
+type Packet struct {
+	policy.Flow
+	// FromNode reports whether a process of this node made it.
+	FromNode bool
+	// ToNode reports whether it is for this node: then it passes input, not postrouting.
+	ToNode bool
+}
+
+// Decision is what the table does with a packet.
+type Decision struct {
+	Verdict policy.Verdict
+	// Rule is the chain and the text of the rule that decided; empty is the end of a chain.
+	Rule string
+}
+
+// Judge interprets the rules and the elements of sets as nf_tables does. An error says what in the
+// table is not as this package writes it. Conditions of rules that the nftables library cannot read
+// are not seen.
+func (k *Kernel) Judge(p Packet) (Decision, error) {
+	if k.chains == nil {
+		return Decision{policy.Allow, "there is no table " + ourTable.Name}, nil
+	}
+	name, hook, priority := "post", nftables.ChainHookPostrouting, nftables.ChainPriority(priorityPost)
+	if p.ToNode {
+		name, hook, priority = "host", nftables.ChainHookInput, priorityInput
+	}
+	ch := k.chains[name]
+	want := hookText(&nftables.Chain{Hooknum: hook, Priority: &priority})
+	switch {
+	case ch == nil:
+		return Decision{policy.Allow, "there is no chain " + name}, nil
+	case hookText(ch) != want || ch.Type != nftables.ChainTypeFilter:
+		return Decision{}, fmt.Errorf("chain %s is of type %s at %q, want filter at %q", name,
+			ch.Type, hookText(ch), want)
+	case ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept:
+		return Decision{}, fmt.Errorf("the policy of chain %s is not accept", name)
+	}
+
+	m := &machine{kernel: k, packet: p}
+	m.network, m.transport = headers(p.Flow)
+	if _, err := m.chain(name); err != nil {
+		return Decision{}, err
+	}
+	return m.decision, nil
+}
+
+// headers are the network and the transport header of the first packet of a flow, with what rules
+// may ask for.
+func headers(f policy.Flow) (network, transport []byte) {
+	src, dst := f.Src.AsSlice(), f.Dst.AsSlice()
+	network, transport = make([]byte, 40), make([]byte, 20)
+	family := families[indexOf(f.Src)]
+	copy(network[family.saddr:], src)
+	copy(network[family.daddr:], dst)
+
+	switch f.Proto {
+	case policy.TCP, policy.UDP, policy.SCTP:
+		binary.BigEndian.PutUint16(transport[2:], f.Port)
+	}
+	if f.Proto == policy.TCP {
+		const flags, syn, ack = 13, 0x02, 0x10
+		transport[flags] = syn
+		if f.Midstream {
+			transport[flags] = ack
+		}
+	}
+	return network, transport
+}
+
+// rulesOf reads the rules of a chain.
+func (k *Kernel) rulesOf(chain string) ([]*nftables.Rule, error) {
+	if rules, has := k.rules[chain]; has {
+		return rules, nil
+	}
+	ch := k.chains[chain]
+	if ch == nil {
+		return nil, fmt.Errorf("there is no chain %s", chain)
+	}
+	rules, err := k.conn.GetRules(ourTable, ch)
+	if err != nil {
+		return nil, fmt.Errorf("list rules of %s: %w", chain, err)
+	}
+	k.rules[chain] = rules
+	return rules, nil
+}
+
+// has reports whether a set has the key that begins data.
+func (k *Kernel) has(name string, data []byte) (bool, error) {
+	s := k.sets[name]
+	if s == nil {
+		return false, fmt.Errorf("there is no set %s", name)
+	}
+	have, read := k.elements[name]
+	if !read {
+		var err error
+		if have, err = readSet(k.conn, s); err != nil {
+			return false, err
+		}
+		k.elements[name] = have
+	}
+	if s.Interval {
+		return inInterval(have, data), nil
+	}
+	for e := range have { // Keys of one set are of one length.
+		return len(e)-1 <= len(data) && have[key(data[:len(e)-1])], nil
+	}
+	return false, nil
+}
+
+// inInterval reports whether the last boundary that is not above the key in data is a start.
+func inInterval(have elements, data []byte) bool {
+	var last []byte
+	start := false
+	for e := range have {
+		at, begins := []byte(e[1:]), e[0] == 0
+		if len(at) > len(data) || bytes.Compare(at, data[:len(at)]) > 0 {
+			continue
+		}
+		if c := bytes.Compare(at, last); last == nil || c > 0 || c == 0 && begins {
+			last, start = at, begins
+		}
+	}
+	return start
+}
+
+// textOf returns the text of a rule that this package wrote; ok is false for another's rule.
+func textOf(r *nftables.Rule) (text string, ok bool) {
+	return userdata.GetString(r.UserData, userdata.TypeComment)
+}
+
+// counterOf returns the verdict that a rule with a counter drops for.
+func counterOf(exprs []expr.Any) (policy.Verdict, bool) {
+	for _, e := range exprs {
+		o, ok := e.(*expr.Objref)
+		if !ok || !slices.Contains(Counters, o.Name) {
+			continue
+		}
+		for v := policy.DenyPending; v <= policy.DenyIngress; v++ {
+			if v.String() == o.Name {
+				return v, true
+			}
+		}
+	}
+	return 0, false
+}
