@@ -83,6 +83,22 @@ var Reasons = []Reason{
 		"the node."},
 }
 
+// PolicyReasons are why a packet was dropped where NetworkPolicy is enforced, in nftables. They
+// have no number: no program counts them.
+var PolicyReasons = []Reason{
+	{0, "policy_pending", "A pod of the packet is not known yet, and mute until it is."},
+	{0, "policy_ingress", "No policy of the destination allows the packet."},
+	{0, "policy_egress", "No policy of the source allows the packet."},
+	{0, "policy_midstream", "A TCP segment belongs to no known connection, and a pod of the packet " +
+		"is isolated."},
+	{0, "policy_admin", "A ClusterNetworkPolicy of the Admin tier denies the packet."},
+	{0, "policy_baseline", "A ClusterNetworkPolicy of the Baseline tier denies the packet."},
+	{0, "policy_unknown_peer", "The packet is of an address of a pod that the node does not know, " +
+		"where a policy may deny some pods."},
+	{0, "policy_unstamped", "The nftables table of policies did not judge a pod's packet: somebody " +
+		"deleted or flushed it."},
+}
+
 // HeaderFile and DocumentFile are the files of Header and Document, relative to this directory.
 const (
 	HeaderFile   = "lib/packet/reasons.h"
@@ -116,6 +132,16 @@ func Document() string {
 	b.WriteString("| number | name | meaning |\n|---|---|---|\n")
 	for _, r := range Reasons {
 		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", r.Number, r.Name, r.Sentence)
+	}
+	b.WriteString("\n## Network policies\n")
+	b.WriteString("Where `policy` is `kubernetes`: the `reason` label of " +
+		"`kubeveil_policy_dropped_total`, and the\n")
+	b.WriteString("name of the counter in the nftables tables `kubeveil_policy` and " +
+		"`kubeveil_stamp`.\n")
+	b.WriteString("`veilctl status -o json` shows them in `policy.drops`.\n\n")
+	b.WriteString("| name | meaning |\n|---|---|\n")
+	for _, r := range PolicyReasons {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
 	}
 	return b.String()
 }

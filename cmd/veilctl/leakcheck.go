@@ -39,7 +39,6 @@ address of the cluster in clear. It needs CAP_NET_RAW, which veild's container d
 run it as root on the node itself.`,
 		Example: `veilctl leakcheck
 veilctl leakcheck --for 1m -o json
-
 # where there is no shell on the node, with the image of DaemonSet veild:
 kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- \
   /usr/local/bin/veilctl leakcheck --socket /host/run/kubeveil/veild.sock`,

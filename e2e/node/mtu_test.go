@@ -205,7 +205,7 @@ func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, o
 func narrowSaid(least int) func(telemetry.Status) error {
 	return func(s telemetry.Status) error {
 		for _, p := range s.Problems {
-			if strings.Contains(p, "IPv6 in pods needs 1280") &&
+			if strings.Contains(p, "IPv6 needs 1280") &&
 				strings.Contains(p, fmt.Sprint(least)) {
 				return nil
 			}

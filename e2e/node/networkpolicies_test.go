@@ -72,6 +72,15 @@ func TestNetworkPolicies(t *testing.T) {
 	policyAllows(ctx, t, "veild is dead, a pod that it does not know", late, server, false)
 	policyAllows(ctx, t, "veild is dead, a pod that it does not know", late, open, false)
 	for _, n := range l.Nodes() {
+		run(ctx, t, n, "nft", "delete table inet "+abi.NFTPolicyTable)
+	}
+	const gone = "veild is dead and the table is deleted"
+	policyAllows(ctx, t, gone, stranger, server, false)
+	policyAllows(ctx, t, gone, neighbour, server, false)
+	policyAllows(ctx, t, gone, client, server, false)
+	policyAllows(ctx, t, gone, neighbour, open, false)
+	policyAllows(ctx, t, gone, n1, server, true)
+	for _, n := range l.Nodes() {
 		if _, err := n.StartProgram(ctx, "veild"); err != nil {
 			t.Fatal(err)
 		}
@@ -79,6 +88,19 @@ func TestNetworkPolicies(t *testing.T) {
 	waitMembers(ctx, t, n2, 3)
 	held("veild is back")
 	policyBecomes(ctx, t, late, server, true)
+	// Less than the 30 s after which everything is compared.
+	for _, n := range l.Nodes() {
+		run(ctx, t, n, "nft", "flush table inet "+abi.NFTPolicyTable)
+	}
+	held("somebody flushed the table")
+	for _, n := range l.Nodes() {
+		waitStatus(ctx, t, n, 5*time.Second, func(s telemetry.Status) error {
+			if s.Policy == nil || s.Policy.Drops["policy_unstamped"] == 0 {
+				return fmt.Errorf("policy %+v, want packets that were not judged", s.Policy)
+			}
+			return nil
+		})
+	}
 
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,9 @@ const (
 	// ServiceMark is set on packets of a flow to a service whose addresses are translated at links,
 	// both ways.
 	ServiceMark uint32 = 0x0040_0000
+	// PolicyMark is the stamp of NFTPolicyTable on packets that it judged. NFTStampTable takes it
+	// off in front of that table and behind it.
+	PolicyMark uint32 = 0x0080_0000
 )
 
 // Link groups (IFLA_GROUP), by which rules that know no interface name
@@ -131,6 +134,9 @@ const (
 	IPAMDir = RunDir + "/ipam"
 	// WorkerDir is where veild asks veil-wg for devices.
 	WorkerDir = RunDir + "/wg"
+	// WireGuardSocketDir is where the tools of WireGuard look for the configuration sockets of
+	// userspace devices.
+	WireGuardSocketDir = "/var/run/wireguard"
 	// KeyFile is the default place of the node's private key.
 	KeyFile = RunDir + "/key"
 	// SnapshotFile is the default place of the last good table.

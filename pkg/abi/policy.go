@@ -5,6 +5,11 @@ package abi
 const (
 	// NFTPolicyTable judges the first packet of each connection of a pod.
 	NFTPolicyTable = "kubeveil_policy"
+	// NFTStampTable drops packets of pods that NFTPolicyTable did not judge.
+	NFTStampTable = "kubeveil_stamp"
+	// NFTPolicyPost and NFTPolicyHost are its chains at postrouting and input.
+	NFTPolicyPost = "post"
+	NFTPolicyHost = "host"
 	// NFTMembers4 and NFTMembers6 begin the names of the sets of a group's members, addresses;
 	// the name of the group follows.
 	NFTMembers4 = "m4_"

@@ -5,24 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/node"
-	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -46,7 +43,9 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Agent is the daemon of one node. Make one with New, then call Run once.
+// Agent is the daemon of one node. Make one with New, then call Run once. New sets its fields, and
+// none changes after that, except those that synchronise themselves: kernel, guardCounts and view.
+// Only the loop uses host.
 type Agent struct {
 	log     *slog.Logger
 	version string
@@ -67,7 +66,6 @@ type Agent struct {
 	// leftVIPs are addresses of services that the guard blocked when veild started.
 	leftVIPs []netip.Addr
 	table    *source.Writer
-	probes   probes
 	health   *telemetry.Health
 	metrics  *telemetry.Metrics
 	// adminSocket and metricsSocket are open from New on; metricsSocket is nil when there is none.
@@ -79,52 +77,8 @@ type Agent struct {
 	showGuard func() (telemetry.Guard, error)
 	// guardCounts are the guard's counters as Status last saw them. It has a lock of its own.
 	guardCounts guardCounts
-	// pace belongs to the loop.
-	pace pace
-	// based reports whether the base routes were checked by this process. It belongs to the loop.
-	based bool
-	seen  seen
-	// passed reports whether a probe passed from a pod's link into the tunnel. It belongs to the
-	// loop.
-	passed bool
-	// flap belongs to the loop.
-	flap flap
-	// recalled reports whether the path MTU of an earlier veild was looked up.
-	recalled bool
 
-	mu sync.Mutex // guards the fields below, and is not held while reading the kernel
-	view
-}
-
-// view is the knowledge of one moment. A copy stays valid: what it points to is replaced, never
-// changed.
-type view struct {
-	cfg      config.Config
-	state    cluster.State
-	changed  time.Time // when the source last yielded
-	waiting  time.Time // since when state is not applied
-	unread   time.Time // since when a state waits for a turn
-	pathMTU  map[string]int
-	lastGood *cluster.Table
-	applied  uint64
-	last     decision
-	underlay hostnet.Underlay
-	refusals []cluster.Refusal
-	problems []string
-	// flowtable is its text in telemetry.Status.
-	flowtable string
-	// configProblem is what is wrong with the configuration file while an earlier one is in force;
-	// else empty.
-	configProblem string
-}
-
-// seen is what the loop need not read again until the kernel changes. It belongs to the loop.
-type seen struct {
-	// underlay reports whether Agent.underlay is the answer for asked.
-	underlay bool
-	asked    []netip.Addr
-	// guard is the settings in force.
-	guard *guard.Settings
+	view atomic.Pointer[view]
 }
 
 // New opens everything that can fail before it changes anything: the source and the machine, then
@@ -136,8 +90,8 @@ func New(o Options) (*Agent, error) {
 		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
 		wake:   make(chan struct{}, 1),
 		kernel: kernelChanges{told: make(chan struct{}, 1)},
-		view:   view{cfg: o.Config, pathMTU: map[string]int{}},
 	}
+	a.view.Store(&view{news: news{cfg: o.Config, pathMTU: map[string]int{}}})
 	a.showGuard = a.guardStatus
 	a.metrics = telemetry.NewMetrics(a.Status, o.Config.MetricsPeers)
 	a.pods = newPodKeeper(pod.DefaultPaths(), o.Log, a.metrics.ObserveAdd)
@@ -149,8 +103,8 @@ func New(o Options) (*Agent, error) {
 	if err := errors.Join(a.openKey(), a.openTable()); err != nil {
 		return nil, err
 	}
-	if a.kube != nil && a.lastGood != nil {
-		a.kube.Recall(*a.lastGood)
+	if last := a.view.Load().lastGood; a.kube != nil && last != nil {
+		a.kube.Recall(*last)
 	}
 
 	// Before the guard: a second veild on the node ends here.
@@ -178,22 +132,24 @@ func (a *Agent) openKey() error {
 	if err := os.MkdirAll(abi.RunDir, 0o700); err != nil {
 		return fmt.Errorf("make %s: %w", abi.RunDir, err)
 	}
-	key, created, err := wgkey.LoadOrCreate(a.cfg.KeyFile, a.cfg.TrustDisk)
+	cfg := a.config()
+	key, created, err := wgkey.LoadOrCreate(cfg.KeyFile, cfg.TrustDisk)
 	if err != nil {
 		return err
 	}
 	if created {
-		a.log.Info("made a private key", "file", a.cfg.KeyFile, "public", key.Public())
+		a.log.Info("made a private key", "file", cfg.KeyFile, "public", key.Public())
 	}
 	a.key = key
 	return nil
 }
 
 func (a *Agent) openTable() (err error) {
-	if a.table, err = source.NewWriter(a.cfg.SnapshotFile, a.cfg.TrustDisk); err != nil {
+	cfg := a.config()
+	if a.table, err = source.NewWriter(cfg.SnapshotFile, cfg.TrustDisk); err != nil {
 		return err
 	}
-	last, err := source.Read(a.cfg.SnapshotFile, a.cfg.TrustDisk)
+	last, err := source.Read(cfg.SnapshotFile, cfg.TrustDisk)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 	case errors.Is(err, source.ErrCorrupt):
@@ -201,7 +157,7 @@ func (a *Agent) openTable() (err error) {
 	case err != nil:
 		return err
 	default:
-		a.lastGood = &last
+		a.change(func(v *view) { v.lastGood = &last })
 	}
 	return nil
 }
@@ -209,7 +165,7 @@ func (a *Agent) openTable() (err error) {
 // moveTableAside makes room for a new last good table. Until the source has spoken, the node keeps
 // the peers and the closed addresses in its kernel.
 func (a *Agent) moveTableAside(corrupt error) error {
-	aside, err := source.MoveAside(a.cfg.SnapshotFile)
+	aside, err := source.MoveAside(a.config().SnapshotFile)
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
@@ -219,12 +175,13 @@ func (a *Agent) moveTableAside(corrupt error) error {
 }
 
 func (a *Agent) openSource() (err error) {
-	a.source, a.kube, err = node.NewSource(a.cfg, a.log)
+	a.source, a.kube, err = node.NewSource(a.config(), a.log)
 	return err
 }
 
 func (a *Agent) openTunnels() error {
-	h, err := tunnel.NewHost(tunnel.Options{Mode: tunnel.Mode(a.cfg.Tunnel.Mode), Log: a.log})
+	mode := tunnel.Mode(a.config().Tunnel.Mode)
+	h, err := tunnel.NewHost(tunnel.Options{Mode: mode, Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -237,15 +194,17 @@ func (a *Agent) openTunnels() error {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
 	defer a.host.Close()
-	if err := a.guardFirst(); err != nil {
+	l := &loop{Agent: a, outcome: a.view.Load().outcome}
+	if err := l.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 	if err := a.beginPolicies(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
-	if err := a.beginServices(); err != nil {
+	if err := l.beginServices(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
+
 	g, ctx := errgroup.WithContext(ctx)
 	a.serve(ctx, g)
 	g.Go(func() error { return a.guard.Watch(ctx, a.poke) })
@@ -253,36 +212,36 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.pods.run(ctx) })
 	g.Go(func() error { return a.watchConfig(ctx) })
 	g.Go(func() error { return a.watchPeers(ctx) })
-	g.Go(func() error { return a.watchOtherCNI(ctx, a.cfg.CNI.ConfDir) })
+	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
 	a.runServices(ctx, g)
 	a.runPolicies(ctx, g)
-	a.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
+	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
-	g.Go(func() error { return a.loop(ctx) })
+	g.Go(func() error { return l.run(ctx) })
 	err := ignoreEnd(ctx, g.Wait())
 	return errors.Join(err, a.closeServices())
 }
 
 // guardFirst puts the guard in force with what is known before a source has spoken. Node addresses
 // that the guard already has stay.
-func (a *Agent) guardFirst() error {
-	have, err := a.guard.Read()
+func (l *loop) guardFirst() error {
+	have, err := l.guard.Read()
 	if err != nil {
 		return err
 	}
-	in := inputs{cfg: a.cfg}
-	a.gatherVIPs(&in)
+	in := inputs{cfg: l.config()}
+	l.gatherVIPs(&in)
 	s := decide(in).guard
 	s.NodeAddrs = have.Nodes
-	if a.lastGood != nil {
-		s.NodeAddrs = slices.Concat(s.NodeAddrs, a.lastGood.NodeAddrs)
+	if l.lastGood != nil {
+		s.NodeAddrs = slices.Concat(s.NodeAddrs, l.lastGood.NodeAddrs)
 	}
-	_, err = a.guard.Apply(s)
+	_, err = l.guard.Apply(s)
 	if err != nil {
 		return fmt.Errorf("put the guard in force: %w", err)
 	}
-	if len(a.guard.Unguarded()) == 0 {
-		a.health.Done(stepGuard)
+	if len(l.guard.Unguarded()) == 0 {
+		l.health.Done(stepGuard)
 	}
 	return nil
 }
@@ -292,10 +251,11 @@ func (a *Agent) listen() (err error) {
 	if a.adminSocket, err = telemetry.ListenAdmin(abi.AdminSocket); err != nil {
 		return err
 	}
-	if a.cfg.MetricsAddress == "" {
+	address := a.config().MetricsAddress
+	if address == "" {
 		return nil
 	}
-	if a.metricsSocket, err = telemetry.ListenMetrics(a.cfg.MetricsAddress); err != nil {
+	if a.metricsSocket, err = telemetry.ListenMetrics(address); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}
 	return nil
@@ -322,32 +282,6 @@ func (a *Agent) serve(ctx context.Context, g *errgroup.Group) {
 				telemetry.MetricsHandler(a.metrics, a.health), a.log)
 		})
 	}
-}
-
-// yield accepts a state from the source.
-func (a *Agent) yield(s cluster.State) {
-	a.mu.Lock()
-	a.state, a.changed = s, time.Now()
-	if a.waiting.IsZero() {
-		a.waiting = a.changed
-	}
-	if a.unread.IsZero() {
-		a.unread = a.changed
-	}
-	a.mu.Unlock()
-	a.poke()
-}
-
-// foundMTU accepts a result of the probe.
-func (a *Agent) foundMTU(peer pathmtu.Peer, mtu int) {
-	a.mu.Lock()
-	// Replaced, not changed: a turn may be reading the old one.
-	next := maps.Clone(a.pathMTU)
-	next[peer.Name] = mtu
-	a.pathMTU = next
-	a.mu.Unlock()
-	a.log.Info("path MTU found", "peer", peer.Name, "mtu", mtu, "device", peer.DeviceMTU)
-	a.poke()
 }
 
 // ignoreEnd drops the error that only says that ctx ended.

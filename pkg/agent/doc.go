@@ -4,6 +4,15 @@
 //
 //	source ─► State ─► cluster.Resolve ─► Table ─► plan ─► guard, hostnet, tunnel, pods ─► snapshot, marker, conflist
 //
+// Status and metrics wait for no turn: they read a view, which never changes.
+//
+//	source, configuration, path MTU ─► news ─┐
+//	                                         ├─► view ─► Status ─► veilctl status, metrics
+//	loop, after each turn ─────────► outcome ┘
+//
+// Only the loop's goroutine has a loop (loop.go), and a turn begins with the news of the view
+// (view.go). What the kernel alone knows, such as counters, Status reads there itself.
+//
 // Promises:
 //   - The guard is in force before anything else is touched, and the CNI
 //     configuration is written last.
@@ -16,6 +25,7 @@
 // It is larger than most packages: one goroutine changes the kernel, and every step of a turn
 // works on its state.
 //
-// Start reading at agent.go (Run), then reconcile.go (one turn) and plan.go
-// (pure decisions). pkg/node has the way back, and the checks before the start.
+// Start reading at agent.go (Run), then reconcile.go (one turn), plan.go (pure
+// decisions), and view.go with status.go (what is shown). pkg/node has the way
+// back, and the checks before the start.
 package agent

@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 )
 
@@ -58,29 +60,62 @@ func (p *pace) next(now time.Time) (part, bool) {
 // wait returns how long a turn that the kernel causes now has to wait.
 func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(now) }
 
-// loop makes turns until ctx ends: at once when the source or the configuration changed, soon after
+// loop is the goroutine that changes the kernel, with what only it knows. No other goroutine has
+// one, so that what is here needs no lock; Run fills it before the loop starts.
+type loop struct {
+	*Agent
+	outcome
+	pace   pace
+	flap   flap
+	probes probes
+	seen   seen
+	// based reports whether the base routes were checked by this process.
+	based bool
+	// passed reports whether a probe passed from a pod's link into the tunnel.
+	passed bool
+	// recalled reports whether the path MTU of an earlier veild was looked up.
+	recalled bool
+	// placed reports whether the table of services has the node's addresses.
+	placed bool
+	// noted is the source of translated packets that the table of services has.
+	noted struct {
+		podPrefixes []netip.Prefix
+		addrs       []netip.Addr
+	}
+}
+
+// seen is what the loop need not read again until the kernel changes.
+type seen struct {
+	// underlay reports whether the last underlay is the answer for asked.
+	underlay bool
+	asked    []netip.Addr
+	// guard is the settings in force.
+	guard *guard.Settings
+}
+
+// run makes turns until ctx ends: at once when the source or the configuration changed, soon after
 // a failed one, when the kernel differs from what the last turn left, and at intervals without a
 // reason.
-func (a *Agent) loop(ctx context.Context) error {
-	a.pace.due = time.Now().Add(resync)
+func (l *loop) run(ctx context.Context) error {
+	l.pace.due = time.Now().Add(resync)
 	for {
-		a.takeKernel()
-		if part, due := a.pace.next(time.Now()); due {
-			a.forget(part)
+		l.takeKernel()
+		if part, due := l.pace.next(time.Now()); due {
+			l.forget(part)
 		}
 		began := time.Now()
-		err := a.turn(ctx)
-		a.metrics.ObserveApply(time.Since(began), err)
-		a.health.Beat()
-		if !a.rest(ctx, err != nil) {
+		err := l.turn(ctx)
+		l.metrics.ObserveApply(time.Since(began), err)
+		l.health.Beat()
+		if !l.rest(ctx, err != nil) {
 			return nil
 		}
 	}
 }
 
 // rest waits for the next turn; it returns false once ctx has ended.
-func (a *Agent) rest(ctx context.Context, failed bool) bool {
-	pause := time.Until(a.pace.due)
+func (l *loop) rest(ctx context.Context, failed bool) bool {
+	pause := time.Until(l.pace.due)
 	if failed {
 		pause = min(pause, retry)
 	}
@@ -92,17 +127,17 @@ func (a *Agent) rest(ctx context.Context, failed bool) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-a.wake:
+		case <-l.wake:
 			return true
 		case <-next.C:
 			if failed {
-				a.forget(partRouting)
-				a.forget(partGuard)
-				a.forget(partTunnels)
+				l.forget(partRouting)
+				l.forget(partGuard)
+				l.forget(partTunnels)
 			}
 			return true
-		case <-a.kernel.told:
-			if wait := a.pace.wait(time.Now()); wait > 0 {
+		case <-l.kernel.told:
+			if wait := l.pace.wait(time.Now()); wait > 0 {
 				calmed = time.After(wait)
 				continue
 			}
@@ -110,44 +145,44 @@ func (a *Agent) rest(ctx context.Context, failed bool) bool {
 			calmed = nil
 		}
 
-		if a.takeKernel() {
-			a.pace.asked = time.Now()
+		if l.takeKernel() {
+			l.pace.asked = time.Now()
 			return true
 		}
 	}
 }
 
 // forget makes the next turn read a part of the kernel.
-func (a *Agent) forget(p part) {
+func (l *loop) forget(p part) {
 	switch p {
 	case partUnderlay:
-		a.seen.underlay = false
+		l.seen.underlay = false
 	case partRouting:
-		a.host.Forget()
+		l.host.Forget()
 	case partGuard:
-		a.seen.guard = nil
+		l.seen.guard = nil
 	case partTunnels:
-		a.tunnels.Forget()
+		l.tunnels.Forget()
 	}
 }
 
 // takeKernel forgets the parts that the kernel's notifications concern, and reports whether a turn
 // is needed: this process's own writes need none.
-func (a *Agent) takeKernel() bool {
-	c := a.kernel.take()
+func (l *loop) takeKernel() bool {
+	c := l.kernel.take()
 	needed := false
 	for p, concerned := range map[part]bool{
 		partUnderlay: c.Underlay,
-		partRouting:  c.Routing || a.host.Differs(c),
+		partRouting:  c.Routing || l.host.Differs(c),
 		partGuard:    c.Guard,
 		partTunnels:  c.Tunnels,
 	} {
 		if concerned {
-			a.forget(p)
+			l.forget(p)
 			needed = true
 		}
 	}
-	if c.PodLinks && a.last.host.Flowtable && a.host.ForgetPodLinks() {
+	if c.PodLinks && l.last.host.Flowtable && l.host.ForgetPodLinks() {
 		needed = true
 	}
 	return needed
@@ -161,7 +196,8 @@ func (a *Agent) poke() {
 	}
 }
 
-// kernelChanges collects the kernel's notifications until the loop takes them.
+// kernelChanges collects the kernel's notifications until the loop takes them. It is shared: the
+// watch adds to what the loop takes.
 type kernelChanges struct {
 	told chan struct{}
 

@@ -29,7 +29,8 @@ func (r *rising) lately(count uint64, now time.Time) bool {
 }
 
 // guardCounts are the guard's counters that indicate problems. The zero value is ready for use by
-// any goroutine.
+// any goroutine. It is shared: each reader of a status brings newer counters, and has to see what
+// the others brought.
 type guardCounts struct {
 	mu             sync.Mutex // guards the fields below
 	marks, unknown rising

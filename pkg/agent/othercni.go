@@ -34,11 +34,11 @@ func (a *Agent) watchOtherCNI(ctx context.Context, confDir string) error {
 // shutForOtherCNI makes a CNI configuration that sorts before ours a problem of d and shuts the
 // node, even while its peers are not known. The runtime would start pods with an unencrypted
 // network, so it must not find the node ready.
-func (a *Agent) shutForOtherCNI(confDir string, d *decision) error {
+func (l *loop) shutForOtherCNI(confDir string, d *decision) error {
 	others := node.OtherCNI(confDir)
 	if len(others) == 0 {
 		return nil
 	}
 	d.problems = slices.Concat(d.problems, others)
-	return a.shut()
+	return l.shut()
 }

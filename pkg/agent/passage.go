@@ -16,8 +16,8 @@ import (
 // provePassage sends a datagram from a pod's link of veild's own into the tunnel once there are
 // peers, until one has passed in the life of this process. A datagram dropped by a foreign filter
 // is a problem of d, so the node is not ready. If the result is unknown, that is a note.
-func (a *Agent) provePassage(ctx context.Context, d *decision) {
-	if a.passed || len(d.host.Peers) == 0 {
+func (l *loop) provePassage(ctx context.Context, d *decision) {
+	if l.passed || len(d.host.Peers) == 0 {
 		return
 	}
 	var prefixes []netip.Prefix
@@ -29,7 +29,7 @@ func (a *Agent) provePassage(ctx context.Context, d *decision) {
 	}
 	switch err := passage.Probe(ctx, abi.RunDir, passage.Ways(d.podPrefixes, prefixes)); {
 	case err == nil:
-		a.passed = true
+		l.passed = true
 	case errors.Is(err, passage.ErrDropped):
 		d.problems = append(slices.Clip(d.problems), dropped(err))
 	default:

@@ -348,16 +348,16 @@ func TestOwnKeyIsThisNodesAlone(t *testing.T) {
 }
 
 func TestProbesOfOthersAreForgotten(t *testing.T) {
-	a := &Agent{view: view{pathMTU: map[string]int{"b": 1296, "gone": 1300}},
-		wake: make(chan struct{}, 1)}
-	a.probes = probes{ctx: t.Context(), run: func(func() error) {},
-		log: slog.New(slog.DiscardHandler)}
+	a := &Agent{wake: make(chan struct{}, 1)}
+	a.view.Store(&view{news: news{pathMTU: map[string]int{"b": 1296, "gone": 1300}}})
+	l := &loop{Agent: a, probes: probes{ctx: t.Context(), run: func(func() error) {},
+		log: slog.New(slog.DiscardHandler)}}
 	peers := []pathmtu.Peer{{Name: "b", Device: "veil0", Addr: addrs("198.18.0.12")[0],
 		DeviceMTU: 1440}}
 	sources := addrs("198.18.0.11")
-	a.probe(sources, peers)
-	if !maps.Equal(a.pathMTU, map[string]int{"b": 1296}) {
-		t.Errorf("found %v after a peer went", a.pathMTU)
+	l.probe(sources, peers)
+	if found := a.view.Load().pathMTU; !maps.Equal(found, map[string]int{"b": 1296}) {
+		t.Errorf("found %v after a peer went", found)
 	}
 	select {
 	case <-a.wake:

@@ -33,7 +33,7 @@ type podKeeper struct {
 	wake    chan struct{}
 	seen    atomic.Pointer[podsSeen]
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards the fields below: loop and watch add to the work that run takes
 	began bool       // the guard is in force and the node's routing was applied
 	mtu   int
 	todo  podWork

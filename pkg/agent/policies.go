@@ -17,10 +17,11 @@ import (
 
 // openPolicies makes the keeper of policies, where they are asked for.
 func (a *Agent) openPolicies() {
-	if a.cfg.Policy != config.PolicyKubernetes {
+	cfg := a.config()
+	if cfg.Policy != config.PolicyKubernetes {
 		return
 	}
-	a.policies = keeper.New(keeper.Options{Node: a.cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
+	a.policies = keeper.New(keeper.Options{Node: cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
 		Programmed: a.metrics.ObservePolicy})
 }
 

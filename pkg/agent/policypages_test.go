@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"slices"
@@ -20,7 +21,7 @@ func TestPolicyPagesWithoutPoliciesSayHowToTurnThemOn(t *testing.T) {
 		t.Fatal("there are no pages")
 	}
 	for path, p := range pages {
-		_, err := p(httptest.NewRequest("GET", path, nil))
+		_, err := p(httptest.NewRequest(http.MethodGet, path, nil))
 		if err == nil || !strings.Contains(err.Error(), "policy: kubernetes") {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -31,7 +32,7 @@ func TestPolicyPagesRefuseBadNames(t *testing.T) {
 	k := keeper.New(keeper.Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
 	page := policyPages(k, nil)["/v1/policy/pod"]
 	for _, name := range []string{"", "web", "shop/", "/web", "a/b/c"} {
-		_, err := page(httptest.NewRequest("GET", "/?pod="+url.QueryEscape(name), nil))
+		_, err := page(httptest.NewRequest(http.MethodGet, "/?pod="+url.QueryEscape(name), nil))
 		if err == nil || !strings.Contains(err.Error(), "write NAMESPACE/NAME") {
 			t.Errorf("%q: %v", name, err)
 		}
@@ -43,7 +44,7 @@ func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
 	page := policyPages(k, func(context.Context) ([]policy.Policy, error) {
 		return nil, errors.New("the API server cannot be reached")
 	})["/v1/policy/progress"]
-	got, err := page(httptest.NewRequest("GET", "/", nil))
+	got, err := page(httptest.NewRequest(http.MethodGet, "/", nil))
 	if p, ok := got.(keeper.Progress); err != nil || !ok || p.Enforced ||
 		!slices.Equal(p.Missing, []string{"the API server cannot be reached"}) {
 		t.Errorf("%+v, %v", got, err)

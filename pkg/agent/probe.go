@@ -13,7 +13,7 @@ import (
 )
 
 // probes runs the path MTU prober for this node's addresses, which are known only after a source
-// has spoken. Only the loop uses it.
+// has spoken.
 type probes struct {
 	ctx   context.Context
 	run   func(func() error)
@@ -29,21 +29,20 @@ type probes struct {
 
 // probe makes the prober probe peers from sources, and forgets the results of nodes that are not
 // peers any more.
-func (a *Agent) probe(sources []netip.Addr, peers []pathmtu.Peer) {
-	a.mu.Lock()
-	believed := a.pathMTU
-	a.mu.Unlock()
-	// Not under the lock: the prober reports its results under its own.
-	a.probes.set(sources, peers, believed)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	next := maps.Clone(a.pathMTU)
-	maps.DeleteFunc(next, func(name string, _ int) bool {
+func (l *loop) probe(sources []netip.Addr, peers []pathmtu.Peer) {
+	l.probes.set(sources, peers, l.view.Load().pathMTU)
+	gone := func(name string, _ int) bool {
 		return !slices.ContainsFunc(peers, func(p pathmtu.Peer) bool { return p.Name == name })
+	}
+	forgotten := false
+	l.change(func(v *view) {
+		next := maps.Clone(v.pathMTU)
+		maps.DeleteFunc(next, gone)
+		forgotten = len(next) != len(v.pathMTU)
+		v.pathMTU = next
 	})
-	if len(next) != len(a.pathMTU) {
-		a.pathMTU = next
-		a.poke()
+	if forgotten {
+		l.poke()
 	}
 }
 
@@ -64,19 +63,17 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 }
 
 // recall adopts the results of an earlier veild, once.
-func (a *Agent) recall(in *inputs) error {
-	if a.recalled {
+func (l *loop) recall(in *inputs) error {
+	if l.recalled {
 		return nil
 	}
-	have, err := a.host.Read()
+	have, err := l.host.Read()
 	if err != nil {
 		return err
 	}
-	a.recalled = true
+	l.recalled = true
 	in.pathMTU = routedMTU(have.Routes, in.table.Peers)
-	a.mu.Lock()
-	a.pathMTU = in.pathMTU
-	a.mu.Unlock()
+	l.change(func(v *view) { v.pathMTU = in.pathMTU })
 	return nil
 }
 

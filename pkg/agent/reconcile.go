@@ -22,54 +22,53 @@ import (
 
 // turn brings the kernel to the state that is believed now. It does as much as it can; the error
 // holds the rest.
-func (a *Agent) turn(ctx context.Context) error {
-	in, refusals, err := a.gather()
+func (l *loop) turn(ctx context.Context) error {
+	in, refusals, err := l.gather()
 	if err != nil {
-		return a.finish(in, a.last, a.refusals, err)
+		return l.finish(in, l.last, l.refusals, err)
 	}
 
 	if in.complete {
-		a.tellPolicies(in.table)
-		if err := a.recall(&in); err != nil {
-			return a.finish(in, a.last, a.refusals, err)
+		l.tellPolicies(in.table)
+		if err := l.recall(&in); err != nil {
+			return l.finish(in, l.last, l.refusals, err)
 		}
 	}
 
-	in, d := a.flap.hold(time.Now(), in, decide(in))
-	if err := a.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
+	in, d := l.flap.hold(time.Now(), in, decide(in))
+	if err := l.noteSelf(d.podPrefixes, d.host.SelfAddrs); err != nil {
 		d.notes = append(d.notes, err.Error())
 	}
 
-	otherErr := a.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
+	otherErr := l.shutForOtherCNI(in.cfg.CNI.ConfDir, &d)
 	if !in.complete {
 		// A restarted veild that does not know its peers yet must not remove them.
-		err = errors.Join(a.base(d), otherErr, a.shutForLinks(&d))
-		return a.finish(in, d, refusals, err)
+		err = errors.Join(l.base(d), otherErr, l.shutForLinks(&d))
+		return l.finish(in, d, refusals, err)
 	}
 
-	err = errors.Join(a.apply(ctx, in, d), otherErr, a.shutForLinks(&d))
+	err = errors.Join(l.apply(ctx, in, d), otherErr, l.shutForLinks(&d))
 	if err == nil {
-		a.provePassage(ctx, &d)
+		l.provePassage(ctx, &d)
 	}
-	if a.seen.guard != nil {
-		a.pods.begin(d.podMTU)
+	if l.seen.guard != nil {
+		l.pods.begin(d.podMTU)
 	}
 
-	return a.finish(in, d, refusals, err)
+	return l.finish(in, d, refusals, err)
 }
 
 // gather collects the inputs of one turn, so that nothing changes under it.
-func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
-	a.mu.Lock()
-	in := inputs{cfg: a.cfg, key: a.key, pathMTU: a.pathMTU, lastSelf: a.last.self,
-		lastMTU: a.last.podMTU}
-	state, lastGood := a.state, a.lastGood
-	in.since, a.unread = a.unread, time.Time{}
-	a.mu.Unlock()
+func (l *loop) gather() (inputs, []cluster.Refusal, error) {
+	var told news
+	l.change(func(v *view) { told, v.unread = v.news, time.Time{} })
+	in := inputs{cfg: told.cfg, key: l.key, pathMTU: told.pathMTU, since: told.unread,
+		lastSelf: l.last.self, lastMTU: l.last.podMTU}
+	state, lastGood := told.state, l.lastGood
 
-	a.gatherVIPs(&in)
+	l.gatherVIPs(&in)
 	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced
-	underlay, err := a.readUnderlay(lastGood)
+	underlay, err := l.readUnderlay(lastGood)
 	if err != nil && !errors.Is(err, hostnet.ErrNoUnderlay) {
 		return in, nil, err
 	}
@@ -82,9 +81,9 @@ func (a *Agent) gather() (inputs, []cluster.Refusal, error) {
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways),
 		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
-	a.noteNodeAddrs(in.table, underlay, err == nil)
+	l.noteNodeAddrs(in.cfg, in.table, underlay, err == nil)
 	if !state.Synced {
-		have, err := a.guard.Read()
+		have, err := l.guard.Read()
 		if err != nil {
 			return in, nil, err
 		}
@@ -102,7 +101,7 @@ func union(table, guarded []netip.Addr) []netip.Addr {
 }
 
 // readUnderlay finds the link between nodes, with the peers known so far.
-func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
+func (l *loop) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) {
 	var nodes, self []netip.Addr
 	if lastGood != nil {
 		for _, p := range lastGood.Peers {
@@ -113,47 +112,45 @@ func (a *Agent) readUnderlay(lastGood *cluster.Table) (hostnet.Underlay, error) 
 		}
 	}
 	asked := slices.Concat(nodes, self)
-	if a.seen.underlay && slices.Equal(asked, a.seen.asked) {
-		return a.underlay, nil
+	if l.seen.underlay && slices.Equal(asked, l.seen.asked) {
+		return l.underlay, nil
 	}
-	u, err := a.host.Underlay(nodes, self)
+	u, err := l.host.Underlay(nodes, self)
 	if errors.Is(err, hostnet.ErrNoUnderlay) {
 		// A link that is down for a moment does not allow others to claim its gateway.
-		u.Gateways = a.underlay.Gateways
+		u.Gateways = l.underlay.Gateways
 	}
-	a.mu.Lock()
-	a.underlay = u
-	a.mu.Unlock()
-	a.seen.underlay, a.seen.asked = err == nil, asked
+	l.underlay = u
+	l.seen.underlay, l.seen.asked = err == nil, asked
 	return u, err
 }
 
 // applyGuard puts the guard in force if it may differ. guard.Watch handles new links.
-func (a *Agent) applyGuard(want guard.Settings) error {
-	if a.seen.guard == nil || !reflect.DeepEqual(*a.seen.guard, want) {
-		a.seen.guard = nil
-		if _, err := a.guard.Apply(want); err != nil {
-			a.health.Undone(stepGuard)
+func (l *loop) applyGuard(want guard.Settings) error {
+	if l.seen.guard == nil || !reflect.DeepEqual(*l.seen.guard, want) {
+		l.seen.guard = nil
+		if _, err := l.guard.Apply(want); err != nil {
+			l.health.Undone(stepGuard)
 			return fmt.Errorf("guard: %w", err)
 		}
-		a.seen.guard = &want
+		l.seen.guard = &want
 	}
-	if len(a.guard.Unguarded()) == 0 {
-		a.health.Done(stepGuard)
+	if len(l.guard.Unguarded()) == 0 {
+		l.health.Done(stepGuard)
 	}
 	return nil
 }
 
 // shutForLinks makes each link without its guard a problem of d, and shuts the node while there is
 // one. Tunnels and routes do not wait for that: they only take traffic from the link.
-func (a *Agent) shutForLinks(d *decision) error {
-	links := a.guard.Unguarded()
+func (l *loop) shutForLinks(d *decision) error {
+	links := l.guard.Unguarded()
 	if len(links) == 0 {
 		return nil
 	}
-	a.health.Undone(stepGuard)
+	l.health.Undone(stepGuard)
 	d.problems = slices.Concat(d.problems, links)
-	return a.shut()
+	return l.shut()
 }
 
 // withOwnKey replaces this node's published key, if there is one, by its real key, so that no other
@@ -176,8 +173,8 @@ func withOwnKey(s cluster.State, self string, key wgkey.Public) cluster.State {
 
 // base closes a node without a tunnel device: rules and unreachable routes. With a device, the base
 // routes exist already, and peers that are not known yet must not be lost.
-func (a *Agent) base(d decision) error {
-	have, err := a.host.Read()
+func (l *loop) base(d decision) error {
+	have, err := l.host.Read()
 	if err != nil {
 		return err
 	}
@@ -185,32 +182,32 @@ func (a *Agent) base(d decision) error {
 		return nil
 	}
 	d.host.Devices, d.host.Peers = nil, nil
-	return a.syncHost(d.host)
+	return l.syncHost(d.host)
 }
 
 // apply makes the kernel match d, the guard first.
-func (a *Agent) apply(ctx context.Context, in inputs, d decision) error {
+func (l *loop) apply(ctx context.Context, in inputs, d decision) error {
 	began := time.Now()
-	if err := a.applyGuard(d.guard); err != nil {
+	if err := l.applyGuard(d.guard); err != nil {
 		return err
 	}
 	if len(d.tunnel.Devices) == 0 {
-		return a.base(d)
+		return l.base(d)
 	}
-	if !a.based {
-		if err := a.base(d); err != nil {
+	if !l.based {
+		if err := l.base(d); err != nil {
 			return err
 		}
-		a.based = true
+		l.based = true
 	}
-	changes, tunnelErr := a.tunnels.Sync(ctx, d.tunnel)
+	changes, tunnelErr := l.tunnels.Sync(ctx, d.tunnel)
 	if !changes.Empty() {
-		a.log.Info("tunnels changed", "created", len(changes.Create),
+		l.log.Info("tunnels changed", "created", len(changes.Create),
 			"configured", peerChanges(changes), "removed", len(changes.Remove),
 			"took", time.Since(began), "waited", in.waited())
 	}
-	err := errors.Join(tunnelErr, a.syncHost(d.host))
-	a.probe(d.host.SelfAddrs, probePeers(in, d))
+	err := errors.Join(tunnelErr, l.syncHost(d.host))
+	l.probe(d.host.SelfAddrs, probePeers(in, d))
 	return err
 }
 
@@ -223,70 +220,67 @@ func peerChanges(c tunnel.Changes) int {
 	return n
 }
 
-func (a *Agent) syncHost(want hostnet.Want) error {
-	ops, err := a.host.SyncWant(want)
-	logOps(a.log, "routing changed", ops)
+func (l *loop) syncHost(want hostnet.Want) error {
+	ops, err := l.host.SyncWant(want)
+	logOps(l.log, "routing changed", ops)
 	if err != nil {
 		return fmt.Errorf("routing: %w", err)
 	}
-	flowtable := "on"
+	l.flowtable = "on"
 	if !want.Flowtable {
-		flowtable = "off: not with serviceProxy " + config.ServiceProxyEBPF
-	} else if err := a.host.FlowtableProblem(); err != nil {
-		flowtable = "off: " + err.Error()
+		l.flowtable = "off: not with serviceProxy " + config.ServiceProxyEBPF
+	} else if err := l.host.FlowtableProblem(); err != nil {
+		l.flowtable = "off: " + err.Error()
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.flowtable = flowtable
 	return nil
 }
 
-// finish stores the result of a turn. Once all of it is in force it publishes: the snapshot, the
-// API server, the marker, and last the runtime.
-func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
+// finish ends a turn with a new view. Once all of the turn is in force, it first publishes: the
+// snapshot, the API server, the marker, and last the runtime.
+func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err error) error {
 	for _, r := range refusals {
-		if !slices.Contains(a.refusals, r) {
-			a.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent,
+		if !slices.Contains(l.refusals, r) {
+			l.log.Warn("claim refused", "node", r.Node, "incumbent", r.Incumbent,
 				"reason", r.Reason)
 		}
 	}
 
 	if err == nil && in.complete {
-		err = a.publish(in, d)
+		err = l.publish(in, d)
 	}
 	if in.complete && len(d.problems) > 0 {
-		err = errors.Join(err, a.shut())
+		err = errors.Join(err, l.shut())
 	}
 
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.refusals, a.last = refusals, d
+	l.refusals, l.last = refusals, d
 	problems := slices.Concat(d.problems, d.notes)
 	if err != nil {
 		problems = append(problems, err.Error())
 	}
 
 	for _, p := range problems {
-		if !slices.Contains(a.problems, p) {
-			a.log.Warn("not as it should be", "problem", p)
+		if !slices.Contains(l.problems, p) {
+			l.log.Warn("not as it should be", "problem", p)
 		}
 	}
 
-	a.problems = problems
+	l.problems = problems
+	applied := err == nil && in.complete
+	if applied {
+		table := in.table
+		l.lastGood, l.applied = &table, table.Revision
+	}
+	l.change(func(v *view) {
+		v.outcome = l.outcome
+		if applied && v.state.Revision == v.applied {
+			v.waiting = time.Time{}
+		}
+	})
+
 	if err != nil {
-		a.health.Undone(stepApply)
+		l.health.Undone(stepApply)
 		return err
 	}
-
-	if in.complete {
-		table := in.table
-		a.lastGood = &table
-		a.applied = table.Revision
-		if a.state.Revision == table.Revision {
-			a.waiting = time.Time{}
-		}
-	}
-
 	if len(d.problems) > 0 {
 		return errNotReady
 	}
@@ -295,29 +289,29 @@ func (a *Agent) finish(in inputs, d decision, refusals []cluster.Refusal, err er
 
 // publish writes the last good table, then this node's claim, then opens the node for pods. A local
 // problem, such as a link without a guard, keeps the node closed.
-func (a *Agent) publish(in inputs, d decision) error {
-	if a.lastGood == nil || !reflect.DeepEqual(*a.lastGood, in.table) {
-		if err := a.table.Write(in.table); err != nil {
+func (l *loop) publish(in inputs, d decision) error {
+	if l.lastGood == nil || !reflect.DeepEqual(*l.lastGood, in.table) {
+		if err := l.table.Write(in.table); err != nil {
 			return err
 		}
 	}
 	if d.claim == nil {
 		return nil
 	}
-	if a.kube != nil {
-		if err := a.kube.Publish(*d.claim); err != nil {
+	if l.kube != nil {
+		if err := l.kube.Publish(*d.claim); err != nil {
 			return err
 		}
 	}
 	if len(d.problems) > 0 {
 		return nil
 	}
-	return a.open(in.cfg, d)
+	return l.open(in.cfg, d)
 }
 
 // open opens the node for pods: the marker first, the CNI configuration last.
-func (a *Agent) open(cfg config.Config, d decision) error {
-	if err := a.writeMarker(d); err != nil {
+func (l *loop) open(cfg config.Config, d decision) error {
+	if err := l.writeMarker(d); err != nil {
 		return err
 	}
 	changed, err := writeConflist(cfg, d)
@@ -325,24 +319,24 @@ func (a *Agent) open(cfg config.Config, d decision) error {
 		return err
 	}
 	if changed {
-		a.log.Info("wrote the CNI configuration", "file", node.ConflistPath(cfg.CNI.ConfDir),
+		l.log.Info("wrote the CNI configuration", "file", node.ConflistPath(cfg.CNI.ConfDir),
 			"mtu", d.podMTU)
 	}
-	a.health.Done(stepApply)
+	l.health.Done(stepApply)
 	return nil
 }
 
 // shut is the opposite of open: ADD fails, with a code that makes runtimes retry, until the problem
 // is gone. The CNI configuration stays, because existing pods need it for their DEL.
-func (a *Agent) shut() error {
-	a.health.Undone(stepApply)
+func (l *loop) shut() error {
+	l.health.Undone(stepApply)
 	if err := os.Remove(abi.ReadyFile); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove marker: %w", err)
 	}
 	return nil
 }
 
-func (a *Agent) writeMarker(d decision) error {
+func (l *loop) writeMarker(d decision) error {
 	boot, err := abi.BootID()
 	if err != nil {
 		return err

@@ -32,19 +32,18 @@ func (a *Agent) watchConfig(ctx context.Context) error {
 }
 
 // takeConfig applies what it can of next. An invalid configuration, or a change that needs a
-// restart, is a problem until the file is valid or as before.
+// restart, is a problem until the file is valid or as before. Only watchConfig calls it.
 func (a *Agent) takeConfig(next config.Config, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	if err != nil {
 		a.noteConfig(fmt.Sprintf("the configuration was changed and is not valid: the old one "+
 			"stays in force, and a restart of veild would fail: %v", err))
 		return
 	}
-	live := a.cfg
+	was := a.config()
+	live := was
 	live.MTU, live.Masquerade = next.MTU, next.Masquerade
-	if len(config.Changed(live, a.cfg)) > 0 {
-		a.cfg = live
+	if len(config.Changed(live, was)) > 0 {
+		a.change(func(v *view) { v.cfg = live })
 		a.log.Info("configuration changed", "mtu", live.MTU, "masquerade", live.Masquerade)
 		a.poke()
 	}
@@ -57,11 +56,10 @@ func (a *Agent) takeConfig(next config.Config, err error) {
 	a.noteConfig(problem)
 }
 
-// noteConfig stores what is wrong with the file, empty for nothing, and logs a new problem. The
-// caller holds the lock.
+// noteConfig stores what is wrong with the file, empty for nothing, and logs a new problem.
 func (a *Agent) noteConfig(problem string) {
-	if problem != "" && problem != a.configProblem {
+	if problem != "" && problem != a.view.Load().configProblem {
 		a.log.Warn("not as it should be", "problem", problem)
 	}
-	a.configProblem = problem
+	a.change(func(v *view) { v.configProblem = problem })
 }

@@ -14,8 +14,8 @@ import (
 func TestChangesThatNeedARestartAreShown(t *testing.T) {
 	var log bytes.Buffer
 	in := two(t)
-	a := &Agent{view: view{cfg: in.cfg}, log: slog.New(slog.NewTextHandler(&log, nil)),
-		wake: make(chan struct{}, 1)}
+	a := &Agent{log: slog.New(slog.NewTextHandler(&log, nil)), wake: make(chan struct{}, 1)}
+	a.view.Store(&view{news: news{cfg: in.cfg}})
 	ranged := in.cfg
 	ranged.NodeRanges = prefixes("198.18.0.0/24")
 	both := ranged
@@ -46,16 +46,17 @@ func TestChangesThatNeedARestartAreShown(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			a.takeConfig(step.next, step.err)
+			now := a.view.Load()
 			for _, want := range step.says {
-				if !strings.Contains(a.configProblem, want) {
-					t.Errorf("%q does not say %q", a.configProblem, want)
+				if !strings.Contains(now.configProblem, want) {
+					t.Errorf("%q does not say %q", now.configProblem, want)
 				}
 			}
-			if len(step.says) == 0 && a.configProblem != "" {
-				t.Errorf("the problem stays: %s", a.configProblem)
+			if len(step.says) == 0 && now.configProblem != "" {
+				t.Errorf("the problem stays: %s", now.configProblem)
 			}
-			if a.cfg.MTU != step.mtu || len(a.cfg.NodeRanges) > 0 {
-				t.Errorf("in force are mtu %d, nodeRanges %v", a.cfg.MTU, a.cfg.NodeRanges)
+			if now.cfg.MTU != step.mtu || len(now.cfg.NodeRanges) > 0 {
+				t.Errorf("in force are mtu %d, nodeRanges %v", now.cfg.MTU, now.cfg.NodeRanges)
 			}
 			if n := strings.Count(log.String(), "level=WARN"); n != step.logs {
 				t.Errorf("%d warnings were logged, want %d:\n%s", n, step.logs, &log)

@@ -15,13 +15,6 @@ const (
 	apiServerPort  = 6443
 )
 
-func (a *Agent) lastAPIServers() []netip.Addr {
-	if a.lastGood == nil {
-		return nil
-	}
-	return a.lastGood.APIServers
-}
-
 // serviceOfPod returns the address of the API servers' service that the kubelet passes to the
 // containers of a pod; invalid if there is none.
 func serviceOfPod(env func(string) string) netip.AddrPort {

@@ -30,13 +30,6 @@ type services struct {
 	vips  service.VIPs
 	// listed reports whether vips are complete.
 	listed atomic.Bool
-	// self is the source of translated packets, as last set.
-	self struct {
-		podPrefixes []netip.Prefix
-		addrs       []netip.Addr
-	}
-	// placed reports whether the node's addresses were set; it belongs to the loop.
-	placed bool
 }
 
 // tableOf is the table as the proxy sees it.
@@ -120,8 +113,9 @@ func (a *Agent) openServices() error {
 		return err
 	}
 
+	cfg := a.config()
 	a.leftVIPs = have.VIPs
-	if a.cfg.ServiceProxy != config.ServiceProxyEBPF {
+	if cfg.ServiceProxy != config.ServiceProxyEBPF {
 		taken, err := node.RemoveServices()
 		for _, t := range taken {
 			a.log.Info("removed what translated services", "what", t)
@@ -129,25 +123,29 @@ func (a *Agent) openServices() error {
 		return err
 	}
 
-	cgroup, err := node.ServiceCgroup(a.cfg)
+	cgroup, err := node.ServiceCgroup(cfg)
 	if err != nil {
 		return err
 	}
 
-	limits := serviceLimits(a.cfg.Services.Limits)
+	limits := serviceLimits(cfg.Services.Limits)
 	t, err := table.Open(table.Config{Dir: abi.BPFDir, Limits: limits, Links: true,
-		TunnelPort:  uint16(a.cfg.Tunnel.Port),
-		HostRouting: a.cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
+		TunnelPort:  uint16(cfg.Tunnel.Port),
+		HostRouting: cfg.Services.HostRouting == config.HostRoutingEBPF, Log: a.log})
 	if err != nil {
 		return err
 	}
 
-	known := apiServers(a.cfg, a.kube.Server(), serviceOfPod(os.Getenv), a.lastAPIServers())
-	a.log.Info("services are translated by eBPF", "hostRouting", a.cfg.Services.HostRouting,
+	var last []netip.Addr
+	if t := a.view.Load().lastGood; t != nil {
+		last = t.APIServers
+	}
+	known := apiServers(cfg, a.kube.Server(), serviceOfPod(os.Getenv), last)
+	a.log.Info("services are translated by eBPF", "hostRouting", cfg.Services.HostRouting,
 		"cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
-		Node: a.cfg.Node, Limits: limits, Table: tableOf{t, cgroup},
-		HealthAddress: a.cfg.Services.HealthAddress, APIServers: known,
+		Node: cfg.Node, Limits: limits, Table: tableOf{t, cgroup},
+		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
@@ -205,49 +203,49 @@ func (a *Agent) closeServices() error {
 }
 
 // beginServices puts the table in force as the last veild left it.
-func (a *Agent) beginServices() error {
-	if a.services == nil {
+func (l *loop) beginServices() error {
+	if l.services == nil {
 		return nil
 	}
 	// Its programs judge by marks, which the fast path of an earlier veild does not set.
-	if err := a.host.StopFlows(); err != nil {
+	if err := l.host.StopFlows(); err != nil {
 		return err
 	}
-	if a.lastGood != nil && a.lastGood.Self != nil {
-		if err := a.noteSelf(a.lastGood.Self.PodPrefixes, a.lastGood.Self.Addresses); err != nil {
+	if l.lastGood != nil && l.lastGood.Self != nil {
+		if err := l.noteSelf(l.lastGood.Self.PodPrefixes, l.lastGood.Self.Addresses); err != nil {
 			return err
 		}
 	}
-	return a.services.proxy.Begin()
+	return l.services.proxy.Begin()
 }
 
 // noteSelf tells the programs at links their sources: an address of the pod prefixes, which peers
 // know as this node's, and a node address.
-func (a *Agent) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
-	s := a.services
+func (l *loop) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
+	s := l.services
 	if s == nil || len(podPrefixes) == 0 ||
-		slices.Equal(s.self.podPrefixes, podPrefixes) && slices.Equal(s.self.addrs, addrs) {
+		slices.Equal(l.noted.podPrefixes, podPrefixes) && slices.Equal(l.noted.addrs, addrs) {
 		return nil
 	}
 	if err := s.table.SetSelf(podPrefixes, addrs); err != nil {
 		return err
 	}
-	s.self.podPrefixes, s.self.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
+	l.noted.podPrefixes, l.noted.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
 	return nil
 }
 
 // noteNodeAddrs tells the table the addresses of NodePorts and the endpoints of tunnels. An
 // uncertain underlay is used only at the start; later the last certain one stands.
-func (a *Agent) noteNodeAddrs(t cluster.Table, u hostnet.Underlay, sure bool) {
-	s := a.services
+func (l *loop) noteNodeAddrs(cfg config.Config, t cluster.Table, u hostnet.Underlay, sure bool) {
+	s := l.services
 	if s == nil {
 		return
 	}
-	if sure || !s.placed {
-		s.proxy.SetNodeAddrs(nodePortAddrs(a.cfg.Services.NodePortAddresses, t.Self, u))
-		s.placed = true
+	if sure || !l.placed {
+		s.proxy.SetNodeAddrs(nodePortAddrs(cfg.Services.NodePortAddresses, t.Self, u))
+		l.placed = true
 	}
-	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(a.cfg.Tunnel.Port)))
+	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(cfg.Tunnel.Port)))
 }
 
 // nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without

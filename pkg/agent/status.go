@@ -19,9 +19,7 @@ const statusLimit = 2 * time.Second
 // Status returns the present status of this node. Any goroutine may call it. A slow kernel delays
 // only the caller.
 func (a *Agent) Status() telemetry.Status {
-	a.mu.Lock()
-	v := a.view
-	a.mu.Unlock()
+	v := a.view.Load()
 
 	ctx, cancel := context.WithTimeout(context.Background(), statusLimit)
 	defer cancel()

@@ -130,7 +130,7 @@ func TestLoadReports(t *testing.T) {
 			"[10.244.0.0/16]\nserviceRanges: [\"::ffff:10.0.0.0/104\"]",
 			[]string{"serviceRanges[0]: "}},
 		"MTU for IPv6 pods": {good + "mtu: 1339",
-			[]string{"mtu: MTU cannot work: the underlay has 1339 bytes"}},
+			[]string{"mtu: MTU cannot work: 1339 bytes of underlay"}},
 		"MTU as text": {good + "mtu: big",
 			[]string{`mtu: "big" is not a whole number`}},
 		"MTU with a fraction": {good + "mtu: 1500.5",

@@ -17,7 +17,7 @@ type Change struct {
 	Tunnels bool
 	// Guard reports the nft tables of the guard.
 	Guard bool
-	// Policy reports that the nft table of policies was deleted.
+	// Policy reports that an nft table of policies was deleted, or lost rules at hooks.
 	Policy bool
 	// PodLinks reports that pod links appeared or disappeared.
 	PodLinks bool

@@ -178,9 +178,13 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 		}
 		c.AllPods = len(c.Pods) == 0
 	case table == abi.NFTPolicyTable:
-		// Elements, chains and rules change with each policy. A table that was flushed by hand is
-		// found by comparing.
-		return Change{Policy: kind == unix.NFT_MSG_DELTABLE}
+		// Elements, chains and rules change with each policy, but not the rules at hooks: a table
+		// that somebody flushes loses them.
+		chain := text(attribute(attrs, unix.NFTA_RULE_CHAIN))
+		return Change{Policy: kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELRULE &&
+			(chain == abi.NFTPolicyPost || chain == abi.NFTPolicyHost)}
+	case table == abi.NFTStampTable:
+		return Change{Policy: kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELRULE}
 	case table == abi.NFTPodTable:
 		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM,
 			AllPods: kind != unix.NFT_MSG_NEWSETELEM}

@@ -80,6 +80,7 @@ func (w watched) summary(c Change) string {
 	for what, is := range map[string]bool{
 		"u": c.Underlay, "r": c.Routing ||
 			w.host.Differs(c), "g": c.Guard, "l": c.PodLinks, "a": c.AllPods,
+		"p": c.Policy,
 	} {
 		if is {
 			s += what
@@ -91,6 +92,31 @@ func (w watched) summary(c Change) string {
 		b = append(b, " "+name...)
 	}
 	return string(b)
+}
+
+// Flushing a table of policies is told like deleting it; what each policy changes is not.
+func TestWatchTellsOfPoliciesThatAreGone(t *testing.T) {
+	l := newLab(t)
+	w := watch(t, l)
+	const judges, stamp = "inet " + abi.NFTPolicyTable, "inet " + abi.NFTStampTable
+	w.until(t, settled)
+	for _, tt := range []struct{ name, command, want string }{
+		{"made", "nft add table " + judges + "; nft add chain " + judges + " egress; nft add chain " +
+			judges + " post '{ type filter hook postrouting priority 95; }'; nft add rule " +
+			judges + " post jump egress; nft add rule " + judges + " egress drop; nft add table " +
+			stamp + "; nft add chain " + stamp + " check_post; nft add rule " + stamp +
+			" check_post drop", ""},
+		{"groups changed", "nft flush chain " + judges + " egress; nft add rule " + judges +
+			" egress accept", ""},
+		{"flushed", "nft flush table " + judges, "p"},
+		{"deleted", "nft delete table " + judges, "p"},
+		{"stamp flushed", "nft flush table " + stamp, "p"},
+		{"stamp deleted", "nft delete table " + stamp, "p"},
+	} {
+		if got := w.summary(w.told(t, command(tt.command))); got != tt.want {
+			t.Errorf("%s: told %q, want %q", tt.name, got, tt.want)
+		}
+	}
 }
 
 func TestWatchTellsWhatOthersChanged(t *testing.T) {

@@ -106,7 +106,8 @@ func checkStopped(ctx context.Context, socket string) error {
 func removePolicies() ([]string, error) {
 	was, err := keeper.TurnOff(pod.DefaultPaths())
 	if was && err == nil {
-		return []string{"nftables table " + abi.NFTPolicyTable}, nil
+		return []string{"nftables table " + abi.NFTPolicyTable,
+			"nftables table " + abi.NFTStampTable}, nil
 	}
 	return nil, err
 }
@@ -220,9 +221,9 @@ func removeSocketDir() ([]string, error) {
 	if _, err := os.Stat(abi.WorkerDir); err == nil {
 		return nil, nil
 	}
-	switch err := os.Remove(tunnel.SocketDir); {
+	switch err := os.Remove(abi.WireGuardSocketDir); {
 	case err == nil:
-		return []string{"directory " + tunnel.SocketDir}, nil
+		return []string{"directory " + abi.WireGuardSocketDir}, nil
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ENOTEMPTY),
 		errors.Is(err, syscall.EBUSY):
 		return nil, nil

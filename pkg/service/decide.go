@@ -150,13 +150,13 @@ func (d *decision) port(h here, e *entry, p Port) {
 	}
 }
 
-// apiGroups are the numbers of entry 0's groups.
+// apiGroups has the numbers of the groups of entry 0.
 var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true,
 	groupID(apiName, apiGroup(true)): true}
 
 func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, v6: v6} }
 
-// apiServer decides about entry 0, which has room of its own.
+// apiServer adds the claims and groups of entry 0, which has room of its own.
 func (d *decision) apiServer(e *entry) {
 	frontends := slices.Clone(e.api.Frontends)
 	slices.SortFunc(frontends, netip.AddrPort.Compare)
@@ -198,11 +198,11 @@ func seconds(d time.Duration) uint32 {
 	return uint32((d + time.Second - 1) / time.Second)
 }
 
-// Ranks of an endpoint, by what it may get.
+// Ranks of an endpoint, by the flows that it may get.
 const (
 	rankNone     = iota
-	rankDraining // flows that it has
-	rankLast     // new ones too when nothing is ready: it serves while it terminates (KEP-1669)
+	rankDraining // keeps its flows
+	rankLast     // terminates and serves: gets new flows if no endpoint is ready (KEP-1669)
 	rankReady
 )
 
@@ -296,8 +296,8 @@ func memberKey(group uint64, s Backend) MemberKey {
 	return MemberKey{Group: group, Addr: s.Addr, Port: s.Port}
 }
 
-// sourceSet returns the number of the set of e's source ranges of a family, 0 if
-// it has none at all: ranges of the other family admit no client of this one.
+// sourceSet returns the number of the set of e's source ranges of a family. It returns 0 only if e
+// has no range of any family: ranges of one family admit no client of the other.
 func (d *decision) sourceSet(e *entry, v6 bool) uint64 {
 	if len(e.service.SourceRanges) == 0 {
 		return 0
@@ -341,9 +341,9 @@ func family(v6 bool) string {
 	return "IPv4"
 }
 
-// digest returns a number for a list of words: 64 bits of a strong hash, never 0. Of a million
-// numbers two are equal with a chance of one in thirty million. Those two then share affinity only,
-// and no client can cause it.
+// digest returns the first 64 bits of the SHA-256 of a list of words, never 0. Two of a million
+// digests are equal with a probability of about one in thirty million. Those two
+// groups then share affinity only, and no client can cause it.
 func digest(words []string) uint64 {
 	var b []byte
 	for _, w := range words {

@@ -2,18 +2,18 @@ package service
 
 import "math/bits"
 
-// extent is a run of slots; those after count, up to a power of two, are its own too.
+// extent is a run of slots. It also owns the slots after count, up to the next power of two.
 type extent struct{ first, count uint32 }
 
-// extents allocates runs of slots by halving blocks (a buddy allocator): both
-// giving and taking back cost the logarithm of the number of slots, and what is free again joins.
+// extents is a buddy allocator for runs of slots. take and give cost the logarithm of the number of
+// slots. Free neighbours merge.
 type extents struct {
-	slots uint32         // that are free
-	free  map[uint32]int // by first slot: the order of a free block
-	stack [][]uint32     // by order: first slots that are free, or were
+	slots uint32         // the number of free slots
+	free  map[uint32]int // the order of each free block, by first slot
+	stack [][]uint32     // first slots of blocks that are or were free, by order
 }
 
-// newExtents has all slots but the first, which are entry 0's.
+// newExtents returns extents in which all slots are free except those of entry 0, the first ones.
 func newExtents(slots uint32) *extents {
 	top := bits.TrailingZeros32(slots)
 	e := &extents{free: make(map[uint32]int), stack: make([][]uint32, top+1)}
@@ -44,7 +44,7 @@ func (e *extents) pop(order int) (uint32, bool) {
 
 func orderOf(count uint32) int { return bits.Len32(count - 1) }
 
-// take returns room for count slots, of which there must be one.
+// take allocates count slots, at least one. It returns false if there is no room.
 func (e *extents) take(count int) (extent, bool) {
 	want := orderOf(uint32(count))
 	for order := want; order < len(e.stack); order++ {
@@ -59,7 +59,7 @@ func (e *extents) take(count int) (extent, bool) {
 	return extent{}, false
 }
 
-// has reports whether take would give room for count slots.
+// has reports whether take would find room for count slots.
 func (e *extents) has(count int) bool {
 	for order := orderOf(uint32(count)); order < len(e.stack); order++ {
 		for s := e.stack[order]; len(s) > 0; s = e.stack[order] {
@@ -72,7 +72,7 @@ func (e *extents) has(count int) bool {
 	return false
 }
 
-// split frees all of a block but its beginning of order want.
+// split frees all of a block except its first part of order want.
 func (e *extents) split(first uint32, order, want int) {
 	for order > want {
 		order--
@@ -80,7 +80,7 @@ func (e *extents) split(first uint32, order, want int) {
 	}
 }
 
-// give takes back what take gave.
+// give frees an extent that take or reserve allocated.
 func (e *extents) give(x extent) {
 	first, order := x.first, orderOf(x.count)
 	e.slots += 1 << order
@@ -96,7 +96,8 @@ func (e *extents) give(x extent) {
 	e.push(first, order)
 }
 
-// reserve takes one extent that an earlier process took; false is that it cannot be one.
+// reserve allocates an extent that an earlier process allocated. It returns false if x is not valid
+// or not free.
 func (e *extents) reserve(x extent) bool {
 	if x.count == 0 || x.count > 1<<(len(e.stack)-1) {
 		return false

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Of a list: how many services an answer has, and how many are looked at before the planner does
-// something else.
+// listPage is the number of services that List returns at most. listChunk is the number of services
+// that one call of ask reads.
 const (
 	listPage  = 500
 	listChunk = 16
 )
 
-// List returns the services after one of this name as they are in force, by name, as View does but
-// with the backends counted and not told of; the zero Name is before all. There are no more when
-// there are none. It asks for the planner again and again, each time for little, so that services
-// which come and go meanwhile may be in the list or not.
+// List returns the services in force whose names follow after, sorted by name, at most one page.
+// The zero Name precedes all others. An empty list is the end. The views have counts of backends in
+// place of the backends. List calls ask for a few services at a time. So a service that is added or
+// deleted meanwhile may be in the list or not.
 func List(after Name, ask func(func(*Planner)) error) ([]View, error) {
 	var names []Name
 	if err := ask(func(p *Planner) { names = p.names(after) }); err != nil {
@@ -39,7 +39,7 @@ func List(after Name, ask func(func(*Planner)) error) ([]View, error) {
 	return views, nil
 }
 
-// names are those after one, in no order.
+// names returns the names that follow after, unsorted.
 func (p *Planner) names(after Name) []Name {
 	var names []Name
 	for n, e := range p.entries {
@@ -50,12 +50,13 @@ func (p *Planner) names(after Name) []Name {
 	return names
 }
 
-// counted counts the endpoints of the groups of one service, each group once.
+// counted returns a function that sets the counts of a frontend's backends. It counts the endpoints
+// of each port of one service once.
 func (p *Planner) counted() func(*entry, claim, *FrontendView) {
 	known := make(map[groupKey]int)
 	return func(e *entry, c claim, f *FrontendView) {
 		key := c.group
-		key.local = false // the other nodes' are known, too
+		key.local = false // Known counts endpoints of other nodes too
 		if _, ok := known[key]; !ok {
 			known[key] = countEndpoints(e, c)
 		}
@@ -70,7 +71,7 @@ func countEndpoints(e *entry, c claim) int {
 	if c.kind == kindAPIServer {
 		return len(e.now.groups[c.group].backends)
 	}
-	known := make(map[netip.AddrPort]bool) // one that moves is in two slices
+	known := make(map[netip.AddrPort]bool) // an endpoint that moves is in two slices
 	for port, ep := range endpointsOf(e, c.group) {
 		known[netip.AddrPortFrom(ep.Addr.Unmap(), port)] = true
 	}

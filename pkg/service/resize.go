@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// Resize returns the state that maps of other sizes are to have so that they serve the same, and
-// how many frontends have no room in them. Runs of slots stay where they are, unless that is beyond
-// the end. Entry 0 always fits. What has no room is whole: a frontend's slots, members and sources,
-// or none of them.
+// Resize returns the state for maps of other sizes that serve the same frontends, and the number of
+// frontends without room. Extents keep their place unless it is beyond the end. Entry 0 always
+// fits. A frontend fits with all its slots, members and sources, or is left out.
 func (s State) Resize(l Limits) (resized State, without int) {
 	r := resizing{from: s, limits: l, room: newExtents(l.BackendSlots),
 		moved:  make(map[extent]extent),
@@ -36,20 +35,20 @@ type resizing struct {
 	from, to State
 	limits   Limits
 	room     *extents
-	moved    map[extent]extent // where runs are now
+	moved    map[extent]extent // the new place of each extent
 	members  map[uint64][]MemberKey
 	sources  map[uint64][]SourceRangeKey // by set
-	placed   map[uint64]bool             // sets that are there
+	placed   map[uint64]bool             // sets of sources that are in to
 }
 
-// order orders frontends, entry 0 first.
+// order compares frontends: entry 0 first, then by group and revision.
 func (r *resizing) order(a, b FrontendKey) int {
 	x, y := r.from.Frontends[a], r.from.Frontends[b]
 	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]),
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
 
-// place allocates extents, first for those that can stay where they are.
+// place allocates an extent for each one in use. Extents that can keep their place come first.
 func (r *resizing) place() {
 	rest := make(map[extent]bool)
 	for _, f := range r.from.Frontends {
@@ -82,7 +81,7 @@ func (r *resizing) place() {
 	}
 }
 
-// add reports whether there was room for a frontend with all that it refers to.
+// add adds a frontend with its members and sources, and reports whether there was room for all.
 func (r *resizing) add(k FrontendKey) bool {
 	f := r.from.Frontends[k]
 	to, ok := r.moved[extent{f.First, f.Count}]
@@ -124,8 +123,8 @@ func (r *resizing) add(k FrontendKey) bool {
 	return true
 }
 
-// addHidden adds the entries of services whose frontends other services have, as far as there is
-// room.
+// addHidden adds members and sources that no frontend refers to, as far as there is room. Their
+// service has lost its frontends to other services.
 func (r *resizing) addHidden() {
 	for _, f := range r.from.Frontends {
 		delete(r.members, f.Group)

@@ -195,8 +195,8 @@ func (r *round) fitAPI(e *entry, want decision) {
 		if key.v6 {
 			first = apiSlots / 2
 		}
-		// All are held only after changes failed half-made three times in a row. Then the last is
-		// used: rather a moment of two versions than no API server.
+		// All blocks are held only after Apply failed in part three times in a row. Then the last
+		// block is used: a moment of mixed versions is better than no API server.
 		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
 			first += 1 << apiOrder
 		}

@@ -17,7 +17,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String returns the name that Kubernetes has for it.
+// String returns the protocol's name in Kubernetes, or its number.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -92,15 +92,15 @@ type Port struct {
 
 // Slice is what the table needs of an EndpointSlice.
 type Slice struct {
-	// Service is whose it is; Name is unique in that service's namespace.
+	// Service is the service of the slice. Name is unique in the namespace of that service.
 	Service   Name
 	Name      string
 	Ports     []SlicePort
 	Endpoints []Endpoint
 }
 
-// SlicePort is where the endpoints of a slice listen for the service's port of
-// this name and protocol.
+// SlicePort is the port on which the endpoints of a slice serve the service's port of this name and
+// protocol.
 type SlicePort struct {
 	Name     string
 	Protocol Protocol

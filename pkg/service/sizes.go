@@ -1,7 +1,7 @@
 package service
 
 // Sizes returns how many entries of each map are in use once the changes of the last Plan are made.
-// Slots are those that are given out: entry 0 has its own, and a service the next power of two.
+// BackendSlots counts allocated slots: those of entry 0, and for each group the next power of two.
 func (p *Planner) Sizes() Limits {
 	free := p.room.slots
 	for _, x := range p.freed {

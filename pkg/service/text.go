@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// errText matches texts that name nothing.
+// errText is the error of a text that UnmarshalText does not know.
 var errText = errors.New("unknown")
 
-// String returns who a scope is of, in a word.
+// String returns "inside" or "outside".
 func (s Scope) String() string {
 	if s == Outside {
 		return "outside"
@@ -33,7 +33,7 @@ func (s *Scope) UnmarshalText(text []byte) error {
 // MarshalText returns String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads what String gives of the protocols that have a name.
+// UnmarshalText parses the result of String for TCP, UDP and SCTP.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	for _, known := range []Protocol{TCP, UDP, SCTP} {
 		if string(text) == known.String() {

@@ -32,7 +32,7 @@ func (s State) APIServer() APIServer {
 type View struct {
 	Service   Name           `json:"service"`
 	Frontends []FrontendView `json:"fronts,omitempty"`
-	// Problems are why the service is not as it asks to be.
+	// Problems say why the service is not served as it asks.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -51,14 +51,15 @@ type FrontendView struct {
 	Drop  bool `json:"drop,omitempty"`
 	// Affinity is how long a client keeps its backend.
 	Affinity time.Duration `json:"affinity,omitempty"`
-	// Sources are who may come from outside when Ranged; otherwise any client may.
+	// Sources are the ranges of external clients that are admitted if Ranged. Otherwise any client
+	// is.
 	Sources []netip.Prefix `json:"sources,omitempty"`
 	Ranged  bool           `json:"ranged,omitempty"`
-	// Chosen is how many backends are chosen from, of all that are Known.
+	// Chosen is the number of backends for new connections, Known the number of all.
 	Chosen int `json:"chosen"`
 	Known  int `json:"known"`
-	// Backends are those that are chosen from, each with the same chance, and then those that are
-	// not. A List has none.
+	// Backends are the backends for new connections, all with the same probability, and then the
+	// others. It is empty in the result of List.
 	Backends []BackendView `json:"backends,omitempty"`
 }
 
@@ -68,24 +69,24 @@ type BackendView struct {
 	Node string         `json:"node,omitempty"`
 	// Here reports whether it is on this node.
 	Here bool `json:"here,omitempty"`
-	// Chosen reports whether new connections may go there; Why is why, or why not.
+	// Chosen reports whether new connections may go there. Why is the reason.
 	Chosen bool   `json:"chosen"`
 	Why    string `json:"why"`
 }
 
-// kindNames are in the words of the API.
+// kindNames are the names of kinds, as the API of Kubernetes has them.
 var kindNames = map[kind]string{
 	kindAPIServer: "API server", kindClusterIP: "ClusterIP", kindNodePort: "NodePort",
 	kindLoadBalancer: "LoadBalancer", kindExternalIP: "externalIP",
 }
 
-// Services counts the services that are known.
+// Services returns the number of known services.
 func (p *Planner) Services() int { return p.services }
 
-// View returns a service as it is in force; false is that there is none of this name.
+// View returns a service as it is in force, and false if no service has this name.
 func (p *Planner) View(n Name) (View, bool) { return p.view(n, p.tellBackends) }
 
-// view has the backends of each frontend told of or counted by fill.
+// view is View with fill, which sets the backends of a frontend or their counts.
 func (p *Planner) view(n Name, fill func(*entry, claim, *FrontendView)) (View, bool) {
 	e := p.entries[n]
 	if e == nil || e.service == nil && e.api == nil {
@@ -113,7 +114,7 @@ func (p *Planner) view(n Name, fill func(*entry, claim, *FrontendView)) (View, b
 	return v, true
 }
 
-// At returns the frontend that an address has; false is that it is no service's.
+// At returns the frontend at an address, and false if no service has it.
 func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (FrontendView, bool) {
 	list := p.claims[frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol, scope)]
 	if len(list) == 0 {
@@ -125,8 +126,8 @@ func (p *Planner) At(a netip.AddrPort, protocol Protocol, scope Scope) (Frontend
 	return f, true
 }
 
-// Keeps reports whether the maps have a frontend at an address that no known service has: what an
-// earlier process left of one that does not fit, or what is not listed yet.
+// Keeps reports whether the maps have a frontend at this address. If At finds none, an earlier
+// process left the frontend: its service does not fit, or is not listed yet.
 func (p *Planner) Keeps(a netip.AddrPort, protocol Protocol, scope Scope) bool {
 	_, ok := p.frontends[frontendKey(netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), protocol,
 		scope)]
@@ -149,7 +150,7 @@ func (p *Planner) frontend(e *entry, c claim) FrontendView {
 	return f
 }
 
-// tellBackends puts in every endpoint of a claim.
+// tellBackends sets the backends of a claim and their counts in f.
 func (p *Planner) tellBackends(e *entry, c claim, f *FrontendView) {
 	f.Backends = p.backends(e, c)
 	f.Known = len(f.Backends)
@@ -160,7 +161,7 @@ func (p *Planner) tellBackends(e *entry, c claim, f *FrontendView) {
 	}
 }
 
-// backends tells of every endpoint of a claim whether it is chosen.
+// backends returns the endpoints of a claim, chosen ones first, each with the reason.
 func (p *Planner) backends(e *entry, c claim) []BackendView {
 	g := e.now.groups[c.group]
 	if g == nil {
@@ -186,8 +187,7 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 	})
 }
 
-// endpointsOf goes through the endpoints that a group knows, with their ports; those of other nodes
-// too.
+// endpointsOf returns an iterator over the endpoints of a group on all nodes, with their ports.
 func endpointsOf(e *entry, key groupKey) iter.Seq2[uint16, Endpoint] {
 	return func(yield func(uint16, Endpoint) bool) {
 		for _, s := range e.slices {

@@ -226,8 +226,8 @@ func readFile(path string, trustDisk bool) ([]byte, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, path)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0:
-		return nil, fmt.Errorf("%w: others can write %s (user %d, mode %04o) and insert keys: "+
-			"check it, chown it to this user, and chmod 0600",
+		return nil, fmt.Errorf("%w: %s can be written by others (user %d, mode %04o): check it, "+
+			"then chown it to this user and chmod 0600",
 			ErrCorrupt, path, st.Uid, st.Mode&0o7777)
 	case st.Size > MaxSnapshot:
 		return nil, fmt.Errorf("%w: %s is larger than %d bytes, more than any snapshot: "+

@@ -143,7 +143,7 @@ func (h *Host) request(ctx context.Context, d Device) error {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %s/%s.sock was not served within %s (%w): start veil-wg; if it "+
 				"runs, its log says more",
-				ErrNoWorker, SocketDir, d.Name, h.o.WorkerWait, err)
+				ErrNoWorker, abi.WireGuardSocketDir, d.Name, h.o.WorkerWait, err)
 		case <-tick.C:
 		}
 	}

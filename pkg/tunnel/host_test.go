@@ -359,5 +359,5 @@ func (n *testNode) links() string {
 
 // dialSocket opens the device's configuration socket in the calling thread's mount namespace.
 func dialSocket() (net.Conn, error) {
-	return net.Dial("unix", filepath.Join("/var/run/wireguard", device+".sock"))
+	return net.Dial("unix", filepath.Join(abi.WireGuardSocketDir, device+".sock"))
 }

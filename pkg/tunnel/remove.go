@@ -144,7 +144,7 @@ func (h *Host) removeFiles(name string, took []string) ([]string, error) {
 	// A process killed while writing leaves a temporary file.
 	files, _ := filepath.Glob(filepath.Join(h.o.WorkerDir, "."+name+".*"))
 	files = append(files, filepath.Join(h.o.WorkerDir, name+".state"),
-		filepath.Join(SocketDir, name+".sock"))
+		filepath.Join(abi.WireGuardSocketDir, name+".sock"))
 	for _, file := range files {
 		err := os.Remove(file)
 		if err == nil {

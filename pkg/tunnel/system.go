@@ -75,9 +75,6 @@ func NewHost(o Options) (*Host, error) {
 	return &Host{o}, nil
 }
 
-// SocketDir is where wgctrl looks for userspace devices.
-const SocketDir = "/var/run/wireguard"
-
 func (h *Host) requestFile(name string) string { return filepath.Join(h.o.WorkerDir, name+".json") }
 
 // Read reads all links with our names.

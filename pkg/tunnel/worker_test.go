@@ -216,7 +216,7 @@ func TestRemoveAll(t *testing.T) {
 					left = append(left, st.Devices[0].Name)
 				}
 				for _, pattern := range []string{abi.WorkerDir + "/*.json",
-					abi.WorkerDir + "/*.state", "/var/run/wireguard/*"} {
+					abi.WorkerDir + "/*.state", abi.WireGuardSocketDir + "/*"} {
 					files, _ := filepath.Glob(pattern)
 					left = append(left, files...)
 				}
@@ -285,7 +285,7 @@ func TestStateIsPrivate(t *testing.T) {
 	n.mustSync(n.spec())
 	n.Run(t, func() error {
 		for _, file := range []string{filepath.Join(abi.WorkerDir, device+".state"),
-			filepath.Join("/var/run/wireguard", device+".sock")} {
+			filepath.Join(abi.WireGuardSocketDir, device+".sock")} {
 			st, err := os.Stat(file)
 			if err != nil {
 				return err

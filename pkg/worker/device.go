@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // DeviceOptions say which device a process serves.
@@ -19,7 +21,7 @@ type DeviceOptions struct {
 	Request
 	// Dir holds its state.
 	Dir string
-	// SocketDir holds its configuration socket; empty is SocketDir of this package.
+	// SocketDir holds its configuration socket; empty is abi.WireGuardSocketDir.
 	SocketDir string
 	// Engine serves the device: EngineWireGuardGo, which is also what empty means, or
 	// EngineKubeveil.
@@ -59,7 +61,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		return err
 	}
 	if o.SocketDir == "" {
-		o.SocketDir = SocketDir
+		o.SocketDir = abi.WireGuardSocketDir
 	}
 
 	if o.Lock != nil {

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // keeper keeps the process of one device alive.
@@ -159,7 +161,7 @@ func (k *keeper) clean() {
 	var errs []error
 	// A process killed while it saved leaves a part under another name.
 	parts, _ := filepath.Glob(filepath.Join(k.dir, "."+k.name+".*"))
-	for _, file := range append(parts, path(".state"), filepath.Join(SocketDir, k.name+".sock")) {
+	for _, file := range append(parts, path(".state"), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

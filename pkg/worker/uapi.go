@@ -14,9 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketDir is where the tools of WireGuard look for configuration sockets.
-const SocketDir = "/var/run/wireguard"
-
 // maxSet bounds one configuration: 65,536 peers, the library's limit, with 8 allowed IPs each.
 const maxSet = 64 << 20
 

@@ -153,7 +153,7 @@ func (k *Keeper) own() (addrs []netip.Addr) {
 // TurnOff takes policies out of force on this node.
 func TurnOff(paths pod.Paths) (was bool, err error) {
 	open, openErr := paths.PolicyOpen()
-	exists, existsErr := table.Exists()
+	exists, existsErr := table.Remains()
 	if err := errors.Join(openErr, existsErr); err != nil {
 		return false, err
 	}

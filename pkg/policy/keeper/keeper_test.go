@@ -237,28 +237,47 @@ func TestRestartKeepsWhatIsInForce(t *testing.T) {
 	n.wantTalk("client", 2, true)
 }
 
-// The daemon is away while the table is deleted: the next one makes pods mute at once.
+// Whoever deletes the table opens nothing, whether the daemon runs, is away, or begins again.
 func TestTableThatIsGoneMakesPodsMute(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	n := newNode(t)
-	n.PutPolicy(denyAll)
+	remove := func() {
+		t.Helper()
+		n.must(func() error {
+			return exec.CommandContext(t.Context(), nft, "delete", "table", "inet",
+				abi.NFTPolicyTable).Run()
+		})
+	}
+	exists := func() {
+		t.Helper()
+		n.must(func() error {
+			exists, err := table.Exists()
+			if !exists {
+				t.Error("the table is not restored")
+			}
+			return err
+		})
+	}
+
 	n.put("client", nil)
 	n.put("server", map[string]string{"app": "server"})
 	n.listed()
 	n.attach("client", 1)
 	n.attach("server", 2)
-	n.must(func() error {
-		return exec.CommandContext(t.Context(), nft, "delete", "table", "inet", abi.NFTPolicyTable).Run()
-	})
+	n.AttachmentsChanged()
+	n.step()
 	n.wantTalk("client", 2, true) // the control
+	remove()
+	n.wantTalk("client", 2, false)
 	n.TableChanged()
 	n.step()
-	n.wantTalk("client", 2, false)
+	exists()
+	n.wantTalk("client", 2, true)
 
-	n.must(func() error {
-		return exec.CommandContext(t.Context(), nft, "delete", "table", "inet", abi.NFTPolicyTable).Run()
-	})
+	remove()
+	n.wantTalk("client", 2, false)
 	n.restart()
+	exists()
 	n.wantTalk("client", 2, false)
 }
 

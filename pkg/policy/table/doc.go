@@ -10,6 +10,8 @@
 // It promises:
 //   - A pod that is in no group's set of members is mute. That holds whatever is deleted: a group,
 //     a member, a set that another program flushed.
+//   - A pod's packet that the table did not judge is dropped by a second one, kubeveil_stamp
+//     (stamp.go): whoever deletes or flushes the first opens nothing.
 //   - One Apply is one netlink transaction. The kernel enforces the old plan or the new one.
 //   - Applying a plan that is in force writes nothing, also after a restart of the daemon.
 //   - A transaction that the kernel refuses changes nothing, and Apply returns its error.
@@ -21,5 +23,5 @@
 // Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
 // command of the node, cost time in proportion to the table.
 //
-// Start reading at Table, then want.go.
+// Start reading at Table, then want.go, then stamp.go.
 package table

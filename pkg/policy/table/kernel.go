@@ -219,7 +219,7 @@ func counterOf(exprs []expr.Any) (policy.Verdict, bool) {
 		if !ok || !slices.Contains(Counters, o.Name) {
 			continue
 		}
-		for v := policy.DenyPending; v <= policy.DenyIngress; v++ {
+		for v := policy.DenyPending; v <= policy.DenyUnknownPeer; v++ {
 			if v.String() == o.Name {
 				return v, true
 			}

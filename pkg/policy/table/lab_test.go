@@ -97,13 +97,27 @@ func newLab(t *testing.T, pods ...int) *lab {
 func (l *lab) run(ns *nettest.NS, program, args string) {
 	l.t.Helper()
 	ns.Run(l.t, func() error {
-		out, err := exec.CommandContext(l.t.Context(), program,
-			strings.Fields(args)...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%s %s: %w: %s", program, args, err, out)
-		}
-		return nil
+		_, err := command(l.t, program, args)
+		return err
 	})
+}
+
+// output runs a program on the node and returns what it says.
+func (l *lab) output(program, args string) (out string) {
+	l.t.Helper()
+	l.node.Run(l.t, func() (err error) {
+		out, err = command(l.t, program, args)
+		return err
+	})
+	return out
+}
+
+func command(t *testing.T, program, args string) (string, error) {
+	out, err := exec.CommandContext(t.Context(), program, strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w: %s", program, args, err, out)
+	}
+	return string(out), nil
 }
 
 // apply applies a plan on the node and returns how many changes it took.

@@ -19,8 +19,10 @@ type machine struct {
 	network, transport []byte
 	// registers are the 64 bytes of struct nft_regs.
 	registers [64]byte
-	depth     int
-	decision  Decision
+	// mark is the packet's, 0 at first: the tables of the stamp take ours off before.
+	mark     uint32
+	depth    int
+	decision Decision
 }
 
 // maxDepth bounds nested chains (NFT_JUMP_STACK_SIZE).
@@ -153,8 +155,16 @@ func (m *machine) set(register uint32, data []byte) error {
 
 func (m *machine) meta(e *expr.Meta) error {
 	if e.SourceRegister {
-		return fmt.Errorf("it sets metadata")
+		data, err := m.at(e.Register, 4)
+		if err == nil && e.Key != expr.MetaKeyMARK {
+			err = fmt.Errorf("it sets metadata %d", e.Key)
+		}
+		if err == nil {
+			m.mark = binaryutil.NativeEndian.Uint32(data)
+		}
+		return err
 	}
+
 	number := func(n uint32) []byte { return binaryutil.NativeEndian.PutUint32(n) }
 	group := func(pod bool) []byte {
 		if pod {
@@ -168,6 +178,8 @@ func (m *machine) meta(e *expr.Meta) error {
 		return m.set(e.Register, []byte{families[indexOf(m.packet.Src)].proto})
 	case expr.MetaKeyL4PROTO:
 		return m.set(e.Register, []byte{byte(m.packet.Proto)})
+	case expr.MetaKeyMARK:
+		return m.set(e.Register, number(m.mark))
 	case expr.MetaKeyIIF:
 		if m.packet.FromNode {
 			return m.set(e.Register, number(0))

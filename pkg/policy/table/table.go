@@ -1,16 +1,13 @@
 package table
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"maps"
-	"reflect"
+	"io/fs"
 	"slices"
 	"sync"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -27,6 +24,8 @@ type Table struct {
 	// have is what the kernel has; read is whether it is known.
 	have *state
 	read bool
+	// stamp is what the kernel has of the table of stamp.go.
+	stamp stampState
 }
 
 // Close closes the connection to the kernel. The table stays in force.
@@ -112,7 +111,9 @@ func keyOf(name string) nftables.SetDatatype {
 }
 
 func (t *Table) readLocked(c *nftables.Conn) (err error) {
-	t.have, err = read(c)
+	if t.have, err = read(c); err == nil {
+		t.stamp, err = readStamp(c)
+	}
 	t.read = err == nil
 	return err
 }
@@ -158,14 +159,19 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 	}
 
 	d := diff(t.have, want)
-	if d.empty() {
+	restamp := !slices.Equal(t.stamp.texts, stampTexts())
+	if d.empty() && !restamp {
 		return r, nil
 	}
-	if err := d.write(c, want); err != nil {
-		return r, err
+	if restamp {
+		writeStamp(c, t.stamp.dropped)
+		r.Changes = 1
 	}
-	t.have = want.state()
-	return Result{Changes: d.count(), Shrinks: d.shrinks(want)}, nil
+	if err := d.write(c, want); err != nil {
+		return Result{}, err
+	}
+	t.have, t.stamp.texts = want.state(), stampTexts()
+	return Result{Changes: r.Changes + d.count(), Shrinks: d.shrinks(want)}, nil
 }
 
 // Exists reports whether the table is in force.
@@ -175,25 +181,45 @@ func Exists() (bool, error) {
 		return false, err
 	}
 	defer func() { _ = c.CloseLasting() }()
-	_, err = c.ListTableOfFamily(ourTable.Name, ourTable.Family)
-	if errors.Is(err, unix.ENOENT) {
+	return there(c, ourTable)
+}
+
+// Remains reports whether there is anything that Delete deletes.
+func Remains() (bool, error) {
+	c, err := open()
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	judges, err := there(c, ourTable)
+	if judges || err != nil {
+		return judges, err
+	}
+	return there(c, stampTable)
+}
+
+func there(c *nftables.Conn, t *nftables.Table) (bool, error) {
+	_, err := c.ListTableOfFamily(t.Name, t.Family)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for nftables table %s: %w", ourTable.Name, err)
+		return false, fmt.Errorf("look for nftables table %s: %w", t.Name, err)
 	}
 	return true, nil
 }
 
-// Delete deletes the table, and with it all policy.
+// Delete deletes the table and that of the stamp in one transaction, and with them all policy.
 func Delete() error {
 	c, err := open()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.CloseLasting() }()
-	c.AddTable(ourTable) // The delete below needs one.
-	c.DelTable(ourTable)
+	for _, t := range []*nftables.Table{stampTable, ourTable} {
+		c.AddTable(t) // The delete needs one.
+		c.DelTable(t)
+	}
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", ourTable.Name, err)
 	}
@@ -202,7 +228,7 @@ func Delete() error {
 
 // Drops returns the dropped packets by reason; all are 0 when there is no table.
 func Drops() (map[string]uint64, error) {
-	counts := make(map[string]uint64, len(Counters))
+	counts := map[string]uint64{unstamped: 0}
 	for _, name := range Counters {
 		counts[name] = 0
 	}
@@ -211,216 +237,16 @@ func Drops() (map[string]uint64, error) {
 		return nil, err
 	}
 	defer func() { _ = c.CloseLasting() }()
-	objects, err := c.GetObjects(ourTable)
-	if errors.Is(err, unix.ENOENT) {
-		return counts, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list counters of nftables table %s: %w", ourTable.Name, err)
-	}
-	for _, o := range objects {
-		if n, ok := o.(*nftables.CounterObj); ok {
-			counts[n.Name] = n.Packets
+	for _, t := range []*nftables.Table{ourTable, stampTable} {
+		objects, err := c.GetObjects(t)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, fmt.Errorf("list counters of nftables table %s: %w", t.Name, err)
+		}
+		for _, o := range objects {
+			if n, ok := o.(*nftables.CounterObj); ok {
+				counts[n.Name] = n.Packets
+			}
 		}
 	}
 	return counts, nil
-}
-
-// difference is what has to change, by name, sorted. Pure.
-type difference struct {
-	// anew has the table made again: it is not there, or has a chain at another hook.
-	anew                 bool
-	counters             []string
-	addChains, delChains []string
-	// refill are chains that stay and have other rules.
-	refill           []string
-	addSets, delSets []string
-	// add and remove are elements of sets that stay.
-	add, remove map[string][]string
-}
-
-func (d *difference) empty() bool { return d.count() == 0 }
-
-func (d *difference) count() int {
-	n := len(d.counters) + len(d.addChains) + len(d.delChains) + len(d.refill) + len(d.addSets) +
-		len(d.delSets)
-	for _, keys := range d.add {
-		n += len(keys)
-	}
-	for _, keys := range d.remove {
-		n += len(keys)
-	}
-	return n
-}
-
-func diff(have *state, want *content) *difference {
-	d := &difference{add: map[string][]string{}, remove: map[string][]string{}}
-	for name, c := range want.chains {
-		if have != nil && have.chains[name] != nil && have.chains[name][0] != c.texts()[0] {
-			have = nil
-		}
-	}
-	if have == nil {
-		d.anew, have = true, &state{}
-	}
-	for _, name := range Counters {
-		if !have.counters[name] {
-			d.counters = append(d.counters, name)
-		}
-	}
-
-	for name, c := range want.chains {
-		switch texts, has := have.chains[name]; {
-		case !has:
-			d.addChains = append(d.addChains, name)
-		case &texts[0] != &c.texts()[0] && !slices.Equal(texts, c.texts()):
-			d.refill = append(d.refill, name)
-		}
-	}
-	for name := range have.chains {
-		if want.chains[name] == nil {
-			d.delChains = append(d.delChains, name)
-		}
-	}
-
-	for name, s := range want.sets {
-		got, has := have.sets[name]
-		switch {
-		case !has:
-			d.addSets = append(d.addSets, name)
-		case same(got, s.elements):
-		default:
-			if add := missing(s.elements, got); len(add) > 0 {
-				d.add[name] = add
-			}
-			if remove := missing(got, s.elements); len(remove) > 0 {
-				d.remove[name] = remove
-			}
-		}
-	}
-	for name := range have.sets {
-		if want.sets[name] == nil {
-			d.delSets = append(d.delSets, name)
-		}
-	}
-	for _, names := range [][]string{d.addChains, d.delChains, d.refill, d.addSets, d.delSets} {
-		slices.Sort(names)
-	}
-	return d
-}
-
-// same reports whether two are one map: sets of peers that did not change are not compared.
-func same(a, b elements) bool {
-	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
-}
-
-// missing returns the keys that a has and b has not, sorted.
-func missing(a, b elements) (out []string) {
-	for k := range a {
-		if !b[k] {
-			out = append(out, k)
-		}
-	}
-	// By address: the kernel refuses the starts of intervals that come without their ends.
-	slices.SortFunc(out, func(a, b string) int { return cmp.Compare(a[1:], b[1:]) })
-	return out
-}
-
-// state is the kernel's once it has the content.
-func (want *content) state() *state {
-	out := &state{chains: map[string][]string{}, sets: map[string]elements{},
-		counters: map[string]bool{}}
-	for name, c := range want.chains {
-		out.chains[name] = c.texts()
-	}
-	for name, s := range want.sets {
-		out.sets[name] = s.elements
-	}
-	for _, name := range Counters {
-		out.counters[name] = true
-	}
-	return out
-}
-
-// write sends the difference as one transaction. The kernel resolves names in the order of the
-// messages: sets before the rules that look them up, chains before the rules that go there.
-func (d *difference) write(c *nftables.Conn, want *content) error {
-	c.AddTable(ourTable)
-	if d.anew {
-		c.DelTable(ourTable)
-		c.AddTable(ourTable)
-	}
-	for _, name := range d.counters {
-		c.AddObj(&nftables.CounterObj{Table: ourTable, Name: name})
-	}
-	for _, name := range d.addSets {
-		s := want.sets[name]
-		if err := c.AddSet(s.kernel(name), nil); err != nil {
-			return fmt.Errorf("add set %s: %w", name, err)
-		}
-		if err := s.change(c.SetAddElements, name, missing(s.elements, nil)); err != nil {
-			return err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.remove)) {
-		if err := want.sets[name].change(c.SetDeleteElements, name, d.remove[name]); err != nil {
-			return err
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(d.add)) {
-		if err := want.sets[name].change(c.SetAddElements, name, d.add[name]); err != nil {
-			return err
-		}
-	}
-
-	for _, name := range slices.Concat(d.addChains, d.refill) {
-		ch := &nftables.Chain{Table: ourTable, Name: name}
-		if w := want.chains[name]; w.hook != nil {
-			accept := nftables.ChainPolicyAccept
-			ch.Type, ch.Hooknum, ch.Priority, ch.Policy = nftables.ChainTypeFilter, w.hook,
-				&w.priority, &accept
-		}
-		c.AddChain(ch)
-	}
-	for _, name := range slices.Concat(d.refill, d.delChains) {
-		c.FlushChain(&nftables.Chain{Table: ourTable, Name: name})
-	}
-	for _, name := range slices.Concat(d.addChains, d.refill) {
-		ch := &nftables.Chain{Table: ourTable, Name: name}
-		for _, r := range want.chains[name].rules {
-			c.AddRule(&nftables.Rule{Table: ourTable, Chain: ch, Exprs: r.exprs,
-				UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
-		}
-	}
-
-	for _, name := range d.delChains {
-		c.DelChain(&nftables.Chain{Table: ourTable, Name: name})
-	}
-	for _, name := range d.delSets {
-		c.DelSet(&nftables.Set{Table: ourTable, Name: name})
-	}
-	return c.Flush()
-}
-
-func (s *set) kernel(name string) *nftables.Set {
-	return &nftables.Set{Table: ourTable, Name: name, KeyType: s.key, Concatenation: s.concat,
-		Interval: s.interval}
-}
-
-// chunk bounds the elements of one message, which is at most 64 KiB.
-const chunk = 500
-
-// change adds or removes elements.
-func (s *set) change(do func(*nftables.Set, []nftables.SetElement) error, name string,
-	keys []string) error {
-	for part := range slices.Chunk(keys, chunk) {
-		var list []nftables.SetElement
-		for _, k := range part {
-			list = append(list, nftables.SetElement{Key: []byte(k[1:]), IntervalEnd: k[0] == 1})
-		}
-		if err := do(s.kernel(name), list); err != nil {
-			return fmt.Errorf("change set %s: %w", name, err)
-		}
-	}
-	return nil
 }

@@ -3,7 +3,6 @@ package table_test
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/policytest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
@@ -249,16 +249,8 @@ func TestRestartAdoptsAndWritesNothing(t *testing.T) {
 // list is what nft prints, which also shows that it can print the table.
 func (l *lab) list() (text string) {
 	nft := nettest.NeedProgram(l.t, "nft")
-	l.node.Run(l.t, func() error {
-		out, err := exec.CommandContext(l.t.Context(), nft, "list", "table", "inet",
-			"kubeveil_policy").CombinedOutput()
-		text = string(out)
-		if err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
-	return text
+	return l.output(nft, "list table inet "+abi.NFTPolicyTable) +
+		l.output(nft, "list table inet "+abi.NFTStampTable)
 }
 
 func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
@@ -271,6 +263,8 @@ func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
 		"hook moved":   "delete chain inet kubeveil_policy post",
 		"chain added":  "add chain inet kubeveil_policy mine",
 		"other table":  "add table inet mine",
+		"stamp gone":   "delete table inet kubeveil_stamp",
+		"no check":     "flush chain inet kubeveil_stamp check_post",
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, p := two(t)

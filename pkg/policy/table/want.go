@@ -291,18 +291,21 @@ func addHooks(c *content, plan *policy.Plan) {
 
 	sends := ofPods("iifgroup", expr.MetaKeyIIFGROUP).verdict(expr.VerdictJump,
 		policy.Egress.String())
-	c.chains["post"] = &chain{hook: nftables.ChainHookPostrouting, priority: priorityPost,
+	c.chains[abi.NFTPolicyPost] = &chain{hook: nftables.ChainHookPostrouting, priority: priorityPost,
 		rules: []rule{
+			setStamp(),
 			known().verdict(expr.VerdictAccept, ""),
 			byHostProcess().verdict(expr.VerdictAccept, ""),
 			sends,
 			ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
 				policy.Ingress.String()),
 		}}
-	c.chains["host"] = &chain{hook: nftables.ChainHookInput, priority: priorityInput, rules: []rule{
-		known().verdict(expr.VerdictAccept, ""),
-		sends,
-	}}
+	c.chains[abi.NFTPolicyHost] = &chain{hook: nftables.ChainHookInput, priority: priorityInput,
+		rules: []rule{
+			setStamp(),
+			known().verdict(expr.VerdictAccept, ""),
+			sends,
+		}}
 }
 
 // isMembers reports whether the plugin writes the set too.

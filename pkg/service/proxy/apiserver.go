@@ -12,56 +12,55 @@ import (
 )
 
 const (
-	// deadAfter is how long a server has not answered when connections to it are closed. closeEvery
-	// is how often those are looked for: together less than the 45 s after which client-go's own
-	// pings find a connection dead.
+	// deadAfter is the time without an answer after which connections to a server are closed.
+	// closeEvery is the pause between searches for such connections. Their sum is below 45 s, after
+	// which the pings of client-go find a connection dead.
 	deadAfter, closeEvery = 25 * time.Second, 10 * time.Second
-	// A server that left the list is watched on, since one that died is taken out of it before
-	// deadAfter: until connections to it were looked for closings times, or while it answers for
-	// leftFor.
+	// A dead server leaves the list before deadAfter, so a server that left is still probed. That
+	// ends after its connections were closed closings times, or if it answers leftFor after it
+	// left.
 	closings, leftFor = 3, 2 * time.Minute
 )
 
-// APIServers are what is known of the API servers before they are listed.
+// APIServers are the API servers that are known before the first list.
 type APIServers struct {
-	// Frontends are addresses of their service that are sure; those that are in the maps are as
-	// good.
+	// Frontends are the confirmed addresses of their service. Addresses in the maps count too.
 	Frontends []netip.AddrPort
-	// Guessed is what their service may have. It counts only when nothing is sure.
+	// Guessed are probable addresses of their service, for use while none is confirmed.
 	Guessed []netip.AddrPort
-	// Configured are servers whatever the lists say.
+	// Configured are servers that count beside those of the list.
 	Configured []netip.AddrPort
-	// Remembered are servers until they have been listed, and again while the list is empty: the
-	// last server takes itself out of it when it ends, and has to be found when it comes back.
+	// Remembered are the servers to use while the list is empty or not read yet. The last server
+	// removes itself from the list when it ends, and must be found when it returns.
 	Remembered []netip.AddrPort
 }
 
-// apiService is the service of the API servers, and apiPort the name of its port; they keep its
-// endpoints themselves.
+// apiService is the service of the API servers, apiPort the name of its port. The API servers write
+// its endpoints themselves.
 var (
 	apiService = service.Name{Namespace: "default", Name: "kubernetes"}
 	apiPort    = "https"
 )
 
-// apiServers decides what entry 0 is.
+// apiServers probes the API servers and decides the frontends and backends of entry 0.
 type apiServers struct {
 	mu     sync.Mutex // guards the fields below
 	before APIServers
-	listed []netip.AddrPort // of the list, without configuration
+	listed []netip.AddrPort // frontends of the listed service
 	slices map[string][]netip.AddrPort
-	// servers are the candidates; each has a probe once run is set.
+	// servers are the candidates. Each has a probe once run is set.
 	servers map[netip.AddrPort]*server
 	run     func(addr netip.AddrPort) (stop func())
 }
 
-// server is a candidate.
+// server is a candidate for a backend of entry 0, or one that left the list.
 type server struct {
 	up    bool
-	since time.Time // zero until its probe has said something; it counts as up
+	since time.Time // when up last changed; zero before the first probe result
 	stop  func()
-	left  time.Time // when it left the list, zero is not: one that left is no part of entry 0
+	left  time.Time // when it left the list and entry 0; zero while it is listed
 	swept time.Time // when connections to it were last closed
-	times int       // how often they were, without an error, since it does not answer
+	times int       // how often they were closed without an error since it stopped answering
 }
 
 func newAPIServers(before APIServers) *apiServers {
@@ -71,8 +70,8 @@ func newAPIServers(before APIServers) *apiServers {
 	return a
 }
 
-// adopt remembers the servers in the maps. Those that the last process had found dead, so that the
-// maps have others only, are dead until they answer.
+// adopt remembers the servers in the maps. If the maps have servers, a candidate that they lack
+// counts as dead until it answers: the last process had found it dead.
 func (a *apiServers) adopt(s service.State) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,8 +88,8 @@ func (a *apiServers) adopt(s service.State) {
 	}
 }
 
-// adoptLeft watches servers that programs here were given and that are unknown now, as if
-// they had left the list now: they are dead until they answer.
+// adoptLeft adds the unknown servers among given, the backends that sockets of this node got. They
+// count as servers that left the list now, and as dead until they answer.
 func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -102,15 +101,15 @@ func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	}
 }
 
-// frontends are the addresses of entry 0, whether it has servers or not.
+// frontends returns the addresses of entry 0, with or without backends.
 func (a *apiServers) frontends() []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.frontendsLocked())
 }
 
-// start begins to probe; changed is told when entry may have become another. Probes end with ctx,
-// counted by wg.
+// start starts the probes, which end with ctx and are counted by wg. changed is called when the
+// result of entry may have changed.
 func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, probe prober, changed func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,7 +129,7 @@ func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, probe prober
 	}
 }
 
-// report takes what a probe found and is whether that is new.
+// report records the result of a probe and reports whether it is new.
 func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +141,7 @@ func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
 	return true
 }
 
-// syncLocked makes servers the candidates that there are.
+// syncLocked updates servers to the current candidates and starts and stops their probes.
 func (a *apiServers) syncLocked() {
 	want := map[netip.AddrPort]bool{}
 	known := a.listedLocked()
@@ -156,7 +155,7 @@ func (a *apiServers) syncLocked() {
 
 	frontends := a.frontendsLocked()
 	for _, addr := range frontends {
-		delete(want, addr) // would lead back to itself
+		delete(want, addr) // entry 0 would have itself as a backend
 	}
 
 	for addr, s := range a.servers {
@@ -199,8 +198,9 @@ func (a *apiServers) frontendsLocked() []netip.AddrPort {
 	return a.before.Guessed
 }
 
-// entry is entry 0: of each family the servers that answer or have not been asked yet, or all when
-// none does. Without any there is no frontend of that family: it could only refuse.
+// entry returns entry 0. Its backends are, for each family, the servers that answer or have no
+// probe result yet, or all servers if there is none of these. A family without servers has no
+// frontend, which could only refuse connections.
 func (a *apiServers) entry() service.APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -275,8 +275,8 @@ func (a *apiServers) deleteSlice(owner service.Name, slice string) {
 	a.list(func() { delete(a.slices, slice) })
 }
 
-// list makes a change of what is listed; the last servers of a list that becomes empty are
-// remembered.
+// list calls change, which changes the listed servers. It remembers the servers that were listed
+// before, for a list that becomes empty.
 func (a *apiServers) list(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -305,8 +305,8 @@ func (a *apiServers) status() []APIServer {
 	return out
 }
 
-// dead are the servers to which connections are to be closed now, while another answers. It forgets
-// those that left and are done with.
+// dead returns the servers whose connections must be closed now. It returns none unless another
+// server answers. It forgets servers that left the list and need no probe any more.
 func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -331,7 +331,7 @@ func (a *apiServers) dead(now time.Time) []netip.AddrPort {
 	return out
 }
 
-// closed notes that connections to a dead server were closed.
+// closed records that connections to a dead server were closed.
 func (a *apiServers) closed(addr netip.AddrPort) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -340,7 +340,7 @@ func (a *apiServers) closed(addr netip.AddrPort) {
 	}
 }
 
-// closeDead closes what is still connected to servers that have gone, until ctx ends.
+// closeDead closes connections to dead API servers until ctx ends.
 func (p *Proxy) closeDead(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -8,14 +8,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// tookDatagrams reports whether changes took away what connected UDP sockets may have.
+// tookDatagrams reports whether changes may have removed the backend of a connected UDP socket.
 func tookDatagrams(c service.Changes) bool {
 	return len(c.DropMembers) > 0 || c.MovedUDP ||
 		slices.ContainsFunc(c.DropFrontends,
 			func(k service.FrontendKey) bool { return k.Protocol == service.UDP })
 }
 
-// findStale has abortStale look once more.
+// findStale makes abortStale search once more.
 func (p *Proxy) findStale() {
 	select {
 	case p.stale <- struct{}{}:
@@ -23,8 +23,8 @@ func (p *Proxy) findStale() {
 	}
 }
 
-// abortStale disconnects what sends datagrams to backends that have gone, until ctx ends; what goes
-// meanwhile is looked for together.
+// abortStale disconnects UDP sockets whose backend is gone, until ctx ends. Backends that go during
+// a search share the next one.
 func (p *Proxy) abortStale(ctx context.Context) {
 	if p.abort == nil {
 		return

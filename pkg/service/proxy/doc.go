@@ -1,23 +1,24 @@
-// Package proxy keeps the node's table of services in force: it takes services and endpoints as a
-// feed tells of them, has them planned (pkg/service) and written (Table), and sees that the API
-// server's own service, entry 0, has servers that answer.
+// Package proxy is the service proxy of a node. It receives Services and EndpointSlices from a
+// feed, plans the changes (pkg/service) and writes them to the BPF maps (Table). It probes the API
+// servers and keeps those that answer as the backends of entry 0, the API server's own service.
 //
 //	feed ─► queue ─► Planner.Plan ─► Table.Apply
 //	probes of the API servers ─► entry 0 ──┘
 //
 // Promises:
-//   - One goroutine owns the Planner and the Table. What comes while it writes is planned together
-//     next; a change that comes alone waits for nothing.
-//   - After a start nothing that an earlier process left is taken away before everything has been
-//     listed; entry 0 is followed from the beginning, with the API servers that were known before.
-//   - What cannot be written is tried again, from what is then in the maps, at growing intervals.
-//     Until then the table stays as it was, entry 0 excepted, which is written by itself.
-//   - An API server that died is watched until connections to it are closed, also when it has left
-//     the list by then, or before a restart.
+//   - One goroutine owns the Planner and the Table. Changes that arrive during a write are planned
+//     together afterwards. A change that arrives alone is planned at once.
+//   - Entries of an earlier process stay until all services are listed. Entry 0 is kept up to date
+//     from the start, with the API servers that the maps and the configuration name.
+//   - A failed write is retried from the content of the maps, with a growing pause. Meanwhile the
+//     other entries stay as they are. Entry 0 is written on its own.
+//   - Connections to a dead API server are closed, even if the server left the list meanwhile or
+//     before a restart.
 //   - The table stays in force when Run ends.
 //
-// It refuses to know Kubernetes, BPF and where sockets are: its seams are Table, the feed (whose
-// sink a Proxy is) and Options.
+// It knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the feed, whose
+// sink is the Proxy.
 //
-// Start with Proxy.Run in proxy.go, then apiserver.go. health.go is what balancers ask.
+// Start with Proxy.Run in proxy.go, then apiserver.go. health.go answers the health checks of load
+// balancers.
 package proxy

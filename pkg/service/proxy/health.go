@@ -16,12 +16,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// healthPorts answers balancers outside as kube-proxy does: whether a service has endpoints on this
-// node (KEP-27), at healthCheckNodePort, 200 with some and 503 without; and whether the node serves
-// at all, at nodeAddr, for services that every node serves.
+// healthPorts answers the health checks of load balancers as kube-proxy does. At
+// healthCheckNodePort it answers 200 if the service has endpoints on this node, else 503 (KEP-27).
+// At nodeAddr it answers for services that every node serves: 200 while the table is up to date,
+// else 503.
 type healthPorts struct {
 	node     string
-	nodeAddr string // where the node's own health is told once the table is in force, "" is nowhere
+	nodeAddr string // of the node's health check, served once the table is in force; "" is none
 	log      *slog.Logger
 	listen   func(addr string) (net.Listener, error)
 
@@ -31,12 +32,12 @@ type healthPorts struct {
 	local   map[service.Name]map[string][]netip.Addr
 	servers map[string]*healthServer // by address
 	failed  map[string]string
-	changed bool      // what is asked for, since servers were made that
-	inForce bool      // whether the table is
-	broken  time.Time // since when the table is behind, zero is that it is not
+	changed bool      // services or inForce changed since the last update
+	inForce bool      // the table is in force
+	broken  time.Time // when writes of the table began to fail; zero while they succeed
 }
 
-// healthServer is of a service, or with the zero name of the node.
+// healthServer is the HTTP server of a service, or of the node if name is zero.
 type healthServer struct {
 	name service.Name
 	http *http.Server
@@ -51,7 +52,7 @@ func newHealthPorts(node, nodeAddr string, log *slog.Logger,
 	}
 }
 
-// attached says that the table is in force.
+// attached records that the table is in force.
 func (h *healthPorts) attached() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,7 +121,7 @@ func (h *healthPorts) lacking() bool {
 	return len(h.failed) > 0
 }
 
-// update makes servers what services ask for, and tries again what could not be listened on.
+// update starts and stops servers as services need them. It tries failed ports again.
 func (h *healthPorts) update() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -200,15 +201,15 @@ func (h *healthPorts) handler(name service.Name) http.Handler {
 	return m
 }
 
-// nodeAnswer is what kube-proxy answers, field by field (pkg/proxy/healthcheck/proxy_health.go).
+// nodeAnswer has the fields of kube-proxy's answer (pkg/proxy/healthcheck/proxy_health.go).
 type nodeAnswer struct {
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
 	NodeEligible bool      `json:"nodeEligible"`
 }
 
-// answerNode answers whether this node serves. Whether it is about to be deleted is left to who
-// asks.
+// answerNode answers whether this node serves. It does not check whether the node is about to be
+// deleted; the load balancer must.
 func (h *healthPorts) answerNode(w http.ResponseWriter, _ *http.Request) {
 	now := time.Now()
 	h.mu.Lock()
@@ -224,8 +225,7 @@ func (h *healthPorts) answerNode(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(a)
 }
 
-// healthAnswer is what kube-proxy answers, field by field
-// (pkg/proxy/healthcheck/service_health.go).
+// healthAnswer has the fields of kube-proxy's answer (pkg/proxy/healthcheck/service_health.go).
 type healthAnswer struct {
 	Service struct {
 		Namespace string `json:"namespace"`
@@ -248,8 +248,8 @@ func (h *healthPorts) answer(w http.ResponseWriter, name service.Name) {
 	_ = json.NewEncoder(w).Encode(a)
 }
 
-// count is how many endpoints of a service are here, each address once, and whether the table
-// follows.
+// count returns how many ready endpoints of a service are on this node, each address once. It also
+// reports whether the table is up to date.
 func (h *healthPorts) count(name service.Name) (int, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -262,7 +262,7 @@ func (h *healthPorts) count(name service.Name) (int, bool) {
 	return len(seen), h.broken.IsZero()
 }
 
-// follows says whether the table is as it should be.
+// follows records whether the last write of the table succeeded.
 func (h *healthPorts) follows(yes bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

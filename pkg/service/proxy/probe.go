@@ -13,20 +13,21 @@ import (
 )
 
 const (
-	// pingEvery and pingLimit: a server that vanished is found out within their sum, 0.75 s.
+	// pingEvery is the pause between pings, pingLimit the time limit of one. A server that vanishes
+	// is detected within their sum, 0.75 s.
 	pingEvery, pingLimit = 250 * time.Millisecond, 500 * time.Millisecond
-	// connectLimit bounds a connection and its handshake, probeEvery is the pause between them.
+	// connectLimit bounds a connect with its TLS handshake. probeEvery is the pause between two.
 	connectLimit, probeEvery = 2 * time.Second, 500 * time.Millisecond
 )
 
-// prober says of a server, again and again until ctx ends, whether it answers.
+// prober calls report with whether the server answers, again and again until ctx ends.
 type prober func(ctx context.Context, addr netip.AddrPort, report func(up bool))
 
-// probeServer holds one TLS connection to the server and pings it (RFC 9113 section 6.7): what ends
-// a process ends the connection, and what ends a machine its answers. A handshake a second would
-// find neither in time and cost both sides a hundred times as much. A connection that ends is made
-// again at once, since servers end idle ones. With a server that does not speak HTTP/2 the
-// handshakes are all there is.
+// probeServer holds one TLS connection to the server and sends HTTP/2 pings (RFC 9113 section 6.7).
+// The end of the process closes the connection; the end of the machine leaves pings unanswered. One
+// handshake each second would detect either too late, at a hundred times the cost. Servers close
+// idle connections, so probeServer connects again at once. A server without HTTP/2 is probed by
+// handshakes alone.
 func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool)) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -51,8 +52,8 @@ func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool))
 	}
 }
 
-// connect makes a connection and its handshake. Who the server is, is not asked: nothing is told to
-// it, and programs that connect there ask themselves.
+// connect returns a connection after its TLS handshake. It does not verify the certificate: the
+// probe sends no secrets, and clients verify the server themselves.
 func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -65,9 +66,9 @@ func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
 	return conn.(*tls.Conn), nil
 }
 
-// hold pings over conn until it ends. The server answers from the first ping that it answers, a
-// handshake alone is no sign of it; and no more when a ping has no answer. It is false when conn
-// cannot be pinged: then the handshake is all there is.
+// hold sends pings over conn until it ends. It reports the server up after the first answered ping,
+// since a handshake alone proves too little. It reports the server down after an unanswered ping.
+// It returns false if conn does not speak HTTP/2; then it reports the server up by the handshake.
 func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 	if conn.ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
 		report(true)
@@ -102,7 +103,7 @@ func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 	return true
 }
 
-// greet says what a client of HTTP/2 says first (RFC 9113 section 3.4).
+// greet sends the connection preface of an HTTP/2 client (RFC 9113 section 3.4).
 func greet(conn *tls.Conn, framer *http2.Framer) error {
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		return err
@@ -110,10 +111,11 @@ func greet(conn *tls.Conn, framer *http2.Framer) error {
 	return framer.WriteSettings()
 }
 
-// errGoAway is that the server wants to end the connection.
+// errGoAway is the error of a connection on which the server sent GOAWAY.
 var errGoAway = errors.New("the server ends the connection")
 
-// ping asks once, waits for the answer, and answers what the server asks meanwhile.
+// ping sends one ping and waits for its answer. Meanwhile it answers pings and settings of the
+// server.
 func ping(conn *tls.Conn, framer *http2.Framer) error {
 	if err := conn.SetDeadline(time.Now().Add(pingLimit)); err != nil {
 		return err

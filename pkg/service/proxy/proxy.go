@@ -15,89 +15,91 @@ import (
 )
 
 const (
-	// retryMin and retryMax bound the pause after writes that could not be made.
+	// retryMin and retryMax bound the pause after a failed write.
 	retryMin, retryMax = 100 * time.Millisecond, 10 * time.Second
-	// abortPause is the least time between two looks for UDP sockets, which cost a walk over every
-	// namespace.
+	// abortPause is the least time between two searches for stale UDP sockets. A search walks all
+	// sockets of every namespace.
 	abortPause = 200 * time.Millisecond
-	// abortAgain is when they are looked for once more: a socket may have been connecting.
+	// abortAgain is the time to the second search: a socket may have been connecting during the
+	// first.
 	abortAgain = 2 * time.Second
-	// rounds bounds the plans of one turn; the next begins at once.
+	// rounds bounds the plans of one turn. The next turn begins at once.
 	rounds = 8
-	// settled is how long after changes problems and sizes are looked for: to look costs a walk
-	// over all that is wrong.
+	// settled is the time from a change to the next reading of problems and sizes. A reading walks
+	// all services with problems.
 	settled = 3 * time.Second
-	// listenEvery is how often a healthCheckNodePort that another program has is tried again.
+	// listenEvery is the pause between tries to listen on a health port that is in use.
 	listenEvery = 2 * time.Second
 )
 
-// Table is the table in the kernel; pkg/service/table has it. Only one goroutine calls it.
+// Table is the table of services in BPF maps. pkg/service/table implements it. Only one goroutine
+// calls it.
 type Table interface {
-	// State reads what is in the maps.
+	// State returns the content of the maps.
 	State() (service.State, error)
-	// Apply writes changes in their order. After an error State says what was written.
+	// Apply writes changes in their order. After an error State returns what was written.
 	Apply(changes service.Changes) error
-	// Attach puts the programs in force that read the maps, or brings those that are there up to
-	// date.
+	// Attach attaches the programs that read the maps, or replaces those of another version.
 	Attach() error
-	// Fresh reports whether programs are in force whose table could not be taken over: ours lacks
-	// what they serve.
+	// Fresh reports whether the attached programs read an earlier table that could not be adopted.
+	// Ours then lacks the services that they serve.
 	Fresh() bool
-	// Given returns the backends that sockets were given for some frontends, by earlier processes
-	// too.
+	// Given returns the backends that sockets got for these frontends, under earlier processes too.
 	Given(frontends []netip.AddrPort) ([]netip.AddrPort, error)
 }
 
-// Options are what a Proxy is made from.
+// Options are the settings and dependencies of a Proxy.
 type Options struct {
 	// Node is this node's name in Kubernetes.
 	Node string
 	// Limits are the sizes of the Table's maps.
 	Limits service.Limits
 	Table  Table
-	// HealthAddress is where balancers ask whether this node serves, as ":10256"; empty is nowhere.
+	// HealthAddress is the listen address of the node's health check, such as ":10256". An empty
+	// one disables it.
 	HealthAddress string
-	// APIServers are known before there is a list.
+	// APIServers are the API servers that are known before the first list.
 	APIServers APIServers
-	// Observe receives how long changes took from their arrival until they were in force; nil
-	// drops it.
+	// Observe receives the time from the arrival of a change until it is in force. It may be nil.
 	Observe func(time.Duration)
-	// CloseSockets closes this node's established TCP connections to a server that has gone, pods'
-	// included; nil closes none.
+	// CloseSockets closes the TCP connections of this node and its pods to a dead API server. If
+	// it is nil, none is closed.
 	CloseSockets func(server netip.AddrPort) (closed int, err error)
-	// AbortDatagrams disconnects this node's UDP sockets whose backend has gone, pods' included;
-	// nil disconnects none. It is called, beside all else, soon after backends of UDP went.
+	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
+	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
+	// were removed.
 	AbortDatagrams func() (aborted int, err error)
-	// Log receives changes and problems; nil discards them.
+	// Log receives changes and problems. If it is nil, they are discarded.
 	Log *slog.Logger
 }
 
-// Proxy is the table of one node. Make one with New, Begin, then Run it once; its other methods may
-// be called at any time from any goroutine.
+// Proxy is the service proxy of one node. Make it with New, then call Begin once and Run once. All
+// other methods may be called at any time from any goroutine.
 type Proxy struct {
 	table   Table
 	log     *slog.Logger
 	observe func(time.Duration)
-	planner *service.Planner  // Run's alone
-	entry   service.APIServer // what the planner was told; Run's alone
+	planner *service.Planner  // only Run uses it
+	entry   service.APIServer // the entry 0 that the planner has; only Run uses it
 	api     *apiServers
 	health  *healthPorts
 	closing func(netip.AddrPort) (int, error)
 	abort   func() (int, error)
-	stale   chan struct{} // backends of UDP went; capacity 1
+	stale   chan struct{} // UDP backends were removed; capacity 1
 	probe   prober
 	settled time.Duration
-	retry   time.Duration // the first pause after writes that could not be made
-	listen  time.Duration // between two tries of a port
-	// abortRetry is the pause after UDP sockets could not be disconnected, abortAgain that before
-	// they are looked for once more.
+	retry   time.Duration // the first pause after a failed write
+	listen  time.Duration // the pause between tries to listen on a port
+	// abortRetry is the pause after a failed search for stale UDP sockets. abortAgain is the time
+	// to the second search.
 	abortRetry, abortAgain time.Duration
-	// the programs are to be attached once everything is listed; Run's alone
+	// late reports whether the programs wait for the first full table; only Run uses it
 	late  bool
-	taken bool // everything was, and the planner knows it; Run's alone
-	// when the first change came that the planner knows and that is not in force; Run's alone
+	taken bool // the planner has all listed services; only Run uses it
+	// pending is the arrival of the oldest planned change that is not in force; only Run uses it
 	pending time.Time
-	// for stale datagrams, once everything was written; Run's alone
+	// looked reports whether stale UDP sockets were searched for after the first full write; only
+	// Run uses it
 	looked bool
 
 	attached chan struct{}
@@ -107,19 +109,20 @@ type Proxy struct {
 
 	mu     sync.Mutex // guards the fields below
 	queue  changes
-	since  time.Time // when the first of queue came
+	since  time.Time // the arrival of the oldest change in queue
 	listed bool
 	status Status
-	// nodes are what SetNodeAddrs said last, if it did; nodesNew is that the planner does not know.
+	// nodes are the addresses of the last SetNodeAddrs. nodesSeen reports whether there was one,
+	// nodesNew whether the planner lacks them.
 	nodes               []netip.Addr
 	nodesSeen, nodesNew bool
-	// tunnels are the endpoints that SetTunnels reserved last; tunnelsNew is that the planner does
-	// not know.
+	// tunnels are the endpoints of the last SetTunnels. tunnelsNew reports whether the planner
+	// lacks them.
 	tunnels    []netip.AddrPort
 	tunnelsNew bool
 }
 
-// New makes a Proxy. Errors are service.ErrLimits.
+// New returns a Proxy that has neither read nor written the table. The error is service.ErrLimits.
 func New(o Options) (*Proxy, error) {
 	planner, err := service.New(o.Node, o.Limits)
 	if err != nil {
@@ -152,9 +155,10 @@ func New(o Options) (*Proxy, error) {
 	return p, nil
 }
 
-// Begin takes over what is in the maps, writes entry 0 and puts the programs in force, so that the
-// API servers can be reached by their service's address. A Table that is Fresh waits: what is in
-// force stays until Run has written everything. Call it once, before Run.
+// Begin adopts the content of the maps, writes entry 0 and attaches the programs. Then clients
+// reach the API servers at the address of their service. If the Table is Fresh, Run attaches the
+// programs after the first full write, and the attached ones serve until then. Call Begin once,
+// before Run.
 func (p *Proxy) Begin() error {
 	state, err := p.table.State()
 	if err != nil {
@@ -181,7 +185,7 @@ func (p *Proxy) Begin() error {
 	return p.attach(len(state.Frontends))
 }
 
-// Attached is closed once the programs that read the table are in force.
+// Attached returns a channel that is closed once the programs are attached.
 func (p *Proxy) Attached() <-chan struct{} { return p.attached }
 
 func (p *Proxy) attach(adopted int) error {
@@ -195,7 +199,7 @@ func (p *Proxy) attach(adopted int) error {
 	return nil
 }
 
-// Run keeps the table until ctx ends; what is in force then stays.
+// Run keeps the table up to date until ctx ends. The table then stays in force.
 func (p *Proxy) Run(ctx context.Context) {
 	defer close(p.done)
 	defer p.health.close()
@@ -210,7 +214,7 @@ func (p *Proxy) Run(ctx context.Context) {
 	p.loop(ctx)
 }
 
-// loop makes a turn whenever something changed.
+// loop makes a turn after each change, and again after a failed turn, until ctx ends.
 func (p *Proxy) loop(ctx context.Context) {
 	var retry, look, listen <-chan time.Time
 	pause, broken := p.retry, false
@@ -227,7 +231,7 @@ func (p *Proxy) loop(ctx context.Context) {
 			continue
 		case <-look:
 			look = nil
-			if !broken { // the planner may know too little; a turn that is made looks again
+			if !broken { // the planner may lack entries; the next successful turn looks again
 				p.noteSizes()
 				p.findProblems()
 			}
@@ -239,7 +243,7 @@ func (p *Proxy) loop(ctx context.Context) {
 			continue
 		case <-p.wake:
 			if broken && reflect.DeepEqual(p.api.entry(), p.entry) {
-				// what came waits in the queue until the maps were read again; entry 0 does not
+				// Changes wait in the queue until the maps were read again. Entry 0 does not.
 				continue
 			}
 			if broken {
@@ -268,7 +272,7 @@ func (p *Proxy) loop(ctx context.Context) {
 	}
 }
 
-// turn takes what came and brings the table there. With broken, the maps are read first.
+// turn plans the queued changes and writes them. If broken is true, it reads the maps first.
 func (p *Proxy) turn(broken bool) error {
 	if broken {
 		state, err := p.table.State()
@@ -279,7 +283,7 @@ func (p *Proxy) turn(broken bool) error {
 	}
 
 	if p.setAPIServer() || broken {
-		// By itself: whatever is wrong with the rest does not keep it from being written.
+		// Entry 0 is written on its own, so a failed write of another service cannot hold it back.
 		if err := p.apply(p.planner.PlanAPIServer()); err != nil {
 			return err
 		}
@@ -298,7 +302,7 @@ func (p *Proxy) turn(broken bool) error {
 	p.health.update()
 	if err == nil && p.taken && !p.looked {
 		p.looked = true
-		p.findStale() // the last process may have ended before it did, and had other tables
+		p.findStale() // the last process may have ended before its own search
 	}
 
 	if err == nil && !p.pending.IsZero() {
@@ -309,7 +313,7 @@ func (p *Proxy) turn(broken bool) error {
 	return err
 }
 
-// setAPIServer tells the planner of entry 0 when it became another, and says whether it did.
+// setAPIServer gives the planner the current entry 0 and reports whether it changed.
 func (p *Proxy) setAPIServer() bool {
 	e := p.api.entry()
 	if reflect.DeepEqual(e, p.entry) {
@@ -321,8 +325,8 @@ func (p *Proxy) setAPIServer() bool {
 	return true
 }
 
-// take hands what came to the planner and says when the first of it came; until everything is
-// listed and the node's addresses are known, it leaves it.
+// take gives the queued changes to the planner and returns the arrival of the oldest one. It does
+// nothing until all services are listed and the node's addresses are known.
 func (p *Proxy) take() (since time.Time) {
 	p.mu.Lock()
 	if !p.listed || !p.nodesSeen {
@@ -349,7 +353,7 @@ func (p *Proxy) take() (since time.Time) {
 	return since
 }
 
-// write plans and writes until there is nothing to write.
+// write plans and writes until no service waits for room that the last plan freed.
 func (p *Proxy) write() error {
 	for range rounds {
 		changes := p.planner.Plan()
@@ -364,14 +368,14 @@ func (p *Proxy) write() error {
 	return nil
 }
 
-// apply makes changes, if there are any.
+// apply writes changes to the table, unless they are empty.
 func (p *Proxy) apply(changes service.Changes) error {
 	if changes.Empty() {
 		return nil
 	}
 	err := p.table.Apply(changes)
 	if tookDatagrams(changes) {
-		p.findStale() // after an error too: what was written of it is not planned again
+		p.findStale() // after an error too: changes that were written are not planned again
 	}
 	if err == nil {
 		p.log.Debug("table of services changed", "writes", changes.Writes())
@@ -379,7 +383,7 @@ func (p *Proxy) apply(changes service.Changes) error {
 	return err
 }
 
-// failed notes that the table could not be written, or with nil that it could again.
+// failed records and logs the error of a write. A nil err records that writes succeed again.
 func (p *Proxy) failed(err error) {
 	p.mu.Lock()
 	was := p.status.Failed
@@ -399,10 +403,11 @@ func (p *Proxy) failed(err error) {
 	}
 }
 
-// errEnded is the answer of a Proxy whose Run has ended.
+// errEnded is the error of Ask after Run has ended.
 var errEnded = errors.New("the table of services is not kept any more")
 
-// Ask lets f look at the planner between two turns, and waits for it.
+// Ask calls f with the planner between two turns and returns after it. The error is that of ctx, or
+// says that Run has ended; then f was not called.
 func (p *Proxy) Ask(ctx context.Context, f func(*service.Planner)) error {
 	answered := make(chan struct{})
 	ask := func(planner *service.Planner) {

@@ -15,14 +15,14 @@ func (p *Proxy) poke() {
 	}
 }
 
-// object is a service, or a slice of one.
+// object names a service, or a slice of it if slice is not empty.
 type object struct {
 	service service.Name
 	slice   string
 }
 
-// changes are what came of objects, of each the last: while they are not taken there are no more
-// than objects. The order of objects means nothing.
+// changes is a queue with the last change of each object. So it never has more changes than there
+// are objects. The order of objects does not matter.
 type changes struct {
 	all []func()
 	at  map[object]int
@@ -55,7 +55,7 @@ func (p *Proxy) add(o object, f func()) {
 	}
 }
 
-// PutService adds or replaces a service. This and the next four methods make a Proxy the sink of a
+// PutService adds or replaces a service. With the next four methods it makes a Proxy the sink of a
 // feed.
 func (p *Proxy) PutService(s service.Service) {
 	p.add(object{service: s.Name}, func() {
@@ -79,7 +79,7 @@ func (p *Proxy) PutSlice(s service.Slice) {
 	})
 }
 
-// DeleteSlice takes a slice away.
+// DeleteSlice removes a slice of endpoints.
 func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
 	p.add(object{owner, slice}, func() {
 		p.planner.DeleteSlice(owner, slice)
@@ -88,7 +88,7 @@ func (p *Proxy) DeleteSlice(owner service.Name, slice string) {
 	})
 }
 
-// Listed says that every existing service has been put.
+// Listed records that all existing services and slices have been put.
 func (p *Proxy) Listed() {
 	p.mu.Lock()
 	p.listed, p.status.Listed = true, true
@@ -96,7 +96,7 @@ func (p *Proxy) Listed() {
 	p.poke()
 }
 
-// SetNodeAddrs says on which of this node's addresses NodePorts are.
+// SetNodeAddrs sets the addresses of this node that serve NodePorts.
 func (p *Proxy) SetNodeAddrs(addrs []netip.Addr) {
 	p.mu.Lock()
 	same := p.nodesSeen && slices.Equal(p.nodes, addrs)

@@ -8,33 +8,34 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-// Status is how it stands with the table.
+// Status is the state of the table of services.
 type Status struct {
-	// Listed reports whether services were listed since this process began; before, the table is
-	// the last process's.
+	// Listed reports whether this process has listed the services. Before, the table is that of the
+	// last process.
 	Listed bool
-	// Services counts those that are known.
+	// Services is the number of known services.
 	Services int
-	// Used and Limits are entries of the maps.
+	// Used and Limits are the used and the available entries of the maps.
 	Used, Limits service.Limits
 	// APIServers are the backends of entry 0, dead ones included.
 	APIServers []APIServer
-	// Failed is why the table cannot be written now, "" when it can; Failures counts.
+	// Failed is the error of the last write, "" if it succeeded. Failures counts failed writes.
 	Failed   string
 	Failures uint64
-	// Problems are what services of the table could not have, as sentences.
+	// Problems are sentences that say which service is not served as it asks, and why.
 	Problems []string
 }
 
-// APIServer is how it stands with one.
+// APIServer is the state of one API server.
 type APIServer struct {
 	Addr netip.AddrPort
-	// Up reports whether it answers; Since is when that began, zero while nothing is known yet.
+	// Up reports whether it answers. Since is when that last changed, zero before the first probe
+	// result.
 	Up    bool
 	Since time.Time
 }
 
-// Status is how it stands now; numbers and problems may be some seconds old.
+// Status returns the current state. Numbers and problems may be some seconds old.
 func (p *Proxy) Status() Status {
 	p.mu.Lock()
 	s := p.status
@@ -52,7 +53,7 @@ func (p *Proxy) noteSizes() {
 	p.mu.Unlock()
 }
 
-// findProblems logs each problem once, when it is new, and that it is over.
+// findProblems logs each new problem once, and how many problems are over.
 func (p *Proxy) findProblems() {
 	var now []string
 	for _, err := range p.planner.Problems() {
@@ -62,7 +63,7 @@ func (p *Proxy) findProblems() {
 	before := p.status.Problems
 	p.status.Problems = now
 	p.mu.Unlock()
-	const most = 20 // of one kind in the log; all are in the status
+	const most = 20 // problems in the log at once; the status has all
 	for i, text := range newIn(now, before) {
 		if i == most {
 			p.log.Warn("more services have problems: see veilctl status")
@@ -75,7 +76,7 @@ func (p *Proxy) findProblems() {
 	}
 }
 
-// newIn are those of a, sorted, that are not in b, sorted.
+// newIn returns the texts in a that b lacks. Both are sorted.
 func newIn(a, b []string) []string {
 	var out []string
 	for _, text := range a {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -70,12 +69,10 @@ func nameConnections(l net.Listener, called string) {
 		}
 		go func() {
 			defer c.Close()
-			for lines := bufio.NewScanner(c); lines.Scan(); {
-				if _, err := c.Write((nameAnswer{called, c.RemoteAddr().String(),
-					lines.Text()}).line()); err != nil {
-					return
-				}
-			}
+			// A connection that breaks is the caller's finding.
+			_ = answerLines(c, c, func(line string) (any, error) {
+				return nameAnswer{called, c.RemoteAddr().String(), line}, nil
+			})
 		}()
 	}
 }

@@ -1,9 +1,7 @@
 package lab
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -20,20 +18,16 @@ type obeyed struct {
 // standard input.
 func obey(ctx context.Context, _ []string) (any, error) {
 	known := map[string]command{"send": send, "knock": knock}
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		words := strings.Fields(lines.Text())
-		answer := obeyed{Error: fmt.Sprintf("no such command: %q", lines.Text())}
-		if len(words) > 0 && known[words[0]] != nil {
-			result, err := known[words[0]](ctx, words[1:])
-			answer = obeyed{Result: result}
-			if err != nil {
-				answer.Error = err.Error()
-			}
+	return nil, answerLines(os.Stdin, os.Stdout, func(line string) (any, error) {
+		words := strings.Fields(line)
+		if len(words) == 0 || known[words[0]] == nil {
+			return obeyed{Error: fmt.Sprintf("no such command: %q", line)}, nil
 		}
-		if err := json.NewEncoder(os.Stdout).Encode(answer); err != nil {
-			return nil, err
+		result, err := known[words[0]](ctx, words[1:])
+		answer := obeyed{Result: result}
+		if err != nil {
+			answer.Error = err.Error()
 		}
-	}
-	return nil, lines.Err()
+		return answer, nil
+	})
 }

@@ -1,9 +1,7 @@
 package lab
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -65,21 +63,17 @@ func watch(ctx context.Context, args []string) (any, error) {
 
 // answerParts answers each line of in with the result of the part that it ends.
 func answerParts(o *leak.Oracle, in io.Reader, out io.Writer) error {
-	lines := bufio.NewScanner(in)
-	for lines.Scan() {
+	return answerLines(in, out, func(line string) (any, error) {
 		result, err := o.Take()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		o.Update(func(r *leak.Rules) { r.Canary = []byte(lines.Text()) })
+		o.Update(func(r *leak.Rules) { r.Canary = []byte(line) })
 		// The caller ignores what is no finding of its own.
 		result.Examples = slices.DeleteFunc(result.Examples,
 			func(e leak.Example) bool { return !e.Kind.Leak() })
-		if err := json.NewEncoder(out).Encode(result); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
+		return result, nil
+	})
 }
 
 // uplinks are the links by which frames leave a node: those with a device beneath them, and those

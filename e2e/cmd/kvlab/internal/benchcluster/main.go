@@ -24,8 +24,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
 )
 
-const usage = `kvlab bench cluster measures Kubeveil on two virtual machines: pod to pod and pod to service, TCP, UDP, latency and CPU,
-beside bare WireGuard and the network in clear, at MTU 8896 and 1500 and over a link of limited rate.
+const usage = `kvlab bench cluster measures Kubeveil on two virtual machines: pod to pod and pod to
+service, TCP, UDP, latency and CPU, beside bare WireGuard and the network in clear, at MTU 8896 and
+1500 and over a link of limited rate.
 
 Usage: kvlab bench cluster [flags]
 

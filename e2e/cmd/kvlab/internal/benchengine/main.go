@@ -20,8 +20,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-const usage = `kvlab bench engine measures the engines of veil-wg beside each other and beside the clear network:
-throughput of TCP, CPU of the device processes, latency. Needs root.
+const usage = `kvlab bench engine measures the engines of veil-wg beside each other and beside the
+clear network: throughput of TCP, CPU of the device processes, latency. Needs root.
 
 Usage: kvlab bench engine [flags]
 

@@ -84,7 +84,8 @@ var (
 // limit bounds a run that hangs.
 const limit = 30 * time.Minute
 
-const usage = `kvlab bench lab measures Kubeveil in namespaces of this machine and says which of its limits are kept.
+const usage = `kvlab bench lab measures Kubeveil in namespaces of this machine and says which of its
+limits are kept.
 
 Usage: kvlab bench lab [flags]
 

@@ -24,19 +24,25 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-const usage = `kvlab bench service measures how services are reached: by Kubeveil's table, by the rules of kube-proxy (nftables, iptables),
-by haproxy and directly, with up to 30,000 services loaded; and how fast the tables are written. Needs root.
-An interrupt ends it, with the report of what was measured until then.
+const usage = `kvlab bench service measures how services are reached: by Kubeveil's table, by the
+rules of kube-proxy (nftables, iptables), by haproxy and directly, with up to 30,000 services
+loaded; and how fast the tables are written. Needs root. An interrupt ends it, with the report of
+what was measured until then.
 
 Usage: kvlab bench service [flags]
 
 Examples:
-  kvlab bench service                                       all of it; the first lines say how long that takes
-  kvlab bench service -rounds 1 -seconds 1 -parts pod       a look at what pods see, in less than a minute
-  kvlab bench service -parts scale -sizes 10,1000           how new connections grow with the number of services
-  kvlab bench service -machine                              pod and outside on a virtual machine, whose kernel has IPVS
+  kvlab bench service                                       all of it; the first lines say how long
+                                                            that takes
+  kvlab bench service -rounds 1 -seconds 1 -parts pod       a look at what pods see, in less than a
+                                                            minute
+  kvlab bench service -parts scale -sizes 10,1000           how new connections grow with the number
+                                                            of services
+  kvlab bench service -machine                              pod and outside on a virtual machine,
+                                                            whose kernel has IPVS
 
-Parts: pod (to a ClusterIP), outside (to a balancer's address), scale, programming, cost (ns of each program).
+Parts: pod (to a ClusterIP), outside (to a balancer's address), scale, programming, cost (ns of each
+program).
 
 Flags:
 `

@@ -23,15 +23,18 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-const usage = `kvlab bench storage measures Kubeveil's volumes on a virtual machine: IOPS, bandwidth, latency, CPU and the time to stage,
-beside a plain device and stock cryptsetup on the same disk, with disks limited to what cloud disks are sold as.
+const usage = `kvlab bench storage measures Kubeveil's volumes on a virtual machine: IOPS,
+bandwidth, latency, CPU and the time to stage, beside a plain device and stock cryptsetup on the
+same disk, with disks limited to what cloud disks are sold as.
 
 Usage: kvlab bench storage [flags]
 
 Examples:
   kvlab bench storage                                   all of it, about 25 minutes on two cores
-  kvlab bench storage -rounds 1 -seconds 1              a look at everything, in about 8 minutes: too little for its gates
-  kvlab bench storage -disks free -tuning latency       the disk without limits, volumes of the class for latency
+  kvlab bench storage -rounds 1 -seconds 1              a look at everything, in about 8 minutes:
+                                                        too little for its gates
+  kvlab bench storage -disks free -tuning latency       the disk without limits, volumes of the
+                                                        class for latency
 
 Flags:
 `

@@ -6,7 +6,8 @@
 //	                                start it and return when its nodes are ready
 //	kvlab ssh node-1 [COMMAND]    a shell on a node
 //	kvlab kubectl ARGS            as the cluster's administrator
-//	kvlab down                    end it and say what its leak oracle saw; 1 when that was more than tunnels and what a cluster allows, or not all
+//	kvlab down                    end it and say what its leak oracle saw; 1 when that was
+//	                              more than tunnels and what a cluster allows, or not all
 //
 // Exit status 2: the command line is wrong; nothing was done then. That of ssh and kubectl is the
 // program's.

@@ -13,8 +13,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
-const usage = `kvlab keeps a cluster of virtual machines for developers. It belongs to a process in the background, whose end, however that comes,
-ends every machine.
+const usage = `kvlab keeps a cluster of virtual machines for developers. It belongs to a process in
+the background, whose end, however that comes, ends every machine.
 
 Usage: kvlab VERB [-dir DIR] …
 
@@ -22,14 +22,16 @@ Verbs:
   up [flags]             start it and return when its nodes are ready; kvlab up -h has the flags
   ssh [NODE [COMMAND]]   a shell on a node, or one command; node-1 unless another is named
   kubectl ARGS           kubectl as the cluster's administrator
-  down                   end it and say what its leak oracle saw; status 1 when that was more than tunnels and what a cluster of itself sends (pods in
-                         clear, but also the plain traffic between hosts of veilctl connectivity or bench), or not all
+  down                   end it and say what its leak oracle saw; status 1 when that was more than
+                         tunnels and what a cluster of itself sends (pods in clear, but also the
+                         plain traffic between hosts of veilctl connectivity or bench), or not all
 
 Examples:
   kvlab up -nodes 3 -userspace 3
   kvlab ssh node-2 ip -brief link
   kvlab kubectl get pods -A -o wide
-  kvlab up -dir /tmp/other -no-veil     beside the one of out/vm/cluster, if there is memory for both
+  kvlab up -dir /tmp/other -no-veil     beside the one of out/vm/cluster, if there is memory for
+                                        both
   kvlab down
 
 Flags:

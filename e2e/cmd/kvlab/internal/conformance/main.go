@@ -3,10 +3,14 @@
 //
 // Usage:
 //
-//	conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]   on virtual machines that it makes and removes
-//	kvlab conformance -service-proxy ebpf […]                                              the same without kube-proxy
-//	kvlab conformance -volumes […]                                                         the same of volumes, on one machine
-//	kvlab conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]            on a cluster where Kubeveil is installed
+//	kvlab conformance [-nodes N] [-focus REGEXP] [-skip REGEXP] [-parallel N] [-out DIR]
+//		on virtual machines that it makes and removes
+//	kvlab conformance -service-proxy ebpf […]
+//		the same without kube-proxy
+//	kvlab conformance -volumes […]
+//		the same of volumes, on one machine
+//	kvlab conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]
+//		on a cluster where Kubeveil is installed
 //
 // It writes result.json (schema of pkg/bench; each failure and each skip with its reason),
 // junit.xml and report.md below -out, with the logs of the tests beside them. Exit status 0: some
@@ -49,8 +53,9 @@ type arguments struct {
 	focus, skip                         *regexp.Regexp
 }
 
-const usage = `kvlab conformance runs Kubernetes' own end-to-end tests of networking, on virtual machines that it makes and removes or on a
-cluster where Kubeveil is installed, and accounts for each of them.
+const usage = `kvlab conformance runs Kubernetes' own end-to-end tests of networking, on virtual
+machines that it makes and removes or on a cluster where Kubeveil is installed, and accounts for
+each of them.
 
 Usage: kvlab conformance [flags]
 
@@ -58,8 +63,10 @@ Examples:
   kvlab conformance                                   all of them
   kvlab conformance -focus 'nodePort: udp'            some, and no report on the others
   kvlab conformance -kubeconfig admin.conf            on that cluster
-  kvlab conformance -service-proxy ebpf -focus '\[sig-network\] Services'   tests of services, on machines without kube-proxy
-  kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on one machine
+  kvlab conformance -service-proxy ebpf -focus '\[sig-network\] Services'
+      tests of services, on machines without kube-proxy
+  kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on
+                                                      one machine
 
 Flags:
 `

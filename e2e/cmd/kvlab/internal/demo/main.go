@@ -40,13 +40,15 @@ type demo struct {
 	problem error
 }
 
-const usage = `kvlab demo shows the same pods and the same traffic on three nodes in namespaces, in clear and behind Kubeveil, in about a minute.
+const usage = `kvlab demo shows the same pods and the same traffic on three nodes in namespaces, in
+clear and behind Kubeveil, in about a minute.
 
 Usage: kvlab demo [flags]
 
 Example:
   kvlab demo -out /tmp/demo        report.html, report.md and result.json go there
-  kvlab demo -api                  with an API server, services and forged objects, once make kubernetes has built it
+  kvlab demo -api                  with an API server, services and forged objects, once make
+                                   kubernetes has built it
 
 Flags:
 `

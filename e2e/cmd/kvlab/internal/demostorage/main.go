@@ -45,12 +45,14 @@ type demo struct {
 	digest string
 }
 
-const usage = `kvlab demo storage shows a virtual machine's encrypted volumes as the owner of its disks sees them, and what he can do to them, in about a minute.
+const usage = `kvlab demo storage shows a virtual machine's encrypted volumes as the owner of its
+disks sees them, and what he can do to them, in about a minute.
 
 Usage: kvlab demo storage [flags]
 
 Example:
-  kvlab demo storage -out /tmp/demo        report.html, report.md, result.json and the machine's logs go there
+  kvlab demo storage -out /tmp/demo        report.html, report.md, result.json and the machine's
+                                           logs go there
 
 Flags:
 `

@@ -28,14 +28,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
-const usage = `kvlab gates judges results: each FOLDER/result.json below out/ by the limits of pkg/bench/gates.json, in the profile of the platform
-that the result names, else by the gates that the suite has written into it.
+const usage = `kvlab gates judges results: each FOLDER/result.json below out/ by the limits of
+pkg/bench/gates.json, in the profile of the platform that the result names, else by the gates that
+the suite has written into it.
 
 Usage: kvlab gates [flags]
 
 Examples:
   kvlab gates                           all that suites have left below out/
-  kvlab gates -in /tmp/from-the-cloud   those of another machine, a folder each: /tmp/from-the-cloud/bench-cluster/result.json
+  kvlab gates -in /tmp/from-the-cloud   those of another machine, a folder each:
+                                        /tmp/from-the-cloud/bench-cluster/result.json
 
 Flags:
 `

@@ -21,7 +21,8 @@ var ErrFailed = errors.New("failed")
 // Run is a program whose command line has been read.
 type Run func(ctx context.Context) error
 
-// Status is the error of a verb that has said already what is wrong: the exit status of the program.
+// Status is the error of a verb that has said already what is wrong: the exit status of the
+// program.
 type Status int
 
 // Error implements error.

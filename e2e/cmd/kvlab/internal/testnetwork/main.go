@@ -2,8 +2,10 @@
 //
 // Usage:
 //
-//	e2e [-core|-full] [-run REGEXP] [-out DIR]                    on virtual machines that it makes and removes
-//	kvlab test network -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]   on a cluster where Kubeveil is installed
+//	kvlab test network [-core|-full] [-run REGEXP] [-out DIR]
+//		on virtual machines that it makes and removes
+//	kvlab test network -kubeconfig FILE [-core|-full] [-run REGEXP] [-out DIR]
+//		on a cluster where Kubeveil is installed
 //	kvlab test network -list                                                     the cases
 //
 // It writes result.json (schema of pkg/bench) and what helps to understand failures below -out.
@@ -42,12 +44,14 @@ type arguments struct {
 	core, full, list                 bool
 }
 
-const usage = `kvlab test network runs the end-to-end suite of correctness, on virtual machines that it makes and removes or on a cluster where Kubeveil is installed.
+const usage = `kvlab test network runs the end-to-end suite of correctness, on virtual machines that
+it makes and removes or on a cluster where Kubeveil is installed.
 
 Usage: kvlab test network [flags]
 
 Examples:
-  kvlab test network -core                         what comes without waiting for machines, about 10 minutes on two cores
+  kvlab test network -core                         what comes without waiting for machines, about 10
+                                                   minutes on two cores
   kvlab test network -full                         all cases, about 25 minutes
   kvlab test network -run 'reboot|uninstall'       some of them
   kvlab test network -kubeconfig admin.conf        on that cluster, which will be disturbed

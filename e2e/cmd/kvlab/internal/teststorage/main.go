@@ -33,7 +33,8 @@ const image = "out/images/kubeveil-csi.tar"
 // diskSize has room for all volumes of the cases, bytes.
 const diskSize = 4 << 30
 
-const usage = `kvlab test storage runs the cases of the CSI driver on a virtual machine that it makes and removes.
+const usage = `kvlab test storage runs the cases of the CSI driver on a virtual machine that it
+makes and removes.
 
 Usage: kvlab test storage [flags]
 
