@@ -76,13 +76,13 @@ func showPolicies(w io.Writer, l keeper.List) error {
 			enforced = "no"
 			problems = append(problems, v.Policy+": "+v.Problem)
 		}
-		rows = append(rows, []string{v.Policy, orDash(strings.Join(v.Directions, ",")),
+		rows = append(rows, []string{v.Policy, v.Tier, orDash(strings.Join(v.Directions, ",")),
 			fmt.Sprint(len(v.Pods)), enforced})
 	}
 
 	if len(rows) == 0 && l.Listed {
 		fmt.Fprintf(w, "No policy selects a pod of node %s.\n", l.Node)
-	} else if err := table(w, "POLICY | ISOLATES | PODS | ENFORCED", rows); err != nil {
+	} else if err := table(w, "POLICY | TIER | DIRECTIONS | PODS | ENFORCED", rows); err != nil {
 		return err
 	}
 	for _, p := range problems {
@@ -126,6 +126,9 @@ func showPod(w io.Writer, v policy.PodView) error {
 	}
 	rows := [][]string{{"Pod", v.Pod}, {"Addresses", orDash(strings.Join(addrs, ", "))},
 		{"Group", orDash(v.Group)}, {"Policies", orDash(strings.Join(v.Policies, ", "))}}
+	if len(v.ClusterPolicies) > 0 {
+		rows = append(rows, []string{"Of the cluster", strings.Join(v.ClusterPolicies, ", ")})
+	}
 	switch {
 	case v.Mute:
 		rows = append(rows, []string{"MUTE", v.Why})
@@ -149,25 +152,51 @@ func showPod(w io.Writer, v policy.PodView) error {
 	return showSide(w, "Egress", "TO", v.Egress)
 }
 
-// showSide prints one direction of a pod.
+// showSide prints one direction of a pod: its tiers in the order in which they are asked.
 func showSide(w io.Writer, title, peers string, s policy.SideView) error {
-	switch {
-	case !s.Isolated:
-		_, err := fmt.Fprintf(w, "\n%s: no policy isolates it, everything is allowed\n", title)
-		return err
-	case len(s.Lines) == 0:
-		_, err := fmt.Fprintf(w, "\n%s: isolated by %s, nothing is allowed\n", title,
-			strings.Join(s.By, ", "))
-		return err
+	if len(s.Admin) > 0 {
+		fmt.Fprintf(w, "\n%s, tier Admin: the first line that matches decides\n", title)
+		if err := showLines(w, peers, s.Admin, true); err != nil {
+			return err
+		}
 	}
-	fmt.Fprintf(w, "\n%s: isolated by %s, only this is allowed\n", title, strings.Join(s.By, ", "))
+
+	left := ""
+	if len(s.Admin) > 0 {
+		left = " of the rest"
+	}
+	switch by := strings.Join(s.By, ", "); {
+	case s.Isolated && len(s.Lines) == 0:
+		_, err := fmt.Fprintf(w, "\n%s: isolated by %s, nothing%s is allowed\n", title, by, left)
+		return err
+	case s.Isolated:
+		fmt.Fprintf(w, "\n%s: isolated by %s, only this%s is allowed\n", title, by, left)
+		return showLines(w, peers, s.Lines, false)
+	case len(s.Baseline) > 0:
+		fmt.Fprintf(w, "\n%s, tier Baseline: the first line that matches decides, the rest is "+
+			"allowed\n", title)
+		return showLines(w, peers, s.Baseline, true)
+	}
+	_, err := fmt.Fprintf(w, "\n%s: no policy isolates it, everything%s is allowed\n", title, left)
+	return err
+}
+
+func showLines(w io.Writer, peers string, lines []policy.LineView, actions bool) error {
+	head := peers + " | PORTS | MEMBERS | POLICY"
+	if actions {
+		head = "ACTION | " + head
+	}
 	var rows [][]string
-	for _, l := range s.Lines {
+	for _, l := range lines {
 		members := "-"
 		if l.Members >= 0 {
 			members = fmt.Sprint(l.Members)
 		}
-		rows = append(rows, []string{l.Peers, l.Ports, members, l.Policy})
+		row := []string{l.Peers, l.Ports, members, l.Policy}
+		if actions {
+			row = append([]string{l.Action}, row...)
+		}
+		rows = append(rows, row)
 	}
-	return table(w, peers+" | PORTS | MEMBERS | POLICY", rows)
+	return table(w, head, rows)
 }

@@ -47,12 +47,19 @@ func TestPolicyVerbs(t *testing.T) {
 	closed.Pod, closed.Ingress.Lines = "shop/closed", nil
 	closed.Problems = []string{"shop/web denies everything that it isolates: spec"}
 
-	good := policy.PolicyView{Policy: "shop/web", Directions: []string{"ingress", "egress"},
+	tiered := webPod()
+	tiered.Pod, tiered.ClusterPolicies = "shop/tiered", []string{"guests", "floor"}
+	tiered.Ingress.Admin = []policy.LineView{{Policy: "guests", Action: "Deny", Ports: "all",
+		Members: 3, Peers: "all pods in namespaces with team=guest"}}
+	tiered.Egress.Baseline = []policy.LineView{{Policy: "floor", Action: "Deny", Ports: "all",
+		Members: -1, Peers: "10.0.0.0/8"}}
+
+	good := policy.PolicyView{Policy: "shop/web", Tier: "NetworkPolicy", Directions: []string{"ingress", "egress"},
 		Pods: []string{"shop/web", "shop/mute"}, Enforced: true}
-	bad := policy.PolicyView{Policy: "shop/bad", Directions: []string{"egress"},
+	bad := policy.PolicyView{Policy: "shop/bad", Tier: "NetworkPolicy", Directions: []string{"egress"},
 		Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
 	fine := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
-		Policies: []policy.PolicyView{good}}, webPod(), mute, closed)
+		Policies: []policy.PolicyView{good}}, webPod(), mute, closed, tiered)
 	wrong := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
 		Policies: []policy.PolicyView{bad, good}})
 	none := policyDaemon(t, keeper.List{Node: "node-1", Listed: true})
@@ -68,8 +75,8 @@ func TestPolicyVerbs(t *testing.T) {
 		want   []string
 		status int
 	}{
-		"list": {fine, "list", []string{"POLICY", "shop/web  ingress,egress  2     yes"}, exitOK},
-		"list, one that denies all": {wrong, "list", []string{"shop/bad  egress          1     no",
+		"list": {fine, "list", []string{"POLICY", "shop/web  NetworkPolicy  ingress,egress  2     yes"}, exitOK},
+		"list, one that denies all": {wrong, "list", []string{"shop/bad  NetworkPolicy  egress          1     no",
 			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, exitWrong},
 		"list, none":        {none, "list", []string{"No policy selects a pod of node node-1."}, exitOK},
 		"list, not listed":  {unlisted, "list", []string{"PROBLEM not listed"}, exitWrong},
@@ -81,6 +88,12 @@ func TestPolicyVerbs(t *testing.T) {
 		"show a mute pod": {fine, "show shop/mute", []string{"MUTE", "not judged yet"}, exitWrong},
 		"show a pod that is closed": {fine, "show shop/closed", []string{
 			"PROBLEM", "isolated by shop/web, nothing is allowed"}, exitWrong},
+		"show a pod with tiers": {fine, "show shop/tiered", []string{"guests, floor",
+			"Ingress, tier Admin: the first line that matches decides",
+			"Deny    all pods in namespaces with team=guest  all    3        guests",
+			"Ingress: isolated by shop/web, only this of the rest is allowed",
+			"Egress, tier Baseline: the first line that matches decides, the rest is allowed",
+			"Deny    10.0.0.0/8  all    -        floor"}, exitOK},
 		"show nobody":        {fine, "show shop/none", []string{"no such pod"}, exitWrong},
 		"show what":          {fine, "show", []string{"NAMESPACE/NAME"}, exitUsage},
 		"show no namespace":  {fine, "show web", []string{"such as shop/web"}, exitUsage},

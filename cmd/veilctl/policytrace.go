@@ -143,6 +143,7 @@ func verdictOf(p keeper.Path) string {
 // reasonOf names the policies behind a side's verdict.
 func reasonOf(s keeper.Side) string {
 	switch {
+	case s.Cluster != "": // before all NetworkPolicies, or where none isolates
 	case len(s.Allowing) > 0:
 		return "allowed by " + strings.Join(s.Allowing, ", ")
 	case len(s.Isolating) > 0:

@@ -21,18 +21,7 @@ const shop = "shop"
 // TestNetworkPolicies holds a policy through everything that happens to a node: pods come before
 // and after it, the daemon is killed, the API server is away, a policy changes.
 func TestNetworkPolicies(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{Nodes: 2, Family: lab.Dual,
-		VeildConfig: map[string]any{"policy": "kubernetes"}})
-	api := l.Control.Client
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
-	if _, err := api.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := api.CoreV1().ServiceAccounts(shop).Create(ctx, account,
-		metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	ctx, l := policyLab(t)
 	allowClients(ctx, t, l, "client")
 
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
@@ -122,6 +111,23 @@ func TestNetworkPolicies(t *testing.T) {
 	policyBecomes(ctx, t, stranger, server, true)
 	policyBecomes(ctx, t, client, server, false)
 	noLeaks(t, l)
+}
+
+// policyLab is a lab of two nodes that enforce policies, with a namespace for pods.
+func policyLab(t *testing.T) (context.Context, *lab.Lab) {
+	t.Helper()
+	ctx, l := newLab(t, lab.Options{Nodes: 2, Family: lab.Dual,
+		VeildConfig: map[string]any{"policy": "kubernetes"}})
+	api := l.Control.Client.CoreV1()
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
+	if _, err := api.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := api.ServiceAccounts(shop).Create(ctx, account, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return ctx, l
 }
 
 // allowClients lets the pods of an app, and no others, reach the server.

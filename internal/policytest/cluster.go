@@ -96,7 +96,7 @@ func (w *World) mayMatch(d policy.Direction, p policy.Pod, r policy.ClusterRule,
 	}
 	rule := policy.Rule{Ports: r.Ports}
 	for _, peer := range r.Peers {
-		if peer.Block == nil && w.ports(d, p, rule, other, f) {
+		if peer.Block == nil && peer.Nodes == nil && w.ports(d, p, rule, other, f) {
 			return true
 		}
 	}
@@ -115,10 +115,18 @@ func drawClusterRule(t *rapid.T) policy.ClusterRule {
 			s := drawSelector(t)
 			peer.Namespaces = &s
 		}
+		if rapid.IntRange(0, 4).Draw(t, "nodes") == 0 {
+			s := drawSelector(t)
+			peer = policy.Peer{Nodes: &s}
+		}
 		r.Peers = append(r.Peers, peer)
 	}
+
+	nodes := slices.ContainsFunc(r.Peers, func(p policy.Peer) bool { return p.Nodes != nil })
 	for range rapid.IntRange(0, 2).Draw(t, "ports") {
-		r.Ports = append(r.Ports, drawPort(t))
+		if port := drawPort(t); port.Name == "" || !nodes {
+			r.Ports = append(r.Ports, port)
+		}
 	}
 	return r
 }
@@ -149,7 +157,19 @@ var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/30"),
 	netip.MustParsePrefix("fd42::4/126")}
 
 func (w *World) changeCluster(t *rapid.T, p *policy.Planner) {
-	switch rapid.IntRange(0, 4).Draw(t, "change of cluster") {
+	switch rapid.IntRange(0, 5).Draw(t, "change of cluster") {
+	case 5:
+		w.Nodes = map[string]policy.Node{}
+		for _, name := range []string{"here", "there"} {
+			var addrs []netip.Addr
+			for _, a := range slices.Concat(Outside, PodAddrs(1)) {
+				if rapid.Bool().Draw(t, "address of a node") {
+					addrs = append(addrs, a)
+				}
+			}
+			w.Nodes[name] = policy.Node{Labels: DrawLabels(t), Addrs: addrs}
+		}
+		p.SetNodes(w.Nodes)
 	case 0:
 		name := drawClusterPolicy(t).Name
 		delete(w.Cluster, name)

@@ -18,6 +18,7 @@ type World struct {
 	Cluster    map[string]policy.ClusterPolicy
 	// Ranges are the prefixes in which pods have addresses, but the first of each.
 	Ranges   []netip.Prefix
+	Nodes    map[string]policy.Node
 	Attached map[policy.Key][]netip.Addr
 }
 
@@ -141,6 +142,14 @@ func (w *World) peers(np policy.Policy, r policy.Rule, other netip.Addr) bool {
 		return true
 	}
 	for _, peer := range r.Peers {
+		if peer.Nodes != nil {
+			for _, n := range w.Nodes {
+				if has(n.Addrs, other) && selects(*peer.Nodes, n.Labels) {
+					return true
+				}
+			}
+			continue
+		}
 		if peer.Block != nil {
 			in := peer.Block.CIDR.Contains(other)
 			for _, e := range peer.Block.Except {

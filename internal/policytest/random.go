@@ -212,7 +212,7 @@ func NewWorld() *World {
 // TellAll tells a new planner everything, in any order.
 func (w *World) TellAll() *policy.Planner {
 	p := policy.NewPlanner(w.Node)
-	tell := []func(){func() { p.SetRanges(w.Ranges) }}
+	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) }}
 	for _, v := range w.Cluster {
 		tell = append(tell, func() { p.PutClusterPolicy(v) })
 	}

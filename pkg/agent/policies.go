@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -56,20 +57,22 @@ func (a *Agent) runPolicies(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunPolicies(ctx, a.policies)) })
 }
 
-// tellPolicies tells the keeper of policies which prefixes nodes have, as they are believed.
+// tellPolicies tells the keeper of policies which addresses and prefixes nodes have, as they are
+// believed.
 func (a *Agent) tellPolicies(t cluster.Table) {
 	if a.policies == nil {
 		return
 	}
-	prefixes := make(map[string][]netip.Prefix, len(t.Peers)+1)
-	for _, nodes := range [][]cluster.Node{t.Peers, t.Keyless} {
-		for _, n := range nodes {
-			prefixes[n.Name] = n.PodPrefixes
-		}
-	}
+	nodes := slices.Concat(t.Peers, t.Keyless)
 	if t.Self != nil {
-		prefixes[t.Self.Name] = t.Self.PodPrefixes
+		nodes = append(nodes, *t.Self)
 	}
+	prefixes := make(map[string][]netip.Prefix, len(nodes))
+	addrs := make(map[string][]netip.Addr, len(nodes))
+	for _, n := range nodes {
+		prefixes[n.Name], addrs[n.Name] = n.PodPrefixes, n.Addresses
+	}
+	a.policies.SetNodeAddrs(addrs)
 	a.policies.SetPrefixes(prefixes)
 }
 

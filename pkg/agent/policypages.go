@@ -22,7 +22,7 @@ var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: poli
 // pages are all pages of the admin socket but the status.
 func (a *Agent) pages() map[string]telemetry.Page {
 	all := a.servicePages()
-	maps.Copy(all, policyPages(a.policies, func(ctx context.Context) ([]policy.Policy, error) {
+	maps.Copy(all, policyPages(a.policies, func(ctx context.Context) (policy.Policies, error) {
 		return a.kube.ListPolicies(ctx)
 	}))
 	return all
@@ -31,7 +31,7 @@ func (a *Agent) pages() map[string]telemetry.Page {
 // policyPages are the admin socket's pages about policies. The keeper is nil where none are
 // enforced; list asks the API server for all policies.
 func policyPages(k *keeper.Keeper,
-	list func(context.Context) ([]policy.Policy, error)) map[string]telemetry.Page {
+	list func(context.Context) (policy.Policies, error)) map[string]telemetry.Page {
 	pages := map[string]telemetry.Page{
 		telemetry.PoliciesPath: func(*http.Request) (any, error) { return k.List(), nil },
 		telemetry.PolicyPodPath: func(r *http.Request) (any, error) {

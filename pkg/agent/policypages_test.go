@@ -41,8 +41,8 @@ func TestPolicyPagesRefuseBadNames(t *testing.T) {
 
 func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
 	k := keeper.New(keeper.Options{Node: "node-1", Log: slog.New(slog.DiscardHandler)})
-	page := policyPages(k, func(context.Context) ([]policy.Policy, error) {
-		return nil, errors.New("the API server cannot be reached")
+	page := policyPages(k, func(context.Context) (policy.Policies, error) {
+		return policy.Policies{}, errors.New("the API server cannot be reached")
 	})["/v1/policy/progress"]
 	got, err := page(httptest.NewRequest(http.MethodGet, "/", nil))
 	if p, ok := got.(keeper.Progress); err != nil || !ok || p.Enforced ||

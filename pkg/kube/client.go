@@ -71,6 +71,8 @@ type Client struct {
 	watched   chan struct{} // a watch began; capacity 1
 	doubted   chan struct{} // a doubt began; capacity 1
 	writing   chan struct{} // held by who writes or deletes this node's VeilNode; capacity 1
+	// labelled holds a token when labels of Nodes may have changed.
+	labelled chan struct{}
 
 	mu        sync.Mutex
 	desired   *cluster.Claim
@@ -123,13 +125,17 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1),
 		watched: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
 		writing:  make(chan struct{}, 1),
+		labelled: make(chan struct{}, 1),
 		problems: map[string]string{},
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 
-	c.nodes = newStore(parseNode, sameNode, c.wake)
+	c.nodes = newStore(parseNode, sameNode, func() {
+		c.wake()
+		poke(c.labelled)
+	})
 	c.veilNodes = newStore(parseVeilNode, sameVeilNode, c.wake)
 	c.slices = newStore(parseSlice, sameSlice, c.wake)
 	return c, nil

@@ -37,7 +37,8 @@ type clusterPeer struct {
 		NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
 		PodSelector       metav1.LabelSelector `json:"podSelector"`
 	} `json:"pods"`
-	Networks []string `json:"networks"`
+	Nodes    *metav1.LabelSelector `json:"nodes"`
+	Networks []string              `json:"networks"`
 }
 
 type clusterProtocol struct {
@@ -157,19 +158,16 @@ func parseClusterRules(d policy.Direction, rules []clusterPolicyRule) (out []pol
 	return out, nil
 }
 
-// parseClusterPeer reads one peer; known reports whether it has a field that the API defines.
+// parseClusterPeer reads one peer; known reports whether it has a field that is supported: domainNames
+// is refused like a field of a later version.
 func parseClusterPeer(d policy.Direction, raw json.RawMessage) (peers []policy.Peer, known bool,
 	err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return nil, false, err
 	}
-	for _, refused := range []string{"domainNames", "nodes"} {
-		if fields[refused] != nil {
-			return nil, false, fmt.Errorf("peers by %s are not supported", refused)
-		}
-	}
-	if fields["namespaces"] == nil && fields["pods"] == nil && fields["networks"] == nil {
+	if fields["namespaces"] == nil && fields["pods"] == nil && fields["networks"] == nil &&
+		fields["nodes"] == nil {
 		return nil, false, nil
 	}
 
@@ -177,8 +175,13 @@ func parseClusterPeer(d policy.Direction, raw json.RawMessage) (peers []policy.P
 	if err := strict(raw, &w); err != nil {
 		return nil, false, err
 	}
-	if len(fields) != 1 || d == policy.Ingress && fields["networks"] != nil {
-		return nil, false, fmt.Errorf("a peer has two fields, or networks at ingress")
+	if len(fields) != 1 || d == policy.Ingress && (fields["networks"] != nil ||
+		fields["nodes"] != nil) {
+		return nil, false, fmt.Errorf("a peer has two fields, or networks or nodes at ingress")
+	}
+	if w.Nodes != nil {
+		nodes, err := clusterSelector(*w.Nodes)
+		return []policy.Peer{{Nodes: &nodes}}, true, err
 	}
 	for _, text := range w.Networks {
 		cidr, err := netip.ParsePrefix(text)
@@ -208,19 +211,21 @@ func clusterSelectors(w clusterPeer) (p policy.Peer, known bool, err error) {
 		return p, false, nil
 	}
 
-	p.Namespaces, p.Pods = &policy.Selector{}, &policy.Selector{}
-	for from, to := range map[*metav1.LabelSelector]*policy.Selector{&namespaces: p.Namespaces,
-		&pods: p.Pods} {
-		s := wire.LabelSelector{MatchLabels: from.MatchLabels}
-		for _, e := range from.MatchExpressions {
-			s.MatchExpressions = append(s.MatchExpressions,
-				wire.Expression{Key: e.Key, Operator: string(e.Operator), Values: e.Values})
-		}
-		if *to, err = parseSelector(&s); err != nil {
-			return p, false, err
-		}
+	inNamespaces, err := clusterSelector(namespaces)
+	if err != nil {
+		return p, false, err
 	}
-	return p, true, nil
+	ofPods, err := clusterSelector(pods)
+	return policy.Peer{Namespaces: &inNamespaces, Pods: &ofPods}, true, err
+}
+
+func clusterSelector(from metav1.LabelSelector) (policy.Selector, error) {
+	s := wire.LabelSelector{MatchLabels: from.MatchLabels}
+	for _, e := range from.MatchExpressions {
+		s.MatchExpressions = append(s.MatchExpressions,
+			wire.Expression{Key: e.Key, Operator: string(e.Operator), Values: e.Values})
+	}
+	return parseSelector(&s)
 }
 
 // parseClusterPorts reads one protocol. A name is that of a port of any protocol.

@@ -60,6 +60,8 @@ var kinds = map[string][2]string{
 	slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 	podsPath:   {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
 	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},
+	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
+	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
 	servicesPath:        {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 

@@ -50,7 +50,7 @@ type objectList struct {
 }
 
 // nodeReader keeps of a Node's metadata what parseNode and the reflector look at.
-var nodeReader = wire.Reader{Labels: []string{controlPlaneLabel},
+var nodeReader = wire.Reader{AllLabels: true,
 	Annotations: []string{metav1.InitialEventsAnnotationKey}}
 
 // Reset and Unmarshal let the client library's decoder of protobuf fill an object.
@@ -136,8 +136,6 @@ type kind struct {
 	name    string // only the object of this name, "" for all
 	labels  string // only objects that this selector chooses, "" for all
 	accept  string // media types that are asked for, "" for JSON
-	// optional kinds need not be installed: then there is no object and no problem.
-	optional bool
 	// newObject and newList make an object and a list of the kind; nil is *object and *objectList.
 	newObject, newList func() runtime.Object
 }
@@ -168,7 +166,8 @@ var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"},
 		veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"},
-		clusterPolicyKind.version: {"ClusterNetworkPolicy"}} {
+		clusterPolicyKind.version: {"ClusterNetworkPolicy"},
+		definitionVersion:         {"CustomResourceDefinition"}} {
 		metav1.AddToGroupVersion(scheme, gv)
 		for _, name := range names {
 			scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})

@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -28,6 +29,7 @@ type nodeEntry struct {
 	node    cluster.Node // Claim is nil
 	uid     types.UID
 	problem string // what was malformed and left out, "" for nothing
+	labels  map[string]string
 }
 
 // veilNodeEntry is the stored part of a VeilNode.
@@ -46,7 +48,7 @@ type sliceEntry struct {
 
 func parseNode(o *object) nodeEntry {
 	_, controlPlane := o.Labels[controlPlaneLabel]
-	e := nodeEntry{uid: o.UID, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(),
+	e := nodeEntry{uid: o.UID, labels: o.Labels, node: cluster.Node{Name: o.Name, Created: o.CreationTimestamp.UTC(),
 		ControlPlane: controlPlane}}
 	n := o.node
 	if n == nil {
@@ -120,7 +122,7 @@ func sameNode(a, b nodeEntry) bool {
 		a.node.Created.Equal(b.node.Created) &&
 		a.node.ControlPlane == b.node.ControlPlane &&
 		slices.Equal(a.node.Addresses, b.node.Addresses) &&
-		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes)
+		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && maps.Equal(a.labels, b.labels)
 }
 
 func parseVeilNode(o *object) veilNodeEntry {

@@ -2,8 +2,10 @@ package kube
 
 import (
 	"context"
+	"maps"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
@@ -24,6 +26,8 @@ type PolicySink interface {
 	DeletePolicy(n policy.Name)
 	PutClusterPolicy(p policy.ClusterPolicy)
 	DeleteClusterPolicy(name string)
+	// SetNodeLabels is called with the labels of all Nodes, by name, when one changed.
+	SetNodeLabels(labels map[string]map[string]string)
 	// Listed is called once, when everything there was has been put.
 	Listed()
 }
@@ -47,25 +51,25 @@ var (
 		path:    []string{"/apis/networking.k8s.io/v1/networkpolicies"},
 		version: networkingVersion,
 	})
-	// A cluster need not have this kind: then there are no objects of it.
+	// clusterPolicyKind is optional: see reflectInstalled.
 	clusterPolicyKind = kind{
 		what: "clusternetworkpolicies.policy.networking.k8s.io", rule: policyRights,
-		path:     []string{"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"},
-		version:  schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha2"},
-		optional: true,
+		path:    []string{"/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"},
+		version: schema.GroupVersion{Group: "policy.networking.k8s.io", Version: "v1alpha2"},
 	}
 )
 
-// RunPolicies watches Pods, Namespaces, NetworkPolicies and ClusterNetworkPolicies, where a cluster
-// has that kind, and passes each change to sink until ctx ends; it returns ctx's error. A list that is read again yields only its changes. While the API
-// server is away there is a Problem, and what was passed stays valid.
+// RunPolicies watches Pods, Namespaces, NetworkPolicies and, where the cluster has that kind,
+// ClusterNetworkPolicies, and passes each change to sink until ctx ends; it returns ctx's error. A
+// list that is read again yields only its changes. While the API server is away there is a Problem,
+// and what was passed stays valid. The labels of Nodes are those that Run reads.
 func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	var unlisted sync.WaitGroup
-	unlisted.Add(4)
+	unlisted.Add(5)
 
 	pods := newFeed(c, "Pod ", func(o *object) parsed[policy.Pod] { return parsePod(o, c.node) },
 		func(p policy.Pod) any {
@@ -81,9 +85,10 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 		func(p policy.ClusterPolicy) any { return p.Name }, sink.PutClusterPolicy,
 		func(p policy.ClusterPolicy) { sink.DeleteClusterPolicy(p.Name) }, unlisted.Done)
 	wg.Go(func() { c.reflect(ctx, podKind, pods) })
-	wg.Go(func() { c.reflect(ctx, clusterPolicyKind, cluster) })
 	wg.Go(func() { c.reflect(ctx, namespaceKind, namespaces) })
 	wg.Go(func() { c.reflect(ctx, networkPolicyKind, policies) })
+	wg.Go(func() { c.reflectInstalled(ctx, clusterPolicyKind, cluster) })
+	wg.Go(func() { c.tellNodeLabels(ctx, sink, unlisted.Done) })
 
 	listed := make(chan struct{})
 	go func() {
@@ -104,20 +109,56 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	return ctx.Err()
 }
 
-// ListPolicies returns all NetworkPolicies that the API server has now, as RunPolicies passes them
-// on.
-func (c *Client) ListPolicies(ctx context.Context) ([]policy.Policy, error) {
+// tellNodeLabels tells sink which labels Nodes have, until ctx ends. It calls once after the first
+// time, or when there was none.
+func (c *Client) tellNodeLabels(ctx context.Context, sink PolicySink, once func()) {
+	once = sync.OnceFunc(once)
+	defer once()
+	var told map[string]map[string]string
+	for {
+		if nodes, synced := c.nodes.all(); synced {
+			labels := make(map[string]map[string]string, len(nodes))
+			for name, e := range nodes {
+				labels[name] = e.labels
+			}
+			if told == nil || !maps.EqualFunc(told, labels, maps.Equal) {
+				told = labels
+				sink.SetNodeLabels(labels)
+			}
+			once()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.labelled:
+		}
+	}
+}
+
+// ListPolicies returns all NetworkPolicies and ClusterNetworkPolicies that the API server has now, as
+// RunPolicies passes them on.
+func (c *Client) ListPolicies(ctx context.Context) (all policy.Policies, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()
 	var list wiredList[networkPolicyWire]
 	if err := c.get(ctx, networkPolicyKind, metav1.ListOptions{}, &list); err != nil {
-		return nil, explain("list", networkPolicyKind, err)
+		return all, explain("list", networkPolicyKind, err)
 	}
-	var out []policy.Policy
 	for i := range list.Items {
 		if p := parseNetworkPolicy(&list.Items[i].object); p.value != nil {
-			out = append(out, *p.value)
+			all.Namespaced = append(all.Namespaced, *p.value)
 		}
 	}
-	return out, nil
+
+	var cluster objectList
+	err = c.get(ctx, clusterPolicyKind, metav1.ListOptions{}, &cluster)
+	if err != nil && !apierrors.IsNotFound(err) { // not found: the kind is not installed
+		return all, explain("list", clusterPolicyKind, err)
+	}
+	for i := range cluster.Items {
+		if p := parseClusterPolicy(&cluster.Items[i]); p.value != nil {
+			all.Cluster = append(all.Cluster, *p.value)
+		}
+	}
+	return all, nil
 }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -23,6 +22,8 @@ const (
 	podsPath            = "/api/v1/pods"
 	namespacesPath      = "/api/v1/namespaces"
 	networkPoliciesPath = "/apis/networking.k8s.io/v1/networkpolicies"
+	clusterPoliciesPath = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+	definitionsPath     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 )
 
 // policyTale is a sink that keeps what it was told.
@@ -32,13 +33,24 @@ type policyTale struct {
 	namespaces map[string]policy.Namespace
 	policies   map[policy.Name]policy.Policy
 	cluster    map[string]policy.ClusterPolicy
+	labels     map[string]map[string]string
 	listed     int
+}
+
+func newPolicyTale() *policyTale {
+	return &policyTale{pods: map[policy.Name]policy.Pod{},
+		namespaces: map[string]policy.Namespace{}, policies: map[policy.Name]policy.Policy{},
+		cluster: map[string]policy.ClusterPolicy{}}
 }
 
 func (s *policyTale) PutClusterPolicy(v policy.ClusterPolicy) {
 	s.do(func() { s.cluster[v.Name] = v })
 }
 func (s *policyTale) DeleteClusterPolicy(n string) { s.do(func() { delete(s.cluster, n) }) }
+
+func (s *policyTale) SetNodeLabels(labels map[string]map[string]string) {
+	s.do(func() { s.labels = labels })
+}
 
 func (s *policyTale) do(f func()) {
 	s.mu.Lock()
@@ -89,18 +101,7 @@ func runPolicies(t *testing.T, noStream bool) {
 	f.put(namespacesPath, m{"metadata": m{"name": "shop", "labels": m{"team": "a"}}})
 	f.put(networkPoliciesPath, m{"metadata": m{"name": "deny", "namespace": "shop"},
 		"spec": m{"podSelector": m{}}})
-	c, err := newClient(Options{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.times = quick
-	sink := &policyTale{pods: map[policy.Name]policy.Pod{},
-		namespaces: map[string]policy.Namespace{}, policies: map[policy.Name]policy.Policy{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.RunPolicies(ctx, sink) }()
-	defer func() { cancel(); <-done }()
-
+	c, sink := startPolicies(t, f)
 	sink.wait(t, "listed", func() bool {
 		return sink.listed == 1 && len(sink.pods) == 1 && len(sink.namespaces) == 1 &&
 			len(sink.policies) == 1
@@ -150,33 +151,34 @@ func runPolicies(t *testing.T, noStream bool) {
 // What ListPolicies returns equals what was passed on, or a caller that compares never ends.
 func TestListPoliciesReturnsWhatIsPassedOn(t *testing.T) {
 	f := newFakeServer(t)
+	f.setRefuse("GET "+clusterPoliciesPath, 404)
 	f.put(networkPoliciesPath, m{"metadata": m{"name": "web", "namespace": "shop"},
 		"spec": m{"podSelector": m{"matchLabels": m{"app": "web"}}, "ingress": []any{m{
 			"from": []any{m{"podSelector": m{}}}, "ports": []any{m{"port": 80}}}}}})
 	f.put(networkPoliciesPath, m{"metadata": m{"name": "bad", "namespace": "shop"},
 		"spec": m{"podSelector": m{}, "ingress": []any{m{"ports": []any{m{"port": 0}}}}}})
-	c, err := newClient(Options{Node: "node-1"}, f.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.times = quick
-	sink := &policyTale{pods: map[policy.Name]policy.Pod{},
-		namespaces: map[string]policy.Namespace{}, policies: map[policy.Name]policy.Policy{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- c.RunPolicies(ctx, sink) }()
-	defer func() { cancel(); <-done }()
+	c, sink := startPolicies(t, f)
 	sink.wait(t, "listed", func() bool { return sink.listed == 1 && len(sink.policies) == 2 })
 
 	list, err := c.ListPolicies(t.Context())
-	if err != nil || len(list) != 2 {
+	if err != nil || len(list.Namespaced) != 2 || len(list.Cluster) > 0 || list.Len() != 2 {
+		t.Fatalf("listed %+v, %v", list, err)
+	}
+	f.put(definitionsPath, clusterPolicyDefinition())
+	f.put(clusterPoliciesPath, denyTheClient("deny"))
+	f.setRefuse("GET "+clusterPoliciesPath, 0)
+	sink.wait(t, "ClusterNetworkPolicy", func() bool { return len(sink.cluster) == 1 })
+	if list, err = c.ListPolicies(t.Context()); err != nil || len(list.Cluster) != 1 {
 		t.Fatalf("listed %+v, %v", list, err)
 	}
 	sink.do(func() {
-		for _, p := range list {
+		for _, p := range list.Namespaced {
 			if !reflect.DeepEqual(p, sink.policies[p.Name]) {
 				t.Errorf("listed %+v, passed on %+v", p, sink.policies[p.Name])
 			}
+		}
+		if got := sink.cluster["deny"]; !reflect.DeepEqual(got, list.Cluster[0]) {
+			t.Errorf("listed %+v, passed on %+v", list.Cluster[0], got)
 		}
 	})
 

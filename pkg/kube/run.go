@@ -117,7 +117,6 @@ func (c *Client) state() (s cluster.State, ok bool) {
 
 // reflect keeps st like the API server's list of k, until ctx ends.
 func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
-	absent := absence{kind: k, store: st}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context,
 			o metav1.ListOptions) (runtime.Object, error) {
@@ -126,10 +125,6 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 			defer cancel()
 			err := c.get(ctx, k, o, list)
-			err = absent.found(err)
-			if err == errAbsent {
-				return nil, err
-			}
 			c.report("read "+k.what, explain("list and watch", k, err))
 			return list, err
 		},
@@ -137,10 +132,6 @@ func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
 			o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := c.request(k, o).Watch(ctx)
-			if err = absent.found(err); err == errAbsent {
-				c.report("read "+k.what, nil)
-				return nil, err
-			}
 			if err == nil || o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
 				// A server that does not know streaming lists is asked for a plain one next.
 				c.report("read "+k.what, explain("list and watch", k, err))

@@ -35,6 +35,11 @@ const (
 	Baseline
 )
 
+// String returns the tier as the API writes it.
+func (t Tier) String() string {
+	return [...]string{"Admin", "Baseline"}[t]
+}
+
 // ClusterPolicy is a ClusterNetworkPolicy.
 type ClusterPolicy struct {
 	Name string
@@ -195,9 +200,10 @@ func rankOf(l Line) int {
 	return 0
 }
 
-// ofPods reports whether a line refers to pods, not to addresses.
+// ofPods reports whether a line refers to pods, not to addresses or nodes.
 func ofPods(l Line) bool {
-	return l.Peer != "" && !strings.HasPrefix(l.Peer, setPrefixes[KindBlock])
+	return strings.HasPrefix(l.Peer, setPrefixes[KindPods]) ||
+		strings.HasPrefix(l.Peer, setPrefixes[KindNamed])
 }
 
 // before orders policies of all tiers by who is asked first.

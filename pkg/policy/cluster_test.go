@@ -164,3 +164,36 @@ func TestClusterPolicyThatIsNotUnderstoodFailsClosed(t *testing.T) {
 		})
 	}
 }
+
+func TestNodesArePeers(t *testing.T) {
+	p := shop()
+	gpus := labelled("gpu", "yes")
+	p.PutClusterPolicy(policy.ClusterPolicy{Name: "a", Rules: [2][]policy.ClusterRule{nil, {{
+		Action: policy.Deny, Peers: []policy.Peer{{Nodes: gpus}}}}}})
+	to := policy.Flow{Src: policytest.PodAddrs(1)[0], Dst: policytest.Outside[0], FromPod: true,
+		Proto: policy.TCP, Port: 80}
+	expect(t, p, to, policy.Allow)
+	nodes := func(gpu string, addrs ...netip.Addr) {
+		p.SetNodes(map[string]policy.Node{"n": {Labels: map[string]string{"gpu": gpu}, Addrs: addrs}})
+	}
+	nodes("yes", policytest.Outside...)
+	expect(t, p, to, policy.DenyAdmin)
+	nodes("no", policytest.Outside...)
+	expect(t, p, to, policy.Allow)
+	nodes("yes")
+	expect(t, p, to, policy.Allow)
+	nodes("yes", policytest.Outside...)
+	v, err := p.ShowPod(web, p.Plan())
+	if err != nil || len(v.Egress.Admin) != 1 || v.Egress.Admin[0].Members != 2 ||
+		v.Egress.Admin[0].Peers != "nodes with gpu=yes" {
+		t.Errorf("%+v, %v", v, err)
+	}
+
+	p.PutClusterPolicy(policy.ClusterPolicy{Name: "a", Rules: [2][]policy.ClusterRule{nil, {{
+		Peers: []policy.Peer{{Nodes: gpus}}, Ports: []policy.Port{{Proto: policy.TCP,
+			Name: "web"}}}}}})
+	if got := p.Plan().ClusterProblems["a"]; !strings.Contains(got, "no named ports") {
+		t.Errorf("problem %q", got)
+	}
+	expect(t, p, to, policy.DenyAdmin)
+}

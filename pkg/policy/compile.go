@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -32,7 +33,8 @@ type definition struct {
 	// namespace restricts the pods unless namespaces is not nil; with both empty all pods match.
 	namespace  string
 	namespaces *Selector
-	pods       Selector
+	// pods are nodes for KindNodes.
+	pods Selector
 	// port and proto are those of KindNamed.
 	port  string
 	proto Proto
@@ -211,6 +213,9 @@ func (w *writer) rule(r Rule) error {
 			def.namespaces = nil // all: pods of unknown namespaces, and all other addresses
 		}
 
+		if def.kind == KindNodes && len(names) > 0 {
+			return errors.New("nodes have no named ports")
+		}
 		if len(intervals) > 0 || len(r.Ports) == 0 {
 			peer := ""
 			if len(r.Peers) > 0 {
@@ -263,6 +268,10 @@ func (w *writer) define(p Peer) (*definition, error) {
 			err = fmt.Errorf("the ipBlocks have more than %d ranges", MaxRanges)
 		}
 		return &definition{kind: KindBlock, block: p.Block}, err
+	}
+
+	if p.Nodes != nil {
+		return &definition{kind: KindNodes, pods: *p.Nodes}, checkSelector(*p.Nodes)
 	}
 
 	def := &definition{kind: KindPods, namespace: w.policy.Namespace, namespaces: p.Namespaces}

@@ -72,8 +72,8 @@ func (p *Planner) Explain(plan *Plan, d Direction, f Flow) (isolating, allowing 
 			c.compile()
 			isolating = append(isolating, name.String())
 			if m.Problem == "" && slices.ContainsFunc(c.linesOf(d, pod), func(l Line) bool {
-				s := plan.Sets[l.Peer]
-				return l.Ports.has(f.Proto, f.Port) && (l.Peer == "" || s != nil && s.has(peer, f))
+				matched, _ := plan.matches(l, peer, f)
+				return matched
 			}) {
 				allowing = append(allowing, name.String())
 			}
@@ -82,27 +82,94 @@ func (p *Planner) Explain(plan *Plan, d Direction, f Flow) (isolating, allowing 
 	return isolating, allowing
 }
 
-// Compare says how the policies that were put differ from a list of all: one sentence a policy,
-// sorted.
-func (p *Planner) Compare(listed []Policy) (differ []string) {
-	seen := make(map[Name]bool, len(listed))
-	for _, l := range listed {
-		seen[l.Name] = true
-		switch c := p.policies[l.Namespace][l.Name.Name]; {
-		case c == nil:
-			differ = append(differ, l.Name.String()+" was not seen yet")
-		case !reflect.DeepEqual(c.policy, l):
-			differ = append(differ, "a change of "+l.Name.String()+" was not seen yet")
+// Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod, with
+// the line's action, by the sets of a plan; empty where none accepts or denies it.
+func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action Action) {
+	own, peer := f.Dst, f.Src
+	if d == Egress {
+		own, peer = f.Src, f.Dst
+	}
+	for key, m := range plan.Members {
+		pod, g := p.pods[key.Name], plan.Groups[m.Group]
+		if pod == nil || g == nil || !slices.Contains(m.Addrs, own) {
+			continue
+		}
+		chain := plan.Chains[g.Chains[d]]
+		if chain == nil {
+			return "", Pass
+		}
+		for _, tier := range []Tier{Admin, Baseline} {
+			if tier == Baseline && !chain.Open {
+				break
+			}
+			if name, action := p.deciderOf(plan, m, pod, tier, d, peer, f); action != Pass {
+				return name, action
+			}
+		}
+		return "", Pass
+	}
+	return "", Pass
+}
+
+// deciderOf returns who decides in one tier; Pass is nobody.
+func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direction, peer netip.Addr,
+	f Flow) (string, Action) {
+	for _, name := range m.ClusterPolicies {
+		c := p.cluster[name]
+		if c == nil || c.policy.Tier != tier || !c.policy.affects(d) {
+			continue
+		}
+		c.compile()
+		for _, l := range c.linesOf(d, pod) {
+			if matched, unknown := plan.matches(l, peer, f); unknown {
+				return name, Deny
+			} else if matched {
+				if l.Action == Pass {
+					return "", Pass
+				}
+				return name, l.Action
+			}
 		}
 	}
+	return "", Pass
+}
+
+// Compare says how the policies that were put differ from a list of all: one sentence a policy,
+// sorted.
+func (p *Planner) Compare(listed Policies) (differ []string) {
+	put := map[string]any{}
 	for _, of := range p.policies {
 		for _, c := range of {
-			if !seen[c.policy.Name] {
-				differ = append(differ, "the deletion of "+c.policy.Name.String()+
-					" was not seen yet")
-			}
+			put[c.policy.Name.String()] = c.policy
+		}
+	}
+	for name, c := range p.cluster {
+		put[clusterName(name)] = c.policy
+	}
+	all := map[string]any{}
+	for _, l := range listed.Namespaced {
+		all[l.Name.String()] = l
+	}
+	for _, l := range listed.Cluster {
+		all[clusterName(l.Name)] = l
+	}
+
+	for name, l := range all {
+		switch has, known := put[name]; {
+		case !known:
+			differ = append(differ, name+" was not seen yet")
+		case !reflect.DeepEqual(has, l):
+			differ = append(differ, "a change of "+name+" was not seen yet")
+		}
+	}
+	for name := range put {
+		if _, is := all[name]; !is {
+			differ = append(differ, "the deletion of "+name+" was not seen yet")
 		}
 	}
 	slices.Sort(differ)
 	return differ
 }
+
+// clusterName returns how a ClusterNetworkPolicy is called beside policies of namespaces.
+func clusterName(name string) string { return "ClusterNetworkPolicy " + name }

@@ -93,13 +93,11 @@ func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Ve
 // tier judges by the first line that matches; final reports whether one accepts or denies.
 func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verdict, final bool) {
 	for _, l := range lines {
-		if !l.Ports.has(f.Proto, f.Port) {
-			continue
-		}
-		if l.Doubts() && p.Sets[SetRanges].has(peer, f) && !p.Sets[SetKnown].has(peer, f) {
+		matched, unknown := p.matches(l, peer, f)
+		switch {
+		case unknown:
 			return DenyUnknownPeer, true
-		}
-		if l.Peer != "" && !p.Sets[l.Peer].has(peer, f) {
+		case !matched:
 			continue
 		}
 		switch l.Action {
@@ -111,6 +109,18 @@ func (p *Plan) tier(lines []Line, peer netip.Addr, f Flow, deny Verdict) (v Verd
 		return Allow, false
 	}
 	return Allow, false
+}
+
+// matches reports whether a line is for a flow with a peer, and whether it may be: the peer is
+// unknown and the line denies or passes pods.
+func (p *Plan) matches(l Line, peer netip.Addr, f Flow) (matched, unknown bool) {
+	if !l.Ports.has(f.Proto, f.Port) {
+		return false, false
+	}
+	if l.Doubts() && p.Sets[SetRanges].has(peer, f) && !p.Sets[SetKnown].has(peer, f) {
+		return false, true
+	}
+	return l.Peer == "" || p.Sets[l.Peer].has(peer, f), false
 }
 
 // Doubts reports whether the line denies or passes pods, so that it may be meant for an unknown
@@ -129,10 +139,13 @@ func (p *Plan) groupOf(a netip.Addr) *Group {
 	return nil
 }
 
-// has reports whether the set has the peer of a flow.
+// has reports whether the set has the peer of a flow; nil has nobody.
 func (s *Set) has(peer netip.Addr, f Flow) bool {
+	if s == nil {
+		return false
+	}
 	switch s.Kind {
-	case KindPods:
+	case KindPods, KindNodes:
 		_, found := slices.BinarySearchFunc(s.Addrs, peer, netip.Addr.Compare)
 		return found
 	case KindBlock:

@@ -111,6 +111,13 @@ type Pod struct {
 	Mirror bool
 }
 
+// Node is a node as a peer.
+type Node struct {
+	Labels map[string]string
+	// Addrs are the addresses that the node is believed to have.
+	Addrs []netip.Addr
+}
+
 // Key identifies a pod of this node. Name and UID together: a tenant may write a mirror pod
 // whose UID is that of another tenant's pod.
 type Key struct {
@@ -152,6 +159,15 @@ type Policy struct {
 	Invalid string
 }
 
+// Policies are policies of both kinds.
+type Policies struct {
+	Namespaced []Policy
+	Cluster    []ClusterPolicy
+}
+
+// Len returns how many there are.
+func (p Policies) Len() int { return len(p.Namespaced) + len(p.Cluster) }
+
 // Rule allows connections with one of the peers on one of the ports.
 type Rule struct {
 	// Peers is empty for all peers.
@@ -160,9 +176,12 @@ type Rule struct {
 	Ports []Port
 }
 
-// Peer selects the other end of a connection: by Block if it is not nil, otherwise by selectors.
+// Peer selects the other end of a connection: by Block or Nodes if it is not nil, otherwise by
+// selectors of pods.
 type Peer struct {
 	Block *Block
+	// Nodes selects nodes, which have no named ports.
+	Nodes *Selector
 	// Namespaces selects namespaces; nil is the namespace of the policy.
 	Namespaces *Selector
 	// Pods selects pods in these namespaces; nil is all of them.

@@ -8,7 +8,7 @@ import (
 // members is a set that is being kept.
 type members struct {
 	def *definition
-	// pods are those that are in the set, with what they contribute.
+	// pods are those that are in the set, with what they contribute. All nodes are one, of no name.
 	pods map[Name]contribution
 	// frozen is nil when pods changed since.
 	frozen *Set
@@ -29,7 +29,7 @@ func (p *Planner) refresh(pod *Pod) {
 
 // place brings one pod into one set or out of it.
 func (p *Planner) place(s *members, pod *Pod) {
-	if s.def.kind == KindBlock {
+	if s.def.kind == KindBlock || s.def.kind == KindNodes {
 		return
 	}
 	c := p.contributes(s.def, pod)
@@ -42,6 +42,32 @@ func (p *Planner) place(s *members, pod *Pod) {
 		return
 	}
 	s.pods[pod.Name], s.frozen = c, nil
+}
+
+// SetNodes says which nodes there are, by name.
+func (p *Planner) SetNodes(nodes map[string]Node) {
+	p.nodes = nodes
+	for _, s := range p.sets {
+		p.placeNodes(s)
+	}
+}
+
+// placeNodes brings all nodes that are selected into one set.
+func (p *Planner) placeNodes(s *members) {
+	if s.def.kind != KindNodes {
+		return
+	}
+	var addrs []netip.Addr
+	for _, n := range p.nodes {
+		if s.def.pods.Matches(n.Labels) {
+			addrs = append(addrs, n.Addrs...)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	addrs = slices.Compact(addrs)
+	if old := s.pods[Name{}]; !slices.Equal(old.addrs, addrs) {
+		s.pods[Name{}], s.frozen = contribution{addrs: addrs}, nil
+	}
 }
 
 func (s *members) remove(name Name) {

@@ -16,10 +16,13 @@ const (
 	KindBlock
 	// KindNamed is a set of addresses with the number of a port that the pod names.
 	KindNamed
+	// KindNodes is a set of the addresses of the nodes that a selector selects.
+	KindNodes
 )
 
 // setPrefixes begin the names of sets.
-var setPrefixes = map[SetKind]string{KindPods: "p", KindBlock: "b", KindNamed: "n"}
+var setPrefixes = map[SetKind]string{KindPods: "p", KindBlock: "b", KindNamed: "n",
+	KindNodes: "h"}
 
 // Range is a range of addresses of one family, both ends inclusive.
 type Range struct{ First, Last netip.Addr }

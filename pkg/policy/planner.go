@@ -33,6 +33,7 @@ type Planner struct {
 	defs   map[string]*definition
 	sets   map[string]*members
 	own    []netip.Addr
+	nodes  map[string]Node
 	ranges *Set
 	// stale reports whether policies changed since the last Plan.
 	stale bool
@@ -382,6 +383,7 @@ func (p *Planner) sweep() {
 		for _, pod := range p.pods {
 			p.place(s, pod)
 		}
+		p.placeNodes(s)
 	}
 	clear(p.defs)
 }

@@ -11,9 +11,11 @@ import (
 
 // PolicyView is what is shown of a policy that selects a pod of this node.
 type PolicyView struct {
-	// Policy is the namespace/name.
+	// Policy is the namespace/name, or the name of a ClusterNetworkPolicy.
 	Policy string `json:"policy"`
-	// Directions are those in which the policy isolates its pods.
+	// Tier is Admin, NetworkPolicy or Baseline.
+	Tier string `json:"tier"`
+	// Directions are those in which the policy isolates its pods, or has rules.
 	Directions []string `json:"directions"`
 	// Pods are the pods of this node that the policy selects, sorted.
 	Pods []string `json:"pods"`
@@ -36,26 +38,37 @@ type PodView struct {
 	Enforced bool `json:"enforced"`
 	// Why explains a pod that is mute, not enforced, or not subject to policies.
 	Why string `json:"why,omitempty"`
-	// Policies are those that select the pod, sorted.
+	// Policies are the NetworkPolicies that select the pod, sorted.
 	Policies []string `json:"policies"`
-	Ingress  SideView `json:"ingress"`
-	Egress   SideView `json:"egress"`
+	// ClusterPolicies are the ClusterNetworkPolicies that do, in the order in which they are asked.
+	ClusterPolicies []string `json:"clusterPolicies,omitempty"`
+
+	Ingress SideView `json:"ingress"`
+	Egress  SideView `json:"egress"`
 	// Problems say which policies deny everything that they isolate, and why.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// SideView is one direction of a pod.
+// SideView is one direction of a pod. Admin is asked first, then Lines if the direction is
+// Isolated, otherwise Baseline; what is left is allowed.
 type SideView struct {
-	// Isolated reports whether only Lines are allowed; without it everything is.
+	// Admin and Baseline are the tiers of ClusterNetworkPolicies: the first line that matches
+	// decides, and Pass skips the rest of its tier.
+	Admin    []LineView `json:"admin,omitempty"`
+	Baseline []LineView `json:"baseline,omitempty"`
+	// Isolated reports whether a NetworkPolicy isolates the direction, so that what Admin leaves is
+	// allowed by Lines only.
 	Isolated bool `json:"isolated"`
 	// By are the policies that isolate the direction, sorted.
 	By    []string   `json:"by,omitempty"`
 	Lines []LineView `json:"lines,omitempty"`
 }
 
-// LineView allows peers on ports, in words.
+// LineView is what is done with peers on ports, in words.
 type LineView struct {
 	Policy string `json:"policy"`
+	// Action is that of a rule of a ClusterNetworkPolicy; empty is allowed.
+	Action string `json:"action,omitempty"`
 	Peers  string `json:"peers"`
 	Ports  string `json:"ports"`
 	// Members counts the addresses that the peers come to now; -1 is all addresses and ranges.
@@ -75,8 +88,13 @@ func (p *Plan) enforces(other *Plan, key Key) bool {
 		if chain == "" {
 			continue
 		}
-		for _, l := range other.Chains[chain].Lines {
+		c := other.Chains[chain]
+		for _, l := range slices.Concat(c.Admin, c.Lines, c.Baseline) {
 			if l.Peer != "" && p.Sets[l.Peer] != other.Sets[l.Peer] {
+				return false
+			}
+			if l.Doubts() && (p.Sets[SetKnown] != other.Sets[SetKnown] ||
+				p.Sets[SetRanges] != other.Sets[SetRanges]) {
 				return false
 			}
 		}
@@ -88,28 +106,42 @@ func (p *Plan) enforces(other *Plan, key Key) bool {
 // enforced; nil is none.
 func (p *Planner) List(inForce *Plan) []PolicyView {
 	now := p.Plan()
-	byName := map[Name]*PolicyView{}
+	byName := map[string]*PolicyView{}
 	for key, m := range now.Members {
 		enforced := inForce.enforces(now, key)
-		for _, name := range m.Policies {
-			c := p.policies[name.Namespace][name.Name]
-			if c == nil {
-				continue
+		add := func(v PolicyView, problem string) {
+			if byName[v.Policy] == nil {
+				v.Enforced = true
+				byName[v.Policy] = &v
 			}
-			v := byName[name]
-			if v == nil {
-				v = &PolicyView{Policy: name.String(), Directions: c.directions(), Enforced: true}
-				byName[name] = v
-			}
-			v.Pods = append(v.Pods, key.Name.String())
-			if !enforced && v.Enforced {
-				v.Enforced, v.Problem = false, "not in force yet for pod "+key.Name.String()
+			of := byName[v.Policy]
+			of.Pods = append(of.Pods, key.Name.String())
+			if !enforced && of.Enforced {
+				of.Enforced, of.Problem = false, "not in force yet for pod "+key.Name.String()
 			}
 			if m.Problem != "" {
-				v.Enforced, v.Problem = false, "pod "+key.Name.String()+": "+m.Problem
+				of.Enforced, of.Problem = false, "pod "+key.Name.String()+": "+m.Problem
 			}
-			if c.problem != "" {
-				v.Enforced, v.Problem = false, "it denies everything that it isolates: "+c.problem
+			if problem != "" {
+				of.Enforced, of.Problem = false, problem
+			}
+		}
+
+		for _, name := range m.Policies {
+			if c := p.policies[name.Namespace][name.Name]; c != nil {
+				problem := ""
+				if c.problem != "" {
+					problem = "it denies everything that it isolates: " + c.problem
+				}
+				add(PolicyView{Policy: name.String(), Tier: "NetworkPolicy",
+					Directions: directions(func(d Direction) bool { return c.policy.Isolates[d] })},
+					problem)
+			}
+		}
+		for _, name := range m.ClusterPolicies {
+			if c := p.cluster[name]; c != nil {
+				add(PolicyView{Policy: name, Tier: c.policy.Tier.String(),
+					Directions: directions(c.policy.affects)}, c.problem)
 			}
 		}
 	}
@@ -123,11 +155,11 @@ func (p *Planner) List(inForce *Plan) []PolicyView {
 	return views
 }
 
-// directions returns the names of the directions in which a policy isolates.
-func (c *compiled) directions() []string {
+// directions returns the names of the directions that has reports.
+func directions(has func(Direction) bool) []string {
 	out := []string{}
 	for _, d := range []Direction{Ingress, Egress} {
-		if c.policy.Isolates[d] {
+		if has(d) {
 			out = append(out, d.String())
 		}
 	}
@@ -196,13 +228,24 @@ func (p *Planner) ShowPod(name Name, inForce *Plan) (*PodView, error) {
 				fmt.Sprintf("%s denies everything that it isolates: %s", n, problem))
 		}
 	}
+	v.ClusterPolicies = slices.Clone(m.ClusterPolicies)
+	for _, name := range m.ClusterPolicies {
+		if problem := now.ClusterProblems[name]; problem != "" {
+			v.Problems = append(v.Problems, fmt.Sprintf("%s: %s", clusterName(name), problem))
+		}
+	}
 	v.Ingress, v.Egress = p.side(pod, m, Ingress, now), p.side(pod, m, Egress, now)
 	return v, nil
 }
 
 // side returns one direction of a pod.
 func (p *Planner) side(pod *Pod, m *Member, d Direction, plan *Plan) (v SideView) {
-	v.Isolated = plan.Groups[m.Group].Chains[d] != ""
+	if c := plan.Chains[plan.Groups[m.Group].Chains[d]]; c != nil {
+		v.Isolated = !c.Open
+	}
+	if m.Problem == "" {
+		v.Admin, v.Baseline = p.tierView(pod, m, Admin, d, plan), p.tierView(pod, m, Baseline, d, plan)
+	}
 	for _, name := range m.Policies {
 		c := p.policies[name.Namespace][name.Name]
 		if c == nil || !c.policy.Isolates[d] {
@@ -216,22 +259,46 @@ func (p *Planner) side(pod *Pod, m *Member, d Direction, plan *Plan) (v SideView
 	return v
 }
 
+// tierView returns the lines of one tier in words, in the order in which they are asked.
+func (p *Planner) tierView(pod *Pod, m *Member, tier Tier, d Direction, plan *Plan) (out []LineView) {
+	for _, name := range m.ClusterPolicies {
+		c := p.cluster[name]
+		if c == nil || c.policy.Tier != tier {
+			continue
+		}
+		for _, l := range c.linesOf(d, pod) {
+			def := c.sets[l.Peer]
+			v := LineView{Policy: name, Action: l.Action.String(), Ports: portWords(l, def)}
+			v.Peers, v.Members = peerWords(def, plan.Sets[l.Peer])
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// peerWords return the peers of a set in words, and how many addresses they come to; -1 is all
+// addresses and ranges. A nil definition is that of all peers.
+func peerWords(def *definition, s *Set) (words string, members int) {
+	if def == nil {
+		return "anywhere", -1
+	}
+	if s == nil || s.Kind == KindBlock {
+		return def.words(), -1
+	}
+	return def.words(), len(s.Addrs) + len(s.Named)
+}
+
 // show returns the lines of one direction of a policy in words: those of the same peers together.
 func (c *compiled) show(d Direction, pod *Pod, sets map[string]*Set) []LineView {
 	ports := map[string][]string{}
 	for _, l := range c.linesOf(d, pod) {
-		ports[l.Peer] = append(ports[l.Peer], c.portWords(l))
+		ports[l.Peer] = append(ports[l.Peer], portWords(l, c.sets[l.Peer]))
 	}
 
 	var out []LineView
 	for _, peer := range slices.Sorted(maps.Keys(ports)) {
-		v := LineView{Policy: c.policy.Name.String(), Peers: "anywhere", Members: -1}
-		if def := c.sets[peer]; def != nil {
-			v.Peers = def.words()
-			if s := sets[peer]; s != nil && s.Kind != KindBlock {
-				v.Members = len(s.Addrs) + len(s.Named)
-			}
-		}
+		v := LineView{Policy: c.policy.Name.String()}
+		v.Peers, v.Members = peerWords(c.sets[peer], sets[peer])
 		slices.Sort(ports[peer])
 		v.Ports = strings.Join(slices.Compact(ports[peer]), ", ")
 		out = append(out, v)
@@ -242,9 +309,9 @@ func (c *compiled) show(d Direction, pod *Pod, sets map[string]*Set) []LineView 
 	return out
 }
 
-// portWords returns the ports of a line in words.
-func (c *compiled) portWords(l Line) string {
-	if def := c.sets[l.Peer]; def != nil && def.kind == KindNamed {
+// portWords returns the ports of a line in words; def is that of its peers.
+func portWords(l Line, def *definition) string {
+	if def != nil && def.kind == KindNamed {
 		return fmt.Sprintf("%s %s", def.proto, def.port)
 	}
 	i := l.Ports
@@ -277,6 +344,10 @@ func (d *definition) words() string {
 	switch {
 	case d.kind == KindBlock:
 		return block
+	case d.kind == KindNodes && len(d.pods) == 0:
+		return "all nodes"
+	case d.kind == KindNodes:
+		return "nodes with " + d.pods.words()
 	case d.block != nil:
 		return "pods in " + block
 	}

@@ -51,7 +51,10 @@ type Keeper struct {
 	pods map[policy.Name]policy.Pod
 	// prefixes are the pod prefixes of each node; nil is not known yet.
 	prefixes map[string][]netip.Prefix
-	listed   bool
+	// nodeLabels and nodeAddrs are by the name of a node.
+	nodeLabels map[string]map[string]string
+	nodeAddrs  map[string][]netip.Addr
+	listed     bool
 	// bare reports whether Begin made a table in which all pods are mute.
 	bare bool
 	// changed is since when there is something that is not in force; zero is nothing.
@@ -240,12 +243,18 @@ func (k *Keeper) DeletePolicy(n policy.Name) {
 
 // PutClusterPolicy takes a ClusterNetworkPolicy.
 func (k *Keeper) PutClusterPolicy(p policy.ClusterPolicy) {
-	k.do(func() { k.planner.PutClusterPolicy(p) })
+	k.do(func() {
+		k.planner.PutClusterPolicy(p)
+		k.policyTold = k.told + 1
+	})
 }
 
 // DeleteClusterPolicy forgets a ClusterNetworkPolicy.
 func (k *Keeper) DeleteClusterPolicy(name string) {
-	k.do(func() { k.planner.DeleteClusterPolicy(name) })
+	k.do(func() {
+		k.planner.DeleteClusterPolicy(name)
+		k.policyTold = k.told + 1
+	})
 }
 
 // Listed says that everything there was has been put.
@@ -275,6 +284,38 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 			}
 		}
 	})
+}
+
+// SetNodeLabels says which labels each Node has.
+func (k *Keeper) SetNodeLabels(labels map[string]map[string]string) {
+	k.do(func() {
+		k.nodeLabels = labels
+		k.setNodesLocked()
+	})
+}
+
+// SetNodeAddrs says which addresses each node has, by the table of nodes that is believed. Call it
+// before SetPrefixes, which may put policies in force.
+func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
+	k.mu.Lock()
+	same := maps.EqualFunc(k.nodeAddrs, addrs, slices.Equal)
+	k.mu.Unlock()
+	if same {
+		return
+	}
+	k.do(func() {
+		k.nodeAddrs = maps.Clone(addrs)
+		k.setNodesLocked()
+	})
+}
+
+// setNodesLocked tells the planner the nodes that are peers.
+func (k *Keeper) setNodesLocked() {
+	nodes := make(map[string]policy.Node, len(k.nodeLabels))
+	for name, labels := range k.nodeLabels {
+		nodes[name] = policy.Node{Labels: labels, Addrs: k.nodeAddrs[name]}
+	}
+	k.planner.SetNodes(nodes)
 }
 
 // AttachmentsChanged says that records of pods may have come or gone.

@@ -60,7 +60,9 @@ type Side struct {
 	// Isolating are the policies that isolate the side, Allowing those of them that allow it.
 	Isolating []string `json:"isolating,omitempty"`
 	Allowing  []string `json:"allowing,omitempty"`
-	Why       string   `json:"why,omitempty"`
+	// Cluster is the ClusterNetworkPolicy that decides; empty is none.
+	Cluster string `json:"cluster,omitempty"`
+	Why     string `json:"why,omitempty"`
 
 	packet table.Packet
 }
@@ -238,6 +240,7 @@ func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) S
 	verdict := k.plan.Judge(f)
 	s.Plan = verdict.String()
 	s.Isolating, s.Allowing = k.planner.Explain(k.plan, d, f)
+	s.Cluster, _ = k.planner.Decider(k.plan, d, f)
 	s.Why = whyOf(verdict, s, f)
 	return s
 }
@@ -250,6 +253,12 @@ func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 		return "the daemon does not know yet how to judge the pod: it is mute"
 	case v == policy.DenyEgress && f.Port == dns:
 		return "no rule of these policies allows it: an isolated pod needs one for the cluster's DNS"
+	case v == policy.DenyUnknownPeer:
+		return "it may be for a pod that this node does not know, which the policy denies or passes"
+	case s.Cluster != "" && v == policy.Allow:
+		return "a rule of ClusterNetworkPolicy " + s.Cluster + " accepts it"
+	case s.Cluster != "":
+		return "a rule of ClusterNetworkPolicy " + s.Cluster + " denies it"
 	case v != policy.Allow:
 		return "no rule of these policies allows it"
 	case len(s.Isolating) == 0:

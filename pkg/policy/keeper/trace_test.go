@@ -181,7 +181,7 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	n.put("server", map[string]string{"app": "server"})
 	missing := func(want string, listed ...policy.Policy) {
 		t.Helper()
-		p := n.Progress(listed)
+		p := n.Progress(policy.Policies{Namespaced: listed})
 		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) {
 			t.Errorf("%+v, want %q", p, want)
 		}
@@ -203,4 +203,61 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	// A pod that comes does not make policies late.
 	n.put("another", nil)
 	missing("", denyAll)
+}
+
+// A node counts as a peer with the addresses that it is believed to have.
+func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
+	n := newNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.put("client", map[string]string{"app": "client"})
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	n.wantTalk("client", 2, true)
+
+	all := policy.Selector{}
+	deny := policy.ClusterPolicy{Name: "guests", Pods: policy.Selector{{Key: "app",
+		Values: []string{"server"}}}, Rules: [2][]policy.ClusterRule{{{Action: policy.Deny,
+		Peers: []policy.Peer{{Namespaces: &all}}}}, {{Action: policy.Deny,
+		Peers: []policy.Peer{{Nodes: &all}}}}}}
+	n.PutClusterPolicy(deny)
+	n.step()
+	n.wantTalk("client", 2, false)
+	got, err := n.ask("shop/client", "shop/server", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := got.Paths[0].Sides[1]; got.Differs || s.Cluster != "guests" ||
+		s.Plan != "policy_admin" || !strings.Contains(s.Why, "guests denies it") {
+		t.Errorf("%+v", got)
+	}
+	if p := n.Progress(policy.Policies{}); p.Enforced || len(p.Missing) != 1 ||
+		!strings.Contains(p.Missing[0], "the deletion of ClusterNetworkPolicy guests") {
+		t.Errorf("%+v", p)
+	}
+	if p := n.Progress(policy.Policies{Cluster: []policy.ClusterPolicy{deny}}); !p.Enforced {
+		t.Errorf("%+v", p)
+	}
+
+	const other = "198.19.0.7"
+	n.SetNodeLabels(map[string]map[string]string{"there": {}})
+	n.step()
+	wantEgress := func(want string) {
+		t.Helper()
+		got, err := n.ask("shop/server", other, 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := got.Paths[0].Sides[0]; got.Differs || s.Plan != want {
+			t.Errorf("%+v, want %s", got, want)
+		}
+	}
+	wantEgress("allow")
+	n.SetNodeAddrs(map[string][]netip.Addr{"there": {netip.MustParseAddr(other)}})
+	n.step()
+	wantEgress("policy_admin")
+
+	n.DeleteClusterPolicy("guests")
+	n.step()
+	n.wantTalk("client", 2, true)
 }

@@ -21,10 +21,10 @@ type Progress struct {
 const maxMissing = 10
 
 // Progress compares a list of all policies, as the API server has it now, with what is in force.
-func (k *Keeper) Progress(listed []policy.Policy) Progress {
+func (k *Keeper) Progress(listed policy.Policies) Progress {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := Progress{Node: k.node, Policies: len(listed)}
+	p := Progress{Node: k.node, Policies: listed.Len()}
 	if problem := k.notKnownLocked(); problem != "" {
 		p.Missing = []string{problem}
 		return p

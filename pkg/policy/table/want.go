@@ -184,7 +184,7 @@ func peerSets(s *policy.Set) []*set {
 	out := make([]*set, len(families))
 	for i, f := range families {
 		switch s.Kind {
-		case policy.KindPods:
+		case policy.KindPods, policy.KindNodes:
 			out[i] = &set{key: f.addr, elements: elements{}}
 		case policy.KindNamed:
 			key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto,

@@ -1,0 +1,111 @@
+package node_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+const clusterPolicyGroup = "policy.networking.k8s.io"
+
+// TestClusterNetworkPolicies has the kind come to a cluster, overrule a NetworkPolicy in both
+// directions, hold while the daemon is dead, and go with all its objects.
+func TestClusterNetworkPolicies(t *testing.T) {
+	ctx, l := policyLab(t)
+	allowClients(ctx, t, l, "client")
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	server := startPod(ctx, t, l, n1, "server")
+	if _, err := lab.Echo(ctx, server); err != nil {
+		t.Fatal(err)
+	}
+	client, guest := startPod(ctx, t, l, n2, "client"), startPod(ctx, t, l, n2, "guest")
+	waitMembers(ctx, t, n1, 1)
+	waitMembers(ctx, t, n2, 2)
+	policyAllows(ctx, t, "NetworkPolicy alone", client, server, true)
+	policyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
+
+	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definition := clusterPolicyDefinition()
+	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	applyClusterPolicy(ctx, t, l, clusterRule("Accept", "guest"))
+	policyBecomes(ctx, t, guest, server, true)
+	policyAllows(ctx, t, "guests are accepted", client, server, true)
+
+	applyClusterPolicy(ctx, t, l, clusterRule("Deny", "client"), clusterRule("Accept", "guest"))
+	policyBecomes(ctx, t, client, server, false)
+	policyAllows(ctx, t, "clients are denied", guest, server, true)
+	waitMembers(ctx, t, n1, 1)
+
+	if err := n1.Program("veild").Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+	policyAllows(ctx, t, "veild is dead", client, server, false)
+	policyAllows(ctx, t, "veild is dead", guest, server, true)
+	if _, err := n1.StartProgram(ctx, "veild"); err != nil {
+		t.Fatal(err)
+	}
+	policyAllows(ctx, t, "veild is back", client, server, false)
+	waitMembers(ctx, t, n1, 1)
+	policyAllows(ctx, t, "veild knows all policies", client, server, false)
+	policyAllows(ctx, t, "veild knows all policies", guest, server, true)
+
+	if err := definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	policyBecomes(ctx, t, client, server, true)
+	policyBecomes(ctx, t, guest, server, false)
+	noLeaks(t, l)
+}
+
+// clusterRule is a rule of ingress for the pods of an app in all namespaces.
+func clusterRule(action, app string) any {
+	return map[string]any{"action": action, "from": []any{map[string]any{"pods": map[string]any{
+		"namespaceSelector": map[string]any{},
+		"podSelector":       map[string]any{"matchLabels": map[string]any{"app": app}}}}}}
+}
+
+// applyClusterPolicy puts one policy of the Admin tier, which all servers are subject to.
+func applyClusterPolicy(ctx context.Context, t *testing.T, l *lab.Lab, ingress ...any) {
+	t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": clusterPolicyGroup + "/v1alpha2", "kind": "ClusterNetworkPolicy",
+		"metadata": map[string]any{"name": "guests"},
+		"spec": map[string]any{"tier": "Admin", "priority": int64(10), "ingress": ingress,
+			"subject": map[string]any{"pods": map[string]any{"namespaceSelector": map[string]any{},
+				"podSelector": map[string]any{"matchLabels": map[string]any{"app": "server"}}}}}}}
+	policies := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: clusterPolicyGroup,
+		Version: "v1alpha2", Resource: "clusternetworkpolicies"})
+	// A kind that was just defined may need a moment to be served.
+	err := lab.Until(ctx, 20*time.Second, func() error {
+		_, err := policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
+			Force: true})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// clusterPolicyDefinition defines the kind without a schema: what is refused at admission by the
+// upstream one is the daemon's to judge here.
+func clusterPolicyDefinition() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "clusternetworkpolicies." + clusterPolicyGroup,
+			// The API server keeps groups of k8s.io for kinds that were reviewed upstream.
+			"annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, for a test"}},
+		"spec": map[string]any{"group": clusterPolicyGroup, "scope": "Cluster",
+			"names": map[string]any{"plural": "clusternetworkpolicies", "kind": "ClusterNetworkPolicy"},
+			"versions": []any{map[string]any{"name": "v1alpha2", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
+					"x-kubernetes-preserve-unknown-fields": true}}}}}}}
+}
