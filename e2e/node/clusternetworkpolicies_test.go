@@ -27,7 +27,7 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	client, guest := startPod(ctx, t, l, n2, "client"), startPod(ctx, t, l, n2, "guest")
 	waitMembers(ctx, t, n1, 1)
 	waitMembers(ctx, t, n2, 2)
-	policyAllows(ctx, t, "NetworkPolicy alone", client, server, true)
+	policyBecomes(ctx, t, client, server, true)
 	policyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
 
 	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
