@@ -20,11 +20,11 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	ctx, l := policyLab(t)
 	allowClients(ctx, t, l, "client")
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	server := startPod(ctx, t, l, n1, "server")
+	server := startPod(ctx, t, n1, "server")
 	if _, err := lab.Echo(ctx, server); err != nil {
 		t.Fatal(err)
 	}
-	client, guest := startPod(ctx, t, l, n2, "client"), startPod(ctx, t, l, n2, "guest")
+	client, guest := startPod(ctx, t, n2, "client"), startPod(ctx, t, n2, "guest")
 	waitMembers(ctx, t, n1, 1)
 	waitMembers(ctx, t, n2, 2)
 	policyBecomes(ctx, t, client, server, true)
