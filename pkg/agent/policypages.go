@@ -48,6 +48,7 @@ func policyPages(k *keeper.Keeper,
 			}
 			return k.Trace(r.Context(), q)
 		},
+
 		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
 			policies, err := list(r.Context())
 			if err != nil {

@@ -153,6 +153,7 @@ func TestClusterPolicyIsParsed(t *testing.T) {
 	if p.problem != "" || p.value == nil {
 		t.Fatalf("%+v", p)
 	}
+
 	one := func(key, value string) *policy.Selector {
 		return &policy.Selector{{Key: key, Op: policy.In, Values: []string{value}}}
 	}

@@ -72,7 +72,7 @@ func parseClusterPolicy(o *object) parsed[policy.ClusterPolicy] {
 	var spec clusterPolicySpec
 	err := strict(o.Spec, &spec)
 	if err != nil {
-		// As much as can be read says whom and where it denies.
+		// What can be read tells the subjects and directions that it denies.
 		spec = clusterPolicySpec{}
 		if json.Unmarshal(o.Spec, &spec) != nil {
 			spec = clusterPolicySpec{}
@@ -250,6 +250,7 @@ func parseClusterPorts(w clusterProtocol) (ports []policy.Port, err error) {
 		}
 		ports = append(ports, port)
 	}
+
 	if w.DestinationNamedPort != "" {
 		for _, proto := range []policy.Proto{policy.TCP, policy.UDP, policy.SCTP} {
 			ports = append(ports, policy.Port{Proto: proto, Name: w.DestinationNamedPort})

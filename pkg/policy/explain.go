@@ -34,7 +34,7 @@ func noPod(name Name) error {
 	return fmt.Errorf("pod %s is not known: it does not exist, or has finished: %w", name, ErrNoPod)
 }
 
-// Whose returns the pods that have an address; more than one are peers of nobody.
+// Whose returns the pods that have an address; more than one are no peers.
 func (p *Planner) Whose(a netip.Addr) (out []Place) {
 	for _, pod := range p.claims[a] {
 		out = append(out, p.whereIs(pod))
@@ -111,7 +111,7 @@ func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action 
 	return "", Pass
 }
 
-// deciderOf returns who decides in one tier; Pass is nobody.
+// deciderOf returns who decides in one tier; Pass is no policy.
 func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direction, peer netip.Addr,
 	f Flow) (string, Action) {
 	for _, name := range m.ClusterPolicies {

@@ -139,7 +139,7 @@ func (p *Plan) groupOf(a netip.Addr) *Group {
 	return nil
 }
 
-// has reports whether the set has the peer of a flow; nil has nobody.
+// has reports whether the set has the peer of a flow; nil has none.
 func (s *Set) has(peer netip.Addr, f Flow) bool {
 	if s == nil {
 		return false
