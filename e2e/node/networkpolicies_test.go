@@ -3,11 +3,9 @@ package node_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -23,26 +21,19 @@ const shop = "shop"
 func TestNetworkPolicies(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Nodes: 2, Family: lab.Dual,
 		VeildConfig: map[string]any{"policy": "kubernetes"}})
-	api := l.Control.Client
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
-	if _, err := api.CoreV1().Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
-	if _, err := api.CoreV1().ServiceAccounts(shop).Create(ctx, account,
-		metav1.CreateOptions{}); err != nil {
+	if err := l.Control.AddNamespace(ctx, shop); err != nil {
 		t.Fatal(err)
 	}
 	allowClients(ctx, t, l, "client")
 
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	server := startPod(ctx, t, l, n1, "server")
+	server := startPod(ctx, t, n1, "server")
 	if _, err := lab.Echo(ctx, server); err != nil {
 		t.Fatal(err)
 	}
-	client, stranger := startPod(ctx, t, l, n2, "client"), startPod(ctx, t, l, n2, "stranger")
-	neighbour := startPod(ctx, t, l, n1, "neighbour")
-	open := startPod(ctx, t, l, n1, "open")
+	client, stranger := startPod(ctx, t, n2, "client"), startPod(ctx, t, n2, "stranger")
+	neighbour := startPod(ctx, t, n1, "neighbour")
+	open := startPod(ctx, t, n1, "open")
 	if _, err := lab.Echo(ctx, open); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +59,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 	held("veild is dead")
 	// Bound to the node while nobody hears of it.
-	late := startPod(ctx, t, l, n2, "client")
+	late := startPod(ctx, t, n2, "client")
 	policyAllows(ctx, t, "veild is dead, a pod that it does not know", late, server, false)
 	policyAllows(ctx, t, "veild is dead, a pod that it does not know", late, open, false)
 	for _, n := range l.Nodes() {
@@ -146,51 +137,16 @@ func allowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
 
 var podNumber int
 
-// startPod makes a pod as the scheduler, a kubelet and its runtime do: bound, attached, with its
-// addresses in its status. Where a veild runs on the node, it has reserved the pod's group.
-func startPod(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, app string) *lab.Pod {
+// startPod makes a pod of an app, see lab.Node.RunPod.
+func startPod(ctx context.Context, t *testing.T, n *lab.Node, app string) *lab.Pod {
 	t.Helper()
-	pods := l.Control.Client.CoreV1().Pods(shop)
 	podNumber++
-	no := false
-	o, err := pods.Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", app, podNumber),
-			Labels: map[string]string{"app": app}},
-		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
-			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
-	}, metav1.CreateOptions{})
+	p, err := n.RunPod(ctx, shop, fmt.Sprintf("%s-%d", app, podNumber),
+		map[string]string{"app": app})
 	if err != nil {
-		t.Fatal(err)
-	}
-
-	before := reservations(n)
-	if n.Program("veild") != nil {
-		_ = lab.Until(ctx, 3*time.Second, func() error {
-			if now := reservations(n); now <= before && before == 0 {
-				return fmt.Errorf("%d reservations", now)
-			}
-			return nil
-		})
-	}
-	p, err := n.AddPod(ctx, app, lab.PodOptions{Object: o})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	o.Status.Phase = corev1.PodRunning
-	for _, a := range p.Addrs {
-		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
-	}
-	o.Status.PodIP = o.Status.PodIPs[0].IP
-	if _, err := pods.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return p
-}
-
-func reservations(n *lab.Node) int {
-	entries, _ := os.ReadDir(n.Path(abi.PolicyDir))
-	return len(entries)
 }
 
 // waitMembers waits until all pods of a node are judged.

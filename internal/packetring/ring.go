@@ -20,8 +20,9 @@ import (
 
 // BlockSize is the size of a block, bytes. The kernel fills blocks and hands them
 // over when full or after Options.Retire. A frame never crosses blocks, so a block
-// must hold the largest.
-const BlockSize = 1 << 20
+// must hold the largest: 64 KiB and its headers. A ring of Blocks that are handed over half empty
+// lasts for Blocks times Options.Retire, so small blocks bridge a longer standstill of the reader.
+const BlockSize = 1 << 18
 
 const frameSize = 1 << 11
 

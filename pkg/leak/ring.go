@@ -8,10 +8,10 @@ import (
 	"github.com/kubeveil/kubeveil/internal/packetring"
 )
 
-// Size of a ring: memory for bursts that the reader, which shares its CPU with what it watches,
-// cannot follow at once.
+// Size of a ring: 48 MiB for bursts and 4 s of slow traffic that the reader, which shares its CPU with
+// what it watches, cannot follow at once.
 const (
-	ringBlocks = 48
+	ringBlocks = 192
 	retire     = 20 * time.Millisecond
 )
 

@@ -59,6 +59,9 @@ func daemons() []Case {
 	return []Case{
 		{Name: "daemon-rolled", About: "veild is rolled under load and no flow is lost",
 			Needs: []Need{TwoWorkers}, Limit: 8 * time.Minute, Run: daemonRolled},
+		{Name: "policy-rolled", About: "veild is rolled with network policies in force; what they " +
+			"forbid is answered at no moment", Needs: lots, Limit: 16 * time.Minute,
+			Beyond: "it rolls daemons three times", Run: policyRolled},
 		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
 			Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: keyReplaced},
 		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",

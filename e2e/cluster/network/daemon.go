@@ -100,12 +100,7 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	errs := []error{s.held(ctx, all, gapOfNothing)}
 	after, err := s.podsOf(ctx, veildSet)
 
-	errs = append(errs, err)
-	for node, uid := range after {
-		if old[node] == uid {
-			errs = append(errs, fmt.Errorf("veild of %s was not replaced", node))
-		}
-	}
+	errs = append(errs, err, replaced(old, after))
 
 	after, err = s.podsOf(ctx, wgSet)
 	errs = append(errs, err)
@@ -115,6 +110,17 @@ func daemonRolled(ctx context.Context, s *Session) error {
 		}
 	}
 
+	return errors.Join(errs...)
+}
+
+// replaced is an error that names the nodes whose pod of veild is an old one.
+func replaced(old, after map[string]string) error {
+	var errs []error
+	for node, uid := range after {
+		if old[node] == uid {
+			errs = append(errs, fmt.Errorf("veild of %s was not replaced", node))
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -245,13 +245,16 @@ func (s *Session) applyAll(ctx context.Context) error {
 	s.note("apply to all nodes Ready in %.1f s", time.Since(began).Seconds())
 	// A node is Ready when its CNI configuration is there; the daemons of the others may still be
 	// starting.
-	if _, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status",
-		"daemonset/"+veildSet, "--timeout="+remote.Patience(ctx, installing).String()); err !=
-		nil {
+	if err := s.rollout(ctx, veildSet); err != nil {
 		return err
 	}
-	_, err = s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status",
-		"daemonset/kube-proxy", "--timeout="+remote.Patience(ctx, installing).String())
+	return s.rollout(ctx, "kube-proxy")
+}
+
+// rollout waits until all pods of a DaemonSet are of its newest template and Ready.
+func (s *Session) rollout(ctx context.Context, set string) error {
+	_, err := s.kubectl(ctx, "-n", metav1.NamespaceSystem, "rollout", "status", "daemonset/"+set,
+		"--timeout="+remote.Patience(ctx, installing).String())
 	return err
 }
 

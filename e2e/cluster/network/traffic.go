@@ -159,16 +159,21 @@ func (s *Session) startFlows(ctx context.Context, name, node string,
 }
 
 // read returns how the flows are now.
-func (f *flows) read(ctx context.Context) ([]flow, error) {
-	line, err := f.pod.Logs(ctx, 1)
+func (f *flows) read(ctx context.Context) (now []flow, err error) {
+	err = lastLine(ctx, f.pod, &now)
+	return now, err
+}
+
+// lastLine decodes the newest line that a pod wrote.
+func lastLine(ctx context.Context, pod *remote.Pod, into any) error {
+	line, err := pod.Logs(ctx, 1)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var now []flow
-	if err := json.Unmarshal([]byte(line), &now); err != nil {
-		return nil, fmt.Errorf("pod %s says %q: %w", f.pod.Name, line, err)
+	if err := json.Unmarshal([]byte(line), into); err != nil {
+		return fmt.Errorf("pod %s says %q: %w", pod.Name, line, err)
 	}
-	return now, nil
+	return nil
 }
 
 // live waits until each flow has been answered since it was last looked at; a TCP connection that

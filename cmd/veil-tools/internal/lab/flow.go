@@ -144,14 +144,20 @@ func flow(ctx context.Context, args []string) (any, error) {
 		}
 	}
 
-	tick := time.NewTicker(*report)
+	return reporting(ctx, *report, func() any { return states(flows) })
+}
+
+// reporting prints what now returns each pause as a line of JSON, until ctx ends, and returns what
+// it returns then.
+func reporting(ctx context.Context, pause time.Duration, now func() any) (any, error) {
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return states(flows), nil
+			return now(), nil
 		case <-tick.C:
-			if err := json.NewEncoder(os.Stdout).Encode(states(flows)); err != nil {
+			if err := json.NewEncoder(os.Stdout).Encode(now()); err != nil {
 				return nil, fmt.Errorf("report: %w", err)
 			}
 		}

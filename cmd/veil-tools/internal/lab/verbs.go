@@ -32,6 +32,7 @@ var Verbs = map[string]verb.Verb{
 	"send":    printing(send, "send messages to an echo server and check the answers"),
 	"sink":    printing(sink, "count the datagrams of a source"),
 	"source":  printing(source, "send numbered datagrams at a steady rate"),
+	"try":     printing(try, "try to reach echo servers again and again and count the answers"),
 	"watch":   printing(watch, "read the uplinks of a node and report plaintext"),
 	"webhook": printing(webhook, "serve admission reviews and an aggregated API"),
 }

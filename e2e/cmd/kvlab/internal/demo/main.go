@@ -1,9 +1,9 @@
 // Package demo shows what Kubeveil is for: the same pods and the same traffic on three nodes, once
 // over the reference network in clear and once over Kubeveil, with a sniffer on the wire of both.
-// With -api Kubeveil's nodes have a real API server, and services. It writes report.html, report.md
-// and result.json into -out and ends with status 1 when anything of our network was seen in clear,
-// when the sniffer did not see the plaintext of the other one (it would prove nothing), or when
-// something forbidden got through. Start reading at show.
+// With -api Kubeveil's nodes have a real API server, services and a NetworkPolicy. It writes
+// report.html, report.md and result.json into -out and ends with status 1 when anything of our
+// network was seen in clear, when the sniffer did not see the plaintext of the other one (it would
+// prove nothing), or when something forbidden got through. Start reading at show.
 package demo
 
 import (
@@ -47,8 +47,8 @@ Usage: kvlab demo [flags]
 
 Example:
   kvlab demo -out /tmp/demo        report.html, report.md and result.json go there
-  kvlab demo -api                  with an API server, services and forged objects, once make
-                                   kubernetes has built it
+  kvlab demo -api                  with an API server, services, a NetworkPolicy and forged
+                                   objects, once make kubernetes has built it
 
 Flags:
 `
@@ -59,7 +59,8 @@ func Command() *cobra.Command {
 	out := flags.String("out", "out/demo",
 		"`folder` for report.html, report.md and result.json; emptied first")
 	api := flags.Bool("api", false,
-		"give Kubeveil a real API server, and services; without it nodes read snapshot files")
+		"give Kubeveil a real API server, services and a NetworkPolicy; without it nodes read "+
+			"snapshot files")
 	return program.Command("show the same traffic in clear and behind Kubeveil",
 		flags, usage, func() (program.Run, error) {
 			d := &demo{out: *out, api: *api, say: program.Progress(os.Stdout)}

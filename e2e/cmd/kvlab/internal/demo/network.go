@@ -42,7 +42,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 	}
 	if kind == lab.Veil && d.api {
 		// The size of the table for a small cluster.
-		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf",
+		opts.VeildConfig = map[string]any{"serviceProxy": "ebpf", "policy": "kubernetes",
 			"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16}}}
 	}
 
@@ -53,8 +53,13 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 
 	n.capture = report.Capture{Title: n.title, Leaks: kind == lab.Clear,
 		Canary: []byte(strings.TrimSuffix(n.lab.Canary, "-"))}
+	if n.lab.Control != nil {
+		if err := n.lab.Control.AddNamespace(ctx, namespace); err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+	}
 	for _, node := range n.lab.Nodes() {
-		pod, err := node.AddPod(ctx, "demo", lab.PodOptions{})
+		pod, err := n.addPod(ctx, node)
 		if err != nil {
 			return nil, errors.Join(err, n.close())
 		}
@@ -71,6 +76,14 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 
 	d.say("%s: %d nodes, a pod on each, added in %s", n.title, nodes, added(n.pods))
 	return n, nil
+}
+
+// addPod makes a pod. Where there is an API server it knows the pod, since policies are enforced.
+func (n *network) addPod(ctx context.Context, node *lab.Node) (*lab.Pod, error) {
+	if n.lab.Control == nil {
+		return node.AddPod(ctx, "demo", lab.PodOptions{})
+	}
+	return node.RunPod(ctx, namespace, fmt.Sprintf("demo-%d", node.Number), nil)
 }
 
 func added(pods []*lab.Pod) string {
@@ -207,7 +220,10 @@ func (d *demo) notes() []string {
 		notes = append(notes, "Pod to service is pod to pod by the address of a service with that "+
 			"pod as its only backend. In clear is pod to pod for both: the reference network has "+
 			"no services. `make bench-service` compares with the rules of kube-proxy, haproxy and "+
-			"no service at all.")
+			"no service at all.",
+			"What a NetworkPolicy forbids is counted on the receiving pod's link, and as dropped in "+
+				"its node's kernel. The pod that is allowed sends afterwards by the same way: when it "+
+				"is answered, nothing that was forbidden is under way.")
 	}
 	return notes
 }

@@ -59,6 +59,10 @@ func (d *demo) refused(ctx context.Context) error {
 		return err
 	}
 
+	if err := d.policy(ctx); err != nil {
+		return err
+	}
+	// Last: a veild that starts among forged nodes would have to judge them anew.
 	return d.forged(ctx, node)
 }
 

@@ -1,0 +1,60 @@
+package lab
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+)
+
+// Each try is counted once, by whether the echo answered it: one that serves TCP only, and none.
+func TestTryCountsAnswers(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				b := make([]byte, 1000)
+				for {
+					n, err := c.Read(b)
+					if err != nil {
+						return
+					}
+					_, _ = c.Write(b[:n])
+				}
+			}()
+		}
+	}()
+	defer l.Close()
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	out, err := try(ctx, []string{"-to", l.Addr().String() + ",127.0.0.1:1", "-interval", "1ms",
+		"-timeout", "200ms", "-report", "1h"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := out.([]tryState)
+	if len(got) != 4 {
+		t.Fatalf("states %+v, want of TCP and UDP for two echos", got)
+	}
+	for i, s := range got {
+		if s.Tried == 0 {
+			t.Errorf("%s to %s: nothing was tried", s.Proto, s.To)
+		}
+		if serves := i == 0; serves && s.Answered == 0 || !serves && s.Answered != 0 {
+			t.Errorf("%s to %s: %d of %d answered", s.Proto, s.To, s.Answered, s.Tried)
+		}
+		if (s.Answered < s.Tried) != (s.Error != "") {
+			t.Errorf("%s to %s: %d of %d answered, error %q", s.Proto, s.To, s.Answered, s.Tried,
+				s.Error)
+		}
+	}
+}

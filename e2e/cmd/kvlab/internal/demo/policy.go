@@ -1,0 +1,227 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// namespace is where the pods of the network with an API server are.
+const namespace = "demo"
+
+// isolated are three pods of our network: a NetworkPolicy lets allowed, and not forbidden, reach
+// server. Both are on one other node, so that their packets take the same path.
+type isolated struct{ server, allowed, forbidden *lab.Pod }
+
+// policy tries what a NetworkPolicy forbids: with veild running on the receiver's node, and once
+// more after it was killed.
+func (d *demo) policy(ctx context.Context) error {
+	if !d.api {
+		return nil
+	}
+	pods, err := d.isolate(ctx)
+	if err != nil {
+		return err
+	}
+
+	if err := d.judged(ctx, pods,
+		"A pod sends to another, whose NetworkPolicy allows a third one only"); err != nil {
+		return err
+	}
+	node := pods.server.Node
+	if err := node.Program("veild").Kill(ctx); err != nil {
+		return err
+	}
+	err = d.judged(ctx, pods, "The same after veild of the receiver's node was killed")
+
+	if _, startErr := node.StartProgram(ctx, "veild"); startErr != nil {
+		return errors.Join(err, startErr)
+	}
+	return errors.Join(err, policyInForce(ctx, node))
+}
+
+// isolate makes the policy, then the pods, and waits until the server's node enforces it.
+func (d *demo) isolate(ctx context.Context) (pods isolated, err error) {
+	labeled := func(name string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}
+	}
+	if _, err := d.ours.lab.Control.Client.NetworkingV1().NetworkPolicies(namespace).Create(ctx,
+		&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "server"},
+			Spec: networkingv1.NetworkPolicySpec{PodSelector: *labeled("server"),
+				Ingress: []networkingv1.NetworkPolicyIngressRule{{
+					From: []networkingv1.NetworkPolicyPeer{{PodSelector: labeled("allowed")}}}}},
+		}, metav1.CreateOptions{}); err != nil {
+		return pods, fmt.Errorf("make a network policy: %w", err)
+	}
+
+	first, second := d.ours.lab.Nodes()[0], d.ours.lab.Nodes()[1]
+	for _, p := range []struct {
+		name string
+		node *lab.Node
+		pod  **lab.Pod
+	}{{"server", second, &pods.server}, {"allowed", first, &pods.allowed},
+		{"forbidden", first, &pods.forbidden}} {
+		if *p.pod, err = p.node.RunPod(ctx, namespace, p.name,
+			map[string]string{"app": p.name}); err != nil {
+			return pods, err
+		}
+	}
+	if _, err := lab.Echo(ctx, pods.server); err != nil {
+		return pods, err
+	}
+	return pods, policyInForce(ctx, second)
+}
+
+// policyInForce waits until a node's veild enforces the policy and knows every pod of the node.
+func policyInForce(ctx context.Context, node *lab.Node) error {
+	err := lab.Until(ctx, 20*time.Second, func() error {
+		s, err := telemetry.Fetch(ctx, node.Path(abi.AdminSocket))
+		if err != nil {
+			return err
+		}
+		if p := s.Policy; len(s.Devices) == 0 || p == nil || !p.Listed || p.Policies == 0 ||
+			p.Pending > 0 {
+			return fmt.Errorf("policy %+v, problems %q", p, s.Problems)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait until %s enforces the policy: %w", node.Name, err)
+	}
+	return nil
+}
+
+// verdict is what came of an attempt, as the receiver and its node saw it.
+type verdict struct {
+	// forbidden and allowed are packets of the two pods that arrived on the receiver's link;
+	// connected are TCP connections of the first.
+	forbidden, allowed, connected int
+	// dropped is by how much the receiver's node counted policy_ingress up.
+	dropped uint64
+	// answered are messages of the allowed pod, err is why it got no further answers.
+	answered int
+	err      error
+}
+
+// refusal returns the row of an attempt. An attempt of which nothing was counted proves nothing.
+func (v verdict) refusal(what string) report.Refusal {
+	r := report.Refusal{What: what, Want: "dropped by the receiver's node; the third is answered",
+		Got: fmt.Sprintf("%d packets arrived, policy_ingress +%d; %d messages of the third answered",
+			v.forbidden, v.dropped, v.answered)}
+	switch {
+	case v.connected > 0:
+		r.Got = fmt.Sprintf("%d connections are open; %s", v.connected, r.Got)
+	case v.err != nil:
+		r.Got = fmt.Sprintf("%s; then: %v", r.Got, v.err)
+	default:
+		r.OK = v.forbidden == 0 && v.dropped > 0 && v.allowed > 0 && v.answered > 0
+	}
+	return r
+}
+
+// judged lets first the forbidden pod and then the allowed one send to the server, and counts on
+// the server's link. What the allowed pod sends takes the same way and comes later: once it is
+// answered, nothing of the forbidden pod is under way.
+func (d *demo) judged(ctx context.Context, pods isolated, what string) error {
+	node := pods.server.Node
+	before, err := ingressDrops(node)
+	if err != nil {
+		return err
+	}
+	of := func(pod *lab.Pod) func([]byte) bool {
+		return func(frame []byte) bool {
+			p, ok := parseFrame(frame)
+			return ok && slices.Contains(pod.Addrs, p.src)
+		}
+	}
+	forbidden, allowed := of(pods.forbidden), of(pods.allowed)
+	s, err := sniff(pods.server.NetNS(), "eth0",
+		func(frame []byte) bool { return forbidden(frame) || allowed(frame) }, countedFrames)
+	if err != nil {
+		return err
+	}
+
+	var v verdict
+	v.connected, err = d.knock(pods.forbidden, pods.server.Addrs)
+	if err == nil {
+		v.answered, v.err = d.messagesTo(ctx, pods.allowed, pods.server.Addrs)
+	}
+	for _, frame := range s.close() {
+		if forbidden(frame) {
+			v.forbidden++
+		} else {
+			v.allowed++
+		}
+	}
+	if err != nil {
+		return err
+	}
+	after, err := ingressDrops(node)
+	if err != nil {
+		return err
+	}
+
+	v.dropped = after - before
+	d.note(v.refusal(what))
+	return ctx.Err()
+}
+
+const (
+	// countedFrames bounds what is kept of an attempt.
+	countedFrames = 1 << 12
+	// knocks is how many datagrams go to each address.
+	knocks = 10
+	// connecting bounds an attempt to connect by TCP. The SYN leaves at once.
+	connecting = 300 * time.Millisecond
+)
+
+// knock sends datagrams to each address, then opens a TCP connection to each. It returns how many
+// connections came about, and an error if a datagram did not leave.
+func (d *demo) knock(from *lab.Pod, to []netip.Addr) (connected int, err error) {
+	payload := []byte(d.ours.lab.Canary)
+	for _, addr := range to {
+		for range knocks {
+			if err := send(from.NetNS(), netip.AddrPort{}, netip.AddrPortFrom(addr, lab.EchoPort),
+				payload); err != nil {
+				return 0, fmt.Errorf("%s to %s: %w", from.ID, addr, err)
+			}
+		}
+	}
+	for _, addr := range to {
+		_ = netns.Do(from.NetNS(), func() error {
+			c, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, lab.EchoPort).String(),
+				connecting)
+			if err != nil {
+				return err
+			}
+			connected++
+			return c.Close()
+		})
+	}
+	return connected, nil
+}
+
+// ingressDrops returns how many packets a node's kernel dropped because no policy of their
+// destination allows them. It needs no veild.
+func ingressDrops(n *lab.Node) (count uint64, err error) {
+	err = n.Do(func() error {
+		drops, err := table.Drops()
+		count = drops["policy_ingress"]
+		return err
+	})
+	return count, err
+}

@@ -1,0 +1,87 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// AddNamespace makes a namespace and its default account, as kubectl and the controllers do.
+func (c *Control) AddNamespace(ctx context.Context, name string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := c.Client.CoreV1().Namespaces().Create(ctx, namespace,
+		metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("make namespace %s: %w", name, err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
+	if _, err := c.Client.CoreV1().ServiceAccounts(name).Create(ctx, account,
+		metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("make the default account of namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// reserving bounds the wait for a veild to reserve the group of a pod. Without one the pod is mute
+// until veild knows it.
+const reserving = 3 * time.Second
+
+// RunPod makes a pod as the scheduler, a kubelet and its runtime do: an object that is bound to the
+// node, a network namespace that CNI connects, and its addresses in the status of the object. Where
+// a running veild enforces policies, it reserves the pod's group first. The namespace is one of
+// AddNamespace.
+func (n *Node) RunPod(ctx context.Context, namespace, name string,
+	labels map[string]string) (*Pod, error) {
+	pods := n.lab.Control.Client.CoreV1().Pods(namespace)
+	no := false
+	o, err := pods.Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
+			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("create pod %s/%s: %w", namespace, name, err)
+	}
+
+	if v := n.Program("veild"); n.lab.opts.judges() && v != nil && v.Running() {
+		_ = Until(ctx, reserving, func() error { return n.reserved(o.UID) })
+	}
+	p, err := n.AddPod(ctx, name, PodOptions{Object: o})
+	if err != nil {
+		return nil, err
+	}
+
+	o.Status.Phase = corev1.PodRunning
+	for _, a := range p.Addrs {
+		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
+	}
+	o.Status.PodIP = o.Status.PodIPs[0].IP
+	if _, err := pods.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
+		return nil, fmt.Errorf("write the status of pod %s/%s: %w", namespace, name, err)
+	}
+	return p, nil
+}
+
+// reserved returns an error unless the node's veild has reserved a group for a pod.
+func (n *Node) reserved(uid types.UID) error {
+	dir := n.Path(abi.PolicyDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err == nil && bytes.Contains(data, []byte(uid)) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no group of %d is pod %s's", len(entries), uid)
+}
