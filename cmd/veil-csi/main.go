@@ -19,12 +19,13 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
-const usage = `veil-csi gives pods volumes that are encrypted on this node, and believes nothing that a disk says before it is verified.
+const usage = `veil-csi gives pods volumes that are encrypted on this node, and believes
+nothing that a disk says before it is verified.
 
 Usage:
   veil-csi -node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
-  veil-csi make-key FILE        make a key-encryption key for -key-file; an existing file is left alone
-  veil-csi cleanup [flags]      take what veil-csi leaves on this node, once it is gone: veil-csi cleanup -h
+  veil-csi make-key FILE        make a key-encryption key for -key-file, in a new file
+  veil-csi cleanup [flags]      remove what veil-csi left on this node: see veil-csi cleanup -h
   veil-csi version
 
 Examples:
@@ -34,7 +35,7 @@ Examples:
                                 whole disks, too, for classes with backend: disk
   veil-csi make-key /root/kek && veil-csi -node here -registration "" -endpoint /run/csi.sock \
       -store file:/var/lib/veil-states -cluster lab -key-file /root/kek
-                                without Kubernetes, for a trial: the key protects nothing from who owns its disk
+                                a trial without Kubernetes: whoever has that disk has the key
 
 Flags:
 `
@@ -127,35 +128,36 @@ func (o *options) flags() *flag.FlagSet {
 	}
 	fs.StringVar(&o.node, "node", "", "`name` of this node in Kubernetes")
 	fs.StringVar(&o.store, "store", storeKubernetes,
-		"where the states of volumes are: kubernetes, or `file:DIR` on a disk that is trusted")
+		"where the states of volumes are:\nkubernetes, or `file:DIR` on a trusted disk")
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "",
 		"kubeconfig `file`; empty: the pod's service account")
 	fs.StringVar(&o.cluster, "cluster", "",
 		"`id` of the cluster, with -store file:DIR; Kubernetes has one of its own")
 	fs.StringVar(&o.endpoint, "endpoint", filepath.Join(kubeletDir, "plugins", driver.Name,
-		"csi.sock"), "`socket` that serves CSI, by the path that the kubelet knows")
+		"csi.sock"), "`socket` that serves CSI, at the path\nthe kubelet knows")
 
 	fs.StringVar(&o.registration, "registration", filepath.Join(kubeletDir, "plugins_registry"),
-		"the kubelet's `folder` for registrations; empty: do not register")
+		"the kubelet's `folder` for registrations;\nempty: do not register")
 	fs.StringVar(&o.run, "run", runDir, "`folder` for locks, on tmpfs")
 	fs.StringVar(&o.files, "files", filepath.Join(dataDir, "volumes"),
-		"`folder` for the files of volumes with backend: file, on ext4, xfs or btrfs; empty: no "+
-			"such backend")
+		"`folder` for the files of volumes with backend: file,\n"+
+			"on ext4, xfs or btrfs; empty: no such backend")
 	fs.IntVar(&o.reserve, "reserve", 5,
-		"how much of that folder's file system no volume takes, `percent`: it may be the node's "+
-			"root disk")
+		"`percent` of the file system of -files that no volume takes:\n"+
+			"it may be the node's root disk")
 	fs.BoolVar(&o.sparse, "sparse", false,
-		"let those files take room when it is written; a full disk is then an I/O error for pods")
+		"let files of volumes take room as they are written;\n"+
+			"a full disk is then an I/O error for pods")
 	fs.StringVar(&o.disks, "disks", "",
-		"`disks` or partitions for backend: disk, by stable names, with commas between; empty: no "+
-			"such backend")
+		"comma-separated `disks` or partitions for backend: disk, by stable names;\n"+
+			"empty: no such backend")
 	fs.StringVar(&o.claims, "claims", filepath.Join(dataDir, "claims"),
 		"`folder` that says which volume has which disk")
 	fs.StringVar(&o.kmsSocket, "kms-socket", kmsSocket,
 		"`socket` of a KMS v2 plugin, for keys: kms; empty: none")
 	fs.StringVar(&o.keyFile, "key-file", "",
-		"`file` with a key-encryption key, for keys: file; it protects nothing from who owns that "+
-			"file's disk")
+		"`file` with a key-encryption key, for keys: file;\n"+
+			"it protects nothing from whoever has that file's disk")
 	fs.StringVar(&o.previousKeyFile, "previous-key-file", "",
 		"`file` with the key-encryption key before, until all volumes are wrapped by the new one")
 
@@ -168,15 +170,14 @@ func (o *options) flags() *flag.FlagSet {
 	fs.DurationVar(&o.trimEvery, "trim-every", 24*time.Hour,
 		"how often volumes with discard: batch say which blocks are free")
 	fs.BoolVar(&o.privateMounts, "private-mounts", false,
-		"do not require that mounts reach the host: "+
+		"do not require that mounts reach the host:\n"+
 			"for a veil-csi in the kubelet's own mount namespace, not in a container")
 	fs.IntVar(&o.checkMemory, "check-memory", 384,
-		"the most memory that one check of an ext4 takes, `MiB`; 0: all there is. "+
-			"Keep it below the limit of the container")
+		"most memory for one check of an ext4, `MiB`; 0: no limit;\n"+
+			"keep it below the limit of the container")
 	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto,
-		"whether tuning: latency has dm-crypt's flags: "+
-			"`auto` by the kernel's release (6.8 or newer), on where its vendor has fixed "+
-			"CVE-2024-26718, off")
+		"whether tuning: latency has dm-crypt's flags: `auto`, with Linux 6.8 or newer;\n"+
+			"on, where the vendor has fixed CVE-2024-26718; off")
 
 	fs.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	fs.StringVar(&o.logFormat, "log-format", "text", "text or json")

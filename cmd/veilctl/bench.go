@@ -38,10 +38,9 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	fs := cmd.Flags()
 	var f benchFlags
 	f.register(cmd, "bench", "how long a sample of TCP takes; UDP and latency follow it")
-	fs.StringVar(&f.nodes, "nodes", "",
-		"two nodes, `NAME,NAME` (default: the first two that are Ready and schedulable)")
+	fs.StringVar(&f.nodes, "nodes", "", nodesUsage)
 	fs.StringVar(&f.prefix, "prefix", network.DefaultPrefix.String(),
-		"`prefix` of which the other two sides get addresses; no one else may use it")
+		"`prefix` with addresses for the other two sides;\nnobody else may use it")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,

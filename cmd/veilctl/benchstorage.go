@@ -44,7 +44,7 @@ veilctl bench storage --class kubeveil --baseline-class standard --rounds 1 --se
 		"what the nodes are: vm, emulated, sev-snp, tdx, metal")
 
 	fs.Int64Var(&f.size, "size", 1024,
-		"`MiB` that are read and written; each claim is larger by a quarter")
+		"`MiB` to read and write; each claim is a quarter larger")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	return reporting(cmd, f.measure)

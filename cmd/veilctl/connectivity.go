@@ -55,15 +55,14 @@ veilctl connectivity -o json | jq '.flows[] | select(.ok | not)'`,
 	fs := cmd.Flags()
 	var f walkFlags
 	f.access.Register(cmd.Flags())
-	fs.StringVar(&f.image, "image", remote.ToolsImage,
-		"`image` of the tools, which the nodes have or can pull")
+	fs.StringVar(&f.image, "image", remote.ToolsImage, imageUsage)
 	fs.StringVar(&f.options.Namespace, "namespace", connectivity.DefaultNamespace,
-		"what the `name` of the namespace begins with")
-	fs.StringVar(&f.nodes, "nodes", "",
-		"two nodes, `A,B` (default: the first two that are Ready and schedulable)")
+		"beginning of the namespace's `name`")
+	fs.StringVar(&f.nodes, "nodes", "", nodesUsage)
 	fs.StringVar(&f.outside, "outside", "",
-		"`address:port` of a TCP server outside the cluster that answers something, such as a web "+
-			"server; one of each family, commas between")
+		"`address:port` of a TCP server outside the cluster\n"+
+			"that answers something, such as a web server;\n"+
+			"one of each IP family, comma-separated")
 	fs.IntVar(&f.options.HostPort, "host-port", connectivity.DefaultHostPort,
 		"host `port` to use; the one after it is used too")
 	fs.IntVar(&f.options.TunnelPort, "tunnel-port", 0,

@@ -21,7 +21,7 @@ container runtimes, and what of Kubeveil's is there already. Each finding comes 
 What only a node can see, veild check says there.
 
 By default it judges the configuration in the cluster's ConfigMap kubeveil, and where there is none,
-the one that manifests/ has; with --config, a file with the veild.yaml that you are going to install.
+the one of manifests/; with --config, a veild.yaml that you are going to install.
 
 Installing itself is kubectl apply -k manifests/.`,
 		Example: `veilctl check && kubectl apply -k manifests/
@@ -32,7 +32,7 @@ veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level !
 	var access remote.Access
 	access.Register(cmd.Flags())
 	file := flags.String("config", "",
-		"`file` with the veild.yaml to judge (default: the cluster's, or that of manifests/)")
+		"`file` to judge (default: the cluster's veild.yaml, else that of manifests/)")
 	return reporting(cmd, func(c call) error {
 		var text []byte
 		if *file != "" {
@@ -58,8 +58,8 @@ func installCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "install", Hidden: true, DisableFlagParsing: true,
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("veilctl install -check is veilctl check now; Kubeveil itself is "+
-				"installed by kubectl apply -k manifests/: %w", errUsage)
+			return fmt.Errorf("veilctl install -check is veilctl check now; install with "+
+				"kubectl apply -k manifests/: %w", errUsage)
 		},
 	}
 }

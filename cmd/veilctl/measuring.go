@@ -13,6 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
+// Usage of the flags that connectivity and the measurements have.
+const (
+	imageUsage = "`image` of the tools, which the nodes\nhave or can pull"
+	nodesUsage = "two nodes, `A,B` (default: the first two Ready and schedulable)"
+)
+
 // measuring is what measurements of a cluster share: which cluster, the length of a sample, and the
 // place of the report.
 type measuring struct {
@@ -25,9 +31,8 @@ type measuring struct {
 func (m *measuring) register(cmd *cobra.Command, out, sample string) {
 	fs := cmd.Flags()
 	m.access.Register(fs)
-	fs.StringVar(&m.image, "image", remote.ToolsImage,
-		"`image` of the suite's tools, which the nodes must have or can pull")
-	fs.StringVar(&m.out, "out", out, "`folder` for result.json, report.html and report.md")
+	fs.StringVar(&m.image, "image", remote.ToolsImage, imageUsage)
+	fs.StringVar(&m.out, "out", out, "`folder` for result.json and the reports")
 	fs.IntVar(&m.seconds, "seconds", 10, sample)
 }
 

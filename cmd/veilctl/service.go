@@ -192,8 +192,8 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 	fs := cmd.Flags()
 	udp := fs.Bool("udp", false, "ask for UDP instead of TCP")
 	outside := fs.Bool("outside", false,
-		"for packets from outside the cluster, and for those of other nodes' pods to an address "+
-			"of this node")
+		"ask for clients outside the cluster, and for pods of other nodes\n"+
+			"that use an address of this node")
 	socket := socketFlag(cmd)
 	return reporting(cmd, func(c call) error {
 		if len(c.args) != 1 {

@@ -98,8 +98,8 @@ func choice(cmd *cobra.Command) {
 		case len(args) == 0 && !cmd.HasParent():
 			return cmd.Help()
 		case len(args) == 0:
-			return fmt.Errorf("%s what? One of %s; %s %s -h explains it: %w", cmd.CommandPath(),
-				strings.Join(verbs, ", "), cmd.CommandPath(), verbs[0], errUsage)
+			return fmt.Errorf("%s what? One of %s: %w", cmd.CommandPath(),
+				strings.Join(verbs, ", "), errUsage)
 		case len(suggested) > 0:
 			return fmt.Errorf("unknown verb %q, did you mean %s? %w", args[0],
 				strings.Join(suggested, " or "), errUsage)

@@ -60,17 +60,17 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 	var r recovery
 	r.access.Register(cmd.Flags())
 	fs.StringVar(&r.state, "state", "",
-		"`file` with the VeilVolume as JSON, where there is no API server to ask")
-	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "`socket` of the KMS plugin, for keys of kms")
+		"`file` with the VeilVolume as JSON, without an API server")
+	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "the KMS plugin's `socket`")
 	fs.StringVar(&r.keyFile, "key-file", "",
-		"`file` with the key-encryption key, for keys of file, and of secret where there is no "+
-			"API server to ask")
+		"`file` with the key-encryption key, for keys of file,\n"+
+			"and of secret without an API server")
 	fs.StringVar(&r.secret, "secret", "",
-		"`namespace/name` of the Secret with the key-encryption key, for keys of secret")
+		"`namespace/name` of the Secret with the key-encryption key")
 	fs.StringVar(&r.to, "header", "",
 		"`file` to which the LUKS header is exported; it must not exist")
 	fs.BoolVar(&r.showKey, "show-key", false, "print the recovery key, which opens the volume")
-	fs.StringVar(&r.files, "files", csiVolumes, "`folder` of the node with the volumes' files")
+	fs.StringVar(&r.files, "files", csiVolumes, "the node's volume `folder`")
 
 	return reporting(cmd, func(c call) error {
 		st, err := r.find(c)

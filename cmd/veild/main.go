@@ -25,7 +25,7 @@ Usage:
   veild [flags]           run until SIGTERM; tunnels, guard and CNI configuration stay
   veild close [flags]     guard and unreachable routes only, then end: for boot, before the network
   veild check [flags]     say what is wrong with configuration and machine, change nothing
-  veild cleanup [flags]   take everything of Kubeveil's network from this node; what storage has stays
+  veild cleanup [flags]   remove Kubeveil's network from this node; storage stays
   veild install-cni FROM TO
                           copy the CNI plugins of a directory to another; cleanup takes them away
   veild idle              do nothing until SIGTERM

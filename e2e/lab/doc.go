@@ -19,5 +19,10 @@
 // (pkg/leak) from before the first node exists until after the last is gone:
 // Finish ends it and gives its result.
 //
-// Addresses are from 198.18.0.0/15 and fd42::/16 only; see Plan. Start reading at New.
+// Addresses are from 198.18.0.0/15 and fd42::/16 only; see Plan.
+//
+// It is larger than most packages: nodes, pods, the control plane and their processes are all of
+// one Lab, whose hosts share the holder, the bridge and one end.
+//
+// Start reading at New.
 package lab

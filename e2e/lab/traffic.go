@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"strings"
 	"time"
 )
 
@@ -106,6 +107,25 @@ func Source(ctx context.Context, from Place, to netip.Addr,
 	interval time.Duration) (*Process, error) {
 	return startTool(ctx, from, "sending", "source", "-to", target(to, SinkPort), "-interval",
 		orElse(interval, 5*time.Millisecond).String())
+}
+
+// Try starts tries to reach echo servers at EchoPort, over TCP and UDP, each by a new socket. End it
+// with Process.Result into a []Tried.
+func Try(ctx context.Context, from Place, to ...netip.Addr) (*Process, error) {
+	var targets []string
+	for _, addr := range to {
+		targets = append(targets, target(addr, EchoPort))
+	}
+	return startTool(ctx, from, "tried", "try", "-to", strings.Join(targets, ","))
+}
+
+// Tried is the result of Try for one protocol and address: how many tries are over, and how many of
+// them were answered.
+type Tried struct {
+	Proto    string `json:"proto"`
+	To       string `json:"to"`
+	Tried    uint64 `json:"tried"`
+	Answered uint64 `json:"answered"`
 }
 
 func startTool(ctx context.Context, at Place, ready string, args ...string) (*Process, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
 // claim is one of a class, as the API server has it once a volume is being made for it by that
@@ -137,9 +138,10 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 // snapshots of a node have the names that its snapshotter gives them, and no others.
 func snapshots(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	dir := filepath.Join(root(t), "manifests/components/snapshots")
-	for _, m := range append(kustomized(t, filepath.Join(dir, "crd")), kustomized(t, dir)...) {
-		if err := apply(ctx, l, m.object); err != nil {
-			t.Fatalf("%s: %v", m.path, err)
+	for _, m := range append(manifesttest.Kustomized(t, filepath.Join(dir, "crd")),
+		manifesttest.Kustomized(t, dir)...) {
+		if err := apply(ctx, l, m.Object); err != nil {
+			t.Fatalf("%s: %v", m.Path, err)
 		}
 	}
 

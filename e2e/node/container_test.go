@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
 // containers runs containers of the manifests on a node without a runtime: a root directory like
@@ -59,8 +60,8 @@ func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) 
 		t.Fatal(err)
 	}
 
-	config := readManifest(t, filepath.Join(root(t), "manifests/cni/configmap.yaml")).
-		object.Object["data"].(map[string]any)["veild.yaml"].(string)
+	config := manifesttest.Read(t, filepath.Join(root(t), "manifests/cni/configmap.yaml")).
+		Object.Object["data"].(map[string]any)["veild.yaml"].(string)
 	const account = "var/run/secrets/kubernetes.io/serviceaccount"
 	for path, text := range map[string]string{
 		"secrets/token":     newToken(ctx, t, l, daemonPod(ctx, t, l, c.node.Name)),
@@ -191,7 +192,7 @@ func (c containers) bind(from, to string, readOnly bool) []string {
 // daemonSet reads one of the manifests.
 func daemonSet(t *testing.T, file string) *unstructured.Unstructured {
 	t.Helper()
-	return readManifest(t, filepath.Join(root(t), "manifests", file)).object
+	return manifesttest.Read(t, filepath.Join(root(t), "manifests", file)).Object
 }
 
 // start runs a container of a manifest until it ends or is told to.

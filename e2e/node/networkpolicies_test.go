@@ -47,6 +47,7 @@ func TestNetworkPolicies(t *testing.T) {
 	waitMembers(ctx, t, n1, 3)
 	waitMembers(ctx, t, n2, 2)
 	held("all are known")
+	tries := startTries(ctx, t, server, stranger, neighbour)
 
 	for _, n := range l.Nodes() {
 		if err := n.Program("veild").Kill(ctx); err != nil {
@@ -105,6 +106,7 @@ func TestNetworkPolicies(t *testing.T) {
 	}
 
 	waitMembers(ctx, t, n1, 3)
+	noneAnswered(ctx, t, tries)
 	allowClients(ctx, t, l, "stranger")
 	policyBecomes(ctx, t, stranger, server, true)
 	policyBecomes(ctx, t, client, server, false)
@@ -189,6 +191,39 @@ func policyAllows(ctx context.Context, t *testing.T, when string, from lab.Place
 	}
 	if want && got != len(to.Addrs) || !want && got != 0 {
 		t.Errorf("%s: %v reaches %d addresses of %s, want all: %t", when, from, got, to.Name, want)
+	}
+}
+
+// startTries lets pods try to reach another all the time.
+func startTries(ctx context.Context, t *testing.T, to *lab.Pod,
+	from ...*lab.Pod) (running []*lab.Process) {
+	t.Helper()
+	for _, p := range from {
+		tries, err := lab.Try(ctx, p, to.Addrs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running = append(running, tries)
+	}
+	return running
+}
+
+// noneAnswered ends tries, of which none may have been answered at any moment.
+func noneAnswered(ctx context.Context, t *testing.T, running []*lab.Process) {
+	t.Helper()
+	for _, p := range running {
+		var all []lab.Tried
+		if err := p.Result(ctx, &all); err != nil {
+			t.Fatal(err)
+		}
+		if len(all) == 0 {
+			t.Errorf("%s tried nothing", p.Name)
+		}
+		for _, tried := range all {
+			if tried.Tried == 0 || tried.Answered > 0 {
+				t.Errorf("%+v, want tries and no answer", tried)
+			}
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -16,14 +15,12 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
-	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
 const component = "manifests/components/servicemonitor"
@@ -42,18 +39,22 @@ func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstruct
 	if err != nil {
 		t.Fatalf("download %s: %v: %s", module, err, out)
 	}
-	return readManifest(t, filepath.Join(found.Dir,
-		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).object
+	return manifesttest.Read(t, filepath.Join(found.Dir,
+		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).Object
 }
 
-// The component's objects are what an API server with the operator's definition takes; they select
-// veild and nothing else, and where they send Prometheus there are veild's metrics.
+// The component's objects are what an API server with the operator's definition takes, and where
+// they send Prometheus there are veild's metrics.
 func TestServiceMonitor(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{Nodes: 1, NoBoot: true})
-	monitor := readManifest(t, filepath.Join(root(t), component, "servicemonitor.yaml")).object
-	service := readManifest(t, filepath.Join(root(t), component, "service.yaml")).object
+	monitor := manifesttest.Read(t, filepath.Join(root(t), component, "servicemonitor.yaml")).Object
+	service := manifesttest.Read(t, filepath.Join(root(t), component, "service.yaml")).Object
 	t.Run("accepted", func(t *testing.T) { accepted(ctx, t, l, monitor) })
-	port := selected(t, monitor, service)
+	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
+	if len(ports) != 1 {
+		t.Fatalf("ports of the service %v: want one", ports)
+	}
+	port := fmt.Sprint(ports[0].(map[string]any)["targetPort"])
 
 	n := l.Nodes()[0]
 	c := newContainers(ctx, t, l, n)
@@ -114,72 +115,11 @@ func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructur
 	}
 }
 
-// selected wants the monitor to select the service, and the service the pods of veild alone; it
-// returns their port.
-func selected(t *testing.T, monitor, service *unstructured.Unstructured) string {
-	t.Helper()
-	texts := func(o *unstructured.Unstructured, path ...string) labels.Set {
-		m, _, err := unstructured.NestedStringMap(o.Object, path...)
-		if err != nil || len(m) == 0 {
-			t.Fatalf("%s: %v: %v, %v", o.GetName(), path, m, err)
-		}
-		return m
-	}
-	if monitor.GetNamespace() != service.GetNamespace() {
-		t.Error("a monitor without namespaceSelector sees services of its own namespace only")
-	}
-	if !texts(monitor, "spec", "selector", "matchLabels").AsSelector().Matches(
-		labels.Set(service.GetLabels())) {
-		t.Error("the monitor does not select the service")
-	}
-
-	for file, want := range map[string]bool{"cni/daemonset-veild.yaml": true,
-		"cni/daemonset-veil-wg.yaml": false, "uninstall/daemonset.yaml": false} {
-		pod := texts(daemonSet(t, file), "spec", "template", "metadata", "labels")
-		if texts(service, "spec", "selector").AsSelector().Matches(pod) != want {
-			t.Errorf("the service selects the pods of %s: %t, want %t", file, !want, want)
-		}
-	}
-
-	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
-	endpoints, _, _ := unstructured.NestedSlice(monitor.Object, "spec", "endpoints")
-	if len(ports) != 1 || len(endpoints) != 1 {
-		t.Fatalf("ports %v, endpoints %v: want one of each", ports, endpoints)
-	}
-	port, endpoint := ports[0].(map[string]any), endpoints[0].(map[string]any)
-	if port["name"] != endpoint["port"] {
-		t.Errorf("the monitor asks for port %v, the service has %v", endpoint["port"], port["name"])
-	}
-
-	return fmt.Sprint(port["targetPort"])
-}
-
 // listening is veild's DaemonSet with the component's patch.
 func listening(t *testing.T) *unstructured.Unstructured {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), component, "listen.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	patch, err := yaml.YAMLToJSON(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	decoded, err := jsonpatch.DecodePatch(patch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ds := daemonSet(t, "cni/daemonset-veild.yaml")
-	if text, err = ds.MarshalJSON(); err != nil {
-		t.Fatal(err)
-	}
-	if text, err = decoded.Apply(text); err != nil {
-		t.Fatal(err)
-	}
-	if err := ds.UnmarshalJSON(text); err != nil {
-		t.Fatal(err)
-	}
-	return ds
+	return manifesttest.Patched(t, filepath.Join(root(t), component, "listen.yaml"),
+		daemonSet(t, "cni/daemonset-veild.yaml"))
 }
 
 // get asks from a host for a path by HTTP.

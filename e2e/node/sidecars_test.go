@@ -31,6 +31,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -59,10 +60,10 @@ func TestSidecars(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	installCSI(ctx, t, l)
 	snapshots := filepath.Join(root(t), "manifests/components/snapshots")
-	for _, m := range append(kustomized(t, filepath.Join(snapshots, "crd")),
-		kustomized(t, snapshots)...) {
-		if err := apply(ctx, l, m.object); err != nil {
-			t.Fatalf("%s: %v", m.path, err)
+	for _, m := range append(manifesttest.Kustomized(t, filepath.Join(snapshots, "crd")),
+		manifesttest.Kustomized(t, snapshots)...) {
+		if err := apply(ctx, l, m.Object); err != nil {
+			t.Fatalf("%s: %v", m.Path, err)
 		}
 	}
 
@@ -158,8 +159,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 	s.t.Helper()
 	// A Deployment has the same template in the same place.
 	var set appsv1.DaemonSet
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(readManifest(s.t,
-		path).object.Object, &set); err != nil {
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(manifesttest.Read(s.t,
+		path).Object.Object, &set); err != nil {
 		s.t.Fatal(err)
 	}
 

@@ -23,6 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
 const (
@@ -57,9 +58,9 @@ func apply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error 
 // installCSI applies the driver's manifests in their order.
 func installCSI(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
-	for _, m := range kustomized(t, filepath.Join(root(t), csiManifests)) {
-		if err := apply(ctx, l, m.object); err != nil {
-			t.Fatalf("%s: %v", m.path, err)
+	for _, m := range manifesttest.Kustomized(t, filepath.Join(root(t), csiManifests)) {
+		if err := apply(ctx, l, m.Object); err != nil {
+			t.Fatalf("%s: %v", m.Path, err)
 		}
 	}
 }
@@ -116,9 +117,10 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("snapshots", func(t *testing.T) {
 		// Definitions first: what uses them is refused before.
 		dir := filepath.Join(root(t), "manifests/components/snapshots")
-		for _, m := range append(kustomized(t, filepath.Join(dir, "crd")), kustomized(t, dir)...) {
-			if err := apply(ctx, l, m.object); err != nil {
-				t.Errorf("%s: %v", m.path, err)
+		for _, m := range append(manifesttest.Kustomized(t, filepath.Join(dir, "crd")),
+			manifesttest.Kustomized(t, dir)...) {
+			if err := apply(ctx, l, m.Object); err != nil {
+				t.Errorf("%s: %v", m.Path, err)
 			}
 		}
 	})

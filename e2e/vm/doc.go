@@ -23,6 +23,10 @@
 // run by KVM where a stock kernel is seen to boot in it, else emulated; Cluster.Accel says which.
 // Numbers measured in an emulated machine are ratios only.
 //
-// It refuses user networking: no machine has a way to anything but the bridge. Start reading at
-// New.
+// It refuses user networking: no machine has a way to anything but the bridge.
+//
+// It is larger than most packages: machines, the node without a kubelet, Kubernetes and Kubeveil
+// are made from the same Options in one order, and end with one Cluster.
+//
+// Start reading at New.
 package vm

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/kubeveil/kubeveil/hack/deptest"
 	"github.com/kubeveil/kubeveil/internal/golden"
@@ -103,6 +104,21 @@ func transcribe(t *testing.T, b *strings.Builder, cmd *exec.Cmd) {
 		if !strings.HasSuffix(output.text, "\n") {
 			b.WriteString("\n")
 		}
+		if slices.Contains(line, "-h") {
+			checkWidth(t, line, output.text)
+		}
 	}
 	b.WriteString("\n")
+}
+
+// checkWidth fails for a line of a help text that is wider than 100 columns.
+func checkWidth(t *testing.T, command []string, text string) {
+	t.Helper()
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.ReplaceAll(line, "\t", "    ") // package flag writes one, in column 4
+		if width := utf8.RuneCountInString(line); width > 100 {
+			t.Errorf("%s: a line of %d columns, want at most 100: %s",
+				strings.Join(command, " "), width, line)
+		}
+	}
 }

@@ -35,8 +35,8 @@ var flags = []struct{ name, path, usage string }{
 	{"cluster-ranges", "clusterRanges", "comma-separated `ranges` of all pods"},
 	{"service-ranges", "serviceRanges", "comma-separated `ranges` of all services"},
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
-	{"outside", "outside", "comma-separated `ranges` inside node-ranges where hosts are that are " +
-		"no nodes; given, even empty, the rest is closed to pods"},
+	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are no nodes;\n" +
+		"if given, even empty, the rest is closed to pods"},
 	{"kubeadm-config", "kubeadmConfig",
 		"`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
 	{"source", "source.kind", "where the table comes from: `kind` kubernetes or snapshot"},
@@ -50,8 +50,8 @@ var flags = []struct{ name, path, usage string }{
 	{"tunnel-keepalive", "tunnel.keepalive",
 		"`seconds` between packets to each peer that keep firewalls open (default: none)"},
 	{"tunnel-roaming", "tunnel.roaming",
-		"take tunnel datagrams from any address, for nodes behind NAT that the Node objects " +
-			"do not show"},
+		"take tunnel datagrams from any address: for nodes behind NAT\n" +
+			"that the Node objects do not show"},
 	{"mtu", "mtu", "MTU of the underlay, `bytes` (default: the interface's)"},
 	{"masquerade", "masquerade", "masquerade what leaves the cluster"},
 	{"cni-conf-dir", "cni.confDir", "`directory` of the CNI configuration"},
@@ -69,8 +69,8 @@ var flags = []struct{ name, path, usage string }{
 	{"service-health-address", "services.healthAddress",
 		"`address` where balancers ask whether this node serves; empty is nowhere"},
 	{"node-port-addresses", "services.nodePortAddresses",
-		"comma-separated `ranges` of this node's addresses that serve NodePorts (default: the " +
-			"primary ones)"},
+		"comma-separated `ranges` of this node's addresses that serve NodePorts\n" +
+			"(default: the primary ones)"},
 	{"service-frontends", "services.limits.frontends",
 		"`number` of addresses of services there is room for"},
 	{"service-backend-slots", "services.limits.backendSlots",

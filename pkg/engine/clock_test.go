@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
@@ -32,13 +33,13 @@ func withClock(c *clock) func(*engine.Options) {
 	return func(o *engine.Options) { o.Clock = c.now }
 }
 
-func within(t *testing.T, d time.Duration, what string, ok func() bool) {
+// listening waits until the device has a socket, and returns its port.
+func listening(t *testing.T, n *enginetest.Node) string {
 	t.Helper()
-	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %s: %s", d, what)
-		}
-	}
+	nettest.Until(t, 5*time.Second, "a socket", func() bool {
+		return len(n.Get(t, "listen_port")) == 1
+	})
+	return n.Get(t, "listen_port")[0]
 }
 
 // settle waits until no handshake is under way: for one side time would leap in the middle of it.
@@ -46,7 +47,7 @@ func settle(t *testing.T, nodes ...*enginetest.Node) {
 	t.Helper()
 	for _, n := range nodes {
 		since, last := time.Now(), n.Engine.Sessions()
-		within(t, 10*time.Second, "the end of handshakes", func() bool {
+		nettest.Until(t, 10*time.Second, "the end of handshakes", func() bool {
 			if now := n.Engine.Sessions(); now != last {
 				since, last = time.Now(), now
 			}
@@ -74,7 +75,7 @@ func TestSessionIsRenewed(t *testing.T) {
 			b.Send(t, back)
 			expect(t, a, back)
 		}
-		within(t, 10*time.Second, "another session", func() bool {
+		nettest.Until(t, 10*time.Second, "another session", func() bool {
 			a.Send(t, p)
 			expect(t, b, p)
 			return a.Engine.Sessions() != before
@@ -140,7 +141,7 @@ func TestKeysLeaveMemory(t *testing.T) {
 				c.pass(541 * time.Second)
 			}
 
-			within(t, 5*time.Second, "the end of the sessions", func() bool {
+			nettest.Until(t, 5*time.Second, "the end of the sessions", func() bool {
 				return a.Engine.Sessions() == 0 && b.Engine.Sessions() == 0
 			})
 			runtime.GC()
@@ -280,9 +281,7 @@ func TestPeerGetsThroughAFlood(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b, a := newEngine(t), c.b(t)
 			b.Set(t, "private_key=%x\nlisten_port=0\n", b.Private[:])
-			within(t, 5*time.Second, "a socket",
-				func() bool { return len(b.Get(t, "listen_port")) == 1 })
-			flood, err := net.Dial("udp", "127.0.0.1:"+b.Get(t, "listen_port")[0])
+			flood, err := net.Dial("udp", "127.0.0.1:"+listening(t, b))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,7 +305,7 @@ func TestPeerGetsThroughAFlood(t *testing.T) {
 				}
 			}()
 
-			within(t, 10*time.Second, "a demand for cookies", func() bool {
+			nettest.Until(t, 10*time.Second, "a demand for cookies", func() bool {
 				return b.Engine.Drops()["cookie_demanded"] > 0
 			})
 			enginetest.Pair(t, a, b, false, "")

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 )
@@ -108,7 +109,7 @@ func connect(t *testing.T, a, b *enginetest.Node) {
 			from, to = b, a
 		}
 		probe := datagram(false, out, []byte("probe"))
-		within(t, 30*time.Second, "a packet", func() bool {
+		nettest.Until(t, 30*time.Second, "a packet", func() bool {
 			from.Send(t, probe)
 			return to.Receive(200*time.Millisecond) != nil
 		})
@@ -296,15 +297,13 @@ func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if c, err := net.ListenUDP("udp4", addr); err == nil {
+	nettest.Until(t, 5*time.Second, "the port is free while the link is down", func() bool {
+		c, err := net.ListenUDP("udp4", addr)
+		if err == nil {
 			c.Close()
-			break
 		}
-		if time.Now().After(end) {
-			t.Fatal("the port is in use while the link is down")
-		}
-	}
+		return err == nil
+	})
 
 	b.Up.Store(true)
 	back := datagram(false, false, []byte("back"))
@@ -329,11 +328,7 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 	a.Set(t, "private_key=%x\nlisten_port=0\npublic_key=%064x\nallowed_ip=10.1.0.0/16\n",
 		a.Private[:], 9)
 
-	for end := time.Now().Add(5 * time.Second); len(a.Get(t, "listen_port")) == 0 &&
-		time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
-
+	listening(t, a)
 	var before, after bytes.Buffer
 	if err := a.IpcGetOperation(&before); err != nil {
 		t.Fatal(err)
@@ -437,9 +432,9 @@ func TestLateResponseIsTaken(t *testing.T) {
 	c := newEngine(t)
 	c.Set(t, "private_key=%x\nlisten_port=0\n", c.Private[:])
 	b.Set(t, "public_key=%x\nallowed_ip=10.0.0.1/32\n", c.Public[:])
-	within(t, 5*time.Second, "a socket", func() bool { return len(c.Get(t, "listen_port")) == 1 })
+	port := netip.MustParseAddrPort("127.0.0.1:" + listening(t, c))
 	h.mu.Lock()
-	h.device[0] = netip.MustParseAddrPort("127.0.0.1:" + c.Get(t, "listen_port")[0])
+	h.device[0] = port
 	h.mu.Unlock()
 	c.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public[:],
 		h.port(0))

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
@@ -36,7 +37,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 	}()
 	a, live := newEngine(t), newEngine(t)
 	a.Set(t, "private_key=%x\nlisten_port=0\n", a.Private[:])
-	within(t, 5*time.Second, "a socket", func() bool { return len(a.Get(t, "listen_port")) == 1 })
+	listening(t, a)
 	var set strings.Builder
 	for i := range peers {
 		fmt.Fprintf(&set, "public_key=%064x\nendpoint=%s\nallowed_ip=10.%d.%d.0/24\n", i+1000,
@@ -66,7 +67,7 @@ func TestUnreachablePeersHaveABudget(t *testing.T) {
 		}
 	}()
 	// First initiations go at 1,500 a second, the rest at 100.
-	within(t, 120*time.Second, "the end of first initiations", func() bool {
+	nettest.Until(t, 120*time.Second, "the end of first initiations", func() bool {
 		was := came.Load()
 		time.Sleep(time.Second)
 		return came.Load() > peers && came.Load()-was < 300

@@ -27,9 +27,6 @@ import (
 // before connection tracking, such a source is replaced by the preferred one. This changes the
 // header and is no NAT: the peer replies to the new source, and WireGuard then uses it by itself.
 
-// TunnelUnknownSource is the reason of bpf/reasons.go.
-const TunnelUnknownSource = "tunnel_unknown_source"
-
 // Datagrams says which sources of tunnel datagrams are accepted. The zero value accepts any.
 type Datagrams struct {
 	// Port is the UDP port of the tunnels.

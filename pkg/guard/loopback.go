@@ -15,9 +15,6 @@ import (
 // The rule runs before NAT. Replies to a host process that used a host port are translated back to
 // 127.0.0.1 only later, and so pass.
 
-// toLoopback is the reason of bpf/reasons.go.
-const toLoopback = "to_loopback"
-
 // loopback4 is the first byte of IPv4 loopback addresses (RFC 1122, section 3.2.1.3).
 const loopback4 = 127
 

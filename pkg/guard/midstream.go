@@ -32,9 +32,6 @@ import (
 // The programs at links track their own flows (ServiceMark) from the SYN on, whatever connection
 // tracking did to the addresses.
 
-// midstream is the reason of bpf/reasons.go.
-const midstream = "pod_midstream"
-
 // beforeAllNAT is before every other NAT chain: the first that translates ends the walk. The kernel
 // accepts NAT chains only after connection tracking (-200).
 const beforeAllNAT = -199

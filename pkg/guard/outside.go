@@ -16,9 +16,6 @@ import (
 // (ServiceMark) have passed before. A NodePort with an endpoint outside has DNAT in its connection.
 // A reply is a reply to connection tracking. Untracked packets are none of these.
 
-// tunnelToOutside is the reason of bpf/reasons.go.
-const tunnelToOutside = "tunnel_to_outside"
-
 // dropOutside drops packets that came out of a tunnel and leave the cluster, except replies and
 // what this node translated.
 func dropOutside() []rule {

@@ -187,6 +187,15 @@ func TestBadSettingsAreAllNamed(t *testing.T) {
 	}
 }
 
+func TestTablesCountReasons(t *testing.T) {
+	for _, name := range append(slices.Clone(tableCounters), spoofed) {
+		if name != MarksRestored &&
+			!slices.ContainsFunc(Reasons(), func(r Reason) bool { return r.Name == name }) {
+			t.Errorf("bpf/reasons.go has no %s", name)
+		}
+	}
+}
+
 func TestRulesCountWhatTheCountersHave(t *testing.T) {
 	for _, c := range chains() {
 		for _, r := range c.rules {

@@ -22,12 +22,6 @@ import (
 //
 // If only this table is missing, the guard's table drops pods' packets without a mark.
 
-// Reasons of bpf/reasons.go.
-const (
-	spoofed  = "pod_spoofed_source"
-	unmarked = "pod_unmarked"
-)
-
 // beforeGuard is before priority raw (-300), where the guard judges by the mark, and so before
 // connection tracking (-200) and routing.
 const beforeGuard = -310

@@ -29,9 +29,6 @@ var icmps = []icmp{
 		8 + 24, 16, 8 + 6, 8 + 40, setRanges6},
 }
 
-// quotedInError is the reason of bpf/reasons.go.
-const quotedInError = "quoted_in_error"
-
 // dropQuotes drops ICMP errors that quote packets of the cluster, or probes, among those that match
 // matches.
 func (i icmp) dropQuotes() []rule {

@@ -7,3 +7,22 @@ type Reason = bpf.Reason
 
 // Reasons are all reasons, by number.
 func Reasons() []Reason { return bpf.Reasons }
+
+// Names of the reasons that the nftables tables count, in bpf/reasons.go.
+const (
+	srcInRange      = "src_in_range"
+	dstInRange      = "dst_in_range"
+	podToRange      = "pod_to_range"
+	podToNode       = "pod_to_node"
+	spoofed         = "pod_spoofed_source"
+	quotedInError   = "quoted_in_error"
+	translated      = "source_translated"
+	unmarked        = "pod_unmarked"
+	untranslated    = "pod_to_vip"
+	midstream       = "pod_midstream"
+	tunnelToOutside = "tunnel_to_outside"
+	toLoopback      = "to_loopback"
+
+	// TunnelUnknownSource counts tunnel datagrams from an address that no known node has.
+	TunnelUnknownSource = "tunnel_unknown_source"
+)

@@ -31,9 +31,6 @@ import (
 // Routes cannot tell the two apart. A packet that opens such a connection is refused with a reset
 // before.
 
-// untranslated is the reason of bpf/reasons.go.
-const untranslated = "pod_to_vip"
-
 // markAnswers marks and accepts pods' replies to addresses of services. A packet without a
 // connection, or of an unknown one, continues to the next rule.
 func markAnswers() (rules []rule) {

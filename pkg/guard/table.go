@@ -51,9 +51,8 @@ var mapNames = []string{setSelf4, setSelf6, setSource4, setSource6, setOuter4, s
 
 // tableCounters are the drop reasons of the table, and MarksRestored.
 var tableCounters = []string{
-	"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node", "quoted_in_error",
-	translated, unmarked, untranslated, midstream, tunnelToOutside, TunnelUnknownSource, toLoopback,
-	MarksRestored,
+	srcInRange, dstInRange, podToRange, podToNode, quotedInError, translated, unmarked,
+	untranslated, midstream, tunnelToOutside, TunnelUnknownSource, toLoopback, MarksRestored,
 }
 
 // chain is a chain of the table. A chain without a hook is a jump target.
@@ -176,25 +175,25 @@ func encrypted() *match {
 
 func dropSources(before *match) []rule {
 	return []rule{
-		drop("ip saddr", setRanges4, "src_in_range", before),
-		drop("ip6 saddr", setRanges6, "src_in_range", before),
+		drop("ip saddr", setRanges4, srcInRange, before),
+		drop("ip6 saddr", setRanges6, srcInRange, before),
 	}
 }
 
 func dropDestinations(before *match) []rule {
 	return []rule{
-		drop("ip daddr", setRanges4, "dst_in_range", before),
-		drop("ip6 daddr", setRanges6, "dst_in_range", before),
+		drop("ip daddr", setRanges4, dstInRange, before),
+		drop("ip6 daddr", setRanges6, dstInRange, before),
 	}
 }
 
 // dropMarked drops pods' packets to the cluster that leave by no tunnel.
 func dropMarked() []rule {
 	return []rule{
-		drop("ip daddr", setRanges4, "pod_to_range", nil),
-		drop("ip6 daddr", setRanges6, "pod_to_range", nil),
-		drop("ip daddr", setNodes4, "pod_to_node", nil),
-		drop("ip6 daddr", setNodes6, "pod_to_node", nil),
+		drop("ip daddr", setRanges4, podToRange, nil),
+		drop("ip6 daddr", setRanges6, podToRange, nil),
+		drop("ip daddr", setNodes4, podToNode, nil),
+		drop("ip6 daddr", setNodes6, podToNode, nil),
 	}
 }
 

@@ -23,9 +23,6 @@ import (
 // that pass this node, for example to a NodePort: they are routed and judged like those of this
 // node's pods. Their source is decided in translate_self.go.
 
-// translated is the reason of bpf/reasons.go.
-const translated = "source_translated"
-
 // beforeSourceNAT is before priority srcnat (100): the first chain that translates decides.
 const beforeSourceNAT = 90
 

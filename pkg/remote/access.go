@@ -17,7 +17,7 @@ type Access struct{ Kubeconfig, Context string }
 // Register adds the flags --kubeconfig and --context.
 func (a *Access) Register(fs *pflag.FlagSet) {
 	fs.StringVar(&a.Kubeconfig, "kubeconfig", "",
-		"kubeconfig `file` (default: what kubectl takes: $KUBECONFIG, then ~/.kube/config)")
+		"kubeconfig `file` (default: $KUBECONFIG, then ~/.kube/config)")
 	fs.StringVar(&a.Context, "context", "",
 		"`name` of a context in it (default: the current one)")
 }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
 func fakeCluster(objects ...runtime.Object) *Cluster {
@@ -151,7 +153,7 @@ func TestReadiness(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			err := readiness(&corev1.Pod{Status: tt.status})
-			var stop stopError
+			var stop poll.StopError
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -236,7 +238,7 @@ func TestGoneAfter(t *testing.T) {
 	if err := goneAfter(nil); !errors.Is(err, errStillThere) {
 		t.Error(err)
 	}
-	var stop stopError
+	var stop poll.StopError
 	if err := goneAfter(apierrors.NewForbidden(r, "n", nil)); !errors.As(err, &stop) {
 		t.Errorf("forbidden is tried again: %v", err)
 	}

@@ -2,9 +2,10 @@ package remote
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
+
+	"github.com/kubeveil/kubeveil/internal/poll"
 )
 
 // Pauses of Until, the first and the longest.
@@ -13,12 +14,8 @@ const (
 	lastPause  = time.Second
 )
 
-type stopError struct{ error }
-
-func (e stopError) Unwrap() error { return e.error }
-
 // Stop wraps an error after which Until need not try again.
-func Stop(err error) error { return stopError{err} }
+func Stop(err error) error { return poll.Stop(err) }
 
 // Until calls fn until it returns nil, at most for patience, which follows the context's pace; the
 // error names what and holds fn's last. The context that fn is given ends with the patience.
@@ -26,27 +23,11 @@ func Until(ctx context.Context, what string, patience time.Duration,
 	fn func(ctx context.Context) error) error {
 	ctx, cancel := withPatience(ctx, patience)
 	defer cancel()
-	pause := firstPause
-	var last error
-	for {
-		err := fn(ctx)
-		var stop stopError
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &stop):
-			return fmt.Errorf("%s: %w", what, stop.error)
-		case last == nil || ctx.Err() == nil:
-			// The last try is often cut short, and its error says only that.
-			last = err
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w: last: %w", what, context.Cause(ctx), last)
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, lastPause)
+	err := poll.Until(ctx, firstPause, lastPause, func() error { return fn(ctx) })
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
+	return nil
 }
 
 // withPatience returns a context that ends when the patience is over, which may grow with the pace

@@ -31,5 +31,8 @@
 // end and then starts its own. So the death of the supervisor stops no packet
 // and never leads to two processes for a device.
 //
+// It is larger than most packages: supervisor and device process are one program and share the
+// formats of request, state and lock.
+//
 // Start reading at Supervisor.Run, then at RunDevice.
 package worker

@@ -33,6 +33,9 @@
 // the virtual machine of bench-service -machine; elsewhere it is left out, and with it the gates of
 // what there is to gain over it (ipvs.go).
 //
+// It is larger than most packages: all parts measure the same sides on the same lanes, in one run
+// with one result.
+//
 // Start reading at Run in suite.go; lane.go has the ground, side.go the sides, quantity.go what is
 // measured, programming.go how fast a table is filled, feed.go and watched.go from what. Package
 // rules writes the others' configuration, package openloop is the tool for latencies.

@@ -6,6 +6,10 @@
 // as failed by themselves. What pods write is written and read on the node, through the mounts and
 // devices that their pods have, so that no image with a shell is needed.
 //
-// It disturbs the cluster: the driver is killed, and the node loses its power. Start reading at
-// Run, then cases.go.
+// It disturbs the cluster: the driver is killed, and the node loses its power.
+//
+// It is larger than most packages: each case is a method of the one Session, and builds on what the
+// cases before it left.
+//
+// Start reading at Run, then cases.go.
 package storage

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/disk"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/poll"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
 
@@ -150,17 +151,8 @@ const lookEach = time.Second
 
 // until waits for a condition, as long as ctx lasts.
 func until(ctx context.Context, what string, fn func() error) error {
-	tick := time.NewTicker(lookEach)
-	defer tick.Stop()
-	for {
-		err := fn()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w: last: %w", what, context.Cause(ctx), err)
-		case <-tick.C:
-		}
+	if err := poll.Until(ctx, lookEach, lookEach, fn); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
+	return nil
 }

@@ -21,5 +21,8 @@
 // It refuses a cluster with fewer than two nodes that are Ready and schedulable, and nodes without
 // IPv4.
 //
+// It is larger than most packages: every part needs the same two nodes with their three sides, and
+// proves by the same counters which way the traffic went.
+//
 // Start reading at Run.
 package network

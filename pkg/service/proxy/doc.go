@@ -19,6 +19,9 @@
 // It knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the feed, whose
 // sink is the Proxy.
 //
-// Start with Proxy.Run in proxy.go, then apiserver.go. health.go answers the health checks of load
-// balancers.
+// It is larger than most packages: services, API servers and health checks are changed by the one
+// goroutine that owns the Planner.
+//
+// Start with Proxy.Run in proxy.go, then turn.go and apiserver.go. health.go answers the health
+// checks of load balancers.
 package proxy

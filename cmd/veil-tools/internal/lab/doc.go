@@ -6,5 +6,8 @@
 // the leak oracle finds it. A verb that ends prints its result as one line of JSON, also beside an
 // error.
 //
+// It is larger than most packages: each verb is a file or two; they share flags, payloads and the
+// form of results.
+//
 // Start reading at Verbs.
 package lab

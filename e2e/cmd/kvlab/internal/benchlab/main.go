@@ -8,7 +8,11 @@
 //	churn   1,000 nodes and 250 pods, of both a change a second: CPU, turns, waiting
 //
 // It writes result.json, report.html and report.md into -out and ends with status 1
-// when a limit is missed or a part could not be measured. Start reading at parts.
+// when a limit is missed or a part could not be measured.
+//
+// It is larger than most packages: the parts share the labs, the samples and the report.
+//
+// Start reading at parts.
 package benchlab
 
 import (

@@ -1,0 +1,203 @@
+package manifests_test
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// To translate services veild gets no privilege that it does not have without: the component adds
+// an argument, the tree of cgroups to read, memory, and the reading of two kinds of objects, and
+// changes nothing else.
+func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
+	was, is := withComponent(t, "services")
+	changed := slices.Sorted(maps.Keys(is))
+	if diff := cmp.Diff([]string{"ClusterRole kubeveil-veild", "DaemonSet veild"},
+		changed); diff != "" {
+		t.Fatalf("the component changes (-want +got):\n%s", diff)
+	}
+
+	var veild, translating appsv1.DaemonSet
+	typed(t, was["DaemonSet veild"], &veild)
+	typed(t, is["DaemonSet veild"], &translating)
+	pod := &veild.Spec.Template.Spec
+	c := &pod.Containers[0]
+	c.Args = append(c.Args, "-service-proxy=ebpf")
+	c.VolumeMounts = append(c.VolumeMounts,
+		corev1.VolumeMount{Name: "cgroup", MountPath: "/host/sys/fs/cgroup", ReadOnly: true})
+	c.Resources.Limits[corev1.ResourceMemory] =
+		*translating.Spec.Template.Spec.Containers[0].Resources.Limits.Memory()
+	directory := corev1.HostPathDirectory
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: "cgroup",
+		VolumeSource: corev1.VolumeSource{
+			HostPath: &corev1.HostPathVolumeSource{Path: "/sys/fs/cgroup", Type: &directory}}})
+	if diff := cmp.Diff(veild, translating); diff != "" {
+		t.Errorf("DaemonSet (-want +got):\n%s", diff)
+	}
+	narrowContainers(t, "DaemonSet veild with the component", is["DaemonSet veild"])
+
+	var role, reading rbacv1.ClusterRole
+	typed(t, was["ClusterRole kubeveil-veild"], &role)
+	typed(t, is["ClusterRole kubeveil-veild"], &reading)
+	reads := []string{"list", "watch"}
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{""},
+		Resources: []string{"services"}, Verbs: reads},
+		rbacv1.PolicyRule{APIGroups: []string{"discovery.k8s.io"},
+			Resources: []string{"endpointslices"}, Verbs: reads})
+	if diff := cmp.Diff(role, reading); diff != "" {
+		t.Errorf("ClusterRole (-want +got):\n%s", diff)
+	}
+}
+
+// withComponent returns what a component patches of manifests/, by kind and name, as it was and as
+// it is then. It knows kustomizations of patches in files, and no more.
+func withComponent(t *testing.T, name string) (was, is map[string]*unstructured.Unstructured) {
+	t.Helper()
+	was, is = map[string]*unstructured.Unstructured{}, map[string]*unstructured.Unstructured{}
+	for _, m := range manifesttest.Kustomized(t, ".") {
+		was[m.Object.GetKind()+" "+m.Object.GetName()] = m.Object
+	}
+
+	dir := filepath.Join("components", name)
+	text := manifesttest.Read(t, filepath.Join(dir, "kustomization.yaml")).Text
+	var k struct {
+		APIVersion, Kind string
+		Patches          []struct {
+			Path   string
+			Target struct{ Kind, Name string }
+		}
+	}
+	if err := yaml.UnmarshalStrict([]byte(text), &k); err != nil {
+		t.Fatalf("kustomization of %s: %v", name, err)
+	}
+
+	for _, p := range k.Patches {
+		key := p.Target.Kind + " " + p.Target.Name
+		o := is[key]
+		if o == nil {
+			if was[key] == nil {
+				t.Fatalf("%s: there is no %s", p.Path, key)
+			}
+			o = was[key].DeepCopy()
+		}
+		is[key] = manifesttest.Patched(t, filepath.Join(dir, p.Path), o)
+	}
+
+	return was, is
+}
+
+// typed converts an object strictly: a field that its kind does not have is an error.
+func typed(t *testing.T, o *unstructured.Unstructured, into any) {
+	t.Helper()
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, into,
+		true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rendered is the DaemonSet of the driver as kustomize gives it for a cluster's own kustomization:
+// the manifests of the driver, and perhaps a component.
+func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
+	t.Helper()
+	kubectl := "../out/bin/kubectl"
+	if _, err := os.Stat(kubectl); err != nil {
+		nettest.NeedProgram(t, "kubectl")
+		kubectl = "kubectl"
+	}
+
+	dir := t.TempDir()
+	relative := func(path string) string {
+		from, err := filepath.Abs(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := filepath.Rel(dir, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+
+	own := map[string]any{"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+		"resources": []string{relative("csi")}}
+	for _, c := range components {
+		own["components"] = []string{relative(filepath.Join("components", c))}
+	}
+
+	text, err := yaml.Marshal(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	var failed bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), kubectl, "kustomize", dir)
+	cmd.Stderr = &failed
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, failed.String())
+	}
+
+	dec := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(out), 4096)
+	for {
+		o := &unstructured.Unstructured{}
+		if err := dec.Decode(&o.Object); err != nil {
+			t.Fatalf("no DaemonSet: %v", err)
+		}
+		if o.GetKind() == "DaemonSet" {
+			return o
+		}
+	}
+}
+
+// The component for kubelets elsewhere names the folder in one place; no other is forgotten, and
+// nothing but those is changed.
+func TestKubeletDirComponent(t *testing.T) {
+	const usual, elsewhere = "/var/lib/kubelet", "/var/lib/k0s/kubelet"
+	component := manifesttest.Read(t, "components/kubelet-dir/kustomization.yaml")
+	if n := strings.Count(component.Text, elsewhere); n != 1 {
+		t.Errorf("the folder is in %d places", n)
+	}
+
+	text := func(o *unstructured.Unstructured) string {
+		b, err := yaml.Marshal(o.Object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	got, want := text(rendered(t, "kubelet-dir")), text(rendered(t))
+	if strings.Contains(got, usual) {
+		t.Errorf("%s is left:\n%s", usual, got)
+	}
+
+	// Two arguments, and the variable that they name, are added.
+	added := []string{"- -endpoint=$(KUBELET_DIR)/plugins/csi.kubeveil.io/csi.sock",
+		"- -registration=$(KUBELET_DIR)/plugins_registry", "- name: KUBELET_DIR", "value: " + usual}
+	lines := strings.Split(strings.ReplaceAll(got, elsewhere, usual), "\n")
+	kept := slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		return slices.Contains(added, strings.TrimSpace(line))
+	})
+	if len(lines) != len(kept)+len(added) || strings.Join(kept, "\n") != want {
+		t.Errorf("more was changed than the folder:\n%s", got)
+	}
+}
