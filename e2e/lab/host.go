@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,6 +34,9 @@ type Host struct {
 	stdin  io.Closer
 	exited chan struct{}
 	ports  []string // at the bridge
+	// started are the processes of Start, and those of its pods.
+	startedMu sync.Mutex
+	started   []*Process
 	// that its processes are in; nil where the machine has none of the second version
 	cgroup *os.File
 }
@@ -278,5 +282,33 @@ func (h *Host) Start(ctx context.Context, name string, args ...string) (*Process
 		return nil, fmt.Errorf("host %s: %w", h.Name, err)
 	}
 	p.again = func(ctx context.Context) (*Process, error) { return h.Start(ctx, name, args...) }
+	h.note(p)
 	return p, nil
+}
+
+func (h *Host) note(p *Process) {
+	h.startedMu.Lock()
+	defer h.startedMu.Unlock()
+	h.started = append(h.started, p)
+}
+
+// reaping is held while the processes of one lab are killed.
+var reaping sync.Mutex
+
+// killAll ends what the host runs, one process after the other. A host that stops with its processes
+// has its init and a nsenter for each reap them at once, and on Linux 6.18 those can wait for each
+// other in d_invalidate for a minute, on all CPUs (proc_invalidate_siblings_dcache, fs/proc/inode.c).
+func (h *Host) killAll() {
+	h.startedMu.Lock()
+	started := h.started
+	h.started = nil
+	h.startedMu.Unlock()
+	for _, p := range started {
+		if p.Running() && p.Signal(syscall.SIGKILL) == nil {
+			select {
+			case <-p.exited:
+			case <-time.After(5 * time.Second): // the host's end kills it again
+			}
+		}
+	}
 }

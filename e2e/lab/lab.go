@@ -319,6 +319,12 @@ func (l *Lab) stopHosts() []error {
 	if l.Outside != nil {
 		hosts = append(hosts, l.Outside)
 	}
+	reaping.Lock()
+	for _, h := range hosts {
+		h.killAll()
+	}
+	reaping.Unlock()
+
 	errs := make([]error, len(hosts))
 	var all sync.WaitGroup
 	for i, h := range hosts {

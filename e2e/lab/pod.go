@@ -274,6 +274,7 @@ func (p *Pod) Start(_ context.Context, name string, args ...string) (*Process, e
 		return nil, fmt.Errorf("pod %s: %w", p.ID, err)
 	}
 	proc.again = func(ctx context.Context) (*Process, error) { return p.Start(ctx, name, args...) }
+	p.Node.note(proc)
 	return proc, nil
 }
 

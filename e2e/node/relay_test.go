@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // relayHost is the last byte of the relay's address, which no Node has.
@@ -120,11 +121,14 @@ func judgesSources(ctx context.Context, t *testing.T, n *lab.Node, want bool) {
 // endpointOf returns the address of the endpoint of a node's only peer.
 func endpointOf(ctx context.Context, t *testing.T, n *lab.Node) netip.Addr {
 	t.Helper()
-	peers := nodeStatus(ctx, t, n).Peers
-	if len(peers) != 1 {
-		t.Fatalf("%s has the peers %+v", n.Name, peers)
-	}
-	return peers[0].Endpoint.Addr()
+	// Streams without a limit beside other labs keep veild waiting for a processor.
+	s := waitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
+		if len(s.Peers) != 1 {
+			return fmt.Errorf("it has the peers %+v", s.Peers)
+		}
+		return nil
+	})
+	return s.Peers[0].Endpoint.Addr()
 }
 
 // relayed passes what the nodes of two pods say to a relay for a while, under traffic both ways,
