@@ -225,8 +225,9 @@ func (a *attachment) setHost() error {
 	return setRoutes(a.host, hostRoutes(a.Record, a.index), hostNeighs(a.Record, a.index))
 }
 
-// settlePatience bounds the wait for what the kernel finishes by itself.
-const settlePatience = 2 * time.Second
+// settlePatience bounds the wait for what the kernel finishes by itself: milliseconds, and seconds
+// while namespaces with many links end, since all of them share one lock (rtnl_mutex).
+const settlePatience = 10 * time.Second
 
 // settle waits until the pod can send and receive, so that the first packet after ADD is not lost.
 //   - The carrier came with the other end, but until the kernel's link watch has
