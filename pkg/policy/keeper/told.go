@@ -1,0 +1,162 @@
+package keeper
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// do changes what is known, and wakes Run.
+func (k *Keeper) do(f func()) {
+	k.mu.Lock()
+	f()
+	k.told++
+	if k.changed.IsZero() {
+		k.changed = time.Now()
+	}
+	k.mu.Unlock()
+	k.poke()
+}
+
+// PutPod takes a pod with the addresses that its status claims.
+func (k *Keeper) PutPod(p policy.Pod) {
+	k.do(func() {
+		k.pods[p.Name] = p
+		k.planner.PutPod(k.owned(p))
+	})
+}
+
+// owned leaves a pod the addresses that its node owns.
+func (k *Keeper) owned(p policy.Pod) policy.Pod {
+	p.Addrs = slices.DeleteFunc(slices.Clone(p.Addrs), func(a netip.Addr) bool {
+		return !slices.ContainsFunc(k.prefixes[p.Node],
+			func(prefix netip.Prefix) bool { return prefix.Contains(a) })
+	})
+	return p
+}
+
+// DeletePod forgets a pod.
+func (k *Keeper) DeletePod(n policy.Name) {
+	k.do(func() {
+		delete(k.pods, n)
+		k.planner.DeletePod(n)
+	})
+}
+
+// PutNamespace takes a namespace.
+func (k *Keeper) PutNamespace(n policy.Namespace) { k.do(func() { k.planner.PutNamespace(n) }) }
+
+// DeleteNamespace forgets a namespace.
+func (k *Keeper) DeleteNamespace(name string) { k.do(func() { k.planner.DeleteNamespace(name) }) }
+
+// PutPolicy takes a policy.
+func (k *Keeper) PutPolicy(p policy.Policy) {
+	k.do(func() {
+		k.planner.PutPolicy(p)
+		k.policyTold = k.told + 1
+	})
+}
+
+// DeletePolicy forgets a policy.
+func (k *Keeper) DeletePolicy(n policy.Name) {
+	k.do(func() {
+		k.planner.DeletePolicy(n)
+		k.policyTold = k.told + 1
+	})
+}
+
+// PutClusterPolicy takes a ClusterNetworkPolicy.
+func (k *Keeper) PutClusterPolicy(p policy.ClusterPolicy) {
+	k.do(func() {
+		k.planner.PutClusterPolicy(p)
+		k.policyTold = k.told + 1
+	})
+}
+
+// DeleteClusterPolicy forgets a ClusterNetworkPolicy.
+func (k *Keeper) DeleteClusterPolicy(name string) {
+	k.do(func() {
+		k.planner.DeleteClusterPolicy(name)
+		k.policyTold = k.told + 1
+	})
+}
+
+// Listed says that everything there was has been put.
+func (k *Keeper) Listed() {
+	k.do(func() { k.listed, k.attachments = true, true })
+}
+
+// SetPrefixes says which pod prefixes each node owns, by the table of nodes that is believed.
+func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
+	k.mu.Lock()
+	same := k.prefixes != nil && maps.EqualFunc(k.prefixes, prefixes, slices.Equal)
+	k.mu.Unlock()
+	if same {
+		return
+	}
+	k.do(func() {
+		old := k.prefixes
+		k.prefixes = maps.Clone(prefixes)
+		if k.prefixes == nil {
+			k.prefixes = map[string][]netip.Prefix{}
+		}
+		k.planner.SetOwn(k.own())
+		k.planner.SetRanges(slices.Concat(slices.Collect(maps.Values(prefixes))...))
+		for _, p := range k.pods {
+			if old == nil || !slices.Equal(old[p.Node], prefixes[p.Node]) {
+				k.planner.PutPod(k.owned(p))
+			}
+		}
+	})
+}
+
+// SetNodeLabels says which labels each Node has.
+func (k *Keeper) SetNodeLabels(labels map[string]map[string]string) {
+	k.do(func() {
+		k.nodeLabels = labels
+		k.setNodesLocked()
+	})
+}
+
+// SetNodeAddrs says which addresses each node has, by the table of nodes that is believed. Call it
+// before SetPrefixes, which may put policies in force.
+func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
+	k.mu.Lock()
+	same := maps.EqualFunc(k.nodeAddrs, addrs, slices.Equal)
+	k.mu.Unlock()
+	if same {
+		return
+	}
+	k.do(func() {
+		k.nodeAddrs = maps.Clone(addrs)
+		k.setNodesLocked()
+	})
+}
+
+// setNodesLocked tells the planner the nodes that are peers.
+func (k *Keeper) setNodesLocked() {
+	nodes := make(map[string]policy.Node, len(k.nodeLabels))
+	for name, labels := range k.nodeLabels {
+		nodes[name] = policy.Node{Labels: labels, Addrs: k.nodeAddrs[name]}
+	}
+	k.planner.SetNodes(nodes)
+}
+
+// AttachmentsChanged says that records of pods may have come or gone.
+func (k *Keeper) AttachmentsChanged() {
+	k.mu.Lock()
+	k.attachments = true
+	k.mu.Unlock()
+	k.poke()
+}
+
+// TableChanged says that another program may have changed the table.
+func (k *Keeper) TableChanged() {
+	k.mu.Lock()
+	k.compare = true
+	k.mu.Unlock()
+	k.poke()
+}
