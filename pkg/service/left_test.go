@@ -219,7 +219,8 @@ func TestPlanOfEntryZeroAlone(t *testing.T) {
 		}
 
 		api.Backends[0] = netip.AddrPortFrom(api.Backends[0].Addr().Next(), 6443)
-		c.planner.SetAPIServer(APIServer{api.Frontends, []netip.AddrPort{api.Backends[0]}})
+		c.planner.SetAPIServer(APIServer{Frontends: api.Frontends,
+			Backends: api.Backends[:1]})
 		s, slice := large(100 - i)
 		c.put(s, slice)
 		changes := c.planner.PlanAPIServer()

@@ -126,7 +126,8 @@ func (p *Planner) DeleteSlice(service Name, slice string) {
 	}
 }
 
-// SetAPIServer sets entry 0. It always fits. The addresses of its backends are reserved.
+// SetAPIServer sets entry 0. It always fits. The addresses of all its servers
+// are reserved.
 func (p *Planner) SetAPIServer(a APIServer) {
 	p.entry(apiName).api = &a
 	p.reserve()
@@ -148,7 +149,7 @@ func (p *Planner) reserve() {
 		reserved[key] = "the tunnel of a node"
 	}
 	if api := p.entries[apiName]; api != nil && api.api != nil {
-		for _, b := range api.api.Backends {
+		for _, b := range slices.Concat(api.api.Backends, api.api.Reserved) {
 			key := frontendKey(netip.AddrPortFrom(b.Addr().Unmap(), b.Port()), TCP, Inside)
 			reserved[key] = "an API server"
 		}

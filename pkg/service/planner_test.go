@@ -326,6 +326,7 @@ func TestLimitsThatCannotBe(t *testing.T) {
 func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 	tunnel, server := netip.MustParseAddrPort("198.19.1.2:51820"),
 		netip.MustParseAddrPort("198.19.1.3:6443")
+	silent := netip.MustParseAddrPort("198.19.1.4:6443")
 	udp := []Port{{"wg", UDP, 51820, 0}}
 	for name, c := range map[string]struct {
 		change   func(*Service)
@@ -353,6 +354,11 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 				s.ExternalIPs, s.Ports = addrs("198.19.1.3"), []Port{{"x", TCP, 6443, 0}}
 			}, frontend: server, proto: TCP,
 		},
+		"external IP, API server that does not answer": {
+			change: func(s *Service) {
+				s.ExternalIPs, s.Ports = addrs("198.19.1.4"), []Port{{"x", TCP, 6443, 0}}
+			}, frontend: silent, proto: TCP,
+		},
 		"the node's address with another port": {
 			change: func(s *Service) {
 				s.LoadBalancerIPs, s.Ports = addrs("198.19.1.2"), []Port{{"x", UDP, 53, 0}}
@@ -371,7 +377,8 @@ func TestExternalAddressesCannotClaimTunnelsOrAPIServers(t *testing.T) {
 				c0 := newCluster(t, roomy)
 				known := func() {
 					c0.planner.SetTunnels([]netip.AddrPort{tunnel})
-					c0.planner.SetAPIServer(APIServer{Backends: []netip.AddrPort{server}})
+					c0.planner.SetAPIServer(APIServer{Backends: []netip.AddrPort{server},
+						Reserved: []netip.AddrPort{silent}})
 				}
 				if !late {
 					known()

@@ -125,6 +125,8 @@ type APIServer struct {
 	// Backends are the servers that answer, or all known ones if none does. Of more than
 	// MaxAPIServers of a family the largest addresses are left out.
 	Backends []netip.AddrPort
+	// Reserved are the servers that do not answer now. No external address may claim them.
+	Reserved []netip.AddrPort
 }
 
 // reachable reports whether an address may be that of a frontend or a backend.

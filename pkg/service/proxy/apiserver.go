@@ -199,7 +199,7 @@ func (a *apiServers) frontendsLocked() []netip.AddrPort {
 }
 
 // entry returns entry 0. Its backends are, for each family, the servers that answer or have no
-// probe result yet, or all servers if there is none of these. A family without servers has no
+// probe result yet, or all servers if there is none of these; the others are reserved. A family without servers has no
 // frontend, which could only refuse connections.
 func (a *apiServers) entry() service.APIServer {
 	a.mu.Lock()
@@ -222,6 +222,11 @@ func (a *apiServers) entry() service.APIServer {
 		if len(backends) == 0 {
 			backends = all[v6]
 		}
+		for _, addr := range all[v6] {
+			if !slices.Contains(backends, addr) {
+				e.Reserved = append(e.Reserved, addr)
+			}
+		}
 		e.Backends = append(e.Backends, backends...)
 	}
 
@@ -232,6 +237,7 @@ func (a *apiServers) entry() service.APIServer {
 	}
 
 	slices.SortFunc(e.Backends, netip.AddrPort.Compare)
+	slices.SortFunc(e.Reserved, netip.AddrPort.Compare)
 	return e
 }
 

@@ -318,3 +318,26 @@ func TestHealthPortThatBecomesFree(t *testing.T) {
 	taken.Store(false)
 	wait(t, "end of the problem", problems(0))
 }
+
+// A server that does not answer is no backend, and keeps its address from services.
+func TestServerThatDoesNotAnswerIsReserved(t *testing.T) {
+	a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend)})
+	a.run = func(netip.AddrPort) func() { return func() {} }
+	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
+		netip.MustParseAddrPort("198.18.0.2:6443")
+	a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
+	a.report(gone, true)
+	a.report(other, true)
+	if e := a.entry(); len(e.Backends) != 2 || len(e.Reserved) > 0 {
+		t.Errorf("both answer: %+v", e)
+	}
+	a.report(gone, false)
+	if e := a.entry(); !slices.Equal(e.Backends, []netip.AddrPort{other}) ||
+		!slices.Equal(e.Reserved, []netip.AddrPort{gone}) {
+		t.Errorf("one answers: %+v", e)
+	}
+	a.report(other, false)
+	if e := a.entry(); len(e.Backends) != 2 || len(e.Reserved) > 0 {
+		t.Errorf("none answers: %+v", e)
+	}
+}
