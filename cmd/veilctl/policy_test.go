@@ -54,10 +54,10 @@ func TestPolicyVerbs(t *testing.T) {
 	tiered.Egress.Baseline = []policy.LineView{{Policy: "floor", Action: "Deny", Ports: "all",
 		Members: -1, Peers: "10.0.0.0/8"}}
 
-	good := policy.PolicyView{Policy: "shop/web", Tier: "NetworkPolicy", Directions: []string{"ingress", "egress"},
-		Pods: []string{"shop/web", "shop/mute"}, Enforced: true}
-	bad := policy.PolicyView{Policy: "shop/bad", Tier: "NetworkPolicy", Directions: []string{"egress"},
-		Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
+	good := policy.PolicyView{Policy: "shop/web", Tier: "NetworkPolicy",
+		Directions: []string{"ingress", "egress"}, Pods: []string{"shop/web", "shop/mute"}, Enforced: true}
+	bad := policy.PolicyView{Policy: "shop/bad", Tier: "NetworkPolicy",
+		Directions: []string{"egress"}, Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
 	fine := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
 		Policies: []policy.PolicyView{good}}, webPod(), mute, closed, tiered)
 	wrong := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
@@ -75,8 +75,10 @@ func TestPolicyVerbs(t *testing.T) {
 		want   []string
 		status int
 	}{
-		"list": {fine, "list", []string{"POLICY", "shop/web  NetworkPolicy  ingress,egress  2     yes"}, exitOK},
-		"list, one that denies all": {wrong, "list", []string{"shop/bad  NetworkPolicy  egress          1     no",
+		"list": {fine, "list", []string{"POLICY",
+			"shop/web  NetworkPolicy  ingress,egress  2     yes"}, exitOK},
+		"list, one that denies all": {wrong, "list", []string{
+			"shop/bad  NetworkPolicy  egress          1     no",
 			"PROBLEM shop/bad: it denies everything that it isolates: rule 0"}, exitWrong},
 		"list, none":        {none, "list", []string{"No policy selects a pod of node node-1."}, exitOK},
 		"list, not listed":  {unlisted, "list", []string{"PROBLEM not listed"}, exitWrong},

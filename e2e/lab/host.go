@@ -295,9 +295,10 @@ func (h *Host) note(p *Process) {
 // reaping is held while the processes of one lab are killed.
 var reaping sync.Mutex
 
-// killAll ends what the host runs, one process after the other. A host that stops with its processes
-// has its init and a nsenter for each reap them at once, and on Linux 6.18 those can wait for each
-// other in d_invalidate for a minute, on all CPUs (proc_invalidate_siblings_dcache, fs/proc/inode.c).
+// killAll ends what the host runs, one process after the other. A host that stops with its
+// processes has its init and a nsenter for each reap them at once, and on Linux 6.18 those can wait
+// for each other in d_invalidate for a minute, on all CPUs (proc_invalidate_siblings_dcache,
+// fs/proc/inode.c).
 func (h *Host) killAll() {
 	h.startedMu.Lock()
 	started := h.started

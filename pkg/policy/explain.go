@@ -82,8 +82,8 @@ func (p *Planner) Explain(plan *Plan, d Direction, f Flow) (isolating, allowing 
 	return isolating, allowing
 }
 
-// Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod, with
-// the line's action, by the sets of a plan; empty where none accepts or denies it.
+// Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod,
+// with the line's action, by the sets of a plan; empty where none accepts or denies it.
 func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action Action) {
 	own, peer := f.Dst, f.Src
 	if d == Egress {
@@ -95,7 +95,7 @@ func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action 
 			continue
 		}
 		chain := plan.Chains[g.Chains[d]]
-		if chain == nil {
+		if chain == nil || m.Problem != "" {
 			return "", Pass
 		}
 		for _, tier := range []Tier{Admin, Baseline} {
@@ -112,8 +112,8 @@ func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action 
 }
 
 // deciderOf returns who decides in one tier; Pass is no policy.
-func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direction, peer netip.Addr,
-	f Flow) (string, Action) {
+func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direction,
+	peer netip.Addr, f Flow) (string, Action) {
 	for _, name := range m.ClusterPolicies {
 		c := p.cluster[name]
 		if c == nil || c.policy.Tier != tier || !c.policy.affects(d) {

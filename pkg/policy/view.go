@@ -244,7 +244,8 @@ func (p *Planner) side(pod *Pod, m *Member, d Direction, plan *Plan) (v SideView
 		v.Isolated = !c.Open
 	}
 	if m.Problem == "" {
-		v.Admin, v.Baseline = p.tierView(pod, m, Admin, d, plan), p.tierView(pod, m, Baseline, d, plan)
+		v.Admin = p.tierView(pod, m, Admin, d, plan)
+		v.Baseline = p.tierView(pod, m, Baseline, d, plan)
 	}
 	for _, name := range m.Policies {
 		c := p.policies[name.Namespace][name.Name]
@@ -260,7 +261,8 @@ func (p *Planner) side(pod *Pod, m *Member, d Direction, plan *Plan) (v SideView
 }
 
 // tierView returns the lines of one tier in words, in the order in which they are asked.
-func (p *Planner) tierView(pod *Pod, m *Member, tier Tier, d Direction, plan *Plan) (out []LineView) {
+func (p *Planner) tierView(pod *Pod, m *Member, tier Tier, d Direction,
+	plan *Plan) (out []LineView) {
 	for _, name := range m.ClusterPolicies {
 		c := p.cluster[name]
 		if c == nil || c.policy.Tier != tier {
