@@ -35,8 +35,8 @@ type Planner struct {
 	own    []netip.Addr
 	// allowOwnNode is that of the Plan.
 	allowOwnNode bool
-	nodes  map[string]Node
-	ranges *Set
+	nodes        map[string]Node
+	ranges       *Set
 	// stale reports whether policies changed since the last Plan.
 	stale bool
 }
