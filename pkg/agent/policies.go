@@ -23,7 +23,7 @@ func (a *Agent) openPolicies() {
 		return
 	}
 	a.policies = keeper.New(keeper.Options{Node: cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
-		Programmed: a.metrics.ObservePolicy})
+		AllowOwnNode: cfg.PolicyOwnNode == config.OwnNodeAllow, Programmed: a.metrics.ObservePolicy})
 }
 
 // beginPolicies puts in force what is known before any source has spoken. Where no policies are
