@@ -41,7 +41,7 @@ func NewDisk(t testing.TB, u crypt.UUID) *Disk {
 	return d
 }
 
-// Seal gives the records of the disk that epoch, as a node does that opens the volume.
+// Seal writes records of that epoch to the disk, as a node does that opens the volume.
 func (d *Disk) Seal(t testing.TB, epoch uint64) {
 	t.Helper()
 	metadata, err := crypt.Read(d.disk)
