@@ -26,7 +26,8 @@ const readers = 4
 // Config is what a Set depends on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be
 // set.
 type Config struct {
-	// Cluster is the id of the cluster, Node the name of this node.
+	// Cluster is the id of the cluster, Node the name of this node. Cluster may be set after NewSet,
+	// before the first use of a state.
 	Cluster, Node string
 	Store         Store
 	Engine        crypt.Engine
