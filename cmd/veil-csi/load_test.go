@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -86,7 +85,7 @@ func newLoaded(t *testing.T) *loaded {
 		Cluster: "c", Node: "node-1", Store: l.store, Engine: l.engine,
 		Backend: &backend.Files{Dir: t.TempDir()},
 	})
-	l.states = statesIn(l.store, "c", nil)
+	l.states = statesIn(l.store, nil)
 	var err error
 	l.Driver, err = driver.New(driver.Config{
 		Node: "node-1", Sets: map[string]*volume.Set{driver.BackendFile: set}, Mounts: mounts,
@@ -104,8 +103,9 @@ func (l *loaded) run(ctx context.Context) (wait func() error) {
 	var g errgroup.Group
 	o := options{rewrapEvery: 10 * time.Minute, trimEvery: time.Hour,
 		requestsEvery: 10 * time.Second}
-	metrics := driver.NewMetrics(l.Driver, func() bool { return true }, prometheus.NewRegistry())
-	o.upkeep(ctx, &g, l.Driver, metrics, l.states, slog.New(slog.DiscardHandler))
+	p := newProcess(&o, l.Driver, l.states, slog.New(slog.DiscardHandler))
+	p.alone(ctx, &g)
+	p.upkeep(ctx, &g)
 	return g.Wait
 }
 

@@ -60,6 +60,7 @@ type options struct {
 	latencyTuning                         string
 	privateMounts                         bool
 	rewrapEvery, trimEvery, requestsEvery time.Duration
+	host
 }
 
 func main() {

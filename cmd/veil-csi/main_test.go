@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kubeveil/kubeveil/csi/backend"
@@ -135,8 +134,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var g errgroup.Group
 		o := options{rewrapEvery: time.Hour, trimEvery: time.Hour}
-		o.upkeep(ctx, &g, d, driver.NewMetrics(d, func() bool { return true },
-			prometheus.NewRegistry()), states{}, slog.New(slog.DiscardHandler))
+		newProcess(&o, d, states{}, slog.New(slog.DiscardHandler)).upkeep(ctx, &g)
 		synctest.Wait()
 		if live := engine.Live(); len(live) != 0 {
 			t.Errorf("mappings %v", live)

@@ -165,12 +165,18 @@ func showSide(w io.Writer, title, peers string, s policy.SideView) error {
 	if len(s.Admin) > 0 {
 		left = " of the rest"
 	}
+	nothing, only := "", ""
+	if s.OwnNode {
+		const node = " its own node (policyOwnNode allow)"
+		nothing, only = " but"+node, ", and"+node
+	}
 	switch by := strings.Join(s.By, ", "); {
 	case s.Isolated && len(s.Lines) == 0:
-		_, err := fmt.Fprintf(w, "\n%s: isolated by %s, nothing%s is allowed\n", title, by, left)
+		_, err := fmt.Fprintf(w, "\n%s: isolated by %s, nothing%s is allowed%s\n", title, by, left,
+			nothing)
 		return err
 	case s.Isolated:
-		fmt.Fprintf(w, "\n%s: isolated by %s, only this%s is allowed\n", title, by, left)
+		fmt.Fprintf(w, "\n%s: isolated by %s, only this%s is allowed%s\n", title, by, left, only)
 		return showLines(w, peers, s.Lines, false)
 	case len(s.Baseline) > 0:
 		fmt.Fprintf(w, "\n%s, tier Baseline: the first line that matches decides, the rest is "+

@@ -47,6 +47,13 @@ func TestPolicyVerbs(t *testing.T) {
 	closed.Pod, closed.Ingress.Lines = "shop/closed", nil
 	closed.Problems = []string{"shop/web denies everything that it isolates: spec"}
 
+	node := webPod()
+	node.Pod, node.Egress = "shop/node", policy.SideView{Isolated: true, By: []string{"shop/web"},
+		OwnNode: true}
+	nodeAndMore := webPod()
+	nodeAndMore.Pod, nodeAndMore.Egress = "shop/more", node.Egress
+	nodeAndMore.Egress.Lines = nodeAndMore.Ingress.Lines
+
 	tiered := webPod()
 	tiered.Pod, tiered.ClusterPolicies = "shop/tiered", []string{"guests", "floor"}
 	tiered.Ingress.Admin = []policy.LineView{{Policy: "guests", Action: "Deny", Ports: "all",
@@ -59,7 +66,8 @@ func TestPolicyVerbs(t *testing.T) {
 	bad := policy.PolicyView{Policy: "shop/bad", Tier: "NetworkPolicy",
 		Directions: []string{"egress"}, Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
 	fine := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
-		Policies: []policy.PolicyView{good}}, webPod(), mute, closed, tiered)
+		Policies: []policy.PolicyView{good}}, webPod(), mute, closed, tiered,
+		node, nodeAndMore)
 	wrong := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
 		Policies: []policy.PolicyView{bad, good}})
 	none := policyDaemon(t, keeper.List{Node: "node-1", Listed: true})
@@ -90,6 +98,11 @@ func TestPolicyVerbs(t *testing.T) {
 		"show a mute pod": {fine, "show shop/mute", []string{"MUTE", "not judged yet"}, exitWrong},
 		"show a pod that is closed": {fine, "show shop/closed", []string{
 			"PROBLEM", "isolated by shop/web, nothing is allowed"}, exitWrong},
+		"show a pod that reaches its node": {fine, "show shop/node", []string{"Egress: isolated by " +
+			"shop/web, nothing is allowed but its own node (policyOwnNode allow)"}, exitOK},
+		"show a pod that reaches its node and more": {fine, "show shop/more", []string{"Egress: " +
+			"isolated by shop/web, only this is allowed, and its own node (policyOwnNode allow)",
+			"tcp 8080"}, exitOK},
 		"show a pod with tiers": {fine, "show shop/tiered", []string{"guests, floor",
 			"Ingress, tier Admin: the first line that matches decides",
 			"Deny    all pods in namespaces with team=guest  all    3        guests",

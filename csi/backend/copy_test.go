@@ -244,4 +244,16 @@ func sharesBlocks(t *testing.T, b *Files) {
 		!bytes.Equal(got, append(content, make([]byte, 4096)...)) {
 		t.Errorf("the copy has %d bytes, and others than the source had, %v", len(got), err)
 	}
+
+	// A copy of the source's own size does not grow after its blocks are shared. It is refused all
+	// the same where they could not be written anew.
+	if left, err := b.Capacity(ctx); err != nil {
+		t.Error(err)
+	} else if err := b.Provision(ctx, "filler", left-large/2); err != nil {
+		t.Error(err)
+	} else if err := b.Copy(ctx, "d", "v", large); !errors.Is(err, ErrFull) {
+		t.Errorf("a copy that shares blocks, and has no room to write them anew: %v", err)
+	}
+
+	only(t, b, "v.img", "a.img", "b.img", "c.img", "filler.img")
 }

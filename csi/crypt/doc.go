@@ -23,5 +23,5 @@
 // It is larger than most packages: header, sealed record and dm-crypt table follow from one layout,
 // and each is verified against the others.
 //
-// Start reading at layout.go, then record.go, metadata.go, engine.go.
+// Start reading at layout.go, then record.go, metadata.go, format.go, engine.go.
 package crypt

@@ -174,3 +174,7 @@ func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 // Recover resumes mappings that an earlier process left suspended. Call it when the driver starts,
 // and again while it returns an error. Calls may be served meanwhile.
 func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }
+
+// ResumeMarked is the part of Recover that needs no store: it works while the API server is away
+// (volume.Set.ResumeMarked).
+func (d *Driver) ResumeMarked(ctx context.Context) error { return d.any.ResumeMarked(ctx) }

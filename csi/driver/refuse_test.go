@@ -329,6 +329,12 @@ func TestCreateRefuses(t *testing.T) {
 		"sum that overflows": {&csi.CreateVolumeRequest{
 			CapacityRange: &csi.CapacityRange{RequiredBytes: 1<<63 - 1}}, codes.OutOfRange,
 			"more than"},
+		"16 TiB, for want of room only": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: 16 << 40}}, codes.ResourceExhausted,
+			"not enough room"},
+		"16 TiB and a sector": {&csi.CreateVolumeRequest{
+			CapacityRange: &csi.CapacityRange{RequiredBytes: 16<<40 + crypt.SectorSize}},
+			codes.OutOfRange, "are more than"},
 		"no room": {&csi.CreateVolumeRequest{
 			CapacityRange: &csi.CapacityRange{RequiredBytes: 1 << 41}}, codes.ResourceExhausted,
 			"not enough room"},

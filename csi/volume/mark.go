@@ -42,9 +42,11 @@ func (s *Set) unmarkStill(mapping string) {
 	}
 }
 
-// resumeMarked resumes the mappings that a copy on this node suspended. It reads the disk and not
-// the store. A mapping whose volume another node has opened since is fenced instead.
-func (s *Set) resumeMarked(ctx context.Context) error {
+// ResumeMarked resumes the mappings that a copy on this node suspended. It reads their disks and
+// asks neither the store nor a key service, so it works before Cluster and Store are set. A mapping
+// whose volume another node has opened since is fenced instead. Call it when the driver starts, and
+// again while it returns an error.
+func (s *Set) ResumeMarked(ctx context.Context) error {
 	if s.Locks == "" {
 		return nil
 	}

@@ -109,7 +109,7 @@ func (o *op) suspend(ctx context.Context, open string) (thaw func() error, err e
 // driver starts, and again while it returns an error. ErrInProgress means that another process
 // works on a volume, and may yet die. A state that cannot be read delays only its own volume.
 func (s *Set) Resume(ctx context.Context) error {
-	return errors.Join(s.resumeMarked(ctx), s.resumeUnmarked(ctx))
+	return errors.Join(s.ResumeMarked(ctx), s.resumeUnmarked(ctx))
 }
 
 // resumeUnmarked resumes mappings by the states in the store.

@@ -68,31 +68,41 @@ func TestClusterNetworkPolicies(t *testing.T) {
 
 // clusterRule is a rule of ingress for the pods of an app in all namespaces.
 func clusterRule(action, app string) any {
-	return map[string]any{"action": action, "from": []any{map[string]any{"pods": map[string]any{
-		"namespaceSelector": map[string]any{},
-		"podSelector":       map[string]any{"matchLabels": map[string]any{"app": app}}}}}}
+	return map[string]any{"action": action, "from": []any{clusterPods(app)}}
+}
+
+// clusterPods selects the pods of an app in all namespaces.
+func clusterPods(app string) map[string]any {
+	return map[string]any{"pods": map[string]any{"namespaceSelector": map[string]any{},
+		"podSelector": map[string]any{"matchLabels": map[string]any{"app": app}}}}
 }
 
 // applyClusterPolicy puts one policy of the Admin tier, which all servers are subject to.
 func applyClusterPolicy(ctx context.Context, t *testing.T, l *lab.Lab, ingress ...any) {
 	t.Helper()
+	applyClusterObject(ctx, t, l, "guests", map[string]any{"tier": "Admin", "priority": int64(10),
+		"subject": clusterPods("server"), "ingress": ingress})
+}
+
+// applyClusterObject puts a ClusterNetworkPolicy, and returns it as the API server has it.
+func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name string,
+	spec map[string]any) (put *unstructured.Unstructured) {
+	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": clusterPolicyGroup + "/v1alpha2", "kind": "ClusterNetworkPolicy",
-		"metadata": map[string]any{"name": "guests"},
-		"spec": map[string]any{"tier": "Admin", "priority": int64(10), "ingress": ingress,
-			"subject": map[string]any{"pods": map[string]any{"namespaceSelector": map[string]any{},
-				"podSelector": map[string]any{"matchLabels": map[string]any{"app": "server"}}}}}}}
+		"metadata": map[string]any{"name": name}, "spec": spec}}
 	policies := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: clusterPolicyGroup,
 		Version: "v1alpha2", Resource: "clusternetworkpolicies"})
 	// A kind that was just defined may need a moment to be served.
-	err := lab.Until(ctx, 20*time.Second, func() error {
-		_, err := policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
+	err := lab.Until(ctx, 20*time.Second, func() (err error) {
+		put, err = policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
 			Force: true})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return put
 }
 
 // clusterPolicyDefinition defines the kind without a schema: what is refused at admission by the

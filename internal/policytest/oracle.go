@@ -20,6 +20,9 @@ type World struct {
 	Ranges   []netip.Prefix
 	Nodes    map[string]policy.Node
 	Attached map[policy.Key][]netip.Addr
+	// AllowOwnNode reports whether "traffic to and from the node where a Pod is running is always
+	// allowed", as the API of NetworkPolicy says.
+	AllowOwnNode bool
 }
 
 func (w *World) addrs(p policy.Pod) []netip.Addr {
@@ -91,7 +94,7 @@ func (w *World) judge(d policy.Direction, own, other netip.Addr, f policy.Flow) 
 		return v
 	}
 	switch isolated, allowed := w.allowed(d, p, own, other, f); {
-	case isolated && allowed:
+	case isolated && (allowed || w.AllowOwnNode && d == policy.Egress && f.ToNode):
 		return policy.Allow
 	case isolated && d == policy.Ingress:
 		return policy.DenyIngress

@@ -209,9 +209,25 @@ func NewWorld() *World {
 		Attached: map[policy.Key][]netip.Addr{}, Cluster: map[string]policy.ClusterPolicy{}}
 }
 
+// DrawWorld returns an empty cluster with random options.
+func DrawWorld(t *rapid.T) *World {
+	w := NewWorld()
+	w.AllowOwnNode = rapid.Bool().Draw(t, "allow the own node")
+	return w
+}
+
+// NewPlanner returns a planner with the node and the options of the World.
+func (w *World) NewPlanner() *policy.Planner {
+	p := policy.NewPlanner(w.Node)
+	if w.AllowOwnNode {
+		p.AllowOwnNode()
+	}
+	return p
+}
+
 // TellAll tells a new planner everything, in any order.
 func (w *World) TellAll() *policy.Planner {
-	p := policy.NewPlanner(w.Node)
+	p := w.NewPlanner()
 	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) }}
 	for _, v := range w.Cluster {
 		tell = append(tell, func() { p.PutClusterPolicy(v) })
@@ -250,10 +266,10 @@ func Flows() (out []policy.Flow) {
 			if src.Is4() != dst.Is4() {
 				continue
 			}
-			for i, kind := range [][2]bool{{true, true}, {true, false}, {false, true}} {
-				f := policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1]}
-				out = append(out, policy.Flow{Src: src, Dst: dst, FromPod: kind[0], ToPod: kind[1],
-					Proto: 1})
+			for i, f := range []policy.Flow{{FromPod: true, ToPod: true}, {FromPod: true},
+				{ToPod: true}, {FromPod: true, ToNode: true}} {
+				f.Src, f.Dst, f.Proto, f.Port = src, dst, 1, 0
+				out = append(out, f)
 				for j, port := range []uint16{1, 53, 80, 82, 8080} {
 					f.Proto, f.Port = protos[(i+j)%len(protos)], port
 					out = append(out, f)

@@ -50,6 +50,9 @@ type Config struct {
 	ServiceProxy string `json:"serviceProxy"`
 	// Policy is PolicyNone, or PolicyKubernetes to enforce NetworkPolicy.
 	Policy string `json:"policy"`
+	// PolicyOwnNode is OwnNodeJudge, or OwnNodeAllow: NetworkPolicies then never deny a pod's
+	// connections to its own node.
+	PolicyOwnNode string `json:"policyOwnNode"`
 	// Services configures ServiceProxyEBPF.
 	Services Services `json:"services"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
@@ -136,6 +139,12 @@ const (
 	PolicyKubernetes = "kubernetes"
 )
 
+// What NetworkPolicies do with a pod's connections to its own node.
+const (
+	OwnNodeJudge = "judge"
+	OwnNodeAllow = "allow"
+)
+
 // Who brings packets to pods of the node.
 const (
 	HostRoutingKernel = "kernel"
@@ -162,15 +171,16 @@ func Default() Config {
 		node = "" // Validate asks for it.
 	}
 	return Config{
-		Node:         strings.ToLower(node),
-		Source:       Source{Kind: SourceKubernetes},
-		KeyFile:      abi.KeyFile,
-		SnapshotFile: abi.SnapshotFile,
-		Tunnel:       Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
-		Masquerade:   true,
-		CNI:          CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
-		ServiceProxy: ServiceProxyNone,
-		Policy:       PolicyNone,
+		Node:          strings.ToLower(node),
+		Source:        Source{Kind: SourceKubernetes},
+		KeyFile:       abi.KeyFile,
+		SnapshotFile:  abi.SnapshotFile,
+		Tunnel:        Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
+		Masquerade:    true,
+		CNI:           CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
+		ServiceProxy:  ServiceProxyNone,
+		Policy:        PolicyNone,
+		PolicyOwnNode: OwnNodeJudge,
 		Services: Services{HostRouting: HostRoutingKernel,
 			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,

@@ -60,6 +60,8 @@ var flags = []struct{ name, path, usage string }{
 	{"service-proxy", "serviceProxy",
 		"who translates services: `kind` none (another program) or ebpf"},
 	{"policy", "policy", "which network policies are enforced: `kind` none or kubernetes"},
+	{"policy-own-node", "policyOwnNode",
+		"what network policies do with a pod's connections to its own node: `kind` judge or allow"},
 	{"service-cgroup", "services.cgroup",
 		"root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
 	{"api-servers", "services.apiServers",

@@ -227,6 +227,7 @@ func (p *problems) checkServices(c Config) {
 			HostRoutingKernel)
 	}
 
+	p.oneOf("policyOwnNode", c.PolicyOwnNode, OwnNodeJudge, OwnNodeAllow)
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
 		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write "+

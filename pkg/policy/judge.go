@@ -12,6 +12,8 @@ type Flow struct {
 	// FromPod and ToPod report whether the packet comes from, and goes to, a link of a pod of
 	// this node.
 	FromPod, ToPod bool
+	// ToNode reports whether the packet goes to this node itself; ToPod is false then.
+	ToNode bool
 	// Proto is the IP protocol. Port is the destination port if Proto is one of the constants.
 	Proto Proto
 	Port  uint16
@@ -86,6 +88,9 @@ func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Ve
 	}
 	if v, final := p.tier(c.Lines, peer, f, deny); final {
 		return v
+	}
+	if p.AllowOwnNode && d == Egress && f.ToNode {
+		return Allow
 	}
 	return deny
 }

@@ -120,8 +120,13 @@ type Plan struct {
 	// Own are addresses from which the node itself sends by links of pods: by these it proves that
 	// pods' packets pass. No pod can send from them.
 	Own []netip.Addr
+	// AllowOwnNode reports whether a pod that NetworkPolicies isolate reaches its own node all the
+	// same. The Admin tier is asked before.
+	AllowOwnNode bool
 	// Problems says, by policy, why it denies everything.
 	Problems map[Name]string
 	// ClusterProblems says, by ClusterNetworkPolicy, what of it denies more than is written.
 	ClusterProblems map[string]string
+	// Denials are the policies that deny more than is written, sorted by name.
+	Denials []Denial
 }

@@ -33,8 +33,10 @@ type Planner struct {
 	defs   map[string]*definition
 	sets   map[string]*members
 	own    []netip.Addr
-	nodes  map[string]Node
-	ranges *Set
+	// allowOwnNode is that of the Plan.
+	allowOwnNode bool
+	nodes        map[string]Node
+	ranges       *Set
 	// stale reports whether policies changed since the last Plan.
 	stale bool
 }
@@ -157,6 +159,10 @@ func (p *Planner) SetAttached(key Key, addrs []netip.Addr) {
 // SetOwn says from which addresses the node itself sends by links of pods.
 func (p *Planner) SetOwn(addrs []netip.Addr) { p.own = slices.Clone(addrs) }
 
+// AllowOwnNode makes NetworkPolicies allow each pod's connections to its own node. Call it before
+// the first Plan.
+func (p *Planner) AllowOwnNode() { p.allowOwnNode = true }
+
 // PutPolicy adds or replaces a policy.
 func (p *Planner) PutPolicy(policy Policy) {
 	of := p.policies[policy.Namespace]
@@ -164,8 +170,11 @@ func (p *Planner) PutPolicy(policy Policy) {
 		of = map[string]*compiled{}
 		p.policies[policy.Namespace] = of
 	}
-	if old := of[policy.Name.Name]; old != nil && reflect.DeepEqual(old.policy, policy) {
-		return
+	if old := of[policy.Name.Name]; old != nil {
+		old.policy.Object = policy.Object
+		if reflect.DeepEqual(old.policy, policy) {
+			return
+		}
 	}
 	of[policy.Name.Name] = &compiled{policy: policy}
 	p.dirtyAll(policy.Namespace)
@@ -253,6 +262,7 @@ func (p *Planner) Plan() *Plan {
 		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
 		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
 		Problems: p.problems(), ClusterProblems: p.clusterProblems(), Own: p.own,
+		AllowOwnNode: p.allowOwnNode, Denials: p.denials(),
 	}
 	for name, s := range p.sets {
 		if s.frozen == nil {

@@ -193,8 +193,8 @@ func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 func TestPlanJudgesAsTheAPISays(t *testing.T) {
 	all := policytest.Flows()
 	rapid.Check(t, func(t *rapid.T) {
-		w := policytest.NewWorld()
-		p := policy.NewPlanner(w.Node)
+		w := policytest.DrawWorld(t)
+		p := w.NewPlanner()
 		for range rapid.IntRange(1, 40).Draw(t, "changes") {
 			w.Change(t, p)
 			if rapid.IntRange(0, 3).Draw(t, "look") > 0 {

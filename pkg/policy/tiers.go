@@ -18,8 +18,11 @@ const (
 
 // PutClusterPolicy adds or replaces a ClusterNetworkPolicy.
 func (p *Planner) PutClusterPolicy(policy ClusterPolicy) {
-	if old := p.cluster[policy.Name]; old != nil && reflect.DeepEqual(old.policy, policy) {
-		return
+	if old := p.cluster[policy.Name]; old != nil {
+		old.policy.Object = policy.Object
+		if reflect.DeepEqual(old.policy, policy) {
+			return
+		}
 	}
 	p.cluster[policy.Name] = &compiledCluster{policy: policy}
 	p.clusterChanged()
@@ -91,12 +94,17 @@ func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
 	}
 }
 
-// bound makes what is too large deny everything, and returns the problem.
+// bound makes what is too large deny everything, and returns the problem. Where the Admin tier had
+// lines it denies in their place, because a NetworkPolicy may leave the own node open.
 func (j *judged) bound(d Direction) string {
 	if len(j.tiers[Admin])+len(j.lines)+len(j.tiers[Baseline]) <= MaxChainLines {
 		return ""
 	}
+	large := *j
 	*j = judged{isolated: true}
+	if len(large.tiers[Admin]) > 0 {
+		j.tiered, j.tiers[Admin] = true, []Line{{Action: Deny}}
+	}
 	return fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied", d,
 		MaxChainLines)
 }

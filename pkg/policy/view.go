@@ -59,6 +59,8 @@ type SideView struct {
 	// Isolated reports whether a NetworkPolicy isolates the direction, so that what Admin leaves is
 	// allowed by Lines only.
 	Isolated bool `json:"isolated"`
+	// OwnNode reports whether the pod reaches its own node whatever Lines say.
+	OwnNode bool `json:"ownNode,omitempty"`
 	// By are the policies that isolate the direction, sorted.
 	By    []string   `json:"by,omitempty"`
 	Lines []LineView `json:"lines,omitempty"`
@@ -242,6 +244,8 @@ func (p *Planner) ShowPod(name Name, inForce *Plan) (*PodView, error) {
 func (p *Planner) side(pod *Pod, m *Member, d Direction, plan *Plan) (v SideView) {
 	if c := plan.Chains[plan.Groups[m.Group].Chains[d]]; c != nil {
 		v.Isolated = !c.Open
+		denied := m.Problem != "" && len(c.Admin) > 0
+		v.OwnNode = v.Isolated && d == Egress && plan.AllowOwnNode && !denied
 	}
 	if m.Problem == "" {
 		v.Admin = p.tierView(pod, m, Admin, d, plan)

@@ -30,6 +30,12 @@ type Options struct {
 	Node  string
 	Paths pod.Paths
 	Log   *slog.Logger
+	// AllowOwnNode has pods reach their own node whatever NetworkPolicies say, as Kubernetes' API
+	// does. ClusterNetworkPolicies of the Admin tier judge it all the same.
+	AllowOwnNode bool
+	// Denials is told, when a plan is in force, which policies deny more than is written; nil is
+	// nobody. It must not block.
+	Denials func([]policy.Denial)
 	// Programmed is told how long a change took from the source to the kernel; nil is nobody.
 	Programmed func(time.Duration)
 }
@@ -41,6 +47,7 @@ type Keeper struct {
 	paths      pod.Paths
 	log        *slog.Logger
 	programmed func(time.Duration)
+	denials    func([]policy.Denial)
 	table      table.Table
 	wake       chan struct{}
 	revoker    revoker
@@ -77,30 +84,16 @@ type Keeper struct {
 	attached map[policy.Key]bool
 }
 
-// Status is what is shown of a Keeper.
-type Status struct {
-	// Listed reports whether every kind was listed.
-	Listed   bool `json:"listed"`
-	Policies int  `json:"policies"`
-	Groups   int  `json:"groups"`
-	Chains   int  `json:"chains"`
-	Sets     int  `json:"sets"`
-	// Elements are the elements of the sets of peers.
-	Elements int `json:"elements"`
-	// Members are attached pods that are in a group, Pending those that are mute.
-	Members int `json:"members"`
-	Pending int `json:"pending"`
-	// Revoked are connections that were deleted because they are no longer allowed.
-	Revoked  uint64   `json:"revoked"`
-	Problems []string `json:"problems,omitempty"`
-}
-
 // New makes a Keeper.
 func New(o Options) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
-		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
+		denials: o.Denials,
+		wake:    make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
 		pods: map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
+	}
+	if o.AllowOwnNode {
+		k.planner.AllowOwnNode()
 	}
 	return k
 }
@@ -182,15 +175,6 @@ func (k *Keeper) poke() {
 	}
 }
 
-// Status returns what is to be shown.
-func (k *Keeper) Status() Status {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	s := k.status
-	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
-	return s
-}
-
 // Run keeps policies in force until ctx ends. What is in force then stays so.
 func (k *Keeper) Run(ctx context.Context) error {
 	due := time.Now().Add(resync)
@@ -267,6 +251,9 @@ func (k *Keeper) step() error {
 		}
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
 			k.programmed(time.Since(changed))
+		}
+		if k.denials != nil {
+			k.denials(plan.Denials)
 		}
 	}
 	err = errors.Join(errs...)

@@ -27,6 +27,8 @@ type node struct {
 	t     *testing.T
 	paths pod.Paths
 	pods  map[string]*nettest.NS
+	// allowOwnNode is the option of the next restart.
+	allowOwnNode bool
 }
 
 var prefixes = map[string][]netip.Prefix{
@@ -60,7 +62,8 @@ func (n *node) restart() {
 	if n.Keeper != nil {
 		n.Keeper.Close()
 	}
-	n.Keeper = New(Options{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler)})
+	n.Keeper = New(Options{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler),
+		AllowOwnNode: n.allowOwnNode})
 	k := n.Keeper
 	n.t.Cleanup(func() { k.Close() })
 	n.must(n.Begin)

@@ -60,7 +60,7 @@ func Revoke(plan *policy.Plan) (int, error) {
 	}
 	return nl.DeleteConnections(func(c nl.Connection) bool {
 		f := policy.Flow{Src: c.Client, Dst: c.Server, Proto: policy.Proto(c.Proto), Port: c.Port,
-			FromPod: attached[c.Client], ToPod: attached[c.Server]}
+			FromPod: attached[c.Client], ToPod: attached[c.Server], ToNode: own[c.Server]}
 		if own[f.Src] || !f.FromPod && !f.ToPod {
 			return false
 		}

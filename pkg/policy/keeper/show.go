@@ -6,6 +6,33 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
+// Status is what is shown of a Keeper.
+type Status struct {
+	// Listed reports whether every kind was listed.
+	Listed   bool `json:"listed"`
+	Policies int  `json:"policies"`
+	Groups   int  `json:"groups"`
+	Chains   int  `json:"chains"`
+	Sets     int  `json:"sets"`
+	// Elements are the elements of the sets of peers.
+	Elements int `json:"elements"`
+	// Members are attached pods that are in a group, Pending those that are mute.
+	Members int `json:"members"`
+	Pending int `json:"pending"`
+	// Revoked are connections that were deleted because they are no longer allowed.
+	Revoked  uint64   `json:"revoked"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Status returns what is to be shown.
+func (k *Keeper) Status() Status {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.status
+	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
+	return s
+}
+
 // List is what is shown of all policies that select a pod of this node.
 type List struct {
 	Node string `json:"node"`

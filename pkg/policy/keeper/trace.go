@@ -231,8 +231,8 @@ func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) S
 	}
 
 	f.FromPod, f.ToPod = d == policy.Egress, d == policy.Ingress
-	s.packet = table.Packet{Flow: f, FromNode: d == policy.Ingress && other.self,
-		ToNode: d == policy.Egress && other.self}
+	f.ToNode = d == policy.Egress && other.self
+	s.packet = table.Packet{Flow: f, FromNode: d == policy.Ingress && other.self}
 	if s.packet.FromNode {
 		s.Plan, s.Why = policy.Allow.String(), "this node's own processes reach each of its pods"
 		return s
@@ -265,6 +265,8 @@ func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 		return "no policy isolates the pod in this direction"
 	case f.Src == f.Dst:
 		return "a pod reaches itself"
+	case f.ToNode && len(s.Allowing) == 0:
+		return "policyOwnNode allow: a pod reaches its own node"
 	}
 	return ""
 }

@@ -261,3 +261,26 @@ func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 	n.step()
 	n.wantTalk("client", 2, true)
 }
+
+func TestTraceToTheOwnNodeSaysWhyItIsAllowed(t *testing.T) {
+	n := traced(t)
+	n.allowOwnNode = true
+	n.restart()
+	n.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "deny"},
+		Isolates: [2]bool{true, true}})
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	got, err := n.ask("shop/server", "127.0.0.1", 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := got.Paths[0].Sides[0]
+	if got.Differs || s.Plan != "allow" || s.Rule == "" || !strings.Contains(s.Why, "policyOwnNode") ||
+		!slices.Equal(s.Isolating, []string{"shop/deny"}) || len(s.Allowing) > 0 {
+		t.Errorf("%+v", got)
+	}
+	v, err := n.ShowPod(policy.Name{Namespace: "shop", Name: "server"})
+	if err != nil || !v.Egress.OwnNode || v.Ingress.OwnNode {
+		t.Errorf("%+v, %v", v, err)
+	}
+}

@@ -81,13 +81,12 @@ func (k *Kernel) open() error {
 // Close closes the connection to the kernel.
 func (k *Kernel) Close() error { return k.conn.CloseLasting() }
 
-// Packet is the first packet of a flow, as the hooks of the table see it.
+// Packet is the first packet of a flow, as the hooks of the table see it: input where it goes to this
+// node, otherwise postrouting.
 type Packet struct {
 	policy.Flow
 	// FromNode reports whether a process of this node made it.
 	FromNode bool
-	// ToNode reports whether it is for this node: then it passes input, not postrouting.
-	ToNode bool
 }
 
 // Decision is what the table does with a packet.

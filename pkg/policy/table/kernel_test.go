@@ -42,8 +42,8 @@ func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 	var kept table.Table
 	t.Cleanup(func() { kept.Close() })
 	rapid.Check(t, func(t *rapid.T) {
-		w := policytest.NewWorld()
-		p := policy.NewPlanner(w.Node)
+		w := policytest.DrawWorld(t)
+		p := w.NewPlanner()
 		for _, i := range local {
 			attach(w, p, i, policytest.DrawLabels(t))
 		}
@@ -59,6 +59,7 @@ func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 		for i, f := range policytest.Flows() {
 			if i%3 == 0 {
 				f.FromPod, f.ToPod = i%2 == 0, i%4 < 2
+				f.ToNode = f.FromPod && !f.ToPod && i%5 < 3
 				flows = append(flows, f)
 			}
 		}

@@ -185,6 +185,11 @@ func (m *machine) meta(e *expr.Meta) error {
 			return m.set(e.Register, number(0))
 		}
 		return m.set(e.Register, number(someLink))
+	case expr.MetaKeyOIF:
+		if m.packet.ToNode {
+			return m.set(e.Register, number(0))
+		}
+		return m.set(e.Register, number(someLink))
 	case expr.MetaKeyIIFGROUP:
 		return m.set(e.Register, group(m.packet.FromPod))
 	case expr.MetaKeyOIFGROUP:

@@ -172,6 +172,14 @@ func byHostProcess() match {
 	}}
 }
 
+// toNode matches packets to this node itself: only at input there is no link that they go out by.
+func toNode() match {
+	return match{"oif 0", []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIF, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
+	}}
+}
+
 // ofPods matches packets that come in, or go out, by a pod's link.
 func ofPods(name string, key expr.MetaKey) match {
 	return match{fmt.Sprintf("%s %#x", name, abi.PodGroup), []expr.Any{

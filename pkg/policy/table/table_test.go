@@ -38,8 +38,8 @@ func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 	l := newLab(t, local...)
 	flows := l.flows()
 	rapid.Check(t, func(t *rapid.T) {
-		w := policytest.NewWorld()
-		p := policy.NewPlanner(w.Node)
+		w := policytest.DrawWorld(t)
+		p := w.NewPlanner()
 		for _, i := range local {
 			attach(w, p, i, policytest.DrawLabels(t))
 		}

@@ -70,12 +70,17 @@ var chainPrefix = map[policy.Direction]string{policy.Ingress: "in_", policy.Egre
 type planner struct {
 	chains map[string]*chain      // by name
 	sets   map[*policy.Set][]*set // by what they are made from, one a family
+	// allowOwnNode is that of the plan that chains were made for.
+	allowOwnNode bool
 }
 
 // want returns what the table has to contain for a plan.
 func (p *planner) want(plan *policy.Plan) *content {
 	c := &content{chains: map[string]*chain{}, sets: map[string]*set{}}
 	chains, sets := map[string]*chain{}, map[*policy.Set][]*set{}
+	if p.allowOwnNode != plan.AllowOwnNode {
+		p.chains, p.allowOwnNode = nil, plan.AllowOwnNode
+	}
 	for name, s := range plan.Sets {
 		made := p.sets[s]
 		if made == nil {
@@ -124,7 +129,7 @@ func (p *planner) addChain(to map[string]*chain, d policy.Direction, from *polic
 		if from.Open {
 			to[behind] = &chain{rules: tier(d, from.Baseline, sets, baseline, "")}
 		} else {
-			to[behind] = isolating(d, from, sets)
+			to[behind] = p.isolating(d, from, sets)
 		}
 	}
 	if len(from.Admin)+len(from.Baseline) > 0 {
@@ -133,7 +138,8 @@ func (p *planner) addChain(to map[string]*chain, d policy.Direction, from *polic
 }
 
 // isolating is the chain of one direction of NetworkPolicies.
-func isolating(d policy.Direction, from *policy.Chain, sets map[string]*policy.Set) *chain {
+func (p *planner) isolating(d policy.Direction, from *policy.Chain,
+	sets map[string]*policy.Set) *chain {
 	c := &chain{}
 	for _, l := range from.Lines {
 		for _, m := range peers(d, l.Peer, sets) {
@@ -142,6 +148,9 @@ func isolating(d policy.Direction, from *policy.Chain, sets map[string]*policy.S
 	}
 	for _, f := range families {
 		c.rules = append(c.rules, f.toItself().verdict(expr.VerdictReturn, ""))
+	}
+	if p.allowOwnNode && d == policy.Egress {
+		c.rules = append(c.rules, toNode().verdict(expr.VerdictReturn, ""))
 	}
 	c.rules = append(c.rules, logDrop(chainPrefix[d]+from.Name), drop(denied+d.String()))
 	return c

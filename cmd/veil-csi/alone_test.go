@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// found is a node as a driver finds it that starts. Its one mapping has epoch 2.
+type found struct {
+	options
+	*crypttest.Engine
+	disk    *crypttest.Disk
+	mapping string
+}
+
+// newFound returns a node whose disk has that epoch. A later one than 2 is another node's.
+func newFound(t *testing.T, epoch uint64) *found {
+	t.Helper()
+	u, engine := crypt.UUID{1}, crypttest.New()
+	table := crypt.Expected(u, 2, crypt.SectorSize, 1, "", false)
+	if _, err := engine.Create(t.Context(), table, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	dir, disk := t.TempDir(), crypttest.NewDisk(t, u)
+	disk.Seal(t, epoch)
+	f := &found{Engine: engine, disk: disk, mapping: table.Name, options: options{
+		node: "node-1", logLevel: "error", logFormat: "text", latencyTuning: tuningOff,
+		store: storeKubernetes, run: filepath.Join(dir, "run"), files: filepath.Join(dir, "files"),
+		endpoint: filepath.Join(dir, "csi.sock"), keyFile: filepath.Join(dir, "key"),
+		rewrapEvery: time.Hour, trimEvery: time.Hour, requestsEvery: time.Hour,
+	}}
+	f.adjust = func(c *volume.Config) { c.Engine, c.OpenBelow = engine, disk.OpenBelow }
+	if err := errors.Join(os.Mkdir(f.run, 0o700), keyring.CreateFile(f.keyFile)); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// mark suspends the mapping, and leaves the mark of a copy that died.
+func (f *found) mark(t *testing.T) {
+	t.Helper()
+	f.Edit(f.mapping, func(m *crypt.Mapping) { m.Suspended = true })
+	if err := os.WriteFile(filepath.Join(f.run, f.mapping+".still"), []byte("pvc-1"),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *found) suspended() bool {
+	m, err := f.Lookup(context.Background(), f.mapping)
+	return err == nil && m.Suspended
+}
+
+// fenced reports whether nothing can write to the disk.
+func (f *found) fenced() bool { return len(f.Live()) == 0 }
+
+// without points the driver at an API server that is away: one that accepts connections and never
+// answers, or one that refuses them.
+func (f *found) without(t *testing.T, accepts bool) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if accepts {
+		t.Cleanup(func() { l.Close() })
+	} else if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	f.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(f.kubeconfig, fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://%s"}}]
+contexts: [{name: c, context: {cluster: c}}]
+current-context: c
+`, l.Addr()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A driver that starts while the API server is away resumes what a dead process left suspended, and
+// fences what another node has opened since.
+func TestStartWithoutAPIServer(t *testing.T) {
+	for server, accepts := range map[string]bool{"accepts and never answers": true,
+		"refuses": false} {
+		for name, c := range map[string]struct {
+			epoch  uint64
+			marked bool
+			done   func(*found) bool
+		}{
+			"left suspended": {2, true, func(f *found) bool {
+				return !f.suspended() && !f.fenced()
+			}},
+			"left suspended and taken":    {3, true, (*found).fenced},
+			"taken, and nobody marked it": {3, false, (*found).fenced},
+		} {
+			t.Run(server+", "+name, func(t *testing.T) {
+				f := newFound(t, c.epoch)
+				if c.marked {
+					f.mark(t)
+				}
+				f.without(t, accepts)
+
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- f.serve(ctx) }()
+				nettest.Until(t, 10*time.Second, "it is done", func() bool { return c.done(f) })
+				stop()
+				if err := <-done; !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// A driver that cannot start at all has resumed what a dead process left suspended.
+func TestStartThatFailsResumesFirst(t *testing.T) {
+	f := newFound(t, 2)
+	f.mark(t)
+	f.without(t, false)
+	if err := os.Remove(f.keyFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.serve(t.Context()); err == nil || !strings.Contains(err.Error(), "make-key") ||
+		f.suspended() || f.fenced() {
+		t.Errorf("%v, suspended %v, mappings %v", err, f.suspended(), f.Live())
+	}
+}
+
+// A driver that knows its cluster fences what the state says that another node has.
+func TestStartFencesByTheState(t *testing.T) {
+	f := newFound(t, 2)
+	dir := t.TempDir()
+	f.store, f.cluster = storeFile+dir, "c"
+	st := ready(0)
+	st.UUID, st.Writer, st.Epoch = crypt.UUID{1}, "node-2", 3
+	if err := (&volume.FileStore{Dir: dir}).Create(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.serve(ctx) }()
+	nettest.Until(t, 10*time.Second, "it is fenced", f.fenced)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// away is a store whose API server does not answer.
+type away struct{ volume.Store }
+
+func (away) List(context.Context) ([]volume.State, error) { return nil, volume.ErrUnavailable }
+
+func (away) Get(context.Context, string) (volume.State, volume.Revision, error) {
+	return volume.State{}, "", volume.ErrUnavailable
+}
+
+// alone runs what needs no API server, until the test stops it.
+func (f *found) alone(t *testing.T) (stop func()) {
+	t.Helper()
+	sets, err := f.sets(states{Store: away{}}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := driver.New(driver.Config{Node: f.node, Sets: sets, Mounts: mount.Host{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var g errgroup.Group
+	newProcess(&f.options, d, states{}, slog.New(slog.DiscardHandler)).alone(ctx, &g)
+	return func() {
+		cancel()
+		if err := g.Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Another node opens the volume while the API server is away from this one: it is fenced within a
+// round.
+func TestRecordsOfDisksAreReadWithoutAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFound(t, 2)
+		stop := f.alone(t)
+		defer stop()
+		synctest.Wait()
+		if f.fenced() {
+			t.Error("fenced while no other node has it")
+		}
+
+		f.disk.Seal(t, 3)
+		<-time.After(recordsEvery + recordsEvery/5)
+		if !f.fenced() {
+			t.Errorf("mappings %v", f.Live())
+		}
+	})
+}
+
+// A volume that another process holds is resumed once that process is gone.
+func TestMarksAreTriedAgainWithoutAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFound(t, 2)
+		f.mark(t)
+		held, err := os.Create(filepath.Join(f.run, "pvc-1.lock"))
+		if err == nil {
+			err = unix.Flock(int(held.Fd()), unix.LOCK_EX)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := f.alone(t)
+		defer stop()
+		synctest.Wait()
+		if !f.suspended() {
+			t.Error("resumed while another process held its volume")
+		}
+
+		if err := held.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(again + again/5)
+		if f.suspended() || !slices.Equal(f.Live(), []string{f.mapping}) {
+			t.Errorf("suspended %v, mappings %v", f.suspended(), f.Live())
+		}
+	})
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+func (p *process) serveMetrics(ctx context.Context) error {
+	l, err := telemetry.ListenMetrics(p.options.metrics)
+	if err != nil {
+		return err
+	}
+	return telemetry.Serve(ctx, l, p.handler(p.registry, p.registration.Registered), p.log)
+}
+
+// handler serves HTTP.
+func (o *options) handler(registry *prometheus.Registry, registered func() bool) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if err := driver.Ask(r.Context(), o.endpoint); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if o.registration != "" && !registered() {
+			http.Error(w, "the kubelet has not registered the driver",
+				http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	return mux
+}

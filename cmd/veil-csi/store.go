@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// states is a store, and what people may ask for in it.
+type states struct {
+	volume.Store
+	// cluster returns the id of the cluster.
+	cluster  func(ctx context.Context) (string, error)
+	takeOver func(ctx context.Context, volume string) (string, error)
+	// cache, done and warn are nil where there is no API server to ask.
+	cache *kubestore.Cache
+	done  func(ctx context.Context, volume, request string) error
+	warn  func(ctx context.Context, volume, reason, message string) error
+}
+
+// statesIn returns what a store in Kubernetes has.
+func statesIn(s *kubestore.Store, log *slog.Logger) states {
+	return states{s, s.Cluster, s.TakeOver, s.NewCache(log), s.RewrapDone, s.Warn}
+}
+
+// reader returns the cache, or nil where there is none.
+func (s states) reader() volume.Reader {
+	if s.cache == nil {
+		return nil
+	}
+	return s.cache
+}
+
+// open returns the store. It does not yet talk to an API server.
+func (o *options) open(log *slog.Logger) (states, error) {
+	if dir, ok := strings.CutPrefix(o.store, storeFile); ok {
+		id := func(context.Context) (string, error) { return o.cluster, nil }
+		return states{Store: &volume.FileStore{Dir: dir}, cluster: id}, os.MkdirAll(dir, 0o700)
+	}
+	s, err := kubestore.New(kubestore.Options{Kubeconfig: o.kubeconfig, Node: o.node})
+	if err != nil {
+		return states{}, err
+	}
+	return statesIn(s, log), nil
+}
+
+// clusterID returns the id of the cluster. It waits for an API server that is away.
+func (s states) clusterID(ctx context.Context, log *slog.Logger) (string, error) {
+	for {
+		id, err := s.cluster(ctx)
+		if err == nil {
+			return id, nil
+		}
+		log.Warn("id of the cluster is not known yet; asking again", "in", again, "error", err)
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(again):
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"log/slog"
+	"os"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+)
+
+// -latency-tuning decides whether the engine of every backend may use dm-crypt's flags for latency.
+func TestLatencyTuningReachesTheEngines(t *testing.T) {
+	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for given, want := range map[string]bool{
+		tuningAuto: crypt.LatencyIsSafe(string(release)), tuningOn: true, tuningOff: false,
+	} {
+		o := options{latencyTuning: given, files: t.TempDir(), disks: "/dev/none",
+			claims: t.TempDir(), run: t.TempDir()}
+		sets, err := o.sets(states{}, slog.New(slog.DiscardHandler))
+		if err != nil || len(sets) != 2 {
+			t.Fatalf("%s: %d backends, %v", given, len(sets), err)
+		}
+		for name, set := range sets {
+			if engine, ok := set.Engine.(crypt.Kernel); !ok || engine.Inline != want {
+				t.Errorf("%s, backend %s: engine %+v, want Inline %v", given, name, set.Engine, want)
+			}
+		}
+	}
+}

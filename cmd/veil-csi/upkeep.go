@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/driver"
+)
+
+const (
+	// again is how long to wait for an API server that is away.
+	again = 5 * time.Second
+	// yieldEvery is the interval of checks for volumes that other nodes took over from this one.
+	yieldEvery = time.Second
+	// recordsEvery is how often the disks below mappings are asked whether another node has opened
+	// them.
+	recordsEvery = 5 * time.Second
+	// wipeEvery is how often disks are looked for that deleted volumes left.
+	wipeEvery = time.Minute
+)
+
+// every starts do, now and after each interval, until ctx ends.
+func (p *process) every(ctx context.Context, g *errgroup.Group, interval time.Duration, what string,
+	do func(context.Context) error) {
+	g.Go(func() error {
+		p.driver.Every(ctx, interval, what, do)
+		return nil
+	})
+}
+
+// until starts do, now and after each interval, until it returns no error or ctx ends.
+func (p *process) until(ctx context.Context, g *errgroup.Group, interval time.Duration, what string,
+	do func(context.Context) error) {
+	g.Go(func() error {
+		p.driver.Until(ctx, interval, what, do)
+		return nil
+	})
+}
+
+// alone starts the work that needs no API server, until ctx ends. It begins before the first answer
+// of the API server.
+func (p *process) alone(ctx context.Context, g *errgroup.Group) {
+	p.until(ctx, g, again, "resume what marks say that a process left suspended",
+		p.driver.ResumeMarked)
+	p.every(ctx, g, recordsEvery, "read the records of disks that are mapped",
+		func(ctx context.Context) error { return p.metrics.CheckDisks(ctx, p.driver) })
+}
+
+// upkeep starts the work beside serving that needs an API server, until ctx ends.
+func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
+	d, s := p.driver, p.states
+	// Beside serving, and again until it is done: what it waits for may be mended only by a call
+	// that is served.
+	p.until(ctx, g, again, "resume what a process left suspended", d.Recover)
+	p.every(ctx, g, yieldEvery, "fence what other nodes took over",
+		func(ctx context.Context) error { return p.metrics.Yield(ctx, d) })
+
+	for _, set := range d.Sets {
+		if disks, ok := set.Backend.(*backend.Disks); ok {
+			p.every(ctx, g, wipeEvery, "overwrite disks that deleted volumes left",
+				func(ctx context.Context) error {
+					wiped, err := disks.Wipe(ctx)
+					for _, id := range wiped {
+						p.log.Info("disk of a deleted volume overwritten: it is offered again",
+							"disk", id)
+					}
+					return err
+				})
+		}
+	}
+
+	p.every(ctx, g, p.rewrapEvery, "wrap keys anew",
+		func(ctx context.Context) error { return p.metrics.Rewrap(ctx, d) })
+	p.every(ctx, g, p.trimEvery, "tell disks of free blocks",
+		func(ctx context.Context) error { return p.metrics.Trim(ctx, d) })
+	if s.cache != nil {
+		g.Go(func() error {
+			s.cache.Run(ctx)
+			return nil
+		})
+		p.every(ctx, g, p.requestsEvery, "do what veilctl volume asked for",
+			func(ctx context.Context) error { return requests(ctx, d, s, p.log) })
+	}
+}
+
+// requests does what people asked for. One that cannot be done stays, and is said.
+func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger) error {
+	asked, err := s.cache.Rewraps(ctx)
+	errs := []error{err}
+	for id, request := range asked {
+		changed, err := d.RewrapVolume(ctx, id)
+		if err == nil {
+			log.Info("key was asked to be wrapped anew", "volume", id, "changed", changed)
+			err = s.done(ctx, id, request)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,69 @@
+package crypt
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// Shred overwrites keyslot and records with zeros, so that even a copied key finds none. The record
+// must claim to be of b. A disk that holds zeros is Blank: the caller knows whether it was
+// shredded. Any other disk is refused and not written.
+func Shred(d blk.Disk, b keyring.Binding) error {
+	m, err := Read(d)
+	if errors.Is(err, Truncated) {
+		return errors.Join(refuseZeros(d, b), err)
+	}
+	if err != nil {
+		return err
+	}
+
+	claims, ok := Claims(m.bytes)
+	switch {
+	case !ok && m.shredded():
+		return refuse(Blank, "sealed records", "the record of "+b.String(), "zeros")
+	case !ok:
+		return refuse(Foreign, "sealed records", "the record of "+b.String(), "%s",
+			Describe(m.bytes))
+	case claims != b:
+		return refuse(OtherVolume, "sealed records", "the record of "+b.String(),
+			"one that says %s", claims)
+	}
+
+	// The copy that identifies the volume goes last, so that shredding can continue after it was
+	// cut short.
+	for _, part := range [][2]int64{{0, recordA}, {recordB, MetadataSize}, {recordA, recordB}} {
+		if _, err := d.WriteAt(blk.Buffer(int(part[1]-part[0])), part[0]); err != nil {
+			return fmt.Errorf("shred %s: %w", b, err)
+		}
+		if err := d.Sync(); err != nil {
+			return fmt.Errorf("shred %s: flush: %w", b, err)
+		}
+	}
+
+	return nil
+}
+
+// shredded reports whether all bytes are zero but for the tag of the record's first copy. The tag
+// goes last; after a power cut the names may be gone before it.
+func (m *Metadata) shredded() bool {
+	return isZero(m.bytes[:recordA+tagOffset]) && isZero(m.bytes[recordA+recordSize:])
+}
+
+// refuseZeros returns Blank for an all-zero disk that is too small for metadata, else nil.
+func refuseZeros(d blk.Disk, b keyring.Binding) error {
+	size, err := d.Size()
+	if err != nil {
+		return err
+	}
+	err = scan(d, blk.Buffer(chunk), 0, size&^(SectorSize-1), notZero)
+	if errors.Is(err, NotEmpty) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return refuse(Blank, "device", "the record of "+b.String(), "%d bytes of zeros", size)
+}

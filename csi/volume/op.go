@@ -1,0 +1,172 @@
+package volume
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/backend"
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+)
+
+// turnPatience is how long a volume may delay others. After it, a disk that hangs holds its own
+// memory and nothing else.
+const turnPatience = 30 * time.Second
+
+// op is one operation on one volume, whose lock it holds.
+type op struct {
+	*Set
+	State
+	revision Revision
+	keys     keyring.Provider
+	log      *slog.Logger
+	unlock   func()
+}
+
+// begin locks the volume and reads its state. keys nil is the Set's provider.
+func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
+	unlock, err := s.lock(volume)
+	if err != nil {
+		return nil, err
+	}
+	o, err := s.load(ctx, volume, keys)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	o.unlock = unlock
+	return o, nil
+}
+
+// load reads the state of a locked volume.
+func (s *Set) load(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
+	o := &op{Set: s, keys: keys, log: s.Log.With("volume", volume)}
+	if o.keys == nil {
+		o.keys = s.Keys
+	}
+	var err error
+	o.State, o.revision, err = s.get(ctx, volume)
+	return o, err
+}
+
+// swap replaces the state by next, if it did not change in the meantime.
+func (o *op) swap(ctx context.Context, next State) error {
+	if err := next.Check(); err != nil {
+		return err
+	}
+	r, err := o.Store.Update(ctx, next, o.revision)
+	if err != nil {
+		return fmt.Errorf("keep state of volume %s: %w", next.Volume, err)
+	}
+	o.State, o.revision = next, r
+	return nil
+}
+
+// dataKey unwraps the key of the volume. The caller wipes it.
+func (o *op) dataKey(ctx context.Context) (*keyring.Secret, error) {
+	if o.keys == nil {
+		return nil, fmt.Errorf("key of volume %s: %w: this request brings no key", o.Volume,
+			keyring.ErrUnavailable)
+	}
+	data, err := o.keys.Unwrap(ctx, o.Binding(), o.Key)
+	if err != nil {
+		return nil, fmt.Errorf("key of volume %s: %w", o.Volume, err)
+	}
+	return data, nil
+}
+
+// deriveKeys unwraps the key of the volume and derives what is needed. The caller wipes them.
+func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
+	data, err := o.dataKey(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer data.Wipe()
+	return crypt.DeriveKeys(data, o.Binding())
+}
+
+// disk opens the attached device; shared allows a device that a mapping uses. A path that now leads
+// to another device, as after unplugging, is refused: the table uses the device number, so path and
+// number must agree.
+func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
+	disk, err := o.OpenDisk(dev.Path, shared)
+	if err != nil {
+		return nil, err
+	}
+	if err := blk.CheckNumber(disk, dev.Number); err != nil {
+		return nil, errors.Join(fmt.Errorf("volume %s: device %s: %w", o.Volume, dev.ID, err),
+			disk.Close())
+	}
+	return disk, nil
+}
+
+// turn waits until there is memory for one more volume's metadata; done releases it. Until then
+// only the volume's disk and its state may block. A volume whose disk hangs gives up its turn after
+// turnPatience, however many volumes hang.
+func (o *op) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case o.reading <- struct{}{}:
+		give := sync.OnceFunc(func() { <-o.reading })
+		overtaken := time.AfterFunc(turnPatience, give)
+		return func() { overtaken.Stop(); give() }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("volume %s: wait for the disks of others: %w", o.Volume, ctx.Err())
+	}
+}
+
+// verified reads and verifies the volume's disk, and passes both to use if a second read returns
+// the same bytes. A disk that changed is refused before any write. shared allows a disk that a
+// mapping uses.
+func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool,
+	use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
+	done, err := o.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	disk, err := o.disk(dev, shared)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	metadata, err := crypt.Read(disk)
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	record, err := metadata.Verify(keys, o.Identity(), o.want())
+	if err == nil {
+		err = metadata.Reread(disk)
+	}
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", o.Volume, err)
+	}
+	return use(disk, metadata, record)
+}
+
+// claim refuses a deleted volume, and one that another node has unless takeOver names that node.
+func (o *op) claim(takeOver string) error {
+	if o.Phase == Deleted {
+		return fmt.Errorf("volume %s: %w", o.Volume, ErrDeleted)
+	}
+	if o.Writer == takeOver {
+		return nil
+	}
+	return o.Busy(o.Node)
+}
+
+// usable refuses a snapshot and an unfinished copy: neither is a volume for a pod.
+func (o *op) usable(what string) error {
+	switch {
+	case o.Request.Snapshot:
+		return fmt.Errorf("%s volume %s: %w", what, o.Volume, ErrSnapshot)
+	case o.Phase == New && o.isCopy():
+		return fmt.Errorf("%s volume %s: its copy of %s was not finished: make it again", what,
+			o.Volume, o.Request.Source)
+	}
+	return nil
+}
