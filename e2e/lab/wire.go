@@ -137,7 +137,7 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	return addrs, nil
 }
 
-// AddLink gives a pod an interface at the underlay that CNI knows nothing of, as another plugin
+// AddLink adds to a pod an interface at the underlay that CNI knows nothing of, as another plugin
 // beside it does, watched too. It returns the interface's addresses.
 func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
 	l, name := p.Node.lab, port(p.Node.Name, link)

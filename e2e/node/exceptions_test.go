@@ -111,7 +111,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 	noLeaks(t, l)
 }
 
-// secondInterface gives each pod an interface at the underlay, and wants what one says to the other
+// secondInterface adds to each pod an interface at the underlay, and wants what one says to the other
 // there to be in clear. The oracle takes the other's addresses for those of a host outside.
 func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	t.Helper()
