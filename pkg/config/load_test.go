@@ -58,7 +58,7 @@ func TestLoadFillsDefaults(t *testing.T) {
 	}
 }
 
-// An idle pair of nodes is silent, unless somebody asks for keepalives.
+// An idle pair of nodes is silent, unless the configuration asks for keepalives.
 func TestKeepaliveIsOffByDefault(t *testing.T) {
 	for name, text := range map[string]string{
 		"tunnel is not written":    good,
