@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,6 +168,43 @@ func TestStartFencesByTheState(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- f.serve(ctx) }()
 	nettest.Until(t, 10*time.Second, "it is fenced", f.fenced)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A mapping that is fenced before there is a driver is counted.
+func TestFencedAtTheStartIsCounted(t *testing.T) {
+	f := newFound(t, 3)
+	f.mark(t)
+	f.store, f.cluster = storeFile+t.TempDir(), "c"
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.metrics = l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- f.serve(ctx) }()
+	nettest.Until(t, 10*time.Second, "it is counted", func() bool {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+f.metrics+"/metrics",
+			nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		return err == nil && strings.Contains(string(text), "\nkubeveil_csi_fenced_total 1\n")
+	})
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)

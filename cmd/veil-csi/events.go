@@ -8,69 +8,91 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
 const (
 	// warnAgain is how long the same is not said again of a volume: the kubelet asks every two
 	// minutes.
 	warnAgain = 10 * time.Minute
+	// warnRetry is how long to wait for an API server that did not take an event.
+	warnRetry = 30 * time.Second
 	// warnings is how many may wait to be said; more are in the log alone.
 	warnings = 16
 )
 
-// warner makes events at the claims of volumes whose disk was refused.
+// warner makes events at the claims of volumes: of disks that are refused, and of what happens
+// beside calls.
 type warner struct {
-	warn  func(ctx context.Context, volume, reason, message string) error
-	log   *slog.Logger
-	calls chan driver.Call
+	warn    func(ctx context.Context, volume, reason, message string) error
+	log     *slog.Logger
+	notices chan driver.Notice
 }
 
 func newWarner(warn func(ctx context.Context, volume, reason, message string) error,
 	log *slog.Logger) *warner {
-	return &warner{warn: warn, log: log, calls: make(chan driver.Call, warnings)}
+	return &warner{warn: warn, log: log, notices: make(chan driver.Notice, warnings)}
 }
 
 // observe is told of each call, and never blocks.
 func (w *warner) observe(c driver.Call) {
-	if c.Volume == "" || !errors.As(c.Err, new(*crypt.RefusedError)) {
+	var refused *crypt.RefusedError
+	if c.Volume == "" || !errors.As(c.Err, &refused) {
 		return
 	}
+	w.notice(driver.Notice{Volume: c.Volume, Reason: refused.Kind.Name(), Message: c.Err.Error()})
+}
+
+// notice is told of each notice, and never blocks.
+func (w *warner) notice(n driver.Notice) {
 	select {
-	case w.calls <- c:
+	case w.notices <- n:
 	default:
 	}
 }
 
-// run makes events until ctx ends.
+// run makes events until ctx ends. Those that an API server did not take are made later: a node
+// that is cut off from it fences itself.
 func (w *warner) run(ctx context.Context) {
 	type said struct{ volume, reason string }
 	last := map[said]time.Time{}
+	var waiting []driver.Notice
+	retry := time.NewTicker(warnRetry)
+	defer retry.Stop()
 	for {
-		var c driver.Call
 		select {
 		case <-ctx.Done():
 			return
-		case c = <-w.calls:
-		}
-
-		var refused *crypt.RefusedError
-		errors.As(c.Err, &refused)
-		s := said{c.Volume, refused.Kind.Name()}
-
-		for each, when := range last {
-			if time.Since(when) >= warnAgain {
-				delete(last, each)
+		case <-retry.C:
+			waiting = w.say(ctx, waiting)
+		case n := <-w.notices:
+			for each, when := range last {
+				if time.Since(when) >= warnAgain {
+					delete(last, each)
+				}
 			}
-		}
 
-		if _, ok := last[s]; ok {
-			continue
-		}
-
-		last[s] = time.Now()
-		if err := w.warn(ctx, s.volume, s.reason, c.Err.Error()); err != nil {
-			w.log.Warn("no event was made at the claim of a volume whose disk was refused",
-				"volume", s.volume, "error", err)
+			s := said{n.Volume, n.Reason}
+			if _, ok := last[s]; ok || len(waiting) == warnings {
+				continue
+			}
+			last[s] = time.Now()
+			waiting = w.say(ctx, append(waiting, n))
 		}
 	}
+}
+
+// say makes the events of notices, and returns those that are to be made later.
+func (w *warner) say(ctx context.Context, notices []driver.Notice) []driver.Notice {
+	for i, n := range notices {
+		err := w.warn(ctx, n.Volume, n.Reason, n.Message)
+		if err != nil {
+			w.log.Warn("no event was made at the claim of a volume", "volume", n.Volume,
+				"reason", n.Reason, "error", err)
+		}
+		if errors.Is(err, volume.ErrUnavailable) {
+			return notices[i:]
+		}
+	}
+	return nil
 }

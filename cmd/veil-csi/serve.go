@@ -27,6 +27,7 @@ type process struct {
 	registration *driver.Registration
 	registry     *prometheus.Registry
 	metrics      *driver.Metrics
+	warner       *warner
 	log          *slog.Logger
 }
 
@@ -36,7 +37,21 @@ func newProcess(o *options, d *driver.Driver, s states, log *slog.Logger) *proce
 	p.registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	p.metrics = driver.NewMetrics(d, p.registration.Registered, p.registry)
+	p.warner = newWarner(p.warn, log)
+	d.Notify(func(n driver.Notice) {
+		p.metrics.Notice(n)
+		p.warner.notice(n)
+	})
 	return p
+}
+
+// warn makes an event at the claim of a volume, or of the volume of a mapping.
+func (p *process) warn(ctx context.Context, name, reason, message string) error {
+	id, err := p.driver.VolumeOf(ctx, name)
+	if err != nil {
+		return err
+	}
+	return p.states.warn(ctx, id, reason, message)
 }
 
 // serve runs the driver until ctx ends. Pods may wait for a mapping that a process left suspended
@@ -47,7 +62,7 @@ func (o *options) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o.resume(ctx, log)
+	fenced := o.resume(ctx, log)
 
 	s, err := o.open(log)
 	if err != nil {
@@ -72,19 +87,29 @@ func (o *options) serve(ctx context.Context) error {
 	}
 
 	p := newProcess(o, d, s, log)
+	for _, id := range fenced {
+		d.Happened(id, volume.Fenced)
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	p.alone(ctx, g)
 	g.Go(func() error { return p.join(ctx, g) })
 	return g.Wait()
 }
 
-// resume resumes the mappings that marks name, once. It needs neither keys nor a store, so it works
-// where the rest of the start fails. What it meets is tried again by alone.
-func (o *options) resume(ctx context.Context, log *slog.Logger) {
-	set := o.newSet(volume.Config{Engine: crypt.Kernel{}, Log: log})
+// resume resumes the mappings that marks name, once, and returns the volumes that it fenced instead.
+// It needs neither keys nor a store, so it works where the rest of the start fails. What it meets is
+// tried again by alone.
+func (o *options) resume(ctx context.Context, log *slog.Logger) (fenced []string) {
+	happened := func(id string, h volume.Happening) {
+		if h == volume.Fenced {
+			fenced = append(fenced, id)
+		}
+	}
+	set := o.newSet(volume.Config{Engine: crypt.Kernel{}, Log: log, Happened: happened})
 	if err := set.ResumeMarked(ctx); err != nil {
 		log.Warn("mappings that a process left suspended are not all resumed", "error", err)
 	}
+	return fenced
 }
 
 // join waits for the API server, then serves.
@@ -126,13 +151,12 @@ func (p *process) servers(ctx context.Context, g *errgroup.Group) error {
 
 	observe := p.metrics.Observe
 	if p.states.warn != nil {
-		w := newWarner(p.states.warn, p.log)
 		observe = func(c driver.Call) {
 			p.metrics.Observe(c)
-			w.observe(c)
+			p.warner.observe(c)
 		}
 		g.Go(func() error {
-			w.run(ctx)
+			p.warner.run(ctx)
 			return nil
 		})
 	}

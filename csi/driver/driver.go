@@ -10,6 +10,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -72,6 +73,10 @@ type Driver struct {
 	fenced, unsealed atomic.Int64
 	// strays are mappings without a known volume.
 	strays *strays
+	// notify receives notices; nil for nobody.
+	notify func(Notice)
+	// refusals are the kinds of refusals that upkeep met last, by volume.
+	refusals map[string]crypt.Kind
 }
 
 // New checks c and returns a driver. It touches nothing.
@@ -79,7 +84,7 @@ func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
 		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{},
-		strays: newStrays(),
+		strays: newStrays(), refusals: map[string]crypt.Kind{},
 	}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -94,7 +99,7 @@ func New(c Config) (*Driver, error) {
 		if set == nil {
 			continue
 		}
-		set.Happened = d.happened
+		set.Happened = d.Happened
 		if d.any == nil {
 			d.any = set
 		}
@@ -107,15 +112,6 @@ func New(c Config) (*Driver, error) {
 	var err error
 	d.Defaults, err = d.complete(c.Defaults)
 	return d, err
-}
-
-func (d *Driver) happened(h volume.Happening) {
-	switch h {
-	case volume.Fenced:
-		d.fenced.Add(1)
-	case volume.Unsealed:
-		d.unsealed.Add(1)
-	}
 }
 
 // Register adds the services to s.

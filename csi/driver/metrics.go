@@ -50,7 +50,8 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 
 	m.refused = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "kubeveil_csi_refused_total",
-		Help: "Calls that found a disk which is not what it should be, by what was found.",
+		Help: "Calls, and rounds of work beside them, that found a disk which is not what it should " +
+			"be, by what was found.",
 	}, []string{"kind"})
 	m.keysAway = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "kubeveil_csi_key_service_failures_total",
@@ -109,6 +110,13 @@ func (m *Metrics) Observe(c Call) {
 	}
 	if errors.Is(c.Err, keyring.ErrUnavailable) {
 		m.keysAway.Inc()
+	}
+}
+
+// Notice counts a refused disk that upkeep met.
+func (m *Metrics) Notice(n Notice) {
+	if n.Refused != "" {
+		m.refused.WithLabelValues(n.Refused.Name()).Inc()
 	}
 }
 

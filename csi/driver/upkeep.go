@@ -116,6 +116,7 @@ func (d *Driver) Trim(ctx context.Context) (int64, error) {
 // trim trims one volume where it is mounted, if it is.
 func (d *Driver) trim(ctx context.Context, st volume.State) (int64, error) {
 	o, err := d.look(ctx, st.Volume)
+	d.refused(st.Volume, err)
 	if err != nil {
 		return 0, nil // It was closed in the meantime.
 	}

@@ -55,6 +55,7 @@ func (d *Driver) Yield(ctx context.Context) error {
 			}
 		case err == nil && st.Writer == d.Node:
 			d.strays.found(id)
+			d.refused(id, nil)
 		case err == nil:
 			d.strays.found(id)
 			errs = append(errs, d.fence(ctx, st))
@@ -119,6 +120,7 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 			d.Log.Warn("mapping is in use, and its volume has no state: nobody can close it; end "+
 				"what uses it, "+
 				"or put the VeilVolume back", "mapping", name, "volume", whose, "open", m.Open)
+			d.orphaned(whose)
 		}
 		if !errors.Is(err, volume.ErrInProgress) {
 			errs = append(errs, err)
@@ -278,7 +280,11 @@ func (d *Driver) fence(ctx context.Context, st volume.State) error {
 		return err
 	}
 	done := make(chan error, 1)
-	go func() { done <- set.Yield(context.WithoutCancel(ctx), st.Volume) }()
+	go func() {
+		err := set.Yield(context.WithoutCancel(ctx), st.Volume)
+		d.refused(st.Volume, err)
+		done <- err
+	}()
 	select {
 	case err = <-done:
 	case <-ctx.Done():

@@ -50,7 +50,7 @@ func (s *Store) Warn(ctx context.Context, volume, reason, message string) error 
 	events := s.client.Resource(schema.GroupVersionResource{Version: "v1",
 		Resource: "events"}).Namespace(namespace)
 	if _, err := events.Create(ctx, event, metav1.CreateOptions{}); err != nil {
-		return fmt.Errorf("event at claim %s/%v: %w", namespace, claim["name"], err)
+		return explain(fmt.Sprintf("event at claim %s/%v", namespace, claim["name"]), err)
 	}
 
 	return nil

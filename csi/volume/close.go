@@ -81,7 +81,7 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	if err := o.swap(ctx, next); err != nil {
 		return Closed{}, err
 	}
-	o.happened(Unsealed)
+	o.happened(o.Volume, Unsealed)
 	o.log.Warn("volume closed without sealing it: an image of the disk from while it was open "+
 		"will be accepted", "why", why)
 	return Closed{Why: why}, nil

@@ -42,8 +42,9 @@ type Config struct {
 	// Locks is the folder, on tmpfs, of the locks that processes of this node share. It is empty if
 	// there is only one process.
 	Locks string
-	// Happened reports events for an operator. It may be nil and must not use the Set.
-	Happened func(Happening)
+	// Happened reports events of a volume for an operator. It may be nil and must not use the Set.
+	// The volume is named as the caller of the operation named it.
+	Happened func(volume string, h Happening)
 	// Log may be nil.
 	Log *slog.Logger
 }
@@ -60,9 +61,9 @@ const (
 	Unsealed
 )
 
-func (s *Set) happened(h Happening) {
+func (s *Set) happened(volume string, h Happening) {
 	if s.Happened != nil {
-		s.Happened(h)
+		s.Happened(volume, h)
 	}
 }
 

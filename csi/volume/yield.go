@@ -40,7 +40,7 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 		if err != nil {
 			return err
 		}
-		o.happened(Fenced)
+		o.happened(volume, Fenced)
 		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here "+
 			"since is lost", "mapping", name, "node", o.Writer)
 	}
@@ -87,7 +87,7 @@ func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
 	if err := s.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
-	s.happened(Fenced)
+	s.happened(volume, Fenced)
 	s.Log.Warn("mapping fenced: its disk says that the volume was opened since, by another node; "+
 		"what was written here since is lost", "volume", volume, "mapping", name, "epoch", epoch,
 		"found", later)

@@ -12,13 +12,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/restmapper"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/driver"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -113,6 +116,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Run("what is not in the schema is refused", func(t *testing.T) { storeStrict(ctx, t, l, s) })
 	t.Run("states only go on", func(t *testing.T) { storeGoesOn(ctx, t, l, s) })
 	t.Run("requests", func(t *testing.T) { storeRequests(ctx, t, l, s) })
+	t.Run("events at the claim", func(t *testing.T) { eventsAtTheClaim(ctx, t, l) })
 	t.Run("veilctl volume destroy", func(t *testing.T) { volumeDestroyed(ctx, t, l, s) })
 	t.Run("snapshots", func(t *testing.T) {
 		// Definitions first: what uses them is refused before.
@@ -136,6 +140,43 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 			t.Errorf("create: %v", err)
 		}
 	})
+}
+
+// eventsAtTheClaim: a driver's token may make an event at the claim of a volume.
+func eventsAtTheClaim(ctx context.Context, t *testing.T, l *lab.Lab) {
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	core := l.Control.Client.CoreV1()
+	claim, err := core.PersistentVolumeClaims(metav1.NamespaceDefault).Create(ctx,
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "data"},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pvc-event",
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources:   corev1.VolumeResourceRequirements{Requests: size}}},
+		metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := core.PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "pvc-event"},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: claim.Spec.AccessModes,
+			ClaimRef: &corev1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name,
+				UID: claim.UID},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: driver.Name,
+					VolumeHandle: "pvc-event"}},
+		}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := storeAs(ctx, t, l, "n").Warn(ctx, "pvc-event", "Fenced",
+		strings.Repeat("x", 5000)); err != nil {
+		t.Fatal(err)
+	}
+	list, err := core.Events(claim.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "reason=Fenced,involvedObject.uid=" + string(claim.UID)})
+	if err != nil || len(list.Items) != 1 || list.Items[0].Source.Host != "n" {
+		t.Errorf("%v, %v", list, err)
+	}
 }
 
 func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node string) {

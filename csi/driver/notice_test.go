@@ -1,0 +1,153 @@
+package driver
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// heard collects the notices of a driver.
+type heard struct{ notices []Notice }
+
+func listen(d *Driver) *heard {
+	h := &heard{}
+	d.Notify(func(n Notice) { h.notices = append(h.notices, n) })
+	return h
+}
+
+// wants checks that the notices, as volume and reason, are these, and that each says something.
+func (h *heard) wants(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	for _, n := range h.notices {
+		got = append(got, n.Volume+" "+n.Reason)
+		if n.Message == "" {
+			t.Errorf("%+v says nothing", n)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("notices %q, want %q", got, want)
+	}
+}
+
+// A volume that another node opened while the API server is away: the notice names the mapping
+// where the driver does not know the volume yet, and the volume is found later.
+func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
+	for name, known := range map[string]bool{"whose volumes it knew": true,
+		"that has just started": false} {
+		t.Run(name, func(t *testing.T) {
+			m, d := two(t)
+			h := listen(d)
+			mapping := m.live(pvc)[0]
+			want := mapping
+			if known {
+				if err := d.Yield(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				want = pvc
+			}
+
+			other, heir := m.heir()
+			if err := other.stageVolume(heir, pvc); err != nil {
+				t.Fatal(err)
+			}
+			store := d.any.Store
+			d.any.Store = &listed{Store: store, refused: volume.ErrUnavailable,
+				away: volume.ErrUnavailable}
+			for range 2 {
+				if err := d.CheckDisks(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			h.wants(t, want+" "+reasonFenced)
+
+			d.any.Store = store
+			if id, err := d.VolumeOf(t.Context(), want); err != nil || id != pvc {
+				t.Errorf("volume %q, %v", id, err)
+			}
+		})
+	}
+}
+
+func TestVolumeOfAMappingThatIsNotKnown(t *testing.T) {
+	m, d := two(t)
+	mapping := m.live(pvc)[0]
+	m.lose()
+	if id, err := d.VolumeOf(t.Context(), mapping); !errors.Is(err, volume.ErrNotFound) {
+		t.Errorf("%q, %v", id, err)
+	}
+	d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable}
+	if id, err := d.VolumeOf(t.Context(), mapping); !errors.Is(err, volume.ErrUnavailable) {
+		t.Errorf("no states: %q, %v", id, err)
+	}
+}
+
+func TestNoticeOfAVolumeThatWasNotSealed(t *testing.T) {
+	m, _ := two(t)
+	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
+	d := m.process(0)
+	h := listen(d)
+	if _, err := d.Sets[BackendFile].Close(t.Context(), restored,
+		d.Keys[keyring.NameFile]); err != nil {
+		t.Fatal(err)
+	}
+	h.wants(t, restored+" "+reasonUnsealed)
+}
+
+// A volume in use whose VeilVolume is gone. One that nothing uses is closed, which needs no notice.
+func TestNoticeOfAVolumeWithoutState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, d := two(t)
+		h := listen(d)
+		if err := d.Yield(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.engine.Edit(m.live(pvc)[0], func(m *crypt.Mapping) { m.Open = 1 })
+		m.lose()
+		for range 2 {
+			if err := d.Yield(t.Context()); err != nil {
+				t.Error(err)
+			}
+			<-time.After(strayConfirm)
+		}
+		h.wants(t, pvc+" "+reasonOrphan)
+	})
+}
+
+// A refusal that upkeep meets is said once, and again after it was gone.
+func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
+	m, d := two(t)
+	h := listen(d)
+	if err := d.Yield(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	for range 2 {
+		m.edit(func(st *volume.State) { st.Writer, st.Epoch = "node-2", st.Epoch-1 })
+		for range 2 {
+			var refused *crypt.RefusedError
+			if err := d.Yield(t.Context()); !errors.As(err, &refused) {
+				t.Errorf("%v", err)
+			}
+		}
+		m.edit(func(st *volume.State) { st.Writer, st.Epoch = d.Node, st.Epoch+1 })
+		if err := d.Yield(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+
+	want := pvc + " " + crypt.NewerThanState.Name()
+	h.wants(t, want, want)
+	for _, n := range h.notices {
+		if n.Refused != crypt.NewerThanState || !strings.Contains(n.Message, pvc) {
+			t.Errorf("%+v", n)
+		}
+	}
+}
