@@ -27,9 +27,9 @@ type Dropped struct {
 
 // Messages and attributes of linux/netfilter/nfnetlink_log.h.
 const (
-	ulogPacket, ulogConfig   = 4<<8 | 0, 4<<8 | 1 // NFNL_SUBSYS_ULOG
-	cfgCommand, cfgMode      = 1, 2               // NFULA_CFG_CMD, NFULA_CFG_MODE
-	cfgThreshold             = 5                  // NFULA_CFG_QTHRESH
+	ulogPacket, ulogConfig   = 4 << 8, 4<<8 | 1 // NFNL_SUBSYS_ULOG
+	cfgCommand, cfgMode      = 1, 2             // NFULA_CFG_CMD, NFULA_CFG_MODE
+	cfgThreshold             = 5                // NFULA_CFG_QTHRESH
 	commandBind              = 1
 	copyPacket               = 2
 	attrHeader               = 1 // NFULA_PACKET_HDR
