@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/kubeveil/kubeveil/pkg/config"
@@ -23,7 +24,8 @@ func closeNode(flags *config.Flags) error {
 	return node.Close(cfg, log)
 }
 
-func check(flags *config.Flags) error {
+// check prints to out what node.Notes returns, and returns what is wrong.
+func check(out io.Writer, flags *config.Flags) error {
 	cfg, err := flags.Load()
 	if err == nil { // else the files may not be those that are meant
 		err = node.CheckFiles(cfg)
@@ -31,12 +33,12 @@ func check(flags *config.Flags) error {
 	err = errors.Join(err, node.Check(cfg))
 	notes, underlayErr := node.Notes(cfg)
 	for _, n := range notes {
-		fmt.Println(n)
+		fmt.Fprintln(out, n)
 	}
 	if err := errors.Join(err, underlayErr); err != nil {
 		return err
 	}
-	fmt.Println("configuration and machine are fit for veild")
+	fmt.Fprintln(out, "configuration and machine are fit for veild")
 	return nil
 }
 

@@ -79,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 	case "close":
 		return closeNode(flags)
 	case "check":
-		return check(flags)
+		return check(os.Stdout, flags)
 	case "cleanup":
 		return cleanup(ctx, flags)
 	case "idle":

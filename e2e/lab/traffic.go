@@ -21,10 +21,15 @@ type Place interface {
 	Command(ctx context.Context, name string, args ...string) *exec.Cmd
 	Start(ctx context.Context, name string, args ...string) (*Process, error)
 	owner() *Lab
+	// String is its name.
+	String() string
 }
 
 func (h *Host) owner() *Lab { return h.lab }
 func (p *Pod) owner() *Lab  { return p.Node.lab }
+
+func (h *Host) String() string { return h.Name }
+func (p *Pod) String() string  { return p.Node.Name + "/" + p.Name }
 
 // Echo starts an echo server for TCP and UDP at EchoPort and waits until it listens.
 func Echo(ctx context.Context, at Place) (*Process, error) {

@@ -84,9 +84,9 @@ func applyClusterPolicy(ctx context.Context, t *testing.T, l *lab.Lab, ingress .
 		"subject": clusterPods("server"), "ingress": ingress})
 }
 
-// applyClusterObject puts a ClusterNetworkPolicy.
+// applyClusterObject puts a ClusterNetworkPolicy, and returns it as the API server has it.
 func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name string,
-	spec map[string]any) {
+	spec map[string]any) (put *unstructured.Unstructured) {
 	t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": clusterPolicyGroup + "/v1alpha2", "kind": "ClusterNetworkPolicy",
@@ -94,14 +94,15 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 	policies := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: clusterPolicyGroup,
 		Version: "v1alpha2", Resource: "clusternetworkpolicies"})
 	// A kind that was just defined may need a moment to be served.
-	err := lab.Until(ctx, 20*time.Second, func() error {
-		_, err := policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
+	err := lab.Until(ctx, 20*time.Second, func() (err error) {
+		put, err = policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
 			Force: true})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return put
 }
 
 // clusterPolicyDefinition defines the kind without a schema: what is refused at admission by the

@@ -16,7 +16,8 @@ import (
 )
 
 // lastRelease is the commit of the release that this tree must work beside. With
-// each release it becomes that of the one before.
+// each release it becomes that of the one before. A clone without this commit skips
+// TestMixedReleases. hack/test.sh looks for the commit and expects the skip then, in CI too.
 const lastRelease = "c7a5a9071ecfecf4819e210124f6441718b882ac"
 
 // released builds the programs of the last release, once in a clone, and returns
@@ -51,7 +52,8 @@ func released(ctx context.Context, t *testing.T) string {
 
 // A cluster goes from the last release to this tree and back, program by program
 // and node by node. At each step traffic goes on, a pod of before and a pod of now
-// have a network, and every program is still the process that was started.
+// have a network, and every program is still the process that was started. It needs
+// the commit lastRelease and skips in a clone without it, as a shallow one is.
 func TestMixedReleases(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true})
 	const this = ""

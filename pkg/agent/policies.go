@@ -23,7 +23,8 @@ func (a *Agent) openPolicies() {
 		return
 	}
 	a.policies = keeper.New(keeper.Options{Node: cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
-		AllowOwnNode: cfg.PolicyOwnNode == config.OwnNodeAllow, Programmed: a.metrics.ObservePolicy})
+		AllowOwnNode: cfg.PolicyOwnNode == config.OwnNodeAllow, Denials: a.kube.Deny,
+		Programmed: a.metrics.ObservePolicy})
 }
 
 // beginPolicies puts in force what is known before any source has spoken. Where no policies are
@@ -55,6 +56,8 @@ func (a *Agent) runPolicies(ctx context.Context, g *errgroup.Group) {
 		return a.policies.Run(ctx)
 	})
 	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunPolicies(ctx, a.policies)) })
+	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunDenials(ctx)) })
+	g.Go(func() error { return ignoreEnd(ctx, a.policies.LogDrops(ctx)) })
 }
 
 // tellPolicies tells the keeper of policies which addresses and prefixes nodes have, as they are

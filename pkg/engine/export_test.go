@@ -1,5 +1,18 @@
 package engine
 
+import "time"
+
+// WalkInterval is how often control walks over the peers.
+const WalkInterval = walkInterval
+
+// LastWalk wakes control and returns when it last walked over the peers, by the device's clock.
+func (d *Device) LastWalk() time.Duration {
+	d.wakeControl()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.nextWalk - walkInterval
+}
+
 // StagedBytes returns how much waits for sessions, bytes.
 func (d *Device) StagedBytes() int64 { return d.stagedBytes.Load() }
 

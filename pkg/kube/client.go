@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/cluster"
+	"github.com/kubeveil/kubeveil/pkg/policy"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -41,13 +42,14 @@ type timing struct {
 	orphanGrace time.Duration
 	lookup      time.Duration // how often the API server's host name is looked up
 	confirm     time.Duration // after which most of the nodes being lost is asked for again
+	again       time.Duration // after which an Event that holds still is created again
 }
 
 var defaultTiming = timing{
 	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
 	retryMin: 500 * time.Millisecond, retryMax: 8 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
-	confirm: 10 * time.Second,
+	confirm: 10 * time.Second, again: 30 * time.Minute,
 }
 
 // Client is the Kubernetes source of one node. Run it once; its other methods
@@ -71,6 +73,7 @@ type Client struct {
 	watched   chan struct{} // a watch began; capacity 1
 	doubted   chan struct{} // a doubt began; capacity 1
 	writing   chan struct{} // held by who writes or deletes this node's VeilNode; capacity 1
+	denied    chan struct{} // the denials changed; capacity 1
 	// labelled holds a token when labels of Nodes may have changed.
 	labelled chan struct{}
 
@@ -81,6 +84,7 @@ type Client struct {
 	doubt     bool              // most nodes were suddenly lost, see loss.go
 	second    map[string]bool   // names of the second list, nil for none
 	problems  map[string]string // by what they are about
+	denials   []policy.Denial   // see Deny
 }
 
 // New reads the credentials and prepares a Client; it does not yet talk to the
@@ -125,7 +129,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 		changed: make(chan struct{}, 1), publish: make(chan struct{}, 1),
 		watched: make(chan struct{}, 1), doubted: make(chan struct{}, 1),
 		writing:  make(chan struct{}, 1),
-		labelled: make(chan struct{}, 1),
+		labelled: make(chan struct{}, 1), denied: make(chan struct{}, 1),
 		problems: map[string]string{},
 	}
 	if c.log == nil {

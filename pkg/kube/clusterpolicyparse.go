@@ -68,7 +68,7 @@ func strict(raw json.RawMessage, v any) error {
 // parseClusterPolicy reads a ClusterNetworkPolicy. What cannot be read makes the policy Invalid, so
 // that it denies; it never makes the policy disappear.
 func parseClusterPolicy(o *object) parsed[policy.ClusterPolicy] {
-	p := policy.ClusterPolicy{Name: o.Name, Denies: [2]bool{true, true}}
+	p := policy.ClusterPolicy{Name: o.Name, Denies: [2]bool{true, true}, Object: idOf(o)}
 	var spec clusterPolicySpec
 	err := strict(o.Spec, &spec)
 	if err != nil {

@@ -62,7 +62,8 @@ var kinds = map[string][2]string{
 	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},
 	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
 	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
-	servicesPath:        {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	shopEventsPath:      {"v1", "Event"}, defaultEventsPath: {"v1", "Event"},
+	servicesPath: {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
@@ -216,6 +217,10 @@ func (f *fakeServer) object(path, name string) map[string]any {
 func status(w http.ResponseWriter, code int) {
 	reason := map[int]string{404: "NotFound", 403: "Forbidden", 401: "Unauthorized",
 		409: "Conflict", 422: "Invalid", 500: "InternalError"}[code]
+	refused(w, code, reason)
+}
+
+func refused(w http.ResponseWriter, code int, reason string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1",
@@ -321,6 +326,10 @@ func (f *fakeServer) one(w http.ResponseWriter, r *http.Request, path, name stri
 	var body map[string]any
 	_ = json.NewDecoder(r.Body).Decode(&body)
 	code, answer := f.change(r.Method, path, name, body)
+	if code == http.StatusConflict && r.Method == http.MethodPost {
+		refused(w, code, "AlreadyExists")
+		return
+	}
 	if code != http.StatusOK {
 		status(w, code)
 		return
@@ -369,5 +378,5 @@ var quick = timing{
 	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond,
 	retryMax:   20 * time.Millisecond,
 	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
-	confirm: 50 * time.Millisecond,
+	confirm: 50 * time.Millisecond, again: time.Hour,
 }

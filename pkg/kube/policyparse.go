@@ -67,7 +67,7 @@ func parseNamespace(o *object) parsed[policy.Namespace] {
 // parseNetworkPolicy reads a NetworkPolicy. What cannot be read makes the policy Invalid, so that
 // it denies; it never makes the policy disappear.
 func parseNetworkPolicy(o *object) parsed[policy.Policy] {
-	p := policy.Policy{Name: policy.Name{Namespace: o.Namespace, Name: o.Name}}
+	p := policy.Policy{Name: policy.Name{Namespace: o.Namespace, Name: o.Name}, Object: idOf(o)}
 	w, ok := o.content.(*wire.NetworkPolicy)
 	if !ok {
 		p.Isolates, p.Invalid = [2]bool{true, true}, "not in protobuf form"
@@ -91,6 +91,11 @@ func parseNetworkPolicy(o *object) parsed[policy.Policy] {
 		return parsed[policy.Policy]{value: &p, problem: p.Invalid + "; it denies everything"}
 	}
 	return parsed[policy.Policy]{value: &p}
+}
+
+// idOf returns which revision of an object this is.
+func idOf(o *object) policy.Object {
+	return policy.Object{UID: string(o.UID), Generation: o.Generation}
 }
 
 // policyTypes applies the default of networking/v1: Ingress, and Egress where there are rules of

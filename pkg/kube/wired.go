@@ -49,6 +49,7 @@ func (o *wired[K]) Unmarshal(message []byte) error {
 	o.object = object{content: content, ObjectMeta: metav1.ObjectMeta{
 		Name: meta.Name, Namespace: meta.Namespace, UID: types.UID(meta.UID),
 		ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
+		Generation: meta.Generation,
 	}}
 	return nil
 }

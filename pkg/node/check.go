@@ -57,7 +57,7 @@ func checkMachine(cfg config.Config) error {
 // Notes says what veild would build on: the link between nodes and what pods get of its MTU,
 // and the kind of WireGuard. An error is a link that cannot carry a tunnel. It changes nothing.
 func Notes(cfg config.Config) ([]string, error) {
-	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes(),
+	notes := slices.Concat([]string{wireGuardNote()}, firewallNotes("/proc"),
 		storageNotes(cfg.CNI.ConfDir))
 	h, err := hostnet.Open()
 	if err != nil {
@@ -89,8 +89,9 @@ func Notes(cfg config.Config) ([]string, error) {
 	return notes, nil
 }
 
-// firewallNotes are warnings about foreign filters that may drop pods' packets.
-func firewallNotes() (notes []string) {
+// firewallNotes are warnings about foreign filters that may drop pods' packets. proc is the root of
+// procfs.
+func firewallNotes(proc string) (notes []string) {
 	filters, err := firewall.Foreign()
 	if err != nil {
 		notes = append(notes, "warning: "+err.Error())
@@ -98,7 +99,7 @@ func firewallNotes() (notes []string) {
 	for _, f := range filters {
 		notes = append(notes, "warning: "+f.String())
 	}
-	legacy, err := firewall.Legacy("/proc")
+	legacy, err := firewall.Legacy(proc)
 	switch {
 	case err != nil:
 		notes = append(notes, "warning: "+err.Error())

@@ -56,6 +56,8 @@ type ClusterPolicy struct {
 	// everything in the directions of Denies.
 	Invalid string
 	Denies  [2]bool
+	// Object is what the policy was parsed from.
+	Object Object
 }
 
 // ClusterRule is a rule of a ClusterPolicy.

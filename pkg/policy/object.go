@@ -34,6 +34,13 @@ func (p Proto) String() string {
 	return "unknown"
 }
 
+// Object identifies a revision of an API object; the zero value is not known.
+type Object struct {
+	UID string
+	// Generation counts changes of the spec.
+	Generation int64
+}
+
 // Operator compares a label with the values of a Requirement.
 type Operator uint8
 
@@ -157,6 +164,8 @@ type Policy struct {
 	// Invalid says why the object could not be parsed; empty is valid. An invalid policy
 	// allows nothing.
 	Invalid string
+	// Object is what the policy was parsed from.
+	Object Object
 }
 
 // Policies are policies of both kinds.

@@ -127,4 +127,6 @@ type Plan struct {
 	Problems map[Name]string
 	// ClusterProblems says, by ClusterNetworkPolicy, what of it denies more than is written.
 	ClusterProblems map[string]string
+	// Denials are the policies that deny more than is written, sorted by name.
+	Denials []Denial
 }

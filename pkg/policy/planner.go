@@ -170,8 +170,11 @@ func (p *Planner) PutPolicy(policy Policy) {
 		of = map[string]*compiled{}
 		p.policies[policy.Namespace] = of
 	}
-	if old := of[policy.Name.Name]; old != nil && reflect.DeepEqual(old.policy, policy) {
-		return
+	if old := of[policy.Name.Name]; old != nil {
+		old.policy.Object = policy.Object
+		if reflect.DeepEqual(old.policy, policy) {
+			return
+		}
 	}
 	of[policy.Name.Name] = &compiled{policy: policy}
 	p.dirtyAll(policy.Namespace)
@@ -259,7 +262,7 @@ func (p *Planner) Plan() *Plan {
 		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
 		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
 		Problems: p.problems(), ClusterProblems: p.clusterProblems(), Own: p.own,
-		AllowOwnNode: p.allowOwnNode,
+		AllowOwnNode: p.allowOwnNode, Denials: p.denials(),
 	}
 	for name, s := range p.sets {
 		if s.frozen == nil {

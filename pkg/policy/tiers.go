@@ -18,8 +18,11 @@ const (
 
 // PutClusterPolicy adds or replaces a ClusterNetworkPolicy.
 func (p *Planner) PutClusterPolicy(policy ClusterPolicy) {
-	if old := p.cluster[policy.Name]; old != nil && reflect.DeepEqual(old.policy, policy) {
-		return
+	if old := p.cluster[policy.Name]; old != nil {
+		old.policy.Object = policy.Object
+		if reflect.DeepEqual(old.policy, policy) {
+			return
+		}
 	}
 	p.cluster[policy.Name] = &compiledCluster{policy: policy}
 	p.clusterChanged()

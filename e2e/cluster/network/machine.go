@@ -112,6 +112,11 @@ func (s *Session) newKey(ctx context.Context, node, old string,
 // ends, starts, and is heard by the others.
 const gapOfKey = 30 * time.Second
 
+// lossOfKey is how long UDP records may be lost on usual machines while a node's key is replaced:
+// from when the node takes its new key until its peer has heard of it. veild's end and start lose
+// nothing.
+const lossOfKey = 10 * time.Second
+
 // keyReplaced does what docs/operations.md says: the key file is removed and veild restarted. Peers
 // take the new key, and connections go on.
 func keyReplaced(ctx context.Context, s *Session) error {
@@ -159,7 +164,13 @@ func keyReplaced(ctx context.Context, s *Session) error {
 		return err
 	}
 
-	return s.held(ctx, all, gapOfKey)
+	errs := []error{s.held(ctx, all, gapOfKey)}
+	for _, f := range all {
+		for _, flow := range f.last {
+			errs = append(errs, flow.lostAtMost(remote.Patience(ctx, lossOfKey)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // joinAndLeave adds a node, whose pods talk with the others, and lets it go again, of which nothing

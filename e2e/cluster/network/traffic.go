@@ -118,6 +118,17 @@ func (f flow) lostAtOnce(limit time.Duration) error {
 	return nil
 }
 
+// lostAtMost returns an error if a UDP flow lost more records than it sends in window, but for
+// strayRuns: a gap between answers does not tell how many were lost where answers are late.
+func (f flow) lostAtMost(window time.Duration) error {
+	most := uint64(window/flowInterval) + strayRuns
+	if lost := f.Sent - f.Answered; f.Proto == "udp" && lost > most {
+		return fmt.Errorf("%s to %s: %d of %d records lost, at most %d allowed, which are those "+
+			"of %s: %v", f.Proto, f.To, lost, f.Sent, most, window, f.Lost)
+	}
+	return nil
+}
+
 // strayRuns is how many losses of a UDP flow may be an emulated machine's own.
 const strayRuns = 2
 

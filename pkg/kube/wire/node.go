@@ -13,6 +13,7 @@ type Reader struct {
 // Meta is what is read of an object's metadata (k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta).
 type Meta struct {
 	Name, Namespace, UID, ResourceVersion string
+	Generation                            int64
 	// Created is creationTimestamp in whole seconds, UTC; the zero time when there is none.
 	Created time.Time
 	// Labels and Annotations are those that the Reader keeps; nil is none.
@@ -120,6 +121,10 @@ func (r Reader) meta(meta field, m *Meta) error {
 			return f.set(&m.UID)
 		case 6:
 			return f.set(&m.ResourceVersion)
+		case 7:
+			generation, err := f.integer()
+			m.Generation = generation
+			return err
 		case 8:
 			return m.created(f)
 		case 11:

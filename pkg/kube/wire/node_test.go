@@ -66,9 +66,9 @@ func want(n *corev1.Node) wire.Node {
 	w := wire.Node{
 		Meta: wire.Meta{
 			Name: n.Name, Namespace: n.Namespace, UID: string(n.UID),
-			ResourceVersion: n.ResourceVersion,
-			Labels:          kept(n.Labels, reader.Labels),
-			Annotations:     kept(n.Annotations, reader.Annotations),
+			ResourceVersion: n.ResourceVersion, Generation: n.Generation,
+			Labels:      kept(n.Labels, reader.Labels),
+			Annotations: kept(n.Annotations, reader.Annotations),
 		},
 		PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs,
 	}

@@ -18,7 +18,7 @@ var allLabels = wire.Reader{AllLabels: true, Annotations: reader.Annotations}
 
 func wantMeta(m metav1.ObjectMeta) wire.Meta {
 	w := wire.Meta{Name: m.Name, Namespace: m.Namespace, UID: string(m.UID),
-		ResourceVersion: m.ResourceVersion, Labels: m.Labels,
+		ResourceVersion: m.ResourceVersion, Generation: m.Generation, Labels: m.Labels,
 		Annotations: kept(m.Annotations, reader.Annotations)}
 	if !m.CreationTimestamp.IsZero() {
 		w.Created = m.CreationTimestamp.UTC()
@@ -82,7 +82,7 @@ func busyPolicy() *networkingv1.NetworkPolicy {
 			{Key: "k", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a", "b"}},
 			{Key: "k", Operator: metav1.LabelSelectorOpExists}}}
 	return &networkingv1.NetworkPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "np", Namespace: "shop"},
+		ObjectMeta: metav1.ObjectMeta{Name: "np", Namespace: "shop", Generation: 7},
 		Spec: networkingv1.NetworkPolicySpec{PodSelector: selector,
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
 			Ingress: []networkingv1.NetworkPolicyIngressRule{{}, {

@@ -33,6 +33,9 @@ type Options struct {
 	// AllowOwnNode has pods reach their own node whatever NetworkPolicies say, as Kubernetes' API
 	// does. ClusterNetworkPolicies of the Admin tier judge it all the same.
 	AllowOwnNode bool
+	// Denials is told, when a plan is in force, which policies deny more than is written; nil is
+	// nobody. It must not block.
+	Denials func([]policy.Denial)
 	// Programmed is told how long a change took from the source to the kernel; nil is nobody.
 	Programmed func(time.Duration)
 }
@@ -44,6 +47,7 @@ type Keeper struct {
 	paths      pod.Paths
 	log        *slog.Logger
 	programmed func(time.Duration)
+	denials    func([]policy.Denial)
 	table      table.Table
 	wake       chan struct{}
 	revoker    revoker
@@ -84,7 +88,8 @@ type Keeper struct {
 func New(o Options) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
-		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
+		denials: o.Denials,
+		wake:    make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
 		pods: map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
 	}
 	if o.AllowOwnNode {
@@ -246,6 +251,9 @@ func (k *Keeper) step() error {
 		}
 		if !changed.IsZero() && k.programmed != nil && result.Changes > 0 {
 			k.programmed(time.Since(changed))
+		}
+		if k.denials != nil {
+			k.denials(plan.Denials)
 		}
 	}
 	err = errors.Join(errs...)

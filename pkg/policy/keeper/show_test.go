@@ -51,3 +51,23 @@ func TestListSaysWhatIsNotInForce(t *testing.T) {
 		t.Errorf("in force: %+v, %v", v, err)
 	}
 }
+
+// A half-read list names no policy that denies more than is written.
+func TestDenialsAreToldOnceAPlanIsInForce(t *testing.T) {
+	n := newNode(t)
+	var told [][]policy.Denial
+	n.Keeper.denials = func(d []policy.Denial) { told = append(told, d) }
+	invalid := denyAll
+	invalid.Invalid, invalid.Object = "why", policy.Object{UID: "u1", Generation: 1}
+	n.PutPolicy(invalid)
+	n.put("server", map[string]string{"app": "server"})
+	n.step()
+	if len(told) > 0 {
+		t.Errorf("before the lists: %+v", told)
+	}
+	n.listed()
+	if len(told) != 1 || len(told[0]) != 1 || told[0][0].Name != invalid.Name ||
+		told[0][0].Object != invalid.Object {
+		t.Errorf("in force: %+v", told)
+	}
+}

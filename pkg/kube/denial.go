@@ -1,0 +1,191 @@
+package kube
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/flowcontrol"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// Deny says which policies deny more than is written for pods of this node. RunDenials creates an
+// Event at each. It returns at once; the denials must not be changed later.
+func (c *Client) Deny(denials []policy.Denial) {
+	c.mu.Lock()
+	same := slices.Equal(c.denials, denials)
+	c.denials = denials
+	c.mu.Unlock()
+	if !same {
+		poke(c.denied)
+	}
+}
+
+// Bounds of the Events of one node, whatever tenants write: a token bucket.
+const (
+	eventBurst = 20
+	eventEvery = 10 * time.Second
+)
+
+// RunDenials creates Events for the denials of Deny until ctx ends: one for each revision of a
+// policy, and again when the API server may have forgotten it.
+func (c *Client) RunDenials(ctx context.Context) error {
+	s := &eventSayer{client: c, said: map[policy.Name]saidEvent{},
+		bucket: flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(eventEvery),
+			eventBurst)}
+	for {
+		wait := s.say(ctx)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.denied:
+		case <-time.After(wait):
+		}
+	}
+}
+
+// eventSayer knows which Events were created. It belongs to RunDenials.
+type eventSayer struct {
+	client *Client
+	said   map[policy.Name]saidEvent
+	bucket flowcontrol.RateLimiter
+}
+
+// eventProblem is what the problem is about where Events cannot be created.
+const eventProblem = "create Events at policies"
+
+type saidEvent struct {
+	object policy.Object
+	at     time.Time
+}
+
+// say creates the Events that are due, and returns when it is to be called again without a change.
+func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
+	s.client.mu.Lock()
+	denials := s.client.denials
+	s.client.mu.Unlock()
+
+	said := make(map[policy.Name]saidEvent, len(denials))
+	for _, d := range denials {
+		if have, has := s.said[d.Name]; has {
+			said[d.Name] = have
+		}
+	}
+	s.said = said
+
+	for _, d := range denials {
+		now := time.Now()
+		if have, has := s.said[d.Name]; has && have.object == d.Object &&
+			now.Sub(have.at) < s.client.times.again {
+			continue
+		}
+		if !s.bucket.TryAccept() {
+			return eventEvery
+		}
+		if err := s.client.createEvent(ctx, d, now); err != nil {
+			s.client.report(eventProblem, err)
+			return s.client.times.retryMax
+		}
+		s.said[d.Name] = saidEvent{d.Object, now}
+	}
+	s.client.report(eventProblem, nil)
+	return s.client.times.again
+}
+
+// eventKind is that of what createEvent creates; the path depends on the namespace.
+var eventKind = kind{what: "events", rule: policyRights, version: schema.GroupVersion{Version: "v1"}}
+
+// eventReason is a word for programs.
+const eventReason = "DeniesMoreThanWritten"
+
+// maxMessage bounds the message of an Event, bytes (events.k8s.io/v1: 1024).
+const maxMessage = 1000
+
+// coreEvent is what is written of core/v1 Event.
+type coreEvent struct {
+	metav1.TypeMeta    `json:",inline"`
+	metav1.ObjectMeta  `json:"metadata"`
+	InvolvedObject     eventObject `json:"involvedObject"`
+	Reason             string      `json:"reason"`
+	Message            string      `json:"message"`
+	Source             eventSource `json:"source"`
+	FirstTimestamp     metav1.Time `json:"firstTimestamp"`
+	LastTimestamp      metav1.Time `json:"lastTimestamp"`
+	Count              int32       `json:"count"`
+	Type               string      `json:"type"`
+	ReportingComponent string      `json:"reportingComponent"`
+	ReportingInstance  string      `json:"reportingInstance"`
+}
+
+type eventObject struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Namespace  string `json:"namespace,omitempty"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+type eventSource struct {
+	Component string `json:"component"`
+	Host      string `json:"host"`
+}
+
+// eventOf returns the Event for a denial. Its name is the same for the same node and revision, so that
+// a daemon that restarted creates no second one.
+func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
+	about := eventObject{APIVersion: networkingVersion.String(), Kind: "NetworkPolicy",
+		Namespace: d.Namespace, Name: d.Name.Name, UID: d.UID}
+	namespace := d.Namespace
+	if namespace == "" {
+		// The API server wants Events about objects of the cluster there.
+		namespace = metav1.NamespaceDefault
+		about.APIVersion, about.Kind = clusterPolicyKind.version.String(), "ClusterNetworkPolicy"
+	}
+
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d", node, d.UID, d.Generation))
+	message := fmt.Sprintf("On node %s: %s", node, d.Problem)
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"
+	}
+	at := metav1.NewTime(now)
+	return &coreEvent{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: "kubeveil-" + hex.EncodeToString(sum[:10])},
+		InvolvedObject: about, Reason: eventReason, Message: message, Type: "Warning",
+		Source:         eventSource{"veild", node},
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+		ReportingComponent: Group + "/veild", ReportingInstance: node}
+}
+
+// createEvent creates the Event for a denial, unless it is there. A namespace that is being deleted
+// needs none.
+func (c *Client) createEvent(ctx context.Context, d policy.Denial, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	e := eventOf(c.node, d, now)
+	data, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("encode Event: %w", err)
+	}
+	err = c.rest.Post().AbsPath("/api/v1/namespaces", e.Namespace, "events").SetHeader(
+		"Content-Type", "application/json").Body(data).Do(ctx).Error()
+	switch {
+	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err),
+		apierrors.HasStatusCause(err, "NamespaceTerminating"):
+		return nil
+	case err != nil:
+		return explain("create", eventKind, err)
+	}
+	c.log.Info("created an Event: a policy denies more than is written", "namespace", d.Namespace,
+		"policy", d.Name.Name, "problem", d.Problem)
+	return nil
+}
