@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -30,8 +31,8 @@ var packages = []struct{ path, only string }{
 	{path: "pkg/service/table"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
 }
 
-// TestKernel runs the tests of packages on a machine without Kubernetes. What they skip there is in
-// its output.
+// TestKernel runs the tests of packages on a machine without Kubernetes. They may skip there only
+// what the machine's kernel lacks. Its output says which tests of encapsulation ran.
 func TestKernel(t *testing.T) {
 	nettest.NeedRoot(t)
 	if os.Getenv(vmEnv) == "" {
@@ -54,6 +55,7 @@ func TestKernel(t *testing.T) {
 	m := c.Machines[0]
 	t.Run("networkd", func(t *testing.T) { keepsForeignRoutes(ctx, t, m) })
 
+	environment := skipsOf(ctx, t, m)
 	for _, pkg := range packages {
 		run := os.Getenv(runEnv)
 		if pkg.only != "" {
@@ -76,13 +78,48 @@ func TestKernel(t *testing.T) {
 			if err := m.PutFile(ctx, "/root/tests", binary); err != nil {
 				t.Fatal(err)
 			}
-			out, err := m.Exec(ctx, "cd /root && chmod +x tests && uname -r && ./tests -test.v "+
-				"-test.timeout 10m -test.run '"+run+"' 2>&1; echo status $?; dmesg | tail -5")
+			out, err := m.Exec(ctx, "cd /root && chmod +x tests && uname -r && "+environment+
+				" ./tests -test.v -test.timeout 10m -test.run '"+run+
+				"' 2>&1; echo status $?; dmesg | tail -5")
 			t.Logf("%s", out)
 			if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 				t.Errorf("tests on the machine: %v", err)
 			}
+			noteEncapsulations(t, pkg.path, string(out))
 		})
+	}
+}
+
+// skipsOf returns the environment in which a skip fails, unless the machine's kernel lacks what the
+// test needs.
+func skipsOf(ctx context.Context, t *testing.T, m *vm.Machine) string {
+	t.Helper()
+	out, err := m.Exec(ctx, "uname -r && cat /boot/config-$(uname -r)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, config, _ := strings.Cut(string(out), "\n")
+	var reasons []string
+	for _, reason := range mayLack(release, config) {
+		reasons = append(reasons, string(reason))
+	}
+	t.Logf("Linux %s: tests may skip for %q", release, reasons)
+	return "CI=true " + nettest.ExpectedSkipsEnv + "=" + strings.Join(reasons, ",")
+}
+
+// noteEncapsulations logs what became of the encapsulations of a package, and wants each to have
+// begun unless other tests were asked for.
+func noteEncapsulations(t *testing.T, pkg, out string) {
+	t.Helper()
+	for _, e := range encapsulations {
+		if e.pkg != pkg {
+			continue
+		}
+		became := fate(out, e.test)
+		if became == "" && os.Getenv(runEnv) == "" {
+			t.Errorf("%s: %s is not in the output", e.name, e.test)
+		}
+		t.Logf("encapsulation by %s: %s", e.name, cmp.Or(became, "not asked"))
 	}
 }
 

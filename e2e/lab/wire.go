@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -15,16 +16,9 @@ import (
 // plug connects a host to the bridge by a veth: port is its name at the bridge, link its name in
 // the host. The oracle watches the port before it can carry a frame.
 func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []netip.Prefix) error {
-	mtu := fmt.Sprint(l.opts.UnderlayMTU)
-	err := l.bridge.IP(ctx,
-		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s address %s netns %d", port,
-			mtu, link, mtu, hardwareAddr(port), h.holder.Process.Pid),
-		fmt.Sprintf("link set %s master %s", port, bridgeLink),
-	)
-	if err != nil {
+	if err := l.connect(ctx, h, port, link, fmt.Sprint(h.holder.Process.Pid)); err != nil {
 		return fmt.Errorf("plug %s in: %w", h.Name, err)
 	}
-	h.ports = append(h.ports, port)
 	if !l.opts.Offloads {
 		// Frames leave the host as they would be on a wire: no super-frames to the oracle.
 		off := []string{"-K", link, "tso", "off", "gso", "off", "gro", "off", "tx-udp-segmentation",
@@ -33,13 +27,26 @@ func (l *Lab) plug(ctx context.Context, h *Host, port, link string, addrs []neti
 			return fmt.Errorf("plug %s in: %w", h.Name, err)
 		}
 	}
-	if err := l.Oracle.Watch(port); err != nil {
-		return fmt.Errorf("plug %s in: %w", h.Name, err)
-	}
 	if err := l.bridge.IP(ctx, "link set "+port+" up"); err != nil {
 		return err
 	}
 	return h.IP(ctx, append(addrLines(link, addrs), "link set "+link+" up")...)
+}
+
+// connect makes the veth of plug, with its end link in the network namespace netns, a process id or
+// a path, and lets the oracle watch it. It ends with the host.
+func (l *Lab) connect(ctx context.Context, h *Host, port, link, netns string) error {
+	mtu := fmt.Sprint(l.opts.UnderlayMTU)
+	err := l.bridge.IP(ctx,
+		fmt.Sprintf("link add %s mtu %s type veth peer name %s mtu %s address %s netns %s", port,
+			mtu, link, mtu, hardwareAddr(port), netns),
+		fmt.Sprintf("link set %s master %s", port, bridgeLink),
+	)
+	if err != nil {
+		return err
+	}
+	h.ports = append(h.ports, port)
+	return l.Oracle.Watch(port)
 }
 
 // hardwareAddr is the MAC address of a host's end: as that of a machine, the same after a reboot.
@@ -126,6 +133,25 @@ func (n *Node) AddLink(ctx context.Context, link string) ([]netip.Prefix, error)
 	addrs := n.lab.opts.Family.Underlay(byte(extraHost + n.Number))
 	if err := n.lab.plug(ctx, n.Host, port(n.Name, link), link, addrs); err != nil {
 		return nil, err
+	}
+	return addrs, nil
+}
+
+// AddLink adds to a pod an interface at the underlay that CNI knows nothing of, as another plugin
+// beside it does, watched too. It returns the interface's addresses.
+func (p *Pod) AddLink(ctx context.Context, link string) ([]netip.Prefix, error) {
+	l, name := p.Node.lab, port(p.Node.Name, link)
+	if err := l.connect(ctx, p.Node.Host, name, link, p.NetNS()); err != nil {
+		return nil, fmt.Errorf("add link %s to pod %s: %w", link, p.ID, err)
+	}
+	if err := l.bridge.IP(ctx, "link set "+name+" up"); err != nil {
+		return nil, err
+	}
+	addrs := l.opts.Family.Underlay(byte(extraHost + p.Node.Number))
+	for _, line := range append(addrLines(link, addrs), "link set "+link+" up") {
+		if _, err := p.Exec(ctx, "ip", strings.Fields(line)...); err != nil {
+			return nil, fmt.Errorf("add link %s to pod %s: %w", link, p.ID, err)
+		}
 	}
 	return addrs, nil
 }

@@ -35,16 +35,16 @@ func TestForgedEvidenceOpensNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{})
 			pods := echoPods(ctx, t, l)
-			echoAt(ctx, t, l.Nodes()[1])
+			answerAt(ctx, t, l.Nodes()[1])
 			forge(ctx, t, l)
 			for _, when := range []string{"live", "after a restart"} {
 				if when != "live" {
 					restartVeild(ctx, t, l.Nodes()[0])
 				}
 				waitStatus(ctx, t, l.Nodes()[0], 10*time.Second, peersAre("node-2"))
-				tryWorker(ctx, pods[0], l.Nodes()[1], func(to netip.Addr, proto string, err error) {
+				tryWorker(ctx, pods[0], l.Nodes()[1].Addrs, func(what string, err error) {
 					if err != nil {
-						t.Errorf("%s: to %s over %s: %v", when, to, proto, err)
+						t.Errorf("%s: %s: %v", when, what, err)
 					}
 				})
 			}
@@ -57,23 +57,18 @@ func TestForgedEvidenceOpensNothing(t *testing.T) {
 // oracle must see, and with `outside` written nothing of it leaves.
 func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 	t.Parallel()
-	family := lab.Dual
-	var networks []netip.Prefix
-	for _, p := range family.Underlay(1) {
-		networks = append(networks, p.Masked())
-	}
 	for _, closed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "control: seen in clear", true: "outside is written"}[closed],
 			func(t *testing.T) {
-				opts := lab.Options{Family: family}
+				opts := lab.Options{}
 				if closed {
-					opts.VeildConfig = map[string]any{"nodeRanges": networks,
+					opts.VeildConfig = map[string]any{"nodeRanges": nodeNetworks(lab.Dual),
 						"outside": []netip.Prefix{}}
 				}
 				ctx, l := newLab(t, opts)
 				pods := echoPods(ctx, t, l)
 				n1, n2 := l.Nodes()[0], l.Nodes()[1]
-				echoAt(ctx, t, n2)
+				answerAt(ctx, t, n2)
 				moveDefaultRoute(ctx, t, l)
 				if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
 					t.Fatal(err)
@@ -93,29 +88,77 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 					t.Errorf("status says %q", s.InClear)
 				}
 
-				answers := 0
-				tryWorker(ctx, pods[0], n2, func(_ netip.Addr, _ string, err error) {
-					if err == nil {
-						answers++
-					}
-				})
-				if closed {
-					if answers > 0 {
-						t.Errorf("%d answers of a worker that is closed", answers)
-					}
-					noLeaks(t, l)
-					return
-				}
-				result, err := l.Finish()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if answers == 0 || result.Kinds[leak.LeakCanary] == 0 {
-					t.Errorf("%d answers, and the oracle saw %v: the cases that see nothing "+
-						"prove nothing", answers, result.Kinds)
-				}
+				expectClear(ctx, t, l, pods[0], n2.Addrs, !closed)
 			})
 	}
+}
+
+// TestAddressThatNoNodeLists is row 8 of the exceptions: a pod sends to an address inside
+// nodeRanges that a worker has and its Node does not name.
+func TestAddressThatNoNodeLists(t *testing.T) {
+	t.Parallel()
+	for _, closed := range []bool{false, true} {
+		t.Run(map[bool]string{false: "the exception: in clear", true: "outside is written"}[closed],
+			func(t *testing.T) {
+				settings := map[string]any{"nodeRanges": nodeNetworks(lab.Dual)}
+				if closed {
+					settings["outside"] = []netip.Prefix{}
+				}
+				ctx, l := newLab(t, lab.Options{VeildConfig: settings})
+				pods := echoPods(ctx, t, l)
+				n2 := l.Nodes()[1]
+				answerAt(ctx, t, n2)
+				var unlisted []netip.Addr
+				for _, p := range lab.Dual.Underlay(200) {
+					unlisted = append(unlisted, p.Addr())
+					if err := n2.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				expectClear(ctx, t, l, pods[0], unlisted, !closed)
+			})
+	}
+}
+
+// expectClear sends from a pod to addresses of a worker, and wants each datagram to be in clear and
+// the worker's process to answer, or nothing of both. It ends the lab.
+func expectClear(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, to []netip.Addr,
+	clear bool) {
+	t.Helper()
+	var answered []string
+	before := l.Oracle.Seen().Kinds[leak.LeakCanary]
+	tryWorker(ctx, p, to, func(what string, err error) {
+		if err == nil {
+			answered = append(answered, what)
+		}
+		if clear && strings.HasSuffix(what, "udp") {
+			rises(ctx, t, l, leak.LeakCanary, before)
+		}
+		before = l.Oracle.Seen().Kinds[leak.LeakCanary]
+	})
+	if !clear {
+		if len(answered) > 0 {
+			t.Errorf("what is closed answers: %q", answered)
+		}
+		noLeaks(t, l)
+		return
+	}
+	for _, a := range to {
+		if want := fmt.Sprintf("a process at %s over tcp", a); !slices.Contains(answered, want) {
+			t.Errorf("no answer of %s: the cases that are closed prove nothing", want)
+		}
+	}
+	if _, err := l.Finish(); err != nil {
+		t.Error(err)
+	}
+}
+
+// nodeNetworks returns the networks of the nodes' addresses.
+func nodeNetworks(family lab.Family) (networks []netip.Prefix) {
+	for _, p := range family.Underlay(1) {
+		networks = append(networks, p.Masked())
+	}
+	return networks
 }
 
 func echoAt(ctx context.Context, t *testing.T, n *lab.Node) {
@@ -125,13 +168,23 @@ func echoAt(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 }
 
-// tryWorker sends from a pod to a port of each address of a node, and tells each result.
-func tryWorker(ctx context.Context, p *lab.Pod, n *lab.Node,
-	result func(to netip.Addr, proto string, err error)) {
-	for _, to := range n.Addrs {
-		for _, proto := range []string{"tcp", "udp"} {
-			_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Timeout: 2 * time.Second})
-			result(to, proto, err)
+// answerAt lets a node answer at EchoPort by a process of its own, and at a hostPort by a pod.
+func answerAt(ctx context.Context, t *testing.T, n *lab.Node) {
+	t.Helper()
+	echoAt(ctx, t, n)
+	podWithHostPort(ctx, t, n)
+}
+
+// tryWorker sends from a pod to addresses of a node where answerAt listens, and tells each result.
+func tryWorker(ctx context.Context, p *lab.Pod, addrs []netip.Addr,
+	result func(what string, err error)) {
+	for _, to := range addrs {
+		for name, port := range map[string]int{"a process": lab.EchoPort, "a hostPort": hostPortOfPod} {
+			for _, proto := range []string{"tcp", "udp"} {
+				_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Port: port,
+					Timeout: 2 * time.Second})
+				result(fmt.Sprintf("%s at %s over %s", name, to, proto), err)
+			}
 		}
 	}
 }

@@ -105,8 +105,39 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 			t.Errorf("%v; if the source is proven now, the exception can go", err)
 		}
 	})
+	// Row 11. Last, as it changes the routes of the pods.
+	t.Run("a secondary interface", func(t *testing.T) { secondInterface(ctx, t, l, pods) })
 	noSecrets(ctx, t, l, nil)
 	noLeaks(t, l)
+}
+
+// secondInterface adds to each pod an interface at the underlay, and wants what one says to the other
+// there to be in clear. The oracle takes the other's addresses for those of a host outside.
+func secondInterface(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	t.Helper()
+	var addrs []netip.Addr
+	for _, p := range pods {
+		added, err := p.AddLink(ctx, "net1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = nil
+		for _, a := range added {
+			addrs = append(addrs, a.Addr())
+		}
+	}
+
+	l.Oracle.Update(func(r *leak.Rules) { r.Outside = append(r.Outside, addrs...) })
+	for _, to := range addrs {
+		for _, proto := range []string{"tcp", "udp"} {
+			before := l.Oracle.Seen().Kinds[leak.Egress]
+			if _, err := lab.Send(ctx, pods[0],
+				lab.Exchange{Proto: proto, To: to, Egress: true}); err != nil {
+				t.Errorf("to %s over %s: %v", to, proto, err)
+			}
+			rises(ctx, t, l, leak.Egress, before)
+		}
+	}
 }
 
 // rises waits until the oracle has seen more frames of a kind than before.

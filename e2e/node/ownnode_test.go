@@ -37,6 +37,10 @@ func TestOwnNode(t *testing.T) {
 	waitMembers(ctx, t, n1, 2)
 	reachesNode(ctx, t, "judge", open, n1, true)
 	reachesNode(ctx, t, "judge", closed, n1, false)
+	if err := n1.Program("veild").WaitLine(ctx, "a policy denied a connection",
+		10*time.Second); err != nil {
+		t.Error(err)
+	}
 
 	restartWith(ctx, t, n1, "policyOwnNode: allow\n")
 	waitMembers(ctx, t, n1, 2)

@@ -247,15 +247,17 @@ func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// hostPort wants a pod to be reached from outside at a port of its node, both families.
-func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
-	n := l.Nodes()[0]
+// hostPortOfPod is where portmap publishes pods.
+const hostPortOfPod = 18080
+
+// podWithHostPort returns a pod with an echo server that its node publishes at hostPortOfPod.
+func podWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
+	t.Helper()
 	var ports []lab.PortMapping
 	for _, proto := range []string{"tcp", "udp"} {
-		ports = append(ports, lab.PortMapping{HostPort: 18080, ContainerPort: lab.EchoPort,
-			Protocol: proto})
+		ports = append(ports, lab.PortMapping{HostPort: hostPortOfPod,
+			ContainerPort: lab.EchoPort, Protocol: proto})
 	}
-
 	p, err := n.AddPod(ctx, "published", lab.PodOptions{Ports: ports})
 	if err != nil {
 		t.Fatal(err)
@@ -263,6 +265,13 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if _, err := lab.Echo(ctx, p); err != nil {
 		t.Fatal(err)
 	}
+	return p
+}
+
+// hostPort wants a pod to be reached from outside at a port of its node, both families.
+func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
+	n := l.Nodes()[0]
+	p := podWithHostPort(ctx, t, n)
 
 	// Netfilter turns what it sends to another pod of the node, and has to turn the answers.
 	near, err := n.AddPod(ctx, "near", lab.PodOptions{})
@@ -273,11 +282,11 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
 			if _, err := lab.Send(ctx, near,
-				lab.Exchange{Proto: proto, To: to, Port: 18080}); err != nil {
+				lab.Exchange{Proto: proto, To: to, Port: hostPortOfPod}); err != nil {
 				t.Errorf("from a pod of the node to %s over %s: %v", to, proto, err)
 			}
 			if _, err := lab.Send(ctx, l.Outside,
-				lab.Exchange{Proto: proto, To: to, Port: 18080, Egress: true}); err != nil {
+				lab.Exchange{Proto: proto, To: to, Port: hostPortOfPod, Egress: true}); err != nil {
 				t.Errorf("from outside to %s over %s: %v", to, proto, err)
 			}
 		}

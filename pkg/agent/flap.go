@@ -34,6 +34,7 @@ func (in *inputs) setLink(l linkInputs) {
 type flap struct {
 	fit   *linkInputs // the last one that was fit
 	since time.Time   // when the link was lost; zero while it is up
+	held  bool        // the last decision was for fit, and not for what is there
 }
 
 // hold returns d, the decision for in, while the link is up. While it is down, hold returns the
@@ -41,6 +42,7 @@ type flap struct {
 // if no link was ever fit, it returns d. A link that is up but too narrow is no flap: packets of
 // pods do not fit its configured MTU.
 func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
+	f.held = false
 	if d.linkProblem == "" {
 		// Without tunnels the link has not been judged.
 		if d.self != nil {
@@ -59,6 +61,7 @@ func (f *flap) hold(now time.Time, in inputs, d decision) (inputs, decision) {
 		return in, d
 	}
 
+	f.held = true
 	why := d.linkProblem
 	in.setLink(*f.fit)
 	d = decide(in)

@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // lost are ways in which a link between nodes is away for a moment.
@@ -59,6 +63,40 @@ func TestALinkThatFlapsDoesNotCloseTheNode(t *testing.T) {
 				t.Errorf("the second time it is closed at once: %q", d.problems)
 			}
 		})
+	}
+}
+
+// The kernel refuses routes from addresses that are away. That leaves the node ready as long as the
+// link is held, and no longer.
+func TestATurnThatFailsWhileTheLinkFlapsLeavesTheNodeReady(t *testing.T) {
+	l := &loop{Agent: &Agent{log: slog.New(slog.DiscardHandler), wake: make(chan struct{}, 1),
+		health: telemetry.NewHealth(loopLimit, stepApply)}}
+	l.view.Store(&view{})
+	l.health.Done(stepApply)
+	now, in := time.Unix(1000, 0), two(t)
+	l.flap.hold(now, in, decide(in))
+	away := in
+	lost["no underlay"](&away)
+
+	for _, step := range []struct {
+		situation string
+		after     time.Duration
+		in        inputs
+		ready     bool
+	}{
+		{"the link is held", time.Second, away, true},
+		{"it stays away", time.Second + flapLimit, away, false},
+		{"it is up", time.Second + 2*flapLimit, in, false},
+	} {
+		l.flap.hold(now.Add(step.after), step.in, decide(step.in))
+		err := errors.New("the kernel takes no route")
+		if got := l.finish(step.in, decision{}, nil, err); !errors.Is(got, err) {
+			t.Errorf("%s: %v", step.situation, got)
+		}
+		if why := l.health.Ready(); len(why) == 0 != step.ready {
+			t.Errorf("%s: not ready because of %q, want ready %t", step.situation, why, step.ready)
+		}
+		l.health.Done(stepApply)
 	}
 }
 

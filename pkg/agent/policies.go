@@ -57,6 +57,7 @@ func (a *Agent) runPolicies(ctx context.Context, g *errgroup.Group) {
 	})
 	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunPolicies(ctx, a.policies)) })
 	g.Go(func() error { return ignoreEnd(ctx, a.kube.RunDenials(ctx)) })
+	g.Go(func() error { return ignoreEnd(ctx, a.policies.LogDrops(ctx)) })
 }
 
 // tellPolicies tells the keeper of policies which addresses and prefixes nodes have, as they are

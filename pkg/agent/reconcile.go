@@ -278,7 +278,10 @@ func (l *loop) finish(in inputs, d decision, refusals []cluster.Refusal, err err
 	})
 
 	if err != nil {
-		l.health.Undone(stepApply)
+		// The kernel takes no route from an address that is away for a moment.
+		if !l.flap.held {
+			l.health.Undone(stepApply)
+		}
 		return err
 	}
 	if len(d.problems) > 0 {

@@ -58,6 +58,19 @@ func TestLoadFillsDefaults(t *testing.T) {
 	}
 }
 
+// An idle pair of nodes is silent, unless the configuration asks for keepalives.
+func TestKeepaliveIsOffByDefault(t *testing.T) {
+	for name, text := range map[string]string{
+		"tunnel is not written":    good,
+		"tunnel without keepalive": good + "tunnel: {mode: userspace}",
+	} {
+		got, err := config.Load(write(t, text))
+		if err != nil || got.Tunnel.Keepalive != 0 {
+			t.Errorf("%s: keepalive %d (%v), want 0", name, got.Tunnel.Keepalive, err)
+		}
+	}
+}
+
 func TestDefaultNodeIsTheHostNameInLowerCase(t *testing.T) {
 	host, err := os.Hostname()
 	if err != nil {

@@ -47,7 +47,7 @@ func needTCX(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, ok := hk.(tcx); !ok {
-		nettest.Skip(t, nettest.NoKernelFeature, "tcx")
+		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")
 	}
 }
 

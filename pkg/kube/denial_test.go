@@ -117,7 +117,7 @@ func TestEventNamesPolicyAndNode(t *testing.T) {
 	}
 }
 
-// Whoever may write policies cannot have a node flood the API server.
+// A tenant who writes policies cannot have a node flood the API server.
 func TestEventsOfANodeAreBounded(t *testing.T) {
 	f := newFakeServer(t)
 	s := sayer(t, f, "node-1")

@@ -93,12 +93,23 @@ func TestDeciderIsNamed(t *testing.T) {
 			t.Errorf("%q %v, want %q %v", n, a, name, action)
 		}
 	}
+
 	ask(from(2, 80), "a", policy.Deny)
 	ask(from(3, 80), "a", policy.Deny) // an unknown peer
+	for i, want := range map[int]string{2: "", 3: "; nothing is known of the pod that has the address"} {
+		want = "Deny pods with app=client in all namespaces, ports all" + want
+		if got := p.DecidingRule(p.Plan(), policy.Ingress, from(i, 80)); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+
 	p.PutClusterPolicy(clusterPolicy("a", policy.Admin, 0, rule(policy.Pass)))
 	ask(from(2, 80), "b", policy.Accept)
 	isolate(p)
 	ask(from(2, 80), "", policy.Pass)
+	if got := p.DecidingRule(p.Plan(), policy.Ingress, from(2, 80)); got != "" {
+		t.Errorf("nobody decides, but %q", got)
+	}
 	p.DeleteClusterPolicy("a")
 	ask(from(2, 80), "", policy.Pass)
 	if n, _ := p.Decider(p.Plan(), policy.Egress, from(2, 80)); n != "" {

@@ -85,6 +85,36 @@ func (p *Planner) Explain(plan *Plan, d Direction, f Flow) (isolating, allowing 
 // Decider returns the ClusterNetworkPolicy whose line decides a flow in a direction of its pod,
 // with the line's action, by the sets of a plan; empty where none accepts or denies it.
 func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action Action) {
+	by := p.decide(plan, d, f)
+	return by.policy, by.action
+}
+
+// DecidingRule returns the line of Decider in words; empty is none.
+func (p *Planner) DecidingRule(plan *Plan, d Direction, f Flow) string {
+	by := p.decide(plan, d, f)
+	if by.policy == "" {
+		return ""
+	}
+	peers, _ := peerWords(by.def, plan.Sets[by.line.Peer])
+	words := fmt.Sprintf("%s %s, ports %s", by.line.Action, peers, portWords(by.line, by.def))
+	if by.unknown {
+		words += "; nothing is known of the pod that has the address"
+	}
+	return words
+}
+
+// decider is the line that decides a flow; without a policy none does.
+type decider struct {
+	policy string
+	action Action
+	line   Line
+	def    *definition
+	// unknown reports whether the line may be meant for a peer that is not known.
+	unknown bool
+}
+
+func (p *Planner) decide(plan *Plan, d Direction, f Flow) decider {
+	none := decider{action: Pass}
 	own, peer := f.Dst, f.Src
 	if d == Egress {
 		own, peer = f.Src, f.Dst
@@ -96,24 +126,24 @@ func (p *Planner) Decider(plan *Plan, d Direction, f Flow) (name string, action 
 		}
 		chain := plan.Chains[g.Chains[d]]
 		if chain == nil || m.Problem != "" {
-			return "", Pass
+			return none
 		}
 		for _, tier := range []Tier{Admin, Baseline} {
 			if tier == Baseline && !chain.Open {
 				break
 			}
-			if name, action := p.deciderOf(plan, m, pod, tier, d, peer, f); action != Pass {
-				return name, action
+			if by := p.deciderOf(plan, m, pod, tier, d, peer, f); by.action != Pass {
+				return by
 			}
 		}
-		return "", Pass
+		return none
 	}
-	return "", Pass
+	return none
 }
 
 // deciderOf returns who decides in one tier; Pass is no policy.
 func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direction,
-	peer netip.Addr, f Flow) (string, Action) {
+	peer netip.Addr, f Flow) decider {
 	for _, name := range m.ClusterPolicies {
 		c := p.cluster[name]
 		if c == nil || c.policy.Tier != tier || !c.policy.affects(d) {
@@ -121,17 +151,17 @@ func (p *Planner) deciderOf(plan *Plan, m *Member, pod *Pod, tier Tier, d Direct
 		}
 		c.compile()
 		for _, l := range c.linesOf(d, pod) {
-			if matched, unknown := plan.matches(l, peer, f); unknown {
-				return name, Deny
-			} else if matched {
-				if l.Action == Pass {
-					return "", Pass
-				}
-				return name, l.Action
+			switch matched, unknown := plan.matches(l, peer, f); {
+			case unknown:
+				return decider{name, Deny, l, c.sets[l.Peer], true}
+			case matched && l.Action == Pass:
+				return decider{action: Pass}
+			case matched:
+				return decider{name, l.Action, l, c.sets[l.Peer], false}
 			}
 		}
 	}
-	return "", Pass
+	return decider{action: Pass}
 }
 
 // Compare says how the policies that were put differ from a list of all: one sentence a policy,

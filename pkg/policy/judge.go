@@ -72,6 +72,7 @@ func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Ve
 	if f.Midstream && g.Chains[Ingress]+g.Chains[Egress] != "" {
 		return DenyMidstream
 	}
+
 	c := p.Chains[g.Chains[d]]
 	if c == nil {
 		return Allow

@@ -145,7 +145,7 @@ func (l *linked) open(t *testing.T, withTCX bool) {
 	})
 	t.Cleanup(func() { l.Table.Close() })
 	if withTCX && !l.features.TCX {
-		nettest.Skip(t, nettest.NoKernelFeature, "tcx")
+		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")
 	}
 	l.features.TCX = withTCX
 	l.setSelf(t)

@@ -1,0 +1,107 @@
+package kernel
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// options are the options of a kernel's configuration that a test may skip for, by its reason. A
+// machine that has the option, built in or as a module, must run the test.
+var options = map[nettest.Reason]string{
+	nettest.NoIOAM6:     "CONFIG_IPV6_IOAM6_LWTUNNEL",
+	nettest.NoRPL:       "CONFIG_IPV6_RPL_LWTUNNEL",
+	nettest.NoESP:       "CONFIG_INET_ESP",
+	nettest.NoFlowtable: "CONFIG_NF_FLOW_TABLE_INET",
+}
+
+// mayLack returns the reasons for which tests may skip on a machine, sorted, by the release of its
+// kernel and the text of its configuration.
+func mayLack(release, config string) (reasons []nettest.Reason) {
+	for reason, option := range options {
+		if !regexp.MustCompile(`(?m)^` + option + `=[ym]$`).MatchString(config) {
+			reasons = append(reasons, reason)
+		}
+	}
+	var major, minor int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &major, &minor); n == 2 &&
+		(major < 6 || major == 6 && minor < 6) {
+		reasons = append(reasons, nettest.NoTCX)
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+// encapsulations are the tests of ways to encapsulate that many kernels lack, with their package.
+var encapsulations = []struct{ name, pkg, test string }{
+	{"ioam6", "pkg/guard", "TestRoutesThatEncapsulateCarryNothingOut/ioam6"},
+	{"rpl", "pkg/guard", "TestRoutesThatEncapsulateCarryNothingOut/rpl"},
+	{"XFRM", "pkg/guard", "TestTunnelsOfIPsecCarryNothingOut"},
+}
+
+// fate returns what became of a test and its subtests, by the output of go test -v: "ran" once one
+// subtest without others below it did, else "skipped", and "" where the test did not begin. One that
+// failed ran.
+func fate(out, test string) (fate string) {
+	results := regexp.MustCompile(`--- (PASS|FAIL|SKIP): `+regexp.QuoteMeta(test)+`(/\S+)? \(`).
+		FindAllStringSubmatch(out, -1)
+	for _, r := range results {
+		parent := slices.ContainsFunc(results, func(other []string) bool {
+			return strings.HasPrefix(other[2], r[2]+"/")
+		})
+		switch {
+		case parent:
+		case r[1] != "SKIP":
+			return "ran"
+		default:
+			fate = "skipped"
+		}
+	}
+	return fate
+}
+
+func TestSkipsAreThoseOfTheKernel(t *testing.T) {
+	const all = "CONFIG_IPV6_IOAM6_LWTUNNEL=y\nCONFIG_IPV6_RPL_LWTUNNEL=y\nCONFIG_INET_ESP=m\n" +
+		"CONFIG_NF_FLOW_TABLE_INET=m\n"
+	for name, tt := range map[string]struct {
+		release, config string
+		want            []nettest.Reason
+	}{
+		"all, new": {"6.12.9+deb-cloud-amd64", all, nil},
+		"all, old": {"6.1.0-56-cloud-amd64", all, []nettest.Reason{nettest.NoTCX}},
+		"two are not set": {"6.6.1",
+			"# CONFIG_IPV6_RPL_LWTUNNEL is not set\n# CONFIG_IPV6_IOAM6_LWTUNNEL is not set\n" +
+				"CONFIG_INET_ESP=m\nCONFIG_INET_ESP_OFFLOAD=m\nCONFIG_NF_FLOW_TABLE_INET=m\n",
+			[]nettest.Reason{nettest.NoIOAM6, nettest.NoRPL}},
+		"an option with a longer name": {"7.0.0",
+			strings.Replace(all, "CONFIG_INET_ESP=m", "CONFIG_INET_ESP_OFFLOAD=m", 1),
+			[]nettest.Reason{nettest.NoESP}},
+	} {
+		if got := mayLack(tt.release, tt.config); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+func TestFateOfATest(t *testing.T) {
+	const out = `--- PASS: TestA (0.20s)
+    --- PASS: TestA/ioam6 (0.10s)
+        --- SKIP: TestA/ioam6/tcx (0.00s)
+        --- PASS: TestA/ioam6/clsact (0.10s)
+    --- PASS: TestA/rpl (0.00s)
+        --- SKIP: TestA/rpl/tcx (0.00s)
+        --- SKIP: TestA/rpl/clsact (0.00s)
+--- FAIL: TestB (0.00s)
+--- SKIP: TestC (0.00s)
+`
+	for test, want := range map[string]string{"TestA/ioam6": "ran", "TestA/rpl": "skipped",
+		"TestA": "ran", "TestB": "ran", "TestC": "skipped", "TestD": "", "Test": ""} {
+		if got := fate(out, test); got != want {
+			t.Errorf("%s: %q, want %q", test, got, want)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// LogDrops logs which connections policies deny until ctx ends, with the policies and the rule. While
+// another program listens it tries again. Its thread is of the node's network namespace.
+func (k *Keeper) LogDrops(ctx context.Context) error {
+	warned := false
+	for {
+		l, err := table.OpenDropLog()
+		if err == nil {
+			err = k.logDrops(ctx, l)
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !warned {
+			k.log.Warn("connections that policies deny are not logged", "error", err)
+			warned = true
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(resync):
+		}
+	}
+}
+
+// logDrops logs what l receives, and closes it at the end.
+func (k *Keeper) logDrops(ctx context.Context, l *table.DropLog) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer func() {
+		if stop() {
+			_ = l.Close()
+		}
+	}()
+	limit := newDropLimit(time.Now())
+	for {
+		drops, err := l.Receive()
+		if err != nil {
+			return err
+		}
+		for _, d := range drops {
+			if limit.accept(d, time.Now()) {
+				k.logDrop(d, limit.takeSkipped())
+			}
+		}
+	}
+}
+
+// logDrop logs one drop as the plan in force explains it.
+func (k *Keeper) logDrop(d table.Dropped, skipped int) {
+	fields := []any{"reason", d.Reason, "from", d.Src, "to", d.Dst, "proto", protoWord(d.Proto),
+		"port", d.Port}
+	k.mu.Lock()
+	fields = append(fields, k.explainLocked(d)...)
+	k.mu.Unlock()
+	if skipped > 0 {
+		fields = append(fields, "skipped", skipped)
+	}
+	k.log.Info("a policy denied a connection", fields...)
+}
+
+// explainLocked says which side denies, and by which policies and rule. It says nothing where the
+// plan in force does not deny for the same reason: it has changed since.
+func (k *Keeper) explainLocked(d table.Dropped) []any {
+	if k.plan == nil {
+		return nil
+	}
+	for _, direction := range []policy.Direction{policy.Egress, policy.Ingress} {
+		f, own := d.Flow, d.Dst
+		if direction == policy.Egress {
+			own = d.Src
+		}
+		f.FromPod, f.ToPod = direction == policy.Egress, direction == policy.Ingress
+		f.ToNode = f.ToNode && f.FromPod
+		if !k.planner.Attached(own) || k.plan.Judge(f).String() != d.Reason {
+			continue
+		}
+
+		fields := []any{"direction", direction.String()}
+		if whose := k.planner.Whose(own); len(whose) == 1 {
+			fields = append(fields, "pod", whose[0].Name.String())
+		}
+		if name, _ := k.planner.Decider(k.plan, direction, f); name != "" {
+			return append(fields, "policies", []string{name},
+				"rule", k.planner.DecidingRule(k.plan, direction, f))
+		}
+		isolating, _ := k.planner.Explain(k.plan, direction, f)
+		return append(fields, "policies", isolating, "rule", "no rule of these allows it")
+	}
+	return nil
+}
+
+// protoWord names a protocol.
+func protoWord(p policy.Proto) string {
+	switch p {
+	case icmp:
+		return "icmp"
+	case icmp6:
+		return "icmp6"
+	case policy.TCP, policy.UDP, policy.SCTP:
+		return p.String()
+	}
+	return fmt.Sprint(uint8(p))
+}
+
+// Bounds of what is logged, whatever pods send.
+const (
+	// dropRepeat is how soon a drop with the same ends is logged again.
+	dropRepeat = time.Hour
+	// dropBurst drops are logged at once, then one each dropEvery.
+	dropBurst = 20
+	dropEvery = 10 * time.Second
+	// dropKnown bounds the drops that are remembered.
+	dropKnown = 4096
+)
+
+// dropLimit says which drops are logged: a token bucket behind a memory of those that were. It is for
+// one goroutine.
+type dropLimit struct {
+	known map[table.Dropped]time.Time
+	// full is when all tokens are there.
+	full    time.Time
+	skipped int
+}
+
+func newDropLimit(now time.Time) *dropLimit {
+	return &dropLimit{known: map[table.Dropped]time.Time{}, full: now}
+}
+
+// accept reports whether a drop is to be logged now.
+func (l *dropLimit) accept(d table.Dropped, now time.Time) bool {
+	if last, known := l.known[d]; known && now.Sub(last) < dropRepeat {
+		return false
+	}
+	if l.full.Before(now) {
+		l.full = now
+	}
+	if l.full.Sub(now) > (dropBurst-1)*dropEvery {
+		l.skipped++
+		return false
+	}
+
+	l.full = l.full.Add(dropEvery)
+	if len(l.known) >= dropKnown {
+		clear(l.known)
+	}
+	l.known[d] = now
+	return true
+}
+
+// takeSkipped returns how many drops the bucket had no token for since the last call.
+func (l *dropLimit) takeSkipped() int {
+	n := l.skipped
+	l.skipped = 0
+	return n
+}

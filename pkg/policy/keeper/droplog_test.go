@@ -1,0 +1,152 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// journal keeps what is logged.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(b []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(b)
+}
+
+// lines are the lines with a word.
+func (j *journal) lines(word string) (out []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, l := range strings.Split(j.text.String(), "\n") {
+		if strings.Contains(l, word) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// The whole way: packets of pods, the kernel's log, and the words.
+func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
+	n := newNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.put("client", map[string]string{"app": "client"})
+	n.put("server", map[string]string{"app": "server"})
+	n.PutPolicy(denyAll)
+	n.listed()
+
+	var j journal
+	n.Keeper.log = slog.New(slog.NewTextHandler(&j, nil))
+	var l *table.DropLog
+	n.must(func() (err error) { l, err = table.OpenDropLog(); return err })
+	n.must(func() error {
+		if second, err := table.OpenDropLog(); !errors.Is(err, unix.EPERM) {
+			t.Errorf("a second listener: %v, %v", second, err)
+		}
+		return nil
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := n.logDrops(ctx, l); err == nil || ctx.Err() == nil {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+
+	n.wantTalk("client", 2, false)
+	nettest.Until(t, 10*time.Second, "lines of both families", func() bool {
+		return len(j.lines("reason=policy_ingress")) == 2
+	})
+	for _, line := range j.lines("policy_ingress") {
+		for _, want := range []string{"proto=tcp port=80", "direction=ingress pod=shop/server",
+			"policies=[shop/deny]", `rule="no rule of these allows it"`} {
+			if !strings.Contains(line, want) {
+				t.Errorf("no %q in %s", want, line)
+			}
+		}
+	}
+
+	all := policy.Selector{}
+	n.PutClusterPolicy(policy.ClusterPolicy{Name: "guests", Rules: [2][]policy.ClusterRule{nil,
+		{{Action: policy.Deny, Peers: []policy.Peer{{Namespaces: &all}}}}}})
+	n.step()
+	n.wantTalk("client", 2, false)
+	nettest.Until(t, 10*time.Second, "lines of the Admin tier", func() bool {
+		return len(j.lines("reason=policy_admin")) == 2
+	})
+	if line := j.lines("policy_admin")[0]; !strings.Contains(line, "direction=egress pod=shop/client "+
+		`policies=[guests] rule="Deny all pods in all namespaces, ports all"`) {
+		t.Error(line)
+	}
+
+	// Of a drop by rules that are no more, no policy is accused.
+	n.DeleteClusterPolicy("guests")
+	n.step()
+	n.logDrop(table.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
+		Dst: netip.MustParseAddr("192.0.2.1"), Proto: icmp}}, 7)
+	if got := j.lines("192.0.2.1"); len(got) != 1 || strings.Contains(got[0], "policies") ||
+		!strings.Contains(got[0], "proto=icmp") || !strings.Contains(got[0], "skipped=7") {
+		t.Errorf("%q", got)
+	}
+}
+
+// A pod cannot fill the node's log.
+func TestLogOfDropsIsBounded(t *testing.T) {
+	now := time.Unix(0, 0)
+	l := newDropLimit(now)
+	drop := func(port int) table.Dropped {
+		return table.Dropped{Reason: "policy_egress", Flow: policy.Flow{Proto: policy.TCP,
+			Port: uint16(port), Src: addrsOf(1)[0], Dst: addrsOf(2)[0]}}
+	}
+	logged := func(ports ...int) (n int) {
+		for _, p := range ports {
+			if l.accept(drop(p), now) {
+				n++
+			}
+		}
+		return n
+	}
+	var scan []int
+	for p := range 60000 {
+		scan = append(scan, p)
+	}
+
+	if n := logged(1, 1, 1); n != 1 || l.takeSkipped() != 0 {
+		t.Errorf("the same drop was logged %d times, want 1", n)
+	}
+	if n := logged(scan[2:]...); n != dropBurst-1 || l.takeSkipped() != len(scan)-2-n {
+		t.Errorf("a scan was logged %d times, want %d", n, dropBurst-1)
+	}
+	now = now.Add(dropEvery)
+	if n := logged(scan[1000:]...); n != 1 {
+		t.Errorf("after %s: %d, want 1", dropEvery, n)
+	}
+	now = now.Add(dropRepeat)
+	if n := logged(1, 1); n != 1 {
+		t.Errorf("after %s the same drop was logged %d times, want 1", dropRepeat, n)
+	}
+	for i := range 2 * dropKnown { // Patience fills the memory, but not for ever.
+		now = now.Add(dropEvery)
+		if logged(i) == 1 && len(l.known) > dropKnown {
+			t.Fatalf("%d drops are remembered, more than %d", len(l.known), dropKnown)
+		}
+	}
+}
