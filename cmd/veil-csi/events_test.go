@@ -96,8 +96,10 @@ func TestNoticesWaitForTheAPIServer(t *testing.T) {
 		}
 
 		<-time.After(2 * warnRetry)
+		synctest.Wait()
 		gone = false
 		<-time.After(2 * warnRetry)
+		synctest.Wait()
 		if !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}
