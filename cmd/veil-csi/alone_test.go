@@ -211,6 +211,62 @@ func TestFencedAtTheStartIsCounted(t *testing.T) {
 	}
 }
 
+// private is a mount table whose mounts stay in the driver's container.
+type private struct {
+	mount.System
+	asked string
+}
+
+func (p *private) CheckShared(path string) error {
+	p.asked = path
+	return mount.ErrPrivate
+}
+
+// A driver whose mounts would not reach the host does not register: pods would write in clear. One
+// that needs no kubelet serves.
+func TestStartWherePodsWouldSeeNoMount(t *testing.T) {
+	for name, allowed := range map[string]bool{"with a kubelet": false,
+		"in the kubelet's mount namespace": true} {
+		t.Run(name, func(t *testing.T) {
+			f, table := newFound(t, 2), &private{}
+			f.store, f.cluster = storeFile+t.TempDir(), "c"
+			f.mounts, f.privateMounts = table, allowed
+			// The name of a socket has at most 107 bytes.
+			dir, err := os.MkdirTemp("", "veil")
+			if err == nil {
+				t.Cleanup(func() { os.RemoveAll(dir) })
+				f.registration = filepath.Join(dir, "plugins_registry")
+				err = os.Mkdir(f.registration, 0o700)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+			defer stop()
+			done := make(chan error, 1)
+			go func() { done <- f.serve(ctx) }()
+			if allowed {
+				nettest.Until(t, 10*time.Second, "it registers", func() bool {
+					sockets, err := os.ReadDir(f.registration)
+					return err == nil && len(sockets) == 1
+				})
+				stop()
+			}
+
+			err = <-done
+			sockets, unread := os.ReadDir(f.registration)
+			if unread != nil {
+				t.Fatal(unread)
+			}
+			if refused := errors.Is(err, mount.ErrPrivate); refused == allowed ||
+				!allowed && (table.asked != filepath.Dir(f.registration) || len(sockets) != 0) {
+				t.Errorf("%v, asked of %q, sockets %v", err, table.asked, sockets)
+			}
+		})
+	}
+}
+
 // away is a store whose API server does not answer.
 type away struct{ volume.Store }
 

@@ -151,3 +151,14 @@ func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 		}
 	}
 }
+
+// Trim meets a refusal in a volume that this node has.
+func TestNoticeOfARefusalThatTrimMeets(t *testing.T) {
+	m, d := running(t, mounted(""), map[string]string{"discard": "batch"})
+	h := listen(d)
+	m.edit(func(st *volume.State) { st.Epoch-- })
+	if n, err := d.Trim(t.Context()); err != nil || n != 0 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	h.wants(t, pvc+" "+crypt.NewerThanState.Name())
+}

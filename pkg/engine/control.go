@@ -97,9 +97,10 @@ func (d *Device) checkLink(now time.Duration) {
 	}
 }
 
-// walk does what the timers of the peers want. It begins where the last one used the budget up, so
-// that each peer gets its turn.
+// walk does what the timers of the peers want. It begins at the first peer for which the last one
+// had no budget, so that each peer gets its turn.
 func (d *Device) walk(now time.Duration) {
+	d.refused = false
 	n := len(d.order)
 	start := d.turn
 	for i := range n {
@@ -173,7 +174,9 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 	}
 	first := p.wanted && !p.dead.Load() || a&doGreet != 0 && p.timers.greetings == 0
 	if !d.budget.take(first, now) {
-		d.turn = place
+		if !d.refused {
+			d.refused, d.turn = true, place
+		}
 		return
 	}
 	if a&doRetry != 0 {
@@ -185,7 +188,7 @@ func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 	}
 }
 
-// want begins a handshake if none was begun in the last 5 s.
+// want begins a handshake if none was begun in the last 5 s. It is a greeting if one is due.
 func (d *Device) want(p *peer, now time.Duration) {
 	if !d.up {
 		return
@@ -203,7 +206,10 @@ func (d *Device) want(p *peer, now time.Duration) {
 		p.wanted = true
 		return
 	}
-	d.initiate(p, now)
+	if d.initiate(p, now) && p.timers.greet != 0 {
+		// Another one now would take the place of this one, whose response were then unknown.
+		p.timers.greeted(now, mathrand.Float64())
+	}
 }
 
 // tooSoon reports whether a handshake was begun, by either side, in the last 5 s.

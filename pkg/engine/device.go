@@ -61,7 +61,8 @@ type Device struct {
 	mark     uint32
 	up       bool
 	out      *outbox
-	turn     int // where the next walk over order begins
+	turn     int  // where the next walk over order begins
+	refused  bool // this walk has found no budget for a peer
 	budget   budget
 	load     load
 	limits   limiter
