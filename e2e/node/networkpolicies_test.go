@@ -105,7 +105,13 @@ func TestNetworkPolicies(t *testing.T) {
 // policyLab is a lab of two nodes that enforce policies, with a namespace for pods.
 func policyLab(t *testing.T) (context.Context, *lab.Lab) {
 	t.Helper()
-	ctx, l := newLab(t, lab.Options{Nodes: 2, Family: lab.Dual,
+	return policyLabOf(t, 2)
+}
+
+// policyLabOf is policyLab with another number of nodes.
+func policyLabOf(t *testing.T, nodes int) (context.Context, *lab.Lab) {
+	t.Helper()
+	ctx, l := newLab(t, lab.Options{Nodes: nodes, Family: lab.Dual,
 		VeildConfig: map[string]any{"policy": "kubernetes"}})
 	if err := l.Control.AddNamespace(ctx, shop); err != nil {
 		t.Fatal(err)
