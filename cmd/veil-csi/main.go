@@ -45,7 +45,7 @@ const (
 	kubeletDir = "/var/lib/kubelet"
 	dataDir    = "/var/lib/kubeveil/csi"
 	runDir     = "/run/kubeveil/csi"
-	kmsSocket  = "/run/kubeveil/kms/kms.sock"
+	kmsSocket  = keyring.KMSSocket
 )
 
 // options are the flags.

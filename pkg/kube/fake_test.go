@@ -28,6 +28,7 @@ type fakeServer struct {
 	version  int
 	objects  map[string]map[string]map[string]any // by collection path and name
 	watchers map[chan event]string                // to collection path
+	past     map[string][]event                   // all that happened, by collection path
 	conns    map[net.Conn]bool
 	away     bool
 	// answer in JSON only, as a server behind a proxy that knows no protobuf
@@ -69,7 +70,7 @@ var kinds = map[string][2]string{
 func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{
 		t: t, version: 1, objects: map[string]map[string]map[string]any{},
-		watchers: map[chan event]string{}, conns: map[net.Conn]bool{},
+		watchers: map[chan event]string{}, past: map[string][]event{}, conns: map[net.Conn]bool{},
 		refuse: map[string]int{}, writes: map[string]int{}, accept: make(chan net.Conn),
 		done: make(chan struct{}),
 	}
@@ -201,6 +202,7 @@ func (f *fakeServer) removeLocked(path, name string) {
 }
 
 func (f *fakeServer) tellLocked(path string, e event) {
+	f.past[path] = append(f.past[path], e)
 	for ch, p := range f.watchers {
 		if p == path {
 			ch <- e
@@ -282,15 +284,19 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 		return
 	}
 
-	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
-	for _, o := range f.objects[path] {
-		rv, _ := strconv.Atoi(o["metadata"].(map[string]any)["resourceVersion"].(string))
-		if stream || rv > since {
-			ch <- event{"ADDED", o}
+	if !stream {
+		since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+		for _, e := range f.past[path] {
+			rv, _ := strconv.Atoi(e.Object["metadata"].(map[string]any)["resourceVersion"].(string))
+			if rv > since {
+				ch <- e
+			}
 		}
 	}
-
 	if stream {
+		for _, o := range f.objects[path] {
+			ch <- event{"ADDED", o}
+		}
 		ch <- event{"BOOKMARK", map[string]any{"apiVersion": kinds[path][0], "kind": kinds[path][1],
 			"metadata": map[string]any{
 				"resourceVersion": strconv.Itoa(f.version),
