@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,9 +74,9 @@ func volumeError(v string) error {
 func TestNoticesWaitForTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
-		gone := true
+		var back atomic.Bool
 		w := newWarner(func(_ context.Context, v, reason, _ string) error {
-			if gone {
+			if !back.Load() {
 				return volume.ErrUnavailable
 			}
 			said = append(said, v+" "+reason)
@@ -96,8 +97,9 @@ func TestNoticesWaitForTheAPIServer(t *testing.T) {
 		}
 
 		<-time.After(2 * warnRetry)
-		gone = false
+		back.Store(true)
 		<-time.After(2 * warnRetry)
+		synctest.Wait()
 		if !slices.Equal(said, want) {
 			t.Errorf("said %q, want %q", said, want)
 		}

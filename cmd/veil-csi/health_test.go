@@ -43,7 +43,9 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 	}
 
 	o := options{endpoint: filepath.Join(t.TempDir(), "csi.sock")}
-	handler := o.handler(prometheus.NewRegistry(), func() bool { return true })
+	joined := false
+	handler := o.handler(prometheus.NewRegistry(), func() bool { return joined },
+		func() bool { return true })
 	healthy := func(want int, because string) {
 		t.Helper()
 		w := httptest.NewRecorder()
@@ -54,6 +56,8 @@ func TestHealthIsTheDriversAnswer(t *testing.T) {
 		}
 	}
 
+	healthy(http.StatusOK, "waits for the API server")
+	joined = true
 	healthy(http.StatusServiceUnavailable, o.endpoint)
 	l, err := driver.Listen(o.endpoint)
 	if err != nil {

@@ -17,14 +17,20 @@ func (p *process) serveMetrics(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return telemetry.Serve(ctx, l, p.handler(p.registry, p.registration.Registered), p.log)
+	return telemetry.Serve(ctx, l,
+		p.handler(p.registry, p.joined.Load, p.registration.Registered), p.log)
 }
 
-// handler serves HTTP.
-func (o *options) handler(registry *prometheus.Registry, registered func() bool) http.Handler {
+// handler serves HTTP. Until joined, the driver waits for the API server, which no restart ends.
+func (o *options) handler(registry *prometheus.Registry,
+	joined, registered func() bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		if !joined() {
+			fmt.Fprintln(w, "ok: the driver waits for the API server")
+			return
+		}
 		if err := driver.Ask(r.Context(), o.endpoint); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return

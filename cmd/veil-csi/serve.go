@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -29,6 +30,8 @@ type process struct {
 	metrics      *driver.Metrics
 	warner       *warner
 	log          *slog.Logger
+	// joined reports whether the API server answered and calls are served.
+	joined atomic.Bool
 }
 
 func newProcess(o *options, d *driver.Driver, s states, log *slog.Logger) *process {
@@ -149,6 +152,7 @@ func (p *process) servers(ctx context.Context, g *errgroup.Group) error {
 		return err
 	}
 
+	p.joined.Store(true)
 	observe := p.metrics.Observe
 	if p.states.warn != nil {
 		observe = func(c driver.Call) {
@@ -172,10 +176,6 @@ func (p *process) servers(ctx context.Context, g *errgroup.Group) error {
 	if p.options.registration != "" {
 		g.Go(func() error { return p.registration.Serve(ctx, p.options.registration) })
 	}
-	if p.options.metrics != "" {
-		g.Go(func() error { return p.serveMetrics(ctx) })
-	}
-
 	p.upkeep(ctx, g)
 	return nil
 }

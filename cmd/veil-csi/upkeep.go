@@ -49,6 +49,9 @@ func (p *process) alone(ctx context.Context, g *errgroup.Group) {
 		p.driver.ResumeMarked)
 	p.every(ctx, g, recordsEvery, "read the records of disks that are mapped",
 		func(ctx context.Context) error { return p.metrics.CheckDisks(ctx, p.driver) })
+	if p.options.metrics != "" {
+		g.Go(func() error { return p.serveMetrics(ctx) })
+	}
 }
 
 // upkeep starts the work beside serving that needs an API server, until ctx ends.

@@ -298,16 +298,26 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// Only e2fsck itself reports damage, not its being killed, nor its failure to start.
-func TestOnlyE2fsckReportsDamage(t *testing.T) {
+// fakeE2fsck returns a device and a function that has e2fsck be a script.
+func fakeE2fsck(t *testing.T) (device string, become func(script string)) {
+	t.Helper()
 	dir := t.TempDir()
 	before := folders
 	t.Cleanup(func() { folders = before })
 	folders = append([]string{dir}, before...)
-	device := filepath.Join(dir, "device")
-	if err := os.WriteFile(device, make([]byte, 8192), 0o600); err != nil {
-		t.Fatal(err)
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
 	}
+	write("device", string(make([]byte, 8192)))
+	return filepath.Join(dir, "device"), func(script string) { write("e2fsck", script) }
+}
+
+// Only e2fsck itself reports damage, not its being killed, nor its failure to start.
+func TestOnlyE2fsckReportsDamage(t *testing.T) {
+	device, become := fakeE2fsck(t)
 
 	for end, c := range map[string]struct{ fails, damaged bool }{
 		"exit 0":     {false, false},
@@ -319,10 +329,7 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 		"kill $$":    {true, false},
 	} {
 		const said = `echo "Entry 'patient-7.txt' in /records (12) is a link to directory /x (13)."` + "\n"
-		if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte("#!/bin/sh\n"+said+end+"\n"),
-			0o700); err != nil {
-			t.Fatal(err)
-		}
+		become("#!/bin/sh\n" + said + end + "\n")
 		err := (Host{}).Check(t.Context(), device, Ext4)
 		if (err != nil) != c.fails || errors.Is(err, ErrDamaged) != c.damaged {
 			t.Errorf("%s: %v", end, err)
@@ -340,22 +347,13 @@ func TestOnlyE2fsckReportsDamage(t *testing.T) {
 
 // A check takes no more memory than it may: else a kubelet kills the driver of all volumes with it.
 func TestCheckHasALimitOfMemory(t *testing.T) {
-	dir := t.TempDir()
-	before := folders
-	t.Cleanup(func() { folders = before })
-	folders = append([]string{dir}, before...)
-	device := filepath.Join(dir, "device")
-	if err := os.WriteFile(device, make([]byte, 8192), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	device, become := fakeE2fsck(t)
 	// It waits for the limit, which comes once it runs, and gives up where none comes.
 	const script = `#!/bin/sh
 for _ in 1 2 3 4 5 6 7 8 9 10; do [ "$(ulimit -v)" = 65536 ] && exit 0; sleep 0.1; done
 exit 8
 `
-	if err := os.WriteFile(filepath.Join(dir, "e2fsck"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	become(script)
 	if err := (Host{CheckMemory: 64 << 20}).Check(t.Context(), device, Ext4); err != nil {
 		t.Error(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -68,4 +69,41 @@ func placeServices(settings map[string]any) {
 		}
 	}
 	settings["services"] = services
+}
+
+// overlay is a user's own kustomization, for the folders of the manifests and of a component, and
+// for files with patches.
+const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+# That of the bases counts for nothing here.
+sortOptions: {order: fifo}
+resources: [%q]
+components: [%q]
+patches: [%s]
+`
+
+// WriteOverlay makes the folder dir, whose kustomization adds a component to the manifests in the
+// folder base. Patches are the names of files that the caller writes to dir.
+func WriteOverlay(dir, base, component string, patches ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	// kustomize takes relative folders only, and looks for them from where the links lead.
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	if base, err = filepath.EvalSymlinks(base); err != nil {
+		return err
+	}
+	if base, err = filepath.Rel(real, base); err != nil {
+		return err
+	}
+
+	var paths []string
+	for _, p := range patches {
+		paths = append(paths, fmt.Sprintf("{path: %q}", p))
+	}
+	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base,
+		filepath.Join(base, "components", component), strings.Join(paths, ", ")), 0o644)
 }

@@ -38,17 +38,8 @@ func TestAPIServerAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
-		c, err := n.AddPod(ctx, "echo", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		if _, err := lab.Echo(ctx, c); err != nil {
-			t.Fatal(err)
-		}
+		waitReady(ctx, t, n)
+		c := echoPod(ctx, t, n, "echo")
 
 		for _, p := range pods {
 			meet(ctx, t, p, c)
@@ -67,17 +58,13 @@ func TestAPIServerAway(t *testing.T) {
 func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	old := nodeStatus(ctx, t, n2).Devices[0].PublicKey
-	if err := n2.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n2, "veild")
 	if err := os.Remove(n2.Path(abi.KeyFile)); err != nil {
 		t.Fatal(err)
 	}
 
 	began := time.Now()
-	if _, err := n2.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n2, "veild")
 
 	waitStatus(ctx, t, n1, 20*time.Second, func(s telemetry.Status) error {
 		if len(s.Peers) != 1 || s.Peers[0].PublicKey == old {
@@ -117,9 +104,7 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 			if err != nil {
 				t.Fatalf("ADD on %s without the API server: %v", n.Name, err)
 			}
-			if _, err := lab.Echo(ctx, p); err != nil {
-				t.Fatal(err)
-			}
+			echoAt(ctx, t, p)
 			fresh = append(fresh, p)
 		}
 
@@ -159,18 +144,9 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 // restartVeild kills veild and starts it again, and waits until it has the node in order.
 func restartVeild(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
-	if err := n.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
-	waitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
-		if !s.Ready {
-			return fmt.Errorf("not ready: %v, %v", s.NotReady, s.Problems)
-		}
-		return nil
-	})
+	killProgram(ctx, t, n, "veild")
+	startProgram(ctx, t, n, "veild")
+	applied(ctx, t, n)
 }
 
 // nodeStatus asks a node's veild by its admin socket.

@@ -13,17 +13,13 @@ import (
 func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{BootUnit: true})
 	for _, n := range l.Nodes() {
-		if err := n.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
+		waitReady(ctx, t, n)
 	}
 
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
 	node := l.Nodes()[1]
-	if err := node.Crash(); err != nil {
-		t.Fatal(err)
-	}
+	crash(t, node)
 	if err := node.Boot(ctx, false); err != nil {
 		t.Fatal(err)
 	}
@@ -34,21 +30,11 @@ func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
 	closed(ctx, t, node, "with nothing but the boot unit")
 
 	for _, program := range []string{"veil-wg", "veild"} {
-		if _, err := node.StartProgram(ctx, program); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, node, program)
 	}
 
-	if err := node.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
-	again, err := node.AddPod(ctx, "again", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lab.Echo(ctx, again); err != nil {
-		t.Fatal(err)
-	}
+	waitReady(ctx, t, node)
+	again := echoPod(ctx, t, node, "again")
 
 	meet(ctx, t, pods[0], again)
 	noLeaks(t, l)

@@ -89,13 +89,7 @@ func echoPods(ctx context.Context, t *testing.T, l *lab.Lab) []*lab.Pod {
 	t.Helper()
 	var pods []*lab.Pod
 	for _, n := range l.Nodes() {
-		p, err := n.AddPod(ctx, "echo", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := lab.Echo(ctx, p); err != nil {
-			t.Fatal(err)
-		}
+		p := echoPod(ctx, t, n, "echo")
 		pods = append(pods, p)
 	}
 	return pods

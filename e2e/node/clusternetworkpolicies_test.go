@@ -21,9 +21,7 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	allowClients(ctx, t, l, "client")
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	server := startPod(ctx, t, n1, "server")
-	if _, err := lab.Echo(ctx, server); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, server)
 	client, guest := startPod(ctx, t, n2, "client"), startPod(ctx, t, n2, "guest")
 	waitMembers(ctx, t, n1, 1)
 	waitMembers(ctx, t, n2, 2)
@@ -45,14 +43,10 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	policyAllows(ctx, t, "clients are denied", guest, server, true)
 	waitMembers(ctx, t, n1, 1)
 
-	if err := n1.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n1, "veild")
 	policyAllows(ctx, t, "veild is dead", client, server, false)
 	policyAllows(ctx, t, "veild is dead", guest, server, true)
-	if _, err := n1.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n1, "veild")
 	policyAllows(ctx, t, "veild is back", client, server, false)
 	waitMembers(ctx, t, n1, 1)
 	policyAllows(ctx, t, "veild knows all policies", client, server, false)

@@ -223,18 +223,14 @@ func TestVeildKilledUnderLoad(t *testing.T) {
 
 	flows := startLoad(ctx, t, bothWays(a, b)...)
 	for range 3 {
-		if err := n1.Program("veild").Kill(ctx); err != nil {
-			t.Fatal(err)
-		}
+		killProgram(ctx, t, n1, "veild")
 
 		flows.flowing(ctx, t, 10*time.Second)
 		c, err := n1.AddPod(ctx, "while-dead", lab.PodOptions{})
 		if err != nil {
 			t.Fatalf("ADD with veild dead: %v", err)
 		}
-		if _, err := lab.Echo(ctx, c); err != nil {
-			t.Fatal(err)
-		}
+		echoAt(ctx, t, c)
 
 		talk(ctx, t, c, b)
 		if err := errors.Join(c.Check(ctx), c.Del(ctx)); err != nil {
@@ -328,16 +324,12 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 
 	program := func(name string) func() {
 		return func() {
-			if err := n2.Program(name).Kill(ctx); err != nil {
-				t.Fatal(err)
-			}
+			killProgram(ctx, t, n2, name)
 		}
 	}
 	veild, supervisor := program("veild"), program("veil-wg")
 	restart := func() { // as init or the kubelet does
-		if _, err := n2.StartProgram(ctx, "veil-wg"); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, n2, "veil-wg")
 	}
 
 	both := bothWays(a, b)

@@ -161,13 +161,6 @@ func nodeNetworks(family lab.Family) (networks []netip.Prefix) {
 	return networks
 }
 
-func echoAt(ctx context.Context, t *testing.T, n *lab.Node) {
-	t.Helper()
-	if _, err := lab.Echo(ctx, n); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // answerAt lets a node answer at EchoPort by a process of its own, and at a hostPort by a pod.
 func answerAt(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()

@@ -26,9 +26,7 @@ func TestExceptionsAreAsDocumented(t *testing.T) {
 
 	// Row 2. A service turns what a host process sends to the address of another node.
 	t.Run("a host process to a service with a host-network backend", func(t *testing.T) {
-		if _, err := lab.Echo(ctx, b); err != nil {
-			t.Fatal(err)
-		}
+		echoAt(ctx, t, b)
 		services := firstAddrs(l.Family().ServiceRanges())
 		foreign(ctx, t, a, "foreign_service",
 			fmt.Sprintf(`chain out { type nat hook output priority -100;

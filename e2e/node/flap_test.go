@@ -78,9 +78,7 @@ func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
 		})
 		answersReady(ctx, t, n1, "after a minute", http.StatusServiceUnavailable)
 		setUplink(ctx, t, l, true)
-		if err := n1.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
+		waitReady(ctx, t, n1)
 		talk(ctx, t, a, b)
 	})
 	noLeaks(t, l)

@@ -19,18 +19,13 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // settled waits until veild has heard its source and all that it said is in force.
 func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
-	err := lab.Until(ctx, 30*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
-		if err != nil {
-			return err
-		}
+	waitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
 		if !s.Ready || !s.Source.Synced || !s.Table.Waiting.IsZero() ||
 			s.Table.Applied != s.Table.Revision || len(s.Problems) > 0 {
 			return fmt.Errorf("not in force: source %+v, table %+v, not ready %q, problems %q",
@@ -38,24 +33,17 @@ func settled(ctx context.Context, t *testing.T, n *lab.Node) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatalf("%s: %v", n.Name, err)
-	}
 }
 
 // applied waits until the veild that runs now has done its first apply.
 func applied(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
-	err := lab.Until(ctx, 30*time.Second, func() error {
-		s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
-		if err == nil && !s.Ready {
-			err = fmt.Errorf("not ready: %q", s.NotReady)
+	waitStatus(ctx, t, n, 30*time.Second, func(s telemetry.Status) error {
+		if !s.Ready {
+			return fmt.Errorf("not ready: %q, problems %q", s.NotReady, s.Problems)
 		}
-		return err
+		return nil
 	})
-	if err != nil {
-		t.Fatalf("%s: veild: %v", n.Name, err)
-	}
 }
 
 // state is what Kubeveil has in a node's kernel, as text by what it is.
@@ -348,9 +336,7 @@ func (f *flusher) flush(ctx context.Context, t *testing.T, x flush) {
 	running := startLoad(ctx, t, f.flows...)
 	running.flowing(ctx, t, 10*time.Second)
 	if f.dead {
-		if err := f.node.Program("veild").Kill(ctx); err != nil {
-			t.Fatal(err)
-		}
+		killProgram(ctx, t, f.node, "veild")
 	}
 
 	if err := x.run(ctx, f.node); err != nil {
@@ -408,14 +394,9 @@ func allWays(ctx context.Context, t *testing.T, l *lab.Lab) ([]flow, *lab.Node) 
 	t.Helper()
 	a, b := pair(ctx, t, l)
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	c, err := n1.AddPod(ctx, "third", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := addPod(ctx, t, n1, "third")
 	for _, at := range []lab.Place{c, n1, n2} {
-		if _, err := lab.Echo(ctx, at); err != nil {
-			t.Fatal(err)
-		}
+		echoAt(ctx, t, at)
 	}
 	v4, v6 := 0, 1
 	return append(bothWays(a, b),

@@ -42,9 +42,7 @@ func TestForeignMarks(t *testing.T) {
 			pods := echoPods(ctx, t, l)
 			meet(ctx, t, pods[0], pods[1])
 			for _, n := range l.Nodes() {
-				if _, err := lab.Echo(ctx, n); err != nil {
-					t.Fatal(err)
-				}
+				echoAt(ctx, t, n)
 			}
 			// A pod of the second node reaches the first node's port, whose backend is the
 			// second node's process: in by a tunnel, out to a node.

@@ -90,9 +90,7 @@ func TestForgedObjects(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{})
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
-	if _, err := lab.Echo(ctx, l.Outside); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, l.Outside)
 
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	reachable(ctx, t, l, pods[0])

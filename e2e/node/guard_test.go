@@ -52,9 +52,7 @@ func TestGuardOnLinks(t *testing.T) {
 	})
 
 	t.Run("without veild", func(t *testing.T) {
-		if err := n1.Program("veild").Kill(ctx); err != nil {
-			t.Fatal(err)
-		}
+		killProgram(ctx, t, n1, "veild")
 
 		// No daemon can attach a program: nftables alone protects.
 		if _, err := n1.AddLink(ctx, "eth2"); err != nil {
@@ -70,9 +68,7 @@ func TestGuardOnLinks(t *testing.T) {
 		if now := droppedByNFT(ctx, t, n1); now == before {
 			t.Error("the nft guard dropped nothing")
 		}
-		if _, err := n1.StartProgram(ctx, "veild"); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, n1, "veild")
 
 		guarded(ctx, t, n1, "eth2")
 		nobodyAnswers(ctx, t, pods[1], pods[0], n1)

@@ -92,9 +92,7 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 
 	before := dropped(ctx, t, b, "source_translated")
-	if err := b.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, b, "veild")
 
 	for _, taken := range []string{"flush map inet %[1]s self4; flush map inet %[1]s self6",
 		"flush chain inet %[1]s keep_source"} {
@@ -107,9 +105,7 @@ func hostsUnreached(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		})
 	}
 
-	if _, err := b.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, b, "veild")
 
 	settled(ctx, t, b)
 	if dropped(ctx, t, b, "source_translated") == before {

@@ -40,9 +40,7 @@ type refusal struct {
 func TestBadInput(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{NoBoot: true, Nodes: 1})
 	n := l.Nodes()[0]
-	if _, err := n.StartProgram(ctx, "veil-wg"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n, "veil-wg")
 
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	good, err := os.ReadFile(path)
@@ -84,12 +82,8 @@ func TestBadInput(t *testing.T) {
 		if err := os.WriteFile(n.Path(abi.SnapshotFile), []byte(corrupt), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := n.StartProgram(ctx, "veild"); err != nil {
-			t.Fatal(err)
-		}
-		if err := n.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, n, "veild")
+		waitReady(ctx, t, n)
 		aside := n.Path(abi.SnapshotFile + source.CorruptSuffix)
 		if kept, err := os.ReadFile(aside); err != nil || string(kept) != corrupt {
 			t.Errorf("%s holds %q (%v), want what was corrupt", aside, kept, err)
@@ -289,9 +283,7 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 // portInUse takes the tunnel's port before a node comes up, and wants that said and no pod until it
 // is free.
 func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
-	if err := n.Crash(); err != nil {
-		t.Fatal(err)
-	}
+	crash(t, n)
 	if err := n.Boot(ctx, false); err != nil {
 		t.Fatal(err)
 	}
@@ -304,9 +296,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 
 	for _, name := range []string{"veil-wg", "veild"} {
-		if _, err := n.StartProgram(ctx, name); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, n, name)
 	}
 
 	s := waitProblem(ctx, t, n, "51820")
@@ -332,9 +322,7 @@ func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
 	}
 	run(ctx, t, n, "mount", "--bind", "/etc/cni", "/etc/cni")
 	run(ctx, t, n, "mount", "-o", "remount,bind,ro", "/etc/cni")
-	if _, err := n.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n, "veild")
 	s := waitProblem(ctx, t, n, "read-only file system")
 	for _, p := range s.Problems {
 		if !strings.Contains(p, abi.ConflistName) || !strings.Contains(p, "cni.confDir") {

@@ -76,6 +76,22 @@ func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error)
 	return wgkey.Public{}, nil
 }
 
+// takesKey waits until a node knows another key of a peer than its old one.
+func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.Public,
+	limit time.Duration) {
+	t.Helper()
+	err := lab.Until(ctx, limit, func() error {
+		key, err := keyOf(ctx, at, peer.Name)
+		if err == nil && (key == old || key == wgkey.Public{}) {
+			err = errors.New("the new key is not taken over")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A node that comes back from a reboot has its CNI configuration on disk and takes no pod before
 // its guard is in force. Its new key is taken over, and what was sent to it meanwhile stays inside.
 func TestReboot(t *testing.T) {
@@ -101,38 +117,17 @@ func TestReboot(t *testing.T) {
 	}
 
 	closed(ctx, t, n2, "nothing runs")
-	if _, err := n2.StartProgram(ctx, "veil-wg"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n2, "veil-wg")
 
 	closed(ctx, t, n2, "only the worker runs")
 	began := time.Now()
-	if _, err := n2.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
-	if err := n2.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n2, "veild")
+	waitReady(ctx, t, n2)
 
 	t.Logf("ready for pods %v after veild was started", time.Since(began).Round(time.Millisecond))
-	again, err := n2.AddPod(ctx, "again", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lab.Echo(ctx, again); err != nil {
-		t.Fatal(err)
-	}
+	again := echoPod(ctx, t, n2, "again")
 
-	err = lab.Until(ctx, 20*time.Second, func() error {
-		key, err := keyOf(ctx, n1, n2.Name)
-		if err == nil && (key == old || key == wgkey.Public{}) {
-			err = errors.New("the new key is not taken over")
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	takesKey(ctx, t, n1, n2, old, 20*time.Second)
 
 	t.Logf("the new key is taken over %v after veild was started",
 		time.Since(began).Round(time.Millisecond))
@@ -154,10 +149,7 @@ func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Po
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := n.AddPod(ctx, fmt.Sprintf("new-%d", i), lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := addPod(ctx, t, n, fmt.Sprintf("new-%d", i))
 		source, err := lab.Source(ctx, p, b.Addr(six), interval)
 		if err != nil {
 			t.Fatal(err)
@@ -201,9 +193,7 @@ func first(t *testing.T, n *lab.Node) {
 // reaches starts an echo server in a pod and waits until another reaches it.
 func reaches(ctx context.Context, t *testing.T, from, to *lab.Pod) {
 	t.Helper()
-	if _, err := lab.Echo(ctx, to); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, to)
 	meet(ctx, t, from, to)
 	talk(ctx, t, from, to)
 }
@@ -232,10 +222,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 		}
 		unreached(ctx, a, n1, addrs)
 		first(t, n2)
-		other, err := n2.AddPod(ctx, "other", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := addPod(ctx, t, n2, "other")
 		if !slices.Equal(other.Addrs, addrs) {
 			t.Fatalf("the new pod has %v, want %v", other.Addrs, addrs)
 		}
@@ -243,40 +230,29 @@ func TestAddressOfADeletedPod(t *testing.T) {
 	})
 
 	t.Run("with its prefix to a new node", func(t *testing.T) {
-		if err := n2.Crash(); err != nil {
-			t.Fatal(err)
-		}
+		crash(t, n2)
 		if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, n2.Name,
 			metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		err := lab.Until(ctx, 20*time.Second, func() error {
-			s, err := telemetry.Fetch(ctx, n1.Path(abi.AdminSocket))
-			if err == nil && len(s.Peers) > 0 {
-				err = fmt.Errorf("peers are %+v", s.Peers)
+		waitStatus(ctx, t, n1, 20*time.Second, func(s telemetry.Status) error {
+			if len(s.Peers) > 0 {
+				return fmt.Errorf("a deleted node stays a peer: %+v", s.Peers)
 			}
-			return err
+			return nil
 		})
-		if err != nil {
-			t.Fatalf("a deleted node stays a peer: %v", err)
-		}
 		unreached(ctx, a, n1, addrs)
 		n3, err := l.AddNodeFor(ctx, n2.PodPrefixes)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n3.WaitReady(ctx); err != nil {
-			t.Fatal(err)
-		}
-		next, err := n3.AddPod(ctx, "next", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		waitReady(ctx, t, n3)
+		next := addPod(ctx, t, n3, "next")
 		if !slices.Equal(next.Addrs, addrs) {
 			t.Fatalf("the pod of the new node has %v, want %v", next.Addrs, addrs)
 		}
 		reaches(ctx, t, a, next)
-		if refused := status(ctx, t, n1).Refused; len(refused) > 0 {
+		if refused := nodeStatus(ctx, t, n1).Refused; len(refused) > 0 {
 			t.Errorf("refused: %+v", refused)
 		}
 	})
@@ -286,15 +262,6 @@ func TestAddressOfADeletedPod(t *testing.T) {
 		}
 	}
 	noLeaks(t, l)
-}
-
-func status(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
-	t.Helper()
-	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 // unreached begins something new towards addresses without an owner, from a pod and from its node.

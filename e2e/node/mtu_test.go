@@ -92,10 +92,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 			t.Errorf("the CNI configuration of %s has not MTU %d: %s", n.Name, mtu, b)
 		}
 
-		fresh, err := n.AddPod(ctx, "fresh", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		fresh := addPod(ctx, t, n, "fresh")
 		if fresh.MTU != mtu {
 			t.Errorf("a new pod's MTU is %d by the result of ADD, want %d", fresh.MTU, mtu)
 		}
@@ -220,9 +217,7 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 	ctx, l := newLab(t, lab.Options{UnderlayMTU: least - 1, NoBoot: true, Nodes: 1})
 	n := l.Nodes()[0]
 	for _, name := range []string{"veil-wg", "veild"} {
-		if _, err := n.StartProgram(ctx, name); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, n, name)
 	}
 	s := waitStatus(ctx, t, n, 20*time.Second, narrowSaid(least))
 	if has, err := n.HasConflist(); has || err != nil || s.Ready {

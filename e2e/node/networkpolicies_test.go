@@ -24,15 +24,11 @@ func TestNetworkPolicies(t *testing.T) {
 
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	server := startPod(ctx, t, n1, "server")
-	if _, err := lab.Echo(ctx, server); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, server)
 	client, stranger := startPod(ctx, t, n2, "client"), startPod(ctx, t, n2, "stranger")
 	neighbour := startPod(ctx, t, n1, "neighbour")
 	open := startPod(ctx, t, n1, "open")
-	if _, err := lab.Echo(ctx, open); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, open)
 
 	held := func(when string) {
 		t.Helper()
@@ -50,9 +46,7 @@ func TestNetworkPolicies(t *testing.T) {
 	tries := startTries(ctx, t, server, stranger, neighbour)
 
 	for _, n := range l.Nodes() {
-		if err := n.Program("veild").Kill(ctx); err != nil {
-			t.Fatal(err)
-		}
+		killProgram(ctx, t, n, "veild")
 	}
 	held("veild is dead")
 	// Bound to the node while nobody hears of it.
@@ -69,9 +63,7 @@ func TestNetworkPolicies(t *testing.T) {
 	policyAllows(ctx, t, gone, neighbour, open, false)
 	policyAllows(ctx, t, gone, n1, server, true)
 	for _, n := range l.Nodes() {
-		if _, err := n.StartProgram(ctx, "veild"); err != nil {
-			t.Fatal(err)
-		}
+		startProgram(ctx, t, n, "veild")
 	}
 	waitMembers(ctx, t, n2, 3)
 	held("veild is back")
@@ -94,12 +86,8 @@ func TestNetworkPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	held("the API server is away")
-	if err := n1.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n1.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n1, "veild")
+	startProgram(ctx, t, n1, "veild")
 	held("veild starts without the API server")
 	if err := l.Control.StartAPIServer(ctx); err != nil {
 		t.Fatal(err)
@@ -116,7 +104,13 @@ func TestNetworkPolicies(t *testing.T) {
 // policyLab is a lab of two nodes that enforce policies, with a namespace for pods.
 func policyLab(t *testing.T) (context.Context, *lab.Lab) {
 	t.Helper()
-	ctx, l := newLab(t, lab.Options{Nodes: 2, Family: lab.Dual,
+	return policyLabOf(t, 2)
+}
+
+// policyLabOf is policyLab with another number of nodes.
+func policyLabOf(t *testing.T, nodes int) (context.Context, *lab.Lab) {
+	t.Helper()
+	ctx, l := newLab(t, lab.Options{Nodes: nodes, Family: lab.Dual,
 		VeildConfig: map[string]any{"policy": "kubernetes"}})
 	if err := l.Control.AddNamespace(ctx, shop); err != nil {
 		t.Fatal(err)

@@ -80,42 +80,22 @@ func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	closed(ctx, t, n1, "a link has no guard")
 	talk(ctx, t, a, b)
 
-	if err := n1.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n1.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n1, "veild")
+	startProgram(ctx, t, n1, "veild")
 	waitProblem(ctx, t, n1, named)
 	closed(ctx, t, n1, "veild was started beside a link without a guard")
 	if err := n2.Reboot(ctx); err != nil {
 		t.Fatal(err)
 	}
-	err = lab.Until(ctx, 60*time.Second, func() error {
-		key, err := keyOf(ctx, n1, n2.Name)
-		if err == nil && (key == old || key == wgkey.Public{}) {
-			err = errors.New("the new key is not taken over")
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n2.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
-	again, err := n2.AddPod(ctx, "again", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	takesKey(ctx, t, n1, n2, old, 60*time.Second)
+	waitReady(ctx, t, n2)
+	again := addPod(ctx, t, n2, "again")
 	reaches(ctx, t, a, again)
 
 	if err := n1.IP(ctx, "link del odd0"); err != nil {
 		t.Fatal(err)
 	}
-	if err := n1.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	waitReady(ctx, t, n1)
 	if _, err := n1.AddPod(ctx, "later", lab.PodOptions{}); err != nil {
 		t.Error(err)
 	}

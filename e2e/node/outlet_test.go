@@ -21,9 +21,7 @@ func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 			ctx, l := newLab(t, lab.Options{VeildConfig: map[string]any{"serviceProxy": proxy}})
 			pods := echoPods(ctx, t, l)
 			meet(ctx, t, pods[0], pods[1])
-			if _, err := lab.Echo(ctx, l.Outside); err != nil {
-				t.Fatal(err)
-			}
+			echoAt(ctx, t, l.Outside)
 
 			n1 := l.Nodes()[0]
 			useAsOutlet(ctx, t, n1, l.Nodes()[1], l.OutsideAddrs())
@@ -53,9 +51,7 @@ func TestPeersDoNotLeaveTheClusterByThisNode(t *testing.T) {
 func useAsOutlet(ctx context.Context, t *testing.T, outlet, n *lab.Node, to []netip.Addr) {
 	t.Helper()
 	key := nodeStatus(ctx, t, outlet).Devices[0].PublicKey
-	if err := n.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n, "veild")
 	request := fmt.Sprintf("set=1\npublic_key=%s\n", hex.EncodeToString(key[:]))
 	for _, a := range to {
 		request += fmt.Sprintf("allowed_ip=%s\n", netip.PrefixFrom(a, a.BitLen()))

@@ -21,9 +21,7 @@ func TestOwnNode(t *testing.T) {
 	ctx, l := policyLab(t)
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	for _, n := range l.Nodes() {
-		if _, err := lab.Echo(ctx, n); err != nil {
-			t.Fatal(err)
-		}
+		echoAt(ctx, t, n)
 	}
 	if _, err := l.Control.Client.NetworkingV1().NetworkPolicies(shop).Create(ctx,
 		&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "closed"},
@@ -60,9 +58,7 @@ func TestOwnNode(t *testing.T) {
 	}
 	reachesNode(ctx, t, "the Admin tier is gone", closed, n1, true)
 
-	if err := n1.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n1, "veild")
 	reachesNode(ctx, t, "veild is dead", closed, n1, true)
 	late := startPod(ctx, t, n1, "closed")
 	reachesNode(ctx, t, "veild is dead, a pod that it does not know", late, n1, false)
@@ -121,9 +117,7 @@ func restartWith(ctx context.Context, t *testing.T, n *lab.Node, line string) {
 	if err := os.WriteFile(file, append(text, line...), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n, "veild")
 }
 
 // denyNodes has the Admin tier deny closed pods all nodes.

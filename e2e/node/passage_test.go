@@ -19,12 +19,8 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 	n := l.Nodes()[0]
 	run(ctx, t, n, "nft",
 		"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }")
-	if err := n.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := n.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n, "veild")
+	startProgram(ctx, t, n, "veild")
 	s := waitProblem(ctx, t, n, "forwarded packets of pods are dropped")
 	if !strings.Contains(strings.Join(s.Problems, ";"),
 		"the chain forward in nftables table inet site") {

@@ -270,9 +270,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	waitReady(ctx, t, n)
 
 	// Another writer's change to a claim is overwritten by its node, which is an update.
 	admin := l.Control.Dynamic.Resource(veilNodes)
@@ -303,9 +301,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 		t.Error(err)
 	}
 
-	if err := n.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n, "veild")
 	if _, err := n.Exec(ctx, filepath.Join(root(t), "out/bin/veild"), "cleanup", "-config",
 		"/etc/kubeveil/veild.yaml"); err != nil {
 		t.Fatal(err)

@@ -64,9 +64,7 @@ func TestServiceMonitor(t *testing.T) {
 		veild} {
 		t.Cleanup(func() { p.Kill(context.WithoutCancel(ctx)) })
 	}
-	if err := n.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
+	waitReady(ctx, t, n)
 	address := net.JoinHostPort(n.Addrs[0].String(), port)
 	ready, err := get(ctx, t, l.Control.Host(), address, "/readyz")
 	if err != nil || ready.StatusCode != http.StatusOK {

@@ -51,10 +51,7 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 				"apiServers": []string{first.String()}},
 		}})
 	n := l.Nodes()[0]
-	pod, err := n.AddPod(ctx, "client", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pod := addPod(ctx, t, n, "client")
 	backend := echoPods(ctx, t, l)[0]
 	s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
 		metav1.GetOptions{})
@@ -121,12 +118,8 @@ func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wante
 	t.Helper()
 	for i := range 20 {
 		if i > 0 {
-			if err := n.Program("veild").Kill(ctx); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := n.StartProgram(ctx, "veild"); err != nil {
-				t.Fatal(err)
-			}
+			killProgram(ctx, t, n, "veild")
+			startProgram(ctx, t, n, "veild")
 		}
 		waitStatus(ctx, t, n, 30*time.Second, bothUp)
 		if asked := askedServer(ctx, t, l, n); asked == wanted {

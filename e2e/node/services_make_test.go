@@ -32,10 +32,7 @@ const servicePort = 80
 func namedPods(ctx context.Context, t *testing.T, l *lab.Lab, ports int,
 	names ...string) (client *lab.Pod, backends []*lab.Pod) {
 	t.Helper()
-	client, err := l.Nodes()[0].AddPod(ctx, "client", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client = addPod(ctx, t, l.Nodes()[0], "client")
 	for i, name := range names {
 		p, err := l.Nodes()[min(i, 1)].AddPod(ctx, name, lab.PodOptions{})
 		if err != nil {

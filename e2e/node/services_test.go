@@ -340,17 +340,13 @@ func TestServicesOutliveVeild(t *testing.T) {
 		}
 	}
 
-	if err := n.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, n, "veild")
 
 	once("while veild is dead")
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, n, "veild")
 
 	listed := func(wanted bool) {
 		t.Helper()

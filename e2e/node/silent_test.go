@@ -28,9 +28,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	}
 
 	state(telemetry.PeerUp)
-	if err := n2.Crash(); err != nil {
-		t.Fatal(err)
-	}
+	crash(t, n2)
 	if _, err := lab.Source(ctx, a, b.Addr(false), interval); err != nil {
 		t.Fatal(err)
 	}

@@ -25,9 +25,7 @@ func TestWherePodsReach(t *testing.T) {
 	pods := echoPods(ctx, t, l)
 	meet(ctx, t, pods[0], pods[1])
 	for _, n := range append([]*lab.Host{l.Outside}, l.Nodes()[0].Host, l.Nodes()[1].Host) {
-		if _, err := lab.Echo(ctx, n); err != nil {
-			t.Fatal(err)
-		}
+		echoAt(ctx, t, n)
 	}
 	t.Run("a pod that spoofs", func(t *testing.T) { spoof(ctx, t, l, pods) })
 	t.Run("destinations that nobody has", func(t *testing.T) { unreachable(ctx, t, l, pods[0]) })
@@ -45,10 +43,7 @@ func TestWherePodsReach(t *testing.T) {
 func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := pods[0], pods[1]
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	neighbour, err := n1.AddPod(ctx, "neighbour", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	neighbour := addPod(ctx, t, n1, "neighbour")
 	sink, err := lab.Sink(ctx, b)
 	if err != nil {
 		t.Fatal(err)
@@ -262,9 +257,7 @@ func podWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lab.Echo(ctx, p); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, p)
 	return p
 }
 
@@ -274,10 +267,7 @@ func hostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 	p := podWithHostPort(ctx, t, n)
 
 	// Netfilter turns what it sends to another pod of the node, and has to turn the answers.
-	near, err := n.AddPod(ctx, "near", lab.PodOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	near := addPod(ctx, t, n, "near")
 
 	for _, to := range n.Addrs {
 		for _, proto := range []string{"tcp", "udp"} {
@@ -328,9 +318,7 @@ func bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lab.Echo(ctx, p); err != nil {
-		t.Fatal(err)
-	}
+	echoAt(ctx, t, p)
 	s, err := lab.Send(ctx, from, lab.Exchange{To: p.Addr(false), Count: 1, Size: bytes,
 		Timeout: 20 * time.Second})
 	if err != nil {

@@ -87,19 +87,11 @@ func TestInstruments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n2.Crash(); err != nil {
-			t.Fatal(err)
-		}
+		crash(t, n2)
 		if err := n2.Boot(ctx, true); err != nil {
 			t.Fatal(err)
 		}
-		again, err := n2.AddPod(ctx, "echo", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := lab.Echo(ctx, again); err != nil {
-			t.Fatal(err)
-		}
+		again := echoPod(ctx, t, n2, "echo")
 		if _, err := lab.Send(ctx, a, lab.Exchange{To: again.Addr(false)}); err != nil {
 			t.Error(err)
 		}

@@ -25,9 +25,7 @@ func TestOthersTranslate(t *testing.T) {
 	meet(ctx, t, pods[0], pods[2])
 	meet(ctx, t, pods[1], pods[2])
 	for _, n := range l.Nodes() {
-		if _, err := lab.Echo(ctx, n); err != nil {
-			t.Fatal(err)
-		}
+		echoAt(ctx, t, n)
 	}
 	t.Run("ports of a node", func(t *testing.T) { nodePorts(ctx, t, l, pods) })
 	t.Run("hosts behind ports of a node", func(t *testing.T) { hostsBehindPorts(ctx, t, l, pods) })
@@ -73,9 +71,7 @@ func foreignSources(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 // unkeptSources takes away what keeps the sources of pods from translation: a node's answer would
 // then be host to host.
 func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
-	if err := p.Node.Program("veild").Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	killProgram(ctx, t, p.Node, "veild")
 
 	run(ctx, t, p.Node, "nft", "flush", "chain", "inet", abi.NFTGuardTable, "keep_source")
 	ask := func(timeout time.Duration) (answered, refused error) {
@@ -96,9 +92,7 @@ func unkeptSources(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 		t.Error(err)
 	}
 
-	if _, err := p.Node.StartProgram(ctx, "veild"); err != nil {
-		t.Fatal(err)
-	}
+	startProgram(ctx, t, p.Node, "veild")
 
 	settled(ctx, t, p.Node)
 	if dropped(ctx, t, p.Node, "source_translated") == 0 {

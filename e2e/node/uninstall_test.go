@@ -40,15 +40,11 @@ func TestUninstall(t *testing.T) {
 	install := func(nodes ...*lab.Node) {
 		for _, n := range nodes {
 			for _, name := range []string{"veil-wg", "veild"} {
-				if _, err := n.StartProgram(ctx, name); err != nil {
-					t.Fatal(err)
-				}
+				startProgram(ctx, t, n, name)
 			}
 		}
 		for _, n := range nodes {
-			if err := n.WaitReady(ctx); err != nil {
-				t.Fatal(err)
-			}
+			waitReady(ctx, t, n)
 		}
 	}
 	install(l.Nodes()...)
@@ -115,13 +111,7 @@ func TestUninstall(t *testing.T) {
 	})
 	t.Run("again", func(t *testing.T) {
 		install(n)
-		again, err := n.AddPod(ctx, "again", lab.PodOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := lab.Echo(ctx, again); err != nil {
-			t.Fatal(err)
-		}
+		again := echoPod(ctx, t, n, "again")
 		meet(ctx, t, again, pods[1])
 		talk(ctx, t, again, pods[1])
 	})

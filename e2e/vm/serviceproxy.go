@@ -49,20 +49,9 @@ func (c *Cluster) manifests() (string, error) {
 	return dir, nil
 }
 
-const (
-	// kustomization is of a cluster whose services Kubeveil translates, for the folders of the
-	// manifests and of their component.
-	kustomization = `apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-# That of the bases counts for nothing here.
-sortOptions: {order: fifo}
-resources: [%q]
-components: [%q]
-patches: [{path: config.yaml}]
-`
-	// servicesConfig is its configuration, for an API server. There is no kubeconfig of
-	// kube-proxy's: veild asks the service kubernetes like any pod.
-	servicesConfig = `apiVersion: v1
+// servicesConfig is the configuration of a cluster whose services Kubeveil translates, for an API
+// server. There is no kubeconfig of kube-proxy's: veild asks the service kubernetes like any pod.
+const servicesConfig = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: kubeveil, namespace: kube-system}
 data:
@@ -73,31 +62,14 @@ data:
       # The machines have 2 GiB.
       limits: {backendSlots: 65536}
 `
-)
 
 // writeManifests makes the folder.
 func writeManifests(dir, base string, api netip.AddrPort) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	const file = "config.yaml"
+	if err := lab.WriteOverlay(dir, base, "services", file); err != nil {
 		return err
 	}
-	// kustomize takes relative folders only, and looks for them from where the links lead.
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	if base, err = filepath.EvalSymlinks(base); err != nil {
-		return err
-	}
-	if base, err = filepath.Rel(real, base); err != nil {
-		return err
-	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "kustomization.yaml"),
-			fmt.Appendf(nil, kustomization, base, filepath.Join(base, "components/services")),
-			0o644),
-		os.WriteFile(filepath.Join(dir, "config.yaml"), fmt.Appendf(nil, servicesConfig, api),
-			0o644),
-	)
+	return os.WriteFile(filepath.Join(dir, file), fmt.Appendf(nil, servicesConfig, api), 0o644)
 }
 
 // veildArguments are those that a DaemonSet's pod of veild on the control plane's host would have.

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -70,33 +70,16 @@ func kubernetesSlice(addrs ...any) m {
 type running struct {
 	*Client
 	t   *testing.T
-	log *lockedBuffer
+	log *logtest.Buffer
 
 	mu     sync.Mutex
 	states []cluster.State
 	more   chan struct{}
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func start(t *testing.T, f *fakeServer, name string, change ...func(*Client)) *running {
 	t.Helper()
-	r := &running{t: t, log: &lockedBuffer{}, more: make(chan struct{}, 1)}
+	r := &running{t: t, log: &logtest.Buffer{}, more: make(chan struct{}, 1)}
 	c, err := newClient(Options{Node: name, Log: slog.New(slog.NewTextHandler(r.log, nil))},
 		f.config())
 	if err != nil {

@@ -32,8 +32,9 @@ func (c cable) transmit(t *testing.T, frames ...[]byte) {
 	c.a.Run(t, func() error { return nettest.SendFrames("ora", frames...) })
 }
 
-func TestOracleJudgesEveryFrame(t *testing.T) {
-	c := newCable(t)
+// watch returns an oracle that watches the cable.
+func (c cable) watch(t *testing.T) *Oracle {
+	t.Helper()
 	o, err := Start(c.path(), *testRules())
 	if err != nil {
 		t.Fatal(err)
@@ -41,6 +42,12 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 	if err := o.Watch("orb"); err != nil {
 		t.Fatal(err)
 	}
+	return o
+}
+
+func TestOracleJudgesEveryFrame(t *testing.T) {
+	c := newCable(t)
+	o := c.watch(t)
 
 	tunnel := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 1024))))
 	leak := vlan(etherVLAN, etherIPv4,
@@ -78,13 +85,7 @@ func TestOracleJudgesEveryFrame(t *testing.T) {
 // What a link carried counts also when the link is gone.
 func TestOracleOutlivesALink(t *testing.T) {
 	c := newCable(t)
-	o, err := Start(c.path(), *testRules())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Watch("orb"); err != nil {
-		t.Fatal(err)
-	}
+	o := c.watch(t)
 	c.transmit(t, eth(etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, nil))))
 	h := c.b.Handle()
 	link, err := h.LinkByName("orb")

@@ -5,13 +5,7 @@ import "testing"
 // Each part of a run has its own frames, all of them, and its own examples.
 func TestEachTakeHasItsOwnFrames(t *testing.T) {
 	c := newCable(t)
-	o, err := Start(c.path(), *testRules())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := o.Watch("orb"); err != nil {
-		t.Fatal(err)
-	}
+	o := c.watch(t)
 
 	tunnel := eth(etherIPv4, ip4(node1, node2, UDP, udp(51820, 51820, wg(4, 1024))))
 	leak := eth(etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, nil)))

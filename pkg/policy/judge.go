@@ -43,11 +43,14 @@ const (
 	DenyUnknownPeer
 )
 
+var verdicts = [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress",
+	"policy_ingress", "policy_admin", "policy_baseline", "policy_unknown_peer"}
+
+// DropReasons are the names of all denials. It is read only.
+var DropReasons = verdicts[DenyPending:]
+
 // String returns the verdict, denials as the name of the drop reason.
-func (v Verdict) String() string {
-	return [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress",
-		"policy_ingress", "policy_admin", "policy_baseline", "policy_unknown_peer"}[v]
-}
+func (v Verdict) String() string { return verdicts[v] }
 
 // Judge interprets the plan as the kernel does: first egress of the source, then ingress of the
 // destination. NetworkPolicies allow a pod's connection to its own address, as Kubernetes defines;

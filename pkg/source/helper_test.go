@@ -1,11 +1,9 @@
 package source_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
@@ -43,24 +41,6 @@ func next(t *testing.T, states <-chan cluster.State) cluster.State {
 		t.Fatal("no state came")
 		return cluster.State{}
 	}
-}
-
-// syncBuffer is a buffer that a logger and a test share.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
 
 // memoryDir is a directory on tmpfs, removed with the test.

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -267,7 +268,7 @@ func TestReadRefuses(t *testing.T) {
 
 func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	path := filepath.Join(memoryDir(t), "snapshot.json")
-	var log syncBuffer
+	var log logtest.Buffer
 	s := source.NewSnapshot(path, false, slog.New(slog.NewTextHandler(&log, nil)))
 	s.Poll = time.Millisecond
 	states, stop := run(t, s)

@@ -1,7 +1,6 @@
 package tunnel_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -49,30 +49,12 @@ func testMain(m *testing.M) int {
 	return nettest.Run(m)
 }
 
-// logBuffer collects what programs write.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // testNode is a node with a worker and a manager.
 type testNode struct {
 	*nettest.Host
 	t     *testing.T
 	key   wgkey.Private
-	log   *logBuffer
+	log   *logtest.Buffer
 	super *exec.Cmd
 	host  *tunnel.Host
 	m     *tunnel.Manager
@@ -101,7 +83,7 @@ func newNode(t *testing.T, n int, f family) *testNode {
 func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 	t.Helper()
 	nettest.NeedTUN(t)
-	node := &testNode{Host: nettest.NewHost(t, "/run"), t: t, log: &logBuffer{}}
+	node := &testNode{Host: nettest.NewHost(t, "/run"), t: t, log: &logtest.Buffer{}}
 	node.under = netip.MustParsePrefix(fmt.Sprintf(f.under, n))
 	node.inner = netip.MustParsePrefix(fmt.Sprintf(f.inner, n))
 	var err error

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -226,7 +226,7 @@ func mostlyAnswered(all []tries) error {
 // enforcePolicies adds the component policy to what is installed, as docs/how-to/policies.md says.
 func (s *Session) enforcePolicies(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "with-policy")
-	if err := writeOverlay(dir, s.Manifests, "policy"); err != nil {
+	if err := lab.WriteOverlay(dir, s.Manifests, "policy"); err != nil {
 		return fmt.Errorf("manifests with policies: %w", err)
 	}
 	return s.applyDaemons(ctx, dir)
@@ -238,33 +238,4 @@ func (s *Session) applyDaemons(ctx context.Context, dir string) error {
 		return err
 	}
 	return s.rollout(ctx, veildSet)
-}
-
-// overlay is a user's own kustomization, for the folders of the manifests and of a component.
-const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-# That of the bases counts for nothing here.
-sortOptions: {order: fifo}
-resources: [%q]
-components: [%q]
-`
-
-// writeOverlay makes a folder of manifests with a component.
-func writeOverlay(dir, base, component string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	// kustomize takes relative folders only, and looks for them from where the links lead.
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil {
-		return err
-	}
-	if base, err = filepath.EvalSymlinks(base); err != nil {
-		return err
-	}
-	if base, err = filepath.Rel(real, base); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"),
-		fmt.Appendf(nil, overlay, base, filepath.Join(base, "components", component)), 0o644)
 }

@@ -1,12 +1,6 @@
 package network
 
-import (
-	"os"
-	"path/filepath"
-	"testing"
-
-	"sigs.k8s.io/yaml"
-)
+import "testing"
 
 func TestTriesAreJudged(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -41,44 +35,5 @@ func TestTriesSince(t *testing.T) {
 		[]tries{{Proto: "tcp", Tried: 29, Answered: 21, Error: "timed out"}})
 	if want := (tries{Proto: "tcp", Tried: 20, Answered: 20, Error: "timed out"}); got[0] != want {
 		t.Errorf("%+v, want %+v", got[0], want)
-	}
-}
-
-// kustomize finds what the folder names, from where a link leads.
-func TestOverlayNamesFoldersThatExist(t *testing.T) {
-	manifests, err := filepath.Abs("../../../manifests")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(at, "far/away"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("far/away", filepath.Join(at, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := writeOverlay(filepath.Join(at, "link/manifests"), manifests, "policy"); err != nil {
-		t.Fatal(err)
-	}
-
-	real := filepath.Join(at, "far/away/manifests")
-	text, err := os.ReadFile(filepath.Join(real, "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var k struct{ Resources, Components []string }
-	if err := yaml.Unmarshal(text, &k); err != nil {
-		t.Fatal(err)
-	}
-	if len(k.Resources) != 1 || len(k.Components) != 1 {
-		t.Fatalf("kustomization %+v", k)
-	}
-	for _, folder := range []string{k.Resources[0], k.Components[0]} {
-		if filepath.IsAbs(folder) {
-			t.Errorf("%s: kustomize takes relative paths only", folder)
-		}
-		if _, err := os.Stat(filepath.Join(real, folder, "kustomization.yaml")); err != nil {
-			t.Error(err)
-		}
 	}
 }

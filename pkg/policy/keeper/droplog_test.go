@@ -1,7 +1,6 @@
 package keeper
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,34 +12,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
-
-// journal keeps what is logged.
-type journal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.text.Write(b)
-}
-
-// lines are the lines with a word.
-func (j *journal) lines(word string) (out []string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for _, l := range strings.Split(j.text.String(), "\n") {
-		if strings.Contains(l, word) {
-			out = append(out, l)
-		}
-	}
-	return out
-}
 
 // The whole way: packets of pods, the kernel's log, and the words.
 func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
@@ -52,7 +28,7 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	n.PutPolicy(denyAll)
 	n.listed()
 
-	var j journal
+	var j logtest.Buffer
 	n.Keeper.log = slog.New(slog.NewTextHandler(&j, nil))
 	var l *table.DropLog
 	n.must(func() (err error) { l, err = table.OpenDropLog(); return err })
@@ -73,9 +49,9 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 
 	n.wantTalk("client", 2, false)
 	nettest.Until(t, 10*time.Second, "lines of both families", func() bool {
-		return len(j.lines("reason=policy_ingress")) == 2
+		return len(j.Lines("reason=policy_ingress")) == 2
 	})
-	for _, line := range j.lines("policy_ingress") {
+	for _, line := range j.Lines("policy_ingress") {
 		for _, want := range []string{"proto=tcp port=80", "direction=ingress pod=shop/server",
 			"policies=[shop/deny]", `rule="no rule of these allows it"`} {
 			if !strings.Contains(line, want) {
@@ -90,9 +66,9 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	n.step()
 	n.wantTalk("client", 2, false)
 	nettest.Until(t, 10*time.Second, "lines of the Admin tier", func() bool {
-		return len(j.lines("reason=policy_admin")) == 2
+		return len(j.Lines("reason=policy_admin")) == 2
 	})
-	if line := j.lines("policy_admin")[0]; !strings.Contains(line, "direction=egress pod=shop/client "+
+	if line := j.Lines("policy_admin")[0]; !strings.Contains(line, "direction=egress pod=shop/client "+
 		`policies=[guests] rule="Deny all pods in all namespaces, ports all"`) {
 		t.Error(line)
 	}
@@ -102,7 +78,7 @@ func TestDropsAreLoggedWithPolicyAndRule(t *testing.T) {
 	n.step()
 	n.logDrop(table.Dropped{Reason: "policy_admin", Flow: policy.Flow{Src: addrsOf(1)[0],
 		Dst: netip.MustParseAddr("192.0.2.1"), Proto: icmp}}, 7)
-	if got := j.lines("192.0.2.1"); len(got) != 1 || strings.Contains(got[0], "policies") ||
+	if got := j.Lines("192.0.2.1"); len(got) != 1 || strings.Contains(got[0], "policies") ||
 		!strings.Contains(got[0], "proto=icmp") || !strings.Contains(got[0], "skipped=7") {
 		t.Errorf("%q", got)
 	}

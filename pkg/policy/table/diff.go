@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
 // difference is what has to change, by name, sorted. Pure.
@@ -48,7 +50,7 @@ func diff(have *state, want *content) *difference {
 	if have == nil {
 		d.anew, have = true, &state{}
 	}
-	for _, name := range Counters {
+	for _, name := range policy.DropReasons {
 		if !have.counters[name] {
 			d.counters = append(d.counters, name)
 		}
@@ -121,7 +123,7 @@ func (want *content) state() *state {
 	for name, s := range want.sets {
 		out.sets[name] = s.elements
 	}
-	for _, name := range Counters {
+	for _, name := range policy.DropReasons {
 		out.counters[name] = true
 	}
 	return out

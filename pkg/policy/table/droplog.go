@@ -122,7 +122,7 @@ func readDropped(message []byte) (d Dropped, ok bool) {
 func reasonOf(prefix string) string {
 	for _, d := range directions {
 		if strings.HasPrefix(prefix, chainPrefix[d]) {
-			return denied + d.String()
+			return denied[d]
 		}
 	}
 	for _, reason := range []string{admin, baseline, unknown} {

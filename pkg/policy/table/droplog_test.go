@@ -30,7 +30,7 @@ func FuzzDropLog(f *testing.F) {
 		}
 		d, ok := readDropped(append(make([]byte, netfilterHeader), b...))
 		if ok && (d.Src.Is4() != d.Dst.Is4() || !d.Src.IsValid() || reasonOf(d.Reason) == "" &&
-			d.Reason != denied+"ingress" && d.Reason != denied+"egress") {
+			d.Reason != denied[policy.Ingress] && d.Reason != denied[policy.Egress]) {
 			t.Errorf("%+v", d)
 		}
 		readDropped(packet)

@@ -215,7 +215,7 @@ func textOf(r *nftables.Rule) (text string, ok bool) {
 func counterOf(exprs []expr.Any) (policy.Verdict, bool) {
 	for _, e := range exprs {
 		o, ok := e.(*expr.Objref)
-		if !ok || !slices.Contains(Counters, o.Name) {
+		if !ok || !slices.Contains(policy.DropReasons, o.Name) {
 			continue
 		}
 		for v := policy.DenyPending; v <= policy.DenyUnknownPeer; v++ {

@@ -26,7 +26,7 @@ import (
 // known connections included. Both tables are written in one transaction.
 
 // unstamped is the reason of a packet that was not judged.
-const unstamped = denied + "unstamped"
+const unstamped = "policy_unstamped"
 
 var stampTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTStampTable}
 

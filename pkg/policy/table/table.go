@@ -229,7 +229,7 @@ func Delete() error {
 // Drops returns the dropped packets by reason; all are 0 when there is no table.
 func Drops() (map[string]uint64, error) {
 	counts := map[string]uint64{unstamped: 0}
-	for _, name := range Counters {
+	for _, name := range policy.DropReasons {
 		counts[name] = 0
 	}
 	c, err := open()

@@ -14,19 +14,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Reasons of bpf/reasons.go, which are the names of the counters.
-const (
-	pending   = "policy_pending"
-	midstream = "policy_midstream"
-	denied    = "policy_" // and the direction
-	admin     = "policy_admin"
-	baseline  = "policy_baseline"
-	unknown   = "policy_unknown_peer"
+// Names of counters; the last three are also those of the chains in which tiers drop.
+var (
+	pending   = policy.DenyPending.String()
+	midstream = policy.DenyMidstream.String()
+	denied    = map[policy.Direction]string{policy.Ingress: policy.DenyIngress.String(),
+		policy.Egress: policy.DenyEgress.String()}
+	admin    = policy.DenyAdmin.String()
+	baseline = policy.DenyBaseline.String()
+	unknown  = policy.DenyUnknownPeer.String()
 )
-
-// Counters are the names of the counters of the table.
-var Counters = []string{pending, midstream, denied + "ingress", denied + "egress", admin, baseline,
-	unknown}
 
 // Priorities. Postrouting is in front of all source NAT (100) and behind destination NAT. Input is
 // behind IPVS (98 and 99).
@@ -152,7 +149,7 @@ func (p *planner) isolating(d policy.Direction, from *policy.Chain,
 	if p.allowOwnNode && d == policy.Egress {
 		c.rules = append(c.rules, toNode().verdict(expr.VerdictReturn, ""))
 	}
-	c.rules = append(c.rules, logDrop(chainPrefix[d]+from.Name), drop(denied+d.String()))
+	c.rules = append(c.rules, logDrop(chainPrefix[d]+from.Name), drop(denied[d]))
 	return c
 }
 

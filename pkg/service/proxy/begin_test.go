@@ -75,25 +75,31 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 				t.Errorf("a server that left is one of %v", e.Backends)
 			}
 
-			times := 0
-			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
-				for _, addr := range a.dead(time.Now().Add(after)) {
-					if a.closed(addr); addr != gone {
-						t.Errorf("connections to %s are closed", addr)
-					}
-					times++
-				}
-			}
-
-			if times != c.times {
-				t.Errorf("connections were looked for %d times, want %d", times, c.times)
-			}
+			expectLooks(t, a, gone, c.times)
 			still := name == "it leaves, and is listed again" ||
 				name == "nobody else is known to answer"
 			if (a.servers[gone] != nil) != still || probed[gone] != still {
 				t.Errorf("it is known: %t, and probed: %t", a.servers[gone] != nil, probed[gone])
 			}
 		})
+	}
+}
+
+// expectLooks counts how often connections to a server that is gone are looked for, and those to no
+// other, for longer than is done.
+func expectLooks(t *testing.T, a *apiServers, gone netip.AddrPort, want int) {
+	t.Helper()
+	times := 0
+	for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
+		for _, addr := range a.dead(time.Now().Add(after)) {
+			if a.closed(addr); addr != gone {
+				t.Errorf("connections to %s are closed", addr)
+			}
+			times++
+		}
+	}
+	if times != want {
+		t.Errorf("connections were looked for %d times, want %d", times, want)
 	}
 }
 
@@ -153,19 +159,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 			a.report(other, true)
 			c.steps(a)
 
-			times := 0
-			for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
-				for _, addr := range a.dead(time.Now().Add(after)) {
-					if a.closed(addr); addr != gone {
-						t.Errorf("connections to %s are closed", addr)
-					}
-					times++
-				}
-			}
-
-			if times != c.times {
-				t.Errorf("connections were looked for %d times, want %d", times, c.times)
-			}
+			expectLooks(t, a, gone, c.times)
 		})
 	}
 }

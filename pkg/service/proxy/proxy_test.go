@@ -385,18 +385,8 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:53 198.18.1.2:53")
-	looked := func(situation string) {
-		t.Helper()
-		for range 2 { // sockets that were connecting are found by the second look
-			select {
-			case <-aborted:
-			case <-time.After(10 * time.Second):
-				t.Errorf("%s, and no sockets were looked for", situation)
-			}
-		}
-	}
 
-	looked("a process begins")
+	waitAborts(t, aborted, "a process begins")
 	if len(aborted) != 0 {
 		t.Error("nothing went, and sockets were looked for")
 	}
@@ -404,13 +394,26 @@ func TestDatagramsToBackendsThatWentAreAborted(t *testing.T) {
 	gone := slice(web, "http", 53, "198.18.1.1")
 	gone.Ports[0].Protocol = service.UDP
 	p.PutSlice(gone)
-	looked("a backend went")
+	waitAborts(t, aborted, "a backend went")
 	older := s
 	older.Name.Name, older.Created, older.Ports = "older", time.Unix(1, 0), s.Ports[:1:1]
 	s.Created = time.Unix(2, 0)
 	p.PutService(s)
 	p.PutService(older)
-	looked("an address went to another service")
+	waitAborts(t, aborted, "an address went to another service")
+}
+
+// waitAborts waits until sockets were looked for twice: those that were connecting are found by the
+// second look.
+func waitAborts(t *testing.T, aborted <-chan struct{}, situation string) {
+	t.Helper()
+	for range 2 {
+		select {
+		case <-aborted:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: sockets were not looked for", situation)
+		}
+	}
 }
 
 // TestDatagramsAreAbortedAfterErrors has sockets that cannot be closed at once, and a write that
@@ -436,21 +439,10 @@ func TestDatagramsAreAbortedAfterErrors(t *testing.T) {
 	p.PutSlice(two)
 	p.Listed()
 	table.waitBackends(t, webFrontend, "198.18.1.1:53 198.18.1.2:53")
-	looked := func(situation string) {
-		t.Helper()
-		for range 2 {
-			select {
-			case <-aborted:
-			case <-time.After(10 * time.Second):
-				t.Errorf("%s: sockets were not looked for again", situation)
-			}
-		}
-	}
-
-	looked("an error")
+	waitAborts(t, aborted, "an error")
 	table.setRefuse(func(c service.Changes) bool { return len(c.DropMembers) > 0 })
 	one := two
 	one.Endpoints = two.Endpoints[:1]
 	p.PutSlice(one)
-	looked("a write that failed")
+	waitAborts(t, aborted, "a write that failed")
 }

@@ -10,10 +10,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 // nobodysLink is an index that no link of a test has.
@@ -191,25 +189,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		l := newLinked(t, withTCX)
 		closed := nettest.Addrs("198.19.199.1", "fd42:fd::1")
 		l.guard(t, "198.19.199.1", "fd42:fd::1")
-		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
-			License: "GPL", Instructions: asm.Instructions{
-				asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1),
-				asm.Return(),
-			}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer old.Close()
-
-		pod := point{int(l.index(t, "vpod1")), ingress}
-		l.host.Run(t, func() error {
-			h, err := nl.Open()
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			return hooksFor(l.features).attach(h, pod, progPodIn, old)
-		})
+		l.attachEarlier(t)
 
 		l.expectInUse(t, "it is at work", closed, nil)
 		if changed := l.attach(t); !slices.Contains(changed,

@@ -50,28 +50,35 @@ func TestAddressesOfFlowsAreKnown(t *testing.T) {
 	})
 }
 
+// attachEarlier attaches a program of an earlier version to a pod's link. It uses the flows and none
+// of the maps that came later.
+func (l *linked) attachEarlier(t *testing.T) {
+	t.Helper()
+	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
+		License: "GPL", Instructions: asm.Instructions{
+			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { earlier.Close() })
+
+	pod := point{int(l.index(t, "vpod1")), ingress}
+	l.host.Run(t, func() error {
+		h, err := nl.Open()
+		if err != nil {
+			return err
+		}
+		defer h.Close()
+		return hooksFor(l.features).attach(h, pod, progPodIn, earlier)
+	})
+}
+
 // What made flows without this map, or with another, made them for unknown addresses.
 func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 	bothHooks(t, func(t *testing.T, withTCX bool) {
 		l := newLinked(t, withTCX)
-		old, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
-			License: "GPL", Instructions: asm.Instructions{
-				asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1),
-				asm.Return(),
-			}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer old.Close()
-		pod := point{int(l.index(t, "vpod1")), ingress}
-		l.host.Run(t, func() error {
-			h, err := nl.Open()
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			return hooksFor(l.features).attach(h, pod, progPodIn, old)
-		})
+		l.attachEarlier(t)
 
 		if n := l.known(t); n > 0 {
 			t.Errorf("%d addresses are known of nothing", n)

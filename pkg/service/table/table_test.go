@@ -108,18 +108,23 @@ func TestRestart(t *testing.T) {
 			t.Errorf("a restart wrote %d entries and %v", writes, changed)
 		}
 	}
+	h.expectHeld(conns, sticky)
+}
 
+// expectHeld checks that connections and affinity are as before, and that the load met no error.
+func (h *hands) expectHeld(conns []result, sticky string) {
+	h.t.Helper()
 	for _, c := range conns {
 		if got := h.ask(c.ID); got != c.Answer {
-			t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
+			h.t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
 		}
 	}
 
 	if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
-		t.Errorf("affinity was to %s and is to %s", sticky, got)
+		h.t.Errorf("affinity was to %s and is to %s", sticky, got)
 	}
 	if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
-		t.Errorf("meanwhile: %+v", load)
+		h.t.Errorf("meanwhile: %+v", load)
 	}
 }
 
@@ -164,18 +169,7 @@ func TestUpgrade(t *testing.T) {
 				t.Errorf("the first time it changed %v", changed)
 			}
 
-			for _, c := range conns {
-				if got := h.ask(c.ID); got != c.Answer {
-					t.Errorf("a connection to %s went to %s, then to %s", c.Peer, c.Answer, got)
-				}
-			}
-
-			if got := h.dial("tcp", "198.18.0.2:80").Answer; got != sticky {
-				t.Errorf("affinity was to %s and is to %s", sticky, got)
-			}
-			if load := h.do(order{Do: "stop"}); load.Err != "" || load.Count == 0 {
-				t.Errorf("meanwhile: %+v", load)
-			}
+			h.expectHeld(conns, sticky)
 
 			// What is in force is what is written from now on.
 			n.PutSlice(sliceOf("plain", "198.18.1.3"))

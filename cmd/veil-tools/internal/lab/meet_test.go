@@ -11,26 +11,7 @@ func TestMeet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				b := make([]byte, 1000)
-				for {
-					n, err := c.Read(b)
-					if err != nil {
-						c.Close()
-						return
-					}
-					_, _ = c.Write(b[:n])
-				}
-			}()
-		}
-	}()
+	go echoConnections(l)
 
 	addr := l.Addr().String()
 	out, err := meet(t.Context(), []string{"-timeout", "5s", "tcp/" + addr, "tcp/" + addr})

@@ -50,19 +50,7 @@ func echo(ctx context.Context, args []string) (any, error) {
 	}
 	defer u.Close()
 
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
-
+	go echoConnections(l)
 	go func() {
 		b := make([]byte, 1<<16)
 		for {
@@ -79,6 +67,20 @@ func echo(ctx context.Context, args []string) (any, error) {
 	fmt.Println("listening")
 	<-ctx.Done()
 	return nil, nil
+}
+
+// echoConnections echoes what comes by connections, until l is closed.
+func echoConnections(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c)
+		}()
+	}
 }
 
 // sendResult is what send prints.

@@ -13,25 +13,7 @@ func TestTryCountsAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				b := make([]byte, 1000)
-				for {
-					n, err := c.Read(b)
-					if err != nil {
-						return
-					}
-					_, _ = c.Write(b[:n])
-				}
-			}()
-		}
-	}()
+	go echoConnections(l)
 	defer l.Close()
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -1,0 +1,52 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// kustomize finds what the folder names, from where a link leads.
+func TestOverlayNamesFoldersThatExist(t *testing.T) {
+	root, err := Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := t.TempDir()
+	real := filepath.Join(at, "far/away")
+	if err := os.MkdirAll(real, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("far/away", filepath.Join(at, "link")); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteOverlay(filepath.Join(at, "link"), filepath.Join(root, "manifests"),
+		"policy"); err != nil {
+		t.Fatal(err)
+	}
+
+	text, err := os.ReadFile(filepath.Join(real, "kustomization.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var k struct {
+		Resources, Components []string
+		Patches               []any
+	}
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.Resources) != 1 || len(k.Components) != 1 || len(k.Patches) != 0 {
+		t.Fatalf("kustomization %+v", k)
+	}
+	for _, folder := range []string{k.Resources[0], k.Components[0]} {
+		if filepath.IsAbs(folder) {
+			t.Errorf("%s: kustomize takes relative paths only", folder)
+		}
+		if _, err := os.Stat(filepath.Join(real, folder, "kustomization.yaml")); err != nil {
+			t.Error(err)
+		}
+	}
+}
