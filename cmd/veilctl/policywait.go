@@ -20,7 +20,7 @@ const (
 
 func policyWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "wait",
+		Use:   "wait",
 		Short: "wait until a node, or each one, enforces the policies that the API server has",
 		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
 policies anew and compares them with the plan in force. A policy that cannot be read counts as
