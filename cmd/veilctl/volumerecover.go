@@ -18,11 +18,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
-// Where the manifests put things on nodes.
-const (
-	csiVolumes = "/var/lib/kubeveil/csi/volumes"
-	kmsSocket  = "/run/kubeveil/kms/kms.sock"
-)
+// csiVolumes is where the manifests have volumes on nodes.
+const csiVolumes = "/var/lib/kubeveil/csi/volumes"
 
 // recovery is how a volume is to be opened.
 type recovery struct {
@@ -61,7 +58,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 	r.access.Register(cmd.Flags())
 	fs.StringVar(&r.state, "state", "",
 		"`file` with the VeilVolume as JSON, without an API server")
-	fs.StringVar(&r.kms, "kms-socket", kmsSocket, "the KMS plugin's `socket`")
+	fs.StringVar(&r.kms, "kms-socket", keyring.KMSSocket, "the KMS plugin's `socket`")
 	fs.StringVar(&r.keyFile, "key-file", "",
 		"`file` with the key-encryption key, for keys of file,\n"+
 			"and of secret without an API server")

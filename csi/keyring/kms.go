@@ -20,6 +20,9 @@ const (
 	maxAnnotations = 32 << 10
 )
 
+// KMSSocket is the plugin's socket on the nodes, as the manifests have it.
+const KMSSocket = "/run/kubeveil/kms/kms.sock"
+
 // kmsPatience bounds one call of a plugin.
 const kmsPatience = 5 * time.Second
 

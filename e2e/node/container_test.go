@@ -55,10 +55,7 @@ echo old >%[3]s/host-local
 // kubeadm made.
 func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
-	ca, err := os.ReadFile(filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := readFile(t, filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
 
 	config := manifesttest.Read(t, filepath.Join(root(t), "manifests/cni/configmap.yaml")).
 		Object.Object["data"].(map[string]any)["veild.yaml"].(string)
@@ -82,9 +79,7 @@ current-context: default
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, []byte(text), 0o600)
 	}
 }
 
@@ -253,15 +248,9 @@ func TestContainersOfTheManifests(t *testing.T) {
 	talk(ctx, t, pods[0], pods[1])
 	t.Run("the MTU of pods follows the ConfigMap", func(t *testing.T) {
 		path := l.Nodes()[0].Path("/run/test/config/veild.yaml")
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, append(text, "mtu: 1400\n"...), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, append(readFile(t, path), "mtu: 1400\n"...), 0o600)
 
-		err = lab.Until(ctx, 20*time.Second, func() error {
+		err := lab.Until(ctx, 20*time.Second, func() error {
 			out, err := pods[0].Exec(ctx, "ip", "link", "show", "eth0")
 			if err == nil && !strings.Contains(string(out), "mtu 13") {
 				err = fmt.Errorf("the pod has %s", out)

@@ -199,10 +199,7 @@ func startVeild(ctx context.Context, t *testing.T, n *lab.Node, program string) 
 // adopted fails when a veild that was started beside a living data path changed it.
 func adopted(t *testing.T, p *lab.Process) {
 	t.Helper()
-	b, err := os.ReadFile(p.Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := readFile(t, p.Stderr)
 	for _, line := range strings.Split(string(b), "\n") {
 		for _, change := range []string{"guard changed", "routing changed", "tunnels changed",
 			"tunnel device made", "repaired", "wrote the CNI"} {

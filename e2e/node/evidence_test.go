@@ -215,10 +215,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 
 	file := filepath.Join(n1.Disk(), "etc/kubeveil/kubeconfig")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, file)
 	named := strings.Replace(string(text), fmt.Sprintf("%q", l.Control.URL()),
 		fmt.Sprintf("%q, tls-server-name: %q", "https://api.example:6443", api), 1)
 	if named == string(text) {
@@ -230,7 +227,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 
 	restartVeild(ctx, t, n1)
-	err = lab.Until(ctx, 20*time.Second, func() error {
+	err := lab.Until(ctx, 20*time.Second, func() error {
 		b, err := os.ReadFile(n1.Path(abi.SnapshotFile))
 		if err != nil {
 			return err

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -116,9 +115,7 @@ func kubeconfig(t *testing.T, l *lab.Lab, name, token string) string {
 		"users: [{name: lab, user: %s}]\ncontexts: [{name: lab, context: {cluster: lab, user: "+
 		"lab}}]\ncurrent-context: lab\n", c.Host, encode(c.CAData), user)
 	path := l.Control.Host().Path("/run/" + name + ".kubeconfig")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, []byte(text), 0o600)
 	return "/run/" + name + ".kubeconfig"
 }
 

@@ -187,10 +187,7 @@ func settledPeers(ctx context.Context, t *testing.T, n *lab.Node) []telemetry.Pe
 // loud wants a refusal in the log and the metrics.
 func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	t.Helper()
-	log, err := os.ReadFile(n.Program("veild").Stderr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := readFile(t, n.Program("veild").Stderr)
 	if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
 		return strings.Contains(line, "claim refused") && strings.Contains(line, f.Name) &&
 			strings.Contains(line, f.because)

@@ -43,10 +43,7 @@ func TestBadInput(t *testing.T) {
 	startProgram(ctx, t, n, "veil-wg")
 
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
-	good, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := readFile(t, path)
 
 	// First: nothing has been made on the node yet.
 	t.Run("another network plugin", func(t *testing.T) { otherPlugin(ctx, t, n) })
@@ -79,9 +76,7 @@ func TestBadInput(t *testing.T) {
 	writeConfig(t, path, good, refusal{})
 	t.Run("a corrupt snapshot", func(t *testing.T) {
 		const corrupt = "{\"revision\": 1, \"peers\": [{]}"
-		if err := os.WriteFile(n.Path(abi.SnapshotFile), []byte(corrupt), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, n.Path(abi.SnapshotFile), []byte(corrupt), 0o600)
 		startProgram(ctx, t, n, "veild")
 		waitReady(ctx, t, n)
 		aside := n.Path(abi.SnapshotFile + source.CorruptSuffix)
@@ -201,9 +196,7 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	if c.raw != nil {
 		text = c.raw
 	}
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, text, 0o644)
 }
 
 // start starts veild as the case says, wants it to end by itself with an error, and returns what it
@@ -260,9 +253,7 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 // that said before anything is made.
 func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	path := filepath.Join(n.Disk(), "etc/cni/net.d/00-other.conflist")
-	if err := os.WriteFile(path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644)
 	out := refusal{}.start(ctx, t, n)
 	t.Log(out)
 	for _, word := range []string{"/etc/cni/net.d/00-other.conflist", "bridge",

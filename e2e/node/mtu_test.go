@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -84,10 +83,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 			}
 			return podMTU(ctx, t, pods[i], mtu)
 		})
-		b, err := os.ReadFile(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := readFile(t, filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
 		if !strings.Contains(strings.ReplaceAll(string(b), " ", ""), fmt.Sprintf(`"mtu":%d`, mtu)) {
 			t.Errorf("the CNI configuration of %s has not MTU %d: %s", n.Name, mtu, b)
 		}
@@ -158,21 +154,16 @@ func podMTU(ctx context.Context, t *testing.T, p *lab.Pod, mtu int) error {
 func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	t.Helper()
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	settings := map[string]any{}
-	if err := yaml.Unmarshal(b, &settings); err != nil {
+	if err := yaml.Unmarshal(readFile(t, path), &settings); err != nil {
 		t.Fatal(err)
 	}
 	settings[key] = value
-	if b, err = yaml.Marshal(settings); err == nil {
-		err = os.WriteFile(path, b, 0o644)
-	}
+	text, err := yaml.Marshal(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
+	writeFile(t, path, text, 0o644)
 }
 
 // tooNarrow sets the underlay's MTU to one byte less than IPv6 in pods needs, and then that byte.

@@ -3,6 +3,7 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -163,9 +164,9 @@ func waitMembers(ctx context.Context, t *testing.T, n *lab.Node, count int) {
 	})
 }
 
-// talks sends to both addresses of a pod.
-func talks(ctx context.Context, from lab.Place, to *lab.Pod) (reached int) {
-	for _, a := range to.Addrs {
+// talks sends to echo servers and returns how many answered.
+func talks(ctx context.Context, from lab.Place, to []netip.Addr) (reached int) {
+	for _, a := range to {
 		if _, err := lab.Send(ctx, from, lab.Exchange{Proto: "tcp", To: a, Count: 1, Size: 100,
 			Timeout: 700 * time.Millisecond}); err == nil {
 			reached++
@@ -184,11 +185,11 @@ func policyAllows(ctx context.Context, t *testing.T, when string, from lab.Place
 	want bool) {
 	t.Helper()
 	begin := time.Now()
-	got := talks(ctx, from, to)
+	got := talks(ctx, from, to.Addrs)
 	for want && got < len(to.Addrs) && time.Since(begin) < allowedWithin {
 		t.Logf("%s: %d of %d addresses of %s after %v", when, got, len(to.Addrs), to.Name,
 			time.Since(begin).Round(time.Millisecond))
-		got = talks(ctx, from, to)
+		got = talks(ctx, from, to.Addrs)
 	}
 	if want && got != len(to.Addrs) || !want && got != 0 {
 		t.Errorf("%s: %s reaches %d addresses of %s, want all: %t", when, from, got, to.Name, want)
@@ -232,7 +233,7 @@ func noneAnswered(ctx context.Context, t *testing.T, running []*lab.Process) {
 func policyBecomes(ctx context.Context, t *testing.T, from, to *lab.Pod, want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 20*time.Second, func() error {
-		if got := talks(ctx, from, to); want && got != len(to.Addrs) || !want && got != 0 {
+		if got := talks(ctx, from, to.Addrs); want && got != len(to.Addrs) || !want && got != 0 {
 			return fmt.Errorf("%s reaches %d addresses of %s, want all: %t", from.Name, got, to.Name,
 				want)
 		}

@@ -22,9 +22,7 @@ func TestAnotherConflistShutsTheNode(t *testing.T) {
 	dir := filepath.Join(n.Disk(), "etc/cni/net.d")
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, []byte(text), 0o644)
 		return path
 	}
 

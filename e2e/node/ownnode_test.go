@@ -73,13 +73,7 @@ func reachesNode(ctx context.Context, t *testing.T, when string, from *lab.Pod, 
 	want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 20*time.Second, func() error {
-		reached := 0
-		for _, a := range to.Addrs {
-			if _, err := lab.Send(ctx, from, lab.Exchange{Proto: "tcp", To: a, Count: 1, Size: 100,
-				Timeout: 700 * time.Millisecond}); err == nil {
-				reached++
-			}
-		}
+		reached := talks(ctx, from, to.Addrs)
 		if want && reached != len(to.Addrs) || !want && reached != 0 {
 			return fmt.Errorf("%s: %s reaches %d addresses of %s, want all: %t", when, from.Name,
 				reached, to.Name, want)
@@ -107,16 +101,11 @@ func restartWith(ctx context.Context, t *testing.T, n *lab.Node, line string) {
 			t.Fatal(err)
 		}
 	}
-	text, err := os.ReadFile(first)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := readFile(t, first)
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, append(text, line...), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, append(text, line...), 0o644)
 	startProgram(ctx, t, n, "veild")
 }
 

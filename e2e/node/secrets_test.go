@@ -39,9 +39,7 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 		}
 		for what, text := range map[string][]byte{"status.json": s,
 			"metrics.txt": []byte(nodeMetrics(ctx, t, n))} {
-			if err := os.WriteFile(filepath.Join(n.Dir, what), text, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			writeFile(t, filepath.Join(n.Dir, what), text, 0o644)
 		}
 	}
 
@@ -120,9 +118,7 @@ func TestSecretsAreFound(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			dir := t.TempDir()
 			line := append(append([]byte("level=DEBUG msg=peer key="), text...), " more\n"...)
-			if err := os.WriteFile(filepath.Join(dir, "veild.log"), line, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			writeFile(t, filepath.Join(dir, "veild.log"), line, 0o600)
 			files, found, err := findSecrets(dir, map[string][]byte{"node-1": key})
 			if err != nil || files != 1 || len(found) == 0 {
 				t.Errorf("%d files, found %v, %v", files, found, err)

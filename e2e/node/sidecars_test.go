@@ -347,9 +347,7 @@ func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	text := fmt.Appendf(nil,
 		`{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
 users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admin.key}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`)
-	if err := os.WriteFile(config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, config, text, 0o600)
 
 	for _, c := range []struct {
 		args, want string

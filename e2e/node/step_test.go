@@ -2,6 +2,8 @@ package node_test
 
 import (
 	"context"
+	"io/fs"
+	"os"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
@@ -57,6 +59,22 @@ func waitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 func crash(t *testing.T, n *lab.Node) {
 	t.Helper()
 	if err := n.Crash(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func writeFile(t *testing.T, path string, text []byte, mode fs.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, text, mode); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -59,10 +59,7 @@ func TestUninstall(t *testing.T) {
 		t.Error("the inventory does not see an installation")
 	}
 	noSecrets(ctx, t, l, nil)
-	conflist, err := os.ReadFile(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conflist := readFile(t, filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
 
 	t.Run("refused while veild runs", func(t *testing.T) {
 		if out, err := cleanup(ctx, n); err == nil || !strings.Contains(out, "stop it first") {
@@ -95,9 +92,7 @@ func TestUninstall(t *testing.T) {
 	t.Run("DEL of the pod that is left", func(t *testing.T) {
 		// Runtimes keep the configuration of a pod's ADD and call DEL with it.
 		path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
-		if err := os.WriteFile(path, conflist, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, conflist, 0o644)
 		if err := errors.Join(pods[0].Del(ctx), os.Remove(path)); err != nil {
 			t.Error(err)
 		}
@@ -201,9 +196,7 @@ func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte)
 		t.Error("a pod was added without a CNI configuration")
 	}
 	path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
-	if err := os.WriteFile(path, conflist, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, conflist, 0o644)
 	_, err := n.AddPod(ctx, "orphan", lab.PodOptions{})
 	var refusal *lab.CNIError
 	if !errors.As(err, &refusal) || refusal.Code != 11 ||

@@ -30,11 +30,8 @@ func (p *plugin) add(args *skel.CmdArgs) error {
 // attach does ADD up to the printing of its result.
 func (p *plugin) attach(args *skel.CmdArgs) (*current.Result, *netConf, error) {
 	began := time.Now()
-	conf, err := parse(args.StdinData)
+	conf, err := parseValid(args.StdinData)
 	if err != nil {
-		return nil, nil, err
-	}
-	if err := conf.validate(args.StdinData); err != nil {
 		return nil, nil, err
 	}
 	if len(conf.PrevResult) > 0 {

@@ -19,11 +19,8 @@ import (
 // check is the verb CHECK: the attachment is as ADD made it, what the runtime
 // remembers agrees, and the addresses are still reserved. All differences are told.
 func (p *plugin) check(args *skel.CmdArgs) error {
-	conf, err := parse(args.StdinData)
+	conf, err := parseValid(args.StdinData)
 	if err != nil {
-		return err
-	}
-	if err := conf.validate(args.StdinData); err != nil {
 		return err
 	}
 	prev, err := prevResult(conf, args.StdinData)

@@ -74,6 +74,15 @@ func parse(data []byte) (*netConf, error) {
 	return c, nil
 }
 
+// parseValid reads a configuration and validates it.
+func parseValid(data []byte) (*netConf, error) {
+	c, err := parse(data)
+	if err != nil {
+		return nil, err
+	}
+	return c, c.validate(data)
+}
+
 // validate returns every problem of the configuration at once.
 func (c *netConf) validate(data []byte) error {
 	var errs []error

@@ -23,11 +23,8 @@ type owner struct{ containerID, ifName string }
 // valid attachment, then the reservations of addresses. It continues past errors and returns them
 // all.
 func (p *plugin) gc(args *skel.CmdArgs) error {
-	conf, err := parse(args.StdinData)
+	conf, err := parseValid(args.StdinData)
 	if err != nil {
-		return err
-	}
-	if err := conf.validate(args.StdinData); err != nil {
 		return err
 	}
 	attachments, err := conf.valid()

@@ -7,11 +7,8 @@ import (
 
 // status is the verb STATUS: whether ADD would be let in by the gate.
 func (p *plugin) status(args *skel.CmdArgs) error {
-	conf, err := parse(args.StdinData)
+	conf, err := parseValid(args.StdinData)
 	if err != nil {
-		return err
-	}
-	if err := conf.validate(args.StdinData); err != nil {
 		return err
 	}
 	if err := p.open(conf); err != nil {

@@ -4,17 +4,18 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// The machine's KMS plugin, its keys and its socket, which is where the driver's manifest has it.
+// The machine's KMS plugin and its keys.
 const (
-	plugin       = "/root/kmsplugin"
-	pluginKeys   = "/root/kms.keys"
-	pluginSocket = "/run/kubeveil/kms/kms.sock"
+	plugin     = "/root/kmsplugin"
+	pluginKeys = "/root/kms.keys"
 	// newKey adds a key, by which the plugin that is started next wraps.
 	newKey = "head -c 32 /dev/urandom | base64 >>" + pluginKeys
 	// startPlugin and stopPlugin are what a unit of the node would be.
-	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + pluginSocket + " " +
+	startPlugin = "systemd-run --quiet --unit=kmsplugin " + plugin + " " + keyring.KMSSocket + " " +
 		pluginKeys
 	stopPlugin = "systemctl stop kmsplugin"
 )

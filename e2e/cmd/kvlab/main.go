@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchcluster"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchengine"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchlab"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchpolicy"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchservice"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchstorage"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/cluster"
@@ -65,7 +66,7 @@ func root() *cobra.Command {
 	tests.AddCommand(testnetwork.Command(), teststorage.Command())
 	benches := group("bench", "measure, both sides in one run")
 	benches.AddCommand(benchcluster.Command(), benchengine.Command(), benchlab.Command(),
-		benchservice.Command(), benchstorage.Command())
+		benchpolicy.Command(), benchservice.Command(), benchstorage.Command())
 	root.AddCommand(tests, benches)
 	return root
 }

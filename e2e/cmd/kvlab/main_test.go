@@ -35,7 +35,7 @@ func TestVerbs(t *testing.T) {
 	for _, path := range []string{
 		"up", "ssh", "kubectl", "down", "demo", "demo storage", "conformance", "gates",
 		"test network", "test storage", "bench cluster", "bench engine", "bench lab",
-		"bench service", "bench storage",
+		"bench policy", "bench service", "bench storage",
 	} {
 		cmd, rest, err := root().Find(strings.Fields(path))
 		if err != nil || len(rest) > 0 || cmd.CommandPath() != "kvlab "+path {
@@ -49,6 +49,7 @@ func TestWrongCommandLines(t *testing.T) {
 	for args, want := range map[string]string{
 		"nonsense": "unknown command", "bench": "write one of its verbs",
 		"gates -nonsense": "exit status 2", "bench lab -only nonsense": "exit status 2",
+		"bench policy -parts nonsense": "exit status 2", "bench policy -rounds 0": "exit status 2",
 		"up -nodes 9": "exit status 2",
 	} {
 		cmd := root()

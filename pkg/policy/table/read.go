@@ -26,11 +26,16 @@ var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPo
 // transactionSize bounds a transaction, bytes. The kernel takes one whole or not at all.
 const transactionSize = 64 << 20
 
+// answersSize bounds what the kernel answers to a transaction, bytes of its memory. Each rule is
+// acknowledged and sent back. Where the answers do not fit, the kernel has the transaction all the
+// same, but the sender is told that it failed.
+const answersSize = 4 * transactionSize
+
 func open() (*nftables.Conn, error) {
 	c, err := nftables.New(nftables.AsLasting(),
 		nftables.WithSockOptions(func(c *netlink.Conn) error {
 			return errors.Join(c.SetWriteBuffer(transactionSize),
-				c.SetReadBuffer(transactionSize/8))
+				c.SetReadBuffer(answersSize))
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)

@@ -1,0 +1,89 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+const (
+	casePod      = "change_pod"
+	casePodLarge = "change_pod_large"
+	caseEdit     = "change_policy"
+	suffixP99    = "_p99"
+)
+
+// pace is between the beginnings of two changes: as fast as a large cluster changes. A process that
+// sleeps wakes late, and one that never sleeps has no collector of garbage beside it.
+const pace = 5 * time.Millisecond
+
+// changes measures changes through the Keeper, one after the other.
+func (s *suite) changes(ctx context.Context) error {
+	v := values{}
+	for round := range s.Rounds {
+		if err := s.changeRound(ctx, s.scales.node, casePod, v); err != nil {
+			return err
+		}
+		if err := s.changeRound(ctx, s.scales.large, casePodLarge, v); err != nil {
+			return err
+		}
+		s.Progress("round %d  pod %.2f ms, p99 %.2f ms; large node %.2f ms, p99 %.2f ms; policy "+
+			"%.1f ms, p99 %.1f ms", round+1, v.last(casePod), v.last(casePod+suffixP99),
+			v.last(casePodLarge), v.last(casePodLarge+suffixP99), v.last(caseEdit),
+			v.last(caseEdit+suffixP99))
+	}
+	for _, name := range []string{casePod, casePodLarge, caseEdit} {
+		s.one(name, bench.Millisecond, v[name])
+		s.one(name+suffixP99, bench.Millisecond, v[name+suffixP99])
+	}
+	return nil
+}
+
+func (s *suite) changeRound(ctx context.Context, z scale, name string, v values) (err error) {
+	n, err := newNode(cluster{z})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	n.put(n, n.nodes)
+	if err := n.listed(ctx); err != nil {
+		return err
+	}
+	runtime.GC()
+
+	took, err := n.paced(ctx, s.scales.changes, func(k int) {
+		node, i := n.otherPod(k)
+		n.PutPod(podOf(node, i, tierOf(node, i)+1))
+	})
+	if err != nil {
+		return err
+	}
+	v.addBoth(name, took)
+	if name != casePod {
+		return nil
+	}
+
+	took, err = n.paced(ctx, s.scales.edits, func(k int) {
+		n.PutPolicy(n.policyOf(k%n.policies, 10+k))
+	})
+	v.addBoth(caseEdit, took)
+	return err
+}
+
+// paced tells changes and returns the milliseconds until each was in force.
+func (n *node) paced(ctx context.Context, count int, tell func(k int)) (took []float64, err error) {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for k := range count {
+		<-tick.C
+		d, err := n.change(ctx, func() { tell(k) })
+		if err != nil {
+			return took, err
+		}
+		took = append(took, millis(d))
+	}
+	return took, nil
+}

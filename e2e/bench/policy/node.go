@@ -1,0 +1,154 @@
+package policy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// space is a network namespace that goes with its descriptor.
+type space struct{ f *os.File }
+
+func newSpace() (*space, error) {
+	f, err := netns.New()
+	if err != nil {
+		return nil, err
+	}
+	return &space{f}, nil
+}
+
+func (s *space) do(fn func() error) error {
+	return netns.DoFd(int(s.f.Fd()), "of bench-policy", fn)
+}
+
+// close deletes the table of policies before the namespace goes: the kernel would otherwise free it
+// while the next part is measured.
+func (s *space) close() error { return errors.Join(s.do(table.Delete), s.f.Close()) }
+
+// node is a node with a running Keeper.
+type node struct {
+	*keeper.Keeper
+	*space
+	cluster
+	dir string
+	// programmed has the time at which each step was in force.
+	programmed chan time.Time
+	stop       context.CancelFunc
+	ended      chan error
+	// moves counts pods that went from one set of peers to another.
+	moves int
+}
+
+// Folders of nodes are in memory, as /run is, where veild keeps records and reservations.
+const memory, folderPrefix = "/dev/shm", "kubeveil-bench-policy-"
+
+// changeLimit is when a change will not be in force any more.
+const changeLimit = time.Minute
+
+// newNode returns a node of which pods have records. The caller puts objects, calls listed, and
+// closes it.
+func newNode(c cluster) (*node, error) {
+	s, err := newSpace()
+	if err != nil {
+		return nil, err
+	}
+	n := &node{space: s, cluster: c, programmed: make(chan time.Time, 64),
+		ended: make(chan error, 1), stop: func() {}}
+	if n.dir, err = os.MkdirTemp(memory, folderPrefix); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+
+	paths := pod.Paths{PodDir: filepath.Join(n.dir, "pods"), PolicyDir: filepath.Join(n.dir, "policy")}
+	err = errors.Join(os.Mkdir(paths.PodDir, 0o700), paths.OpenPolicy())
+	for i := range c.pods {
+		err = errors.Join(err, writeRecord(paths.PodDir, recordOf(podOf(0, i, 0), i)))
+	}
+	n.Keeper = keeper.New(keeper.Options{Node: here, Paths: paths, Log: slog.New(slog.DiscardHandler),
+		Programmed: func(time.Duration) { n.programmed <- time.Now() }})
+	if err = errors.Join(err, s.do(n.Begin)); err != nil {
+		n.ended <- nil
+		return nil, errors.Join(err, n.close())
+	}
+
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	go func() {
+		n.ended <- s.do(func() error { return n.Run(ctx) })
+	}()
+	return n, nil
+}
+
+// recordOf is the record of pod i of this node.
+func recordOf(p policy.Pod, i int) pod.Record {
+	id := fmt.Sprintf("%064d", i)
+	return pod.Record{Network: abi.NetworkName, ContainerID: id, IfName: "eth0",
+		Netns: "/proc/self/ns/net", HostLink: pod.HostLink(id, "eth0"), Addrs: addrs(0, i), MTU: 1420,
+		Workload: pod.Workload{Namespace: p.Namespace, Name: p.Name.Name, UID: p.UID}}
+}
+
+func writeRecord(dir string, r pod.Record) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, r.HostLink+".json"), b, 0o600)
+}
+
+// listed says that all objects are there, and waits until they are in force.
+func (n *node) listed(ctx context.Context) error {
+	n.SetPrefixes(n.prefixes())
+	_, err := n.change(ctx, n.Listed)
+	if err != nil {
+		return err
+	}
+	// The Keeper shows a step after it was in force.
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for began := time.Now(); ; {
+		s := n.Status()
+		if s.Members == n.pods && s.Pending == 0 && len(s.Problems) == 0 {
+			return nil
+		} else if time.Since(began) > changeLimit {
+			return fmt.Errorf("%d of %d pods are judged, problems %q", s.Members, n.pods, s.Problems)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// change tells a change and returns how long it took until it was in force.
+func (n *node) change(ctx context.Context, tell func()) (time.Duration, error) {
+	began := time.Now()
+	tell()
+	limit := time.NewTimer(changeLimit)
+	defer limit.Stop()
+	select {
+	case at := <-n.programmed:
+		return at.Sub(began), nil
+	case <-limit.C:
+		return 0, fmt.Errorf("a change is not in force after %v: %q", changeLimit, n.Status().Problems)
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// close ends the Keeper and removes all of the node.
+func (n *node) close() error {
+	n.stop()
+	return errors.Join(<-n.ended, n.Keeper.Close(), n.space.close(), os.RemoveAll(n.dir))
+}

@@ -1,0 +1,149 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// The main thread shows the process's mounts to the leak check: no test may take it.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// small is as much as a test has time for. Seven rules a policy refer to the tiers of all pods.
+func small() *scales {
+	return &scales{
+		large:   scale{nodes: 4, pods: 20, policies: 40, rules: 7},
+		node:    scale{nodes: 4, pods: 20, policies: 20, rules: 7},
+		changes: 10, edits: 5, connections: 300,
+	}
+}
+
+func options(t *testing.T) Options {
+	return Options{Root: ".", Rounds: 1, Parts: Parts(), scales: small(),
+		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
+}
+
+// A small run measures each case that has a gate, names each for people, and leaves nothing.
+func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
+	nettest.NeedBPF(t)
+	rep, err := Run(t.Context(), options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+
+	gates, err := bench.Judge(rep.Result, Suite)
+	if err != nil || len(gates) == 0 {
+		t.Fatalf("%d gates, %v", len(gates), err)
+	}
+	for _, g := range rep.Result.Gates {
+		if g.Got == "not measured" || strings.HasPrefix(g.Name, "part ") {
+			t.Errorf("%s: %s", g.Name, g.Got)
+		}
+	}
+	for _, c := range rep.Result.Cases {
+		if rep.Labels[c.Name] == "" || c.Ours.Median <= 0 {
+			t.Errorf("%s is %q: %+v", c.Name, rep.Labels[c.Name], c.Ours)
+		}
+	}
+	if c := rep.Result.Find(caseAddBare, 0); c == nil || c.Ours.Median != 2 {
+		t.Errorf("without policies ADD wrote %+v, want an element of each family", c)
+	}
+	nothingLeft(t)
+}
+
+// An interrupted run returns what it has measured, and leaves nothing.
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	nettest.NeedBPF(t)
+	ended := errors.New("interrupted by the test")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o := options(t)
+	o.Progress = func(format string, _ ...any) {
+		if strings.HasPrefix(format, "round") && strings.Contains(format, "weigh") {
+			cancel(ended)
+		}
+	}
+
+	rep, err := Run(ctx, o)
+	if !errors.Is(err, ended) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	if rep == nil || rep.Result.Find(casePlan, 0) == nil || rep.Result.Find(casePod, 0) != nil {
+		t.Errorf("report %+v: want part size and not part change", rep)
+	}
+	nothingLeft(t)
+}
+
+// nothingLeft looks for files; namespaces, links and descriptors are looked for when the tests end.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	left, err := filepath.Glob(filepath.Join(memory, folderPrefix+"*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A part that cannot be measured is a missed gate, and the parts behind it run.
+func TestPartThatCannotBeMeasuredIsAMissedGate(t *testing.T) {
+	nettest.NeedBPF(t)
+	o := options(t)
+	o.Parts = []string{"revoke", "add"}
+	o.scales.connections = 1 << 40
+	rep, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rep.Result.Gates) == 0 || rep.Result.Gates[0].Name != "part revoke" ||
+		rep.Result.Gates[0].OK {
+		t.Errorf("gates %+v, want a missed one for the part", rep.Result.Gates)
+	}
+	if rep.Result.Find(caseAddMore, 0) == nil {
+		t.Error("part add was not run")
+	}
+}
+
+func TestOptionsThatAreWrong(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no round": {Parts: Parts()}, "no part": {Rounds: 1},
+		"another part": {Rounds: 1, Parts: []string{"size", "nonsense"}},
+	} {
+		if err := o.Check(); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// The plan at the scale of the gates has all pods and each rule once.
+func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
+	c := cluster{ofGates.large}
+	if pods, rules := c.nodes*c.pods, c.policies*c.rules; pods != 10000 || c.policies != 1000 ||
+		rules != 100000 {
+		t.Fatalf("%d pods, %d policies, %d rules", pods, c.policies, rules)
+	}
+	if z := ofGates.node; z.policies*z.rules != 10000 || ofGates.connections != 100000 {
+		t.Errorf("node %+v, %d connections", z, ofGates.connections)
+	}
+
+	// Three nodes of them are enough: rules do not depend on the pods of other nodes.
+	p := policy.NewPlanner(here)
+	c.put(p, 3)
+	plan := p.Plan()
+	if err := c.check(plan); err != nil {
+		t.Error(err)
+	}
+	if len(plan.Problems) > 0 || len(plan.Groups) != c.pods {
+		t.Errorf("%d groups, problems %v", len(plan.Groups), plan.Problems)
+	}
+}

@@ -1,0 +1,85 @@
+package policy
+
+import (
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// labels name the cases for people.
+func (z scales) labels() map[string]string {
+	rules := func(s scale) int { return s.policies * s.rules }
+	pods := z.large.nodes * z.large.pods
+	large := fmt.Sprintf("%d pods, %d policies, %d rules", pods, z.large.policies, rules(z.large))
+	one := "one pod in another set of peers"
+
+	out := map[string]string{
+		casePlan:     large + ": planned",
+		caseKernel:   large + ": from plan to kernel",
+		caseAdopt:    large + ": read by a veild that starts again, and left as it is",
+		caseMemory:   fmt.Sprintf("heap of veild for %d pods", z.node.nodes*z.node.pods),
+		caseDirect:   fmt.Sprintf("%s, %d rules, without the Keeper", one, rules(z.large)),
+		casePod:      fmt.Sprintf("%s, node with %d rules", one, rules(z.node)),
+		casePodLarge: fmt.Sprintf("%s, node with %d rules", one, rules(z.large)),
+		caseEdit: fmt.Sprintf("one policy of %d rules edited, node with %d rules", z.node.rules,
+			rules(z.node)),
+		caseRevokeFew: fmt.Sprintf("1 %% of %d connections revoked", z.connections),
+		caseRevokeAll: fmt.Sprintf("all other of %d connections revoked", z.connections),
+		caseAddBare:   "elements that ADD writes without policies",
+		caseAdd:       "elements that ADD writes with policies",
+		caseAddMore:   "elements that ADD writes more with policies",
+	}
+	for _, name := range []string{caseDirect, casePod, casePodLarge, caseEdit} {
+		out[name+suffixP99] = out[name] + ", p99"
+	}
+	for _, name := range []string{caseRevokeFew, caseRevokeAll} {
+		out[name+suffixBehind] = out[name] + ", directly after another revocation"
+	}
+	return out
+}
+
+// peers are figures that others published, in other places and of other clusters.
+var peers = report.Table{
+	Title: "What others published",
+	Note: "Measured by others on other machines and clusters: they give the order of magnitude, and " +
+		"are no comparison.",
+	Head: []string{"what", "whose", "figure"},
+	Rows: [][]string{
+		{"change to in force", "Cilium 1.8, report.rst", "< 600 ms an endpoint for 250 policies; " +
+			"about 3 s for 250 cluster-wide ones (1,000 nodes, 50,000 pods)"},
+		{"change to in force", "OVN-Kubernetes, openshift/svt#796", "deny active after 2 s, " +
+			"inactive after 1 s (2,000 pods)"},
+		{"change to in force", "the upstream's tests", "3 s allowed"},
+		{"pod relabelled", "Cilium, identity-max-jitter", "up to 30 s by default"},
+		{"first plan", "Antrea#566, #2333", "about 20 minutes before #566 (100,000 pods, 75,000 " +
+			"policies); 1.9 to 25 s (10,000 pods, 10,000 policies)"},
+		{"revocation", "kube-network-policies", "at least 30 s between two runs"},
+		{"memory", "Cilium", "10.5 KiB a pod"},
+	},
+}
+
+func (s *suite) report() *report.Report {
+	z := s.scales
+	return &report.Report{
+		Title: "NetworkPolicy: what it costs a node",
+		Lead: "Planning, writing, changing and revoking, by the packages that veild runs, in network " +
+			"namespaces of this machine.",
+		Result: s.result, Labels: z.labels(), Tables: []report.Table{peers},
+		Notes: append(s.notes,
+			fmt.Sprintf("The cluster has %d nodes with %d pods each; each pod has an address of both "+
+				"families. A rule of a policy becomes a rule of nftables for each family.", z.large.nodes,
+				z.large.pods),
+			fmt.Sprintf("All rules select pods of the measured node, and refer to %d sets of peers.",
+				tiers),
+			"A change is timed from the call that tells it to the Keeper until the kernel has "+
+				"acknowledged it. The 2 ms for which the Keeper gathers changes are in it; decoding the "+
+				"event of the watch is not.",
+			"Changes without the Keeper are planned and written at once, without those 2 ms.",
+			"Memory is what the heap grows by when the Keeper learns of the pods of all nodes. Garbage "+
+				"and buffers of the watch are not in it.",
+			"A revocation is timed from the call that tells the policy until the last connection is "+
+				"deleted. Directly after another revocation the Keeper pauses for up to 500 ms.",
+			"Each figure is the median of the rounds; p99 is that of one round's changes.",
+		),
+	}
+}

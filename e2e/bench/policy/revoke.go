@@ -1,0 +1,210 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+const (
+	caseRevokeFew   = "revoke_few"
+	caseRevokeAll   = "revoke_all"
+	suffixBehind    = "_behind_another"
+	portFew         = 9010
+	portRest        = 9009
+	entryTimeout    = 3600 // seconds
+	conntrackMax    = "/proc/sys/net/netfilter/nf_conntrack_max"
+	conntrackCount  = "/proc/sys/net/netfilter/nf_conntrack_count"
+	connectionShare = 100 // of which one has portFew
+	// quiet is longer than the pause that a Keeper makes between two revocations.
+	quiet = 600 * time.Millisecond
+)
+
+// access is the policy that allows the connections of the part: to pods of team-0, on both ports.
+func access(ports ...uint16) policy.Policy {
+	p := policy.Policy{Name: policy.Name{Namespace: namespaceName(0), Name: "access"},
+		Isolates: [2]bool{true, false}}
+	for _, port := range ports {
+		p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress],
+			policy.Rule{Ports: []policy.Port{{Proto: policy.TCP, First: port, Last: port}}})
+	}
+	return p
+}
+
+// revoke measures from a policy that allows less until the last connection is gone that it denies.
+func (s *suite) revoke(ctx context.Context) (err error) {
+	if err := room(s.scales.connections); err != nil {
+		return err
+	}
+	n, err := newNode(cluster{s.scales.node})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	n.put(n, n.nodes)
+	n.PutPolicy(access(portFew, portRest))
+	if err := n.listed(ctx); err != nil {
+		return err
+	}
+
+	v := values{}
+	for round := range s.Rounds {
+		for _, behind := range []string{"", suffixBehind} {
+			if err := s.revokeRound(ctx, n, behind, v); err != nil {
+				return err
+			}
+		}
+		s.Progress("round %d  of %d connections 1 %%: %.0f ms, behind another %.0f ms; all others: "+
+			"%.0f ms, behind another %.0f ms", round+1, s.scales.connections, v.last(caseRevokeFew),
+			v.last(caseRevokeFew+suffixBehind), v.last(caseRevokeAll), v.last(caseRevokeAll+suffixBehind))
+	}
+	for _, name := range []string{caseRevokeFew, caseRevokeAll} {
+		s.one(name, bench.Millisecond, v[name])
+		s.one(name+suffixBehind, bench.Millisecond, v[name+suffixBehind])
+	}
+	return nil
+}
+
+// room reports whether the kernel tracks as many connections.
+func room(n int) error {
+	b, err := os.ReadFile(conntrackMax)
+	if err != nil {
+		return fmt.Errorf("read the limit of tracked connections: %w", err)
+	}
+	if most, err := strconv.Atoi(strings.TrimSpace(string(b))); err != nil || most < n+n/10 {
+		return fmt.Errorf("the kernel tracks %d connections, want %d: raise %s", most, n+n/10,
+			conntrackMax)
+	}
+	return nil
+}
+
+// revokeRound revokes the connections of one port, then those of the other. With behind, another
+// revocation has just begun.
+func (s *suite) revokeRound(ctx context.Context, n *node, behind string, v values) error {
+	count := s.scales.connections
+	if err := n.do(func() error { return n.connect(ctx, count) }); err != nil {
+		return err
+	}
+	few := (count + connectionShare - 1) / connectionShare
+	for _, step := range []struct {
+		name          string
+		revoked, left int
+		access        policy.Policy
+	}{
+		{caseRevokeFew, few, count - few, access(portRest)},
+		{caseRevokeAll, count - few, 0, access()},
+	} {
+		took, err := n.revoked(ctx, step.access, step.revoked, behind != "")
+		if err != nil {
+			return err
+		}
+		v.add(step.name+behind, millis(took))
+		if err := n.tracks(step.left); err != nil {
+			return err
+		}
+	}
+	_, err := n.change(ctx, func() { n.PutPolicy(access(portFew, portRest)) })
+	return err
+}
+
+// revoked returns how long it takes until so many connections were revoked.
+func (n *node) revoked(ctx context.Context, p policy.Policy, want int,
+	behind bool) (time.Duration, error) {
+	select {
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	case <-time.After(quiet):
+	}
+	if behind {
+		n.moves++
+		node, i := n.otherPod(n.moves)
+		_, err := n.change(ctx, func() { n.PutPod(podOf(node, i, tierOf(node, i)+n.moves)) })
+		if err != nil {
+			return 0, err
+		}
+	}
+
+	before := n.Status().Revoked
+	began := time.Now()
+	if _, err := n.change(ctx, func() { n.PutPolicy(p) }); err != nil {
+		return 0, err
+	}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		if got := n.Status().Revoked - before; got >= uint64(want) {
+			return time.Since(began), nil
+		} else if time.Since(began) > changeLimit {
+			return 0, fmt.Errorf("%d of %d connections were revoked in %v", got, want, changeLimit)
+		}
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// tracks holds that the node tracks as many connections.
+func (n *node) tracks(want int) error {
+	return n.do(func() error {
+		b, err := os.ReadFile(conntrackCount)
+		if err != nil {
+			return err
+		}
+		if got := strings.TrimSpace(string(b)); got != strconv.Itoa(want) {
+			return fmt.Errorf("%s connections are tracked, want %d", got, want)
+		}
+		return nil
+	})
+}
+
+// connect adds tracked connections from pods of other nodes to those of team-0 on this one.
+func (n *node) connect(ctx context.Context, count int) error {
+	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	for k := range count {
+		if k%1000 == 0 {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+		}
+		if err := h.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, n.flow(k)); err != nil {
+			return fmt.Errorf("add tracked connection %d: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// flow is connection k.
+func (n *node) flow(k int) *netlink.ConntrackFlow {
+	from, i := n.otherPod(k)
+	client, server := net.IP(addrs(from, i)[0].AsSlice()), net.IP(addrs(0, 0)[0].AsSlice())
+	clientPort, serverPort := uint16(20000+k/(n.pods*(n.nodes-1))), uint16(portRest)
+	if k%connectionShare == 0 {
+		serverPort = portFew
+	}
+	return &netlink.ConntrackFlow{
+		FamilyType: unix.AF_INET,
+		Forward: netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: client, DstIP: server,
+			SrcPort: clientPort, DstPort: serverPort},
+		Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_TCP, SrcIP: server, DstIP: client,
+			SrcPort: serverPort, DstPort: clientPort},
+		TimeOut: entryTimeout, ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED},
+	}
+}

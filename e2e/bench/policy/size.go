@@ -1,0 +1,173 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+const (
+	casePlan   = "size_plan"
+	caseKernel = "size_kernel"
+	caseAdopt  = "size_adopt"
+	caseMemory = "size_memory"
+	caseDirect = "size_change_pod"
+)
+
+// size plans the large cluster, writes it to the kernel, and measures what its pods weigh.
+func (s *suite) size(ctx context.Context) error {
+	v := values{}
+	for round := range s.Rounds {
+		if err := s.sizeRound(ctx, v); err != nil {
+			return err
+		}
+		s.Progress("round %d  plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms, p99 %.2f ms",
+			round+1, v.last(casePlan), v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect),
+			v.last(caseDirect+suffixP99))
+		if err := s.weigh(ctx, v); err != nil {
+			return err
+		}
+		s.Progress("round %d  %d pods weigh %.2f MiB", round+1, s.scales.large.nodes*s.scales.large.pods,
+			v.last(caseMemory))
+	}
+	for _, name := range []string{casePlan, caseKernel, caseAdopt, caseDirect, caseDirect + suffixP99} {
+		s.one(name, bench.Millisecond, v[name])
+	}
+	s.one(caseMemory, bench.MiB, v[caseMemory])
+	return nil
+}
+
+func (s *suite) sizeRound(ctx context.Context, v values) (err error) {
+	c := cluster{s.scales.large}
+	runtime.GC()
+	began := time.Now()
+	p := policy.NewPlanner(here)
+	c.put(p, c.nodes)
+	for i := range c.pods {
+		p.SetAttached(keyOf(podOf(0, i, 0)), addrs(0, i))
+	}
+	plan := p.Plan()
+	v.add(casePlan, millis(time.Since(began)))
+	if err := c.check(plan); err != nil {
+		return err
+	}
+
+	ns, err := newSpace()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ns.close()) }()
+	return ns.do(func() error { return c.kernel(ctx, p, plan, s.scales.changes, v) })
+}
+
+// check holds that the plan is as large as it should be: what is not planned is not measured.
+func (c cluster) check(plan *policy.Plan) error {
+	lines := 0
+	for _, chain := range plan.Chains {
+		lines += len(chain.Lines)
+	}
+	if want := c.policies * c.rules; lines != want || len(plan.Members) != c.pods {
+		return fmt.Errorf("the plan has %d lines for %d pods, want %d for %d", lines,
+			len(plan.Members), want, c.pods)
+	}
+	return nil
+}
+
+// kernel writes the plan, adopts it as veild does that starts again, and changes pods of other nodes
+// one after the other without a Keeper.
+func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Plan, changes int,
+	v values) error {
+	var first table.Table
+	defer func() { _ = first.Close() }()
+	runtime.GC()
+	began := time.Now()
+	if _, err := first.Apply(plan); err != nil {
+		return err
+	}
+	v.add(caseKernel, millis(time.Since(began)))
+
+	var again table.Table
+	defer func() { _ = again.Close() }()
+	began = time.Now()
+	switch r, err := again.Apply(plan); {
+	case err != nil:
+		return err
+	case r.Changes != 0:
+		return fmt.Errorf("the table that was adopted was changed in %d places", r.Changes)
+	}
+	v.add(caseAdopt, millis(time.Since(began)))
+
+	var took []float64
+	for k := range changes {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		node, i := c.otherPod(k)
+		pod := podOf(node, i, tierOf(node, i)+1)
+		began := time.Now()
+		p.PutPod(pod)
+		r, err := again.Apply(p.Plan())
+		if err != nil || r.Changes != perMove {
+			return fmt.Errorf("%d elements were changed, want %d: %w", r.Changes, perMove, err)
+		}
+		took = append(took, millis(time.Since(began)))
+	}
+	v.addBoth(caseDirect, took)
+	return nil
+}
+
+// perMove are the elements that change if a pod goes from one set of peers to another: an address of
+// each family leaves and enters.
+const perMove = 4
+
+// weigh compares the heap of a Keeper that knows the pods of all nodes with the heap of one that knows
+// its own pods only.
+func (s *suite) weigh(ctx context.Context, v values) error {
+	own, err := s.heapOf(ctx, 1)
+	if err != nil {
+		return err
+	}
+	all, err := s.heapOf(ctx, s.scales.node.nodes)
+	if err != nil {
+		return err
+	}
+	if all <= own {
+		return fmt.Errorf("a Keeper of all pods weighs %d bytes, one of its own pods %d", all, own)
+	}
+	// Scaled to as many pods as the cluster has: those of the node itself are on both sides.
+	v.add(caseMemory, float64(all-own)/(1<<20)*float64(s.scales.node.nodes)/
+		float64(s.scales.node.nodes-1))
+	return nil
+}
+
+// heapOf returns by how many bytes the heap grows by a Keeper that knows the pods of the first nodes
+// and enforces the policies of its own.
+func (s *suite) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
+	before := heap()
+	n, err := newNode(cluster{s.scales.node})
+	if err != nil {
+		return 0, err
+	}
+	n.put(n, nodes)
+	err = n.listed(ctx)
+	after := heap()
+	if err = errors.Join(err, n.close()); err == nil && after < before {
+		err = fmt.Errorf("the heap shrank from %d to %d bytes", before, after)
+	}
+	return after - before, err
+}
+
+// heap returns the bytes of objects that are in use.
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC() // Once more for what has a finalizer.
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

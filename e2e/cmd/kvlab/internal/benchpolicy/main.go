@@ -1,0 +1,69 @@
+// Package benchpolicy runs e2e/bench/policy in network namespaces of this machine. It writes
+// result.json, report.html and report.md into -out. Start reading at Command.
+package benchpolicy
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/policy"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+const usage = `kvlab bench policy measures what NetworkPolicy costs a node: to plan 100,000 rules
+and write them to the kernel, to change a pod or a policy, to revoke connections, and what an
+ADD writes more. Needs root.
+
+Usage: kvlab bench policy [flags]
+
+Examples:
+  kvlab bench policy                           all of it
+  kvlab bench policy -rounds 1 -parts change   a look at changes
+
+Flags:
+`
+
+// Command returns the verb.
+func Command() *cobra.Command {
+	flags := flag.NewFlagSet("kvlab bench policy", flag.ContinueOnError)
+	out := flags.String("out", "out/bench-policy",
+		"`folder` for result.json, report.html and report.md; emptied first")
+	limit := flags.Duration("limit", 15*time.Minute, "ends a run that hangs")
+	rounds := flags.Int("rounds", 5, "how often each quantity is measured")
+	parts := flags.String("parts", strings.Join(policy.Parts(), ","), "`parts` to measure")
+	return program.Command("measure what NetworkPolicy costs a node",
+		flags, usage, func() (program.Run, error) {
+			o := policy.Options{Rounds: *rounds, Parts: strings.Split(*parts, ","),
+				Progress: program.Progress(os.Stdout)}
+			if err := o.Check(); err != nil {
+				return nil, err
+			}
+			return program.Within(*limit, func(ctx context.Context) error {
+				return run(ctx, *out, o)
+			}), nil
+		})
+}
+
+func run(ctx context.Context, out string, o policy.Options) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	o.Root = root
+	folder, err := program.Folder(out)
+	if err != nil {
+		return err
+	}
+	rep, err := policy.Run(ctx, o)
+	if rep == nil {
+		return err
+	}
+	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
+}
