@@ -43,6 +43,8 @@ type nodeReport struct {
 	// SeenBy are the nodes that have heard it in the last three minutes.
 	SeenBy int `json:"seenBy"`
 	Pods   int `json:"pods"`
+	// PolicyRevision is that of the policies in force, empty where none are or it is not known.
+	PolicyRevision string `json:"policyRevision,omitempty"`
 	// Blocked counts packets that the guard dropped.
 	Blocked uint64 `json:"blocked"`
 	// Problems are sentences; without one the node is well.
@@ -152,6 +154,7 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	slices.Sort(kinds)
 	r.Backend = strings.Join(slices.Compact(kinds), "+")
 	r.readPeers(*s)
+	r.readPolicy(s.Policy)
 
 	for _, d := range s.Guard.Drops {
 		r.Blocked += d.Packets
@@ -176,6 +179,26 @@ func (r *nodeReport) readPeers(s telemetry.Status) {
 	}
 	for _, f := range s.Refused {
 		r.Problems = append(r.Problems, fmt.Sprintf("refused %s: %s", f.Node, f.Reason))
+	}
+}
+
+// readPolicy notes what ends by itself: a node that is late, and pods that start.
+func (r *nodeReport) readPolicy(p *telemetry.Policy) {
+	if p == nil {
+		return
+	}
+	r.PolicyRevision = p.Revision
+	switch {
+	case !p.Listed:
+		r.Notes = append(r.Notes, "policies: not listed since veild started, what was in force "+
+			"before stays so")
+	case p.Told != p.Revision:
+		r.Notes = append(r.Notes, fmt.Sprintf("policies: told of revision %s, %s is in force",
+			orDash(p.Told), orDash(p.Revision)))
+	}
+	if p.Pending > 0 {
+		r.Notes = append(r.Notes, fmt.Sprintf("policies: %d pods are mute: it is not known yet "+
+			"how to judge them", p.Pending))
 	}
 }
 
@@ -211,7 +234,8 @@ func showCluster(w io.Writer, r clusterReport) error {
 		}
 		rows = append(rows, n.row())
 	}
-	if err := table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | BLOCKED",
+	if err := table(w, "NODE | READY | VERSION | KEY | TUNNEL | MTU | PEERS | PODS | POLICIES | "+
+		"BLOCKED",
 		rows); err != nil {
 		return err
 	}
@@ -224,8 +248,28 @@ func showCluster(w io.Writer, r clusterReport) error {
 			fmt.Fprintf(w, "%s: %s\n", n.Node, p)
 		}
 	}
+	showRevisions(w, r)
 	_, err := fmt.Fprintf(w, "%d of %d nodes are well\n", well, len(r.Nodes))
 	return err
+}
+
+// showRevisions says how many nodes enforce which policies, unless all enforce the same.
+func showRevisions(w io.Writer, r clusterReport) {
+	nodes := map[string]int{}
+	for _, n := range r.Nodes {
+		if n.PolicyRevision != "" {
+			nodes[n.PolicyRevision]++
+		}
+	}
+	if len(nodes) < 2 {
+		return
+	}
+	var parts []string
+	for _, revision := range slices.Sorted(maps.Keys(nodes)) {
+		parts = append(parts, fmt.Sprintf("%d enforce revision %s", nodes[revision], revision))
+	}
+	fmt.Fprintf(w, "nodes enforce different policies: %s\n",
+		strings.Join(parts, ", "))
 }
 
 func (n nodeReport) row() []string {
@@ -235,7 +279,7 @@ func (n nodeReport) row() []string {
 	}
 	if !n.Answered {
 		return []string{n.Node, "?", "-", key, "-", "-", fmt.Sprintf("seen by %d", n.SeenBy), "-",
-			"-"}
+			"-", "-"}
 	}
 	ready := "yes"
 	if !n.Ready {
@@ -243,6 +287,7 @@ func (n nodeReport) row() []string {
 	}
 	return []string{
 		n.Node, ready, orDash(n.Version), key, orDash(n.Backend), fmt.Sprint(n.MTU),
-		fmt.Sprintf("%d/%d", n.PeersUp, n.Peers), fmt.Sprint(n.Pods), fmt.Sprint(n.Blocked),
+		fmt.Sprintf("%d/%d", n.PeersUp, n.Peers), fmt.Sprint(n.Pods),
+		orDash(n.PolicyRevision), fmt.Sprint(n.Blocked),
 	}
 }

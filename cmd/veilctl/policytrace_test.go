@@ -141,7 +141,9 @@ func TestPolicyWait(t *testing.T) {
 		"after some": {[]keeper.Progress{late, late, done}, "-o json", `"enforced": true`, exitOK},
 		"never": {[]keeper.Progress{late}, "--timeout 1ms",
 			"not enforced after 1ms: shop/web was not seen yet", exitWrong},
-		"none":      {nil, "", "policy is none", exitWrong},
+		"none": {nil, "", "policy is none", exitWrong},
+		"a kubeconfig that is missing": {nil, "--cluster --kubeconfig /nonexistent/config",
+			"/nonexistent/config", exitWrong},
 		"no time":   {nil, "--timeout 0s", "write a time above 0, such as 30s", exitUsage},
 		"no number": {nil, "--timeout soon", "invalid argument", exitUsage},
 	} {

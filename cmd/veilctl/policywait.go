@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -19,24 +20,39 @@ const (
 
 func policyWaitCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "wait", Short: "wait until this node enforces the policies that the API server has",
+		Use:   "wait",
+		Short: "wait until a node, or each one, enforces the policies that the API server has",
 		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
-policies anew and compares them with the plan in force. It waits for this node alone: ask each node
-whose pods the policy selects. A policy that cannot be read counts as enforced, since it denies
-everything: see veilctl policy list.
+policies anew and compares them with the plan in force. A policy that cannot be read counts as
+enforced, since it denies everything: see veilctl policy list.
 
-Exit status 0 they are enforced, 1 they are not within the timeout or this node enforces no
-policies, 2 the command line is wrong, 3 veild does not answer.`,
-		Example: `kubectl apply -f policy.yaml && veilctl policy wait
+Without --kubeconfig, --context or --cluster it waits for the node it runs on. Of a cluster it asks
+each veild, 16 at once, by running veilctl in its pod: that needs the rights to list nodes and pods,
+and to exec in pods of kube-system, and no open port. It asks a node until that node enforces the
+policies once. A node that does not answer, or has no veild, counts as one that enforces none.
+
+Exit status 0 they are enforced, 1 they are not within the timeout or a node enforces no policies,
+2 the command line is wrong, 3 veild does not answer.`,
+		Example: `kubectl apply -f policy.yaml && veilctl policy wait --cluster
 veilctl policy wait --timeout 10s`,
 	}
 	timeout := cmd.Flags().Duration("timeout", time.Minute, "the longest `time` to wait")
+	var access remote.Access
+	access.Register(cmd.Flags())
+	all := cmd.Flags().Bool("cluster", false, "wait for all nodes of the cluster")
 	socket := socketFlag(cmd)
 	return reporting(cmd, func(c call) error {
 		if *timeout <= 0 {
 			return fmt.Errorf("--timeout %s: write a time above 0, such as 30s: %w", *timeout, errUsage)
 		}
-		return policyWait(c, *socket, *timeout)
+		if !*all && !access.Given() {
+			return policyWait(c, *socket, *timeout)
+		}
+		cluster, err := access.Open()
+		if err != nil {
+			return err
+		}
+		return policyWaitCluster(c, cluster, *timeout)
 	})
 }
 

@@ -97,6 +97,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	if s.Services != nil {
 		rows = append(rows, []string{"Services", servicesLine(s.Services)})
 	}
+	if s.Policy != nil {
+		rows = append(rows, []string{"Policies", policiesLine(s.Policy)})
+	}
 
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel",
@@ -135,6 +138,19 @@ func inClear(s telemetry.Status) string {
 		return "masqueraded traffic that leaves the cluster; host to host traffic"
 	}
 	return strings.Join(s.InClear, "; ")
+}
+
+// policiesLine is how it stands with policies, in a line.
+func policiesLine(p *telemetry.Policy) string {
+	line := "revision " + orDash(p.Revision) + " in force"
+	switch {
+	case !p.Listed:
+		line = "not listed since veild started, what was in force before stays so"
+	case p.Told != p.Revision:
+		line += fmt.Sprintf("; told of revision %s, not in force yet", orDash(p.Told))
+	}
+	return fmt.Sprintf("%s; %d select pods of this node, %d pods are mute", line, p.Policies,
+		p.Pending)
 }
 
 // servicesLine is how it stands with the table of services, in a line.

@@ -97,6 +97,20 @@ func TestCommandsForPeople(t *testing.T) {
 	}
 }
 
+func TestStatusSaysWhichPoliciesAreInForce(t *testing.T) {
+	for want, p := range map[string]telemetry.Policy{
+		"revision aa11 in force; 3 select pods of this node, 1 pods are mute": {Listed: true,
+			Told: "aa11", Revision: "aa11", Policies: 3, Pending: 1},
+		"revision aa11 in force; told of revision bb22, not in force yet; 0 select": {Listed: true,
+			Told: "bb22", Revision: "aa11"},
+		"not listed since veild started, what was in force before stays so; 0": {},
+	} {
+		if got := policiesLine(&p); !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 func TestStatusOfATunnelWithoutAKey(t *testing.T) {
 	keyless, keyed := sample(), sample()
 	keyed.Devices[0].PublicKey = wgkey.Public{1}

@@ -43,7 +43,9 @@ nodes, veilnodes and pods, and to exec in pods of kube-system, and no open port.
 does not answer is shown with what the API server knows of it.
 
 Columns: KEY is the epoch and the beginning of the public key; PEERS those that answer or were
-sent nothing, of all; BLOCKED the packets that the guard did not let out in clear.`,
+sent nothing, of all; POLICIES the revision of the network policies in force, a hash of all policies
+of the cluster, the same on all nodes that enforce the same; BLOCKED the packets that the guard did
+not let out in clear.`,
 		Example: `veilctl status
 veilctl status --kubeconfig ~/.kube/config
 veilctl status --cluster -o json | jq '.nodes[] | select(.well | not)'`,

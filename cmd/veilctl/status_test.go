@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -55,11 +56,11 @@ func TestClusterTable(t *testing.T) {
 	if err := showCluster(&out, r); err != nil {
 		t.Fatal(err)
 	}
-	const want = `NODE     READY  VERSION  KEY         TUNNEL  MTU   PEERS      PODS  BLOCKED
-control  ?      -        2 mJLSJPVW  -       -     seen by 2  -     -
-node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     5
-node-2   NO     v0.1.0   2 tdzEaXHP  kernel  1440  1/2        3     5
-node-3   ?      -        -           -       -     seen by 0  -     -
+	const want = `NODE     READY  VERSION  KEY         TUNNEL  MTU   PEERS      PODS  POLICIES  BLOCKED
+control  ?      -        2 mJLSJPVW  -       -     seen by 2  -     -         -
+node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     -         5
+node-2   NO     v0.1.0   2 tdzEaXHP  kernel  1440  1/2        3     -         5
+node-3   ?      -        -           -       -     seen by 0  -     -         -
 
 control: no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it
 node-2: it is not ready for pods: waits for first apply done
@@ -74,6 +75,50 @@ node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized
 	}
 	if r.Well {
 		t.Error("the cluster is said to be well")
+	}
+}
+
+func TestClusterStatusSaysWhichNodeEnforcesWhichPolicies(t *testing.T) {
+	show := func(policies ...*telemetry.Policy) (string, bool) {
+		t.Helper()
+		var seen []nodeSeen
+		for i, p := range policies {
+			n := wellNode(t, fmt.Sprintf("node-%d", i+1), publishedKey)
+			n.status.Policy = p
+			seen = append(seen, n)
+		}
+		r := assess(seen)
+		var out bytes.Buffer
+		if err := showCluster(&out, r); err != nil {
+			t.Fatal(err)
+		}
+		return out.String(), r.Well
+	}
+	in := func(told, revision string, pending int) *telemetry.Policy {
+		return &telemetry.Policy{Listed: true, Told: told, Revision: revision, Pending: pending}
+	}
+
+	got, well := show(in("aa11", "aa11", 0), in("bb22", "aa11", 2), in("bb22", "bb22", 0),
+		&telemetry.Policy{}, in("bb22", "bb22", 0))
+	const want = `NODE    READY  VERSION  KEY         TUNNEL  MTU   PEERS  PODS  POLICIES  BLOCKED
+node-1  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     aa11      5
+node-2  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     aa11      5
+node-3  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     bb22      5
+node-4  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     -         5
+node-5  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     bb22      5
+
+node-2: policies: told of revision bb22, aa11 is in force
+node-2: policies: 2 pods are mute: it is not known yet how to judge them
+node-4: policies: not listed since veild started, what was in force before stays so
+nodes enforce different policies: 2 enforce revision aa11, 2 enforce revision bb22
+5 of 5 nodes are well
+`
+	if d := cmp.Diff(want, got); d != "" || !well {
+		t.Errorf("well %v\n%s", well, d)
+	}
+	same := in("aa11", "aa11", 0)
+	if got, _ := show(same, same); strings.Contains(got, "different") {
+		t.Errorf("nodes that enforce the same:\n%s", got)
 	}
 }
 

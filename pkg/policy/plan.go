@@ -129,4 +129,6 @@ type Plan struct {
 	ClusterProblems map[string]string
 	// Denials are the policies that deny more than is written, sorted by name.
 	Denials []Denial
+	// Revision is the Planner's as of this plan; Plan leaves it empty, since it costs time.
+	Revision string
 }

@@ -10,6 +10,11 @@ import (
 type Policy struct {
 	// Listed reports whether pods, namespaces and policies were listed.
 	Listed bool `json:"listed"`
+	// Told is the revision of all policies of the cluster that the API server told of, Revision
+	// that of those in force: a hash that is the same on all nodes. Either is empty while it is not
+	// known since veild started.
+	Told     string `json:"told,omitempty"`
+	Revision string `json:"revision,omitempty"`
 	// Policies select a pod of this node; Groups, Chains and Sets are what they come to.
 	Policies int `json:"policies"`
 	Groups   int `json:"groups"`

@@ -5,6 +5,21 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
+// planLocked returns the planner's plan with its revision.
+func (k *Keeper) planLocked() *policy.Plan {
+	plan := k.planner.Plan()
+	plan.Revision = k.revisionLocked()
+	return plan
+}
+
+// revisionLocked returns the revision of the policies that the source told of.
+func (k *Keeper) revisionLocked() string {
+	if k.revision == "" || k.revisionTold != k.policyTold {
+		k.revision, k.revisionTold = k.planner.Revision(), k.policyTold
+	}
+	return k.revision
+}
+
 // force brings a plan in force, which has at least the first told changes of the source.
 func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 	k.mu.Lock()

@@ -70,6 +70,9 @@ type Keeper struct {
 	told, enforced uint64
 	// policyTold is told as of the last change of a policy.
 	policyTold uint64
+	// revision is the planner's as of the change revisionTold; empty is not computed yet.
+	revision     string
+	revisionTold uint64
 	// writes counts the beginnings and the ends of writing the kernel's table.
 	writes uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
@@ -225,7 +228,7 @@ func (k *Keeper) step() error {
 	k.bare = false
 	changed, attachments, compare, told := k.changed, k.attachments, k.compare, k.told
 	k.changed, k.attachments, k.compare = time.Time{}, false, false
-	plan := k.planner.Plan()
+	plan := k.planLocked()
 	k.mu.Unlock()
 
 	if compare {
@@ -304,7 +307,7 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 		k.planner.SetAttached(key, a)
 		k.attached[key] = true
 	}
-	plan = k.planner.Plan()
+	plan = k.planLocked()
 	k.mu.Unlock()
 
 	groups := make(map[pod.Workload]string, len(plan.Members))

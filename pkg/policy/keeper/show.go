@@ -9,11 +9,15 @@ import (
 // Status is what is shown of a Keeper.
 type Status struct {
 	// Listed reports whether every kind was listed.
-	Listed   bool `json:"listed"`
-	Policies int  `json:"policies"`
-	Groups   int  `json:"groups"`
-	Chains   int  `json:"chains"`
-	Sets     int  `json:"sets"`
+	Listed bool `json:"listed"`
+	// Told is the revision of all policies of the cluster that the source told of, Revision that of
+	// those in force. Either is empty while it is not known since the daemon began.
+	Told     string `json:"told,omitempty"`
+	Revision string `json:"revision,omitempty"`
+	Policies int    `json:"policies"`
+	Groups   int    `json:"groups"`
+	Chains   int    `json:"chains"`
+	Sets     int    `json:"sets"`
 	// Elements are the elements of the sets of peers.
 	Elements int `json:"elements"`
 	// Members are attached pods that are in a group, Pending those that are mute.
@@ -30,6 +34,12 @@ func (k *Keeper) Status() Status {
 	defer k.mu.Unlock()
 	s := k.status
 	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
+	if k.listed {
+		s.Told = k.revisionLocked()
+	}
+	if k.plan != nil {
+		s.Revision = k.plan.Revision
+	}
 	return s
 }
 

@@ -71,3 +71,36 @@ func TestDenialsAreToldOnceAPlanIsInForce(t *testing.T) {
 		t.Errorf("in force: %+v", told)
 	}
 }
+
+func TestStatusSaysWhichRevisionIsInForce(t *testing.T) {
+	n := newNode(t)
+	wants := func(when string, told, revision bool) Status {
+		t.Helper()
+		s := n.Status()
+		if (s.Told != "") != told || (s.Revision != "") != revision {
+			t.Errorf("%s: told %q, in force %q", when, s.Told, s.Revision)
+		}
+		return s
+	}
+	wants("before the lists", false, false)
+	n.listed()
+	before := wants("in force", true, true)
+	if before.Told != before.Revision {
+		t.Errorf("without policies: %+v", before)
+	}
+
+	n.PutPolicy(denyAll)
+	if s := wants("before the step", true, true); s.Told == before.Told ||
+		s.Revision != before.Revision {
+		t.Errorf("before the step: %+v, before the policy: %+v", s, before)
+	}
+	n.step()
+	if s := n.Status(); s.Revision != s.Told || s.Revision == before.Revision {
+		t.Errorf("after the step: %+v, before the policy: %+v", s, before)
+	}
+	n.DeletePolicy(denyAll.Name)
+	n.step()
+	if s := n.Status(); s.Revision != before.Revision {
+		t.Errorf("after the deletion: %+v, before the policy: %+v", s, before)
+	}
+}

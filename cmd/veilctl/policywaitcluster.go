@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// waitTurn is how long one node may keep others waiting.
+const waitTurn = 5 * time.Second
+
+// clusterProgress is the output of policy wait for a cluster; fields are added, never renamed.
+type clusterProgress struct {
+	// Enforced reports whether all nodes enforce the policies.
+	Enforced bool              `json:"enforced"`
+	Nodes    []keeper.Progress `json:"nodes"`
+}
+
+// clusterWait asks nodes whether they enforce the policies that the API server has.
+type clusterWait struct {
+	// pods returns the pod of veild on each node that must enforce policies; "" is none.
+	pods func(context.Context) (map[string]string, error)
+	// ask has the veilctl of a pod wait for patience, and returns what it printed.
+	ask func(ctx context.Context, pod string, patience time.Duration) ([]byte, error)
+
+	mu sync.Mutex // guards answers
+	// answers are the last of each node. A node that enforced the policies is not asked again.
+	answers map[string]keeper.Progress
+}
+
+func policyWaitCluster(c call, cluster *remote.Cluster, timeout time.Duration) error {
+	w := clusterWait{
+		pods: func(ctx context.Context) (map[string]string, error) { return veildPods(ctx, cluster) },
+		ask: func(ctx context.Context, pod string, patience time.Duration) ([]byte, error) {
+			return cluster.Exec(ctx, pod, "veild", "/usr/local/bin/veilctl", "policy", "wait", "-o",
+				"json", "--timeout", patience.String(), "--socket", abi.AdminSocket)
+		},
+	}
+	r, err := w.run(c.ctx, timeout)
+	if err != nil {
+		return err
+	}
+	return c.print(r, !r.Enforced, func() error { return showClusterProgress(c.out, r, timeout) })
+}
+
+// veildPods returns veild's pod of each node, and "" for a node that lacks its pod.
+func veildPods(ctx context.Context, cluster *remote.Cluster) (map[string]string, error) {
+	nodes, err := cluster.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the nodes of %s: %w", cluster.Server, err)
+	}
+	pods, err := cluster.Pods(ctx, "veild")
+	if err != nil {
+		return nil, err
+	}
+
+	names := map[string]string{}
+	for _, n := range nodes.Items {
+		if pod, ok := pods[n.Name]; ok || n.Labels[corev1.LabelOSStable] == "linux" {
+			names[n.Name] = pod.Name
+		}
+	}
+	return names, nil
+}
+
+// run asks until all nodes have answered that they enforce the policies, or the timeout.
+func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterProgress, error) {
+	w.answers = map[string]keeper.Progress{}
+	end := time.Now().Add(timeout)
+	bounded, cancel := context.WithDeadline(ctx, end)
+	defer cancel()
+
+	var pods map[string]string
+	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
+		now, err := w.pods(bounded)
+		switch {
+		case err == nil:
+			pods = now
+		case pods == nil || bounded.Err() == nil:
+			return clusterProgress{}, err
+		}
+
+		w.round(bounded, pods, end)
+		r := w.report(pods)
+		if r.Enforced {
+			return r, nil
+		}
+		select {
+		case <-ctx.Done():
+			return r, ctx.Err()
+		case <-bounded.Done():
+			return r, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+// round asks each node that has not enforced the policies yet.
+func (w *clusterWait) round(ctx context.Context, pods map[string]string, end time.Time) {
+	var g errgroup.Group
+	g.SetLimit(asked)
+	for node, pod := range pods {
+		w.mu.Lock()
+		done := w.answers[node].Enforced
+		w.mu.Unlock()
+		if done || ctx.Err() != nil {
+			continue
+		}
+		g.Go(func() error {
+			w.put(ctx, w.askNode(ctx, node, pod, end))
+			return nil
+		})
+	}
+	_ = g.Wait() // no node's answer is an error of the round
+}
+
+// askNode returns the answer of one node. It asks for at most half of the time that is left: the
+// answer then comes before the end.
+func (w *clusterWait) askNode(ctx context.Context, node, pod string,
+	end time.Time) keeper.Progress {
+	p := keeper.Progress{Node: node}
+	if pod == "" {
+		p.Missing = []string{"no pod of veild, so nobody was asked"}
+		return p
+	}
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	patience := max(min(waitTurn, time.Until(end)/2).Truncate(time.Millisecond), time.Millisecond)
+
+	out, err := w.ask(ctx, pod, patience)
+	var said keeper.Progress
+	if err == nil {
+		err = json.Unmarshal(out, &said)
+	}
+	if err == nil && !said.Enforced {
+		err = errors.New("its answer is no progress")
+	}
+	if err != nil {
+		p.Missing = []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
+		return p
+	}
+	p.Enforced, p.Policies = true, said.Policies
+	return p
+}
+
+// put notes an answer. Of a node that was cut off by the end, what it said before counts.
+func (w *clusterWait) put(ctx context.Context, p keeper.Progress) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, before := w.answers[p.Node]; !before || p.Enforced || ctx.Err() == nil {
+		w.answers[p.Node] = p
+	}
+}
+
+// report returns the answers of the nodes that there are, sorted by name.
+func (w *clusterWait) report(pods map[string]string) clusterProgress {
+	r := clusterProgress{Enforced: len(pods) > 0, Nodes: []keeper.Progress{}}
+	for _, node := range slices.Sorted(maps.Keys(pods)) {
+		p, was := w.answers[node]
+		if !was {
+			p = keeper.Progress{Node: node, Missing: []string{"it was not asked in time"}}
+		}
+		r.Enforced = r.Enforced && p.Enforced
+		r.Nodes = append(r.Nodes, p)
+	}
+	return r
+}
+
+func showClusterProgress(w io.Writer, r clusterProgress, timeout time.Duration) error {
+	enforcing := 0
+	for _, p := range r.Nodes {
+		if p.Enforced {
+			enforcing++
+			continue
+		}
+		fmt.Fprintf(w, "%s: %s\n", p.Node, strings.Join(p.Missing, "; "))
+	}
+	after := ""
+	if !r.Enforced {
+		after = fmt.Sprintf(" after %s", timeout)
+	}
+	_, err := fmt.Fprintf(w, "%d of %d nodes enforce the policies of the API server%s.\n", enforcing,
+		len(r.Nodes), after)
+	return err
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/kubeveil/kubeveil/pkg/remote"
+)
+
+// nodesThat answer for node-1 to node-3; a node without an answer enforces the policies.
+func nodesThat(answer map[string]func(asked int) (string, error)) (*clusterWait, map[string]int) {
+	var mu sync.Mutex
+	asked := map[string]int{}
+	return &clusterWait{
+		pods: func(context.Context) (map[string]string, error) {
+			return map[string]string{"node-1": "veild-1", "node-2": "veild-2",
+				"node-3": "veild-3"}, nil
+		},
+		ask: func(_ context.Context, pod string, _ time.Duration) ([]byte, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[pod]++
+			if say := answer[pod]; say != nil {
+				out, err := say(asked[pod])
+				return []byte(out), err
+			}
+			return []byte(`{"enforced":true,"policies":2}`), nil
+		},
+	}, asked
+}
+
+func TestPolicyWaitOfAClusterAsksLateNodesAgain(t *testing.T) {
+	late := func(asked int) (string, error) {
+		if asked < 3 {
+			return "", errors.New("shop/web was not seen yet")
+		}
+		return `{"enforced":true,"policies":2}`, nil
+	}
+	w, asked := nodesThat(map[string]func(int) (string, error){"veild-2": late})
+	r, err := w.run(t.Context(), time.Minute)
+	if err != nil || !r.Enforced || len(r.Nodes) != 3 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	want := map[string]int{"veild-1": 1, "veild-2": 3, "veild-3": 1}
+	if d := cmp.Diff(want, asked); d != "" {
+		t.Errorf("how often each pod was asked:\n%s", d)
+	}
+}
+
+func TestPolicyWaitOfAClusterNamesNodesThatDoNotEnforce(t *testing.T) {
+	const timeout = 10 * time.Millisecond
+	for name, tt := range map[string]struct {
+		out  string
+		err  error
+		want string
+	}{
+		"late":         {"", errors.New("shop/web was\nnot seen yet"), "shop/web was; not seen yet"},
+		"no JSON":      {"yes", nil, "invalid character"},
+		"another JSON": {`{"policies":2}`, nil, "its answer is no progress"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := nodesThat(map[string]func(int) (string, error){
+				"veild-2": func(int) (string, error) { return tt.out, tt.err },
+			})
+			r, err := w.run(t.Context(), timeout)
+			if err != nil || r.Enforced {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			var out bytes.Buffer
+			if err := showClusterProgress(&out, r, timeout); err != nil {
+				t.Fatal(err)
+			}
+			said := out.String()
+			if !strings.HasPrefix(said, "node-2: ") || !strings.Contains(said, tt.want) ||
+				!strings.HasSuffix(said, "\n2 of 3 nodes enforce the policies of the API server after "+
+					"10ms.\n") {
+				t.Errorf("%q", said)
+			}
+		})
+	}
+}
+
+func TestPolicyWaitOfAClusterFailsClosed(t *testing.T) {
+	w, _ := nodesThat(nil)
+	w.pods = func(context.Context) (map[string]string, error) { return map[string]string{}, nil }
+	if r, err := w.run(t.Context(), time.Millisecond); err != nil || r.Enforced {
+		t.Errorf("a cluster without nodes: %+v, %v", r, err)
+	}
+	refused := errors.New("forbidden")
+	w.pods = func(context.Context) (map[string]string, error) { return nil, refused }
+	if _, err := w.run(t.Context(), time.Minute); !errors.Is(err, refused) {
+		t.Errorf("nodes that may not be listed: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w, _ = nodesThat(map[string]func(int) (string, error){
+		"veild-1": func(int) (string, error) { cancel(); return "", ctx.Err() },
+	})
+	if _, err := w.run(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Errorf("interrupted: %v", err)
+	}
+}
+
+// A node whose DaemonSet has made no pod yet holds the wait up; one without Linux does not.
+func TestPolicyWaitOfAClusterCountsNodesWithoutAPod(t *testing.T) {
+	node := func(name, system string) *corev1.Node {
+		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{corev1.LabelOSStable: system}}}
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: remote.SystemNamespace,
+		Name: "veild-1", Labels: map[string]string{"app.kubernetes.io/component": "veild",
+			"app.kubernetes.io/name": "kubeveil"}}, Spec: corev1.PodSpec{NodeName: "node-1"}}
+	cluster := &remote.Cluster{Client: fake.NewClientset(node("node-1", "linux"),
+		node("node-2", "linux"), node("node-3", "windows"), pod)}
+	got, err := veildPods(t.Context(), cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(map[string]string{"node-1": "veild-1", "node-2": ""}, got); d != "" {
+		t.Error(d)
+	}
+
+	w, _ := nodesThat(nil)
+	w.pods = func(context.Context) (map[string]string, error) { return got, nil }
+	r, err := w.run(t.Context(), time.Millisecond)
+	if err != nil || r.Enforced || !strings.Contains(strings.Join(r.Nodes[1].Missing, ""), "no pod") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}

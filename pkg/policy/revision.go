@@ -1,0 +1,31 @@
+package policy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Revision returns a hash of the policies that were put: of their names, UIDs and generations. It
+// depends on nothing else, so all nodes that were told the same policies return the same. It takes
+// time in proportion to the number of policies.
+func (p *Planner) Revision() string {
+	var lines []string
+	add := func(name string, o Object) {
+		lines = append(lines, fmt.Sprintf("%q %q %d", name, o.UID, o.Generation))
+	}
+	for _, of := range p.policies {
+		for _, c := range of {
+			add(c.policy.Name.String(), c.policy.Object)
+		}
+	}
+	for name, c := range p.cluster {
+		add(clusterName(name), c.policy.Object)
+	}
+
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return hex.EncodeToString(sum[:6])
+}
