@@ -101,10 +101,8 @@ func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterPr
 			return r, nil
 		}
 		select {
-		case <-ctx.Done():
-			return r, ctx.Err()
 		case <-bounded.Done():
-			return r, nil
+			return r, ctx.Err()
 		case <-time.After(pause):
 		}
 	}
