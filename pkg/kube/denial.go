@@ -102,7 +102,8 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 }
 
 // eventKind is that of what createEvent creates; the path depends on the namespace.
-var eventKind = kind{what: "events", rule: policyRights, version: schema.GroupVersion{Version: "v1"}}
+var eventKind = kind{what: "events", rule: policyRights,
+	version: schema.GroupVersion{Version: "v1"}}
 
 // eventReason is a word for programs.
 const eventReason = "DeniesMoreThanWritten"
@@ -139,8 +140,8 @@ type eventSource struct {
 	Host      string `json:"host"`
 }
 
-// eventOf returns the Event for a denial. Its name is the same for the same node and revision, so that
-// a daemon that restarted creates no second one.
+// eventOf returns the Event for a denial. Its name is the same for the same node and revision, so
+// that a daemon that restarted creates no second one.
 func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
 	about := eventObject{APIVersion: networkingVersion.String(), Kind: "NetworkPolicy",
 		Namespace: d.Namespace, Name: d.Name.Name, UID: d.UID}

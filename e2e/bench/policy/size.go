@@ -36,7 +36,8 @@ func (s *suite) size(ctx context.Context) error {
 		s.Progress("round %d  %d pods weigh %.2f MiB", round+1, s.scales.large.nodes*s.scales.large.pods,
 			v.last(caseMemory))
 	}
-	for _, name := range []string{casePlan, caseKernel, caseAdopt, caseDirect, caseDirect + suffixP99} {
+	for _, name := range []string{
+		casePlan, caseKernel, caseAdopt, caseDirect, caseDirect + suffixP99} {
 		s.one(name, bench.Millisecond, v[name])
 	}
 	s.one(caseMemory, bench.MiB, v[caseMemory])
@@ -79,8 +80,8 @@ func (c cluster) check(plan *policy.Plan) error {
 	return nil
 }
 
-// kernel writes the plan, adopts it as veild does that starts again, and changes pods of other nodes
-// one after the other without a Keeper.
+// kernel writes the plan, adopts it as veild does that starts again, and changes pods of other
+// nodes one after the other without a Keeper.
 func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Plan, changes int,
 	v values) error {
 	var first table.Table
@@ -122,12 +123,12 @@ func (c cluster) kernel(ctx context.Context, p *policy.Planner, plan *policy.Pla
 	return nil
 }
 
-// perMove are the elements that change if a pod goes from one set of peers to another: an address of
-// each family leaves and enters.
+// perMove are the elements that change if a pod goes from one set of peers to another: an address
+// of each family leaves and enters.
 const perMove = 4
 
-// weigh compares the heap of a Keeper that knows the pods of all nodes with the heap of one that knows
-// its own pods only.
+// weigh compares the heap of a Keeper that knows the pods of all nodes with the heap of one that
+// knows its own pods only.
 func (s *suite) weigh(ctx context.Context, v values) error {
 	own, err := s.heapOf(ctx, 1)
 	if err != nil {
@@ -146,8 +147,8 @@ func (s *suite) weigh(ctx context.Context, v values) error {
 	return nil
 }
 
-// heapOf returns by how many bytes the heap grows by a Keeper that knows the pods of the first nodes
-// and enforces the policies of its own.
+// heapOf returns by how many bytes the heap grows by a Keeper that knows the pods of the first
+// nodes and enforces the policies of its own.
 func (s *suite) heapOf(ctx context.Context, nodes int) (grown uint64, err error) {
 	before := heap()
 	n, err := newNode(cluster{s.scales.node})

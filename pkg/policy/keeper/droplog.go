@@ -9,8 +9,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
-// LogDrops logs which connections policies deny until ctx ends, with the policies and the rule. While
-// another program listens it tries again. Its thread is of the node's network namespace.
+// LogDrops logs which connections policies deny until ctx ends, with the policies and the rule.
+// While another program listens it tries again. Its thread is of the node's network namespace.
 func (k *Keeper) LogDrops(ctx context.Context) error {
 	warned := false
 	for {
@@ -123,8 +123,8 @@ const (
 	dropKnown = 4096
 )
 
-// dropLimit says which drops are logged: a token bucket behind a memory of those that were. It is for
-// one goroutine.
+// dropLimit says which drops are logged: a token bucket behind a memory of those that were. It is
+// for one goroutine.
 type dropLimit struct {
 	known map[table.Dropped]time.Time
 	// full is when all tokens are there.

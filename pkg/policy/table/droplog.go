@@ -37,8 +37,8 @@ const (
 	netfilterHeader, hookPos = 4, 2 // sizeof(struct nfgenmsg); hook in nfulnl_msg_packet_hdr
 )
 
-// OpenDropLog becomes the listener of the group of the calling thread's network namespace. There can
-// be one; the error of another matches unix.EPERM.
+// OpenDropLog becomes the listener of the group of the calling thread's network namespace. There
+// can be one; the error of another matches unix.EPERM.
 func OpenDropLog() (*DropLog, error) {
 	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -72,7 +72,8 @@ func bind(c *netlink.Conn) error {
 	return err
 }
 
-// Receive waits for dropped packets. What is no first packet of a flow between addresses is left out.
+// Receive waits for dropped packets. What is no first packet of a flow between addresses is left
+// out.
 func (l *DropLog) Receive() (out []Dropped, err error) {
 	messages, err := l.conn.Receive()
 	if err != nil {
@@ -133,8 +134,8 @@ func reasonOf(prefix string) string {
 	return ""
 }
 
-// readPacket reads addresses, protocol and destination port of a packet that begins with its network
-// header. Behind extension headers of IPv6 it finds no port.
+// readPacket reads addresses, protocol and destination port of a packet that begins with its
+// network header. Behind extension headers of IPv6 it finds no port.
 func readPacket(packet []byte, f *policy.Flow) bool {
 	if len(packet) == 0 {
 		return false
