@@ -24,6 +24,10 @@ const maxPeers = 1 << 16
 // protocol.
 func (d *Device) IpcGetOperation(w io.Writer) error {
 	d.mu.Lock()
+	if d.closing.Load() {
+		d.mu.Unlock()
+		return errClosed
+	}
 	state := uapi.State{PrivateKey: *d.id.Private(), ListenPort: d.port, Mark: d.mark}
 	for _, p := range d.order {
 		s := uapi.PeerState{Public: p.public, Preshared: p.secrets.Preshared,
@@ -56,6 +60,9 @@ func (d *Device) IpcSetOperation(r io.Reader) error {
 	if err == nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
+		if d.closing.Load() {
+			return errClosed
+		}
 		err = d.apply(set)
 	}
 	if err != nil {

@@ -20,8 +20,11 @@ func (d *Device) control() {
 	var b [8]byte
 	for !d.closing.Load() {
 		d.mu.Lock()
-		now := d.now()
-		next := d.step(now)
+		if d.closing.Load() {
+			d.mu.Unlock()
+			return
+		}
+		next := d.step(d.now())
 		d.mu.Unlock()
 		if next <= 0 {
 			continue

@@ -79,10 +79,12 @@ type Device struct {
 	wakeFile    *os.File
 	awake       atomic.Bool
 	closing     atomic.Bool
+	halted      atomic.Bool // the sending threads end
 	stopping    atomic.Bool // the receiving threads end
 	gone        chan struct{}
 	goneOnce    sync.Once
-	threads     sync.WaitGroup
+	tx          sync.WaitGroup // the sending threads
+	threads     sync.WaitGroup // control
 }
 
 func bootTime() time.Duration {
@@ -93,6 +95,16 @@ func bootTime() time.Duration {
 
 // New makes a device and starts its threads. It has no key and no peer yet.
 func New(o Options) (*Device, error) {
+	d, err := build(o)
+	if err != nil {
+		return nil, err
+	}
+	d.Start()
+	return d, nil
+}
+
+// build makes a device without threads.
+func build(o Options) (*Device, error) {
 	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload,
 		link: o.Link, now: o.Clock,
 		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{},
@@ -102,13 +114,9 @@ func New(o Options) (*Device, error) {
 	}
 
 	if d.tier == nil {
-		tier, err := aead.Choose()
-		if tier == nil {
-			return nil, fmt.Errorf("choose AEAD: %w", err)
-		}
+		tier, err := ChooseTier(o.Log)
 		if err != nil {
-			d.log.Warn("a faster AEAD is not used: it differs from the reference",
-				"used", tier.Name, "err", err)
+			return nil, err
 		}
 		d.tier = tier
 	}
@@ -116,11 +124,31 @@ func New(o Options) (*Device, error) {
 	if err := d.prepare(o); err != nil {
 		return nil, errors.Join(err, d.arena.Close())
 	}
+	return d, nil
+}
 
-	for _, s := range d.shards {
-		d.threads.Go(s.runTX)
+// ChooseTier returns the fastest AEAD that proves right on this CPU.
+func ChooseTier(log *slog.Logger) (*aead.Tier, error) {
+	tier, err := aead.Choose()
+	if tier == nil {
+		return nil, fmt.Errorf("choose AEAD: %w", err)
+	}
+	if err != nil {
+		log.Warn("a faster AEAD is not used: it differs from the reference", "used", tier.Name,
+			"err", err)
+	}
+	return tier, nil
+}
+
+// Start starts the threads of a device that Import returned.
+func (d *Device) Start() {
+	for _, p := range d.order {
+		if p.events.Load() != 0 {
+			d.pending.peers = append(d.pending.peers, p)
+		}
 	}
 
+	d.run()
 	d.threads.Go(d.control)
 	d.log.Info("engine ready", "aead", d.tier.Name, "shards", len(d.shards),
 		"udp_offload", d.udpOffload)
@@ -128,8 +156,38 @@ func New(o Options) (*Device, error) {
 		d.log.Warn("keys are not locked in memory: give the process CAP_IPC_LOCK or a greater " +
 			"RLIMIT_MEMLOCK")
 	}
+}
 
-	return d, nil
+// run starts the threads of the shards.
+func (d *Device) run() {
+	d.halted.Store(false)
+	for _, s := range d.shards {
+		if s.bound != nil {
+			s.rx.start(s.bound)
+		}
+		s.stop.Clear()
+		d.tx.Go(s.runTX)
+	}
+}
+
+// halt ends the threads of the shards, after the batch that they are at. The caller holds mu and no
+// lock of theirs.
+func (d *Device) halt() {
+	d.halted.Store(true)
+	for _, s := range d.shards {
+		s.stop.Wake()
+	}
+	d.tx.Wait()
+	d.stopReceiving()
+}
+
+// stopReceiving ends the receiving threads.
+func (d *Device) stopReceiving() {
+	d.stopping.Store(true)
+	for _, s := range d.shards {
+		s.rx.end()
+	}
+	d.stopping.Store(false)
 }
 
 func (d *Device) prepare(o Options) (err error) {
@@ -164,7 +222,7 @@ func (d *Device) Wait() <-chan struct{} { return d.gone }
 func (d *Device) Tier() string { return d.tier.Name }
 
 func (d *Device) lostTUN(err error) {
-	if d.closing.Load() {
+	if d.halted.Load() {
 		return
 	}
 	d.goneOnce.Do(func() {
@@ -180,14 +238,21 @@ func (d *Device) wakeControl() {
 	}
 }
 
+// errClosed is the error of a device that was closed or handed over.
+var errClosed = errors.New("the device is closed")
+
 // Close ends the threads and zeroes all keys. It leaves the queues of the TUN open.
 func (d *Device) Close() {
-	if d.closing.Swap(true) {
-		return
+	if !d.closing.Swap(true) {
+		d.finish()
 	}
-	for _, s := range d.shards {
-		s.stop.Wake()
-	}
+}
+
+// finish is Close without the question whether the device is closed.
+func (d *Device) finish() {
+	d.mu.Lock()
+	d.halt()
+	d.mu.Unlock()
 	d.wake.Wake()
 	d.threads.Wait()
 	d.mu.Lock()
@@ -226,11 +291,7 @@ func (d *Device) bind(port uint16) error {
 
 // exchange hands the threads other sockets, nil for none, and closes the former ones.
 func (d *Device) exchange(fresh []*binding) {
-	d.stopping.Store(true)
-	for _, s := range d.shards {
-		s.rx.end()
-	}
-	d.stopping.Store(false)
+	d.stopReceiving()
 	var old []*binding
 	d.state.Lock()
 	for i, s := range d.shards {

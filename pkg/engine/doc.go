@@ -21,6 +21,8 @@
 //     messages (1,024).
 //   - Handshakes with peers that do not answer have a budget.
 //   - What is dropped has a counter with a reason (Reasons).
+//   - Another process can go on in place of this one, without a lost packet or a new handshake
+//     (Export, Import). At any time at most one of them sends.
 //
 // It is larger than most packages: sessions, timers, peers and batches share the locks above, and
 // another package could not hold them.

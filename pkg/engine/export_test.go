@@ -36,3 +36,10 @@ func (d *Device) SessionKeys() (out [][]byte) {
 	}
 	return out
 }
+
+// IsUp reports whether the device has sockets.
+func (d *Device) IsUp() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.up
+}

@@ -39,6 +39,8 @@ const (
 	sendRefused
 	sendFull
 	sendFailed
+	handoverMalformed
+	handoverAbandoned
 	badTUNPacket   // and behind it those of package packet, read from the TUN
 	badInnerPacket = badTUNPacket + reason(packet.Reasons)
 	reasonCount    = badInnerPacket + reason(packet.Reasons)
@@ -51,7 +53,8 @@ var reasonNames = [badTUNPacket]string{"short_datagram", "unknown_type", "wrong_
 	"handshake_flood", "bad_handshake", "bad_cookie", "no_route", "no_endpoint", "device_down",
 	"staged_full", "staged_given_up",
 	"key_exhausted", "wrong_source", "tun_refused", "send_too_large", "send_no_route",
-	"send_refused", "send_full", "send_failed"}
+	"send_refused", "send_full", "send_failed",
+	"handover_malformed", "handover_abandoned"}
 
 func (r reason) String() string {
 	switch {

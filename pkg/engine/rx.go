@@ -165,23 +165,18 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 		return
 	}
 
-	size := 0
-	switch binary.LittleEndian.Uint32(b) {
-	case noise.TypeTransport:
+	kind := binary.LittleEndian.Uint32(b)
+	if kind == noise.TypeTransport {
 		r.transport(b, m, now)
-		return
-	case noise.TypeInitiation:
-		size = noise.InitiationSize
-	case noise.TypeResponse:
-		size = noise.ResponseSize
-	case noise.TypeCookie:
-		size = noise.CookieSize
-	default:
-		d.drops.add(unknownType, 1)
 		return
 	}
 
-	if len(b) != size {
+	switch handshakeSize(kind) {
+	case 0:
+		d.drops.add(unknownType, 1)
+		return
+	case len(b):
+	default:
 		d.drops.add(wrongSize, 1)
 		return
 	}
@@ -192,6 +187,19 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 	}
 
 	d.wakeControl()
+}
+
+// handshakeSize returns the size of handshake messages of a type, 0 for another type.
+func handshakeSize(kind uint32) int {
+	switch kind {
+	case noise.TypeInitiation:
+		return noise.InitiationSize
+	case noise.TypeResponse:
+		return noise.ResponseSize
+	case noise.TypeCookie:
+		return noise.CookieSize
+	}
+	return 0
 }
 
 // transport gathers a transport message.

@@ -61,7 +61,7 @@ func (s *shard) close() {
 // readsPerBatch bounds the packets that are read before what was gathered is sent.
 const readsPerBatch = 16
 
-// runTX is the thread from the TUN to the network. It ends when the device closes or the TUN is
+// runTX is the thread from the TUN to the network. It ends when the device is halted or the TUN is
 // gone.
 func (s *shard) runTX() {
 	runtime.LockOSThread()
@@ -73,17 +73,17 @@ func (s *shard) runTX() {
 				s.d.lostTUN(err)
 				return
 			}
-			if !more || s.d.closing.Load() {
+			if !more || s.d.halted.Load() {
 				break
 			}
 		}
 
-		if s.d.closing.Load() {
+		if s.d.halted.Load() {
 			return
 		}
 
 		s.waiter.Wait()
-		if _, failed := s.waiter.Ready(0); failed && !s.d.closing.Load() {
+		if _, failed := s.waiter.Ready(0); failed && !s.d.halted.Load() {
 			if _, err := s.queue.Read(s.buf); ignorable(err) != nil {
 				s.d.lostTUN(err)
 				return

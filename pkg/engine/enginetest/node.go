@@ -50,6 +50,10 @@ type Node struct {
 	send    func(p []byte) error
 	receive chan []byte
 	far     int // the other end of the engine's TUN; -1 for the reference
+	queue   int // the engine's end
+	options engine.Options
+	// imported are the sockets of the engine that was imported last.
+	imported []int
 }
 
 func (n *Node) key() {
@@ -76,7 +80,8 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 8<<20)
 	}
 
-	n := &Node{receive: make(chan []byte, 1<<14), far: fds[1], Up: new(atomic.Bool)}
+	n := &Node{receive: make(chan []byte, 1<<14), far: fds[1], queue: fds[0],
+		Up: new(atomic.Bool)}
 	n.Up.Store(true)
 	n.key()
 	o := engine.Options{
@@ -93,7 +98,7 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 		t.Fatal(err)
 	}
 
-	n.Device = n.Engine
+	n.Device, n.options = n.Engine, o
 	// An os.File that the runtime polls ends the reader when it is closed.
 	file := os.NewFile(uintptr(fds[1]), "tun")
 	go n.read(file)
@@ -105,6 +110,65 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 	})
 
 	return n
+}
+
+// Import makes another engine of what the node's exported, with descriptors of its own, as another
+// process has them. The caller uses or abandons it.
+func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
+	t.Helper()
+	image, err := secret.OpenSealed(duplicate(t, h.Image.FD))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	var sockets []int
+	for _, fd := range h.Sockets() {
+		sockets = append(sockets, duplicate(t, fd))
+	}
+	o := n.options
+	o.Queues = []*sock.Queue{{FD: n.queue}}
+	d, err := engine.Import(o, image.Bytes, sockets)
+	if err != nil {
+		closeAll(sockets)
+	}
+	n.imported = sockets
+	return d, err
+}
+
+// Abandon ends the engine that Import returned last.
+func (n *Node) Abandon(d *engine.Device) {
+	d.Abandon()
+	closeAll(n.imported)
+}
+
+// Restart makes a new engine for the node, as a process does that finds the TUN and nothing else.
+func (n *Node) Restart(t testing.TB) {
+	t.Helper()
+	o := n.options
+	o.Queues = []*sock.Queue{{FD: n.queue}}
+	d, err := engine.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Use(d)
+}
+
+// Use makes d the engine of the node.
+func (n *Node) Use(d *engine.Device) { n.Device, n.Engine = d, d }
+
+func duplicate(t testing.TB, fd int) int {
+	t.Helper()
+	other, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return other
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
 }
 
 // logTo writes a device's log to a test's.

@@ -8,5 +8,7 @@
 // A process without CAP_IPC_LOCK may reach RLIMIT_MEMLOCK; Locked then reports false and the memory
 // is used all the same.
 //
+// Sealed is such memory that another process reads, to go on with the keys.
+//
 // Start reading at Alloc.
 package secret

@@ -38,6 +38,14 @@ type UDP struct {
 // Offloads reports which offloads the socket uses.
 func (u *UDP) Offloads() (segment, gro bool) { return u.segment.Load(), u.gro }
 
+// Adopt returns the socket of a descriptor that another process opened by Open, with the offloads
+// that it used.
+func Adopt(fd int, v6, segment, gro bool) *UDP {
+	u := &UDP{FD: fd, V6: v6, gro: gro}
+	u.segment.Store(segment)
+	return u
+}
+
 // bufferSize is what the socket's buffers may hold, bytes; one upgrade's worth of a fast flow.
 const bufferSize = 16 << 20
 

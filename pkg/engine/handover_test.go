@@ -1,0 +1,413 @@
+package engine_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
+)
+
+// handOver replaces the engine of a node by one that goes on with its state.
+func handOver(t *testing.T, n *enginetest.Node) {
+	t.Helper()
+	h, err := n.Engine.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := n.Import(t, h)
+	if err != nil {
+		h.Resume(err)
+		t.Fatal(err)
+	}
+	h.Commit()
+	next.Start()
+	n.Use(next)
+}
+
+// config returns what a node was told and has counted.
+func config(t *testing.T, n *enginetest.Node) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := n.IpcGetOperation(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// A device that was handed over goes on with its configuration, its counters and its sessions.
+func TestHandoverLosesNothing(t *testing.T) {
+	for _, c := range combinations {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := c.a(t), c.b(t)
+			enginetest.Pair(t, a, b, false, "persistent_keepalive_interval=25\n")
+			p, back := datagram(false, true, []byte("hello")), datagram(false, false, []byte("back"))
+			a.Send(t, p)
+			expect(t, b, p)
+			settle2(t, a, b)
+
+			for _, n := range []*enginetest.Node{a, b} {
+				if n.Engine == nil {
+					continue
+				}
+				for range 3 {
+					sessions, handshakes := n.Engine.Sessions(), n.Get(t, "last_handshake_time_nsec")
+					h, err := n.Engine.Export()
+					if err != nil {
+						t.Fatal(err)
+					}
+
+					// What comes meanwhile waits in the queues of the kernel.
+					a.Send(t, p)
+					b.Send(t, back)
+					next, err := n.Import(t, h)
+					if err != nil {
+						t.Fatal(err)
+					}
+
+					h.Commit()
+					next.Start()
+					n.Use(next)
+					expect(t, b, p)
+					expect(t, a, back)
+					if next.Sessions() != sessions ||
+						fmt.Sprint(n.Get(t, "last_handshake_time_nsec")) != fmt.Sprint(handshakes) {
+						t.Error("there was another handshake")
+					}
+					if d := next.Drops(); len(d) > 0 {
+						t.Errorf("dropped %v", d)
+					}
+				}
+			}
+		})
+	}
+}
+
+// settle2 is settle for nodes of either engine.
+func settle2(t *testing.T, nodes ...*enginetest.Node) {
+	t.Helper()
+	for _, n := range nodes {
+		if n.Engine != nil {
+			settle(t, n)
+		}
+	}
+}
+
+// The successor knows what the device was told.
+func TestHandoverKeepsTheConfiguration(t *testing.T) {
+	n := enginetest.NewEngine(t)
+	n.Set(t, "private_key=%x\nlisten_port=0\nfwmark=7\n", n.Private)
+	listening(t, n)
+	for i := range 20 {
+		n.Set(t, "public_key=%064x\npreshared_key=%064x\nendpoint=127.0.0.1:9\nallowed_ip=10.%d.0.0/16\n"+
+			"allowed_ip=fd00:%x::/32\npersistent_keepalive_interval=%d\n", i+9, i+1, i, i, i)
+	}
+
+	n.Set(t, "public_key=%064x\nendpoint=[::1]:77\n", 9)
+	n.Up.Store(false) // so that nothing is sent and counted meanwhile
+	nettest.Until(t, 5*time.Second, "the end of the sockets", func() bool {
+		return !n.Engine.IsUp()
+	})
+
+	before := config(t, n)
+	handOver(t, n)
+	if after := config(t, n); after != before {
+		t.Errorf("before\n%s\nafter\n%s", before, after)
+	}
+	n.Up.Store(true)
+	listening(t, n)
+}
+
+// A successor that gives up before the device commits changes nothing: the device goes on, with its
+// sessions and at its counters.
+func TestDeviceGoesOnAfterAFailedHandover(t *testing.T) {
+	a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	settle(t, a, b)
+	sessions := a.Engine.Sessions()
+
+	for i := range 5 {
+		h, err := a.Engine.Export()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Send(t, p)
+		next, err := a.Import(t, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Abandon(next)
+		h.Resume(errors.New("no answer"))
+		expect(t, b, p)
+		if got := a.Engine.Drops()["handover_abandoned"]; got != uint64(i+1) {
+			t.Errorf("%d failures counted, want %d", got, i+1)
+		}
+	}
+
+	h, err := a.Engine.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Resume(fmt.Errorf("successor: %w", engine.ErrMalformed))
+	if got := a.Engine.Drops()["handover_malformed"]; got != 1 {
+		t.Errorf("%d malformed states counted, want 1", got)
+	}
+	if a.Engine.Sessions() != sessions {
+		t.Error("there was another handshake")
+	}
+}
+
+func TestDeviceThatWasHandedOverTakesNoConfiguration(t *testing.T) {
+	n := enginetest.NewEngine(t)
+	old := n.Engine
+	handOver(t, n)
+	if old.IpcSetOperation(bytes.NewReader([]byte("fwmark=1\n"))) == nil ||
+		old.IpcGetOperation(&bytes.Buffer{}) == nil {
+		t.Error("it answers")
+	}
+	if _, err := old.Export(); err == nil {
+		t.Error("it is handed over twice")
+	}
+	old.Close()
+}
+
+// A session is not older or younger after a handover: it is renewed in time, and not used after
+// 180 s.
+func TestHandoverKeepsTheAgeOfSessions(t *testing.T) {
+	var c clock
+	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	settle(t, a, b)
+	before := a.Engine.Sessions()
+	c.pass(100 * time.Second)
+	handOver(t, a)
+	c.pass(81 * time.Second)
+	handOver(t, b)
+	a.Send(t, p)
+	expect(t, b, p)
+	if a.Engine.Sessions() == before {
+		t.Error("the packet came under a session of 181 s")
+	}
+}
+
+// Packets that wait for a session wait at the successor, and a handshake in flight succeeds there.
+func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
+	a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	settle(t, a, b)
+	var want [][]byte
+	h := newHostile(t, 1)
+	h.device = [2]netip.AddrPort{
+		netip.MustParseAddrPort("127.0.0.1:" + listening(t, a)),
+		netip.MustParseAddrPort("127.0.0.1:" + listening(t, b))}
+
+	// The peer is another one to the device, so there is no session.
+	a.Set(t, "public_key=%x\nremove=true\n", b.Public)
+	a.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\nallowed_ip=10.0.0.2/32\n", b.Public, h.port(0))
+	for i := range 10 {
+		p := datagram(false, true, []byte{byte(i), 1, 2, 3})
+		want = append(want, p)
+		a.Send(t, p)
+	}
+
+	buf := make([]byte, 2048)
+	n, _, err := h.conn[0].ReadFromUDPAddrPort(buf) // The initiation waits in the network.
+	if err != nil {
+		t.Fatal(err)
+	}
+	nettest.Until(t, 5*time.Second, "packets that wait", func() bool {
+		return a.Engine.StagedBytes() == int64(len(want)*len(want[0]))
+	})
+	handOver(t, a)
+	h.run()
+	h.pass(0, bytes.Clone(buf[:n]))
+	for _, p := range want {
+		expect(t, b, p)
+	}
+	if d := a.Engine.Drops(); len(d) > 0 {
+		t.Errorf("dropped %v", d)
+	}
+}
+
+// After a handover no key is in memory of the process but the successor's, and none when that is
+// closed, too.
+func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
+	a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
+	enginetest.Pair(t, a, b, false, "")
+	p := datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	settle(t, a, b)
+	keys := append(a.Engine.SessionKeys(), bytes.Clone(a.Private[:]))
+	for i := range keys {
+		cover(keys[i])
+	}
+	clear(a.Private[:])
+	b.Close()
+
+	count := func(when string, want int) {
+		t.Helper()
+		runtime.GC()
+		for i := range keys {
+			cover(keys[i])
+			got := occurrences(t, keys[i])
+			cover(keys[i])
+			if got -= 1; got != want { // keys itself, while it is looked for
+				t.Errorf("%s: key %d is %d times in memory, want %d", when, i, got, want)
+			}
+		}
+	}
+
+	h, err := a.Engine.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := a.Import(t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count("before the commit", 3) // The device, the image, the successor.
+	h.Commit()
+	count("after the commit", 1)
+	a.Abandon(next)
+	count("after the end", 0)
+}
+
+// Over a hostile network, devices are handed over again and again, and killed at each step of it.
+// No counter is used twice, nothing comes twice, and traffic flows on.
+func TestHandoverAndDeathAtEveryStep(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 11))
+			h := newHostile(t, seed)
+			a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
+			nodes := []*enginetest.Node{a, b}
+			enginetest.Pair(t, a, b, false, "")
+			for i, n := range nodes {
+				h.device[i] = netip.MustParseAddrPort("127.0.0.1:" + listening(t, n))
+			}
+			h.run()
+			var kept [2]string
+			for i, n := range nodes {
+				n.Set(t, "public_key=%x\nendpoint=127.0.0.1:%d\n", nodes[1-i].Public, h.port(i))
+				kept[i] = fmt.Sprintf("private_key=%x\nlisten_port=%d\npublic_key=%x\n"+
+					"endpoint=127.0.0.1:%d\nallowed_ip=10.0.0.%d/32\n", n.Private,
+					h.device[i].Port(), nodes[1-i].Public, h.port(i), 2-i)
+			}
+			connect(t, a, b)
+			h.mu.Lock()
+			h.calm = false
+			h.mu.Unlock()
+
+			came := [2]map[uint64]int{{}, {}}
+			take := func(i int, p []byte) {
+				number := binary.BigEndian.Uint64(p[28:])
+				if came[i][number]++; came[i][number] > 1 {
+					t.Fatalf("packet %d came twice", number)
+				}
+			}
+
+			for number := range uint64(2500) {
+				a.Send(t, datagram(false, true, body(number)))
+				b.Send(t, datagram(false, false, body(number)))
+				if number%40 == 20 {
+					i := r.IntN(2)
+					step := r.IntN(8)
+					if replace(t, nodes[i], step) {
+						nodes[i].Set(t, "%s", kept[i])
+					}
+				}
+				if number%50 == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+				for i, n := range nodes {
+					for p := n.Receive(0); p != nil; p = n.Receive(0) {
+						take(i, p)
+					}
+				}
+			}
+
+			h.mu.Lock()
+			h.calm = true
+			h.mu.Unlock()
+			healed := time.Now()
+			for i, n := range nodes {
+				passed := false
+				for number := uint64(1 << 20); !passed &&
+					time.Since(healed) < 12*time.Second; number++ {
+					nodes[1-i].Send(t, datagram(false, i == 1, body(number)))
+					for p := n.Receive(100 * time.Millisecond); p != nil; p = n.Receive(0) {
+						take(i, p)
+						passed = passed || binary.BigEndian.Uint64(p[28:]) >= 1<<20
+					}
+				}
+				if !passed {
+					t.Fatalf("nothing comes to node %d after the network healed", i)
+				}
+			}
+
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if h.reused > 0 {
+				t.Errorf("%d counters were used for two messages", h.reused)
+			}
+			if len(came[0]) < 300 || len(came[1]) < 300 {
+				t.Errorf("%d and %d packets came of 2,500: %v", len(came[0]), len(came[1]),
+					drops(nodes))
+			}
+		})
+	}
+}
+
+// replace hands a node's device over, up to a step at which one of the processes dies. It reports
+// whether the node has a new device without its state.
+func replace(t *testing.T, n *enginetest.Node, step int) (fresh bool) {
+	t.Helper()
+	old := n.Engine
+	h, err := old.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if step == 0 { // The successor dies before it has read the state.
+		h.Resume(errors.New("it died"))
+		return false
+	}
+	next, err := n.Import(t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	switch step {
+	case 1: // The successor dies before the commit.
+		n.Abandon(next)
+		h.Resume(errors.New("it died"))
+		return false
+	case 2: // The old process dies before the commit, so the successor does not start.
+		n.Abandon(next)
+		h.Commit()
+	case 3: // The successor dies after the commit.
+		h.Commit()
+		n.Abandon(next)
+	default:
+		h.Commit()
+		next.Start()
+		n.Use(next)
+		return false
+	}
+	n.Restart(t)
+	return true
+}
