@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -34,6 +35,13 @@ type DeviceOptions struct {
 	// Lock is the held lock of the device, into which the process writes its
 	// number; RunDevice closes it. May be nil.
 	Lock *os.File
+	// TakeOver takes the device, with its sessions and its lock, from the process that serves it.
+	// RunDevice fails when there is none or it refuses.
+	TakeOver bool
+	// TookOver gets a byte once that is done, and is closed. May be nil.
+	TookOver *os.File
+	// Step is told each step of a handover. It is for tests, which end the process there.
+	Step func(name string)
 	// Debug also logs the library's messages about normal operation.
 	Debug bool
 	Log   *slog.Logger
@@ -64,6 +72,10 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		o.SocketDir = abi.WireGuardSocketDir
 	}
 
+	if o.TakeOver {
+		return runSuccessor(ctx, o)
+	}
+
 	if o.Lock != nil {
 		// Open, and so held, as long as the device is served.
 		defer o.Lock.Close()
@@ -86,7 +98,46 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 		return err
 	}
 	defer stop()
-	return s.run(ctx, filepath.Join(o.SocketDir, o.Device+".sock"), dev.gone(), o.Log)
+	l, err := listen(o.socket())
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, o, dev, l)
+}
+
+// runSuccessor serves a device in place of the process that serves it now.
+func runSuccessor(ctx context.Context, o DeviceOptions) error {
+	if o.Engine != EngineKubeveil {
+		return fmt.Errorf("take over %s: engine %s has no handover", o.Device, o.Engine)
+	}
+	t, err := takeOver(o)
+	if err != nil {
+		return err
+	}
+	defer t.dev.Close()
+	if t.lock != nil {
+		defer t.lock.Close()
+		if err := writePID(t.lock); err != nil {
+			o.Log.Warn("the lock names another process", "err", err)
+		}
+	}
+	o.Lock = t.lock
+	if o.TookOver != nil {
+		_, err := o.TookOver.Write([]byte{1})
+		if err = errors.Join(err, o.TookOver.Close()); err != nil {
+			o.Log.Warn("the supervisor is gone", "err", err)
+		}
+	}
+	s := &server{dev: t.dev, state: filepath.Join(o.Dir, o.Device+".state")}
+	return s.run(ctx, o, t.dev, t.listener)
+}
+
+func (o *DeviceOptions) socket() string { return filepath.Join(o.SocketDir, o.Device+".sock") }
+
+func (o *DeviceOptions) step(name string) {
+	if o.Step != nil {
+		o.Step(name)
+	}
 }
 
 // restore sets the device to the kept state. One that it does not take is
@@ -106,33 +157,48 @@ func (s *server) restore(log *slog.Logger) error {
 	return nil
 }
 
-// run serves the configuration socket until ctx ends or the device fails. It recreates a socket
-// that was removed.
-func (s *server) run(ctx context.Context, path string, gone <-chan struct{},
-	log *slog.Logger) error {
-	l, err := listen(path)
-	if err != nil {
-		return err
-	}
-
-	go s.serve(l)
-	log.Info("device ready", "socket", path)
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
+// run serves the configuration socket until ctx ends, the device fails, or another process took it
+// over, which is no error either. It recreates a socket that was removed.
+func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.UnixListener) error {
+	path := o.socket()
+	a := accept(l, s)
+	handed := false
 	defer func() {
-		if l != nil {
-			l.Close()
+		a.close()
+		if !handed {
 			os.Remove(path)
 		}
 	}()
 
+	var asked chan *net.UnixConn
+	giver, can := dev.(*own)
+	if can {
+		d, err := openDesk(handPath(o.Dir, o.Device))
+		if err != nil {
+			return err
+		}
+		defer d.close()
+		asked = d.asked
+	}
+
+	o.Log.Info("device ready", "socket", path)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
 	ours, _ := os.Stat(path) // without it the socket is made again
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-gone:
+		case <-dev.gone():
 			return ErrDeviceGone
+		case c := <-asked:
+			if err := giver.give(c, s, a, o.Lock, o.step); err != nil {
+				o.Log.Warn("the device was not handed over, going on", "err", err)
+				continue
+			}
+			handed = true
+			o.Log.Info("another process serves the device now")
+			return nil
 		case <-tick.C:
 		}
 
@@ -142,15 +208,14 @@ func (s *server) run(ctx context.Context, path string, gone <-chan struct{},
 
 		again, err := listen(path)
 		if err != nil {
-			log.Warn("configuration socket is gone and cannot be made again", "socket", path,
+			o.Log.Warn("configuration socket is gone and cannot be made again", "socket", path,
 				"err", err)
 			continue
 		}
 
-		l.Close()
-		l = again
+		a.close()
+		a = accept(again, s)
 		ours, _ = os.Stat(path)
-		go s.serve(l)
-		log.Info("configuration socket made again", "socket", path)
+		o.Log.Info("configuration socket made again", "socket", path)
 	}
 }

@@ -123,32 +123,41 @@ func openEngine(o DeviceOptions) (served, error) {
 	return d, nil
 }
 
-func (d *own) open(o DeviceOptions) error {
+// engineOptions returns the options of a device but for its queues. The caller closes the reader.
+func engineOptions(o DeviceOptions) (engine.Options, *sock.LinkReader, error) {
 	options := engine.Options{Log: o.Log.With("device", o.Device), UDPOffload: true}
 	switch o.AEAD {
 	case "":
 	case aead.XCrypto.Name:
 		options.Tier = &aead.XCrypto
 	default:
-		return fmt.Errorf("AEAD %q: want %s or none", o.AEAD, aead.XCrypto.Name)
+		return options, nil, fmt.Errorf("AEAD %q: want %s or none", o.AEAD, aead.XCrypto.Name)
+	}
+	link, err := sock.NewLinkReader(o.Device)
+	if err != nil {
+		return options, nil, err
+	}
+	options.Link = link.Read
+	return options, link, nil
+}
+
+func (d *own) open(o DeviceOptions) error {
+	options, link, err := engineOptions(o)
+	if err != nil {
+		return err
 	}
 
 	for _, fd := range d.queues.fds {
 		queue, udp, err := sock.NewQueue(fd)
 		if err != nil {
+			link.Close()
 			return err
 		}
 		options.Queues = append(options.Queues, queue)
 		options.UDPOffload = options.UDPOffload && udp
 	}
 
-	link, err := sock.NewLinkReader(o.Device)
-	if err != nil {
-		return err
-	}
-
 	d.link = link
-	options.Link = link.Read
 	// Each shard has two threads that run or wait in the kernel; control and configuration need
 	// one.
 	runtime.GOMAXPROCS(2*len(options.Queues) + 2)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,9 @@ type server struct {
 	state   string
 	changed func() // told after each set; may be nil
 
+	// gate is held for reading while a client is answered, and for writing during a handover.
+	gate sync.RWMutex
+
 	mu sync.Mutex // one set at a time, so that the kept state is the last one
 	// whole is the size in bytes of the state file when it was last rewritten, appended the size of
 	// what sets appended since. With 0 the next set rewrites it.
@@ -39,19 +43,28 @@ type server struct {
 // listen makes the configuration socket of a device, with mode 0600 from the first moment. It
 // replaces a socket without a listener.
 func listen(path string) (*net.UnixListener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("make directory of sockets: %w", err)
-	}
 	if c, err := net.Dial("unix", path); err == nil {
 		c.Close()
 		return nil, fmt.Errorf("configuration socket %s: %w: another program serves it", path,
 			unix.EADDRINUSE)
 	}
-	tmp := path + ".new"
-	os.Remove(tmp)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: tmp, Net: "unix"})
+	l, err := listenAt(path, "unix")
 	if err != nil {
 		return nil, fmt.Errorf("listen for configuration: %w", err)
+	}
+	return l, nil
+}
+
+// listenAt makes a socket with mode 0600 from the first moment, in place of a former one.
+func listenAt(path, network string) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of sockets: %w", err)
+	}
+	tmp := path + ".new"
+	os.Remove(tmp)
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: tmp, Net: network})
+	if err != nil {
+		return nil, err
 	}
 	l.SetUnlinkOnClose(false)
 	if err = os.Chmod(tmp, 0o600); err == nil {
@@ -60,7 +73,7 @@ func listen(path string) (*net.UnixListener, error) {
 	if err != nil {
 		l.Close()
 		os.Remove(tmp)
-		return nil, fmt.Errorf("listen for configuration: %w", err)
+		return nil, err
 	}
 	return l, nil
 }
@@ -89,21 +102,43 @@ func (s *server) handle(c io.ReadWriteCloser) {
 		if err != nil {
 			return
 		}
-		var answer bytes.Buffer
-		switch op {
-		case "get=1\n":
-			err = s.dev.IpcGetOperation(&answer)
-		case "set=1\n":
-			err = s.set(body)
-		default:
-			return
-		}
-		fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
-		if _, err := c.Write(answer.Bytes()); err != nil {
+		if !s.answer(c, op, body) {
 			return
 		}
 	}
 }
+
+// answer does an operation and reports whether the client may say more.
+func (s *server) answer(c io.Writer, op string, body []byte) bool {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	var answer bytes.Buffer
+	var err error
+	switch op {
+	case "get=1\n":
+		err = s.dev.IpcGetOperation(&answer)
+	case "set=1\n":
+		err = s.set(body)
+	default:
+		return false
+	}
+	fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
+	_, err = c.Write(answer.Bytes())
+	return err == nil
+}
+
+// hold waits until no client is being answered and lets none be until release. It reports false
+// when that takes too long.
+func (s *server) hold(patience time.Duration) bool {
+	for end := time.Now().Add(patience); !s.gate.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *server) release() { s.gate.Unlock() }
 
 // readBody reads the lines up to an empty one, which it swallows.
 func readBody(r *bufio.Reader) ([]byte, error) {

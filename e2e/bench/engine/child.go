@@ -13,9 +13,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
-// childEnv makes this program a device process: engine, AEAD, directory, MTU and
-// shards, by commas.
+// childEnv makes this program a device process: engine, AEAD, directory, MTU, shards, whether it
+// takes the device over, and the step of a handover at which it is killed, by commas.
 const childEnv = "KUBEVEIL_BENCH_ENGINE_DEVICE"
+
+// tookFD is the descriptor by which a child tells that it took the device over.
+const tookFD = 3
 
 // Child serves a device if this process was started for that, and reports whether it was; status
 // is then its exit status.
@@ -32,8 +35,8 @@ func Child() (status int, is bool) {
 }
 
 func serve(args []string) error {
-	if len(args) != 5 {
-		return fmt.Errorf("%s: want five parts", childEnv)
+	if len(args) != 7 {
+		return fmt.Errorf("%s: want seven parts", childEnv)
 	}
 	mtu, err := strconv.Atoi(args[3])
 	if err != nil {
@@ -43,11 +46,25 @@ func serve(args []string) error {
 	if err != nil {
 		return err
 	}
+	takeOver, err := strconv.ParseBool(args[5])
+	if err != nil {
+		return err
+	}
+	var took *os.File
+	if takeOver {
+		took = os.NewFile(tookFD, "pipe")
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	return worker.RunDevice(ctx, worker.DeviceOptions{
 		Request: worker.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
-		Engine: args[0], AEAD: args[1], Shards: shards,
+		Engine: args[0], AEAD: args[1], Shards: shards, TakeOver: takeOver, TookOver: took,
+		Step: func(name string) {
+			if name == args[6] {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				select {}
+			}
+		},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 }

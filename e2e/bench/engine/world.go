@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -34,6 +35,8 @@ type world struct {
 	dir     string
 	names   [4]string // node a, node b, pod a, pod b
 	procs   [2]*exec.Cmd
+	step    [2]string // of a handover, at which the device process that start starts is killed
+	logs    []*os.File
 }
 
 const (
@@ -141,6 +144,12 @@ func (w *world) tunnel(ctx context.Context, inner int) error {
 			return err
 		}
 	}
+	// Node b takes no greeting of a, which tests kill, for a handshake that crosses its own: for
+	// 5 s after its own it would keep that session, if its key were the greater one.
+	pa, pb := keys[0].Public(), keys[1].Public()
+	if bytes.Compare(pa[:], pb[:]) < 0 {
+		keys[0], keys[1] = keys[1], keys[0]
+	}
 	for i := range 2 {
 		own, other := keys[i].Bytes(), keys[1-i].Public()
 		text := fmt.Sprintf(
@@ -159,32 +168,67 @@ func (w *world) tunnel(ctx context.Context, inner int) error {
 
 func (w *world) socket(i int) string { return filepath.Join(w.dir, strconv.Itoa(i), "veil0.sock") }
 
-// start starts the device process of a node: this program again.
+// start starts the device process of a node.
 func (w *world) start(i, mtu int) error {
-	dir := filepath.Join(w.dir, strconv.Itoa(i))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	exe, err := os.Executable()
+	cmd, err := w.child(i, mtu, w.step[i])
 	if err != nil {
-		return err
-	}
-	log, err := os.Create(filepath.Join(dir, "log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+
-		strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu),
-			strconv.Itoa(w.shards)}, ","))
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
 		return err
 	}
 	w.procs[i] = cmd
-	return nil
+	return cmd.Start()
+}
+
+// errNotTaken is the error of a successor that did not take the device over.
+var errNotTaken = errors.New("the successor ended")
+
+// upgrade starts a successor of the device process of a node, which is killed at a step, none if
+// that is empty. It returns when the successor serves the device and the former process has ended.
+func (w *world) upgrade(i int, step string) error {
+	r, wr, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	cmd, err := w.child(i, w.mtu-overhead, step, wr)
+	if err == nil {
+		err = cmd.Start()
+	}
+	wr.Close()
+	if err != nil {
+		return err
+	}
+	if n, _ := r.Read(make([]byte, 1)); n != 1 {
+		return fmt.Errorf("%w: %w", errNotTaken, cmd.Wait())
+	}
+	old := w.procs[i]
+	w.procs[i] = cmd
+	return old.Wait()
+}
+
+// child is the command of a device process of a node: this program again. With a pipe it takes the
+// device over.
+func (w *world) child(i, mtu int, step string, pipe ...*os.File) (*exec.Cmd, error) {
+	dir := filepath.Join(w.dir, strconv.Itoa(i))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	w.logs = append(w.logs, log)
+	cmd := exec.Command("ip", "netns", "exec", w.names[i], exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+
+		strings.Join([]string{w.engines[i], w.side.aead, dir, strconv.Itoa(mtu),
+			strconv.Itoa(w.shards), strconv.FormatBool(len(pipe) > 0), step}, ","))
+	cmd.ExtraFiles = pipe
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd, nil
 }
 
 // configure sends a "set" to a device process, which may still be starting.
@@ -238,10 +282,13 @@ func (w *world) cpu() (time.Duration, error) {
 
 func (w *world) close() {
 	for _, p := range w.procs {
-		if p != nil {
+		if p != nil && p.Process != nil {
 			_ = p.Process.Kill()
 			_ = p.Wait()
 		}
+	}
+	for _, f := range w.logs {
+		f.Close()
 	}
 	for _, n := range w.names {
 		_ = exec.Command("ip", "netns", "del", n).Run()

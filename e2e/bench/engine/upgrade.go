@@ -1,0 +1,229 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+// steady is numbered datagrams from one pod to another at a steady rate, and optionally a stream
+// beside them.
+type steady struct {
+	interval time.Duration
+	stop     chan struct{}
+	sent     uint64
+	came     []time.Duration // by number: when it came after it was sent; 0 has not come
+	mu       sync.Mutex
+	began    time.Time
+	wg       sync.WaitGroup
+	ends     []func()
+}
+
+// perSecond is the rate of steady's datagrams.
+const perSecond = 1000
+
+// burst is how often a paced stream writes.
+const burst = time.Millisecond
+
+// steadyLoad begins to send from one pod to the other, and a stream of so many bits a second.
+func (w *world) steadyLoad(ctx context.Context, from, to int, bits int) (*steady, error) {
+	s := &steady{interval: time.Second / perSecond, stop: make(chan struct{}), began: time.Now()}
+	var server, client *net.UDPConn
+	err := netns.Do(w.path(to), func() (err error) {
+		if server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(to))}); err != nil {
+			return err
+		}
+		return server.SetReadBuffer(8 << 20)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.ends = append(s.ends, func() { server.Close() })
+	if err := netns.Do(w.path(from), func() (err error) {
+		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
+		return err
+	}); err != nil {
+		s.close()
+		return nil, err
+	}
+	s.ends = append(s.ends, func() { client.Close() })
+	if bits > 0 {
+		if err := w.paced(ctx, from, to, bits, s); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		s.receive(server)
+	}()
+	s.ends = append(s.ends, func() { <-received })
+	s.wg.Go(func() { s.send(client) })
+	return s, nil
+}
+
+func (s *steady) send(c *net.UDPConn) {
+	b := make([]byte, 64)
+	for next := s.began; ; next = next.Add(s.interval) {
+		select {
+		case <-s.stop:
+			return
+		case <-time.After(time.Until(next)):
+		}
+		s.mu.Lock()
+		number := s.sent
+		s.sent++
+		s.came = append(s.came, 0)
+		s.mu.Unlock()
+		binary.BigEndian.PutUint64(b, number)
+		binary.BigEndian.PutUint64(b[8:], uint64(time.Since(s.began)))
+		_, _ = c.Write(b)
+	}
+}
+
+func (s *steady) receive(c *net.UDPConn) {
+	b := make([]byte, 2048)
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			return
+		}
+		if n != 64 {
+			continue
+		}
+		number := binary.BigEndian.Uint64(b)
+		took := time.Since(s.began) - time.Duration(binary.BigEndian.Uint64(b[8:]))
+		s.mu.Lock()
+		if number < uint64(len(s.came)) {
+			s.came[number] = max(took, 1)
+		}
+		s.mu.Unlock()
+	}
+}
+
+// longest returns the longest time that a datagram took which was sent since the time from.
+func (s *steady) longest(from time.Time) (d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := int(from.Sub(s.began) / s.interval)
+	for i := max(first, 0); i < len(s.came); i++ {
+		d = max(d, s.came[i])
+	}
+	return d
+}
+
+// lost ends the load and returns how many datagrams did not come.
+func (s *steady) lost() (n int) {
+	close(s.stop)
+	s.wg.Wait()
+	for range 40 {
+		n = 0
+		s.mu.Lock()
+		for _, d := range s.came {
+			if d == 0 {
+				n++
+			}
+		}
+		s.mu.Unlock()
+		if n == 0 {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.close()
+	return n
+}
+
+func (s *steady) close() {
+	for _, end := range s.ends {
+		end()
+	}
+}
+
+// paced streams bytes at a rate.
+func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error {
+	var l net.Listener
+	if err := netns.Do(w.path(to), func() (err error) {
+		l, err = net.Listen("tcp4", podAddr(to)+":0")
+		return err
+	}); err != nil {
+		return err
+	}
+	defer l.Close()
+	var c net.Conn
+	if err := netns.Do(w.path(from), func() (err error) {
+		d := net.Dialer{Timeout: 10 * time.Second}
+		c, err = d.DialContext(ctx, "tcp4", l.Addr().String())
+		return err
+	}); err != nil {
+		return err
+	}
+	far, err := l.Accept()
+	if err != nil {
+		c.Close()
+		return err
+	}
+
+	var got atomic.Int64
+	s.ends = append(s.ends, func() { c.Close(); far.Close() })
+	go func() {
+		b := make([]byte, bufferSize)
+		for {
+			n, err := far.Read(b)
+			if err != nil {
+				return
+			}
+			got.Add(int64(n))
+		}
+	}()
+	s.wg.Go(func() {
+		b := make([]byte, bits/8/int(time.Second/burst))
+		for next := time.Now(); ; next = next.Add(burst) {
+			select {
+			case <-s.stop:
+				return
+			case <-time.After(time.Until(next)):
+			}
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// handshake returns when a node's last handshake was, as the device says it.
+func (w *world) handshake(i int) (string, error) {
+	c, err := net.Dial("unix", w.socket(i))
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
+		return "", err
+	}
+	var out []string
+	r := bufio.NewReader(c)
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return "", err
+		}
+		if strings.HasPrefix(line, "last_handshake_time") {
+			out = append(out, strings.TrimSpace(line))
+		}
+		if strings.HasPrefix(line, "errno=") {
+			return strings.Join(out, " "), nil
+		}
+	}
+}

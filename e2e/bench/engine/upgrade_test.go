@@ -1,0 +1,189 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+// newWorld builds a world of two engines of ours.
+func newWorld(t *testing.T, name string, shards int, step [2]string) *world {
+	t.Helper()
+	nettest.NeedTUN(t)
+	nettest.NeedProgram(t, "ip")
+	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := worker.EngineKubeveil
+	w := &world{side: side{name: "test", file: name, engine: own}, engines: [2]string{own, own},
+		shards: shards, mtu: 1500, dir: dir, step: step}
+	for j, n := range []string{"a", "b", "pa", "pb"} {
+		w.names[j] = fmt.Sprintf("kvtest%d-%s%s", os.Getpid(), name, n)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for k := range 2 {
+				b, _ := os.ReadFile(filepath.Join(w.dir, fmt.Sprint(k), "log"))
+				t.Logf("log of node %d:\n%s", k, b)
+			}
+		}
+		w.close()
+		os.RemoveAll(dir)
+	})
+	if err := w.build(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// flowing waits until datagrams come.
+func flowing(t *testing.T, s *steady) {
+	t.Helper()
+	from := time.Now()
+	nettest.Until(t, 30*time.Second, "datagrams that come", func() bool {
+		return s.longest(from) > 0
+	})
+}
+
+// Twenty upgrades of nodes that carry a stream and a thousand datagrams a second each way lose no
+// datagram and need no handshake.
+func TestUpgradeLosesNothing(t *testing.T) {
+	for _, shards := range []int{1, 4} {
+		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
+			w := newWorld(t, fmt.Sprintf("u%d", shards), shards, [2]string{})
+			there := begin(t, w, podA, podB, 100e6)
+			back := begin(t, w, podB, podA, 0)
+
+			var before [2]string
+			for i := range before {
+				var err error
+				if before[i], err = w.handshake(i); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			var pauses []time.Duration
+			for n := range 20 {
+				from := time.Now()
+				if err := w.upgrade(n%2, ""); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(100 * time.Millisecond)
+				pauses = append(pauses, there.longest(from), back.longest(from))
+			}
+
+			for i := range before {
+				if after, err := w.handshake(i); err != nil || after != before[i] {
+					t.Errorf("node %d: last handshake %q, %v, before %q", i, after, err, before[i])
+				}
+			}
+
+			sent := there.sent + back.sent
+			if a, b := there.lost(), back.lost(); a+b > 0 {
+				t.Errorf("%d and %d datagrams of %d were lost", a, b, sent)
+			}
+			slices.Sort(pauses)
+			t.Logf("longest time of a datagram: median %s, at most %s", pauses[len(pauses)/2],
+				pauses[len(pauses)-1])
+		})
+	}
+}
+
+// begin begins a load that was warmed up: what waits for the first session is not counted.
+func begin(t *testing.T, w *world, from, to, bits int) *steady {
+	t.Helper()
+	first, err := w.steadyLoad(t.Context(), from, to, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flowing(t, first)
+	first.lost()
+	s, err := w.steadyLoad(t.Context(), from, to, bits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flowing(t, s)
+	return s
+}
+
+// Either process may be killed at any step. Before the commit the other one, or the process that
+// was there, serves on without a handshake; after it, a new process begins.
+func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
+	for i, tc := range []struct {
+		step string
+		old  bool // the process that is replaced is killed
+		kept bool // the sessions live on
+	}{
+		{worker.StepReceived, false, true},
+		{worker.StepImported, false, true},
+		{worker.StepTold, false, false}, // It may have been told to go, or not yet.
+		{worker.StepGo, false, false},
+		{worker.StepHello, true, false},
+		{worker.StepExported, true, false},
+		{worker.StepSent, true, false},
+		{worker.StepTaken, true, false},
+		{worker.StepGone, true, true},
+	} {
+		t.Run(tc.step, func(t *testing.T) {
+			step := [2]string{}
+			successor := tc.step
+			if tc.old {
+				step[0], successor = tc.step, ""
+			}
+			w := newWorld(t, fmt.Sprintf("d%d", i), 0, step)
+			s := begin(t, w, podA, podB, 0)
+			defer s.lost()
+			before, err := w.handshake(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			old := w.procs[0]
+			err = w.upgrade(0, successor)
+			if tc.old && tc.kept {
+				// It died when "go" was on its way; the successor serves.
+				if errors.Is(err, errNotTaken) {
+					t.Fatal(err)
+				}
+			} else if !errors.Is(err, errNotTaken) {
+				t.Fatalf("upgrade: %v, want that it fails", err)
+			}
+
+			if !tc.kept {
+				// What the supervisor does when nobody has the lock any more.
+				if w.procs[0] == old {
+					if tc.old || tc.step == worker.StepGo {
+						_ = old.Wait()
+					} else if after, err := w.handshake(0); err == nil && after == before {
+						return // It was killed before the commit.
+					} else {
+						_ = old.Wait()
+					}
+				}
+				w.step[0] = ""
+				if err := w.start(0, w.mtu-overhead); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			flowing(t, s)
+			after, err := w.handshake(0)
+			for n := 0; err != nil && n < 50; n++ {
+				time.Sleep(20 * time.Millisecond)
+				after, err = w.handshake(0)
+			}
+			if err != nil || (after == before) != tc.kept {
+				t.Errorf("last handshake %q, %v, before %q; want the sessions kept: %v", after, err,
+					before, tc.kept)
+			}
+		})
+	}
+}
