@@ -24,6 +24,7 @@ const usage = `veil-wg: userspace WireGuard for veild
 Usage:
   veil-wg [flags]                      serve the requests in -dir (the supervisor)
   veil-wg device -mtu N [flags] NAME   serve one device (started by the supervisor)
+  veil-wg ready -instance ID           report whether that veil-wg serves the devices
   veil-wg version
 
 veild asks for a device by writing <dir>/<device>.json and configures it through
@@ -40,8 +41,9 @@ Examples:
 Flags:
 `
 
-// lockFD is the descriptor under which a device's process finds its held lock.
-const lockFD = 3
+// passedFD is the descriptor under which a device's process finds its held lock, or the pipe by
+// which it tells that it took the device over.
+const passedFD = 3
 
 type options struct {
 	dir       string
@@ -50,6 +52,8 @@ type options struct {
 	mtu       int
 	engine    string
 	locked    bool
+	takeOver  bool
+	instance  string
 }
 
 func main() {
@@ -69,9 +73,9 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	}
 
-	device := len(args) > 0 && args[0] == "device"
-	if device {
-		args = args[1:]
+	verb := ""
+	if len(args) > 0 && (args[0] == "device" || args[0] == "ready") {
+		verb, args = args[0], args[1:]
 	}
 
 	var o options
@@ -84,6 +88,11 @@ func run(ctx context.Context, args []string) error {
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
+	fs.BoolVar(&o.takeOver, "takeover", false,
+		"device only: take it over from the process that serves it; file descriptor 3 is told")
+	fs.StringVar(&o.instance, "instance", "",
+		"`name` of this veil-wg and its restarts, such as a pod's UID: a newer one takes over, "+
+			"an older one waits")
 	fs.Usage = func() {
 		fmt.Fprint(fs.Output(), usage)
 		fs.PrintDefaults()
@@ -95,6 +104,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
+	if verb == "ready" {
+		return worker.Ready(o.dir, o.instance)
+	}
 	if err := worker.CheckEngine(o.engine); err != nil {
 		return err
 	}
@@ -103,7 +115,7 @@ func run(ctx context.Context, args []string) error {
 	}
 
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
-	if device {
+	if verb == "device" {
 		return serveDevice(ctx, o, fs.Args(), log)
 	}
 	if fs.NArg() > 0 {
@@ -114,10 +126,14 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("find own program: %w", err)
 	}
 
-	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Log: log}
-	s.Command = func(r worker.Request) []string {
+	s := &worker.Supervisor{Dir: o.dir, TrustDisk: o.trustDisk, Instance: o.instance, Log: log}
+	command := func(r worker.Request, how string) []string {
 		return []string{exe, "device", "-dir", o.dir, "-mtu", strconv.Itoa(r.MTU),
-			"-engine", o.engine, "-log-level", o.level.String(), "-locked", r.Device}
+			"-engine", o.engine, "-log-level", o.level.String(), how, r.Device}
+	}
+	s.Command = func(r worker.Request) []string { return command(r, "-locked") }
+	if worker.HandsOver(o.engine) {
+		s.Takeover = func(r worker.Request) []string { return command(r, "-takeover") }
 	}
 	return s.Run(ctx)
 }
@@ -129,9 +145,13 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
 		Engine: o.engine,
 		Debug:  o.level <= slog.LevelDebug, Log: log}
-	if o.locked {
-		syscall.CloseOnExec(lockFD)
-		d.Lock = os.NewFile(lockFD, "lock")
+	switch {
+	case o.locked:
+		syscall.CloseOnExec(passedFD)
+		d.Lock = os.NewFile(passedFD, "lock")
+	case o.takeOver:
+		syscall.CloseOnExec(passedFD)
+		d.TakeOver, d.TookOver = true, os.NewFile(passedFD, "pipe")
 	}
 	return worker.RunDevice(ctx, d)
 }

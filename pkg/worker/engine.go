@@ -36,6 +36,9 @@ func CheckEngine(name string) error {
 	return fmt.Errorf("engine %q: want %s", name, strings.Join(Engines, " or "))
 }
 
+// HandsOver reports whether a device of the engine hands its sessions over to a successor.
+func HandsOver(engine string) bool { return engine == EngineKubeveil }
+
 // served is a device of either engine.
 type served interface {
 	configurer

@@ -27,7 +27,7 @@ import (
 //
 // Before the commit the process goes on when the successor refuses, is silent for handPatience or
 // ends; the successor ends without "go". If the process ends before it, or the successor after it,
-// nobody has the sessions, and the next process begins as after any other death.
+// the sessions are lost, and the next process begins as after any other death.
 
 // helloText is the first message; another version of the protocol or of the state is refused.
 var helloText = fmt.Sprintf("hello 1 %d", engine.Schema)

@@ -21,10 +21,19 @@ type keeper struct {
 	dir     string
 	request atomic.Pointer[Request]
 	command func(Request) []string
-	log     *slog.Logger
+	// takeover is Supervisor.Takeover.
+	takeover func(Request) []string
+	// named reports that the supervisor has an instance's name: processes that it did not start are
+	// another container's, and their numbers mean nothing here.
+	named bool
+	log   *slog.Logger
 
-	stop context.CancelFunc
-	gone atomic.Bool // the request is gone: the device follows
+	stop     context.CancelFunc
+	gone     atomic.Bool // the request is gone: the device follows
+	leaving  atomic.Bool // a newer supervisor keeps the device: its process stays
+	settled  atomic.Bool // see Supervisor.settled
+	attempts int         // to take the device over that failed
+	process  *process    // the last one; of others when the keeper has ended
 
 	removing bool // of the supervisor's loop alone
 }
@@ -38,8 +47,9 @@ func (k *keeper) remove() {
 // keep starts a keeper, which signals its end on s.done.
 func (s *Supervisor) keep(ctx context.Context, r Request) *keeper {
 	ctx, stop := context.WithCancel(ctx)
-	k := &keeper{name: r.Device, dir: s.Dir, command: s.Command,
-		log: s.Log.With("device", r.Device), stop: stop}
+	k := &keeper{name: r.Device, dir: s.Dir, command: s.Command, takeover: s.Takeover,
+		named: s.Instance != "",
+		log:   s.Log.With("device", r.Device), stop: stop}
 	k.request.Store(&r)
 	go func() {
 		defer func() { s.done <- k.name }()
@@ -76,18 +86,7 @@ func (k *keeper) run(ctx context.Context) {
 	var delay time.Duration
 	failures := 0
 	for {
-		lock, err := k.acquire(ctx)
-		if ctx.Err() != nil {
-			if lock != nil {
-				lock.Close()
-			}
-			return
-		}
-
-		began := time.Now()
-		if err == nil {
-			err = k.child(ctx, lock)
-		}
+		began, err := k.once(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -110,49 +109,170 @@ func (k *keeper) run(ctx context.Context) {
 // adoptedPoll is how often the end of an adopted process is looked for.
 const adoptedPoll = 20 * time.Millisecond
 
-// acquire takes the device's lock. While a process that another supervisor
-// started holds it, that process serves the device: it is waited for, and
-// ended when ctx ends.
-func (k *keeper) acquire(ctx context.Context) (*os.File, error) {
+// once runs one process to its end, and returns when it began to serve the device. While a process
+// that another supervisor started serves it, that one is asked to hand it over, or waited for; it
+// is ended when ctx ends.
+func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 	path := filepath.Join(k.dir, k.name+".lock")
+	var next time.Time
+	pause := firstTry
 	for adopted := false; ; {
 		lock, held, err := tryLock(path)
-		if err != nil || held {
-			return lock, err
+		if err != nil {
+			return time.Now(), err
+		}
+		if held {
+			began := time.Now()
+			if ctx.Err() != nil {
+				return began, lock.Close()
+			}
+			return began, k.child(ctx, lock)
 		}
 		if !adopted {
 			k.log.Info("adopted the living device process")
 			adopted = true
 		}
+		if ctx.Err() == nil && time.Now().After(next) {
+			if began, took, err := k.succeed(ctx); took {
+				return began, err
+			}
+			next = time.Now().Add(pause)
+			pause = min(2*pause, lastTry)
+		}
 		select {
 		case <-ctx.Done():
-			return nil, endHolder(path)
+			if k.leaving.Load() || k.named {
+				return time.Now(), nil
+			}
+			return time.Now(), endHolder(path)
 		case <-time.After(adoptedPoll):
 		}
 	}
 }
 
+// Pauses between attempts to take a device over, each twice as long as the one before.
+const (
+	firstTry = time.Second
+	lastTry  = time.Minute
+	// settledAfter is how many attempts a supervisor makes before it counts as ready all the same.
+	settledAfter = 3
+)
+
 // grace is how long a process may take to end before it is killed.
 const grace = 3 * time.Second
 
-// child runs the device's process, which inherits the lock, and waits for it.
-// When ctx ends it is told to end.
-func (k *keeper) child(ctx context.Context, lock *os.File) error {
-	argv := k.command(*k.request.Load())
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+// process is a started device process.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error // of Wait, once done is closed
+}
+
+// start starts a process that has f as file descriptor 3; it closes f.
+func (k *keeper) start(argv []string, f *os.File) (*process, error) {
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.ExtraFiles = []*os.File{lock}
+	cmd.ExtraFiles = []*os.File{f}
 	// A group of its own: what kills the supervisor's group leaves the data path.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = grace
 	err := cmd.Start()
-	lock.Close()
+	f.Close()
 	if err != nil {
-		return fmt.Errorf("start process of %s: %w", k.name, err)
+		return nil, fmt.Errorf("start process of %s: %w", k.name, err)
 	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	k.process = p
 	k.log.Info("device process started", "pid", cmd.Process.Pid)
-	return cmd.Wait()
+	return p, nil
+}
+
+// ended reports whether the process has ended.
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end tells the process to end, kills it after grace, and waits for it.
+func (p *process) end() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(grace):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+	return p.err
+}
+
+// wait waits for the process. When ctx ends, it is told to end, or left to a newer supervisor.
+func (k *keeper) wait(ctx context.Context, p *process) error {
+	select {
+	case <-p.done:
+		return p.err
+	case <-ctx.Done():
+	}
+	if k.leaving.Load() {
+		return nil
+	}
+	return p.end()
+}
+
+// child runs the device's process, which inherits the lock, and waits for it.
+func (k *keeper) child(ctx context.Context, lock *os.File) error {
+	p, err := k.start(k.command(*k.request.Load()), lock)
+	if err != nil {
+		return err
+	}
+	k.settled.Store(true)
+	return k.wait(ctx, p)
+}
+
+// succeed starts a process that takes the device over, and waits for it if it did; took reports
+// whether.
+func (k *keeper) succeed(ctx context.Context) (began time.Time, took bool, err error) {
+	var argv []string
+	if k.takeover != nil {
+		argv = k.takeover(*k.request.Load())
+	}
+	if len(argv) == 0 {
+		k.settled.Store(true)
+		return time.Time{}, false, nil
+	}
+
+	r, w, err := os.Pipe()
+	if err != nil {
+		return time.Time{}, false, fmt.Errorf("make pipe for a successor: %w", err)
+	}
+	defer r.Close()
+	p, err := k.start(argv, w)
+	if err != nil {
+		k.log.Warn("device cannot be taken over", "err", err)
+		return time.Time{}, false, err
+	}
+
+	// The process writes, or it ends and so closes the pipe.
+	defer context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })()
+	n, _ := r.Read(make([]byte, 1))
+	if n == 0 {
+		err := k.wait(ctx, p)
+		if k.attempts++; k.attempts >= settledAfter {
+			k.settled.Store(true)
+		}
+		k.log.Warn("device was not taken over, its process serves on", "err", err)
+		return time.Time{}, false, err
+	}
+	k.attempts = 0
+	k.settled.Store(true)
+	k.log.Info("device taken over with its sessions")
+	return time.Now(), true, k.wait(ctx, p)
 }
 
 // clean removes the device and what belongs to it, the state with the key first.
@@ -161,7 +281,8 @@ func (k *keeper) clean() {
 	var errs []error
 	// A process killed while it saved leaves a part under another name.
 	parts, _ := filepath.Glob(filepath.Join(k.dir, "."+k.name+".*"))
-	for _, file := range append(parts, path(".state"), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {
+	for _, file := range append(parts, path(".state"),
+		handPath(k.dir, k.name), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}

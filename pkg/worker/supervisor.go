@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +23,13 @@ type Supervisor struct {
 	// Command returns the program and arguments of a device's process. The held
 	// lock of the device is its file descriptor 3.
 	Command func(Request) []string
+	// Takeover returns the program and arguments of a process that takes a device over from the one
+	// that serves it. It writes a byte to its file descriptor 3 once that is done. A nil func or an
+	// empty result is none: the device's process is waited for.
+	Takeover func(Request) []string
+	// Instance names this start and those that follow it in the same place: a pod's UID. A newer
+	// one takes over, an older one waits. Without it each start is newer than all before.
+	Instance string
 	// TrustDisk allows Dir to be elsewhere than on tmpfs.
 	TrustDisk bool
 	Log       *slog.Logger
@@ -28,6 +37,7 @@ type Supervisor struct {
 	keepers map[string]*keeper
 	refused map[string]string // by file name: what was last said against it
 	done    chan string
+	left    []*process // of devices that a newer supervisor keeps
 	// patience is handover; tests shorten it.
 	patience time.Duration
 }
@@ -41,22 +51,41 @@ const rescan = time.Second
 const handover = 2 * grace
 
 // Run serves the requests until ctx ends. Then it ends the processes; the
-// devices, their routes and their states stay. It refuses to run beside
-// another supervisor of the same directory, after it has waited a little for its end.
+// devices, their routes and their states stay. When a newer supervisor of the same directory
+// appears, it leaves the requests to that one and waits: for the end of ctx, or of the newer one,
+// whose place it takes. It refuses to run beside one that does not yield, after it has waited a
+// little for its end; as a named Instance it waits on.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := prepareDir(s.Dir, s.TrustDisk); err != nil {
 		return err
 	}
 
-	own, err := s.takeOver(ctx)
-	if err != nil || own == nil {
+	me, err := register(s.Dir, s.Instance)
+	if err != nil {
 		return err
 	}
-	defer own.Close()
+	defer me.close()
+	defer s.endLeft()
+	for {
+		own, err := s.takeOver(ctx, me)
+		if err != nil || own == nil {
+			return err
+		}
+		yielded, err := s.serve(ctx, me)
+		own.Close()
+		if err != nil || !yielded {
+			return err
+		}
+		s.Log.Info("a newer veil-wg takes the devices over, waiting", "dir", s.Dir)
+	}
+}
+
+// serve serves the requests until ctx ends or a newer supervisor wants to.
+func (s *Supervisor) serve(ctx context.Context, me *instance) (yielded bool, err error) {
 	s.keepers, s.refused, s.done = map[string]*keeper{}, map[string]string{}, make(chan string)
 	changed, stop, err := watch(s.Dir)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer stop()
 
@@ -65,11 +94,17 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	s.Log.Info("serving device requests", "dir", s.Dir)
 
 	for {
+		if me.superseded() {
+			s.setReady(me, false)
+			s.leave()
+			return true, nil
+		}
 		s.scan(ctx)
+		s.setReady(me, s.settled())
 		select {
 		case <-ctx.Done():
 			s.drain()
-			return nil
+			return false, nil
 		case name := <-s.done:
 			delete(s.keepers, name)
 		case <-changed:
@@ -78,18 +113,67 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 }
 
+func (s *Supervisor) setReady(me *instance, ready bool) {
+	if err := me.setReady(ready); err != nil {
+		s.Log.Warn("readiness is not told", "err", err)
+	}
+}
+
+// settled reports whether each device has a process of this supervisor, or one that hands nothing
+// over.
+func (s *Supervisor) settled() bool {
+	for _, k := range s.keepers {
+		if !k.settled.Load() {
+			return false
+		}
+	}
+	return true
+}
+
+// leave ends the keepers and leaves the devices' processes as they are.
+func (s *Supervisor) leave() {
+	for _, k := range s.keepers {
+		k.leaving.Store(true)
+		k.stop()
+	}
+	for len(s.keepers) > 0 {
+		name := <-s.done
+		if p := s.keepers[name].process; p != nil {
+			s.left = append(s.left, p)
+		}
+		delete(s.keepers, name)
+	}
+	s.left = slices.DeleteFunc(s.left, (*process).ended)
+}
+
+// endLeft ends the processes that still serve a device.
+func (s *Supervisor) endLeft() {
+	var all sync.WaitGroup
+	for _, p := range s.left {
+		all.Go(func() { _ = p.end() })
+	}
+	all.Wait()
+}
+
+// supersededPoll is how often a supervisor looks whether the newer one lives.
+const supersededPoll = 200 * time.Millisecond
+
 // takeOver takes the supervisor's lock; nil when ctx ended before.
-func (s *Supervisor) takeOver(ctx context.Context) (*os.File, error) {
+func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, error) {
 	patience := s.patience
 	if patience == 0 {
 		patience = handover
 	}
-	waited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for told := false; ; {
-		own, held, err := tryLock(filepath.Join(s.Dir, "supervisor.lock"))
-		if err != nil || held {
-			return own, err
+	waiting, told, pause := time.Now(), false, adoptedPoll
+	for {
+		if me.superseded() {
+			waiting, pause = time.Now(), supersededPoll
+		} else {
+			own, held, err := tryLock(filepath.Join(s.Dir, "supervisor.lock"))
+			if err != nil || held {
+				return own, err
+			}
+			pause = adoptedPoll
 		}
 		if !told {
 			s.Log.Info("another veil-wg serves the directory, waiting for its end", "dir", s.Dir,
@@ -97,13 +181,18 @@ func (s *Supervisor) takeOver(ctx context.Context) (*os.File, error) {
 			told = true
 		}
 		select {
-		case <-waited.Done():
-			if ctx.Err() != nil {
-				return nil, nil
-			}
-			return nil, fmt.Errorf("another veil-wg serves %s", s.Dir)
-		case <-time.After(adoptedPoll):
+		case <-ctx.Done():
+			return nil, nil
+		case <-time.After(pause):
 		}
+		if time.Since(waiting) < patience || me.superseded() {
+			continue
+		}
+		if s.Instance == "" {
+			return nil, fmt.Errorf("another veil-wg serves %s", s.Dir)
+		}
+		// One that hands nothing over: a rollout goes on by ending it.
+		s.setReady(me, true)
 	}
 }
 

@@ -23,7 +23,7 @@ type taken struct {
 }
 
 // takeOver goes on in place of the process that serves the device. With an error that process goes
-// on, or nobody does if it died.
+// on, unless it died.
 func takeOver(o DeviceOptions) (*taken, error) {
 	// All that takes time comes before the device stands still.
 	options, link, err := engineOptions(o)
