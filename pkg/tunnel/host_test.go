@@ -104,15 +104,18 @@ func newNodeOf(t *testing.T, n int, f family, mode tunnel.Mode) *testNode {
 	return node
 }
 
+// engineEnv names the engine of the suite; empty is the default.
+const engineEnv = "KUBEVEIL_ENGINE"
+
 // startWorker starts the supervisor; it and its children end with the test.
-func (n *testNode) startWorker() {
+func (n *testNode) startWorker(extra ...string) {
 	n.t.Helper()
 	args := []string{"-log-level", "debug"}
 	// The suite runs on either engine.
-	if engine := os.Getenv("KUBEVEIL_ENGINE"); engine != "" {
+	if engine := os.Getenv(engineEnv); engine != "" {
 		args = append(args, "-engine", engine)
 	}
-	cmd := exec.Command(veilWG, args...)
+	cmd := exec.Command(veilWG, append(args, extra...)...)
 	cmd.Stdout, cmd.Stderr = n.log, n.log
 	cmd.WaitDelay = 5 * time.Second
 	n.Run(n.t, cmd.Start)

@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
 // recovery bounds how long a killed worker may keep traffic away. The aim is a
@@ -154,6 +155,12 @@ func TestSupervisorDeathLeavesDataPath(t *testing.T) {
 	nettest.Until(t, 5*time.Second, "adoption", func() bool {
 		return strings.Contains(b.log.String(), "adopted the living device process")
 	})
+	if worker.HandsOver(os.Getenv(engineEnv)) {
+		nettest.Until(t, 5*time.Second, "a successor", func() bool {
+			return strings.Contains(b.log.String(), "device taken over with its sessions")
+		})
+		pid = b.child()
+	}
 	if now := b.child(); now != pid {
 		t.Fatalf("process %d was replaced by %d", pid, now)
 	}

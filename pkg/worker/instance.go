@@ -205,11 +205,13 @@ func Ready(dir, id string) error {
 	if err := checkInstance(id); err != nil {
 		return err
 	}
-	_, ready, err := readInstance(filepath.Join(dir, id+instanceSuffix))
+	file := filepath.Join(dir, id+instanceSuffix)
+	_, ready, err := readInstance(file)
 	if err != nil {
 		return err
 	}
-	if !ready {
+	// One that was killed leaves its last word.
+	if !ready || !alive(file) {
 		return fmt.Errorf("instance %q does not serve the devices yet, or a newer one does", id)
 	}
 	return nil
