@@ -67,6 +67,9 @@ func daemons() []Case {
 		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",
 			Needs: lots, Limit: 10 * time.Minute, Beyond: "it starts daemons anew",
 			Run: mtuChanged},
+		{Name: "unguarded-link", About: "a link that Linux before 6.6 cannot guard at egress is " +
+			"named and closes its node to new pods", Needs: lots, Limit: 8 * time.Minute,
+			Beyond: "it waits for a kubelet that tries again", Run: unguardedLink},
 	}
 }
 
