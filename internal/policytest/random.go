@@ -142,6 +142,13 @@ func drawPolicy(t *rapid.T) policy.Policy {
 			for range rapid.IntRange(0, 2).Draw(t, "ports") {
 				r.Ports = append(r.Ports, drawPort(t))
 			}
+			if rapid.IntRange(0, 3).Draw(t, "many ports") == 0 { // of which the table makes a set
+				shift := rapid.IntRange(0, len(protos)-1).Draw(t, "shift")
+				for i, n := range numbers {
+					r.Ports = append(r.Ports, policy.Port{Proto: protos[(i+shift)%len(protos)],
+						First: n, Last: n})
+				}
+			}
 			p.Rules[d] = append(p.Rules[d], r)
 		}
 	}

@@ -58,33 +58,43 @@ func (d *definition) matches(p *Pod, ns *Namespace) bool {
 
 // text is canonical: equal definitions have equal texts.
 func (d *definition) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d", d.kind)
+	b := strconv.AppendUint(make([]byte, 0, 128), uint64(d.kind), 10)
 	if d.block != nil {
-		fmt.Fprintf(&b, " block %s", d.block.CIDR.Masked())
+		b = d.block.CIDR.Masked().AppendTo(append(b, " block "...))
 		for _, p := range sortedPrefixes(d.block.Except) {
-			fmt.Fprintf(&b, " less %s", p)
+			b = p.AppendTo(append(b, " less "...))
 		}
 	}
 	switch {
 	case d.namespaces != nil:
-		fmt.Fprintf(&b, " namespaces %s", selectorText(*d.namespaces))
+		b = append(append(b, " namespaces "...), selectorText(*d.namespaces)...)
 	case d.namespace != "":
-		fmt.Fprintf(&b, " namespace %q", d.namespace)
+		b = strconv.AppendQuote(append(b, " namespace "...), d.namespace)
 	}
-	fmt.Fprintf(&b, " pods %s", selectorText(d.pods))
+	b = append(append(b, " pods "...), selectorText(d.pods)...)
 	if d.kind == KindNamed {
-		fmt.Fprintf(&b, " port %q %s", d.port, d.proto)
+		b = strconv.AppendQuote(append(b, " port "...), d.port)
+		b = append(append(b, ' '), d.proto.String()...)
 	}
-	return b.String()
+	return string(b)
 }
 
 func selectorText(s Selector) string {
-	var all []string
+	all := make([]string, 0, len(s))
 	for _, r := range s {
-		values := slices.Clone(r.Values)
-		slices.Sort(values)
-		all = append(all, fmt.Sprintf("%q %d %q", r.Key, r.Op, slices.Compact(values)))
+		values := r.Values
+		if len(values) > 1 {
+			values = slices.Compact(slices.Sorted(slices.Values(values)))
+		}
+		b := strconv.AppendQuote(make([]byte, 0, 64), r.Key)
+		b = append(strconv.AppendUint(append(b, ' '), uint64(r.Op), 10), " ["...)
+		for i, v := range values {
+			if i > 0 {
+				b = append(b, ' ')
+			}
+			b = strconv.AppendQuote(b, v)
+		}
+		all = append(all, string(append(b, ']')))
 	}
 	slices.Sort(all)
 	return "{" + strings.Join(slices.Compact(all), ", ") + "}"

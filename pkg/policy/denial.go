@@ -33,7 +33,7 @@ func (p *Planner) denials() []Denial {
 			if c := p.policies[name.Namespace][name.Name]; c != nil && c.problem != "" {
 				text = "it denies everything that it isolates: " + c.problem
 			}
-			if by[name] == "" {
+			if text != "" && by[name] == "" {
 				by[name] = text
 			}
 		}
@@ -42,7 +42,7 @@ func (p *Planner) denials() []Denial {
 			if c := p.cluster[name]; c != nil && c.problem != "" {
 				text = c.problem
 			}
-			if n := (Name{Name: name}); by[n] == "" {
+			if n := (Name{Name: name}); text != "" && by[n] == "" {
 				by[n] = text
 			}
 		}
@@ -52,9 +52,6 @@ func (p *Planner) denials() []Denial {
 	for _, name := range slices.SortedFunc(maps.Keys(by), func(a, b Name) int {
 		return strings.Compare(a.String(), b.String())
 	}) {
-		if by[name] == "" {
-			continue
-		}
 		d := Denial{Name: name, Problem: by[name]}
 		if c := p.policies[name.Namespace][name.Name]; c != nil {
 			d.Object = c.policy.Object

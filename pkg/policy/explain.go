@@ -36,7 +36,10 @@ func noPod(name Name) error {
 
 // Whose returns the pods that have an address; more than one are no peers.
 func (p *Planner) Whose(a netip.Addr) (out []Place) {
-	for _, pod := range p.claims[a] {
+	if first := p.claims[a]; first != nil {
+		out = append(out, p.whereIs(first))
+	}
+	for _, pod := range p.shared[a] {
 		out = append(out, p.whereIs(pod))
 	}
 	return out

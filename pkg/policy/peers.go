@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -25,6 +27,50 @@ func (p *Planner) refresh(pod *Pod) {
 	for _, s := range p.sets {
 		p.place(s, pod)
 	}
+}
+
+// labelIndex are pods by the key and the value of a label, of the keys that were asked for.
+type labelIndex map[string]map[string][]*Pod
+
+// candidates returns all pods that a definition may select, and others.
+func (p *Planner) candidates(d *definition, index labelIndex) iter.Seq[*Pod] {
+	for _, r := range d.pods {
+		if r.Op != In {
+			continue
+		}
+		return func(yield func(*Pod) bool) {
+			by := p.indexed(r.Key, index)
+			for i, value := range r.Values {
+				if slices.Contains(r.Values[:i], value) {
+					continue
+				}
+				for _, pod := range by[value] {
+					if !yield(pod) {
+						return
+					}
+				}
+			}
+		}
+	}
+	if d.namespaces == nil && d.namespace != "" {
+		return maps.Values(p.podsByNS[d.namespace])
+	}
+	return maps.Values(p.pods)
+}
+
+// indexed returns the pods that have a label, by its value.
+func (p *Planner) indexed(key string, index labelIndex) map[string][]*Pod {
+	by := index[key]
+	if by == nil {
+		by = map[string][]*Pod{}
+		index[key] = by
+		for _, pod := range p.pods {
+			if value, has := pod.Labels[key]; has {
+				by[value] = append(by[value], pod)
+			}
+		}
+	}
+	return by
 }
 
 // place brings one pod into one set or out of it.
@@ -84,7 +130,7 @@ func (p *Planner) contributes(d *definition, pod *Pod) (c contribution) {
 		return c
 	}
 	for _, a := range p.addrs(pod) {
-		if len(p.claims[a]) != 1 || d.block != nil && !d.block.Contains(a) {
+		if !p.alone(a) || d.block != nil && !d.block.Contains(a) {
 			continue
 		}
 		if d.kind == KindPods {

@@ -15,8 +15,10 @@ type Planner struct {
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
 	podsByNS   map[string]map[Name]*Pod
-	// claims are the pods that have an address, as peers or not.
-	claims map[netip.Addr]map[Name]*Pod
+	// claims are the pods that have an address, as peers or not. shared are those beyond the first
+	// pod of an address.
+	claims map[netip.Addr]*Pod
+	shared map[netip.Addr]map[Name]*Pod
 	// policies by namespace.
 	policies map[string]map[string]*compiled
 	// cluster are the ClusterNetworkPolicies, and order is who of them is asked first.
@@ -30,26 +32,39 @@ type Planner struct {
 	dirty  map[Name]bool
 	groups map[string]*Group
 	chains map[string]*Chain
-	defs   map[string]*definition
-	sets   map[string]*members
-	own    []netip.Addr
+	// peers are the names of the sets in which each chain looks up packets.
+	peers map[string][]string
+	defs  map[string]*definition
+	sets  map[string]*members
+	own   []netip.Addr
 	// allowOwnNode is that of the Plan.
 	allowOwnNode bool
 	nodes        map[string]Node
 	ranges       *Set
 	// stale reports whether policies changed since the last Plan.
 	stale bool
+	// told is what was said of members and policies in the last Plan; nil is not known.
+	told *told
+}
+
+// told is what a Plan says of members and policies.
+type told struct {
+	problems        map[Name]string
+	clusterProblems map[string]string
+	denials         []Denial
 }
 
 // NewPlanner returns a Planner for the node of that name.
 func NewPlanner(node string) *Planner {
 	return &Planner{
 		node: node, namespaces: map[string]*Namespace{}, pods: map[Name]*Pod{},
-		podsByNS: map[string]map[Name]*Pod{}, claims: map[netip.Addr]map[Name]*Pod{},
+		podsByNS: map[string]map[Name]*Pod{}, claims: map[netip.Addr]*Pod{},
+		shared:   map[netip.Addr]map[Name]*Pod{},
 		policies: map[string]map[string]*compiled{}, attached: map[Key][]netip.Addr{},
 		members: map[Key]*Member{}, dirty: map[Name]bool{}, groups: map[string]*Group{},
 		cluster: map[string]*compiledCluster{}, ranges: &Set{Name: SetRanges, Kind: KindBlock},
-		chains: map[string]*Chain{}, defs: map[string]*definition{}, sets: map[string]*members{},
+		chains: map[string]*Chain{}, peers: map[string][]string{},
+		defs: map[string]*definition{}, sets: map[string]*members{},
 		stale: true,
 	}
 }
@@ -171,7 +186,7 @@ func (p *Planner) PutPolicy(policy Policy) {
 		p.policies[policy.Namespace] = of
 	}
 	if old := of[policy.Name.Name]; old != nil {
-		old.policy.Object = policy.Object
+		old.policy.Object, p.told = policy.Object, nil
 		if reflect.DeepEqual(old.policy, policy) {
 			return
 		}
@@ -199,51 +214,6 @@ func (p *Planner) dirtyAll(namespace string) {
 	}
 }
 
-// addrs returns the addresses of a pod: those of its attachment if it is attached here.
-func (p *Planner) addrs(pod *Pod) []netip.Addr {
-	if pod.Node == p.node {
-		if addrs := p.attached[pod.key()]; len(addrs) > 0 {
-			return addrs
-		}
-	}
-	return pod.Addrs
-}
-
-// claim notes that the pod has its addresses, and takes them from the sets if another has them.
-func (p *Planner) claim(pod *Pod) {
-	if pod.HostNetwork || pod.Finished {
-		return
-	}
-	for _, a := range p.addrs(pod) {
-		if p.claims[a] == nil {
-			p.claims[a] = map[Name]*Pod{}
-		}
-		p.claims[a][pod.Name] = pod
-		p.refreshOthers(a, pod.Name)
-	}
-}
-
-func (p *Planner) unclaim(pod *Pod) {
-	for _, a := range p.addrs(pod) {
-		if p.claims[a] == nil {
-			continue
-		}
-		delete(p.claims[a], pod.Name)
-		p.refreshOthers(a, pod.Name)
-		if len(p.claims[a]) == 0 {
-			delete(p.claims, a)
-		}
-	}
-}
-
-func (p *Planner) refreshOthers(a netip.Addr, but Name) {
-	for name, pod := range p.claims[a] {
-		if name != but {
-			p.refresh(pod)
-		}
-	}
-}
-
 // Plan returns what the node must enforce now.
 func (p *Planner) Plan() *Plan {
 	regrouped := p.stale || len(p.dirty) > 0
@@ -256,13 +226,16 @@ func (p *Planner) Plan() *Plan {
 	if regrouped {
 		p.sweep()
 	}
+	if regrouped || p.told == nil {
+		p.told = &told{p.problems(), p.clusterProblems(), p.denials()}
+	}
 	p.stale = false
 
 	plan := &Plan{
 		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
 		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
-		Problems: p.problems(), ClusterProblems: p.clusterProblems(), Own: p.own,
-		AllowOwnNode: p.allowOwnNode, Denials: p.denials(),
+		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
+		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials,
 	}
 	for name, s := range p.sets {
 		if s.frozen == nil {
@@ -353,47 +326,4 @@ func (p *Planner) chain(lines []Line) string {
 		p.chains[name] = c
 	}
 	return name
-}
-
-// sweep forgets groups, chains and sets that nothing refers to, and fills sets that are new.
-func (p *Planner) sweep() {
-	groups, chains, sets := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for _, m := range p.members {
-		groups[m.Group] = true
-	}
-	for name := range groups {
-		for _, c := range p.groups[name].Chains {
-			if c == "" || chains[c] {
-				continue
-			}
-			chains[c] = true
-			of := p.chains[c]
-			for _, l := range slices.Concat(of.Admin, of.Lines, of.Baseline) {
-				if l.Peer == "" {
-					continue
-				}
-				sets[l.Peer] = true
-				if l.Action != Accept && ofPods(l) {
-					sets[SetKnown] = true
-					p.defs[SetKnown] = &definition{kind: KindPods, namespaces: &Selector{}}
-				}
-			}
-		}
-	}
-
-	maps.DeleteFunc(p.groups, func(name string, _ *Group) bool { return !groups[name] })
-	maps.DeleteFunc(p.chains, func(name string, _ *Chain) bool { return !chains[name] })
-	maps.DeleteFunc(p.sets, func(name string, _ *members) bool { return !sets[name] })
-	for name := range sets {
-		if p.sets[name] != nil {
-			continue
-		}
-		s := &members{def: p.defs[name], pods: map[Name]contribution{}}
-		p.sets[name] = s
-		for _, pod := range p.pods {
-			p.place(s, pod)
-		}
-		p.placeNodes(s)
-	}
-	clear(p.defs)
 }

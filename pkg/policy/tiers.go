@@ -19,7 +19,7 @@ const (
 // PutClusterPolicy adds or replaces a ClusterNetworkPolicy.
 func (p *Planner) PutClusterPolicy(policy ClusterPolicy) {
 	if old := p.cluster[policy.Name]; old != nil {
-		old.policy.Object = policy.Object
+		old.policy.Object, p.told = policy.Object, nil
 		if reflect.DeepEqual(old.policy, policy) {
 			return
 		}

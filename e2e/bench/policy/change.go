@@ -48,10 +48,13 @@ func (s *suite) changeRound(ctx context.Context, z scale, name string, v values)
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
+	began := time.Now()
 	n.put(n, n.nodes)
 	if err := n.listed(ctx); err != nil {
 		return err
 	}
+	s.Progress("a node with %d rules is in force after %.1f s", z.policies*z.rules,
+		time.Since(began).Seconds())
 	runtime.GC()
 
 	took, err := n.paced(ctx, s.scales.changes, func(k int) {
@@ -62,6 +65,7 @@ func (s *suite) changeRound(ctx context.Context, z scale, name string, v values)
 		return err
 	}
 	v.addBoth(name, took)
+	s.Progress("%d pods were changed", len(took))
 	if name != casePod {
 		return nil
 	}

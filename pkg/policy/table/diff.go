@@ -2,13 +2,10 @@ package table
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-
-	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
+	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -40,10 +37,13 @@ func (d *difference) count() int {
 	return n
 }
 
-func diff(have *state, want *content) *difference {
+func diff(have *state, want *content, cached *fragments) *difference {
 	d := &difference{add: map[string][]string{}, remove: map[string][]string{}}
 	for name, c := range want.chains {
-		if have != nil && have.chains[name] != nil && have.chains[name][0] != c.texts()[0] {
+		if have == nil {
+			break
+		}
+		if got, has := have.chains[name]; has && got.hook != c.hookText() {
 			have = nil
 		}
 	}
@@ -57,10 +57,10 @@ func diff(have *state, want *content) *difference {
 	}
 
 	for name, c := range want.chains {
-		switch texts, has := have.chains[name]; {
+		switch got, has := have.chains[name]; {
 		case !has:
 			d.addChains = append(d.addChains, name)
-		case &texts[0] != &c.texts()[0] && !slices.Equal(texts, c.texts()):
+		case got != c.summary(cached):
 			d.refill = append(d.refill, name)
 		}
 	}
@@ -90,10 +90,25 @@ func diff(have *state, want *content) *difference {
 			d.delSets = append(d.delSets, name)
 		}
 	}
-	for _, names := range [][]string{d.addChains, d.delChains, d.refill, d.addSets, d.delSets} {
+	for _, names := range [][]string{d.addChains, d.delChains, d.refill, d.delSets} {
 		slices.Sort(names)
 	}
+	slices.SortFunc(d.addSets, func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), strings.Compare(a, b))
+	})
 	return d
+}
+
+// rank orders sets. The kernel finds one by a search of the table's list, for each rule: those that
+// most rules refer to are first.
+func rank(set string) int {
+	switch {
+	case strings.HasPrefix(set, portsPrefix):
+		return 0
+	case !isMembers(set):
+		return 1
+	}
+	return 2
 }
 
 // same reports whether two are one map: sets of peers that did not change are not compared.
@@ -114,11 +129,11 @@ func missing(a, b elements) (out []string) {
 }
 
 // state is the kernel's once it has the content.
-func (want *content) state() *state {
-	out := &state{chains: map[string][]string{}, sets: map[string]elements{},
-		counters: map[string]bool{}}
+func (want *content) state(cached *fragments) *state {
+	out := &state{chains: make(map[string]summary, len(want.chains)),
+		sets: make(map[string]elements, len(want.sets)), counters: map[string]bool{}}
 	for name, c := range want.chains {
-		out.chains[name] = c.texts()
+		out.chains[name] = c.summary(cached)
 	}
 	for name, s := range want.sets {
 		out.sets[name] = s.elements
@@ -129,85 +144,44 @@ func (want *content) state() *state {
 	return out
 }
 
-// write sends the difference as one transaction. The kernel resolves names in the order of the
+// write adds the difference to a transaction. The kernel resolves names in the order of the
 // messages: sets before the rules that look them up, chains before the rules that go there.
-func (d *difference) write(c *nftables.Conn, want *content) error {
-	c.AddTable(ourTable)
+func (d *difference) write(t *transaction, want *content, cached *fragments) {
+	table := ourTable.Name
+	t.addTable(table)
 	if d.anew {
-		c.DelTable(ourTable)
-		c.AddTable(ourTable)
+		t.deleteTable(table)
+		t.addTable(table)
 	}
 	for _, name := range d.counters {
-		c.AddObj(&nftables.CounterObj{Table: ourTable, Name: name})
+		t.addCounter(table, name, 0)
 	}
 	for _, name := range d.addSets {
 		s := want.sets[name]
-		if err := c.AddSet(s.kernel(name), nil); err != nil {
-			return fmt.Errorf("add set %s: %w", name, err)
-		}
-		if err := s.change(c.SetAddElements, name, missing(s.elements, nil)); err != nil {
-			return err
-		}
+		t.addSet(table, name, s)
+		t.addElements(table, name, missing(s.elements, nil))
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.remove)) {
-		if err := want.sets[name].change(c.SetDeleteElements, name, d.remove[name]); err != nil {
-			return err
-		}
+		t.deleteElements(table, name, d.remove[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.add)) {
-		if err := want.sets[name].change(c.SetAddElements, name, d.add[name]); err != nil {
-			return err
-		}
+		t.addElements(table, name, d.add[name])
 	}
 
 	for _, name := range slices.Concat(d.addChains, d.refill) {
-		ch := &nftables.Chain{Table: ourTable, Name: name}
-		if w := want.chains[name]; w.hook != nil {
-			accept := nftables.ChainPolicyAccept
-			ch.Type, ch.Hooknum, ch.Priority, ch.Policy = nftables.ChainTypeFilter, w.hook,
-				&w.priority, &accept
-		}
-		c.AddChain(ch)
+		t.addChain(table, name, want.chains[name])
 	}
 	for _, name := range slices.Concat(d.refill, d.delChains) {
-		c.FlushChain(&nftables.Chain{Table: ourTable, Name: name})
+		t.flushChain(table, name)
 	}
 	for _, name := range slices.Concat(d.addChains, d.refill) {
-		ch := &nftables.Chain{Table: ourTable, Name: name}
-		for _, r := range want.chains[name].rules {
-			c.AddRule(&nftables.Rule{Table: ourTable, Chain: ch, Exprs: r.exprs,
-				UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
-		}
+		t.addRules(table, name, want.chains[name].rules(cached))
 	}
 
 	for _, name := range d.delChains {
-		c.DelChain(&nftables.Chain{Table: ourTable, Name: name})
+		t.deleteChain(table, name)
 	}
 	for _, name := range d.delSets {
-		c.DelSet(&nftables.Set{Table: ourTable, Name: name})
+		t.deleteSet(table, name)
 	}
-	return c.Flush()
-}
-
-func (s *set) kernel(name string) *nftables.Set {
-	return &nftables.Set{Table: ourTable, Name: name, KeyType: s.key, Concatenation: s.concat,
-		Interval: s.interval}
-}
-
-// chunk bounds the elements of one message, which is at most 64 KiB.
-const chunk = 500
-
-// change adds or removes elements.
-func (s *set) change(do func(*nftables.Set, []nftables.SetElement) error, name string,
-	keys []string) error {
-	for part := range slices.Chunk(keys, chunk) {
-		var list []nftables.SetElement
-		for _, k := range part {
-			list = append(list, nftables.SetElement{Key: []byte(k[1:]), IntervalEnd: k[0] == 1})
-		}
-		if err := do(s.kernel(name), list); err != nil {
-			return fmt.Errorf("change set %s: %w", name, err)
-		}
-	}
-	return nil
 }

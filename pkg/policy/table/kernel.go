@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -21,6 +22,7 @@ import (
 // and not again: a caller that changes the table meanwhile asks a new one. Close it at the end.
 type Kernel struct {
 	conn *nftables.Conn
+	wire *nfnl.Conn
 	// chains are by name; nil is no table in force. rules are those that were read.
 	chains map[string]*nftables.Chain
 	rules  map[string][]*nftables.Rule
@@ -32,12 +34,16 @@ type Kernel struct {
 // OpenKernel reads which chains and sets the table of the calling thread's network namespace has.
 // Its methods must run in that namespace too.
 func OpenKernel() (*Kernel, error) {
-	c, err := open()
+	c, err := nftables.New(nftables.AsLasting())
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open nftables: %w", err)
 	}
-	k := &Kernel{conn: c, rules: map[string][]*nftables.Rule{}, sets: map[string]*nftables.Set{},
-		elements: map[string]elements{}}
+	wire, err := nfnl.Open()
+	if err != nil {
+		return nil, errors.Join(err, c.CloseLasting())
+	}
+	k := &Kernel{conn: c, wire: wire, rules: map[string][]*nftables.Rule{},
+		sets: map[string]*nftables.Set{}, elements: map[string]elements{}}
 	if err := k.open(); err != nil {
 		return nil, errors.Join(err, k.Close())
 	}
@@ -78,8 +84,8 @@ func (k *Kernel) open() error {
 	return nil
 }
 
-// Close closes the connection to the kernel.
-func (k *Kernel) Close() error { return k.conn.CloseLasting() }
+// Close closes the connections to the kernel.
+func (k *Kernel) Close() error { return errors.Join(k.conn.CloseLasting(), k.wire.Close()) }
 
 // Packet is the first packet of a flow, as the hooks of the table see it: input where it goes to this
 // node, otherwise postrouting.
@@ -176,7 +182,7 @@ func (k *Kernel) has(name string, data []byte) (bool, error) {
 	have, read := k.elements[name]
 	if !read {
 		var err error
-		if have, err = readSet(k.conn, s); err != nil {
+		if have, err = readSet(k.wire, name); err != nil {
 			return false, err
 		}
 		k.elements[name] = have

@@ -1,105 +1,148 @@
 package table
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // state is what the kernel has; nil is no table.
 type state struct {
-	// chains are the texts of rules by chain. The first is that of the hook.
-	chains   map[string][]string
+	chains   map[string]summary
 	sets     map[string]elements
 	counters map[string]bool
 }
 
+// summary is what is compared of a chain.
+type summary struct {
+	hook  string
+	texts digest
+}
+
+// digest is of the texts of a chain's rules, in their order. The zero value is no rule.
+type digest [sha256.Size]byte
+
+func (d *digest) add(text []byte) {
+	b := make([]byte, 0, 256)
+	*d = sha256.Sum256(append(append(b, d[:]...), text...))
+}
+
 var ourTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
 
-// transactionSize bounds a transaction, bytes. The kernel takes one whole or not at all.
-const transactionSize = 64 << 20
-
-// answersSize bounds what the kernel answers to a transaction, bytes of its memory. Each rule is
-// acknowledged and sent back. Where the answers do not fit, the kernel has the transaction all the
-// same, but the sender is told that it failed.
-const answersSize = 4 * transactionSize
-
-func open() (*nftables.Conn, error) {
-	c, err := nftables.New(nftables.AsLasting(),
-		nftables.WithSockOptions(func(c *netlink.Conn) error {
-			return errors.Join(c.SetWriteBuffer(transactionSize),
-				c.SetReadBuffer(answersSize))
-		}))
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	return c, nil
+// ask begins a dump of a table's objects.
+func ask(message uint16, table string) *nfnl.Messages {
+	var t transaction
+	t.begin(message, 0, table)
+	return &t.Messages
 }
 
-// read reads the table of the calling thread's network namespace.
-func read(c *nftables.Conn) (*state, error) {
-	_, err := c.ListTableOfFamily(ourTable.Name, ourTable.Family)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// dump calls each with every object of a kind; a table that is not there has none.
+func dump(c *nfnl.Conn, request *nfnl.Messages, begin func(), each func(attributes []byte)) error {
+	err := c.Dump(request, begin, func(attributes []byte) error {
+		each(attributes)
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read nftables table %s: %w", ourTable.Name, err)
-	}
+	return err
+}
 
-	s := &state{chains: map[string][]string{}, sets: map[string]elements{},
-		counters: map[string]bool{}}
-	if err := s.readChains(c); err != nil {
+// readTable reports whether there is a table.
+func readTable(c *nfnl.Conn, name string) (there bool, err error) {
+	var request nfnl.Messages
+	request.Begin(kindOf(unix.NFT_MSG_GETTABLE), 0, unix.NFPROTO_INET)
+	err = dump(c, &request, func() { there = false }, func(attributes []byte) {
+		there = there || nfnl.Text(nfnl.Find(attributes, unix.NFTA_TABLE_NAME)) == name
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for nftables table %s: %w", name, err)
+	}
+	return there, nil
+}
+
+// read reads the table of the network namespace of c.
+func read(c *nfnl.Conn) (*state, error) {
+	there, err := readTable(c, ourTable.Name)
+	if err != nil || !there {
 		return nil, err
 	}
-	sets, err := c.GetSets(ourTable)
-	if err != nil {
-		return nil, fmt.Errorf("list sets of %s: %w", ourTable.Name, err)
+	s := &state{sets: map[string]elements{}, counters: map[string]bool{}}
+	if s.chains, err = readChains(c, ourTable.Name); err != nil {
+		return nil, err
 	}
-	for _, set := range sets {
-		if s.sets[set.Name], err = readSet(c, set); err != nil {
-			return nil, err
-		}
+	if err := s.readSets(c); err != nil {
+		return nil, err
 	}
-	counters, err := c.GetNamedObjects(ourTable)
-	if err != nil {
-		return nil, fmt.Errorf("list counters of %s: %w", ourTable.Name, err)
+	counters, err := readCounters(c, ourTable.Name)
+	for name := range counters {
+		s.counters[name] = true
 	}
-	for _, o := range counters {
-		if n, ok := o.(*nftables.NamedObj); ok && n.Type == nftables.ObjTypeCounter {
-			s.counters[n.Name] = true
-		}
-	}
-	return s, nil
+	return s, err
 }
 
-func (s *state) readChains(c *nftables.Conn) error {
-	chains, err := c.ListChainsOfTableFamily(ourTable.Family)
+// readChains reads the chains of a table by their names.
+func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
+	out := map[string]summary{}
+	err := dump(c, ask(unix.NFT_MSG_GETCHAIN, table), func() { clear(out) }, func(b []byte) {
+		if nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_TABLE)) == table { // Others come too.
+			out[nfnl.Text(nfnl.Find(b, unix.NFTA_CHAIN_NAME))] = summary{hook: hookOf(b)}
+		}
+	})
 	if err != nil {
-		return fmt.Errorf("list chains: %w", err)
+		return nil, fmt.Errorf("list chains of %s: %w", table, err)
 	}
-	for _, ch := range chains {
-		if ch.Table.Name != ourTable.Name {
-			continue
-		}
-		texts := []string{hookText(ch)}
-		rules, err := c.GetRules(ourTable, ch)
+
+	// Chain by chain: the kernel begins each part of an answer by a search for the place where the
+	// last one ended.
+	for name, chain := range out {
+		request := ask(unix.NFT_MSG_GETRULE, table)
+		request.String(unix.NFTA_RULE_CHAIN, name)
+		err := dump(c, request, func() { chain.texts = digest{} }, func(b []byte) {
+			chain.texts.add(comment(nfnl.Find(b, unix.NFTA_RULE_USERDATA)))
+		})
 		if err != nil {
-			return fmt.Errorf("list rules of %s: %w", ch.Name, err)
+			return nil, fmt.Errorf("list rules of chain %s of %s: %w", name, table, err)
 		}
-		for _, r := range rules {
-			text, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-			texts = append(texts, text)
+		out[name] = chain
+	}
+	return out, nil
+}
+
+// comment returns the comment of a rule without the zero byte at its end; nil is none.
+func comment(data []byte) []byte {
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		value := data[2 : 2+int(data[1])]
+		if userdata.Type(data[0]) == userdata.TypeComment {
+			return value[:max(0, len(value)-1)]
 		}
-		s.chains[ch.Name] = texts
+		data = data[2+len(value):]
 	}
 	return nil
+}
+
+// hookOf describes the hook of a chain that was read; empty is none.
+func hookOf(chain []byte) string {
+	hook := nfnl.Find(chain, unix.NFTA_CHAIN_HOOK)
+	number, priority := nfnl.Find(hook, unix.NFTA_HOOK_HOOKNUM), nfnl.Find(hook,
+		unix.NFTA_HOOK_PRIORITY)
+	if len(number) != 4 || len(priority) != 4 {
+		return ""
+	}
+	return hookNamed(binary.BigEndian.Uint32(number), int32(binary.BigEndian.Uint32(priority)))
+}
+
+func hookNamed(number uint32, priority int32) string {
+	return fmt.Sprintf("hook %d priority %d", number, priority)
 }
 
 // hookText describes the hook of a chain; empty is none.
@@ -107,36 +150,71 @@ func hookText(ch *nftables.Chain) string {
 	if ch.Hooknum == nil || ch.Priority == nil {
 		return ""
 	}
-	return fmt.Sprintf("hook %d priority %d", *ch.Hooknum, *ch.Priority)
+	return hookNamed(uint32(*ch.Hooknum), int32(*ch.Priority))
 }
 
-// texts describe the chain as read does.
-func (c *chain) texts() []string {
-	if c.lines != nil {
-		return c.lines
-	}
-	c.lines = []string{""}
-	if c.hook != nil {
-		c.lines[0] = hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
-	}
-	for _, r := range c.rules {
-		c.lines = append(c.lines, r.text)
-	}
-	return c.lines
-}
-
-func readSet(c *nftables.Conn, set *nftables.Set) (elements, error) {
-	list, err := c.GetSetElements(set)
-	if err != nil {
-		return nil, fmt.Errorf("list elements of %s: %w", set.Name, err)
-	}
-	out := make(elements, len(list))
-	for _, e := range list {
-		k := key(e.Key)
-		if e.IntervalEnd {
-			k = "\x01" + k[1:]
+// readCounters reads the packets of a table's counters by their names.
+func readCounters(c *nfnl.Conn, table string) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	request := ask(unix.NFT_MSG_GETOBJ, table)
+	request.Uint32(unix.NFTA_OBJ_TYPE, unix.NFT_OBJECT_COUNTER)
+	err := dump(c, request, func() { clear(out) }, func(b []byte) {
+		packets := nfnl.Find(nfnl.Find(b, unix.NFTA_OBJ_DATA), unix.NFTA_COUNTER_PACKETS)
+		if len(packets) == 8 {
+			out[nfnl.Text(nfnl.Find(b, unix.NFTA_OBJ_NAME))] = binary.BigEndian.Uint64(packets)
 		}
-		out[k] = true
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list counters of %s: %w", table, err)
 	}
 	return out, nil
+}
+
+func (s *state) readSets(c *nfnl.Conn) error {
+	var names []string
+	err := dump(c, ask(unix.NFT_MSG_GETSET, ourTable.Name), func() { names = nil }, func(b []byte) {
+		names = append(names, nfnl.Text(nfnl.Find(b, unix.NFTA_SET_NAME)))
+	})
+	if err != nil {
+		return fmt.Errorf("list sets of %s: %w", ourTable.Name, err)
+	}
+	for _, name := range slices.Compact(names) {
+		if s.sets[name], err = readSet(c, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSet reads the elements of a set of the table.
+func readSet(c *nfnl.Conn, name string) (elements, error) {
+	out := elements{}
+	request := ask(unix.NFT_MSG_GETSETELEM, ourTable.Name)
+	request.String(unix.NFTA_SET_ELEM_LIST_SET, name)
+	err := c.Dump(request, func() { clear(out) }, func(b []byte) error {
+		for _, element := range nfnl.Attributes(nfnl.Find(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			out[readElement(element)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list elements of %s: %w", name, err)
+	}
+	return out, nil
+}
+
+func readElement(element []byte) string {
+	var value []byte
+	first := byte(0)
+	for kind, data := range nfnl.Attributes(element) {
+		switch kind {
+		case unix.NFTA_SET_ELEM_KEY:
+			value = nfnl.Find(data, unix.NFTA_DATA_VALUE)
+		case unix.NFTA_SET_ELEM_FLAGS:
+			if len(data) == 4 && binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+				first = 1
+			}
+		}
+	}
+	return string(append([]byte{first}, value...))
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// rule is a rule and its text, which is its comment in the kernel.
+// rule is a rule, encoded, and its text, which is its comment in the kernel.
 type rule struct {
 	text  string
-	exprs []expr.Any
+	exprs []byte
 }
 
 // match is a condition and its text; the zero value matches everything.
@@ -33,15 +33,15 @@ func (m match) verdict(kind expr.VerdictKind, to string) rule {
 	words := map[expr.VerdictKind]string{expr.VerdictReturn: "return", expr.VerdictAccept: "accept",
 		expr.VerdictGoto: "goto " + to, expr.VerdictJump: "jump " + to}
 	text := strings.TrimSpace(m.text + " " + words[kind])
-	return rule{text, append(slices.Clone(m.exprs), &expr.Verdict{Kind: kind, Chain: to})}
+	return rule{text, slices.Concat(m.exprs, encode(&expr.Verdict{Kind: kind, Chain: to}))}
 }
 
 // drop counts and drops.
 func drop(counter string) rule {
-	return rule{"counter " + counter + " drop", []expr.Any{
+	return rule{"counter " + counter + " drop", encode(
 		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: counter},
 		&expr.Verdict{Kind: expr.VerdictDrop},
-	}}
+	)}
 }
 
 // dropMidstream drops segments of TCP that open no connection and belong to none that is known.
@@ -50,7 +50,7 @@ func drop(counter string) rule {
 func dropMidstream() rule {
 	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
 	d := drop(midstream)
-	return rule{"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn " + d.text, append([]expr.Any{
+	return rule{"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn " + d.text, append(encode(
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.IPPROTO_TCP}},
 		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
@@ -58,7 +58,7 @@ func dropMidstream() rule {
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
 			Mask: []byte{opens}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
-	}, d.exprs...)}
+	), d.exprs...)}
 }
 
 // family is what differs between IPv4 and IPv6.
@@ -84,11 +84,12 @@ var families = []family{
 // unix.NFT_REG32_00 is 8, and the same memory as unix.NFT_REG_1.
 const firstRegister = 8
 
-func (f family) is() []expr.Any {
-	return []expr.Any{
+// is matches packets of the family. Its text is empty: the field that follows says it.
+func (f family) is() match {
+	return match{exprs: encode(
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{f.proto}},
-	}
+	)}
 }
 
 func (f family) load(offset, register uint32) expr.Any {
@@ -105,28 +106,42 @@ func (f family) field(d policy.Direction, own bool) (name string, offset uint32)
 	return f.name + " daddr", f.daddr
 }
 
-// inSet matches packets with an address in a set.
+// inSet matches packets with an address in a set. The packets must be of the family.
 func (f family) inSet(d policy.Direction, own bool, set string) match {
 	name, offset := f.field(d, own)
-	return match{name + " @" + set, append(f.is(), f.load(offset, firstRegister),
+	return match{name + " @" + set, encode(f.load(offset, firstRegister),
 		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
-// toNamed matches packets to an address, protocol and port in a set.
+// toNamed matches packets of the family to an address, protocol and port in a set.
 func (f family) toNamed(set string) match {
 	proto := firstRegister + f.size/4
-	return match{f.name + " daddr . meta l4proto . th dport @" + set, append(f.is(),
+	return match{f.name + " daddr . meta l4proto . th dport @" + set, encode(
 		f.load(f.daddr, firstRegister),
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: proto},
-		&expr.Payload{DestRegister: proto + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		loadPort(proto+1),
 		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
-// toItself matches packets of a pod that reach it again by a service.
+// toItself matches packets of the family, of a pod that reach it again by a service.
 func (f family) toItself() match {
-	return match{f.name + " saddr . " + f.name + " daddr @" + f.self, append(f.is(),
+	return match{f.name + " saddr . " + f.name + " daddr @" + f.self, encode(
 		f.load(f.saddr, firstRegister), f.load(f.daddr, firstRegister+f.size/4),
 		&expr.Lookup{SourceRegister: firstRegister, SetName: f.self})}
+}
+
+// loadPort loads the destination port of TCP, UDP and SCTP.
+func loadPort(register uint32) expr.Any {
+	return &expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2,
+		Len: 2}
+}
+
+// toPortsOf matches packets to a protocol and port in a set.
+func toPortsOf(set string) match {
+	return match{"meta l4proto . th dport @" + set, encode(
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
+		loadPort(firstRegister+1),
+		&expr.Lookup{SourceRegister: firstRegister, SetName: set})}
 }
 
 // toPorts matches packets to the ports.
@@ -134,59 +149,58 @@ func toPorts(i policy.Interval) match {
 	if i.Proto == 0 {
 		return match{}
 	}
-	m := match{"meta l4proto " + i.Proto.String(), []expr.Any{
+	m := match{"meta l4proto " + i.Proto.String(), encode(
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{byte(i.Proto)}},
-	}}
+	)}
 	first, last := binaryutil.BigEndian.PutUint16(i.First), binaryutil.BigEndian.PutUint16(i.Last)
-	load := &expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
-		Offset: 2, Len: 2}
+	load := loadPort(firstRegister)
 	switch {
 	case i.First == 0 && i.Last == 65535:
 		return m
 	case i.First == i.Last:
-		return m.and(match{fmt.Sprintf("th dport %d", i.First), []expr.Any{load,
-			&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: first}}})
+		return m.and(match{fmt.Sprintf("th dport %d", i.First), encode(load,
+			&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: first})})
 	default:
-		return m.and(match{fmt.Sprintf("th dport %d-%d", i.First, i.Last), []expr.Any{load,
-			&expr.Range{Op: expr.CmpOpEq, Register: firstRegister, FromData: first, ToData: last}}})
+		return m.and(match{fmt.Sprintf("th dport %d-%d", i.First, i.Last), encode(load,
+			&expr.Range{Op: expr.CmpOpEq, Register: firstRegister, FromData: first, ToData: last})})
 	}
 }
 
 // known matches packets of connections that were judged, and what the kernel relates to them.
 func known() match {
 	const established, related = 1 << 1, 1 << 2 // NF_CT_STATE_BIT
-	return match{"ct state established,related", []expr.Any{
+	return match{"ct state established,related", encode(
 		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
 			Mask: binaryutil.NativeEndian.PutUint32(established | related), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
-	}}
+	)}
 }
 
 // byHostProcess matches packets of the node's own processes, which come in by no link.
 func byHostProcess() match {
-	return match{"iif 0", []expr.Any{
+	return match{"iif 0", encode(
 		&expr.Meta{Key: expr.MetaKeyIIF, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
-	}}
+	)}
 }
 
 // toNode matches packets to this node itself: only at input there is no link that they go out by.
 func toNode() match {
-	return match{"oif 0", []expr.Any{
+	return match{"oif 0", encode(
 		&expr.Meta{Key: expr.MetaKeyOIF, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: make([]byte, 4)},
-	}}
+	)}
 }
 
 // ofPods matches packets that come in, or go out, by a pod's link.
 func ofPods(name string, key expr.MetaKey) match {
-	return match{fmt.Sprintf("%s %#x", name, abi.PodGroup), []expr.Any{
+	return match{fmt.Sprintf("%s %#x", name, abi.PodGroup), encode(
 		&expr.Meta{Key: key, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
-	}}
+	)}
 }
 
 // Log of drops: the group of nflog, the first bytes of a packet, and how many a second and chain.
@@ -198,9 +212,9 @@ const (
 
 // logDrop tells a listener of nflog, if there is one, of a packet that is about to be dropped.
 func logDrop(prefix string) rule {
-	return rule{"limit rate 10/second log group 118 prefix " + prefix, []expr.Any{
+	return rule{"limit rate 10/second log group 118 prefix " + prefix, encode(
 		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond, Burst: logRate},
 		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
 			Group: logGroup, Snaplen: logSnaplen, Data: []byte(prefix)},
-	}}
+	)}
 }

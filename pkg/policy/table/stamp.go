@@ -1,17 +1,15 @@
 package table
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
+	"maps"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
-	"github.com/google/nftables/userdata"
-	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -32,7 +30,7 @@ var stampTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFT
 
 // stampState is what the kernel has of the table; the zero value is none.
 type stampState struct {
-	texts   []string
+	chains  map[string]summary
 	dropped uint64
 }
 
@@ -45,12 +43,12 @@ type stampChain struct {
 func stampChains() []stampChain {
 	unset := markBits(^abi.PolicyMark, 0)
 	clears := rule{fmt.Sprintf("mark set mark & %#x", ^abi.PolicyMark), unset}
-	has := match{fmt.Sprintf("mark & %#x != 0", abi.PolicyMark), []expr.Any{
+	has := match{fmt.Sprintf("mark & %#x != 0", abi.PolicyMark), encode(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: firstRegister},
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
 			Mask: binaryutil.NativeEndian.PutUint32(abi.PolicyMark), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
-	}}
+	)}
 	takes := has.and(match(clears)).verdict(expr.VerdictReturn, "")
 	drops := match(drop(unstamped))
 	from := rule(ofPods("iifgroup", expr.MetaKeyIIFGROUP).and(drops))
@@ -58,11 +56,11 @@ func stampChains() []stampChain {
 
 	post := func(name string, priority nftables.ChainPriority, rules ...rule) stampChain {
 		return stampChain{name, chain{hook: nftables.ChainHookPostrouting, priority: priority,
-			rules: rules}}
+			make: fixed(rules...).make}}
 	}
 	host := func(name string, priority nftables.ChainPriority, rules ...rule) stampChain {
 		return stampChain{name, chain{hook: nftables.ChainHookInput, priority: priority,
-			rules: rules}}
+			make: fixed(rules...).make}}
 	}
 	return []stampChain{
 		post("clear_post", priorityPost-1, clears),
@@ -77,10 +75,10 @@ func stampChains() []stampChain {
 // isReply matches answers to the connections of another end.
 func isReply() match {
 	const reply = 1 // IP_CT_DIR_REPLY
-	return match{"ct direction reply", []expr.Any{
+	return match{"ct direction reply", encode(
 		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{reply}},
-	}}
+	)}
 }
 
 // setStamp stamps all packets.
@@ -90,79 +88,53 @@ func setStamp() rule {
 }
 
 // markBits makes the mark its bits of mask, exclusive or xor.
-func markBits(mask, xor uint32) []expr.Any {
-	return []expr.Any{
+func markBits(mask, xor uint32) []byte {
+	return encode(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: firstRegister},
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
 			Mask: binaryutil.NativeEndian.PutUint32(mask),
 			Xor:  binaryutil.NativeEndian.PutUint32(xor)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: firstRegister},
-	}
+	)
 }
 
-// stampTexts describe the table as readStamp does.
-func stampTexts() []string {
-	texts := []string{"counter " + unstamped}
+// stampWanted is the table as readStamp returns it, but for the counter.
+var stampWanted = sync.OnceValue(func() map[string]summary {
+	out := map[string]summary{}
 	for _, ch := range stampChains() {
-		for _, text := range ch.texts() {
-			texts = append(texts, ch.name+": "+text)
-		}
+		out[ch.name] = ch.summary(nil)
 	}
-	slices.Sort(texts)
-	return texts
-}
+	return out
+})
 
-func readStamp(c *nftables.Conn) (s stampState, err error) {
-	if ok, err := there(c, stampTable); !ok {
+// whole reports whether the table is as it should be.
+func (s stampState) whole() bool { return maps.Equal(s.chains, stampWanted()) }
+
+// readStamp reads the table. One without its counter is not whole.
+func readStamp(c *nfnl.Conn) (s stampState, err error) {
+	if ok, err := readTable(c, stampTable.Name); !ok {
 		return s, err
 	}
-	chains, err := c.ListChainsOfTableFamily(stampTable.Family)
+	counters, err := readCounters(c, stampTable.Name)
 	if err != nil {
-		return s, fmt.Errorf("list chains: %w", err)
+		return s, err
 	}
-	for _, ch := range chains {
-		if ch.Table.Name != stampTable.Name {
-			continue
-		}
-		s.texts = append(s.texts, ch.Name+": "+hookText(ch))
-		rules, err := c.GetRules(stampTable, ch)
-		if err != nil {
-			return s, fmt.Errorf("list rules of %s: %w", ch.Name, err)
-		}
-		for _, r := range rules {
-			text, _ := userdata.GetString(r.UserData, userdata.TypeComment)
-			s.texts = append(s.texts, ch.Name+": "+text)
-		}
+	dropped, has := counters[unstamped]
+	if s.dropped = dropped; !has {
+		return s, nil
 	}
-
-	objects, err := c.GetObjects(stampTable)
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, fs.ErrNotExist) {
-		return s, fmt.Errorf("list counters of %s: %w", stampTable.Name, err)
-	}
-	for _, o := range objects {
-		if n, ok := o.(*nftables.CounterObj); ok {
-			s.texts = append(s.texts, "counter "+n.Name)
-			s.dropped = n.Packets
-		}
-	}
-	slices.Sort(s.texts)
-	return s, nil
+	s.chains, err = readChains(c, stampTable.Name)
+	return s, err
 }
 
-// writeStamp adds the table, in place of one that is there, to the transaction of c.
-func writeStamp(c *nftables.Conn, dropped uint64) {
-	c.AddTable(stampTable)
-	c.DelTable(stampTable)
-	c.AddTable(stampTable)
-	c.AddObj(&nftables.CounterObj{Table: stampTable, Name: unstamped, Packets: dropped})
+// writeStamp adds the table, in place of one that is there, to a transaction.
+func writeStamp(t *transaction, dropped uint64) {
+	t.addTable(stampTable.Name)
+	t.deleteTable(stampTable.Name)
+	t.addTable(stampTable.Name)
+	t.addCounter(stampTable.Name, unstamped, dropped)
 	for _, ch := range stampChains() {
-		accept := nftables.ChainPolicyAccept
-		made := c.AddChain(&nftables.Chain{Table: stampTable, Name: ch.name,
-			Type: nftables.ChainTypeFilter, Hooknum: ch.hook, Priority: &ch.priority,
-			Policy: &accept})
-		for _, r := range ch.rules {
-			c.AddRule(&nftables.Rule{Table: stampTable, Chain: made, Exprs: r.exprs,
-				UserData: userdata.AppendString(nil, userdata.TypeComment, r.text)})
-		}
+		t.addChain(stampTable.Name, ch.name, &ch.chain)
+		t.addRules(stampTable.Name, ch.name, ch.rules(nil))
 	}
 }

@@ -3,13 +3,12 @@ package table
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"slices"
+	"maps"
 	"sync"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -20,7 +19,7 @@ type Table struct {
 	planner planner
 	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
 	// it closes a socket of nftables.
-	conn *nftables.Conn
+	conn *nfnl.Conn
 	// have is what the kernel has; read is whether it is known.
 	have *state
 	read bool
@@ -37,12 +36,12 @@ func (t *Table) Close() error {
 	}
 	c := t.conn
 	t.conn = nil
-	return c.CloseLasting()
+	return c.Close()
 }
 
-func (t *Table) openLocked() (*nftables.Conn, error) {
+func (t *Table) openLocked() (*nfnl.Conn, error) {
 	if t.conn == nil {
-		c, err := open()
+		c, err := nfnl.Open()
 		if err != nil {
 			return nil, err
 		}
@@ -56,7 +55,7 @@ func (t *Table) openLocked() (*nftables.Conn, error) {
 func (t *Table) failedLocked() {
 	t.read = false
 	if t.conn != nil {
-		_ = t.conn.CloseLasting()
+		_ = t.conn.Close()
 		t.conn = nil
 	}
 }
@@ -86,7 +85,7 @@ func (t *Table) Refresh() error {
 		if !isMembers(name) {
 			continue
 		}
-		got, err := readSet(c, &nftables.Set{Table: ourTable, Name: name, KeyType: keyOf(name)})
+		got, err := readSet(c, name)
 		if err != nil {
 			t.failedLocked()
 			return err
@@ -96,21 +95,7 @@ func (t *Table) Refresh() error {
 	return nil
 }
 
-// keyOf returns the type of the keys of a set of members.
-func keyOf(name string) nftables.SetDatatype {
-	for _, f := range families {
-		if name == f.self {
-			pair, _ := nftables.ConcatSetType(f.addr, f.addr)
-			return pair
-		}
-		if len(name) > len(f.members) && name[:len(f.members)] == f.members {
-			return f.addr
-		}
-	}
-	return nftables.TypeInvalid
-}
-
-func (t *Table) readLocked(c *nftables.Conn) (err error) {
+func (t *Table) readLocked(c *nfnl.Conn) (err error) {
 	if t.have, err = read(c); err == nil {
 		t.stamp, err = readStamp(c)
 	}
@@ -158,69 +143,63 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 		}
 	}
 
-	d := diff(t.have, want)
-	restamp := !slices.Equal(t.stamp.texts, stampTexts())
+	var cached fragments
+	d := diff(t.have, want, &cached)
+	restamp := !t.stamp.whole()
 	if d.empty() && !restamp {
 		return r, nil
 	}
+	var tx transaction
 	if restamp {
-		writeStamp(c, t.stamp.dropped)
+		writeStamp(&tx, t.stamp.dropped)
 		r.Changes = 1
 	}
-	if err := d.write(c, want); err != nil {
+	d.write(&tx, want, &cached)
+	if err := tx.commit(c); err != nil {
 		return Result{}, err
 	}
-	t.have, t.stamp.texts = want.state(), stampTexts()
+	t.have, t.stamp.chains = want.state(&cached), stampWanted()
 	return Result{Changes: r.Changes + d.count(), Shrinks: d.shrinks(want)}, nil
 }
 
 // Exists reports whether the table is in force.
-func Exists() (bool, error) {
-	c, err := open()
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = c.CloseLasting() }()
-	return there(c, ourTable)
+func Exists() (there bool, err error) {
+	err = with(func(c *nfnl.Conn) (err error) {
+		there, err = readTable(c, ourTable.Name)
+		return err
+	})
+	return there, err
 }
 
 // Remains reports whether there is anything that Delete deletes.
-func Remains() (bool, error) {
-	c, err := open()
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = c.CloseLasting() }()
-	judges, err := there(c, ourTable)
-	if judges || err != nil {
-		return judges, err
-	}
-	return there(c, stampTable)
+func Remains() (remains bool, err error) {
+	err = with(func(c *nfnl.Conn) (err error) {
+		remains, err = readTable(c, ourTable.Name)
+		if err == nil && !remains {
+			remains, err = readTable(c, stampTable.Name)
+		}
+		return err
+	})
+	return remains, err
 }
 
-func there(c *nftables.Conn, t *nftables.Table) (bool, error) {
-	_, err := c.ListTableOfFamily(t.Name, t.Family)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
+// with opens a connection for f.
+func with(f func(*nfnl.Conn) error) error {
+	c, err := nfnl.Open()
 	if err != nil {
-		return false, fmt.Errorf("look for nftables table %s: %w", t.Name, err)
+		return err
 	}
-	return true, nil
+	return errors.Join(f(c), c.Close())
 }
 
 // Delete deletes the table and that of the stamp in one transaction, and with them all policy.
 func Delete() error {
-	c, err := open()
-	if err != nil {
-		return err
+	var tx transaction
+	for _, name := range []string{stampTable.Name, ourTable.Name} {
+		tx.addTable(name) // The delete needs one.
+		tx.deleteTable(name)
 	}
-	defer func() { _ = c.CloseLasting() }()
-	for _, t := range []*nftables.Table{stampTable, ourTable} {
-		c.AddTable(t) // The delete needs one.
-		c.DelTable(t)
-	}
-	if err := c.Flush(); err != nil {
+	if err := with(tx.commit); err != nil {
 		return fmt.Errorf("delete nftables table %s: %w", ourTable.Name, err)
 	}
 	return nil
@@ -232,21 +211,18 @@ func Drops() (map[string]uint64, error) {
 	for _, name := range policy.DropReasons {
 		counts[name] = 0
 	}
-	c, err := open()
+	err := with(func(c *nfnl.Conn) error {
+		for _, t := range []string{ourTable.Name, stampTable.Name} {
+			counters, err := readCounters(c, t)
+			if err != nil {
+				return err
+			}
+			maps.Copy(counts, counters)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
-	}
-	defer func() { _ = c.CloseLasting() }()
-	for _, t := range []*nftables.Table{ourTable, stampTable} {
-		objects, err := c.GetObjects(t)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return nil, fmt.Errorf("list counters of nftables table %s: %w", t.Name, err)
-		}
-		for _, o := range objects {
-			if n, ok := o.(*nftables.CounterObj); ok {
-				counts[n.Name] = n.Packets
-			}
-		}
 	}
 	return counts, nil
 }

@@ -380,6 +380,37 @@ func TestChangeIsAtomic(t *testing.T) {
 	}
 }
 
+// The kernel's costs are by rule: ports of one peer are one rule of each family, and chains that
+// have the same ports share their set.
+func TestPortsOfOnePeerAreOneRule(t *testing.T) {
+	l, p := two(t)
+	ports := []policy.Port{{Proto: policy.TCP, First: 2000, Last: 3000}}
+	for _, n := range []uint16{1, 53, 80, 8080} {
+		ports = append(ports, policy.Port{Proto: policy.TCP, First: n, Last: n})
+	}
+	for _, name := range []string{"server", "client"} {
+		np := serverPolicy()
+		np.Name.Name, np.Subjects[0].Values = name, []string{name}
+		if np.Rules[0][0].Ports = ports; name == "client" { // another chain
+			np.Rules[0] = append(np.Rules[0], policy.Rule{Peers: []policy.Peer{{}}, Ports: ports[:1]})
+		}
+		p.PutPolicy(np)
+	}
+	l.apply(p.Plan())
+	text := l.list()
+	// Each rule is there twice, as it is and as its comment; a range is "th" in the comment only.
+	for part, want := range map[string]int{"th dport @t": 8, "th dport 2000-3000": 6, "set t": 1,
+		"dport 80 ": 0} {
+		if got := strings.Count(text, part); got != want {
+			t.Errorf("%d times %q, want %d:\n%s", got, part, want, text)
+		}
+	}
+	l.arrive(to(l, 2, 80), true)
+	l.arrive(to(l, 2, 2500), true)
+	l.arrive(to(l, 2, 81), false)
+	l.arrive(to(l, 3, 80), false)
+}
+
 func BenchmarkApplyAfterRelabelling(b *testing.B) {
 	for _, rules := range []int{1000, 10000} {
 		b.Run(fmt.Sprint(rules, " rules"), func(b *testing.B) {

@@ -1,14 +1,11 @@
 package table
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -34,11 +31,38 @@ const (
 
 // chain is a chain of the table; one without a hook is what others go to.
 type chain struct {
-	rules []rule
-	// lines are the texts of the hook and of the rules, once they were asked for.
-	lines    []string
+	// make makes the rules: they are many, and needed only to write or to compare them.
+	make     func(*fragments) []rule
 	hook     *nftables.ChainHook
 	priority nftables.ChainPriority
+	// ports are the sets of ports that rules refer to, by name.
+	ports map[string]*set
+	// texts is known once the rules were made.
+	texts *digest
+}
+
+// rules makes the rules of the chain.
+func (c *chain) rules(cached *fragments) []rule {
+	rules := c.make(cached)
+	if c.texts == nil {
+		c.texts = &digest{}
+		for _, r := range rules {
+			c.texts.add([]byte(r.text))
+		}
+	}
+	return rules
+}
+
+// summary describes the chain as it is read.
+func (c *chain) summary(cached *fragments) summary {
+	if c.texts == nil {
+		c.rules(cached)
+	}
+	return summary{hook: c.hookText(), texts: *c.texts}
+}
+
+func (c *chain) hookText() string {
+	return hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
 }
 
 // elements are the keys of a set; the end of an interval has a leading byte 1, all else 0.
@@ -65,7 +89,10 @@ var chainPrefix = map[policy.Direction]string{policy.Ingress: "in_", policy.Egre
 
 // planner makes contents, and keeps the parts that did not change. The zero value is ready.
 type planner struct {
-	chains map[string]*chain      // by name
+	// groups are the plan's of which chains and ports were made, by name.
+	groups map[string]*policy.Group
+	chains map[string]*chain
+	ports  map[string]*set
 	sets   map[*policy.Set][]*set // by what they are made from, one a family
 	// allowOwnNode is that of the plan that chains were made for.
 	allowOwnNode bool
@@ -73,11 +100,10 @@ type planner struct {
 
 // want returns what the table has to contain for a plan.
 func (p *planner) want(plan *policy.Plan) *content {
-	c := &content{chains: map[string]*chain{}, sets: map[string]*set{}}
-	chains, sets := map[string]*chain{}, map[*policy.Set][]*set{}
-	if p.allowOwnNode != plan.AllowOwnNode {
-		p.chains, p.allowOwnNode = nil, plan.AllowOwnNode
-	}
+	p.makeChains(plan)
+	c := &content{chains: p.chains,
+		sets: make(map[string]*set, 2*(len(plan.Sets)+len(plan.Groups))+len(p.ports))}
+	sets := make(map[*policy.Set][]*set, len(plan.Sets))
 	for name, s := range plan.Sets {
 		made := p.sets[s]
 		if made == nil {
@@ -90,85 +116,32 @@ func (p *planner) want(plan *policy.Plan) *content {
 			}
 		}
 	}
-
-	for _, g := range plan.Groups {
-		for _, d := range directions {
-			if g.Chains[d] == "" {
-				continue
-			}
-			p.addChain(chains, d, plan.Chains[g.Chains[d]], plan.Sets)
-		}
-	}
-	maps.Copy(c.chains, chains)
-	p.chains, p.sets = chains, sets
-
+	p.sets = sets
+	maps.Copy(c.sets, p.ports)
 	addMembers(c, plan)
-	addHooks(c, plan)
 	return c
 }
 
-// addChain adds what enforces one direction of a plan's chain.
-func (p *planner) addChain(to map[string]*chain, d policy.Direction, from *policy.Chain,
-	sets map[string]*policy.Set) {
-	name := chainPrefix[d] + from.Name
-	if to[name] != nil {
+// makeChains makes the chains of the plan's groups, if these are others than before: the name of a
+// group says all that its chains and their sets of ports are.
+func (p *planner) makeChains(plan *policy.Plan) {
+	if p.allowOwnNode != plan.AllowOwnNode {
+		p.chains, p.allowOwnNode = nil, plan.AllowOwnNode
+	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
 		return
 	}
-	behind := name
-	if len(from.Admin) > 0 {
-		behind += behindAdmin
-		if to[name] = p.chains[name]; to[name] == nil {
-			to[name] = &chain{rules: append(tier(d, from.Admin, sets, admin, behind),
-				match{}.verdict(expr.VerdictGoto, behind))}
-		}
-	}
-	if to[behind] = p.chains[behind]; to[behind] == nil {
-		if from.Open {
-			to[behind] = &chain{rules: tier(d, from.Baseline, sets, baseline, "")}
-		} else {
-			to[behind] = p.isolating(d, from, sets)
-		}
-	}
-	if len(from.Admin)+len(from.Baseline) > 0 {
-		addDenials(to)
-	}
-}
 
-// isolating is the chain of one direction of NetworkPolicies.
-func (p *planner) isolating(d policy.Direction, from *policy.Chain,
-	sets map[string]*policy.Set) *chain {
-	c := &chain{}
-	for _, l := range from.Lines {
-		for _, m := range peers(d, l.Peer, sets) {
-			c.rules = append(c.rules, m.and(toPorts(l.Ports)).verdict(expr.VerdictReturn, ""))
+	w := &chainWriter{plan: plan, old: p.chains, oldPorts: p.ports,
+		chains: map[string]*chain{}, ports: map[string]*set{}}
+	for _, g := range plan.Groups {
+		for _, d := range directions {
+			if g.Chains[d] != "" {
+				w.add(d, plan.Chains[g.Chains[d]])
+			}
 		}
 	}
-	for _, f := range families {
-		c.rules = append(c.rules, f.toItself().verdict(expr.VerdictReturn, ""))
-	}
-	if p.allowOwnNode && d == policy.Egress {
-		c.rules = append(c.rules, toNode().verdict(expr.VerdictReturn, ""))
-	}
-	c.rules = append(c.rules, logDrop(chainPrefix[d]+from.Name), drop(denied[d]))
-	return c
-}
-
-// peers matches the peers of a line, in each family where there can be some.
-func peers(d policy.Direction, name string, sets map[string]*policy.Set) (out []match) {
-	if name == "" {
-		return []match{{}}
-	}
-	s := sets[name]
-	for i, f := range families {
-		switch {
-		case s.Kind == policy.KindNamed:
-			out = append(out, f.toNamed(name+f.suffix))
-		case s.Kind == policy.KindBlock && !ofFamily(s.Ranges, i):
-		default:
-			out = append(out, f.inSet(d, false, name+f.suffix))
-		}
-	}
-	return out
+	w.addHooks()
+	p.groups, p.chains, p.ports = plan.Groups, w.chains, w.ports
 }
 
 func ofFamily(ranges []policy.Range, i int) bool {
@@ -259,60 +232,8 @@ func addMembers(c *content, plan *policy.Plan) {
 	}
 }
 
-// addHooks adds the chains at hooks and the two that send packets to the chains of their groups.
-func addHooks(c *content, plan *policy.Plan) {
-	// The group that is not isolated comes first: it is usually most pods, and dropMidstream
-	// follows it.
-	isolated := func(g *policy.Group) int {
-		return len(g.Chains[policy.Ingress] + g.Chains[policy.Egress])
-	}
-	groups := slices.SortedFunc(maps.Values(plan.Groups), func(a, b *policy.Group) int {
-		return cmp.Or(cmp.Compare(isolated(a), isolated(b)), strings.Compare(a.Name, b.Name))
-	})
-	for _, d := range directions {
-		to := &chain{}
-		opened := false
-		for _, f := range families {
-			if d == policy.Egress {
-				to.rules = append(to.rules, f.inSet(d, true, f.own).verdict(expr.VerdictReturn, ""))
-			}
-		}
-		for _, g := range groups {
-			if !opened && isolated(g) > 0 {
-				to.rules, opened = append(to.rules, dropMidstream()), true
-			}
-			for _, f := range families {
-				m := f.inSet(d, true, f.members+g.Name)
-				if g.Chains[d] == "" {
-					to.rules = append(to.rules, m.verdict(expr.VerdictReturn, ""))
-				} else {
-					to.rules = append(to.rules, m.verdict(expr.VerdictGoto,
-						chainPrefix[d]+g.Chains[d]))
-				}
-			}
-		}
-		to.rules = append(to.rules, drop(pending))
-		c.chains[d.String()] = to
-	}
-
-	sends := ofPods("iifgroup", expr.MetaKeyIIFGROUP).verdict(expr.VerdictJump,
-		policy.Egress.String())
-	c.chains[abi.NFTPolicyPost] = &chain{hook: nftables.ChainHookPostrouting, priority: priorityPost,
-		rules: []rule{
-			setStamp(),
-			known().verdict(expr.VerdictAccept, ""),
-			byHostProcess().verdict(expr.VerdictAccept, ""),
-			sends,
-			ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
-				policy.Ingress.String()),
-		}}
-	c.chains[abi.NFTPolicyHost] = &chain{hook: nftables.ChainHookInput, priority: priorityInput,
-		rules: []rule{
-			setStamp(),
-			known().verdict(expr.VerdictAccept, ""),
-			sends,
-		}}
-}
+// isNamed reports whether a set of peers is of KindNamed.
+func isNamed(name string) bool { return strings.HasPrefix(name, "n") }
 
 // isMembers reports whether the plugin writes the set too.
 func isMembers(name string) bool {

@@ -1,0 +1,278 @@
+package nfnl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// transactionSize bounds a transaction, bytes. The kernel takes one whole or not at all.
+	transactionSize = 64 << 20
+	// answersSize bounds the answers that wait, bytes of the kernel's memory.
+	answersSize = 4 << 20
+	// receiveSize is more than the kernel sends at once.
+	receiveSize = 128 << 10
+	// dumpTries bounds how often a dump begins that is interrupted.
+	dumpTries = 16
+	// sendSize is how many bytes Send sends at once, at least one message.
+	sendSize = 256 << 10
+)
+
+// ErrInterrupted matches the error of a dump in which objects changed at each try.
+var ErrInterrupted = errors.New("the objects changed while they were read")
+
+// Conn is a socket of nfnetlink. Its methods may be called concurrently; a callback must not call
+// them. Close it at the end.
+type Conn struct {
+	mu  sync.Mutex
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+// Open opens a Conn in the calling thread's network namespace.
+func Open() (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open nfnetlink: %w", err)
+	}
+	c := &Conn{fd: fd, buf: make([]byte, receiveSize)}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	if err == nil {
+		err = force(fd, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, transactionSize)
+	}
+	if err == nil {
+		err = force(fd, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, answersSize)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open nfnetlink: %w", err), c.Close())
+	}
+	return c, nil
+}
+
+// force sets a size beyond the system's limit, or up to it where that is not permitted.
+func force(fd, forced, limited, size int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, forced, size); err == nil {
+		return nil
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, limited, size)
+}
+
+// Close closes the socket.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return nil
+	}
+	fd := c.fd
+	c.fd = -1
+	return unix.Close(fd)
+}
+
+// Commit sends the messages as one transaction of a subsystem. After an error none of them is in
+// force, unless it matches unix.ENOBUFS: then it is not known.
+func (c *Conn) Commit(subsystem uint16, m *Messages) error {
+	if m.Len() == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	// The last message is acknowledged. The end of a transaction cannot be before Linux 6.10.
+	flags := m.b[m.last+6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+	var begin, end Messages
+	begin.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, subsystem)
+	end.begin(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, subsystem)
+	begin.number(c.seq + 1)
+	m.number(c.seq + 2)
+	end.number(c.seq + 2 + uint32(m.count))
+	c.seq += 2 + uint32(m.count)
+	last := c.seq - 1
+
+	if err := c.send([][]byte{begin.b, m.b, end.b}); err != nil {
+		return fmt.Errorf("send %d messages of %d bytes: %w", m.count, len(m.b), err)
+	}
+	acknowledged := false
+	err := c.answers(func(seq uint32, errno unix.Errno) error {
+		acknowledged = acknowledged || seq == last
+		if errno != 0 {
+			return fmt.Errorf("message %d of %d: %w", seq-(last-uint32(m.count)), m.count, errno)
+		}
+		return nil
+	})
+	if err == nil && !acknowledged {
+		err = errors.New("the kernel did not acknowledge the transaction")
+	}
+	return err
+}
+
+// Send sends messages that succeed or fail each on its own, some at a time. It returns how many the
+// kernel refused with an error that matches ignored, and the first other errors.
+func (c *Conn) Send(m *Messages, ignored unix.Errno) (refused int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.number(c.seq + 1)
+	c.seq += uint32(m.count)
+	for rest := m.b; len(rest) > 0 && err == nil; {
+		size := 0
+		for size < len(rest) && size < sendSize {
+			size += int(binary.NativeEndian.Uint32(rest[size:]))
+		}
+		if err = c.send([][]byte{rest[:size]}); err != nil {
+			return refused, fmt.Errorf("send: %w", err)
+		}
+		rest = rest[size:]
+		err = c.answers(func(_ uint32, errno unix.Errno) error {
+			if errno == ignored && errno != 0 {
+				refused++
+				return nil
+			}
+			if errno == 0 {
+				return nil
+			}
+			return errno
+		})
+	}
+	return refused, err
+}
+
+func (c *Conn) send(parts [][]byte) error {
+	for {
+		_, err := unix.SendmsgBuffers(c.fd, parts, nil,
+			&unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0)
+		if err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// errorsKept bounds the errors of one transaction that are returned.
+const errorsKept = 8
+
+// answers reads all answers that are there.
+func (c *Conn) answers(each func(seq uint32, errno unix.Errno) error) error {
+	var errs []error
+	for {
+		n, err := c.receive(unix.MSG_DONTWAIT)
+		if err == unix.EAGAIN {
+			return errors.Join(errs...)
+		}
+		if err != nil {
+			return errors.Join(append(errs, fmt.Errorf("receive: %w", err))...)
+		}
+		for m := range messagesOf(c.buf[:n]) {
+			if m.kind != unix.NLMSG_ERROR {
+				continue
+			}
+			if err := each(m.seq, m.errno()); err != nil && len(errs) < errorsKept {
+				errs = append(errs, err)
+			}
+		}
+	}
+}
+
+func (c *Conn) receive(flags int) (int, error) {
+	for {
+		n, from, err := unix.Recvfrom(c.fd, c.buf, flags)
+		if err == unix.EINTR {
+			continue
+		}
+		if sender, ok := from.(*unix.SockaddrNetlink); err == nil && (!ok || sender.Pid != 0) {
+			continue // not the kernel
+		}
+		return n, err
+	}
+}
+
+// Dump asks for objects by the only message of a request, and calls each with the attributes of
+// every object. An error of each ends it. begin, which may be nil, is called before the first
+// object, and again where the dump begins anew because objects changed meanwhile.
+func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	flags := request.b[6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_DUMP)
+	for range dumpTries {
+		if begin != nil {
+			begin()
+		}
+		interrupted, err := c.dump(request, each)
+		if err != nil || !interrupted {
+			return err
+		}
+	}
+	return ErrInterrupted
+}
+
+func (c *Conn) dump(request *Messages, each func([]byte) error) (interrupted bool, err error) {
+	c.seq++
+	request.number(c.seq)
+	if err := c.send([][]byte{request.b}); err != nil {
+		return false, fmt.Errorf("send: %w", err)
+	}
+	for {
+		n, receiveErr := c.receive(0)
+		if receiveErr != nil {
+			return false, errors.Join(err, fmt.Errorf("receive: %w", receiveErr))
+		}
+		for m := range messagesOf(c.buf[:n]) {
+			if m.seq != c.seq {
+				continue
+			}
+			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
+			switch {
+			case m.kind == unix.NLMSG_DONE:
+				if errno := m.errno(); errno != 0 && err == nil {
+					err = errno
+				}
+				return interrupted, err
+			case m.kind == unix.NLMSG_ERROR:
+				if errno := m.errno(); errno != 0 {
+					return interrupted, errors.Join(err, errno)
+				}
+				return interrupted, err
+			case err == nil && len(m.data) >= genericSize:
+				// The rest is read after an error too, so that nothing of it is left.
+				err = each(m.data[genericSize:])
+			}
+		}
+	}
+}
+
+// message is one that was received, without its header.
+type message struct {
+	kind, flags uint16
+	seq         uint32
+	data        []byte
+}
+
+// errno returns the error of an answer, or of the end of a dump; 0 is success.
+func (m message) errno() unix.Errno {
+	if len(m.data) < 4 {
+		return 0
+	}
+	return unix.Errno(-int32(binary.NativeEndian.Uint32(m.data)))
+}
+
+func messagesOf(b []byte) func(yield func(message) bool) {
+	return func(yield func(message) bool) {
+		for len(b) >= unix.SizeofNlMsghdr {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				return
+			}
+			m := message{kind: binary.NativeEndian.Uint16(b[4:]), flags: binary.NativeEndian.Uint16(b[6:]),
+				seq: binary.NativeEndian.Uint32(b[8:]), data: b[unix.SizeofNlMsghdr:size]}
+			if !yield(m) {
+				return
+			}
+			b = b[min(len(b), (size+3)&^3):]
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package policy
+
+import "net/netip"
+
+// addrs returns the addresses of a pod: those of its attachment if it is attached here.
+func (p *Planner) addrs(pod *Pod) []netip.Addr {
+	if pod.Node == p.node {
+		if addrs := p.attached[pod.key()]; len(addrs) > 0 {
+			return addrs
+		}
+	}
+	return pod.Addrs
+}
+
+// claim notes that the pod has its addresses, and takes them from the sets if another has them.
+func (p *Planner) claim(pod *Pod) {
+	if pod.HostNetwork || pod.Finished {
+		return
+	}
+	for _, a := range p.addrs(pod) {
+		switch first := p.claims[a]; {
+		case first == nil || first.Name == pod.Name:
+			p.claims[a] = pod
+		default:
+			if p.shared[a] == nil {
+				p.shared[a] = map[Name]*Pod{}
+			}
+			p.shared[a][pod.Name] = pod
+		}
+		p.refreshOthers(a, pod.Name)
+	}
+}
+
+func (p *Planner) unclaim(pod *Pod) {
+	for _, a := range p.addrs(pod) {
+		first := p.claims[a]
+		if first == nil {
+			continue
+		}
+		delete(p.shared[a], pod.Name)
+		if first.Name == pod.Name {
+			delete(p.claims, a)
+			for name, next := range p.shared[a] {
+				p.claims[a] = next
+				delete(p.shared[a], name)
+				break
+			}
+		}
+		if len(p.shared[a]) == 0 {
+			delete(p.shared, a)
+		}
+		p.refreshOthers(a, pod.Name)
+	}
+}
+
+// alone reports whether one pod has the address.
+func (p *Planner) alone(a netip.Addr) bool { return p.claims[a] != nil && len(p.shared[a]) == 0 }
+
+func (p *Planner) refreshOthers(a netip.Addr, but Name) {
+	if first := p.claims[a]; first != nil && first.Name != but {
+		p.refresh(first)
+	}
+	for name, pod := range p.shared[a] {
+		if name != but {
+			p.refresh(pod)
+		}
+	}
+}

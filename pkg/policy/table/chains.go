@@ -1,0 +1,316 @@
+package table
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// chainWriter makes the chains of a plan. Each of a direction is one chain of the kernel for each
+// family: the rules that lead there have asked for the family.
+type chainWriter struct {
+	plan *policy.Plan
+	// old and oldPorts are those of the plan before.
+	old      map[string]*chain
+	oldPorts map[string]*set
+	chains   map[string]*chain
+	// ports are the sets of ports that rules refer to.
+	ports map[string]*set
+}
+
+// add adds what enforces one direction of a plan's chain: the chains of the plan before if it had
+// them, since a name says all of a chain.
+func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
+	allowOwnNode := w.plan.AllowOwnNode
+	var ports map[string]*set
+	for i, f := range families {
+		name := chainPrefix[d] + from.Name + f.suffix
+		if w.chains[name] != nil {
+			return
+		}
+		behind := name
+		if len(from.Admin) > 0 {
+			behind += behindAdmin
+		}
+		if old := w.old[name]; old != nil {
+			w.chains[name], w.chains[behind] = old, w.old[behind]
+			w.addPorts(w.old[behind].ports)
+			continue
+		}
+
+		if i == 0 {
+			ports = portSets(from.Lines)
+			w.addPorts(ports)
+		}
+		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i)}
+		w.chains[behind] = &chain{ports: ports, make: func(c *fragments) []rule {
+			if from.Open {
+				return rules.with(c).tier(from.Baseline, baseline, "")
+			}
+			return rules.with(c).isolating(from, allowOwnNode)
+		}}
+		if behind != name {
+			w.chains[name] = &chain{make: func(c *fragments) []rule {
+				return append(rules.with(c).tier(from.Admin, admin, behind),
+					match{}.verdict(expr.VerdictGoto, behind))
+			}}
+		}
+	}
+	if len(from.Admin)+len(from.Baseline) > 0 {
+		addDenials(w.chains)
+	}
+}
+
+// addPorts adds sets of ports, or those of the plan before that have the names.
+func (w *chainWriter) addPorts(ports map[string]*set) {
+	for name, s := range ports {
+		w.ports[name] = cmp.Or(w.ports[name], w.oldPorts[name], s)
+	}
+}
+
+// absent are the peers of a chain that have no address of a family: blocks of the other one.
+func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]bool) {
+	for _, lines := range [][]policy.Line{from.Admin, from.Lines, from.Baseline} {
+		for _, l := range lines {
+			if s := w.plan.Sets[l.Peer]; s != nil && s.Kind == policy.KindBlock &&
+				!ofFamily(s.Ranges, family) {
+				if out == nil {
+					out = map[string]bool{}
+				}
+				out[l.Peer] = true
+			}
+		}
+	}
+	return out
+}
+
+// fragments are matches that many rules have. The zero value is ready. One is used while chains are
+// written or compared, and not kept.
+type fragments struct {
+	peers map[string]match // by the direction, the family and the name of the set
+	ports map[policy.Interval]match
+}
+
+// ruleWriter makes the rules of one direction for packets of one family.
+type ruleWriter struct {
+	direction policy.Direction
+	family    family
+	absent    map[string]bool
+	cached    *fragments
+}
+
+func (w ruleWriter) with(cached *fragments) *ruleWriter {
+	w.cached = cached
+	return &w
+}
+
+// peer matches the peers of a line; ok is false where there can be none.
+func (w *ruleWriter) peer(name string) (m match, ok bool) {
+	if name == "" || w.absent[name] {
+		return m, name == ""
+	}
+	key := w.direction.String() + w.family.suffix + name
+	m, has := w.cached.peers[key]
+	if !has {
+		if m = w.family.inSet(w.direction, false, name+w.family.suffix); isNamed(name) {
+			m = w.family.toNamed(name + w.family.suffix)
+		}
+		if w.cached.peers == nil {
+			w.cached.peers = map[string]match{}
+		}
+		w.cached.peers[key] = m
+	}
+	return m, true
+}
+
+func (w *ruleWriter) ports(i policy.Interval) match {
+	m, has := w.cached.ports[i]
+	if !has {
+		m = toPorts(i)
+		if w.cached.ports == nil {
+			w.cached.ports = map[policy.Interval]match{}
+		}
+		w.cached.ports[i] = m
+	}
+	return m
+}
+
+// isolating are the rules of NetworkPolicies.
+func (w *ruleWriter) isolating(from *policy.Chain, allowOwnNode bool) (rules []rule) {
+	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
+	for l := range grouped(from.Lines) {
+		switch m, some := w.peer(l.peer); {
+		case !some:
+		case l.set != "":
+			passes(m.and(toPortsOf(l.set)))
+		default:
+			passes(m.and(w.ports(l.ports[0])))
+		}
+	}
+	passes(w.family.toItself())
+	if allowOwnNode && w.direction == policy.Egress {
+		passes(toNode())
+	}
+	return append(rules, logDrop(chainPrefix[w.direction]+from.Name), drop(denied[w.direction]))
+}
+
+// group is what one rule allows: a peer, and one range of ports or those of a set.
+type group struct {
+	peer  string
+	ports []policy.Interval
+	// set is the name of the set of the ports; empty is none.
+	set string
+}
+
+// minPorts is from how many single ports of one peer on a set of them is made. Sets cost too: the
+// kernel finds one by a search of all.
+const minPorts = 4
+
+// grouped returns the lines of NetworkPolicies, of which the order has no meaning, as few groups.
+// The lines are sorted by peer.
+func grouped(lines []policy.Line) iter.Seq[group] {
+	return func(yield func(group) bool) {
+		for len(lines) > 0 {
+			n := 1
+			for n < len(lines) && lines[n].Peer == lines[0].Peer {
+				n++
+			}
+			if !groupedPeer(lines[:n], yield) {
+				return
+			}
+			lines = lines[n:]
+		}
+	}
+}
+
+func groupedPeer(lines []policy.Line, yield func(group) bool) bool {
+	single := make([]policy.Interval, 0, len(lines))
+	for _, l := range lines {
+		if isSingle(l.Ports) {
+			single = append(single, l.Ports)
+		}
+	}
+	merge := len(single) >= minPorts
+	if merge && !yield(group{lines[0].Peer, single, nameOfPorts(single)}) {
+		return false
+	}
+	for _, l := range lines {
+		if merge && isSingle(l.Ports) {
+			continue
+		}
+		if !yield(group{peer: l.Peer, ports: []policy.Interval{l.Ports}}) {
+			return false
+		}
+	}
+	return true
+}
+
+func isSingle(i policy.Interval) bool { return i.Proto != 0 && i.First == i.Last }
+
+// nameOfPorts names a set of ports by its content, as package policy names sets of peers. The ports
+// are sorted.
+func nameOfPorts(ports []policy.Interval) string {
+	text := make([]byte, 0, 12*len(ports))
+	for _, p := range ports {
+		text = append(strconv.AppendInt(append(text, byte(p.Proto), ' '), int64(p.First), 10), ' ')
+	}
+	sum := sha256.Sum256(text)
+	return portsPrefix + hex.EncodeToString(sum[:10])
+}
+
+// portsPrefix begins the names of sets of ports.
+const portsPrefix = "t"
+
+// protoAndPort is the type of the keys of a set of ports.
+var protoAndPort = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
+
+// portSets are the sets of ports of the lines, by name; nil is none.
+func portSets(lines []policy.Line) (out map[string]*set) {
+	for l := range grouped(lines) {
+		if l.set != "" && out[l.set] == nil {
+			if out == nil {
+				out = map[string]*set{}
+			}
+			out[l.set] = portSet(l.ports)
+		}
+	}
+	return out
+}
+
+// portSet is a set of single ports.
+func portSet(ports []policy.Interval) *set {
+	s := &set{key: protoAndPort, concat: true, elements: make(elements, len(ports))}
+	for _, p := range ports {
+		s.elements[key([]byte{byte(p.Proto), 0, 0, 0, byte(p.First >> 8), byte(p.First), 0, 0})] = true
+	}
+	return s
+}
+
+// addHooks adds the chains at hooks and the two that send packets to the chains of their groups.
+func (w *chainWriter) addHooks() {
+	for _, d := range directions {
+		w.chains[d.String()] = fixed(w.dispatch(d)...)
+	}
+	sends := ofPods("iifgroup", expr.MetaKeyIIFGROUP).verdict(expr.VerdictJump,
+		policy.Egress.String())
+	post := fixed(
+		setStamp(),
+		known().verdict(expr.VerdictAccept, ""),
+		byHostProcess().verdict(expr.VerdictAccept, ""),
+		sends,
+		ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
+			policy.Ingress.String()),
+	)
+	post.hook, post.priority = nftables.ChainHookPostrouting, priorityPost
+	host := fixed(setStamp(), known().verdict(expr.VerdictAccept, ""), sends)
+	host.hook, host.priority = nftables.ChainHookInput, priorityInput
+	w.chains[abi.NFTPolicyPost], w.chains[abi.NFTPolicyHost] = post, host
+}
+
+// fixed is a chain of these rules.
+func fixed(rules ...rule) *chain {
+	return &chain{make: func(*fragments) []rule { return rules }}
+}
+
+// dispatch are the rules that send packets of one direction to the chains of their groups.
+func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
+	// The group that is not isolated comes first: it is usually most pods, and dropMidstream
+	// follows it.
+	isolated := func(g *policy.Group) int {
+		return len(g.Chains[policy.Ingress] + g.Chains[policy.Egress])
+	}
+	groups := slices.SortedFunc(maps.Values(w.plan.Groups), func(a, b *policy.Group) int {
+		return cmp.Or(cmp.Compare(isolated(a), isolated(b)), strings.Compare(a.Name, b.Name))
+	})
+	opened := false
+	if d == policy.Egress {
+		for _, f := range families {
+			rules = append(rules, f.is().and(f.inSet(d, true, f.own)).verdict(expr.VerdictReturn, ""))
+		}
+	}
+	for _, g := range groups {
+		if !opened && isolated(g) > 0 {
+			rules, opened = append(rules, dropMidstream()), true
+		}
+		for _, f := range families {
+			m := f.is().and(f.inSet(d, true, f.members+g.Name))
+			if g.Chains[d] == "" {
+				rules = append(rules, m.verdict(expr.VerdictReturn, ""))
+			} else {
+				rules = append(rules, m.verdict(expr.VerdictGoto, chainPrefix[d]+g.Chains[d]+f.suffix))
+			}
+		}
+	}
+	return append(rules, drop(pending))
+}
