@@ -136,6 +136,7 @@ func FuzzImage(f *testing.F) {
 		if d == nil {
 			return
 		}
+
 		// What was taken can be handed on.
 		d.mu.Lock()
 		again, err := d.image()

@@ -128,6 +128,7 @@ func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 			}
 			return began, k.child(ctx, lock)
 		}
+
 		if !adopted {
 			k.log.Info("adopted the living device process")
 			adopted = true

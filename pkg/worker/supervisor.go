@@ -175,6 +175,7 @@ func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, erro
 			}
 			pause = adoptedPoll
 		}
+
 		if !told {
 			s.Log.Info("another veil-wg serves the directory, waiting for its end", "dir", s.Dir,
 				"at_most", patience)
@@ -185,6 +186,7 @@ func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, erro
 			return nil, nil
 		case <-time.After(pause):
 		}
+
 		if time.Since(waiting) < patience || me.superseded() {
 			continue
 		}

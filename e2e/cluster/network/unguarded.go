@@ -20,7 +20,7 @@ var tcxSince = [2]int{6, 6}
 // clsact.
 const oddLink = "kv-odd0"
 
-// unguardedLink gives a node a link that cannot be guarded at egress. The node names the link and
+// unguardedLink adds a link to a node that cannot be guarded at egress. The node names the link and
 // starts no pod; its pods go on talking. Without the link the pod that waited starts.
 func unguardedLink(ctx context.Context, s *Session) (err error) {
 	a, b, err := s.twoPods(ctx)
