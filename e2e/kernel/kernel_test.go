@@ -41,7 +41,7 @@ func TestKernel(t *testing.T) {
 		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	defer cancel()
 	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true,
 		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
@@ -81,7 +81,7 @@ func TestKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, err := m.Exec(ctx, "cd /root && chmod +x tests && uname -r && "+environment+
-				" ./tests -test.v -test.timeout 10m -test.run '"+run+"' -test.skip '"+pkg.not+
+				" ./tests -test.v -test.timeout 20m -test.run '"+run+"' -test.skip '"+pkg.not+
 				"' 2>&1; echo status $?; dmesg | tail -5")
 			t.Logf("%s", out)
 			if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
