@@ -216,6 +216,7 @@ func (c *Conn) dump(request *Messages, each func([]byte) error) (interrupted boo
 	if err := c.send([][]byte{request.b}); err != nil {
 		return false, fmt.Errorf("send: %w", err)
 	}
+
 	for {
 		n, receiveErr := c.receive(0)
 		if receiveErr != nil {

@@ -86,7 +86,7 @@ func (m *Messages) setSize() {
 	binary.NativeEndian.PutUint32(m.b[m.last:], uint32(len(m.b)-m.last))
 }
 
-// number gives the messages numbers from first on.
+// number numbers the messages from first on.
 func (m *Messages) number(first uint32) {
 	for at := 0; at < len(m.b); first++ {
 		binary.NativeEndian.PutUint32(m.b[at+8:], first)

@@ -1,46 +1,144 @@
 package nl
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 )
 
 // Connection is a connection that the kernel tracks, by its real ends: Client opened it, and
-// Server, behind destination NAT, answers. Port is the server's.
+// Server, behind destination NAT, answers. Port is the server's, 0 where the protocol has none.
 type Connection struct {
 	Client, Server netip.Addr
 	Proto          uint8
 	Port           uint16
 }
 
-// DeleteConnections deletes the tracked connections that match, in the calling thread's network
-// namespace, and returns how many.
-func DeleteConnections(match func(Connection) bool) (int, error) {
-	var total uint
-	var errs []error
-	for _, family := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, filter(match))
-		total += n
-		if err != nil {
-			errs = append(errs, fmt.Errorf("delete tracked connections: %w", err))
-		}
-	}
-	return int(total), errors.Join(errs...)
+// Messages and attributes of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctGet    = 1<<8 | 1 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
+	ctDelete = 1<<8 | 2 // IPCTNL_MSG_CT_DELETE
+
+	ctOriginal, ctReply = 1, 2 // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY
+	ctID, ctZone        = 12, 18
+
+	tupleIP, tupleProto            = 1, 2 // CTA_TUPLE_IP, CTA_TUPLE_PROTO
+	source4, source6               = 1, 3 // CTA_IP_V4_SRC, CTA_IP_V6_SRC
+	protoNumber, protoPort, v4, v6 = 1, 2, 4, 16
+)
+
+// Connections are tracked connections that were read. Close it at the end.
+type Connections struct {
+	conn    *nfnl.Conn
+	entries []entry
 }
 
-type filter func(Connection) bool
+// entry is a tracked connection and the attributes that identify it: the tuple of its first packet,
+// its number and its zone.
+type entry struct {
+	Connection
+	identity []byte
+}
 
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (match filter) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
-	client, ok := netip.AddrFromSlice(f.Forward.SrcIP)
-	server, ok2 := netip.AddrFromSlice(f.Reverse.SrcIP)
-	if !ok || !ok2 {
-		return false
+// FindConnections reads the tracked connections that match, in the calling thread's network
+// namespace.
+func FindConnections(match func(Connection) bool) (*Connections, error) {
+	c, err := nfnl.Open()
+	if err != nil {
+		return nil, err
 	}
-	return match(Connection{Client: client.Unmap(), Server: server.Unmap(),
-		Proto: f.Forward.Protocol, Port: f.Reverse.SrcPort})
+	found := &Connections{conn: c}
+	var request nfnl.Messages
+	request.Begin(ctGet, 0, unix.AF_UNSPEC)
+	err = c.Dump(&request, func() { found.entries = nil }, func(attributes []byte) error {
+		if e, ok := readEntry(attributes, match); ok {
+			found.entries = append(found.entries, e)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("read tracked connections: %w", err), c.Close())
+	}
+	return found, nil
+}
+
+// Close closes the connection to the kernel.
+func (c *Connections) Close() error { return c.conn.Close() }
+
+// Delete deletes those that still match, of those that are still there, and returns how many. Many
+// are deleted by one call of the kernel.
+func (c *Connections) Delete(match func(Connection) bool) (int, error) {
+	var m nfnl.Messages
+	for _, e := range c.entries {
+		if !match(e.Connection) {
+			continue
+		}
+		family := byte(unix.AF_INET)
+		if e.Client.Is6() {
+			family = unix.AF_INET6
+		}
+		m.Begin(ctDelete, 0, family)
+		m.Encoded(e.identity)
+	}
+	gone, err := c.conn.Send(&m, unix.ENOENT)
+	if err != nil {
+		return 0, fmt.Errorf("delete tracked connections: %w", err)
+	}
+	return m.Len() - gone, nil
+}
+
+// readEntry reads a connection that matches. Its identity has the tuple: by a message without one
+// the kernel would delete all connections.
+func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool) {
+	var tuple, reply, id, zone []byte
+	for kind, data := range nfnl.Attributes(attributes) {
+		switch kind {
+		case ctOriginal:
+			tuple = data
+		case ctReply:
+			reply = data
+		case ctID:
+			id = data
+		case ctZone:
+			zone = data
+		}
+	}
+	client, ok := sourceOf(tuple)
+	server, ok2 := sourceOf(reply)
+	proto := nfnl.Find(reply, tupleProto)
+	number := nfnl.Find(proto, protoNumber)
+	if !ok || !ok2 || len(number) != 1 {
+		return e, false
+	}
+	e.Connection = Connection{Client: client, Server: server, Proto: number[0]}
+	if port := nfnl.Find(proto, protoPort); len(port) == 2 {
+		e.Port = binary.BigEndian.Uint16(port)
+	}
+	if !match(e.Connection) {
+		return e, false
+	}
+
+	e.identity = nfnl.AppendAttribute(nil, ctOriginal|unix.NLA_F_NESTED, tuple)
+	if id != nil {
+		e.identity = nfnl.AppendAttribute(e.identity, ctID, id)
+	}
+	if zone != nil {
+		e.identity = nfnl.AppendAttribute(e.identity, ctZone, zone)
+	}
+	return e, true
+}
+
+func sourceOf(tuple []byte) (netip.Addr, bool) {
+	for kind, data := range nfnl.Attributes(nfnl.Find(tuple, tupleIP)) {
+		if kind == source4 && len(data) == v4 || kind == source6 && len(data) == v6 {
+			a, ok := netip.AddrFromSlice(data)
+			return a.Unmap(), ok
+		}
+	}
+	return netip.Addr{}, false
 }

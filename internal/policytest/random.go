@@ -152,6 +152,7 @@ func drawPolicy(t *rapid.T) policy.Policy {
 			p.Rules[d] = append(p.Rules[d], r)
 		}
 	}
+
 	if rapid.IntRange(0, 9).Draw(t, "invalid") == 0 {
 		p.Invalid = "cannot be parsed"
 	}

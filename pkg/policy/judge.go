@@ -55,20 +55,34 @@ func (v Verdict) String() string { return verdicts[v] }
 // Judge interprets the plan as the kernel does: first egress of the source, then ingress of the
 // destination. NetworkPolicies allow a pod's connection to its own address, as Kubernetes defines;
 // ClusterNetworkPolicies judge it like any other.
-func (p *Plan) Judge(f Flow) Verdict {
+func (p *Plan) Judge(f Flow) Verdict { return p.judgeBy(p.groupOf, f) }
+
+// Judges returns Judge for many flows: it finds the group of a pod without a search.
+func (p *Plan) Judges() func(Flow) Verdict {
+	groups := map[netip.Addr]*Group{}
+	for _, m := range p.Members {
+		for _, a := range m.Addrs {
+			groups[a] = p.Groups[m.Group]
+		}
+	}
+	return func(f Flow) Verdict {
+		return p.judgeBy(func(a netip.Addr) *Group { return groups[a] }, f)
+	}
+}
+
+func (p *Plan) judgeBy(groupOf func(netip.Addr) *Group, f Flow) Verdict {
 	if f.FromPod && !slices.Contains(p.Own, f.Src) {
-		if v := p.judge(f, Egress, f.Src, f.Dst, DenyEgress); v != Allow {
+		if v := p.judge(groupOf(f.Src), f, Egress, f.Src, f.Dst, DenyEgress); v != Allow {
 			return v
 		}
 	}
 	if f.ToPod {
-		return p.judge(f, Ingress, f.Dst, f.Src, DenyIngress)
+		return p.judge(groupOf(f.Dst), f, Ingress, f.Dst, f.Src, DenyIngress)
 	}
 	return Allow
 }
 
-func (p *Plan) judge(f Flow, d Direction, own, peer netip.Addr, deny Verdict) Verdict {
-	g := p.groupOf(own)
+func (p *Plan) judge(g *Group, f Flow, d Direction, own, peer netip.Addr, deny Verdict) Verdict {
 	if g == nil {
 		return DenyPending
 	}

@@ -208,9 +208,10 @@ func TestPlanJudgesAsTheAPISays(t *testing.T) {
 			}
 		}
 		plan := p.Plan()
+		judge := plan.Judges()
 		for _, f := range all {
-			if got, want := plan.Judge(f), w.Judge(f); got != want {
-				t.Fatalf("%+v: %s, want %s", f, got, want)
+			if got, want := judge(f), w.Judge(f); got != want || plan.Judge(f) != want {
+				t.Fatalf("%+v: %s and %s, want %s", f, got, plan.Judge(f), want)
 			}
 		}
 

@@ -25,7 +25,11 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 	k.mu.Lock()
 	k.writes++
 	k.mu.Unlock()
-	result, err := k.table.Apply(plan)
+	var result table.Result
+	err := k.revoker.force(plan, func() (err error) {
+		result, err = k.table.Apply(plan)
+		return err
+	})
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.writes++

@@ -93,7 +93,8 @@ func New(o Options) *Keeper {
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
 		denials: o.Denials,
 		wake:    make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
-		pods: map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
+		revoker: revoker{wake: make(chan struct{}, 1)},
+		pods:    map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
 	}
 	if o.AllowOwnNode {
 		k.planner.AllowOwnNode()
@@ -180,6 +181,11 @@ func (k *Keeper) poke() {
 
 // Run keeps policies in force until ctx ends. What is in force then stays so.
 func (k *Keeper) Run(ctx context.Context) error {
+	ended, err := k.revoker.begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { <-ended }()
 	due := time.Now().Add(resync)
 	pause := resync
 	for {
@@ -206,9 +212,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 		pause = time.Until(due)
 		if err != nil {
 			pause = min(pause, retry)
-		}
-		if again := k.revoker.run(k.plan); again > 0 {
-			pause = min(pause, again)
 		}
 	}
 }

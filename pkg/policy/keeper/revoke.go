@@ -1,71 +1,165 @@
 package keeper
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// revokeEvery is the least time between two readings of all known connections.
-const revokeEvery = 500 * time.Millisecond
+// revokePause is the most time between two readings of all known connections. Reading takes half a
+// core at most: it pauses for as long as it last took.
+const revokePause = 500 * time.Millisecond
 
 // revoker deletes known connections that are no longer allowed: the next packet of one is judged
-// as a first packet. Its methods but revoked are for one goroutine.
+// as a first packet. It works beside the Keeper, since a node may know 100,000 connections.
 type revoker struct {
-	asked   bool
-	last    time.Time
+	wake    chan struct{}
 	revoked atomic.Uint64
+
+	mu sync.Mutex // guards what follows, and is held while connections are deleted
+	// plan is what is in force.
+	plan *policy.Plan
+	// asked reports whether connections have to be judged.
+	asked bool
 	// failed is the error of the last time.
 	failed error
 }
 
-// ask has the known connections judged soon.
-func (r *revoker) ask() { r.asked = true }
-
-// run judges the known connections if that is due, and returns when it will be; 0 is not asked.
-func (r *revoker) run(plan *policy.Plan) time.Duration {
-	if !r.asked || plan == nil {
-		return 0
+// force has apply bring a plan in force while no connection is deleted: one that only the plan
+// allows would be among them.
+func (r *revoker) force(plan *policy.Plan, apply func() error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	err := apply()
+	if err == nil {
+		r.plan = plan
 	}
-	if wait := revokeEvery - time.Since(r.last); wait > 0 {
-		return wait
-	}
-	r.last = time.Now()
-	n, err := Revoke(plan)
-	r.revoked.Add(uint64(n))
-	r.failed = err
-	if err != nil {
-		return revokeEvery
-	}
-	r.asked = false
-	return 0
+	return err
 }
 
-// Revoke deletes the known connections of the node's pods that the plan does not allow, and
-// returns how many. Connections of the node itself are always allowed.
-func Revoke(plan *policy.Plan) (int, error) {
+// ask has the known connections judged by the plan that is in force.
+func (r *revoker) ask() {
+	r.mu.Lock()
+	r.asked = true
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// begin revokes connections in the calling thread's network namespace until ctx ends. The caller
+// waits for ended then.
+func (r *revoker) begin(ctx context.Context) (ended chan struct{}, err error) {
+	ns, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("open the network namespace: %w", err)
+	}
+	ended = make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() { _ = ns.Close() }()
+		r.work(ctx, func() error {
+			return netns.DoFd(int(ns.Fd()), "of policies", func() error { return r.once() })
+		})
+	}()
+	return ended, nil
+}
+
+// work calls once for what was asked, and again a while after an error.
+func (r *revoker) work(ctx context.Context, once func() error) {
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wake:
+		case <-again:
+		}
+		began := time.Now()
+		err := once()
+		pause := min(time.Since(began), revokePause)
+		if again = nil; err != nil {
+			pause, again = revokePause, time.After(revokePause)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// once judges the known connections if that was asked for.
+func (r *revoker) once() error {
+	r.mu.Lock()
+	plan, asked := r.plan, r.asked
+	r.asked = false
+	r.mu.Unlock()
+	if !asked || plan == nil {
+		return nil
+	}
+	n, err := r.revoke(plan)
+	r.revoked.Add(uint64(n))
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed = err; err != nil {
+		r.asked = true
+	}
+	return err
+}
+
+// revoke deletes the known connections of the node's pods that the plan does not allow, and returns
+// how many. Of those, a plan that came in force meanwhile may allow some again.
+func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	own, err := ownAddrs()
 	if err != nil {
 		return 0, err
 	}
+	found, err := nl.FindConnections(denies(plan, own))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, found.Close()) }()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	still := func(nl.Connection) bool { return true }
+	if r.plan != plan {
+		still = denies(r.plan, own)
+	}
+	return found.Delete(still)
+}
+
+// denies reports whether a connection of the node's pods is not allowed by a plan. Connections of
+// the node itself are always allowed.
+func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool {
 	attached := map[netip.Addr]bool{}
 	for _, m := range plan.Members {
 		for _, a := range m.Addrs {
 			attached[a] = true
 		}
 	}
-	return nl.DeleteConnections(func(c nl.Connection) bool {
+	judge := plan.Judges()
+	return func(c nl.Connection) bool {
 		f := policy.Flow{Src: c.Client, Dst: c.Server, Proto: policy.Proto(c.Proto), Port: c.Port,
 			FromPod: attached[c.Client], ToPod: attached[c.Server], ToNode: own[c.Server]}
 		if own[f.Src] || !f.FromPod && !f.ToPod {
 			return false
 		}
-		return plan.Judge(f) != policy.Allow
-	})
+		return judge(f) != policy.Allow
+	}
 }
 
 // ownAddrs are the addresses of the node's links.

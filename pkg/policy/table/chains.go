@@ -293,6 +293,7 @@ func (w *chainWriter) dispatch(d policy.Direction) (rules []rule) {
 	groups := slices.SortedFunc(maps.Values(w.plan.Groups), func(a, b *policy.Group) int {
 		return cmp.Or(cmp.Compare(isolated(a), isolated(b)), strings.Compare(a.Name, b.Name))
 	})
+
 	opened := false
 	if d == policy.Egress {
 		for _, f := range families {

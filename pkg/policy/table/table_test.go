@@ -396,6 +396,7 @@ func TestPortsOfOnePeerAreOneRule(t *testing.T) {
 		}
 		p.PutPolicy(np)
 	}
+
 	l.apply(p.Plan())
 	text := l.list()
 	// Each rule is there twice, as it is and as its comment; a range is "th" in the comment only.
