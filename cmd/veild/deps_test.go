@@ -36,7 +36,8 @@ func TestWhoImportsWhat(t *testing.T) {
 		{deptest.Module + "/pkg/agent", "the agent knows the others, none of them knows it", nil},
 		{deptest.Module + "/csi", "storage and network share nothing", nil},
 		{deptest.Module + "/internal/nettest", "test code is not shipped",
-			[]string{"internal/nettest", "internal/podtest", "internal/tunneltest"}},
+			[]string{"internal/nettest", "internal/podtest", "internal/servicetest",
+				"internal/tunneltest"}},
 	} {
 		for _, tree := range []string{"/pkg/...", "/internal/..."} {
 			deptest.OnlyImporter(t, deptest.Module+tree, r.dep, r.reason, r.allowed...)
@@ -45,7 +46,8 @@ func TestWhoImportsWhat(t *testing.T) {
 
 	deptest.OnlyImporter(t, deptest.Module+"/internal/...", deptest.Module+"/pkg",
 		"internal/ is below pkg/ and csi/, which share nothing else", "internal/sysctl",
-		"internal/nettest", "internal/podtest", "internal/policytest", "internal/tunneltest")
+		"internal/nettest", "internal/podtest", "internal/policytest", "internal/servicetest",
+		"internal/tunneltest")
 
 	for _, leaf := range []string{"pkg/abi", "pkg/wgkey", "pkg/cluster"} {
 		for _, dep := range []string{"pkg/kube", "pkg/guard", "pkg/hostnet", "pkg/tunnel",

@@ -30,7 +30,7 @@ const (
 var packages = []struct{ path, only, not string }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
 	{path: "pkg/service/table", not: "TestCountersAreThoseOfThePrograms"},
-	{path: "pkg/guard"}, {path: "pkg/hostnet"},
+	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
 }
 
 // TestKernel runs the tests of packages on a machine without Kubernetes. They may skip there only

@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/node"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -26,6 +27,7 @@ import (
 // services is the service table of this node.
 type services struct {
 	table *table.Table
+	links *link.Links
 	proxy *proxy.Proxy
 	vips  service.VIPs
 	// listed reports whether vips are complete.
@@ -35,13 +37,14 @@ type services struct {
 // tableOf is the table as the proxy sees it.
 type tableOf struct {
 	*table.Table
+	links  *link.Links
 	cgroup string
 }
 
 // Attach attaches to the node's links and then to its sockets: sockets find most backends before
 // there is a packet.
 func (t tableOf) Attach() error {
-	if _, err := t.AttachLinks(); err != nil {
+	if _, err := t.links.AttachLinks(); err != nil {
 		return err
 	}
 	_, err := t.AttachSockets(t.cgroup)
@@ -96,7 +99,7 @@ func (a *Agent) gatherVIPs(in *inputs) {
 
 // vipsInUse returns those of some addresses that have flows, all if that is unknown.
 func (a *Agent) vipsInUse(addrs []netip.Addr) []netip.Addr {
-	used, err := a.services.table.InUse(addrs)
+	used, err := a.services.links.InUse(addrs)
 	if err != nil {
 		a.log.Warn("addresses of services that went stay closed to pods, since it is not known "+
 			"whether they have flows", "addresses", addrs, "error", err)
@@ -135,6 +138,7 @@ func (a *Agent) openServices() error {
 	if err != nil {
 		return err
 	}
+	links := link.New(t, a.log)
 
 	var last []netip.Addr
 	if t := a.view.Load().lastGood; t != nil {
@@ -144,7 +148,7 @@ func (a *Agent) openServices() error {
 	a.log.Info("services are translated by eBPF", "hostRouting", cfg.Services.HostRouting,
 		"cgroup", cgroup, "apiServers", known.Configured, "remembered", known.Remembered)
 	p, err := proxy.New(proxy.Options{
-		Node: cfg.Node, Limits: limits, Table: tableOf{t, cgroup},
+		Node: cfg.Node, Limits: limits, Table: tableOf{t, links, cgroup},
 		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
@@ -153,7 +157,7 @@ func (a *Agent) openServices() error {
 		return errors.Join(err, t.Close())
 	}
 
-	a.services = &services{table: t, proxy: p}
+	a.services = &services{table: t, links: links, proxy: p}
 	a.services.vips.Left(a.leftVIPs, time.Now())
 	return nil
 }
@@ -184,7 +188,7 @@ func (a *Agent) runServices(ctx context.Context, g *errgroup.Group) {
 	g.Go(func() error {
 		select {
 		case <-a.services.proxy.Attached(): // until then links have the settings of the last veild
-			return ignoreEnd(ctx, a.services.table.WatchLinks(ctx))
+			return ignoreEnd(ctx, a.services.links.WatchLinks(ctx))
 		case <-ctx.Done():
 			return nil
 		}
@@ -227,7 +231,7 @@ func (l *loop) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 		slices.Equal(l.noted.podPrefixes, podPrefixes) && slices.Equal(l.noted.addrs, addrs) {
 		return nil
 	}
-	if err := s.table.SetSelf(podPrefixes, addrs); err != nil {
+	if err := s.links.SetSelf(podPrefixes, addrs); err != nil {
 		return err
 	}
 	l.noted.podPrefixes, l.noted.addrs = slices.Clone(podPrefixes), slices.Clone(addrs)
@@ -324,7 +328,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
 
-	callers, room, err := a.services.table.PodClients()
+	callers, room, err := a.services.links.PodClients()
 	if err != nil {
 		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v",
 			err))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
@@ -30,7 +31,7 @@ func TestAddressesOfServicesStayClosed(t *testing.T) {
 	} {
 		a := &Agent{leftVIPs: left}
 		if c.ebpf {
-			a.services = &services{table: &table.Table{}} // which has no flows
+			a.services = &services{links: link.New(&table.Table{}, a.log)} // which has no flows
 			a.services.vips.Left(left, time.Now().Add(-c.ago))
 			a.services.vips.Put(service.Service{Name: service.Name{Name: "web"},
 				LoadBalancerIPs: known}, time.Now())

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
@@ -61,5 +62,5 @@ func RemoveServices() ([]string, error) {
 	if err != nil || len(pins) == 0 {
 		return nil, err
 	}
-	return table.Remove(abi.BPFDir)
+	return link.Remove(abi.BPFDir)
 }

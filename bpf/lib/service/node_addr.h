@@ -5,7 +5,7 @@
 #include "kernel.h"
 #include "packet/addr.h"
 
-/* What they are for. pkg/service/table/link.go has the order. An address that is not set is zero.
+/* What they are for. pkg/service/link/link.go has the order. An address that is not set is zero.
  */
 enum node_addr {
 	SNAT_IPV4, /* the source of packets to backends on other nodes; no host or pod has it */

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
 // Ranges of a cluster whose node serves: those of services without the addresses of balancers,
@@ -113,11 +114,12 @@ func (g *ground) translate(l *lane, r reach) error {
 		if err := apply(p, t); err != nil {
 			return err
 		}
-		if err := t.SetSelf([]netip.Prefix{clientNet(l.number)},
+		links := link.New(t, slog.New(slog.DiscardHandler))
+		if err := links.SetSelf([]netip.Prefix{clientNet(l.number)},
 			[]netip.Addr{nodeAddr(l.number)}); err != nil {
 			return err
 		}
-		if _, err := t.AttachLinks(); err != nil || r != pod {
+		if _, err := links.AttachLinks(); err != nil || r != pod {
 			return err
 		}
 		_, err = t.AttachSockets(l.group.Name())

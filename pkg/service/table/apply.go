@@ -78,6 +78,14 @@ func put[K, V any](name string, b service.Batch[K, V]) write {
 	}}
 }
 
+// Delete deletes entries of a map of the table. A missing entry is no error.
+func Delete[K any](t *Table, name string, keys []K) error {
+	if _, err := drop(name, keys).do(t.maps[name]); err != nil {
+		return fmt.Errorf("delete from %s: %w", name, err)
+	}
+	return nil
+}
+
 // drop deletes entries. A missing entry is no error.
 func drop[K any](name string, keys []K) write {
 	return write{name, "delete from", len(keys), func(m *ebpf.Map) (int, error) {

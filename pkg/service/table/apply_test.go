@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -43,26 +44,26 @@ func show(t *testing.T, table *Table) map[string]string {
 
 // after is what lab becomes: services come, go and change in every way.
 func after(p *service.Planner) {
-	plain := named("plain", "198.18.0.1", "198.18.0.4")
+	plain := servicetest.Named("plain", "198.18.0.1", "198.18.0.4")
 	plain.LoadBalancerIPs, plain.SourceRanges = nettest.Addrs("198.18.0.5"),
 		nettest.Prefixes("198.19.0.0/16", "198.18.9.0/24")
 	p.PutService(plain)
-	p.PutSlice(sliceOf("plain", "198.18.1.2", "198.18.1.3"))
+	p.PutSlice(servicetest.SliceOf("plain", "198.18.1.2", "198.18.1.3"))
 	p.DeleteService(service.Name{Namespace: "test", Name: "sticky"})
 	p.DeleteSlice(service.Name{Namespace: "test", Name: "sticky"}, "1")
-	empty := named("empty", "198.18.0.3", "fd42::2")
+	empty := servicetest.Named("empty", "198.18.0.3", "fd42::2")
 	empty.Affinity = time.Minute
 	p.PutService(empty)
-	p.PutSlice(sliceOf("empty", "198.18.1.1", "fd42:1::3"))
+	p.PutSlice(servicetest.SliceOf("empty", "198.18.1.1", "fd42:1::3"))
 }
 
 func before(p *service.Planner) {
 	lab(p)
-	s := named("balanced", "198.18.0.6")
+	s := servicetest.Named("balanced", "198.18.0.6")
 	s.LoadBalancerIPs, s.SourceRanges = nettest.Addrs("198.18.0.7"),
 		nettest.Prefixes("198.19.0.0/17")
 	p.PutService(s)
-	p.PutSlice(sliceOf("balanced", "198.18.1.1"))
+	p.PutSlice(servicetest.SliceOf("balanced", "198.18.1.1"))
 }
 
 // first is the first n writes of changes.
@@ -142,7 +143,8 @@ func TestMapIsFull(t *testing.T) {
 			limit.set(&c.Limits)
 			n := start(t, c, lab)
 			had := show(t, n.Table)
-			p, err := service.New("node-1", small) // it believes in more room than there is
+			// It believes in more room than there is.
+			p, err := service.New("node-1", servicetest.Limits)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -151,7 +153,7 @@ func TestMapIsFull(t *testing.T) {
 			wrong.adopt(t)
 			lab(p)
 			big := func(p *service.Planner) {
-				s := named("big")
+				s := servicetest.Named("big")
 				for i := range 30 {
 					s.LoadBalancerIPs = append(s.LoadBalancerIPs,
 						nettest.Addrs(fmt.Sprintf("198.18.2.%d", i))...)
@@ -163,7 +165,7 @@ func TestMapIsFull(t *testing.T) {
 				for i := range 30 {
 					to = append(to, fmt.Sprintf("198.18.3.%d", i))
 				}
-				p.PutSlice(sliceOf("big", to...))
+				p.PutSlice(servicetest.SliceOf("big", to...))
 			}
 
 			big(p)

@@ -50,7 +50,7 @@ func (t *Table) AttachSockets(path string) ([]string, error) {
 	for _, h := range socketHooks {
 		did, err := t.attachSocket(group, h)
 		if err != nil {
-			return changed, explain(fmt.Errorf("attach %s to %s: %w", h.program, path, err))
+			return changed, Explain(fmt.Errorf("attach %s to %s: %w", h.program, path, err))
 		}
 		if did != "" {
 			t.log.Info("program at sockets changed", "program", h.program, "change", did)
@@ -73,7 +73,7 @@ func openCgroup(path string) (*os.File, error) {
 
 // attachSocket attaches one program and returns what it changed; "" is nothing.
 func (t *Table) attachSocket(group *os.File, h socketHook) (string, error) {
-	old, err := link.LoadPinnedLink(t.pin(h.program), nil)
+	old, err := link.LoadPinnedLink(t.Pin(h.program), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "attached", t.newLink(group, h)
 	}
@@ -104,7 +104,7 @@ func (t *Table) newLink(group *os.File, h socketHook) error {
 		return err
 	}
 	defer l.Close()
-	return bpfobj.Repin(l, t.pin(h.program))
+	return bpfobj.Repin(l, t.Pin(h.program))
 }
 
 // updateLink replaces the program with this number by prog, unless they are the same.
@@ -117,18 +117,18 @@ func (t *Table) updateLink(l link.Link, id ebpf.ProgramID, prog *ebpf.Program) (
 	if same, err := bpfobj.Same(old, prog); err != nil || same {
 		return "", err
 	}
-	if err := t.takeOver(old); err != nil {
+	if err := t.TakeOver(old); err != nil {
 		return "", err
 	}
 	if err := l.Update(prog); err != nil {
 		return "", fmt.Errorf("update link: %w", err)
 	}
-	return "replaced", t.takeOver(old) // again: it was at work until now
+	return "replaced", t.TakeOver(old) // again: it was at work until now
 }
 
-// takeOver copies what old remembers in maps that are not ours into our maps of the same name.
+// TakeOver copies what old remembers in maps that are not ours into our maps of the same name.
 // Newer entries in ours stay. Maps of another layout are skipped.
-func (t *Table) takeOver(old *ebpf.Program) error {
+func (t *Table) TakeOver(old *ebpf.Program) error {
 	info, err := old.Info()
 	if err != nil {
 		return fmt.Errorf("read program: %w", err)
@@ -144,18 +144,18 @@ func (t *Table) takeOver(old *ebpf.Program) error {
 
 // takeOverBloom copies the Bloom filter of flows of a program, if it is in another map than ours.
 func (t *Table) takeOverBloom(old *ebpf.Program, ids []ebpf.MapID) error {
-	m := t.maps[mapFlowBloom]
+	m := t.maps[MapFlowBloom]
 	if m == nil {
 		return nil
 	}
 	info, err := m.Info()
 	if err != nil {
-		return fmt.Errorf("read map %s: %w", mapFlowBloom, err)
+		return fmt.Errorf("read map %s: %w", MapFlowBloom, err)
 	}
 	if own, _ := info.ID(); slices.Contains(ids, own) {
 		return nil
 	}
-	if has, err := hasMap(old, mapFlows); err != nil || !has {
+	if has, err := hasMap(old, MapFlows); err != nil || !has {
 		return err
 	}
 	return t.assumeFlows()

@@ -58,7 +58,7 @@ func (t *Table) Counters() (Counters, error) {
 func (t *Table) Remembered() (Memory, error) {
 	var m Memory
 	for name, n := range map[string]*uint32{mapAffinity: &m.Clients, mapReplies: &m.Replies,
-		mapSends: &m.Sends, mapFlows: &m.Flows} {
+		mapSends: &m.Sends, MapFlows: &m.Flows} {
 		if t.maps[name] == nil {
 			continue
 		}

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 )
 
 // handsEnv makes this program the hands of a test: a process in the cgroup whose sockets the
@@ -28,8 +28,6 @@ const handsEnv = "KUBEVEIL_TABLE_HANDS"
 // and answer each line or datagram with their address.
 var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "fd42:1::2",
 	"fd42:1::3"}
-
-const handsPatience = 10 * time.Second
 
 // order is what the hands are to do, result what came of it.
 type order struct {
@@ -144,7 +142,7 @@ func handsMain() int {
 // time after the address (addrconf_dad_work, net/ipv6/addrconf.c), and a socket that connected
 // before keeps the way that is none.
 func usable(at string) error {
-	for deadline := time.Now().Add(handsPatience); ; {
+	for deadline := time.Now().Add(servicetest.Patience); ; {
 		c, err := net.Dial("udp", at)
 		if err != nil {
 			return err
@@ -174,10 +172,10 @@ func (m *handsState) do(o order) (result, error) {
 			return result{}, err
 		}
 		m.conns = append(m.conns, c)
-		answer, err := converse(c)
+		answer, err := servicetest.Converse(c)
 		return result{ID: len(m.conns) - 1, Peer: c.RemoteAddr().String(), Answer: answer}, err
 	case "ask":
-		answer, err := converse(m.conns[o.ID])
+		answer, err := servicetest.Converse(m.conns[o.ID])
 		return result{Answer: answer}, err
 	case "load":
 		m.stop, m.load = make(chan struct{}), result{}
@@ -201,7 +199,7 @@ func (m *handsState) dialAll(o order) {
 		}
 		c, err := dial(o.Net, o.To)
 		if err == nil {
-			_, err = converse(c)
+			_, err = servicetest.Converse(c)
 			c.Close()
 		}
 		if err != nil {
@@ -236,7 +234,7 @@ func dial(network, to string) (net.Conn, error) {
 		return looseConn{c, at}, err
 	case mapped:
 	default:
-		return net.DialTimeout(network, to, handsPatience)
+		return net.DialTimeout(network, to, servicetest.Patience)
 	}
 
 	at, err := netip.ParseAddrPort(to)
@@ -256,17 +254,6 @@ func dial(network, to string) (net.Conn, error) {
 	}
 
 	return net.FileConn(f)
-}
-
-func converse(c net.Conn) (string, error) {
-	if err := c.SetDeadline(time.Now().Add(handsPatience)); err != nil {
-		return "", err
-	}
-	if _, err := c.Write([]byte("?\n")); err != nil {
-		return "", err
-	}
-	line, err := bufio.NewReader(c).ReadString('\n')
-	return strings.TrimSpace(line), err
 }
 
 func serveTCP(at string) error {

@@ -23,7 +23,7 @@ const readerProgram = "service_connect6"
 // left out. The caller closes the maps.
 func (t *Table) inForce(mine map[string]*ebpf.Map,
 	specs map[string]*ebpf.MapSpec) (map[string]*ebpf.Map, error) {
-	l, err := link.LoadPinnedLink(t.pin(readerProgram), nil)
+	l, err := link.LoadPinnedLink(t.Pin(readerProgram), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -58,7 +58,7 @@ func (t *Table) inForce(mine map[string]*ebpf.Map,
 
 	for _, name := range tableMaps {
 		if found[name] == nil {
-			if m, err := ebpf.LoadPinnedMap(t.pin(name), nil); err == nil {
+			if m, err := ebpf.LoadPinnedMap(t.Pin(name), nil); err == nil {
 				found[name] = m
 			}
 		}

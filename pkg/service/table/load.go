@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -27,10 +28,17 @@ const (
 	mapAffinity     = "service_clients"
 	mapReplies      = "service_replies"
 	mapSends        = "service_sends"
-	mapFlows        = "service_flows"
-	mapPodClients   = "service_callers"
-	mapFlowBloom    = "service_known"
 	mapCounts       = "service_counts"
+)
+
+// Names of the maps that programs at links write.
+const (
+	// MapFlows is the flow table.
+	MapFlows = "service_flows"
+	// MapPodClients is the set of PodClient.
+	MapPodClients = "service_callers"
+	// MapFlowBloom is the Bloom filter of the addresses in MapFlows.
+	MapFlowBloom = "service_known"
 )
 
 // PinPrefix begins the name of every pin of the table.
@@ -40,7 +48,7 @@ var (
 	// tableMaps are the maps that the planner writes. They refer to each other.
 	tableMaps = []string{mapFrontends, mapBackends, mapMembers, mapSourceRanges}
 	// memoryMaps are the maps that programs write. Each is of use without the others.
-	memoryMaps = []string{mapAffinity, mapReplies, mapSends, mapFlows, mapPodClients}
+	memoryMaps = []string{mapAffinity, mapReplies, mapSends, MapFlows, MapPodClients}
 )
 
 // specs returns the compiled programs for sockets, with what the kernel has as their settings.
@@ -60,10 +68,36 @@ func specs(f Features) ([]*ebpf.CollectionSpec, error) {
 	return []*ebpf.CollectionSpec{spec}, nil
 }
 
+// quotaShare is how many entries of the flow table there are for each flow of a client's quota. A
+// flow takes five entries at most.
+const quotaShare = 128
+
+// packetSpec returns the compiled programs for links, with their settings. Flows is the size of
+// their table.
+func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
+	spec, err := bpf.LoadServicePacket()
+	if err != nil {
+		return nil, err
+	}
+	routing := uint32(0)
+	if hostRouting {
+		routing = 1
+	}
+	return spec, bpfobj.Set(spec, map[string]any{
+		"host_routing": routing,
+		"pod_mark":     uint32(abi.PodMark),
+		"tunnel_mark":  uint32(abi.TunnelMark),
+		"service_mark": uint32(abi.ServiceMark),
+		"probe_port":   uint32(abi.ProbePort),
+		"tunnel_port":  uint32(tunnelPort),
+		"flow_quota":   min(max(flows/quotaShare, 1), 1<<16),
+	})
+}
+
 // load opens the maps and loads the programs. Maps come first, since programs refer to them.
 func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return explain(fmt.Errorf("raise limit of locked memory: %w", err))
+		return Explain(fmt.Errorf("raise limit of locked memory: %w", err))
 	}
 
 	pinned := make(map[string]*ebpf.MapSpec)
@@ -79,23 +113,23 @@ func (t *Table) load(all []*ebpf.CollectionSpec, c Config) error {
 	}
 
 	if err := t.loadTable(pinned); err != nil {
-		return explain(err)
+		return Explain(err)
 	}
 
-	_, err := os.Stat(t.pin(mapFlows))
+	_, err := os.Stat(t.Pin(MapFlows))
 	t.hadFlows = err == nil
 	for name, spec := range pinned {
 		if slices.Contains(tableMaps, name) {
 			continue
 		}
 		if err := t.loadMap(name, spec); err != nil {
-			return explain(err)
+			return Explain(err)
 		}
 	}
 
 	for _, spec := range all {
 		if err := t.loadPrograms(spec); err != nil {
-			return explain(err)
+			return Explain(err)
 		}
 	}
 
@@ -149,12 +183,12 @@ func (t *Table) remakeTable(specs map[string]*ebpf.MapSpec, content service.Stat
 		return err
 	}
 	for _, name := range tableMaps {
-		if err := os.Remove(t.pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(t.Pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove pin of an earlier table: %w", err)
 		}
 	}
 	for _, name := range tableMaps {
-		if err := bpfobj.Repin(t.maps[name], t.pin(name)); err != nil {
+		if err := bpfobj.Repin(t.maps[name], t.Pin(name)); err != nil {
 			return fmt.Errorf("map %s: %w", name, err)
 		}
 	}
@@ -176,7 +210,7 @@ func (t *Table) loadMap(name string, spec *ebpf.MapSpec) error {
 
 // adopt opens the pinned map. It returns nil if there is none that fits.
 func (t *Table) adopt(name string, spec *ebpf.MapSpec) (*ebpf.Map, error) {
-	m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
+	m, err := ebpf.LoadPinnedMap(t.Pin(name), nil)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -206,18 +240,18 @@ func (t *Table) makeMap(name string, spec *ebpf.MapSpec) error {
 		return err
 	}
 	t.maps[name] = m
-	if name == mapPodClients {
+	if name == MapPodClients {
 		// Fill it before it is pinned: a pinned map is whole.
 		if err := t.assumePodClients(); err != nil {
 			return err
 		}
 	}
-	if name == mapFlowBloom && t.hadFlows {
+	if name == MapFlowBloom && t.hadFlows {
 		if err := t.assumeFlows(); err != nil {
 			return err
 		}
 	}
-	if err := bpfobj.Repin(m, t.pin(name)); err != nil {
+	if err := bpfobj.Repin(m, t.Pin(name)); err != nil {
 		return fmt.Errorf("map %s: %w", name, err)
 	}
 	return nil
@@ -253,7 +287,7 @@ func (t *Table) openGuardMap(name string) error {
 	if t.maps[name] != nil {
 		return nil
 	}
-	m, err := ebpf.LoadPinnedMap(t.pin(name), nil)
+	m, err := ebpf.LoadPinnedMap(t.Pin(name), nil)
 	if err != nil {
 		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w", name, err)
 	}
@@ -261,10 +295,11 @@ func (t *Table) openGuardMap(name string) error {
 	return nil
 }
 
-func (t *Table) pin(name string) string { return filepath.Join(t.dir, name) }
+// Pin returns the path of a pin of the table or of the guard.
+func (t *Table) Pin(name string) string { return filepath.Join(t.dir, name) }
 
-// explain adds to the kernel's error what to do about it.
-func explain(err error) error {
+// Explain adds to the kernel's error what to do about it.
+func Explain(err error) error {
 	return bpfobj.Explain(err,
 		"a kernel with CONFIG_BPF_SYSCALL and CONFIG_CGROUP_BPF, 6.1 or newer,")
 }

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"log/slog"
 	"os"
 	"runtime"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -23,15 +23,10 @@ func TestMain(m *testing.M) {
 	os.Exit(nettest.Run(m))
 }
 
-func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-// small is limits that cost nothing.
-var small = service.Limits{Frontends: 256, BackendSlots: 4096, Members: 1024, SourceRanges: 256}
-
 // config is of a table of the test's own, in a bpffs of its own.
 func config(t testing.TB) Config {
 	return Config{
-		Dir: nettest.BPFFS(t) + "/kubeveil", Limits: small, Log: quiet(),
+		Dir: nettest.BPFFS(t) + "/kubeveil", Limits: servicetest.Limits, Log: servicetest.Quiet(),
 		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024},
 	}
 }
@@ -98,37 +93,15 @@ func (n node) attach(t testing.TB, cgroup string) []string {
 	return changed
 }
 
-// named is a service on ports 80 (TCP, to 8080) and 53 (UDP, to 5353).
-func named(name string, addrs ...string) service.Service {
-	return service.Service{
-		Name: service.Name{Namespace: "test", Name: name}, ClusterIPs: nettest.Addrs(addrs...),
-		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80},
-			{Name: "dns", Protocol: service.UDP, Port: 53}},
-	}
-}
-
-// sliceOf is the only slice of a service; its endpoints are ready.
-func sliceOf(name string, addrs ...string) service.Slice {
-	s := service.Slice{
-		Service: service.Name{Namespace: "test", Name: name}, Name: "1",
-		Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080},
-			{Name: "dns", Protocol: service.UDP, Port: 5353}},
-	}
-	for _, a := range nettest.Addrs(addrs...) {
-		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
-	}
-	return s
-}
-
 // lab is the services of most tests: plain and sticky have two backends of each family, empty none.
 func lab(p *service.Planner) {
-	p.PutService(named("plain", "198.18.0.1", "fd42::1"))
-	p.PutSlice(sliceOf("plain", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
-	sticky := named("sticky", "198.18.0.2", "fd42::2")
+	p.PutService(servicetest.Named("plain", "198.18.0.1", "fd42::1"))
+	p.PutSlice(servicetest.SliceOf("plain", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
+	sticky := servicetest.Named("sticky", "198.18.0.2", "fd42::2")
 	sticky.Affinity = time.Hour
 	p.PutService(sticky)
-	p.PutSlice(sliceOf("sticky", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
-	p.PutService(named("empty", "198.18.0.3", "fd42::3"))
+	p.PutSlice(servicetest.SliceOf("sticky", "198.18.1.1", "198.18.1.2", "fd42:1::1", "fd42:1::2"))
+	p.PutService(servicetest.Named("empty", "198.18.0.3", "fd42::3"))
 }
 
 // attachedAll is what AttachSockets says when it did the same to all.

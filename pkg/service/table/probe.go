@@ -103,13 +103,13 @@ func probeKernel() (Features, error) {
 			missing = append(missing, &FeatureError{what, since,
 				"use a newer kernel, or leave services to another proxy (serviceProxy: none)", err})
 		default:
-			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
+			missing = append(missing, Explain(fmt.Errorf("look for %s: %w", what, err)))
 		}
 	}
 
 	have := func(what string, err error) bool {
 		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) && !errors.Is(err, unix.EINVAL) {
-			missing = append(missing, explain(fmt.Errorf("look for %s: %w", what, err)))
+			missing = append(missing, Explain(fmt.Errorf("look for %s: %w", what, err)))
 		}
 		return err == nil
 	}

@@ -12,10 +12,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Remove removes the table, of any version, and returns what it removed. It detaches the programs
-// from links of the calling thread's network namespace. Then it removes the pins in dir, links
+// Remove removes the table, of any version, and returns what it removed: the pins in dir, links
 // before maps, and dir if it is empty. It needs no Table and does as much as it can. Established
-// connections stay. A missing directory is no error.
+// connections stay. A missing directory is no error. Programs at links stay: see package link.
 func Remove(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -25,10 +24,8 @@ func Remove(dir string) ([]string, error) {
 		return nil, fmt.Errorf("remove table of services: %w", err)
 	}
 
-	var links, others []string
-	taken, err := detachLinks(dir)
-	errs := []error{err}
-
+	var links, others, taken []string
+	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if !strings.HasPrefix(e.Name(), PinPrefix) {

@@ -53,6 +53,12 @@ func readState(maps map[string]*ebpf.Map) (service.State, error) {
 	})
 }
 
+// Each calls fn with every entry of a map of the table until fn returns false. It may miss entries
+// that come or go meanwhile.
+func Each[K, V any](t *Table, name string, fn func(K, V) bool) error {
+	return each(t.maps, name, fn)
+}
+
 // each calls fn with every entry of a map until fn returns false.
 func each[K, V any](maps map[string]*ebpf.Map, name string, fn func(K, V) bool) error {
 	m := maps[name]

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -35,7 +34,7 @@ type Config struct {
 	Limits service.Limits
 	// Memory is the sizes of the LRU maps. Zero fields get those of DefaultMemory.
 	Memory Memory
-	// Links loads the programs at links too. AttachLinks attaches them. They need the maps of
+	// Links loads the programs at links too. Package link attaches them. They need the maps of
 	// the guard, which must have been opened in Dir.
 	Links bool
 	// TunnelPort is the UDP port of tunnels. No packet to it at a node's address is a
@@ -78,17 +77,9 @@ type Table struct {
 	progs    map[string]*ebpf.Program // by name; loaded, attached or not
 	fresh    bool                     // see Fresh
 	hadFlows bool                     // whether there was a table of flows before
-	patience time.Duration            // podPatience
 	routing  bool                     // Config.HostRouting
 
-	mu sync.Mutex // held while links and pins change
-
-	callers struct {
-		sync.Mutex
-		at   time.Time // when they were last counted
-		used uint32
-		rest time.Duration // podClientsRest
-	}
+	mu sync.Mutex // held while programs at sockets and their pins change
 }
 
 // Open probes the kernel, loads the programs, and creates and pins the maps or adopts pinned ones.
@@ -136,9 +127,18 @@ func (t *Table) Close() error {
 func (t *Table) Features() Features { return t.features }
 
 // Fresh reports whether the table is empty although attached programs read another one: its layout
-// is of another version. They go on with it until AttachLinks and AttachSockets replace them, so
-// write the whole table first.
+// is of another version. They go on with it until they are replaced, so write the whole table
+// before AttachSockets and before package link attaches.
 func (t *Table) Fresh() bool { return t.fresh }
+
+// HostRouting reports whether the programs at links were loaded with Config.HostRouting.
+func (t *Table) HostRouting() bool { return t.routing }
+
+// Program returns a loaded program by its name, or nil. The Table owns it.
+func (t *Table) Program(name string) *ebpf.Program { return t.progs[name] }
+
+// Map returns an open map by its name, or nil. The Table owns it.
+func (t *Table) Map(name string) *ebpf.Map { return t.maps[name] }
 
 // Limits are the sizes of the maps of the table.
 func (t *Table) Limits() service.Limits { return t.limits }
@@ -156,9 +156,8 @@ func open(c Config, features Features, all []*ebpf.CollectionSpec) (*Table, erro
 	t := &Table{
 		dir: c.Dir, log: c.Log, limits: c.Limits, features: features,
 		maps: make(map[string]*ebpf.Map), progs: make(map[string]*ebpf.Program),
-		patience: podPatience, routing: c.HostRouting,
+		routing: c.HostRouting,
 	}
-	t.callers.rest = podClientsRest
 	if err := t.load(all, c); err != nil {
 		t.Close()
 		return nil, err
@@ -192,6 +191,6 @@ func (c Config) sizes() map[string]uint32 {
 		mapMembers:      c.Limits.Members,
 		mapSourceRanges: c.Limits.SourceRanges,
 		mapAffinity:     c.Memory.Clients, mapReplies: c.Memory.Replies, mapSends: c.Memory.Sends,
-		mapFlows: c.Memory.Flows,
+		MapFlows: c.Memory.Flows,
 	}
 }

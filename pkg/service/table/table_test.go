@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -172,7 +173,7 @@ func TestUpgrade(t *testing.T) {
 			h.expectHeld(conns, sticky)
 
 			// What is in force is what is written from now on.
-			n.PutSlice(sliceOf("plain", "198.18.1.3"))
+			n.PutSlice(servicetest.SliceOf("plain", "198.18.1.3"))
 			n.apply(t)
 			if got := h.dial("tcp", "198.18.0.1:80").Answer; got != "198.18.1.3" {
 				t.Errorf("after a change %s answers", got)
@@ -215,20 +216,11 @@ func TestRemove(t *testing.T) {
 	h.dial("tcp", "198.18.0.1:80")
 	n.Close()
 
-	// It looks at the links of the namespace, which must not be the machine's.
-	remove := func() (taken []string, err error) {
-		err = h.ns.Do(func() (err error) {
-			taken, err = Remove(c.Dir)
-			return err
-		})
-		return taken, err
-	}
-
 	other := filepath.Join(c.Dir, "guard_ingress")
 	if err := os.Mkdir(other, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	taken, err := remove()
+	taken, err := Remove(c.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,10 +235,10 @@ func TestRemove(t *testing.T) {
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	if taken, err := remove(); err != nil || len(taken) != 1 {
+	if taken, err := Remove(c.Dir); err != nil || len(taken) != 1 {
 		t.Errorf("the second time it took %v, %v", taken, err)
 	}
-	if taken, err := remove(); err != nil || len(taken) > 0 {
+	if taken, err := Remove(c.Dir); err != nil || len(taken) > 0 {
 		t.Errorf("the third time it took %v, %v", taken, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -35,8 +36,8 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 		{mapped, "198.18.0.1", "198.18.0.9", "198.18.1.1", "198.18.1.2"},
 		{"udp", "[fd42::1]", "[fd42::9]", "fd42:1::1", "fd42:1::2"},
 	} {
-		n.PutService(named("deleted", "198.18.0.9", "fd42::9"))
-		n.PutSlice(sliceOf("deleted", v.kept))
+		n.PutService(servicetest.Named("deleted", "198.18.0.9", "fd42::9"))
+		n.PutSlice(servicetest.SliceOf("deleted", v.kept))
 		lab(n.Planner)
 		n.apply(t)
 
@@ -49,7 +50,7 @@ func TestSocketsOfBackendsThatGoAreTold(t *testing.T) {
 		lost := h.dial(v.network, v.deleted+":53")
 		direct := h.dial("udp", "["+v.gone+"]:5353")
 		abort(0)
-		n.PutSlice(sliceOf("plain", "198.18.1.1", "fd42:1::1"))
+		n.PutSlice(servicetest.SliceOf("plain", "198.18.1.1", "fd42:1::1"))
 		n.DeleteService(service.Name{Namespace: "test", Name: "deleted"})
 		n.apply(t)
 		abort(len(byAnswer[v.gone]) + 1)
@@ -84,9 +85,9 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 		{"198.18.0.9", "198.18.0.7", "198.18.0.8", "198.18.1.1", "198.18.1.2"},
 		{"fd42::9", "fd42::7", "fd42::8", "fd42:1::1", "fd42:1::2"},
 	} {
-		blue, green := named("blue", v.blue), named("green", v.green)
-		n.PutSlice(sliceOf("blue", v.first))
-		n.PutSlice(sliceOf("green", v.second))
+		blue, green := servicetest.Named("blue", v.blue), servicetest.Named("green", v.green)
+		n.PutSlice(servicetest.SliceOf("blue", v.first))
+		n.PutSlice(servicetest.SliceOf("green", v.second))
 		serve := func(blues, greens []netip.Addr) {
 			blue.ExternalIPs, green.ExternalIPs = blues, greens
 			n.PutService(blue)
@@ -112,7 +113,7 @@ func TestDatagramsFollowAnAddress(t *testing.T) {
 		}
 
 		serve(shared, nil)
-		n.PutSlice(sliceOf("blue", v.second, v.first))
+		n.PutSlice(servicetest.SliceOf("blue", v.second, v.first))
 		n.apply(t)
 		if got := h.ask(unconnected.ID); got != v.second {
 			t.Errorf("a backend of both services was left for %s", got)
@@ -166,7 +167,7 @@ func TestLayoutIsThatOfPrograms(t *testing.T) {
 		key, value uintptr
 	}{
 		{all[0].Maps[mapReplies], unsafe.Sizeof(socketPeer{}), unsafe.Sizeof(socketAddr{})},
-		{links.Maps[mapPodClients], unsafe.Sizeof(podClient{}), unsafe.Sizeof(uint8(0))},
+		{links.Maps[MapPodClients], unsafe.Sizeof(PodClient{}), unsafe.Sizeof(uint8(0))},
 	} {
 		if uintptr(c.m.KeySize) != c.key || uintptr(c.m.ValueSize) != c.value {
 			t.Errorf("%s has keys of %d bytes and values of %d, Go has %d and %d", c.m.Name,

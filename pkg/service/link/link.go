@@ -1,19 +1,21 @@
-package table
+package link
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
-	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
-	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // Names of the programs at links, and of those that the egress guard tail calls.
@@ -65,44 +67,47 @@ type hooks interface {
 	tidy(h *nl.Handle, index int) error
 }
 
-func hooksFor(f Features) hooks {
-	if f.TCX {
+func hooksFor(withTCX bool) hooks {
+	if withTCX {
 		return tcx{}
 	}
 	return clsact{}
 }
 
-// quotaShare is how many entries of the flow table there are for each flow of a client's quota. A
-// flow takes five entries at most.
-const quotaShare = 128
+// Links attaches the programs of a table to the links of the node. Its methods may be called
+// concurrently.
+type Links struct {
+	table    *table.Table
+	log      *slog.Logger
+	tcx      bool          // whether programs are attached at tcx
+	routing  bool          // whether they route
+	patience time.Duration // podPatience
 
-// packetSpec returns the compiled programs for links, with their settings. Flows is the size of
-// their table.
-func packetSpec(tunnelPort uint16, flows uint32, hostRouting bool) (*ebpf.CollectionSpec, error) {
-	spec, err := bpf.LoadServicePacket()
-	if err != nil {
-		return nil, err
+	mu sync.Mutex // held while programs at links change
+
+	callers struct {
+		sync.Mutex
+		at   time.Time // when they were last counted
+		used uint32
+		rest time.Duration // podClientsRest
 	}
-	routing := uint32(0)
-	if hostRouting {
-		routing = 1
-	}
-	return spec, bpfobj.Set(spec, map[string]any{
-		"host_routing": routing,
-		"pod_mark":     uint32(abi.PodMark),
-		"tunnel_mark":  uint32(abi.TunnelMark),
-		"service_mark": uint32(abi.ServiceMark),
-		"probe_port":   uint32(abi.ProbePort),
-		"tunnel_port":  uint32(tunnelPort),
-		"flow_quota":   min(max(flows/quotaShare, 1), 1<<16),
-	})
+}
+
+// New returns the links of a table, which must stay open as long as they are used. It attaches
+// nothing. Of a table without links only InUse and PodClients may be called. log gets what is
+// attached, and the links whose packets are not translated.
+func New(t *table.Table, log *slog.Logger) *Links {
+	s := &Links{table: t, log: log, tcx: t.Features().TCX, routing: t.HostRouting(),
+		patience: podPatience}
+	s.callers.rest = podClientsRest
+	return s
 }
 
 // SetSelf sets the addresses for SNAT and for refusals. For SNAT it takes the first address of a
 // pod prefix of this node: host-local keeps it for a gateway, so no pod has it, and peers accept it
 // from this node. For refusals it takes an address of the node. The first address of each family
 // counts. Without them such packets are dropped and counted.
-func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) error {
+func (s *Links) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) error {
 	var self [4][16]byte
 	put := func(at int, a netip.Addr) {
 		if a = a.Unmap(); !a.Is4() {
@@ -123,12 +128,12 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 		put(2, a)
 	}
 
-	if t.maps[mapSelf] == nil {
+	if s.table.Map(mapSelf) == nil {
 		return errors.New("set addresses of services: the table was opened without links")
 	}
 
 	for i, a := range self {
-		if err := t.maps[mapSelf].Put(uint32(i), a); err != nil {
+		if err := s.table.Map(mapSelf).Put(uint32(i), a); err != nil {
 			return fmt.Errorf("write map %s: %w", mapSelf, err)
 		}
 	}
@@ -141,10 +146,10 @@ func (t *Table) SetSelf(podPrefixes []netip.Prefix, nodeAddrs []netip.Addr) erro
 // tunnels alone. A program of another version is replaced in place. A link that goes meanwhile is
 // no error. Neither is a link that takes no program: its packets are not translated, and the log
 // says so. Call it after Apply and SetSelf.
-func (t *Table) AttachLinks() ([]string, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.progs[progIn] == nil {
+func (s *Links) AttachLinks() ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.table.Program(progIn) == nil {
 		return nil, errors.New("attach to links: the table was opened without them")
 	}
 
@@ -157,21 +162,21 @@ func (t *Table) AttachLinks() ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	if err := t.forgetRoutes(links); err != nil {
-		t.log.Warn("links that are gone are still known", "error", err)
+	if err := s.forgetRoutes(links); err != nil {
+		s.log.Warn("links that are gone are still known", "error", err)
 	}
 
 	// The programs that translate replies come first.
-	if err := t.translateAtGuard(); err != nil {
-		return nil, explain(err)
+	if err := s.translateAtGuard(); err != nil {
+		return nil, table.Explain(err)
 	}
 
 	var changed []string
 	for _, l := range links {
-		did, err := t.attachLink(h, l, true)
+		did, err := s.attachLink(h, l, true)
 		changed = append(changed, did...)
 		if err != nil {
-			t.notTranslated(l, err)
+			s.notTranslated(l, err)
 		}
 	}
 
@@ -179,14 +184,14 @@ func (t *Table) AttachLinks() ([]string, error) {
 }
 
 // notTranslated logs that a link has no programs.
-func (t *Table) notTranslated(l nl.Link, err error) {
-	t.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name,
+func (s *Links) notTranslated(l nl.Link, err error) {
+	s.log.Warn("packets at a link are not translated to services", "link", l.Attrs().Name,
 		"error", err)
 }
 
 // attachLink attaches the programs that the link must have and returns what it changed. settled
 // says that the plugins have finished a pod's link.
-func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
+func (s *Links) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, error) {
 	master, err := masterOf(h, l)
 	if errors.Is(err, tchook.ErrLinkGone) {
 		return nil, nil // more is told of a link whose master goes
@@ -194,27 +199,28 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 	if err != nil {
 		return nil, fmt.Errorf("look at the master of %s: %w", l.Attrs().Name, err)
 	}
-	hk, want := hooksFor(t.features), planLink(l, master)
-	if err := t.routeLink(h, hk, l, want[ingress], settled); err != nil {
-		t.log.Warn("packets of a link take the kernel's way", "link", l.Attrs().Name, "error", err)
+	hk, want := hooksFor(s.tcx), planLink(l, master)
+	if err := s.routeLink(h, hk, l, want[ingress], settled); err != nil {
+		s.log.Warn("packets of a link take the kernel's way", "link", l.Attrs().Name, "error", err)
 	}
 
 	var changed []string
 	for _, dir := range []direction{egress, ingress} {
-		did, err := t.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
+		did, err := s.attachPoint(h, hk, point{l.Attrs().Index, dir}, want[dir])
 		if errors.Is(err, tchook.ErrLinkGone) {
 			return changed, nil
 		}
 		if errors.Is(err, errTaken) {
-			t.notTranslated(l, err)
+			s.notTranslated(l, err)
 			return changed, nil
 		}
 		if err != nil {
-			return changed, explain(fmt.Errorf("attach to %s %s: %w", l.Attrs().Name, dir, err))
+			return changed, table.Explain(
+				fmt.Errorf("attach to %s %s: %w", l.Attrs().Name, dir, err))
 		}
 		if did != "" {
 			did = fmt.Sprintf("%s at %s %s", did, l.Attrs().Name, dir)
-			t.log.Info("program at a link changed", "change", did)
+			s.log.Info("program at a link changed", "change", did)
 			changed = append(changed, did)
 		}
 	}
@@ -224,7 +230,7 @@ func (t *Table) attachLink(h *nl.Handle, l nl.Link, settled bool) ([]string, err
 
 // attachPoint attaches the program called name, or detaches ours if name is empty, and returns what
 // changed.
-func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (string, error) {
+func (s *Links) attachPoint(h *nl.Handle, hk hooks, p point, name string) (string, error) {
 	ours, err := findOurs(h, hk, p)
 	if err != nil {
 		return "", err
@@ -242,7 +248,7 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 		return "", nil
 	}
 
-	prog := t.progs[name]
+	prog := s.table.Program(name)
 	if len(ours) == 0 {
 		return "attached " + name, hk.attach(h, p, name, prog)
 	}
@@ -258,10 +264,10 @@ func (t *Table) attachPoint(h *nl.Handle, hk hooks, p point, name string) (strin
 	}
 
 	former := func() error {
-		if err := t.takeOver(ours[0]); err != nil || p.dir != ingress {
+		if err := s.table.TakeOver(ours[0]); err != nil || p.dir != ingress {
 			return err
 		}
-		return t.assumePodClientsOf(ours[0])
+		return s.table.AssumePodClientsOf(ours[0])
 	}
 	if err := former(); err != nil {
 		return "", err
@@ -324,60 +330,9 @@ func isOurs(prog *ebpf.Program) (bool, error) {
 		}
 		name := bpfobj.MapName(m)
 		m.Close()
-		if name == mapFlows {
+		if name == table.MapFlows {
 			return true, nil
 		}
 	}
 	return false, nil
-}
-
-// detachLinks takes our programs from all links, and from before the guard.
-func detachLinks(dir string) ([]string, error) {
-	h, err := nl.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	has, err := tchook.HasTCX()
-	hk := hooksFor(Features{TCX: err == nil && has})
-	var taken []string
-	var errs []error
-	for _, l := range links {
-		did, err := detachLink(h, hk, l)
-		taken = append(taken, did...)
-		if err != nil && !errors.Is(err, tchook.ErrLinkGone) {
-			errs = append(errs, fmt.Errorf("detach from %s: %w", l.Attrs().Name, err))
-		}
-	}
-	return taken, errors.Join(append(errs, clearTranslate(dir))...)
-}
-
-func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
-	var taken []string
-	for _, dir := range []direction{ingress, egress} {
-		p := point{l.Attrs().Index, dir}
-		ours, err := findOurs(h, hk, p)
-		if err != nil {
-			return taken, err
-		}
-		for _, prog := range ours {
-			if err = hk.detach(h, p, prog); err != nil {
-				break
-			}
-			taken = append(taken, fmt.Sprintf("program of services at %s %s", l.Attrs().Name, dir))
-		}
-		closeAll(ours)
-		if err != nil {
-			return taken, err
-		}
-	}
-	if g := l.Attrs().Group; len(taken) > 0 && (g == abi.PodGroup ||
-		g == abi.TunnelGroup) {
-		return taken, hk.tidy(h, l.Attrs().Index)
-	}
-	return taken, nil
 }

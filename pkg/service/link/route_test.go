@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -78,22 +79,17 @@ func (r *routed) meet(t *testing.T) {
 // reload puts another table in the place of this one.
 func (r *routed) reload(t *testing.T, hostRouting bool) {
 	t.Helper()
-	withTCX := r.features.TCX
 	c := r.config()
 	c.HostRouting = hostRouting
 	if err := r.Table.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r.host.Run(t, func() (err error) {
-		r.Table, err = Open(c)
-		return err
-	})
-	r.features.TCX = withTCX
+	r.openWith(t, c, r.tcx)
 	r.setSelf(t)
 	r.linked.attach(t)
-	if hostRouting && !withTCX {
+	if hostRouting && !r.tcx {
 		// The guard is at tcx wherever there is one, and who has none does not see it there.
-		if err := r.maps[mapRoutes].Put(r.index(t, "u0"), routeExit); err != nil {
+		if err := r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,7 +98,7 @@ func (r *routed) reload(t *testing.T, hostRouting bool) {
 // put has these pods behind the service.
 func (r *routed) put(t *testing.T, backends ...string) {
 	t.Helper()
-	p, err := service.New("node-1", small)
+	p, err := service.New("node-1", servicetest.Limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +107,8 @@ func (r *routed) put(t *testing.T, backends ...string) {
 		t.Fatal(err)
 	}
 	p.Adopt(s)
-	svc, endpoints := named("web", clusterAt...), sliceOf("web", backends...)
+	svc := servicetest.Named("web", clusterAt...)
+	endpoints := servicetest.SliceOf("web", backends...)
 	svc.LoadBalancerIPs = nettest.Addrs(outsideAt...)
 	for i := range endpoints.Endpoints {
 		endpoints.Endpoints[i].Node = "node-1"
@@ -167,12 +164,12 @@ func (r *routed) count(t *testing.T, counter string) int {
 func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 	t.Helper()
 	ns.Run(t, func() error {
-		c, err := dial(network, net.JoinHostPort(to, port))
+		c, err := net.DialTimeout(network, net.JoinHostPort(to, port), servicetest.Patience)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		source, err := converse(c)
+		source, err := servicetest.Converse(c)
 		if err == nil && want != "" && !strings.HasPrefix(source, want) {
 			return fmt.Errorf("%s %s sees %s, want %s", network, to, source, want)
 		}
@@ -183,7 +180,7 @@ func ask(t *testing.T, ns *nettest.NS, network, to, port, want string) {
 // from is a dialer of this source and, unless it is 0, this TTL or hop limit, which is told what
 // becomes of its datagrams.
 func from(source string, hops int) net.Dialer {
-	d := net.Dialer{Timeout: handsPatience}
+	d := net.Dialer{Timeout: servicetest.Patience}
 	if source != "" {
 		d.LocalAddr = &net.UDPAddr{IP: net.ParseIP(source)}
 	}
@@ -245,7 +242,8 @@ var (
 
 // withOptions is a dialer whose packets have these options of IPv4.
 func withOptions(options []byte) net.Dialer {
-	return net.Dialer{Timeout: handsPatience, Control: func(_, _ string, c syscall.RawConn) error {
+	return net.Dialer{Timeout: servicetest.Patience, Control: func(_, _ string,
+		c syscall.RawConn) error {
 		var set error
 		err := c.Control(func(fd uintptr) {
 			set = unix.SetsockoptString(int(fd), unix.IPPROTO_IP, unix.IP_OPTIONS, string(options))
@@ -291,7 +289,7 @@ func (r *routed) askWith(t *testing.T, d net.Dialer, from *nettest.NS, network, 
 			return err
 		}
 		defer c.Close()
-		_, err = converse(c)
+		_, err = servicetest.Converse(c)
 		return err
 	})
 }
@@ -441,7 +439,7 @@ func TestSendersAreToldThatHopsAreUsedUp(t *testing.T) {
 						return err
 					}
 					defer c.Close()
-					if _, err := converse(c); !errors.Is(err, want) {
+					if _, err := servicetest.Converse(c); !errors.Is(err, want) {
 						t.Errorf("%s with %d hops: %v, want %v", to, hops, err, want)
 					}
 					return nil
@@ -460,11 +458,11 @@ func TestHostPortsReachPodsOfTheirNode(t *testing.T) {
 		for _, to := range []string{"198.18.3.6", "[fd42:1:0:3::6]"} {
 			var c net.Conn
 			r.pod.Run(t, func() (err error) {
-				c, err = dial("tcp", to+":8080")
+				c, err = net.DialTimeout("tcp", to+":8080", servicetest.Patience)
 				return err
 			})
 			defer c.Close()
-			source, err := converse(c)
+			source, err := servicetest.Converse(c)
 			if err != nil {
 				t.Fatal(err)
 			}

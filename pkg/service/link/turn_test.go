@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"encoding/binary"
@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // TestClientsThatAreBalancersReachAPodPastNetfilter has clients with an address that is some
@@ -53,11 +55,11 @@ func (r *routed) answered(t *testing.T) map[uint32]bool {
 	t.Helper()
 	const forward = 1 // FLOW_FORWARD of bpf/lib/service/flow.h: another meaning
 	links := make(map[uint32]bool)
-	err := eachRaw(r.maps[mapFlows], func(_, value []byte) error {
+	err := table.Each(r.Table, table.MapFlows, func(_ flowKey, value flowEntry) bool {
 		if binary.NativeEndian.Uint16(value[18:])&forward == 0 {
 			links[uint32(binary.NativeEndian.Uint64(value[24:]))] = true
 		}
-		return nil
+		return true
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -94,12 +96,13 @@ func TestOnlyTheBackendAnswersPastNetfilter(t *testing.T) {
 				nettest.SnifferOptions{Link: "p0", Ring: 1 << 22})
 			var c net.Conn
 			r.client.Run(t, func() (err error) {
-				c, err = dial("udp", net.JoinHostPort(outsideAt[i], "53"))
+				c, err = net.DialTimeout("udp", net.JoinHostPort(outsideAt[i], "53"),
+					servicetest.Patience)
 				return err
 			})
 			defer c.Close()
 			nettest.Until(t, 10*time.Second, "the backend's link is known", func() bool {
-				_, err := converse(c)
+				_, err := servicetest.Converse(c)
 				return err == nil && r.answered(t)[r.index(t, "vpod2")]
 			})
 			forged := r.answerOf(t, wire, "vpod1")

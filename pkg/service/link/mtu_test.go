@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"net"
@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -21,16 +22,16 @@ func TestNarrowPathsAreToldOutside(t *testing.T) {
 		l := newLinked(t, withTCX)
 		l.ip(t, "link set veil0 mtu 1300", "route add 198.18.2.0/24 dev veil0",
 			"-6 route add fd42:1:0:2::/64 dev veil0")
-		p, err := service.New("node-1", small)
+		p, err := service.New("node-1", servicetest.Limits)
 		if err != nil {
 			t.Fatal(err)
 		}
 
-		s := named("far")
+		s := servicetest.Named("far")
 		s.Ports[1].NodePort = 30053
 		p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 		p.PutService(s)
-		p.PutSlice(sliceOf("far", "198.18.2.5", "fd42:1:0:2::5"))
+		p.PutSlice(servicetest.SliceOf("far", "198.18.2.5", "fd42:1:0:2::5"))
 		if err := l.Apply(p.Plan()); err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"context"
@@ -18,9 +18,11 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // linked is a host with the guard in force, a client outside and a pod:
@@ -29,7 +31,8 @@ import (
 //	          fd42:9::9         fd42:9::1   │         fd42:1::fe         fd42:1::5
 //	                                      veil0
 type linked struct {
-	*Table
+	*table.Table
+	*Links
 	host, client, pod *nettest.NS
 	far               *nettest.NS // see addFar
 	dir               string
@@ -63,7 +66,7 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 	nettest.Sysctl(t, l.host, "ipv4/ip_forward", "1")
 	nettest.Sysctl(t, l.host, "ipv6/conf/all/forwarding", "1")
 	l.host.Run(t, func() (err error) {
-		if l.g, err = guard.Open(l.dir, quiet()); err != nil {
+		if l.g, err = guard.Open(l.dir, servicetest.Quiet()); err != nil {
 			return err
 		}
 		_, err = l.g.Apply(guard.Settings{Ranges: nettest.Prefixes("198.18.0.0/16", "fd42:1::/48"),
@@ -132,23 +135,31 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 	return found
 }
 
-func (l *linked) config() Config {
-	return Config{Dir: l.dir, Limits: small, Links: true, Log: quiet(),
-		Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
+func (l *linked) config() table.Config {
+	return table.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
+		Log: servicetest.Quiet(), Memory: table.Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
 }
 
 func (l *linked) open(t *testing.T, withTCX bool) {
 	t.Helper()
+	l.openWith(t, l.config(), withTCX)
+	t.Cleanup(func() { l.Table.Close() })
+	l.setSelf(t)
+}
+
+// openWith opens a table, whose programs are attached nowhere yet, at tcx or at clsact.
+func (l *linked) openWith(t *testing.T, c table.Config, withTCX bool) {
+	t.Helper()
 	l.host.Run(t, func() (err error) {
-		l.Table, err = Open(l.config())
+		l.Table, err = table.Open(c)
 		return err
 	})
-	t.Cleanup(func() { l.Table.Close() })
-	if withTCX && !l.features.TCX {
+	l.Links = New(l.Table, servicetest.Quiet())
+	if withTCX && !l.tcx {
+		l.Table.Close()
 		nettest.Skip(t, nettest.NoTCX, "before Linux 6.6")
 	}
-	l.features.TCX = withTCX
-	l.setSelf(t)
+	l.tcx = withTCX
 }
 
 func (l *linked) setSelf(t *testing.T) {
@@ -225,7 +236,7 @@ func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
 			}
 
 			for _, link := range links {
-				if _, err := detachLink(h, hooksFor(l.features), link); err != nil {
+				if _, err := detachLink(h, hooksFor(l.tcx), link); err != nil {
 					return err
 				}
 			}
@@ -253,6 +264,32 @@ func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
 			t.Errorf("after removal only %v were attached", again)
 		}
 	})
+}
+
+func TestRemoveTakesLinksAndPins(t *testing.T) {
+	nettest.NeedBPF(t)
+	l := newLinked(t, true)
+	l.attach(t)
+	l.Table.Close()
+
+	remove := func() (removed []string) {
+		l.host.Run(t, func() (err error) {
+			removed, err = Remove(l.dir)
+			return err
+		})
+		return removed
+	}
+	for _, left := range []bool{true, false} {
+		removed := remove()
+		at := slices.Contains(removed, "program of services at u0 ingress")
+		pin := slices.Contains(removed, "pin "+l.dir+"/"+table.MapFlows)
+		if at != left || pin != left {
+			t.Errorf("removed %v, want programs and pins only the first time", removed)
+		}
+	}
+	if removed, err := Remove(l.dir + "/nowhere"); err != nil || removed != nil {
+		t.Errorf("of nothing it removed %v, %v", removed, err)
+	}
 }
 
 // TestNewLinksAreServed has a pod's link that appears while links are watched.
@@ -303,15 +340,15 @@ func TestClientOutsideWithTheGuardInForce(t *testing.T) {
 // serve has the pod behind port 30080 of the host, and port 80 of addresses of a balancer.
 func (l *linked) serve(t *testing.T, vips ...string) {
 	t.Helper()
-	p, err := service.New("node-1", small)
+	p, err := service.New("node-1", servicetest.Limits)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := named("web")
+	s := servicetest.Named("web")
 	s.Ports[0].NodePort, s.LoadBalancerIPs = 30080, nettest.Addrs(vips...)
 	p.SetNodeAddrs(nettest.Addrs("198.19.0.1", "fd42:9::1"))
 	p.PutService(s)
-	endpoints := sliceOf("web", "198.18.1.5", "fd42:1::5")
+	endpoints := servicetest.SliceOf("web", "198.18.1.5", "fd42:1::5")
 	for i := range endpoints.Endpoints {
 		endpoints.Endpoints[i].Node = "node-1"
 	}

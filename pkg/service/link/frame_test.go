@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"encoding/binary"
@@ -52,7 +52,7 @@ func expectRouted(t *testing.T, c *nettest.Capture, what, to, via string) {
 func (r *routed) sendTo(t *testing.T, how uint8) {
 	t.Helper()
 	for _, link := range []string{"vpod1", "vpod2"} {
-		if err := r.maps[mapRoutes].Put(r.index(t, link), how); err != nil {
+		if err := r.Map(mapRoutes).Put(r.index(t, link), how); err != nil {
 			t.Fatal(err)
 		}
 	}

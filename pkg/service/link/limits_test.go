@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 func (r *routed) routesOf(t *testing.T, link string) uint8 {
 	t.Helper()
 	var how uint8
-	if err := r.maps[mapRoutes].Lookup(r.index(t, link), &how); err != nil &&
+	if err := r.Map(mapRoutes).Lookup(r.index(t, link), &how); err != nil &&
 		!errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
@@ -227,7 +227,7 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 	appear("vpod6")
 	nettest.Until(t, 10*time.Second, "a link that is gone is forgotten", func() bool {
 		var how uint8
-		return errors.Is(r.maps[mapRoutes].Lookup(gone, &how), ebpf.ErrKeyNotExist)
+		return errors.Is(r.Map(mapRoutes).Lookup(gone, &how), ebpf.ErrKeyNotExist)
 	})
 	stop()
 }

@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // nobodysLink is an index that no link of a test has.
@@ -45,11 +47,14 @@ func (l *linked) index(t *testing.T, link string) uint32 {
 	return uint32(found.Attrs().Index)
 }
 
+func podClient(addr string, link uint32) table.PodClient {
+	return table.PodClient{Addr: netip.MustParseAddr(addr).As16(), Link: link}
+}
+
 func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 	t.Helper()
 	for _, link := range links {
-		if err := l.maps[mapPodClients].Put(podClient{netip.MustParseAddr(addr).As16(), link},
-			uint8(1)); err != nil {
+		if err := l.Map(table.MapPodClients).Put(podClient(addr, link), uint8(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,7 +63,7 @@ func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 func (l *linked) calls(t *testing.T, addr string, link uint32) bool {
 	t.Helper()
 	var v uint8
-	err := l.maps[mapPodClients].Lookup(podClient{netip.MustParseAddr(addr).As16(), link}, &v)
+	err := l.Map(table.MapPodClients).Lookup(podClient(addr, link), &v)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Fatal(err)
 	}
@@ -73,7 +78,7 @@ func TestAddressesInUseAreThoseThatPodsHereCalled(t *testing.T) {
 	l.call(t, "fd42:fd::1", pod)
 	l.call(t, "198.19.199.2", nobodysLink)
 	l.call(t, "198.19.199.3", nobodysLink, pod)
-	l.call(t, "198.19.199.4", unknownLink)
+	l.call(t, "198.19.199.4", table.UnknownLink)
 	all := nettest.Addrs("198.19.199.1", "fd42:fd::1", "198.19.199.2", "198.19.199.3",
 		"198.19.199.4", "198.19.199.5")
 	for range 2 {
@@ -157,7 +162,16 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	if l.calls(t, vip, nobodysLink) {
 		t.Error("who is gone is still a caller")
 	}
-	if used, room, err := start(t, config(t), lab).PodClients(); used+room > 0 || err != nil {
+
+	c := l.config()
+	c.Dir, c.Links = nettest.BPFFS(t)+"/kubeveil", false
+	noLinks, err := table.Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { noLinks.Close() })
+	alone := New(noLinks, servicetest.Quiet())
+	if used, room, err := alone.PodClients(); used+room > 0 || err != nil {
 		t.Errorf("a table without links has %d of %d callers, %v", used, room, err)
 	}
 }
@@ -170,7 +184,7 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.guard(t, closed...)
 	l.open(t, false)
 	l.expectInUse(t, "the map is there, and nobody called", nettest.Addrs(closed...), nil)
-	if err := os.Remove(l.dir + "/" + mapPodClients); err != nil {
+	if err := os.Remove(l.dir + "/" + table.MapPodClients); err != nil {
 		t.Fatal(err)
 	}
 	all := nettest.Addrs(append(closed, "198.19.199.2")...)
@@ -200,19 +214,16 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		l.expectInUse(t, "it is replaced", closed, closed)
 		// One that has the map is another thing.
 		for _, a := range closed {
-			if err := l.maps[mapPodClients].Delete(podClient{a.As16(), unknownLink}); err != nil {
+			unknown := podClient(a.String(), table.UnknownLink)
+			if err := l.Map(table.MapPodClients).Delete(unknown); err != nil {
 				t.Fatal(err)
 			}
 		}
 
 		l.Table.Close()
-		l.host.Run(t, func() (err error) {
-			l.Table, err = Open(Config{Dir: l.dir, Limits: small, Links: true, TunnelPort: 7,
-				Log: quiet(), Memory: Memory{Clients: 1024, Replies: 1024, Sends: 1024,
-					Flows: 1024}})
-			return err
-		})
-		l.features.TCX = withTCX
+		c := l.config()
+		c.TunnelPort = 7
+		l.openWith(t, c, withTCX)
 		if changed := l.attach(t); !slices.Contains(changed,
 			"replaced service_pod_in at vpod1 ingress") {
 			t.Errorf("a version with the map changed %v", changed)

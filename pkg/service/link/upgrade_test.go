@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"bufio"
@@ -6,18 +6,18 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 
-	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // TestFlowsOutliveTheirTable is a restart and upgrades of the daemon while a client outside has
@@ -133,7 +133,7 @@ func (l *linked) replaceSome(places int) error {
 		return err
 	}
 
-	hk := hooksFor(l.features)
+	hk := hooksFor(l.tcx)
 	for _, link := range links {
 		master, err := masterOf(h, link)
 		if err != nil {
@@ -224,7 +224,7 @@ func openTUN(t *testing.T, ns *nettest.NS, name string) *os.File {
 // 31080 and 31053.
 func (l *linked) serveHereAndFar(t *testing.T) {
 	t.Helper()
-	p, err := service.New("node-1", small)
+	p, err := service.New("node-1", servicetest.Limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 		"here": {"node-1", 30080, 30053, []string{"198.18.1.5", "fd42:1::5"}},
 		"far":  {"node-2", 31080, 31053, []string{"198.18.2.5", "fd42:1:0:2::5"}},
 	} {
-		svc, endpoints := named(name), sliceOf(name, s.pod...)
+		svc, endpoints := servicetest.Named(name), servicetest.SliceOf(name, s.pod...)
 		svc.Ports[0].NodePort, svc.Ports[1].NodePort = s.web, s.dns
 		for i := range endpoints.Endpoints {
 			endpoints.Endpoints[i].Node = s.node
@@ -308,7 +308,7 @@ func tellSource(t *testing.T, ns *nettest.NS) {
 			if err != nil {
 				return
 			}
-			fmt.Fprintln(to{udp, from}, from)
+			_, _ = udp.WriteTo([]byte(from.String()+"\n"), from)
 		}
 	}()
 }
@@ -331,12 +331,13 @@ func (l *linked) talk(t *testing.T) []flow {
 	} {
 		f := flow{}
 		l.client.Run(t, func() (err error) {
-			f.Conn, err = dial(to.network, to.at)
+			f.Conn, err = net.DialTimeout(to.network, to.at, servicetest.Patience)
 			return err
 		})
 		t.Cleanup(func() { f.Close() })
 		var err error
-		if f.source, err = converse(f.Conn); err != nil || !strings.HasPrefix(f.source, to.source) {
+		f.source, err = servicetest.Converse(f.Conn)
+		if err != nil || !strings.HasPrefix(f.source, to.source) {
 			t.Fatalf("the backend of %s %s sees %q, %v, want %s; the guard dropped %v", to.network,
 				to.at, f.source, err, to.source, l.dropped(t))
 		}
@@ -348,7 +349,7 @@ func (l *linked) talk(t *testing.T) []flow {
 func expectGoOn(t *testing.T, when string, flows []flow) {
 	t.Helper()
 	for _, f := range flows {
-		if source, err := converse(f.Conn); err != nil || source != f.source {
+		if source, err := servicetest.Converse(f.Conn); err != nil || source != f.source {
 			t.Fatalf("%s: the backend of %s %s saw %s and sees %q, %v", when,
 				f.RemoteAddr().Network(), f.RemoteAddr(), f.source, source, err)
 		}
@@ -360,9 +361,9 @@ func expectGoOn(t *testing.T, when string, flows []flow) {
 func (l *linked) knownFlows(t *testing.T) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
-	err := eachRaw(l.maps[mapFlows], func(key, value []byte) error {
+	err := table.Each(l.Table, table.MapFlows, func(key flowKey, value flowEntry) bool {
 		all[fmt.Sprintf("%x", key)] = fmt.Sprintf("%x", value[:18])
-		return nil
+		return true
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -371,31 +372,14 @@ func (l *linked) knownFlows(t *testing.T) map[string]string {
 }
 
 // reopen puts another table in the place of one that is closed, with this many flows, and with
-// other instructions if asked to.
+// other programs if asked to.
 func (l *linked) reopen(t *testing.T, flows uint32, other bool) {
 	t.Helper()
 	c := l.config()
 	c.Memory.Flows = flows
-	all, err := specs(l.features)
-	if err != nil {
-		t.Fatal(err)
+	if other {
+		c.TunnelPort = 7
 	}
-	packet, err := packetSpec(0, flows, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range packet.Programs {
-		if other {
-			p.Instructions = slices.Insert(slices.Clone(p.Instructions), 1,
-				asm.Mov.Reg(asm.R1, asm.R1))
-		}
-	}
-	l.host.Run(t, func() error {
-		next, err := open(c, l.features, append(all, packet))
-		if err == nil {
-			l.Table = next
-		}
-		return err
-	})
+	l.openWith(t, c, l.tcx)
 	l.setSelf(t)
 }

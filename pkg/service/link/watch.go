@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"context"
@@ -32,7 +32,7 @@ type lateLink struct {
 // until ctx is done. Then it returns nil. Without tcx a pod's new link gets them some seconds after
 // it appeared, unless another program has the place by then. If the kernel lost changes it looks at
 // all links again. It must run on a thread in the node's network namespace, after AttachLinks.
-func (t *Table) WatchLinks(ctx context.Context) error {
+func (s *Links) WatchLinks(ctx context.Context) error {
 	h, err := nl.Open()
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
@@ -52,17 +52,17 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	waiting.Go(func() {
 		// This needs a thread of its own, in the namespace whose indexes name the links.
 		err := netns.DoFd(int(own.Fd()), "of the node", func() error {
-			t.serveLate(ctx, h, late)
+			s.serveLate(ctx, h, late)
 			return nil
 		})
 		if err != nil {
-			t.log.Warn("links that come get their programs late or never", "error", err)
+			s.log.Warn("links that come get their programs late or never", "error", err)
 		}
 	})
 
 	again := func(l nl.Link) bool {
 		select {
-		case late <- lateLink{l.Attrs().Index, time.Now().Add(t.patience)}:
+		case late <- lateLink{l.Attrs().Index, time.Now().Add(s.patience)}:
 			return true
 		default:
 			return false
@@ -70,15 +70,15 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 	}
 
 	err = nl.WatchLinks(ctx, func(h *nl.Handle, l nl.Link) {
-		if t.waits(h, l) && again(l) {
+		if s.waits(h, l) && again(l) {
 			return
 		}
-		t.serveLink(h, l, false)
-		if t.routing {
+		s.serveLink(h, l, false)
+		if s.routing {
 			again(l)
 		}
 	}, func(err error) {
-		t.log.Warn("link changes were lost, looking at all links again for services", "error", err)
+		s.log.Warn("link changes were lost, looking at all links again for services", "error", err)
 	})
 	if err != nil {
 		return fmt.Errorf("watch links for services: %w", err)
@@ -88,8 +88,8 @@ func (t *Table) WatchLinks(ctx context.Context) error {
 }
 
 // waits reports whether the link is a pod's without programs, for whose place another may come.
-func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
-	if t.features.TCX || l.Attrs().Group != abi.PodGroup {
+func (s *Links) waits(h *nl.Handle, l nl.Link) bool {
+	if s.tcx || l.Attrs().Group != abi.PodGroup {
 		return false
 	}
 	ours, err := findOurs(h, clsact{}, point{l.Attrs().Index, ingress})
@@ -98,7 +98,7 @@ func (t *Table) waits(h *nl.Handle, l nl.Link) bool {
 }
 
 // serveLate attaches the programs of late links when they are due, in the order of their arrival.
-func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
+func (s *Links) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLink) {
 	for {
 		var next lateLink
 		select {
@@ -114,37 +114,37 @@ func (t *Table) serveLate(ctx context.Context, h *nl.Handle, late <-chan lateLin
 		l, err := h.LinkByIndex(next.index)
 		if err != nil {
 			if !errors.Is(tchook.LinkError(err), tchook.ErrLinkGone) {
-				t.log.Warn("packets at a link are not translated to services", "index", next.index,
+				s.log.Warn("packets at a link are not translated to services", "index", next.index,
 					"error", err)
 			}
 			continue
 		}
-		t.serveLink(h, l, true)
+		s.serveLink(h, l, true)
 	}
 }
 
-func (t *Table) serveLink(h *nl.Handle, l nl.Link, settled bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	did, err := t.attachLink(h, l, settled)
+func (s *Links) serveLink(h *nl.Handle, l nl.Link, settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	did, err := s.attachLink(h, l, settled)
 	if err != nil {
-		t.notTranslated(l, err)
+		s.notTranslated(l, err)
 	}
 	if len(did) == 0 {
 		return
 	}
 	// New links get the indexes of links that are gone.
-	if t.routing {
+	if s.routing {
 		links, err := h.LinkList()
 		if err == nil {
-			err = t.forgetRoutes(links)
+			err = s.forgetRoutes(links)
 		}
 		if err != nil {
-			t.log.Warn("links that are gone are still known", "error", err)
+			s.log.Warn("links that are gone are still known", "error", err)
 		}
 	}
-	if _, err := t.countPodClients(h); err != nil {
-		t.log.Warn("pods that are gone are still known as callers of services, for which there is "+
+	if _, err := s.countPodClients(h); err != nil {
+		s.log.Warn("pods that are gone are still known as callers of services, for which there is "+
 			"room for so many only", "error", err)
 	}
 }

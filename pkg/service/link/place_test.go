@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"bytes"
@@ -24,6 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 func TestWhichProgramsALinkHas(t *testing.T) {
@@ -156,7 +157,7 @@ func (l *linked) crowd(t *testing.T, name string) {
 	}
 
 	p := point{found.Attrs().Index, ingress}
-	if l.features.TCX {
+	if l.tcx {
 		for i := range mprogMax {
 			prog := loadProgram(t, asm.Mov.Imm(asm.R1, int32(i)), asm.Mov.Imm(asm.R0, -1),
 				asm.Return())
@@ -400,19 +401,16 @@ func (l *linked) goOn(t *testing.T, vip, text string) *net.TCPConn {
 		t.Fatalf("%s answers %q, %v", vip, got, err)
 	}
 
-	var keys [][]byte
-	flows := l.maps[mapFlows]
-	if err := eachRaw(flows, func(key, _ []byte) error {
-		keys = append(keys, bytes.Clone(key))
-		return nil
-	}); err != nil {
-		t.Fatal(err)
+	var keys []flowKey
+	err := table.Each(l.Table, table.MapFlows, func(key flowKey, _ flowEntry) bool {
+		keys = append(keys, key)
+		return true
+	})
+	if err == nil {
+		err = table.Delete(l.Table, table.MapFlows, keys)
 	}
-
-	for _, key := range keys {
-		if err := flows.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			t.Fatal(err)
-		}
+	if err != nil {
+		t.Fatal(err)
 	}
 
 	if _, err := c.Write([]byte(text)); err != nil {

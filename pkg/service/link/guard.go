@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"errors"
@@ -13,15 +13,15 @@ import (
 )
 
 // translateAtGuard puts the egress programs where the egress guard tail calls them.
-func (t *Table) translateAtGuard() error {
-	m, err := ebpf.LoadPinnedMap(t.pin(abi.PinTranslate), nil)
+func (s *Links) translateAtGuard() error {
+	m, err := ebpf.LoadPinnedMap(s.table.Pin(abi.PinTranslate), nil)
 	if err != nil {
 		return fmt.Errorf("open the guard's map %s (the guard must be open first): %w",
 			abi.PinTranslate, err)
 	}
 	defer m.Close()
 	for i, name := range []string{progOut, progOutL3} {
-		if err := t.putTranslate(m, uint32(i), t.progs[name]); err != nil {
+		if err := s.putTranslate(m, uint32(i), s.table.Program(name)); err != nil {
 			return fmt.Errorf("put %s before the guard: %w", name, err)
 		}
 	}
@@ -30,7 +30,7 @@ func (t *Table) translateAtGuard() error {
 
 // putTranslate puts a program into the array of the egress guard. It first copies the flows of the
 // program that is there, since replies come meanwhile.
-func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
+func (s *Links) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	var old *ebpf.Program
 	if err := m.Lookup(at, &old); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return m.Put(at, prog)
@@ -41,13 +41,13 @@ func (t *Table) putTranslate(m *ebpf.Map, at uint32, prog *ebpf.Program) error {
 	if same, err := bpfobj.Same(old, prog); err != nil || same {
 		return err
 	}
-	if err := t.takeOver(old); err != nil {
+	if err := s.table.TakeOver(old); err != nil {
 		return err
 	}
 	if err := m.Put(at, prog); err != nil {
 		return err
 	}
-	return t.takeOver(old) // again: it was at work until now
+	return s.table.TakeOver(old) // again: it was at work until now
 }
 
 // clearTranslate removes the programs from the array of the egress guard.

@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"math/bits"
@@ -9,13 +9,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // known counts the addresses that have had a flow.
 func (l *linked) known(t *testing.T) int {
 	t.Helper()
 	n := 0
-	err := each(l.maps, mapFlowBloom, func(_ uint32, v uint64) bool {
+	err := table.Each(l.Table, table.MapFlowBloom, func(_ uint32, v uint64) bool {
 		n += bits.OnesCount64(v)
 		return true
 	})
@@ -50,13 +51,14 @@ func TestAddressesOfFlowsAreKnown(t *testing.T) {
 	})
 }
 
-// attachEarlier attaches a program of an earlier version to a pod's link. It uses the flows and none
-// of the maps that came later.
+// attachEarlier attaches a program of an earlier version to a pod's link. It uses the flows and
+// none of the maps that came later.
 func (l *linked) attachEarlier(t *testing.T) {
 	t.Helper()
 	earlier, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: progPodIn, Type: ebpf.SchedCLS,
 		License: "GPL", Instructions: asm.Instructions{
-			asm.LoadMapPtr(asm.R1, l.maps[mapFlows].FD()), asm.Mov.Imm(asm.R0, -1), asm.Return(),
+			asm.LoadMapPtr(asm.R1, l.Map(table.MapFlows).FD()), asm.Mov.Imm(asm.R0, -1),
+			asm.Return(),
 		}})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +72,7 @@ func (l *linked) attachEarlier(t *testing.T) {
 			return err
 		}
 		defer h.Close()
-		return hooksFor(l.features).attach(h, pod, progPodIn, earlier)
+		return hooksFor(l.tcx).attach(h, pod, progPodIn, earlier)
 	})
 }
 
@@ -92,7 +94,10 @@ func TestAddressesOfEarlierFlowsAreUnknown(t *testing.T) {
 		for _, c := range []struct {
 			gone []string
 			want int
-		}{{[]string{mapFlowBloom, mapFlows}, 0}, {[]string{mapFlowBloom}, allKnown}} {
+		}{
+			{[]string{table.MapFlowBloom, table.MapFlows}, 0},
+			{[]string{table.MapFlowBloom}, allKnown},
+		} {
 			for _, name := range c.gone {
 				if err := os.Remove(l.dir + "/" + name); err != nil {
 					t.Fatal(err)

@@ -1,4 +1,4 @@
-package table
+package link
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
 // mapRoutes has what host routing may do at a link, by its index: bpf/lib/service/route.h.
@@ -25,16 +26,16 @@ const (
 // routeLink sets what host routing may do at this link, whose ingress program is plan. Limits to a
 // pod's traffic (plugin bandwidth) are set soon after the link appears. So until a link is settled,
 // packets go to it by the host's end, and the kernel routes what it sends.
-func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
-	m, index := t.maps[mapRoutes], uint32(l.Attrs().Index)
+func (s *Links) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
+	m, index := s.table.Map(mapRoutes), uint32(l.Attrs().Index)
 	var have, want uint8
 	if err := m.Lookup(index, &have); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("read map %s: %w", mapRoutes, err)
 	}
 
-	if t.routing {
+	if s.routing {
 		var err error
-		if want, err = t.routes(h, hk, l, plan); err != nil {
+		if want, err = s.routes(h, hk, l, plan); err != nil {
 			return err
 		}
 		if !settled {
@@ -59,7 +60,7 @@ func (t *Table) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settle
 }
 
 // routes returns what host routing may do at a link with this ingress program.
-func (t *Table) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, error) {
+func (s *Links) routes(h *nl.Handle, hk hooks, l nl.Link, plan string) (uint8, error) {
 	switch plan {
 	case progIn:
 		guarded, err := isGuarded(h, hk, l)
@@ -166,13 +167,13 @@ func isGuarded(h *nl.Handle, hk hooks, l nl.Link) (bool, error) {
 }
 
 // forgetRoutes deletes the entries of links that do not exist any more.
-func (t *Table) forgetRoutes(links []nl.Link) error {
+func (s *Links) forgetRoutes(links []nl.Link) error {
 	there := make(map[uint32]bool, len(links))
 	for _, l := range links {
 		there[uint32(l.Attrs().Index)] = true
 	}
 	var gone []uint32
-	err := each(t.maps, mapRoutes, func(index uint32, _ uint8) bool {
+	err := table.Each(s.table, mapRoutes, func(index uint32, _ uint8) bool {
 		if !there[index] {
 			gone = append(gone, index)
 		}
@@ -182,7 +183,7 @@ func (t *Table) forgetRoutes(links []nl.Link) error {
 		return err
 	}
 	for _, index := range gone {
-		if err := t.maps[mapRoutes].Delete(index); err != nil &&
+		if err := s.table.Map(mapRoutes).Delete(index); err != nil &&
 			!errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
 		}

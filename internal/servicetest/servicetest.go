@@ -1,0 +1,57 @@
+// Package servicetest has services, their endpoints and their clients for tests of several
+// packages. Only tests import it.
+package servicetest
+
+import (
+	"bufio"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// Limits are sizes of a table that cost nothing.
+var Limits = service.Limits{Frontends: 256, BackendSlots: 4096, Members: 1024, SourceRanges: 256}
+
+// Patience is how long a client waits for a connection or an answer.
+const Patience = 10 * time.Second
+
+// Quiet returns a logger that discards.
+func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+// Named returns a service on ports 80 (TCP, to 8080) and 53 (UDP, to 5353).
+func Named(name string, addrs ...string) service.Service {
+	return service.Service{
+		Name: service.Name{Namespace: "test", Name: name}, ClusterIPs: nettest.Addrs(addrs...),
+		Ports: []service.Port{{Name: "web", Protocol: service.TCP, Port: 80},
+			{Name: "dns", Protocol: service.UDP, Port: 53}},
+	}
+}
+
+// SliceOf returns the only slice of a service; its endpoints are ready.
+func SliceOf(name string, addrs ...string) service.Slice {
+	s := service.Slice{
+		Service: service.Name{Namespace: "test", Name: name}, Name: "1",
+		Ports: []service.SlicePort{{Name: "web", Protocol: service.TCP, Port: 8080},
+			{Name: "dns", Protocol: service.UDP, Port: 5353}},
+	}
+	for _, a := range nettest.Addrs(addrs...) {
+		s.Endpoints = append(s.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+	}
+	return s
+}
+
+// Converse sends a line or a datagram and returns the line that comes back.
+func Converse(c net.Conn) (string, error) {
+	if err := c.SetDeadline(time.Now().Add(Patience)); err != nil {
+		return "", err
+	}
+	if _, err := c.Write([]byte("?\n")); err != nil {
+		return "", err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	return strings.TrimSpace(line), err
+}

@@ -1,0 +1,108 @@
+package link
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// podClientsRest is how long a count of pod clients stays valid. A count walks the whole map: half
+// a millisecond if it is empty, 20 ms with 50,000 clients.
+const podClientsRest = time.Minute
+
+// PodClients returns how many pod clients there are, counted at most podClientsRest ago, and how
+// many there is room for. Both are 0 for a table without links. It deletes clients whose link is
+// gone. Call it on a thread in the node's network namespace.
+func (s *Links) PodClients() (used, room uint32, err error) {
+	m := s.table.Map(table.MapPodClients)
+	if m == nil {
+		return 0, 0, nil
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer h.Close()
+	used, err = s.countPodClients(h)
+	return used, m.MaxEntries(), err
+}
+
+// countPodClients counts the pod clients, unless they were counted less than podClientsRest ago.
+func (s *Links) countPodClients(h *nl.Handle) (uint32, error) {
+	s.callers.Lock()
+	defer s.callers.Unlock()
+	if !s.callers.at.IsZero() && time.Since(s.callers.at) < s.callers.rest {
+		return s.callers.used, nil
+	}
+	_, used, err := s.called(h)
+	if err == nil {
+		s.callers.at, s.callers.used = time.Now(), used
+	}
+	return used, err
+}
+
+// InUse returns the addresses among addrs to which an existing pod has had a flow. The flow may be
+// evicted by now, and the pod may still go on with it. A table without links returns none. Call it
+// on a thread in the node's network namespace.
+func (s *Links) InUse(addrs []netip.Addr) ([]netip.Addr, error) {
+	if s.table.Map(table.MapPodClients) == nil || len(addrs) == 0 {
+		return nil, nil
+	}
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	called, _, err := s.called(h)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(addrs),
+		func(a netip.Addr) bool { return !called[a.As16()] }), nil
+}
+
+// called returns the addresses that have pod clients and how many clients there are. It deletes
+// clients whose link is gone.
+func (s *Links) called(h *nl.Handle) (addrs map[[16]byte]bool, callers uint32, err error) {
+	var all []table.PodClient
+	err = table.Each(s.table, table.MapPodClients, func(c table.PodClient, _ uint8) bool {
+		all = append(all, c)
+		return true
+	})
+	if err != nil || len(all) == 0 {
+		return nil, 0, err
+	}
+
+	// List links after clients: a client that came meanwhile has a link then.
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, 0, fmt.Errorf("list links: %w", err)
+	}
+
+	there := map[uint32]bool{table.UnknownLink: true}
+	for _, l := range links {
+		there[uint32(l.Attrs().Index)] = true
+	}
+
+	addrs = make(map[[16]byte]bool)
+	var gone []table.PodClient
+	for _, c := range all {
+		if there[c.Link] {
+			addrs[c.Addr] = true
+		} else {
+			gone = append(gone, c)
+		}
+	}
+
+	if len(gone) > 0 {
+		if err := table.Delete(s.table, table.MapPodClients, gone); err != nil {
+			return nil, 0, err
+		}
+	}
+
+	return addrs, uint32(len(all) - len(gone)), nil
+}

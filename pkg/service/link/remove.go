@@ -1,0 +1,76 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/tchook"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// Remove removes the table, of any version, and returns what it removed. It detaches the programs
+// from links of the calling thread's network namespace, then does what table.Remove does. It needs
+// no table and does as much as it can. A missing directory is no error.
+func Remove(dir string) ([]string, error) {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	detached, err := detachLinks(dir)
+	removed, other := table.Remove(dir)
+	return append(detached, removed...), errors.Join(err, other)
+}
+
+// detachLinks takes our programs from all links, and from before the guard.
+func detachLinks(dir string) ([]string, error) {
+	h, err := nl.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer h.Close()
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	has, err := tchook.HasTCX()
+	hk := hooksFor(err == nil && has)
+	var taken []string
+	var errs []error
+	for _, l := range links {
+		did, err := detachLink(h, hk, l)
+		taken = append(taken, did...)
+		if err != nil && !errors.Is(err, tchook.ErrLinkGone) {
+			errs = append(errs, fmt.Errorf("detach from %s: %w", l.Attrs().Name, err))
+		}
+	}
+	return taken, errors.Join(append(errs, clearTranslate(dir))...)
+}
+
+func detachLink(h *nl.Handle, hk hooks, l nl.Link) ([]string, error) {
+	var taken []string
+	for _, dir := range []direction{ingress, egress} {
+		p := point{l.Attrs().Index, dir}
+		ours, err := findOurs(h, hk, p)
+		if err != nil {
+			return taken, err
+		}
+		for _, prog := range ours {
+			if err = hk.detach(h, p, prog); err != nil {
+				break
+			}
+			taken = append(taken, fmt.Sprintf("program of services at %s %s", l.Attrs().Name, dir))
+		}
+		closeAll(ours)
+		if err != nil {
+			return taken, err
+		}
+	}
+	if g := l.Attrs().Group; len(taken) > 0 && (g == abi.PodGroup ||
+		g == abi.TunnelGroup) {
+		return taken, hk.tidy(h, l.Attrs().Index)
+	}
+	return taken, nil
+}
