@@ -181,7 +181,7 @@ func TestManifestsInOrder(t *testing.T) {
 }
 
 // veild rolls a tenth of the nodes at a time, and goes on only when the node's guard and tunnels
-// are up; what carries packets is never rolled.
+// are up; what carries packets and hands nothing over is never rolled.
 func TestDaemonsRollByTenths(t *testing.T) {
 	var veild, worker appsv1.DaemonSet
 	for file, ds := range map[string]*appsv1.DaemonSet{"cni/daemonset-veild.yaml": &veild,

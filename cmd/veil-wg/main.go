@@ -24,7 +24,7 @@ const usage = `veil-wg: userspace WireGuard for veild
 Usage:
   veil-wg [flags]                      serve the requests in -dir (the supervisor)
   veil-wg device -mtu N [flags] NAME   serve one device (started by the supervisor)
-  veil-wg ready -instance ID           report whether that veil-wg serves the devices
+  veil-wg ready                        report whether the veil-wg of -instance serves the devices
   veil-wg version
 
 veild asks for a device by writing <dir>/<device>.json and configures it through
@@ -44,6 +44,10 @@ Flags:
 // passedFD is the descriptor under which a device's process finds its held lock, or the pipe by
 // which it tells that it took the device over.
 const passedFD = 3
+
+// instanceEnv is the name of the instance where no flag gives it: a probe's command line has no
+// variables.
+const instanceEnv = "KUBEVEIL_INSTANCE"
 
 type options struct {
 	dir       string
@@ -90,9 +94,9 @@ func run(ctx context.Context, args []string) error {
 	fs.BoolVar(&o.locked, "locked", false, "device only: file descriptor 3 is the device's lock")
 	fs.BoolVar(&o.takeOver, "takeover", false,
 		"device only: take it over from the process that serves it; file descriptor 3 is told")
-	fs.StringVar(&o.instance, "instance", "",
-		"`name` of this veil-wg and its restarts, such as a pod's UID: a newer one takes over, "+
-			"an older one waits")
+	fs.StringVar(&o.instance, "instance", os.Getenv(instanceEnv),
+		"`name` of this veil-wg and its restarts, such as a pod's UID\n(default $"+instanceEnv+
+			"): a newer one takes over, an older one waits")
 	fs.Usage = func() {
 		fmt.Fprint(fs.Output(), usage)
 		fs.PrintDefaults()

@@ -29,22 +29,29 @@ func TestManifests(t *testing.T) {
 		})
 	}
 
-	t.Run("services", func(t *testing.T) {
-		dir, err := os.MkdirTemp("testdata", "services")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { os.RemoveAll(dir) })
-		own := `apiVersion: kustomize.config.k8s.io/v1beta1
+	for _, name := range []string{"services", "engine"} {
+		t.Run(name, func(t *testing.T) { checkComponent(t, kubectl, name) })
+	}
+}
+
+// checkComponent holds what a kustomization with a component gives.
+func checkComponent(t *testing.T, kubectl, name string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("testdata", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+
+	own := `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [../../../../manifests]
-components: [../../../../manifests/components/services]
+components: [../../../../manifests/components/` + name + `]
 `
-		if err := os.WriteFile(dir+"/kustomization.yaml", []byte(own), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		golden.Check(t, "manifests/services.yaml", render(t, kubectl, dir))
-	})
+	if err := os.WriteFile(dir+"/kustomization.yaml", []byte(own), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	golden.Check(t, "manifests/"+name+".yaml", render(t, kubectl, dir))
 }
 
 // render returns the objects of a kustomization, without comments.

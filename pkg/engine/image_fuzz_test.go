@@ -132,6 +132,7 @@ func FuzzImage(f *testing.F) {
 			image = bytes.Clone(image)
 			image[int(at)%len(image)] ^= by
 		}
+
 		d := imported(t, image)
 		if d == nil {
 			return

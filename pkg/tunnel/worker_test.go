@@ -151,6 +151,7 @@ func TestSupervisorDeathLeavesDataPath(t *testing.T) {
 	b.super.Process.Kill()
 	b.super.Process.Wait()
 	flows(t, "traffic without supervisor", arrivals, time.Now())
+
 	b.startWorker()
 	nettest.Until(t, 5*time.Second, "adoption", func() bool {
 		return strings.Contains(b.log.String(), "adopted the living device process")

@@ -89,8 +89,10 @@ func startSupervisor(t *testing.T, dir, instance string) *started {
 	ctx, stop := context.WithCancel(t.Context())
 	r := &started{log: &lines{c: make(chan string, 100)}, stop: stop, ended: make(chan error, 1)}
 	s := &Supervisor{Dir: dir, TrustDisk: true, Instance: instance,
-		Log:      slog.New(slog.NewTextHandler(r.log, nil)),
-		patience: 50 * time.Millisecond}
+		Log: slog.New(slog.NewTextHandler(r.log, nil))}
+	if instance != "" {
+		s.patience = 50 * time.Millisecond // after which it waits on
+	}
 	go func() { r.ended <- s.Run(ctx) }()
 	t.Cleanup(stop)
 	return r

@@ -140,6 +140,7 @@ func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 			next = time.Now().Add(pause)
 			pause = min(2*pause, lastTry)
 		}
+
 		select {
 		case <-ctx.Done():
 			if k.leaving.Load() || k.named {

@@ -181,6 +181,7 @@ func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, erro
 				"at_most", patience)
 			told = true
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil, nil
