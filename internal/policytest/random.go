@@ -133,6 +133,7 @@ func drawPolicy(t *rapid.T) policy.Policy {
 		Subjects: drawSelector(t),
 		Isolates: [2]bool{rapid.Bool().Draw(t, "ingress"), rapid.Bool().Draw(t, "egress")},
 	}
+
 	for d := range p.Rules {
 		for range rapid.IntRange(0, 2).Draw(t, "rules") {
 			var r policy.Rule

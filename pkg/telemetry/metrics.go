@@ -50,6 +50,7 @@ func NewMetrics(snapshot Snapshot, perPeer bool) *Metrics {
 				"or whole.",
 		}),
 	}
+
 	m.Registry.MustRegister(m.add, m.apply, m.applyErrors,
 		&collector{snapshot: snapshot, perPeer: perPeer, now: time.Now},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(
