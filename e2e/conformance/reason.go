@@ -18,6 +18,8 @@ type Facts struct {
 	Emulated bool
 	// EBPF says that Kubeveil translates services, and no other program does.
 	EBPF bool
+	// Policies says that Kubeveil enforces NetworkPolicy.
+	Policies bool
 }
 
 // fate is what a reason explains.

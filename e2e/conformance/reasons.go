@@ -7,14 +7,14 @@ var reasons = []reason{
 			return f.EBPF
 		},
 		why: "it is about kube-proxy, and the cluster has none"},
-	{fate: notRun, pattern: `-Service: sctp`, when: func(f Facts) bool { return f.EBPF },
+	{fate: notRun, pattern: `-Service: sctp|client using SCTP`, when: func(f Facts) bool { return f.EBPF },
 		why: "ours: the table of services leaves SCTP to another proxy, and the cluster has none"},
 	{fate: notRun, pattern: `\[sig-network\] (Topology Hints|Traffic Distribution) `,
 		when: func(f Facts) bool { return f.EBPF },
 		why:  "ours: the table of services gives every backend the same chance"},
 	{fate: notRun, pattern: `\[Feature:NetworkPolicy\]`,
-		why: "ours: Kubeveil does not enforce NetworkPolicy yet; it refuses what is not of the " +
-			"cluster, and allows the rest"},
+		when: func(f Facts) bool { return !f.Policies },
+		why:  "the cluster enforces no NetworkPolicy: policy is none"},
 	{fate: notRun, pattern: `\[Feature:LoadBalancer\]`,
 		why: "the cluster has no cloud that makes load balancers"},
 	{fate: notRun, pattern: `\[Feature:(Networking-IPv4|Networking-IPv6|Networking-DNS)\]`,

@@ -188,6 +188,9 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 	if r.Facts.EBPF {
 		b.WriteString(", Kubeveil translates services and nobody else")
 	}
+	if r.Facts.Policies {
+		b.WriteString(", Kubeveil enforces NetworkPolicy")
+	}
 	fmt.Fprintf(&b, "; begun %s, %s.\n\n", r.Started.UTC().Format(time.RFC3339),
 		r.Elapsed.Round(time.Second))
 	fmt.Fprintf(&b, "| passed | failed, known | failed, no reason | skipped "+

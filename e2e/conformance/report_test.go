@@ -142,6 +142,15 @@ func TestSpecsThatRun(t *testing.T) {
 			"[Feature:IPv6DualStack] should have at least one dual-stack node"},
 			[]string{"Netpol NetworkPolicy between server and client should support allow-all " +
 				"policy [Feature:NetworkPolicy]"}, 150},
+		"policies": {Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true, Policies: true},
+			[]string{
+				"Netpol API should support creating NetworkPolicy API operations",
+				"Netpol NetworkPolicy between server and client should support allow-all " +
+					"policy [Feature:NetworkPolicy]",
+				"Netpol [Feature:SCTPConnectivity] [LinuxOnly] NetworkPolicy between server and " +
+					"client using SCTP should enforce policy based on Ports " +
+					"[Feature:NetworkPolicy]",
+			}, nil, 198},
 		"no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, Emulated: true, EBPF: true},
 			[]string{
 				"Services should implement service.kubernetes.io/service-proxy-name",
@@ -158,6 +167,14 @@ func TestSpecsThatRun(t *testing.T) {
 					"[Feature:SCTPConnectivity]",
 				"Topology Hints should distribute endpoints evenly",
 			}, 140},
+		"policies, no kube-proxy": {Facts{Nodes: 2, Others: 1, DNS: true, EBPF: true,
+			Policies: true}, []string{
+			"Netpol NetworkPolicy between server and client should support allow-all policy " +
+				"[Feature:NetworkPolicy]",
+		}, []string{
+			"Netpol [Feature:SCTPConnectivity] [LinuxOnly] NetworkPolicy between server and " +
+				"client using SCTP should enforce policy based on Ports [Feature:NetworkPolicy]",
+		}, 185},
 		"without DNS": {Facts{Nodes: 2},
 			[]string{"Services should serve a basic endpoint from pods [Conformance]",
 				"Networking IPerf2 [Feature:Networking-Performance] should run iperf2"},
@@ -294,14 +311,15 @@ func TestReport(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	r := someReport(t)
 	r.add(upstream.Outcome{Name: upstream.Group + " recovers", Status: upstream.Passed})
-	r.Facts.EBPF, r.Wire = true, &leak.Result{Frames: 9, Plaintext: 1,
+	r.Facts.EBPF, r.Facts.Policies, r.Wire = true, true, &leak.Result{Frames: 9, Plaintext: 1,
 		Kinds: map[leak.Kind]uint64{leak.Tunnel: 7}}
 	var b strings.Builder
 	if err := r.WriteMarkdown(&b, "Two | nodes"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"2 nodes take pods, Kubeveil translates services and nobody else; begun",
+		"2 nodes take pods, Kubeveil translates services and nobody else, " +
+			"Kubeveil enforces NetworkPolicy; begun",
 		"| 3 | 1 | 2 | 2 |",
 		"On the wire: 1 of 9 with plaintext, 0 missed, 7 of tunnels.",
 		"## Failed, and no reason is listed\n\n| spec | |\n|---|---|\n| breaks | breaks: message " +

@@ -34,8 +34,8 @@ type Options struct {
 	Dir string
 	// Registry begins the names of the images: "" for the upstream's own.
 	Registry string
-	// Emulated and EBPF are those of Facts.
-	Emulated, EBPF bool
+	// Emulated, EBPF and Policies are those of Facts.
+	Emulated, EBPF, Policies bool
 	// Parallel is how many processes run specs; 0 is one.
 	Parallel int
 	// Limit is for how long specs are begun, those marked [Conformance] first; 0 is no limit. The
@@ -117,7 +117,7 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	f := Facts{Emulated: o.Emulated, EBPF: o.EBPF}
+	f := Facts{Emulated: o.Emulated, EBPF: o.EBPF, Policies: o.Policies}
 	for _, n := range nodes {
 		if n.Ready && n.Schedulable {
 			f.Nodes++

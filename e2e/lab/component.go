@@ -71,20 +71,20 @@ func placeServices(settings map[string]any) {
 	settings["services"] = services
 }
 
-// overlay is a user's own kustomization, for the folders of the manifests and of a component, and
-// for files with patches.
+// overlay is a user's own kustomization, for the folders of the manifests and of components, and for
+// files with patches.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 # That of the bases counts for nothing here.
 sortOptions: {order: fifo}
 resources: [%q]
-components: [%q]
+components: [%s]
 patches: [%s]
 `
 
-// WriteOverlay makes the folder dir, whose kustomization adds a component to the manifests in the
+// WriteOverlay makes the folder dir, whose kustomization adds components to the manifests in the
 // folder base. Patches are the names of files that the caller writes to dir.
-func WriteOverlay(dir, base, component string, patches ...string) error {
+func WriteOverlay(dir, base string, components []string, patches ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
@@ -100,10 +100,13 @@ func WriteOverlay(dir, base, component string, patches ...string) error {
 		return err
 	}
 
-	var paths []string
+	var folders, paths []string
+	for _, c := range components {
+		folders = append(folders, fmt.Sprintf("%q", filepath.Join(base, "components", c)))
+	}
 	for _, p := range patches {
 		paths = append(paths, fmt.Sprintf("{path: %q}", p))
 	}
 	return os.WriteFile(filepath.Join(dir, "kustomization.yaml"), fmt.Appendf(nil, overlay, base,
-		filepath.Join(base, "components", component), strings.Join(paths, ", ")), 0o644)
+		strings.Join(folders, ", "), strings.Join(paths, ", ")), 0o644)
 }

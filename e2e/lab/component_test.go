@@ -23,7 +23,7 @@ func TestOverlayNamesFoldersThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := WriteOverlay(filepath.Join(at, "link"), filepath.Join(root, "manifests"),
-		"policy"); err != nil {
+		[]string{"services", "policy"}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -38,10 +38,10 @@ func TestOverlayNamesFoldersThatExist(t *testing.T) {
 	if err := yaml.Unmarshal(text, &k); err != nil {
 		t.Fatal(err)
 	}
-	if len(k.Resources) != 1 || len(k.Components) != 1 || len(k.Patches) != 0 {
+	if len(k.Resources) != 1 || len(k.Components) != 2 || len(k.Patches) != 0 {
 		t.Fatalf("kustomization %+v", k)
 	}
-	for _, folder := range []string{k.Resources[0], k.Components[0]} {
+	for _, folder := range append(k.Resources, k.Components...) {
 		if filepath.IsAbs(folder) {
 			t.Errorf("%s: kustomize takes relative paths only", folder)
 		}

@@ -46,6 +46,9 @@ type Options struct {
 	// config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any node, from the
 	// beginning.
 	ServiceProxy string
+	// Policy is which network policies Kubeveil enforces: config.PolicyNone or "" is none,
+	// config.PolicyKubernetes those of Kubernetes, on every node from the beginning.
+	Policy string
 	// Dir is the folder for artefacts; empty is a new one under out/vm, where those of the last
 	// runs stay.
 	Dir string
@@ -110,6 +113,13 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	default:
 		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy,
 			config.ServiceProxyNone, config.ServiceProxyEBPF)
+	}
+
+	switch opts.Policy {
+	case "", config.PolicyNone, config.PolicyKubernetes:
+	default:
+		return nil, fmt.Errorf("make a cluster: policies of %q: write %s or %s", opts.Policy,
+			config.PolicyNone, config.PolicyKubernetes)
 	}
 
 	if opts.Kernel == "" {

@@ -7,12 +7,10 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -35,20 +33,6 @@ func (c *Cluster) checkCgroup() error {
 	return err
 }
 
-// manifests is the folder that is applied to install Kubeveil: the repository's or, where it
-// translates services, one that a user would write, with the component of docs/services.md.
-func (c *Cluster) manifests() (string, error) {
-	base := filepath.Join(c.root, "manifests")
-	if !c.opts.translates() {
-		return base, nil
-	}
-	dir := c.file("manifests")
-	if err := writeManifests(dir, base, netip.AddrPortFrom(c.apiAddr(), lab.APIPort)); err != nil {
-		return "", fmt.Errorf("manifests for services by eBPF: %w", err)
-	}
-	return dir, nil
-}
-
 // servicesConfig is the configuration of a cluster whose services Kubeveil translates, for an API
 // server. There is no kubeconfig of kube-proxy's: veild asks the service kubernetes like any pod.
 const servicesConfig = `apiVersion: v1
@@ -63,15 +47,6 @@ data:
       limits: {backendSlots: 65536}
 `
 
-// writeManifests makes the folder.
-func writeManifests(dir, base string, api netip.AddrPort) error {
-	const file = "config.yaml"
-	if err := lab.WriteOverlay(dir, base, "services", file); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, file), fmt.Appendf(nil, servicesConfig, api), 0o644)
-}
-
 // veildArguments are those that a DaemonSet's pod of veild on the control plane's host would have.
 func (h *hostNode) veildArguments() []string {
 	// Userspace, so that every cluster of the lab has nodes of both kinds.
@@ -80,6 +55,9 @@ func (h *hostNode) veildArguments() []string {
 	if h.cluster.opts.translates() {
 		args = append(args, "-service-proxy="+config.ServiceProxyEBPF,
 			"-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig)
+	}
+	if h.cluster.opts.enforces() {
+		args = append(args, "-policy="+config.PolicyKubernetes)
 	}
 	return args
 }

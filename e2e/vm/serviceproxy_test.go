@@ -57,7 +57,8 @@ func TestManifestsForServices(t *testing.T) {
 	}
 	at := t.TempDir()
 	dir, api := filepath.Join(at, "manifests"), netip.MustParseAddrPort("198.18.0.2:6443")
-	if err := writeManifests(dir, filepath.Join(root, "manifests"), api); err != nil {
+	opts := Options{ServiceProxy: config.ServiceProxyEBPF}
+	if err := opts.writeManifests(dir, filepath.Join(root, "manifests"), api); err != nil {
 		t.Fatal(err)
 	}
 	var k struct {

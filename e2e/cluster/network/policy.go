@@ -226,7 +226,7 @@ func mostlyAnswered(all []tries) error {
 // enforcePolicies adds the component policy to what is installed, as docs/how-to/policies.md says.
 func (s *Session) enforcePolicies(ctx context.Context) error {
 	dir := filepath.Join(s.Dir, "with-policy")
-	if err := lab.WriteOverlay(dir, s.Manifests, "policy"); err != nil {
+	if err := lab.WriteOverlay(dir, s.Manifests, []string{"policy"}); err != nil {
 		return fmt.Errorf("manifests with policies: %w", err)
 	}
 	return s.applyDaemons(ctx, dir)

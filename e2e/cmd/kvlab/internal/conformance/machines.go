@@ -28,8 +28,9 @@ func onMachines(ctx context.Context, a arguments, root string,
 		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
 	}
 
-	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Images: []string{archive},
-		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
+	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Policy: a.policy,
+		Images: []string{archive},
+		Dir:    filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
 		Size: diskSize}
 	if a.volumes {

@@ -7,6 +7,8 @@
 //		on virtual machines that it makes and removes
 //	kvlab conformance -service-proxy ebpf […]
 //		the same without kube-proxy
+//	kvlab conformance -policy kubernetes […]
+//		the same with network policies enforced, and the specs that want that
 //	kvlab conformance -volumes […]
 //		the same of volumes, on one machine
 //	kvlab conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]
@@ -46,7 +48,7 @@ import (
 // arguments are those of the command line.
 type arguments struct {
 	kubeconfig, out, registry, platform string
-	testdriver, serviceProxy            string
+	testdriver, serviceProxy, policy    string
 	volumes                             bool
 	nodes, parallel                     int
 	limit                               time.Duration
@@ -65,6 +67,8 @@ Examples:
   kvlab conformance -kubeconfig admin.conf            on that cluster
   kvlab conformance -service-proxy ebpf -focus '\[sig-network\] Services'
       tests of services, on machines without kube-proxy
+  kvlab conformance -policy kubernetes -focus Netpol
+      tests of network policies, on machines where Kubeveil enforces them
   kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on
                                                       one machine
 
@@ -98,6 +102,8 @@ func (a *arguments) flags() *flag.FlagSet {
 
 	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
 		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
+	flags.StringVar(&a.policy, "policy", config.PolicyNone,
+		program.PolicyUsage+"; with -kubeconfig, which it enforces there")
 	flags.BoolVar(&a.volumes, "volumes", false,
 		"the tests of volumes in place of those of networking, on one machine")
 	flags.StringVar(&a.testdriver, "testdriver", "",
@@ -139,6 +145,9 @@ func (a *arguments) check() error {
 	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
 		return fmt.Errorf("-service-proxy %s: %w", a.serviceProxy, err)
 	}
+	if err := program.CheckPolicy(a.policy); err != nil {
+		return fmt.Errorf("-policy %s: %w", a.policy, err)
+	}
 	if a.parallel < 1 {
 		return fmt.Errorf("-parallel %d: write at least 1", a.parallel)
 	}
@@ -156,7 +165,8 @@ func run(ctx context.Context, a arguments) error {
 		Program:    filepath.Join(root, "out/bin/e2e.test"),
 		Kubectl:    filepath.Join(root, "out/bin/kubectl"),
 		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated,
-		EBPF: a.serviceProxy == config.ServiceProxyEBPF, Registry: a.registry,
+		EBPF:     a.serviceProxy == config.ServiceProxyEBPF,
+		Policies: a.policy == config.PolicyKubernetes, Registry: a.registry,
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if a.volumes {

@@ -21,6 +21,7 @@ func TestArguments(t *testing.T) {
 		"the usual":          {"", ""},
 		"some on a cluster":  {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
 		"without kube-proxy": {"-service-proxy ebpf -focus Services", ""},
+		"with policies":      {"-policy kubernetes -service-proxy ebpf -focus Netpol", ""},
 		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
 			"-platform: nodes are no \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
 		"more than memory":        {"-nodes 9", "-nodes 9: write 1 to 4 machines"},
@@ -29,6 +30,7 @@ func TestArguments(t *testing.T) {
 		"no regular expression":   {"-focus (", "-focus"},
 		"services by nobody": {"-service-proxy bpf",
 			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
+		"policies of another": {"-policy calico", "-policy calico: write none or kubernetes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var a arguments

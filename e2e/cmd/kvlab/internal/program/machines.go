@@ -31,3 +31,15 @@ func CheckServiceProxy(kind string) error {
 	}
 	return nil
 }
+
+// PolicyUsage is that of a flag -policy for machines.
+const PolicyUsage = "which network policies Kubeveil enforces: `kind` " + config.PolicyNone +
+	" or " + config.PolicyKubernetes
+
+// CheckPolicy says what is wrong with which policies are to be enforced, nil when nothing is.
+func CheckPolicy(kind string) error {
+	if kind != config.PolicyNone && kind != config.PolicyKubernetes {
+		return fmt.Errorf("write %s or %s", config.PolicyNone, config.PolicyKubernetes)
+	}
+	return nil
+}

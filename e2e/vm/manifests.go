@@ -1,0 +1,53 @@
+package vm
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// enforces reports whether Kubeveil enforces NetworkPolicy.
+func (o Options) enforces() bool { return o.Policy == config.PolicyKubernetes }
+
+// components are the folders below manifests/components that the cluster is installed with.
+func (o Options) components() []string {
+	var folders []string
+	if o.translates() {
+		folders = append(folders, "services")
+	}
+	if o.enforces() {
+		folders = append(folders, "policy")
+	}
+	return folders
+}
+
+// manifests returns the folder that is applied to install Kubeveil: the repository's or, where the
+// options want components, one that a user would write.
+func (c *Cluster) manifests() (string, error) {
+	base := filepath.Join(c.root, "manifests")
+	if len(c.opts.components()) == 0 {
+		return base, nil
+	}
+	dir := c.file("manifests")
+	api := netip.AddrPortFrom(c.apiAddr(), lab.APIPort)
+	if err := c.opts.writeManifests(dir, base, api); err != nil {
+		return "", fmt.Errorf("manifests with components: %w", err)
+	}
+	return dir, nil
+}
+
+// writeManifests makes the folder dir with the components, for a cluster of that API server.
+func (o Options) writeManifests(dir, base string, api netip.AddrPort) error {
+	if !o.translates() {
+		return lab.WriteOverlay(dir, base, o.components())
+	}
+	const file = "config.yaml"
+	if err := lab.WriteOverlay(dir, base, o.components(), file); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, file), fmt.Appendf(nil, servicesConfig, api), 0o644)
+}

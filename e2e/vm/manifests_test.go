@@ -1,0 +1,77 @@
+package vm
+
+import (
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+func TestPoliciesOfAnotherKindAreRefused(t *testing.T) {
+	if _, err := New(t.Context(), Options{Policy: "calico"}); err == nil ||
+		!strings.Contains(err.Error(), `policies of "calico": write none or kubernetes`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The machines get the components by the manifests, the control plane's host by its arguments.
+func TestComponentsOfTheOptions(t *testing.T) {
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := filepath.Join(root, "manifests")
+
+	for name, tt := range map[string]struct {
+		opts       Options
+		components []string
+		patches    int
+	}{
+		"none":          {Options{}, nil, 0},
+		"none, by name": {Options{Policy: config.PolicyNone}, nil, 0},
+		"policies":      {Options{Policy: config.PolicyKubernetes}, []string{"policy"}, 0},
+		"services":      {Options{ServiceProxy: config.ServiceProxyEBPF}, []string{"services"}, 1},
+		"policies beside": {Options{ServiceProxy: config.ServiceProxyEBPF,
+			Policy: config.PolicyKubernetes}, []string{"services", "policy"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &hostNode{cluster: &Cluster{Lab: &lab.Lab{}, opts: tt.opts}}
+			args := h.veildArguments()
+			if got, want := slices.Contains(args, "-policy=kubernetes"),
+				slices.Contains(tt.components, "policy"); got != want {
+				t.Errorf("the control plane's host enforces policies: %v, want %v", got, want)
+			}
+
+			if len(tt.components) == 0 {
+				c := &Cluster{root: root, opts: tt.opts}
+				if dir, err := c.manifests(); err != nil || dir != base {
+					t.Errorf("manifests %s, %v", dir, err)
+				}
+				return
+			}
+
+			dir := filepath.Join(t.TempDir(), "manifests")
+			if err := tt.opts.writeManifests(dir, base,
+				netip.MustParseAddrPort("198.18.0.2:6443")); err != nil {
+				t.Fatal(err)
+			}
+			var k struct {
+				Components []string
+				Patches    []struct{ Path string }
+			}
+			read(t, filepath.Join(dir, "kustomization.yaml"), &k)
+			var got []string
+			for _, c := range k.Components {
+				got = append(got, filepath.Base(c))
+			}
+			if !slices.Equal(got, tt.components) || len(k.Patches) != tt.patches {
+				t.Errorf("components %q, %d patches, want %q, %d", got, len(k.Patches),
+					tt.components, tt.patches)
+			}
+		})
+	}
+}
