@@ -160,7 +160,7 @@ func (c *Conn) answers(each func(seq uint32, errno unix.Errno) error) error {
 	var errs []error
 	for {
 		n, err := c.receive(unix.MSG_DONTWAIT)
-		if err == unix.EAGAIN {
+		if errors.Is(err, unix.EAGAIN) {
 			return errors.Join(errs...)
 		}
 		if err != nil {

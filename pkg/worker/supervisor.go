@@ -164,8 +164,9 @@ func (s *Supervisor) takeOver(ctx context.Context, me *instance) (*os.File, erro
 	if patience == 0 {
 		patience = handover
 	}
-	waiting, told, pause := time.Now(), false, adoptedPoll
+	waiting, told := time.Now(), false
 	for {
+		var pause time.Duration
 		if me.superseded() {
 			waiting, pause = time.Now(), supersededPoll
 		} else {
