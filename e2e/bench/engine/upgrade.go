@@ -91,6 +91,13 @@ func (s *steady) send(c *net.UDPConn) {
 	}
 }
 
+// count returns how many datagrams were sent.
+func (s *steady) count() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
+}
+
 func (s *steady) receive(c *net.UDPConn) {
 	b := make([]byte, 2048)
 	for {

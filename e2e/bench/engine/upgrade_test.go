@@ -86,7 +86,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 				}
 			}
 
-			sent := there.sent + back.sent
+			sent := there.count() + back.count()
 			if a, b := there.lost(), back.lost(); a+b > 0 {
 				t.Errorf("%d and %d datagrams of %d were lost", a, b, sent)
 			}
