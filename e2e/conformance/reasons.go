@@ -7,8 +7,9 @@ var reasons = []reason{
 			return f.EBPF
 		},
 		why: "it is about kube-proxy, and the cluster has none"},
-	{fate: notRun, pattern: `-Service: sctp|client using SCTP`, when: func(f Facts) bool { return f.EBPF },
-		why: "ours: the table of services leaves SCTP to another proxy, and the cluster has none"},
+	{fate: notRun, pattern: `-Service: sctp|client using SCTP`,
+		when: func(f Facts) bool { return f.EBPF },
+		why:  "ours: the table of services leaves SCTP to another proxy, and the cluster has none"},
 	{fate: notRun, pattern: `\[sig-network\] (Topology Hints|Traffic Distribution) `,
 		when: func(f Facts) bool { return f.EBPF },
 		why:  "ours: the table of services gives every backend the same chance"},

@@ -24,9 +24,9 @@ const (
 	runEnv = "KUBEVEIL_KERNEL_RUN"
 )
 
-// packages are those whose tests load programs into the kernel. The tests need no file of the tree:
-// only is the one of its package of which that is true, empty for all of them, and not is the one of
-// which it is false.
+// packages are those whose tests load programs into the kernel. Their files of the tree are not on
+// the machine: only names the one test of a package that needs none, empty for all tests; not names
+// the one test that needs a file.
 var packages = []struct{ path, only, not string }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
 	{path: "pkg/service/table", not: "TestCountersAreThoseOfThePrograms"},

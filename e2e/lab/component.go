@@ -49,7 +49,8 @@ func giveRights(root, component string, objects []*unstructured.Unstructured) er
 		return json.Unmarshal(now, o)
 	}
 
-	return fmt.Errorf("rights of the component %s: there is no ClusterRole kubeveil-veild", component)
+	return fmt.Errorf("rights of the component %s: there is no ClusterRole kubeveil-veild",
+		component)
 }
 
 // byService reports whether the lab's veilds ask the API servers by their service, as where no
@@ -71,8 +72,8 @@ func placeServices(settings map[string]any) {
 	settings["services"] = services
 }
 
-// overlay is a user's own kustomization, for the folders of the manifests and of components, and for
-// files with patches.
+// overlay is a user's own kustomization, for the folders of the manifests and of components, and
+// for files with patches.
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 # That of the bases counts for nothing here.

@@ -192,7 +192,7 @@ func (c *Conn) receive(flags int) (int, error) {
 
 // Dump asks for objects by the only message of a request, and calls each with the attributes of
 // every object. An error of each ends it. begin, which may be nil, is called before the first
-// object, and again where the dump begins anew because objects changed meanwhile.
+// object, and again where the dump begins again because objects changed meanwhile.
 func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte) error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -309,9 +309,6 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 					h.device[i].Port(), nodes[1-i].Public, h.port(i), 2-i)
 			}
 			connect(t, a, b)
-			h.mu.Lock()
-			h.calm = false
-			h.mu.Unlock()
 
 			came := [2]map[uint64]int{{}, {}}
 			take := func(i int, p []byte) {
@@ -321,48 +318,19 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 				}
 			}
 
-			for number := range uint64(2500) {
-				a.Send(t, datagram(false, true, body(number)))
-				b.Send(t, datagram(false, false, body(number)))
-				if number%40 == 20 {
-					i := r.IntN(2)
-					step := r.IntN(8)
-					if replace(t, nodes[i], step) {
-						nodes[i].Set(t, "%s", kept[i])
-					}
+			h.exchange(t, nodes, func(number uint64) {
+				if number%40 != 20 {
+					return
 				}
-				if number%50 == 0 {
-					time.Sleep(10 * time.Millisecond)
+				i := r.IntN(2)
+				step := r.IntN(8)
+				if replace(t, nodes[i], step) {
+					nodes[i].Set(t, "%s", kept[i])
 				}
-				for i, n := range nodes {
-					for p := n.Receive(0); p != nil; p = n.Receive(0) {
-						take(i, p)
-					}
-				}
-			}
-
-			h.mu.Lock()
-			h.calm = true
-			h.mu.Unlock()
+			}, take)
 			// A side that began its session within the 5 s before the other one died takes the
 			// greeting for a handshake that crossed, and notices after 15 s.
-			healed := time.Now()
-			for i, n := range nodes {
-				passed := false
-				for number := uint64(1 << 20); !passed &&
-					time.Since(healed) < 22*time.Second; number++ {
-					nodes[1-i].Send(t, datagram(false, i == 1, body(number)))
-					for p := n.Receive(100 * time.Millisecond); p != nil; p = n.Receive(0) {
-						take(i, p)
-						passed = passed || binary.BigEndian.Uint64(p[28:]) >= 1<<20
-					}
-				}
-				if !passed {
-					t.Fatalf("nothing comes to node %d after the network healed: %v", i, drops(nodes))
-				}
-				t.Logf("node %d receives %s after the network healed", i,
-					time.Since(healed).Round(time.Millisecond))
-			}
+			passes(t, nodes, 22*time.Second, take)
 
 			h.mu.Lock()
 			defer h.mu.Unlock()

@@ -121,6 +121,60 @@ func (h *hostile) send(to int, p []byte) {
 	_, _ = h.conn[to].WriteToUDPAddrPort(p, h.device[to])
 }
 
+// setCalm ends or begins what the network does to packets.
+func (h *hostile) setCalm(calm bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calm = calm
+}
+
+// exchange sends 2,500 packets each way over the hostile network and calls each after each pair. The
+// packets that node i receives go to take. The network is calm afterwards.
+func (h *hostile) exchange(t *testing.T, nodes []*enginetest.Node, each func(number uint64),
+	take func(i int, p []byte)) {
+	t.Helper()
+	h.setCalm(false)
+	for number := range uint64(2500) {
+		for i, n := range nodes {
+			n.Send(t, datagram(false, i == 0, body(number)))
+		}
+		each(number)
+
+		// The network delays packets, so that some are waited for.
+		var patience time.Duration
+		if number%50 == 0 {
+			patience = 10 * time.Millisecond
+		}
+		for i, n := range nodes {
+			for p := n.Receive(patience); p != nil; p = n.Receive(0) {
+				take(i, p)
+			}
+		}
+	}
+	h.setCalm(true)
+}
+
+// passes wants a packet to pass each way within a time.
+func passes(t *testing.T, nodes []*enginetest.Node, within time.Duration,
+	take func(i int, p []byte)) {
+	t.Helper()
+	const first = uint64(1 << 20)
+	began := time.Now()
+	for i, n := range nodes {
+		passed := false
+		for number := first; !passed && time.Since(began) < within; number++ {
+			nodes[1-i].Send(t, datagram(false, i == 1, body(number)))
+			for p := n.Receive(100 * time.Millisecond); p != nil; p = n.Receive(0) {
+				take(i, p)
+				passed = passed || binary.BigEndian.Uint64(p[28:]) >= first
+			}
+		}
+		if !passed {
+			t.Fatalf("nothing comes to node %d after the network healed: %v", i, drops(nodes))
+		}
+	}
+}
+
 // Over a network that does all that to it, what comes out of the tunnel is what went in, each
 // packet at most once; no counter of a session is used for two messages; and when the network
 // heals, traffic flows.
@@ -161,44 +215,9 @@ func TestHostileNetwork(t *testing.T) {
 				}
 
 				connect(t, a, b)
-				h.mu.Lock()
-				h.calm = false
-				h.mu.Unlock()
-
-				for number := range uint64(2500) {
-					a.Send(t, datagram(false, true, body(number)))
-					b.Send(t, datagram(false, false, body(number)))
-					if number%50 == 0 {
-						time.Sleep(10 * time.Millisecond)
-					}
-					for i, n := range nodes {
-						for p := n.Receive(0); p != nil; p = n.Receive(0) {
-							check(i, p)
-						}
-					}
-				}
-
-				h.mu.Lock()
-				h.calm = true
-				h.mu.Unlock()
-
+				h.exchange(t, nodes, func(uint64) {}, check)
 				// 5.4 s after it heals, at the latest, a packet passes each way.
-				healed := time.Now()
-				for i, n := range nodes {
-					passed := false
-					for number := uint64(1 << 20); !passed &&
-						time.Since(healed) < 12*time.Second; number++ {
-						nodes[1-i].Send(t, datagram(false, i == 1, body(number)))
-						for p := n.Receive(100 * time.Millisecond); p != nil &&
-							!passed; p = n.Receive(0) {
-							check(i, p)
-							passed = binary.BigEndian.Uint64(p[28:]) >= 1<<20
-						}
-					}
-					if !passed {
-						t.Fatalf("nothing comes to node %d after the network healed", i)
-					}
-				}
+				passes(t, nodes, 12*time.Second, check)
 
 				if h.reused > 0 {
 					t.Errorf("%d counters were used for two messages", h.reused)

@@ -105,7 +105,7 @@ func TestNewerWorkerTakesOverAndTheOlderWaits(t *testing.T) {
 	nettest.Until(t, 5*time.Second, "a veil-wg that waits", func() bool {
 		return strings.Contains(b.log.String(), "another veil-wg serves the directory")
 	})
-	time.Sleep(2 * supersededPoll)
+	flows(t, "traffic while it waits", arrivals, time.Now().Add(2*supersededPoll))
 	if b.ready("pod-a") || !b.ready("pod-b") || b.child() != pid {
 		t.Fatal("the older pod's container took the device after its restart")
 	}

@@ -16,13 +16,14 @@ import (
 
 // Handover of a device to another process, over a socket of packets beside the device's state:
 //
-//	successor                                     process that serves the device
-//	hello ─────────────────────────────────────→
-//	                                              no configuration, no thread, no packet
-//	      ←──────────────── state + descriptors
-//	checks it, makes a device that stands still
-//	taken ─────────────────────────────────────→
-//	      ←──────────────────────────────── go    the commit: forgets its keys and ends
+//	successor                       process that serves the device
+//	hello ───────────────────────→
+//	                                no configuration, no thread, no packet
+//	      ←── state + descriptors
+//	checks it, makes a device
+//	that stands still
+//	taken ───────────────────────→
+//	      ←─────────────────── go   the commit: forgets its keys and ends
 //	starts
 //
 // Before the commit the process goes on when the successor refuses, is silent for handPatience or
@@ -137,7 +138,8 @@ func sameUser(c *net.UnixConn) error {
 		return fmt.Errorf("look who is there: %w", err)
 	}
 	if int(cred.Uid) != os.Geteuid() {
-		return fmt.Errorf("user %d may not: the device is served by user %d", cred.Uid, os.Geteuid())
+		return fmt.Errorf("user %d may not: the device is served by user %d", cred.Uid,
+			os.Geteuid())
 	}
 	return nil
 }

@@ -76,7 +76,8 @@ func TestUpgradeLosesNothing(t *testing.T) {
 				if err := w.upgrade(n%2, ""); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(100 * time.Millisecond)
+				flowing(t, there)
+				flowing(t, back)
 				pauses = append(pauses, there.longest(from), back.longest(from))
 			}
 
@@ -158,7 +159,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			}
 
 			if !tc.kept {
-				// What the supervisor does when nobody has the lock any more.
+				// What the supervisor does when no process has the lock any more.
 				if w.procs[0] == old {
 					if tc.old || tc.step == worker.StepGo {
 						_ = old.Wait()
@@ -175,14 +176,15 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			}
 
 			flowing(t, s)
-			after, err := w.handshake(0)
-			for n := 0; err != nil && n < 50; n++ {
-				time.Sleep(20 * time.Millisecond)
+			var after string
+			nettest.Until(t, 5*time.Second, "the last handshake", func() bool {
+				var err error
 				after, err = w.handshake(0)
-			}
-			if err != nil || (after == before) != tc.kept {
-				t.Errorf("last handshake %q, %v, before %q; want the sessions kept: %v", after, err,
-					before, tc.kept)
+				return err == nil
+			})
+			if (after == before) != tc.kept {
+				t.Errorf("last handshake %q, before %q; want the sessions kept: %v", after, before,
+					tc.kept)
 			}
 		})
 	}
