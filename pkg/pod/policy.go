@@ -221,17 +221,30 @@ func leaveGroups(addrs []netip.Addr) error {
 		if errors.Is(err, ErrNotFound) || err == nil && len(found) == 0 {
 			return nil
 		}
+		if errors.Is(err, errSetRemoved) && try < leaveTries {
+			continue // The pod may be in the group that took its place.
+		}
 		if err != nil {
 			return err
 		}
 		err = changeAll(nil, nil, nil, found)
-		if err == nil || !errors.Is(err, ErrNotFound) || try == changeTries {
+		if err == nil || !errors.Is(err, ErrNotFound) || try >= leaveTries {
 			return err
 		}
 	}
 }
 
-// groupsOf finds the elements of addresses. The error matches ErrNotFound without a table.
+// leaveTries bounds how often leaveGroups follows a daemon that changes groups meanwhile.
+const leaveTries = 10
+
+// errSetRemoved matches the error of a read during which a set was removed.
+var errSetRemoved = errors.New("a set was removed meanwhile")
+
+// afterList lets tests change the table once groupsOf has listed its sets; nil in programs.
+var afterList func() error
+
+// groupsOf finds the elements of addresses. The error matches ErrNotFound without a table, and
+// errSetRemoved when a set was removed after the sets were listed.
 func groupsOf(addrs []netip.Addr) (found []member, err error) {
 	if len(addrs) == 0 {
 		return nil, nil
@@ -248,6 +261,11 @@ func groupsOf(addrs []netip.Addr) (found []member, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list sets of nft table inet %s: %w", abi.NFTPolicyTable, err)
 	}
+	if afterList != nil {
+		if err := afterList(); err != nil {
+			return nil, err
+		}
+	}
 
 	for _, s := range sets {
 		six := strings.HasPrefix(s.Name, abi.NFTMembers6) || s.Name == abi.NFTSelf6
@@ -256,8 +274,13 @@ func groupsOf(addrs []netip.Addr) (found []member, err error) {
 		}
 		elements, err := c.GetSetElements(s)
 		if err != nil {
+			// The library's error does not match ENOENT.
+			if _, e := c.GetSetByName(policyTable, s.Name); e != nil {
+				err = errors.Join(errSetRemoved, err)
+			}
 			return nil, fmt.Errorf("list elements of nft set %s: %w", s.Name, err)
 		}
+
 		size := 4
 		if six {
 			size = 16

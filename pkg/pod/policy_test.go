@@ -33,15 +33,18 @@ func (n *node) judged() {
 
 func (n *node) nft(commands string) {
 	n.t.Helper()
-	nft := nettest.NeedProgram(n.t, "nft")
-	n.must(func() error {
-		c := exec.CommandContext(n.t.Context(), nft, "-f", "-")
-		c.Stdin = strings.NewReader(commands)
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
+	n.must(func() error { return nftHere(n.t, commands) })
+}
+
+// nftHere is node.nft for a func that runs in the node already.
+func nftHere(t *testing.T, commands string) error {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), nettest.NeedProgram(t, "nft"), "-f", "-")
+	c.Stdin = strings.NewReader(commands)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("nft: %w: %s", err, out)
+	}
+	return nil
 }
 
 // groups are the sets that the addresses are in.
@@ -238,6 +241,32 @@ func TestDetachWithoutARecordLeavesTheGroup(t *testing.T) {
 	n.must(func() error { return n.Detach(r.HostLink) })
 	if got := n.groups(r.Addrs...); len(got) != 0 {
 		t.Errorf("in %v", got)
+	}
+}
+
+// The daemon moves a pod to another group while a DEL looks for it.
+func TestDetachFollowsAGroupThatIsRemoved(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.reserve("one")
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	r.Workload = web
+	n.attach(r, ns)
+
+	moves := 0
+	afterList = func() error {
+		if moves++; moves > 1 {
+			return nil
+		}
+		return nftHere(t, fmt.Sprintf("add element inet kubeveil_policy m4_two { %s }\n"+
+			"add element inet kubeveil_policy m6_two { %s }\n"+
+			"delete set inet kubeveil_policy m4_one\ndelete set inet kubeveil_policy m6_one\n",
+			pod4, pod6))
+	}
+	t.Cleanup(func() { afterList = nil })
+	n.must(func() error { return n.Detach(r.HostLink) })
+	if got := n.groups(r.Addrs...); moves < 2 || len(got) != 0 {
+		t.Errorf("looked %d times, in %v", moves, got)
 	}
 }
 
