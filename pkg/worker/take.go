@@ -112,9 +112,13 @@ func (t *taken) unpack(o DeviceOptions, options engine.Options, p *parcel) error
 		options.Queues = append(options.Queues, &sock.Queue{FD: fd})
 	}
 	for _, fd := range p.sockets {
-		if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil ||
-			kind != unix.SOCK_DGRAM {
-			return fmt.Errorf("a descriptor is no socket of datagrams: type %d, %w", kind, err)
+		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+		if err != nil {
+			return fmt.Errorf("a descriptor is no socket: %w", err)
+		}
+		if kind != unix.SOCK_DGRAM {
+			return fmt.Errorf("a descriptor is a socket of type %d, want %d for datagrams", kind,
+				unix.SOCK_DGRAM)
 		}
 	}
 
