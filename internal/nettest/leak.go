@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -117,7 +119,18 @@ func descriptors() []string {
 	return out
 }
 
-// namespaceMounts returns the mount points of namespaces (nsfs) and those of BPFFS.
+// testNamespace matches the path of a namespace that a test made by ip-netns(8), with its process.
+var testNamespace = regexp.MustCompile(`^/run/netns/kvtest(\d+)-`)
+
+// ofAnotherProcess reports whether the tests of another package, which run at the same time in the
+// same mount namespace, made a namespace.
+func ofAnotherProcess(path string) bool {
+	m := testNamespace.FindStringSubmatch(path)
+	return m != nil && m[1] != strconv.Itoa(os.Getpid())
+}
+
+// namespaceMounts returns the mount points of namespaces (nsfs) that no other test process made, and
+// those of BPFFS.
 func namespaceMounts() []string {
 	b, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -131,6 +144,9 @@ func namespaceMounts() []string {
 			continue
 		}
 		_, ours := bpffs.Load(fields[4])
+		if ofAnotherProcess(fields[4]) {
+			continue
+		}
 		if strings.HasPrefix(tail, "nsfs ") || strings.HasPrefix(tail, "bpf ") && ours {
 			out = append(out, fields[4])
 		}

@@ -3,6 +3,7 @@ package nettest
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -289,5 +290,17 @@ func TestSettleLeavesMountsOfOthers(t *testing.T) {
 	ours := BPFFS(t)
 	if found := namespaceMounts(); slices.Contains(found, others) || !slices.Contains(found, ours) {
 		t.Errorf("mounts %v: want %s, and not %s", found, ours, others)
+	}
+}
+
+// Namespaces that the tests of another package have at the same time are no leak; those of this
+// process are.
+func TestNamespacesOfAnotherTestProcess(t *testing.T) {
+	own := fmt.Sprintf("/run/netns/kvtest%d-a", os.Getpid())
+	for path, want := range map[string]bool{own: false, "/run/netns/kvtest1-a": true,
+		"/run/netns/node-1": false, "/tmp/kvtest1-a": false} {
+		if got := ofAnotherProcess(path); got != want {
+			t.Errorf("%s is of another process: %t, want %t", path, got, want)
+		}
 	}
 }
