@@ -137,7 +137,7 @@ func linkLocal(t *testing.T, ns *nettest.NS, name string) string {
 
 func (l *linked) config() table.Config {
 	return table.Config{Dir: l.dir, Limits: servicetest.Limits, Links: true,
-		Log: servicetest.Quiet(),
+		Log:    servicetest.Quiet(),
 		Memory: table.Memory{Clients: 1024, Replies: 1024, Sends: 1024, Flows: 1024}}
 }
 
