@@ -252,7 +252,9 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 	a.Send(t, p)
 	expect(t, b, p)
 	settle(t, a, b)
-	keys := append(a.Engine.SessionKeys(), bytes.Clone(a.Private[:]))
+	// The text of a configuration has the private key, and goes through Go's heap (0019).
+	sessions := a.Engine.SessionKeys()
+	keys := append(sessions, bytes.Clone(a.Private[:]))
 	for i := range keys {
 		cover(keys[i])
 	}
@@ -263,10 +265,14 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 		t.Helper()
 		runtime.GC()
 		for i := range keys {
+			where, here := everywhere, 1 // keys itself, while it is looked for
+			if i == len(sessions) {
+				where, here = outsideHeap, 0
+			}
 			cover(keys[i])
-			got := occurrences(t, keys[i])
+			got := occurrences(t, keys[i], where) - here
 			cover(keys[i])
-			if got -= 1; got != want { // keys itself, while it is looked for
+			if got != want {
 				t.Errorf("%s: key %d is %d times in memory, want %d", when, i, got, want)
 			}
 		}
