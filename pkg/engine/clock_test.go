@@ -92,6 +92,7 @@ func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
 	p := datagram(false, true, []byte("hello"))
 	a.Send(t, p)
 	expect(t, b, p)
+	settle(t, a, b)
 	before := a.Engine.Sessions()
 	c.pass(181 * time.Second)
 	a.Send(t, p)

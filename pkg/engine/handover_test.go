@@ -50,8 +50,7 @@ func TestHandoverLosesNothing(t *testing.T) {
 			a, b := c.a(t), c.b(t)
 			enginetest.Pair(t, a, b, false, "persistent_keepalive_interval=25\n")
 			p, back := datagram(false, true, []byte("hello")), datagram(false, false, []byte("back"))
-			a.Send(t, p)
-			expect(t, b, p)
+			connect(t, a, b)
 			settle2(t, a, b)
 
 			for _, n := range []*enginetest.Node{a, b} {
