@@ -54,6 +54,8 @@ lacks() { ! unshare -n sh -c 'ip link set lo up && exec ip "$@"' ip "$@" 2>/dev/
 lacks route add fd42::/64 encap ioam6 trace prealloc type 0x800000 ns 0 size 12 dev lo && expected=$expected,no-ioam6
 lacks route add fd42::/64 encap rpl segs fd42:9::2 dev lo && expected=$expected,no-rpl
 lacks xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 0x77 mode tunnel auth digest_null '' enc cipher_null '' && expected=$expected,no-esp
+# A kernel without WireGuard has the engine's counterpart of the other implementation alone; `make test-kernel` has both.
+unshare -n ip link add w type wireguard 2>/dev/null || expected=$expected,no-kernel-wireguard
 # A shallow clone may lack the last release, which this tree is tried beside.
 release=$(sed -n 's/^const lastRelease = "\(.*\)"$/\1/p' e2e/node/release_test.go 2>/dev/null || true)
 git cat-file -e "$release^{commit}" 2>/dev/null || expected=$expected,no-release

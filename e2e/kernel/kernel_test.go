@@ -24,13 +24,14 @@ const (
 	runEnv = "KUBEVEIL_KERNEL_RUN"
 )
 
-// packages are those whose tests load programs into the kernel. Their files of the tree are not on
+// packages are those whose tests load programs into the kernel or speak to its WireGuard. Their files of the tree are not on
 // the machine: only names the one test of a package that needs none, empty for all tests; not names
 // the one test that needs a file.
 var packages = []struct{ path, only, not string }{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
 	{path: "pkg/service/table", not: "TestCountersAreThoseOfThePrograms"},
 	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
+	{path: "pkg/engine"},
 }
 
 // TestKernel runs the tests of packages on a machine without Kubernetes. They may skip there only

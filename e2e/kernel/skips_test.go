@@ -17,6 +17,7 @@ var options = map[nettest.Reason]string{
 	nettest.NoRPL:       "CONFIG_IPV6_RPL_LWTUNNEL",
 	nettest.NoESP:       "CONFIG_INET_ESP",
 	nettest.NoFlowtable: "CONFIG_NF_FLOW_TABLE_INET",
+	nettest.NoWireGuard: "CONFIG_WIREGUARD",
 }
 
 // mayLack returns the reasons for which tests may skip on a machine, sorted, by the release of its
@@ -66,7 +67,7 @@ func fate(out, test string) (fate string) {
 
 func TestSkipsAreThoseOfTheKernel(t *testing.T) {
 	const all = "CONFIG_IPV6_IOAM6_LWTUNNEL=y\nCONFIG_IPV6_RPL_LWTUNNEL=y\nCONFIG_INET_ESP=m\n" +
-		"CONFIG_NF_FLOW_TABLE_INET=m\n"
+		"CONFIG_NF_FLOW_TABLE_INET=m\nCONFIG_WIREGUARD=m\n"
 	for name, tt := range map[string]struct {
 		release, config string
 		want            []nettest.Reason
@@ -75,7 +76,8 @@ func TestSkipsAreThoseOfTheKernel(t *testing.T) {
 		"all, old": {"6.1.0-56-cloud-amd64", all, []nettest.Reason{nettest.NoTCX}},
 		"two are not set": {"6.6.1",
 			"# CONFIG_IPV6_RPL_LWTUNNEL is not set\n# CONFIG_IPV6_IOAM6_LWTUNNEL is not set\n" +
-				"CONFIG_INET_ESP=m\nCONFIG_INET_ESP_OFFLOAD=m\nCONFIG_NF_FLOW_TABLE_INET=m\n",
+				"CONFIG_INET_ESP=m\nCONFIG_INET_ESP_OFFLOAD=m\nCONFIG_NF_FLOW_TABLE_INET=m\n" +
+				"CONFIG_WIREGUARD=m\n",
 			[]nettest.Reason{nettest.NoIOAM6, nettest.NoRPL}},
 		"an option with a longer name": {"7.0.0",
 			strings.Replace(all, "CONFIG_INET_ESP=m", "CONFIG_INET_ESP_OFFLOAD=m", 1),

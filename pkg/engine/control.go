@@ -52,6 +52,9 @@ func (d *Device) step(now time.Duration) time.Duration {
 		if e&confirmed != 0 {
 			d.confirm(p, now)
 		}
+		if e&insisted != 0 {
+			d.yield(p)
+		}
 		if e&wantSession != 0 {
 			d.want(p, now)
 		}

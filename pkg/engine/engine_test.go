@@ -87,8 +87,17 @@ var combinations = []struct {
 }{
 	{"engine to engine", newEngine, newEngine},
 	{"engine to wireguard-go", newEngine, enginetest.NewReference},
+	{"engine to kernel", newEngine, enginetest.NewKernel},
 	{"wireguard-go to engine", enginetest.NewReference, newEngine},
+	{"kernel to engine", enginetest.NewKernel, newEngine},
 }
+
+// fromEngine are the combinations whose first device is the engine's; others are those of them with
+// a device of another implementation.
+var (
+	fromEngine = combinations[:3]
+	others     = combinations[1:3]
+)
 
 func expect(t *testing.T, n *enginetest.Node, want []byte) {
 	t.Helper()
@@ -147,9 +156,9 @@ func TestPacketsPassBothWays(t *testing.T) {
 	}
 }
 
-// A superpacket leaves as segments and arrives whole, at wireguard-go too.
+// A superpacket leaves as segments and arrives whole, at the others too.
 func TestSuperpacketsPass(t *testing.T) {
-	for _, c := range combinations[:2] {
+	for _, c := range fromEngine {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := c.a(t), c.b(t)
 			enginetest.Pair(t, a, b, false, "")
@@ -252,7 +261,7 @@ func total(n *enginetest.Node) uint64 {
 }
 
 func TestEndpointFollowsTransportPackets(t *testing.T) {
-	for _, c := range combinations[:2] {
+	for _, c := range fromEngine {
 		t.Run(c.name, func(t *testing.T) {
 			b, a := c.a(t), c.b(t)
 			enginetest.Pair(t, a, b, false, "")

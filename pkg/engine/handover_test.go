@@ -333,9 +333,7 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 					nodes[i].Set(t, "%s", kept[i])
 				}
 			}, take)
-			// A side that began its session within the 5 s before the other one died takes the
-			// greeting for a handshake that crossed, and notices after 15 s.
-			passes(t, nodes, 22*time.Second, take)
+			passes(t, nodes, 12*time.Second, take)
 
 			h.mu.Lock()
 			defer h.mu.Unlock()

@@ -95,6 +95,8 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 		return
 	}
 
+	c := p.current
+	s.crossed = c != nil && c.initiator && !c.used.Load()
 	p.lastSeenStamp, p.lastConsumed = stamp, now
 	// The peer's handshake is under way; one of ours would only cross it.
 	p.lastInitiation = now
@@ -169,21 +171,28 @@ func (d *Device) newSession(p *peer, remote uint32, initiator bool,
 		born: now}, nil
 }
 
-// crossing is the time between two sessions that both sides began at once.
-const crossing = rekeyTimeout
+const (
+	// crossing is the time between two sessions that both sides began at once.
+	crossing = rekeyTimeout
+	// patience is for how long a peer may send under a session that gave way.
+	patience = 400 * time.Millisecond
+)
 
 // confirm begins to use the session that the peer has proven to have. Where the handshakes of both
 // sides crossed there are two; then the one that the side with the greater public key began is
-// kept. Else each side might send under the other's, and neither would renew its own.
+// kept. Else each side might send under the other's, and neither would renew its own. They did not
+// cross if the peer had used ours before it began its own.
 func (d *Device) confirm(p *peer, now time.Duration) {
 	if p.next == nil || !p.next.used.Load() {
 		return
 	}
 	c := p.current
-	keep := c != nil && c.initiator && p.next.born-c.born < crossing &&
+	keep := c != nil && p.next.crossed && p.next.born-c.born < crossing &&
 		bytes.Compare(d.id.Public[:], p.public[:]) > 0
 	d.state.Lock()
 	if keep {
+		p.next.rival = c
+		p.next.declined.Store(int64(now))
 		d.shelve(p, p.next)
 	} else {
 		d.shelve(p, p.current)
@@ -193,6 +202,22 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 	d.state.Unlock()
 	d.zeroRetired()
 	d.complete(p, false, now)
+}
+
+// yield begins to use a session of the peer's that gave way, when the peer goes on with it: it does
+// not have the other one. So it is after a handshake which looked like one that crossed, but was
+// that of a process which began anew.
+func (d *Device) yield(p *peer) {
+	for i, s := range p.former {
+		if s == nil || s.rival == nil || s.rival != p.current || s.declined.Load() != 0 {
+			continue
+		}
+		d.state.Lock()
+		s.rival = nil
+		p.former[i], p.current = p.current, s
+		d.state.Unlock()
+		return
+	}
 }
 
 // complete notes that a handshake is complete, and sends what waits for it. The initiator sends an

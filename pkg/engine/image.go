@@ -177,7 +177,8 @@ func (p *peer) visit(c *codec, d *Device) {
 		c.u64(&v)
 		a.Store(v)
 	}
-	events := p.events.Load()
+	// A session does not remember its rival, see yield.
+	events := p.events.Load() & (wantSession | confirmed)
 	number(c, &events, 0, wantSession|confirmed)
 	p.events.Store(events)
 

@@ -22,6 +22,12 @@ type session struct {
 	used atomic.Bool
 	// sent is the next counter.
 	sent atomic.Uint64
+	// crossed reports whether the peer began this session when it may not have known of ours.
+	crossed bool
+	// rival is what this session of the peer's gave way to, see confirm; declined is when, in ns
+	// since boot. When declined is 0 there is no rival, or the peer was seen to prefer this one.
+	rival    *session
+	declined atomic.Int64
 
 	mu     sync.Mutex // taken once a batch
 	window window
@@ -45,6 +51,8 @@ const (
 	wantSession event = 1 << iota
 	// confirmed: a packet came under the keys of next.
 	confirmed
+	// insisted: packets go on to come under a session that gave way.
+	insisted
 )
 
 // peer is one peer.

@@ -299,9 +299,15 @@ func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 func (r *receiver) authentic(s *session, now time.Duration) {
 	p := s.peer
 	p.move(&r.from, now)
-	if p.next == s && !s.used.Load() {
+	if !s.used.Load() {
 		s.used.Store(true)
-		r.s.d.post(p, confirmed)
+		if p.next == s {
+			r.s.d.post(p, confirmed)
+		}
+	}
+	if at := s.declined.Load(); at != 0 && now-time.Duration(at) > patience &&
+		s.declined.CompareAndSwap(at, 0) {
+		r.s.d.post(p, insisted)
 	}
 	// The session that the peer sends under need not be ours, see confirm.
 	if s.initiator && now-s.born > refreshOnReceive && p.current != nil &&
