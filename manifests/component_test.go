@@ -16,7 +16,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/util/intstr"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
@@ -67,41 +66,21 @@ func TestManifestsOfServicesAddNoPrivilege(t *testing.T) {
 	}
 }
 
-// With the engine veil-wg rolls: the new pod is beside the old one until it is ready, and no port
-// stands in its way. The one privilege more locks keys in memory.
-func TestManifestsOfTheEngineRollWithSurge(t *testing.T) {
-	was, is := withComponent(t, "engine")
+// With wireguard-go, which hands nothing over, the operator chooses when flows are interrupted.
+func TestManifestsOfWireGuardGoDoNotRoll(t *testing.T) {
+	was, is := withComponent(t, "wireguard-go")
 	if changed := slices.Sorted(maps.Keys(is)); !slices.Equal(changed,
 		[]string{"DaemonSet veil-wg"}) {
 		t.Fatalf("the component changes %v", changed)
 	}
-
 	var want, got appsv1.DaemonSet
 	typed(t, was["DaemonSet veil-wg"], &want)
 	typed(t, is["DaemonSet veil-wg"], &got)
-	one, zero := intstr.FromInt32(1), intstr.FromInt32(0)
 	want.Spec.UpdateStrategy = appsv1.DaemonSetUpdateStrategy{
-		Type: appsv1.RollingUpdateDaemonSetStrategyType,
-		RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxSurge: &one,
-			MaxUnavailable: &zero}}
-	want.Spec.MinReadySeconds = 5
-
-	c := &want.Spec.Template.Spec.Containers[0]
-	c.Args = []string{"-engine=kubeveil"}
-	c.Env = []corev1.EnvVar{{Name: "KUBEVEIL_INSTANCE", ValueFrom: &corev1.EnvVarSource{
-		FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"}}}}
-	c.ReadinessProbe = &corev1.Probe{PeriodSeconds: 5, TimeoutSeconds: 5,
-		ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{
-			Command: []string{"/usr/local/bin/veil-wg", "ready"}}}}
-	add := &c.SecurityContext.Capabilities.Add
-	*add = append(*add, "IPC_LOCK")
+		Type: appsv1.OnDeleteDaemonSetStrategyType}
+	want.Spec.Template.Spec.Containers[0].Args = []string{"-engine=wireguard-go"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("DaemonSet (-want +got):\n%s", diff)
-	}
-
-	narrowContainers(t, "DaemonSet veil-wg with the component", is["DaemonSet veil-wg"])
-	if ports := got.Spec.Template.Spec.Containers[0].Ports; len(ports) > 0 {
-		t.Errorf("ports %v: two pods of a node could not have them", ports)
 	}
 }
 

@@ -201,7 +201,17 @@ func TestDaemonsRollByTenths(t *testing.T) {
 	if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != "/readyz" {
 		t.Errorf("veild: readiness probe %+v", probe)
 	}
-	if worker.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType {
-		t.Errorf("veil-wg: update strategy %+v", worker.Spec.UpdateStrategy)
+	update = worker.Spec.UpdateStrategy
+	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType ||
+		update.RollingUpdate.MaxSurge.String() != "1" ||
+		update.RollingUpdate.MaxUnavailable.String() != "0" {
+		t.Errorf("veil-wg: update strategy %+v", update)
+	}
+	c := worker.Spec.Template.Spec.Containers[0]
+	if c.ReadinessProbe == nil || c.ReadinessProbe.Exec == nil {
+		t.Errorf("veil-wg: readiness probe %+v: the old pod would be ended at once", c.ReadinessProbe)
+	}
+	if len(c.Ports) > 0 {
+		t.Errorf("veil-wg: ports %v: two pods of a node could not have them", c.Ports)
 	}
 }

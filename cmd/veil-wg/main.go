@@ -87,7 +87,7 @@ func run(ctx context.Context, args []string) error {
 	fs.StringVar(&o.dir, "dir", abi.WorkerDir, "`directory` of requests, on tmpfs")
 	fs.BoolVar(&o.trustDisk, "trust-disk", false,
 		"allow -dir on a disk, where private keys would be written")
-	fs.StringVar(&o.engine, "engine", worker.EngineWireGuardGo,
+	fs.StringVar(&o.engine, "engine", worker.EngineKubeveil,
 		"`engine` of the devices: "+strings.Join(worker.Engines, " or "))
 	fs.TextVar(&o.level, "log-level", slog.LevelInfo, "debug, info, warn or error")
 	fs.IntVar(&o.mtu, "mtu", 0, "device only: `bytes`, used when the TUN has to be made")

@@ -55,6 +55,9 @@ type Options struct {
 	Dir string
 	// VeildConfig is merged over the configuration of veild, keys as in its file.
 	VeildConfig map[string]any
+	// Engine is that of userspace tunnels, as veil-wg -engine has it; empty is what EngineEnv names,
+	// or else Kubeveil's own.
+	Engine string
 	// MoreAddresses adds to each node addresses that its Node does not name and that the kernel
 	// likes to send from: see Node.addMore.
 	MoreAddresses bool

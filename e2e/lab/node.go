@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
+	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
 // Node is a host of the cluster: it has a Node object, runs the programs of its network and has
@@ -202,7 +204,7 @@ func (n *Node) underlay() []netip.Prefix {
 	return n.lab.opts.Family.Underlay(byte(nodeHost + n.Number))
 }
 
-// EngineEnv names the engine of the nodes' tunnels, as veil-wg -engine does; empty is the default.
+// EngineEnv names the engine of userspace tunnels, as veil-wg -engine does, for Labs that name none.
 const EngineEnv = "KUBEVEIL_ENGINE"
 
 // StartProgram starts "veild" or "veil-wg" on the node as it was installed.
@@ -212,8 +214,9 @@ func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) 
 		args = []string{"--config", configFile}
 	}
 	// The programs of another release may not know the flag.
-	if engine := os.Getenv(EngineEnv); name == "veil-wg" && engine != "" && n.ownPrograms() {
-		args = []string{"-engine", engine}
+	if name == "veil-wg" && n.ownPrograms() {
+		args = []string{"-engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
+			worker.EngineKubeveil)}
 	}
 	p, err := n.Start(ctx, filepath.Join(n.programs(), name), args...)
 	if err != nil {

@@ -29,7 +29,7 @@ func TestManifests(t *testing.T) {
 		})
 	}
 
-	for _, name := range []string{"services", "engine"} {
+	for _, name := range []string{"services", "wireguard-go"} {
 		t.Run(name, func(t *testing.T) { checkComponent(t, kubectl, name) })
 	}
 }

@@ -24,8 +24,8 @@ type DeviceOptions struct {
 	Dir string
 	// SocketDir holds its configuration socket; empty is abi.WireGuardSocketDir.
 	SocketDir string
-	// Engine serves the device: EngineWireGuardGo, which is also what empty means, or
-	// EngineKubeveil.
+	// Engine serves the device: EngineKubeveil, which is also what empty means, or
+	// EngineWireGuardGo.
 	Engine string
 	// Shards is the number of queues and threads each way of EngineKubeveil; 0 follows the CPUs.
 	Shards int
@@ -107,7 +107,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 
 // runSuccessor serves a device in place of the process that serves it now.
 func runSuccessor(ctx context.Context, o DeviceOptions) error {
-	if o.Engine != EngineKubeveil {
+	if !HandsOver(o.Engine) {
 		return fmt.Errorf("take over %s: engine %s has no handover", o.Device, o.Engine)
 	}
 	t, err := takeOver(o)

@@ -19,14 +19,14 @@ import (
 
 // Engines that serve a device.
 const (
+	// EngineKubeveil is package engine; it is also what empty means.
+	EngineKubeveil = "kubeveil"
 	// EngineWireGuardGo is the library golang.zx2c4.com/wireguard.
 	EngineWireGuardGo = "wireguard-go"
-	// EngineKubeveil is package engine.
-	EngineKubeveil = "kubeveil"
 )
 
 // Engines are all engines.
-var Engines = []string{EngineWireGuardGo, EngineKubeveil}
+var Engines = []string{EngineKubeveil, EngineWireGuardGo}
 
 // CheckEngine refuses a name that is not an engine's.
 func CheckEngine(name string) error {
@@ -37,7 +37,7 @@ func CheckEngine(name string) error {
 }
 
 // HandsOver reports whether a device of the engine hands its sessions over to a successor.
-func HandsOver(engine string) bool { return engine == EngineKubeveil }
+func HandsOver(engine string) bool { return engine != EngineWireGuardGo }
 
 // served is a device of either engine.
 type served interface {
@@ -53,7 +53,7 @@ func openDevice(o DeviceOptions) (served, error) {
 	if err := CheckEngine(o.Engine); err != nil {
 		return nil, err
 	}
-	if o.Engine == EngineKubeveil {
+	if o.Engine != EngineWireGuardGo {
 		return openEngine(o)
 	}
 	tunDev, err := openTUN(o.Device, o.MTU)

@@ -45,8 +45,8 @@ var labels = map[string]string{
 }
 
 var notes = []string{
-	"bare wireguard-go: the same pods, veths and routes; only the device in the routes between " +
-		"nodes is another, with the same MTU and the same queue length, " +
+	"bare wireguard-go: the same pods, veths, routes and engine; only the device in the routes " +
+		"between nodes is another, with the same MTU and the same queue length, " +
 		"and veild is stopped meanwhile so that it cannot put the routes back. The device of " +
 		"either side must have carried the bytes that were measured.",
 	"in clear: pods of the reference plugins ptp and host-local with plain routes, over a bridge " +

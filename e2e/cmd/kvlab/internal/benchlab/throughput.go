@@ -9,6 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
 // maxLoss is what may be lost of UDP.
@@ -111,7 +112,8 @@ func (r *run) bare(ctx context.Context) (err error) {
 	if err := r.buildBare(ctx); err != nil {
 		return err
 	}
-	l, err := lab.New(ctx, lab.Options{Family: lab.IPv4, UnderlayMTU: 9000, Offloads: true})
+	l, err := lab.New(ctx, lab.Options{Family: lab.IPv4, UnderlayMTU: 9000, Offloads: true,
+		Engine: worker.EngineWireGuardGo})
 	if err != nil {
 		return err
 	}

@@ -31,13 +31,16 @@ type demo struct {
 	out string
 	// api reports whether Kubeveil's nodes have an API server; without one they read snapshot
 	// files.
-	api     bool
-	say     func(format string, args ...any)
-	result  *bench.Result
-	report  *report.Report
-	ours    *network
-	clear   *network
-	problem error
+	api    bool
+	say    func(format string, args ...any)
+	result *bench.Result
+	report *report.Report
+	ours   *network
+	clear  *network
+	// beside is a cluster on wireguard-go, if userspace reports that tunnels are not the kernel's.
+	beside    *network
+	userspace bool
+	problem   error
 }
 
 const usage = `kvlab demo shows the same pods and the same traffic on three nodes in namespaces, in
@@ -186,10 +189,10 @@ func (d *demo) finish() error {
 	return errors.Join(d.problem, err)
 }
 
-// close removes both clusters.
+// close removes the clusters.
 func (d *demo) close() error {
 	var errs []error
-	for _, n := range []*network{d.clear, d.ours} {
+	for _, n := range []*network{d.clear, d.ours, d.beside} {
 		if n != nil {
 			errs = append(errs, n.close())
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
 // network is one of the two clusters with a pod on each node.
@@ -38,7 +39,7 @@ func (d *demo) newNetwork(ctx context.Context, kind lab.Network) (*network, erro
 		lab.Clear: "Reference network: ptp and plain routes", lab.Veil: "Kubeveil"}[kind]}
 	opts := lab.Options{Nodes: nodes, Network: kind}
 	if kind == lab.Veil {
-		opts.NoAPIServer = !d.api
+		opts.NoAPIServer, opts.Engine = !d.api, worker.EngineKubeveil
 	}
 	if kind == lab.Veil && d.api {
 		// The size of the table for a small cluster.
@@ -84,6 +85,25 @@ func (n *network) addPod(ctx context.Context, node *lab.Node) (*lab.Pod, error) 
 		return node.AddPod(ctx, "demo", lab.PodOptions{})
 	}
 	return node.RunPod(ctx, namespace, fmt.Sprintf("demo-%d", node.Number), nil)
+}
+
+// newBeside makes a cluster of two nodes with a pod on each, whose tunnels wireguard-go serves.
+func (d *demo) newBeside(ctx context.Context) (*network, error) {
+	n := &network{title: "Kubeveil on wireguard-go"}
+	var err error
+	if n.lab, err = lab.New(ctx, lab.Options{NoAPIServer: true,
+		Engine: worker.EngineWireGuardGo}); err != nil {
+		return nil, err
+	}
+	for _, node := range n.lab.Nodes() {
+		pod, err := n.addPod(ctx, node)
+		if err != nil {
+			return nil, errors.Join(err, n.close())
+		}
+		n.pods = append(n.pods, pod)
+	}
+	d.say("%s: two nodes, a pod on each, to measure beside", n.title)
+	return n, nil
 }
 
 func added(pods []*lab.Pod) string {
@@ -199,10 +219,12 @@ func (d *demo) exchange(ctx context.Context, from *lab.Pod,
 const (
 	caseTCP     = "tcp_1_stream"
 	caseService = "tcp_1_stream_service"
+	caseBeside  = "tcp_1_stream_wireguard_go"
 )
 
 var labels = map[string]string{caseTCP: "TCP, 1 stream, pod to pod",
-	caseService: "TCP, 1 stream, pod to service"}
+	caseService: "TCP, 1 stream, pod to service",
+	caseBeside:  "TCP, 1 stream, beside wireguard-go instead of our engine"}
 
 // notes returns what stands below the figures.
 func (d *demo) notes() []string {
@@ -236,18 +258,25 @@ func (d *demo) noteTunnel(ctx context.Context) error {
 	}
 	note := "The tunnel here is the kernel's WireGuard."
 	if len(s.Devices) > 0 && s.Devices[0].Kind == string(tunnel.Userspace) {
-		note = "The tunnel here is the userspace worker veil-wg, since this kernel has no " +
-			"WireGuard: figures of the kernel's are in docs/performance.md."
+		d.userspace = true
+		note = "The tunnel here is the userspace worker veil-wg with its own engine, since this " +
+			"kernel has no WireGuard: figures of the kernel's are in docs/performance.md."
 	}
 	d.say("%s", note)
 	d.report.Lead += " " + note
 	return nil
 }
 
-// measure takes a few figures, both networks by turns.
-func (d *demo) measure(ctx context.Context) error {
-	for _, n := range []*network{d.ours, d.clear} {
-		var err error
+// measure takes a few figures, the networks by turns.
+func (d *demo) measure(ctx context.Context) (err error) {
+	networks := []*network{d.ours, d.clear}
+	if d.userspace {
+		if d.beside, err = d.newBeside(ctx); err != nil {
+			return err
+		}
+		networks = append(networks, d.beside)
+	}
+	for _, n := range networks {
 		if n.server, err = load.Serve(ctx, n.pods[1].NetNS()); err != nil {
 			return err
 		}
@@ -264,13 +293,17 @@ func (d *demo) measure(ctx context.Context) error {
 		}}
 	}
 
-	const pod, service, inClear = "pod to pod", "pod to service", "in clear"
+	const pod, service, inClear, beside = "pod to pod", "pod to service", "in clear", "wireguard-go"
 	sides := []bench.Side{side(pod, d.ours, d.ours.pods[1].Addr(false)),
 		side(inClear, d.clear, d.clear.pods[1].Addr(false))}
 	pairs := []bench.Pair{{Name: caseTCP, Ours: pod, Base: inClear}}
 	if d.api {
 		sides = append(sides, side(service, d.ours, d.ours.measured[0]))
 		pairs = append(pairs, bench.Pair{Name: caseService, Ours: service, Base: inClear})
+	}
+	if d.beside != nil {
+		sides = append(sides, side(beside, d.beside, d.beside.pods[1].Addr(false)))
+		pairs = append(pairs, bench.Pair{Name: caseBeside, Ours: pod, Base: beside})
 	}
 	r := bench.Runner{Rounds: 3, Seed: bench.NewSeed(), Progress: d.say}
 	cases, err := r.RunGroups(ctx, []bench.Group{{
