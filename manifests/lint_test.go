@@ -201,6 +201,7 @@ func TestDaemonsRollByTenths(t *testing.T) {
 	if probe == nil || probe.HTTPGet == nil || probe.HTTPGet.Path != "/readyz" {
 		t.Errorf("veild: readiness probe %+v", probe)
 	}
+
 	update = worker.Spec.UpdateStrategy
 	if update.Type != appsv1.RollingUpdateDaemonSetStrategyType ||
 		update.RollingUpdate.MaxSurge.String() != "1" ||

@@ -206,7 +206,7 @@ func (d *Device) confirm(p *peer, now time.Duration) {
 
 // yield begins to use a session of the peer's that gave way, when the peer goes on with it: it does
 // not have the other one. So it is after a handshake which looked like one that crossed, but was
-// that of a process which began anew.
+// that of a process which started again.
 func (d *Device) yield(p *peer) {
 	for i, s := range p.former {
 		if s == nil || s.rival == nil || s.rival != p.current || s.declined.Load() != 0 {

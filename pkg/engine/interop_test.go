@@ -61,9 +61,9 @@ func TestOthersRenewASession(t *testing.T) {
 	}
 }
 
-// An engine that begins anew, as after a reboot, reaches a peer that has sessions with the former
+// An engine that starts again, as after a reboot, reaches a peer that has sessions with the former
 // one, and is reached by it, before the peer would notice the silence after 15 s.
-func TestOthersTakeAnEngineThatBeginsAnew(t *testing.T) {
+func TestOthersTakeAnEngineThatStartsAgain(t *testing.T) {
 	for _, c := range others {
 		for _, out := range []bool{true, false} {
 			t.Run(c.name+map[bool]string{true: "/sends", false: "/receives"}[out], func(t *testing.T) {
@@ -93,9 +93,9 @@ func TestOthersTakeAnEngineThatBeginsAnew(t *testing.T) {
 	}
 }
 
-// A device of another implementation that begins anew with the same key and port reaches the
+// A device of another implementation that starts again with the same key and port reaches the
 // engine, which has a session with the former one.
-func TestEngineTakesOthersThatBeginAnew(t *testing.T) {
+func TestEngineTakesOthersThatStartAgain(t *testing.T) {
 	for _, c := range others {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := newEngine(t), c.b(t)
@@ -118,7 +118,7 @@ func TestEngineTakesOthersThatBeginAnew(t *testing.T) {
 	}
 }
 
-// A peer that dies right after a handshake, and begins anew, is reached before its silence would be
+// A peer that dies right after a handshake, and starts again, is reached before its silence would be
 // noticed after 15 s. If it had not sent anything yet, its new handshake looks like one that crossed
 // the last one.
 func TestPeerThatDiesAfterAHandshakeIsReached(t *testing.T) {
