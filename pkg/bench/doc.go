@@ -21,6 +21,9 @@
 //	          From veilctl, which has no tree, what veilctl version says
 //	kernel    release of the kernel, as uname -r
 //	cpus      CPUs the run could use
+//	cpu       model of the CPU, as /proc/cpuinfo names it; "" unknown
+//	aead      AEAD of the engine that was measured, "avx512" or "x/crypto"; "" in suites
+//	          without one
 //	platform  "namespaces"  nodes are network namespaces on one kernel
 //	          "emulated"    nodes are virtual machines without hardware virtualisation
 //	          "vm"          virtual machines with it

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -22,9 +23,24 @@ func New(platform, dir string) (*Result, error) {
 		Commit:   commit(dir),
 		Kernel:   unix.ByteSliceToString(u.Release[:]),
 		CPUs:     runtime.NumCPU(),
+		CPU:      cpuModel(),
 		Platform: platform,
 		Started:  time.Now().UTC().Truncate(time.Second),
 	}, nil
+}
+
+// cpuModel returns the model of the CPU as /proc/cpuinfo names it, "" where it does not.
+func cpuModel() string {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
 }
 
 // commit is empty where there is no git or no tree: a result of an unpacked

@@ -45,6 +45,8 @@ type limit struct {
 	AtLeast *float64 `json:"atLeast"`
 	AtMost  *float64 `json:"atMost"`
 	Within  *float64 `json:"within"`
+	// AEAD is the result's for which it is judged; empty is each.
+	AEAD string `json:"aead"`
 	// Link says on which links it is judged; nil on all.
 	Link *link `json:"link"`
 	// IfMeasured reports whether a result without the case is none that missed it.
@@ -173,8 +175,15 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 	if name == "" {
 		return nil, fmt.Errorf("no profile of gates is for the platform %q", r.Platform)
 	}
+	all := append(slices.Clone(l.Every), p.Gates...)
+	if err := checkAEAD(all, r.AEAD); err != nil {
+		return nil, err
+	}
 	var gates []Gate
-	for _, g := range append(slices.Clone(l.Every), p.Gates...) {
+	for _, g := range all {
+		if g.AEAD != "" && g.AEAD != r.AEAD {
+			continue
+		}
 		if g.NoPlaintext {
 			gates = append(gates, noPlaintext(r.Leaks))
 			continue
@@ -189,6 +198,25 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 		gates = withOwn(gates, r.Gates)
 	}
 	return gates, nil
+}
+
+// checkAEAD refuses an AEAD without limits where others have some: its result would be judged by
+// less.
+func checkAEAD(all []limit, aead string) error {
+	var known []string
+	for _, g := range all {
+		if g.AEAD == aead && aead != "" {
+			return nil
+		}
+		if g.AEAD != "" {
+			known = append(known, g.AEAD)
+		}
+	}
+	if known != nil {
+		return fmt.Errorf("no gates are for the AEAD %q, only for %q", aead,
+			slices.Compact(known))
+	}
+	return nil
 }
 
 // withOwn adds those of own whose name is not among gates: a result holds what it was judged by,

@@ -79,6 +79,35 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// Limits of an AEAD are for results of that one; a result of an AEAD without limits is refused.
+func TestJudgeByAEAD(t *testing.T) {
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","within":9}],
+"profiles":{"n":{"platforms":["namespaces"],"gates":[
+{"case":"a","aead":"avx512","within":2},{"case":"a","aead":"x/crypto","within":4}]}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Result{Platform: Namespaces,
+		Cases: []Case{{Name: "a", Unit: Millisecond, Ours: Summarize([]float64{3})}}}
+	for aead, missed := range map[string]int{"avx512": 1, "x/crypto": 0} {
+		r.AEAD = aead
+		gates, err := a.suite("s").judge(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Gates = gates
+		if len(gates) != 2 || len(r.Missed()) != missed {
+			t.Errorf("%s: gates %+v, want 2 of which %d are missed", aead, gates, missed)
+		}
+	}
+	for _, aead := range []string{"", "avx2"} {
+		r.AEAD = aead
+		if _, err := a.suite("s").judge(r); err == nil {
+			t.Errorf("AEAD %q is judged by the limits of no AEAD", aead)
+		}
+	}
+}
+
 func TestJudgeWithoutProfile(t *testing.T) {
 	if _, err := Judge(&Result{Platform: Namespaces}, "bench-cluster"); err == nil ||
 		!strings.Contains(err.Error(), "namespaces") {

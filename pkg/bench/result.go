@@ -48,6 +48,8 @@ type Result struct {
 	Commit   string    `json:"commit"`
 	Kernel   string    `json:"kernel"`
 	CPUs     int       `json:"cpus"`
+	CPU      string    `json:"cpu"`
+	AEAD     string    `json:"aead"`
 	Platform string    `json:"platform"`
 	Started  time.Time `json:"started"`
 	Cases    []Case    `json:"cases"`
