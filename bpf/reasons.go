@@ -105,6 +105,68 @@ var PolicyReasons = []Reason{
 		"deleted or flushed it."},
 }
 
+// EngineReasons are why veil-wg with the engine kubeveil dropped a packet or refused a request. They
+// have no number: a process counts them (package engine), by name.
+var EngineReasons = []Reason{
+	{0, "short_datagram", "A datagram is too short for a message of WireGuard."},
+	{0, "unknown_type", "A datagram has no message type of WireGuard."},
+	{0, "wrong_size", "A handshake message has not the size of its type."},
+	{0, "unknown_index",
+		"A message names a session or handshake that is not there: it ended, or veil-wg began " +
+			"anew."},
+	{0, "expired_session", "A packet came under a session older than 180 s."},
+	{0, "replayed", "A packet came a second time, or too late for the window of 8,128."},
+	{0, "forged", "A packet is not authentic."},
+	{0, "handshake_queue_full", "1,024 handshake messages waited."},
+	{0, "bad_mac1", "A handshake message was not made for this node's public key."},
+	{0, "cookie_demanded",
+		"Under load, a handshake message without a valid cookie got one for an answer."},
+	{0, "rate_limited", "Under load, an address sent handshake messages too fast."},
+	{0, "unknown_peer", "A handshake is of a public key that is no peer's."},
+	{0, "handshake_replayed", "An initiation is not newer than the last one of its peer."},
+	{0, "handshake_flood", "An initiation came within 20 ms of the last one of its peer."},
+	{0, "bad_handshake",
+		"A handshake message is not authentic, or a computation with its keys failed."},
+	{0, "bad_cookie", "A cookie is not authentic, or nothing waits for it."},
+	{0, "no_route", "A packet from the node has a destination that is no peer's allowed IP."},
+	{0, "no_endpoint",
+		"A packet or handshake is for a peer without an endpoint, or the device has no " +
+			"sockets."},
+	{0, "device_down", "A packet was to be sent while the device has no sockets."},
+	{0, "staged_full",
+		"Too many packets waited for a session; the oldest of the peer, or the new one, was " +
+			"dropped."},
+	{0, "staged_given_up", "A packet waited for a session that did not come about."},
+	{0, "key_exhausted", "A session has used all counters that it may."},
+	{0, "wrong_source", "A packet from a peer has a source that is not the peer's allowed IP."},
+	{0, "tun_refused", "The kernel refused a packet for the node."},
+	{0, "send_too_large", "A datagram is larger than the MTU of its interface."},
+	{0, "send_no_route", "The node has no route to the endpoint, or no socket of its family."},
+	{0, "send_refused", "The node's firewall refused a datagram."},
+	{0, "send_full", "The node has no room for a datagram."},
+	{0, "send_failed", "The kernel refused a datagram for another reason."},
+	{0, "handover_malformed",
+		"A successor refused the state of the device as malformed; the process goes on."},
+	{0, "handover_abandoned", "A successor did not take the device over; the process goes on."},
+	{0, "configuration_refused",
+		"A configuration request was malformed or could not be met; nothing changed."},
+	{0, "tun_too_short", "A packet from the node ends inside a header."},
+	{0, "tun_bad_version", "A packet from the node is neither IPv4 nor IPv6."},
+	{0, "tun_bad_header_length", "A packet from the node has a wrong length of a header."},
+	{0, "tun_bad_checksum_offset",
+		"A packet from the node has its checksum at a place that cannot be, by its vnet " +
+			"header."},
+	{0, "tun_bad_gso", "A packet from the node has a vnet header of another or unknown protocol."},
+	{0, "tun_bad_segment_size",
+		"A packet from the node has a vnet header with too small a segment size."},
+	{0, "tun_too_many_segments", "A packet from the node has more segments than the kernel makes."},
+	{0, "inner_too_short", "A packet from a peer ends inside its IP header."},
+	{0, "inner_bad_version", "A packet from a peer is neither IPv4 nor IPv6."},
+	{0, "inner_bad_header_length", "A packet from a peer has a wrong length of its IP header."},
+	{0, "inner_bad_total_length",
+		"A packet from a peer ends before the length that its IP header says."},
+}
+
 // HeaderFile and DocumentFile are the files of Header and Document, relative to this directory.
 const (
 	HeaderFile   = "lib/packet/reasons.h"
@@ -147,6 +209,16 @@ func Document() string {
 	b.WriteString("`veilctl status -o json` shows them in `policy.drops`.\n\n")
 	b.WriteString("| name | meaning |\n|---|---|\n")
 	for _, r := range PolicyReasons {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
+	}
+	b.WriteString("\n## Tunnels of veil-wg\n")
+	b.WriteString("With `veil-wg -engine kubeveil`: the `reason` label of " +
+		"`kubeveil_tunnel_dropped_total`.\n")
+	b.WriteString("`veilctl status -o json` shows them in `devices[].drops`. They begin at 0 " +
+		"with each process,\n")
+	b.WriteString("and reasons that did not occur are absent.\n\n")
+	b.WriteString("| name | meaning |\n|---|---|\n")
+	for _, r := range EngineReasons {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
 	}
 	return b.String()

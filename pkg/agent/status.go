@@ -109,7 +109,7 @@ func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry
 	for _, d := range tunnels.Devices {
 		devices = append(devices, telemetry.Device{
 			Name: d.Name, Kind: string(d.Kind), PublicKey: d.PublicKey, Port: d.ListenPort,
-			MTU: d.MTU, Up: d.Up && d.Served,
+			MTU: d.MTU, Up: d.Up && d.Served, Drops: d.Drops,
 		})
 		for _, p := range d.Peers {
 			seen[p.Name] = true

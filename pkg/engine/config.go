@@ -68,9 +68,14 @@ func (d *Device) IpcSetOperation(r io.Reader) error {
 	if err != nil {
 		// No error of a configuration holds a value, which may be a key.
 		d.log.Warn("configuration refused, nothing changed", "err", err)
+		d.NoteRefused()
 	}
 	return err
 }
+
+// NoteRefused counts a configuration request that was refused, also one that never reached the
+// device.
+func (d *Device) NoteRefused() { d.drops.add(configurationRefused, 1) }
 
 // change is a peer of a Set and the peer that it is about.
 type change struct {

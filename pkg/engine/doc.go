@@ -20,7 +20,7 @@
 //   - Queues are bounded: packets that wait for a session (128 a peer, 4 MiB a device), handshake
 //     messages (1,024).
 //   - Handshakes with peers that do not answer have a budget.
-//   - What is dropped has a counter with a reason (Reasons).
+//   - What is dropped or refused has a counter with a reason (Device.Drops).
 //   - Another process can go on in place of this one, without a lost packet or a new handshake
 //     (Export, Import). At any time at most one of them sends.
 //

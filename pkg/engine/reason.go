@@ -41,6 +41,7 @@ const (
 	sendFailed
 	handoverMalformed
 	handoverAbandoned
+	configurationRefused
 	badTUNPacket   // and behind it those of package packet, read from the TUN
 	badInnerPacket = badTUNPacket + reason(packet.Reasons)
 	reasonCount    = badInnerPacket + reason(packet.Reasons)
@@ -54,7 +55,7 @@ var reasonNames = [badTUNPacket]string{"short_datagram", "unknown_type", "wrong_
 	"staged_full", "staged_given_up",
 	"key_exhausted", "wrong_source", "tun_refused", "send_too_large", "send_no_route",
 	"send_refused", "send_full", "send_failed",
-	"handover_malformed", "handover_abandoned"}
+	"handover_malformed", "handover_abandoned", "configuration_refused"}
 
 func (r reason) String() string {
 	switch {

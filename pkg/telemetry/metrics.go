@@ -105,9 +105,12 @@ var (
 	underlayMTUDesc = desc("underlay_mtu_bytes", "MTU of the underlay.")
 	deviceUpDesc    = desc("device_up",
 		"Whether the tunnel device exists, is up and answers: 1 or 0.", "device", "kind")
+	deviceDropsDesc = desc("tunnel_dropped_total",
+		"Packets that veil-wg with the engine kubeveil dropped, and requests that it refused, by "+
+			"reason; reasons that did not occur are absent.", "device", "reason")
 	allDesc = []*prometheus.Desc{buildInfoDesc, blockedDesc, marksDesc, guardDesc,
 		guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc,
-		podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc}
+		podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc, deviceDropsDesc}
 )
 
 // Describe sends every metric there may be.
@@ -163,6 +166,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		if key := [2]string{d.Name, d.Kind}; !seen[key] {
 			seen[key] = true
 			gauge(deviceUpDesc, one(d.Up), d.Name, d.Kind)
+			for reason, n := range d.Drops {
+				counter(deviceDropsDesc, n, d.Name, reason)
+			}
 		}
 	}
 

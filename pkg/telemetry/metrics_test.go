@@ -24,7 +24,7 @@ func busy() Status {
 		Table: Table{Revision: 9, Applied: 8, Waiting: now.Add(-2 * time.Second), Prefixes: 4,
 			NodeAddrs: 3},
 		Devices: []Device{{Name: "veil0", Kind: "userspace", PublicKey: wgkey.Public{1},
-			Port: 51820, MTU: 1440, Up: true}},
+			Port: 51820, MTU: 1440, Up: true, Drops: map[string]uint64{"forged": 4}}},
 		Peers: []Peer{
 			{Name: "b", State: PeerUp, Device: "veil0", PublicKey: wgkey.Public{2},
 				Endpoint:   netip.MustParseAddrPort("198.19.0.2:51820"),
@@ -127,6 +127,7 @@ func TestMetricsSayWhatTheSnapshotSays(t *testing.T) {
 		{"kubeveil_pods", "", 3},
 		{"kubeveil_pod_mtu_bytes", "", 1440},
 		{"kubeveil_device_up", "device=veil0,kind=userspace", 1},
+		{"kubeveil_tunnel_dropped_total", "device=veil0,reason=forged", 4},
 		{"kubeveil_cni_add_duration_seconds", "", 1},
 		{"kubeveil_table_apply_duration_seconds", "", 2},
 		{"kubeveil_table_apply_errors_total", "", 1},

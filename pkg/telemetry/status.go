@@ -80,6 +80,9 @@ type Device struct {
 	MTU       int          `json:"mtu"`
 	// Up reports whether the device exists, is up, and answers.
 	Up bool `json:"up"`
+	// Drops are what veil-wg dropped or refused since its process began, by reason; empty where it
+	// does not count.
+	Drops map[string]uint64 `json:"drops,omitempty"`
 }
 
 // PeerState is the condition of a peer.

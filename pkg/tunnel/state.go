@@ -40,6 +40,8 @@ type DeviceState struct {
 	ListenPort int          `json:"listenPort"`
 	Mark       uint32       `json:"-"`
 	Peers      []PeerState  `json:"peers"`
+	// Drops are what veil-wg dropped or refused, by reason; nil where it does not count.
+	Drops map[string]uint64 `json:"drops,omitempty"`
 }
 
 // PeerState is a peer as read.

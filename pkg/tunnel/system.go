@@ -143,6 +143,9 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 	for _, p := range d.Peers {
 		st.Peers = append(st.Peers, peerState(p))
 	}
+	if st.Kind == Userspace {
+		st.Drops = readDrops(filepath.Join(abi.WireGuardSocketDir, a.Name+".sock"))
+	}
 	return st, nil
 }
 

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,8 +26,15 @@ type configurer interface {
 	IpcSetOperation(r io.Reader) error
 }
 
+// dropCounter is a configurer that counts what it drops.
+type dropCounter interface {
+	Drops() map[string]uint64
+	NoteRefused()
+}
+
 // server speaks the cross-platform configuration protocol
-// (https://www.wireguard.com/xplatform/) and keeps what was set.
+// (https://www.wireguard.com/xplatform/) and keeps what was set. Beside "get" and "set" it knows
+// "drops", whose answer has a line for each reason: its name, an equals sign and the number.
 type server struct {
 	dev     configurer
 	state   string
@@ -100,6 +109,7 @@ func (s *server) handle(c io.ReadWriteCloser) {
 		}
 		body, err := readBody(r)
 		if err != nil {
+			s.refuse()
 			return
 		}
 		if !s.answer(c, op, body) {
@@ -119,12 +129,35 @@ func (s *server) answer(c io.Writer, op string, body []byte) bool {
 		err = s.dev.IpcGetOperation(&answer)
 	case "set=1\n":
 		err = s.set(body)
+	case "drops=1\n":
+		err = s.drops(&answer)
 	default:
+		s.refuse()
 		return false
 	}
 	fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
 	_, err = c.Write(answer.Bytes())
 	return err == nil
+}
+
+// refuse counts a request that the device does not see.
+func (s *server) refuse() {
+	if c, ok := s.dev.(dropCounter); ok {
+		c.NoteRefused()
+	}
+}
+
+// drops writes how often something was dropped, by reason.
+func (s *server) drops(w io.Writer) error {
+	c, ok := s.dev.(dropCounter)
+	if !ok {
+		return unix.EOPNOTSUPP
+	}
+	counts := c.Drops()
+	for _, reason := range slices.Sorted(maps.Keys(counts)) {
+		fmt.Fprintf(w, "%s=%d\n", reason, counts[reason])
+	}
+	return nil
 }
 
 // hold waits until no client is being answered and lets none be until release. It reports false

@@ -317,6 +317,45 @@ func TestProtocol(t *testing.T) {
 	}
 }
 
+// dropper is a device that counts.
+type dropper struct {
+	nothing
+	refused uint64
+}
+
+func (d *dropper) NoteRefused() { d.refused++ }
+
+func (d *dropper) Drops() map[string]uint64 {
+	return map[string]uint64{"forged": 7, "configuration_refused": d.refused}
+}
+
+// What the engine dropped is told at the configuration socket; so are requests that were none.
+func TestDropsAreTold(t *testing.T) {
+	ask := func(dev configurer, text string) string {
+		t.Helper()
+		a, b := net.Pipe()
+		s := &server{dev: dev, state: filepath.Join(t.TempDir(), "s")}
+		go s.handle(b)
+		go func() { _, _ = a.Write([]byte(text)) }()
+		defer a.Close()
+		out := make([]byte, 256)
+		n, _ := a.Read(out)
+		return string(out[:n])
+	}
+
+	d := &dropper{}
+	if got := ask(d, "bogus=1\n\n"); got != "" {
+		t.Errorf("an unknown operation is answered with %q", got)
+	}
+	want := "configuration_refused=1\nforged=7\nerrno=0\n\n"
+	if got := ask(d, "drops=1\n\n"); got != want {
+		t.Errorf("answer %q, want %q", got, want)
+	}
+	if got := ask(&nothing{}, "drops=1\n\n"); !strings.HasPrefix(got, "errno=-") {
+		t.Errorf("a device that counts nothing says %q, want an errno", got)
+	}
+}
+
 func TestUnkeptStateIsAnError(t *testing.T) {
 	s := &server{dev: newDevice(t), state: "/nonexistent/state"}
 	if got := errno(s.set([]byte(setText(1)))); got != -int64(unix.EIO) {
