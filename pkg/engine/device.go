@@ -140,7 +140,7 @@ func ChooseTier(log *slog.Logger) (*aead.Tier, error) {
 	return tier, nil
 }
 
-// Start starts the threads of a device that Import returned.
+// Start starts the threads of a device that was imported.
 func (d *Device) Start() {
 	for _, p := range d.order {
 		if p.events.Load() != 0 {
@@ -174,8 +174,11 @@ func (d *Device) run() {
 // lock of theirs.
 func (d *Device) halt() {
 	d.halted.Store(true)
+	d.stopping.Store(true)
+	// All are told before one is waited for: each may be at a batch.
 	for _, s := range d.shards {
 		s.stop.Wake()
+		s.rx.stop.Wake()
 	}
 	d.tx.Wait()
 	d.stopReceiving()
@@ -184,6 +187,9 @@ func (d *Device) halt() {
 // stopReceiving ends the receiving threads.
 func (d *Device) stopReceiving() {
 	d.stopping.Store(true)
+	for _, s := range d.shards {
+		s.rx.stop.Wake()
+	}
 	for _, s := range d.shards {
 		s.rx.end()
 	}

@@ -77,23 +77,26 @@ func (h *Handover) Commit() {
 	}
 }
 
-// Import makes a device of an image, with the queues and sockets of the device that was exported.
-// It sends nothing and reads no packet before Start; Abandon is for a device that may not start.
-// With an error, which is ErrMalformed for a bad image, the sockets stay the caller's.
-func Import(o Options, image []byte, sockets []int) (*Device, error) {
-	d, err := build(o)
-	if err != nil {
-		return nil, err
-	}
+// Prepare makes a device that stands still and has no state yet: all of it that takes time and that
+// a successor can have while the device is still served. Import follows, or Abandon.
+func Prepare(o Options) (*Device, error) { return build(o) }
+
+// Import makes a device that Prepare returned what an image says, with the queues and sockets of the
+// device that was exported. The device sends nothing and reads no packet before Start; Abandon is
+// for one that may not start. After an error, which is ErrMalformed for a bad image, Abandon must
+// follow, and the sockets stay the caller's.
+func (d *Device) Import(image []byte, sockets []int) error {
 	if err := d.read(image, sockets); err != nil {
-		d.Abandon()
-		return nil, err
+		return err
 	}
-	return d, nil
+	for _, s := range d.shards {
+		s.rx.join.NoUDP = !d.udpOffload
+	}
+	return nil
 }
 
-// Abandon zeroes and closes a device that Import returned and that was not started. It leaves the
-// sockets open, which belong to the device that was exported.
+// Abandon zeroes and closes a device that was prepared and not started. It leaves the sockets open,
+// which belong to the device that was exported.
 func (d *Device) Abandon() {
 	for _, s := range d.shards {
 		s.bound = nil

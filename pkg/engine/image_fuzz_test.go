@@ -72,9 +72,13 @@ func imported(t testing.TB, image []byte) *Device {
 	}
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
-	d, err := Import(Options{Queues: []*sock.Queue{{FD: p[0]}}, Tier: &aead.XCrypto,
-		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }}, image, nil)
+	d, err := Prepare(Options{Queues: []*sock.Queue{{FD: p[0]}}, Tier: &aead.XCrypto,
+		Link: func() (sock.Link, error) { return sock.Link{MTU: 1420}, nil }})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Import(image, nil); err != nil {
+		d.Abandon()
 		if !errors.Is(err, ErrMalformed) {
 			t.Fatalf("import: %v", err)
 		}

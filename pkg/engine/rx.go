@@ -86,12 +86,12 @@ func (r *receiver) start(b *binding) {
 	go r.runRX(b)
 }
 
-// end waits until the thread has ended. The caller holds no lock of the thread.
+// end waits until the thread, which was told by stop, has ended. The caller holds no lock of the
+// thread.
 func (r *receiver) end() {
 	if r.ended == nil {
 		return
 	}
-	r.stop.Wake()
 	<-r.ended
 	r.ended = nil
 }

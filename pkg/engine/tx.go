@@ -107,7 +107,7 @@ func (s *shard) transmit() (more bool, err error) {
 	s.lastPeer, s.lastTo = nil, netip.Addr{}
 	for i := 0; ; {
 		s.outbound(s.buf[:n], now)
-		if i++; i == readsPerBatch {
+		if i++; i == readsPerBatch || d.halted.Load() {
 			break
 		}
 		if n, err = s.queue.Read(s.buf); err != nil {

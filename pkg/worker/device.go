@@ -173,7 +173,7 @@ func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.Un
 	var asked chan *net.UnixConn
 	giver, can := dev.(*own)
 	if can {
-		d, err := openDesk(handPath(o.Dir, o.Device))
+		d, err := openDesk(handPath(o.Dir, o.Device), giver.queues.fds)
 		if err != nil {
 			return err
 		}

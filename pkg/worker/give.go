@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/pkg/engine"
 )
 
@@ -29,11 +27,12 @@ func (d *own) give(c *net.UnixConn, s *server, a *accepting, lock *os.File,
 		return err
 	}
 
+	since := sinceBoot()
 	h, err := d.Export()
 	if err == nil {
 		step(StepExported)
 		_ = c.SetDeadline(time.Now().Add(handPatience))
-		if err = d.commit(c, h, a, lock, step); err == nil {
+		if err = d.commit(c, h, since, a, lock, step); err == nil {
 			// Clients that were connected before are not answered any more.
 			return nil
 		}
@@ -47,9 +46,9 @@ func (d *own) give(c *net.UnixConn, s *server, a *accepting, lock *os.File,
 
 // commit sends the device and, once the successor has it, "go". Without an error the device has
 // ended.
-func (d *own) commit(c *net.UnixConn, h *engine.Handover, a *accepting, lock *os.File,
-	step func(string)) error {
-	p := &parcel{image: h.Image.FD, lock: -1, queues: d.queues.fds, sockets: h.Sockets()}
+func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a *accepting,
+	lock *os.File, step func(string)) error {
+	p := &parcel{image: h.Image.FD, lock: -1, sockets: h.Sockets(), since: since}
 	if lock != nil {
 		p.lock = int(lock.Fd())
 	}
@@ -59,7 +58,7 @@ func (d *own) commit(c *net.UnixConn, h *engine.Handover, a *accepting, lock *os
 	}
 	if e := raw.Control(func(fd uintptr) {
 		p.listener = int(fd)
-		_, _, err = c.WriteMsgUnix([]byte(p.text()), unix.UnixRights(p.fds()...), nil)
+		err = send(c, p.text(), p.fds())
 	}); e != nil {
 		err = e
 	}

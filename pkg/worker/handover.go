@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,22 +19,29 @@ import (
 //
 //	successor                       process that serves the device
 //	hello ───────────────────────→
+//	      ←───── queues of the TUN  it still serves
+//	makes a device without state
+//	ready ───────────────────────→
 //	                                no configuration, no thread, no packet
 //	      ←── state + descriptors
-//	checks it, makes a device
-//	that stands still
+//	checks it, fills the device,
+//	which stands still
 //	taken ───────────────────────→
 //	      ←─────────────────── go   the commit: forgets its keys and ends
 //	starts
+//
+// Packets wait from "ready" to the start. What takes time and can be done before is done before.
 //
 // Before the commit the process goes on when the successor refuses, is silent for handPatience or
 // ends; the successor ends without "go". If the process ends before it, or the successor after it,
 // the sessions are lost, and the next process begins as after any other death.
 
 // helloText is the first message; another version of the protocol or of the state is refused.
-var helloText = fmt.Sprintf("hello 1 %d", engine.Schema)
+var helloText = fmt.Sprintf("hello 2 %d", engine.Schema)
 
 const (
+	queuesWord  = "queues"
+	readyText   = "ready"
 	stateWord   = "state"
 	takenText   = "taken"
 	goText      = "go"
@@ -44,7 +52,7 @@ const (
 const (
 	// handPatience is how long a device stands still for a successor that says nothing.
 	handPatience = 500 * time.Millisecond
-	// helloPatience is how long one may take to say the first word.
+	// helloPatience is how long one may take to say the first words.
 	helloPatience = 2 * time.Second
 	// handMessage bounds a message, bytes; handFDs the descriptors of one (SCM_MAX_FD is 253).
 	handMessage = 256
@@ -53,15 +61,17 @@ const (
 
 // Steps of a handover, for DeviceOptions.Step.
 const (
-	StepHello    = "hello"    // the process was asked
+	StepHello    = "hello"    // the process was asked, and the successor is ready
 	StepExported = "exported" // it stands still
 	StepSent     = "sent"     // the state is sent
 	StepTaken    = "taken"    // the successor has said that it has it
 	StepGone     = "gone"     // "go" is sent, and the keys are not forgotten yet
-	StepReceived = "received" // the successor has the state
-	StepImported = "imported" // and has made a device of it
+	StepPrepared = "prepared" // the successor has a device without state
+	StepReceived = "received" // it has the state
+	StepImported = "imported" // and has filled the device
 	StepTold     = "told"     // and has said so
 	StepGo       = "go"       // and has read "go"
+	StepStarted  = "started"  // and sends
 )
 
 // handPath is the path of a device's handover socket.
@@ -70,18 +80,22 @@ func handPath(dir, device string) string { return dir + "/" + device + ".handove
 // desk accepts those who ask for the device.
 type desk struct {
 	l *net.UnixListener
-	// asked gets a connection on which the first message was right.
+	// asked gets a connection at whose other end a successor is ready.
 	asked chan *net.UnixConn
 	end   chan struct{}
+
+	mu     sync.Mutex
+	queues []int // of the TUN; nil once the desk is closed
 }
 
-// openDesk makes the handover socket, mode 0600, in place of a former one.
-func openDesk(path string) (*desk, error) {
+// openDesk makes the handover socket, mode 0600, in place of a former one. The queues stay open
+// until close.
+func openDesk(path string, queues []int) (*desk, error) {
 	l, err := listenAt(path, "unixpacket")
 	if err != nil {
 		return nil, fmt.Errorf("listen for a successor: %w", err)
 	}
-	d := &desk{l: l, asked: make(chan *net.UnixConn), end: make(chan struct{})}
+	d := &desk{l: l, asked: make(chan *net.UnixConn), end: make(chan struct{}), queues: queues}
 	go d.serve()
 	return d, nil
 }
@@ -89,6 +103,9 @@ func openDesk(path string) (*desk, error) {
 func (d *desk) close() {
 	close(d.end)
 	d.l.Close()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queues = nil
 }
 
 func (d *desk) serve() {
@@ -105,10 +122,13 @@ func (d *desk) greet(c *net.UnixConn) {
 	err := sameUser(c)
 	if err == nil {
 		_ = c.SetDeadline(time.Now().Add(helloPatience))
-		var text string
-		if text, err = hear(c); err == nil && text != helloText {
-			err = fmt.Errorf("it says %q, want %q", text, helloText)
-		}
+		err = expect(c, helloText)
+	}
+	if err == nil {
+		err = d.offer(c)
+	}
+	if err == nil {
+		err = expect(c, readyText)
 	}
 	if err != nil {
 		_ = say(c, refusedWord+" "+err.Error())
@@ -120,6 +140,16 @@ func (d *desk) greet(c *net.UnixConn) {
 	case <-d.end:
 		c.Close()
 	}
+}
+
+// offer sends the queues of the TUN.
+func (d *desk) offer(c *net.UnixConn) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.queues == nil {
+		return errors.New("the device is closed")
+	}
+	return send(c, fmt.Sprintf("%s %d", queuesWord, len(d.queues)), d.queues)
 }
 
 // sameUser refuses the process of another user at the other end (SO_PEERCRED, unix(7)).
@@ -157,17 +187,33 @@ func hear(c *net.UnixConn) (string, error) {
 	return string(b[:n]), err
 }
 
+// expect receives one message, which has to be text.
+func expect(c *net.UnixConn, text string) error {
+	got, err := hear(c)
+	if err == nil && got != text {
+		err = fmt.Errorf("it says %q, want %q", got, text)
+	}
+	return err
+}
+
+// send sends one message with descriptors.
+func send(c *net.UnixConn, text string, fds []int) error {
+	_, _, err := c.WriteMsgUnix([]byte(text), unix.UnixRights(fds...), nil)
+	return err
+}
+
 // parcel is what goes with the state.
 type parcel struct {
 	image    int
 	lock     int // -1: the process has none
 	listener int // of the configuration socket
-	queues   []int
 	sockets  []int
+	// since is the time since boot at which the device began to stand still.
+	since time.Duration
 }
 
 func (p *parcel) text() string {
-	return fmt.Sprintf("%s %t %d %d", stateWord, p.lock >= 0, len(p.queues), len(p.sockets))
+	return fmt.Sprintf("%s %t %d %d", stateWord, p.lock >= 0, len(p.sockets), p.since)
 }
 
 func (p *parcel) fds() []int {
@@ -175,48 +221,74 @@ func (p *parcel) fds() []int {
 	if p.lock >= 0 {
 		fds = append(fds, p.lock)
 	}
-	return append(append(fds, p.queues...), p.sockets...)
+	return append(fds, p.sockets...)
 }
 
-// parseParcel sorts the descriptors of a message.
-func parseParcel(text string, fds []int) (*parcel, error) {
+// words returns the parts of a message that begins with first and has so many more.
+func words(text, first string, more int) ([]string, error) {
 	f := strings.Fields(text)
 	if len(f) > 0 && f[0] == refusedWord {
 		return nil, fmt.Errorf("it refuses: %s", strings.TrimPrefix(text, refusedWord+" "))
 	}
-	if len(f) != 4 || f[0] != stateWord {
-		return nil, fmt.Errorf("it says %q, want %q", text, stateWord)
+	if len(f) != 1+more || f[0] != first {
+		return nil, fmt.Errorf("it says %q, want %q", text, first)
+	}
+	return f[1:], nil
+}
+
+// parseQueues checks that the descriptors of a message are queues, one at least.
+func parseQueues(text string, fds []int) ([]int, error) {
+	f, err := words(text, queuesWord, 1)
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseUint(f[0], 10, 8)
+	if err != nil {
+		return nil, fmt.Errorf("it says %q: %w", text, err)
+	}
+	if n == 0 || len(fds) != int(n) {
+		return nil, fmt.Errorf("it says %q and sends %d descriptors", text, len(fds))
+	}
+	return fds, nil
+}
+
+// parseParcel sorts the descriptors of a message.
+func parseParcel(text string, fds []int) (*parcel, error) {
+	f, err := words(text, stateWord, 3)
+	if err != nil {
+		return nil, err
 	}
 
-	lock, err := strconv.ParseBool(f[1])
-	queues, err2 := strconv.ParseUint(f[2], 10, 8)
-	sockets, err3 := strconv.ParseUint(f[3], 10, 8)
+	lock, err := strconv.ParseBool(f[0])
+	sockets, err2 := strconv.ParseUint(f[1], 10, 8)
+	since, err3 := strconv.ParseUint(f[2], 10, 63)
 	if err := errors.Join(err, err2, err3); err != nil {
 		return nil, fmt.Errorf("it says %q: %w", text, err)
 	}
 
-	p := &parcel{lock: -1}
+	p := &parcel{lock: -1, since: time.Duration(since)}
 	fixed := 2
 	if lock {
 		fixed++
 	}
-	if queues == 0 || len(fds) != fixed+int(queues+sockets) {
+	if len(fds) != fixed+int(sockets) {
 		return nil, fmt.Errorf("it says %q and sends %d descriptors", text, len(fds))
 	}
 	p.image, p.listener = fds[0], fds[1]
 	if lock {
 		p.lock = fds[2]
 	}
-	p.queues, p.sockets = fds[fixed:fixed+int(queues)], fds[fixed+int(queues):]
+	p.sockets = fds[fixed:]
 	return p, nil
 }
 
-// receive receives a message with descriptors. Those that are no parcel are closed.
-func receive(c *net.UnixConn) (*parcel, error) {
+// receive receives a message with descriptors. Those that parse refuses are closed.
+func receive[T any](c *net.UnixConn, parse func(string, []int) (T, error)) (T, error) {
+	var out T
 	b, oob := make([]byte, handMessage), make([]byte, unix.CmsgSpace(4*handFDs))
 	n, k, flags, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 
 	var fds []int
@@ -225,22 +297,27 @@ func receive(c *net.UnixConn) (*parcel, error) {
 		more, e := unix.ParseUnixRights(&messages[i])
 		fds, err = append(fds, more...), errors.Join(err, e)
 	}
-	var p *parcel
 	if err == nil && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
 		err = errors.New("a message is too long")
 	}
 	if err == nil {
-		p, err = parseParcel(string(b[:n]), fds)
+		out, err = parse(string(b[:n]), fds)
 	}
 	if err != nil {
 		closeFDs(fds)
-		return nil, err
 	}
-	return p, nil
+	return out, err
 }
 
 func closeFDs(fds []int) {
 	for _, fd := range fds {
 		unix.Close(fd)
 	}
+}
+
+// sinceBoot returns the time since boot, which all processes of the machine share.
+func sinceBoot() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano())
 }

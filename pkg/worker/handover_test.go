@@ -4,11 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -235,10 +238,78 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 	}
 }
 
+// The process that serves offers its queues to a successor of its own version, and goes on until
+// that says that it is ready.
+func TestDeskOffersQueues(t *testing.T) {
+	queue, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(queue)
+	path := handPath(t.TempDir(), "veil0")
+	d, err := openDesk(path, []int{queue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(hello string) *net.UnixConn {
+		t.Helper()
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if err := say(c, hello); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+
+	for _, hello := range []string{"hello 1 1", "hello 2", "taken"} {
+		if text, err := hear(dial(hello)); err != nil || !strings.HasPrefix(text, refusedWord) {
+			t.Errorf("%q: it says %q, %v; want that it refuses", hello, text, err)
+		}
+	}
+
+	c := dial(helloText)
+	fds, err := receive(c, parseQueues)
+	if err != nil || len(fds) != 1 {
+		t.Fatalf("queues %v, %v", fds, err)
+	}
+	closeFDs(fds)
+	if err := say(c, "taken"); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := hear(c); err != nil || !strings.HasPrefix(text, refusedWord) {
+		t.Errorf("without a word that it is ready: it says %q, %v", text, err)
+	}
+
+	c = dial(helloText)
+	if fds, err = receive(c, parseQueues); err != nil {
+		t.Fatal(err)
+	}
+	closeFDs(fds)
+	select {
+	case <-d.asked:
+		t.Fatal("the device is asked for before the successor is ready")
+	default:
+	}
+	if err := say(c, readyText); err != nil {
+		t.Fatal(err)
+	}
+	(<-d.asked).Close()
+
+	d.close()
+	if err := d.offer(c); err == nil {
+		t.Error("queues are offered that may be closed")
+	}
+}
+
 // A message of a successor, or of the process that serves, is taken whole or refused.
 func FuzzParcel(f *testing.F) {
-	f.Add("state true 1 2", 6)
-	f.Add("state false 4 8", 14)
+	f.Add("state true 2 17", 5)
+	f.Add("state false 8 1", 10)
+	f.Add("state true 1 99999999999999999999", 4)
+	f.Add("queues 4", 4)
 	f.Add("refused busy", 0)
 	f.Fuzz(func(t *testing.T, text string, n int) {
 		if n < 0 || n > 300 {
@@ -249,9 +320,12 @@ func FuzzParcel(f *testing.F) {
 			fds[i] = i + 1000
 		}
 		if p, err := parseParcel(text, fds); err == nil {
-			if got := p.fds(); len(got) != n || len(p.queues) == 0 || p.image != 1000 {
+			if got := p.fds(); len(got) != n || p.image != 1000 || p.since < 0 {
 				t.Errorf("%q with %d descriptors: %+v", text, n, p)
 			}
+		}
+		if q, err := parseQueues(text, fds); err == nil && (len(q) != n || n == 0) {
+			t.Errorf("%q with %d descriptors: %v", text, n, q)
 		}
 	})
 }

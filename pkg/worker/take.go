@@ -55,17 +55,55 @@ func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 	if err := sameUser(raw); err != nil {
 		return err
 	}
-	_ = raw.SetDeadline(time.Now().Add(helloPatience + handPatience))
+	_ = raw.SetDeadline(time.Now().Add(helloPatience))
 	if err := say(raw, helloText); err != nil {
 		return err
 	}
 
-	p, err := receive(raw)
+	fds, err := receive(raw, parseQueues)
+	if err != nil {
+		return err
+	}
+	t.dev.queues.fds = fds
+	if err := t.prepare(o, options); err != nil {
+		t.dev.queues.close()
+		return err
+	}
+	o.step(StepPrepared)
+	if err := t.take(raw, o); err != nil {
+		t.dev.Abandon()
+		t.dev.queues.close()
+		return err
+	}
+	return nil
+}
+
+// prepare makes a device without state.
+func (t *taken) prepare(o DeviceOptions, options engine.Options) error {
+	for _, fd := range t.dev.queues.fds {
+		if err := checkQueue(fd, o.Device); err != nil {
+			return err
+		}
+		options.Queues = append(options.Queues, &sock.Queue{FD: fd})
+	}
+	runtime.GOMAXPROCS(2*len(options.Queues) + 2)
+	var err error
+	t.dev.Device, err = engine.Prepare(options)
+	return err
+}
+
+// take fills the device with its state and starts it. With an error it is not started.
+func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
+	_ = raw.SetDeadline(time.Now().Add(helloPatience + handPatience))
+	if err := say(raw, readyText); err != nil {
+		return err
+	}
+	p, err := receive(raw, parseParcel)
 	if err != nil {
 		return err
 	}
 	o.step(StepReceived)
-	if err := t.unpack(o, options, p); err != nil {
+	if err := t.unpack(p); err != nil {
 		closeFDs(p.fds())
 		why := "failed"
 		if errors.Is(err, engine.ErrMalformed) {
@@ -81,15 +119,10 @@ func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 		o.step(StepTold)
 		// The other side either says so or closes the socket; there is nothing else to wait for.
 		_ = raw.SetDeadline(time.Time{})
-		var text string
-		if text, err = hear(raw); err == nil && text != goText {
-			err = fmt.Errorf("it says %q, want %q", text, goText)
-		}
+		err = expect(raw, goText)
 	}
 	if err != nil {
-		t.dev.Abandon()
 		closeFDs(p.sockets)
-		t.dev.queues.close()
 		t.listener.Close()
 		if t.lock != nil {
 			t.lock.Close()
@@ -99,18 +132,15 @@ func (t *taken) ask(o DeviceOptions, options engine.Options) error {
 
 	o.step(StepGo)
 	t.dev.Start()
+	stood := sinceBoot() - p.since
+	o.step(StepStarted)
+	o.Log.Info("handover done", "stood_still", stood)
 	return nil
 }
 
-// unpack makes a device of what came, which stands still. With an error all descriptors stay the
+// unpack fills the device with its state; it stands still. With an error all descriptors stay the
 // caller's.
-func (t *taken) unpack(o DeviceOptions, options engine.Options, p *parcel) error {
-	for _, fd := range p.queues {
-		if err := checkQueue(fd, o.Device); err != nil {
-			return err
-		}
-		options.Queues = append(options.Queues, &sock.Queue{FD: fd})
-	}
+func (t *taken) unpack(p *parcel) error {
 	for _, fd := range p.sockets {
 		kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 		if err != nil {
@@ -134,13 +164,11 @@ func (t *taken) unpack(o DeviceOptions, options engine.Options, p *parcel) error
 		return fmt.Errorf("configuration socket is of type %T", l)
 	}
 
-	runtime.GOMAXPROCS(2*len(options.Queues) + 2)
-	if t.dev.Device, err = importImage(options, p); err != nil {
+	if err := t.importImage(p); err != nil {
 		listener.Close()
 		return err
 	}
 	unix.Close(p.listener)
-	t.dev.queues.fds = p.queues
 	t.listener = listener
 	if p.lock >= 0 {
 		t.lock = os.NewFile(uintptr(p.lock), "lock")
@@ -148,17 +176,17 @@ func (t *taken) unpack(o DeviceOptions, options engine.Options, p *parcel) error
 	return nil
 }
 
-func importImage(options engine.Options, p *parcel) (*engine.Device, error) {
+func (t *taken) importImage(p *parcel) error {
 	image, err := secret.OpenSealed(duplicate(p.image))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer image.Close()
-	d, err := engine.Import(options, image.Bytes, p.sockets)
-	if err == nil {
-		unix.Close(p.image)
+	if err := t.dev.Import(image.Bytes, p.sockets); err != nil {
+		return err
 	}
-	return d, err
+	unix.Close(p.image)
+	return nil
 }
 
 // duplicate returns another descriptor for fd, -1 when there is none.

@@ -127,12 +127,16 @@ func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) 
 	}
 	o := n.options
 	o.Queues = []*sock.Queue{{FD: n.queue}}
-	d, err := engine.Import(o, image.Bytes, sockets)
+	d, err := engine.Prepare(o)
 	if err != nil {
-		closeAll(sockets)
+		t.Fatal(err)
 	}
 	n.imported = sockets
-	return d, err
+	if err := d.Import(image.Bytes, sockets); err != nil {
+		n.Abandon(d)
+		return nil, err
+	}
+	return d, nil
 }
 
 // Abandon ends the engine that Import returned last.
