@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
@@ -59,12 +61,26 @@ func serve(args []string) error {
 	return worker.RunDevice(ctx, worker.DeviceOptions{
 		Request: worker.Request{Device: "veil0", MTU: mtu}, Dir: args[2], SocketDir: args[2],
 		Engine: args[0], AEAD: args[1], Shards: shards, TakeOver: takeOver, TookOver: took,
-		Step: func(name string) {
-			if name == args[6] {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-				select {}
-			}
-		},
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		Step: stepper(args[6]),
+		Log:  slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
+}
+
+// stepper returns a function that is told the steps of a handover. It kills this process at one of
+// them, and writes when each was once the device does not stand still any more.
+func stepper(killedAt string) func(string) {
+	line := stepsLine
+	return func(name string) {
+		var ts unix.Timespec
+		_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+		if name == killedAt {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+		line += fmt.Sprintf(" %s=%d", name, ts.Nano())
+		if name == worker.StepGone || name == worker.StepStarted {
+			fmt.Fprintln(os.Stderr, line)
+			line = stepsLine
+		}
+	}
 }

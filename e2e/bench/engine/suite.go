@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
@@ -25,13 +24,19 @@ var sides = []side{
 	{"clear", "c", "", ""},
 }
 
+// Suite is the name by which pkg/bench/gates.json knows this suite.
+const Suite = "bench-engine"
+
 // Options are what Run measures.
 type Options struct {
-	Root     string
-	Rounds   int
-	Seed     uint64
-	Sample   time.Duration
-	MTUs     []int
+	Root string
+	// Rounds is how often each side is measured; 0 measures upgrades only.
+	Rounds int
+	Seed   uint64
+	Sample time.Duration
+	MTUs   []int
+	// Upgrades is how many upgrades are measured at each MTU; 0 is none.
+	Upgrades int
 	Progress func(format string, args ...any)
 }
 
@@ -52,30 +57,53 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 		return nil, err
 	}
 
+	result.AEAD = tier.Name
 	var errs []error
+	var tables []report.Table
 	for _, mtu := range o.MTUs {
-		cases, err := o.measure(ctx, mtu, dir)
-		result.Cases = append(result.Cases, cases...)
+		cases, more, err := o.measure(ctx, mtu, dir)
+		result.Cases, tables = append(result.Cases, cases...), append(tables, more...)
 		errs = append(errs, err)
 	}
+	gates, err := bench.Judge(result, Suite)
+	result.Gates, errs = gates, append(errs, err)
 
 	return &report.Report{
 		Title: "Engines of the userspace tunnel",
 		Lead: fmt.Sprintf("The engine of Kubeveil (AEAD: %s) beside itself with x/crypto, "+
 			"wireguard-go and the clear network, on %s.",
-			tier.Name, cpuModel()),
+			tier.Name, result.CPU),
 		Result: result,
+		Tables: tables,
 		Notes: []string{
 			"Pods, nodes and the wire between them are network namespaces of one machine.",
 			"All sides are measured in each round, in an order that is drawn; ratios are of " +
 				"one round.",
 			"CPU is that of the two device processes, in core-seconds a 10^9 bytes.",
 			"Latencies are round trips of 64-byte datagrams, in microseconds.",
+			"An upgrade replaces a device process under a stream that is to carry 1 Gbit/s and " +
+				"1,000 datagrams a second each way. upgrade_stream is what was carried.",
+			"A pause is the longest one-way time of a datagram while a process is replaced, or for " +
+				"the same time without a handover.",
 		},
 	}, errors.Join(errs...)
 }
 
-func (o Options) measure(ctx context.Context, mtu int, dir string) ([]bench.Case, error) {
+// measure measures the sides, and then upgrades.
+func (o Options) measure(ctx context.Context, mtu int, dir string) (cases []bench.Case,
+	tables []report.Table, err error) {
+	if o.Rounds > 0 {
+		cases, err = o.compare(ctx, mtu, dir)
+	}
+	if o.Upgrades > 0 && ctx.Err() == nil {
+		more, phases, e := o.measureUpgrades(ctx, mtu, dir)
+		cases, tables, err = append(cases, more...), phases, errors.Join(err, e)
+	}
+	return cases, tables, err
+}
+
+// compare measures all sides, and returns the cases also of a run that was ended early.
+func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case, error) {
 	worlds := map[string]*world{}
 	defer func() {
 		for _, w := range worlds {
@@ -123,15 +151,4 @@ func (o Options) measure(ctx context.Context, mtu int, dir string) ([]bench.Case
 		group("latency", bench.Microsecond, ping(0)),
 		group("latency_beside_4", bench.Microsecond, ping(4)),
 	})
-}
-
-// cpuModel returns the name of the CPU.
-func cpuModel() string {
-	b, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(b)) {
-		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
-			return strings.TrimSpace(v)
-		}
-	}
-	return "an unknown CPU"
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,11 +20,13 @@ import (
 type steady struct {
 	interval time.Duration
 	stop     chan struct{}
-	sent     uint64
-	came     []time.Duration // by number: when it came after it was sent; 0 has not come
 	mu       sync.Mutex
+	sent     []time.Duration // by number: when it was sent, since began
+	came     []time.Duration // by number: when it came after it was sent; 0 has not come
 	began    time.Time
-	wg       sync.WaitGroup
+	carried  atomic.Int64   // bytes of the stream that came
+	wg       sync.WaitGroup // of the datagrams
+	stream   sync.WaitGroup
 	ends     []func()
 }
 
@@ -80,22 +83,23 @@ func (s *steady) send(c *net.UDPConn) {
 			return
 		case <-time.After(time.Until(next)):
 		}
+		now := time.Since(s.began)
 		s.mu.Lock()
-		number := s.sent
-		s.sent++
+		number := len(s.sent)
+		s.sent = append(s.sent, now)
 		s.came = append(s.came, 0)
 		s.mu.Unlock()
-		binary.BigEndian.PutUint64(b, number)
-		binary.BigEndian.PutUint64(b[8:], uint64(time.Since(s.began)))
+		binary.BigEndian.PutUint64(b, uint64(number))
+		binary.BigEndian.PutUint64(b[8:], uint64(now))
 		_, _ = c.Write(b)
 	}
 }
 
 // count returns how many datagrams were sent.
-func (s *steady) count() uint64 {
+func (s *steady) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sent
+	return len(s.sent)
 }
 
 func (s *steady) receive(c *net.UDPConn) {
@@ -119,42 +123,53 @@ func (s *steady) receive(c *net.UDPConn) {
 }
 
 // longest returns the longest time that a datagram took which was sent since the time from.
-func (s *steady) longest(from time.Time) (d time.Duration) {
+func (s *steady) longest(from time.Time) time.Duration {
+	d, _ := s.window(from, time.Now())
+	return d
+}
+
+// window returns the longest time that a datagram took which was sent from one time to another, and
+// how many of them have not come.
+func (s *steady) window(from, to time.Time) (longest time.Duration, missing int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first := int(from.Sub(s.began) / s.interval)
-	for i := max(first, 0); i < len(s.came); i++ {
-		d = max(d, s.came[i])
+	first, _ := slices.BinarySearch(s.sent, from.Sub(s.began))
+	end, _ := slices.BinarySearch(s.sent, to.Sub(s.began))
+	for _, d := range s.came[first:max(first, end)] {
+		longest = max(longest, d)
+		if d == 0 {
+			missing++
+		}
 	}
-	return d
+	return longest, missing
 }
 
 // lost ends the load and returns how many datagrams did not come.
 func (s *steady) lost() (n int) {
 	close(s.stop)
 	s.wg.Wait()
-	for range 40 {
-		n = 0
-		s.mu.Lock()
-		for _, d := range s.came {
-			if d == 0 {
-				n++
-			}
-		}
-		s.mu.Unlock()
-		if n == 0 {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	n = s.settle(time.Now())
 	s.close()
 	return n
+}
+
+// settle waits at most 2 s until all datagrams have come that were sent before a time, and returns
+// how many have not.
+func (s *steady) settle(before time.Time) (missing int) {
+	for range 200 {
+		if _, missing = s.window(s.began, before); missing == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return missing
 }
 
 func (s *steady) close() {
 	for _, end := range s.ends {
 		end()
 	}
+	s.stream.Wait()
 }
 
 // paced streams bytes at a rate.
@@ -181,19 +196,18 @@ func (w *world) paced(ctx context.Context, from, to, bits int, s *steady) error 
 		return err
 	}
 
-	var got atomic.Int64
 	s.ends = append(s.ends, func() { c.Close(); far.Close() })
-	go func() {
+	s.stream.Go(func() {
 		b := make([]byte, bufferSize)
 		for {
 			n, err := far.Read(b)
 			if err != nil {
 				return
 			}
-			got.Add(int64(n))
+			s.carried.Add(int64(n))
 		}
-	}()
-	s.wg.Go(func() {
+	})
+	s.stream.Go(func() {
 		b := make([]byte, bits/8/int(time.Second/burst))
 		for next := time.Now(); ; next = next.Add(burst) {
 			select {

@@ -6,10 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
 
@@ -98,6 +101,74 @@ func TestUpgradeLosesNothing(t *testing.T) {
 	}
 }
 
+// The lane of upgrades measures what gates.json has limits for.
+func TestUpgradesAreMeasured(t *testing.T) {
+	nettest.NeedTUN(t)
+	nettest.NeedProgram(t, "ip")
+	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	o := Options{Upgrades: 2, Progress: t.Logf}
+	cases, tables, err := o.measureUpgrades(t.Context(), 1500, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	result := &bench.Result{Platform: bench.Namespaces, AEAD: aead.XCrypto.Name, Cases: cases}
+	gates, err := bench.Judge(result, Suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := 0
+	for _, g := range gates {
+		if strings.HasPrefix(g.Name, "upgrade_") && strings.HasSuffix(g.Name, "MTU 1500") {
+			judged++
+		}
+	}
+	if judged != 4 {
+		t.Errorf("%d gates of upgrades are judged, want 4: %+v", judged, gates)
+	}
+	for _, name := range []string{"upgrade_lost", "upgrade_handshakes"} {
+		if c := result.Find(name, 1500); c == nil || c.Ours.Max != 0 {
+			t.Errorf("%s: %+v, want 0", name, c)
+		}
+	}
+	for name, n := range map[string]int{"upgrade_pause": 2, "upgrade_stood_still": 2,
+		"upgrade_stream": 2} {
+		if c := result.Find(name, 1500); c == nil || c.Ours.N != n || c.Ours.Min <= 0 {
+			t.Errorf("%s: %+v, want %d positive values", name, c, n)
+		}
+	}
+	if len(tables) != 1 || len(tables[0].Rows) == 0 {
+		t.Errorf("tables are %+v, want one of the steps", tables)
+	}
+}
+
+// Datagrams belong to the window in which they were sent; those that have not come are missing.
+func TestWindowOfDatagrams(t *testing.T) {
+	ms := time.Millisecond
+	s := &steady{began: time.Now(), sent: []time.Duration{1 * ms, 2 * ms, 3 * ms, 4 * ms},
+		came: []time.Duration{9 * ms, 5 * ms, 0, 7 * ms}}
+	for _, tc := range []struct {
+		from, to, longest time.Duration
+		missing           int
+	}{
+		{0, 10 * ms, 9 * ms, 1},
+		{2 * ms, 4 * ms, 5 * ms, 1},
+		{4 * ms, 9 * ms, 7 * ms, 0},
+		{5 * ms, 9 * ms, 0, 0},
+		{3 * ms, 2 * ms, 0, 0},
+	} {
+		longest, missing := s.window(s.began.Add(tc.from), s.began.Add(tc.to))
+		if longest != tc.longest || missing != tc.missing {
+			t.Errorf("from %s to %s: %s and %d missing, want %s and %d", tc.from, tc.to, longest,
+				missing, tc.longest, tc.missing)
+		}
+	}
+}
+
 // begin begins a load that was warmed up: what waits for the first session is not counted.
 func begin(t *testing.T, w *world, from, to, bits int) *steady {
 	t.Helper()
@@ -123,10 +194,12 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 		old  bool // the process that is replaced is killed
 		kept bool // the sessions live on
 	}{
+		{worker.StepPrepared, false, true},
 		{worker.StepReceived, false, true},
 		{worker.StepImported, false, true},
 		{worker.StepTold, false, false}, // It may have been told to go, or not yet.
 		{worker.StepGo, false, false},
+		{worker.StepStarted, false, false},
 		{worker.StepHello, true, false},
 		{worker.StepExported, true, false},
 		{worker.StepSent, true, false},
@@ -161,7 +234,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 			if !tc.kept {
 				// What the supervisor does when no process has the lock any more.
 				if w.procs[0] == old {
-					if tc.old || tc.step == worker.StepGo {
+					if tc.old || tc.step == worker.StepGo || tc.step == worker.StepStarted {
 						_ = old.Wait()
 					} else if after, err := w.handshake(0); err == nil && after == before {
 						return // It was killed before the commit.

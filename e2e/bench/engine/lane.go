@@ -1,0 +1,300 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+const (
+	// upgradeStream is what the stream beside the datagrams is to carry, bits a second.
+	upgradeStream = 1_000_000_000
+	// upgradeWindow is the least time of an upgrade and of its control.
+	upgradeWindow = time.Second
+	// settled is when handshakes that crossed have ended.
+	settled = time.Second
+	// youngest is an age that no session reaches at which it is renewed: a handshake before is due
+	// to an upgrade (WireGuard's Rekey-After-Time is 120 s).
+	youngest = 110 * time.Second
+)
+
+// noHandover names the control of upgrades.
+const noHandover = "no handover"
+
+// window is what the load of an upgrade, or of its control, met.
+type window struct {
+	took  time.Duration
+	pause time.Duration // the longest time of a datagram, either way
+	rate  float64       // of the stream, Mbit/s
+}
+
+// upgrades are handovers of the nodes' devices in turn, under a load that never ends.
+type upgrades struct {
+	w           *world
+	there, back *steady
+	up, control []window
+	handshakes  int
+	last        [2]string // handshake of each node
+}
+
+// measureUpgrades measures upgrades, each beside a control: the same load for the same time without
+// one.
+func (o Options) measureUpgrades(ctx context.Context, mtu int, dir string) ([]bench.Case,
+	[]report.Table, error) {
+	w, err := build(ctx, side{name: sides[0].name, file: "u", engine: sides[0].engine}, mtu, dir)
+	defer w.close()
+	if err != nil {
+		return nil, nil, err
+	}
+	u := &upgrades{w: w}
+	defer u.end()
+	began := time.Now()
+	if err := u.begin(ctx); err != nil {
+		return nil, nil, err
+	}
+
+	for n := range o.Upgrades {
+		if err := u.one(ctx, n%2); err != nil {
+			return nil, nil, fmt.Errorf("upgrade %d at MTU %d: %w", n+1, mtu, err)
+		}
+		a, b := u.up[n], u.control[n]
+		o.Progress("mtu %d: upgrade %d/%d: pause %s, without a handover %s; stream %s", mtu, n+1,
+			o.Upgrades, a.pause, b.pause, bench.Mbps.Format(a.rate))
+	}
+
+	sent := u.there.count() + u.back.count()
+	lost := u.end()
+	if u.handshakes > 0 && time.Since(began) > youngest {
+		return nil, nil, fmt.Errorf("upgrades at MTU %d took %s: after %s sessions are renewed by "+
+			"age; ask for fewer upgrades", mtu, time.Since(began).Round(time.Second), youngest)
+	}
+	o.Progress("mtu %d: %d of %d datagrams were lost, %d new handshakes", mtu, lost, sent,
+		u.handshakes)
+	cases, err := u.cases(mtu, lost)
+	if err != nil {
+		return nil, nil, err
+	}
+	still, phases, err := u.phases(mtu)
+	return append(cases, still...), phases, err
+}
+
+// begin starts the load. Datagrams that wait for the first session are not counted.
+func (u *upgrades) begin(ctx context.Context) (err error) {
+	for _, way := range []struct {
+		load     **steady
+		from, to int
+		bits     int
+	}{{&u.there, podA, podB, upgradeStream}, {&u.back, podB, podA, 0}} {
+		first, err := u.w.steadyLoad(ctx, way.from, way.to, 0)
+		if err != nil {
+			return err
+		}
+		for end := time.Now().Add(30 * time.Second); first.longest(first.began) == 0; {
+			if err := sleep(ctx, 10*time.Millisecond); err != nil || time.Now().After(end) {
+				first.lost()
+				return errors.Join(err, errors.New("no datagram comes"))
+			}
+		}
+		first.lost()
+		if *way.load, err = u.w.steadyLoad(ctx, way.from, way.to, way.bits); err != nil {
+			return err
+		}
+	}
+	// Both nodes begin a handshake at first, and the second one may end when datagrams flow.
+	if err := sleep(ctx, settled); err != nil {
+		return err
+	}
+	for i := range u.last {
+		if u.last[i], err = u.w.handshake(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end ends the load and returns how many datagrams were lost. A second call does nothing.
+func (u *upgrades) end() (lost int) {
+	for _, s := range []**steady{&u.there, &u.back} {
+		if *s != nil {
+			lost += (*s).lost()
+			*s = nil
+		}
+	}
+	return lost
+}
+
+// one upgrades a node, and then measures its control.
+func (u *upgrades) one(ctx context.Context, node int) error {
+	up, err := u.window(ctx, upgradeWindow, func() error { return u.w.upgrade(node, "") })
+	if err != nil {
+		return err
+	}
+	for i := range u.last {
+		now, err := u.w.handshake(i)
+		if err != nil {
+			return err
+		}
+		if now != u.last[i] {
+			u.handshakes++
+		}
+		u.last[i] = now
+	}
+	control, err := u.window(ctx, up.took, func() error { return nil })
+	u.up, u.control = append(u.up, up), append(u.control, control)
+	return err
+}
+
+// window does something under the load, for a time or longer.
+func (u *upgrades) window(ctx context.Context, least time.Duration, do func() error) (window,
+	error) {
+	from, before := time.Now(), u.there.carried.Load()
+	if err := do(); err != nil {
+		return window{}, err
+	}
+	if err := sleep(ctx, least-time.Since(from)); err != nil {
+		return window{}, err
+	}
+
+	to, bytes := time.Now(), u.there.carried.Load()-before
+	out := window{took: to.Sub(from), rate: float64(bytes) * 8 / 1e6 / to.Sub(from).Seconds()}
+	for _, s := range []*steady{u.there, u.back} {
+		s.settle(to)
+		longest, _ := s.window(from, to)
+		out.pause = max(out.pause, longest)
+	}
+	return out, nil
+}
+
+// cases are what the load met.
+func (u *upgrades) cases(mtu, lost int) ([]bench.Case, error) {
+	milliseconds := func(d time.Duration) float64 { return float64(d) / 1e6 }
+	var pause, still, above, rate, free []float64
+	for i, up := range u.up {
+		control := u.control[i]
+		pause = append(pause, milliseconds(up.pause))
+		still = append(still, milliseconds(control.pause))
+		// A result has no negative figure: where the control was longer, nothing is above it.
+		above = append(above, milliseconds(max(up.pause-control.pause, 0)))
+		rate, free = append(rate, up.rate), append(free, control.rate)
+	}
+
+	out := []bench.Case{
+		{Name: "upgrade_lost", MTU: mtu, Unit: bench.Count,
+			Ours: bench.Summarize([]float64{float64(lost)})},
+		{Name: "upgrade_handshakes", MTU: mtu, Unit: bench.Count,
+			Ours: bench.Summarize([]float64{float64(u.handshakes)})},
+		{Name: "upgrade_pause_above_control", MTU: mtu, Unit: bench.Millisecond,
+			Ours: bench.Summarize(above)},
+	}
+	for _, c := range []struct {
+		name       string
+		unit       bench.Unit
+		ours, base []float64
+	}{{"upgrade_pause", bench.Millisecond, pause, still}, {"upgrade_stream", bench.Mbps, rate, free}} {
+		ratio, err := bench.Ratios(c.ours, c.base)
+		if err != nil {
+			return nil, fmt.Errorf("%s at MTU %d: %w", c.name, mtu, err)
+		}
+		base := bench.Summarize(c.base)
+		out = append(out, bench.Case{Name: c.name, MTU: mtu, Unit: c.unit,
+			Ours: bench.Summarize(c.ours), Base: &base, BaseName: noHandover, Ratio: &ratio})
+	}
+	return out, nil
+}
+
+// stepsLine begins the line in which a device process tells when it was at which step.
+const stepsLine = "handover steps:"
+
+// phases tells how long the device stood still, and where the time went.
+func (u *upgrades) phases(mtu int) ([]bench.Case, []report.Table, error) {
+	var at [2]map[string][]time.Duration
+	for i := range at {
+		var err error
+		if at[i], err = readSteps(filepath.Join(u.w.dir, strconv.Itoa(i), "log")); err != nil {
+			return nil, nil, err
+		}
+	}
+
+	between := func(from, to string) (out []float64, err error) {
+		for i := range at {
+			a, b := at[i][from], at[i][to]
+			if len(a) != len(b) {
+				return nil, fmt.Errorf("node %d: %d times %q and %d times %q", i, len(a), from,
+					len(b), to)
+			}
+			for k := range a {
+				out = append(out, float64(b[k]-a[k])/1e6)
+			}
+		}
+		return out, nil
+	}
+
+	table := report.Table{Title: fmt.Sprintf("Where the time of a handover goes, MTU %d", mtu),
+		Note: "From the moment at which the device is told to stand still to the successor's " +
+			"start. Medians need not add up.",
+		Head: []string{"step", "median", "least", "most"}}
+	var all bench.Stat
+	for _, p := range []struct{ name, from, to string }{
+		{"the old process stops its threads and writes the state", worker.StepHello,
+			worker.StepExported},
+		{"the state is on its way", worker.StepExported, worker.StepReceived},
+		{"the successor reads it", worker.StepReceived, worker.StepImported},
+		{"\"taken\" is on its way", worker.StepImported, worker.StepTaken},
+		{"\"go\" is on its way", worker.StepTaken, worker.StepGo},
+		{"the successor starts its threads", worker.StepGo, worker.StepStarted},
+		{"all", worker.StepHello, worker.StepStarted},
+	} {
+		took, err := between(p.from, p.to)
+		if err != nil {
+			return nil, nil, err
+		}
+		all = bench.Summarize(took)
+		row := []string{p.name}
+		for _, v := range []float64{all.Median, all.Min, all.Max} {
+			row = append(row, bench.Millisecond.Format(v))
+		}
+		table.Rows = append(table.Rows, row)
+	}
+	return []bench.Case{{Name: "upgrade_stood_still", MTU: mtu, Unit: bench.Millisecond, Ours: all}},
+		[]report.Table{table}, nil
+}
+
+// readSteps returns the times since boot of each step in the log of a node, in their order.
+func readSteps(path string) (map[string][]time.Duration, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	out := map[string][]time.Duration{}
+	in := bufio.NewScanner(f)
+	for in.Scan() {
+		rest, ok := strings.CutPrefix(in.Text(), stepsLine)
+		if !ok {
+			continue
+		}
+		for field := range strings.FieldsSeq(rest) {
+			name, text, _ := strings.Cut(field, "=")
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: step %q: %w", path, field, err)
+			}
+			out[name] = append(out[name], time.Duration(n))
+		}
+	}
+	for _, times := range out {
+		slices.Sort(times)
+	}
+	return out, in.Err()
+}
