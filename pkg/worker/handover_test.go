@@ -258,6 +258,7 @@ func TestDeskOffersQueues(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 		if err := say(c, hello); err != nil {
 			t.Fatal(err)
 		}
@@ -298,8 +299,24 @@ func TestDeskOffersQueues(t *testing.T) {
 	}
 	(<-d.asked).Close()
 
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(ends[1])
+	file := os.NewFile(uintptr(ends[0]), "socket")
+	pair, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pair.Close()
+	live := pair.(*net.UnixConn)
+	if err := d.offer(live); err != nil {
+		t.Error(err)
+	}
 	d.close()
-	if err := d.offer(c); err == nil {
+	if err := d.offer(live); err == nil {
 		t.Error("queues are offered that may be closed")
 	}
 }
