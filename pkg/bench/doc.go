@@ -36,7 +36,8 @@
 //	  plaintext          frames on our network that showed what they must not
 //	  control_plaintext  the same on the network in clear: 0 means that the
 //	                     oracle can not see, so nothing was proven
-//	gates     name, want and got as text with units, ok
+//	gates     name, want and got as text with units, ok, not_judged: the control
+//	          of the run spread too much for this limit; ok is false then
 //	tests     passed and failed (numbers), skipped (name and reason of each),
 //	          failures (name and reason of the failed, in runs that know why)
 //

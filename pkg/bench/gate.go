@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -13,6 +14,22 @@ func AtLeast(name string, c *Case, limit float64) Gate {
 // AtMost is the gate "the median ratio of c is at most limit".
 func AtMost(name string, c *Case, limit float64) Gate {
 	return ratioGate(name, c, limit, "≤", func(v float64) bool { return v <= limit })
+}
+
+// unlessNoisy leaves g not judged where the control, one thing measured against itself, was further
+// from 1 in some round than the limit is: that round would have missed the gate with no difference.
+// A control that was not measured is a missed gate.
+func unlessNoisy(g Gate, control *Case, limit float64) Gate {
+	if control == nil || control.Ratio == nil {
+		g.OK, g.Got = false, "the control was not measured"
+		return g
+	}
+	spread := max(control.Ratio.Max-1, 1-control.Ratio.Min)
+	if margin := math.Abs(limit - 1); spread >= margin {
+		g.OK, g.NotJudged = false, true
+		g.Got = fmt.Sprintf("not judged: control spreads %.3f; %s", spread, g.Got)
+	}
+	return g
 }
 
 func ratioGate(name string, c *Case, limit float64, sign string, keeps func(float64) bool) Gate {
@@ -52,8 +69,8 @@ func oursGate(name string, c *Case, limit float64, sign string, keeps func(float
 
 // Exactly is the gate "the number of what is want".
 func Exactly(name string, got, want int, what string) Gate {
-	return Gate{name, fmt.Sprintf("%d %s", want, what), fmt.Sprintf("%d %s", got, what),
-		got == want}
+	return Gate{Name: name, Want: fmt.Sprintf("%d %s", want, what),
+		Got: fmt.Sprintf("%d %s", got, what), OK: got == want}
 }
 
 // ofFailures is the name of the gate of Unexplained.

@@ -49,6 +49,9 @@ type limit struct {
 	AEAD string `json:"aead"`
 	// Link says on which links it is judged; nil on all.
 	Link *link `json:"link"`
+	// Control is a case that compares the base of Case with itself. The limit of a ratio is judged
+	// only where the control's ratio of each round is closer to 1 than the limit is.
+	Control string `json:"control"`
 	// IfMeasured reports whether a result without the case is none that missed it.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
@@ -107,6 +110,9 @@ func (l *limits) check() error {
 			if limit != nil {
 				set++
 			}
+		}
+		if g.Control != "" && g.AtLeast == nil && g.AtMost == nil {
+			return fmt.Errorf("%+v: a control is for the limit of a ratio", g)
 		}
 		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&
 			g.Case == "" && set == 0; !ofCase && !leaks {
@@ -276,11 +282,16 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	if c != nil && c.BaseName != "" {
 		name += ", against " + c.BaseName
 	}
+	var limit float64
 	if g.AtMost != nil {
-		return AtMost(name, c, *g.AtMost), true
+		limit, gate = *g.AtMost, AtMost(name, c, *g.AtMost)
+	} else {
+		limit, gate = *g.AtLeast, AtLeast(name, c, *g.AtLeast)
 	}
-
-	return AtLeast(name, c, *g.AtLeast), true
+	if g.Control != "" && c != nil && c.Ratio != nil {
+		gate = unlessNoisy(gate, r.Find(g.Control, mtu), limit)
+	}
+	return gate, true
 }
 
 // noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was

@@ -137,6 +137,7 @@ func TestParseLimits(t *testing.T) {
 		"a platform nobody has":  `{"suites":[{"suite":"s","profiles":{"x":{"platforms":["moon"]}}}]}`,
 		"a limit and a ratio":    `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"within":2}]}]}`,
 		"a suite twice":          `{"suites":[{"suite":"s"},{"suite":"s"}]}`,
+		"a control of no ratio":  `{"suites":[{"suite":"s","every":[{"case":"a","within":1,"control":"c"}]}]}`,
 		"a suite without name":   `{"suites":[{}]}`,
 		"more than one document": `{}{}`,
 	} {
@@ -178,5 +179,60 @@ func TestJudgeKeepsOwnGatesOnce(t *testing.T) {
 			t.Errorf("gates are %+v, want a, missed, and own", gates)
 		}
 		r.Gates = gates
+	}
+}
+
+// A gate with a control is judged only where one thing, measured against itself, stays closer to 1
+// than the limit in each round.
+func TestJudgeByControl(t *testing.T) {
+	a, err := parseLimits([]byte(`{"suites":[{"suite":"s","every":[{"case":"a","atMost":1.01,
+		"control":"c"},{"case":"b","atLeast":0.9,"control":"c"}],
+		"profiles":{"namespaces":{"platforms":["namespaces"]}}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	control := func(low, high float64) *Ratio { return &Ratio{(low + high) / 2, low, high} }
+	for name, tt := range map[string]struct {
+		a, b    float64
+		control *Ratio
+		marks   string
+	}{
+		"quiet and kept":          {1.005, 0.95, control(0.995, 1.005), "✓✓"},
+		"quiet and missed":        {1.02, 0.85, control(0.995, 1.005), "✗✗"},
+		"one round is too high":   {1.02, 0.95, control(0.995, 1.011), "–✓"},
+		"one round is too low":    {1.005, 0.85, control(0.989, 1.001), "–✗"},
+		"too noisy for both":      {1.02, 0.85, control(0.8, 1.3), "––"},
+		"control not measured":    {1.005, 0.95, nil, "✗✗"},
+		"quantities not measured": {0, 0, control(1, 1), "✗✗"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &Result{Platform: Namespaces}
+			if tt.a > 0 {
+				r.Cases = append(r.Cases, measured("a", 0, tt.a, 1), measured("b", 0, tt.b, 1))
+			}
+			if tt.control != nil {
+				c := measured("c", 0, 1, 1)
+				c.Ratio = tt.control
+				r.Cases = append(r.Cases, c)
+			}
+			gates, err := a.suite("s").judge(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			marks := ""
+			for _, g := range gates {
+				marks += g.Mark()
+				if g.OK && g.NotJudged || g.NotJudged != strings.HasPrefix(g.Got, "not judged: ") {
+					t.Errorf("%+v", g)
+				}
+			}
+			r.Gates = gates
+			if marks != tt.marks || len(r.Missed()) != strings.Count(marks, "✗") ||
+				r.Judged() != 2-strings.Count(marks, "–") {
+				t.Errorf("%s, %d missed, %d judged; want %s", marks, len(r.Missed()), r.Judged(),
+					tt.marks)
+			}
+		})
 	}
 }

@@ -83,6 +83,20 @@ type Gate struct {
 	Want string `json:"want"`
 	Got  string `json:"got"`
 	OK   bool   `json:"ok"`
+	// NotJudged reports whether the measurement was too noisy for the limit: the gate is then neither
+	// kept nor missed, and Got says why.
+	NotJudged bool `json:"not_judged"`
+}
+
+// Mark returns a sign for people: kept, missed or not judged.
+func (g Gate) Mark() string {
+	switch {
+	case g.NotJudged:
+		return "–"
+	case g.OK:
+		return "✓"
+	}
+	return "✗"
 }
 
 // Tests counts tests where a run was one of tests.
@@ -118,7 +132,18 @@ func (r *Result) Find(name string, mtu int) *Case {
 
 // Missed returns the gates that were not kept.
 func (r *Result) Missed() []Gate {
-	return slices.DeleteFunc(slices.Clone(r.Gates), func(g Gate) bool { return g.OK })
+	return slices.DeleteFunc(slices.Clone(r.Gates),
+		func(g Gate) bool { return g.OK || g.NotJudged })
+}
+
+// Judged returns how many gates were kept or missed.
+func (r *Result) Judged() (n int) {
+	for _, g := range r.Gates {
+		if !g.NotJudged {
+			n++
+		}
+	}
+	return n
 }
 
 // Validate returns every way in which r is not a result of Schema, joined.

@@ -47,6 +47,63 @@ func ParseBusy(line string) (time.Duration, error) {
 	return time.Duration(ticks) * time.Second / userHZ, nil
 }
 
+// Meter measures the CPU time that all CPUs of this machine spend on something, from its Start on.
+// It is exact where Busy is an estimate: without full dynticks the kernel divides time into user,
+// system and softirq by what a CPU does at each tick, so a second has a few hundred samples. The
+// time in the idle task is added up by the clock (CONFIG_NO_HZ, get_cpu_idle_time_us in
+// kernel/time/tick-sched.c), less that of interrupts and softirqs in it. So Meter counts what is not
+// idle, in hundredths of a second a CPU. Time that the hypervisor gave to others (steal) is left out.
+type Meter struct {
+	began  time.Time
+	unused time.Duration
+}
+
+// Start begins to measure.
+func Start() (m Meter, err error) {
+	m.unused, _, err = unused()
+	m.began = time.Now()
+	return m, err
+}
+
+// Stop returns the CPU time spent since Start, and the time that passed.
+func (m Meter) Stop() (spent, took time.Duration, err error) {
+	took = time.Since(m.began)
+	end, cpus, err := unused()
+	return max(0, time.Duration(cpus)*took-(end-m.unused)), took, err
+}
+
+// unused returns the time that CPUs had nothing to do or were not given to this machine, and how
+// many CPUs there are.
+func unused() (sum time.Duration, cpus int, err error) {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	return parseUnused(string(b))
+}
+
+// parseUnused reads the lines of /proc/stat that are of one CPU each.
+func parseUnused(stat string) (sum time.Duration, cpus int, err error) {
+	for line := range strings.Lines(stat) {
+		fields := strings.Fields(line)
+		if len(fields) < 9 || !strings.HasPrefix(fields[0], "cpu") || fields[0] == "cpu" {
+			continue
+		}
+		cpus++
+		for _, i := range []int{4, 5, 8} { // idle, iowait, steal
+			n, err := strconv.ParseInt(fields[i], 10, 64)
+			if err != nil {
+				return 0, 0, fmt.Errorf("read /proc/stat: %w", err)
+			}
+			sum += time.Duration(n) * time.Second / userHZ
+		}
+	}
+	if cpus == 0 {
+		return 0, 0, errors.New("read /proc/stat: no CPU")
+	}
+	return sum, cpus, nil
+}
+
 // ProcessCPU returns the CPU time that a process and its threads have spent, by
 // /proc/PID/stat, in hundredths of a second.
 func ProcessCPU(pid int) (time.Duration, error) {

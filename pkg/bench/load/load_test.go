@@ -144,6 +144,16 @@ func TestProcFiles(t *testing.T) {
 	if got, err := parseResident("Name:\tx\nVmRSS:\t    2048 kB\n"); err != nil || got != 2 {
 		t.Errorf("resident %v, %v, want 2 MiB", got, err)
 	}
+	sum, cpus, err := parseUnused("cpu  1 2 3 4 5 6 7 8 9 0\ncpu0 1 1 1 100 20 1 1 3 0 0\n" +
+		"cpu1 1 1 1 200 0 1 1 0 0 0\nintr 5 6 7 8 9 10 11 12 13\n")
+	if err != nil || cpus != 2 || sum != 3230*time.Millisecond {
+		t.Errorf("unused %v of %d CPUs, %v, want 3.23s of 2: idle, iowait and steal", sum, cpus, err)
+	}
+	for _, bad := range []string{"", "cpu 1 2 3 4 5 6 7 8", "cpu0 1 2 3 x 5 6 7 8"} {
+		if _, _, err := parseUnused(bad); err == nil {
+			t.Errorf("parseUnused(%q) gave no error", bad)
+		}
+	}
 	for _, bad := range []string{"", "cpu", "cpu a b c d e f g", "7 (x", "7 (x) S 1"} {
 		if _, err := ParseBusy(bad); err == nil {
 			t.Errorf("ParseBusy(%q) gave no error", bad)
@@ -151,6 +161,23 @@ func TestProcFiles(t *testing.T) {
 		if _, err := parseProcessCPU(bad); err == nil {
 			t.Errorf("parseProcessCPU(%q) gave no error", bad)
 		}
+	}
+}
+
+// A thread that computes is seen with its time, to the hundredths of /proc/stat.
+func TestMeterCountsWhatIsSpent(t *testing.T) {
+	m, err := Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const spin = 300 * time.Millisecond
+	n := 0
+	for began := time.Now(); time.Since(began) < spin; {
+		n++
+	}
+	spent, took, err := m.Stop()
+	if err != nil || took < spin || spent < spin-20*time.Millisecond {
+		t.Errorf("%v of CPU in %v, %v, want at least %v (%d)", spent, took, err, spin, n)
 	}
 }
 

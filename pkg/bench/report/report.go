@@ -168,8 +168,12 @@ func (r *Report) tiles() []tile {
 				tone(l.ControlPlaintext > 0)})
 	}
 	if n := len(r.Result.Gates); n > 0 {
-		kept := n - len(r.Result.Missed())
-		out = append(out, tile{fmt.Sprintf("%d/%d", kept, n), "gates kept", tone(kept == n)})
+		judged := r.Result.Judged()
+		kept, text := judged-len(r.Result.Missed()), "gates kept"
+		if judged < n {
+			text += fmt.Sprintf(", %d not judged", n-judged)
+		}
+		out = append(out, tile{fmt.Sprintf("%d/%d", kept, judged), text, tone(kept == judged)})
 	}
 	if n := len(r.Refused); n > 0 {
 		stopped := 0
@@ -264,7 +268,9 @@ func (r *Report) Markdown(w io.Writer) error {
 
 	for _, g := range r.Result.Gates {
 		kept := "yes"
-		if !g.OK {
+		if g.NotJudged {
+			kept = "not judged"
+		} else if !g.OK {
 			kept = "**no**"
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", g.Name, g.Want, g.Got, kept)
@@ -310,11 +316,7 @@ func (r *Report) Terminal(w io.Writer) error {
 		if i == 0 {
 			fmt.Fprintf(t, "\ngate\t\twant\tgot\n")
 		}
-		mark := "✓"
-		if !g.OK {
-			mark = "✗"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", g.Name, g.Mark(), g.Want, g.Got)
 	}
 
 	for i, f := range r.Refused {

@@ -69,6 +69,8 @@ func sample() *report.Report {
 					Got: "0.982 (0.941 to 1.020 in 5 rounds)", OK: true},
 				{Name: "UDP, MTU 9000", Want: "ratio ≥ 0.950",
 					Got: "0.930 (0.800 to 0.970 in 5 rounds)"},
+				{Name: "CPU", Want: "ratio ≤ 1.010", Got: "not judged: control spreads 0.020",
+					NotJudged: true},
 			},
 			Tests: bench.Tests{Passed: 3, Skipped: []bench.Skip{{Name: "kernel WireGuard",
 				Reason: "the kernel has none"}}},
@@ -109,6 +111,9 @@ func TestHTML(t *testing.T) {
 		"the canary marked":      "<mark>kubeve</mark>",
 		"the label of a case":    "TCP, 1 stream, MTU 1500",
 		"a gate that was missed": "✗ missed",
+		"how many were kept":     "1/2",
+		"a gate not judged":      "– not judged",
+		"how many were not":      "gates kept, 1 not judged",
 		"what was refused":       "pod_spoofed_source &#43;1",
 		"what was skipped":       "the kernel has none",
 		"how much is not shown":  "more bytes",
@@ -161,6 +166,7 @@ Namespaces on one kernel, 2 cores: ratios mean something, absolutes do not.
 |---|---|---|---|
 | TCP, 1 stream, MTU 1500 | ratio ≥ 0.950 | 0.982 (0.941 to 1.020 in 5 rounds) | yes |
 | UDP, MTU 9000 | ratio ≥ 0.950 | 0.930 (0.800 to 0.970 in 5 rounds) | **no** |
+| CPU | ratio ≤ 1.010 | not judged: control spreads 0.020 | not judged |
 `
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Error(diff)

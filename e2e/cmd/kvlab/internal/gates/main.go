@@ -91,15 +91,11 @@ func judge(path string, w io.Writer) error {
 	}
 
 	fmt.Fprintf(w, "\n%s\t\t%s, %s\tcommit %.12s\n", suite, r.Platform, profile, r.Commit)
-	missed := 0
 	for _, g := range gates {
-		mark := "✓"
-		if !g.OK {
-			mark = "✗"
-			missed++
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, mark, g.Want, g.Got)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", g.Name, g.Mark(), g.Want, g.Got)
 	}
+	r.Gates = gates
+	missed := len(r.Missed())
 
 	failed, want := r.Tests.Failed, "0 failed"
 	if bench.JudgesFailures(gates) {
@@ -113,7 +109,7 @@ func judge(path string, w io.Writer) error {
 		return fmt.Errorf("%s: it has no gate and no test: nothing was judged", path)
 	}
 	if missed > 0 || failed > 0 {
-		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, len(gates),
+		return fmt.Errorf("%s: %d of %d gates missed, %d tests failed", suite, missed, r.Judged(),
 			r.Tests.Failed)
 	}
 

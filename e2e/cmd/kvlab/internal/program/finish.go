@@ -27,7 +27,7 @@ func Finish(folder string, rep *report.Report, out io.Writer) error {
 	if len(wrong) == 0 {
 		return nil
 	}
-	what := fmt.Sprintf("%d of %d gates missed", len(missed), len(rep.Result.Gates))
+	what := fmt.Sprintf("%d of %d gates missed", len(missed), rep.Result.Judged())
 	if len(rep.Refused) > 0 {
 		what += fmt.Sprintf(", %d of %d attempts got through", len(wrong)-len(missed),
 			len(rep.Refused))
