@@ -113,7 +113,7 @@ bench-engine: ## measure the userspace engines beside each other and the clear n
 	@$(OUT)/bin/kvlab bench engine -out $(OUT)/bench-engine $(BENCH)
 
 .PHONY: bench-policy
-bench-policy: ## measure what NetworkPolicy costs a node: rules at size, changes, revocation, ADD, out/bench-policy/report.html
+bench-policy: ## measure what NetworkPolicy costs a node: rules at size, changes, revocation, ADD, connections, out/bench-policy/report.html
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench policy -out $(OUT)/bench-policy $(BENCH)
 

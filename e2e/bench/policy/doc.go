@@ -1,8 +1,9 @@
 // Package policy measures what NetworkPolicy costs a node: to plan it, to write it to the kernel,
-// to change it, to revoke connections, and what an ADD writes more.
+// to change it, to revoke connections, what an ADD writes more, and what connections cost more.
 //
 //	cluster: 100 nodes with 100 pods each; the node measured is the first one
 //	node:    a network namespace, and the Keeper of veild in it
+//	lane:    a node with the guard, routing and NAT, two attached pods, and what judges between them
 //
 // Objects are made by cluster, in world.go. All pods have an address of each family, so each rule
 // of a policy becomes two rules of nftables. Each rule names a set of peers, of which there are
@@ -18,6 +19,14 @@
 // transaction. That includes the 2 ms for which the Keeper gathers changes. Decoding the event of
 // the API server's watch is not in it.
 //
-// Start reading at Run in suite.go; node.go has the node. The parts are size.go, change.go,
-// revoke.go and add.go.
+// Connections are measured by the CPU time of the whole machine, each lane beside those without a
+// policy, of which there are two: what they differ by is what the measurement cannot tell. A gate of
+// connections is judged only where that is less than its limit. One lane is a stand-in for the shape
+// of kube-network-policies: first packets go to a Go program by NFQUEUE, and all are accepted.
+//
+// It is larger than most packages: all parts measure the objects of world.go, in one run with one
+// result.
+//
+// Start reading at Run in suite.go; node.go has the node, lane.go the lanes. The parts are size.go,
+// change.go, revoke.go, add.go and connections.go, whose load is traffic.go.
 package policy

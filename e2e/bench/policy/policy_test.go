@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,7 @@ func small() *scales {
 		large:   scale{nodes: 4, pods: 20, policies: 40, rules: 7},
 		node:    scale{nodes: 4, pods: 20, policies: 20, rules: 7},
 		changes: 10, edits: 5, connections: 300,
+		bytes: 300e6, short: 2000, turns: 2,
 	}
 }
 
@@ -56,6 +58,12 @@ func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 	for _, c := range rep.Result.Cases {
 		if rep.Labels[c.Name] == "" || c.Ours.Median <= 0 {
 			t.Errorf("%s is %q: %+v", c.Name, rep.Labels[c.Name], c.Ours)
+		}
+	}
+	for _, want := range []string{"Lane 10x10 has 100 rules", "Lane 200 has 201 rules for the server. " +
+		"The first that allows the client comes behind 200 "} {
+		if !slices.ContainsFunc(rep.Notes, func(n string) bool { return strings.HasPrefix(n, want) }) {
+			t.Errorf("no note begins with %q: %q", want, rep.Notes)
 		}
 	}
 	if c := rep.Result.Find(caseAddBare, 0); c == nil || c.Ours.Median != 2 {
@@ -92,6 +100,24 @@ func nothingLeft(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(memory, folderPrefix+"*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// A lane is not measured whose policies allow more than they are said to.
+func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
+	nettest.NeedBPF(t)
+	pins, err := newPins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pins.close()
+	all := judgePolicies(clientOf(), []policy.Policy{serverPolicy(0, policy.Rule{})}, 1)
+	l, err := newLane("open", t.TempDir(), pins, all)
+	if err == nil || !strings.Contains(err.Error(), "deny came about") {
+		t.Errorf("error %v, want that a denied connection came about", err)
+	}
+	if err := l.close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -27,6 +27,7 @@ var parts = []part{
 	{"change", (*suite).changes},
 	{"revoke", (*suite).revoke},
 	{"add", (*suite).add},
+	{"connections", (*suite).connections},
 }
 
 // Parts are the names of the parts, in the order in which they are run.
@@ -51,6 +52,8 @@ type Options struct {
 type scales struct {
 	large, node                 scale
 	changes, edits, connections int
+	// bytes and short connections are those of a turn of a lane; turns are those of a round.
+	bytes, short, turns int
 }
 
 // ofGates are the scales that the gates are for.
@@ -58,6 +61,7 @@ var ofGates = scales{
 	large:   scale{nodes: 100, pods: 100, policies: 1000, rules: 100},
 	node:    scale{nodes: 100, pods: 100, policies: 100, rules: 100},
 	changes: 300, edits: 100, connections: 100000,
+	bytes: 2e9, short: 10000, turns: 5,
 }
 
 // Check returns what is wrong with the options.

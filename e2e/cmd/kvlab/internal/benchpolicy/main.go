@@ -18,14 +18,15 @@ import (
 )
 
 const usage = `kvlab bench policy measures what NetworkPolicy costs a node: to plan 100,000 rules
-and write them to the kernel, to change a pod or a policy, to revoke connections, and what an
-ADD writes more. Needs root.
+and write them to the kernel, to change a pod or a policy, to revoke connections, what an ADD
+writes more, and what connections cost more. Needs root.
 
 Usage: kvlab bench policy [flags]
 
 Examples:
   kvlab bench policy                           all of it
   kvlab bench policy -rounds 1 -parts change   a look at changes
+  kvlab bench policy -parts connections        connections only
 
 Flags:
 `
@@ -36,7 +37,7 @@ func Command() *cobra.Command {
 	out := flags.String("out", "out/bench-policy",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 15*time.Minute, "ends a run that hangs")
-	rounds := flags.Int("rounds", 5, "how often each quantity is measured")
+	rounds := flags.Int("rounds", 7, "how often each quantity is measured")
 	parts := flags.String("parts", strings.Join(policy.Parts(), ","), "`parts` to measure")
 	return program.Command("measure what NetworkPolicy costs a node",
 		flags, usage, func() (program.Run, error) {

@@ -1,0 +1,255 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// Lanes. Each is compared with that without a policy; the control is such a lane once more.
+const (
+	laneNone    = "none"
+	laneControl = "control"
+	laneTen     = "10x10"
+	laneMany    = "200"
+	laneQueue   = "queue"
+)
+
+// comparedLanes are those that are compared with laneNone, in the order of the report.
+var comparedLanes = []string{laneControl, laneTen, laneMany, laneQueue}
+
+// quantity is something that each lane is measured by.
+type quantity struct {
+	name string
+	// rate and cost are units, of which a second and an amount of 1 are so many.
+	rate, cost           bench.Unit
+	perSecond, perAmount float64
+	amount               func(*scales) int
+	// prepare returns what does an amount and is measured, and what ends it. Both run on the thread
+	// of prepare, in the client's namespace.
+	prepare func(l *lane, amount int) (do func() error, end func(), err error)
+}
+
+var quantities = []quantity{
+	{"established", bench.Mbps, bench.CoreSecondsPerGB, 8 / 1e6, 1e9,
+		func(z *scales) int { return z.bytes }, (*lane).prepareStream},
+	{"new", bench.PerSecond, bench.Microsecond, 1, 1e6,
+		func(z *scales) int { return z.short }, (*lane).prepareShort},
+}
+
+const (
+	prefixConnections = "connections_"
+	suffixCPU         = "_cpu"
+)
+
+// caseOf names the case of a quantity and a lane. Its CPU time has suffixCPU behind it.
+func (q quantity) caseOf(lane string) string { return prefixConnections + q.name + "_" + lane }
+
+// connections measures what policies cost connections: CPU time of the whole machine, since the
+// kernel does a packet's work in softirqs, on the account of whoever runs, and the program that is
+// asked by NFQUEUE runs beside. Rates are those of one thread, and are reported only.
+//
+// All lanes take turns in each round, in an order that is drawn. What else the machine does then
+// meets all of them, and the mean of a round's turns has less of it than one long turn.
+func (s *suite) connections(ctx context.Context) (err error) {
+	dir, err := os.MkdirTemp(memory, folderPrefix)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	pins, err := newPins()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pins.close()) }()
+	lanes, err := newLanes(dir, pins)
+	defer func() {
+		for _, l := range lanes {
+			err = errors.Join(err, l.close())
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	for _, l := range lanes {
+		if l.rules > 0 {
+			s.notes = append(s.notes, fmt.Sprintf("Lane %s has %d rules for the server. The first that "+
+				"allows the client comes behind %d that do not match.", l.name, l.rules, l.before))
+		}
+	}
+
+	seed := bench.NewSeed()
+	s.Progress("order of the lanes drawn with seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	v := values{}
+	for round := range s.Rounds {
+		for _, q := range quantities {
+			if err := s.takeTurns(ctx, q, lanes, rng, v); err != nil {
+				return err
+			}
+			s.Progress("round %d  %s", round+1, q.lastRound(v))
+		}
+	}
+	return s.compareLanes(v)
+}
+
+// newLanes makes all lanes. Those that it returns must be closed also after an error.
+func newLanes(dir string, pins *pins) (lanes []*lane, err error) {
+	many, err := afterOthers()
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range []struct {
+		name  string
+		judge judge
+	}{{laneNone, nil}, {laneControl, nil}, {laneTen, tenByTen()}, {laneMany, many},
+		{laneQueue, judgeQueue}} {
+		l, err := newLane(one.name, dir, pins, one.judge)
+		lanes = append(lanes, l)
+		if err != nil {
+			return lanes, err
+		}
+	}
+	return lanes, nil
+}
+
+// takeTurns measures a quantity of all lanes for a round.
+func (s *suite) takeTurns(ctx context.Context, q quantity, lanes []*lane, rng *rand.Rand,
+	v values) error {
+	spent, took := map[string]float64{}, map[string]float64{}
+	for range s.scales.turns {
+		for _, i := range rng.Perm(len(lanes)) {
+			if err := context.Cause(ctx); err != nil {
+				return err
+			}
+			l := lanes[i]
+			cpu, seconds, err := l.turn(q, q.amount(&s.scales))
+			if err != nil {
+				return fmt.Errorf("lane %s, %s connections: %w", l.name, q.name, err)
+			}
+			spent[l.name] += cpu
+			took[l.name] += seconds
+		}
+	}
+
+	all := float64(q.amount(&s.scales) * s.scales.turns)
+	for _, l := range lanes {
+		v.add(q.caseOf(l.name), all*q.perSecond/took[l.name])
+		v.add(q.caseOf(l.name)+suffixCPU, spent[l.name]*q.perAmount/all)
+	}
+	return nil
+}
+
+// turn does an amount and returns the CPU time and the time that it took, seconds. Connections of
+// former turns are forgotten before: the kernel remembers them for a while, and fewer of some lanes
+// than of others.
+func (l *lane) turn(q quantity, amount int) (cpu, seconds float64, err error) {
+	if err := l.host.do(forgetConnections); err != nil {
+		return 0, 0, err
+	}
+	err = l.client.do(func() error {
+		do, end, err := q.prepare(l, amount)
+		if err != nil {
+			return err
+		}
+		defer end()
+		runtime.GC()
+
+		asked := l.asked()
+		m, err := load.Start()
+		if err != nil {
+			return err
+		}
+		if err := do(); err != nil {
+			return err
+		}
+		spent, took, err := m.Stop()
+		cpu, seconds = spent.Seconds(), took.Seconds()
+		if asked = l.asked() - asked; err == nil && l.queue != nil && q.name == "new" &&
+			asked < uint64(amount) {
+			err = fmt.Errorf("the program was asked for %d packets of %d connections", asked, amount)
+		}
+		return err
+	})
+	return cpu, seconds, err
+}
+
+// asked returns how many packets a program was asked for.
+func (l *lane) asked() uint64 {
+	if l.queue == nil {
+		return 0
+	}
+	return l.queue.accepted.Load()
+}
+
+// forgetConnections does what conntrack -F does, in the calling thread's namespace.
+func forgetConnections() error {
+	h, err := netlink.NewHandle(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	return h.ConntrackTableFlush(netlink.ConntrackTable)
+}
+
+// warm is the share of an amount that is done before it is measured.
+const warm = 20
+
+func (l *lane) prepareStream(amount int) (do func() error, end func(), err error) {
+	s, err := l.open()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.move(amount / warm); err != nil {
+		s.close()
+		return nil, nil, err
+	}
+	return func() error { return s.move(amount) }, s.close, nil
+}
+
+func (l *lane) prepareShort(amount int) (do func() error, end func(), err error) {
+	do = func() error { return l.shortOnes(amount) }
+	return do, func() {}, l.shortOnes(amount / warm)
+}
+
+// lastRound tells of the last round: the cost without a policy, and the others as ratios.
+func (q quantity) lastRound(v values) string {
+	base := v.last(q.caseOf(laneNone) + suffixCPU)
+	text := fmt.Sprintf("%s connections: CPU %s without a policy", q.name, q.cost.Format(base))
+	for _, lane := range comparedLanes {
+		text += fmt.Sprintf(", %s %.3f", lane, v.last(q.caseOf(lane)+suffixCPU)/base)
+	}
+	return text
+}
+
+// compareLanes adds the cases: each lane against that without a policy.
+func (s *suite) compareLanes(v values) error {
+	for _, q := range quantities {
+		for _, lane := range comparedLanes {
+			for _, c := range []struct {
+				suffix string
+				unit   bench.Unit
+			}{{"", q.rate}, {suffixCPU, q.cost}} {
+				ours, base := v[q.caseOf(lane)+c.suffix], v[q.caseOf(laneNone)+c.suffix]
+				ratio, err := bench.Ratios(ours, base)
+				if err != nil {
+					return fmt.Errorf("%s: %w", q.caseOf(lane)+c.suffix, err)
+				}
+				b := bench.Summarize(base)
+				s.result.Cases = append(s.result.Cases, bench.Case{Name: q.caseOf(lane) + c.suffix,
+					Unit: c.unit, Ours: bench.Summarize(ours), Base: &b, BaseName: "no policy",
+					Ratio: &ratio})
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,314 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// lane is a node of its own with two pods, all in namespaces of their own:
+//
+//	client ── node: guard, routing, NAT, and what judges ── server
+//
+// Nothing that is in force in one lane costs another anything.
+type lane struct {
+	name                 string
+	host, client, server *space
+	// listeners are the server's sockets, on portServed and portDenied.
+	listeners [2]int
+	// rules are in force on the server, of which before do not match and come before the first that
+	// does.
+	rules, before int
+	// queue judges in place of our table; nil in other lanes.
+	queue *queue
+	undo  pod.Undo
+}
+
+// Ports of the server. Where a policy is in force, the second one is denied.
+const portServed, portDenied = 9010, 9011
+
+// Pods of a lane, by their numbers.
+const clientPod, serverPod = 0, 1
+
+// ranges have the addresses of all pods.
+var ranges = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/16"),
+	netip.MustParsePrefix("fd42::/24")}
+
+// judge puts into force what judges in a lane, in the node's namespace, and is called before the
+// pods are attached. nil is nothing.
+type judge func(l *lane, paths pod.Paths) error
+
+// newLane makes a lane. Guard programs are pinned in a folder of pins. The lane must be closed also
+// after an error.
+func newLane(name string, dir string, pins *pins, j judge) (*lane, error) {
+	l := &lane{name: name, listeners: [2]int{-1, -1}}
+	for _, s := range []**space{&l.host, &l.client, &l.server} {
+		made, err := newSpace()
+		if err != nil {
+			return l, err
+		}
+		*s = made
+		l.undo.Add(made.close)
+	}
+
+	dir = filepath.Join(dir, name)
+	paths := pod.Paths{PodDir: filepath.Join(dir, "pods"), ReadyFile: filepath.Join(dir, "ready"),
+		PolicyDir: filepath.Join(dir, "policy")}
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = l.host.do(func() error { return l.node(paths, pins.dir(name), j) })
+	}
+	if err == nil {
+		err = l.attach(paths)
+	}
+	if err == nil {
+		err = l.server.do(l.listen)
+	}
+	if err == nil {
+		err = l.prove()
+	}
+	if err != nil {
+		return l, fmt.Errorf("lane %s: %w", name, err)
+	}
+	return l, nil
+}
+
+// close takes everything away.
+func (l *lane) close() error { return l.undo.Run() }
+
+// node puts into force what veild has on a node, but for tunnels, in the calling thread's
+// namespace: without it no packet would be tracked, and policies alone would pay for that.
+func (l *lane) node(paths pod.Paths, pins string, j judge) error {
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
+	}
+	if err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+
+	h, err := hostnet.Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	if _, err := h.Sync(hostnet.Plan(hostnet.Want{ClusterRanges: ranges, Masquerade: true,
+		TunnelPort: abi.TunnelPort})); err != nil {
+		return err
+	}
+	g, err := guard.Open(pins, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	l.undo.Add(g.Close)
+	if _, err := g.Apply(guard.Settings{Ranges: ranges}); err != nil {
+		return err
+	}
+	if err := podtest.Mark(paths.ReadyFile, ranges...); err != nil || j == nil {
+		return err
+	}
+	return j(l, paths)
+}
+
+// attach attaches both pods as the CNI plugin does.
+func (l *lane) attach(paths pod.Paths) error {
+	for i, s := range []*space{l.client, l.server} {
+		r := recordOf(podOf(0, i, 0), i)
+		r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), s.f.Fd())
+		var undo pod.Undo
+		err := l.host.do(func() error { return paths.Attach(r, int(s.f.Fd()), &undo) })
+		l.undo.Add(func() error { return l.host.do(undo.Run) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judgePolicies is a judge by policies and our table. lines is how many rules they have.
+func judgePolicies(client policy.Pod, policies []policy.Policy, lines int) judge {
+	return func(l *lane, paths pod.Paths) error {
+		plan, err := planOf(client, policies)
+		if err != nil {
+			return err
+		}
+		if l.rules, l.before = matching(plan, client); l.rules != lines {
+			return fmt.Errorf("the plan has %d rules, want %d", l.rules, lines)
+		}
+
+		var t table.Table
+		defer func() { _ = t.Close() }()
+		if _, err := t.Apply(plan); err != nil {
+			return err
+		}
+		groups := map[pod.Workload]string{}
+		for key, m := range plan.Members {
+			groups[pod.Workload{Namespace: key.Namespace, Name: key.Name.Name, UID: key.UID}] = m.Group
+		}
+		return errors.Join(paths.OpenPolicy(), paths.Reserve(groups))
+	}
+}
+
+// planOf plans policies on the node of a lane. The peers that they name are pods of another node,
+// one in each set.
+func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
+	p := policy.NewPlanner(here)
+	for i := range namespaces {
+		p.PutNamespace(policy.Namespace{Name: namespaceName(i)})
+	}
+	for i := range tiers {
+		p.PutPod(podOf(1, i, i))
+	}
+	p.PutPod(client)
+	p.PutPod(podOf(0, serverPod, tiers-1))
+	for _, one := range policies {
+		p.PutPolicy(one)
+	}
+	plan := p.Plan()
+	if len(plan.Problems) > 0 || len(plan.Members) != 2 {
+		return nil, fmt.Errorf("the plan has %d pods of the node and problems %v, want 2 and none",
+			len(plan.Members), plan.Problems)
+	}
+	return plan, nil
+}
+
+// matching returns how many rules judge the server's connections, and how many of them come before
+// the first that allows the client. Without such a rule it is all of them.
+func matching(plan *policy.Plan, client policy.Pod) (lines, before int) {
+	server := plan.Members[keyOf(podOf(0, serverPod, 0))]
+	if server == nil || plan.Groups[server.Group] == nil {
+		return 0, 0
+	}
+	chain := plan.Chains[plan.Groups[server.Group].Chains[policy.Ingress]]
+	if chain == nil {
+		return 0, 0
+	}
+	before = slices.IndexFunc(chain.Lines, func(line policy.Line) bool {
+		set := plan.Sets[line.Peer]
+		return set != nil && slices.Contains(set.Addrs, client.Addrs[0]) &&
+			line.Ports.First <= portServed && portServed <= line.Ports.Last
+	})
+	if before < 0 {
+		before = len(chain.Lines)
+	}
+	return len(chain.Lines), before
+}
+
+// clientOf is the client with labels beside those that all pods have. No tier of a rule is its.
+func clientOf(labels ...string) policy.Pod {
+	p := podOf(0, clientPod, tiers)
+	delete(p.Labels, "tier")
+	for _, l := range labels {
+		p.Labels[l] = "client"
+	}
+	return p
+}
+
+// serverPolicy is policy j for the server, which allows what the rules say.
+func serverPolicy(j int, rules ...policy.Rule) policy.Policy {
+	server := podOf(0, serverPod, 0)
+	p := policy.Policy{
+		Name:     policy.Name{Namespace: server.Namespace, Name: fmt.Sprintf("server-%d", j)},
+		Subjects: policy.Selector{{Key: "app", Values: []string{server.Labels["app"]}}},
+		Isolates: [2]bool{true, false},
+	}
+	p.Rules[policy.Ingress] = rules
+	return p
+}
+
+// allow is a rule for the pods of all namespaces with a label, on the port that is measured.
+func allow(key, value string) policy.Rule {
+	return policy.Rule{
+		Peers: []policy.Peer{{Namespaces: &policy.Selector{},
+			Pods: &policy.Selector{{Key: key, Values: []string{value}}}}},
+		Ports: []policy.Port{{Proto: policy.TCP, First: portServed, Last: portServed}},
+	}
+}
+
+// tenByTen are ten policies of ten rules for the server. Each has one rule that allows the client.
+func tenByTen() judge {
+	var policies []policy.Policy
+	var roles []string
+	for j := range 10 {
+		var rules []policy.Rule
+		for r := range 9 {
+			rules = append(rules, allow("tier", tierName(j*9+r)))
+		}
+		roles = append(roles, fmt.Sprintf("role-%d", j))
+		policies = append(policies, serverPolicy(j, append(rules, allow(roles[j], "client"))...))
+	}
+	return judgePolicies(clientOf(roles...), policies, 100)
+}
+
+// others is how many rules do not match in the lane of many.
+const others = tiers
+
+// roleTries bounds the search of afterOthers. Each try succeeds once in others+1 times.
+const roleTries = 20 * others
+
+// afterOthers are rules of which all but one do not match, and the kernel comes to that one last. A
+// plan sorts rules by the names of their peers' sets, which are hashes, so the label by which the
+// client is allowed is searched for.
+func afterOthers() (judge, error) {
+	var policies []policy.Policy
+	for j := range others / 10 {
+		var rules []policy.Rule
+		for r := range 10 {
+			rules = append(rules, allow("tier", tierName(j*10+r)))
+		}
+		policies = append(policies, serverPolicy(j, rules...))
+	}
+
+	for try := range roleTries {
+		role := fmt.Sprintf("role-%d", try)
+		client := clientOf(role)
+		all := append(slices.Clone(policies), serverPolicy(others, allow(role, "client")))
+		plan, err := planOf(client, all)
+		if err != nil {
+			return nil, err
+		}
+		if lines, before := matching(plan, client); lines == others+1 && before == others {
+			return judgePolicies(client, all, lines), nil
+		}
+	}
+	return nil, fmt.Errorf("in %d tries no label came behind %d others", roleTries, others)
+}
+
+// pins is a bpffs that is mounted nowhere: what is pinned in it goes when the descriptor is closed.
+type pins struct{ fd int }
+
+func newPins() (*pins, error) {
+	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make bpffs: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return nil, fmt.Errorf("make bpffs: %w", err)
+	}
+	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("make bpffs: %w", err)
+	}
+	return &pins{fd}, nil
+}
+
+// dir is a folder in it, by a path that is good in this process.
+func (p *pins) dir(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", p.fd, name) }
+
+func (p *pins) close() error { return unix.Close(p.fd) }
