@@ -104,6 +104,7 @@ func (l *limits) check() error {
 			owner[platform] = name
 		}
 	}
+
 	for _, g := range all {
 		set := 0
 		for _, limit := range []*float64{g.AtLeast, g.AtMost, g.Within} {
@@ -185,6 +186,7 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 	if err := checkAEAD(all, r.AEAD); err != nil {
 		return nil, err
 	}
+
 	var gates []Gate
 	for _, g := range all {
 		if g.AEAD != "" && g.AEAD != r.AEAD {

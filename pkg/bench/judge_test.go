@@ -129,6 +129,7 @@ func TestParseLimits(t *testing.T) {
 			t.Errorf("no profile for %s: %v", platform, err)
 		}
 	}
+
 	for name, text := range map[string]string{
 		"two limits":             `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":1,"atMost":2}]}]}`,
 		"no limit":               `{"suites":[{"suite":"s","every":[{"case":"a"}]}]}`,

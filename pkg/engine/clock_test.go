@@ -166,11 +166,16 @@ func cover(b []byte) {
 	}
 }
 
-// everywhere is all memory, and outsideHeap what Go's heap does not have (runtime/malloc.go, hints
-// of mallocinit).
+// everywhere is all memory, and outsideHeap what Go's heap does not have: arenas lie behind a base
+// that may be random (runtime/malloc.go, mallocinit), mappings of others far from it.
 func everywhere(uint64) bool { return true }
 
-func outsideHeap(at uint64) bool { return at < 0xc0<<32 || at >= 0xe0<<32 }
+func outsideHeap(at uint64) bool {
+	heap := addressOf(inHeap)
+	return at+1<<36 < heap || at > heap+1<<36
+}
+
+var inHeap = make([]byte, 1<<16)
 
 // occurrences counts b in the writable mappings of the process that begin where one may be.
 func occurrences(t *testing.T, b []byte, where func(begin uint64) bool) int {

@@ -111,6 +111,7 @@ func (u *upgrades) begin(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	// Both nodes begin a handshake at first, and the second one may end when datagrams flow.
 	if err := sleep(ctx, settled); err != nil {
 		return err

@@ -23,7 +23,7 @@ type queue struct {
 	conn *netlink.Conn
 	// accepted counts packets.
 	accepted atomic.Uint64
-	ended    chan error
+	ended    chan struct{}
 }
 
 // Messages and attributes of linux/netfilter/nfnetlink_queue.h.
@@ -46,11 +46,14 @@ func judgeQueue(l *lane, _ pod.Paths) error {
 	if err != nil {
 		return fmt.Errorf("open NFQUEUE: %w", err)
 	}
-	l.queue = &queue{conn: conn, ended: make(chan error, 1)}
+	l.queue = &queue{conn: conn, ended: make(chan struct{})}
 	if err := l.queue.bind(); err != nil {
 		return errors.Join(fmt.Errorf("bind NFQUEUE: %w", err), conn.Close())
 	}
-	go func() { l.queue.ended <- l.queue.run() }()
+	go func() {
+		defer close(l.queue.ended)
+		_ = l.queue.run() // Its end is that of the connection; without answers a lane fails.
+	}()
 	l.undo.Add(l.queue.close)
 	return queueRules()
 }

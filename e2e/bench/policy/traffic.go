@@ -162,6 +162,7 @@ func (l *lane) batch(count int) (err error) {
 			return err
 		}
 	}
+
 	b := []byte{'!'}
 	for ; accepted < count; accepted++ {
 		if servers[accepted], err = accept(l.listeners[0], sockPatience); err != nil {

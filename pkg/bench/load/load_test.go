@@ -144,6 +144,7 @@ func TestProcFiles(t *testing.T) {
 	if got, err := parseResident("Name:\tx\nVmRSS:\t    2048 kB\n"); err != nil || got != 2 {
 		t.Errorf("resident %v, %v, want 2 MiB", got, err)
 	}
+
 	sum, cpus, err := parseUnused("cpu  1 2 3 4 5 6 7 8 9 0\ncpu0 1 1 1 100 20 1 1 3 0 0\n" +
 		"cpu1 1 1 1 200 0 1 1 0 0 0\nintr 5 6 7 8 9 10 11 12 13\n")
 	if err != nil || cpus != 2 || sum != 3230*time.Millisecond {

@@ -167,6 +167,7 @@ func (r *Report) tiles() []tile {
 				"frames in clear on the reference network: the oracle can see",
 				tone(l.ControlPlaintext > 0)})
 	}
+
 	if n := len(r.Result.Gates); n > 0 {
 		judged := r.Result.Judged()
 		kept, text := judged-len(r.Result.Missed()), "gates kept"

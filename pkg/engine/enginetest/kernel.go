@@ -163,6 +163,7 @@ func (k *kernel) IpcSetOperation(r io.Reader) error {
 		port := int(*set.ListenPort)
 		c.ListenPort = &port
 	}
+
 	for _, p := range set.Peers {
 		peer := wgtypes.PeerConfig{PublicKey: wgtypes.Key(p.Public), Remove: p.Remove,
 			UpdateOnly: p.UpdateOnly, PresharedKey: (*wgtypes.Key)(p.Preshared),
