@@ -26,7 +26,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{deptest.Module + "/bpf", "the guard and the table of services alone know their programs",
 			[]string{"pkg/guard", "pkg/service/table"}},
 		{"golang.zx2c4.com/wireguard/wgctrl", "devices are configured in one place",
-			[]string{"pkg/tunnel"}},
+			[]string{"pkg/tunnel", "pkg/engine/enginetest"}},
 		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own",
 			[]string{"pkg/worker", "pkg/engine/enginetest"}},
 		{"k8s.io/client-go", "the API server is a transport behind pkg/source",
@@ -37,7 +37,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{deptest.Module + "/csi", "storage and network share nothing", nil},
 		{deptest.Module + "/internal/nettest", "test code is not shipped",
 			[]string{"internal/nettest", "internal/podtest", "internal/servicetest",
-				"internal/tunneltest"}},
+				"internal/tunneltest", "pkg/engine/enginetest"}},
 	} {
 		for _, tree := range []string{"/pkg/...", "/internal/..."} {
 			deptest.OnlyImporter(t, deptest.Module+tree, r.dep, r.reason, r.allowed...)
