@@ -102,6 +102,12 @@ func (d *demo) newBeside(ctx context.Context) (*network, error) {
 		}
 		n.pods = append(n.pods, pod)
 	}
+	if _, err := lab.Echo(ctx, n.pods[1]); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
+	if _, err := d.messagesTo(ctx, n.pods[0], n.pods[1].Addrs); err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	d.say("%s: two nodes, a pod on each, to measure beside", n.title)
 	return n, nil
 }
