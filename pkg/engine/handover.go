@@ -81,10 +81,10 @@ func (h *Handover) Commit() {
 // a successor can have while the device is still served. Import follows, or Abandon.
 func Prepare(o Options) (*Device, error) { return build(o) }
 
-// Import makes a device that Prepare returned what an image says, with the queues and sockets of the
-// device that was exported. The device sends nothing and reads no packet before Start; Abandon is
-// for one that may not start. After an error, which is ErrMalformed for a bad image, Abandon must
-// follow, and the sockets stay the caller's.
+// Import makes a device that Prepare returned what an image says, with the queues and sockets of
+// the device that was exported. The device sends nothing and reads no packet before Start; Abandon
+// is for one that may not start. After an error, which is ErrMalformed for a bad image, Abandon
+// must follow, and the sockets stay the caller's.
 func (d *Device) Import(image []byte, sockets []int) error {
 	if err := d.read(image, sockets); err != nil {
 		return err

@@ -15,7 +15,8 @@ func TestReadDrops(t *testing.T) {
 		answer string
 		want   map[string]uint64
 	}{
-		"some":                {"forged=3\nno_route=18446744073709551615\nerrno=0\n\n", map[string]uint64{"forged": 3, "no_route": 1<<64 - 1}},
+		"some": {"forged=3\nno_route=18446744073709551615\nerrno=0\n\n",
+			map[string]uint64{"forged": 3, "no_route": 1<<64 - 1}},
 		"none yet":            {"errno=0\n\n", map[string]uint64{}},
 		"an engine of others": {"errno=-95\n\n", nil},
 		"an older veil-wg":    {"", nil},

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/load"
 )
@@ -66,11 +67,11 @@ func (s *suite) connections(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	pins, err := newPins()
+	pins, err := bpffs.New()
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pins.close()) }()
+	defer func() { err = errors.Join(err, pins.Close()) }()
 	lanes, err := newLanes(dir, pins)
 	defer func() {
 		for _, l := range lanes {
@@ -103,7 +104,7 @@ func (s *suite) connections(ctx context.Context) (err error) {
 }
 
 // newLanes makes all lanes. Those that it returns must be closed also after an error.
-func newLanes(dir string, pins *pins) (lanes []*lane, err error) {
+func newLanes(dir string, pins *bpffs.FS) (lanes []*lane, err error) {
 	many, err := afterOthers()
 	if err != nil {
 		return nil, err

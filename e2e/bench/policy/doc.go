@@ -20,9 +20,10 @@
 // the API server's watch is not in it.
 //
 // Connections are measured by the CPU time of the whole machine, each lane beside those without a
-// policy, of which there are two: what they differ by is what the measurement cannot tell. A gate of
-// connections is judged only where that is less than its limit. One lane is a stand-in for the shape
-// of kube-network-policies: first packets go to a Go program by NFQUEUE, and all are accepted.
+// policy, of which there are two: what they differ by is what the measurement cannot tell. A gate
+// of connections is judged only where that is less than its limit. One lane is a stand-in for the
+// shape of kube-network-policies: first packets go to a Go program by NFQUEUE, and all are
+// accepted.
 //
 // It is larger than most packages: all parts measure the objects of world.go, in one run with one
 // result.

@@ -10,8 +10,8 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/guard"
@@ -55,7 +55,7 @@ type judge func(l *lane, paths pod.Paths) error
 
 // newLane makes a lane. Guard programs are pinned in a folder of pins. The lane must be closed also
 // after an error.
-func newLane(name string, dir string, pins *pins, j judge) (*lane, error) {
+func newLane(name string, dir string, pins *bpffs.FS, j judge) (*lane, error) {
 	l := &lane{name: name, listeners: [2]int{-1, -1}}
 	for _, s := range []**space{&l.host, &l.client, &l.server} {
 		made, err := newSpace()
@@ -71,7 +71,7 @@ func newLane(name string, dir string, pins *pins, j judge) (*lane, error) {
 		PolicyDir: filepath.Join(dir, "policy")}
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = l.host.do(func() error { return l.node(paths, pins.dir(name), j) })
+		err = l.host.do(func() error { return l.node(paths, pins.Dir(name), j) })
 	}
 	if err == nil {
 		err = l.attach(paths)
@@ -288,27 +288,3 @@ func afterOthers() (judge, error) {
 	}
 	return nil, fmt.Errorf("in %d tries no label came behind %d others", roleTries, others)
 }
-
-// pins is a bpffs that is mounted nowhere: what is pinned in it goes when the descriptor is closed.
-type pins struct{ fd int }
-
-func newPins() (*pins, error) {
-	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make bpffs: %w", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return nil, fmt.Errorf("make bpffs: %w", err)
-	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("make bpffs: %w", err)
-	}
-	return &pins{fd}, nil
-}
-
-// dir is a folder in it, by a path that is good in this process.
-func (p *pins) dir(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", p.fd, name) }
-
-func (p *pins) close() error { return unix.Close(p.fd) }

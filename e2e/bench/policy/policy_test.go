@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -106,11 +107,11 @@ func nothingLeft(t *testing.T) {
 // A lane is not measured whose policies allow more than they are said to.
 func TestLaneThatDeniesNothingIsRefused(t *testing.T) {
 	nettest.NeedBPF(t)
-	pins, err := newPins()
+	pins, err := bpffs.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pins.close()
+	defer pins.Close()
 	all := judgePolicies(clientOf(), []policy.Policy{serverPolicy(0, policy.Rule{})}, 1)
 	l, err := newLane("open", t.TempDir(), pins, all)
 	if err == nil || !strings.Contains(err.Error(), "deny came about") {

@@ -89,27 +89,3 @@ func remove(dir string) error {
 	}
 	return nil
 }
-
-// pins is a bpffs that is mounted nowhere: what is pinned in it goes when the descriptor is closed.
-type pins struct{ fd int }
-
-func newPins() (*pins, error) {
-	fs, err := unix.Fsopen("bpf", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make bpffs: %w", err)
-	}
-	defer unix.Close(fs)
-	if err := unix.FsconfigCreate(fs); err != nil {
-		return nil, fmt.Errorf("make bpffs: %w", err)
-	}
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("make bpffs: %w", err)
-	}
-	return &pins{fd}, nil
-}
-
-// dir is a folder in it, by a path that is good in this process.
-func (p *pins) dir(name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", p.fd, name) }
-
-func (p *pins) close() { _ = unix.Close(p.fd) }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -80,13 +81,13 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 func TestTableFollowsTheFeed(t *testing.T) {
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
-	pins, err := newPins()
+	pins, err := bpffs.New()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer pins.close()
+	defer pins.Close()
 	plan := manyServices(20, 10)
-	dir := pins.dir("feed")
+	dir := pins.Dir("feed")
 	w, err := newWatched(t.Context(), dir, filepath.Join(t.TempDir(), "kubeconfig"), plan)
 	defer func() {
 		if err := w.close(dir); err != nil {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 )
 
 // ground is the endpoints and the lanes.
@@ -17,7 +19,7 @@ type ground struct {
 	ends   [endpoints]*space
 	lanes  []*lane
 	groups *groups
-	pins   *pins
+	pins   *bpffs.FS
 	// dir has files of programs.
 	dir string
 	// self is this executable, haproxyPath that of haproxy.
@@ -50,7 +52,7 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	if g.dir, err = newFolder(); err != nil {
 		return g, err
 	}
-	if g.pins, err = newPins(); err != nil {
+	if g.pins, err = bpffs.New(); err != nil {
 		return g, err
 	}
 	if g.groups, err = newGroups(); err != nil {
@@ -118,7 +120,7 @@ func (g *ground) close() error {
 		}
 	}
 	if g.pins != nil {
-		g.pins.close()
+		_ = g.pins.Close()
 	}
 	if g.groups != nil {
 		errs = append(errs, g.groups.close())

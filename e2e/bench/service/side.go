@@ -108,7 +108,7 @@ var laneLimits = service.Limits{Frontends: service.DefaultLimits.Frontends, Back
 	Members: 1 << 12, SourceRanges: 1 << 10}
 
 // tableDir is where the table of a lane is pinned.
-func (g *ground) tableDir(l *lane) string { return g.pins.dir(fmt.Sprintf("lane%d", l.number)) }
+func (g *ground) tableDir(l *lane) string { return g.pins.Dir(fmt.Sprintf("lane%d", l.number)) }
 
 func newTable(dir string, hostRouting bool) (*table.Table, *service.Planner, error) {
 	t, err := openTable(table.Config{Dir: dir, Limits: laneLimits, Links: true,

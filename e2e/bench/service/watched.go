@@ -143,5 +143,5 @@ func (t timed) Apply(c service.Changes) error {
 
 // folder is where a round has its table and its credentials.
 func (s *suite) folder(name string) (pins, config string) {
-	return s.ground.pins.dir(name), filepath.Join(s.ground.dir, name+".kubeconfig")
+	return s.ground.pins.Dir(name), filepath.Join(s.ground.dir, name+".kubeconfig")
 }

@@ -51,8 +51,9 @@ func ParseBusy(line string) (time.Duration, error) {
 // It is exact where Busy is an estimate: without full dynticks the kernel divides time into user,
 // system and softirq by what a CPU does at each tick, so a second has a few hundred samples. The
 // time in the idle task is added up by the clock (CONFIG_NO_HZ, get_cpu_idle_time_us in
-// kernel/time/tick-sched.c), less that of interrupts and softirqs in it. So Meter counts what is not
-// idle, in hundredths of a second a CPU. Time that the hypervisor gave to others (steal) is left out.
+// kernel/time/tick-sched.c), less that of interrupts and softirqs in it. So Meter counts what is
+// not idle, in hundredths of a second a CPU. Time that the hypervisor gave to others (steal) is
+// left out.
 type Meter struct {
 	began  time.Time
 	unused time.Duration
