@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/netns"
@@ -141,48 +145,44 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 		}
 	}
 
-	var server, client *net.UDPConn
-	err := netns.Do(w.path(podB), func() (err error) {
-		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
-		return err
-	})
+	server, err := w.blocking(podB)
 	if err != nil {
 		return bench.Sample{}, err
 	}
-	defer server.Close()
-
+	echoed := make(chan struct{})
+	stop := make(chan struct{})
 	go func() {
-		b := make([]byte, 2048)
-		for {
-			n, from, err := server.ReadFromUDPAddrPort(b)
-			if err != nil {
-				return
-			}
-			_, _ = server.WriteToUDPAddrPort(b[:n], from)
-		}
+		defer close(echoed)
+		echo(server, stop)
+	}()
+	defer func() {
+		close(stop)
+		<-echoed
+		unix.Close(server)
 	}()
 
-	if err := netns.Do(w.path(podA), func() (err error) {
-		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
-		return err
-	}); err != nil {
+	client, err := w.blocking(podA)
+	if err != nil {
 		return bench.Sample{}, err
 	}
-	defer client.Close()
-	var times []float64
+	defer unix.Close(client)
+	if err := connect(client, server); err != nil {
+		return bench.Sample{}, err
+	}
 
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var times []float64
 	b := make([]byte, 64)
 	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
 		number := uint64(len(times))
 		binary.BigEndian.PutUint64(b, number)
 		began := time.Now()
-		if _, err := client.Write(b); err != nil {
+		if _, err := unix.Write(client, b); err != nil {
 			return bench.Sample{}, err
 		}
-		if err := answer(client, b, number); errors.Is(err, errLost) {
+		if !answer(client, b, number) {
 			continue
-		} else if err != nil {
-			return bench.Sample{}, err
 		}
 		times = append(times, float64(time.Since(began))/1e3)
 	}
@@ -195,18 +195,69 @@ func (w *world) latency(ctx context.Context, streams int, d time.Duration) (benc
 	return bench.Sample{Value: bench.Quantile(times, 0.5), P99: bench.Quantile(times, 0.99)}, nil
 }
 
-var errLost = errors.New("no answer")
+// lostAfter is when an answer will not come any more.
+var lostAfter = unix.Timeval{Sec: 1}
 
-// answer waits for the answer of that number.
-func answer(c *net.UDPConn, b []byte, number uint64) error {
-	_ = c.SetReadDeadline(time.Now().Add(time.Second))
-	for {
-		n, err := c.Read(b)
+// blocking opens a datagram socket of a pod, on which a thread waits in the kernel: Go's poller
+// would add its own wake-ups to those of the tunnel.
+func (w *world) blocking(pod int) (fd int, err error) {
+	err = netns.Do(w.path(pod), func() (err error) {
+		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+			return fmt.Errorf("open socket: %w", err)
+		}
+		a := unix.SockaddrInet4{Addr: netip.MustParseAddr(podAddr(pod)).As4()}
+		err = errors.Join(unix.Bind(fd, &a),
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &lostAfter))
 		if err != nil {
-			return errLost
+			unix.Close(fd)
+			return fmt.Errorf("prepare socket: %w", err)
+		}
+		return nil
+	})
+	return fd, err
+}
+
+// connect connects a socket to the address of another.
+func connect(fd, to int) error {
+	a, err := unix.Getsockname(to)
+	if err != nil {
+		return fmt.Errorf("address of socket: %w", err)
+	}
+	if err := unix.Connect(fd, a); err != nil {
+		return fmt.Errorf("connect socket: %w", err)
+	}
+	return nil
+}
+
+// echo answers datagrams until stop is closed.
+func echo(fd int, stop <-chan struct{}) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	b := make([]byte, 2048)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		if n, from, err := unix.Recvfrom(fd, b, 0); err == nil {
+			_ = unix.Sendto(fd, b[:n], 0, from)
+		}
+	}
+}
+
+// answer waits for the answer of that number, and reports whether it came.
+func answer(fd int, b []byte, number uint64) bool {
+	for {
+		n, err := unix.Read(fd, b)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return false
 		}
 		if n >= 8 && binary.BigEndian.Uint64(b) == number {
-			return nil
+			return true
 		}
 	}
 }

@@ -70,12 +70,18 @@ func run(ctx context.Context, netns, text string) error {
 
 // build makes a world; close undoes also what a failed build left.
 func build(ctx context.Context, s side, mtu int, dir string) (*world, error) {
+	w := unbuilt(s, mtu, dir)
+	return w, w.build(ctx)
+}
+
+// unbuilt returns a world of which only the names exist.
+func unbuilt(s side, mtu int, dir string) *world {
 	w := &world{side: s, engines: [2]string{s.engine, s.engine}, mtu: mtu,
 		dir: filepath.Join(dir, fmt.Sprintf("%s-%d", s.file, mtu))}
 	for i, n := range []string{"a", "b", "pa", "pb"} {
 		w.names[i] = fmt.Sprintf("kvbench%d-%s%d%s", os.Getpid(), s.file, mtu, n)
 	}
-	return w, w.build(ctx)
+	return w
 }
 
 func (w *world) build(ctx context.Context) error {

@@ -21,15 +21,16 @@ import (
 )
 
 const usage = `kvlab bench engine measures the engines of veil-wg beside each other and beside the
-clear network: throughput of TCP, CPU of the device processes, latency. It also replaces device
-processes under load and counts what that loses and how long it takes. Needs root.
+clear network: throughput of TCP and UDP, CPU of the device processes, latency, a thousand idle peers. It
+also replaces device processes under load and counts what that loses and how long it takes.
+Needs root.
 
 Usage: kvlab bench engine [flags]
 
 Examples:
-  kvlab bench engine                                                all of it, twelve minutes
-  kvlab bench engine -rounds 2 -sample 1s -mtus 1500 -upgrades 2    a look, in a minute
-  kvlab bench engine -rounds 0 -mtus 1500                           upgrades only
+  kvlab bench engine                                                all of it, twenty minutes
+  kvlab bench engine -rounds 2 -sample 1s -mtus 1500 -upgrades 2    a look, in three minutes
+  kvlab bench engine -rounds 0 -mtus 1500 -idle=false               upgrades only
 
 Flags:
 `
@@ -40,15 +41,16 @@ func Command() *cobra.Command {
 	out := flags.String("out", "out/bench-engine",
 		"`folder` for result.json, report.html and report.md; emptied first")
 	limit := flags.Duration("limit", 40*time.Minute, "ends a run that hangs")
-	rounds := flags.Int("rounds", 7, "how often each side is measured; 0 measures upgrades only")
+	rounds := flags.Int("rounds", 7, "how often each side is measured; 0 leaves the comparison out")
 	upgrades := flags.Int("upgrades", 20, "how many upgrades are measured at each MTU")
+	idle := flags.Bool("idle", true, "measures a thousand idle peers, too: two minutes")
 	sample := flags.Duration("sample", 3*time.Second, "how long a sample of TCP takes; others half")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	mtus := flags.String("mtus", "1500,9000", "`MTUs` of the wire")
 	return program.Command("measure the engines of veil-wg beside each other",
 		flags, usage, func() (program.Run, error) {
 			o := engine.Options{Rounds: *rounds, Seed: *seed, Sample: *sample,
-				Upgrades: *upgrades, Progress: program.Progress(os.Stdout)}
+				Upgrades: *upgrades, Idle: *idle, Progress: program.Progress(os.Stdout)}
 			for text := range strings.SplitSeq(*mtus, ",") {
 				n, err := strconv.Atoi(text)
 				if err != nil || n < 1280 || n > 65535 {

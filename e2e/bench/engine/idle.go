@@ -1,0 +1,342 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+const (
+	// idlePeers is how many peers have a session and send nothing but keepalives.
+	idlePeers = 1000
+	// keepalive is the interval of persistent keepalives.
+	keepalive = 25 * time.Second
+	// idleWindow is how long they are watched: two keepalives of each.
+	idleWindow = 2 * keepalive
+	// greeting is the pause between two peers' handshakes: fewer a second than bring cookies.
+	greeting = 10 * time.Millisecond
+)
+
+// idler is the far end of one idle peer.
+type idler struct {
+	conn    *net.UDPConn
+	id      *noise.Identity
+	secrets *noise.Secrets
+	keys    *noise.Keys
+}
+
+// measureIdle measures what a device process costs that has a session with each of idlePeers. Both
+// engines are measured at the same time: neither does anything else.
+func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, error) {
+	var worlds []*world
+	defer func() {
+		for _, w := range worlds {
+			w.close()
+		}
+	}()
+
+	measured := []side{sides[0], sides[2]}
+	for _, s := range measured {
+		s.file = "i" + s.file
+		w := unbuilt(s, 1500, dir)
+		worlds = append(worlds, w)
+		end, err := w.idle(ctx, filepath.Join(o.Root, "out", "bin", "veil-wg"))
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		defer end()
+		o.Progress("%s has sessions with %d peers", s.name, idlePeers)
+	}
+
+	before, err := costs(worlds)
+	if err != nil {
+		return nil, err
+	}
+	if err := sleep(ctx, idleWindow); err != nil {
+		return nil, err
+	}
+	after, err := costs(worlds)
+	if err != nil {
+		return nil, err
+	}
+
+	var memory, share []bench.Stat
+	for i, w := range worlds {
+		sent := after[i].sent - before[i].sent
+		// A keepalive message has 32 bytes.
+		if least := int64(2 * idlePeers * 32 * 9 / 10); sent < least {
+			return nil, fmt.Errorf("%s sent %d bytes of keepalives, want %d", w.side.name, sent, least)
+		}
+		memory = append(memory, bench.Summarize([]float64{after[i].resident}))
+		share = append(share, bench.Summarize([]float64{
+			100 * (after[i].cpu - before[i].cpu).Seconds() / idleWindow.Seconds()}))
+	}
+
+	base := measured[1].name
+	return []bench.Case{
+		{Name: "idle_memory", MTU: 1500, Unit: bench.MiB, Ours: memory[0], Base: &memory[1],
+			BaseName: base, Ratio: ratioOf(memory)},
+		{Name: "idle_cpu", MTU: 1500, Unit: bench.Percent, Ours: share[0], Base: &share[1],
+			BaseName: base, Ratio: ratioOf(share)},
+	}, nil
+}
+
+// ratioOf is the ratio of two single samples.
+func ratioOf(s []bench.Stat) *bench.Ratio {
+	r, err := bench.Ratios([]float64{s[0].Median}, []float64{s[1].Median})
+	if err != nil {
+		return nil
+	}
+	return &r
+}
+
+// cost is what a device process has used, and has.
+type cost struct {
+	cpu      time.Duration
+	resident float64 // MiB
+	sent     int64   // bytes to all peers
+}
+
+func costs(worlds []*world) (out []cost, err error) {
+	for _, w := range worlds {
+		var c cost
+		if c.cpu, err = w.cpu(); err != nil {
+			return nil, err
+		}
+		if c.resident, err = resident(w.procs[nodeA].Process.Pid); err != nil {
+			return nil, err
+		}
+		if c.sent, err = w.sentBytes(); err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// resident returns the memory of a process (VmRSS of /proc/PID/status), MiB.
+func resident(pid int) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmRSS:" {
+			kib, err := strconv.ParseFloat(f[1], 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d: no VmRSS", pid)
+}
+
+// sentBytes returns what a device sent to all its peers, bytes.
+func (w *world) sentBytes() (sum int64, err error) {
+	c, err := net.Dial("unix", w.idleSocket())
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
+		return 0, err
+	}
+	in := bufio.NewScanner(c)
+	for in.Scan() && in.Text() != "" {
+		if text, ok := strings.CutPrefix(in.Text(), "tx_bytes="); ok {
+			n, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += n
+		}
+	}
+	return sum, in.Err()
+}
+
+// idleDevice is the device of a process that is veil-wg itself: its socket is where wg(8) looks, by
+// the device's name.
+func (w *world) idleDevice() string {
+	n := os.Getpid() * 2
+	if w.side.engine == worker.EngineKubeveil {
+		n++
+	}
+	return fmt.Sprintf("%s%d", abi.TunnelDevicePrefix, n)
+}
+
+func (w *world) idleSocket() string {
+	return filepath.Join(abi.WireGuardSocketDir, w.idleDevice()+".sock")
+}
+
+// startIdle starts the program as users run it: this one is larger.
+func (w *world) startIdle(program string) error {
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return err
+	}
+	cmd := exec.Command("ip", "netns", "exec", w.names[nodeA], program, "device", "-dir", w.dir,
+		"-mtu", strconv.Itoa(w.mtu-overhead), "-engine", w.side.engine, w.idleDevice())
+	log, err := os.Create(filepath.Join(w.dir, "log"))
+	if err != nil {
+		return err
+	}
+	w.logs = append(w.logs, log)
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	w.procs[nodeA] = cmd
+	return nil
+}
+
+// idle starts a device process and gives it a session with each of idlePeers, which are sockets of
+// this process on loopback of the device's namespace. end closes them.
+func (w *world) idle(ctx context.Context, program string) (end func(), err error) {
+	arena := new(secret.Arena)
+	var peers []*idler
+	closeAll := func() {
+		_ = os.Remove(w.idleSocket())
+		for _, p := range peers {
+			p.conn.Close()
+		}
+		_ = arena.Close()
+	}
+	defer func() {
+		if err != nil {
+			closeAll()
+		}
+	}()
+
+	if err := run(ctx, "", "netns add "+w.names[nodeA]); err != nil {
+		return nil, err
+	}
+	if err := run(ctx, w.names[nodeA], "link set lo up"); err != nil {
+		return nil, err
+	}
+	if err := w.startIdle(program); err != nil {
+		return nil, err
+	}
+
+	own, err := wgkey.Generate()
+	if err != nil {
+		return nil, err
+	}
+	secretKey, public := own.Bytes(), own.Public()
+	var text strings.Builder
+	fmt.Fprintf(&text, "private_key=%s\nlisten_port=%d\n", hex.EncodeToString(secretKey[:]), port)
+	for i := range idlePeers {
+		p, err := w.newIdler(arena, i)
+		if err != nil {
+			return nil, err
+		}
+		peers = append(peers, p)
+		fmt.Fprintf(&text, "public_key=%x\npersistent_keepalive_interval=%d\nallowed_ip=10.%d.%d.0/24\n",
+			p.id.Public[:], int(keepalive.Seconds()), i/250, i%250)
+	}
+	if err := configure(ctx, w.idleSocket(), text.String()); err != nil {
+		return nil, err
+	}
+
+	worker, err := aead.NewWorker(arena)
+	if err != nil {
+		return nil, err
+	}
+	for i, p := range peers {
+		if err := p.greet(noise.PublicKey(public), worker, uint32(i+1)); err != nil {
+			return nil, fmt.Errorf("peer %d: %w", i, err)
+		}
+		if err := sleep(ctx, greeting); err != nil {
+			return nil, err
+		}
+	}
+	return closeAll, nil
+}
+
+// newIdler makes the far end of peer i, with an address of its own: an engine limits the handshakes
+// of each.
+func (w *world) newIdler(arena *secret.Arena, i int) (*idler, error) {
+	p := &idler{}
+	key, err := wgkey.Generate()
+	if err != nil {
+		return nil, err
+	}
+	if p.id, err = noise.NewIdentity(arena); err != nil {
+		return nil, err
+	}
+	text := key.Bytes()
+	p.id.SetPrivate(&text)
+	if p.secrets, err = secret.Alloc[noise.Secrets](arena); err != nil {
+		return nil, err
+	}
+	if p.keys, err = secret.Alloc[noise.Keys](arena); err != nil {
+		return nil, err
+	}
+	return p, netns.Do(w.path(nodeA), func() (err error) {
+		p.conn, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 1, byte(i/250), byte(1+i%250))},
+			&net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+		return err
+	})
+}
+
+// greet begins a session and confirms it by a keepalive.
+func (p *idler) greet(device noise.PublicKey, worker *aead.Worker, index uint32) error {
+	stamper := noise.NewStamper(device)
+	p.id.Precompute(p.secrets, &device)
+	for try := range 5 {
+		var msg [noise.InitiationSize]byte
+		if err := p.id.Initiate(p.secrets, &device, index, noise.Stamp(time.Now(), noise.Timestamp{}),
+			&msg); err != nil {
+			return err
+		}
+		stamper.Stamp(msg[:], time.Duration(try))
+		if _, err := p.conn.Write(msg[:]); err != nil {
+			return err
+		}
+
+		b := make([]byte, 256)
+		_ = p.conn.SetReadDeadline(time.Now().Add(time.Second))
+		n, err := p.conn.Read(b)
+		if err != nil {
+			continue
+		}
+		switch {
+		case n == noise.CookieSize && b[0] == noise.TypeCookie:
+			stamper.Take((*[noise.CookieSize]byte)(b), time.Duration(try))
+		case n == noise.ResponseSize && b[0] == noise.TypeResponse:
+			if err := p.id.Finish(p.secrets, (*[noise.ResponseSize]byte)(b), p.keys); err != nil {
+				return err
+			}
+			return p.confirm(worker, noise.Sender(b))
+		}
+	}
+	return errors.New("no session after five attempts")
+}
+
+// confirm sends the first keepalive of a session, without which its responder does not use it.
+func (p *idler) confirm(worker *aead.Worker, receiver uint32) error {
+	const header = 16
+	msg := make([]byte, header+aead.Overhead)
+	msg[0] = noise.TypeTransport
+	msg[4], msg[5], msg[6], msg[7] = byte(receiver), byte(receiver>>8), byte(receiver>>16),
+		byte(receiver>>24)
+	aead.XCrypto.Seal(worker, &p.keys.Send, []aead.Packet{{Data: msg[header:]}})
+	_, err := p.conn.Write(msg)
+	return err
+}

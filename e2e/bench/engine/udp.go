@@ -1,0 +1,191 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+const (
+	// udpPayload is the payload of each datagram of the search for the highest rate, bytes.
+	udpPayload = 1300
+	// udpMTU is the MTU at which the rate is searched for.
+	udpMTU = 1500
+	// udpLoss is the share of them that may be lost.
+	udpLoss = 0.005
+	// udpQueue is how many packets the TUN of each side holds.
+	udpQueue = 10_000
+	// udpSegments is how many datagrams one system call of a segmenting sender sends (UDP_SEGMENT),
+	// as stacks of QUIC do.
+	udpSegments = 32
+	// udpBuffer is what the receiving socket may hold, bytes.
+	udpBuffer = 32 << 20
+	// drained is when all that is on its way has come.
+	drained = 200 * time.Millisecond
+)
+
+// highestUDP measures the highest rate of datagrams from pod a to pod b at which no more than
+// udpLoss is lost. Each system call sends so many. hint is where the search begins, Mbit/s, and is
+// set to the rate found.
+func (w *world) highestUDP(ctx context.Context, d time.Duration, segments int,
+	hint *float64) (out bench.Sample, err error) {
+	if w.side.engine != "" {
+		queues, err := w.setQueues(ctx, [2]int{udpQueue, udpQueue})
+		if err != nil {
+			return bench.Sample{}, err
+		}
+		defer func() { _, err = w.setQueues(ctx, queues) }()
+	}
+
+	s := load.Search{Floor: 20, Ceiling: 20_000, Hint: *hint, Loss: udpLoss, Step: 1.03}
+	got, err := s.Highest(ctx, func(ctx context.Context, mbps float64) (load.Datagrams, error) {
+		return w.datagrams(ctx, mbps, d, segments)
+	})
+	if err != nil {
+		return bench.Sample{}, fmt.Errorf("%s: highest rate of UDP: %w", w.side.name, err)
+	}
+	*hint = got.Mbps
+	return bench.Sample{Value: got.Mbps, CPU: got.CPU}, nil
+}
+
+// setQueues sets how many packets the TUNs of both nodes hold, and returns how many they held.
+func (w *world) setQueues(ctx context.Context, length [2]int) (former [2]int, err error) {
+	for i := range former {
+		err := netns.Do(w.path(i), func() error {
+			l, err := netlink.LinkByName("veil0")
+			if err != nil {
+				return err
+			}
+			former[i] = l.Attrs().TxQLen
+			return netlink.LinkSetTxQLen(l, length[i])
+		})
+		if err != nil {
+			return former, fmt.Errorf("set queue of TUN: %w", err)
+		}
+	}
+	return former, ctx.Err()
+}
+
+// datagrams sends at a rate of payload for a time and counts what arrives.
+func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
+	segments int) (load.Datagrams, error) {
+	var server, client *net.UDPConn
+	if err := netns.Do(w.path(podB), func() (err error) {
+		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
+		return err
+	}); err != nil {
+		return load.Datagrams{}, err
+	}
+	defer server.Close()
+	if err := prepare(server); err != nil {
+		return load.Datagrams{}, err
+	}
+	if err := netns.Do(w.path(podA), func() (err error) {
+		client, err = net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
+		return err
+	}); err != nil {
+		return load.Datagrams{}, err
+	}
+	defer client.Close()
+
+	var came atomic.Int64
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		count(server, &came)
+	}()
+
+	cpu, err := w.cpu()
+	if err != nil {
+		return load.Datagrams{}, err
+	}
+	sent, took, err := pace(ctx, client, mbps, d, segments)
+	if err != nil {
+		return load.Datagrams{}, err
+	}
+	if err := sleep(ctx, drained); err != nil {
+		return load.Datagrams{}, err
+	}
+	after, err := w.cpu()
+	if err != nil {
+		return load.Datagrams{}, err
+	}
+	server.Close()
+	<-received
+
+	bytes := float64(came.Load() * udpPayload)
+	if bytes == 0 {
+		return load.Datagrams{Loss: 1}, nil
+	}
+	return load.Datagrams{Mbps: bytes * 8 / 1e6 / took.Seconds(),
+		Loss: 1 - float64(came.Load())/float64(sent),
+		CPU:  (after - cpu).Seconds() / (bytes / 1e9)}, nil
+}
+
+// prepare gives a socket udpBuffer to receive into, and lets it receive many datagrams at once.
+func prepare(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var set error
+	err = raw.Control(func(fd uintptr) {
+		set = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpBuffer),
+			unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_GRO, 1))
+	})
+	return errors.Join(err, set)
+}
+
+// count counts datagrams until the socket is closed.
+func count(c *net.UDPConn, came *atomic.Int64) {
+	b := make([]byte, 1<<16)
+	for {
+		n, err := c.Read(b)
+		if err != nil {
+			return
+		}
+		came.Add(int64(n / udpPayload))
+	}
+}
+
+// pace sends datagrams, so many a system call, at a rate of payload for a time. It returns how many,
+// and in which time.
+func pace(ctx context.Context, c *net.UDPConn, mbps float64, d time.Duration, segments int) (sent int,
+	took time.Duration, err error) {
+	payload := make([]byte, segments*udpPayload)
+	var control []byte
+	if segments > 1 {
+		control = make([]byte, unix.CmsgSpace(2))
+		h := (*unix.Cmsghdr)(unsafe.Pointer(&control[0]))
+		h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+		h.SetLen(unix.CmsgLen(2))
+		binary.NativeEndian.PutUint16(control[unix.CmsgLen(0):], udpPayload)
+	}
+
+	perSecond := mbps * 1e6 / 8 / udpPayload
+	began := time.Now()
+	for took < d && ctx.Err() == nil {
+		if sent > int(took.Seconds()*perSecond) {
+			time.Sleep(50 * time.Microsecond)
+		} else if _, _, err := c.WriteMsgUDP(payload, control, nil); err != nil {
+			return 0, 0, fmt.Errorf("send datagram %d: %w", sent+1, err)
+		} else {
+			sent += segments
+		}
+		took = time.Since(began)
+	}
+	return sent, took, ctx.Err()
+}
