@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -105,6 +107,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		rows = append(rows, []string{"Tunnel",
 			fmt.Sprintf("%s (%s), UDP port %d, %s%s", d.Name, d.Kind, d.Port, upOrDown(d.Up),
 				keyNote(d))})
+		if off := offloadsOff(d, s.Peers); off != "" {
+			rows = append(rows, []string{"Offloads", off})
+		}
 	}
 
 	for _, r := range s.Refused {
@@ -226,6 +231,23 @@ func peers(c call, socket string) error {
 	}
 	return table(c.out,
 		"NODE | STATE | DEVICE | ENDPOINT | HANDSHAKE | HEARD | RECEIVED | SENT | MTU", rows)
+}
+
+// offloadsOff says which offloads of a device are off, and for which peers; it is empty where all are
+// used.
+func offloadsOff(d telemetry.Device, peers []telemetry.Peer) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(d.Offloads)) {
+		if !d.Offloads[name] {
+			out = append(out, name+" off")
+		}
+	}
+	for _, p := range peers {
+		if p.Singly && p.Device == d.Name {
+			out = append(out, "udp_segment off to "+p.Name)
+		}
+	}
+	return strings.Join(out, ", ")
 }
 
 func orDevice(mtu, device int) int {

@@ -58,10 +58,11 @@ func sample() telemetry.Status {
 		Node: "node-1", Started: time.Now(),
 		Source:  telemetry.Source{Kind: "kubernetes", Synced: true},
 		Table:   telemetry.Table{Revision: 7, Applied: 7},
-		Devices: []telemetry.Device{{Name: "veil0", Kind: "userspace", Port: 51820, Up: true}},
+		Devices: []telemetry.Device{{Name: "veil0", Kind: "userspace", Port: 51820, Up: true,
+			Offloads: map[string]bool{"tun_tcp": true, "tun_udp": false}}},
 		Peers: []telemetry.Peer{
 			{Name: "node-2", State: telemetry.PeerUp, Device: "veil0",
-				Endpoint: netip.MustParseAddrPort("198.18.0.12:51820"), MTU: 1296},
+				Endpoint: netip.MustParseAddrPort("198.18.0.12:51820"), MTU: 1296, Singly: true},
 			{Name: "node-3", State: telemetry.PeerKeyless},
 		},
 		Guard: telemetry.Guard{InForce: true, Links: []string{"eth0"},
@@ -79,7 +80,8 @@ func TestCommandsForPeople(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for command, want := range map[string][]string{
 		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key",
-			"node-9: it claims the key", "masqueraded traffic", "5 packets dropped"},
+			"node-9: it claims the key", "masqueraded traffic", "5 packets dropped",
+			"tun_udp off, udp_segment off to node-2"},
 		"peers": {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
 		"mtu":   {"  1500  underlay", "1296  on the way to node-2"},
 		"guard": {"dst_in_range", "It was.", "eth0"},

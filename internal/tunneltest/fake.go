@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // Fake is a tunnel.System without a kernel. The zero value has no devices.
@@ -50,7 +51,7 @@ func (f *Fake) Reads() int {
 }
 
 // Fail makes every later call of that name ("read", "create", "configure",
-// "remove") return err; nil lets it succeed again.
+// "singly", "remove") return err; nil lets it succeed again.
 func (f *Fake) Fail(call string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,6 +196,23 @@ func configurePeer(d *tunnel.DeviceState, c tunnel.PeerChange) {
 		}
 		p.AllowedIPs = append(p.AllowedIPs, ip)
 	}
+}
+
+// SendSingly marks a peer.
+func (f *Fake) SendSingly(_ context.Context, device string, peer wgkey.Public) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.fail["singly"]; err != nil {
+		return err
+	}
+	f.calls = append(f.calls, "singly "+device)
+	if i := f.index(device); i >= 0 {
+		for j := range f.devices[i].Peers {
+			p := &f.devices[i].Peers[j]
+			p.Singly = p.Singly || p.PublicKey == peer
+		}
+	}
+	return nil
 }
 
 // Remove removes a device.

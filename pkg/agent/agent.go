@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/node"
+	"github.com/kubeveil/kubeveil/pkg/pathmtu"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy/keeper"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -215,7 +216,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
 	a.runServices(ctx, g)
 	a.runPolicies(ctx, g)
-	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU, traffic: a.peerTraffic}
+	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU,
+		traffic: a.peerTraffic, broken: func(p pathmtu.Peer) {
+			g.Go(func() error { a.sendSingly(ctx, p); return nil })
+		}}
 	g.Go(func() error { return ignoreEnd(ctx, a.source.Run(ctx, a.yield)) })
 	g.Go(func() error { return l.run(ctx) })
 	err := ignoreEnd(ctx, g.Wait())

@@ -31,5 +31,19 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 // peerTraffic returns what the path MTU prober needs to know about a peer.
 func (a *Agent) peerTraffic(p pathmtu.Peer) (pathmtu.Traffic, bool) {
 	s, ok := a.tunnels.SentTo(p.Device, p.Name)
-	return pathmtu.Traffic{Sent: s.Bytes, At: s.At, Silent: s.Contact == tunnel.ContactSilent}, ok
+	return pathmtu.Traffic{Sent: s.Bytes, At: s.At, Silent: s.Contact == tunnel.ContactSilent,
+		Segments: s.Kind == tunnel.Userspace}, ok
+}
+
+// sendSingly makes veil-wg send datagrams to a peer one by one: the path to it loses segmented ones.
+func (a *Agent) sendSingly(ctx context.Context, p pathmtu.Peer) {
+	limited, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	if err := a.tunnels.SendSingly(limited, p.Device, p.Name); err != nil {
+		a.log.Warn("the path to a peer loses segmented datagrams, and veil-wg cannot send single ones",
+			"peer", p.Name, "device", p.Device, "err", err)
+		return
+	}
+	a.log.Warn("the path to a peer loses segmented datagrams: they are sent one by one",
+		"peer", p.Name, "device", p.Device)
 }

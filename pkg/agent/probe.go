@@ -19,6 +19,8 @@ type probes struct {
 	run   func(func() error)
 	log   *slog.Logger
 	found func(pathmtu.Peer, int)
+	// broken is told of a path that loses segmented datagrams.
+	broken func(pathmtu.Peer)
 	// traffic returns what was sent to a peer.
 	traffic func(pathmtu.Peer) (pathmtu.Traffic, bool)
 
@@ -55,7 +57,7 @@ func (p *probes) set(sources []netip.Addr, peers []pathmtu.Peer, believed map[st
 		}
 		ctx, stop := context.WithCancel(p.ctx)
 		prober := pathmtu.New(pathmtu.Options{Sources: sources, Believed: believed, Found: p.found,
-			Traffic: p.traffic, Log: p.log})
+			Broken: p.broken, Traffic: p.traffic, Log: p.log})
 		p.sources, p.prober, p.stop = slices.Clone(sources), prober, stop
 		p.run(func() error { return ignoreEnd(ctx, prober.Run(ctx)) })
 	}

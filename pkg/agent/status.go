@@ -109,7 +109,7 @@ func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry
 	for _, d := range tunnels.Devices {
 		devices = append(devices, telemetry.Device{
 			Name: d.Name, Kind: string(d.Kind), PublicKey: d.PublicKey, Port: d.ListenPort,
-			MTU: d.MTU, Up: d.Up && d.Served, Drops: d.Drops,
+			MTU: d.MTU, Up: d.Up && d.Served, Drops: d.Drops, Offloads: d.Offloads,
 		})
 		for _, p := range d.Peers {
 			seen[p.Name] = true
@@ -118,6 +118,7 @@ func (v *view) peerStatus(tunnels tunnel.State) ([]telemetry.Device, []telemetry
 				PublicKey: p.PublicKey,
 				Endpoint:  p.Endpoint, AllowedIPs: p.AllowedIPs, Handshake: p.LastHandshake,
 				Received: uint64(p.Received), Sent: uint64(p.Sent), MTU: mtus[p.Name],
+				Singly: p.Singly,
 			})
 			if p.Contact == tunnel.ContactSilent {
 				peers[len(peers)-1].SilentSince = p.Unanswered

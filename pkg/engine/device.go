@@ -44,6 +44,8 @@ type Device struct {
 	now        func() time.Duration
 	mtu        atomic.Int64
 	drops      drops
+	// noTCP and noUDP report whether the TUN refused superpackets of a kind.
+	noTCP, noUDP atomic.Bool
 
 	// state is held for reading by the threads, for a batch.
 	state    sync.RWMutex

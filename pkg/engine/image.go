@@ -14,7 +14,7 @@ import (
 // budgets, loads and counters of drops. Keys are copied between it and the arena and nowhere else.
 
 // Schema is the number of the image's layout. Processes of different schemas hand nothing over.
-const Schema = 1
+const Schema = 2
 
 // imageMagic begins an image.
 const imageMagic = 0x6b7665696c2f6874
@@ -167,7 +167,7 @@ func (p *peer) visit(c *codec, d *Device) {
 		a.Store(int64(v))
 	}
 
-	for _, a := range []*atomic.Bool{&p.dead, &p.refreshed} {
+	for _, a := range []*atomic.Bool{&p.dead, &p.refreshed, &p.singly} {
 		v := a.Load()
 		c.Flag(&v)
 		a.Store(v)

@@ -111,6 +111,7 @@ func (o *outbox) flush(b *binding, now time.Duration) {
 		return
 	}
 
+	o.sender.Singly = p.singly.Load()
 	packets := o.packets[:n]
 	at := 0
 	for i := range packets {

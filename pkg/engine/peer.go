@@ -75,9 +75,11 @@ type peer struct {
 	// Times since boot, written by the threads; 0 is none. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
 	// asked is when a thread last told wantSession.
-	asked              atomic.Int64
-	dead               atomic.Bool // an initiation was not answered; written by control
-	refreshed          atomic.Bool // the session's renewal on receiving was asked for
+	asked     atomic.Int64
+	dead      atomic.Bool // an initiation was not answered; written by control
+	refreshed atomic.Bool // the session's renewal on receiving was asked for
+	// singly reports whether datagrams to the peer are not sent by segmentation offload.
+	singly             atomic.Bool
 	sentBytes, rxBytes atomic.Uint64
 	events             atomic.Uint32
 	staged             staged

@@ -352,8 +352,10 @@ func (r *receiver) write(parts [][]byte) bool {
 	if errors.Is(err, unix.EINVAL) {
 		if h.GSO == packet.GSOUDP {
 			r.join.NoUDP = true
+			r.s.d.noUDP.Store(true)
 		} else {
 			r.join.NoTCP = true
+			r.s.d.noTCP.Store(true)
 		}
 	}
 	return false

@@ -10,6 +10,8 @@ type Traffic struct {
 	// Silent reports whether the peer does not answer. It is then probed while that lasts: there
 	// may be no other traffic to it.
 	Silent bool
+	// Segments reports whether the device may send datagrams segmented.
+	Segments bool
 }
 
 const (

@@ -10,6 +10,11 @@
 // that loss and dead peers lower nothing; and that the full size is tried again after
 // RaiseInterval.
 //
+// Where the tunnel may send datagrams segmented, each check ends with a burst: eight probes of the
+// size as one segmented datagram. A kernel or a device on the way that loses such loses all of
+// them. The path counts as one that does when a burst was lost and a single probe after it was
+// answered, as often in a row as a size is tried.
+//
 // Only peers with traffic are probed (demand.go): a path that carries nothing is not
 // worth a packet, and probes must not be what keeps two idle peers busy.
 //

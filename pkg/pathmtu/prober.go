@@ -1,6 +1,7 @@
 package pathmtu
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -43,8 +44,12 @@ type Options struct {
 	// result is only reported if it differs from Believed, or from the device's MTU without one. It
 	// must not block.
 	Found func(peer Peer, mtu int)
+	// Broken is told when the path to a peer loses datagrams that are sent as one and carries single
+	// ones. It must not block; nil looks for no such path.
+	Broken func(peer Peer)
 	// Traffic returns what is known of the traffic to a peer; ok is false while nothing is. Only
-	// peers with traffic are probed. It must not block; nil probes all peers.
+	// peers with traffic are probed. It must not block; nil probes all peers, also for segmented
+	// datagrams.
 	Traffic func(peer Peer) (t Traffic, ok bool)
 	Log     *slog.Logger
 }
@@ -82,7 +87,12 @@ type target struct {
 	nonce    uint64 // 0: none under way
 	deadline time.Time
 	demand   demand
-	probing  bool // the search was not idle when it was last looked at
+	probing  bool // a probe was sent since the search was last seen idle
+
+	segments      bool // Traffic said so when the check began
+	burst         burst
+	burstNonce    uint64 // 0: none under way
+	burstDeadline time.Time
 }
 
 // New returns a Prober without peers.
@@ -125,7 +135,7 @@ func (p *Prober) SetPeers(peers []Peer) {
 			floor = abi.MinPodMTU6
 		}
 
-		t := &target{Peer: peer, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now),
+		t := &target{Peer: peer, burst: burst{timing: p.o.Timing}, search: NewSearch(floor, peer.DeviceMTU, p.o.Timing, now),
 			told: peer.DeviceMTU}
 		if size, ok := p.believed[peer.Name]; ok && size < peer.DeviceMTU {
 			t.search.Believe(size)
@@ -187,10 +197,12 @@ func (p *Prober) turn(now time.Time) time.Duration {
 		}
 		if t.nonce == 0 && p.wanted(t, now) {
 			if size, ok := t.search.Probe(now); ok {
+				t.probing = true
 				p.send(t, size, now)
 			}
 		}
 		p.tell(t)
+		pause = min(pause, p.turnBurst(t, now))
 		due := t.search.Next()
 		if t.nonce != 0 {
 			due = t.deadline
@@ -204,40 +216,77 @@ func (p *Prober) turn(now time.Time) time.Duration {
 
 // wanted reports whether a search may go on or, when it is idle, begin.
 func (p *Prober) wanted(t *target, now time.Time) bool {
-	if p.o.Traffic == nil {
-		return true
-	}
 	if !t.search.Idle() {
-		t.probing = true
 		return true
 	}
 	if t.probing {
 		t.probing = false
 		t.demand.probed(now)
+		if t.segments && p.o.Broken != nil {
+			t.burst.begin(now)
+		}
 	}
 	if now.Before(t.search.Next()) {
 		return false
 	}
+	if p.o.Traffic == nil {
+		t.segments = true
+		return true
+	}
 	traffic, ok := p.o.Traffic(t.Peer)
+	t.segments = traffic.Segments
 	return ok && t.demand.due(traffic)
 }
 
 // send sends a probe. One that cannot be sent is lost.
 func (p *Prober) send(t *target, size int, now time.Time) {
+	t.nonce, t.deadline = newNonce(), now.Add(p.o.Timeout)
+	p.put(t, message{kindProbe, t.nonce, size}, 1)
+}
+
+func newNonce() uint64 {
 	var b [8]byte
 	rand.Read(b[:])
-	t.nonce = max(binary.BigEndian.Uint64(b[:]), 1)
-	t.deadline = now.Add(p.o.Timeout)
+	return max(binary.BigEndian.Uint64(b[:]), 1)
+}
+
+// put sends a probe, so many times as one segmented datagram if count is more than 1.
+func (p *Prober) put(t *target, m message, count int) {
 	s := p.sockets[socketID{t.Device, t.Addr.Is6()}]
 	if s == nil {
 		return
 	}
-	m := message{kindProbe, t.nonce, size}
-	payload := m.put(max(size-headers(t.Addr), messageLen))
-	if _, err := s.conn.WriteToUDPAddrPort(payload,
-		netip.AddrPortFrom(t.Addr, p.o.Port)); err != nil {
-		p.o.Log.Debug("probe not sent", "peer", t.Name, "size", size, "err", err)
+	payload := m.put(max(m.size-headers(t.Addr), messageLen))
+	var control []byte
+	if count > 1 {
+		control = segmented(len(payload))
+		payload = bytes.Repeat(payload, min(count, maxSegmented/len(payload)))
 	}
+	if _, _, err := s.conn.WriteMsgUDPAddrPort(payload, control,
+		netip.AddrPortFrom(t.Addr, p.o.Port)); err != nil {
+		p.o.Log.Debug("probe not sent", "peer", t.Name, "size", m.size, "count", count, "err", err)
+	}
+}
+
+// turnBurst sends the probes of a burst that are due, and returns how long there is nothing to do.
+func (p *Prober) turnBurst(t *target, now time.Time) time.Duration {
+	if t.burstNonce != 0 && !now.Before(t.burstDeadline) {
+		t.burstNonce = 0
+		t.burst.unanswered(now)
+		t.demand.probed(now)
+	}
+	due, ok := t.burst.due()
+	if !ok {
+		return maxPause
+	}
+	if t.burstNonce == 0 && !now.Before(due) {
+		t.burstNonce, t.burstDeadline = newNonce(), now.Add(p.o.Timeout)
+		p.put(t, message{kindProbe, t.burstNonce, t.search.MTU()}, t.burst.count())
+	}
+	if t.burstNonce != 0 {
+		due = t.burstDeadline
+	}
+	return due.Sub(now)
 }
 
 func (p *Prober) tell(t *target) {
@@ -344,6 +393,15 @@ func (p *Prober) receive(id socketID, from netip.Addr, m message, n int, now tim
 	case t == nil:
 	case m.kind == kindProbe && n == max(m.size-headers(from), messageLen):
 		return message{kindAnswer, m.nonce, m.size}.put(messageLen)
+	case m.kind == kindAnswer && t.burstNonce != 0 && m.nonce == t.burstNonce:
+		t.burstNonce = 0
+		t.demand.probed(now)
+		if t.burst.answered(now) {
+			p.o.Log.Warn("the path loses segmented datagrams and carries single ones", "peer", t.Name,
+				"device", t.Device)
+			p.o.Broken(t.Peer)
+		}
+		p.wake()
 	case m.kind == kindAnswer && t.nonce != 0 && m.nonce == t.nonce && m.size == t.search.size:
 		t.nonce = 0
 		t.search.Answered(now)

@@ -2,11 +2,13 @@ package pathmtu
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -95,4 +97,18 @@ func linkIndex(fd int, name string) (int, error) {
 		return 0, fmt.Errorf("find link %s: %w", name, err)
 	}
 	return int(ifr.Uint32()), nil
+}
+
+// maxSegmented is the most that one segmented datagram carries, bytes of payload.
+const maxSegmented = 65507 - 40
+
+// segmented returns the control message (cmsg(3)) that makes the kernel send a payload as datagrams
+// of size bytes.
+func segmented(size int) []byte {
+	b := make([]byte, unix.CmsgSpace(2))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	h.Level, h.Type = unix.IPPROTO_UDP, unix.UDP_SEGMENT
+	h.SetLen(unix.CmsgLen(2))
+	binary.NativeEndian.PutUint16(b[unix.CmsgLen(0):], uint16(size))
+	return b
 }

@@ -108,9 +108,14 @@ var (
 	deviceDropsDesc = desc("tunnel_dropped_total",
 		"Packets that veil-wg with the engine kubeveil dropped, and requests that it refused, by "+
 			"reason; reasons that did not occur are absent.", "device", "reason")
+	offloadDesc = desc("tunnel_offload",
+		"Whether veil-wg with the engine kubeveil uses an offload: 1 or 0.", "device", "offload")
+	singlyDesc = desc("tunnel_peers_sent_singly",
+		"Peers to which veil-wg sends datagrams one by one, because the path loses segmented ones.")
 	allDesc = []*prometheus.Desc{buildInfoDesc, blockedDesc, marksDesc, guardDesc,
 		guardLinksDesc, revisionDesc, appliedDesc, lagDesc, sourceDesc, refusalsDesc, problemsDesc,
-		podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc, deviceDropsDesc}
+		podsDesc, podMTUDesc, underlayMTUDesc, deviceUpDesc, deviceDropsDesc,
+		offloadDesc, singlyDesc}
 )
 
 // Describe sends every metric there may be.
@@ -169,8 +174,19 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			for reason, n := range d.Drops {
 				counter(deviceDropsDesc, n, d.Name, reason)
 			}
+			for name, on := range d.Offloads {
+				gauge(offloadDesc, one(on), d.Name, name)
+			}
 		}
 	}
+
+	singly := 0
+	for _, p := range s.Peers {
+		if p.Singly {
+			singly++
+		}
+	}
+	gauge(singlyDesc, float64(singly))
 
 	collectPeers(s.Peers, now, gauge, counter)
 	if c.perPeer {

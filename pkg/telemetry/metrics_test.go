@@ -24,7 +24,8 @@ func busy() Status {
 		Table: Table{Revision: 9, Applied: 8, Waiting: now.Add(-2 * time.Second), Prefixes: 4,
 			NodeAddrs: 3},
 		Devices: []Device{{Name: "veil0", Kind: "userspace", PublicKey: wgkey.Public{1},
-			Port: 51820, MTU: 1440, Up: true, Drops: map[string]uint64{"forged": 4}}},
+			Port: 51820, MTU: 1440, Up: true, Drops: map[string]uint64{"forged": 4},
+			Offloads: map[string]bool{"udp_segment": true}}},
 		Peers: []Peer{
 			{Name: "b", State: PeerUp, Device: "veil0", PublicKey: wgkey.Public{2},
 				Endpoint:   netip.MustParseAddrPort("198.19.0.2:51820"),

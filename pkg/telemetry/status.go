@@ -83,6 +83,8 @@ type Device struct {
 	// Drops are what veil-wg dropped or refused since its process began, by reason; empty where it
 	// does not count.
 	Drops map[string]uint64 `json:"drops,omitempty"`
+	// Offloads are those that veil-wg knows, and whether it uses them; empty where it does not tell.
+	Offloads map[string]bool `json:"offloads,omitempty"`
 }
 
 // PeerState is the condition of a peer.
@@ -127,6 +129,9 @@ type Peer struct {
 	Sent     uint64 `json:"sent"`
 	// MTU of the route to the peer, bytes; 0 is the device's.
 	MTU int `json:"mtu,omitempty"`
+	// Singly reports whether veil-wg sends datagrams to the peer one by one, because the path loses
+	// segmented ones.
+	Singly bool `json:"singly,omitempty"`
 }
 
 // Guard is the state of the plaintext guard.

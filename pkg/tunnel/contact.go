@@ -109,7 +109,8 @@ func (m *Manager) observeLocked(st State) {
 	sent := make(map[peerName]Sent, len(next))
 	for _, d := range st.Devices {
 		for _, p := range d.Peers {
-			sent[peerName{d.Name, p.Name}] = Sent{Bytes: p.Sent, At: now, Contact: p.Contact}
+			sent[peerName{d.Name, p.Name}] = Sent{Bytes: p.Sent, At: now, Contact: p.Contact,
+				Kind: d.Kind}
 		}
 	}
 
@@ -123,6 +124,8 @@ type Sent struct {
 	Bytes   int64
 	At      time.Time
 	Contact Contact
+	// Kind is the device's.
+	Kind Kind
 }
 
 // SentTo returns what the last reading says of a peer. It does not block; its data is as old as the

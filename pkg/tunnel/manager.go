@@ -22,6 +22,8 @@ type System interface {
 	Configure(ctx context.Context, c DeviceChange) error
 	// Remove removes a device with its request and its state.
 	Remove(ctx context.Context, name string) error
+	// SendSingly makes a device send datagrams to a peer one by one.
+	SendSingly(ctx context.Context, device string, peer wgkey.Public) error
 }
 
 // Manager keeps a System at the last Spec. It is safe for concurrent use.
@@ -201,6 +203,27 @@ func (m *Manager) read(ctx context.Context) (st State, current bool, err error) 
 		m.have = &st
 	}
 	return st, current, nil
+}
+
+// SendSingly makes a device send datagrams to a node one by one.
+func (m *Manager) SendSingly(ctx context.Context, device, name string) error {
+	var errs []error
+	for _, key := range m.keysOf(device, name) {
+		errs = append(errs, m.sys.SendSingly(ctx, device, key))
+	}
+	return errors.Join(errs...)
+}
+
+// keysOf returns the keys of a node on a device.
+func (m *Manager) keysOf(device, name string) (out []wgkey.Public) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id := range m.claims {
+		if id.device == device && m.nameFor[id.key] == name {
+			out = append(out, id.key)
+		}
+	}
+	return out
 }
 
 // WatchEvery is how often the counters of peers are to be read.

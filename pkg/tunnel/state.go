@@ -42,6 +42,8 @@ type DeviceState struct {
 	Peers      []PeerState  `json:"peers"`
 	// Drops are what veil-wg dropped or refused, by reason; nil where it does not count.
 	Drops map[string]uint64 `json:"drops,omitempty"`
+	// Offloads are those that veil-wg knows, and whether it uses them; nil where it does not tell.
+	Offloads map[string]bool `json:"offloads,omitempty"`
 }
 
 // PeerState is a peer as read.
@@ -57,6 +59,8 @@ type PeerState struct {
 	Keepalive  time.Duration  `json:"-"`
 	// HasPreshared reports whether the peer has a preshared key, which we never set.
 	HasPreshared bool `json:"-"`
+	// Singly reports whether datagrams are sent to the peer one by one.
+	Singly bool `json:"singly,omitempty"`
 	// LastHandshake is zero when there was none.
 	LastHandshake time.Time `json:"lastHandshake"`
 	// Received and Sent are outer bytes since the device's peer was made.

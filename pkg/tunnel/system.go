@@ -144,7 +144,13 @@ func (h *Host) readDevice(l nl.Link) (DeviceState, error) {
 		st.Peers = append(st.Peers, peerState(p))
 	}
 	if st.Kind == Userspace {
-		st.Drops = readDrops(filepath.Join(abi.WireGuardSocketDir, a.Name+".sock"))
+		socket := socketOf(a.Name)
+		st.Drops = readDrops(socket)
+		var singly map[wgkey.Public]bool
+		st.Offloads, singly = readOffloads(socket)
+		for i := range st.Peers {
+			st.Peers[i].Singly = singly[st.Peers[i].PublicKey]
+		}
 	}
 	return st, nil
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"bufio"
 	"bytes"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -11,10 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
 // maxSet bounds one configuration: 65,536 peers, the library's limit, with 8 allowed IPs each.
@@ -32,9 +37,21 @@ type dropCounter interface {
 	NoteRefused()
 }
 
+// offloader is a configurer that tells and changes its offloads.
+type offloader interface {
+	Offloads() engine.Offloads
+	SendSingly(peer noise.PublicKey) error
+}
+
 // server speaks the cross-platform configuration protocol
 // (https://www.wireguard.com/xplatform/) and keeps what was set. Beside "get" and "set" it knows
-// "drops", whose answer has a line for each reason: its name, an equals sign and the number.
+//
+//	drops=1        a line for each reason: its name, an equals sign and the number
+//	offloads=1     a line for each offload, 1 or 0, and singly=KEY for each peer to which datagrams
+//	               are sent one by one
+//	singly=KEY     send datagrams to this peer one by one
+//
+// where KEY is a public key in hexadecimal digits.
 type server struct {
 	dev     configurer
 	state   string
@@ -131,9 +148,15 @@ func (s *server) answer(c io.Writer, op string, body []byte) bool {
 		err = s.set(body)
 	case "drops=1\n":
 		err = s.drops(&answer)
+	case "offloads=1\n":
+		err = s.offloads(&answer)
 	default:
-		s.refuse()
-		return false
+		key, ok := strings.CutPrefix(op, "singly=")
+		if !ok {
+			s.refuse()
+			return false
+		}
+		err = s.singly(strings.TrimSuffix(key, "\n"))
 	}
 	fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
 	_, err = c.Write(answer.Bytes())
@@ -156,6 +179,48 @@ func (s *server) drops(w io.Writer) error {
 	counts := c.Drops()
 	for _, reason := range slices.Sorted(maps.Keys(counts)) {
 		fmt.Fprintf(w, "%s=%d\n", reason, counts[reason])
+	}
+	return nil
+}
+
+// offloads writes which offloads the device uses.
+func (s *server) offloads(w io.Writer) error {
+	d, ok := s.dev.(offloader)
+	if !ok {
+		return unix.EOPNOTSUPP
+	}
+	o := d.Offloads()
+	for _, v := range []struct {
+		name string
+		on   bool
+	}{{"udp_segment", o.Segment}, {"udp_gro", o.Receive}, {"tun_tcp", o.TCP}, {"tun_udp", o.UDP}} {
+		n := 0
+		if v.on {
+			n = 1
+		}
+		fmt.Fprintf(w, "%s=%d\n", v.name, n)
+	}
+	for _, key := range o.Singly {
+		fmt.Fprintf(w, "singly=%x\n", key[:])
+	}
+	return nil
+}
+
+// singly makes the device send datagrams to a peer one by one.
+func (s *server) singly(text string) error {
+	d, ok := s.dev.(offloader)
+	if !ok {
+		return unix.EOPNOTSUPP
+	}
+	var key noise.PublicKey
+	if b, err := hex.DecodeString(text); err != nil || copy(key[:], b) != len(b) ||
+		len(b) != len(key) {
+		s.refuse()
+		return unix.EINVAL
+	}
+	if err := d.SendSingly(key); err != nil {
+		s.refuse()
+		return unix.ENOENT
 	}
 	return nil
 }
@@ -237,9 +302,13 @@ func (s *server) keep() error {
 // errno is the number that the protocol has for err.
 func errno(err error) int64 {
 	var coded interface{ ErrorCode() int64 }
+	//nolint:errorlint // One that is wrapped is of the state file.
+	bare, ok := err.(unix.Errno)
 	switch {
 	case err == nil:
 		return 0
+	case ok:
+		return -int64(bare)
 	case errors.As(err, &coded):
 		return coded.ErrorCode()
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -20,6 +21,9 @@ import (
 	"golang.zx2c4.com/wireguard/conn/bindtest"
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
+
+	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
 
 func TestParseRequest(t *testing.T) {
@@ -329,30 +333,75 @@ func (d *dropper) Drops() map[string]uint64 {
 	return map[string]uint64{"forged": 7, "configuration_refused": d.refused}
 }
 
+// askDevice sends a device's configuration socket a request and returns the answer.
+func askDevice(t *testing.T, dev configurer, text string) string {
+	t.Helper()
+	a, b := net.Pipe()
+	s := &server{dev: dev, state: filepath.Join(t.TempDir(), "s")}
+	go s.handle(b)
+	go func() { _, _ = a.Write([]byte(text)) }()
+	defer a.Close()
+	out := make([]byte, 512)
+	n, _ := a.Read(out)
+	return string(out[:n])
+}
+
 // What the engine dropped is told at the configuration socket; so are requests that were none.
 func TestDropsAreTold(t *testing.T) {
-	ask := func(dev configurer, text string) string {
-		t.Helper()
-		a, b := net.Pipe()
-		s := &server{dev: dev, state: filepath.Join(t.TempDir(), "s")}
-		go s.handle(b)
-		go func() { _, _ = a.Write([]byte(text)) }()
-		defer a.Close()
-		out := make([]byte, 256)
-		n, _ := a.Read(out)
-		return string(out[:n])
-	}
-
 	d := &dropper{}
-	if got := ask(d, "bogus=1\n\n"); got != "" {
+	if got := askDevice(t, d, "bogus=1\n\n"); got != "" {
 		t.Errorf("an unknown operation is answered with %q", got)
 	}
 	want := "configuration_refused=1\nforged=7\nerrno=0\n\n"
-	if got := ask(d, "drops=1\n\n"); got != want {
+	if got := askDevice(t, d, "drops=1\n\n"); got != want {
 		t.Errorf("answer %q, want %q", got, want)
 	}
-	if got := ask(&nothing{}, "drops=1\n\n"); !strings.HasPrefix(got, "errno=-") {
+	if got := askDevice(t, &nothing{}, "drops=1\n\n"); !strings.HasPrefix(got, "errno=-") {
 		t.Errorf("a device that counts nothing says %q, want an errno", got)
+	}
+}
+
+// offloading is a device that has offloads and one peer.
+type offloading struct {
+	nothing
+	told []noise.PublicKey
+}
+
+func (o *offloading) Offloads() engine.Offloads {
+	return engine.Offloads{Segment: true, TCP: true, Singly: o.told}
+}
+
+func (o *offloading) SendSingly(peer noise.PublicKey) error {
+	if peer != (noise.PublicKey{1}) {
+		return fs.ErrNotExist
+	}
+	o.told = append(o.told, peer)
+	return nil
+}
+
+// The offloads in use are told at the configuration socket, and a peer can be named to which
+// datagrams are sent one by one. What names no peer changes nothing.
+func TestOffloadsAreTold(t *testing.T) {
+	key := "01" + strings.Repeat("00", 31)
+	d := &offloading{}
+	for _, tc := range []struct{ ask, want string }{
+		{"offloads=1", "udp_segment=1\nudp_gro=0\ntun_tcp=1\ntun_udp=0\nerrno=0\n\n"},
+		{"singly=" + strings.Repeat("02", 32), "errno=-2\n\n"},
+		{"singly=" + key + "00", "errno=-22\n\n"},
+		{"singly=xx", "errno=-22\n\n"},
+		{"offloads=1", "udp_segment=1\nudp_gro=0\ntun_tcp=1\ntun_udp=0\nerrno=0\n\n"},
+		{"singly=" + key, "errno=0\n\n"},
+		{"offloads=1", "udp_segment=1\nudp_gro=0\ntun_tcp=1\ntun_udp=0\nsingly=" + key +
+			"\nerrno=0\n\n"},
+	} {
+		if got := askDevice(t, d, tc.ask+"\n\n"); got != tc.want {
+			t.Errorf("%s: answer %q, want %q", tc.ask, got, tc.want)
+		}
+	}
+	for _, request := range []string{"offloads=1\n\n", "singly=" + key + "\n\n"} {
+		if got := askDevice(t, &nothing{}, request); got != "errno=-95\n\n" {
+			t.Errorf("a device without offloads says %q", got)
+		}
 	}
 }
 

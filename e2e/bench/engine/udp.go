@@ -134,7 +134,7 @@ func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 		CPU:  (after - cpu).Seconds() / (bytes / 1e9)}, nil
 }
 
-// prepare gives a socket udpBuffer to receive into, and lets it receive many datagrams at once.
+// prepare sets the buffer of a receiving socket to udpBuffer, and lets it take many datagrams at once.
 func prepare(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {

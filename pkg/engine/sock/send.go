@@ -56,6 +56,8 @@ type Sender struct {
 	poll  [1]unix.PollFd
 	wait  unix.Timespec
 	Stats Stats
+	// Singly makes Flush send each datagram by itself, whatever the socket has.
+	Singly bool
 	// SourceLost reports whether the last Flush sent without the endpoint's source address, which
 	// this machine does not have any more.
 	SourceLost bool
@@ -85,14 +87,15 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 
 	nameLen := s.setName(ep)
 	for at < s.n {
-		if !u.segment.Load() && s.runs[at].count > 1 {
+		segment := u.segment.Load() && !s.Singly
+		if !segment && s.runs[at].count > 1 {
 			sent += s.singly(u, ep, at, source, nameLen)
 			at++
 			continue
 		}
 
 		count := 0
-		for count < maxMessages && at+count < s.n && (u.segment.Load() ||
+		for count < maxMessages && at+count < s.n && (segment ||
 			s.runs[at+count].count == 1) {
 			s.fill(count, &s.runs[at+count], ep, source, nameLen)
 			count++

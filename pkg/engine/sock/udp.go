@@ -57,7 +57,11 @@ func Open(port uint16, mark uint32, shared bool) (v4, v6 *UDP, actual uint16, er
 		if err != nil {
 			return nil, nil, 0, err
 		}
+		v4.offload()
 		v6, _, err = open(true, actual, mark, shared)
+		if err == nil {
+			v6.offload()
+		}
 		if err == nil || errors.Is(err, unix.EAFNOSUPPORT) {
 			return v4, v6, actual, nil
 		}
@@ -141,10 +145,16 @@ func (u *UDP) prepare(mark uint32, shared bool) error {
 		_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, name, bufferSize)
 	}
 
-	_, err := unix.GetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
-	u.segment.Store(err == nil)
-	u.gro = groUsable() && unix.SetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 	return nil
+}
+
+// offload switches on the offloads that the kernel has and that proved to work.
+func (u *UDP) offload() {
+	proven := proven(u.V6)
+	_, err := unix.GetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_SEGMENT)
+	u.segment.Store(err == nil && proven.segment)
+	u.gro = proven.gro && groUsable() &&
+		unix.SetsockoptInt(u.FD, unix.IPPROTO_UDP, unix.UDP_GRO, 1) == nil
 }
 
 // groUsable reports whether the kernel's UDP_GRO works: before 5.12 it does not.

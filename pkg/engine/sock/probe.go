@@ -1,0 +1,123 @@
+package sock
+
+import (
+	"bytes"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// probeSize is the size of the datagrams of a probe, bytes.
+	probeSize = 400
+	// probeWait bounds the wait for a datagram on loopback.
+	probeWait = 100 * time.Millisecond
+)
+
+// offloads are what a kernel does right.
+type offloads struct{ segment, gro bool }
+
+// whole is the belief where a probe could not tell.
+var whole = offloads{true, true}
+
+var probed [2]struct {
+	once sync.Once
+	got  offloads
+}
+
+// proven returns which offloads of an address family pass a probe on loopback of the network
+// namespace. The first call of a process probes.
+func proven(v6 bool) offloads {
+	p := &probed[0]
+	if v6 {
+		p = &probed[1]
+	}
+	p.once.Do(func() { p.got = probe(v6) })
+	return p.got
+}
+
+// probe sends one datagram and then segmented ones over loopback. Offloads with which the segmented
+// ones do not come whole and in order are not believed. Where the single one does not come, nothing
+// is known.
+func probe(v6 bool) offloads {
+	if !passes(v6, 1, false) {
+		return whole
+	}
+	plain := passes(v6, 4, false)
+	return offloads{segment: plain, gro: plain && passes(v6, 4, true)}
+}
+
+// passes reports whether so many datagrams that are sent as one, the last of them shorter, come
+// whole and in order.
+func passes(v6 bool, count int, gro bool) bool {
+	from, _, err := open(v6, 0, 0, false)
+	if err != nil {
+		return false
+	}
+	defer from.Close()
+	to, port, err := open(v6, 0, 0, false)
+	if err != nil {
+		return false
+	}
+	defer to.Close()
+	if _, err := unix.GetsockoptInt(from.FD, unix.IPPROTO_UDP, unix.UDP_SEGMENT); err != nil {
+		return false
+	}
+	if gro && unix.SetsockoptInt(to.FD, unix.IPPROTO_UDP, unix.UDP_GRO, 1) != nil {
+		return false
+	}
+	from.segment.Store(true)
+
+	addr := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if v6 {
+		addr = netip.IPv6Loopback()
+	}
+	var wire []byte
+	for i := range count {
+		wire = append(wire, bytes.Repeat([]byte{byte(i + 1)}, probeSize)...)
+	}
+	wire = wire[:len(wire)-probeSize/2]
+	s := new(Sender)
+	s.Add(wire, probeSize, 0)
+	return s.Flush(from, &Endpoint{Addr: netip.AddrPortFrom(addr, port)}) == count &&
+		comes(to, wire)
+}
+
+// comes reports whether exactly these bytes come as datagrams of probeSize and a shorter last one.
+func comes(u *UDP, wire []byte) bool {
+	r, err := NewReceiver()
+	if err != nil {
+		return false
+	}
+	defer r.Close()
+
+	for end := time.Now().Add(probeWait); len(wire) > 0; {
+		messages, err := r.Receive(u)
+		if err != nil {
+			left := time.Until(end)
+			fds := []unix.PollFd{{Fd: int32(u.FD), Events: unix.POLLIN}}
+			if left <= 0 || poll(fds, left) != nil {
+				return false
+			}
+			continue
+		}
+		for _, m := range messages {
+			if !bytes.HasPrefix(wire, m.Data) || m.Size != min(probeSize, len(wire)) {
+				return false
+			}
+			wire = wire[len(m.Data):]
+		}
+	}
+	return true
+}
+
+// poll waits until a descriptor is ready, at most d. An interruption is no error.
+func poll(fds []unix.PollFd, d time.Duration) error {
+	t := unix.NsecToTimespec(int64(d))
+	if _, err := unix.Ppoll(fds, &t, nil); err != nil && err != unix.EINTR {
+		return err
+	}
+	return nil
+}

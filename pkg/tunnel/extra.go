@@ -1,0 +1,107 @@
+package tunnel
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+const (
+	// askPatience bounds the time that veil-wg may take to answer.
+	askPatience = time.Second
+	// maxLines bounds the lines of an answer: a line for each peer at most.
+	maxLines = 1 << 17
+)
+
+func socketOf(device string) string {
+	return filepath.Join(abi.WireGuardSocketDir, device+".sock")
+}
+
+// ask sends veil-wg a request that the protocol of WireGuard does not have, and calls each for each
+// line of the answer. It returns unix.EOPNOTSUPP where the engine does not know it. A veil-wg of an
+// older release closes the connection.
+func ask(socket, request string, each func(name, value string) error) error {
+	c, err := net.DialTimeout("unix", socket, askPatience)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(askPatience))
+	if _, err := fmt.Fprint(c, request+"\n\n"); err != nil {
+		return err
+	}
+
+	in := bufio.NewScanner(c)
+	for n := 0; in.Scan() && n < maxLines; n++ {
+		name, value, _ := strings.Cut(in.Text(), "=")
+		if name == "errno" {
+			code, err := strconv.ParseInt(value, 10, 64)
+			if err != nil || code == 0 {
+				return err
+			}
+			return unix.Errno(-code)
+		}
+		if err := each(name, value); err != nil {
+			return err
+		}
+	}
+	return errors.Join(in.Err(), errors.New("the answer has no end"))
+}
+
+// readDrops asks the configuration socket of a device what it dropped, by reason. It returns nil
+// where the engine does not count, or veil-wg is of a release that does not tell: a device without
+// counters is no worse for it.
+func readDrops(socket string) map[string]uint64 {
+	out := map[string]uint64{}
+	if ask(socket, "drops=1", func(reason, text string) (err error) {
+		out[reason], err = strconv.ParseUint(text, 10, 64)
+		return err
+	}) != nil {
+		return nil
+	}
+	return out
+}
+
+// readOffloads asks the configuration socket of a device which offloads it uses, and to which peers
+// it sends datagrams one by one. Both are nil where the engine does not tell.
+func readOffloads(socket string) (on map[string]bool, singly map[wgkey.Public]bool) {
+	on, singly = map[string]bool{}, map[wgkey.Public]bool{}
+	if ask(socket, "offloads=1", func(name, value string) (err error) {
+		if name != "singly" {
+			on[name], err = strconv.ParseBool(value)
+			return err
+		}
+		var key wgkey.Public
+		if n, err := hex.Decode(key[:], []byte(value)); err != nil || n != len(key) {
+			return fmt.Errorf("public key %q", value)
+		}
+		singly[key] = true
+		return nil
+	}) != nil {
+		return nil, nil
+	}
+	return on, singly
+}
+
+// SendSingly makes a device send datagrams to a peer one by one. It returns unix.EOPNOTSUPP for a
+// device whose engine does not know it.
+func (h *Host) SendSingly(_ context.Context, device string, peer wgkey.Public) error {
+	err := ask(socketOf(device), fmt.Sprintf("singly=%x", peer[:]),
+		func(name, _ string) error { return fmt.Errorf("unexpected %q", name) })
+	if err != nil {
+		return fmt.Errorf("send datagrams of %s singly: %w", device, err)
+	}
+	return nil
+}
