@@ -84,7 +84,8 @@ func nodes() []Case {
 		{Name: "reboot", About: "a node loses its power; its pods come back and talk", Needs: lots,
 			Limit: 10 * time.Minute, Beyond: "it waits for a machine", Run: reboot},
 		{Name: "join-and-leave", About: "a node without WireGuard in its kernel joins, its pods " +
-			"talk, and it leaves", Needs: lots, Limit: 12 * time.Minute,
+			"talk, veil-wg is rolled and no flow is lost, and it leaves", Needs: lots,
+			Limit:  16 * time.Minute,
 			Beyond: "it waits for a machine", Run: joinAndLeave},
 	}
 }

@@ -100,7 +100,7 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	errs := []error{s.held(ctx, all, gapOfNothing)}
 	after, err := s.podsOf(ctx, veildSet)
 
-	errs = append(errs, err, replaced(old, after))
+	errs = append(errs, err, replaced(veildSet, old, after))
 
 	after, err = s.podsOf(ctx, wgSet)
 	errs = append(errs, err)
@@ -113,12 +113,12 @@ func daemonRolled(ctx context.Context, s *Session) error {
 	return errors.Join(errs...)
 }
 
-// replaced is an error that names the nodes whose pod of veild is an old one.
-func replaced(old, after map[string]string) error {
+// replaced is an error that names the nodes whose pod of a DaemonSet is an old one.
+func replaced(set string, old, after map[string]string) error {
 	var errs []error
 	for node, uid := range after {
 		if old[node] == uid {
-			errs = append(errs, fmt.Errorf("veild of %s was not replaced", node))
+			errs = append(errs, fmt.Errorf("%s of %s was not replaced", set, node))
 		}
 	}
 	return errors.Join(errs...)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -173,6 +175,88 @@ func keyReplaced(ctx context.Context, s *Session) error {
 	return errors.Join(errs...)
 }
 
+// youngSession is an age that no session reaches at which WireGuard renews it (Rekey-After-Time is
+// 120 s).
+const youngSession = 110 * time.Second
+
+// workerRolled replaces the pods of veil-wg, one of which is the tunnel of c's node, under flows from
+// there to a and back. The flows go on, and in the session that there was.
+func (s *Session) workerRolled(ctx context.Context, a, c *remote.Pod) error {
+	old, err := s.podsOf(ctx, wgSet)
+	if err != nil {
+		return err
+	}
+	var all []*flows
+	for name, way := range map[string]struct{ from, to *remote.Pod }{
+		"flows-of-worker": {c, a}, "flows-to-worker": {a, c}} {
+		var to []netip.AddrPort
+		for _, addr := range way.to.Addrs {
+			to = append(to, netip.AddrPortFrom(addr, remote.EchoPort))
+		}
+		f, err := s.startFlows(ctx, name, way.from.Node, to...)
+		if err != nil {
+			return err
+		}
+		all = append(all, f)
+	}
+
+	key, err := s.keyOf(ctx, c.Node)
+	if err != nil {
+		return err
+	}
+	before, age, err := s.handshake(ctx, a.Node, key)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	if err := s.restart(ctx, wgSet); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	s.note("%d pods of veil-wg replaced in %s", len(old), took.Round(time.Second))
+
+	after, err := s.podsOf(ctx, wgSet)
+	errs := []error{s.held(ctx, all, gapOfNothing), err, replaced(wgSet, old, after)}
+	now, _, err := s.handshake(ctx, a.Node, key)
+	switch {
+	case err != nil:
+		errs = append(errs, err)
+	case now == before:
+		s.note("the session of %s went on", c.Node)
+	case age+took < youngSession:
+		errs = append(errs, fmt.Errorf("%s began a session anew %s after the last", c.Node,
+			age+took))
+	default:
+		s.note("the session of %s was due: it was renewed", c.Node)
+	}
+	return errors.Join(errs...)
+}
+
+// handshake returns when a node's kernel last shook hands with a peer, and how long ago that is by
+// the node's clock.
+func (s *Session) handshake(ctx context.Context, node, key string) (at string, age time.Duration,
+	err error) {
+	out, err := s.Lab.Exec(ctx, node, "wg show veil0 latest-handshakes; date +%s")
+	if err != nil {
+		return "", 0, err
+	}
+	fields := strings.Fields(string(out))
+	i := slices.Index(fields, key)
+	if i < 0 || i+1 >= len(fields) {
+		return "", 0, fmt.Errorf("%s has no peer %s", node, key)
+	}
+	at = fields[i+1]
+	then, err := strconv.ParseInt(at, 10, 64)
+	if err != nil {
+		return "", 0, fmt.Errorf("handshake %q: %w", at, err)
+	}
+	now, err := strconv.ParseInt(fields[len(fields)-1], 10, 64)
+	if err != nil {
+		return "", 0, fmt.Errorf("date of %s: %w", node, err)
+	}
+	return at, time.Duration(now-then) * time.Second, nil
+}
+
 // joinAndLeave adds a node, whose pods talk with the others, and lets it go again, of which nothing
 // stays at the others.
 func joinAndLeave(ctx context.Context, s *Session) error {
@@ -209,6 +293,9 @@ func joinAndLeave(ctx context.Context, s *Session) error {
 			return err
 		}
 		s.note("its tunnel is in userspace")
+		if err := s.workerRolled(ctx, a, c); err != nil {
+			return err
+		}
 	}
 
 	key, err := s.keyOf(ctx, name)

@@ -65,7 +65,8 @@ func policyRolled(ctx context.Context, s *Session) (err error) {
 	s.note("forbidden: %v", refused)
 
 	after, err := s.podsOf(ctx, veildSet)
-	return errors.Join(err, replaced(old, after), mostlyAnswered(reached), neverAnswered(refused))
+	return errors.Join(err, replaced(veildSet, old, after), mostlyAnswered(reached),
+		neverAnswered(refused))
 }
 
 // startTries makes the policies, then an echo server on one node and two clients on another that
