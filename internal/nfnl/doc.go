@@ -13,5 +13,9 @@
 //   - Dump returns an error, or starts again, if the kernel says that objects changed meanwhile.
 //   - Bytes that a callback gets are valid until it returns.
 //
+// Keep a Conn where transactions of nftables follow one another. When any socket of nfnetlink is
+// closed, the kernel waits under nftables' lock until what the last transaction removed is freed,
+// which takes a grace period of RCU: 20 to 40 ms (net/netfilter/nf_tables_api.c, nft_rcv_nl_event).
+//
 // A Conn belongs to the network namespace of the thread that opened it.
 package nfnl

@@ -2,7 +2,6 @@ package nl
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -32,7 +31,7 @@ const (
 	protoNumber, protoPort, v4, v6 = 1, 2, 4, 16
 )
 
-// Connections are tracked connections that were read. Close it at the end.
+// Connections are tracked connections that were read.
 type Connections struct {
 	conn    *nfnl.Conn
 	entries []entry
@@ -45,30 +44,23 @@ type entry struct {
 	identity []byte
 }
 
-// FindConnections reads the tracked connections that match, in the calling thread's network
-// namespace.
-func FindConnections(match func(Connection) bool) (*Connections, error) {
-	c, err := nfnl.Open()
-	if err != nil {
-		return nil, err
-	}
+// FindConnections reads the tracked connections that match, in the network namespace of c. After an
+// error c may hold answers: close it.
+func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, error) {
 	found := &Connections{conn: c}
 	var request nfnl.Messages
 	request.Begin(ctGet, 0, unix.AF_UNSPEC)
-	err = c.Dump(&request, func() { found.entries = nil }, func(attributes []byte) error {
+	err := c.Dump(&request, func() { found.entries = nil }, func(attributes []byte) error {
 		if e, ok := readEntry(attributes, match); ok {
 			found.entries = append(found.entries, e)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read tracked connections: %w", err), c.Close())
+		return nil, fmt.Errorf("read tracked connections: %w", err)
 	}
 	return found, nil
 }
-
-// Close closes the connection to the kernel.
-func (c *Connections) Close() error { return c.conn.Close() }
 
 // Delete deletes those that still match, of those that are still there, and returns how many. Many
 // are deleted by one call of the kernel.

@@ -1,7 +1,6 @@
 package nl_test
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
@@ -34,12 +34,16 @@ func track(client, via, server string, proto uint8, port uint16) error {
 
 // remove deletes what matches when it is read, and still matches then.
 func remove(match, still func(nl.Connection) bool) (int, error) {
-	found, err := nl.FindConnections(match)
+	c, err := nfnl.Open()
 	if err != nil {
 		return 0, err
 	}
-	n, err := found.Delete(still)
-	return n, errors.Join(err, found.Close())
+	defer c.Close()
+	found, err := nl.FindConnections(c, match)
+	if err != nil {
+		return 0, err
+	}
+	return found.Delete(still)
 }
 
 // Connections are matched by their real ends, in both families, and only those that match go.

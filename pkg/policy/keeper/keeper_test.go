@@ -354,6 +354,7 @@ func TestPolicyRevokesKnownConnections(t *testing.T) {
 	n.PutPolicy(denyAll)
 	n.step()
 	n.must(n.revoker.once)
+	n.must(n.revoker.close)
 	if s := n.Status(); s.Revoked != 1 {
 		t.Errorf("revoked %d connections, want 1", s.Revoked)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -25,6 +26,9 @@ const revokePause = 500 * time.Millisecond
 type revoker struct {
 	wake    chan struct{}
 	revoked atomic.Uint64
+	// conn is once's, nil until it needs one. It stays open: to close it would hold up the next
+	// transaction of nftables, see nfnl.
+	conn *nfnl.Conn
 
 	mu sync.Mutex // guards what follows, and is held while connections are deleted
 	// plan is what is in force.
@@ -69,6 +73,7 @@ func (r *revoker) begin(ctx context.Context) (ended chan struct{}, err error) {
 	go func() {
 		defer close(ended)
 		defer func() { _ = ns.Close() }()
+		defer func() { _ = r.close() }()
 		r.work(ctx, func() error {
 			return netns.DoFd(int(ns.Fd()), "of policies", func() error { return r.once() })
 		})
@@ -127,11 +132,21 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	found, err := nl.FindConnections(denies(plan, own))
+	if r.conn == nil {
+		if r.conn, err = nfnl.Open(); err != nil {
+			return 0, err
+		}
+	}
+	defer func() {
+		if err != nil {
+			// It may hold answers that were not read.
+			err = errors.Join(err, r.close())
+		}
+	}()
+	found, err := nl.FindConnections(r.conn, denies(plan, own))
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, found.Close()) }()
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,6 +155,16 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 		still = denies(r.plan, own)
 	}
 	return found.Delete(still)
+}
+
+// close closes what once has open. It must not run beside once.
+func (r *revoker) close() error {
+	if r.conn == nil {
+		return nil
+	}
+	c := r.conn
+	r.conn = nil
+	return c.Close()
 }
 
 // denies reports whether a connection of the node's pods is not allowed by a plan. Connections of
