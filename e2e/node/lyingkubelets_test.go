@@ -3,7 +3,6 @@ package node_test
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"testing"
 
@@ -141,11 +140,9 @@ func kubelet(t *testing.T, l *lab.Lab, n *lab.Node) typedcorev1.PodInterface {
 
 // boundPod returns a pod of an app that is bound to a node.
 func boundPod(n *lab.Node, app string) *corev1.Pod {
-	podNumber++
 	no := false
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", app, podNumber),
-			Labels: map[string]string{"app": app}},
+		ObjectMeta: metav1.ObjectMeta{Name: podName(app), Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
 			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -139,14 +140,16 @@ func allowClients(ctx context.Context, t *testing.T, l *lab.Lab, app string) {
 	}
 }
 
-var podNumber int
+// podNumber is that of the last pod; tests that run at once draw from it.
+var podNumber atomic.Int64
+
+// podName returns a name for a pod of an app that no other pod has.
+func podName(app string) string { return fmt.Sprintf("%s-%d", app, podNumber.Add(1)) }
 
 // startPod makes a pod of an app, see lab.Node.RunPod.
 func startPod(ctx context.Context, t *testing.T, n *lab.Node, app string) *lab.Pod {
 	t.Helper()
-	podNumber++
-	p, err := n.RunPod(ctx, shop, fmt.Sprintf("%s-%d", app, podNumber),
-		map[string]string{"app": app})
+	p, err := n.RunPod(ctx, shop, podName(app), map[string]string{"app": app})
 	if err != nil {
 		t.Fatal(err)
 	}
