@@ -149,33 +149,6 @@ func restartVeild(ctx context.Context, t *testing.T, n *lab.Node) {
 	applied(ctx, t, n)
 }
 
-// nodeStatus asks a node's veild by its admin socket.
-func nodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
-	t.Helper()
-	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
-	if err != nil {
-		t.Fatalf("%s: %v", n.Name, err)
-	}
-	return s
-}
-
-// waitStatus waits until a node's status is as wanted and returns it.
-func waitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration,
-	wanted func(telemetry.Status) error) telemetry.Status {
-	t.Helper()
-	var s telemetry.Status
-	err := lab.Until(ctx, limit, func() (err error) {
-		if s, err = telemetry.Fetch(ctx, n.Path(abi.AdminSocket)); err != nil {
-			return err
-		}
-		return wanted(s)
-	})
-	if err != nil {
-		t.Fatalf("status of %s: %v", n.Name, err)
-	}
-	return s
-}
-
 // nodeMetrics scrapes a node's veild.
 func nodeMetrics(ctx context.Context, t *testing.T, n *lab.Node) string {
 	t.Helper()
@@ -201,16 +174,4 @@ func nodeMetrics(ctx context.Context, t *testing.T, n *lab.Node) string {
 		t.Fatalf("metrics of %s: %s, %v", n.Name, resp.Status, err)
 	}
 	return string(b)
-}
-
-// dropped is how many packets a node's guard dropped for a reason.
-func dropped(ctx context.Context, t *testing.T, n *lab.Node, reason string) uint64 {
-	t.Helper()
-	for _, d := range nodeStatus(ctx, t, n).Guard.Drops {
-		if d.Name == reason {
-			return d.Packets
-		}
-	}
-	t.Fatalf("%s: no drop reason %s", n.Name, reason)
-	return 0
 }

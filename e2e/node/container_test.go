@@ -3,7 +3,6 @@ package node_test
 import (
 	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,14 +80,6 @@ current-context: default
 		}
 		writeFile(t, path, []byte(text), 0o600)
 	}
-}
-
-func joinPrefixes(list []netip.Prefix) string {
-	var out []string
-	for _, p := range list {
-		out = append(out, p.String())
-	}
-	return strings.Join(out, ",")
 }
 
 // script is a shell script that becomes a container of a DaemonSet, init containers included.

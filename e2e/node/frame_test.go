@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -140,34 +139,4 @@ func ipJSON(ctx context.Context, t *testing.T, at lab.Place, v any, args ...stri
 	if err := json.Unmarshal(out, v); err != nil {
 		t.Fatalf("ip %v: %v: %s", args, err, out)
 	}
-}
-
-// run runs a program in a place and fails the test when it fails.
-func run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...string) string {
-	t.Helper()
-	out, err := at.Command(ctx, name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %v: %v: %s", name, args, err, out)
-	}
-	return string(out)
-}
-
-// secretCable connects a node to the outside host by a veth that is no part of the watched network,
-// as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
-// oracle. It returns the hardware address of the node's end.
-func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
-	near, far string) net.HardwareAddr {
-	t.Helper()
-	pid := filepath.Base(filepath.Dir(filepath.Dir(n.NetNS())))
-	// The process id is one of the machine's, so the host's other namespaces are not entered.
-	add := exec.CommandContext(ctx, "nsenter", "--net="+l.Outside.NetNS(), "--", "ip", "link",
-		"add", far, "up", "type", "veth", "peer", "name", near, "netns", pid)
-	if out, err := add.CombinedOutput(); err != nil {
-		t.Fatalf("connect %s: %v: %s", near, err, out)
-	}
-	if err := n.IP(ctx, fmt.Sprintf("link set %s up", near)); err != nil {
-		t.Fatal(err)
-	}
-	hw, _ := linkOf(ctx, t, n, near)
-	return hw
 }

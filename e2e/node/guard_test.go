@@ -3,7 +3,10 @@ package node_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,6 +18,26 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
+
+// secretCable connects a node to the outside host by a veth that is no part of the watched network,
+// as a hostile neighbour at a second port would be: what the test sends on it is no finding of the
+// oracle. It returns the hardware address of the node's end.
+func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
+	near, far string) net.HardwareAddr {
+	t.Helper()
+	pid := filepath.Base(filepath.Dir(filepath.Dir(n.NetNS())))
+	// The process id is one of the machine's, so the host's other namespaces are not entered.
+	add := exec.CommandContext(ctx, "nsenter", "--net="+l.Outside.NetNS(), "--", "ip", "link",
+		"add", far, "up", "type", "veth", "peer", "name", near, "netns", pid)
+	if out, err := add.CombinedOutput(); err != nil {
+		t.Fatalf("connect %s: %v: %s", near, err, out)
+	}
+	if err := n.IP(ctx, fmt.Sprintf("link set %s up", near)); err != nil {
+		t.Fatal(err)
+	}
+	hw, _ := linkOf(ctx, t, n, near)
+	return hw
+}
 
 // A link that appears later is guarded, in both directions, and a route that another program wrote
 // past the tunnel carries nothing.

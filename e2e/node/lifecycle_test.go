@@ -269,3 +269,10 @@ func TestAddressOfADeletedPod(t *testing.T) {
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
 	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)
 }
+
+func crash(t *testing.T, n *lab.Node) {
+	t.Helper()
+	if err := n.Crash(); err != nil {
+		t.Fatal(err)
+	}
+}

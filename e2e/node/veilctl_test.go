@@ -4,26 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
-
-// veilctlSays runs veilctl on a node and wants words in what it prints.
-func veilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string,
-	want ...string) {
-	t.Helper()
-	out, err := node.Exec(ctx, l.Program("veilctl"), strings.Fields(args)...)
-	if err != nil {
-		t.Errorf("veilctl %s: %v", args, err)
-	}
-	for _, w := range want {
-		if !strings.Contains(string(out), w) {
-			t.Errorf("veilctl %s does not say %q:\n%s", args, w, out)
-		}
-	}
-}
 
 // veilctlOnANode is what a person runs on a node, against the living daemon.
 func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {

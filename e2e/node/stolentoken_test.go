@@ -2,104 +2,17 @@ package node_test
 
 import (
 	"context"
-	"fmt"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
-
-var veilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
-	Resource: "veilnodes"}
-
-// daemonNamespace and daemonAccount are the service account of veild in the manifests.
-const (
-	daemonNamespace = "kube-system"
-	daemonAccount   = "veild"
-)
-
-// as returns a client that has nothing but a token of veild's service account.
-func as(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
-	t.Helper()
-	c := rest.AnonymousClientConfig(l.Control.Config)
-	c.BearerToken, c.QPS, c.Burst = token, 1000, 1000
-	d, err := dynamic.NewForConfig(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d.Resource(veilNodes)
-}
-
-// stolenToken is the one on a node's disk, bound to the Node.
-func stolenToken(t *testing.T, n *lab.Node) string {
-	t.Helper()
-	c, err := clientcmd.LoadFromFile(filepath.Join(n.Disk(), "etc/kubeveil/kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, u := range c.AuthInfos {
-		return u.Token
-	}
-	t.Fatal("the kubeconfig has no user")
-	return ""
-}
-
-// newToken asks for a token as a kubelet does, bound to the object, or to none when it is nil.
-func newToken(ctx context.Context, t *testing.T, l *lab.Lab,
-	bound *authenticationv1.BoundObjectReference) string {
-	t.Helper()
-	r, err := l.Control.Client.CoreV1().ServiceAccounts(daemonNamespace).CreateToken(ctx,
-		daemonAccount,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
-			BoundObjectRef: bound}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r.Status.Token
-}
-
-// daemonPod is a pod of veild's on a node, as far as the API server is concerned.
-func daemonPod(ctx context.Context, t *testing.T, l *lab.Lab,
-	node string) *authenticationv1.BoundObjectReference {
-	t.Helper()
-	p, err := l.Control.Client.CoreV1().Pods(daemonNamespace).Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{GenerateName: "veild-"},
-		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: daemonAccount,
-			Containers: []corev1.Container{{Name: "veild", Image: "localhost/kubeveil:dev"}}},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
-		UID: p.UID}
-}
-
-// veilNode is a VeilNode with owners, given as kind and name in turns.
-func veilNode(name string, owners ...string) *unstructured.Unstructured {
-	refs := []any{}
-	for i := 0; i+1 < len(owners); i += 2 {
-		refs = append(refs, map[string]any{"apiVersion": "v1", "kind": owners[i],
-			"name": owners[i+1], "uid": "00000000-0000-0000-0000-00000000000" + fmt.Sprint(i)})
-	}
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
-		"metadata": map[string]any{"name": name, "ownerReferences": refs},
-		"spec": map[string]any{"keys": []any{map[string]any{"epoch": int64(0),
-			"publicKey": strings.Repeat("A", 42) + "E="}}},
-	}}
-}
 
 // A token from a node's disk is of use for that node's objects and no others.
 func TestStolenToken(t *testing.T) {
@@ -155,27 +68,6 @@ func veildsToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	})
 	t.Run("without the policy it would be allowed",
 		func(t *testing.T) { withoutPolicy(ctx, t, l, other) })
-}
-
-// policyInForce waits until the API server has read the policy.
-func policyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, other string) {
-	t.Helper()
-	err := lab.Until(ctx, 30*time.Second, func() error {
-		if err := dry(ctx, c, veilNode(other, "Node", other)); err == nil ||
-			!strings.Contains(err.Error(), "is not of node") {
-			return fmt.Errorf("creating another's VeilNode: %w", err)
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// dry creates an object without keeping it: all checks are made.
-func dry(ctx context.Context, c dynamic.ResourceInterface, o *unstructured.Unstructured) error {
-	_, err := c.Create(ctx, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
-	return err
 }
 
 func refused(t *testing.T, what string, err error, because string) {
@@ -258,55 +150,5 @@ func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) 
 	}
 	if err := c.Delete(ctx, other, metav1.DeleteOptions{}); err != nil {
 		t.Error(err)
-	}
-}
-
-// With the policy in force, what the daemons themselves do goes on: a node that joins is published,
-// overwrites another writer's change to its claim, and takes the claim back when it is cleaned up.
-func TestDaemonsUnderThePolicy(t *testing.T) {
-	ctx, l := newLab(t, lab.Options{})
-	policyInForce(ctx, t, as(t, l, stolenToken(t, l.Nodes()[0])), l.Nodes()[1].Name)
-	n, err := l.AddNode(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	waitReady(ctx, t, n)
-
-	// Another writer's change to a claim is overwritten by its node, which is an update.
-	admin := l.Control.Dynamic.Resource(veilNodes)
-	err = lab.Until(ctx, 20*time.Second, func() error {
-		_, err := admin.Get(ctx, n.Name, metav1.GetOptions{})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	if _, err := admin.Patch(ctx, n.Name, "application/merge-patch+json",
-		[]byte(`{"spec":{"mtu":1234}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-
-	err = lab.Until(ctx, 20*time.Second, func() error {
-		o, err := admin.Get(ctx, n.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if mtu, _, _ := unstructured.NestedInt64(o.Object, "spec", "mtu"); mtu == 1234 {
-			return fmt.Errorf("the change stays")
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
-
-	killProgram(ctx, t, n, "veild")
-	if _, err := n.Exec(ctx, filepath.Join(root(t), "out/bin/veild"), "cleanup", "-config",
-		"/etc/kubeveil/veild.yaml"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := admin.Get(ctx, n.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("cleanup left the VeilNode: %v", err)
 	}
 }
