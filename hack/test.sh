@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 what=${1:-all}
 
 everything=$(go list ./...)
-unit=$(grep -v '/e2e/node' <<<"$everything")
-lab=$(grep '/e2e/node' <<<"$everything" || true)
+unit=$(grep -v '/e2e/node/' <<<"$everything")
+lab=$(grep '/e2e/node/' <<<"$everything" || true)
 
 # A cipher shares nothing. With the race detector in it the header of a volume takes twice as long, and tests of volumes make thousands.
 unwatched=-gcflags=golang.org/x/crypto/xts=-race=false
@@ -28,7 +28,7 @@ run() { # events on standard output, errors of the tool itself on standard error
 	case $what in
 	unit | all) events -race $unwatched -vet=off -p 2 -timeout 10m $unit || status=1 ;;
 	esac
-	# Four labs at a time: they cannot see each other, and most of their time is waiting. Two at most start, see newLab.
+	# Four labs at a time: they cannot see each other, and most of their time is waiting. Two at most start, see nodetest.NewLab.
 	case $what in
 	lab | all) [ -z "$lab" ] || events -vet=off -p 1 -parallel 4 -timeout 20m $lab || status=1 ;;
 	esac
@@ -57,7 +57,7 @@ lacks xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 0x77 mode tunne
 # A kernel without WireGuard has the engine's counterpart of the other implementation alone; `make test-kernel` has both.
 unshare -n ip link add w type wireguard 2>/dev/null || expected=$expected,no-kernel-wireguard
 # A shallow clone may lack the last release, which this tree is tried beside.
-release=$(sed -n 's/^const lastRelease = "\(.*\)"$/\1/p' e2e/node/release_test.go 2>/dev/null || true)
+release=$(sed -n 's/^const lastRelease = "\(.*\)"$/\1/p' e2e/node/network/release_test.go 2>/dev/null || true)
 git cat-file -e "$release^{commit}" 2>/dev/null || expected=$expected,no-release
 # Only a CPU that has AVX-512 can test that tier of the engine's AEAD.
 grep -qw avx512ifma /proc/cpuinfo || expected=$expected,no-avx512

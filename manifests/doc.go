@@ -2,7 +2,8 @@
 // openings of the host have a reason beside them, no container has more than its reason says, and
 // components change what they say and no more.
 //
-// What an API server makes of them is tested in e2e/node; hack/frozen holds what kustomize renders.
+// What an API server makes of them is tested in e2e/node/storage; hack/frozen holds what kustomize
+// renders.
 //
 // Start reading at lint_test.go.
 package manifests

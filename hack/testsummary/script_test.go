@@ -12,10 +12,10 @@ import (
 // $UNIT.
 const fakeGo = `#!/bin/sh
 case "$1 $*" in
-list*) printf 'x/a\nx/e2e/node\n' ;;
+list*) printf 'x/a\nx/e2e/node/network\n' ;;
 build*) mkdir -p out/bin && printf '#!/bin/sh\ncat >out/events; echo x >"$2"\n' >out/bin/testsummary && chmod +x out/bin/testsummary ;;
 *-race*) eval "$UNIT" ;;
-test*) echo '{"Action":"pass","Package":"x/e2e/node","Test":"TestA"}' ;;
+test*) echo '{"Action":"pass","Package":"x/e2e/node/network","Test":"TestA"}' ;;
 esac
 `
 
@@ -68,7 +68,7 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 			}
 
 			events, err := os.ReadFile(filepath.Join(dir, "out/events"))
-			if err != nil || !strings.Contains(string(events), "x/e2e/node") {
+			if err != nil || !strings.Contains(string(events), "x/e2e/node/network") {
 				t.Errorf("the lab did not run: %q, %v", events, err)
 			}
 		})

@@ -1,0 +1,42 @@
+package network_test
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+)
+
+// Between a reboot and veild, a host's own processes could reach pods of other
+// nodes by the default route; the boot unit closes that before the network is up.
+func TestHostProcessesOfARebootedNodeAreClosed(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{BootUnit: true})
+	for _, n := range l.Nodes() {
+		nodetest.WaitReady(ctx, t, n)
+	}
+
+	pods := nodetest.EchoPods(ctx, t, l)
+	nodetest.Meet(ctx, t, pods[0], pods[1])
+	node := l.Nodes()[1]
+	crash(t, node)
+	if err := node.Boot(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+
+	tryAll(ctx, []lab.Place{node}, pods[0].Addrs, time.Second, func(to netip.Addr, proto string) {
+		t.Errorf("%s to %s was answered with no veild running", proto, to)
+	})
+	closed(ctx, t, node, "with nothing but the boot unit")
+
+	for _, program := range []string{"veil-wg", "veild"} {
+		nodetest.StartProgram(ctx, t, node, program)
+	}
+
+	nodetest.WaitReady(ctx, t, node)
+	again := nodetest.EchoPod(ctx, t, node, "again")
+
+	nodetest.Meet(ctx, t, pods[0], again)
+	nodetest.NoLeaks(t, l)
+}

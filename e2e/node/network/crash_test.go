@@ -1,0 +1,122 @@
+package network_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// makerEnv names the environment variable by which TestMaker is the process that crashes; its value
+// is the folder for the lab's artefacts.
+const makerEnv = "KUBEVEIL_LAB_MAKER"
+
+// TestMaker, where it is asked for, makes hosts, starts a program in one, says what the machine
+// knows them as, and waits.
+func TestMaker(t *testing.T) {
+	dir := os.Getenv(makerEnv)
+	if dir == "" {
+		return // part of TestCrashLeavesNothingRunning, and nothing by itself
+	}
+	l, err := lab.New(t.Context(), lab.Options{Nodes: -1, NoAPIServer: true, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	p, err := l.Outside.Start(t.Context(), "sleep", "600")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("made %d in %s\n", p.PID(), l.Outside.NetNS())
+	_, _ = io.Copy(io.Discard, os.Stdin) // ends with the parent, should that end first
+}
+
+// runs reports whether a process does; one that has ended and was not waited for does not.
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, state, found := bytes.Cut(stat, []byte(") "))
+	return err == nil && found && !bytes.HasPrefix(state, []byte("Z"))
+}
+
+// A process that made a lab is killed and can clean up nothing: what ran in its hosts ends all the
+// same, and so do the hosts.
+func TestCrashLeavesNothingRunning(t *testing.T) {
+	nettest.NeedRoot(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	maker := exec.CommandContext(ctx, self, "-test.run=^TestMaker$")
+	maker.Env = append(os.Environ(), makerEnv+"="+filepath.Join(t.TempDir(), "lab"))
+	var stderr bytes.Buffer
+	maker.Stderr = &stderr
+	if _, err := maker.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := maker.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := maker.Start(); err != nil {
+		t.Fatal(err)
+	}
+
+	var sleeper, holder int
+	var said []string
+	for lines := bufio.NewScanner(stdout); holder == 0 && lines.Scan(); {
+		said = append(said, lines.Text())
+		_, _ = fmt.Sscanf(lines.Text(), "made %d in /proc/%d/ns/net", &sleeper, &holder)
+	}
+
+	t.Cleanup(func() {
+		if holder != 0 && runs(holder) {
+			_ = syscall.Kill(holder, syscall.SIGKILL) // the init of all that is in the host
+		}
+		for _, tree := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+			groups, _ := filepath.Glob(fmt.Sprintf("%s/kubeveil-lab-%d-*", tree, maker.Process.Pid))
+			for _, group := range groups {
+				_ = os.Remove(group) // empty; the next lab would remove it
+			}
+		}
+	})
+
+	if holder == 0 {
+		t.Fatalf("no lab was made: %v: %q %s", maker.Wait(), said, &stderr)
+	}
+	if !runs(sleeper) || !runs(holder) {
+		t.Fatalf("process %d and its host's first, %d, do not run: nothing is shown by their end",
+			sleeper, holder)
+	}
+	if err := maker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+
+	_ = maker.Wait() // killed
+	err = lab.Until(ctx, time.Minute, func() error {
+		if runs(sleeper) || runs(holder) {
+			return fmt.Errorf("process %d runs: %v; its host's first, %d: %v", sleeper,
+				runs(sleeper), holder, runs(holder))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,13 @@
+// Package network holds the cases of what the network promises on nodes, in the lab of namespaces
+// (e2e/lab): encryption, the guard, forged objects and packets, narrow paths, and the life of a
+// node from its installation to its removal. It has tests only.
+//
+// Each case starts a lab, whose leak oracle reads every port of the bridge, and ends with what the
+// oracle saw. A case that needs the plaintext of a control run makes it first: an oracle that finds
+// none there proves nothing.
+//
+// It is larger than most packages: its cases share the flows, the flushes and the search for
+// secrets. What other packages need too is in nodetest.
+//
+// Start reading at veil_test.go; ../../README.md says which promise each test holds.
+package network

@@ -1,0 +1,196 @@
+package network_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// The uplink is down for a moment, or the network lies about the path: the node stays open to new
+// pods, and no pod's MTU changes. A link that stays down closes the node, which is the control.
+func TestFlapOfTheUplinkClosesNothing(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{})
+	a, b := pair(ctx, t, l)
+	n1 := l.Nodes()[0]
+	nodetest.EchoAt(ctx, t, n1)
+	mtu := nodetest.NodeStatus(ctx, t, n1).MTU.Pod
+	before, err := abi.ReadMarker(n1.Path(abi.ReadyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stays := func(when string) {
+		t.Helper()
+		if now, err := abi.ReadMarker(n1.Path(abi.ReadyFile)); err != nil ||
+			!now.Written.Equal(before.Written) {
+			t.Errorf("%s: the marker is of %s (%v), was of %s", when, now.Written, err,
+				before.Written)
+		}
+		answersReady(ctx, t, n1, when, http.StatusOK)
+		if err := podMTU(ctx, t, a, mtu); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+
+	setUplink(ctx, t, l, false)
+	waitProblem(ctx, t, n1, "the node is closed to new pods in")
+	stays("while the link is down")
+	setUplink(ctx, t, l, true)
+	noProblems(ctx, t, n1)
+	stays("after the flap")
+	talk(ctx, t, a, b)
+
+	t.Run("a forged packet too big", func(t *testing.T) {
+		believed := forgeTooBig(ctx, t, l)
+		restartVeild(ctx, t, n1)
+		if !believed() {
+			t.Fatal("the kernel has forgotten it: the case shows nothing")
+		}
+		stays("after a forged packet too big")
+		if now := nodetest.NodeStatus(ctx, t, n1).MTU.Pod; now != mtu {
+			t.Errorf("the MTU of pods is %d, was %d", now, mtu)
+		}
+	})
+
+	t.Run("control: a link that stays down", func(t *testing.T) {
+		setUplink(ctx, t, l, false)
+		nodetest.WaitStatus(ctx, t, n1, 2*time.Minute, func(s telemetry.Status) error {
+			_, err := abi.ReadMarker(n1.Path(abi.ReadyFile))
+			if err == nil {
+				return fmt.Errorf("the marker is there; problems %q", s.Problems)
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			return nil
+		})
+		answersReady(ctx, t, n1, "after a minute", http.StatusServiceUnavailable)
+		setUplink(ctx, t, l, true)
+		nodetest.WaitReady(ctx, t, n1)
+		talk(ctx, t, a, b)
+	})
+	nodetest.NoLeaks(t, l)
+}
+
+// setUplink sets the first node's link to the underlay down, or up, as a network manager does: with
+// the link go its addresses, and they come back with it.
+func setUplink(ctx context.Context, t *testing.T, l *lab.Lab, up bool) {
+	t.Helper()
+	n := l.Nodes()[0]
+	lines := []string{"link set eth0 down", "address flush dev eth0"}
+	if up {
+		lines = []string{"link set eth0 up",
+			fmt.Sprintf("address replace %s/24 dev eth0", n.Addrs[0]),
+			fmt.Sprintf("address replace %s/64 dev eth0 nodad", n.Addrs[1])}
+		for _, gateway := range l.OutsideAddrs() {
+			lines = append(lines, fmt.Sprintf("route replace default via %s dev eth0", gateway))
+		}
+	}
+	if err := n.IP(ctx, lines...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answersReady wants veild's /readyz to answer with this status.
+func answersReady(ctx context.Context, t *testing.T, n *lab.Node, when string, want int) {
+	t.Helper()
+	answer, err := get(ctx, t, n.Host, abi.MetricsAddress, "/readyz")
+	if err != nil {
+		t.Errorf("%s: /readyz: %v", when, err)
+	} else if answer.StatusCode != want {
+		t.Errorf("%s: /readyz answers %s, want %d", when, answer.Status, want)
+	}
+}
+
+// noProblems waits until veild has none.
+func noProblems(ctx context.Context, t *testing.T, n *lab.Node) {
+	t.Helper()
+	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
+		if len(s.Problems) > 0 {
+			return fmt.Errorf("problems: %q", s.Problems)
+		}
+		return nil
+	})
+}
+
+// tooNarrowForPods is an MTU of the underlay that both families of IP allow and tunnels do not.
+const tooNarrowForPods = 1281
+
+// forgeTooBig tells the first node, from outside, that datagrams from its echo server to the second
+// node are too big for the path. It returns once the kernel has learned that for both families, with
+// a func that reports whether it still knows.
+func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func() bool) {
+	t.Helper()
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	believed = func() bool {
+		for _, to := range n2.Addrs {
+			out := nodetest.Run(ctx, t, n1, "ip", "route", "get", to.String(), "mark",
+				fmt.Sprint(abi.TunnelMark))
+			if !strings.Contains(out, fmt.Sprintf(" mtu %d", tooNarrowForPods)) {
+				return false
+			}
+		}
+		return true
+	}
+
+	from, _ := nodetest.LinkOf(ctx, t, l.Outside, "eth0")
+	to, _ := nodetest.LinkOf(ctx, t, n1, "eth0")
+	for i, src := range l.OutsideAddrs() {
+		nodetest.Inject(ctx, t, l.Outside, "eth0", slices.Concat(to, from,
+			tooBig(src, n1.Addrs[i], n2.Addrs[i])))
+	}
+	err := lab.Until(ctx, 5*time.Second, func() error {
+		if !believed() {
+			return errors.New("the kernel did not believe a forged packet too big")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return believed
+}
+
+// tooBig returns the Ethernet type and a packet from a router that tells a host of its datagram to
+// peer (RFC 1191, RFC 4443 section 3.2).
+func tooBig(router, host, peer netip.Addr) []byte {
+	hw := make(net.HardwareAddr, 6)
+	quoted := nodetest.Datagram{From: hw, To: hw, Src: host, Dst: peer, SrcPort: lab.EchoPort,
+		DstPort: 123, Payload: make([]byte, 64)}.Frame()
+	kind, code, proto := byte(3), byte(4), byte(1)
+	if host.Is6() {
+		kind, code, proto = 2, 0, 58
+	}
+	icmp := append([]byte{kind, code, 0, 0, 0, 0}, 0, 0)
+	binary.BigEndian.PutUint16(icmp[6:], tooNarrowForPods)
+	icmp = append(icmp, quoted[14:]...)
+
+	if host.Is4() {
+		binary.BigEndian.PutUint16(icmp[2:], nodetest.Checksum(icmp))
+		head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, proto, 0, 0}
+		binary.BigEndian.PutUint16(head[2:], uint16(20+len(icmp)))
+		head = slices.Concat(head, router.AsSlice(), host.AsSlice())
+		binary.BigEndian.PutUint16(head[10:], nodetest.Checksum(head))
+		return slices.Concat([]byte{8, 0}, head, icmp)
+	}
+	pseudo := slices.Concat(router.AsSlice(), host.AsSlice())
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(icmp)))
+	binary.BigEndian.PutUint16(icmp[2:], nodetest.Checksum(slices.Concat(pseudo,
+		[]byte{0, 0, 0, proto}, icmp)))
+	head := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
+	binary.BigEndian.PutUint16(head[4:], uint16(len(icmp)))
+	return slices.Concat([]byte{0x86, 0xdd}, head, router.AsSlice(), host.AsSlice(), icmp)
+}

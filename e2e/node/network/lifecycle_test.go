@@ -1,0 +1,279 @@
+package network_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// Codes of the CNI specification.
+const (
+	tryAgainLater = 11
+	notAvailable  = 50
+)
+
+// code is that of a plugin's refusal, 0 when there is none.
+func code(err error) uint {
+	var refused *lab.CNIError
+	if errors.As(err, &refused) {
+		return refused.Code
+	}
+	return 0
+}
+
+// closed fails unless a node refuses pods in a way that makes a runtime try again.
+func closed(ctx context.Context, t *testing.T, n *lab.Node, when string) {
+	t.Helper()
+	if err := n.Status(ctx); code(err) != notAvailable {
+		t.Errorf("%s: STATUS: %v, want code %d", when, err, notAvailable)
+	}
+	before := podLinks(ctx, t, n)
+	p, err := n.AddPod(ctx, "too-early", lab.PodOptions{})
+	if code(err) != tryAgainLater {
+		t.Errorf("%s: ADD: %v, want code %d", when, err, tryAgainLater)
+	}
+	if p != nil {
+		_ = p.Del(ctx)
+	}
+	if now := podLinks(ctx, t, n); now != before {
+		t.Errorf("%s: ADD was refused and left links: %s", when, now)
+	}
+}
+
+func podLinks(ctx context.Context, t *testing.T, n *lab.Node) string {
+	t.Helper()
+	out, err := n.Exec(ctx, "ip", "-br", "link", "show", "type", "veth")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// keyOf is the key that a node believes of another; the zero key while it knows none.
+func keyOf(ctx context.Context, at *lab.Node, peer string) (wgkey.Public, error) {
+	s, err := telemetry.Fetch(ctx, at.Path(abi.AdminSocket))
+	if err != nil {
+		return wgkey.Public{}, err
+	}
+	for _, p := range s.Peers {
+		if p.Name == peer {
+			return p.PublicKey, nil
+		}
+	}
+	return wgkey.Public{}, nil
+}
+
+// takesKey waits until a node knows another key of a peer than its old one.
+func takesKey(ctx context.Context, t *testing.T, at, peer *lab.Node, old wgkey.Public,
+	limit time.Duration) {
+	t.Helper()
+	err := lab.Until(ctx, limit, func() error {
+		key, err := keyOf(ctx, at, peer.Name)
+		if err == nil && (key == old || key == wgkey.Public{}) {
+			err = errors.New("the new key is not taken over")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node that comes back from a reboot has its CNI configuration on disk and takes no pod before
+// its guard is in force. Its new key is taken over, and what was sent to it meanwhile stays inside.
+func TestReboot(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{})
+	a, b := pair(ctx, t, l)
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	old, err := keyOf(ctx, n1, n2.Name)
+	if err != nil || old == (wgkey.Public{}) {
+		t.Fatalf("key of %s: %v, %v", n2.Name, old, err)
+	}
+
+	// A pod that does not know of the reboot and goes on sending, and one that stays so.
+	source, err := lab.Source(ctx, a, b.Addr(false), interval)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	if err := errors.Join(n2.Crash(), n2.Boot(ctx, false)); err != nil {
+		t.Fatal(err)
+	}
+	if has, err := n2.HasConflist(); err != nil || !has {
+		t.Fatalf("the CNI configuration is not on disk after the reboot: %v", err)
+	}
+
+	closed(ctx, t, n2, "nothing runs")
+	nodetest.StartProgram(ctx, t, n2, "veil-wg")
+
+	closed(ctx, t, n2, "only the worker runs")
+	began := time.Now()
+	nodetest.StartProgram(ctx, t, n2, "veild")
+	nodetest.WaitReady(ctx, t, n2)
+
+	t.Logf("ready for pods %v after veild was started", time.Since(began).Round(time.Millisecond))
+	again := nodetest.EchoPod(ctx, t, n2, "again")
+
+	takesKey(ctx, t, n1, n2, old, 20*time.Second)
+
+	t.Logf("the new key is taken over %v after veild was started",
+		time.Since(began).Round(time.Millisecond))
+	nodetest.Meet(ctx, t, a, again)
+	t.Logf("traffic flows %v after veild was started", time.Since(began).Round(time.Millisecond))
+	talk(ctx, t, a, again)
+	if err := source.Term(ctx); err != nil {
+		t.Error(err)
+	}
+
+	nodetest.NoLeaks(t, l)
+}
+
+// newPodsTalkAtOnce: the first packet that a new pod sends to one that is there arrives.
+func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Pod) {
+	for i := range 6 {
+		six := i%2 == 1
+		sink, err := lab.Sink(ctx, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := nodetest.AddPod(ctx, t, n, fmt.Sprintf("new-%d", i))
+		source, err := lab.Source(ctx, p, b.Addr(six), interval)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
+			t.Error(err)
+		}
+
+		var sent struct{ Sent, Failed uint64 }
+		var got lab.Drained
+		if err := errors.Join(source.Result(ctx, &sent), sink.Result(ctx, &got),
+			p.Del(ctx)); err != nil {
+			t.Error(err)
+		}
+
+		t.Logf("ADD took %v; %d sent, %d refused, %d missing", p.Added.Round(time.Millisecond),
+			sent.Sent, sent.Failed, got.Missing)
+		// Numbers begin with the first datagram, so that one counts when it is lost.
+		if got.Missing > 0 || sent.Failed > 0 {
+			t.Errorf("%d of the first datagrams of a new pod were lost, %d refused", got.Missing,
+				sent.Failed)
+		}
+	}
+}
+
+// first makes the node give the first free address next, instead of the one after the last.
+func first(t *testing.T, n *lab.Node) {
+	t.Helper()
+	last, err := filepath.Glob(n.Path(filepath.Join(abi.IPAMDir, "*/last_reserved_ip*")))
+	if err != nil || len(last) == 0 {
+		t.Fatalf("where host-local keeps the last address: %q, %v", last, err)
+	}
+	for _, path := range last {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// reaches starts an echo server in a pod and waits until another reaches it.
+func reaches(ctx context.Context, t *testing.T, from, to *lab.Pod) {
+	t.Helper()
+	nodetest.EchoAt(ctx, t, to)
+	nodetest.Meet(ctx, t, from, to)
+	talk(ctx, t, from, to)
+}
+
+// An address moves: to another pod, then with its prefix to another node. A client that keeps
+// sending to it reaches the new owner, or no host.
+func TestAddressOfADeletedPod(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{})
+	a, b := pair(ctx, t, l)
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	var sources []*lab.Process
+	for _, to := range b.Addrs {
+		for _, from := range []lab.Place{a, n1} {
+			s, err := lab.Source(ctx, from, to, interval)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources = append(sources, s)
+		}
+	}
+	addrs := slices.Clone(b.Addrs)
+
+	t.Run("to a pod of the same node", func(t *testing.T) {
+		if err := b.Del(ctx); err != nil {
+			t.Fatal(err)
+		}
+		unreached(ctx, a, n1, addrs)
+		first(t, n2)
+		other := nodetest.AddPod(ctx, t, n2, "other")
+		if !slices.Equal(other.Addrs, addrs) {
+			t.Fatalf("the new pod has %v, want %v", other.Addrs, addrs)
+		}
+		reaches(ctx, t, a, other)
+	})
+
+	t.Run("with its prefix to a new node", func(t *testing.T) {
+		crash(t, n2)
+		if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, n2.Name,
+			metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		nodetest.WaitStatus(ctx, t, n1, 20*time.Second, func(s telemetry.Status) error {
+			if len(s.Peers) > 0 {
+				return fmt.Errorf("a deleted node stays a peer: %+v", s.Peers)
+			}
+			return nil
+		})
+		unreached(ctx, a, n1, addrs)
+		n3, err := l.AddNodeFor(ctx, n2.PodPrefixes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodetest.WaitReady(ctx, t, n3)
+		next := nodetest.AddPod(ctx, t, n3, "next")
+		if !slices.Equal(next.Addrs, addrs) {
+			t.Fatalf("the pod of the new node has %v, want %v", next.Addrs, addrs)
+		}
+		reaches(ctx, t, a, next)
+		if refused := nodetest.NodeStatus(ctx, t, n1).Refused; len(refused) > 0 {
+			t.Errorf("refused: %+v", refused)
+		}
+	})
+	for _, s := range sources {
+		if err := s.Term(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	nodetest.NoLeaks(t, l)
+}
+
+// unreached begins something new towards addresses without an owner, from a pod and from its node.
+// That nothing answers is certain; the oracle says whether it left.
+func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
+	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)
+}
+
+func crash(t *testing.T, n *lab.Node) {
+	t.Helper()
+	if err := n.Crash(); err != nil {
+		t.Fatal(err)
+	}
+}

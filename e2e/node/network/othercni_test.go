@@ -1,0 +1,61 @@
+package network_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// A CNI configuration that a runtime takes before ours shuts the node for as long as
+// it is there; one that delegates to ours does not. What runs goes on.
+func TestAnotherConflistShutsTheNode(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
+	a, b := pair(ctx, t, l)
+	n := l.Nodes()[0]
+	dir := filepath.Join(n.Disk(), "etc/cni/net.d")
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		nodetest.WriteFile(t, path, []byte(text), 0o644)
+		return path
+	}
+
+	delegating := write("00-multus.conf", `{"type":"multus-shim"}`)
+	other := write("00-other.conflist", `{"plugins":[{"type":"bridge"}]}`)
+	s := waitProblem(ctx, t, n, "00-other.conflist (bridge)")
+	if len(s.Problems) != 1 || s.Ready {
+		t.Errorf("ready %t, problems %q, want the one", s.Ready, s.Problems)
+	}
+	if _, err := os.Stat(n.Path(abi.ReadyFile)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the marker is there: %v", err)
+	}
+
+	nodetest.Meet(ctx, t, a, b)
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+
+	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
+		if !s.Ready || len(s.Problems) > 0 {
+			return errors.New("it is still shut")
+		}
+		return nil
+	})
+
+	// The lab's own runtime would take it, too.
+	if err := os.Remove(delegating); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.WaitReady(ctx); err != nil {
+		t.Error(err)
+	}
+
+	nodetest.NoLeaks(t, l)
+}

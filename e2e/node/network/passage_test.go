@@ -1,0 +1,44 @@
+package network_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// A node whose firewall drops what pods send into the tunnel is not ready and says which
+// chain may do it. It becomes ready when the firewall lets pods through.
+func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
+	a, b := pair(ctx, t, l)
+	nodetest.Meet(ctx, t, a, b)
+	n := l.Nodes()[0]
+	nodetest.Run(ctx, t, n, "nft",
+		"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }")
+	nodetest.KillProgram(ctx, t, n, "veild")
+	nodetest.StartProgram(ctx, t, n, "veild")
+	s := waitProblem(ctx, t, n, "forwarded packets of pods are dropped")
+	if !strings.Contains(strings.Join(s.Problems, ";"),
+		"the chain forward in nftables table inet site") {
+		t.Errorf("problems %q do not name the chain", s.Problems)
+	}
+
+	if s.Ready {
+		t.Error("the node is ready")
+	}
+
+	nodetest.Run(ctx, t, n, "nft", "delete table inet site")
+	nodetest.WaitStatus(ctx, t, n, 40*time.Second, func(s telemetry.Status) error {
+		if !s.Ready || len(s.Problems) > 0 {
+			return errors.New("it is not ready again")
+		}
+		return nil
+	})
+	nodetest.Meet(ctx, t, a, b)
+	nodetest.NoLeaks(t, l)
+}

@@ -1,0 +1,149 @@
+package network_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/manifesttest"
+)
+
+const component = "manifests/components/servicemonitor"
+
+// monitorDefinition is the operator's own definition of ServiceMonitor, from its Go module.
+func monitorDefinition(ctx context.Context, t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	const module = "github.com/prometheus-operator/prometheus-operator"
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = filepath.Join(nodetest.Root(t), "hack/tools/prometheus")
+	out, err := cmd.Output()
+	var found struct{ Dir string }
+	if err == nil {
+		err = json.Unmarshal(out, &found)
+	}
+	if err != nil {
+		t.Fatalf("download %s: %v: %s", module, err, out)
+	}
+	return manifesttest.Read(t, filepath.Join(found.Dir,
+		"example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml")).Object
+}
+
+// The component's objects are what an API server with the operator's definition takes, and where
+// they send Prometheus there are veild's metrics.
+func TestServiceMonitor(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: 1, NoBoot: true})
+	monitor := manifesttest.Read(t, filepath.Join(nodetest.Root(t), component,
+		"servicemonitor.yaml")).Object
+	service := manifesttest.Read(t, filepath.Join(nodetest.Root(t), component,
+		"service.yaml")).Object
+	t.Run("accepted", func(t *testing.T) { accepted(ctx, t, l, monitor) })
+	ports, _, _ := unstructured.NestedSlice(service.Object, "spec", "ports")
+	if len(ports) != 1 {
+		t.Fatalf("ports of the service %v: want one", ports)
+	}
+	port := fmt.Sprint(ports[0].(map[string]any)["targetPort"])
+
+	n := l.Nodes()[0]
+	c := newContainers(ctx, t, l, n)
+	c.run(ctx, t, "cni/daemonset-veild.yaml", "install-cni")
+	veild := c.startOf(ctx, t, listening(t), "veild")
+	for _, p := range []*lab.Process{c.start(ctx, t, "cni/daemonset-veil-wg.yaml", "veil-wg"),
+		veild} {
+		t.Cleanup(func() { p.Kill(context.WithoutCancel(ctx)) })
+	}
+	nodetest.WaitReady(ctx, t, n)
+	address := net.JoinHostPort(n.Addrs[0].String(), port)
+	ready, err := get(ctx, t, l.Control.Host(), address, "/readyz")
+	if err != nil || ready.StatusCode != http.StatusOK {
+		t.Errorf("the readiness probe, which asks at the node's address: %v, %v", ready, err)
+	}
+	response, err := get(ctx, t, l.Control.Host(), address, "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := 0
+	for name := range families {
+		if strings.HasPrefix(name, "kubeveil_") {
+			ours++
+		}
+	}
+	if ours < 5 {
+		t.Errorf("%d of %d metrics are Kubeveil's", ours, len(families))
+	}
+}
+
+// accepted applies the operator's definition, and then the monitor without keeping it; a wrong
+// field is refused.
+func accepted(ctx context.Context, t *testing.T, l *lab.Lab, monitor *unstructured.Unstructured) {
+	c := l.Control
+	definitions := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+		Resource: "customresourcedefinitions"}
+	if _, err := c.Dynamic.Resource(definitions).Create(ctx, monitorDefinition(ctx, t),
+		metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err := lab.Until(ctx, 20*time.Second, func() error {
+		return nodetest.DryApply(ctx, l, monitor)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	wrong := monitor.DeepCopy()
+	if err := unstructured.SetNestedField(wrong.Object, "x", "spec", "selectors"); err != nil {
+		t.Fatal(err)
+	}
+	if err := nodetest.DryApply(ctx, l, wrong); err == nil {
+		t.Error("a field that does not exist is accepted, so nothing was checked")
+	}
+}
+
+// listening is veild's DaemonSet with the component's patch.
+func listening(t *testing.T) *unstructured.Unstructured {
+	t.Helper()
+	return manifesttest.Patched(t, filepath.Join(nodetest.Root(t), component, "listen.yaml"),
+		daemonSet(t, "cni/daemonset-veild.yaml"))
+}
+
+// get asks from a host for a path by HTTP.
+func get(ctx context.Context, t *testing.T, from *lab.Host,
+	address, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Close = true
+	var conn net.Conn
+	err = from.Do(func() (err error) {
+		conn, err = net.DialTimeout("tcp", address, 5*time.Second)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := request.Write(conn); err != nil {
+		return nil, err
+	}
+	return http.ReadResponse(bufio.NewReader(conn), request)
+}

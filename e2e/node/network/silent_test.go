@@ -1,0 +1,73 @@
+package network_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// A peer that goes away is no problem until something is sent to it. Then it is
+// silent within a minute, in the metrics too, until it is heard again.
+func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{})
+	a, b := pair(ctx, t, l)
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	state := func(want telemetry.PeerState) {
+		t.Helper()
+		nodetest.WaitStatus(ctx, t, n1, time.Minute, func(s telemetry.Status) error {
+			if len(s.Peers) != 1 || s.Peers[0].State != want ||
+				s.Peers[0].SilentSince.IsZero() == (want == telemetry.PeerSilent) {
+				return fmt.Errorf("peers %+v, want one that is %s", s.Peers, want)
+			}
+			return nil
+		})
+	}
+
+	state(telemetry.PeerUp)
+	crash(t, n2)
+	if _, err := lab.Source(ctx, a, b.Addr(false), interval); err != nil {
+		t.Fatal(err)
+	}
+
+	state(telemetry.PeerSilent)
+	if m := nodeMetrics(ctx, t, n1); !strings.Contains(m, `kubeveil_peers{state="silent"} 1`) {
+		t.Errorf("the metrics do not count it")
+	}
+	if err := n2.Boot(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+
+	state(telemetry.PeerUp)
+	nodetest.NoLeaks(t, l)
+}
+
+// After ten minutes without a packet the first one arrives: no keepalive is needed.
+func TestFirstPacketAfterIdleMinutes(t *testing.T) {
+	needLong(t, "it waits for ten minutes")
+	t.Parallel()
+	const idle = 10 * time.Minute
+	ctx, l := nodetest.LongLab(t, lab.Options{}, 3*idle)
+	a, b := pair(ctx, t, l)
+	select {
+	case <-time.After(idle):
+	case <-ctx.Done():
+		t.Fatal(ctx.Err())
+	}
+	for _, n := range l.Nodes() {
+		s := nodetest.NodeStatus(ctx, t, n)
+		if len(s.Peers) != 1 || s.Peers[0].State != telemetry.PeerIdle || len(s.Problems) > 0 {
+			t.Errorf("%s: peers %+v, problems %q, want one idle peer", n.Name, s.Peers, s.Problems)
+		}
+	}
+	r, err := lab.Send(ctx, a, lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 100,
+		Timeout: 5 * time.Second})
+	if err != nil {
+		t.Errorf("the first packet: %+v, %v", r, err)
+	}
+	nodetest.NoLeaks(t, l)
+}

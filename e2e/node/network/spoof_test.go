@@ -1,0 +1,243 @@
+package network_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// Where pods' packets may go, and where not: sources that are not theirs, destinations that no host
+// has, nodes, hosts outside, ports of the host.
+func TestWherePodsReach(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{})
+	pods := nodetest.EchoPods(ctx, t, l)
+	nodetest.Meet(ctx, t, pods[0], pods[1])
+	for _, n := range append([]*lab.Host{l.Outside}, l.Nodes()[0].Host, l.Nodes()[1].Host) {
+		nodetest.EchoAt(ctx, t, n)
+	}
+	t.Run("a pod that spoofs", func(t *testing.T) { spoof(ctx, t, l, pods) })
+	t.Run("destinations that nobody has", func(t *testing.T) { unreachable(ctx, t, l, pods[0]) })
+	t.Run("pods and nodes", func(t *testing.T) { podsAndNodes(ctx, t, l, pods) })
+	t.Run("link-local addresses", func(t *testing.T) { linkLocal(ctx, t, l, pods[0]) })
+	t.Run("egress", func(t *testing.T) { egress(ctx, t, l, pods[0]) })
+	t.Run("host port", func(t *testing.T) { nodetest.HostPort(ctx, t, l) })
+	t.Run("bandwidth", func(t *testing.T) { nodetest.Bandwidth(ctx, t, l, pods[1]) })
+	noSecrets(ctx, t, l, nil)
+	nodetest.NoLeaks(t, l)
+}
+
+// spoof sends from a pod what is not its own, and wants nothing to arrive and each packet to be
+// counted.
+func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	a, b := pods[0], pods[1]
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	neighbour := nodetest.AddPod(ctx, t, n1, "neighbour")
+	sink, err := lab.Sink(ctx, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	own, _ := nodetest.LinkOf(ctx, t, a, "eth0")
+	gateway := nodetest.GatewayOf(ctx, t, a)
+	packet := func(src, dst netip.Addr) []byte {
+		return nodetest.Datagram{From: own, To: gateway, Src: src, Dst: dst, SrcPort: 4000,
+			DstPort: lab.SinkPort,
+			Payload: []byte("01234567" + l.Canary + l.Canary)}.Frame()
+	}
+
+	var frames [][]byte
+	for _, six := range []bool{false, true} {
+		i := 0
+		sources := []netip.Addr{neighbour.Addr(six), b.Addr(six),
+			netip.MustParseAddr("169.254.7.7"), netip.IPv4Unspecified(),
+			netip.MustParseAddr("127.0.0.1")}
+		if six {
+			i = 1
+			sources = append(sources[:2], netip.MustParseAddr("fe80::1234"),
+				netip.IPv6Unspecified(), netip.IPv6Loopback())
+		}
+		sources = append(sources, n1.Addrs[i], n2.Addrs[i], l.OutsideAddrs()[i],
+			l.Control.Addrs()[i])
+		for _, src := range sources {
+			for _, dst := range []netip.Addr{b.Addr(six), n2.Addrs[i], l.OutsideAddrs()[i]} {
+				frames = append(frames, packet(src, dst))
+			}
+		}
+	}
+
+	before, egressed := nodetest.Dropped(ctx, t, n1, "pod_spoofed_source"),
+		l.Oracle.Seen().Kinds[leak.Egress]
+	nodetest.Inject(ctx, t, a, "eth0", frames...)
+	nodetest.Counted(ctx, t, uint64(len(frames)), func() uint64 {
+		return nodetest.Dropped(ctx, t, n1, "pod_spoofed_source") - before
+	})
+	if !strings.Contains(nodeMetrics(ctx, t, n1),
+		`kubeveil_plaintext_blocked_total{reason="pod_spoofed_source"}`) {
+		t.Error("the metrics do not name the reason")
+	}
+
+	// The pod's own address is the control: that one arrives.
+	nodetest.Inject(ctx, t, a, "eth0", packet(a.Addr(false), b.Addr(false)))
+	if err := sink.WaitLine(ctx, "received 1", 5*time.Second); err != nil {
+		t.Error(err)
+	}
+	var got lab.Drained
+	if err := sink.Result(ctx, &got); err != nil || got.Received != 1 {
+		t.Errorf("the other pod got %+v (%v), want the one packet that was honest", got, err)
+	}
+	if now := l.Oracle.Seen().Kinds[leak.Egress]; now != egressed {
+		t.Errorf("%d frames went outside", now-egressed)
+	}
+
+	t.Logf("%d forged packets dropped, one honest one arrived", len(frames))
+}
+
+// unreachable wants a refusal at once, each time, for what belongs to the cluster and to no pod in
+// it.
+func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "without-key"}}
+	node, err := l.Control.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	keyless := []netip.Addr{netip.MustParseAddr("198.18.0.77"), netip.MustParseAddr("fd42::4d")}
+	for _, a := range keyless {
+		node.Status.Addresses = append(node.Status.Addresses,
+			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
+	}
+
+	if _, err := l.Control.Client.CoreV1().Nodes().UpdateStatus(ctx, node,
+		metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	nodetest.WaitStatus(ctx, t, p.Node, 10*time.Second, func(s telemetry.Status) error {
+		for _, peer := range s.Peers {
+			if peer.Name == node.Name && peer.State == telemetry.PeerKeyless {
+				return nil
+			}
+		}
+		return fmt.Errorf("no keyless peer: %+v", s.Peers)
+	})
+
+	for what, addr := range map[string]string{
+		"a cluster address of no node":           "198.19.77.5",
+		"a cluster address of no node, IPv6":     "fd42:1:0:4d::5",
+		"a service that nobody translates":       "198.18.128.77",
+		"a service that nobody translates, IPv6": "fd42:2::4d",
+		"a node without key":                     keyless[0].String(),
+		"a node without key, IPv6":               keyless[1].String(),
+		"the end of the cluster range":           "198.19.255.255",
+		"the end of the service range, IPv6":     "fd42:2::ffff",
+	} {
+		t.Run(what, func(t *testing.T) {
+			before := l.Oracle.Seen().Kinds
+			// Sooner than a neighbour that does not answer is given up, which takes 3 s.
+			_, err := lab.Send(ctx, p, lab.Exchange{Proto: "tcp", To: netip.MustParseAddr(addr),
+				Count: 1, Timeout: 2 * time.Second})
+			if err == nil || !strings.Contains(err.Error(), "connection refused") {
+				t.Errorf("to %s: %v", addr, err)
+			}
+			after := l.Oracle.Seen().Kinds
+			if after[leak.Egress] != before[leak.Egress] ||
+				after[leak.Unknown] != before[leak.Unknown] {
+				t.Errorf("on the wire: %v, then %v", before, after)
+			}
+		})
+	}
+
+	if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, node.Name,
+		metav1.DeleteOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle says whether it
+// was in clear.
+func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	for i, n := range l.Nodes() {
+		for j, p := range pods {
+			before := l.Oracle.Seen().Kinds[leak.Tunnel]
+			for f, addr := range n.Addrs {
+				for _, proto := range []string{"tcp", "udp"} {
+					if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: addr,
+						Size: 1200}); err != nil {
+						t.Errorf("%s to %s over %s: %v", p.ID, addr, proto, err)
+					}
+					if _, err := lab.Send(ctx, n, lab.Exchange{Proto: proto, To: p.Addrs[f],
+						Size: 1200}); err != nil {
+						t.Errorf("%s to %s over %s: %v", n.Name, p.Addrs[f], proto, err)
+					}
+				}
+			}
+
+			if i == j {
+				continue
+			}
+
+			err := lab.Until(ctx, 5*time.Second, func() error {
+				// 10 messages there and back, both protocols, families and directions, on three
+				// links.
+				if now := l.Oracle.Seen().Kinds[leak.Tunnel]; now < before+160 {
+					return fmt.Errorf("%d tunnel frames", now-before)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Errorf("%s and %s: %v", n.Name, p.ID, err)
+			}
+		}
+	}
+}
+
+// linkLocal wants nothing that a pod sends to its gateway or to the tunnels' address, which
+// no other host has, to leave the node, though a host outside would answer there; and the
+// cloud's metadata address, which such a host has, to be reached. The oracle knows only the
+// latter: a frame to another is a leak.
+func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	const metadata = "169.254.169.254"
+	l.Oracle.Update(func(r *leak.Rules) {
+		r.Outside = append(r.Outside, netip.MustParseAddr(metadata))
+	})
+	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, metadata} {
+		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true,
+			Timeout: 2 * time.Second})
+		// The tunnels' address is the node's own, where a program may answer.
+		if (err == nil) != (a == metadata) && a != abi.TunnelAddress4 {
+			t.Errorf("to %s: %v", a, err)
+		}
+	}
+}
+
+// egress wants what a pod sends out of the cluster to arrive with its node's address.
+func egress(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	before := l.Oracle.Seen().Kinds[leak.Egress]
+	for _, to := range l.OutsideAddrs() {
+		for _, proto := range []string{"tcp", "udp"} {
+			if _, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: to, Size: 1200,
+				Egress: true}); err != nil {
+				t.Errorf("to %s over %s: %v", to, proto, err)
+			}
+		}
+	}
+	// An unmasqueraded frame would be a leak of an address.
+	if now := l.Oracle.Seen().Kinds[leak.Egress]; now == before {
+		t.Error("the oracle saw no egress")
+	}
+}

@@ -1,0 +1,133 @@
+package network_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/leak"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// longEnv names the environment variable that, when set, runs what mostly waits too.
+const longEnv = "KUBEVEIL_LAB_LONG"
+
+// needLong skips a test when long ones were not asked for; why is what it waits for, or what covers
+// it meanwhile.
+func needLong(t *testing.T, why string) {
+	t.Helper()
+	if os.Getenv(longEnv) == "" {
+		nettest.Skip(t, nettest.Short, why+"; "+longEnv+"=1 runs it")
+	}
+}
+
+// The lab's own instruments measure what they say, over the network that needs no daemon.
+func TestInstruments(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{Network: lab.Clear, Family: lab.Dual})
+	pods := nodetest.EchoPods(ctx, t, l)
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	a, b := pods[0], pods[1]
+
+	t.Run("hold, source and sink agree", func(t *testing.T) {
+		held, err := lab.Hold(ctx, a, b.Addr(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sink, err := lab.Sink(ctx, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := lab.Source(ctx, a, b.Addr(false), time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		var sent struct{ Sent uint64 }
+		if err := source.Result(ctx, &sent); err != nil {
+			t.Fatal(err)
+		}
+		var drained lab.Drained
+		if err := sink.Result(ctx, &drained); err != nil {
+			t.Fatal(err)
+		}
+		if drained.Missing != 0 || drained.Received < 101 || drained.Received > sent.Sent {
+			t.Errorf("sent %d, got %+v", sent.Sent, drained)
+		}
+		var h lab.Held
+		if err := held.Result(ctx, &h); err != nil || h.Records == 0 {
+			t.Errorf("held %+v: %v", h, err)
+		}
+	})
+
+	t.Run("a narrow path loses what is too long", func(t *testing.T) {
+		if err := l.SetPathMTU(ctx, n2, 1400); err != nil {
+			t.Fatal(err)
+		}
+		x := lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 1420,
+			Timeout: time.Second}
+		if _, err := lab.Send(ctx, a, x); err == nil {
+			t.Error("1420 bytes came through a path of 1400")
+		}
+		x.Size, x.Timeout = 1300, 5*time.Second
+		if _, err := lab.Send(ctx, a, x); err != nil {
+			t.Error(err)
+		}
+		if err := l.SetPathMTU(ctx, n2, 1500); err != nil {
+			t.Fatal(err)
+		}
+	})
+
+	t.Run("a broken connection is seen", func(t *testing.T) {
+		held, err := lab.Hold(ctx, a, b.Addr(false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		crash(t, n2)
+		if err := n2.Boot(ctx, true); err != nil {
+			t.Fatal(err)
+		}
+		again := nodetest.EchoPod(ctx, t, n2, "echo")
+		if _, err := lab.Send(ctx, a, lab.Exchange{To: again.Addr(false)}); err != nil {
+			t.Error(err)
+		}
+		// The new pod has the old one's address and knows nothing of the connection.
+		if err := held.Wait(ctx); err == nil {
+			t.Error("a connection outlived the other end's reboot")
+		}
+	})
+
+	t.Run("another link, a cap and a cable", func(t *testing.T) {
+		if _, err := n1.AddLink(ctx, "eth1"); err != nil {
+			t.Error(err)
+		}
+		if err := l.Cap(ctx, "10mbit"); err != nil {
+			t.Error(err)
+		}
+		if err := l.Cap(ctx, ""); err != nil {
+			t.Error(err)
+		}
+		if err := l.Unplug(ctx, n1, true); err != nil {
+			t.Error(err)
+		}
+		x := lab.Exchange{Proto: "udp", To: n2.Addrs[0], Count: 1, Timeout: 300 * time.Millisecond}
+		if _, err := lab.Send(ctx, n1, x); err == nil {
+			t.Error("a message came through an unplugged cable")
+		}
+		if err := l.Unplug(ctx, n1, false); err != nil {
+			t.Error(err)
+		}
+	})
+	result, err := l.Finish()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Dropped != 0 || result.Kinds[leak.LeakCanary] == 0 {
+		t.Errorf("oracle: %+v", result.Kinds)
+	}
+}

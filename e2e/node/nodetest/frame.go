@@ -1,0 +1,143 @@
+package nodetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// Datagram is a UDP packet in an Ethernet frame, as a program with a raw socket would write it.
+// From and To are of the frame, Src and Dst of the packet; both of these are of one family.
+type Datagram struct {
+	From, To         net.HardwareAddr
+	Src, Dst         netip.Addr
+	SrcPort, DstPort uint16
+	Payload          []byte
+}
+
+// Frame returns its bytes, with checksums that a host believes.
+func (d Datagram) Frame() []byte {
+	udp := binary.BigEndian.AppendUint16(nil, d.SrcPort)
+	udp = binary.BigEndian.AppendUint16(udp, d.DstPort)
+	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(d.Payload)))
+	udp = append(append(udp, 0, 0), d.Payload...)
+	pseudo := append(d.Src.AsSlice(), d.Dst.AsSlice()...)
+	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(udp)))
+	pseudo = append(pseudo, 0, 0, 0, 17)
+	binary.BigEndian.PutUint16(udp[6:], Checksum(append(pseudo, udp...)))
+
+	frame := append(append([]byte{}, d.To...), d.From...)
+	if d.Src.Is4() {
+		head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, 17, 0, 0}
+		binary.BigEndian.PutUint16(head[2:], uint16(20+len(udp)))
+		head = append(append(head, d.Src.AsSlice()...), d.Dst.AsSlice()...)
+		binary.BigEndian.PutUint16(head[10:], Checksum(head))
+		return append(append(append(frame, 8, 0), head...), udp...)
+	}
+	head := []byte{0x60, 0, 0, 0, 0, 0, 17, 64}
+	binary.BigEndian.PutUint16(head[4:], uint16(len(udp)))
+	head = append(append(head, d.Src.AsSlice()...), d.Dst.AsSlice()...)
+	return append(append(append(frame, 0x86, 0xdd), head...), udp...)
+}
+
+// Checksum returns the Internet checksum of b (RFC 1071).
+func Checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(b[i]) << 8
+		if i+1 < len(b) {
+			sum += uint32(b[i+1])
+		}
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	return ^uint16(sum)
+}
+
+// Inject sends frames out of a link of a place as they are.
+func Inject(ctx context.Context, t *testing.T, at lab.Place, link string, frames ...[]byte) {
+	t.Helper()
+	root, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range frames {
+		cmd := at.Command(ctx, filepath.Join(root, "out/bin/veil-tools"), "raw", "-link", link)
+		cmd.Stdin = bytes.NewReader(f)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("send a frame on %s: %v: %s", link, err, out)
+		}
+	}
+}
+
+// Counted waits until got returns at least want: a packet that was sent may still wait for its turn
+// at the receiver.
+func Counted(ctx context.Context, t *testing.T, want uint64, got func() uint64) {
+	t.Helper()
+	err := lab.Until(ctx, 5*time.Second, func() error {
+		if n := got(); n < want {
+			return fmt.Errorf("%d packets were counted, %d were sent", n, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// LinkOf returns the hardware address, nil for a TUN, and the MTU of a link in a place.
+func LinkOf(ctx context.Context, t *testing.T, at lab.Place, link string) (net.HardwareAddr, int) {
+	t.Helper()
+	var links []struct {
+		Address string `json:"address"`
+		MTU     int    `json:"mtu"`
+	}
+	IPJSON(ctx, t, at, &links, "link", "show", "dev", link)
+	if len(links) != 1 {
+		t.Fatalf("link %s: %+v", link, links)
+	}
+	hw, err := net.ParseMAC(links[0].Address)
+	if err != nil {
+		hw = nil // a TUN has none
+	}
+	return hw, links[0].MTU
+}
+
+// GatewayOf returns the hardware address behind which a pod's node is.
+func GatewayOf(ctx context.Context, t *testing.T, p *lab.Pod) net.HardwareAddr {
+	t.Helper()
+	var neighbours []struct {
+		LLAddr string `json:"lladdr"`
+	}
+	IPJSON(ctx, t, p, &neighbours, "neigh", "show", "nud", "permanent", "dev", "eth0")
+	if len(neighbours) == 0 {
+		t.Fatal("the pod has no permanent neighbour")
+	}
+	hw, err := net.ParseMAC(neighbours[0].LLAddr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hw
+}
+
+// IPJSON runs ip(8) with -j in a place and decodes what it prints into v.
+func IPJSON(ctx context.Context, t *testing.T, at lab.Place, v any, args ...string) {
+	t.Helper()
+	out, err := at.Command(ctx, "ip", append([]string{"-j"}, args...)...).Output()
+	if err != nil {
+		t.Fatalf("ip %v: %v", args, err)
+	}
+	if err := json.Unmarshal(out, v); err != nil {
+		t.Fatalf("ip %v: %v: %s", args, err, out)
+	}
+}

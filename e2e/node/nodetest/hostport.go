@@ -1,0 +1,104 @@
+package nodetest
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// HostPortOfPod is the port of a node at which PodWithHostPort publishes a pod.
+const HostPortOfPod = 18080
+
+// PodWithHostPort returns a pod with an echo server that its node publishes at HostPortOfPod.
+func PodWithHostPort(ctx context.Context, t *testing.T, n *lab.Node) *lab.Pod {
+	t.Helper()
+	var ports []lab.PortMapping
+	for _, proto := range []string{"tcp", "udp"} {
+		ports = append(ports, lab.PortMapping{HostPort: HostPortOfPod,
+			ContainerPort: lab.EchoPort, Protocol: proto})
+	}
+	p, err := n.AddPod(ctx, "published", lab.PodOptions{Ports: ports})
+	if err != nil {
+		t.Fatal(err)
+	}
+	EchoAt(ctx, t, p)
+	return p
+}
+
+// HostPort wants a pod to be reached at a port of its node from outside and from another pod, over
+// both families, and the loopback of the node not to be reached from it.
+func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
+	n := l.Nodes()[0]
+	p := PodWithHostPort(ctx, t, n)
+
+	// Netfilter turns what it sends to another pod of the node, and has to turn the answers.
+	near := AddPod(ctx, t, n, "near")
+
+	for _, to := range n.Addrs {
+		for _, proto := range []string{"tcp", "udp"} {
+			if _, err := lab.Send(ctx, near,
+				lab.Exchange{Proto: proto, To: to, Port: HostPortOfPod}); err != nil {
+				t.Errorf("from a pod of the node to %s over %s: %v", to, proto, err)
+			}
+			if _, err := lab.Send(ctx, l.Outside,
+				lab.Exchange{Proto: proto, To: to, Port: HostPortOfPod, Egress: true}); err != nil {
+				t.Errorf("from outside to %s over %s: %v", to, proto, err)
+			}
+		}
+	}
+
+	loopback(ctx, t, l, p)
+	if err := errors.Join(p.Del(ctx), near.Del(ctx)); err != nil {
+		t.Error(err)
+	}
+}
+
+// loopback wants a pod with host ports, whose link has route_localnet, not to reach 127.0.0.1 of
+// its node.
+func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	t.Helper()
+	sink, err := lab.Sink(ctx, p.Node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, _ := LinkOf(ctx, t, p, "eth0")
+	frame := Datagram{From: own, To: GatewayOf(ctx, t, p), Src: p.Addr(false),
+		Dst:     netip.MustParseAddr("127.0.0.1"),
+		SrcPort: 4000, DstPort: lab.SinkPort, Payload: []byte("01234567" + l.Canary)}.Frame()
+	before := Dropped(ctx, t, p.Node, "to_loopback")
+	Inject(ctx, t, p, "eth0", frame)
+	Counted(ctx, t, 1, func() uint64 { return Dropped(ctx, t, p.Node, "to_loopback") - before })
+	var got lab.Drained
+	if err := sink.Result(ctx, &got); err != nil || got.Received != 0 {
+		t.Errorf("the node's loopback got %+v (%v) from a pod", got, err)
+	}
+}
+
+// Bandwidth wants the limit of a pod to be kept. It sends from another pod, which has none.
+func Bandwidth(ctx context.Context, t *testing.T, l *lab.Lab, from *lab.Pod) {
+	const rate, bytes = 8e6, 3 << 20
+	p, err := l.Nodes()[0].AddPod(ctx, "slow",
+		lab.PodOptions{Bandwidth: &lab.Bandwidth{IngressRate: rate, IngressBurst: 800_000,
+			EgressRate: 10 * rate, EgressBurst: 800_000}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	EchoAt(ctx, t, p)
+	s, err := lab.Send(ctx, from, lab.Exchange{To: p.Addr(false), Count: 1, Size: bytes,
+		Timeout: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := float64(s.Bytes) * 8 / (s.Millis / 1000)
+	if got > 1.3*rate || got < 0.3*rate {
+		t.Errorf("%.1f Mbit/s into a pod that may have %.1f", got/1e6, rate/1e6)
+	}
+	t.Logf("%.1f Mbit/s into a pod that may have %.1f", got/1e6, rate/1e6)
+	if err := p.Del(ctx); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,34 @@
+package nodetest
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// DryApply lets the API server judge an object by server-side apply without keeping it.
+func DryApply(ctx context.Context, l *lab.Lab, o *unstructured.Unstructured) error {
+	groups, err := restmapper.GetAPIGroupResources(l.Control.Client.Discovery())
+	if err != nil {
+		return err
+	}
+	gvk := o.GroupVersionKind()
+	m, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return err
+	}
+	opts := metav1.ApplyOptions{FieldManager: "lab", Force: true,
+		DryRun: []string{metav1.DryRunAll}}
+	c := l.Control.Dynamic.Resource(m.Resource)
+	if m.Scope.Name() == meta.RESTScopeNameNamespace {
+		_, err = c.Namespace(o.GetNamespace()).Apply(ctx, o.GetName(), o, opts)
+	} else {
+		_, err = c.Apply(ctx, o.GetName(), o, opts)
+	}
+	return err
+}

@@ -1,0 +1,51 @@
+package nodetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// NodeStatus returns what a node's veild says at its admin socket.
+func NodeStatus(ctx context.Context, t *testing.T, n *lab.Node) telemetry.Status {
+	t.Helper()
+	s, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+	if err != nil {
+		t.Fatalf("%s: %v", n.Name, err)
+	}
+	return s
+}
+
+// WaitStatus waits until wanted returns nil for a node's status, at most for limit, and returns that
+// status.
+func WaitStatus(ctx context.Context, t *testing.T, n *lab.Node, limit time.Duration,
+	wanted func(telemetry.Status) error) telemetry.Status {
+	t.Helper()
+	var s telemetry.Status
+	err := lab.Until(ctx, limit, func() (err error) {
+		if s, err = telemetry.Fetch(ctx, n.Path(abi.AdminSocket)); err != nil {
+			return err
+		}
+		return wanted(s)
+	})
+	if err != nil {
+		t.Fatalf("status of %s: %v", n.Name, err)
+	}
+	return s
+}
+
+// Dropped returns how many packets a node's guard has dropped for a reason.
+func Dropped(ctx context.Context, t *testing.T, n *lab.Node, reason string) uint64 {
+	t.Helper()
+	for _, d := range NodeStatus(ctx, t, n).Guard.Drops {
+		if d.Name == reason {
+			return d.Packets
+		}
+	}
+	t.Fatalf("%s: no drop reason %s", n.Name, reason)
+	return 0
+}

@@ -1,0 +1,155 @@
+package nodetest
+
+import (
+	"context"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// The steps that most tests are made of. Each ends the test if it fails, unless it says otherwise.
+
+// EchoPods makes a pod with an echo server on each node and returns them in the order of nodes.
+func EchoPods(ctx context.Context, t *testing.T, l *lab.Lab) []*lab.Pod {
+	t.Helper()
+	var pods []*lab.Pod
+	for _, n := range l.Nodes() {
+		p := EchoPod(ctx, t, n, "echo")
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// JoinPrefixes returns prefixes as one string, separated by commas.
+func JoinPrefixes(list []netip.Prefix) string {
+	var out []string
+	for _, p := range list {
+		out = append(out, p.String())
+	}
+	return strings.Join(out, ",")
+}
+
+// Run runs a program in a place and returns what it prints on both of its outputs.
+func Run(ctx context.Context, t *testing.T, at lab.Place, name string, args ...string) string {
+	t.Helper()
+	out, err := at.Command(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// Root returns the root of the repository.
+func Root(t *testing.T) string {
+	t.Helper()
+	dir, err := lab.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// AddPod returns a new pod without options.
+func AddPod(ctx context.Context, t *testing.T, n *lab.Node, name string) *lab.Pod {
+	t.Helper()
+	p, err := n.AddPod(ctx, name, lab.PodOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// EchoPod returns a pod with an echo server.
+func EchoPod(ctx context.Context, t *testing.T, n *lab.Node, name string) *lab.Pod {
+	t.Helper()
+	p := AddPod(ctx, t, n, name)
+	EchoAt(ctx, t, p)
+	return p
+}
+
+// EchoAt starts an echo server in a place.
+func EchoAt(ctx context.Context, t *testing.T, at lab.Place) {
+	t.Helper()
+	if _, err := lab.Echo(ctx, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// StartProgram starts a program of a node, by its name, as the node's boot does.
+func StartProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
+	t.Helper()
+	if _, err := n.StartProgram(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// KillProgram kills a program of a node with SIGKILL and waits for its end.
+func KillProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
+	t.Helper()
+	if err := n.Program(name).Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// WaitReady waits until a node takes pods.
+func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
+	t.Helper()
+	if err := n.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ReadFile returns the content of a file.
+func ReadFile(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// WriteFile writes a file, as os.WriteFile does.
+func WriteFile(t *testing.T, path string, text []byte, mode fs.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(path, text, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Meet waits until the nodes of two pods with echo servers know each other's keys; before that the
+// pods' packets are refused.
+func Meet(ctx context.Context, t *testing.T, a, b *lab.Pod) {
+	t.Helper()
+	for _, pair := range [][2]*lab.Pod{{a, b}, {b, a}} {
+		err := lab.Until(ctx, 20*time.Second, func() error {
+			_, err := lab.Send(ctx, pair[0], lab.Exchange{Proto: "tcp", To: pair[1].Addrs[0],
+				Count: 1, Size: 100, Timeout: time.Second})
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// VeilctlSays runs veilctl on a node and wants words in what it prints; otherwise the test has failed
+// and goes on.
+func VeilctlSays(ctx context.Context, t *testing.T, l *lab.Lab, node *lab.Node, args string,
+	want ...string) {
+	t.Helper()
+	out, err := node.Exec(ctx, l.Program("veilctl"), strings.Fields(args)...)
+	if err != nil {
+		t.Errorf("veilctl %s: %v", args, err)
+	}
+	for _, w := range want {
+		if !strings.Contains(string(out), w) {
+			t.Errorf("veilctl %s does not say %q:\n%s", args, w, out)
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+)
+
+// VeilNodes is the resource of VeilNode objects.
+var VeilNodes = schema.GroupVersionResource{Group: "kubeveil.io", Version: "v1alpha1",
+	Resource: "veilnodes"}
+
+// DaemonNamespace and DaemonAccount are the service account of veild in the manifests.
+const (
+	DaemonNamespace = "kube-system"
+	DaemonAccount   = "veild"
+)
+
+// VeilNodesAs returns a client of VeilNodes that has nothing but a token of veild's service account.
+func VeilNodesAs(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterface {
+	t.Helper()
+	c := rest.AnonymousClientConfig(l.Control.Config)
+	c.BearerToken, c.QPS, c.Burst = token, 1000, 1000
+	d, err := dynamic.NewForConfig(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Resource(VeilNodes)
+}
+
+// StolenToken returns the token on a node's disk, which is bound to the Node.
+func StolenToken(t *testing.T, n *lab.Node) string {
+	t.Helper()
+	c, err := clientcmd.LoadFromFile(filepath.Join(n.Disk(), "etc/kubeveil/kubeconfig"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range c.AuthInfos {
+		return u.Token
+	}
+	t.Fatal("the kubeconfig has no user")
+	return ""
+}
+
+// NewToken returns a new token of veild's service account, as a kubelet asks for one: bound to the
+// object, or to none if it is nil.
+func NewToken(ctx context.Context, t *testing.T, l *lab.Lab,
+	bound *authenticationv1.BoundObjectReference) string {
+	t.Helper()
+	r, err := l.Control.Client.CoreV1().ServiceAccounts(DaemonNamespace).CreateToken(ctx,
+		DaemonAccount,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+			BoundObjectRef: bound}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Status.Token
+}
+
+// DaemonPod makes the object of a pod of veild's on a node and returns a reference to it. No program
+// runs.
+func DaemonPod(ctx context.Context, t *testing.T, l *lab.Lab,
+	node string) *authenticationv1.BoundObjectReference {
+	t.Helper()
+	p, err := l.Control.Client.CoreV1().Pods(DaemonNamespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "veild-"},
+		Spec: corev1.PodSpec{NodeName: node, ServiceAccountName: DaemonAccount,
+			Containers: []corev1.Container{{Name: "veild", Image: "localhost/kubeveil:dev"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: p.Name,
+		UID: p.UID}
+}
+
+// VeilNode returns a VeilNode with owners, given as kind and name in turns.
+func VeilNode(name string, owners ...string) *unstructured.Unstructured {
+	refs := []any{}
+	for i := 0; i+1 < len(owners); i += 2 {
+		refs = append(refs, map[string]any{"apiVersion": "v1", "kind": owners[i],
+			"name": owners[i+1], "uid": "00000000-0000-0000-0000-00000000000" + fmt.Sprint(i)})
+	}
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "kubeveil.io/v1alpha1", "kind": "VeilNode",
+		"metadata": map[string]any{"name": name, "ownerReferences": refs},
+		"spec": map[string]any{"keys": []any{map[string]any{"epoch": int64(0),
+			"publicKey": strings.Repeat("A", 42) + "E="}}},
+	}}
+}
+
+// PolicyInForce waits until the API server refuses c, the client of another node, the VeilNode of
+// the node called other: it has then read the admission policy.
+func PolicyInForce(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, other string) {
+	t.Helper()
+	err := lab.Until(ctx, 30*time.Second, func() error {
+		if err := DryCreate(ctx, c, VeilNode(other, "Node", other)); err == nil ||
+			!strings.Contains(err.Error(), "is not of node") {
+			return fmt.Errorf("creating another's VeilNode: %w", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// DryCreate creates an object without keeping it: the API server makes all its checks.
+func DryCreate(ctx context.Context, c dynamic.ResourceInterface,
+	o *unstructured.Unstructured) error {
+	_, err := c.Create(ctx, o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	return err
+}

@@ -1,0 +1,116 @@
+package policy_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+)
+
+const clusterPolicyGroup = "policy.networking.k8s.io"
+
+// TestClusterNetworkPolicies has the kind come to a cluster, overrule a NetworkPolicy in both
+// directions, hold while the daemon is dead, and go with all its objects.
+func TestClusterNetworkPolicies(t *testing.T) {
+	ctx, l := policyLab(t)
+	allowClients(ctx, t, l, "client")
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	server := startPod(ctx, t, n1, "server")
+	nodetest.EchoAt(ctx, t, server)
+	client, guest := startPod(ctx, t, n2, "client"), startPod(ctx, t, n2, "guest")
+	waitMembers(ctx, t, n1, 1)
+	waitMembers(ctx, t, n2, 2)
+	policyBecomes(ctx, t, client, server, true)
+	policyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
+
+	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definition := clusterPolicyDefinition()
+	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	applyClusterPolicy(ctx, t, l, clusterRule("Accept", "guest"))
+	policyBecomes(ctx, t, guest, server, true)
+	policyAllows(ctx, t, "guests are accepted", client, server, true)
+
+	applyClusterPolicy(ctx, t, l, clusterRule("Deny", "client"), clusterRule("Accept", "guest"))
+	policyBecomes(ctx, t, client, server, false)
+	policyAllows(ctx, t, "clients are denied", guest, server, true)
+	waitMembers(ctx, t, n1, 1)
+
+	nodetest.KillProgram(ctx, t, n1, "veild")
+	policyAllows(ctx, t, "veild is dead", client, server, false)
+	policyAllows(ctx, t, "veild is dead", guest, server, true)
+	nodetest.StartProgram(ctx, t, n1, "veild")
+	policyAllows(ctx, t, "veild is back", client, server, false)
+	waitMembers(ctx, t, n1, 1)
+	policyAllows(ctx, t, "veild knows all policies", client, server, false)
+	policyAllows(ctx, t, "veild knows all policies", guest, server, true)
+
+	if err := definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	policyBecomes(ctx, t, client, server, true)
+	policyBecomes(ctx, t, guest, server, false)
+	nodetest.NoLeaks(t, l)
+}
+
+// clusterRule is a rule of ingress for the pods of an app in all namespaces.
+func clusterRule(action, app string) any {
+	return map[string]any{"action": action, "from": []any{clusterPods(app)}}
+}
+
+// clusterPods selects the pods of an app in all namespaces.
+func clusterPods(app string) map[string]any {
+	return map[string]any{"pods": map[string]any{"namespaceSelector": map[string]any{},
+		"podSelector": map[string]any{"matchLabels": map[string]any{"app": app}}}}
+}
+
+// applyClusterPolicy puts one policy of the Admin tier, which all servers are subject to.
+func applyClusterPolicy(ctx context.Context, t *testing.T, l *lab.Lab, ingress ...any) {
+	t.Helper()
+	applyClusterObject(ctx, t, l, "guests", map[string]any{"tier": "Admin", "priority": int64(10),
+		"subject": clusterPods("server"), "ingress": ingress})
+}
+
+// applyClusterObject puts a ClusterNetworkPolicy, and returns it as the API server has it.
+func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name string,
+	spec map[string]any) (put *unstructured.Unstructured) {
+	t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": clusterPolicyGroup + "/v1alpha2", "kind": "ClusterNetworkPolicy",
+		"metadata": map[string]any{"name": name}, "spec": spec}}
+	policies := l.Control.Dynamic.Resource(schema.GroupVersionResource{Group: clusterPolicyGroup,
+		Version: "v1alpha2", Resource: "clusternetworkpolicies"})
+	// A kind that was just defined may need a moment to be served.
+	err := lab.Until(ctx, 20*time.Second, func() (err error) {
+		put, err = policies.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "lab",
+			Force: true})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return put
+}
+
+// clusterPolicyDefinition defines the kind without a schema: what is refused at admission by the
+// upstream one is the daemon's to judge here.
+func clusterPolicyDefinition() *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "clusternetworkpolicies." + clusterPolicyGroup,
+			// The API server keeps groups of k8s.io for kinds that were reviewed upstream.
+			"annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, for a test"}},
+		"spec": map[string]any{"group": clusterPolicyGroup, "scope": "Cluster",
+			"names": map[string]any{"plural": "clusternetworkpolicies", "kind": "ClusterNetworkPolicy"},
+			"versions": []any{map[string]any{"name": "v1alpha2", "served": true, "storage": true,
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
+					"x-kubernetes-preserve-unknown-fields": true}}}}}}}
+}

@@ -1,0 +1,119 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+)
+
+// TestOwnNode turns policyOwnNode on at one node and off again: a pod that may send nothing reaches
+// that node and no other one, unless the Admin tier denies nodes or nobody has judged the pod.
+func TestOwnNode(t *testing.T) {
+	ctx, l := policyLab(t)
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	for _, n := range l.Nodes() {
+		nodetest.EchoAt(ctx, t, n)
+	}
+	if _, err := l.Control.Client.NetworkingV1().NetworkPolicies(shop).Create(ctx,
+		&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "closed"},
+			Spec: networkingv1.NetworkPolicySpec{
+				PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "closed"}},
+				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress}},
+		}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	closed, open := startPod(ctx, t, n1, "closed"), startPod(ctx, t, n1, "open")
+	waitMembers(ctx, t, n1, 2)
+	reachesNode(ctx, t, "judge", open, n1, true)
+	reachesNode(ctx, t, "judge", closed, n1, false)
+	if err := n1.Program("veild").WaitLine(ctx, "a policy denied a connection",
+		10*time.Second); err != nil {
+		t.Error(err)
+	}
+
+	restartWith(ctx, t, n1, "policyOwnNode: allow\n")
+	waitMembers(ctx, t, n1, 2)
+	reachesNode(ctx, t, "allow", closed, n1, true)
+	reachesNode(ctx, t, "allow", closed, n2, false)
+
+	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
+		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definition := clusterPolicyDefinition()
+	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	denyNodes(ctx, t, l)
+	reachesNode(ctx, t, "the Admin tier denies nodes", closed, n1, false)
+	if err := definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	reachesNode(ctx, t, "the Admin tier is gone", closed, n1, true)
+
+	nodetest.KillProgram(ctx, t, n1, "veild")
+	reachesNode(ctx, t, "veild is dead", closed, n1, true)
+	late := startPod(ctx, t, n1, "closed")
+	reachesNode(ctx, t, "veild is dead, a pod that it does not know", late, n1, false)
+	restartWith(ctx, t, n1, "policyOwnNode: judge\n")
+	waitMembers(ctx, t, n1, 3)
+	reachesNode(ctx, t, "judge again", closed, n1, false)
+	nodetest.NoLeaks(t, l)
+}
+
+// reachesNode waits until a pod reaches its node by all addresses, or by none.
+func reachesNode(ctx context.Context, t *testing.T, when string, from *lab.Pod, to *lab.Node,
+	want bool) {
+	t.Helper()
+	err := lab.Until(ctx, 20*time.Second, func() error {
+		reached := talks(ctx, from, to.Addrs)
+		if want && reached != len(to.Addrs) || !want && reached != 0 {
+			return fmt.Errorf("%s: %s reaches %d addresses of %s, want all: %t", when, from.Name,
+				reached, to.Name, want)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// restartWith replaces a node's veild, which has one more line of configuration then. A key that is
+// already there gets another value.
+func restartWith(ctx context.Context, t *testing.T, n *lab.Node, line string) {
+	t.Helper()
+	if p := n.Program("veild"); p.Running() {
+		if err := p.Kill(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
+	first := file + ".first"
+	if _, err := os.Stat(first); err != nil {
+		if err := os.Link(file, first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text := nodetest.ReadFile(t, first)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	nodetest.WriteFile(t, file, append(text, line...), 0o644)
+	nodetest.StartProgram(ctx, t, n, "veild")
+}
+
+// denyNodes has the Admin tier deny closed pods all nodes.
+func denyNodes(ctx context.Context, t *testing.T, l *lab.Lab) {
+	t.Helper()
+	applyClusterObject(ctx, t, l, "nodes", map[string]any{"tier": "Admin", "priority": int64(10),
+		"subject": clusterPods("closed"), "egress": []any{map[string]any{"action": "Deny",
+			"to": []any{map[string]any{"nodes": map[string]any{}}}}}})
+}

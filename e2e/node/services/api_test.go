@@ -1,0 +1,222 @@
+package services_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+const (
+	// newWithin is when new connections to the API servers' service succeed again after one of them
+	// has lost its power.
+	newWithin = time.Second
+	// measured is how long nothing else runs after that.
+	measured = 3 * time.Second
+	// closedWithin is when those that were established to it are closed, and veild, which had asked
+	// that one, follows changes again.
+	closedWithin = 45 * time.Second
+	// heldToAPI is how many connections are held: all to one of two servers once in 32,768 times.
+	heldToAPI = 16
+)
+
+// One of two API servers loses its power, the one that veild itself asks. The other takes all that
+// is new, and what was established to the dead one is closed, so that programs which do not ping
+// connect again, and veild does; what was established to the other stays. veild was not told of
+// the one that dies but the list of endpoints, from which it goes before that.
+//
+// Until new connections have been judged no other test runs: it is not those that are measured.
+// From there on it mostly waits.
+func TestServicesOfAPIServers(t *testing.T) {
+	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
+		t.Run(string(f), func(t *testing.T) { loseAPIServer(t, f) })
+	}
+}
+
+func loseAPIServer(t *testing.T, family lab.Family) {
+	first := netip.AddrPortFrom(family.Underlay(lab.ControlByte)[0].Addr(), lab.APIPort)
+	ctx, l := nodetest.AloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1,
+		VeildConfig: map[string]any{
+			"serviceProxy": "ebpf", "services": map[string]any{
+				"limits":     map[string]any{"backendSlots": 1 << 16},
+				"apiServers": []string{first.String()}},
+		}})
+	n := l.Nodes()[0]
+	pod := nodetest.AddPod(ctx, t, n, "client")
+	backend := nodetest.EchoPods(ctx, t, l)[0]
+	s, err := l.Control.Client.CoreV1().Services("default").Get(ctx, "kubernetes",
+		metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := netip.AddrPortFrom(netip.MustParseAddr(s.Spec.ClusterIP), uint16(s.Spec.Ports[0].Port))
+	askServer(ctx, t, l, n, 1)
+	before := createService(ctx, t, l, "before", corev1.ProtocolTCP, backend)
+	reach(ctx, t, pod, before.Spec.ClusterIP)
+	places := map[string]lab.Place{"a pod": pod, "a process of the host": n}
+	procs := map[string]*lab.Process{}
+	for what, from := range places {
+		if procs[what], err = lab.KeepAPI(ctx, from, to, heldToAPI); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
+	cut := time.Now()
+	if err := l.Control.UnplugServer(ctx, 1, true); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ctx.Done():
+		t.Fatal(ctx.Err())
+	case <-time.After(time.Until(cut.Add(measured))):
+	}
+	after := createService(ctx, t, l, "after", corev1.ProtocolTCP, backend)
+	t.Parallel()
+
+	for what, p := range procs {
+		if err := p.WaitLine(ctx, "closed 1", time.Until(cut.Add(closedWithin))); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	followsWithout(ctx, t, pod, after, cut)
+	// What is left of the dead one goes in the same sweep; the new server in the table is asked
+	// once more.
+	nodetest.WaitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
+		if bothUp(s) == nil {
+			return fmt.Errorf("a server without power counts as one that answers: %+v",
+				s.Services.APIServers)
+		}
+		return nil
+	})
+	for what, p := range procs {
+		judgeAPI(ctx, t, what, p, cut)
+	}
+	nodetest.NoLeaks(t, l)
+}
+
+// bothUp wants two API servers that answer, and lists that have come from one of them.
+func bothUp(s telemetry.Status) error {
+	if s.Services == nil || !s.Services.Listed || len(s.Services.APIServers) != 2 ||
+		slices.ContainsFunc(s.Services.APIServers,
+			func(a telemetry.APIServer) bool { return !a.Up }) {
+		return fmt.Errorf("services %+v", s.Services)
+	}
+	return nil
+}
+
+// askServer starts veild until the one of two API servers that it asks by their service is that
+// one: twenty times the other is once in a million.
+func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wanted int) {
+	t.Helper()
+	for i := range 20 {
+		if i > 0 {
+			nodetest.KillProgram(ctx, t, n, "veild")
+			nodetest.StartProgram(ctx, t, n, "veild")
+		}
+		nodetest.WaitStatus(ctx, t, n, 30*time.Second, bothUp)
+		if asked := askedServer(ctx, t, l, n); asked == wanted {
+			t.Logf("veild asks server %d at its start %d", wanted, i+1)
+			return
+		}
+	}
+	t.Fatalf("veild never asked server %d", wanted)
+}
+
+// askedServer is the number of the API server that a node's veild asks: to the other of the two it
+// has the connection of its probe only.
+func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (asked int) {
+	t.Helper()
+	err := lab.Until(ctx, 10*time.Second, func() error {
+		var open [2]int
+		for i := range open {
+			out, err := n.Exec(ctx, "ss", "-Htn", "state", "established", "dst",
+				l.Control.ServerAddr(i).String())
+			if err != nil {
+				return lab.Stop(err)
+			}
+			open[i] = strings.Count(string(out), "\n")
+		}
+		for i := range open {
+			if open[i] > 1 && open[1-i] == 1 {
+				asked = i
+				return nil
+			}
+		}
+		return fmt.Errorf("connections to the servers: %v", open)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return asked
+}
+
+// followsWithout wants a service that was made after a server had gone to be reached while
+// connections to that one are found dead.
+func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1.Service,
+	cut time.Time) {
+	t.Helper()
+	for _, addr := range s.Spec.ClusterIPs {
+		err := lab.Until(ctx, time.Until(cut.Add(closedWithin)), func() error {
+			_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80,
+				Count: 1, Timeout: time.Second})
+			return err
+		})
+		if err != nil {
+			t.Errorf("a service that was made after the server had gone, %s: %v", addr, err)
+		}
+	}
+	t.Logf("a service that was made after the server had gone is reached %v after that",
+		time.Since(cut).Round(time.Millisecond))
+}
+
+// judgeAPI ends who held connections and looks at when they ended, and when new ones were of no
+// use.
+func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cut time.Time) {
+	t.Helper()
+	var r lab.KeptAPI
+	if err := p.Result(ctx, &r); err != nil {
+		t.Errorf("%s: %v", what, err)
+		return
+	}
+
+	if r.Opened != heldToAPI || len(r.Closed) == 0 || len(r.Closed) == r.Opened {
+		t.Errorf("%s: %d of %d held connections were closed, want those to one of two servers",
+			what, len(r.Closed), r.Opened)
+	}
+
+	var lastClosed, lastFailed time.Duration
+	for _, at := range r.Closed {
+		if d := time.UnixMilli(at).Sub(cut); d < 0 {
+			t.Errorf("%s: a held connection ended %v before", what, -d)
+		} else {
+			lastClosed = max(lastClosed, d)
+		}
+	}
+
+	for _, at := range r.Failed {
+		lastFailed = max(lastFailed, time.UnixMilli(at).Sub(cut))
+	}
+
+	if lastClosed > closedWithin {
+		t.Errorf("%s: the last connection to a dead server was closed after %v", what, lastClosed)
+	}
+	if lastFailed > newWithin {
+		t.Errorf("%s: a new connection that began after %v was of no use", what, lastFailed)
+	}
+	if r.Asked < 100 {
+		t.Errorf("%s: only %d new connections", what, r.Asked)
+	}
+
+	t.Logf("%s: %d of %d closed, the last after %v; of %d new ones %d of no use, the last "+
+		"began after %v",
+		what, len(r.Closed), r.Opened, lastClosed, r.Asked, len(r.Failed), lastFailed)
+}

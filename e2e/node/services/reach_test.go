@@ -1,0 +1,150 @@
+package services_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+)
+
+// asks is how often a distribution is asked for: of three servers each answers thirty times, give
+// or take twenty-two.
+const asks = 90
+
+// servicesOfNodes: what is asked of a node's port reaches all backends by both protocols and
+// families, from any client and on any node: on the same node, and on another through the tunnel.
+// The canaries of what comes from outside and of what is inside differ, so that the oracle tells
+// the hops apart.
+func servicesOfNodes(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
+	pods []*lab.Pod) {
+	web := publish(ctx, t, l, "of-nodes", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
+		pods...)
+	none := publish(ctx, t, l, "of-nobody", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort})
+	each(func(six bool, proto string) {
+		for i, n := range l.Nodes() {
+			to := nodePort(t, web, n, proto, six)
+			t.Run(fmt.Sprintf("%s %s by node %d", family(six), proto, i+1), func(t *testing.T) {
+				answers(ctx, t, l.Outside, lab.Question{Proto: proto, To: to, Count: asks,
+					Egress: true}, spread("a", "b", "c"))
+				answers(ctx, t, client, lab.Question{Proto: proto, To: to, Count: asks},
+					spread("a", "b", "c"))
+			})
+		}
+
+		t.Run(fmt.Sprintf("%s %s, no endpoints", family(six), proto), func(t *testing.T) {
+			answers(ctx, t, client, lab.Question{Proto: proto, To: clusterIP(t, none, six),
+				Count: 3}, refusedAtOnce)
+			answers(ctx, t, client, lab.Question{Proto: proto,
+				To: nodePort(t, none, l.Nodes()[0], proto, six), Count: 3}, refusedAtOnce)
+			answers(ctx, t, l.Outside, lab.Question{Proto: proto,
+				To: nodePort(t, none, l.Nodes()[0], proto, six), Count: 3, Egress: true},
+				refusedAtOnce)
+		})
+
+		t.Run(fmt.Sprintf("%s %s to itself", family(six), proto), func(t *testing.T) {
+			// Of the backends one is who asks, so it must answer itself now and then.
+			answers(ctx, t, pods[0], lab.Question{Proto: proto, To: clusterIP(t, web, six),
+				Count: asks}, spread("a", "b", "c"))
+		})
+	})
+
+	t.Run("veilctl", func(t *testing.T) { veilctlOfServices(ctx, t, l, web, none, pods) })
+	servicesOfOnePort(ctx, t, l, client, pods)
+	connectionsOfOnePort(ctx, t, l, pods)
+}
+
+// servicesOfOnePort: a pod sends datagrams to a backend by another node's port, and then from the
+// same port without it: to the backend's own address, to which a ClusterIP is translated too.
+func servicesOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, client *lab.Pod,
+	pods []*lab.Pod) {
+	web := publish(ctx, t, l, "of-one-port", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort},
+		pods[2])
+	for _, six := range []bool{false, true} {
+		t.Run(family(six)+" udp from one port", func(t *testing.T) {
+			q := lab.Question{Proto: "udp", To: nodePort(t, web, l.Nodes()[1], "udp", six),
+				FromPort: 20000, Count: 1}
+			for range 3 {
+				answers(ctx, t, client, q, everyone("c"))
+				inside := q
+				inside.To = clusterIP(t, web, six)
+				answers(ctx, t, client, inside, everyone("c"))
+			}
+		})
+	}
+}
+
+// connectionsOfOnePort: a client outside whose connection to a service has just ended has one from
+// the same port to another service, of the same only backend. Its first SYN is dropped, since the
+// answers of both look alike in the node; one that it sends again soon is not.
+func connectionsOfOnePort(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
+	for _, b := range []struct {
+		where, name string
+		pod         *lab.Pod
+	}{{"here", "a", pods[0]}, {"on the other node", "c", pods[2]}} {
+		var services []*corev1.Service
+		for _, name := range []string{"first", "second"} {
+			services = append(services, publish(ctx, t, l,
+				fmt.Sprintf("of-one-port-%s-%s", b.name, name),
+				corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, b.pod))
+		}
+		for _, six := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s tcp from one port, backend %s", family(six), b.where),
+				func(t *testing.T) {
+					for _, s := range services {
+						c := answers(ctx, t, l.Outside,
+							lab.Question{Proto: "tcp", To: nodePort(t, s, l.Nodes()[0], "tcp", six),
+								FromPort: 20001, Count: 1, Timeout: 10 * time.Second, Egress: true},
+							everyone(b.name))
+						t.Logf("%s: answered after %.0f ms", s.Name, c.SlowestMillis)
+					}
+				})
+		}
+	}
+}
+
+// veilctlOfServices asks a node about a service and about one without endpoints.
+func veilctlOfServices(ctx context.Context, t *testing.T, l *lab.Lab, web, none *corev1.Service,
+	pods []*lab.Pod) {
+	node, name := l.Nodes()[0], func(s *corev1.Service) string { return s.Namespace + "/" + s.Name }
+	nodetest.VeilctlSays(ctx, t, l, node, "service list", name(web), name(none))
+	for _, six := range []bool{false, true} {
+		var backends []string
+		for _, p := range pods {
+			for _, a := range p.Addrs {
+				if a.Is6() == six {
+					backends = append(backends, a.String())
+				}
+			}
+		}
+		to := clusterIP(t, web, six).String()
+		nodetest.VeilctlSays(ctx, t, l, node, "service show "+name(web), append(backends, to)...)
+		nodetest.VeilctlSays(ctx, t, l, node, "service trace "+to,
+			append(backends, "is the ClusterIP of "+name(web))...)
+		nodetest.VeilctlSays(ctx, t, l, node,
+			"service trace --outside "+nodePort(t, web, node, "tcp", six).String(),
+			append(backends, name(web))...)
+		nodetest.VeilctlSays(ctx, t, l, node, "service trace "+clusterIP(t, none, six).String(),
+			"is the ClusterIP of "+name(none))
+	}
+}
+
+// each calls fn for both families and protocols.
+func each(fn func(six bool, proto string)) {
+	for _, six := range []bool{false, true} {
+		for _, proto := range []string{"tcp", "udp"} {
+			fn(six, proto)
+		}
+	}
+}
+
+func family(six bool) string {
+	if six {
+		return "IPv6"
+	}
+	return "IPv4"
+}
