@@ -11,7 +11,7 @@ what=${1:-all}
 
 everything=$(go list ./...)
 unit=$(grep -v '/e2e/node/' <<<"$everything")
-lab=$(grep '/e2e/node/' <<<"$everything" || true)
+lab=$(grep '/e2e/node/' <<<"$everything" | sort -r || true)
 
 # A cipher shares nothing. With the race detector in it the header of a volume takes twice as long, and tests of volumes make thousands.
 unwatched=-gcflags=golang.org/x/crypto/xts=-race=false
@@ -28,9 +28,10 @@ run() { # events on standard output, errors of the tool itself on standard error
 	case $what in
 	unit | all) events -race $unwatched -vet=off -p 2 -timeout 10m $unit || status=1 ;;
 	esac
-	# Four labs at a time: they cannot see each other, and most of their time is waiting. Two at most start, see nodetest.NewLab.
+	# Four labs at a time, of all packages together: they cannot see each other, and most of their time is waiting. Two at
+	# most start, see nodetest.NewLab. Those tests of services that run alone, see nodetest.Alone, come first.
 	case $what in
-	lab | all) [ -z "$lab" ] || events -vet=off -p 1 -parallel 4 -timeout 20m $lab || status=1 ;;
+	lab | all) [ -z "$lab" ] || events -vet=off -p 4 -parallel 4 -timeout 20m $lab || status=1 ;;
 	esac
 	return $status
 }

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // canaryEnv names the environment variable that gives veil-tools the canary.
@@ -36,17 +38,32 @@ func Root() (string, error) {
 // out/bin as they are.
 const noBuildEnv = "KUBEVEIL_LAB_NO_BUILD"
 
-// build brings the programs in out/bin up to date, once in a process.
+// build brings the programs in out/bin up to date, once in a process and one process at a time: the
+// second one finds them as they should be, and replaces none that runs.
 var build = sync.OnceValue(func() error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
-	if os.Getenv(noBuildEnv) == "" {
-		if out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput(); err !=
-			nil {
-			return fmt.Errorf("build the programs: %w: %s", err, out)
-		}
+	if os.Getenv(noBuildEnv) != "" {
+		return nil
+	}
+
+	if err := os.MkdirAll(filepath.Join(root, "out"), 0o755); err != nil {
+		return fmt.Errorf("build the programs: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(root, "out/build.lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fmt.Errorf("build the programs: %w", err)
+	}
+	defer lock.Close() // unlocks
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
+
+	out, err := exec.Command(filepath.Join(root, "hack/build.sh")).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build the programs: %w: %s", err, out)
 	}
 	return nil
 })

@@ -1,6 +1,6 @@
 // Command testsummary reads the events of `go test -json` from standard input,
 // prints a line for each package, the output of each failed test, and at the
-// end which tests took longest and how many passed, failed and were skipped, with the
+// end which tests took longest, without their waiting for others, and how many passed, failed and were skipped, with the
 // reason of each skip. It exits 1 when a test or a package failed or began and has no end, or
 // when none ran. That go test itself failed, before there were events, it cannot see:
 // the caller keeps the status of go test.
@@ -18,7 +18,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -80,8 +82,9 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 				fmt.Fprint(w, line) // The compiler speaks plainly.
 			} else {
 				s.add(e, u, w)
-				if e.Elapsed > 0 && e.Test != "" && !strings.Contains(e.Test, "/") {
-					seconds[e.Package+"."+e.Test] = e.Elapsed
+				took := e.Elapsed - waited(e.Output)
+				if took != 0 && e.Test != "" && !strings.Contains(e.Test, "/") {
+					seconds[e.Package+"."+e.Test] += took
 				}
 			}
 		}
@@ -98,6 +101,19 @@ func summarize(r io.Reader, w io.Writer) (summary, error) {
 			return s, fmt.Errorf("read events: %w", err)
 		}
 	}
+}
+
+// waitedLine is what a test says that waited for the labs of others, see e2e/node/nodetest.
+var waitedLine = regexp.MustCompile(`: waited (\d+\.\d) s for other labs\n$`)
+
+// waited returns the seconds that a line of a test's output says it waited, or 0.
+func waited(output string) float64 {
+	m := waitedLine.FindStringSubmatch(output)
+	if m == nil {
+		return 0
+	}
+	seconds, _ := strconv.ParseFloat(m[1], 64) // the expression has a number alone
+	return seconds
 }
 
 // slow is how many tests are named as those that took longest.

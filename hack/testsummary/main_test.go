@@ -101,6 +101,9 @@ func TestSlowest(t *testing.T) {
 	}
 	events.WriteString(`{"Action":"pass","Package":"p","Test":"Test1/part","Elapsed":99}` + "\n" +
 		`{"Action":"pass","Package":"p","Elapsed":99}` + "\n")
+	events.WriteString(`{"Action":"output","Package":"p","Test":"TestQueued",` +
+		`"Output":"    queue.go:80: waited 95.5 s for other labs\n"}` + "\n" +
+		`{"Action":"pass","Package":"p","Test":"TestQueued","Elapsed":100}` + "\n")
 	if _, err := summarize(strings.NewReader(events.String()), &out); err != nil {
 		t.Fatal(err)
 	}

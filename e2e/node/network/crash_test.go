@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -56,6 +57,7 @@ func runs(pid int) bool {
 // same, and so do the hosts.
 func TestCrashLeavesNothingRunning(t *testing.T) {
 	nettest.NeedRoot(t)
+	nodetest.WaitTurn(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	self, err := os.Executable()

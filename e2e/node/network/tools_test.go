@@ -11,7 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(nodetest.Main(m)) }
 
 // longEnv names the environment variable that, when set, runs what mostly waits too.
 const longEnv = "KUBEVEIL_LAB_LONG"

@@ -9,32 +9,44 @@ import (
 	"github.com/kubeveil/kubeveil/e2e/lab"
 )
 
-// starting bounds how many labs start at a time: an API server that starts keeps a processor busy
-// for seconds, and what others measure meanwhile suffers.
-var starting = make(chan struct{}, 2)
+// limit is how long a test may use its lab.
+const limit = 6 * time.Minute
 
 // NewLab makes a lab that is removed at the end of the test, and a context for it. From here on the
-// test runs beside others: labs cannot see each other, and most of their time is waiting.
+// test runs beside others: labs cannot see each other, and most of their time is waiting. It waits
+// for its turn, see WaitTurn.
 func NewLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
 	t.Parallel()
-	starting <- struct{}{}
-	defer func() { <-starting }()
-	return AloneLab(t, opts)
+	WaitTurn(t)
+
+	start, err := labs.take(t.Context(), "start", starting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer start.Close()
+	return newLab(t, opts, limit)
 }
 
-// AloneLab is NewLab for a test that runs while no other does.
+// AloneLab is NewLab for a test that called Alone, and for subtests of it that are not parallel.
 func AloneLab(t *testing.T, opts lab.Options) (context.Context, *lab.Lab) {
 	t.Helper()
-	return LongLab(t, opts, 6*time.Minute)
+	return LongLab(t, opts, limit)
 }
 
-// LongLab is AloneLab with another limit.
+// LongLab is NewLab with another limit. It leaves to the caller whether the test is parallel.
 func LongLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Context, *lab.Lab) {
+	t.Helper()
+	WaitTurn(t)
+	return newLab(t, opts, limit)
+}
+
+func newLab(t *testing.T, opts lab.Options, limit time.Duration) (context.Context, *lab.Lab) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+
 	l, err := lab.New(ctx, opts)
 	if err != nil {
 		t.Fatal(err)

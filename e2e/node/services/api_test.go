@@ -38,6 +38,7 @@ const (
 // Until new connections have been judged no other test runs: it is not those that are measured.
 // From there on it mostly waits.
 func TestServicesOfAPIServers(t *testing.T) {
+	nodetest.Alone(t)
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
 		t.Run(string(f), func(t *testing.T) { loseAPIServer(t, f) })
 	}

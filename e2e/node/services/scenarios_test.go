@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -122,6 +123,7 @@ var scenarios = []scenario{
 
 // The scenarios of another load balancer's suite hold here.
 func TestServiceScenarios(t *testing.T) {
+	nodetest.Alone(t)
 	for _, routing := range hostRoutings {
 		t.Run(routing, func(t *testing.T) { serviceScenarios(t, routing) })
 	}

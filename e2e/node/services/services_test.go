@@ -43,6 +43,7 @@ var hostRoutings = []string{config.HostRoutingKernel, config.HostRoutingEBPF}
 // What services promise while nothing fails, over one lab for each host routing: each part has
 // services of its own.
 func TestServices(t *testing.T) {
+	nodetest.Alone(t)
 	for _, routing := range hostRoutings {
 		t.Run(routing, func(t *testing.T) { services(t, routing) })
 	}

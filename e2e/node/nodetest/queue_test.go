@@ -1,0 +1,137 @@
+package nodetest
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// process returns the queue of another test process: what it has open is its own.
+func process(t *testing.T, dir string) *queue {
+	t.Helper()
+	q := &queue{dir: dir}
+	if err := q.open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { q.gate.Close() })
+	return q
+}
+
+// enter takes a slot of two.
+func enter(t *testing.T, q *queue) *os.File {
+	t.Helper()
+	slot, err := q.enter(t.Context(), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slot.Close() })
+	return slot
+}
+
+// waits wants done to stay open until release, and to be closed after.
+func waits(t *testing.T, what string, done <-chan struct{}, release func()) {
+	t.Helper()
+	select {
+	case <-done:
+		t.Fatalf("%s did not wait", what)
+	case <-time.After(200 * time.Millisecond):
+	}
+	release()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s waits for ever", what)
+	}
+}
+
+func TestLabsOfAllProcessesShareTheSlots(t *testing.T) {
+	dir := t.TempDir()
+	a, b := process(t, dir), process(t, dir)
+	enter(t, a)
+	second := enter(t, b)
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if slot, err := a.enter(t.Context(), 2); err != nil {
+			t.Error(err)
+		} else {
+			slot.Close()
+		}
+	}()
+	waits(t, "a third lab", done, func() { second.Close() })
+}
+
+func TestTestThatRunsAloneWaitsForLabsAndKeepsOthersOut(t *testing.T) {
+	dir := t.TempDir()
+	a, b := process(t, dir), process(t, dir)
+	running := enter(t, b)
+
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		if err := a.drain(); err != nil {
+			t.Error(err)
+		}
+	}()
+	waits(t, "a test that runs alone", drained, func() { running.Close() })
+	if err := a.drain(); err != nil { // the next one, at once
+		t.Fatal(err)
+	}
+
+	entered := make(chan struct{})
+	go func() {
+		defer close(entered)
+		if slot, err := b.enter(t.Context(), 2); err != nil {
+			t.Error(err)
+		} else {
+			slot.Close()
+		}
+	}()
+	waits(t, "a lab of another process", entered, func() { enter(t, a) })
+}
+
+func TestEndOfAProcessLetsOthersIn(t *testing.T) {
+	dir := t.TempDir()
+	a, b := process(t, dir), process(t, dir)
+	if err := a.drain(); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := flock(b.gate, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		t.Fatal("the gate is open while a test runs alone")
+	}
+	a.gate.Close()
+	enter(t, b)
+}
+
+func TestPartsOfATestThatRunsAloneNeedNoSlot(t *testing.T) {
+	var q queue
+	q.setAlone("TestServices")
+	for name, want := range map[string]bool{"TestServices": true, "TestServices/ebpf/policies": true,
+		"TestServicesOutliveVeild": false} {
+		if q.isAlone(name) != want {
+			t.Errorf("%s runs alone: %t", name, !want)
+		}
+	}
+	q.setAlone("")
+	if q.isAlone("TestServices") {
+		t.Error("a test that has ended runs alone")
+	}
+}
+
+func TestQueueThatIsNotOpenSaysSo(t *testing.T) {
+	var q queue
+	if _, err := q.enter(t.Context(), 1); err == nil {
+		t.Error("it takes a slot")
+	}
+	if err := q.drain(); err == nil {
+		t.Error("it runs alone")
+	}
+}
