@@ -155,7 +155,8 @@ func (w *ruleWriter) isolating(from *policy.Chain, allowOwnNode bool) (rules []r
 		case l.set != "":
 			passes(m.and(toPortsOf(l.set)))
 		default:
-			passes(m.and(w.ports(l.ports[0])))
+			// A port is compared faster than a peer is looked up, and seldom matches.
+			passes(w.ports(l.ports[0]).and(m))
 		}
 	}
 	passes(w.family.toItself())

@@ -18,14 +18,14 @@ func (w *ruleWriter) tier(lines []policy.Line, denial, pass string) (rules []rul
 	for _, l := range lines {
 		if all := (policy.Interval{}); l.Doubts() && !doubted[l.Ports] && !doubted[all] {
 			doubted[l.Ports] = true
-			rules = append(rules, w.family.unknownPeer(w.direction).and(w.ports(l.Ports)).verdict(
+			rules = append(rules, w.ports(l.Ports).and(w.family.unknownPeer(w.direction)).verdict(
 				expr.VerdictGoto, unknown))
 		}
 		m, some := w.peer(l.Peer)
 		if !some {
 			continue
 		}
-		m = m.and(w.ports(l.Ports))
+		m = w.ports(l.Ports).and(m)
 		switch {
 		case l.Action == policy.Deny:
 			rules = append(rules, m.verdict(expr.VerdictGoto, denial))
