@@ -170,7 +170,8 @@ test-machines: cluster-image ## what neither the lab of namespaces nor e2e has: 
 .PHONY: power-cut
 power-cut: cluster-image ## record a volume's life on a virtual machine, look at its disk at hundreds of moments at which the power could go; the log is kept in out/power-cut
 	@rm -rf $(OUT)/power-cut && mkdir -p $(OUT)/power-cut
-	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
+	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 30m -v -run '^TestRecordOfPowerCut$$' ./e2e/disk
+	@KUBEVEIL_POWERCUT_LOG=$(CURDIR)/$(OUT)/power-cut/log $(GO) test -count=1 -timeout 60m -v -run '^TestPowerCut$$' ./csi/kerneltest/powercut
 
 .PHONY: e2e
 e2e: cluster-image ## correctness on virtual machines, leak oracle on the wire, out/e2e/result.json (CORE=1, RUN=REGEXP, KERNEL=6.12)

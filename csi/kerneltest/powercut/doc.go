@@ -17,8 +17,8 @@
 // rest. It refuses logs that are cut short or do not hang together (ErrLog).
 //
 // What is written at a moment is decrypted here, without device-mapper, so only recording needs a
-// machine (KUBEVEIL_VM=1). Blocks that were never written read as zero here, and as noise through
-// dm-crypt: file systems must not care, and neither is looked at.
+// machine: TestRecordOfPowerCut of package e2e/disk. Blocks that were never written read as zero
+// here, and as noise through dm-crypt: file systems must not care, and neither is looked at.
 //
 // Start reading at log.go, then disk.go; the tests have the rest.
 package powercut

@@ -2,22 +2,10 @@ package powercut
 
 import (
 	"encoding/base64"
-	"encoding/binary"
 	"fmt"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
-)
-
-// The disk whose writes are logged: two partitions, one for the volume and one for marks.
-const (
-	volumeStart = 1 << 20
-	volumeSize  = 256 << 20
-	marksStart  = volumeStart + volumeSize
-	marksSize   = 1 << 20
-	diskSize    = marksStart + marksSize
-	// diskSerial is what the machine knows it by.
-	diskSerial = "powercut"
 )
 
 const (
@@ -28,19 +16,6 @@ const (
 	firstPayload = 128 << 20
 	lastPayload  = volumeSize - 4<<20
 )
-
-// partitionTable is sector 0 of the disk.
-func partitionTable() []byte {
-	b := make([]byte, minSector)
-	for i, part := range [][2]uint32{{volumeStart, volumeSize}, {marksStart, marksSize}} {
-		e := b[446+16*i:]
-		e[4] = 0x83
-		binary.LittleEndian.PutUint32(e[8:], part[0]/minSector)
-		binary.LittleEndian.PutUint32(e[12:], part[1]/minSector)
-	}
-	b[510], b[511] = 0x55, 0xaa
-	return b
-}
 
 // testKeys is the same in the machine and here.
 func testKeys(t *testing.T) keyring.Provider {

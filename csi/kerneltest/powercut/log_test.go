@@ -223,7 +223,7 @@ func TestMarks(t *testing.T) {
 		marks[1].Files != 3 || marks[1].Volume.Payload != firstPayload {
 		t.Errorf("%+v, %v", marks, err)
 	}
-	if _, err := Marks(l, 0, diskSize); !errors.Is(err, ErrLog) {
+	if _, err := Marks(l, 0, DiskSize); !errors.Is(err, ErrLog) {
 		t.Errorf("took data for a mark: %v", err)
 	}
 }

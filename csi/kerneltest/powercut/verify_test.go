@@ -81,7 +81,7 @@ func newVerifier(t *testing.T, log *Log) *verifier {
 	if len(marks) == 0 {
 		t.Fatal("no marks in the log")
 	}
-	v := &verifier{t: t, replay: NewReplay(log, diskSize), marks: marks, keys: testKeys(t),
+	v := &verifier{t: t, replay: NewReplay(log, DiskSize), marks: marks, keys: testKeys(t),
 		dir: t.TempDir()}
 	// Each moment is written out: a file system in memory spares the disk.
 	if dir, err := os.MkdirTemp("/dev/shm", "powercut-"); err == nil {

@@ -19,8 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// workloadEnv is set on the machine whose disk is logged.
-const workloadEnv = "KUBEVEIL_POWERCUT"
+// WorkloadEnv is set on the machine whose disk is logged.
 
 const (
 	cycles        = 6
@@ -41,12 +40,12 @@ type workload struct {
 // TestWorkload is a volume's life, as long as there is power: made, formatted, written to, closed,
 // opened, expanded. It ends while it is mounted.
 func TestWorkload(t *testing.T) {
-	if os.Getenv(workloadEnv) == "" {
-		nettest.Skip(t, nettest.Short, "set "+workloadEnv+
-			"=1 on a machine with a disk whose writes are logged; TestPowerCut does")
+	if os.Getenv(WorkloadEnv) == "" {
+		nettest.Skip(t, nettest.Short, "set "+WorkloadEnv+
+			"=1 on a machine with a disk whose writes are logged; make power-cut does")
 	}
 
-	const part = "/dev/disk/by-id/virtio-" + diskSerial + "-part"
+	const part = "/dev/disk/by-id/virtio-" + DiskSerial + "-part"
 	marks, err := blk.OpenShared(part + "2")
 	if err != nil {
 		t.Fatal(err)

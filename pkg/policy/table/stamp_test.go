@@ -17,7 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
-// forged gives every packet the bit of the stamp before it is judged, and counts packets that have
+// forged sets in every packet the bit of the stamp before it is judged, and counts packets that have
 // it afterwards.
 const forged = `add table inet others
 add chain inet others before { type filter hook prerouting priority 0; }

@@ -52,7 +52,7 @@ func (p *Proxy) turn(broken bool) error {
 	return err
 }
 
-// setAPIServer gives the planner the current entry 0 and reports whether it changed.
+// setAPIServer hands the planner the current entry 0, and reports whether it changed.
 func (p *Proxy) setAPIServer() bool {
 	e := p.api.entry()
 	if reflect.DeepEqual(e, p.entry) {
@@ -64,7 +64,7 @@ func (p *Proxy) setAPIServer() bool {
 	return true
 }
 
-// take gives the queued changes to the planner and returns the arrival of the oldest one. It does
+// take hands the queued changes to the planner and returns the arrival of the oldest one. It does
 // nothing until all services are listed and the node's addresses are known.
 func (p *Proxy) take() (since time.Time) {
 	p.mu.Lock()

@@ -1,0 +1,120 @@
+package powercut
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+const (
+	// logEnv names the file of the log.
+	logEnv = "KUBEVEIL_POWERCUT_LOG"
+	// momentsEnv is how many moments are looked at beside those of the metadata.
+	momentsEnv     = "KUBEVEIL_POWERCUT_MOMENTS"
+	defaultMoments = 200
+)
+
+// TestPowerCut looks at a disk at many moments of a volume's life, which package e2e/disk records.
+func TestPowerCut(t *testing.T) {
+	path := os.Getenv(logEnv)
+	if path == "" {
+		nettest.Skip(t, nettest.Short, "make power-cut records a log and sets "+logEnv)
+	}
+
+	nettest.NeedRoot(t)
+	needTools(t)
+	n := defaultMoments
+	if text := os.Getenv(momentsEnv); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 0 {
+			t.Fatalf("%s=%q: want a number of moments", momentsEnv, text)
+		}
+	}
+
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := Read(f, info.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	checkCoverage(t, log)
+	v := newVerifier(t, log)
+	seed := uint64(time.Now().UnixNano())
+	start := time.Now()
+	t.Logf("%d entries and %d marks in %s; moments are chosen with seed %d", len(log.Entries),
+		len(v.marks), path, seed)
+	err = v.all(n, rand.New(rand.NewPCG(seed, 0)))
+	t.Logf("looked %d times, %d of them at a file system, in %v", v.looked, v.checked,
+		time.Since(start).Round(time.Second))
+	if err != nil {
+		t.Error(err)
+	}
+
+	checkControl(t, log)
+}
+
+// checkCoverage reports whether the log has what the workload does: without, nothing would be
+// proven.
+func checkCoverage(t *testing.T, log *Log) {
+	t.Helper()
+	marks, err := Marks(log, marksStart, marksSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flushes, metadata := 0, 0
+	for _, e := range log.Entries {
+		if e.Flags&Flush != 0 {
+			flushes++
+		}
+		if e.Length > 0 && e.Offset >= volumeStart && e.Offset < volumeStart+crypt.DataOffset {
+			metadata++
+		}
+	}
+	last := marks[len(marks)-1]
+	const files = (cycles + 2) * filesPerCycle
+	// Formatting, and two records for each closing, opening (once more: the last is not closed) and
+	// expansion.
+	if want := 3 + 2*(2*cycles+2); metadata < want || flushes < want || last.Files != files ||
+		last.Volume.Payload != lastPayload {
+		t.Errorf("the log has %d writes to the metadata, %d flushes, %d files and a payload of "+
+			"%d; want at least %d, %d and exactly %d, %d",
+			metadata, flushes, last.Files, last.Volume.Payload, want, want, files,
+			int64(lastPayload))
+	}
+}
+
+// checkControl reports whether a disk that is older than its state is noticed in this very log.
+func checkControl(t *testing.T, log *Log) {
+	t.Helper()
+	v := newVerifier(t, log)
+	last := v.marks[len(v.marks)-1]
+	for _, m := range v.marks {
+		if m.Volume.Epoch+2 != last.Volume.Epoch {
+			continue
+		}
+		d, err := v.replay.At(m.Moment, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := v.check(d.Part(volumeStart, volumeSize), last.State); !errors.Is(err,
+			crypt.OlderImage) {
+			t.Errorf("the control, an older disk: %v", err)
+		}
+		return
+	}
+	t.Error("no moment for the control")
+}

@@ -1,0 +1,96 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/csi/kerneltest/powercut"
+	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+const (
+	// logSize bounds the log, bytes; it is sparse.
+	logSize = 8 << 30
+	// recordPatience bounds the time of the machine.
+	recordPatience = 25 * time.Minute
+)
+
+// TestRecordOfPowerCut runs the workload of powercut on a machine whose disk is logged, and takes the
+// power from it. What the disk showed at each moment is looked at by TestPowerCut of that package.
+func TestRecordOfPowerCut(t *testing.T) {
+	path := os.Getenv("KUBEVEIL_POWERCUT_LOG")
+	if os.Getenv("KUBEVEIL_VM") == "" || path == "" {
+		nettest.Skip(t, nettest.Short, "make power-cut starts a virtual machine and says where the "+
+			"log goes")
+	}
+	nettest.NeedRoot(t)
+	ctx, cancel := context.WithTimeout(t.Context(), recordPatience)
+	defer cancel()
+	dir := t.TempDir()
+	disk, binary := filepath.Join(dir, "disk"), filepath.Join(dir, "powercut")
+	err := errors.Join(os.WriteFile(disk, powercut.PartitionTable(), 0o600), os.Truncate(disk, powercut.DiskSize),
+		os.WriteFile(path, nil, 0o600), os.Truncate(path, logSize))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary,
+		"github.com/kubeveil/kubeveil/csi/kerneltest/powercut")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), QEMU: []string{
+			"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
+			"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
+			"-blockdev",
+			"driver=blklogwrites,node-name=cut,file=cut-disk,log=cut-log,log-sector-size=512",
+			// Writing of zeros beside other writes confuses the log of QEMU before 9.0.
+			"-device", "virtio-blk-pci,drive=cut,serial=" + powercut.DiskSerial +
+				",discard=off,write-zeroes=off",
+		}})
+	if err != nil {
+		os.Remove(path)
+		t.Fatal(err)
+	}
+
+	t.Cleanup(func() {
+		if _, err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m := c.Machines[0]
+	if err := m.PutFile(ctx, "/root/powercut", binary); err != nil {
+		t.Fatal(err)
+	}
+
+	var out bytes.Buffer
+	cmd := m.SSH(ctx, "cd /root && modprobe dm-crypt && udevadm settle && "+powercut.WorkloadEnv+
+		"=1 TMPDIR=/var/tmp ./powercut -test.v -test.timeout 15m -test.run '^TestWorkload$' 2>&1; "+
+		"echo status $?; dmesg | tail -20")
+
+	// Said as it comes: the machine is slow.
+	cmd.Stdout, cmd.WaitDelay = io.MultiWriter(&out, t.Output()), time.Second
+	// The connection stays open for others, so that its pipes do is no error.
+	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) ||
+		!strings.Contains(out.String(), "\nPASS\nstatus 0\n") {
+		os.Remove(path)
+		t.Fatalf("workload on the machine: %v", err)
+	}
+
+	if err := m.Kill(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
