@@ -20,6 +20,9 @@
 // Slices and maps of a Plan are shared with later Plans and never changed. A Set, Chain or
 // Group that did not change keeps its pointer, so a caller compares pointers first.
 //
+// It is larger than most packages: selectors, tiers and chains are steps of one plan, which tells
+// from pointers what did not change.
+//
 // Start reading at object.go, then Planner.Plan and Plan.Judge. oracle_test.go states the rules
 // of NetworkPolicy plainly; the property tests compare the two.
 package policy

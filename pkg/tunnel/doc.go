@@ -22,5 +22,8 @@
 // a device's name that belongs to a link of another type. It removes only devices
 // whose name and link group are ours.
 //
+// It is larger than most packages: reading, comparing and writing devices share one State, and what
+// veil-wg knows beyond WireGuard's protocol is a part of it.
+//
 // Start reading at Manager.Sync.
 package tunnel

@@ -23,5 +23,8 @@
 // Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
 // command of the node, cost time in proportion to the table.
 //
+// It is larger than most packages: the rules, their bytes, what the kernel returns and its
+// interpretation follow from one form of a table, and are compared with one another.
+//
 // Start reading at Table, then want.go, then stamp.go.
 package table
