@@ -1,0 +1,99 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Difference is what has to change in the kernel.
+type Difference struct {
+	want *Table
+	// replace has the table deleted first, chains has the chains replaced.
+	replace, chains bool
+	counters     []string
+	sets         []Set
+	elements     []Elements
+	// what is for people.
+	what []string
+}
+
+// Elements is a change of the elements of a set.
+type Elements struct {
+	Table, Set string
+	// Add may have elements that are there. Remove, which comes first, must have none that are not.
+	Add, Remove []Element
+}
+
+// Diff returns what turns have into want, nil if nothing does. A nil have is no table. It is pure.
+func Diff(have, want *Table) *Difference {
+	d := &Difference{want: want, replace: have == nil}
+	if have == nil {
+		have = new(Table)
+	} else {
+		d.compare(have.objects(), want.objects())
+	}
+	d.chains = d.chains || d.replace
+
+	for _, name := range want.Counters {
+		if d.replace || !slices.Contains(have.Counters, name) {
+			d.counters = append(d.counters, name)
+		}
+	}
+
+	for _, s := range want.Sets {
+		e := Elements{Table: want.Name, Set: s.Name, Add: s.Elements}
+		if old := have.Set(s.Name); d.replace || old.Name == "" {
+			d.sets = append(d.sets, s)
+		} else if e.Add, e.Remove = minus(s.Elements, old.Elements),
+			minus(old.Elements, s.Elements); !s.Shared && len(e.Add)+len(e.Remove) > 0 {
+			d.what = append(d.what, fmt.Sprintf("set %s +%d -%d", s.Name, len(e.Add), len(e.Remove)))
+		}
+		if !s.Shared {
+			d.elements = append(d.elements, e)
+		}
+	}
+	if !d.replace && len(d.what) == 0 {
+		return nil
+	}
+	return d
+}
+
+// compare decides by the objects what is replaced.
+func (d *Difference) compare(have, want map[string]string) {
+	shared := slices.ContainsFunc(d.want.Sets, func(s Set) bool { return s.Shared })
+	all := maps.Clone(have)
+	maps.Copy(all, want)
+	for _, object := range sortedKeys(all) {
+		text, has := have[object]
+		wanted, wants := want[object]
+		if has && wants && text == wanted {
+			continue
+		}
+		kind, _, _ := strings.Cut(object, " ")
+		d.what = append(d.what, object)
+		d.chains = d.chains || kind == "chain"
+		d.replace = d.replace || !shared || !wants || has && kind != "chain"
+	}
+}
+
+// String says which objects differ; a table that is not there has none.
+func (d *Difference) String() string {
+	text := "write nftables table " + d.want.Name
+	if len(d.what) > 0 {
+		text += ": " + strings.Join(d.what, ", ")
+	}
+	return text
+}
+
+// minus returns the elements that a has and b has not.
+func minus(a, b []Element) []Element {
+	in := make(map[Element]bool, len(b))
+	for _, e := range b {
+		in[e] = true
+	}
+	return slices.DeleteFunc(slices.Clone(a), func(e Element) bool { return in[e] })
+}
+
+func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,382 @@
+package nft
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// transactionSize bounds a transaction in bytes. The kernel refuses one larger than the socket's
+// send buffer (netlink_sendmsg). Only what is used is allocated.
+const transactionSize = 64 << 20
+
+// chunk bounds the elements of one message, which is at most 64 KiB.
+const chunk = 500
+
+// with opens a connection for f that sends changes of any size at once and has space for the reply
+// to each message. One connection for all questions: the kernel finishes pending deletions, which
+// may take 10 ms, before it closes a socket.
+func with(f func(*nftables.Conn) error) error {
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(
+		func(c *netlink.Conn) error {
+			return errors.Join(c.SetWriteBuffer(transactionSize),
+				c.SetReadBuffer(transactionSize/8))
+		}))
+	if err != nil {
+		return fmt.Errorf("open nftables: %w", err)
+	}
+	return errors.Join(f(c), c.CloseLasting())
+}
+
+// reading is with for the reading of a table. The error matches fs.ErrNotExist if there is none.
+func reading(table string, f func(*nftables.Conn, *nftables.Table) error) error {
+	return with(func(c *nftables.Conn) error {
+		t := kernelTable(table)
+		switch _, err := c.ListTableOfFamily(t.Name, t.Family); {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("nft table inet %s does not exist: %w", table, err)
+		case err != nil:
+			return fmt.Errorf("read nft table inet %s: %w", table, err)
+		}
+		if err := f(c, t); err != nil {
+			return fmt.Errorf("nft table inet %s: %w", table, err)
+		}
+		return nil
+	})
+}
+
+func kernelTable(name string) *nftables.Table {
+	return &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
+}
+
+// Find returns nil if there is the table, with the chain, if one is asked for, and the sets. The
+// error names the first that is missing.
+func Find(table, chain string, sets ...string) error {
+	return reading(table, func(c *nftables.Conn, t *nftables.Table) error {
+		if chain != "" {
+			if _, err := c.ListChain(t, chain); err != nil {
+				return fmt.Errorf("chain %s: %w", chain, err)
+			}
+		}
+		if len(sets) == 0 {
+			return nil
+		}
+
+		have, err := c.GetSets(t)
+		if err != nil {
+			return fmt.Errorf("list sets: %w", err)
+		}
+		for _, name := range sets {
+			if !slices.ContainsFunc(have, func(s *nftables.Set) bool { return s.Name == name }) {
+				return fmt.Errorf("set %s does not exist", name)
+			}
+		}
+		return nil
+	})
+}
+
+// Read returns the table of t's name as the kernel has it, nil if there is none. It reads flow
+// tables only if t has one, and the elements only of sets that t has and are not Shared.
+func (t *Table) Read() (*Table, error) {
+	got := &Table{Name: t.Name}
+	err := reading(t.Name, func(c *nftables.Conn, kernel *nftables.Table) error {
+		if t.Flowtable != "" {
+			if err := got.readFlowtables(c, kernel); err != nil {
+				return err
+			}
+		}
+		if err := got.readChains(c, kernel); err != nil {
+			return err
+		}
+
+		var err error
+		got.Sets, err = readSets(c, kernel, func(name string) bool {
+			s := t.Set(name)
+			return s.Name != "" && !s.Shared
+		})
+		if err != nil {
+			return err
+		}
+
+		counts, err := counters(c, kernel)
+		got.Counters = slices.Sorted(maps.Keys(counts))
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return got, nil
+}
+
+func (t *Table) readFlowtables(c *nftables.Conn, kernel *nftables.Table) error {
+	tables, err := c.ListFlowtables(kernel)
+	if err != nil {
+		return fmt.Errorf("list flow tables: %w", err)
+	}
+	for _, f := range tables {
+		t.Flowtable += f.Name
+		t.Devices = append(t.Devices, f.Devices...)
+	}
+	return nil
+}
+
+func (t *Table) readChains(c *nftables.Conn, kernel *nftables.Table) error {
+	chains, err := c.ListChainsOfTableFamily(kernel.Family)
+	if err != nil {
+		return fmt.Errorf("list chains: %w", err)
+	}
+	for _, ch := range chains {
+		if ch.Table.Name != kernel.Name {
+			continue
+		}
+		rules, err := c.GetRules(kernel, ch)
+		if err != nil {
+			return fmt.Errorf("list rules of chain %s: %w", ch.Name, err)
+		}
+		chain := Chain{Chain: *ch}
+		for _, r := range rules {
+			chain.Rules = append(chain.Rules, r.Exprs)
+		}
+		t.Chains = append(t.Chains, chain)
+	}
+	return nil
+}
+
+// ErrSetRemoved matches the error of Sets for a set that was removed after all were listed.
+var ErrSetRemoved = errors.New("a set was removed meanwhile")
+
+// Sets returns the sets of a table that which selects, with their elements. An error matches
+// fs.ErrNotExist if there is no table.
+func Sets(table string, which func(name string) bool) (sets []Set, err error) {
+	err = reading(table, func(c *nftables.Conn, t *nftables.Table) error {
+		all, err := readSets(c, t, which)
+		sets = slices.DeleteFunc(all, func(s Set) bool { return !which(s.Name) })
+		return err
+	})
+	return sets, err
+}
+
+// readSets reads all sets, and the elements of those that which selects.
+func readSets(c *nftables.Conn, t *nftables.Table, which func(name string) bool) ([]Set, error) {
+	all, err := c.GetSets(t)
+	if err != nil {
+		return nil, fmt.Errorf("list sets: %w", err)
+	}
+	var sets []Set
+	for _, s := range all {
+		set := Set{Set: *s}
+		if which(s.Name) {
+			elements, err := c.GetSetElements(s)
+			if err != nil {
+				// The library's error does not match ENOENT.
+				if _, e := c.GetSetByName(t, s.Name); e != nil {
+					err = errors.Join(ErrSetRemoved, err)
+				}
+				return nil, fmt.Errorf("list elements of set %s: %w", s.Name, err)
+			}
+			set.Elements = fromKernel(elements)
+		}
+		sets = append(sets, set)
+	}
+	return sets, nil
+}
+
+// fromKernel pairs the starts and ends of intervals.
+func fromKernel(elements []nftables.SetElement) (out []Element) {
+	slices.SortFunc(elements, func(a, b nftables.SetElement) int {
+		switch c := bytes.Compare(a.Key, b.Key); {
+		case c != 0 || a.IntervalEnd == b.IntervalEnd:
+			return c
+		case a.IntervalEnd: // An interval ends where the next one starts.
+			return -1
+		}
+		return 1
+	})
+	for _, e := range elements {
+		if !e.IntervalEnd {
+			out = append(out, Element{Key: string(e.Key), Value: string(e.Val)})
+		} else if len(out) > 0 {
+			last := &out[len(out)-1]
+			last.End = cmp.Or(last.End, string(e.Key))
+		}
+	}
+	return out
+}
+
+// toKernel is the inverse.
+func toKernel(elements []Element) (out []nftables.SetElement) {
+	for _, e := range elements {
+		out = append(out, nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Value)})
+		if e.End != "" {
+			out = append(out, nftables.SetElement{Key: []byte(e.End), IntervalEnd: true})
+		}
+	}
+	return out
+}
+
+// Counters returns the packets that a table's counters counted, by name; no table has none.
+func Counters(table string) (counts map[string]uint64, err error) {
+	err = reading(table, func(c *nftables.Conn, t *nftables.Table) error {
+		counts, err = counters(c, t)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return counts, err
+}
+
+func counters(c *nftables.Conn, t *nftables.Table) (map[string]uint64, error) {
+	objects, err := c.GetNamedObjects(t)
+	if err != nil {
+		return nil, fmt.Errorf("list counters: %w", err)
+	}
+	counts := make(map[string]uint64)
+	for _, o := range objects {
+		if n, ok := o.(*nftables.NamedObj); ok {
+			if counter, ok := n.Obj.(*expr.Counter); ok {
+				counts[n.Name] = counter.Packets
+			}
+		}
+	}
+	return counts, nil
+}
+
+// Write makes the difference in one transaction.
+func (d *Difference) Write() error {
+	return writing(d.want.Name, func(c *nftables.Conn) error {
+		t := c.AddTable(kernelTable(d.want.Name))
+		var counts map[string]uint64
+		if d.replace {
+			var err error
+			if counts, err = counters(c, t); err != nil {
+				return err
+			}
+			c.DelTable(t)
+			c.AddTable(t)
+			if d.want.Flowtable != "" {
+				c.AddFlowtable(d.want.flows())
+			}
+		}
+
+		for _, name := range d.counters {
+			c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
+		}
+		for _, s := range d.sets {
+			s.Table = t
+			if err := c.AddSet(&s.Set, nil); err != nil {
+				return fmt.Errorf("set %s: %w", s.Name, err)
+			}
+		}
+		if err := changeElements(c, d.elements); err != nil {
+			return err
+		}
+		if d.chains {
+			d.writeChains(c, t)
+		}
+		return nil
+	})
+}
+
+// writeChains replaces the chains, on whatever hooks they were.
+func (d *Difference) writeChains(c *nftables.Conn, t *nftables.Table) {
+	for _, do := range []func(*nftables.Chain){c.FlushChain, c.DelChain} {
+		for _, chain := range d.want.Chains {
+			if !d.replace {
+				do(c.AddChain(&nftables.Chain{Name: chain.Name, Table: t}))
+			}
+		}
+	}
+
+	for _, chain := range d.want.Chains {
+		chain.Table = t
+		c.AddChain(&chain.Chain)
+	}
+	for _, chain := range d.want.Chains {
+		for _, rule := range chain.Rules {
+			c.AddRule(&nftables.Rule{Table: t, Chain: &chain.Chain, Exprs: rule})
+		}
+	}
+}
+
+// writing is with for one transaction on a table.
+func writing(table string, f func(*nftables.Conn) error) error {
+	err := with(func(c *nftables.Conn) error {
+		if err := f(c); err != nil {
+			return err
+		}
+		return c.Flush()
+	})
+	if err != nil {
+		return fmt.Errorf("write nft table inet %s: %w", table, err)
+	}
+	return nil
+}
+
+// Replace writes the whole table, in place of what the kernel has. Its counters keep their counts.
+func (t *Table) Replace() error { return Diff(nil, t).Write() }
+
+// Delete deletes a table and reports whether there was one.
+func Delete(table string) (bool, error) {
+	err := writing(table, func(c *nftables.Conn) error {
+		c.DelTable(kernelTable(table))
+		return nil
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Join lets the links of t use its flow table too. A link that does stays.
+func (t *Table) Join() error {
+	return writing(t.Name, func(c *nftables.Conn) error {
+		c.AddFlowtable(t.flows())
+		return nil
+	})
+}
+
+func (t *Table) flows() *nftables.Flowtable {
+	return &nftables.Flowtable{Table: kernelTable(t.Name), Name: t.Flowtable, Devices: t.Devices}
+}
+
+// ChangeElements changes elements of sets in one transaction. The error matches fs.ErrNotExist if a
+// set, or an element to remove, is missing.
+func ChangeElements(changes ...Elements) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	return writing(changes[0].Table, func(c *nftables.Conn) error {
+		return changeElements(c, changes)
+	})
+}
+
+// changeElements removes first: the kernel refuses an interval that overlaps another.
+func changeElements(c *nftables.Conn, changes []Elements) error {
+	for _, e := range changes {
+		set := &nftables.Set{Table: kernelTable(e.Table), Name: e.Set}
+		for some := range slices.Chunk(e.Remove, chunk) {
+			if err := c.SetDeleteElements(set, toKernel(some)); err != nil {
+				return fmt.Errorf("set %s: %w", e.Set, err)
+			}
+		}
+		for some := range slices.Chunk(e.Add, chunk) {
+			if err := c.SetAddElements(set, toKernel(some)); err != nil {
+				return fmt.Errorf("set %s: %w", e.Set, err)
+			}
+		}
+	}
+	return nil
+}

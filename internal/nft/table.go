@@ -1,0 +1,161 @@
+package nft
+
+import (
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+// Table is a table of the family inet, wanted or read.
+type Table struct {
+	Name   string
+	Chains []Chain
+	Sets   []Set
+	// Counters are the names of its counters.
+	Counters []string
+	// Flowtable is the name of its flow table; empty is none. Devices are the links whose packets
+	// use it, which are not compared.
+	Flowtable string
+	Devices   []string
+}
+
+// Chain is a chain and its rules. The Table of the embedded chain is not used.
+type Chain struct {
+	nftables.Chain
+	Rules []Rule
+}
+
+// Base returns a chain at a hook. It accepts what its rules do not drop.
+func Base(name string, typ nftables.ChainType, hook *nftables.ChainHook,
+	priority nftables.ChainPriority, rules ...Rule) Chain {
+	return Chain{nftables.Chain{Name: name, Type: typ, Hooknum: hook, Priority: &priority}, rules}
+}
+
+// Target returns a chain without a hook, which rules jump to.
+func Target(name string, rules ...Rule) Chain { return Chain{nftables.Chain{Name: name}, rules} }
+
+// Set is a set or a map. The Table of the embedded set is not used.
+type Set struct {
+	nftables.Set
+	// Shared reports whether another program adds and removes the elements.
+	Shared   bool
+	Elements []Element
+}
+
+// Element is an element of a set, in the kernel's encoding.
+type Element struct {
+	Key string
+	// End is where an interval ends, exclusive; empty is the end of all keys. Only elements of
+	// interval sets have one.
+	End string
+	// Value is what a map has for the key.
+	Value string
+}
+
+// Key returns the element of a concatenation of fields.
+func Key(fields ...[]byte) Element { return Element{Key: string(slices.Concat(fields...))} }
+
+// Addr returns the element of an address.
+func Addr(a netip.Addr) Element { return Key(a.AsSlice()) }
+
+// Interval returns the element of all addresses of a prefix without host bits.
+func Interval(p netip.Prefix) Element {
+	last := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(last)*8; i++ {
+		last[i/8] |= 0x80 >> (i % 8)
+	}
+	end, _ := netip.AddrFromSlice(last)
+	return Element{Key: string(p.Addr().AsSlice()), End: string(end.Next().AsSlice())}
+}
+
+// Set returns the set of a name; a table without it, or no table, has an empty one.
+func (t *Table) Set(name string) *Set {
+	if t != nil {
+		for i := range t.Sets {
+			if t.Sets[i].Name == name {
+				return &t.Sets[i]
+			}
+		}
+	}
+	return new(Set)
+}
+
+// String returns all that is compared but elements, in one order: equal texts are equal tables. No
+// table has an empty text.
+func (t *Table) String() string {
+	if t == nil {
+		return ""
+	}
+	text := "table inet " + t.Name + "\n"
+	objects := t.objects()
+	for _, name := range sortedKeys(objects) {
+		text += name + objects[name] + "\n"
+	}
+	return text
+}
+
+// objects returns what is in the table, each described, by kind and name.
+func (t *Table) objects() map[string]string {
+	all := make(map[string]string)
+	for _, c := range t.Chains {
+		all["chain "+c.Name] = c.text()
+	}
+	for _, s := range t.Sets {
+		all["set "+s.Name] = s.text()
+	}
+	for _, name := range t.Counters {
+		all["counter "+name] = ""
+	}
+	if t.Flowtable != "" {
+		all["flowtable "+t.Flowtable] = ""
+	}
+	return all
+}
+
+func (c Chain) text() (text string) {
+	if c.Hooknum != nil && c.Priority != nil {
+		text = fmt.Sprintf(" type %s hook %d priority %d", c.Type, *c.Hooknum, *c.Priority)
+		if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+			text += " policy drop"
+		}
+	}
+	for _, rule := range c.Rules {
+		text += "\n "
+		for _, e := range rule {
+			text += " " + exprText(e)
+		}
+	}
+	return text
+}
+
+func (s Set) text() string {
+	text := fmt.Sprintf(" type %s %d", s.KeyType.Name, s.KeyType.Bytes)
+	if s.IsMap {
+		text += fmt.Sprintf(" : %s %d", s.DataType.Name, s.DataType.Bytes)
+	}
+	if s.Interval {
+		text += " interval"
+	}
+	return text
+}
+
+// exprText returns the name of an expression and its fields that are not zero.
+func exprText(e expr.Any) string {
+	v := reflect.ValueOf(e).Elem()
+	var fields []string
+	for i := range v.NumField() {
+		switch f := v.Field(i); {
+		case f.IsZero():
+		case f.Kind() == reflect.Slice:
+			fields = append(fields, fmt.Sprintf("%s:%x", v.Type().Field(i).Name, f))
+		default:
+			fields = append(fields, fmt.Sprintf("%s:%v", v.Type().Field(i).Name, f))
+		}
+	}
+	return fmt.Sprintf("%s{%s}", v.Type().Name(), strings.Join(fields, " "))
+}
