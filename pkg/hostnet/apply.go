@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -54,7 +55,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	h.podLinksChanged = false
 	have := *h.have
 	if h.noFlows != nil {
-		want.Flows = nil
+		want.Flows = ""
 	}
 
 	ops := Diff(have, want)
@@ -64,7 +65,7 @@ func (h *Host) Sync(want State) ([]Op, error) {
 	}
 
 	if h.noFlows != nil { // An attempt found it out and changed nothing.
-		want.Flows = nil
+		want.Flows = ""
 		ops = slices.DeleteFunc(ops, func(op Op) bool { _, flows := op.(flowsOp); return flows })
 	}
 
@@ -272,10 +273,11 @@ func (o ruleOp) apply(h *Host) error {
 func (o settingOp) apply(*Host) error { return sysctl.Write(o.path, o.value) }
 
 func (o tableOp) apply(*Host) error {
-	if !o.want {
-		o.table.chains = nil
+	if o.want {
+		return o.table.Replace()
 	}
-	return o.table.apply()
+	_, err := nft.Delete(o.table.Name)
+	return err
 }
 
 // apply sets the group first, by which the guard and rules recognize the device, and brings it up

@@ -3,6 +3,8 @@ package hostnet
 import (
 	"fmt"
 	"slices"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
 )
 
 // Op is one change. Its String is a line for people.
@@ -40,11 +42,11 @@ func Diff(have, want State) []Op {
 	for _, d := range devices {
 		ops = append(ops, d)
 	}
-	if !slices.Equal(have.Outer, want.Outer) {
-		ops = append(ops, tableOp{outerTable(want.OuterPort), want.Outer != nil})
+	if have.Outer != want.Outer {
+		ops = append(ops, tableOp{outerTable(want.OuterPort), want.Outer != ""})
 	}
-	if !slices.Equal(have.NAT, want.NAT) {
-		ops = append(ops, tableOp{natTable(), want.NAT != nil})
+	if have.NAT != want.NAT {
+		ops = append(ops, tableOp{natTable(), want.NAT != ""})
 	}
 	ops = append(ops, diffFlows(have, want, devices)...)
 	slices.SortStableFunc(ops, func(a, b Op) int { return int(a.phase() - b.phase()) })
@@ -246,14 +248,14 @@ func (o deviceOp) String() string { return fmt.Sprintf("set device %s (was: %s)"
 func (o deviceOp) phase() phase   { return phaseDevice }
 
 type tableOp struct {
-	table nftTable
+	table *nft.Table
 	want  bool
 }
 
 func (o tableOp) String() string {
 	if !o.want {
-		return "delete nft table " + o.table.name
+		return "delete nft table " + o.table.Name
 	}
-	return "replace nft table " + o.table.name
+	return "replace nft table " + o.table.Name
 }
 func (o tableOp) phase() phase { return phaseTable }

@@ -2,7 +2,6 @@ package hostnet
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
@@ -12,6 +11,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -113,12 +113,15 @@ func compareJoins(a, b Join) int {
 // readFlows reads the nftables flow tables and the links into s.
 func (h *Host) readFlows(s *State, links []nl.Link) error {
 	for _, name := range flowTableNames {
-		lines, joined, err := readNFT(name)
+		t, err := flowTable(name, 0).Read()
 		if err != nil {
-			return fmt.Errorf("read nft table %s: %w", name, err)
+			return err
 		}
-		s.Flows = append(s.Flows, lines...)
-		for _, link := range joined {
+		if t == nil {
+			continue
+		}
+		s.Flows += t.String()
+		for _, link := range t.Devices {
 			s.Joined = append(s.Joined, Join{Table: name, Link: link})
 		}
 	}
@@ -165,98 +168,52 @@ func (h *Host) readJoins(s *State, links []nl.Link) {
 
 // flowTables are the nftables tables, one for each protocol, with flow tables for packets that come
 // in by links.
-func flowTables(joins []Join) []nftTable {
-	tables := []nftTable{flowTable(abi.NFTFlowTableTCP, unix.IPPROTO_TCP),
+func flowTables(joins []Join) []*nft.Table {
+	tables := []*nft.Table{flowTable(abi.NFTFlowTableTCP, unix.IPPROTO_TCP),
 		flowTable(abi.NFTFlowTableUDP, unix.IPPROTO_UDP)}
-	for i, t := range tables {
+	for _, t := range tables {
 		for _, j := range joins {
-			if j.Table == t.name {
-				tables[i].links = append(tables[i].links, j.Link)
+			if j.Table == t.Name {
+				t.Devices = append(t.Devices, j.Link)
 			}
 		}
 	}
 	return tables
 }
 
-// plannedFlows are the lines of all.
-func plannedFlows() (lines []string) {
+// plannedFlows is the text of all.
+func plannedFlows() (text string) {
 	for _, t := range flowTables(nil) {
-		lines = append(lines, t.lines()...)
+		text += t.String()
 	}
-	return lines
+	return text
 }
 
 // flowTable is the nft table for flows of a protocol, without links.
-func flowTable(name string, proto byte) nftTable {
-	group := func(key expr.MetaKey, group uint32) []expr.Any {
-		return []expr.Any{
-			&expr.Meta{Key: key, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1,
-				Data: binary.NativeEndian.AppendUint32(nil, group)},
-		}
-	}
-	back := &expr.Verdict{Kind: expr.VerdictReturn}
-	rules := [][]expr.Any{
-		{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{proto}},
-			back,
-		},
-		{
-			&expr.Numgen{Register: 1, Type: unix.NFT_NG_RANDOM, Modulus: flowOdds},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-			back,
-		},
-		{
-			&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-			bits(abi.PodMark),
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
-			back,
-		},
-		{
-			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0}}, // IP_CT_DIR_ORIGINAL
-			back,
-		},
-		{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			bits(sourceTranslated),
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-			back,
-		},
-	}
-
-	for _, g := range [][2]uint32{{abi.PodGroup, abi.TunnelGroup},
-		{abi.TunnelGroup, abi.PodGroup}} {
-		rules = append(rules, slices.Concat(group(expr.MetaKeyIIFGROUP, g[0]),
-			group(expr.MetaKeyOIFGROUP, g[1]), []expr.Any{&expr.FlowOffload{Name: flowtableName}}))
-	}
-	return nftTable{name: name, flowtable: true, chains: []nftChain{{
-		Chain: nftables.Chain{
-			Name: flowChain, Type: nftables.ChainTypeFilter,
-			Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityRef(afterAll),
-		},
-		rules: rules,
-	}}}
-}
-
-// bits keeps those of register 1.
-func bits(mask uint32) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
-		Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: make([]byte, 4)}
-}
-
-// flows is the flow table of t.
-func (t nftTable) flows() *nftables.Flowtable {
-	return &nftables.Flowtable{Table: t.kernel(), Name: flowtableName, Devices: t.links}
+func flowTable(name string, proto byte) *nft.Table {
+	skip := func(part nft.Rule) nft.Rule { return nft.All(part, nft.Return) }
+	add := nft.Rule{&expr.FlowOffload{Name: flowtableName}}
+	return &nft.Table{Name: name, Flowtable: flowtableName, Chains: []nft.Chain{
+		nft.Base(flowChain, nftables.ChainTypeFilter, nftables.ChainHookForward, afterAll,
+			skip(nft.Proto(nft.Neq, proto)),
+			skip(nft.Rule{
+				&expr.Numgen{Register: 1, Type: unix.NFT_NG_RANDOM, Modulus: flowOdds},
+				&expr.Cmp{Op: nft.Neq, Register: 1, Data: nft.Native(0)},
+			}),
+			skip(nft.Mark(abi.PodMark, nft.Eq, 0)),
+			skip(nft.Direction(nft.Neq, 0)), // IP_CT_DIR_ORIGINAL
+			skip(nft.Status(sourceTranslated, nft.Neq)),
+			nft.All(nft.InGroup(nft.Eq, abi.PodGroup), nft.OutGroup(nft.Eq, abi.TunnelGroup), add),
+			nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), nft.OutGroup(nft.Eq, abi.PodGroup), add)),
+	}}
 }
 
 // diffFlows returns the changes to the flow tables. They are replaced, which ends all entries, when
 // a link has another MTU, because entries remember it, and when a link is gone: since Linux 6.16
 // its name stays in the list.
 func diffFlows(have, want State, devices []deviceOp) []Op {
-	if len(want.Flows) == 0 {
-		if len(have.Flows) == 0 {
+	if want.Flows == "" {
+		if have.Flows == "" {
 			return nil
 		}
 		var ops []Op
@@ -265,7 +222,7 @@ func diffFlows(have, want State, devices []deviceOp) []Op {
 		}
 		return ops
 	}
-	anew := !slices.Equal(have.Flows, want.Flows) || len(without(have.Joined, have.Joins)) > 0
+	anew := have.Flows != want.Flows || len(without(have.Joined, have.Joins)) > 0
 	for _, d := range devices {
 		anew = anew || d.have.MTU != d.want.MTU
 	}
@@ -308,21 +265,21 @@ func (o flowsOp) apply(h *Host) error {
 	h.flowsErr = nil
 	for _, t := range flowTables(o.joins) {
 		if !o.anew {
-			h.flowsErr = errors.Join(h.flowsErr, t.join())
+			h.flowsErr = errors.Join(h.flowsErr, join(t))
 			continue
 		}
 		h.joinedMTU = nil
-		err := t.apply()
+		err := t.Replace()
 		if noFlowtable(err) {
 			// Either the kernel has no flow tables, or one of the links is gone.
-			links := t.links
-			t.links = nil
-			if err = t.apply(); noFlowtable(err) {
+			links := t.Devices
+			t.Devices = nil
+			if err = t.Replace(); noFlowtable(err) {
 				h.noFlows = errNoFlowtable
 				return nil
 			}
-			if t.links = links; err == nil {
-				err = t.join()
+			if t.Devices = links; err == nil {
+				err = join(t)
 			}
 		}
 		h.flowsErr = errors.Join(h.flowsErr, err)
@@ -330,19 +287,14 @@ func (o flowsOp) apply(h *Host) error {
 	return nil
 }
 
-// join joins the links of t. A joined link stays joined. A link or table that is gone is no error:
-// Watch notifies, and the next reading finds what is missing.
-func (t nftTable) join() error {
-	if len(t.links) == 0 {
+// join joins the links of t. A link or table that is gone is no error: Watch notifies, and the next
+// reading finds what is missing.
+func join(t *nft.Table) error {
+	if len(t.Devices) == 0 {
 		return nil
 	}
-	c, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	c.AddFlowtable(t.flows())
-	if err := c.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("add links %v to the flow table of %s: %w", t.links, t.name, err)
+	if err := t.Join(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("add links %v to the flow table: %w", t.Devices, err)
 	}
 	return nil
 }
@@ -364,9 +316,9 @@ func (h *Host) FlowtableProblem() error {
 func (h *Host) StopFlows() error {
 	h.Forget()
 	var errs []error
-	for _, t := range flowTables(nil) {
-		t.chains = nil
-		errs = append(errs, t.apply())
+	for _, name := range flowTableNames {
+		_, err := nft.Delete(name)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -23,8 +23,8 @@ import (
 )
 
 func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
-	lines := plannedFlows()
-	want := State{Flows: lines}
+	flows := plannedFlows()
+	want := State{Flows: flows}
 	wider := deviceOp{Device{Name: "veil0", MTU: 1420}, Device{Name: "veil0", MTU: 1300}}
 	tunnel, pod := []Join{{abi.NFTFlowTableTCP, "veil0", 1420},
 		{abi.NFTFlowTableUDP, "veil0", 1420}}, Join{abi.NFTFlowTableUDP, "vpod1", 1420}
@@ -40,21 +40,21 @@ func TestDiffReplacesFlowTablesOnlyWhenItMust(t *testing.T) {
 		{name: "nothing wanted, nothing there"},
 		{"not there", State{Joins: append(tunnel, pod)}, want, nil,
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"another", State{Flows: lines[1:]}, want, nil,
+		{"another", State{Flows: flows[1:]}, want, nil,
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"there", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want, nil, nil},
-		{"a new link", State{Flows: lines, Joins: append(tunnel, pod), Joined: tunnel}, want, nil,
+		{"there", State{Flows: flows, Joins: tunnel, Joined: tunnel}, want, nil, nil},
+		{"a new link", State{Flows: flows, Joins: append(tunnel, pod), Joined: tunnel}, want, nil,
 			[]string{"add links [vpod1] to the flow tables"}},
 		{"a link in it that is no pod's any more",
-			State{Flows: lines, Joins: tunnel, Joined: append(tunnel, pod)}, want, nil,
+			State{Flows: flows, Joins: tunnel, Joined: append(tunnel, pod)}, want, nil,
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"a pod's MTU", State{Flows: lines, Joins: append(tunnel, narrow),
+		{"a pod's MTU", State{Flows: flows, Joins: append(tunnel, narrow),
 			Joined: append(tunnel, pod)}, want, nil,
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"a tunnel's MTU", State{Flows: lines, Joins: tunnel, Joined: tunnel}, want,
+		{"a tunnel's MTU", State{Flows: flows, Joins: tunnel, Joined: tunnel}, want,
 			[]deviceOp{wider},
 			[]string{"replace nft tables [kubeveil_flows_tcp kubeveil_flows_udp]"}},
-		{"no longer wanted", State{Flows: lines}, State{}, nil,
+		{"no longer wanted", State{Flows: flows}, State{}, nil,
 			[]string{"delete nft table kubeveil_flows_tcp", "delete nft table kubeveil_flows_udp"}},
 	} {
 		var got []string

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -111,11 +112,12 @@ func (h *Host) Read() (State, error) {
 		}
 	}
 
-	for name, lines := range map[string]*[]string{abi.NFTNatTable: &s.NAT,
-		abi.NFTOuterTable: &s.Outer} {
-		if *lines, _, err = readNFT(name); err != nil {
-			return s, fmt.Errorf("read nft table %s: %w", name, err)
+	for table, text := range map[*nft.Table]*string{natTable(): &s.NAT, outerTable(0): &s.Outer} {
+		have, err := table.Read()
+		if err != nil {
+			return s, err
 		}
+		*text = have.String()
 	}
 
 	if err := h.readFlows(&s, links); err != nil {

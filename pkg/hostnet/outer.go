@@ -7,6 +7,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -39,75 +40,45 @@ const (
 )
 
 // outerTable is the table that drops those errors, for tunnels that send from this UDP port.
-func outerTable(port int) nftTable {
-	return nftTable{name: abi.NFTOuterTable, chains: []nftChain{
-		{
-			Chain: nftables.Chain{
-				Name: "output", Type: nftables.ChainTypeFilter,
-				Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityRef(last),
-			},
-			rules: [][]expr.Any{setDF()},
-		},
-		{
-			Chain: nftables.Chain{
-				Name: "input", Type: nftables.ChainTypeFilter,
-				Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter,
-			},
-			rules: [][]expr.Any{dropTooBig4(port), dropTooBig6(port)},
-		},
+func outerTable(port int) *nft.Table {
+	return &nft.Table{Name: abi.NFTOuterTable, Chains: []nft.Chain{
+		nft.Base("output", nftables.ChainTypeFilter, nftables.ChainHookOutput, last, setDF()),
+		nft.Base("input", nftables.ChainTypeFilter, nftables.ChainHookInput,
+			*nftables.ChainPriorityFilter, dropTooBig4(port), dropTooBig6(port)),
 	}}
 }
 
 // setDF leaves what has DF, or is a fragment, as it is:
 //
 //	meta mark & TunnelMark == TunnelMark meta l4proto udp ip frag-off 0 ip frag-off set 0x4000
-func setDF() []expr.Any {
-	exprs := append(marked(abi.TunnelMark), ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_UDP)...)
-	exprs = append(exprs, field(expr.PayloadBaseNetworkHeader, fragOffset, 0, 0)...)
-	return append(exprs,
-		&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, dontFragment)},
-		&expr.Payload{
-			OperationType: expr.PayloadWrite, SourceRegister: 1,
-			Base:   expr.PayloadBaseNetworkHeader,
-			Offset: fragOffset, Len: 2, CsumType: expr.CsumTypeInet, CsumOffset: fragChecksum,
-		})
+func setDF() nft.Rule {
+	return nft.All(marked(abi.TunnelMark), ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_UDP),
+		nft.Bytes(nft.Network, fragOffset, 0, 0), nft.Rule{
+			&expr.Immediate{Register: 1, Data: binary.BigEndian.AppendUint16(nil, dontFragment)},
+			&expr.Payload{
+				OperationType: expr.PayloadWrite, SourceRegister: 1, Base: nft.Network,
+				Offset: fragOffset, Len: 2, CsumType: expr.CsumTypeInet, CsumOffset: fragChecksum,
+			}})
 }
 
 // dropTooBig4 drops "fragmentation needed" that quotes a UDP packet from port.
-func dropTooBig4(port int) []expr.Any {
-	const th = expr.PayloadBaseTransportHeader
-	exprs := ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_ICMP)
-	exprs = append(exprs, field(th, 0, 3, 4)...)
-	exprs = append(exprs, field(th, icmpQuote, quotedHeader4)...)
-	exprs = append(exprs, field(th, icmpQuote+quotedProto4, unix.IPPROTO_UDP)...)
-	exprs = append(exprs, field(th, icmpQuote+header4, byte(port>>8), byte(port))...)
-	return append(exprs, &expr.Verdict{Kind: expr.VerdictDrop})
+func dropTooBig4(port int) nft.Rule {
+	return nft.All(ofProto(unix.NFPROTO_IPV4, unix.IPPROTO_ICMP),
+		nft.Bytes(nft.Transport, 0, 3, 4),
+		nft.Bytes(nft.Transport, icmpQuote, quotedHeader4),
+		nft.Bytes(nft.Transport, icmpQuote+quotedProto4, unix.IPPROTO_UDP),
+		nft.Bytes(nft.Transport, icmpQuote+header4, byte(port>>8), byte(port)), nft.Drop)
 }
 
 // dropTooBig6 drops "packet too big" that quotes a UDP packet from port.
-func dropTooBig6(port int) []expr.Any {
-	const th = expr.PayloadBaseTransportHeader
-	exprs := ofProto(unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6)
-	exprs = append(exprs, field(th, 0, 2)...)
-	exprs = append(exprs, field(th, icmpQuote+quotedProto6, unix.IPPROTO_UDP)...)
-	exprs = append(exprs, field(th, icmpQuote+header6, byte(port>>8), byte(port))...)
-	return append(exprs, &expr.Verdict{Kind: expr.VerdictDrop})
+func dropTooBig6(port int) nft.Rule {
+	return nft.All(ofProto(unix.NFPROTO_IPV6, unix.IPPROTO_ICMPV6),
+		nft.Bytes(nft.Transport, 0, 2),
+		nft.Bytes(nft.Transport, icmpQuote+quotedProto6, unix.IPPROTO_UDP),
+		nft.Bytes(nft.Transport, icmpQuote+header6, byte(port>>8), byte(port)), nft.Drop)
 }
 
 // ofProto matches a family and a transport protocol.
-func ofProto(family, proto byte) []expr.Any {
-	return []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{family}},
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{proto}},
-	}
-}
-
-// field matches bytes at an offset.
-func field(base expr.PayloadBase, offset uint32, want ...byte) []expr.Any {
-	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: base, Offset: offset, Len: uint32(len(want))},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: want},
-	}
+func ofProto(family, proto byte) nft.Rule {
+	return nft.All(nft.Family(family), nft.Proto(nft.Eq, proto))
 }

@@ -98,14 +98,14 @@ func Plan(w Want) State {
 		s.Reflect6 = reflectOurs
 	}
 	if w.Masquerade {
-		s.NAT = natTable().lines()
+		s.NAT = natTable().String()
 	}
 	if w.Flowtable {
 		s.Flows = plannedFlows()
 	}
 
 	if w.TunnelPort != 0 {
-		s.Outer, s.OuterPort = outerTable(w.TunnelPort).lines(), w.TunnelPort
+		s.Outer, s.OuterPort = outerTable(w.TunnelPort).String(), w.TunnelPort
 	}
 
 	s.sortSmall()

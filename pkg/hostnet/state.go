@@ -26,13 +26,13 @@ type State struct {
 	// RALinks are links that would lose a default route, learned from router advertisements, if
 	// IPv6 forwarding is enabled. Only read, never planned.
 	RALinks []string
-	// NAT is the content of the nftables table NFTNatTable, one line for each chain and rule; nil
-	// when there is no such table.
-	NAT []string
+	// NAT is the content of the nftables table NFTNatTable as text; empty when there is no such
+	// table.
+	NAT string
 	// Outer is the same of NFTOuterTable.
-	Outer []string
+	Outer string
 	// Flows is the same of NFTFlowTableTCP and NFTFlowTableUDP.
-	Flows []string
+	Flows string
 	// Joins are the links that belong into its flow tables, Joined those that are in them. Only
 	// read, never planned.
 	Joins, Joined []Join
@@ -156,10 +156,7 @@ func (s State) String() string {
 	if s.Reflect4 != 0 || s.Reflect6 != 0 {
 		fmt.Fprintf(&b, "fwmark_reflect inet %d inet6 %d\n", s.Reflect4, s.Reflect6)
 	}
-	for _, line := range slices.Concat(s.NAT, s.Outer, s.Flows) {
-		fmt.Fprintf(&b, "nft %s\n", line)
-	}
-	return b.String()
+	return b.String() + s.NAT + s.Outer + s.Flows
 }
 
 // sort brings s into canonical order.
