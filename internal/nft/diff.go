@@ -12,9 +12,9 @@ type Difference struct {
 	want *Table
 	// replace has the table deleted first, chains has the chains replaced.
 	replace, chains bool
-	counters     []string
-	sets         []Set
-	elements     []Elements
+	counters        []string
+	sets            []Set
+	elements        []Elements
 	// what is for people.
 	what []string
 }
@@ -86,6 +86,9 @@ func (d *Difference) String() string {
 	}
 	return text
 }
+
+// Table returns the name of the table that differs.
+func (d *Difference) Table() string { return d.want.Name }
 
 // minus returns the elements that a has and b has not.
 func minus(a, b []Element) []Element {

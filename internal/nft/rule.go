@@ -117,8 +117,10 @@ var (
 // Load matches the family and loads the field into register 1.
 func (f Field) Load() Rule { return append(Family(f.Family), Load(Network, f.Offset, f.Size)) }
 
-// Is matches packets with these bytes in the field.
-func (f Field) Is(want []byte) Rule { return append(f.Load(), compare(Eq, want)) }
+// Begins matches packets of the family in whose field these bytes are the first.
+func (f Field) Begins(with ...byte) Rule {
+	return All(Family(f.Family), Bytes(Network, f.Offset, with...))
+}
 
 // In matches packets of the family with the field in a set.
 func (f Field) In(set string) Rule { return append(f.Load(), In(set)) }

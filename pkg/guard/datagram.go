@@ -7,10 +7,10 @@ import (
 	"net/netip"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -59,83 +59,63 @@ func (d *Datagrams) validate() error {
 // datagramSets are the sets that Datagrams fills.
 var datagramSets = []string{setEndpoints4, setEndpoints6, setOuter4, setOuter6, setTunnelPort}
 
-// datagrams plans the sets.
-func (t table) datagrams(d *Datagrams, self []netip.Addr) {
+// putDatagrams plans the sets.
+func putDatagrams(t *nft.Table, d *Datagrams, self []netip.Addr) {
 	if d == nil {
 		return
 	}
 	if d.Sources != nil {
-		t.put(distinct(d.Sources), setEndpoints4, setEndpoints6)
-		t.sets[setTunnelPort] = []element{{port: d.Port}}
+		put(t, distinct(d.Sources), setEndpoints4, setEndpoints6)
+		t.Set(setTunnelPort).Elements = []nft.Element{
+			nft.Key(binary.BigEndian.AppendUint16(nil, d.Port))}
 	}
 	if d.Bind {
-		t.put(sourceAddrs(self), setOuter4, setOuter6)
+		put(t, sourceAddrs(self), setOuter4, setOuter6)
 	}
 }
 
 // keepDatagrams keeps the elements in force that d does not determine.
-func (t table) keepDatagrams(have table, d *Datagrams) {
+func keepDatagrams(t, have *nft.Table, d *Datagrams) {
 	switch {
 	case d == nil:
-		t.keep(have, datagramSets...)
+		keep(t, have, datagramSets...)
 	case d.Add:
-		t.keep(have, setTunnelPort)
+		keep(t, have, setTunnelPort)
 		for _, name := range []string{setEndpoints4, setEndpoints6} {
-			if len(have.sets[setTunnelPort]) == 0 {
-				t.sets[name] = nil
+			set, old := t.Set(name), have.Set(name).Elements
+			if len(t.Set(setTunnelPort).Elements) == 0 {
+				set.Elements = nil
 			}
-			t.sets[name] = append(t.sets[name], minus(have.sets[name], t.sets[name])...)
+			set.Elements = append(set.Elements, minus(old, set.Elements)...)
 		}
-		t.sort()
 	}
 }
 
 // takeDatagrams is the chain that judges datagrams that arrive for tunnels.
-func takeDatagrams() chain {
-	rules := []rule{
-		{"meta l4proto != udp return", []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_UDP}},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
-		{fmt.Sprintf("udp dport not @%s return", setTunnelPort), []expr.Any{
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2,
-				Len: 2},
-			&expr.Lookup{SourceRegister: 1, SetName: setTunnelPort, Invert: true},
-			&expr.Verdict{Kind: expr.VerdictReturn},
-		}},
+func takeDatagrams() nft.Chain {
+	rules := []nft.Rule{
+		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_UDP), nft.Return),
+		nft.All(nft.Rule{nft.Load(nft.Transport, 2, 2), nft.NotIn(setTunnelPort)}, nft.Return),
 	}
 	for _, f := range families {
-		believed := &match{fmt.Sprintf("%s @%s", f.saddr, f.endpoints),
-			append(load(f.saddr), &expr.Lookup{SourceRegister: 1, SetName: f.endpoints})}
-		rules = append(rules, ruleOf(believed, expr.VerdictReturn, ""))
+		rules = append(rules, nft.All(f.saddr.In(f.endpoints), nft.Return))
 	}
-	rules = append(rules, rule{fmt.Sprintf("counter %s drop", TunnelUnknownSource), []expr.Any{
-		&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: TunnelUnknownSource},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}})
-	return chain{"take_datagrams", nftables.ChainTypeFilter, nftables.ChainHookInput,
-		nftables.ChainPriorityFilter, rules}
+	return nft.Base("take_datagrams", nftables.ChainTypeFilter, nftables.ChainHookInput,
+		*nftables.ChainPriorityFilter, append(rules, nft.CountDrop(TunnelUnknownSource))...)
 }
 
 // bindDatagrams is the chain that replaces sources of datagrams that tunnels send.
-func bindDatagrams() chain {
-	var rules []rule
+func bindDatagrams() nft.Chain {
+	var rules []nft.Rule
 	for _, f := range families {
-		outer := encrypted()
-		exprs := append(outer.exprs, load(f.saddr)...)
-		exprs = append(exprs,
-			&expr.Lookup{SourceRegister: 1, SetName: f.nodes, Invert: true},
-			&expr.Immediate{Register: 1, Data: binaryutil.NativeEndian.PutUint32(
-				abi.TunnelGroup)},
-			&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: f.outer},
-			f.writeSource())
-		text := fmt.Sprintf("%s %s not @%s %s set @%s", outer.text, f.saddr, f.nodes, f.saddr,
-			f.outer)
-		rules = append(rules, rule{text, exprs})
+		rules = append(rules, nft.All(encrypted(), f.saddr.NotIn(f.nodes), nft.Rule{
+			&expr.Immediate{Register: 1, Data: nft.Native(abi.TunnelGroup)},
+			nft.Value(f.outer),
+			f.writeSource(),
+		}))
 	}
-	return chain{"bind_datagrams", nftables.ChainTypeFilter, nftables.ChainHookOutput,
-		nftables.ChainPriorityRaw, rules}
+	return nft.Base("bind_datagrams", nftables.ChainTypeFilter, nftables.ChainHookOutput,
+		*nftables.ChainPriorityRaw, rules...)
 }
 
 // headerChecksum4 is the offset of the checksum in an IPv4 header (RFC 791).
@@ -146,18 +126,14 @@ const headerChecksum4 = 10
 // lacks. The source address stands in for it: nft_payload_set_eval (net/netfilter/nft_payload.c)
 // writes the address after the checksum.
 func (f family) writeSource() expr.Any {
-	at := fields[f.saddr]
-	checksum := at.offset
-	if at.proto == unix.NFPROTO_IPV4 {
+	checksum := f.saddr.Offset
+	if f.saddr.Family == unix.NFPROTO_IPV4 {
 		checksum = headerChecksum4
 	}
 	return &expr.Payload{
 		OperationType: expr.PayloadWrite, SourceRegister: 1,
-		Base: expr.PayloadBaseNetworkHeader, Offset: at.offset, Len: at.len,
+		Base: nft.Network, Offset: f.saddr.Offset, Len: f.saddr.Size,
 		CsumType: expr.CsumTypeInet, CsumOffset: checksum,
 		CsumFlags: unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR,
 	}
 }
-
-// portKey is a port in the encoding of an nftables set.
-func portKey(port uint16) []byte { return binary.BigEndian.AppendUint16(nil, port) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/bpf"
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 )
@@ -133,13 +134,13 @@ func (g *Guard) Apply(s Settings) ([]Op, error) {
 
 	want := Plan(s, have.Links)
 	if s.PodPrefixes == nil {
-		want.Table.keep(have.Table, setSelf4, setSelf6)
+		keep(want.Table, have.Table, setSelf4, setSelf6)
 	}
 	if s.SelfAddrs == nil {
-		want.Table.keep(have.Table, setOwn4, setOwn6, setSource4, setSource6)
+		keep(want.Table, have.Table, setOwn4, setOwn6, setSource4, setSource6)
 	}
 
-	want.Table.keepDatagrams(have.Table, s.Datagrams)
+	keepDatagrams(want.Table, have.Table, s.Datagrams)
 	done, odd, err := g.do(h, Diff(have, want))
 	g.unguarded = unguarded(have.Links, odd)
 	return done, err
@@ -209,7 +210,7 @@ func (g *Guard) do(h *nl.Handle, ops []Op) (done []Op, odd map[int]error, err er
 func (g *Guard) Counters() (map[string]uint64, error) {
 	sums := make(map[string]uint64)
 	for _, table := range tableNames {
-		counts, err := readTableCounters(table)
+		counts, err := nft.Counters(table)
 		if err != nil {
 			return nil, err
 		}

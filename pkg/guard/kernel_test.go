@@ -23,6 +23,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -255,7 +256,7 @@ func TestGuardOutlivesTheDaemonAndIsAdopted(t *testing.T) {
 				return err
 			}
 			for _, name := range tableNames { // so that only the programs are left
-				if _, err := deleteTable(name); err != nil {
+				if _, err := nft.Delete(name); err != nil {
 					return err
 				}
 			}

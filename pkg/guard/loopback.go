@@ -1,11 +1,6 @@
 package guard
 
-import (
-	"fmt"
-
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
-)
+import "github.com/kubeveil/kubeveil/internal/nft"
 
 // On a link with route_localnet the kernel accepts packets for 127.0.0.0/8 from outside. The
 // portmap plugin sets it on the links of pods with host ports, kube-proxy on all links. Programs
@@ -19,18 +14,6 @@ import (
 const loopback4 = 127
 
 // dropLoopback drops packets of pods and tunnels to the node's loopback addresses.
-func dropLoopback() rule {
-	from := fromInside()
-	daddr := fields["ip daddr"]
-	return rule{fmt.Sprintf("%s ip daddr 127.0.0.0/8 counter %s drop", from.text, toLoopback),
-		append(from.exprs,
-			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{daddr.proto}},
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader,
-				Offset: daddr.offset,
-				Len:    1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{loopback4}},
-			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: toLoopback},
-			&expr.Verdict{Kind: expr.VerdictDrop},
-		)}
+func dropLoopback() nft.Rule {
+	return nft.All(fromInside(), nft.Destination4.Begins(loopback4), nft.CountDrop(toLoopback))
 }

@@ -62,7 +62,7 @@ func TestLoopbackOfTheNodeIsItsOwn(t *testing.T) {
 
 			// The control: without the rule it arrives.
 			n.Run(t, func() error {
-				return nft("flush chain inet " + abi.NFTGuardTable + " prerouting")
+				return runNFT("flush chain inet " + abi.NFTGuardTable + " prerouting")
 			})
 			send()
 			if !arrives(patience) {

@@ -1,13 +1,11 @@
 package guard
 
 import (
-	"fmt"
-
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -39,79 +37,51 @@ const beforeAllNAT = -199
 // midstreamChain drops TCP segments that leave the cluster and take a connection up midstream, from
 // this node's pods or out of a tunnel. Replies of this node to a marked packet have no input link,
 // and a client outside has another one.
-func midstreamChain() chain {
-	rules := []rule{
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.PodGroup), expr.VerdictReturn, ""),
-		ruleOf(ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup), expr.VerdictReturn, ""),
-		ruleOf(notTCP(), expr.VerdictReturn, ""),
-		ruleOf(opening(expr.CmpOpEq), expr.VerdictReturn, ""),
+func midstreamChain() nft.Chain {
+	return nft.Base("midstream", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
+		beforeAllNAT,
+		nft.All(nft.OutGroup(nft.Eq, abi.PodGroup), nft.Return),
+		nft.All(nft.OutGroup(nft.Eq, abi.TunnelGroup), nft.Return),
+		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
+		nft.All(opening(nft.Eq), nft.Return),
 		passServed(),
-	}
-	for _, group := range []uint32{abi.PodGroup, abi.TunnelGroup} {
-		from := inGroup(group)
-		rules = append(rules, rule{fmt.Sprintf("%s counter %s drop", from.text, midstream),
-			append(from.exprs,
-				&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: midstream},
-				&expr.Verdict{Kind: expr.VerdictDrop})})
-	}
-	return chain{"midstream", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
-		nftables.ChainPriorityRef(beforeAllNAT), rules}
+		nft.All(nft.InGroup(nft.Eq, abi.PodGroup), nft.CountDrop(midstream)),
+		nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), nft.CountDrop(midstream)))
 }
 
 // refuseMidstreamChain answers such a segment of a pod with a reset if no rule translates it. It
 // runs after dstnat (-100): a translation by other rules ends the walk before it.
-func refuseMidstreamChain() chain {
-	rules := []rule{ruleOf(notFromPod(), expr.VerdictReturn, ""),
-		ruleOf(notTCP(), expr.VerdictReturn, ""),
-		ruleOf(opening(expr.CmpOpEq), expr.VerdictReturn, ""), passServed()}
+func refuseMidstreamChain() nft.Chain {
+	rules := []nft.Rule{
+		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
+		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
+		nft.All(opening(nft.Eq), nft.Return),
+		passServed(),
+	}
 	for _, f := range families {
 		for _, set := range []string{f.ranges, f.nodes} {
-			inside := &match{fmt.Sprintf("%s @%s", f.daddr, set),
-				append(load(f.daddr), &expr.Lookup{SourceRegister: 1, SetName: set})}
-			rules = append(rules, ruleOf(inside, expr.VerdictReturn, ""))
+			rules = append(rules, nft.All(f.daddr.In(set), nft.Return))
 		}
 	}
-	rules = append(rules, ruleOf(toLocal(), expr.VerdictReturn, ""),
-		rule{fmt.Sprintf("counter %s reject with tcp reset", midstream), []expr.Any{
-			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: midstream},
-			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
-		}})
-	return chain{"refuse_midstream", nftables.ChainTypeNAT, nftables.ChainHookPrerouting,
-		nftables.ChainPriorityFilter, rules}
+	return nft.Base("refuse_midstream", nftables.ChainTypeNAT, nftables.ChainHookPrerouting,
+		*nftables.ChainPriorityFilter, append(rules, nft.All(toLocal(), nft.Return),
+			nft.All(nft.Count(midstream), nft.Reset))...)
 }
 
-func notTCP() *match {
-	return &match{"meta l4proto != tcp", []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{unix.IPPROTO_TCP}},
-	}}
-}
-
-func notFromPod() *match {
-	return &match{fmt.Sprintf("iifgroup != %#x", abi.PodGroup), []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1,
-			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
-	}}
-}
-
-// opening matches TCP segments that open a connection, or with CmpOpNeq all others.
-func opening(op expr.CmpOp) *match {
-	text := map[expr.CmpOp]string{expr.CmpOpEq: "==", expr.CmpOpNeq: "!="}[op]
-	return &match{fmt.Sprintf("tcp flags & (fin | syn | rst | ack) %s syn", text), []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: tcpFlags,
-			Len: 1},
+// opening matches TCP segments that open a connection, or with nft.Neq all others.
+func opening(op expr.CmpOp) nft.Rule {
+	return nft.Rule{
+		nft.Load(nft.Transport, tcpFlags, 1),
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{tcpOpens},
 			Xor: []byte{0}},
 		&expr.Cmp{Op: op, Register: 1, Data: []byte{tcpSYN}},
-	}}
+	}
 }
 
 // toLocal matches packets for this node itself.
-func toLocal() *match {
-	return &match{"fib daddr . mark type local", []expr.Any{
+func toLocal() nft.Rule {
+	return nft.Rule{
 		&expr.Fib{Register: 1, ResultADDRTYPE: true, FlagDADDR: true, FlagMARK: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1,
-			Data: binaryutil.NativeEndian.PutUint32(typeLocal)},
-	}}
+		&expr.Cmp{Register: 1, Data: nft.Native(typeLocal)},
+	}
 }

@@ -45,7 +45,7 @@ func TestForgottenConnectionsOfPodsDoNotLeave(t *testing.T) {
 
 			// Without the two chains it leaves: the capture shows what there is.
 			n.Run(t, func() error {
-				return nft("flush chain inet kubeveil_guard midstream; flush chain inet " +
+				return runNFT("flush chain inet kubeveil_guard midstream; flush chain inet " +
 					"kubeveil_guard refuse_midstream")
 			})
 			secret = "secret over " + e.name + ", without the guard"
@@ -110,9 +110,9 @@ func TestConnectionsOfPodsThatAreKnownLeave(t *testing.T) {
 			n.upgrade(t, clsact{}, nextVersion(t), 0)
 			n.apply(t)
 			say(t, c, s, "after an upgrade")
-			n.Run(t, func() error { return nft("flush ruleset") })
+			n.Run(t, func() error { return runNFT("flush ruleset") })
 			n.apply(t)
-			n.Run(t, func() error { return errors.Join(admit(), nft(masqueradePods)) })
+			n.Run(t, func() error { return errors.Join(admit(), runNFT(masqueradePods)) })
 			say(t, c, s, "after all of nftables was flushed")
 			if err := c.CloseWrite(); err != nil {
 				t.Fatal(err)
@@ -146,7 +146,7 @@ func TestKnownConnectionsAreNotAsked(t *testing.T) {
 	chains := []string{"midstream", "refuse_midstream"}
 	n.Run(t, func() error {
 		for _, c := range chains {
-			if err := nft("insert rule inet kubeveil_guard " + c + " tcp dport " + leavingPort +
+			if err := runNFT("insert rule inet kubeveil_guard " + c + " tcp dport " + leavingPort +
 				" counter"); err != nil {
 				return err
 			}
@@ -179,7 +179,7 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 	for _, e := range leavingEnds {
 		t.Run(e.name, func(t *testing.T) {
 			n.peer.Run(t, func() error {
-				return nft("table inet lossy { chain c { type filter hook input priority 0; " +
+				return runNFT("table inet lossy { chain c { type filter hook input priority 0; " +
 					"tcp dport " + leavingPort + " counter drop; }; }")
 			})
 			syns := nettest.NewCapture(t, n.peer, nettest.SnifferOptions{Link: "u0", Ring: 1 << 22})
@@ -201,7 +201,7 @@ func TestLostSYNsAreSentAgain(t *testing.T) {
 					func(f nettest.Frame) bool { return bytes.Contains(f.Data, port) })
 			})
 			n.forget(t)
-			n.peer.Run(t, func() error { return nft("delete table inet lossy") })
+			n.peer.Run(t, func() error { return runNFT("delete table inet lossy") })
 			if err := <-dialled; err != nil {
 				t.Errorf("the pod connects: %v; dropped %v", err, n.counters(t))
 			} else {
@@ -238,7 +238,7 @@ func TestEndsOfForgottenConnectionsAreAsBefore(t *testing.T) {
 func TestFlowsOfServicesGoOn(t *testing.T) {
 	n := newLeaving(t)
 	n.Run(t, func() error {
-		return nft(fmt.Sprintf("table inet served { chain c { type filter hook prerouting "+
+		return runNFT(fmt.Sprintf("table inet served { chain c { type filter hook prerouting "+
 			"priority -200; iifname p0 meta mark set meta mark | %#x; }; }", abi.ServiceMark))
 	})
 	for _, e := range leavingEnds {

@@ -70,7 +70,7 @@ func newLeaving(t *testing.T) leaving {
 		if err := setGroup("t0", abi.TunnelGroup); err != nil {
 			return err
 		}
-		return nft(masqueradePods)
+		return runNFT(masqueradePods)
 	})
 	n.apply(t)
 
@@ -184,7 +184,7 @@ func (n leaving) serve(t *testing.T, to func(ends) string) {
 				[]string{"ip", "ip6"}[i], to(e))
 		}
 	}
-	n.Run(t, func() error { return nft(rules + "}; }") })
+	n.Run(t, func() error { return runNFT(rules + "}; }") })
 }
 
 func farOf(e ends) string     { return e.far }

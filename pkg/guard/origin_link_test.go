@@ -20,7 +20,7 @@ func TestPodIsKnownByItsLink(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		pod := n.addPod(t)
-		n.Run(t, func() error { return nft(alone) })
+		n.Run(t, func() error { return runNFT(alone) })
 		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 		for _, f := range podAndNode {
 			n.loses(t, "a packet to "+f.node, "pod_mark_lost", pod, f.node, 0)
@@ -37,7 +37,7 @@ func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 	bothHooks(t, func(t *testing.T, hk hooks) {
 		n := newNode(t, hk)
 		n.addPod(t)
-		n.Run(t, func() error { return nft(alone) })
+		n.Run(t, func() error { return runNFT(alone) })
 		behind := nettest.NewNS(t)
 		nettest.Veth(t,
 			nettest.End{NS: n.NS, Name: "b0", Addrs: prefixes("198.19.88.1/24", "fd42:88::1/64")},
@@ -56,7 +56,7 @@ func TestLinkIsAPodsUntilItHasTheGuard(t *testing.T) {
 		// It becomes a pod's: what comes in by it is again.
 		n.Run(t, func() error { return setGroup("b0", abi.PodGroup) })
 		n.apply(t)
-		n.Run(t, func() error { return nft(alone) })
+		n.Run(t, func() error { return runNFT(alone) })
 		for _, f := range podAndNode {
 			n.loses(t, "a packet by a pod's link to "+f.node, "pod_mark_lost", behind, f.node, 0)
 		}

@@ -30,7 +30,7 @@ func TestForeignMarkHidesNoPod(t *testing.T) {
 			n := newNode(t, tcx{})
 			pod := n.addPod(t)
 			n.Run(t, func() error {
-				return nft("table inet others { chain m { " + rules + " }; " +
+				return runNFT("table inet others { chain m { " + rules + " }; " +
 					"chain p { type nat hook postrouting priority 100; oifname u0 masquerade; }; }")
 			})
 			for _, f := range podAndNode {
@@ -45,14 +45,14 @@ func TestForeignMarkKeepsThePodsSource(t *testing.T) {
 	for name, rules := range marking {
 		t.Run(name, func(t *testing.T) {
 			n := newTunnelled(t)
-			n.Run(t, func() error { return nft("table inet marks { chain m { " + rules + " }; }") })
+			n.Run(t, func() error { return runNFT("table inet marks { chain m { " + rules + " }; }") })
 			n.masquerade(t, "100")
 			for _, f := range podAndNode {
 				if got := n.arrives(t, f.node); got != f.pod {
 					t.Errorf("the node sees %s, want %s", got, f.pod)
 				}
 			}
-			n.Run(t, func() error { return nft("delete table inet others") })
+			n.Run(t, func() error { return runNFT("delete table inet others") })
 			n.masquerade(t, "80")
 			for _, f := range podAndNode {
 				n.loses(t, "a translated packet to "+f.node, translated, n.pod, f.node, 0)
@@ -65,7 +65,7 @@ func TestForeignMarkKeepsThePodsSource(t *testing.T) {
 func TestLostMarkIsRestoredAndCounted(t *testing.T) {
 	n := newTunnelled(t)
 	n.Run(t, func() error {
-		return nft(fmt.Sprintf("table inet others { "+
+		return runNFT(fmt.Sprintf("table inet others { "+
 			"chain m { type filter hook prerouting priority -150; meta mark set %#x; }; "+
 			"counter p0 { }; counter u0 { }; "+
 			"chain c { type filter hook prerouting priority 1001; udp dport 7777 "+

@@ -1,11 +1,6 @@
 package guard
 
-import (
-	"fmt"
-
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
-)
+import "github.com/kubeveil/kubeveil/internal/nft"
 
 // A peer decides what it sends into its tunnel. Without a rule, a compromised node could reach this
 // node's networks with this node's address, past lists of allowed addresses:
@@ -18,22 +13,10 @@ import (
 
 // dropOutside drops packets that came out of a tunnel and leave the cluster, except replies and
 // what this node translated.
-func dropOutside() []rule {
-	reply := &match{"ct direction reply", []expr.Any{
-		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
-	}}
-	dnat := &match{"ct status dnat", []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-		masked(ctDstNAT),
-		compared(expr.CmpOpNeq, 0),
-	}}
-	return []rule{
-		ruleOf(reply, expr.VerdictReturn, ""),
-		ruleOf(dnat, expr.VerdictReturn, ""),
-		{fmt.Sprintf("counter %s drop", tunnelToOutside), []expr.Any{
-			&expr.Objref{Type: unix.NFT_OBJECT_COUNTER, Name: tunnelToOutside},
-			&expr.Verdict{Kind: expr.VerdictDrop},
-		}},
+func dropOutside() []nft.Rule {
+	return []nft.Rule{
+		nft.All(nft.Direction(nft.Eq, ctReply), nft.Return),
+		nft.All(nft.Status(ctDstNAT, nft.Neq), nft.Return),
+		nft.CountDrop(tunnelToOutside),
 	}
 }

@@ -24,7 +24,7 @@ func TestWhatComesOutOfATunnelStaysInTheCluster(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			n := newLeaving(t)
 			if c.rules != "" {
-				n.Run(t, func() error { return nft(c.rules) })
+				n.Run(t, func() error { return runNFT(c.rules) })
 			}
 			onWire := n.wire(t)
 			for i, e := range leavingEnds {
@@ -54,7 +54,7 @@ func TestServicesOfTheNodeCrossItsTunnels(t *testing.T) {
 
 			family, own := []string{"ip", "ip6"}[i], podAndNode[i].self
 			n.Run(t, func() error {
-				return nft(fmt.Sprintf("add rule inet services c %s daddr %s dnat %s to %s", family,
+				return runNFT(fmt.Sprintf("add rule inet services c %s daddr %s dnat %s to %s", family,
 					own, family, e.far))
 			})
 			n.connect(t, n.peer, e.outside, own)

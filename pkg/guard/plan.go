@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -70,9 +71,8 @@ type State struct {
 	Ranges []netip.Prefix // sorted
 	Nodes  []netip.Addr   // sorted
 	VIPs   []netip.Addr   // sorted
-	Table  table
-	// Pods is the shape of the pods' table; empty for none. The plugin owns its elements.
-	Pods string
+	// Table is NFTGuardTable, Pods NFTPodTable, whose elements belong to the plugin; nil is none.
+	Table, Pods *nft.Table
 }
 
 // linkOf returns the guard's view of a link.
@@ -94,8 +94,7 @@ func Plan(s Settings, links []Link) *State {
 	want.Ranges = slices.Compact(want.Ranges)
 	s.Ranges, s.NodeAddrs, s.VIPs, s.SelfAddrs = want.Ranges, want.Nodes, want.VIPs,
 		inOrder(s.SelfAddrs)
-	want.Table = planTable(s)
-	want.Pods = plannedPods()
+	want.Table, want.Pods = planTable(s), planPods()
 	return want
 }
 
@@ -189,13 +188,20 @@ func Diff(have, want *State) []Op {
 			remove = append(remove, set.op(a, false))
 		}
 	}
-	if have.Pods != want.Pods {
-		// Before the guard's table, which drops packets that this table has not marked.
-		add = append(add, opPods(have.Pods))
+	// The pods' table first: the guard's drops packets that this table has not marked.
+	for _, d := range []*nft.Difference{nft.Diff(have.Pods, want.Pods),
+		nft.Diff(have.Table, want.Table)} {
+		if d != nil {
+			add = append(add, opTable(d))
+		}
 	}
-	add = append(add, diffTable(have.Table, want.Table)...)
 	// A link that is not guarded any more counts as a pod's before anything else is changed.
 	return slices.Concat(staleMarks(have), add, diffLinks(have, want.Points), remove)
+}
+
+// opTable writes a table in one transaction.
+func opTable(d *nft.Difference) Op {
+	return Op{d.String(), d.Table(), func(*Guard, *nl.Handle) error { return d.Write() }}
 }
 
 // addrSet is a set of addresses among the maps.

@@ -8,7 +8,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/nftables/expr"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -101,7 +103,7 @@ func TestDiffAddsBeforeItRemoves(t *testing.T) {
 	ops := texts(Diff(have, want))
 	wantOps := []string{
 		"add range 198.18.0.0/16", "add node address 198.19.0.2",
-		"nftables set ranges4: add 1, remove 2", "nftables set nodes4: add 1, remove 1",
+		"write nftables table kubeveil_guard: set ranges4 +1 -2, set nodes4 +1 -1",
 		"remove range 198.18.0.0/24", "remove node address 198.19.0.1",
 	}
 	if diff := cmp.Diff(wantOps, ops); diff != "" {
@@ -132,31 +134,42 @@ func TestPlanTableHasNoOverlaps(t *testing.T) {
 		Datagrams: &Datagrams{Port: 51820,
 			Sources: addrs("198.19.0.7", "fd42:9::7", "198.19.0.7"), Bind: true},
 	})
-	a := netip.MustParseAddr
-	want := map[string][]element{
-		setRanges4: {{first: a("198.18.0.0"), end: a("198.20.0.0")}, {first: a("255.255.0.0")}},
-		setRanges6: {{first: a("fd42::"), end: a("fd43::")}},
-		setNodes4:  {{first: a("198.19.0.1")}},
-		setNodes6:  {{first: a("fd42:9::1")}},
-		setVIPs4:   {{first: a("198.19.199.1")}},
-		setVIPs6:   {{first: a("fd42:fd::1")}},
-		setSelf4:   {{first: a("198.18.7.1")}},
-		setSelf6:   {{first: a("fd42:1:0:7::1")}},
-		setOwn4:    {{first: a("198.19.0.1")}, {first: a("198.19.0.2")}},
-		setOwn6:    {{first: a("fd42:9::1")}, {first: a("fd42:9::2")}},
-		setSource4: {{first: a("198.19.0.2")}},
-		setSource6: {{first: a("fd42:9::2")}},
+	byGroup := func(addr string) []nft.Element {
+		return []nft.Element{{Key: string(nft.Native(abi.TunnelGroup)), Value: elements(addr)[0].Key}}
+	}
+	want := map[string][]nft.Element{
+		setRanges4: {nft.Interval(netip.MustParsePrefix("198.18.0.0/15")),
+			nft.Interval(netip.MustParsePrefix("255.255.0.0/16"))},
+		setRanges6: {nft.Interval(netip.MustParsePrefix("fd42::/16"))},
+		setNodes4:  elements("198.19.0.1"),
+		setNodes6:  elements("fd42:9::1"),
+		setVIPs4:   elements("198.19.199.1"),
+		setVIPs6:   elements("fd42:fd::1"),
+		setSelf4:   byGroup("198.18.7.1"),
+		setSelf6:   byGroup("fd42:1:0:7::1"),
+		setOwn4:    elements("198.19.0.2", "198.19.0.1"),
+		setOwn6:    elements("fd42:9::2", "fd42:9::1"),
+		setSource4: byGroup("198.19.0.2"),
+		setSource6: byGroup("fd42:9::2"),
 
-		setEndpoints4: {{first: a("198.19.0.7")}},
-		setEndpoints6: {{first: a("fd42:9::7")}},
-		setOuter4:     {{first: a("198.19.0.2")}},
-		setOuter6:     {{first: a("fd42:9::2")}},
-		setTunnelPort: {{port: 51820}},
+		setEndpoints4: elements("198.19.0.7"),
+		setEndpoints6: elements("fd42:9::7"),
+		setOuter4:     byGroup("198.19.0.2"),
+		setOuter6:     byGroup("fd42:9::2"),
+		setTunnelPort: {{Key: "\xca\x6c"}},
 	}
-	if diff := cmp.Diff(want, got.sets,
-		cmp.Comparer(func(x, y element) bool { return x == y })); diff != "" {
-		t.Error(diff)
+	for _, set := range got.Sets {
+		if diff := cmp.Diff(want[set.Name], set.Elements); diff != "" {
+			t.Errorf("%s: %s", set.Name, diff)
+		}
 	}
+}
+
+func elements(all ...string) (out []nft.Element) {
+	for _, a := range addrs(all...) {
+		out = append(out, nft.Addr(a))
+	}
+	return out
 }
 
 func TestRangeKeysRoundTrip(t *testing.T) {
@@ -198,11 +211,11 @@ func TestTablesCountReasons(t *testing.T) {
 
 func TestRulesCountWhatTheCountersHave(t *testing.T) {
 	for _, c := range chains() {
-		for _, r := range c.rules {
-			if fields := strings.Fields(r.text); slices.Contains(fields, "counter") &&
-				!slices.ContainsFunc(tableCounters,
-					func(n string) bool { return slices.Contains(fields, n) }) {
-				t.Errorf("rule %q counts on nothing", r.text)
+		for _, r := range c.Rules {
+			for _, e := range r {
+				if o, ok := e.(*expr.Objref); ok && !slices.Contains(tableCounters, o.Name) {
+					t.Errorf("chain %s counts on %s", c.Name, o.Name)
+				}
 			}
 		}
 	}

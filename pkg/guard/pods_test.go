@@ -45,7 +45,7 @@ func (n *node) addPod(t *testing.T) *nettest.NS {
 
 // admit puts the pod's addresses into the sets, as the plugin does.
 func admit() error {
-	return nft(
+	return runNFT(
 		`add element inet kubeveil_pods pods4 { "p0" . 198.18.5.5 }; add element inet kubeveil_pods pods6 { "p0" . fd42:1::5 }`)
 }
 
@@ -54,7 +54,7 @@ func admit() error {
 func (n *node) seen(t *testing.T, mark uint32) func() int {
 	t.Helper()
 	n.Run(t, func() error {
-		return nft(fmt.Sprintf("table inet count { counter marked { }; chain c { type filter hook "+
+		return runNFT(fmt.Sprintf("table inet count { counter marked { }; chain c { type filter hook "+
 			"prerouting priority -200; "+
 			"iifname p0 meta mark %#x udp dport 7777 counter name marked; }; }", mark))
 	})
@@ -139,7 +139,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 					if err := command("sh", "-c", tt.prepare); err != nil {
 						return err
 					}
-					return nft(fmt.Sprintf("table inet before { chain c { type filter hook "+
+					return runNFT(fmt.Sprintf("table inet before { chain c { type filter hook "+
 						"prerouting priority -320; iifname p0 meta mark set %#x; }; }",
 						abi.TunnelMark|1))
 				})
@@ -176,7 +176,7 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 		{"pods6", []string{v4}, []string{v6}},
 		{"pods4", nil, []string{v4, v6}},
 	} {
-		n.Run(t, func() error { return nft("flush set inet kubeveil_pods " + step.flush) })
+		n.Run(t, func() error { return runNFT("flush set inet kubeveil_pods " + step.flush) })
 		for _, to := range step.passes {
 			if err := udp(pod, "", to, 0); err != nil {
 				t.Fatal(err)
@@ -204,9 +204,9 @@ func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 		"delete chain inet kubeveil_pods prerouting; add chain inet kubeveil_pods prerouting { " +
 			"type filter hook input priority 7; }",
 	} {
-		n.Run(t, func() error { return nft(damage) })
+		n.Run(t, func() error { return runNFT(damage) })
 		if got, want := fmt.Sprint(texts(n.apply(t))),
-			"[write nftables table kubeveil_pods]"; got != want {
+			"[write nftables table kubeveil_pods: chain prerouting]"; got != want {
 			t.Errorf("%s: Apply did %s, want %s", damage, got, want)
 		}
 		if ops := n.apply(t); len(ops) != 0 {
@@ -227,7 +227,7 @@ func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 func TestWithoutTheirTablePodsAreMute(t *testing.T) {
 	n := newNode(t, clsact{})
 	pod := n.addPod(t)
-	n.Run(t, func() error { return nft("delete table inet kubeveil_pods") })
+	n.Run(t, func() error { return runNFT("delete table inet kubeveil_pods") })
 	for _, to := range []string{"198.19.0.1", "198.19.0.2", "198.19.77.1", "fd42:9::1",
 		"fd42:9::2"} {
 		n.loses(t, "a packet to "+to, unmarked, pod, to, 0)
@@ -260,7 +260,7 @@ func TestWithoutAnyTableNothingOfPodsIsInClear(t *testing.T) {
 
 		nettest.AddRoute(t, pod, prefixes("fd42:77::/64")[0], addrs("fd42:1::1")[0], "p0")
 		n.apply(t)
-		n.Run(t, func() error { return nft("flush ruleset") })
+		n.Run(t, func() error { return runNFT("flush ruleset") })
 		sniffer := packetSocket(t, n.peer, "u0", unix.SOCK_RAW)
 
 		for to, reason := range map[string]string{

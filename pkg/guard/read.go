@@ -34,11 +34,11 @@ func (g *Guard) read(h *nl.Handle) (*State, error) {
 			return nil, fmt.Errorf("read map %s: %w", pin, err)
 		}
 	}
-	if s.Table, err = readTable(); err != nil {
-		return nil, fmt.Errorf("read nftables table %s: %w", abi.NFTGuardTable, err)
+	if s.Table, err = planTable(Settings{}).Read(); err != nil {
+		return nil, err
 	}
-	if s.Pods, err = readPods(); err != nil {
-		return nil, fmt.Errorf("read nftables table %s: %w", abi.NFTPodTable, err)
+	if s.Pods, err = planPods().Read(); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

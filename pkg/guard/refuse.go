@@ -4,6 +4,9 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A pod's forbidden destinations have unreachable routes. The kernel reports those by ICMP, but to
@@ -26,20 +29,21 @@ const (
 )
 
 // refuseChain answers a pod's packet that opens a connection without a route.
-func refuseChain() chain {
-	rules := []rule{
-		ruleOf(notTCP(), expr.VerdictReturn, ""),
-		ruleOf(notFromPod(), expr.VerdictReturn, ""),
-		ruleOf(opening(expr.CmpOpNeq), expr.VerdictReturn, ""),
+func refuseChain() nft.Chain {
+	rules := []nft.Rule{
+		nft.All(nft.Proto(nft.Neq, unix.IPPROTO_TCP), nft.Return),
+		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
+		nft.All(opening(nft.Neq), nft.Return),
 		restoreMark(), // the route is asked with it
-		ruleOf(toLocal(), expr.VerdictReturn, ""),
-		{"fib daddr . mark oif 0 reject with tcp reset", []expr.Any{
+		nft.All(toLocal(), nft.Return),
+		nft.All(nft.Rule{
 			&expr.Fib{Register: 1, ResultOIF: true, FlagDADDR: true, FlagMARK: true},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: make([]byte, 4)},
-			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST},
-		}},
+			&expr.Cmp{Register: 1, Data: nft.Native(0)},
+		}, nft.Reset),
 	}
-	rules = append(rules, refuseUntranslated()...)
-	return chain{"refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
-		nftables.ChainPriorityFilter, rules}
+	for _, f := range families { // Packets that would open a connection to a service untranslated.
+		rules = append(rules, nft.All(unserved(), f.daddr.In(f.vips), nft.Reset))
+	}
+	return nft.Base("refuse", nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
+		*nftables.ChainPriorityFilter, rules...)
 }

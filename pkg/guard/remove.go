@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/tchook"
 )
@@ -28,10 +29,9 @@ func remove(dir string, hooks hooks) ([]string, error) {
 	taken, err := detachAll(hooks)
 	errs := []error{err}
 	for _, name := range tableNames {
-		had, err := deleteTable(name)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("remove nftables table %s: %w", name, err))
-		} else if had {
+		had, err := nft.Delete(name)
+		errs = append(errs, err)
+		if had {
 			taken = append(taken, "nftables table "+name)
 		}
 	}

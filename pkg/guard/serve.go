@@ -1,11 +1,7 @@
 package guard
 
 import (
-	"fmt"
-
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
-
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -33,51 +29,25 @@ import (
 
 // markAnswers marks and accepts pods' replies to addresses of services. A packet without a
 // connection, or of an unknown one, continues to the next rule.
-func markAnswers() (rules []rule) {
+func markAnswers() (rules []nft.Rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("ct direction reply %s @%s mark set mark | %#x return", f.daddr, f.vips,
-			abi.ServiceMark)
-		exprs := []expr.Any{
-			&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{ctReply}},
-		}
-		exprs = append(append(exprs, load(f.daddr)...),
-			&expr.Lookup{SourceRegister: 1, SetName: f.vips})
-		exprs = append(append(exprs, setMark(abi.ServiceMark)...),
-			&expr.Verdict{Kind: expr.VerdictReturn})
-		rules = append(rules, rule{text, exprs})
+		rules = append(rules, nft.All(nft.Direction(nft.Eq, ctReply), f.daddr.In(f.vips),
+			nft.SetMark(0, abi.ServiceMark), nft.Return))
 	}
 	return rules
 }
 
 // dropUntranslated drops pods' packets to addresses of services; translated ones and replies have
 // passed before.
-func dropUntranslated() (rules []rule) {
+func dropUntranslated() (rules []nft.Rule) {
 	for _, f := range families {
-		rules = append(rules, drop(f.daddr, f.vips, untranslated, nil))
-	}
-	return rules
-}
-
-// refuseUntranslated refuses a packet that would open such a connection.
-func refuseUntranslated() (rules []rule) {
-	for _, f := range families {
-		exprs := append(unserved().exprs, load(f.daddr)...)
-		exprs = append(exprs, &expr.Lookup{SourceRegister: 1, SetName: f.vips},
-			&expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
-		rules = append(rules, rule{fmt.Sprintf("%s %s @%s reject with tcp reset", unserved().text,
-			f.daddr, f.vips), exprs})
+		rules = append(rules, nft.All(f.daddr.In(f.vips), nft.CountDrop(untranslated)))
 	}
 	return rules
 }
 
 // unserved matches packets that belong to no service flow.
-func unserved() *match {
-	return &match{fmt.Sprintf("mark & %#x == 0", abi.ServiceMark), lacksMark(abi.ServiceMark)}
-}
+func unserved() nft.Rule { return nft.Mark(abi.ServiceMark, nft.Eq, 0) }
 
 // passServed accepts packets of a service flow.
-func passServed() rule {
-	return ruleOf(&match{fmt.Sprintf("mark %#x", abi.ServiceMark), hasMark(abi.ServiceMark)},
-		expr.VerdictReturn, "")
-}
+func passServed() nft.Rule { return nft.All(nft.Mark(abi.ServiceMark, nft.Neq, 0), nft.Return) }

@@ -32,7 +32,7 @@ func newBalanced(t *testing.T) (*node, *nettest.NS) {
 		if _, err := n.g.Apply(withVIPs(balancers...)); err != nil {
 			return err
 		}
-		return nft(`table inet others {
+		return runNFT(`table inet others {
 			chain source { type nat hook postrouting priority 100; oifname u0 ip daddr 198.19.0.99 masquerade; oifname u0 ip6 daddr fd42:9::99 masquerade; };
 			chain destination { type nat hook prerouting priority -100; iifname u0 tcp dport 7780 dnat ip to 198.18.5.5; iifname u0 tcp dport 7780 dnat ip6 to fd42:1::5; };
 		}`)
@@ -65,7 +65,7 @@ func TestPodsDoNotReachAddressesOfServices(t *testing.T) {
 		n.delivers(t, "the node's own", to)
 	}
 	// Without the table the programs at links have it.
-	n.Run(t, func() error { return nft("delete table inet kubeveil_guard") })
+	n.Run(t, func() error { return runNFT("delete table inet kubeveil_guard") })
 	for _, to := range balancers {
 		n.loses(t, "a datagram to a balancer, without the table", untranslated, pod, to, 0)
 	}

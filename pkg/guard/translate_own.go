@@ -1,12 +1,10 @@
 package guard
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/expr"
-
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -37,23 +35,14 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 // sendFromOwn fixes the source of the node's own packets into a tunnel, and of those that it
 // forwards there for a client outside. An own address stays; any other is replaced by the preferred
 // one.
-func sendFromOwn() []rule {
-	out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
-	rules := []rule{ruleOf(fromInside(), expr.VerdictReturn, ""), passServed()}
+func sendFromOwn() []nft.Rule {
+	rules := []nft.Rule{nft.All(fromInside(), nft.Return), passServed()}
+	out := nft.OutGroup(nft.Eq, abi.TunnelGroup)
 	for _, f := range families {
-		text := fmt.Sprintf("%s %s @%s snat to %s", out.text, f.saddr, f.own, f.saddr)
-		exprs := slices.Concat(out.exprs, load(f.saddr), []expr.Any{
-			&expr.Lookup{SourceRegister: 1, SetName: f.own}, f.sourceKept(),
-		})
-		rules = append(rules, rule{text, exprs})
+		rules = append(rules, nft.All(out, f.saddr.In(f.own), f.sourceKept()))
 	}
 	for _, f := range families {
-		text := fmt.Sprintf("%s %s not @%s snat to oifgroup map @%s", out.text, f.saddr, f.ranges,
-			f.source)
-		exprs := slices.Concat(out.exprs, load(f.saddr), []expr.Any{
-			&expr.Lookup{SourceRegister: 1, SetName: f.ranges, Invert: true},
-		}, f.sourceFrom(f.source))
-		rules = append(rules, rule{text, exprs})
+		rules = append(rules, nft.All(out, f.saddr.NotIn(f.ranges), f.sourceFrom(f.source)))
 	}
 	return rules
 }

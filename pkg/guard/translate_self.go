@@ -1,13 +1,12 @@
 package guard
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -43,38 +42,28 @@ func selfAddrs(podPrefixes []netip.Prefix) (self []netip.Addr) {
 
 // sendFromSelf translates the source of packets that came out of a tunnel, were translated to a
 // node, and enter a tunnel again.
-func sendFromSelf() (rules []rule) {
+func sendFromSelf() (rules []nft.Rule) {
 	for _, f := range families {
-		text := fmt.Sprintf("iifgroup %#x oifgroup %#x %s @%s ct status dnat snat to "+
-			"oifgroup map @%s",
-			abi.TunnelGroup, abi.TunnelGroup, f.daddr, f.nodes, f.self)
-		out := ofGroup("oif", expr.MetaKeyOIFGROUP, abi.TunnelGroup)
-		exprs := slices.Concat(inGroup(abi.TunnelGroup).exprs, out.exprs, f.toNode(), []expr.Any{
-			&expr.Ct{Key: expr.CtKeySTATUS, Register: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
-				Mask: binaryutil.NativeEndian.PutUint32(ctDstNAT), Xor: make([]byte, 4)},
-			&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)},
-		}, f.sourceFrom(f.self))
-		rules = append(rules, rule{text, exprs})
+		rules = append(rules, nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup),
+			nft.OutGroup(nft.Eq, abi.TunnelGroup), f.daddr.In(f.nodes),
+			nft.Status(ctDstNAT, nft.Neq), f.sourceFrom(f.self)))
 	}
 	return rules
 }
 
 // sourceFrom translates the source to the address that a map has for the group of tunnels; without
 // one the rule does nothing.
-func (f family) sourceFrom(name string) []expr.Any {
-	return []expr.Any{
+func (f family) sourceFrom(name string) nft.Rule {
+	return nft.Rule{
 		&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1},
-		&expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: name},
-		&expr.NAT{
-			Type: expr.NATTypeSourceNAT, Family: uint32(fields[f.saddr].proto), RegAddrMin: 1,
-		},
+		nft.Value(name),
+		nft.SourceNAT(f.saddr.Family),
 	}
 }
 
 // keep keeps the elements in force of these sets, while their content is not known.
-func (t table) keep(have table, sets ...string) {
+func keep(t, have *nft.Table, sets ...string) {
 	for _, name := range sets {
-		t.sets[name] = have.sets[name]
+		t.Set(name).Elements = have.Set(name).Elements
 	}
 }

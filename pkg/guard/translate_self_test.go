@@ -94,7 +94,7 @@ func newRelay(t *testing.T) relay {
 		if err := setGroup("u1", abi.TunnelGroup); err != nil {
 			return err
 		}
-		return nft("table inet others { chain post { type nat hook postrouting priority 100; " +
+		return runNFT("table inet others { chain post { type nat hook postrouting priority 100; " +
 			"oifname { u0, u1 } masquerade; }; " +
 			"chain pre { type nat hook prerouting priority -100; ip daddr 198.19.0.1 dnat ip to " +
 			"198.19.0.65; ip6 daddr fd42:9::1 dnat ip6 to fd42:9:1::2; }; }")
@@ -169,7 +169,7 @@ func TestSelfStaysUntilItIsKnown(t *testing.T) {
 	seen("unknown after known", func(i int) string { return relayed[i].self })
 	n.set(t, moved)
 	seen("moved", func(i int) string { return []string{"198.18.6.1", "fd42:1:0:6::1"}[i] })
-	n.Run(t, func() error { return nft("delete table inet kubeveil_guard") })
+	n.Run(t, func() error { return runNFT("delete table inet kubeveil_guard") })
 	n.set(t, unknown)
 	seen("never known", func(i int) string { return relayed[i].pod })
 	n.set(t, moved)
@@ -180,7 +180,7 @@ func TestSelfStaysUntilItIsKnown(t *testing.T) {
 // Where the rule is missing and others give the packet this node's address, it does not leave.
 func TestWhatIsNotSentFromSelfStaysHere(t *testing.T) {
 	n := newRelay(t)
-	n.Run(t, func() error { return nft("flush chain inet kubeveil_guard keep_source") })
+	n.Run(t, func() error { return runNFT("flush chain inet kubeveil_guard keep_source") })
 	for _, f := range relayed {
 		before := n.counters(t)[translated]
 		nettest.Until(t, patience, "a packet to "+f.host+" is counted", func() bool {

@@ -34,13 +34,13 @@ func newTunnelled(t *testing.T) tunnelled {
 	return n
 }
 
-func nft(rules string) error { return command("nft", rules) }
+func runNFT(rules string) error { return command("nft", rules) }
 
 // masquerade lets others translate, at this priority.
 func (n tunnelled) masquerade(t *testing.T, priority string) {
 	t.Helper()
 	n.Run(t, func() error {
-		return nft("table inet others { chain c { type nat hook postrouting priority " + priority +
+		return runNFT("table inet others { chain c { type nat hook postrouting priority " + priority +
 			"; oifname u0 masquerade; }; }")
 	})
 }
@@ -132,7 +132,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 			"-200; iifname %s meta mark set meta mark | %#x; }; }",
 			link, abi.ServiceMark|abi.PodMark)
 	}
-	n.Run(t, func() error { return nft(mark("c0")) })
+	n.Run(t, func() error { return runNFT(mark("c0")) })
 
 	for i, f := range podAndNode {
 		from := tunnelled{node: n.node, pod: client}
@@ -142,7 +142,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 		}
 	}
 
-	n.Run(t, func() error { return nft("delete table inet served; " + mark("p0")) })
+	n.Run(t, func() error { return runNFT("delete table inet served; " + mark("p0")) })
 	n.masquerade(t, "80")
 	for _, f := range podAndNode {
 		n.loses(t, "a translated packet of a flow to "+f.node, translated, n.pod, f.node, 0)
@@ -153,7 +153,7 @@ func TestServedPacketsOfPodsHaveTheirSource(t *testing.T) {
 func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
 	n := newTunnelled(t)
 	n.Run(t, func() error {
-		return nft("table inet count { counter marked { }; chain c { type filter hook prerouting " +
+		return runNFT("table inet count { counter marked { }; chain c { type filter hook prerouting " +
 			"priority -200; iifname u0 meta mark & 0x100000 != 0 udp dport 7777 counter name " +
 			"marked drop; }; }")
 	})
