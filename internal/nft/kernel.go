@@ -37,55 +37,69 @@ func with(f func(*nftables.Conn) error) error {
 	return errors.Join(f(c), c.CloseLasting())
 }
 
-// reading is with for the reading of a table. The error matches fs.ErrNotExist if there is none.
+// read calls f with a table. The error matches fs.ErrNotExist if there is none.
+func read(c *nftables.Conn, table string, f func(*nftables.Conn, *nftables.Table) error) error {
+	t := kernelTable(table)
+	switch _, err := c.ListTableOfFamily(t.Name, t.Family); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("nft table inet %s does not exist: %w", table, err)
+	case err != nil:
+		return fmt.Errorf("read nft table inet %s: %w", table, err)
+	}
+	if err := f(c, t); err != nil {
+		return fmt.Errorf("nft table inet %s: %w", table, err)
+	}
+	return nil
+}
+
+// reading is read with a connection of its own.
 func reading(table string, f func(*nftables.Conn, *nftables.Table) error) error {
-	return with(func(c *nftables.Conn) error {
-		t := kernelTable(table)
-		switch _, err := c.ListTableOfFamily(t.Name, t.Family); {
-		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("nft table inet %s does not exist: %w", table, err)
-		case err != nil:
-			return fmt.Errorf("read nft table inet %s: %w", table, err)
-		}
-		if err := f(c, t); err != nil {
-			return fmt.Errorf("nft table inet %s: %w", table, err)
-		}
-		return nil
-	})
+	return with(func(c *nftables.Conn) error { return read(c, table, f) })
 }
 
 func kernelTable(name string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
 }
 
-// Find returns nil if there is the table, with the chain, if one is asked for, and the sets. The
-// error names the first that is missing.
-func Find(table, chain string, sets ...string) error {
-	return reading(table, func(c *nftables.Conn, t *nftables.Table) error {
-		if chain != "" {
-			if _, err := c.ListChain(t, chain); err != nil {
-				return fmt.Errorf("chain %s: %w", chain, err)
-			}
-		}
-		if len(sets) == 0 {
-			return nil
-		}
-
-		have, err := c.GetSets(t)
-		if err != nil {
-			return fmt.Errorf("list sets: %w", err)
-		}
-		for _, name := range sets {
-			if !slices.ContainsFunc(have, func(s *nftables.Set) bool { return s.Name == name }) {
-				return fmt.Errorf("set %s does not exist", name)
+// Find returns nil if there are the tables, with chains and sets of these names. The error names
+// the first that is missing.
+func Find(tables ...*Table) error {
+	return with(func(c *nftables.Conn) error {
+		for _, t := range tables {
+			if err := read(c, t.Name, t.find); err != nil {
+				return err
 			}
 		}
 		return nil
 	})
 }
 
+func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
+	for _, chain := range t.Chains {
+		if _, err := c.ListChain(kernel, chain.Name); err != nil {
+			return fmt.Errorf("chain %s: %w", chain.Name, err)
+		}
+	}
+	if len(t.Sets) == 0 {
+		return nil
+	}
+
+	sets, err := c.GetSets(kernel)
+	if err != nil {
+		return fmt.Errorf("list sets: %w", err)
+	}
+	for _, s := range t.Sets {
+		if !slices.ContainsFunc(sets, func(k *nftables.Set) bool { return k.Name == s.Name }) {
+			return fmt.Errorf("set %s does not exist", s.Name)
+		}
+	}
+	return nil
+}
+
 // Read returns the table of t's name as the kernel has it, nil if there is none. It reads flow
-// tables only if t has one, and the elements only of sets that t has and are not Shared.
+// tables only if t has one, and the elements only of sets that t has and are not Shared. While the
+// kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Then Diff adds them once
+// more, which changes nothing.
 func (t *Table) Read() (*Table, error) {
 	got := &Table{Name: t.Name}
 	err := reading(t.Name, func(c *nftables.Conn, kernel *nftables.Table) error {
@@ -157,12 +171,11 @@ func (t *Table) readChains(c *nftables.Conn, kernel *nftables.Table) error {
 // ErrSetRemoved matches the error of Sets for a set that was removed after all were listed.
 var ErrSetRemoved = errors.New("a set was removed meanwhile")
 
-// Sets returns the sets of a table that which selects, with their elements. An error matches
+// Sets returns all sets of a table, those that which selects with their elements. An error matches
 // fs.ErrNotExist if there is no table.
 func Sets(table string, which func(name string) bool) (sets []Set, err error) {
 	err = reading(table, func(c *nftables.Conn, t *nftables.Table) error {
-		all, err := readSets(c, t, which)
-		sets = slices.DeleteFunc(all, func(s Set) bool { return !which(s.Name) })
+		sets, err = readSets(c, t, which)
 		return err
 	})
 	return sets, err

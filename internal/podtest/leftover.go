@@ -3,13 +3,14 @@ package podtest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -72,33 +73,16 @@ func Leftovers(podDir, ipamDir string) ([]string, error) {
 
 // elements are those of the sets of pods; without their table there are none.
 func elements() ([]string, error) {
-	c, err := nftables.New()
-	if err != nil {
+	sets, err := nft.Sets(abi.NFTPodTable, func(string) bool { return true })
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	t, err := c.ListTableOfFamily(abi.NFTPodTable, nftables.TableFamilyINet)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	sets, err := c.GetSets(t)
-	if err != nil {
-		return nil, err
-	}
-
 	var lines []string
 	for _, s := range sets {
-		all, err := c.GetSetElements(s)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range all {
+		for _, e := range s.Elements {
 			lines = append(lines, fmt.Sprintf("element %x of %s", e.Key, s.Name))
 		}
 	}
-
 	slices.Sort(lines)
 	return lines, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -66,57 +67,32 @@ func PinProgram(path, name string) error {
 
 // Guard adds the guard's nft table, empty, and that of pods with its chain and sets, without rules.
 func Guard() error {
-	c, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTGuardTable})
-	if err := c.Flush(); err != nil {
-		return err
-	}
-	return pods(nftables.TypeIFName, 0)
+	return errors.Join((&nft.Table{Name: abi.NFTGuardTable}).Replace(), pods(nftables.TypeIFName, 0))
 }
 
 // Full makes the table of pods again with room for one element in each set.
-func Full() error { return errors.Join(Unguard(), pods(nftables.TypeIFName, 1)) }
+func Full() error { return pods(nftables.TypeIFName, 1) }
 
 // Foreign makes the table of pods again with sets of something else.
-func Foreign() error { return errors.Join(Unguard(), pods(nftables.TypeIPAddr, 0)) }
+func Foreign() error { return pods(nftables.TypeIPAddr, 0) }
 
-// pods adds the table of pods, whose sets have this before the address, and room for so many
+// pods makes the table of pods, whose sets have this before the address, and room for so many
 // elements; 0 is any.
 func pods(first nftables.SetDatatype, size uint32) error {
-	c, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	t := c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPodTable})
-	c.AddChain(&nftables.Chain{
-		Table: t, Name: abi.NFTPodChain, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookPrerouting, Priority: nftables.ChainPriorityRaw,
-	})
+	t := &nft.Table{Name: abi.NFTPodTable, Chains: []nft.Chain{nft.Base(abi.NFTPodChain,
+		nftables.ChainTypeFilter, nftables.ChainHookPrerouting, *nftables.ChainPriorityRaw)}}
 	for name, addr := range map[string]nftables.SetDatatype{abi.NFTPodSet4: nftables.TypeIPAddr,
 		abi.NFTPodSet6: nftables.TypeIP6Addr} {
-		key, err := nftables.ConcatSetType(first, addr)
-		if err != nil {
-			return err
-		}
-		if err := c.AddSet(&nftables.Set{Table: t, Name: name, KeyType: key, Concatenation: true,
-			Size: size}, nil); err != nil {
-			return err
-		}
+		t.Sets = append(t.Sets, nft.Set{Set: nftables.Set{Name: name, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(first, addr), Size: size}})
 	}
-	return c.Flush()
+	return t.Replace()
 }
 
 // Unguard takes away the nft table of pods.
 func Unguard() error {
-	c, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPodTable})
-	return c.Flush()
+	_, err := nft.Delete(abi.NFTPodTable)
+	return err
 }
 
 // Routes adds the rules of both families and the closed ranges.

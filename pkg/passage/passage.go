@@ -66,11 +66,10 @@ func Probe(ctx context.Context, runDir string, ways []Way) (err error) {
 	defer ns.Close()
 
 	link := pod.HostLink(containerID, ifName)
-	counters, err := newCounters(link, ways)
-	if err != nil {
+	if err := writeCounters(link, ways); err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
-	defer func() { err = errors.Join(err, counters.remove()) }()
+	defer func() { err = errors.Join(err, Remove()) }()
 
 	undo, err := attach(runDir, link, ways, ns)
 	defer func() { err = errors.Join(err, undo.Run()) }()
@@ -79,7 +78,7 @@ func Probe(ctx context.Context, runDir string, ways []Way) (err error) {
 	}
 	var errs []error
 	for i, w := range ways {
-		errs = append(errs, probe(ctx, ns, counters, i, w))
+		errs = append(errs, probe(ctx, ns, i, w))
 	}
 	return errors.Join(errs...)
 }
@@ -109,7 +108,7 @@ func attach(runDir, link string, ways []Way, ns *os.File) (*pod.Undo, error) {
 }
 
 // probe sends datagrams of a way until one has left, or for as long as patience says.
-func probe(ctx context.Context, ns *os.File, counters *counters, way int, w Way) error {
+func probe(ctx context.Context, ns *os.File, way int, w Way) error {
 	var conn net.Conn
 	err := netns.DoFd(int(ns.Fd()), "of the probe", func() (err error) {
 		conn, err = net.Dial("udp", net.JoinHostPort(w.To.String(), discard))
@@ -129,7 +128,7 @@ func probe(ctx context.Context, ns *os.File, counters *counters, way int, w Way)
 			return ctx.Err()
 		case <-time.After(between):
 		}
-		entered, left, err := counters.read(way)
+		entered, left, err := readCounters(way)
 		switch {
 		case err != nil:
 			return fmt.Errorf("probe: %w", err)

@@ -122,7 +122,7 @@ func TestProbe(t *testing.T) {
 				}
 			}
 
-			left(t, h)
+			nothingLeft(t, h)
 		})
 	}
 }
@@ -131,7 +131,7 @@ func TestProbe(t *testing.T) {
 func TestProbeAfterOneThatWasKilled(t *testing.T) {
 	h, _ := host(t)
 	h.Run(t, func() error {
-		if _, err := newCounters("vpod", Ways(own, peer)); err != nil {
+		if err := writeCounters("vpod", Ways(own, peer)); err != nil {
 			return err
 		}
 		if err := os.MkdirAll(filepath.Join(abi.RunDir, "probe/pods"), 0o700); err != nil {
@@ -139,18 +139,18 @@ func TestProbeAfterOneThatWasKilled(t *testing.T) {
 		}
 		return Probe(t.Context(), abi.RunDir, Ways(own, peer))
 	})
-	left(t, h)
+	nothingLeft(t, h)
 	h.Run(t, func() error {
-		if _, err := newCounters("vpod", nil); err != nil {
+		if err := writeCounters("vpod", nil); err != nil {
 			return err
 		}
 		return errors.Join(Remove(), Remove())
 	})
-	left(t, h)
+	nothingLeft(t, h)
 }
 
-// left finds what a probe left on the node.
-func left(t *testing.T, h *nettest.Host) {
+// nothingLeft finds what a probe left on the node.
+func nothingLeft(t *testing.T, h *nettest.Host) {
 	t.Helper()
 	h.Run(t, func() error {
 		n, err := nl.Open()

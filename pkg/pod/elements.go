@@ -3,13 +3,10 @@ package pod
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
-	"golang.org/x/sys/unix"
-
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -19,8 +16,6 @@ import (
 // ifNameLen is IFNAMSIZ (include/uapi/linux/if.h).
 const ifNameLen = 16
 
-var podTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPodTable}
-
 var podSets = []string{abi.NFTPodSet4, abi.NFTPodSet6}
 
 // element is one address of one link.
@@ -29,21 +24,20 @@ type element struct {
 	addr netip.Addr
 }
 
-func (e element) set() *nftables.Set {
+// add adds e in the form that abi.NFTPodSet4 describes.
+func (e element) add() nft.Elements {
+	set := abi.NFTPodSet6
 	if e.addr.Is4() {
-		return &nftables.Set{Table: podTable, Name: abi.NFTPodSet4}
+		set = abi.NFTPodSet4
 	}
-	return &nftables.Set{Table: podTable, Name: abi.NFTPodSet6}
+	name := make([]byte, ifNameLen)
+	copy(name, e.link)
+	return nft.Elements{Table: abi.NFTPodTable, Set: set,
+		Add: []nft.Element{nft.Key(name, e.addr.AsSlice())}}
 }
 
-// key is the form that abi.NFTPodSet4 describes.
-func (e element) key() []nftables.SetElement {
-	key := make([]byte, ifNameLen)
-	copy(key, e.link)
-	return []nftables.SetElement{{Key: append(key, e.addr.AsSlice()...)}}
-}
-
-func elementOf(key []byte) (element, bool) {
+func elementOf(e nft.Element) (element, bool) {
+	key := []byte(e.Key)
 	if len(key) < ifNameLen {
 		return element{}, false
 	}
@@ -66,89 +60,38 @@ func changeElements(add, remove []element) error { return changeAll(add, remove,
 
 // changeAll is changeElements that also lets pods join and leave groups of policies.
 func changeAll(add, remove []element, join, leave []member) error {
-	if len(add)+len(remove)+len(join)+len(leave) == 0 {
-		return nil
-	}
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
+	changes := append(inverse(adding(remove)), inverse(adding(leave))...)
+	return nft.ChangeElements(append(append(changes, adding(join)...), adding(add)...)...)
+}
 
-	for _, e := range remove {
-		if err := c.SetDeleteElements(e.set(), e.key()); err != nil {
-			return err
-		}
+func adding[T interface{ add() nft.Elements }](all []T) (changes []nft.Elements) {
+	for _, e := range all {
+		changes = append(changes, e.add())
 	}
+	return changes
+}
 
-	for _, m := range leave {
-		if err := c.SetDeleteElements(m.kernel()); err != nil {
-			return err
-		}
+// inverse removes what would be added.
+func inverse(changes []nft.Elements) []nft.Elements {
+	for i, c := range changes {
+		changes[i].Add, changes[i].Remove = nil, c.Add
 	}
-
-	for _, m := range join {
-		if err := c.SetAddElements(m.kernel()); err != nil {
-			return err
-		}
-	}
-
-	for _, e := range add {
-		if err := c.SetAddElements(e.set(), e.key()); err != nil {
-			return err
-		}
-	}
-
-	if err := c.Flush(); err != nil {
-		return fmt.Errorf("write addresses to nft table inet %s: %w", abi.NFTPodTable, err)
-	}
-	return nil
+	return changes
 }
 
 // readElements returns all elements. The error matches ErrNotFound when there is no
 // table; a set that is not there, or is none of ours, has none.
-func readElements() ([]element, error) {
-	c, err := nftables.New(nftables.AsLasting())
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	defer func() { _ = c.CloseLasting() }()
-	if err := findTable(c, abi.NFTPodTable); err != nil {
-		return nil, err
-	}
-	sets, err := c.GetSets(podTable)
-	if err != nil {
-		return nil, fmt.Errorf("list sets of nft table inet %s: %w", abi.NFTPodTable, err)
-	}
-
-	var all []element
+func readElements() (all []element, err error) {
+	sets, err := nft.Sets(abi.NFTPodTable,
+		func(name string) bool { return slices.Contains(podSets, name) })
 	for _, s := range sets {
-		if !slices.Contains(podSets, s.Name) {
-			continue
-		}
-		elements, err := c.GetSetElements(s)
-		if err != nil {
-			return nil, fmt.Errorf("list elements of nft set %s: %w", s.Name, err)
-		}
-		for _, k := range elements {
-			if e, ok := elementOf(k.Key); ok {
+		for _, k := range s.Elements {
+			if e, ok := elementOf(k); ok {
 				all = append(all, e)
 			}
 		}
 	}
-
-	return all, nil
-}
-
-// findTable reports whether a table of ours is there; the error matches ErrNotFound when it is not.
-func findTable(c *nftables.Conn, name string) error {
-	_, err := c.ListTableOfFamily(name, nftables.TableFamilyINet)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("nft table inet %s does not exist: %w", name, ErrNotFound)
-	case err != nil:
-		return fmt.Errorf("read nft table inet %s: %w", name, err)
-	}
-	return nil
+	return all, err
 }
 
 // changeTries bounds how often elements are read again: the kernel's lists may miss

@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
-	"slices"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -62,29 +62,12 @@ func (p Paths) gatePins() error {
 
 // gateTables looks for both tables, and in the pods' table for what an ADD needs.
 func gateTables() error {
-	const restores = "is veild running? it restores it"
-	c, err := nftables.New(nftables.AsLasting())
-	if err != nil {
-		return fmt.Errorf("guard: open nftables: %w", err)
-	}
-	defer func() { _ = c.CloseLasting() }()
-	if err := findTable(c, abi.NFTGuardTable); err != nil {
-		return fmt.Errorf("guard: %w; %s", err, restores)
-	}
-	if _, err := c.ListChain(podTable, abi.NFTPodChain); err != nil {
-		return fmt.Errorf("guard: chain %s of nft table inet %s: %w; %s", abi.NFTPodChain,
-			abi.NFTPodTable, err, restores)
-	}
-	sets, err := c.GetSets(podTable)
-	if err != nil {
-		return fmt.Errorf("guard: list sets of nft table inet %s: %w; %s", abi.NFTPodTable, err,
-			restores)
-	}
+	pods := &nft.Table{Name: abi.NFTPodTable, Chains: []nft.Chain{nft.Target(abi.NFTPodChain)}}
 	for _, name := range podSets {
-		if !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return s.Name == name }) {
-			return fmt.Errorf("guard: set %s of nft table inet %s does not exist; %s", name,
-				abi.NFTPodTable, restores)
-		}
+		pods.Sets = append(pods.Sets, nft.Set{Set: nftables.Set{Name: name}})
+	}
+	if err := nft.Find(&nft.Table{Name: abi.NFTGuardTable}, pods); err != nil {
+		return fmt.Errorf("guard: %w; is veild running? it restores it", err)
 	}
 	return nil
 }

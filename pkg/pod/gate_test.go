@@ -7,9 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/nftables"
-
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -59,18 +58,14 @@ func TestGate(t *testing.T) {
 			want: "nft table inet " + abi.NFTPodTable,
 			take: func(Paths, *nl.Handle) error { return podtest.Unguard() }},
 		{name: "chain of pods deleted", prefixes: both,
-			want: "chain prerouting of nft table inet kubeveil_pods",
+			want: "nft table inet kubeveil_pods: chain prerouting",
 			take: func(Paths, *nl.Handle) error {
-				return change(func(c *nftables.Conn) {
-					c.DelChain(&nftables.Chain{Table: podTable, Name: abi.NFTPodChain})
-				})
+				return nftHere(t, "delete chain inet kubeveil_pods prerouting")
 			}},
 		{name: "set of IPv6 addresses deleted", prefixes: both,
-			want: "set pods6 of nft table inet kubeveil_pods",
+			want: "nft table inet kubeveil_pods: set pods6",
 			take: func(Paths, *nl.Handle) error {
-				return change(func(c *nftables.Conn) {
-					c.DelSet(&nftables.Set{Table: podTable, Name: abi.NFTPodSet6})
-				})
+				return nftHere(t, "delete set inet kubeveil_pods pods6")
 			}},
 		{name: "nft table flushed", prefixes: both, want: "nft table inet " + abi.NFTGuardTable,
 			take: deleteGuardTable},
@@ -124,16 +119,6 @@ func TestGate(t *testing.T) {
 }
 
 func deleteGuardTable(Paths, *nl.Handle) error {
-	return change(func(c *nftables.Conn) {
-		c.DelTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTGuardTable})
-	})
-}
-
-func change(f func(*nftables.Conn)) error {
-	c, err := nftables.New()
-	if err != nil {
-		return err
-	}
-	f(c)
-	return c.Flush()
+	_, err := nft.Delete(abi.NFTGuardTable)
+	return err
 }

@@ -13,9 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/google/nftables"
-
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -149,15 +148,13 @@ func membersOf(group string, addrs []netip.Addr) (out []member) {
 	return out
 }
 
-func (m member) kernel() (*nftables.Set, []nftables.SetElement) {
-	key := m.addr.AsSlice()
+func (m member) add() nft.Elements {
+	e := nft.Addr(m.addr)
 	if m.set == abi.NFTSelf4 || m.set == abi.NFTSelf6 {
-		key = append(key, key...)
+		e.Key += e.Key
 	}
-	return &nftables.Set{Table: policyTable, Name: m.set}, []nftables.SetElement{{Key: key}}
+	return nft.Elements{Table: abi.NFTPolicyTable, Set: m.set, Add: []nft.Element{e}}
 }
-
-var policyTable = &nftables.Table{Family: nftables.TableFamilyINet, Name: abi.NFTPolicyTable}
 
 // reserveTries bounds how often Attach follows a daemon that changes the reservation meanwhile.
 const reserveTries = 5
@@ -167,7 +164,7 @@ const reserveTries = 5
 // was right, or the daemon will see the record and move the pod.
 func (p Paths) writeJudged(r Record) error {
 	addrs := elementsOf(r.HostLink, r.Addrs)
-	if err := findPolicyTable(); err != nil {
+	if err := nft.Find(&nft.Table{Name: abi.NFTPolicyTable}); err != nil {
 		return fmt.Errorf("%w: %w; is veild running? it restores it", ErrClosed, err)
 	}
 
@@ -205,14 +202,6 @@ func (p Paths) writeJudged(r Record) error {
 // afterJoin lets tests change the reservation once the kernel has the pod; nil in programs.
 var afterJoin func()
 
-func findPolicyTable() error {
-	c, err := nftables.New()
-	if err != nil {
-		return fmt.Errorf("open nftables: %w", err)
-	}
-	return findTable(c, abi.NFTPolicyTable)
-}
-
 // leaveGroups removes addresses from all groups, so that the next pod with one of them is not in a
 // group already. A table that is not there has no groups.
 func leaveGroups(addrs []netip.Addr) error {
@@ -221,7 +210,7 @@ func leaveGroups(addrs []netip.Addr) error {
 		if errors.Is(err, ErrNotFound) || err == nil && len(found) == 0 {
 			return nil
 		}
-		if errors.Is(err, errSetRemoved) && try < leaveTries {
+		if errors.Is(err, nft.ErrSetRemoved) && try < leaveTries {
 			continue // The pod may be in the group that took its place.
 		}
 		if err != nil {
@@ -237,62 +226,41 @@ func leaveGroups(addrs []netip.Addr) error {
 // leaveTries bounds how often leaveGroups follows a daemon that changes groups meanwhile.
 const leaveTries = 10
 
-// errSetRemoved matches the error of a read during which a set was removed.
-var errSetRemoved = errors.New("a set was removed meanwhile")
-
 // afterList lets tests change the table once groupsOf has listed its sets; nil in programs.
-var afterList func() error
+var afterList func()
 
 // groupsOf finds the elements of addresses. The error matches ErrNotFound without a table, and
-// errSetRemoved when a set was removed after the sets were listed.
+// nft.ErrSetRemoved when a set was removed after the sets were listed.
 func groupsOf(addrs []netip.Addr) (found []member, err error) {
 	if len(addrs) == 0 {
 		return nil, nil
 	}
-	c, err := nftables.New(nftables.AsLasting())
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	defer func() { _ = c.CloseLasting() }()
-	if err := findTable(c, abi.NFTPolicyTable); err != nil {
-		return nil, err
-	}
-	sets, err := c.GetSets(policyTable)
-	if err != nil {
-		return nil, fmt.Errorf("list sets of nft table inet %s: %w", abi.NFTPolicyTable, err)
-	}
-	if afterList != nil {
-		if err := afterList(); err != nil {
-			return nil, err
+	listed := afterList
+	sets, err := nft.Sets(abi.NFTPolicyTable, func(name string) bool {
+		if listed != nil {
+			listed()
+			listed = nil
 		}
-	}
-
+		return strings.HasPrefix(name, abi.NFTMembers4) || name == abi.NFTSelf4 || isOf6(name)
+	})
 	for _, s := range sets {
-		six := strings.HasPrefix(s.Name, abi.NFTMembers6) || s.Name == abi.NFTSelf6
-		if !six && !strings.HasPrefix(s.Name, abi.NFTMembers4) && s.Name != abi.NFTSelf4 {
-			continue
-		}
-		elements, err := c.GetSetElements(s)
-		if err != nil {
-			// The library's error does not match ENOENT.
-			if _, e := c.GetSetByName(policyTable, s.Name); e != nil {
-				err = errors.Join(errSetRemoved, err)
-			}
-			return nil, fmt.Errorf("list elements of nft set %s: %w", s.Name, err)
-		}
-
 		size := 4
-		if six {
+		if isOf6(s.Name) {
 			size = 16
 		}
-		for _, e := range elements {
+		for _, e := range s.Elements {
 			if len(e.Key) < size {
 				continue
 			}
-			if a, ok := netip.AddrFromSlice(e.Key[:size]); ok && slices.Contains(addrs, a) {
+			a, ok := netip.AddrFromSlice([]byte(e.Key[:size]))
+			if ok && slices.Contains(addrs, a) {
 				found = append(found, member{s.Name, a})
 			}
 		}
 	}
-	return found, nil
+	return found, err
+}
+
+func isOf6(set string) bool {
+	return strings.HasPrefix(set, abi.NFTMembers6) || set == abi.NFTSelf6
 }

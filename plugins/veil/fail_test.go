@@ -42,10 +42,10 @@ func TestAddThatFailsAtAnyStepLeavesNothing(t *testing.T) {
 				return podtest.AddLink(ns.Fd(), "eth0")
 			}},
 		{name: "the sets of pods are something else",
-			want:    "write addresses to nft table inet kubeveil_pods",
+			want:    "write nft table inet kubeveil_pods",
 			prepare: func(*node, *nettest.NS) error { return podtest.Foreign() }},
 		{name: "a set of pods is full", other: true,
-			want:    "write addresses to nft table inet kubeveil_pods",
+			want:    "write nft table inet kubeveil_pods",
 			prepare: func(*node, *nettest.NS) error { return podtest.Full() }},
 		{name: "IPv6 is off on the node", want: "set neighbour fd42:",
 			prepare: func(n *node, _ *nettest.NS) error {
