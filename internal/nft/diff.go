@@ -3,6 +3,7 @@ package nft
 import (
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -61,14 +62,14 @@ func Diff(have, want *Table) *Difference {
 }
 
 // compare decides by the objects what is replaced.
-func (d *Difference) compare(have, want map[string]string) {
+func (d *Difference) compare(have, want map[string]any) {
 	shared := slices.ContainsFunc(d.want.Sets, func(s Set) bool { return s.Shared })
 	all := maps.Clone(have)
 	maps.Copy(all, want)
-	for _, object := range sortedKeys(all) {
-		text, has := have[object]
+	for _, object := range slices.Sorted(maps.Keys(all)) {
+		found, has := have[object]
 		wanted, wants := want[object]
-		if has && wants && text == wanted {
+		if has && wants && reflect.DeepEqual(found, wanted) {
 			continue
 		}
 		kind, _, _ := strings.Cut(object, " ")
@@ -98,5 +99,3 @@ func minus(a, b []Element) []Element {
 	}
 	return slices.DeleteFunc(slices.Clone(a), func(e Element) bool { return in[e] })
 }
-
-func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }

@@ -98,8 +98,8 @@ func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
 
 // Read returns the table of t's name as the kernel has it, nil if there is none. It reads flow
 // tables only if t has one, and the elements only of sets that t has and are not Shared. While the
-// kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Then Diff adds them once
-// more, which changes nothing.
+// kernel resizes a large set (nft_rhash_walk), a reading may miss elements. Then Diff adds them
+// again, which changes nothing.
 func (t *Table) Read() (*Table, error) {
 	got := &Table{Name: t.Name}
 	err := reading(t.Name, func(c *nftables.Conn, kernel *nftables.Table) error {

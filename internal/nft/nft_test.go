@@ -39,7 +39,8 @@ func full() *nft.Table {
 			nft.Base("post", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, 90,
 				nft.All(nft.OutGroup(nft.Neq, 7), nft.Return),
 				nft.All(nft.Source4.NotIn("addrs"), nft.Rule{
-					&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, nft.Value("source"), nft.SourceNAT(unix.NFPROTO_IPV4)}),
+					&expr.Meta{Key: expr.MetaKeyOIFGROUP, Register: 1}, nft.Value("source"),
+					nft.SourceNAT(unix.NFPROTO_IPV4)}),
 				nft.All(nft.Status(1<<5, nft.Neq), nft.Rule{&expr.Masq{}})),
 			nft.Base("pre", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, -300,
 				nft.All(nft.InGroup(nft.Eq, 7), nft.SetMark(0x200, 0x100), nft.Count("seen")),

@@ -141,8 +141,8 @@ func Value(set string) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, DestRegister: 1, IsDestRegSet: true, SetName: set}
 }
 
-// SourceNAT translates the source of a packet of the family to the address in register 1. The kernel
-// takes a missing RegAddrMax for RegAddrMin.
+// SourceNAT translates the source of a packet of the family to the address in register 1. The
+// kernel has RegAddrMin for a missing RegAddrMax.
 func SourceNAT(family byte) expr.Any {
 	return &expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1,
 		RegAddrMax: 1}

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -91,19 +92,20 @@ func (t *Table) String() string {
 	if t == nil {
 		return ""
 	}
-	text := "table inet " + t.Name + "\n"
+	var b strings.Builder
+	fmt.Fprintf(&b, "table inet %s\n", t.Name)
 	objects := t.objects()
-	for _, name := range sortedKeys(objects) {
-		text += name + objects[name] + "\n"
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		fmt.Fprintf(&b, "%s%v\n", name, objects[name])
 	}
-	return text
+	return b.String()
 }
 
-// objects returns what is in the table, each described, by kind and name.
-func (t *Table) objects() map[string]string {
-	all := make(map[string]string)
+// objects returns what is in the table by kind and name. Objects are compared deeply.
+func (t *Table) objects() map[string]any {
+	all := make(map[string]any)
 	for _, c := range t.Chains {
-		all["chain "+c.Name] = c.text()
+		all["chain "+c.Name] = content{c.hook(), append([]Rule(nil), c.Rules...)}
 	}
 	for _, s := range t.Sets {
 		all["set "+s.Name] = s.text()
@@ -117,18 +119,31 @@ func (t *Table) objects() map[string]string {
 	return all
 }
 
-func (c Chain) text() (text string) {
-	if c.Hooknum != nil && c.Priority != nil {
-		text = fmt.Sprintf(" type %s hook %d priority %d", c.Type, *c.Hooknum, *c.Priority)
-		if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
-			text += " policy drop"
+// content is what is compared of a chain.
+type content struct {
+	hook  string
+	rules []Rule
+}
+
+func (c content) String() string {
+	var b strings.Builder
+	b.WriteString(c.hook)
+	for _, rule := range c.rules {
+		b.WriteString("\n ")
+		for _, e := range rule {
+			writeExpr(&b, e)
 		}
 	}
-	for _, rule := range c.Rules {
-		text += "\n "
-		for _, e := range rule {
-			text += " " + exprText(e)
-		}
+	return b.String()
+}
+
+func (c Chain) hook() string {
+	if c.Hooknum == nil || c.Priority == nil {
+		return ""
+	}
+	text := fmt.Sprintf(" type %s hook %d priority %d", c.Type, *c.Hooknum, *c.Priority)
+	if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+		text += " policy drop"
 	}
 	return text
 }
@@ -144,18 +159,18 @@ func (s Set) text() string {
 	return text
 }
 
-// exprText returns the name of an expression and its fields that are not zero.
-func exprText(e expr.Any) string {
+// writeExpr writes the name of an expression and its fields that are not zero.
+func writeExpr(b *strings.Builder, e expr.Any) {
 	v := reflect.ValueOf(e).Elem()
-	var fields []string
+	fmt.Fprintf(b, " %s{", v.Type().Name())
 	for i := range v.NumField() {
-		switch f := v.Field(i); {
-		case f.IsZero():
-		case f.Kind() == reflect.Slice:
-			fields = append(fields, fmt.Sprintf("%s:%x", v.Type().Field(i).Name, f))
-		default:
-			fields = append(fields, fmt.Sprintf("%s:%v", v.Type().Field(i).Name, f))
+		verb := "%s:%v "
+		if v.Field(i).Kind() == reflect.Slice {
+			verb = "%s:%x "
+		}
+		if !v.Field(i).IsZero() {
+			fmt.Fprintf(b, verb, v.Type().Field(i).Name, v.Field(i))
 		}
 	}
-	return fmt.Sprintf("%s{%s}", v.Type().Name(), strings.Join(fields, " "))
+	b.WriteByte('}')
 }

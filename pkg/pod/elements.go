@@ -6,15 +6,14 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // A pod's addresses are elements of the sets of abi.NFTPodTable, which veild
 // makes: what comes from its link with another source is dropped there.
-
-// ifNameLen is IFNAMSIZ (include/uapi/linux/if.h).
-const ifNameLen = 16
 
 var podSets = []string{abi.NFTPodSet4, abi.NFTPodSet6}
 
@@ -30,7 +29,7 @@ func (e element) add() nft.Elements {
 	if e.addr.Is4() {
 		set = abi.NFTPodSet4
 	}
-	name := make([]byte, ifNameLen)
+	name := make([]byte, unix.IFNAMSIZ)
 	copy(name, e.link)
 	return nft.Elements{Table: abi.NFTPodTable, Set: set,
 		Add: []nft.Element{nft.Key(name, e.addr.AsSlice())}}
@@ -38,11 +37,11 @@ func (e element) add() nft.Elements {
 
 func elementOf(e nft.Element) (element, bool) {
 	key := []byte(e.Key)
-	if len(key) < ifNameLen {
+	if len(key) < unix.IFNAMSIZ {
 		return element{}, false
 	}
-	name, _, _ := bytes.Cut(key[:ifNameLen], []byte{0})
-	addr, ok := netip.AddrFromSlice(key[ifNameLen:])
+	name, _, _ := bytes.Cut(key[:unix.IFNAMSIZ], []byte{0})
+	addr, ok := netip.AddrFromSlice(key[unix.IFNAMSIZ:])
 	return element{string(name), addr}, ok
 }
 
