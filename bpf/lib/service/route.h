@@ -229,9 +229,12 @@ __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)
 		return VERDICT_NEXT;
 
 	flags = route_flags(to.ifindex);
-	if (reply)
-		return flags & ROUTE_TO_CLIENT ? route_to_client(skb, w, &to, !found)
-					       : VERDICT_NEXT;
+	if (reply) {
+		/* The client's packets are host routed by the same flag of the pod's link. */
+		if (!(flags & ROUTE_TO_CLIENT) || !(route_flags(skb->ifindex) & ROUTE_TO_POD))
+			return VERDICT_NEXT;
+		return route_to_client(skb, w, &to, !found);
+	}
 	if (found || !(flags & ROUTE_TO_POD) ||
 		(link == LINK_POD && !(route_flags(skb->ifindex) & ROUTE_FROM_POD)))
 		return VERDICT_NEXT;

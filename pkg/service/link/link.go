@@ -83,7 +83,9 @@ type Links struct {
 	routing  bool          // whether they route
 	patience time.Duration // podPatience
 
-	mu sync.Mutex // held while programs at links change
+	mu sync.Mutex // held while programs at links change; confined has a lock of its own
+
+	confined confined
 
 	callers struct {
 		sync.Mutex

@@ -27,35 +27,66 @@ const (
 // pod's traffic (plugin bandwidth) are set soon after the link appears. So until a link is settled,
 // packets go to it by the host's end, and the kernel routes what it sends.
 func (s *Links) routeLink(h *nl.Handle, hk hooks, l nl.Link, plan string, settled bool) error {
-	m, index := s.table.Map(mapRoutes), uint32(l.Attrs().Index)
-	var have, want uint8
-	if err := m.Lookup(index, &have); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return fmt.Errorf("read map %s: %w", mapRoutes, err)
-	}
-
+	var can uint8
 	if s.routing {
 		var err error
-		if want, err = s.routes(h, hk, l, plan); err != nil {
+		if can, err = s.routes(h, hk, l, plan); err != nil {
 			return err
-		}
-		if !settled {
-			want &= have | routePod
 		}
 	}
 
-	switch {
-	case want == have:
-		return nil
-	case want == 0:
+	s.confined.mu.Lock()
+	defer s.confined.mu.Unlock()
+	return s.routeLocked(l, plan, can, settled)
+}
+
+// routeLocked is routeLink for a link at which host routing can do this.
+func (s *Links) routeLocked(l nl.Link, plan string, can uint8, settled bool) error {
+	index := l.Attrs().Index
+	have, err := s.routesOf(uint32(index))
+	if err != nil {
+		return err
+	}
+
+	want := can
+	if !settled {
+		want &= have | routePod
+	} else if plan == progPodIn {
+		s.confined.settle(index)
+	}
+	if plan == progPodIn {
+		want = s.confine(l.Attrs().Name, have, want)
+	}
+	if want != have {
+		err = s.setRoutes(uint32(index), want)
+	}
+	if err == nil && plan == progPodIn {
+		s.confined.note(l.Attrs().Name, uint32(index), want)
+	}
+	return err
+}
+
+// routesOf returns what host routing may do at a link now.
+func (s *Links) routesOf(index uint32) (have uint8, err error) {
+	err = s.table.Map(mapRoutes).Lookup(index, &have)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return 0, fmt.Errorf("read map %s: %w", mapRoutes, err)
+	}
+	return have, nil
+}
+
+// setRoutes writes what host routing may do at a link.
+func (s *Links) setRoutes(index uint32, how uint8) error {
+	m := s.table.Map(mapRoutes)
+	if how == 0 {
 		if err := m.Delete(index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("delete from map %s: %w", mapRoutes, err)
 		}
-	default:
-		if err := m.Put(index, want); err != nil {
-			return fmt.Errorf("write map %s: %w", mapRoutes, err)
-		}
+		return nil
 	}
-
+	if err := m.Put(index, how); err != nil {
+		return fmt.Errorf("write map %s: %w", mapRoutes, err)
+	}
 	return nil
 }
 
@@ -182,6 +213,7 @@ func (s *Links) forgetRoutes(links []nl.Link) error {
 	if err != nil {
 		return err
 	}
+	s.confined.forget(there)
 	for _, index := range gone {
 		if err := s.table.Map(mapRoutes).Delete(index); err != nil &&
 			!errors.Is(err, ebpf.ErrKeyNotExist) {

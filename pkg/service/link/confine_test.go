@@ -1,0 +1,185 @@
+package link
+
+import (
+	"net"
+	"slices"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/servicetest"
+)
+
+// named is a set of links.
+func named(links ...string) map[string]bool {
+	names := map[string]bool{}
+	for _, l := range links {
+		names[l] = true
+	}
+	return names
+}
+
+func (r *routed) retain(t *testing.T, links ...string) {
+	t.Helper()
+	r.host.Run(t, func() error { return r.Retain(named(links...)) })
+}
+
+func (r *routed) allow(t *testing.T, links ...string) {
+	t.Helper()
+	r.host.Run(t, func() error { return r.Allow(named(links...)) })
+}
+
+// restart is another process, with the maps and programs that are pinned and attached.
+func (r *routed) restart(t *testing.T, hostRouting bool) {
+	t.Helper()
+	c := r.config()
+	c.HostRouting = hostRouting
+	if err := r.Table.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.openWith(t, c, r.tcx)
+	r.setSelf(t)
+	r.Confine()
+}
+
+func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		want := func(when string, one, two uint8) {
+			t.Helper()
+			r.expectRoutes(t, when, map[string]uint8{"vpod1": one, "vpod2": two})
+		}
+
+		r.restart(t, true)
+		r.linked.attach(t)
+		want("nobody said which pods are judged", wholePod, wholePod)
+		r.retain(t, "vpod1", "vpod3")
+		want("a pod is judged", wholePod, 0)
+		r.linked.attach(t)
+		want("links are looked at again", wholePod, 0)
+		r.allow(t, "vpod1", "vpod2")
+		want("no pod is judged", wholePod, wholePod)
+		r.retain(t, "vpod2")
+		r.retain(t, "vpod1", "vpod2")
+		want("a pod is to be judged no more", 0, wholePod)
+		r.allow(t, "vpod1", "vpod2")
+		want("it is judged no more", wholePod, wholePod)
+
+		r.retain(t, "vpod2")
+		r.restart(t, true)
+		r.linked.attach(t)
+		want("another process", 0, wholePod)
+		r.retain(t, "vpod1", "vpod2")
+		want("of which one retains only", 0, wholePod)
+		r.allow(t, "vpod1")
+		want("the other pod is judged", wholePod, 0)
+
+		r.restart(t, false)
+		r.retain(t, "vpod1")
+		want("a process without host routing, before its programs are attached", 0, 0)
+		r.linked.attach(t)
+		r.allow(t, "vpod1")
+		want("a process without host routing", 0, 0)
+	})
+}
+
+// A new link waits for what plugins set, and a pod with a limit to what it sends has no fast path
+// in either direction.
+func TestAllowedPodHasTheFastPathBothWaysOrNot(t *testing.T) {
+	r := newRouted(t, true, true)
+	r.restart(t, true)
+	r.allow(t)
+	r.allow(t, "vpod1")
+	r.expectRoutes(t, "it was not finished", map[string]uint8{"vpod1": 0})
+	r.linked.attach(t)
+	r.expectRoutes(t, "it is finished", map[string]uint8{"vpod1": wholePod, "vpod2": 0})
+	r.tc(t, "qdisc add dev vpod1 ingress")
+	r.expectRoutes(t, "with a limit to what it sends", map[string]uint8{"vpod1": 0})
+}
+
+// Whoever renames a pod's link does not take the pod out of its policies.
+func TestRenamedLinkLosesTheFastPath(t *testing.T) {
+	r := newRouted(t, true, true)
+	r.restart(t, true)
+	r.linked.attach(t)
+	r.allow(t, "vpod1", "vpod2")
+	r.ip(t, "link set vpod1 name vother")
+	r.retain(t, "vpod2")
+	r.expectRoutes(t, "it is judged", map[string]uint8{"vother": 0, "vpod2": wholePod})
+	r.linked.attach(t)
+	r.expectRoutes(t, "links are looked at again", map[string]uint8{"vother": 0})
+}
+
+// Programs of before, whose maps have lost their pins, know other routes.
+func TestPodLosesTheFastPathOfUnpinnedMaps(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.nft(t, seeAll)
+		ask(t, r.pod, "udp", otherAt[0], "5353", "")
+		r.expectSeen(t, "the pod is allowed", false)
+		r.host.Run(t, func() error { return r.Map(mapRoutes).Unpin() })
+		r.restart(t, true)
+		ask(t, r.pod, "udp", otherAt[0], "5353", "")
+		r.expectSeen(t, "the programs of before go on", false)
+		r.retain(t)
+		ask(t, r.pod, "udp", otherAt[0], "5353", "")
+		r.expectSeen(t, "the pod is judged", true)
+	})
+}
+
+// A pod that loses the fast path loses it both ways, for what it has open too.
+func TestJudgedPodMeetsNetfilterBothWays(t *testing.T) {
+	bothHooks(t, func(t *testing.T, withTCX bool) {
+		r := newRouted(t, withTCX, true)
+		r.restart(t, true)
+		r.linked.attach(t)
+		if !r.tcx {
+			if err := r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.allow(t, "vpod1", "vpod2")
+
+		var open []net.Conn
+		for i := range otherAt {
+			r.client.Run(t, func() error {
+				c, err := net.DialTimeout("tcp", net.JoinHostPort(outsideAt[i], "80"),
+					servicetest.Patience)
+				if err == nil {
+					t.Cleanup(func() { c.Close() })
+					_, err = servicetest.Converse(c)
+					open = append(open, c)
+				}
+				return err
+			})
+		}
+		r.nft(t, stopAll)
+		for _, c := range open {
+			if _, err := servicetest.Converse(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+
+		r.retain(t, "vpod1")
+		for i, to := range otherAt {
+			for _, network := range []string{"tcp", "udp"} {
+				port := map[string]string{"tcp": "80", "udp": "53"}[network]
+				own := map[string]string{"tcp": "8080", "udp": "5353"}[network]
+				r.expectCounted(t, stopped, r.pod, net.Dialer{}, network, to, own)
+				r.expectCounted(t, stopped, r.pod, net.Dialer{}, network, clusterAt[i], port)
+				r.expectCounted(t, stopped, r.client, net.Dialer{}, network, outsideAt[i], port)
+				r.expectCounted(t, stopped, r.other, net.Dialer{}, network,
+					[]string{"198.18.1.5", "fd42:1::5"}[i], own)
+			}
+		}
+
+		r.nft(t, `chain f { type filter hook forward priority 0; iifname "vpod2" counter name "seen"; `+
+			`iifname "u0" counter name "stopped"; };`)
+		for _, c := range open {
+			before := []int{r.count(t, seen), r.count(t, stopped)}
+			_, _ = servicetest.Converse(c) // conntrack meets its midst
+			now := []int{r.count(t, seen), r.count(t, stopped)}
+			if slices.Compare(now, before) <= 0 || now[0] == before[0] || now[1] == before[1] {
+				t.Errorf("netfilter met %v packets of the pod and of the client, then %v", before, now)
+			}
+		}
+	})
+}
