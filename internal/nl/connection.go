@@ -11,11 +11,16 @@ import (
 )
 
 // Connection is a connection that the kernel tracks, by its real ends: Client opened it, and
-// Server, behind destination NAT, answers. Port is the server's, 0 where the protocol has none.
+// Server, behind destination NAT, answers. Port is the server's and ClientPort the client's, 0 where
+// the protocol has none.
 type Connection struct {
-	Client, Server netip.Addr
-	Proto          uint8
-	Port           uint16
+	Client, Server   netip.Addr
+	Proto            uint8
+	Port, ClientPort uint16
+	// Midstream reports whether conntrack saw none of the handshake of TCP, and took the end that
+	// it saw first for the client. It is wrong for a client without window scaling whose
+	// connection is in a flow table.
+	Midstream bool
 }
 
 // Messages and attributes of linux/netfilter/nfnetlink_conntrack.h.
@@ -23,12 +28,16 @@ const (
 	ctGet    = 1<<8 | 1 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET
 	ctDelete = 1<<8 | 2 // IPCTNL_MSG_CT_DELETE
 
-	ctOriginal, ctReply = 1, 2 // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY
-	ctID, ctZone        = 12, 18
+	ctOriginal, ctReply      = 1, 2 // CTA_TUPLE_ORIG, CTA_TUPLE_REPLY
+	ctStatus, ctProto        = 3, 4 // CTA_STATUS, CTA_PROTOINFO
+	ctTimeout, ctID, ctZone  = 7, 12, 18
+	protoTCP                 = 1    // CTA_PROTOINFO_TCP
+	tcpState, tcpFlagsClient = 1, 4 // CTA_PROTOINFO_TCP_STATE, CTA_PROTOINFO_TCP_FLAGS_ORIGINAL
 
-	tupleIP, tupleProto            = 1, 2 // CTA_TUPLE_IP, CTA_TUPLE_PROTO
-	source4, source6               = 1, 3 // CTA_IP_V4_SRC, CTA_IP_V6_SRC
-	protoNumber, protoPort, v4, v6 = 1, 2, 4, 16
+	tupleIP, tupleProto            = 1, 2        // CTA_TUPLE_IP, CTA_TUPLE_PROTO
+	source4, source6               = 1, 3        // CTA_IP_V4_SRC, CTA_IP_V6_SRC; the destination is next
+	protoNumber, protoPort, v4, v6 = 1, 2, 4, 16 // CTA_PROTO_NUM, CTA_PROTO_SRC_PORT, sizes
+	protoPortTo                    = 3           // CTA_PROTO_DST_PORT
 )
 
 // Connections are tracked connections that were read.
@@ -87,13 +96,15 @@ func (c *Connections) Delete(match func(Connection) bool) (int, error) {
 // readEntry reads a connection that matches. Its identity has the tuple: by a message without one
 // the kernel would delete all connections.
 func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool) {
-	var tuple, reply, id, zone []byte
+	var tuple, reply, id, zone, info []byte
 	for kind, data := range nfnl.Attributes(attributes) {
 		switch kind {
 		case ctOriginal:
 			tuple = data
 		case ctReply:
 			reply = data
+		case ctProto:
+			info = data
 		case ctID:
 			id = data
 		case ctZone:
@@ -102,15 +113,13 @@ func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool
 	}
 	client, ok := sourceOf(tuple)
 	server, ok2 := sourceOf(reply)
-	proto := nfnl.Find(reply, tupleProto)
-	number := nfnl.Find(proto, protoNumber)
+	number := nfnl.Find(nfnl.Find(reply, tupleProto), protoNumber)
 	if !ok || !ok2 || len(number) != 1 {
 		return e, false
 	}
-	e.Connection = Connection{Client: client, Server: server, Proto: number[0]}
-	if port := nfnl.Find(proto, protoPort); len(port) == 2 {
-		e.Port = binary.BigEndian.Uint16(port)
-	}
+	e.Connection = Connection{Client: client, Server: server, Proto: number[0],
+		Port: portOf(reply), ClientPort: portOf(tuple),
+		Midstream: isMidstream(nfnl.Find(nfnl.Find(info, protoTCP), tcpFlagsClient))}
 	if !match(e.Connection) {
 		return e, false
 	}
@@ -123,6 +132,28 @@ func readEntry(attributes []byte, match func(Connection) bool) (e entry, ok bool
 		e.identity = nfnl.AppendAttribute(e.identity, ctZone, zone)
 	}
 	return e, true
+}
+
+// portOf returns the source port of a tuple, 0 for none.
+func portOf(tuple []byte) uint16 {
+	port := nfnl.Find(nfnl.Find(tuple, tupleProto), protoPort)
+	if len(port) != 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(port)
+}
+
+// Flags of an end of TCP (linux/netfilter/nf_conntrack_tcp.h).
+const (
+	tcpScales  = 1 // IP_CT_TCP_FLAG_WINDOW_SCALE
+	tcpSack    = 2 // IP_CT_TCP_FLAG_SACK_PERM
+	tcpLiberal = 8 // IP_CT_TCP_FLAG_BE_LIBERAL
+)
+
+// isMidstream reports whether tcp_new (net/netfilter/nf_conntrack_proto_tcp.c) set these flags for
+// a segment that is no SYN. Flow tables add tcpLiberal to the flags of a handshake.
+func isMidstream(flags []byte) bool {
+	return len(flags) > 0 && flags[0]&(tcpScales|tcpSack|tcpLiberal) == tcpSack|tcpLiberal
 }
 
 func sourceOf(tuple []byte) (netip.Addr, bool) {

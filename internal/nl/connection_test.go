@@ -32,6 +32,12 @@ func track(client, via, server string, proto uint8, port uint16) error {
 	return netlink.ConntrackCreate(netlink.ConntrackTable, family, f)
 }
 
+// tracked is what track adds.
+func tracked(client, server string, proto uint8) nl.Connection {
+	return nl.Connection{Client: netip.MustParseAddr(client), Server: netip.MustParseAddr(server),
+		Proto: proto, Port: 8080, ClientPort: 40000}
+}
+
 // remove deletes what matches when it is read, and still matches then.
 func remove(match, still func(nl.Connection) bool) (int, error) {
 	c, err := nfnl.Open()
@@ -75,9 +81,9 @@ func TestDeleteConnectionsByTheirRealEnds(t *testing.T) {
 			t.Errorf("%d connections were deleted, want 1: %v", n, err)
 		}
 		for _, want := range []nl.Connection{
-			{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.2"), unix.IPPROTO_TCP, 8080},
-			{netip.MustParseAddr("198.18.0.1"), netip.MustParseAddr("198.18.0.3"), unix.IPPROTO_UDP, 8080},
-			{netip.MustParseAddr("fd42::1"), netip.MustParseAddr("fd42::2"), unix.IPPROTO_TCP, 8080},
+			tracked("198.18.0.1", "198.18.0.2", unix.IPPROTO_TCP),
+			tracked("198.18.0.1", "198.18.0.3", unix.IPPROTO_UDP),
+			tracked("fd42::1", "fd42::2", unix.IPPROTO_TCP),
 		} {
 			if !seen[want] {
 				t.Errorf("%+v was not seen among %v", want, seen)
@@ -91,5 +97,43 @@ func TestDeleteConnectionsByTheirRealEnds(t *testing.T) {
 			t.Errorf("%d connections were left and %d deleted, want 1", left, n)
 		}
 		return err
+	})
+}
+
+// What is added has the client that was named, in place of a connection that conntrack took up in
+// its midst from the other end.
+func TestTrackOpenedConnections(t *testing.T) {
+	ns := nettest.NewNS(t)
+	ns.Run(t, func() error {
+		end := func(addr string, port uint16) netip.AddrPort {
+			return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+		}
+		if err := track("198.18.0.2", "198.18.0.1", "198.18.0.1", unix.IPPROTO_TCP,
+			8080); err != nil {
+			return err
+		}
+		opened := []nl.Opened{
+			{Client: end("198.18.0.1", 8080), Server: end("198.18.0.2", 40000)},
+			{Client: end("fd42::1", 8080), Server: end("fd42::2", 40000)},
+		}
+		for range 2 {
+			if err := nl.TrackOpened(opened); err != nil {
+				return err
+			}
+		}
+
+		seen := map[nl.Connection]int{}
+		found, err := nl.FindConnections(func(c nl.Connection) bool { seen[c]++; return true })
+		if err != nil {
+			return err
+		}
+		for _, addrs := range [][2]string{{"198.18.0.1", "198.18.0.2"}, {"fd42::1", "fd42::2"}} {
+			want := tracked(addrs[0], addrs[1], unix.IPPROTO_TCP)
+			want.Port, want.ClientPort = 40000, 8080
+			if seen[want] != 1 || len(seen) != 2 {
+				t.Errorf("%+v was not seen among %+v", want, seen)
+			}
+		}
+		return found.Close()
 	})
 }

@@ -1,0 +1,89 @@
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+)
+
+// Opened is a TCP connection that Client opened, without NAT.
+type Opened struct{ Client, Server netip.AddrPort }
+
+// trackedFor is how long a connection that TrackOpened added may be silent before its first packet,
+// in seconds. Later the kernel's own limit counts.
+const trackedFor = 86400
+
+// TrackOpened tells conntrack of established TCP connections, in the calling thread's network
+// namespace. An entry for the same ends is replaced: it may say that the other end is the client.
+func TrackOpened(connections []Opened) error {
+	if len(connections) == 0 {
+		return nil
+	}
+	c, err := nfnl.Open()
+	if err != nil {
+		return err
+	}
+
+	var old, added nfnl.Messages
+	for _, o := range connections {
+		family := byte(unix.AF_INET)
+		if o.Client.Addr().Is6() {
+			family = unix.AF_INET6
+		}
+		tuple, reply := appendTuple(nil, o.Client, o.Server), appendTuple(nil, o.Server, o.Client)
+
+		old.Begin(ctDelete, 0, family)
+		old.Bytes(ctOriginal|unix.NLA_F_NESTED, tuple)
+
+		added.Begin(ctNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL, family)
+		added.Bytes(ctOriginal|unix.NLA_F_NESTED, tuple)
+		added.Bytes(ctReply|unix.NLA_F_NESTED, reply)
+		added.Uint32(ctStatus, statusKnown)
+		added.Uint32(ctTimeout, trackedFor)
+		state := nfnl.AppendAttribute(nil, tcpState, []byte{tcpEstablished})
+		added.Bytes(ctProto|unix.NLA_F_NESTED,
+			nfnl.AppendAttribute(nil, protoTCP|unix.NLA_F_NESTED, state))
+	}
+
+	_, err = c.Send(&old, unix.ENOENT)
+	if err == nil {
+		_, err = c.Send(&added, unix.EEXIST)
+	}
+	if err := errors.Join(err, c.Close()); err != nil {
+		return fmt.Errorf("add tracked connections: %w", err)
+	}
+	return nil
+}
+
+// Values of linux/netfilter/nf_conntrack_common.h and nf_conntrack_tcp.h, and a message of
+// nfnetlink_conntrack.h.
+const (
+	// IPS_SEEN_REPLY, IPS_ASSURED and IPS_CONFIRMED. The kernel refuses a status without the last.
+	statusKnown    = 2 | 4 | 8
+	tcpEstablished = 3 // TCP_CONNTRACK_ESTABLISHED
+
+	ctNew = 1 << 8 // NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_NEW
+)
+
+// appendTuple appends what is inside a tuple of TCP.
+func appendTuple(b []byte, from, to netip.AddrPort) []byte {
+	kind := uint16(source4)
+	if from.Addr().Is6() {
+		kind = source6
+	}
+	ip := nfnl.AppendAttribute(nil, kind, from.Addr().AsSlice())
+	ip = nfnl.AppendAttribute(ip, kind+1, to.Addr().AsSlice())
+	b = nfnl.AppendAttribute(b, tupleIP|unix.NLA_F_NESTED, ip)
+
+	proto := nfnl.AppendAttribute(nil, protoNumber, []byte{unix.IPPROTO_TCP})
+	proto = nfnl.AppendAttribute(proto, protoPort,
+		binary.BigEndian.AppendUint16(nil, from.Port()))
+	proto = nfnl.AppendAttribute(proto, protoPortTo,
+		binary.BigEndian.AppendUint16(nil, to.Port()))
+	return nfnl.AppendAttribute(b, tupleProto|unix.NLA_F_NESTED, proto)
+}
