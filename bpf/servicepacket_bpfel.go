@@ -28,6 +28,7 @@ const (
 	ServicePacketMapServiceFronts  = "service_fronts"
 	ServicePacketMapServiceKnown   = "service_known"
 	ServicePacketMapServiceMembers = "service_members"
+	ServicePacketMapServiceOpened  = "service_opened"
 	ServicePacketMapServiceRoutes  = "service_routes"
 	ServicePacketMapServiceSelf    = "service_self"
 	ServicePacketMapServiceSlots   = "service_slots"
@@ -120,6 +121,7 @@ type ServicePacketMapSpecs struct {
 	ServiceFronts  *ebpf.MapSpec `ebpf:"service_fronts"`
 	ServiceKnown   *ebpf.MapSpec `ebpf:"service_known"`
 	ServiceMembers *ebpf.MapSpec `ebpf:"service_members"`
+	ServiceOpened  *ebpf.MapSpec `ebpf:"service_opened"`
 	ServiceRoutes  *ebpf.MapSpec `ebpf:"service_routes"`
 	ServiceSelf    *ebpf.MapSpec `ebpf:"service_self"`
 	ServiceSlots   *ebpf.MapSpec `ebpf:"service_slots"`
@@ -174,6 +176,7 @@ type ServicePacketMaps struct {
 	ServiceFronts  *ebpf.Map `ebpf:"service_fronts"`
 	ServiceKnown   *ebpf.Map `ebpf:"service_known"`
 	ServiceMembers *ebpf.Map `ebpf:"service_members"`
+	ServiceOpened  *ebpf.Map `ebpf:"service_opened"`
 	ServiceRoutes  *ebpf.Map `ebpf:"service_routes"`
 	ServiceSelf    *ebpf.Map `ebpf:"service_self"`
 	ServiceSlots   *ebpf.Map `ebpf:"service_slots"`
@@ -197,6 +200,7 @@ func (m *ServicePacketMaps) Close() error {
 		m.ServiceFronts,
 		m.ServiceKnown,
 		m.ServiceMembers,
+		m.ServiceOpened,
 		m.ServiceRoutes,
 		m.ServiceSelf,
 		m.ServiceSlots,

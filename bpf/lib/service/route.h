@@ -24,6 +24,7 @@
 #include "service/flow.h"
 #include "service/link.h"
 #include "service/nat.h"
+#include "service/opened.h"
 #include "service/rpf.h"
 #include "service/settings.h"
 #include "service/work.h"
@@ -157,6 +158,9 @@ static __always_inline int route_to_pod(struct __sk_buff *skb, struct work *w,
 	if (!ttl_decrement(skb, w->in.packet.family))
 		return VERDICT_NEXT;
 
+	if (tcp_opens(w->in.tcp_flags))
+		opened_add(w, has_flow ? &w->out.entry.addr : &w->in.key.dst,
+			has_flow ? w->out.entry.port : w->in.key.dport, skb->ifindex, to->ifindex);
 	if (has_flow && route_nat(skb, w) != VERDICT_NEXT)
 		return VERDICT_COUNTED;
 	if (frame_rewrite(skb, to))
@@ -219,6 +223,10 @@ __noinline int route_packet(struct __sk_buff *skb, int link, int has_flow)
 	if (is_link_local(&w->in.key.src) || is_link_local(&w->in.key.dst) ||
 		(link == LINK_POD && !w->out.rpf_passed && !rpf_passes(skb)))
 		return VERDICT_NEXT;
+
+	if (w->in.tcp_flags & (TCP_FIN | TCP_RST))
+		opened_delete(w, has_flow ? &w->out.entry.addr : &w->in.key.dst,
+			has_flow ? w->out.entry.port : w->in.key.dport);
 
 	found = fib_lookup(skb, &to, w->in.packet.family, skb->ifindex, &w->in.key.src,
 		has_flow ? &w->out.entry.addr : &w->in.key.dst);
