@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kubeveil/kubeveil/internal/sysctl"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
@@ -16,15 +17,23 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
+// liberalPath is the setting by which conntrack accepts segments outside the window that it knows.
+const liberalPath = "netfilter/nf_conntrack_tcp_be_liberal"
+
 // openPolicies makes the keeper of policies, where they are asked for.
 func (a *Agent) openPolicies() {
 	cfg := a.config()
 	if cfg.Policy != config.PolicyKubernetes {
 		return
 	}
-	a.policies = keeper.New(keeper.Options{Node: cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
+	o := keeper.Options{Node: cfg.Node, Paths: pod.DefaultPaths(), Log: a.log,
 		AllowOwnNode: cfg.PolicyOwnNode == config.OwnNodeAllow, Denials: a.kube.Deny,
-		Programmed: a.metrics.ObservePolicy})
+		Programmed: a.metrics.ObservePolicy}
+	if a.services != nil {
+		a.services.links.Confine()
+		o.FastPath = a.services.links
+	}
+	a.policies = keeper.New(o)
 }
 
 // beginPolicies puts in force what is known before any source has spoken. Where no policies are
@@ -42,6 +51,15 @@ func (a *Agent) beginPolicies() error {
 	}
 	if err := a.policies.Begin(); err != nil {
 		return fmt.Errorf("put NetworkPolicy in force: %w", err)
+	}
+	if a.config().Services.HostRouting != config.HostRoutingEBPF {
+		return nil
+	}
+
+	// Pods change between the fast path, which conntrack does not see, and the kernel's. It would
+	// take the windows of what they have open for wrong.
+	if err := sysctl.Write(liberalPath, "1"); err != nil {
+		return fmt.Errorf("let connections come back from the fast path: %w", err)
 	}
 	return nil
 }

@@ -173,6 +173,8 @@ func TestLoadReports(t *testing.T) {
 				"write that too, or kernel"}},
 		"host routing": {good +
 			"serviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
+		"policies with host routing": {good +
+			"policy: kubernetes\nserviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
 		"unknown own node": {good + "policyOwnNode: open",
 			[]string{`policyOwnNode: "open" is unknown; write one of [judge allow]`}},
 		"unknown host routing": {good + "services: {hostRouting: fast}",

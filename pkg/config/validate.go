@@ -221,11 +221,6 @@ func (p *problems) checkServices(c Config) {
 		p.add("policy", "kubernetes needs source.kind kubernetes: a snapshot has no policies; "+
 			"write none, or another source")
 	}
-	if c.Policy == PolicyKubernetes && c.Services.HostRouting == HostRoutingEBPF {
-		p.add("policy", "kubernetes judges packets in netfilter, past which "+
-			"services.hostRouting ebpf brings them; write services.hostRouting %s",
-			HostRoutingKernel)
-	}
 
 	p.oneOf("policyOwnNode", c.PolicyOwnNode, OwnNodeJudge, OwnNodeAllow)
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)

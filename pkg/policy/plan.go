@@ -132,3 +132,10 @@ type Plan struct {
 	// Revision is the Planner's as of this plan; Plan leaves it empty, since it costs time.
 	Revision string
 }
+
+// Unjudged reports whether no policy judges any packet of the pod, in either direction. A pod
+// without a group is judged: it is mute.
+func (p *Plan) Unjudged(m *Member) bool {
+	g := p.Groups[m.Group]
+	return g != nil && g.Chains[Ingress] == "" && g.Chains[Egress] == ""
+}

@@ -223,6 +223,36 @@ func TestPlanJudgesAsTheAPISays(t *testing.T) {
 	})
 }
 
+// TestUnjudgedPodsAreAllowedEverything: packets between pods that are unjudged, or between one and
+// another host, need not meet what judges.
+func TestUnjudgedPodsAreAllowedEverything(t *testing.T) {
+	all := policytest.Flows()
+	rapid.Check(t, func(t *rapid.T) {
+		w := policytest.DrawWorld(t)
+		p := w.NewPlanner()
+		for range rapid.IntRange(1, 40).Draw(t, "changes") {
+			w.Change(t, p)
+		}
+		plan := p.Plan()
+		unjudged := map[netip.Addr]bool{}
+		for _, m := range plan.Members {
+			for _, a := range m.Addrs {
+				unjudged[a] = plan.Unjudged(m)
+			}
+		}
+		for _, f := range all {
+			if f.FromPod && !unjudged[f.Src] || f.ToPod && !unjudged[f.Dst] {
+				continue
+			}
+			for _, f.Midstream = range []bool{false, true} {
+				if got := w.Judge(f); got != policy.Allow {
+					t.Fatalf("%+v between unjudged pods: %s", f, got)
+				}
+			}
+		}
+	})
+}
+
 // large is 10,000 pods in 100 namespaces and 1,000 policies with 100 rules each. A hundredth of
 // the pods is on this node.
 func large(b *testing.B) *policy.Planner {

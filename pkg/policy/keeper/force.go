@@ -1,6 +1,10 @@
 package keeper
 
 import (
+	"errors"
+	"net/netip"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
@@ -26,10 +30,22 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 	k.writes++
 	k.mu.Unlock()
 	var result table.Result
+	unjudged, losing := k.unjudged(plan), k.losing(plan)
+	tracked := k.track(plan, losing, nil)
 	err := k.revoker.force(plan, func() (err error) {
+		if k.fast != nil {
+			if err := k.fast.Retain(unjudged); err != nil {
+				return err
+			}
+		}
 		result, err = k.table.Apply(plan)
 		return err
 	})
+	if err == nil && k.fast != nil {
+		err = k.fast.Allow(unjudged)
+		// Those that were opened meanwhile.
+		k.forget(k.track(plan, losing, tracked))
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.writes++
@@ -44,4 +60,95 @@ func (k *Keeper) unchangedSince(writes uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return writes == k.writes && writes%2 == 0
+}
+
+// unjudged returns the links of the pods that no policy of the plan judges.
+func (k *Keeper) unjudged(plan *policy.Plan) map[string]bool {
+	if k.fast == nil {
+		return nil
+	}
+	names := map[string]bool{}
+	for key, m := range plan.Members {
+		if !plan.Unjudged(m) {
+			continue
+		}
+		for _, name := range k.links[key] {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// losing returns the addresses of the pods that lose the fast path by a plan. The first plan of a
+// process may take it from any pod.
+func (k *Keeper) losing(plan *policy.Plan) map[netip.Addr]bool {
+	if k.fast == nil {
+		return nil
+	}
+	addrs := map[netip.Addr]bool{}
+	for key, m := range plan.Members {
+		if plan.Unjudged(m) {
+			continue
+		}
+		if k.plan != nil && (k.plan.Members[key] == nil || !k.plan.Unjudged(k.plan.Members[key])) {
+			continue
+		}
+		for _, a := range m.Addrs {
+			addrs[a] = true
+		}
+	}
+	return addrs
+}
+
+// track tells conntrack of the connections that pods opened on the fast path that they lose, as far
+// as the plan allows them: it does not know them, and the table drops segments of unknown
+// connections. Those of before are known already. It returns all of these pods.
+func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
+	before []nl.Opened) (opened []nl.Opened) {
+	if len(losing) == 0 {
+		return nil
+	}
+	pods := map[netip.Addr]string{}
+	for key, m := range plan.Members {
+		for _, a := range m.Addrs {
+			if links := k.links[key]; len(links) == 1 {
+				pods[a] = links[0]
+			}
+		}
+	}
+
+	all, err := k.fast.Opened(pods)
+	known := make(map[nl.Opened]bool, len(before))
+	for _, o := range before {
+		known[o] = true
+	}
+	var allowed []nl.Opened
+	judge := plan.Judges()
+	for _, o := range all {
+		client, server := o.Client.Addr(), o.Server.Addr()
+		if !losing[client] && !losing[server] {
+			continue
+		}
+		opened = append(opened, o)
+		f := policy.Flow{Src: client, Dst: server, FromPod: pods[client] != "", ToPod: true,
+			Proto: policy.TCP, Port: o.Server.Port()}
+		if !known[o] && judge(f) == policy.Allow {
+			allowed = append(allowed, o)
+		}
+	}
+
+	if err = errors.Join(err, nl.TrackOpened(allowed)); err != nil {
+		k.log.Warn("connections of pods that policies select now may end", "error", err)
+	}
+	return opened
+}
+
+// forget has the fast path forget the connections of pods that have lost it.
+func (k *Keeper) forget(opened []nl.Opened) {
+	if len(opened) == 0 {
+		return
+	}
+	if err := k.fast.ForgetOpened(opened); err != nil {
+		k.log.Warn("connections are remembered for longer than pods have the fast path", "error", err)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
@@ -38,6 +39,21 @@ type Options struct {
 	Denials func([]policy.Denial)
 	// Programmed is told how long a change took from the source to the kernel; nil is nobody.
 	Programmed func(time.Duration)
+	// FastPath is what brings pods' packets past the table; nil is nothing.
+	FastPath FastPath
+}
+
+// FastPath brings packets from link to link, past netfilter. Pods are named by their links.
+type FastPath interface {
+	// Retain takes the fast path from all pods but these. It gives it to none.
+	Retain(links map[string]bool) error
+	// Allow lets these pods have the fast path, and no others.
+	Allow(links map[string]bool) error
+	// Opened returns the TCP connections that were opened on it to pods, or between them, and are
+	// not closed. pods has their links by address.
+	Opened(pods map[netip.Addr]string) ([]nl.Opened, error)
+	// ForgetOpened forgets connections of Opened.
+	ForgetOpened([]nl.Opened) error
 }
 
 // Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
@@ -48,6 +64,7 @@ type Keeper struct {
 	log        *slog.Logger
 	programmed func(time.Duration)
 	denials    func([]policy.Denial)
+	fast       FastPath
 	table      table.Table
 	wake       chan struct{}
 	revoker    revoker
@@ -85,14 +102,16 @@ type Keeper struct {
 	plan *policy.Plan
 	// attached are the keys that the planner was told of. Run's alone.
 	attached map[policy.Key]bool
+	// links are the links of the pods that are attached. Run's alone.
+	links map[policy.Key][]string
 }
 
 // New makes a Keeper.
 func New(o Options) *Keeper {
 	k := &Keeper{
 		node: o.Node, paths: o.Paths, log: o.Log, programmed: o.Programmed,
-		denials: o.Denials,
-		wake:    make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
+		denials: o.Denials, fast: o.FastPath,
+		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
 		revoker: revoker{wake: make(chan struct{}, 1)},
 		pods:    map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
 	}
@@ -291,6 +310,7 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 
 	k.mu.Lock()
 	addrs := map[policy.Key][]netip.Addr{}
+	links := map[policy.Key][]string{}
 	for _, r := range records {
 		key, known := k.keyOf(r)
 		if !known {
@@ -298,7 +318,9 @@ func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
 			continue
 		}
 		addrs[key] = append(addrs[key], r.Addrs...)
+		links[key] = append(links[key], r.HostLink)
 	}
+	k.links = links
 	for key := range k.attached {
 		if addrs[key] == nil {
 			k.planner.SetAttached(key, nil)

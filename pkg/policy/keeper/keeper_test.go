@@ -29,6 +29,8 @@ type node struct {
 	pods  map[string]*nettest.NS
 	// allowOwnNode is the option of the next restart.
 	allowOwnNode bool
+	// fast is the option of the next restart.
+	fast FastPath
 }
 
 var prefixes = map[string][]netip.Prefix{
@@ -63,7 +65,7 @@ func (n *node) restart() {
 		n.Keeper.Close()
 	}
 	n.Keeper = New(Options{Node: "here", Paths: n.paths, Log: slog.New(slog.DiscardHandler),
-		AllowOwnNode: n.allowOwnNode})
+		AllowOwnNode: n.allowOwnNode, FastPath: n.fast})
 	k := n.Keeper
 	n.t.Cleanup(func() { k.Close() })
 	n.must(n.Begin)

@@ -168,7 +168,8 @@ func (r *revoker) close() error {
 }
 
 // denies reports whether a connection of the node's pods is not allowed by a plan. Connections of
-// the node itself are always allowed.
+// the node itself are always allowed. One of which conntrack does not know who opened it has to be
+// allowed from both ends.
 func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool {
 	attached := map[netip.Addr]bool{}
 	for _, m := range plan.Members {
@@ -183,8 +184,17 @@ func denies(plan *policy.Plan, own map[netip.Addr]bool) func(nl.Connection) bool
 		if own[f.Src] || !f.FromPod && !f.ToPod {
 			return false
 		}
-		return judge(f) != policy.Allow
+		if judge(f) != policy.Allow {
+			return true
+		}
+		return c.Midstream && !own[f.Dst] && judge(backward(f, c.ClientPort)) != policy.Allow
 	}
+}
+
+// backward is the flow that a connection is of if its server opened it.
+func backward(f policy.Flow, clientPort uint16) policy.Flow {
+	return policy.Flow{Src: f.Dst, Dst: f.Src, Proto: f.Proto, Port: clientPort, FromPod: f.ToPod,
+		ToPod: f.FromPod}
 }
 
 // ownAddrs are the addresses of the node's links.

@@ -160,8 +160,8 @@ func (s *Links) retainOther(h *nl.Handle, index int) error {
 	return nil
 }
 
-// Allow gives the links of pods that are named the fast path, once the plugins have finished them,
-// and takes it from all others.
+// Allow lets the links of pods that are named have the fast path, once the plugins have finished
+// them, and takes it from all others.
 func (s *Links) Allow(names map[string]bool) error {
 	s.confined.mu.Lock()
 	defer s.confined.mu.Unlock()

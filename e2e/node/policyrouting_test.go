@@ -1,0 +1,341 @@
+package node_test
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// routedPolicyLab is a lab that enforces policies while pods of a node reach each other past
+// netfilter.
+func routedPolicyLab(t *testing.T) (context.Context, *lab.Lab) {
+	t.Helper()
+	ctx, l := newLab(t, lab.Options{Nodes: 1, Family: lab.Dual, VeildConfig: map[string]any{
+		"policy": config.PolicyKubernetes, "serviceProxy": config.ServiceProxyEBPF,
+		"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16},
+			"hostRouting": config.HostRoutingEBPF},
+	}})
+	if err := l.Control.AddNamespace(ctx, shop); err != nil {
+		t.Fatal(err)
+	}
+	return ctx, l
+}
+
+// TestPoliciesWithHostRouting: a pod that a policy selects is judged from its first packet on, and
+// all others reach each other past netfilter.
+func TestPoliciesWithHostRouting(t *testing.T) {
+	ctx, l := routedPolicyLab(t)
+	allowClients(ctx, t, l, "client")
+
+	n := l.Nodes()[0]
+	server := startPod(ctx, t, n, "server")
+	echoAt(ctx, t, server)
+	client, stranger := startPod(ctx, t, n, "client"), startPod(ctx, t, n, "stranger")
+	open := startPod(ctx, t, n, "open")
+	echoAt(ctx, t, open)
+	policyAllows(ctx, t, "from the first packet", stranger, server, false)
+	waitMembers(ctx, t, n, 4)
+	tries := startTries(ctx, t, server, stranger)
+
+	held := func(when string) {
+		t.Helper()
+		policyAllows(ctx, t, when, client, server, true)
+		policyAllows(ctx, t, when, stranger, server, false)
+		policyAllows(ctx, t, when, stranger, open, true)
+		policyAllows(ctx, t, when, n, server, true)
+		expectMet(ctx, t, when, client, server, true)
+		expectMet(ctx, t, when, stranger, open, false)
+	}
+	held("all are known")
+
+	killProgram(ctx, t, n, "veild")
+	held("veild is dead")
+	late, lateOpen := startPod(ctx, t, n, "server"), startPod(ctx, t, n, "open")
+	echoAt(ctx, t, late)
+	echoAt(ctx, t, lateOpen)
+	const unknown = "veild is dead, a pod that it does not know"
+	policyAllows(ctx, t, unknown, stranger, late, false)
+	policyAllows(ctx, t, unknown, late, open, false)
+	policyAllows(ctx, t, unknown, stranger, lateOpen, false)
+	policyAllows(ctx, t, unknown, lateOpen, open, false)
+	startProgram(ctx, t, n, "veild")
+	waitMembers(ctx, t, n, 6)
+	held("veild is back")
+	policyAllows(ctx, t, "veild is back", stranger, late, false)
+	policyBecomes(ctx, t, stranger, lateOpen, true)
+	expectMet(ctx, t, "veild is back", stranger, lateOpen, false)
+
+	noneAnswered(ctx, t, tries)
+
+	// What pods have open goes on if it is allowed, whichever way it takes.
+	goesOn := slices.Concat(holds(ctx, t, client, open), holds(ctx, t, client, server))
+	ends := holds(ctx, t, stranger, open)
+	label(ctx, t, l, open, "server")
+	label(ctx, t, l, server, "open")
+	policyBecomes(ctx, t, stranger, open, false)
+	policyAllows(ctx, t, "it was selected", client, open, true)
+	expectMet(ctx, t, "it was selected", client, open, true)
+	policyBecomes(ctx, t, stranger, server, true)
+	expectMet(ctx, t, "it is not selected now", client, server, false)
+
+	tries = startTries(ctx, t, open, stranger)
+	killProgram(ctx, t, n, "veild")
+	startProgram(ctx, t, n, "veild")
+	waitMembers(ctx, t, n, 6)
+	noneAnswered(ctx, t, tries)
+
+	label(ctx, t, l, open, "open")
+	label(ctx, t, l, server, "server")
+	policyBecomes(ctx, t, stranger, open, true)
+	policyBecomes(ctx, t, stranger, server, false)
+	held("as before")
+	for _, p := range goesOn {
+		var r lab.Held
+		if err := p.Result(ctx, &r); err != nil || r.MaxGapMillis > 3000 {
+			t.Errorf("a connection that is allowed: %+v, %v", r, err)
+		}
+	}
+	for _, p := range ends {
+		var r lab.Held
+		if err := p.Result(ctx, &r); err == nil && r.MaxGapMillis < 3000 {
+			t.Errorf("a connection that was forbidden for a while: %+v", r)
+		}
+	}
+	noLeaks(t, l)
+}
+
+// holds opens connections to all addresses of a pod, with records all the time.
+func holds(ctx context.Context, t *testing.T, from, to *lab.Pod) (running []*lab.Process) {
+	t.Helper()
+	for _, a := range to.Addrs {
+		p, err := lab.Hold(ctx, from, a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		running = append(running, p)
+	}
+	return running
+}
+
+// TestOutsideClientsOfPodsThatPoliciesSelect: a client outside reaches a service's pod of the node
+// past netfilter until a policy selects the pod, and what it has open goes on if it is allowed.
+func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
+	ctx, l := routedPolicyLab(t)
+	allowClients(ctx, t, l, "client")
+	policies := l.Control.Client.NetworkingV1().NetworkPolicies(shop)
+	if _, err := policies.Create(ctx, &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: "public"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "public"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{
+				{IPBlock: &networkingv1.IPBlock{CIDR: "0.0.0.0/0"}},
+				{IPBlock: &networkingv1.IPBlock{CIDR: "::/0"}}}}},
+			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress,
+				networkingv1.PolicyTypeEgress},
+		}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	n := l.Nodes()[0]
+	web := startPod(ctx, t, n, "web")
+	if _, err := lab.Named(ctx, web, "web", 1); err != nil {
+		t.Fatal(err)
+	}
+	waitMembers(ctx, t, n, 1)
+	service := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, web)
+	question := func(proto string, a netip.Addr) lab.Question {
+		return lab.Question{Proto: proto, To: nodePort(t, service, n, proto, a.Is6()), Count: 3,
+			Egress: true, Timeout: 500 * time.Millisecond}
+	}
+	outside := func(when string, met bool) {
+		t.Helper()
+		expectSeen(ctx, t, when+", from outside", n, web, met, func(a netip.Addr) error {
+			c, err := lab.TakeCensus(ctx, l.Outside, question("tcp", a))
+			if err == nil {
+				err = everyone("web")(c)
+			}
+			return err
+		})
+	}
+
+	outside("no policy selects it", false)
+	var kept []*lab.Process
+	for _, a := range web.Addrs {
+		p, err := lab.Keep(ctx, l.Outside, question("tcp", a))
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept = append(kept, p)
+	}
+
+	label(ctx, t, l, web, "public")
+	outside("a policy selects it and allows it", true)
+	killProgram(ctx, t, n, "veild")
+	outside("veild is dead", true)
+	startProgram(ctx, t, n, "veild")
+	waitMembers(ctx, t, n, 1)
+	for _, p := range kept {
+		var r lab.Kept
+		if err := p.Result(ctx, &r); err != nil || r.Unanswered > 0 {
+			t.Errorf("a connection that is allowed: %+v, %v", r, err)
+		}
+	}
+
+	label(ctx, t, l, web, "web")
+	outside("no policy selects it", false)
+	label(ctx, t, l, web, "server")
+	for _, proto := range []string{"tcp", "udp"} {
+		for _, a := range web.Addrs {
+			answers(ctx, t, l.Outside, question(proto, a), noAnswer)
+		}
+	}
+	killProgram(ctx, t, n, "veild")
+	for _, proto := range []string{"tcp", "udp"} {
+		for _, a := range web.Addrs {
+			c, err := lab.TakeCensus(ctx, l.Outside, question(proto, a))
+			if err == nil {
+				err = noAnswer(c)
+			}
+			if err != nil {
+				t.Errorf("%s to %s, forbidden and veild dead: %v", proto, a, err)
+			}
+		}
+	}
+	startProgram(ctx, t, n, "veild")
+	waitMembers(ctx, t, n, 1)
+	noLeaks(t, l)
+}
+
+// label changes the app of a pod.
+func label(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, app string) {
+	t.Helper()
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}}}`, app)
+	if _, err := l.Control.Client.CoreV1().Pods(shop).Patch(ctx, p.Name, types.MergePatchType,
+		patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var packetsCounted = regexp.MustCompile(`packets (\d+)`)
+
+// expectMet wants netfilter to see what two pods of a node say to each other, or not to, once they
+// have been there for a few seconds.
+func expectMet(ctx context.Context, t *testing.T, when string, from, to *lab.Pod, met bool) {
+	t.Helper()
+	expectSeen(ctx, t, fmt.Sprintf("%s, from %s", when, from.Name), from.Node, to, met,
+		func(a netip.Addr) error {
+			_, err := lab.Send(ctx, from, lab.Exchange{To: a})
+			return err
+		})
+}
+
+// expectSeen wants netfilter to see both directions of what ask says to the addresses of a pod, or
+// none.
+func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to *lab.Pod, met bool,
+	ask func(netip.Addr) error) {
+	t.Helper()
+	for _, a := range to.Addrs {
+		family := "ip"
+		if a.Is6() {
+			family = "ip6"
+		}
+		rules := "table inet others { chain forward { type filter hook forward priority 0; "
+		for _, end := range []string{"saddr", "daddr"} {
+			rules += fmt.Sprintf("meta l4proto tcp %s %s %s counter; ", family, end, a)
+		}
+
+		err := lab.Until(ctx, 15*time.Second, func() error {
+			run(ctx, t, n, "nft", rules+"}; }")
+			defer run(ctx, t, n, "nft", "delete", "table", "inet", "others")
+			if err := ask(a); err != nil {
+				return err
+			}
+			list := run(ctx, t, n, "nft", "list", "table", "inet", "others")
+			for _, found := range packetsCounted.FindAllStringSubmatch(list, -1) {
+				if count, _ := strconv.Atoi(found[1]); (count > 0) != met {
+					return fmt.Errorf("netfilter is to meet packets: %t:\n%s", met, list)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Errorf("%s: %s: %v", when, a, err)
+		}
+	}
+}
+
+// TestTurningPoliciesOnWithHostRouting: pods that reached each other past netfilter are judged once
+// policies are known, and what they have open goes on if it is allowed.
+func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
+	ctx, l := routedPolicyLab(t)
+	n := l.Nodes()[0]
+	restartWith := func(policy string) {
+		t.Helper()
+		path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
+		var c map[string]any
+		if err := yaml.Unmarshal(readFile(t, path), &c); err != nil {
+			t.Fatal(err)
+		}
+		c["policy"] = policy
+		text, err := yaml.Marshal(c)
+		if err == nil {
+			err = os.WriteFile(path, text, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		killProgram(ctx, t, n, "veild")
+		startProgram(ctx, t, n, "veild")
+	}
+
+	allowClients(ctx, t, l, "client")
+	restartWith(config.PolicyNone)
+	waitReady(ctx, t, n)
+	server := startPod(ctx, t, n, "server")
+	echoAt(ctx, t, server)
+	client, stranger := startPod(ctx, t, n, "client"), startPod(ctx, t, n, "stranger")
+	for _, p := range []*lab.Pod{client, stranger} {
+		policyAllows(ctx, t, "without policies", p, server, true)
+		expectMet(ctx, t, "without policies", p, server, false)
+	}
+	goesOn, ends := holds(ctx, t, client, server), holds(ctx, t, stranger, server)
+
+	restartWith(config.PolicyKubernetes)
+	waitMembers(ctx, t, n, 3)
+	policyAllows(ctx, t, "with policies", stranger, server, false)
+	policyAllows(ctx, t, "with policies", client, server, true)
+	expectMet(ctx, t, "with policies", client, server, true)
+	for _, p := range goesOn {
+		var r lab.Held
+		if err := p.Result(ctx, &r); err != nil || r.MaxGapMillis > 3000 {
+			t.Errorf("a connection that is allowed: %+v, %v", r, err)
+		}
+	}
+	for _, p := range ends {
+		var r lab.Held
+		if err := p.Result(ctx, &r); err == nil {
+			t.Errorf("a connection that is forbidden: %+v", r)
+		}
+	}
+
+	restartWith(config.PolicyNone)
+	policyBecomes(ctx, t, stranger, server, true)
+	expectMet(ctx, t, "without policies again", stranger, server, false)
+	noLeaks(t, l)
+}

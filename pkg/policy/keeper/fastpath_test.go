@@ -1,0 +1,222 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// fakeFast is a fast path that notes what it is asked, and whether the plan was in force by then.
+type fakeFast struct {
+	n     *node
+	calls []string
+	// talks reports whether the client reaches the server by netfilter.
+	talks func() bool
+	// opened are the connections that it knows.
+	opened    []nl.Opened
+	forgotten []nl.Opened
+	fails     error
+}
+
+func (f *fakeFast) note(what string, links map[string]bool) error {
+	var names []string
+	for l := range links {
+		for name := range f.n.pods {
+			if pod.HostLink(name, "eth0") == l {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	if f.talks != nil {
+		what += fmt.Sprintf(" (client reaches server: %t)", f.talks())
+	}
+	f.calls = append(f.calls, fmt.Sprint(what, " ", names))
+	return f.fails
+}
+
+func (f *fakeFast) Retain(links map[string]bool) error { return f.note("retain", links) }
+func (f *fakeFast) Allow(links map[string]bool) error  { return f.note("allow", links) }
+
+func (f *fakeFast) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
+	f.calls = append(f.calls, fmt.Sprint("opened of ", len(pods), " addresses"))
+	return f.opened, nil
+}
+
+func (f *fakeFast) ForgetOpened(o []nl.Opened) error {
+	f.forgotten = append(f.forgotten, o...)
+	return nil
+}
+
+func (f *fakeFast) want(t *testing.T, when string, calls ...string) {
+	t.Helper()
+	if !slices.Equal(f.calls, calls) {
+		t.Errorf("%s: the fast path was asked\n%q, want\n%q", when, f.calls, calls)
+	}
+	f.calls = nil
+}
+
+func newFastNode(t *testing.T) (*node, *fakeFast) {
+	t.Helper()
+	n := newNode(t)
+	f := &fakeFast{n: n}
+	n.fast = f
+	n.restart()
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	f.calls = nil
+	return n, f
+}
+
+func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
+	n, f := newFastNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	n.step()
+	f.want(t, "attached", "retain [client server]", "allow [client server]")
+
+	f.talks = func() bool { return n.talks("client", 2) }
+	n.PutPolicy(denyAll)
+	n.step()
+	f.want(t, "selected", "opened of 4 addresses",
+		"retain (client reaches server: true) [client]",
+		"allow (client reaches server: false) [client]", "opened of 4 addresses")
+
+	n.DeletePolicy(denyAll.Name)
+	n.step()
+	f.want(t, "released", "retain (client reaches server: false) [client server]",
+		"allow (client reaches server: true) [client server]")
+
+	// A pod of which the daemon knows nothing yet.
+	f.talks = nil
+	n.attach("late", 3)
+	n.AttachmentsChanged()
+	n.step()
+	f.want(t, "unknown", "retain [client server]", "allow [client server]")
+
+	// Without the loss of the fast path the plan is not in force.
+	f.fails = errors.New("no")
+	n.PutPolicy(denyAll)
+	if err := n.Host.Do(n.Keeper.step); err == nil {
+		t.Error("a plan is in force although pods keep the fast path")
+	}
+	n.wantTalk("client", 2, true)
+	f.fails, f.calls = nil, nil
+	n.step()
+	n.wantTalk("client", 2, false)
+
+	// Another daemon cannot know which pods have it.
+	f.calls = nil
+	n.restart()
+	n.put("client", nil)
+	n.put("server", map[string]string{"app": "server"})
+	n.PutPolicy(denyAll)
+	n.listed()
+	f.want(t, "another daemon", "opened of 4 addresses", "retain [client]", "allow [client]",
+		"opened of 4 addresses")
+}
+
+// open is a connection of the client to the server, whose first packet the server sends after
+// conntrack has forgotten it.
+func (n *node) open() (client, server net.Conn) {
+	n.t.Helper()
+	var listener net.Listener
+	n.pods["server"].Run(n.t, func() (err error) {
+		listener, err = net.Listen("tcp", "198.18.1.2:90")
+		return err
+	})
+	defer listener.Close()
+	n.pods["client"].Run(n.t, func() (err error) {
+		client, err = net.DialTimeout("tcp", "198.18.1.2:90", 3*time.Second)
+		return err
+	})
+	server, err := listener.Accept()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { client.Close(); server.Close() })
+
+	all := func(nl.Connection) bool { return true }
+	n.must(func() error {
+		found, err := nl.FindConnections(all)
+		if err != nil {
+			return err
+		}
+		_, err = found.Delete(all)
+		return errors.Join(err, found.Close())
+	})
+	return client, server
+}
+
+// says reports whether what one end writes reaches the other.
+func says(from, to net.Conn) bool {
+	_, err := from.Write([]byte("x"))
+	if err == nil {
+		_ = to.SetReadDeadline(time.Now().Add(400 * time.Millisecond))
+		_, err = to.Read(make([]byte, 1))
+	}
+	return err == nil
+}
+
+// Conntrack takes the server for the client, where it saw its segment first. The policy lets the
+// server open connections.
+func TestConnectionOfUnknownOriginIsRevoked(t *testing.T) {
+	n, _ := newFastNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	n.step()
+	client, server := n.open()
+	if !says(server, client) || !says(client, server) {
+		t.Fatal("the connection was not taken up")
+	}
+
+	n.PutPolicy(denyAll)
+	n.step()
+	n.must(n.revoker.once)
+	if says(server, client) || says(client, server) {
+		t.Error("a connection goes on that a policy forbids")
+	}
+}
+
+// What the fast path knows and the policy allows goes on, of what it forbids nothing.
+func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
+	for _, allowed := range []bool{true, false} {
+		t.Run(fmt.Sprint("allowed ", allowed), func(t *testing.T) {
+			n, f := newFastNode(t)
+			n.attach("client", 1)
+			n.attach("server", 2)
+			n.AttachmentsChanged()
+			n.step()
+			client, server := n.open()
+			f.opened = []nl.Opened{{Client: netip.MustParseAddrPort(client.LocalAddr().String()),
+				Server: netip.MustParseAddrPort("198.18.1.2:90")}}
+
+			p := denyAll
+			p.Isolates = [2]bool{true, true}
+			if allowed {
+				p.Rules[policy.Ingress] = []policy.Rule{{Peers: []policy.Peer{{
+					Pods: &policy.Selector{}}}}}
+			}
+			n.PutPolicy(p)
+			n.step()
+			n.must(n.revoker.once)
+			if says(server, client) != allowed || says(client, server) != allowed {
+				t.Errorf("the connection goes on: %t, want %t", !allowed, allowed)
+			}
+			if !slices.Equal(f.forgotten, f.opened) {
+				t.Errorf("forgotten are %v, want %v", f.forgotten, f.opened)
+			}
+		})
+	}
+}
