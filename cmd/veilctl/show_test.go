@@ -56,8 +56,8 @@ func daemonWith(t *testing.T, s telemetry.Status, ready bool,
 func sample() telemetry.Status {
 	return telemetry.Status{
 		Node: "node-1", Started: time.Now(),
-		Source:  telemetry.Source{Kind: "kubernetes", Synced: true},
-		Table:   telemetry.Table{Revision: 7, Applied: 7},
+		Source: telemetry.Source{Kind: "kubernetes", Synced: true},
+		Table:  telemetry.Table{Revision: 7, Applied: 7},
 		Devices: []telemetry.Device{{Name: "veil0", Kind: "userspace", Port: 51820, Up: true,
 			Offloads: map[string]bool{"tun_tcp": true, "tun_udp": false}}},
 		Peers: []telemetry.Peer{

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -216,7 +218,8 @@ func (s *Session) workerRolled(ctx context.Context, a, c *remote.Pod) error {
 	s.note("%d pods of veil-wg replaced in %s", len(old), took.Round(time.Second))
 
 	after, err := s.podsOf(ctx, wgSet)
-	errs := []error{s.held(ctx, all, gapOfNothing), err, replaced(wgSet, old, after)}
+	errs := []error{s.held(ctx, all, gapOfNothing), err, replaced(wgSet, old, after),
+		s.tookOver(ctx, c.Node)}
 	now, _, err := s.handshake(ctx, a.Node, key)
 	switch {
 	case err != nil:
@@ -230,6 +233,29 @@ func (s *Session) workerRolled(ctx context.Context, a, c *remote.Pod) error {
 		s.note("the session of %s was due: it was renewed", c.Node)
 	}
 	return errors.Join(errs...)
+}
+
+// tookOver is an error unless the pod of veil-wg on a node says that it took the device over from the
+// pod before. It notes for how long the device stood still.
+func (s *Session) tookOver(ctx context.Context, node string) error {
+	pod, err := s.daemon(ctx, wgSet, node)
+	if err != nil {
+		return err
+	}
+	log, err := s.Client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name,
+		&corev1.PodLogOptions{}).DoRaw(ctx)
+	if err != nil {
+		return fmt.Errorf("log of %s: %w", pod.Name, err)
+	}
+	if !bytes.Contains(log, []byte("device taken over with its sessions")) {
+		return fmt.Errorf("veil-wg of %s did not take its device over:\n%s", node, log)
+	}
+	for line := range strings.Lines(string(log)) {
+		if _, stood, ok := strings.Cut(line, "stood_still="); ok {
+			s.note("veil0 of %s was taken over and stood still for %s", node, strings.TrimSpace(stood))
+		}
+	}
+	return nil
 }
 
 // handshake returns when a node's kernel last shook hands with a peer, and how long ago that is by

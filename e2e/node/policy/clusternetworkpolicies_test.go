@@ -19,15 +19,15 @@ const clusterPolicyGroup = "policy.networking.k8s.io"
 // directions, hold while the daemon is dead, and go with all its objects.
 func TestClusterNetworkPolicies(t *testing.T) {
 	ctx, l := policyLab(t)
-	allowClients(ctx, t, l, "client")
+	nodetest.AllowClients(ctx, t, l, "client")
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	server := startPod(ctx, t, n1, "server")
+	server := nodetest.StartPod(ctx, t, n1, "server")
 	nodetest.EchoAt(ctx, t, server)
-	client, guest := startPod(ctx, t, n2, "client"), startPod(ctx, t, n2, "guest")
-	waitMembers(ctx, t, n1, 1)
-	waitMembers(ctx, t, n2, 2)
-	policyBecomes(ctx, t, client, server, true)
-	policyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
+	client, guest := nodetest.StartPod(ctx, t, n2, "client"), nodetest.StartPod(ctx, t, n2, "guest")
+	nodetest.WaitMembers(ctx, t, n1, 1)
+	nodetest.WaitMembers(ctx, t, n2, 2)
+	nodetest.PolicyBecomes(ctx, t, client, server, true)
+	nodetest.PolicyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
 
 	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
 		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
@@ -36,28 +36,28 @@ func TestClusterNetworkPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	applyClusterPolicy(ctx, t, l, clusterRule("Accept", "guest"))
-	policyBecomes(ctx, t, guest, server, true)
-	policyAllows(ctx, t, "guests are accepted", client, server, true)
+	nodetest.PolicyBecomes(ctx, t, guest, server, true)
+	nodetest.PolicyAllows(ctx, t, "guests are accepted", client, server, true)
 
 	applyClusterPolicy(ctx, t, l, clusterRule("Deny", "client"), clusterRule("Accept", "guest"))
-	policyBecomes(ctx, t, client, server, false)
-	policyAllows(ctx, t, "clients are denied", guest, server, true)
-	waitMembers(ctx, t, n1, 1)
+	nodetest.PolicyBecomes(ctx, t, client, server, false)
+	nodetest.PolicyAllows(ctx, t, "clients are denied", guest, server, true)
+	nodetest.WaitMembers(ctx, t, n1, 1)
 
 	nodetest.KillProgram(ctx, t, n1, "veild")
-	policyAllows(ctx, t, "veild is dead", client, server, false)
-	policyAllows(ctx, t, "veild is dead", guest, server, true)
+	nodetest.PolicyAllows(ctx, t, "veild is dead", client, server, false)
+	nodetest.PolicyAllows(ctx, t, "veild is dead", guest, server, true)
 	nodetest.StartProgram(ctx, t, n1, "veild")
-	policyAllows(ctx, t, "veild is back", client, server, false)
-	waitMembers(ctx, t, n1, 1)
-	policyAllows(ctx, t, "veild knows all policies", client, server, false)
-	policyAllows(ctx, t, "veild knows all policies", guest, server, true)
+	nodetest.PolicyAllows(ctx, t, "veild is back", client, server, false)
+	nodetest.WaitMembers(ctx, t, n1, 1)
+	nodetest.PolicyAllows(ctx, t, "veild knows all policies", client, server, false)
+	nodetest.PolicyAllows(ctx, t, "veild knows all policies", guest, server, true)
 
 	if err := definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	policyBecomes(ctx, t, client, server, true)
-	policyBecomes(ctx, t, guest, server, false)
+	nodetest.PolicyBecomes(ctx, t, client, server, true)
+	nodetest.PolicyBecomes(ctx, t, guest, server, false)
 	nodetest.NoLeaks(t, l)
 }
 

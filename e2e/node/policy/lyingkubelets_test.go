@@ -22,13 +22,13 @@ import (
 // reaches the server by such a lie, and no pod of another node loses its access.
 func TestLyingKubelets(t *testing.T) {
 	ctx, l := policyLabOf(t, 3)
-	allowClients(ctx, t, l, "client")
+	nodetest.AllowClients(ctx, t, l, "client")
 	n1, n2, n3 := l.Nodes()[0], l.Nodes()[1], l.Nodes()[2]
-	server := startPod(ctx, t, n3, "server")
+	server := nodetest.StartPod(ctx, t, n3, "server")
 	nodetest.EchoAt(ctx, t, server)
 	o := takenOver{l: l, node: n2, pods: kubelet(t, l, n2), server: server,
-		client: startPod(ctx, t, n1, "client")}
-	policyBecomes(ctx, t, o.client, server, true)
+		client: nodetest.StartPod(ctx, t, n1, "client")}
+	nodetest.PolicyBecomes(ctx, t, o.client, server, true)
 
 	err := writeAddrs(ctx, o.pods, o.client.Name)
 	if !apierrors.IsForbidden(err) {
@@ -52,24 +52,24 @@ type takenOver struct {
 // otherPrefix: a claim outside the prefix of the pod's node neither gives an address a label, nor
 // makes it an address of two pods.
 func (o takenOver) otherPrefix(ctx context.Context, t *testing.T, other *lab.Node) {
-	stranger := startPod(ctx, t, other, "stranger")
+	stranger := nodetest.StartPod(ctx, t, other, "stranger")
 	// Without an honest status, the lie is the only claim.
 	wrote(t, writeAddrs(ctx, kubelet(t, o.l, other), stranger.Name))
-	tries := startTries(ctx, t, o.server, stranger)
+	tries := nodetest.StartTries(ctx, t, o.server, stranger)
 
 	o.claim(ctx, t, "client", stranger.Addrs)
 	o.claim(ctx, t, "stranger", o.client.Addrs)
 	o.waitHeard(ctx, t)
-	policyAllows(ctx, t, "claimed by another node", stranger, o.server, false)
-	policyAllows(ctx, t, "claimed by another node", o.client, o.server, true)
-	noneAnswered(ctx, t, tries)
+	nodetest.PolicyAllows(ctx, t, "claimed by another node", stranger, o.server, false)
+	nodetest.PolicyAllows(ctx, t, "claimed by another node", o.client, o.server, true)
+	nodetest.NoneAnswered(ctx, t, tries)
 }
 
 // mirrorPod: a kubelet chooses the labels of mirror pods, so these are no peers.
 func (o takenOver) mirrorPod(ctx context.Context, t *testing.T) {
-	stranger := startPod(ctx, t, o.node, "stranger")
+	stranger := nodetest.StartPod(ctx, t, o.node, "stranger")
 	wrote(t, writeAddrs(ctx, o.pods, stranger.Name))
-	tries := startTries(ctx, t, o.server, stranger)
+	tries := nodetest.StartTries(ctx, t, o.server, stranger)
 
 	node, err := o.l.Control.Client.CoreV1().Nodes().Get(ctx, o.node.Name, metav1.GetOptions{})
 	wrote(t, err)
@@ -83,28 +83,28 @@ func (o takenOver) mirrorPod(ctx context.Context, t *testing.T) {
 	wrote(t, writeAddrs(ctx, o.pods, mirror.Name, stranger.Addrs...))
 
 	o.waitHeard(ctx, t)
-	policyAllows(ctx, t, "a mirror pod has its address", stranger, o.server, false)
-	noneAnswered(ctx, t, tries)
+	nodetest.PolicyAllows(ctx, t, "a mirror pod has its address", stranger, o.server, false)
+	nodetest.NoneAnswered(ctx, t, tries)
 }
 
 // twoPods: an address that two pods of a node claim is nobody's until one of the claims is gone.
 func (o takenOver) twoPods(ctx context.Context, t *testing.T) {
-	client := startPod(ctx, t, o.node, "client")
-	stranger := startPod(ctx, t, o.node, "stranger")
-	policyBecomes(ctx, t, client, o.server, true)
-	tries := startTries(ctx, t, o.server, stranger)
+	client := nodetest.StartPod(ctx, t, o.node, "client")
+	stranger := nodetest.StartPod(ctx, t, o.node, "stranger")
+	nodetest.PolicyBecomes(ctx, t, client, o.server, true)
+	tries := nodetest.StartTries(ctx, t, o.server, stranger)
 
 	o.claim(ctx, t, "client", stranger.Addrs)
 	second := o.claim(ctx, t, "stranger", client.Addrs)
-	policyBecomes(ctx, t, client, o.server, false)
+	nodetest.PolicyBecomes(ctx, t, client, o.server, false)
 	o.waitHeard(ctx, t)
-	policyAllows(ctx, t, "two pods claim it", client, o.server, false)
-	policyAllows(ctx, t, "two pods claim it", stranger, o.server, false)
+	nodetest.PolicyAllows(ctx, t, "two pods claim it", client, o.server, false)
+	nodetest.PolicyAllows(ctx, t, "two pods claim it", stranger, o.server, false)
 
 	wrote(t, writeAddrs(ctx, o.pods, second))
-	policyBecomes(ctx, t, client, o.server, true)
-	policyAllows(ctx, t, "two pods still claim it", stranger, o.server, false)
-	noneAnswered(ctx, t, tries)
+	nodetest.PolicyBecomes(ctx, t, client, o.server, true)
+	nodetest.PolicyAllows(ctx, t, "two pods still claim it", stranger, o.server, false)
+	nodetest.NoneAnswered(ctx, t, tries)
 }
 
 // claim makes a pod of the node that does not run, and has the kubelet claim addresses for it.
@@ -112,7 +112,7 @@ func (o takenOver) claim(ctx context.Context, t *testing.T, app string,
 	addrs []netip.Addr) (name string) {
 	t.Helper()
 	pod := boundPod(o.node, app)
-	_, err := o.l.Control.Client.CoreV1().Pods(shop).Create(ctx, pod, metav1.CreateOptions{})
+	_, err := o.l.Control.Client.CoreV1().Pods(nodetest.Shop).Create(ctx, pod, metav1.CreateOptions{})
 	wrote(t, err)
 	wrote(t, writeAddrs(ctx, o.pods, pod.Name, addrs...))
 	return pod.Name
@@ -122,7 +122,7 @@ func (o takenOver) claim(ctx context.Context, t *testing.T, app string,
 // the lies, so the server's node has then heard them.
 func (o takenOver) waitHeard(ctx context.Context, t *testing.T) {
 	t.Helper()
-	policyBecomes(ctx, t, startPod(ctx, t, o.node, "client"), o.server, true)
+	nodetest.PolicyBecomes(ctx, t, nodetest.StartPod(ctx, t, o.node, "client"), o.server, true)
 }
 
 // kubelet returns a client of pods with the rights of a node's kubelet: the administrator
@@ -136,14 +136,14 @@ func kubelet(t *testing.T, l *lab.Lab, n *lab.Node) typedcorev1.PodInterface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client.CoreV1().Pods(shop)
+	return client.CoreV1().Pods(nodetest.Shop)
 }
 
 // boundPod returns a pod of an app that is bound to a node.
 func boundPod(n *lab.Node, app string) *corev1.Pod {
 	no := false
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: podName(app), Labels: map[string]string{"app": app}},
+		ObjectMeta: metav1.ObjectMeta{Name: nodetest.PodName(app), Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
 			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}

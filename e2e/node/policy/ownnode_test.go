@@ -24,7 +24,7 @@ func TestOwnNode(t *testing.T) {
 	for _, n := range l.Nodes() {
 		nodetest.EchoAt(ctx, t, n)
 	}
-	if _, err := l.Control.Client.NetworkingV1().NetworkPolicies(shop).Create(ctx,
+	if _, err := l.Control.Client.NetworkingV1().NetworkPolicies(nodetest.Shop).Create(ctx,
 		&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "closed"},
 			Spec: networkingv1.NetworkPolicySpec{
 				PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "closed"}},
@@ -32,8 +32,8 @@ func TestOwnNode(t *testing.T) {
 		}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	closed, open := startPod(ctx, t, n1, "closed"), startPod(ctx, t, n1, "open")
-	waitMembers(ctx, t, n1, 2)
+	closed, open := nodetest.StartPod(ctx, t, n1, "closed"), nodetest.StartPod(ctx, t, n1, "open")
+	nodetest.WaitMembers(ctx, t, n1, 2)
 	reachesNode(ctx, t, "judge", open, n1, true)
 	reachesNode(ctx, t, "judge", closed, n1, false)
 	if err := n1.Program("veild").WaitLine(ctx, "a policy denied a connection",
@@ -42,7 +42,7 @@ func TestOwnNode(t *testing.T) {
 	}
 
 	restartWith(ctx, t, n1, "policyOwnNode: allow\n")
-	waitMembers(ctx, t, n1, 2)
+	nodetest.WaitMembers(ctx, t, n1, 2)
 	reachesNode(ctx, t, "allow", closed, n1, true)
 	reachesNode(ctx, t, "allow", closed, n2, false)
 
@@ -61,10 +61,10 @@ func TestOwnNode(t *testing.T) {
 
 	nodetest.KillProgram(ctx, t, n1, "veild")
 	reachesNode(ctx, t, "veild is dead", closed, n1, true)
-	late := startPod(ctx, t, n1, "closed")
+	late := nodetest.StartPod(ctx, t, n1, "closed")
 	reachesNode(ctx, t, "veild is dead, a pod that it does not know", late, n1, false)
 	restartWith(ctx, t, n1, "policyOwnNode: judge\n")
-	waitMembers(ctx, t, n1, 3)
+	nodetest.WaitMembers(ctx, t, n1, 3)
 	reachesNode(ctx, t, "judge again", closed, n1, false)
 	nodetest.NoLeaks(t, l)
 }
@@ -74,7 +74,7 @@ func reachesNode(ctx context.Context, t *testing.T, when string, from *lab.Pod, 
 	want bool) {
 	t.Helper()
 	err := lab.Until(ctx, 20*time.Second, func() error {
-		reached := talks(ctx, from, to.Addrs)
+		reached := nodetest.Talks(ctx, from, to.Addrs)
 		if want && reached != len(to.Addrs) || !want && reached != 0 {
 			return fmt.Errorf("%s: %s reaches %d addresses of %s, want all: %t", when, from.Name,
 				reached, to.Name, want)

@@ -21,12 +21,12 @@ import (
 func TestPolicyEvents(t *testing.T) {
 	ctx, l := policyLab(t)
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
-	startPod(ctx, t, n1, "server")
-	startPod(ctx, t, n2, "client")
-	waitMembers(ctx, t, n1, 1)
-	waitMembers(ctx, t, n2, 1)
+	nodetest.StartPod(ctx, t, n1, "server")
+	nodetest.StartPod(ctx, t, n2, "client")
+	nodetest.WaitMembers(ctx, t, n1, 1)
+	nodetest.WaitMembers(ctx, t, n2, 1)
 
-	policies := l.Control.Client.NetworkingV1().NetworkPolicies(shop)
+	policies := l.Control.Client.NetworkingV1().NetworkPolicies(nodetest.Shop)
 	var many []string
 	for i := range 1100 { // A selector may have policy.MaxValues.
 		many = append(many, fmt.Sprint("team-", i))
@@ -43,7 +43,7 @@ func TestPolicyEvents(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantEvents(ctx, t, l, shop, p.UID, 1, n1.Name)
+	wantEvents(ctx, t, l, nodetest.Shop, p.UID, 1, n1.Name)
 
 	// Another label of the policy is no other revision; another spec is.
 	p.Labels = map[string]string{"seen": "yes"}
@@ -55,9 +55,9 @@ func TestPolicyEvents(t *testing.T) {
 	if p, err = policies.Update(ctx, p, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	wantEvents(ctx, t, l, shop, p.UID, 2, n1.Name)
+	wantEvents(ctx, t, l, nodetest.Shop, p.UID, 2, n1.Name)
 	restartWith(ctx, t, n1, "")
-	waitMembers(ctx, t, n1, 1)
+	nodetest.WaitMembers(ctx, t, n1, 1)
 
 	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
 		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
@@ -69,7 +69,7 @@ func TestPolicyEvents(t *testing.T) {
 		"priority": int64(10), "subject": clusterPods("client"), "egress": []any{map[string]any{
 			"action": "Deny", "to": []any{map[string]any{"domainNames": []any{"example.com"}}}}}})
 	wantEvents(ctx, t, l, metav1.NamespaceDefault, all.GetUID(), 1, n2.Name)
-	wantEvents(ctx, t, l, shop, p.UID, 2, n1.Name) // also after the restart of the daemon
+	wantEvents(ctx, t, l, nodetest.Shop, p.UID, 2, n1.Name) // also after the restart of the daemon
 	nodetest.NoLeaks(t, l)
 }
 

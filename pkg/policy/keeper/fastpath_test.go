@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -148,12 +149,15 @@ func (n *node) open() (client, server net.Conn) {
 
 	all := func(nl.Connection) bool { return true }
 	n.must(func() error {
-		found, err := nl.FindConnections(all)
+		c, err := nfnl.Open()
 		if err != nil {
 			return err
 		}
-		_, err = found.Delete(all)
-		return errors.Join(err, found.Close())
+		found, err := nl.FindConnections(c, all)
+		if err == nil {
+			_, err = found.Delete(all)
+		}
+		return errors.Join(err, c.Close())
 	})
 	return client, server
 }
@@ -184,6 +188,7 @@ func TestConnectionOfUnknownOriginIsRevoked(t *testing.T) {
 	n.PutPolicy(denyAll)
 	n.step()
 	n.must(n.revoker.once)
+	n.must(n.revoker.close)
 	if says(server, client) || says(client, server) {
 		t.Error("a connection goes on that a policy forbids")
 	}
@@ -211,6 +216,7 @@ func TestConnectionsOfTheFastPathAreJudged(t *testing.T) {
 			n.PutPolicy(p)
 			n.step()
 			n.must(n.revoker.once)
+			n.must(n.revoker.close)
 			if says(server, client) != allowed || says(client, server) != allowed {
 				t.Errorf("the connection goes on: %t, want %t", !allowed, allowed)
 			}

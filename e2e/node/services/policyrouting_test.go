@@ -1,4 +1,4 @@
-package node_test
+package services_test
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -26,12 +27,12 @@ import (
 // netfilter.
 func routedPolicyLab(t *testing.T) (context.Context, *lab.Lab) {
 	t.Helper()
-	ctx, l := newLab(t, lab.Options{Nodes: 1, Family: lab.Dual, VeildConfig: map[string]any{
+	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: 1, Family: lab.Dual, VeildConfig: map[string]any{
 		"policy": config.PolicyKubernetes, "serviceProxy": config.ServiceProxyEBPF,
 		"services": map[string]any{"limits": map[string]any{"backendSlots": 1 << 16},
 			"hostRouting": config.HostRoutingEBPF},
 	}})
-	if err := l.Control.AddNamespace(ctx, shop); err != nil {
+	if err := l.Control.AddNamespace(ctx, nodetest.Shop); err != nil {
 		t.Fatal(err)
 	}
 	return ctx, l
@@ -41,69 +42,69 @@ func routedPolicyLab(t *testing.T) (context.Context, *lab.Lab) {
 // all others reach each other past netfilter.
 func TestPoliciesWithHostRouting(t *testing.T) {
 	ctx, l := routedPolicyLab(t)
-	allowClients(ctx, t, l, "client")
+	nodetest.AllowClients(ctx, t, l, "client")
 
 	n := l.Nodes()[0]
-	server := startPod(ctx, t, n, "server")
-	echoAt(ctx, t, server)
-	client, stranger := startPod(ctx, t, n, "client"), startPod(ctx, t, n, "stranger")
-	open := startPod(ctx, t, n, "open")
-	echoAt(ctx, t, open)
-	policyAllows(ctx, t, "from the first packet", stranger, server, false)
-	waitMembers(ctx, t, n, 4)
-	tries := startTries(ctx, t, server, stranger)
+	server := nodetest.StartPod(ctx, t, n, "server")
+	nodetest.EchoAt(ctx, t, server)
+	client, stranger := nodetest.StartPod(ctx, t, n, "client"), nodetest.StartPod(ctx, t, n, "stranger")
+	open := nodetest.StartPod(ctx, t, n, "open")
+	nodetest.EchoAt(ctx, t, open)
+	nodetest.PolicyAllows(ctx, t, "from the first packet", stranger, server, false)
+	nodetest.WaitMembers(ctx, t, n, 4)
+	tries := nodetest.StartTries(ctx, t, server, stranger)
 
 	held := func(when string) {
 		t.Helper()
-		policyAllows(ctx, t, when, client, server, true)
-		policyAllows(ctx, t, when, stranger, server, false)
-		policyAllows(ctx, t, when, stranger, open, true)
-		policyAllows(ctx, t, when, n, server, true)
+		nodetest.PolicyAllows(ctx, t, when, client, server, true)
+		nodetest.PolicyAllows(ctx, t, when, stranger, server, false)
+		nodetest.PolicyAllows(ctx, t, when, stranger, open, true)
+		nodetest.PolicyAllows(ctx, t, when, n, server, true)
 		expectMet(ctx, t, when, client, server, true)
 		expectMet(ctx, t, when, stranger, open, false)
 	}
 	held("all are known")
 
-	killProgram(ctx, t, n, "veild")
+	nodetest.KillProgram(ctx, t, n, "veild")
 	held("veild is dead")
-	late, lateOpen := startPod(ctx, t, n, "server"), startPod(ctx, t, n, "open")
-	echoAt(ctx, t, late)
-	echoAt(ctx, t, lateOpen)
+	late, lateOpen := nodetest.StartPod(ctx, t, n, "server"), nodetest.StartPod(ctx, t, n, "open")
+	nodetest.EchoAt(ctx, t, late)
+	nodetest.EchoAt(ctx, t, lateOpen)
 	const unknown = "veild is dead, a pod that it does not know"
-	policyAllows(ctx, t, unknown, stranger, late, false)
-	policyAllows(ctx, t, unknown, late, open, false)
-	policyAllows(ctx, t, unknown, stranger, lateOpen, false)
-	policyAllows(ctx, t, unknown, lateOpen, open, false)
-	startProgram(ctx, t, n, "veild")
-	waitMembers(ctx, t, n, 6)
+	nodetest.PolicyAllows(ctx, t, unknown, stranger, late, false)
+	nodetest.PolicyAllows(ctx, t, unknown, late, open, false)
+	nodetest.PolicyAllows(ctx, t, unknown, stranger, lateOpen, false)
+	nodetest.PolicyAllows(ctx, t, unknown, lateOpen, open, false)
+	nodetest.StartProgram(ctx, t, n, "veild")
+	nodetest.WaitMembers(ctx, t, n, 6)
 	held("veild is back")
-	policyAllows(ctx, t, "veild is back", stranger, late, false)
-	policyBecomes(ctx, t, stranger, lateOpen, true)
+	nodetest.PolicyAllows(ctx, t, "veild is back", stranger, late, false)
+	nodetest.PolicyBecomes(ctx, t, stranger, lateOpen, true)
 	expectMet(ctx, t, "veild is back", stranger, lateOpen, false)
 
-	noneAnswered(ctx, t, tries)
+	nodetest.NoneAnswered(ctx, t, tries)
 
 	// What pods have open goes on if it is allowed, whichever way it takes.
 	goesOn := slices.Concat(holds(ctx, t, client, open), holds(ctx, t, client, server))
 	ends := holds(ctx, t, stranger, open)
 	label(ctx, t, l, open, "server")
 	label(ctx, t, l, server, "open")
-	policyBecomes(ctx, t, stranger, open, false)
-	policyAllows(ctx, t, "it was selected", client, open, true)
+	nodetest.PolicyBecomes(ctx, t, stranger, open, false)
+	nodetest.PolicyAllows(ctx, t, "it was selected", client, open, true)
 	expectMet(ctx, t, "it was selected", client, open, true)
-	policyBecomes(ctx, t, stranger, server, true)
+	nodetest.PolicyBecomes(ctx, t, stranger, server, true)
 	expectMet(ctx, t, "it is not selected now", client, server, false)
 
-	tries = startTries(ctx, t, open, stranger)
-	killProgram(ctx, t, n, "veild")
-	startProgram(ctx, t, n, "veild")
-	waitMembers(ctx, t, n, 6)
-	noneAnswered(ctx, t, tries)
+	tries = nodetest.StartTries(ctx, t, open, stranger)
+	nodetest.KillProgram(ctx, t, n, "veild")
+	nodetest.StartProgram(ctx, t, n, "veild")
+	nodetest.WaitMembers(ctx, t, n, 6)
+	nodetest.NoneAnswered(ctx, t, tries)
 
 	label(ctx, t, l, open, "open")
 	label(ctx, t, l, server, "server")
-	policyBecomes(ctx, t, stranger, open, true)
-	policyBecomes(ctx, t, stranger, server, false)
+	nodetest.PolicyBecomes(ctx, t, stranger, open, true)
+	nodetest.PolicyBecomes(ctx, t, stranger, server, false)
 	held("as before")
 	for _, p := range goesOn {
 		var r lab.Held
@@ -117,7 +118,7 @@ func TestPoliciesWithHostRouting(t *testing.T) {
 			t.Errorf("a connection that was forbidden for a while: %+v", r)
 		}
 	}
-	noLeaks(t, l)
+	nodetest.NoLeaks(t, l)
 }
 
 // holds opens connections to all addresses of a pod, with records all the time.
@@ -137,8 +138,8 @@ func holds(ctx context.Context, t *testing.T, from, to *lab.Pod) (running []*lab
 // past netfilter until a policy selects the pod, and what it has open goes on if it is allowed.
 func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	ctx, l := routedPolicyLab(t)
-	allowClients(ctx, t, l, "client")
-	policies := l.Control.Client.NetworkingV1().NetworkPolicies(shop)
+	nodetest.AllowClients(ctx, t, l, "client")
+	policies := l.Control.Client.NetworkingV1().NetworkPolicies(nodetest.Shop)
 	if _, err := policies.Create(ctx, &networkingv1.NetworkPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "public"},
 		Spec: networkingv1.NetworkPolicySpec{
@@ -153,11 +154,11 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 	}
 
 	n := l.Nodes()[0]
-	web := startPod(ctx, t, n, "web")
+	web := nodetest.StartPod(ctx, t, n, "web")
 	if _, err := lab.Named(ctx, web, "web", 1); err != nil {
 		t.Fatal(err)
 	}
-	waitMembers(ctx, t, n, 1)
+	nodetest.WaitMembers(ctx, t, n, 1)
 	service := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort}, web)
 	question := func(proto string, a netip.Addr) lab.Question {
 		return lab.Question{Proto: proto, To: nodePort(t, service, n, proto, a.Is6()), Count: 3,
@@ -186,10 +187,10 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 
 	label(ctx, t, l, web, "public")
 	outside("a policy selects it and allows it", true)
-	killProgram(ctx, t, n, "veild")
+	nodetest.KillProgram(ctx, t, n, "veild")
 	outside("veild is dead", true)
-	startProgram(ctx, t, n, "veild")
-	waitMembers(ctx, t, n, 1)
+	nodetest.StartProgram(ctx, t, n, "veild")
+	nodetest.WaitMembers(ctx, t, n, 1)
 	for _, p := range kept {
 		var r lab.Kept
 		if err := p.Result(ctx, &r); err != nil || r.Unanswered > 0 {
@@ -205,7 +206,7 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 			answers(ctx, t, l.Outside, question(proto, a), noAnswer)
 		}
 	}
-	killProgram(ctx, t, n, "veild")
+	nodetest.KillProgram(ctx, t, n, "veild")
 	for _, proto := range []string{"tcp", "udp"} {
 		for _, a := range web.Addrs {
 			c, err := lab.TakeCensus(ctx, l.Outside, question(proto, a))
@@ -217,16 +218,16 @@ func TestOutsideClientsOfPodsThatPoliciesSelect(t *testing.T) {
 			}
 		}
 	}
-	startProgram(ctx, t, n, "veild")
-	waitMembers(ctx, t, n, 1)
-	noLeaks(t, l)
+	nodetest.StartProgram(ctx, t, n, "veild")
+	nodetest.WaitMembers(ctx, t, n, 1)
+	nodetest.NoLeaks(t, l)
 }
 
 // label changes the app of a pod.
 func label(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, app string) {
 	t.Helper()
 	patch := fmt.Appendf(nil, `{"metadata":{"labels":{"app":%q}}}`, app)
-	if _, err := l.Control.Client.CoreV1().Pods(shop).Patch(ctx, p.Name, types.MergePatchType,
+	if _, err := l.Control.Client.CoreV1().Pods(nodetest.Shop).Patch(ctx, p.Name, types.MergePatchType,
 		patch, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -261,12 +262,12 @@ func expectSeen(ctx context.Context, t *testing.T, when string, n *lab.Node, to 
 		}
 
 		err := lab.Until(ctx, 15*time.Second, func() error {
-			run(ctx, t, n, "nft", rules+"}; }")
-			defer run(ctx, t, n, "nft", "delete", "table", "inet", "others")
+			nodetest.Run(ctx, t, n, "nft", rules+"}; }")
+			defer nodetest.Run(ctx, t, n, "nft", "delete", "table", "inet", "others")
 			if err := ask(a); err != nil {
 				return err
 			}
-			list := run(ctx, t, n, "nft", "list", "table", "inet", "others")
+			list := nodetest.Run(ctx, t, n, "nft", "list", "table", "inet", "others")
 			for _, found := range packetsCounted.FindAllStringSubmatch(list, -1) {
 				if count, _ := strconv.Atoi(found[1]); (count > 0) != met {
 					return fmt.Errorf("netfilter is to meet packets: %t:\n%s", met, list)
@@ -289,7 +290,7 @@ func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 		t.Helper()
 		path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 		var c map[string]any
-		if err := yaml.Unmarshal(readFile(t, path), &c); err != nil {
+		if err := yaml.Unmarshal(nodetest.ReadFile(t, path), &c); err != nil {
 			t.Fatal(err)
 		}
 		c["policy"] = policy
@@ -300,26 +301,26 @@ func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		killProgram(ctx, t, n, "veild")
-		startProgram(ctx, t, n, "veild")
+		nodetest.KillProgram(ctx, t, n, "veild")
+		nodetest.StartProgram(ctx, t, n, "veild")
 	}
 
-	allowClients(ctx, t, l, "client")
+	nodetest.AllowClients(ctx, t, l, "client")
 	restartWith(config.PolicyNone)
-	waitReady(ctx, t, n)
-	server := startPod(ctx, t, n, "server")
-	echoAt(ctx, t, server)
-	client, stranger := startPod(ctx, t, n, "client"), startPod(ctx, t, n, "stranger")
+	nodetest.WaitReady(ctx, t, n)
+	server := nodetest.StartPod(ctx, t, n, "server")
+	nodetest.EchoAt(ctx, t, server)
+	client, stranger := nodetest.StartPod(ctx, t, n, "client"), nodetest.StartPod(ctx, t, n, "stranger")
 	for _, p := range []*lab.Pod{client, stranger} {
-		policyAllows(ctx, t, "without policies", p, server, true)
+		nodetest.PolicyAllows(ctx, t, "without policies", p, server, true)
 		expectMet(ctx, t, "without policies", p, server, false)
 	}
 	goesOn, ends := holds(ctx, t, client, server), holds(ctx, t, stranger, server)
 
 	restartWith(config.PolicyKubernetes)
-	waitMembers(ctx, t, n, 3)
-	policyAllows(ctx, t, "with policies", stranger, server, false)
-	policyAllows(ctx, t, "with policies", client, server, true)
+	nodetest.WaitMembers(ctx, t, n, 3)
+	nodetest.PolicyAllows(ctx, t, "with policies", stranger, server, false)
+	nodetest.PolicyAllows(ctx, t, "with policies", client, server, true)
 	expectMet(ctx, t, "with policies", client, server, true)
 	for _, p := range goesOn {
 		var r lab.Held
@@ -335,7 +336,7 @@ func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 	}
 
 	restartWith(config.PolicyNone)
-	policyBecomes(ctx, t, stranger, server, true)
+	nodetest.PolicyBecomes(ctx, t, stranger, server, true)
 	expectMet(ctx, t, "without policies again", stranger, server, false)
-	noLeaks(t, l)
+	nodetest.NoLeaks(t, l)
 }
