@@ -35,6 +35,7 @@ func TestReadDrops(t *testing.T) {
 			}
 		})
 	}
+
 	if got := readDrops(filepath.Join(t.TempDir(), "none")); got != nil {
 		t.Errorf("without a socket: %v", got)
 	}

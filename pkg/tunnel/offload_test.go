@@ -96,9 +96,9 @@ func TestPathThatLosesSegmentsIsFound(t *testing.T) {
 		t.Error("the successor sends segmented datagrams again")
 	}
 
-	// A process that begins anew does not know it, and is told again.
+	// A process that starts again does not know it, and is told again.
 	a.killChild(syscall.SIGKILL)
-	nettest.Until(t, 20*time.Second, "the process that began anew to be told",
+	nettest.Until(t, 20*time.Second, "the process that started again to be told",
 		func() bool { return a.singly(t, name) })
 }
 

@@ -32,6 +32,7 @@ func TestProbe(t *testing.T) {
 						t.Fatalf("%s: %v: %s", r, err, out)
 					}
 				}
+
 				for _, v6 := range []bool{false, true} {
 					if got := probe(v6); got != tc.want {
 						t.Errorf("IPv6 %v: got %+v, want %+v", v6, got, tc.want)

@@ -29,6 +29,7 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 	k.mu.Lock()
 	k.writes++
 	k.mu.Unlock()
+
 	var result table.Result
 	unjudged, losing := k.unjudged(plan), k.losing(plan)
 	tracked := k.track(plan, losing, nil)

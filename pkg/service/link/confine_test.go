@@ -95,7 +95,7 @@ func TestAllowedPodHasTheFastPathBothWaysOrNot(t *testing.T) {
 	r.expectRoutes(t, "with a limit to what it sends", map[string]uint8{"vpod1": 0})
 }
 
-// Whoever renames a pod's link does not take the pod out of its policies.
+// A rename of its link does not take a pod out of its policies.
 func TestRenamedLinkLosesTheFastPath(t *testing.T) {
 	r := newRouted(t, true, true)
 	r.restart(t, true)
