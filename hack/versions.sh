@@ -6,6 +6,7 @@
 #   Kubernetes                                      hack/tools/kubernetes/go.mod
 #   containerd 2, CoreDNS                           hack/tools/{containerd,coredns}/go.mod
 #   golangci-lint, govulncheck                      hack/tools/lint/go.mod
+#   cyclonus, which NetworkPolicy is compared with  hack/tools/cyclonus/go.mod
 
 # The compiler of the BPF programs: Debian 12's.
 CLANG_VERSION=14
