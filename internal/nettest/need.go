@@ -43,6 +43,8 @@ const (
 	NoCapability Reason = "no-capability"
 	// NoRelease: the commit of the last release is not in this clone of the repository.
 	NoRelease Reason = "no-release"
+	// NoModule: Go modules of a tool are not in the module cache, and no proxy answers.
+	NoModule Reason = "no-module"
 	// NoAVX512: the CPU has no AVX-512.
 	NoAVX512 Reason = "no-avx512"
 	// Short: the test is long and long ones were not asked for.
