@@ -1,27 +1,36 @@
 #!/usr/bin/env bash
-# Builds what `make conformance` runs: the upstream tests (out/bin/e2e.test), the programs of their
-# images, and the images themselves, from Debian packages and those programs, into
-# out/images/conformance.tar. 10 minutes on two cores when nothing is cached; what has not changed is kept.
+# Builds what the upstream's tests need on virtual machines.
+#   hack/build-conformance.sh         for `make conformance` and `make conformance-storage`: the tests
+#                                     (out/bin/e2e.test), the programs of their images, and the images,
+#                                     from Debian packages and those programs, out/images/conformance.tar
+#   hack/build-conformance.sh policy  for `make conformance-policy`: out/network-policy-api has the tests,
+#                                     their names and the definition of ClusterNetworkPolicy, all of the
+#                                     module in hack/tools/network-policy-api; their image is
+#                                     out/images/conformance-policy.tar
+# 10 minutes on two cores when nothing is cached; what has not changed is kept.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
+what=${1:-e2e}
+[[ $what == e2e || $what == policy ]] || die "no tests are called $what: write policy, or nothing"
+programs=(agnhost regression-issue-74839)
+[[ $what == policy ]] || programs+=(kubectl e2e.test)
 "$ROOT/hack/vm/deps.sh"
-"$ROOT/hack/build-kubernetes.sh" kubectl e2e.test agnhost regression-issue-74839
+"$ROOT/hack/build-kubernetes.sh" "${programs[@]}"
 "$ROOT/hack/build-node.sh"
 
 here=$ROOT/hack/conformance
 root=$OUT/images/conformance-root.tar
-archive=$OUT/images/conformance.tar
 mkdir -p "$OUT/images"
 mapfile -t packages < <(grep -v '^#' "$here/packages")
 
-suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
 
 # The packages are only unpacked: none of them runs anything.
 make_root() {
 	debian_sources | nice mmdebstrap --variant=extract --include="$(IFS=,; echo "${packages[*]}")" \
 		--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-		--dpkgopt='path-exclude=/usr/share/locale/*' "$suite" "$root.new.tar"
+		--dpkgopt='path-exclude=/usr/share/locale/*' "$release" "$root.new.tar"
 	mv "$root.new.tar" "$root"
 	echo "$from" >"$root.from"
 }
@@ -34,12 +43,44 @@ if ! built_from "$root" "$from"; then
 	progress "unpack ${#packages[@]} Debian packages for the images" make_root
 fi
 
+# make_images ARCHIVE ARGUMENTS...
 make_images() {
-	local kubernetes
+	local archive=$1 kubernetes
+	shift
 	kubernetes=$(cd "$ROOT/hack/tools/kubernetes" && GOFLAGS='' go list -m -f '{{.Dir}}' k8s.io/kubernetes)
 	cd "$ROOT"
-	go run ./hack/conformance -root "$root" -bin "$OUT/bin" -porter "$kubernetes/test/images/agnhost/porter" -out "$archive"
+	go run ./hack/conformance -root "$root" -bin "$OUT/bin" -porter "$kubernetes/test/images/agnhost/porter" -out "$archive" "$@"
 	echo "$from" >"$archive.from"
 }
-from=$(cat "$root.from" "$OUT"/bin/{agnhost,regression-issue-74839,coredns}.from "$here"/*.go "$ROOT/e2e/conformance/registry.go" | sha256sum | cut -d' ' -f1)
-built_from "$archive" "$from" || progress "make the images of the upstream tests" make_images
+
+# need_images ARCHIVE ARGUMENTS...: makes it when its inputs have changed.
+need_images() {
+	from=$(cat "$root.from" "$OUT"/bin/{agnhost,regression-issue-74839,coredns}.from "$here"/*.go "$ROOT/e2e/conformance/registry.go" <(echo "${@:2}") | sha256sum | cut -d' ' -f1)
+	built_from "$1" "$from" || progress "make the images of the upstream tests" make_images "$@"
+}
+
+if [[ $what == e2e ]]; then
+	need_images "$OUT/images/conformance.tar"
+	exit
+fi
+
+module=$ROOT/hack/tools/network-policy-api
+api=$(cd "$module" && GOFLAGS='' go list -m -f '{{.Dir}}' sigs.k8s.io/network-policy-api)
+policy=$OUT/network-policy-api
+
+make_policy() {
+	cd "$module"
+	export CGO_ENABLED=0 GOFLAGS=
+	go run ./list "$api/conformance/tests" >"$policy/specs.txt"
+	install -m 0644 "$api/config/crd/experimental/policy.networking.k8s.io_clusternetworkpolicies.yaml" "$policy/definition.yaml"
+	nice go test -c -buildvcs=false -ldflags '-s -w' -o "$policy/conformance.test.new" .
+	mv "$policy/conformance.test.new" "$policy/conformance.test"
+	echo "$from" >"$policy/conformance.test.from"
+}
+from=$(cat "$module"/*.* "$module"/list/* <(go env GOVERSION GOARCH) "${BASH_SOURCE[0]}" | sha256sum | cut -d' ' -f1)
+mkdir -p "$policy"
+built_from "$policy/conformance.test" "$from" || progress "build the tests of ClusterNetworkPolicy" make_policy
+
+# The tests cannot be told of another registry: nodes have our image by the upstream's name.
+mapfile -t images < <(awk '$1 == "image:" {print $2}' "$api/conformance/base/manifests.yaml" | sort -u)
+need_images "$OUT/images/conformance-policy.tar" -images "$(IFS=,; echo "${images[*]}")"

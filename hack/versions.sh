@@ -5,6 +5,7 @@
 #   the product, the reference CNI plugins, bpf2go  go.mod
 #   Kubernetes                                      hack/tools/kubernetes/go.mod
 #   containerd 2, CoreDNS                           hack/tools/{containerd,coredns}/go.mod
+#   the tests of ClusterNetworkPolicy               hack/tools/network-policy-api/go.mod
 #   golangci-lint, govulncheck                      hack/tools/lint/go.mod
 #   cyclonus, which NetworkPolicy is compared with  hack/tools/cyclonus/go.mod
 

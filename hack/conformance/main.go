@@ -1,10 +1,10 @@
 // Command conformance makes the images of the upstream end-to-end tests, without a container engine
 // and without a registry: Debian's programs below, the tests' own programs above, under the names
-// that e2e.test asks for. hack/build-conformance.sh runs it.
+// that e2e.test asks for, or those of -images. hack/build-conformance.sh runs it.
 //
 // Usage:
 //
-//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] -porter DIR [-out out/images/conformance.tar]
+//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] -porter DIR [-out out/images/conformance.tar] [-images NAME,…]
 //
 // It prints the images that it made, and those that it knows no recipe for. The archive is what
 // docker save writes: `ctr -n k8s.io images import` reads it.
@@ -43,17 +43,26 @@ func main() {
 		"`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the "+
 			"Kubernetes module")
 	out := flag.String("out", "out/images/conformance.tar", "`file` to write")
+	images := flag.String("images", "",
+		"`names` of the images to make, with commas between (default: what e2e.test asks for)")
 	flag.Parse()
-	if err := run(ctx, *root, *bin, *porter, *out); err != nil {
+	var wanted []string
+	if *images != "" {
+		wanted = strings.Split(*images, ",")
+	}
+	if err := run(ctx, wanted, *root, *bin, *porter, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "conformance images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, root, bin, porter, out string) error {
-	wanted, err := wantedImages(ctx, filepath.Join(bin, "e2e.test"))
-	if err != nil {
-		return err
+// run makes the images that are wanted; none are those of e2e.test.
+func run(ctx context.Context, wanted []string, root, bin, porter, out string) (err error) {
+	named := len(wanted) > 0
+	if !named {
+		if wanted, err = wantedImages(ctx, filepath.Join(bin, "e2e.test")); err != nil {
+			return err
+		}
 	}
 	k, err := newKitchen(root, bin, porter)
 	if err != nil {
@@ -64,9 +73,12 @@ func run(ctx context.Context, root, bin, porter, out string) error {
 	for _, image := range wanted {
 		ref, err := name.ParseReference(image)
 		if err != nil {
-			return fmt.Errorf("e2e.test wants an image %q: %w", image, err)
+			return fmt.Errorf("an image is wanted as %q: %w", image, err)
 		}
 		cook := recipes[path.Base(ref.Context().Name())]
+		if cook == nil && named {
+			return fmt.Errorf("image %s: no recipe has this name: add one to recipe.go", image)
+		}
 		if cook == nil {
 			fmt.Printf("not made: %s\n", image)
 			continue
