@@ -43,10 +43,11 @@ type reason struct {
 	expr *regexp.Regexp
 }
 
-// table is reasons.go, compiled; volumeTable is volumereasons.go.
+// table is reasons.go, compiled; volumeTable is volumereasons.go, policyTable policyreasons.go.
 var (
 	table       = compile(reasons)
 	volumeTable = compile(volumeReasons)
+	policyTable = compile(policyReasons)
 )
 
 // Suite is a group of the upstream's specs with what is known of them.
@@ -57,6 +58,8 @@ type Suite struct {
 	Arguments []string
 
 	reasons []reason
+	// names is the file with the names of a Go test's subtests; empty where e2e.test has the specs.
+	names string
 }
 
 // Network returns the specs of networking.

@@ -198,8 +198,12 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 		len(passed), len(failed)-len(r.Unexplained()), len(r.Unexplained()), len(skipped))
 	conformance := func(v Verdict) bool { return strings.Contains(v.Name, "[Conformance]") }
 	all := len(r.only(conformance))
-	fmt.Fprintf(&b, "\nOf the %d that are marked [Conformance], %d passed.\n", all,
-		len(r.only(func(v Verdict) bool { return conformance(v) && v.Status == upstream.Passed })))
+	if all > 0 {
+		fmt.Fprintf(&b, "\nOf the %d that are marked [Conformance], %d passed.\n", all,
+			len(r.only(func(v Verdict) bool {
+				return conformance(v) && v.Status == upstream.Passed
+			})))
+	}
 	if r.Wire != nil {
 		fmt.Fprintf(&b, "\nOn the wire: %s.\n", clearGate(*r.Wire).Got)
 	}

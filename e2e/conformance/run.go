@@ -163,6 +163,10 @@ func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 // runAll runs what the report wants: most in batches beside each other, then those that must be
 // alone, then once more what has failed without a reason.
 func (o Options) runAll(ctx context.Context, r *Report) error {
+	if r.suite.names != "" {
+		return o.runPolicies(ctx, r)
+	}
+
 	var together, single []string
 	for _, s := range conformanceFirst(breadthFirst(r.todo)) {
 		if upstream.Alone(s) {
@@ -287,6 +291,9 @@ func (o Options) runBatch(ctx context.Context, dir string, specs []string,
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+	if o.suite().names != "" {
+		return o.runPolicyTest(ctx, dir, specs)
+	}
 
 	log, err := os.Create(filepath.Join(dir, "log"))
 	if err != nil {
@@ -322,6 +329,10 @@ func passed(path string, specs []string) []upstream.Outcome {
 	if err != nil {
 		return nil
 	}
+	return onlyPassed(reported, specs)
+}
+
+func onlyPassed(reported []upstream.Outcome, specs []string) []upstream.Outcome {
 	return slices.DeleteFunc(reported, func(o upstream.Outcome) bool {
 		return o.Status != upstream.Passed || !slices.Contains(specs, o.Name)
 	})

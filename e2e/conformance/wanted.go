@@ -48,12 +48,19 @@ func (o Options) Wanted(ctx context.Context) ([]string, error) {
 	if o.Skip != nil {
 		by = append(by, fmt.Sprintf("skip %q", o.Skip))
 	}
-	return nil, fmt.Errorf("%s leaves none of the %d specs of %s: `%s --list-tests` prints "+
-		"their names", strings.Join(by, " and "), len(specs), suite.Group, o.Program)
+	where := "`" + o.Program + " --list-tests` prints their names"
+	if suite.names != "" {
+		where = suite.names + " has their names"
+	}
+	return nil, fmt.Errorf("%s leaves none of the %d specs of %s: %s", strings.Join(by, " and "),
+		len(specs), suite.Group, where)
 }
 
-// list asks e2e.test for its specs.
+// list asks e2e.test for its specs, or reads the names of a Go test's subtests.
 func (o Options) list(ctx context.Context, suite Suite) ([]string, error) {
+	if suite.names != "" {
+		return suite.policyNames()
+	}
 	ctx, cancel := context.WithTimeout(ctx, listLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, o.Program,
