@@ -155,6 +155,12 @@ conformance-storage: cluster-image image-csi ## the upstream's own tests of stor
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -volumes -parallel $(or $(PARALLEL),2) -out $(OUT)/conformance-storage $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
 
+.PHONY: conformance-policy
+conformance-policy: cluster-image ## the upstream's own tests of ClusterNetworkPolicy on virtual machines, out/conformance-policy/result.json (FOCUS=REGEXP, LIMIT=4h)
+	@hack/build-conformance.sh policy
+	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -cluster-policies -nodes $(or $(NODES),2) -out $(OUT)/conformance-policy $(if $(FOCUS),-focus '$(FOCUS)') $(if $(LIMIT),-limit $(LIMIT))
+
 .PHONY: test-volumes
 test-volumes: cluster-image ## volumes on the kernel of a virtual machine, beside stock cryptsetup (RUN=REGEXP)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestVolumes$$' ./e2e/kernel

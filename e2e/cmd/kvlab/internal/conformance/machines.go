@@ -24,8 +24,11 @@ const diskSize = 16 << 30
 func onMachines(ctx context.Context, a arguments, root string,
 	o conformance.Options) (report *conformance.Report, platform string, err error) {
 	archive := filepath.Join(root, "out/images/conformance.tar")
+	if a.clusterPolicies {
+		archive = filepath.Join(root, "out/images/conformance-policy.tar")
+	}
 	if _, err := os.Stat(archive); err != nil {
-		return nil, "", fmt.Errorf("%w: run `hack/build-conformance.sh` first", err)
+		return nil, "", fmt.Errorf("%w: run `%s` first", err, a.build())
 	}
 
 	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Policy: a.policy,
@@ -82,12 +85,27 @@ func onMachines(ctx context.Context, a arguments, root string,
 		}
 	}
 
+	if a.clusterPolicies {
+		if err := definePolicies(ctx, c, root); err != nil {
+			return nil, "", err
+		}
+	}
+
 	report, err = conformance.Run(ctx, o)
 	if a.volumes {
 		keepLogs(ctx, c, o)
 	}
 
 	return report, platform, err
+}
+
+// definePolicies installs the definition of ClusterNetworkPolicy that the tests are of.
+func definePolicies(ctx context.Context, c *vm.Cluster, root string) error {
+	definition, err := os.ReadFile(filepath.Join(root, policyFolder, "definition.yaml"))
+	if err != nil {
+		return err
+	}
+	return c.Apply(ctx, definition)
 }
 
 // logPatience bounds how long logs may take to be fetched, of a machine that may be ill.

@@ -1,5 +1,6 @@
-// Package conformance runs Kubernetes' own end-to-end tests of networking, or with -volumes those
-// of storage drivers against Kubeveil's, and accounts for each of them.
+// Package conformance runs Kubernetes' own end-to-end tests of networking, with -volumes those of
+// storage drivers against Kubeveil's, or with -cluster-policies those of ClusterNetworkPolicy, and
+// accounts for each of them.
 //
 // Usage:
 //
@@ -11,6 +12,8 @@
 //		the same with network policies enforced, and the specs that want that
 //	kvlab conformance -volumes […]
 //		the same of volumes, on one machine
+//	kvlab conformance -cluster-policies […]
+//		the same of ClusterNetworkPolicy, on machines with its definition and policies enforced
 //	kvlab conformance -kubeconfig FILE [-registry NAME] [-platform NAME] […]
 //		on a cluster where Kubeveil is installed
 //
@@ -45,11 +48,14 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
+// policyFolder has the tests of ClusterNetworkPolicy, their names, and its definition.
+const policyFolder = "out/network-policy-api"
+
 // arguments are those of the command line.
 type arguments struct {
 	kubeconfig, out, registry, platform string
 	testdriver, serviceProxy, policy    string
-	volumes                             bool
+	volumes, clusterPolicies            bool
 	nodes, parallel                     int
 	limit                               time.Duration
 	focus, skip                         *regexp.Regexp
@@ -71,6 +77,8 @@ Examples:
       tests of network policies, on machines where Kubeveil enforces them
   kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on
                                                       one machine
+  kvlab conformance -cluster-policies -focus TCP      tests of ClusterNetworkPolicy, on machines where
+                                                      Kubeveil enforces policies
 
 Flags:
 `
@@ -78,7 +86,8 @@ Flags:
 // Command returns the verb.
 func Command() *cobra.Command {
 	var a arguments
-	return program.Command("run the upstream's own tests of networking or of volumes",
+	return program.Command("run the upstream's own tests of networking, of volumes or of "+
+		"ClusterNetworkPolicy",
 		a.flags(), usage, func() (program.Run, error) {
 			if err := a.check(); err != nil {
 				return nil, err
@@ -106,12 +115,16 @@ func (a *arguments) flags() *flag.FlagSet {
 		program.PolicyUsage+"; with -kubeconfig, which it enforces there")
 	flags.BoolVar(&a.volumes, "volumes", false,
 		"the tests of volumes in place of those of networking, on one machine")
+	flags.BoolVar(&a.clusterPolicies, "cluster-policies", false,
+		"the tests of ClusterNetworkPolicy in place of those of networking, with -policy "+
+			"kubernetes; -kubeconfig has its definition, of the experimental channel")
 	flags.StringVar(&a.testdriver, "testdriver", "",
 		"`file` that says what the driver can and which classes are its, for -volumes (default: "+
 			"e2e/conformance/testdriver.yaml of the repository)")
 	flags.IntVar(&a.nodes, "nodes", 2, "number of virtual machines")
 	flags.IntVar(&a.parallel, "parallel", 3,
-		"how many specs run at a time; those marked as serial always run alone")
+		"how many specs run at a time; those marked as serial and those of "+
+			"ClusterNetworkPolicy always run alone")
 
 	flags.DurationVar(&a.limit, "limit", 0,
 		"begin specs for so `long`, those marked [Conformance] first, and report the rest as "+
@@ -136,6 +149,13 @@ func (a *arguments) check() error {
 		return errors.New("-registry is for a cluster of -kubeconfig: the machines are given " +
 			"their images")
 	}
+	if a.clusterPolicies && a.volumes {
+		return errors.New("-cluster-policies and -volumes are two suites: write one of them")
+	}
+	if a.clusterPolicies && a.registry != "" {
+		return errors.New("-registry: the tests of -cluster-policies name their image themselves, " +
+			"and nodes pull it by that name or have it")
+	}
 	if err := bench.CheckNodes(a.platform); err != nil {
 		return fmt.Errorf("-platform: %w", err)
 	}
@@ -154,12 +174,23 @@ func (a *arguments) check() error {
 	return nil
 }
 
+// build is the command that builds what the tests need.
+func (a *arguments) build() string {
+	if a.clusterPolicies {
+		return "hack/build-conformance.sh policy"
+	}
+	return "hack/build-conformance.sh"
+}
+
 func run(ctx context.Context, a arguments) error {
 	root, err := lab.Root()
 	if err != nil {
 		return err
 	}
 
+	if a.clusterPolicies {
+		a.policy = config.PolicyKubernetes
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	o := conformance.Options{
 		Program:    filepath.Join(root, "out/bin/e2e.test"),
@@ -179,9 +210,13 @@ func run(ctx context.Context, a arguments) error {
 		}
 		o.Suite = conformance.Volumes(definition)
 	}
+	if a.clusterPolicies {
+		o.Program = filepath.Join(root, policyFolder, "conformance.test")
+		o.Suite = conformance.ClusterPolicies(filepath.Join(root, policyFolder, "specs.txt"))
+	}
 
 	if _, err := os.Stat(o.Program); errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("%s is missing: run `hack/build-conformance.sh` first", o.Program)
+		return fmt.Errorf("%s is missing: run `%s` first", o.Program, a.build())
 	}
 
 	// Before anything is emptied or made: a mistyped name costs seconds.

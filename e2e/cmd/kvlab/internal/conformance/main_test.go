@@ -18,10 +18,15 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 func TestArguments(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want string }{
-		"the usual":          {"", ""},
-		"some on a cluster":  {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
-		"without kube-proxy": {"-service-proxy ebpf -focus Services", ""},
-		"with policies":      {"-policy kubernetes -service-proxy ebpf -focus Netpol", ""},
+		"the usual":                     {"", ""},
+		"some on a cluster":             {"-kubeconfig c -registry r -platform sev-snp -focus DNS", ""},
+		"without kube-proxy":            {"-service-proxy ebpf -focus Services", ""},
+		"with policies":                 {"-policy kubernetes -service-proxy ebpf -focus Netpol", ""},
+		"policies of the whole cluster": {"-cluster-policies -focus TCP", ""},
+		"two suites": {"-cluster-policies -volumes",
+			"-cluster-policies and -volumes are two suites"},
+		"a registry that the tests do not ask": {"-kubeconfig c -registry r -cluster-policies",
+			"-registry: the tests of -cluster-policies name their image themselves"},
 		"a mistyped platform": {"-kubeconfig c -platform sevsnp",
 			"-platform: nodes are no \"sevsnp\": write one of emulated, vm, sev-snp, tdx, metal"},
 		"more than memory":        {"-nodes 9", "-nodes 9: write 1 to 4 machines"},

@@ -68,7 +68,7 @@ func writeTexts(dir string, result *bench.Result, report *conformance.Report) er
 	if err != nil {
 		return err
 	}
-	err = upstream.WriteJUnit(junit, "Kubernetes e2e "+report.Group(), report.Outcomes())
+	err = upstream.WriteJUnit(junit, "upstream conformance "+report.Group(), report.Outcomes())
 	if err := errors.Join(err, junit.Close()); err != nil {
 		return err
 	}
