@@ -41,6 +41,7 @@ func (o Options) Wanted(ctx context.Context) ([]string, error) {
 	if len(wanted) > 0 {
 		return wanted, nil
 	}
+
 	var by []string
 	if o.Focus != nil {
 		by = append(by, fmt.Sprintf("focus %q", o.Focus))

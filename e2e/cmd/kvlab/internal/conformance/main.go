@@ -156,6 +156,7 @@ func (a *arguments) check() error {
 		return errors.New("-registry: the tests of -cluster-policies name their image themselves, " +
 			"and nodes pull it by that name or have it")
 	}
+
 	if err := bench.CheckNodes(a.platform); err != nil {
 		return fmt.Errorf("-platform: %w", err)
 	}
