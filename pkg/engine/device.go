@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/secret"
@@ -87,12 +85,6 @@ type Device struct {
 	goneOnce    sync.Once
 	tx          sync.WaitGroup // the sending threads
 	threads     sync.WaitGroup // control
-}
-
-func bootTime() time.Duration {
-	var ts unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
-	return time.Duration(ts.Nano())
 }
 
 // New makes a device and starts its threads. It has no key and no peer yet.

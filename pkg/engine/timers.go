@@ -1,6 +1,10 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // Times of the protocol (whitepaper, section 6.1, and drivers/net/wireguard/messages.h).
 const (
@@ -133,4 +137,11 @@ func (t *timers) completed(now time.Duration, initiator bool) {
 		t.confirms, t.confirm = 0, now+greetPause
 	}
 	t.greet = 0
+}
+
+// bootTime returns the time since boot (CLOCK_BOOTTIME).
+func bootTime() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Duration(ts.Nano())
 }

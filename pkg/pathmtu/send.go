@@ -1,0 +1,60 @@
+package pathmtu
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"net/netip"
+	"time"
+)
+
+// send sends a probe. One that cannot be sent is lost.
+func (p *Prober) send(t *target, size int, now time.Time) {
+	t.nonce, t.deadline = newNonce(), now.Add(p.o.Timeout)
+	p.put(t, message{kindProbe, t.nonce, size}, 1)
+}
+
+func newNonce() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return max(binary.BigEndian.Uint64(b[:]), 1)
+}
+
+// put sends a probe, so many times as one segmented datagram if count is more than 1.
+func (p *Prober) put(t *target, m message, count int) {
+	s := p.sockets[socketID{t.Device, t.Addr.Is6()}]
+	if s == nil {
+		return
+	}
+	payload := m.put(max(m.size-headers(t.Addr), messageLen))
+	var control []byte
+	if count > 1 {
+		control = segmented(len(payload))
+		payload = bytes.Repeat(payload, min(count, maxSegmented/len(payload)))
+	}
+	if _, _, err := s.conn.WriteMsgUDPAddrPort(payload, control,
+		netip.AddrPortFrom(t.Addr, p.o.Port)); err != nil {
+		p.o.Log.Debug("probe not sent", "peer", t.Name, "size", m.size, "count", count, "err", err)
+	}
+}
+
+// turnBurst sends the probes of a burst that are due, and returns how long there is nothing to do.
+func (p *Prober) turnBurst(t *target, now time.Time) time.Duration {
+	if t.burstNonce != 0 && !now.Before(t.burstDeadline) {
+		t.burstNonce = 0
+		t.burst.unanswered(now)
+		t.demand.probed(now)
+	}
+	due, ok := t.burst.due()
+	if !ok {
+		return maxPause
+	}
+	if t.burstNonce == 0 && !now.Before(due) {
+		t.burstNonce, t.burstDeadline = newNonce(), now.Add(p.o.Timeout)
+		p.put(t, message{kindProbe, t.burstNonce, t.search.MTU()}, t.burst.count())
+	}
+	if t.burstNonce != 0 {
+		due = t.burstDeadline
+	}
+	return due.Sub(now)
+}
