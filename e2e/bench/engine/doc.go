@@ -8,8 +8,8 @@
 //
 // CPU is the time of the two device processes (/proc/PID/stat), in core-seconds a 10^9 bytes.
 //
-// It is larger than most packages: all lanes share one world of namespaces and device processes, and
-// the load is written here, so that it costs less than what it measures.
+// It is larger than most packages: all lanes share one world of namespaces and device processes,
+// and the load is written here, so that it costs less than what it measures.
 //
 // Start reading at Run.
 package engine

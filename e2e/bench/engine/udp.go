@@ -134,7 +134,8 @@ func (w *world) datagrams(ctx context.Context, mbps float64, d time.Duration,
 		CPU:  (after - cpu).Seconds() / (bytes / 1e9)}, nil
 }
 
-// prepare sets the buffer of a receiving socket to udpBuffer, and lets it take many datagrams at once.
+// prepare sets the buffer of a receiving socket to udpBuffer, and lets it take many datagrams at
+// once.
 func prepare(c *net.UDPConn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -161,10 +162,10 @@ func count(c *net.UDPConn, came *atomic.Int64) {
 	}
 }
 
-// pace sends datagrams, so many a system call, at a rate of payload for a time. It returns how many,
-// and in which time.
-func pace(ctx context.Context, c *net.UDPConn, mbps float64, d time.Duration, segments int) (sent int,
-	took time.Duration, err error) {
+// pace sends datagrams, so many a system call, at a rate of payload for a time. It returns how
+// many, and in which time.
+func pace(ctx context.Context, c *net.UDPConn, mbps float64, d time.Duration,
+	segments int) (sent int, took time.Duration, err error) {
 	payload := make([]byte, segments*udpPayload)
 	var control []byte
 	if segments > 1 {
