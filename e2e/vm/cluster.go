@@ -46,6 +46,9 @@ type Options struct {
 	// config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any node, from the
 	// beginning.
 	ServiceProxy string
+	// HostRouting is who brings packets to the pods of a node: config.HostRoutingKernel or "" is
+	// the kernel, config.HostRoutingEBPF the programs that translate services.
+	HostRouting string
 	// Policy is which network policies Kubeveil enforces: config.PolicyNone or "" is none,
 	// config.PolicyKubernetes those of Kubernetes, on every node from the beginning.
 	Policy string
@@ -113,6 +116,16 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	default:
 		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy,
 			config.ServiceProxyNone, config.ServiceProxyEBPF)
+	}
+
+	switch {
+	case opts.HostRouting == "", opts.HostRouting == config.HostRoutingKernel:
+	case opts.HostRouting != config.HostRoutingEBPF:
+		return nil, fmt.Errorf("make a cluster: host routing by %q: write %s or %s",
+			opts.HostRouting, config.HostRoutingKernel, config.HostRoutingEBPF)
+	case !opts.translates():
+		return nil, fmt.Errorf("make a cluster: host routing by %s wants services by %s, too",
+			opts.HostRouting, config.ServiceProxyEBPF)
 	}
 
 	switch opts.Policy {

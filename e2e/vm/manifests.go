@@ -49,5 +49,6 @@ func (o Options) writeManifests(dir, base string, api netip.AddrPort) error {
 	if err := lab.WriteOverlay(dir, base, o.components(), file); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, file), fmt.Appendf(nil, servicesConfig, api), 0o644)
+	return os.WriteFile(filepath.Join(dir, file),
+		fmt.Appendf(nil, servicesConfig, api, o.hostRouting()), 0o644)
 }

@@ -1,6 +1,7 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,11 @@ import (
 // translates reports whether Kubeveil translates services. Then the cluster never has a kube-proxy,
 // nor its objects.
 func (o Options) translates() bool { return o.ServiceProxy == config.ServiceProxyEBPF }
+
+// hostRouting returns who brings packets to pods, as the configuration says it.
+func (o Options) hostRouting() string {
+	return cmp.Or(o.HostRouting, config.HostRoutingKernel)
+}
 
 // cgroupRoot is the control plane's host's tree of cgroups. It is a part of the machine's, so its
 // veild must be told.
@@ -43,6 +49,7 @@ data:
     kubeadmConfig: /etc/kubeveil/kubeadm.yaml
     services:
       apiServers: [%q]
+      hostRouting: %s
       # The machines have 2 GiB.
       limits: {backendSlots: 65536}
 `
@@ -54,7 +61,8 @@ func (h *hostNode) veildArguments() []string {
 		"-tunnel-mode=" + config.ModeUserspace}
 	if h.cluster.opts.translates() {
 		args = append(args, "-service-proxy="+config.ServiceProxyEBPF,
-			"-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig)
+			"-service-cgroup="+cgroupRoot, "-kubeconfig="+veildKubeconfig,
+			"-host-routing="+h.cluster.opts.hostRouting())
 	}
 	if h.cluster.opts.enforces() {
 		args = append(args, "-policy="+config.PolicyKubernetes)

@@ -31,9 +31,9 @@ func onMachines(ctx context.Context, a arguments, root string,
 		return nil, "", fmt.Errorf("%w: run `%s` first", err, a.build())
 	}
 
-	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, Policy: a.policy,
-		Images: []string{archive},
-		Dir:    filepath.Join(a.out, "machines"), Log: o.Log}
+	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, HostRouting: a.hostRouting,
+		Policy: a.policy, Images: []string{archive},
+		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
 		Size: diskSize}
 	if a.volumes {

@@ -8,6 +8,8 @@
 //		on virtual machines that it makes and removes
 //	kvlab conformance -service-proxy ebpf […]
 //		the same without kube-proxy
+//	kvlab conformance -service-proxy ebpf -host-routing ebpf […]
+//		the same past netfilter of the node
 //	kvlab conformance -policy kubernetes […]
 //		the same with network policies enforced, and the specs that want that
 //	kvlab conformance -volumes […]
@@ -55,6 +57,7 @@ const policyFolder = "out/network-policy-api"
 type arguments struct {
 	kubeconfig, out, registry, platform string
 	testdriver, serviceProxy, policy    string
+	hostRouting                         string
 	volumes, clusterPolicies            bool
 	nodes, parallel                     int
 	limit                               time.Duration
@@ -111,6 +114,8 @@ func (a *arguments) flags() *flag.FlagSet {
 
 	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
 		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
+	flags.StringVar(&a.hostRouting, "host-routing", config.HostRoutingKernel,
+		program.HostRoutingUsage)
 	flags.StringVar(&a.policy, "policy", config.PolicyNone,
 		program.PolicyUsage+"; with -kubeconfig, which it enforces there")
 	flags.BoolVar(&a.volumes, "volumes", false,
@@ -165,6 +170,9 @@ func (a *arguments) check() error {
 	}
 	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
 		return fmt.Errorf("-service-proxy %s: %w", a.serviceProxy, err)
+	}
+	if err := program.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
+		return fmt.Errorf("-host-routing %s: %w", a.hostRouting, err)
 	}
 	if err := program.CheckPolicy(a.policy); err != nil {
 		return fmt.Errorf("-policy %s: %w", a.policy, err)

@@ -32,6 +32,26 @@ func CheckServiceProxy(kind string) error {
 	return nil
 }
 
+// HostRoutingUsage is that of a flag -host-routing for machines.
+const HostRoutingUsage = "who brings packets to pods of a node: `kind` " +
+	config.HostRoutingKernel + " or, with -service-proxy " + config.ServiceProxyEBPF + ", " +
+	config.HostRoutingEBPF
+
+// CheckHostRouting says what is wrong with who is to bring packets to pods of a cluster whose
+// services proxy translates, nil when nothing is.
+func CheckHostRouting(kind, proxy string) error {
+	switch kind {
+	case config.HostRoutingKernel:
+		return nil
+	case config.HostRoutingEBPF:
+		if proxy != config.ServiceProxyEBPF {
+			return fmt.Errorf("write -service-proxy %s, too", config.ServiceProxyEBPF)
+		}
+		return nil
+	}
+	return fmt.Errorf("write %s or %s", config.HostRoutingKernel, config.HostRoutingEBPF)
+}
+
 // PolicyUsage is that of a flag -policy for machines.
 const PolicyUsage = "which network policies Kubeveil enforces: `kind` " + config.PolicyNone +
 	" or " + config.PolicyKubernetes
