@@ -65,7 +65,9 @@ if [[ $what == e2e ]]; then
 fi
 
 module=$ROOT/hack/tools/network-policy-api
-api=$(cd "$module" && GOFLAGS='' go list -m -f '{{.Dir}}' sigs.k8s.io/network-policy-api)
+# A module has a folder once it is downloaded.
+api=$(cd "$module" && GOFLAGS='' go mod download sigs.k8s.io/network-policy-api &&
+	GOFLAGS='' go list -m -f '{{.Dir}}' sigs.k8s.io/network-policy-api)
 policy=$OUT/network-policy-api
 
 make_policy() {
