@@ -4,7 +4,7 @@
 //
 // Usage:
 //
-//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] -porter DIR [-out out/images/conformance.tar] [-images NAME,…]
+//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] [-agnhost out/bin/agnhost] -porter DIR [-out out/images/conformance.tar] [-images NAME,…]
 //
 // It prints the images that it made, and those that it knows no recipe for. The archive is what
 // docker save writes: `ctr -n k8s.io images import` reads it.
@@ -39,6 +39,7 @@ func main() {
 	root := flag.String("root", "out/images/conformance-root.tar",
 		"`file` with the unpacked Debian packages")
 	bin := flag.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
+	agnhost := flag.String("agnhost", "", "the program of the image `agnhost` (default: that of -bin)")
 	porter := flag.String("porter", "",
 		"`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the "+
 			"Kubernetes module")
@@ -50,23 +51,26 @@ func main() {
 	if *images != "" {
 		wanted = strings.Split(*images, ",")
 	}
-	if err := run(ctx, wanted, *root, *bin, *porter, *out); err != nil {
+	if *agnhost == "" {
+		*agnhost = filepath.Join(*bin, "agnhost")
+	}
+	k, err := newKitchen(*root, *bin, *agnhost, *porter)
+	if err == nil {
+		err = run(ctx, wanted, k, *bin, *out)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance images:", err)
 		os.Exit(1)
 	}
 }
 
 // run makes the images that are wanted; none are those of e2e.test.
-func run(ctx context.Context, wanted []string, root, bin, porter, out string) (err error) {
+func run(ctx context.Context, wanted []string, k *kitchen, bin, out string) (err error) {
 	named := len(wanted) > 0
 	if !named {
 		if wanted, err = wantedImages(ctx, filepath.Join(bin, "e2e.test")); err != nil {
 			return err
 		}
-	}
-	k, err := newKitchen(root, bin, porter)
-	if err != nil {
-		return err
 	}
 
 	images := map[name.Reference]v1.Image{}

@@ -57,13 +57,13 @@ type kitchen struct {
 	debian, agnhost, regression v1.Layer
 }
 
-func newKitchen(root, bin, porter string) (*kitchen, error) {
+func newKitchen(root, bin, agnhost, porter string) (*kitchen, error) {
 	debian, err := debianLayer(root)
 	if err != nil {
 		return nil, err
 	}
-	agnhost, err := newLayer([]entry{
-		{name: "agnhost", from: filepath.Join(bin, "agnhost")},
+	host, err := newLayer([]entry{
+		{name: "agnhost", from: agnhost},
 		// Some tests start it by this name.
 		{name: "agnhost-2", link: "agnhost"},
 		{name: "coredns", from: filepath.Join(bin, "coredns")},
@@ -80,7 +80,7 @@ func newKitchen(root, bin, porter string) (*kitchen, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &kitchen{debian: debian, agnhost: agnhost, regression: regression}, nil
+	return &kitchen{debian: debian, agnhost: host, regression: regression}, nil
 }
 
 // image stacks layers under a configuration.

@@ -147,7 +147,7 @@ func TestRecipes(t *testing.T) {
 	root := archive(t, debian...)
 	digests := [2]map[string]string{{}, {}}
 	for i := range digests {
-		k, err := newKitchen(root, bin, bin)
+		k, err := newKitchen(root, bin, filepath.Join(bin, "agnhost"), bin)
 		if err != nil {
 			t.Fatal(err)
 		}
