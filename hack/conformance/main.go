@@ -47,6 +47,7 @@ func main() {
 	images := flag.String("images", "",
 		"`names` of the images to make, with commas between (default: what e2e.test asks for)")
 	flag.Parse()
+
 	var wanted []string
 	if *images != "" {
 		wanted = strings.Split(*images, ",")
@@ -54,6 +55,7 @@ func main() {
 	if *agnhost == "" {
 		*agnhost = filepath.Join(*bin, "agnhost")
 	}
+
 	k, err := newKitchen(*root, *bin, *agnhost, *porter)
 	if err == nil {
 		err = run(ctx, wanted, k, *bin, *out)
