@@ -45,7 +45,8 @@ func policyShowCommand() *cobra.Command {
 		Use: "show NAMESPACE/NAME", Short: "one pod of this node: what its policies allow, in words",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
 policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows nobody. A mute pod
-sends and receives nothing, but for its own node.
+sends and receives nothing, but for its own node. With services.hostRouting ebpf, "Fast path" says
+whether the pod's packets go past netfilter, which only those of pods do that no policy judges.
 
 Exit status 0 the pod's policies are in force as written, 1 they are not, the pod is mute or not on
 this node, or this node enforces no policies, 2 the command line is wrong, 3 veild does not answer.`,
@@ -134,6 +135,11 @@ func showPod(w io.Writer, v policy.PodView) error {
 		rows = append(rows, []string{"MUTE", v.Why})
 	case v.Why != "":
 		rows = append(rows, []string{"Note", v.Why})
+	}
+	if f := v.FastPath; f != nil && f.Has {
+		rows = append(rows, []string{"Fast path", "yes"})
+	} else if f != nil {
+		rows = append(rows, []string{"Fast path", "no: " + f.Why})
 	}
 	for _, p := range v.Problems {
 		rows = append(rows, []string{"PROBLEM", p})

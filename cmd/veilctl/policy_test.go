@@ -61,13 +61,17 @@ func TestPolicyVerbs(t *testing.T) {
 	tiered.Egress.Baseline = []policy.LineView{{Policy: "floor", Action: "Deny", Ports: "all",
 		Members: -1, Peers: "10.0.0.0/8"}}
 
+	fast, slow := webPod(), webPod()
+	fast.Pod, fast.FastPath = "shop/fast", &policy.FastPathView{Has: true}
+	slow.Pod, slow.FastPath = "shop/slow", &policy.FastPathView{Why: "policies judge its packets"}
+
 	good := policy.PolicyView{Policy: "shop/web", Tier: "NetworkPolicy",
 		Directions: []string{"ingress", "egress"}, Pods: []string{"shop/web", "shop/mute"}, Enforced: true}
 	bad := policy.PolicyView{Policy: "shop/bad", Tier: "NetworkPolicy",
 		Directions: []string{"egress"}, Pods: []string{"shop/web"}, Problem: "it denies everything that it isolates: rule 0"}
 	fine := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
 		Policies: []policy.PolicyView{good}}, webPod(), mute, closed, tiered,
-		node, nodeAndMore)
+		node, nodeAndMore, fast, slow)
 	wrong := policyDaemon(t, keeper.List{Node: "node-1", Listed: true,
 		Policies: []policy.PolicyView{bad, good}})
 	none := policyDaemon(t, keeper.List{Node: "node-1", Listed: true})
@@ -109,6 +113,9 @@ func TestPolicyVerbs(t *testing.T) {
 			"Ingress: isolated by shop/web, only this of the rest is allowed",
 			"Egress, tier Baseline: the first line that matches decides, the rest is allowed",
 			"Deny    10.0.0.0/8  all    -        floor"}, exitOK},
+		"show a pod with the fast path": {fine, "show shop/fast", []string{"Fast path  yes"}, exitOK},
+		"show a pod without it": {fine, "show shop/slow", []string{
+			"Fast path  no: policies judge its packets"}, exitOK},
 		"show nobody":        {fine, "show shop/none", []string{"no such pod"}, exitWrong},
 		"show what":          {fine, "show", []string{"NAMESPACE/NAME"}, exitUsage},
 		"show no namespace":  {fine, "show web", []string{"such as shop/web"}, exitUsage},

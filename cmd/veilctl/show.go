@@ -154,8 +154,12 @@ func policiesLine(p *telemetry.Policy) string {
 	case p.Told != p.Revision:
 		line += fmt.Sprintf("; told of revision %s, not in force yet", orDash(p.Told))
 	}
-	return fmt.Sprintf("%s; %d select pods of this node, %d pods are mute", line, p.Policies,
+	line = fmt.Sprintf("%s; %d select pods of this node, %d pods are mute", line, p.Policies,
 		p.Pending)
+	if p.FastPath != nil {
+		line += fmt.Sprintf(", %d pods have the fast path", *p.FastPath)
+	}
+	return line
 }
 
 // servicesLine is how it stands with the table of services, in a line.

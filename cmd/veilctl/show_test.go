@@ -100,11 +100,14 @@ func TestCommandsForPeople(t *testing.T) {
 }
 
 func TestStatusSaysWhichPoliciesAreInForce(t *testing.T) {
+	five := 5
 	for want, p := range map[string]telemetry.Policy{
 		"revision aa11 in force; 3 select pods of this node, 1 pods are mute": {Listed: true,
 			Told: "aa11", Revision: "aa11", Policies: 3, Pending: 1},
 		"revision aa11 in force; told of revision bb22, not in force yet; 0 select": {Listed: true,
 			Told: "bb22", Revision: "aa11"},
+		"revision aa11 in force; 0 select pods of this node, 0 pods are mute, 5 pods have the fast " +
+			"path": {Listed: true, Told: "aa11", Revision: "aa11", FastPath: &five},
 		"not listed since veild started, what was in force before stays so; 0": {},
 	} {
 		if got := policiesLine(&p); !strings.HasPrefix(got, want) {

@@ -139,3 +139,10 @@ func (p *Plan) Unjudged(m *Member) bool {
 	g := p.Groups[m.Group]
 	return g != nil && g.Chains[Ingress] == "" && g.Chains[Egress] == ""
 }
+
+// FastPathView says whether a pod's packets go past netfilter (hostRouting ebpf).
+type FastPathView struct {
+	Has bool `json:"has"`
+	// Why says why it does not have it; empty if Has.
+	Why string `json:"why,omitempty"`
+}

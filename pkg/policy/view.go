@@ -45,6 +45,8 @@ type PodView struct {
 
 	Ingress SideView `json:"ingress"`
 	Egress  SideView `json:"egress"`
+	// FastPath is nil where no pod of the node can have it, and for pods with the node's network.
+	FastPath *FastPathView `json:"fastPath,omitempty"`
 	// Problems say which policies deny everything that they isolate, and why.
 	Problems []string `json:"problems,omitempty"`
 }

@@ -25,6 +25,8 @@ type Policy struct {
 	// Members are pods that are judged, Pending those that are mute until they are known.
 	Members int `json:"members"`
 	Pending int `json:"pending"`
+	// FastPath are pods whose packets go past netfilter; nil where none can have it.
+	FastPath *int `json:"fastPath,omitempty"`
 	// Revoked are known connections that were deleted since they are no longer allowed.
 	Revoked uint64 `json:"revoked"`
 	// Drops are dropped packets by reason.

@@ -3,9 +3,11 @@ package keeper
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +27,8 @@ type fakeFast struct {
 	opened    []nl.Opened
 	forgotten []nl.Opened
 	fails     error
+	// fast are the links that have it, as far as the last call of Allow says.
+	fast map[string]bool
 }
 
 func (f *fakeFast) note(what string, links map[string]bool) error {
@@ -45,7 +49,13 @@ func (f *fakeFast) note(what string, links map[string]bool) error {
 }
 
 func (f *fakeFast) Retain(links map[string]bool) error { return f.note("retain", links) }
-func (f *fakeFast) Allow(links map[string]bool) error  { return f.note("allow", links) }
+
+func (f *fakeFast) Allow(links map[string]bool) error {
+	f.fast = maps.Clone(links)
+	return f.note("allow", links)
+}
+
+func (f *fakeFast) Fast() map[string]bool { return f.fast }
 
 func (f *fakeFast) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
 	f.calls = append(f.calls, fmt.Sprint("opened of ", len(pods), " addresses"))
@@ -125,6 +135,53 @@ func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
 	n.listed()
 	f.want(t, "another daemon", "opened of 4 addresses", "retain [client]", "allow [client]",
 		"opened of 4 addresses")
+}
+
+func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
+	n, f := newFastNode(t)
+	wants := func(when string, count int, pods map[string]string) {
+		t.Helper()
+		if s := n.Status(); s.FastPath == nil || *s.FastPath != count {
+			t.Errorf("%s: %v pods have it, want %d", when, s.FastPath, count)
+		}
+		for name, why := range pods {
+			v, err := n.ShowPod(policy.Name{Namespace: "shop", Name: name})
+			if err != nil || v.FastPath == nil || v.FastPath.Has != (why == "") ||
+				!strings.HasPrefix(v.FastPath.Why, why) {
+				t.Errorf("%s: pod %s: %+v, %v, want %q", when, name, v.FastPath, err, why)
+			}
+		}
+	}
+	wants("bound", 0, map[string]string{"client": "it is not attached"})
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	n.step()
+	wants("attached", 2, map[string]string{"client": "", "server": ""})
+
+	n.PutPolicy(denyAll)
+	n.step()
+	wants("selected", 1, map[string]string{"client": "", "server": "policies judge"})
+	delete(f.fast, pod.HostLink("client", "eth0"))
+	wants("limited", 0, map[string]string{"client": "it is new, or", "server": "policies judge"})
+	n.put("late", nil)
+	n.attach("late", 3)
+	wants("not known yet", 0, map[string]string{"late": "it is not attached"})
+	n.AttachmentsChanged()
+	n.step()
+	wants("known", 2, map[string]string{"late": ""})
+
+	n.PutPod(policy.Pod{Name: policy.Name{Namespace: "shop", Name: "host"}, UID: "uid-host",
+		Node: "here", HostNetwork: true})
+	host, err := n.ShowPod(policy.Name{Namespace: "shop", Name: "host"})
+	if err != nil || host.FastPath != nil {
+		t.Errorf("a pod with the node's network: %+v, %v", host.FastPath, err)
+	}
+	f.fast = nil
+	late, err := n.ShowPod(policy.Name{Namespace: "shop", Name: "late"})
+	if err != nil || late.FastPath != nil || n.Status().FastPath != nil {
+		t.Errorf("a node without the fast path: %+v, %v", late.FastPath, err)
+	}
 }
 
 // open is a connection of the client to the server, whose first packet the server sends after

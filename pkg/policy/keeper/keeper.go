@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
@@ -41,19 +40,6 @@ type Options struct {
 	Programmed func(time.Duration)
 	// FastPath is what brings pods' packets past the table; nil is nothing.
 	FastPath FastPath
-}
-
-// FastPath brings packets from link to link, past netfilter. Pods are named by their links.
-type FastPath interface {
-	// Retain takes the fast path from all pods but these. It gives it to none.
-	Retain(links map[string]bool) error
-	// Allow lets these pods have the fast path, and no others.
-	Allow(links map[string]bool) error
-	// Opened returns the TCP connections that were opened on it to pods, or between them, and are
-	// not closed. pods has their links by address.
-	Opened(pods map[netip.Addr]string) ([]nl.Opened, error)
-	// ForgetOpened forgets connections of Opened.
-	ForgetOpened([]nl.Opened) error
 }
 
 // Keeper keeps the policies of one node. Make one with New, call Begin, then Run once; the other
@@ -102,7 +88,8 @@ type Keeper struct {
 	plan *policy.Plan
 	// attached are the keys that the planner was told of. Run's alone.
 	attached map[policy.Key]bool
-	// links are the links of the pods that are attached. Run's alone.
+	// links are the links of the pods that are attached. Run alone writes it, with mu held, and
+	// reads it without.
 	links map[policy.Key][]string
 }
 

@@ -23,6 +23,8 @@ type Status struct {
 	// Members are attached pods that are in a group, Pending those that are mute.
 	Members int `json:"members"`
 	Pending int `json:"pending"`
+	// FastPath are the pods that have the fast path; nil where no pod can have it.
+	FastPath *int `json:"fastPath,omitempty"`
 	// Revoked are connections that were deleted because they are no longer allowed.
 	Revoked  uint64   `json:"revoked"`
 	Problems []string `json:"problems,omitempty"`
@@ -30,6 +32,7 @@ type Status struct {
 
 // Status returns what is to be shown.
 func (k *Keeper) Status() Status {
+	fast := k.fastLinks()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	s := k.status
@@ -39,6 +42,16 @@ func (k *Keeper) Status() Status {
 	}
 	if k.plan != nil {
 		s.Revision = k.plan.Revision
+	}
+
+	if fast != nil {
+		n := 0
+		for key := range k.links {
+			if k.hasFastLocked(key, fast) {
+				n++
+			}
+		}
+		s.FastPath = &n
 	}
 	return s
 }
@@ -78,12 +91,17 @@ func (k *Keeper) List() List {
 
 // ShowPod returns what judges a pod of this node.
 func (k *Keeper) ShowPod(name policy.Name) (*policy.PodView, error) {
+	fast := k.fastLinks()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if problem := k.notKnownLocked(); problem != "" {
 		return nil, fmt.Errorf("%s", problem)
 	}
-	return k.planner.ShowPod(name, k.plan)
+	v, err := k.planner.ShowPod(name, k.plan)
+	if p := k.pods[name]; err == nil && fast != nil && !p.HostNetwork {
+		v.FastPath = k.showFastLocked(policy.Key{Name: name, UID: p.UID}, fast)
+	}
+	return v, err
 }
 
 // notKnownLocked says why policies cannot be shown; empty where they can be.

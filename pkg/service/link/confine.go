@@ -64,6 +64,21 @@ func (s *Links) Confine() {
 	s.confined.on = true
 }
 
+// Fast returns the names of the links of pods that have the fast path. nil is that no pod can have
+// it, or that Retain and Allow were not called yet.
+func (s *Links) Fast() map[string]bool {
+	s.confined.mu.Lock()
+	defer s.confined.mu.Unlock()
+	if !s.routing || s.confined.allowed == nil {
+		return nil
+	}
+	names := make(map[string]bool, len(s.confined.given))
+	for name := range s.confined.given {
+		names[name] = true
+	}
+	return names
+}
+
 // Retain takes the fast path from the links of pods that are not named, and gives it to none. When
 // it has returned without an error, both directions of their packets pass netfilter.
 func (s *Links) Retain(names map[string]bool) error {

@@ -46,6 +46,10 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 		want := func(when string, one, two uint8) {
 			t.Helper()
 			r.expectRoutes(t, when, map[string]uint8{"vpod1": one, "vpod2": two})
+			fast := r.Fast()
+			if fast != nil && (fast["vpod1"] != (one != 0) || fast["vpod2"] != (two != 0)) {
+				t.Errorf("%s: %v are said to have the fast path", when, fast)
+			}
 		}
 
 		r.restart(t, true)
@@ -53,6 +57,9 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 		want("nobody said which pods are judged", wholePod, wholePod)
 		r.retain(t, "vpod1", "vpod3")
 		want("a pod is judged", wholePod, 0)
+		if r.Fast() == nil {
+			t.Error("it is not known which pods have the fast path")
+		}
 		r.linked.attach(t)
 		want("links are looked at again", wholePod, 0)
 		r.allow(t, "vpod1", "vpod2")
@@ -78,6 +85,9 @@ func TestOnlyAllowedPodsHaveTheFastPath(t *testing.T) {
 		r.linked.attach(t)
 		r.allow(t, "vpod1")
 		want("a process without host routing", 0, 0)
+		if fast := r.Fast(); fast != nil {
+			t.Errorf("without host routing %v have the fast path", fast)
+		}
 	})
 }
 

@@ -1,0 +1,63 @@
+package keeper
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// FastPath brings packets from link to link, past netfilter. Pods are named by their links.
+type FastPath interface {
+	// Retain takes the fast path from all pods but these. It gives it to none.
+	Retain(links map[string]bool) error
+	// Allow lets these pods have the fast path, and no others.
+	Allow(links map[string]bool) error
+	// Opened returns the TCP connections that were opened on it to pods, or between them, and are
+	// not closed. pods has their links by address.
+	Opened(pods map[netip.Addr]string) ([]nl.Opened, error)
+	// ForgetOpened forgets connections of Opened.
+	ForgetOpened([]nl.Opened) error
+	// Fast returns the links that have the fast path now; nil is not known yet, or off.
+	Fast() map[string]bool
+}
+
+// fastLinks returns the links that have the fast path; nil where none can have it. It waits for a
+// change of them, so mu must not be held.
+func (k *Keeper) fastLinks() map[string]bool {
+	if k.fast == nil {
+		return nil
+	}
+	return k.fast.Fast()
+}
+
+// hasFastLocked reports whether all links of a pod have the fast path.
+func (k *Keeper) hasFastLocked(key policy.Key, fast map[string]bool) bool {
+	links := k.links[key]
+	return len(links) > 0 &&
+		!slices.ContainsFunc(links, func(name string) bool { return !fast[name] })
+}
+
+// showFastLocked says whether a pod has the fast path, and why it does not.
+func (k *Keeper) showFastLocked(key policy.Key, fast map[string]bool) *policy.FastPathView {
+	if k.hasFastLocked(key, fast) {
+		return &policy.FastPathView{Has: true}
+	}
+	v := &policy.FastPathView{}
+	var m *policy.Member
+	if k.plan != nil {
+		m = k.plan.Members[key]
+	}
+	switch {
+	case len(k.links[key]) == 0:
+		v.Why = "it is not attached yet"
+	case m == nil:
+		v.Why = "the plan in force does not know it yet"
+	case !k.plan.Unjudged(m):
+		v.Why = "policies judge its packets"
+	default:
+		v.Why = "it is new, or what it sends is limited, or others have programs at its link"
+	}
+	return v
+}
