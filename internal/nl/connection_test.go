@@ -116,14 +116,19 @@ func TestTrackOpenedConnections(t *testing.T) {
 			{Client: end("198.18.0.1", 8080), Server: end("198.18.0.2", 40000)},
 			{Client: end("fd42::1", 8080), Server: end("fd42::2", 40000)},
 		}
+		c, err := nfnl.Open()
+		if err != nil {
+			return err
+		}
+		defer c.Close()
 		for range 2 {
-			if err := nl.TrackOpened(opened); err != nil {
+			if err := nl.TrackOpened(c, opened); err != nil {
 				return err
 			}
 		}
 
 		seen := map[nl.Connection]int{}
-		_, err := remove(func(c nl.Connection) bool { seen[c]++; return true },
+		_, err = remove(func(c nl.Connection) bool { seen[c]++; return true },
 			func(nl.Connection) bool { return false })
 		if err != nil {
 			return err

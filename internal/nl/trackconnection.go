@@ -2,7 +2,6 @@ package nl
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -18,17 +17,10 @@ type Opened struct{ Client, Server netip.AddrPort }
 // in seconds. Later the kernel's own limit counts.
 const trackedFor = 86400
 
-// TrackOpened tells conntrack of established TCP connections, in the calling thread's network
-// namespace. An entry for the same ends is replaced: it may say that the other end is the client.
-func TrackOpened(connections []Opened) error {
-	if len(connections) == 0 {
-		return nil
-	}
-	c, err := nfnl.Open()
-	if err != nil {
-		return err
-	}
-
+// TrackOpened tells conntrack of established TCP connections, in the network namespace of c. An
+// entry for the same ends is replaced: it may say that the other end is the client. After an error
+// c may hold answers that were not read: close it.
+func TrackOpened(c *nfnl.Conn, connections []Opened) error {
 	var old, added nfnl.Messages
 	for _, o := range connections {
 		family := byte(unix.AF_INET)
@@ -50,11 +42,11 @@ func TrackOpened(connections []Opened) error {
 			nfnl.AppendAttribute(nil, protoTCP|unix.NLA_F_NESTED, state))
 	}
 
-	_, err = c.Send(&old, unix.ENOENT)
+	_, err := c.Send(&old, unix.ENOENT)
 	if err == nil {
 		_, err = c.Send(&added, unix.EEXIST)
 	}
-	if err := errors.Join(err, c.Close()); err != nil {
+	if err != nil {
 		return fmt.Errorf("add tracked connections: %w", err)
 	}
 	return nil

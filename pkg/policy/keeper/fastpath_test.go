@@ -184,6 +184,47 @@ func TestShowSaysWhichPodsHaveTheFastPath(t *testing.T) {
 	}
 }
 
+// Closing a socket would hold up the transaction that brings the policy in force.
+func TestLosingTheFastPathTakesOneSocket(t *testing.T) {
+	n, f := newFastNode(t)
+	n.attach("client", 1)
+	n.attach("server", 2)
+	n.AttachmentsChanged()
+	n.step()
+	f.opened = []nl.Opened{{Client: netip.MustParseAddrPort("198.18.1.1:4000"),
+		Server: netip.MustParseAddrPort("198.18.1.2:90")}}
+	p := denyAll
+	p.Rules[policy.Ingress] = []policy.Rule{{Peers: []policy.Peer{{Pods: &policy.Selector{}}}}}
+
+	var first *nfnl.Conn
+	for i := range 3 {
+		n.PutPolicy(p)
+		n.step()
+		if i == 0 {
+			first = n.conntrack
+		}
+		if first == nil || n.conntrack != first {
+			t.Errorf("change %d: socket %p, want %p that is not nil", i, n.conntrack, first)
+		}
+		n.DeletePolicy(p.Name)
+		n.step()
+	}
+
+	// One that failed is not used again.
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []bool{false, true} {
+		n.PutPolicy(p)
+		n.step()
+		if got := n.conntrack != nil; got != want || n.conntrack == first {
+			t.Errorf("after an error: socket %t, want %t", got, want)
+		}
+		n.DeletePolicy(p.Name)
+		n.step()
+	}
+}
+
 // open is a connection of the client to the server, whose first packet the server sends after
 // conntrack has forgotten it.
 func (n *node) open() (client, server net.Conn) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
@@ -138,10 +139,37 @@ func (k *Keeper) track(plan *policy.Plan, losing map[netip.Addr]bool,
 		}
 	}
 
-	if err = errors.Join(err, nl.TrackOpened(allowed)); err != nil {
+	if err = errors.Join(err, k.trackOpened(allowed)); err != nil {
 		k.log.Warn("connections of pods that policies select now may end", "error", err)
 	}
 	return opened
+}
+
+// trackOpened tells conntrack of connections, by a socket that stays open: to close one would hold
+// up the next transaction of nftables, see nfnl.
+func (k *Keeper) trackOpened(connections []nl.Opened) (err error) {
+	if len(connections) == 0 {
+		return nil
+	}
+	if k.conntrack == nil {
+		if k.conntrack, err = nfnl.Open(); err != nil {
+			return err
+		}
+	}
+	if err = nl.TrackOpened(k.conntrack, connections); err != nil {
+		err = errors.Join(err, k.closeConntrack())
+	}
+	return err
+}
+
+// closeConntrack closes what trackOpened has open. It must not run beside it.
+func (k *Keeper) closeConntrack() error {
+	if k.conntrack == nil {
+		return nil
+	}
+	c := k.conntrack
+	k.conntrack = nil
+	return c.Close()
 }
 
 // forget has the fast path forget the connections of pods that have lost it.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
@@ -87,9 +88,9 @@ type Keeper struct {
 	// plan is what is in force. Run alone writes it, with mu held, and reads it without.
 	plan *policy.Plan
 	// attached are the keys that the planner was told of. Run's alone.
-	attached map[policy.Key]bool
-	// links are the links of the pods that are attached. Run alone writes it, with mu held, and
-	// reads it without.
+	attached  map[policy.Key]bool
+	conntrack *nfnl.Conn // trackOpened's, and so Run's alone; nil until it needs one
+	// links are those of attached pods. Run alone writes it, with mu held, and reads it without.
 	links map[policy.Key][]string
 }
 
@@ -172,8 +173,8 @@ func TurnOff(paths pod.Paths) (was bool, err error) {
 	return true, table.Delete()
 }
 
-// Close closes what the Keeper has open; what is in force stays so.
-func (k *Keeper) Close() error { return k.table.Close() }
+// Close closes what the Keeper has open; what is in force stays so. It must not run beside Run.
+func (k *Keeper) Close() error { return errors.Join(k.table.Close(), k.closeConntrack()) }
 
 // Drops returns the packets that were dropped, by reason.
 func (k *Keeper) Drops() (map[string]uint64, error) { return table.Drops() }
