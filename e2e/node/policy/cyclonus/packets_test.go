@@ -284,27 +284,80 @@ func sendSample(t *testing.T, d document) {
 	for _, c := range chosen {
 		for i, st := range c.Steps {
 			l.ensure(st.Pods)
-			if _, err := l.update(s.read(t, c, st, layouts["one node"])); err != nil {
-				t.Fatal(err)
-			}
-			// A pod's packets to itself do not leave it, whatever the node does.
-			some := slices.DeleteFunc(d.answers(st, differ), func(q question) bool {
-				return q.src == q.dst || !slices.Contains(served, q.port) ||
-					!slices.Contains(l.protos, q.proto)
-			})
-			var wrong []string
-			for i, answered := range l.probe(some) {
-				flows++
-				if answered {
-					passed++
-				}
-				if answered == some[i].denied() {
-					wrong = append(wrong, fmt.Sprintf("%s: answered %t, cyclonus says denied %t", some[i],
-						answered, some[i].denied()))
-				}
-			}
+			some := l.sendable(d.answers(st, differ))
+			wrong, answered := l.send(s.read(t, c, st, layouts["one node"]), some)
 			report(t, fmt.Sprintf("%s, step %d", c, i+1), wrong)
+			flows, passed = flows+len(some), passed+answered
 		}
 	}
 	t.Logf("%d cases, %d flows of %v, %d answered", len(chosen), flows, l.protos, passed)
+}
+
+// sendable returns the flows that the pods of the lab can have. A pod's packets to itself do not
+// leave it, whatever the node does.
+func (l *lab) sendable(all []question) []question {
+	return slices.DeleteFunc(all, func(q question) bool {
+		return q.src == q.dst || !slices.Contains(served, q.port) ||
+			!slices.Contains(l.protos, q.proto)
+	})
+}
+
+// send brings the node to a state and begins all flows. It returns the flows that cyclonus judges
+// otherwise, and how many were answered.
+func (l *lab) send(state objects, all []question) (wrong []string, answered int) {
+	l.t.Helper()
+	if _, err := l.update(state); err != nil {
+		l.t.Fatal(err)
+	}
+	for i, passed := range l.probe(all) {
+		if passed {
+			answered++
+		}
+		if passed == all[i].denied() {
+			wrong = append(wrong, fmt.Sprintf("%s: answered %t, cyclonus says denied %t", all[i],
+				passed, all[i].denied()))
+		}
+	}
+	return wrong, answered
+}
+
+// The comparison can fail: each packet is found that a wrong plan passes or drops.
+func TestPacketsOfAWrongPlanAreFound(t *testing.T) {
+	nettest.NeedRoot(t)
+	d := cases(t, program(t))
+	s, l := newServer(t), newLab(t)
+	c, st := withAllLetters(t, d)
+	l.ensure(st.Pods)
+	right := s.read(t, c, st, layouts["one node"])
+	some := l.sendable(d.answers(st, map[string]int{}))
+	denied := 0
+	for _, q := range some {
+		if q.denied() {
+			denied++
+		}
+	}
+	if denied == 0 || denied == len(some) {
+		t.Fatalf("%s: cyclonus denies %d of %d flows, want some", c, denied, len(some))
+	}
+
+	open, closed := right, right
+	open.policies = map[policy.Name]policy.Policy{}
+	closed.policies = map[policy.Name]policy.Policy{}
+	for namespace := range right.namespaces {
+		name := policy.Name{Namespace: namespace, Name: "wrong"}
+		closed.policies[name] = policy.Policy{Name: name, Isolates: [2]bool{true, true}}
+	}
+	for _, plan := range []struct {
+		what  string
+		state objects
+		wrong int
+	}{
+		{"right", right, 0}, {"without policies", open, denied}, {"right again", right, 0},
+		{"denies all", closed, len(some) - denied},
+	} {
+		if wrong, _ := l.send(plan.state, some); len(wrong) != plan.wrong {
+			t.Errorf("%s: of %d flows %d differ, want %d: %q", plan.what, len(some), len(wrong),
+				plan.wrong, wrong[:min(len(wrong), 3)])
+		}
+	}
 }
