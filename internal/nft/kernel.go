@@ -3,6 +3,7 @@ package nft
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,11 +41,15 @@ func with(f func(*nftables.Conn) error) error {
 // read calls f with a table. The error matches fs.ErrNotExist if there is none.
 func read(c *nftables.Conn, table string, f func(*nftables.Conn, *nftables.Table) error) error {
 	t := kernelTable(table)
-	switch _, err := c.ListTableOfFamily(t.Name, t.Family); {
+	switch listed, err := c.ListTableOfFamily(t.Name, t.Family); {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("nft table inet %s does not exist: %w", table, err)
 	case err != nil:
 		return fmt.Errorf("read nft table inet %s: %w", table, err)
+	default:
+		// The library reads the flags in the byte order of the host; the kernel sends them
+		// big-endian.
+		t.Flags = binary.BigEndian.Uint32(Native(listed.Flags))
 	}
 	if err := f(c, t); err != nil {
 		return fmt.Errorf("nft table inet %s: %w", table, err)
@@ -57,12 +62,15 @@ func reading(table string, f func(*nftables.Conn, *nftables.Table) error) error 
 	return with(func(c *nftables.Conn) error { return read(c, table, f) })
 }
 
+// isDormant reports whether a table that was read has no hooks (NFT_TABLE_F_DORMANT).
+func isDormant(t *nftables.Table) bool { return t.Flags&1 != 0 }
+
 func kernelTable(name string) *nftables.Table {
 	return &nftables.Table{Family: nftables.TableFamilyINet, Name: name}
 }
 
-// Find returns nil if there are the tables, with chains and sets of these names. The error names
-// the first that is missing.
+// Find returns nil if there are the tables, with chains and sets of these names, and see packets.
+// The error names the first that is missing.
 func Find(tables ...*Table) error {
 	return with(func(c *nftables.Conn) error {
 		for _, t := range tables {
@@ -75,6 +83,9 @@ func Find(tables ...*Table) error {
 }
 
 func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
+	if isDormant(kernel) {
+		return errors.New("another program set its flag dormant, so it sees no packet")
+	}
 	for _, chain := range t.Chains {
 		if _, err := c.ListChain(kernel, chain.Name); err != nil {
 			return fmt.Errorf("chain %s: %w", chain.Name, err)
@@ -103,6 +114,7 @@ func (t *Table) find(c *nftables.Conn, kernel *nftables.Table) error {
 func (t *Table) Read() (*Table, error) {
 	got := &Table{Name: t.Name}
 	err := reading(t.Name, func(c *nftables.Conn, kernel *nftables.Table) error {
+		got.Dormant = isDormant(kernel)
 		if t.Flowtable != "" {
 			if err := got.readFlowtables(c, kernel); err != nil {
 				return err
@@ -270,7 +282,10 @@ func counters(c *nftables.Conn, t *nftables.Table) (map[string]uint64, error) {
 // Write makes the difference in one transaction.
 func (d *Difference) Write() error {
 	return writing(d.want.Name, func(c *nftables.Conn) error {
-		t := c.AddTable(kernelTable(d.want.Name))
+		t := kernelTable(d.want.Name)
+		if !d.dormant { // A dormant table is there, and does not wake before it goes.
+			c.AddTable(t)
+		}
 		var counts map[string]uint64
 		if d.replace {
 			var err error

@@ -133,6 +133,7 @@ func TestDifferenceNamesWhatAnotherProgramChanged(t *testing.T) {
 		{"add chain " + table + "pre { policy drop; }", ": chain pre"},
 		{"flush table " + table, ": chain post, chain pre, chain rare"},
 		{"delete table " + table, ""},
+		{"add table " + table + "{ flags dormant; }", ": flag dormant"},
 		{"add element " + table + "addrs { 198.18.0.9 }", ": set addrs +0 -1"},
 		{"flush map " + table + "source; flush set " + table + "ranges",
 			": set ranges +3 -0, set source +1 -0"},
@@ -203,6 +204,7 @@ func TestChangedRulesKeepSharedElementsAndCounts(t *testing.T) {
 		{"flush chain " + table + "target", ": chain target", true},
 		{"flush chain " + table + "pre; delete chain " + table + "pre; add chain " + table +
 			"pre { type filter hook input priority 7; }", ": chain pre", true},
+		{"add table " + table + "{ flags dormant; }", ": flag dormant", false},
 		{"add set " + table + "more { type mark; }", ": set more", false},
 		{"add chain " + table + "more", ": chain more", false},
 		{"flush table " + table + "; delete set " + table + "links; add set " + table +
@@ -295,6 +297,14 @@ func TestMissingThingsAreNamed(t *testing.T) {
 		want := full()
 		if err := nft.Find(&nft.Table{Name: want.Name}, want); err != nil {
 			t.Error(err)
+		}
+		for flags, sees := range map[string]bool{"{ flags dormant; }": false, "{ }": true} {
+			if err := command("add table inet kubeveil_test " + flags); err != nil {
+				return err
+			}
+			if err := nft.Find(want); (err == nil) != sees {
+				t.Errorf("with flags %s: %v", flags, err)
+			}
 		}
 		want.Sets[1].Name = "none"
 		if err := nft.Find(want); err == nil || !strings.Contains(err.Error(), "set none") {

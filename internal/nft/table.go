@@ -23,6 +23,9 @@ type Table struct {
 	// use it, which are not compared.
 	Flowtable string
 	Devices   []string
+	// Dormant reports whether another program turned its hooks off: it sees no packet. No wanted
+	// table is.
+	Dormant bool
 }
 
 // Chain is a chain and its rules. The Table of the embedded chain is not used.
@@ -115,6 +118,9 @@ func (t *Table) objects() map[string]any {
 	}
 	if t.Flowtable != "" {
 		all["flowtable "+t.Flowtable] = ""
+	}
+	if t.Dormant {
+		all["flag dormant"] = ""
 	}
 	return all
 }

@@ -140,6 +140,12 @@ func TestWhatIsFlushedByHandComesBack(t *testing.T) {
 			break_    func() error
 		}{
 			{"all of nftables", func() error { return command(nft, "flush", "ruleset") }},
+			{"all hooks of the table", func() error {
+				return command(nft, "add table inet "+abi.NFTGuardTable+" { flags dormant; }")
+			}},
+			{"all hooks of the table of pods", func() error {
+				return command(nft, "add table inet "+abi.NFTPodTable+" { flags dormant; }")
+			}},
 			{"a chain", func() error {
 				return command(nft, "flush", "chain", "inet", abi.NFTGuardTable, "postrouting")
 			}},
