@@ -198,7 +198,7 @@ func (l *limits) judge(r *Result) ([]Gate, error) {
 		}
 		for _, mtu := range g.mtus(r, p) {
 			if gate, judged := g.judge(r, mtu); judged {
-				gates = append(gates, gate)
+				gates = append(gates, unlessIncomplete(gate, r.Find(g.Case, mtu)))
 			}
 		}
 	}
@@ -294,6 +294,15 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 		gate = unlessNoisy(gate, r.Find(g.Control, mtu), limit)
 	}
 	return gate, true
+}
+
+// unlessIncomplete returns the gate, missed if not all rounds of its case were measured.
+func unlessIncomplete(g Gate, c *Case) Gate {
+	if c != nil && c.Incomplete {
+		g.OK, g.NotJudged = false, false
+		g.Got += fmt.Sprintf(", incomplete: %d rounds", c.Ours.N)
+	}
+	return g
 }
 
 // noPlaintext wants frames that were looked at, none of them with plaintext, by an oracle that was

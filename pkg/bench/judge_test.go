@@ -16,6 +16,11 @@ func measured(name string, mtu int, ratio, base float64) Case {
 		Ratio: &Ratio{ratio, ratio, ratio}}
 }
 
+func incomplete(c Case) Case {
+	c.Incomplete = true
+	return c
+}
+
 func TestJudge(t *testing.T) {
 	good := &Leaks{Frames: 10, ControlPlaintext: 3}
 	for name, tt := range map[string]struct {
@@ -43,6 +48,10 @@ func TestJudge(t *testing.T) {
 		}}, []string{"big, MTU 8896, link of 10 Gbit/s, against bare"}, 4},
 		"nothing measured": {Result{Platform: VM},
 			[]string{"a", "rr", "zero plaintext on the wire"}, 3},
+		"a run that ended early": {Result{Platform: VM, Leaks: good, Cases: []Case{
+			incomplete(measured("a", 1460, 1, 1)), measured("rr", 1460, 1, 1),
+			incomplete(measured("time", 0, 1, 1)),
+		}}, []string{"a, MTU 1460, against bare", "time"}, 4},
 		"too long": {Result{Platform: VM, Leaks: good, Cases: []Case{
 			measured("a", 1460, 1, 1), measured("rr", 1460, 1, 1), measured("time", 0, 1, 1501),
 		}}, []string{"time"}, 4},

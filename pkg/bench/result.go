@@ -68,6 +68,8 @@ type Case struct {
 	Base     *Stat  `json:"base"`
 	BaseName string `json:"base_name"`
 	Ratio    *Ratio `json:"ratio"`
+	// Incomplete reports whether the run ended before all rounds: no limit is kept.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // Leaks is what the oracle counted, in frames.

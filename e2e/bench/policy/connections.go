@@ -92,6 +92,12 @@ func (s *suite) connections(ctx context.Context) (err error) {
 	s.Progress("order of the lanes drawn with seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
 	v := values{}
+	err = s.takeRounds(ctx, lanes, rng, v)
+	return errors.Join(err, s.compareLanes(v))
+}
+
+// takeRounds measures all quantities of all lanes. With an error v has the rounds before it.
+func (s *suite) takeRounds(ctx context.Context, lanes []*lane, rng *rand.Rand, v values) error {
 	for round := range s.Rounds {
 		for _, q := range quantities {
 			if err := s.takeTurns(ctx, q, lanes, rng, v); err != nil {
@@ -100,7 +106,7 @@ func (s *suite) connections(ctx context.Context) (err error) {
 			s.Progress("round %d  %s", round+1, q.lastRound(v))
 		}
 	}
-	return s.compareLanes(v)
+	return nil
 }
 
 // newLanes makes all lanes. Those that it returns must be closed also after an error.
@@ -232,9 +238,18 @@ func (q quantity) lastRound(v values) string {
 	return text
 }
 
-// compareLanes adds the cases: each lane against that without a policy.
+// compareLanes adds the cases: each lane against that without a policy, by the rounds that there
+// are.
 func (s *suite) compareLanes(v values) error {
 	for _, q := range quantities {
+		done := len(v[q.caseOf(laneNone)])
+		if done < s.Rounds {
+			s.notes = append(s.notes, fmt.Sprintf("Incomplete: the run ended after %d of %d rounds of "+
+				"%s connections. Their gates are missed.", done, s.Rounds, q.name))
+		}
+		if done == 0 {
+			continue
+		}
 		for _, lane := range comparedLanes {
 			for _, c := range []struct {
 				suffix string
@@ -248,7 +263,7 @@ func (s *suite) compareLanes(v values) error {
 				b := bench.Summarize(base)
 				s.result.Cases = append(s.result.Cases, bench.Case{Name: q.caseOf(lane) + c.suffix,
 					Unit: c.unit, Ours: bench.Summarize(ours), Base: &b, BaseName: "no policy",
-					Ratio: &ratio})
+					Ratio: &ratio, Incomplete: done < s.Rounds})
 			}
 		}
 	}

@@ -95,6 +95,60 @@ func TestInterruptedRunLeavesNothing(t *testing.T) {
 	nothingLeft(t)
 }
 
+// Of connections an interrupted run returns the rounds that are done. They keep no gate, whatever
+// they are.
+func TestInterruptedConnectionsKeepTheirRounds(t *testing.T) {
+	nettest.NeedBPF(t)
+	ended := errors.New("interrupted by the test")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	o := options(t)
+	o.Parts, o.Rounds = []string{"connections"}, 2
+	done := 0
+	o.Progress = func(format string, args ...any) {
+		t.Logf(format, args...)
+		if strings.HasPrefix(format, "round") {
+			if done++; done == 3 { // after the established ones of the second round
+				cancel(ended)
+			}
+		}
+	}
+
+	rep, err := Run(ctx, o)
+	if !errors.Is(err, ended) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	for _, q := range quantities {
+		rounds, incomplete := 2, q.name == "new"
+		if incomplete {
+			rounds = 1
+		}
+		for _, lane := range comparedLanes {
+			name := q.caseOf(lane) + suffixCPU
+			c := rep.Result.Find(name, 0)
+			if c == nil || c.Ours.N != rounds || c.Incomplete != incomplete ||
+				strings.Contains(rep.Labels[name], "incomplete: 1 of 2 rounds") != incomplete {
+				t.Errorf("%s: %+v, %q, want %d rounds", name, c, rep.Labels[name], rounds)
+			}
+		}
+	}
+	judged := 0
+	for _, g := range rep.Result.Gates {
+		if strings.HasPrefix(g.Name, "connections_new_") {
+			judged++
+			if g.OK || g.NotJudged || !strings.Contains(g.Got, "incomplete: 1 rounds") {
+				t.Errorf("gate of an incomplete case: %+v", g)
+			}
+		}
+	}
+	if judged == 0 {
+		t.Errorf("no gate of new connections among %+v", rep.Result.Gates)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t)
+}
+
 // nothingLeft looks for files; namespaces, links and descriptors are looked for when the tests end.
 func nothingLeft(t *testing.T) {
 	t.Helper()

@@ -71,11 +71,17 @@ var peers = report.Table{
 
 func (s *suite) report() *report.Report {
 	z := s.scales
+	labels := z.labels()
+	for _, c := range s.result.Cases {
+		if c.Incomplete {
+			labels[c.Name] += fmt.Sprintf(", incomplete: %d of %d rounds", c.Ours.N, s.Rounds)
+		}
+	}
 	return &report.Report{
 		Title: "NetworkPolicy: what it costs a node",
 		Lead: "Planning, writing, changing and revoking, by the packages that veild runs, in network " +
 			"namespaces of this machine.",
-		Result: s.result, Labels: z.labels(), Tables: []report.Table{peers},
+		Result: s.result, Labels: labels, Tables: []report.Table{peers},
 		Notes: append(s.notes,
 			fmt.Sprintf("The cluster has %d nodes with %d pods each; each pod has an address of both "+
 				"families. A rule of a policy becomes a rule of nftables for each family.", z.large.nodes,
