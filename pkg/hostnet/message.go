@@ -180,14 +180,24 @@ func changeOfTable(kind uint16, attrs []byte) (c Change) {
 	case table == abi.NFTPolicyTable:
 		// Elements, chains and rules change with each policy, but not the rules at hooks: a table
 		// that somebody flushes loses them.
+		gone := kind == unix.NFT_MSG_DELTABLE || turnsOff(kind, attrs)
 		chain := text(attribute(attrs, unix.NFTA_RULE_CHAIN))
-		return Change{Policy: kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELRULE &&
+		return Change{Policy: gone || kind == unix.NFT_MSG_DELRULE &&
 			(chain == abi.NFTPolicyPost || chain == abi.NFTPolicyHost)}
 	case table == abi.NFTStampTable:
-		return Change{Policy: kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELRULE}
+		return Change{Policy: kind == unix.NFT_MSG_DELTABLE || kind == unix.NFT_MSG_DELRULE ||
+			turnsOff(kind, attrs)}
 	case table == abi.NFTPodTable:
 		return Change{Guard: kind != unix.NFT_MSG_NEWSETELEM,
 			AllPods: kind != unix.NFT_MSG_NEWSETELEM}
 	}
 	return c
+}
+
+// turnsOff reports whether a message says that a table is dormant: its chains see no packet.
+func turnsOff(kind uint16, attrs []byte) bool {
+	const dormant = 1 // NFT_TABLE_F_DORMANT
+	flags := attribute(attrs, unix.NFTA_TABLE_FLAGS)
+	return kind == unix.NFT_MSG_NEWTABLE && len(flags) == 4 &&
+		binary.BigEndian.Uint32(flags)&dormant != 0
 }

@@ -108,6 +108,9 @@ func TestWatchTellsOfPoliciesThatAreGone(t *testing.T) {
 			" check_post drop", ""},
 		{"groups changed", "nft flush chain " + judges + " egress; nft add rule " + judges +
 			" egress accept", ""},
+		{"dormant", "nft add table " + judges + " '{ flags dormant; }'", "p"},
+		{"awake", "nft add table " + judges + " '{ }'", ""},
+		{"stamp dormant", "nft add table " + stamp + " '{ flags dormant; }'", "p"},
 		{"flushed", "nft flush table " + judges, "p"},
 		{"deleted", "nft delete table " + judges, "p"},
 		{"stamp flushed", "nft flush table " + stamp, "p"},
