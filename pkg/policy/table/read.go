@@ -57,23 +57,29 @@ func dump(c *nfnl.Conn, request *nfnl.Messages, begin func(), each func(attribut
 	return err
 }
 
-// readTable reports whether there is a table.
-func readTable(c *nfnl.Conn, name string) (there bool, err error) {
+// readTable reports whether there is a table, and whether another program turned its hooks off.
+func readTable(c *nfnl.Conn, name string) (there, dormant bool, err error) {
+	const flagDormant = 1 // NFT_TABLE_F_DORMANT
 	var request nfnl.Messages
 	request.Begin(kindOf(unix.NFT_MSG_GETTABLE), 0, unix.NFPROTO_INET)
-	err = dump(c, &request, func() { there = false }, func(attributes []byte) {
-		there = there || nfnl.Text(nfnl.Find(attributes, unix.NFTA_TABLE_NAME)) == name
+	err = dump(c, &request, func() { there, dormant = false, false }, func(attributes []byte) {
+		if nfnl.Text(nfnl.Find(attributes, unix.NFTA_TABLE_NAME)) != name {
+			return
+		}
+		flags := nfnl.Find(attributes, unix.NFTA_TABLE_FLAGS)
+		there, dormant = true, len(flags) == 4 && binary.BigEndian.Uint32(flags)&flagDormant != 0
 	})
 	if err != nil {
-		return false, fmt.Errorf("look for nftables table %s: %w", name, err)
+		return false, false, fmt.Errorf("look for nftables table %s: %w", name, err)
 	}
-	return there, nil
+	return there, dormant, nil
 }
 
-// read reads the table of the network namespace of c.
+// read reads the table of the network namespace of c. One that judges nothing since it is dormant
+// counts as none, so it is made anew.
 func read(c *nfnl.Conn) (*state, error) {
-	there, err := readTable(c, ourTable.Name)
-	if err != nil || !there {
+	there, dormant, err := readTable(c, ourTable.Name)
+	if err != nil || !there || dormant {
 		return nil, err
 	}
 	s := &state{sets: map[string]elements{}, counters: map[string]bool{}}

@@ -110,9 +110,10 @@ var stampWanted = sync.OnceValue(func() map[string]summary {
 // whole reports whether the table is as it should be.
 func (s stampState) whole() bool { return maps.Equal(s.chains, stampWanted()) }
 
-// readStamp reads the table. One without its counter is not whole.
+// readStamp reads the table. One that is dormant, or without its counter, is not whole.
 func readStamp(c *nfnl.Conn) (s stampState, err error) {
-	if ok, err := readTable(c, stampTable.Name); !ok {
+	there, dormant, err := readTable(c, stampTable.Name)
+	if err != nil || !there {
 		return s, err
 	}
 	counters, err := readCounters(c, stampTable.Name)
@@ -120,7 +121,7 @@ func readStamp(c *nfnl.Conn) (s stampState, err error) {
 		return s, err
 	}
 	dropped, has := counters[unstamped]
-	if s.dropped = dropped; !has {
+	if s.dropped = dropped; !has || dormant {
 		return s, nil
 	}
 	s.chains, err = readChains(c, stampTable.Name)

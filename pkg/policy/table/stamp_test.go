@@ -39,6 +39,7 @@ func TestUnjudgedPacketsAreDropped(t *testing.T) {
 	for name, command := range map[string]string{
 		"deleted":       "delete table inet " + abi.NFTPolicyTable,
 		"table flushed": "flush table inet " + abi.NFTPolicyTable,
+		"dormant":       "add table inet " + abi.NFTPolicyTable + " { flags dormant; }",
 		"hooks flushed": "flush chain inet kubeveil_policy post; flush chain inet kubeveil_policy host",
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -165,7 +165,7 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 // Exists reports whether the table is in force.
 func Exists() (there bool, err error) {
 	err = with(func(c *nfnl.Conn) (err error) {
-		there, err = readTable(c, ourTable.Name)
+		there, _, err = readTable(c, ourTable.Name)
 		return err
 	})
 	return there, err
@@ -174,9 +174,9 @@ func Exists() (there bool, err error) {
 // Remains reports whether there is anything that Delete deletes.
 func Remains() (remains bool, err error) {
 	err = with(func(c *nfnl.Conn) (err error) {
-		remains, err = readTable(c, ourTable.Name)
+		remains, _, err = readTable(c, ourTable.Name)
 		if err == nil && !remains {
-			remains, err = readTable(c, stampTable.Name)
+			remains, _, err = readTable(c, stampTable.Name)
 		}
 		return err
 	})

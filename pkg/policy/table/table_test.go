@@ -267,6 +267,8 @@ func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
 		"hook moved":   "delete chain inet kubeveil_policy post",
 		"chain added":  "add chain inet kubeveil_policy mine",
 		"other table":  "add table inet mine",
+		"dormant":      "add table inet kubeveil_policy { flags dormant; }",
+		"stamp asleep": "add table inet kubeveil_stamp { flags dormant; }",
 		"stamp gone":   "delete table inet kubeveil_stamp",
 		"no check":     "flush chain inet kubeveil_stamp check_post",
 	} {
