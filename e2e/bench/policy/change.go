@@ -35,6 +35,10 @@ func (s *suite) changes(ctx context.Context) error {
 			v.last(casePodLarge), v.last(casePodLarge+suffixP99), v.last(caseEdit),
 			v.last(caseEdit+suffixP99))
 	}
+	if err := s.fastPaths(ctx, v); err != nil {
+		return err
+	}
+	s.one(caseFastPath, bench.Millisecond, v[caseFastPath])
 	for _, name := range []string{casePod, casePodLarge, caseEdit} {
 		s.one(name, bench.Millisecond, v[name])
 		s.one(name+suffixP99, bench.Millisecond, v[name+suffixP99])

@@ -47,6 +47,8 @@ type node struct {
 	programmed chan time.Time
 	stop       context.CancelFunc
 	ended      chan error
+	// undo takes away what newFastNode has made beside.
+	undo pod.Undo
 	// moves counts pods that went from one set of peers to another.
 	moves int
 }
@@ -59,7 +61,19 @@ const changeLimit = time.Minute
 
 // newNode returns a node of which pods have records. The caller puts objects, calls listed, and
 // closes it.
-func newNode(c cluster) (*node, error) {
+func newNode(c cluster) (*node, error) { return newNodeWith(c, nil) }
+
+// newFastNode is newNode with pods that have links, and the fast path where no policy judges them.
+func newFastNode(c cluster) (n *node, f *fastPath, err error) {
+	n, err = newNodeWith(c, func(n *node) (keeper.FastPath, error) {
+		f, err = openFastPath(n)
+		return f, err
+	})
+	return n, f, err
+}
+
+// newNodeWith is newNode with a fast path that open opens in the node's namespace; nil is none.
+func newNodeWith(c cluster, open func(*node) (keeper.FastPath, error)) (*node, error) {
 	s, err := newSpace()
 	if err != nil {
 		return nil, err
@@ -75,8 +89,15 @@ func newNode(c cluster) (*node, error) {
 	for i := range c.pods {
 		err = errors.Join(err, writeRecord(paths.PodDir, recordOf(podOf(0, i, 0), i)))
 	}
-	n.Keeper = keeper.New(keeper.Options{Node: here, Paths: paths, Log: slog.New(slog.DiscardHandler),
-		Programmed: func(time.Duration) { n.programmed <- time.Now() }})
+	o := keeper.Options{Node: here, Paths: paths, Log: slog.New(slog.DiscardHandler),
+		Programmed: func(time.Duration) { n.programmed <- time.Now() }}
+	if open != nil {
+		err = errors.Join(err, s.do(func() (err error) {
+			o.FastPath, err = open(n)
+			return err
+		}))
+	}
+	n.Keeper = keeper.New(o)
 	if err = errors.Join(err, s.do(n.Begin)); err != nil {
 		n.ended <- nil
 		return nil, errors.Join(err, n.close())
@@ -150,5 +171,6 @@ func (n *node) change(ctx context.Context, tell func()) (time.Duration, error) {
 // close ends the Keeper and removes all of the node.
 func (n *node) close() error {
 	n.stop()
-	return errors.Join(<-n.ended, n.Keeper.Close(), n.space.close(), os.RemoveAll(n.dir))
+	return errors.Join(<-n.ended, n.Keeper.Close(), n.undo.Run(), n.space.close(),
+		os.RemoveAll(n.dir))
 }

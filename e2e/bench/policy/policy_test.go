@@ -26,7 +26,7 @@ func small() *scales {
 	return &scales{
 		large:   scale{nodes: 4, pods: 20, policies: 40, rules: 7},
 		node:    scale{nodes: 4, pods: 20, policies: 20, rules: 7},
-		changes: 10, edits: 5, connections: 300,
+		changes: 10, edits: 5, connections: 300, opened: 300,
 		bytes: 300e6, short: 2000, turns: 2,
 	}
 }

@@ -23,6 +23,8 @@ func (z scales) labels() map[string]string {
 		casePodLarge: fmt.Sprintf("%s, node with %d rules", one, rules(z.large)),
 		caseEdit: fmt.Sprintf("one policy of %d rules edited, node with %d rules", z.node.rules,
 			rules(z.node)),
+		caseFastPath: fmt.Sprintf("policy that takes the fast path from pods with %d open "+
+			"connections", z.opened),
 		caseRevokeFew: fmt.Sprintf("1 %% of %d connections revoked", z.connections),
 		caseRevokeAll: fmt.Sprintf("all other of %d connections revoked", z.connections),
 		caseAddBare:   "elements that ADD writes without policies",
@@ -91,6 +93,8 @@ func (s *suite) report() *report.Report {
 			"A change is timed from the call that tells it to the Keeper until the kernel has "+
 				"acknowledged it. The 2 ms for which the Keeper gathers changes are in it; decoding the "+
 				"event of the watch is not.",
+			"A policy that takes the fast path away (hostRouting ebpf) is timed until it is in force, "+
+				"and conntrack knows the open connections that it allows. All others are dropped then.",
 			"Changes without the Keeper are planned and written at once, without those 2 ms.",
 			"Memory is what the heap grows by when the Keeper learns of the pods of all nodes. Garbage "+
 				"and buffers of the watch are not in it.",

@@ -52,6 +52,8 @@ type Options struct {
 type scales struct {
 	large, node                 scale
 	changes, edits, connections int
+	// opened connections are those of the fast path.
+	opened int
 	// bytes and short connections are those of a turn of a lane; turns are those of a round.
 	bytes, short, turns int
 }
@@ -61,7 +63,8 @@ var ofGates = scales{
 	large:   scale{nodes: 100, pods: 100, policies: 1000, rules: 100},
 	node:    scale{nodes: 100, pods: 100, policies: 100, rules: 100},
 	changes: 300, edits: 100, connections: 100000,
-	bytes: 2e9, short: 10000, turns: 5,
+	opened: 50000,
+	bytes:  2e9, short: 10000, turns: 5,
 }
 
 // Check returns what is wrong with the options.

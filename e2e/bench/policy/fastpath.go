@@ -1,0 +1,175 @@
+package policy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/guard"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
+	services "github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// caseFastPath is a policy that takes the fast path from pods with open connections.
+const caseFastPath = "change_fastpath"
+
+// fastPath are the links of a node's pods, and the maps of their programs.
+type fastPath struct {
+	*link.Links
+	table *services.Table
+	// index are the links' indexes by the number of the pod.
+	index []uint32
+}
+
+// openFastPath makes links with the programs of host routing for the node's pods, in the calling
+// thread's namespace. The node undoes it also after an error.
+func openFastPath(n *node) (*fastPath, error) {
+	f := &fastPath{}
+	pods, err := newSpace()
+	if err != nil {
+		return nil, err
+	}
+	n.undo.Add(pods.close)
+	for i := range n.pods {
+		name := recordOf(podOf(0, i, 0), i).HostLink
+		l := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Group: abi.PodGroup},
+			PeerName: fmt.Sprintf("pod%d", i), PeerNamespace: netlink.NsFd(int(pods.f.Fd()))}
+		if err := netlink.LinkAdd(l); err != nil {
+			return nil, fmt.Errorf("add link %s: %w", name, err)
+		}
+		made, err := netlink.LinkByName(name)
+		if err != nil {
+			return nil, fmt.Errorf("read link %s: %w", name, err)
+		}
+		f.index = append(f.index, uint32(made.Attrs().Index))
+	}
+
+	pins, err := bpffs.New()
+	if err != nil {
+		return nil, err
+	}
+	n.undo.Add(pins.Close)
+	log := slog.New(slog.DiscardHandler)
+	g, err := guard.Open(pins.Dir(here), log) // programs at links use its maps
+	if err != nil {
+		return nil, err
+	}
+	n.undo.Add(g.Close)
+	f.table, err = services.Open(services.Config{Dir: pins.Dir(here), Log: log, Links: true,
+		HostRouting: true, Limits: service.Limits{Frontends: 1 << 10, BackendSlots: 1 << 12,
+			Members: 1 << 10, SourceRanges: 1 << 10}})
+	if err != nil {
+		return nil, err
+	}
+	n.undo.Add(f.table.Close)
+
+	f.Links = link.New(f.table, log)
+	f.Confine()
+	_, err = f.AttachLinks()
+	return f, err
+}
+
+// openedKey is struct flow_key and openedLinks struct opened of bpf/lib/service/opened.h.
+type (
+	openedKey struct {
+		Src, Dst     [16]byte
+		SPort, DPort [2]byte
+		Proto, Hook  uint8
+		_            [2]byte
+	}
+	openedLinks struct{ Client, Backend uint32 }
+)
+
+// open adds connections that were opened on the fast path, from pods of this node to those of
+// team-0.
+func (f *fastPath) open(n *node, count int) error {
+	servers := n.pods / namespaces
+	opened := f.table.Map("service_opened")
+	for k := range count {
+		client := 1 + k%(namespaces-1) // of another team
+		server := k / (namespaces - 1) % servers * namespaces
+		port := uint16(portRest)
+		if k%connectionShare == 0 {
+			port = portFew
+		}
+		key := openedKey{Src: addrs(0, client)[0].As16(), Dst: addrs(0, server)[0].As16(),
+			Proto: unix.IPPROTO_TCP}
+		binary.BigEndian.PutUint16(key.SPort[:], uint16(1024+k/servers/(namespaces-1)))
+		binary.BigEndian.PutUint16(key.DPort[:], port)
+		if err := opened.Put(key, openedLinks{f.index[client], f.index[server]}); err != nil {
+			return fmt.Errorf("add connection %d: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// fastPaths measures from a policy that takes the fast path from pods until it is in force, and
+// conntrack knows each of their open connections that it allows, and no other.
+func (s *suite) fastPaths(ctx context.Context, v values) (err error) {
+	if err := room(s.scales.opened); err != nil {
+		return err
+	}
+	alone := s.scales.node
+	alone.policies = 0
+	n, f, err := newFastNode(cluster{alone})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	n.put(n, n.nodes)
+	if err := n.listed(ctx); err != nil {
+		return err
+	}
+
+	few := (s.scales.opened + connectionShare - 1) / connectionShare
+	for range s.Rounds {
+		if err := n.wantFast(f, n.pods); err != nil {
+			return err
+		}
+		if err := f.open(n, s.scales.opened); err != nil {
+			return err
+		}
+		took, err := n.change(ctx, func() { n.PutPolicy(access(portRest)) })
+		if err != nil {
+			return err
+		}
+		v.add(caseFastPath, millis(took))
+		err = errors.Join(n.wantFast(f, n.pods-n.pods/namespaces), n.tracks(s.scales.opened-few))
+		if err != nil {
+			return err
+		}
+
+		name := policy.Name{Namespace: namespaceName(0), Name: access().Name.Name}
+		if _, err := n.change(ctx, func() { n.DeletePolicy(name) }); err != nil {
+			return err
+		}
+		if err := n.do(forgetConnections); err != nil {
+			return err
+		}
+		s.Progress("%.1f ms until a policy took the fast path from pods with %d connections",
+			v.last(caseFastPath), s.scales.opened)
+	}
+	return nil
+}
+
+// wantFast waits until so many pods have the fast path.
+func (n *node) wantFast(f *fastPath, want int) error {
+	began := time.Now()
+	for len(f.Fast()) != want {
+		if time.Since(began) > changeLimit {
+			return fmt.Errorf("%d pods have the fast path, want %d", len(f.Fast()), want)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return nil
+}
