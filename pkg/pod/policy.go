@@ -1,6 +1,7 @@
 package pod
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
 	"github.com/kubeveil/kubeveil/internal/nft"
@@ -204,45 +206,58 @@ var afterJoin func()
 
 // leaveGroups removes addresses from all groups, so that the next pod with one of them is not in a
 // group already. A table that is not there has no groups.
+//
+// The daemon may move the pod between groups meanwhile, as often as policies change. So what was
+// found is all only if nothing changed while it was looked for.
 func leaveGroups(addrs []netip.Addr) error {
-	for try := 1; ; try++ {
-		found, err := groupsOf(addrs)
-		if errors.Is(err, ErrNotFound) || err == nil && len(found) == 0 {
+	for began := time.Now(); ; {
+		found, quiet, err := groupsOf(addrs)
+		if err == nil {
+			err = changeAll(nil, nil, nil, found)
+		}
+		gone := errors.Is(err, ErrNotFound)
+		moved := errors.Is(err, nft.ErrSetRemoved) || gone && len(found) > 0
+		switch {
+		case gone && !moved: // no table
 			return nil
-		}
-		if errors.Is(err, nft.ErrSetRemoved) && try < leaveTries {
-			continue // The pod may be in the group that took its place.
-		}
-		if err != nil {
+		case err == nil && quiet, err != nil && !moved:
 			return err
 		}
-		err = changeAll(nil, nil, nil, found)
-		if err == nil || !errors.Is(err, ErrNotFound) || try >= leaveTries {
-			return err
+		if time.Since(began) > leaveLimit {
+			return fmt.Errorf("groups of policies changed for %v without a pause: %w", leaveLimit,
+				cmp.Or(err, errNotQuiet))
 		}
 	}
 }
 
-// leaveTries bounds how often leaveGroups follows a daemon that changes groups meanwhile.
-const leaveTries = 10
+// leaveLimit is for how long leaveGroups follows a daemon that changes groups meanwhile.
+const leaveLimit = 10 * time.Second
 
-// afterList lets tests change the table once groupsOf has listed its sets; nil in programs.
-var afterList func()
+var errNotQuiet = errors.New("the pod may be in one that was not looked at")
 
-// groupsOf finds the elements of addresses. The error matches ErrNotFound without a table, and
-// nft.ErrSetRemoved when a set was removed after the sets were listed.
-func groupsOf(addrs []netip.Addr) (found []member, err error) {
+// beforeRead lets tests change the table before groupsOf reads a set; nil in programs.
+var beforeRead func(set string)
+
+// groupsOf finds the elements of addresses; quiet reports whether nothing changed meanwhile. The
+// error matches ErrNotFound without a table, and nft.ErrSetRemoved when a set was removed after the
+// sets were listed.
+func groupsOf(addrs []netip.Addr) (found []member, quiet bool, err error) {
 	if len(addrs) == 0 {
-		return nil, nil
+		return nil, true, nil
 	}
-	listed := afterList
-	sets, err := nft.Sets(abi.NFTPolicyTable, func(name string) bool {
-		if listed != nil {
-			listed()
-			listed = nil
-		}
-		return strings.HasPrefix(name, abi.NFTMembers4) || name == abi.NFTSelf4 || isOf6(name)
+
+	var sets []nft.Set
+	quiet, err = nft.Quiet(func() (err error) {
+		sets, err = nft.Sets(abi.NFTPolicyTable, func(name string) bool {
+			ours := strings.HasPrefix(name, abi.NFTMembers4) || name == abi.NFTSelf4 || isOf6(name)
+			if ours && beforeRead != nil {
+				beforeRead(name)
+			}
+			return ours
+		})
+		return err
 	})
+
 	for _, s := range sets {
 		size := 4
 		if isOf6(s.Name) {
@@ -258,7 +273,7 @@ func groupsOf(addrs []netip.Addr) (found []member, err error) {
 			}
 		}
 	}
-	return found, err
+	return found, quiet, err
 }
 
 func isOf6(set string) bool {

@@ -51,7 +51,7 @@ func nftHere(t *testing.T, commands string) error {
 func (n *node) groups(addrs ...netip.Addr) (sets []string) {
 	n.t.Helper()
 	n.must(func() error {
-		found, err := groupsOf(addrs)
+		found, _, err := groupsOf(addrs)
 		for _, m := range found {
 			sets = append(sets, m.set)
 		}
@@ -71,7 +71,7 @@ func TestPodIsInItsGroupBeforeItsLinkIsUp(t *testing.T) {
 	r.Workload = web
 	afterStep = func(name string) error {
 		if name == "elements" {
-			found, err := groupsOf(r.Addrs)
+			found, _, err := groupsOf(r.Addrs)
 			if len(found) != len(inOne) {
 				t.Errorf("before the link is up: in %v, %v", found, err)
 			}
@@ -253,23 +253,56 @@ func TestDetachFollowsAGroupThatIsRemoved(t *testing.T) {
 	r.Workload = web
 	n.attach(r, ns)
 
-	moves := 0
-	afterList = func() {
-		if moves++; moves > 1 {
+	const many = 15 // more than a few tries
+	moves, from, to := 0, "one", "two"
+	beforeRead = func(set string) {
+		if moves == many || set != "m4_"+from && set != "m6_"+from {
 			return
 		}
-		err := nftHere(t, fmt.Sprintf("add element inet kubeveil_policy m4_two { %s }\n"+
-			"add element inet kubeveil_policy m6_two { %s }\n"+
-			"delete set inet kubeveil_policy m4_one\ndelete set inet kubeveil_policy m6_one\n",
-			pod4, pod6))
+		moves++
+		err := nftHere(t, fmt.Sprintf("add set inet kubeveil_policy m4_%[1]s { type ipv4_addr; }\n"+
+			"add set inet kubeveil_policy m6_%[1]s { type ipv6_addr; }\n"+
+			"add element inet kubeveil_policy m4_%[1]s { %[2]s }\n"+
+			"add element inet kubeveil_policy m6_%[1]s { %[3]s }\n"+
+			"delete set inet kubeveil_policy m4_%[4]s\ndelete set inet kubeveil_policy m6_%[4]s\n",
+			to, pod4, pod6, from))
 		if err != nil {
 			t.Error(err)
 		}
+		from, to = to, from
 	}
-	t.Cleanup(func() { afterList = nil })
+	t.Cleanup(func() { beforeRead = nil })
 	n.must(func() error { return n.Detach(r.HostLink) })
-	if got := n.groups(r.Addrs...); moves < 2 || len(got) != 0 {
-		t.Errorf("looked %d times, in %v", moves, got)
+	if got := n.groups(r.Addrs...); moves < many || len(got) != 0 {
+		t.Errorf("moved %d times, in %v", moves, got)
+	}
+}
+
+// The daemon moves a pod to a group that a DEL has looked at, out of one that it has not.
+func TestDetachSeesAMoveBehindItsBack(t *testing.T) {
+	n := newNode(t)
+	n.judged()
+	n.reserve("two")
+	r, ns := newRecord(t, "c1", pod4)
+	r.Workload = web
+	n.attach(r, ns)
+
+	read, moved := map[string]bool{}, false
+	beforeRead = func(set string) {
+		read[set] = true
+		if moved || !read["m4_one"] || set != "m4_two" {
+			return
+		}
+		moved = true
+		if err := nftHere(t, fmt.Sprintf("add element inet kubeveil_policy m4_one { %[1]s }\n"+
+			"delete element inet kubeveil_policy m4_two { %[1]s }\n", pod4)); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() { beforeRead = nil })
+	n.must(func() error { return n.Detach(r.HostLink) })
+	if got := n.groups(r.Addrs...); !moved || len(got) != 0 {
+		t.Errorf("moved %t, in %v", moved, got)
 	}
 }
 
