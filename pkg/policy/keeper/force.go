@@ -3,6 +3,7 @@ package keeper
 import (
 	"errors"
 	"net/netip"
+	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -55,6 +56,17 @@ func (k *Keeper) force(plan *policy.Plan, told uint64) (table.Result, error) {
 		k.plan, k.enforced = plan, told
 	}
 	return result, err
+}
+
+// again has the next step do everything again after one that did not succeed. If the plan was not
+// forced, what changed before is still not in force, and changed goes on from then.
+func (k *Keeper) again(changed time.Time, forced bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.attachments, k.compare = true, true
+	if !forced && !changed.IsZero() {
+		k.changed = changed
+	}
 }
 
 // unchangedSince reports whether the Keeper wrote nothing since then, and writes nothing now.

@@ -269,15 +269,11 @@ func (k *Keeper) step() error {
 			k.denials(plan.Denials)
 		}
 	}
+	forced := err == nil
 	err = errors.Join(errs...)
 	k.show(plan, unknown, err)
 	if err != nil {
-		k.mu.Lock()
-		k.attachments, k.compare = true, true
-		if k.changed.IsZero() {
-			k.changed = changed
-		}
-		k.mu.Unlock()
+		k.again(changed, forced)
 	}
 	return err
 }
