@@ -126,6 +126,62 @@ func drawPeer(t *rapid.T) policy.Peer {
 	return p
 }
 
+// drawPeers are many blocks, or many selectors of few pods each.
+func drawPeers(t *rapid.T) []policy.Peer {
+	if rapid.IntRange(0, 2).Draw(t, "many blocks") == 0 {
+		return drawSome(t, smallBlocks())
+	}
+	return drawSome(t, smallSelectors())
+}
+
+func drawSome(t *rapid.T, of []policy.Peer) (out []policy.Peer) {
+	const least = 8 // minPeers of package table
+	some := rapid.Permutation(of).Draw(t, "order of peers")
+	return some[:rapid.IntRange(least, least+4).Draw(t, "many")]
+}
+
+// smallBlocks are blocks of one address, and some that have several of them.
+func smallBlocks() (out []policy.Peer) {
+	add := func(p netip.Prefix) {
+		out = append(out, policy.Peer{Block: &policy.Block{CIDR: p}})
+	}
+	for _, p := range blocks {
+		if p.Addr().Is4() && p.Bits() >= 30 || p.Bits() >= 126 {
+			add(p)
+		}
+	}
+	for i := 1; i <= Pool; i++ {
+		for _, a := range PodAddrs(i) {
+			add(netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return out
+}
+
+// smallSelectors select pods by both keys, in their own namespace or in those with one label.
+func smallSelectors() (out []policy.Peer) {
+	is := func(key, value string) policy.Requirement {
+		return policy.Requirement{Key: key, Values: []string{value}}
+	}
+	namespaces := []*policy.Selector{nil}
+	for _, key := range keys {
+		for _, value := range values {
+			namespaces = append(namespaces, &policy.Selector{is(key, value)})
+		}
+	}
+	for _, ns := range namespaces {
+		for _, first := range values {
+			absent := policy.Requirement{Key: keys[1], Op: policy.DoesNotExist}
+			for _, second := range []policy.Requirement{is(keys[1], values[0]),
+				is(keys[1], values[1]), absent} {
+				out = append(out, policy.Peer{Namespaces: ns,
+					Pods: &policy.Selector{is(keys[0], first), second}})
+			}
+		}
+	}
+	return out
+}
+
 func drawPolicy(t *rapid.T) policy.Policy {
 	p := policy.Policy{
 		Name: policy.Name{Namespace: rapid.SampledFrom(nsNames).Draw(t, "ns"),
@@ -142,6 +198,9 @@ func drawPolicy(t *rapid.T) policy.Policy {
 			}
 			for range rapid.IntRange(0, 2).Draw(t, "ports") {
 				r.Ports = append(r.Ports, drawPort(t))
+			}
+			if rapid.IntRange(0, 3).Draw(t, "many peers") == 0 { // of which the table makes a union
+				r.Peers = append(r.Peers, drawPeers(t)...)
 			}
 			if rapid.IntRange(0, 3).Draw(t, "many ports") == 0 { // of which the table makes a set
 				shift := rapid.IntRange(0, len(protos)-1).Draw(t, "shift")

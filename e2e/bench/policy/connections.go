@@ -84,7 +84,8 @@ func (s *suite) connections(ctx context.Context) (err error) {
 	for _, l := range lanes {
 		if l.rules > 0 {
 			s.notes = append(s.notes, fmt.Sprintf("Lane %s has %d rules for the server. The first that "+
-				"allows the client comes behind %d that do not match.", l.name, l.rules, l.before))
+				"allows the client comes behind %d that do not match. All are for one port, so the table "+
+				"joins them.", l.name, l.rules, l.before))
 		}
 	}
 

@@ -2,12 +2,8 @@ package table
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
-	"iter"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/google/nftables"
@@ -25,15 +21,15 @@ type chainWriter struct {
 	old      map[string]*chain
 	oldPorts map[string]*set
 	chains   map[string]*chain
-	// ports are the sets of ports that rules refer to.
-	ports map[string]*set
+	// refer is to the sets that rules look up.
+	refer references
 }
 
 // add adds what enforces one direction of a plan's chain: the chains of the plan before if it had
 // them, since a name says all of a chain.
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	allowOwnNode := w.plan.AllowOwnNode
-	var ports map[string]*set
+	var refer references
 	for i, f := range families {
 		name := chainPrefix[d] + from.Name + f.suffix
 		if w.chains[name] != nil {
@@ -45,16 +41,18 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 		}
 		if old := w.old[name]; old != nil {
 			w.chains[name], w.chains[behind] = old, w.old[behind]
-			w.addPorts(w.old[behind].ports)
+			if i == 0 {
+				w.refer.addAll(w.old[behind].refer, w.oldPorts)
+			}
 			continue
 		}
 
 		if i == 0 {
-			ports = portSets(from.Lines)
-			w.addPorts(ports)
+			refer = referencesOf(from)
+			w.refer.addAll(refer, w.oldPorts)
 		}
 		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i)}
-		w.chains[behind] = &chain{ports: ports, make: func(c *fragments) []rule {
+		w.chains[behind] = &chain{refer: refer, make: func(c *fragments) []rule {
 			if from.Open {
 				return rules.with(c).tier(from.Baseline, baseline, "")
 			}
@@ -69,13 +67,6 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	}
 	if len(from.Admin)+len(from.Baseline) > 0 {
 		addDenials(w.chains)
-	}
-}
-
-// addPorts adds sets of ports, or those of the plan before that have the names.
-func (w *chainWriter) addPorts(ports map[string]*set) {
-	for name, s := range ports {
-		w.ports[name] = cmp.Or(w.ports[name], w.oldPorts[name], s)
 	}
 }
 
@@ -120,6 +111,24 @@ func (w *ruleWriter) peer(name string) (m match, ok bool) {
 	if name == "" || w.absent[name] {
 		return m, name == ""
 	}
+	return w.inSet(name), true
+}
+
+// anyPeer matches the peers of a group; ok is false where there can be none.
+func (w *ruleWriter) anyPeer(g group) (m match, ok bool) {
+	if len(g.peers) < 2 {
+		return w.peer(g.peerSet())
+	}
+	for _, name := range g.peers {
+		if !w.absent[name] {
+			return w.inSet(g.peerSet()), true
+		}
+	}
+	return m, false
+}
+
+// inSet matches packets whose peer is in a set, without the suffix of the family.
+func (w *ruleWriter) inSet(name string) match {
 	key := w.direction.String() + w.family.suffix + name
 	m, has := w.cached.peers[key]
 	if !has {
@@ -131,7 +140,7 @@ func (w *ruleWriter) peer(name string) (m match, ok bool) {
 		}
 		w.cached.peers[key] = m
 	}
-	return m, true
+	return m
 }
 
 func (w *ruleWriter) ports(i policy.Interval) match {
@@ -149,14 +158,14 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 // isolating are the rules of NetworkPolicies.
 func (w *ruleWriter) isolating(from *policy.Chain, allowOwnNode bool) (rules []rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
-	for l := range grouped(from.Lines) {
-		switch m, some := w.peer(l.peer); {
+	for _, g := range grouped(from.Lines) {
+		switch m, some := w.anyPeer(g); {
 		case !some:
-		case l.set != "":
-			passes(m.and(toPortsOf(l.set)))
+		case len(g.ports) > 1:
+			passes(m.and(toPortsOf(g.portSet())))
 		default:
 			// A port is compared faster than a peer is looked up, and seldom matches.
-			passes(w.ports(l.ports[0]).and(m))
+			passes(w.ports(g.ports[0]).and(m))
 		}
 	}
 	passes(w.family.toItself())
@@ -164,98 +173,6 @@ func (w *ruleWriter) isolating(from *policy.Chain, allowOwnNode bool) (rules []r
 		passes(toNode())
 	}
 	return append(rules, logDrop(chainPrefix[w.direction]+from.Name), drop(denied[w.direction]))
-}
-
-// group is what one rule allows: a peer, and one range of ports or those of a set.
-type group struct {
-	peer  string
-	ports []policy.Interval
-	// set is the name of the set of the ports; empty is none.
-	set string
-}
-
-// minPorts is from how many single ports of one peer on a set of them is made. Sets cost too: the
-// kernel finds one by a search of all.
-const minPorts = 4
-
-// grouped returns the lines of NetworkPolicies, of which the order has no meaning, as few groups.
-// The lines are sorted by peer.
-func grouped(lines []policy.Line) iter.Seq[group] {
-	return func(yield func(group) bool) {
-		for len(lines) > 0 {
-			n := 1
-			for n < len(lines) && lines[n].Peer == lines[0].Peer {
-				n++
-			}
-			if !groupedPeer(lines[:n], yield) {
-				return
-			}
-			lines = lines[n:]
-		}
-	}
-}
-
-func groupedPeer(lines []policy.Line, yield func(group) bool) bool {
-	single := make([]policy.Interval, 0, len(lines))
-	for _, l := range lines {
-		if isSingle(l.Ports) {
-			single = append(single, l.Ports)
-		}
-	}
-	merge := len(single) >= minPorts
-	if merge && !yield(group{lines[0].Peer, single, nameOfPorts(single)}) {
-		return false
-	}
-	for _, l := range lines {
-		if merge && isSingle(l.Ports) {
-			continue
-		}
-		if !yield(group{peer: l.Peer, ports: []policy.Interval{l.Ports}}) {
-			return false
-		}
-	}
-	return true
-}
-
-func isSingle(i policy.Interval) bool { return i.Proto != 0 && i.First == i.Last }
-
-// nameOfPorts names a set of ports by its content, as package policy names sets of peers. The ports
-// are sorted.
-func nameOfPorts(ports []policy.Interval) string {
-	text := make([]byte, 0, 12*len(ports))
-	for _, p := range ports {
-		text = append(strconv.AppendInt(append(text, byte(p.Proto), ' '), int64(p.First), 10), ' ')
-	}
-	sum := sha256.Sum256(text)
-	return portsPrefix + hex.EncodeToString(sum[:10])
-}
-
-// portsPrefix begins the names of sets of ports.
-const portsPrefix = "t"
-
-// protoAndPort is the type of the keys of a set of ports.
-var protoAndPort = nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)
-
-// portSets are the sets of ports of the lines, by name; nil is none.
-func portSets(lines []policy.Line) (out map[string]*set) {
-	for l := range grouped(lines) {
-		if l.set != "" && out[l.set] == nil {
-			if out == nil {
-				out = map[string]*set{}
-			}
-			out[l.set] = portSet(l.ports)
-		}
-	}
-	return out
-}
-
-// portSet is a set of single ports.
-func portSet(ports []policy.Interval) *set {
-	s := &set{key: protoAndPort, concat: true, elements: make(elements, len(ports))}
-	for _, p := range ports {
-		s.elements[key([]byte{byte(p.Proto), 0, 0, 0, byte(p.First >> 8), byte(p.First), 0, 0})] = true
-	}
-	return s
 }
 
 // addHooks adds the chains at hooks and the two that send packets to the chains of their groups.

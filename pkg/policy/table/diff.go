@@ -70,19 +70,18 @@ func diff(have *state, want *content, cached *fragments) *difference {
 		}
 	}
 
+	known := parts{}
 	for name, s := range want.sets {
 		got, has := have.sets[name]
-		switch {
-		case !has:
+		if !has {
 			d.addSets = append(d.addSets, name)
-		case same(got, s.elements):
-		default:
-			if add := missing(s.elements, got); len(add) > 0 {
-				d.add[name] = add
-			}
-			if remove := missing(got, s.elements); len(remove) > 0 {
-				d.remove[name] = remove
-			}
+			continue
+		}
+		if add := known.missing(s.elements, got); len(add) > 0 {
+			d.add[name] = add
+		}
+		if remove := known.missing(got, s.elements); len(remove) > 0 {
+			d.remove[name] = remove
 		}
 	}
 	for name := range have.sets {
@@ -111,27 +110,55 @@ func rank(set string) int {
 	return 2
 }
 
-// same reports whether two are one map: sets of peers that did not change are not compared.
-func same(a, b elements) bool {
-	return reflect.ValueOf(a).UnsafePointer() == reflect.ValueOf(b).UnsafePointer()
-}
+// missing returns the keys that a has and b has not, sorted.
+func missing(a, b union) []string { return parts{}.missing(a, b) }
+
+// parts keeps what a part has and another has not: many unions may have the same two.
+type parts map[[2]uintptr][]string
 
 // missing returns the keys that a has and b has not, sorted.
-func missing(a, b elements) (out []string) {
+func (p parts) missing(a, b union) (out []string) {
+	for i, part := range a {
+		// A union that changed has most parts as before, and in the same places.
+		var before elements
+		if len(a) == len(b) {
+			before = b[i]
+		}
+		for _, k := range p.less(part, before) {
+			if !b.has(k) {
+				out = append(out, k)
+			}
+		}
+	}
+	// By address: the kernel refuses the starts of intervals that come without their ends.
+	slices.SortFunc(out, func(a, b string) int {
+		return cmp.Or(cmp.Compare(a[1:], b[1:]), cmp.Compare(a[0], b[0]))
+	})
+	return slices.Compact(out)
+}
+
+// less returns the keys of a part that are not in another.
+func (p parts) less(a, b elements) (out []string) {
+	both := [2]uintptr{reflect.ValueOf(a).Pointer(), reflect.ValueOf(b).Pointer()}
+	if both[0] == both[1] {
+		return nil
+	}
+	if out, known := p[both]; known {
+		return out
+	}
 	for k := range a {
 		if !b[k] {
 			out = append(out, k)
 		}
 	}
-	// By address: the kernel refuses the starts of intervals that come without their ends.
-	slices.SortFunc(out, func(a, b string) int { return cmp.Compare(a[1:], b[1:]) })
+	p[both] = out
 	return out
 }
 
 // state is the kernel's once it has the content.
 func (want *content) state(cached *fragments) *state {
 	out := &state{chains: make(map[string]summary, len(want.chains)),
-		sets: make(map[string]elements, len(want.sets)), counters: map[string]bool{}}
+		sets: make(map[string]union, len(want.sets)), counters: map[string]bool{}}
 	for name, c := range want.chains {
 		out.chains[name] = c.summary(cached)
 	}

@@ -20,11 +20,15 @@
 // right name and the right texts is never written again. The CNI plugin writes members too
 // (package pod), so Refresh reads them before a plan that changes members is applied.
 //
+// A chain has few rules, since a packet pays for each that does not match: lines of
+// NetworkPolicies that share ports or peers are one rule (groups.go). So a set may be the union of
+// many sets of the plan.
+//
 // Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
 // command of the node, cost time in proportion to the table.
 //
 // It is larger than most packages: the rules, their bytes, what the kernel returns and its
 // interpretation follow from one form of a table, and are compared with one another.
 //
-// Start reading at Table, then want.go, then stamp.go.
+// Start reading at Table, then want.go, then groups.go and stamp.go.
 package table

@@ -47,13 +47,20 @@ func TestTableAsReadJudgesAsThePlan(t *testing.T) {
 		for _, i := range local {
 			attach(w, p, i, policytest.DrawLabels(t))
 		}
+		apply := func() (plan *policy.Plan) {
+			plan = p.Plan()
+			if err := ns.Do(func() error { _, err := kept.Apply(plan); return err }); err != nil {
+				t.Fatal(err)
+			}
+			return plan
+		}
 		for range rapid.IntRange(5, 30).Draw(t, "changes") {
 			w.Change(t, p)
+			if rapid.IntRange(0, 3).Draw(t, "apply") == 0 {
+				apply()
+			}
 		}
-		plan := p.Plan()
-		if err := ns.Do(func() error { _, err := kept.Apply(plan); return err }); err != nil {
-			t.Fatal(err)
-		}
+		plan := apply()
 
 		var flows []policy.Flow
 		for i, f := range policytest.Flows() {

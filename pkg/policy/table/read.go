@@ -18,7 +18,7 @@ import (
 // state is what the kernel has; nil is no table.
 type state struct {
 	chains   map[string]summary
-	sets     map[string]elements
+	sets     map[string]union
 	counters map[string]bool
 }
 
@@ -82,7 +82,7 @@ func read(c *nfnl.Conn) (*state, error) {
 	if err != nil || !there || dormant {
 		return nil, err
 	}
-	s := &state{sets: map[string]elements{}, counters: map[string]bool{}}
+	s := &state{sets: map[string]union{}, counters: map[string]bool{}}
 	if s.chains, err = readChains(c, ourTable.Name); err != nil {
 		return nil, err
 	}
@@ -185,9 +185,11 @@ func (s *state) readSets(c *nfnl.Conn) error {
 		return fmt.Errorf("list sets of %s: %w", ourTable.Name, err)
 	}
 	for _, name := range slices.Compact(names) {
-		if s.sets[name], err = readSet(c, name); err != nil {
+		keys, err := readSet(c, name)
+		if err != nil {
 			return err
 		}
+		s.sets[name] = union{keys}
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func (t *Table) Refresh() error {
 			t.failedLocked()
 			return err
 		}
-		t.have.sets[name] = got
+		t.have.sets[name] = union{got}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package table
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -35,8 +36,8 @@ type chain struct {
 	make     func(*fragments) []rule
 	hook     *nftables.ChainHook
 	priority nftables.ChainPriority
-	// ports are the sets of ports that rules refer to, by name.
-	ports map[string]*set
+	// refer is to the sets that rules look up.
+	refer references
 	// texts is known once the rules were made.
 	texts *digest
 }
@@ -65,15 +66,28 @@ func (c *chain) hookText() string {
 	return hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
 }
 
-// elements are the keys of a set; the end of an interval has a leading byte 1, all else 0.
+// elements are keys of a set; the end of an interval has a leading byte 1, all else 0.
 type elements map[string]bool
+
+// union is the keys of a set: those that any of the parts has. Parts are not changed once a content
+// has them, so a part that two unions share is not compared.
+type union []elements
+
+func (u union) has(key string) bool {
+	for _, part := range u {
+		if part[key] {
+			return true
+		}
+	}
+	return false
+}
 
 // set is a set and how the kernel has to make it.
 type set struct {
 	key      nftables.SetDatatype
 	concat   bool
 	interval bool
-	elements elements
+	elements union
 }
 
 // content is what the table has to contain, by the names in the kernel.
@@ -89,11 +103,12 @@ var chainPrefix = map[policy.Direction]string{policy.Ingress: "in_", policy.Egre
 
 // planner makes contents, and keeps the parts that did not change. The zero value is ready.
 type planner struct {
-	// groups are the plan's of which chains and ports were made, by name.
+	// groups are the plan's of which chains were made, by name.
 	groups map[string]*policy.Group
 	chains map[string]*chain
-	ports  map[string]*set
+	refer  references             // of all chains
 	sets   map[*policy.Set][]*set // by what they are made from, one a family
+	blocks map[string][]*set      // unions of blocks, which never change, one a family
 	// allowOwnNode is that of the plan that chains were made for.
 	allowOwnNode bool
 }
@@ -102,28 +117,89 @@ type planner struct {
 func (p *planner) want(plan *policy.Plan) *content {
 	p.makeChains(plan)
 	c := &content{chains: p.chains,
-		sets: make(map[string]*set, 2*(len(plan.Sets)+len(plan.Groups))+len(p.ports))}
+		sets: make(map[string]*set, 2*(len(plan.Sets)+len(plan.Groups))+len(p.refer.ports))}
 	sets := make(map[*policy.Set][]*set, len(plan.Sets))
-	for name, s := range plan.Sets {
+	for _, s := range plan.Sets {
 		made := p.sets[s]
 		if made == nil {
 			made = peerSets(s)
 		}
 		sets[s] = made
-		for i, f := range families {
-			if made[i] != nil {
-				c.sets[name+f.suffix] = made[i]
-			}
-		}
 	}
 	p.sets = sets
-	maps.Copy(c.sets, p.ports)
+
+	for name := range p.refer.peers {
+		if s := plan.Sets[name]; s != nil {
+			c.add(name, sets[s])
+		}
+	}
+	blocks := map[string][]*set{}
+	for name, peers := range p.refer.unions {
+		made := p.blocks[name]
+		if made == nil {
+			made = p.unite(plan, peers)
+		}
+		if plan.Sets[peers[0]].Kind == policy.KindBlock {
+			blocks[name] = made
+		}
+		c.add(name, made)
+	}
+	p.blocks = blocks
+	maps.Copy(c.sets, p.refer.ports)
 	addMembers(c, plan)
 	return c
 }
 
+// add adds a set of peers, of each family that has it.
+func (c *content) add(name string, made []*set) {
+	for i, f := range families {
+		if made[i] != nil {
+			c.sets[name+f.suffix] = made[i]
+		}
+	}
+}
+
+// unite returns the union of sets of a plan, which are of one kind, by family.
+func (p *planner) unite(plan *policy.Plan, peers []string) []*set {
+	first := plan.Sets[peers[0]]
+	if first.Kind == policy.KindBlock {
+		all := &policy.Set{Kind: first.Kind}
+		for _, name := range peers {
+			all.Ranges = append(all.Ranges, plan.Sets[name].Ranges...)
+		}
+		all.Ranges = joined(all.Ranges)
+		return peerSets(all)
+	}
+
+	out := make([]*set, len(families))
+	for i, made := range p.sets[first] {
+		u := *made
+		u.elements = make(union, len(peers))
+		for j, name := range peers {
+			u.elements[j] = p.sets[plan.Sets[name]][i].elements[0]
+		}
+		out[i] = &u
+	}
+	return out
+}
+
+// joined returns ranges, sorted and without those that overlap or touch, which the kernel refuses.
+func joined(ranges []policy.Range) (out []policy.Range) {
+	slices.SortFunc(ranges, func(a, b policy.Range) int { return a.First.Compare(b.First) })
+	for _, r := range ranges {
+		last := len(out) - 1
+		switch {
+		case last < 0 || out[last].Last.Less(r.First) && out[last].Last.Next() != r.First:
+			out = append(out, r)
+		case out[last].Last.Less(r.Last):
+			out[last].Last = r.Last
+		}
+	}
+	return out
+}
+
 // makeChains makes the chains of the plan's groups, if these are others than before: the name of a
-// group says all that its chains and their sets of ports are.
+// group says all that its chains are, and which sets they look up.
 func (p *planner) makeChains(plan *policy.Plan) {
 	if p.allowOwnNode != plan.AllowOwnNode {
 		p.chains, p.allowOwnNode = nil, plan.AllowOwnNode
@@ -131,8 +207,8 @@ func (p *planner) makeChains(plan *policy.Plan) {
 		return
 	}
 
-	w := &chainWriter{plan: plan, old: p.chains, oldPorts: p.ports,
-		chains: map[string]*chain{}, ports: map[string]*set{}}
+	w := &chainWriter{plan: plan, old: p.chains, oldPorts: p.refer.ports,
+		chains: map[string]*chain{}, refer: newReferences()}
 	for _, g := range plan.Groups {
 		for _, d := range directions {
 			if g.Chains[d] != "" {
@@ -141,7 +217,7 @@ func (p *planner) makeChains(plan *policy.Plan) {
 		}
 	}
 	w.addHooks()
-	p.groups, p.chains, p.ports = plan.Groups, w.chains, w.ports
+	p.groups, p.chains, p.refer = plan.Groups, w.chains, w.refer
 }
 
 func ofFamily(ranges []policy.Range, i int) bool {
@@ -164,25 +240,25 @@ func peerSets(s *policy.Set) []*set {
 	for i, f := range families {
 		switch s.Kind {
 		case policy.KindPods, policy.KindNodes:
-			out[i] = &set{key: f.addr, elements: elements{}}
+			out[i] = &set{key: f.addr, elements: union{{}}}
 		case policy.KindNamed:
 			key, _ := nftables.ConcatSetType(f.addr, nftables.TypeInetProto,
 				nftables.TypeInetService)
-			out[i] = &set{key: key, concat: true, elements: elements{}}
+			out[i] = &set{key: key, concat: true, elements: union{{}}}
 		case policy.KindBlock:
 			// Chains refer to SetRanges of both families, whatever it has.
-			if ofFamily(s.Ranges, i) || s.Name == policy.SetRanges {
+			if own := rangesOf(s.Ranges, i); len(own) > 0 || s.Name == policy.SetRanges {
 				out[i] = &set{key: f.addr, interval: true,
-					elements: intervals(rangesOf(s.Ranges, i))}
+					elements: union{intervals(own)}}
 			}
 		}
 	}
 
 	for _, a := range s.Addrs {
-		out[indexOf(a)].elements[key(a.AsSlice())] = true
+		out[indexOf(a)].elements[0][key(a.AsSlice())] = true
 	}
 	for _, n := range s.Named {
-		out[indexOf(n.Addr)].elements[key(append(n.Addr.AsSlice(),
+		out[indexOf(n.Addr)].elements[0][key(append(n.Addr.AsSlice(),
 			byte(n.Proto), 0, 0, 0, byte(n.Port>>8), byte(n.Port), 0, 0))] = true
 	}
 	return out
@@ -214,26 +290,28 @@ func intervals(ranges []policy.Range) elements {
 func addMembers(c *content, plan *policy.Plan) {
 	for _, f := range families {
 		pair, _ := nftables.ConcatSetType(f.addr, f.addr)
-		c.sets[f.self] = &set{key: pair, concat: true, elements: elements{}}
-		c.sets[f.own] = &set{key: f.addr, elements: elements{}}
+		c.sets[f.self] = &set{key: pair, concat: true, elements: union{{}}}
+		c.sets[f.own] = &set{key: f.addr, elements: union{{}}}
 		for name := range plan.Groups {
-			c.sets[f.members+name] = &set{key: f.addr, elements: elements{}}
+			c.sets[f.members+name] = &set{key: f.addr, elements: union{{}}}
 		}
 	}
 	for _, a := range plan.Own {
-		c.sets[families[indexOf(a)].own].elements[key(a.AsSlice())] = true
+		c.sets[families[indexOf(a)].own].elements[0][key(a.AsSlice())] = true
 	}
 	for _, m := range plan.Members {
 		for _, a := range m.Addrs {
 			f := families[indexOf(a)]
-			c.sets[f.members+m.Group].elements[key(a.AsSlice())] = true
-			c.sets[f.self].elements[key(append(a.AsSlice(), a.AsSlice()...))] = true
+			c.sets[f.members+m.Group].elements[0][key(a.AsSlice())] = true
+			c.sets[f.self].elements[0][key(append(a.AsSlice(), a.AsSlice()...))] = true
 		}
 	}
 }
 
-// isNamed reports whether a set of peers is of KindNamed.
-func isNamed(name string) bool { return strings.HasPrefix(name, "n") }
+// isNamed reports whether a set of peers, or a union, is of KindNamed.
+func isNamed(name string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(name, unionPrefix), "n")
+}
 
 // isMembers reports whether the plugin writes the set too.
 func isMembers(name string) bool {
