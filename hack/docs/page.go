@@ -142,11 +142,16 @@ func (p *page) sentences(number int, text string) {
 
 	for text != "" {
 		end := len(text)
-		for _, at := range sentenceEnd.FindAllStringIndex(text, -1) {
-			if !shortForm.MatchString(text[:at[0]]) {
-				end = at[1]
+		for from := 0; from < len(text); {
+			at := sentenceEnd.FindStringIndex(text[from:])
+			if at == nil {
 				break
 			}
+			if !shortForm.MatchString(text[:from+at[0]]) {
+				end = from + at[1]
+				break
+			}
+			from += at[1]
 		}
 		s := text[:end]
 		text = text[end:]
