@@ -15,6 +15,9 @@ lab=$(grep '/e2e/node/' <<<"$everything" | sort -r || true)
 
 # A cipher shares nothing. With the race detector in it the header of a volume takes twice as long, and tests of volumes make thousands.
 unwatched=-gcflags=golang.org/x/crypto/xts=-race=false
+# A program with the race detector sleeps before it ends, by default a second, and there are a hundred.
+# The detector watches whatever still runs in that time: some of it stays.
+export GORACE=${GORACE-atexit_sleep_ms=20}
 
 events() { # those of one go test; that it failed is its status, whatever the events say: there may be none
 	go test -json "$@" && return
