@@ -49,8 +49,6 @@ func newLeaving(t *testing.T) leaving {
 	nettest.NeedBPF(t)
 	n := leaving{node: newNode(t, clsact{}), far: nettest.NewNS(t),
 		accepted: make(chan *net.TCPConn, 1)}
-	// a forwarding node asks for neighbours from the link-local address
-	nettest.Sysctl(t, n.NS, "ipv6/conf/default/accept_dad", "0")
 	n.pod = n.addPod(t)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "t0",
 		Addrs: prefixes("198.19.9.1/24", "fd42:99::1/64")},

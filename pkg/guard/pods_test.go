@@ -21,6 +21,7 @@ import (
 func (n *node) addPod(t *testing.T) *nettest.NS {
 	t.Helper()
 	pod := nettest.NewNS(t)
+	withoutDAD(t, pod)
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "p0",
 		Addrs: prefixes("198.18.5.1/24", "fd42:1::1/64")},
 		nettest.End{NS: pod, Name: "p0", Addrs: prefixes("198.18.5.5/24", "fd42:1::5/64")})

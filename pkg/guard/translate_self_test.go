@@ -62,10 +62,7 @@ func (n relay) settings() Settings {
 func newRelay(t *testing.T) relay {
 	t.Helper()
 	n := relay{newTunnelled(t), nettest.NewNS(t)}
-	for _, ns := range []*nettest.NS{n.NS, n.third} {
-		// a forwarding node asks for neighbours from the link-local address
-		nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0")
-	}
+	withoutDAD(t, n.third)
 
 	nettest.Veth(t, nettest.End{NS: n.NS, Name: "u1",
 		Addrs: prefixes("198.19.0.64/31", "fd42:9:1::1/64")},

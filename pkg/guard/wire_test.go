@@ -29,6 +29,9 @@ type node struct {
 func newNode(t *testing.T, hk hooks) *node {
 	t.Helper()
 	n := &node{Host: nettest.NewHost(t), peer: nettest.NewNS(t)}
+	for _, ns := range []*nettest.NS{n.NS, n.peer} {
+		withoutDAD(t, ns)
+	}
 	n.cable(t, "u0", "198.19.0.1/24", "198.19.0.2/24", "fd42:9::1/64", "fd42:9::2/64")
 	n.Run(t, func() (err error) {
 		n.g, err = open(hk)
@@ -37,6 +40,13 @@ func newNode(t *testing.T, hk hooks) *node {
 	t.Cleanup(func() { n.g.Close() })
 	n.apply(t)
 	return n
+}
+
+// withoutDAD makes link-local addresses of later links usable at once. While they are tentative, no
+// neighbour is found for a packet that is forwarded.
+func withoutDAD(t *testing.T, ns *nettest.NS) {
+	t.Helper()
+	nettest.Sysctl(t, ns, "ipv6/conf/default/accept_dad", "0")
 }
 
 func (n *node) cable(t *testing.T, name, host4, peer4, host6, peer6 string) {
