@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -43,10 +44,7 @@ func TestEachDropHasAReason(t *testing.T) {
 		"include/kernel.h": 2}
 	used := ""
 	for _, file := range sources(t) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := filetest.Read(t, file)
 		if got := strings.Count(string(text), "VERDICT_DROP"); got != counting[file] {
 			t.Errorf("%s has VERDICT_DROP %d times, want %d: use drop of lib/packet/drop.h", file,
 				got,
@@ -68,10 +66,7 @@ func TestEachDropHasAReason(t *testing.T) {
 
 func TestGeneratedTextIsCurrent(t *testing.T) {
 	for file, want := range map[string]string{HeaderFile: Header(), DocumentFile: Document()} {
-		got, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := filetest.Read(t, file)
 		if string(got) != want {
 			t.Errorf("%s is not what reasons.go says: run go generate ./bpf", file)
 		}
@@ -82,10 +77,7 @@ func TestGeneratedTextIsCurrent(t *testing.T) {
 func TestObjectsAreCurrent(t *testing.T) {
 	nettest.NeedProgram(t, "clang-"+ClangVersion)
 	nettest.NeedProgram(t, "llvm-strip-"+ClangVersion)
-	text, err := os.ReadFile("generate.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "generate.go")
 
 	dir := t.TempDir()
 	directives := regexp.MustCompile(`(?m)^//go:generate go tool bpf2go (.*)$`).
@@ -107,14 +99,8 @@ func TestObjectsAreCurrent(t *testing.T) {
 	}
 
 	for _, file := range made {
-		want, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := os.ReadFile(filepath.Base(file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := filetest.Read(t, file)
+		got := filetest.Read(t, filepath.Base(file))
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s is not what its source gives: run go generate ./bpf", filepath.Base(file))
 		}

@@ -1,12 +1,13 @@
 package bpf
 
 import (
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 var (
@@ -32,10 +33,7 @@ func headers(t *testing.T) map[string]headerFile {
 		if !ok {
 			continue
 		}
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := filetest.Read(t, file)
 		code := comment.ReplaceAllString(string(text), "")
 		h := headerFile{code: code}
 		for _, m := range includeLine.FindAllStringSubmatch(code, -1) {
@@ -117,10 +115,7 @@ func TestEachMapIsTouchedByOneHeader(t *testing.T) {
 
 	touched := make(map[string]string)
 	for _, file := range sources(t) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := filetest.Read(t, file)
 		touched[strings.TrimPrefix(file, "lib/")] = comment.ReplaceAllString(string(text), "")
 	}
 

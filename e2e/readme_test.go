@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/e2e/cluster/network"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -21,10 +22,7 @@ var (
 
 // A promise that names a test which is not there is held by nothing.
 func TestReadmeNamesTestsThatExist(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "README.md")
 
 	tests := testName.FindAllStringSubmatch(string(text), -1)
 	if len(tests) < 50 {
@@ -49,14 +47,8 @@ func TestReadmeNamesTestsThatExist(t *testing.T) {
 
 // Every exception of the security model has a row.
 func TestReadmeHasEachException(t *testing.T) {
-	model, err := os.ReadFile("../docs/security.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	model := filetest.Read(t, "../docs/security.md")
+	readme := filetest.Read(t, "README.md")
 
 	_, below, _ := strings.Cut(string(readme), "### Exceptions")
 	rows := map[string]bool{}
@@ -85,10 +77,7 @@ func declared(t *testing.T, folder, name string) bool {
 		t.Fatal(err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := filetest.Read(t, file)
 		if strings.Contains(string(text), "\nfunc "+name+"(") {
 			return true
 		}

@@ -19,6 +19,7 @@ import (
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -163,9 +164,7 @@ func rendered(t *testing.T, components ...string) *unstructured.Unstructured {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(dir, "kustomization.yaml"), text, 0o600)
 
 	var failed bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), kubectl, "kustomize", dir)

@@ -2,13 +2,13 @@ package manifests_test
 
 import (
 	"fmt"
-	"os"
 	"path"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -47,10 +47,7 @@ func keyFile(text string) (map[string]map[string]string, error) {
 
 func readKeyFile(t *testing.T, name string) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, name)
 	sections, err := keyFile(string(text))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)

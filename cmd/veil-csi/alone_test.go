@@ -25,6 +25,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -64,10 +65,8 @@ func newFound(t *testing.T, epoch uint64) *found {
 func (f *found) mark(t *testing.T) {
 	t.Helper()
 	f.Edit(f.mapping, func(m *crypt.Mapping) { m.Suspended = true })
-	if err := os.WriteFile(filepath.Join(f.run, f.mapping+".still"), []byte("pvc-1"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(f.run, f.mapping+".still"), []byte("pvc-1"),
+		0o600)
 }
 
 func (f *found) suspended() bool {

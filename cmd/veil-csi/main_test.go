@@ -21,6 +21,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/hack/deptest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestDependencies(t *testing.T) {
@@ -78,10 +79,7 @@ func TestKeys(t *testing.T) {
 		}
 	}
 
-	before, err := os.ReadFile(o.keyFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := filetest.Read(t, o.keyFile)
 	if err := run(t.Context(), []string{"make-key", o.keyFile}); err == nil ||
 		!strings.Contains(err.Error(), "exists, and is left alone") {
 		t.Errorf("a key was made over another: %v", err)

@@ -2,18 +2,15 @@ package main
 
 import (
 	"log/slog"
-	"os"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // -latency-tuning decides whether the engine of every backend may use dm-crypt's flags for latency.
 func TestLatencyTuningReachesTheEngines(t *testing.T) {
-	release, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		t.Fatal(err)
-	}
+	release := filetest.Read(t, "/proc/sys/kernel/osrelease")
 
 	for given, want := range map[string]bool{
 		tuningAuto: crypt.LatencyIsSafe(string(release)), tuningOn: true, tuningOff: false,

@@ -2,11 +2,11 @@ package main
 
 import (
 	"bytes"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -28,9 +28,7 @@ func TestCleanupWorksWithABrokenConfiguration(t *testing.T) {
 			file := ""
 			if tt.text != "" {
 				file = filepath.Join(t.TempDir(), "veild.yaml")
-				if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				filetest.Write(t, file, []byte(tt.text), 0o600)
 			}
 
 			var said bytes.Buffer

@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // everyVerb calls f for each verb below cmd that people are shown.
@@ -70,10 +71,8 @@ func TestCompletionScripts(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	kubeconfig := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(kubeconfig, []byte("contexts: [{name: blue}, {name: green}]"),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, kubeconfig, []byte("contexts: [{name: blue}, {name: green}]"),
+		0o600)
 	for name, tt := range map[string]struct{ args, want string }{
 		"verbs":             {"st", "status\t"},
 		"verbs of a thing":  {"volume re", "recover\t"},

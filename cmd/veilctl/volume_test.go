@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -246,9 +247,7 @@ func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.Sta
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(state, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, state, text, 0o600)
 
 	return state, kek, data, st
 }
@@ -300,10 +299,7 @@ func TestRecover(t *testing.T) {
 func TestRecoverByASecretThatWasSaved(t *testing.T) {
 	nettest.NeedRoot(t)
 	_, kek, data, st := saved(t)
-	text, err := os.ReadFile(kek)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, kek)
 	p, err := keyring.FromSecrets(map[string]string{keyring.SecretKey: string(text)})
 	if err != nil {
 		t.Fatal(err)
@@ -319,9 +315,7 @@ func TestRecoverByASecretThatWasSaved(t *testing.T) {
 		t.Fatal(err)
 	}
 	state := filepath.Join(t.TempDir(), "state")
-	if err := os.WriteFile(state, object, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, state, object, 0o600)
 
 	key, err := crypt.RecoveryKey(data, st.Binding())
 	if err != nil {

@@ -2,20 +2,18 @@ package main
 
 import (
 	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
 // What the machine of the test lacks is the check's error and no matter of this test.
 func TestCheckPrintsItsNotes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veild.yaml")
-	if err := os.WriteFile(file, []byte("cni: {confDir: /proc/sys/net}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, file, []byte("cni: {confDir: /proc/sys/net}\n"), 0o600)
 	fs := flag.NewFlagSet("veild check", flag.ContinueOnError)
 	flags := config.RegisterFlags(fs)
 	if err := fs.Parse([]string{"-config", file}); err != nil {

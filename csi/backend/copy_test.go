@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -55,10 +56,8 @@ func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 	for _, sparse := range []bool{false, true} {
 		b, content := source(t, sparse)
 		// What an attempt left that died.
-		if err := os.WriteFile(b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size),
-			0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size),
+			0o600)
 		if err := b.Copy(t.Context(), "w", "v", size+4096); err != nil {
 			t.Fatal(err)
 		}
@@ -128,9 +127,7 @@ func TestCopyOfAFileRefuses(t *testing.T) {
 
 func TestDeleteTakesAnUnfinishedCopy(t *testing.T) {
 	b := &Files{Dir: t.TempDir()}
-	if err := os.WriteFile(filepath.Join(b.Dir, ".w.copy"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(b.Dir, ".w.copy"), nil, 0o600)
 	if err := b.Delete(t.Context(), "w"); err != nil {
 		t.Fatal(err)
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // newDisks returns three disks of 1, 2 and 3 times size; the middle one has two paths.
@@ -442,9 +443,7 @@ func (d *Disks) lockNow() (unlock func(), err error) {
 // Claims that cannot be read are not none: the disks of others would be taken for free ones.
 func TestClaimsThatCannotBeRead(t *testing.T) {
 	d, _ := newDisks(t)
-	if err := os.WriteFile(filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(d.Claims, "v.json"), []byte("{}"), 0o600)
 	if err := d.Provision(t.Context(), "w", size); err == nil ||
 		!strings.Contains(err.Error(), "v.json") || strings.Contains(err.Error(), "%!") {
 		t.Errorf("a claim of nothing: %v", err)

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"os"
 	"regexp"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestEachBitOfTheRecordIsRefused(t *testing.T) {
@@ -97,14 +98,8 @@ func TestRecordsOfAnotherFormat(t *testing.T) {
 
 // docs/storage.md has a remedy for each kind of refusal.
 func TestRefusalsAreDocumented(t *testing.T) {
-	source, err := os.ReadFile("refuse.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	docs, err := os.ReadFile("../../docs/storage.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := filetest.Read(t, "refuse.go")
+	docs := filetest.Read(t, "../../docs/storage.md")
 	kinds := regexp.MustCompile(`Kind += "(.*)"`).FindAllSubmatch(source, -1)
 	if len(kinds) < 11 {
 		t.Fatalf("%d kinds", len(kinds))

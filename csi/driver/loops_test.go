@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -239,9 +240,7 @@ func TestLifeHere(t *testing.T) {
 		}
 
 		copy(text, "kept")
-		if err := os.WriteFile(file, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, file, text, 0o600)
 		stats, err := d.NodeGetVolumeStats(t.Context(),
 			&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: m.path("target")})
 		if err != nil || stats.Usage[0].Total < bytes*8/10 || stats.Usage[0].Total > bytes {

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestMetrics(t *testing.T) {
@@ -87,10 +87,7 @@ func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 
 // Alert rules ask for metrics that there are.
 func TestAlertRulesNameMetrics(t *testing.T) {
-	text, err := os.ReadFile("../../manifests/components/csi-servicemonitor/prometheusrule.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "../../manifests/components/csi-servicemonitor/prometheusrule.yaml")
 
 	var rule struct {
 		Spec struct {

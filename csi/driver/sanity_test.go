@@ -16,6 +16,7 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -86,10 +87,7 @@ func TestSanity(t *testing.T) {
 				t.Errorf("%v\n%s", err, out)
 			}
 
-			text, err := os.ReadFile(report)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := filetest.Read(t, report)
 			var suites []types.Report
 			if err := json.Unmarshal(text, &suites); err != nil {
 				t.Fatal(err)

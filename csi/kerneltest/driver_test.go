@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // plugin is the driver on this machine, and what a kubelet does with it.
@@ -183,9 +184,7 @@ func TestDriverWithFileSystems(t *testing.T) {
 			p.stage("pvc-1", c)
 			at := p.publish("pvc-1", c)
 			text := marked(canary)
-			if err := os.WriteFile(filepath.Join(at, "first"), text, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			filetest.Write(t, filepath.Join(at, "first"), text, 0o600)
 
 			p.healthy("pvc-1")
 			// A process that comes later finds what there is.

@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -242,9 +243,7 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 		t.Errorf("the canary is %d times on the disk", c)
 	}
 	plain := filepath.Join(n.files.Dir, "plain")
-	if err := os.WriteFile(plain, marked(canary), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, plain, marked(canary), 0o600)
 	if c := count(t, plain, canary); c < 100 {
 		t.Errorf("the control finds the canary %d times: the search is broken", c)
 	}
@@ -299,10 +298,7 @@ func TestKernelShowsNoKey(t *testing.T) {
 		}
 	}
 
-	keys, err := os.ReadFile("/proc/keys")
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := filetest.Read(t, "/proc/keys")
 	if strings.Contains(string(keys), "kubeveil:") {
 		t.Errorf("a key is left in a keyring: %s", keys)
 	}
@@ -321,9 +317,7 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 
 	run(t, "", "mount", o.Mapping.Path, dir)
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
-	if err := os.WriteFile(filepath.Join(dir, "f"), marked(canary), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(dir, "f"), marked(canary), 0o600)
 	if _, err := n.Close(t.Context(), "v", nil); !errors.Is(err, volume.ErrInUse) {
 		t.Errorf("closed while mounted: %v", err)
 	}

@@ -2,7 +2,6 @@ package kerneltest
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // Many volumes at once, in little memory.
@@ -48,9 +48,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 		n.close(fmt.Sprintf("v%d", i))
 	}
 
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, "/proc/self/clear_refs", []byte("5"), 0)
 
 	base := peak(t)
 	start = time.Now()
@@ -73,10 +71,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 // peak is the most memory that the process has had, KiB.
 func peak(t *testing.T) int {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := filetest.Read(t, "/proc/self/status")
 	for line := range strings.Lines(string(status)) {
 		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			var kib int

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -93,10 +94,7 @@ func heapIsGivenBack(t *testing.T) {
 
 func status(t *testing.T, name string) int {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "/proc/self/status")
 	return field(string(b), name)
 }
 

@@ -7,11 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestSecretHasNoTextForm(t *testing.T) {
@@ -100,10 +101,7 @@ func TestSecretMemoryIsLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Wipe()
-	smaps, err := os.ReadFile("/proc/self/smaps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	smaps := filetest.Read(t, "/proc/self/smaps")
 	var flags string
 	addr, inside := uint64(uintptr(unsafe.Pointer(&s.Bytes()[0]))), false
 	for line := range strings.Lines(string(smaps)) {

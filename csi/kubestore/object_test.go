@@ -3,7 +3,6 @@ package kubestore
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // full is a state with every field set.
@@ -145,10 +145,7 @@ type property struct {
 // The schema has the fields that are written, neither fewer, which the API server would refuse, nor
 // more.
 func TestSchemaIsTheState(t *testing.T) {
-	text, err := os.ReadFile("../../manifests/csi/crd/veilvolumes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "../../manifests/csi/crd/veilvolumes.yaml")
 
 	var crd struct {
 		Spec struct {

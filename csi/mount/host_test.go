@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -25,9 +26,7 @@ func disk(t *testing.T, size int64) (loop blk.Loop, path string) {
 	t.Helper()
 	nettest.NeedRoot(t)
 	path = filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, nil, 0o600)
 	if err := os.Truncate(path, size); err != nil {
 		t.Fatal(err)
 	}
@@ -307,9 +306,7 @@ func fakeE2fsck(t *testing.T) (device string, become func(script string)) {
 	folders = append([]string{dir}, before...)
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, filepath.Join(dir, name), []byte(text), 0o700)
 	}
 	write("device", string(make([]byte, 8192)))
 	return filepath.Join(dir, "device"), func(script string) { write("e2fsck", script) }

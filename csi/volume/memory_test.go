@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -86,9 +87,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 
 	dir := t.TempDir()
 	probe := filepath.Join(dir, "probe")
-	if err := os.WriteFile(probe, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, probe, nil, 0o600)
 
 	if d, err := blk.Open(probe); errors.Is(err, unix.EINVAL) {
 		nettest.Skip(t, nettest.NoKernelFeature, "temporary files without O_DIRECT")
@@ -150,18 +149,13 @@ func together(t *testing.T, do func(ctx context.Context, v string) error) {
 // peak is the most that was resident since it was last asked, KiB.
 func peak(t *testing.T) int {
 	t.Helper()
-	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := filetest.Read(t, "/proc/self/status")
 	var kib int
 	for line := range strings.Lines(string(status)) {
 		if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
 			fmt.Sscan(v, &kib)
 		}
 	}
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, "/proc/self/clear_refs", []byte("5"), 0)
 	return kib
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestFileStore(t *testing.T) {
@@ -47,10 +49,8 @@ func TestFileStore(t *testing.T) {
 		}
 	}
 
-	if err := os.WriteFile(filepath.Join(f.Dir, id+".json"),
-		[]byte(`{"revision":1,"state":{"later":1}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(f.Dir, id+".json"),
+		[]byte(`{"revision":1,"state":{"later":1}}`), 0o600)
 	if _, _, err := f.Get(ctx, id); !errors.Is(err, ErrState) {
 		t.Errorf("a field of another version: %v", err)
 	}
@@ -70,9 +70,7 @@ func TestFileStoreTakesWhatWasLeft(t *testing.T) {
 	left := filepath.Join(f.Dir, ".new-1")
 	leave := func() {
 		t.Helper()
-		if err := os.WriteFile(left, []byte("a wrapped key"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, left, []byte("a wrapped key"), 0o600)
 	}
 	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
 

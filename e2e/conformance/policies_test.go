@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"log/slog"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,15 +11,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // policyList writes the file of ClusterPolicies.
 func policyList(t *testing.T, specs ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "specs.txt")
-	if err := os.WriteFile(path, []byte(strings.Join(specs, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte(strings.Join(specs, "\n")+"\n"), 0o644)
 	return path
 }
 
@@ -31,9 +29,7 @@ func fakeTest(t *testing.T, script string) string {
 	path := filepath.Join(t.TempDir(), "conformance.test")
 	header := "#!/bin/sh\nfor a; do case $a in -test.run=*) test=${a##*/^}; test=${test%$};; " +
 		"esac; done\nsaid() { printf '\\026%s\\n' \"$1\"; }\n"
-	if err := os.WriteFile(path, []byte(header+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte(header+script), 0o755)
 	return path
 }
 
@@ -152,10 +148,7 @@ func TestClusterPoliciesOneTestAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, log)
 	if diff := cmp.Diff("CNPB\nCNPA\nCNPB\nnone\n", string(b)); diff != "" {
 		t.Error(diff)
 	}

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -18,10 +18,7 @@ import (
 // allSpecs are those of the version that is run.
 func allSpecs(t *testing.T) []string {
 	t.Helper()
-	b, err := os.ReadFile("testdata/specs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "testdata/specs.txt")
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
@@ -46,10 +43,7 @@ func TestEveryReasonMatchesASpec(t *testing.T) {
 // volumeSpecs are those of the version that is run, with testdriver.yaml.
 func volumeSpecs(t *testing.T) []string {
 	t.Helper()
-	b, err := os.ReadFile("testdata/volumespecs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "testdata/volumespecs.txt")
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
 }
 
@@ -79,10 +73,7 @@ func TestVolumes(t *testing.T) {
 
 // The upstream takes no notice of fields that it does not know.
 func TestDefinition(t *testing.T) {
-	text, err := os.ReadFile("testdriver.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "testdriver.yaml")
 
 	// Of driverDefinition and DriverInfo, as far as they are used
 	// (test/e2e/disk/external/external.go, test/e2e/disk/framework/testdriver.go).

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // fakeProgram writes a shell script that stands for e2e.test; $dir in it is the folder of its
@@ -23,9 +24,7 @@ func fakeProgram(t *testing.T, script string) string {
 	path := filepath.Join(t.TempDir(), "e2e.test")
 	header := "#!/bin/sh\nfor a; do case $a in --report-dir=*) dir=${a#--report-dir=};; " +
 		"esac; done\n"
-	if err := os.WriteFile(path, []byte(header+script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte(header+script), 0o755)
 	return path
 }
 
@@ -199,10 +198,7 @@ func TestEachFamilyComesFirst(t *testing.T) {
 	if diff := cmp.Diff(want, breadthFirst(specs)); diff != "" {
 		t.Error(diff)
 	}
-	all, err := os.ReadFile("testdata/volumespecs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := filetest.Read(t, "testdata/volumespecs.txt")
 
 	seen := map[string]bool{}
 	for _, s := range strings.Split(strings.TrimSpace(string(all)), "\n") {
@@ -229,10 +225,7 @@ func TestBatchesInOrder(t *testing.T) {
 		[][]string{{"c"}, {"a"}, {"b"}}); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, log)
 	if diff := cmp.Diff("batch-01\nbatch-02\nbatch-03\n", string(b)); diff != "" {
 		t.Error(diff)
 	}
@@ -250,10 +243,7 @@ func TestBatchTellsTheProgram(t *testing.T) {
 		labFacts); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "said"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, filepath.Join(dir, "said"))
 	for _, want := range []string{"--kubeconfig=/k\n", "--num-nodes=2\n",
 		"--allowed-not-ready-nodes=1\n", `--ginkgo.focus=(?:\[sig-network\] a \(b\))$` + "\n",
 		"repo-list.yaml\n"} {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -36,9 +37,7 @@ func TestVolumes(t *testing.T) {
 
 	// Room for volumes of tens of GiB, of which little is written.
 	disk := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(disk, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, disk, nil, 0o600)
 
 	if err := os.Truncate(disk, 64<<30); err != nil {
 		t.Fatal(err)

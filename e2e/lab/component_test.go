@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // kustomize finds what the folder names, from where a link leads.
@@ -27,10 +29,7 @@ func TestOverlayNamesFoldersThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	text, err := os.ReadFile(filepath.Join(real, "kustomization.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, filepath.Join(real, "kustomization.yaml"))
 	var k struct {
 		Resources, Components []string
 		Patches               []any

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -149,10 +149,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 		}
 	}
 
-	table, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	table := filetest.Read(t, file)
 	if err := m.Put(ctx, "/run/kubeveil/table.json", 0o600, bytes.NewReader(table)); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // aptCache stands in for apt-cache on a machine whose archives have two releases of Linux.
@@ -19,9 +21,7 @@ esac
 // A release of Linux that cannot be read is refused before anything is made, with what can be read.
 func TestImageRefusesUnknownKernel(t *testing.T) {
 	bin := t.TempDir()
-	if err := os.WriteFile(filepath.Join(bin, "apt-cache"), []byte(aptCache), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(bin, "apt-cache"), []byte(aptCache), 0o755)
 	const have = "they have linux-image-cloud-amd64 linux-image-6.12-cloud-amd64"
 	for name, tt := range map[string]struct{ kernel, want string }{
 		"not in the archives": {"6.99", have},

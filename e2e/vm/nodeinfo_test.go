@@ -1,7 +1,6 @@
 package vm
 
 import (
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestOSImage(t *testing.T) {
@@ -42,10 +42,7 @@ func TestHeartbeatDescribesTheHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := filetest.Read(t, "/proc/sys/kernel/osrelease")
 	info := node.Status.NodeInfo
 	if info.KernelVersion != strings.TrimSpace(string(kernel)) ||
 		info.Architecture != runtime.GOARCH || info.OperatingSystem != "linux" ||

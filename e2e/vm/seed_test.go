@@ -5,9 +5,10 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // A seed is the tar of a disk: whole sectors, files in order, with the modes and links that were
@@ -15,9 +16,7 @@ import (
 func TestSeedIsADisk(t *testing.T) {
 	dir := t.TempDir()
 	copied := filepath.Join(dir, "program")
-	if err := os.WriteFile(copied, []byte("a program"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, copied, []byte("a program"), 0o755)
 
 	path := filepath.Join(dir, "seed.tar")
 	s := seed{
@@ -31,10 +30,7 @@ func TestSeedIsADisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, path)
 	if len(b)%512 != 0 {
 		t.Errorf("%d bytes are no whole sectors", len(b))
 	}

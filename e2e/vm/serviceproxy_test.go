@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -97,9 +98,7 @@ func TestManifestsForServices(t *testing.T) {
 	}
 	file, kubeadm := filepath.Join(at, "veild.yaml"), filepath.Join(at, "kubeadm.yaml")
 	for path, content := range map[string][]byte{file: text, kubeadm: ranges} {
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, path, content, 0o600)
 	}
 	flags := flag.NewFlagSet("veild", flag.ContinueOnError)
 	loaded := config.RegisterFlags(flags)
@@ -123,10 +122,7 @@ func TestManifestsForServices(t *testing.T) {
 
 func read(t *testing.T, path string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, path)
 	if err := yaml.Unmarshal(text, into); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}

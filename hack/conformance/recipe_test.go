@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // archive writes a tar with empty files of these names; one that ends in "|" is a device.
@@ -33,9 +34,7 @@ func archive(t *testing.T, names ...string) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "root.tar")
-	if err := os.WriteFile(path, b.Bytes(), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, b.Bytes(), 0o644)
 	return path
 }
 
@@ -121,9 +120,7 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 
 func TestNotAnArchive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "root.tar")
-	if err := os.WriteFile(path, []byte(strings.Repeat("no tar", 200)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte(strings.Repeat("no tar", 200)), 0o644)
 	if _, err := debianLayer(path); err == nil || !strings.Contains(err.Error(), "read "+path) {
 		t.Errorf("error %v", err)
 	}
@@ -133,15 +130,11 @@ func TestNotAnArchive(t *testing.T) {
 func TestRecipes(t *testing.T) {
 	bin := t.TempDir()
 	for _, name := range []string{"agnhost", "coredns", "regression-issue-74839"} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, filepath.Join(bin, name), []byte(name), 0o755)
 	}
 
 	for _, name := range []string{"localhost.crt", "localhost.key"} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte(name), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, filepath.Join(bin, name), []byte(name), 0o644)
 	}
 
 	root := archive(t, debian...)

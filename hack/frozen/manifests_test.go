@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/golden"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -48,9 +49,7 @@ kind: Kustomization
 resources: [../../../../manifests]
 components: [../../../../manifests/components/` + name + `]
 `
-	if err := os.WriteFile(dir+"/kustomization.yaml", []byte(own), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, dir+"/kustomization.yaml", []byte(own), 0o600)
 	golden.Check(t, "manifests/"+name+".yaml", render(t, kubectl, dir))
 }
 

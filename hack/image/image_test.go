@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // someFiles stands for the programs: what matters here does not depend on their content.
@@ -188,10 +190,7 @@ func unpack(t *testing.T, archive, dir string) {
 
 func TestDynamicProgramIsRefused(t *testing.T) {
 	// Any program of a distribution that is not Go's.
-	b, err := os.ReadFile("/bin/ls")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "/bin/ls")
 	if err := requireStatic("ls", b); err == nil ||
 		!strings.Contains(err.Error(), "CGO_ENABLED=0") {
 		t.Errorf("a dynamic program: %v", err)
@@ -220,9 +219,7 @@ func TestLddIsRead(t *testing.T) {
 func TestHostFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "conf")
-	if err := os.WriteFile(path, []byte("text"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte("text"), 0o600)
 	files := map[string][]byte{}
 	if err := addHostFiles(files, recipe{hostFiles: []string{path}}); err != nil ||
 		string(files[path[1:]]) != "text" {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // fakeGo passes every test of the lab; the handling of the others, which run with -race, is in
@@ -21,10 +23,7 @@ esac
 
 // hack/test.sh fails with any go test that does, also when the summary sees nothing wrong.
 func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
-	script, err := os.ReadFile("../test.sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	script := filetest.Read(t, "../test.sh")
 
 	for name, tt := range map[string]struct {
 		unit string
@@ -44,9 +43,7 @@ func TestScriptKeepsTheStatusOfGoTest(t *testing.T) {
 				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 					t.Fatal(err)
 				}
-				if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-					t.Fatal(err)
-				}
+				filetest.Write(t, path, []byte(text), 0o755)
 			}
 
 			cmd := exec.Command(filepath.Join(dir, "hack/test.sh"))

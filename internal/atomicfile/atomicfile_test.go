@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestWrite(t *testing.T) {
@@ -102,9 +103,7 @@ func TestNamesAndSweep(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a.json", "b.json", ".new-1", ".new-2.json", "c",
 		".a.json.tmp-3"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, filepath.Join(dir, name), nil, 0o600)
 	}
 	if err := atomicfile.Sweep(dir); err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -16,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // Manifest is a file with its one object.
@@ -27,10 +28,7 @@ type Manifest struct {
 // Read returns the file at path. More than one object in it is an error of the test.
 func Read(t *testing.T, path string) Manifest {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, path)
 	m := Manifest{Path: path, Text: string(b), Object: &unstructured.Unstructured{}}
 	dec := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
 	if err := dec.Decode(&m.Object.Object); err != nil {
@@ -65,11 +63,8 @@ func Kustomized(t *testing.T, dir string) []Manifest {
 // Patched returns o with the JSON patches of the file at path.
 func Patched(t *testing.T, path string, o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	text, err := yaml.YAMLToJSON(filetest.Read(t, path))
 	if err != nil {
-		t.Fatal(err)
-	}
-	if text, err = yaml.YAMLToJSON(text); err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
 	patch, err := jsonpatch.DecodePatch(text)

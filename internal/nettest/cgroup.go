@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // NewCgroup makes a cgroup of the second version and returns its directory. It goes when the test
@@ -14,10 +16,7 @@ import (
 func NewCgroup(t testing.TB) string {
 	t.Helper()
 	NeedRoot(t)
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	mounts := filetest.Read(t, "/proc/self/mounts")
 	for line := range strings.Lines(string(mounts)) {
 		f := strings.Fields(line)
 		if len(f) < 3 || f[2] != "cgroup2" {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/packetring"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 )
@@ -44,10 +45,7 @@ func TestSkipsAreLogged(t *testing.T) {
 	t.Setenv(SkipLogEnv, log)
 	t.Setenv("CI", "")
 	t.Run("inner", func(t *testing.T) { Skip(t, NoTCX, "old kernel") })
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, log)
 	var rec skipRecord
 	if err := json.Unmarshal(b, &rec); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
@@ -146,9 +146,7 @@ func TestMarker(t *testing.T) {
 	}
 
 	for _, text := range []string{"", "{", "{}", `{"bootID":"` + boot + `"} x`, `[]`} {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, path, []byte(text), 0o644)
 		if _, err := abi.ReadMarker(path); !errors.Is(err, abi.ErrNotReady) {
 			t.Errorf("%q: %v, want ErrNotReady", text, err)
 		}

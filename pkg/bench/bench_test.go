@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -194,10 +195,7 @@ func TestWriteThenRead(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, path)
 	if !strings.Contains(string(b), `"leaks": null`) {
 		t.Errorf("leaks that were not looked for are not null:\n%s", b)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // files writes a directory with this content.
@@ -25,9 +27,7 @@ func put(t *testing.T, path, text string) {
 	t.Helper()
 	// A new file, as installers make it: what was linked elsewhere stays as it is.
 	_ = os.Remove(path)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte(text), 0o755)
 }
 
 func content(t *testing.T, dir string) map[string]string {
@@ -38,10 +38,7 @@ func content(t *testing.T, dir string) map[string]string {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := filetest.Read(t, filepath.Join(dir, e.Name()))
 		out[e.Name()] = string(b)
 	}
 	return out

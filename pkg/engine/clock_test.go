@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
@@ -180,10 +181,7 @@ var inHeap = make([]byte, 1<<16)
 // occurrences counts b in the writable mappings of the process that begin where one may be.
 func occurrences(t *testing.T, b []byte, where func(begin uint64) bool) int {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	maps := filetest.Read(t, "/proc/self/maps")
 
 	mem, err := os.Open("/proc/self/mem")
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 )
@@ -88,10 +89,8 @@ func TestLegacyTablesAreReported(t *testing.T) {
 				t.Fatal(err)
 			}
 			if tt.file != "" {
-				if err := os.WriteFile(filepath.Join(proc, "net", tt.file), []byte(tt.text),
-					0o644); err != nil {
-					t.Fatal(err)
-				}
+				filetest.Write(t, filepath.Join(proc, "net", tt.file), []byte(tt.text),
+					0o644)
 			}
 			if got, err := firewall.Legacy(proc); err != nil || got != tt.want {
 				t.Errorf("got %t, %v", got, err)

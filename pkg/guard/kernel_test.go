@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/bpfobj"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nft"
 	"github.com/kubeveil/kubeveil/internal/nl"
@@ -460,9 +461,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 	})
 	t.Run("a file in the way", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "file")
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, path, nil, 0o600)
 		if _, err := Open(filepath.Join(path, "kubeveil"), quiet()); !errors.Is(err,
 			syscall.ENOTDIR) {
 			t.Errorf("got %v, want %v", err, syscall.ENOTDIR)

@@ -3,7 +3,6 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
@@ -173,10 +173,7 @@ type schemaPart struct {
 }
 
 func TestSchemaSaysWhatDecodeClaimSays(t *testing.T) {
-	data, err := os.ReadFile("../../manifests/crd/veilnodes.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := filetest.Read(t, "../../manifests/crd/veilnodes.yaml")
 
 	var crd struct {
 		Spec struct {

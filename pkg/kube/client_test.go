@@ -2,19 +2,18 @@ package kube
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestNewSaysWhatIsWrongWithTheKubeconfig(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, path, []byte(text), 0o600)
 		return path
 	}
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
@@ -65,10 +66,8 @@ func TestNotesWarnOfIptablesLegacy(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(proc, "net"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(proc, "net/ip_tables_names"), []byte("filter\n"),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(proc, "net/ip_tables_names"), []byte("filter\n"),
+		0o644)
 
 	empty := t.TempDir()
 	legacy := func(n string) bool { return strings.HasPrefix(n, "warning: iptables-legacy has a") }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -52,10 +53,8 @@ func TestOtherCNI(t *testing.T) {
 				err != nil && !strings.Contains(err.Error(), tt.refused) {
 				t.Errorf("got %v, want %q", err, tt.refused)
 			}
-			if err := os.WriteFile(filepath.Join(dir, abi.ConflistName), nil,
-				0o644); err != nil {
-				t.Fatal(err)
-			}
+			filetest.Write(t, filepath.Join(dir, abi.ConflistName), nil,
+				0o644)
 			if err := checkOtherCNI(dir); err != nil {
 				t.Errorf("where ours is installed: %v", err)
 			}

@@ -3,13 +3,13 @@ package pod
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -81,9 +81,7 @@ func TestListGoesPastACorruptRecord(t *testing.T) {
 	}
 	corrupt := abi.PodLinkPrefix + "00000000000.json"
 	for name, data := range map[string]string{corrupt: "{", "README.json": "x", ".lock-00": ""} {
-		if err := os.WriteFile(filepath.Join(p.PodDir, name), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, filepath.Join(p.PodDir, name), []byte(data), 0o600)
 	}
 	records, err := p.List()
 	if len(records) != 1 || !reflect.DeepEqual(records[0], good()) {
@@ -110,16 +108,11 @@ func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	const other = `"policy":{"default":"deny"},"queues":[1, 2]`
 	newer := strings.Replace(string(own), `{`, `{`+other+`,`, 1)
 	path := filepath.Join(p.PodDir, good().HostLink+recordSuffix)
-	if err := os.WriteFile(path, []byte(newer), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, []byte(newer), 0o600)
 	if err := p.NoteTook(good().HostLink, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, path)
 
 	var fields map[string]any
 	if err := json.Unmarshal(text, &fields); err != nil {

@@ -8,15 +8,15 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // What is wrong with a kubeconfig that was named is said of that file.
 func TestOpenNamesTheFile(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	empty := filepath.Join(t.TempDir(), "empty")
-	if err := os.WriteFile(empty, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, empty, nil, 0o600)
 	for name, tt := range map[string]struct{ file, want string }{
 		"an empty file":  {empty, "kubeconfig " + empty + " is empty"},
 		"a missing file": {empty + "x", "kubeconfig " + empty + "x does not exist"},

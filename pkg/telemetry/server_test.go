@@ -18,6 +18,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
@@ -185,9 +187,7 @@ func TestListenAdmin(t *testing.T) {
 		t.Errorf("in use: %v", err)
 	}
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, file, nil, 0o600)
 	if _, err := ListenAdmin(file); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("a file in its place: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -213,9 +214,7 @@ func TestInstancesAreNumberedByTheirFirstStart(t *testing.T) {
 		t.Errorf("numbers %d, then %d, then %d for the first again", a, b, again)
 	}
 
-	if err := os.WriteFile(filepath.Join(dir, "bad"+instanceSuffix), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(dir, "bad"+instanceSuffix), []byte("x"), 0o600)
 	last := 0
 	for n := range 2 * maxInstances {
 		last = numberOf(fmt.Sprint("p", n))

@@ -22,6 +22,7 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
@@ -271,9 +272,7 @@ func sorted(b bytes.Buffer) map[string]int {
 
 func TestCorruptStateBeginsEmpty(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veil0.state")
-	if err := os.WriteFile(file, []byte(setText(2)+"public_key=short\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, file, []byte(setText(2)+"public_key=short\n"), 0o600)
 	var log bytes.Buffer
 	s := &server{dev: newDevice(t), state: file}
 	if err := s.restore(slog.New(slog.NewTextHandler(&log, nil))); err != nil {

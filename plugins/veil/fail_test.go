@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -96,9 +97,7 @@ func TestAddressIsReleasedOnlyAfterTheLinkIsGone(t *testing.T) {
 	dir := t.TempDir()
 	notes := filepath.Join(dir, "notes")
 	script := fmt.Sprintf(spy, notes, filepath.Join(binDir, "host-local"))
-	if err := os.WriteFile(filepath.Join(dir, "host-local"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, filepath.Join(dir, "host-local"), []byte(script), 0o755)
 	c := conf("1.1.0", nil)
 	a, _ := newPod(t, "c1")
 	verbs := []struct {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -230,9 +231,7 @@ func TestLoopsAtOnce(t *testing.T) {
 func TestDeviceIsReadByItsNumber(t *testing.T) {
 	nettest.NeedRoot(t)
 	path := sparse(t, 1<<20)
-	if err := os.WriteFile(path, bytes.Repeat([]byte{7}, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, bytes.Repeat([]byte{7}, 1<<20), 0o600)
 	l := attached(t, path)
 	d, err := blk.OpenNumber(l.Number)
 	if err != nil {
@@ -418,9 +417,7 @@ func (u unread) ReadFile(name string) ([]byte, error) {
 func sparse(t *testing.T, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	filetest.Write(t, path, nil, 0o600)
 	if err := os.Truncate(path, size); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -183,10 +184,7 @@ func TestLogOfQEMUIsRead(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 
-	raw, err := os.ReadFile(filepath.Join(dir, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := filetest.Read(t, filepath.Join(dir, "log"))
 
 	l := readLog(t, raw)
 	var got []logged

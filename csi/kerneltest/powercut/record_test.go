@@ -3,7 +3,6 @@ package powercut
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // marker writes marks.
@@ -118,9 +118,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 	t.Helper()
 	dir := t.TempDir()
 	for i := range simulatedFiles {
-		if err := os.WriteFile(filepath.Join(dir, fileName(i)), fileContent(i), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, filepath.Join(dir, fileName(i)), fileContent(i), 0o600)
 	}
 
 	image := filepath.Join(t.TempDir(), "image")
@@ -128,10 +126,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 		"-N", "64", "-J", "size=4", "-d", dir, image, "128M").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	plain, err := os.ReadFile(image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plain := filetest.Read(t, image)
 
 	c, wipe, err := cipherOf(t.Context(), testKeys(t), s)
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -147,9 +148,7 @@ func (w *workload) write(n int) {
 	w.t.Helper()
 	for range n {
 		noise := filepath.Join(w.dir, "noise")
-		if err := os.WriteFile(noise, fileContent(w.files+500), 0o600); err != nil {
-			w.t.Fatal(err)
-		}
+		filetest.Write(w.t, noise, fileContent(w.files+500), 0o600)
 		if err := flushedFile(filepath.Join(w.dir, fileName(w.files)),
 			fileContent(w.files)); err != nil {
 			w.t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/disk"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -61,9 +62,7 @@ func TestSearchOfADisk(t *testing.T) {
 		"nothing is found": {strings.Repeat("x", 1<<20), "the control in clear"},
 	} {
 		disk := disk.Disk{Path: filepath.Join(t.TempDir(), "disk")}
-		if err := os.WriteFile(disk.Path, []byte(c.content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, disk.Path, []byte(c.content), 0o600)
 		gates, err := s.search(disk, "disk")
 		if len(gates) != 2 || (err == nil) != (c.want == "") ||
 			err != nil && !strings.Contains(err.Error(), c.want) {
@@ -125,10 +124,7 @@ func TestObjects(t *testing.T) {
 
 // The upstream's tests of volumes copy classes of these.
 func TestConformanceCopiesOurClasses(t *testing.T) {
-	text, err := os.ReadFile("../../conformance/testdriver.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "../../conformance/testdriver.yaml")
 	var made bytes.Buffer
 	if err := setup.Execute(&made, map[string]any{"Key": "",
 		"Classes": []struct{ Name, FS string }{{ext4.class, "ext4"}},
@@ -151,10 +147,7 @@ func TestConformanceCopiesOurClasses(t *testing.T) {
 
 // The documentation's commands are found, and name what they are to.
 func TestTakeOverSteps(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/" + document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "../../../docs/"+document)
 	move, done, err := takeOverSteps(string(text), "pvc-x", "one", "two")
 	if err != nil {
 		t.Fatal(err)

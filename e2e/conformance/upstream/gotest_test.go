@@ -2,20 +2,18 @@ package upstream
 
 import (
 	"bytes"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestParseGoTest(t *testing.T) {
-	b, err := os.ReadFile("testdata/gotest.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "testdata/gotest.txt")
 	got, err := ParseGoTest(bytes.NewReader(b), "TestConformance")
 	if err != nil {
 		t.Fatal(err)
@@ -80,10 +78,7 @@ func TestParseGoTestOfWhatEndedEarly(t *testing.T) {
 }
 
 func FuzzParseGoTest(f *testing.F) {
-	b, err := os.ReadFile("testdata/gotest.txt")
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := filetest.Read(f, "testdata/gotest.txt")
 	f.Add(b)
 	f.Add([]byte(frame + "--- SKIP: TestConformance/A (0.00s)\n\xff.go:1:\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {

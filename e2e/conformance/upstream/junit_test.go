@@ -9,16 +9,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
 func TestParseJUnit(t *testing.T) {
-	b, err := os.ReadFile("testdata/junit.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "testdata/junit.xml")
 	got, err := ParseJUnit(bytes.NewReader(b))
 	if err != nil {
 		t.Fatal(err)
@@ -86,10 +84,7 @@ func TestUnknownStatusHasFailed(t *testing.T) {
 }
 
 func FuzzParseJUnit(f *testing.F) {
-	b, err := os.ReadFile("testdata/junit.xml")
-	if err != nil {
-		f.Fatal(err)
-	}
+	b := filetest.Read(f, "testdata/junit.xml")
 
 	f.Add(b)
 	f.Add(

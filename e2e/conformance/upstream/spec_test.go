@@ -1,12 +1,13 @@
 package upstream
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestParseSpecs(t *testing.T) {
@@ -67,10 +68,7 @@ func FuzzParseSpecs(f *testing.F) {
 }
 
 func TestFocusMatchesNoOther(t *testing.T) {
-	b, err := os.ReadFile("../testdata/specs.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := filetest.Read(t, "../testdata/specs.txt")
 	specs := strings.Split(strings.TrimSpace(string(b)), "\n")
 	for i := 0; i < len(specs); i += 7 {
 		expr := regexp.MustCompile(Focus(specs[i : i+1]))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
@@ -55,7 +56,7 @@ echo old >%[3]s/host-local
 // kubeadm made.
 func (c containers) kubeletFiles(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
-	ca := nodetest.ReadFile(t, filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
+	ca := filetest.Read(t, filepath.Join(c.node.Disk(), "etc/kubeveil/ca.crt"))
 
 	config := manifesttest.Read(t, filepath.Join(nodetest.Root(t), "manifests/cni/configmap.yaml")).
 		Object.Object["data"].(map[string]any)["veild.yaml"].(string)
@@ -81,7 +82,7 @@ current-context: default
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		nodetest.WriteFile(t, path, []byte(text), 0o600)
+		filetest.Write(t, path, []byte(text), 0o600)
 	}
 }
 
@@ -242,7 +243,7 @@ func TestContainersOfTheManifests(t *testing.T) {
 	talk(ctx, t, pods[0], pods[1])
 	t.Run("the MTU of pods follows the ConfigMap", func(t *testing.T) {
 		path := l.Nodes()[0].Path("/run/test/config/veild.yaml")
-		nodetest.WriteFile(t, path, append(nodetest.ReadFile(t, path), "mtu: 1400\n"...), 0o600)
+		filetest.Write(t, path, append(filetest.Read(t, path), "mtu: 1400\n"...), 0o600)
 
 		err := lab.Until(ctx, 20*time.Second, func() error {
 			out, err := pods[0].Exec(ctx, "ip", "link", "show", "eth0")

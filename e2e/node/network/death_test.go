@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 const (
@@ -200,7 +201,7 @@ func startVeild(ctx context.Context, t *testing.T, n *lab.Node, program string) 
 // adopted fails when a veild that was started beside a living data path changed it.
 func adopted(t *testing.T, p *lab.Process) {
 	t.Helper()
-	b := nodetest.ReadFile(t, p.Stderr)
+	b := filetest.Read(t, p.Stderr)
 	for _, line := range strings.Split(string(b), "\n") {
 		for _, change := range []string{"guard changed", "routing changed", "tunnels changed",
 			"tunnel device made", "repaired", "wrote the CNI"} {

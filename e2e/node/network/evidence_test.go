@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -218,7 +219,7 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	}
 
 	file := filepath.Join(n1.Disk(), "etc/kubeveil/kubeconfig")
-	text := nodetest.ReadFile(t, file)
+	text := filetest.Read(t, file)
 	named := strings.Replace(string(text), fmt.Sprintf("%q", l.Control.URL()),
 		fmt.Sprintf("%q, tls-server-name: %q", "https://api.example:6443", api), 1)
 	if named == string(text) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -189,7 +190,7 @@ func settledPeers(ctx context.Context, t *testing.T, n *lab.Node) []telemetry.Pe
 // loud wants a refusal in the log and the metrics.
 func loud(ctx context.Context, t *testing.T, n *lab.Node, f forgery) {
 	t.Helper()
-	log := nodetest.ReadFile(t, n.Program("veild").Stderr)
+	log := filetest.Read(t, n.Program("veild").Stderr)
 	if !slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool {
 		return strings.Contains(line, "claim refused") && strings.Contains(line, f.Name) &&
 			strings.Contains(line, f.because)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/source"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -44,7 +45,7 @@ func TestBadInput(t *testing.T) {
 	nodetest.StartProgram(ctx, t, n, "veil-wg")
 
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
-	good := nodetest.ReadFile(t, path)
+	good := filetest.Read(t, path)
 
 	// First: nothing has been made on the node yet.
 	t.Run("another network plugin", func(t *testing.T) { otherPlugin(ctx, t, n) })
@@ -77,7 +78,7 @@ func TestBadInput(t *testing.T) {
 	writeConfig(t, path, good, refusal{})
 	t.Run("a corrupt snapshot", func(t *testing.T) {
 		const corrupt = "{\"revision\": 1, \"peers\": [{]}"
-		nodetest.WriteFile(t, n.Path(abi.SnapshotFile), []byte(corrupt), 0o600)
+		filetest.Write(t, n.Path(abi.SnapshotFile), []byte(corrupt), 0o600)
 		nodetest.StartProgram(ctx, t, n, "veild")
 		nodetest.WaitReady(ctx, t, n)
 		aside := n.Path(abi.SnapshotFile + source.CorruptSuffix)
@@ -197,7 +198,7 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	if c.raw != nil {
 		text = c.raw
 	}
-	nodetest.WriteFile(t, path, text, 0o644)
+	filetest.Write(t, path, text, 0o644)
 }
 
 // start starts veild as the case says, wants it to end by itself with an error, and returns what it
@@ -254,7 +255,7 @@ func nothingStays(ctx context.Context, t *testing.T, n *lab.Node) {
 // that said before anything is made.
 func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 	path := filepath.Join(n.Disk(), "etc/cni/net.d/00-other.conflist")
-	nodetest.WriteFile(t, path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644)
+	filetest.Write(t, path, []byte(`{"plugins":[{"type":"bridge"}]}`), 0o644)
 	out := refusal{}.start(ctx, t, n)
 	t.Log(out)
 	for _, word := range []string{"/etc/cni/net.d/00-other.conflist", "bridge",

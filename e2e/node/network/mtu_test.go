@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
@@ -84,7 +85,7 @@ func follows(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, mtu
 			}
 			return podMTU(ctx, t, pods[i], mtu)
 		})
-		b := nodetest.ReadFile(t, filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
+		b := filetest.Read(t, filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
 		if !strings.Contains(strings.ReplaceAll(string(b), " ", ""), fmt.Sprintf(`"mtu":%d`, mtu)) {
 			t.Errorf("the CNI configuration of %s has not MTU %d: %s", n.Name, mtu, b)
 		}
@@ -156,7 +157,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	t.Helper()
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	settings := map[string]any{}
-	if err := yaml.Unmarshal(nodetest.ReadFile(t, path), &settings); err != nil {
+	if err := yaml.Unmarshal(filetest.Read(t, path), &settings); err != nil {
 		t.Fatal(err)
 	}
 	settings[key] = value
@@ -164,7 +165,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodetest.WriteFile(t, path, text, 0o644)
+	filetest.Write(t, path, text, 0o644)
 }
 
 // tooNarrow sets the underlay's MTU to one byte less than IPv6 in pods needs, and then that byte.

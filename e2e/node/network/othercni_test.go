@@ -10,6 +10,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -23,7 +24,7 @@ func TestAnotherConflistShutsTheNode(t *testing.T) {
 	dir := filepath.Join(n.Disk(), "etc/cni/net.d")
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		nodetest.WriteFile(t, path, []byte(text), 0o644)
+		filetest.Write(t, path, []byte(text), 0o644)
 		return path
 	}
 

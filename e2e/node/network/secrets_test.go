@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -40,7 +41,7 @@ func noSecrets(ctx context.Context, t *testing.T, l *lab.Lab, earlier map[string
 		}
 		for what, text := range map[string][]byte{"status.json": s,
 			"metrics.txt": []byte(nodeMetrics(ctx, t, n))} {
-			nodetest.WriteFile(t, filepath.Join(n.Dir, what), text, 0o644)
+			filetest.Write(t, filepath.Join(n.Dir, what), text, 0o644)
 		}
 	}
 
@@ -119,7 +120,7 @@ func TestSecretsAreFound(t *testing.T) {
 		t.Run(form, func(t *testing.T) {
 			dir := t.TempDir()
 			line := append(append([]byte("level=DEBUG msg=peer key="), text...), " more\n"...)
-			nodetest.WriteFile(t, filepath.Join(dir, "veild.log"), line, 0o600)
+			filetest.Write(t, filepath.Join(dir, "veild.log"), line, 0o600)
 			files, found, err := findSecrets(dir, map[string][]byte{"node-1": key})
 			if err != nil || files != 1 || len(found) == 0 {
 				t.Errorf("%d files, found %v, %v", files, found, err)

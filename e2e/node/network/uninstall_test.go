@@ -18,6 +18,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -60,7 +61,7 @@ func TestUninstall(t *testing.T) {
 		t.Error("the inventory does not see an installation")
 	}
 	noSecrets(ctx, t, l, nil)
-	conflist := nodetest.ReadFile(t, filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
+	conflist := filetest.Read(t, filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName))
 
 	t.Run("refused while veild runs", func(t *testing.T) {
 		if out, err := cleanup(ctx, n); err == nil || !strings.Contains(out, "stop it first") {
@@ -94,7 +95,7 @@ func TestUninstall(t *testing.T) {
 	t.Run("DEL of the pod that is left", func(t *testing.T) {
 		// Runtimes keep the configuration of a pod's ADD and call DEL with it.
 		path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
-		nodetest.WriteFile(t, path, conflist, 0o644)
+		filetest.Write(t, path, conflist, 0o644)
 		if err := errors.Join(pods[0].Del(ctx), os.Remove(path)); err != nil {
 			t.Error(err)
 		}
@@ -198,7 +199,7 @@ func addRefused(ctx context.Context, t *testing.T, n *lab.Node, conflist []byte)
 		t.Error("a pod was added without a CNI configuration")
 	}
 	path := filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)
-	nodetest.WriteFile(t, path, conflist, 0o644)
+	filetest.Write(t, path, conflist, 0o644)
 	_, err := n.AddPod(ctx, "orphan", lab.PodOptions{})
 	var refusal *lab.CNIError
 	if !errors.As(err, &refusal) || refusal.Code != 11 ||

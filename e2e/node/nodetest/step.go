@@ -2,9 +2,7 @@ package nodetest
 
 import (
 	"context"
-	"io/fs"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -100,24 +98,6 @@ func KillProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	if err := n.WaitReady(ctx); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// ReadFile returns the content of a file.
-func ReadFile(t *testing.T, path string) []byte {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
-// WriteFile writes a file, as os.WriteFile does.
-func WriteFile(t *testing.T, path string, text []byte, mode fs.FileMode) {
-	t.Helper()
-	if err := os.WriteFile(path, text, mode); err != nil {
 		t.Fatal(err)
 	}
 }

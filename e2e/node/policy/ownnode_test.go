@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // TestOwnNode turns policyOwnNode on at one node and off again: a pod that may send nothing reaches
@@ -102,11 +103,11 @@ func restartWith(ctx context.Context, t *testing.T, n *lab.Node, line string) {
 			t.Fatal(err)
 		}
 	}
-	text := nodetest.ReadFile(t, first)
+	text := filetest.Read(t, first)
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	nodetest.WriteFile(t, file, append(text, line...), 0o644)
+	filetest.Write(t, file, append(text, line...), 0o644)
 	nodetest.StartProgram(ctx, t, n, "veild")
 }
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -290,7 +291,7 @@ func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 		t.Helper()
 		path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 		var c map[string]any
-		if err := yaml.Unmarshal(nodetest.ReadFile(t, path), &c); err != nil {
+		if err := yaml.Unmarshal(filetest.Read(t, path), &c); err != nil {
 			t.Fatal(err)
 		}
 		c["policy"] = policy

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // installChecks: what veilctl check says of a real API server, from a cluster that lacks
@@ -116,7 +117,7 @@ func kubeconfig(t *testing.T, l *lab.Lab, name, token string) string {
 		"users: [{name: lab, user: %s}]\ncontexts: [{name: lab, context: {cluster: lab, user: "+
 		"lab}}]\ncurrent-context: lab\n", c.Host, encode(c.CAData), user)
 	path := l.Control.Host().Path("/run/" + name + ".kubeconfig")
-	nodetest.WriteFile(t, path, []byte(text), 0o600)
+	filetest.Write(t, path, []byte(text), 0o600)
 	return "/run/" + name + ".kubeconfig"
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -171,9 +172,7 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 			continue // The driver itself.
 		}
 		config := filepath.Join(s.Control.Host().Dir, c.Name+".kubeconfig")
-		if err := os.WriteFile(config, s.kubeconfig(token), 0o600); err != nil {
-			s.t.Fatal(err)
-		}
+		filetest.Write(s.t, config, s.kubeconfig(token), 0o600)
 
 		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod,
 			filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
@@ -348,7 +347,7 @@ func (s *sidecars) veilctl(ctx context.Context, t *testing.T, name string) {
 	text := fmt.Appendf(nil,
 		`{apiVersion: v1, kind: Config, current-context: lab, clusters: [{name: lab, cluster: {server: "https://127.0.0.1:6443", certificate-authority: pki/ca.crt}}],
 users: [{name: u, user: {client-certificate: pki/admin.crt, client-key: pki/admin.key}}], contexts: [{name: lab, context: {cluster: lab, user: u}}]}`)
-	nodetest.WriteFile(t, config, text, 0o600)
+	filetest.Write(t, config, text, 0o600)
 
 	for _, c := range []struct {
 		args, want string

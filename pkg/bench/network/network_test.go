@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
@@ -251,10 +252,7 @@ func TestReport(t *testing.T) {
 	if err := rep.WriteHTML(filepath.Join(dir, "report.html")); err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(dir, "report.html"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := filetest.Read(t, filepath.Join(dir, "report.html"))
 
 	for _, want := range []string{`class="banner">Emulated machines<`, "Constellation",
 		"Ours / bare WireGuard", "Pod to service, UDP", "node-1 and node-2"} {

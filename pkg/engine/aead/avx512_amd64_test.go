@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -13,6 +12,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -156,14 +156,8 @@ func TestAssemblyIsWhatTheGeneratorWrites(t *testing.T) {
 		t.Fatalf("run the generator: %v\n%s", err, out)
 	}
 	for made, kept := range map[string]string{"s": "lanes_amd64.s", "go": "lanes_amd64.go"} {
-		a, err := os.ReadFile(filepath.Join(dir, made))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(kept)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := filetest.Read(t, filepath.Join(dir, made))
+		b := filetest.Read(t, kept)
 		// The first line holds the command.
 		if _, x, _ := bytes.Cut(a, []byte("\n")); !bytes.HasSuffix(b, x) {
 			t.Errorf("%s is not what the generator writes: run go generate", kept)

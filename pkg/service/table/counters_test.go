@@ -1,19 +1,17 @@
 package table
 
 import (
-	"os"
 	"regexp"
 	"slices"
 	"testing"
 	"unsafe"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // TestCountersAreThoseOfThePrograms holds that Go and C have the same counters in the same order.
 func TestCountersAreThoseOfThePrograms(t *testing.T) {
-	text, err := os.ReadFile("../../../bpf/lib/service/count.h")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := filetest.Read(t, "../../../bpf/lib/service/count.h")
 	body := regexp.MustCompile(`(?s)enum service_count \{(.*?)\n\};`).FindSubmatch(text)
 	if body == nil {
 		t.Fatal("count.h has no enum service_count")

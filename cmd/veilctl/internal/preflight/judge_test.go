@@ -3,7 +3,6 @@ package preflight
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 const kubeadm = "kind: ClusterConfiguration\nnetworking: {podSubnet: " +
@@ -299,10 +300,7 @@ func TestAgreesWithManifests(t *testing.T) {
 		}
 
 		for _, file := range files {
-			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := filetest.Read(t, file)
 			var o object
 			if err := yaml.Unmarshal(b, &o); err != nil {
 				t.Fatalf("%s: %v", file, err)

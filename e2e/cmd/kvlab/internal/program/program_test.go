@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 func TestDo(t *testing.T) {
@@ -77,9 +78,7 @@ func TestCheckServiceProxy(t *testing.T) {
 func TestFolder(t *testing.T) {
 	write := func(t *testing.T, path string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		filetest.Write(t, path, []byte("x"), 0o600)
 	}
 	for _, tc := range []struct {
 		name    string
