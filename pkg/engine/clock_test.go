@@ -60,12 +60,8 @@ func settle(t *testing.T, nodes ...*enginetest.Node) {
 // A session is renewed when its initiator sends after 120 s, and nothing is lost by it.
 func TestSessionIsRenewed(t *testing.T) {
 	var c clock
-	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
+	a, b, p := greeted(t, withClock(&c))
 	back := datagram(false, false, []byte("back"))
-	a.Send(t, p)
-	expect(t, b, p)
 	settle(t, a, b)
 	for range 4 {
 		c.pass(121 * time.Second)
@@ -88,11 +84,7 @@ func TestSessionIsRenewed(t *testing.T) {
 // Nothing is sent or taken under a session of 180 s; its packets wait for the next one.
 func TestSessionOf180SecondsIsNotUsed(t *testing.T) {
 	var c clock
-	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, p := greeted(t, withClock(&c))
 	settle(t, a, b)
 	before := a.Engine.Sessions()
 	c.pass(181 * time.Second)
@@ -246,11 +238,7 @@ func span(t *testing.T, s string) (from, to uint64) {
 // A peer that sends keepalives gets none back, and an idle pair is silent.
 func TestKeepaliveIsNotAnswered(t *testing.T) {
 	var c clock
-	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, _ := greeted(t, withClock(&c))
 	time.Sleep(1500 * time.Millisecond) // Confirmations of the greeting end.
 	c.pass(11 * time.Second)            // The answer that data is owed.
 	time.Sleep(400 * time.Millisecond)
@@ -269,11 +257,7 @@ func TestKeepaliveIsNotAnswered(t *testing.T) {
 // sender does not begin a handshake after 15 s.
 func TestOneWayDataIsAnswered(t *testing.T) {
 	var c clock
-	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, _, _ := greeted(t, withClock(&c))
 	time.Sleep(1500 * time.Millisecond)
 	c.pass(10 * time.Second)
 	time.Sleep(300 * time.Millisecond)

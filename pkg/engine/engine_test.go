@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
 )
@@ -108,6 +109,17 @@ func expect(t *testing.T, n *enginetest.Node, want []byte) {
 	}
 }
 
+// greeted returns two engines, and a packet that has passed from the first to the second.
+func greeted(t *testing.T, with ...func(*engine.Options)) (a, b *enginetest.Node, p []byte) {
+	t.Helper()
+	a, b = enginetest.NewEngine(t, with...), enginetest.NewEngine(t, with...)
+	enginetest.Pair(t, a, b, false, "")
+	p = datagram(false, true, []byte("hello"))
+	a.Send(t, p)
+	expect(t, b, p)
+	return a, b, p
+}
+
 // connect waits until packets pass both ways. Where both sides begin a handshake in the same
 // moment, wireguard-go may have to begin again, and what was sent until then is lost.
 func connect(t *testing.T, a, b *enginetest.Node) {
@@ -193,11 +205,7 @@ func TestSuperpacketsPass(t *testing.T) {
 }
 
 func TestSourceOfAnotherPeerIsDropped(t *testing.T) {
-	a, b := newEngine(t), newEngine(t)
-	enginetest.Pair(t, a, b, false, "")
-	good := datagram(false, true, []byte("good"))
-	a.Send(t, good)
-	expect(t, b, good)
+	a, b, good := greeted(t)
 	bad := datagram(false, true, []byte("bad"))
 	bad[15] = 77
 	a.Send(t, bad)
@@ -211,11 +219,7 @@ func TestSourceOfAnotherPeerIsDropped(t *testing.T) {
 // A datagram of any size and type is counted and has no other effect; among the sizes is one larger
 // than any buffer for a packet.
 func TestMalformedDatagramsAreCounted(t *testing.T) {
-	a, b := newEngine(t), newEngine(t)
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, p := greeted(t)
 	before := b.Get(t, "endpoint")
 	c, err := net.Dial("udp", "127.0.0.1:"+b.Get(t, "listen_port")[0])
 	if err != nil {
@@ -294,11 +298,7 @@ func TestEndpointFollowsTransportPackets(t *testing.T) {
 }
 
 func TestSocketsAreClosedWhileTheLinkIsDown(t *testing.T) {
-	a, b := newEngine(t), newEngine(t)
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, _ := greeted(t)
 	port := b.Get(t, "listen_port")[0]
 	b.Up.Store(false)
 	addr, err := net.ResolveUDPAddr("udp4", "127.0.0.1:"+port)

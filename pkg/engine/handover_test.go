@@ -16,13 +16,30 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
 )
 
-// handOver replaces the engine of a node by one that goes on with its state.
-func handOver(t *testing.T, n *enginetest.Node) {
+// export stops the engine of a node and returns its state.
+func export(t *testing.T, n *enginetest.Node) *engine.Handover {
 	t.Helper()
 	h, err := n.Engine.Export()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return h
+}
+
+// successor returns an engine for a node that goes on with a state.
+func successor(t *testing.T, n *enginetest.Node, h *engine.Handover) *engine.Device {
+	t.Helper()
+	next, err := n.Import(t, h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+// handOver replaces the engine of a node by one that goes on with its state.
+func handOver(t *testing.T, n *enginetest.Node) {
+	t.Helper()
+	h := export(t, n)
 	next, err := n.Import(t, h)
 	if err != nil {
 		h.Resume(err)
@@ -59,18 +76,12 @@ func TestHandoverLosesNothing(t *testing.T) {
 				}
 				for range 3 {
 					sessions, handshakes := n.Engine.Sessions(), n.Get(t, "last_handshake_time_nsec")
-					h, err := n.Engine.Export()
-					if err != nil {
-						t.Fatal(err)
-					}
+					h := export(t, n)
 
 					// What comes meanwhile waits in the queues of the kernel.
 					a.Send(t, p)
 					b.Send(t, back)
-					next, err := n.Import(t, h)
-					if err != nil {
-						t.Fatal(err)
-					}
+					next := successor(t, n, h)
 
 					h.Commit()
 					next.Start()
@@ -128,24 +139,14 @@ func TestHandoverKeepsTheConfiguration(t *testing.T) {
 // A successor that gives up before the device commits changes nothing: the device goes on, with its
 // sessions and at its counters.
 func TestDeviceGoesOnAfterAFailedHandover(t *testing.T) {
-	a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, p := greeted(t)
 	settle(t, a, b)
 	sessions := a.Engine.Sessions()
 
 	for i := range 5 {
-		h, err := a.Engine.Export()
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := export(t, a)
 		a.Send(t, p)
-		next, err := a.Import(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := successor(t, a, h)
 		a.Abandon(next)
 		h.Resume(errors.New("no answer"))
 		expect(t, b, p)
@@ -154,10 +155,7 @@ func TestDeviceGoesOnAfterAFailedHandover(t *testing.T) {
 		}
 	}
 
-	h, err := a.Engine.Export()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := export(t, a)
 	h.Resume(fmt.Errorf("successor: %w", engine.ErrMalformed))
 	if got := a.Engine.Drops()["handover_malformed"]; got != 1 {
 		t.Errorf("%d malformed states counted, want 1", got)
@@ -185,11 +183,7 @@ func TestDeviceThatWasHandedOverTakesNoConfiguration(t *testing.T) {
 // 180 s.
 func TestHandoverKeepsTheAgeOfSessions(t *testing.T) {
 	var c clock
-	a, b := enginetest.NewEngine(t, withClock(&c)), enginetest.NewEngine(t, withClock(&c))
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, p := greeted(t, withClock(&c))
 	settle(t, a, b)
 	before := a.Engine.Sessions()
 	c.pass(100 * time.Second)
@@ -245,11 +239,7 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 // After a handover no key is in memory of the process but the successor's, and none when that is
 // closed, too.
 func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
-	a, b := enginetest.NewEngine(t), enginetest.NewEngine(t)
-	enginetest.Pair(t, a, b, false, "")
-	p := datagram(false, true, []byte("hello"))
-	a.Send(t, p)
-	expect(t, b, p)
+	a, b, _ := greeted(t)
 	settle(t, a, b)
 	// The text of a configuration has the private key, and goes through Go's heap (0019).
 	sessions := a.Engine.SessionKeys()
@@ -277,14 +267,8 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 		}
 	}
 
-	h, err := a.Engine.Export()
-	if err != nil {
-		t.Fatal(err)
-	}
-	next, err := a.Import(t, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := export(t, a)
+	next := successor(t, a, h)
 	count("before the commit", 3) // The device, the image, the successor.
 	h.Commit()
 	count("after the commit", 1)
@@ -352,19 +336,12 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 // whether the node has a new device without its state.
 func replace(t *testing.T, n *enginetest.Node, step int) (fresh bool) {
 	t.Helper()
-	old := n.Engine
-	h, err := old.Export()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := export(t, n)
 	if step == 0 { // The successor dies before it has read the state.
 		h.Resume(errors.New("it died"))
 		return false
 	}
-	next, err := n.Import(t, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := successor(t, n, h)
 
 	switch step {
 	case 1: // The successor dies before the commit.

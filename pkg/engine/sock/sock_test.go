@@ -10,6 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// opened returns the sockets of both families, and their port.
+func opened(t *testing.T) (v4, v6 *UDP, port uint16) {
+	t.Helper()
+	v4, v6, port, err := Open(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v4.Close(); v6.Close() })
+	return v4, v6, port
+}
+
+func receiver(t *testing.T) *Receiver {
+	t.Helper()
+	r, err := NewReceiver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
+}
+
 // Datagrams of a run arrive whole, in order and with their marks, over both families, with and
 // without segmentation by the kernel.
 func TestRunsArriveWhole(t *testing.T) {
@@ -18,19 +39,8 @@ func TestRunsArriveWhole(t *testing.T) {
 			name := map[bool]string{false: "ipv4", true: "ipv6"}[v6] +
 				map[bool]string{false: " singly", true: " segmented"}[segment]
 			t.Run(name, func(t *testing.T) {
-				a4, a6, _, err := Open(0, 0, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer a4.Close()
-				defer a6.Close()
-				b4, b6, port, err := Open(0, 0, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer b4.Close()
-				defer b6.Close()
-
+				a4, a6, _ := opened(t)
+				b4, b6, port := opened(t)
 				from, to, addr := a4, b4, netip.MustParseAddr("127.0.0.1")
 				if v6 {
 					from, to, addr = a6, b6, netip.IPv6Loopback()
@@ -63,11 +73,7 @@ func TestRunsArriveWhole(t *testing.T) {
 					t.Fatalf("%d datagrams were sent, want 101: %+v", n, s.Stats)
 				}
 
-				r, err := NewReceiver()
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer r.Close()
+				r := receiver(t)
 
 				var got [][]byte
 				for end := time.Now().Add(5 * time.Second); len(got) < len(want) &&
@@ -113,12 +119,7 @@ func TestRunsArriveWhole(t *testing.T) {
 }
 
 func TestSourceThatIsGoneIsChosenAnew(t *testing.T) {
-	v4, v6, port, err := Open(0, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v4.Close()
-	defer v6.Close()
+	v4, _, port := opened(t)
 	var s Sender
 	s.Add([]byte("hello"), 5, 0)
 	ep := &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port),
@@ -129,12 +130,7 @@ func TestSourceThatIsGoneIsChosenAnew(t *testing.T) {
 }
 
 func TestSocketsForbidFragments(t *testing.T) {
-	v4, v6, _, err := Open(0, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v4.Close()
-	defer v6.Close()
+	v4, v6, _ := opened(t)
 	if n, err := unix.GetsockoptInt(v4.FD, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER); err != nil ||
 		n != unix.IP_PMTUDISC_PROBE {
 		t.Errorf("IPv4: %d, %v", n, err)
@@ -146,30 +142,16 @@ func TestSocketsForbidFragments(t *testing.T) {
 }
 
 func TestPortInUseIsAnError(t *testing.T) {
-	v4, v6, port, err := Open(0, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v4.Close()
-	defer v6.Close()
+	_, _, port := opened(t)
 	if _, _, _, err := Open(port, 0, false); err == nil {
 		t.Error("the port was opened twice")
 	}
 }
 
 func TestSendingDoesNotAllocate(t *testing.T) {
-	v4, v6, port, err := Open(0, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v4.Close()
-	defer v6.Close()
+	v4, _, port := opened(t)
 	s := new(Sender)
-	r, err := NewReceiver()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := receiver(t)
 	wire := make([]byte, 30000)
 	ep := &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)}
 	if n := testing.AllocsPerRun(50, func() {
@@ -199,12 +181,7 @@ func FuzzParseControl(f *testing.F) {
 
 // A socket whose buffer takes a part of what is sent at once sends the rest later.
 func TestPartialSendLosesNothing(t *testing.T) {
-	v4, v6, port, err := Open(0, 0, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer v4.Close()
-	defer v6.Close()
+	v4, _, port := opened(t)
 	if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
@@ -220,11 +197,7 @@ func TestPartialSendLosesNothing(t *testing.T) {
 	}
 
 	n := s.Flush(v4, &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)})
-	r, err := NewReceiver()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
+	r := receiver(t)
 
 	got := 0
 	for {
