@@ -8,7 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -64,10 +63,6 @@ var (
 // list that is read again yields only its changes. While the API server is away there is a Problem,
 // and what was passed stays valid. The labels of Nodes are those that Run reads.
 func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
 	var unlisted sync.WaitGroup
 	unlisted.Add(5)
 
@@ -84,29 +79,16 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	cluster := newFeed(c, "ClusterNetworkPolicy ", parseClusterPolicy,
 		func(p policy.ClusterPolicy) any { return p.Name }, sink.PutClusterPolicy,
 		func(p policy.ClusterPolicy) { sink.DeleteClusterPolicy(p.Name) }, unlisted.Done)
-	wg.Go(func() { c.reflect(ctx, podKind, pods) })
-	wg.Go(func() { c.reflect(ctx, namespaceKind, namespaces) })
-	wg.Go(func() { c.reflect(ctx, networkPolicyKind, policies) })
-	wg.Go(func() { c.reflectInstalled(ctx, clusterPolicyKind, cluster) })
-	wg.Go(func() { c.tellNodeLabels(ctx, sink, unlisted.Done) })
-
-	listed := make(chan struct{})
-	go func() {
-		unlisted.Wait()
-		close(listed)
-	}()
-	select {
-	case <-listed:
-		sink.Listed()
-	case <-ctx.Done():
+	return tell(ctx, &unlisted, sink.Listed, func() {
 		pods.giveUp()
 		namespaces.giveUp()
 		policies.giveUp()
 		cluster.giveUp()
-		return ctx.Err()
-	}
-	<-ctx.Done()
-	return ctx.Err()
+	}, func(ctx context.Context) { c.reflect(ctx, podKind, pods) },
+		func(ctx context.Context) { c.reflect(ctx, namespaceKind, namespaces) },
+		func(ctx context.Context) { c.reflect(ctx, networkPolicyKind, policies) },
+		func(ctx context.Context) { c.reflectInstalled(ctx, clusterPolicyKind, cluster) },
+		func(ctx context.Context) { c.tellNodeLabels(ctx, sink, unlisted.Done) })
 }
 
 // tellNodeLabels tells sink which labels Nodes have, until ctx ends. It calls once after the first

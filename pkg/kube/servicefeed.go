@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // feed is a reflector's store that passes changes on and stores no objects. It remembers what it
@@ -144,3 +146,30 @@ func (f *feed[T]) Resync() error { return nil }
 
 // giveUp reports that no list will arrive.
 func (f *feed[T]) giveUp() { f.once.Do(f.complete) }
+
+// tell runs feeds until ctx ends, and returns ctx's error. It calls listed once none is unlisted,
+// or giveUp if ctx ends before. The client library's log is silenced.
+func tell(ctx context.Context, unlisted *sync.WaitGroup, listed, giveUp func(),
+	feeds ...func(context.Context)) error {
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, feed := range feeds {
+		wg.Go(func() { feed(ctx) })
+	}
+
+	all := make(chan struct{})
+	go func() {
+		unlisted.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+		listed()
+	case <-ctx.Done():
+		giveUp()
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -42,10 +41,6 @@ var (
 // returns ctx's error. A list that is read again yields only its changes. While the API server is
 // away there is a Problem, and what was passed stays valid.
 func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, klog.Logger{}))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
 	var unlisted sync.WaitGroup
 	unlisted.Add(2)
 	services := newFeed(c, "Service ", parseService,
@@ -54,22 +49,9 @@ func (c *Client) RunServices(ctx context.Context, sink ServiceSink) error {
 	endpoints := newFeed(c, "EndpointSlice ", parseEndpoints,
 		func(s service.Slice) any { return s.Service }, sink.PutSlice,
 		func(s service.Slice) { sink.DeleteSlice(s.Service, s.Name) }, unlisted.Done)
-	wg.Go(func() { c.reflect(ctx, serviceKind, services) })
-	wg.Go(func() { c.reflect(ctx, endpointsKind, endpoints) })
-
-	listed := make(chan struct{})
-	go func() {
-		unlisted.Wait()
-		close(listed)
-	}()
-	select {
-	case <-listed:
-		sink.Listed()
-	case <-ctx.Done():
+	return tell(ctx, &unlisted, sink.Listed, func() {
 		services.giveUp()
 		endpoints.giveUp()
-		return ctx.Err()
-	}
-	<-ctx.Done()
-	return ctx.Err()
+	}, func(ctx context.Context) { c.reflect(ctx, serviceKind, services) },
+		func(ctx context.Context) { c.reflect(ctx, endpointsKind, endpoints) })
 }
