@@ -149,6 +149,18 @@ func (n *node) reserve(group string) {
 	n.must(func() error { return n.Reserve(map[Workload]string{web: group}) })
 }
 
+// newReserved returns a node under policies that has reserved a group for web, and the record of
+// that pod.
+func newReserved(t *testing.T) (*node, Record, *nettest.NS) {
+	t.Helper()
+	n := newNode(t)
+	n.judged()
+	n.reserve("one")
+	r, ns := newRecord(t, "c1", pod4, pod6)
+	r.Workload = web
+	return n, r, ns
+}
+
 func TestPodFollowsAChangedReservation(t *testing.T) {
 	for name, tt := range map[string]struct {
 		becomes []string // one after each transaction
@@ -160,11 +172,7 @@ func TestPodFollowsAChangedReservation(t *testing.T) {
 		"always": {[]string{"two", "one", "two", "one", "two", "one", "two"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t)
-			n.judged()
-			n.reserve("one")
-			r, ns := newRecord(t, "c1", pod4, pod6)
-			r.Workload = web
+			n, r, ns := newReserved(t)
 			i := 0
 			afterJoin = func() {
 				if i < len(tt.becomes) {
@@ -185,12 +193,8 @@ func TestPodFollowsAChangedReservation(t *testing.T) {
 }
 
 func TestAttachIsRefusedWithoutTheTableOfPolicies(t *testing.T) {
-	n := newNode(t)
-	n.judged()
-	n.reserve("one")
+	n, r, ns := newReserved(t)
 	n.nft("delete table inet kubeveil_policy")
-	r, ns := newRecord(t, "c1", pod4, pod6)
-	r.Workload = web
 	n.must(func() error {
 		var undo Undo
 		err := n.Attach(r, ns.Fd(), &undo)
@@ -205,11 +209,7 @@ func TestAttachIsRefusedWithoutTheTableOfPolicies(t *testing.T) {
 }
 
 func TestAttachThatFailsLeavesItsGroup(t *testing.T) {
-	n := newNode(t)
-	n.judged()
-	n.reserve("one")
-	r, ns := newRecord(t, "c1", pod4, pod6)
-	r.Workload = web
+	n, r, ns := newReserved(t)
 	afterStep = func(name string) error {
 		if name == "elements" {
 			return errors.New("boom")
@@ -231,11 +231,7 @@ func TestAttachThatFailsLeavesItsGroup(t *testing.T) {
 
 // A DEL without a readable record still finds the addresses at the link.
 func TestDetachWithoutARecordLeavesTheGroup(t *testing.T) {
-	n := newNode(t)
-	n.judged()
-	n.reserve("one")
-	r, ns := newRecord(t, "c1", pod4, pod6)
-	r.Workload = web
+	n, r, ns := newReserved(t)
 	n.attach(r, ns)
 	n.must(func() error { return os.WriteFile(n.record(r.HostLink), []byte("{"), 0o600) })
 	n.must(func() error { return n.Detach(r.HostLink) })
@@ -246,11 +242,7 @@ func TestDetachWithoutARecordLeavesTheGroup(t *testing.T) {
 
 // The daemon moves a pod to another group while a DEL looks for it.
 func TestDetachFollowsAGroupThatIsRemoved(t *testing.T) {
-	n := newNode(t)
-	n.judged()
-	n.reserve("one")
-	r, ns := newRecord(t, "c1", pod4, pod6)
-	r.Workload = web
+	n, r, ns := newReserved(t)
 	n.attach(r, ns)
 
 	const many = 15 // more than a few tries
