@@ -23,11 +23,17 @@ func manyPeers(key wgkey.Private, n int) tunnel.Spec {
 	return s
 }
 
-func TestOneChangedPeerReadsAndWritesNoOther(t *testing.T) {
+// synced returns a manager after its first Sync, to a Spec of n peers.
+func synced(t *testing.T, n int) (*tunneltest.Fake, *tunnel.Manager, tunnel.Spec) {
+	t.Helper()
 	f := &tunneltest.Fake{}
-	m := tunnel.NewManager(f, at)
-	want := manyPeers(newKey(t), 1000)
+	m, want := tunnel.NewManager(f, at), manyPeers(newKey(t), n)
 	mustSync(t, m, want)
+	return f, m, want
+}
+
+func TestOneChangedPeerReadsAndWritesNoOther(t *testing.T) {
+	f, m, want := synced(t, 1000)
 	reads, calls := f.Reads(), len(f.Calls())
 	for i := range 3 {
 		want = withEndpoint(want, 500, ep(i))
@@ -63,10 +69,7 @@ func TestWatchFindsWhatOthersChanged(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &tunneltest.Fake{}
-			m := tunnel.NewManager(f, at)
-			want := manyPeers(newKey(t), 3)
-			mustSync(t, m, want)
+			f, m, want := synced(t, 3)
 			watch := func(want bool) {
 				t.Helper()
 				if differs, err := m.Watch(t.Context()); err != nil || differs != want {
@@ -88,10 +91,7 @@ func TestWatchFindsWhatOthersChanged(t *testing.T) {
 
 // A peer that moved stays at its new address, although the remembered handshakes are old.
 func TestMemoryOfHandshakesSetsNoEndpointBack(t *testing.T) {
-	f := &tunneltest.Fake{}
-	m := tunnel.NewManager(f, at)
-	want := manyPeers(newKey(t), 3)
-	mustSync(t, m, want)
+	f, m, want := synced(t, 3)
 	moved(time.Hour, ep(9))(f)
 	m.Forget()
 	if _, err := m.Status(t.Context()); err != nil { // What is remembered now is a stale handshake.
@@ -105,10 +105,7 @@ func TestMemoryOfHandshakesSetsNoEndpointBack(t *testing.T) {
 
 // A reading that a Sync overtook shows the past, and must not be taken for the present.
 func TestSyncNeitherWaitsForAReadingNorIsUndoneByIt(t *testing.T) {
-	f := &tunneltest.Fake{}
-	m := tunnel.NewManager(f, at)
-	want := manyPeers(newKey(t), 3)
-	mustSync(t, m, want)
+	f, m, want := synced(t, 3)
 	release := f.Hold()
 	began, done := f.Reads(), make(chan error)
 	go func() {
@@ -129,10 +126,7 @@ func TestSyncNeitherWaitsForAReadingNorIsUndoneByIt(t *testing.T) {
 }
 
 func TestFailedSyncIsForgotten(t *testing.T) {
-	f := &tunneltest.Fake{}
-	m := tunnel.NewManager(f, at)
-	want := manyPeers(newKey(t), 3)
-	mustSync(t, m, want)
+	f, m, want := synced(t, 3)
 	broken := errors.New("broken")
 	f.Fail("configure", broken)
 	want = withEndpoint(want, 0, ep(9))
