@@ -49,6 +49,22 @@ func checkTarget(what, path string) error {
 	return nil
 }
 
+// checkVolume refuses a request without a volume, or with a path that checkTarget refuses.
+func checkVolume(id, what, path string) error {
+	if id == "" {
+		return invalid("no volume id")
+	}
+	return checkTarget(what, path)
+}
+
+// lockAt is lock after checkVolume.
+func (d *Driver) lockAt(id, what, path string) (unlock func(), err error) {
+	if err := checkVolume(id, what, path); err != nil {
+		return nil, err
+	}
+	return d.lock(id)
+}
+
 // look returns the mapping of a volume by the cache, and by the store if the cache has none. It
 // informs; code that decides calls find.
 func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {

@@ -17,10 +17,7 @@ import (
 // rules.
 func (d *Driver) NodePublishVolume(ctx context.Context,
 	r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
-	}
-	if err := checkTarget("target path", r.GetTargetPath()); err != nil {
+	if err := checkVolume(r.GetVolumeId(), "target path", r.GetTargetPath()); err != nil {
 		return nil, err
 	}
 	c, err := readCapability(r.GetVolumeCapability())
@@ -124,13 +121,7 @@ func otherPods(others []string, target string, c capability) []string {
 // path.
 func (d *Driver) NodeUnpublishVolume(_ context.Context,
 	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
-	}
-	if err := checkTarget("target path", r.GetTargetPath()); err != nil {
-		return nil, err
-	}
-	unlock, err := d.lock(r.GetVolumeId())
+	unlock, err := d.lockAt(r.GetVolumeId(), "target path", r.GetTargetPath())
 	if err != nil {
 		return nil, err
 	}

@@ -20,10 +20,7 @@ import (
 // NodeStageVolume implements csi.NodeServer: it opens the volume and mounts its file system.
 func (d *Driver) NodeStageVolume(ctx context.Context,
 	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
-	}
-	if err := checkTarget("staging target path", r.GetStagingTargetPath()); err != nil {
+	if err := checkVolume(r.GetVolumeId(), "staging target path", r.GetStagingTargetPath()); err != nil {
 		return nil, err
 	}
 	c, err := readCapability(r.GetVolumeCapability())
@@ -288,13 +285,7 @@ func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS,
 // and waits for no other node.
 func (d *Driver) NodeUnstageVolume(ctx context.Context,
 	r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
-	if r.GetVolumeId() == "" {
-		return nil, invalid("no volume id")
-	}
-	if err := checkTarget("staging target path", r.GetStagingTargetPath()); err != nil {
-		return nil, err
-	}
-	unlock, err := d.lock(r.GetVolumeId())
+	unlock, err := d.lockAt(r.GetVolumeId(), "staging target path", r.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
