@@ -77,40 +77,24 @@ func AddAddr(t testing.TB, ns *NS, link string, addrs ...netip.Prefix) {
 }
 
 func addAddrs(name string, addrs []netip.Prefix) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	link, err := h.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("find link %s: %w", name, err)
-	}
-	for _, p := range addrs {
-		addr := &nl.Addr{IPNet: ipNet(p)}
-		if p.Addr().Is6() {
-			addr.Flags = unix.IFA_F_NODAD
+	return nl.OnLink(name, func(h *nl.Handle, link nl.Link) error {
+		for _, p := range addrs {
+			addr := &nl.Addr{IPNet: ipNet(p)}
+			if p.Addr().Is6() {
+				addr.Flags = unix.IFA_F_NODAD
+			}
+			if err := h.AddrAdd(link, addr); err != nil {
+				return fmt.Errorf("add address %s to %s: %w", p, name, err)
+			}
 		}
-		if err := h.AddrAdd(link, addr); err != nil {
-			return fmt.Errorf("add address %s to %s: %w", p, name, err)
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // AddRoute adds a route to dst via gw, or on the link when gw is the zero Addr.
 func AddRoute(t testing.TB, ns *NS, dst netip.Prefix, gw netip.Addr, link string) {
 	t.Helper()
-	ns.Run(t, func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		l, err := h.LinkByName(link)
-		if err != nil {
-			return fmt.Errorf("find link %s: %w", link, err)
-		}
+	ns.OnLink(link, func(h *nl.Handle, l nl.Link) error {
 		r := &nl.Route{Dst: ipNet(dst), LinkIndex: l.Attrs().Index}
 		if gw.IsValid() {
 			r.Gw = gw.AsSlice()

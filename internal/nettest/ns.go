@@ -80,19 +80,28 @@ func (n *NS) Handle() *nl.Handle {
 	return h
 }
 
+// OnLink calls f with a link of the namespace, and fails the test when f does.
+func (n *NS) OnLink(name string, f func(h *nl.Handle, l nl.Link) error) {
+	n.t.Helper()
+	n.Run(n.t, func() error { return nl.OnLink(name, f) })
+}
+
+// Link finds a link of the namespace.
+func (n *NS) Link(name string) (l nl.Link) {
+	n.t.Helper()
+	n.OnLink(name, func(_ *nl.Handle, found nl.Link) error {
+		l = found
+		return nil
+	})
+	return l
+}
+
 // linkUp sets a link of the calling thread's namespace up.
 func linkUp(name string) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	link, err := h.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("find link %s: %w", name, err)
-	}
-	if err := h.LinkSetUp(link); err != nil {
-		return fmt.Errorf("set link %s up: %w", name, err)
-	}
-	return nil
+	return nl.OnLink(name, func(h *nl.Handle, link nl.Link) error {
+		if err := h.LinkSetUp(link); err != nil {
+			return fmt.Errorf("set link %s up: %w", name, err)
+		}
+		return nil
+	})
 }

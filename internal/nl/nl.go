@@ -90,6 +90,35 @@ func (h *Handle) LinkByName(name string) (Link, error) {
 	return l, Err(err)
 }
 
+// OpenLinks opens a Handle and lists all links.
+func OpenLinks() (*Handle, []Link, error) {
+	h, err := Open()
+	if err != nil {
+		return nil, nil, err
+	}
+	links, err := h.LinkList()
+	if err != nil {
+		h.Close()
+		return nil, nil, fmt.Errorf("list links: %w", err)
+	}
+	return h, links, nil
+}
+
+// OnLink calls f with a link of the calling thread's namespace, and a Handle that is closed
+// afterwards. The error matches ErrNotFound when there is no link of that name.
+func OnLink(name string, f func(h *Handle, l Link) error) error {
+	h, err := Open()
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	l, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", name, err)
+	}
+	return f(h, l)
+}
+
 // AddrList lists the addresses of link, of all links when it is nil.
 func (h *Handle) AddrList(link Link, family int) ([]Addr, error) {
 	return dump(func() ([]Addr, error) { return h.Handle.AddrList(link, family) })

@@ -18,16 +18,12 @@ import (
 // Leftovers is everything of pods in the calling thread's namespaces: links,
 // elements, host routes, records, and host-local's reservations, a line for each.
 func Leftovers(podDir, ipamDir string) ([]string, error) {
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
 	var lines []string
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, err
-	}
 
 	for _, l := range links {
 		if l.Attrs().Group == abi.PodGroup {
@@ -103,14 +99,10 @@ func AddLink(nsFd int, name string) error {
 
 // LinkIndex finds a link of the calling thread's namespace.
 func LinkIndex(name string) (int, error) {
-	h, err := nl.Open()
-	if err != nil {
-		return 0, err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return 0, fmt.Errorf("find link %s: %w", name, err)
-	}
-	return l.Attrs().Index, nil
+	index := 0
+	err := nl.OnLink(name, func(_ *nl.Handle, l nl.Link) error {
+		index = l.Attrs().Index
+		return nil
+	})
+	return index, err
 }

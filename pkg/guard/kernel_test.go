@@ -340,16 +340,9 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 			if other, err = foreign(abi.PinGuardEgress, asm.Mov.Imm(asm.R0, 0)); err != nil {
 				return err
 			}
-			u0, err := net.InterfaceByName("u0")
-			if err != nil {
-				return err
-			}
-			h, err := nl.Open()
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			return hk.attach(h, Point{u0.Index, Egress}, "other", other)
+			return nl.OnLink("u0", func(h *nl.Handle, u0 nl.Link) error {
+				return hk.attach(h, Point{u0.Attrs().Index, Egress}, "other", other)
+			})
 		})
 
 		defer other.Close()
@@ -377,17 +370,8 @@ func TestForeignProgramsStayAndDoNotGoFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		n.Run(t, func() error {
-			u0, err := net.InterfaceByName("u0")
-			if err != nil {
-				return err
-			}
-			h, err := nl.Open()
-			if err != nil {
-				return err
-			}
-			defer h.Close()
-			ids, err := hk.list(h, new(tchook.Places), Point{u0.Index, Egress})
+		n.OnLink("u0", func(h *nl.Handle, u0 nl.Link) error {
+			ids, err := hk.list(h, new(tchook.Places), Point{u0.Attrs().Index, Egress})
 			if err == nil && !slices.Equal(ids, []ebpf.ProgramID{id}) {
 				err = fmt.Errorf("attached are %v, want the other's %v alone", ids, id)
 			}

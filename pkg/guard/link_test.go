@@ -1,7 +1,6 @@
 package guard
 
 import (
-	"fmt"
 	"net"
 
 	"github.com/cilium/ebpf"
@@ -28,10 +27,6 @@ func attachTCX(index int, hook Hook, prog *ebpf.Program) error {
 // redirect sends everything that arrives on a link out by another. The first
 // goes into the group of pods' links, which the guard skips.
 func redirect(hk hooks, from, to string) error {
-	a, err := net.InterfaceByName(from)
-	if err != nil {
-		return err
-	}
 	b, err := net.InterfaceByName(to)
 	if err != nil {
 		return err
@@ -45,41 +40,19 @@ func redirect(hk hooks, from, to string) error {
 		return err
 	}
 	defer prog.Close()
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	return hk.attach(h, Point{a.Index, Ingress}, "redirect", prog)
+	return nl.OnLink(from, func(h *nl.Handle, a nl.Link) error {
+		return hk.attach(h, Point{a.Attrs().Index, Ingress}, "redirect", prog)
+	})
 }
 
 func setGroup(name string, group uint32) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	if err := h.LinkSetGroup(l, int(group)); err != nil {
-		return fmt.Errorf("set group of %s: %w", name, err)
-	}
-	return nil
+	return nl.OnLink(name, func(h *nl.Handle, l nl.Link) error {
+		return h.LinkSetGroup(l, int(group))
+	})
 }
 
 func setMTU(name string, mtu int) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return h.LinkSetMTU(l, mtu)
+	return nl.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, mtu) })
 }
 
 // refuseOnePiece drops what leaves by a link with its IP header in the first

@@ -57,15 +57,11 @@ func remove(dir string, hooks hooks) ([]string, error) {
 }
 
 func detachAll(hooks hooks) ([]string, error) {
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
 
 	var taken []string
 	var errs []error

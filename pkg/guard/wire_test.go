@@ -353,16 +353,7 @@ func openTUN(name string) (int, error) {
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, req); err != nil {
 		return fd, fmt.Errorf("make %s: %w", name, err)
 	}
-	h, err := nl.Open()
-	if err != nil {
-		return fd, err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return fd, err
-	}
-	return fd, h.LinkSetUp(l)
+	return fd, nl.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetUp(l) })
 }
 
 // TestWireHeaderInAFragment sends frames of which the kernel has only the

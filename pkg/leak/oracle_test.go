@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
@@ -87,14 +88,7 @@ func TestOracleOutlivesALink(t *testing.T) {
 	c := newCable(t)
 	o := c.watch(t)
 	c.transmit(t, eth(etherIPv4, ip4(pod1, pod2, TCP, tcp(1, 2, nil))))
-	h := c.b.Handle()
-	link, err := h.LinkByName("orb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.LinkDel(link); err != nil {
-		t.Fatal(err)
-	}
+	c.b.OnLink("orb", func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
 	r, err := o.Stop()
 	if err != nil {
 		t.Fatal(err)

@@ -61,16 +61,7 @@ func host(t *testing.T) (*nettest.Host, *nettest.NS) {
 	}
 	nettest.Sysctl(t, h.NS, "ipv4/ip_forward", "1")
 	nettest.Sysctl(t, h.NS, "ipv6/conf/all/forwarding", "1")
-	h.Run(t, func() error {
-		n, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer n.Close()
-		l, err := n.LinkByName(device)
-		if err != nil {
-			return err
-		}
+	h.OnLink(device, func(n *nl.Handle, l nl.Link) error {
 		return n.LinkSetGroup(l, int(abi.TunnelGroup))
 	})
 	return h, behind
@@ -153,15 +144,11 @@ func TestProbeAfterOneThatWasKilled(t *testing.T) {
 func nothingLeft(t *testing.T, h *nettest.Host) {
 	t.Helper()
 	h.Run(t, func() error {
-		n, err := nl.Open()
+		n, links, err := nl.OpenLinks()
 		if err != nil {
 			return err
 		}
 		defer n.Close()
-		links, err := n.LinkList()
-		if err != nil {
-			return err
-		}
 
 		for _, l := range links {
 			if strings.HasPrefix(l.Attrs().Name, abi.PodLinkPrefix) {

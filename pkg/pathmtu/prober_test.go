@@ -144,18 +144,7 @@ func TestProbesWaitForTraffic(t *testing.T) {
 // a veth drops what exceeds the MTU of its receiving end.
 func blackHole(t *testing.T, ns *nettest.NS, mtu int) {
 	t.Helper()
-	ns.Run(t, func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		l, err := h.LinkByName("veil0")
-		if err != nil {
-			return err
-		}
-		return h.LinkSetMTU(l, mtu)
-	})
+	ns.OnLink("veil0", func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, mtu) })
 }
 
 // TestStrangersGetNoAnswer sends probes from an address that is no peer's.

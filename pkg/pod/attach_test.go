@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
-	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/podtest"
 )
 
 type leftover struct {
@@ -117,7 +117,7 @@ func TestAttachFailedAtEachStepLeavesNothing(t *testing.T) {
 
 				// In the place of the caller's release of addresses.
 				undo.Add(func() error {
-					if _, err := linkIndex(r.HostLink); !errors.Is(err, ErrNotFound) {
+					if _, err := podtest.LinkIndex(r.HostLink); !errors.Is(err, ErrNotFound) {
 						t.Errorf("released while the link is there: %v", err)
 					}
 					return nil
@@ -210,17 +210,4 @@ func TestAttachRefusesWhenTheMarkerIsGone(t *testing.T) {
 	if err := n.bare(); err != nil {
 		t.Error(err)
 	}
-}
-
-func linkIndex(name string) (int, error) {
-	h, err := nl.Open()
-	if err != nil {
-		return 0, err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return 0, fmt.Errorf("find link %s: %w", name, err)
-	}
-	return l.Attrs().Index, nil
 }

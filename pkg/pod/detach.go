@@ -74,15 +74,11 @@ func (p Paths) PruneAddrs() (int, error) {
 
 // podLinks are the names of the links in PodGroup, by index.
 func podLinks() (map[int]string, error) {
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
 	nameByIndex := make(map[int]string)
 	for _, l := range links {
 		if l.Attrs().Group == abi.PodGroup {
@@ -94,20 +90,14 @@ func podLinks() (map[int]string, error) {
 
 // deleteLink deletes a link by name; one that does not exist is no error.
 func deleteLink(name string) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
+	err := nl.OnLink(name, func(h *nl.Handle, l nl.Link) error {
+		if err := nl.Err(h.LinkDel(l)); err != nil {
+			return fmt.Errorf("delete link %s: %w", name, err)
+		}
+		return nil
+	})
 	if errors.Is(err, nl.ErrNotFound) {
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("find link %s: %w", name, err)
-	}
-	if err := nl.Err(h.LinkDel(l)); err != nil && !errors.Is(err, nl.ErrNotFound) {
-		return fmt.Errorf("delete link %s: %w", name, err)
-	}
-	return nil
+	return err
 }

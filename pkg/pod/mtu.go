@@ -53,19 +53,12 @@ func (p Paths) SetMTU(ctx context.Context, r Record, mtu int) (Record, error) {
 }
 
 func setLinkMTU(name string, mtu int) error {
-	h, err := nl.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return fmt.Errorf("find link %s: %w", name, err)
-	}
-	if l.Attrs().MTU == mtu {
-		return nil
-	}
-	return nl.Err(h.LinkSetMTU(l, mtu))
+	return nl.OnLink(name, func(h *nl.Handle, l nl.Link) error {
+		if l.Attrs().MTU == mtu {
+			return nil
+		}
+		return nl.Err(h.LinkSetMTU(l, mtu))
+	})
 }
 
 // setPodMTU runs in the pod's namespace. The routes come first when the MTU

@@ -311,17 +311,7 @@ func flows(t *testing.T, what string, arrivals func() []time.Time, since time.Ti
 // links describes the device and its routes, but for what a process at the TUN changes.
 func (n *testNode) links() string {
 	var b strings.Builder
-	n.Run(n.t, func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		l, err := h.LinkByName(device)
-		if err != nil {
-			return err
-		}
-
+	n.OnLink(device, func(h *nl.Handle, l nl.Link) error {
 		a := l.Attrs()
 		fmt.Fprintf(&b, "%d %s %s group %#x mtu %d qlen %d\n", a.Index, a.Name, l.Type(), a.Group,
 			a.MTU, a.TxQLen)

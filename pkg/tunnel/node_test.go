@@ -100,18 +100,7 @@ func TestThousandPeers(t *testing.T) {
 
 func TestDeviceRemovedByHandComesBack(t *testing.T) {
 	a, b := pair(t, ipv4)
-	b.Run(t, func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		l, err := h.LinkByName(device)
-		if err != nil {
-			return err
-		}
-		return h.LinkDel(l)
-	})
+	b.OnLink(device, func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
 
 	nettest.Until(t, 5*time.Second, "the device, served again", func() bool {
 		served := false
@@ -142,13 +131,7 @@ func TestForeignLinkIsLeftAlone(t *testing.T) {
 		if took, err := n.host.RemoveAll(t.Context()); err != nil || len(took) > 0 {
 			t.Errorf("took %q, %v", took, err)
 		}
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		_, err = h.LinkByName(device)
-		return err
+		return nl.OnLink(device, func(*nl.Handle, nl.Link) error { return nil })
 	})
 }
 
@@ -185,18 +168,7 @@ func TestNarrowUnderlayIsFound(t *testing.T) {
 
 	t.Cleanup(wg.Wait)
 	t.Cleanup(stop)
-	b.Run(t, func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		l, err := h.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		return h.LinkSetMTU(l, 1390)
-	})
+	b.OnLink("eth0", func(h *nl.Handle, l nl.Link) error { return h.LinkSetMTU(l, 1390) })
 
 	nettest.Until(t, 20*time.Second, "an mtu of 1328", func() bool { return found.Load() == 1328 })
 }

@@ -156,16 +156,12 @@ func setUpTUN(h *nl.Handle, name string, mtu int, created bool) error {
 
 // linkIsUp reports whether a link is set up.
 func linkIsUp(name string) (bool, error) {
-	h, err := nl.Open()
-	if err != nil {
-		return false, err
-	}
-	defer h.Close()
-	l, err := h.LinkByName(name)
-	if err != nil {
-		return false, fmt.Errorf("find %s: %w", name, err)
-	}
-	return l.Attrs().RawFlags&unix.IFF_UP != 0, nil
+	up := false
+	err := nl.OnLink(name, func(_ *nl.Handle, l nl.Link) error {
+		up = l.Attrs().RawFlags&unix.IFF_UP != 0
+		return nil
+	})
+	return up, err
 }
 
 // removeTUN removes the TUN of that name if there is one, and nothing else.

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 )
@@ -205,14 +206,7 @@ func TestDelWithoutAnything(t *testing.T) {
 
 	t.Log("the link went with the namespace")
 	n.must("ADD", a, c)
-	h := ns.Handle()
-	l, err := h.LinkByName("eth0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.LinkDel(l); err != nil {
-		t.Fatal(err)
-	}
+	ns.OnLink("eth0", func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
 	a.netns = ""
 	n.must("DEL", a, c)
 	n.wantNothing()
@@ -237,15 +231,8 @@ func TestDelAfterACrashOfAdd(t *testing.T) {
 	c := conf("1.0.0", nil)
 	n.must("ADD", a, c)
 	// A record with no link is what a killed ADD leaves at its earliest.
-	h := n.Handle()
-	l, err := h.LinkByName(pod.HostLink("c1", "eth0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.LinkDel(l); err != nil {
-		t.Fatal(err)
-	}
-	_, err = n.try("ADD", a, c)
+	n.OnLink(pod.HostLink("c1", "eth0"), func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
+	_, err := n.try("ADD", a, c)
 	wantError(t, err, types.ErrInternal, "DEL")
 	n.must("DEL", a, c)
 	n.wantNothing()

@@ -191,15 +191,6 @@ func (k *kernel) IpcSetOperation(r io.Reader) error {
 func (k *kernel) Close() {
 	k.control.Close()
 	_ = k.ns.Do(func() error {
-		h, err := nl.Open()
-		if err != nil {
-			return err
-		}
-		defer h.Close()
-		link, err := h.LinkByName(kernelLink)
-		if err != nil {
-			return err
-		}
-		return h.LinkDel(link)
+		return nl.OnLink(kernelLink, func(h *nl.Handle, l nl.Link) error { return h.LinkDel(l) })
 	})
 }

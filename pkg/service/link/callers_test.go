@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"os"
@@ -12,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
@@ -40,11 +40,7 @@ func (l *linked) expectInUse(t *testing.T, situation string, addrs, want []netip
 
 func (l *linked) index(t *testing.T, link string) uint32 {
 	t.Helper()
-	found, err := l.host.Handle().LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uint32(found.Attrs().Index)
+	return uint32(l.host.Link(link).Attrs().Index)
 }
 
 func podClient(addr string, link uint32) table.PodClient {
@@ -100,9 +96,7 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 	l := newLinked(t, true)
 	l.callers.rest = 0
 	const vip = "198.19.199.1"
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
+	stop := l.watch(t, "u9", l.patience)
 	forgotten := func() bool { return !l.calls(t, vip, nobodysLink) }
 	pod := l.index(t, "vpod1")
 	for _, name := range []string{"u8", "u9"} {
@@ -115,10 +109,6 @@ func TestCallersGoWhenPodsCome(t *testing.T) {
 		t.Error("a pod that is there was forgotten")
 	}
 	stop()
-	group(t, l.host, "u9", 7) // a change that ends the wait
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 // expectPodClients wants the callers counted, and the room that the programs' map has.
@@ -145,12 +135,9 @@ func TestCallersAreCountedNowAndThen(t *testing.T) {
 	l.expectPodClients(t, "soon after", 0)
 	nettest.Veth(t, nettest.End{NS: l.host, Name: "u8"},
 		nettest.End{NS: nettest.NewNS(t), Name: "u8"})
-	l.host.Run(t, func() error {
-		u8, err := l.host.Handle().LinkByName("u8")
-		if err == nil {
-			l.serveLink(l.host.Handle(), u8, true)
-		}
-		return err
+	l.host.OnLink("u8", func(h *nl.Handle, u8 nl.Link) error {
+		l.serveLink(h, u8, true)
+		return nil
 	})
 
 	if !l.calls(t, vip, nobodysLink) {

@@ -109,15 +109,11 @@ func (s *Links) retainLocked(names map[string]bool) error {
 
 // retainFirst is Retain of a process that does not know yet which links have the fast path.
 func (s *Links) retainFirst(names map[string]bool) error {
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return fmt.Errorf("list links: %w", err)
-	}
 
 	allowed, given := map[string]bool{}, map[string]uint32{}
 	for _, l := range links {

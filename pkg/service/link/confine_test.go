@@ -30,13 +30,7 @@ func (r *routed) allow(t *testing.T, links ...string) {
 // restart is another process, with the maps and programs that are pinned and attached.
 func (r *routed) restart(t *testing.T, hostRouting bool) {
 	t.Helper()
-	c := r.config()
-	c.HostRouting = hostRouting
-	if err := r.Table.Close(); err != nil {
-		t.Fatal(err)
-	}
-	r.openWith(t, c, r.tcx)
-	r.setSelf(t)
+	r.again(t, hostRouting)
 	r.Confine()
 }
 

@@ -12,11 +12,7 @@ import (
 
 func mac(t *testing.T, ns *nettest.NS, link string) string {
 	t.Helper()
-	found, err := ns.Handle().LinkByName(link)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found.Attrs().HardwareAddr.String()
+	return ns.Link(link).Attrs().HardwareAddr.String()
 }
 
 // expectRouted wants datagrams of both families to have come to a link from that of the host, with

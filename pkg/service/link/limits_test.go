@@ -1,7 +1,6 @@
 package link
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -57,12 +56,7 @@ func (r *routed) tc(t *testing.T, args string) {
 // limited is how many packets the limit of other has let through.
 func (r *routed) limited(t *testing.T) uint32 {
 	t.Helper()
-	h := r.host.Handle()
-	link, err := h.LinkByName("vpod2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	qdiscs, err := h.QdiscList(link)
+	qdiscs, err := r.host.Handle().QdiscList(r.host.Link("vpod2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,32 +184,18 @@ func TestNewPodsAreSentToByTheHostsEndFirst(t *testing.T) {
 		}
 	}
 
-	watch := func(patience time.Duration) (stop func()) {
-		r.patience = patience
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- r.host.Do(func() error { return r.WatchLinks(ctx) }) }()
-		return func() {
-			cancel()
-			group(t, r.host, "u0", 7) // a change that ends the wait
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-
 	becomes := func(link string, want uint8) {
 		nettest.Until(t, 10*time.Second, fmt.Sprintf("%s has %04b", link, want),
 			func() bool { return r.routesOf(t, link) == want })
 	}
-	stop := watch(time.Hour)
+	stop := r.watch(t, "u0", time.Hour)
 	appear("vpod3")
 	appear("vpod4") // seen behind it
 	becomes("vpod4", routePod)
 	r.expectRoutes(t, "before the patience ends",
 		map[string]uint8{"vpod1": wholePod, "vpod3": routePod, "u0": routeExit})
 	stop()
-	stop = watch(time.Millisecond)
+	stop = r.watch(t, "u0", time.Millisecond)
 
 	appear("vpod5")
 	for _, link := range []string{"vpod3", "vpod4", "vpod5"} {

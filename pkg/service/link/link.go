@@ -155,15 +155,11 @@ func (s *Links) AttachLinks() ([]string, error) {
 		return nil, errors.New("attach to links: the table was opened without them")
 	}
 
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
 	if err := s.forgetRoutes(links); err != nil {
 		s.log.Warn("links that are gone are still known", "error", err)
 	}

@@ -82,14 +82,7 @@ func newLinked(t *testing.T, withTCX bool) *linked {
 
 func group(t *testing.T, ns *nettest.NS, name string, group uint32) {
 	t.Helper()
-	h := ns.Handle()
-	link, err := h.LinkByName(name)
-	if err == nil {
-		err = h.LinkSetGroup(link, int(group))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns.OnLink(name, func(h *nl.Handle, l nl.Link) error { return h.LinkSetGroup(l, int(group)) })
 }
 
 // podAddrs lets a pod send from these addresses, as the plugin does.
@@ -226,15 +219,11 @@ func TestRemoveLeavesTheGuardOnLinks(t *testing.T) {
 		l.attach(t)
 		var left []string
 		l.host.Run(t, func() error {
-			h, err := nl.Open()
+			h, links, err := nl.OpenLinks()
 			if err != nil {
 				return err
 			}
 			defer h.Close()
-			links, err := h.LinkList()
-			if err != nil {
-				return err
-			}
 
 			for _, link := range links {
 				if _, err := detachLink(h, hooksFor(l.tcx), link); err != nil {
@@ -296,16 +285,10 @@ func TestRemoveTakesLinksAndPins(t *testing.T) {
 // TestNewLinksAreServed has a pod's link that appears while links are watched.
 func TestNewLinksAreServed(t *testing.T) {
 	l := newLinked(t, true)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
+	stop := l.watch(t, "u9", l.patience)
 	nettest.Veth(t, nettest.End{NS: l.host, Name: "u9"},
 		nettest.End{NS: nettest.NewNS(t), Name: "u9"})
-	h := l.host.Handle()
-	link, err := h.LinkByName("u9")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h, link := l.host.Handle(), l.host.Link("u9")
 
 	nettest.Until(t, 10*time.Second, "the new link has a program", func() bool {
 		served := false
@@ -319,10 +302,6 @@ func TestNewLinksAreServed(t *testing.T) {
 	})
 
 	stop()
-	group(t, l.host, "u9", 7) // a change that ends the wait
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }
 
 // TestClientOutsideWithTheGuardInForce has all that drops in force: nftables and programs.
@@ -366,6 +345,21 @@ func (l *linked) expectServed(t *testing.T) {
 		out, err := visit(l.client, to)
 		if err != nil || !strings.HasPrefix(out, "pod sees ") {
 			t.Errorf("%s answers %q, %v; the guard dropped %v", to, out, err, l.dropped(t))
+		}
+	}
+}
+
+// watch watches links until stop, which changes the group of the link bell to end the wait.
+func (l *linked) watch(t *testing.T, bell string, patience time.Duration) (stop func()) {
+	l.patience = patience
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
+	return func() {
+		cancel()
+		group(t, l.host, bell, 7)
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	}
 }

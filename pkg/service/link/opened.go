@@ -50,15 +50,11 @@ func (s *Links) Opened(pods map[netip.Addr]string) ([]nl.Opened, error) {
 
 // indexesOf returns the indexes of links by the pods' addresses, of those that exist.
 func indexesOf(pods map[netip.Addr]string) (map[netip.Addr]uint32, error) {
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
 
 	byName := make(map[string]uint32, len(links))
 	for _, l := range links {

@@ -2,7 +2,6 @@ package link
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -113,11 +112,7 @@ func TestPortsLeaveItToTheirMaster(t *testing.T) {
 func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	nettest.NeedBPF(t)
 	l := newLinked(t, false)
-	h := l.host.Handle()
-	vpod, err := h.LinkByName("vpod1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	h, vpod := l.host.Handle(), l.host.Link("vpod1")
 	qdisc := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: vpod.Attrs().Index,
 		Handle: 0xffff0000, Parent: nl.ClsactParent}, QdiscType: "ingress"}
 	if err := h.QdiscAdd(qdisc); err != nil {
@@ -151,12 +146,7 @@ const mprogMax = 63
 // crowd leaves no room for a program at the ingress of a link.
 func (l *linked) crowd(t *testing.T, name string) {
 	t.Helper()
-	found, err := l.host.Handle().LinkByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	p := point{found.Attrs().Index, ingress}
+	p := point{l.host.Link(name).Attrs().Index, ingress}
 	if l.tcx {
 		for i := range mprogMax {
 			prog := loadProgram(t, asm.Mov.Imm(asm.R1, int32(i)), asm.Mov.Imm(asm.R0, -1),
@@ -228,22 +218,8 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 		ids, err := (clsact{}).list(h, p)
 		return err == nil && len(ids) > 0
 	}
-	watch := func(patience time.Duration) (stop func()) {
-		l.patience = patience
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- l.host.Do(func() error { return l.WatchLinks(ctx) }) }()
-		return func() {
-			cancel()
-			group(t, l.host, "u9", 7) // a change that ends the wait
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-
 	l.attach(t)
-	stop := watch(time.Hour)
+	stop := l.watch(t, "u9", time.Hour)
 	pod := add("vpod2", abi.PodGroup)
 	after := add("u9", 0) // seen behind it
 	nettest.Until(t, 10*time.Second, "links are served", func() bool { return served(after) })
@@ -257,7 +233,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	}
 
 	stop()
-	stop = watch(time.Millisecond)
+	stop = l.watch(t, "u9", time.Millisecond)
 	other := add("vpod3", abi.PodGroup)
 	nettest.Until(t, 10*time.Second, "a pod's link without a limit is served",
 		func() bool { return served(other) })

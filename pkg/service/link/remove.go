@@ -26,15 +26,11 @@ func Remove(dir string) ([]string, error) {
 
 // detachLinks takes our programs from all links, and from before the guard.
 func detachLinks(dir string) ([]string, error) {
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return nil, err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
 	has, err := tchook.HasTCX()
 	hk := hooksFor(err == nil && has)
 	var taken []string

@@ -76,8 +76,8 @@ func (r *routed) meet(t *testing.T) {
 	}
 }
 
-// reload puts another table in the place of this one.
-func (r *routed) reload(t *testing.T, hostRouting bool) {
+// again opens another table in the place of this one.
+func (r *routed) again(t *testing.T, hostRouting bool) {
 	t.Helper()
 	c := r.config()
 	c.HostRouting = hostRouting
@@ -86,6 +86,12 @@ func (r *routed) reload(t *testing.T, hostRouting bool) {
 	}
 	r.openWith(t, c, r.tcx)
 	r.setSelf(t)
+}
+
+// reload puts another table in the place of this one.
+func (r *routed) reload(t *testing.T, hostRouting bool) {
+	t.Helper()
+	r.again(t, hostRouting)
 	r.linked.attach(t)
 	if hostRouting && !r.tcx {
 		// The guard is at tcx wherever there is one, and who has none does not see it there.

@@ -123,15 +123,11 @@ func (l *linked) replaceSome(places int) error {
 		return err
 	}
 
-	h, err := nl.Open()
+	h, links, err := nl.OpenLinks()
 	if err != nil {
 		return err
 	}
 	defer h.Close()
-	links, err := h.LinkList()
-	if err != nil {
-		return err
-	}
 
 	hk := hooksFor(l.tcx)
 	for _, link := range links {
