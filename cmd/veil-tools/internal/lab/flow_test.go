@@ -38,10 +38,7 @@ func TestFlowSaysWhatBreaks(t *testing.T) {
 // Flows to an echo carry both protocols and stop when told.
 func TestFlow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := loopback(t)
 
 	addr := l.Addr().String()
 	l.Close()

@@ -106,14 +106,8 @@ func meetOnce(ctx context.Context, proto, addr string, count, size int) error {
 	defer c.Close()
 	deadline, _ := ctx.Deadline()
 	for i := range count {
-		msg := payload(uint64(i), size)
-		if strings.HasPrefix(proto, "udp") {
-			err = exchangeUDP(c, msg, deadline, 500*time.Millisecond)
-		} else {
-			_ = c.SetDeadline(deadline)
-			err = exchangeTCP(c, msg)
-		}
-		if err != nil {
+		if err := exchange(c, proto, payload(uint64(i), size), deadline,
+			500*time.Millisecond); err != nil {
 			return fmt.Errorf("message %d of %d: %w", i+1, count, err)
 		}
 	}

@@ -1,16 +1,12 @@
 package lab
 
 import (
-	"net"
 	"strings"
 	"testing"
 )
 
 func TestMeet(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := loopback(t)
 	go echoConnections(l)
 
 	addr := l.Addr().String()

@@ -37,15 +37,11 @@ func name(ctx context.Context, args []string) (any, error) {
 		if *count > 1 {
 			answer = fmt.Sprintf("%s:%d", *called, port)
 		}
-		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		l, u, err := listenBoth(fmt.Sprintf(":%d", port))
 		if err != nil {
 			return nil, err
 		}
 		defer l.Close()
-		u, err := net.ListenPacket("udp", fmt.Sprintf(":%d", port))
-		if err != nil {
-			return nil, err
-		}
 		defer u.Close()
 		go nameConnections(l, answer)
 		go nameDatagrams(u, answer)
@@ -62,33 +58,18 @@ func (a nameAnswer) line() []byte {
 }
 
 func nameConnections(l net.Listener, called string) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			// A connection that breaks is the caller's finding.
-			_ = answerLines(c, c, func(line string) (any, error) {
-				return nameAnswer{called, c.RemoteAddr().String(), line}, nil
-			})
-		}()
-	}
+	serveConnections(l, func(c net.Conn) {
+		// A connection that breaks is the caller's finding.
+		_ = answerLines(c, c, func(line string) (any, error) {
+			return nameAnswer{called, c.RemoteAddr().String(), line}, nil
+		})
+	})
 }
 
 func nameDatagrams(u net.PacketConn, called string) {
-	b := make([]byte, 4096)
-	for {
-		n, from, err := u.ReadFrom(b)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err == nil {
-			_, _ = u.WriteTo((nameAnswer{called, from.String(), strings.TrimSpace(string(b[:n]))}).
-				line(), from)
-		}
-	}
+	answerDatagrams(u, func(b []byte, from net.Addr) []byte {
+		return nameAnswer{called, from.String(), strings.TrimSpace(string(b))}.line()
+	})
 }
 
 // censusResult is what census prints.

@@ -8,18 +8,26 @@ import (
 	"time"
 )
 
-// named starts a named server on the loopback and returns its addresses by protocol.
-func named(t *testing.T, called string) map[string]string {
+// loopback listens on the loopback until the test ends.
+func loopback(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// named starts a named server on the loopback and returns its addresses by protocol.
+func named(t *testing.T, called string) map[string]string {
+	t.Helper()
+	l := loopback(t)
 	u, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close(); u.Close() })
+	t.Cleanup(func() { u.Close() })
 	go nameConnections(l, called)
 	go nameDatagrams(u, called)
 	return map[string]string{"tcp": l.Addr().String(), "udp": u.LocalAddr().String()}
@@ -40,10 +48,7 @@ func TestCensus(t *testing.T) {
 }
 
 func TestCensusWithoutAnswersIsNoError(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := loopback(t)
 	l.Close()
 	for _, proto := range []string{"tcp", "udp"} {
 		out, err := census(t.Context(), []string{"-proto", proto, "-to", l.Addr().String(),

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"time"
 )
 
@@ -39,38 +40,40 @@ func echo(ctx context.Context, args []string) (any, error) {
 		return nil, err
 	}
 
-	l, err := net.Listen("tcp", *listen)
+	l, u, err := listenBoth(*listen)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Close()
-	u, err := net.ListenPacket("udp", *listen)
-	if err != nil {
-		return nil, err
-	}
 	defer u.Close()
-
 	go echoConnections(l)
-	go func() {
-		b := make([]byte, 1<<16)
-		for {
-			n, from, err := u.ReadFrom(b)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil {
-				_, _ = u.WriteTo(b[:n], from)
-			}
-		}
-	}()
-
+	go answerDatagrams(u, func(b []byte, _ net.Addr) []byte { return b })
 	fmt.Println("listening")
 	<-ctx.Done()
 	return nil, nil
 }
 
+// listenBoth listens at an address by TCP and UDP.
+func listenBoth(at string) (net.Listener, net.PacketConn, error) {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return nil, nil, err
+	}
+	u, err := net.ListenPacket("udp", at)
+	if err != nil {
+		l.Close()
+		return nil, nil, err
+	}
+	return l, u, nil
+}
+
 // echoConnections echoes what comes by connections, until l is closed.
 func echoConnections(l net.Listener) {
+	serveConnections(l, func(c net.Conn) { _, _ = io.Copy(c, c) })
+}
+
+// serveConnections calls serve with each connection, which it closes afterwards, until l is closed.
+func serveConnections(l net.Listener, serve func(net.Conn)) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
@@ -78,8 +81,22 @@ func echoConnections(l net.Listener) {
 		}
 		go func() {
 			defer c.Close()
-			_, _ = io.Copy(c, c)
+			serve(c)
 		}()
+	}
+}
+
+// answerDatagrams sends back what answer returns, until u is closed.
+func answerDatagrams(u net.PacketConn, answer func(b []byte, from net.Addr) []byte) {
+	b := make([]byte, 1<<16)
+	for {
+		n, from, err := u.ReadFrom(b)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			_, _ = u.WriteTo(answer(b[:n], from), from)
+		}
 	}
 }
 
@@ -125,12 +142,7 @@ func send(ctx context.Context, args []string) (any, error) {
 	r := sendResult{Local: c.LocalAddr().String()}
 	for i := range *count {
 		msg := payload(uint64(i), *size)
-		if *proto == "udp" {
-			err = exchangeUDP(c, msg, deadline, *again)
-		} else {
-			_ = c.SetDeadline(deadline)
-			err = exchangeTCP(c, msg)
-		}
+		err := exchange(c, *proto, msg, deadline, *again)
 		r.Sent++
 		if err != nil {
 			return r, fmt.Errorf("message %d of %d: %w", i+1, *count, err)
@@ -141,6 +153,16 @@ func send(ctx context.Context, args []string) (any, error) {
 
 	r.Millis = float64(time.Since(start).Microseconds()) / 1000
 	return r, nil
+}
+
+// exchange sends msg to an echo and waits for it to come back.
+func exchange(c net.Conn, proto string, msg []byte, deadline time.Time,
+	again time.Duration) error {
+	if strings.HasPrefix(proto, "udp") {
+		return exchangeUDP(c, msg, deadline, again)
+	}
+	_ = c.SetDeadline(deadline)
+	return exchangeTCP(c, msg)
 }
 
 func exchangeTCP(c net.Conn, msg []byte) error {

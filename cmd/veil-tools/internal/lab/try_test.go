@@ -2,19 +2,14 @@ package lab
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
 )
 
 // Each try is counted once, by whether the echo answered it: one that serves TCP only, and none.
 func TestTryCountsAnswers(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := loopback(t)
 	go echoConnections(l)
-	defer l.Close()
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
