@@ -29,10 +29,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 
 			c.Limits = limits
 			for range 3 {
-				table, err := Open(c)
-				if err != nil {
-					t.Fatal(err)
-				}
+				table := opened(t, c)
 				s, err := table.State()
 				if err != nil || table.Fresh() || len(s.Frontends) != len(was.Frontends) ||
 					len(s.Members) != len(was.Members) ||
@@ -46,10 +43,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 				}
 			}
 
-			table, err := Open(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			table := opened(t, c)
 			n = startOn(t, table, func(p *service.Planner) { p.Hold(true) })
 			if changed := n.attach(t, cgroup); len(changed) == 0 {
 				t.Error("the new table was attached before")
@@ -74,10 +68,7 @@ func TestAnotherSizeTakesOverWhatIsInForce(t *testing.T) {
 				t.Errorf("meanwhile: %+v", load)
 			}
 
-			again, err := Open(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			again := opened(t, c)
 			defer again.Close()
 			if same, err := sameMap(again.maps[mapFrontends], n.maps[mapFrontends]); err != nil ||
 				!same {
@@ -109,10 +100,7 @@ func TestAnotherLayoutIsLeftInForce(t *testing.T) {
 	}
 	h.dial("tcp", "198.18.0.1:80")
 
-	back, err := Open(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	back := opened(t, c)
 	defer back.Close()
 	if s, err := back.State(); err != nil || back.Fresh() || len(s.Frontends) == 0 {
 		t.Errorf("back at the old layout: %d frontends, %v; fresh: %t", len(s.Frontends), err,

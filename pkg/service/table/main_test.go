@@ -40,11 +40,17 @@ type node struct {
 // start is what the daemon does when it starts.
 func start(t testing.TB, c Config, fill func(*service.Planner)) node {
 	t.Helper()
+	return startOn(t, opened(t, c), fill)
+}
+
+// opened opens a table.
+func opened(t testing.TB, c Config) *Table {
+	t.Helper()
 	table, err := Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startOn(t, table, fill)
+	return table
 }
 
 func startOn(t testing.TB, table *Table, fill func(*service.Planner)) node {

@@ -96,10 +96,7 @@ func TestRestart(t *testing.T) {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
-		table, err := Open(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := opened(t, c)
 		defer table.Close()
 		p, _ := service.New("node-1", table.Limits())
 		n = node{table, p}
@@ -196,10 +193,7 @@ func TestOpenAfterADeathWithinOpen(t *testing.T) {
 				}
 			}
 		}
-		table, err := Open(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		table := opened(t, c)
 		s, err := table.State()
 		table.Close()
 		if err != nil || len(s.Frontends)+len(s.Members)+len(s.Backends)+len(s.SourceRanges) > 0 {
