@@ -89,10 +89,7 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 // apiAway lets pods come and go on all nodes and restarts veild while the API server is away, for
 // as long as said at least.
 func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
-	held, err := lab.Hold(ctx, pods[0], pods[1].Addr(true))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addr(true))
 	if err := l.Control.StopAPIServer(ctx); err != nil {
 		t.Fatal(err)
 	}

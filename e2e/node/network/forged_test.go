@@ -97,10 +97,7 @@ func TestForgedObjects(t *testing.T) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	reachable(ctx, t, l, pods[0])
 	before := settledPeers(ctx, t, n1)
-	held, err := lab.Hold(ctx, pods[0], pods[1].Addr(false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addr(false))
 	all := forgeries(l, nodetest.NodeStatus(ctx, t, n2).Devices[0].PublicKey)
 	for _, f := range all {
 		t.Run(f.Name, func(t *testing.T) {

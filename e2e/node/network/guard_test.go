@@ -136,10 +136,7 @@ func injectFromOutside(ctx context.Context, t *testing.T, l *lab.Lab, pods []*la
 	n1 := l.Nodes()[0]
 	hw := secretCable(ctx, t, l, n1, "eth9", "hostile")
 	guarded(ctx, t, n1, "eth9")
-	sink, err := lab.Sink(ctx, pods[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	sink := nodetest.Sink(ctx, t, pods[0])
 
 	from, _ := nodetest.LinkOf(ctx, t, l.Outside, "hostile")
 	packet := func(src, dst netip.Addr) []byte {

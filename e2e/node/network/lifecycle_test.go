@@ -105,10 +105,7 @@ func TestReboot(t *testing.T) {
 	}
 
 	// A pod that does not know of the reboot and goes on sending, and one that stays so.
-	source, err := lab.Source(ctx, a, b.Addr(false), interval)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := nodetest.Source(ctx, t, a, b.Addr(false), interval)
 
 	if err := errors.Join(n2.Crash(), n2.Boot(ctx, false)); err != nil {
 		t.Fatal(err)
@@ -146,15 +143,9 @@ func TestReboot(t *testing.T) {
 func newPodsTalkAtOnce(ctx context.Context, t *testing.T, n *lab.Node, b *lab.Pod) {
 	for i := range 6 {
 		six := i%2 == 1
-		sink, err := lab.Sink(ctx, b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sink := nodetest.Sink(ctx, t, b)
 		p := nodetest.AddPod(ctx, t, n, fmt.Sprintf("new-%d", i))
-		source, err := lab.Source(ctx, p, b.Addr(six), interval)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := nodetest.Source(ctx, t, p, b.Addr(six), interval)
 
 		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
 			t.Error(err)
@@ -208,10 +199,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 	var sources []*lab.Process
 	for _, to := range b.Addrs {
 		for _, from := range []lab.Place{a, n1} {
-			s, err := lab.Source(ctx, from, to, interval)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := nodetest.Source(ctx, t, from, to, interval)
 			sources = append(sources, s)
 		}
 	}

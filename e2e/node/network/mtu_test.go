@@ -31,10 +31,7 @@ func mtuChanges(t *testing.T, family lab.Family) {
 	outer6 := family == lab.IPv6
 	inner := func(underlay int) int { return underlay - cluster.OuterOverhead(outer6) }
 	follows(ctx, t, l, pods, inner(9000))
-	held, err := lab.Hold(ctx, pods[0], pods[1].Addrs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addrs[0])
 
 	for _, underlay := range []int{1500, 1400, 9000} {
 		began := time.Now()

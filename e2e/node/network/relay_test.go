@@ -140,20 +140,12 @@ func relayed(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, roa
 	t.Helper()
 	nodes := l.Nodes()
 	for i, p := range pods {
-		if _, err := lab.Sink(ctx, p); err != nil {
-			t.Fatal(err)
-		}
-		source, err := lab.Source(ctx, pods[1-i], p.Addrs[0], 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nodetest.Sink(ctx, t, p)
+		source := nodetest.Source(ctx, t, pods[1-i], p.Addrs[0], 0)
 		defer func() { _ = source.Kill(ctx) }()
 	}
 
-	held, err := lab.Hold(ctx, pods[0], pods[1].Addrs[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addrs[0])
 
 	r := newRelay(ctx, t, l)
 	seen := map[string]map[netip.Addr]bool{}

@@ -30,9 +30,7 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 
 	state(telemetry.PeerUp)
 	crash(t, n2)
-	if _, err := lab.Source(ctx, a, b.Addr(false), interval); err != nil {
-		t.Fatal(err)
-	}
+	nodetest.Source(ctx, t, a, b.Addr(false), interval)
 
 	state(telemetry.PeerSilent)
 	if m := nodeMetrics(ctx, t, n1); !strings.Contains(m, `kubeveil_peers{state="silent"} 1`) {

@@ -44,10 +44,7 @@ func spoof(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	a, b := pods[0], pods[1]
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	neighbour := nodetest.AddPod(ctx, t, n1, "neighbour")
-	sink, err := lab.Sink(ctx, b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sink := nodetest.Sink(ctx, t, b)
 
 	own, _ := nodetest.LinkOf(ctx, t, a, "eth0")
 	gateway := nodetest.GatewayOf(ctx, t, a)

@@ -33,18 +33,9 @@ func TestInstruments(t *testing.T) {
 	a, b := pods[0], pods[1]
 
 	t.Run("hold, source and sink agree", func(t *testing.T) {
-		held, err := lab.Hold(ctx, a, b.Addr(true))
-		if err != nil {
-			t.Fatal(err)
-		}
-		sink, err := lab.Sink(ctx, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source, err := lab.Source(ctx, a, b.Addr(false), time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := nodetest.Hold(ctx, t, a, b.Addr(true))
+		sink := nodetest.Sink(ctx, t, b)
+		source := nodetest.Source(ctx, t, a, b.Addr(false), time.Millisecond)
 		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -84,10 +75,7 @@ func TestInstruments(t *testing.T) {
 	})
 
 	t.Run("a broken connection is seen", func(t *testing.T) {
-		held, err := lab.Hold(ctx, a, b.Addr(false))
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := nodetest.Hold(ctx, t, a, b.Addr(false))
 		crash(t, n2)
 		if err := n2.Boot(ctx, true); err != nil {
 			t.Fatal(err)

@@ -53,10 +53,7 @@ func TestUninstall(t *testing.T) {
 	pods = nodetest.EchoPods(ctx, t, l)
 	nodetest.Meet(ctx, t, pods[0], pods[1])
 	talk(ctx, t, pods[0], pods[1])
-	source, err := lab.Source(ctx, pods[0], pods[1].Addrs[0], 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := nodetest.Source(ctx, t, pods[0], pods[1].Addrs[0], 0)
 	if len(difference(before, inventory(ctx, t, n))) < 20 {
 		t.Error("the inventory does not see an installation")
 	}

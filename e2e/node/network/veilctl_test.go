@@ -26,14 +26,8 @@ func veilctlOnANode(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.P
 		nodetest.VeilctlSays(ctx, t, l, node, c.args, c.want...)
 	}
 
-	sink, err := lab.Sink(ctx, pods[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := lab.Source(ctx, pods[0], pods[1].Addrs[0], 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sink := nodetest.Sink(ctx, t, pods[1])
+	source := nodetest.Source(ctx, t, pods[0], pods[1].Addrs[0], 0)
 	out, err := node.Exec(ctx, l.Program("veilctl"), "leakcheck", "--for", "2s", "-o", "json")
 	if err != nil {
 		t.Errorf("veilctl leakcheck: %v", err)

@@ -61,10 +61,7 @@ func HostPort(ctx context.Context, t *testing.T, l *lab.Lab) {
 // its node.
 func loopback(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	t.Helper()
-	sink, err := lab.Sink(ctx, p.Node)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sink := Sink(ctx, t, p.Node)
 	own, _ := LinkOf(ctx, t, p, "eth0")
 	frame := Datagram{From: own, To: GatewayOf(ctx, t, p), Src: p.Addr(false),
 		Dst:     netip.MustParseAddr("127.0.0.1"),

@@ -94,6 +94,36 @@ func KillProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 	}
 }
 
+// Hold starts lab.Hold.
+func Hold(ctx context.Context, t *testing.T, from lab.Place, to netip.Addr) *lab.Process {
+	t.Helper()
+	return started(t)(lab.Hold(ctx, from, to))
+}
+
+// Sink starts lab.Sink.
+func Sink(ctx context.Context, t *testing.T, at lab.Place) *lab.Process {
+	t.Helper()
+	return started(t)(lab.Sink(ctx, at))
+}
+
+// Source starts lab.Source.
+func Source(ctx context.Context, t *testing.T, from lab.Place, to netip.Addr,
+	interval time.Duration) *lab.Process {
+	t.Helper()
+	return started(t)(lab.Source(ctx, from, to, interval))
+}
+
+// started returns a process that has started, or fails the test.
+func started(t *testing.T) func(*lab.Process, error) *lab.Process {
+	return func(p *lab.Process, err error) *lab.Process {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+}
+
 // WaitReady waits until a node takes pods.
 func WaitReady(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()

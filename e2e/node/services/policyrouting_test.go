@@ -126,10 +126,7 @@ func TestPoliciesWithHostRouting(t *testing.T) {
 func holds(ctx context.Context, t *testing.T, from, to *lab.Pod) (running []*lab.Process) {
 	t.Helper()
 	for _, a := range to.Addrs {
-		p, err := lab.Hold(ctx, from, a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := nodetest.Hold(ctx, t, from, a)
 		running = append(running, p)
 	}
 	return running
