@@ -25,6 +25,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -55,9 +56,7 @@ func newFound(t *testing.T, epoch uint64) *found {
 		rewrapEvery: time.Hour, trimEvery: time.Hour, requestsEvery: time.Hour,
 	}}
 	f.adjust = func(c *volume.Config) { c.Engine, c.OpenBelow = engine, disk.OpenBelow }
-	if err := errors.Join(os.Mkdir(f.run, 0o700), keyring.CreateFile(f.keyFile)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(f.run, 0o700), keyring.CreateFile(f.keyFile))
 	return f
 }
 
@@ -92,14 +91,12 @@ func (f *found) without(t *testing.T, accepts bool) {
 	}
 
 	f.kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(f.kubeconfig, fmt.Appendf(nil, `apiVersion: v1
+	errtest.Must(t, os.WriteFile(f.kubeconfig, fmt.Appendf(nil, `apiVersion: v1
 kind: Config
 clusters: [{name: c, cluster: {server: "http://%s"}}]
 contexts: [{name: c, context: {cluster: c}}]
 current-context: c
-`, l.Addr()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+`, l.Addr()), 0o600))
 }
 
 // A driver that starts while the API server is away resumes what a dead process left suspended, and
@@ -143,9 +140,7 @@ func TestStartThatFailsResumesFirst(t *testing.T) {
 	f := newFound(t, 2)
 	f.mark(t)
 	f.without(t, false)
-	if err := os.Remove(f.keyFile); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(f.keyFile))
 	if err := f.serve(t.Context()); err == nil || !strings.Contains(err.Error(), "make-key") ||
 		f.suspended() || f.fenced() {
 		t.Errorf("%v, suspended %v, mappings %v", err, f.suspended(), f.Live())
@@ -159,9 +154,7 @@ func TestStartFencesByTheState(t *testing.T) {
 	f.store, f.cluster = storeFile+dir, "c"
 	st := ready(0)
 	st.UUID, st.Writer, st.Epoch = crypt.UUID{1}, "node-2", 3
-	if err := (&volume.FileStore{Dir: dir}).Create(t.Context(), st); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, (&volume.FileStore{Dir: dir}).Create(t.Context(), st))
 
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -183,9 +176,7 @@ func TestFencedAtTheStartIsCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.metrics = l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Close())
 
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -337,9 +328,7 @@ func TestMarksAreTriedAgainWithoutAPIServer(t *testing.T) {
 			t.Error("resumed while another process held its volume")
 		}
 
-		if err := held.Close(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, held.Close())
 		<-time.After(again + again/5)
 		if f.suspended() || !slices.Equal(f.Live(), []string{f.mapping}) {
 			t.Errorf("suspended %v, mappings %v", f.suspended(), f.Live())

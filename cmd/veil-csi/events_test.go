@@ -25,6 +25,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -132,9 +133,7 @@ func newJoined(t *testing.T, st volume.State) *joined {
 		object("PersistentVolume", st.Volume, map[string]any{}, map[string]any{"claimRef": map[string]any{
 			"namespace": "shop", "name": "data", "uid": "u"}}))
 	store := kubestore.NewForClient(client, "node-1")
-	if err := store.Create(t.Context(), st); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, store.Create(t.Context(), st))
 
 	j := &joined{found: newFound(t, 2), client: client}
 	log := slog.New(slog.DiscardHandler)
@@ -162,9 +161,7 @@ func newJoined(t *testing.T, st volume.State) *joined {
 			t.Error(err)
 		}
 	})
-	if err := j.process.join(ctx, g); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, j.process.join(ctx, g))
 	return j
 }
 

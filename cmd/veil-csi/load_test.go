@@ -24,6 +24,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // bound is a mount table without file systems.
@@ -69,9 +70,7 @@ func newLoaded(t *testing.T) *loaded {
 	mounts := &bound{}
 	for i := range loadVolumes {
 		st := ready(i)
-		if err := l.store.Create(t.Context(), st); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.store.Create(t.Context(), st))
 		table := crypt.Expected(st.UUID, st.Epoch, st.Payload, 1, "", false)
 		m, err := l.engine.Create(t.Context(), table, nil)
 		if err != nil {

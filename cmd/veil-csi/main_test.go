@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -21,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/hack/deptest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -74,9 +74,7 @@ func TestKeys(t *testing.T) {
 	}
 
 	for _, path := range []string{o.keyFile, o.previousKeyFile} {
-		if err := run(t.Context(), []string{"make-key", path}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, run(t.Context(), []string{"make-key", path}))
 	}
 
 	before := filetest.Read(t, o.keyFile)
@@ -89,16 +87,12 @@ func TestKeys(t *testing.T) {
 	}
 
 	// A key that cannot be used is not to be replaced by a new one.
-	if err := os.Chmod(o.keyFile, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Chmod(o.keyFile, 0o644))
 	if _, err := o.keys(); err == nil || strings.Contains(err.Error(), "make-key") ||
 		!strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a key that others may read: %v", err)
 	}
-	if err := os.Chmod(o.keyFile, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Chmod(o.keyFile, 0o600))
 	keys, err := o.keys()
 	if err != nil || len(keys) != 1 || keys["file"].Name() != "file" {
 		t.Errorf("%v, %v", keys, err)
@@ -125,9 +119,7 @@ func TestUpkeepFencesWhatWasTaken(t *testing.T) {
 			Key: keyring.Wrapped{Provider: keyring.NameFile, KeyID: "k", Blob: []byte{1}}, UUID: id,
 			Content: volume.Made, Writer: "node-2", Epoch: 3,
 		})
-		if err := errors.Join(err, made); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, err, made)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var g errgroup.Group

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -37,9 +38,7 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 			}
 
 			for range 2 {
-				if err := b.Provision(ctx, "v", size); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, b.Provision(ctx, "v", size))
 			}
 
 			t.Cleanup(func() { b.Detach(t.Context(), "v") })
@@ -54,18 +53,14 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 				!strings.HasPrefix(first.ID, "file:") {
 				t.Errorf("attached again: %+v, %v; want %+v", again, err, first)
 			}
-			if err := b.Expand(ctx, "v", 2*size); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, b.Expand(ctx, "v", 2*size))
 
 			if n, err := deviceSize(first.Path); n != 2*size || err != nil {
 				t.Errorf("expanded to %d, %v", n, err)
 			}
 
 			for range 2 {
-				if err := b.Delete(ctx, "v"); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, b.Delete(ctx, "v"))
 			}
 
 			if _, err := b.Attach(ctx, "v"); !errors.Is(err, ErrMissing) {
@@ -80,9 +75,7 @@ func TestFilesAreOnLoopDevices(t *testing.T) {
 
 func TestProvisionKeepsWhatIsThere(t *testing.T) {
 	b := &Files{Dir: t.TempDir()}
-	if err := b.Provision(t.Context(), "v", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.Provision(t.Context(), "v", size))
 
 	path := filepath.Join(b.Dir, "v.img")
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -97,16 +90,12 @@ func TestProvisionKeepsWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := b.Provision(t.Context(), "v", 2*size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.Provision(t.Context(), "v", 2*size))
 	got := make([]byte, 4)
 	if _, err := f.ReadAt(got, size-4); err != nil || string(got) != "data" {
 		t.Errorf("the file has %q, %v", got, err)
 	}
-	if err := os.Symlink("/dev/null", filepath.Join(b.Dir, "link.img")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink("/dev/null", filepath.Join(b.Dir, "link.img")))
 	if err := b.Provision(t.Context(), "link", size); err == nil {
 		t.Error("followed a link")
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -20,9 +21,7 @@ import (
 func source(t *testing.T, sparse bool) (b *Files, content []byte) {
 	t.Helper()
 	b = &Files{Dir: t.TempDir(), Sparse: sparse}
-	if err := b.Provision(t.Context(), "v", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.Provision(t.Context(), "v", size))
 	content = make([]byte, size)
 	copy(content, "the first bytes")
 	copy(content[size-1<<20:], "the last MiB")
@@ -58,9 +57,7 @@ func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 		// What an attempt left that died.
 		filetest.Write(t, b.unfinished("w"), bytes.Repeat([]byte("x"), 3*size),
 			0o600)
-		if err := b.Copy(t.Context(), "w", "v", size+4096); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, b.Copy(t.Context(), "w", "v", size+4096))
 		got, err := os.ReadFile(b.path("w"))
 		if err != nil || !bytes.Equal(got, append(bytes.Clone(content), make([]byte, 4096)...)) {
 			t.Errorf("sparse %v: the copy has %d bytes, %v; equal to begin with: %v", sparse,
@@ -74,9 +71,7 @@ func TestCopyHoldsTheBytesOfItsSource(t *testing.T) {
 		if used := st.Blocks * 512; sparse && used > size/2 || !sparse && used < size {
 			t.Errorf("sparse %v: the copy uses %d bytes", sparse, used)
 		}
-		if err := b.Copy(t.Context(), "smaller", "v", 4096); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, b.Copy(t.Context(), "smaller", "v", 4096))
 		if info, err := os.Stat(b.path("smaller")); err != nil || info.Size() != size {
 			t.Errorf("less than there is was wanted: %v, %v", info, err)
 		}
@@ -91,9 +86,7 @@ func TestCopyOfAFileRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(b.path("v"), b.path("link")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink(b.path("v"), b.path("link")))
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -128,17 +121,13 @@ func TestCopyOfAFileRefuses(t *testing.T) {
 func TestDeleteTakesAnUnfinishedCopy(t *testing.T) {
 	b := &Files{Dir: t.TempDir()}
 	filetest.Write(t, filepath.Join(b.Dir, ".w.copy"), nil, 0o600)
-	if err := b.Delete(t.Context(), "w"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.Delete(t.Context(), "w"))
 	only(t, b)
 }
 
 func TestDisksMakeNoCopies(t *testing.T) {
 	d, _ := newDisks(t)
-	if err := d.Provision(t.Context(), "v", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(t.Context(), "v", size))
 	if err := d.Copy(t.Context(), "w", "v", size); !errors.Is(err, ErrNoCopy) {
 		t.Errorf("%v", err)
 	}
@@ -158,10 +147,8 @@ func TestCopySharesBlocks(t *testing.T) {
 
 	nettest.NeedProgram(t, "mkfs.xfs")
 	image, dir := filepath.Join(t.TempDir(), "image"), t.TempDir()
-	if err := errors.Join(os.WriteFile(image, nil, 0o600),
-		os.Truncate(image, 800<<20)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.WriteFile(image, nil, 0o600),
+		os.Truncate(image, 800<<20))
 
 	if out, err := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-m", "reflink=1",
 		image).CombinedOutput(); err != nil {
@@ -185,9 +172,7 @@ func TestCopySharesBlocks(t *testing.T) {
 func sharesBlocks(t *testing.T, b *Files) {
 	const large = 64 << 20
 	ctx := t.Context()
-	if err := b.Provision(ctx, "v", large); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.Provision(ctx, "v", large))
 
 	content := bytes.Repeat([]byte("content "), large/8)
 	f, err := os.OpenFile(b.path("v"), os.O_WRONLY, 0)
@@ -206,9 +191,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	}
 
 	for _, name := range []string{"a", "b", "c"} {
-		if err := b.Copy(ctx, name, "v", large+4096); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, b.Copy(ctx, name, "v", large+4096))
 	}
 
 	// The room is promised, but for what the file system itself takes: all of it is needed once
@@ -218,9 +201,7 @@ func sharesBlocks(t *testing.T, b *Files) {
 	}
 
 	var st unix.Statfs_t
-	if err := unix.Statfs(b.Dir, &st); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Statfs(b.Dir, &st))
 	if free := int64(st.Bavail) * st.Frsize; before-free > large/2 {
 		t.Errorf("three copies of %d bytes take %d", int64(large), before-free)
 	}

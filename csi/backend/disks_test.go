@@ -21,6 +21,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -56,9 +57,7 @@ func TestDisks(t *testing.T) {
 
 	for volume, want := range map[string]int64{"v": 2*size - 1, "w": 3 * size} {
 		for range 2 {
-			if err := d.Provision(ctx, volume, want); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, d.Provision(ctx, volume, want))
 		}
 	}
 
@@ -93,9 +92,7 @@ func TestDisks(t *testing.T) {
 	}
 
 	for range 2 {
-		if err := d.Delete(ctx, "v"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.Delete(ctx, "v"))
 	}
 
 	if err := d.Provision(ctx, "x", 2*size); !errors.Is(err, ErrFull) ||
@@ -113,9 +110,7 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 		"c": blktest.New(3 * size)}
 	d.Open = func(path string) (blk.Disk, error) { return disks[path], nil }
 	secret := bytes.Repeat([]byte{7}, blk.Align)
-	if err := d.Provision(ctx, "v", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(ctx, "v", size))
 	if _, err := disks["a"].WriteAt(secret, headSize); err != nil {
 		t.Fatal(err)
 	}
@@ -123,14 +118,10 @@ func TestUsedDiskIsWipedBeforeItIsOffered(t *testing.T) {
 		t.Errorf("while it is a volume's: %v, %v", wiped, err)
 	}
 
-	if err := d.Delete(ctx, "v"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Delete(ctx, "v"))
 
 	// The smallest is used, so the next claim gets the next.
-	if err := d.Provision(ctx, "w", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(ctx, "w", size))
 	if dev, err := d.Attach(ctx, "w"); dev.Path != "b" || err != nil {
 		t.Errorf("offered %+v, %v", dev, err)
 	}
@@ -180,9 +171,7 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 	sys["devices/sda/serial"] = &fstest.MapFile{Data: []byte("S1")}
 	sys["devices/sda/sda9/partition"] = &fstest.MapFile{Data: []byte("9")}
 	sys["devices/sda/sda9/start"] = &fstest.MapFile{Data: []byte("2048")}
-	if err := d.Provision(t.Context(), "v", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(t.Context(), "v", size))
 	if dev, err := d.Attach(t.Context(), "v"); dev.Path != "b" || err != nil {
 		t.Errorf("claimed %+v, %v", dev, err)
 	}
@@ -196,9 +185,7 @@ func TestDiskBesideItsOwnPartition(t *testing.T) {
 func TestDisksBesideADeadOne(t *testing.T) {
 	d, _ := newDisks(t)
 	ctx := t.Context()
-	if err := d.Provision(ctx, "v", 2*size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(ctx, "v", 2*size))
 
 	whole, dead := d.Size, "c"
 	d.Size = func(path string) (int64, error) {
@@ -334,10 +321,8 @@ func TestDisksBesideOneThatDoesNotSayWhichItIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := newDisks(t)
 		ctx := t.Context()
-		if err := errors.Join(d.Provision(ctx, "v", 2*size),
-			d.Provision(ctx, "w", 3*size)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.Provision(ctx, "v", 2*size),
+			d.Provision(ctx, "w", 3*size))
 
 		sys, asked, goOn := d.Sys.(fstest.MapFS), new(atomic.Int64), make(chan struct{})
 		d.Sys = muteSys{sys, "dev/block/8:2/serial", asked, goOn}
@@ -404,9 +389,7 @@ func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 	}
 
 	take = "other"
-	if err := d.Provision(ctx, "v", size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(ctx, "v", size))
 
 	for volume, want := range map[string]string{"other": "a", "v": "b"} {
 		if dev, err := d.Attach(ctx, volume); err != nil || dev.Path != want {
@@ -414,9 +397,7 @@ func TestDisksClaimedByOthersAreNotTaken(t *testing.T) {
 		}
 	}
 
-	if err := d.Delete(ctx, "other"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Delete(ctx, "other"))
 
 	take = "w"
 	if err := d.Provision(ctx, "w", size); err != nil {
@@ -462,9 +443,7 @@ func TestClaimsThatCannotBeRead(t *testing.T) {
 func TestDisksThatSayTheyAreOne(t *testing.T) {
 	d, number := newDisks(t)
 	ctx := t.Context()
-	if err := d.Provision(ctx, "v", 2*size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Provision(ctx, "v", 2*size))
 	d.Sys.(fstest.MapFS)["dev/block/8:3/serial"].Data = []byte("S2")
 	if dev, err := d.Attach(ctx, "v"); err == nil || errors.Is(err, ErrMissing) ||
 		!strings.Contains(err.Error(), "b and c say that they are one disk") {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -34,19 +35,15 @@ func node(t *testing.T) (p Paths, root string) {
 		write(t, path, text)
 	}
 	for _, dir := range []string{p.Files, p.Claims} {
-		if err := os.Remove(filepath.Join(dir, ".keep")); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Remove(filepath.Join(dir, ".keep")))
 	}
 	return p, root
 }
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
-		os.WriteFile(path, []byte(text), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755),
+		os.WriteFile(path, []byte(text), 0o600))
 }
 
 // files are those below root, by their paths from there.
@@ -130,9 +127,7 @@ func TestRunRefuses(t *testing.T) {
 }
 
 func listen(t *testing.T, p Paths) {
-	if err := os.Remove(p.Endpoint); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(p.Endpoint))
 	l, err := net.Listen("unix", p.Endpoint)
 	if err != nil {
 		t.Fatal(err)

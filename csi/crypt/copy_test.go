@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // copied returns a disk that is a copy of a volume, its origin, and the identity of the copy.
@@ -18,9 +19,7 @@ func copied(t *testing.T) (d *blktest.Disk, from Origin, id Identity) {
 		t.Fatal(err)
 	}
 	r = r.Next(7, testPayload)
-	if err := m.Seal(d, keys, r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.Seal(d, keys, r))
 	d.Flip(DataOffset+5, 1)
 	id = testID
 	id.Volume, id.UUID = "snap-1", UUID{9}
@@ -33,9 +32,7 @@ func TestFormatCopy(t *testing.T) {
 		t.Errorf("formatted what is a volume: %v", err)
 	}
 	for range 2 {
-		if err := FormatCopy(d, dataKey(t, 1), id, testPayload, from); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, FormatCopy(d, dataKey(t, 1), id, testPayload, from))
 	}
 	r, err := read(t, d).Verify(deriveKeys(t, 1, id.Binding), id, testWant)
 	if err != nil || r.Epoch != 1 || r.Sequence != 1 {
@@ -57,9 +54,7 @@ func TestFormatCopy(t *testing.T) {
 func TestFormatCopyCutShort(t *testing.T) {
 	whole, from, id := copied(t)
 	before := whole.Clone()
-	if err := FormatCopy(whole, dataKey(t, 1), id, testPayload, from); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, FormatCopy(whole, dataKey(t, 1), id, testPayload, from))
 
 	const step = 37 // Coprime to everything: sectors of all parts.
 	for part := range 3 {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/xts"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 var testID = Identity{keyring.Binding{Cluster: "c0ffee00-0000-4000-8000-000000000001",
@@ -94,9 +95,7 @@ func TestHeaderCopies(t *testing.T) {
 func TestKeyslotOpensWithTheRecoveryKey(t *testing.T) {
 	h := header(t, 1, testID)
 	var meta luksJSON
-	if err := json.Unmarshal([]byte(cString(h[luksBinarySize:luksHeaderSize])), &meta); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal([]byte(cString(h[luksBinarySize:luksHeaderSize])), &meta))
 
 	recovery, err := RecoveryKey(dataKey(t, 1), testID.Binding)
 	if err != nil {

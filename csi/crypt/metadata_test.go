@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const testPayload = 8 << 20
@@ -18,9 +19,7 @@ var testWant = Want{Epoch: 1, Payload: testPayload}
 func formatted(t testing.TB, c byte, id Identity) *blktest.Disk {
 	t.Helper()
 	d := blktest.New(DeviceSize(testPayload))
-	if err := Format(d, dataKey(t, c), id, testPayload); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Format(d, dataKey(t, c), id, testPayload))
 	return d
 }
 
@@ -43,9 +42,7 @@ func TestFormatThenOpenThenSeal(t *testing.T) {
 	if r.Epoch != 1 || r.Payload != testPayload || r.Identity != testID {
 		t.Errorf("record %+v", r)
 	}
-	if err := m.Seal(d, keys, r.Next(2, testPayload)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.Seal(d, keys, r.Next(2, testPayload)))
 	if r, err = read(t, d).Verify(keys, testID, Want{Epoch: 2, Payload: testPayload}); err != nil ||
 		r.Epoch != 2 || r.Sequence != 2 {
 		t.Errorf("after sealing: %+v, %v", r, err)
@@ -74,9 +71,7 @@ func TestSealingKeysDecryptNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.Seal(d, sealing, r.Next(2, testPayload)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.Seal(d, sealing, r.Next(2, testPayload)))
 	if err := open(d, deriveKeys(t, 1, testID.Binding),
 		Want{Epoch: 2, Payload: testPayload}); err != nil {
 		t.Errorf("after sealing: %v", err)

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/backend"
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // unresumable has that many attempts to resume a mapping fail. held is closed when the copy has
@@ -166,9 +167,7 @@ func TestNoRoomForWhatIsThere(t *testing.T) {
 			m.disk(pvc) == disk, disk.Writes()-writes, m.state(pvc).Phase)
 	}
 	m.edit(func(st *volume.State) { *st = now })
-	if err := staged(m, m.process(0)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, m.process(0)))
 	m.greets("target")
 }
 
@@ -273,9 +272,7 @@ func TestCopyIsAskedForAgainAfterItsSourceHasGrown(t *testing.T) {
 // A client that did not hear of its copy asks again and gets it, also when its source is gone.
 func TestCopyIsAskedForAgainWithoutItsSource(t *testing.T) {
 	m, d := closed(t)
-	if err := snapshotted(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, snapshotted(m, d))
 	if _, err := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc}); err != nil {
 		t.Fatal(err)
 	}

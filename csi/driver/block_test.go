@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // recorder is a store that keeps every state that it had.
@@ -28,9 +29,7 @@ func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	m.made(d, block(), nil)
 	r := &recorder{Store: d.any.Store, states: []volume.State{m.state(pvc)}}
 	d.any.Store = r
-	if err := m.stage(d, block()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stage(d, block()))
 	if i := slices.IndexFunc(r.states, func(st volume.State) bool {
 		return st.Content == volume.Unmade && st.Phase == volume.Ready
 	}); i >= 0 {

@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Concurrent calls about one volume: each succeeds, or fails with a code that makes the caller
@@ -71,9 +72,7 @@ func TestConcurrentCallsSucceedOrAreRetryable(t *testing.T) {
 	}
 
 	all.Wait()
-	if err := errors.Join(d.Recover(t.Context()), staged(m, d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Recover(t.Context()), staged(m, d))
 
 	m.greets("target")
 	live := m.engine.Live()

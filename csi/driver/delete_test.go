@@ -9,15 +9,14 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // A file that is not known to be the volume's stays, and the claim's volume with it, until an
 // administrator has removed the file.
 func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
 
 	const recordA, recordB = 288 << 10, 304 << 10
 	disk := m.disk(pvc)

@@ -6,15 +6,15 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // Three nodes, of which the source's is the fullest, so that the scheduler prefers the others: they
 // refuse a copy and say how it gets to the source's node, which makes it.
 func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
-	if err := snapshotted(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, snapshotted(m, d))
 
 	snapshotSource := &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
 		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: snap},

@@ -3,6 +3,8 @@ package driver
 import (
 	"slices"
 	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // What a file system holds in memory is written out before its users have to wait for a copy.
@@ -22,9 +24,7 @@ func TestSnapshotFlushesFirst(t *testing.T) {
 		}
 		return mount(op, path)
 	}
-	if err := snapshotted(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, snapshotted(m, d))
 	if !slices.Equal(done, []string{"flush", "suspend"}) {
 		t.Errorf("done: %v", done)
 	}

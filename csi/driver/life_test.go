@@ -11,6 +11,8 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 const (
@@ -54,9 +56,7 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 		}
 	}
 
-	if err := m.mounts.Write(target, "greeting", "hello"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.mounts.Write(target, "greeting", "hello"))
 	stats, err := node.NodeGetVolumeStats(ctx,
 		&csi.NodeGetVolumeStatsRequest{VolumeId: pvc, VolumePath: target})
 	if err != nil || stats.Usage[0].Total != size {
@@ -144,13 +144,9 @@ func running(t *testing.T, c *csi.VolumeCapability,
 	m := newMachine(t)
 	d := m.process(0)
 	m.made(d, c, parameters)
-	if err := errors.Join(m.stage(d, c), m.publish(d, c, "target", false)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stage(d, c), m.publish(d, c, "target", false))
 	if c.GetBlock() == nil {
-		if err := m.mounts.Write(m.path("target"), "greeting", "hello"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, m.mounts.Write(m.path("target"), "greeting", "hello"))
 	}
 	return m, d
 }
@@ -194,10 +190,8 @@ func TestKubeletBindsSubPaths(t *testing.T) {
 	single := mounted("")
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	m, d := running(t, single, nil)
-	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("subpaths"), "0"),
-		false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.mounts.Bind(m.path("target"), filepath.Join(m.folder("subpaths"), "0"),
+		false))
 	if err := m.publish(d, single, "target", false); err != nil {
 		t.Errorf("published again: %v", err)
 	}
@@ -218,10 +212,8 @@ func TestVolumeIsStagedAgainAfterAReboot(t *testing.T) {
 	if err := m.publish(d, mounted("xfs"), "target", false); Code(err) != codes.FailedPrecondition {
 		t.Errorf("published before it was staged: %v", err)
 	}
-	if err := errors.Join(m.stage(d, mounted("xfs")),
-		m.publish(d, mounted("xfs"), "target", false)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stage(d, mounted("xfs")),
+		m.publish(d, mounted("xfs"), "target", false))
 	m.greets("target")
 	if m.mounts.Made() != 1 {
 		t.Errorf("%d file systems made", m.mounts.Made())

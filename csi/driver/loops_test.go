@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -261,9 +262,7 @@ func TestLifeHere(t *testing.T) {
 }
 
 func expandHere(t *testing.T, m *machine, d *Driver, how *csi.VolumeCapability, bytes int64) {
-	if err := errors.Join(m.stage(d, how), m.publish(d, how, "target", false)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stage(d, how), m.publish(d, how, "target", false))
 	if _, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
 		VolumeId: pvc, VolumePath: m.path("target"),
 		CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
@@ -273,7 +272,5 @@ func expandHere(t *testing.T, m *machine, d *Driver, how *csi.VolumeCapability, 
 	if u, err := (mount.Host{}).Usage(m.path("target")); err != nil || u.Total < bytes*8/10 {
 		t.Errorf("%+v, %v", u, err)
 	}
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -71,9 +72,7 @@ func value(m *dto.Metric) float64 {
 func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	m, d := two(t)
 	other, heir := m.heir()
-	if err := other.stageVolume(heir, pvc); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, other.stageVolume(heir, pvc))
 	if err := d.CheckDisks(t.Context()); err != nil || d.fenced.Load() != 1 {
 		t.Errorf("fenced %d, %v", d.fenced.Load(), err)
 	}
@@ -96,9 +95,7 @@ func TestAlertRulesNameMetrics(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(text, &rule); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(text, &rule))
 
 	m := newMachine(t)
 	r := prometheus.NewRegistry()

@@ -23,6 +23,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount/mounttest"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -167,9 +168,7 @@ func (m *machine) process(kill int) *Driver {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	if err := d.Recover(m.t.Context()); err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, d.Recover(m.t.Context()))
 
 	m.mu.Lock()
 	m.steps, m.kill, m.end = 0, kill, d.End
@@ -250,9 +249,7 @@ func (m *machine) path(name string) string { return filepath.Join(m.dir, name) }
 
 // folder makes a folder, as kubelet does.
 func (m *machine) folder(name string) string {
-	if err := os.MkdirAll(m.path(name), 0o700); err != nil {
-		m.t.Fatal(err)
-	}
+	errtest.Must(m.t, os.MkdirAll(m.path(name), 0o700))
 	return m.path(name)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // heard collects the notices of a driver.
@@ -48,16 +49,12 @@ func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 			mapping := m.live(pvc)[0]
 			want := mapping
 			if known {
-				if err := d.Yield(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, d.Yield(t.Context()))
 				want = pvc
 			}
 
 			other, heir := m.heir()
-			if err := other.stageVolume(heir, pvc); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, other.stageVolume(heir, pvc))
 			store := d.any.Store
 			d.any.Store = &listed{Store: store, refused: volume.ErrUnavailable,
 				away: volume.ErrUnavailable}
@@ -106,9 +103,7 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
 		h := listen(d)
-		if err := d.Yield(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, d.Yield(t.Context()))
 		m.engine.Edit(m.live(pvc)[0], func(m *crypt.Mapping) { m.Open = 1 })
 		m.lose()
 		for range 2 {
@@ -125,9 +120,7 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 	m, d := two(t)
 	h := listen(d)
-	if err := d.Yield(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Yield(t.Context()))
 
 	for range 2 {
 		m.edit(func(st *volume.State) { st.Writer, st.Epoch = "node-2", st.Epoch-1 })

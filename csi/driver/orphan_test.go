@@ -1,12 +1,12 @@
 package driver
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // lose takes the state of the volume away, as a restore of the cluster's state from before it was
@@ -20,9 +20,7 @@ func (m *machine) lose() {
 func TestUnstageClosesAVolumeWithoutState(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	m.lose()
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), m.unstage(d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d), m.unstage(d))
 	if live := m.engine.Live(); len(live) != 0 {
 		t.Errorf("its plain text is still mapped: %v", live)
 	}
@@ -41,9 +39,7 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, d := running(t, mounted(""), nil)
-				if err := d.Yield(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, d.Yield(t.Context()))
 
 				mapping := m.engine.Live()[0]
 				m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })

@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestErrorsHaveTheirCodes(t *testing.T) {
@@ -68,9 +69,7 @@ func TestErrorsHaveTheirCodes(t *testing.T) {
 func TestStateFromABackup(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	old := m.state(pvc)
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d), staged(m, d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d), staged(m, d))
 
 	m.store.mu.Lock()
 	m.store.byVolume[pvc] = old
@@ -113,10 +112,8 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	d := m.process(0)
 
 	m.made(d, mounted(""), nil)
-	if err := errors.Join(staged(m, d), m.mounts.Write(m.path("target"), "greeting",
-		"hello")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, d), m.mounts.Write(m.path("target"), "greeting",
+		"hello"))
 
 	now := m.state(pvc)
 	restore := func(st volume.State) {
@@ -142,9 +139,7 @@ func TestStateFromABackupOfTheFirstStage(t *testing.T) {
 	}
 
 	restore(now)
-	if err := staged(m, m.process(0)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, m.process(0)))
 
 	m.greets("target")
 }
@@ -167,9 +162,7 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 		for _, was := range []string{"closed", "open", "held open"} {
 			t.Run(name+", was "+was, func(t *testing.T) {
 				m, d := running(t, mounted("ext4"), nil)
-				if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
 
 				if c.fails == "grow" {
 					// The volume is larger than its file system.
@@ -203,9 +196,7 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 				}
 
 				m.mounts.Hook = hook
-				if err := staged(m, d); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, staged(m, d))
 
 				m.greets("target")
 			})
@@ -430,9 +421,7 @@ func TestStageRefusesDisks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d := running(t, mounted("ext4"), nil)
 			before := m.disk(pvc).Clone()
-			if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
 
 			c.do(m, before)
 			for range 2 {
@@ -483,13 +472,9 @@ func TestStageRefusesRequests(t *testing.T) {
 		}
 	}
 
-	if err := stage(map[string]string{"keys": "secret",
-		"storage.kubernetes.io/csiProvisionerIdentity": "1"}, secret(1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.unstage(d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, stage(map[string]string{"keys": "secret",
+		"storage.kubernetes.io/csiProvisionerIdentity": "1"}, secret(1)))
+	errtest.Must(t, m.unstage(d))
 	if err := stage(nil, secret(2)); Code(err) != codes.InvalidArgument ||
 		!strings.Contains(err.Error(), "sha256:") {
 		t.Errorf("another key: %v: %v", Code(err), err)
@@ -507,10 +492,8 @@ func TestCallsWithoutTheRightSecretChangeNothing(t *testing.T) {
 	byClass := map[string]string{"keys": keyring.NameSecret}
 	m.made(d, mounted(""), byClass)
 	m.withSecret(d)
-	if err := errors.Join(m.publish(d, mounted(""), "target", false),
-		m.mounts.Write(m.path("target"), "greeting", "hello")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.publish(d, mounted(""), "target", false),
+		m.mounts.Write(m.path("target"), "greeting", "hello"))
 
 	for _, call := range []struct {
 		name, secret string
@@ -644,13 +627,9 @@ func TestLoopDevicesExhausted(t *testing.T) {
 	}
 
 	loops.none = false
-	if err := staged(m, d); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(m.mounts.Write(m.path("target"), "greeting", "hello"),
-		m.unpublish(d, "target"), m.unstage(d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, d))
+	errtest.Must(t, m.mounts.Write(m.path("target"), "greeting", "hello"),
+		m.unpublish(d, "target"), m.unstage(d))
 
 	before := m.disk(pvc).Writes()
 	loops.none = true
@@ -660,9 +639,7 @@ func TestLoopDevicesExhausted(t *testing.T) {
 	}
 
 	loops.none = false
-	if err := staged(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, d))
 
 	m.greets("target")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/onsi/ginkgo/v2/types"
 	"github.com/onsi/gomega"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -89,9 +90,7 @@ func TestSanity(t *testing.T) {
 
 			text := filetest.Read(t, report)
 			var suites []types.Report
-			if err := json.Unmarshal(text, &suites); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, json.Unmarshal(text, &suites))
 
 			check(t, suites[0].SpecReports)
 			if access == "mount"+onLoopDevices {

@@ -6,6 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // withSecret stages the volume as a kubelet does whose class names a secret.
@@ -53,9 +54,7 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 			m.withSecret(d)
 			open := m.state(pvc).Epoch
 			d = c.meanwhile(m, d)
-			if err := m.unstage(d); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, m.unstage(d))
 			if st := m.state(pvc); (st.Epoch > open) != c.sealed || st.Writer != "" {
 				t.Errorf("epoch %d, %d while it was staged, writer %q; want sealed %v", st.Epoch,
 					open, st.Writer, c.sealed)
@@ -65,9 +64,7 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 			if st := m.state(pvc); st.Epoch <= open {
 				t.Errorf("staged again with epoch %d, %d before", st.Epoch, open)
 			}
-			if err := m.unstage(d); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, m.unstage(d))
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // heir is another machine that sees the same states and disks, and whose driver may take volumes
@@ -77,9 +78,7 @@ func TestTakenFromANodeThatLives(t *testing.T) {
 			mapping := m.engine.Live()[0]
 			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
 			other, heir := m.heir()
-			if err := staged(other, heir); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, staged(other, heir))
 
 			before := m.state(pvc)
 			for range 2 {
@@ -130,9 +129,7 @@ func two(t *testing.T) (*machine, *Driver) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.stageVolume(d, restored); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stageVolume(d, restored))
 	return m, d
 }
 
@@ -155,9 +152,7 @@ func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
 			}
 			other, heir := m.heir()
-			if err := other.stageVolume(heir, pvc); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, other.stageVolume(heir, pvc))
 
 			if again {
 				if _, err := heir.NodeUnstageVolume(t.Context(),
@@ -201,10 +196,8 @@ func TestFenceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
 		other, heir := m.heir()
-		if err := errors.Join(other.stageVolume(heir, pvc),
-			other.stageVolume(heir, restored)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, other.stageVolume(heir, pvc),
+			other.stageVolume(heir, restored))
 		e := mired{d.any.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
 		d.any.Engine = e
 		began := time.Now()
@@ -280,9 +273,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	other, heir := m.heir()
-	if err := other.stageVolume(heir, pvc); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, other.stageVolume(heir, pvc))
 	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrState) || len(m.live(pvc)) != 0 {
 		t.Errorf("a mapping of a volume that is not known: %v, mappings %v", err, m.engine.Live())
 	}
@@ -298,9 +289,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
 	other, heir := m.heir()
-	if err := staged(other, heir); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(other, heir))
 	m.edit(func(st *volume.State) { st.Request.Node = "node-2" })
 	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition ||
 		!strings.Contains(err.Error(), "PersistentVolume") {
@@ -322,9 +311,7 @@ func TestFormerNodeOfAVolumeUnstages(t *testing.T) {
 // another, though that has not opened it yet.
 func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 	m, d := closed(t)
-	if err := snapshotted(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, snapshotted(m, d))
 	before, err := m.store.List(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -358,10 +345,8 @@ func TestNodeDeclaredGoneOpensAndDeletesNothing(t *testing.T) {
 func TestOnlyTheNamedNodeDeletesATakenVolume(t *testing.T) {
 	m, d := closed(t)
 	other, heir := m.heir()
-	if err := errors.Join(staged(other, heir), other.unpublish(heir, "target"),
-		other.unstage(heir)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(other, heir), other.unpublish(heir, "target"),
+		other.unstage(heir))
 	request := &csi.DeleteVolumeRequest{VolumeId: pvc}
 	if _, err := heir.DeleteVolume(t.Context(), request); Code(err) != codes.FailedPrecondition ||
 		!strings.Contains(err.Error(), "node-1") || m.state(pvc).Phase != volume.Ready {
@@ -383,9 +368,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d := two(t)
 			if known {
-				if err := d.Yield(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, d.Yield(t.Context()))
 			}
 
 			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable,
@@ -394,9 +377,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
 			}
 			other, heir := m.heir()
-			if err := other.stageVolume(heir, pvc); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, other.stageVolume(heir, pvc))
 
 			for range 2 {
 				if err := d.CheckDisks(t.Context()); err != nil || len(m.live(pvc)) != 0 ||
@@ -428,9 +409,7 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 		}
 
 		other, heir := m.heir()
-		if err := other.stageVolume(heir, pvc); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, other.stageVolume(heir, pvc))
 
 		for range 2 {
 			began := time.Now()

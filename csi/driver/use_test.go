@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestUnstageWhileBusy(t *testing.T) {
@@ -37,9 +38,7 @@ func TestUnstageWhileBusy(t *testing.T) {
 
 	m.greets("target")
 	m.mounts.Hold(m.path("target"), false)
-	if err := m.unpublish(d, "target"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.unpublish(d, "target"))
 
 	m.mounts.Hold(m.path("staging"), true)
 	if err := m.unstage(d); Code(err) != codes.FailedPrecondition {
@@ -87,10 +86,8 @@ func TestKubeletBindsDevices(t *testing.T) {
 	single := block()
 	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 	m, d := running(t, single, nil)
-	if err := m.mounts.Bind(m.path("target"), filepath.Join(m.folder("dev"), "target"),
-		false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.mounts.Bind(m.path("target"), filepath.Join(m.folder("dev"), "target"),
+		false))
 	if err := m.publish(d, single, "target", false); err != nil {
 		t.Errorf("published again: %v", err)
 	}
@@ -121,9 +118,7 @@ func TestKeyServiceAway(t *testing.T) {
 		t.Errorf("%d made, mappings %v", m.mounts.Made(), m.engine.Live())
 	}
 	away.away = false
-	if err := staged(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, d))
 	m.greets("target")
 }
 
@@ -169,9 +164,7 @@ func TestZombieMapping(t *testing.T) {
 	}
 
 	health(reasonDiskDead)
-	if err := m.stage(d, mounted("")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.stage(d, mounted("")))
 
 	health()
 	m.greets("staging")
@@ -185,9 +178,7 @@ func TestZombieMapping(t *testing.T) {
 	m.greets("target")
 	m.engine.Edit(m.engine.Live()[0], func(mapping *crypt.Mapping) { mapping.Suspended = true })
 	health(reasonSuspended)
-	if err := d.Recover(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Recover(t.Context()))
 
 	health()
 	m.reboot()
@@ -242,10 +233,8 @@ func TestFsck(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(m.mounts.Damage(o.Mapping.Path), m.unpublish(d, "target"),
-			m.unstage(d)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, m.mounts.Damage(o.Mapping.Path), m.unpublish(d, "target"),
+			m.unstage(d))
 		if err := m.stage(d, mounted("")); Code(err) != want {
 			t.Errorf("%s: %v: %v, want %v", policy, Code(err), err, want)
 		}
@@ -298,9 +287,7 @@ func TestReplacedSecret(t *testing.T) {
 	both := map[string]string{keyring.SecretKey: secret(2)[keyring.SecretKey],
 		keyring.SecretPreviousKey: secret(1)[keyring.SecretKey]}
 	for _, s := range []map[string]string{secret(1), both, secret(2)} {
-		if err := errors.Join(stage(s), m.unstage(d)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, stage(s), m.unstage(d))
 	}
 	if err := stage(secret(1)); Code(err) != codes.InvalidArgument {
 		t.Errorf("the previous key still opens: %v", err)
@@ -334,9 +321,7 @@ func TestTakeOver(t *testing.T) {
 	}
 
 	from = "node-1"
-	if err := staged(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, d))
 
 	m.greets("target")
 	// No other node wraps its key again, the node that it was taken from neither.
@@ -395,9 +380,7 @@ func TestOneCallAtATime(t *testing.T) {
 
 func TestRewrap(t *testing.T) {
 	m, d := running(t, mounted(""), nil)
-	if err := snapshotted(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, snapshotted(m, d))
 
 	// One that no volume uses is not asked.
 	m.keys[keyring.NameKMS] = &switched{away: true}
@@ -421,9 +404,7 @@ func TestRewrap(t *testing.T) {
 	m.keys[keyring.NameFile] = named{provider(t, 2), keyring.NameFile}
 	m.reboot()
 	d = m.process(0)
-	if err := staged(m, d); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, staged(m, d))
 
 	m.greets("target")
 	ctx, stop := context.WithCancel(t.Context())

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // A walk kills the driver before each step that a call takes, with and without a reboot after it,
@@ -93,9 +94,7 @@ func staged(m *machine, d *Driver) error {
 func closed(t *testing.T) (*machine, *Driver) {
 	t.Helper()
 	m, d := running(t, mounted(""), nil)
-	if err := errors.Join(m.unpublish(d, "target"), m.unstage(d)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.unpublish(d, "target"), m.unstage(d))
 	return m, d
 }
 
@@ -265,9 +264,7 @@ func TestKilledWhileRestoring(t *testing.T) {
 	walk{
 		prepare: func(t *testing.T) (*machine, *Driver) {
 			m, d := running(t, mounted(""), nil)
-			if err := snapshotted(m, d); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, snapshotted(m, d))
 			return m, d
 		},
 		call: func(m *machine, d *Driver) error { _, err := restore(m, d, 3*size); return err },

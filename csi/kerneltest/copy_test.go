@@ -19,6 +19,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -42,9 +43,7 @@ func (n *node) copy(dst, src string, opts volume.CopyOptions) volume.State {
 func mounted(t *testing.T, device string, options ...string) (dir string, unmount func()) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "mnt")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(dir, 0o700))
 	run(t, "", "mount", append(options, device, dir)...)
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
 	return dir, func() { t.Helper(); run(t, "", "umount", dir) }
@@ -121,9 +120,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	n.create("v")
 	o := n.open("v", volume.OpenOptions{})
 	run(t, "", "mkfs.ext4", "-q", o.Mapping.Path)
-	if err := n.MarkMade(t.Context(), "v", ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.MarkMade(t.Context(), "v", ""))
 
 	dir, unmount := mounted(t, o.Mapping.Path)
 	w := startWriter(t, files(dir))
@@ -263,9 +260,7 @@ func TestResumeAfterACopyDied(t *testing.T) {
 		},
 	} {
 		w.goesOn(t, 1)
-		if err := (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
 		if m, err := (crypt.Kernel{}).Lookup(t.Context(), o.Mapping.Name); err != nil ||
 			!m.Suspended {
 			t.Errorf("%s: suspended: %+v, %v", name, m, err)
@@ -300,9 +295,7 @@ func TestCopySharesBlocks(t *testing.T) {
 
 	free := func() int64 {
 		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, unix.Statfs(dir, &st))
 		return int64(st.Bfree) * st.Bsize
 	}
 	before := free()

@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -108,9 +109,7 @@ func (p *plugin) staging(id string) string { return filepath.Join(p.dir, "stagin
 
 func (p *plugin) stage(id string, c *csi.VolumeCapability) time.Duration {
 	p.t.Helper()
-	if err := os.MkdirAll(p.staging(id), 0o700); err != nil {
-		p.t.Fatal(err)
-	}
+	errtest.Must(p.t, os.MkdirAll(p.staging(id), 0o700))
 	began := time.Now()
 	if _, err := p.NodeStageVolume(p.t.Context(),
 		&csi.NodeStageVolumeRequest{VolumeId: id, StagingTargetPath: p.staging(id),
@@ -147,9 +146,7 @@ func (p *plugin) withdraw(id string) {
 		}
 	}
 	p.targets[id] = nil
-	if err := p.unstage(id); err != nil {
-		p.t.Fatal(err)
-	}
+	errtest.Must(p.t, p.unstage(id))
 }
 
 func (p *plugin) expand(id, at string, c *csi.VolumeCapability, bytes int64) {
@@ -290,9 +287,7 @@ func TestTimeToStage(t *testing.T) {
 	}
 	slices.Sort(said)
 	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Uname(&u))
 	t.Logf("time to stage ext4 of 10 GiB, Linux %s\n%s", unix.ByteSliceToString(u.Release[:]),
 		strings.Join(said, "\n"))
 }

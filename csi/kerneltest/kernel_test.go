@@ -20,6 +20,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -65,14 +66,10 @@ func newNodeIn(t *testing.T, dir string) *node {
 	dirs := map[string]string{}
 	for _, name := range []string{"files", "states", "locks"} {
 		dirs[name] = filepath.Join(dir, name)
-		if err := os.Mkdir(dirs[name], 0o700); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Mkdir(dirs[name], 0o700))
 	}
 	kek := filepath.Join(dirs["states"], "kek")
-	if err := keyring.CreateFile(kek); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, keyring.CreateFile(kek))
 	keys, err := keyring.File(kek)
 	if err != nil {
 		t.Fatal(err)
@@ -152,9 +149,7 @@ func write(t *testing.T, path string, at int64, b []byte) {
 	if _, err := d.WriteAt(b, at); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Sync())
 }
 
 func wantAt(t *testing.T, path string, at int64, want []byte) {
@@ -311,9 +306,7 @@ func TestFileSystemGrowsWhileMounted(t *testing.T) {
 	o := n.open("v", volume.OpenOptions{})
 	run(t, "", "mkfs.ext4", "-q", o.Mapping.Path)
 	dir := filepath.Join(t.TempDir(), "mnt")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(dir, 0o700))
 
 	run(t, "", "mount", o.Mapping.Path, dir)
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })

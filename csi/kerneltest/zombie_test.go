@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -70,9 +71,7 @@ func TestZombieIsFencedAndReplaced(t *testing.T) {
 	// A live mapping is fenced, with a request of its holder after it.
 	held = hold(t, next.Mapping.Path)
 	ctx := t.Context()
-	if err := (crypt.Kernel{}).Fence(ctx, next.Mapping.Name); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, (crypt.Kernel{}).Fence(ctx, next.Mapping.Name))
 	if _, err := held.WriteAt(blk.Buffer(4096), 0); !errors.Is(err, unix.EIO) {
 		t.Errorf("written through the fence: %v", err)
 	}
@@ -124,17 +123,13 @@ func TestSecondTableIsDropped(t *testing.T) {
 // What waits in a mapping that is suspended fails when it is fenced, as what comes after it.
 func TestFenceFailsWhatWaits(t *testing.T) {
 	n, o, held := inUse(t)
-	if err := (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, (crypt.Kernel{}).Suspend(t.Context(), o.Mapping.Name, true))
 	waited := make(chan error, 1)
 	go func() {
 		_, err := held.WriteAt(blk.Buffer(4096), 0)
 		waited <- err
 	}()
-	if err := (crypt.Kernel{}).Fence(t.Context(), o.Mapping.Name); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, (crypt.Kernel{}).Fence(t.Context(), o.Mapping.Name))
 	if err := <-waited; !errors.Is(err, unix.EIO) {
 		t.Errorf("a write that waited: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -29,9 +30,7 @@ func TestHarden(t *testing.T) {
 		return
 	}
 
-	if err := Harden(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Harden())
 	if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); dumpable != 0 ||
 		err != nil {
 		t.Errorf("dumpable %d, %v", dumpable, err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 var (
@@ -31,9 +32,7 @@ func providers(t *testing.T) map[string][2]Provider {
 	}
 	file := func() Provider {
 		path := filepath.Join(t.TempDir(), "kek")
-		if err := CreateFile(path); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, CreateFile(path))
 		p, err := File(path)
 		if err != nil {
 			t.Fatal(err)
@@ -235,22 +234,14 @@ func TestFileRefuses(t *testing.T) {
 	if _, err := File(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
-	if err := CreateFile(path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, CreateFile(path))
 	if err := CreateFile(path); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("made again: %v", err)
 	}
-	if err := os.Symlink(path, path+".link"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink(path, path+".link"))
 
-	if err := atomicfile.Write(path+".bad", []byte("not a key\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(path+".dir", 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, atomicfile.Write(path+".bad", []byte("not a key\n"), 0o600))
+	errtest.Must(t, os.Mkdir(path+".dir", 0o600))
 
 	for _, suffix := range []string{".link", ".bad", ".dir"} {
 		if _, err := File(path + suffix); !errors.Is(err, ErrSecret) {
@@ -258,9 +249,7 @@ func TestFileRefuses(t *testing.T) {
 		}
 	}
 
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Chmod(path, 0o640))
 	if _, err := File(path); !errors.Is(err, ErrSecret) || !strings.Contains(err.Error(), "600") {
 		t.Errorf("readable by the group: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestWarnIsSeenAtTheClaim(t *testing.T) {
@@ -37,9 +38,7 @@ func TestWarnIsSeenAtTheClaim(t *testing.T) {
 	if err := s.Warn(t.Context(), "pvc-free", "Tampered", "m"); err != nil {
 		t.Errorf("without a claim: %v", err)
 	}
-	if err := s.Warn(t.Context(), "pvc-1", "Tampered", strings.Repeat("x", 5000)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Warn(t.Context(), "pvc-1", "Tampered", strings.Repeat("x", 5000)))
 	list, err := client.Resource(events).Namespace("shop").List(t.Context(), metav1.ListOptions{})
 	if err != nil || len(list.Items) != 1 {
 		t.Fatalf("%v, %v", list, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -159,9 +160,7 @@ func TestSchemaIsTheState(t *testing.T) {
 			}
 		}
 	}
-	if err := yaml.Unmarshal(text, &crd); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(text, &crd))
 
 	v := crd.Spec.Versions[0]
 	if crd.Spec.Group != Group || crd.Spec.Names.Kind != Kind ||

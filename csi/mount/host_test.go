@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -27,9 +28,7 @@ func disk(t *testing.T, size int64) (loop blk.Loop, path string) {
 	nettest.NeedRoot(t)
 	path = filepath.Join(t.TempDir(), "disk")
 	filetest.Write(t, path, nil, 0o600)
-	if err := os.Truncate(path, size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Truncate(path, size))
 	loop, err := blk.AttachLoop(path)
 	if errors.Is(err, blk.ErrNoLoop) || errors.Is(err, blk.ErrNotDirect) {
 		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
@@ -239,9 +238,7 @@ func TestCheckAndMountReportDamage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var h Host
 			loop, path := disk(t, 64<<20)
-			if err := h.Make(t.Context(), loop.Path, Ext4); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, h.Make(t.Context(), loop.Path, Ext4))
 
 			if c.unclean {
 				if _, err := run(t.Context(), "tune2fs", "-E", "force_fsck",

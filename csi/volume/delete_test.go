@@ -6,6 +6,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
@@ -22,9 +23,7 @@ func TestACopiedDiskOpensNoMoreAfterDeletion(t *testing.T) {
 			return errors.Join(n.process(0).Forget(t.Context(), id), create(n))
 		},
 	} {
-		if err := forget(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, forget())
 		_, err := n.process(0).Open(t.Context(), id, OpenOptions{})
 		if !errors.Is(err, ErrDeleted) && !errors.Is(err, crypt.NotEmpty) {
 			t.Errorf("%s: %v", name, err)
@@ -173,9 +172,7 @@ func blank(d *blktest.Disk) { d.Become(blktest.New(crypt.DeviceSize(size))) }
 // withSomething is a volume that was made and has something on its disk already.
 func withSomething(t *testing.T) *node {
 	n := newNode(t)
-	if err := create(n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, create(n))
 	n.add(id, blktest.New(crypt.DeviceSize(size)))
 	n.disks[id].Flip(0, 1)
 	return n
@@ -184,9 +181,7 @@ func withSomething(t *testing.T) *node {
 // cutShort is a volume whose formatting was torn before its record was written.
 func cutShort(t *testing.T) *node {
 	n := newNode(t)
-	if err := create(n); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, create(n))
 	for kill := 1; n.state().Phase != Formatting; kill++ {
 		if _, err := n.process(kill).Open(t.Context(), id, OpenOptions{}); !errors.Is(err,
 			errDead) {

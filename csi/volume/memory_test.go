@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -81,9 +82,7 @@ func TestManyVolumesInLittleMemory(t *testing.T) {
 		return
 	}
 
-	if err := keyring.Harden(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, keyring.Harden())
 
 	dir := t.TempDir()
 	probe := filepath.Join(dir, "probe")

@@ -17,6 +17,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // attempts is how often a process tries to let a volume go on; without pauses, which no test is to
@@ -341,9 +342,7 @@ func openNew(t testing.TB) *node {
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.MarkMade(t.Context(), id, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.MarkMade(t.Context(), id, ""))
 	n.disks[id].Flip(crypt.DataOffset+12345, 0x77)
 	return n
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // second makes another volume on the node.
@@ -222,9 +223,7 @@ func TestStateFromABackupWhileOpen(t *testing.T) {
 
 	// A fenced mapping needs no key: the disk says the rest.
 	n, mapping := restoredWhileOpen(t)
-	if err := n.engine.Fence(t.Context(), mapping); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.engine.Fence(t.Context(), mapping))
 
 	if err := openAgain(t.Context(), n.process(0)); !errors.Is(err, crypt.NewerThanState) {
 		t.Errorf("with a dead one: %v", err)

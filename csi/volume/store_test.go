@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -13,9 +14,7 @@ func TestFileStore(t *testing.T) {
 	f := &FileStore{Dir: t.TempDir()}
 	ctx := t.Context()
 	st := State{Volume: id, Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
-	if err := f.Create(ctx, st); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.Create(ctx, st))
 	if err := f.Create(ctx, st); !errors.Is(err, ErrExists) {
 		t.Errorf("made twice: %v", err)
 	}
@@ -55,9 +54,7 @@ func TestFileStore(t *testing.T) {
 		t.Errorf("a field of another version: %v", err)
 	}
 	st = State{Volume: "pvc-2", Cluster: cluster, Phase: New, Payload: 4096, Content: Unmade}
-	if err := f.Create(ctx, st); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.Create(ctx, st))
 	if all, err := f.List(ctx); !errors.Is(err, ErrState) || len(all) != 1 || !equal(all[0], st) {
 		t.Errorf("list beside one that is refused: %v, %v", all, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/internal/blk/blktest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // put writes a sector of ciphertext, as a mapping would.
@@ -15,9 +16,7 @@ func put(t *testing.T, d *blktest.Disk, fill byte) {
 	if _, err := d.WriteAt(bytes.Repeat([]byte{fill}, blk.Align), crypt.DataOffset); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Sync())
 }
 
 // The epoch is in the first 308 KiB and says nothing of the rest. Today's head with yesterday's

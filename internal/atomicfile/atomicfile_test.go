@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -21,12 +22,12 @@ func TestWrite(t *testing.T) {
 	for name, prepare := range map[string]func(t *testing.T, path string){
 		"new file": func(*testing.T, string) {},
 		"over a file with another mode": func(t *testing.T, path string) {
-			must(t, os.WriteFile(path, []byte("old and longer"), 0o600))
+			errtest.Must(t, os.WriteFile(path, []byte("old and longer"), 0o600))
 		},
 		"over a symbolic link": func(t *testing.T, path string) {
 			target := filepath.Join(t.TempDir(), "target")
-			must(t, os.WriteFile(target, []byte("kept"), 0o600))
-			must(t, os.Symlink(target, path))
+			errtest.Must(t, os.WriteFile(target, []byte("kept"), 0o600))
+			errtest.Must(t, os.Symlink(target, path))
 			t.Cleanup(func() {
 				if b, _ := os.ReadFile(target); string(b) != "kept" {
 					t.Errorf("the link's target now holds %q", b)
@@ -37,9 +38,9 @@ func TestWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "f")
 			prepare(t, path)
-			must(t, atomicfile.Write(path, []byte("new"), 0o644))
+			errtest.Must(t, atomicfile.Write(path, []byte("new"), 0o644))
 			info, err := os.Lstat(path)
-			must(t, err)
+			errtest.Must(t, err)
 			if b, _ := os.ReadFile(path); string(b) != "new" || info.Mode() != 0o644 {
 				t.Errorf("got %q with mode %v, want \"new\" with 0644", b, info.Mode())
 			}
@@ -52,7 +53,7 @@ func TestWrite(t *testing.T) {
 func TestWriteFailsAndLeavesNothing(t *testing.T) {
 	// A directory in the file's place makes the rename fail.
 	path := filepath.Join(t.TempDir(), "f")
-	must(t, os.Mkdir(path, 0o755))
+	errtest.Must(t, os.Mkdir(path, 0o755))
 	if err := atomicfile.Write(path, []byte("x"), 0o600); err == nil {
 		t.Fatal("a directory was replaced")
 	}
@@ -64,7 +65,7 @@ func TestWriteFailsAndLeavesNothing(t *testing.T) {
 
 func TestCreateRefusesWhatExists(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	must(t, atomicfile.Create(path, []byte("first"), 0o600))
+	errtest.Must(t, atomicfile.Create(path, []byte("first"), 0o600))
 	if err := atomicfile.Create(path, []byte("second"), 0o600); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("second create: %v, want exists", err)
 	}
@@ -90,7 +91,7 @@ func TestConcurrentWritersLeaveOneWholeFile(t *testing.T) {
 	}
 	wg.Wait()
 	b, err := os.ReadFile(path)
-	must(t, err)
+	errtest.Must(t, err)
 	for _, c := range b {
 		if c != b[0] || len(b) != 1000 {
 			t.Fatalf("the file mixes writers: %.20q…, %d bytes", b, len(b))
@@ -126,9 +127,9 @@ func TestNamesAndSweep(t *testing.T) {
 
 func TestRemoveTwice(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
-	must(t, atomicfile.Write(path, nil, 0o600))
+	errtest.Must(t, atomicfile.Write(path, nil, 0o600))
 	for range 2 {
-		must(t, atomicfile.Remove(path))
+		errtest.Must(t, atomicfile.Remove(path))
 	}
 }
 
@@ -142,7 +143,7 @@ func TestRequireMemory(t *testing.T) {
 	}
 	// A link leads to where the bytes go.
 	link := filepath.Join("/dev/shm", filepath.Base(filepath.Dir(dir))+"-link")
-	must(t, os.Symlink("/proc", link))
+	errtest.Must(t, os.Symlink("/proc", link))
 	defer os.Remove(link)
 	if err := atomicfile.RequireMemory(filepath.Join(link, "self")); !errors.Is(err,
 		atomicfile.ErrOnDisk) {
@@ -153,15 +154,8 @@ func TestRequireMemory(t *testing.T) {
 func onlyFile(t *testing.T, path string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(path))
-	must(t, err)
+	errtest.Must(t, err)
 	if len(entries) != 1 || entries[0].Name() != filepath.Base(path) {
 		t.Errorf("the directory holds %v", entries)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/logtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -145,7 +146,7 @@ func TestParseRefuses(t *testing.T) {
 func TestParseIgnoresFieldsOfOtherVersions(t *testing.T) {
 	want := table(t)
 	good, err := source.Encode(want)
-	must(t, err)
+	errtest.Must(t, err)
 	newer := bytes.ReplaceAll(good, []byte("{"), []byte(`{"ofTheNextVersion":[{"a":1}],`))
 	got, err := source.Parse(newer)
 	if err != nil {
@@ -159,10 +160,10 @@ func TestParseIgnoresFieldsOfOtherVersions(t *testing.T) {
 func TestMoveAsideMakesRoom(t *testing.T) {
 	path := filepath.Join(memoryDir(t), "snapshot.json")
 	for _, text := range []string{"first", "second"} {
-		must(t, os.WriteFile(path, []byte(text), 0o600))
-		must(t, source.Check(path, false))
+		errtest.Must(t, os.WriteFile(path, []byte(text), 0o600))
+		errtest.Must(t, source.Check(path, false))
 		aside, err := source.MoveAside(path)
-		must(t, err)
+		errtest.Must(t, err)
 		if kept, err := os.ReadFile(aside); err != nil || string(kept) != text ||
 			aside != path+source.CorruptSuffix {
 			t.Errorf("%s holds %q (%v), want %q", aside, kept, err, text)
@@ -176,33 +177,33 @@ func TestMoveAsideMakesRoom(t *testing.T) {
 func TestWriterKeepsTheFile(t *testing.T) {
 	path := filepath.Join(memoryDir(t), "new", "snapshot.json")
 	w, err := source.NewWriter(path, false)
-	must(t, err)
+	errtest.Must(t, err)
 	if _, err := source.Read(path, false); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("before the first write: %v, want not found", err)
 	}
 
 	want := table(t)
-	must(t, w.Write(want))
+	errtest.Must(t, w.Write(want))
 	first, err := os.Stat(path)
-	must(t, err)
+	errtest.Must(t, err)
 	if first.Mode() != 0o600 {
 		t.Errorf("mode %v", first.Mode())
 	}
 
-	must(t, w.Write(want))
+	errtest.Must(t, w.Write(want))
 	if again, err := os.Stat(path); err != nil || !os.SameFile(first, again) {
 		t.Errorf("the same table was written again: %v", err)
 	}
 
-	must(t, os.Remove(path))
-	must(t, w.Write(want))
+	errtest.Must(t, os.Remove(path))
+	errtest.Must(t, w.Write(want))
 	got, err := source.Read(path, false)
 	if err != nil || !reflect.DeepEqual(want, got) {
 		t.Errorf("%v\n%s", err, cmp.Diff(want, got, compareNetip))
 	}
 
 	want.Revision++
-	must(t, w.Write(want))
+	errtest.Must(t, w.Write(want))
 	if got, err := source.Read(path, false); err != nil || got.Revision != want.Revision {
 		t.Errorf("revision %d, %v", got.Revision, err)
 	}
@@ -219,8 +220,8 @@ func TestDiskMustBeAskedFor(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "snapshot.json")
 	w, err := source.NewWriter(path, true)
-	must(t, err)
-	must(t, w.Write(table(t)))
+	errtest.Must(t, err)
+	errtest.Must(t, w.Write(table(t)))
 	if _, err := source.Read(path, true); err != nil {
 		t.Error(err)
 	}
@@ -228,7 +229,7 @@ func TestDiskMustBeAskedFor(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	good, err := source.Encode(table(t))
-	must(t, err)
+	errtest.Must(t, err)
 	for name, c := range map[string]struct {
 		prepare func(path string) error
 		want    string
@@ -253,7 +254,7 @@ func TestReadRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(memoryDir(t), "snapshot.json")
-			must(t, c.prepare(path))
+			errtest.Must(t, c.prepare(path))
 			if _, err := source.Read(path, false); !errors.Is(err, source.ErrCorrupt) ||
 				!strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
 				t.Errorf("got %v, want ErrCorrupt with %q", err, c.want)
@@ -276,15 +277,15 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 
 	// There is no file yet: the source waits for it.
 	w, err := source.NewWriter(path, false)
-	must(t, err)
+	errtest.Must(t, err)
 	want := table(t)
-	must(t, w.Write(want))
+	errtest.Must(t, w.Write(want))
 	if got := next(t, states); got.Revision != 1 || !got.Synced || len(got.Nodes) != 4 {
 		t.Errorf("first state %+v", got)
 	}
 
 	// A corrupt file changes nothing, and is said.
-	must(t, atomicfile.Write(path, []byte("{"), 0o600))
+	errtest.Must(t, atomicfile.Write(path, []byte("{"), 0o600))
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(),
 		"correct it"); {
 		if time.Now().After(deadline) {
@@ -294,14 +295,14 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	}
 
 	want.Keyless = nil
-	must(t, w.Write(want))
+	errtest.Must(t, w.Write(want))
 	if got := next(t, states); got.Revision != 2 || len(got.Nodes) != 4 {
 		t.Errorf("second state %+v", got)
 	}
 
-	must(t, os.Remove(path))
+	errtest.Must(t, os.Remove(path))
 	want.NodeAddrs = nil
-	must(t, w.Write(want))
+	errtest.Must(t, w.Write(want))
 	if got := next(t, states); got.Revision != 3 || len(got.Nodes) != 2 {
 		t.Errorf("third state %+v", got)
 	}
@@ -309,7 +310,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 
 func TestSnapshotSourceRefusesACorruptStart(t *testing.T) {
 	path := filepath.Join(memoryDir(t), "snapshot.json")
-	must(t, os.WriteFile(path, []byte("{}"), 0o600))
+	errtest.Must(t, os.WriteFile(path, []byte("{}"), 0o600))
 	s := source.NewSnapshot(path, false, slog.New(slog.DiscardHandler))
 	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err,
 		source.ErrCorrupt) || strings.Contains(err.Error(), "writes a new one") ||

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestLoadOrCreateMakesOneKey(t *testing.T) {
@@ -54,8 +55,8 @@ func TestLoadOrCreateRefuses(t *testing.T) {
 	good := string(generate(t).encode())
 	write := func(content string, mode os.FileMode) func(t *testing.T, path string) {
 		return func(t *testing.T, path string) {
-			must(t, os.WriteFile(path, []byte(content), 0o600))
-			must(t, os.Chmod(path, mode))
+			errtest.Must(t, os.WriteFile(path, []byte(content), 0o600))
+			errtest.Must(t, os.Chmod(path, mode))
 		}
 	}
 	for name, c := range map[string]struct {
@@ -73,22 +74,22 @@ func TestLoadOrCreateRefuses(t *testing.T) {
 		"all zero":              {write(strings.Repeat("A", 43)+"=", 0o600), "all zero"},
 		"somebody else's": {func(t *testing.T, path string) {
 			write(good, 0o600)(t, path)
-			must(t, os.Chown(path, 65534, 65534))
+			errtest.Must(t, os.Chown(path, 65534, 65534))
 		}, "belongs to user 65534"},
 		"symbolic link": {func(t *testing.T, path string) {
 			write(good, 0o600)(t, path+".real")
-			must(t, os.Symlink(path+".real", path))
+			errtest.Must(t, os.Symlink(path+".real", path))
 		}, "symbolic link"},
 		"dangling link": {func(t *testing.T, path string) {
-			must(t, os.Symlink(path+".none", path))
+			errtest.Must(t, os.Symlink(path+".none", path))
 		}, "symbolic link"},
-		"directory": {func(t *testing.T, path string) { must(t, os.Mkdir(path, 0o600)) },
+		"directory": {func(t *testing.T, path string) { errtest.Must(t, os.Mkdir(path, 0o600)) },
 			"not a regular file"},
-		"fifo": {func(t *testing.T, path string) { must(t, unix.Mkfifo(path, 0o600)) },
+		"fifo": {func(t *testing.T, path string) { errtest.Must(t, unix.Mkfifo(path, 0o600)) },
 			"not a regular file"},
 		"directory open to others": {func(t *testing.T, path string) {
 			write(good, 0o600)(t, path)
-			must(t, os.Chmod(filepath.Dir(path), 0o777))
+			errtest.Must(t, os.Chmod(filepath.Dir(path), 0o777))
 		}, "others could exchange"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -149,14 +150,7 @@ func FuzzParse(f *testing.F) {
 func memoryDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "kubeveil-wgkey-")
-	must(t, err)
+	errtest.Must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -34,9 +35,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 	if _, err := d.WriteAt(odd, 8192); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, d.Sync())
 
 	got := make([]byte, blk.Align+1)[1:]
 	if _, err := d.ReadAt(got, 8192); err != nil || !bytes.Equal(got, want) {
@@ -55,9 +54,7 @@ func TestFileIsReadAndWrittenDirectly(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(sparse(t, blk.Align), link); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Symlink(sparse(t, blk.Align), link))
 	for name, path := range map[string]string{"folder": t.TempDir(),
 		"character device": "/dev/null", "link": link, "nothing": link + ".none"} {
 		if d, err := blk.Open(path); err == nil {
@@ -98,17 +95,11 @@ func TestLoop(t *testing.T) {
 
 	moved(t, l, path)
 	detachWhileOpen(t, l, path)
-	if err := os.Truncate(path, 16<<20); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Resize(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Truncate(path, 16<<20))
+	errtest.Must(t, l.Resize())
 
 	writeThrough(t, l.Path, path)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(path))
 	if found, err := blk.FindLoops(path); err != nil || len(found) != 1 {
 		t.Errorf("after the file was removed: %v, %v", found, err)
 	}
@@ -132,15 +123,11 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 	l := attached(t, path)
 	other := sparse(t, blk.Align)
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 
 	for _, gone := range []bool{false, true} {
 		if gone {
-			if err := os.Remove(path); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Remove(path))
 		}
 
 		for left := range uint64(3) {
@@ -149,10 +136,8 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := uint64(f.Fd())
-			if err := errors.Join(f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE,
-				&unix.Rlimit{Cur: next + left, Max: limit.Max})); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE,
+				&unix.Rlimit{Cur: next + left, Max: limit.Max}))
 			found, err := blk.FindLoops(path)
 			if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); back != nil {
 				t.Fatal(back)
@@ -172,17 +157,13 @@ func TestDetachLeavesOthers(t *testing.T) {
 	nettest.NeedRoot(t)
 	ours, others := sparse(t, 8<<20), sparse(t, 8<<20)
 	l := attached(t, ours)
-	if err := l.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Detach())
 
 	// The kernel assigns the lowest free number; if another process took it, this is tried again.
 	for range 20 {
 		o := attached(t, others)
 		if o.Path != l.Path {
-			if err := o.Detach(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, o.Detach())
 			continue
 		}
 		if err := errors.Join(l.Detach(), l.Detach()); err != nil {
@@ -275,9 +256,7 @@ func detachWhileOpen(t *testing.T, l blk.Loop, path string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Detach(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Detach())
 	if again, err := blk.AttachLoop(path); err != nil || again != l {
 		t.Errorf("attached while somebody has it open: %v, %v", again, err)
 	}
@@ -418,8 +397,6 @@ func sparse(t *testing.T, size int64) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "disk")
 	filetest.Write(t, path, nil, 0o600)
-	if err := os.Truncate(path, size); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Truncate(path, size))
 	return path
 }

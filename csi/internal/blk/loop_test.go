@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -17,9 +18,7 @@ import (
 func TestLoopsOfOtherFilesAreNotOpened(t *testing.T) {
 	nettest.NeedRoot(t)
 	other, ours := sparse(t, 1<<20), sparse(t, 1<<20)
-	if err := os.Rename(other, other+"-of-another"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Rename(other, other+"-of-another"))
 	foreign := attached(t, other+"-of-another")
 	attached(t, ours)
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)

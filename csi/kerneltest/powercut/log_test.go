@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -168,10 +169,8 @@ func TestLogOfQEMUIsRead(t *testing.T) {
 	tool := nettest.NeedProgram(t, "qemu-io")
 	dir := t.TempDir()
 	for name, size := range map[string]int64{"disk": 1 << 20, "log": 4 << 20} {
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, name), nil, 0o600),
-			os.Truncate(filepath.Join(dir, name), size)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600),
+			os.Truncate(filepath.Join(dir, name), size))
 	}
 
 	image := "driver=blklogwrites,log-sector-size=512,file.driver=file,file.filename=" +

@@ -12,6 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt/crypttest"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -145,9 +146,7 @@ func simulateFiles(t *testing.T, disk blk.Disk, s volume.State) {
 		}
 	}
 
-	if err := disk.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, disk.Sync())
 }
 
 // Each moment of a volume that was written in the right order passes; and the check notices disks

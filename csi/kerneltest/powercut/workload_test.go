@@ -16,6 +16,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -149,10 +150,8 @@ func (w *workload) write(n int) {
 	for range n {
 		noise := filepath.Join(w.dir, "noise")
 		filetest.Write(w.t, noise, fileContent(w.files+500), 0o600)
-		if err := flushedFile(filepath.Join(w.dir, fileName(w.files)),
-			fileContent(w.files)); err != nil {
-			w.t.Fatal(err)
-		}
+		errtest.Must(w.t, flushedFile(filepath.Join(w.dir, fileName(w.files)),
+			fileContent(w.files)))
 		w.files++
 		if err := w.marks.put(func(s *State) { s.Files = w.files }); err != nil {
 			w.t.Fatal(err)

@@ -1,0 +1,15 @@
+// Package errtest ends tests at errors that none of their cases is about. Only tests import it.
+package errtest
+
+import (
+	"errors"
+	"testing"
+)
+
+// Must fails the test and ends it unless all errors are nil.
+func Must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
