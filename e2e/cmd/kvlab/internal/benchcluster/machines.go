@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
@@ -51,12 +50,6 @@ func estimate(o network.Options) time.Duration {
 func measure(ctx context.Context, a arguments, log *slog.Logger,
 	say func(string, ...any)) (rep *report.Report, err error) {
 	o := a.options
-	root, err := lab.Root()
-	if err != nil {
-		return nil, err
-	}
-
-	o.Root = root
 	c, err := vm.New(ctx, vm.Options{Nodes: 2, UnderlayMTU: o.MTUs[0], NoVeil: !a.noReference,
 		Dir: filepath.Join(a.out, "machines"), Log: log})
 	if err != nil {

@@ -9,12 +9,9 @@ package benchcluster
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,6 +19,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
 	"github.com/kubeveil/kubeveil/pkg/bench/network"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 const usage = `kvlab bench cluster measures Kubeveil on two virtual machines: pod to pod and pod to
@@ -87,25 +85,19 @@ func (a *arguments) complete() (err error) {
 }
 
 func run(ctx context.Context, a arguments) error {
-	var err error
-	if a.out, err = program.Folder(a.out); err != nil {
-		return err
-	}
-	logFile, err := os.Create(filepath.Join(a.out, "bench-cluster.log"))
-	if err != nil {
-		return err
-	}
-	defer logFile.Close()
-	say := program.Progress(os.Stdout)
-	a.options.Progress = say
-	say("results go to %s; the machines take three minutes to begin with, then it is about %v",
-		a.out, estimate(a.options))
-	log := slog.New(slog.NewTextHandler(logFile, nil))
-	// The client libraries tell of each stream that ends.
-	klog.SetSlogLogger(log)
-	rep, err := measure(ctx, a, log, say)
-	if rep == nil {
-		return err
-	}
-	return errors.Join(program.Finish(a.out, rep, os.Stdout), err)
+	return program.Measure(a.out, func(root, folder string) (*report.Report, error) {
+		a.options.Root, a.out = root, folder
+		log, closeLog, err := program.Log(folder, "bench-cluster.log")
+		if err != nil {
+			return nil, err
+		}
+		defer closeLog()
+		say := program.Progress(os.Stdout)
+		a.options.Progress = say
+		say("results go to %s; the machines take three minutes to begin with, then it is about %v",
+			folder, estimate(a.options))
+		// The client libraries tell of each stream that ends.
+		klog.SetSlogLogger(log)
+		return measure(ctx, a, log, say)
+	})
 }

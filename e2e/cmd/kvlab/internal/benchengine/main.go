@@ -4,7 +4,6 @@ package benchengine
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,8 +15,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 const usage = `kvlab bench engine measures the engines of veil-wg beside each other and beside the
@@ -47,6 +46,7 @@ func Command() *cobra.Command {
 	sample := flags.Duration("sample", 3*time.Second, "how long a sample of TCP takes; others half")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	mtus := flags.String("mtus", "1500,9000", "`MTUs` of the wire")
+
 	return program.Command("measure the engines of veil-wg beside each other",
 		flags, usage, func() (program.Run, error) {
 			o := engine.Options{Rounds: *rounds, Seed: *seed, Sample: *sample,
@@ -59,24 +59,10 @@ func Command() *cobra.Command {
 				o.MTUs = append(o.MTUs, n)
 			}
 			return program.Within(*limit, func(ctx context.Context) error {
-				return run(ctx, *out, o)
+				return program.Measure(*out, func(root, _ string) (*report.Report, error) {
+					o.Root = root
+					return engine.Run(ctx, o)
+				})
 			}), nil
 		})
-}
-
-func run(ctx context.Context, out string, o engine.Options) error {
-	root, err := lab.Root()
-	if err != nil {
-		return err
-	}
-	o.Root = root
-	folder, err := program.Folder(out)
-	if err != nil {
-		return err
-	}
-	rep, err := engine.Run(ctx, o)
-	if rep == nil {
-		return err
-	}
-	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
 }

@@ -4,7 +4,6 @@ package benchpolicy
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"os"
 	"strings"
@@ -14,7 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/policy"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 const usage = `kvlab bench policy measures what NetworkPolicy costs a node: to plan 100,000 rules
@@ -47,24 +46,10 @@ func Command() *cobra.Command {
 				return nil, err
 			}
 			return program.Within(*limit, func(ctx context.Context) error {
-				return run(ctx, *out, o)
+				return program.Measure(*out, func(root, _ string) (*report.Report, error) {
+					o.Root = root
+					return policy.Run(ctx, o)
+				})
 			}), nil
 		})
-}
-
-func run(ctx context.Context, out string, o policy.Options) error {
-	root, err := lab.Root()
-	if err != nil {
-		return err
-	}
-	o.Root = root
-	folder, err := program.Folder(out)
-	if err != nil {
-		return err
-	}
-	rep, err := policy.Run(ctx, o)
-	if rep == nil {
-		return err
-	}
-	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
 }

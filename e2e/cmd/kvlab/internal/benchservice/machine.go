@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,15 +41,15 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 		return err
 	}
 
-	logFile, err := os.Create(filepath.Join(folder, "bench-service.log"))
+	log, closeLog, err := program.Log(folder, "bench-service.log")
 	if err != nil {
 		return err
 	}
-	defer logFile.Close()
+	defer closeLog()
 	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
 		folder, o.Estimate().Round(time.Minute))
 	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true, Dir: filepath.Join(folder, "machine"),
-		Log: slog.New(slog.NewTextHandler(logFile, nil))})
+		Log: log})
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ package benchservice
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,8 +19,8 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 const usage = `kvlab bench service measures how services are reached: by Kubeveil's table, by the
@@ -99,21 +98,11 @@ func Command() *cobra.Command {
 }
 
 func run(ctx context.Context, out string, o service.Options) error {
-	root, err := lab.Root()
-	if err != nil {
-		return err
-	}
-	o.Root, o.HAProxy = root, findHAProxy(root)
-	folder, err := program.Folder(out)
-	if err != nil {
-		return err
-	}
-	o.Progress("results go to %s; it takes about %v", folder, o.Estimate().Round(time.Minute))
-	rep, err := service.Run(ctx, o)
-	if rep == nil {
-		return err
-	}
-	return errors.Join(err, program.Finish(folder, rep, os.Stdout))
+	return program.Measure(out, func(root, folder string) (*report.Report, error) {
+		o.Root, o.HAProxy = root, findHAProxy(root)
+		o.Progress("results go to %s; it takes about %v", folder, o.Estimate().Round(time.Minute))
+		return service.Run(ctx, o)
+	})
 }
 
 // findHAProxy returns the path of the one that hack/service/deps.sh fetches, or of the machine's

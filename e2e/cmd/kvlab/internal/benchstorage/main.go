@@ -5,10 +5,8 @@ package benchstorage
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,7 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/e2e/bench/storage"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
-	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 const usage = `kvlab bench storage measures Kubeveil's volumes on a virtual machine: IOPS,
@@ -92,27 +90,17 @@ func (a *arguments) complete() error {
 }
 
 func run(ctx context.Context, a arguments) error {
-	var err error
-	if a.out, err = program.Folder(a.out); err != nil {
-		return err
-	}
-	logFile, err := os.Create(filepath.Join(a.out, "bench-storage.log"))
-	if err != nil {
-		return err
-	}
-	defer logFile.Close()
-	o := a.options
-	o.Progress = program.Progress(os.Stdout)
-	o.Log = slog.New(slog.NewTextHandler(logFile, nil))
-	o.Dir = filepath.Join(a.out, "machine")
-	if o.Root, err = lab.Root(); err != nil {
-		return err
-	}
-	o.Progress("results go to %s; the machine takes two minutes to begin with, then it is about %v",
-		a.out, o.Estimate().Round(time.Minute))
-	rep, err := storage.Run(ctx, o)
-	if rep == nil {
-		return err
-	}
-	return errors.Join(program.Finish(a.out, rep, os.Stdout), err)
+	return program.Measure(a.out, func(root, folder string) (*report.Report, error) {
+		log, closeLog, err := program.Log(folder, "bench-storage.log")
+		if err != nil {
+			return nil, err
+		}
+		defer closeLog()
+		o := a.options
+		o.Root, o.Dir, o.Log = root, filepath.Join(folder, "machine"), log
+		o.Progress = program.Progress(os.Stdout)
+		o.Progress("results go to %s; the machine takes two minutes to begin with, then it is "+
+			"about %v", folder, o.Estimate().Round(time.Minute))
+		return storage.Run(ctx, o)
+	})
 }

@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -74,17 +73,17 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 
-	logFile, err := os.Create(filepath.Join(d.out, "demo-storage.log"))
+	log, closeLog, err := program.Log(d.out, "demo-storage.log")
 	if err != nil {
 		return err
 	}
-	defer logFile.Close()
+	defer closeLog()
 	d.say("start a virtual machine with three disks, which are files of this host: two for " +
 		"volumes, one plain")
 	d.first, d.second, d.plain = d.disk("first"), d.disk("second"), d.disk("plain")
 	d.machine, err = disk.Start(ctx, disk.Options{
 		Disks: []disk.Disk{d.first, d.second, d.plain}, Dir: filepath.Join(d.out, "machine"),
-		Log: slog.New(slog.NewTextHandler(logFile, nil)),
+		Log: log,
 	})
 	if err != nil {
 		return err

@@ -4,7 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
 
+	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
@@ -33,4 +37,31 @@ func Finish(folder string, rep *report.Report, out io.Writer) error {
 			len(rep.Refused))
 	}
 	return fmt.Errorf("%s:\n%w", what, errors.Join(wrong...))
+}
+
+// Measure runs measure with the root of the repository and an empty folder for results, and
+// finishes the report in that folder. A run that was cut short has a report and an error.
+func Measure(out string, measure func(root, folder string) (*report.Report, error)) error {
+	root, err := lab.Root()
+	if err != nil {
+		return err
+	}
+	folder, err := Folder(out)
+	if err != nil {
+		return err
+	}
+	rep, err := measure(root, folder)
+	if rep == nil {
+		return err
+	}
+	return errors.Join(err, Finish(folder, rep, os.Stdout))
+}
+
+// Log returns a log in a file of a folder of results, and the function that closes it.
+func Log(folder, name string) (log *slog.Logger, closeLog func(), err error) {
+	file, err := os.Create(filepath.Join(folder, name))
+	if err != nil {
+		return nil, nil, err
+	}
+	return slog.New(slog.NewTextHandler(file, nil)), func() { file.Close() }, nil
 }

@@ -123,12 +123,11 @@ func run(ctx context.Context, a arguments) error {
 		return err
 	}
 
-	file, err := os.Create(filepath.Join(a.out, "e2e.log"))
+	log, closeLog, err := program.Log(a.out, "e2e.log")
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	log := slog.New(slog.NewTextHandler(file, nil))
+	defer closeLog()
 
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)

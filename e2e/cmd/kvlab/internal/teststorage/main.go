@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -78,12 +77,11 @@ func run(ctx context.Context, out string, only *regexp.Regexp) (err error) {
 		return err
 	}
 
-	logFile, err := os.Create(filepath.Join(out, "e2e-storage.log"))
+	log, closeLog, err := program.Log(out, "e2e-storage.log")
 	if err != nil {
 		return err
 	}
-	defer logFile.Close()
-	log := slog.New(slog.NewTextHandler(logFile, nil))
+	defer closeLog()
 
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
