@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/csi/kerneltest/powercut"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
@@ -37,22 +37,22 @@ func TestRecordOfPowerCut(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), recordPatience)
 	defer cancel()
 	dir := t.TempDir()
-	disk, binary := filepath.Join(dir, "disk"), filepath.Join(dir, "powercut")
+	disk := filepath.Join(dir, "disk")
 	err := errors.Join(os.WriteFile(disk, powercut.PartitionTable(), 0o600), os.Truncate(disk, powercut.DiskSize),
 		os.WriteFile(path, nil, 0o600), os.Truncate(path, logSize))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary,
-		"github.com/kubeveil/kubeveil/csi/kerneltest/powercut")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	binary := vmtest.Build(ctx, t, "github.com/kubeveil/kubeveil/csi/kerneltest/powercut")
+	t.Cleanup(func() {
+		if t.Failed() {
+			os.Remove(path)
+		}
+	})
 
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), QEMU: []string{
+	m := vmtest.New(ctx, t, vm.Options{Nodes: 1, Bare: true,
+		QEMU: []string{
 			"-blockdev", "driver=file,node-name=cut-disk,cache.no-flush=on,filename=" + disk,
 			"-blockdev", "driver=file,node-name=cut-log,cache.no-flush=on,filename=" + path,
 			"-blockdev",
@@ -60,18 +60,7 @@ func TestRecordOfPowerCut(t *testing.T) {
 			// Writing of zeros beside other writes confuses the log of QEMU before 9.0.
 			"-device", "virtio-blk-pci,drive=cut,serial=" + powercut.DiskSerial +
 				",discard=off,write-zeroes=off",
-		}})
-	if err != nil {
-		os.Remove(path)
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if _, err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	m := c.Machines[0]
+		}}).Machines[0]
 	if err := m.PutFile(ctx, "/root/powercut", binary); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +75,6 @@ func TestRecordOfPowerCut(t *testing.T) {
 	// The connection stays open for others, so that its pipes do is no error.
 	if err := cmd.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) ||
 		!strings.Contains(out.String(), "\nPASS\nstatus 0\n") {
-		os.Remove(path)
 		t.Fatalf("workload on the machine: %v", err)
 	}
 

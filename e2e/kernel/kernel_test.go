@@ -3,26 +3,20 @@ package kernel
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"os"
-	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-const (
-	// vmEnv turns on tests that start machines.
-	vmEnv = "KUBEVEIL_VM"
-	// runEnv says which tests to run there, as go test -run does; empty is all.
-	runEnv = "KUBEVEIL_KERNEL_RUN"
-)
+// runEnv says which tests to run there, as go test -run does; empty is all.
+const runEnv = "KUBEVEIL_KERNEL_RUN"
 
 // packages are those whose tests load programs into the kernel or speak to its WireGuard. Their files of the tree are not on
 // the machine: only names the one test of a package that needs none, empty for all tests; not names
@@ -37,25 +31,10 @@ var packages = []struct{ path, only, not string }{
 // TestKernel runs the tests of packages on a machine without Kubernetes. They may skip there only
 // what the machine's kernel lacks. Its output says which tests of encapsulation ran.
 func TestKernel(t *testing.T) {
-	nettest.NeedRoot(t)
-	if os.Getenv(vmEnv) == "" {
-		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
-	}
-
+	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	defer cancel()
-	c, err := vm.New(ctx, vm.Options{Nodes: 1, Bare: true,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if _, err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	m := c.Machines[0]
+	m := vmtest.New(ctx, t, vm.Options{Nodes: 1, Bare: true}).Machines[0]
 	t.Run("networkd", func(t *testing.T) { keepsForeignRoutes(ctx, t, m) })
 
 	environment := skipsOf(ctx, t, m)
@@ -71,13 +50,7 @@ func TestKernel(t *testing.T) {
 		}
 
 		t.Run(path.Base(pkg.path), func(t *testing.T) {
-			binary := filepath.Join(t.TempDir(), "tests")
-			build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary,
-				"../../"+pkg.path)
-			build.Env = append(os.Environ(), "CGO_ENABLED=0")
-			if out, err := build.CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
+			binary := vmtest.Build(ctx, t, "../../"+pkg.path)
 			if err := m.PutFile(ctx, "/root/tests", binary); err != nil {
 				t.Fatal(err)
 			}

@@ -2,17 +2,15 @@ package kernel
 
 import (
 	"context"
-	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
-	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // volumesRunEnv is runEnv of the tests of csi/kerneltest.
@@ -20,20 +18,10 @@ const volumesRunEnv = "KUBEVEIL_DM_RUN"
 
 // TestVolumes runs the tests of csi/kerneltest on a machine without Kubernetes.
 func TestVolumes(t *testing.T) {
-	nettest.NeedRoot(t)
-	if os.Getenv(vmEnv) == "" {
-		nettest.Skip(t, nettest.Short, "set "+vmEnv+"=1 to start virtual machines")
-	}
-
+	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 35*time.Minute)
 	defer cancel()
-	binary := filepath.Join(t.TempDir(), "kerneltest")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", binary,
-		"../../csi/kerneltest")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	binary := vmtest.Build(ctx, t, "../../csi/kerneltest")
 
 	// Room for volumes of tens of GiB, of which little is written.
 	disk := filepath.Join(t.TempDir(), "disk")
@@ -43,21 +31,11 @@ func TestVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	c, err := vm.New(ctx, vm.Options{
-		Nodes: 1, Bare: true, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	m := vmtest.New(ctx, t, vm.Options{
+		Nodes: 1, Bare: true,
 		QEMU: []string{"-drive", "if=none,id=room,format=raw,cache=unsafe,discard=unmap,file=" +
 			disk, "-device", "virtio-blk-pci,drive=room,serial=room"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if _, err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	m := c.Machines[0]
+	}).Machines[0]
 	if err := m.PutFile(ctx, "/root/kerneltest", binary); err != nil {
 		t.Fatal(err)
 	}

@@ -2,43 +2,24 @@ package vm_test
 
 import (
 	"context"
-	"log/slog"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
-	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/e2e/vm/vmtest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
-// enableEnv turns the tests of this package on that start machines, as `make test-machines` does:
-// they take minutes.
-const enableEnv = "KUBEVEIL_VM"
-
 func newCluster(t *testing.T, opts vm.Options) (context.Context, *vm.Cluster) {
 	t.Helper()
-	nettest.NeedRoot(t)
-	if os.Getenv(enableEnv) == "" {
-		nettest.Skip(t, nettest.Short, "set "+enableEnv+"=1 to start virtual machines")
-	}
+	vmtest.Need(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Minute)
 	t.Cleanup(cancel)
-	opts.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
-	c, err := vm.New(ctx, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return ctx, c
+	return ctx, vmtest.New(ctx, t, opts)
 }
 
 // A cluster that never had a kube-proxy: each veild finds the API server by its service, and
