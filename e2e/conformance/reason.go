@@ -1,11 +1,17 @@
 package conformance
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // Facts are what of a cluster decides which specs can run.
@@ -20,6 +26,60 @@ type Facts struct {
 	EBPF bool
 	// Policies says that Kubeveil enforces NetworkPolicy.
 	Policies bool
+}
+
+// facts looks at the cluster.
+func (o Options) facts(ctx context.Context) (Facts, error) {
+	access := remote.Access{Kubeconfig: o.Kubeconfig}
+	c, err := remote.Connect(ctx, access, remote.Options{})
+	if err != nil {
+		return Facts{}, err
+	}
+	nodes, err := c.Nodes(ctx)
+	if err != nil {
+		return Facts{}, err
+	}
+	f := Facts{Emulated: o.Emulated, EBPF: o.EBPF, Policies: o.Policies}
+	for _, n := range nodes {
+		if n.Ready && n.Schedulable {
+			f.Nodes++
+		} else {
+			f.Others++
+		}
+	}
+	if f.Nodes == 0 {
+		return Facts{}, fmt.Errorf("none of %d nodes is Ready and takes pods", len(nodes))
+	}
+	f.DNS, err = hasDNS(ctx, c)
+	return f, err
+}
+
+// hasDNS reports whether the cluster has the DNS service, and waits until a server answers behind it:
+// its pods may have been made a moment ago.
+func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
+	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for DNS: %w", err)
+	}
+	return true, remote.Until(ctx, "kube-system/kube-dns has an endpoint that is ready",
+		dnsPatience, func(ctx context.Context) error {
+			list, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx,
+				metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
+			if err != nil {
+				return err
+			}
+			for _, slice := range list.Items {
+				for _, e := range slice.Endpoints {
+					if e.Conditions.Ready != nil && *e.Conditions.Ready {
+						return nil
+					}
+				}
+			}
+			return errors.New("no endpoint is ready")
+		})
 }
 
 // fate is what a reason explains.

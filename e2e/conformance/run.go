@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,11 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
-	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
 // Options say what is run, and against what.
@@ -105,60 +100,6 @@ func (o Options) account(ctx context.Context, r *Report) error {
 }
 
 func (o Options) repoList() string { return filepath.Join(o.Dir, "repo-list.yaml") }
-
-// facts looks at the cluster.
-func (o Options) facts(ctx context.Context) (Facts, error) {
-	access := remote.Access{Kubeconfig: o.Kubeconfig}
-	c, err := remote.Connect(ctx, access, remote.Options{})
-	if err != nil {
-		return Facts{}, err
-	}
-	nodes, err := c.Nodes(ctx)
-	if err != nil {
-		return Facts{}, err
-	}
-	f := Facts{Emulated: o.Emulated, EBPF: o.EBPF, Policies: o.Policies}
-	for _, n := range nodes {
-		if n.Ready && n.Schedulable {
-			f.Nodes++
-		} else {
-			f.Others++
-		}
-	}
-	if f.Nodes == 0 {
-		return Facts{}, fmt.Errorf("none of %d nodes is Ready and takes pods", len(nodes))
-	}
-	f.DNS, err = hasDNS(ctx, c)
-	return f, err
-}
-
-// hasDNS reports whether the cluster has the DNS service, and waits until a server answers behind it:
-// its pods may have been made a moment ago.
-func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
-	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for DNS: %w", err)
-	}
-	return true, remote.Until(ctx, "kube-system/kube-dns has an endpoint that is ready",
-		dnsPatience, func(ctx context.Context) error {
-			list, err := c.Client.DiscoveryV1().EndpointSlices("kube-system").List(ctx,
-				metav1.ListOptions{LabelSelector: "kubernetes.io/service-name=kube-dns"})
-			if err != nil {
-				return err
-			}
-			for _, slice := range list.Items {
-				for _, e := range slice.Endpoints {
-					if e.Conditions.Ready != nil && *e.Conditions.Ready {
-						return nil
-					}
-				}
-			}
-			return errors.New("no endpoint is ready")
-		})
-}
 
 // runAll runs what the report wants: most in batches beside each other, then those that must be
 // alone, then once more what has failed without a reason.
