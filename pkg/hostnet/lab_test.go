@@ -159,8 +159,8 @@ func common(a, b map[probe]bool) map[probe]bool {
 	return out
 }
 
-// leaks reports whether a probe would leave by the underlay.
-func (l *lab) leaks(probes map[probe]bool) bool {
+// leak finds a probe that would leave by the underlay.
+func (l *lab) leak(probes map[probe]bool) (p probe, hop nettest.Hop, found bool) {
 	l.t.Helper()
 	for p := range probes {
 		hop, err := nettest.Lookup(l.h, p.dst, p.mark)
@@ -168,24 +168,24 @@ func (l *lab) leaks(probes map[probe]bool) bool {
 			l.t.Fatal(err)
 		}
 		if hop.Device == "under0" {
-			return true
+			return p, hop, true
 		}
 	}
-	return false
+	return p, hop, false
+}
+
+// leaks reports whether a probe would leave by the underlay.
+func (l *lab) leaks(probes map[probe]bool) bool {
+	l.t.Helper()
+	_, _, found := l.leak(probes)
+	return found
 }
 
 // assertClosed fails the test when a probe would leave by the underlay.
 func (l *lab) assertClosed(probes map[probe]bool, when string) {
 	l.t.Helper()
-	for p := range probes {
-		hop, err := nettest.Lookup(l.h, p.dst, p.mark)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		if hop.Device == "under0" {
-			l.t.Fatalf("%s: %s mark %#x leaves in clear: %s\n%s", when, p.dst, p.mark, hop,
-				l.read())
-		}
+	if p, hop, found := l.leak(probes); found {
+		l.t.Fatalf("%s: %s mark %#x leaves in clear: %s\n%s", when, p.dst, p.mark, hop, l.read())
 	}
 }
 
