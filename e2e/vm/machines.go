@@ -161,7 +161,7 @@ func containerd2Seed() seed {
 
 // containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there). By default it asks
 // the shim of each container for statistics each second. With 40 containers that is more than half
-// of an emulated processor, and nobody reads them here.
+// of an emulated processor, and no program of the lab reads them.
 const containerdConfig = `version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "REGISTRY/pause:1"
