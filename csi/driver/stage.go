@@ -20,7 +20,8 @@ import (
 // NodeStageVolume implements csi.NodeServer: it opens the volume and mounts its file system.
 func (d *Driver) NodeStageVolume(ctx context.Context,
 	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	if err := checkVolume(r.GetVolumeId(), "staging target path", r.GetStagingTargetPath()); err != nil {
+	err := checkVolume(r.GetVolumeId(), "staging target path", r.GetStagingTargetPath())
+	if err != nil {
 		return nil, err
 	}
 	c, err := readCapability(r.GetVolumeCapability())

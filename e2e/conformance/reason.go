@@ -54,8 +54,8 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	return f, err
 }
 
-// hasDNS reports whether the cluster has the DNS service, and waits until a server answers behind it:
-// its pods may have been made a moment ago.
+// hasDNS reports whether the cluster has the DNS service. It waits until a server behind the service
+// answers, because the server's pods may be new.
 func hasDNS(ctx context.Context, c *remote.Cluster) (bool, error) {
 	_, err := c.Client.CoreV1().Services("kube-system").Get(ctx, "kube-dns", metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

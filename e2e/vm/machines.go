@@ -159,9 +159,9 @@ func containerd2Seed() seed {
 	return s
 }
 
-// containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there). By default it asks
-// the shim of each container for statistics each second. With 40 containers that is more than half
-// of an emulated processor, and no program of the lab reads them.
+// containerdConfig is in the format of containerd 2.0 (docs/cri/config.md there). By default
+// containerd asks the shim of each container for statistics each second. With 40 containers that
+// takes more than half of an emulated processor, and no program of the lab reads the statistics.
 const containerdConfig = `version = 3
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "REGISTRY/pause:1"

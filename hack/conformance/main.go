@@ -4,7 +4,9 @@
 //
 // Usage:
 //
-//	go run ./hack/conformance [-root out/images/conformance-root.tar] [-bin out/bin] [-agnhost out/bin/agnhost] -porter DIR [-out out/images/conformance.tar] [-images NAME,…]
+//	go run ./hack/conformance -porter DIR [-root out/images/conformance-root.tar]
+//		[-bin out/bin] [-agnhost out/bin/agnhost] [-out out/images/conformance.tar]
+//		[-images NAME,…]
 //
 // It prints the images that it made, and those that it knows no recipe for. The archive is what
 // docker save writes: `ctr -n k8s.io images import` reads it.
@@ -39,7 +41,8 @@ func main() {
 	root := flag.String("root", "out/images/conformance-root.tar",
 		"`file` with the unpacked Debian packages")
 	bin := flag.String("bin", "out/bin", "`folder` with e2e.test and the programs of the images")
-	agnhost := flag.String("agnhost", "", "the program of the image `agnhost` (default: that of -bin)")
+	agnhost := flag.String("agnhost", "",
+		"the program `file` of the image agnhost (default: agnhost in the folder of -bin)")
 	porter := flag.String("porter", "",
 		"`folder` with localhost.crt and localhost.key: test/images/agnhost/porter of the "+
 			"Kubernetes module")

@@ -13,11 +13,9 @@ type Difference struct {
 	want *Table
 	// replace has the table deleted first, chains has the chains replaced.
 	replace, chains bool
-	// dormant reports whether the table that is deleted is there and dormant.
-	dormant  bool
-	counters []string
-	sets     []Set
-	elements []Elements
+	counters        []string
+	sets            []Set
+	elements        []Elements
 	// what is for people.
 	what []string
 }
@@ -35,7 +33,6 @@ func Diff(have, want *Table) *Difference {
 	if have == nil {
 		have = new(Table)
 	} else {
-		d.dormant = have.Dormant
 		d.compare(have.objects(), want.objects())
 	}
 	d.chains = d.chains || d.replace

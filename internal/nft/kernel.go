@@ -13,15 +13,11 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // transactionSize bounds a transaction in bytes. The kernel refuses one larger than the socket's
 // send buffer (netlink_sendmsg). Only what is used is allocated.
 const transactionSize = 64 << 20
-
-// chunk bounds the elements of one message, which is at most 64 KiB.
-const chunk = 500
 
 // with opens a connection for f that sends changes of any size at once and has space for the reply
 // to each message. One connection for all questions: the kernel finishes pending deletions, which
@@ -218,49 +214,6 @@ func readSets(c *nftables.Conn, t *nftables.Table, which func(name string) bool)
 	return sets, nil
 }
 
-// Quiet calls read, and reports whether nothing of nftables changed meanwhile in the network
-// namespace of the calling thread: then all that was read is of one moment.
-func Quiet(read func() error) (quiet bool, err error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return false, fmt.Errorf("open nftables: %w", err)
-	}
-	before, err := generation(c)
-	if err == nil {
-		err = read()
-	}
-	if err == nil {
-		var after string
-		after, err = generation(c)
-		quiet = before == after
-	}
-	return quiet && err == nil, errors.Join(err, c.Close())
-}
-
-// generation returns the number of the ruleset, which each transaction changes.
-func generation(c *netlink.Conn) (string, error) {
-	answers, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Flags: netlink.Request,
-			Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN},
-		Data: make([]byte, 4), // struct nfgenmsg
-	})
-	if err != nil {
-		return "", fmt.Errorf("read the generation of nftables: %w", err)
-	}
-	for _, a := range answers {
-		attributes, err := netlink.NewAttributeDecoder(a.Data[min(4, len(a.Data)):])
-		if err != nil {
-			return "", fmt.Errorf("read the generation of nftables: %w", err)
-		}
-		for attributes.Next() {
-			if attributes.Type() == unix.NFTA_GEN_ID {
-				return string(attributes.Bytes()), nil
-			}
-		}
-	}
-	return "", errors.New("the kernel does not tell the generation of nftables")
-}
-
 // fromKernel pairs the starts and ends of intervals.
 func fromKernel(elements []nftables.SetElement) (out []Element) {
 	slices.SortFunc(elements, func(a, b nftables.SetElement) int {
@@ -278,17 +231,6 @@ func fromKernel(elements []nftables.SetElement) (out []Element) {
 		} else if len(out) > 0 {
 			last := &out[len(out)-1]
 			last.End = cmp.Or(last.End, string(e.Key))
-		}
-	}
-	return out
-}
-
-// toKernel is the inverse.
-func toKernel(elements []Element) (out []nftables.SetElement) {
-	for _, e := range elements {
-		out = append(out, nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Value)})
-		if e.End != "" {
-			out = append(out, nftables.SetElement{Key: []byte(e.End), IntervalEnd: true})
 		}
 	}
 	return out
@@ -320,134 +262,4 @@ func counters(c *nftables.Conn, t *nftables.Table) (map[string]uint64, error) {
 		}
 	}
 	return counts, nil
-}
-
-// Write makes the difference in one transaction.
-func (d *Difference) Write() error {
-	return writing(d.want.Name, func(c *nftables.Conn) error {
-		t := kernelTable(d.want.Name)
-		if !d.dormant { // A dormant table is there, and does not wake before it goes.
-			c.AddTable(t)
-		}
-		var counts map[string]uint64
-		if d.replace {
-			var err error
-			if counts, err = counters(c, t); err != nil {
-				return err
-			}
-			c.DelTable(t)
-			c.AddTable(t)
-			if d.want.Flowtable != "" {
-				c.AddFlowtable(d.want.flows())
-			}
-		}
-
-		for _, name := range d.counters {
-			c.AddObj(&nftables.CounterObj{Table: t, Name: name, Packets: counts[name]})
-		}
-		for _, s := range d.sets {
-			s.Table = t
-			if err := c.AddSet(&s.Set, nil); err != nil {
-				return fmt.Errorf("set %s: %w", s.Name, err)
-			}
-		}
-		if err := changeElements(c, d.elements); err != nil {
-			return err
-		}
-		if d.chains {
-			d.writeChains(c, t)
-		}
-		return nil
-	})
-}
-
-// writeChains replaces the chains, on whatever hooks they were.
-func (d *Difference) writeChains(c *nftables.Conn, t *nftables.Table) {
-	for _, do := range []func(*nftables.Chain){c.FlushChain, c.DelChain} {
-		for _, chain := range d.want.Chains {
-			if !d.replace {
-				do(c.AddChain(&nftables.Chain{Name: chain.Name, Table: t}))
-			}
-		}
-	}
-
-	for _, chain := range d.want.Chains {
-		chain.Table = t
-		c.AddChain(&chain.Chain)
-	}
-	for _, chain := range d.want.Chains {
-		for _, rule := range chain.Rules {
-			c.AddRule(&nftables.Rule{Table: t, Chain: &chain.Chain, Exprs: rule})
-		}
-	}
-}
-
-// writing is with for one transaction on a table.
-func writing(table string, f func(*nftables.Conn) error) error {
-	err := with(func(c *nftables.Conn) error {
-		if err := f(c); err != nil {
-			return err
-		}
-		return c.Flush()
-	})
-	if err != nil {
-		return fmt.Errorf("write nft table inet %s: %w", table, err)
-	}
-	return nil
-}
-
-// Replace writes the whole table, in place of what the kernel has. Its counters keep their counts.
-func (t *Table) Replace() error { return Diff(nil, t).Write() }
-
-// Delete deletes a table and reports whether there was one.
-func Delete(table string) (bool, error) {
-	err := writing(table, func(c *nftables.Conn) error {
-		c.DelTable(kernelTable(table))
-		return nil
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// Join lets the links of t use its flow table too. A link that does stays.
-func (t *Table) Join() error {
-	return writing(t.Name, func(c *nftables.Conn) error {
-		c.AddFlowtable(t.flows())
-		return nil
-	})
-}
-
-func (t *Table) flows() *nftables.Flowtable {
-	return &nftables.Flowtable{Table: kernelTable(t.Name), Name: t.Flowtable, Devices: t.Devices}
-}
-
-// ChangeElements changes elements of sets in one transaction. The error matches fs.ErrNotExist if a
-// set, or an element to remove, is missing.
-func ChangeElements(changes ...Elements) error {
-	if len(changes) == 0 {
-		return nil
-	}
-	return writing(changes[0].Table, func(c *nftables.Conn) error {
-		return changeElements(c, changes)
-	})
-}
-
-// changeElements removes first: the kernel refuses an interval that overlaps another.
-func changeElements(c *nftables.Conn, changes []Elements) error {
-	for _, e := range changes {
-		set := &nftables.Set{Table: kernelTable(e.Table), Name: e.Set}
-		for some := range slices.Chunk(e.Remove, chunk) {
-			if err := c.SetDeleteElements(set, toKernel(some)); err != nil {
-				return fmt.Errorf("set %s: %w", e.Set, err)
-			}
-		}
-		for some := range slices.Chunk(e.Add, chunk) {
-			if err := c.SetAddElements(set, toKernel(some)); err != nil {
-				return fmt.Errorf("set %s: %w", e.Set, err)
-			}
-		}
-	}
-	return nil
 }

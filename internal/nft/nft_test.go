@@ -278,6 +278,21 @@ func TestWriteIsWholeOrNothing(t *testing.T) {
 	})
 }
 
+// hostnet and passage replace their tables without reading them first.
+func TestReplaceOfADormantTable(t *testing.T) {
+	in(t, func() error {
+		sync(t, full())
+		if err := errors.Join(command("add table inet kubeveil_test { flags dormant; }"),
+			full().Replace(), nft.Find(full())); err != nil {
+			return err
+		}
+		if got := sync(t, full()); got != "" {
+			t.Errorf("replaced, and still %q", got)
+		}
+		return nil
+	})
+}
+
 func TestMissingThingsAreNamed(t *testing.T) {
 	in(t, func() error {
 		if had, err := nft.Delete("kubeveil_test"); had || err != nil {
