@@ -76,7 +76,7 @@ func readTable(c *nfnl.Conn, name string) (there, dormant bool, err error) {
 }
 
 // read reads the table of the network namespace of c. One that judges nothing since it is dormant
-// counts as none, so it is made anew.
+// counts as none, so it is made again.
 func read(c *nfnl.Conn) (*state, error) {
 	there, dormant, err := readTable(c, ourTable.Name)
 	if err != nil || !there || dormant {

@@ -36,7 +36,7 @@ func TestArguments(t *testing.T) {
 		"past netfilter":          {"-service-proxy ebpf -host-routing ebpf", ""},
 		"past netfilter beside kube-proxy": {"-host-routing ebpf",
 			"-host-routing ebpf: write -service-proxy ebpf, too"},
-		"host routing by nobody": {"-host-routing bpf",
+		"unknown host routing": {"-host-routing bpf",
 			"-host-routing bpf: write kernel or ebpf"},
 		"services by nobody": {"-service-proxy bpf",
 			"-service-proxy bpf: write none (kube-proxy) or ebpf"},

@@ -37,8 +37,8 @@ const HostRoutingUsage = "who brings packets to pods of a node: `kind` " +
 	config.HostRoutingKernel + " or, with -service-proxy " + config.ServiceProxyEBPF + ", " +
 	config.HostRoutingEBPF
 
-// CheckHostRouting says what is wrong with who is to bring packets to pods of a cluster whose
-// services proxy translates, nil when nothing is.
+// CheckHostRouting returns an error if kind is no host routing, or needs another service proxy than
+// proxy. The error says what to write instead.
 func CheckHostRouting(kind, proxy string) error {
 	switch kind {
 	case config.HostRoutingKernel:
