@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -92,10 +93,8 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			key := slices.Collect(maps.Keys(all))[0]
 			had := all[key]
 			had.Addr, had.Flags = netip.MustParseAddr(a.pod2).As16(), 0
-			if err := coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group,
-				Addr: had.Addr, Port: had.Port}, service.Eligible); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, coll.Maps["service_members"].Put(service.MemberKey{Group: key.Group,
+				Addr: had.Addr, Port: had.Port}, service.Eligible))
 
 			for i, c := range []struct {
 				later time.Duration
@@ -103,18 +102,14 @@ func TestAffinityCountsFromItsLastUse(t *testing.T) {
 			}{{0, a.pod2}, {59 * time.Minute, a.pod2}, {59 * time.Minute, a.pod2},
 				{61 * time.Minute, a.pod1}} {
 				had.Used -= uint64(c.later)
-				if err := coll.Maps["service_clients"].Put(key, had); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, coll.Maps["service_clients"].Put(key, had))
 				port++
 				if got := backendOf(t, coll, at(a.client, port),
 					vip); got != netip.MustParseAddr(c.want) {
 					t.Errorf("use %d, %s after the last: went to %s, want %s", i, c.later, got,
 						c.want)
 				}
-				if err := coll.Maps["service_clients"].Lookup(key, &had); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, coll.Maps["service_clients"].Lookup(key, &had))
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
@@ -64,9 +65,7 @@ func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string
 	for it.Next(&k, &v) {
 		all[k] = v
 	}
-	if err := it.Err(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, it.Err())
 	return all
 }
 
@@ -74,9 +73,7 @@ func allOf[K comparable, V any](t *testing.T, coll *ebpf.Collection, name string
 func flowNow(t *testing.T) uint32 {
 	t.Helper()
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &ts))
 	return uint32(ts.Sec)
 }
 
@@ -85,9 +82,7 @@ func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	t.Helper()
 	for k, f := range flows(t, coll) {
 		f.Used -= uint32(seconds)
-		if err := coll.Maps["service_flows"].Put(k, f); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_flows"].Put(k, f))
 	}
 }
 
@@ -342,9 +337,7 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 				for _, k := range former.entries() {
 					f := entries[k]
 					f.Flags |= c.flags
-					if err := coll.Maps["service_flows"].Put(k, f); err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, coll.Maps["service_flows"].Put(k, f))
 				}
 
 				age(t, coll, c.age)
@@ -435,14 +428,10 @@ func moveTo(t *testing.T, coll *ebpf.Collection, front, backend netip.AddrPort) 
 		Scope: service.Outside}
 	binary.BigEndian.PutUint16(k.Port[:], front.Port())
 	var f service.Frontend
-	if err := coll.Maps["service_fronts"].Lookup(k, &f); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, coll.Maps["service_fronts"].Lookup(k, &f))
 	slot := service.Backend{Addr: backend.Addr().As16(), Flags: service.FlagLocal}
 	binary.BigEndian.PutUint16(slot.Port[:], backend.Port())
-	if err := coll.Maps["service_slots"].Put(f.First, slot); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, coll.Maps["service_slots"].Put(f.First, slot))
 }
 
 // A pod cannot make or end the flows of external clients.
@@ -536,10 +525,8 @@ func TestPacketsOfTunnelsAreNoServices(t *testing.T) {
 	l := &lab{coll: packets(t)}
 	l.serve(t, labService{name: "thief", nodePort: tunnelPort - 1, pods: []string{"1"}})
 	for _, a := range labAddrs {
-		if err := l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(),
-			uint8(1)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.coll.Maps["nodes"].Put(netip.MustParseAddr(a.node).As16(),
+			uint8(1)))
 		outer := segment(at(a.client, 40000), at(a.node, tunnelPort), unix.IPPROTO_UDP, 0, "outer")
 		expectAlone(t, l.coll, "service_in", outer)
 		// Its TCP port is free for services.

@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -179,9 +180,7 @@ func (l *lab) attach(t *testing.T) {
 	for name, v := range map[string]uint32{"pod_mark": abi.PodMark,
 		"tunnel_mark": abi.TunnelMark, "service_mark": abi.ServiceMark,
 		"probe_port": abi.ProbePort} {
-		if err := spec.Variables[name].Set(v); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, spec.Variables[name].Set(v))
 	}
 
 	shared := make(map[string]*ebpf.Map)
@@ -195,10 +194,8 @@ func (l *lab) attach(t *testing.T) {
 	}
 
 	t.Cleanup(l.guard.Close)
-	if err := l.guard.Maps["egress_translate"].Put(uint32(0),
-		l.coll.Programs["service_out"]); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.guard.Maps["egress_translate"].Put(uint32(0),
+		l.coll.Programs["service_out"]))
 
 	l.node1.Run(t, func() error {
 		for _, at := range []struct {
@@ -236,9 +233,7 @@ func (l *lab) attach(t *testing.T) {
 
 func setSelf(t testing.TB, coll *ebpf.Collection, at uint32, addr string) {
 	t.Helper()
-	if err := coll.Maps["service_self"].Put(at, netip.MustParseAddr(addr).As16()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, coll.Maps["service_self"].Put(at, netip.MustParseAddr(addr).As16()))
 }
 
 // serve adds services to the maps.
@@ -259,22 +254,16 @@ func write(t testing.TB, coll *ebpf.Collection, c service.Changes) {
 	t.Helper()
 	batch(t, coll.Maps["service_slots"], c.Backends.Keys, c.Backends.Values)
 	for _, key := range c.SourceRanges {
-		if err := coll.Maps["service_sources"].Put(key, uint32(1)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_sources"].Put(key, uint32(1)))
 	}
 	batch(t, coll.Maps["service_members"], c.Members.Keys, c.Members.Values)
 	batch(t, coll.Maps["service_fronts"], c.Frontends.Keys, c.Frontends.Values)
 	for _, key := range c.DropFrontends {
-		if err := coll.Maps["service_fronts"].Delete(key); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_fronts"].Delete(key))
 	}
 	batch(t, coll.Maps["service_members"], c.LateMembers.Keys, c.LateMembers.Values)
 	for _, key := range c.DropMembers {
-		if err := coll.Maps["service_members"].Delete(key); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_members"].Delete(key))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
@@ -57,9 +58,7 @@ var servicePorts = map[byte]struct{ service, pod uint16 }{unix.IPPROTO_TCP: {80,
 func forget(t *testing.T, coll *ebpf.Collection) {
 	t.Helper()
 	for k := range flows(t, coll) {
-		if err := coll.Maps["service_flows"].Delete(k); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, coll.Maps["service_flows"].Delete(k))
 	}
 }
 
@@ -98,9 +97,7 @@ func TestPodClientsAreNotForgotten(t *testing.T) {
 
 			// A flow that began before this map existed is added when it goes on.
 			passed(t, coll, "service_pod_in", open, 0)
-			if err := coll.Maps["service_callers"].Delete(want); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, coll.Maps["service_callers"].Delete(want))
 			age(t, coll, 30)
 			passed(t, coll, "service_pod_in", segment(client, to(a.vip), proto, tcpACK, ""), 0)
 			expectPodClients(t, coll, a.name+": a pod that goes on", want)
@@ -117,15 +114,11 @@ func TestNoFlowsWithoutRoomForPodClients(t *testing.T) {
 			client, vip := at(a.pod2, 40000), at(a.vip, port.service)
 			passed(t, coll, "service_pod_in", segment(client, vip, proto, tcpSYN, ""), 0)
 			for c := range podClients(t, coll) {
-				if err := coll.Maps["service_callers"].Delete(c); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, coll.Maps["service_callers"].Delete(c))
 			}
 			for i := range uint32(podClientsMax) {
-				if err := coll.Maps["service_callers"].Put(podClient{Link: 1000 + i},
-					uint8(1)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, coll.Maps["service_callers"].Put(podClient{Link: 1000 + i},
+					uint8(1)))
 			}
 
 			dropsIt := func(situation string, in []byte) {

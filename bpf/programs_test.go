@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -40,9 +41,7 @@ type loaded struct {
 func load(t testing.TB) loaded {
 	t.Helper()
 	nettest.NeedBPF(t)
-	if err := rlimit.RemoveMemlock(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, rlimit.RemoveMemlock())
 
 	l := loaded{make(map[string]*ebpf.Program), make(map[string]*ebpf.Map)}
 	for _, specOf := range []func() (*ebpf.CollectionSpec, error){LoadGuardIngress,
@@ -55,9 +54,7 @@ func load(t testing.TB) loaded {
 		set := map[string]uint32{"pod_mark": abi.PodMark, "service_mark": abi.ServiceMark,
 			"probe_port": abi.ProbePort}
 		for name, v := range spec.Variables {
-			if err := v.Set(set[name]); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, v.Set(set[name]))
 		}
 
 		coll, err := ebpf.NewCollection(spec)
@@ -107,9 +104,7 @@ func (l loaded) counts(t *testing.T, prog string) map[string]uint64 {
 	got := make(map[string]uint64)
 	for _, r := range Reasons {
 		var perCPU []uint64
-		if err := l.drops[prog].Lookup(r.Number, &perCPU); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.drops[prog].Lookup(r.Number, &perCPU))
 		for _, n := range perCPU {
 			if n > 0 {
 				got[r.Name] += n

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -24,9 +25,7 @@ const otherKey = "tdzEaXHPf+yh631bk4RMKCQw9Bj6NKJaJUkGb+Rw/lA="
 func wellNode(t *testing.T, name, key string, peers ...string) nodeSeen {
 	t.Helper()
 	var public wgkey.Public
-	if err := public.UnmarshalText([]byte(key)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, public.UnmarshalText([]byte(key)))
 	s := &telemetry.Status{
 		Node: name, Version: "v0.1.0", Ready: true, Pods: 3, Started: time.Unix(0, 0),
 		Devices: []telemetry.Device{{Name: "veil0", Kind: "kernel", PublicKey: public, Port: 51820,
@@ -53,9 +52,7 @@ func TestClusterTable(t *testing.T) {
 	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"),
 		host})
 	var out bytes.Buffer
-	if err := showCluster(&out, r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, showCluster(&out, r))
 	const want = `NODE     READY  VERSION  KEY         TUNNEL  MTU   PEERS      PODS  POLICIES  BLOCKED
 control  ?      -        2 mJLSJPVW  -       -     seen by 2  -     -         -
 node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     -         5
@@ -89,9 +86,7 @@ func TestClusterStatusSaysWhichNodeEnforcesWhichPolicies(t *testing.T) {
 		}
 		r := assess(seen)
 		var out bytes.Buffer
-		if err := showCluster(&out, r); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, showCluster(&out, r))
 		return out.String(), r.Well
 	}
 	in := func(told, revision string, pending int) *telemetry.Policy {

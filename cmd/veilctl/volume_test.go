@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -109,10 +110,8 @@ func TestVolumesAreShownWithoutKeys(t *testing.T) {
 	var out bytes.Buffer
 	c := call{ctx: t.Context(), out: &out}
 	r := assessVolumes([]kubestore.Object{o}, a)
-	if err := errors.Join(showVolumes(c, r), showVolume(c, r.Volumes[0]),
-		printJSON(&out, r)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(showVolumes(c, r), showVolume(c, r.Volumes[0]),
+		printJSON(&out, r)))
 	for _, want := range []string{"pvc-1", "1 GiB", "default/data", "kms old",
 		"taken over from node node-1 by node node-2", "PROBLEM: pvc-2: its VeilVolume is missing"} {
 		if !strings.Contains(out.String(), want) {
@@ -134,9 +133,7 @@ func veilVolume(t *testing.T, st volume.State) *unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	status := map[string]any{}
-	if err := json.Unmarshal(text, &status); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(text, &status))
 	for _, field := range []string{"volume", "cluster", "request"} {
 		delete(status, field)
 	}
@@ -224,9 +221,7 @@ func saved(t *testing.T) (state, kek string, data *keyring.Secret, st volume.Sta
 	t.Helper()
 	dir := t.TempDir()
 	kek, state = filepath.Join(dir, "kek"), filepath.Join(dir, "pvc-1.json")
-	if err := keyring.CreateFile(kek); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, keyring.CreateFile(kek))
 	p, err := keyring.File(kek)
 	if err != nil {
 		t.Fatal(err)
@@ -341,9 +336,7 @@ func TestRecoverRefuses(t *testing.T) {
 	state, kek, _, _ := saved(t)
 	other := filepath.Join(t.TempDir(), "kek")
 	there := filepath.Join(t.TempDir(), "there")
-	if err := errors.Join(keyring.CreateFile(other), os.WriteFile(there, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(keyring.CreateFile(other), os.WriteFile(there, nil, 0o600)))
 
 	for situation, c := range map[string]struct {
 		args []string

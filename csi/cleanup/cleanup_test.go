@@ -63,9 +63,7 @@ func files(t *testing.T, root string) []string {
 func TestRunTakesEverythingAndNothingElse(t *testing.T) {
 	p, root := node(t)
 	var took []string
-	if err := Run(p, false, func(what string) { took = append(took, what) }); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Run(p, false, func(what string) { took = append(took, what) }))
 	if len(took) != 9 {
 		t.Errorf("told of %d things: %v", len(took), took)
 	}
@@ -138,9 +136,7 @@ func listen(t *testing.T, p Paths) {
 func TestRunDestroysWhenTold(t *testing.T) {
 	p, _ := node(t)
 	write(t, filepath.Join(p.Files, "pvc-1.img"), "x")
-	if err := Run(p, true, func(string) {}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Run(p, true, func(string) {}))
 	if _, err := os.Stat(p.Files); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("files: %v", err)
 	}
@@ -151,9 +147,7 @@ func TestRunLeavesWhatOthersHave(t *testing.T) {
 	p, _ := node(t)
 	other := filepath.Join(filepath.Dir(p.Files), "lost+found")
 	write(t, other, "")
-	if err := Run(p, false, func(string) {}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, Run(p, false, func(string) {}))
 	if _, err := os.Stat(other); err != nil {
 		t.Error(err)
 	}

@@ -180,9 +180,7 @@ func needLoops(t *testing.T) {
 	if errors.Is(err, blk.ErrNotDirect) || errors.Is(err, blk.ErrNoLoop) {
 		nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 	}
-	if err = errors.Join(err, files.Delete(t.Context(), "probe")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(err, files.Delete(t.Context(), "probe")))
 }
 
 // expanded ends the name of a life in which the volume is expanded.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -111,9 +112,7 @@ func TestSecondTry(t *testing.T) {
 		report("<failure>slow</failure>")+"; exit 1;; esac"), Dir: t.TempDir(), Parallel: 2,
 		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a"}, labFacts)
-	if err := o.runAll(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, o.runAll(t.Context(), r))
 	if v := r.Verdicts(); len(v) != 1 || v[0].Status != upstream.Passed || v[0].First != "slow" {
 		t.Errorf("%+v", v)
 	}
@@ -124,9 +123,7 @@ func TestLimit(t *testing.T) {
 	o := Options{Program: fakeProgram(t, "exit 1"), Dir: t.TempDir(), Limit: time.Minute}
 	r := newReport(Network(), []string{"a", "b [Serial]"}, labFacts)
 	r.Started = time.Now().Add(-time.Hour)
-	if err := o.runAll(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, o.runAll(t.Context(), r))
 	r.leaveOut("no time")
 	for _, v := range r.Verdicts() {
 		if v.Status != upstream.Skipped || v.Reason != "no time" {
@@ -221,10 +218,8 @@ func TestBatchesInOrder(t *testing.T) {
 	o := Options{Program: fakeProgram(t, "basename $dir >>"+log), Dir: t.TempDir(),
 		Log: slog.New(slog.DiscardHandler)}
 	r := newReport(Network(), []string{"a", "b", "c"}, labFacts)
-	if err := o.runBatches(t.Context(), r, "batch", 1,
-		[][]string{{"c"}, {"a"}, {"b"}}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, o.runBatches(t.Context(), r, "batch", 1,
+		[][]string{{"c"}, {"a"}, {"b"}}))
 	b := filetest.Read(t, log)
 	if diff := cmp.Diff("batch-01\nbatch-02\nbatch-03\n", string(b)); diff != "" {
 		t.Error(diff)
@@ -257,9 +252,7 @@ func TestBatchTellsTheProgram(t *testing.T) {
 func TestBatchEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	started := filepath.Join(t.TempDir(), "started")
-	if err := syscall.Mkfifo(started, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, syscall.Mkfifo(started, 0o600))
 	const half = `<testsuites><testsuite><testcase name="[It] a"></testcase><testcase name="[It] b"><failure>interrupted</failure></testcase></testsuite></testsuites>`
 	o := Options{Program: fakeProgram(t, "echo '"+half+"' >$dir/junit_01.xml; echo >"+started+
 		"; exec sleep 60"), Dir: t.TempDir()}

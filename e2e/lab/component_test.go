@@ -7,6 +7,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -18,25 +19,17 @@ func TestOverlayNamesFoldersThatExist(t *testing.T) {
 	}
 	at := t.TempDir()
 	real := filepath.Join(at, "far/away")
-	if err := os.MkdirAll(real, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("far/away", filepath.Join(at, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := WriteOverlay(filepath.Join(at, "link"), filepath.Join(root, "manifests"),
-		[]string{"services", "policy"}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.MkdirAll(real, 0o755))
+	errtest.Must(t, os.Symlink("far/away", filepath.Join(at, "link")))
+	errtest.Must(t, WriteOverlay(filepath.Join(at, "link"), filepath.Join(root, "manifests"),
+		[]string{"services", "policy"}))
 
 	text := filetest.Read(t, filepath.Join(real, "kustomization.yaml"))
 	var k struct {
 		Resources, Components []string
 		Patches               []any
 	}
-	if err := yaml.Unmarshal(text, &k); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(text, &k))
 	if len(k.Resources) != 1 || len(k.Components) != 2 || len(k.Patches) != 0 {
 		t.Fatalf("kustomization %+v", k)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/vm"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -129,9 +130,7 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Write(n.table); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.Write(n.table))
 
 	key := n.key.Bytes()
 	configuration := fmt.Sprintf("node: %s\nclusterRanges: [%s]\nserviceRanges: [%s]\nsource: "+
@@ -144,19 +143,13 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 		"/run/kubeveil/key":                 base64.StdEncoding.EncodeToString(key[:]) + "\n",
 		"/run/systemd/system/veild.service": unit,
 	} {
-		if err := m.Put(ctx, path, 0o600, strings.NewReader(content)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, m.Put(ctx, path, 0o600, strings.NewReader(content)))
 	}
 
 	table := filetest.Read(t, file)
-	if err := m.Put(ctx, "/run/kubeveil/table.json", 0o600, bytes.NewReader(table)); err != nil {
-		t.Fatal(err)
-	}
-	if err := m.PutFile(ctx, "/usr/local/bin/veild",
-		filepath.Join(root, "out/bin/veild")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, m.Put(ctx, "/run/kubeveil/table.json", 0o600, bytes.NewReader(table)))
+	errtest.Must(t, m.PutFile(ctx, "/usr/local/bin/veild",
+		filepath.Join(root, "out/bin/veild")))
 
 	shell(ctx, t, m, fmt.Sprintf("chmod 700 /run/kubeveil; ip addr add %s/32 dev lo; systemctl "+
 		"daemon-reload; systemctl start veild",
@@ -167,16 +160,12 @@ func startVeild(ctx context.Context, t *testing.T, m *vm.Machine, n node, f lab.
 func detour(ctx context.Context, t *testing.T, c *vm.Cluster) {
 	t.Helper()
 	via := c.Lab.OutsideAddrs()[0]
-	if err := c.Lab.Outside.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/conf/all/send_redirects",
-		"0", "net/ipv4/conf/eth0/send_redirects", "0"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, c.Lab.Outside.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/conf/all/send_redirects",
+		"0", "net/ipv4/conf/eth0/send_redirects", "0"))
 	for i, m := range c.Machines {
 		other := c.Machines[1-i].Addrs[0]
-		if err := c.Lab.Outside.IP(ctx, fmt.Sprintf("route add %s/32 dev eth0 mtu lock %d",
-			m.Addrs[0], narrow)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, c.Lab.Outside.IP(ctx, fmt.Sprintf("route add %s/32 dev eth0 mtu lock %d",
+			m.Addrs[0], narrow)))
 		shell(ctx, t, m, fmt.Sprintf("sysctl -qw net.ipv4.conf.all.accept_redirects=0 "+
 			"net.ipv4.conf.eth0.accept_redirects=0; ip route add %s/32 via %s", other, via))
 	}

@@ -106,9 +106,7 @@ func TestNamesAndSweep(t *testing.T) {
 		".a.json.tmp-3"} {
 		filetest.Write(t, filepath.Join(dir, name), nil, 0o600)
 	}
-	if err := atomicfile.Sweep(dir); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, atomicfile.Sweep(dir))
 	if names, err := atomicfile.Names(dir, ".json"); err != nil ||
 		!slices.Equal(names, []string{"a", "b"}) {
 		t.Errorf("%v, %v", names, err)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/packetring"
 	"github.com/kubeveil/kubeveil/pkg/netns"
@@ -47,9 +48,7 @@ func TestSkipsAreLogged(t *testing.T) {
 	t.Run("inner", func(t *testing.T) { Skip(t, NoTCX, "old kernel") })
 	b := filetest.Read(t, log)
 	var rec skipRecord
-	if err := json.Unmarshal(b, &rec); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(b, &rec))
 	if want := (skipRecord{"TestSkipsAreLogged/inner", NoTCX, "old kernel"}); rec != want {
 		t.Errorf("logged %+v, want %+v", rec, want)
 	}
@@ -102,9 +101,7 @@ func TestCaptureSeesEveryFrameOnBothEnds(t *testing.T) {
 
 	const n = 500
 	for _, to := range []netip.Addr{addrB, v6B} {
-		if err := send(a, to, n, "kubeveil canary"); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, send(a, to, n, "kubeveil canary"))
 	}
 
 	count := func(frames []Frame, outgoing bool) (got int) {
@@ -167,9 +164,7 @@ func TestCaptureOutlivesItsLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := h.LinkDel(link); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.LinkDel(link))
 	Until(t, 5*time.Second, "the capture notices", func() bool {
 		stats, err := c.Stop()
 		return err == nil && stats.Downs > 0
@@ -277,9 +272,7 @@ func TestSettleLeavesMountsOfOthers(t *testing.T) {
 	NeedRoot(t)
 	NeedBPF(t)
 	others := t.TempDir()
-	if err := unix.Mount("bpf", others, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Mount("bpf", others, "bpf", 0, ""))
 	t.Cleanup(func() {
 		if err := unix.Unmount(others, unix.MNT_DETACH); err != nil {
 			t.Error(err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -135,20 +136,14 @@ func TestInstallAndRemove(t *testing.T) {
 func TestInterruptedInstallIsCompleted(t *testing.T) {
 	from, to := files(t, release), files(t, map[string]string{"veil": "foreign"})
 	// A directory in the place of a plugin makes its turn fail; host-local comes first.
-	if err := os.Mkdir(filepath.Join(to, "host-local"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(filepath.Join(to, "host-local"), 0o755))
 	if _, err := Install(from, to); err == nil || !strings.Contains(err.Error(), "host-local") {
 		t.Fatalf("a directory was replaced: %v", err)
 	}
 	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1"))}}}
-	if err := writeRecord(to, r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, writeRecord(to, r))
 
-	if err := os.Remove(filepath.Join(to, "host-local")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(filepath.Join(to, "host-local")))
 	if _, err := Remove(to); err != nil {
 		t.Fatal(err)
 	}
@@ -168,9 +163,7 @@ func TestInterruptedUpgradeOwnsBothPlugins(t *testing.T) {
 	to := files(t, map[string]string{"veil": "veil 1"})
 	r := record{Plugins: map[string][]string{"veil": {digest([]byte("veil 1")),
 		digest([]byte("veil 2"))}}}
-	if err := writeRecord(to, r); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, writeRecord(to, r))
 	if _, err := Remove(to); err != nil {
 		t.Fatal(err)
 	}

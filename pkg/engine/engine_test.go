@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/enginetest"
@@ -184,9 +185,7 @@ func TestSuperpacketsPass(t *testing.T) {
 			p := datagram(false, true, payload)
 			h := packet.Header{Flags: packet.NeedsChecksum, GSO: packet.GSOUDP, SegmentSize: 1300,
 				ChecksumStart: 20, ChecksumAt: 6}
-			if err := a.SendSuper(h, p); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, a.SendSuper(h, p))
 
 			var got []byte
 			for len(got) < len(payload) {
@@ -339,9 +338,7 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 
 	listening(t, a)
 	var before, after bytes.Buffer
-	if err := a.IpcGetOperation(&before); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.IpcGetOperation(&before))
 
 	taken, err := net.ListenUDP("udp4", nil)
 	if err != nil {
@@ -360,9 +357,7 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 		after.Reset()
-		if err := a.IpcGetOperation(&after); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, a.IpcGetOperation(&after))
 		if after.String() != before.String() {
 			t.Errorf("%s: configuration before\n%s\nafter\n%s", name, &before, &after)
 		}

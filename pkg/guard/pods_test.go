@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -147,9 +148,7 @@ func TestPodIsMarkedAndSendsFromItsOwnAddresses(t *testing.T) {
 
 				seen := n.seen(t, abi.PodMark|1)
 				for i, to := range []string{"198.19.0.1", "fd42:9::1"} {
-					if err := udp(pod, "", to, 0); err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, udp(pod, "", to, 0))
 					nettest.Until(t, patience, "packet to "+to+" is marked",
 						func() bool { return seen() == i+1 })
 				}
@@ -179,9 +178,7 @@ func TestLinkWithoutAddressesIsMute(t *testing.T) {
 	} {
 		n.Run(t, func() error { return runNFT("flush set inet kubeveil_pods " + step.flush) })
 		for _, to := range step.passes {
-			if err := udp(pod, "", to, 0); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, udp(pod, "", to, 0))
 			count++
 			nettest.Until(t, patience, to+" passes", func() bool { return seen() == count })
 		}
@@ -213,9 +210,7 @@ func TestRulesOfPodsAreReplacedAroundTheirAddresses(t *testing.T) {
 		if ops := n.apply(t); len(ops) != 0 {
 			t.Errorf("second Apply did %v", ops)
 		}
-		if err := udp(pod, "", "198.19.0.1", 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, udp(pod, "", "198.19.0.1", 0))
 		nettest.Until(t, patience, "a packet after "+damage, func() bool { return seen() == i+1 })
 	}
 
@@ -294,12 +289,8 @@ func wantReceived(t *testing.T, n *node, pod *nettest.NS, to string) {
 		return err
 	})
 	defer c.Close()
-	if err := udp(pod, "", to, 0); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, udp(pod, "", to, 0))
+	errtest.Must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	if _, _, err := c.ReadFromUDP(make([]byte, 64)); err != nil {
 		t.Errorf("packet to %s: %v", to, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -60,12 +61,8 @@ func source(t *testing.T, ns *nettest.NS, to string, send func() error) string {
 		return err
 	})
 	defer c.Close()
-	if err := send(); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, send())
+	errtest.Must(t, c.SetReadDeadline(time.Now().Add(patience)))
 	_, from, err := c.ReadFromUDPAddrPort(make([]byte, 64))
 	if err != nil {
 		t.Fatalf("packet to %s: %v", to, err)
@@ -158,9 +155,7 @@ func TestWhatComesOutOfATunnelIsMarked(t *testing.T) {
 			"marked drop; }; }")
 	})
 	for i, f := range podAndNode {
-		if err := udp(n.peer, "", f.self, 0); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, udp(n.peer, "", f.self, 0))
 		nettest.Until(t, patience, "packet to "+f.self+" is marked", func() bool {
 			var seen bool
 			n.Run(t, func() error {

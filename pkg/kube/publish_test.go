@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -17,9 +18,7 @@ func TestPublishCreatesAnOwnedVeilNode(t *testing.T) {
 	f := newFakeServer(t)
 	n := f.put(nodesPath, node("a", 1))
 	r := start(t, f, "a")
-	if err := r.Publish(claim(1)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Publish(claim(1)))
 	s := r.until("the claim comes back", func(s cluster.State) bool {
 		return s.Synced && find(s, "a").Claim != nil
 	})
@@ -39,16 +38,12 @@ func TestPublishTwiceWritesOnce(t *testing.T) {
 	f.put(nodesPath, node("a", 1))
 	r := start(t, f, "a")
 	for range 20 {
-		if err := r.Publish(claim(1)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.Publish(claim(1)))
 	}
 	r.until("the claim comes back", func(s cluster.State) bool {
 		return s.Synced && find(s, "a").Claim != nil
 	})
-	if err := r.Publish(claim(1)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Publish(claim(1)))
 	f.put(nodesPath, node("b", 2))
 	r.until("another change was seen", func(s cluster.State) bool { return len(s.Nodes) == 2 })
 	if p, u := f.count("POST "+veilNodesPath), f.count("PUT "+veilNodesPath); p != 1 || u != 0 {
@@ -68,9 +63,7 @@ func TestPublishFeatures(t *testing.T) {
 			r := start(t, f, "a")
 			want := claim(1)
 			want.Features = cluster.Features()
-			if err := r.Publish(want); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, r.Publish(want))
 
 			s := r.until("the claim comes back", func(s cluster.State) bool {
 				return s.Synced && find(s, "a").Claim != nil
@@ -105,17 +98,13 @@ func TestPublishIsRestoredAfter(t *testing.T) {
 			f := newFakeServer(t)
 			f.put(nodesPath, node("a", 1))
 			r := start(t, f, "a", func(c *Client) { c.times.orphanGrace = time.Hour })
-			if err := r.Publish(claim(1)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, r.Publish(claim(1)))
 
 			r.until("published", func(s cluster.State) bool {
 				return s.Synced && find(s, "a").Claim != nil
 			})
 			harm(f)
-			if err := r.Publish(claim(2)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, r.Publish(claim(2)))
 
 			r.until("the new claim is in place", func(s cluster.State) bool {
 				n := find(s, "a")
@@ -137,9 +126,7 @@ func TestPublishTriesAgain(t *testing.T) {
 			f.put(nodesPath, node("a", 1))
 			f.setRefuse(what+" "+veilNodesPath, code)
 			r := start(t, f, "a")
-			if err := r.Publish(claim(1)); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, r.Publish(claim(1)))
 			eventually(t, "the problem is shown", func() bool {
 				return strings.Contains(fmt.Sprint(r.Problems()), "publish VeilNode a")
 			})
@@ -158,9 +145,7 @@ func TestPublishTriesAgainWhileVeilNodesCannotBeListed(t *testing.T) {
 	f.setRefuse("GET "+veilNodesPath, 404) // the resource is not installed
 	f.setRefuse("POST "+veilNodesPath, 404)
 	r := start(t, f, "a")
-	if err := r.Publish(claim(1)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Publish(claim(1)))
 	eventually(t, "it was tried several times",
 		func() bool { return f.count("POST "+veilNodesPath) > 3 })
 	if strings.Contains(r.log.String(), "recovered") {
@@ -186,9 +171,7 @@ func TestRemoveDeletesTheVeilNodeAndKeepsItDeleted(t *testing.T) {
 	f := newFakeServer(t)
 	f.put(nodesPath, node("a", 1))
 	r := start(t, f, "a")
-	if err := r.Publish(claim(1)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Publish(claim(1)))
 	r.until("published", func(s cluster.State) bool {
 		return s.Synced && find(s, "a").Claim != nil
 	})
@@ -217,9 +200,7 @@ func TestRemoveWaitsForAWriteInProgress(t *testing.T) {
 	}
 
 	r := start(t, f, "a")
-	if err := r.Publish(claim(1)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Publish(claim(1)))
 	<-asked // the write looked, and creates the object as soon as it has its answer
 
 	short, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)

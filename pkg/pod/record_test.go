@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
@@ -76,9 +77,7 @@ func TestRecordRefusals(t *testing.T) {
 
 func TestListGoesPastACorruptRecord(t *testing.T) {
 	p := Paths{PodDir: t.TempDir()}
-	if err := p.write(good()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, p.write(good()))
 	corrupt := abi.PodLinkPrefix + "00000000000.json"
 	for name, data := range map[string]string{corrupt: "{", "README.json": "x", ".lock-00": ""} {
 		filetest.Write(t, filepath.Join(p.PodDir, name), []byte(data), 0o600)
@@ -109,15 +108,11 @@ func TestRecordKeepsFieldsOfOtherVersions(t *testing.T) {
 	newer := strings.Replace(string(own), `{`, `{`+other+`,`, 1)
 	path := filepath.Join(p.PodDir, good().HostLink+recordSuffix)
 	filetest.Write(t, path, []byte(newer), 0o600)
-	if err := p.NoteTook(good().HostLink, time.Second); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, p.NoteTook(good().HostLink, time.Second))
 	text := filetest.Read(t, path)
 
 	var fields map[string]any
-	if err := json.Unmarshal(text, &fields); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, json.Unmarshal(text, &fields))
 
 	policy, _ := fields["policy"].(map[string]any)
 	if policy["default"] != "deny" || !reflect.DeepEqual(fields["queues"], []any{1.0, 2.0}) ||

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
@@ -258,9 +259,7 @@ func TestDeskOffersQueues(t *testing.T) {
 		}
 		t.Cleanup(func() { c.Close() })
 		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
-		if err := say(c, hello); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, say(c, hello))
 		return c
 	}
 
@@ -276,9 +275,7 @@ func TestDeskOffersQueues(t *testing.T) {
 		t.Fatalf("queues %v, %v", fds, err)
 	}
 	closeFDs(fds)
-	if err := say(c, "taken"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, say(c, "taken"))
 	if text, err := hear(c); err != nil || !strings.HasPrefix(text, refusedWord) {
 		t.Errorf("without a word that it is ready: it says %q, %v", text, err)
 	}
@@ -293,9 +290,7 @@ func TestDeskOffersQueues(t *testing.T) {
 		t.Fatal("the device is asked for before the successor is ready")
 	default:
 	}
-	if err := say(c, readyText); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, say(c, readyText))
 	(<-d.asked).Close()
 
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)

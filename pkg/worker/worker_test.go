@@ -22,6 +22,7 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
@@ -141,18 +142,12 @@ func setText(peers int) string {
 func TestStateSurvivesARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veil0.state")
 	first := &server{dev: newDevice(t), state: file}
-	if err := first.set([]byte(setText(3))); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, first.set([]byte(setText(3))))
 	second := &server{dev: newDevice(t), state: file}
-	if err := second.restore(slog.New(slog.DiscardHandler)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, second.restore(slog.New(slog.DiscardHandler)))
 	var a, b bytes.Buffer
-	if err := errors.Join(first.dev.IpcGetOperation(&a),
-		second.dev.IpcGetOperation(&b)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(first.dev.IpcGetOperation(&a),
+		second.dev.IpcGetOperation(&b)))
 	if len(sorted(a)) < 10 || fmt.Sprint(sorted(a)) != fmt.Sprint(sorted(b)) {
 		t.Errorf("state before\n%s\nafter\n%s", &a, &b)
 	}
@@ -164,9 +159,7 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "veil0.state")
 	counted := &counting{Device: newDevice(t)}
 	s := &server{dev: counted, state: file}
-	if err := s.set([]byte(setText(100))); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.set([]byte(setText(100))))
 	before, gets := size(t, file), counted.gets
 	changes := []string{
 		fmt.Sprintf("public_key=%064x\nendpoint=198.18.0.2:1\n", 9),
@@ -177,9 +170,7 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 			21, 20),
 	}
 	for _, c := range changes {
-		if err := s.set([]byte(c)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.set([]byte(c)))
 	}
 	if want := before + int64(len(strings.Join(changes, ""))); counted.gets != gets ||
 		size(t, file) != want {
@@ -189,14 +180,10 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 	same := func(when string) {
 		t.Helper()
 		second := &server{dev: newDevice(t), state: file}
-		if err := second.restore(slog.New(slog.DiscardHandler)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, second.restore(slog.New(slog.DiscardHandler)))
 		var a, b bytes.Buffer
-		if err := errors.Join(counted.IpcGetOperation(&a),
-			second.dev.IpcGetOperation(&b)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, errors.Join(counted.IpcGetOperation(&a),
+			second.dev.IpcGetOperation(&b)))
 		if fmt.Sprint(sorted(a)) != fmt.Sprint(sorted(b)) {
 			t.Errorf("%s: state before\n%s\nafter\n%s", when, &a, &b)
 		}
@@ -216,15 +203,11 @@ func TestChangedPeerIsAppendedToTheKeptState(t *testing.T) {
 		t.Fatal(err)
 	}
 	same("after another's write")
-	if err := s.set([]byte("fwmark=5\n")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.set([]byte("fwmark=5\n")))
 	same("after a change of the device")
 	for i := range 1000 {
-		if err := s.set(fmt.Appendf(nil, "public_key=%064x\nendpoint=198.18.0.9:%d\n", 9,
-			i+1)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.set(fmt.Appendf(nil, "public_key=%064x\nendpoint=198.18.0.9:%d\n", 9,
+			i+1)))
 	}
 	if n := size(t, file); n > 2*before {
 		t.Errorf("after a thousand changes %d bytes, want at most %d", n, 2*before)
@@ -275,13 +258,9 @@ func TestCorruptStateBeginsEmpty(t *testing.T) {
 	filetest.Write(t, file, []byte(setText(2)+"public_key=short\n"), 0o600)
 	var log bytes.Buffer
 	s := &server{dev: newDevice(t), state: file}
-	if err := s.restore(slog.New(slog.NewTextHandler(&log, nil))); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.restore(slog.New(slog.NewTextHandler(&log, nil))))
 	var get bytes.Buffer
-	if err := s.dev.IpcGetOperation(&get); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.dev.IpcGetOperation(&get))
 	if strings.Contains(get.String(), "public_key") ||
 		strings.Contains(get.String(), "private_key") ||
 		!strings.Contains(log.String(), "beginning empty") {

@@ -139,9 +139,7 @@ func TestFindLoopsWithoutDescriptors(t *testing.T) {
 			errtest.Must(t, f.Close(), unix.Setrlimit(unix.RLIMIT_NOFILE,
 				&unix.Rlimit{Cur: next + left, Max: limit.Max}))
 			found, err := blk.FindLoops(path)
-			if back := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); back != nil {
-				t.Fatal(back)
-			}
+			errtest.Must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 			if err == nil && (len(found) != 1 || found[0] != l) {
 				t.Errorf("file gone %v, with %d descriptors: found %v, no error", gone, left, found)
 			}

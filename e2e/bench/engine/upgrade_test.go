@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
@@ -41,9 +42,7 @@ func newWorld(t *testing.T, name string, shards int, step [2]string) *world {
 		w.close()
 		os.RemoveAll(dir)
 	})
-	if err := w.build(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.build(t.Context()))
 	return w
 }
 
@@ -76,9 +75,7 @@ func TestUpgradeLosesNothing(t *testing.T) {
 			var pauses []time.Duration
 			for n := range upgrades {
 				from := time.Now()
-				if err := w.upgrade(n%2, ""); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, w.upgrade(n%2, ""))
 				flowing(t, there)
 				flowing(t, back)
 				pauses = append(pauses, there.longest(from), back.longest(from))
@@ -243,9 +240,7 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 					}
 				}
 				w.step[0] = ""
-				if err := w.start(0, w.mtu-overhead); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, w.start(0, w.mtu-overhead))
 			}
 
 			flowing(t, s)

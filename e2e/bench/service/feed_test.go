@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -43,9 +44,7 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 	}
 	defer f.close()
 	config := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := f.writeConfig(config); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.writeConfig(config))
 	client, err := kube.New(kube.Options{Node: "node", Kubeconfig: config})
 	if err != nil {
 		t.Fatal(err)
@@ -66,9 +65,7 @@ func TestFeedIsReadAsAnAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := f.send(ctx, event); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, f.send(ctx, event))
 
 	want := service.Name{Namespace: plan[7].Namespace, Name: plan[7].Name}
 	nettest.Until(t, 20*time.Second, "told of the change", s.is(func() bool {
@@ -107,9 +104,7 @@ func TestTableFollowsTheFeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.feed.send(t.Context(), event); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.feed.send(t.Context(), event))
 
 	if wr, err := w.next(t.Context()); err != nil || wr.fronts != 1 {
 		t.Errorf("a change wrote %+v: %v", wr, err)

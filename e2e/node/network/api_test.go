@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -60,9 +61,7 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	n1, n2 := l.Nodes()[0], l.Nodes()[1]
 	old := nodetest.NodeStatus(ctx, t, n2).Devices[0].PublicKey
 	nodetest.KillProgram(ctx, t, n2, "veild")
-	if err := os.Remove(n2.Path(abi.KeyFile)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(n2.Path(abi.KeyFile)))
 
 	began := time.Now()
 	nodetest.StartProgram(ctx, t, n2, "veild")
@@ -90,9 +89,7 @@ func changeKey(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 // as long as said at least.
 func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, away time.Duration) {
 	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addr(true))
-	if err := l.Control.StopAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StopAPIServer(ctx))
 
 	began, rounds := time.Now(), 0
 	for ; rounds < 2 || time.Since(began) < away; rounds++ {
@@ -124,9 +121,7 @@ func apiAway(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, awa
 	}
 
 	gone := time.Since(began)
-	if err := l.Control.StartAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StartAPIServer(ctx))
 
 	talk(ctx, t, pods[0], pods[1])
 	var h lab.Held

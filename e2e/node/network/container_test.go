@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
@@ -79,9 +80,7 @@ current-context: default
 `, account, l.Control.URL()),
 	} {
 		path = c.node.Path(filepath.Join("/run/test", path))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		filetest.Write(t, path, []byte(text), 0o600)
 	}
 }
@@ -90,9 +89,7 @@ current-context: default
 func (c containers) script(t *testing.T, ds *unstructured.Unstructured, name string) string {
 	t.Helper()
 	var typed appsv1.DaemonSet
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(ds.Object, &typed); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, runtime.DefaultUnstructuredConverter.FromUnstructured(ds.Object, &typed))
 
 	spec := typed.Spec.Template.Spec
 	lines := []string{"set -e",
@@ -265,9 +262,7 @@ func TestContainersOfTheManifests(t *testing.T) {
 			t.Errorf("%s: %v", n.Name, s.Problems)
 		}
 		for _, p := range daemons[2*i : 2*i+2] {
-			if err := p.Kill(ctx); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, p.Kill(ctx))
 		}
 	}
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -72,9 +73,7 @@ func TestForgedEvidenceAgainstANewcomer(t *testing.T) {
 				n1, n2 := l.Nodes()[0], l.Nodes()[1]
 				answerAt(ctx, t, n2)
 				moveDefaultRoute(ctx, t, l)
-				if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.Remove(n1.Path(abi.SnapshotFile)))
 				restartVeild(ctx, t, n1)
 				s := nodetest.WaitStatus(ctx, t, n1, 10*time.Second,
 					func(s telemetry.Status) error {
@@ -114,9 +113,7 @@ func TestAddressThatNoNodeLists(t *testing.T) {
 				var unlisted []netip.Addr
 				for _, p := range lab.Dual.Underlay(200) {
 					unlisted = append(unlisted, p.Addr())
-					if err := n2.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)); err != nil {
-						t.Fatal(err)
-					}
+					errtest.Must(t, n2.IP(ctx, fmt.Sprintf("address add %s dev eth0", p)))
 				}
 				expectClear(ctx, t, l, pods[0], unlisted, !closed)
 			})
@@ -201,10 +198,8 @@ func peersAre(name string) func(telemetry.Status) error {
 func moveDefaultRoute(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	for _, a := range l.Nodes()[1].Addrs {
-		if err := l.Nodes()[0].IP(ctx, fmt.Sprintf("route replace default via %s dev eth0",
-			a)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Nodes()[0].IP(ctx, fmt.Sprintf("route replace default via %s dev eth0",
+			a)))
 	}
 }
 
@@ -225,10 +220,8 @@ func moveServerName(ctx context.Context, t *testing.T, l *lab.Lab) {
 	if named == string(text) {
 		t.Fatalf("the kubeconfig has no server %s:\n%s", l.Control.URL(), text)
 	}
-	if err := errors.Join(os.WriteFile(file, []byte(named), 0o600),
-		os.WriteFile(filepath.Join(n1.Disk(), "etc/hosts"), []byte(hosts), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(os.WriteFile(file, []byte(named), 0o600),
+		os.WriteFile(filepath.Join(n1.Disk(), "etc/hosts"), []byte(hosts), 0o644)))
 
 	restartVeild(ctx, t, n1)
 	err := lab.Until(ctx, 20*time.Second, func() error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -101,9 +102,7 @@ func TestForgedObjects(t *testing.T) {
 	all := forgeries(l, nodetest.NodeStatus(ctx, t, n2).Devices[0].PublicKey)
 	for _, f := range all {
 		t.Run(f.Name, func(t *testing.T) {
-			if err := l.Announce(ctx, f.Node); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Announce(ctx, f.Node))
 			for _, n := range l.Nodes() {
 				s := nodetest.WaitStatus(ctx, t, n, 10*time.Second, f.refused)
 				loud(ctx, t, n, f)
@@ -119,9 +118,7 @@ func TestForgedObjects(t *testing.T) {
 	for _, snapshot := range []string{"kept", "lost"} {
 		t.Run("restart, last good table "+snapshot, func(t *testing.T) {
 			if snapshot == "lost" {
-				if err := os.Remove(n1.Path(abi.SnapshotFile)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.Remove(n1.Path(abi.SnapshotFile)))
 			}
 
 			restartVeild(ctx, t, n1)
@@ -147,9 +144,7 @@ func TestForgedObjects(t *testing.T) {
 
 	t.Run("deleted", func(t *testing.T) {
 		for _, f := range all {
-			if err := l.Withdraw(ctx, f.Name); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Withdraw(ctx, f.Name))
 		}
 		// Most of the Nodes go: veild may wait 10 s for a second list before it believes that.
 		nodetest.WaitStatus(ctx, t, n1, 40*time.Second, func(s telemetry.Status) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -33,9 +34,7 @@ func secretCable(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node,
 	if out, err := add.CombinedOutput(); err != nil {
 		t.Fatalf("connect %s: %v: %s", near, err, out)
 	}
-	if err := n.IP(ctx, fmt.Sprintf("link set %s up", near)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.IP(ctx, fmt.Sprintf("link set %s up", near)))
 	hw, _ := nodetest.LinkOf(ctx, t, n, near)
 	return hw
 }
@@ -65,9 +64,7 @@ func TestGuardOnLinks(t *testing.T) {
 
 	// The kernel encapsulates behind the last hook of netfilter.
 	t.Run("segment routes past the tunnel", func(t *testing.T) {
-		if err := n1.IP(ctx, "sr tunsrc set "+n1.Addrs[1].String()); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n1.IP(ctx, "sr tunsrc set "+n1.Addrs[1].String()))
 		before := nodetest.Dropped(ctx, t, n1, "inner_dst_in_range")
 		routePast(ctx, t, l, pods, segmentRoutes(l, pods[1]))
 		if nodetest.Dropped(ctx, t, n1, "inner_dst_in_range") == before {
@@ -83,9 +80,7 @@ func TestGuardOnLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 		routes := pastRoutes(pods[1], "eth2")
-		if err := n1.IP(ctx, routes...); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n1.IP(ctx, routes...))
 
 		before := droppedByNFT(ctx, t, n1)
 		nobodyAnswers(ctx, t, pods[1], pods[0], n1)
@@ -241,9 +236,7 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 		return n
 	}
 	before := count()
-	if err := n1.IP(ctx, routes...); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n1.IP(ctx, routes...))
 	nobodyAnswers(ctx, t, pods[1], pods[0], n1)
 	after := count()
 	if after == before {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/source"
@@ -184,9 +185,7 @@ func writeConfig(t *testing.T, path string, good []byte, c refusal) {
 	text := good
 	if c.set != nil {
 		settings := map[string]any{}
-		if err := yaml.Unmarshal(good, &settings); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, yaml.Unmarshal(good, &settings))
 		for key, value := range c.set {
 			settings[key] = value
 		}
@@ -277,16 +276,12 @@ func otherPlugin(ctx context.Context, t *testing.T, n *lab.Node) {
 // is free.
 func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	crash(t, n)
-	if err := n.Boot(ctx, false); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Boot(ctx, false))
 	taken, err := n.Start(ctx, tools(t), "echo", "-listen", ":51820")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := taken.WaitLine(ctx, "listening", 5*time.Second); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, taken.WaitLine(ctx, "listening", 5*time.Second))
 
 	for _, name := range []string{"veil-wg", "veild"} {
 		nodetest.StartProgram(ctx, t, n, name)
@@ -297,9 +292,7 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 	if _, err := n.AddPod(ctx, "early", lab.PodOptions{}); err == nil {
 		t.Error("a pod was added although the tunnel has no port")
 	}
-	if err := taken.Kill(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, taken.Kill(ctx))
 	if err := n.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}
@@ -307,12 +300,8 @@ func portInUse(ctx context.Context, t *testing.T, n *lab.Node) {
 
 // readOnlyCNI makes /etc/cni read-only for veild, and wants that said and nothing else broken.
 func readOnlyCNI(ctx context.Context, t *testing.T, n *lab.Node) {
-	if err := n.Program("veild").Term(ctx); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Program("veild").Term(ctx))
+	errtest.Must(t, os.Remove(filepath.Join(n.Disk(), "etc/cni/net.d", abi.ConflistName)))
 	nodetest.Run(ctx, t, n, "mount", "--bind", "/etc/cni", "/etc/cni")
 	nodetest.Run(ctx, t, n, "mount", "-o", "remount,bind,ro", "/etc/cni")
 	nodetest.StartProgram(ctx, t, n, "veild")

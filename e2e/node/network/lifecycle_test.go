@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
@@ -107,9 +108,7 @@ func TestReboot(t *testing.T) {
 	// A pod that does not know of the reboot and goes on sending, and one that stays so.
 	source := nodetest.Source(ctx, t, a, b.Addr(false), interval)
 
-	if err := errors.Join(n2.Crash(), n2.Boot(ctx, false)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(n2.Crash(), n2.Boot(ctx, false)))
 	if has, err := n2.HasConflist(); err != nil || !has {
 		t.Fatalf("the CNI configuration is not on disk after the reboot: %v", err)
 	}
@@ -176,9 +175,7 @@ func first(t *testing.T, n *lab.Node) {
 		t.Fatalf("where host-local keeps the last address: %q, %v", last, err)
 	}
 	for _, path := range last {
-		if err := os.Remove(path); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Remove(path))
 	}
 }
 
@@ -206,9 +203,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 	addrs := slices.Clone(b.Addrs)
 
 	t.Run("to a pod of the same node", func(t *testing.T) {
-		if err := b.Del(ctx); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, b.Del(ctx))
 		unreached(ctx, a, n1, addrs)
 		first(t, n2)
 		other := nodetest.AddPod(ctx, t, n2, "other")
@@ -220,10 +215,8 @@ func TestAddressOfADeletedPod(t *testing.T) {
 
 	t.Run("with its prefix to a new node", func(t *testing.T) {
 		crash(t, n2)
-		if err := l.Control.Client.CoreV1().Nodes().Delete(ctx, n2.Name,
-			metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Control.Client.CoreV1().Nodes().Delete(ctx, n2.Name,
+			metav1.DeleteOptions{}))
 		nodetest.WaitStatus(ctx, t, n1, 20*time.Second, func(s telemetry.Status) error {
 			if len(s.Peers) > 0 {
 				return fmt.Errorf("a deleted node stays a peer: %+v", s.Peers)
@@ -261,7 +254,5 @@ func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr)
 
 func crash(t *testing.T, n *lab.Node) {
 	t.Helper()
-	if err := n.Crash(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Crash())
 }

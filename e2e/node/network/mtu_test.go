@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
@@ -36,9 +37,7 @@ func mtuChanges(t *testing.T, family lab.Family) {
 	for _, underlay := range []int{1500, 1400, 9000} {
 		began := time.Now()
 		for _, n := range l.Nodes() {
-			if err := n.SetUnderlayMTU(ctx, underlay); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, n.SetUnderlayMTU(ctx, underlay))
 		}
 		follows(ctx, t, l, pods, inner(underlay))
 		t.Logf("underlay %d: all follow, and a large transfer is through, after %v", underlay,
@@ -154,9 +153,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 	t.Helper()
 	path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	settings := map[string]any{}
-	if err := yaml.Unmarshal(filetest.Read(t, path), &settings); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, yaml.Unmarshal(filetest.Read(t, path), &settings))
 	settings[key] = value
 	text, err := yaml.Marshal(settings)
 	if err != nil {
@@ -169,9 +166,7 @@ func setConfig(t *testing.T, n *lab.Node, key string, value any) {
 func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, outer6 bool) {
 	least := cluster.MinUnderlayMTU(outer6, cluster.Families{V6: true})
 	n1 := l.Nodes()[0]
-	if err := n1.SetUnderlayMTU(ctx, least-1); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n1.SetUnderlayMTU(ctx, least-1))
 	s := nodetest.WaitStatus(ctx, t, n1, 15*time.Second, narrowSaid(least))
 	t.Logf("underlay %d: ready %v, problems %q", least-1, s.Ready, s.Problems)
 	if _, err := n1.AddPod(ctx, "refused", lab.PodOptions{}); err == nil {
@@ -181,9 +176,7 @@ func tooNarrow(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, o
 		t.Error("veild is ready although packets of pods do not fit")
 	}
 	for _, n := range l.Nodes() {
-		if err := n.SetUnderlayMTU(ctx, least); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n.SetUnderlayMTU(ctx, least))
 	}
 	follows(ctx, t, l, pods, cluster.MinMTU6)
 }
@@ -216,9 +209,7 @@ func TestTooNarrowFromTheBeginning(t *testing.T) {
 	if err := n.Status(ctx); err == nil {
 		t.Error("STATUS says that the node takes pods")
 	}
-	if err := n.SetUnderlayMTU(ctx, least); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.SetUnderlayMTU(ctx, least))
 	if err := n.WaitReady(ctx); err != nil {
 		t.Error(err)
 	}
@@ -242,9 +233,7 @@ func narrowPath(t *testing.T, restart bool) {
 	pods := nodetest.EchoPods(ctx, t, l)
 	nodetest.Meet(ctx, t, pods[0], pods[1])
 	n1 := l.Nodes()[0]
-	if err := l.SetPathMTU(ctx, l.Nodes()[1], path); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.SetPathMTU(ctx, l.Nodes()[1], path))
 
 	began := time.Now()
 	if restart {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
@@ -67,10 +68,8 @@ func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	// The guard leaves links of pods alone, so that there is time to crowd it.
 	err = n1.IP(ctx, fmt.Sprintf("link add odd0 group %d type veth peer name odd1",
 		abi.PodGroup))
-	if err := errors.Join(err, crowd(n1, "odd0"),
-		n1.IP(ctx, "link set odd0 group 0 up")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, errors.Join(err, crowd(n1, "odd0"),
+		n1.IP(ctx, "link set odd0 group 0 up")))
 	const named = "link odd0 has no guard of its own"
 	if s := waitProblem(ctx, t, n1, named); s.Ready || s.Guard.InForce || len(s.Problems) != 1 {
 		t.Errorf("ready %t, guard in force %t, problems %q", s.Ready, s.Guard.InForce, s.Problems)
@@ -85,17 +84,13 @@ func TestLinkWithoutAGuardShutsTheNodeAlone(t *testing.T) {
 	nodetest.StartProgram(ctx, t, n1, "veild")
 	waitProblem(ctx, t, n1, named)
 	closed(ctx, t, n1, "veild was started beside a link without a guard")
-	if err := n2.Reboot(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n2.Reboot(ctx))
 	takesKey(ctx, t, n1, n2, old, 60*time.Second)
 	nodetest.WaitReady(ctx, t, n2)
 	again := nodetest.AddPod(ctx, t, n2, "again")
 	reaches(ctx, t, a, again)
 
-	if err := n1.IP(ctx, "link del odd0"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n1.IP(ctx, "link del odd0"))
 	nodetest.WaitReady(ctx, t, n1)
 	if _, err := n1.AddPod(ctx, "later", lab.PodOptions{}); err != nil {
 		t.Error(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
@@ -36,17 +37,11 @@ func TestInstruments(t *testing.T) {
 		held := nodetest.Hold(ctx, t, a, b.Addr(true))
 		sink := nodetest.Sink(ctx, t, b)
 		source := nodetest.Source(ctx, t, a, b.Addr(false), time.Millisecond)
-		if err := sink.WaitLine(ctx, "received 101", 10*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, sink.WaitLine(ctx, "received 101", 10*time.Second))
 		var sent struct{ Sent uint64 }
-		if err := source.Result(ctx, &sent); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, source.Result(ctx, &sent))
 		var drained lab.Drained
-		if err := sink.Result(ctx, &drained); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, sink.Result(ctx, &drained))
 		if drained.Missing != 0 || drained.Received < 101 || drained.Received > sent.Sent {
 			t.Errorf("sent %d, got %+v", sent.Sent, drained)
 		}
@@ -57,9 +52,7 @@ func TestInstruments(t *testing.T) {
 	})
 
 	t.Run("a narrow path loses what is too long", func(t *testing.T) {
-		if err := l.SetPathMTU(ctx, n2, 1400); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.SetPathMTU(ctx, n2, 1400))
 		x := lab.Exchange{Proto: "udp", To: b.Addr(false), Count: 1, Size: 1420,
 			Timeout: time.Second}
 		if _, err := lab.Send(ctx, a, x); err == nil {
@@ -69,17 +62,13 @@ func TestInstruments(t *testing.T) {
 		if _, err := lab.Send(ctx, a, x); err != nil {
 			t.Error(err)
 		}
-		if err := l.SetPathMTU(ctx, n2, 1500); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.SetPathMTU(ctx, n2, 1500))
 	})
 
 	t.Run("a broken connection is seen", func(t *testing.T) {
 		held := nodetest.Hold(ctx, t, a, b.Addr(false))
 		crash(t, n2)
-		if err := n2.Boot(ctx, true); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n2.Boot(ctx, true))
 		again := nodetest.EchoPod(ctx, t, n2, "echo")
 		if _, err := lab.Send(ctx, a, lab.Exchange{To: again.Addr(false)}); err != nil {
 			t.Error(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -78,16 +79,12 @@ func TestNetworkPolicies(t *testing.T) {
 		})
 	}
 
-	if err := l.Control.StopAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StopAPIServer(ctx))
 	held("the API server is away")
 	nodetest.KillProgram(ctx, t, n1, "veild")
 	nodetest.StartProgram(ctx, t, n1, "veild")
 	held("veild starts without the API server")
-	if err := l.Control.StartAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StartAPIServer(ctx))
 
 	nodetest.WaitMembers(ctx, t, n1, 3)
 	nodetest.NoneAnswered(ctx, t, tries)
@@ -108,8 +105,6 @@ func policyLabOf(t *testing.T, nodes int) (context.Context, *lab.Lab) {
 	t.Helper()
 	ctx, l := nodetest.NewLab(t, lab.Options{Nodes: nodes, Family: lab.Dual,
 		VeildConfig: map[string]any{"policy": "kubernetes"}})
-	if err := l.Control.AddNamespace(ctx, nodetest.Shop); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))
 	return ctx, l
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -55,9 +56,7 @@ func TestOwnNode(t *testing.T) {
 	}
 	denyNodes(ctx, t, l)
 	reachesNode(ctx, t, "the Admin tier denies nodes", closed, n1, false)
-	if err := definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, definitions.Delete(ctx, definition.GetName(), metav1.DeleteOptions{}))
 	reachesNode(ctx, t, "the Admin tier is gone", closed, n1, true)
 
 	nodetest.KillProgram(ctx, t, n1, "veild")
@@ -92,21 +91,15 @@ func reachesNode(ctx context.Context, t *testing.T, when string, from *lab.Pod, 
 func restartWith(ctx context.Context, t *testing.T, n *lab.Node, line string) {
 	t.Helper()
 	if p := n.Program("veild"); p.Running() {
-		if err := p.Kill(ctx); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, p.Kill(ctx))
 	}
 	file := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
 	first := file + ".first"
 	if _, err := os.Stat(first); err != nil {
-		if err := os.Link(file, first); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Link(file, first))
 	}
 	text := filetest.Read(t, first)
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(file))
 	filetest.Write(t, file, append(text, line...), 0o644)
 	nodetest.StartProgram(ctx, t, n, "veild")
 }

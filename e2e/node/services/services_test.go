@@ -22,6 +22,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/leak"
@@ -348,9 +349,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 	nodetest.KillProgram(ctx, t, n, "veild")
 
 	once("while veild is dead")
-	if err := l.Control.StopAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StopAPIServer(ctx))
 	nodetest.StartProgram(ctx, t, n, "veild")
 
 	listed := func(wanted bool) {
@@ -365,9 +364,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 
 	listed(false)
 	once("after a start without an API server")
-	if err := l.Control.StartAPIServer(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.StartAPIServer(ctx))
 
 	listed(true)
 	once("after the lists have come")
@@ -375,10 +372,8 @@ func TestServicesOutliveVeild(t *testing.T) {
 		w.lived(ctx, t)
 	}
 
-	if err := l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name,
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.Client.CoreV1().Services("default").Delete(ctx, web.Name,
+		metav1.DeleteOptions{}))
 
 	for _, w := range ways {
 		q := w.q
@@ -386,9 +381,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 		answers(ctx, t, w.from, q, unanswered)
 	}
 
-	if err := n.Program("veild").Term(ctx); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.Program("veild").Term(ctx))
 	if _, err := n.Exec(ctx, l.Program("veild"), "cleanup", "--config",
 		"/etc/kubeveil/veild.yaml"); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // A token from a node's disk is of use for that node's objects and no others.
@@ -89,9 +90,7 @@ func ownAllowed(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := unstructured.SetNestedField(o.Object, int64(1450), "spec", "mtu"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedField(o.Object, int64(1450), "spec", "mtu"))
 	if o, err = c.Update(ctx, o, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -115,9 +114,7 @@ func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceI
 	}
 	want := o.GetResourceVersion()
 	changed := o.DeepCopy()
-	if err := unstructured.SetNestedField(changed.Object, int64(1450), "spec", "mtu"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedField(changed.Object, int64(1450), "spec", "mtu"))
 	_, err = c.Update(ctx, changed, metav1.UpdateOptions{})
 	refused(t, "update", err, because)
 	refused(t, "delete", c.Delete(ctx, other, metav1.DeleteOptions{}), because)
@@ -136,10 +133,8 @@ func othersRefused(ctx context.Context, t *testing.T, c, admin dynamic.ResourceI
 // withoutPolicy is the negative control: what was refused above was refused by the policy.
 func withoutPolicy(ctx context.Context, t *testing.T, l *lab.Lab, other string) {
 	const name = "kubeveil-veilnode-own"
-	if err := l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(
-		ctx, name, metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Control.Client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Delete(
+		ctx, name, metav1.DeleteOptions{}))
 	c := nodetest.VeilNodesAs(t, l, nodetest.StolenToken(t, l.Nodes()[0]))
 	err := lab.Until(ctx, 30*time.Second, func() error {
 		return nodetest.DryCreate(ctx, c, nodetest.VeilNode(other, "Node", other))

@@ -22,6 +22,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/kubestore"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 // csiToken is the token of the driver's pod on a node; of none, when node is empty.
@@ -149,9 +150,7 @@ func forbidden(t *testing.T, what string, err error, because ...string) {
 func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubestore.Store,
 	own, other string) {
 	const because = "is of node"
-	if err := admin.Create(ctx, newState("pvc-other", other)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, admin.Create(ctx, newState("pvc-other", other)))
 	st, r, err := s.Get(ctx, "pvc-other")
 	if err != nil {
 		t.Fatal(err)
@@ -166,9 +165,7 @@ func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubes
 		t.Fatal(err)
 	}
 	take := map[string]any{"from": other, "to": own}
-	if err := unstructured.SetNestedMap(o.Object, take, "spec", "takeOver"); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unstructured.SetNestedMap(o.Object, take, "spec", "takeOver"))
 	_, err = c.Update(ctx, o, metav1.UpdateOptions{})
 	forbidden(t, "takeover by itself", err, because)
 	forbidden(t, "delete all", c.DeleteCollection(ctx, metav1.DeleteOptions{},
@@ -265,9 +262,7 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 // keysAreKept tries to delete a wrapped key by accident, and then on purpose.
 func keysAreKept(ctx context.Context, t *testing.T, l *lab.Lab, admin *kubestore.Store,
 	node string) {
-	if err := admin.Create(ctx, newState("pvc-kept", node)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, admin.Create(ctx, newState("pvc-kept", node)))
 	_, r, err := admin.Get(ctx, "pvc-kept")
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ import (
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
@@ -131,9 +132,7 @@ func volumeStore(ctx context.Context, t *testing.T, l *lab.Lab) {
 	})
 
 	t.Run("API server away", func(t *testing.T) {
-		if err := l.Control.StopAPIServer(ctx); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Control.StopAPIServer(ctx))
 		if _, _, err := s.Get(ctx, "pvc-1"); !errors.Is(err, volume.ErrUnavailable) {
 			t.Errorf("get: %v", err)
 		}
@@ -169,10 +168,8 @@ func eventsAtTheClaim(ctx context.Context, t *testing.T, l *lab.Lab) {
 		t.Fatal(err)
 	}
 
-	if err := storeAs(ctx, t, l, "n").Warn(ctx, "pvc-event", "Fenced",
-		strings.Repeat("x", 5000)); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, storeAs(ctx, t, l, "n").Warn(ctx, "pvc-event", "Fenced",
+		strings.Repeat("x", 5000)))
 	list, err := core.Events(claim.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: "reason=Fenced,involvedObject.uid=" + string(claim.UID)})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Source.Host != "n" {
@@ -185,9 +182,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 		t.Errorf("get what is not there: %v", err)
 	}
 	want := newState("pvc-1", node)
-	if err := s.Create(ctx, want); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Create(ctx, want))
 	if err := s.Create(ctx, want); !errors.Is(err, volume.ErrExists) {
 		t.Errorf("create again: %v", err)
 	}
@@ -235,9 +230,7 @@ func storeLife(ctx context.Context, t *testing.T, s *kubestore.Store, node strin
 }
 
 func storeRace(ctx context.Context, t *testing.T, s *kubestore.Store) {
-	if err := s.Create(ctx, newState("pvc-race", "n")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Create(ctx, newState("pvc-race", "n")))
 	_, r, err := s.Get(ctx, "pvc-race")
 	if err != nil {
 		t.Fatal(err)
@@ -287,9 +280,7 @@ func storeCutShort(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 }
 
 func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
-	if err := s.Create(ctx, newState("pvc-strict", "n")); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, s.Create(ctx, newState("pvc-strict", "n")))
 	st, r, err := s.Get(ctx, "pvc-strict")
 	if err != nil {
 		t.Fatal(err)
@@ -322,9 +313,7 @@ func storeStrict(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Sto
 
 func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
 	for name, node := range map[string]string{"pvc-mine": "n", "pvc-other": "m"} {
-		if err := s.Create(ctx, newState(name, node)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.Create(ctx, newState(name, node)))
 		ask(ctx, t, l, name, `{"spec":{"rewrap":"first","takeOver":{"from":"gone","to":"n"}}}`)
 	}
 
@@ -350,9 +339,7 @@ func storeRequests(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.S
 		request string
 		left    int
 	}{{"first", 1}, {"second", 0}, {"second", 0}} {
-		if err := s.RewrapDone(ctx, "pvc-mine", c.request); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, s.RewrapDone(ctx, "pvc-mine", c.request))
 		// The watch follows within moments.
 		if err := lab.Until(ctx, waitForPolicy, func() error {
 			if got, err := cache.Rewraps(ctx); err != nil || len(got) != c.left {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -94,15 +95,11 @@ func sample() *report.Report {
 func TestHTML(t *testing.T) {
 	var b bytes.Buffer
 	r := sample()
-	if err := r.HTML(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.HTML(&b))
 
 	got := b.String()
 	if *sampleDir != "" {
-		if err := r.WriteHTML(filepath.Join(*sampleDir, "report.html")); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.WriteHTML(filepath.Join(*sampleDir, "report.html")))
 	}
 
 	for what, want := range map[string]string{
@@ -140,9 +137,7 @@ func TestHTML(t *testing.T) {
 
 func TestMarkdown(t *testing.T) {
 	var b bytes.Buffer
-	if err := sample().Markdown(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, sample().Markdown(&b))
 	want := `# Emulated <machines>
 
 ## Beside published figures
@@ -177,9 +172,7 @@ func TestAResultWithoutComparisons(t *testing.T) {
 	r := &report.Report{Title: "empty", Result: &bench.Result{Schema: bench.Schema,
 		Platform: bench.Metal, CPUs: 1}}
 	var b bytes.Buffer
-	if err := r.HTML(&b); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.HTML(&b))
 	for _, bad := range []string{"Gates", "Absolute figures", "sniffer"} {
 		if strings.Contains(b.String(), "<h2>"+bad) {
 			t.Errorf("the page has an empty section %q", bad)

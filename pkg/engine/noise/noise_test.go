@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/crypto/curve25519"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
@@ -194,15 +195,9 @@ func TestHandshakeAgreesOnKeys(t *testing.T) {
 		var init [InitiationSize]byte
 		var resp [ResponseSize]byte
 		now := Stamp(time.Unix(1, 0), Timestamp{})
-		if err := a.id.Initiate(a.peer, &b.id.Public, 1, now, &init); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.answer(&a.id.Public, &init, &resp); err != nil {
-			t.Fatal(err)
-		}
-		if err := a.id.Finish(a.peer, &resp, a.keys); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, a.id.Initiate(a.peer, &b.id.Public, 1, now, &init))
+		errtest.Must(t, b.answer(&a.id.Public, &init, &resp))
+		errtest.Must(t, a.id.Finish(a.peer, &resp, a.keys))
 
 		if a.keys.Send != b.keys.Receive || a.keys.Receive != b.keys.Send ||
 			a.keys.Send == a.keys.Receive {
@@ -223,20 +218,14 @@ func TestOtherPresharedKeyIsRefused(t *testing.T) {
 	a.peer.Preshared[3] = 1
 	var init [InitiationSize]byte
 	var resp [ResponseSize]byte
-	if err := a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.answer(&a.id.Public, &init, &resp); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init))
+	errtest.Must(t, b.answer(&a.id.Public, &init, &resp))
 	if err := a.id.Finish(a.peer, &resp, a.keys); !errors.Is(err, ErrForged) {
 		t.Errorf("finish: %v, want %v", err, ErrForged)
 	}
 	// The changed key is used by the exchange that waits: a right response comes after all.
 	b.peer.Preshared[3] = 1
-	if err := b.answer(&a.id.Public, &init, &resp); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.answer(&a.id.Public, &init, &resp))
 	if err := a.id.Finish(a.peer, &resp, a.keys); err != nil {
 		t.Errorf("finish after the key was changed: %v", err)
 	}
@@ -246,9 +235,7 @@ func TestOneFlippedBitIsRefusedAndChangesNothing(t *testing.T) {
 	a, b := pair(t)
 	var init [InitiationSize]byte
 	var resp [ResponseSize]byte
-	if err := a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init))
 
 	// The sender's index of an initiation, bytes 4 to 7, is protected by MAC1 alone.
 	for bit := 8 * ephemeralAt; bit < 8*(InitiationSize-macsSize); bit += 7 {
@@ -263,9 +250,7 @@ func TestOneFlippedBitIsRefusedAndChangesNothing(t *testing.T) {
 		}
 	}
 
-	if err := b.answer(&a.id.Public, &init, &resp); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, b.answer(&a.id.Public, &init, &resp))
 
 	for bit := 8 * ephemeral2; bit < 8*(ResponseSize-macsSize); bit += 5 {
 		bad := resp
@@ -284,18 +269,10 @@ func TestBothSidesMayBeginAtOnce(t *testing.T) {
 	a, b := pair(t)
 	var fromA, fromB [InitiationSize]byte
 	var toA, toB [ResponseSize]byte
-	if err := a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &fromA); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.id.Initiate(b.peer, &a.id.Public, 1, Timestamp{1}, &fromB); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.answer(&a.id.Public, &fromA, &toA); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.answer(&b.id.Public, &fromB, &toB); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &fromA))
+	errtest.Must(t, b.id.Initiate(b.peer, &a.id.Public, 1, Timestamp{1}, &fromB))
+	errtest.Must(t, b.answer(&a.id.Public, &fromA, &toA))
+	errtest.Must(t, a.answer(&b.id.Public, &fromB, &toB))
 	if err := a.id.Finish(a.peer, &toA, a.keys); err != nil {
 		t.Error(err)
 	}
@@ -308,9 +285,7 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 	a, b := pair(t)
 	check, stamp := NewChecker(b.id.Public), NewStamper(b.id.Public)
 	var init [InitiationSize]byte
-	if err := a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, a.id.Initiate(a.peer, &b.id.Public, 1, Timestamp{1}, &init))
 
 	from := netip.MustParseAddrPort("198.18.0.1:4000")
 	stamp.Stamp(init[:], 0)
@@ -397,8 +372,6 @@ func BenchmarkInitiate(b *testing.B) {
 	x, y := pair(b)
 	var init [InitiationSize]byte
 	for b.Loop() {
-		if err := x.id.Initiate(x.peer, &y.id.Public, 1, Timestamp{1}, &init); err != nil {
-			b.Fatal(err)
-		}
+		errtest.Must(b, x.id.Initiate(x.peer, &y.id.Public, 1, Timestamp{1}, &init))
 	}
 }

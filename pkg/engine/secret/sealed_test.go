@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestSealedMemoryIsReadAndNotWrittenByTheOtherSide(t *testing.T) {
@@ -14,9 +16,7 @@ func TestSealedMemoryIsReadAndNotWrittenByTheOtherSide(t *testing.T) {
 	}
 	defer maker.Close()
 	copy(maker.Bytes[4990:], "handover")
-	if err := maker.Seal(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, maker.Seal())
 
 	fd, err := unix.FcntlInt(uintptr(maker.FD), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -65,9 +65,7 @@ func TestUnsealedMemoryIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Close(fd)
-			if err := unix.Ftruncate(fd, tc.size); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, unix.Ftruncate(fd, tc.size))
 			if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, tc.seals); err != nil {
 				t.Fatal(err)
 			}
@@ -80,9 +78,7 @@ func TestUnsealedMemoryIsRefused(t *testing.T) {
 
 func TestDescriptorThatIsNoMemoryIsRefused(t *testing.T) {
 	var p [2]int
-	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, unix.Pipe2(p[:], unix.O_CLOEXEC))
 	defer unix.Close(p[0])
 	defer unix.Close(p[1])
 	if _, err := OpenSealed(p[0]); err == nil {

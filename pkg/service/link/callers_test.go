@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
@@ -50,9 +51,7 @@ func podClient(addr string, link uint32) table.PodClient {
 func (l *linked) call(t *testing.T, addr string, links ...uint32) {
 	t.Helper()
 	for _, link := range links {
-		if err := l.Map(table.MapPodClients).Put(podClient(addr, link), uint8(1)); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, l.Map(table.MapPodClients).Put(podClient(addr, link), uint8(1)))
 	}
 }
 
@@ -171,9 +170,7 @@ func TestCallersOfBeforeAreUnknown(t *testing.T) {
 	l.guard(t, closed...)
 	l.open(t, false)
 	l.expectInUse(t, "the map is there, and nobody called", nettest.Addrs(closed...), nil)
-	if err := os.Remove(l.dir + "/" + table.MapPodClients); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(l.dir+"/"+table.MapPodClients))
 	all := nettest.Addrs(append(closed, "198.19.199.2")...)
 	for _, situation := range []string{"the map is made anew", "after that it is adopted"} {
 		l.open(t, false)
@@ -202,9 +199,7 @@ func TestCallersOfAnEarlierVersionAreUnknown(t *testing.T) {
 		// One that has the map is another thing.
 		for _, a := range closed {
 			unknown := podClient(a.String(), table.UnknownLink)
-			if err := l.Map(table.MapPodClients).Delete(unknown); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Map(table.MapPodClients).Delete(unknown))
 		}
 
 		l.Table.Close()

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -115,9 +116,7 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	h, vpod := l.host.Handle(), l.host.Link("vpod1")
 	qdisc := &nl.GenericQdisc{QdiscAttrs: nl.QdiscAttrs{LinkIndex: vpod.Attrs().Index,
 		Handle: 0xffff0000, Parent: nl.ClsactParent}, QdiscType: "ingress"}
-	if err := h.QdiscAdd(qdisc); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.QdiscAdd(qdisc))
 	want := slices.DeleteFunc(slices.Clone(attachedLinks),
 		func(s string) bool { return strings.Contains(s, "vpod1") })
 	if diff := cmp.Diff(want, l.attach(t)); diff != "" {
@@ -132,9 +131,7 @@ func TestLinksWithALimitAreLeftAlone(t *testing.T) {
 	}
 
 	// Once it is gone there is room.
-	if err := h.QdiscDel(qdisc); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, h.QdiscDel(qdisc))
 	if changed := l.attach(t); len(changed) != 2 {
 		t.Errorf("without the limit it changed %v", changed)
 	}
@@ -204,9 +201,7 @@ func TestPodsWithALimitCanBeAdded(t *testing.T) {
 	add := func(name string, group uint32) point {
 		attrs := nl.NewLinkAttrs()
 		attrs.Name, attrs.Group = name, group
-		if err := h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, h.LinkAdd(&nl.Veth{LinkAttrs: attrs, PeerName: name + "p"}))
 		link, err := h.LinkByName(name)
 		if err != nil {
 			t.Fatal(err)
@@ -328,9 +323,7 @@ func TestForgottenFlowsStayInside(t *testing.T) {
 				nettest.Until(t, 10*time.Second, "the guard dropped it: "+reason,
 					func() bool { return l.dropped(t)[reason] > before })
 				// Reset, so that the next count is the next one's.
-				if err := errors.Join(c.SetLinger(0), c.Close()); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, errors.Join(c.SetLinger(0), c.Close()))
 			}
 		}
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
@@ -81,9 +82,7 @@ func (r *routed) again(t *testing.T, hostRouting bool) {
 	t.Helper()
 	c := r.config()
 	c.HostRouting = hostRouting
-	if err := r.Table.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Table.Close())
 	r.openWith(t, c, r.tcx)
 	r.setSelf(t)
 }
@@ -95,9 +94,7 @@ func (r *routed) reload(t *testing.T, hostRouting bool) {
 	r.linked.attach(t)
 	if hostRouting && !r.tcx {
 		// The guard is at tcx wherever there is one, and who has none does not see it there.
-		if err := r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, r.Map(mapRoutes).Put(r.index(t, "u0"), routeExit))
 	}
 }
 
@@ -121,9 +118,7 @@ func (r *routed) put(t *testing.T, backends ...string) {
 	}
 	p.PutService(svc)
 	p.PutSlice(endpoints)
-	if err := r.Apply(p.Plan()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, r.Apply(p.Plan()))
 }
 
 // nft makes a table of others on the host; the named counters "seen" and "stopped" are there for

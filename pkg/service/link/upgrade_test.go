@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
@@ -49,9 +50,7 @@ func TestFlowsOutliveTheirTable(t *testing.T) {
 					t.Fatalf("the flows have %d entries, want %d: %v", len(had), want, had)
 				}
 
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, l.Close())
 
 				expectGoOn(t, "while nobody has the table open", flows)
 				l.reopen(t, next.flows, next.other)
@@ -98,14 +97,10 @@ func TestUpgradeThatIsKilled(t *testing.T) {
 		flows := l.talk(t)
 		for done := range places + 1 {
 			entries := uint32(2048 + 1024*done)
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Close())
 			l.reopen(t, entries, false)
 			l.host.Run(t, func() error { return l.replaceSome(done) })
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, l.Close())
 			expectGoOn(t, fmt.Sprintf("after %d places", done), flows)
 			l.reopen(t, entries, false)
 			if changed := l.attach(t); len(changed) != places-done {
@@ -243,9 +238,7 @@ func (l *linked) serveHereAndFar(t *testing.T) {
 		p.PutSlice(endpoints)
 	}
 
-	if err := l.Apply(p.Plan()); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, l.Apply(p.Plan()))
 
 	tellSource(t, l.pod)
 	tellSource(t, l.far)

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/internal/servicetest"
 	"github.com/kubeveil/kubeveil/pkg/service"
@@ -93,9 +94,7 @@ func TestRestart(t *testing.T) {
 	h.do(order{Do: "load", Net: "tcp", To: "198.18.0.1:80"})
 
 	for range 5 {
-		if err := n.Close(); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n.Close())
 		table := opened(t, c)
 		defer table.Close()
 		p, _ := service.New("node-1", table.Limits())
@@ -188,9 +187,7 @@ func TestOpenAfterADeathWithinOpen(t *testing.T) {
 		start(t, c, lab).Close()
 		for _, name := range tableMaps {
 			if !slices.Contains(left, name) {
-				if err := os.Remove(filepath.Join(c.Dir, name)); err != nil {
-					t.Fatal(err)
-				}
+				errtest.Must(t, os.Remove(filepath.Join(c.Dir, name)))
 			}
 		}
 		table := opened(t, c)
@@ -211,9 +208,7 @@ func TestRemove(t *testing.T) {
 	n.Close()
 
 	other := filepath.Join(c.Dir, "guard_ingress")
-	if err := os.Mkdir(other, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(other, 0o700))
 	taken, err := Remove(c.Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -226,9 +221,7 @@ func TestRemove(t *testing.T) {
 	if r := h.do(order{Do: "dial", Net: "tcp", To: "198.18.0.1:80"}); r.Err == "" || r.Refused {
 		t.Errorf("a service is translated still: %+v", r)
 	}
-	if err := os.Remove(other); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Remove(other))
 	if taken, err := Remove(c.Dir); err != nil || len(taken) != 1 {
 		t.Errorf("the second time it took %v, %v", taken, err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench/session"
 	"github.com/kubeveil/kubeveil/pkg/netns"
@@ -31,9 +32,7 @@ func TestVethIntoAPod(t *testing.T) {
 
 	in := func(ns string, fn func() error) {
 		t.Helper()
-		if err := netns.Do(ns, fn); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, netns.Do(ns, fn))
 	}
 
 	for range 2 {
@@ -92,9 +91,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 	}
 
 	t.Cleanup(n.close)
-	if err := n.inBare(func() error { return forward(service, endpoint) }); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, n.inBare(func() error { return forward(service, endpoint) }))
 
 	for pod, l := range links {
 		inPod, err := os.Open(pod.Path())
@@ -102,9 +99,7 @@ func TestBareNamespaceTranslatesTheService(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer inPod.Close()
-		if err := n.inBare(func() error { return addVeth(inPod, l) }); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, n.inBare(func() error { return addVeth(inPod, l) }))
 	}
 
 	var listener net.Listener

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestLibraries(t *testing.T) {
@@ -45,9 +46,7 @@ func TestUnpack(t *testing.T) {
 			h.Size = 5
 		}
 		h.Mode = 0o644
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, w.WriteHeader(&h))
 		if h.Size > 0 {
 			if _, err := w.Write([]byte("bytes")); err != nil {
 				t.Fatal(err)
@@ -55,18 +54,12 @@ func TestUnpack(t *testing.T) {
 		}
 	}
 
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, w.Close())
 
 	root := t.TempDir()
 	folder := filepath.Join(root, "out")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := unpack(b.Bytes(), folder); err != nil {
-		t.Fatal(err)
-	}
+	errtest.Must(t, os.Mkdir(folder, 0o755))
+	errtest.Must(t, unpack(b.Bytes(), folder))
 
 	for dir, want := range map[string]string{folder: "result.json", root: "out"} {
 		entries, err := os.ReadDir(dir)
@@ -96,9 +89,7 @@ func FuzzUnpack(f *testing.F) {
 	f.Fuzz(func(t *testing.T, archive []byte) {
 		root := t.TempDir()
 		folder := filepath.Join(root, "out")
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		errtest.Must(t, os.Mkdir(folder, 0o755))
 		_ = unpack(archive, folder) // whatever it is, nothing leaves the folder
 		if entries, err := os.ReadDir(root); err != nil || len(entries) != 1 {
 			t.Errorf("%v, %v", entries, err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/program"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
@@ -87,24 +88,18 @@ func TestFolder(t *testing.T) {
 	}{
 		{"absent", func(*testing.T, string) {}, false},
 		{"empty", func(t *testing.T, dir string) {
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Mkdir(dir, 0o755))
 		}, false},
 		{"of an earlier run", func(t *testing.T, dir string) {
 			if _, err := program.Folder(dir); err != nil {
 				t.Fatal(err)
 			}
 			write(t, filepath.Join(dir, "result.json"))
-			if err := os.Mkdir(filepath.Join(dir, "machines"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Mkdir(filepath.Join(dir, "machines"), 0o700))
 			write(t, filepath.Join(dir, "machines", "disk"))
 		}, false},
 		{"somebody's", func(t *testing.T, dir string) {
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			errtest.Must(t, os.Mkdir(dir, 0o755))
 			write(t, filepath.Join(dir, "thesis.tex"))
 		}, true},
 	} {
