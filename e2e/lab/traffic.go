@@ -133,6 +133,22 @@ type Tried struct {
 	Answered uint64 `json:"answered"`
 }
 
+// Carry starts a UDP flow and a TCP connection, both to an Echo, and returns once both were answered.
+// They keep their ports, whatever happens to the server. End it with Process.Result into a
+// []Carried.
+func Carry(ctx context.Context, from Place, to netip.Addr) (*Process, error) {
+	return startTool(ctx, from, `"answered":1`, "flow", "-to", target(to, EchoPort), "-report",
+		"100ms")
+}
+
+// Carried is the result of Carry for one protocol: how many records were sent, and how many of them
+// were answered.
+type Carried struct {
+	Proto    string `json:"proto"`
+	Sent     uint64 `json:"sent"`
+	Answered uint64 `json:"answered"`
+}
+
 func startTool(ctx context.Context, at Place, ready string, args ...string) (*Process, error) {
 	p, err := at.Start(ctx, at.owner().program("veil-tools"), args...)
 	if err != nil {

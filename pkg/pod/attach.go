@@ -141,6 +141,7 @@ func (a *attachment) addLink() error {
 		}
 		return err
 	}
+	a.undo.Add(func() error { return a.endConnections(a.Addrs) })
 	a.undo.Add(func() error { return deleteLink(a.HostLink) })
 	a.index = veth.Attrs().Index
 	if a.index == 0 {

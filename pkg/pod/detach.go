@@ -6,14 +6,15 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
 // Detach removes an attachment: its addresses in the sets, so that no new packet of the pod passes;
-// the link with its known flows; its routes and neighbours; then the record. It does as much as it
-// can. Missing parts are no error, so it may be repeated, and an unreadable record does not stop
-// it. It does not need the pod's namespace.
+// the link with its known flows; its routes and neighbours; its tracked connections; then the
+// record. It does as much as it can. Missing parts are no error, so it may be repeated, and an
+// unreadable record does not stop it. It does not need the pod's namespace.
 //
 // When it returns nil the link is gone and the address may be assigned again. The record stays as
 // long as the link: the next attempt and GC start from it.
@@ -23,36 +24,65 @@ func (p Paths) Detach(hostLink string) error {
 		return err
 	}
 	defer unlock()
-	muteErr := errors.Join(p.leaveOf(hostLink), unsetAddrs(hostLink))
+	addrs, muteErr := p.addrsOf(hostLink)
+	muteErr = errors.Join(muteErr, leaveGroups(addrs), unsetAddrs(hostLink))
 	if err := deleteLink(hostLink); err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, errors.Join(muteErr, err))
 	}
 	// An address that could not be removed is of a link that is no more: it lets
 	// nothing in, and PruneAddrs takes it. One that is left in a group of policies would put the
-	// next pod that gets it there: the error keeps the record, and IPAM the address.
-	if err := errors.Join(muteErr, p.removeRecord(hostLink)); err != nil {
+	// next pod that gets it there, and a known connection would reach that pod unjudged: the error
+	// keeps the record, and IPAM the address.
+	if err := errors.Join(muteErr, p.endConnections(addrs)); err != nil {
+		return fmt.Errorf("detach %s: %w", hostLink, err)
+	}
+	if err := p.removeRecord(hostLink); err != nil {
 		return fmt.Errorf("detach %s: %w", hostLink, err)
 	}
 	return nil
 }
 
-// leaveOf takes the addresses of a link from all groups of policies: those of its record and
-// those of its elements, of which a crash may have left one alone.
-func (p Paths) leaveOf(hostLink string) error {
-	var addrs []netip.Addr
+// addrsOf returns the addresses of a link: those of its record and those of its elements, of which
+// a crash may have left one alone.
+func (p Paths) addrsOf(hostLink string) (addrs []netip.Addr, err error) {
 	if r, err := p.Load(hostLink); err == nil {
 		addrs = r.Addrs
 	}
 	all, err := readElements()
-	if err != nil && !errors.Is(err, ErrNotFound) {
-		return err
+	if errors.Is(err, ErrNotFound) {
+		err = nil
 	}
 	for _, e := range all {
 		if e.link == hostLink && !slices.Contains(addrs, e.addr) {
 			addrs = append(addrs, e.addr)
 		}
 	}
-	return leaveGroups(addrs)
+	return addrs, err
+}
+
+// endConnections has conntrack forget the connections of a pod whose link is gone. The table of
+// policies accepts what belongs to a known connection, so the next pod with one of the addresses
+// would get the packets of this one's peers without regard to its own policies. No new connection
+// becomes known meanwhile: there is no route to the addresses.
+func (p Paths) endConnections(addrs []netip.Addr) error {
+	judged, err := p.PolicyOpen()
+	if err != nil || !judged || len(addrs) == 0 {
+		return err
+	}
+	c, err := nfnl.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	ofPod := func(c nl.Connection) bool {
+		return slices.Contains(addrs, c.Client) || slices.Contains(addrs, c.Server)
+	}
+	known, err := nl.FindConnections(c, ofPod)
+	if err != nil {
+		return err
+	}
+	_, err = known.Delete(ofPod)
+	return err
 }
 
 // PruneAddrs removes the addresses of links that no longer exist or are not pods', and returns how

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/internal/nl"
 )
 
 var web = Workload{Namespace: "shop", Name: "web-0", UID: "6b1f"}
@@ -307,5 +309,57 @@ func TestPodsAreNotJudgedWithoutPolicies(t *testing.T) {
 	n.attach(r, ns)
 	if got := n.groups(pod4); len(got) != 0 {
 		t.Errorf("in %v", got)
+	}
+}
+
+// The table of policies accepts what belongs to a known connection. So the next pod with an address
+// must not inherit any.
+func TestDetachEndsThePodsConnections(t *testing.T) {
+	end := func(addr string, port uint16) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+	}
+	left := nl.Opened{Client: end("198.18.1.6", 40000), Server: end("198.18.2.5", 80)}
+	for name, remove := range map[string]func(n *node, r Record, undo *Undo) error{
+		"DEL": func(n *node, r Record, _ *Undo) error { return n.Detach(r.HostLink) },
+		"DEL of a damaged record": func(n *node, r Record, _ *Undo) error {
+			err := os.WriteFile(n.record(r.HostLink), []byte("{"), 0o600)
+			return errors.Join(err, n.Detach(r.HostLink))
+		},
+		"ADD that fails later": func(_ *node, _ Record, undo *Undo) error { return undo.Run() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, r, ns := newReserved(t)
+			var undo Undo
+			n.must(func() error { return n.Attach(r, ns.Fd(), &undo) })
+			n.must(func() error {
+				c, err := nfnl.Open()
+				if err != nil {
+					return err
+				}
+				defer c.Close()
+				err = nl.TrackOpened(c, []nl.Opened{left,
+					{Client: end("198.18.2.5", 40000), Server: netip.AddrPortFrom(pod4, 80)},
+					{Client: netip.AddrPortFrom(pod4, 40001), Server: end("198.18.2.5", 80)},
+					{Client: end("fd42:2::5", 40000), Server: netip.AddrPortFrom(pod6, 80)},
+					{Client: netip.AddrPortFrom(pod6, 40001), Server: end("fd42:2::5", 80)},
+				})
+				if err != nil {
+					return err
+				}
+				if err := remove(n, r, &undo); err != nil {
+					return err
+				}
+
+				var clients []netip.Addr
+				_, err = nl.FindConnections(c, func(c nl.Connection) bool {
+					clients = append(clients, c.Client)
+					return true
+				})
+				if len(clients) != 1 || clients[0] != left.Client.Addr() {
+					t.Errorf("connections of %v are left, want that of %v alone", clients, left.Client)
+				}
+				return err
+			})
+		})
 	}
 }
