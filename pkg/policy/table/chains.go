@@ -180,18 +180,21 @@ func (w *chainWriter) addHooks() {
 	for _, d := range directions {
 		w.chains[d.String()] = fixed(w.dispatch(d)...)
 	}
-	sends := ofPods("iifgroup", expr.MetaKeyIIFGROUP).verdict(expr.VerdictJump,
-		policy.Egress.String())
+	egress, ingress := policy.Egress.String(), policy.Ingress.String()
 	post := fixed(
+		byHostProcess().verdict(expr.VerdictAccept, ""),
 		setStamp(),
 		known().verdict(expr.VerdictAccept, ""),
-		byHostProcess().verdict(expr.VerdictAccept, ""),
-		sends,
-		ofPods("oifgroup", expr.MetaKeyOIFGROUP).verdict(expr.VerdictJump,
-			policy.Ingress.String()),
+		fromPods(expr.CmpOpEq).verdict(expr.VerdictJump, egress),
+		toPods().verdict(expr.VerdictJump, ingress),
 	)
 	post.hook, post.priority = nftables.ChainHookPostrouting, priorityPost
-	host := fixed(setStamp(), known().verdict(expr.VerdictAccept, ""), sends)
+	host := fixed(
+		fromPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
+		setStamp(),
+		known().verdict(expr.VerdictAccept, ""),
+		match{}.verdict(expr.VerdictJump, egress),
+	)
 	host.hook, host.priority = nftables.ChainHookInput, priorityInput
 	w.chains[abi.NFTPolicyPost], w.chains[abi.NFTPolicyHost] = post, host
 }

@@ -194,11 +194,19 @@ func toNode() match {
 	)}
 }
 
-// ofPods matches packets that come in, or go out, by a pod's link.
-func ofPods(name string, key expr.MetaKey) match {
+// fromPods matches packets that come in by a pod's link, or by none with CmpOpNeq.
+func fromPods(op expr.CmpOp) match { return byGroup("iifgroup", expr.MetaKeyIIFGROUP, op) }
+
+// toPods matches packets that go out by a pod's link.
+func toPods() match { return byGroup("oifgroup", expr.MetaKeyOIFGROUP, expr.CmpOpEq) }
+
+func byGroup(name string, key expr.MetaKey, op expr.CmpOp) match {
+	if op == expr.CmpOpNeq {
+		name += " !="
+	}
 	return match{fmt.Sprintf("%s %#x", name, abi.PodGroup), encode(
 		&expr.Meta{Key: key, Register: firstRegister},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister,
+		&expr.Cmp{Op: op, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
 	)}
 }

@@ -20,8 +20,10 @@ import (
 //	postrouting 95, input 101   the table that judges: stamp, then judge
 //	postrouting 96, input 102   a stamp: take it off; none, and a pod's packet: drop
 //
-// The stamp is first in its chain, so no packet that was not dropped leaves the chain without one,
-// known connections included. Both tables are written in one transaction.
+// Packets of the node's own processes at postrouting, and those that no pod sent at input, pass
+// both chains without a stamp: encrypted ones are most of them. The stamp comes next, so no packet
+// that was judged and not dropped leaves the chain without one, known connections included. Both
+// tables are written in one transaction.
 
 // unstamped is the reason of a packet that was not judged.
 const unstamped = "policy_unstamped"
@@ -42,17 +44,19 @@ type stampChain struct {
 
 func stampChains() []stampChain {
 	unset := markBits(^abi.PolicyMark, 0)
-	clears := rule{fmt.Sprintf("mark set mark & %#x", ^abi.PolicyMark), unset}
+	clears := match{fmt.Sprintf("mark set mark & %#x", ^abi.PolicyMark), unset}
 	has := match{fmt.Sprintf("mark & %#x != 0", abi.PolicyMark), encode(
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: firstRegister},
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
 			Mask: binaryutil.NativeEndian.PutUint32(abi.PolicyMark), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
 	)}
-	takes := has.and(match(clears)).verdict(expr.VerdictReturn, "")
-	drops := match(drop(unstamped))
-	from := rule(ofPods("iifgroup", expr.MetaKeyIIFGROUP).and(drops))
-	to := rule(ofPods("oifgroup", expr.MetaKeyOIFGROUP).and(drops))
+	// Setting a mark costs more than comparing it, and another program's is rare.
+	clear := rule(has.and(clears))
+	takes := has.and(clears).verdict(expr.VerdictReturn, "")
+	drops := drop(unstamped)
+	from := rule(fromPods(expr.CmpOpEq).and(match(drops)))
+	to := rule(toPods().and(match(drops)))
 
 	post := func(name string, priority nftables.ChainPriority, rules ...rule) stampChain {
 		return stampChain{name, chain{hook: nftables.ChainHookPostrouting, priority: priority,
@@ -63,12 +67,13 @@ func stampChains() []stampChain {
 			make: fixed(rules...).make}}
 	}
 	return []stampChain{
-		post("clear_post", priorityPost-1, clears),
-		post("check_post", priorityPost+1, takes,
-			byHostProcess().verdict(expr.VerdictReturn, ""), from, to),
-		host("clear_host", priorityInput-1, clears),
+		post("clear_post", priorityPost-1, clear),
+		post("check_post", priorityPost+1, byHostProcess().verdict(expr.VerdictReturn, ""), takes,
+			from, to),
+		host("clear_host", priorityInput-1, clear),
 		// A probe of the node needs its answer, or the kubelet restarts pods that are only mute.
-		host("check_host", priorityInput+1, takes, isReply().verdict(expr.VerdictReturn, ""), from),
+		host("check_host", priorityInput+1, fromPods(expr.CmpOpNeq).verdict(expr.VerdictReturn, ""),
+			takes, isReply().verdict(expr.VerdictReturn, ""), drops),
 	}
 }
 
