@@ -131,9 +131,9 @@ cluster-image: deps build ## what the VM lab needs: Kubernetes, the machines' di
 	@$(GO) run ./hack/image -image kubeveil-tools
 
 .PHONY: cluster-up
-cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2, SERVICE_PROXY=ebpf)
+cluster-up: cluster-image ## start a cluster of virtual machines and keep it (NODES=2, SERVICE_PROXY=ebpf, PROXY_MODE=ipvs)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab up -nodes $(or $(NODES),2) $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab up -nodes $(or $(NODES),2) $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),-proxy-mode $(PROXY_MODE))
 
 .PHONY: cluster-ssh
 cluster-ssh: ## a shell on a node of that cluster (NODE=node-1)
@@ -144,10 +144,10 @@ cluster-down: ## end that cluster and say what its leak oracle saw
 	@$(OUT)/bin/kvlab down
 
 .PHONY: conformance
-conformance: cluster-image ## the upstream's own tests of networking on virtual machines, out/conformance/result.json (FOCUS=REGEXP, SERVICE_PROXY=ebpf, HOST_ROUTING=ebpf, POLICY=kubernetes, LIMIT=4h, PARALLEL=3)
+conformance: cluster-image ## the upstream's own tests of networking on virtual machines, out/conformance/result.json (FOCUS=REGEXP, SERVICE_PROXY=ebpf, PROXY_MODE=iptables|ipvs, HOST_ROUTING=ebpf, POLICY=kubernetes, LIMIT=4h, PARALLEL=3)
 	@hack/build-conformance.sh
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
-	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY)) $(if $(HOST_ROUTING),-host-routing $(HOST_ROUTING)) $(if $(POLICY),-policy $(POLICY)) $(if $(LIMIT),-limit $(LIMIT)) $(if $(PARALLEL),-parallel $(PARALLEL))
+	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab conformance -nodes $(or $(NODES),2) $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SERVICE_PROXY),-service-proxy $(SERVICE_PROXY)) $(if $(PROXY_MODE),-proxy-mode $(PROXY_MODE)) $(if $(HOST_ROUTING),-host-routing $(HOST_ROUTING)) $(if $(POLICY),-policy $(POLICY)) $(if $(LIMIT),-limit $(LIMIT)) $(if $(PARALLEL),-parallel $(PARALLEL))
 
 .PHONY: conformance-storage
 conformance-storage: cluster-image image-csi ## the upstream's own tests of storage drivers on a virtual machine, out/conformance-storage/result.json (FOCUS=REGEXP, LIMIT=4h, PARALLEL=2)

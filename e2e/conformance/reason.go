@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/conformance/upstream"
+	"github.com/kubeveil/kubeveil/pkg/config"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
 
@@ -24,8 +25,26 @@ type Facts struct {
 	Emulated bool
 	// EBPF says that Kubeveil translates services, and no other program does.
 	EBPF bool
+	// ProxyMode is the mode of kube-proxy on nodes that take pods; empty is unknown, or no
+	// kube-proxy.
+	ProxyMode string
 	// Policies says that Kubeveil enforces NetworkPolicy.
 	Policies bool
+}
+
+// byName returns the facts that the user chose, for a result: none is "none", and an unknown one is
+// left out.
+func (f Facts) byName() map[string]string {
+	facts := map[string]string{"policy": config.PolicyNone}
+	if f.Policies {
+		facts["policy"] = config.PolicyKubernetes
+	}
+	if mode := f.ProxyMode; f.EBPF {
+		facts["kube_proxy"] = "none"
+	} else if mode != "" {
+		facts["kube_proxy"] = mode
+	}
+	return facts
 }
 
 // facts looks at the cluster.
@@ -39,7 +58,7 @@ func (o Options) facts(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return Facts{}, err
 	}
-	f := Facts{Emulated: o.Emulated, EBPF: o.EBPF, Policies: o.Policies}
+	f := Facts{Emulated: o.Emulated, EBPF: o.EBPF, ProxyMode: o.ProxyMode, Policies: o.Policies}
 	for _, n := range nodes {
 		if n.Ready && n.Schedulable {
 			f.Nodes++

@@ -122,6 +122,7 @@ func (r *Report) only(is func(Verdict) bool) []Verdict {
 // are what the run is judged by: no failure without a listed reason, something that passed, and
 // nothing of the cluster in clear where an oracle listened.
 func (r *Report) Result(result *bench.Result) *bench.Result {
+	result.Facts = r.Facts.byName()
 	for _, v := range r.Verdicts() {
 		switch v.Status {
 		case upstream.Passed:
@@ -187,6 +188,9 @@ func (r *Report) WriteMarkdown(w io.Writer, on string) error {
 		r.Facts.Nodes)
 	if r.Facts.EBPF {
 		b.WriteString(", Kubeveil translates services and nobody else")
+	}
+	if r.Facts.ProxyMode != "" {
+		fmt.Fprintf(&b, ", kube-proxy is in mode %s", r.Facts.ProxyMode)
 	}
 	if r.Facts.Policies {
 		b.WriteString(", Kubeveil enforces NetworkPolicy")

@@ -166,6 +166,12 @@ func TestSpecsThatRun(t *testing.T) {
 			"Netpol [Feature:SCTPConnectivity] [LinuxOnly] NetworkPolicy between server and " +
 				"client using SCTP should enforce policy based on Ports [Feature:NetworkPolicy]",
 		}, 185},
+		"kube-proxy in mode iptables": {Facts{Nodes: 2, DNS: true, ProxyMode: "iptables"},
+			[]string{"KubeProxy should update metric for tracking accepted packets destined for " +
+				"localhost nodeports [Feature:KubeProxyNFAcct]"}, nil, 150},
+		"kube-proxy in mode ipvs": {Facts{Nodes: 2, DNS: true, ProxyMode: "ipvs"}, nil,
+			[]string{"KubeProxy should update metric for tracking accepted packets destined for " +
+				"localhost nodeports [Feature:KubeProxyNFAcct]"}, 150},
 		"without DNS": {Facts{Nodes: 2},
 			[]string{"Services should serve a basic endpoint from pods [Conformance]",
 				"Networking IPerf2 [Feature:Networking-Performance] should run iperf2"},
@@ -261,6 +267,7 @@ func someReport(t *testing.T) *Report {
 
 func TestReport(t *testing.T) {
 	r := someReport(t)
+	r.Facts.ProxyMode = "ipvs"
 	if r.left() != 0 {
 		t.Errorf("%d are left", r.left())
 	}
@@ -288,6 +295,11 @@ func TestReport(t *testing.T) {
 			{Name: upstream.Group + " is known", Reason: "known: ours: not done"},
 		}}
 	if diff := cmp.Diff(want, r.Result(result).Tests); diff != "" {
+		t.Error(diff)
+	}
+
+	if diff := cmp.Diff(map[string]string{"kube_proxy": "ipvs", "policy": "none"},
+		result.Facts); diff != "" {
 		t.Error(diff)
 	}
 

@@ -31,6 +31,8 @@ type Options struct {
 	Registry string
 	// Emulated, EBPF and Policies are those of Facts.
 	Emulated, EBPF, Policies bool
+	// ProxyMode is that of Facts.
+	ProxyMode string
 	// Parallel is how many processes run specs; 0 is one.
 	Parallel int
 	// Limit is for how long specs are begun, those marked [Conformance] first; 0 is no limit. The

@@ -46,6 +46,8 @@ type Options struct {
 	// config.ServiceProxyEBPF Kubeveil. Then there is no kube-proxy on any node, from the
 	// beginning.
 	ServiceProxy string
+	// ProxyMode is the mode of the machines' kube-proxy: "" is ProxyNFTables.
+	ProxyMode string
 	// HostRouting is who brings packets to the pods of a node: config.HostRoutingKernel or "" is
 	// the kernel, config.HostRoutingEBPF the programs that translate services.
 	HostRouting string
@@ -116,6 +118,10 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	default:
 		return nil, fmt.Errorf("make a cluster: services by %q: write %s or %s", opts.ServiceProxy,
 			config.ServiceProxyNone, config.ServiceProxyEBPF)
+	}
+
+	if err := CheckProxyMode(opts.ProxyMode, opts.ServiceProxy); err != nil {
+		return nil, fmt.Errorf("make a cluster: kube-proxy in mode %q: %w", opts.ProxyMode, err)
 	}
 
 	switch {

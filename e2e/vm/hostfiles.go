@@ -107,11 +107,12 @@ func (h *hostNode) account(ctx context.Context, name string) error {
 	return nil
 }
 
-// proxyArguments are those of kubeadm's kube-proxy, but for the size of the connection table, which
-// is the machine's.
+// proxyArguments are those of kubeadm's kube-proxy, but for the mode (proxymode.go) and the size of
+// the connection table, which is the machine's.
 func (h *hostNode) proxyArguments() []string {
 	return []string{
-		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName, "--proxy-mode=nftables",
+		"--kubeconfig=" + proxyConfig, "--hostname-override=" + hostName,
+		"--proxy-mode=" + ProxyNFTables,
 		"--cluster-cidr=" + commas(h.cluster.Lab.Family().ClusterRanges()),
 		"--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0",
 		"--conntrack-tcp-timeout-close-wait=0",

@@ -66,12 +66,8 @@ func exists(path string) bool {
 // CoreDNS.
 func (c *Cluster) writeImages(ctx context.Context, path string) error {
 	tool := map[string]string{"veil-tools": c.program("veil-tools")}
-	// kube-proxy's nftables mode runs nft(8), which is no static program and knows protocols by
-	// their names: a kube-proxy that reads numbers takes its own elements for others' when it
-	// starts again, and deletes them.
-	proxy := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"),
-		"etc/protocols": "/etc/protocols"}
-	if err := addProgram(ctx, proxy, "nft"); err != nil {
+	proxy, err := c.proxyFiles(ctx)
+	if err != nil {
 		return err
 	}
 
@@ -154,13 +150,19 @@ func addProgram(ctx context.Context, files map[string]string, program string) er
 	if err != nil {
 		return err
 	}
-	out, err := exec.CommandContext(ctx, "ldd", path).Output()
-	if err != nil {
-		return fmt.Errorf("libraries of %s: %w", path, err)
-	}
 	files["usr/sbin/"+program] = path
+	return addLibraries(ctx, files, path)
+}
+
+// addLibraries adds the libraries of programs and libraries of this machine, and their loader.
+func addLibraries(ctx context.Context, files map[string]string, paths ...string) error {
+	out, err := exec.CommandContext(ctx, "ldd", paths...).Output()
+	if err != nil {
+		return fmt.Errorf("libraries of %s: %w", strings.Join(paths, " "), err)
+	}
 	for _, word := range strings.Fields(string(out)) {
-		if !filepath.IsAbs(word) {
+		// "PATH:" is the headline of one of several.
+		if !filepath.IsAbs(word) || strings.HasSuffix(word, ":") {
 			continue
 		}
 		if _, err := os.Stat(word); err != nil {

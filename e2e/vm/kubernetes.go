@@ -71,7 +71,7 @@ evictionHard:
 ---
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
-mode: nftables
+mode: {{.ProxyMode}}
 `))
 
 // joinConfig is what kubeadm join is told on a worker.
@@ -140,7 +140,8 @@ func (c *Cluster) makeControl(ctx context.Context) error {
 		"API": c.apiAddr(), "Port": lab.APIPort, "Token": c.token, "Version": c.version,
 		"Registry": registry, "DNS": c.dnsTag,
 		"Pods": commas(family.ClusterRanges()), "Services": commas(family.ServiceRanges()),
-		"Emulated": c.Accel == TCG,
+		"ProxyMode": c.opts.proxyMode(),
+		"Emulated":  c.Accel == TCG,
 	})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ qemu-utils|command -v qemu-img|makes their disks
 openssh-client|command -v ssh|reaches them
 e2fsprogs|command -v mke2fs|makes the disk that they share
 jq|command -v jq|turns an object into the next one, as docs/storage.md does
+ipset|command -v ipset|sets of kube-proxy in mode ipvs, copied into its image
 netbase|test -e /etc/protocols|names protocols to nft, which kube-proxy asks
 "
 

@@ -30,6 +30,8 @@
 //	          "sev-snp", "tdx"  confidential virtual machines of that kind
 //	          "metal"       real machines
 //	started   RFC 3339, UTC
+//	facts     null, or what else was chosen for the run, by name. Suites of
+//	          conformance: kube_proxy (its mode, or "none") and policy
 //	cases     see below, sorted as they were given to the runner
 //	leaks     null, or what the leak oracle saw, in frames:
 //	  frames             frames looked at on our network

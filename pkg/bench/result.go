@@ -52,10 +52,12 @@ type Result struct {
 	AEAD     string    `json:"aead"`
 	Platform string    `json:"platform"`
 	Started  time.Time `json:"started"`
-	Cases    []Case    `json:"cases"`
-	Leaks    *Leaks    `json:"leaks"`
-	Gates    []Gate    `json:"gates"`
-	Tests    Tests     `json:"tests"`
+	// Facts are what else was chosen for the run, by name.
+	Facts map[string]string `json:"facts"`
+	Cases []Case            `json:"cases"`
+	Leaks *Leaks            `json:"leaks"`
+	Gates []Gate            `json:"gates"`
+	Tests Tests             `json:"tests"`
 }
 
 // Case is one quantity, measured on our side and, where it is a comparison, on

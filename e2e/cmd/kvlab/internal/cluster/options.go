@@ -46,6 +46,7 @@ Examples:
   kvlab up -nodes 3 -userspace 3    three, of which the last tunnels in userspace
   kvlab up -no-veil                 nodes that wait for a network
   kvlab up -service-proxy ebpf      no kube-proxy: Kubeveil translates services
+  kvlab up -proxy-mode ipvs         kube-proxy in another mode
   kvlab up -bare -nodes 1           a machine that answers ssh
 
 Flags:
@@ -101,6 +102,7 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 	flags.BoolVar(&o.NoVeil, "no-veil", false, "without Kubeveil")
 	flags.StringVar(&o.ServiceProxy, "service-proxy", config.ServiceProxyNone,
 		program.ServiceProxyUsage)
+	flags.StringVar(&o.ProxyMode, "proxy-mode", "", program.ProxyModeUsage)
 	if err := parse(flags, args, upUsage, out); err != nil {
 		return o, err
 	}
@@ -117,6 +119,9 @@ func readUp(args []string, out io.Writer) (vm.Options, error) {
 	if o.ServiceProxy == config.ServiceProxyEBPF && (o.Bare || o.NoVeil) {
 		return o, fmt.Errorf("-service-proxy %s: it is Kubeveil that translates, so leave out "+
 			"-bare and -no-veil: %w", o.ServiceProxy, errUsage)
+	}
+	if err := program.CheckProxyMode(o.ProxyMode, o.ServiceProxy); err != nil {
+		return o, fmt.Errorf("-proxy-mode %s: %w: %w", o.ProxyMode, err, errUsage)
 	}
 
 	for _, n := range o.Userspace {

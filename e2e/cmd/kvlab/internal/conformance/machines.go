@@ -31,8 +31,8 @@ func onMachines(ctx context.Context, a arguments, root string,
 		return nil, "", fmt.Errorf("%w: run `%s` first", err, a.build())
 	}
 
-	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, HostRouting: a.hostRouting,
-		Policy: a.policy, Images: []string{archive},
+	m := vm.Options{Nodes: a.nodes, ServiceProxy: a.serviceProxy, ProxyMode: a.proxyMode,
+		HostRouting: a.hostRouting, Policy: a.policy, Images: []string{archive},
 		Dir: filepath.Join(a.out, "machines"), Log: o.Log}
 	disk := disk.Disk{Serial: "volumes", Path: filepath.Join(a.out, "volumes.img"),
 		Size: diskSize}
@@ -74,6 +74,10 @@ func onMachines(ctx context.Context, a arguments, root string,
 	platform = bench.Emulated
 	if c.Accel == vm.KVM {
 		platform = bench.VM
+	}
+
+	if !o.EBPF && o.ProxyMode == "" {
+		o.ProxyMode = vm.ProxyNFTables
 	}
 
 	o.Emulated = platform == bench.Emulated

@@ -8,6 +8,8 @@
 //		on virtual machines that it makes and removes
 //	kvlab conformance -service-proxy ebpf […]
 //		the same without kube-proxy
+//	kvlab conformance -proxy-mode ipvs […]
+//		the same with kube-proxy in another mode
 //	kvlab conformance -service-proxy ebpf -host-routing ebpf […]
 //		the same past netfilter of the node
 //	kvlab conformance -policy kubernetes […]
@@ -57,7 +59,7 @@ const policyFolder = "out/network-policy-api"
 type arguments struct {
 	kubeconfig, out, registry, platform string
 	testdriver, serviceProxy, policy    string
-	hostRouting                         string
+	hostRouting, proxyMode              string
 	volumes, clusterPolicies            bool
 	nodes, parallel                     int
 	limit                               time.Duration
@@ -76,6 +78,8 @@ Examples:
   kvlab conformance -kubeconfig admin.conf            on that cluster
   kvlab conformance -service-proxy ebpf -focus '\[sig-network\] Services'
       tests of services, on machines without kube-proxy
+  kvlab conformance -proxy-mode iptables -focus '\[sig-network\] Services'
+      the same with kube-proxy in another mode
   kvlab conformance -policy kubernetes -focus Netpol
       tests of network policies, on machines where Kubeveil enforces them
   kvlab conformance -volumes -focus subPath           tests of volumes, with the driver installed on
@@ -114,6 +118,8 @@ func (a *arguments) flags() *flag.FlagSet {
 
 	flags.StringVar(&a.serviceProxy, "service-proxy", config.ServiceProxyNone,
 		program.ServiceProxyUsage+"; with -kubeconfig, who does there")
+	flags.StringVar(&a.proxyMode, "proxy-mode", "",
+		program.ProxyModeUsage+"; with -kubeconfig, which it has there")
 	flags.StringVar(&a.hostRouting, "host-routing", config.HostRoutingKernel,
 		program.HostRoutingUsage)
 	flags.StringVar(&a.policy, "policy", config.PolicyNone,
@@ -171,6 +177,9 @@ func (a *arguments) check() error {
 	if err := program.CheckServiceProxy(a.serviceProxy); err != nil {
 		return fmt.Errorf("-service-proxy %s: %w", a.serviceProxy, err)
 	}
+	if err := program.CheckProxyMode(a.proxyMode, a.serviceProxy); err != nil {
+		return fmt.Errorf("-proxy-mode %s: %w", a.proxyMode, err)
+	}
 	if err := program.CheckHostRouting(a.hostRouting, a.serviceProxy); err != nil {
 		return fmt.Errorf("-host-routing %s: %w", a.hostRouting, err)
 	}
@@ -205,8 +214,9 @@ func run(ctx context.Context, a arguments) error {
 		Program:    filepath.Join(root, "out/bin/e2e.test"),
 		Kubectl:    filepath.Join(root, "out/bin/kubectl"),
 		Kubeconfig: a.kubeconfig, Emulated: a.platform == bench.Emulated,
-		EBPF:     a.serviceProxy == config.ServiceProxyEBPF,
-		Policies: a.policy == config.PolicyKubernetes, Registry: a.registry,
+		EBPF:      a.serviceProxy == config.ServiceProxyEBPF,
+		ProxyMode: a.proxyMode,
+		Policies:  a.policy == config.PolicyKubernetes, Registry: a.registry,
 		Parallel: a.parallel, Limit: a.limit, Focus: a.focus, Skip: a.skip, Log: log,
 	}
 	if a.volumes {

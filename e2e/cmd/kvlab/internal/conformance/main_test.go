@@ -40,6 +40,11 @@ func TestArguments(t *testing.T) {
 			"-host-routing bpf: write kernel or ebpf"},
 		"services by nobody": {"-service-proxy bpf",
 			"-service-proxy bpf: write none (kube-proxy) or ebpf"},
+		"kube-proxy in another mode": {"-proxy-mode ipvs -policy kubernetes", ""},
+		"kube-proxy in no mode of it": {"-proxy-mode bpf",
+			"-proxy-mode bpf: write nftables, iptables or ipvs"},
+		"a mode of no kube-proxy": {"-service-proxy ebpf -proxy-mode nftables",
+			"-proxy-mode nftables: with services by ebpf there is no kube-proxy: leave it out"},
 		"policies of another": {"-policy calico", "-policy calico: write none or kubernetes"},
 	} {
 		t.Run(name, func(t *testing.T) {

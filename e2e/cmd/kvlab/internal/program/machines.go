@@ -3,6 +3,7 @@ package program
 import (
 	"fmt"
 
+	"github.com/kubeveil/kubeveil/e2e/vm"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -30,6 +31,17 @@ func CheckServiceProxy(kind string) error {
 			config.ServiceProxyEBPF)
 	}
 	return nil
+}
+
+// ProxyModeUsage is that of a flag -proxy-mode for machines.
+const ProxyModeUsage = "`mode` of kube-proxy: " + vm.ProxyNFTables + ", " + vm.ProxyIPTables +
+	" or " + vm.ProxyIPVS + "; the control plane's host, which takes no pods, has " +
+	vm.ProxyNFTables + " (default: " + vm.ProxyNFTables + ")"
+
+// CheckProxyMode returns an error if kube-proxy has no such mode, or if there is none beside
+// serviceProxy. Empty is the default. The error says what to write instead.
+func CheckProxyMode(mode, serviceProxy string) error {
+	return vm.CheckProxyMode(mode, serviceProxy)
 }
 
 // HostRoutingUsage is that of a flag -host-routing for machines.

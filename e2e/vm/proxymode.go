@@ -1,0 +1,96 @@
+package vm
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Modes of kube-proxy, as its configuration names them.
+const (
+	ProxyNFTables = "nftables"
+	ProxyIPTables = "iptables"
+	ProxyIPVS     = "ipvs"
+)
+
+// ProxyModes are all of them, the default first.
+var ProxyModes = []string{ProxyNFTables, ProxyIPTables, ProxyIPVS}
+
+// CheckProxyMode returns an error if kube-proxy has no such mode, or if serviceProxy leaves no
+// kube-proxy. Empty is the default mode. The error says what to write instead.
+func CheckProxyMode(mode, serviceProxy string) error {
+	switch {
+	case mode == "":
+		return nil
+	case !slices.Contains(ProxyModes, mode):
+		last := len(ProxyModes) - 1
+		return fmt.Errorf("write %s or %s", strings.Join(ProxyModes[:last], ", "),
+			ProxyModes[last])
+	case serviceProxy == config.ServiceProxyEBPF:
+		return fmt.Errorf("with services by %s there is no kube-proxy: leave it out",
+			config.ServiceProxyEBPF)
+	}
+	return nil
+}
+
+// proxyMode returns the mode of kube-proxy on the machines. The control plane's host, which takes
+// no pods, always has ProxyNFTables: this machine's kernel may lack IPVS.
+func (o Options) proxyMode() string { return cmp.Or(o.ProxyMode, ProxyNFTables) }
+
+// iptablesPrograms are what kube-proxy runs in the modes that write rules of iptables.
+var iptablesPrograms = []string{"iptables", "iptables-restore", "iptables-save", "ip6tables",
+	"ip6tables-restore", "ip6tables-save"}
+
+// extensions is where Debian's iptables looks for its extensions. It loads them when it runs, so
+// ldd of its programs shows neither them nor their libraries.
+const extensions = "/usr/lib/*/xtables/*.so"
+
+// proxyFiles returns the files of kube-proxy's image: itself, and the programs of its mode. It
+// needs no program for kernel modules, because the kernel loads them itself: those of iptables and
+// ipset by name, and ip_vs when kube-proxy asks for its netlink family.
+func (c *Cluster) proxyFiles(ctx context.Context) (map[string]string, error) {
+	// nft(8) knows protocols by their names: a kube-proxy that reads numbers takes its own elements
+	// for others' when it starts again, and deletes them.
+	files := map[string]string{"usr/local/bin/kube-proxy": c.program("kube-proxy"),
+		"etc/protocols": "/etc/protocols"}
+
+	// In each mode kube-proxy removes what its mode nftables has left.
+	programs := []string{"nft"}
+	if c.opts.proxyMode() != ProxyNFTables {
+		programs = append(programs, iptablesPrograms...)
+		if err := addExtensions(ctx, files); err != nil {
+			return nil, err
+		}
+	}
+
+	if c.opts.proxyMode() == ProxyIPVS {
+		programs = append(programs, "ipset")
+	}
+	for _, name := range programs {
+		if err := addProgram(ctx, files, name); err != nil {
+			return nil, fmt.Errorf("image of kube-proxy: %w: run hack/vm/deps.sh", err)
+		}
+	}
+
+	return files, nil
+}
+
+// addExtensions adds the extensions of iptables, and their libraries.
+func addExtensions(ctx context.Context, files map[string]string) error {
+	found, err := filepath.Glob(extensions)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return fmt.Errorf("no extensions of iptables at %s: run hack/install-deps.sh", extensions)
+	}
+	for _, path := range found {
+		files[strings.TrimPrefix(path, "/")] = path
+	}
+	return addLibraries(ctx, files, found...)
+}

@@ -1,0 +1,77 @@
+package vm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+func TestProxyModes(t *testing.T) {
+	for name, tt := range map[string]struct{ mode, proxy, refused string }{
+		"the default":           {},
+		"the default, for ebpf": {proxy: config.ServiceProxyEBPF},
+		"iptables":              {mode: ProxyIPTables, proxy: config.ServiceProxyNone},
+		"ipvs":                  {mode: ProxyIPVS},
+		"no mode":               {mode: "userspace", refused: "write nftables, iptables or ipvs"},
+		"no kube-proxy": {mode: ProxyNFTables, proxy: config.ServiceProxyEBPF,
+			refused: "there is no kube-proxy"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := CheckProxyMode(tt.mode, tt.proxy)
+			if (err == nil) != (tt.refused == "") ||
+				err != nil && !strings.Contains(err.Error(), tt.refused) {
+				t.Errorf("error %v, want %q", err, tt.refused)
+			}
+		})
+	}
+	if _, err := New(t.Context(), Options{ProxyMode: "bpf"}); err == nil ||
+		!strings.Contains(err.Error(), `kube-proxy in mode "bpf": write nftables`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// The image has the programs that kube-proxy runs in its mode, and no others.
+func TestProgramsOfKubeProxyByMode(t *testing.T) {
+	standInIPSet(t)
+	const extension = "usr/lib/x86_64-linux-gnu/xtables/libxt_statistic.so"
+	const itsLibrary = "lib/x86_64-linux-gnu/libm.so.6" // no program's
+	for mode, tt := range map[string]struct{ has, lacks []string }{
+		"": {[]string{"usr/sbin/nft"}, []string{"usr/sbin/iptables", "usr/sbin/ipset", extension}},
+		ProxyIPTables: {[]string{"usr/sbin/nft", "usr/sbin/iptables-restore",
+			"usr/sbin/ip6tables-save", extension, itsLibrary}, []string{"usr/sbin/ipset"}},
+		ProxyIPVS: {[]string{"usr/sbin/nft", "usr/sbin/ip6tables", "usr/sbin/ipset", extension},
+			nil},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			c := &Cluster{opts: Options{ProxyMode: mode}}
+			files, err := c.proxyFiles(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range slices.Concat(tt.has, tt.lacks) {
+				if _, found := files[path]; found != slices.Contains(tt.has, path) {
+					t.Errorf("%s: %v", path, found)
+				}
+			}
+		})
+	}
+}
+
+// standInIPSet puts another program in the place of ipset, which only the VM lab installs.
+func standInIPSet(t *testing.T) {
+	t.Helper()
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		nettest.Skip(t, nettest.NoProgram, err.Error())
+	}
+	dir := t.TempDir()
+	errtest.Must(t, os.Symlink(nft, filepath.Join(dir, "ipset")))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
