@@ -1,0 +1,115 @@
+package keeper
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/policytest"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
+)
+
+// A daemon may die between any two of the steps that bring a change in force: reservations, loss of
+// the fast path, the table's transaction, return of the fast path. What the kernel allows then was
+// allowed before, or is allowed after. The next daemon brings the change in force whole.
+func TestDeathAtAnyStepAllowsNoMoreThanOldOrNew(t *testing.T) {
+	n := newNode(t)
+	flows := someFlows()
+	deaths := map[string]deadly{"before the table": {retain: true}, "behind the table": {allow: true},
+		"at the end": {}}
+	rapid.Check(t, func(rt *rapid.T) {
+		w := policytest.DrawWorld(rt)
+		begin := func() {
+			n.fast, n.allowOwnNode = deadly{}, w.AllowOwnNode
+			n.restart()
+			n.Keeper.planner, n.Keeper.prefixes = w.TellAll(), map[string][]netip.Prefix{}
+			n.Listed()
+		}
+		for range rapid.IntRange(5, 20).Draw(rt, "objects") {
+			w.Change(rt, w.NewPlanner())
+		}
+		begin()
+		n.step()
+		before := n.judge(flows)
+
+		for range rapid.IntRange(1, 4).Draw(rt, "changes") {
+			w.Change(rt, n.planner)
+		}
+		at := rapid.SampledFrom([]string{"before the table", "behind the table",
+			"at the end"}).Draw(rt, "death")
+		n.Keeper.fast, n.attachments = deaths[at], true
+		if err := n.Host.Do(n.Keeper.step); (err == nil) != (at == "at the end") {
+			rt.Fatalf("death %s: %v", at, err)
+		}
+		between := n.judge(flows)
+
+		begin()
+		n.step()
+		for i, after := range n.judge(flows) {
+			f, want := flows[i], w.Judge(flows[i])
+			denied := after != policy.Allow && want != policy.Allow
+			// Of a segment from nowhere that is denied anyhow, the two may count another reason.
+			if after != want && !(f.Midstream && denied) {
+				rt.Fatalf("the next daemon: %+v: %s, want %s", f, after, want)
+			}
+			if between[i] == policy.Allow && before[i] != policy.Allow && after != policy.Allow {
+				rt.Fatalf("death %s: %+v passes, before it was %s, afterwards %s", at, f, before[i],
+					after)
+			}
+		}
+	})
+}
+
+// someFlows are every fourth of policytest.Flows, from and to pods of the node and others.
+func someFlows() (flows []policy.Flow) {
+	for i, f := range policytest.Flows() {
+		if i%4 == 0 {
+			f.FromPod, f.ToPod = i%8 == 0, i%16 < 8
+			f.ToNode = f.FromPod && !f.ToPod && i%5 < 3
+			flows = append(flows, f)
+		}
+	}
+	return flows
+}
+
+// judge asks the kernel's table.
+func (n *node) judge(flows []policy.Flow) (verdicts []policy.Verdict) {
+	n.t.Helper()
+	n.must(func() error {
+		k, err := table.OpenKernel()
+		if err != nil {
+			return err
+		}
+		defer k.Close()
+		for _, f := range flows {
+			d, err := k.Judge(table.Packet{Flow: f})
+			if err != nil {
+				return err
+			}
+			verdicts = append(verdicts, d.Verdict)
+		}
+		return nil
+	})
+	return verdicts
+}
+
+// deadly is a fast path that no pod has, where a daemon dies.
+type deadly struct{ retain, allow bool }
+
+func (d deadly) Retain(map[string]bool) error { return died(d.retain) }
+func (d deadly) Allow(map[string]bool) error  { return died(d.allow) }
+
+func died(here bool) error {
+	if here {
+		return errors.New("the daemon died")
+	}
+	return nil
+}
+
+func (deadly) Opened(map[netip.Addr]string) ([]nl.Opened, error) { return nil, nil }
+func (deadly) ForgetOpened([]nl.Opened) error                    { return nil }
+func (deadly) Fast() map[string]bool                             { return nil }
