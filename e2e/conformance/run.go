@@ -118,8 +118,11 @@ func (o Options) runAll(ctx context.Context, r *Report) error {
 			together = append(together, s)
 		}
 	}
-	if err := o.runBatches(ctx, r, "batch", max(1, o.Parallel),
-		slices.Collect(slices.Chunk(together, batchSize))); err != nil {
+	parallel := max(1, o.Parallel)
+	// Few specs are spread over all processes, and of many no long batch is left at the end.
+	size := min(batchSize, max(1, len(together)/(4*parallel)))
+	if err := o.runBatches(ctx, r, "batch", parallel,
+		slices.Collect(slices.Chunk(together, size))); err != nil {
 		return err
 	}
 	if err := o.runBatches(ctx, r, "alone", 1,
