@@ -26,9 +26,9 @@ func TestWhoImportsWhat(t *testing.T) {
 		{deptest.Module + "/bpf", "the guard and the table of services alone know their programs",
 			[]string{"pkg/guard", "pkg/service/table"}},
 		{"golang.zx2c4.com/wireguard/wgctrl", "devices are configured in one place",
-			[]string{"pkg/tunnel", "pkg/engine/enginetest"}},
+			[]string{"pkg/tunnel", "internal/enginetest"}},
 		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own",
-			[]string{"pkg/worker", "pkg/engine/enginetest"}},
+			[]string{"pkg/worker", "internal/enginetest"}},
 		{"k8s.io/client-go", "the API server is a transport behind pkg/source",
 			[]string{"pkg/kube", "pkg/remote"}},
 		{"github.com/vishvananda/netlink", "interrupted dumps are retried in one place",
@@ -37,7 +37,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{deptest.Module + "/csi", "storage and network share nothing", nil},
 		{deptest.Module + "/internal/nettest", "test code is not shipped",
 			[]string{"internal/nettest", "internal/podtest", "internal/servicetest",
-				"internal/tunneltest", "pkg/engine/enginetest"}},
+				"internal/tunneltest", "internal/enginetest"}},
 	} {
 		for _, tree := range []string{"/pkg/...", "/internal/..."} {
 			deptest.OnlyImporter(t, deptest.Module+tree, r.dep, r.reason, r.allowed...)
@@ -47,7 +47,7 @@ func TestWhoImportsWhat(t *testing.T) {
 	deptest.OnlyImporter(t, deptest.Module+"/internal/...", deptest.Module+"/pkg",
 		"internal/ is below pkg/ and csi/, which share nothing else", "internal/sysctl",
 		"internal/nettest", "internal/podtest", "internal/policytest", "internal/servicetest",
-		"internal/tunneltest")
+		"internal/tunneltest", "internal/enginetest")
 
 	for _, leaf := range []string{"pkg/abi", "pkg/wgkey", "pkg/cluster"} {
 		for _, dep := range []string{"pkg/kube", "pkg/guard", "pkg/hostnet", "pkg/tunnel",
