@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Documents: links, anchors, columns, sentences, and that paths, tests and Make targets that they name exist.
+# Documents: links, anchors, columns, sentences, and that what they name exists: paths, tests, Make
+# targets, flags of veilctl.
 # A message says file and line, and what to write instead.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"

@@ -31,12 +31,16 @@ type checker struct {
 	tree     *tree
 	pages    map[string]*page
 	linked   map[string]bool // documents that a link leads to
+	veilctl  flagsOf
 	problems []string
 }
 
 // check returns what is wrong with the documents of t, one message a line.
 func check(t *tree) []string {
-	c := &checker{tree: t, pages: map[string]*page{}, linked: map[string]bool{}}
+	c := &checker{
+		tree: t, pages: map[string]*page{}, linked: map[string]bool{},
+		veilctl: readFlags(t.documents[reference]),
+	}
 	for name, text := range t.documents {
 		c.pages[name] = parse(name, text)
 	}
@@ -49,6 +53,7 @@ func check(t *tree) []string {
 			continue
 		}
 		c.names(p)
+		c.flags(p)
 		c.history(p)
 		if strings.HasPrefix(name, designs) {
 			c.note(p)

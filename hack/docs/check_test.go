@@ -30,6 +30,12 @@ func TestDocumentsOfThisTree(t *testing.T) {
 	}
 }
 
+// helpTexts are those of a veilctl with two commands.
+const helpTexts = "# veilctl\n\n```text\nFlags:\n  -h, --help   help\n```\n" +
+	"\n## veilctl status\n\n```text\n  -o, --output format   format\n```\n" +
+	"\n## veilctl bench\n\n```text\n  -o, --output format   format\n" +
+	"      --to directory   where\n```\n"
+
 func TestProblemsAreFound(t *testing.T) {
 	long := strings.Repeat("word ", 26) + "end.\n"
 	for _, c := range []struct {
@@ -59,6 +65,18 @@ func TestProblemsAreFound(t *testing.T) {
 		{"tests by their beginning", "`Test*`, `TestA…`\n", ""},
 		{"target", "`make tset`\n", "docs/a.md:3: the Makefile has no target tset"},
 		{"word that is no call of make", "```sh\n# what would make others\n```\n", ""},
+		{"flag", "`veilctl bench --to x -o json`, `-o table`, `--to y`, `veild -to x`\n", ""},
+		{"flag with one dash", "`veilctl bench -to x`\n",
+			"docs/a.md:3: veilctl has no flag -to: write --to"},
+		{"bare flag with one dash", "`veilctl bench` chooses\nby `-to\nx`\n",
+			"docs/a.md:4: veilctl has no flag -to"},
+		{"flag of a call in a pod", "```sh\nkubectl -n x exec p -- veilctl bench -to x\n```\n",
+			"docs/a.md:4: veilctl has no flag -to: write --to"},
+		{"flag of another command", "`veilctl status --to x`\n",
+			"docs/a.md:3: veilctl status has no flag --to: see docs/reference/veilctl.md"},
+		{"flag of an unknown program", "`veilctl bench`, `--from`\n", ""},
+		{"flag of another program",
+			"`veilctl bench $(x -q) -to`, `veilctl | jq -r`, `veild`, `-to`\n", ""},
 		{"date", "Seen on 22 November 2026.\n", `"22 November 2026": dates and commits`},
 		{"commit", "Since commit 4102a68 it is so.\n", "dates and commits stand in"},
 	} {
@@ -67,7 +85,8 @@ func TestProblemsAreFound(t *testing.T) {
 			got := check(files(map[string]string{
 				"README.md":       "# R\n[a](docs/a.md)\n[b](docs/b.md)\n",
 				"docs/a.md":       "# A\n\n" + c.page,
-				"docs/b.md":       "# B\n\n## Two words\n",
+				"docs/b.md":       "# B\n\n## Two words\n[v](reference/veilctl.md)\n",
+				reference:         helpTexts,
 				"pkg/a/a.go":      "// See docs/b.md.\npackage a\n",
 				"pkg/a/a_test.go": "func TestA(t *testing.T) {}\n",
 				"Makefile":        "test: ## run\n",
