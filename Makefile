@@ -166,7 +166,7 @@ test-volumes: cluster-image ## volumes on the kernel of a virtual machine, besid
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_DM_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestVolumes$$' ./e2e/kernel
 
 .PHONY: test-kernel
-test-kernel: cluster-image ## programs and maps of guard and services on the kernel of a virtual machine (RUN=REGEXP, KERNEL=6.12)
+test-kernel: cluster-image ## programs and maps of guard and services, pods and policies on the kernel of a virtual machine (RUN=REGEXP, KERNEL=6.12)
 	@KUBEVEIL_VM=1 KUBEVEIL_LAB_NO_BUILD=1 KUBEVEIL_KERNEL_RUN='$(RUN)' $(GO) test -count=1 -timeout 45m -v -run '^TestKernel$$' ./e2e/kernel
 
 .PHONY: test-machines

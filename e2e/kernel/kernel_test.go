@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,13 +19,24 @@ import (
 // runEnv says which tests to run there, as go test -run does; empty is all.
 const runEnv = "KUBEVEIL_KERNEL_RUN"
 
-// packages are those whose tests load programs into the kernel or speak to its WireGuard. Their files of the tree are not on
-// the machine: only names the one test of a package that needs none, empty for all tests; not names
-// the one test that needs a file.
-var packages = []struct{ path, only, not string }{
+// packages are those whose tests load programs into the kernel, write its tables or speak to its
+// WireGuard. Their files of the tree are not on the machine: only names the one test of a package
+// that needs none, empty for all tests; not names the one test that needs a file.
+//
+// Tests of policies run with -short: a fifth of the random plans, and 20 pods in place of 200
+// (TestFirstPackets). In full they would take an emulated machine a quarter of an hour. None of
+// them is left out. Of the benchmark of policies the largest cluster is written,
+// 10,000 pods and 100,000 rules; its other tests measure, which an emulated machine cannot.
+var packages = []struct {
+	path, only, not string
+	short           bool
+}{
 	{path: "bpf", only: "TestProgramsKeepTheirBudgets"},
 	{path: "pkg/service/table", not: "TestCountersAreThoseOfThePrograms"},
 	{path: "pkg/service/link"}, {path: "pkg/guard"}, {path: "pkg/hostnet"},
+	{path: "pkg/pod", short: true}, {path: "pkg/policy/table", short: true},
+	{path: "pkg/policy/keeper", short: true},
+	{path: "e2e/bench/policy", only: "TestLargestClusterIsInOneNamespace"},
 	{path: "pkg/engine"},
 }
 
@@ -49,14 +61,16 @@ func TestKernel(t *testing.T) {
 			run = "^" + pkg.only + "$"
 		}
 
-		t.Run(path.Base(pkg.path), func(t *testing.T) {
+		t.Run(strings.ReplaceAll(pkg.path, "/", "-"), func(t *testing.T) {
 			binary := vmtest.Build(ctx, t, "../../"+pkg.path)
 			if err := m.PutFile(ctx, "/root/tests", binary); err != nil {
 				t.Fatal(err)
 			}
-			out, err := m.Exec(ctx, "cd /root && chmod +x tests && uname -r && "+environment+
-				" ./tests -test.v -test.timeout 20m -test.run '"+run+"' -test.skip '"+pkg.not+
-				"' 2>&1; echo status $?; dmesg | tail -5")
+			// The sysctls of conntrack are there once its module is.
+			out, err := m.Exec(ctx, "cd /root && chmod +x tests && modprobe nf_conntrack && "+
+				"uname -r && "+environment+" ./tests -test.v -test.timeout 20m -test.run '"+run+
+				"' -test.skip '"+pkg.not+"' -test.short="+strconv.FormatBool(pkg.short)+
+				" 2>&1; echo status $?; dmesg | tail -5")
 			t.Logf("%s", out)
 			if err != nil || !strings.Contains(string(out), "\nPASS\nstatus 0\n") {
 				t.Errorf("tests on the machine: %v", err)

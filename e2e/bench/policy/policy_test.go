@@ -228,3 +228,18 @@ func TestClusterIsAsLargeAsTheGatesSay(t *testing.T) {
 		t.Errorf("%d groups, problems %v", len(plan.Groups), plan.Problems)
 	}
 }
+
+// The cluster of the gates is planned, written into one namespace, adopted without a change, and
+// follows pods that change.
+func TestLargestClusterIsInOneNamespace(t *testing.T) {
+	nettest.NeedRoot(t)
+	o := options(t)
+	s := &suite{Options: o, scales: *o.scales}
+	s.scales.large, s.scales.changes = ofGates.large, 3
+	v := values{}
+	if err := s.sizeRound(t.Context(), v); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms", v.last(casePlan),
+		v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect))
+}

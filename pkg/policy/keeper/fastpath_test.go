@@ -96,7 +96,7 @@ func TestPodLosesTheFastPathBeforeItIsJudged(t *testing.T) {
 	n.step()
 	f.want(t, "attached", "retain [client server]", "allow [client server]")
 
-	f.talks = func() bool { return n.talks("client", 2) }
+	f.talks = func() bool { return n.talks("client", 2, patience) }
 	n.PutPolicy(denyAll)
 	n.step()
 	f.want(t, "selected", "opened of 4 addresses",

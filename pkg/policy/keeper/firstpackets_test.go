@@ -35,6 +35,8 @@ func TestFirstPackets(t *testing.T) {
 	pods := 200
 	if os.Getenv(longEnv) != "" {
 		pods = 1000
+	} else if testing.Short() { // emulated machines
+		pods = 20
 	}
 
 	t.Run("policies", func(t *testing.T) {

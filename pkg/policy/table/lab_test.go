@@ -43,37 +43,31 @@ func newLab(t *testing.T, pods ...int) *lab {
 	l := &lab{t: t, node: nettest.NewNS(t), rest: nettest.NewNS(t), pods: map[int]*nettest.NS{},
 		captures: map[*nettest.NS]*nettest.Capture{}}
 	t.Cleanup(func() { l.table.Close() })
-	l.node.Run(t, func() error {
-		for name, value := range map[string]string{"ipv4/ip_forward": "1",
-			"ipv6/conf/all/forwarding":        "1",
-			"netfilter/nf_conntrack_checksum": "0"} {
-			if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil &&
-				!strings.Contains(name, "conntrack") {
-				return err
-			}
-		}
-		return nil
-	})
+	l.node.Run(t, forward)
 
+	commands := map[*nettest.NS]string{}
+	in := func(ns *nettest.NS, format string, args ...any) {
+		commands[ns] += fmt.Sprintf(format, args...) + "\n"
+	}
 	add := func(link string, end *nettest.NS, group uint32) {
 		nettest.Veth(t, nettest.End{NS: l.node, Name: link}, nettest.End{NS: end, Name: "eth0"})
-		l.run(l.node, ip, fmt.Sprintf("link set %s address %s group %d", link, nodeMAC, group))
-		l.run(l.node, ip, "addr add 169.254.1.1/32 dev "+link)
-		l.run(l.node, ip, "addr add fe80::1/64 nodad dev "+link)
-		l.run(end, ip, "link set eth0 address "+endMAC)
-		l.run(end, ip, "route add 169.254.1.1 dev eth0")
-		l.run(end, ip, "route add default via 169.254.1.1")
-		l.run(end, ip, "-6 route add default via fe80::1 dev eth0")
-		l.run(end, ip, "neigh replace 169.254.1.1 lladdr "+nodeMAC+" dev eth0")
-		l.run(end, ip, "neigh replace fe80::1 lladdr "+nodeMAC+" dev eth0")
+		in(l.node, "link set %s address %s group %d", link, nodeMAC, group)
+		in(l.node, "addr add 169.254.1.1/32 dev %s", link)
+		in(l.node, "addr add fe80::1/64 nodad dev %s", link)
+		in(end, "link set eth0 address %s", endMAC)
+		in(end, "route add 169.254.1.1 dev eth0")
+		in(end, "route add default via 169.254.1.1")
+		in(end, "route add ::/0 via fe80::1 dev eth0")
+		in(end, "neigh replace 169.254.1.1 lladdr %s dev eth0", nodeMAC)
+		in(end, "neigh replace fe80::1 lladdr %s dev eth0", nodeMAC)
 		l.captures[end] = nettest.NewCapture(t, end, nettest.SnifferOptions{Link: "eth0"})
 	}
 	address := func(link string, end *nettest.NS, addrs ...netip.Addr) {
 		for _, a := range addrs {
 			p := netip.PrefixFrom(a, a.BitLen())
 			nettest.AddAddr(t, end, "eth0", p)
-			l.run(l.node, ip, fmt.Sprintf("route add %s dev %s", p, link))
-			l.run(l.node, ip, fmt.Sprintf("neigh replace %s lladdr %s dev %s", a, endMAC, link))
+			in(l.node, "route add %s dev %s", p, link)
+			in(l.node, "neigh replace %s lladdr %s dev %s", a, endMAC, link)
 		}
 	}
 
@@ -91,7 +85,38 @@ func newLab(t *testing.T, pods ...int) *lab {
 		}
 		address(link, end, policytest.PodAddrs(i)...)
 	}
+	for ns, lines := range commands {
+		batch(t, ns, ip, lines)
+	}
 	return l
+}
+
+// forward makes the node forward packets. Those of tests have no checksum, so conntrack is told not
+// to look at it.
+func forward() error {
+	for name, value := range map[string]string{"ipv4/ip_forward": "1",
+		"ipv6/conf/all/forwarding":        "1",
+		"netfilter/nf_conntrack_checksum": "0"} {
+		if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0o644); err != nil &&
+			!strings.Contains(name, "conntrack") {
+			return err
+		}
+	}
+	return nil
+}
+
+// batch runs commands of ip(8), a line each, in one process: a process for each takes most of an
+// emulated machine's time.
+func batch(t *testing.T, ns *nettest.NS, ip, lines string) {
+	t.Helper()
+	ns.Run(t, func() error {
+		cmd := exec.CommandContext(t.Context(), ip, "-batch", "-")
+		cmd.Stdin = strings.NewReader(lines)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("ip -batch: %w: %s", err, out)
+		}
+		return nil
+	})
 }
 
 func (l *lab) run(ns *nettest.NS, program, args string) {
@@ -161,7 +186,7 @@ func (l *lab) send(flows []policy.Flow, expected func(policy.Flow) bool) (arrive
 		ns.Run(l.t, func() error { return nettest.SendFrames("eth0", list...) })
 	}
 
-	for deadline := time.Now().Add(patience * 10); ; {
+	for deadline := time.Now().Add(expectation); ; {
 		time.Sleep(settle)
 		arrived = l.arrived(first, len(flows))
 		missing := false

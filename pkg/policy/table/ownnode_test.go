@@ -35,7 +35,7 @@ func ownNode(t *testing.T, allow bool) (*lab, *policy.Planner) {
 func (l *lab) reaches(i int, plan *policy.Plan, want policy.Verdict) {
 	l.t.Helper()
 	for f, a := range nodeAddrs {
-		err := dial(l.pods[i], a)
+		err := dial(l.pods[i], a, want == policy.Allow)
 		if answered := err != nil && strings.Contains(err.Error(), "refused"); answered !=
 			(want == policy.Allow) {
 			l.t.Errorf("pod %d to its node %s: %v, want %s", i, a, err, want)

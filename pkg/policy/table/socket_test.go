@@ -8,15 +8,27 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// patience is how long a connection that a policy forbids is waited for.
-const patience = 300 * time.Millisecond
+// patience is how long an answer is waited for that must not come; an expected one may take longer,
+// on an emulated machine or a busy one.
+const patience, expectation = 300 * time.Millisecond, 10 * time.Second
 
-// dial connects to a port without a listener: a reset shows that the packet arrived.
-func dial(from *nettest.NS, to netip.Addr) error { return dialPort(from, to, 80) }
+// waitFor returns how long to wait for an answer.
+func waitFor(expected bool) time.Duration {
+	if expected {
+		return expectation
+	}
+	return patience
+}
 
-func dialPort(from *nettest.NS, to netip.Addr, port uint16) error {
+// dial connects to port 80. Expected reports whether there is to be an answer, the reset of a
+// closed port.
+func dial(from *nettest.NS, to netip.Addr, expected bool) error {
+	return dialPort(from, to, 80, expected)
+}
+
+func dialPort(from *nettest.NS, to netip.Addr, port uint16, expected bool) error {
 	return from.Do(func() error {
-		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), patience)
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, port).String(), waitFor(expected))
 		if err == nil {
 			c.Close()
 		}
@@ -25,14 +37,14 @@ func dialPort(from *nettest.NS, to netip.Addr, port uint16) error {
 }
 
 // udp sends a datagram to a closed port and reads: the kernel tells of an ICMP error.
-func udp(from *nettest.NS, to netip.Addr) (answer string, err error) {
+func udp(from *nettest.NS, to netip.Addr, expected bool) (answer string, err error) {
 	err = from.Do(func() error {
 		c, err := net.Dial("udp", netip.AddrPortFrom(to, 80).String())
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(waitFor(expected))); err != nil {
 			return err
 		}
 		if _, err := c.Write([]byte("x")); err != nil {

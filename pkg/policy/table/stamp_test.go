@@ -107,12 +107,12 @@ func unjudged(l *lab) []policy.Flow {
 // wantNode checks that a pod reaches its node, or does not, and that the node always reaches it.
 func (l *lab) wantNode(want bool) {
 	l.t.Helper()
-	err := dial(l.pods[2], netip.MustParseAddr("169.254.1.1"))
+	err := dial(l.pods[2], netip.MustParseAddr("169.254.1.1"), want)
 	if err == nil || strings.Contains(err.Error(), "refused") != want {
 		l.t.Errorf("pod to its node: %v, want it refused by the node: %t", err, want)
 	}
 	for _, a := range policytest.PodAddrs(2) {
-		if err := dial(l.node, a); err == nil || !strings.Contains(err.Error(), "refused") {
+		if err := dial(l.node, a, true); err == nil || !strings.Contains(err.Error(), "refused") {
 			l.t.Errorf("node to its pod %s: %v, want it refused by the pod", a, err)
 		}
 	}

@@ -146,7 +146,7 @@ func TestNodeReachesItsIsolatedPods(t *testing.T) {
 	l, p := two(t)
 	l.apply(p.Plan())
 	for _, a := range policytest.PodAddrs(1) {
-		if err := dial(l.node, a); err == nil || !strings.Contains(err.Error(), "refused") {
+		if err := dial(l.node, a, true); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("the node's own connection to %s: %v, want it refused by the pod", a, err)
 		}
 	}
@@ -163,15 +163,16 @@ func TestAnswersOfAllowedConnectionsPass(t *testing.T) {
 	l.apply(p.Plan())
 	for _, a := range policytest.PodAddrs(1) {
 		// The reset is the answer of a closed port.
-		if err := dialPort(l.pods[2], a, 80); err == nil ||
+		if err := dialPort(l.pods[2], a, 80, true); err == nil ||
 			!strings.Contains(err.Error(), "refused") {
 			t.Errorf("connection to %s: %v, want it refused by the server", a, err)
 		}
-		if err := dialPort(l.pods[2], a, 81); err == nil ||
+		if err := dialPort(l.pods[2], a, 81, false); err == nil ||
 			strings.Contains(err.Error(), "refused") {
 			t.Errorf("connection to another port of %s: %v, want silence", a, err)
 		}
-		if answer, err := udp(l.pods[2], a); !strings.Contains(fmt.Sprint(err), "deadline") &&
+		answer, err := udp(l.pods[2], a, false)
+		if !strings.Contains(fmt.Sprint(err), "deadline") &&
 			!strings.Contains(fmt.Sprint(err), "timeout") {
 			t.Errorf("datagram to %s: %q, %v, want silence", a, answer, err)
 		}
@@ -189,7 +190,7 @@ func TestErrorsAboutAllowedConnectionsPass(t *testing.T) {
 		Subjects: policy.Selector{{Key: "app", Values: []string{"client"}}}})
 	l.apply(p.Plan())
 	for _, a := range policytest.PodAddrs(1) {
-		if _, err := udp(l.pods[2], a); !strings.Contains(fmt.Sprint(err), "refused") {
+		if _, err := udp(l.pods[2], a, true); !strings.Contains(fmt.Sprint(err), "refused") {
 			t.Errorf("datagram to a closed port of %s: %v, want port unreachable", a, err)
 		}
 	}
@@ -199,13 +200,15 @@ func TestEgressToTheNodeItselfIsJudged(t *testing.T) {
 	l, p := two(t)
 	l.apply(p.Plan())
 	gateway := netip.MustParseAddr("169.254.1.1")
-	if err := dial(l.pods[2], gateway); err == nil || !strings.Contains(err.Error(), "refused") {
+	err := dial(l.pods[2], gateway, true)
+	if err == nil || !strings.Contains(err.Error(), "refused") {
 		t.Fatalf("pod to its node: %v, want it refused by the node", err)
 	}
 	p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "a", Name: "all"},
 		Isolates: [2]bool{false, true}})
 	l.apply(p.Plan())
-	if err := dial(l.pods[2], gateway); err == nil || strings.Contains(err.Error(), "refused") {
+	err = dial(l.pods[2], gateway, false)
+	if err == nil || strings.Contains(err.Error(), "refused") {
 		t.Errorf("isolated pod to its node: %v, want silence", err)
 	}
 }
@@ -223,7 +226,7 @@ func TestPodWithoutAGroupIsMute(t *testing.T) {
 	}
 	l.arrive(both, false)
 	for _, a := range policytest.PodAddrs(3) {
-		if err := dial(l.node, a); err == nil || !strings.Contains(err.Error(), "refused") {
+		if err := dial(l.node, a, true); err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Errorf("probe of a pod that is pending: %v, want it refused by the pod", err)
 		}
 	}
