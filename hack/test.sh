@@ -26,7 +26,9 @@ events() { # those of one go test; that it failed is its status, whatever the ev
 }
 
 run() { # events on standard output, errors of the tool itself on standard error
-	local status=0
+	local status=0 patience=20m
+	# Thousands of pods are added one by one then.
+	[ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
 	# Two packages at a time: they share two cores and one kernel. Without go vet, which `make verify` runs.
 	case $what in
 	unit | all) events -race $unwatched -vet=off -p 2 -timeout 10m $unit || status=1 ;;
@@ -34,7 +36,11 @@ run() { # events on standard output, errors of the tool itself on standard error
 	# Four labs at a time, of all packages together: they cannot see each other, and most of their time is waiting. Two at
 	# most start, see nodetest.NewLab. Those tests of services that run alone, see nodetest.Alone, come first.
 	case $what in
-	lab | all) [ -z "$lab" ] || events -vet=off -p 4 -parallel 4 -timeout 20m $lab || status=1 ;;
+	lab | all) [ -z "$lab" ] || events -vet=off -p 4 -parallel 4 -timeout $patience $lab || status=1 ;;
+	esac
+	# What the lab's long part has beside the packages of the lab.
+	case $what${KUBEVEIL_LAB_LONG:+-long} in
+	lab-long) events -vet=off -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper || status=1 ;;
 	esac
 	return $status
 }

@@ -45,6 +45,8 @@ type PodOptions struct {
 	Bandwidth *Bandwidth
 	// Object is the pod in the API server; nil is none, and the runtime then does not name it.
 	Object *corev1.Pod
+	// Begin, if not nil, is called before ADD, when the namespace is there.
+	Begin func(*Pod) error
 	// NoCNI makes the namespace without calling ADD.
 	NoCNI bool
 }
@@ -112,6 +114,11 @@ func (n *Node) AddPod(ctx context.Context, name string, opts PodOptions) (*Pod, 
 		return nil, errors.Join(err, p.removeNS(ctx))
 	}
 
+	if opts.Begin != nil {
+		if err := opts.Begin(p); err != nil {
+			return nil, errors.Join(err, p.removeNS(ctx))
+		}
+	}
 	if !opts.NoCNI {
 		if err := p.add(ctx); err != nil {
 			return nil, errors.Join(err, p.removeNS(ctx))

@@ -34,15 +34,30 @@ func (c *Control) AddNamespace(ctx context.Context, name string) error {
 // until veild knows it.
 const reserving = 3 * time.Second
 
-// RunPod makes a pod as the scheduler, a kubelet and its runtime do: an object that is bound to the
-// node, a network namespace that CNI connects, and its addresses in the status of the object. Where
-// a running veild enforces policies, it reserves the pod's group first. The namespace is one of
-// AddNamespace.
+// RunPod makes a pod as the scheduler, a kubelet and its runtime do: BindPod, AddPod and
+// WriteStatus. Where a running veild enforces policies, it reserves the pod's group first. The
+// namespace is one of AddNamespace.
 func (n *Node) RunPod(ctx context.Context, namespace, name string,
 	labels map[string]string) (*Pod, error) {
-	pods := n.lab.Control.Client.CoreV1().Pods(namespace)
+	o, err := n.BindPod(ctx, namespace, name, labels)
+	if err != nil {
+		return nil, err
+	}
+	if v := n.Program("veild"); n.lab.opts.judges() && v != nil && v.Running() {
+		_ = n.WaitReserved(ctx, o)
+	}
+	p, err := n.AddPod(ctx, name, PodOptions{Object: o})
+	if err != nil {
+		return nil, err
+	}
+	return p, p.WriteStatus(ctx, o)
+}
+
+// BindPod makes the object of a pod that is bound to the node. AddPod takes it.
+func (n *Node) BindPod(ctx context.Context, namespace, name string,
+	labels map[string]string) (*corev1.Pod, error) {
 	no := false
-	o, err := pods.Create(ctx, &corev1.Pod{
+	o, err := n.lab.Control.Client.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: corev1.PodSpec{NodeName: n.Name, AutomountServiceAccountToken: &no,
 			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
@@ -50,24 +65,30 @@ func (n *Node) RunPod(ctx context.Context, namespace, name string,
 	if err != nil {
 		return nil, fmt.Errorf("create pod %s/%s: %w", namespace, name, err)
 	}
+	return o, nil
+}
 
-	if v := n.Program("veild"); n.lab.opts.judges() && v != nil && v.Running() {
-		_ = Until(ctx, reserving, func() error { return n.reserved(o.UID) })
-	}
-	p, err := n.AddPod(ctx, name, PodOptions{Object: o})
-	if err != nil {
-		return nil, err
-	}
+// WaitReserved waits until the node's veild has reserved a group for a pod that is bound to it.
+func (n *Node) WaitReserved(ctx context.Context, o *corev1.Pod) error {
+	return Until(ctx, reserving, func() error { return n.reserved(o.UID) })
+}
 
+// WriteStatus writes a pod's addresses into the status of its object, which becomes the one that
+// the API server has.
+func (p *Pod) WriteStatus(ctx context.Context, o *corev1.Pod) error {
 	o.Status.Phase = corev1.PodRunning
+	o.Status.PodIPs = nil
 	for _, a := range p.Addrs {
 		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
 	}
 	o.Status.PodIP = o.Status.PodIPs[0].IP
-	if _, err := pods.UpdateStatus(ctx, o, metav1.UpdateOptions{}); err != nil {
-		return nil, fmt.Errorf("write the status of pod %s/%s: %w", namespace, name, err)
+	written, err := p.Node.lab.Control.Client.CoreV1().Pods(o.Namespace).UpdateStatus(ctx, o,
+		metav1.UpdateOptions{})
+	if err != nil {
+		return fmt.Errorf("write the status of pod %s/%s: %w", o.Namespace, o.Name, err)
 	}
-	return p, nil
+	*o = *written
+	return nil
 }
 
 // reserved returns an error unless the node's veild has reserved a group for a pod.
