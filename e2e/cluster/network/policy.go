@@ -19,11 +19,14 @@ import (
 )
 
 // policyRolled restarts every veild while policies let one client reach a server. What they forbid
-// is answered at no moment, and most of what they allow is. Policies are enforced for the case
-// only.
+// is answered at no moment, and most of what they allow is. Before and after it veilctl says that
+// all nodes enforce them. Policies are enforced for the case only.
 func policyRolled(ctx context.Context, s *Session) (err error) {
 	a, b, err := s.twoPods(ctx)
 	if err != nil {
+		return err
+	}
+	if err := s.enforcedNowhere(ctx); err != nil {
 		return err
 	}
 	defer func() {
@@ -34,6 +37,9 @@ func policyRolled(ctx context.Context, s *Session) (err error) {
 	}
 	allowed, forbidden, err := s.startTries(ctx, a.Node, b.Node)
 	if err != nil {
+		return err
+	}
+	if err := s.enforcedEverywhere(ctx); err != nil {
 		return err
 	}
 	old, err := s.podsOf(ctx, veildSet)
@@ -66,7 +72,7 @@ func policyRolled(ctx context.Context, s *Session) (err error) {
 
 	after, err := s.podsOf(ctx, veildSet)
 	return errors.Join(err, replaced(veildSet, old, after), mostlyAnswered(reached),
-		neverAnswered(refused))
+		neverAnswered(refused), s.enforcedEverywhere(ctx))
 }
 
 // startTries makes the policies, then an echo server on one node and two clients on another that

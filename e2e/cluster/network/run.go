@@ -30,6 +30,8 @@ type Options struct {
 	Dir, Manifests string
 	// Kubectl is the command line of kubectl, with its kubeconfig.
 	Kubectl []string
+	// Veilctl is the program veilctl, and Kubeconfig the file that it is told.
+	Veilctl, Kubeconfig string
 	// Out gets progress for people.
 	Out io.Writer
 }

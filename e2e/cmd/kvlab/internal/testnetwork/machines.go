@@ -59,8 +59,8 @@ func (m machines) run(ctx context.Context, a arguments, root string, o network.O
 	if err != nil {
 		return nil, err
 	}
-	o.Cluster, o.Lab, o.Kubectl = cluster, m,
-		[]string{kubectl(root), "--kubeconfig=" + m.Kubeconfig()}
+	o.Cluster, o.Lab, o.Kubeconfig = cluster, m, m.Kubeconfig()
+	o.Kubectl = []string{kubectl(root), "--kubeconfig=" + o.Kubeconfig}
 	return network.Run(ctx, network.Cases(), o)
 }
 

@@ -132,7 +132,8 @@ func run(ctx context.Context, a arguments) error {
 	// What the client library has to say, of connections that end, is not for people.
 	klog.SetSlogLogger(log)
 	o := network.Options{Core: a.core, Full: a.full, Match: a.match, Dir: a.out,
-		Manifests: filepath.Join(root, "manifests"), Out: os.Stdout}
+		Manifests: filepath.Join(root, "manifests"),
+		Veilctl:   filepath.Join(root, "out/bin/veilctl"), Out: os.Stdout}
 	began := time.Now()
 	on := onMachines
 	if a.kubeconfig != "" {
@@ -186,7 +187,8 @@ func onCluster(ctx context.Context, a arguments, root string, o network.Options,
 	if err != nil {
 		return nil, "", err
 	}
-	o.Cluster, o.Kubectl = cluster, []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
+	o.Cluster, o.Kubeconfig = cluster, a.kubeconfig
+	o.Kubectl = []string{kubectl(root), "--kubeconfig=" + a.kubeconfig}
 	report, err := network.Run(ctx, network.Cases(), o)
 	return report, a.platform, err
 }
