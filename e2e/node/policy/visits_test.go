@@ -187,6 +187,13 @@ func (w *visits) received(number, port int) (families int) {
 	return families
 }
 
+// forget forgets what was received of a visitor.
+func (w *visits) forget(number int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.got, func(a arrival, _ int) bool { return a.visitor == number })
+}
+
 // noneForbidden wants no visitor's forbidden packet received.
 func (w *visits) noneForbidden(t *testing.T) {
 	t.Helper()
@@ -204,9 +211,7 @@ func (w *visits) noneForbidden(t *testing.T) {
 func (w *visits) control(t *testing.T) {
 	t.Helper()
 	for _, to := range []*lab.Pod{w.server, w.open} {
-		w.mu.Lock()
-		maps.DeleteFunc(w.got, func(a arrival, _ int) bool { return a.visitor == 0 })
-		w.mu.Unlock()
+		w.forget(0)
 		s, err := newSender(w.friend, 0, to)
 		errtest.Must(t, err)
 		errtest.Must(t, w.until(s, portForbidden))
