@@ -18,6 +18,7 @@ import (
 func TestMetrics(t *testing.T) {
 	m := telemetry.NewMetrics(func() telemetry.Status { return telemetry.Status{} }, true)
 	m.ObserveProgramming(time.Second) // the first call registers the metric
+	m.ObservePolicy(time.Second)      // as above
 	golden.Check(t, "metrics/veild.txt", described(t, m.Registry))
 
 	r := prometheus.NewRegistry()

@@ -60,6 +60,7 @@ func describe(program string, descs chan<- *prometheus.Desc) {
 	case "veild":
 		m := telemetry.NewMetrics(func() telemetry.Status { return telemetry.Status{} }, true)
 		m.ObserveProgramming(time.Second) // the first call registers the metric
+		m.ObservePolicy(time.Second)      // as above
 		m.Registry.Describe(descs)
 	case "veil-csi":
 		r := prometheus.NewRegistry()

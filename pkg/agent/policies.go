@@ -118,7 +118,7 @@ func (a *Agent) policyStatus() (*telemetry.Policy, []string) {
 	s := a.policies.Status()
 	shown := telemetry.Policy{Listed: s.Listed, Policies: s.Policies, Groups: s.Groups,
 		Chains: s.Chains, Sets: s.Sets, Elements: s.Elements, Members: s.Members,
-		Pending: s.Pending, Revoked: s.Revoked,
+		Pending: s.Pending, Revoked: s.Revoked, NotEnforced: s.NotEnforced,
 		Told: s.Told, Revision: s.Revision, FastPath: s.FastPath}
 	problems := s.Problems
 	drops, err := a.policies.Drops()

@@ -20,6 +20,9 @@ type Policy struct {
 	Groups   int `json:"groups"`
 	Chains   int `json:"chains"`
 	Sets     int `json:"sets"`
+	// NotEnforced counts policies that select a pod of this node and deny more than is written, by
+	// kind.
+	NotEnforced map[string]int `json:"notEnforced,omitempty"`
 	// Elements are the elements of the sets of peers.
 	Elements int `json:"elements"`
 	// Members are pods that are judged, Pending those that are mute until they are known.
@@ -36,7 +39,10 @@ type Policy struct {
 var (
 	policyListedDesc = desc("policy_listed",
 		"1 once pods, namespaces and network policies were listed.")
-	policyPoliciesDesc = desc("policy_policies", "Network policies that select a pod of this node.")
+	policyPoliciesDesc    = desc("policy_policies", "Network policies that select a pod of this node.")
+	policyNotEnforcedDesc = desc("policy_not_enforced",
+		"Network policies that select a pod of this node and deny more than is written, by kind.",
+		"kind")
 	policyGroupsDesc   = desc("policy_groups", "Groups of pods that are judged the same way.")
 	policyElementsDesc = desc("policy_elements", "Elements of the sets of peers.")
 	policyMembersDesc  = desc("policy_members", "Pods of this node that are judged.")
@@ -47,8 +53,8 @@ var (
 	policyDroppedDesc = desc("policy_dropped_total",
 		"Packets that network policies did not allow, by reason.", "reason")
 
-	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc, policyGroupsDesc,
-		policyElementsDesc, policyMembersDesc, policyPendingDesc, policyRevokedDesc,
+	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc,
+		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc, policyPendingDesc, policyRevokedDesc,
 		policyDroppedDesc}
 )
 
@@ -59,6 +65,9 @@ func collectPolicy(p *Policy, gauge func(*prometheus.Desc, float64, ...string),
 	}
 	gauge(policyListedDesc, one(p.Listed))
 	gauge(policyPoliciesDesc, float64(p.Policies))
+	for kind, n := range p.NotEnforced {
+		gauge(policyNotEnforcedDesc, float64(n), kind)
+	}
 	gauge(policyGroupsDesc, float64(p.Groups))
 	gauge(policyElementsDesc, float64(p.Elements))
 	gauge(policyMembersDesc, float64(p.Members))

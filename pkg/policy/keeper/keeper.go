@@ -3,7 +3,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -353,44 +352,4 @@ func (k *Keeper) keyOf(r pod.Record) (policy.Key, bool) {
 		return policy.Key{}, false
 	}
 	return found[0], true
-}
-
-// show publishes what is in force, and logs what is wrong and was not before.
-func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
-	s := Status{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: len(plan.Sets),
-		Pending: pending}
-	selecting := map[policy.Name]bool{}
-	for key, m := range plan.Members {
-		if len(m.Addrs) > 0 {
-			s.Members++
-		}
-		for _, name := range m.Policies {
-			selecting[name] = true
-		}
-		if m.Problem != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
-		}
-	}
-	s.Policies = len(selecting)
-	for _, set := range plan.Sets {
-		s.Elements += len(set.Addrs) + len(set.Ranges) + len(set.Named)
-	}
-	for name, problem := range plan.Problems {
-		s.Problems = append(s.Problems,
-			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))
-	}
-	slices.Sort(s.Problems)
-	if err != nil {
-		s.Problems = append(s.Problems, fmt.Sprintf("NetworkPolicy: %v", err))
-	}
-
-	k.mu.Lock()
-	old := k.status.Problems
-	k.status, k.failed = s, err
-	k.mu.Unlock()
-	for _, p := range s.Problems {
-		if !slices.Contains(old, p) {
-			k.log.Warn("not as it should be", "problem", p)
-		}
-	}
 }

@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -18,6 +19,8 @@ type Status struct {
 	Groups   int    `json:"groups"`
 	Chains   int    `json:"chains"`
 	Sets     int    `json:"sets"`
+	// NotEnforced counts those of Policies that deny more than is written, by kind.
+	NotEnforced map[string]int `json:"notEnforced,omitempty"`
 	// Elements are the elements of the sets of peers.
 	Elements int `json:"elements"`
 	// Members are attached pods that are in a group, Pending those that are mute.
@@ -54,6 +57,63 @@ func (k *Keeper) Status() Status {
 		s.FastPath = &n
 	}
 	return s
+}
+
+// show publishes what is in force, and logs what is wrong and was not before.
+func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
+	s := Status{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: len(plan.Sets),
+		Pending: pending, NotEnforced: notEnforced(plan.Denials)}
+	selecting := map[policy.Name]bool{}
+	for key, m := range plan.Members {
+		if len(m.Addrs) > 0 {
+			s.Members++
+		}
+		for _, name := range m.Policies {
+			selecting[name] = true
+		}
+		if m.Problem != "" {
+			s.Problems = append(s.Problems, fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
+		}
+	}
+	s.Policies = len(selecting)
+	for _, set := range plan.Sets {
+		s.Elements += len(set.Addrs) + len(set.Ranges) + len(set.Named)
+	}
+	for name, problem := range plan.Problems {
+		s.Problems = append(s.Problems,
+			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))
+	}
+	for name, problem := range plan.ClusterProblems {
+		s.Problems = append(s.Problems,
+			fmt.Sprintf("ClusterNetworkPolicy %s denies more than is written: %s", name, problem))
+	}
+	slices.Sort(s.Problems)
+	if err != nil {
+		s.Problems = append(s.Problems, fmt.Sprintf("NetworkPolicy: %v", err))
+	}
+
+	k.mu.Lock()
+	old := k.status.Problems
+	k.status, k.failed = s, err
+	k.mu.Unlock()
+	for _, p := range s.Problems {
+		if !slices.Contains(old, p) {
+			k.log.Warn("not as it should be", "problem", p)
+		}
+	}
+}
+
+// notEnforced counts policies that deny more than is written, by kind.
+func notEnforced(denials []policy.Denial) map[string]int {
+	by := map[string]int{"NetworkPolicy": 0, "ClusterNetworkPolicy": 0}
+	for _, d := range denials {
+		if d.Namespace == "" {
+			by["ClusterNetworkPolicy"]++
+		} else {
+			by["NetworkPolicy"]++
+		}
+	}
+	return by
 }
 
 // List is what is shown of all policies that select a pod of this node.

@@ -104,3 +104,37 @@ func TestStatusSaysWhichRevisionIsInForce(t *testing.T) {
 		t.Errorf("after the deletion: %+v, before the policy: %+v", s, before)
 	}
 }
+
+func TestStatusNamesEachPolicyThatDeniesMoreThanIsWritten(t *testing.T) {
+	n := newNode(t)
+	n.PutPolicy(denyAll)
+	n.put("server", map[string]string{"app": "server"})
+	n.listed()
+	if s := n.Status(); len(s.Problems) > 0 || s.NotEnforced["NetworkPolicy"] != 0 {
+		t.Errorf("as written: %+v", s)
+	}
+
+	invalid := denyAll
+	invalid.Invalid = "no such field"
+	n.PutPolicy(invalid)
+	n.PutClusterPolicy(policy.ClusterPolicy{Name: "floor", Rules: [2][]policy.ClusterRule{{
+		{Action: policy.Deny, Unknown: true}}}})
+	n.PutClusterPolicy(policy.ClusterPolicy{Name: "elsewhere", Invalid: "bad",
+		Denies: [2]bool{true, true}, Pods: policy.Selector{{Key: "app", Values: []string{"x"}}}})
+	n.step()
+	s := n.Status()
+	text := strings.Join(s.Problems, "\n")
+	if len(s.Problems) != 2 || s.NotEnforced["NetworkPolicy"] != 1 ||
+		s.NotEnforced["ClusterNetworkPolicy"] != 1 ||
+		!strings.Contains(text, "NetworkPolicy shop/deny denies everything") ||
+		!strings.Contains(text, "ClusterNetworkPolicy floor denies more than is written: ingress") {
+		t.Errorf("problems\n%s\nnot enforced %v", text, s.NotEnforced)
+	}
+
+	n.PutPolicy(denyAll)
+	n.DeleteClusterPolicy("floor")
+	n.step()
+	if s := n.Status(); len(s.Problems) > 0 || s.NotEnforced["ClusterNetworkPolicy"] != 0 {
+		t.Errorf("as written again: %+v", s)
+	}
+}

@@ -1,0 +1,35 @@
+package telemetry
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPolicyMetrics(t *testing.T) {
+	s := busy()
+	for name := range gather(t, metricsOf(s)) {
+		if strings.HasPrefix(name, "kubeveil_policy") {
+			t.Errorf("without policies there is %s", name)
+		}
+	}
+
+	s.Policy = &Policy{Listed: true, Policies: 3, Pending: 2,
+		NotEnforced: map[string]int{"NetworkPolicy": 0, "ClusterNetworkPolicy": 1},
+		Drops:       map[string]uint64{"policy_ingress": 5}}
+	families := gather(t, metricsOf(s))
+	for _, c := range []struct {
+		name, labels string
+		want         float64
+	}{
+		{"kubeveil_policy_listed", "", 1},
+		{"kubeveil_policy_policies", "", 3},
+		{"kubeveil_policy_pending_pods", "", 2},
+		{"kubeveil_policy_not_enforced", "kind=NetworkPolicy", 0},
+		{"kubeveil_policy_not_enforced", "kind=ClusterNetworkPolicy", 1},
+		{"kubeveil_policy_dropped_total", "reason=policy_ingress", 5},
+	} {
+		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {
+			t.Errorf("%s{%s} is %v (%t), want %v", c.name, c.labels, got, ok, c.want)
+		}
+	}
+}
