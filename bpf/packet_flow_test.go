@@ -120,7 +120,7 @@ func begin(t *testing.T, coll *ebpf.Collection, clientAddr, nodeAddr, podAddr st
 	return f
 }
 
-// entries returns the keys of both reply entries, which tell whether f is over.
+// entries returns the keys of both reply entries, which show whether f has ended.
 func (f ofFlow) entries() []flowKey {
 	return []flowKey{flowKeyOf(f.pod, f.client, unix.IPPROTO_TCP, flowOut),
 		flowKeyOf(f.pod, f.self, unix.IPPROTO_TCP, flowIn)}

@@ -101,8 +101,8 @@ var PolicyReasons = []Reason{
 	{0, "policy_baseline", "A ClusterNetworkPolicy of the Baseline tier denies the packet."},
 	{0, "policy_unknown_peer", "The packet is of an address of a pod that the node does not know, " +
 		"where a policy may deny some pods."},
-	{0, "policy_unstamped", "The nftables table of policies did not judge a pod's packet: somebody " +
-		"deleted or flushed it."},
+	{0, "policy_unstamped", "The nftables table of policies was deleted or flushed, so a pod's " +
+		"packet was not judged."},
 }
 
 // EngineReasons are why veil-wg with the engine kubeveil dropped a packet or refused a request. They

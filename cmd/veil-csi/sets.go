@@ -88,8 +88,8 @@ func (o *options) inline(log *slog.Logger) (bool, error) {
 	release := unix.ByteSliceToString(name.Release[:])
 	safe := crypt.LatencyIsSafe(release)
 	if !safe {
-		log.Info("this kernel may corrupt memory with dm-crypt's latency flags (CVE-2024-26718), "+
-			"so they are off; if its vendor has the fix, set -latency-tuning=on", "kernel", release)
+		log.Info("dm-crypt's latency flags are off: CVE-2024-26718; if your kernel has the fix, set "+
+			"-latency-tuning=on", "kernel", release)
 	}
 	return safe, nil
 }

@@ -197,8 +197,8 @@ func (r *nodeReport) readPolicy(p *telemetry.Policy) {
 			orDash(p.Told), orDash(p.Revision)))
 	}
 	if p.Pending > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("policies: %d pods are mute: it is not known yet "+
-			"how to judge them", p.Pending))
+		r.Notes = append(r.Notes, fmt.Sprintf("policies: %d pods are mute until their policies "+
+			"are known", p.Pending))
 	}
 }
 

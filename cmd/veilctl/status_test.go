@@ -103,7 +103,7 @@ node-4  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     -         5
 node-5  yes    v0.1.0   2 mJLSJPVW  kernel  1440  0/0    3     bb22      5
 
 node-2: policies: told of revision bb22, aa11 is in force
-node-2: policies: 2 pods are mute: it is not known yet how to judge them
+node-2: policies: 2 pods are mute until their policies are known
 node-4: policies: not listed since veild started, what was in force before stays so
 nodes enforce different policies: 2 enforce revision aa11, 2 enforce revision bb22
 5 of 5 nodes are well

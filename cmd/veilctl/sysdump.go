@@ -45,7 +45,7 @@ encrypted volumes, nodes, events of kube-system, the logs of Kubeveil's pods wit
 previous lives, and what veilctl says in each veild's pod: peers, MTU, guard, links, rules,
 routes, nftables. Secrets are never read; keys, tokens, passwords and the like are taken out of
 everything else, wherever they stand, and counted. manifest.json in it says what it holds, what
-could not be had and why, and what was left out.
+could not be read and why, and what was left out.
 
 Names and addresses of nodes are in it. Look through it before you hand it to others.`,
 		Example: `veilctl sysdump
@@ -114,7 +114,7 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 		redacted += e.Redacted
 	}
 
-	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d things could not be had\n",
+	fmt.Fprintf(c.out, "%s: %d files, %d KiB; %d secrets taken out; %d items could not be read\n",
 		file, len(m.Files), (info.Size()+1023)/1024, redacted, len(m.Missing))
 	for _, x := range m.Missing {
 		fmt.Fprintf(c.progress, "  without %s: %s\n", x.Path, x.Why)
@@ -195,7 +195,7 @@ func (d *dump) run(ctx context.Context) {
 func (d *dump) summaries(ctx context.Context) {
 	d.text("README.txt", "veilctl", []byte("What `veilctl sysdump` gathered for a bug report "+
 		"about Kubeveil. Begin with status.txt and check.txt; manifest.json lists\n"+
-		"all files, what could not be had, and what was left out. REDACTED stands where a "+
+		"all files, what could not be read, and what was left out. REDACTED stands where a "+
 		"secret was.\n"))
 	report := assess(d.seen)
 	var b bytes.Buffer

@@ -204,8 +204,8 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 	}
 }
 
-// left opens the volume as a process does that dies before it mounts it; held is whether a process
-// has the mapping open.
+// left opens the volume as a process does that dies before it mounts it; held reports whether a
+// process has the mapping open.
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
 	for _, adopted := range []bool{false, true} {

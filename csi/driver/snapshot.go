@@ -123,8 +123,8 @@ func (d *Driver) flush(ctx context.Context, id string) {
 		}
 	}
 	if err != nil {
-		d.Log.Warn("file system was not written out before it is copied; it may stand still "+
-			"for longer", "volume", id, "error", err)
+		d.Log.Warn("cannot flush file system before copy; suspension may take longer",
+			"volume", id, "error", err)
 	}
 }
 

@@ -290,8 +290,7 @@ func (d *Driver) fence(ctx context.Context, st volume.State) error {
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(fencePatience):
-		err = fmt.Errorf("volume %s: what is mapped of it here is to be fenced, and its disk has "+
-			"not answered for %v",
+		err = fmt.Errorf("volume %s: fence mapping: disk has not answered for %v",
 			st.Volume, fencePatience)
 	}
 	if errors.Is(err, volume.ErrInProgress) {

@@ -144,9 +144,9 @@ func (Host) Make(ctx context.Context, device string, kind FS) error {
 // Bits of e2fsck's exit code (e2fsck(8)).
 const e2fsckCorrected = 1 | 2
 
-// Check implements Filesystems. A cleanly unmounted file system is left to the kernel, as e2fsck -p
-// does, which saves its start. xfs replays its journal on mount, and only an administrator repairs
-// it, so there is nothing to do.
+// Check implements Filesystems. A cleanly unmounted file system is not checked, as e2fsck -p would
+// also skip it. xfs replays its journal on mount, and only an administrator repairs it, so there is
+// nothing to do.
 func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if kind != Ext4 {
 		return nil

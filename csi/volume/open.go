@@ -290,8 +290,8 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 		// only good one.
 		if err := o.verified(ctx, dev, keys, true,
 			func(blk.Disk, *crypt.Metadata, crypt.Record) error { return nil }); err != nil {
-			return crypt.Mapping{}, fmt.Errorf("mapping %s is not as it should be, and is left, "+
-				"because nothing can take its place: %w", stale, err)
+			return crypt.Mapping{}, fmt.Errorf("mapping %s is wrong but kept: "+
+				"no replacement can be opened: %w", stale, err)
 		}
 		if err := o.discard(ctx, stale); err != nil {
 			return crypt.Mapping{}, err

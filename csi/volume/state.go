@@ -32,7 +32,7 @@ var (
 	// ErrTooLong matches when a copy was abandoned because its source was suspended for too long.
 	ErrTooLong = errors.New("the source stood still for too long")
 	// ErrStill matches when a suspended volume could not be resumed: its users still wait.
-	ErrStill = errors.New("it stands still")
+	ErrStill = errors.New("it is suspended")
 	// ErrState matches a state that no operation leaves behind: it was edited, or written by
 	// another version.
 	ErrState = errors.New("state of the volume does not hang together")
@@ -73,7 +73,7 @@ const (
 	Deleted    Phase = "Deleted"
 )
 
-// Content says whether a file system was made on the volume.
+// Content records whether a file system was made on the volume.
 type Content string
 
 // The contents.

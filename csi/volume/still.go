@@ -67,7 +67,8 @@ func (o *op) letGo(ctx context.Context, thaw func() error) error {
 		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
 			return err
 		}
-		o.log.Warn("volume stands still: trying again to let it go on", "next", pause, "error", err)
+		o.log.Warn("volume is still suspended: trying again to resume it",
+			"next", pause, "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -77,8 +78,8 @@ func (o *op) letGo(ctx context.Context, thaw func() error) error {
 	if err == nil || errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
-	o.log.Error("volume stands still, and went on by none of the attempts: if it stays so, have "+
-		"its mapping resumed with dmsetup", "error", err)
+	o.log.Error("cannot resume suspended volume; if it stays suspended run: dmsetup resume MAPPING",
+		"error", err)
 	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
 }
 

@@ -24,7 +24,7 @@
 //
 // It changes nothing about a spec: no assertion is left out, and no timeout is patched, but for
 // what the definition of a driver or a parameter of the upstream's suite may say. It does not load
-// images: who calls it says whether the nodes can pull the upstream's or have those of
+// images: the caller says whether the nodes can pull the upstream's or have those of
 // hack/conformance.
 //
 // Start reading at Run, then reasons.go.

@@ -162,7 +162,7 @@ func breadthFirst(specs []string) []string {
 		func(a, b string) int { return rank[a] - rank[b] })
 }
 
-// over says whether no more specs are to be begun.
+// over reports whether the limit has passed, so that no more specs begin.
 func (o Options) over(r *Report) bool { return o.Limit > 0 && time.Since(r.Started) > o.Limit }
 
 // runBatches runs batches, so many at a time, and tells the report. The first error ends the

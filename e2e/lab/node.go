@@ -324,7 +324,7 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.Boot(ctx, true)
 }
 
-// HasConflist says whether a CNI configuration is on the node's disk.
+// HasConflist reports whether a CNI configuration is on the node's disk.
 func (n *Node) HasConflist() (bool, error) {
 	entries, err := os.ReadDir(filepath.Join(n.Disk(), "etc/cni/net.d"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -41,7 +41,7 @@ const (
 	maxServers  = nodeHost - controlHost
 )
 
-// v4 and v6 say whether the family is in use.
+// v4 and v6 report whether the family is in use.
 func (f Family) v4() bool { return f != IPv6 }
 func (f Family) v6() bool { return f != IPv4 }
 

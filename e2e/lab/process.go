@@ -134,7 +134,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Running says whether it has not ended yet.
+// Running reports whether the process has not ended yet.
 func (p *Process) Running() bool {
 	select {
 	case <-p.exited:

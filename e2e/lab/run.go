@@ -68,7 +68,7 @@ func prune(base string, keep int) error {
 	return errors.Join(errs...)
 }
 
-// lives says whether a process with that id is there.
+// lives reports whether a process with that id is there.
 func lives(pid string) bool {
 	id, err := strconv.Atoi(pid)
 	return err != nil || !errors.Is(unix.Kill(id, 0), unix.ESRCH)

@@ -21,5 +21,5 @@ const (
 )
 
 // PolicyDir holds, where NetworkPolicy is enforced, the group of each pod that is bound to this
-// node. Pods are attached mute while it exists and has none for them.
+// node. If the directory exists without a group for a pod, the pod is attached mute.
 const PolicyDir = RunDir + "/policy"

@@ -170,8 +170,8 @@ func (a *Agent) moveTableAside(corrupt error) error {
 	if err != nil {
 		return errors.Join(corrupt, err)
 	}
-	a.log.Warn("last good table is corrupt, starting without it until the source answers; inspect "+
-		"the file that was moved aside, then delete it", "moved", aside, "error", corrupt)
+	a.log.Warn("last good table is corrupt and not used; inspect the moved file, then delete it",
+		"moved", aside, "error", corrupt)
 	return nil
 }
 

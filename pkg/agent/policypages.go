@@ -15,9 +15,8 @@ import (
 )
 
 // errNoPolicies is what is shown of policies where none are enforced.
-var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: policy is none; to " +
-	"enforce it, add the component components/policy to your kustomization, or set policy: " +
-	"kubernetes (docs/how-to/policies.md)")
+var errNoPolicies = errors.New("NetworkPolicy is not enforced on this node: " +
+	"add manifests/components/policy, or set policy: kubernetes")
 
 // pages are all pages of the admin socket but the status.
 func (a *Agent) pages() map[string]telemetry.Page {

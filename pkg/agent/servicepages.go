@@ -16,8 +16,8 @@ var errNoServices = errors.New("services are not translated by veild on this nod
 	"serviceProxy is none")
 
 // errNotListed says why an existing service may not be shown.
-var errNotListed = errors.New("services have not been listed since veild started: the table in " +
-	"force is the last veild's; only the API servers are shown")
+var errNotListed = errors.New("services are not listed since veild started: the former table " +
+	"is in force; only API servers are shown")
 
 // servicePages are the admin socket's pages about services.
 func (a *Agent) servicePages() map[string]telemetry.Page {
@@ -80,12 +80,12 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 	}
 	f, ok := p.At(addr, protocol, scope)
 	if !ok && p.Keeps(addr, protocol, scope) {
-		return nil, fmt.Errorf("%s %s from %s is served as before veild restarted: its service is "+
-			"not listed yet, or the table is full: see veilctl status",
+		return nil, fmt.Errorf("%s %s from %s is kept from before veild started (not listed yet, "+
+			"or the table is full): see veilctl status",
 			protocol, addr, scope)
 	}
 	if !ok {
-		return nil, fmt.Errorf("%s %s from %s is no service's: packets go there as they are",
+		return nil, fmt.Errorf("%s %s from %s belongs to no service; packets are not translated",
 			protocol, addr, scope)
 	}
 	return f, nil

@@ -34,11 +34,11 @@ type candidate struct {
 //  3. Claims of the nodes accepted in 1. One that is bad in itself (checkClaim) or
 //     repeats a key is refused: the node is as if it had none (Table.Keyless).
 //
-// In steps 1 and 3 this node comes first, then those who claim nothing that lastGood
-// gives to another who still claims it, the oldest first, then the rest. So a
-// node that only holds what it held can lose nothing to any other, and among
-// newcomers age decides, then name. What a refused node contests stays with its
-// holder; its addresses go to NodeAddrs (see checkAddrs).
+// In steps 1 and 3 this node comes first. Next come the nodes that claim nothing of an incumbent's
+// (a node to which lastGood gives it and that still claims it), the oldest first. All others come
+// last. So a node that only holds what it held can lose nothing to any other, and among newcomers
+// age decides, then name. What a refused node contests stays with its holder; its addresses go to
+// NodeAddrs (see checkAddrs).
 //
 // A node without a claim keeps the one that lastGood has of the same Node: deleting the
 // Node revokes its key. Until state is synced, what lastGood knows and state lacks is kept: nodes,

@@ -118,9 +118,9 @@ func load(path string, given []givenFlag) (Config, error) {
 	return assemble(path, text, given, readFile)
 }
 
-// Parse is Load for who has the texts and not the files: what the veild of node would say of a
-// configuration before it runs. Kubeadm stands for the file KubeadmConfig; nil is a file that does
-// not exist.
+// Parse is Load for callers that have the texts, not the files. It returns what the veild of node
+// would say of a configuration before it runs. Kubeadm stands for the file KubeadmConfig; nil is a
+// file that does not exist.
 func Parse(node string, text, kubeadm []byte) (Config, error) {
 	return assemble("configuration", text, []givenFlag{{"node", "node", node}},
 		func(path string) ([]byte, error) {

@@ -126,7 +126,7 @@ func (p *problems) checkOutside(c Config) {
 	}
 }
 
-// checkRange judges one range by itself and is whether it is usable.
+// checkRange judges one range by itself and reports whether it is usable.
 func (p *problems) checkRange(key string, r netip.Prefix) bool {
 	if !r.IsValid() {
 		p.add(key, "is no range; write one such as 198.18.0.0/16 or fd42::/48")

@@ -193,7 +193,7 @@ func TestLastAddr(t *testing.T) {
 
 // network stands for what lies between two nodes: what is sent is seen by the watchers of both.
 type network struct {
-	// seen is what each watcher is told of a flow; answered is whether it comes back.
+	// seen is what each watcher is told of a flow; answered reports whether it comes back.
 	seen     leak.Result
 	answered bool
 	sent     []string

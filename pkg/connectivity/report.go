@@ -39,7 +39,7 @@ type Skip struct {
 	Why  string `json:"why"`
 }
 
-// OK says whether every flow was as promised, and there were some.
+// OK reports whether every flow was as promised, and there were some.
 func (r Report) OK() bool { return len(r.Flows) > 0 && len(r.Wrong()) == 0 }
 
 // Wrong returns the flows that were not as promised.

@@ -44,7 +44,7 @@ type Seen struct {
 	Examples []string `json:"examples,omitempty"`
 }
 
-// newSeen takes over what the oracle said; whose only canary was the flow's.
+// newSeen returns what the oracle said. The oracle must have looked for this flow's canary only.
 func newSeen(r leak.Result) Seen {
 	s := Seen{Frames: r.Frames, Tunnel: r.Kinds[leak.Tunnel], Clear: r.Kinds[leak.LeakCanary],
 		Dropped: r.Dropped}

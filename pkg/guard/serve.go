@@ -12,10 +12,9 @@ import (
 //	client > service ─► NIC: guard, then translated and marked ─► here: client > backend ─► pod or tunnel
 //	client < service ◄─ NIC: translated, then guard ◄──────────── here: client < backend, marked ◄─ pod or tunnel
 //
-// So with that mark a backend's address is no reason to drop what comes in by a link, nor one as
-// source of what goes out: the program at the link judges what the network sees. No other host can
-// set a mark, and what crosses from a pod's network namespace loses it. A pod's packet still goes
-// to no backend but by a tunnel.
+// With that mark, backend addresses are allowed inbound as destination and outbound as source: the
+// program at the link judges what the network sees. No other host can set a mark, and what crosses
+// from a pod's network namespace loses it. A pod's packet still goes to no backend but by a tunnel.
 
 // A pod's packet to a service may stay untranslated: a segment of a forgotten flow, a fragment, a
 // lost service table. One to a service address is dropped as in Ranges. One to a LoadBalancer IP

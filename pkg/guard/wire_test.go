@@ -135,7 +135,7 @@ func (n *node) fate(t *testing.T, send func() error, in int, body []byte) string
 	return reason
 }
 
-// received reads what waits and is whether a packet that ends with body was in it.
+// received reads what waits and reports whether a packet that ends with body was in it.
 func received(fd int, body []byte) bool {
 	buf := make([]byte, 1<<14)
 	for {

@@ -12,7 +12,7 @@ import (
 )
 
 // tracker knows links and addresses by the kernel's notifications. So it recognizes a notification
-// without news, and tells whether an index is a pod's link, a tunnel's or another.
+// without news, and reports whether an index is a pod's link, a tunnel's or another.
 type tracker struct {
 	nl    *nl.Handle
 	links map[int]linkSeen
@@ -33,7 +33,7 @@ type addrSeen struct {
 	addr  netip.Prefix
 }
 
-// linkFlags are the flags that say whether a link carries packets.
+// linkFlags are the flags of a link that carries packets.
 const linkFlags = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
 
 func openTracker() (*tracker, error) {

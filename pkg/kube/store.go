@@ -107,7 +107,7 @@ func (s *store[T]) get(name string) (T, bool) {
 	return t, ok
 }
 
-// all copies the entries; synced is whether a list has been read.
+// all copies the entries; synced reports whether a list has been read.
 func (s *store[T]) all() (byName map[string]T, synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

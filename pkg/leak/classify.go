@@ -65,7 +65,7 @@ func judgeARP(r *Rules, b []byte) Verdict {
 	return Verdict{Kind: Neighbour}
 }
 
-// judgeIP judges an IP packet; outside says whether it goes to or comes from a host of Outside.
+// judgeIP judges an IP packet; outside reports whether it goes to or comes from a host of Outside.
 func judgeIP(r *Rules, b []byte) (v Verdict, outside bool) {
 	p, ok := parseIP(b)
 	if !ok {
@@ -180,14 +180,14 @@ func quoted(p *packet) ([]byte, bool) {
 	return p.payload[8:], is4 || is6
 }
 
-// tunnel says whether a packet is between nodes and has the tunnel's port.
+// tunnel reports whether a packet is between nodes and has the tunnel's port.
 func (r *Rules) tunnel(p *packet) bool {
 	return p.proto == UDP && p.hasPorts && (p.srcPort == r.TunnelPort ||
 		p.dstPort == r.TunnelPort) &&
 		slices.Contains(r.Nodes, p.src) && slices.Contains(r.Nodes, p.dst)
 }
 
-// messageType says whether bytes begin with a type of WireGuard's and three zero bytes.
+// messageType reports whether bytes begin with a type of WireGuard's and three zero bytes.
 func messageType(b []byte) bool {
 	return len(b) >= 4 && b[0] >= 1 && b[0] <= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0
 }

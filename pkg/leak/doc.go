@@ -1,4 +1,4 @@
-// Package leak says whether anything of a cluster was seen in clear on a network.
+// Package leak reports whether anything of a cluster was seen in clear on a network.
 //
 // It promises: every frame that crossed a watched link between Watch and Stop was judged, or the
 // Result says how many were not (Dropped), which is no pass. Judging is an allow-list: what is

@@ -48,8 +48,8 @@ func (r *ring) drain(fn func(frame []byte)) {
 	})
 }
 
-// count adds the kernel's counts since the last call; it says whether every frame that the kernel
-// kept was handed out.
+// count adds the kernel's counts since the last call; it reports whether every frame that the
+// kernel kept was handed out.
 func (r *ring) count() (complete bool, err error) {
 	if r.packets, r.dropped, err = r.Counts(); err != nil {
 		return false, fmt.Errorf("%s: %w", r.link, err)

@@ -105,10 +105,10 @@ const (
 	Unknown     Kind = "not-allowed"
 )
 
-// Leak says whether the kind is plaintext of the cluster.
+// Leak reports whether the kind is plaintext of the cluster.
 func (k Kind) Leak() bool { return k == LeakAddress || k == LeakCanary || k == LeakEgress }
 
-// Allowed says whether the kind is no finding.
+// Allowed reports whether the kind is no finding.
 func (k Kind) Allowed() bool {
 	return k == Tunnel || k == TunnelError || k == Neighbour || k == Control || k == Egress
 }

@@ -10,7 +10,8 @@ import (
 // members is a set that is being kept.
 type members struct {
 	def *definition
-	// pods are those that are in the set, with what they contribute. All nodes are one, of no name.
+	// pods are those in the set, with what they contribute. All nodes share one entry with an empty
+	// Name.
 	pods map[Name]contribution
 	// frozen is nil when pods changed since.
 	frozen *Set

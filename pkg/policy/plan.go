@@ -140,7 +140,7 @@ func (p *Plan) Unjudged(m *Member) bool {
 	return g != nil && g.Chains[Ingress] == "" && g.Chains[Egress] == ""
 }
 
-// FastPathView says whether a pod's packets go past netfilter (hostRouting ebpf).
+// FastPathView reports whether a pod's packets go past netfilter (hostRouting ebpf).
 type FastPathView struct {
 	Has bool `json:"has"`
 	// Why says why it does not have it; empty if Has.

@@ -89,8 +89,8 @@ func (s *Snapshot) next() (*cluster.State, error) {
 	t, err := Parse(text)
 	if err != nil {
 		// Not seen: it may be half written, and is looked at again.
-		return nil, fmt.Errorf("%s: %w; it is what veild is told to read, and nobody writes it "+
-			"anew: correct it, or put another in its place", s.path, err)
+		return nil, fmt.Errorf("%s: %w; veild does not rewrite this file: correct or replace it",
+			s.path, err)
 	}
 	s.seen, s.complaint = id, ""
 	if bytes.Equal(text, s.last) {

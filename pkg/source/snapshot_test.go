@@ -287,7 +287,7 @@ func TestSnapshotSourceFollowsItsFile(t *testing.T) {
 	// A corrupt file changes nothing, and is said.
 	errtest.Must(t, atomicfile.Write(path, []byte("{"), 0o600))
 	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(log.String(),
-		"correct it"); {
+		"correct or replace it"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("nothing was said of a corrupt file: %s", log.String())
 		}
@@ -314,7 +314,7 @@ func TestSnapshotSourceRefusesACorruptStart(t *testing.T) {
 	s := source.NewSnapshot(path, false, slog.New(slog.DiscardHandler))
 	if err := s.Run(t.Context(), func(cluster.State) { t.Error("a state") }); !errors.Is(err,
 		source.ErrCorrupt) || strings.Contains(err.Error(), "writes a new one") ||
-		!strings.Contains(err.Error(), "correct it") {
+		!strings.Contains(err.Error(), "correct or replace it") {
 		t.Errorf("got %v, want ErrCorrupt, and nothing of a file that veild writes", err)
 	}
 }

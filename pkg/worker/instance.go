@@ -106,7 +106,7 @@ func (i *instance) write() error {
 	return nil
 }
 
-// setReady says whether the instance serves, see Ready.
+// setReady sets whether the instance serves, see Ready.
 func (i *instance) setReady(ready bool) error {
 	if i.ready == ready {
 		return nil

@@ -82,7 +82,7 @@ static __always_inline void flow_end_of_backend(struct work *w)
 
 /*
  * Deletes the reply entry of w->scratch.entry_key. If its flow is established, suspects it instead:
- * the backend's reply tells whether the flow still is.
+ * the backend's reply shows whether the flow has ended.
  */
 static __always_inline void reply_entry_forget(struct work *w, __u32 now)
 {

@@ -256,7 +256,7 @@ static __always_inline struct flow *entry_add_flags(struct work *w, __u16 flags)
 
 /*
  * Adds the client's flags to both reply entries of the flow of w->in.key to w->out.backend. They
- * tell whether the flow is over, and the ingress one holds the SNAT port.
+ * show whether the flow has ended, and the ingress one holds the SNAT port.
  */
 __noinline int reply_entries_add_flags(int flags, int snat)
 {

@@ -41,8 +41,8 @@ static __always_inline int may_have_flow(const struct work *w)
 }
 
 /*
- * Makes a flow for the packet w->in, which is of none. Without a service, forgets the flow that its
- * ends had by one. Returns what balance_new returns.
+ * Makes a flow for the packet w->in, which has no flow. Without a service, deletes the old service
+ * flow between the same endpoints. Returns what balance_new returns.
  */
 static __always_inline int tc_new(struct __sk_buff *skb, struct work *w, __u32 now, int link)
 {

@@ -135,8 +135,8 @@ func (d *directDisk) Size() (int64, error) {
 func (d *directDisk) Close() error { return d.f.Close() }
 
 // CheckNumber refuses an open block device that has another number than that (ErrOther): its path
-// led elsewhere when it was opened. A regular file, and what Open did not open, has none and is
-// taken.
+// led elsewhere when it was opened. Regular files and disks not opened by Open have no number and
+// pass.
 func CheckNumber(d Disk, number uint64) error {
 	direct, ok := d.(*directDisk)
 	if !ok {

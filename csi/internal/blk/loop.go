@@ -40,7 +40,7 @@ type Loop struct {
 	device, inode uint64
 }
 
-// is whether info is of the file that l is on.
+// is reports whether info is of the file that l is on.
 func (l Loop) is(info *unix.LoopInfo64) bool {
 	return info.Device == l.device && info.Inode == l.inode
 }

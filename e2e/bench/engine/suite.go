@@ -37,7 +37,7 @@ type Options struct {
 	MTUs   []int
 	// Upgrades is how many upgrades are measured at each MTU; 0 is none.
 	Upgrades int
-	// Idle says whether idle peers are measured.
+	// Idle reports whether idle peers are measured.
 	Idle     bool
 	Progress func(format string, args ...any)
 }

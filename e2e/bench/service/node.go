@@ -163,7 +163,7 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 	return err
 }
 
-// tracks says whether the node tracks connections, which is known once some have passed.
+// tracks reports whether the node tracks connections, which is known once some have passed.
 func (l *lane) tracks() (bool, error) {
 	var n int
 	err := l.node.do(func() error {

@@ -69,8 +69,8 @@ const (
 )
 
 // Judge adds the verdict over the wire; rest is what the oracle saw to its end, or since the
-// control run. One outcome is whether all that was Kubeveil's was encrypted, the other whether the
-// oracle would have seen it if not.
+// control run. One outcome says that all traffic of Kubeveil was encrypted, the other that the
+// oracle would have seen it otherwise.
 func (r *Report) Judge(rest leak.Result) {
 	ours := r.parts.before.Plus(rest)
 	r.Leaks = &bench.Leaks{Frames: ours.Frames, Plaintext: ours.Plaintext,

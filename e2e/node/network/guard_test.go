@@ -247,8 +247,7 @@ func routePast(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, r
 	t.Logf("%d packets stopped", after-before)
 }
 
-// nobodyAnswers expects that no pod answers; the oracle says whether they were asked in
-// clear.
+// nobodyAnswers expects that no pod answers; the oracle judges whether they were asked in clear.
 func nobodyAnswers(ctx context.Context, t *testing.T, p *lab.Pod, from ...lab.Place) {
 	t.Helper()
 	tryAll(ctx, from, p.Addrs, 200*time.Millisecond, func(to netip.Addr, proto string) {

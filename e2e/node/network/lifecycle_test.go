@@ -247,7 +247,7 @@ func TestAddressOfADeletedPod(t *testing.T) {
 }
 
 // unreached begins something new towards addresses without an owner, from a pod and from its node.
-// That nothing answers is certain; the oracle says whether it left.
+// That nothing answers is certain; the oracle judges whether it left.
 func unreached(ctx context.Context, a *lab.Pod, n *lab.Node, addrs []netip.Addr) {
 	tryAll(ctx, []lab.Place{a, n}, addrs, 200*time.Millisecond, nil)
 }

@@ -126,7 +126,7 @@ func transfer(ctx context.Context, t *testing.T, pods []*lab.Pod, mtu int) {
 	}
 }
 
-// podMTU says whether a pod's link and its default routes have the MTU.
+// podMTU returns an error unless a pod's link and its default routes have the MTU.
 func podMTU(ctx context.Context, t *testing.T, p *lab.Pod, mtu int) error {
 	t.Helper()
 	if _, got := nodetest.LinkOf(ctx, t, p, "eth0"); got != mtu {

@@ -162,8 +162,8 @@ func unreachable(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
 	}
 }
 
-// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle says whether it
-// was in clear.
+// podsAndNodes lets pods and nodes, own and remote, talk to each other; the oracle judges whether
+// that was in clear.
 func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod) {
 	for i, n := range l.Nodes() {
 		for j, p := range pods {

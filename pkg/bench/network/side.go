@@ -94,7 +94,7 @@ func (s *suite) flow(t target, d time.Duration) load.Flow {
 		}}
 }
 
-// checkAll says whether each way carried at least what its targets were sent.
+// checkAll returns an error unless each way carried at least what its targets were sent.
 func (c carried) checkAll(least map[string]uint64) error {
 	for side, got := range map[string]uint64{sideOurs: c.ours, sideBare: c.bare,
 		sideClear: c.clear} {

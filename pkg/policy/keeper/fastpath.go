@@ -39,7 +39,7 @@ func (k *Keeper) hasFastLocked(key policy.Key, fast map[string]bool) bool {
 		!slices.ContainsFunc(links, func(name string) bool { return !fast[name] })
 }
 
-// showFastLocked says whether a pod has the fast path, and why it does not.
+// showFastLocked returns whether a pod has the fast path, and if not, the reason.
 func (k *Keeper) showFastLocked(key policy.Key, fast map[string]bool) *policy.FastPathView {
 	if k.hasFastLocked(key, fast) {
 		return &policy.FastPathView{Has: true}

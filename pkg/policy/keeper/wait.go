@@ -6,7 +6,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Progress says whether this node enforces the policies of a list.
+// Progress reports whether this node enforces the policies of a list.
 type Progress struct {
 	Node string `json:"node"`
 	// Enforced reports whether it does.

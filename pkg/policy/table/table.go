@@ -20,7 +20,7 @@ type Table struct {
 	// conn stays open: the kernel finishes all pending deletions, which takes some 10 ms, before
 	// it closes a socket of nftables.
 	conn *nfnl.Conn
-	// have is what the kernel has; read is whether it is known.
+	// have is what the kernel has; read reports whether it is known.
 	have *state
 	read bool
 	// stamp is what the kernel has of the table of stamp.go.

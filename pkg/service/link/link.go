@@ -37,8 +37,8 @@ var linkPrograms = []string{progIn, progInL3, progPodIn, progPodOut, progTunnelI
 
 // errTaken is the error of a link without tcx that has the qdisc ingress. That qdisc has one list
 // of programs, for ingress, and leaves no room for clsact.
-var errTaken = errors.New("the link has the qdisc ingress, for example of the plugin bandwidth, " +
-	"in the place of clsact: use Linux 6.6, or remove the limit")
+var errTaken = errors.New("the link has the qdisc ingress (as with the plugin bandwidth), " +
+	"not clsact: use Linux 6.6, or remove the limit")
 
 // direction is the direction of packets at a link.
 type direction = tchook.Direction

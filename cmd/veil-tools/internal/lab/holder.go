@@ -91,7 +91,7 @@ func mountNode(etc string) error {
 }
 
 // enterGroup makes the cgroup that this process was started in the root of what the calling thread
-// mounts, which is kept. grouped is whether it was started in one of its own.
+// mounts, which is kept. grouped reports whether it was started in one of its own.
 func enterGroup() (grouped bool, err error) {
 	runtime.LockOSThread()
 	own, err := os.ReadFile("/proc/self/cgroup")

@@ -11,8 +11,8 @@ type Facts struct {
 	// Config is the future text of veild.yaml in the ConfigMap kubeveil; ConfigFrom names its
 	// origin.
 	Config, ConfigFrom string
-	// Denied are the rights of Needed that the user lacks; Escalate is whether he may give rights
-	// that he does not have, and Ungiven are the ones of Granted that he lacks.
+	// Denied are the rights of Needed that the user lacks; Escalate reports whether the user may
+	// give rights that he does not have. Ungiven are those of Granted that he lacks.
 	Denied, Ungiven []Right
 	Escalate        bool
 	// Kubeadm is the ClusterConfiguration of the ConfigMap kubeadm-config, nil when there is none.

@@ -66,7 +66,7 @@ func (j *judge) half() bool {
 		!has("validatingadmissionpolicybindings"))
 }
 
-// definition judges the custom resource and is whether the rest is worth looking at.
+// definition judges the custom resource. It reports whether the rest needs to be judged.
 func (j *judge) definition(check string) bool {
 	d := j.f.Definition
 	switch {

@@ -181,7 +181,7 @@ func (r *run) all(ctx context.Context, chosen []part) (err error) {
 	return program.Finish(r.out, r.report(), os.Stdout)
 }
 
-// lookAround says whether the machine is idle: on one that is not, what CPU limits says little.
+// lookAround records how busy the machine is: on a busy one, figures that CPU limits say little.
 func (r *run) lookAround(ctx context.Context) error {
 	cores, err := load.Others(ctx, 2*time.Second)
 	if err != nil {
