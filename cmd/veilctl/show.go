@@ -169,7 +169,7 @@ func servicesLine(s *telemetry.Services) string {
 		line = "by eBPF, as the last veild left them (not listed yet)"
 	}
 	for _, t := range s.Tables {
-		if t.Limit == "fronts" {
+		if t.Limit == telemetry.LimitFrontends {
 			line += fmt.Sprintf(", %d of %d addresses", t.Used, t.Size)
 		}
 	}

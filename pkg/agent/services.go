@@ -296,6 +296,16 @@ func tunnelEndpoints(t cluster.Table, port uint16) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
+// serviceTables returns how full the maps are that services.limits has a field for.
+func serviceTables(used, room service.Limits) []telemetry.ServiceTable {
+	return []telemetry.ServiceTable{
+		{Limit: telemetry.LimitFrontends, Used: used.Frontends, Size: room.Frontends},
+		{Limit: telemetry.LimitBackendSlots, Used: used.BackendSlots, Size: room.BackendSlots},
+		{Limit: telemetry.LimitMembers, Used: used.Members, Size: room.Members},
+		{Limit: telemetry.LimitSourceRanges, Used: used.SourceRanges, Size: room.SourceRanges},
+	}
+}
+
 // serviceStatus returns the status of the table, and its problems.
 func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string) {
 	if a.services == nil {
@@ -306,12 +316,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 	out := &telemetry.Services{
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures,
 		Problems: len(s.Problems),
-		Tables: []telemetry.ServiceTable{
-			{Limit: "fronts", Used: s.Used.Frontends, Size: s.Limits.Frontends},
-			{Limit: "slots", Used: s.Used.BackendSlots, Size: s.Limits.BackendSlots},
-			{Limit: "members", Used: s.Used.Members, Size: s.Limits.Members},
-			{Limit: "sources", Used: s.Used.SourceRanges, Size: s.Limits.SourceRanges},
-		},
+		Tables:   serviceTables(s.Used, s.Limits),
 	}
 
 	for _, api := range s.APIServers {
@@ -328,13 +333,13 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		problems = append(problems, fmt.Sprintf("the table of services cannot be read: %v", err))
 	}
 
-	callers, room, err := a.services.links.PodClients()
+	clients, room, err := a.services.links.PodClients()
 	if err != nil {
-		problems = append(problems, fmt.Sprintf("the callers of services cannot be counted: %v",
+		problems = append(problems, fmt.Sprintf("pod clients of services cannot be counted: %v",
 			err))
 	} else {
-		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: "callers", Used: callers,
-			Size: room})
+		out.Tables = append(out.Tables, telemetry.ServiceTable{Limit: telemetry.LimitPodClients,
+			Used: clients, Size: room})
 	}
 
 	const socket, packet = "socket", "packet"

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +19,22 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
+
+// TestLimitsAreNamedAsConfigured compares the label of metrics with the keys of services.limits.
+func TestLimitsAreNamedAsConfigured(t *testing.T) {
+	upper := regexp.MustCompile(`[A-Z]`)
+	var want, got []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[config.ServiceLimits]()) {
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		want = append(want, strings.ToLower(upper.ReplaceAllString(key, "_$0")))
+	}
+	for _, table := range serviceTables(service.Limits{}, service.Limits{}) {
+		got = append(got, table.Limit)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("tables are named %q, want %q", got, want)
+	}
+}
 
 func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -16,8 +16,7 @@ type Services struct {
 	HostRouting string `json:"hostRouting"`
 	// Known counts services.
 	Known int `json:"known"`
-	// Tables are how full the maps are, by the name of their limit; that of callers is not to be
-	// set.
+	// Tables are how full the maps are, by the name of their limit; LimitPodClients cannot be set.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
 	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by
@@ -38,9 +37,19 @@ type ServiceCount struct {
 	Count uint64 `json:"count"`
 }
 
+// The names of limits: fields of services.limits in snake case, and LimitPodClients, which cannot
+// be configured.
+const (
+	LimitFrontends    = "frontends"
+	LimitBackendSlots = "backend_slots"
+	LimitMembers      = "members"
+	LimitSourceRanges = "source_ranges"
+	LimitPodClients   = "pod_clients"
+)
+
 // ServiceTable is how full a map is.
 type ServiceTable struct {
-	Limit string `json:"limit"`
+	Limit string `json:"limit"` // LimitFrontends and the like
 	Used  uint32 `json:"used"`
 	Size  uint32 `json:"size"`
 }

@@ -17,7 +17,7 @@ func TestServiceMetrics(t *testing.T) {
 
 	s.Services = &Services{
 		Listed: true, Known: 4, Failures: 2, Problems: 1,
-		Tables:     []ServiceTable{{Limit: "fronts", Used: 7, Size: 100}},
+		Tables:     []ServiceTable{{Limit: LimitFrontends, Used: 7, Size: 100}},
 		APIServers: []APIServer{{Addr: netip.MustParseAddrPort("198.18.0.2:6443"), Up: true}},
 		Chosen:     []ServiceCount{{Where: "socket", What: "tcp", Count: 9}},
 		Refused:    []ServiceCount{{Where: "packet", What: "no_backend", Count: 3}},
@@ -33,8 +33,8 @@ func TestServiceMetrics(t *testing.T) {
 	}{
 		{"kubeveil_services", "", 4},
 		{"kubeveil_services_listed", "", 1},
-		{"kubeveil_service_table_entries", "table=fronts", 7},
-		{"kubeveil_service_table_limit", "table=fronts", 100},
+		{"kubeveil_service_table_entries", "table=frontends", 7},
+		{"kubeveil_service_table_limit", "table=frontends", 100},
 		{"kubeveil_service_connections_total", "protocol=tcp,where=socket", 9},
 		{"kubeveil_service_refused_total", "reason=no_backend,where=packet", 3},
 		{"kubeveil_service_table_errors_total", "", 2},
