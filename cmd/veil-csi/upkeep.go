@@ -61,7 +61,7 @@ func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	// that is served.
 	p.until(ctx, g, again, "resume what a process left suspended", d.Recover)
 	p.every(ctx, g, yieldEvery, "fence what other nodes took over",
-		func(ctx context.Context) error { return p.metrics.Yield(ctx, d) })
+		func(ctx context.Context) error { return p.metrics.FenceLost(ctx, d) })
 
 	for _, set := range d.Sets {
 		if disks, ok := set.Backend.(*backend.Disks); ok {

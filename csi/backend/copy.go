@@ -48,7 +48,7 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 		return err
 	}
 	defer to.Close()
-	err = f.fill(ctx, to, from, size)
+	err = f.copyBytes(ctx, to, from, size)
 	if err == nil {
 		err = unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, f.path(dst),
 			unix.RENAME_NOREPLACE)
@@ -64,8 +64,8 @@ func (f *Files) Copy(ctx context.Context, dst, src string, size int64) error {
 	return atomicfile.Settle(f.Dir)
 }
 
-// fill makes the empty file to a copy of from, on stable storage.
-func (f *Files) fill(ctx context.Context, to, from *os.File, size int64) error {
+// copyBytes makes the empty file to a copy of from, on stable storage.
+func (f *Files) copyBytes(ctx context.Context, to, from *os.File, size int64) error {
 	info, err := from.Stat()
 	if err != nil {
 		return err

@@ -26,20 +26,20 @@ var (
 	ErrNotSupported = errors.New("not supported here")
 )
 
-// Class is the kind of work that a mapping is tuned for.
-type Class string
+// Tuning is the kind of work that a mapping is tuned for.
+type Tuning string
 
-// The classes.
+// The tunings.
 const (
 	// Throughput uses dm-crypt's queues and sends writes from the processors that encrypted them.
-	Throughput Class = "throughput"
+	Throughput Tuning = "throughput"
 	// Latency encrypts on the requesting processor, without queues: for small requests on fast
 	// disks.
-	Latency Class = "latency"
+	Latency Tuning = "latency"
 )
 
-// flags are the dm-crypt arguments of the class. A kernel that lacks one of them gets none.
-func (c Class) flags() []string {
+// flags are the dm-crypt arguments of the tuning. A kernel that lacks one of them gets none.
+func (c Tuning) flags() []string {
 	switch c {
 	case Latency:
 		return []string{"no_read_workqueue", "no_write_workqueue"}
@@ -49,8 +49,8 @@ func (c Class) flags() []string {
 	return nil
 }
 
-// tuning are flags that change only how fast a mapping is.
-var tuning = append(Throughput.flags(), Latency.flags()...)
+// tuningFlags are the flags that change only how fast a mapping is.
+var tuningFlags = append(Throughput.flags(), Latency.flags()...)
 
 // Engine makes mappings. Its methods may be called from several goroutines, for different names.
 type Engine interface {
@@ -92,7 +92,7 @@ type Table struct {
 	Payload, Offset int64
 	// Volume is the LUKS UUID, which names the key in the keyring.
 	Volume  UUID
-	Class   Class
+	Tuning  Tuning
 	Discard bool
 }
 
@@ -110,8 +110,8 @@ const NamePrefixAll = namePrefix
 func NamePrefix(u UUID) string { return namePrefix + u.String() + "-" }
 
 // NewTable returns the table of a verified record on the device of that number.
-func NewTable(r Record, device uint64, class Class, discard bool) Table {
-	t := Expected(r.UUID, r.Epoch, r.Payload, device, class, discard)
+func NewTable(r Record, device uint64, tuning Tuning, discard bool) Table {
+	t := Expected(r.UUID, r.Epoch, r.Payload, device, tuning, discard)
 	t.Offset = int64(r.offset)
 	return t
 }
@@ -119,11 +119,12 @@ func NewTable(r Record, device uint64, class Class, discard bool) Table {
 // Expected returns the table that the volume's mapping must have by the trusted state, to compare a
 // found mapping with. Each epoch has its own names, so an old mapping that is still open blocks no
 // new one.
-func Expected(u UUID, epoch uint64, payload int64, device uint64, class Class, discard bool) Table {
+func Expected(u UUID, epoch uint64, payload int64, device uint64, tuning Tuning,
+	discard bool) Table {
 	n := strconv.FormatUint(epoch, 10)
 	return Table{
 		Name: NamePrefix(u) + n, UUID: uuidPrefix + u.String() + "-" + n,
-		Device: device, Payload: payload, Offset: DataOffset, Volume: u, Class: class,
+		Device: device, Payload: payload, Offset: DataOffset, Volume: u, Tuning: tuning,
 		Discard: discard,
 	}
 }
@@ -228,7 +229,7 @@ func differs(want, have []string) string {
 			args = nil
 		}
 		args = slices.DeleteFunc(slices.Clone(args),
-			func(a string) bool { return slices.Contains(tuning, a) })
+			func(a string) bool { return slices.Contains(tuningFlags, a) })
 		slices.Sort(args)
 		return args
 	}
@@ -290,5 +291,5 @@ func redactParams(targetType, params string) string {
 // Mapping returns what the kernel shows of t once it is live, without number, path and open count.
 func (t Table) Mapping() Mapping {
 	return Mapping{Name: t.Name, UUID: t.UUID,
-		Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Class.flags())}}}
+		Targets: []Target{{Length: t.Payload, Type: "crypt", params: t.params(t.Tuning.flags())}}}
 }

@@ -21,15 +21,15 @@ func TestTable(t *testing.T) {
 	table := testTable()
 	want := "aes-xts-plain64 :64:logon:kubeveil:" + id +
 		" 0 7:3 8192 3 sector_size:4096 no_read_workqueue no_write_workqueue"
-	if got := table.params(table.Class.flags()); got != want {
+	if got := table.params(table.Tuning.flags()); got != want {
 		t.Errorf("arguments %q, want %q", got, want)
 	}
 	if table.Name != "kubeveil-"+id+"-1" || table.UUID != "KUBEVEIL-"+id+"-1" ||
 		!strings.HasPrefix(table.Name, NamePrefix(testID.UUID)) {
 		t.Errorf("names %s and %s", table.Name, table.UUID)
 	}
-	table.Discard, table.Class = true, ""
-	if got := table.params(table.Class.flags()); !strings.HasSuffix(got,
+	table.Discard, table.Tuning = true, ""
+	if got := table.params(table.Tuning.flags()); !strings.HasSuffix(got,
 		" 2 sector_size:4096 allow_discards") {
 		t.Errorf("with discard: %q", got)
 	}

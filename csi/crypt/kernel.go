@@ -18,14 +18,14 @@ import (
 // CAP_SYS_ADMIN, /dev/mapper/control, the module dm_crypt, and add_key(2) and keyctl(2), which most
 // seccomp profiles of containers deny. It starts no program and does not wait for udev.
 type Kernel struct {
-	// Inline lets the class Latency use dm-crypt's flags no_read_workqueue and no_write_workqueue.
+	// Inline lets the tuning Latency use dm-crypt's flags no_read_workqueue and no_write_workqueue.
 	// Set it only where LatencyIsSafe, or where the kernel is known to have the fix: others corrupt
 	// memory (CVE-2024-26718).
 	Inline bool
 }
 
-// flags returns the dm-crypt arguments of the class that are allowed on this kernel.
-func (k Kernel) flags(c Class) []string {
+// flags returns the dm-crypt arguments of the tuning that are allowed on this kernel.
+func (k Kernel) flags(c Tuning) []string {
 	if c == Latency && !k.Inline {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (k Kernel) Create(_ context.Context, t Table, key *keyring.Secret) (Mapping
 	if _, err := (dmRequest{command: dmDevCreate, name: t.Name, uuid: t.UUID}).call(); err != nil {
 		return Mapping{}, err
 	}
-	m, err := create(t, key, k.flags(t.Class))
+	m, err := create(t, key, k.flags(t.Tuning))
 	if err != nil {
 		return Mapping{}, errors.Join(err, remove(t.Name, 0))
 	}
@@ -206,10 +206,10 @@ func probe(path string) error {
 
 // Resize implements Engine.
 func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error {
-	if err := load(t, key, k.flags(t.Class)); err != nil {
+	if err := load(t, key, k.flags(t.Tuning)); err != nil {
 		return err
 	}
-	err := swap(t.Name, dmSkipLockFSFlag)
+	err := swapTables(t.Name, dmSkipLockFSFlag)
 	if err != nil {
 		// If the kernel cannot make a table live, as on a disk that shrank, the mapping stays
 		// suspended (do_resume in drivers/md/dm-ioctl.c).
@@ -218,8 +218,8 @@ func (k Kernel) Resize(ctx context.Context, t Table, key *keyring.Secret) error 
 	return err
 }
 
-// swap makes the second table the live one: suspend and resume.
-func swap(name string, flags uint32) error {
+// swapTables makes the second table the live one: suspend and resume.
+func swapTables(name string, flags uint32) error {
 	if _, err := (dmRequest{command: dmDevSuspend, name: name, flags: dmSuspendFlag | flags}).
 		call(); err != nil {
 		return err
@@ -262,7 +262,7 @@ func (Kernel) Fence(_ context.Context, name string) error {
 	if _, err := q.call(); err != nil {
 		return err
 	}
-	return swap(name, dmSkipLockFSFlag|dmNoFlushFlag)
+	return swapTables(name, dmSkipLockFSFlag|dmNoFlushFlag)
 }
 
 // Remove implements Engine.

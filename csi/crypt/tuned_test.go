@@ -48,7 +48,7 @@ func (c *cryptTarget) call(q dmRequest) (*dmReply, error) {
 	return &dmReply{}, nil
 }
 
-// Flags of a class are left out where the kernel lacks one, all of them, and nothing else ever is:
+// Flags of a tuning are left out where the kernel lacks one, all of them, and nothing else ever is:
 // a table that is taken is the one that was asked for.
 func TestFlagsThatTheKernelLacks(t *testing.T) {
 	const sectors, discards, submit, read, write = "sector_size:4096", "allow_discards",
@@ -57,7 +57,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 	before59 := cryptTarget{known: all[:4], most: 6} // Linux 5.9 has the last two.
 	for name, c := range map[string]struct {
 		kernel  cryptTarget
-		class   Class
+		tuning  Tuning
 		discard bool
 		// want ends the line that is taken; empty: none is, for the error.
 		want  string
@@ -68,7 +68,7 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 			" 3 " + sectors + " " + read + " " + write, nil, 1},
 		"throughput": {cryptTarget{known: all, most: 8}, Throughput, true,
 			" 3 " + sectors + " " + submit + " " + discards, nil, 1},
-		"no class": {cryptTarget{known: all, most: 8}, "", true,
+		"no tuning": {cryptTarget{known: all, most: 8}, "", true,
 			" 2 " + sectors + " " + discards, nil, 1},
 		"latency before 5.9": {before59, Latency, false, " 1 " + sectors, nil, 2},
 		"latency before 5.9, with discards": {before59, Latency, true,
@@ -77,13 +77,13 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 			" 2 " + sectors + " " + submit, nil, 1},
 		"one flag of two": {cryptTarget{known: all[:5], most: 8}, Latency,
 			true, " 2 " + sectors + " " + discards, nil, 2},
-		"fewer arguments than the class wants": {cryptTarget{known: all, most: 2}, Latency, true,
+		"fewer arguments than the tuning wants": {cryptTarget{known: all, most: 2}, Latency, true,
 			" 2 " + sectors + " " + discards, nil, 2},
 		"no sectors of 4096": {cryptTarget{known: all[1:], most: 8}, Latency,
 			false, "", unix.EINVAL, 2},
 		"no discards": {cryptTarget{known: []string{sectors}, most: 8},
 			Throughput, true, "", unix.EINVAL, 2},
-		"no sectors, no class": {cryptTarget{known: all[1:], most: 8}, "", false,
+		"no sectors, no tuning": {cryptTarget{known: all[1:], most: 8}, "", false,
 			"", unix.EINVAL, 1},
 		"no memory": {cryptTarget{fails: unix.ENOMEM}, Latency, false,
 			"", unix.ENOMEM, 1},
@@ -98,8 +98,8 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := testTable()
-			table.Class, table.Discard = c.class, c.discard
-			err := loadTuned(table, table.Class.flags(), c.kernel.call)
+			table.Tuning, table.Discard = c.tuning, c.discard
+			err := loadTuned(table, table.Tuning.flags(), c.kernel.call)
 			if !errors.Is(err, c.err) || len(c.kernel.asked) != c.asked {
 				t.Errorf("%v after %q; want %v after %d", err, c.kernel.asked, c.err, c.asked)
 			}
@@ -126,18 +126,18 @@ func TestFlagsThatTheKernelLacks(t *testing.T) {
 	}
 }
 
-// What a class brings, and a fallback leaves out, is known to change how fast a mapping is and
+// What a tuning brings, and a fallback leaves out, is known to change how fast a mapping is and
 // nothing else (Documentation/admin-guide/device-mapper/dm-crypt.rst).
 func TestClassesOnlyTune(t *testing.T) {
 	only := []string{"submit_from_crypt_cpus", "no_read_workqueue", "no_write_workqueue"}
-	for _, flag := range append(append(slices.Clone(tuning), Throughput.flags()...),
+	for _, flag := range append(append(slices.Clone(tuningFlags), Throughput.flags()...),
 		Latency.flags()...) {
 		if !slices.Contains(only, flag) {
 			t.Errorf("%s is left out where the kernel does not know it, and is not compared", flag)
 		}
 	}
-	if flags := Class("").flags(); len(flags) != 0 {
-		t.Errorf("no class brings %q", flags)
+	if flags := Tuning("").flags(); len(flags) != 0 {
+		t.Errorf("no tuning brings %q", flags)
 	}
 }
 

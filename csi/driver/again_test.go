@@ -55,10 +55,10 @@ func TestSuspendedSourceIsResumedInTheEnd(t *testing.T) {
 		const times = 12
 		m.unresumable(times)
 		began := time.Now()
-		if err := snapshotted(m, d); !errors.Is(err, volume.ErrStill) || m.suspended() {
+		if err := snapshotted(m, d); !errors.Is(err, volume.ErrSuspended) || m.suspended() {
 			t.Errorf("%v, suspended %v", err, m.suspended())
 		}
-		if took := time.Since(began); took < stillEvery || took > times*stillEvery {
+		if took := time.Since(began); took < resumeEvery || took > times*resumeEvery {
 			t.Errorf("it took %v", took)
 		}
 		if err := snapshotted(m, d); err != nil || m.suspended() {
@@ -80,7 +80,7 @@ func TestEndWhileASourceStandsStill(t *testing.T) {
 			t.Errorf("staged meanwhile: %v: %v", Code(err), err)
 		}
 		d.End()
-		if err := <-done; !errors.Is(err, volume.ErrStill) || !m.suspended() {
+		if err := <-done; !errors.Is(err, volume.ErrSuspended) || !m.suspended() {
 			t.Errorf("%v, suspended %v", err, m.suspended())
 		}
 		m.engine.Hook = func(string, string) error { return nil }

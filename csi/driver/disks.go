@@ -14,7 +14,7 @@ import (
 const recordPatience = 4 * time.Second
 
 // CheckDisks reads the records of the disks below all mappings. It fences each mapping whose disk
-// another node has opened since (volume.Set.YieldLater). It reads only disks, so it works without
+// another node has opened since (volume.Set.FenceByDisk). It reads only disks, so it works without
 // an API server. Call it every few seconds.
 func (d *Driver) CheckDisks(ctx context.Context) error {
 	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
@@ -57,7 +57,7 @@ func (d *Driver) checkDisk(ctx context.Context, name string, done chan<- error) 
 	}
 	d.records[name] = true
 	go func() {
-		err := d.any.YieldLater(ctx, id, name)
+		err := d.any.FenceByDisk(ctx, id, name)
 		if errors.Is(err, volume.ErrInProgress) {
 			err = nil
 		}

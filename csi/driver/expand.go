@@ -68,7 +68,7 @@ func (d *Driver) NodeExpandVolume(ctx context.Context,
 	}
 
 	if isFS {
-		err = d.fill(ctx, o.Mapping.Path, m.Target, m.FS, st.Payload)
+		err = d.growFileSystem(ctx, o.Mapping.Path, m.Target, m.FS, st.Payload)
 	}
 	if err != nil {
 		return nil, err

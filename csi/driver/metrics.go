@@ -140,9 +140,9 @@ func (m *Metrics) Trim(ctx context.Context, d *Driver) error {
 	return err
 }
 
-// Yield is Driver.Yield, counted.
-func (m *Metrics) Yield(ctx context.Context, d *Driver) error {
-	err := d.Yield(ctx)
+// FenceLost is Driver.FenceLost, counted.
+func (m *Metrics) FenceLost(ctx context.Context, d *Driver) error {
+	err := d.FenceLost(ctx)
 	if err != nil {
 		m.failed.WithLabelValues(workYield).Inc()
 	}

@@ -35,7 +35,7 @@ func TestMetrics(t *testing.T) {
 	}
 
 	d.any.Store = &listed{Store: d.any.Store, away: volume.ErrUnavailable}
-	if err := metrics.Yield(t.Context(), d); err == nil {
+	if err := metrics.FenceLost(t.Context(), d); err == nil {
 		t.Error("no error of states that are away")
 	}
 	families, err := r.Gather()

@@ -78,7 +78,7 @@ func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
 	o, err := d.any.Find(ctx, id)
 	if errors.Is(err, crypt.ErrNoMapping) {
-		if err = d.yield(ctx, o.State); err == nil {
+		if err = d.fenceIfLost(ctx, o.State); err == nil {
 			err = failed("volume %s is not staged on node %s: stage it first", id, d.Node)
 		}
 	}
@@ -89,17 +89,17 @@ func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters
 	return o, p, err
 }
 
-// yield fences this node's mappings of a volume that another node has, and returns the
+// fenceIfLost fences this node's mappings of a volume that another node has, and returns the
 // *volume.BusyError; nil if no other node has it. Every call that learns of a take-over calls it:
-// the kubelet asks for statistics of its mounts every minute. Driver.Yield needs no call.
-func (d *Driver) yield(ctx context.Context, st volume.State) error {
+// the kubelet asks for statistics of its mounts every minute. Driver.FenceLost needs no call.
+func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	busy := st.Busy(d.Node)
 	if busy == nil {
 		return nil
 	}
 	set, err := d.set(st)
 	if err == nil {
-		err = set.Yield(ctx, st.Volume)
+		err = set.FenceByState(ctx, st.Volume)
 	}
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 			mapping := m.live(pvc)[0]
 			want := mapping
 			if known {
-				errtest.Must(t, d.Yield(t.Context()))
+				errtest.Must(t, d.FenceLost(t.Context()))
 				want = pvc
 			}
 
@@ -103,11 +103,11 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := two(t)
 		h := listen(d)
-		errtest.Must(t, d.Yield(t.Context()))
+		errtest.Must(t, d.FenceLost(t.Context()))
 		m.engine.Edit(m.live(pvc)[0], func(m *crypt.Mapping) { m.Open = 1 })
 		m.lose()
 		for range 2 {
-			if err := d.Yield(t.Context()); err != nil {
+			if err := d.FenceLost(t.Context()); err != nil {
 				t.Error(err)
 			}
 			<-time.After(strayConfirm)
@@ -120,18 +120,18 @@ func TestNoticeOfAVolumeWithoutState(t *testing.T) {
 func TestNoticeOfARefusalThatUpkeepMeets(t *testing.T) {
 	m, d := two(t)
 	h := listen(d)
-	errtest.Must(t, d.Yield(t.Context()))
+	errtest.Must(t, d.FenceLost(t.Context()))
 
 	for range 2 {
 		m.edit(func(st *volume.State) { st.Writer, st.Epoch = "node-2", st.Epoch-1 })
 		for range 2 {
 			var refused *crypt.RefusedError
-			if err := d.Yield(t.Context()); !errors.As(err, &refused) {
+			if err := d.FenceLost(t.Context()); !errors.As(err, &refused) {
 				t.Errorf("%v", err)
 			}
 		}
 		m.edit(func(st *volume.State) { st.Writer, st.Epoch = d.Node, st.Epoch+1 })
-		if err := d.Yield(t.Context()); err != nil {
+		if err := d.FenceLost(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}

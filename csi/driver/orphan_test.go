@@ -39,7 +39,7 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, d := running(t, mounted(""), nil)
-				errtest.Must(t, d.Yield(t.Context()))
+				errtest.Must(t, d.FenceLost(t.Context()))
 
 				mapping := m.engine.Live()[0]
 				m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
@@ -51,13 +51,13 @@ func TestMappingOfALostVolumeIsClosedWithoutACall(t *testing.T) {
 				if c.restarts {
 					d = m.process(0)
 				}
-				if err := d.Yield(t.Context()); err != nil || len(m.engine.Live()) != 1 {
+				if err := d.FenceLost(t.Context()); err != nil || len(m.engine.Live()) != 1 {
 					t.Errorf("a first look closes nothing: %v, %v", err, m.engine.Live())
 				}
 
 				<-time.After(strayConfirm)
 				for range 2 {
-					if err := d.Yield(t.Context()); err != nil {
+					if err := d.FenceLost(t.Context()); err != nil {
 						t.Error(err)
 					}
 				}

@@ -56,7 +56,7 @@ const (
 
 // Parameters are the parameters of a StorageClass.
 type Parameters struct {
-	Tuning  crypt.Class
+	Tuning  crypt.Tuning
 	Discard Discard
 	Fsck    Fsck
 	Backend string
@@ -102,7 +102,7 @@ func (p Parameters) Map() map[string]string {
 }
 
 func fromMap(m map[string]string) Parameters {
-	return Parameters{crypt.Class(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
+	return Parameters{crypt.Tuning(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
 		m[paramBackend], m[paramKeys]}
 }
 
@@ -160,18 +160,18 @@ func (d *Driver) configured(p Parameters) error {
 
 // complete fills in the defaults of the program where c has none.
 func (d *Driver) complete(p Parameters) (Parameters, error) {
-	fill := func(have *string, configured func(string) bool, of []string) {
+	setDefault := func(have *string, configured func(string) bool, of []string) {
 		if i := slices.IndexFunc(of, configured); *have == "" && i >= 0 {
 			*have = of[i]
 		}
 	}
-	fill(&p.Backend, func(name string) bool { return d.Sets[name] != nil }, backends)
-	fill(&p.Keys, func(name string) bool { return d.Keys[name] != nil },
+	setDefault(&p.Backend, func(name string) bool { return d.Sets[name] != nil }, backends)
+	setDefault(&p.Keys, func(name string) bool { return d.Keys[name] != nil },
 		[]string{keyring.NameKMS, keyring.NameFile})
-	fill(&p.Keys, func(string) bool { return true }, []string{keyring.NameSecret})
+	setDefault(&p.Keys, func(string) bool { return true }, []string{keyring.NameSecret})
 	for name, have := range map[string]*string{paramTuning: (*string)(&p.Tuning),
 		paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck)} {
-		fill(have, func(string) bool { return true }, values[name])
+		setDefault(have, func(string) bool { return true }, values[name])
 	}
 	if err := errors.Join(p.check(), d.configured(p)); err != nil {
 		return p, fmt.Errorf("defaults: %w", err)

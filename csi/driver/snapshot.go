@@ -74,8 +74,8 @@ func (d *Driver) CreateSnapshot(ctx context.Context,
 // errEnding is the cause of a copy's end when the driver stops.
 var errEnding = errors.New("the driver ends: ask again")
 
-// stillEvery is the interval of attempts to resume a source that stayed suspended after its copy.
-const stillEvery = 5 * time.Second
+// resumeEvery is the interval of attempts to resume a source that stayed suspended after its copy.
+const resumeEvery = 5 * time.Second
 
 // copy copies the volume src and locks it. The copy does not end with its request, which may be
 // shorter: the next request waits for it. It ends with the process (End).
@@ -101,8 +101,8 @@ func (d *Driver) copy(ctx context.Context, set *volume.Set, dst, src string,
 	}()
 	d.flush(ctx, src)
 	st, err := set.Copy(ctx, dst, src, opts)
-	if errors.Is(err, volume.ErrStill) {
-		d.Until(ctx, stillEvery, "let a volume go on that was copied",
+	if errors.Is(err, volume.ErrSuspended) {
+		d.Until(ctx, resumeEvery, "let a volume go on that was copied",
 			func(ctx context.Context) error { return set.ResumeVolume(ctx, src) })
 	}
 	return st, err

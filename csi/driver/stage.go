@@ -76,7 +76,7 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	defer giveBack()
 	from, err := d.TakeOver(ctx, st.Volume)
 	if err == nil && from != st.Writer {
-		err = d.yield(ctx, st)
+		err = d.fenceIfLost(ctx, st)
 	}
 	if err != nil {
 		return err
@@ -198,7 +198,7 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 // request. If the key comes with requests, the one that unstages brings none, so the sealing key is
 // kept.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
-	return volume.OpenOptions{Keys: d.chain(keys), Class: p.Tuning,
+	return volume.OpenOptions{Keys: d.chain(keys), Tuning: p.Tuning,
 		Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
 }
 
@@ -212,7 +212,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 
 	path := o.Mapping.Path
 	if m, ok := mount.At(all, target); ok && m.Device == o.Mapping.Number && m.Root && !m.Node {
-		return d.fill(ctx, path, target, m.FS, o.State.Payload)
+		return d.growFileSystem(ctx, path, target, m.FS, o.State.Payload)
 	} else if ok {
 		// A mount of a mapping that was replaced, or a foreign mount that must not be covered: a
 		// mount in use stays.
@@ -240,7 +240,7 @@ func (d *Driver) mount(ctx context.Context, o volume.Opened, p Parameters, c cap
 	if err := d.Mounts.Mount(path, target, kind, options); err != nil {
 		return fmt.Errorf("volume %s: %w", o.State.Volume, err)
 	}
-	if err := d.fill(ctx, path, target, kind, o.State.Payload); err != nil {
+	if err := d.growFileSystem(ctx, path, target, kind, o.State.Payload); err != nil {
 		return errors.Join(fmt.Errorf("volume %s: %w", o.State.Volume, err),
 			d.Mounts.Unmount(target))
 	}
@@ -271,9 +271,9 @@ func (d *Driver) content(ctx context.Context, o volume.Opened, c capability) (mo
 	return found.FS, nil
 }
 
-// fill grows a mounted file system to the size of its volume, after an interrupted expansion or a
-// copy from a smaller source.
-func (d *Driver) fill(ctx context.Context, path, target string, kind mount.FS,
+// growFileSystem grows a mounted file system to the size of its volume, after an interrupted
+// expansion or a copy from a smaller source.
+func (d *Driver) growFileSystem(ctx context.Context, path, target string, kind mount.FS,
 	payload int64) error {
 	found, err := d.Mounts.Probe(ctx, path)
 	if err != nil || found.Size >= payload {

@@ -26,7 +26,7 @@ func (d *Driver) NodeGetVolumeStats(ctx context.Context,
 
 	o, err := d.look(ctx, r.GetVolumeId())
 	if errors.Is(err, crypt.ErrNoMapping) {
-		if err = d.yield(ctx, o.State); err == nil {
+		if err = d.fenceIfLost(ctx, o.State); err == nil {
 			err = notFound("volume %s is not staged on node %s", r.GetVolumeId(), d.Node)
 		}
 	}
@@ -90,7 +90,7 @@ func (d *Driver) NodeGetVolumeHealth(ctx context.Context,
 	}
 	o, err := d.look(ctx, r.GetVolumeId())
 	if errors.Is(err, crypt.ErrNoMapping) {
-		if taken := d.yield(ctx, o.State); taken != nil {
+		if taken := d.fenceIfLost(ctx, o.State); taken != nil {
 			err = taken
 		}
 	}

@@ -148,7 +148,7 @@ func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 		"closed there again": true} {
 		t.Run(name, func(t *testing.T) {
 			m, d := two(t)
-			if err := d.Yield(t.Context()); err != nil || len(m.engine.Live()) != 2 {
+			if err := d.FenceLost(t.Context()); err != nil || len(m.engine.Live()) != 2 {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
 			}
 			other, heir := m.heir()
@@ -164,7 +164,7 @@ func TestNodeWithoutCallsFencesWhatWasTakenOver(t *testing.T) {
 
 			before := m.state(pvc)
 			for range 2 {
-				if err := d.Yield(t.Context()); err != nil || len(m.live(pvc)) != 0 ||
+				if err := d.FenceLost(t.Context()); err != nil || len(m.live(pvc)) != 0 ||
 					len(m.live(restored)) != 1 {
 					t.Errorf("%v, mappings %v", err, m.engine.Live())
 				}
@@ -201,12 +201,12 @@ func TestFenceThatHangs(t *testing.T) {
 		e := mired{d.any.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
 		d.any.Engine = e
 		began := time.Now()
-		if err := d.Yield(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) ||
+		if err := d.FenceLost(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) ||
 			time.Since(began) != fencePatience || len(m.live(restored)) != 0 {
 			t.Errorf("%v after %v, mappings %v", err, time.Since(began), m.engine.Live())
 		}
 		began = time.Now()
-		if err := d.Yield(t.Context()); err != nil || time.Since(began) != 0 {
+		if err := d.FenceLost(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		close(e.goOn)
@@ -248,7 +248,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	d.any.Store = store
 
 	for range 3 {
-		if err := d.Yield(t.Context()); err != nil || store.lists != 1 {
+		if err := d.FenceLost(t.Context()); err != nil || store.lists != 1 {
 			t.Errorf("%v, %d lists", err, store.lists)
 		}
 	}
@@ -260,7 +260,7 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	}{{volume.ErrUnavailable, volume.ErrUnavailable, 1}, {refused, refused, 1},
 		{volume.ErrState, volume.ErrState, 2}, {volume.ErrNotFound, nil, 2}} {
 		store.away, store.gets = c.away, 0
-		if err := d.Yield(t.Context()); !errors.Is(err, c.want) || store.gets != c.gets ||
+		if err := d.FenceLost(t.Context()); !errors.Is(err, c.want) || store.gets != c.gets ||
 			len(m.engine.Live()) != 2 {
 			t.Errorf("%v: %v, asked %d times, mappings %v", c.away, err, store.gets,
 				m.engine.Live())
@@ -274,12 +274,12 @@ func TestWhoseMappingsThereAre(t *testing.T) {
 	}
 	other, heir := m.heir()
 	errtest.Must(t, other.stageVolume(heir, pvc))
-	if err := d.Yield(t.Context()); !errors.Is(err, volume.ErrState) || len(m.live(pvc)) != 0 {
+	if err := d.FenceLost(t.Context()); !errors.Is(err, volume.ErrState) || len(m.live(pvc)) != 0 {
 		t.Errorf("a mapping of a volume that is not known: %v, mappings %v", err, m.engine.Live())
 	}
 
 	store.refused = nil
-	if err := d.Yield(t.Context()); err != nil {
+	if err := d.FenceLost(t.Context()); err != nil {
 		t.Errorf("a mapping of no volume: %v", err)
 	}
 }
@@ -368,7 +368,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m, d := two(t)
 			if known {
-				errtest.Must(t, d.Yield(t.Context()))
+				errtest.Must(t, d.FenceLost(t.Context()))
 			}
 
 			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable,

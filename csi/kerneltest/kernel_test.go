@@ -273,10 +273,10 @@ func TestRoundTripWithCryptsetup(t *testing.T) {
 // The kernel shows the key to no process.
 func TestKernelShowsNoKey(t *testing.T) {
 	n := newNode(t)
-	for i, class := range []crypt.Class{crypt.Throughput, crypt.Latency, ""} {
+	for i, class := range []crypt.Tuning{crypt.Throughput, crypt.Latency, ""} {
 		name := fmt.Sprintf("v%d", i)
 		n.create(name)
-		o := n.open(name, volume.OpenOptions{Class: class, Discard: i == 0})
+		o := n.open(name, volume.OpenOptions{Tuning: class, Discard: i == 0})
 		_, key := n.recovery(name)
 		table := run(t, "", "dmsetup", "table", "--showkeys", o.Mapping.Name)
 		t.Logf("%q: %s", class, table)
@@ -287,7 +287,7 @@ func TestKernelShowsNoKey(t *testing.T) {
 			"no_read_workqueue no_write_workqueue") {
 			t.Error("the class has no effect")
 		}
-		if again := n.open(name, volume.OpenOptions{Class: class,
+		if again := n.open(name, volume.OpenOptions{Tuning: class,
 			Discard: i == 0}); !again.Adopted {
 			t.Errorf("class %q: the mapping is not recognised", class)
 		}

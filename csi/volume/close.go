@@ -34,7 +34,7 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 		return Closed{}, err
 	}
 	var c Closed
-	if o.Phase == Ready && o.Writer == o.Node {
+	if o.state.Phase == Ready && o.state.Writer == o.Node {
 		if c, err = o.giveUp(ctx); err != nil {
 			return c, err
 		}
@@ -46,19 +46,19 @@ func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (
 // unmap removes the mappings of the volume. The current mapping must not be open. Mappings of
 // former epochs are fenced; the kernel removes each on its last close.
 func (o *op) unmap(ctx context.Context) error {
-	present, former, err := o.mappings(ctx, o.State)
+	present, former, err := o.mappings(ctx, o.state)
 	if err != nil {
 		return err
 	}
 	if present != "" {
 		if err := o.Engine.Remove(ctx, present, false); errors.Is(err, crypt.ErrInUse) {
-			return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrInUse, err)
+			return fmt.Errorf("volume %s: %w: %w", o.state.Volume, ErrInUse, err)
 		} else if err != nil {
 			return err
 		}
 	}
 	for _, name := range former {
-		if err := o.discard(ctx, name); err != nil {
+		if err := o.fenceAndRemove(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -72,23 +72,23 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	if why == nil {
 		return Closed{Sealed: true}, nil
 	}
-	if o.Writer == "" || ctx.Err() != nil || errors.Is(why, ErrConflict) {
+	if o.state.Writer == "" || ctx.Err() != nil || errors.Is(why, ErrConflict) {
 		return Closed{}, why
 	}
 	// PendingEpoch, the epoch that the disk may show, stays as it is.
-	next := o.State
+	next := o.state
 	next.Writer = ""
-	if err := o.swap(ctx, next); err != nil {
+	if err := o.updateState(ctx, next); err != nil {
 		return Closed{}, err
 	}
-	o.happened(o.Volume, Unsealed)
+	o.happened(o.state.Volume, Unsealed)
 	o.log.Warn("volume closed without sealing it: an image of the disk from while it was open "+
 		"will be accepted", "why", why)
 	return Closed{Why: why}, nil
 }
 
 func (o *op) seal(ctx context.Context) error {
-	dev, err := o.Backend.Attach(ctx, o.Volume)
+	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if err != nil {
 		return err
 	}
@@ -111,40 +111,40 @@ func (s *Set) Expand(ctx context.Context, volume string, size int64,
 	}
 	defer o.unlock()
 	if err := errors.Join(o.claim(""), o.usable("expand")); err != nil {
-		return o.State, err
+		return o.state, err
 	}
-	if o.Phase != Ready {
-		return o.State, fmt.Errorf("expand volume %s: it is in phase %s: open it first", volume,
-			o.Phase)
+	if o.state.Phase != Ready {
+		return o.state, fmt.Errorf("expand volume %s: it is in phase %s: open it first", volume,
+			o.state.Phase)
 	}
-	payload := max(crypt.PayloadSize(size), o.PendingPayload)
-	if payload <= o.Payload {
-		return o.State, nil
+	payload := max(crypt.PayloadSize(size), o.state.PendingPayload)
+	if payload <= o.state.Payload {
+		return o.state, nil
 	}
 
 	// The key first, then the space: without either nothing changes.
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
-		return o.State, err
+		return o.state, err
 	}
 	defer keys.Wipe()
 	dev, err := o.Backend.Attach(ctx, volume)
 	if err != nil {
-		return o.State, err
+		return o.state, err
 	}
 	if err := o.Backend.Expand(ctx, volume, crypt.DeviceSize(payload)); err != nil {
-		return o.State, err
+		return o.state, err
 	}
 
-	next := o.State
+	next := o.state
 	next.PendingPayload = payload
-	// Swap even if the state already says so: see step.
-	if err := o.swap(ctx, next); err != nil {
-		return o.State, err
+	// Update the state even if it already says so: see step.
+	if err := o.updateState(ctx, next); err != nil {
+		return o.state, err
 	}
 
 	err = o.expand(ctx, dev, keys, opts)
-	return o.State, err
+	return o.state, err
 }
 
 // expand writes the pending size to the record, then to the mapping, then to the state. If it is
@@ -154,34 +154,34 @@ func (o *op) expand(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	var record crypt.Record
 	err := o.verified(ctx, dev, keys, true,
 		func(disk blk.Disk, metadata *crypt.Metadata, now crypt.Record) error {
-			record = now.Next(now.Epoch, o.PendingPayload)
+			record = now.Next(now.Epoch, o.state.PendingPayload)
 			return metadata.Seal(disk, keys, record)
 		})
 	if err != nil {
 		return err
 	}
 
-	if record.Epoch == o.Epoch && o.Writer == o.Node {
-		t := crypt.NewTable(record, dev.Number, opts.Class, opts.Discard)
+	if record.Epoch == o.state.Epoch && o.state.Writer == o.Node {
+		t := crypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard)
 		if err := o.Engine.Resize(ctx, t, keys.Volume); err != nil &&
 			!errors.Is(err, crypt.ErrNoMapping) {
 			// The engine has already tried to resume the mapping once.
-			return errors.Join(err, o.letGo(ctx, func() error {
+			return errors.Join(err, o.resumeWithRetry(ctx, func() error {
 				return o.Engine.Suspend(context.WithoutCancel(ctx), t.Name, false)
 			}))
 		}
 	}
 
-	next := o.State
+	next := o.state
 	next.Payload, next.PendingPayload = record.Payload, 0
-	if err := o.swap(ctx, next); err != nil {
+	if err := o.updateState(ctx, next); err != nil {
 		return err
 	}
-	if o.Writer == o.Node {
+	if o.state.Writer == o.Node {
 		o.keep(keys, opts)
 	}
 
-	o.log.Info("volume expanded", "bytes", o.Payload)
+	o.log.Info("volume expanded", "bytes", o.state.Payload)
 	return nil
 }
 
@@ -211,7 +211,7 @@ func (s *Set) Delete(ctx context.Context, volume string) (Removed, error) {
 		return Removed{}, err
 	}
 	defer o.unlock()
-	if o.Phase != Deleted {
+	if o.state.Phase != Deleted {
 		if err := o.destroyKey(ctx); err != nil {
 			return Removed{}, err
 		}
@@ -241,7 +241,7 @@ func (o *op) destroyKey(ctx context.Context) error {
 	if err := o.unmap(ctx); err != nil {
 		return err
 	}
-	if err := o.swap(ctx, o.State.Destroyed()); err != nil {
+	if err := o.updateState(ctx, o.state.Destroyed()); err != nil {
 		return err
 	}
 	o.log.Info("volume deleted: its key is destroyed")
@@ -252,7 +252,7 @@ func (o *op) destroyKey(ctx context.Context) error {
 // the volume's. The key that could verify its record is destroyed, so only two facts remain: what
 // the record claims, and which device was chosen.
 func (o *op) shred(ctx context.Context) error {
-	dev, err := o.Backend.Attach(ctx, o.Volume)
+	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if err != nil {
 		return err
 	}
@@ -261,17 +261,17 @@ func (o *op) shred(ctx context.Context) error {
 		return err
 	}
 	defer disk.Close()
-	err = crypt.Shred(disk, o.Binding())
-	chosen := o.Device == dev.ID
+	err = crypt.Shred(disk, o.state.Binding())
+	chosen := o.state.Device == dev.ID
 	switch {
-	case errors.Is(err, crypt.OtherVolume) && o.isCopy() && o.Epoch == 0 && (o.Device == "" ||
-		chosen):
+	case errors.Is(err, crypt.OtherVolume) && o.state.isCopy() && o.state.Epoch == 0 &&
+		(o.state.Device == "" || chosen):
 		// A copy that never was READY carries its source's record. A READY copy with that record
 		// holds the source itself.
-		return crypt.Shred(disk, o.origin().Binding)
-	case errors.Is(err, crypt.Blank) && (o.Device == "" || chosen):
+		return crypt.Shred(disk, o.state.origin().Binding)
+	case errors.Is(err, crypt.Blank) && (o.state.Device == "" || chosen):
 		return nil // The disk was shredded before, or never written.
-	case errors.Is(err, crypt.Foreign) && chosen && o.Epoch == 0:
+	case errors.Is(err, crypt.Foreign) && chosen && o.state.Epoch == 0:
 		// The device was blank when it was chosen, and the volume was never READY: formatting was
 		// cut short, and no pod has used the disk.
 		return nil
@@ -290,8 +290,8 @@ func (s *Set) Forget(ctx context.Context, volume string) error {
 		return err
 	}
 	defer o.unlock()
-	if o.Phase != Deleted {
-		return fmt.Errorf("forget volume %s: it is in phase %s, not deleted", volume, o.Phase)
+	if o.state.Phase != Deleted {
+		return fmt.Errorf("forget volume %s: it is in phase %s, not deleted", volume, o.state.Phase)
 	}
 	return o.Store.Remove(ctx, volume, o.revision)
 }

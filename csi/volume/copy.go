@@ -38,7 +38,7 @@ type CopyOptions struct {
 //
 // An error before dst's FORMATTING leaves nothing of dst, or only its state in NEW, which Delete
 // removes. An error after it is repaired by another call, which does not need the source. After
-// ErrStill the source is still suspended: call ResumeVolume.
+// ErrSuspended the source is still suspended: call ResumeVolume.
 func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (State, error) {
 	unlock, err := s.lock(dst)
 	if err != nil {
@@ -54,26 +54,26 @@ func (s *Set) Copy(ctx context.Context, dst, src string, opts CopyOptions) (Stat
 	}
 
 	if err := o.claim(""); err != nil {
-		return o.State, err
+		return o.state, err
 	}
 
-	if o.Phase == New {
+	if o.state.Phase == New {
 		if err := o.copyFrom(ctx, opts); err != nil {
 			return State{}, err
 		}
 	}
 
-	if o.Phase == Formatting {
-		if _, err := o.ready(ctx, ""); err != nil {
-			return o.State, o.release(ctx, err)
+	if o.state.Phase == Formatting {
+		if _, err := o.ensureFormatted(ctx, ""); err != nil {
+			return o.state, o.release(ctx, err)
 		}
 		o.log.Info("volume copied", "source", src, "snapshot", opts.Snapshot)
 	}
 
-	if o.Writer != "" {
-		return o.State, nil
+	if o.state.Writer != "" {
+		return o.state, nil
 	}
-	return o.State, o.Backend.Detach(ctx, dst)
+	return o.state, o.Backend.Detach(ctx, dst)
 }
 
 // createCopy creates the state of a copy, unless there is one of the same request. A copy in NEW
@@ -135,10 +135,10 @@ func copySize(from string, payload, want int64) (int64, error) {
 // copyFrom takes a copy from NEW to FORMATTING: its backing then holds the data of the source's. On
 // an error neither backing nor state remains.
 func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
-	if err := o.discardUnfinished(ctx); err != nil {
+	if err := o.removeUnfinished(ctx); err != nil {
 		return err
 	}
-	err := o.fill(ctx, opts)
+	err := o.copyAndVerify(ctx, opts)
 	if err == nil {
 		return nil
 	}
@@ -146,23 +146,23 @@ func (o *op) copyFrom(ctx context.Context, opts CopyOptions) error {
 	defer cancel()
 	// The state goes first: without it no pending update of it can make the backing one that is
 	// needed.
-	gone := o.Store.Remove(undo, o.Volume, o.revision)
+	gone := o.Store.Remove(undo, o.state.Volume, o.revision)
 	// Another process made a backing that appeared in the meantime.
 	if gone == nil && !errors.Is(err, backend.ErrExists) {
-		gone = o.discardBacking(undo)
+		gone = o.removeBacking(undo)
 	}
 	return errors.Join(err, gone)
 }
 
-func (o *op) discardBacking(ctx context.Context) error {
-	return errors.Join(o.Backend.Detach(ctx, o.Volume), o.Backend.Delete(ctx, o.Volume))
+func (o *op) removeBacking(ctx context.Context) error {
+	return errors.Join(o.Backend.Detach(ctx, o.state.Volume), o.Backend.Delete(ctx, o.state.Volume))
 }
 
-// discardUnfinished removes the backing of an attempt that died before FORMATTING. That backing
+// removeUnfinished removes the backing of an attempt that died before FORMATTING. That backing
 // carries the source's record. Any other backing is refused and not touched: it may be this very
 // volume, under a state from a backup.
-func (o *op) discardUnfinished(ctx context.Context) error {
-	dev, err := o.Backend.Attach(ctx, o.Volume)
+func (o *op) removeUnfinished(ctx context.Context) error {
+	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if errors.Is(err, backend.ErrMissing) {
 		return nil
 	}
@@ -176,24 +176,26 @@ func (o *op) discardUnfinished(ctx context.Context) error {
 	metadata, err := crypt.Read(disk)
 	disk.Close()
 	if err != nil {
-		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.Volume, err))
+		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.state.Volume, err))
 	}
-	if names, ok := metadata.Claims(); !ok || names != o.origin().Binding {
-		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.Volume, &crypt.RefusedError{
-			Kind: crypt.NotEmpty, What: "device " + dev.ID, Expected: "nothing, or a copy of " +
-				o.Request.Source, Found: metadata.Describe()}))
+	if names, ok := metadata.Claims(); !ok || names != o.state.origin().Binding {
+		refused := &crypt.RefusedError{Kind: crypt.NotEmpty, What: "device " + dev.ID,
+			Expected: "nothing, or a copy of " + o.state.Request.Source,
+			Found:    metadata.Describe()}
+		return o.release(ctx, fmt.Errorf("copy to volume %s: %w", o.state.Volume, refused))
 	}
-	return o.discardBacking(ctx)
+	return o.removeBacking(ctx)
 }
 
-// fill copies the source, verifies what was copied, and stores in the state what FORMATTING needs.
-func (o *op) fill(ctx context.Context, opts CopyOptions) error {
-	from, err := o.begin(ctx, o.Request.Source, unwrapper(opts.SourceKeys, o.Keys, opts.Keys))
+// copyAndVerify copies the source, verifies what was copied, and stores in the state what
+// FORMATTING needs.
+func (o *op) copyAndVerify(ctx context.Context, opts CopyOptions) error {
+	from, err := o.begin(ctx, o.state.Request.Source, unwrapper(opts.SourceKeys, o.Keys, opts.Keys))
 	if err != nil {
 		return err
 	}
 	defer from.unlock()
-	open, payload, err := from.settle(ctx)
+	open, payload, err := from.prepareSource(ctx)
 	if err != nil {
 		return err
 	}
@@ -203,23 +205,23 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 		return err
 	}
 	defer data.Wipe()
-	next := o.State
-	if next.Payload, err = copySize(from.Volume, payload, opts.Size); err != nil {
+	next := o.state
+	if next.Payload, err = copySize(from.state.Volume, payload, opts.Size); err != nil {
 		return err
 	}
-	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
+	if next.Key, err = keyring.WrapChecked(ctx, o.provider, o.state.Binding(), data); err != nil {
 		return err
 	}
 
-	if err := o.copyStill(ctx, from, open, crypt.DeviceSize(next.Payload), opts); err != nil {
+	if err := o.copySuspended(ctx, from, open, crypt.DeviceSize(next.Payload), opts); err != nil {
 		return err
 	}
-	dev, err := o.Backend.Attach(ctx, o.Volume)
+	dev, err := o.Backend.Attach(ctx, o.state.Volume)
 	if err != nil {
 		return err
 	}
 
-	keys, err := crypt.DeriveKeys(data, from.Binding())
+	keys, err := crypt.DeriveKeys(data, from.state.Binding())
 	if err != nil {
 		return err
 	}
@@ -229,15 +231,16 @@ func (o *op) fill(ctx context.Context, opts CopyOptions) error {
 			next.Origin = Origin{r.UUID, r.Sequence, r.Epoch, r.Payload}
 			return nil
 		}); err != nil {
-		return fmt.Errorf("copy to volume %s: %w", o.Volume, err)
+		return fmt.Errorf("copy to volume %s: %w", o.state.Volume, err)
 	}
 
 	if next.UUID, err = crypt.NewUUID(); err != nil {
 		return err
 	}
 
-	next.Phase, next.Writer, next.Device, next.Content = Formatting, o.Node, dev.ID, from.Content
-	return o.swap(ctx, next)
+	next.Phase, next.Writer, next.Device = Formatting, o.Node, dev.ID
+	next.Content = from.state.Content
+	return o.updateState(ctx, next)
 }
 
 // unwrapper chains the providers that are not nil.
@@ -254,25 +257,25 @@ func unwrapper(providers ...keyring.Provider) keyring.Provider {
 	return c
 }
 
-// settle prepares the source for a copy: formatted, with two equal records on its disk. open is the
-// name of its mapping, empty for none. payload is its size in bytes as the disk has it, where the
-// state allows two sizes.
-func (o *op) settle(ctx context.Context) (open string, payload int64, err error) {
+// prepareSource prepares the source for a copy: formatted, with two equal records on its disk. open
+// is the name of its mapping, empty for none. payload is its size in bytes as the disk has it,
+// where the state allows two sizes.
+func (o *op) prepareSource(ctx context.Context) (open string, payload int64, err error) {
 	if err := o.claim(""); err != nil {
 		return "", 0, err
 	}
-	if o.isCopy() && o.Phase == New {
+	if o.state.isCopy() && o.state.Phase == New {
 		return "", 0, o.usable("copy")
 	}
-	if open, _, err = o.mappings(ctx, o.State); err != nil {
+	if open, _, err = o.mappings(ctx, o.state); err != nil {
 		return "", 0, err
 	}
-	if o.Phase == Ready && o.PendingEpoch == 0 && o.PendingPayload == 0 {
-		return open, o.Payload, nil
+	if o.state.Phase == Ready && o.state.PendingEpoch == 0 && o.state.PendingPayload == 0 {
+		return open, o.state.Payload, nil
 	}
-	dev, err := o.ready(ctx, "")
+	dev, err := o.ensureFormatted(ctx, "")
 	if err == nil {
-		payload, err = o.even(ctx, dev, open != "")
+		payload, err = o.equalizeRecords(ctx, dev, open != "")
 	}
 	if err != nil {
 		return open, payload, o.release(ctx, err)
@@ -280,14 +283,15 @@ func (o *op) settle(ctx context.Context) (open string, payload int64, err error)
 	if open != "" {
 		return open, payload, nil
 	}
-	return "", payload, o.Backend.Detach(ctx, o.Volume)
+	return "", payload, o.Backend.Detach(ctx, o.state.Volume)
 }
 
-// even rewrites both copies of the record from the valid one, after a write that may have been cut
-// short. It returns the size in that record.
-func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload int64, err error) {
-	if o.PendingEpoch == 0 && o.PendingPayload == 0 {
-		return o.Payload, nil
+// equalizeRecords rewrites both copies of the record from the valid one, after a write that may
+// have been cut short. It returns the size in that record.
+func (o *op) equalizeRecords(ctx context.Context, dev backend.Device,
+	shared bool) (payload int64, err error) {
+	if o.state.PendingEpoch == 0 && o.state.PendingPayload == 0 {
+		return o.state.Payload, nil
 	}
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
@@ -297,9 +301,9 @@ func (o *op) even(ctx context.Context, dev backend.Device, shared bool) (payload
 	err = o.verified(ctx, dev, keys, shared,
 		func(disk blk.Disk, metadata *crypt.Metadata, r crypt.Record) error {
 			payload = r.Payload
-			// Swap even if the state already says all of this: another node may have taken the
+			// Update the state even if it already says all of this: another node may have taken the
 			// volume over since it was read. See step.
-			if err := o.swap(ctx, o.State); err != nil {
+			if err := o.updateState(ctx, o.state); err != nil {
 				return err
 			}
 			return metadata.Seal(disk, keys, r.Next(r.Epoch, r.Payload))

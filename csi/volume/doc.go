@@ -20,11 +20,11 @@
 //   - Delete destroys only what is known to be the volume's, and leaves everything else.
 //   - A copy has the content of its source at one moment, and the source is suspended no longer
 //     than a limit. The copy opens only on its own disk, and the source on no copy's. A source that
-//     could not be resumed is retried for some seconds (ErrStill, Set.ResumeVolume). A source that
-//     a dead process left suspended is resumed by Set.Resume and Set.Open.
+//     could not be resumed is retried for some seconds (ErrSuspended, Set.ResumeVolume). A source
+//     that a dead process left suspended is resumed by Set.Resume and Set.Open.
 //   - A node that lost a volume to a takeover fences its mappings when it learns of that, from the
-//     state (Set.Yield) or from the disk's own record (Set.YieldLater). It changes neither disk nor
-//     state.
+//     state (Set.FenceByState) or from the disk's own record (Set.FenceByDisk). It changes neither
+//     disk nor state.
 //   - While the key service is away no volume is opened or formatted; open volumes stay open.
 //
 // A copy and its source share one volume key. Deleting one destroys its wrapped key, but a holder

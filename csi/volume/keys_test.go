@@ -54,7 +54,7 @@ func TestKeyServiceAway(t *testing.T) {
 	n.intact()
 }
 
-// idle is a provider that is asked only while no turn is held: it may be away for long.
+// idle is a provider that is asked only while no read slot is held: it may be away for long.
 type idle struct {
 	keyring.Provider
 	t *testing.T
@@ -74,7 +74,7 @@ func (i idle) Unwrap(ctx context.Context, b keyring.Binding,
 }
 
 func (i idle) check(what string) {
-	if n := len(i.s.reading); n != 0 {
+	if n := len(i.s.readSlots); n != 0 {
 		i.t.Errorf("%s while %d volumes are read", what, n)
 	}
 }
@@ -91,7 +91,7 @@ func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	}
 
 	for range readers {
-		s.reading <- struct{}{}
+		s.readSlots <- struct{}{}
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -105,7 +105,7 @@ func TestHangingDisksDelayOthersOnlyForAWhile(t *testing.T) {
 	}
 
 	for range readers {
-		<-s.reading
+		<-s.readSlots
 	}
 
 	for _, v := range []string{id, "new"} {

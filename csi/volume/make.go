@@ -28,7 +28,7 @@ func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions,
 	if err := errors.Join(o.claim(opts.TakeOver), o.usable("open")); err != nil {
 		return false, err
 	}
-	if o.Content == Made {
+	if o.state.Content == Made {
 		return false, nil
 	}
 	if err := o.make(ctx, opts, mkfs); err != nil {
@@ -38,14 +38,14 @@ func (s *Set) Make(ctx context.Context, volume string, opts OpenOptions,
 }
 
 func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string) error) error {
-	dev, err := o.ready(ctx, o.Node)
+	dev, err := o.ensureFormatted(ctx, o.Node)
 	if err != nil {
 		return err
 	}
-	next := o.State
+	next := o.state
 	next.Writer = o.Node
-	// Swap even if the state already says so: see step.
-	if err := o.swap(ctx, next); err != nil {
+	// Update the state even if it already says so: see step.
+	if err := o.updateState(ctx, next); err != nil {
 		return err
 	}
 	m, err := o.unmade(ctx, dev, opts)
@@ -57,9 +57,9 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 	if err := errors.Join(mkfs(m.Path), o.remove(ctx, m.Name)); err != nil {
 		return err
 	}
-	next = o.State
+	next = o.state
 	next.Content = Made
-	return o.swap(ctx, next)
+	return o.updateState(ctx, next)
 }
 
 // unmade returns a mapping with the disk's epoch: the one left by a process that died in Make, or a
@@ -75,7 +75,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 	if m.Name != "" {
 		if m.Open > 0 {
 			// A mkfs that outlived its process, or another program that opened the mapping.
-			return m, fmt.Errorf("make a file system on volume %s: mapping %s: %w", o.Volume,
+			return m, fmt.Errorf("make a file system on volume %s: mapping %s: %w", o.state.Volume,
 				m.Name, ErrInUse)
 		}
 		return m, nil
@@ -87,7 +87,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 	}
 	defer keys.Wipe()
 	return o.create(ctx, dev, opts, stale, keys, func() (r crypt.Record, err error) {
-		if o.PendingEpoch != 0 || stale != "" {
+		if o.state.PendingEpoch != 0 || stale != "" {
 			return o.advance(ctx, dev, keys, o.Node)
 		}
 		err = o.verified(ctx, dev, keys, false,
@@ -104,7 +104,7 @@ func (o *op) unmade(ctx context.Context, dev backend.Device,
 func (o *op) remove(ctx context.Context, name string) error {
 	err := o.Engine.Remove(ctx, name, false)
 	if errors.Is(err, crypt.ErrInUse) {
-		err = o.discard(ctx, name)
+		err = o.fenceAndRemove(ctx, name)
 	}
 	return err
 }

@@ -12,28 +12,28 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// stillSuffix ends the names of marks: files in the folder of locks, named after a mapping, that
-// name its volume. A mark exists while a copy has the mapping suspended. The next process can so
-// resume it without asking the store. The folder is on tmpfs: like the mappings, it does not
+// suspendedSuffix ends the names of marks: files in the folder of locks, named after a mapping,
+// that name its volume. A mark exists while a copy has the mapping suspended. The next process can
+// so resume it without asking the store. The folder is on tmpfs: like the mappings, it does not
 // survive a reboot.
-const stillSuffix = ".still"
+const suspendedSuffix = ".still"
 
-func (s *Set) mark(mapping string) string { return filepath.Join(s.Locks, mapping+stillSuffix) }
+func (s *Set) mark(mapping string) string { return filepath.Join(s.Locks, mapping+suspendedSuffix) }
 
-// markStill writes the mark before the volume's copy suspends the mapping.
-func (o *op) markStill(mapping string) error {
+// markSuspended writes the mark before the volume's copy suspends the mapping.
+func (o *op) markSuspended(mapping string) error {
 	if o.Locks == "" {
 		return nil
 	}
-	if err := os.WriteFile(o.mark(mapping), []byte(o.Volume), 0o600); err != nil {
-		return fmt.Errorf("suspend volume %s: %w", o.Volume, err)
+	if err := os.WriteFile(o.mark(mapping), []byte(o.state.Volume), 0o600); err != nil {
+		return fmt.Errorf("suspend volume %s: %w", o.state.Volume, err)
 	}
 	return nil
 }
 
-// unmarkStill removes the mark of a mapping that was resumed. A mark that stays costs one check at
-// the next start.
-func (s *Set) unmarkStill(mapping string) {
+// unmarkSuspended removes the mark of a mapping that was resumed. A mark that stays costs one check
+// at the next start.
+func (s *Set) unmarkSuspended(mapping string) {
 	if s.Locks == "" {
 		return
 	}
@@ -50,13 +50,13 @@ func (s *Set) ResumeMarked(ctx context.Context) error {
 	if s.Locks == "" {
 		return nil
 	}
-	marks, err := filepath.Glob(filepath.Join(s.Locks, "*"+stillSuffix))
+	marks, err := filepath.Glob(filepath.Join(s.Locks, "*"+suspendedSuffix))
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, path := range marks {
-		name := strings.TrimSuffix(filepath.Base(path), stillSuffix)
+		name := strings.TrimSuffix(filepath.Base(path), suspendedSuffix)
 		volume, err := os.ReadFile(path)
 		if err != nil {
 			errs = append(errs, err)
@@ -70,13 +70,13 @@ func (s *Set) ResumeMarked(ctx context.Context) error {
 func (s *Set) resumeOne(ctx context.Context, volume, name string) error {
 	m, err := s.Engine.Lookup(ctx, name)
 	if errors.Is(err, crypt.ErrNoMapping) || err == nil && !m.Suspended {
-		s.unmarkStill(name)
+		s.unmarkSuspended(name)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := s.YieldLater(ctx, volume, name); err != nil {
+	if err := s.FenceByDisk(ctx, volume, name); err != nil {
 		return fmt.Errorf("resume mapping %s: %w", name, err)
 	}
 	return s.resume(ctx, volume, name)

@@ -14,16 +14,17 @@ import (
 	"github.com/kubeveil/kubeveil/csi/keyring"
 )
 
-// turnPatience is how long a volume may delay others. After it, a disk that hangs holds its own
+// readSlotPatience is how long a volume may delay others. After it, a disk that hangs holds its own
 // memory and nothing else.
-const turnPatience = 30 * time.Second
+const readSlotPatience = 30 * time.Second
 
 // op is one operation on one volume, whose lock it holds.
 type op struct {
 	*Set
-	State
+	state    State
 	revision Revision
-	keys     keyring.Provider
+	// provider wraps and unwraps the volume's key.
+	provider keyring.Provider
 	log      *slog.Logger
 	unlock   func()
 }
@@ -45,17 +46,17 @@ func (s *Set) begin(ctx context.Context, volume string, keys keyring.Provider) (
 
 // load reads the state of a locked volume.
 func (s *Set) load(ctx context.Context, volume string, keys keyring.Provider) (*op, error) {
-	o := &op{Set: s, keys: keys, log: s.Log.With("volume", volume)}
-	if o.keys == nil {
-		o.keys = s.Keys
+	o := &op{Set: s, provider: keys, log: s.Log.With("volume", volume)}
+	if o.provider == nil {
+		o.provider = s.Keys
 	}
 	var err error
-	o.State, o.revision, err = s.get(ctx, volume)
+	o.state, o.revision, err = s.get(ctx, volume)
 	return o, err
 }
 
-// swap replaces the state by next, if it did not change in the meantime.
-func (o *op) swap(ctx context.Context, next State) error {
+// updateState replaces the state by next, if it did not change in the meantime.
+func (o *op) updateState(ctx context.Context, next State) error {
 	if err := next.Check(); err != nil {
 		return err
 	}
@@ -63,19 +64,19 @@ func (o *op) swap(ctx context.Context, next State) error {
 	if err != nil {
 		return fmt.Errorf("keep state of volume %s: %w", next.Volume, err)
 	}
-	o.State, o.revision = next, r
+	o.state, o.revision = next, r
 	return nil
 }
 
 // dataKey unwraps the key of the volume. The caller wipes it.
 func (o *op) dataKey(ctx context.Context) (*keyring.Secret, error) {
-	if o.keys == nil {
-		return nil, fmt.Errorf("key of volume %s: %w: this request brings no key", o.Volume,
+	if o.provider == nil {
+		return nil, fmt.Errorf("key of volume %s: %w: this request brings no key", o.state.Volume,
 			keyring.ErrUnavailable)
 	}
-	data, err := o.keys.Unwrap(ctx, o.Binding(), o.Key)
+	data, err := o.provider.Unwrap(ctx, o.state.Binding(), o.state.Key)
 	if err != nil {
-		return nil, fmt.Errorf("key of volume %s: %w", o.Volume, err)
+		return nil, fmt.Errorf("key of volume %s: %w", o.state.Volume, err)
 	}
 	return data, nil
 }
@@ -87,7 +88,7 @@ func (o *op) deriveKeys(ctx context.Context) (*crypt.Keys, error) {
 		return nil, err
 	}
 	defer data.Wipe()
-	return crypt.DeriveKeys(data, o.Binding())
+	return crypt.DeriveKeys(data, o.state.Binding())
 }
 
 // disk opens the attached device; shared allows a device that a mapping uses. A path that now leads
@@ -99,23 +100,24 @@ func (o *op) disk(dev backend.Device, shared bool) (blk.Disk, error) {
 		return nil, err
 	}
 	if err := blk.CheckNumber(disk, dev.Number); err != nil {
-		return nil, errors.Join(fmt.Errorf("volume %s: device %s: %w", o.Volume, dev.ID, err),
+		return nil, errors.Join(fmt.Errorf("volume %s: device %s: %w", o.state.Volume, dev.ID, err),
 			disk.Close())
 	}
 	return disk, nil
 }
 
-// turn waits until there is memory for one more volume's metadata; done releases it. Until then
-// only the volume's disk and its state may block. A volume whose disk hangs gives up its turn after
-// turnPatience, however many volumes hang.
-func (o *op) turn(ctx context.Context) (done func(), err error) {
+// takeReadSlot waits until there is memory for one more volume's metadata; done releases it. Until
+// then only the volume's disk and its state may block. A volume whose disk hangs gives up its slot
+// after readSlotPatience, however many volumes hang.
+func (o *op) takeReadSlot(ctx context.Context) (done func(), err error) {
 	select {
-	case o.reading <- struct{}{}:
-		give := sync.OnceFunc(func() { <-o.reading })
-		overtaken := time.AfterFunc(turnPatience, give)
+	case o.readSlots <- struct{}{}:
+		give := sync.OnceFunc(func() { <-o.readSlots })
+		overtaken := time.AfterFunc(readSlotPatience, give)
 		return func() { overtaken.Stop(); give() }, nil
 	case <-ctx.Done():
-		return nil, fmt.Errorf("volume %s: wait for the disks of others: %w", o.Volume, ctx.Err())
+		return nil, fmt.Errorf("volume %s: wait for the disks of others: %w", o.state.Volume,
+			ctx.Err())
 	}
 }
 
@@ -124,7 +126,7 @@ func (o *op) turn(ctx context.Context) (done func(), err error) {
 // mapping uses.
 func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys, shared bool,
 	use func(blk.Disk, *crypt.Metadata, crypt.Record) error) error {
-	done, err := o.turn(ctx)
+	done, err := o.takeReadSlot(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,37 +138,37 @@ func (o *op) verified(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	defer disk.Close()
 	metadata, err := crypt.Read(disk)
 	if err != nil {
-		return fmt.Errorf("volume %s: %w", o.Volume, err)
+		return fmt.Errorf("volume %s: %w", o.state.Volume, err)
 	}
-	record, err := metadata.Verify(keys, o.Identity(), o.want())
+	record, err := metadata.Verify(keys, o.state.Identity(), o.state.want())
 	if err == nil {
 		err = metadata.Reread(disk)
 	}
 	if err != nil {
-		return fmt.Errorf("volume %s: %w", o.Volume, err)
+		return fmt.Errorf("volume %s: %w", o.state.Volume, err)
 	}
 	return use(disk, metadata, record)
 }
 
 // claim refuses a deleted volume, and one that another node has unless takeOver names that node.
 func (o *op) claim(takeOver string) error {
-	if o.Phase == Deleted {
-		return fmt.Errorf("volume %s: %w", o.Volume, ErrDeleted)
+	if o.state.Phase == Deleted {
+		return fmt.Errorf("volume %s: %w", o.state.Volume, ErrDeleted)
 	}
-	if o.Writer == takeOver {
+	if o.state.Writer == takeOver {
 		return nil
 	}
-	return o.Busy(o.Node)
+	return o.state.Busy(o.Node)
 }
 
 // usable refuses a snapshot and an unfinished copy: neither is a volume for a pod.
 func (o *op) usable(what string) error {
 	switch {
-	case o.Request.Snapshot:
-		return fmt.Errorf("%s volume %s: %w", what, o.Volume, ErrSnapshot)
-	case o.Phase == New && o.isCopy():
+	case o.state.Request.Snapshot:
+		return fmt.Errorf("%s volume %s: %w", what, o.state.Volume, ErrSnapshot)
+	case o.state.Phase == New && o.state.isCopy():
 		return fmt.Errorf("%s volume %s: its copy of %s was not finished: make it again", what,
-			o.Volume, o.Request.Source)
+			o.state.Volume, o.state.Request.Source)
 	}
 	return nil
 }

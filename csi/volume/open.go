@@ -15,8 +15,8 @@ import (
 type OpenOptions struct {
 	// Keys is the provider of this request; nil is the Set's.
 	Keys keyring.Provider
-	// Class tunes; Discard lets the volume tell the disk which blocks are free.
-	Class   crypt.Class
+	// Tuning is that of the mapping; Discard lets the volume tell the disk which blocks are free.
+	Tuning  crypt.Tuning
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
 	TakeOver string
@@ -50,7 +50,7 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 	if err := o.usable("open"); err != nil {
 		return Opened{}, err
 	}
-	dev, err := o.ready(ctx, o.Node)
+	dev, err := o.ensureFormatted(ctx, o.Node)
 	if err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
@@ -62,37 +62,38 @@ func (s *Set) Open(ctx context.Context, volume string, opts OpenOptions) (Opened
 
 	if m.Name != "" {
 		o.keepAgain(ctx, opts)
-		return Opened{m, o.State, true}, nil
+		return Opened{m, o.state, true}, nil
 	}
 
 	if m, err = o.open(ctx, dev, opts, stale); err != nil {
 		return Opened{}, o.release(ctx, err)
 	}
-	return Opened{m, o.State, false}, nil
+	return Opened{m, o.state, false}, nil
 }
 
 // release detaches the backing's device after err, unless a mapping may use it: a volume that was
 // not opened is never closed.
 func (o *op) release(ctx context.Context, err error) error {
-	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.UUID)); unknown != nil ||
+	if names, unknown := o.Engine.List(ctx, crypt.NamePrefix(o.state.UUID)); unknown != nil ||
 		len(names) > 0 {
 		return err
 	}
-	if left := o.Backend.Detach(context.WithoutCancel(ctx), o.Volume); left != nil {
+	if left := o.Backend.Detach(context.WithoutCancel(ctx), o.state.Volume); left != nil {
 		err = errors.Join(err, left)
 	}
 	return err
 }
 
-// ready attaches the volume, and formats one that is not READY yet for writer.
-func (o *op) ready(ctx context.Context, writer string) (backend.Device, error) {
-	if o.Phase == New {
-		if err := o.Backend.Provision(ctx, o.Volume, crypt.DeviceSize(o.Payload)); err != nil {
+// ensureFormatted attaches the volume, and formats one that is not READY yet for writer.
+func (o *op) ensureFormatted(ctx context.Context, writer string) (backend.Device, error) {
+	if o.state.Phase == New {
+		err := o.Backend.Provision(ctx, o.state.Volume, crypt.DeviceSize(o.state.Payload))
+		if err != nil {
 			return backend.Device{}, err
 		}
 	}
-	dev, err := o.Backend.Attach(ctx, o.Volume)
-	if err != nil || o.Phase == Ready {
+	dev, err := o.Backend.Attach(ctx, o.state.Volume)
+	if err != nil || o.state.Phase == Ready {
 		return dev, err
 	}
 	return dev, o.format(ctx, dev, writer)
@@ -105,16 +106,16 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 		return err
 	}
 	defer disk.Close()
-	if o.Phase == New {
+	if o.state.Phase == New {
 		if err := o.beginFormat(ctx, disk, dev); err != nil {
 			return err
 		}
 	}
 
-	if o.Device != dev.ID {
-		return fmt.Errorf("format volume %s: %w", o.Volume, &crypt.RefusedError{
+	if o.state.Device != dev.ID {
+		return fmt.Errorf("format volume %s: %w", o.state.Volume, &crypt.RefusedError{
 			Kind: crypt.OtherVolume, What: "device",
-			Expected: o.Device + ", where formatting began", Found: dev.ID})
+			Expected: o.state.Device + ", where formatting began", Found: dev.ID})
 	}
 
 	data, err := o.dataKey(ctx)
@@ -126,27 +127,27 @@ func (o *op) format(ctx context.Context, dev backend.Device, writer string) erro
 		return err
 	}
 
-	next := o.State
+	next := o.state
 	next.Phase, next.Epoch, next.Writer = Ready, 1, writer
-	if err := o.swap(ctx, next); err != nil {
+	if err := o.updateState(ctx, next); err != nil {
 		return err
 	}
 
-	o.log.Info("volume formatted", "device", dev.ID, "bytes", o.Payload)
+	o.log.Info("volume formatted", "device", dev.ID, "bytes", o.state.Payload)
 	return nil
 }
 
 // write writes the metadata of a volume in FORMATTING.
 func (o *op) write(ctx context.Context, disk blk.Disk, data *keyring.Secret) error {
-	done, err := o.turn(ctx)
+	done, err := o.takeReadSlot(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if o.isCopy() {
-		return crypt.FormatCopy(disk, data, o.Identity(), o.Payload, o.origin())
+	if o.state.isCopy() {
+		return crypt.FormatCopy(disk, data, o.state.Identity(), o.state.Payload, o.state.origin())
 	}
-	return crypt.Format(disk, data, o.Identity(), o.Payload)
+	return crypt.Format(disk, data, o.state.Identity(), o.state.Payload)
 }
 
 // beginFormat takes the volume from NEW to FORMATTING: it checks that the disk is blank and makes a
@@ -162,26 +163,26 @@ func (o *op) beginFormat(ctx context.Context, disk blk.Disk, dev backend.Device)
 		return err
 	}
 	defer data.Wipe()
-	next := o.State
+	next := o.state
 	next.Phase, next.Writer, next.Device = Formatting, o.Node, dev.ID
 	if next.UUID, err = crypt.NewUUID(); err != nil {
 		return err
 	}
-	if next.Key, err = keyring.WrapChecked(ctx, o.keys, o.Binding(), data); err != nil {
+	if next.Key, err = keyring.WrapChecked(ctx, o.provider, o.state.Binding(), data); err != nil {
 		return err
 	}
-	return o.swap(ctx, next)
+	return o.updateState(ctx, next)
 }
 
 // blank refuses a disk that holds any data.
 func (o *op) blank(ctx context.Context, disk blk.Disk) error {
-	done, err := o.turn(ctx)
+	done, err := o.takeReadSlot(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := crypt.CheckBlank(disk, crypt.DeviceSize(o.Payload)); err != nil {
-		return fmt.Errorf("format volume %s: %w", o.Volume, err)
+	if err := crypt.CheckBlank(disk, crypt.DeviceSize(o.state.Payload)); err != nil {
+		return fmt.Errorf("format volume %s: %w", o.state.Volume, err)
 	}
 	return nil
 }
@@ -191,13 +192,13 @@ func (o *op) blank(ctx context.Context, disk blk.Disk) error {
 // replacement can be made. Mappings of former epochs are fenced and removed.
 func (o *op) adopt(ctx context.Context, dev backend.Device,
 	opts OpenOptions) (m crypt.Mapping, stale string, err error) {
-	present, former, err := o.mappings(ctx, o.State)
+	present, former, err := o.mappings(ctx, o.state)
 	if err != nil {
 		return m, "", err
 	}
 
 	for _, name := range former {
-		if err := o.discard(ctx, name); err != nil {
+		if err := o.fenceAndRemove(ctx, name); err != nil {
 			return m, "", err
 		}
 	}
@@ -206,12 +207,14 @@ func (o *op) adopt(ctx context.Context, dev backend.Device,
 		return m, "", nil
 	}
 
-	why := fmt.Sprintf("the state gives it to node %q, pending epoch %d", o.Writer, o.PendingEpoch)
-	if o.Writer == o.Node && o.PendingEpoch == 0 {
-		want := crypt.Expected(o.UUID, o.Epoch, o.Payload, dev.Number, opts.Class, opts.Discard)
-		if m, why = o.inspect(ctx, want); why != "" && o.PendingPayload != 0 {
+	why := fmt.Sprintf("the state gives it to node %q, pending epoch %d", o.state.Writer,
+		o.state.PendingEpoch)
+	if o.state.Writer == o.Node && o.state.PendingEpoch == 0 {
+		want := crypt.Expected(o.state.UUID, o.state.Epoch, o.state.Payload, dev.Number,
+			opts.Tuning, opts.Discard)
+		if m, why = o.inspect(ctx, want); why != "" && o.state.PendingPayload != 0 {
 			// An expansion that was cut short may have resized the mapping.
-			want.Payload = o.PendingPayload
+			want.Payload = o.state.PendingPayload
 			m, why = o.inspect(ctx, want)
 		}
 	}
@@ -247,9 +250,9 @@ func (o *op) inspect(ctx context.Context, want crypt.Table) (crypt.Mapping, stri
 	return m, ""
 }
 
-// discard fences a mapping, which cuts it off from its disk, and removes it. If it is open the
-// kernel removes it on its last close.
-func (o *op) discard(ctx context.Context, name string) error {
+// fenceAndRemove fences a mapping, which cuts it off from its disk, and removes it. If it is open
+// the kernel removes it on its last close.
+func (o *op) fenceAndRemove(ctx context.Context, name string) error {
 	if err := o.Engine.Fence(ctx, name); err != nil && !errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
@@ -270,7 +273,7 @@ func (o *op) open(ctx context.Context, dev backend.Device, opts OpenOptions,
 		return crypt.Mapping{}, err
 	}
 	o.keep(keys, opts)
-	o.log.Info("volume opened", "device", dev.ID, "epoch", o.Epoch, "mapping", m.Name)
+	o.log.Info("volume opened", "device", dev.ID, "epoch", o.state.Epoch, "mapping", m.Name)
 	return m, nil
 }
 
@@ -293,7 +296,7 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 			return crypt.Mapping{}, fmt.Errorf("mapping %s is wrong but kept: "+
 				"no replacement can be opened: %w", stale, err)
 		}
-		if err := o.discard(ctx, stale); err != nil {
+		if err := o.fenceAndRemove(ctx, stale); err != nil {
 			return crypt.Mapping{}, err
 		}
 	}
@@ -302,13 +305,13 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
-	m, err := o.Engine.Create(ctx, crypt.NewTable(record, dev.Number, opts.Class, opts.Discard),
+	m, err := o.Engine.Create(ctx, crypt.NewTable(record, dev.Number, opts.Tuning, opts.Discard),
 		keys.Volume)
 	if err != nil {
 		return crypt.Mapping{}, err
 	}
 	if err := o.Engine.Probe(ctx, m.Name); err != nil {
-		return crypt.Mapping{}, errors.Join(err, o.discard(ctx, m.Name))
+		return crypt.Mapping{}, errors.Join(err, o.fenceAndRemove(ctx, m.Name))
 	}
 
 	return m, nil
@@ -318,7 +321,7 @@ func (o *op) create(ctx context.Context, dev backend.Device, opts OpenOptions, s
 // step.
 func (o *op) advance(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	writer string) (crypt.Record, error) {
-	if o.PendingEpoch != 0 {
+	if o.state.PendingEpoch != 0 {
 		// A step was cut short. The disk's owner may hold an image with the pending epoch, so that
 		// epoch is not used.
 		if _, err := o.step(ctx, dev, keys, o.Node); err != nil {
@@ -336,25 +339,25 @@ func (o *op) step(ctx context.Context, dev backend.Device, keys *crypt.Keys,
 	var sealed crypt.Record
 	err := o.verified(ctx, dev, keys, false,
 		func(disk blk.Disk, metadata *crypt.Metadata, record crypt.Record) error {
-			next := o.State
-			next.PendingEpoch, next.Writer = o.Epoch+1, o.Node
-			// Swap even if the state already says all of it: another node may have taken the volume
-			// over since it was read, and this node must not write to that disk.
-			if err := o.swap(ctx, next); err != nil {
+			next := o.state
+			next.PendingEpoch, next.Writer = o.state.Epoch+1, o.Node
+			// Update the state even if it already says all of it: another node may have taken the
+			// volume over since it was read, and this node must not write to that disk.
+			if err := o.updateState(ctx, next); err != nil {
 				return err
 			}
 			// An expansion that was cut short before it reached the disk is not continued: the
 			// caller asks again.
-			sealed = record.Next(o.PendingEpoch, record.Payload)
+			sealed = record.Next(o.state.PendingEpoch, record.Payload)
 			if err := metadata.Seal(disk, keys, sealed); err != nil {
-				return fmt.Errorf("volume %s: %w", o.Volume, err)
+				return fmt.Errorf("volume %s: %w", o.state.Volume, err)
 			}
 			next.Epoch, next.PendingEpoch = sealed.Epoch, 0
 			if next.Payload = sealed.Payload; next.PendingPayload <= next.Payload {
 				next.PendingPayload = 0
 			}
 			next.Writer = writer
-			return o.swap(ctx, next)
+			return o.updateState(ctx, next)
 		})
 	return sealed, err
 }

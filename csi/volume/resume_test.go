@@ -90,7 +90,7 @@ func TestResumeLeavesWhatAnotherNodeHas(t *testing.T) {
 	if err := s.Resume(t.Context()); err != nil || len(n.suspended()) != 1 {
 		t.Errorf("%v, suspended %v", err, n.suspended())
 	}
-	if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
+	if err := s.FenceByState(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
 		t.Errorf("fenced: %v, mappings %v", err, n.engine.Live())
 	}
 }
@@ -139,7 +139,7 @@ func TestResumeWithoutAPIServer(t *testing.T) {
 	}
 	if marks, err := os.ReadDir(s.Locks); err != nil ||
 		slices.ContainsFunc(marks, func(e os.DirEntry) bool {
-			return strings.HasSuffix(e.Name(), stillSuffix)
+			return strings.HasSuffix(e.Name(), suspendedSuffix)
 		}) {
 		t.Errorf("marks %v, %v", marks, err)
 	}

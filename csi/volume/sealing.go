@@ -20,8 +20,8 @@ func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sealing[o.Volume].Wipe()
-	o.sealing[o.Volume] = sealing
+	o.sealing[o.state.Volume].Wipe()
+	o.sealing[o.state.Volume] = sealing
 }
 
 // keepAgain is keep for a volume that an earlier process opened.
@@ -44,15 +44,15 @@ func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 func (o *op) kept() *crypt.Keys {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.sealing[o.Volume]
+	return o.sealing[o.state.Volume]
 }
 
 // drop wipes the kept sealing key.
 func (o *op) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sealing[o.Volume].Wipe()
-	delete(o.sealing, o.Volume)
+	o.sealing[o.state.Volume].Wipe()
+	delete(o.sealing, o.state.Volume)
 }
 
 // sealingKeys returns the keys that seal the record: the kept one, or else those that the

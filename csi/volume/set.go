@@ -26,8 +26,8 @@ const readers = 4
 // Config is what a Set depends on. All but OpenDisk, OpenBelow, Locks, Happened and Log must be
 // set.
 type Config struct {
-	// Cluster is the id of the cluster, Node the name of this node. Cluster may be set after NewSet,
-	// before the first use of a state.
+	// Cluster is the id of the cluster, Node the name of this node. Cluster may be set after
+	// NewSet, before the first use of a state.
 	Cluster, Node string
 	Store         Store
 	Engine        crypt.Engine
@@ -71,8 +71,8 @@ func (s *Set) happened(volume string, h Happening) {
 // processes.
 type Set struct {
 	Config
-	reading chan struct{}
-	// pauses are thawPauses, shorter in tests.
+	readSlots chan struct{}
+	// pauses are resumePauses, shorter in tests.
 	pauses []time.Duration
 
 	mu   sync.Mutex
@@ -98,7 +98,7 @@ func NewSet(c Config) *Set {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Set{Config: c, reading: make(chan struct{}, readers), pauses: thawPauses,
+	return &Set{Config: c, readSlots: make(chan struct{}, readers), pauses: resumePauses,
 		busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
 }
 
@@ -209,15 +209,15 @@ func (s *Set) Rewrap(ctx context.Context, volume string,
 		return false, err
 	}
 	defer o.unlock()
-	if !o.hasKey() {
+	if !o.state.hasKey() {
 		return false, nil
 	}
-	next := o.State
-	if next.Key, changed, err = keyring.Rewrap(ctx, o.keys, o.keys, o.Binding(),
-		o.Key); err != nil || !changed {
+	next := o.state
+	if next.Key, changed, err = keyring.Rewrap(ctx, o.provider, o.provider, o.state.Binding(),
+		o.state.Key); err != nil || !changed {
 		return false, err
 	}
-	if err := o.swap(ctx, next); err != nil {
+	if err := o.updateState(ctx, next); err != nil {
 		return false, err
 	}
 	o.log.Info("key re-wrapped", "provider", next.Key.Provider, "keyID", next.Key.KeyID)
@@ -240,10 +240,10 @@ func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	if err := o.usable("mark"); err != nil {
 		return err
 	}
-	if o.Content == Made {
+	if o.state.Content == Made {
 		return nil
 	}
-	next := o.State
+	next := o.state
 	next.Content = Made
-	return o.swap(ctx, next)
+	return o.updateState(ctx, next)
 }

@@ -31,8 +31,8 @@ var (
 	ErrSmaller = errors.New("a copy is at least as large as its source")
 	// ErrTooLong matches when a copy was abandoned because its source was suspended for too long.
 	ErrTooLong = errors.New("the source stood still for too long")
-	// ErrStill matches when a suspended volume could not be resumed: its users still wait.
-	ErrStill = errors.New("it is suspended")
+	// ErrSuspended matches when a suspended volume could not be resumed: its users still wait.
+	ErrSuspended = errors.New("it is suspended")
 	// ErrState matches a state that no operation leaves behind: it was edited, or written by
 	// another version.
 	ErrState = errors.New("state of the volume does not hang together")

@@ -22,7 +22,7 @@ type Options struct {
 	// Room is how much of a disk each side has, bytes.
 	Room int64
 	// Tuning is the class of our volumes, and the flags of cryptsetup.
-	Tuning crypt.Class
+	Tuning crypt.Tuning
 	// Disks are the names of the disks; empty is all.
 	Disks []string
 	// Dir is the folder for the machine and its disks, Root the repository.

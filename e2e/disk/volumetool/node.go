@@ -75,7 +75,7 @@ func newNode(s settings) (*node, error) {
 	n.driver, err = driver.New(driver.Config{
 		Node: nodeName, Version: "test", Sets: map[string]*volume.Set{kind: n.set},
 		Keys:     map[string]keyring.Provider{keyring.NameFile: n.keys},
-		Defaults: driver.Parameters{Tuning: crypt.Class(s.tuning)}, Mounts: mount.Host{},
+		Defaults: driver.Parameters{Tuning: crypt.Tuning(s.tuning)}, Mounts: mount.Host{},
 		PrivateMounts: true, Log: config.Log,
 	})
 	return n, err

@@ -91,7 +91,7 @@ func place(_ context.Context, words []string) (a answer.Answer, err error) {
 const passphrase = "reference"
 
 // perf are the arguments of cryptsetup that a class stands for.
-var perf = map[crypt.Class][]string{
+var perf = map[crypt.Tuning][]string{
 	crypt.Throughput: {"--perf-submit_from_crypt_cpus"},
 	crypt.Latency:    {"--perf-no_read_workqueue", "--perf-no_write_workqueue"},
 }
@@ -122,7 +122,7 @@ func (n *node) reference(ctx context.Context, words []string) (a answer.Answer, 
 	name := "reference-" + filepath.Base(device)
 	a.Path = "/dev/mapper/" + name
 	open := append([]string{"cryptsetup", "open", "--key-file", "-", device, name},
-		perf[crypt.Class(n.tuning)]...)
+		perf[crypt.Tuning(n.tuning)]...)
 
 	steps := [][]string{open}
 	switch {

@@ -74,7 +74,7 @@ func (a *arguments) complete() error {
 		return fmt.Errorf("-rounds %d, -seconds %d, -size %d: write at least 1, 1 and 64",
 			a.options.Rounds, a.seconds, a.size)
 	}
-	a.options.Tuning = crypt.Class(a.tuning)
+	a.options.Tuning = crypt.Tuning(a.tuning)
 	if a.options.Tuning != crypt.Throughput && a.options.Tuning != crypt.Latency {
 		return fmt.Errorf("-tuning %s: write throughput or latency", a.tuning)
 	}

@@ -14,55 +14,55 @@ import (
 // the request to suspend: flushing a file system already delays its writers.
 const FreezeLimit = 30 * time.Second
 
-// copyStill copies the backing while the source is suspended.
-func (o *op) copyStill(ctx context.Context, from *op, open string, size int64,
+// copySuspended copies the backing while the source is suspended.
+func (o *op) copySuspended(ctx context.Context, from *op, open string, size int64,
 	opts CopyOptions) error {
 	limit := opts.Limit
 	if limit == 0 {
 		limit = FreezeLimit
 	}
 
-	still, cancel := context.WithTimeoutCause(ctx, limit,
+	limited, cancel := context.WithTimeoutCause(ctx, limit,
 		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
 			ErrTooLong, limit))
 	defer cancel()
-	thaw, err := from.suspend(ctx, open)
+	resume, err := from.suspend(ctx, open)
 	if err != nil {
 		return err
 	}
-	if thaw == nil {
-		return o.Backend.Copy(ctx, o.Volume, from.Volume, size)
+	if resume == nil {
+		return o.Backend.Copy(ctx, o.state.Volume, from.state.Volume, size)
 	}
 
-	goOn := sync.OnceValue(func() error { return from.letGo(ctx, thaw) })
+	resumeOnce := sync.OnceValue(func() error { return from.resumeWithRetry(ctx, resume) })
 	// The source resumes even if the copy hangs, perhaps because it flushes what waits for the
 	// source.
-	stop := context.AfterFunc(still, func() { _ = goOn() })
-	if err = still.Err(); err == nil {
-		err = o.Backend.Copy(still, o.Volume, from.Volume, size)
+	stop := context.AfterFunc(limited, func() { _ = resumeOnce() })
+	if err = limited.Err(); err == nil {
+		err = o.Backend.Copy(limited, o.state.Volume, from.state.Volume, size)
 	}
 
-	if stop(); context.Cause(still) != nil {
+	if stop(); context.Cause(limited) != nil {
 		// The source may have resumed before the copy was done: then the copy is not of one moment.
-		err = fmt.Errorf("copy volume %s to %s: %w", from.Volume, o.Volume,
-			errors.Join(context.Cause(still), err))
+		err = fmt.Errorf("copy volume %s to %s: %w", from.state.Volume, o.state.Volume,
+			errors.Join(context.Cause(limited), err))
 	}
 
-	return errors.Join(err, goOn())
+	return errors.Join(err, resumeOnce())
 }
 
-// thawPauses are the waits before each further attempt to resume a volume: a failure for lack of
+// resumePauses are the waits before each further attempt to resume a volume: a failure for lack of
 // memory may be short.
-var thawPauses = []time.Duration{
+var resumePauses = []time.Duration{
 	100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond,
 	1600 * time.Millisecond, 3200 * time.Millisecond,
 }
 
-// letGo resumes the volume, and tries again on failure because pods wait for it. It returns
-// ErrStill when every attempt failed. Once ctx has ended it no longer waits: the next process
-// resumes the volume (Resume). The error of a mapping that is gone is returned as it is.
-func (o *op) letGo(ctx context.Context, thaw func() error) error {
-	err := thaw()
+// resumeWithRetry resumes the volume, and tries again on failure because pods wait for it. It
+// returns ErrSuspended when every attempt failed. Once ctx has ended it no longer waits: the next
+// process resumes the volume (Resume). The error of a mapping that is gone is returned as it is.
+func (o *op) resumeWithRetry(ctx context.Context, resume func() error) error {
+	err := resume()
 	for _, pause := range o.pauses {
 		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
 			return err
@@ -73,37 +73,37 @@ func (o *op) letGo(ctx context.Context, thaw func() error) error {
 		case <-time.After(pause):
 		case <-ctx.Done():
 		}
-		err = thaw()
+		err = resume()
 	}
 	if err == nil || errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
 	o.log.Error("cannot resume suspended volume; if it stays suspended run: dmsetup resume MAPPING",
 		"error", err)
-	return fmt.Errorf("volume %s: %w: %w", o.Volume, ErrStill, err)
+	return fmt.Errorf("volume %s: %w: %w", o.state.Volume, ErrSuspended, err)
 }
 
-// suspend suspends the source's mapping, which also freezes a file system on it. A nil thaw means
+// suspend suspends the source's mapping, which also freezes a file system on it. A nil resume means
 // that the source is not open.
-func (o *op) suspend(ctx context.Context, open string) (thaw func() error, err error) {
+func (o *op) suspend(ctx context.Context, open string) (resume func() error, err error) {
 	if open == "" {
 		return nil, nil
 	}
-	if err := o.markStill(open); err != nil {
+	if err := o.markSuspended(open); err != nil {
 		return nil, err
 	}
-	thaw = func() error {
+	resume = func() error {
 		err := o.Engine.Suspend(context.WithoutCancel(ctx), open, false)
 		if err == nil || errors.Is(err, crypt.ErrNoMapping) {
-			o.unmarkStill(open)
+			o.unmarkSuspended(open)
 		}
 		return err
 	}
 	if err := o.Engine.Suspend(ctx, open, true); err != nil {
-		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.Volume, err),
-			o.letGo(ctx, thaw))
+		return nil, errors.Join(fmt.Errorf("suspend volume %s: %w", o.state.Volume, err),
+			o.resumeWithRetry(ctx, resume))
 	}
-	return thaw, nil
+	return resume, nil
 }
 
 // Resume resumes the mappings that a copy left suspended when its process died. Call it when the
@@ -134,7 +134,8 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	states, unread := s.Store.List(ctx)
 	volumeByName := map[string]string{}
 	for _, st := range states {
-		// A mapping whose volume another node took over is resumed only as fenced: see Yield.
+		// A mapping whose volume another node took over is resumed only as fenced: see
+		// FenceByState.
 		if st.Busy(s.Node) == nil {
 			volumeByName[crypt.Expected(st.UUID, st.Epoch, 0, 0, "", false).Name] = st.Volume
 		}
@@ -159,8 +160,8 @@ func (s *Set) resumeUnmarked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ResumeVolume is Resume of one volume, after its copy returned ErrStill. Call it again while it
-// returns an error. A volume that is not open here is no error.
+// ResumeVolume is Resume of one volume, after its copy returned ErrSuspended. Call it again while
+// it returns an error. A volume that is not open here is no error.
 func (s *Set) ResumeVolume(ctx context.Context, volume string) error {
 	o, err := s.Find(ctx, volume)
 	if errors.Is(err, crypt.ErrNoMapping) || errors.Is(err, ErrNotFound) {
@@ -179,14 +180,14 @@ func (s *Set) resume(ctx context.Context, volume, name string) error {
 	}
 	defer unlock()
 	if m, err := s.Engine.Lookup(ctx, name); err == nil && m.Dead() {
-		s.unmarkStill(name)
+		s.unmarkSuspended(name)
 		return nil // The mapping was fenced.
 	}
 	if err := s.Engine.Suspend(ctx, name, false); err != nil &&
 		!errors.Is(err, crypt.ErrNoMapping) {
 		return err
 	}
-	s.unmarkStill(name)
+	s.unmarkSuspended(name)
 	s.Log.Info("mapping resumed: a copy of its volume had left it suspended", "volume", volume,
 		"mapping", name)
 	return nil

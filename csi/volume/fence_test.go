@@ -49,7 +49,8 @@ func TestYieldFencesWhatWasTakenOver(t *testing.T) {
 			n.edit(func(s *State) { s.Request.Node = "node-1" })
 			mapping := n.engine.Live()[0]
 			n.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
-			if err := n.process(0).Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 1 {
+			if err := n.process(0).FenceByState(t.Context(), id); err != nil ||
+				len(n.engine.Live()) != 1 {
 				t.Fatalf("what it has itself: %v, mappings %v", err, n.engine.Live())
 			}
 
@@ -57,7 +58,7 @@ func TestYieldFencesWhatWasTakenOver(t *testing.T) {
 			before, writes := n.state(), n.disks[id].Writes()
 			s := n.process(0)
 			for range 2 {
-				if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
+				if err := s.FenceByState(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
 					t.Errorf("%v, mappings %v", err, n.engine.Live())
 				}
 			}
@@ -96,7 +97,7 @@ func TestYieldKeepsMappingsOfThisNode(t *testing.T) {
 	} {
 		n := opened(t)
 		n.edit(c.edit)
-		if err := n.process(0).Yield(t.Context(), id); !errors.Is(err, c.want) ||
+		if err := n.process(0).FenceByState(t.Context(), id); !errors.Is(err, c.want) ||
 			len(n.engine.Live()) != 1 {
 			t.Errorf("%s: %v, mappings %v", name, err, n.engine.Live())
 		}
@@ -117,7 +118,7 @@ func TestYieldOfFormerEpochs(t *testing.T) {
 	before, writes := n.state(), n.disks[id].Writes()
 	s := n.process(0)
 	for range 2 {
-		if err := s.Yield(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
+		if err := s.FenceByState(t.Context(), id); err != nil || len(n.engine.Live()) != 0 {
 			t.Errorf("%v, mappings %v", err, n.engine.Live())
 		}
 	}
@@ -137,11 +138,11 @@ func TestYieldAndTheKeyThatIsKept(t *testing.T) {
 	if _, err := s.Open(t.Context(), id, OpenOptions{KeepSealing: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Yield(t.Context(), id); err != nil || s.sealing[id] == nil {
+	if err := s.FenceByState(t.Context(), id); err != nil || s.sealing[id] == nil {
 		t.Errorf("of a volume that it has: %v, kept %v", err, s.sealing[id] != nil)
 	}
 	n.edit(func(s *State) { s.Writer = "node-2" })
-	if err := s.Yield(t.Context(), id); err != nil || s.sealing[id] != nil {
+	if err := s.FenceByState(t.Context(), id); err != nil || s.sealing[id] != nil {
 		t.Errorf("of one that was taken: %v, kept %v", err, s.sealing[id] != nil)
 	}
 }

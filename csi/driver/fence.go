@@ -27,14 +27,14 @@ const (
 	strayAgain   = 10 * time.Minute
 )
 
-// Yield fences this node's mappings of volumes that it no longer has (volume.Set.Yield). Calls
-// about such a volume do that too, but a node without a kubelet gets no calls. Yield continues
-// after an error and returns all errors.
+// FenceLost fences this node's mappings of volumes that it no longer has (volume.Set.FenceByState).
+// Calls about such a volume do that too, but a node without a kubelet gets no calls. FenceLost
+// continues after an error and returns all errors.
 //
 // It is cheap while the cache knows the volumes of all mappings, so call it every second. A volume
 // that the cache lacks is read from the store. If the API server is away, or refuses this node's
-// token because its Node was deleted, Yield learns nothing and fences nothing.
-func (d *Driver) Yield(ctx context.Context) error {
+// token because its Node was deleted, FenceLost learns nothing and fences nothing.
+func (d *Driver) FenceLost(ctx context.Context) error {
 	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (d *Driver) Yield(ctx context.Context) error {
 			d.refused(id, nil)
 		case err == nil:
 			d.strays.found(id)
-			errs = append(errs, d.fence(ctx, st))
+			errs = append(errs, d.fenceVolume(ctx, st))
 		case errors.Is(err, volume.ErrState):
 			errs = append(errs, err)
 		default:
@@ -272,16 +272,16 @@ func (s *strays) found(volume string) {
 	delete(s.missing, volume)
 }
 
-// fence fences the mappings of a volume. A fence that hangs continues in the background, and the
-// volume is skipped meanwhile.
-func (d *Driver) fence(ctx context.Context, st volume.State) error {
+// fenceVolume fences the mappings of a volume. A fence that hangs continues in the background, and
+// the volume is skipped meanwhile.
+func (d *Driver) fenceVolume(ctx context.Context, st volume.State) error {
 	set, err := d.set(st)
 	if err != nil {
 		return err
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := set.Yield(context.WithoutCancel(ctx), st.Volume)
+		err := set.FenceByState(context.WithoutCancel(ctx), st.Volume)
 		d.refused(st.Volume, err)
 		done <- err
 	}()

@@ -8,24 +8,24 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// Yield fences this node's stale mappings of a volume. The mapping of the present epoch is stale if
-// another node took the volume over: two writers destroy a file system. Mappings of former epochs
-// are always stale, also once the other node has closed the volume.
+// FenceByState fences this node's stale mappings of a volume. The mapping of the present epoch is
+// stale if another node took the volume over: two writers destroy a file system. Mappings of former
+// epochs are always stale, also once the other node has closed the volume.
 //
 // Users of a fenced mapping get I/O errors, and the kernel removes it on its last close. All other
-// mappings stay, also one that is ahead of the state (crypt.NewerThanState). Yield may be called
-// again.
-func (s *Set) Yield(ctx context.Context, volume string) error {
+// mappings stay, also one that is ahead of the state (crypt.NewerThanState). FenceByState may be
+// called again.
+func (s *Set) FenceByState(ctx context.Context, volume string) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
 		return err
 	}
 	defer o.unlock()
-	present, names, err := o.mappings(ctx, o.State)
+	present, names, err := o.mappings(ctx, o.state)
 	if err != nil {
 		return err
 	}
-	if present != "" && o.Busy(o.Node) != nil {
+	if present != "" && o.state.Busy(o.Node) != nil {
 		names = append(names, present)
 	}
 
@@ -35,28 +35,28 @@ func (s *Set) Yield(ctx context.Context, volume string) error {
 			continue // The kernel removes it on its last close.
 		}
 		if err == nil {
-			err = o.discard(ctx, name)
+			err = o.fenceAndRemove(ctx, name)
 		}
 		if err != nil {
 			return err
 		}
 		o.happened(volume, Fenced)
 		o.log.Warn("mapping fenced: another node has taken its volume over; what was written here "+
-			"since is lost", "mapping", name, "node", o.Writer)
+			"since is lost", "mapping", name, "node", o.state.Writer)
 	}
 
-	if o.Writer != o.Node {
+	if o.state.Writer != o.Node {
 		o.drop()
 	}
 	return nil
 }
 
-// YieldLater fences the mapping name of the volume if a record on its disk claims a later epoch
+// FenceByDisk fences the mapping name of the volume if a record on its disk claims a later epoch
 // than the mapping's: then another node with the same disk has opened the volume. It reads only the
 // disk, so it works while the store is away. A forged record gains nothing: its author could
 // destroy the volume anyway. A volume with an operation under way is ErrInProgress: its epoch may
 // be ours.
-func (s *Set) YieldLater(ctx context.Context, volume, name string) error {
+func (s *Set) FenceByDisk(ctx context.Context, volume, name string) error {
 	unlock, err := s.lock(volume)
 	if err != nil {
 		return err

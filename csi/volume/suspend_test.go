@@ -56,7 +56,7 @@ func TestSourceThatStandsStill(t *testing.T) {
 			s := n.process(0)
 			asked := n.failing("resume", attempts+1)
 			if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
-				ErrStill) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
+				ErrSuspended) || !errors.Is(err, unix.ENOMEM) || *asked != attempts {
 				t.Errorf("%v after %d attempts, want %d", err, *asked, attempts)
 			}
 
@@ -92,21 +92,22 @@ func TestAttemptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := opened(t)
 		s := n.process(0)
-		s.pauses = thawPauses
+		s.pauses = resumePauses
 		n.failing("resume", 100)
 		var want time.Duration
-		for _, pause := range thawPauses {
+		for _, pause := range resumePauses {
 			want += pause
 		}
 		began := time.Now()
-		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) ||
+		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+			ErrSuspended) ||
 			time.Since(began) != want {
 			t.Errorf("%v after %v, want %v", err, time.Since(began), want)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		s.Backend = told{stepBackend{n}, cancel}
 		began = time.Now()
-		if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, ErrStill) ||
+		if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, ErrSuspended) ||
 			time.Since(began) != 0 {
 			t.Errorf("while the process ends: %v after %v", err, time.Since(began))
 		}
@@ -132,7 +133,7 @@ func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	s := n.process(0)
 	s.Backend = stuck{stepBackend{n}}
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(
-		err, ErrTooLong) || errors.Is(err, ErrStill) {
+		err, ErrTooLong) || errors.Is(err, ErrSuspended) {
 		t.Errorf("%v", err)
 	}
 	if n.nothingOf(copyID); len(n.suspended()) != 0 {
@@ -159,7 +160,7 @@ func TestHalfwayToAStandstill(t *testing.T) {
 	s := n.process(0)
 	s.Engine = halfway{s.Engine}
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, unix.EIO) ||
-		errors.Is(err, ErrStill) || len(n.suspended()) != 0 {
+		errors.Is(err, ErrSuspended) || len(n.suspended()) != 0 {
 		t.Errorf("copy: %v, suspended %v", err, n.suspended())
 	}
 	n.nothingOf(copyID)
@@ -197,7 +198,7 @@ func TestCopyOfAMissingSourceIsNotRetried(t *testing.T) {
 	s := n.process(0)
 	s.Backend = rebooting{stepBackend{n}}
 	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
-		crypt.ErrNoMapping) || errors.Is(err, ErrStill) || *asked != 1 {
+		crypt.ErrNoMapping) || errors.Is(err, ErrSuspended) || *asked != 1 {
 		t.Errorf("%v after %d attempts", err, *asked)
 	}
 	n.nothingOf(copyID)
@@ -233,7 +234,7 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 
 		var hung []func()
 		for range readers {
-			done, err := (&op{Set: s}).turn(t.Context())
+			done, err := (&op{Set: s}).takeReadSlot(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -242,20 +243,20 @@ func TestDisksThatHangAreOvertaken(t *testing.T) {
 
 		began := time.Now()
 		if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil ||
-			time.Since(began) != turnPatience {
-			t.Errorf("%v after %v, want %v", err, time.Since(began), turnPatience)
+			time.Since(began) != readSlotPatience {
+			t.Errorf("%v after %v, want %v", err, time.Since(began), readSlotPatience)
 		}
 
 		for range readers {
-			s.reading <- struct{}{}
+			s.readSlots <- struct{}{}
 		}
 
 		for _, done := range hung {
 			done()
 		}
 
-		if len(s.reading) != readers {
-			t.Errorf("%d turns are taken, want %d", len(s.reading), readers)
+		if len(s.readSlots) != readers {
+			t.Errorf("%d turns are taken, want %d", len(s.readSlots), readers)
 		}
 	})
 }
