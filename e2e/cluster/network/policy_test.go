@@ -72,6 +72,7 @@ func TestRevisionsOfNodesAreCompared(t *testing.T) {
 			}
 		})
 	}
+
 	if _, err := oneRevision(nil, 2); err == nil {
 		t.Error("no output is accepted")
 	}

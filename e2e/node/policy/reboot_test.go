@@ -94,6 +94,7 @@ func (w *visits) refused(ctx context.Context, t *testing.T, when string, list []
 		}
 		return nil
 	})
+
 	if links := nodetest.Run(ctx, t, list[0].node, "ip", "-br", "link", "show", "type",
 		"veth"); strings.Contains(links, "vpod") {
 		t.Errorf("%s: links of pods: %s", when, links)
