@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 // Peer is a node to probe through one tunnel device.
@@ -50,9 +51,6 @@ type Options struct {
 	Traffic func(peer Peer) (t Traffic, ok bool)
 	Log     *slog.Logger
 }
-
-// floor4 is the least that is tried where no IPv6 is known to be inside (RFC 791).
-const floor4 = 576
 
 // Prober probes peers and answers their probes.
 type Prober struct {
@@ -127,7 +125,7 @@ func (p *Prober) SetPeers(peers []Peer) {
 			continue
 		}
 
-		floor := floor4
+		floor := cluster.MinMTU4 // where no IPv6 is known to be inside
 		if peer.Addr.Is6() {
 			floor = abi.MinPodMTU6
 		}

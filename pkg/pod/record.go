@@ -140,8 +140,8 @@ func (r Record) Validate() error {
 	case r.HostLink != HostLink(r.ContainerID, r.IfName):
 		return fmt.Errorf("hostLink %q is not that of container %s, interface %s", r.HostLink,
 			r.ContainerID, r.IfName)
-	case r.MTU < minMTU4 || r.MTU > maxMTU:
-		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, minMTU4, maxMTU)
+	case r.MTU < MinMTU4 || r.MTU > MaxMTU:
+		return fmt.Errorf("mtu %d is not between %d and %d", r.MTU, MinMTU4, MaxMTU)
 	}
 
 	var have4, have6 bool
@@ -165,8 +165,8 @@ func (r Record) Validate() error {
 
 // Bounds of a pod's MTU, bytes: RFC 791 section 3.2, and the largest that the veth driver takes.
 const (
-	minMTU4 = 68
-	maxMTU  = 65535
+	MinMTU4 = 68
+	MaxMTU  = 65535
 )
 
 // ParseRecord reads a record of this or another version and validates it. Fields

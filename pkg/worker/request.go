@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 )
 
 // Request asks for a device. It is the content of <dir>/<device>.json; the
@@ -17,12 +18,6 @@ type Request struct {
 	// MTU is the MTU in bytes of a new TUN. An existing TUN keeps its own.
 	MTU int `json:"mtu"`
 }
-
-// Limits of Request.MTU: RFC 791 asks every host for 576; IP can carry no more than 65535.
-const (
-	minMTU = 576
-	maxMTU = 65535
-)
 
 // requestSuffix ends the name of a request's file.
 const requestSuffix = ".json"
@@ -41,9 +36,9 @@ func ParseRequest(data []byte) (Request, error) {
 	if err := checkName(r.Device); err != nil {
 		return Request{}, err
 	}
-	if r.MTU < minMTU || r.MTU > maxMTU {
+	if r.MTU < cluster.MinMTU4 || r.MTU > cluster.MaxMTU {
 		return Request{}, fmt.Errorf("device request %s: mtu %d is not between %d and %d", r.Device,
-			r.MTU, minMTU, maxMTU)
+			r.MTU, cluster.MinMTU4, cluster.MaxMTU)
 	}
 	return r, nil
 }

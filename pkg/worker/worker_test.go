@@ -24,6 +24,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
@@ -58,7 +59,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r, err := ParseRequest(in)
 		if err == nil && (checkName(r.Device) != nil || strings.ContainsAny(r.Device, "/.") ||
-			r.MTU < minMTU || r.MTU > maxMTU) {
+			r.MTU < cluster.MinMTU4 || r.MTU > cluster.MaxMTU) {
 			t.Errorf("accepted %+v", r)
 		}
 	})

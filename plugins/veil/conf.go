@@ -14,12 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
-)
-
-// Bounds of "mtu", bytes: RFC 791 section 3.2, and the largest of a veth.
-const (
-	minMTU = 68
-	maxMTU = 65535
+	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
 // pluginType is the "type" in the CNI configuration.
@@ -94,8 +89,8 @@ func (c *netConf) validate(data []byte) error {
 	switch {
 	case c.MTU == 0:
 		add(`"mtu" is missing: write the MTU of pods in bytes, as "veilctl mtu" computes it`)
-	case c.MTU < minMTU || c.MTU > maxMTU:
-		add(`"mtu" is %d: write a number of bytes from %d to %d`, c.MTU, minMTU, maxMTU)
+	case c.MTU < pod.MinMTU4 || c.MTU > pod.MaxMTU:
+		add(`"mtu" is %d: write a number of bytes from %d to %d`, c.MTU, pod.MinMTU4, pod.MaxMTU)
 	}
 	errs = append(errs, c.IPAM.validate(c.MTU)...)
 	if err := errors.Join(errs...); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/pod"
 )
 
 func TestConfigurationMistakes(t *testing.T) {
@@ -103,7 +104,7 @@ func FuzzParse(f *testing.F) {
 		}
 
 		for _, p := range prefixes {
-			if p.Addr().Is6() && c.MTU < abi.MinPodMTU6 || c.MTU < minMTU || c.MTU > maxMTU {
+			if p.Addr().Is6() && c.MTU < abi.MinPodMTU6 || c.MTU < pod.MinMTU4 || c.MTU > pod.MaxMTU {
 				t.Errorf("accepted mtu %d for %s", c.MTU, p)
 			}
 		}
