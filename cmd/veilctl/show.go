@@ -101,6 +101,9 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	}
 	if s.Policy != nil {
 		rows = append(rows, []string{"Policies", policiesLine(s.Policy)})
+		if line := ignoredLine(s.Policy.Ignored); line != "" {
+			rows = append(rows, []string{"Identify no pod", line})
+		}
 	}
 
 	for _, d := range s.Devices {
@@ -160,6 +163,15 @@ func policiesLine(p *telemetry.Policy) string {
 		line += fmt.Sprintf(", %d pods have the fast path", *p.FastPath)
 	}
 	return line
+}
+
+// ignoredLine says which addresses identify no pod, in a line; empty is none.
+func ignoredLine(i *telemetry.IgnoredAddrs) string {
+	if i == nil || i.OutsidePrefix+i.Shared == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d addresses outside the prefixes of the pod's node, %d that several pods "+
+		"claim; such as: %s", i.OutsidePrefix, i.Shared, strings.Join(i.Some, "; "))
 }
 
 // servicesLine is how it stands with the table of services, in a line.

@@ -116,6 +116,25 @@ func TestStatusSaysWhichPoliciesAreInForce(t *testing.T) {
 	}
 }
 
+func TestStatusNamesAddressesThatIdentifyNoPod(t *testing.T) {
+	for want, i := range map[string]telemetry.IgnoredAddrs{
+		"": {},
+		"Identify no pod  2 addresses outside the prefixes of the pod's node, 1 that several pods " +
+			"claim; such as: a; b": {OutsidePrefix: 2, Shared: 1, Some: []string{"a", "b"}},
+	} {
+		s := sample()
+		s.Policy = &telemetry.Policy{Listed: true, Ignored: &i}
+		var out bytes.Buffer
+		if err := showStatus(&out, s); err != nil {
+			t.Fatal(err)
+		}
+		if text := out.String(); !strings.Contains(text, want) ||
+			want == "" && strings.Contains(text, "Identify") {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
 func TestStatusOfATunnelWithoutAKey(t *testing.T) {
 	keyless, keyed := sample(), sample()
 	keyed.Devices[0].PublicKey = wgkey.Public{1}

@@ -119,7 +119,8 @@ func (a *Agent) policyStatus() (*telemetry.Policy, []string) {
 	shown := telemetry.Policy{Listed: s.Listed, Policies: s.Policies, Groups: s.Groups,
 		Chains: s.Chains, Sets: s.Sets, Elements: s.Elements, Members: s.Members,
 		Pending: s.Pending, Revoked: s.Revoked, NotEnforced: s.NotEnforced,
-		Told: s.Told, Revision: s.Revision, FastPath: s.FastPath}
+		Told: s.Told, Revision: s.Revision, FastPath: s.FastPath,
+		Ignored: s.Ignored}
 	problems := s.Problems
 	drops, err := a.policies.Drops()
 	if err != nil {

@@ -1,6 +1,12 @@
 package policy
 
-import "net/netip"
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 // addrs returns the addresses of a pod: those of its attachment if it is attached here.
 func (p *Planner) addrs(pod *Pod) []netip.Addr {
@@ -65,4 +71,20 @@ func (p *Planner) refreshOthers(a netip.Addr, but Name) {
 			p.refresh(pod)
 		}
 	}
+}
+
+// Shared returns the addresses that several pods have, in no order. Such an address identifies none
+// of them.
+func (p *Planner) Shared() iter.Seq[netip.Addr] { return maps.Keys(p.shared) }
+
+// Claimants returns the pods that have an address, sorted.
+func (p *Planner) Claimants(a netip.Addr) (names []Name) {
+	if first := p.claims[a]; first != nil {
+		names = append(names, first.Name)
+	}
+	for name := range p.shared[a] {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b Name) int { return strings.Compare(a.String(), b.String()) })
+	return names
 }

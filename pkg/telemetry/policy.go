@@ -30,10 +30,22 @@ type Policy struct {
 	Pending int `json:"pending"`
 	// FastPath are pods whose packets go past netfilter; nil where none can have it.
 	FastPath *int `json:"fastPath,omitempty"`
+	// Ignored are addresses that identify no pod.
+	Ignored *IgnoredAddrs `json:"ignored,omitempty"`
 	// Revoked are known connections that were deleted since they are no longer allowed.
 	Revoked uint64 `json:"revoked"`
 	// Drops are dropped packets by reason.
 	Drops map[string]uint64 `json:"drops,omitempty"`
+}
+
+// IgnoredAddrs are addresses that pods of the cluster claim and that policies take for no pod's.
+type IgnoredAddrs struct {
+	// OutsidePrefix counts those outside the pod prefixes of the pod's node, Shared those that
+	// several pods claim.
+	OutsidePrefix int `json:"outsidePrefix"`
+	Shared        int `json:"shared"`
+	// Some names a few of them, with their pods.
+	Some []string `json:"some,omitempty"`
 }
 
 var (
@@ -48,13 +60,17 @@ var (
 	policyMembersDesc  = desc("policy_members", "Pods of this node that are judged.")
 	policyPendingDesc  = desc("policy_pending_pods",
 		"Pods of this node that are mute because it is not known how to judge them.")
+	policyIgnoredDesc = desc("policy_ignored_addresses",
+		"Addresses that pods of the cluster claim and that network policies take for no pod's, by "+
+			"reason: outside_prefix is outside the pod prefixes of the pod's node, shared is "+
+			"claimed by several pods.", "reason")
 	policyRevokedDesc = desc("policy_revoked_connections_total",
 		"Known connections that were deleted because they are no longer allowed.")
 	policyDroppedDesc = desc("policy_dropped_total",
 		"Packets that network policies did not allow, by reason.", "reason")
 
 	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc,
-		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc, policyPendingDesc, policyRevokedDesc,
+		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc, policyPendingDesc, policyIgnoredDesc, policyRevokedDesc,
 		policyDroppedDesc}
 )
 
@@ -72,6 +88,10 @@ func collectPolicy(p *Policy, gauge func(*prometheus.Desc, float64, ...string),
 	gauge(policyElementsDesc, float64(p.Elements))
 	gauge(policyMembersDesc, float64(p.Members))
 	gauge(policyPendingDesc, float64(p.Pending))
+	if i := p.Ignored; i != nil {
+		gauge(policyIgnoredDesc, float64(i.OutsidePrefix), "outside_prefix")
+		gauge(policyIgnoredDesc, float64(i.Shared), "shared")
+	}
 	counter(policyRevokedDesc, p.Revoked)
 	for reason, n := range p.Drops {
 		counter(policyDroppedDesc, n, reason)

@@ -15,6 +15,7 @@ func TestPolicyMetrics(t *testing.T) {
 
 	s.Policy = &Policy{Listed: true, Policies: 3, Pending: 2,
 		NotEnforced: map[string]int{"NetworkPolicy": 0, "ClusterNetworkPolicy": 1},
+		Ignored:     &IgnoredAddrs{OutsidePrefix: 4, Shared: 6},
 		Drops:       map[string]uint64{"policy_ingress": 5}}
 	families := gather(t, metricsOf(s))
 	for _, c := range []struct {
@@ -26,6 +27,8 @@ func TestPolicyMetrics(t *testing.T) {
 		{"kubeveil_policy_pending_pods", "", 2},
 		{"kubeveil_policy_not_enforced", "kind=NetworkPolicy", 0},
 		{"kubeveil_policy_not_enforced", "kind=ClusterNetworkPolicy", 1},
+		{"kubeveil_policy_ignored_addresses", "reason=outside_prefix", 4},
+		{"kubeveil_policy_ignored_addresses", "reason=shared", 6},
 		{"kubeveil_policy_dropped_total", "reason=policy_ingress", 5},
 	} {
 		if got, ok := value(families, c.name, c.labels); !ok || got != c.want {

@@ -61,6 +61,8 @@ type Keeper struct {
 	pods map[policy.Name]policy.Pod
 	// prefixes are the pod prefixes of each node; nil is not known yet.
 	prefixes map[string][]netip.Prefix
+	// outside are the addresses that pods claim and that their nodes do not own.
+	outside map[policy.Name][]netip.Addr
 	// nodeLabels and nodeAddrs are by the name of a node.
 	nodeLabels map[string]map[string]string
 	nodeAddrs  map[string][]netip.Addr
@@ -101,6 +103,7 @@ func New(o Options) *Keeper {
 		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
 		revoker: revoker{wake: make(chan struct{}, 1)},
 		pods:    map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
+		outside: map[policy.Name][]netip.Addr{},
 	}
 	if o.AllowOwnNode {
 		k.planner.AllowOwnNode()

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 // Status is what is shown of a Keeper.
@@ -28,6 +29,8 @@ type Status struct {
 	Pending int `json:"pending"`
 	// FastPath are the pods that have the fast path; nil where no pod can have it.
 	FastPath *int `json:"fastPath,omitempty"`
+	// Ignored are addresses that identify no pod.
+	Ignored *telemetry.IgnoredAddrs `json:"ignored,omitempty"`
 	// Revoked are connections that were deleted because they are no longer allowed.
 	Revoked  uint64   `json:"revoked"`
 	Problems []string `json:"problems,omitempty"`
@@ -40,6 +43,7 @@ func (k *Keeper) Status() Status {
 	defer k.mu.Unlock()
 	s := k.status
 	s.Listed, s.Revoked = k.listed, k.revoker.revoked.Load()
+	s.Ignored = k.ignoredLocked()
 	if k.listed {
 		s.Told = k.revisionLocked()
 	}

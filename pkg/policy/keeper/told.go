@@ -25,23 +25,15 @@ func (k *Keeper) do(f func()) {
 func (k *Keeper) PutPod(p policy.Pod) {
 	k.do(func() {
 		k.pods[p.Name] = p
-		k.planner.PutPod(k.owned(p))
+		k.putLocked(p)
 	})
-}
-
-// owned leaves a pod the addresses that its node owns.
-func (k *Keeper) owned(p policy.Pod) policy.Pod {
-	p.Addrs = slices.DeleteFunc(slices.Clone(p.Addrs), func(a netip.Addr) bool {
-		return !slices.ContainsFunc(k.prefixes[p.Node],
-			func(prefix netip.Prefix) bool { return prefix.Contains(a) })
-	})
-	return p
 }
 
 // DeletePod forgets a pod.
 func (k *Keeper) DeletePod(n policy.Name) {
 	k.do(func() {
 		delete(k.pods, n)
+		delete(k.outside, n)
 		k.planner.DeletePod(n)
 	})
 }
@@ -107,7 +99,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 		k.planner.SetRanges(slices.Concat(slices.Collect(maps.Values(prefixes))...))
 		for _, p := range k.pods {
 			if old == nil || !slices.Equal(old[p.Node], prefixes[p.Node]) {
-				k.planner.PutPod(k.owned(p))
+				k.putLocked(p)
 			}
 		}
 	})

@@ -1,0 +1,85 @@
+package keeper
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// maxNamed bounds the addresses of one reason that are named, and the pods of one address.
+const maxNamed = 3
+
+// putLocked tells the planner of a pod with the addresses that its node owns, and notes the others.
+func (k *Keeper) putLocked(p policy.Pod) {
+	claimed := p.Addrs
+	p.Addrs = slices.DeleteFunc(slices.Clone(claimed), func(a netip.Addr) bool {
+		return !k.ownsLocked(p.Node, a)
+	})
+	k.planner.PutPod(p)
+
+	if len(p.Addrs) == len(claimed) || p.HostNetwork || p.Finished || k.prefixes == nil {
+		delete(k.outside, p.Name)
+		return
+	}
+	var outside []netip.Addr
+	for _, a := range claimed {
+		if !k.ownsLocked(p.Node, a) {
+			outside = append(outside, a)
+		}
+	}
+	k.outside[p.Name] = outside
+}
+
+// ownsLocked reports whether an address lies in a pod prefix of the node.
+func (k *Keeper) ownsLocked(node string, a netip.Addr) bool {
+	return slices.ContainsFunc(k.prefixes[node],
+		func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// ignoredLocked returns the addresses that pods claim and that identify none.
+func (k *Keeper) ignoredLocked() *telemetry.IgnoredAddrs {
+	var ignored telemetry.IgnoredAddrs
+	for _, addrs := range k.outside {
+		ignored.OutsidePrefix += len(addrs)
+	}
+	_, pods := least(maps.Keys(k.outside), func(a, b policy.Name) int {
+		return strings.Compare(a.String(), b.String())
+	})
+	for _, name := range pods {
+		ignored.Some = append(ignored.Some, fmt.Sprintf("%s of pod %s is outside the prefixes of "+
+			"node %s", k.outside[name][0], name, k.pods[name].Node))
+	}
+
+	shared, addrs := least(k.planner.Shared(), netip.Addr.Compare)
+	ignored.Shared = shared
+	for _, a := range addrs {
+		names := k.planner.Claimants(a)
+		text := fmt.Sprintf("%d pods claim %s: %s", len(names), a, names[0])
+		for _, name := range names[1:min(len(names), maxNamed)] {
+			text += ", " + name.String()
+		}
+		ignored.Some = append(ignored.Some, text)
+	}
+	return &ignored
+}
+
+// least counts all, and returns the least of them in their order, at most maxNamed. Sorting all
+// would cost more.
+func least[T any](all iter.Seq[T], compare func(a, b T) int) (count int, some []T) {
+	for v := range all {
+		count++
+		i, _ := slices.BinarySearchFunc(some, v, compare)
+		if i == maxNamed {
+			continue
+		}
+		some = slices.Insert(some, i, v)
+		some = some[:min(len(some), maxNamed)]
+	}
+	return count, some
+}
