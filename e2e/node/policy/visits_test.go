@@ -16,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	typednetworkingv1 "k8s.io/client-go/kubernetes/typed/networking/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
@@ -94,22 +95,28 @@ func (w *visits) changePolicies(ctx context.Context) error {
 		"server": server} {
 		spec.PodSelector.MatchLabels = map[string]string{"app": app}
 		p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: app}, Spec: spec}
-		_, err := policies.Update(ctx, p, metav1.UpdateOptions{})
-		if apierrors.IsNotFound(err) {
-			_, err = policies.Create(ctx, p, metav1.CreateOptions{})
-		}
-		errs = append(errs, err)
+		errs = append(errs, putPolicy(ctx, policies, p))
 
 		p.Name, p.Spec.Ingress, p.Spec.Egress = app+"-more", nil, nil
 		if w.rounds%2 == 0 {
-			_, err = policies.Create(ctx, p, metav1.CreateOptions{})
+			errs = append(errs, putPolicy(ctx, policies, p))
 		} else {
-			err = policies.Delete(ctx, p.Name, metav1.DeleteOptions{})
+			errs = append(errs, policies.Delete(ctx, p.Name, metav1.DeleteOptions{}))
 		}
-		errs = append(errs, err)
 	}
 	w.rounds++
 	return errors.Join(errs...)
+}
+
+type networkPolicies = typednetworkingv1.NetworkPolicyInterface
+
+// putPolicy creates a policy, or replaces that of its name.
+func putPolicy(ctx context.Context, policies networkPolicies, p *networkingv1.NetworkPolicy) error {
+	_, err := policies.Update(ctx, p, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = policies.Create(ctx, p, metav1.CreateOptions{})
+	}
+	return err
 }
 
 // changePause is the time between two changes of policies.
