@@ -115,13 +115,7 @@ func (a *Agent) policyStatus() (*telemetry.Policy, []string) {
 	if a.policies == nil {
 		return nil, nil
 	}
-	s := a.policies.Status()
-	shown := telemetry.Policy{Listed: s.Listed, Policies: s.Policies, Groups: s.Groups,
-		Chains: s.Chains, Sets: s.Sets, Elements: s.Elements, Members: s.Members,
-		Pending: s.Pending, Revoked: s.Revoked, NotEnforced: s.NotEnforced,
-		Told: s.Told, Revision: s.Revision, FastPath: s.FastPath,
-		Ignored: s.Ignored}
-	problems := s.Problems
+	shown, problems := a.policies.Status(), a.policies.Problems()
 	drops, err := a.policies.Drops()
 	if err != nil {
 		problems = append(problems, err.Error())

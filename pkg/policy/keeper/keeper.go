@@ -14,6 +14,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 const (
@@ -82,7 +83,8 @@ type Keeper struct {
 	writes uint64
 	// attachments reports whether records must be read again; compare, whether the kernel must be.
 	attachments, compare bool
-	status               Status
+	status               telemetry.Policy
+	problems             []string
 	// failed is why the last step did not bring all that is known in force.
 	failed error
 

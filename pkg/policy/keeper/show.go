@@ -8,36 +8,8 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
-// Status is what is shown of a Keeper.
-type Status struct {
-	// Listed reports whether every kind was listed.
-	Listed bool `json:"listed"`
-	// Told is the revision of all policies of the cluster that the source told of, Revision that of
-	// those in force. Either is empty while it is not known since the daemon began.
-	Told     string `json:"told,omitempty"`
-	Revision string `json:"revision,omitempty"`
-	Policies int    `json:"policies"`
-	Groups   int    `json:"groups"`
-	Chains   int    `json:"chains"`
-	Sets     int    `json:"sets"`
-	// NotEnforced counts those of Policies that deny more than is written, by kind.
-	NotEnforced map[string]int `json:"notEnforced,omitempty"`
-	// Elements are the elements of the sets of peers.
-	Elements int `json:"elements"`
-	// Members are attached pods that are in a group, Pending those that are mute.
-	Members int `json:"members"`
-	Pending int `json:"pending"`
-	// FastPath are the pods that have the fast path; nil where no pod can have it.
-	FastPath *int `json:"fastPath,omitempty"`
-	// Ignored are addresses that identify no pod.
-	Ignored *telemetry.IgnoredAddrs `json:"ignored,omitempty"`
-	// Revoked are connections that were deleted because they are no longer allowed.
-	Revoked  uint64   `json:"revoked"`
-	Problems []string `json:"problems,omitempty"`
-}
-
-// Status returns what is to be shown.
-func (k *Keeper) Status() Status {
+// Status returns what is to be shown, but for Drops.
+func (k *Keeper) Status() telemetry.Policy {
 	fast := k.fastLinks()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -63,10 +35,18 @@ func (k *Keeper) Status() Status {
 	return s
 }
 
+// Problems returns sentences about what is not as it should be.
+func (k *Keeper) Problems() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.problems)
+}
+
 // show publishes what is in force, and logs what is wrong and was not before.
 func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
-	s := Status{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: len(plan.Sets),
+	s := telemetry.Policy{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: len(plan.Sets),
 		Pending: pending, NotEnforced: notEnforced(plan.Denials)}
+	var problems []string
 	selecting := map[policy.Name]bool{}
 	for key, m := range plan.Members {
 		if len(m.Addrs) > 0 {
@@ -76,7 +56,7 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 			selecting[name] = true
 		}
 		if m.Problem != "" {
-			s.Problems = append(s.Problems, fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
+			problems = append(problems, fmt.Sprintf("policies of pod %s: %s", key.Name, m.Problem))
 		}
 	}
 	s.Policies = len(selecting)
@@ -84,23 +64,23 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 		s.Elements += len(set.Addrs) + len(set.Ranges) + len(set.Named)
 	}
 	for name, problem := range plan.Problems {
-		s.Problems = append(s.Problems,
+		problems = append(problems,
 			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))
 	}
 	for name, problem := range plan.ClusterProblems {
-		s.Problems = append(s.Problems,
+		problems = append(problems,
 			fmt.Sprintf("ClusterNetworkPolicy %s denies more than is written: %s", name, problem))
 	}
-	slices.Sort(s.Problems)
+	slices.Sort(problems)
 	if err != nil {
-		s.Problems = append(s.Problems, fmt.Sprintf("NetworkPolicy: %v", err))
+		problems = append(problems, fmt.Sprintf("NetworkPolicy: %v", err))
 	}
 
 	k.mu.Lock()
-	old := k.status.Problems
-	k.status, k.failed = s, err
+	old := k.problems
+	k.status, k.problems, k.failed = s, problems, err
 	k.mu.Unlock()
-	for _, p := range s.Problems {
+	for _, p := range problems {
 		if !slices.Contains(old, p) {
 			k.log.Warn("not as it should be", "problem", p)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
 func TestListSaysWhatIsNotInForce(t *testing.T) {
@@ -74,7 +75,7 @@ func TestDenialsAreToldOnceAPlanIsInForce(t *testing.T) {
 
 func TestStatusSaysWhichRevisionIsInForce(t *testing.T) {
 	n := newNode(t)
-	wants := func(when string, told, revision bool) Status {
+	wants := func(when string, told, revision bool) telemetry.Policy {
 		t.Helper()
 		s := n.Status()
 		if (s.Told != "") != told || (s.Revision != "") != revision {
@@ -110,7 +111,7 @@ func TestStatusNamesEachPolicyThatDeniesMoreThanIsWritten(t *testing.T) {
 	n.PutPolicy(denyAll)
 	n.put("server", map[string]string{"app": "server"})
 	n.listed()
-	if s := n.Status(); len(s.Problems) > 0 || s.NotEnforced["NetworkPolicy"] != 0 {
+	if s := n.Status(); len(n.Problems()) > 0 || s.NotEnforced["NetworkPolicy"] != 0 {
 		t.Errorf("as written: %+v", s)
 	}
 
@@ -123,8 +124,9 @@ func TestStatusNamesEachPolicyThatDeniesMoreThanIsWritten(t *testing.T) {
 		Denies: [2]bool{true, true}, Pods: policy.Selector{{Key: "app", Values: []string{"x"}}}})
 	n.step()
 	s := n.Status()
-	text := strings.Join(s.Problems, "\n")
-	if len(s.Problems) != 2 || s.NotEnforced["NetworkPolicy"] != 1 ||
+	problems := n.Problems()
+	text := strings.Join(problems, "\n")
+	if len(problems) != 2 || s.NotEnforced["NetworkPolicy"] != 1 ||
 		s.NotEnforced["ClusterNetworkPolicy"] != 1 ||
 		!strings.Contains(text, "NetworkPolicy shop/deny denies everything") ||
 		!strings.Contains(text, "ClusterNetworkPolicy floor denies more than is written: ingress") {
@@ -134,7 +136,7 @@ func TestStatusNamesEachPolicyThatDeniesMoreThanIsWritten(t *testing.T) {
 	n.PutPolicy(denyAll)
 	n.DeleteClusterPolicy("floor")
 	n.step()
-	if s := n.Status(); len(s.Problems) > 0 || s.NotEnforced["ClusterNetworkPolicy"] != 0 {
+	if s := n.Status(); len(n.Problems()) > 0 || s.NotEnforced["ClusterNetworkPolicy"] != 0 {
 		t.Errorf("as written again: %+v", s)
 	}
 }
