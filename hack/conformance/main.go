@@ -10,6 +10,9 @@
 //
 // It prints the images that it made, and those that it knows no recipe for. The archive is what
 // docker save writes: `ctr -n k8s.io images import` reads it.
+//
+// It imports e2e/conformance for the registry and the list of repositories by which a run gives the
+// tests these images: both sides must use the same names.
 package main
 
 import (

@@ -32,15 +32,12 @@ var calls = map[string][][]string{
 		{"status", "-kubeconfig", "/x"},
 		{"peers", "-o", "xml"}, {"peers", "--socket", "/nonexistent"},
 	},
+	"veil-tools": {{"-h"}, {}, {"nonsense"}, {"send", "-nonsense"}},
 }
 
-// verbs are the verbs of veilctl, whose help is held too.
-var verbs = []string{
-	"status", "peers", "mtu", "guard", "leakcheck", "host", "cleanup",
-	"service list", "service show", "service trace", "policy list", "policy show",
-	"policy trace", "policy wait",
-	"check", "connectivity", "bench", "bench storage", "sysdump",
-	"volume list", "volume show", "volume rewrap", "volume recover", "volume destroy", "version",
+// verbs returns the commands of each program whose help is held too.
+var verbs = map[string]func(t *testing.T, program string) [][]string{
+	"veilctl": cobraTree, "veil-tools": toolVerbs,
 }
 
 // TestCommandLines holds help texts, complaints about a wrong command line and
@@ -55,9 +52,9 @@ func TestCommandLines(t *testing.T) {
 
 	for _, name := range slices.Sorted(maps.Keys(calls)) {
 		list := calls[name]
-		if name == "veilctl" {
-			for _, verb := range verbs {
-				list = append(list, append(strings.Fields(verb), "-h"))
+		if verbs[name] != nil {
+			for _, verb := range verbs[name](t, filepath.Join(bin, name)) {
+				list = append(list, append(verb, "-h"))
 			}
 		}
 
@@ -78,6 +75,60 @@ func TestCommandLines(t *testing.T) {
 		transcribe(t, &b, cmd)
 	}
 	golden.Check(t, "cli/veil.txt", b.String())
+}
+
+// cobraTree returns all commands of a program of package cobra that are not hidden, parents before
+// their children, in the order in which the program lists them for completion.
+func cobraTree(t *testing.T, program string) [][]string {
+	t.Helper()
+	var all [][]string
+	var walk func(parent []string)
+	walk = func(parent []string) {
+		help := output(t, program, append(slices.Clone(parent), "-h")...)
+		path := strings.Join(append([]string{filepath.Base(program)}, parent...), " ")
+		if !strings.Contains(help, "\n  "+path+" [command]\n") {
+			return // its arguments would be completed, not commands
+		}
+		args := append(append([]string{"__complete"}, parent...), "")
+		for line := range strings.Lines(output(t, program, args...)) {
+			name, _, described := strings.Cut(line, "\t")
+			if !described {
+				continue // the last line is for the shell
+			}
+			child := append(slices.Clone(parent), name)
+			all = append(all, child)
+			walk(child)
+		}
+	}
+
+	walk(nil)
+	return all
+}
+
+// withoutFlags are the verbs of veil-tools without flags: with -h they would run.
+var withoutFlags = []string{"agent", "obey", "pause", "pod", "session"}
+
+// toolVerbs returns the verbs of veil-tools that have flags.
+func toolVerbs(t *testing.T, program string) [][]string {
+	t.Helper()
+	var all [][]string
+	for line := range strings.Lines(output(t, program, "-h")) {
+		verb, ok := strings.CutPrefix(line, "  ")
+		if name := strings.Fields(verb); ok && !slices.Contains(withoutFlags, name[0]) {
+			all = append(all, name[:1])
+		}
+	}
+	return all
+}
+
+// output runs a program and returns what it prints.
+func output(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, args...).Output()
+	if err != nil {
+		t.Fatalf("%s %q: %v", program, args, err)
+	}
+	return string(out)
 }
 
 // transcribe runs cmd and appends the command line, the exit status and both

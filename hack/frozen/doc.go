@@ -1,6 +1,6 @@
 // Package frozen holds golden files of what users, upgrades and other programs
 // see of Kubeveil: packages linked into each program, help texts and exit
-// statuses, metrics, names of pinned BPF objects, drop reasons, and the rendered
+// statuses of all programs, metrics, names of pinned BPF objects, drop reasons, and the rendered
 // manifests.
 //
 // A refactoring changes none of the files but those of packages. Anything else

@@ -30,13 +30,23 @@ func TestManifests(t *testing.T) {
 		})
 	}
 
-	for _, name := range []string{"services", "wireguard-go"} {
-		t.Run(name, func(t *testing.T) { checkComponent(t, kubectl, name) })
+	components, err := os.ReadDir("../../manifests/components")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range components {
+		switch name := c.Name(); name {
+		case "snapshots": // of csi-snapshots above
+		case "csi-servicemonitor", "kubelet-dir":
+			t.Run(name, func(t *testing.T) { checkComponent(t, kubectl, "manifests/csi", name) })
+		default:
+			t.Run(name, func(t *testing.T) { checkComponent(t, kubectl, "manifests", name) })
+		}
 	}
 }
 
-// checkComponent holds what a kustomization with a component gives.
-func checkComponent(t *testing.T, kubectl, name string) {
+// checkComponent holds what a kustomization of the folder base with a component gives.
+func checkComponent(t *testing.T, kubectl, base, name string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("testdata", name)
 	if err != nil {
@@ -46,7 +56,7 @@ func checkComponent(t *testing.T, kubectl, name string) {
 
 	own := `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [../../../../manifests]
+resources: [../../../../` + base + `]
 components: [../../../../manifests/components/` + name + `]
 `
 	filetest.Write(t, dir+"/kustomization.yaml", []byte(own), 0o600)
