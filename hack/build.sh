@@ -11,6 +11,8 @@ for dir in cmd/* plugins/veil; do
 	compgen -G "$dir/*.go" >/dev/null && packages+=("./$dir")
 done
 plugins=github.com/containernetworking/plugins/plugins
-packages+=("$plugins/ipam/host-local" "$plugins/main/loopback" "$plugins/main/ptp" "$plugins/meta/bandwidth" "$plugins/meta/portmap")
+packages+=("$plugins"/{ipam/host-local,main/loopback,main/ptp,meta/bandwidth,meta/portmap})
 export CGO_ENABLED=0
-progress "build the programs" go build -trimpath -buildvcs=false -ldflags="-X github.com/kubeveil/kubeveil/pkg/version.stamped=$("$ROOT/hack/version.sh")" -o "$OUT/bin/" "${packages[@]}"
+stamp="-X github.com/kubeveil/kubeveil/pkg/version.stamped=$("$ROOT/hack/version.sh")"
+progress "build the programs" \
+	go build -trimpath -buildvcs=false -ldflags="$stamp" -o "$OUT/bin/" "${packages[@]}"

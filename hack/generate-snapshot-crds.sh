@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes manifests/components/snapshots/crd: the definitions of snapshots, as the module of the released snapshot controller in hack/tools/csi has them.
+# Makes manifests/components/snapshots/crd: the definitions of snapshots, as the module of the
+# released snapshot controller in hack/tools/csi has them.
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 

@@ -30,4 +30,5 @@ ca-certificates|test -e /etc/ssl/certs/ca-certificates.crt|fetching modules
 "
 
 install_debian "$WANTED"
-command -v go >/dev/null || die "no go: install Go $(awk '$1 == "go" {print $2}' "$ROOT/go.mod") or later from https://go.dev/dl"
+wanted=$(awk '$1 == "go" {print $2}' "$ROOT/go.mod")
+command -v go >/dev/null || die "no go: install Go $wanted or later from https://go.dev/dl"

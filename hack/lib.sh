@@ -63,8 +63,10 @@ there() {
 # built_from TARGET HASH: whether TARGET was built from inputs of this hash.
 built_from() { [[ -e $1 && -e $1.from && $(cat "$1.from") == "$2" ]]; }
 
-# install_debian LIST [FILE…]: installs from Debian what of LIST is absent, and says what and why. A line of it is PACKAGE|COMMAND|REASON; the command
-# succeeds where the package is there, and may have bars. The lists of packages are updated also for a FILE that is absent: unpack_debian fetches it.
+# install_debian LIST [FILE…]: installs from Debian the packages of LIST that are absent, and prints
+# which and why. A line of LIST is PACKAGE|COMMAND|REASON; the command succeeds where the package is
+# installed, and may have bars. The lists of packages are updated also for a FILE that is absent:
+# unpack_debian fetches it.
 install_debian() {
 	local list=$1 line package test file missing=() fetch=()
 	shift
@@ -80,16 +82,19 @@ install_debian() {
 		[[ -x $file ]] || fetch+=("${file##*/}")
 	done
 	((${#missing[@]} + ${#fetch[@]})) || return 0
-	[[ $(id -u) == 0 ]] || die "not root: run this as root, or install by hand: ${missing[*]} ${fetch[*]}"
+	[[ $(id -u) == 0 ]] ||
+		die "not root: run this as root, or install by hand: ${missing[*]} ${fetch[*]}"
 	command -v apt-get >/dev/null || die "no apt-get: install by hand: ${missing[*]} ${fetch[*]}"
 	export DEBIAN_FRONTEND=noninteractive
 	progress "update the package lists" retry 3 apt-get update -q
 	if ((${#missing[@]})); then
-		progress "install ${missing[*]}" retry 3 apt-get install -q -y --no-install-recommends "${missing[@]}"
+		progress "install ${missing[*]}" \
+			retry 3 apt-get install -q -y --no-install-recommends "${missing[@]}"
 	fi
 }
 
-# unpack_debian PACKAGE PROGRAM FILE [VERSION]: puts the program at that path of Debian's package, of at least that version, at FILE. Nothing is installed.
+# unpack_debian PACKAGE PROGRAM FILE [VERSION]: puts the program at that path of Debian's package,
+# of at least that version, at FILE. Nothing is installed.
 unpack_debian() {
 	local package=$1 program=$2 file=$3 least=${4:-} dir=$3.tmp
 	rm -rf "$dir"
@@ -98,15 +103,18 @@ unpack_debian() {
 	chmod 0777 "$dir"
 	(cd "$dir" && retry 3 apt-get download -q "$package")
 	dpkg-deb -x "$dir/$package"_*.deb "$dir/x"
-	[[ -z $least ]] || dpkg --compare-versions "$(dpkg-deb -f "$dir/$package"_*.deb Version)" ge "$least"
+	[[ -z $least ]] ||
+		dpkg --compare-versions "$(dpkg-deb -f "$dir/$package"_*.deb Version)" ge "$least"
 	# It must start: its libraries may be absent.
 	"$dir/x/$program" --version || "$dir/x/$program" -v
 	mv "$dir/x/$program" "$file"
 	rm -rf "$dir"
 }
 
-# debian_sources prints the Debian archives that this machine itself uses, as lines of a sources.list; none is named here.
+# debian_sources prints the Debian archives that this machine itself uses, as lines of a
+# sources.list. None is named here.
 debian_sources() {
-	apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' 'Identifier: Packages' |
+	apt-get indextargets --format '$(ORIGIN)|$(REPO_URI)|$(RELEASE)|$(COMPONENT)' \
+		'Identifier: Packages' |
 		awk -F'|' '$1 == "Debian" {print "deb", $2, $3, $4}' | sort -u
 }

@@ -3,8 +3,8 @@
 #   hack/test.sh        everything
 #   hack/test.sh unit   all but the lab
 #   hack/test.sh lab    the lab alone
-# KUBEVEIL_LAB_LONG=1 runs what mostly waits, too. With CI=true a skip for a reason that is not expected
-# fails; all skips are in out/test/skips.jsonl.
+# KUBEVEIL_LAB_LONG=1 runs what mostly waits, too. With CI=true a skip for a reason that is not
+# expected fails; all skips are in out/test/skips.jsonl.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
@@ -13,10 +13,11 @@ everything=$(go list ./...)
 unit=$(grep -v '/e2e/node/' <<<"$everything")
 lab=$(grep '/e2e/node/' <<<"$everything" | sort -r || true)
 
-# A cipher shares nothing. With the race detector in it the header of a volume takes twice as long, and tests of volumes make thousands.
+# A cipher shares nothing. With the race detector in it the header of a volume takes twice as long,
+# and tests of volumes make thousands.
 unwatched=-gcflags=golang.org/x/crypto/xts=-race=false
-# A program with the race detector sleeps before it ends, by default a second, and there are a hundred.
-# The detector watches whatever still runs in that time: some of it stays.
+# A program with the race detector sleeps before it ends, by default a second, and there are a
+# hundred. The detector watches whatever still runs in that time: some of it stays.
 export GORACE=${GORACE-atexit_sleep_ms=20}
 
 events() { # those of one go test; that it failed is its status, whatever the events say: there may be none
@@ -29,18 +30,24 @@ run() { # events on standard output, errors of the tool itself on standard error
 	local status=0 patience=20m
 	# Thousands of pods are added one by one then.
 	[ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
-	# Two packages at a time: they share two cores and one kernel. Without go vet, which `make verify` runs.
+	# Two packages at a time: they share two cores and one kernel. Without go vet, which `make
+	# verify` runs.
 	case $what in
 	unit | all) events -race $unwatched -vet=off -p 2 -timeout 10m $unit || status=1 ;;
 	esac
-	# Four labs at a time, of all packages together: they cannot see each other, and most of their time is waiting. Two at
-	# most start, see nodetest.NewLab. Those tests of services that run alone, see nodetest.Alone, come first.
+	# Four labs at a time, of all packages together: they cannot see each other, and most of their
+	# time is waiting. Two at most start, see nodetest.NewLab. Those tests of services that run
+	# alone, see nodetest.Alone, come first.
 	case $what in
-	lab | all) [ -z "$lab" ] || events -vet=off -p 4 -parallel 4 -timeout $patience $lab || status=1 ;;
+	lab | all)
+		[ -z "$lab" ] || events -vet=off -p 4 -parallel 4 -timeout $patience $lab || status=1
+		;;
 	esac
 	# What the lab's long part has beside the packages of the lab.
 	case $what${KUBEVEIL_LAB_LONG:+-long} in
-	lab-long) events -vet=off -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper || status=1 ;;
+	lab-long)
+		events -vet=off -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper || status=1
+		;;
 	esac
 	return $status
 }
@@ -53,9 +60,11 @@ mkdir -p out/test
 export KUBEVEIL_SKIP_LOG=$PWD/out/test/skips.jsonl
 : >"$KUBEVEIL_SKIP_LOG"
 expected=
-# Lab tests that wait for veild's own look each 30 s, or its probe each minute; `make test-lab-long` runs them.
+# Lab tests that wait for veild's own look each 30 s, or its probe each minute; `make test-lab-long`
+# runs them.
 [ -n "${KUBEVEIL_LAB_LONG:-}" ] || expected=short
-# Root of a container or a machine of somebody else's may lack CAP_SYS_RESOURCE (bit 24), without which ext4 does not grow.
+# Root of a container or a machine of somebody else's may lack CAP_SYS_RESOURCE (bit 24), without
+# which ext4 does not grow.
 (( 0x$(awk '/^CapEff/ {print $2}' /proc/self/status) >> 24 & 1 )) || expected=$expected,no-capability
 # Not every kernel has flow tables; `make test-kernel` runs what needs them on one that does.
 unshare -n nft 'add table inet t; add flowtable inet t f { hook ingress priority 0; }' 2>/dev/null || expected=$expected,no-flowtable
@@ -64,7 +73,8 @@ lacks() { ! unshare -n sh -c 'ip link set lo up && exec ip "$@"' ip "$@" 2>/dev/
 lacks route add fd42::/64 encap ioam6 trace prealloc type 0x800000 ns 0 size 12 dev lo && expected=$expected,no-ioam6
 lacks route add fd42::/64 encap rpl segs fd42:9::2 dev lo && expected=$expected,no-rpl
 lacks xfrm state add src 198.18.0.1 dst 198.18.0.2 proto esp spi 0x77 mode tunnel auth digest_null '' enc cipher_null '' && expected=$expected,no-esp
-# A kernel without WireGuard has the engine's counterpart of the other implementation alone; `make test-kernel` has both.
+# A kernel without WireGuard has the engine's counterpart of the other implementation alone; `make
+# test-kernel` has both.
 unshare -n ip link add w type wireguard 2>/dev/null || expected=$expected,no-kernel-wireguard
 # A shallow clone may lack the last release, which this tree is tried beside.
 release=$(sed -n 's/^const lastRelease = "\(.*\)"$/\1/p' e2e/node/network/release_test.go 2>/dev/null || true)
@@ -78,6 +88,7 @@ lab | all) [ -n "${KUBEVEIL_LAB_NO_BUILD:-}" ] || hack/build.sh ;;
 esac
 export KUBEVEIL_LAB_NO_BUILD=1
 go build -o out/bin/testsummary ./hack/testsummary
-# The name is not that of a suite's whole result, which `make gates` judges; an earlier one of that name is of no schema.
+# The name is not that of a suite's whole result, which `make gates` judges; an earlier one of that
+# name is of no schema.
 rm -f out/test/result.json
 run | out/bin/testsummary -o out/test/tests.json

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the version of this tree, for the linker: VERSION when it is set, else what git says, else "unknown". Sources without git
-# (an archive) are built with VERSION=v0.1.0 or the like.
+# Prints the version of this tree, for the linker: VERSION when it is set, else what git says, else
+# "unknown". Sources without git (an archive) are built with VERSION=v0.1.0 or the like.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ -n ${VERSION:-} ]]; then

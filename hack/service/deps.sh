@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fetches haproxy, which `make bench-service` needs beyond hack/install-deps.sh, and installs its libraries, only what is absent. Needs root. haproxy is not
-# installed but taken apart into out/tools, because its package starts a service.
+# Fetches haproxy, which `make bench-service` needs beyond hack/install-deps.sh, and installs its
+# libraries, only what is absent. Needs root. haproxy is not installed but taken apart into
+# out/tools, because its package starts a service.
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 
