@@ -35,7 +35,7 @@ Examples:
                                 whole disks, too, for classes with backend: disk
   veil-csi make-key /root/kek && veil-csi -node here -registration "" -endpoint /run/csi.sock \
       -store file:/var/lib/veil-states -cluster lab -key-file /root/kek
-                                a trial without Kubernetes: whoever has that disk has the key
+                                a trial without Kubernetes: the owner of that disk has the key
 
 Flags:
 `
@@ -158,7 +158,7 @@ func (o *options) flags() *flag.FlagSet {
 		"`socket` of a KMS v2 plugin, for keys: kms; empty: none")
 	fs.StringVar(&o.keyFile, "key-file", "",
 		"`file` with a key-encryption key, for keys: file;\n"+
-			"it protects nothing from whoever has that file's disk")
+			"it protects nothing from the owner of that file's disk")
 	fs.StringVar(&o.previousKeyFile, "previous-key-file", "",
 		"`file` with the key-encryption key before, until all volumes are wrapped by the new one")
 

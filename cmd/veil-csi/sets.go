@@ -64,7 +64,7 @@ func (o *options) keys() (map[string]keyring.Provider, error) {
 			return nil, fmt.Errorf("%w, with veil-csi make-key %s", err, path)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("key file: %w; whoever replaces that file loses the volumes "+
+			return nil, fmt.Errorf("key file: %w; a new file in its place loses the volumes "+
 				"whose keys it wraps", err)
 		}
 		chain = append(chain, p)

@@ -77,7 +77,7 @@ func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 		}
 	}
 
-	p.every(ctx, g, p.rewrapEvery, "wrap keys anew",
+	p.every(ctx, g, p.rewrapEvery, "wrap keys again",
 		func(ctx context.Context) error { return p.metrics.Rewrap(ctx, d) })
 	p.every(ctx, g, p.trimEvery, "tell disks of free blocks",
 		func(ctx context.Context) error { return p.metrics.Trim(ctx, d) })
@@ -98,7 +98,7 @@ func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger)
 	for id, request := range asked {
 		changed, err := d.RewrapVolume(ctx, id)
 		if err == nil {
-			log.Info("key was asked to be wrapped anew", "volume", id, "changed", changed)
+			log.Info("key was asked to be rewrapped", "volume", id, "changed", changed)
 			err = s.done(ctx, id, request)
 		}
 		errs = append(errs, err)

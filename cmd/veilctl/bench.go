@@ -28,7 +28,7 @@ func benchCommand() *cobra.Command {
 the kernel's WireGuard configured by hand, and in clear, and writes result.json, report.html and
 report.md. Two privileged pods in a namespace of its own do it; everything is removed at the
 end. It loads the two nodes and the network between them with all they can carry: run it where
-that hurts nobody. The status is 1 when a gate was missed; the gates are those of the platform
+that hurts no one. The status is 1 when a gate was missed; the gates are those of the platform
 that the nodes say they are. With the usual 10 seconds a sample and five rounds it takes about
 an hour.`,
 		Example: `veilctl bench --kubeconfig ~/.kube/config --out bench
@@ -40,7 +40,7 @@ veilctl bench --rounds 1 --seconds 1 --churn -1s     # a first look, in a few mi
 	f.register(cmd, "bench", "how long a sample of TCP takes; UDP and latency follow it")
 	fs.StringVar(&f.nodes, "nodes", "", nodesUsage)
 	fs.StringVar(&f.prefix, "prefix", network.DefaultPrefix.String(),
-		"`prefix` with addresses for the other two sides;\nnobody else may use it")
+		"`prefix` with addresses for the other two sides;\nno other host may use them")
 	fs.IntVar(&f.options.Rounds, "rounds", 5, "how often each side is measured")
 	fs.Uint64Var(&f.options.Seed, "seed", 0, "`seed` of the order (default: the clock)")
 	fs.DurationVar(&f.options.Churn, "churn", time.Minute,

@@ -24,7 +24,7 @@ func benchStorageCommand() *cobra.Command {
 		Use: "storage", Short: "measure claims of two StorageClasses beside one another",
 		Long: `It makes a claim of each class with a pod on one node, in a namespace of its own, reads
 and writes both, and writes result.json, report.html and report.md; everything is removed at the
-end. It loads the disks below with all they can carry: run it where that hurts nobody. There are
+end. It loads the disks below with all they can carry: run it where that hurts no one. There are
 no gates: what the disks are, and whether both classes are on the same, is not known to it. With
 the usual 10 seconds a sample and five rounds it takes about a quarter of an hour.`,
 		Example: `veilctl bench storage --class kubeveil --baseline-class local-path --out bench

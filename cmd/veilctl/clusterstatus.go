@@ -207,7 +207,7 @@ func (r *nodeReport) explainSilence(n nodeSeen) {
 	switch {
 	case n.pod == "" && n.claim != nil && r.SeenBy > 0:
 		r.Notes = append(r.Notes,
-			"no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it")
+			"no pod of veild to ask; it runs outside of a pod: peers talk to it")
 	case n.pod == "" && !n.linux:
 		r.Problems = append(r.Problems, "no pod of veild: the DaemonSet chooses nodes with the "+
 			"label kubernetes.io/os: linux, which this one lacks")

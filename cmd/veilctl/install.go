@@ -16,7 +16,7 @@ func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "is the cluster fit for Kubeveil, before anything is changed",
 		Long: `It reads, and changes nothing: the API server's version and policies, your rights, the ranges
-and who overlaps whom, pod CIDRs, the way to the API server, other network plugins, kernels,
+and which of them overlap, pod CIDRs, the way to the API server, other network plugins, kernels,
 container runtimes, and what of Kubeveil's is there already. Each finding comes with what to do.
 What only a node can see, veild check says there.
 

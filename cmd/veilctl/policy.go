@@ -44,7 +44,7 @@ func policyShowCommand() *cobra.Command {
 	return onNode(&cobra.Command{
 		Use: "show NAMESPACE/NAME", Short: "one pod of this node: what its policies allow, in words",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
-policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows nobody. A mute pod
+policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows no peer. A mute pod
 sends and receives nothing, but for its own node. With services.hostRouting ebpf, "Fast path" says
 whether the pod's packets go past netfilter, which only those of pods do that no policy judges.
 

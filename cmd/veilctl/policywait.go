@@ -23,7 +23,7 @@ func policyWaitCommand() *cobra.Command {
 		Use:   "wait",
 		Short: "wait until a node, or each one, enforces the policies that the API server has",
 		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
-policies anew and compares them with the plan in force. A policy that cannot be read counts as
+policies again and compares them with the plan in force. A policy that cannot be read counts as
 enforced, since it denies everything: see veilctl policy list.
 
 Without --kubeconfig, --context or --cluster it waits for the node it runs on. Of a cluster it asks

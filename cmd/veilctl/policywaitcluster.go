@@ -133,7 +133,7 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	end time.Time) keeper.Progress {
 	p := keeper.Progress{Node: node}
 	if pod == "" {
-		p.Missing = []string{"no pod of veild, so nobody was asked"}
+		p.Missing = []string{"no pod of veild to ask"}
 		return p
 	}
 	ctx, cancel := context.WithTimeout(ctx, askLimit)

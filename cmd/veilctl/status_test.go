@@ -59,7 +59,7 @@ node-1   yes    v0.1.0   2 mJLSJPVW  kernel  1440  2/2        3     -         5
 node-2   NO     v0.1.0   2 tdzEaXHP  kernel  1440  1/2        3     -         5
 node-3   ?      -        -           -       -     seen by 0  -     -         -
 
-control: no pod of veild, so nobody was asked; it runs outside of a pod: peers talk to it
+control: no pod of veild to ask; it runs outside of a pod: peers talk to it
 node-2: it is not ready for pods: waits for first apply done
 node-2: peer node-1: it does not answer what is sent to it
 node-3: container veild waits, CrashLoopBackOff

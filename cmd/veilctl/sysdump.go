@@ -30,7 +30,7 @@ var leftOut = []string{
 	"Secrets: none is read",
 	"keys of encrypted volumes, wrapped ones too, and the names of claims and snapshots that " +
 		"have volumes",
-	"private keys: veild does not show its own to anybody",
+	"private keys: veild shows its own to no one",
 	"objects and pods of namespaces other than kube-system; of their pods it is known how many " +
 		"there are",
 	"logs of others than Kubeveil: kubelet, container runtime, kernel, API server",

@@ -60,7 +60,7 @@ func TestVolumesAreAssessed(t *testing.T) {
 		"just made": {with(func(o *kubestore.Object) { o.Created = young }), nobody,
 			nil},
 		"nobody has it": {with(func(*kubestore.Object) {}), nobody,
-			[]string{"nobody has it: there is no"}},
+			[]string{"it has no owner: there is no"}},
 		"tombstone that nobody has": {with(func(o *kubestore.Object) {
 			o.State.Phase = volume.Deleted
 		}), nobody, []string{"tombstone"}},

@@ -94,7 +94,7 @@ func volumeList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "encrypted volumes and snapshots, and what is wrong with them",
 		Long: `It shows VeilVolumes beside the PersistentVolumes and VolumeSnapshotContents they are
-for: one that nobody has is shown as such, and one that is missing. Exit status 1 when something
+for: one without an owner is shown as such, and one that is missing. Exit status 1 when something
 is wrong.`,
 		Example: `veilctl volume list
 veilctl volume list -o json | jq '.volumes[] | select(.problems)'`,
@@ -214,7 +214,7 @@ func describe(o kubestore.Object, a around) volumeReport {
 		r.UUID = s.UUID.String()
 	}
 	if o.Asked.Rewrap != "" {
-		r.Requests = append(r.Requests, "to wrap its key anew")
+		r.Requests = append(r.Requests, "to rewrap its key")
 	}
 	if t := o.Asked.TakeOver; t != nil {
 		r.Requests = append(r.Requests, fmt.Sprintf("to be taken over from node %s by node %s",
@@ -237,10 +237,10 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 	switch {
 	case age < orphanAge || r.Snapshot && !a.snapshots:
 	case r.For == "" && deleted:
-		out = append(out, "nobody has it: its key is destroyed, and the tombstone can go (kubectl "+
-			"delete veilvolume "+r.Volume+")")
+		out = append(out, "it has no owner: its key is destroyed, and the tombstone can go "+
+			"(kubectl delete veilvolume "+r.Volume+")")
 	case r.For == "":
-		out = append(out, "nobody has it: there is no PersistentVolume or snapshot of that name")
+		out = append(out, "it has no owner: there is no PersistentVolume or snapshot of that name")
 	case deleted:
 		out = append(out, fmt.Sprintf("%s has it, but it is deleted: its key is destroyed", r.For))
 	}

@@ -215,10 +215,10 @@ func writeNew(path string, content []byte) error {
 
 // steps returns what to do, in order; lines that begin with two spaces are commands.
 func (r *recovery) steps(st volume.State) []string {
-	out := []string{"Let nobody use the volume: delete the pods that do. veilctl volume show " +
+	out := []string{"Delete the pods that use the volume. veilctl volume show " +
 		st.Volume + " says where it is open."}
 	if st.Writer != "" {
-		out[0] = fmt.Sprintf("It is open on node %s. Let nobody use it: delete the pods that do, "+
+		out[0] = fmt.Sprintf("It is open on node %s. Delete the pods that use it, and wait "+
 			"until veilctl volume show %s says that it is open nowhere.", st.Writer, st.Volume)
 	}
 

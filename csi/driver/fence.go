@@ -117,9 +117,8 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 			}
 		}
 		if err == nil && !closed {
-			d.Log.Warn("mapping is in use, and its volume has no state: nobody can close it; end "+
-				"what uses it, "+
-				"or put the VeilVolume back", "mapping", name, "volume", whose, "open", m.Open)
+			d.Log.Warn("mapping is in use, and its volume has no state; end its users, or put "+
+				"the VeilVolume back", "mapping", name, "volume", whose, "open", m.Open)
 			d.orphaned(whose)
 		}
 		if !errors.Is(err, volume.ErrInProgress) {

@@ -16,7 +16,7 @@ var (
 	// ErrExists matches when there is one already, of another size or request.
 	ErrExists = errors.New("volume exists")
 	// ErrConflict matches when the state was changed in the meantime: read it again.
-	ErrConflict = errors.New("state was changed by somebody else")
+	ErrConflict = errors.New("another writer changed the state")
 	// ErrDeleted matches for a volume that was deleted; its key is gone.
 	ErrDeleted = errors.New("volume is deleted")
 	// ErrInProgress matches while another operation on the volume is under way on this node.

@@ -78,7 +78,7 @@ func ParseMarker(text []byte) (Marker, error) {
 func (m Marker) Check(bootID string) error {
 	if m.BootID != bootID {
 		return fmt.Errorf("%w: its marker is of boot %s, this is boot %s; wait until veild has "+
-			"written it anew", ErrNotReady, m.BootID, bootID)
+			"replaced it", ErrNotReady, m.BootID, bootID)
 	}
 	return nil
 }

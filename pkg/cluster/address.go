@@ -116,8 +116,8 @@ func (r *resolver) loseAddr(c *candidate, a netip.Addr, holder *candidate, listi
 	}
 	r.refusals = append(r.refusals, Refusal{
 		Node: c.Name,
-		Reason: fmt.Sprintf("it claims the node address %s, and %s: it is nobody's, and pods do "+
-			"not reach it; %s", a, others, advice),
+		Reason: fmt.Sprintf("it claims the node address %s, and %s: it belongs to no node, and pods "+
+			"do not reach it; %s", a, others, advice),
 	})
 }
 

@@ -137,7 +137,7 @@ func TestForgedClaimsStealNothing(t *testing.T) {
 				n.Addresses = addrs("198.18.0.12", "198.18.0.11")
 			})},
 			peers: "node-1 node-2", refused: "node-1 node-2",
-			reason: "198.18.0.11, and node-1 does, too: it is nobody's", addrs: "11 12",
+			reason: "198.18.0.11, and node-1 does, too: it belongs to no node", addrs: "11 12",
 		},
 		"a stolen address of one in the last good table": {
 			last: []cluster.Node{node(1)},

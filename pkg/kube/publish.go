@@ -207,7 +207,7 @@ func (c *Client) create(ctx context.Context, o *object) error {
 		"application/json").Body(data).Do(ctx).Error()
 	switch {
 	case apierrors.IsAlreadyExists(err):
-		return errors.New("somebody else created it in between; trying again")
+		return errors.New("another client created it in between; trying again")
 	case err != nil:
 		return explain("create", veilNodeKind, err)
 	}

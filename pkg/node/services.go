@@ -30,9 +30,8 @@ func ServiceCgroup(cfg config.Config) (string, error) {
 }
 
 // errPartOfTree matches a cgroup tree that is only a part of the machine's.
-var errPartOfTree = errors.New("only a part of the node's tree of cgroups, where nobody " +
-	"but veild " +
-	"would be translated for")
+var errPartOfTree = errors.New("only a part of the node's tree of cgroups: only veild's own " +
+	"sockets would be translated")
 
 // wholeTree returns errPartOfTree unless path is the root of the machine's tree.
 func wholeTree(path string) error {

@@ -14,7 +14,7 @@ import (
 )
 
 // ErrBusy matches when another process works on the attachment.
-var ErrBusy = errors.New("somebody else is at work on it")
+var ErrBusy = errors.New("another call is at work on it")
 
 // busyPoll is how often a lock that is held is tried again.
 const busyPoll = 10 * time.Millisecond

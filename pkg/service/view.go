@@ -213,7 +213,7 @@ func (p *Planner) backend(ep Endpoint, port uint16, local bool, g *group) Backen
 	_, b.Chosen = slices.BinarySearchFunc(g.backends, slot, compareBackend)
 	switch rank := rankOf(ep); {
 	case !reachable(b.Addr.Addr()) || port == 0:
-		b.Why = "nobody can be reached at this address"
+		b.Why = "no pod can be reached at this address"
 	case b.Chosen && rank == rankReady:
 		b.Why = "ready"
 	case b.Chosen:

@@ -25,7 +25,7 @@ func TestViewsSayWhoIsChosenAndWhy(t *testing.T) {
 				endpoint("127.0.0.1", "ready")},
 			at: "198.18.0.1:80",
 			want: []string{"198.18.1.1:8080 yes ready",
-				"127.0.0.1:8080 no nobody can be reached at this address",
+				"127.0.0.1:8080 no no pod can be reached at this address",
 				"198.18.1.2:8080 no it terminates: it keeps the connections it has",
 				"198.18.1.3:8080 no it does not serve"},
 		},

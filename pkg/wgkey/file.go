@@ -86,7 +86,7 @@ func load(path string) (Private, error) {
 	// O_NONBLOCK: a FIFO in its place must not hang us.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
-		return Private{}, refuse(path, "it is a symbolic link, so somebody else may choose the "+
+		return Private{}, refuse(path, "it is a symbolic link, so another user may choose the "+
 			"key; remove the link, or name the file itself")
 	}
 
@@ -129,7 +129,7 @@ func checkFile(f *os.File) error {
 		return refuse(f.Name(), "it belongs to user %d, not to user %d who runs this; others may "+
 			"know the key: move it away and start again", st.Uid, os.Geteuid())
 	case st.Mode&0o7777 != 0o600:
-		return refuse(f.Name(), "its mode is %04o, not 0600; if nobody else has read it, chmod "+
+		return refuse(f.Name(), "its mode is %04o, not 0600; if no other user has read it, chmod "+
 			"0600, else move it away and start again", st.Mode&0o7777)
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 // Errors of loop devices.
 var (
 	// ErrNoLoop matches when the kernel gives no further loop device, or has none at all.
-	ErrNoLoop = errors.New("no loop device to be had")
+	ErrNoLoop = errors.New("no loop device is free")
 	// ErrNotDirect matches when direct I/O was asked for and the kernel says that it is not in use,
 	// because the file system below cannot.
 	ErrNotDirect = errors.New("loop device does no direct I/O")

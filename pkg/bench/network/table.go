@@ -235,7 +235,7 @@ var notes = []string{
 		"side after the other, and request and response %d times, all sides at once; the round's "+
 		"figure is their mean.", tcpTurns, udpTurns, tripsTurns),
 	"Request and response: 64 bytes each way over a TCP connection to each destination, one " +
-		"transaction with each in an order drawn anew each time, so that what else the nodes do " +
+		"transaction with each in an order drawn again each time, so that what else the nodes do " +
 		"meets all of them; at least a thousand of them or four times the least time.",
 	"CPU is the busy time of all processors of both nodes, load generator included, from " +
 		"/proc/stat.",

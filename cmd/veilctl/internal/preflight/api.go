@@ -91,8 +91,8 @@ func (j *judge) rights() {
 		}
 		j.say(Error, check, "you may make roles, but not give the rights that you lack yourself: "+
 			strings.Join(missing, ", "),
-			"use a kubeconfig of an administrator: the API server refuses to let anybody give "+
-				"what he does not have")
+			"use a kubeconfig of an administrator: the API server lets no user give "+
+				"rights that he does not have")
 		return
 	}
 	j.ok(check, "you may create and change all that manifests/ holds")
@@ -165,7 +165,7 @@ func (j *judge) kubeProxy() {
 	server, token, err := readKubeconfig(j.f.Proxy)
 	if err != nil {
 		j.say(Error, check, fmt.Sprintf("kubeconfig.conf of the ConfigMap kube-proxy cannot "+
-			"be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it anew")
+			"be read: %v", err), "repair it: kubeadm init phase addon kube-proxy writes it again")
 		return
 	}
 
