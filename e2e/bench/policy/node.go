@@ -138,11 +138,11 @@ func (n *node) listed(ctx context.Context) error {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for began := time.Now(); ; {
-		s := n.Status()
-		if s.Members == n.pods && s.Pending == 0 && len(s.Problems) == 0 {
+		s, problems := n.Status(), n.Problems()
+		if s.Members == n.pods && s.Pending == 0 && len(problems) == 0 {
 			return nil
 		} else if time.Since(began) > changeLimit {
-			return fmt.Errorf("%d of %d pods are judged, problems %q", s.Members, n.pods, s.Problems)
+			return fmt.Errorf("%d of %d pods are judged, problems %q", s.Members, n.pods, problems)
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +162,7 @@ func (n *node) change(ctx context.Context, tell func()) (time.Duration, error) {
 	case at := <-n.programmed:
 		return at.Sub(began), nil
 	case <-limit.C:
-		return 0, fmt.Errorf("a change is not in force after %v: %q", changeLimit, n.Status().Problems)
+		return 0, fmt.Errorf("a change is not in force after %v: %q", changeLimit, n.Problems())
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
