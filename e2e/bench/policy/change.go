@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/kube"
 )
 
 const (
@@ -61,9 +62,9 @@ func (s *suite) changeRound(ctx context.Context, z scale, name string, v values)
 		time.Since(began).Seconds())
 	runtime.GC()
 
-	took, err := n.paced(ctx, s.scales.changes, func(k int) {
+	took, err := n.paced(ctx, s.scales.changes, func(k int) ([]byte, error) {
 		node, i := n.otherPod(k)
-		n.PutPod(podOf(node, i, tierOf(node, i)+1))
+		return eventOf(podObject(podOf(node, i, tierOf(node, i)+1)))
 	})
 	if err != nil {
 		return err
@@ -74,20 +75,30 @@ func (s *suite) changeRound(ctx context.Context, z scale, name string, v values)
 		return nil
 	}
 
-	took, err = n.paced(ctx, s.scales.edits, func(k int) {
-		n.PutPolicy(n.policyOf(k%n.policies, 10+k))
+	took, err = n.paced(ctx, s.scales.edits, func(k int) ([]byte, error) {
+		return eventOf(policyObject(n.policyOf(k%n.policies, 10+k)))
 	})
 	v.addBoth(caseEdit, took)
 	return err
 }
 
-// paced tells changes and returns the milliseconds until each was in force.
-func (n *node) paced(ctx context.Context, count int, tell func(k int)) (took []float64, err error) {
+// paced tells changes and returns the milliseconds from the bytes of the event of each until it was
+// in force.
+func (n *node) paced(ctx context.Context, count int,
+	eventOf func(k int) ([]byte, error)) (took []float64, err error) {
 	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	for k := range count {
+		event, err := eventOf(k)
+		if err != nil {
+			return took, err
+		}
 		<-tick.C
-		d, err := n.change(ctx, func() { tell(k) })
+		began := time.Now()
+		if err := kube.PutEvent(event, here, n); err != nil {
+			return took, err
+		}
+		d, err := n.inForce(ctx, began)
 		if err != nil {
 			return took, err
 		}

@@ -15,9 +15,9 @@
 // process and go with it. A folder with the records of pods is left if the process is killed.
 // Nothing is left out: a part that cannot be measured is a missed gate with the reason.
 //
-// A change is timed from the call that tells it to the Keeper until the kernel has acknowledged the
-// transaction. That includes the 2 ms for which the Keeper gathers changes. Decoding the event of
-// the API server's watch is not in it.
+// A change of part change is timed from the bytes of its event in the API server's watch until the
+// kernel has acknowledged the transaction. That includes decoding, and the 2 ms for which the
+// Keeper gathers changes. The network and the API server are not in it.
 //
 // Connections are measured by the CPU time of the whole machine, each lane beside those without a
 // policy, of which there are two: what they differ by is what the measurement cannot tell. A gate

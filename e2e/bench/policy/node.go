@@ -156,6 +156,11 @@ func (n *node) listed(ctx context.Context) error {
 func (n *node) change(ctx context.Context, tell func()) (time.Duration, error) {
 	began := time.Now()
 	tell()
+	return n.inForce(ctx, began)
+}
+
+// inForce waits until a change that was told is in force, and returns how long that is after began.
+func (n *node) inForce(ctx context.Context, began time.Time) (time.Duration, error) {
 	limit := time.NewTimer(changeLimit)
 	defer limit.Stop()
 	select {

@@ -3,21 +3,27 @@ package policy
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
-	"runtime"
+	gort "runtime"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/runtime"
+
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
 // The main thread shows the process's mounts to the leak check: no test may take it.
-func init() { runtime.LockOSThread() }
+func init() { gort.LockOSThread() }
 
 func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 
@@ -242,4 +248,40 @@ func TestLargestClusterIsInOneNamespace(t *testing.T) {
 	}
 	t.Logf("plan %.0f ms, kernel %.0f ms, adopt %.0f ms, one pod %.2f ms", v.last(casePlan),
 		v.last(caseKernel), v.last(caseAdopt), v.last(caseDirect))
+}
+
+// told keeps what an event told.
+type told struct {
+	pod    policy.Pod
+	policy policy.Policy
+}
+
+func (t *told) PutPod(p policy.Pod)       { t.pod = p }
+func (t *told) PutPolicy(p policy.Policy) { t.policy = p }
+
+// An event tells the same object as the one that it was made of.
+func TestEventsTellTheirObjects(t *testing.T) {
+	c := cluster{ofGates.large}
+	pod, want := podOf(3, 5, 7), c.policyOf(11, 4)
+	var got told
+	for _, o := range []runtime.Object{podObject(pod), policyObject(want)} {
+		event, err := eventOf(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := kube.PutEvent(event, here, &got); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%T is an event of %d bytes", o, len(event))
+	}
+	options := []cmp.Option{cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})}
+	if diff := cmp.Diff(pod, got.pod, options...); diff != "" {
+		t.Errorf("pod:\n%s", diff)
+	}
+	if diff := cmp.Diff(want, got.policy, options...); diff != "" {
+		t.Errorf("policy:\n%s", diff)
+	}
+	if err := kube.PutEvent([]byte("nonsense"), here, &got); err == nil {
+		t.Error("bytes that are no event are accepted")
+	}
 }
