@@ -24,12 +24,9 @@ type CopyOptions struct {
 	Snapshot bool
 	// Request is the request to keep in the state. Copy sets its Source and Snapshot.
 	Request Request
-	// Keys wraps the key of the copy; nil is the Set's provider. SourceKeys unwraps the key of the
-	// source; nil is the Set's provider, or Keys.
-	Keys, SourceKeys keyring.Provider
-	// Limit is the longest time that the source may be suspended; 0 is FreezeLimit. Then the source
-	// is thawed, whatever the copy does. The limit does not apply to a source that is not open.
-	Limit time.Duration
+	// Keys wraps the key of the copy; nil is the Set's provider. The key of the source is unwrapped
+	// with the Set's provider, or with Keys.
+	Keys keyring.Provider
 }
 
 // Copy makes the volume dst from the present content of src, which is closed or open on this node.
@@ -190,7 +187,7 @@ func (o *op) removeUnfinished(ctx context.Context) error {
 // copyAndVerify copies the source, verifies what was copied, and stores in the state what
 // FORMATTING needs.
 func (o *op) copyAndVerify(ctx context.Context, opts CopyOptions) error {
-	from, err := o.begin(ctx, o.state.Request.Source, unwrapper(opts.SourceKeys, o.Keys, opts.Keys))
+	from, err := o.begin(ctx, o.state.Request.Source, unwrapper(o.Keys, opts.Keys))
 	if err != nil {
 		return err
 	}
@@ -213,7 +210,7 @@ func (o *op) copyAndVerify(ctx context.Context, opts CopyOptions) error {
 		return err
 	}
 
-	if err := o.copySuspended(ctx, from, open, crypt.DeviceSize(next.Payload), opts); err != nil {
+	if err := o.copySuspended(ctx, from, open, crypt.DeviceSize(next.Payload)); err != nil {
 		return err
 	}
 	dev, err := o.Backend.Attach(ctx, o.state.Volume)

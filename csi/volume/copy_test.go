@@ -178,12 +178,14 @@ func TestCopyThatTakesTooLong(t *testing.T) {
 	n := opened(t)
 	s := n.process(0)
 	s.Backend = stuck{stepBackend{n}}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(
-		err, ErrTooLong) {
+	s.limit = time.Millisecond
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+		ErrTooLong) {
 		t.Errorf("%v", err)
 	}
 	n.nothingOf(copyID)
 	ctx, cancel := context.WithCancel(t.Context())
+	s.limit = suspendLimit
 	time.AfterFunc(time.Millisecond, cancel)
 	if _, err := s.Copy(ctx, copyID, id, CopyOptions{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)

@@ -72,8 +72,9 @@ func (s *Set) happened(volume string, h Happening) {
 type Set struct {
 	Config
 	readSlots chan struct{}
-	// pauses are resumePauses, shorter in tests.
+	// pauses are resumePauses and limit is suspendLimit, shorter in tests.
 	pauses []time.Duration
+	limit  time.Duration
 
 	mu   sync.Mutex
 	busy map[string]bool
@@ -99,7 +100,8 @@ func NewSet(c Config) *Set {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Set{Config: c, readSlots: make(chan struct{}, readers), pauses: resumePauses,
-		busy: map[string]bool{}, sealing: map[string]*crypt.Keys{}}
+		limit: suspendLimit,
+		busy:  map[string]bool{}, sealing: map[string]*crypt.Keys{}}
 }
 
 // Create creates the state of a new volume of at least size bytes, under a name that

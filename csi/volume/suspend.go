@@ -10,21 +10,16 @@ import (
 	"github.com/kubeveil/kubeveil/csi/crypt"
 )
 
-// FreezeLimit is the default limit for how long the source of a copy is suspended. It counts from
-// the request to suspend: flushing a file system already delays its writers.
-const FreezeLimit = 30 * time.Second
+// suspendLimit is the longest time that the source of a copy is suspended. It counts from the
+// request to suspend: flushing a file system already delays its writers.
+const suspendLimit = 30 * time.Second
 
-// copySuspended copies the backing while the source is suspended.
-func (o *op) copySuspended(ctx context.Context, from *op, open string, size int64,
-	opts CopyOptions) error {
-	limit := opts.Limit
-	if limit == 0 {
-		limit = FreezeLimit
-	}
-
-	limited, cancel := context.WithTimeoutCause(ctx, limit,
+// copySuspended copies the backing while the source is suspended. After limit the source resumes,
+// whatever the copy does. A source that is not open has no limit.
+func (o *op) copySuspended(ctx context.Context, from *op, open string, size int64) error {
+	limited, cancel := context.WithTimeoutCause(ctx, o.limit,
 		fmt.Errorf("%w: %v; close it, or keep volumes on a file system that shares blocks",
-			ErrTooLong, limit))
+			ErrTooLong, o.limit))
 	defer cancel()
 	resume, err := from.suspend(ctx, open)
 	if err != nil {

@@ -132,8 +132,9 @@ func TestSourceOfAStuckCopyGoesOnAgain(t *testing.T) {
 	n.failing("resume", 2)
 	s := n.process(0)
 	s.Backend = stuck{stepBackend{n}}
-	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{Limit: time.Millisecond}); !errors.Is(
-		err, ErrTooLong) || errors.Is(err, ErrSuspended) {
+	s.limit = time.Millisecond
+	if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err,
+		ErrTooLong) || errors.Is(err, ErrSuspended) {
 		t.Errorf("%v", err)
 	}
 	if n.nothingOf(copyID); len(n.suspended()) != 0 {
@@ -267,7 +268,7 @@ type slow struct{ crypt.Engine }
 
 func (s slow) Suspend(ctx context.Context, name string, suspended bool) error {
 	if suspended {
-		<-time.After(FreezeLimit + time.Second)
+		<-time.After(suspendLimit + time.Second)
 	}
 	return s.Engine.Suspend(ctx, name, suspended)
 }
@@ -280,7 +281,7 @@ func TestLimitOfAStandstillCountsFromTheRequest(t *testing.T) {
 		s.Engine = slow{s.Engine}
 		began := time.Now()
 		if _, err := s.Copy(t.Context(), copyID, id, CopyOptions{}); !errors.Is(err, ErrTooLong) ||
-			time.Since(began) != FreezeLimit+time.Second {
+			time.Since(began) != suspendLimit+time.Second {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		if n.nothingOf(copyID); len(n.suspended()) != 0 {
