@@ -6,5 +6,8 @@
 // reports each thing once it is removed. It needs no privilege beyond writing to the folders: sysfs
 // shows what is open.
 //
+// It is apart from cmd/veil-csi, which needs a node, keys and an API server: the clean-up must work
+// where the driver cannot start.
+//
 // It destroys no key: keys are in the states of volumes, not on nodes. Start reading at Run.
 package cleanup

@@ -108,8 +108,8 @@ func (h *mute) Probe(ctx context.Context, name string) error {
 func TestHealthOfADiskThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, d := running(t, mounted(""), nil)
-		h := &mute{Engine: d.any.Engine, goOn: make(chan struct{})}
-		d.any.Engine = h
+		h := &mute{Engine: d.anySet.Engine, goOn: make(chan struct{})}
+		d.anySet.Engine = h
 		health := func(want ...string) {
 			t.Helper()
 			r, err := d.NodeGetVolumeHealth(t.Context(),
@@ -156,7 +156,7 @@ func TestNoRoomForWhatIsThere(t *testing.T) {
 		*st = volume.State{Volume: st.Volume, Cluster: st.Cluster, Request: st.Request,
 			Phase: volume.New, Payload: st.Payload, Content: volume.Unmade}
 	})
-	d.any.Backend = full{memory{m}}
+	d.anySet.Backend = full{memory{m}}
 	_, err := d.CreateVolume(t.Context(), &csi.CreateVolumeRequest{
 		Name: pvc, VolumeCapabilities: []*csi.VolumeCapability{mounted("")},
 		CapacityRange: &csi.CapacityRange{RequiredBytes: size},
@@ -189,8 +189,8 @@ func (k *keeping) Remove(ctx context.Context, v string, r volume.Revision) error
 func TestVolumeWithoutSpaceIsMadeOnceThereIsSome(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
-	store := &keeping{d.any.Store, true}
-	d.any.Store = store
+	store := &keeping{d.anySet.Store, true}
+	d.anySet.Store = store
 	room := m.room
 	m.room = 0
 	create := func() error {

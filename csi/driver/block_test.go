@@ -27,8 +27,8 @@ func TestBackupsOfADevicesStateFormatNothing(t *testing.T) {
 	m := newMachine(t)
 	d := m.process(0)
 	m.made(d, block(), nil)
-	r := &recorder{Store: d.any.Store, states: []volume.State{m.state(pvc)}}
-	d.any.Store = r
+	r := &recorder{Store: d.anySet.Store, states: []volume.State{m.state(pvc)}}
+	d.anySet.Store = r
 	errtest.Must(t, m.stage(d, block()))
 	if i := slices.IndexFunc(r.states, func(st volume.State) bool {
 		return st.Content == volume.Unmade && st.Phase == volume.Ready

@@ -102,7 +102,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 	id, set := r.GetName(), d.Sets[p.Backend]
 	// A volume that was expanded since is the same, if it fits the request.
 	limit := r.GetCapacityRange().GetLimitBytes()
-	if have, err := d.any.Get(ctx, id); err == nil && have.Phase == volume.Ready &&
+	if have, err := d.anySet.Get(ctx, id); err == nil && have.Phase == volume.Ready &&
 		have.Payload > size && (limit == 0 || have.Payload <= limit) {
 		size = have.Payload
 	}
@@ -243,7 +243,7 @@ func (d *Driver) DeleteVolume(ctx context.Context,
 
 // own returns a volume whose backing is on this node: it was made here, or taken over, or may be.
 func (d *Driver) own(ctx context.Context, id string) (volume.State, *volume.Set, error) {
-	st, err := d.any.Get(ctx, id)
+	st, err := d.anySet.Get(ctx, id)
 	if err != nil {
 		return st, nil, err
 	}
@@ -284,7 +284,7 @@ func (d *Driver) ValidateVolumeCapabilities(ctx context.Context,
 	if len(r.GetVolumeCapabilities()) == 0 {
 		return nil, invalid("no volume capabilities")
 	}
-	st, err := d.any.Get(ctx, r.GetVolumeId())
+	st, err := d.anySet.Get(ctx, r.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -352,7 +352,7 @@ func (d *Driver) list(ctx context.Context, token string, most int,
 	if most < 0 {
 		return nil, "", invalid("max entries %d", most)
 	}
-	all, err := d.any.Store.List(ctx)
+	all, err := d.anySet.Store.List(ctx)
 	if err != nil && len(all) == 0 {
 		return nil, "", err
 	}

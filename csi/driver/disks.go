@@ -17,7 +17,7 @@ const recordPatience = 4 * time.Second
 // another node has opened since (volume.Set.FenceByDisk). It reads only disks, so it works without
 // an API server. Call it every few seconds.
 func (d *Driver) CheckDisks(ctx context.Context) error {
-	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (d *Driver) checkDisk(ctx context.Context, name string, done chan<- error) 
 	}
 	d.records[name] = true
 	go func() {
-		err := d.any.FenceByDisk(ctx, id, name)
+		err := d.anySet.FenceByDisk(ctx, id, name)
 		if errors.Is(err, volume.ErrInProgress) {
 			err = nil
 		}

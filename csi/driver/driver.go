@@ -55,8 +55,8 @@ type Driver struct {
 	csi.UnimplementedNodeServer
 
 	Config
-	// any is one of the Sets, for what they share.
-	any *volume.Set
+	// anySet is one of the Sets, for what they share: store, engine and locks.
+	anySet *volume.Set
 	// fromSecrets is keyring.FromSecrets.
 	fromSecrets func(map[string]string) (keyring.Provider, error)
 	// ending is closed to abandon copies.
@@ -100,12 +100,12 @@ func New(c Config) (*Driver, error) {
 			continue
 		}
 		set.Happened = d.Happened
-		if d.any == nil {
-			d.any = set
+		if d.anySet == nil {
+			d.anySet = set
 		}
 	}
 
-	if d.any == nil || d.Node == "" || d.Mounts == nil {
+	if d.anySet == nil || d.Node == "" || d.Mounts == nil {
 		return nil, fmt.Errorf("driver: no node, no mounts, or none of the backends %v", backends)
 	}
 
@@ -124,7 +124,7 @@ func (d *Driver) Register(s *grpc.Server) {
 // reader returns the reader for what decides nothing.
 func (d *Driver) reader() volume.Reader {
 	if d.Cache == nil {
-		return d.any.Store
+		return d.anySet.Store
 	}
 	return d.Cache
 }
@@ -169,8 +169,8 @@ func (d *Driver) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
 // Recover resumes mappings that an earlier process left suspended. Call it when the driver starts,
 // and again while it returns an error. Calls may be served meanwhile.
-func (d *Driver) Recover(ctx context.Context) error { return d.any.Resume(ctx) }
+func (d *Driver) Recover(ctx context.Context) error { return d.anySet.Resume(ctx) }
 
 // ResumeMarked is the part of Recover that needs no store: it works while the API server is away
 // (volume.Set.ResumeMarked).
-func (d *Driver) ResumeMarked(ctx context.Context) error { return d.any.ResumeMarked(ctx) }
+func (d *Driver) ResumeMarked(ctx context.Context) error { return d.anySet.ResumeMarked(ctx) }

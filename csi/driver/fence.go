@@ -35,7 +35,7 @@ const (
 // that the cache lacks is read from the store. If the API server is away, or refuses this node's
 // token because its Node was deleted, FenceLost learns nothing and fences nothing.
 func (d *Driver) FenceLost(ctx context.Context) error {
-	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (d *Driver) mapped(ctx context.Context, names []string) ([]string, error) {
 		if len(unknown) == 0 {
 			return d.strays.volumes(), err
 		}
-		states, err = d.any.Store.List(ctx)
+		states, err = d.anySet.Store.List(ctx)
 		unknown = d.strays.learn(unknown, states)
 	}
 	if err == nil {
@@ -106,7 +106,7 @@ func (d *Driver) closeOrphans(ctx context.Context, id string, names []string) er
 	var errs []error
 	for _, name := range names {
 		whose := id
-		m, err := d.any.Engine.Lookup(ctx, name)
+		m, err := d.anySet.Engine.Lookup(ctx, name)
 		if below, ok := m.Below(); err == nil && ok && whose == "" {
 			whose = volumeOfFile(blk.BackingFile(below))
 		}

@@ -79,8 +79,8 @@ func TestPublishedAgainWithoutAPIServer(t *testing.T) {
 		"device": block()} {
 		t.Run(name, func(t *testing.T) {
 			m, d := running(t, c, nil)
-			d.Cache = d.any.Store
-			d.any.Store = &listed{Store: d.any.Store, away: volume.ErrUnavailable}
+			d.Cache = d.anySet.Store
+			d.anySet.Store = &listed{Store: d.anySet.Store, away: volume.ErrUnavailable}
 			if err := m.publish(d, c, "target", false); err != nil {
 				t.Errorf("again: %v", err)
 			}

@@ -60,7 +60,7 @@ func (d *Driver) GetPluginCapabilities(context.Context,
 // restarting the driver repairs none. The driver stays ready without its key service: open volumes
 // stay open.
 func (d *Driver) Probe(ctx context.Context, _ *csi.ProbeRequest) (*csi.ProbeResponse, error) {
-	if err := d.any.Engine.Answer(ctx); err != nil {
+	if err := d.anySet.Engine.Answer(ctx); err != nil {
 		return nil, err
 	}
 	return &csi.ProbeResponse{Ready: wrapperspb.Bool(true)}, nil

@@ -77,7 +77,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			&d.unsealed),
 		gauge("kubeveil_csi_mappings", "Mappings of volumes on this node; -1 when device-mapper "+
 			"does not say.", func() float64 {
-			names, err := d.any.Engine.List(context.Background(), crypt.NamePrefixAll)
+			names, err := d.anySet.Engine.List(context.Background(), crypt.NamePrefixAll)
 			if err != nil {
 				return -1
 			}

@@ -34,7 +34,7 @@ func TestMetrics(t *testing.T) {
 		t.Error("no error of a provider that is away")
 	}
 
-	d.any.Store = &listed{Store: d.any.Store, away: volume.ErrUnavailable}
+	d.anySet.Store = &listed{Store: d.anySet.Store, away: volume.ErrUnavailable}
 	if err := metrics.FenceLost(t.Context(), d); err == nil {
 		t.Error("no error of states that are away")
 	}

@@ -68,15 +68,15 @@ func (d *Driver) lockAt(id, what, path string) (unlock func(), err error) {
 // look returns the mapping of a volume by the cache, and by the store if the cache has none. It
 // informs; code that decides calls find.
 func (d *Driver) look(ctx context.Context, id string) (volume.Opened, error) {
-	if o, err := d.any.FindIn(ctx, d.reader(), id); err == nil || d.Cache == nil {
+	if o, err := d.anySet.FindIn(ctx, d.reader(), id); err == nil || d.Cache == nil {
 		return o, err
 	}
-	return d.any.Find(ctx, id)
+	return d.anySet.Find(ctx, id)
 }
 
 // find returns the mapping of a volume that is staged here, and its parameters.
 func (d *Driver) find(ctx context.Context, id string) (volume.Opened, Parameters, error) {
-	o, err := d.any.Find(ctx, id)
+	o, err := d.anySet.Find(ctx, id)
 	if errors.Is(err, crypt.ErrNoMapping) {
 		if err = d.fenceIfLost(ctx, o.State); err == nil {
 			err = failed("volume %s is not staged on node %s: stage it first", id, d.Node)

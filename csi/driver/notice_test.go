@@ -55,8 +55,8 @@ func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 
 			other, heir := m.heir()
 			errtest.Must(t, other.stageVolume(heir, pvc))
-			store := d.any.Store
-			d.any.Store = &listed{Store: store, refused: volume.ErrUnavailable,
+			store := d.anySet.Store
+			d.anySet.Store = &listed{Store: store, refused: volume.ErrUnavailable,
 				away: volume.ErrUnavailable}
 			for range 2 {
 				if err := d.CheckDisks(t.Context()); err != nil {
@@ -65,7 +65,7 @@ func TestNoticeOfAVolumeThatWasFenced(t *testing.T) {
 			}
 			h.wants(t, want+" "+reasonFenced)
 
-			d.any.Store = store
+			d.anySet.Store = store
 			if id, err := d.VolumeOf(t.Context(), want); err != nil || id != pvc {
 				t.Errorf("volume %q, %v", id, err)
 			}
@@ -80,7 +80,7 @@ func TestVolumeOfAMappingThatIsNotKnown(t *testing.T) {
 	if id, err := d.VolumeOf(t.Context(), mapping); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("%q, %v", id, err)
 	}
-	d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable}
+	d.anySet.Store = &listed{Store: d.anySet.Store, refused: volume.ErrUnavailable}
 	if id, err := d.VolumeOf(t.Context(), mapping); !errors.Is(err, volume.ErrUnavailable) {
 		t.Errorf("no states: %q, %v", id, err)
 	}

@@ -43,7 +43,7 @@ func (d *Driver) NodePublishVolume(ctx context.Context,
 // isPublished reports whether the volume is already at target as requested. It asks the cache,
 // because nothing is changed then. It may return false for a published volume.
 func (d *Driver) isPublished(ctx context.Context, id, target string, c capability) bool {
-	o, err := d.any.FindIn(ctx, d.reader(), id)
+	o, err := d.anySet.FindIn(ctx, d.reader(), id)
 	if err != nil {
 		return false
 	}

@@ -209,7 +209,7 @@ func TestNothingStaysOpenThatWasNotStaged(t *testing.T) {
 func (m *machine) left(d *Driver, held bool) {
 	m.t.Helper()
 	for _, adopted := range []bool{false, true} {
-		if o, err := d.any.Open(m.t.Context(), pvc,
+		if o, err := d.anySet.Open(m.t.Context(), pvc,
 			volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil ||
 			o.Adopted != adopted {
 			m.t.Fatalf("adopted %v, want %v: %v", o.Adopted, adopted, err)
@@ -223,7 +223,7 @@ func (m *machine) left(d *Driver, held bool) {
 // grown makes the volume larger than the file system on it.
 func grown(m *machine, d *Driver) {
 	m.t.Helper()
-	if _, err := d.any.Expand(m.t.Context(), pvc, 2*size,
+	if _, err := d.anySet.Expand(m.t.Context(), pvc, 2*size,
 		volume.OpenOptions{Keys: m.keys[keyring.NameFile]}); err != nil {
 		m.t.Fatal(err)
 	}

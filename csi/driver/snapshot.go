@@ -210,7 +210,7 @@ func (d *Driver) GetSnapshot(ctx context.Context,
 	if r.GetSnapshotId() == "" {
 		return nil, invalid("no snapshot id")
 	}
-	st, err := d.any.Get(ctx, r.GetSnapshotId())
+	st, err := d.anySet.Get(ctx, r.GetSnapshotId())
 	if err != nil {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	if s := r.GetVolumeContentSource().GetSnapshot(); s != nil {
 		src, isSnapshot = s.GetSnapshotId(), true
 	}
-	from, err := d.any.Get(ctx, src)
+	from, err := d.anySet.Get(ctx, src)
 	if errors.Is(err, volume.ErrNotFound) {
 		from, _, err = d.begun(ctx, r.GetName(), src, err)
 	}
@@ -276,7 +276,7 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 func (d *Driver) copySize(ctx context.Context, r *csi.CreateVolumeRequest,
 	source, least int64) (int64, error) {
 	limit := r.GetCapacityRange().GetLimitBytes()
-	have, err := d.any.Get(ctx, r.GetName())
+	have, err := d.anySet.Get(ctx, r.GetName())
 	switch {
 	case err == nil && have.Phase != volume.New:
 		if source = have.Payload; limit > 0 && source > limit {

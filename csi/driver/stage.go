@@ -299,7 +299,7 @@ func (d *Driver) NodeUnstageVolume(ctx context.Context,
 
 // unstage does not ask which node has the volume: after a take-over, this node's mapping goes, too.
 func (d *Driver) unstage(ctx context.Context, id, target string) error {
-	st, err := d.any.Get(ctx, id)
+	st, err := d.anySet.Get(ctx, id)
 	if errors.Is(err, volume.ErrNotFound) {
 		return d.unstageLost(ctx, id, target)
 	}
@@ -345,12 +345,12 @@ func (d *Driver) unstageLost(ctx context.Context, id, target string) error {
 	if err := d.Mounts.Unmount(target); err != nil || !mounted {
 		return err
 	}
-	names, err := d.any.Engine.List(ctx, crypt.NamePrefixAll)
+	names, err := d.anySet.Engine.List(ctx, crypt.NamePrefixAll)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		if found, err := d.any.Engine.Lookup(ctx, name); err == nil && found.Number == m.Device {
+		if found, err := d.anySet.Engine.Lookup(ctx, name); err == nil && found.Number == m.Device {
 			return d.closeOrphans(ctx, id, []string{name})
 		}
 	}

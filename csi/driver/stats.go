@@ -142,7 +142,7 @@ type reading struct {
 // probe reads the mapping.
 func (d *Driver) probe(ctx context.Context, o volume.Opened) error {
 	name, lasting := o.Mapping.Name, context.WithoutCancel(ctx)
-	r, err := d.read(ctx, name, func(r *reading) { r.err = d.any.Engine.Probe(lasting, name) })
+	r, err := d.read(ctx, name, func(r *reading) { r.err = d.anySet.Engine.Probe(lasting, name) })
 	if err != nil {
 		return err
 	}

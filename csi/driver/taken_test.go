@@ -198,8 +198,8 @@ func TestFenceThatHangs(t *testing.T) {
 		other, heir := m.heir()
 		errtest.Must(t, other.stageVolume(heir, pvc),
 			other.stageVolume(heir, restored))
-		e := mired{d.any.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
-		d.any.Engine = e
+		e := mired{d.anySet.Engine, crypt.NamePrefix(m.state(pvc).UUID), make(chan struct{})}
+		d.anySet.Engine = e
 		began := time.Now()
 		if err := d.FenceLost(t.Context()); err == nil || !strings.Contains(err.Error(), pvc) ||
 			time.Since(began) != fencePatience || len(m.live(restored)) != 0 {
@@ -244,8 +244,8 @@ func (l *listed) Get(ctx context.Context, v string) (volume.State, volume.Revisi
 // refused matters when it may be that mapping's.
 func TestWhoseMappingsThereAre(t *testing.T) {
 	m, d := two(t)
-	store := &listed{Store: d.any.Store, refused: volume.ErrState}
-	d.any.Store = store
+	store := &listed{Store: d.anySet.Store, refused: volume.ErrState}
+	d.anySet.Store = store
 
 	for range 3 {
 		if err := d.FenceLost(t.Context()); err != nil || store.lists != 1 {
@@ -371,7 +371,7 @@ func TestTakenFromANodeWithoutAPIServer(t *testing.T) {
 				errtest.Must(t, d.FenceLost(t.Context()))
 			}
 
-			d.any.Store = &listed{Store: d.any.Store, refused: volume.ErrUnavailable,
+			d.anySet.Store = &listed{Store: d.anySet.Store, refused: volume.ErrUnavailable,
 				away: volume.ErrUnavailable}
 			if err := d.CheckDisks(t.Context()); err != nil || len(m.engine.Live()) != 2 {
 				t.Fatalf("before it was taken: %v, mappings %v", err, m.engine.Live())
@@ -400,7 +400,7 @@ func TestRecordsOfADiskThatHangs(t *testing.T) {
 		goOn := make(chan struct{})
 		var reads atomic.Int32
 		hung := m.numbers[restored]
-		d.any.OpenBelow = func(number uint64) (blk.Reader, error) {
+		d.anySet.OpenBelow = func(number uint64) (blk.Reader, error) {
 			if number == hung {
 				reads.Add(1)
 				<-goOn

@@ -229,7 +229,7 @@ func TestPolicies(t *testing.T) {
 func TestFsck(t *testing.T) {
 	for policy, want := range map[string]codes.Code{"preen": codes.DataLoss, "never": codes.OK} {
 		m, d := running(t, mounted(""), map[string]string{"fsck": policy})
-		o, err := d.any.Find(t.Context(), pvc)
+		o, err := d.anySet.Find(t.Context(), pvc)
 		if err != nil {
 			t.Fatal(err)
 		}

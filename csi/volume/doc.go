@@ -30,6 +30,11 @@
 // A copy and its source share one volume key. Deleting one destroys its wrapped key, but a holder
 // of the other's key can still read what is left of its disk.
 //
+// Three functions resume a source, because three callers know different things. A copy retries
+// within seconds and holds the locks that it has (resumeWithRetry). The driver goes on for as long
+// as the kernel refuses (ErrSuspended, Set.ResumeVolume). The next process knows only marks, states
+// and mappings (Set.Resume).
+//
 // The package refuses (see the errors in state.go, and crypt.RefusedError for disks) rather than
 // repairs. docs/design/0005-volumes.md has the states and the order of writes.
 //
