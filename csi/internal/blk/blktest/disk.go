@@ -22,7 +22,7 @@ const sector = 512
 type Disk struct {
 	mu      sync.Mutex
 	size    int64
-	stable  map[int64][sector]byte
+	stable  sectors
 	pending []write
 	writes  int
 
@@ -34,13 +34,16 @@ type Disk struct {
 	reads  int
 }
 
+// sectors are sectors by their number. One never changes, so clones of a disk share it.
+type sectors map[int64]*[sector]byte
+
 type write struct {
 	sector int64
-	data   [sector]byte
+	data   *[sector]byte
 }
 
 // New returns a disk of size bytes that reads as zero.
-func New(size int64) *Disk { return &Disk{size: size, stable: map[int64][sector]byte{}} }
+func New(size int64) *Disk { return &Disk{size: size, stable: sectors{}} }
 
 // ReadAt sees what was written, flushed or not.
 func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
@@ -66,7 +69,7 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 
 func (d *Disk) read(p []byte, off int64) {
 	clear(p)
-	view := func(at int64, data [sector]byte) {
+	view := func(at int64, data *[sector]byte) {
 		if i := at*sector - off; i >= 0 && i < int64(len(p)) {
 			copy(p[i:], data[:])
 		}
@@ -96,8 +99,8 @@ func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	}
 	d.writes++
 	for i := 0; i < len(p); i += sector {
-		d.pending = append(d.pending, write{(off + int64(i)) / sector,
-			[sector]byte(p[i : i+sector])})
+		data := [sector]byte(p[i : i+sector])
+		d.pending = append(d.pending, write{(off + int64(i)) / sector, &data})
 	}
 	return len(p), nil
 }
@@ -154,7 +157,7 @@ func (d *Disk) Resize(size int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settle(len(d.pending))
-	maps.DeleteFunc(d.stable, func(i int64, _ [sector]byte) bool { return i*sector >= size })
+	maps.DeleteFunc(d.stable, func(i int64, _ *[sector]byte) bool { return i*sector >= size })
 	d.size = size
 }
 
@@ -193,9 +196,12 @@ func (d *Disk) Flip(off int64, mask byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.settle(len(d.pending))
-	s := d.stable[off/sector]
-	s[off%sector] ^= mask
-	d.stable[off/sector] = s
+	var flipped [sector]byte
+	if data := d.stable[off/sector]; data != nil {
+		flipped = *data
+	}
+	flipped[off%sector] ^= mask
+	d.stable[off/sector] = &flipped
 }
 
 // Written returns the offsets of sectors that are not zero, in order, bytes.
@@ -203,7 +209,7 @@ func (d *Disk) Written() []int64 {
 	c := d.Clone()
 	var at []int64
 	for i, data := range c.stable {
-		if data != [sector]byte{} {
+		if *data != [sector]byte{} {
 			at = append(at, i*sector)
 		}
 	}
