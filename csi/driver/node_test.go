@@ -60,8 +60,10 @@ type machine struct {
 	// failed.
 	steps, kill int
 	goesOn      bool
-	// end has the process give up waiting: one that is killed waits for nothing.
-	end func()
+	// end has the process give up waiting: one that is killed waits for nothing. It ends requests,
+	// the context of calls that may wait, too.
+	end      func()
+	requests context.Context
 }
 
 func newMachine(t testing.TB) *machine {
@@ -170,8 +172,11 @@ func (m *machine) process(kill int) *Driver {
 	}
 	errtest.Must(m.t, d.Recover(m.t.Context()))
 
+	requests, cancel := context.WithCancel(m.t.Context())
+	m.t.Cleanup(cancel)
 	m.mu.Lock()
-	m.steps, m.kill, m.end = 0, kill, d.End
+	m.steps, m.kill, m.requests = 0, kill, requests
+	m.end = func() { d.End(); cancel() }
 	m.mu.Unlock()
 	return d
 }

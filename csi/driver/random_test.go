@@ -25,7 +25,7 @@ func TestVolumeSurvivesRandomDeathsAndReboots(t *testing.T) {
 		"leave":     func(m *machine, d *Driver) error { return m.unpublish(d, "other") },
 		"unstage":   func(m *machine, d *Driver) error { return m.unstage(d) },
 		"expand": func(m *machine, d *Driver) error {
-			_, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
+			_, err := d.NodeExpandVolume(m.requests, &csi.NodeExpandVolumeRequest{
 				VolumeId: pvc, VolumePath: m.path("target"),
 				CapacityRange: &csi.CapacityRange{RequiredBytes: m.state(pvc).Payload + 4096},
 			})

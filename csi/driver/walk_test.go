@@ -185,7 +185,7 @@ func TestKilledWhileExpanding(t *testing.T) {
 			if err := staged(m, d); err != nil {
 				return err
 			}
-			_, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
+			_, err := d.NodeExpandVolume(m.requests, &csi.NodeExpandVolumeRequest{
 				VolumeId: pvc, VolumePath: m.path("target"),
 				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
 			})
