@@ -87,7 +87,7 @@ func TestCheckFiles(t *testing.T) {
 		}), ""},
 		"a snapshot that is none": {set(func(cfg *config.Config) {
 			cfg.Source = config.Source{Kind: config.SourceSnapshot, File: cfg.Source.Kubeconfig}
-		}), "correct it"},
+		}), "correct or replace it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			good := config.Default()

@@ -131,7 +131,7 @@ func TestForgedObjects(t *testing.T) {
 
 			for _, f := range all {
 				if snapshot == "lost" && slices.Equal(f.Addresses, n2.Addrs) {
-					f.incumbent, f.because = "", "nobody's"
+					f.incumbent, f.because = "", "belongs to no node"
 				}
 				incumbents(t, want, nodetest.WaitStatus(ctx, t, n1, 10*time.Second,
 					f.refused).Peers)

@@ -377,6 +377,54 @@ func TestPolicyRevokesKnownConnections(t *testing.T) {
 	}
 }
 
+// An answer that is on its way when a flow of UDP is revoked opens the flow again, from its other end.
+func TestAnswerOnItsWayDoesNotBringARevokedFlowBack(t *testing.T) {
+	n := newNode(t)
+	n.put("client", map[string]string{"app": "client"})
+	n.put("server", nil)
+	n.listed()
+	n.attach("client", 1)
+	n.attach("server", 2)
+	var ends [2]net.PacketConn
+	addrs := [2]net.Addr{}
+	for i, name := range []string{"client", "server"} {
+		n.pods[name].Run(t, func() (err error) {
+			ends[i], err = net.ListenPacket("udp", netip.AddrPortFrom(addrsOf(i + 1)[0], 53).String())
+			return err
+		})
+		defer ends[i].Close()
+		addrs[i] = ends[i].LocalAddr()
+	}
+	arrives := func(from, to int) bool {
+		if _, err := ends[from].WriteTo([]byte("x"), addrs[to]); err != nil {
+			t.Fatal(err)
+		}
+		_ = ends[to].SetReadDeadline(time.Now().Add(patience))
+		_, _, err := ends[to].ReadFrom(make([]byte, 1))
+		return err == nil
+	}
+	if !arrives(0, 1) || !arrives(1, 0) {
+		t.Fatal("before: the flow does not pass")
+	}
+
+	n.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "shop", Name: "mute"},
+		Isolates: [2]bool{false, true},
+		Subjects: policy.Selector{{Key: "app", Values: []string{"client"}}}})
+	n.step()
+	n.must(n.revoker.once)
+	if !arrives(1, 0) || !arrives(0, 1) {
+		t.Error("the control: an answer does not open the flow again")
+	}
+	n.must(n.revoker.once)
+	if arrives(0, 1) {
+		t.Error("the client reaches the server")
+	}
+	if n.must(n.revoker.once); n.revoker.backward != nil {
+		t.Errorf("connections are read again although none was left: %v", n.revoker.backward)
+	}
+	n.must(n.revoker.close)
+}
+
 func TestTurningOnCutsNobodyOff(t *testing.T) {
 	n := newNode(t)
 	n.must(func() error { _, err := TurnOff(n.paths); return err })

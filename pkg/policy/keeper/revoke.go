@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/kubeveil/kubeveil/internal/nfnl"
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
@@ -21,11 +23,18 @@ import (
 // core at most: it pauses for as long as it last took.
 const revokePause = 500 * time.Millisecond
 
+// lookAgain is when connections are read again after flows without a handshake were deleted: longer
+// than an answer is on its way.
+const lookAgain = 200 * time.Millisecond
+
 // revoker deletes known connections that are no longer allowed: the next packet of one is judged
 // as a first packet. It works beside the Keeper, since a node may know 100,000 connections.
 type revoker struct {
 	wake    chan struct{}
 	revoked atomic.Uint64
+	// backward are once's: flows without a handshake that were just deleted, with their ends swapped.
+	// An answer that was on its way opens one again, as if the server had spoken first.
+	backward map[nl.Connection]bool
 	// conn is once's, nil until it needs one. It stays open: to close it would hold up the next
 	// transaction of nftables, see nfnl.
 	conn *nfnl.Conn
@@ -94,8 +103,11 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 		began := time.Now()
 		err := once()
 		pause := min(time.Since(began), revokePause)
-		if again = nil; err != nil {
+		switch again = nil; {
+		case err != nil:
 			pause, again = revokePause, time.After(revokePause)
+		case r.backward != nil:
+			again = time.After(lookAgain)
 		}
 		select {
 		case <-ctx.Done():
@@ -108,7 +120,7 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 // once judges the known connections if that was asked for.
 func (r *revoker) once() error {
 	r.mu.Lock()
-	plan, asked := r.plan, r.asked
+	plan, asked := r.plan, r.asked || r.backward != nil
 	r.asked = false
 	r.mu.Unlock()
 	if !asked || plan == nil {
@@ -143,18 +155,48 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 			err = errors.Join(err, r.close())
 		}
 	}()
-	found, err := nl.FindConnections(r.conn, denies(plan, own))
+	denied := denies(plan, own)
+	found, err := nl.FindConnections(r.conn, func(c nl.Connection) bool {
+		return r.backward[c] || denied(c)
+	})
 	if err != nil {
 		return 0, err
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	still := func(nl.Connection) bool { return true }
 	if r.plan != plan {
-		still = denies(r.plan, own)
+		denied = denies(r.plan, own)
 	}
-	return found.Delete(still)
+	var ended []nl.Connection
+	n, err = found.Delete(func(c nl.Connection) bool {
+		gone := r.backward[c] || denied(c)
+		if gone && c.Proto != unix.IPPROTO_TCP {
+			ended = append(ended, c)
+		}
+		return gone
+	})
+	r.lookFor(ended)
+	return n, err
+}
+
+// lookFor has the next look delete what answers to ended flows open again. It is the last one if none
+// was ended.
+func (r *revoker) lookFor(ended []nl.Connection) {
+	if len(ended) == 0 {
+		r.backward = nil
+		return
+	}
+	if r.backward == nil {
+		r.backward = make(map[nl.Connection]bool, len(ended))
+	}
+	for _, c := range ended {
+		swapped := nl.Connection{Client: c.Server, Server: c.Client, Proto: c.Proto,
+			Port: c.ClientPort, ClientPort: c.Port}
+		if !r.backward[c] {
+			r.backward[swapped] = true
+		}
+	}
 }
 
 // close closes what once has open. It must not run beside once.

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// Somebody may delete or flush the table that judges while the daemon is dead. So its chains at
+// An administrator may delete or flush the table that judges while the daemon is dead. So its chains at
 // hooks stamp each packet (PolicyMark), and a second table drops packets of pods without a stamp:
 //
 //	postrouting 94, input 100   take the stamp off: another program may use the bit
