@@ -13,8 +13,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// An administrator may delete or flush the table that judges while the daemon is dead. So its chains at
-// hooks stamp each packet (PolicyMark), and a second table drops packets of pods without a stamp:
+// An administrator may delete or flush the table that judges while the daemon is dead. So its
+// chains at hooks stamp each packet (PolicyMark), and a second table drops packets of pods without
+// a stamp:
 //
 //	postrouting 94, input 100   take the stamp off: another program may use the bit
 //	postrouting 95, input 101   the table that judges: stamp, then judge
