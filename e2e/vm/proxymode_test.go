@@ -2,7 +2,6 @@ package vm
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,10 +66,7 @@ func TestProgramsOfKubeProxyByMode(t *testing.T) {
 // standInIPSet puts another program in the place of ipset, which only the VM lab installs.
 func standInIPSet(t *testing.T) {
 	t.Helper()
-	nft, err := exec.LookPath("nft")
-	if err != nil {
-		nettest.Skip(t, nettest.NoProgram, err.Error())
-	}
+	nft := nettest.NeedProgram(t, "nft")
 	dir := t.TempDir()
 	errtest.Must(t, os.Symlink(nft, filepath.Join(dir, "ipset")))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))

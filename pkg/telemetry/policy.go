@@ -70,8 +70,8 @@ var (
 		"Packets that network policies did not allow, by reason.", "reason")
 
 	policyDescs = []*prometheus.Desc{policyListedDesc, policyPoliciesDesc,
-		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc, policyPendingDesc, policyIgnoredDesc, policyRevokedDesc,
-		policyDroppedDesc}
+		policyNotEnforcedDesc, policyGroupsDesc, policyElementsDesc, policyMembersDesc,
+		policyPendingDesc, policyIgnoredDesc, policyRevokedDesc, policyDroppedDesc}
 )
 
 func collectPolicy(p *Policy, gauge func(*prometheus.Desc, float64, ...string),

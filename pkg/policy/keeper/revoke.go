@@ -180,8 +180,8 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	return n, err
 }
 
-// lookFor has the next look delete what answers to ended flows open again. It is the last one if none
-// was ended.
+// lookFor has the next look delete what answers to ended flows open again. It is the last one if
+// none was ended.
 func (r *revoker) lookFor(ended []nl.Connection) {
 	if len(ended) == 0 {
 		r.backward = nil

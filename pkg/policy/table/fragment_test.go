@@ -77,16 +77,20 @@ func wantDatagram(t *testing.T, c net.PacketConn, filling byte) {
 	}
 }
 
+// wantFragments waits until an end of the lab has the three fragments of a datagram.
+func (l *lab) wantFragments(t *testing.T, end *nettest.NS, filling byte) {
+	t.Helper()
+	nettest.Until(t, expectation, "three fragments", func() bool {
+		return l.fragmentsOf(end, filling) == 3
+	})
+}
+
 // wantDropped waits until the node has counted a drop of the reason since before.
 func (l *lab) wantDropped(t *testing.T, reason string, before uint64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience * 10); l.dropped(reason) == before; {
-		if time.Now().After(deadline) {
-			t.Errorf("no drop was counted as %s", reason)
-			return
-		}
-		time.Sleep(settle / 10)
-	}
+	nettest.Until(t, expectation, "a drop is counted as "+reason, func() bool {
+		return l.dropped(reason) > before
+	})
 }
 
 func (l *lab) dropped(reason string) (n uint64) {
@@ -134,24 +138,20 @@ func TestFragmentsAreJudgedAsTheirDatagram(t *testing.T) {
 				l.table.Forget()
 				send(denied) // the control
 				wantDatagram(t, closed, filling)
-				time.Sleep(settle)
-				if n := l.fragmentsOf(path.to, filling); n != 3 {
-					t.Errorf("without policies %d fragments arrived, want 3", n)
-				}
+				l.wantFragments(t, path.to, filling)
 
 				l.apply(p.Plan())
 				send(allowed)
 				wantDatagram(t, open, filling)
-				time.Sleep(settle)
-				if n := l.fragmentsOf(path.to, filling); n != 3 {
-					t.Errorf("%d fragments of an allowed datagram arrived, want 3", n)
-				}
+				l.wantFragments(t, path.to, filling)
 
 				before := l.dropped(reason)
 				send(denied)
+				refused := filling
 				l.wantDropped(t, reason, before)
-				time.Sleep(settle)
-				if n := l.fragmentsOf(path.to, filling); n != 0 {
+				send(allowed) // What was sent before it has arrived then, or does not.
+				l.wantFragments(t, path.to, filling)
+				if n := l.fragmentsOf(path.to, refused); n != 0 {
 					t.Errorf("%d fragments of a denied datagram arrived", n)
 				}
 				if err := closed.SetReadDeadline(time.Now().Add(settle)); err != nil {
