@@ -71,6 +71,16 @@ func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, e
 	return found, nil
 }
 
+// Matching returns those that match.
+func (c *Connections) Matching(match func(Connection) bool) (out []Connection) {
+	for _, e := range c.entries {
+		if match(e.Connection) {
+			out = append(out, e.Connection)
+		}
+	}
+	return out
+}
+
 // Delete deletes those that still match, of those that are still there, and returns how many. Many
 // are deleted by one call of the kernel.
 func (c *Connections) Delete(match func(Connection) bool) (int, error) {

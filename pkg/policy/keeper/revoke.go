@@ -17,24 +17,23 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/pkg/netns"
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
 // revokePause is the most time between two readings of all known connections. Reading takes half a
 // core at most: it pauses for as long as it last took.
 const revokePause = 500 * time.Millisecond
 
-// lookAgain is when connections are read again after flows without a handshake were deleted: longer
-// than an answer is on its way.
-const lookAgain = 200 * time.Millisecond
-
 // revoker deletes known connections that are no longer allowed: the next packet of one is judged
 // as a first packet. It works beside the Keeper, since a node may know 100,000 connections.
 type revoker struct {
 	wake    chan struct{}
 	revoked atomic.Uint64
-	// backward are once's: flows without a handshake that were just deleted, with their ends swapped.
-	// An answer that was on its way opens one again, as if the server had spoken first.
-	backward map[nl.Connection]bool
+	// ended are once's: flows without a handshake that were deleted, and until when the table drops
+	// answers to them that are on their way, see table.DropAnswers.
+	ended map[nl.Connection]time.Time
+	// untold reports whether the table lacks some of these.
+	untold bool
 	// conn is once's, nil until it needs one. It stays open: to close it would hold up the next
 	// transaction of nftables, see nfnl.
 	conn *nfnl.Conn
@@ -103,11 +102,8 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 		began := time.Now()
 		err := once()
 		pause := min(time.Since(began), revokePause)
-		switch again = nil; {
-		case err != nil:
+		if again = nil; err != nil {
 			pause, again = revokePause, time.After(revokePause)
-		case r.backward != nil:
-			again = time.After(lookAgain)
 		}
 		select {
 		case <-ctx.Done():
@@ -120,7 +116,7 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 // once judges the known connections if that was asked for.
 func (r *revoker) once() error {
 	r.mu.Lock()
-	plan, asked := r.plan, r.asked || r.backward != nil
+	plan, asked := r.plan, r.asked
 	r.asked = false
 	r.mu.Unlock()
 	if !asked || plan == nil {
@@ -156,9 +152,7 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 		}
 	}()
 	denied := denies(plan, own)
-	found, err := nl.FindConnections(r.conn, func(c nl.Connection) bool {
-		return r.backward[c] || denied(c)
-	})
+	found, err := nl.FindConnections(r.conn, denied)
 	if err != nil {
 		return 0, err
 	}
@@ -168,35 +162,39 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	if r.plan != plan {
 		denied = denies(r.plan, own)
 	}
-	var ended []nl.Connection
-	n, err = found.Delete(func(c nl.Connection) bool {
-		gone := r.backward[c] || denied(c)
-		if gone && c.Proto != unix.IPPROTO_TCP {
-			ended = append(ended, c)
-		}
-		return gone
-	})
-	r.lookFor(ended)
-	return n, err
+	err = r.dropAnswers(found.Matching(denied), denied)
+	n, err2 := found.Delete(denied)
+	return n, errors.Join(err, err2)
 }
 
-// lookFor has the next look delete what answers to ended flows open again. It is the last one if
-// none was ended.
-func (r *revoker) lookFor(ended []nl.Connection) {
-	if len(ended) == 0 {
-		r.backward = nil
-		return
-	}
-	if r.backward == nil {
-		r.backward = make(map[nl.Connection]bool, len(ended))
-	}
-	for _, c := range ended {
-		swapped := nl.Connection{Client: c.Server, Server: c.Client, Proto: c.Proto,
-			Port: c.ClientPort, ClientPort: c.Port}
-		if !r.backward[c] {
-			r.backward[swapped] = true
+// dropAnswers has answers to flows dropped that are about to be deleted, and still those to flows
+// that were deleted before, if they are still denied.
+func (r *revoker) dropAnswers(ending []nl.Connection, denied func(nl.Connection) bool) error {
+	now := time.Now()
+	for _, c := range ending {
+		if c.Proto == unix.IPPROTO_UDP || c.Proto == unix.IPPROTO_SCTP {
+			if r.ended == nil {
+				r.ended = map[nl.Connection]time.Time{}
+			}
+			r.ended[c], r.untold = now.Add(table.AnswersDropped), true
 		}
 	}
+	if !r.untold {
+		return nil
+	}
+
+	var list []table.Answer
+	for c, until := range r.ended {
+		if now.After(until) || !denied(c) {
+			delete(r.ended, c)
+			continue
+		}
+		list = append(list, table.Answer{Src: netip.AddrPortFrom(c.Server, c.Port),
+			Dst: netip.AddrPortFrom(c.Client, c.ClientPort), Proto: policy.Proto(c.Proto)})
+	}
+	err := table.DropAnswers(r.conn, list)
+	r.untold = err != nil
+	return err
 }
 
 // close closes what once has open. It must not run beside once.

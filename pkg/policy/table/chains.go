@@ -182,11 +182,12 @@ func (w *chainWriter) addHooks() {
 	}
 	egress, ingress := policy.Egress.String(), policy.Ingress.String()
 	post := fixed(
-		byHostProcess().verdict(expr.VerdictAccept, ""),
+		byHostProcess().verdict(expr.VerdictGoto, processes),
 		setStamp(),
 		known().verdict(expr.VerdictAccept, ""),
+		withoutHandshake().verdict(expr.VerdictJump, answers),
 		fromPods(expr.CmpOpEq).verdict(expr.VerdictJump, egress),
-		toPods().verdict(expr.VerdictJump, ingress),
+		toPods(expr.CmpOpEq).verdict(expr.VerdictJump, ingress),
 	)
 	post.hook, post.priority = nftables.ChainHookPostrouting, priorityPost
 	host := fixed(
@@ -197,6 +198,14 @@ func (w *chainWriter) addHooks() {
 	)
 	host.hook, host.priority = nftables.ChainHookInput, priorityInput
 	w.chains[abi.NFTPolicyPost], w.chains[abi.NFTPolicyHost] = post, host
+
+	w.chains[processes] = fixed(
+		toPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
+		known().verdict(expr.VerdictAccept, ""),
+		withoutHandshake().verdict(expr.VerdictJump, answers),
+		match{}.verdict(expr.VerdictAccept, ""),
+	)
+	w.chains[answers] = fixed(dropEnded()...)
 }
 
 // fixed is a chain of these rules.

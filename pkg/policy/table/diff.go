@@ -77,6 +77,9 @@ func diff(have *state, want *content, cached *fragments) *difference {
 			d.addSets = append(d.addSets, name)
 			continue
 		}
+		if s.timeout > 0 {
+			continue
+		}
 		if add := known.missing(s.elements, got); len(add) > 0 {
 			d.add[name] = add
 		}

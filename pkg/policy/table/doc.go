@@ -1,6 +1,7 @@
 // Package table enforces a policy.Plan with the nftables table kubeveil_policy.
 //
-//	postrouting 95   known connections, the node's own processes: accept
+//	postrouting 95   the node's own processes: accept, but for answers to ended flows (ended.go)
+//	                 known connections: accept; answers to ended flows: drop
 //	                 from a pod's link ─► chain egress      to a pod's link ─► chain ingress
 //	input 101        known connections: accept
 //	                 from a pod's link ─► chain egress

@@ -70,14 +70,15 @@ type family struct {
 	size         uint32
 	members      string
 	self, own    string
+	ended        string // the set of ended.go
 	addr         nftables.SetDatatype
 }
 
 var families = []family{
 	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
-		nftables.TypeIPAddr},
+		"ended4", nftables.TypeIPAddr},
 	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
-		nftables.TypeIP6Addr},
+		"ended6", nftables.TypeIP6Addr},
 }
 
 // Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
@@ -197,8 +198,8 @@ func toNode() match {
 // fromPods matches packets that come in by a pod's link, or by none with CmpOpNeq.
 func fromPods(op expr.CmpOp) match { return byGroup("iifgroup", expr.MetaKeyIIFGROUP, op) }
 
-// toPods matches packets that go out by a pod's link.
-func toPods() match { return byGroup("oifgroup", expr.MetaKeyOIFGROUP, expr.CmpOpEq) }
+// toPods matches packets that go out by a pod's link, or by none with CmpOpNeq.
+func toPods(op expr.CmpOp) match { return byGroup("oifgroup", expr.MetaKeyOIFGROUP, op) }
 
 func byGroup(name string, key expr.MetaKey, op expr.CmpOp) match {
 	if op == expr.CmpOpNeq {

@@ -57,7 +57,7 @@ func stampChains() []stampChain {
 	takes := has.and(clears).verdict(expr.VerdictReturn, "")
 	drops := drop(unstamped)
 	from := rule(fromPods(expr.CmpOpEq).and(match(drops)))
-	to := rule(toPods().and(match(drops)))
+	to := rule(toPods(expr.CmpOpEq).and(match(drops)))
 
 	post := func(name string, priority nftables.ChainPriority, rules ...rule) stampChain {
 		return stampChain{name, chain{hook: nftables.ChainHookPostrouting, priority: priority,

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/nftables"
 
@@ -88,6 +89,8 @@ type set struct {
 	concat   bool
 	interval bool
 	elements union
+	// timeout is of each element, 0 for none. Elements of a set with one are not the plan's.
+	timeout time.Duration
 }
 
 // content is what the table has to contain, by the names in the kernel.
@@ -292,6 +295,7 @@ func addMembers(c *content, plan *policy.Plan) {
 		pair, _ := nftables.ConcatSetType(f.addr, f.addr)
 		c.sets[f.self] = &set{key: pair, concat: true, elements: union{{}}}
 		c.sets[f.own] = &set{key: f.addr, elements: union{{}}}
+		c.sets[f.ended] = f.endedSet()
 		for name := range plan.Groups {
 			c.sets[f.members+name] = &set{key: f.addr, elements: union{{}}}
 		}

@@ -104,12 +104,19 @@ func (t *transaction) addSet(table, name string, s *set) {
 	if s.concat {
 		flags |= setConcat
 	}
+	if s.timeout > 0 {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
 	t.begin(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table)
 	t.String(unix.NFTA_SET_NAME, name)
 	t.Uint32(unix.NFTA_SET_FLAGS, flags)
 	t.Uint32(unix.NFTA_SET_KEY_TYPE, s.key.GetNFTMagic())
 	t.Uint32(unix.NFTA_SET_KEY_LEN, s.key.Bytes)
 	t.Uint32(unix.NFTA_SET_ID, setIDOfNewSet)
+	if s.timeout > 0 {
+		t.Bytes(unix.NFTA_SET_TIMEOUT,
+			binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds())))
+	}
 
 	if s.concat { // nft cannot list the set without the sizes of its fields
 		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
@@ -132,6 +139,12 @@ func (t *transaction) addSet(table, name string, s *set) {
 func (t *transaction) deleteSet(table, name string) {
 	t.begin(unix.NFT_MSG_DELSET, 0, table)
 	t.String(unix.NFTA_SET_NAME, name)
+}
+
+// flushSet deletes all elements of a set.
+func (t *transaction) flushSet(table, name string) {
+	t.begin(unix.NFT_MSG_DELSETELEM, 0, table)
+	t.String(unix.NFTA_SET_ELEM_LIST_SET, name)
 }
 
 // chunk bounds the elements of one message: an attribute has at most 64 KiB.
