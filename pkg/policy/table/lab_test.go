@@ -220,10 +220,13 @@ func (l *lab) arrived(first uint64, count int) []bool {
 // forwarded before the send returns.
 const settle = 60 * time.Millisecond
 
+// sourcePort is the source port of a packet by its number.
+func sourcePort(id uint64) uint16 { return uint16(10000 + id%50000) }
+
 // packet is the first packet of a flow as an Ethernet frame.
 func packet(f policy.Flow, id uint64) []byte {
 	payload := binary.BigEndian.AppendUint64([]byte(tag), id)
-	sport := uint16(10000 + id%50000)
+	sport := sourcePort(id)
 	var l4 []byte
 	proto := byte(f.Proto)
 	switch f.Proto {

@@ -43,6 +43,7 @@ func TestUnjudgedPacketsAreDropped(t *testing.T) {
 		"hooks flushed": "flush chain inet kubeveil_policy post; flush chain inet kubeveil_policy host",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // It waits for the kernel most of the time.
 			l, p := two(t)
 			l.apply(p.Plan())
 			for line := range strings.Lines(forged) {

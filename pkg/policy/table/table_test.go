@@ -276,6 +276,7 @@ func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
 		"no check":     "flush chain inet kubeveil_stamp check_post",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // It waits for the kernel most of the time.
 			l, p := two(t)
 			l.apply(p.Plan())
 			want := l.list()
