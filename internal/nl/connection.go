@@ -3,7 +3,9 @@ package nl
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -71,24 +73,27 @@ func FindConnections(c *nfnl.Conn, match func(Connection) bool) (*Connections, e
 	return found, nil
 }
 
-// Matching returns those that match.
-func (c *Connections) Matching(match func(Connection) bool) (out []Connection) {
-	for _, e := range c.entries {
-		if match(e.Connection) {
-			out = append(out, e.Connection)
-		}
-	}
-	return out
+// Keep leaves out those that do not match.
+func (c *Connections) Keep(match func(Connection) bool) {
+	c.entries = slices.DeleteFunc(c.entries, func(e entry) bool { return !match(e.Connection) })
 }
 
-// Delete deletes those that still match, of those that are still there, and returns how many. Many
-// are deleted by one call of the kernel.
-func (c *Connections) Delete(match func(Connection) bool) (int, error) {
+// All are those that were read, without those that Keep left out.
+func (c *Connections) All() iter.Seq[Connection] {
+	return func(yield func(Connection) bool) {
+		for _, e := range c.entries {
+			if !yield(e.Connection) {
+				return
+			}
+		}
+	}
+}
+
+// Delete deletes All, as far as they are still there, and returns how many. Many are deleted by one
+// call of the kernel.
+func (c *Connections) Delete() (int, error) {
 	var m nfnl.Messages
 	for _, e := range c.entries {
-		if !match(e.Connection) {
-			continue
-		}
 		family := byte(unix.AF_INET)
 		if e.Client.Is6() {
 			family = unix.AF_INET6

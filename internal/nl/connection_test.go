@@ -49,7 +49,8 @@ func remove(match, still func(nl.Connection) bool) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return found.Delete(still)
+	found.Keep(still)
+	return found.Delete()
 }
 
 // Connections are matched by their real ends, in both families, and only those that match go.

@@ -81,7 +81,7 @@ func (p Paths) endConnections(addrs []netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	_, err = known.Delete(ofPod)
+	_, err = known.Delete()
 	return err
 }
 

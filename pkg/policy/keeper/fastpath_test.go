@@ -253,7 +253,7 @@ func (n *node) open() (client, server net.Conn) {
 		}
 		found, err := nl.FindConnections(c, all)
 		if err == nil {
-			_, err = found.Delete(all)
+			_, err = found.Delete()
 		}
 		return errors.Join(err, c.Close())
 	})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -161,21 +163,24 @@ func (r *revoker) revoke(plan *policy.Plan) (n int, err error) {
 	defer r.mu.Unlock()
 	if r.plan != plan {
 		denied = denies(r.plan, own)
+		found.Keep(denied)
 	}
-	err = r.dropAnswers(found.Matching(denied), denied)
-	n, err2 := found.Delete(denied)
+	err = r.dropAnswers(found.All(), denied)
+	n, err2 := found.Delete()
 	return n, errors.Join(err, err2)
 }
 
 // dropAnswers has answers to flows dropped that are about to be deleted, and still those to flows
 // that were deleted before, if they are still denied.
-func (r *revoker) dropAnswers(ending []nl.Connection, denied func(nl.Connection) bool) error {
+func (r *revoker) dropAnswers(ending iter.Seq[nl.Connection],
+	denied func(nl.Connection) bool) error {
 	now := time.Now()
-	for _, c := range ending {
+	maps.DeleteFunc(r.ended, func(_ nl.Connection, until time.Time) bool { return now.After(until) })
+	if len(r.ended) == 0 {
+		r.ended = map[nl.Connection]time.Time{}
+	}
+	for c := range ending {
 		if c.Proto == unix.IPPROTO_UDP || c.Proto == unix.IPPROTO_SCTP {
-			if r.ended == nil {
-				r.ended = map[nl.Connection]time.Time{}
-			}
 			r.ended[c], r.untold = now.Add(table.AnswersDropped), true
 		}
 	}
@@ -184,8 +189,8 @@ func (r *revoker) dropAnswers(ending []nl.Connection, denied func(nl.Connection)
 	}
 
 	var list []table.Answer
-	for c, until := range r.ended {
-		if now.After(until) || !denied(c) {
+	for c := range r.ended {
+		if !denied(c) {
 			delete(r.ended, c)
 			continue
 		}
