@@ -45,6 +45,10 @@ type Planner struct {
 	stale bool
 	// told is what was said of members and policies in the last Plan; nil is not known.
 	told *told
+	// chainsTold, groupsTold and membersTold are those of the last Plan.
+	chainsTold  map[string]*Chain
+	groupsTold  map[string]*Group
+	membersTold map[Key]*Member
 }
 
 // told is what a Plan says of members and policies.
@@ -231,9 +235,13 @@ func (p *Planner) Plan() *Plan {
 	}
 	p.stale = false
 
+	if regrouped {
+		p.chainsTold, p.groupsTold = maps.Clone(p.chains), maps.Clone(p.groups)
+		p.membersTold = maps.Clone(p.members)
+	}
 	plan := &Plan{
-		Sets: make(map[string]*Set, len(p.sets)), Chains: maps.Clone(p.chains),
-		Groups: maps.Clone(p.groups), Members: maps.Clone(p.members),
+		Sets: make(map[string]*Set, len(p.sets)), Chains: p.chainsTold,
+		Groups: p.groupsTold, Members: p.membersTold,
 		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
 		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials,
 	}

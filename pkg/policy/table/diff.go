@@ -158,20 +158,31 @@ func (p parts) less(a, b elements) (out []string) {
 	return out
 }
 
-// state is the kernel's once it has the content.
-func (want *content) state(cached *fragments) *state {
-	out := &state{chains: make(map[string]summary, len(want.chains)),
-		sets: make(map[string]union, len(want.sets)), counters: map[string]bool{}}
-	for name, c := range want.chains {
-		out.chains[name] = c.summary(cached)
+// update makes a state, of which d is the difference, the kernel's once it has the content. nil is
+// none.
+func (want *content) update(s *state, d *difference, cached *fragments) *state {
+	if s == nil || d.anew {
+		s = &state{chains: map[string]summary{}, sets: map[string]union{},
+			counters: map[string]bool{}}
 	}
-	for name, s := range want.sets {
-		out.sets[name] = s.elements
+	for _, name := range d.counters {
+		s.counters[name] = true
 	}
-	for _, name := range policy.DropReasons {
-		out.counters[name] = true
+
+	for _, name := range slices.Concat(d.addChains, d.refill) {
+		s.chains[name] = want.chains[name].summary(cached)
 	}
-	return out
+	for _, name := range d.delChains {
+		delete(s.chains, name)
+	}
+	// Also of sets that stay: parts that are the same ones are not compared again.
+	for name, set := range want.sets {
+		s.sets[name] = set.elements
+	}
+	for _, name := range d.delSets {
+		delete(s.sets, name)
+	}
+	return s
 }
 
 // write adds the difference to a transaction. The kernel resolves names in the order of the

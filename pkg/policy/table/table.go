@@ -158,7 +158,7 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 	if err := tx.commit(c); err != nil {
 		return Result{}, err
 	}
-	t.have, t.stamp.chains = want.state(&cached), stampWanted()
+	t.have, t.stamp.chains = want.update(t.have, d, &cached), stampWanted()
 	return Result{Changes: r.Changes + d.count(), Shrinks: d.shrinks(want)}, nil
 }
 

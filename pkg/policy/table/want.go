@@ -114,14 +114,24 @@ type planner struct {
 	blocks map[string][]*set      // unions of blocks, which never change, one a family
 	// allowOwnNode is that of the plan that chains were made for.
 	allowOwnNode bool
+	// members are the sets of makeMembers, and of is what they were made from.
+	members map[string]*set
+	of      policy.Plan
+	// content and spare keep memory: what want returned, and the map that sets had before.
+	content content
+	spare   map[*policy.Set][]*set
 }
 
-// want returns what the table has to contain for a plan.
+// want returns what the table has to contain for a plan, until it is called again.
 func (p *planner) want(plan *policy.Plan) *content {
 	p.makeChains(plan)
-	c := &content{chains: p.chains,
-		sets: make(map[string]*set, 2*(len(plan.Sets)+len(plan.Groups))+len(p.refer.ports))}
-	sets := make(map[*policy.Set][]*set, len(plan.Sets))
+	c, sets := &p.content, p.spare
+	if c.chains = p.chains; c.sets == nil {
+		c.sets, sets = map[string]*set{}, map[*policy.Set][]*set{}
+		p.sets = map[*policy.Set][]*set{}
+	}
+	clear(c.sets)
+	clear(sets)
 	for _, s := range plan.Sets {
 		made := p.sets[s]
 		if made == nil {
@@ -129,7 +139,7 @@ func (p *planner) want(plan *policy.Plan) *content {
 		}
 		sets[s] = made
 	}
-	p.sets = sets
+	p.sets, p.spare = sets, p.sets
 
 	for name := range p.refer.peers {
 		if s := plan.Sets[name]; s != nil {
@@ -149,7 +159,8 @@ func (p *planner) want(plan *policy.Plan) *content {
 	}
 	p.blocks = blocks
 	maps.Copy(c.sets, p.refer.ports)
-	addMembers(c, plan)
+	p.makeMembers(plan)
+	maps.Copy(c.sets, p.members)
 	return c
 }
 
@@ -289,25 +300,34 @@ func intervals(ranges []policy.Range) elements {
 	return e
 }
 
-// addMembers adds the sets of members of each group, and the pairs of toItself.
-func addMembers(c *content, plan *policy.Plan) {
+// makeMembers makes the sets of members of each group, and the pairs of toItself, if these are
+// others than before.
+func (p *planner) makeMembers(plan *policy.Plan) {
+	if p.members != nil && maps.Equal(p.of.Groups, plan.Groups) &&
+		maps.Equal(p.of.Members, plan.Members) && slices.Equal(p.of.Own, plan.Own) {
+		return
+	}
+	p.of = policy.Plan{Groups: plan.Groups, Members: plan.Members, Own: plan.Own}
+	sets := map[string]*set{}
+	p.members = sets
+
 	for _, f := range families {
 		pair, _ := nftables.ConcatSetType(f.addr, f.addr)
-		c.sets[f.self] = &set{key: pair, concat: true, elements: union{{}}}
-		c.sets[f.own] = &set{key: f.addr, elements: union{{}}}
-		c.sets[f.ended] = f.endedSet()
+		sets[f.self] = &set{key: pair, concat: true, elements: union{{}}}
+		sets[f.own] = &set{key: f.addr, elements: union{{}}}
+		sets[f.ended] = f.endedSet()
 		for name := range plan.Groups {
-			c.sets[f.members+name] = &set{key: f.addr, elements: union{{}}}
+			sets[f.members+name] = &set{key: f.addr, elements: union{{}}}
 		}
 	}
 	for _, a := range plan.Own {
-		c.sets[families[indexOf(a)].own].elements[0][key(a.AsSlice())] = true
+		sets[families[indexOf(a)].own].elements[0][key(a.AsSlice())] = true
 	}
 	for _, m := range plan.Members {
 		for _, a := range m.Addrs {
 			f := families[indexOf(a)]
-			c.sets[f.members+m.Group].elements[0][key(a.AsSlice())] = true
-			c.sets[f.self].elements[0][key(append(a.AsSlice(), a.AsSlice()...))] = true
+			sets[f.members+m.Group].elements[0][key(a.AsSlice())] = true
+			sets[f.self].elements[0][key(append(a.AsSlice(), a.AsSlice()...))] = true
 		}
 	}
 }
