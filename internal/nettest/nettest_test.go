@@ -237,7 +237,7 @@ func TestSettleFindsWhatIsLeft(t *testing.T) {
 	// Another test's namespace, closed in between, could be taken for the new one: the kernel uses
 	// its number again.
 	Until(t, 5*time.Second, "the namespaces of other tests to be closed", func() bool {
-		return !strings.Contains(strings.Join(descriptors(), " "), "net:[")
+		return !slices.Contains(descriptors(), "net")
 	})
 	before := holdings()
 	f, err := os.CreateTemp(t.TempDir(), "")

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -284,27 +285,40 @@ func TestVeildUpgradedUnderLoad(t *testing.T) {
 	nodetest.NoLeaks(t, l)
 }
 
-// deviceProcess is the process of a node's tunnel device: a child of the supervisor, or of
-// one that is dead.
-func deviceProcess(ctx context.Context, t *testing.T, n *lab.Node) *os.Process {
+// killDevice ends the process of a node's tunnel device by SIGKILL and waits until it is gone; only
+// the supervisor starts another. That process is a child of the supervisor, or of one that is dead.
+func killDevice(ctx context.Context, t *testing.T, n *lab.Node) {
 	t.Helper()
 	supervisor := n.Program("veil-wg").PID()
-	var device *os.Process
-	err := lab.Until(ctx, 10*time.Second, func() error {
+	find := func() (*os.Process, error) {
 		procs, err := n.Processes("veil-wg")
-		for _, p := range procs {
-			if p.Pid != supervisor {
-				device = p
-				return nil
-			}
+		i := slices.IndexFunc(procs, func(p *os.Process) bool { return p.Pid != supervisor })
+		if i < 0 {
+			return nil, errors.Join(err, fmt.Errorf("%s: no process of a device beside supervisor %d",
+				n.Name, supervisor))
 		}
-		return errors.Join(err, fmt.Errorf("%s: no process of a device beside supervisor %d",
-			n.Name, supervisor))
+		return procs[i], nil
+	}
+
+	var killed *os.Process
+	err := lab.Until(ctx, 10*time.Second, func() (err error) {
+		if killed, err = find(); err != nil {
+			return err
+		}
+		return killed.Kill() // one that has just ended has a successor
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return device
+	err = lab.Until(ctx, 10*time.Second, func() error {
+		if p, err := find(); err == nil && p.Pid == killed.Pid {
+			return fmt.Errorf("%s: process %d is there after SIGKILL", n.Name, p.Pid)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A dead worker is back at once with device, routes, keys and peers, whichever other process is
@@ -315,19 +329,15 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 	n2 := l.Nodes()[1]
 	settled(ctx, t, n2)
 	before := readState(ctx, t, n2)
-	device := func() { // kill -9 of it; nothing restarts it but the supervisor
-		if err := deviceProcess(ctx, t, n2).Kill(); err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	program := func(name string) func() {
-		return func() {
+	type strike = func(*testing.T)
+	device := func(t *testing.T) { killDevice(ctx, t, n2) }
+	program := func(name string) strike {
+		return func(t *testing.T) {
 			nodetest.KillProgram(ctx, t, n2, name)
 		}
 	}
 	veild, supervisor := program("veild"), program("veil-wg")
-	restart := func() { // as init or the kubelet does
+	restart := func(t *testing.T) { // as init or the kubelet does
 		nodetest.StartProgram(ctx, t, n2, "veil-wg")
 	}
 
@@ -335,27 +345,27 @@ func TestWorkerKilledUnderLoad(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		flows []flow
-		death []func()
+		death []strike
 		gap   time.Duration
 		lossy bool
 	}{
-		{"device process", both, []func(){device}, workerBack, true},
-		{"device process, it only receives", both[:1], []func(){device}, workerBack, true},
-		{"device process, it only sends", both[1:2], []func(){device}, workerBack, true},
-		{"device process again and again", both, []func(){device, device, device}, 2 * workerBack,
+		{"device process", both, []strike{device}, workerBack, true},
+		{"device process, it only receives", both[:1], []strike{device}, workerBack, true},
+		{"device process, it only sends", both[1:2], []strike{device}, workerBack, true},
+		{"device process again and again", both, []strike{device, device, device}, 2 * workerBack,
 			true},
-		{"supervisor", both, []func(){supervisor, restart}, pause, false},
-		{"supervisor and device process", both, []func(){supervisor, device, restart}, workerBack,
+		{"supervisor", both, []strike{supervisor, restart}, pause, false},
+		{"supervisor and device process", both, []strike{supervisor, device, restart}, workerBack,
 			true},
-		{"device process and veild", both, []func(){veild, device}, workerBack, true},
-		{"supervisor, device process and veild", both, []func(){veild, supervisor, device, restart},
+		{"device process and veild", both, []strike{veild, device}, workerBack, true},
+		{"supervisor, device process and veild", both, []strike{veild, supervisor, device, restart},
 			workerBack, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			flows := startLoad(ctx, t, c.flows...)
 			flows.flowing(ctx, t, 10*time.Second)
-			for _, strike := range c.death {
-				strike()
+			for _, do := range c.death {
+				do(t)
 			}
 			flows.flowing(ctx, t, 20*time.Second)
 			flows.end(ctx, t, limits{gap: c.gap, lossy: c.lossy})
