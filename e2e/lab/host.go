@@ -272,16 +272,25 @@ func addrLines(dev string, addrs []netip.Prefix) []string {
 // Start runs a program in the host until it ends by itself, is told to, or the host stops. Its
 // output goes to a file of the artefacts.
 func (h *Host) Start(ctx context.Context, name string, args ...string) (*Process, error) {
+	return h.startIn(ctx, nil, name, args...)
+}
+
+// startIn is Start with additions to the program's environment.
+func (h *Host) startIn(ctx context.Context, env []string, name string,
+	args ...string) (*Process, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	// Not ctx: the program outlives the call.
-	p, err := begin(h.Command(context.Background(), name, args...), filepath.Join(h.Dir, "log"),
-		filepath.Base(name), false)
+	cmd := h.Command(context.Background(), name, args...)
+	cmd.Env = append(cmd.Env, env...)
+	p, err := begin(cmd, filepath.Join(h.Dir, "log"), filepath.Base(name), false)
 	if err != nil {
 		return nil, fmt.Errorf("host %s: %w", h.Name, err)
 	}
-	p.again = func(ctx context.Context) (*Process, error) { return h.Start(ctx, name, args...) }
+	p.again = func(ctx context.Context) (*Process, error) {
+		return h.startIn(ctx, env, name, args...)
+	}
 	h.note(p)
 	return p, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -44,8 +45,10 @@ var verbs = map[string]func(t *testing.T, program string) [][]string{
 // exit statuses.
 func TestCommandLines(t *testing.T) {
 	bin := t.TempDir()
-	build := exec.Command("go", "build", "-o", bin, deptest.Module+"/cmd/...",
-		deptest.Module+"/plugins/...")
+	// As hack/build.sh does, whose packages are in Go's cache, but without what debuggers need.
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", bin,
+		deptest.Module+"/cmd/...", deptest.Module+"/plugins/...")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, out)
 	}

@@ -32,8 +32,8 @@ const (
 //
 // Each lab that runs holds a slot. A test holds the gate while it waits for a slot. A test that runs
 // alone takes the gate, waits until every slot is free, and keeps the gate until a test of the same
-// process takes a slot: tests that run alone come first in a process, and no other lab comes
-// between two of them.
+// process takes a slot or NotAlone is called: tests that run alone come first in a process, and no
+// other lab comes between two of them.
 type queue struct {
 	dir string
 	// mu is held while a test waits for the gate or for what is behind it: flock(2) does not
@@ -69,6 +69,14 @@ func Alone(t *testing.T) {
 
 	labs.setAlone(t.Name())
 	t.Cleanup(func() { labs.setAlone("") })
+}
+
+// NotAlone lets labs of other processes run beside what is left of a test that called Alone.
+func NotAlone(t *testing.T) {
+	t.Helper()
+	if err := labs.unlockGate(); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // WaitTurn waits until a lab may run: fewer than -parallel do on this machine, and no test runs
@@ -121,6 +129,13 @@ func (q *queue) lockGate() error {
 		return errors.New("the queue of labs is not open: let TestMain call nodetest.Main")
 	}
 	return flock(q.gate, unix.LOCK_EX)
+}
+
+// unlockGate lets go of the gate; nothing changes if this process does not have it.
+func (q *queue) unlockGate() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return flock(q.gate, unix.LOCK_UN)
 }
 
 // enter waits for one of n slots and returns its file, locked until it is closed.

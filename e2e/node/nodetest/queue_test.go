@@ -97,6 +97,29 @@ func TestTestThatRunsAloneWaitsForLabsAndKeepsOthersOut(t *testing.T) {
 	waits(t, "a lab of another process", entered, func() { enter(t, a) })
 }
 
+func TestTestThatRanAloneLetsOthersIn(t *testing.T) {
+	dir := t.TempDir()
+	a, b := process(t, dir), process(t, dir)
+	if err := a.drain(); err != nil {
+		t.Fatal(err)
+	}
+
+	entered := make(chan struct{})
+	go func() {
+		defer close(entered)
+		if slot, err := b.enter(t.Context(), 2); err != nil {
+			t.Error(err)
+		} else {
+			slot.Close()
+		}
+	}()
+	waits(t, "a lab of another process", entered, func() {
+		if err := a.unlockGate(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestEndOfAProcessLetsOthersIn(t *testing.T) {
 	dir := t.TempDir()
 	a, b := process(t, dir), process(t, dir)

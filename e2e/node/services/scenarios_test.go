@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
-	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 )
 
@@ -121,14 +120,7 @@ var scenarios = []scenario{
 		wanted: scaled, pods: true},
 }
 
-// The scenarios of another load balancer's suite hold here.
-func TestServiceScenarios(t *testing.T) {
-	nodetest.Alone(t)
-	for _, routing := range hostRoutings {
-		t.Run(routing, func(t *testing.T) { serviceScenarios(t, routing) })
-	}
-}
-
+// serviceScenarios are those of another load balancer's suite.
 func serviceScenarios(t *testing.T, routing string) {
 	ctx, l := serviceLab(t, routing)
 	client, pods := namedPods(ctx, t, l, 1, three...)

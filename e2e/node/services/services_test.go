@@ -41,12 +41,13 @@ func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 // hostRoutings are both ways in which packets come to pods of a node.
 var hostRoutings = []string{config.HostRoutingKernel, config.HostRoutingEBPF}
 
-// What services promise while nothing fails, over one lab for each host routing: each part has
-// services of its own.
+// What services promise while nothing fails, and the scenarios of another load balancer's suite,
+// over a lab of each for each host routing: each part has services of its own.
 func TestServices(t *testing.T) {
 	nodetest.Alone(t)
 	for _, routing := range hostRoutings {
 		t.Run(routing, func(t *testing.T) { services(t, routing) })
+		t.Run("scenarios, "+routing, func(t *testing.T) { serviceScenarios(t, routing) })
 	}
 }
 

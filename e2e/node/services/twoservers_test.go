@@ -36,7 +36,8 @@ const (
 // the one that dies but the list of endpoints, from which it goes before that.
 //
 // Until new connections have been judged no other test runs: it is not those that are measured.
-// From there on it mostly waits.
+// From there on it mostly waits, and others run: it comes after TestServices, which needs the
+// machine for itself, by the name of this file.
 func TestServicesOfAPIServers(t *testing.T) {
 	nodetest.Alone(t)
 	for _, f := range []lab.Family{lab.Dual, lab.IPv6} {
@@ -82,6 +83,7 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	}
 	after := createService(ctx, t, l, "after", corev1.ProtocolTCP, backend)
 	t.Parallel()
+	nodetest.NotAlone(t)
 
 	for what, p := range procs {
 		if err := p.WaitLine(ctx, "closed 1", time.Until(cut.Add(closedWithin))); err != nil {
