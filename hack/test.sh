@@ -31,10 +31,10 @@ run() { # events on standard output, errors of the tool itself on standard error
 	local status=0 patience=20m
 	# Thousands of pods are added one by one then.
 	[ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
-	# Five packages at a time: they share two cores, and many wait for the kernel. Without go vet,
+	# Four packages at a time: they share two cores, and many wait for the kernel. Without go vet,
 	# which `make verify` runs.
 	case $what in
-	unit | all) events -race $unwatched -vet=off -p 5 -timeout 10m $unit || status=1 ;;
+	unit | all) events -race $unwatched -vet=off -p 4 -timeout 10m $unit || status=1 ;;
 	esac
 	# Four labs at a time, of all packages together: they cannot see each other, and most of their
 	# time is waiting. Two at most start, see nodetest.NewLab. Those tests of services that run

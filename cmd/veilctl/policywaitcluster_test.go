@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -39,6 +40,15 @@ func nodesThat(answer map[string]func(asked int) (string, error)) (*clusterWait,
 	}, asked
 }
 
+// runToTheEnd runs w on a clock that stands still while anything works: all nodes are asked before
+// the timeout.
+func runToTheEnd(t *testing.T, w *clusterWait, timeout time.Duration) (r clusterProgress,
+	err error) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { r, err = w.run(t.Context(), timeout) })
+	return r, err
+}
+
 func TestPolicyWaitOfAClusterAsksLateNodesAgain(t *testing.T) {
 	late := func(asked int) (string, error) {
 		if asked < 3 {
@@ -47,7 +57,7 @@ func TestPolicyWaitOfAClusterAsksLateNodesAgain(t *testing.T) {
 		return `{"enforced":true,"policies":2}`, nil
 	}
 	w, asked := nodesThat(map[string]func(int) (string, error){"veild-2": late})
-	r, err := w.run(t.Context(), time.Minute)
+	r, err := runToTheEnd(t, w, time.Minute)
 	if err != nil || !r.Enforced || len(r.Nodes) != 3 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -72,7 +82,7 @@ func TestPolicyWaitOfAClusterNamesNodesThatDoNotEnforce(t *testing.T) {
 			w, _ := nodesThat(map[string]func(int) (string, error){
 				"veild-2": func(int) (string, error) { return tt.out, tt.err },
 			})
-			r, err := w.run(t.Context(), timeout)
+			r, err := runToTheEnd(t, w, timeout)
 			if err != nil || r.Enforced {
 				t.Fatalf("%+v, %v", r, err)
 			}
@@ -93,7 +103,7 @@ func TestPolicyWaitOfAClusterNamesNodesThatDoNotEnforce(t *testing.T) {
 func TestPolicyWaitOfAClusterFailsClosed(t *testing.T) {
 	w, _ := nodesThat(nil)
 	w.pods = func(context.Context) (map[string]string, error) { return map[string]string{}, nil }
-	if r, err := w.run(t.Context(), time.Millisecond); err != nil || r.Enforced {
+	if r, err := runToTheEnd(t, w, time.Millisecond); err != nil || r.Enforced {
 		t.Errorf("a cluster without nodes: %+v, %v", r, err)
 	}
 	refused := errors.New("forbidden")
@@ -131,7 +141,7 @@ func TestPolicyWaitOfAClusterCountsNodesWithoutAPod(t *testing.T) {
 
 	w, _ := nodesThat(nil)
 	w.pods = func(context.Context) (map[string]string, error) { return got, nil }
-	r, err := w.run(t.Context(), time.Millisecond)
+	r, err := runToTheEnd(t, w, time.Millisecond)
 	if err != nil || r.Enforced || !strings.Contains(strings.Join(r.Nodes[1].Missing, ""), "no pod") {
 		t.Errorf("%+v, %v", r, err)
 	}
