@@ -50,22 +50,28 @@ func waits(t *testing.T, what string, done <-chan struct{}, release func()) {
 	}
 }
 
+// entering closes the channel that it returns once a process has had a slot.
+func entering(t *testing.T, q *queue) <-chan struct{} {
+	t.Helper()
+	entered := make(chan struct{})
+	go func() {
+		defer close(entered)
+		if slot, err := q.enter(t.Context(), 2); err != nil {
+			t.Error(err)
+		} else {
+			slot.Close()
+		}
+	}()
+	return entered
+}
+
 func TestLabsOfAllProcessesShareTheSlots(t *testing.T) {
 	dir := t.TempDir()
 	a, b := process(t, dir), process(t, dir)
 	enter(t, a)
 	second := enter(t, b)
 
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if slot, err := a.enter(t.Context(), 2); err != nil {
-			t.Error(err)
-		} else {
-			slot.Close()
-		}
-	}()
-	waits(t, "a third lab", done, func() { second.Close() })
+	waits(t, "a third lab", entering(t, a), func() { second.Close() })
 }
 
 func TestTestThatRunsAloneWaitsForLabsAndKeepsOthersOut(t *testing.T) {
@@ -85,16 +91,7 @@ func TestTestThatRunsAloneWaitsForLabsAndKeepsOthersOut(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	entered := make(chan struct{})
-	go func() {
-		defer close(entered)
-		if slot, err := b.enter(t.Context(), 2); err != nil {
-			t.Error(err)
-		} else {
-			slot.Close()
-		}
-	}()
-	waits(t, "a lab of another process", entered, func() { enter(t, a) })
+	waits(t, "a lab of another process", entering(t, b), func() { enter(t, a) })
 }
 
 func TestTestThatRanAloneLetsOthersIn(t *testing.T) {
@@ -104,16 +101,7 @@ func TestTestThatRanAloneLetsOthersIn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	entered := make(chan struct{})
-	go func() {
-		defer close(entered)
-		if slot, err := b.enter(t.Context(), 2); err != nil {
-			t.Error(err)
-		} else {
-			slot.Close()
-		}
-	}()
-	waits(t, "a lab of another process", entered, func() {
+	waits(t, "a lab of another process", entering(t, b), func() {
 		if err := a.unlockGate(); err != nil {
 			t.Error(err)
 		}
