@@ -95,8 +95,8 @@ var PolicyReasons = []Reason{
 	{0, "policy_pending", "A pod of the packet is not known yet, and mute until it is."},
 	{0, "policy_ingress", "No policy of the destination allows the packet."},
 	{0, "policy_egress", "No policy of the source allows the packet."},
-	{0, "policy_midstream", "A TCP segment belongs to no known connection, and a pod of the packet " +
-		"is isolated. Or a first packet of UDP or SCTP is an answer to a flow that was revoked less " +
+	{0, "policy_midstream", "A tracked TCP segment belongs to no known connection, and a pod of " +
+		"the packet is isolated. Or a first packet of UDP or SCTP is an answer to a flow that was revoked less " +
 		"than 30 s before."},
 	{0, "policy_admin", "A ClusterNetworkPolicy of the Admin tier denies the packet."},
 	{0, "policy_baseline", "A ClusterNetworkPolicy of the Baseline tier denies the packet."},

@@ -17,7 +17,8 @@ type Flow struct {
 	// Proto is the IP protocol. Port is the destination port if Proto is one of the constants.
 	Proto Proto
 	Port  uint16
-	// Midstream reports whether it is a segment of TCP that opens no connection.
+	// Midstream reports whether it is a segment of TCP that opens no connection and that conntrack
+	// tracks. One that is not tracked is judged like a first packet.
 	Midstream bool
 }
 

@@ -47,10 +47,16 @@ func drop(counter string) rule {
 // dropMidstream drops segments of TCP that open no connection and belong to none that is known.
 // Otherwise the server of a connection that was revoked would take it up again in its own
 // direction, with its next segment.
+//
+// Segments that another program exempts from conntrack (notrack) are never of a known connection.
+// Each of them is judged by address and port, so it needs no rule about its connection. NodeLocal
+// DNSCache exempts its own address so.
 func dropMidstream() rule {
 	const flags, opens, syn = 13, 0x17, 0x02 // fin, syn, rst, ack; offset of RFC 9293 section 3.1
+	const untracked = 1 << 6                 // NF_CT_STATE_UNTRACKED_BIT
 	d := drop(midstream)
-	return rule{"meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn " + d.text, append(encode(
+	text := "meta l4proto tcp tcp flags & (fin | syn | rst | ack) != syn ct state != untracked "
+	return rule{text + d.text, append(encode(
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{unix.IPPROTO_TCP}},
 		&expr.Payload{DestRegister: firstRegister, Base: expr.PayloadBaseTransportHeader,
@@ -58,6 +64,10 @@ func dropMidstream() rule {
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 1,
 			Mask: []byte{opens}, Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: []byte{syn}},
+		// Last: only segments that open no connection pay for it.
+		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister,
+			Data: binaryutil.NativeEndian.PutUint32(untracked)},
 	), d.exprs...)}
 }
 
