@@ -156,6 +156,11 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 		return
 	}
 
+	if n := padded(super.SegmentLen(0), int(d.mtu.Load())); n+minTransport > sock.MaxDatagram {
+		d.drops.add(sendTooLarge, super.Segments)
+		return
+	}
+
 	session := p.current
 	if session == nil || now-session.born >= rejectAfterTime ||
 		session.sent.Load() >= rejectAfterMessages-64*maxBatch {

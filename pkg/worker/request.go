@@ -36,9 +36,10 @@ func ParseRequest(data []byte) (Request, error) {
 	if err := checkName(r.Device); err != nil {
 		return Request{}, err
 	}
-	if r.MTU < cluster.MinMTU4 || r.MTU > cluster.MaxMTU {
+	// A larger packet does not fit an outer packet over IPv4 (cluster.TunnelMTU).
+	if most := cluster.MaxMTU - cluster.OuterOverhead(false); r.MTU < cluster.MinMTU4 || r.MTU > most {
 		return Request{}, fmt.Errorf("device request %s: mtu %d is not between %d and %d", r.Device,
-			r.MTU, cluster.MinMTU4, cluster.MaxMTU)
+			r.MTU, cluster.MinMTU4, most)
 	}
 	return r, nil
 }

@@ -63,9 +63,18 @@ type Sender struct {
 	SourceLost bool
 }
 
+// MaxDatagram is the payload of the largest datagram, bytes: over IPv4 without options.
+const MaxDatagram = maxBytes
+
 // Add gathers datagrams that lie one behind the other in wire: each has size bytes, the last may
-// have fewer. It reports false when there is no room; then Flush has to come first.
+// have fewer. It reports false when there is no room; then Flush has to come first. Datagrams above
+// MaxDatagram are counted and not sent.
 func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
+	if size > MaxDatagram {
+		s.Stats.TooLarge += uint64((len(wire) + size - 1) / size)
+		return true
+	}
+
 	for len(wire) > 0 {
 		if s.n == maxDatagrams {
 			return false
@@ -233,7 +242,8 @@ func (s *Sender) fill(i int, r *run, ep *Endpoint, source bool, nameLen uint32) 
 	c := control{b: s.ctl[i][:]}
 	v4 := ep.Addr.Addr().Is4()
 	if source {
-		c.packetInfo(v4, ep.Source, ep.Interface)
+		// The routes choose the interface, but for a link-local peer.
+		c.packetInfo(v4, ep.Source, ep.Scope)
 	}
 	if r.count > 1 {
 		binary.NativeEndian.PutUint16(c.add(unix.IPPROTO_UDP, unix.UDP_SEGMENT, 2), uint16(r.size))
@@ -270,10 +280,10 @@ func (c *control) add(level, name, size int) []byte {
 	return data[:size]
 }
 
-func (c *control) packetInfo(v4 bool, from netip.Addr, link int32) {
+func (c *control) packetInfo(v4 bool, from netip.Addr, link uint32) {
 	if v4 {
 		d := c.add(unix.IPPROTO_IP, unix.IP_PKTINFO, unix.SizeofInet4Pktinfo)
-		binary.NativeEndian.PutUint32(d, uint32(link))
+		binary.NativeEndian.PutUint32(d, link)
 		a := from.As4()
 		copy(d[4:], a[:]) // ipi_spec_dst
 		clear(d[8:])
@@ -282,5 +292,5 @@ func (c *control) packetInfo(v4 bool, from netip.Addr, link int32) {
 	d := c.add(unix.IPPROTO_IPV6, unix.IPV6_PKTINFO, unix.SizeofInet6Pktinfo)
 	a := from.As16()
 	copy(d, a[:])
-	binary.NativeEndian.PutUint32(d[16:], uint32(link))
+	binary.NativeEndian.PutUint32(d[16:], link)
 }

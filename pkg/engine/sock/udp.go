@@ -18,13 +18,10 @@ type Endpoint struct {
 	Scope uint32
 	// Source is the local address to which the peer sends; invalid lets the kernel choose.
 	Source netip.Addr
-	// Interface is the interface on which the peer's last datagram came in; 0 lets the kernel
-	// choose.
+	// Interface is the index of the link on which the peer's last datagram came in; 0 is unknown.
+	// Nothing is sent by it: the routes decide, see Watch.
 	Interface int32
 }
-
-// Same reports whether both endpoints send alike.
-func (e Endpoint) Same(o Endpoint) bool { return e == o }
 
 // UDP is a socket of one address family.
 type UDP struct {

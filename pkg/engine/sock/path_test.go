@@ -1,0 +1,110 @@
+package sock
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
+
+// opensIn opens the sockets of both families in a namespace.
+func opensIn(t *testing.T, ns *nettest.NS) (v4, v6 *UDP, port uint16) {
+	t.Helper()
+	ns.Run(t, func() (err error) {
+		v4, v6, port, err = Open(0, 0, false)
+		return err
+	})
+	t.Cleanup(func() { v4.Close(); v6.Close() })
+	return v4, v6, port
+}
+
+// twoPaths are the addresses of two nodes with two cables between them.
+type twoPaths struct {
+	name       string
+	a0, b0     netip.Prefix // of the first cable, which node a's route takes
+	a1, b1     netip.Prefix // of the second cable, on which the peer's datagrams come in
+	loopback   netip.Prefix // where node b is reached
+	everything netip.Prefix
+}
+
+var bothFamilies = []twoPaths{
+	{"ipv4", netip.MustParsePrefix("198.18.0.1/24"), netip.MustParsePrefix("198.18.0.2/24"),
+		netip.MustParsePrefix("198.18.1.1/24"), netip.MustParsePrefix("198.18.1.2/24"),
+		netip.MustParsePrefix("198.18.9.2/32"), netip.MustParsePrefix("0.0.0.0/0")},
+	{"ipv6", netip.MustParsePrefix("fd42:0:0:1::1/64"), netip.MustParsePrefix("fd42:0:0:1::2/64"),
+		netip.MustParsePrefix("fd42:0:0:2::1/64"), netip.MustParsePrefix("fd42:0:0:2::2/64"),
+		netip.MustParsePrefix("fd42:0:0:9::2/128"), netip.MustParsePrefix("::/0")},
+}
+
+// A datagram leaves by the link that the route chooses, not by that on which the peer's came in.
+func TestRouteChoosesTheLink(t *testing.T) {
+	for _, p := range bothFamilies {
+		t.Run(p.name, func(t *testing.T) {
+			a, b := nettest.NewNS(t), nettest.NewNS(t)
+			nettest.Veth(t, nettest.End{NS: a, Name: "eth0", Addrs: []netip.Prefix{p.a0}},
+				nettest.End{NS: b, Name: "eth0", Addrs: []netip.Prefix{p.b0}})
+			nettest.Veth(t, nettest.End{NS: a, Name: "eth1", Addrs: []netip.Prefix{p.a1}},
+				nettest.End{NS: b, Name: "eth1", Addrs: []netip.Prefix{p.b1}})
+			nettest.AddAddr(t, b, "lo", p.loopback)
+			nettest.AddRoute(t, a, p.everything, p.b0.Addr(), "eth0")
+
+			from4, from6, _ := opensIn(t, a)
+			to4, to6, port := opensIn(t, b)
+			from, to := from4, to4
+			if p.loopback.Addr().Is6() {
+				from, to = from6, to6
+			}
+
+			var s Sender
+			ep := &Endpoint{Addr: netip.AddrPortFrom(p.loopback.Addr(), port),
+				Source: p.a0.Addr(), Interface: int32(a.Link("eth1").Attrs().Index)}
+			r := receiver(t)
+			var got []Message
+			// The first ones of a new link may be lost.
+			nettest.Until(t, 10*time.Second, "a datagram", func() bool {
+				s.Add([]byte("hello"), 5, 0)
+				if n := s.Flush(from, ep); n != 1 || s.SourceLost {
+					t.Fatalf("%d datagrams were sent, source lost %v: %+v", n, s.SourceLost, s.Stats)
+				}
+				messages, err := r.Receive(to)
+				if err != nil && !errors.Is(err, unix.EAGAIN) {
+					t.Fatal(err)
+				}
+				got = messages
+				return len(got) > 0
+			})
+			if link := int32(b.Link("eth0").Attrs().Index); got[0].From.Interface != link ||
+				got[0].From.Addr.Addr() != p.a0.Addr() {
+				t.Errorf("it came from %+v, want from %s by link %d", got[0].From, p.a0.Addr(), link)
+			}
+		})
+	}
+}
+
+// A datagram above the limit of UDP is counted and has no other effect.
+func TestTooLargeDatagramIsCounted(t *testing.T) {
+	v4, _, port := opened(t)
+	ep := &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)}
+	for _, size := range []int{MaxDatagram + 1, 1 << 16, 1 << 17} {
+		var s Sender
+		if !s.Add(make([]byte, size), size, 0) {
+			t.Fatal("no room")
+		}
+		if n := s.Flush(v4, ep); n != 0 || s.Stats != (Stats{TooLarge: 1}) {
+			t.Errorf("%d bytes: %d sent, %+v, want one counted as too large", size, n, s.Stats)
+		}
+	}
+
+	var s Sender
+	s.Add(make([]byte, MaxDatagram), MaxDatagram, 0)
+	if n := s.Flush(v4, ep); n != 1 {
+		t.Errorf("%d bytes: %d sent: %+v", MaxDatagram, n, s.Stats)
+	}
+}
