@@ -91,5 +91,5 @@ func marked() nft.Rule { return nft.Mark(abi.PodMark, nft.Neq, 0) }
 // keepChain decides sources before any other chain can.
 func keepChain() nft.Chain {
 	return nft.Base("keep_source", nftables.ChainTypeNAT, nftables.ChainHookPostrouting,
-		beforeSourceNAT, slices.Concat(sendFromSelf(), keepSource(), sendFromOwn())...)
+		beforeSourceNAT, slices.Concat(sendFromSelf(), keepSource(), sendToPods(), sendFromOwn())...)
 }

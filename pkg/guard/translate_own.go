@@ -18,8 +18,8 @@ import (
 //	client ─► NodePort: backend elsewhere ─► keep_source: this node's own address ─► veil0 ═► peer
 //	                                         (kube-proxy's masquerade comes too late)
 //
-// Packets of pods and tunnels have passed before. Packets of a service flow (ServiceMark) get their
-// source from the programs at links.
+// Packets of pods and tunnels have a source before that (translate_self.go, sendToPods). Packets of a
+// service flow (ServiceMark) get their source from the programs at links.
 
 // sourceAddrs returns the first address of each family.
 func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
@@ -30,6 +30,26 @@ func sourceAddrs(self []netip.Addr) (first []netip.Addr) {
 		}
 	}
 	return first
+}
+
+// sendToPods fixes the source of packets from pods to pods of other nodes. kube-proxy masquerades them
+// if they were sent to a NodePort, to any node's:
+//
+//	pod ─► own node's NodePort: backend elsewhere ─► keeps its source ─► veil0 ═► peer
+//	pod of A ═► B's NodePort: backend on A or C ─► B's own address ─► veil0 ═► peer
+//
+// A pod of this node keeps its source, which the peer takes from this node. A pod of another node
+// cannot: peers take its address only from its own node, and the reply must return through here.
+func sendToPods() (rules []nft.Rule) {
+	out := nft.OutGroup(nft.Eq, abi.TunnelGroup)
+	for _, f := range families {
+		rules = append(rules,
+			nft.All(nft.InGroup(nft.Eq, abi.PodGroup), out, f.daddr.In(f.ranges), f.saddr.Load(),
+				f.sourceKept()),
+			nft.All(nft.InGroup(nft.Eq, abi.TunnelGroup), out, f.daddr.In(f.ranges),
+				nft.Status(ctDstNAT, nft.Neq), f.sourceFrom(f.source)))
+	}
+	return rules
 }
 
 // sendFromOwn fixes the source of the node's own packets into a tunnel, and of those that it
