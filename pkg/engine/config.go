@@ -17,9 +17,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/uapi"
 )
 
-// maxPeers bounds the peers of a device, as wireguard-go does.
-const maxPeers = 1 << 16
-
 // IpcGetOperation writes the configuration and the counters in the form of the configuration
 // protocol.
 func (d *Device) IpcGetOperation(w io.Writer) error {
@@ -77,34 +74,24 @@ func (d *Device) IpcSetOperation(r io.Reader) error {
 // device.
 func (d *Device) NoteRefused() { d.drops.add(configurationRefused, 1) }
 
-// change is a peer of a Set and the peer that it is about.
-type change struct {
-	set  *uapi.Peer
-	peer *peer
-	made bool // by this Set
-}
-
 func (d *Device) apply(set *uapi.Set) error {
 	now := d.now()
-	made := map[noise.PublicKey]*peer{}
-	changes, err := d.plan(set, made)
+	plan, err := d.plan(set)
 	if err == nil {
 		err = d.applyDevice(set)
 	}
 
 	if err != nil {
-		for _, p := range made {
-			secret.Free(d.arena, p.secrets)
-		}
+		plan.free(d.arena)
 		return err
 	}
 
 	// Nothing below can fail.
 	if set.PrivateKey != nil {
-		d.setPrivate(set.PrivateKey, made)
+		d.setPrivate(set.PrivateKey)
 	}
 
-	for _, p := range made {
+	for _, p := range plan.made {
 		d.id.Precompute(p.secrets, &p.public)
 	}
 
@@ -115,14 +102,14 @@ func (d *Device) apply(set *uapi.Set) error {
 		}
 	}
 
-	for _, c := range changes {
+	for _, c := range plan.changes {
 		d.applyPeer(c)
 	}
 
 	d.state.Unlock()
 	d.bury()
 	if d.up {
-		for _, c := range changes {
+		for _, c := range plan.changes {
 			if p := c.peer; p != nil && !p.removed {
 				d.welcome(p, now)
 				if c.set.Keepalive != nil && *c.set.Keepalive != 0 {
@@ -133,61 +120,6 @@ func (d *Device) apply(set *uapi.Set) error {
 	}
 
 	return nil
-}
-
-// plan finds or makes the peer of each part of a Set.
-func (d *Device) plan(set *uapi.Set, made map[noise.PublicKey]*peer) ([]change, error) {
-	own := d.id.Public
-	if set.PrivateKey != nil {
-		other, err := noise.NewIdentity(d.arena)
-		if err != nil {
-			return nil, err
-		}
-		other.SetPrivate(set.PrivateKey)
-		own = other.Public
-		other.Close()
-	}
-
-	var out []change
-	for i := range set.Peers {
-		s := &set.Peers[i]
-		c := change{set: s}
-		key := noise.PublicKey(s.Public)
-		switch p := d.peers[key]; {
-		case key == own && own != (noise.PublicKey{}):
-			// A device is not its own peer; wg(8) sends one list to all.
-		case p != nil && !set.ReplacePeers:
-			c.peer = p
-		case made[key] != nil:
-			c.peer = made[key]
-		case s.UpdateOnly || s.Remove:
-		default:
-			p, err := d.newPeer(key)
-			if err != nil {
-				return nil, err
-			}
-			if len(d.peers)+len(made) >= maxPeers && !set.ReplacePeers || len(made) >= maxPeers {
-				secret.Free(d.arena, p.secrets)
-				return nil, &uapi.Error{Code: -int64(unix.EINVAL),
-					Err: fmt.Errorf("add peer: the limit is %d", maxPeers)}
-			}
-			made[key] = p
-			c.peer, c.made = p, true
-		}
-
-		out = append(out, c)
-	}
-
-	return out, nil
-}
-
-func (d *Device) newPeer(key noise.PublicKey) (*peer, error) {
-	s, err := secret.Alloc[noise.Secrets](d.arena)
-	if err != nil {
-		return nil, err
-	}
-	return &peer{public: key, secrets: s, jitter: randomJitter(), stamper: noise.NewStamper(key),
-		allowed: map[netip.Prefix]struct{}{}}, nil
 }
 
 // applyDevice does what can fail.
@@ -231,7 +163,7 @@ func (d *Device) remark(mark uint32) error {
 
 // setPrivate changes the static key: sessions under the former one end, and a peer with this key
 // goes.
-func (d *Device) setPrivate(key *uapi.Key, made map[noise.PublicKey]*peer) {
+func (d *Device) setPrivate(key *uapi.Key) {
 	before := d.id.Public
 	d.id.SetPrivate(key)
 	clear(key[:])
@@ -273,7 +205,9 @@ func (d *Device) applyPeer(c change) {
 	}
 
 	if s.Preshared != nil {
-		p.secrets.Preshared = *s.Preshared
+		if p.secrets != nil {
+			p.secrets.Preshared = *s.Preshared
+		}
 		clear(s.Preshared[:])
 	}
 
@@ -330,6 +264,9 @@ func (d *Device) bury() {
 		return
 	}
 	for _, p := range d.dead {
+		if p.secrets == nil {
+			continue // The Set that made it removed it.
+		}
 		d.forgetInitiation(p)
 		// A thread that has the peer from before counts its packets with state held, so none comes
 		// later.

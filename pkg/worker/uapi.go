@@ -273,9 +273,11 @@ func (s *server) set(body []byte) error {
 
 // extend appends a set to the stored state and reports whether it did: changing one peer need not
 // read and write a thousand. Sections of peers may follow others in one set; settings of the device
-// may not. The file is rewritten once more than half of it was appended.
+// may not. An interface's name may not either: a kept state has numbers, which need no interface to
+// be read. The file is rewritten once more than half of it was appended.
 func (s *server) extend(body []byte) bool {
-	if !bytes.HasPrefix(body, []byte("public_key=")) || s.appended+len(body) > s.whole {
+	if !bytes.HasPrefix(body, []byte("public_key=")) || s.appended+len(body) > s.whole ||
+		bytes.IndexByte(body, '%') >= 0 {
 		return false
 	}
 	if err := extend(s.state, int64(s.whole+s.appended), body); err != nil {

@@ -1,0 +1,132 @@
+package engine
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/pkg/engine/uapi"
+)
+
+// maxPeers bounds the peers of a device, as wireguard-go does.
+const maxPeers = 1 << 16
+
+// change is a section of a Set and the peer that it changes, nil if it changes none.
+type change struct {
+	set  *uapi.Peer
+	peer *peer
+	made bool // by this section
+}
+
+// plan is what a Set will do to the peers.
+type plan struct {
+	changes []change
+	// made are the peers that the Set makes and does not remove again. Others have no secrets.
+	made []*peer
+}
+
+// free frees the peers of a plan that is not carried out.
+func (p *plan) free(a *secret.Arena) {
+	for _, p := range p.made {
+		secret.Free(a, p.secrets)
+	}
+}
+
+// plan finds or makes the peer of each section of a Set. A section sees what those before it did:
+// sets one by one are the same as one text of them. So a key that is removed and set again is
+// another peer from there on.
+func (d *Device) plan(set *uapi.Set) (plan, error) {
+	var out plan
+	own, err := d.nextKey(set)
+	if err != nil {
+		return out, err
+	}
+
+	n := len(d.peers)
+	if own != (noise.PublicKey{}) && d.peers[own] != nil {
+		n-- // It goes with the key.
+	}
+	if set.ReplacePeers {
+		n = 0
+	}
+	// latest holds the peers that sections made or removed, nil if the last one removed it.
+	latest := map[noise.PublicKey]*peer{}
+	for i := range set.Peers {
+		c := change{set: &set.Peers[i]}
+		key := noise.PublicKey(c.set.Public)
+		if key == own && own != (noise.PublicKey{}) {
+			continue // A device is not its own peer; wg(8) sends one list to all.
+		}
+		p, known := latest[key]
+		if !known && !set.ReplacePeers {
+			p = d.peers[key]
+		}
+
+		switch {
+		case p != nil && c.set.Remove:
+			latest[key] = nil
+			n--
+		case p != nil || c.set.Remove || c.set.UpdateOnly:
+		default:
+			if n++; n > maxPeers {
+				return out, &uapi.Error{Code: -int64(unix.EINVAL),
+					Err: fmt.Errorf("add peer: the limit is %d", maxPeers)}
+			}
+			p = newPeer(key)
+			latest[key], c.made = p, true
+		}
+		c.peer = p
+		out.changes = append(out.changes, c)
+	}
+
+	return out, d.giveSecrets(&out, latest)
+}
+
+// nextKey returns the public key that the device has once the Set is applied.
+func (d *Device) nextKey(set *uapi.Set) (noise.PublicKey, error) {
+	if set.PrivateKey == nil {
+		return d.id.Public, nil
+	}
+	other, err := noise.NewIdentity(d.arena)
+	if err != nil {
+		return noise.PublicKey{}, err
+	}
+	defer other.Close()
+	other.SetPrivate(set.PrivateKey)
+	return other.Public, nil
+}
+
+// giveSecrets allocates what the peers that stay need. After an error nothing is allocated.
+func (d *Device) giveSecrets(out *plan, latest map[noise.PublicKey]*peer) error {
+	for _, c := range out.changes {
+		if !c.made || latest[c.peer.public] != c.peer {
+			continue
+		}
+		s, err := secret.Alloc[noise.Secrets](d.arena)
+		if err != nil {
+			out.free(d.arena)
+			out.made = nil
+			return err
+		}
+		c.peer.secrets, c.peer.stamper = s, noise.NewStamper(c.peer.public)
+		out.made = append(out.made, c.peer)
+	}
+	return nil
+}
+
+// newPeer returns a peer without secrets.
+func newPeer(key noise.PublicKey) *peer {
+	return &peer{public: key, jitter: randomJitter(), allowed: map[netip.Prefix]struct{}{}}
+}
+
+// newPeer returns a peer with secrets.
+func (d *Device) newPeer(key noise.PublicKey) (*peer, error) {
+	p := newPeer(key)
+	var err error
+	p.secrets, err = secret.Alloc[noise.Secrets](d.arena)
+	p.stamper = noise.NewStamper(key)
+	return p, err
+}
