@@ -1,9 +1,18 @@
 package packet
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"math/bits"
+	"math/rand/v2"
+)
 
-// flows is how many inner flows are open at once; interleaved streams coalesce all the same.
-const flows = 16
+const (
+	// maxPackets bounds the packets of a batch, and so its flows: eight messages of 64 datagrams.
+	// One more closes the batch.
+	maxPackets = 512
+	// slots is the size of the table of flows, a power of two; at most half of it is in use.
+	slots = 2 * maxPackets
+)
 
 // maxParts bounds the packets in one superpacket.
 const maxParts = 64
@@ -18,16 +27,37 @@ type Write func(parts [][]byte) bool
 
 // Coalescer joins consecutive packets of a flow into superpackets. It is of one thread. Packets
 // that were added must stay as they are until Flush.
+//
+// Flows that take turns coalesce however many they are. A flow is found by an open-addressing table
+// with a seeded hash, so that nobody can choose flows that collide.
 type Coalescer struct {
 	write Write
-	open  [flows]flow
-	used  int
 	// NoTCP and NoUDP switch coalescing of a kind off.
 	NoTCP, NoUDP bool
-	// Joined counts packets that were appended to another.
-	Joined uint64
+
+	packets [maxPackets]link
+	added   int // of packets
+	flows   [maxPackets]flow
+	used    int // of flows
+	table   [slots]slot
+	batch   uint32 // its slots are in use, all others are free
+	seed    [4]uint64
+
+	head   [HeaderSize + maxHead]byte // of the packet that is written
+	parts  [maxParts + 1][]byte
 	single [2][]byte
-	header [HeaderSize]byte
+}
+
+// link is a packet of a flow, and the place of the next one in Coalescer.packets.
+type link struct {
+	p    []byte
+	next int
+}
+
+// slot is where the flow of a batch is in Coalescer.flows.
+type slot struct {
+	batch uint32
+	flow  int32
 }
 
 // key tells inner flows apart.
@@ -38,133 +68,158 @@ type key struct {
 	v6       bool
 }
 
-// flow is a superpacket that grows.
+// flow is a superpacket that grows. With n 0 it was written, and another one may begin.
 type flow struct {
-	key key
-	// parts are the headers, written last, and the payloads; whole are the packets.
-	parts   [maxParts + 1][]byte
-	whole   [maxParts][]byte
-	n       int
-	head    [HeaderSize + maxHead]byte
-	headLen int
-	ip      int // length of the IP header
-	size    int // payload of the first packet
-	length  int // of the superpacket
-	next    uint32
-	closed  bool // no packet may follow
+	key         key
+	first, last int // of Coalescer.packets
+	n           int
+	headLen     int
+	ip          int // length of the IP header
+	size        int // payload of the first packet
+	length      int // of the superpacket
+	next        uint32
+	push        bool // a packet has PSH
+	closed      bool // no packet may follow
 }
 
 // NewCoalescer returns a Coalescer that writes with w.
-func NewCoalescer(w Write) *Coalescer { return &Coalescer{write: w} }
+func NewCoalescer(w Write) *Coalescer {
+	c := &Coalescer{write: w, batch: 1}
+	for i := range c.seed {
+		c.seed[i] = rand.Uint64()
+	}
+	return c
+}
 
 // Add takes a packet without its padding. It writes it at once, later, or as a part of a
 // superpacket.
 func (c *Coalescer) Add(p []byte) {
 	k, ip, head, ok := classify(p)
 	if !ok {
-		// A fragment or a packet with options may belong to an open flow of the same addresses;
-		// those are rare, so order is kept by closing all.
-		c.Flush()
+		// A fragment or a packet with options may belong to any open flow of its addresses.
+		c.flushBetween(&k)
 		c.one(p)
 		return
 	}
+	if c.added == maxPackets {
+		c.Flush()
+	}
 
-	for i := range c.used {
-		f := &c.open[i]
-		if f.key != k {
-			continue
+	at := c.find(&k)
+	if s := &c.table[at]; s.batch == c.batch {
+		f := &c.flows[s.flow]
+		if f.n > 0 {
+			if c.append(f, p, ip, head) {
+				return
+			}
+			c.flush(f)
 		}
-		if !f.closed && f.append(p, ip, head) {
-			c.Joined++
-			return
-		}
-		c.flush(f)
-		if !c.joinable(k) || !f.begin(k, p, ip, head) {
-			c.remove(i)
+		if !c.joinable(&k) || !c.begin(f, p, ip, head) {
 			c.one(p)
 		}
 		return
 	}
 
-	if !c.joinable(k) {
+	f := &c.flows[c.used]
+	f.key = k
+	if !c.joinable(&k) || !c.begin(f, p, ip, head) {
 		c.one(p)
 		return
 	}
-
-	if c.used == flows {
-		c.flush(&c.open[0])
-		c.remove(0)
-	}
-
-	if c.open[c.used].begin(k, p, ip, head) {
-		c.used++
-		return
-	}
-
-	c.one(p)
+	c.table[at] = slot{c.batch, int32(c.used)}
+	c.used++
 }
 
-func (c *Coalescer) joinable(k key) bool {
+// find returns the slot of a flow, a free one if the batch does not have the flow.
+func (c *Coalescer) find(k *key) int {
+	at := int(c.hash(k) % slots)
+	for c.table[at].batch == c.batch && c.flows[c.table[at].flow].key != *k {
+		at = (at + 1) % slots
+	}
+	return at
+}
+
+// hash folds products of the key's words with the seed (as wyhash does).
+func (c *Coalescer) hash(k *key) uint64 {
+	mix := func(a, b uint64) uint64 {
+		high, low := bits.Mul64(a, b)
+		return high ^ low
+	}
+	h := mix(k.src[0]^c.seed[0], k.dst[0]^c.seed[1])
+	if k.v6 {
+		h ^= mix(k.src[1]^c.seed[1], k.dst[1]^c.seed[2])
+	}
+	return mix(h^c.seed[2], uint64(k.ports)<<8^uint64(k.proto)^c.seed[3])
+}
+
+func (c *Coalescer) joinable(k *key) bool {
 	return k.proto == protoTCP && !c.NoTCP || k.proto == protoUDP && !c.NoUDP
 }
 
-// remove closes slot i and keeps the order of the others, the oldest first.
-func (c *Coalescer) remove(i int) {
-	c.used--
-	if i == c.used {
-		return
+// Flush writes all that is open, and ends the batch.
+func (c *Coalescer) Flush() {
+	for i := range c.flows[:c.used] {
+		c.flush(&c.flows[i])
 	}
-	// The slices are views; moving a flow moves no packet.
-	last := c.open[i]
-	copy(c.open[i:c.used], c.open[i+1:c.used+1])
-	c.open[c.used] = last
+	for i := range c.packets[:c.added] {
+		c.packets[i].p = nil
+	}
+	c.used, c.added = 0, 0
+	if c.batch++; c.batch == 0 {
+		clear(c.table[:])
+		c.batch = 1
+	}
 }
 
-// Flush writes all that is open.
-func (c *Coalescer) Flush() {
-	for i := range c.used {
-		c.flush(&c.open[i])
+// flushBetween writes the open flows from one address to another.
+func (c *Coalescer) flushBetween(k *key) {
+	for i := range c.flows[:c.used] {
+		f := &c.flows[i]
+		if f.key.v6 == k.v6 && f.key.src == k.src && f.key.dst == k.dst {
+			c.flush(f)
+		}
 	}
-	c.used = 0
 }
 
 func (c *Coalescer) one(p []byte) {
-	Header{Flags: DataValid}.Write(c.header[:])
-	c.single[0], c.single[1] = c.header[:], p
+	Header{Flags: DataValid}.Write(c.head[:])
+	c.single[0], c.single[1] = c.head[:HeaderSize], p
 	c.write(c.single[:])
 }
 
+// flush writes what a flow has gathered, if anything.
 func (c *Coalescer) flush(f *flow) {
 	if f.n == 1 {
-		c.one(f.whole[0])
-	} else if !c.write(f.super()) {
-		for _, p := range f.whole[:f.n] {
-			c.one(p)
+		c.one(c.packets[f.first].p)
+	} else if f.n > 1 && !c.write(c.super(f)) {
+		for i, at := 0, f.first; i < f.n; i, at = i+1, c.packets[at].next {
+			c.one(c.packets[at].p)
 		}
 	}
 	f.n = 0
 }
 
 // classify returns the flow of a packet that may be coalesced, and the lengths of its IP header and
-// of all headers. Fragments, options and extension headers, and odd lengths are not coalesced.
+// of all headers. Fragments, options and extension headers, and odd lengths are not coalesced; of
+// them k has the addresses only.
 func classify(p []byte) (k key, ip, head int, ok bool) {
 	be := binary.BigEndian
 	if p[0]>>4 == 4 {
+		ip = minIP4
+		k.src[0], k.dst[0] = uint64(be.Uint32(p[12:])), uint64(be.Uint32(p[16:]))
 		if len(p) < minIP4+lenUDP || p[0] != 0x45 || be.Uint16(p[6:])&0x3fff != 0 ||
 			int(be.Uint16(p[2:])) != len(p) {
 			return k, 0, 0, false
 		}
-		ip = minIP4
 		k.proto = p[9]
-		k.src[0], k.dst[0] = uint64(be.Uint32(p[12:])), uint64(be.Uint32(p[16:]))
 	} else {
+		ip, k.v6 = lenIP6, true
+		k.src = [2]uint64{be.Uint64(p[8:]), be.Uint64(p[16:])}
+		k.dst = [2]uint64{be.Uint64(p[24:]), be.Uint64(p[32:])}
 		if len(p) < lenIP6+lenUDP || int(be.Uint16(p[4:]))+lenIP6 != len(p) {
 			return k, 0, 0, false
 		}
-		ip, k.v6 = lenIP6, true
 		k.proto = p[6]
-		k.src = [2]uint64{be.Uint64(p[8:]), be.Uint64(p[16:])}
-		k.dst = [2]uint64{be.Uint64(p[24:]), be.Uint64(p[32:])}
 	}
 
 	switch k.proto {
@@ -191,64 +246,54 @@ func classify(p []byte) (k key, ip, head int, ok bool) {
 }
 
 // begin opens a flow with its first packet, and reports whether others may follow it.
-func (f *flow) begin(k key, p []byte, ip, head int) bool {
+func (c *Coalescer) begin(f *flow, p []byte, ip, head int) bool {
 	size := len(p) - head
 	if size < minSegmentSize {
 		return false
 	}
-	if k.proto == protoTCP {
+
+	f.closed, f.push = false, false
+	if f.key.proto == protoTCP {
 		flags := p[ip+tcpFlagsAt]
 		if flags&^flagPSH != flagACK {
 			return false
 		}
-		f.closed = flags&flagPSH != 0
+		f.push = flags&flagPSH != 0
+		f.closed = f.push
 		f.next = binary.BigEndian.Uint32(p[ip+4:]) + uint32(size)
-	} else {
+	} else if p[ip+udpChecksumAt] == 0 && p[ip+udpChecksumAt+1] == 0 {
 		// Without a checksum, the superpacket's would be one that the sender did not want.
-		if p[ip+udpChecksumAt] == 0 && p[ip+udpChecksumAt+1] == 0 {
-			return false
-		}
-		f.closed = false
+		return false
 	}
-	f.key, f.ip, f.headLen, f.size, f.length = k, ip, head, size, len(p)
-	f.whole[0], f.parts[1] = p, p[head:]
-	f.n = 1
-	copy(f.head[HeaderSize:], p[:head])
+
+	f.ip, f.headLen, f.size, f.length, f.n = ip, head, size, len(p), 1
+	f.first, f.last = c.added, c.added
+	c.packets[c.added].p = p
+	c.added++
 	return true
 }
 
 // append adds a packet of the same flow if the kernel, splitting the superpacket, would make the
 // same packet of it.
-func (f *flow) append(p []byte, ip, head int) bool {
+func (c *Coalescer) append(f *flow, p []byte, ip, head int) bool {
 	size := len(p) - head
-	if size == 0 || size > f.size || head != f.headLen || f.n == maxParts ||
-		f.length+size > maxPacket {
-		return false
-	}
-
-	h := f.head[HeaderSize:]
-	if f.key.v6 {
-		// Version, traffic class and flow label; hop limit.
-		if [4]byte(h[:4]) != [4]byte(p[:4]) || h[7] != p[7] {
-			return false
-		}
-	} else if h[1] != p[1] || h[6] != p[6] || h[8] != p[8] {
-		// TOS, DF, TTL. The kernel counts IDs up; they have a meaning without DF only.
-		return false
-	} else if h[6]&0x40 == 0 && binary.BigEndian.Uint16(p[4:]) != binary.BigEndian.Uint16(h[4:])+
-		uint16(f.n) {
+	if f.closed || size == 0 || size > f.size || head != f.headLen || f.n == maxParts ||
+		f.length+size > maxPacket || !f.sameIP(c.packets[f.first].p, p) {
 		return false
 	}
 
 	if f.key.proto == protoTCP {
-		if !f.appendTCP(h[ip:head], p[ip:head], size) {
+		if !f.appendTCP(c.packets[f.first].p[ip:head], p[ip:head], size) {
 			return false
 		}
 	} else if p[ip+udpChecksumAt] == 0 && p[ip+udpChecksumAt+1] == 0 {
 		return false
 	}
 
-	f.whole[f.n], f.parts[f.n+1] = p, p[head:]
+	c.packets[c.added].p = p
+	c.packets[f.last].next = c.added
+	f.last = c.added
+	c.added++
 	f.n++
 	f.length += size
 	if size < f.size {
@@ -258,28 +303,38 @@ func (f *flow) append(p []byte, ip, head int) bool {
 	return true
 }
 
+// sameIP reports whether the IP header of a packet follows that of the first one, h.
+func (f *flow) sameIP(h, p []byte) bool {
+	if f.key.v6 {
+		// Version, traffic class and flow label; hop limit.
+		return [4]byte(h[:4]) == [4]byte(p[:4]) && h[7] == p[7]
+	}
+	// TOS, flags, TTL. The kernel counts IDs up; they have a meaning without DF only.
+	return h[1] == p[1] && h[6] == p[6] && h[8] == p[8] && (h[6]&0x40 != 0 ||
+		binary.BigEndian.Uint16(p[4:]) == binary.BigEndian.Uint16(h[4:])+uint16(f.n))
+}
+
+// appendTCP compares the TCP header of a packet, t, with that of the first one, h: all but sequence
+// number, PSH and checksum are the same. Byte 12 holds the AE bit of AccECN (RFC 9768).
 func (f *flow) appendTCP(h, t []byte, size int) bool {
 	flags := t[tcpFlagsAt]
-	if flags&^flagPSH != flagACK || binary.BigEndian.Uint32(t[4:]) != f.next {
-		return false
-	}
-	// Acknowledgement; window; options, time stamps included.
-	if [4]byte(h[8:12]) != [4]byte(t[8:12]) || [2]byte(h[14:16]) != [2]byte(t[14:16]) ||
-		string(h[20:]) != string(t[20:]) {
+	if flags&^flagPSH != flagACK || binary.BigEndian.Uint32(t[4:]) != f.next ||
+		[5]byte(h[8:13]) != [5]byte(t[8:13]) || [2]byte(h[14:16]) != [2]byte(t[14:16]) ||
+		string(h[18:]) != string(t[18:]) {
 		return false
 	}
 	f.next += uint32(size)
 	if flags&flagPSH != 0 {
-		h[tcpFlagsAt] |= flagPSH
-		f.closed = true
+		f.push, f.closed = true, true
 	}
 	return true
 }
 
-// super completes the headers and returns the parts of the superpacket.
-func (f *flow) super() [][]byte {
+// super returns the parts of the superpacket of a flow: headers, and the payload of each packet.
+func (c *Coalescer) super(f *flow) [][]byte {
 	be := binary.BigEndian
-	h := f.head[HeaderSize : HeaderSize+f.headLen]
+	h := c.head[HeaderSize : HeaderSize+f.headLen]
+	copy(h, c.packets[f.first].p)
 	vnet := Header{Flags: NeedsChecksum, GSO: GSOUDP, HeaderLen: uint16(f.headLen),
 		SegmentSize:   uint16(f.size),
 		ChecksumStart: uint16(f.ip), ChecksumAt: udpChecksumAt}
@@ -296,6 +351,9 @@ func (f *flow) super() [][]byte {
 		if f.key.v6 {
 			vnet.GSO = GSOTCP6
 		}
+		if f.push {
+			h[f.ip+tcpFlagsAt] |= flagPSH
+		}
 	} else {
 		be.PutUint16(h[f.ip+udpLengthAt:], uint16(f.length-f.ip))
 	}
@@ -303,7 +361,11 @@ func (f *flow) super() [][]byte {
 	// The sum of the pseudo-header, not complemented, is what the kernel adds the rest to.
 	be.PutUint16(h[f.ip+int(vnet.ChecksumAt):],
 		fold(pseudo(h, f.key.v6, f.key.proto, f.length-f.ip)))
-	vnet.Write(f.head[:])
-	f.parts[0] = f.head[:HeaderSize+f.headLen]
-	return f.parts[:f.n+1]
+	vnet.Write(c.head[:])
+
+	c.parts[0] = c.head[:HeaderSize+f.headLen]
+	for i, at := 1, f.first; i <= f.n; i, at = i+1, c.packets[at].next {
+		c.parts[i] = c.packets[at].p[f.headLen:]
+	}
+	return c.parts[:f.n+1]
 }
