@@ -3,15 +3,14 @@
 #   hack/test.sh        everything
 #   hack/test.sh unit   all but the lab
 #   hack/test.sh lab    the lab alone
+#   hack/test.sh again PACKAGE TEST
+#                       one test as above, alone, and its events: hack/testsummary asks for it
+# A test that failed by chance is run again, see hack/testsummary.
 # KUBEVEIL_LAB_LONG=1 runs what mostly waits, too. With CI=true a skip for a reason that is not
 # expected fails; all skips are in out/test/skips.jsonl.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
-
-everything=$(go list ./...)
-unit=$(grep -v '/e2e/node/' <<<"$everything")
-lab=$(grep '/e2e/node/' <<<"$everything" | sort -r || true)
 
 # A cipher or a hash shares nothing. With the race detector in it the header of a volume takes twice
 # as long, and tests of volumes make thousands.
@@ -21,36 +20,50 @@ unwatched="-gcflags=golang.org/x/crypto/xts=-race=false
 # hundred. The detector watches whatever still runs in that time: some of it stays.
 export GORACE=${GORACE-atexit_sleep_ms=20}
 
-events() { # those of one go test; that it failed is its status, whatever the events say: there may be none
-	go test -json "$@" && return
-	echo "hack/test.sh: go test ended with status $? (see above)" >&2
-	return 1
+# Thousands of pods are added one by one in the long part.
+patience=20m
+[ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
+
+# events runs go test. The last event has its status: there may be no other, if it did not start.
+events() {
+	local status=0
+	go test -json -vet=off "$@" || status=$?
+	((status == 0)) || echo "hack/test.sh: go test ended with status $status (see above)" >&2
+	printf '{"Action":"exit","Status":%d}\n' "$status"
 }
 
+if [ "$what" = again ]; then
+	case $2 in
+	*/e2e/node/*) events -count=1 -parallel 4 -timeout $patience -run "^$3\$" "$2" ;;
+	*) events -count=1 -race $unwatched -timeout 10m -run "^$3\$" "$2" ;;
+	esac
+	exit
+fi
+
+everything=$(go list ./...)
+unit=$(grep -v '/e2e/node/' <<<"$everything")
+lab=$(grep '/e2e/node/' <<<"$everything" | sort -r || true)
+
 run() { # events on standard output, errors of the tool itself on standard error
-	local status=0 patience=20m
-	# Thousands of pods are added one by one then.
-	[ -z "${KUBEVEIL_LAB_LONG:-}" ] || patience=40m
 	# Four packages at a time: they share two cores, and many wait for the kernel. Without go vet,
 	# which `make verify` runs.
 	case $what in
-	unit | all) events -race $unwatched -vet=off -p 4 -timeout 10m $unit || status=1 ;;
+	unit | all) events -race $unwatched -p 4 -timeout 10m $unit ;;
 	esac
 	# Four labs at a time, of all packages together: they cannot see each other, and most of their
 	# time is waiting. Two at most start, see nodetest.NewLab. Those tests of services that run
 	# alone, see nodetest.Alone, come first.
 	case $what in
 	lab | all)
-		[ -z "$lab" ] || events -vet=off -p 4 -parallel 4 -timeout $patience $lab || status=1
+		[ -z "$lab" ] || events -p 4 -parallel 4 -timeout $patience $lab
 		;;
 	esac
 	# What the lab's long part has beside the packages of the lab.
 	case $what${KUBEVEIL_LAB_LONG:+-long} in
 	lab-long)
-		events -vet=off -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper || status=1
+		events -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper
 		;;
 	esac
-	return $status
 }
 
 case $what in
@@ -92,4 +105,4 @@ go build -o out/bin/testsummary ./hack/testsummary
 # The name is not that of a suite's whole result, which `make gates` judges; an earlier one of that
 # name is of no schema.
 rm -f out/test/result.json
-run | out/bin/testsummary -o out/test/tests.json
+run | out/bin/testsummary -o out/test/tests.json -again hack/test.sh

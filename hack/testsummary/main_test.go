@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
 )
 
 func TestSummarize(t *testing.T) {
@@ -69,6 +71,23 @@ func TestSummarize(t *testing.T) {
 			want: summary{Failed: 1, Skipped: []skip{}},
 		},
 		{
+			name: "a go test that did not start has failed",
+			events: `{"Action":"pass","Package":"p","Test":"TestA"}
+{"Action":"pass","Package":"p"}
+{"Action":"exit","Status":0}
+{"Action":"exit","Status":1}
+`,
+			want: summary{Passed: 1, Failed: 1, Skipped: []skip{}},
+		},
+		{
+			name: "a go test that was killed has failed, beside the test that was running",
+			events: `{"Action":"start","Package":"p"}
+{"Action":"run","Package":"p","Test":"TestA"}
+{"Action":"exit","Status":137}
+`,
+			want: summary{Failed: 2, Skipped: []skip{}},
+		},
+		{
 			name:   "a package without tests is none",
 			events: "{\"Action\":\"start\",\"Package\":\"p\"}\n{\"Action\":\"skip\",\"Package\":\"p\"}\n",
 			want:   summary{Skipped: []skip{}},
@@ -82,10 +101,11 @@ func TestSummarize(t *testing.T) {
 
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := summarize(strings.NewReader(tt.events), io.Discard)
+			got, err := report(strings.NewReader(tt.events), io.Discard, "")
 			if err != nil {
 				t.Fatal(err)
 			}
+			tt.want.Flaky = []flaky{}
 			if d := cmp.Diff(tt.want, got); d != "" {
 				t.Error(d)
 			}
@@ -104,9 +124,9 @@ func TestSlowest(t *testing.T) {
 	events.WriteString(`{"Action":"output","Package":"p","Test":"TestQueued",` +
 		`"Output":"    queue.go:80: waited 95.5 s for other labs\n"}` + "\n" +
 		`{"Action":"pass","Package":"p","Test":"TestQueued","Elapsed":100}` + "\n")
-	if _, err := summarize(strings.NewReader(events.String()), &out); err != nil {
-		t.Fatal(err)
-	}
+	r := newRun(&out)
+	errtest.Must(t, r.read(strings.NewReader(events.String())))
+	r.slowest()
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")[1:] // after that of the package
 	if len(lines) != slow || lines[0] != "  19.0 s p.Test19" ||
 		lines[slow-1] != "  10.0 s p.Test10" {
