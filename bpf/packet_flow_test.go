@@ -77,6 +77,10 @@ func flowNow(t *testing.T) uint32 {
 	return uint32(ts.Sec)
 }
 
+// justNow is the age, in seconds, of a flow that was used a moment ago, however long the test takes
+// to write 64,512 such flows: the programs compare ages as signed numbers.
+const justNow int32 = -60
+
 // age makes all entries that many seconds older. A negative number makes them younger than now.
 func age(t *testing.T, coll *ebpf.Collection, seconds int32) {
 	t.Helper()
@@ -186,7 +190,7 @@ func TestSNATPortsAreReused(t *testing.T) {
 		for i, c := range []struct {
 			situation string
 			flags     uint16
-			age       uint32
+			age       int32 // in seconds
 			free      bool
 			same      bool // as the client that asks now
 		}{
@@ -195,7 +199,8 @@ func TestSNATPortsAreReused(t *testing.T) {
 			{"never answered", 0, 90, true, false},
 			{"answered, but the client never went on", flowReplied, 90, true, false},
 			{"forgotten by the client", flowEstablished | flowRST, 90, true, false},
-			{"reset by the same client a moment ago", flowEstablished | flowRST, 0, false, true},
+			{"reset by the same client a moment ago", flowEstablished | flowRST, justNow, false,
+				true},
 			{"reset by the same client", flowEstablished | flowRST, 4, true, true},
 			{"reset by another client", flowEstablished | flowRST, 30, false, false},
 			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false, true},
@@ -213,12 +218,12 @@ func TestSNATPortsAreReused(t *testing.T) {
 			{"ended by the client alone, and reset", flowEstablished | flowClientFIN | flowRST, 90,
 				true, false},
 			{"ended by both, of the same client, a moment ago",
-				flowEstablished | flowClientFIN | flowBackendFIN, 0,
+				flowEstablished | flowClientFIN | flowBackendFIN, justNow,
 				false, true},
 			{"ended by both, of the same client", flowEstablished | flowClientFIN | flowBackendFIN,
 				4, true, true},
 			{"ended by both, of another client, seconds ago",
-				flowEstablished | flowClientFIN | flowBackendFIN, 7,
+				flowEstablished | flowClientFIN | flowBackendFIN, 3,
 				false, false},
 			{"ended by both, of another client", flowEstablished | flowClientFIN | flowBackendFIN,
 				12, true, false},
@@ -236,7 +241,7 @@ func TestSNATPortsAreReused(t *testing.T) {
 					keys = append(keys, flowKeyOf(f.pod, at(a.self, uint16(port)), unix.IPPROTO_TCP,
 						flowIn))
 					values = append(values, flow{Addr: netip.MustParseAddr(holder).As16(),
-						Port: [2]byte{1, 1}, Flags: c.flags, Used: now - c.age})
+						Port: [2]byte{1, 1}, Flags: c.flags, Used: now - uint32(c.age)})
 				}
 
 				batch(t, coll.Maps["service_flows"], keys, values)
@@ -324,10 +329,10 @@ func TestPortsOfClientsAtAnotherService(t *testing.T) {
 			{"never answered", 0, 90, true},
 			{"ended by the client alone", flowEstablished | flowClientFIN, 30, false},
 			{"ended by the backend alone", flowEstablished | flowBackendFIN, 30, false},
-			{"ended by both, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN, 0,
-				false},
+			{"ended by both, a moment ago", flowEstablished | flowClientFIN | flowBackendFIN,
+				justNow, false},
 			{"ended by both", flowEstablished | flowClientFIN | flowBackendFIN, 4, true},
-			{"reset a moment ago", flowEstablished | flowRST, 0, false},
+			{"reset a moment ago", flowEstablished | flowRST, justNow, false},
 			{"reset", flowEstablished | flowRST, 4, true},
 		} {
 			t.Run(a.name+"/"+c.situation, func(t *testing.T) {
