@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
 	"github.com/kubeveil/kubeveil/csi/volume"
+	"github.com/kubeveil/kubeveil/internal/reflector"
 )
 
 // Cache is what the API server last said of the volumes of one node (spec.node). It is a
@@ -49,14 +49,15 @@ func (s *Store) NewCache(log *slog.Logger) *Cache {
 }
 
 // Run watches the volumes until ctx ends. While the API server is away the cache stays as it is.
+// After a restore of etcd all are read again.
 func (c *Cache) Run(ctx context.Context) {
-	lw := &cache.ListWatch{ListWithContextFunc: c.list, WatchFuncWithContext: c.watch}
-	r := cache.NewReflectorWithOptions(
-		cache.ToListWatcherWithWatchListSemantics(lw, c.store.client), &unstructured.Unstructured{},
-		mirror{c},
-		cache.ReflectorOptions{Name: Resource, TypeDescription: Kind})
+	r := reflector.Reflector{
+		Name: Resource, Object: &unstructured.Unstructured{}, Client: c.store.client,
+		List: c.list, Watch: c.watch, Head: c.head,
+		Report: func(err error) { c.report(ctx, err) },
+	}
 	// The reflector's own log is klog's; what a person can act on is logged by report.
-	r.RunWithContext(klog.NewContext(ctx, klog.Logger{}))
+	r.Run(klog.NewContext(ctx, klog.Logger{}), mirror{c})
 }
 
 func (c *Cache) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -66,7 +67,6 @@ func (c *Cache) list(ctx context.Context, o metav1.ListOptions) (runtime.Object,
 		o.FieldSelector = ""
 		list, err = c.store.volumes.List(ctx, o)
 	}
-	c.report(ctx, err)
 	return list, err
 }
 
@@ -77,11 +77,19 @@ func (c *Cache) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 		o.FieldSelector = ""
 		w, err = c.store.volumes.Watch(ctx, o)
 	}
-	// A server that does not know streaming lists is asked for a plain one next.
-	if o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
-		c.report(ctx, err)
-	}
 	return w, err
+}
+
+// head returns the revision that etcd has now. It selects no node: to find one volume of this node,
+// the API server might look through all.
+func (c *Cache) head(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	list, err := c.store.volumes.List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return "", err
+	}
+	return list.GetResourceVersion(), nil
 }
 
 // report logs that the volumes can no longer be watched, or can again.

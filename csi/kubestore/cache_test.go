@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -135,6 +138,47 @@ func TestCacheAnswers(t *testing.T) {
 
 		if _, err := c.List(t.Context()); !errors.Is(err, volume.ErrState) {
 			t.Errorf("a state that cannot be read: %v", err)
+		}
+	})
+}
+
+// A restored etcd uses revisions again. What is written after it arrives all the same.
+func TestCacheIsReadAgainAfterARestoreOfEtcd(t *testing.T) {
+	handlers := utilruntime.ErrorHandlers
+	utilruntime.ErrorHandlers = nil // one of them compares real time with the bubble's
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
+	synctest.Test(t, func(t *testing.T) {
+		kinds := map[schema.GroupVersionResource]string{VeilVolumes: Kind + "List"}
+		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+		names, revision := []string{"before", "later"}, "9"
+		client.PrependReactor("list", Resource,
+			func(clienttesting.Action) (bool, runtime.Object, error) {
+				list := &unstructured.UnstructuredList{}
+				list.SetResourceVersion(revision)
+				for _, name := range names {
+					list.Items = append(list.Items, *on(name, "node-1"))
+				}
+				return true, list, nil
+			})
+		var w *watch.FakeWatcher
+		client.PrependWatchReactor(Resource,
+			func(clienttesting.Action) (bool, watch.Interface, error) {
+				w = watch.NewFake()
+				return true, w, nil
+			})
+
+		c := watched(t, NewForClient(client, "node-1"))
+		synctest.Wait()
+		if got := c.names(t); !cmp.Equal(got, []string{"before", "later"}) {
+			t.Errorf("at first: %v", got)
+		}
+		time.Sleep(time.Second)
+		names, revision = []string{"before", "restored"}, "5"
+		w.Stop()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := c.names(t); !cmp.Equal(got, []string{"before", "restored"}) {
+			t.Errorf("after the restore: %v", got)
 		}
 	})
 }

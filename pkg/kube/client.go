@@ -42,12 +42,13 @@ type timing struct {
 	orphanGrace time.Duration
 	lookup      time.Duration // how often the API server's host name is looked up
 	confirm     time.Duration // after which most of the nodes being lost is asked for again
+	reread      time.Duration // least time between two lists of a kind that went back
 	again       time.Duration // after which an Event that holds still is created again
 }
 
 var defaultTiming = timing{
 	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
-	retryMin: 500 * time.Millisecond, retryMax: 8 * time.Second,
+	retryMin: 500 * time.Millisecond, retryMax: 3 * time.Second, reread: 5 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
 	confirm: 10 * time.Second, again: 30 * time.Minute,
 }

@@ -27,8 +27,8 @@ type fakeServer struct {
 	mu       sync.Mutex
 	version  int
 	objects  map[string]map[string]map[string]any // by collection path and name
-	watchers map[chan event]string                // to collection path
-	past     map[string][]event                   // all that happened, by collection path
+	watchers map[chan event]watcher
+	past     map[string][]event // all that happened, by collection path
 	conns    map[net.Conn]bool
 	away     bool
 	// answer in JSON only, as a server behind a proxy that knows no protobuf
@@ -41,6 +41,15 @@ type fakeServer struct {
 	before func(what string)
 	accept chan net.Conn
 	done   chan struct{}
+	ended  chan struct{} // closed when the watches end
+	// lags, when set, is what the cache of the server has.
+	lags *backup
+}
+
+// watcher is a watch: of a collection path, after a revision.
+type watcher struct {
+	path  string
+	since int
 }
 
 type event struct {
@@ -70,9 +79,9 @@ var kinds = map[string][2]string{
 func newFakeServer(t *testing.T) *fakeServer {
 	f := &fakeServer{
 		t: t, version: 1, objects: map[string]map[string]map[string]any{},
-		watchers: map[chan event]string{}, past: map[string][]event{}, conns: map[net.Conn]bool{},
+		watchers: map[chan event]watcher{}, past: map[string][]event{}, conns: map[net.Conn]bool{},
 		refuse: map[string]int{}, writes: map[string]int{}, accept: make(chan net.Conn),
-		done: make(chan struct{}),
+		done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	for path := range kinds {
 		f.objects[path] = map[string]map[string]any{}
@@ -153,6 +162,44 @@ func (f *fakeServer) count(what string) int {
 	return f.writes[what]
 }
 
+// backup is the state of a fakeServer.
+type backup struct {
+	version int
+	objects map[string]map[string]map[string]any
+	past    map[string][]event
+}
+
+// backup returns the present state.
+func (f *fakeServer) backup() *backup {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := &backup{f.version, map[string]map[string]map[string]any{}, maps.Clone(f.past)}
+	for path, objects := range f.objects {
+		b.objects[path] = maps.Clone(objects)
+	}
+	return b
+}
+
+// endWatches ends all watches, as a server does that stops.
+func (f *fakeServer) endWatches() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.endWatchesLocked()
+}
+
+func (f *fakeServer) endWatchesLocked() {
+	close(f.ended)
+	f.ended = make(chan struct{})
+}
+
+// restore goes back to b, as etcd does: all watches end, and revisions are used again.
+func (f *fakeServer) restore(b *backup) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.version, f.objects, f.past = b.version, b.objects, b.past
+	f.endWatchesLocked()
+}
+
 // put stores an object and tells the watchers.
 func (f *fakeServer) put(path string, o map[string]any) map[string]any {
 	f.mu.Lock()
@@ -203,11 +250,17 @@ func (f *fakeServer) removeLocked(path, name string) {
 
 func (f *fakeServer) tellLocked(path string, e event) {
 	f.past[path] = append(f.past[path], e)
-	for ch, p := range f.watchers {
-		if p == path {
+	for ch, w := range f.watchers {
+		if w.path == path && revisionOf(e.Object) > w.since {
 			ch <- e
 		}
 	}
+}
+
+// revisionOf returns the resource version of an object.
+func revisionOf(o map[string]any) int {
+	n, _ := strconv.Atoi(o["metadata"].(map[string]any)["resourceVersion"].(string))
+	return n
 }
 
 func (f *fakeServer) object(path, name string) map[string]any {
@@ -220,6 +273,16 @@ func status(w http.ResponseWriter, code int) {
 	reason := map[int]string{404: "NotFound", 403: "Forbidden", 401: "Unauthorized",
 		409: "Conflict", 422: "Invalid", 500: "InternalError"}[code]
 	refused(w, code, reason)
+}
+
+// tooLarge is the answer to a request for what is not older than a revision of the future.
+func tooLarge(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusGatewayTimeout)
+	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1",
+		"status": "Failure", "reason": "Timeout", "code": http.StatusGatewayTimeout,
+		"message": "Too large resource version", "details": map[string]any{"causes": []any{
+			map[string]any{"reason": "ResourceVersionTooLarge"}}}})
 }
 
 func refused(w http.ResponseWriter, code int, reason string) {
@@ -259,8 +322,18 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 	f.mu.Lock()
-	items, version := slices.Collect(maps.Values(f.objects[path])), f.version
+	objects, version := f.objects[path], f.version
+	asked := r.URL.Query().Get("resourceVersion")
+	if f.lags != nil && asked != "" {
+		// A server that lags serves any list but a quorum read from its cache.
+		objects, version = f.lags.objects[path], f.lags.version
+	}
+	items := slices.Collect(maps.Values(objects))
 	f.mu.Unlock()
+	if least, _ := strconv.Atoi(asked); least > version {
+		tooLarge(w)
+		return
+	}
 	list := map[string]any{
 		"apiVersion": kinds[path][0], "kind": kinds[path][1] + "List", "items": items,
 		"metadata": map[string]any{"resourceVersion": strconv.Itoa(version)},
@@ -276,19 +349,23 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 
 func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) {
 	stream := r.URL.Query().Get("sendInitialEvents") == "true"
+	since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	ch := make(chan event, 10000)
 	f.mu.Lock()
-	if stream && f.noStream {
+	switch {
+	case stream && f.noStream:
 		f.mu.Unlock()
 		status(w, http.StatusUnprocessableEntity)
+		return
+	case stream && since > f.version:
+		f.mu.Unlock()
+		tooLarge(w)
 		return
 	}
 
 	if !stream {
-		since, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 		for _, e := range f.past[path] {
-			rv, _ := strconv.Atoi(e.Object["metadata"].(map[string]any)["resourceVersion"].(string))
-			if rv > since {
+			if revisionOf(e.Object) > since {
 				ch <- e
 			}
 		}
@@ -303,7 +380,8 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 				"annotations":     map[string]any{"k8s.io/initial-events-end": "true"}}}}
 	}
 
-	f.watchers[ch] = path
+	f.watchers[ch] = watcher{path, since}
+	ended := f.ended
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
@@ -320,6 +398,8 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 				return
 			}
 		case <-r.Context().Done():
+			return
+		case <-ended:
 			return
 		case <-f.done:
 			return
@@ -384,5 +464,5 @@ var quick = timing{
 	coalesce: 20 * time.Millisecond, request: 5 * time.Second, retryMin: 5 * time.Millisecond,
 	retryMax:   20 * time.Millisecond,
 	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
-	confirm: 50 * time.Millisecond, again: time.Hour,
+	confirm: 50 * time.Millisecond, again: time.Hour, reread: 5 * time.Millisecond,
 }

@@ -11,8 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -117,38 +118,50 @@ func (c *Client) state() (s cluster.State, ok bool) {
 
 // reflect keeps st like the API server's list of k, until ctx ends.
 func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context,
-			o metav1.ListOptions) (runtime.Object, error) {
+	c.reflector(k).Run(ctx, st)
+}
+
+// reflector returns what keeps a store like the API server's list of k.
+func (c *Client) reflector(k kind) *reflector.Reflector {
+	return &reflector.Reflector{
+		Name: k.what, Object: k.object(), Pause: c.times.reread,
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list := k.list()
 			// a large list over a slow link
 			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 			defer cancel()
-			err := c.get(ctx, k, o, list)
-			c.report("read "+k.what, explain("list and watch", k, err))
-			return list, err
+			return list, c.get(ctx, k, o, list)
 		},
-		WatchFuncWithContext: func(ctx context.Context,
-			o metav1.ListOptions) (watch.Interface, error) {
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := c.request(k, o).Watch(ctx)
-			if err == nil || o.SendInitialEvents == nil || !apierrors.IsInvalid(err) {
-				// A server that does not know streaming lists is asked for a plain one next.
-				c.report("read "+k.what, explain("list and watch", k, err))
+			if err == nil {
+				poke(c.watched)
 			}
-			if err != nil {
-				return nil, err
-			}
-			poke(c.watched)
-			return w, nil
+			return w, err
 		},
-	}
-
-	cache.NewReflectorWithOptions(lw, k.object(), st, cache.ReflectorOptions{
-		Name: k.what, TypeDescription: k.what,
+		Head: func(ctx context.Context) (string, error) { return c.head(ctx, k) },
+		Report: func(err error) {
+			c.report("read "+k.what, explain("list and watch", k, err))
+		},
 		Backoff: &wait.Backoff{Duration: c.times.retryMin, Cap: c.times.retryMax, Factor: 2,
 			Steps: 16, Jitter: 1},
-	}).RunWithContext(ctx)
+	}
+}
+
+// head returns the revision that etcd has now, of those that objects of k have.
+func (c *Client) head(ctx context.Context, k kind) (revision string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	list := k.list()
+	if err := c.get(ctx, k, metav1.ListOptions{Limit: 1}, list); err != nil {
+		return "", err
+	}
+	l, err := meta.ListAccessor(list)
+	if err != nil {
+		return "", err
+	}
+	return l.GetResourceVersion(), nil
 }
 
 func (k kind) object() runtime.Object {
