@@ -290,7 +290,7 @@ func (p *Planner) regroup(pod *Pod) {
 
 	var g Group
 	for _, d := range []Direction{Ingress, Egress} {
-		if problem := by[d].bound(d); problem != "" {
+		if problem := by[d].bound(d, p.defs); problem != "" {
 			m.Problem = problem
 		}
 		if by[d].isolated || by[d].tiered {

@@ -96,17 +96,25 @@ func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
 
 // bound makes what is too large deny everything, and returns the problem. Where the Admin tier had
 // lines it denies in their place, because a NetworkPolicy may leave the own node open.
-func (j *judged) bound(d Direction) string {
-	if len(j.tiers[Admin])+len(j.lines)+len(j.tiers[Baseline]) <= MaxChainLines {
+func (j *judged) bound(d Direction, defs map[string]*definition) string {
+	problem := ""
+	switch {
+	case len(j.tiers[Admin])+len(j.lines)+len(j.tiers[Baseline]) > MaxChainLines:
+		problem = fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied", d,
+			MaxChainLines)
+	case crossTooOften(j.lines, defs):
+		problem = fmt.Sprintf("%s: the ipBlocks and ports of the pod's policies cross in more than %d "+
+			"places: all is denied; write fewer rules with wide ipBlocks or ranges of ports", d, MaxBoxes)
+	default:
 		return ""
 	}
+
 	large := *j
 	*j = judged{isolated: true}
 	if len(large.tiers[Admin]) > 0 {
 		j.tiered, j.tiers[Admin] = true, []Line{{Action: Deny}}
 	}
-	return fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied", d,
-		MaxChainLines)
+	return problem
 }
 
 // tieredChain returns the name of the chain of these tiers, which it keeps.

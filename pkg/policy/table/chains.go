@@ -17,6 +17,8 @@ import (
 // family: the rules that lead there have asked for the family.
 type chainWriter struct {
 	plan *policy.Plan
+	// boxed is that of the planner.
+	boxed bool
 	// old and oldPorts are those of the plan before.
 	old      map[string]*chain
 	oldPorts map[string]*set
@@ -30,6 +32,7 @@ type chainWriter struct {
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	allowOwnNode := w.plan.AllowOwnNode
 	var refer references
+	var lines policy.Arrangement
 	for i, f := range families {
 		name := chainPrefix[d] + from.Name + f.suffix
 		if w.chains[name] != nil {
@@ -48,7 +51,8 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 		}
 
 		if i == 0 {
-			refer = referencesOf(from)
+			lines = policy.Arrange(from.Lines, w.boxed)
+			refer = referencesOf(from, lines)
 			w.refer.addAll(refer, w.oldPorts)
 		}
 		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i)}
@@ -56,7 +60,7 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 			if from.Open {
 				return rules.with(c).tier(from.Baseline, baseline, "")
 			}
-			return rules.with(c).isolating(from, allowOwnNode)
+			return rules.with(c).isolating(lines, from.Name, allowOwnNode)
 		}}
 		if behind != name {
 			w.chains[name] = &chain{make: func(c *fragments) []rule {
@@ -116,10 +120,10 @@ func (w *ruleWriter) peer(name string) (m match, ok bool) {
 
 // anyPeer matches the peers of a group; ok is false where there can be none.
 func (w *ruleWriter) anyPeer(g group) (m match, ok bool) {
-	if len(g.peers) < 2 {
+	if len(g.Peers) < 2 {
 		return w.peer(g.peerSet())
 	}
-	for _, name := range g.peers {
+	for _, name := range g.Peers {
 		if !w.absent[name] {
 			return w.inSet(g.peerSet()), true
 		}
@@ -155,24 +159,31 @@ func (w *ruleWriter) ports(i policy.Interval) match {
 	return m
 }
 
-// isolating are the rules of NetworkPolicies.
-func (w *ruleWriter) isolating(from *policy.Chain, allowOwnNode bool) (rules []rule) {
+// isolating are the rules of the lines of NetworkPolicies, of the plan's chain of that name.
+func (w *ruleWriter) isolating(lines policy.Arrangement, name string,
+	allowOwnNode bool) (rules []rule) {
 	passes := func(m match) { rules = append(rules, m.verdict(expr.VerdictReturn, "")) }
-	for _, g := range grouped(from.Lines) {
+	for _, grant := range lines.Grants {
+		g := group(grant)
 		switch m, some := w.anyPeer(g); {
 		case !some:
-		case len(g.ports) > 1:
+		case len(g.Ports) > 1:
 			passes(m.and(toPortsOf(g.portSet())))
 		default:
 			// A port is compared faster than a peer is looked up, and seldom matches.
-			passes(w.ports(g.ports[0]).and(m))
+			passes(w.ports(g.Ports[0]).and(m))
+		}
+	}
+	for kind, of := range lines.Boxes {
+		if b := (boxes{policy.BoxKind(kind), of}); b.some(w.absent) {
+			passes(w.family.inBoxes(w.direction, b.name()+w.family.suffix))
 		}
 	}
 	passes(w.family.toItself())
 	if allowOwnNode && w.direction == policy.Egress {
 		passes(toNode())
 	}
-	return append(rules, logDrop(chainPrefix[w.direction]+from.Name), drop(denied[w.direction]))
+	return append(rules, logDrop(chainPrefix[w.direction]+name), drop(denied[w.direction]))
 }
 
 // addHooks adds the chains at hooks and the two that send packets to the chains of their groups.

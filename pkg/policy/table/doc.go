@@ -22,8 +22,9 @@
 // (package pod), so Refresh reads them before a plan that changes members is applied.
 //
 // A chain has few rules, since a packet pays for each that does not match: lines of
-// NetworkPolicies that share ports or peers are one rule (groups.go). So a set may be the union of
-// many sets of the plan.
+// NetworkPolicies that share ports or peers are one rule (groups.go), and where many share neither,
+// they are elements of one set of boxes (boxes.go). So a set may be the union of many sets of the
+// plan.
 //
 // Nothing here has anonymous sets or verdict maps. Each makes a change of one pod, or any nft
 // command of the node, cost time in proportion to the table.

@@ -187,6 +187,9 @@ func (k *Kernel) has(name string, data []byte) (bool, error) {
 		}
 		k.elements[name] = have
 	}
+	if s.Interval && s.Concatenation {
+		return inBox(have, data), nil
+	}
 	if s.Interval {
 		return inInterval(have, data), nil
 	}
@@ -194,6 +197,26 @@ func (k *Kernel) has(name string, data []byte) (bool, error) {
 		return len(e)-1 <= len(data) && have[key(data[:len(e)-1])], nil
 	}
 	return false, nil
+}
+
+// inBox reports whether each field of the key in data is between those of both corners of a box. A
+// field has 4 bytes, or is an address of 16.
+func inBox(have elements, data []byte) bool {
+	for e := range have {
+		size := (len(e) - 1) / 2
+		if e[0] != keyRange[0] || size < 12 || size > len(data) {
+			continue
+		}
+		first, last, inside := e[1:1+size], e[1+size:], true
+		for from, to := 0, size-8; inside && from < size; from, to = to, to+4 {
+			at := string(data[from:to])
+			inside = first[from:to] <= at && at <= last[from:to]
+		}
+		if inside {
+			return true
+		}
+	}
+	return false
 }
 
 // inInterval reports whether the last boundary that is not above the key in data is a start.

@@ -38,9 +38,20 @@ func judge(ns *nettest.NS, flows ...policy.Flow) (out []table.Decision, err erro
 // The property that holds both interpreters together: that of the plan, and that of the rules and
 // elements that the kernel returns.
 func TestTableAsReadJudgesAsThePlan(t *testing.T) {
-	ns := nettest.NewNS(t)
-	var kept table.Table
-	t.Cleanup(func() { kept.Close() })
+	for name, boxed := range map[string]bool{"rules": false, "boxes": true} {
+		t.Run(name, func(t *testing.T) {
+			ns := nettest.NewNS(t)
+			var kept table.Table
+			if boxed {
+				kept.BoxAll()
+			}
+			t.Cleanup(func() { kept.Close() })
+			checkTableAsRead(t, ns, &kept)
+		})
+	}
+}
+
+func checkTableAsRead(t *testing.T, ns *nettest.NS, kept *table.Table) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := policytest.DrawWorld(t)
 		p := w.NewPlanner()

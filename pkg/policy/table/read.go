@@ -212,17 +212,22 @@ func readSet(c *nfnl.Conn, name string) (elements, error) {
 }
 
 func readElement(element []byte) string {
-	var value []byte
+	var value, last []byte
 	first := byte(0)
 	for kind, data := range nfnl.Attributes(element) {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
 			value = nfnl.Find(data, unix.NFTA_DATA_VALUE)
+		case elementKeyEnd:
+			last = nfnl.Find(data, unix.NFTA_DATA_VALUE)
 		case unix.NFTA_SET_ELEM_FLAGS:
 			if len(data) == 4 && binary.BigEndian.Uint32(data)&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
 				first = 1
 			}
 		}
 	}
-	return string(append([]byte{first}, value...))
+	if last != nil {
+		first = keyRange[0]
+	}
+	return string(append(append([]byte{first}, value...), last...))
 }

@@ -36,6 +36,14 @@ func attach(w *policytest.World, p *policy.Planner, i int, labels map[string]str
 // The property that holds interpreter and kernel together: random clusters, real packets.
 func TestKernelJudgesAsTheInterpreter(t *testing.T) {
 	l := newLab(t, local...)
+	t.Run("rules", func(t *testing.T) { checkJudgement(t, l) })
+	l.table.Close()
+	l.table = table.Table{}
+	l.table.BoxAll()
+	t.Run("boxes", func(t *testing.T) { checkJudgement(t, l) })
+}
+
+func checkJudgement(t *testing.T, l *lab) {
 	flows := l.flows()
 	rapid.Check(t, func(t *rapid.T) {
 		w := policytest.DrawWorld(t)

@@ -94,8 +94,13 @@ func (c crowd) flows() (out []policy.Flow) {
 func TestUnionsJudgeAsTheirPeers(t *testing.T) {
 	ns := nettest.NewNS(t)
 	rapid.Check(t, func(t *rapid.T) {
-		var kept table.Table
+		var kept, again table.Table
 		defer kept.Close()
+		defer again.Close()
+		if rapid.Bool().Draw(t, "boxes") {
+			kept.BoxAll()
+			again.BoxAll()
+		}
 		c := newCrowd()
 		c.putPolicy(t)
 		flows := c.flows()
@@ -121,8 +126,6 @@ func TestUnionsJudgeAsTheirPeers(t *testing.T) {
 		}
 
 		// A daemon that starts again finds what it would write.
-		var again table.Table
-		defer again.Close()
 		err := ns.Do(func() error {
 			r, err := again.Apply(c.Plan())
 			if r.Changes != 0 {

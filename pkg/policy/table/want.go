@@ -67,7 +67,8 @@ func (c *chain) hookText() string {
 	return hookText(&nftables.Chain{Hooknum: c.hook, Priority: &c.priority})
 }
 
-// elements are keys of a set; the end of an interval has a leading byte 1, all else 0.
+// elements are keys of a set. The end of an interval has a leading byte 1. A box has a leading byte
+// 2, the key of its first corner and that of its last. All else has a leading byte 0.
 type elements map[string]bool
 
 // union is the keys of a set: those that any of the parts has. Parts are not changed once a content
@@ -111,7 +112,9 @@ type planner struct {
 	chains map[string]*chain
 	refer  references             // of all chains
 	sets   map[*policy.Set][]*set // by what they are made from, one a family
-	blocks map[string][]*set      // unions of blocks, which never change, one a family
+	blocks map[string][]*set      // unions and boxes of blocks, which never change, one a family
+	// boxed makes boxes of all lines that can be one, for tests.
+	boxed bool
 	// allowOwnNode is that of the plan that chains were made for.
 	allowOwnNode bool
 	// members are the sets of makeMembers, and of is what they were made from.
@@ -153,6 +156,16 @@ func (p *planner) want(plan *policy.Plan) *content {
 			made = p.unite(plan, peers)
 		}
 		if plan.Sets[peers[0]].Kind == policy.KindBlock {
+			blocks[name] = made
+		}
+		c.add(name, made)
+	}
+	for name, lines := range p.refer.boxes {
+		made := p.blocks[name]
+		if made == nil {
+			made = lines.sets(plan)
+		}
+		if lines.kind == policy.BoxBlocks {
 			blocks[name] = made
 		}
 		c.add(name, made)
@@ -221,7 +234,7 @@ func (p *planner) makeChains(plan *policy.Plan) {
 		return
 	}
 
-	w := &chainWriter{plan: plan, old: p.chains, oldPorts: p.refer.ports,
+	w := &chainWriter{plan: plan, boxed: p.boxed, old: p.chains, oldPorts: p.refer.ports,
 		chains: map[string]*chain{}, refer: newReferences()}
 	for _, g := range plan.Groups {
 		for _, d := range directions {
@@ -286,6 +299,9 @@ func indexOf(a netip.Addr) int {
 }
 
 func key(b []byte) string { return "\x00" + string(b) }
+
+// keyRange begins the key of a box.
+const keyRange = "\x02"
 
 // intervals are starts and exclusive ends; one to the end of the address space has no end.
 func intervals(ranges []policy.Range) elements {

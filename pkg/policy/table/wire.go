@@ -92,7 +92,9 @@ const (
 	fieldSize     = 1    // NFTA_SET_FIELD_LEN
 	listElement   = unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED
 	keyOfElement  = unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED
-	setIDOfNewSet = 1 // The kernel wants one; nothing refers to it.
+	lastOfElement = elementKeyEnd | unix.NLA_F_NESTED
+	elementKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
+	setIDOfNewSet = 1  // The kernel wants one; nothing refers to it.
 )
 
 // addSet adds a set without elements.
@@ -169,9 +171,18 @@ func (t *transaction) elements(message uint16, table, set string, keys []string)
 			if k[0] == 1 {
 				t.Uint32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 			}
+			value, last := []byte(k[1:]), []byte(nil)
+			if k[0] == keyRange[0] {
+				value, last = value[:len(value)/2], value[len(value)/2:]
+			}
 			endKey := t.Nest(keyOfElement)
-			t.Bytes(unix.NFTA_DATA_VALUE, []byte(k[1:]))
+			t.Bytes(unix.NFTA_DATA_VALUE, value)
 			endKey()
+			if last != nil {
+				endLast := t.Nest(lastOfElement)
+				t.Bytes(unix.NFTA_DATA_VALUE, last)
+				endLast()
+			}
 			endElement()
 		}
 		end()

@@ -1,0 +1,135 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// drawLines are lines as a plan has them: without duplicates, and sorted by peer.
+func drawLines(t *rapid.T) (lines []Line) {
+	peers := rapid.IntRange(1, 6*minPeers).Draw(t, "peers")
+	ports := rapid.IntRange(1, 2*minPorts).Draw(t, "ports")
+	every := rapid.IntRange(1, 4).Draw(t, "share of the lines")
+
+	for p := range peers {
+		name := fmt.Sprintf("%c%020d", "pbn"[p%3], p)
+		if p == 0 && rapid.Bool().Draw(t, "all peers") {
+			name = ""
+		}
+		for i := range ports {
+			if rapid.IntRange(1, every).Draw(t, "line") > 1 {
+				continue
+			}
+			first := uint16(80 + i)
+			interval := Interval{Proto: TCP, First: first, Last: first}
+			switch i % 5 {
+			case 3:
+				interval.Last += 9
+			case 4:
+				interval = Interval{}
+			}
+			lines = append(lines, Line{Peer: name, Ports: interval})
+		}
+	}
+
+	slices.SortStableFunc(lines, func(a, b Line) int {
+		switch {
+		case a.Peer < b.Peer:
+			return -1
+		case a.Peer > b.Peer:
+			return 1
+		}
+		return 0
+	})
+
+	seen := map[Line]bool{}
+	return slices.DeleteFunc(lines, func(l Line) bool {
+		defer func() { seen[l] = true }()
+		return seen[l]
+	})
+}
+
+func TestGroupsAllowWhatTheirLinesAllow(t *testing.T) {
+	unions := 0
+	rapid.Check(t, func(t *rapid.T) {
+		lines := drawLines(t)
+		var got []Line
+		groups := grouped(lines)
+
+		for _, g := range groups {
+			peers := g.Peers
+			if len(peers) == 0 {
+				peers = []string{""}
+			}
+			if len(peers) > 1 {
+				unions++
+			}
+			for _, peer := range peers {
+				for _, ports := range g.Ports {
+					got = append(got, Line{Peer: peer, Ports: ports})
+				}
+				if letterOf(peer) != letterOf(peers[0]) {
+					t.Errorf("one union has %q and %q", peers[0], peer)
+				}
+			}
+			for _, ports := range g.Ports[1:] {
+				if !isSingle(ports) {
+					t.Errorf("the range %v is in a set", ports)
+				}
+			}
+		}
+
+		order := func(a, b Line) int {
+			return slices.Compare([]string{a.Peer, fmt.Sprint(a.Ports)},
+				[]string{b.Peer, fmt.Sprint(b.Ports)})
+		}
+		want := slices.SortedFunc(slices.Values(lines), order)
+		if slices.SortFunc(got, order); !slices.Equal(got, want) {
+			t.Fatalf("%d groups allow\n%v\nwant\n%v", len(groups), got, want)
+		}
+		if plain := byPeer(lines); len(groups) > len(plain) {
+			t.Fatalf("%d groups, more than %d without unions", len(groups), len(plain))
+		}
+	})
+	if unions == 0 {
+		t.Error("no lines came to a union")
+	}
+}
+
+// A cross product of peers and ports is one rule. Ports that many peers have, of which none has
+// all, are not one rule each.
+func TestLinesAreFewGroups(t *testing.T) {
+	line := func(peer, port int) Line {
+		return Line{Peer: fmt.Sprintf("p%020d", peer),
+			Ports: Interval{Proto: TCP, First: uint16(port), Last: uint16(port)}}
+	}
+
+	for name, tt := range map[string]struct {
+		has  func(peer, port int) bool
+		want int
+	}{
+		"all":                    {func(int, int) bool { return true }, 1},
+		"each port has one peer": {func(peer, port int) bool { return peer == port }, 20},
+		"one port":               {func(_, port int) bool { return port == 1 }, 1},
+		"random halves": {func(peer, port int) bool {
+			return (peer*31+port*17)%7 < 4
+		}, 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var lines []Line
+			for peer := range 20 {
+				for port := range 60 {
+					if tt.has(peer, port) {
+						lines = append(lines, line(peer, port))
+					}
+				}
+			}
+			if got := len(grouped(lines)); got > tt.want {
+				t.Errorf("%d groups of %d lines, want %d", got, len(lines), tt.want)
+			}
+		})
+	}
+}
