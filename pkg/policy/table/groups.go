@@ -79,6 +79,7 @@ func referencesOf(from *policy.Chain, a policy.Arrangement) references {
 			r.boxes[b.name()] = b
 		}
 	}
+
 	for _, grant := range a.Grants {
 		g := group(grant)
 		if name := g.portSet(); name != "" && r.ports[name] == nil {
@@ -92,6 +93,7 @@ func referencesOf(from *policy.Chain, a policy.Arrangement) references {
 			r.unions[g.peerSet()] = g.Peers
 		}
 	}
+
 	for _, tier := range [][]policy.Line{from.Admin, from.Baseline} {
 		for _, l := range tier {
 			r.peers[l.Peer] = true

@@ -107,6 +107,7 @@ func tampered(t *testing.T) (ns *nettest.NS, flows []policy.Flow, nft func(strin
 	attach(w, p, 1, map[string]string{"app": "server"})
 	attach(w, p, 2, map[string]string{"app": "client"})
 	p.PutPolicy(serverPolicy())
+
 	ns.Run(t, func() error {
 		var kept table.Table
 		defer kept.Close()
