@@ -50,7 +50,8 @@ type objectList struct {
 }
 
 // nodeReader keeps of a Node's metadata what parseNode and the reflector look at.
-var nodeReader = wire.Reader{AllLabels: true,
+// Discovery of hardware features gives a Node more labels than other objects have.
+var nodeReader = wire.Reader{AllLabels: true, MaxLabels: 1024,
 	Annotations: []string{metav1.InitialEventsAnnotationKey}}
 
 // Reset and Unmarshal let the client library's decoder of protobuf fill an object.

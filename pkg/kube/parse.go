@@ -28,8 +28,8 @@ const (
 type nodeEntry struct {
 	node    cluster.Node // Claim is nil
 	uid     types.UID
-	problem string // what was malformed and left out, "" for nothing
-	labels  map[string]string
+	problem string            // what was malformed and left out, "" for nothing
+	labels  map[string]string // nil for more than are kept
 }
 
 // veilNodeEntry is the stored part of a VeilNode.
@@ -54,6 +54,18 @@ func parseNode(o *object) nodeEntry {
 	if n == nil {
 		n = &wire.Node{}
 		e.problem = decodeNode(o, n)
+	}
+	switch {
+	case n.LabelsExcess:
+		e.labels = nil
+		e.problem = fmt.Sprintf("it has more than %d labels: no selector of nodes selects it",
+			nodeReader.MaxLabels)
+	case e.labels == nil:
+		e.labels = map[string]string{}
+	}
+	if n.Excess {
+		e.problem = fmt.Sprintf("it has more than %d podCIDRs and addresses; the others are left "+
+			"out", wire.MaxAddresses)
 	}
 
 	podCIDRs := n.PodCIDRs
@@ -122,7 +134,8 @@ func sameNode(a, b nodeEntry) bool {
 		a.node.Created.Equal(b.node.Created) &&
 		a.node.ControlPlane == b.node.ControlPlane &&
 		slices.Equal(a.node.Addresses, b.node.Addresses) &&
-		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && maps.Equal(a.labels, b.labels)
+		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && maps.Equal(a.labels, b.labels) &&
+		(a.labels == nil) == (b.labels == nil)
 }
 
 func parseVeilNode(o *object) veilNodeEntry {

@@ -25,7 +25,8 @@ type PolicySink interface {
 	DeletePolicy(n policy.Name)
 	PutClusterPolicy(p policy.ClusterPolicy)
 	DeleteClusterPolicy(name string)
-	// SetNodeLabels is called with the labels of all Nodes, by name, when one changed.
+	// SetNodeLabels is called with the labels of all Nodes, by name, when one changed. Nil means
+	// more labels than are kept; no labels are an empty map.
 	SetNodeLabels(labels map[string]map[string]string)
 	// Listed is called once, when everything there was has been put.
 	Listed()

@@ -248,8 +248,7 @@ func TestNetworkPolicyThatIsNotUnderstoodDenies(t *testing.T) {
 		}
 	}
 
-	if got := policyTypes(&wire.NetworkPolicy{Egress: make([]wire.PolicyRule,
-		1)}); !got[policy.Egress] {
+	if got := policyTypes(&wire.NetworkPolicy{HasEgress: true}); !got[policy.Egress] {
 		t.Error("rules of egress do not isolate egress")
 	}
 }

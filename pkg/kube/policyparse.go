@@ -26,6 +26,13 @@ func parsePod(o *object, node string) parsed[policy.Pod] {
 	}
 	p := policy.Pod{Name: policy.Name{Namespace: o.Namespace, Name: o.Name}, UID: uid,
 		Labels: w.Labels, Node: w.NodeName, HostNetwork: w.HostNetwork, Mirror: mirror}
+	if w.LabelsExcess || w.Excess {
+		p.Labels, p.Excess = nil, true
+		return parsed[policy.Pod]{value: &p, problem: fmt.Sprintf("it has more than %d labels, "+
+			"%d named ports or %d addresses: policies that may select it deny its packets, and "+
+			"no selector of a peer selects it", wire.MaxLabels, wire.MaxPorts, wire.MaxAddresses)}
+	}
+
 	var problem string
 	ips := w.PodIPs
 	if len(ips) == 0 && w.PodIP != "" {
@@ -61,7 +68,13 @@ func parseNamespace(o *object) parsed[policy.Namespace] {
 	if !ok {
 		return parsed[policy.Namespace]{problem: "not in protobuf form; it is left out"}
 	}
-	return parsed[policy.Namespace]{value: &policy.Namespace{Name: o.Name, Labels: w.Labels}}
+	ns := policy.Namespace{Name: o.Name, Labels: w.Labels, Excess: w.LabelsExcess}
+	var problem string
+	if ns.Excess {
+		problem = fmt.Sprintf("it has more than %d labels: no selector selects it, and "+
+			"ClusterNetworkPolicies that may select it only deny", wire.MaxLabels)
+	}
+	return parsed[policy.Namespace]{value: &ns, problem: problem}
 }
 
 // parseNetworkPolicy reads a NetworkPolicy. What cannot be read makes the policy Invalid, so that
@@ -83,7 +96,15 @@ func parseNetworkPolicy(o *object) parsed[policy.Policy] {
 	if err == nil {
 		p.Rules[policy.Egress], err = parseRules("egress", w.Egress)
 	}
-	if err == nil && w.Unknown {
+	switch {
+	case err != nil:
+	case w.SubjectsExcess:
+		err = fmt.Errorf("podSelector has more than %d labels and values: all pods of the "+
+			"namespace are selected", wire.MaxSubjects)
+	case w.Excess:
+		err = fmt.Errorf("it has more than %d rules, peers, ports, ranges and label values",
+			wire.MaxRules)
+	case w.Unknown:
 		err = fmt.Errorf("spec has a field that this version does not know")
 	}
 	if err != nil {
@@ -102,7 +123,7 @@ func idOf(o *object) policy.Object {
 // egress. A type that this version does not know isolates in both directions.
 func policyTypes(w *wire.NetworkPolicy) (isolates [2]bool) {
 	if len(w.PolicyTypes) == 0 {
-		return [2]bool{true, len(w.Egress) > 0}
+		return [2]bool{true, w.HasEgress}
 	}
 	for _, t := range w.PolicyTypes {
 		isolates[policy.Ingress] = isolates[policy.Ingress] || t != "Egress"

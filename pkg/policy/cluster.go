@@ -98,13 +98,28 @@ type compiledRule struct {
 // denyAll is a rule that denies everything.
 var denyAll = []compiledRule{{action: Deny, lines: []Line{{Action: Deny}}}}
 
-// selects reports whether the policy selects a pod of a namespace. Selectors that are too large to
-// match against each pod select all.
+// selects reports whether the policy may select a pod of a namespace. Selectors that are too large
+// to match against each pod select all.
 func (c *compiledCluster) selects(p *Pod, ns *Namespace) bool {
 	if c.checkSubject() != nil {
 		return true
 	}
-	return c.policy.Namespaces.Matches(ns.Labels) && c.policy.Pods.Matches(p.Labels)
+	return (ns.Excess || c.policy.Namespaces.Matches(ns.Labels)) &&
+		(p.Excess || c.policy.Pods.Matches(p.Labels))
+}
+
+// doubts reports whether a policy that selects a pod may not be meant for it, or whether nothing is
+// known of the ports that it names, because the pod or its namespace has Excess.
+func (c *compiledCluster) doubts(p *Pod, ns *Namespace) bool {
+	return ns.Excess && len(c.policy.Namespaces) > 0 ||
+		p.Excess && (len(c.policy.Pods) > 0 || c.namesPorts())
+}
+
+// namesPorts reports whether a rule of ingress is for a port of the subject, by its name.
+func (c *compiledCluster) namesPorts() bool {
+	return slices.ContainsFunc(c.rules[Ingress], func(r compiledRule) bool {
+		return len(r.named) > 0
+	})
 }
 
 func (c *compiledCluster) checkSubject() error {
@@ -160,6 +175,7 @@ func (w *writer) clusterRules(rules []ClusterRule) (out []compiledRule, err erro
 		}
 
 		lines, named := len(w.lines), len(w.named)
+		w.denies = r.Action == Deny
 		if err := w.rule(Rule{Peers: r.Peers, Ports: r.Ports}); err != nil {
 			return nil, fmt.Errorf("rule %d: %w: all is denied", i, err)
 		}

@@ -35,17 +35,19 @@ type definition struct {
 	namespaces *Selector
 	// pods are nodes for KindNodes.
 	pods Selector
+	// denied reports whether nodes with Excess are in a set of KindNodes.
+	denied bool
 	// port and proto are those of KindNamed.
 	port  string
 	proto Proto
 }
 
-// matches reports whether a pod in a namespace is selected. The namespace is nil when unknown,
-// and then no selector of namespaces selects it.
+// matches reports whether a pod in a namespace is selected. The namespace is nil when unknown. No
+// selector of namespaces selects an unknown namespace, or one with Excess.
 func (d *definition) matches(p *Pod, ns *Namespace) bool {
 	switch {
 	case d.namespaces != nil:
-		if ns == nil || !d.namespaces.Matches(ns.Labels) {
+		if ns == nil || ns.Excess || !d.namespaces.Matches(ns.Labels) {
 			return false
 		}
 	case d.namespace != "":
@@ -72,6 +74,9 @@ func (d *definition) text() string {
 		b = strconv.AppendQuote(append(b, " namespace "...), d.namespace)
 	}
 	b = append(append(b, " pods "...), selectorText(d.pods)...)
+	if d.denied {
+		b = append(b, " or more labels than are kept"...)
+	}
 	if d.kind == KindNamed {
 		b = strconv.AppendQuote(append(b, " port "...), d.port)
 		b = append(append(b, ' '), d.proto.String()...)
@@ -193,6 +198,8 @@ type writer struct {
 	named     []namedLine
 	sets      map[string]*definition
 	ranges    int
+	// denies reports whether the rule denies.
+	denies bool
 }
 
 func (w *writer) rules(rules []Rule) error {
@@ -281,7 +288,8 @@ func (w *writer) define(p Peer) (*definition, error) {
 	}
 
 	if p.Nodes != nil {
-		return &definition{kind: KindNodes, pods: *p.Nodes}, checkSelector(*p.Nodes)
+		return &definition{kind: KindNodes, pods: *p.Nodes, denied: w.denies},
+			checkSelector(*p.Nodes)
 	}
 
 	def := &definition{kind: KindPods, namespace: w.policy.Namespace, namespaces: p.Namespaces}

@@ -88,6 +88,10 @@ func (s Selector) Matches(labels map[string]string) bool {
 type Namespace struct {
 	Name   string
 	Labels map[string]string
+	// Excess reports whether the namespace has more labels than are kept; Labels is then empty. No
+	// selector of peers in other namespaces selects its pods, not even one of all namespaces. A
+	// ClusterNetworkPolicy that selects namespaces by labels denies them everything.
+	Excess bool
 }
 
 // NamedPort is a container port that has a name.
@@ -116,11 +120,19 @@ type Pod struct {
 	Finished bool
 	// Mirror pods are written by kubelets, with labels of the kubelet's choice.
 	Mirror bool
+	// Excess reports whether the pod has more labels or ports than are kept; Labels and Ports are
+	// then empty. It counts as selected by every policy of its namespace, and by every
+	// ClusterNetworkPolicy that selects its namespace. Those that select pods by labels allow it
+	// nothing, since they may not be meant for it. No selector of peers selects it.
+	Excess bool
 }
 
 // Node is a node as a peer.
 type Node struct {
 	Labels map[string]string
+	// Excess reports whether the node has more labels than are kept; Labels is then empty. Rules
+	// that deny select it, and no others do.
+	Excess bool
 	// Addrs are the addresses that the node is believed to have.
 	Addrs []netip.Addr
 }

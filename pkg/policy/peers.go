@@ -106,7 +106,7 @@ func (p *Planner) placeNodes(s *members) {
 	}
 	var addrs []netip.Addr
 	for _, n := range p.nodes {
-		if s.def.pods.Matches(n.Labels) {
+		if n.Excess && s.def.denied || !n.Excess && s.def.pods.Matches(n.Labels) {
 			addrs = append(addrs, n.Addrs...)
 		}
 	}
@@ -126,7 +126,7 @@ func (s *members) remove(name Name) {
 
 // contributes returns what a pod adds to a set.
 func (p *Planner) contributes(d *definition, pod *Pod) (c contribution) {
-	if pod.HostNetwork || pod.Finished || pod.Mirror ||
+	if pod.HostNetwork || pod.Finished || pod.Mirror || pod.Excess ||
 		!d.matches(pod, p.namespaces[pod.Namespace]) {
 		return c
 	}

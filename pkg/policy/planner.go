@@ -75,7 +75,8 @@ func NewPlanner(node string) *Planner {
 
 // PutNamespace adds or replaces a namespace.
 func (p *Planner) PutNamespace(ns Namespace) {
-	if old := p.namespaces[ns.Name]; old != nil && maps.Equal(old.Labels, ns.Labels) {
+	if old := p.namespaces[ns.Name]; old != nil && old.Excess == ns.Excess &&
+		maps.Equal(old.Labels, ns.Labels) {
 		return
 	}
 	p.namespaces[ns.Name] = &ns
@@ -269,14 +270,17 @@ func (p *Planner) regroup(pod *Pod) {
 	m := &Member{Addrs: p.attached[pod.key()]}
 	var by [2]judged
 	for _, c := range p.policies[pod.Namespace] {
-		if !c.subjects().Matches(pod.Labels) {
+		if !pod.Excess && !c.subjects().Matches(pod.Labels) {
 			continue
 		}
 		c.compile()
 		m.Policies = append(m.Policies, c.policy.Name)
+		doubt := pod.Excess && len(c.subjects()) > 0
 		for _, d := range []Direction{Ingress, Egress} {
 			if c.policy.Isolates[d] {
 				by[d].isolated = true
+			}
+			if c.policy.Isolates[d] && !doubt {
 				by[d].lines = append(by[d].lines, c.linesOf(d, pod)...)
 			}
 		}

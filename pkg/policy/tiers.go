@@ -77,10 +77,12 @@ type judged struct {
 // addCluster adds the lines of the ClusterNetworkPolicies that select a pod.
 func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
 	for _, c := range p.order {
-		if !c.selects(pod, p.namespaces[pod.Namespace]) {
+		ns := p.namespaces[pod.Namespace]
+		if !c.selects(pod, ns) {
 			continue
 		}
 		c.compile()
+		doubt := c.doubts(pod, ns)
 		m.ClusterPolicies = append(m.ClusterPolicies, c.policy.Name)
 		for _, d := range []Direction{Ingress, Egress} {
 			if !c.policy.affects(d) {
@@ -88,6 +90,10 @@ func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
 			}
 			to[d].tiered = true
 			tier := &to[d].tiers[c.policy.Tier]
+			if doubt {
+				*tier = append(*tier, Line{Action: Deny})
+				continue
+			}
 			*tier = append(*tier, c.linesOf(d, pod)...)
 		}
 		maps.Copy(p.defs, c.sets)

@@ -12,6 +12,8 @@
 //     tests compare the two.
 //   - Nothing that it returns refers to the bytes that it read.
 //   - It allocates for what is wanted only, whatever a field's length claims.
+//   - It counts what it keeps while it reads (bound.go). Beyond a bound the field is dropped, the
+//     object says so, and the rest is read.
 //
 // It refuses (ErrMalformed) what is cut short and wanted fields of another wire
 // type. What is skipped is not looked into.

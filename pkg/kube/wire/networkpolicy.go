@@ -6,9 +6,19 @@ type NetworkPolicy struct {
 	PodSelector     LabelSelector
 	Ingress, Egress []PolicyRule
 	PolicyTypes     []string
+	// HasEgress reports whether there is a rule of egress, also where Excess dropped it.
+	HasEgress bool
 	// Unknown reports whether the spec has a field that this version does not know. Without it
 	// the policy may mean less than it says, and must not allow anything.
 	Unknown bool
+	// Excess reports whether the object exceeds MaxRules, or the policyTypes that the API has.
+	// Ingress and Egress are then empty, and the policy must not allow anything.
+	Excess bool
+	// SubjectsExcess reports whether PodSelector exceeds MaxSubjects. It is then empty, and the
+	// policy may be meant for any pod.
+	SubjectsExcess bool
+	// Elements is how many elements of MaxRules and MaxSubjects are kept.
+	Elements int
 }
 
 // LabelSelector is a LabelSelector of k8s.io/apimachinery.
@@ -57,57 +67,114 @@ type IPBlock struct {
 
 // NetworkPolicy reads a NetworkPolicy without its envelope.
 func (r Reader) NetworkPolicy(message []byte) (p NetworkPolicy, err error) {
+	in := policyReading{policy: &p, rules: budget{MaxRules}, subjects: budget{MaxSubjects}}
 	err = each(message, func(f field) error {
 		switch f.number {
 		case 1:
 			return r.meta(f, &p.Meta)
 		case 2:
-			return f.within(p.spec)
+			return f.within(in.spec)
 		}
 		return nil
 	})
+
+	if !p.Excess {
+		p.Elements += MaxRules - in.rules.left
+	}
+	if !p.SubjectsExcess {
+		p.Elements += MaxSubjects - in.subjects.left
+	}
 	return p, err
 }
 
-func (p *NetworkPolicy) spec(f field) error {
+// policyReading is a NetworkPolicy while it is read.
+type policyReading struct {
+	policy          *NetworkPolicy
+	rules, subjects budget
+}
+
+func (p *policyReading) spec(f field) (err error) {
+	to := p.policy
 	switch f.number {
 	case 1:
-		return p.selector(f, &p.PodSelector)
-	case 2:
-		return p.rule(f, &p.Ingress)
-	case 3:
-		return p.rule(f, &p.Egress)
-	case 4:
-		text, err := f.text()
-		p.PolicyTypes = append(p.PolicyTypes, text)
+		if to.SubjectsExcess {
+			return nil
+		}
+		to.SubjectsExcess, err = excess(p.selector(f, &to.PodSelector, &p.subjects))
+		if to.SubjectsExcess {
+			to.PodSelector = LabelSelector{}
+		}
 		return err
+	case 2:
+		return p.rule(f, &to.Ingress)
+	case 3:
+		to.HasEgress = true
+		return p.rule(f, &to.Egress)
+	case 4:
+		return p.policyType(f)
 	}
-	p.Unknown = true
+	to.Unknown = true
 	return nil
 }
 
-func (p *NetworkPolicy) rule(rule field, to *[]PolicyRule) error {
-	var r PolicyRule
-	err := rule.within(func(f field) error {
-		switch f.number {
-		case 1:
-			return p.port(f, &r.Ports)
-		case 2:
-			return p.peer(f, &r.Peers)
-		}
-		p.Unknown = true
+// policyType reads one of the policyTypes. Beyond the bound an empty one, which the API does not
+// have, stands for the rest.
+func (p *policyReading) policyType(f field) error {
+	switch types := len(p.policy.PolicyTypes); {
+	case types > maxTypes:
 		return nil
-	})
+	case types == maxTypes || len(f.data) > elementText:
+		p.policy.PolicyTypes = append(p.policy.PolicyTypes, "")
+		p.drop()
+		return nil
+	}
+	text, err := f.text()
+	p.policy.PolicyTypes = append(p.policy.PolicyTypes, text)
+	return err
+}
+
+// drop forgets the rules.
+func (p *policyReading) drop() {
+	p.policy.Excess, p.policy.Ingress, p.policy.Egress = true, nil, nil
+}
+
+func (p *policyReading) rule(rule field, to *[]PolicyRule) error {
+	if p.policy.Excess {
+		return nil
+	}
+	var r PolicyRule
+	err := p.rules.take(1)
+	if err == nil {
+		err = rule.within(func(f field) error {
+			switch f.number {
+			case 1:
+				return p.port(f, &r.Ports)
+			case 2:
+				return p.peer(f, &r.Peers)
+			}
+			p.policy.Unknown = true
+			return nil
+		})
+	}
+	tooMany, err := excess(err)
+	if tooMany {
+		p.drop()
+		return nil
+	}
 	*to = append(*to, r)
 	return err
 }
 
-func (p *NetworkPolicy) port(port field, to *[]PolicyPort) error {
+func (p *policyReading) port(port field, to *[]PolicyPort) error {
+	if err := p.rules.take(1); err != nil {
+		return err
+	}
+
 	var out PolicyPort
 	err := port.within(func(f field) error {
 		switch f.number {
 		case 1:
-			text, err := f.text()
+			text, err := p.rules.word(f)
 			out.Protocol = &text
 			return err
 		case 2:
@@ -121,15 +188,15 @@ func (p *NetworkPolicy) port(port field, to *[]PolicyPort) error {
 			out.EndPort = &end
 			return err
 		}
-		p.Unknown = true
+		p.policy.Unknown = true
 		return nil
 	})
 	*to = append(*to, out)
 	return err
 }
 
-func (p *NetworkPolicy) intOrString(value field, to *IntOrString) error {
-	return value.within(func(f field) error {
+func (p *policyReading) intOrString(value field, to *IntOrString) error {
+	return value.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
 			v, err := f.integer()
@@ -140,14 +207,19 @@ func (p *NetworkPolicy) intOrString(value field, to *IntOrString) error {
 			to.IntVal = int32(v)
 			return err
 		case 3:
-			return f.set(&to.StrVal)
+			to.StrVal, err = p.rules.word(f)
+			return err
 		}
-		p.Unknown = true
+		p.policy.Unknown = true
 		return nil
 	})
 }
 
-func (p *NetworkPolicy) peer(peer field, to *[]PolicyPeer) error {
+func (p *policyReading) peer(peer field, to *[]PolicyPeer) error {
+	if err := p.rules.take(1); err != nil {
+		return err
+	}
+
 	var out PolicyPeer
 	err := peer.within(func(f field) error {
 		switch f.number {
@@ -155,66 +227,77 @@ func (p *NetworkPolicy) peer(peer field, to *[]PolicyPeer) error {
 			if out.PodSelector == nil {
 				out.PodSelector = &LabelSelector{}
 			}
-			return p.selector(f, out.PodSelector)
+			return p.selector(f, out.PodSelector, &p.rules)
 		case 2:
 			if out.NamespaceSelector == nil {
 				out.NamespaceSelector = &LabelSelector{}
 			}
-			return p.selector(f, out.NamespaceSelector)
+			return p.selector(f, out.NamespaceSelector, &p.rules)
 		case 3:
 			if out.IPBlock == nil {
 				out.IPBlock = &IPBlock{}
 			}
 			return p.block(f, out.IPBlock)
 		}
-		p.Unknown = true
+		p.policy.Unknown = true
 		return nil
 	})
 	*to = append(*to, out)
 	return err
 }
 
-func (p *NetworkPolicy) block(block field, to *IPBlock) error {
-	return block.within(func(f field) error {
+func (p *policyReading) block(block field, to *IPBlock) error {
+	return block.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
-			return f.set(&to.CIDR)
+			to.CIDR, err = p.rules.text(f)
+			return err
 		case 2:
-			text, err := f.text()
+			text, err := p.rules.text(f)
 			to.Except = append(to.Except, text)
 			return err
 		}
-		p.Unknown = true
+		p.policy.Unknown = true
 		return nil
 	})
 }
 
-func (p *NetworkPolicy) selector(selector field, to *LabelSelector) error {
+// selector reads a LabelSelector, whose elements are counted in b.
+func (p *policyReading) selector(selector field, to *LabelSelector, b *budget) error {
 	return selector.within(func(f field) error {
 		switch f.number {
 		case 1:
-			return keepAll(f, &to.MatchLabels)
+			return b.label(f, &to.MatchLabels)
 		case 2:
+			if err := b.take(1); err != nil {
+				return err
+			}
 			var e Expression
-			err := f.within(func(f field) error {
-				switch f.number {
-				case 1:
-					return f.set(&e.Key)
-				case 2:
-					return f.set(&e.Operator)
-				case 3:
-					text, err := f.text()
-					e.Values = append(e.Values, text)
-					return err
-				}
-				p.Unknown = true
-				return nil
-			})
+			err := p.expression(f, &e, b)
 			to.MatchExpressions = append(to.MatchExpressions, e)
 			return err
 		}
 
-		p.Unknown = true
+		p.policy.Unknown = true
+		return nil
+	})
+}
+
+func (p *policyReading) expression(expression field, to *Expression, b *budget) error {
+	return expression.within(func(f field) (err error) {
+		switch f.number {
+		case 1:
+			to.Key, err = b.word(f)
+			return err
+		case 2:
+			to.Operator, err = b.word(f)
+			return err
+		case 3:
+			text, err := b.text(f)
+			to.Values = append(to.Values, text)
+			return err
+		}
+		p.policy.Unknown = true
 		return nil
 	})
 }

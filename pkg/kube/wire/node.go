@@ -1,13 +1,18 @@
 package wire
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Reader says which labels and annotations are kept of each object; the zero
 // value keeps none.
 type Reader struct {
 	Labels, Annotations []string
-	// AllLabels keeps all labels.
+	// AllLabels keeps all labels, if there are no more than MaxLabels elements of them; 0 is the
+	// MaxLabels of this package.
 	AllLabels bool
+	MaxLabels int
 }
 
 // Meta is what is read of an object's metadata (k8s.io.apimachinery.pkg.apis.meta.v1.ObjectMeta).
@@ -18,6 +23,9 @@ type Meta struct {
 	Created time.Time
 	// Labels and Annotations are those that the Reader keeps; nil is none.
 	Labels, Annotations map[string]string
+	// LabelsExcess reports whether there are more labels than the Reader keeps. Labels is then
+	// empty.
+	LabelsExcess bool
 }
 
 // ListMeta is what is read of a list's metadata.
@@ -31,6 +39,9 @@ type Node struct {
 	PodCIDR   string
 	PodCIDRs  []string
 	Addresses []NodeAddress
+	// Excess reports whether there are more podCIDRs and addresses than MaxAddresses. Those are
+	// left out.
+	Excess bool
 }
 
 // NodeAddress is one of a Node's status.addresses.
@@ -40,14 +51,15 @@ type NodeAddress struct {
 
 // Node reads a Node without its envelope.
 func (r Reader) Node(message []byte) (n Node, err error) {
+	addresses := budget{MaxAddresses}
 	err = each(message, func(f field) error {
 		switch f.number {
 		case 1:
 			return r.meta(f, &n.Meta)
 		case 2:
-			return n.spec(f)
+			return n.spec(f, &addresses)
 		case 3:
-			return n.status(f)
+			return n.status(f, &addresses)
 		}
 		return nil
 	})
@@ -76,13 +88,17 @@ func (l *ListMeta) field(f field) error {
 	return nil
 }
 
-func (n *Node) spec(spec field) error {
+func (n *Node) spec(spec field, b *budget) error {
 	return spec.within(func(f field) error {
 		switch f.number {
 		case 1:
 			return f.set(&n.PodCIDR)
 		case 7:
-			text, err := f.text()
+			text, err := b.text(f)
+			if tooMany, err := excess(err); tooMany || err != nil {
+				n.Excess = tooMany
+				return err
+			}
 			n.PodCIDRs = append(n.PodCIDRs, text)
 			return err
 		}
@@ -90,28 +106,37 @@ func (n *Node) spec(spec field) error {
 	})
 }
 
-func (n *Node) status(status field) error {
+func (n *Node) status(status field, b *budget) error {
 	return status.within(func(f field) error {
-		if f.number != 5 {
+		if f.number != 5 || n.Excess {
 			return nil
 		}
 		var a NodeAddress
-		err := f.within(func(f field) error {
+		err := f.within(func(f field) (err error) {
 			switch f.number {
 			case 1:
-				return f.set(&a.Type)
+				a.Type, err = b.word(f)
 			case 2:
-				return f.set(&a.Address)
+				a.Address, err = b.word(f)
 			}
-			return nil
+			return err
 		})
+		if err == nil {
+			err = b.take(1)
+		}
+		if tooMany, err := excess(err); tooMany || err != nil {
+			n.Excess = tooMany
+			return err
+		}
 		n.Addresses = append(n.Addresses, a)
-		return err
+		return nil
 	})
 }
 
 func (r Reader) meta(meta field, m *Meta) error {
-	return meta.within(func(f field) error {
+	labels := budget{cmp.Or(r.MaxLabels, MaxLabels)}
+
+	return meta.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
 			return f.set(&m.Name)
@@ -128,10 +153,17 @@ func (r Reader) meta(meta field, m *Meta) error {
 		case 8:
 			return m.created(f)
 		case 11:
-			if r.AllLabels {
-				return keepAll(f, &m.Labels)
+			if !r.AllLabels {
+				return keep(f, r.Labels, &m.Labels)
 			}
-			return keep(f, r.Labels, &m.Labels)
+			if m.LabelsExcess {
+				return nil
+			}
+			m.LabelsExcess, err = excess(labels.label(f, &m.Labels))
+			if m.LabelsExcess {
+				m.Labels = nil
+			}
+			return err
 		case 12:
 			return keep(f, r.Annotations, &m.Annotations)
 		}
@@ -157,7 +189,8 @@ func (m *Meta) created(f field) error {
 	return err
 }
 
-// keep reads an entry of a map of strings and stores it if its key is wanted.
+// keep reads an entry of a map of strings and stores it if its key is wanted. A value that is too
+// long is stored as empty.
 func keep(entry field, wanted []string, to *map[string]string) error {
 	key, value, err := pair(entry)
 	if err != nil {
@@ -165,14 +198,23 @@ func keep(entry field, wanted []string, to *map[string]string) error {
 	}
 	for _, k := range wanted {
 		if k == string(key) {
+			if len(value) > maxText {
+				value = nil
+			}
 			put(to, k, value)
 		}
 	}
 	return nil
 }
 
-// keepAll reads an entry of a map of strings and stores it.
-func keepAll(entry field, to *map[string]string) error {
+// label counts an entry of a map of strings, reads it and stores it.
+func (b *budget) label(entry field, to *map[string]string) error {
+	if len(entry.data) > maxText {
+		return errExcess
+	}
+	if err := b.take(1 + len(entry.data)/elementText); err != nil {
+		return err
+	}
 	key, value, err := pair(entry)
 	if err == nil {
 		put(to, string(key), value)

@@ -12,6 +12,9 @@ type Pod struct {
 	// Ports are those that have a name, of all containers that serve while the pod runs: of
 	// containers, and of init containers that are restarted always.
 	Ports []ContainerPort
+	// Excess reports whether there are more ports than MaxPorts, or more addresses than
+	// MaxAddresses. Those are left out.
+	Excess bool
 }
 
 // ContainerPort is a named port of a container.
@@ -23,25 +26,26 @@ type ContainerPort struct {
 
 // Pod reads a Pod without its envelope.
 func (r Reader) Pod(message []byte) (p Pod, err error) {
+	ports, addresses := budget{MaxPorts}, budget{MaxAddresses}
 	err = each(message, func(f field) error {
 		switch f.number {
 		case 1:
 			return r.meta(f, &p.Meta)
 		case 2:
-			return p.spec(f)
+			return p.spec(f, &ports)
 		case 3:
-			return p.status(f)
+			return p.status(f, &addresses)
 		}
 		return nil
 	})
 	return p, err
 }
 
-func (p *Pod) spec(spec field) error {
+func (p *Pod) spec(spec field, b *budget) error {
 	return spec.within(func(f field) error {
 		switch f.number {
 		case 2:
-			return p.container(f, false)
+			return p.container(f, false, b)
 		case 10:
 			return f.set(&p.NodeName)
 		case 11:
@@ -49,27 +53,33 @@ func (p *Pod) spec(spec field) error {
 			p.HostNetwork = v != 0
 			return err
 		case 20:
-			return p.container(f, true)
+			return p.container(f, true, b)
 		}
 		return nil
 	})
 }
 
 // container reads the named ports of a container.
-func (p *Pod) container(container field, init bool) error {
+func (p *Pod) container(container field, init bool, b *budget) error {
+	if p.Excess {
+		return nil
+	}
 	restart, kept := "", len(p.Ports)
-	err := container.within(func(f field) error {
+	err := container.within(func(f field) (err error) {
 		switch f.number {
 		case 6:
-			port, err := containerPort(f)
-			if port.Name != "" {
+			if p.Excess {
+				return nil
+			}
+			port, err := b.port(f)
+			if p.Excess, err = excess(err); !p.Excess && port.Name != "" {
 				p.Ports = append(p.Ports, port)
 			}
 			return err
 		case 24:
-			return f.set(&restart)
+			restart, err = f.text()
 		}
-		return nil
+		return err
 	})
 	if init && restart != "Always" {
 		p.Ports = p.Ports[:kept]
@@ -77,24 +87,28 @@ func (p *Pod) container(container field, init bool) error {
 	return err
 }
 
-func containerPort(port field) (p ContainerPort, err error) {
-	err = port.within(func(f field) error {
+// port reads a port, and counts it if it has a name.
+func (b *budget) port(port field) (p ContainerPort, err error) {
+	err = port.within(func(f field) (err error) {
 		switch f.number {
 		case 1:
-			return f.set(&p.Name)
+			p.Name, err = b.word(f)
 		case 3:
 			v, err := f.integer()
 			p.Port = int32(v)
 			return err
 		case 4:
-			return f.set(&p.Protocol)
+			p.Protocol, err = b.word(f)
 		}
-		return nil
+		return err
 	})
+	if err == nil && p.Name != "" {
+		err = b.take(1)
+	}
 	return p, err
 }
 
-func (p *Pod) status(status field) error {
+func (p *Pod) status(status field, b *budget) error {
 	return status.within(func(f field) error {
 		switch f.number {
 		case 1:
@@ -102,18 +116,31 @@ func (p *Pod) status(status field) error {
 		case 6:
 			return f.set(&p.PodIP)
 		case 12:
-			var ip string
-			err := f.within(func(f field) error {
-				if f.number == 1 {
-					return f.set(&ip)
-				}
+			if p.Excess {
 				return nil
-			})
-			p.PodIPs = append(p.PodIPs, ip)
+			}
+			ip, err := b.address(f)
+			if p.Excess, err = excess(err); !p.Excess {
+				p.PodIPs = append(p.PodIPs, ip)
+			}
 			return err
 		}
 		return nil
 	})
+}
+
+// address counts and reads one of the podIPs.
+func (b *budget) address(podIP field) (ip string, err error) {
+	if err := b.take(1); err != nil {
+		return "", err
+	}
+	err = podIP.within(func(f field) (err error) {
+		if f.number == 1 {
+			ip, err = b.word(f)
+		}
+		return err
+	})
+	return ip, err
 }
 
 // Object reads the metadata of any object without its envelope: of a Namespace, all there is.

@@ -131,8 +131,12 @@ func wantRule(ports []networkingv1.NetworkPolicyPort,
 	return r
 }
 
+// asRead compares all that k8s.io/api has as well.
+var asRead = cmp.Options{cmpopts.EquateEmpty(),
+	cmpopts.IgnoreFields(wire.NetworkPolicy{}, "Elements")}
+
 func wantPolicy(p *networkingv1.NetworkPolicy) wire.NetworkPolicy {
-	w := wire.NetworkPolicy{Meta: wantMeta(p.ObjectMeta),
+	w := wire.NetworkPolicy{Meta: wantMeta(p.ObjectMeta), HasEgress: len(p.Spec.Egress) > 0,
 		PodSelector: *wantSelector(&p.Spec.PodSelector)}
 	for _, r := range p.Spec.Ingress {
 		w.Ingress = append(w.Ingress, wantRule(r.Ports, r.From))
@@ -155,7 +159,7 @@ func TestPodAndPolicyAreReadAsByKubernetes(t *testing.T) {
 	}
 	for _, p := range []*networkingv1.NetworkPolicy{busyPolicy(), {}} {
 		got, err := allLabels.NetworkPolicy(marshal(t, p))
-		if d := cmp.Diff(wantPolicy(p), got, cmpopts.EquateEmpty()); err != nil || d != "" {
+		if d := cmp.Diff(wantPolicy(p), got, asRead); err != nil || d != "" {
 			t.Errorf("%v, k8s.io/api -, ours +:\n%s", err, d)
 		}
 	}
@@ -188,6 +192,45 @@ func TestPolicyWithUnknownFieldsIsMarked(t *testing.T) {
 	}
 }
 
+// excessive reports whether something of an object was left out, and so may differ.
+func excessive(m wire.Meta, excess bool) bool {
+	for _, value := range m.Annotations {
+		excess = excess || value == ""
+	}
+	return excess || m.LabelsExcess
+}
+
+// The largest policy that a node puts in force is read whole, and one more rule makes it too large.
+func TestBoundAdmitsWhatANodePutsInForce(t *testing.T) {
+	port, udp := intstr.FromInt32(1), corev1.ProtocolUDP
+	policy := func(rules int) *networkingv1.NetworkPolicy {
+		var np networkingv1.NetworkPolicy
+		for range rules {
+			ports := []networkingv1.NetworkPolicyPort{{Port: &port, Protocol: &udp}}
+			peers := []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{
+				CIDR: "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128"}}}
+			np.Spec.Ingress = append(np.Spec.Ingress,
+				networkingv1.NetworkPolicyIngressRule{Ports: ports, From: peers})
+			np.Spec.Egress = append(np.Spec.Egress,
+				networkingv1.NetworkPolicyEgressRule{Ports: ports, To: peers})
+		}
+		return &np
+	}
+
+	got, err := allLabels.NetworkPolicy(marshal(t, policy(4096)))
+	if err != nil || got.Excess || len(got.Ingress) != 4096 || len(got.Egress) != 4096 {
+		t.Errorf("%d rules, excess %t, %v", len(got.Ingress), got.Excess, err)
+	}
+	if got.Elements != wire.MaxRules {
+		t.Errorf("%d elements, want %d", got.Elements, wire.MaxRules)
+	}
+	got, err = allLabels.NetworkPolicy(marshal(t, policy(4097)))
+	if err != nil || !got.Excess || !got.HasEgress || got.Ingress != nil || got.Egress != nil ||
+		got.Elements != 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func FuzzPod(f *testing.F) {
 	f.Add(marshal(f, busyPod()))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -200,6 +243,9 @@ func FuzzPod(f *testing.F) {
 			return
 		}
 
+		if err == nil && excessive(got.Meta, got.Excess) {
+			return
+		}
 		if err == nil {
 			w := wantPod(&theirs)
 			w.Labels, w.Annotations, got.Labels, got.Annotations = nil, nil, nil, nil
@@ -214,6 +260,9 @@ func FuzzPod(f *testing.F) {
 		}
 
 		got, err = allLabels.Pod(marshal(t, &theirs))
+		if err == nil && excessive(got.Meta, got.Excess) {
+			return
+		}
 		if d := cmp.Diff(wantPod(&theirs), got, cmpopts.EquateEmpty()); err != nil || d != "" {
 			t.Fatalf("what k8s.io/api wrote: %v\n%s", err, d)
 		}
@@ -232,7 +281,10 @@ func FuzzNetworkPolicy(f *testing.F) {
 			return
 		}
 		got, err := allLabels.NetworkPolicy(marshal(t, &theirs))
-		if d := cmp.Diff(wantPolicy(&theirs), got, cmpopts.EquateEmpty()); err != nil || d != "" {
+		if err == nil && excessive(got.Meta, got.Excess || got.SubjectsExcess) {
+			return
+		}
+		if d := cmp.Diff(wantPolicy(&theirs), got, asRead); err != nil || d != "" {
 			t.Fatalf("what k8s.io/api wrote: %v\n%s", err, d)
 		}
 	})

@@ -105,7 +105,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 	})
 }
 
-// SetNodeLabels says which labels each Node has.
+// SetNodeLabels says which labels each Node has; nil means more than are kept.
 func (k *Keeper) SetNodeLabels(labels map[string]map[string]string) {
 	k.do(func() {
 		k.nodeLabels = labels
@@ -132,7 +132,8 @@ func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
 func (k *Keeper) setNodesLocked() {
 	nodes := make(map[string]policy.Node, len(k.nodeLabels))
 	for name, labels := range k.nodeLabels {
-		nodes[name] = policy.Node{Labels: labels, Addrs: k.nodeAddrs[name]}
+		nodes[name] = policy.Node{Labels: labels, Excess: labels == nil,
+			Addrs: k.nodeAddrs[name]}
 	}
 	k.planner.SetNodes(nodes)
 }
