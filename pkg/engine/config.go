@@ -88,7 +88,7 @@ func (d *Device) apply(set *uapi.Set) error {
 
 	// Nothing below can fail.
 	if set.PrivateKey != nil {
-		d.setPrivate(set.PrivateKey)
+		d.setPrivate(set.PrivateKey, now)
 	}
 
 	for _, p := range plan.made {
@@ -161,17 +161,17 @@ func (d *Device) remark(mark uint32) error {
 	return errors.Join(errs...)
 }
 
-// setPrivate changes the static key: sessions under the former one end, and a peer with this key
-// goes.
-func (d *Device) setPrivate(key *uapi.Key) {
+// setPrivate changes the static key: sessions under the former one end, all peers are greeted, and a
+// peer with this key goes.
+func (d *Device) setPrivate(key *uapi.Key, now time.Duration) {
 	before := d.id.Public
 	d.id.SetPrivate(key)
 	clear(key[:])
 	if d.id.Public == before {
 		return
 	}
-	d.checker = noise.NewChecker(d.id.Public)
 	d.state.Lock()
+	d.useKey()
 	for _, p := range slices.Clone(d.order) {
 		if p.public == d.id.Public {
 			d.remove(p)
@@ -184,6 +184,18 @@ func (d *Device) setPrivate(key *uapi.Key) {
 	for _, p := range d.order {
 		d.forgetInitiation(p)
 		d.id.Precompute(p.secrets, &p.public)
+	}
+	if d.up {
+		d.greetAll(now)
+	}
+}
+
+// useKey makes the checks of messages those for the static key. The caller holds state for writing,
+// or no thread runs.
+func (d *Device) useKey() {
+	d.checker = noise.NewChecker(d.id.Public)
+	for _, s := range d.shards {
+		s.rx.filter = noise.NewFilter(d.id.Public)
 	}
 }
 
@@ -284,6 +296,20 @@ func (d *Device) welcome(p *peer, now time.Duration) {
 	if ep == nil || !p.lastHandshake.IsZero() || p.greetedAt == ep.Addr && p.timers.greetings > 0 {
 		return
 	}
+	d.greet(p, ep, now)
+}
+
+// greetAll greets all peers with an endpoint: their sessions have ended here, and a peer that only
+// sends would not find out for 15 s.
+func (d *Device) greetAll(now time.Duration) {
+	for _, p := range d.order {
+		if ep := p.endpoint.Load(); ep != nil {
+			d.greet(p, ep, now)
+		}
+	}
+}
+
+func (d *Device) greet(p *peer, ep *sock.Endpoint, now time.Duration) {
 	p.greetedAt = ep.Addr
 	p.timers.greetings = 0
 	p.timers.greet = now

@@ -66,8 +66,10 @@ func (d *Device) step(now time.Duration) time.Duration {
 		if !ok {
 			break
 		}
-		more = waiting > 0
-		d.load.note(waiting, now)
+		more = true
+		if d.msg.data[0] != noise.TypeCookie {
+			d.load.note(waiting, now)
+		}
 		d.handle(&d.msg, now)
 	}
 
@@ -245,7 +247,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	}
 
 	p.index = index
-	d.waiting[index] = p
+	d.waiting.put(index, p)
 	p.lastInitiation = now
 	p.stamper.Stamp(msg[:], now)
 	p.timers.began(now, randomJitter())
@@ -259,7 +261,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 // forgetInitiation ends the exchange that waits for its response.
 func (d *Device) forgetInitiation(p *peer) {
 	if p.index != 0 {
-		delete(d.waiting, p.index)
+		d.waiting.remove(p.index)
 		p.index = 0
 	}
 	p.secrets.Forget()
@@ -271,7 +273,7 @@ func (d *Device) newIndex() uint32 {
 		var b [4]byte
 		rand.Read(b[:])
 		i := binary.LittleEndian.Uint32(b[:])
-		if i != 0 && d.sessions[i] == nil && d.waiting[i] == nil {
+		if i != 0 && d.sessions[i] == nil && d.waiting.get(i) == nil {
 			return i
 		}
 	}

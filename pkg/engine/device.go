@@ -56,7 +56,7 @@ type Device struct {
 	checker  *noise.Checker
 	peers    map[noise.PublicKey]*peer
 	order    []*peer // all of peers, in the order of configuration
-	waiting  map[uint32]*peer
+	waiting  exchanges
 	port     uint16
 	mark     uint32
 	up       bool
@@ -102,7 +102,7 @@ func build(o Options) (*Device, error) {
 	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload,
 		link: o.Link, now: o.Clock,
 		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{},
-		waiting: map[uint32]*peer{}, gone: make(chan struct{})}
+		gone: make(chan struct{})}
 	if d.now == nil {
 		d.now = bootTime
 	}
@@ -326,9 +326,7 @@ func (d *Device) setUp(now time.Duration) error {
 		return err
 	}
 	d.up = true
-	for _, p := range d.order {
-		d.welcome(p, now)
-	}
+	d.greetAll(now)
 	return nil
 }
 

@@ -9,16 +9,11 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
-// handle takes a handshake message.
+// handle takes a handshake message, whose MAC1 is right if it has one.
 func (d *Device) handle(m *message, now time.Duration) {
 	msg := m.data[:m.n]
 	if m.data[0] == noise.TypeCookie {
 		d.takeCookie((*[noise.CookieSize]byte)(msg), now)
-		return
-	}
-
-	if !d.checker.MAC1(msg) {
-		d.drops.add(badMAC1, 1)
 		return
 	}
 
@@ -44,7 +39,7 @@ func (d *Device) handle(m *message, now time.Duration) {
 
 func (d *Device) takeCookie(msg *[noise.CookieSize]byte, now time.Duration) {
 	i := noise.CookieReceiver(msg)
-	p := d.waiting[i]
+	p := d.waiting.get(i)
 	if s := d.sessions[i]; p == nil && s != nil {
 		p = s.peer
 	}
@@ -122,7 +117,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 
 func (d *Device) takeResponse(m *message, now time.Duration) {
 	msg := (*[noise.ResponseSize]byte)(m.data[:noise.ResponseSize])
-	p := d.waiting[noise.ResponseReceiver(msg)]
+	p := d.waiting.get(noise.ResponseReceiver(msg))
 	if p == nil {
 		d.drops.add(unknownIndex, 1)
 		return
@@ -143,7 +138,7 @@ func (d *Device) takeResponse(m *message, now time.Duration) {
 
 	// The index of the initiation becomes that of the session.
 	s.local = p.index
-	delete(d.waiting, p.index)
+	d.waiting.remove(p.index)
 	p.index = 0
 	p.move(&m.from, m.at)
 	p.rxBytes.Add(uint64(m.n))

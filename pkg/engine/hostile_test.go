@@ -250,3 +250,43 @@ func body(number uint64) []byte {
 	}
 	return b
 }
+
+// Ten thousand messages of garbage make no peer wait for a cookie: the first packet to an idle peer
+// takes one handshake.
+func TestGarbageDelaysNoHandshake(t *testing.T) {
+	for _, ip := range []string{"127.0.0.1", "::1"} {
+		t.Run(ip, func(t *testing.T) {
+			a, b := newEngine(t), newEngine(t)
+			a.Set(t, "private_key=%x\nlisten_port=0\n", a.Private[:])
+			b.Set(t, "private_key=%x\nlisten_port=0\n", b.Private[:])
+			at := net.JoinHostPort(ip, listening(t, b))
+			flood, err := net.Dial("udp", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer flood.Close()
+			r := rand.New(rand.NewPCG(9, 9))
+			m := make([]byte, 148)
+			send := func(n int) {
+				for range n {
+					binary.NativeEndian.PutUint64(m[8:], r.Uint64())
+					m[0] = 1
+					_, _ = flood.Write(m)
+				}
+			}
+			send(5000)
+			b.Set(t, "public_key=%x\nallowed_ip=10.0.0.1/32\n", a.Public[:])
+			a.Set(t, "public_key=%x\nendpoint=%s\nallowed_ip=10.0.0.2/32\n", b.Public[:], at)
+			p := datagram(false, true, []byte("hello"))
+			a.Send(t, p)
+			send(5000)
+			expect(t, b, p)
+			if d := b.Engine.Drops(); d["cookie_demanded"] > 0 || d["bad_mac1"] < 300 {
+				t.Errorf("dropped %v, want garbage and no demand of a cookie", d)
+			}
+			if a.Engine.Sessions() == 0 {
+				t.Error("no session")
+			}
+		})
+	}
+}

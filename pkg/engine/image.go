@@ -139,7 +139,7 @@ func (d *Device) visitIdentity(c *codec) {
 		c.Raw(d.id.Private()[:])
 	} else if key := c.take(size); key != nil {
 		d.id.SetPrivate((*[size]byte)(key))
-		d.checker = noise.NewChecker(d.id.Public)
+		d.useKey()
 	}
 	d.checker.Visit(c)
 }
@@ -231,13 +231,13 @@ func (p *peer) visitControl(c *codec, d *Device) {
 	number(c, &p.index, 0, 1<<32-1)
 	if c.way == reading && p.index != 0 {
 		d.claim(c, p.index)
-		d.waiting[p.index] = p
+		d.waiting.put(p.index, p)
 	}
 }
 
 // claim refuses an index that is in use.
 func (d *Device) claim(c *codec, index uint32) {
-	if index == 0 || d.sessions[index] != nil || d.waiting[index] != nil {
+	if index == 0 || d.sessions[index] != nil || d.waiting.get(index) != nil {
 		c.fail("an index is not free")
 	}
 }
@@ -370,4 +370,10 @@ func (r *ring) visit(c *codec) {
 		}
 	}
 	r.n = n
+	r.cookies = 0
+	for i := range n {
+		if r.slots[(r.head+i)%ringSize].data[0] == noise.TypeCookie {
+			r.cookies++
+		}
+	}
 }

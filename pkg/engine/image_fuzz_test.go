@@ -39,7 +39,7 @@ func full(t testing.TB, d *Device) []byte {
 		if i == 0 {
 			p.endpoint.Store(&from)
 			p.index = 77
-			d.waiting[77] = p
+			d.waiting.put(77, p)
 			p.lastHandshake = time.Unix(1000, 7)
 			p.staged.packets = [][]byte{{1, 2, 3}, {4}}
 			p.events.Store(wantSession)

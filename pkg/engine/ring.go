@@ -8,7 +8,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-const ringSize = 1024
+const (
+	ringSize = 1024
+	// maxCookies is how many of the messages may be cookies: they have no MAC that tells who can
+	// have sent them.
+	maxCookies = 64
+)
 
 // message is a handshake message as it came.
 type message struct {
@@ -18,20 +23,27 @@ type message struct {
 	at   time.Duration // when it came
 }
 
-// ring is the queue of handshake messages from the threads to control.
+// ring is the queue of handshake messages from the threads to control. Only those with a right MAC1
+// and cookies for one of our indices get here.
 type ring struct {
 	mu    sync.Mutex
 	slots [ringSize]message
 	head  int
 	n     int
+	// cookies is how many of n are cookies.
+	cookies int
 }
 
 // put reports false when the ring is full.
 func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.n == ringSize {
+	cookie := b[0] == noise.TypeCookie
+	if r.n == ringSize || cookie && r.cookies == maxCookies {
 		return false
+	}
+	if cookie {
+		r.cookies++
 	}
 	m := &r.slots[(r.head+r.n)%ringSize]
 	m.n = copy(m.data[:], b)
@@ -40,8 +52,8 @@ func (r *ring) put(b []byte, from *sock.Endpoint, now time.Duration) bool {
 	return true
 }
 
-// take copies the oldest message to m, and returns how many wait behind it; ok is false without
-// one.
+// take copies the oldest message to m, and returns how many wait behind it that are not cookies; ok
+// is false without one.
 func (r *ring) take(m *message) (waiting int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +63,38 @@ func (r *ring) take(m *message) (waiting int, ok bool) {
 	*m = r.slots[r.head]
 	r.head = (r.head + 1) % ringSize
 	r.n--
-	return r.n, true
+	if m.data[0] == noise.TypeCookie {
+		r.cookies--
+	}
+	return r.n - r.cookies, true
+}
+
+// exchanges are the peers whose initiation waits for its response, by index. Control changes them;
+// the threads look up whether a cookie is for one.
+type exchanges struct {
+	mu      sync.Mutex
+	byIndex map[uint32]*peer
+}
+
+func (e *exchanges) get(index uint32) *peer {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.byIndex[index]
+}
+
+func (e *exchanges) put(index uint32, p *peer) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byIndex == nil {
+		e.byIndex = map[uint32]*peer{}
+	}
+	e.byIndex[index] = p
+}
+
+func (e *exchanges) remove(index uint32) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.byIndex, index)
 }
 
 // pending are the peers that have events, each at most once.

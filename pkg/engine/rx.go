@@ -42,6 +42,7 @@ type receiver struct {
 	waiter sock.Waiter
 	stop   *sock.Waker
 	ended  chan struct{}
+	filter *noise.Filter // changed under Device.state
 
 	// The batch: datagrams of one session from one place.
 	session *session
@@ -68,7 +69,7 @@ func newReceiver(s *shard) (*receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{s: s, in: in, worker: w, stop: stop}
+	r := &receiver{s: s, in: in, worker: w, stop: stop, filter: noise.NewFilter(s.d.id.Public)}
 	r.join = packet.NewCoalescer(r.write)
 	r.join.NoUDP = !s.d.udpOffload
 	return r, nil
@@ -171,22 +172,33 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 		return
 	}
 
-	switch handshakeSize(kind) {
-	case 0:
+	r.handshake(kind, b, m, now)
+}
+
+// handshake takes a handshake message. What anyone can send, without our public key or an index of
+// ours, ends here: it wakes control no more than it fills the ring.
+func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Duration) {
+	d := r.s.d
+	size := handshakeSize(kind)
+	switch {
+	case size == 0:
 		d.drops.add(unknownType, 1)
-		return
-	case len(b):
-	default:
+	case size != len(b):
 		d.drops.add(wrongSize, 1)
-		return
-	}
-
-	if !d.ring.put(b, &m.From, now) {
+	case kind == noise.TypeCookie && !d.awaits(noise.CookieReceiver((*[noise.CookieSize]byte)(b))):
+		d.drops.add(badCookie, 1)
+	case kind != noise.TypeCookie && !r.filter.Passes(b):
+		d.drops.add(badMAC1, 1)
+	case !d.ring.put(b, &m.From, now):
 		d.drops.add(handshakeQueueFull, 1)
-		return
+	default:
+		d.wakeControl()
 	}
+}
 
-	d.wakeControl()
+// awaits reports whether an index is one of ours. The caller holds state.
+func (d *Device) awaits(index uint32) bool {
+	return d.sessions[index] != nil || d.waiting.get(index) != nil
 }
 
 // handshakeSize returns the size of handshake messages of a type, 0 for another type.

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/binary"
+	"hash"
 	"net/netip"
 	"time"
 
@@ -38,8 +39,34 @@ func mac(key []byte, parts ...[]byte) (out [macSize]byte) {
 	return out
 }
 
-// Checker checks the MACs of messages to this side and makes cookies under load. Times are of any
-// steady clock.
+// Filter checks the first MAC of handshake messages, and allocates nothing. It is not safe for
+// concurrent use.
+type Filter struct {
+	h   hash.Hash
+	sum [macSize]byte
+}
+
+// NewFilter returns the filter for messages to the owner of public.
+func NewFilter(public PublicKey) *Filter {
+	keys := keysOf(&public)
+	h, err := blake2s.New128(keys.mac1[:])
+	if err != nil {
+		panic(err) // The key has 32 bytes.
+	}
+	return &Filter{h: h}
+}
+
+// Passes reports whether the first MAC of a handshake message is right: its sender knows our public
+// key.
+func (f *Filter) Passes(msg []byte) bool {
+	at := len(msg) - 2*macSize
+	f.h.Reset()
+	f.h.Write(msg[:at])
+	return subtle.ConstantTimeCompare(f.h.Sum(f.sum[:0]), msg[at:at+macSize]) == 1
+}
+
+// Checker checks the second MAC of messages to this side and makes cookies under load. Times are of
+// any steady clock.
 type Checker struct {
 	keys   macKeys
 	secret [32]byte
@@ -49,14 +76,6 @@ type Checker struct {
 
 // NewChecker returns the checker for messages to the owner of public.
 func NewChecker(public PublicKey) *Checker { return &Checker{keys: keysOf(&public)} }
-
-// MAC1 reports whether the first MAC of a handshake message is right: its sender knows our public
-// key.
-func (c *Checker) MAC1(msg []byte) bool {
-	at := len(msg) - 2*macSize
-	want := mac(c.keys.mac1[:], msg[:at])
-	return subtle.ConstantTimeCompare(want[:], msg[at:at+macSize]) == 1
-}
 
 // MAC2 reports whether the second MAC was made with the cookie that the owner of from was given.
 func (c *Checker) MAC2(msg []byte, from netip.AddrPort, now time.Duration) bool {

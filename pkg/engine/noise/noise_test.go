@@ -289,7 +289,7 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 
 	from := netip.MustParseAddrPort("198.18.0.1:4000")
 	stamp.Stamp(init[:], 0)
-	if !check.MAC1(init[:]) || check.MAC2(init[:], from, 0) {
+	if !NewFilter(b.id.Public).Passes(init[:]) || check.MAC2(init[:], from, 0) {
 		t.Fatal("a first message: MAC1 must be right and MAC2 wrong")
 	}
 
@@ -373,5 +373,27 @@ func BenchmarkInitiate(b *testing.B) {
 	var init [InitiationSize]byte
 	for b.Loop() {
 		errtest.Must(b, x.id.Initiate(x.peer, &y.id.Public, 1, Timestamp{1}, &init))
+	}
+}
+
+// BenchmarkRespond is what an initiation costs its responder.
+func BenchmarkRespond(b *testing.B) {
+	x, y := pair(b)
+	var init [InitiationSize]byte
+	var out [ResponseSize]byte
+	errtest.Must(b, x.id.Initiate(x.peer, &y.id.Public, 1, Timestamp{1}, &init))
+	for b.Loop() {
+		errtest.Must(b, y.answer(&x.id.Public, &init, &out))
+	}
+}
+
+// BenchmarkFilter is what a message of garbage costs.
+func BenchmarkFilter(b *testing.B) {
+	f := NewFilter(PublicKey{1})
+	var msg [InitiationSize]byte
+	for b.Loop() {
+		if f.Passes(msg[:]) {
+			b.Fatal("garbage passes")
+		}
 	}
 }
