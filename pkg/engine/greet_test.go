@@ -1,0 +1,68 @@
+package engine_test
+
+import (
+	"crypto/rand"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/curve25519"
+
+	"github.com/kubeveil/kubeveil/internal/enginetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+)
+
+// hasSession waits until a device has a session, although neither side sends a packet.
+func hasSession(t *testing.T, n *enginetest.Node) {
+	t.Helper()
+	nettest.Until(t, 20*time.Second, "a session that no packet asked for", func() bool {
+		return n.Engine.Sessions() != 0
+	})
+}
+
+// passesOnce waits until a packet passes: a sends under its former session until it has heard from b.
+func passesOnce(t *testing.T, a, b *enginetest.Node, p []byte) {
+	t.Helper()
+	nettest.Until(t, 10*time.Second, "a packet", func() bool {
+		a.Send(t, p)
+		return b.Receive(100*time.Millisecond) != nil
+	})
+}
+
+// A device whose link was down greets its peers, also those that it knew: their sessions have ended
+// here, and a peer that only sends is told by nobody else.
+func TestLinkUpGreetsKnownPeers(t *testing.T) {
+	a, b, p := greeted(t)
+	settle(t, a, b)
+	b.Up.Store(false)
+	nettest.Until(t, 10*time.Second, "the end of the sessions", func() bool {
+		return b.Engine.Sessions() == 0
+	})
+	b.Up.Store(true)
+	hasSession(t, b)
+	passesOnce(t, a, b, p)
+}
+
+// A device with a new private key greets its peers, also those that it knew.
+func TestNewPrivateKeyGreetsKnownPeers(t *testing.T) {
+	var c clock
+	a, b, _ := greeted(t, withClock(&c))
+	settle(t, a, b)
+	for range 4 { // Confirmations of the first greeting end.
+		c.pass(2 * time.Second)
+		until := c.now()
+		nettest.Until(t, 10*time.Second, "a walk over the peers", func() bool {
+			return b.Engine.LastWalk() >= until
+		})
+	}
+	var private [32]byte
+	rand.Read(private[:])
+	public, err := curve25519.X25519(private[:], curve25519.Basepoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// a knows no endpoint of b, so that only b can begin.
+	a.Set(t, "replace_peers=true\npublic_key=%x\nallowed_ip=10.0.0.2/32\n", public)
+	b.Set(t, "private_key=%x\n", private[:])
+	hasSession(t, b)
+	passesOnce(t, a, b, datagram(false, true, []byte("under the new key")))
+}
