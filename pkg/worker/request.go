@@ -19,6 +19,9 @@ type Request struct {
 	MTU int `json:"mtu"`
 }
 
+// maxRequest bounds the content of a request's file, bytes.
+const maxRequest = 64 << 10
+
 // requestSuffix ends the name of a request's file.
 const requestSuffix = ".json"
 
@@ -26,6 +29,9 @@ const requestSuffix = ".json"
 // know are ignored: veil-wg is replaced later than veild, when its pod is deleted.
 func ParseRequest(data []byte) (Request, error) {
 	var r Request
+	if len(data) > maxRequest {
+		return Request{}, fmt.Errorf("device request is larger than %d bytes", maxRequest)
+	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	if err := d.Decode(&r); err != nil {
 		return Request{}, fmt.Errorf("parse device request: %w", err)

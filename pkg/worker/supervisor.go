@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -260,7 +261,12 @@ func (s *Supervisor) requests() (map[string]Request, error) {
 }
 
 func (s *Supervisor) request(name string) (Request, error) {
-	data, err := os.ReadFile(filepath.Join(s.Dir, name+requestSuffix))
+	f, err := os.Open(filepath.Join(s.Dir, name+requestSuffix))
+	if err != nil {
+		return Request{}, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxRequest+1))
+	f.Close()
 	if err != nil {
 		return Request{}, err
 	}

@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/hex"
 	"errors"
@@ -21,9 +20,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 )
-
-// maxSet bounds one configuration: 65,536 peers, the library's limit, with 8 allowed IPs each.
-const maxSet = 64 << 20
 
 // configurer is the part of a device that a configuration socket needs.
 type configurer interface {
@@ -57,8 +53,10 @@ type server struct {
 	state   string
 	changed func() // told after each set; may be nil
 
-	// gate is held for reading while a client is answered, and for writing during a handover.
-	gate sync.RWMutex
+	// gate is held for reading while an operation is done, and for writing during a handover. No
+	// client is waited for with it held.
+	gate    sync.RWMutex
+	clients clients
 
 	mu sync.Mutex // one set at a time, so that the kept state is the last one
 	// whole is the size in bytes of the state file when it was last rewritten, appended the size of
@@ -104,39 +102,9 @@ func listenAt(path, network string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// serve answers the clients of l until it is closed.
-func (s *server) serve(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go s.handle(c)
-	}
-}
-
-// handle answers one client until it leaves or breaks the protocol.
-func (s *server) handle(c io.ReadWriteCloser) {
-	defer c.Close()
-	r := bufio.NewReader(c)
-	for {
-		op, err := r.ReadString('\n')
-		if err != nil {
-			return
-		}
-		body, err := readBody(r)
-		if err != nil {
-			s.refuse()
-			return
-		}
-		if !s.answer(c, op, body) {
-			return
-		}
-	}
-}
-
-// answer does an operation and reports whether the client may say more.
-func (s *server) answer(c io.Writer, op string, body []byte) bool {
+// answer does an operation and returns what the client gets; nothing if it is not one of the
+// protocol's.
+func (s *server) answer(op string, body []byte) []byte {
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	var answer bytes.Buffer
@@ -154,13 +122,12 @@ func (s *server) answer(c io.Writer, op string, body []byte) bool {
 		key, ok := strings.CutPrefix(op, "singly=")
 		if !ok {
 			s.refuse()
-			return false
+			return nil
 		}
 		err = s.singly(strings.TrimSuffix(key, "\n"))
 	}
 	fmt.Fprintf(&answer, "errno=%d\n\n", errno(err))
-	_, err = c.Write(answer.Bytes())
-	return err == nil
+	return answer.Bytes()
 }
 
 // refuse counts a request that the device does not see.
@@ -225,37 +192,29 @@ func (s *server) singly(text string) error {
 	return nil
 }
 
-// hold waits until no client is being answered and lets none be until release. It reports false
+// hold waits until no operation is under way and lets none begin until release. It reports false
 // when that takes too long.
 func (s *server) hold(patience time.Duration) bool {
-	for end := time.Now().Add(patience); !s.gate.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
+	held := make(chan struct{})
+	go func() {
+		s.gate.Lock()
+		close(held)
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-held:
+		return true
+	case <-timer.C:
+		go func() {
+			<-held
+			s.gate.Unlock()
+		}()
+		return false
 	}
-	return true
 }
 
 func (s *server) release() { s.gate.Unlock() }
-
-// readBody reads the lines up to an empty one, which it swallows.
-func readBody(r *bufio.Reader) ([]byte, error) {
-	var body []byte
-	for {
-		line, err := r.ReadSlice('\n')
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return nil, err
-		}
-		whole := err == nil && (len(body) == 0 || body[len(body)-1] == '\n')
-		if whole && len(line) == 1 {
-			return body, nil
-		}
-		if len(body)+len(line) > maxSet {
-			return nil, fmt.Errorf("configuration is larger than %d bytes", maxSet)
-		}
-		body = append(body, line...)
-	}
-}
 
 // set changes the device and keeps what came of it, also of a set that failed half way.
 func (s *server) set(body []byte) error {

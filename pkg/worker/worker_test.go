@@ -44,6 +44,7 @@ func TestParseRequest(t *testing.T) {
 		{"too long a name", `{"device":"veil123456789012","mtu":1440}`, "at most 15"},
 		{"fields of another version", `{"queue":{"count":3},"device":"veil0","mtu":1440}`, ""},
 		{"two objects", `{"device":"veil0","mtu":1440}{}`, "text after the object"},
+		{"too large", strings.Repeat(" ", maxRequest) + `{}`, "larger than 65536 bytes"},
 		{"empty", ``, "EOF"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
