@@ -3,6 +3,7 @@ package config
 import (
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -26,6 +27,9 @@ type Config struct {
 	// Outside are the parts of NodeRanges where hosts are that are no nodes. When it is not
 	// nil, be it empty, the rest of NodeRanges is closed to pods, but for peers.
 	Outside []netip.Prefix `json:"outside,omitzero"`
+	// LinkLocalOutside are the IPv4 link-local addresses (RFC 3927) outside the node that pods
+	// reach in clear. Link-local addresses of the node itself need no entry.
+	LinkLocalOutside []netip.Prefix `json:"linkLocalOutside"`
 	// KubeadmConfig is a file with kubeadm's ClusterConfiguration, or a
 	// ConfigMap that holds one, from which ranges that are not set here are read. Optional.
 	KubeadmConfig string `json:"kubeadmConfig,omitempty"`
@@ -171,16 +175,17 @@ func Default() Config {
 		node = "" // Validate asks for it.
 	}
 	return Config{
-		Node:          strings.ToLower(node),
-		Source:        Source{Kind: SourceKubernetes},
-		KeyFile:       abi.KeyFile,
-		SnapshotFile:  abi.SnapshotFile,
-		Tunnel:        Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
-		Masquerade:    true,
-		CNI:           CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
-		ServiceProxy:  ServiceProxyNone,
-		Policy:        PolicyNone,
-		PolicyOwnNode: OwnNodeJudge,
+		Node:             strings.ToLower(node),
+		LinkLocalOutside: slices.Clone(cloudAddresses),
+		Source:           Source{Kind: SourceKubernetes},
+		KeyFile:          abi.KeyFile,
+		SnapshotFile:     abi.SnapshotFile,
+		Tunnel:           Tunnel{Mode: ModeAuto, Port: abi.TunnelPort},
+		Masquerade:       true,
+		CNI:              CNI{ConfDir: abi.CNIConfDir, Portmap: true, Bandwidth: true},
+		ServiceProxy:     ServiceProxyNone,
+		Policy:           PolicyNone,
+		PolicyOwnNode:    OwnNodeJudge,
 		Services: Services{HostRouting: HostRoutingKernel,
 			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,

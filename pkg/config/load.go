@@ -37,6 +37,9 @@ var flags = []struct{ name, path, usage string }{
 	{"node-ranges", "nodeRanges", "comma-separated `ranges` of all node addresses (default: any)"},
 	{"outside", "outside", "comma-separated `ranges` inside node-ranges whose hosts are no nodes;\n" +
 		"if given, even empty, the rest is closed to pods"},
+	{"link-local-outside", "linkLocalOutside",
+		"comma-separated `ranges` in 169.254.0.0/16 that pods reach outside the node, in clear;\n" +
+			"if empty, none (default: clouds' metadata, DNS and time)"},
 	{"kubeadm-config", "kubeadmConfig",
 		"`file` with kubeadm's ClusterConfiguration, for ranges that are not set"},
 	{"source", "source.kind", "where the table comes from: `kind` kubernetes or snapshot"},

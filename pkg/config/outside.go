@@ -18,6 +18,19 @@ func (c Config) Closed() []netip.Prefix {
 	return closed
 }
 
+// linkLocal are the IPv4 link-local addresses. The kernel forwards no packet to IPv6's.
+var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
+
+// cloudAddresses are the link-local addresses at which clouds serve machines: metadata, DNS, time.
+var cloudAddresses = []netip.Prefix{
+	netip.MustParsePrefix("169.254.169.254/32"), netip.MustParsePrefix("169.254.169.253/32"),
+	netip.MustParsePrefix("169.254.169.123/32"),
+}
+
+// ClosedLinkLocal returns what pods must not reach outside the node of the link-local addresses:
+// all but LinkLocalOutside.
+func (c Config) ClosedLinkLocal() []netip.Prefix { return without(linkLocal, c.LinkLocalOutside) }
+
 // OpenNodeRanges says what of the networks of the nodes pods reach in clear, "" when it is
 // nothing but Outside.
 func (c Config) OpenNodeRanges() string {

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -100,4 +101,54 @@ func TestClosedRangesAreNetworksWithoutHoles(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestLinkLocalAddressesAreClosed(t *testing.T) {
+	clouds := nettest.Addrs("169.254.169.254", "169.254.169.253", "169.254.169.123")
+	for name, tt := range map[string]struct {
+		text string
+		open []netip.Addr
+	}{
+		"not written":      {"", clouds},
+		"written as empty": {"linkLocalOutside: []\n", nil},
+		"one address": {"linkLocalOutside: [169.254.20.10/32]\n",
+			nettest.Addrs("169.254.20.10")},
+		"all": {"linkLocalOutside: [169.254.0.0/16]\n",
+			append(clouds, nettest.Addrs("169.254.0.0", "169.254.20.10", "169.254.255.255")...)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := config.Parse("node-1", []byte(good+tt.text), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			for _, a := range append(clouds, nettest.Addrs("169.254.0.0", "169.254.1.1",
+				"169.254.20.10", "169.254.169.252", "169.254.169.255", "169.254.255.255")...) {
+				closed := slices.ContainsFunc(c.ClosedLinkLocal(),
+					func(p netip.Prefix) bool { return p.Contains(a) })
+				if want := name != "all" && !slices.Contains(tt.open, a); closed != want {
+					t.Errorf("%s is closed: %t, want %t", a, closed, want)
+				}
+			}
+		})
+	}
+}
+
+func TestLinkLocalOutsideIsJudged(t *testing.T) {
+	for name, tt := range map[string]struct{ text, want string }{
+		"outside the cluster": {"[198.51.100.1/32]", "need no entry"},
+		"wider":               {"[169.254.0.0/15]", "is not in 169.254.0.0/16"},
+		"all":                 {"[0.0.0.0/0]", "is not in 169.254.0.0/16"},
+		"bits beyond":         {"[169.254.169.254/24]", "write 169.254.169.0/24"},
+		"IPv6":                {"['fe80::1/128']", "no router forwards"},
+		"no range":            {"[169.254.169.254]", "is not a range such as"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Parse("node-1", []byte(good+"linkLocalOutside: "+tt.text+"\n"), nil)
+			if err == nil || !strings.Contains(err.Error(), "linkLocalOutside[0]: ") ||
+				!strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
 }

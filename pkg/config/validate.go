@@ -24,6 +24,7 @@ func (c Config) problems() []error {
 	p.checkNode(c.Node)
 	p.checkRanges(c)
 	p.checkOutside(c)
+	p.checkLinkLocal(c)
 	p.checkSource(c)
 	p.checkPaths(c)
 	p.checkTunnel(c)
@@ -65,6 +66,9 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("::ffff:0:0/96"),
 	netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("ff00::/8"),
 }
+
+// ipv6LinkLocal are the IPv6 link-local addresses (RFC 4291 section 2.5.6).
+var ipv6LinkLocal = netip.MustParsePrefix("fe80::/10")
 
 type namedRange struct {
 	key    string
@@ -122,6 +126,23 @@ func (p *problems) checkOutside(c Config) {
 		}) {
 			p.add(key, "%s is in none of nodeRanges, so it is outside anyway; remove it, or write "+
 				"the part that is", o)
+		}
+	}
+}
+
+func (p *problems) checkLinkLocal(c Config) {
+	for i, r := range c.LinkLocalOutside {
+		key := fmt.Sprintf("linkLocalOutside[%d]", i)
+		switch {
+		case !r.IsValid():
+			p.add(key, "is no range; write one such as 169.254.169.254/32")
+		case r != r.Masked():
+			p.add(key, "%s has bits set beyond its length; write %s", r, r.Masked())
+		case ipv6LinkLocal.Overlaps(r):
+			p.add(key, "%s is link-local in IPv6, which no router forwards; remove it", r)
+		case r.Bits() < linkLocal.Bits() || !linkLocal.Overlaps(r):
+			p.add(key, "%s is not in %s, and other addresses outside the cluster need no entry; "+
+				"remove it, or write the part that is", r, linkLocal)
 		}
 	}
 }

@@ -21,7 +21,7 @@ type Want struct {
 	ClusterRanges, ServiceRanges []netip.Prefix
 	// NodeAddrs are the addresses of all known nodes: unreachable for pods, unless a peer has them.
 	NodeAddrs []netip.Addr
-	// ClosedRanges are networks of nodes: unreachable for pods, like NodeAddrs.
+	// ClosedRanges are unreachable for pods, like NodeAddrs: networks of nodes, link-local addresses.
 	ClosedRanges []netip.Prefix
 	// SelfAddrs are this node's own. The first of a family is the preferred source towards remote
 	// pods; it must be assigned to a link.
@@ -112,6 +112,10 @@ func Plan(w Want) State {
 	return s
 }
 
+// unspecified6 is the unspecified address of IPv6 (RFC 4291 section 2.5.2). The kernel routes packets
+// to it, unlike those to 0.0.0.0.
+const unspecified6 = "::"
+
 type planner struct{ routes []Route }
 
 func (p *planner) add(r Route) { p.routes = append(p.routes, r) }
@@ -132,12 +136,12 @@ func (p *planner) beneath(w Want) {
 		}
 	}
 
-	if slices.ContainsFunc(w.ClusterRanges,
-		func(r netip.Prefix) bool { return r.Addr().Unmap().Is4() }) {
-		// No host has these addresses. Without a route they would leave by the node's default
-		// route.
-		for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4} {
-			p.add(unreachable(abi.TablePod, single(netip.MustParseAddr(a))))
+	// No host has these addresses. Without a route they would leave by the node's default route.
+	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, unspecified6} {
+		nowhere := netip.MustParseAddr(a)
+		if slices.ContainsFunc(w.ClusterRanges,
+			func(r netip.Prefix) bool { return r.Addr().Unmap().Is6() == nowhere.Is6() }) {
+			p.add(unreachable(abi.TablePod, single(nowhere)))
 		}
 	}
 

@@ -110,7 +110,8 @@ rule 91: inet6 fwmark 0x200000/0x200000 unreachable
 rule 100: inet6 fwmark 0x100000/0x100000 lookup 30309
 `
 
-const routes6 = `route unreachable fd42:0:0:1::1/128 table 30309 metric 1986330624
+const routes6 = `route unreachable ::/128 table 30309 metric 1986330624
+route unreachable fd42:0:0:1::1/128 table 30309 metric 1986330624
 route fd42:0:0:1::2/128 dev veil0 table 30309 metric 1024
 route unreachable fd42:0:0:1::2/128 table 30309 metric 1986330624
 route fd42:0:0:1::3/128 dev veil0 table 30309 metric 1024 mtu 1300

@@ -82,7 +82,7 @@ func Closed(cfg config.Config, nodeAddrs, vips []netip.Addr) (guard.Settings, ho
 		ClusterRanges: cfg.ClusterRanges,
 		ServiceRanges: cfg.ServiceRanges,
 		NodeAddrs:     nodeAddrs,
-		ClosedRanges:  cfg.Closed(),
+		ClosedRanges:  slices.Concat(cfg.Closed(), cfg.ClosedLinkLocal()),
 		Masquerade:    cfg.Masquerade,
 		ReflectMarks:  cfg.ServiceProxy == config.ServiceProxyEBPF,
 		// The programs of services judge what leaves by marks, which the fast path does not set.

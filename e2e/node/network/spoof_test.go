@@ -13,7 +13,6 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
-	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/leak"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
@@ -30,7 +29,9 @@ func TestWherePodsReach(t *testing.T) {
 	t.Run("a pod that spoofs", func(t *testing.T) { spoof(ctx, t, l, pods) })
 	t.Run("destinations that nobody has", func(t *testing.T) { unreachable(ctx, t, l, pods[0]) })
 	t.Run("pods and nodes", func(t *testing.T) { podsAndNodes(ctx, t, l, pods) })
-	t.Run("link-local addresses", func(t *testing.T) { linkLocal(ctx, t, l, pods[0]) })
+	t.Run("link-local addresses", func(t *testing.T) {
+		nodetest.LinkLocal(ctx, t, l, pods[0], true)
+	})
 	t.Run("egress", func(t *testing.T) { egress(ctx, t, l, pods[0]) })
 	t.Run("host port", func(t *testing.T) { nodetest.HostPort(ctx, t, l) })
 	t.Run("bandwidth", func(t *testing.T) { nodetest.Bandwidth(ctx, t, l, pods[1]) })
@@ -196,28 +197,6 @@ func podsAndNodes(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod
 			if err != nil {
 				t.Errorf("%s and %s: %v", n.Name, p.ID, err)
 			}
-		}
-	}
-}
-
-// linkLocal wants nothing that a pod sends to its gateway or to the tunnels' address, which
-// no other host has, to leave the node, though a host outside would answer there; and the
-// cloud's metadata address, which such a host has, to be reached. The oracle knows only the
-// latter: a frame to another is a leak.
-func linkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
-	const metadata = "169.254.169.254"
-	l.Oracle.Update(func(r *leak.Rules) {
-		r.Outside = append(r.Outside, netip.MustParseAddr(metadata))
-	})
-	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, metadata} {
-		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
-			t.Fatal(err)
-		}
-		_, err := lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(a), Egress: true,
-			Timeout: 2 * time.Second})
-		// The tunnels' address is the node's own, where a program may answer.
-		if (err == nil) != (a == metadata) && a != abi.TunnelAddress4 {
-			t.Errorf("to %s: %v", a, err)
 		}
 	}
 }

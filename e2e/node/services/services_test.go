@@ -35,6 +35,7 @@ func serviceLab(t *testing.T, hostRouting string) (context.Context, *lab.Lab) {
 	return nodetest.NewLab(t, lab.Options{VeildConfig: map[string]any{
 		"serviceProxy": "ebpf", "services": map[string]any{
 			"limits": map[string]any{"backendSlots": 1 << 16}, "hostRouting": hostRouting},
+		"linkLocalOutside": []string{},
 	}})
 }
 
@@ -64,6 +65,11 @@ func services(t *testing.T, routing string) {
 
 	t.Run("netfilter between pods of a node", func(t *testing.T) {
 		metByNetfilter(ctx, t, client, pods[0], routing == config.HostRoutingKernel)
+	})
+	t.Run("link-local addresses", func(t *testing.T) {
+		nodetest.EchoAt(ctx, t, l.Outside)
+		nodetest.EchoAt(ctx, t, client.Node)
+		nodetest.LinkLocal(ctx, t, l, client, false)
 	})
 	var waits sync.WaitGroup // beside the others
 	waits.Go(func() {

@@ -14,14 +14,17 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
-// balancerIPs are LoadBalancer IPs, by family.
-var balancerIPs = []netip.Addr{netip.MustParseAddr("198.18.78.1"), netip.MustParseAddr("fd42:5::1")}
+// balancerIPs are LoadBalancer IPs of two services, of both families.
+var balancerIPs = [][]netip.Addr{nettest.Addrs("198.18.78.1", "fd42:5::1"),
+	nettest.Addrs("198.18.78.2", "fd42:5::2")}
 
 // TestNodesWithMoreAddresses serves on nodes with a second NIC that is registered first, a VIP on
 // lo and a second IPv6 address: by kube-proxy, in both of its modes, and by the service table.
-// kube-proxy masquerades into tunnels, and peers take only a Node's own addresses.
+// kube-proxy masquerades into tunnels, also what pods send to a NodePort, and peers take only a
+// Node's own addresses.
 func TestNodesWithMoreAddresses(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"nftables", "iptables"} {
@@ -79,30 +82,46 @@ func kubeProxy(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, mode 
 	}
 }
 
-// moreAddresses asks a service whose only backend is on the second node, by way of the first.
+// moreAddresses lets everyone ask the services of the first node: pods of both nodes, a process of
+// the host, a client outside. One service has its backend on that node, the other on the second.
 func moreAddresses(ctx context.Context, t *testing.T, l *lab.Lab) {
 	t.Helper()
 	client, backends := namedPods(ctx, t, l, 1, "a", "b")
-	web := publish(ctx, t, l, "web", corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
-		backends[1])
+	other := nodetest.AddPod(ctx, t, l.Nodes()[1], "other")
 	n := l.Nodes()[0]
-	balance(ctx, t, l, web, n, balancerIPs...)
-	each(func(six bool, proto string) {
-		for name, q := range map[string]struct {
-			from lab.Place
-			to   netip.AddrPort
-		}{
-			"outside to NodePort": {l.Outside, nodePort(t, web, n, proto, six)},
-			"outside to LoadBalancer": {l.Outside,
-				netip.AddrPortFrom(balancerIPs[map[bool]int{true: 1}[six]], servicePort)},
-			"host to ClusterIP": {n, clusterIP(t, web, six)},
-			"pod to ClusterIP":  {client, clusterIP(t, web, six)},
-		} {
-			t.Run(fmt.Sprintf("%s %s %s", name, family(six), proto), func(t *testing.T) {
-				answers(ctx, t, q.from, lab.Question{Proto: proto, To: q.to, Count: 5,
-					Egress: q.from == l.Outside}, everyone("b"))
-			})
-		}
-	})
+	for i, at := range []string{"near", "far"} {
+		name := backends[i].Name
+		s := publish(ctx, t, l, at, corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+			backends[i])
+		balancer := balancerIPs[i]
+		balance(ctx, t, l, s, n, balancer[0], balancer[1])
+
+		each(func(six bool, proto string) {
+			toClusterIP, toNodePort := clusterIP(t, s, six), nodePort(t, s, n, proto, six)
+			toBalancer := netip.AddrPortFrom(balancer[map[bool]int{true: 1}[six]], servicePort)
+			for _, q := range []struct {
+				asker string
+				from  lab.Place
+				to    map[string]netip.AddrPort
+			}{
+				// First: a pod's packet to a balancer that is not translated yet leaves in clear.
+				{"outside", l.Outside, map[string]netip.AddrPort{"NodePort": toNodePort,
+					"LoadBalancer": toBalancer}},
+				{"pod", client, map[string]netip.AddrPort{"ClusterIP": toClusterIP,
+					"NodePort": toNodePort, "LoadBalancer": toBalancer}},
+				{"other node's pod", other, map[string]netip.AddrPort{"NodePort": toNodePort}},
+				{"host", n, map[string]netip.AddrPort{"ClusterIP": toClusterIP,
+					"NodePort": toNodePort, "LoadBalancer": toBalancer}},
+			} {
+				for kind, to := range q.to {
+					t.Run(fmt.Sprintf("%s to %s, backend %s, %s %s", q.asker, kind, at,
+						family(six), proto), func(t *testing.T) {
+						answers(ctx, t, q.from, lab.Question{Proto: proto, To: to, Count: 5,
+							Egress: q.from == l.Outside}, everyone(name))
+					})
+				}
+			}
+		})
+	}
 	noLeaksBetween(t, l)
 }

@@ -1,0 +1,83 @@
+package nodetest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/leak"
+)
+
+// Link-local addresses: where clouds serve metadata, and where NodeLocal DNSCache listens.
+const (
+	metadata  = "169.254.169.254"
+	nodeCache = "169.254.20.10"
+)
+
+// LinkLocal wants a pod to reach link-local addresses of its own node, and outside the node only the
+// cloud's metadata, if that is open. The node and the host outside need echo servers; the latter
+// has all of these addresses. The oracle knows only metadata: a frame to another one is a leak.
+func LinkLocal(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod, open bool) {
+	t.Helper()
+	l.Oracle.Update(func(r *leak.Rules) {
+		r.Outside = append(r.Outside, netip.MustParseAddr(metadata))
+	})
+	for _, a := range []string{abi.PodGateway4, abi.TunnelAddress4, nodeCache, metadata} {
+		if err := l.Outside.IP(ctx, fmt.Sprintf("addr add %s/32 dev lo", a)); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	reach := func(a string, want bool) {
+		t.Helper()
+		protos := []string{"tcp", "udp"}
+		if a == metadata {
+			protos = protos[:1] // the server outside answers datagrams from another address
+		}
+		for _, proto := range protos {
+			_, err := lab.Send(ctx, p, lab.Exchange{Proto: proto, To: netip.MustParseAddr(a),
+				Egress: a == metadata, Timeout: 2 * time.Second})
+			if (err == nil) != want {
+				t.Errorf("to %s over %s: %v", a, proto, err)
+			}
+		}
+	}
+
+	reach(metadata, open)
+	reach(abi.PodGateway4, false)
+	// The tunnels' address is the node's own, where a program may answer.
+	_, _ = lab.Send(ctx, p, lab.Exchange{To: netip.MustParseAddr(abi.TunnelAddress4),
+		Timeout: time.Second})
+
+	cache := fmt.Sprintf("addr %%s %s/32 dev lo", nodeCache)
+	if err := p.Node.IP(ctx, fmt.Sprintf(cache, "add")); err != nil {
+		t.Fatal(err)
+	}
+	reach(nodeCache, true)
+	if err := p.Node.IP(ctx, fmt.Sprintf(cache, "del")); err != nil {
+		t.Fatal(err)
+	}
+	reach(nodeCache, false)
+
+	sendToNoHost(ctx, t, l, p)
+}
+
+// sendToNoHost sends from a pod to IPv6 addresses that no host has outside its link, as a program
+// with a raw socket can.
+func sendToNoHost(ctx context.Context, t *testing.T, l *lab.Lab, p *lab.Pod) {
+	t.Helper()
+	if !p.Addr(true).IsValid() {
+		return
+	}
+	own, _ := LinkOf(ctx, t, p, "eth0")
+	d := Datagram{From: own, To: GatewayOf(ctx, t, p), Src: p.Addr(true), SrcPort: 4000,
+		DstPort: lab.SinkPort, Payload: []byte(l.Canary + l.Canary)}
+	for _, to := range []string{"::", "::1", "fe80::1234"} {
+		d.Dst = netip.MustParseAddr(to)
+		Inject(ctx, t, p, "eth0", d.Frame())
+	}
+}
