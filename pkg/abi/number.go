@@ -96,6 +96,8 @@ const MinPodMTU6 = cluster.MinMTU6
 const (
 	// NFTGuardTable holds the interface-independent drops.
 	NFTGuardTable = "kubeveil_guard"
+	// NFTPrefix begins the names of all our tables, and of no other program's.
+	NFTPrefix = "kubeveil"
 	// NFTNatTable holds masquerading of what leaves the cluster.
 	NFTNatTable = "kubeveil_nat"
 	// NFTPodTable marks what comes from pods, and drops what does not come from a pod's own

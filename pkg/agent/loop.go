@@ -71,8 +71,8 @@ type loop struct {
 	seen   seen
 	// based reports whether the base routes were checked by this process.
 	based bool
-	// passed reports whether a probe passed from a pod's link into the tunnel.
-	passed bool
+	// passage is whether pods' packets pass the filters of other programs.
+	passage passageProof
 	// recalled reports whether the path MTU of an earlier veild was looked up.
 	recalled bool
 	// placed reports whether the table of services has the node's addresses.
@@ -170,6 +170,7 @@ func (l *loop) forget(p part) {
 // is needed: this process's own writes need none.
 func (l *loop) takeKernel() bool {
 	c := l.kernel.take()
+	l.passage.filtersChanged = l.passage.filtersChanged || c.Filters
 	needed := false
 	for p, concerned := range map[part]bool{
 		partUnderlay: c.Underlay,

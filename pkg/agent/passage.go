@@ -7,19 +7,107 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/firewall"
 	"github.com/kubeveil/kubeveil/pkg/passage"
 )
 
+const (
+	// proofRetry is the pause after a probe that did not pass. One whose datagrams are dropped
+	// takes a second per family.
+	proofRetry = 5 * time.Second
+	// proofPause is the shortest time between two probes that changed filters cause: a program may
+	// change its rules all the time.
+	proofPause = 10 * time.Second
+	// proofLegacy is the interval where iptables-legacy has a filter: its changes have no
+	// notifications.
+	proofLegacy = 45 * time.Second
+	// proofInterval is the interval of probes without a reason. Filters that are not nftables' have
+	// no notifications either.
+	proofInterval = 5 * time.Minute
+	// proofDoubts is how many probes in a row may be without a result once one has passed.
+	proofDoubts = 3
+)
+
+// passageProof is what the probes of pods' way into the tunnel found.
+type passageProof struct {
+	// filtersChanged reports whether other programs changed filters since the last probe.
+	filtersChanged bool
+	// at is when the last probe ended, and changedAt when the last one did that a change caused.
+	at, changedAt time.Time
+	// passed reports whether the last probe with a result passed.
+	passed bool
+	// doubts counts the probes without a result since then.
+	doubts int
+	// problem says that a filter drops pods' packets, note that probes had no result; empty
+	// otherwise.
+	problem, note string
+}
+
+// due reports whether to probe now. legacy reports whether iptables-legacy has a filter; it is
+// called only if that matters.
+func (p *passageProof) due(now time.Time, legacy func() bool) bool {
+	since := now.Sub(p.at)
+	switch {
+	case p.at.IsZero():
+		return true
+	case !p.passed || p.doubts > 0:
+		return since >= proofRetry
+	case p.filtersChanged && now.Sub(p.changedAt) >= proofPause:
+		return true
+	case since >= proofInterval:
+		return true
+	}
+	return since >= proofLegacy && legacy()
+}
+
+// take takes the result of a probe that ended now.
+func (p *passageProof) take(now time.Time, err error) {
+	if p.filtersChanged && !p.at.IsZero() {
+		p.changedAt = now
+	}
+	p.filtersChanged, p.at = false, now
+	switch {
+	case err == nil:
+		p.passed, p.doubts, p.problem, p.note = true, 0, "", ""
+	case errors.Is(err, passage.ErrDropped):
+		p.passed, p.doubts, p.problem, p.note = false, 0, dropped(err), ""
+	default:
+		if p.doubts++; !p.passed || p.doubts >= proofDoubts {
+			p.note = err.Error()
+		}
+	}
+}
+
 // provePassage sends a datagram from a pod's link of veild's own into the tunnel once there are
-// peers, until one has passed in the life of this process. A datagram dropped by a foreign filter
-// is a problem of d, so the node is not ready. If the result is unknown, that is a note.
+// peers, and again when filters of other programs may have changed. A datagram dropped by a foreign
+// filter is a problem of d, so the node is not ready. If the result is unknown, that is a note.
 func (l *loop) provePassage(ctx context.Context, d *decision) {
-	if l.passed || len(d.host.Peers) == 0 {
+	if len(d.host.Peers) == 0 {
 		return
 	}
+	if l.passage.due(time.Now(), legacyFilter) {
+		err := passage.Probe(ctx, abi.RunDir, ways(d))
+		l.passage.take(time.Now(), err)
+	}
+	if p := l.passage.problem; p != "" {
+		d.problems = append(slices.Clip(d.problems), p)
+	}
+	if n := l.passage.note; n != "" {
+		d.notes = append(slices.Clip(d.notes), n)
+	}
+}
+
+// legacyFilter reports whether iptables-legacy may have a filter.
+func legacyFilter() bool {
+	has, err := firewall.Legacy("/proc")
+	return has || err != nil
+}
+
+// ways returns what a probe sends: from this node's pod prefixes to those of peers.
+func ways(d *decision) []passage.Way {
 	var prefixes []netip.Prefix
 	for _, p := range d.host.Peers {
 		if len(p.Devices) == 0 {
@@ -27,14 +115,7 @@ func (l *loop) provePassage(ctx context.Context, d *decision) {
 		}
 		prefixes = append(prefixes, p.PodPrefixes...)
 	}
-	switch err := passage.Probe(ctx, abi.RunDir, passage.Ways(d.podPrefixes, prefixes)); {
-	case err == nil:
-		l.passed = true
-	case errors.Is(err, passage.ErrDropped):
-		d.problems = append(slices.Clip(d.problems), dropped(err))
-	default:
-		d.notes = append(slices.Clip(d.notes), err.Error())
-	}
+	return passage.Ways(d.podPrefixes, prefixes)
 }
 
 // dropped says what may drop pods' packets, and what to do.

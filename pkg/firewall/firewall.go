@@ -14,9 +14,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 )
 
-// ours begins the names of Kubeveil's tables.
-const ours = "kubeveil"
-
 // Filter is a base chain at the forward hook that drops what none of its rules accepts.
 type Filter struct {
 	// Family is ip, ip6 or inet.
@@ -79,7 +76,7 @@ func Foreign() ([]Filter, error) {
 	var found []Filter
 	for _, chain := range chains {
 		family := families[chain.Table.Family]
-		if family == "" || strings.HasPrefix(chain.Table.Name, ours) || chain.Hooknum == nil ||
+		if family == "" || strings.HasPrefix(chain.Table.Name, abi.NFTPrefix) || chain.Hooknum == nil ||
 			*chain.Hooknum != *nftables.ChainHookForward {
 			continue
 		}

@@ -19,6 +19,8 @@ type Change struct {
 	Guard bool
 	// Policy reports that an nft table of policies was deleted, or lost rules at hooks.
 	Policy bool
+	// Filters reports that other programs changed nftables rules that may drop packets.
+	Filters bool
 	// PodLinks reports that pod links appeared or disappeared.
 	PodLinks bool
 	// Pods are the host links of pods whose addresses, routes or links changed.
@@ -34,13 +36,13 @@ type Change struct {
 // All is the Change after lost notifications.
 func All() Change {
 	return Change{Underlay: true, Routing: true, Tunnels: true, Guard: true, Policy: true,
-		PodLinks: true, AllPods: true}
+		Filters: true, PodLinks: true, AllPods: true}
 }
 
 // Empty reports whether nothing changed.
 func (c Change) Empty() bool {
-	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.Policy || c.PodLinks || c.AllPods) &&
-		len(c.Pods) == 0 && len(c.routes) == 0 && len(c.devices) == 0
+	return !(c.Underlay || c.Routing || c.Tunnels || c.Guard || c.Policy || c.Filters ||
+		c.PodLinks || c.AllPods) && len(c.Pods) == 0 && len(c.routes) == 0 && len(c.devices) == 0
 }
 
 // maxRouteEvents bounds the remembered routes of a Change; beyond it, Routing is set.
@@ -53,6 +55,7 @@ func (c *Change) Add(later Change) {
 	c.Tunnels = c.Tunnels || later.Tunnels
 	c.Guard = c.Guard || later.Guard
 	c.Policy = c.Policy || later.Policy
+	c.Filters = c.Filters || later.Filters
 	c.PodLinks = c.PodLinks || later.PodLinks
 	c.AllPods = c.AllPods || later.AllPods
 	for _, name := range later.Pods {

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -140,21 +141,42 @@ const nfgenmsgBytes = 4
 // linkNameBytes is IFNAMSIZ (include/uapi/linux/if.h).
 const linkNameBytes = 16
 
-// changeOfNFT returns the Change in a datagram about nftables tables. Only ours matter. New
-// elements in the guard's sets only drop more, and those of pods belong to the plugin: neither
-// needs a turn.
+// changeOfNFT returns the Change in a datagram about nftables tables: ours, and whether rules of
+// others changed. New elements in the guard's sets only drop more, and those of pods belong to the
+// plugin: neither needs a turn.
 func changeOfNFT(b []byte) (c Change) {
 	for kind, body := range netlinkMessages(b) {
 		if kind == 0 {
 			return All()
 		}
-		if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < nfgenmsgBytes ||
-			body[0] != unix.NFPROTO_INET {
+		if kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(body) < nfgenmsgBytes {
 			continue
 		}
-		c.Add(changeOfTable(kind&0xff, body[nfgenmsgBytes:]))
+		if kind, attrs := kind&0xff, body[nfgenmsgBytes:]; isOthersFilter(body[0], kind, attrs) {
+			c.Filters = true
+		} else if body[0] == unix.NFPROTO_INET {
+			c.Add(changeOfTable(kind, attrs))
+		}
 	}
 	return c
+}
+
+// isOthersFilter reports whether a message says that another program changed tables, chains or
+// rules that may see packets of pods.
+func isOthersFilter(family byte, kind uint16, attrs []byte) bool {
+	switch family {
+	case unix.NFPROTO_INET, unix.NFPROTO_IPV4, unix.NFPROTO_IPV6:
+	default:
+		return false
+	}
+	switch kind {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE, unix.NFT_MSG_NEWCHAIN,
+		unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+	default:
+		return false
+	}
+	table := text(attribute(attrs, unix.NFTA_TABLE_NAME))
+	return !strings.HasPrefix(table, abi.NFTPrefix)
 }
 
 // changeOfTable is what a message tells. In all of those about tables the first attribute is the

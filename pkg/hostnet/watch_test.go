@@ -80,7 +80,7 @@ func (w watched) summary(c Change) string {
 	for what, is := range map[string]bool{
 		"u": c.Underlay, "r": c.Routing ||
 			w.host.Differs(c), "g": c.Guard, "l": c.PodLinks, "a": c.AllPods,
-		"p": c.Policy,
+		"p": c.Policy, "f": c.Filters,
 	} {
 		if is {
 			s += what
@@ -150,7 +150,13 @@ func TestWatchTellsWhatOthersChanged(t *testing.T) {
 		{"the guard's table", "nft add table inet kubeveil_guard", "g"},
 		{"another nft table",
 			"nft add table inet other; nft add chain inet other c; nft add rule " +
-				"inet other c drop", ""},
+				"inet other c drop; nft add set inet other s '{ type ipv4_addr; }'", "f"},
+		{"another's policy", "nft add table ip filter; nft add chain ip filter f " +
+			"'{ type filter hook forward priority 0; policy drop; }'", "f"},
+		{"another's element", "nft add element inet other s '{ 192.0.2.1 }'", ""},
+		{"another's rules flushed", "nft flush chain inet other c", "f"},
+		{"another nft table, deleted", "nft delete table ip filter", "f"},
+		{"another's table for ARP", "nft add table arp other", ""},
 		{"a pod's link", "ip link add " + vpod +
 			" group 30320 type veth peer name p0; ip link set p0 addrgenmode none", "l"},
 		{"a pod's link is set up", "ip link set " + vpod + " up; ip link set p0 up", "u"},

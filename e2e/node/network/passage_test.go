@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -40,5 +41,46 @@ func TestAFirewallThatDropsPodsKeepsTheNodeUnready(t *testing.T) {
 		return nil
 	})
 	nodetest.Meet(ctx, t, a, b)
+	nodetest.NoLeaks(t, l)
+}
+
+// A filter that comes after the node was ready is named within a minute. The node is not ready until
+// pods pass again.
+func TestAFirewallThatComesLaterIsNamed(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
+	a, b := pair(ctx, t, l)
+	nodetest.Meet(ctx, t, a, b)
+	n := l.Nodes()[0]
+	for i, tt := range []struct{ add, remove, names string }{
+		{"table inet site { chain forward { type filter hook forward priority 0; policy drop; }; }",
+			"delete table inet site", "the chain forward in nftables table inet site"},
+		{"table ip filter { chain DOCKER-USER { }; chain FORWARD { type filter hook forward " +
+			"priority 0; policy drop; }; }", "delete table ip filter", "of Docker"},
+	} {
+		t.Run(tt.names, func(t *testing.T) {
+			if i > 0 {
+				needLong(t, "waits for the pause between two probes")
+			}
+			nodetest.Run(ctx, t, n, "nft", tt.add)
+			s := nodetest.WaitStatus(ctx, t, n, time.Minute, func(s telemetry.Status) error {
+				if !strings.Contains(strings.Join(s.Problems, ";"), tt.names) {
+					return fmt.Errorf("it does not name %s", tt.names)
+				}
+				return nil
+			})
+			if s.Ready {
+				t.Errorf("the node is ready with %q", s.Problems)
+			}
+
+			nodetest.Run(ctx, t, n, "nft", tt.remove)
+			nodetest.WaitStatus(ctx, t, n, 40*time.Second, func(s telemetry.Status) error {
+				if !s.Ready || len(s.Problems) > 0 {
+					return errors.New("it is not ready again")
+				}
+				return nil
+			})
+			nodetest.Meet(ctx, t, a, b)
+		})
+	}
 	nodetest.NoLeaks(t, l)
 }
