@@ -183,7 +183,7 @@ func (s *Session) path(ctx context.Context, c claim) (string, error) {
 // volume is the claim's volume.
 func (s *Session) volume(ctx context.Context, c claim) (string, error) {
 	name, err := s.kubectl(ctx, "get", "pvc", c.Name, "-o", "jsonpath={.spec.volumeName}")
-	if err == nil && !strings.HasPrefix(name, "pvc-") {
+	if err == nil && !strings.HasPrefix(name, "veil-") {
 		err = fmt.Errorf("claim %s has volume %q", c.Name, name)
 	}
 	return name, err

@@ -2,6 +2,7 @@ package storage_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 
@@ -20,17 +21,22 @@ import (
 	"github.com/kubeveil/kubeveil/internal/manifesttest"
 )
 
-// claim is one of a class, as the API server has it once a volume is being made for it by that
-// driver; by none, when it is empty.
-func claim(name, by string) *corev1.PersistentVolumeClaim {
+// selectedNode is the annotation of the node on which a claim's volume is to be made.
+const selectedNode = "volume.kubernetes.io/selected-node"
+
+// claim returns a claim whose volume the driver by makes on node. If by is empty, no driver does
+// yet; if node is empty, no node is selected.
+func claim(name, by, node string) *corev1.PersistentVolumeClaim {
 	class := "kubeveil"
 	c := &corev1.PersistentVolumeClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: name,
-			Annotations: map[string]string{"volume.kubernetes.io/selected-node": "n"}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: map[string]string{}},
 		Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class,
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{
 				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}},
+	}
+	if node != "" {
+		c.Annotations[selectedNode] = node
 	}
 	if by != "" {
 		c.Annotations["volume.kubernetes.io/storage-provisioner"] = by
@@ -57,7 +63,7 @@ const ownerGone = `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Co
 
 // claims are written by the side-cars as far as these need it. What they may not patch they may
 // update, so the update is tried.
-func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
+func claims(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
 	client, err := kubernetes.NewForConfig(csiToken(ctx, t, l, own))
 	if err != nil {
 		t.Fatal(err)
@@ -65,8 +71,9 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 
 	mine, all := client.CoreV1().PersistentVolumeClaims("default"),
 		l.Control.Client.CoreV1().PersistentVolumeClaims("default")
-	for _, c := range []*corev1.PersistentVolumeClaim{claim("ours", driver.Name),
-		claim("by-hand", ""), claim("foreign", "csi.example.com")} {
+	for _, c := range []*corev1.PersistentVolumeClaim{claim("ours", driver.Name, own),
+		claim("by-hand", "", own), claim("foreign", "csi.example.com", other),
+		claim("waiting", "", ""), claim("elsewhere", driver.Name, other)} {
 		if _, err := all.Create(ctx, c, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -89,11 +96,39 @@ func claims(ctx context.Context, t *testing.T, l *lab.Lab, own string) {
 		t.Errorf("keep the source of a copy: %v", err)
 	}
 
-	if err := edit("ours", func(c *corev1.PersistentVolumeClaim) {
-		delete(c.Annotations, "volume.kubernetes.io/selected-node")
-	}); err != nil {
+	// A claim that names a node draws its pods to that node.
+	choose := func(node string) func(*corev1.PersistentVolumeClaim) {
+		return func(c *corev1.PersistentVolumeClaim) {
+			if c.Annotations == nil {
+				c.Annotations = map[string]string{}
+			}
+			if delete(c.Annotations, selectedNode); node != "" {
+				c.Annotations[selectedNode] = node
+			}
+		}
+	}
+	for what, e := range map[string]struct{ claim, node string }{
+		"one that waits to this node": {"waiting", own},
+		"one that waits to another":   {"waiting", other},
+		"another node's to this one":  {"elsewhere", own},
+		"its own to another":          {"ours", other},
+		"another node's to none":      {"elsewhere", ""},
+	} {
+		forbidden(t, "select a node: "+what, edit(e.claim, choose(e.node)), "selects no node")
+		text := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, selectedNode, e.node)
+		if e.node == "" {
+			text = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, selectedNode)
+		}
+		_, err := mine.Patch(ctx, e.claim, types.MergePatchType, text, metav1.PatchOptions{},
+			"status")
+		forbidden(t, "select a node beside the status: "+what, err, "selects no node")
+	}
+	forbidden(t, "select a node: another driver's", edit("foreign", choose(own)),
+		"not of the driver")
+	if err := edit("ours", choose("")); err != nil {
 		t.Errorf("give a node back: %v", err)
 	}
+	forbidden(t, "select a node: what it gave back", edit("ours", choose(own)), "selects no node")
 
 	forbidden(t, "another driver's", edit("foreign", cloned), "not of the driver")
 	for what, c := range map[string]func(*corev1.PersistentVolumeClaim){

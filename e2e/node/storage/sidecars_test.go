@@ -177,7 +177,8 @@ func (s *sidecars) start(ctx context.Context, path, account string) {
 		args := []string{"NODE_NAME=" + s.node, "NAMESPACE=kube-system", "POD_NAME=" + pod,
 			filepath.Join(s.bin, filepath.Base(c.Command[0])), "--kubeconfig=" + config, "--v=4"}
 		for _, a := range c.Args {
-			args = append(args, strings.ReplaceAll(a, "/csi/csi.sock", s.socket))
+			args = append(args, strings.NewReplacer("/csi/csi.sock", s.socket,
+				"$(NODE_NAME)", s.node).Replace(a))
 			if strings.HasPrefix(a, "--leader-election=") {
 				args = append(args, "--leader-election-namespace=kube-system")
 			}
@@ -281,8 +282,8 @@ func (s *sidecars) provision(ctx context.Context, name string,
 
 	var pv *corev1.PersistentVolume
 	s.within(ctx, s.t, "a volume for the claim", func() error {
-		pv, err = s.Control.Client.CoreV1().PersistentVolumes().Get(ctx, "pvc-"+string(claim.UID),
-			metav1.GetOptions{})
+		pv, err = s.Control.Client.CoreV1().PersistentVolumes().Get(ctx,
+			"veil-"+s.node+"-"+string(claim.UID), metav1.GetOptions{})
 		return err
 	})
 	o, err := s.Control.Dynamic.Resource(kubestore.VeilVolumes).Get(ctx, pv.Name,

@@ -122,7 +122,7 @@ func snapshotController(ctx context.Context, t *testing.T, l *lab.Lab) {
 		{"let it go", false, finalizers(protection+"volumesnapshot-bound-protection", false), true},
 	})
 	if _, err := l.Control.Client.CoreV1().PersistentVolumeClaims("default").Create(ctx,
-		claim("source", driver.Name), metav1.CreateOptions{}); err != nil {
+		claim("source", driver.Name, "n"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	try(ctx, t, client.Resource(claims).Namespace("default"), "source", []edit{

@@ -88,7 +88,8 @@ func driversToken(ctx context.Context, t *testing.T, l *lab.Lab) {
 	})
 
 	t.Run("persistent volumes", func(t *testing.T) { persistentVolumes(ctx, t, l, own, other) })
-	t.Run("claims", func(t *testing.T) { claims(ctx, t, l, own) })
+	t.Run("claims", func(t *testing.T) { claims(ctx, t, l, own, other) })
+	t.Run("binding", func(t *testing.T) { binding(ctx, t, l, own, other) })
 	t.Run("snapshots", func(t *testing.T) { snapshots(ctx, t, l, own, other) })
 	t.Run("snapshot controller", func(t *testing.T) { snapshotController(ctx, t, l) })
 	t.Run("keys are kept", func(t *testing.T) { keysAreKept(ctx, t, l, admin, other) })
@@ -183,6 +184,8 @@ func othersVolume(ctx context.Context, t *testing.T, l *lab.Lab, s, admin *kubes
 	if r, err = s.Update(ctx, st, r); err != nil {
 		t.Errorf("after a person asked for a takeover: %v", err)
 	}
+	_, err = s.Update(ctx, st.Destroyed(), r)
+	forbidden(t, "destroy the key of what was taken over", err, "may not destroy or change its key")
 	forbidden(t, "remove what was taken over", s.Remove(ctx, "pvc-other", r), because)
 }
 
@@ -196,13 +199,11 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 	mine, all := client.CoreV1().PersistentVolumes(), l.Control.Client.CoreV1().PersistentVolumes()
 	foreign := persistentVolume("foreign", other)
 	foreign.Spec.CSI.Driver = "csi.example.com"
-	_, err = mine.Create(ctx, persistentVolume("mine", own), metav1.CreateOptions{})
-	if err != nil {
+	made := madeFor("uid-mine", own)
+	if _, err = mine.Create(ctx, made, metav1.CreateOptions{}); err != nil {
 		t.Errorf("its own: %v", err)
 	}
-
-	_, err = mine.Create(ctx, persistentVolume("theirs", other), metav1.CreateOptions{})
-	forbidden(t, "create another's", err, "is not of node "+own)
+	volumesOfOthers(ctx, t, l, mine, own, other)
 	for _, pv := range []*corev1.PersistentVolume{foreign, persistentVolume("theirs", other)} {
 		if _, err := all.Create(ctx, pv, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -247,14 +248,14 @@ func persistentVolumes(ctx context.Context, t *testing.T, l *lab.Lab, own, other
 		"whose it is":            `{"metadata":{"annotations":{"pv.kubernetes.io/provisioned-by":"csi.example.com"}}}`,
 		"whose it was":           `{"metadata":{"annotations":{"pv.kubernetes.io/bound-by-controller":null}}}`,
 	} {
-		for _, name := range []string{"theirs", "mine"} {
+		for _, name := range []string{"theirs", made.Name} {
 			_, err := mine.Patch(ctx, name, types.MergePatchType, []byte(text),
 				metav1.PatchOptions{})
 			forbidden(t, what+" of "+name, err, "a side-car of csi.kubeveil.io changes")
 		}
 	}
 
-	if err := mine.Delete(ctx, "mine", metav1.DeleteOptions{}); err != nil {
+	if err := mine.Delete(ctx, made.Name, metav1.DeleteOptions{}); err != nil {
 		t.Errorf("delete its own: %v", err)
 	}
 }
