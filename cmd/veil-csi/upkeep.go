@@ -22,6 +22,8 @@ const (
 	recordsEvery = 5 * time.Second
 	// wipeEvery is how often disks are looked for that deleted volumes left.
 	wipeEvery = time.Minute
+	// unusedEvery is how often volumes are looked for that no pod has.
+	unusedEvery = time.Minute
 )
 
 // every starts do, now and after each interval, until ctx ends.
@@ -62,6 +64,9 @@ func (p *process) upkeep(ctx context.Context, g *errgroup.Group) {
 	p.until(ctx, g, again, "resume what a process left suspended", d.Recover)
 	p.every(ctx, g, yieldEvery, "fence what other nodes took over",
 		func(ctx context.Context) error { return p.metrics.FenceLost(ctx, d) })
+
+	p.every(ctx, g, unusedEvery, "look for volumes that no pod has",
+		func(ctx context.Context) error { return p.metrics.CheckUnused(ctx, d) })
 
 	for _, set := range d.Sets {
 		if disks, ok := set.Backend.(*backend.Disks); ok {

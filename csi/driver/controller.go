@@ -231,7 +231,14 @@ func (d *Driver) DeleteVolume(ctx context.Context,
 		return nil, invalid("%s is a snapshot, not a volume", st.Volume)
 	}
 
-	if err := errors.Join(d.mayDelete(ctx, st), d.unused(ctx, set, st)); err != nil {
+	err = d.mayDelete(ctx, st)
+	if err == nil {
+		err = d.unstageForgotten(ctx, set, st.Volume)
+	}
+	if err == nil {
+		err = d.notInUse(ctx, set, st)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := d.remove(ctx, set, st.Volume); err != nil {

@@ -73,6 +73,8 @@ type Driver struct {
 	fenced, unsealed atomic.Int64
 	// strays are mappings without a known volume.
 	strays *strays
+	// unused are mappings that no pod has.
+	unused *unused
 	// notify receives notices; nil for nobody.
 	notify func(Notice)
 	// refusals are the kinds of refusals that upkeep met last, by volume.
@@ -84,7 +86,7 @@ func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
 		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{},
-		strays: newStrays(), refusals: map[string]crypt.Kind{},
+		strays: newStrays(), unused: newUnused(), refusals: map[string]crypt.Kind{},
 	}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)

@@ -37,7 +37,7 @@ func TestLifeOfAFilesystemOverTheSocket(t *testing.T) {
 		t.Errorf("made %v", v.Volume)
 	}
 
-	staging, target := m.folder("staging"), m.path("target")
+	staging, target := m.folder(staging), m.path("target")
 	for range 2 {
 		if _, err := node.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
 			VolumeId: pvc, StagingTargetPath: staging, VolumeCapability: mounted(""),
@@ -113,13 +113,13 @@ func (m *machine) made(d *Driver, c *csi.VolumeCapability,
 
 func (m *machine) stage(d *Driver, c *csi.VolumeCapability) error {
 	_, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{VolumeId: pvc,
-		StagingTargetPath: m.folder("staging"), VolumeCapability: c})
+		StagingTargetPath: m.folder(staging), VolumeCapability: c})
 	return err
 }
 
 func (m *machine) publish(d *Driver, c *csi.VolumeCapability, target string, readOnly bool) error {
 	_, err := d.NodePublishVolume(m.t.Context(), &csi.NodePublishVolumeRequest{
-		VolumeId: pvc, StagingTargetPath: m.folder("staging"), TargetPath: m.path(target),
+		VolumeId: pvc, StagingTargetPath: m.folder(staging), TargetPath: m.path(target),
 		VolumeCapability: c, Readonly: readOnly,
 	})
 	return err
@@ -133,7 +133,7 @@ func (m *machine) unpublish(d *Driver, target string) error {
 
 func (m *machine) unstage(d *Driver) error {
 	_, err := d.NodeUnstageVolume(m.t.Context(),
-		&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")})
+		&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path(staging)})
 	return err
 }
 

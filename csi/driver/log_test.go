@@ -23,7 +23,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	node := csi.NewNodeClient(m.client(d))
 	stage := func(secrets map[string]string) error {
 		_, err := node.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			VolumeId: pvc, StagingTargetPath: m.folder(staging), VolumeCapability: mounted(""),
 			VolumeContext: v.VolumeContext, Secrets: secrets,
 		})
 		return err
@@ -37,7 +37,7 @@ func TestNoSecretIsLogged(t *testing.T) {
 	}
 
 	if _, err := node.NodeUnstageVolume(t.Context(),
-		&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path("staging")}); err !=
+		&csi.NodeUnstageVolumeRequest{VolumeId: pvc, StagingTargetPath: m.path(staging)}); err !=
 		nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ const (
 	workTrim   = "trim"
 	workYield  = "yield"
 	workDisks  = "disks"
+	workUnused = "unused"
 )
 
 // NewMetrics registers the metrics of d.
@@ -87,6 +88,11 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 			func() float64 {
 				return float64(d.Orphans())
 			}),
+		gauge("kubeveil_csi_staged_unused", "Volumes that were open on this node and published to "+
+			"no pod for ten minutes: the kubelet may have forgotten to unstage them.",
+			func() float64 {
+				return float64(d.StagedUnused())
+			}),
 		gauge("kubeveil_csi_registered", "1 when the kubelet has registered the driver.",
 			func() float64 {
 				if registered() {
@@ -95,7 +101,7 @@ func NewMetrics(d *Driver, registered func() bool, r prometheus.Registerer) *Met
 				return 0
 			}))
 
-	for _, work := range []string{workRewrap, workTrim, workYield, workDisks} {
+	for _, work := range []string{workRewrap, workTrim, workYield, workDisks, workUnused} {
 		m.failed.WithLabelValues(work)
 	}
 	return m
@@ -154,6 +160,15 @@ func (m *Metrics) CheckDisks(ctx context.Context, d *Driver) error {
 	err := d.CheckDisks(ctx)
 	if err != nil {
 		m.failed.WithLabelValues(workDisks).Inc()
+	}
+	return err
+}
+
+// CheckUnused is Driver.CheckUnused, counted.
+func (m *Metrics) CheckUnused(ctx context.Context, d *Driver) error {
+	err := d.CheckUnused(ctx)
+	if err != nil {
+		m.failed.WithLabelValues(workUnused).Inc()
 	}
 	return err
 }

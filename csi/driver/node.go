@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -107,8 +106,8 @@ func (d *Driver) fenceIfLost(ctx context.Context, st volume.State) error {
 	return busy
 }
 
-// unused refuses a volume that is mounted or published, and says where.
-func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State,
+// notInUse refuses a volume that is mounted or published, and says where.
+func (d *Driver) notInUse(ctx context.Context, set *volume.Set, st volume.State,
 	except ...string) error {
 	o, err := set.Find(ctx, st.Volume)
 	if errors.Is(err, crypt.ErrNoMapping) {
@@ -122,8 +121,7 @@ func (d *Driver) unused(ctx context.Context, set *volume.Set, st volume.State,
 		return err
 	}
 	if at := targets(all, o.Mapping.Number, except...); len(at) > 0 {
-		return failed("volume %s is in use: it is still at %s: end the pods that these folders "+
-			"are named by, or look for what they left behind", st.Volume, strings.Join(at, ", "))
+		return failed("volume %s is in use: %s", st.Volume, places(at))
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func TestStateFromABackup(t *testing.T) {
 	}
 
 	m.greets("target")
-	m.greets("staging")
+	m.greets(staging)
 	if len(m.engine.Live()) != 1 {
 		t.Errorf("mappings %v", m.engine.Live())
 	}
@@ -247,7 +247,7 @@ func TestWhatIsMountedStaysOpen(t *testing.T) {
 		t.Errorf("writer %q, mappings %v", st.Writer, m.engine.Live())
 	}
 	m.greets("target")
-	m.greets("staging")
+	m.greets(staging)
 }
 
 func TestCreateRefuses(t *testing.T) {
@@ -446,7 +446,7 @@ func TestStageRefusesRequests(t *testing.T) {
 	v := m.made(d, mounted(""), map[string]string{"keys": "secret"})
 	stage := func(context, secrets map[string]string) error {
 		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			VolumeId: pvc, StagingTargetPath: m.folder(staging), VolumeCapability: mounted(""),
 			VolumeContext: context, Secrets: secrets,
 		})
 		return err

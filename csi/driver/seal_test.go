@@ -13,7 +13,7 @@ import (
 func (m *machine) withSecret(d *Driver) {
 	m.t.Helper()
 	if _, err := d.NodeStageVolume(m.t.Context(), &csi.NodeStageVolumeRequest{
-		VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+		VolumeId: pvc, StagingTargetPath: m.folder(staging), VolumeCapability: mounted(""),
 		Secrets: secret(1),
 	}); err != nil {
 		m.t.Fatal(err)
@@ -39,7 +39,7 @@ func TestSecretSealsAtUnstage(t *testing.T) {
 		"restarted, and expanded": {func(m *machine, _ *Driver) *Driver {
 			d := m.process(0)
 			if _, err := d.NodeExpandVolume(m.t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("staging"),
+				VolumeId: pvc, VolumePath: m.path(staging),
 				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: secret(1),
 			}); err != nil {
 				m.t.Fatal(err)

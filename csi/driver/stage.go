@@ -56,6 +56,9 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 		if err == nil {
 			err = otherUse(st.Volume, all, now.Mapping.Number, c)
 		}
+		if err == nil {
+			err = stagedOnce(st.Volume, all, now.Mapping.Number, r.GetStagingTargetPath())
+		}
 		if err != nil {
 			return err
 		}
@@ -147,7 +150,7 @@ func (d *Driver) giveBack(ctx context.Context, set *volume.Set, st volume.State,
 	keys keyring.Provider) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackPatience)
 	defer cancel()
-	err := d.unused(ctx, set, st)
+	err := d.notInUse(ctx, set, st)
 	if err == nil {
 		_, err = set.Close(ctx, st.Volume, keys)
 	}
@@ -195,11 +198,11 @@ func (d *Driver) chain(first keyring.Provider) keyring.Provider {
 }
 
 // openOptions returns the options for a volume with these parameters and the provider of the
-// request. If the key comes with requests, the one that unstages brings none, so the sealing key is
-// kept.
+// request. The sealing key is kept: the operator of the network can cut the key service off, and
+// would choose that a volume is closed unsealed.
 func (d *Driver) openOptions(p Parameters, keys keyring.Provider) volume.OpenOptions {
 	return volume.OpenOptions{Keys: d.chain(keys), Tuning: p.Tuning,
-		Discard: p.Discard != DiscardNever, KeepSealing: p.Keys == keyring.NameSecret}
+		Discard: p.Discard != DiscardNever, KeepSealing: true}
 }
 
 // mount mounts the file system of an open volume at target.
@@ -310,7 +313,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.unused(ctx, set, st, target); err != nil {
+	if err := d.notInUse(ctx, set, st, target); err != nil {
 		return err
 	}
 
@@ -322,9 +325,9 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 		return err
 	}
 
-	// A request to unstage brings no secrets. If the key needs them, the volume is sealed with the
-	// key that Open kept. A process that did not open it closes the volume unsealed, which Close
-	// logs.
+	// The volume is sealed with the key that Open kept. A process that did not open it asks the
+	// provider, and does not release the volume until that answers. A request to unstage brings no
+	// secrets: if the key needs them, that process closes the volume unsealed, which Close logs.
 	keys, _, err := d.provider(p, nil)
 	if err != nil {
 		return err

@@ -40,7 +40,7 @@ func TestUnstageWhileBusy(t *testing.T) {
 	m.mounts.Hold(m.path("target"), false)
 	errtest.Must(t, m.unpublish(d, "target"))
 
-	m.mounts.Hold(m.path("staging"), true)
+	m.mounts.Hold(m.path(staging), true)
 	if err := m.unstage(d); Code(err) != codes.FailedPrecondition {
 		t.Errorf("unstaged while busy: %v", err)
 	}
@@ -48,7 +48,7 @@ func TestUnstageWhileBusy(t *testing.T) {
 		t.Error("the volume was given up while it is mounted")
 	}
 
-	m.mounts.Hold(m.path("staging"), false)
+	m.mounts.Hold(m.path(staging), false)
 	if err := m.unstage(d); err != nil {
 		t.Error(err)
 	}
@@ -101,15 +101,18 @@ func TestKeyServiceAway(t *testing.T) {
 	away := &switched{Provider: m.keys[keyring.NameFile], away: true}
 	m.keys[keyring.NameFile] = away
 	d := m.process(0)
+
 	// A staged volume keeps working: a new process adopts it without the key.
 	if err := errors.Join(m.stage(d, mounted("")),
 		m.publish(d, mounted(""), "second", false)); err != nil {
 		t.Errorf("staged again: %v", err)
 	}
 	m.greets("second")
-	if err := errors.Join(m.unpublish(d, "target"), m.unpublish(d, "second"),
-		m.unstage(d)); err != nil {
-		t.Errorf("unstaged: %v", err)
+
+	errtest.Must(t, m.unpublish(d, "target"), m.unpublish(d, "second"))
+	// That process has no key to seal with. The plain text goes; the volume is not given up.
+	if err := m.unstage(d); Code(err) != codes.Unavailable || m.state(pvc).Writer == "" {
+		t.Errorf("unstaged: %v, writer %q", err, m.state(pvc).Writer)
 	}
 	if err := m.stage(d, mounted("")); Code(err) != codes.Unavailable {
 		t.Errorf("staged anew: %v: %v", Code(err), err)
@@ -118,8 +121,49 @@ func TestKeyServiceAway(t *testing.T) {
 		t.Errorf("%d made, mappings %v", m.mounts.Made(), m.engine.Live())
 	}
 	away.away = false
+	open := m.state(pvc).Epoch
+	errtest.Must(t, m.unstage(d))
+	if st := m.state(pvc); st.Writer != "" || st.Epoch <= open || d.unsealed.Load() != 0 {
+		t.Errorf("unstaged once it is back: writer %q, epoch %d, %d before", st.Writer, st.Epoch,
+			open)
+	}
 	errtest.Must(t, staged(m, d))
 	m.greets("target")
+}
+
+// The operator of the network may cut it at any moment. A volume is sealed all the same, and an
+// image from while it was open is refused.
+func TestCutNetworkLeavesNoVolumeUnsealed(t *testing.T) {
+	for name, restarts := range map[string]bool{"one process": false, "restarted": true} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			service := &switched{Provider: m.keys[keyring.NameFile]}
+			m.keys[keyring.NameFile] = service
+			d := m.process(0)
+			m.made(d, mounted(""), nil)
+			errtest.Must(t, m.stage(d, mounted("")))
+			image := m.disk(pvc).Clone()
+
+			if service.away = true; restarts {
+				d = m.process(0)
+			}
+			if err := m.unstage(d); restarts != (Code(err) == codes.Unavailable) ||
+				!restarts && err != nil {
+				t.Errorf("unstaged: %v", err)
+			}
+			if service.away = false; restarts {
+				errtest.Must(t, m.unstage(d))
+			}
+			if n := d.unsealed.Load(); n != 0 || m.state(pvc).Writer != "" {
+				t.Errorf("%d closed unsealed, writer %q", n, m.state(pvc).Writer)
+			}
+
+			m.disk(pvc).Become(image)
+			if err := m.stage(d, mounted("")); !errors.Is(err, crypt.OlderImage) {
+				t.Errorf("an image from while it was open: %v", err)
+			}
+		})
+	}
 }
 
 // switched is a provider that can be away.
@@ -167,7 +211,7 @@ func TestZombieMapping(t *testing.T) {
 	errtest.Must(t, m.stage(d, mounted("")))
 
 	health()
-	m.greets("staging")
+	m.greets(staging)
 	if live := m.engine.Live(); len(live) != 1 || live[0] == dead || m.mounts.Made() != 1 {
 		t.Errorf("mappings %v after %s, %d made", live, dead, m.mounts.Made())
 	}
@@ -202,7 +246,7 @@ func TestPolicies(t *testing.T) {
 			how := mounted("")
 			how.GetMount().MountFlags = []string{"noatime"}
 			m, d := running(t, how, c.parameters)
-			if got := m.mounts.Options(m.path("staging")); !slices.Equal(got, c.options) {
+			if got := m.mounts.Options(m.path(staging)); !slices.Equal(got, c.options) {
 				t.Errorf("mounted with %v, want %v", got, c.options)
 			}
 			mapping, err := m.engine.Lookup(t.Context(), m.engine.Live()[0])
@@ -279,7 +323,7 @@ func TestReplacedSecret(t *testing.T) {
 	m.made(d, mounted(""), map[string]string{"keys": "secret"})
 	stage := func(secrets map[string]string) error {
 		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			VolumeId: pvc, StagingTargetPath: m.folder(staging), VolumeCapability: mounted(""),
 			Secrets: secrets,
 		})
 		return err

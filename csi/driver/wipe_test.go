@@ -39,7 +39,7 @@ func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 	m.made(d, mounted(""), class)
 	stage := func(key byte) error {
 		_, err := d.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
-			VolumeId: pvc, StagingTargetPath: m.folder("staging"), VolumeCapability: mounted(""),
+			VolumeId: pvc, StagingTargetPath: m.folder(staging), VolumeCapability: mounted(""),
 			Secrets: secret(key),
 		})
 		return err
@@ -52,7 +52,7 @@ func TestKeysOfACallAreWipedWhenItEnds(t *testing.T) {
 		{"stage", func() error { return stage(1) }, codes.OK},
 		{"expand", func() error {
 			_, err := d.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
-				VolumeId: pvc, VolumePath: m.path("staging"),
+				VolumeId: pvc, VolumePath: m.path(staging),
 				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}, Secrets: secret(1),
 			})
 			return err

@@ -22,8 +22,9 @@ type Closed struct {
 
 // Close removes the volume's mapping from this node and releases the volume. It may be called
 // again. An open mapping is ErrInUse and stays unchanged. The record is sealed with the key that
-// Open kept, or else with keys (nil is the Set's). Without either key the volume is closed and not
-// sealed.
+// Open kept, or else with keys (nil is the Set's). If that provider does not answer, the mapping is
+// removed and the volume is not released: keyring.ErrUnavailable, and another Close continues. If
+// there is neither key nor provider, the volume is closed and not sealed.
 func (s *Set) Close(ctx context.Context, volume string, keys keyring.Provider) (Closed, error) {
 	o, err := s.begin(ctx, volume, keys)
 	if err != nil {
@@ -65,8 +66,9 @@ func (o *op) unmap(ctx context.Context) error {
 	return nil
 }
 
-// giveUp seals the disk and clears the state's writer. Without a key, or on an unexpected disk, it
-// only clears the writer.
+// giveUp seals the disk and clears the state's writer. Where no key can come, or on an unexpected
+// disk, it only clears the writer. It never does so for a provider that does not answer: the
+// operator of the network would choose that volumes are closed unsealed.
 func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	why := o.seal(ctx)
 	if why == nil {
@@ -74,6 +76,10 @@ func (o *op) giveUp(ctx context.Context) (Closed, error) {
 	}
 	if o.state.Writer == "" || ctx.Err() != nil || errors.Is(why, ErrConflict) {
 		return Closed{}, why
+	}
+	if o.provider != nil && errors.Is(why, keyring.ErrUnavailable) {
+		return Closed{}, fmt.Errorf("close volume %s: its mapping is gone, and its disk is to be "+
+			"sealed before the volume is released: %w", o.state.Volume, why)
 	}
 	// PendingEpoch, the epoch that the disk may show, stays as it is.
 	next := o.state

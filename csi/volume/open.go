@@ -20,8 +20,8 @@ type OpenOptions struct {
 	Discard bool
 	// TakeOver names the node that has the volume and is known to be gone.
 	TakeOver string
-	// KeepSealing keeps the sealing key in locked memory until the volume is closed. It is for a
-	// Close without a provider of the volume's key. The sealing key decrypts no data.
+	// KeepSealing keeps the sealing key in locked memory until the volume is closed, so that Close
+	// needs no provider of the volume's key. The sealing key decrypts no data.
 	KeepSealing bool
 }
 

@@ -7,14 +7,14 @@ import (
 )
 
 // keep stores the sealing key of the volume until it is closed, if opts ask for it. The caller
-// still owns keys. Without a kept key the volume is closed and not sealed.
+// still owns keys. Without a kept key Close needs the provider.
 func (o *op) keep(keys *crypt.Keys, opts OpenOptions) {
 	if !opts.KeepSealing {
 		return
 	}
 	sealing, err := keys.Sealing()
 	if err != nil {
-		o.log.Warn("key that seals the volume cannot be kept: it will be closed without sealing it",
+		o.log.Warn("key that seals the volume cannot be kept: closing it will need its provider",
 			"error", err)
 		return
 	}
@@ -31,7 +31,7 @@ func (o *op) keepAgain(ctx context.Context, opts OpenOptions) {
 	}
 	keys, err := o.deriveKeys(ctx)
 	if err != nil {
-		o.log.Warn("key that seals the volume cannot be kept: it will be closed without sealing it",
+		o.log.Warn("key that seals the volume cannot be kept: closing it will need its provider",
 			"error", err)
 		return
 	}
