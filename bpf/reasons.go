@@ -104,6 +104,8 @@ var PolicyReasons = []Reason{
 		"where a policy may deny some pods."},
 	{0, "policy_unstamped", "The nftables table of policies was deleted or flushed, so a pod's " +
 		"packet was not judged."},
+	{0, "policy_related", "An ICMP error about a known connection came from a pod that is not an " +
+		"end of it, or from outside about a connection inside the cluster."},
 }
 
 // EngineReasons are why veil-wg with the engine kubeveil dropped a packet or refused a request. They

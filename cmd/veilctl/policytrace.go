@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,6 +29,10 @@ between the two is an error of Kubeveil, or a table that another program changed
 first packet of a connection: known connections are judged once, and end when a policy no longer
 allows them.
 
+With --error-about, it asks for an ICMP error from FROM to TO that quotes a packet of a known
+connection, which TO sent to the pod or address that you name. Policies do not judge such an error.
+It passes if its sender has to do with that packet.
+
 A service's address is translated before policies judge. Name a backend, which veilctl service trace
 or kubectl get endpointslices shows.
 
@@ -35,19 +40,29 @@ Exit status 0 plan and kernel agree, whether they allow or deny, 1 they differ, 
 answer, 2 the command line is wrong, 3 veild does not answer.`,
 		Example: `veilctl policy trace shop/client shop/web -p tcp/8080
 veilctl policy trace shop/web 10.0.0.10 -p udp/53
+veilctl policy trace shop/mute shop/client --error-about shop/web
 veilctl policy trace 192.0.2.7 shop/web -p icmp -o json | jq '.paths[].sides[] | .kernel'`,
 	}
 	port := cmd.Flags().StringP("port", "p", "",
 		"protocol and destination `port`: tcp/8080, udp/53, sctp/9, or icmp")
+	about := cmd.Flags().String("error-about", "",
+		"ask for an ICMP error about a packet of TO to this `end`")
 	socket := socketFlag(cmd)
-	return reporting(cmd, func(c call) error { return policyTrace(c, *socket, *port) })
+	return reporting(cmd, func(c call) error { return policyTrace(c, *socket, *port, *about) })
 }
 
-func policyTrace(c call, socket, port string) error {
+func policyTrace(c call, socket, port, about string) error {
 	if len(c.args) != 2 {
 		return fmt.Errorf("name two ends, such as shop/client shop/web: %w", errUsage)
 	}
-	for _, end := range c.args {
+	ends := c.args
+	if about != "" {
+		if port != "" && !strings.EqualFold(port, "icmp") {
+			return fmt.Errorf("--error-about is about ICMP errors: leave out -p %s: %w", port, errUsage)
+		}
+		ends, port = append(slices.Clone(ends), about), "icmp"
+	}
+	for _, end := range ends {
 		if _, err := netip.ParseAddr(end); err != nil && !isPodName(end) {
 			return fmt.Errorf("%q is no pod and no address: write NAMESPACE/NAME, such as "+
 				"shop/web, or an address: %w", end, errUsage)
@@ -60,6 +75,9 @@ func policyTrace(c call, socket, port string) error {
 
 	query := url.Values{"from": {c.args[0]}, "to": {c.args[1]},
 		"protocol": {strconv.Itoa(int(proto))}, "port": {strconv.Itoa(int(number))}}
+	if about != "" {
+		query.Set("about", about)
+	}
 	var t keeper.Trace
 	if err := fetchInto(c, socket, telemetry.PolicyTracePath+"?"+query.Encode(), &t); err != nil {
 		return err

@@ -90,21 +90,34 @@ func TestPolicyTraceForPrograms(t *testing.T) {
 	}
 }
 
+func TestPolicyTraceOfAnError(t *testing.T) {
+	var query string
+	socket := traceDaemon(t, webTrace(keeper.Side{Plan: "policy_related"}), &query)
+	err := run(t.Context(), strings.Fields("policy trace shop/mute shop/client --error-about shop/web "+
+		"--socket "+socket), io.Discard, io.Discard)
+	if want := "about=shop%2Fweb&from=shop%2Fmute&port=0&protocol=1&to=shop%2Fclient"; err != nil ||
+		query != want {
+		t.Errorf("%v: asked %q, want %q", err, query, want)
+	}
+}
+
 func TestPolicyTraceRefusesBadInput(t *testing.T) {
 	for args, want := range map[string]string{
-		"a/b -p tcp/80":           "name two ends",
-		"a/b c/d e/f -p tcp/80":   "name two ends",
-		"a/b c/d":                 "say which port: -p tcp/8080",
-		"web a/b -p tcp/80":       `"web" is no pod and no address`,
-		"a/b c/d/e -p tcp/80":     "write NAMESPACE/NAME",
-		"a/b c/d -p 8080":         "write tcp/8080, udp/53",
-		"a/b c/d -p http/80":      "write tcp/8080, udp/53",
-		"a/b c/d -p tcp":          "a port from 1 to 65535, such as tcp/8080",
-		"a/b c/d -p tcp/http":     "a port from 1 to 65535",
-		"a/b c/d -p udp/0":        "a port from 1 to 65535, such as udp/8080",
-		"a/b c/d -p udp/65536":    "a port from 1 to 65535",
-		"a/b c/d -port tcp/80":    "write --port",
-		"a/b c/d -p tcp/80 -o no": "write table or json",
+		"a/b -p tcp/80":                       "name two ends",
+		"a/b c/d e/f -p tcp/80":               "name two ends",
+		"a/b c/d":                             "say which port: -p tcp/8080",
+		"web a/b -p tcp/80":                   `"web" is no pod and no address`,
+		"a/b c/d/e -p tcp/80":                 "write NAMESPACE/NAME",
+		"a/b c/d -p 8080":                     "write tcp/8080, udp/53",
+		"a/b c/d -p http/80":                  "write tcp/8080, udp/53",
+		"a/b c/d -p tcp":                      "a port from 1 to 65535, such as tcp/8080",
+		"a/b c/d -p tcp/http":                 "a port from 1 to 65535",
+		"a/b c/d --error-about x":             `"x" is no pod and no address`,
+		"a/b c/d -p tcp/80 --error-about e/f": "leave out -p tcp/80",
+		"a/b c/d -p udp/0":                    "a port from 1 to 65535, such as udp/8080",
+		"a/b c/d -p udp/65536":                "a port from 1 to 65535",
+		"a/b c/d -port tcp/80":                "write --port",
+		"a/b c/d -p tcp/80 -o no":             "write table or json",
 	} {
 		err := run(t.Context(), strings.Fields("policy trace "+args), io.Discard, io.Discard)
 		if exitStatus(err) != exitUsage || err == nil || !strings.Contains(err.Error(), want) {

@@ -18,7 +18,7 @@ func says(c policy.ClusterPolicy, d policy.Direction) bool {
 	return len(c.Rules[d]) > 0
 }
 
-func (w *World) subject(c policy.ClusterPolicy, p policy.Pod) bool {
+func (w *World) selectedBy(c policy.ClusterPolicy, p policy.Pod) bool {
 	return selects(c.Namespaces, w.Namespaces[p.Namespace].Labels) && selects(c.Pods, p.Labels)
 }
 
@@ -32,7 +32,7 @@ func (w *World) tier(tier policy.Tier, d policy.Direction, p policy.Pod, other n
 
 	var of []policy.ClusterPolicy
 	for _, c := range w.Cluster {
-		if c.Tier == tier && w.subject(c, p) && says(c, d) {
+		if c.Tier == tier && w.selectedBy(c, p) && says(c, d) {
 			of = append(of, c)
 		}
 	}
@@ -170,6 +170,7 @@ func (w *World) changeCluster(t *rapid.T, p *policy.Planner) {
 			w.Nodes[name] = policy.Node{Labels: DrawLabels(t), Addrs: addrs}
 		}
 		p.SetNodes(w.Nodes)
+		p.SetNodeAddrs(w.nodeAddrs())
 	case 0:
 		name := drawClusterPolicy(t).Name
 		delete(w.Cluster, name)

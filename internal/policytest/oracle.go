@@ -64,8 +64,22 @@ func (w *World) subjects(a netip.Addr) (out []policy.Pod) {
 	return out
 }
 
+// subject returns the pod of this node that is attached with the address; known reports whether it
+// may be judged.
+func (w *World) subject(a netip.Addr) (p policy.Pod, known bool) {
+	subjects := w.subjects(a)
+	if len(subjects) == 0 {
+		return p, false
+	}
+	_, known = w.Namespaces[subjects[0].Namespace]
+	return subjects[0], known || len(w.Cluster) == 0
+}
+
 // Judge judges by the texts of the APIs of NetworkPolicy and ClusterNetworkPolicy alone.
 func (w *World) Judge(f policy.Flow) policy.Verdict {
+	if f.Quotes.IsValid() {
+		return w.judgeError(f)
+	}
 	if f.FromPod {
 		if v := w.judge(policy.Egress, f.Src, f.Dst, f); v != policy.Allow {
 			return v
@@ -78,12 +92,8 @@ func (w *World) Judge(f policy.Flow) policy.Verdict {
 }
 
 func (w *World) judge(d policy.Direction, own, other netip.Addr, f policy.Flow) policy.Verdict {
-	subjects := w.subjects(own)
-	if len(subjects) == 0 {
-		return policy.DenyPending
-	}
-	p := subjects[0]
-	if _, known := w.Namespaces[p.Namespace]; !known && len(w.Cluster) > 0 {
+	p, known := w.subject(own)
+	if !known {
 		return policy.DenyPending
 	}
 	if f.Midstream && w.isolated(p) {
@@ -108,7 +118,7 @@ func (w *World) judge(d policy.Direction, own, other netip.Addr, f policy.Flow) 
 // isolated reports whether a policy of any kind has a say about the pod, in any direction.
 func (w *World) isolated(p policy.Pod) bool {
 	for _, c := range w.Cluster {
-		if w.subject(c, p) && (says(c, policy.Ingress) || says(c, policy.Egress)) {
+		if w.selectedBy(c, p) && (says(c, policy.Ingress) || says(c, policy.Egress)) {
 			return true
 		}
 	}

@@ -296,7 +296,8 @@ func (w *World) NewPlanner() *policy.Planner {
 // TellAll tells a new planner everything, in any order.
 func (w *World) TellAll() *policy.Planner {
 	p := w.NewPlanner()
-	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) }}
+	tell := []func(){func() { p.SetRanges(w.Ranges) }, func() { p.SetNodes(w.Nodes) },
+		func() { p.SetNodeAddrs(w.nodeAddrs()) }}
 	for _, v := range w.Cluster {
 		tell = append(tell, func() { p.PutClusterPolicy(v) })
 	}
@@ -312,6 +313,7 @@ func (w *World) TellAll() *policy.Planner {
 	for k, v := range w.Attached {
 		tell = append(tell, func() { p.SetAttached(k, v) })
 	}
+
 	order := make(map[int]func(), len(tell))
 	for i, f := range tell {
 		order[i] = f

@@ -76,7 +76,8 @@ func podName(text string) (policy.Name, error) {
 
 // questionOf reads a question for Keeper.Trace.
 func questionOf(r *http.Request) (keeper.Question, error) {
-	q := keeper.Question{From: r.FormValue("from"), To: r.FormValue("to")}
+	q := keeper.Question{From: r.FormValue("from"), To: r.FormValue("to"),
+		About: r.FormValue("about")}
 	proto, err := strconv.ParseUint(r.FormValue("protocol"), 10, 8)
 	if err != nil {
 		return q, fmt.Errorf("protocol: %w", err)

@@ -14,6 +14,11 @@ type Flow struct {
 	FromPod, ToPod bool
 	// ToNode reports whether the packet goes to this node itself; ToPod is false then.
 	ToNode bool
+	// FromTunnel reports whether the packet comes out of a tunnel; FromPod is false then.
+	FromTunnel bool
+	// Quotes is the destination of the packet that this one quotes, as an ICMP error about a known
+	// connection. The zero value means that it is not such an error.
+	Quotes netip.Addr
 	// Proto is the IP protocol. Port is the destination port if Proto is one of the constants.
 	Proto Proto
 	Port  uint16
@@ -42,10 +47,13 @@ const (
 	// DenyUnknownPeer denies because a line denies or passes pods, and nothing is known of the
 	// pod that has the peer's address: it may be one of them.
 	DenyUnknownPeer
+	// DenyRelated denies an ICMP error about a known connection that the sender has no part in.
+	DenyRelated
 )
 
 var verdicts = [...]string{"allow", "policy_pending", "policy_midstream", "policy_egress",
-	"policy_ingress", "policy_admin", "policy_baseline", "policy_unknown_peer"}
+	"policy_ingress", "policy_admin", "policy_baseline", "policy_unknown_peer",
+	"policy_related"}
 
 // DropReasons are the names of all denials. It is read only.
 var DropReasons = verdicts[DenyPending:]
@@ -72,6 +80,9 @@ func (p *Plan) Judges() func(Flow) Verdict {
 }
 
 func (p *Plan) judgeBy(groupOf func(netip.Addr) *Group, f Flow) Verdict {
+	if f.Quotes.IsValid() {
+		return p.judgeError(f, groupOf)
+	}
 	if f.FromPod && !slices.Contains(p.Own, f.Src) {
 		if v := p.judge(groupOf(f.Src), f, Egress, f.Src, f.Dst, DenyEgress); v != Allow {
 			return v
@@ -173,9 +184,7 @@ func (s *Set) has(peer netip.Addr, f Flow) bool {
 		_, found := slices.BinarySearchFunc(s.Addrs, peer, netip.Addr.Compare)
 		return found
 	case KindBlock:
-		return slices.ContainsFunc(s.Ranges, func(r Range) bool {
-			return r.First.BitLen() == peer.BitLen() && !peer.Less(r.First) && !r.Last.Less(peer)
-		})
+		return within(s.Ranges, peer)
 	case KindNamed:
 		_, found := slices.BinarySearchFunc(s.Named, AddrPort{peer, f.Proto, f.Port},
 			AddrPort.compare)

@@ -120,6 +120,10 @@ type Plan struct {
 	// Own are addresses from which the node itself sends by links of pods: by these it proves that
 	// pods' packets pass. No pod can send from them.
 	Own []netip.Addr
+	// NodeAddrs are the addresses of all nodes, and Inside has them and the prefixes of all pods.
+	// Both are sorted. They tell which ICMP errors are accepted.
+	NodeAddrs []netip.Addr
+	Inside    []Range
 	// AllowOwnNode reports whether a pod that NetworkPolicies isolate reaches its own node all the
 	// same. The Admin tier is asked before.
 	AllowOwnNode bool

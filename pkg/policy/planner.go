@@ -41,6 +41,10 @@ type Planner struct {
 	allowOwnNode bool
 	nodes        map[string]Node
 	ranges       *Set
+	// prefixes and nodeAddrs are what inside is made of.
+	prefixes  []netip.Prefix
+	nodeAddrs []netip.Addr
+	inside    []Range
 	// stale reports whether policies changed since the last Plan.
 	stale bool
 	// told is what was said of members and policies in the last Plan; nil is not known.
@@ -244,7 +248,8 @@ func (p *Planner) Plan() *Plan {
 		Sets: make(map[string]*Set, len(p.sets)), Chains: p.chainsTold,
 		Groups: p.groupsTold, Members: p.membersTold,
 		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
-		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials,
+		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
+		Inside: p.inside,
 	}
 	for name, s := range p.sets {
 		if s.frozen == nil {

@@ -191,7 +191,7 @@ func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 }
 
 func TestPlanJudgesAsTheAPISays(t *testing.T) {
-	all := policytest.Flows()
+	all := append(policytest.Flows(), policytest.Errors()...)
 	rapid.Check(t, func(t *rapid.T) {
 		w := policytest.DrawWorld(t)
 		p := w.NewPlanner()

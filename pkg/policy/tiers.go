@@ -64,6 +64,10 @@ func (p *Planner) SetRanges(prefixes []netip.Prefix) {
 	if p.ranges == nil || !slices.Equal(p.ranges.Ranges, set.Ranges) {
 		p.ranges = set
 	}
+	if !slices.Equal(p.prefixes, prefixes) {
+		p.prefixes = slices.Clone(prefixes)
+		p.setInside()
+	}
 }
 
 // judged collects what the chain of one direction of a pod is made of.

@@ -125,6 +125,7 @@ func (k *Keeper) SetNodeAddrs(addrs map[string][]netip.Addr) {
 	k.do(func() {
 		k.nodeAddrs = maps.Clone(addrs)
 		k.setNodesLocked()
+		k.planner.SetNodeAddrs(slices.Concat(slices.Collect(maps.Values(addrs))...))
 	})
 }
 

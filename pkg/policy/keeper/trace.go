@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,9 @@ type Question struct {
 	Proto    policy.Proto
 	// Port is the destination port; 0 for protocols without.
 	Port uint16
+	// About makes it a question about an ICMP error: whether From may tell To of a packet that To
+	// sent to About, a pod or an address. Empty means that it is not about an error.
+	About string
 }
 
 // Trace is the answer to a Question.
@@ -127,13 +131,22 @@ func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes
 		return nil, 0, fmt.Errorf("neither end is a pod of node %s: %s", k.node, elsewhere(from, to))
 	}
 
+	about := end{addrs: []netip.Addr{{}}}
+	if q.About != "" {
+		if about, err = k.endLocked(q.About, node); err != nil {
+			return nil, 0, err
+		}
+	}
+
 	t = &Trace{Node: k.node, From: q.From, To: q.To}
 	for _, src := range from.addrs {
 		for _, dst := range to.addrs {
-			if src.Is4() != dst.Is4() {
+			quotes, has := ofFamily(about.addrs, src)
+			if src.Is4() != dst.Is4() || !has {
 				continue
 			}
-			f := policy.Flow{Src: src, Dst: dst, Proto: protoOf(q.Proto, src), Port: q.Port}
+			f := policy.Flow{Src: src, Dst: dst, Proto: protoOf(q.Proto, src), Port: q.Port,
+				Quotes: quotes}
 			t.Paths = append(t.Paths, Path{From: src, To: dst, Sides: []Side{
 				k.sideLocked(policy.Egress, f, from, to), k.sideLocked(policy.Ingress, f, to, from),
 			}})
@@ -146,6 +159,17 @@ func (k *Keeper) planned(q Question, node map[netip.Addr]bool) (t *Trace, writes
 		t.Note = "a change is not in force yet"
 	}
 	return t, k.writes, nil
+}
+
+// ofFamily returns the first of the addresses that is of the family of a, or not valid.
+func ofFamily(addrs []netip.Addr, a netip.Addr) (found netip.Addr, has bool) {
+	i := slices.IndexFunc(addrs, func(b netip.Addr) bool {
+		return !b.IsValid() || b.Is4() == a.Is4()
+	})
+	if i < 0 {
+		return found, false
+	}
+	return addrs[i], true
 }
 
 // ICMP protocol numbers (RFC 792, RFC 4443): a Question asks for that of IPv4 in both families.
@@ -232,6 +256,10 @@ func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) S
 
 	f.FromPod, f.ToPod = d == policy.Egress, d == policy.Ingress
 	f.ToNode = d == policy.Egress && other.self
+	if f.Quotes.IsValid() && d == policy.Ingress {
+		f.FromPod = other.here
+		f.FromTunnel = !other.here && k.plan.IsInside(f.Src)
+	}
 	s.packet = table.Packet{Flow: f, FromNode: d == policy.Ingress && other.self}
 	if s.packet.FromNode {
 		s.Plan, s.Why = policy.Allow.String(), "this node's own processes reach each of its pods"
@@ -239,6 +267,10 @@ func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) S
 	}
 	verdict := k.plan.Judge(f)
 	s.Plan = verdict.String()
+	if f.Quotes.IsValid() {
+		s.Why = whyOf(verdict, s, f)
+		return s
+	}
 	s.Isolating, s.Allowing = k.planner.Explain(k.plan, d, f)
 	s.Cluster, _ = k.planner.Decider(k.plan, d, f)
 	s.Why = whyOf(verdict, s, f)
@@ -249,6 +281,12 @@ func (k *Keeper) sideLocked(d policy.Direction, f policy.Flow, own, other end) S
 func whyOf(v policy.Verdict, s Side, f policy.Flow) string {
 	const dns = 53
 	switch {
+	case v == policy.DenyRelated:
+		return "an ICMP error passes from the destination of the packet that it quotes, from a " +
+			"node on the path, or from outside about a packet to the outside"
+	case f.Quotes.IsValid():
+		return "it has to do with the connection"
+
 	case v == policy.DenyPending:
 		return "the daemon does not know yet how to judge the pod: it is mute"
 	case v == policy.DenyEgress && f.Port == dns:

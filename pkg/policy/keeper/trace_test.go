@@ -48,6 +48,34 @@ func (n *node) ask(from, to string, port uint16) (t *Trace, err error) {
 	return t, err
 }
 
+// Only the ends of a connection, and nodes on its path, may tell of it by an ICMP error.
+func TestTraceKnowsErrors(t *testing.T) {
+	n := traced(t)
+	n.SetNodeAddrs(map[string][]netip.Addr{"there": {netip.MustParseAddr("192.0.2.2")}})
+	n.step()
+	for _, c := range []struct{ from, to, about, egress, ingress string }{
+		{"shop/server", "shop/open", "shop/server", "allow", "allow"},
+		{"shop/server", "shop/open", "shop/far", "policy_related", "policy_related"},
+		{"shop/far", "shop/open", "shop/far", "", "allow"},
+		{"shop/far", "shop/open", "shop/client", "", "policy_related"},
+		{"192.0.2.2", "shop/open", "shop/client", "", "allow"},
+		{"203.0.113.1", "shop/open", "203.0.113.9", "", "allow"},
+		{"203.0.113.1", "shop/open", "shop/far", "", "policy_related"},
+	} {
+		var got *Trace
+		n.must(func() (err error) {
+			got, err = n.Trace(t.Context(), Question{From: c.from, To: c.to, Proto: icmp,
+				About: c.about})
+			return err
+		})
+		sides := got.Paths[0].Sides
+		if got.Differs || sides[0].Plan != c.egress || sides[1].Plan != c.ingress {
+			t.Errorf("%+v: differs %t, %q and %q by %q", c, got.Differs, sides[0].Plan, sides[1].Plan,
+				sides[1].Rule)
+		}
+	}
+}
+
 // nft changes the table behind the daemon's back.
 func (n *node) nft(args ...string) {
 	n.t.Helper()

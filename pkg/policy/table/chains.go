@@ -196,6 +196,7 @@ func (w *chainWriter) addHooks() {
 		byHostProcess().verdict(expr.VerdictGoto, processes),
 		setStamp(),
 		known().verdict(expr.VerdictAccept, ""),
+		related().verdict(expr.VerdictGoto, ofRelated),
 		withoutHandshake().verdict(expr.VerdictJump, answers),
 		fromPods(expr.CmpOpEq).verdict(expr.VerdictJump, egress),
 		toPods(expr.CmpOpEq).verdict(expr.VerdictJump, ingress),
@@ -204,7 +205,7 @@ func (w *chainWriter) addHooks() {
 	host := fixed(
 		fromPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
 		setStamp(),
-		known().verdict(expr.VerdictAccept, ""),
+		knownOrRelated().verdict(expr.VerdictAccept, ""), // The chain host_errors judged errors.
 		match{}.verdict(expr.VerdictJump, egress),
 	)
 	host.hook, host.priority = nftables.ChainHookInput, priorityInput
@@ -212,11 +213,12 @@ func (w *chainWriter) addHooks() {
 
 	w.chains[processes] = fixed(
 		toPods(expr.CmpOpNeq).verdict(expr.VerdictAccept, ""),
-		known().verdict(expr.VerdictAccept, ""),
+		knownOrRelated().verdict(expr.VerdictAccept, ""),
 		withoutHandshake().verdict(expr.VerdictJump, answers),
 		match{}.verdict(expr.VerdictAccept, ""),
 	)
 	w.chains[answers] = fixed(dropEnded()...)
+	addRelated(w.chains)
 }
 
 // fixed is a chain of these rules.

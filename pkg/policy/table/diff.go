@@ -80,10 +80,15 @@ func diff(have *state, want *content, cached *fragments) *difference {
 		if s.timeout > 0 {
 			continue
 		}
-		if add := known.missing(s.elements, got); len(add) > 0 {
+		add, remove := known.missing(s.elements, got), known.missing(got, s.elements)
+		if s.interval && len(add)+len(remove) > 0 {
+			// The kernel refuses some changes of single ends: all intervals are written again.
+			add, remove = known.missing(s.elements, nil), known.missing(got, nil)
+		}
+		if len(add) > 0 {
 			d.add[name] = add
 		}
-		if remove := known.missing(got, s.elements); len(remove) > 0 {
+		if len(remove) > 0 {
 			d.remove[name] = remove
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -109,39 +110,69 @@ func (k *Kernel) Judge(p Packet) (Decision, error) {
 	if k.chains == nil {
 		return Decision{policy.Allow, "there is no table " + ourTable.Name}, nil
 	}
-	name, hook, priority := "post", nftables.ChainHookPostrouting, nftables.ChainPriority(priorityPost)
-	if p.ToNode {
-		name, hook, priority = "host", nftables.ChainHookInput, priorityInput
-	}
-	ch := k.chains[name]
-	want := hookText(&nftables.Chain{Hooknum: hook, Priority: &priority})
-	switch {
-	case ch == nil:
-		return Decision{policy.Allow, "there is no chain " + name}, nil
-	case hookText(ch) != want || ch.Type != nftables.ChainTypeFilter:
-		return Decision{}, fmt.Errorf("chain %s is of type %s at %q, want filter at %q", name,
-			ch.Type, hookText(ch), want)
-	case ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept:
-		return Decision{}, fmt.Errorf("the policy of chain %s is not accept", name)
-	}
-
 	m := &machine{kernel: k, packet: p}
 	m.network, m.transport = headers(p.Flow)
-	if _, err := m.chain(name); err != nil {
-		return Decision{}, err
+	for _, at := range hooksOf(p) {
+		missing, err := k.isChain(at)
+		if err != nil {
+			return Decision{}, err
+		}
+		if missing {
+			m.decision.Rule = "there is no chain " + at.name
+			continue
+		}
+		if _, err := m.chain(at.name); err != nil || m.decision.Verdict != policy.Allow {
+			return m.decision, err
+		}
 	}
 	return m.decision, nil
+}
+
+// hooked is a chain and where it is.
+type hooked struct {
+	name     string
+	hook     *nftables.ChainHook
+	priority nftables.ChainPriority
+}
+
+// hooksOf returns the chains at hooks that a packet passes, in this order.
+func hooksOf(p Packet) []hooked {
+	if p.ToNode {
+		return []hooked{{hostErrors, nftables.ChainHookInput, priorityErrors},
+			{abi.NFTPolicyHost, nftables.ChainHookInput, priorityInput}}
+	}
+	return []hooked{{abi.NFTPolicyPost, nftables.ChainHookPostrouting, priorityPost}}
+}
+
+// isChain reports whether a chain is missing. The error says what of it is not as it should be.
+func (k *Kernel) isChain(at hooked) (missing bool, err error) {
+	ch := k.chains[at.name]
+	want := hookText(&nftables.Chain{Hooknum: at.hook, Priority: &at.priority})
+	switch {
+	case ch == nil:
+		return true, nil
+	case hookText(ch) != want || ch.Type != nftables.ChainTypeFilter:
+		return false, fmt.Errorf("chain %s is of type %s at %q, want filter at %q", at.name,
+			ch.Type, hookText(ch), want)
+	case ch.Policy != nil && *ch.Policy != nftables.ChainPolicyAccept:
+		return false, fmt.Errorf("the policy of chain %s is not accept", at.name)
+	}
+	return false, nil
 }
 
 // headers are the network and the transport header of the first packet of a flow, with what rules
 // may ask for.
 func headers(f policy.Flow) (network, transport []byte) {
 	src, dst := f.Src.AsSlice(), f.Dst.AsSlice()
-	network, transport = make([]byte, 40), make([]byte, 20)
+	network, transport = make([]byte, 40), make([]byte, 64)
 	family := families[indexOf(f.Src)]
 	copy(network[family.saddr:], src)
 	copy(network[family.daddr:], dst)
 
+	if f.Quotes.IsValid() {
+		copy(transport[family.quoted:], f.Quotes.AsSlice())
+		return network, transport
+	}
 	switch f.Proto {
 	case policy.TCP, policy.UDP, policy.SCTP:
 		binary.BigEndian.PutUint16(transport[2:], f.Port)
@@ -247,7 +278,7 @@ func counterOf(exprs []expr.Any) (policy.Verdict, bool) {
 		if !ok || !slices.Contains(policy.DropReasons, o.Name) {
 			continue
 		}
-		for v := policy.DenyPending; v <= policy.DenyUnknownPeer; v++ {
+		for v := policy.DenyPending; v <= policy.DenyRelated; v++ {
 			if v.String() == o.Name {
 				return v, true
 			}

@@ -20,7 +20,9 @@ type machine struct {
 	// registers are the 64 bytes of struct nft_regs.
 	registers [64]byte
 	// mark is the packet's, 0 at first: the tables of the stamp take ours off before.
-	mark     uint32
+	mark uint32
+	// added has the keys that rules added to sets, each behind the name of its set.
+	added    map[string]bool
 	depth    int
 	decision Decision
 }
@@ -95,6 +97,8 @@ func (m *machine) rule(exprs []expr.Any) (*expr.Verdict, error) {
 			matches, err = m.payload(e)
 		case *expr.Ct:
 			err = m.conntrack(e)
+		case *expr.Dynset:
+			err = m.dynset(e)
 		case *expr.Bitwise:
 			err = m.bitwise(e)
 		case *expr.Cmp:
@@ -166,9 +170,12 @@ func (m *machine) meta(e *expr.Meta) error {
 	}
 
 	number := func(n uint32) []byte { return binaryutil.NativeEndian.PutUint32(n) }
-	group := func(pod bool) []byte {
-		if pod {
+	group := func(pod, tunnel bool) []byte {
+		switch {
+		case pod:
 			return number(abi.PodGroup)
+		case tunnel:
+			return number(abi.TunnelGroup)
 		}
 		return number(0)
 	}
@@ -191,9 +198,9 @@ func (m *machine) meta(e *expr.Meta) error {
 		}
 		return m.set(e.Register, number(someLink))
 	case expr.MetaKeyIIFGROUP:
-		return m.set(e.Register, group(m.packet.FromPod))
+		return m.set(e.Register, group(m.packet.FromPod, m.packet.FromTunnel))
 	case expr.MetaKeyOIFGROUP:
-		return m.set(e.Register, group(m.packet.ToPod))
+		return m.set(e.Register, group(m.packet.ToPod, false))
 	}
 	return fmt.Errorf("meta %d is not known", e.Key)
 }
@@ -217,13 +224,32 @@ func (m *machine) payload(e *expr.Payload) (bool, error) {
 	return true, m.set(e.DestRegister, header[e.Offset:e.Offset+e.Len])
 }
 
-// conntrack loads the state of a connection's first packet.
+// conntrack loads the state of a connection's first packet, or of an error about a connection.
 func (m *machine) conntrack(e *expr.Ct) error {
-	const isNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
 	if e.SourceRegister || e.Key != expr.CtKeySTATE {
 		return fmt.Errorf("ct %d is not known", e.Key)
 	}
-	return m.set(e.Register, binaryutil.NativeEndian.PutUint32(isNew))
+	state := uint32(stateNew)
+	if m.packet.Quotes.IsValid() {
+		state = stateRelated
+	}
+	return m.set(e.Register, binaryutil.NativeEndian.PutUint32(state))
+}
+
+// dynset adds the key in a register to a set, for this packet.
+func (m *machine) dynset(e *expr.Dynset) error {
+	s := m.kernel.sets[e.SetName]
+	if s == nil {
+		return fmt.Errorf("there is no set %s", e.SetName)
+	}
+	data, err := m.at(e.SrcRegKey, int(s.KeyType.Bytes))
+	if err == nil && m.added == nil {
+		m.added = map[string]bool{}
+	}
+	if err == nil {
+		m.added[e.SetName+key(data)] = true
+	}
+	return err
 }
 
 func (m *machine) bitwise(e *expr.Bitwise) error {
@@ -263,5 +289,8 @@ func (m *machine) lookup(e *expr.Lookup) (bool, error) {
 		return false, err
 	}
 	found, err := m.kernel.has(e.SetName, data)
+	if s := m.kernel.sets[e.SetName]; err == nil && s.Dynamic {
+		found = found || m.added[e.SetName+key(data[:s.KeyType.Bytes])]
+	}
 	return found != e.Invert, err
 }

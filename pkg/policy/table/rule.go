@@ -77,18 +77,22 @@ type family struct {
 	suffix       string // of sets of peers
 	proto        byte
 	saddr, daddr uint32 // offsets in the header
+	quoted       uint32 // offset in an ICMP error of the inner packet's daddr
 	size         uint32
 	members      string
 	self, own    string
 	ended        string // the set of ended.go
+	same         string // and these of related.go
+	inside       string
+	nodes        string
 	addr         nftables.SetDatatype
 }
 
 var families = []family{
-	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
-		"ended4", nftables.TypeIPAddr},
-	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
-		"ended6", nftables.TypeIP6Addr},
+	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 8 + 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
+		"ended4", "same4", "inside4", "nodes4", nftables.TypeIPAddr},
+	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 8 + 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
+		"ended6", "same6", "inside6", "nodes6", nftables.TypeIP6Addr},
 }
 
 // Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
@@ -178,13 +182,26 @@ func toPorts(i policy.Interval) match {
 	}
 }
 
-// known matches packets of connections that were judged, and what the kernel relates to them.
-func known() match {
-	const established, related = 1 << 1, 1 << 2 // NF_CT_STATE_BIT
-	return match{"ct state established,related", encode(
+// Bits of ct state (NF_CT_STATE_BIT).
+const stateEstablished, stateRelated, stateNew = 1 << 1, 1 << 2, 1 << 3
+
+// known matches packets of connections that were judged.
+func known() match { return inState("established", stateEstablished) }
+
+// related matches what the kernel relates to known connections: ICMP errors about them, and
+// connections that a helper of conntrack expects.
+func related() match { return inState("related", stateRelated) }
+
+// knownOrRelated matches what known or related matches.
+func knownOrRelated() match {
+	return inState("established,related", stateEstablished|stateRelated)
+}
+
+func inState(name string, bits uint32) match {
+	return match{"ct state " + name, encode(
 		&expr.Ct{Key: expr.CtKeySTATE, Register: firstRegister},
 		&expr.Bitwise{SourceRegister: firstRegister, DestRegister: firstRegister, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(established | related), Xor: make([]byte, 4)},
+			Mask: binaryutil.NativeEndian.PutUint32(bits), Xor: make([]byte, 4)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: make([]byte, 4)},
 	)}
 }
@@ -206,19 +223,28 @@ func toNode() match {
 }
 
 // fromPods matches packets that come in by a pod's link, or by none with CmpOpNeq.
-func fromPods(op expr.CmpOp) match { return byGroup("iifgroup", expr.MetaKeyIIFGROUP, op) }
+func fromPods(op expr.CmpOp) match {
+	return byGroup("iifgroup", expr.MetaKeyIIFGROUP, op, abi.PodGroup)
+}
 
 // toPods matches packets that go out by a pod's link, or by none with CmpOpNeq.
-func toPods(op expr.CmpOp) match { return byGroup("oifgroup", expr.MetaKeyOIFGROUP, op) }
+func toPods(op expr.CmpOp) match {
+	return byGroup("oifgroup", expr.MetaKeyOIFGROUP, op, abi.PodGroup)
+}
 
-func byGroup(name string, key expr.MetaKey, op expr.CmpOp) match {
+// fromTunnel matches packets that come out of a tunnel.
+func fromTunnel() match {
+	return byGroup("iifgroup", expr.MetaKeyIIFGROUP, expr.CmpOpEq, abi.TunnelGroup)
+}
+
+func byGroup(name string, key expr.MetaKey, op expr.CmpOp, group uint32) match {
 	if op == expr.CmpOpNeq {
 		name += " !="
 	}
-	return match{fmt.Sprintf("%s %#x", name, abi.PodGroup), encode(
+	return match{fmt.Sprintf("%s %#x", name, group), encode(
 		&expr.Meta{Key: key, Register: firstRegister},
 		&expr.Cmp{Op: op, Register: firstRegister,
-			Data: binaryutil.NativeEndian.PutUint32(abi.PodGroup)},
+			Data: binaryutil.NativeEndian.PutUint32(group)},
 	)}
 }
 

@@ -60,11 +60,16 @@ func addDenials(to map[string]*chain) {
 // shrinks reports whether less may be allowed than before. Where a tier denies, that may also come
 // of a new element.
 func (d *difference) shrinks(want *content) bool {
-	if len(d.remove)+len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
+	if len(d.addChains)+len(d.delChains)+len(d.refill) > 0 {
 		return true
 	}
+	for name := range d.remove {
+		if !isInside(name) {
+			return true
+		}
+	}
 	for name := range d.add {
-		if want.chains[admin] != nil && !isMembers(name) {
+		if want.chains[admin] != nil && !isMembers(name) && !isInside(name) {
 			return true
 		}
 	}

@@ -22,6 +22,7 @@ var (
 	admin    = policy.DenyAdmin.String()
 	baseline = policy.DenyBaseline.String()
 	unknown  = policy.DenyUnknownPeer.String()
+	foreign  = policy.DenyRelated.String()
 )
 
 // Priorities. Postrouting is in front of all source NAT (100) and behind destination NAT. Input is
@@ -92,6 +93,8 @@ type set struct {
 	elements union
 	// timeout is of each element, 0 for none. Elements of a set with one are not the plan's.
 	timeout time.Duration
+	// room bounds the elements that rules add, 0 if none does.
+	room uint32
 }
 
 // content is what the table has to contain, by the names in the kernel.
@@ -120,6 +123,9 @@ type planner struct {
 	// members are the sets of makeMembers, and of is what they were made from.
 	members map[string]*set
 	of      policy.Plan
+	// inside are the sets of makeInside, from these parts of a plan.
+	inside   map[string]*set
+	insideOf policy.Plan
 	// content and spare keep memory: what want returned, and the map that sets had before.
 	content content
 	spare   map[*policy.Set][]*set
@@ -174,6 +180,8 @@ func (p *planner) want(plan *policy.Plan) *content {
 	maps.Copy(c.sets, p.refer.ports)
 	p.makeMembers(plan)
 	maps.Copy(c.sets, p.members)
+	p.makeInside(plan)
+	maps.Copy(c.sets, p.inside)
 	return c
 }
 
@@ -194,7 +202,7 @@ func (p *planner) unite(plan *policy.Plan, peers []string) []*set {
 		for _, name := range peers {
 			all.Ranges = append(all.Ranges, plan.Sets[name].Ranges...)
 		}
-		all.Ranges = joined(all.Ranges)
+		all.Ranges = policy.Join(all.Ranges)
 		return peerSets(all)
 	}
 
@@ -206,21 +214,6 @@ func (p *planner) unite(plan *policy.Plan, peers []string) []*set {
 			u.elements[j] = p.sets[plan.Sets[name]][i].elements[0]
 		}
 		out[i] = &u
-	}
-	return out
-}
-
-// joined returns ranges, sorted and without those that overlap or touch, which the kernel refuses.
-func joined(ranges []policy.Range) (out []policy.Range) {
-	slices.SortFunc(ranges, func(a, b policy.Range) int { return a.First.Compare(b.First) })
-	for _, r := range ranges {
-		last := len(out) - 1
-		switch {
-		case last < 0 || out[last].Last.Less(r.First) && out[last].Last.Next() != r.First:
-			out = append(out, r)
-		case out[last].Last.Less(r.Last):
-			out[last].Last = r.Last
-		}
 	}
 	return out
 }

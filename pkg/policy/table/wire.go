@@ -109,6 +109,9 @@ func (t *transaction) addSet(table, name string, s *set) {
 	if s.timeout > 0 {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
+	if s.room > 0 {
+		flags |= unix.NFT_SET_EVAL
+	}
 	t.begin(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, table)
 	t.String(unix.NFTA_SET_NAME, name)
 	t.Uint32(unix.NFTA_SET_FLAGS, flags)
@@ -122,6 +125,9 @@ func (t *transaction) addSet(table, name string, s *set) {
 
 	if s.concat { // nft cannot list the set without the sizes of its fields
 		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
+		if s.room > 0 {
+			t.Uint32(unix.NFTA_SET_DESC_SIZE, s.room)
+		}
 		endConcat := t.Nest(descConcat | unix.NLA_F_NESTED)
 		for _, field := range nftables.ConcatSetTypeElements(s.key) {
 			end := t.Nest(listElement)
