@@ -88,11 +88,11 @@ func assess(seen []nodeSeen) clusterReport {
 	return r
 }
 
-// peersIn are the names of peers in any of the states, on any device.
+// peersIn returns the names of peers in any of the states, on any device; no state means all.
 func peersIn(s telemetry.Status, states ...telemetry.PeerState) map[string]bool {
 	up := map[string]bool{}
 	for _, p := range s.Peers {
-		if slices.Contains(states, p.State) {
+		if len(states) == 0 || slices.Contains(states, p.State) {
 			up[p.Name] = true
 		}
 	}
@@ -135,50 +135,21 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	published := r.PublicKey == ""
 	for _, d := range s.Devices {
 		kinds = append(kinds, d.Kind)
-		if d.PublicKey == (wgkey.Public{}) {
-			published = true // There is no key to compare.
-			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) has no key yet", d.Name,
-				d.Kind))
-		}
-		published = published || d.PublicKey.String() == r.PublicKey
-		if !d.Up {
-			r.Problems = append(r.Problems, fmt.Sprintf("its tunnel %s (%s) is down", d.Name,
-				d.Kind))
-		}
+		published = published || d.PublicKey.String() == r.PublicKey ||
+			d.PublicKey == (wgkey.Public{}) // There is no key to compare.
 	}
-
 	if !published && len(s.Devices) > 0 {
 		r.Problems = append(r.Problems, "its tunnel has another key than its VeilNode says")
 	}
 
 	slices.Sort(kinds)
 	r.Backend = strings.Join(slices.Compact(kinds), "+")
-	r.readPeers(*s)
+	r.PeersUp = len(peersIn(*s, telemetry.PeerUp, telemetry.PeerIdle))
+	r.Peers = len(peersIn(*s))
 	r.readPolicy(s.Policy)
 
 	for _, d := range s.Guard.Drops {
 		r.Blocked += d.Packets
-	}
-}
-
-func (r *nodeReport) readPeers(s telemetry.Status) {
-	up := peersIn(s, telemetry.PeerUp, telemetry.PeerIdle)
-	states := map[string]telemetry.PeerState{}
-	for _, p := range s.Peers {
-		states[p.Name] = p.State
-	}
-	r.Peers, r.PeersUp = len(states), len(up)
-	words := map[telemetry.PeerState]string{
-		telemetry.PeerSilent:  "it does not answer what is sent to it",
-		telemetry.PeerRefused: "its claim is refused", telemetry.PeerKeyless: "it has no key",
-	}
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		if !up[name] {
-			r.Problems = append(r.Problems, fmt.Sprintf("peer %s: %s", name, words[states[name]]))
-		}
-	}
-	for _, f := range s.Refused {
-		r.Problems = append(r.Problems, fmt.Sprintf("refused %s: %s", f.Node, f.Reason))
 	}
 }
 

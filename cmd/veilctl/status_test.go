@@ -49,6 +49,7 @@ func TestClusterTable(t *testing.T) {
 	broken := wellNode(t, "node-2", otherKey, "node-1", "control")
 	broken.status.Ready, broken.status.NotReady = false, []string{"first apply done"}
 	broken.status.Peers[0].State = telemetry.PeerSilent
+	broken.status.Problems = broken.status.Faults(time.Now())
 	r := assess([]nodeSeen{silent, broken, wellNode(t, "node-1", publishedKey, "control", "node-2"),
 		host})
 	var out bytes.Buffer
@@ -61,7 +62,7 @@ node-3   ?      -        -           -       -     seen by 0  -     -         -
 
 control: no pod of veild to ask; it runs outside of a pod: peers talk to it
 node-2: it is not ready for pods: waits for first apply done
-node-2: peer node-1: it does not answer what is sent to it
+node-2: peer node-1 has not answered for 0s: it is down, or UDP does not pass
 node-3: container veild waits, CrashLoopBackOff
 node-3: veild said: veild: clusterRanges: no range is given
 node-3: its Node is not Ready: KubeletNotReady: cni plugin not initialized
@@ -130,23 +131,9 @@ func TestAssess(t *testing.T) {
 			"malformed"},
 		"no guard": {func(n *nodeSeen) { n.status.Guard.InForce = false },
 			"guard is not in force"},
-		"a tunnel that is down": {func(n *nodeSeen) { n.status.Devices[0].Up = false },
-			"veil0 (kernel) is down"},
-		"a tunnel without a key": {func(n *nodeSeen) {
-			n.status.Devices[0].PublicKey = wgkey.Public{}
-		}, "veil0 (kernel) has no key yet"},
 		"a problem of its own": {func(n *nodeSeen) {
 			n.status.Problems = []string{"the tunnel\ncannot"}
 		}, "the tunnel; cannot"},
-		"an idle peer": {func(n *nodeSeen) {
-			n.status.Peers[0].State = telemetry.PeerIdle
-		}, ""},
-		"a silent peer": {func(n *nodeSeen) {
-			n.status.Peers[0].State = telemetry.PeerSilent
-		}, "peer node-9: it does not answer"},
-		"a peer without a key": {func(n *nodeSeen) {
-			n.status.Peers[0].State = telemetry.PeerKeyless
-		}, "peer node-9: it has no key"},
 		"no answer": {func(n *nodeSeen) { n.status, n.err = nil, "no answer in time" },
 			"veild does not answer: no answer in time"},
 		"no pod": {func(n *nodeSeen) { n.status, n.pod = nil, "" },

@@ -214,6 +214,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { return a.watchConfig(ctx) })
 	g.Go(func() error { return a.watchPeers(ctx) })
 	g.Go(func() error { return a.watchOtherCNI(ctx, a.config().CNI.ConfDir) })
+	g.Go(func() error { a.watchDrops(ctx); return nil })
 	a.runServices(ctx, g)
 	a.runPolicies(ctx, g)
 	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU,

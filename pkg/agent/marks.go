@@ -1,8 +1,10 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +36,28 @@ func (r *rising) lately(count uint64, now time.Time) bool {
 type guardCounts struct {
 	mu             sync.Mutex // guards the fields below
 	marks, unknown rising
+	// crossed are the counters of clusterDrops.
+	crossed map[string]*crossing
+}
+
+// clusterDrops are the reasons of packets of the cluster that were about to cross the network in
+// clear, or came in so.
+var clusterDrops = []string{"src_in_range", "dst_in_range", "pod_to_range", "pod_to_node",
+	"pod_mark_lost", "pod_unmarked"}
+
+// crossing is a counter of clusterDrops. What it counted before veild started is no problem.
+type crossing struct {
+	rising
+	// from is the count before it rose.
+	from uint64
+}
+
+// lately returns by how much the counter rose, while it rises and for shownFor after it last did.
+func (c *crossing) lately(count uint64, now time.Time) uint64 {
+	if !c.rising.lately(count, now) {
+		c.from = count
+	}
+	return count - min(c.from, count)
 }
 
 // problems returns the problems that the counters of s indicate, as sentences.
@@ -63,5 +87,49 @@ func (c *guardCounts) problems(s telemetry.Status, now time.Time) (problems []st
 				"on every node", unknown))
 	}
 
+	if lost := c.crossings(s.Guard.Drops, now); lost != "" {
+		problems = append(problems, fmt.Sprintf("packets of the cluster were dropped because "+
+			"they were not in a tunnel (%s): nothing passed in clear; find the route, the rule or "+
+			"the program that sends them past it by the table in docs/operations.md", lost))
+	}
 	return problems
+}
+
+// crossings returns the reasons of clusterDrops that counted lately, each with its number.
+func (c *guardCounts) crossings(drops []telemetry.Drop, now time.Time) string {
+	var lost []string
+	for _, d := range drops {
+		if !slices.Contains(clusterDrops, d.Name) {
+			continue
+		}
+		counter := c.crossed[d.Name]
+		if counter == nil {
+			if c.crossed == nil {
+				c.crossed = map[string]*crossing{}
+			}
+			counter = &crossing{rising: rising{count: d.Packets}}
+			c.crossed[d.Name] = counter
+		}
+		if n := counter.lately(d.Packets, now); n > 0 {
+			lost = append(lost, fmt.Sprintf("%s %d", d.Name, n))
+		}
+	}
+	return strings.Join(lost, ", ")
+}
+
+// watchDrops reads the guard's counters each resync until ctx ends, so that status knows when a
+// counter rose, however seldom it is read.
+func (a *Agent) watchDrops(ctx context.Context) {
+	tick := time.NewTicker(resync)
+	defer tick.Stop()
+	for {
+		if shown, err := a.showGuard(); err == nil {
+			a.guardCounts.problems(telemetry.Status{Guard: shown}, time.Now())
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,36 @@ func TestDatagramsOfUnknownSourcesAreAProblemOfSilentPeers(t *testing.T) {
 		}
 		if got := c.problems(s, start.Add(step.after)); (len(got) > 0) != step.problem {
 			t.Errorf("%s: problems %q", step.situation, got)
+		}
+	}
+}
+
+func TestRecentDropsOfTheClusterAreAProblem(t *testing.T) {
+	var c guardCounts
+	start := time.Unix(1_000_000, 0)
+	for _, step := range []struct {
+		situation string
+		reason    string
+		dropped   uint64
+		after     time.Duration
+		problem   string
+	}{
+		{"some of an earlier veild", "dst_in_range", 7, 0, ""},
+		{"none since", "dst_in_range", 7, time.Minute, ""},
+		{"three more", "dst_in_range", 10, 2 * time.Minute, "(dst_in_range 3)"},
+		{"two more", "dst_in_range", 12, 5 * time.Minute, "(dst_in_range 5)"},
+		{"none for long", "dst_in_range", 12, 16 * time.Minute, ""},
+		{"one more", "dst_in_range", 13, 17 * time.Minute, "(dst_in_range 1)"},
+		{"another reason, first seen", "pod_unmarked", 4, 40 * time.Minute, ""},
+		{"the counters began anew", "pod_unmarked", 1, 41 * time.Minute, ""},
+		{"a pod's forged source", "pod_spoofed_source", 1, 60 * time.Minute, ""},
+		{"another one", "pod_spoofed_source", 9, 61 * time.Minute, ""},
+	} {
+		s := telemetry.Status{Guard: telemetry.Guard{Drops: []telemetry.Drop{
+			{Name: step.reason, Packets: step.dropped}}}}
+		got := strings.Join(c.problems(s, start.Add(step.after)), "; ")
+		if (got != "") != (step.problem != "") || !strings.Contains(got, step.problem) {
+			t.Errorf("%s: problems %q, want %q", step.situation, got, step.problem)
 		}
 	}
 }

@@ -44,6 +44,7 @@ func (a *Agent) Status() telemetry.Status {
 		s.Problems = append(s.Problems, fmt.Sprintf("the tunnels cannot be read: %v", tunnelErr))
 	}
 	s.Problems = append(append(s.Problems, serviceProblems...), policyProblems...)
+	s.Problems = append(s.Problems, s.Faults(time.Now())...)
 	if guardErr != nil {
 		s.Problems = append(s.Problems, fmt.Sprintf("the guard cannot be read: %v", guardErr))
 	} else {
