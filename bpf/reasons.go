@@ -87,6 +87,9 @@ var Reasons = []Reason{
 		"A tunnel datagram came from an address that no known node has."},
 	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of " +
 		"the node."},
+	{33, "pod_link_local", "A pod's router solicitation, neighbour discovery or multicast report " +
+		"had a link-local or unspecified source, as every pod with IPv6 sends at its start. It " +
+		"is no sign of an attack."},
 }
 
 // PolicyReasons are why a packet was dropped where NetworkPolicy is enforced, in nftables. They

@@ -148,9 +148,7 @@ func (r *nodeReport) readStatus(n nodeSeen) {
 	r.Peers = len(peersIn(*s))
 	r.readPolicy(s.Policy)
 
-	for _, d := range s.Guard.Drops {
-		r.Blocked += d.Packets
-	}
+	r.Blocked = s.Guard.Blocked()
 }
 
 // readPolicy notes what ends by itself: a node that is late, and pods that start.

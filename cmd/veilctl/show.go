@@ -65,13 +65,8 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		states[p.State]++
 	}
 
-	var blocked uint64
-	for _, d := range s.Guard.Drops {
-		blocked += d.Packets
-	}
-
-	guard := fmt.Sprintf("in force on %s; %d packets dropped", strings.Join(s.Guard.Links, ", "),
-		blocked)
+	guard := fmt.Sprintf("in force on %s; packets dropped: %d", strings.Join(s.Guard.Links, ", "),
+		s.Guard.Blocked())
 	if !s.Guard.InForce {
 		guard = "NOT in force"
 	}

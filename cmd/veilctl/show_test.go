@@ -80,7 +80,7 @@ func TestCommandsForPeople(t *testing.T) {
 	socket := daemon(t, sample(), true)
 	for command, want := range map[string][]string{
 		"status": {"node-1, ready for pods", "1 up, 0 idle, 0 silent, 1 without a key",
-			"node-9: it claims the key", "masqueraded traffic", "5 packets dropped",
+			"node-9: it claims the key", "masqueraded traffic", "packets dropped: 5",
 			"tun_udp off, udp_segment off to node-2"},
 		"peers": {"node-2  up", "198.18.0.12:51820", "1296", "node-3  keyless"},
 		"mtu":   {"  1500  underlay", "1296  on the way to node-2"},

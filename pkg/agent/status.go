@@ -176,7 +176,7 @@ func guardStatus(g *guard.Guard, state *guard.State) (telemetry.Guard, error) {
 	out.MarksRestored = counts[guard.MarksRestored]
 	for _, r := range guard.Reasons() {
 		out.Drops = append(out.Drops, telemetry.Drop{Number: r.Number, Name: r.Name,
-			Sentence: r.Sentence, Packets: counts[r.Name]})
+			Sentence: r.Sentence, Packets: counts[r.Name], Harmless: guard.Harmless(r.Name)})
 	}
 	return out, nil
 }

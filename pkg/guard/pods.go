@@ -15,6 +15,8 @@ import (
 //
 //	pod ─► vpod… ─► kubeveil_pods (raw-10): mark; source not in @pods: drop ─► kubeveil_guard (raw) ─► route
 //
+// What an honest kernel sends from a link-local or unspecified address is counted apart.
+//
 // If only this table is missing, the guard's table drops pods' packets without a mark.
 
 // beforeGuard is before priority raw (-300), where the guard judges by the mark, and so before
@@ -39,26 +41,51 @@ func planPods() *nft.Table {
 		nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return),
 		nft.SetMark(abi.TunnelMark, abi.PodMark),
 	}
-	t := &nft.Table{Name: abi.NFTPodTable, Counters: []string{spoofed}}
+	t := &nft.Table{Name: abi.NFTPodTable, Counters: []string{podLinkLocal, spoofed}}
 	for _, s := range podSets {
 		rules = append(rules, dropForged(s.saddr, s.name))
 		t.Sets = append(t.Sets, nft.Set{Shared: true, Set: nftables.Set{Name: s.name,
 			Concatenation: true, KeyType: nftables.MustConcatSetType(nftables.TypeIFName, s.addr)}})
 	}
-	t.Chains = []nft.Chain{nft.Base(abi.NFTPodChain, nftables.ChainTypeFilter,
-		nftables.ChainHookPrerouting, beforeGuard, rules...)}
+	t.Chains = []nft.Chain{
+		nft.Base(abi.NFTPodChain, nftables.ChainTypeFilter, nftables.ChainHookPrerouting,
+			beforeGuard, rules...),
+		nft.Target(forgedChain,
+			nft.All(nft.Source6.Begins(0xfe, 0x80, 0, 0, 0, 0, 0, 0), nft.Jump(linkLocalChain)),
+			nft.All(nft.Source6.Begins(make([]byte, 16)...), nft.Jump(linkLocalChain)),
+			nft.CountDrop(spoofed)),
+		nft.Target(linkLocalChain, dropLinkLocal()...),
+	}
 	return t
 }
 
-// dropForged drops packets whose source does not belong to their link: name and address are one
-// key.
+// Chains of packets with a source that does not belong to their link, and of those among them with
+// a link-local or unspecified source. No packet leaves the first one.
+const forgedChain, linkLocalChain = "forged", "link_local"
+
+// dropLinkLocal drops and counts apart what the kernel of each network namespace with IPv6 sends by
+// itself. Types of ICMPv6 are those of RFC 2710, 4861 and 3810: multicast listener and router
+// solicitation, neighbour discovery, version 2 multicast listener report.
+func dropLinkLocal() (rules []nft.Rule) {
+	for _, types := range [][2]byte{{130, 133}, {135, 136}, {143, 143}} {
+		rules = append(rules, nft.All(nft.Proto(nft.Eq, unix.IPPROTO_ICMPV6), nft.Rule{
+			nft.Load(nft.Transport, 0, 1),
+			&expr.Cmp{Op: expr.CmpOpGte, Register: unix.NFT_REG_1, Data: types[:1]},
+			&expr.Cmp{Op: expr.CmpOpLte, Register: unix.NFT_REG_1, Data: types[1:]},
+		}, nft.CountDrop(podLinkLocal)))
+	}
+	return rules
+}
+
+// dropForged drops packets whose source does not belong to their link, by the chain forged: name and
+// address are one key.
 func dropForged(saddr nft.Field, set string) nft.Rule {
 	return nft.All(nft.Family(saddr.Family), nft.Rule{
 		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: unix.NFT_REG_1},
 		&expr.Payload{DestRegister: unix.NFT_REG_2, Base: nft.Network, Offset: saddr.Offset,
 			Len: saddr.Size},
 		nft.NotIn(set),
-	}, nft.CountDrop(spoofed))
+	}, nft.Goto(forgedChain))
 }
 
 // passMarked accepts pods' packets with their mark. It drops them while the pods' table is missing.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
@@ -294,4 +295,65 @@ func wantReceived(t *testing.T, n *node, pod *nettest.NS, to string) {
 	if _, _, err := c.ReadFromUDP(make([]byte, 64)); err != nil {
 		t.Errorf("packet to %s: %v", to, err)
 	}
+}
+
+// What the kernel of each network namespace with IPv6 sends by itself is dropped, and counted apart
+// from forged sources.
+func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
+	n := newNode(t, clsact{})
+	pod := n.addPod(t)
+	out := packetSocket(t, pod, "p0", unix.SOCK_RAW)
+	for _, tt := range []struct {
+		name, from string
+		typ        byte // of ICMPv6
+		routerHop  bool // a hop-by-hop header with a router alert comes first, RFC 2711
+		reason     string
+	}{
+		{"router solicitation", "fe80::9", 133, false, podLinkLocal},
+		{"router solicitation without an address", "::", 133, false, podLinkLocal},
+		{"multicast listener report", "fe80::9", 143, true, podLinkLocal},
+		{"multicast listener report without an address", "::", 143, true, podLinkLocal},
+		{"multicast listener report, version 1", "fe80::9", 131, true, podLinkLocal},
+		{"duplicate address detection", "::", 135, false, podLinkLocal},
+		{"neighbour advertisement", "fe80::9", 136, false, podLinkLocal},
+		{"router advertisement", "fe80::9", 134, false, spoofed},
+		{"redirect", "fe80::9", 137, false, spoofed},
+		{"echo request", "fe80::9", 128, false, spoofed},
+		{"neighbour solicitation from another pod's address", "fd42:1::6", 135, false, spoofed},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := n.counters(t)
+			frame := ether(icmp6(tt.from, tt.typ, tt.routerHop), unix.ETH_P_IPV6)
+			copy(frame, []byte{0x33, 0x33, 0, 0, 0, 1})
+			if _, err := unix.Write(out, frame); err != nil {
+				t.Fatal(err)
+			}
+			var after map[string]uint64
+			nettest.Until(t, patience, "it is counted as "+tt.reason, func() bool {
+				after = n.counters(t)
+				return after[tt.reason] > before[tt.reason]
+			})
+			// The pod's kernel may send such packets of its own meanwhile.
+			if tt.reason == podLinkLocal && after[spoofed] != before[spoofed] {
+				t.Errorf("%s rose from %d to %d", spoofed, before[spoofed], after[spoofed])
+			}
+		})
+	}
+}
+
+// icmp6 returns an IPv6 packet to all nodes of the link with an ICMPv6 message of 24 bytes.
+func icmp6(from string, typ byte, routerAlert bool) []byte {
+	var before []byte
+	next := byte(unix.IPPROTO_ICMPV6)
+	if routerAlert {
+		before, next = []byte{unix.IPPROTO_ICMPV6, 0, 5, 2, 0, 0, 1, 0}, unix.IPPROTO_HOPOPTS
+	}
+	packet := append(make([]byte, 40), before...)
+	packet = append(packet, append([]byte{typ}, make([]byte, 23)...)...)
+	packet[0], packet[6], packet[7] = 6<<4, next, 255
+	binary.BigEndian.PutUint16(packet[4:], uint16(len(packet)-40))
+	src, dst := netip.MustParseAddr(from).As16(), netip.MustParseAddr("ff02::1").As16()
+	copy(packet[8:], src[:])
+	copy(packet[24:], dst[:])
+	return packet
 }

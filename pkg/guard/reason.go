@@ -8,6 +8,10 @@ type Reason = bpf.Reason
 // Reasons are all reasons, by number.
 func Reasons() []Reason { return bpf.Reasons }
 
+// Harmless reports whether the reason of this name is of packets that every pod sends at its start,
+// which are no sign of an attack or a fault.
+func Harmless(reason string) bool { return reason == podLinkLocal }
+
 // Names of the reasons that the nftables tables count, in bpf/reasons.go.
 const (
 	srcInRange      = "src_in_range"
@@ -22,6 +26,7 @@ const (
 	midstream       = "pod_midstream"
 	tunnelToOutside = "tunnel_to_outside"
 	toLoopback      = "to_loopback"
+	podLinkLocal    = "pod_link_local"
 
 	// TunnelUnknownSource counts tunnel datagrams from an address that no known node has.
 	TunnelUnknownSource = "tunnel_unknown_source"

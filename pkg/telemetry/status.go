@@ -156,6 +156,18 @@ type Drop struct {
 	Name     string `json:"name"`
 	Sentence string `json:"sentence"`
 	Packets  uint64 `json:"packets"`
+	// Harmless reports whether every pod sends such packets, so that they are no sign of a fault.
+	Harmless bool `json:"harmless,omitempty"`
+}
+
+// Blocked returns how many packets the guard dropped, without harmless ones.
+func (g Guard) Blocked() (packets uint64) {
+	for _, d := range g.Drops {
+		if !d.Harmless {
+			packets += d.Packets
+		}
+	}
+	return packets
 }
 
 // MTU is how the MTU of pods came about, bytes.
