@@ -20,9 +20,12 @@ func TestPeerThatDoesNotAnswerIsSilent(t *testing.T) {
 	state := func(want telemetry.PeerState) {
 		t.Helper()
 		nodetest.WaitStatus(ctx, t, n1, time.Minute, func(s telemetry.Status) error {
+			named := strings.Contains(strings.Join(s.Problems, "\n"), "has not answered for")
 			if len(s.Peers) != 1 || s.Peers[0].State != want ||
+				named != (want == telemetry.PeerSilent) ||
 				s.Peers[0].SilentSince.IsZero() == (want == telemetry.PeerSilent) {
-				return fmt.Errorf("peers %+v, want one that is %s", s.Peers, want)
+				return fmt.Errorf("peers %+v, problems %q, want one that is %s", s.Peers,
+					s.Problems, want)
 			}
 			return nil
 		})

@@ -1,0 +1,44 @@
+package network_test
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+)
+
+// A hundred pods that do nothing are a minute long, and in long runs ten, neither spoofers nor
+// blocked: what their kernels send by themselves is counted apart.
+func TestIdlePodsAreNoSpoofers(t *testing.T) {
+	idle := time.Minute
+	if os.Getenv(longEnv) != "" {
+		idle = 10 * time.Minute
+	}
+	for _, family := range []lab.Family{lab.IPv4, lab.Dual} {
+		t.Run(string(family), func(t *testing.T) {
+			t.Parallel()
+			ctx, l := nodetest.LongLab(t, lab.Options{NoAPIServer: true, Family: family},
+				idle+5*time.Minute)
+			n := l.Nodes()[0]
+			for i := range 100 {
+				nodetest.AddPod(ctx, t, n, fmt.Sprintf("idle-%d", i))
+			}
+			select {
+			case <-time.After(idle):
+			case <-ctx.Done():
+				t.Fatal(ctx.Err())
+			}
+
+			s := nodetest.NodeStatus(ctx, t, n)
+			if s.Pods != 100 || s.Guard.Blocked() > 0 || len(s.Problems) > 0 {
+				t.Errorf("%d pods, drops %+v, problems %q; want 100 and no drop but pod_link_local",
+					s.Pods, s.Guard.Drops, s.Problems)
+			}
+			t.Logf("counted apart: %d", nodetest.Dropped(ctx, t, n, "pod_link_local"))
+			nodetest.NoLeaks(t, l)
+		})
+	}
+}
