@@ -79,6 +79,7 @@ func TestRecentDropsOfTheClusterAreAProblem(t *testing.T) {
 		{"a pod's forged source", "pod_spoofed_source", 1, 60 * time.Minute, ""},
 		{"another one", "pod_spoofed_source", 9, 61 * time.Minute, ""},
 	} {
+
 		s := telemetry.Status{Guard: telemetry.Guard{Drops: []telemetry.Drop{
 			{Name: step.reason, Packets: step.dropped}}}}
 		got := strings.Join(c.problems(s, start.Add(step.after)), "; ")

@@ -323,6 +323,7 @@ func TestLinkLocalPacketsOfPodsAreCountedApart(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := n.counters(t)
+
 			frame := ether(icmp6(tt.from, tt.typ, tt.routerHop), unix.ETH_P_IPV6)
 			copy(frame, []byte{0x33, 0x33, 0, 0, 0, 1})
 			if _, err := unix.Write(out, frame); err != nil {

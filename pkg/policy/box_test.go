@@ -32,6 +32,7 @@ func TestDisjointBoxesMatchTheSame(t *testing.T) {
 		}
 		return n
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
 		boxes := drawBoxes(t)
 		best, ok := DisjointBoxes(boxes)

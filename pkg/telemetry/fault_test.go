@@ -35,6 +35,7 @@ func TestFaultsNameWhatCannotBeReached(t *testing.T) {
 		"a tunnel": {Status{Devices: []Device{{Name: "veil0", Kind: "kubeveil"}}},
 			[]string{"tunnel veil0 (kubeveil) has no key yet", "tunnel veil0 (kubeveil) is down"}},
 	} {
+
 		t.Run(name, func(t *testing.T) {
 			if d := cmp.Diff(tt.want, tt.status.Faults(now)); d != "" {
 				t.Error(d)

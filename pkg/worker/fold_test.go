@@ -40,6 +40,7 @@ func randomSections(r *rand.Rand) string {
 		case 1:
 			b.WriteString("update_only=true\n")
 		}
+
 		if r.IntN(3) == 0 {
 			fmt.Fprintf(&b, "preshared_key=%064x\n", r.IntN(3))
 		}
