@@ -37,6 +37,8 @@ type inputs struct {
 	underlayMTU int
 	// wideMTU is a sentence about a configured MTU that exceeds the link's; else it is empty.
 	wideMTU string
+	// overlaps is a sentence about links of other programs inside the cluster's ranges, or empty.
+	overlaps string
 	// localAddrs are the addresses on the link that carries node traffic. otherAddrs are those on
 	// any link: they count if the node has none of the former.
 	localAddrs, otherAddrs []netip.Addr
@@ -132,6 +134,9 @@ func decide(in inputs) decision {
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
 	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
 	d.notes = append(d.notes, closedServers(in)...)
+	if in.overlaps != "" {
+		d.notes = append(d.notes, in.overlaps)
+	}
 	if in.wideMTU != "" {
 		d.notes = append(d.notes, in.wideMTU)
 	}

@@ -77,6 +77,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 		in.underlayMTU = in.cfg.MTU
 	}
 	in.wideMTU = node.WideMTU(in.cfg.MTU, underlay)
+	in.overlaps = node.Overlaps(in.cfg, underlay.Networks)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
 	var refusals []cluster.Refusal
 	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways),

@@ -33,8 +33,16 @@ type Underlay struct {
 	// link. Links of tunnels, pods and kube-proxy's IPVS mode, loopback and link-local addresses
 	// are left out.
 	Assigned []netip.Addr
+	// Networks are those of the links of Assigned, in the kernel's order.
+	Networks []LinkNetwork
 	// Gateways are the next hops of default routes and towards nodes, sorted.
 	Gateways []netip.Addr
+}
+
+// LinkNetwork is the network that a link has by one of its addresses.
+type LinkNetwork struct {
+	Link    string
+	Network netip.Prefix
 }
 
 // Underlay determines how node traffic leaves this node. nodes are the underlay addresses of peers,
@@ -206,6 +214,9 @@ func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 			continue
 		}
 		u.Assigned = append(u.Assigned, ip)
+		ones, _ := a.Mask.Size()
+		u.Networks = append(u.Networks, LinkNetwork{f.byIndex[a.LinkIndex].Name,
+			netip.PrefixFrom(ip, ones).Masked()})
 		if a.LinkIndex == u.Index {
 			u.Addrs = append(u.Addrs, ip)
 		}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,14 +80,37 @@ func TestUnderlay(t *testing.T) {
 				return err
 			})
 
-			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index"),
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Underlay{}, "Index", "Networks"),
 				cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 				t.Errorf("underlay (-want +got):\n%s", diff)
 			}
 			if got.Index == 0 {
 				t.Error("underlay has no index")
 			}
+			if len(got.Networks) != len(got.Assigned) {
+				t.Errorf("networks %v of the addresses %v", got.Networks, got.Assigned)
+			}
 		})
+	}
+}
+
+func TestUnderlayHasTheNetworksOfLinks(t *testing.T) {
+	l := newLab(t)
+	l.apply(dual())
+	var got Underlay
+	l.ns.Run(t, func() (err error) {
+		if err := command("ip link add docker0 type bridge; ip addr add 198.18.130.129/25 dev " +
+			"docker0; ip addr add fd42:aaaa:0:2::1/64 dev docker0")(); err != nil {
+			return err
+		}
+		got, err = l.host.Underlay(nil, nil)
+		return err
+	})
+	for _, network := range []string{"198.18.130.128/25", "fd42:aaaa:0:2::/64"} {
+		if want := (LinkNetwork{"docker0", netip.MustParsePrefix(network)}); !slices.Contains(
+			got.Networks, want) {
+			t.Errorf("networks %v without %v", got.Networks, want)
+		}
 	}
 }
 

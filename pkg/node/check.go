@@ -85,6 +85,9 @@ func Notes(cfg config.Config) ([]string, error) {
 	if wide := WideMTU(cfg.MTU, u); wide != "" {
 		notes = append(notes, "warning: "+wide)
 	}
+	if inside := Overlaps(cfg, u.Networks); inside != "" {
+		notes = append(notes, "warning: "+inside)
+	}
 
 	return notes, nil
 }

@@ -1,0 +1,47 @@
+package network_test
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// A bridge of another program with a network inside the other node's pod prefix is named by status
+// and by veild check. Pods talk all the same, and nothing leaves in clear.
+func TestALinkInsideAClusterRangeIsNamed(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{NoAPIServer: true})
+	a, b := pair(ctx, t, l)
+	nodetest.Meet(ctx, t, a, b)
+	n := l.Nodes()[0]
+	network := netip.PrefixFrom(l.Nodes()[1].PodPrefixes[0].Addr().Next(), 25).String()
+	nodetest.Run(ctx, t, n, "ip", "link", "add", "docker0", "type", "bridge")
+	nodetest.Run(ctx, t, n, "ip", "addr", "add", network, "dev", "docker0")
+	nodetest.Run(ctx, t, n, "ip", "link", "set", "docker0", "up")
+
+	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
+		if !strings.Contains(strings.Join(s.Problems, ";"), "docker0") || !s.Ready {
+			return errors.New("it does not name docker0, or is not ready")
+		}
+		return nil
+	})
+	out, err := n.Exec(ctx, l.Program("veild"), "check", "--config", "/etc/kubeveil/veild.yaml")
+	if !strings.Contains(string(out), "docker0") {
+		t.Errorf("veild check does not name docker0: %s %v", out, err)
+	}
+	nodetest.Meet(ctx, t, a, b)
+
+	nodetest.Run(ctx, t, n, "ip", "link", "del", "docker0")
+	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
+		if len(s.Problems) > 0 {
+			return errors.New("it has problems still")
+		}
+		return nil
+	})
+	nodetest.NoLeaks(t, l)
+}

@@ -1,0 +1,48 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/hostnet"
+)
+
+// overlapsShown bounds how many links a sentence names.
+const overlapsShown = 5
+
+// Overlaps names the links of other programs with a network inside a cluster range or a service
+// range, a bridge of Docker for one; empty means none. Processes of this node reach that link
+// instead of the pods or services. A single address in a service range is ordinary: NodeLocal
+// DNSCache and IPVS have some.
+func Overlaps(cfg config.Config, networks []hostnet.LinkNetwork) string {
+	var found []string
+	for _, n := range networks {
+		switch {
+		case within(n.Network, cfg.ClusterRanges):
+			found = append(found, fmt.Sprintf("%s (%s, in clusterRanges)", n.Link, n.Network))
+		case !n.Network.IsSingleIP() && within(n.Network, cfg.ServiceRanges):
+			found = append(found, fmt.Sprintf("%s (%s, in serviceRanges)", n.Link, n.Network))
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+
+	slices.Sort(found)
+	if more := len(found) - overlapsShown; more > 0 {
+		found = append(found[:overlapsShown], fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("links of other programs have networks of the cluster, so processes of "+
+		"this node do not reach pods or services with those addresses: %s; give these links "+
+		"other networks, or delete them", strings.Join(found, ", "))
+}
+
+// within reports whether p lies in one of the ranges.
+func within(p netip.Prefix, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(r netip.Prefix) bool {
+		return r.Bits() <= p.Bits() && r.Overlaps(p)
+	})
+}
