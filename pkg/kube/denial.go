@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,8 @@ func (c *Client) Deny(denials []policy.Denial) {
 	}
 }
 
-// Bounds of the Events of one node, whatever tenants write: a token bucket.
+// Bounds of the Events of one node about policies of one namespace, whatever tenants write: a token
+// bucket. Policies without a namespace have one too.
 const (
 	eventBurst = 20
 	eventEvery = 10 * time.Second
@@ -40,8 +42,7 @@ const (
 // policy, and again when the API server may have forgotten it.
 func (c *Client) RunDenials(ctx context.Context) error {
 	s := &eventSayer{client: c, said: map[policy.Name]saidEvent{},
-		bucket: flowcontrol.NewTokenBucketRateLimiter(float32(time.Second)/float32(eventEvery),
-			eventBurst)}
+		perSecond: float32(time.Second) / float32(eventEvery)}
 	for {
 		wait := s.say(ctx)
 		select {
@@ -57,7 +58,35 @@ func (c *Client) RunDenials(ctx context.Context) error {
 type eventSayer struct {
 	client *Client
 	said   map[policy.Name]saidEvent
-	bucket flowcontrol.RateLimiter
+	// buckets are by namespace. The zero value is ready.
+	buckets   map[string]*eventBucket
+	perSecond float32
+}
+
+type eventBucket struct {
+	flowcontrol.RateLimiter
+	used time.Time
+}
+
+// accept reports whether an Event may be created in a namespace now. It forgets buckets that are
+// full again.
+func (s *eventSayer) accept(namespace string, now time.Time) bool {
+	maps.DeleteFunc(s.buckets, func(_ string, b *eventBucket) bool {
+		return now.Sub(b.used) > eventBurst*eventEvery
+	})
+	b := s.buckets[namespace]
+	if b == nil {
+		if s.buckets == nil {
+			s.buckets = map[string]*eventBucket{}
+		}
+		b = &eventBucket{flowcontrol.NewTokenBucketRateLimiter(s.perSecond, eventBurst), now}
+		s.buckets[namespace] = b
+	}
+	if !b.TryAccept() {
+		return false
+	}
+	b.used = now
+	return true
 }
 
 // eventProblem is what the problem is about where Events cannot be created.
@@ -82,14 +111,16 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 	}
 	s.said = said
 
+	wait = s.client.times.again
 	for _, d := range denials {
 		now := time.Now()
 		if have, has := s.said[d.Name]; has && have.object == d.Object &&
 			now.Sub(have.at) < s.client.times.again {
 			continue
 		}
-		if !s.bucket.TryAccept() {
-			return eventEvery
+		if !s.accept(d.Namespace, now) {
+			wait = eventEvery
+			continue
 		}
 		if err := s.client.createEvent(ctx, d, now); err != nil {
 			s.client.report(eventProblem, err)
@@ -98,7 +129,7 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 		s.said[d.Name] = saidEvent{d.Object, now}
 	}
 	s.client.report(eventProblem, nil)
-	return s.client.times.again
+	return wait
 }
 
 // eventKind is that of what createEvent creates; the path depends on the namespace.

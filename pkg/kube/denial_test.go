@@ -9,8 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"k8s.io/client-go/util/flowcontrol"
-
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
@@ -34,8 +32,7 @@ func sayer(t *testing.T, f *fakeServer, node string) *eventSayer {
 		t.Fatal(err)
 	}
 	c.times = quick
-	return &eventSayer{client: c, said: map[policy.Name]saidEvent{},
-		bucket: flowcontrol.NewTokenBucketRateLimiter(0.001, eventBurst)}
+	return &eventSayer{client: c, said: map[policy.Name]saidEvent{}, perSecond: 0.001}
 }
 
 // events are those of a namespace.
@@ -133,6 +130,15 @@ func TestEventsOfANodeAreBounded(t *testing.T) {
 	}
 	if got := f.count("POST " + shopEventsPath); got != eventBurst {
 		t.Errorf("%d requests, want %d", got, eventBurst)
+	}
+
+	// Those of policies elsewhere are told all the same.
+	guests := denial("guests", "u", 1)
+	guests.Namespace = ""
+	s.client.Deny(append(many, guests))
+	s.say(t.Context())
+	if got := f.count("POST " + defaultEventsPath); got != 1 {
+		t.Errorf("%d requests about a policy outside the namespace, want 1", got)
 	}
 }
 

@@ -3,6 +3,7 @@ package keeper
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -41,18 +42,29 @@ func (k *Keeper) logDrops(ctx context.Context, l *table.DropLog) error {
 			_ = l.Close()
 		}
 	}()
-	limit := newDropLimit(time.Now())
+	limit := newDropLimit()
 	for {
 		drops, err := l.Receive()
 		if err != nil {
 			return err
 		}
 		for _, d := range drops {
-			if limit.accept(d, time.Now()) {
-				k.logDrop(d, limit.takeSkipped())
+			sender := k.podAt(d.Src)
+			if limit.accept(d, sender, time.Now()) {
+				k.logDrop(d, limit.takeSkipped(sender))
 			}
 		}
 	}
+}
+
+// podAt returns the pod that has an address; the zero Name means that no pod is known to have it.
+func (k *Keeper) podAt(a netip.Addr) (name policy.Name) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if whose := k.planner.Whose(a); len(whose) == 1 {
+		name = whose[0].Name
+	}
+	return name
 }
 
 // logDrop logs one drop as the plan in force explains it.
@@ -110,56 +122,4 @@ func protoWord(p policy.Proto) string {
 		return p.String()
 	}
 	return fmt.Sprint(uint8(p))
-}
-
-// Bounds of what is logged, whatever pods send.
-const (
-	// dropRepeat is how soon a drop with the same ends is logged again.
-	dropRepeat = time.Hour
-	// dropBurst drops are logged at once, then one each dropEvery.
-	dropBurst = 20
-	dropEvery = 10 * time.Second
-	// dropKnown bounds the drops that are remembered.
-	dropKnown = 4096
-)
-
-// dropLimit says which drops are logged: a token bucket behind a memory of those that were. It is
-// for one goroutine.
-type dropLimit struct {
-	known map[table.Dropped]time.Time
-	// full is when all tokens are there.
-	full    time.Time
-	skipped int
-}
-
-func newDropLimit(now time.Time) *dropLimit {
-	return &dropLimit{known: map[table.Dropped]time.Time{}, full: now}
-}
-
-// accept reports whether a drop is to be logged now.
-func (l *dropLimit) accept(d table.Dropped, now time.Time) bool {
-	if last, known := l.known[d]; known && now.Sub(last) < dropRepeat {
-		return false
-	}
-	if l.full.Before(now) {
-		l.full = now
-	}
-	if l.full.Sub(now) > (dropBurst-1)*dropEvery {
-		l.skipped++
-		return false
-	}
-
-	l.full = l.full.Add(dropEvery)
-	if len(l.known) >= dropKnown {
-		clear(l.known)
-	}
-	l.known[d] = now
-	return true
-}
-
-// takeSkipped returns how many drops the bucket had no token for since the last call.
-func (l *dropLimit) takeSkipped() int {
-	n := l.skipped
-	l.skipped = 0
-	return n
 }

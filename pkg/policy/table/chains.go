@@ -183,7 +183,8 @@ func (w *ruleWriter) isolating(lines policy.Arrangement, name string,
 	if allowOwnNode && w.direction == policy.Egress {
 		passes(toNode())
 	}
-	return append(rules, logDrop(chainPrefix[w.direction]+name), drop(denied[w.direction]))
+	rules = append(rules, logDrops(chainPrefix[w.direction]+name, w.family)...)
+	return append(rules, drop(denied[w.direction]))
 }
 
 // addHooks adds the chains at hooks and the two that send packets to the chains of their groups.

@@ -13,7 +13,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// DropLog receives the packets that logDrop tells of, from the network namespace in which it was
+// DropLog receives the packets that logDrops tells of, from the network namespace in which it was
 // opened. Close it at the end.
 type DropLog struct{ conn *netlink.Conn }
 

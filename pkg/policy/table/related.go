@@ -132,6 +132,7 @@ func (p *planner) makeInside(plan *policy.Plan) {
 		p.inside[f.inside] = &set{key: f.addr, interval: true,
 			elements: union{intervals(rangesOf(plan.Inside, i))}}
 		p.inside[f.nodes] = &set{key: f.addr, elements: union{{}}}
+		p.inside[f.logged] = f.loggedSet()
 	}
 	for _, a := range plan.NodeAddrs {
 		p.inside[families[indexOf(a)].nodes].elements[0][key(a.AsSlice())] = true

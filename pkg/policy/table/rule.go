@@ -85,14 +85,15 @@ type family struct {
 	same         string // and these of related.go
 	inside       string
 	nodes        string
+	logged       string // the set of logrule.go
 	addr         nftables.SetDatatype
 }
 
 var families = []family{
 	{"ip", "_4", unix.NFPROTO_IPV4, 12, 16, 8 + 16, 4, abi.NFTMembers4, abi.NFTSelf4, "own4",
-		"ended4", "same4", "inside4", "nodes4", nftables.TypeIPAddr},
+		"ended4", "same4", "inside4", "nodes4", "logged4", nftables.TypeIPAddr},
 	{"ip6", "_6", unix.NFPROTO_IPV6, 8, 24, 8 + 24, 16, abi.NFTMembers6, abi.NFTSelf6, "own6",
-		"ended6", "same6", "inside6", "nodes6", nftables.TypeIP6Addr},
+		"ended6", "same6", "inside6", "nodes6", "logged6", nftables.TypeIP6Addr},
 }
 
 // Registers of a lookup. A concatenated key begins in the first and goes on 4 bytes a register:
@@ -245,21 +246,5 @@ func byGroup(name string, key expr.MetaKey, op expr.CmpOp, group uint32) match {
 		&expr.Meta{Key: key, Register: firstRegister},
 		&expr.Cmp{Op: op, Register: firstRegister,
 			Data: binaryutil.NativeEndian.PutUint32(group)},
-	)}
-}
-
-// Log of drops: the group of nflog, the first bytes of a packet, and how many a second and chain.
-const (
-	logGroup   = 118
-	logSnaplen = 96
-	logRate    = 10
-)
-
-// logDrop tells a listener of nflog, if there is one, of a packet that is about to be dropped.
-func logDrop(prefix string) rule {
-	return rule{"limit rate 10/second log group 118 prefix " + prefix, encode(
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: logRate, Unit: expr.LimitTimeSecond, Burst: logRate},
-		&expr.Log{Key: 1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
-			Group: logGroup, Snaplen: logSnaplen, Data: []byte(prefix)},
 	)}
 }

@@ -52,7 +52,7 @@ func (f family) unknownPeer(d policy.Direction) match {
 func addDenials(to map[string]*chain) {
 	for _, reason := range []string{admin, baseline, unknown} {
 		if to[reason] == nil {
-			to[reason] = fixed(logDrop(reason), drop(reason))
+			to[reason] = fixed(append(logDrops(reason, families...), drop(reason))...)
 		}
 	}
 }

@@ -123,6 +123,11 @@ func (t *transaction) addSet(table, name string, s *set) {
 			binary.BigEndian.AppendUint64(nil, uint64(s.timeout.Milliseconds())))
 	}
 
+	if s.room > 0 && !s.concat {
+		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
+		t.Uint32(unix.NFTA_SET_DESC_SIZE, s.room)
+		endDesc()
+	}
 	if s.concat { // nft cannot list the set without the sizes of its fields
 		endDesc := t.Nest(unix.NFTA_SET_DESC | unix.NLA_F_NESTED)
 		if s.room > 0 {
