@@ -33,6 +33,7 @@ type Control struct {
 	// APIServer is the process, to end and restart.
 	APIServer *Process
 
+	etcd *Process
 	host *Host
 	// further are the hosts of all API servers but the first.
 	further []*Host
@@ -130,44 +131,6 @@ func (c *Control) makeCerts() error {
 	}
 	return errors.Join(a.server(append(servers, c.serviceAddrs()...)),
 		a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
-}
-
-func (c *Control) startEtcd(ctx context.Context) error {
-	root, err := Root()
-	if err != nil {
-		return err
-	}
-
-	// Its data is on tmpfs: writes need no disk, and go with the lab.
-	own, urls := fmt.Sprintf("http://127.0.0.1:%d", etcdPort), ""
-	if c.lab.opts.APIServers > 1 {
-		urls = "," + c.etcdURL()
-	}
-
-	p, err := c.host.Start(ctx, filepath.Join(root, "out/tools/etcd"), "--data-dir=/run/etcd",
-		"--listen-client-urls="+own+urls, "--advertise-client-urls="+own,
-		"--listen-peer-urls=http://127.0.0.1:2380", "--logger=zap", "--log-level=warn",
-		// It is alone, and by its defaults would wait up to a second before it elects itself.
-		"--heartbeat-interval=20", "--election-timeout=100")
-	if err != nil {
-		return err
-	}
-
-	err = Until(ctx, 30*time.Second, func() error {
-		if !p.Running() {
-			return Stop(fmt.Errorf("etcd has ended: %s", p.tail()))
-		}
-		conn, err := c.dial(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", etcdPort))
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	})
-	if err != nil {
-		return fmt.Errorf("wait for etcd: %w", err)
-	}
-
-	return nil
 }
 
 func (c *Control) startAPIServer(ctx context.Context) (err error) {

@@ -182,7 +182,7 @@ func (d *round) check(ctx context.Context, known string) error {
 	case err != nil:
 		d.failed(err)
 		return err
-	case older(head, known):
+	case Older(head, known):
 		err = &WentBackError{Known: known, Head: head}
 		d.failed(err)
 		d.end()
@@ -191,8 +191,8 @@ func (d *round) check(ctx context.Context, known string) error {
 	return nil
 }
 
-// older reports whether revision a is lower than b, or they cannot be compared.
-func older(a, b string) bool {
+// Older reports whether revision a is lower than b, or they cannot be compared.
+func Older(a, b string) bool {
 	m, err := strconv.ParseUint(a, 10, 64)
 	n, err2 := strconv.ParseUint(b, 10, 64)
 	return err != nil || err2 != nil || m < n

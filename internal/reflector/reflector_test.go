@@ -201,8 +201,8 @@ func TestRevisionsThatCannotBeComparedCountAsOlder(t *testing.T) {
 		a, b string
 		want bool
 	}{{"9", "10", true}, {"10", "9", false}, {"9", "9", false}, {"", "9", true}, {"x", "9", true}} {
-		if got := older(tc.a, tc.b); got != tc.want {
-			t.Errorf("older(%q, %q) = %t", tc.a, tc.b, got)
+		if got := Older(tc.a, tc.b); got != tc.want {
+			t.Errorf("Older(%q, %q) = %t", tc.a, tc.b, got)
 		}
 	}
 }

@@ -8,6 +8,9 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/tunnel"
 )
 
+// askAfter is how long a peer may be silent before the API server is asked for its key.
+const askAfter = 30 * time.Second
+
 // watchPeers reads the counters of peers until ctx ends, often enough to tell a silent peer from an
 // idle one. It asks for a turn when another program changed a device.
 func (a *Agent) watchPeers(ctx context.Context) error {
@@ -25,6 +28,9 @@ func (a *Agent) watchPeers(ctx context.Context) error {
 			a.poke()
 		}
 		cancel()
+		if a.kube != nil {
+			a.kube.SetSilent(a.tunnels.SilentFor(askAfter))
+		}
 	}
 }
 

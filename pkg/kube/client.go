@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/reflector"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,12 +44,16 @@ type timing struct {
 	lookup      time.Duration // how often the API server's host name is looked up
 	confirm     time.Duration // after which most of the nodes being lost is asked for again
 	reread      time.Duration // least time between two lists of a kind that went back
-	again       time.Duration // after which an Event that holds still is created again
+	silentTick  time.Duration // least time between two requests about silent peers
+	// over how long nodes spread their first requests about a silent peer
+	silentSpread time.Duration
+	again        time.Duration // after which an Event that holds still is created again
 }
 
 var defaultTiming = timing{
 	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
 	retryMin: 500 * time.Millisecond, retryMax: 3 * time.Second, reread: 5 * time.Second,
+	silentTick: time.Second, silentSpread: 30 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
 	confirm: 10 * time.Second, again: 30 * time.Minute,
 }
@@ -69,12 +74,14 @@ type Client struct {
 	nodes     *store[nodeEntry]
 	veilNodes *store[veilNodeEntry]
 	slices    *store[sliceEntry]
-	changed   chan struct{} // a store changed; capacity 1
-	publish   chan struct{} // the publisher should look; capacity 1
-	watched   chan struct{} // a watch began; capacity 1
-	doubted   chan struct{} // a doubt began; capacity 1
-	writing   chan struct{} // held by who writes or deletes this node's VeilNode; capacity 1
-	denied    chan struct{} // the denials changed; capacity 1
+	// veilNodeReader fills veilNodes; Run makes it.
+	veilNodeReader *reflector.Reflector
+	changed        chan struct{} // a store changed; capacity 1
+	publish        chan struct{} // the publisher should look; capacity 1
+	watched        chan struct{} // a watch began; capacity 1
+	doubted        chan struct{} // a doubt began; capacity 1
+	writing        chan struct{} // held by who writes or deletes this node's VeilNode; capacity 1
+	denied         chan struct{} // the denials changed; capacity 1
 	// labelled holds a token when labels of Nodes may have changed.
 	labelled chan struct{}
 
@@ -86,6 +93,7 @@ type Client struct {
 	second    map[string]bool   // names of the second list, nil for none
 	problems  map[string]string // by what they are about
 	denials   []policy.Denial   // see Deny
+	silent    []string          // see SetSilent
 }
 
 // New reads the credentials and prepares a Client; it does not yet talk to the

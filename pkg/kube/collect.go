@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,9 +76,7 @@ func (c *Client) collect(ctx context.Context, o *orphans, now time.Time) {
 // of as much again, other for each node, so that one of them does it and the
 // rest see that it is done.
 func (c *Client) patience(orphan string) time.Duration {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(c.node + "/" + orphan))
-	return c.times.orphanGrace + c.times.orphanGrace*time.Duration(h.Sum32()%1024)/1024
+	return c.times.orphanGrace + c.times.orphanGrace*time.Duration(share(c.node, orphan))/1024
 }
 
 // deleteOrphan asks for the Node once more, since the watch may lag, and

@@ -42,6 +42,7 @@ type fakeServer struct {
 	accept chan net.Conn
 	done   chan struct{}
 	ended  chan struct{} // closed when the watches end
+	deaf   bool          // no watch sees what changes
 	// lags, when set, is what the cache of the server has.
 	lags *backup
 }
@@ -190,6 +191,7 @@ func (f *fakeServer) endWatches() {
 func (f *fakeServer) endWatchesLocked() {
 	close(f.ended)
 	f.ended = make(chan struct{})
+	clear(f.watchers)
 }
 
 // restore goes back to b, as etcd does: all watches end, and revisions are used again.
@@ -249,6 +251,9 @@ func (f *fakeServer) removeLocked(path, name string) {
 }
 
 func (f *fakeServer) tellLocked(path string, e event) {
+	if f.deaf {
+		return
+	}
 	f.past[path] = append(f.past[path], e)
 	for ch, w := range f.watchers {
 		if w.path == path && revisionOf(e.Object) > w.since {
@@ -465,4 +470,5 @@ var quick = timing{
 	retryMax:   20 * time.Millisecond,
 	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
 	confirm: 50 * time.Millisecond, again: time.Hour, reread: 5 * time.Millisecond,
+	silentTick: time.Millisecond, silentSpread: time.Millisecond,
 }

@@ -63,6 +63,22 @@ func (s *store[T]) Add(v any) error {
 	return nil
 }
 
+// replace adds or replaces an object if may, called with the present entry, allows it.
+func (s *store[T]) replace(o *object, may func(now T, has bool) bool) bool {
+	t := s.reduce(o)
+	s.mu.Lock()
+	now, has := s.byName[o.Name]
+	took := may(now, has)
+	if took {
+		s.byName[o.Name] = t
+	}
+	s.mu.Unlock()
+	if took {
+		s.changed()
+	}
+	return took
+}
+
 // Update is Add.
 func (s *store[T]) Update(v any) error { return s.Add(v) }
 

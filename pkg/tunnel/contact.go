@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"slices"
 	"time"
 )
 
@@ -110,7 +111,7 @@ func (m *Manager) observeLocked(st State) {
 	for _, d := range st.Devices {
 		for _, p := range d.Peers {
 			sent[peerName{d.Name, p.Name}] = Sent{Bytes: p.Sent, At: now, Contact: p.Contact,
-				Kind: d.Kind}
+				Kind: d.Kind, Unanswered: p.Unanswered}
 		}
 	}
 
@@ -124,6 +125,8 @@ type Sent struct {
 	Bytes   int64
 	At      time.Time
 	Contact Contact
+	// Unanswered is when the first packet left that nothing answered; zero if all were.
+	Unanswered time.Time
 	// Kind is the device's.
 	Kind Kind
 }
@@ -137,4 +140,22 @@ func (m *Manager) SentTo(device, name string) (s Sent, ok bool) {
 	}
 	s, ok = (*all)[peerName{device, name}]
 	return s, ok
+}
+
+// SilentFor returns the names of peers that have not answered for least, as of the last reading,
+// sorted and without duplicates.
+func (m *Manager) SilentFor(least time.Duration) []string {
+	all := m.sent.Load()
+	if all == nil {
+		return nil
+	}
+	now := m.now()
+	var out []string
+	for p, s := range *all {
+		if !s.Unanswered.IsZero() && now.Sub(s.Unanswered) >= least {
+			out = append(out, p.name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }

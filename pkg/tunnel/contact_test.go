@@ -64,7 +64,7 @@ func TestContactIsJudgedByCounters(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			now := time.Unix(1_700_000_000, 0)
-			p := tunnel.PeerState{PublicKey: pub(1)}
+			p := tunnel.PeerState{Name: "node-2", PublicKey: pub(1)}
 			fake := &tunneltest.Fake{}
 			if err := fake.Create(t.Context(), tunnel.Device{Name: "veil0"}); err != nil {
 				t.Fatal(err)
@@ -88,6 +88,11 @@ func TestContactIsJudgedByCounters(t *testing.T) {
 				if got := st.Devices[0].Peers[0]; got.Contact != l.want {
 					t.Errorf("look %d: %s, want %s (heard %s, unanswered %s)", i, got.Contact,
 						l.want, got.Heard, got.Unanswered)
+				}
+				if names := m.SilentFor(tunnel.SilentAfter); len(names) > 0 !=
+					(l.want == tunnel.ContactSilent) {
+					t.Errorf("look %d: silent are %q, want the peer only if %s", i, names,
+						tunnel.ContactSilent)
 				}
 			}
 		})

@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"context"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/kubeveil/kubeveil/internal/reflector"
+)
+
+// silentMin and silentMax bound the pauses between two requests about the same silent peer.
+const silentMin, silentMax = time.Minute, 16 * time.Minute
+
+// SetSilent says which peers have not answered for a while. Run asks for the VeilNode of each, past
+// every cache: its key may have changed where the watch did not show it.
+func (c *Client) SetSilent(peers []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.silent = peers
+}
+
+// silence says when to ask for which VeilNode. It is used by one goroutine.
+type silence struct {
+	self string
+	// spread is over how long nodes spread their first requests about one peer: all notice at once.
+	spread time.Duration
+	asks   map[string]ask
+}
+
+// ask is about one silent peer.
+type ask struct {
+	due   time.Time
+	pause time.Duration // after the next request
+}
+
+// next returns a peer whose VeilNode is to be read now, the longest due one, if there is one.
+func (s *silence) next(now time.Time, silent []string) (peer string, ok bool) {
+	maps.DeleteFunc(s.asks, func(name string, _ ask) bool { return !slices.Contains(silent, name) })
+	for _, name := range silent {
+		a, known := s.asks[name]
+		if !known {
+			a = ask{now.Add(s.spread * time.Duration(share(s.self, name)) / 1024), silentMin}
+			s.asks[name] = a
+		}
+		if !a.due.After(now) && (!ok || a.due.Before(s.asks[peer].due)) {
+			peer, ok = name, true
+		}
+	}
+	if ok {
+		a := s.asks[peer]
+		s.asks[peer] = ask{now.Add(a.pause), min(2*a.pause, silentMax)}
+	}
+	return peer, ok
+}
+
+// share returns a number below 1024 that differs by node and object, so that nodes do not all act
+// about one object at once.
+func share(node, object string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(node + "/" + object))
+	return h.Sum32() % 1024
+}
+
+// askSilent reads the VeilNodes of silent peers, at most one per tick, until ctx ends.
+func (c *Client) askSilent(ctx context.Context) {
+	s := silence{self: c.node, spread: c.times.silentSpread, asks: map[string]ask{}}
+	tick := time.NewTicker(c.times.silentTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			c.mu.Lock()
+			silent := c.silent
+			c.mu.Unlock()
+			if peer, ok := s.next(now, silent); ok {
+				c.askVeilNode(ctx, peer)
+			}
+		}
+	}
+}
+
+// askVeilNode reads one VeilNode by a quorum read. One that is newer than the watch's is taken. If
+// it is older or gone, the watch has the content of an etcd that was restored: all are read again.
+// The reflector reports why the API server cannot be asked.
+func (c *Client) askVeilNode(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, c.times.request)
+	defer cancel()
+	before, known := c.veilNodes.get(name)
+	body, err := c.rest.Get().AbsPath(veilNodeKind.path...).Suffix(name).Do(ctx).Raw()
+	var live object
+	switch {
+	case apierrors.IsNotFound(err) && known:
+		c.veilNodeReader.ReadAgain()
+		return
+	case err != nil || decode(body, &live) != nil:
+		return
+	}
+
+	version := live.ResourceVersion
+	switch {
+	case known && reflector.Older(version, before.version):
+		c.log.Info("a VeilNode is older than known: all are read again", "veilnode", name)
+		c.veilNodeReader.ReadAgain()
+	case !known || version != before.version:
+		took := c.veilNodes.replace(&live, func(now veilNodeEntry, has bool) bool {
+			return has == known && (!has || reflector.Older(now.version, version))
+		})
+		if took {
+			c.log.Info("a silent peer has a VeilNode that the watch did not show", "veilnode", name)
+		}
+	}
+}
