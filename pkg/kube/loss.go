@@ -109,12 +109,20 @@ func (c *Client) inDoubt() bool {
 	return c.doubt
 }
 
+// bare is a transform that keeps the name only.
+func bare(v any) (any, error) {
+	if o, ok := heldBy(v); ok {
+		*o = object{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
+	}
+	return v, nil
+}
+
 // listAgain lists the Nodes as they are now, past every cache. An error leaves the doubt.
 func (c *Client) listAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 	defer cancel()
 	list := &objectList{}
-	if err := c.get(ctx, nodeKind, metav1.ListOptions{}, list); err != nil {
+	if err := c.get(ctx, nodeKind, metav1.ListOptions{}, list, bare); err != nil {
 		return // The reflector's own list reports why.
 	}
 	second := map[string]bool{}

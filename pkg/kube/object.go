@@ -79,19 +79,13 @@ func (o *object) setNode(n wire.Node) {
 	}
 }
 
-// Reset and Unmarshal are those of a NodeList; see object.
-func (l *objectList) Reset() { *l = objectList{} }
+func (l *objectList) grow() readable {
+	l.Items = append(l.Items, object{})
+	return &l.Items[len(l.Items)-1]
+}
 
-// Unmarshal reads a NodeList; see Reset.
-func (l *objectList) Unmarshal(message []byte) error {
-	meta, err := nodeReader.NodeList(message, func(n wire.Node) error {
-		var o object
-		o.setNode(n)
-		l.Items = append(l.Items, o)
-		return nil
-	})
-	l.ListMeta = metav1.ListMeta{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}
-	return err
+func (l *objectList) setMeta(resourceVersion, next string) {
+	l.ListMeta = metav1.ListMeta{ResourceVersion: resourceVersion, Continue: next}
 }
 
 // DeepCopyObject makes object a runtime.Object. What was parsed is never changed and so is shared.
@@ -138,7 +132,8 @@ type kind struct {
 	labels  string // only objects that this selector chooses, "" for all
 	accept  string // media types that are asked for, "" for JSON
 	// newObject and newList make an object and a list of the kind; nil is *object and *objectList.
-	newObject, newList func() runtime.Object
+	newObject func() runtime.Object
+	newList   func() growing
 }
 
 var (

@@ -123,25 +123,30 @@ func (c *Client) tellNodeLabels(ctx context.Context, sink PolicySink, once func(
 func (c *Client) ListPolicies(ctx context.Context) (all policy.Policies, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()
-	var list wiredList[networkPolicyWire]
-	if err := c.get(ctx, networkPolicyKind, metav1.ListOptions{}, &list); err != nil {
+	err = c.get(ctx, networkPolicyKind, metav1.ListOptions{}, networkPolicyKind.newList(),
+		func(v any) (any, error) {
+			o, _ := heldBy(v)
+			if p := parseNetworkPolicy(o); p.value != nil {
+				all.Namespaced = append(all.Namespaced, *p.value)
+			}
+			*o = object{}
+			return v, nil
+		})
+	if err != nil {
 		return all, explain("list", networkPolicyKind, err)
 	}
-	for i := range list.Items {
-		if p := parseNetworkPolicy(&list.Items[i].object); p.value != nil {
-			all.Namespaced = append(all.Namespaced, *p.value)
-		}
-	}
 
-	var cluster objectList
-	err = c.get(ctx, clusterPolicyKind, metav1.ListOptions{}, &cluster)
+	err = c.get(ctx, clusterPolicyKind, metav1.ListOptions{}, &objectList{},
+		func(v any) (any, error) {
+			o, _ := heldBy(v)
+			if p := parseClusterPolicy(o); p.value != nil {
+				all.Cluster = append(all.Cluster, *p.value)
+			}
+			*o = object{}
+			return v, nil
+		})
 	if err != nil && !apierrors.IsNotFound(err) { // not found: the kind is not installed
 		return all, explain("list", clusterPolicyKind, err)
-	}
-	for i := range cluster.Items {
-		if p := parseClusterPolicy(&cluster.Items[i]); p.value != nil {
-			all.Cluster = append(all.Cluster, *p.value)
-		}
 	}
 	return all, nil
 }

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -20,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 )
@@ -120,20 +118,16 @@ func (c *Client) state() (s cluster.State, ok bool) {
 
 // reflect keeps st like the API server's list of k, until ctx ends.
 func (c *Client) reflect(ctx context.Context, k kind, st cache.ReflectorStore) {
-	c.reflector(k).Run(ctx, st)
+	r := c.reflector(k)
+	r.List = c.lister(k, st)
+	r.Run(ctx, st)
 }
 
 // reflector returns what keeps a store like the API server's list of k.
 func (c *Client) reflector(k kind) *reflector.Reflector {
 	return &reflector.Reflector{
 		Name: k.what, Object: k.object(), Pause: c.times.reread,
-		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			list := k.list()
-			// a large list over a slow link
-			ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
-			defer cancel()
-			return list, c.get(ctx, k, o, list)
-		},
+		List: c.lister(k, nil),
 		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			o.Watch = true
 			w, err := c.request(k, o).Watch(ctx)
@@ -156,7 +150,7 @@ func (c *Client) head(ctx context.Context, k kind) (revision string, err error) 
 	ctx, cancel := context.WithTimeout(ctx, c.times.request)
 	defer cancel()
 	list := k.list()
-	if err := c.get(ctx, k, metav1.ListOptions{Limit: 1}, list); err != nil {
+	if err := c.get(ctx, k, metav1.ListOptions{Limit: 1}, list, whole); err != nil {
 		return "", err
 	}
 	l, err := meta.ListAccessor(list)
@@ -173,7 +167,7 @@ func (k kind) object() runtime.Object {
 	return &object{}
 }
 
-func (k kind) list() runtime.Object {
+func (k kind) list() growing {
 	if k.newList != nil {
 		return k.newList()
 	}
@@ -189,38 +183,8 @@ func selected(k kind, o metav1.ListOptions) *metav1.ListOptions {
 	return &o
 }
 
-// get lists k into list.
-func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list runtime.Object) error {
-	raw, err := c.request(k, o).Do(ctx).Raw()
-	if err != nil {
-		return err
-	}
-	if bytes.HasPrefix(raw, protobufMagic) {
-		if _, _, err := fromProtobuf.Decode(raw, nil, list); err != nil {
-			return fmt.Errorf("answer of the API server: %w", err)
-		}
-		return nil
-	}
-	if k.newList != nil {
-		return fmt.Errorf("answer of the API server: %s are not in protobuf", k.what)
-	}
-	return decode(raw, list)
-}
-
-// protobufMagic begins each object in protobuf; fromProtobuf opens its envelope.
-var (
-	protobufMagic = []byte("k8s\x00")
-	fromProtobuf  = protobuf.NewSerializer(scheme, scheme)
-)
-
-// request asks for the objects of a kind.
-func (c *Client) request(k kind, o metav1.ListOptions) *rest.Request {
-	r := c.rest.Get().AbsPath(k.path...).VersionedParams(selected(k, o), metav1.ParameterCodec)
-	if k.accept != "" {
-		r.SetHeader("Accept", k.accept)
-	}
-	return r
-}
+// fromProtobuf opens the envelope of an object in protobuf.
+var fromProtobuf = protobuf.NewSerializer(scheme, scheme)
 
 // lookupHost keeps hostAddrs, the addresses of the host in the kubeconfig. It looks them up
 // with each new watch, since that may have gone to another server, and now and then.

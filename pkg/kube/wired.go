@@ -59,21 +59,13 @@ func (o *wired[K]) DeepCopyObject() runtime.Object {
 	return &wired[K]{*o.object.DeepCopyObject().(*object)}
 }
 
-// Reset and Unmarshal are those of a list; see wired.
-func (l *wiredList[K]) Reset() { *l = wiredList[K]{} }
+func (l *wiredList[K]) grow() readable {
+	l.Items = append(l.Items, wired[K]{})
+	return &l.Items[len(l.Items)-1]
+}
 
-// Unmarshal reads a list; see Reset.
-func (l *wiredList[K]) Unmarshal(message []byte) error {
-	meta, err := wire.List(message, func(item []byte) error {
-		var o wired[K]
-		if err := o.Unmarshal(item); err != nil {
-			return err
-		}
-		l.Items = append(l.Items, o)
-		return nil
-	})
-	l.ListMeta = metav1.ListMeta{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}
-	return err
+func (l *wiredList[K]) setMeta(resourceVersion, next string) {
+	l.ListMeta = metav1.ListMeta{ResourceVersion: resourceVersion, Continue: next}
 }
 
 // DeepCopyObject makes wiredList a runtime.Object.
@@ -119,6 +111,6 @@ func (networkPolicyWire) read(message []byte) (wire.Meta, any, error) {
 func wiredKind[K wireKind](k kind) kind {
 	k.accept = runtime.ContentTypeProtobuf
 	k.newObject = func() runtime.Object { return &wired[K]{} }
-	k.newList = func() runtime.Object { return &wiredList[K]{} }
+	k.newList = func() growing { return &wiredList[K]{} }
 	return k
 }

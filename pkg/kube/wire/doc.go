@@ -15,6 +15,8 @@
 //   - It counts what it keeps while it reads (bound.go). Beyond a bound the field is dropped, the
 //     object says so, and the rest is read.
 //
+// ReadList holds one item of a list at a time, whatever the length of the answer.
+//
 // It refuses (ErrMalformed) what is cut short and wanted fields of another wire
 // type. What is skipped is not looked into.
 //

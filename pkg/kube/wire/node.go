@@ -66,18 +66,6 @@ func (r Reader) Node(message []byte) (n Node, err error) {
 	return n, err
 }
 
-// NodeList reads a NodeList without its envelope and calls visit for each Node. An
-// error of visit ends it and is returned.
-func (r Reader) NodeList(message []byte, visit func(Node) error) (list ListMeta, err error) {
-	return List(message, func(item []byte) error {
-		n, err := r.Node(item)
-		if err != nil {
-			return err
-		}
-		return visit(n)
-	})
-}
-
 func (l *ListMeta) field(f field) error {
 	switch f.number {
 	case 2:

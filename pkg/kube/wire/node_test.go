@@ -131,32 +131,6 @@ func TestNodeIsReadAsByKubernetes(t *testing.T) {
 	}
 }
 
-func TestNodeListIsReadAsByKubernetes(t *testing.T) {
-	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
-	for i := range 5 {
-		list.Items = append(list.Items, *busyNode(i))
-	}
-	var got []wire.Node
-	meta, err := reader.NodeList(marshal(t, list), func(n wire.Node) error {
-		got = append(got, n)
-		return nil
-	})
-	if err != nil || meta != (wire.ListMeta{ResourceVersion: "7", Continue: "more"}) ||
-		len(got) != len(list.Items) {
-		t.Fatalf("%d nodes, %+v, %v", len(got), meta, err)
-	}
-	for i := range got {
-		if d := diff(want(&list.Items[i]), got[i]); d != "" {
-			t.Errorf("node %d:\n%s", i, d)
-		}
-	}
-	stop := errors.New("stop")
-	if _, err := reader.NodeList(marshal(t, list),
-		func(wire.Node) error { return stop }); !errors.Is(err, stop) {
-		t.Errorf("an error of the visitor became %v", err)
-	}
-}
-
 // Wherever a Node is cut off inside a field, that is an error, and never a panic.
 func TestTruncatedNodeIsAnError(t *testing.T) {
 	whole := marshal(t, busyNode(1))

@@ -153,22 +153,3 @@ func (r Reader) Object(message []byte) (m Meta, err error) {
 	})
 	return m, err
 }
-
-// List reads a list of any kind without its envelope and calls visit with each item. An error of
-// visit ends it and is returned.
-func List(message []byte, visit func(item []byte) error) (list ListMeta, err error) {
-	err = each(message, func(f field) error {
-		switch f.number {
-		case 1:
-			return f.within(list.field)
-		case 2:
-			item, err := f.message()
-			if err != nil {
-				return err
-			}
-			return visit(item)
-		}
-		return nil
-	})
-	return list, err
-}

@@ -1,0 +1,163 @@
+package wire
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+)
+
+// Bounds of one message in a stream, in bytes. An API server takes requests of 3 MiB.
+const (
+	maxItem = 16 << 20
+	maxMeta = 64 << 10
+)
+
+// magic begins an object in protobuf. Its envelope follows: k8s.io.apimachinery.pkg.runtime.Unknown.
+var magic = []byte("k8s\x00")
+
+// IsProtobuf reports whether r begins with an object in protobuf.
+func IsProtobuf(r *bufio.Reader) bool {
+	b, err := r.Peek(len(magic))
+	return err == nil && string(b) == string(magic)
+}
+
+// ReadList reads a list of any kind, envelope and all, and calls visit with each item without its
+// envelope. It holds one item at a time; the item is valid until visit returns. An error of visit
+// or of r ends it and is returned.
+func ReadList(r *bufio.Reader, visit func(item []byte) error) (list ListMeta, err error) {
+	if _, err := r.Discard(len(magic)); err != nil {
+		return list, err
+	}
+	var item []byte
+	content := false
+	err = eachIn(r, math.MaxInt64, func(number, size int64) (bool, error) {
+		if number != 2 {
+			return false, nil
+		}
+		content = true
+		return true, eachIn(r, size, func(number, size int64) (read bool, err error) {
+			switch number {
+			case 1:
+				if item, err = readInto(r, item, size, maxMeta); err == nil {
+					err = each(item, list.field)
+				}
+			case 2:
+				if item, err = readInto(r, item, size, maxItem); err == nil {
+					err = visit(item)
+				}
+			default:
+				return false, nil
+			}
+			return true, err
+		})
+	})
+	if err == nil && !content {
+		err = fmt.Errorf("%w: an envelope without content", ErrMalformed)
+	}
+	return list, err
+}
+
+// eachIn calls visit for the fields with a length in the next size bytes of r, or in all that is
+// left. visit reports whether it read the field from r; what it did not read is skipped.
+func eachIn(r *bufio.Reader, size int64, visit func(number, size int64) (bool, error)) error {
+	for size > 0 {
+		tag, n, err := streamVarint(r)
+		if err == io.EOF && n == 0 && size > math.MaxInt64/2 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		size -= n
+
+		var length int64
+		switch tag & 7 {
+		case typeVarint:
+			_, n, err = streamVarint(r)
+			size -= n
+		case typeFixed64:
+			length = 8
+		case typeFixed32:
+			length = 4
+		case typeBytes:
+			length, n, err = streamLength(r)
+			size -= n
+		default:
+			err = fmt.Errorf("%w: field %d has wire type %d", ErrMalformed, tag>>3, tag&7)
+		}
+		if err != nil {
+			return err
+		}
+
+		if size -= length; size < 0 {
+			return fmt.Errorf("%w: a field of %d bytes is longer than its message", ErrMalformed,
+				length)
+		}
+		read := false
+		if tag&7 == typeBytes {
+			read, err = visit(int64(tag>>3), length)
+		}
+		if err == nil && !read {
+			_, err = io.CopyN(io.Discard, r, length)
+		}
+		if err != nil {
+			return cutShort(err)
+		}
+	}
+	return nil
+}
+
+// streamVarint reads a number and returns how many bytes it had.
+func streamVarint(r *bufio.Reader) (v uint64, n int64, err error) {
+	counted := countingReader{r: r}
+	v, err = binary.ReadUvarint(&counted)
+	if counted.n > 0 {
+		err = cutShort(err)
+	}
+	return v, counted.n, err
+}
+
+// streamLength is streamVarint for the length of a field.
+func streamLength(r *bufio.Reader) (length, n int64, err error) {
+	v, n, err := streamVarint(r)
+	if err == nil && v > math.MaxInt64/4 {
+		err = fmt.Errorf("%w: a field of %d bytes", ErrMalformed, v)
+	}
+	return int64(v), n, cutShort(err)
+}
+
+// cutShort makes the end of the stream an error, where more was announced.
+func cutShort(err error) error {
+	if err == io.EOF {
+		return fmt.Errorf("%w: it is cut short", ErrMalformed)
+	}
+	return err
+}
+
+type countingReader struct {
+	r io.ByteReader
+	n int64
+}
+
+func (c *countingReader) ReadByte() (byte, error) {
+	b, err := c.r.ReadByte()
+	if err == nil {
+		c.n++
+	}
+	return b, err
+}
+
+// readInto reads size bytes into b, which it makes larger if need be, up to a limit.
+func readInto(r io.Reader, b []byte, size, limit int64) ([]byte, error) {
+	if size > limit {
+		return b, fmt.Errorf("%w: an object of %d bytes, more than %d", ErrMalformed, size, limit)
+	}
+	if int64(cap(b)) < size {
+		b = make([]byte, size)
+	}
+	b = b[:size]
+	_, err := io.ReadFull(r, b)
+	return b, err
+}
