@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/pkg/policy"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 // largest is what etcd takes of one object.
@@ -199,10 +201,77 @@ func swollenObjects(t *testing.T) map[string]swollen {
 		})
 		return node
 	})
+	maps.Copy(all, swollenJSON(t))
 	all["Namespace, labels"] = swollen{grow(t, func(n int) ([]byte, error) {
 		ns := corev1.Namespace{ObjectMeta: manyLabels(n)}
 		return ns.Marshal()
 	}), readWired[namespaceWire](parseNamespace)}
+	return all
+}
+
+// swollenJSON returns objects of the kinds that have no other form than JSON.
+func swollenJSON(t *testing.T) map[string]swollen {
+	all := map[string]swollen{}
+	add := func(name string, parse func(*object) (any, string), of func(n int) m) {
+		all[name] = swollen{grow(t, func(n int) ([]byte, error) { return json.Marshal(of(n)) }),
+			func(message []byte) (any, string, error) {
+				var o object
+				err := json.Unmarshal(message, &o)
+				kept, problem := parse(&o)
+				return kept, problem, err
+			}}
+	}
+	veilNode := func(o *object) (any, string) {
+		e := parseVeilNode(o)
+		return e, e.problem
+	}
+	clusterPolicy := func(o *object) (any, string) {
+		p := parseClusterPolicy(o)
+		return p, p.problem
+	}
+
+	claim := m{"keys": []m{{"epoch": 1, "publicKey": wgkey.Public{1}.String()}}}
+	add("VeilNode, features", veilNode, func(n int) m {
+		return m{"spec": m{"keys": claim["keys"], "features": numbered(n)}}
+	})
+	add("VeilNode, keys", veilNode, func(n int) m {
+		return m{"spec": m{"keys": repeat(n, func(i int) m { return m{"epoch": i} })}}
+	})
+	add("VeilNode, labels", veilNode, func(n int) m {
+		return m{"metadata": m{"labels": manyLabels(n).Labels}, "spec": claim}
+	})
+	add("VeilNode, owners", veilNode, func(n int) m {
+		return m{"metadata": m{"ownerReferences": repeat(n, func(i int) m {
+			return m{"uid": fmt.Sprint(i)}
+		})}, "spec": claim}
+	})
+	spec := func(name string, of func(n int) m) {
+		add("ClusterNetworkPolicy, "+name, clusterPolicy, func(n int) m {
+			s := of(n)
+			s["tier"] = "Admin"
+			return m{"spec": s}
+		})
+	}
+	everyone := m{"namespaces": m{}}
+	spec("rules", func(n int) m {
+		return m{"subject": everyone, "ingress": repeat(n, func(int) m { return m{} })}
+	})
+	spec("peers", func(n int) m {
+		return m{"subject": everyone, "ingress": []m{{"action": "Accept",
+			"from": repeat(n, func(int) m { return everyone })}}}
+	})
+	spec("protocols", func(n int) m {
+		return m{"subject": everyone, "ingress": []m{{"action": "Accept", "from": []m{everyone},
+			"protocols": repeat(n, func(int) m { return m{"tcp": m{}} })}}}
+	})
+	spec("networks", func(n int) m {
+		return m{"subject": everyone, "egress": []m{{"action": "Accept", "to": []m{{
+			"networks": repeat(n, func(int) string { return "::/0" })}}}}}
+	})
+	spec("labels of the subject", func(n int) m {
+		return m{"subject": m{"namespaces": m{"matchLabels": manyLabels(n).Labels}},
+			"ingress": []m{{"action": "Accept", "from": []m{everyone}}}}
+	})
 	return all
 }
 
@@ -243,4 +312,21 @@ func heap() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.ReadMemStats(&m)
 	return m
+}
+
+// Subjects and directions of a ClusterNetworkPolicy that is too large can still be read.
+func TestLargeClusterPolicyDeniesItsSubjectsInItsDirections(t *testing.T) {
+	networks := repeat(maxPartJSON/4, func(int) string { return "::/0" })
+	spec, err := json.Marshal(m{"tier": "Baseline", "priority": 7,
+		"subject": m{"namespaces": m{"matchLabels": m{"team": "a"}}}, "ingress": []m{},
+		"egress": []m{{"action": "Accept", "to": []m{{"networks": networks}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := parseCluster(t, string(spec)).value
+	if p.Denies != [2]bool{policy.Egress: true} || p.Tier != policy.Baseline || p.Priority != 7 ||
+		!p.Namespaces.Matches(map[string]string{"team": "a"}) || p.Namespaces.Matches(nil) ||
+		!strings.Contains(p.Invalid, "bytes") {
+		t.Errorf("denies %v, tier %s, priority %d, %q", p.Denies, p.Tier, p.Priority, p.Invalid)
+	}
 }

@@ -68,20 +68,8 @@ func strict(raw json.RawMessage, v any) error {
 // parseClusterPolicy reads a ClusterNetworkPolicy. What cannot be read makes the policy Invalid, so
 // that it denies; it never makes the policy disappear.
 func parseClusterPolicy(o *object) parsed[policy.ClusterPolicy] {
-	p := policy.ClusterPolicy{Name: o.Name, Denies: [2]bool{true, true}, Object: idOf(o)}
-	var spec clusterPolicySpec
-	err := strict(o.Spec, &spec)
-	if err != nil {
-		// What can be read tells the subjects and directions that it denies.
-		spec = clusterPolicySpec{}
-		if json.Unmarshal(o.Spec, &spec) != nil {
-			spec = clusterPolicySpec{}
-		} else {
-			p.Denies = [2]bool{len(spec.Ingress) > 0, len(spec.Egress) > 0}
-		}
-	} else {
-		p.Denies = [2]bool{len(spec.Ingress) > 0, len(spec.Egress) > 0}
-	}
+	spec, denies, err := decodeClusterSpec(o.Spec)
+	p := policy.ClusterPolicy{Name: o.Name, Denies: denies, Object: idOf(o)}
 
 	p.Priority = spec.Priority
 	switch spec.Tier {
@@ -110,6 +98,39 @@ func parseClusterPolicy(o *object) parsed[policy.ClusterPolicy] {
 			problem: p.Invalid + "; it denies everything in its directions"}
 	}
 	return parsed[policy.ClusterPolicy]{value: &p}
+}
+
+// decodeClusterSpec reads a spec. With an error the spec has what can be read of it, and denies
+// says in which directions it has rules; both if that cannot be read.
+func decodeClusterSpec(raw json.RawMessage) (spec clusterPolicySpec, denies [2]bool, err error) {
+	if len(raw) > maxPartJSON {
+		return decodeLargeSpec(raw)
+	}
+	if err = strict(raw, &spec); err != nil {
+		spec = clusterPolicySpec{}
+		if json.Unmarshal(raw, &spec) != nil {
+			return clusterPolicySpec{}, [2]bool{true, true}, err
+		}
+	}
+	return spec, [2]bool{len(spec.Ingress) > 0, len(spec.Egress) > 0}, err
+}
+
+// decodeLargeSpec reads the subjects and the directions of a spec that is too large.
+func decodeLargeSpec(raw json.RawMessage) (spec clusterPolicySpec, denies [2]bool, err error) {
+	err = fmt.Errorf("spec has %d bytes, more than %d", len(raw), maxPartJSON)
+	var large struct {
+		Tier     string                   `json:"tier"`
+		Priority int32                    `json:"priority"`
+		Subject  boundedJSON[clusterPeer] `json:"subject"`
+		Ingress  present                  `json:"ingress"`
+		Egress   present                  `json:"egress"`
+	}
+	if json.Unmarshal(raw, &large) != nil {
+		return spec, [2]bool{true, true}, err
+	}
+	spec = clusterPolicySpec{Tier: large.Tier, Priority: large.Priority,
+		Subject: large.Subject.value}
+	return spec, [2]bool{bool(large.Ingress), bool(large.Egress)}, err
 }
 
 func firstError(a, b error) error {

@@ -94,6 +94,7 @@ func readJSON(d *json.Decoder, list growing, reduce cache.TransformFunc) error {
 		if err != nil {
 			return err
 		}
+
 		switch key {
 		case "metadata":
 			var meta metav1.ListMeta

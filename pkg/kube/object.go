@@ -35,6 +35,8 @@ type object struct {
 	Endpoints   json.RawMessage `json:"endpoints,omitempty"`
 	Ports       json.RawMessage `json:"ports,omitempty"`
 
+	// excess reports whether labels or ownerReferences in JSON were too large to be decoded.
+	excess bool
 	// node is the content of a Node that came as protobuf; Spec and Status are then empty.
 	node *wire.Node
 	// content is the part of an object that a wireKind reads.

@@ -53,6 +53,7 @@ func parseNode(o *object) nodeEntry {
 	n := o.node
 	if n == nil {
 		n = &wire.Node{}
+		n.LabelsExcess = o.excess
 		e.problem = decodeNode(o, n)
 	}
 	switch {
@@ -141,8 +142,13 @@ func sameNode(a, b nodeEntry) bool {
 func parseVeilNode(o *object) veilNodeEntry {
 	e := veilNodeEntry{uid: o.UID, version: o.ResourceVersion, ownerUID: o.ownerUID()}
 	var err error
-	if e.claim, err = DecodeClaim(o.Spec); err != nil {
+	switch e.claim, err = DecodeClaim(o.Spec); {
+	case err != nil:
 		e.problem = err.Error()
+	case o.excess:
+		e.claim = nil
+		e.problem = fmt.Sprintf("its labels or ownerReferences have more than %d bytes",
+			maxMetaJSON)
 	}
 	return e
 }
@@ -158,7 +164,7 @@ func parseSlice(o *object) sliceEntry {
 	}
 	var e sliceEntry
 	if unmarshal(o.Endpoints, &endpoints) != nil {
-		return e
+		return e // API servers write a few; what is no list, or too large, has none of theirs
 	}
 	for _, ep := range endpoints {
 		for _, text := range ep.Addresses {
@@ -174,10 +180,13 @@ func parseSlice(o *object) sliceEntry {
 
 func sameSlice(a, b sliceEntry) bool { return slices.Equal(a.addrs, b.addrs) }
 
-// unmarshal leaves v alone when there is nothing to read.
+// unmarshal leaves v alone when there is nothing to read. It refuses what is too large.
 func unmarshal(raw json.RawMessage, v any) error {
-	if len(raw) == 0 {
+	switch {
+	case len(raw) == 0:
 		return nil
+	case len(raw) > maxPartJSON:
+		return fmt.Errorf("%d bytes, more than %d", len(raw), maxPartJSON)
 	}
 	return json.Unmarshal(raw, v)
 }

@@ -30,6 +30,7 @@ func ReadList(r *bufio.Reader, visit func(item []byte) error) (list ListMeta, er
 	if _, err := r.Discard(len(magic)); err != nil {
 		return list, err
 	}
+
 	var item []byte
 	content := false
 	err = eachIn(r, math.MaxInt64, func(number, size int64) (bool, error) {
