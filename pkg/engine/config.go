@@ -142,6 +142,7 @@ func (d *Device) applyDevice(set *uapi.Set) error {
 			d.mark = oldMark
 			return &uapi.Error{Code: -int64(unix.EADDRINUSE), Err: err}
 		}
+		d.changes.add(sock.Change{}) // The mark may choose other routes.
 	}
 	return nil
 }

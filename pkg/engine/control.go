@@ -108,12 +108,14 @@ func (d *Device) checkLink(now time.Duration) {
 // walk does what the timers of the peers want. It begins at the first peer for which the last one
 // had no budget, so that each peer gets its turn.
 func (d *Device) walk(now time.Duration) {
-	d.refused = false
+	d.refused, d.judgements = false, 0
+	d.noteChanges()
 	n := len(d.order)
 	start := d.turn
 	for i := range n {
 		p := d.order[(start+i)%n]
 		d.expire(p, now)
+		d.judge(p, now)
 		a := p.timers.due(p.view(now))
 		if a != 0 || p.wanted {
 			d.act(p, a, now, (start+i)%n)

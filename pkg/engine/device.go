@@ -51,26 +51,32 @@ type Device struct {
 	sessions map[uint32]*session
 
 	// mu is held by control and by configuration.
-	mu       sync.Mutex
-	id       *noise.Identity
-	checker  *noise.Checker
-	peers    map[noise.PublicKey]*peer
-	order    []*peer // all of peers, in the order of configuration
-	waiting  exchanges
-	port     uint16
-	mark     uint32
-	up       bool
-	out      *outbox
-	turn     int  // where the next walk over order begins
-	refused  bool // this walk has found no budget for a peer
-	budget   budget
-	load     load
-	limits   limiter
-	msg      message
-	handled  []*peer
-	retired  []*session
-	dead     []*peer
-	nextWalk time.Duration
+	mu      sync.Mutex
+	id      *noise.Identity
+	checker *noise.Checker
+	peers   map[noise.PublicKey]*peer
+	order   []*peer // all of peers, in the order of configuration
+	waiting exchanges
+	port    uint16
+	mark    uint32
+	up      bool
+	out     *outbox
+	// route returns the link by which datagrams leave for an endpoint; nil judges none.
+	route      func(e *sock.Endpoint, mark uint32) (link int32, err error)
+	judgements int  // of this walk
+	turn       int  // where the next walk over order begins
+	refused    bool // this walk has found no budget for a peer
+	budget     budget
+	load       load
+	limits     limiter
+	msg        message
+	handled    []*peer
+	retired    []*session
+	dead       []*peer
+	nextWalk   time.Duration
+
+	paths   *sock.Paths // nil without netlink
+	changes changes
 
 	ring        ring
 	pending     pending
@@ -137,6 +143,7 @@ func ChooseTier(log *slog.Logger) (*aead.Tier, error) {
 // Start starts the threads of a device that was imported.
 func (d *Device) Start() {
 	for _, p := range d.order {
+		p.unjudged.Store(true)
 		if p.events.Load() != 0 {
 			d.pending.peers = append(d.pending.peers, p)
 		}
@@ -144,6 +151,9 @@ func (d *Device) Start() {
 
 	d.run()
 	d.threads.Go(d.control)
+	if d.paths != nil {
+		d.threads.Go(d.followPaths)
+	}
 	d.log.Info("engine ready", "aead", d.tier.Name, "shards", len(d.shards),
 		"udp_offload", d.udpOffload)
 	if !d.arena.Locked() {
@@ -201,6 +211,11 @@ func (d *Device) prepare(o Options) (err error) {
 	if d.wake, err = sock.NewWaker(); err != nil {
 		return err
 	}
+	if d.paths, err = sock.NewPaths(); err != nil {
+		d.log.Warn("routes are not followed: source addresses of peers may not suit them", "err", err)
+	} else {
+		d.route = d.paths.Link
+	}
 	// The runtime's poller lets control wait without a thread.
 	d.wakeFile = os.NewFile(uintptr(d.wake.FD), "eventfd")
 	for _, q := range o.Queues {
@@ -254,6 +269,7 @@ func (d *Device) finish() {
 	d.halt()
 	d.mu.Unlock()
 	d.wake.Wake()
+	d.paths.Stop()
 	d.threads.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -262,6 +278,7 @@ func (d *Device) finish() {
 		s.close()
 	}
 	d.out.close()
+	d.paths.Close()
 	d.wakeFile.Close()
 	if err := d.arena.Close(); err != nil {
 		d.log.Warn("memory of keys was not given back", "err", err)

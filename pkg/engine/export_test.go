@@ -1,6 +1,11 @@
 package engine
 
-import "time"
+import (
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/sock"
+)
 
 // WalkInterval is how often control walks over the peers.
 const WalkInterval = walkInterval
@@ -42,4 +47,21 @@ func (d *Device) IsUp() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.up
+}
+
+// SetRoute makes f answer by which link datagrams leave for an endpoint.
+func (d *Device) SetRoute(f func(e *sock.Endpoint, mark uint32) (link int32, err error)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.route = f
+}
+
+// ChangePaths makes the device look at the paths that changed.
+func (d *Device) ChangePaths(c ...sock.Change) { d.changes.add(c...) }
+
+// Endpoint returns where a peer is.
+func (d *Device) Endpoint(peer noise.PublicKey) sock.Endpoint {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return *d.peers[peer].endpoint.Load()
 }

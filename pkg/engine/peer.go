@@ -71,6 +71,10 @@ type peer struct {
 
 	endpoint atomic.Pointer[sock.Endpoint]
 	moved    atomic.Int64 // when endpoint last followed a packet
+	// unjudged reports whether the source of endpoint is to be compared with the route; refused is
+	// the last one that did not suit it. See judge.
+	unjudged atomic.Bool
+	refused  atomic.Pointer[sock.Endpoint]
 
 	// Times since boot, written by the threads; 0 is none. See view.
 	unanswered, owed, lastSent, lastReceived atomic.Int64
@@ -139,8 +143,12 @@ func (p *peer) move(from *sock.Endpoint, at time.Duration) {
 	if old != nil && *old == *from || int64(at) < p.moved.Load() {
 		return
 	}
+	if r := p.refused.Load(); r != nil && *r == *from && old != nil && old.Addr == from.Addr {
+		return
+	}
 	ep := *from
 	p.endpoint.Store(&ep)
+	p.unjudged.Store(true)
 	p.moved.Store(int64(at))
 }
 
