@@ -1,9 +1,11 @@
 package sock
 
 import (
+	"bytes"
 	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -85,6 +87,82 @@ func TestRouteChoosesTheLink(t *testing.T) {
 				t.Errorf("it came from %+v, want from %s by link %d", got[0].From, p.a0.Addr(), link)
 			}
 		})
+	}
+}
+
+// A link that is slow and queues much holds up no datagram to a peer behind another link.
+func TestSlowLinkHoldsUpNoOther(t *testing.T) {
+	nettest.NeedProgram(t, "tc")
+	for _, p := range bothFamilies {
+		t.Run(p.name, func(t *testing.T) {
+			a, slow, fast := nettest.NewNS(t), nettest.NewNS(t), nettest.NewNS(t)
+			nettest.Veth(t, nettest.End{NS: a, Name: "eth0", Addrs: []netip.Prefix{p.a0}},
+				nettest.End{NS: fast, Name: "eth0", Addrs: []netip.Prefix{p.b0}})
+			nettest.Veth(t, nettest.End{NS: a, Name: "eth1", Addrs: []netip.Prefix{p.a1}},
+				nettest.End{NS: slow, Name: "eth0", Addrs: []netip.Prefix{p.b1}})
+			a.Run(t, func() error {
+				return exec.Command("tc", "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "2mbit",
+					"burst", "32kb", "limit", "64mb").Run()
+			})
+
+			from4, from6, _ := opensIn(t, a)
+			to4, to6, port := opensIn(t, fast)
+			from, to := from4, to4
+			if p.a0.Addr().Is6() {
+				from, to = from6, to6
+			}
+			flood := &Endpoint{Addr: netip.AddrPortFrom(p.b1.Addr(), port)}
+			ep := &Endpoint{Addr: netip.AddrPortFrom(p.b0.Addr(), port)}
+			var s Sender
+			r := receiver(t)
+			comes := func() int {
+				s.Add([]byte("hello"), 5, 0)
+				s.Flush(from, ep)
+				return len(r.drain(t, to))
+			}
+			nettest.Until(t, 10*time.Second, "the first datagram", func() bool { return comes() > 0 })
+
+			// More than the queue holds, and much more than the link carries meanwhile.
+			wire := make([]byte, 64*1000)
+			for range 1500 {
+				s.Add(wire, 1000, 0)
+				s.Flush(from, flood)
+			}
+			const datagrams = 300
+			s.Stats = Stats{}
+			got := 0
+			for range datagrams {
+				s.Add(wire, 1000, 0)
+				s.Flush(from, flood)
+				got += comes()
+			}
+			if s.Stats != (Stats{}) {
+				t.Errorf("beside a slow link: %+v", s.Stats)
+			}
+			nettest.Until(t, 10*time.Second, "the last datagram", func() bool {
+				got += len(r.drain(t, to))
+				return got == datagrams
+			})
+		})
+	}
+}
+
+// drain receives what waits at a socket, datagrams.
+func (r *Receiver) drain(t *testing.T, u *UDP) (all [][]byte) {
+	t.Helper()
+	for {
+		messages, err := r.Receive(u)
+		if errors.Is(err, unix.EAGAIN) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range messages {
+			for ; len(m.Data) > 0; m.Data = m.Data[min(m.Size, len(m.Data)):] {
+				all = append(all, bytes.Clone(m.Data[:min(m.Size, len(m.Data))]))
+			}
+		}
 	}
 }
 

@@ -40,8 +40,7 @@ type run struct {
 // Stats counts what a Sender could not send, datagrams.
 type Stats struct {
 	// TooLarge did not fit the interface; NoRoute had no way out; Refused was stopped by a
-	// firewall; Full found no room in the socket's buffer for a tenth of a second; Other failed
-	// otherwise.
+	// firewall; Full found no room in the socket's buffer; Other failed otherwise.
 	TooLarge, NoRoute, Refused, Full, Other uint64
 }
 
@@ -53,8 +52,6 @@ type Sender struct {
 	iovs  [maxMessages]unix.Iovec
 	name  unix.RawSockaddrInet6
 	ctl   [maxMessages][controlSize]byte
-	poll  [1]unix.PollFd
-	wait  unix.Timespec
 	Stats Stats
 	// Singly makes Flush send each datagram by itself, whatever the socket has.
 	Singly bool
@@ -88,7 +85,8 @@ func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
 	return true
 }
 
-// Flush sends what was gathered to ep. It returns the number of datagrams that the kernel took.
+// Flush sends what was gathered to ep, and waits for nothing: what finds no room is counted. It
+// returns the number of datagrams that the kernel took.
 func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 	s.SourceLost = false
 	sent, at := 0, 0
@@ -122,12 +120,6 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 
 		r := &s.runs[at]
 		switch {
-		case errno == unix.EAGAIN:
-			if !s.writable(u) {
-				s.Stats.Full += uint64(r.count)
-				at++
-			}
-			continue
 		case errno == unix.EINTR, errno == unix.ENOBUFS && done > 0:
 			continue
 		case source && (errno == unix.EINVAL || errno == unix.ENETUNREACH ||
@@ -164,9 +156,6 @@ func (s *Sender) singly(u *UDP, ep *Endpoint, at int, source bool, nameLen uint3
 		one := run{&part[0], len(part), r.size, 1, r.ecn}
 		s.fill(0, &one, ep, source, nameLen)
 		done, errno := s.send(u, 1)
-		if errno == unix.EAGAIN && s.writable(u) {
-			done, errno = s.send(u, 1)
-		}
 		if done == 0 {
 			s.count(errno, 1)
 		}
@@ -188,14 +177,6 @@ func (s *Sender) count(errno unix.Errno, n int) {
 		c = &s.Stats.Full
 	}
 	*c += uint64(n)
-}
-
-// writable waits until the socket takes more, at most a tenth of a second.
-func (s *Sender) writable(u *UDP) bool {
-	s.poll[0] = unix.PollFd{Fd: int32(u.FD), Events: unix.POLLOUT}
-	s.wait = unix.NsecToTimespec(100e6)
-	n, err := unix.Ppoll(s.poll[:], &s.wait, nil)
-	return err == unix.EINTR || n > 0
 }
 
 func (s *Sender) send(u *UDP, count int) (int, unix.Errno) {

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"testing"
@@ -179,43 +180,45 @@ func FuzzParseControl(f *testing.F) {
 	})
 }
 
-// A socket whose buffer takes a part of what is sent at once sends the rest later.
-func TestPartialSendLosesNothing(t *testing.T) {
+// A socket whose buffer takes a part of what is sent at once keeps its order, and the rest is
+// counted.
+func TestWhatTheBufferDoesNotTakeIsCounted(t *testing.T) {
 	v4, _, port := opened(t)
 	if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 		t.Fatal(err)
 	}
 
-	v4.segment.Store(false)
-	var s Sender
-	wire := make([]byte, 300*500)
-	for i := range 300 {
-		wire[i*500] = byte(i)
-		if !s.Add(wire[i*500:(i+1)*500], 500, 0) {
+	for _, segment := range []bool{false, true} {
+		v4.segment.Store(segment)
+		var s Sender
+		wire := make([]byte, 300*500)
+		for i := range 300 {
+			binary.BigEndian.PutUint16(wire[i*500:], uint16(i))
+		}
+		if !s.Add(wire, 500, 0) {
 			t.Fatal("no room")
 		}
-	}
+		n := s.Flush(v4, &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)})
+		r := receiver(t)
 
-	n := s.Flush(v4, &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)})
-	r := receiver(t)
-
-	got := 0
-	for {
-		msgs, err := r.Receive(v4)
-		if err != nil {
-			break
-		}
-		for _, m := range msgs {
-			for ; len(m.Data) > 0; m.Data = m.Data[min(m.Size, len(m.Data)):] {
-				if m.Data[0] != byte(got) {
-					t.Fatalf("datagram %d is %d", got, m.Data[0])
+		got, last := 0, -1
+		for {
+			msgs, err := r.Receive(v4)
+			if err != nil {
+				break
+			}
+			for _, m := range msgs {
+				for ; len(m.Data) > 0; m.Data = m.Data[min(m.Size, len(m.Data)):] {
+					number := int(binary.BigEndian.Uint16(m.Data))
+					if number <= last {
+						t.Fatalf("datagram %d comes after %d", number, last)
+					}
+					got, last = got+1, number
 				}
-				got++
 			}
 		}
-	}
-
-	if n != 300 || got != 300 || s.Stats != (Stats{}) {
-		t.Errorf("%d were sent and %d came of 300: %+v", n, got, s.Stats)
+		if got == 0 || n != got || s.Stats != (Stats{Full: uint64(300 - n)}) {
+			t.Errorf("segmented %v: %d were sent and %d came of 300: %+v", segment, n, got, s.Stats)
+		}
 	}
 }

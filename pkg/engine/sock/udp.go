@@ -43,8 +43,16 @@ func Adopt(fd int, v6, segment, gro bool) *UDP {
 	return u
 }
 
-// bufferSize is what the socket's buffers may hold, bytes; one upgrade's worth of a fast flow.
-const bufferSize = 16 << 20
+// Sizes of a socket's buffers, bytes, twice of which the kernel takes for packets and their
+// overhead.
+const (
+	// receiveBuffer holds one upgrade's worth of a fast flow.
+	receiveBuffer = 16 << 20
+	// sendBuffer is larger than the queues of the links are. All peers share it: if it were full of
+	// packets for a slow link, no other peer could be sent to. So the queueing discipline of each
+	// link decides what is dropped, as it does for the kernel's WireGuard, which has no such buffer.
+	sendBuffer = 128 << 20
+)
 
 // Open opens a socket of each address family on one port; port 0 chooses one. v6 is nil where the
 // kernel has no IPv6. With shared, other sockets of this user may have the same port.
@@ -137,10 +145,9 @@ func (u *UDP) prepare(mark uint32, shared bool) error {
 		}
 	}
 
-	for _, name := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
-		// Without CAP_NET_ADMIN the buffers stay as the machine has them.
-		_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, name, bufferSize)
-	}
+	// Without CAP_NET_ADMIN the buffers stay as the machine has them.
+	_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer)
+	_ = unix.SetsockoptInt(u.FD, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, sendBuffer)
 
 	return nil
 }
