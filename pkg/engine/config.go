@@ -148,18 +148,14 @@ func (d *Device) applyDevice(set *uapi.Set) error {
 }
 
 func (d *Device) remark(mark uint32) error {
-	var errs []error
-	for _, s := range d.shards {
-		if s.bound == nil {
-			continue
-		}
-		for _, u := range []*sock.UDP{s.bound.v4, s.bound.v6} {
-			if u != nil {
-				errs = append(errs, u.SetMark(mark))
-			}
-		}
+	if d.bound == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	err := d.bound.v4.SetMark(mark)
+	if d.bound.v6 != nil {
+		err = errors.Join(err, d.bound.v6.SetMark(mark))
+	}
+	return err
 }
 
 // setPrivate changes the static key: sessions under the former one end, all peers are greeted, and a

@@ -255,7 +255,7 @@ func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.timers.began(now, randomJitter())
 	p.sentAt(now, false)
 	p.sentBytes.Add(uint64(len(msg)))
-	d.out.message(d.bound(), ep, msg[:])
+	d.out.message(d.bound, ep, msg[:])
 
 	return true
 }

@@ -49,6 +49,7 @@ type Device struct {
 	state    sync.RWMutex
 	routes   routes
 	sessions map[uint32]*session
+	bound    *binding // the sockets, nil while the device is down
 
 	// mu is held by control and by configuration.
 	mu      sync.Mutex
@@ -78,6 +79,7 @@ type Device struct {
 	paths   *sock.Paths // nil without netlink
 	changes changes
 
+	turns       *turns
 	ring        ring
 	pending     pending
 	stagedBytes atomic.Int64
@@ -108,7 +110,7 @@ func build(o Options) (*Device, error) {
 	d := &Device{log: o.Log, arena: new(secret.Arena), tier: o.Tier, udpOffload: o.UDPOffload,
 		link: o.Link, now: o.Clock,
 		sessions: map[uint32]*session{}, peers: map[noise.PublicKey]*peer{},
-		gone: make(chan struct{})}
+		gone: make(chan struct{}), turns: newTurns()}
 	if d.now == nil {
 		d.now = bootTime
 	}
@@ -166,8 +168,8 @@ func (d *Device) Start() {
 func (d *Device) run() {
 	d.halted.Store(false)
 	for _, s := range d.shards {
-		if s.bound != nil {
-			s.rx.start(s.bound)
+		if d.bound != nil {
+			s.rx.start(d.bound)
 		}
 		s.stop.Clear()
 		d.tx.Go(s.runTX)
@@ -205,6 +207,7 @@ func (d *Device) prepare(o Options) (err error) {
 		return err
 	}
 	d.checker = noise.NewChecker(d.id.Public)
+
 	if d.out, err = newOutbox(d); err != nil {
 		return err
 	}
@@ -218,6 +221,7 @@ func (d *Device) prepare(o Options) (err error) {
 	}
 	// The runtime's poller lets control wait without a thread.
 	d.wakeFile = os.NewFile(uintptr(d.wake.FD), "eventfd")
+
 	for _, q := range o.Queues {
 		s, err := newShard(d, q)
 		if err != nil {
@@ -285,54 +289,33 @@ func (d *Device) finish() {
 	}
 }
 
-// bind opens sockets on a port for all shards, and gives them to the threads in place of the former
-// ones.
+// bind opens sockets on a port, and gives them to the threads in place of the former ones.
 func (d *Device) bind(port uint16) error {
-	shared := len(d.shards) > 1
-	var fresh []*binding
-	for range d.shards {
-		v4, v6, actual, err := sock.Open(port, d.mark, shared)
-		if err != nil {
-			for _, b := range fresh {
-				b.close()
-			}
-			return err
-		}
-		port = actual
-		fresh = append(fresh, &binding{v4, v6})
+	v4, v6, actual, err := sock.Open(port, d.mark)
+	if err != nil {
+		return err
 	}
-	d.exchange(fresh)
-	d.port = port
+	d.exchange(&binding{v4, v6})
+	d.port = actual
 	return nil
 }
 
 // exchange hands the threads other sockets, nil for none, and closes the former ones.
-func (d *Device) exchange(fresh []*binding) {
+func (d *Device) exchange(fresh *binding) {
 	d.stopReceiving()
-	var old []*binding
 	d.state.Lock()
-	for i, s := range d.shards {
-		if s.bound != nil {
-			old = append(old, s.bound)
-		}
-		s.bound = nil
-		if fresh != nil {
-			s.bound = fresh[i]
-		}
-	}
+	old := d.bound
+	d.bound = fresh
 	d.state.Unlock()
-	for _, b := range old {
-		b.close()
+	if old != nil {
+		old.close()
 	}
-	for _, s := range d.shards {
-		if s.bound != nil {
-			s.rx.start(s.bound)
+	if fresh != nil {
+		for _, s := range d.shards {
+			s.rx.start(fresh)
 		}
 	}
 }
-
-// bound returns the sockets by which control sends, nil while the device is down.
-func (d *Device) bound() *binding { return d.shards[0].bound }
 
 // setUp opens the sockets and greets the peers.
 func (d *Device) setUp(now time.Duration) error {

@@ -1,13 +1,14 @@
 // Package engine is a userspace WireGuard device: a TUN, UDP sockets and the protocol between them.
 //
-//	            TUN queue i (superpackets)                        UDP sockets i (segmentation offloads)
+//	            TUN queue i (superpackets)                        UDP sockets (segmentation offloads)
 //	TX thread i: read ─ allowed IP ─ split ─ seal batch ─ sendmmsg ─→
 //	RX thread i: ←─ recvmmsg ─ open batch ─ replay, source ─ coalesce ─ writev
 //	                      │ handshake messages → ring of 1,024, eventfd
 //	control goroutine: handshakes, cookies, timers, configuration, staged packets
 //
 // A shard is two threads that finish what they read: no packet is handed to another thread, and the
-// path has no allocation and no Go channel. Control does all the rest.
+// path has no allocation and no Go channel. Receiving threads share the sockets, and deliver in the
+// order in which they received (turns). Control does all the rest.
 //
 // Locks. Control and configuration hold Device.mu. What the threads read as well is changed under
 // the write lock of Device.state as well; a thread holds the read lock for a batch. So a session's

@@ -41,13 +41,10 @@ func (d *Device) Export() (*Handover, error) {
 // Sockets returns the descriptors of the UDP sockets, in the order in which Import wants them. The
 // device closes its own when it commits.
 func (h *Handover) Sockets() (fds []int) {
-	for _, s := range h.d.shards {
-		if s.bound == nil {
-			continue
-		}
-		fds = append(fds, s.bound.v4.FD)
-		if s.bound.v6 != nil {
-			fds = append(fds, s.bound.v6.FD)
+	if b := h.d.bound; b != nil {
+		fds = append(fds, b.v4.FD)
+		if b.v6 != nil {
+			fds = append(fds, b.v6.FD)
 		}
 	}
 	return fds
@@ -98,8 +95,6 @@ func (d *Device) Import(image []byte, sockets []int) error {
 // Abandon zeroes and closes a device that was prepared and not started. It leaves the sockets open,
 // which belong to the device that was exported.
 func (d *Device) Abandon() {
-	for _, s := range d.shards {
-		s.bound = nil
-	}
+	d.bound = nil
 	d.Close()
 }

@@ -21,7 +21,7 @@ func (d *Device) handle(m *message, now time.Duration) {
 		if !d.checker.MAC2(msg, m.from.Addr, now) {
 			d.drops.add(cookieDemanded, 1)
 			reply := d.checker.Reply(msg, m.from.Addr, now)
-			d.out.message(d.bound(), &m.from, reply[:])
+			d.out.message(d.bound, &m.from, reply[:])
 			return
 		}
 		if !d.limits.allow(m.from.Addr.Addr(), now) {
@@ -112,7 +112,7 @@ func (d *Device) takeInitiation(m *message, now time.Duration) {
 
 	p.sentAt(now, false)
 	p.sentBytes.Add(uint64(len(answer)))
-	d.out.message(d.bound(), &m.from, answer[:])
+	d.out.message(d.bound, &m.from, answer[:])
 }
 
 func (d *Device) takeResponse(m *message, now time.Duration) {
@@ -232,9 +232,9 @@ func (d *Device) complete(p *peer, initiator bool, now time.Duration) {
 func (d *Device) sendStaged(p *peer, now time.Duration) bool {
 	packets := d.unstage(p)
 	for _, b := range packets {
-		copy(d.out.room(d.bound(), p.current, packet.ECN(b), len(b), now), b)
+		copy(d.out.room(d.bound, p.current, packet.ECN(b), len(b), now), b)
 	}
-	d.out.flush(d.bound(), now)
+	d.out.flush(d.bound, now)
 	return len(packets) > 0
 }
 
@@ -244,6 +244,6 @@ func (d *Device) sendEmpty(p *peer, now time.Duration) {
 		d.want(p, now)
 		return
 	}
-	d.out.room(d.bound(), p.current, 0, 0, now)
-	d.out.flush(d.bound(), now)
+	d.out.room(d.bound, p.current, 0, 0, now)
+	d.out.flush(d.bound, now)
 }

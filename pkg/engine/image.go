@@ -14,7 +14,7 @@ import (
 // budgets, loads and counters of drops. Keys are copied between it and the arena and nowhere else.
 
 // Schema is the number of the image's layout. Processes of different schemas hand nothing over.
-const Schema = 2
+const Schema = 3
 
 // imageMagic begins an image.
 const imageMagic = 0x6b7665696c2f6874
@@ -95,42 +95,44 @@ func (d *Device) visitSockets(c *codec, sockets []int) {
 		return
 	}
 
-	for _, s := range d.shards {
-		b := s.bound
-		if c.way == reading {
-			b = new(binding)
+	b := d.bound
+	if c.way == reading {
+		b = new(binding)
+	}
+	for _, u := range []**sock.UDP{&b.v4, &b.v6} {
+		have := *u != nil
+		c.Flag(&have)
+		if !have {
+			continue
 		}
-		for _, u := range []**sock.UDP{&b.v4, &b.v6} {
-			have := *u != nil
-			c.Flag(&have)
-			if !have {
-				continue
-			}
-			var segment, gro bool
-			if c.way != reading {
-				segment, gro = (*u).Offloads()
-			}
-			c.Flag(&segment)
-			c.Flag(&gro)
-			if c.way != reading {
-				continue
-			}
-			if len(sockets) == 0 {
-				c.fail("a socket is missing")
-				return
-			}
-			*u = sock.Adopt(sockets[0], u == &b.v6, segment, gro)
-			sockets = sockets[1:]
+		var segment, gro bool
+		if c.way != reading {
+			segment, gro = (*u).Offloads()
 		}
-		if c.way == reading && b.v4 == nil {
-			c.fail("a shard has no socket")
+		c.Flag(&segment)
+		c.Flag(&gro)
+		if c.way != reading {
+			continue
+		}
+		if len(sockets) == 0 {
+			c.fail("a socket is missing")
 			return
 		}
-		s.bound = b
+		*u = sock.Adopt(sockets[0], u == &b.v6, segment, gro)
+		sockets = sockets[1:]
 	}
-	if c.way == reading && len(sockets) > 0 {
-		c.fail("there are more sockets than shards have")
+	if c.way != reading {
+		return
 	}
+	if b.v4 == nil {
+		c.fail("the device has no socket")
+		return
+	}
+	if len(sockets) > 0 {
+		c.fail("there are more sockets than the device has")
+		return
+	}
+	d.bound = b
 }
 
 func (d *Device) visitIdentity(c *codec) {

@@ -25,7 +25,7 @@ func (d *Device) Offloads() Offloads {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o := Offloads{TCP: !d.noTCP.Load(), UDP: d.udpOffload && !d.noUDP.Load()}
-	if b := d.bound(); b != nil {
+	if b := d.bound; b != nil {
 		o.Segment, o.Receive = b.v4.Offloads()
 		if b.v6 != nil {
 			segment, receive := b.v6.Offloads()

@@ -101,8 +101,10 @@ func FuzzReceive(f *testing.F) {
 			rest = rest[n:]
 		}
 
-		r.open(now)
+		r.batch, r.turn = d.turns.draw(), false
+		r.deliverAll(now)
 		r.join.Flush()
+		d.turns.done()
 	})
 }
 

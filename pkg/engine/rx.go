@@ -15,7 +15,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// binding is a shard's sockets.
+// binding is the device's sockets.
 type binding struct {
 	v4, v6 *sock.UDP
 }
@@ -33,7 +33,7 @@ func (b *binding) close() {
 	b.v6.Close()
 }
 
-// receiver is the receiving side of a shard.
+// receiver is the receiving side of a shard. All of them share the device's sockets, see turns.
 type receiver struct {
 	s      *shard
 	in     *sock.Receiver
@@ -43,17 +43,30 @@ type receiver struct {
 	stop   *sock.Waker
 	ended  chan struct{}
 	filter *noise.Filter // changed under Device.state
+	second bool          // the socket of IPv6 is the next to receive from
+	batch  uint64        // its number, see turns
+	turn   bool          // the batch may be delivered
 
-	// The batch: datagrams of one session from one place.
-	session *session
-	from    sock.Endpoint
-	ecn     uint8
-	packets [maxBatch]aead.Packet
+	// The batch: packets, and groups of them.
+	packets [maxReceived]aead.Packet
 	n       int
+	groups  [maxReceived]group
+	used    int // of groups
 
 	last     *session // the last index and its session, of one receive
 	lastFrom netip.Addr
 	lastPeer *peer
+}
+
+// maxReceived bounds the packets that are opened before they are delivered.
+const maxReceived = 512
+
+// group is consecutive packets of one session from one place.
+type group struct {
+	session *session
+	from    *sock.Endpoint
+	ecn     uint8
+	packets []aead.Packet
 }
 
 func newReceiver(s *shard) (*receiver, error) {
@@ -97,53 +110,62 @@ func (r *receiver) end() {
 	r.ended = nil
 }
 
-// runRX is the thread from the network to the TUN. It ends when told to.
+// runRX is a thread from the network to the TUN. It ends when told to.
 func (r *receiver) runRX(b *binding) {
 	runtime.LockOSThread()
 	defer close(r.ended)
-	all := [2]*sock.UDP{b.v4, b.v6}
 	fds := []int{r.stop.FD, b.v4.FD}
 	if b.v6 != nil {
 		fds = append(fds, b.v6.FD)
 	}
 	r.waiter.Set(fds...)
-	for {
-		more := false
-		for _, u := range all {
-			if u != nil && r.receive(u) {
-				more = true
-			}
-		}
-		if !more {
-			r.waiter.Wait()
-		}
-		if stop, _ := r.ready(more); stop {
-			return
-		}
-	}
-}
 
-// ready reports whether the thread is told to end. While there is more to receive it asks the
-// kernel.
-func (r *receiver) ready(busy bool) (stop, failed bool) {
-	if !busy {
-		return r.waiter.Ready(0)
-	}
-	return r.s.d.stopping.Load(), false
-}
-
-// receive takes what waits at one socket, at most one call's worth, and reports whether there was
-// any.
-func (r *receiver) receive(u *sock.UDP) bool {
-	msgs, err := r.in.Receive(u)
-	if err != nil || len(msgs) == 0 {
-		// Errors of ICMP do not reach an unconnected socket; those of memory go away.
-		return errors.Is(err, unix.EINTR)
-	}
 	d := r.s.d
-	now := d.now()
-	d.state.RLock()
-	defer d.state.RUnlock()
+	d.turns.lead()
+	for !d.stopping.Load() {
+		msgs := r.receive(b)
+		if len(msgs) == 0 {
+			r.waiter.Wait()
+			continue
+		}
+
+		d.state.RLock()
+		r.batch, r.turn = d.turns.draw(), false
+		more := len(msgs) == cap(msgs) && len(d.shards) > 1
+		if more {
+			d.turns.follow()
+		}
+		r.take(msgs, d.now())
+		d.turns.done()
+		d.state.RUnlock()
+		if more {
+			d.turns.lead()
+		}
+	}
+	d.turns.follow()
+}
+
+// receive returns what waits at one of the sockets, at most one call's worth; they take turns.
+func (r *receiver) receive(b *binding) []sock.Message {
+	for range 2 {
+		u := b.v4
+		if r.second {
+			u = b.v6
+		}
+		r.second = !r.second
+		if u == nil {
+			continue
+		}
+		// Errors of ICMP do not reach an unconnected socket; those of memory go away.
+		if msgs, err := r.in.Receive(u); err == nil && len(msgs) > 0 {
+			return msgs
+		}
+	}
+	return nil
+}
+
+// take opens what was received, and delivers it when it is its turn.
+func (r *receiver) take(msgs []sock.Message, now time.Duration) {
 	r.last, r.lastPeer = nil, nil
 	for i := range msgs {
 		m := &msgs[i]
@@ -153,9 +175,8 @@ func (r *receiver) receive(u *sock.UDP) bool {
 			data = data[n:]
 		}
 	}
-	r.open(now)
+	r.deliverAll(now)
 	r.join.Flush()
-	return true
 }
 
 // datagram takes one datagram.
@@ -234,29 +255,48 @@ func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 		d.drops.add(expiredSession, 1)
 		return
 	}
-	counter := binary.LittleEndian.Uint64(b[8:])
-	if r.n == maxBatch || r.session != s || r.ecn != m.ECN || r.from != m.From {
-		r.open(now)
-		r.session, r.ecn, r.from = s, m.ECN, m.From
+
+	if r.n == maxReceived {
+		r.deliverAll(now)
 	}
-	r.packets[r.n] = aead.Packet{Data: b[headerSize:], Counter: counter}
+	g := &r.groups[max(r.used-1, 0)]
+	if r.used == 0 || len(g.packets) == maxBatch || g.session != s || g.ecn != m.ECN ||
+		g.from != &m.From && *g.from != m.From {
+		g = &r.groups[r.used]
+		*g = group{s, &m.From, m.ECN, r.packets[r.n:r.n]}
+		r.used++
+	}
+	g.packets = append(g.packets, aead.Packet{Data: b[headerSize:],
+		Counter: binary.LittleEndian.Uint64(b[8:])})
 	r.n++
 }
 
-// open opens the batch and takes each packet of it that is authentic and new.
-func (r *receiver) open(now time.Duration) {
-	if r.n == 0 {
-		return
+// deliverAll opens what was gathered, and takes each packet that is authentic and new when all
+// earlier batches are through.
+func (r *receiver) deliverAll(now time.Duration) {
+	d := r.s.d
+	groups := r.groups[:r.used]
+	for i := range groups {
+		g := &groups[i]
+		if g.packets = r.fresh(g.session, g.packets); len(g.packets) > 0 {
+			d.tier.Open(r.worker, &g.session.keys.Receive, g.packets)
+		}
 	}
 
-	d, s := r.s.d, r.session
-	packets := r.fresh(s, r.packets[:r.n])
-	r.n = 0
-	if len(packets) == 0 {
-		return
+	if !r.turn {
+		d.turns.await(r.batch)
+		r.turn = true
 	}
+	for i := range groups {
+		r.deliverGroup(&groups[i], now)
+		groups[i] = group{}
+	}
+	r.n, r.used = 0, 0
+}
 
-	d.tier.Open(r.worker, &s.keys.Receive, packets)
+// deliverGroup takes each packet of a group that is authentic and new.
+func (r *receiver) deliverGroup(g *group, now time.Duration) {
+	d, s, packets := r.s.d, g.session, g.packets
 	s.mu.Lock()
 	bad, old := 0, 0
 	for i := range packets {
@@ -275,7 +315,7 @@ func (r *receiver) open(now time.Duration) {
 		return
 	}
 
-	r.authentic(s, now)
+	r.authentic(s, g.from, now)
 	bytes, data := uint64(0), false
 	for i := range packets {
 		p := &packets[i]
@@ -285,7 +325,7 @@ func (r *receiver) open(now time.Duration) {
 		bytes += uint64(headerSize + len(p.Data))
 		if text := p.Data[:len(p.Data)-aead.Overhead]; len(text) > 0 {
 			data = true
-			r.deliver(s.peer, text)
+			r.deliver(s.peer, text, g.ecn)
 		}
 	}
 
@@ -308,9 +348,9 @@ func (r *receiver) fresh(s *session, packets []aead.Packet) []aead.Packet {
 }
 
 // authentic does what follows from a packet of the session.
-func (r *receiver) authentic(s *session, now time.Duration) {
+func (r *receiver) authentic(s *session, from *sock.Endpoint, now time.Duration) {
 	p := s.peer
-	p.move(&r.from, now)
+	p.move(from, now)
 	if !s.used.Load() {
 		s.used.Store(true)
 		if p.next == s {
@@ -330,7 +370,7 @@ func (r *receiver) authentic(s *session, now time.Duration) {
 }
 
 // deliver hands an authentic packet to the TUN if its source is the peer's.
-func (r *receiver) deliver(p *peer, b []byte) {
+func (r *receiver) deliver(p *peer, b []byte, ecn uint8) {
 	d := r.s.d
 	b, from, bad := packet.Trim(b)
 	if bad != packet.None {
@@ -344,15 +384,18 @@ func (r *receiver) deliver(p *peer, b []byte) {
 		d.drops.add(wrongSource, 1)
 		return
 	}
-	if r.ecn == 3 {
+	if ecn == 3 {
 		packet.Congested(b)
 	}
 	r.join.Add(b)
 }
 
-// write writes to the TUN. A kernel that refuses superpackets of a kind gets no more of them.
-func (r *receiver) write(parts [][]byte) bool {
-	err := r.s.queue.Write(parts)
+// write writes to the TUN. The queue follows from the flow, since the kernel sends the answers to a
+// flow by the queue to which it was last written. A kernel that refuses superpackets of a kind gets
+// no more of them.
+func (r *receiver) write(flow uint32, parts [][]byte) bool {
+	all := r.s.d.shards
+	err := all[flow%uint32(len(all))].queue.Write(parts)
 	if err == nil {
 		return true
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// shard is one queue of the TUN and a socket of each address family, each with a thread.
+// shard is one queue of the TUN with its thread, and one thread that receives.
 type shard struct {
 	d      *Device
 	queue  *sock.Queue
@@ -21,9 +21,7 @@ type shard struct {
 	waiter sock.Waiter
 	stop   *sock.Waker
 
-	// bound are the sockets; changed under Device.state.
-	bound *binding
-	rx    *receiver
+	rx *receiver
 
 	lastTo   netip.Addr // of this batch: the last destination and its peer
 	lastPeer *peer
@@ -114,7 +112,7 @@ func (s *shard) transmit() (more bool, err error) {
 			break
 		}
 	}
-	s.out.flush(s.bound, now)
+	s.out.flush(d.bound, now)
 	return err == nil, ignorable(err)
 }
 
@@ -151,7 +149,7 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 		s.lastPeer, s.lastTo = p, to
 	}
 
-	if s.bound == nil {
+	if d.bound == nil {
 		d.drops.add(deviceDown, super.Segments)
 		return
 	}
@@ -175,7 +173,7 @@ func (s *shard) outbound(b []byte, now time.Duration) {
 
 	ecn := super.ECN()
 	for i := range super.Segments {
-		super.Segment(i, s.out.room(s.bound, session, ecn, super.SegmentLen(i), now))
+		super.Segment(i, s.out.room(d.bound, session, ecn, super.SegmentLen(i), now))
 	}
 }
 

@@ -21,9 +21,9 @@ const maxParts = 64
 const maxHead = lenIP6 + 60
 
 // Write writes one packet to a TUN: parts, the first of which begins with a vnet header, one behind
-// the other. It reports whether the TUN took it; false for a superpacket makes the Coalescer write
-// its packets one by one.
-type Write func(parts [][]byte) bool
+// the other. Packets of one flow have the same number, on every Coalescer. Write reports whether the
+// TUN took it; false for a superpacket makes the Coalescer write its packets one by one.
+type Write func(flow uint32, parts [][]byte) bool
 
 // Coalescer joins consecutive packets of a flow into superpackets. It is of one thread. Packets
 // that were added must stay as they are until Flush.
@@ -98,7 +98,7 @@ func (c *Coalescer) Add(p []byte) {
 	if !ok {
 		// A fragment or a packet with options may belong to any open flow of its addresses.
 		c.flushBetween(&k)
-		c.one(p)
+		c.one(&k, p)
 		return
 	}
 	if c.added == maxPackets {
@@ -115,7 +115,7 @@ func (c *Coalescer) Add(p []byte) {
 			c.flush(f)
 		}
 		if !c.joinable(&k) || !c.begin(f, p, ip, head) {
-			c.one(p)
+			c.one(&k, p)
 		}
 		return
 	}
@@ -123,7 +123,7 @@ func (c *Coalescer) Add(p []byte) {
 	f := &c.flows[c.used]
 	f.key = k
 	if !c.joinable(&k) || !c.begin(f, p, ip, head) {
-		c.one(p)
+		c.one(&k, p)
 		return
 	}
 	c.table[at] = slot{c.batch, int32(c.used)}
@@ -181,19 +181,26 @@ func (c *Coalescer) flushBetween(k *key) {
 	}
 }
 
-func (c *Coalescer) one(p []byte) {
+// number spreads flows over numbers. Those of one pair of addresses without ports have one.
+func (k *key) number() uint32 {
+	const odd = 0x9e3779b97f4a7c15 // 2^64 divided by the golden ratio
+	h := (k.src[0]^k.src[1])*odd + k.dst[0] ^ k.dst[1]
+	return uint32((h*odd + uint64(k.ports)) * odd >> 32)
+}
+
+func (c *Coalescer) one(k *key, p []byte) {
 	Header{Flags: DataValid}.Write(c.head[:])
 	c.single[0], c.single[1] = c.head[:HeaderSize], p
-	c.write(c.single[:])
+	c.write(k.number(), c.single[:])
 }
 
 // flush writes what a flow has gathered, if anything.
 func (c *Coalescer) flush(f *flow) {
 	if f.n == 1 {
-		c.one(c.packets[f.first].p)
-	} else if f.n > 1 && !c.write(c.super(f)) {
+		c.one(&f.key, c.packets[f.first].p)
+	} else if f.n > 1 && !c.write(f.key.number(), c.super(f)) {
 		for i, at := 0, f.first; i < f.n; i, at = i+1, c.packets[at].next {
-			c.one(c.packets[at].p)
+			c.one(&f.key, c.packets[at].p)
 		}
 	}
 	f.n = 0

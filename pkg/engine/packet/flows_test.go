@@ -17,7 +17,7 @@ type written struct {
 
 func newWritten() *written {
 	w := new(written)
-	w.Coalescer = NewCoalescer(func(parts [][]byte) bool {
+	w.Coalescer = NewCoalescer(func(_ uint32, parts [][]byte) bool {
 		w.out = append(w.out, bytes.Join(parts, nil))
 		return true
 	})
@@ -224,7 +224,7 @@ func BenchmarkFlowsThatTakeTurns(b *testing.B) {
 					all = append(all, segment(false, false, f, i))
 				}
 			}
-			c := NewCoalescer(func([][]byte) bool { return true })
+			c := NewCoalescer(func(uint32, [][]byte) bool { return true })
 			for b.Loop() {
 				for _, p := range all {
 					c.Add(p)

@@ -175,7 +175,7 @@ func TestSplitAndCoalesceAreInverse(t *testing.T) {
 					}
 
 					var out [][]byte
-					c := NewCoalescer(func(parts [][]byte) bool {
+					c := NewCoalescer(func(_ uint32, parts [][]byte) bool {
 						out = append(out, bytes.Join(parts, nil))
 						return true
 					})
@@ -367,7 +367,7 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 		}
 
 		refuse := seed%5 == 0
-		c := NewCoalescer(func(parts [][]byte) bool {
+		c := NewCoalescer(func(_ uint32, parts [][]byte) bool {
 			b := bytes.Join(parts, nil)
 			h := ReadHeader(b)
 			if refuse && h.GSO != GSONone {
@@ -445,7 +445,7 @@ func TestCoalescingKeepsEveryPacketAndTheOrderOfFlows(t *testing.T) {
 
 func TestSplitAndCoalesceDoNotAllocate(t *testing.T) {
 	h, p := superOf(spec{src: 1, dst: 2, sport: 7, payload: payload(60000, 1)}.build(), 1400)
-	c := NewCoalescer(func([][]byte) bool { return true })
+	c := NewCoalescer(func(uint32, [][]byte) bool { return true })
 	out := make([]byte, 64<<10*2)
 	if n := testing.AllocsPerRun(20, func() {
 		s, _ := Parse(h, p)
@@ -499,7 +499,7 @@ func FuzzCoalesce(f *testing.F) {
 		spec{v6: true, udp: true, src: 1, dst: 2, payload: payload(30, 1)}.build())
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		wrote := 0
-		c := NewCoalescer(func(parts [][]byte) bool { wrote++; return false })
+		c := NewCoalescer(func(_ uint32, parts [][]byte) bool { wrote++; return false })
 		added := 0
 		for _, p := range [][]byte{a, b, a} {
 			if p, _, r := Trim(guarded(t, p)); r == None {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(nettest.Run(m)) }
 func opensIn(t *testing.T, ns *nettest.NS) (v4, v6 *UDP, port uint16) {
 	t.Helper()
 	ns.Run(t, func() (err error) {
-		v4, v6, port, err = Open(0, 0, false)
+		v4, v6, port, err = Open(0, 0)
 		return err
 	})
 	t.Cleanup(func() { v4.Close(); v6.Close() })

@@ -52,12 +52,12 @@ func probe(v6 bool) offloads {
 // passes reports whether so many datagrams that are sent as one, the last of them shorter, come
 // whole and in order.
 func passes(v6 bool, count int, gro bool) bool {
-	from, _, err := open(v6, 0, 0, false)
+	from, _, err := open(v6, 0, 0)
 	if err != nil {
 		return false
 	}
 	defer from.Close()
-	to, port, err := open(v6, 0, 0, false)
+	to, port, err := open(v6, 0, 0)
 	if err != nil {
 		return false
 	}

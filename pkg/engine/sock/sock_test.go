@@ -14,7 +14,7 @@ import (
 // opened returns the sockets of both families, and their port.
 func opened(t *testing.T) (v4, v6 *UDP, port uint16) {
 	t.Helper()
-	v4, v6, port, err := Open(0, 0, false)
+	v4, v6, port, err := Open(0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestSocketsForbidFragments(t *testing.T) {
 
 func TestPortInUseIsAnError(t *testing.T) {
 	_, _, port := opened(t)
-	if _, _, _, err := Open(port, 0, false); err == nil {
+	if _, _, _, err := Open(port, 0); err == nil {
 		t.Error("the port was opened twice")
 	}
 }

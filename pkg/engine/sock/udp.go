@@ -55,15 +55,18 @@ const (
 )
 
 // Open opens a socket of each address family on one port; port 0 chooses one. v6 is nil where the
-// kernel has no IPv6. With shared, other sockets of this user may have the same port.
-func Open(port uint16, mark uint32, shared bool) (v4, v6 *UDP, actual uint16, err error) {
+// kernel has no IPv6.
+//
+// The sockets do not have SO_REUSEPORT: with it any process of the same user could bind the port
+// too, without a capability, and would take datagrams away.
+func Open(port uint16, mark uint32) (v4, v6 *UDP, actual uint16, err error) {
 	for range 100 {
-		v4, actual, err = open(false, port, mark, shared)
+		v4, actual, err = open(false, port, mark)
 		if err != nil {
 			return nil, nil, 0, err
 		}
 		v4.offload()
-		v6, _, err = open(true, actual, mark, shared)
+		v6, _, err = open(true, actual, mark)
 		if err == nil {
 			v6.offload()
 		}
@@ -79,7 +82,7 @@ func Open(port uint16, mark uint32, shared bool) (v4, v6 *UDP, actual uint16, er
 	return nil, nil, 0, err
 }
 
-func open(v6 bool, port uint16, mark uint32, shared bool) (*UDP, uint16, error) {
+func open(v6 bool, port uint16, mark uint32) (*UDP, uint16, error) {
 	family, name := unix.AF_INET, "udp4"
 	if v6 {
 		family, name = unix.AF_INET6, "udp6"
@@ -90,7 +93,7 @@ func open(v6 bool, port uint16, mark uint32, shared bool) (*UDP, uint16, error) 
 	}
 
 	u := &UDP{FD: fd, V6: v6}
-	if err := u.prepare(mark, shared); err != nil {
+	if err := u.prepare(mark); err != nil {
 		unix.Close(fd)
 		return nil, 0, fmt.Errorf("prepare %s socket: %w", name, err)
 	}
@@ -121,7 +124,7 @@ func open(v6 bool, port uint16, mark uint32, shared bool) (*UDP, uint16, error) 
 	return u, port, nil
 }
 
-func (u *UDP) prepare(mark uint32, shared bool) error {
+func (u *UDP) prepare(mark uint32) error {
 	type option struct{ level, name, value int }
 	must := []option{{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
 		{unix.IPPROTO_IP, unix.IP_PKTINFO, 1}, {unix.IPPROTO_IP, unix.IP_RECVTOS, 1}}
@@ -132,9 +135,6 @@ func (u *UDP) prepare(mark uint32, shared bool) error {
 			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1}}
 	}
 
-	if shared {
-		must = append(must, option{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
-	}
 	if mark != 0 {
 		must = append(must, option{unix.SOL_SOCKET, unix.SO_MARK, int(mark)})
 	}
