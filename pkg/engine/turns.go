@@ -9,7 +9,7 @@ import "sync"
 // While one thread suffices it keeps the lead, and no other wakes up.
 type turns struct {
 	mu      sync.Mutex
-	free    sync.Cond // nobody leads
+	free    sync.Cond // no thread leads
 	due     sync.Cond // another batch may be delivered
 	led     bool
 	drawn   uint64 // batches that were received

@@ -29,7 +29,7 @@ type Write func(flow uint32, parts [][]byte) bool
 // that were added must stay as they are until Flush.
 //
 // Flows that take turns coalesce however many they are. A flow is found by an open-addressing table
-// with a seeded hash, so that nobody can choose flows that collide.
+// with a seeded hash, so that no peer can choose flows that collide.
 type Coalescer struct {
 	write Write
 	// NoTCP and NoUDP switch coalescing of a kind off.
