@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -202,10 +203,49 @@ func swollenObjects(t *testing.T) map[string]swollen {
 		return node
 	})
 	maps.Copy(all, swollenJSON(t))
+	maps.Copy(all, swollenServices(t))
 	all["Namespace, labels"] = swollen{grow(t, func(n int) ([]byte, error) {
 		ns := corev1.Namespace{ObjectMeta: manyLabels(n)}
 		return ns.Marshal()
 	}), readWired[namespaceWire](parseNamespace)}
+	return all
+}
+
+func swollenServices(t *testing.T) map[string]swollen {
+	all := map[string]swollen{}
+	add := func(name string, of func(s *corev1.Service, n int)) {
+		all["Service, "+name] = swollen{grow(t, func(n int) ([]byte, error) {
+			s := corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "198.18.128.1"}}
+			of(&s, n)
+			return s.Marshal()
+		}), readWired[serviceWire](parseService)}
+	}
+	add("ports", func(s *corev1.Service, n int) { s.Spec.Ports = make([]corev1.ServicePort, n) })
+	add("clusterIPs", func(s *corev1.Service, n int) { s.Spec.ClusterIPs = numbered(n) })
+	add("externalIPs", func(s *corev1.Service, n int) { s.Spec.ExternalIPs = numbered(n) })
+	add("ranges", func(s *corev1.Service, n int) {
+		s.Spec.LoadBalancerSourceRanges = numbered(n)
+	})
+	add("ingress", func(s *corev1.Service, n int) {
+		s.Status.LoadBalancer.Ingress = make([]corev1.LoadBalancerIngress, n)
+	})
+
+	slice := func(name string, of func(s *discoveryv1.EndpointSlice, n int)) {
+		all["EndpointSlice, "+name] = swollen{grow(t, func(n int) ([]byte, error) {
+			s := discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{
+				Labels: map[string]string{serviceNameLabel: "web"}}, AddressType: "IPv4"}
+			of(&s, n)
+			return s.Marshal()
+		}), readWired[sliceWire](parseEndpoints)}
+	}
+	slice("ports", func(s *discoveryv1.EndpointSlice, n int) {
+		s.Ports = make([]discoveryv1.EndpointPort, n)
+	})
+	slice("endpoints", func(s *discoveryv1.EndpointSlice, n int) {
+		s.Endpoints = repeat(n, func(int) discoveryv1.Endpoint {
+			return discoveryv1.Endpoint{Addresses: []string{"198.18.1.1"}}
+		})
+	})
 	return all
 }
 

@@ -61,7 +61,7 @@ func (c *Client) get(ctx context.Context, k kind, o metav1.ListOptions, list gro
 	switch {
 	case wire.IsProtobuf(r):
 		err = readProtobuf(r, list, reduce)
-	case k.newList != nil:
+	case k.accept == runtime.ContentTypeProtobuf:
 		err = fmt.Errorf("%s are not in protobuf", k.what)
 	default:
 		err = readJSON(json.NewDecoder(r), list, reduce)

@@ -148,12 +148,12 @@ var (
 		path:    []string{"/apis", Group, Version, Resource},
 		version: veilNodeVersion,
 	}
-	sliceKind = kind{
+	sliceKind = orJSON(wiredKind[sliceWire](kind{
 		what:    "endpointslices.discovery.k8s.io of service default/kubernetes",
 		rule:    "manifests/cni/role-apiserver.yaml",
 		path:    []string{"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"},
 		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, name: "kubernetes",
-	}
+	}))
 )
 
 // protobufOrJSON asks for protobuf and accepts JSON of a server that has none.
@@ -162,8 +162,8 @@ const protobufOrJSON = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJS
 // scheme has the kinds, and what the machinery of a watch sends beside them.
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node", "Service"},
-		veilNodeKind.version: {Kind}, sliceKind.version: {"EndpointSlice"},
+	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node"},
+		veilNodeKind.version:      {Kind},
 		clusterPolicyKind.version: {"ClusterNetworkPolicy"},
 		definitionVersion:         {"CustomResourceDefinition"}} {
 		metav1.AddToGroupVersion(scheme, gv)
@@ -175,7 +175,8 @@ var scheme = func() *runtime.Scheme {
 	for _, k := range []struct {
 		kind
 		name string
-	}{{podKind, "Pod"}, {namespaceKind, "Namespace"}, {networkPolicyKind, "NetworkPolicy"}} {
+	}{{podKind, "Pod"}, {namespaceKind, "Namespace"}, {networkPolicyKind, "NetworkPolicy"},
+		{serviceKind, "Service"}, {endpointsKind, "EndpointSlice"}} {
 		metav1.AddToGroupVersion(scheme, k.version)
 		scheme.AddKnownTypeWithName(k.version.WithKind(k.name), k.newObject())
 		scheme.AddKnownTypeWithName(k.version.WithKind(k.name+"List"), k.newList())

@@ -159,19 +159,15 @@ func sameVeilNode(a, b veilNodeEntry) bool {
 }
 
 func parseSlice(o *object) sliceEntry {
-	var endpoints []struct {
-		Addresses []string `json:"addresses"`
-	}
 	var e sliceEntry
-	if unmarshal(o.Endpoints, &endpoints) != nil {
+	w, problem := sliceContent(o)
+	if problem != "" {
 		return e // API servers write a few; what is no list, or too large, has none of theirs
 	}
-	for _, ep := range endpoints {
-		for _, text := range ep.Addresses {
-			if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" &&
-				len(e.addrs) < maxAPIAddrs {
-				e.addrs = append(e.addrs, a.Unmap())
-			}
+	for _, ep := range w.Endpoints {
+		if a, err := netip.ParseAddr(ep.Address); err == nil && a.Zone() == "" &&
+			len(e.addrs) < maxAPIAddrs {
+			e.addrs = append(e.addrs, a.Unmap())
 		}
 	}
 	e.addrs = sortedAddrs(e.addrs)

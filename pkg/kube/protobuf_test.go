@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -33,6 +34,14 @@ var protoTypes = map[string]struct{ one, list func() runtime.Object }{
 		func() runtime.Object { return &corev1.NamespaceList{} }},
 	networkPoliciesPath: {func() runtime.Object { return &networkingv1.NetworkPolicy{} },
 		func() runtime.Object { return &networkingv1.NetworkPolicyList{} }},
+	servicesPath: {func() runtime.Object { return &corev1.Service{} },
+		func() runtime.Object { return &corev1.ServiceList{} }},
+	allSlicesPath: slicesInProtobuf, slicesPath: slicesInProtobuf,
+}
+
+var slicesInProtobuf = struct{ one, list func() runtime.Object }{
+	func() runtime.Object { return &discoveryv1.EndpointSlice{} },
+	func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 }
 
 // inProtobuf reports whether a request is answered in protobuf. It counts those.
@@ -58,7 +67,7 @@ func (f *fakeServer) toProtobuf(o any, into runtime.Object) []byte {
 		err = json.Unmarshal(text, into)
 	}
 	known := runtime.NewScheme()
-	if err = errors.Join(err, corev1.AddToScheme(known),
+	if err = errors.Join(err, corev1.AddToScheme(known), discoveryv1.AddToScheme(known),
 		networkingv1.AddToScheme(known)); err == nil {
 		err = protobuf.NewSerializer(known, known).Encode(into, &b)
 	}

@@ -3,9 +3,11 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/pkg/kube/wire"
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
@@ -24,27 +26,56 @@ type serviceSpec struct {
 	SessionAffinity          string   `json:"sessionAffinity"`
 	SessionAffinityConfig    struct {
 		ClientIP struct {
-			TimeoutSeconds int64 `json:"timeoutSeconds"`
+			TimeoutSeconds int32 `json:"timeoutSeconds"`
 		} `json:"clientIP"`
 	} `json:"sessionAffinityConfig"`
-	HealthCheckNodePort uint16     `json:"healthCheckNodePort"`
+	HealthCheckNodePort int32      `json:"healthCheckNodePort"`
 	Ports               []portSpec `json:"ports"`
 }
 
 type portSpec struct {
 	Name     string `json:"name"`
 	Protocol string `json:"protocol"`
-	Port     uint16 `json:"port"`
-	NodePort uint16 `json:"nodePort"`
+	Port     int32  `json:"port"`
+	NodePort int32  `json:"nodePort"`
 }
 
 type serviceStatus struct {
 	LoadBalancer struct {
 		Ingress []struct {
-			IP     string `json:"ip"`
-			IPMode string `json:"ipMode"`
+			IP     string  `json:"ip"`
+			IPMode *string `json:"ipMode"`
 		} `json:"ingress"`
 	} `json:"loadBalancer"`
+}
+
+// serviceContent returns the content of a Service, from either form; a problem if it is malformed.
+func serviceContent(o *object) (w *wire.Service, problem string) {
+	if w, ok := o.content.(*wire.Service); ok {
+		return w, ""
+	}
+	var spec serviceSpec
+	var status serviceStatus
+	if err := unmarshal(o.Spec, &spec); err != nil {
+		return nil, fmt.Sprintf("spec: %v", err)
+	}
+	if err := unmarshal(o.Status, &status); err != nil {
+		return nil, fmt.Sprintf("status: %v", err)
+	}
+
+	w = &wire.Service{Type: spec.Type, ClusterIP: spec.ClusterIP, ClusterIPs: spec.ClusterIPs,
+		ExternalIPs: spec.ExternalIPs, SourceRanges: spec.LoadBalancerSourceRanges,
+		ExternalTrafficPolicy: spec.ExternalTrafficPolicy,
+		InternalTrafficPolicy: spec.InternalTrafficPolicy, SessionAffinity: spec.SessionAffinity,
+		AffinitySeconds:     spec.SessionAffinityConfig.ClientIP.TimeoutSeconds,
+		HealthCheckNodePort: spec.HealthCheckNodePort}
+	for _, p := range spec.Ports {
+		w.Ports = append(w.Ports, wire.ServicePort(p))
+	}
+	for _, i := range status.LoadBalancer.Ingress {
+		w.Ingress = append(w.Ingress, wire.LoadBalancerIngress{IP: i.IP, IPMode: i.IPMode})
+	}
+	return w, ""
 }
 
 // defaultAffinity is the timeout in core/v1 of a service with affinity and without its own timeout.
@@ -52,13 +83,15 @@ const defaultAffinity = 10800 * time.Second
 
 // parseService reads a Service. One without an address of its own comes to nothing.
 func parseService(o *object) parsed[service.Service] {
-	var spec serviceSpec
-	var status serviceStatus
-	if err := unmarshal(o.Spec, &spec); err != nil {
-		return parsed[service.Service]{problem: fmt.Sprintf("spec: %v; it is left out", err)}
+	spec, problem := serviceContent(o)
+	if problem == "" && spec.Excess {
+		problem = fmt.Sprintf("it has more than %d ports, addresses and ranges", wire.MaxService)
 	}
-	if err := unmarshal(o.Status, &status); err != nil {
-		return parsed[service.Service]{problem: fmt.Sprintf("status: %v; it is left out", err)}
+	if problem == "" && !validPorts(spec) {
+		problem = "a port is not between 0 and 65535"
+	}
+	if problem != "" {
+		return parsed[service.Service]{problem: problem + "; it is left out"}
 	}
 	if len(spec.ClusterIPs) == 0 && spec.ClusterIP != "" {
 		spec.ClusterIPs = []string{spec.ClusterIP}
@@ -73,14 +106,14 @@ func parseService(o *object) parsed[service.Service] {
 		Created:             o.CreationTimestamp.UTC(),
 		ClusterIPs:          bad.addrs("spec.clusterIPs", spec.ClusterIPs),
 		ExternalIPs:         bad.addrs("spec.externalIPs", spec.ExternalIPs),
-		SourceRanges:        bad.ranges(spec.LoadBalancerSourceRanges),
+		SourceRanges:        bad.ranges(spec.SourceRanges),
 		ExternalLocal:       spec.ExternalTrafficPolicy == "Local",
 		InternalLocal:       spec.InternalTrafficPolicy == "Local",
-		HealthCheckNodePort: spec.HealthCheckNodePort,
+		HealthCheckNodePort: uint16(spec.HealthCheckNodePort),
 	}
 
-	for _, i := range status.LoadBalancer.Ingress {
-		if i.IP != "" && i.IPMode != "Proxy" { // absent is VIP
+	for _, i := range spec.Ingress {
+		if i.IP != "" && (i.IPMode == nil || *i.IPMode != "Proxy") { // absent is VIP
 			s.LoadBalancerIPs = append(s.LoadBalancerIPs,
 				bad.addrs("status.loadBalancer.ingress", []string{i.IP})...)
 		}
@@ -88,60 +121,31 @@ func parseService(o *object) parsed[service.Service] {
 
 	if spec.SessionAffinity == "ClientIP" {
 		s.Affinity = defaultAffinity
-		if t := spec.SessionAffinityConfig.ClientIP.TimeoutSeconds; t > 0 {
+		if t := spec.AffinitySeconds; t > 0 {
 			s.Affinity = time.Duration(t) * time.Second
 		}
 	}
 
 	for _, p := range spec.Ports {
 		if protocol := bad.protocol("spec.ports", p.Protocol); protocol != 0 {
-			s.Ports = append(s.Ports, service.Port{Name: p.Name, Protocol: protocol, Port: p.Port,
-				NodePort: p.NodePort})
+			s.Ports = append(s.Ports, service.Port{Name: p.Name, Protocol: protocol,
+				Port: uint16(p.Port), NodePort: uint16(p.NodePort)})
 		}
 	}
 
 	return parsed[service.Service]{&s, string(bad)}
 }
 
-// parseEndpoints reads an EndpointSlice. One of no service, or of host names, comes to nothing.
-func parseEndpoints(o *object) parsed[service.Slice] {
-	var ports []struct {
-		Name     string  `json:"name"`
-		Protocol string  `json:"protocol"`
-		Port     *uint16 `json:"port"`
-	}
-	var endpoints []endpointSpec
-	owner := o.Labels[serviceNameLabel]
-	if owner == "" || o.AddressType != "IPv4" && o.AddressType != "IPv6" {
-		return parsed[service.Slice]{}
-	}
-	if err := unmarshal(o.Ports, &ports); err != nil {
-		return parsed[service.Slice]{problem: fmt.Sprintf("ports: %v; it is left out", err)}
-	}
-
-	if err := unmarshal(o.Endpoints, &endpoints); err != nil {
-		return parsed[service.Slice]{problem: fmt.Sprintf("endpoints: %v; it is left out", err)}
-	}
-
-	var bad malformed
-	s := service.Slice{Service: service.Name{Namespace: o.Namespace, Name: owner}, Name: o.Name}
-	for _, p := range ports {
-		if protocol := bad.protocol("ports", p.Protocol); protocol != 0 && p.Port != nil {
-			s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Protocol: protocol,
-				Port: *p.Port})
-		}
-	}
-
-	for _, ep := range endpoints {
-		// Further addresses of an endpoint mean nothing (discovery.k8s.io/v1).
-		for _, addr := range bad.addrs("endpoints", ep.Addresses[:min(len(ep.Addresses), 1)]) {
-			s.Endpoints = append(s.Endpoints, ep.at(addr))
-		}
-	}
-
-	return parsed[service.Slice]{&s, string(bad)}
+// validPorts reports whether all ports are numbers of ports.
+func validPorts(w *wire.Service) bool {
+	valid := func(port int32) bool { return port >= 0 && port <= 65535 }
+	return valid(w.HealthCheckNodePort) &&
+		!slices.ContainsFunc(w.Ports, func(p wire.ServicePort) bool {
+			return !valid(p.Port) || !valid(p.NodePort)
+		})
 }
 
+// endpointSpec is an endpoint of an EndpointSlice in JSON.
 type endpointSpec struct {
 	Addresses  []string `json:"addresses"`
 	NodeName   string   `json:"nodeName"`
@@ -152,20 +156,87 @@ type endpointSpec struct {
 	} `json:"conditions"`
 }
 
-// at returns the endpoint with what absent conditions mean: ready and serving true, terminating
-// false (discovery.k8s.io/v1).
-func (e endpointSpec) at(addr netip.Addr) service.Endpoint {
+// sliceContent returns the content of an EndpointSlice, from either form; a problem if it is
+// malformed or too large.
+func sliceContent(o *object) (w *wire.EndpointSlice, problem string) {
+	if w, ok := o.content.(*wire.EndpointSlice); ok {
+		if w.Excess {
+			return nil, fmt.Sprintf("it has more than %d endpoints and ports", wire.MaxEndpoints)
+		}
+		return w, ""
+	}
+
+	w = &wire.EndpointSlice{AddressType: o.AddressType}
+	if err := unmarshal(o.Ports, &w.Ports); err != nil {
+		return nil, fmt.Sprintf("ports: %v", err)
+	}
+	var endpoints []endpointSpec
+	if err := unmarshal(o.Endpoints, &endpoints); err != nil {
+		return nil, fmt.Sprintf("endpoints: %v", err)
+	}
+	for _, ep := range endpoints {
+		e := wire.Endpoint{NodeName: ep.NodeName, Ready: ep.Conditions.Ready,
+			Serving: ep.Conditions.Serving, Terminating: ep.Conditions.Terminating}
+		if len(ep.Addresses) > 0 {
+			e.Address = ep.Addresses[0]
+		}
+		w.Endpoints = append(w.Endpoints, e)
+	}
+	return w, ""
+}
+
+// parseEndpoints reads an EndpointSlice. One of no service, or of host names, comes to nothing.
+func parseEndpoints(o *object) parsed[service.Slice] {
+	owner := o.Labels[serviceNameLabel]
+	if owner == "" {
+		return parsed[service.Slice]{}
+	}
+	w, problem := sliceContent(o)
+	if problem != "" {
+		return parsed[service.Slice]{problem: problem + "; it is left out"}
+	}
+	if w.AddressType != "IPv4" && w.AddressType != "IPv6" {
+		return parsed[service.Slice]{}
+	}
+
+	var bad malformed
+	s := service.Slice{Service: service.Name{Namespace: o.Namespace, Name: owner}, Name: o.Name}
+	for _, p := range w.Ports {
+		protocol := bad.protocol("ports", p.Protocol)
+		if protocol == 0 || p.Port == nil {
+			continue
+		}
+		if *p.Port < 0 || *p.Port > 65535 {
+			return parsed[service.Slice]{problem: "a port is not between 0 and 65535; it is left out"}
+		}
+		s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Protocol: protocol,
+			Port: uint16(*p.Port)})
+	}
+
+	s.Endpoints = make([]service.Endpoint, 0, len(w.Endpoints))
+	for _, e := range w.Endpoints {
+		if e.Address == "" {
+			continue
+		}
+		for _, addr := range bad.addrs("endpoints", []string{e.Address}) {
+			s.Endpoints = append(s.Endpoints, endpointAt(addr, e))
+		}
+	}
+
+	return parsed[service.Slice]{&s, string(bad)}
+}
+
+// endpointAt returns the endpoint with what absent conditions mean: ready and serving true,
+// terminating false (discovery.k8s.io/v1).
+func endpointAt(addr netip.Addr, e wire.Endpoint) service.Endpoint {
 	or := func(v *bool, absent bool) bool {
 		if v == nil {
 			return absent
 		}
 		return *v
 	}
-	return service.Endpoint{
-		Addr: addr, Node: e.NodeName,
-		Ready: or(e.Conditions.Ready, true), Serving: or(e.Conditions.Serving, true),
-		Terminating: or(e.Conditions.Terminating, false),
-	}
+	return service.Endpoint{Addr: addr, Node: e.NodeName, Ready: or(e.Ready, true),
+		Serving: or(e.Serving, true), Terminating: or(e.Terminating, false)}
 }
 
 // malformed is the last thing that was left out, as a sentence; empty is none.

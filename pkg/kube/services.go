@@ -25,16 +25,16 @@ type ServiceSink interface {
 const theirs = "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless"
 
 var (
-	serviceKind = kind{
+	serviceKind = orJSON(wiredKind[serviceWire](kind{
 		what: "services", rule: "manifests/components/services/rights.yaml",
 		path:    []string{"/api/v1/services"},
 		version: schema.GroupVersion{Version: "v1"}, labels: theirs,
-	}
-	endpointsKind = kind{
+	}))
+	endpointsKind = orJSON(wiredKind[sliceWire](kind{
 		what: "endpointslices.discovery.k8s.io", rule: "manifests/components/services/rights.yaml",
 		path:    []string{"/apis/discovery.k8s.io/v1/endpointslices"},
 		version: schema.GroupVersion{Group: "discovery.k8s.io", Version: "v1"}, labels: theirs,
-	}
+	}))
 )
 
 // RunServices watches Services and EndpointSlices and passes each change to sink until ctx ends; it

@@ -77,7 +77,20 @@ func sliceObject(name, owner, addr string) map[string]any {
 }
 
 func TestRunServices(t *testing.T) {
-	f := newFakeServer(t)
+	for _, tc := range []struct{ noProto, noStream bool }{{}, {noStream: true}, {noProto: true},
+		{noProto: true, noStream: true}} {
+		t.Run(fmt.Sprintf("%+v", tc), func(t *testing.T) {
+			f := newFakeServer(t)
+			f.noProto, f.noStream = tc.noProto, tc.noStream
+			testRunServices(t, f)
+			if asked := f.count("protobuf " + servicesPath); asked > 0 == tc.noProto {
+				t.Errorf("%d answers were protobuf", asked)
+			}
+		})
+	}
+}
+
+func testRunServices(t *testing.T, f *fakeServer) {
 	f.put(servicesPath, serviceObject("web", 80))
 	f.put(allSlicesPath, sliceObject("web-1", "web", "198.18.1.1"))
 	c, err := newClient(Options{Node: "node-1"}, f.config())
@@ -131,8 +144,7 @@ func TestRunServices(t *testing.T) {
 	headless := serviceObject("last", 82)
 	headless["spec"].(map[string]any)["clusterIP"] = "None"
 	f.put(servicesPath, headless)
-	malformed := serviceObject("next", 81)
-	malformed["spec"] = map[string]any{"ports": "none"}
+	malformed := serviceObject("next", 70000)
 	f.put(servicesPath, malformed)
 	sink.wait(t, "none left", func() bool { return len(sink.services) == 0 })
 	if got := c.Problems(); len(got) != 1 {

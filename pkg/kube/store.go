@@ -26,12 +26,10 @@ var _ cache.TransformingStore = (*store[nodeEntry])(nil)
 // Transformer lets the reflector reduce objects while it reads a list.
 func (s *store[T]) Transformer() cache.TransformFunc {
 	return func(v any) (any, error) {
-		o, ok := v.(*object)
-		if !ok {
-			return v, nil
+		if o, ok := heldBy(v); ok {
+			s.reduce(o)
 		}
-		s.reduce(o)
-		return o, nil
+		return v, nil
 	}
 }
 
@@ -48,7 +46,7 @@ func (s *store[T]) reduce(o *object) T {
 
 // Add adds or replaces an object.
 func (s *store[T]) Add(v any) error {
-	o, ok := v.(*object)
+	o, ok := heldBy(v)
 	if !ok {
 		return fmt.Errorf("store object: unexpected %T", v)
 	}
@@ -84,7 +82,7 @@ func (s *store[T]) Update(v any) error { return s.Add(v) }
 
 // Delete removes an object.
 func (s *store[T]) Delete(v any) error {
-	o, ok := v.(*object)
+	o, ok := heldBy(v)
 	if !ok {
 		return fmt.Errorf("store object: unexpected %T", v)
 	}
@@ -99,7 +97,7 @@ func (s *store[T]) Delete(v any) error {
 func (s *store[T]) Replace(list []any, _ string) error {
 	byName := make(map[string]T, len(list))
 	for _, v := range list {
-		o, ok := v.(*object)
+		o, ok := heldBy(v)
 		if !ok {
 			return fmt.Errorf("store list: unexpected %T", v)
 		}

@@ -49,7 +49,8 @@ func (o *wired[K]) Unmarshal(message []byte) error {
 	o.object = object{content: content, ObjectMeta: metav1.ObjectMeta{
 		Name: meta.Name, Namespace: meta.Namespace, UID: types.UID(meta.UID),
 		ResourceVersion: meta.ResourceVersion, Annotations: meta.Annotations,
-		Generation: meta.Generation,
+		Generation: meta.Generation, CreationTimestamp: metav1.NewTime(meta.Created),
+		Labels: meta.Labels,
 	}}
 	return nil
 }
@@ -105,6 +106,30 @@ type networkPolicyWire struct{}
 func (networkPolicyWire) read(message []byte) (wire.Meta, any, error) {
 	p, err := policyReader.NetworkPolicy(message)
 	return p.Meta, &p, err
+}
+
+// serviceReader keeps the label that names an EndpointSlice's service.
+var serviceReader = wire.Reader{Labels: []string{serviceNameLabel},
+	Annotations: []string{metav1.InitialEventsAnnotationKey}}
+
+type serviceWire struct{}
+
+func (serviceWire) read(message []byte) (wire.Meta, any, error) {
+	s, err := serviceReader.Service(message)
+	return s.Meta, &s, err
+}
+
+type sliceWire struct{}
+
+func (sliceWire) read(message []byte) (wire.Meta, any, error) {
+	s, err := serviceReader.EndpointSlice(message)
+	return s.Meta, &s, err
+}
+
+// orJSON makes a kind accept JSON of a server that has no protobuf: Spec and the like are then raw.
+func orJSON(k kind) kind {
+	k.accept = protobufOrJSON
+	return k
 }
 
 // wiredKind completes a kind that is read in protobuf only.

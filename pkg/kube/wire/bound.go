@@ -18,6 +18,10 @@ const (
 	MaxPorts = 256
 	// MaxAddresses bounds the addresses of a Pod or a Node.
 	MaxAddresses = 1024
+	// MaxService bounds the ports, addresses and ranges of a Service.
+	MaxService = 4096
+	// MaxEndpoints bounds the endpoints and ports of an EndpointSlice; the API has 1,000 endpoints.
+	MaxEndpoints = 4096
 
 	// maxText bounds one string, in bytes; the API has none that long. A longer annotation is read
 	// as empty, and any other string exceeds the bound of its object.

@@ -1,0 +1,284 @@
+package wire
+
+// Service is what is read of a Service (k8s.io.api.core.v1.Service).
+type Service struct {
+	Meta
+	Type, ClusterIP string
+	ClusterIPs      []string
+	ExternalIPs     []string
+	// SourceRanges are spec.loadBalancerSourceRanges.
+	SourceRanges                                 []string
+	ExternalTrafficPolicy, InternalTrafficPolicy string
+	SessionAffinity                              string
+	// AffinitySeconds is spec.sessionAffinityConfig.clientIP.timeoutSeconds.
+	AffinitySeconds     int32
+	HealthCheckNodePort int32
+	Ports               []ServicePort
+	// Ingress is status.loadBalancer.ingress.
+	Ingress []LoadBalancerIngress
+	// Excess reports whether there is more of the lists above than MaxService. What is left of them
+	// means nothing.
+	Excess bool
+}
+
+// ServicePort is a port of a Service.
+type ServicePort struct {
+	Name, Protocol string
+	Port, NodePort int32
+}
+
+// LoadBalancerIngress is an address of a load balancer. IPMode is nil where the object has none.
+type LoadBalancerIngress struct {
+	IP     string
+	IPMode *string
+}
+
+// Service reads a Service without its envelope.
+func (r Reader) Service(message []byte) (s Service, err error) {
+	in := serviceReading{&s, budget{MaxService}}
+	err = each(message, func(f field) error {
+		switch f.number {
+		case 1:
+			return r.meta(f, &s.Meta)
+		case 2:
+			return in.bounded(f, in.spec)
+		case 3:
+			return in.bounded(f, in.status)
+		}
+		return nil
+	})
+	return s, err
+}
+
+// serviceReading is a Service while it is read.
+type serviceReading struct {
+	service *Service
+	budget
+}
+
+// bounded reads spec or status until the bound is exceeded.
+func (s *serviceReading) bounded(part field, visit func(f field) error) (err error) {
+	if s.service.Excess {
+		return nil
+	}
+	s.service.Excess, err = excess(part.within(visit))
+	return err
+}
+
+func (s *serviceReading) spec(f field) (err error) {
+	to := s.service
+	switch f.number {
+	case 1:
+		return s.port(f)
+	case 3:
+		to.ClusterIP, err = s.word(f)
+	case 4:
+		to.Type, err = s.word(f)
+	case 5:
+		return s.appendTo(f, &to.ExternalIPs)
+	case 7:
+		to.SessionAffinity, err = s.word(f)
+	case 9:
+		return s.appendTo(f, &to.SourceRanges)
+	case 11:
+		to.ExternalTrafficPolicy, err = s.word(f)
+	case 12:
+		return f.setInt32(&to.HealthCheckNodePort)
+	case 14:
+		return s.affinity(f)
+	case 18:
+		return s.appendTo(f, &to.ClusterIPs)
+	case 22:
+		to.InternalTrafficPolicy, err = s.word(f)
+	}
+	return err
+}
+
+// appendTo counts and reads an entry of a list of strings.
+func (b *budget) appendTo(f field, to *[]string) error {
+	text, err := b.text(f)
+	if err == nil {
+		*to = append(*to, text)
+	}
+	return err
+}
+
+func (s *serviceReading) port(port field) error {
+	if err := s.take(1); err != nil {
+		return err
+	}
+	var p ServicePort
+	err := port.within(func(f field) (err error) {
+		switch f.number {
+		case 1:
+			p.Name, err = s.word(f)
+		case 2:
+			p.Protocol, err = s.word(f)
+		case 3:
+			err = f.setInt32(&p.Port)
+		case 5:
+			err = f.setInt32(&p.NodePort)
+		}
+		return err
+	})
+	s.service.Ports = append(s.service.Ports, p)
+	return err
+}
+
+func (s *serviceReading) affinity(config field) error {
+	return config.within(func(f field) error {
+		if f.number != 1 {
+			return nil
+		}
+		return f.within(func(f field) error {
+			if f.number == 1 {
+				return f.setInt32(&s.service.AffinitySeconds)
+			}
+			return nil
+		})
+	})
+}
+
+func (s *serviceReading) status(f field) error {
+	if f.number != 1 {
+		return nil
+	}
+	return f.within(func(f field) error {
+		if f.number != 1 {
+			return nil
+		}
+		if err := s.take(1); err != nil {
+			return err
+		}
+
+		var i LoadBalancerIngress
+		err := f.within(func(f field) (err error) {
+			switch f.number {
+			case 1:
+				i.IP, err = s.word(f)
+			case 3:
+				mode, err := s.word(f)
+				i.IPMode = &mode
+				return err
+			}
+			return err
+		})
+		s.service.Ingress = append(s.service.Ingress, i)
+		return err
+	})
+}
+
+// EndpointSlice is what is read of an EndpointSlice (k8s.io.api.discovery.v1.EndpointSlice).
+type EndpointSlice struct {
+	Meta
+	AddressType string
+	Endpoints   []Endpoint
+	Ports       []EndpointPort
+	// Excess reports whether there are more endpoints and ports than MaxEndpoints. What is left of
+	// them means nothing.
+	Excess bool
+}
+
+// Endpoint is an endpoint with its first address, empty for none; others mean nothing. Conditions
+// are nil where the object has none.
+type Endpoint struct {
+	Address, NodeName           string
+	Ready, Serving, Terminating *bool
+}
+
+// EndpointPort is a port of an EndpointSlice. Port is nil where the object has none.
+type EndpointPort struct {
+	Name, Protocol string
+	Port           *int32
+}
+
+// EndpointSlice reads an EndpointSlice without its envelope.
+func (r Reader) EndpointSlice(message []byte) (s EndpointSlice, err error) {
+	b := budget{MaxEndpoints}
+	err = each(message, func(f field) (err error) {
+		switch f.number {
+		case 1:
+			return r.meta(f, &s.Meta)
+		case 2:
+			if !s.Excess {
+				s.Excess, err = excess(b.endpoint(f, &s.Endpoints))
+			}
+		case 3:
+			if !s.Excess {
+				s.Excess, err = excess(b.endpointPort(f, &s.Ports))
+			}
+		case 4:
+			s.AddressType, err = f.text()
+		}
+		return err
+	})
+	return s, err
+}
+
+func (b *budget) endpoint(endpoint field, to *[]Endpoint) error {
+	if err := b.take(1); err != nil {
+		return err
+	}
+	var e Endpoint
+	first := true
+	err := endpoint.within(func(f field) (err error) {
+		switch f.number {
+		case 1:
+			if first {
+				e.Address, err = b.word(f)
+				first = false
+			}
+		case 2:
+			err = f.within(e.condition)
+		case 6:
+			e.NodeName, err = b.word(f)
+		}
+		return err
+	})
+	*to = append(*to, e)
+	return err
+}
+
+func (e *Endpoint) condition(f field) error {
+	v, err := f.integer()
+	is := v != 0
+	switch f.number {
+	case 1:
+		e.Ready = &is
+	case 2:
+		e.Serving = &is
+	case 3:
+		e.Terminating = &is
+	default:
+		return nil
+	}
+	return err
+}
+
+func (b *budget) endpointPort(port field, to *[]EndpointPort) error {
+	if err := b.take(1); err != nil {
+		return err
+	}
+	var p EndpointPort
+	err := port.within(func(f field) (err error) {
+		switch f.number {
+		case 1:
+			p.Name, err = b.word(f)
+		case 2:
+			p.Protocol, err = b.word(f)
+		case 3:
+			p.Port = new(int32)
+			err = f.setInt32(p.Port)
+		}
+		return err
+	})
+	*to = append(*to, p)
+	return err
+}
+
+// setInt32 stores the value of an int32.
+func (f field) setInt32(to *int32) error {
+	v, err := f.integer()
+	*to = int32(v)
+	return err
+}
