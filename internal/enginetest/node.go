@@ -116,15 +116,22 @@ func NewEngine(t testing.TB, change ...func(*engine.Options)) *Node {
 // process has them. The caller uses or abandons it.
 func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) {
 	t.Helper()
+	base, err := secret.OpenSealed(duplicate(t, h.Base.Image.FD))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer base.Close()
 	image, err := secret.OpenSealed(duplicate(t, h.Image.FD))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer image.Close()
+
 	var sockets []int
 	for _, fd := range h.Sockets() {
 		sockets = append(sockets, duplicate(t, fd))
 	}
+
 	o := n.options
 	o.Queues = []*sock.Queue{{FD: n.queue}}
 	d, err := engine.Prepare(o)
@@ -132,6 +139,10 @@ func (n *Node) Import(t testing.TB, h *engine.Handover) (*engine.Device, error) 
 		t.Fatal(err)
 	}
 	n.imported = sockets
+	if err := d.ImportBase(base.Bytes); err != nil {
+		n.Abandon(d)
+		return nil, err
+	}
 	if err := d.Import(image.Bytes, sockets); err != nil {
 		n.Abandon(d)
 		return nil, err

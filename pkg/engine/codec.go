@@ -21,7 +21,9 @@ type codec struct {
 	way way
 	b   []byte
 	n   int
-	err error // of reading, the first
+	err error // the first
+	// served reports that threads run.
+	served bool
 }
 
 type way int

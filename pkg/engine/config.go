@@ -87,6 +87,7 @@ func (d *Device) apply(set *uapi.Set) error {
 	}
 
 	// Nothing below can fail.
+	d.configured++
 	if set.PrivateKey != nil {
 		d.setPrivate(set.PrivateKey, now)
 	}

@@ -23,7 +23,7 @@
 //   - Handshakes with peers that do not answer have a budget.
 //   - What is dropped or refused has a counter with a reason (Device.Drops).
 //   - Another process can go on in place of this one, without a lost packet or a new handshake
-//     (Export, Prepare, Import). At any time at most one of them sends.
+//     (Base, Export; Prepare, ImportBase, Import). At any time at most one of them sends.
 //
 // It is larger than most packages: sessions, timers, peers and batches share the locks above, and
 // another package could not hold them.

@@ -1,11 +1,125 @@
 package engine
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
 	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
+
+// Base is a device as it was while it was served, for a successor that will go on in its place. So
+// only what changed since has to be copied while the device stands still. A base is good for one
+// Export, until the device is configured.
+type Base struct {
+	// Image is the state, in memory for the successor. Close, Resume and Commit overwrite and close
+	// it.
+	Image *secret.Sealed
+
+	d          *Device
+	configured uint64
+	live       []span         // of each peer of order, in Image
+	room       *secret.Sealed // for the rest
+}
+
+// span is a part of an image.
+type span struct{ from, to int }
+
+// has reports whether the base has these bytes of a peer.
+func (b *Base) has(i int, live []byte) bool {
+	return bytes.Equal(b.Image.Bytes[b.live[i].from:b.live[i].to], live)
+}
+
+// Close overwrites and closes the memory of a base that was not exported.
+func (b *Base) Close() {
+	for _, s := range []*secret.Sealed{b.Image, b.room} {
+		if s != nil {
+			s.Close()
+		}
+	}
+}
+
+const (
+	// baseSlack is for what the threads may add to a base between counting and writing.
+	baseSlack = 64 << 10
+	// restSlack is for what may make a rest larger than the base: sockets, and handshake messages
+	// that wait.
+	restSlack = 1 << 20
+)
+
+// Base returns the state of a device that is served on.
+func (d *Device) Base() (_ *Base, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closing.Load() {
+		return nil, errClosed
+	}
+	b := &Base{d: d, configured: d.configured, live: make([]span, 0, len(d.order))}
+	defer func() {
+		if err != nil {
+			b.Close()
+		}
+	}()
+
+	c := codec{way: counting, served: true}
+	if err := d.visitBase(&c, b); err != nil {
+		return nil, err
+	}
+	if b.Image, err = sealed(c.n + baseSlack); err != nil {
+		return nil, err
+	}
+	c = codec{way: writing, b: b.Image.Bytes, served: true}
+	if err := d.visitBase(&c, b); err != nil {
+		return nil, fmt.Errorf("write the base: %w", err)
+	}
+	// Made, and touched, while the device is served: that is most of the time which a rest takes.
+	b.room, err = sealed(c.n + c.n/4 + restSlack)
+	return b, err
+}
+
+// sealed returns memory of that size which only this process can write.
+func sealed(size int) (*secret.Sealed, error) {
+	s, err := secret.NewSealed(size)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Seal(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	if !s.Locked() {
+		clear(s.Bytes)
+	}
+	return s, nil
+}
+
+// rest writes what changed since the base.
+func (b *Base) rest() (*secret.Sealed, error) {
+	d := b.d
+	c := codec{way: writing, b: b.room.Bytes}
+	if d.visitRest(&c, nil, b) == nil {
+		out := b.room
+		b.room = nil
+		return out, nil
+	}
+
+	// It does not fit.
+	clear(b.room.Bytes)
+	c = codec{way: counting}
+	if err := d.visitRest(&c, nil, b); err != nil {
+		return nil, err
+	}
+	out, err := sealed(c.n)
+	if err != nil {
+		return nil, err
+	}
+	c = codec{way: writing, b: out.Bytes}
+	if err := d.visitRest(&c, nil, b); err != nil {
+		out.Close()
+		return nil, err
+	}
+	return out, nil
+}
 
 // Handover is a device that stands still so that another process can go on in its place. Exactly
 // one of Resume and Commit ends it. Until then the device neither reads nor sends, and
@@ -14,28 +128,44 @@ import (
 // Only one of the two processes may send afterwards. So the successor starts no thread before it
 // knows of Commit, and the device that has committed has forgotten its keys.
 type Handover struct {
-	// Image is the state of the device, in memory for the successor. Resume and Commit overwrite
-	// and close it.
+	// Base is what Export was given.
+	Base *Base
+	// Image is what changed since, in memory for the successor. Resume and Commit overwrite and
+	// close both.
 	Image *secret.Sealed
 
 	d *Device
 }
 
-// Export stops the device and returns its state.
-func (d *Device) Export() (*Handover, error) {
+// errConfigured is the error of a base that is not that of the device any more.
+var errConfigured = errors.New("the device was configured since its base was written")
+
+// Export stops the device and returns what changed since the base. After an error the device goes
+// on, and the base stays the caller's.
+func (d *Device) Export(b *Base) (*Handover, error) {
 	d.mu.Lock()
 	if d.closing.Load() {
 		d.mu.Unlock()
 		return nil, errClosed
 	}
+	if b.d != d || b.configured != d.configured || b.room == nil {
+		d.mu.Unlock()
+		return nil, errConfigured
+	}
 	d.halt()
-	image, err := d.image()
+	image, err := b.rest()
 	if err != nil {
 		d.run()
 		d.mu.Unlock()
 		return nil, fmt.Errorf("export the device: %w", err)
 	}
-	return &Handover{Image: image, d: d}, nil
+	return &Handover{Base: b, Image: image, d: d}, nil
+}
+
+// close overwrites and closes the images.
+func (h *Handover) close() {
+	h.Image.Close()
+	h.Base.Close()
 }
 
 // Sockets returns the descriptors of the UDP sockets, in the order in which Import wants them. The
@@ -53,7 +183,7 @@ func (h *Handover) Sockets() (fds []int) {
 // Resume lets the device go on at the counters where it stopped. The cause, why the successor did
 // not take it, is counted.
 func (h *Handover) Resume(cause error) {
-	h.Image.Close()
+	h.close()
 	r := handoverAbandoned
 	if errors.Is(cause, ErrMalformed) {
 		r = handoverMalformed
@@ -66,7 +196,7 @@ func (h *Handover) Resume(cause error) {
 
 // Commit closes the device: it has sent for the last time, and its keys are zeroed.
 func (h *Handover) Commit() {
-	h.Image.Close()
+	h.close()
 	first := !h.d.closing.Swap(true)
 	h.d.mu.Unlock()
 	if first {
@@ -75,15 +205,21 @@ func (h *Handover) Commit() {
 }
 
 // Prepare makes a device that stands still and has no state yet: all of it that takes time and that
-// a successor can have while the device is still served. Import follows, or Abandon.
+// a successor can have while the device is still served. ImportBase and Import follow, or Abandon.
 func Prepare(o Options) (*Device, error) { return build(o) }
 
-// Import makes a device that Prepare returned what an image says, with the queues and sockets of
-// the device that was exported. The device sends nothing and reads no packet before Start; Abandon
-// is for one that may not start. After an error, which is ErrMalformed for a bad image, Abandon
-// must follow, and the sockets stay the caller's.
+// ImportBase makes a device that Prepare returned what a base says. After an error, which is
+// ErrMalformed for a bad image, Abandon must follow.
+func (d *Device) ImportBase(image []byte) error {
+	return d.visitBase(&codec{way: reading, b: image}, nil)
+}
+
+// Import makes a device with a base what the image of the Handover says, with the queues and sockets
+// of the device that was exported. The device sends nothing and reads no packet before Start;
+// Abandon is for one that may not start. After an error, which is ErrMalformed for a bad image,
+// Abandon must follow, and the sockets stay the caller's.
 func (d *Device) Import(image []byte, sockets []int) error {
-	if err := d.read(image, sockets); err != nil {
+	if err := d.visitRest(&codec{way: reading, b: image}, sockets, nil); err != nil {
 		return err
 	}
 	for _, s := range d.shards {

@@ -19,8 +19,13 @@ import (
 // export stops the engine of a node and returns its state.
 func export(t *testing.T, n *enginetest.Node) *engine.Handover {
 	t.Helper()
-	h, err := n.Engine.Export()
+	base, err := n.Engine.Base()
 	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := n.Engine.Export(base)
+	if err != nil {
+		base.Close()
 		t.Fatal(err)
 	}
 	return h
@@ -173,7 +178,7 @@ func TestDeviceThatWasHandedOverTakesNoConfiguration(t *testing.T) {
 		old.IpcGetOperation(&bytes.Buffer{}) == nil {
 		t.Error("it answers")
 	}
-	if _, err := old.Export(); err == nil {
+	if _, err := old.Base(); err == nil {
 		t.Error("it is handed over twice")
 	}
 	old.Close()

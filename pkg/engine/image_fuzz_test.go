@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"testing"
@@ -15,8 +16,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 
-// full returns the image of a device that has something of everything.
-func full(t testing.TB, d *Device) []byte {
+// images are what a successor gets.
+type images struct{ base, rest []byte }
+
+// full returns the images of a device that has something of everything, also in what changed since
+// the base.
+func full(t testing.TB, d *Device) images {
 	t.Helper()
 	keys, err := secret.Alloc[noise.Keys](d.arena)
 	if err != nil {
@@ -45,26 +50,37 @@ func full(t testing.TB, d *Device) []byte {
 			p.events.Store(wantSession)
 			p.current = &session{peer: p, keys: keys, local: 5, remote: 6, born: d.now()}
 			p.current.window.accept(1000)
-			p.current.sent.Store(12345)
 			d.sessions[5] = p.current
 		}
 	}
+	d.mu.Unlock()
+	base, err := d.Base()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	d.sessions[5].sent.Store(12345)
 	d.mu.Unlock()
 	msg := make([]byte, noise.CookieSize)
 	msg[0] = noise.TypeCookie
 	d.ring.put(msg, &from, d.now())
 
-	h, err := d.Export()
+	h, err := d.Export(base)
 	if err != nil {
 		t.Fatal(err)
 	}
-	image := bytes.Clone(h.Image.Bytes)
+	out := images{counted(base.Image.Bytes), counted(h.Image.Bytes)}
 	h.Resume(errors.New("only looked at"))
-	return image
+	return out
 }
 
-// imported is a device made of an image, closed when the test ends; nil if the image is malformed.
-func imported(t testing.TB, image []byte) *Device {
+// counted returns a copy of the bytes of an image that count.
+func counted(image []byte) []byte {
+	return bytes.Clone(image[:binary.NativeEndian.Uint64(image[headSize-8:])])
+}
+
+// imported is a device made of images, closed when the test ends; nil if one is malformed.
+func imported(t testing.TB, of images) *Device {
 	t.Helper()
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
@@ -77,7 +93,10 @@ func imported(t testing.TB, image []byte) *Device {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Import(image, nil); err != nil {
+	if err = d.ImportBase(of.base); err == nil {
+		err = d.Import(of.rest, nil)
+	}
+	if err != nil {
 		d.Abandon()
 		if !errors.Is(err, ErrMalformed) {
 			t.Fatalf("import: %v", err)
@@ -97,12 +116,12 @@ func emptyDevice(t testing.TB) *Device {
 	return d
 }
 
-// An image is read whole or not at all: each that ends early is refused, and one behind which
-// something follows.
+// An image is read whole or not at all: each that ends early is refused, and one whose bytes say
+// less than there are.
 func TestTruncatedImageIsRefused(t *testing.T) {
-	image := full(t, emptyDevice(t))
-	if d := imported(t, image); d == nil {
-		t.Fatal("the image itself is refused")
+	whole := full(t, emptyDevice(t))
+	if d := imported(t, whole); d == nil {
+		t.Fatal("the images themselves are refused")
 	} else {
 		if p := d.order[0]; d.sessions[5] != p.current || p.current.sent.Load() != 12345 ||
 			p.current.window.accept(1000) || len(p.staged.packets) != 2 || d.ring.n != 1 {
@@ -111,49 +130,54 @@ func TestTruncatedImageIsRefused(t *testing.T) {
 		d.Close()
 	}
 
-	for n := range len(image) {
-		if n > 300 && n%7 != 0 && n < len(image)-300 {
-			continue
-		}
-		if d := imported(t, image[:n]); d != nil {
-			d.Close()
-			t.Fatalf("an image of %d bytes of %d is taken", n, len(image))
-		}
-	}
-	if d := imported(t, append(image, 0)); d != nil {
-		d.Close()
-		t.Error("an image that something follows is taken")
+	for _, tc := range []struct {
+		name  string
+		image []byte
+		with  func(image []byte) images
+	}{
+		{"base", whole.base, func(b []byte) images { return images{b, whole.rest} }},
+		{"rest", whole.rest, func(b []byte) images { return images{whole.base, b} }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			refused := func(image []byte) {
+				t.Helper()
+				if d := imported(t, tc.with(image)); d != nil {
+					d.Close()
+					t.Fatalf("an image of %d bytes of %d is taken", len(image), len(tc.image))
+				}
+			}
+			for n := range len(tc.image) {
+				if n > 300 && n%7 != 0 && n < len(tc.image)-300 {
+					continue
+				}
+				refused(tc.image[:n])
+				short := bytes.Clone(tc.image)
+				binary.NativeEndian.PutUint64(short[headSize-8:], uint64(n))
+				refused(short)
+			}
+			long := append(bytes.Clone(tc.image), 0)
+			binary.NativeEndian.PutUint64(long[headSize-8:], uint64(len(long)))
+			refused(long)
+		})
 	}
 }
 
-// An image of any bytes makes a device or is refused, without a crash.
+// Images of any bytes make a device or are refused, without a crash.
 func FuzzImage(f *testing.F) {
-	image := full(f, emptyDevice(f))
-	f.Add(image, uint16(0), byte(0))
-	f.Add(image, uint16(40), byte(1))
-	f.Fuzz(func(t *testing.T, image []byte, at uint16, by byte) {
-		if len(image) > 0 {
-			image = bytes.Clone(image)
-			image[int(at)%len(image)] ^= by
-		}
-
-		d := imported(t, image)
+	whole := full(f, emptyDevice(f))
+	f.Add(whole.base, whole.rest)
+	f.Fuzz(func(t *testing.T, base, rest []byte) {
+		d := imported(t, images{base, rest})
 		if d == nil {
 			return
 		}
+		defer d.Close()
 
 		// What was taken can be handed on.
-		d.mu.Lock()
-		again, err := d.image()
-		d.mu.Unlock()
-		if err != nil || len(again.Bytes) != len(image) {
-			t.Errorf("the image of the device: %v", err)
-		} else if other := imported(t, again.Bytes); other == nil {
-			t.Error("the image of the device is refused")
+		if other := imported(t, imagesOf(t, d)); other == nil {
+			t.Error("the images of the device are refused")
 		} else {
 			other.Close()
 		}
-		again.Close()
-		d.Close()
 	})
 }

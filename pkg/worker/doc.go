@@ -1,6 +1,6 @@
 // Package worker is userspace WireGuard for nodes whose kernel has none: a
-// supervisor and, for each device, a process around golang.zx2c4.com/wireguard or,
-// by choice, package engine.
+// supervisor and, for each device, a process around package engine or, by choice,
+// golang.zx2c4.com/wireguard.
 //
 //	veild ── <dir>/veil0.json ──→ supervisor ── starts, restarts ──→ device process ── TUN veil0
 //	  └────── /var/run/wireguard/veil0.sock (standard protocol) ─────────┘   └── <dir>/veil0.state

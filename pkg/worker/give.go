@@ -27,21 +27,67 @@ func (d *own) give(c *net.UnixConn, s *server, a *accepting, lock *os.File,
 		return err
 	}
 
-	since := sinceBoot()
-	h, err := d.Export()
+	err := d.move(c, a, lock, step)
 	if err == nil {
-		step(StepExported)
-		_ = c.SetDeadline(time.Now().Add(handPatience))
-		if err = d.commit(c, h, since, a, lock, step); err == nil {
-			// Clients that were connected before are not answered any more.
-			return nil
-		}
-		h.Resume(err)
+		// Clients that were connected before are not answered any more.
+		return nil
 	}
-
 	s.release()
 	a.resume(s)
 	return err
+}
+
+// move sends the device: what it is while it is served, and then what changed since.
+func (d *own) move(c *net.UnixConn, a *accepting, lock *os.File, step func(string)) error {
+	_ = c.SetDeadline(time.Now().Add(basePatience))
+	b, err := d.sendBase(c, step)
+	if err != nil {
+		return err
+	}
+	since := sinceBoot()
+	h, err := d.Export(b)
+	if err != nil {
+		b.Close()
+		return err
+	}
+	step(StepExported)
+	_ = c.SetDeadline(time.Now().Add(handPatience))
+	if err = d.commit(c, h, since, a, lock, step); err != nil {
+		h.Resume(err)
+	}
+	return err
+}
+
+// sendBase sends the base and waits until the successor has filled its device with it.
+func (d *own) sendBase(c *net.UnixConn, step func(string)) (*engine.Base, error) {
+	b, err := d.Base()
+	if err != nil {
+		return nil, err
+	}
+	err = send(c, baseText, []int{b.Image.FD})
+	if err == nil {
+		step(StepBase)
+		err = answered(c, filledText)
+	}
+	if err != nil {
+		b.Close()
+		return nil, fmt.Errorf("send the base: %w", err)
+	}
+	return b, nil
+}
+
+// answered waits for a word of the successor.
+func answered(c *net.UnixConn, want string) error {
+	text, err := hear(c)
+	switch {
+	case err != nil:
+		return fmt.Errorf("wait for the successor: %w", err)
+	case text == want:
+		return nil
+	case strings.HasPrefix(text, refusedWord+" "+malformed):
+		return fmt.Errorf("the successor refuses: %w", engine.ErrMalformed)
+	}
+	return fmt.Errorf("the successor says %q, want %q", text, want)
 }
 
 // commit sends the device and, once the successor has it, "go". Without an error the device has
@@ -67,15 +113,8 @@ func (d *own) commit(c *net.UnixConn, h *engine.Handover, since time.Duration, a
 	}
 
 	step(StepSent)
-	text, err := hear(c)
-	if err != nil {
-		return fmt.Errorf("wait for the successor: %w", err)
-	}
-	if text != takenText {
-		if strings.HasPrefix(text, refusedWord+" "+malformed) {
-			return fmt.Errorf("the successor refuses: %w", engine.ErrMalformed)
-		}
-		return fmt.Errorf("the successor says %q, want %q", text, takenText)
+	if err := answered(c, takenText); err != nil {
+		return err
 	}
 	step(StepTaken)
 

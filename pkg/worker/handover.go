@@ -22,26 +22,32 @@ import (
 //	      ←───── queues of the TUN  it still serves
 //	makes a device without state
 //	ready ───────────────────────→
-//	                                no configuration, no thread, no packet
-//	      ←── state + descriptors
-//	checks it, fills the device,
+//	                                no configuration
+//	      ←─────────── base + state  it still serves
+//	checks it, fills the device
+//	filled ──────────────────────→
+//	                                no thread, no packet
+//	      ←── state + descriptors    what changed since the base
+//	checks it, changes the device,
 //	which stands still
 //	taken ───────────────────────→
 //	      ←─────────────────── go   the commit: forgets its keys and ends
 //	starts
 //
-// Packets wait from "ready" to the start. What takes time and can be done before is done before.
+// Packets wait from "filled" to the start. What takes time and can be done before is done before.
 //
 // Before the commit the process goes on when the successor refuses, is silent for handPatience or
 // ends; the successor ends without "go". If the process ends before it, or the successor after it,
 // the sessions are lost, and the next process begins as after any other death.
 
 // helloText is the first message; another version of the protocol or of the state is refused.
-var helloText = fmt.Sprintf("hello 2 %d", engine.Schema)
+var helloText = fmt.Sprintf("hello 3 %d", engine.Schema)
 
 const (
 	queuesWord  = "queues"
 	readyText   = "ready"
+	baseText    = "base"
+	filledText  = "filled"
 	stateWord   = "state"
 	takenText   = "taken"
 	goText      = "go"
@@ -52,6 +58,9 @@ const (
 const (
 	// handPatience is how long a device stands still for a successor that says nothing.
 	handPatience = 500 * time.Millisecond
+	// basePatience is how long one may take to fill its device: the old one is served meanwhile,
+	// and only configuration waits. 10,000 peers take 0.1 s.
+	basePatience = 10 * time.Second
 	// helloPatience is how long one may take to say the first words.
 	helloPatience = 2 * time.Second
 	// handMessage bounds a message, bytes; handFDs the descriptors of one (SCM_MAX_FD is 253).
@@ -62,13 +71,15 @@ const (
 // Steps of a handover, for DeviceOptions.Step.
 const (
 	StepHello    = "hello"    // the process was asked, and the successor is ready
+	StepBase     = "base"     // the base is sent
 	StepExported = "exported" // it stands still
 	StepSent     = "sent"     // the state is sent
 	StepTaken    = "taken"    // the successor has said that it has it
 	StepGone     = "gone"     // "go" is sent, and the keys are not forgotten yet
 	StepPrepared = "prepared" // the successor has a device without state
-	StepReceived = "received" // it has the state
-	StepImported = "imported" // and has filled the device
+	StepFilled   = "filled"   // and has filled it with the base
+	StepReceived = "received" // it has the rest
+	StepImported = "imported" // and has changed the device
 	StepTold     = "told"     // and has said so
 	StepGo       = "go"       // and has read "go"
 	StepStarted  = "started"  // and sends
@@ -222,6 +233,17 @@ func (p *parcel) fds() []int {
 		fds = append(fds, p.lock)
 	}
 	return append(fds, p.sockets...)
+}
+
+// parseBase checks that a message is a base and its descriptor.
+func parseBase(text string, fds []int) (int, error) {
+	if _, err := words(text, baseText, 0); err != nil {
+		return -1, err
+	}
+	if len(fds) != 1 {
+		return -1, fmt.Errorf("it says %q and sends %d descriptors", text, len(fds))
+	}
+	return fds[0], nil
 }
 
 // words returns the parts of a message that begins with first and has so many more.

@@ -263,7 +263,7 @@ func TestDeskOffersQueues(t *testing.T) {
 		return c
 	}
 
-	for _, hello := range []string{"hello 1 1", "hello 2", "taken"} {
+	for _, hello := range []string{"hello 1 1", "hello 2 2", "hello 3", "taken"} {
 		if text, err := hear(dial(hello)); err != nil || !strings.HasPrefix(text, refusedWord) {
 			t.Errorf("%q: it says %q, %v; want that it refuses", hello, text, err)
 		}

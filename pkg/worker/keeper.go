@@ -152,10 +152,11 @@ func (k *keeper) once(ctx context.Context) (began time.Time, err error) {
 	}
 }
 
-// Pauses between attempts to take a device over, each twice as long as the one before.
+// Pauses between attempts to take a device over, each twice as long as the one before. An attempt
+// that fails late makes the device stand still for handPatience, so that the last pause is long.
 const (
 	firstTry = time.Second
-	lastTry  = time.Minute
+	lastTry  = time.Hour
 	// settledAfter is how many attempts a supervisor makes before it counts as ready all the same.
 	settledAfter = 3
 )

@@ -94,8 +94,11 @@ func (t *taken) prepare(o DeviceOptions, options engine.Options) error {
 
 // take fills the device with its state and starts it. With an error it is not started.
 func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
-	_ = raw.SetDeadline(time.Now().Add(helloPatience + handPatience))
 	if err := say(raw, readyText); err != nil {
+		return err
+	}
+	_ = raw.SetDeadline(time.Now().Add(basePatience))
+	if err := t.fill(raw, o); err != nil {
 		return err
 	}
 	p, err := receive(raw, parseParcel)
@@ -105,11 +108,7 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 	o.step(StepReceived)
 	if err := t.unpack(p); err != nil {
 		closeFDs(p.fds())
-		why := "failed"
-		if errors.Is(err, engine.ErrMalformed) {
-			why = malformed
-		}
-		_ = say(raw, refusedWord+" "+why)
+		refuse(raw, err)
 		return err
 	}
 	o.step(StepImported)
@@ -138,7 +137,37 @@ func (t *taken) take(raw *net.UnixConn, o DeviceOptions) error {
 	return nil
 }
 
-// unpack fills the device with its state; it stands still. With an error all descriptors stay the
+// fill fills the device with the base.
+func (t *taken) fill(raw *net.UnixConn, o DeviceOptions) error {
+	fd, err := receive(raw, parseBase)
+	if err != nil {
+		return err
+	}
+	image, err := secret.OpenSealed(fd)
+	if err != nil {
+		unix.Close(fd)
+		refuse(raw, err)
+		return err
+	}
+	defer image.Close()
+	if err := t.dev.ImportBase(image.Bytes); err != nil {
+		refuse(raw, err)
+		return err
+	}
+	o.step(StepFilled)
+	return say(raw, filledText)
+}
+
+// refuse tells the other side that its state is not taken.
+func refuse(raw *net.UnixConn, err error) {
+	why := "failed"
+	if errors.Is(err, engine.ErrMalformed) {
+		why = malformed
+	}
+	_ = say(raw, refusedWord+" "+why)
+}
+
+// unpack changes the device to what it is now; it stands still. With an error all descriptors stay the
 // caller's.
 func (t *taken) unpack(p *parcel) error {
 	for _, fd := range p.sockets {
@@ -177,8 +206,10 @@ func (t *taken) unpack(p *parcel) error {
 }
 
 func (t *taken) importImage(p *parcel) error {
-	image, err := secret.OpenSealed(duplicate(p.image))
+	fd := duplicate(p.image)
+	image, err := secret.OpenSealed(fd)
 	if err != nil {
+		unix.Close(fd)
 		return err
 	}
 	defer image.Close()

@@ -247,14 +247,14 @@ func (u *upgrades) phases(mtu int) ([]bench.Case, []report.Table, error) {
 		Head: []string{"step", "median", "least", "most"}}
 	var all bench.Stat
 	for _, p := range []struct{ name, from, to string }{
-		{"the old process stops its threads and writes the state", worker.StepHello,
+		{"the old process stops its threads and writes what changed", worker.StepFilled,
 			worker.StepExported},
-		{"the state is on its way", worker.StepExported, worker.StepReceived},
+		{"that is on its way", worker.StepExported, worker.StepReceived},
 		{"the successor reads it", worker.StepReceived, worker.StepImported},
 		{"\"taken\" is on its way", worker.StepImported, worker.StepTaken},
 		{"\"go\" is on its way", worker.StepTaken, worker.StepGo},
 		{"the successor starts its threads", worker.StepGo, worker.StepStarted},
-		{"all", worker.StepHello, worker.StepStarted},
+		{"all", worker.StepFilled, worker.StepStarted},
 	} {
 		took, err := between(p.from, p.to)
 		if err != nil {

@@ -192,12 +192,14 @@ func TestDeathAtAnyStepOfAnUpgrade(t *testing.T) {
 		kept bool // the sessions live on
 	}{
 		{worker.StepPrepared, false, true},
+		{worker.StepFilled, false, true},
 		{worker.StepReceived, false, true},
 		{worker.StepImported, false, true},
 		{worker.StepTold, false, false}, // It may have been told to go, or not yet.
 		{worker.StepGo, false, false},
 		{worker.StepStarted, false, false},
 		{worker.StepHello, true, false},
+		{worker.StepBase, true, false},
 		{worker.StepExported, true, false},
 		{worker.StepSent, true, false},
 		{worker.StepTaken, true, false},

@@ -1,0 +1,182 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+// crowds are the numbers of peers with sessions of the devices that are upgraded.
+var crowds = []int{1000, 10000}
+
+// crowdUpgrades is how often each is.
+const crowdUpgrades = 10
+
+// measureCrowds measures for how long a device with many peers stands still.
+func (o Options) measureCrowds(ctx context.Context, dir string) (out []bench.Case, err error) {
+	for _, n := range crowds {
+		still, err := measureCrowd(ctx, dir, n, crowdUpgrades)
+		if err != nil {
+			return out, fmt.Errorf("upgrade of %d peers: %w", n, err)
+		}
+		o.Progress("%d peers with sessions: stood still for %s, %s at most", n,
+			bench.Millisecond.Format(still.Median), bench.Millisecond.Format(still.Max))
+		out = append(out, bench.Case{Name: fmt.Sprintf("upgrade_stood_still_%d", n), MTU: 1500,
+			Unit: bench.Millisecond, Ours: still})
+	}
+	return out, nil
+}
+
+// measureCrowd upgrades a device that has a session with each of n peers.
+func measureCrowd(ctx context.Context, dir string, n, upgrades int) (bench.Stat, error) {
+	w := unbuilt(side{name: sides[0].name, file: fmt.Sprintf("c%d", n), engine: sides[0].engine},
+		1500, dir)
+	defer w.close()
+	if err := w.crowd(ctx, n); err != nil {
+		return bench.Stat{}, err
+	}
+	before, err := w.handshake(nodeA)
+	if err != nil {
+		return bench.Stat{}, err
+	}
+	for range upgrades {
+		if err := w.upgrade(nodeA, ""); err != nil {
+			return bench.Stat{}, err
+		}
+	}
+	after, err := w.handshake(nodeA)
+	if err != nil {
+		return bench.Stat{}, err
+	}
+	if after != before {
+		return bench.Stat{}, fmt.Errorf("there were other handshakes")
+	}
+
+	at, err := readSteps(filepath.Join(w.dir, strconv.Itoa(nodeA), "log"))
+	if err != nil {
+		return bench.Stat{}, err
+	}
+	from, to := at[worker.StepFilled], at[worker.StepStarted]
+	if len(from) != upgrades || len(to) != upgrades {
+		return bench.Stat{}, fmt.Errorf("%d and %d steps are known of %d upgrades", len(from), len(to),
+			upgrades)
+	}
+	var still []float64
+	for i := range from {
+		still = append(still, float64(to[i]-from[i])/1e6)
+	}
+	return bench.Summarize(still), nil
+}
+
+// crowd starts a device process and makes a session of it with each of n peers, whose far ends are
+// one socket on loopback of the device's namespace.
+func (w *world) crowd(ctx context.Context, n int) error {
+	if err := run(ctx, "", "netns add "+w.names[nodeA]); err != nil {
+		return err
+	}
+	if err := run(ctx, w.names[nodeA], "link set lo up"); err != nil {
+		return err
+	}
+	if err := w.start(nodeA, w.mtu-overhead); err != nil {
+		return err
+	}
+
+	own, err := wgkey.Generate()
+	if err != nil {
+		return err
+	}
+	private, public := own.Bytes(), own.Public()
+	keys := make([]wgkey.Private, n)
+	var text strings.Builder
+	fmt.Fprintf(&text, "private_key=%s\nlisten_port=%d\n", hex.EncodeToString(private[:]), port)
+	for i := range keys {
+		if keys[i], err = wgkey.Generate(); err != nil {
+			return err
+		}
+		of := keys[i].Public()
+		fmt.Fprintf(&text, "public_key=%x\nallowed_ip=10.%d.%d.0/24\n", of[:], i/250, i%250)
+	}
+	if err := configure(ctx, w.socket(nodeA), text.String()); err != nil {
+		return err
+	}
+	return w.greetAll(ctx, noise.PublicKey(public), keys)
+}
+
+// greetAll makes a session of the device of node a with the owner of each key.
+func (w *world) greetAll(ctx context.Context, device noise.PublicKey, keys []wgkey.Private) error {
+	arena := new(secret.Arena)
+	defer arena.Close()
+	p := &idler{}
+	var err error
+	if p.id, err = noise.NewIdentity(arena); err != nil {
+		return err
+	}
+	if p.secrets, err = secret.Alloc[noise.Secrets](arena); err != nil {
+		return err
+	}
+	if p.keys, err = secret.Alloc[noise.Keys](arena); err != nil {
+		return err
+	}
+	seal, err := aead.NewWorker(arena)
+	if err != nil {
+		return err
+	}
+	if err := netns.Do(w.path(nodeA), func() (err error) {
+		p.conn, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+		return err
+	}); err != nil {
+		return err
+	}
+	defer p.conn.Close()
+
+	for i := range keys {
+		key := keys[i].Bytes()
+		p.id.SetPrivate(&key)
+		if err := p.greet(device, seal, uint32(i+1)); err != nil {
+			return fmt.Errorf("peer %d: %w", i, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return w.sessions(len(keys))
+}
+
+// sessions checks that the device of node a had a handshake with so many peers.
+func (w *world) sessions(want int) error {
+	c, err := net.Dial("unix", w.socket(nodeA))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
+		return err
+	}
+	got := 0
+	in := bufio.NewScanner(c)
+	for in.Scan() && in.Text() != "" {
+		if text, ok := strings.CutPrefix(in.Text(), "last_handshake_time_sec="); ok && text != "0" {
+			got++
+		}
+	}
+	if err := in.Err(); err != nil {
+		return err
+	}
+	if got < want*99/100 {
+		return fmt.Errorf("the device had a handshake with %d peers, want %d", got, want)
+	}
+	return nil
+}
