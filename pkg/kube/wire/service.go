@@ -67,6 +67,7 @@ func (s *serviceReading) bounded(part field, visit func(f field) error) (err err
 
 func (s *serviceReading) spec(f field) (err error) {
 	to := s.service
+
 	switch f.number {
 	case 1:
 		return s.port(f)
