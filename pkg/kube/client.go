@@ -47,6 +47,7 @@ type timing struct {
 	silentTick  time.Duration // least time between two requests about silent peers
 	// over how long nodes spread their first requests about a silent peer
 	silentSpread time.Duration
+	single       time.Duration // least time between two reads of single objects
 	again        time.Duration // after which an Event that holds still is created again
 }
 
@@ -56,6 +57,7 @@ var defaultTiming = timing{
 	silentTick: time.Second, silentSpread: 30 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
 	confirm: 10 * time.Second, again: 30 * time.Minute,
+	single: time.Second,
 }
 
 // Client is the Kubernetes source of one node. Run it once; its other methods

@@ -297,8 +297,19 @@ func refused(w http.ResponseWriter, code int, reason string) {
 		"status": "Failure", "reason": reason, "code": code, "message": reason})
 }
 
+// clusterWide returns the path of all namespaces' objects for that of one namespace's, unless the
+// server has such a path of its own.
+func clusterWide(path string) string {
+	before, after, namespaced := strings.Cut(path, "/namespaces/")
+	_, resource, _ := strings.Cut(after, "/")
+	if _, known := kinds[before+"/"+resource]; !namespaced || !known || kinds[path][0] != "" {
+		return path
+	}
+	return before + "/" + resource
+}
+
 func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	path, name := r.URL.Path, ""
+	path, name := clusterWide(r.URL.Path), ""
 	if _, known := kinds[path]; !known {
 		i := strings.LastIndex(path, "/")
 		path, name = path[:i], path[i+1:]
@@ -334,6 +345,12 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 		objects, version = f.lags.objects[path], f.lags.version
 	}
 	items := slices.Collect(maps.Values(objects))
+	name, one := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	if one && path != r.URL.Path {
+		items = slices.DeleteFunc(items, func(o map[string]any) bool {
+			return o["metadata"].(map[string]any)["name"] != name
+		})
+	}
 	f.mu.Unlock()
 	if least, _ := strconv.Atoi(asked); least > version {
 		tooLarge(w)
@@ -470,5 +487,6 @@ var quick = timing{
 	retryMax:   20 * time.Millisecond,
 	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
 	confirm: 50 * time.Millisecond, again: time.Hour, reread: 5 * time.Millisecond,
+	single:     5 * time.Millisecond,
 	silentTick: time.Millisecond, silentSpread: time.Millisecond,
 }

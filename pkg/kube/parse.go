@@ -3,7 +3,6 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 
@@ -135,8 +134,7 @@ func sameNode(a, b nodeEntry) bool {
 		a.node.Created.Equal(b.node.Created) &&
 		a.node.ControlPlane == b.node.ControlPlane &&
 		slices.Equal(a.node.Addresses, b.node.Addresses) &&
-		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && maps.Equal(a.labels, b.labels) &&
-		(a.labels == nil) == (b.labels == nil)
+		slices.Equal(a.node.PodPrefixes, b.node.PodPrefixes) && sameLabels(a.labels, b.labels)
 }
 
 func parseVeilNode(o *object) veilNodeEntry {

@@ -77,6 +77,7 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	policies := newFeed(c, "NetworkPolicy ", parseNetworkPolicy,
 		func(p policy.Policy) any { return p.Name }, sink.PutPolicy,
 		func(p policy.Policy) { sink.DeletePolicy(p.Name) }, unlisted.Done)
+	pods.bound, policies.bound = boundedPods(), boundedPolicies()
 	cluster := newFeed(c, "ClusterNetworkPolicy ", parseClusterPolicy,
 		func(p policy.ClusterPolicy) any { return p.Name }, sink.PutClusterPolicy,
 		func(p policy.ClusterPolicy) { sink.DeleteClusterPolicy(p.Name) }, unlisted.Done)
@@ -88,8 +89,15 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	}, func(ctx context.Context) { c.reflect(ctx, podKind, pods) },
 		func(ctx context.Context) { c.reflect(ctx, namespaceKind, namespaces) },
 		func(ctx context.Context) { c.reflect(ctx, networkPolicyKind, policies) },
+		func(ctx context.Context) { pods.readAgain(ctx, podKind) },
+		func(ctx context.Context) { policies.readAgain(ctx, networkPolicyKind) },
 		func(ctx context.Context) { c.reflectInstalled(ctx, clusterPolicyKind, cluster) },
 		func(ctx context.Context) { c.tellNodeLabels(ctx, sink, unlisted.Done) })
+}
+
+// sameLabels compares labels, of which nil is more than are kept.
+func sameLabels(a, b map[string]string) bool {
+	return maps.Equal(a, b) && (a == nil) == (b == nil)
 }
 
 // tellNodeLabels tells sink which labels Nodes have, until ctx ends. It calls once after the first
@@ -104,7 +112,7 @@ func (c *Client) tellNodeLabels(ctx context.Context, sink PolicySink, once func(
 			for name, e := range nodes {
 				labels[name] = e.labels
 			}
-			if told == nil || !maps.EqualFunc(told, labels, maps.Equal) {
+			if told == nil || !maps.EqualFunc(told, labels, sameLabels) {
 				told = labels
 				sink.SetNodeLabels(labels)
 			}

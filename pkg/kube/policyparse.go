@@ -56,7 +56,40 @@ func parsePod(o *object, node string) parsed[policy.Pod] {
 		p.Ports = append(p.Ports, policy.NamedPort{Name: port.Name, Proto: proto,
 			Port: uint16(port.Port)})
 	}
-	return parsed[policy.Pod]{value: &p, problem: problem}
+	return parsed[policy.Pod]{value: &p, problem: problem, elements: elementsOf(&p)}
+}
+
+// elementsOf returns how much of a pod counts for the bound of its namespace.
+func elementsOf(p *policy.Pod) int {
+	n := len(p.Ports) - freePod
+	for key, value := range p.Labels {
+		n += 1 + (len(key)+len(value))/64
+	}
+	return max(n, 0)
+}
+
+// boundedPods are the bound of pods. One that is dropped is like one with too many labels.
+func boundedPods() *bounded[policy.Pod] {
+	return newBounded(maxPods, fmt.Sprintf("its namespace has more than %d labels and named ports "+
+		"of pods beyond %d of each: those of its largest pods are dropped. Policies that may "+
+		"select it deny its packets, and no selector of a peer selects it", maxPods, freePod),
+		func(p policy.Pod) policy.Pod {
+			p.Labels, p.Ports, p.Excess = nil, nil, true
+			return p
+		}, func(p policy.Pod) bool { return p.Excess })
+}
+
+// largePolicy is why a policy that is dropped denies.
+var largePolicy = fmt.Sprintf("the policies of its namespace have more than %d rules, peers, "+
+	"ports, ranges and label values: its largest policies are dropped", maxPolicies)
+
+// boundedPolicies are the bound of NetworkPolicies. One that is dropped denies what it isolates.
+func boundedPolicies() *bounded[policy.Policy] {
+	return newBounded(maxPolicies, largePolicy+"; it denies everything",
+		func(p policy.Policy) policy.Policy {
+			p.Rules, p.Invalid = [2][]policy.Rule{}, largePolicy
+			return p
+		}, func(p policy.Policy) bool { return p.Invalid == largePolicy })
 }
 
 // protocols are the values of core/v1 Protocol; empty is its default.
@@ -111,7 +144,7 @@ func parseNetworkPolicy(o *object) parsed[policy.Policy] {
 		p.Rules, p.Invalid = [2][]policy.Rule{}, err.Error()
 		return parsed[policy.Policy]{value: &p, problem: p.Invalid + "; it denies everything"}
 	}
-	return parsed[policy.Policy]{value: &p}
+	return parsed[policy.Policy]{value: &p, elements: w.Elements}
 }
 
 // idOf returns which revision of an object this is.

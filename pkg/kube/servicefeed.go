@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"strings"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,8 @@ type feed[T any] struct {
 	drop  func(T)
 	// complete is called once, after the first list.
 	complete func()
+	// bound bounds what is kept of each namespace; nil does not.
+	bound *bounded[T]
 
 	mu   sync.Mutex
 	told map[string]T
@@ -34,6 +37,8 @@ type feed[T any] struct {
 type parsed[T any] struct {
 	value   *T
 	problem string
+	// elements is how much of the value counts for the bound of its namespace.
+	elements int
 }
 
 var _ cache.TransformingStore = (*feed[int])(nil)
@@ -46,9 +51,13 @@ func newFeed[T any](c *Client, what string, parse func(*object) parsed[T],
 
 // Transformer lets the reflector reduce objects while it reads a list.
 func (f *feed[T]) Transformer() cache.TransformFunc {
+	shrink := func(*object, parsed[T]) {}
+	if f.bound != nil {
+		shrink = f.bound.reading()
+	}
 	return func(v any) (any, error) {
 		if o, ok := heldBy(v); ok {
-			f.reduce(o)
+			shrink(o, f.reduce(o))
 		}
 		return v, nil
 	}
@@ -79,6 +88,9 @@ func (f *feed[T]) Add(v any) error {
 
 func (f *feed[T]) addLocked(o *object) {
 	p, key := f.reduce(o), o.Namespace+"/"+o.Name
+	if f.bound != nil {
+		p = f.boundLocked(o, p)
+	}
 	f.client.note(f.what+key, p.problem)
 	old, had := f.told[key]
 	switch {
@@ -112,10 +124,19 @@ func (f *feed[T]) Delete(v any) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	key := o.Namespace + "/" + o.Name
+	f.forgetLocked(o.Namespace, o.Name)
+	return nil
+}
+
+// forgetLocked passes on that an object is gone.
+func (f *feed[T]) forgetLocked(namespace, name string) {
+	key := namespace + "/" + name
+	if f.bound != nil {
+		gone := &object{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		f.boundLocked(gone, parsed[T]{})
+	}
 	f.client.note(f.what+key, "")
 	f.deleteLocked(key)
-	return nil
 }
 
 // Replace passes on how a complete list differs from what was passed on before.
@@ -133,8 +154,8 @@ func (f *feed[T]) Replace(list []any, _ string) error {
 	}
 	for key := range f.told {
 		if !seen[key] {
-			f.client.note(f.what+key, "")
-			f.deleteLocked(key)
+			namespace, name, _ := strings.Cut(key, "/")
+			f.forgetLocked(namespace, name)
 		}
 	}
 	f.once.Do(f.complete)

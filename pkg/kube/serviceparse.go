@@ -133,7 +133,7 @@ func parseService(o *object) parsed[service.Service] {
 		}
 	}
 
-	return parsed[service.Service]{&s, string(bad)}
+	return parsed[service.Service]{value: &s, problem: string(bad)}
 }
 
 // validPorts reports whether all ports are numbers of ports.
@@ -223,7 +223,7 @@ func parseEndpoints(o *object) parsed[service.Slice] {
 		}
 	}
 
-	return parsed[service.Slice]{&s, string(bad)}
+	return parsed[service.Slice]{value: &s, problem: string(bad)}
 }
 
 // endpointAt returns the endpoint with what absent conditions mean: ready and serving true,
