@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -46,10 +47,13 @@ func runCleanup(ctx context.Context, args []string) error {
 	destroy := fs.Bool("destroy", false, "take ciphertext, too: volumes that are left are lost")
 	wait := fs.Bool("wait", false,
 		"stay until SIGTERM when it is done, as a pod of a DaemonSet does")
+	fs.SetOutput(io.Discard)
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(os.Stdout)
+		fs.Usage()
 		return nil
 	} else if err != nil {
-		return err
+		return fmt.Errorf("%w: see veil-csi cleanup -h", err)
 	}
 
 	if fs.NArg() > 0 {

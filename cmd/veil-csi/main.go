@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -66,10 +67,13 @@ func run(ctx context.Context, args []string) error {
 	}
 	var o options
 	fs := o.flags()
+	fs.SetOutput(io.Discard)
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(os.Stdout)
+		fs.Usage()
 		return nil
 	} else if err != nil {
-		return err
+		return fmt.Errorf("%w: see veil-csi -h", err)
 	}
 	switch command := fs.Arg(0); {
 	case command == "version" && fs.NArg() == 1:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -102,10 +103,13 @@ func run(ctx context.Context, args []string) error {
 		fs.PrintDefaults()
 	}
 
+	fs.SetOutput(io.Discard)
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(os.Stdout)
+		fs.Usage()
 		return nil
 	} else if err != nil {
-		return err
+		return fmt.Errorf("%w: see veil-wg -h", err)
 	}
 
 	if verb == "ready" {

@@ -47,9 +47,13 @@ routes, nftables. Secrets are never read; keys, tokens, passwords and the like a
 everything else, wherever they stand, and counted. manifest.json in it says what it holds, what
 could not be read and why, and what was left out.
 
+With --local it needs no API server: it gathers what veilctl says on this node, veild's
+configuration, and the logs of Kubeveil's containers. Run it as root on the node itself.
+
 Names and addresses of nodes are in it. Look through it before you hand it to others.`,
 		Example: `veilctl sysdump
-veilctl sysdump --kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz`,
+veilctl sysdump --kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz
+veilctl sysdump --local`,
 	}
 	flags := cmd.Flags()
 	var access remote.Access
@@ -58,11 +62,10 @@ veilctl sysdump --kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz`
 		"`file` to write (default: kubeveil-sysdump-TIME.tar.gz here)")
 	limit := flags.Duration("for", 5*time.Minute,
 		"how long it may take; what is not there by then is left out")
+	local := flags.Bool("local", false, "gather what this node has, without the API server")
+	cmd.MarkFlagsMutuallyExclusive("local", "kubeconfig")
+	cmd.MarkFlagsMutuallyExclusive("local", "context")
 	return verb(cmd, func(c call) error {
-		cluster, err := access.Open()
-		if err != nil {
-			return err
-		}
 		root := "kubeveil-sysdump-" + time.Now().UTC().Format("20060102T150405Z")
 		if *file == "" {
 			*file = root + ".tar.gz"
@@ -70,12 +73,32 @@ veilctl sysdump --kubeconfig /etc/kubernetes/admin.conf -o /tmp/bug-1234.tar.gz`
 		ctx, cancel := context.WithTimeout(c.ctx, *limit)
 		defer cancel()
 		c.ctx = ctx
+		if *local {
+			return writeLocalDump(c, thisNode(), *file, root)
+		}
+
+		cluster, err := access.Open()
+		if err != nil {
+			return fmt.Errorf("%w; on a node, --local needs no API server", err)
+		}
 		return writeDump(c, cluster, *file, root)
 	})
 }
 
-// writeDump writes the file as a whole, or none.
-func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
+// writeDump writes what a cluster has.
+func writeDump(c call, cluster *remote.Cluster, file, root string) error {
+	return writeArchive(c, file, func(f *os.File) (*archive, error) {
+		d, err := newDump(c, cluster, f, root)
+		if err != nil {
+			return nil, err
+		}
+		d.run(c.ctx)
+		return d.archive, nil
+	})
+}
+
+// writeArchive writes the file as a whole, or none. gather returns the archive with all its files.
+func writeArchive(c call, file string, gather func(f *os.File) (*archive, error)) (err error) {
 	tmp := file + ".part"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -87,13 +110,11 @@ func writeDump(c call, cluster *remote.Cluster, file, root string) (err error) {
 		}
 	}()
 
-	d, err := newDump(c, cluster, f, root)
+	a, err := gather(f)
 	if err != nil {
 		return err
 	}
-
-	d.run(c.ctx)
-	m, err := d.close()
+	m, err := a.close()
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -242,8 +243,12 @@ func versionCommand() *cobra.Command {
 	return reporting(&cobra.Command{
 		Use: "version", Short: "which veilctl this is", Example: "veilctl version",
 	}, func(c call) error {
-		return c.print(map[string]string{"version": version.String()}, false, func() error {
-			_, err := fmt.Fprintln(c.out, version.String())
+		platform := runtime.GOOS + "/" + runtime.GOARCH
+		v := map[string]string{"version": version.String(), "go": runtime.Version(),
+			"platform": platform}
+		return c.print(v, false, func() error {
+			_, err := fmt.Fprintf(c.out, "%s (%s, %s)\n", version.String(), runtime.Version(),
+				platform)
 			return err
 		})
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -63,10 +64,13 @@ func run(ctx context.Context, args []string) error {
 		fs.PrintDefaults()
 	}
 	flags := config.RegisterFlags(fs)
+	fs.SetOutput(io.Discard)
 	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fs.SetOutput(os.Stdout)
+		fs.Usage()
 		return nil
 	} else if err != nil {
-		return err
+		return fmt.Errorf("%w: see veild -h", err)
 	}
 
 	if fs.NArg() > 0 {

@@ -198,8 +198,8 @@ func FetchPage(ctx context.Context, path, page string) ([]byte, error) {
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fmt.Errorf("veild does not run on this node (nothing listens on %s; the data "+
-			"path and the guard stay as they were): %w", path, err)
+		return nil, fmt.Errorf("veild does not run on this node: nothing listens on %s. If it ran "+
+			"since boot, data path and guard stay in force: %w", path, err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("the admin socket is for root: %w", err)
 	case err != nil:

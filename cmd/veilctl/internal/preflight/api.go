@@ -158,7 +158,7 @@ func (j *judge) kubeProxy() {
 			"which veild would learn the API server's address",
 			"put a kubeconfig with that address and tokenFile: "+
 				"/var/run/secrets/kubernetes.io/serviceaccount/token into the ConfigMap kubeveil, "+
-				"name it as source.kubeconfig, and check that with -config FILE")
+				"name it as source.kubeconfig, and check that with --config FILE")
 		return
 	}
 
@@ -213,7 +213,7 @@ func (j *judge) judgeServer(check, server, token string) {
 			"credentials of no other kind",
 			"give veild a kubeconfig of its own, with tokenFile: "+
 				"/var/run/secrets/kubernetes.io/serviceaccount/token, and check that with "+
-				"-config FILE")
+				"--config FILE")
 		return
 	}
 

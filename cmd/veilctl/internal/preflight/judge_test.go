@@ -138,7 +138,7 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		"another cluster CIDR": {func(f *Facts) { f.Controller.ClusterCIDR = "10.0.0.0/8" }, Error,
 			"ranges", "10.0.0.0/8", "--cluster-cidr", ""},
 		"no kube-proxy": {func(f *Facts) { f.Proxy = nil }, Error, "way to the API server",
-			"no ConfigMap kube-proxy", "-config FILE", ""},
+			"no ConfigMap kube-proxy", "--config FILE", ""},
 		"no kubeconfig": {func(f *Facts) {
 			f.Config = "kubeadmConfig: /etc/kubeveil/kubeadm.yaml\n"
 		}, Warning, "way to the API server", "source.kubeconfig is empty", "name a kubeconfig", ""},

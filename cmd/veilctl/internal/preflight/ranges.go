@@ -24,14 +24,14 @@ func (j *judge) ranges() {
 				"the ranges of pods and services"
 			do = "write clusterRanges and serviceRanges into " +
 				"manifests/cni/configmap.yaml instead " +
-				"of kubeadmConfig, and check its veild.yaml with -config FILE"
+				"of kubeadmConfig, and check its veild.yaml with --config FILE"
 		} else if len(j.cfg.ClusterRanges) == 0 && j.cfg.KubeadmConfig != "" {
 			found = "the ClusterConfiguration in kubeadm-config has no " +
 				"networking.podSubnet: this " +
 				"cluster was made without a pod network"
 			do = "make it with kubeadm init --pod-network-cidr=…, or give the controller manager " +
 				"--allocate-node-cidrs and --cluster-cidr, write clusterRanges into " +
-				"manifests/cni/configmap.yaml and check its veild.yaml with -config FILE"
+				"manifests/cni/configmap.yaml and check its veild.yaml with --config FILE"
 		}
 		j.say(Error, check, found, do)
 		return

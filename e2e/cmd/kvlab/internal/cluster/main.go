@@ -103,7 +103,7 @@ func status(err error) error {
 func run(args []string, out io.Writer) error {
 	root, err := lab.Root()
 	if err != nil {
-		return err
+		root = "" // Help needs no checkout; a verb that does says so.
 	}
 	flags := flag.NewFlagSet("cluster", flag.ContinueOnError)
 	dir := flags.String("dir", filepath.Join(root, "out/vm/cluster"), "`folder` of the cluster")
