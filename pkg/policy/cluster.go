@@ -84,6 +84,9 @@ type compiledCluster struct {
 	policy ClusterPolicy
 	rules  [2][]compiledRule
 	sets   map[string]*definition
+	// count is that of compiled, serial numbers the version.
+	count  [2]int
+	serial uint64
 	// problem says what of the policy denies more than is written; empty is none.
 	problem string
 }
@@ -153,6 +156,7 @@ func (c *compiledCluster) compile() {
 		} else {
 			c.rules[d] = rules
 			maps.Copy(c.sets, w.sets)
+			c.count[d] = w.count
 		}
 		if err != nil && c.problem == "" {
 			c.problem = fmt.Sprintf("%s: %v", d, err)

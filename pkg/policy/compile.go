@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -28,6 +27,8 @@ const (
 // definition says what a set contains. Its text is the set's identity.
 type definition struct {
 	kind SetKind
+	// any are definitions of which one selects a pod; none is that the fields below do.
+	any []*definition
 	// block is that of KindBlock; and of KindNamed, where nil does not restrict the peers.
 	block *Block
 	// namespace restricts the pods unless namespaces is not nil; with both empty all pods match.
@@ -45,6 +46,9 @@ type definition struct {
 // matches reports whether a pod in a namespace is selected. The namespace is nil when unknown. No
 // selector of namespaces selects an unknown namespace, or one with Excess.
 func (d *definition) matches(p *Pod, ns *Namespace) bool {
+	if len(d.any) > 0 {
+		return slices.ContainsFunc(d.any, func(a *definition) bool { return a.matches(p, ns) })
+	}
 	switch {
 	case d.namespaces != nil:
 		if ns == nil || ns.Excess || !d.namespaces.Matches(ns.Labels) {
@@ -76,6 +80,9 @@ func (d *definition) text() string {
 	b = append(append(b, " pods "...), selectorText(d.pods)...)
 	if d.denied {
 		b = append(b, " or more labels than are kept"...)
+	}
+	for _, a := range d.any {
+		b = strconv.AppendQuote(append(b, " any "...), a.text())
 	}
 	if d.kind == KindNamed {
 		b = strconv.AppendQuote(append(b, " port "...), d.port)
@@ -129,6 +136,11 @@ type compiled struct {
 	named []namedLine
 	// sets are the definitions of the sets that lines and named refer to.
 	sets map[string]*definition
+	// count is how many lines there are by direction, before any are joined: one for each peer and
+	// range of ports.
+	count [2]int
+	// serial numbers the version of the policy.
+	serial uint64
 	// problem says why the policy, or a direction of it, denies everything; empty is none.
 	problem string
 }
@@ -173,7 +185,7 @@ func (c *compiled) compile() {
 			c.problem = fmt.Sprintf("%s: %v", d, err)
 			continue
 		}
-		c.lines[d] = w.lines
+		c.lines[d], c.count[d] = w.lines, w.count-len(w.named)
 		c.named = append(c.named, w.named...)
 		maps.Copy(c.sets, w.sets)
 	}
@@ -188,121 +200,6 @@ func checkSelector(s Selector) error {
 		return fmt.Errorf("a selector has %d values, more than %d", count, MaxValues)
 	}
 	return nil
-}
-
-// writer compiles one direction of one policy.
-type writer struct {
-	policy    Policy
-	direction Direction
-	lines     []Line
-	named     []namedLine
-	sets      map[string]*definition
-	ranges    int
-	// denies reports whether the rule denies.
-	denies bool
-}
-
-func (w *writer) rules(rules []Rule) error {
-	for i, r := range rules {
-		if err := w.rule(r); err != nil {
-			return fmt.Errorf("rule %d: %w", i, err)
-		}
-	}
-	return nil
-}
-
-func (w *writer) rule(r Rule) error {
-	intervals, names, err := splitPorts(r.Ports)
-	if err != nil {
-		return err
-	}
-
-	peers := r.Peers
-	if len(peers) == 0 {
-		peers = []Peer{{Block: nil, Namespaces: &Selector{}, Pods: nil}}
-	}
-	for _, p := range peers {
-		def, err := w.define(p)
-		if err != nil {
-			return err
-		}
-		if len(r.Peers) == 0 {
-			def.namespaces = nil // all: pods of unknown namespaces, and all other addresses
-		}
-
-		if def.kind == KindNodes && len(names) > 0 {
-			return errors.New("nodes have no named ports")
-		}
-		if len(intervals) > 0 || len(r.Ports) == 0 {
-			peer := ""
-			if len(r.Peers) > 0 {
-				peer = w.use(def)
-			}
-			if len(r.Ports) == 0 {
-				w.lines = append(w.lines, Line{Peer: peer})
-			}
-			for _, i := range intervals {
-				w.lines = append(w.lines, Line{Peer: peer, Ports: i})
-			}
-		}
-		for _, n := range names {
-			w.namedPort(def, n, len(r.Peers) == 0)
-		}
-		if len(w.lines)+len(w.named) > MaxLines {
-			return fmt.Errorf("the policy needs more than %d lines of peers and port ranges",
-				MaxLines)
-		}
-	}
-	return nil
-}
-
-// namedPort adds what allows the port of a name: a line that depends on the subject at ingress,
-// and a set of peers that have the port at egress.
-func (w *writer) namedPort(def *definition, p Port, all bool) {
-	if w.direction == Egress {
-		named := *def
-		named.kind, named.port, named.proto = KindNamed, p.Name, p.Proto
-		w.lines = append(w.lines, Line{Peer: w.use(&named)})
-		return
-	}
-	n := namedLine{proto: p.Proto, name: p.Name}
-	if !all {
-		n.peer = w.use(def)
-	}
-	w.named = append(w.named, n)
-}
-
-func (w *writer) use(d *definition) string {
-	name := setPrefixes[d.kind] + id(d.text())
-	w.sets[name] = d
-	return name
-}
-
-func (w *writer) define(p Peer) (*definition, error) {
-	if p.Block != nil {
-		ranges, err := rangesOf(*p.Block)
-		if w.ranges += len(ranges); err == nil && w.ranges > MaxRanges {
-			err = fmt.Errorf("the ipBlocks have more than %d ranges", MaxRanges)
-		}
-		return &definition{kind: KindBlock, block: p.Block}, err
-	}
-
-	if p.Nodes != nil {
-		return &definition{kind: KindNodes, pods: *p.Nodes, denied: w.denies},
-			checkSelector(*p.Nodes)
-	}
-
-	def := &definition{kind: KindPods, namespace: w.policy.Namespace, namespaces: p.Namespaces}
-	if p.Namespaces != nil {
-		def.namespace = ""
-		if err := checkSelector(*p.Namespaces); err != nil {
-			return nil, err
-		}
-	}
-	if p.Pods != nil {
-		def.pods = *p.Pods
-	}
-	return def, checkSelector(def.pods)
 }
 
 // splitPorts merges numbers into disjoint intervals that do not touch, and returns names apart.
@@ -394,7 +291,8 @@ func namedLines(named []namedLine, p *Pod) (lines []Line) {
 	return lines
 }
 
-// text is canonical but for the action, and ends, so that texts in a row cannot be read in another way.
+// text is canonical but for the action, and ends, so that texts in a row cannot be read in another
+// way.
 func (l Line) text() string {
 	peer := cmp.Or(l.Peer, "all")
 	if l.Ports.Proto == 0 {

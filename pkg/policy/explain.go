@@ -98,7 +98,7 @@ func (p *Planner) DecidingRule(plan *Plan, d Direction, f Flow) string {
 	if by.policy == "" {
 		return ""
 	}
-	peers, _ := peerWords(by.def, plan.Sets[by.line.Peer])
+	peers, _ := peerWords(by.def, plan.Sets.Get(by.line.Peer))
 	words := fmt.Sprintf("%s %s, ports %s", by.line.Action, peers, portWords(by.line, by.def))
 	if by.unknown {
 		words += "; nothing is known of the pod that has the address"

@@ -152,10 +152,10 @@ func (p *Plan) matches(l Line, peer netip.Addr, f Flow) (matched, unknown bool) 
 	if !l.Ports.has(f.Proto, f.Port) {
 		return false, false
 	}
-	if l.Doubts() && p.Sets[SetRanges].has(peer, f) && !p.Sets[SetKnown].has(peer, f) {
+	if l.Doubts() && p.Sets.Get(SetRanges).has(peer, f) && !p.Sets.Get(SetKnown).has(peer, f) {
 		return false, true
 	}
-	return l.Peer == "" || p.Sets[l.Peer].has(peer, f), false
+	return l.Peer == "" || p.Sets.Get(l.Peer).has(peer, f), false
 }
 
 // Doubts reports whether the line denies or passes pods, so that it may be meant for an unknown
@@ -191,4 +191,12 @@ func (s *Set) has(peer netip.Addr, f Flow) bool {
 		return found
 	}
 	return false
+}
+
+// size returns how many addresses and ranges the set has; nil has none.
+func (s *Set) size() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.Addrs) + len(s.Ranges) + len(s.Named)
 }

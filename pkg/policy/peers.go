@@ -15,6 +15,8 @@ type members struct {
 	pods map[Name]contribution
 	// frozen is nil when pods changed since.
 	frozen *Set
+	// name is that of the set.
+	name string
 }
 
 // contribution is what one pod adds to one set.
@@ -25,16 +27,26 @@ type contribution struct {
 
 // refresh brings a pod into the sets that select it and out of the others.
 func (p *Planner) refresh(pod *Pod) {
-	for _, s := range p.sets {
-		p.place(s, pod)
-	}
+	p.index.of(pod, func(s *members) { p.place(s, pod) })
 }
 
 // labelIndex are pods by the key and the value of a label, of the keys that were asked for.
 type labelIndex map[string]map[string][]*Pod
 
-// candidates returns all pods that a definition may select, and others.
+// candidates returns all pods that a definition may select, and others; some more than once.
 func (p *Planner) candidates(d *definition, index labelIndex) iter.Seq[*Pod] {
+	if len(d.any) > 0 {
+		return func(yield func(*Pod) bool) {
+			for _, alternative := range d.any {
+				for pod := range p.candidates(alternative, index) {
+					if !yield(pod) {
+						return
+					}
+				}
+			}
+		}
+	}
+
 	for _, r := range d.pods {
 		if r.Op != In {
 			continue
@@ -81,14 +93,22 @@ func (p *Planner) place(s *members, pod *Pod) {
 	}
 	c := p.contributes(s.def, pod)
 	if len(c.addrs)+len(c.named) == 0 {
-		s.remove(pod.Name)
+		p.removeFrom(s, pod.Name)
 		return
 	}
 	if old, has := s.pods[pod.Name]; has && slices.Equal(old.addrs, c.addrs) &&
 		slices.Equal(old.named, c.named) {
 		return
 	}
-	s.pods[pod.Name], s.frozen = c, nil
+	s.pods[pod.Name] = c
+	put(p.index.has, pod.Name, s)
+	p.changedSet(s)
+}
+
+// changedSet has a set frozen again by the next Plan.
+func (p *Planner) changedSet(s *members) {
+	s.frozen = nil
+	p.changed[s.name] = s
 }
 
 // SetNodes says which nodes there are, by name.
@@ -113,14 +133,16 @@ func (p *Planner) placeNodes(s *members) {
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	addrs = slices.Compact(addrs)
 	if old := s.pods[Name{}]; !slices.Equal(old.addrs, addrs) {
-		s.pods[Name{}], s.frozen = contribution{addrs: addrs}, nil
+		s.pods[Name{}] = contribution{addrs: addrs}
+		p.changedSet(s)
 	}
 }
 
-func (s *members) remove(name Name) {
-	if _, has := s.pods[name]; has {
-		delete(s.pods, name)
-		s.frozen = nil
+func (p *Planner) removeFrom(s *members, pod Name) {
+	if _, has := s.pods[pod]; has {
+		delete(s.pods, pod)
+		drop(p.index.has, pod, s)
+		p.changedSet(s)
 	}
 }
 
@@ -148,8 +170,8 @@ func (p *Planner) contributes(d *definition, pod *Pod) (c contribution) {
 }
 
 // freeze returns the set as it is.
-func (s *members) freeze(name string) *Set {
-	set := &Set{Name: name, Kind: s.def.kind}
+func (s *members) freeze() *Set {
+	set := &Set{Name: s.name, Kind: s.def.kind}
 	if s.def.kind == KindBlock {
 		set.Ranges, _ = rangesOf(*s.def.block) // compile checked it
 		return set

@@ -112,7 +112,7 @@ type Member struct {
 
 // Plan is what a node enforces. It is never changed.
 type Plan struct {
-	Sets   map[string]*Set
+	Sets   SetMap
 	Chains map[string]*Chain
 	Groups map[string]*Group
 	// Members are the pods of this node.
@@ -133,6 +133,8 @@ type Plan struct {
 	ClusterProblems map[string]string
 	// Denials are the policies that deny more than is written, sorted by name.
 	Denials []Denial
+	// Elements is how many addresses and ranges the sets have together.
+	Elements int
 	// Revision is the Planner's as of this plan; Plan leaves it empty, since it costs time.
 	Revision string
 }

@@ -36,7 +36,17 @@ type Planner struct {
 	peers map[string][]string
 	defs  map[string]*definition
 	sets  map[string]*members
-	own   []netip.Addr
+	index setIndex
+	// changed are the sets that changed since the last Plan, whose sets and elements are setsTold.
+	changed      map[string]*members
+	setsTold     SetMap
+	elementsTold int
+	// swept reports whether sets came or went since the last Plan.
+	swept bool
+	// serial counts the versions of policies. memo are the chains by the versions that they are of.
+	serial uint64
+	memo   map[string]memo
+	own    []netip.Addr
 	// allowOwnNode is that of the Plan.
 	allowOwnNode bool
 	nodes        map[string]Node
@@ -72,8 +82,8 @@ func NewPlanner(node string) *Planner {
 		members: map[Key]*Member{}, dirty: map[Name]bool{}, groups: map[string]*Group{},
 		cluster: map[string]*compiledCluster{}, ranges: &Set{Name: SetRanges, Kind: KindBlock},
 		chains: map[string]*Chain{}, peers: map[string][]string{},
-		defs: map[string]*definition{}, sets: map[string]*members{},
-		stale: true,
+		defs: map[string]*definition{}, sets: map[string]*members{}, index: newSetIndex(),
+		changed: map[string]*members{}, memo: map[string]memo{}, stale: true, swept: true,
 	}
 }
 
@@ -148,8 +158,8 @@ func (p *Planner) DeletePod(name Name) {
 		delete(p.podsByNS, name.Namespace)
 	}
 	p.unclaim(old)
-	for _, s := range p.sets {
-		s.remove(name)
+	for s := range maps.Clone(p.index.has[name]) {
+		p.removeFrom(s, name)
 	}
 	p.forget(old)
 }
@@ -200,7 +210,8 @@ func (p *Planner) PutPolicy(policy Policy) {
 			return
 		}
 	}
-	of[policy.Name.Name] = &compiled{policy: policy}
+	p.serial++
+	of[policy.Name.Name] = &compiled{policy: policy, serial: p.serial}
 	p.dirtyAll(policy.Namespace)
 }
 
@@ -245,22 +256,54 @@ func (p *Planner) Plan() *Plan {
 		p.membersTold = maps.Clone(p.members)
 	}
 	plan := &Plan{
-		Sets: make(map[string]*Set, len(p.sets)), Chains: p.chainsTold,
+		Sets: p.freeze(), Elements: p.elementsTold, Chains: p.chainsTold,
 		Groups: p.groupsTold, Members: p.membersTold,
 		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
 		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
 		Inside: p.inside,
 	}
-	for name, s := range p.sets {
-		if s.frozen == nil {
-			s.frozen = s.freeze(name)
-		}
-		plan.Sets[name] = s.frozen
-	}
-	if plan.Sets[SetKnown] != nil {
-		plan.Sets[SetRanges] = p.ranges
-	}
 	return plan
+}
+
+// freeze returns the sets as they are.
+func (p *Planner) freeze() SetMap {
+	sets := map[string]*Set{}
+	froze := func(name string, s *members) {
+		if s.frozen == nil {
+			s.frozen = s.freeze()
+		}
+		sets[name] = s.frozen
+	}
+	if !p.swept {
+		for name, s := range p.changed {
+			if p.sets[name] != s {
+				continue
+			}
+			froze(name, s)
+			p.elementsTold += sets[name].size() - p.setsTold.Get(name).size()
+		}
+		if p.sets[SetKnown] != nil && p.setsTold.Get(SetRanges) != p.ranges {
+			sets[SetRanges] = p.ranges
+			p.elementsTold += p.ranges.size() - p.setsTold.Get(SetRanges).size()
+		}
+		clear(p.changed)
+		p.setsTold = p.setsTold.with(sets)
+		return p.setsTold
+	}
+
+	p.swept, p.elementsTold = false, 0
+	clear(p.changed)
+	for name, s := range p.sets {
+		froze(name, s)
+	}
+	if sets[SetKnown] != nil {
+		sets[SetRanges] = p.ranges
+	}
+	for _, s := range sets {
+		p.elementsTold += s.size()
+	}
+	p.setsTold = SetMap{base: &sets}
+	return p.setsTold
 }
 
 // regroup makes the Member of a pod of this node again.
@@ -273,39 +316,26 @@ func (p *Planner) regroup(pod *Pod) {
 	}
 
 	m := &Member{Addrs: p.attached[pod.key()]}
-	var by [2]judged
+	var selecting []*compiled
 	for _, c := range p.policies[pod.Namespace] {
-		if !pod.Excess && !c.subjects().Matches(pod.Labels) {
-			continue
+		if pod.Excess || c.subjects().Matches(pod.Labels) {
+			c.compile()
+			selecting = append(selecting, c)
 		}
-		c.compile()
-		m.Policies = append(m.Policies, c.policy.Name)
-		doubt := pod.Excess && len(c.subjects()) > 0
-		for _, d := range []Direction{Ingress, Egress} {
-			if c.policy.Isolates[d] {
-				by[d].isolated = true
-			}
-			if c.policy.Isolates[d] && !doubt {
-				by[d].lines = append(by[d].lines, c.linesOf(d, pod)...)
-			}
-		}
-		maps.Copy(p.defs, c.sets)
 	}
-	slices.SortFunc(m.Policies, func(a, b Name) int {
-		return strings.Compare(a.String(), b.String())
+	slices.SortFunc(selecting, func(a, b *compiled) int {
+		return strings.Compare(a.policy.Name.Name, b.policy.Name.Name)
 	})
-
-	p.addCluster(m, pod, &by)
-
-	var g Group
-	for _, d := range []Direction{Ingress, Egress} {
-		if problem := by[d].bound(d, p.defs); problem != "" {
-			m.Problem = problem
-		}
-		if by[d].isolated || by[d].tiered {
-			g.Chains[d] = p.tieredChain(by[d])
-		}
+	for _, c := range selecting {
+		m.Policies = append(m.Policies, c.policy.Name)
 	}
+	cluster := p.clusterSelecting(pod)
+	for _, c := range cluster {
+		m.ClusterPolicies = append(m.ClusterPolicies, c.policy.Name)
+	}
+
+	g := Group{}
+	g.Chains, m.Problem = p.chainsOf(pod, selecting, cluster)
 	g.Name = "g" + id(g.Chains[Ingress]+" "+g.Chains[Egress])
 	if p.groups[g.Name] == nil {
 		p.groups[g.Name] = &g
@@ -325,22 +355,4 @@ func (p *Planner) problems() map[Name]string {
 		}
 	}
 	return all
-}
-
-// chain returns the name of the chain of these lines, which it keeps.
-func (p *Planner) chain(lines []Line) string {
-	texts := make(map[string]Line, len(lines))
-	for _, l := range lines {
-		texts[l.text()] = l
-	}
-	sorted := slices.Sorted(maps.Keys(texts))
-	name := "c" + id(strings.Join(sorted, ""))
-	if p.chains[name] == nil {
-		c := &Chain{Name: name}
-		for _, t := range sorted {
-			c.Lines = append(c.Lines, texts[t])
-		}
-		p.chains[name] = c
-	}
-	return name
 }

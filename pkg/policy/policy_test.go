@@ -175,13 +175,13 @@ func TestChangeOfAPodKeepsOtherSetsAndAllChains(t *testing.T) {
 		Labels: map[string]string{"app": "other"}, Addrs: policytest.PodAddrs(5)})
 	after := p.Plan()
 	changed := 0
-	for name, s := range after.Sets {
-		if before.Sets[name] != s {
+	for name, s := range after.Sets.All() {
+		if before.Sets.Get(name) != s {
 			changed++
 		}
 	}
-	if len(after.Sets) != 2 || changed != 1 {
-		t.Errorf("%d of %d sets changed, want 1 of 2", changed, len(after.Sets))
+	if after.Sets.Len() != 2 || changed != 1 {
+		t.Errorf("%d of %d sets changed, want 1 of 2", changed, after.Sets.Len())
 	}
 	for name, c := range after.Chains {
 		if before.Chains[name] != c {

@@ -29,14 +29,27 @@ func (p *Planner) sweep() {
 	maps.DeleteFunc(p.groups, func(name string, _ *Group) bool { return !groups[name] })
 	maps.DeleteFunc(p.chains, func(name string, _ *Chain) bool { return !chains[name] })
 	maps.DeleteFunc(p.peers, func(name string, _ []string) bool { return !chains[name] })
-	maps.DeleteFunc(p.sets, func(name string, _ *members) bool { return !sets[name] })
+	maps.DeleteFunc(p.memo, func(_ string, m memo) bool {
+		return slices.ContainsFunc(m.chains[:], func(c string) bool { return c != "" && !chains[c] })
+	})
+	if len(p.memo) > 2*len(p.members)+maxChanged { // versions that no policy has any more
+		clear(p.memo)
+	}
+	maps.DeleteFunc(p.sets, func(name string, s *members) bool {
+		if !sets[name] {
+			p.index.remove(s)
+			p.swept = true
+		}
+		return !sets[name]
+	})
 	index := labelIndex{}
 	for name := range sets {
 		if p.sets[name] != nil {
 			continue
 		}
-		s := &members{def: p.defs[name], pods: map[Name]contribution{}}
-		p.sets[name] = s
+		s := &members{def: p.defs[name], pods: map[Name]contribution{}, name: name}
+		p.sets[name], p.swept = s, true
+		p.index.add(s)
 		for pod := range p.candidates(s.def, index) {
 			p.place(s, pod)
 		}

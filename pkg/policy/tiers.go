@@ -24,7 +24,8 @@ func (p *Planner) PutClusterPolicy(policy ClusterPolicy) {
 			return
 		}
 	}
-	p.cluster[policy.Name] = &compiledCluster{policy: policy}
+	p.serial++
+	p.cluster[policy.Name] = &compiledCluster{policy: policy, serial: p.serial}
 	p.clusterChanged()
 }
 
@@ -76,31 +77,41 @@ type judged struct {
 	lines    []Line
 	isolated bool // by a NetworkPolicy
 	tiered   bool // by a ClusterNetworkPolicy
+	// count is how many lines there are of peers and ports, before any are joined.
+	count int
 }
 
-// addCluster adds the lines of the ClusterNetworkPolicies that select a pod.
-func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
+// clusterSelecting returns the ClusterNetworkPolicies that select a pod, in their order.
+func (p *Planner) clusterSelecting(pod *Pod) (out []*compiledCluster) {
 	for _, c := range p.order {
-		ns := p.namespaces[pod.Namespace]
-		if !c.selects(pod, ns) {
-			continue
+		if c.selects(pod, p.namespaces[pod.Namespace]) {
+			c.compile()
+			out = append(out, c)
 		}
-		c.compile()
-		doubt := c.doubts(pod, ns)
-		m.ClusterPolicies = append(m.ClusterPolicies, c.policy.Name)
+	}
+	return out
+}
+
+// addCluster adds the lines of the ClusterNetworkPolicies that select a pod, and their definitions.
+// What is in doubt is denied.
+func addCluster(selecting []*compiledCluster, doubts []bool, pod *Pod, defs map[string]*definition,
+	to *[2]judged) {
+	for i, c := range selecting {
 		for _, d := range []Direction{Ingress, Egress} {
 			if !c.policy.affects(d) {
 				continue
 			}
+			lines := c.linesOf(d, pod)
 			to[d].tiered = true
+			to[d].count += max(c.count[d], len(lines))
 			tier := &to[d].tiers[c.policy.Tier]
-			if doubt {
+			if doubts[i] {
 				*tier = append(*tier, Line{Action: Deny})
 				continue
 			}
-			*tier = append(*tier, c.linesOf(d, pod)...)
+			*tier = append(*tier, lines...)
 		}
-		maps.Copy(p.defs, c.sets)
+		maps.Copy(defs, c.sets)
 	}
 }
 
@@ -109,7 +120,7 @@ func (p *Planner) addCluster(m *Member, pod *Pod, to *[2]judged) {
 func (j *judged) bound(d Direction, defs map[string]*definition) string {
 	problem := ""
 	switch {
-	case len(j.tiers[Admin])+len(j.lines)+len(j.tiers[Baseline]) > MaxChainLines:
+	case j.count > MaxChainLines:
 		problem = fmt.Sprintf("%s: the pod's policies have more than %d lines: all is denied", d,
 			MaxChainLines)
 	case crossTooOften(j.lines, defs):

@@ -94,11 +94,11 @@ func (p *Plan) enforces(other *Plan, key Key) bool {
 		}
 		c := other.Chains[chain]
 		for _, l := range slices.Concat(c.Admin, c.Lines, c.Baseline) {
-			if l.Peer != "" && p.Sets[l.Peer] != other.Sets[l.Peer] {
+			if l.Peer != "" && p.Sets.Get(l.Peer) != other.Sets.Get(l.Peer) {
 				return false
 			}
-			if l.Doubts() && (p.Sets[SetKnown] != other.Sets[SetKnown] ||
-				p.Sets[SetRanges] != other.Sets[SetRanges]) {
+			if l.Doubts() && (p.Sets.Get(SetKnown) != other.Sets.Get(SetKnown) ||
+				p.Sets.Get(SetRanges) != other.Sets.Get(SetRanges)) {
 				return false
 			}
 		}
@@ -277,7 +277,7 @@ func (p *Planner) tierView(pod *Pod, m *Member, tier Tier, d Direction,
 		for _, l := range c.linesOf(d, pod) {
 			def := c.sets[l.Peer]
 			v := LineView{Policy: name, Action: l.Action.String(), Ports: portWords(l, def)}
-			v.Peers, v.Members = peerWords(def, plan.Sets[l.Peer])
+			v.Peers, v.Members = peerWords(def, plan.Sets.Get(l.Peer))
 			out = append(out, v)
 		}
 	}
@@ -297,7 +297,7 @@ func peerWords(def *definition, s *Set) (words string, members int) {
 }
 
 // show returns the lines of one direction of a policy in words: those of the same peers together.
-func (c *compiled) show(d Direction, pod *Pod, sets map[string]*Set) []LineView {
+func (c *compiled) show(d Direction, pod *Pod, sets SetMap) []LineView {
 	ports := map[string][]string{}
 	for _, l := range c.linesOf(d, pod) {
 		ports[l.Peer] = append(ports[l.Peer], portWords(l, c.sets[l.Peer]))
@@ -306,7 +306,7 @@ func (c *compiled) show(d Direction, pod *Pod, sets map[string]*Set) []LineView 
 	var out []LineView
 	for _, peer := range slices.Sorted(maps.Keys(ports)) {
 		v := LineView{Policy: c.policy.Name.String()}
-		v.Peers, v.Members = peerWords(c.sets[peer], sets[peer])
+		v.Peers, v.Members = peerWords(c.sets[peer], sets.Get(peer))
 		slices.Sort(ports[peer])
 		v.Ports = strings.Join(slices.Compact(ports[peer]), ", ")
 		out = append(out, v)
@@ -334,8 +334,21 @@ func portWords(l Line, def *definition) string {
 	return fmt.Sprintf("%s %d-%d", i.Proto, i.First, i.Last)
 }
 
+// maxWords bounds the selectors of one set that are named.
+const maxWords = 16
+
 // words say in words which peers a set has.
 func (d *definition) words() string {
+	if len(d.any) > 0 {
+		var all []string
+		for _, a := range d.any[:min(len(d.any), maxWords)] {
+			all = append(all, a.words())
+		}
+		if more := len(d.any) - len(all); more > 0 {
+			all = append(all, fmt.Sprintf("%d more selectors", more))
+		}
+		return strings.Join(all, ", or ")
+	}
 	block := ""
 	if d.block != nil {
 		block = d.block.CIDR.Masked().String()

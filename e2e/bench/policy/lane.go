@@ -199,7 +199,7 @@ func matching(plan *policy.Plan, client policy.Pod) (lines, before int) {
 		return 0, 0
 	}
 	before = slices.IndexFunc(chain.Lines, func(line policy.Line) bool {
-		set := plan.Sets[line.Peer]
+		set := plan.Sets.Get(line.Peer)
 		return set != nil && slices.Contains(set.Addrs, client.Addrs[0]) &&
 			line.Ports.First <= portServed && portServed <= line.Ports.Last
 	})

@@ -314,10 +314,10 @@ func TestAddressThatANodeDoesNotOwnIsNoPeer(t *testing.T) {
 	n.SetPrefixes(map[string][]netip.Prefix{"there": {prefixes["here"][0], prefixes["here"][1]}})
 	n.DeletePod(policy.Name{Namespace: "shop", Name: "liar"})
 	n.step()
-	if plan := n.plan; len(plan.Sets) != 1 {
-		t.Errorf("%d sets", len(plan.Sets))
+	if plan := n.plan; plan.Sets.Len() != 1 {
+		t.Errorf("%d sets", plan.Sets.Len())
 	} else {
-		for _, s := range plan.Sets {
+		for _, s := range plan.Sets.All() {
 			if len(s.Addrs) != 2 { // the control: by the other table of nodes it is a peer
 				t.Errorf("set has %v", s.Addrs)
 			}

@@ -44,8 +44,8 @@ func (k *Keeper) Problems() []string {
 
 // show publishes what is in force, and logs what is wrong and was not before.
 func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
-	s := telemetry.Policy{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: len(plan.Sets),
-		Pending: pending, NotEnforced: notEnforced(plan.Denials)}
+	s := telemetry.Policy{Groups: len(plan.Groups), Chains: len(plan.Chains), Sets: plan.Sets.Len(),
+		Elements: plan.Elements, Pending: pending, NotEnforced: notEnforced(plan.Denials)}
 	var problems []string
 	selecting := map[policy.Name]bool{}
 	for key, m := range plan.Members {
@@ -60,9 +60,6 @@ func (k *Keeper) show(plan *policy.Plan, pending int, err error) {
 		}
 	}
 	s.Policies = len(selecting)
-	for _, set := range plan.Sets {
-		s.Elements += len(set.Addrs) + len(set.Ranges) + len(set.Named)
-	}
 	for name, problem := range plan.Problems {
 		problems = append(problems,
 			fmt.Sprintf("NetworkPolicy %s denies everything that it isolates: %s", name, problem))

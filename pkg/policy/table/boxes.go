@@ -101,12 +101,12 @@ func rangesOfPeer(peer *policy.Set, all bool, f family) (out []policy.Range) {
 	return out
 }
 
-// elementsOf returns the elements of a family. The planner refuses lines that come to too many
-// boxes before.
-func (b boxes) elementsOf(f family, sets map[string]*policy.Set) elements {
-	all := make([]policy.Box, 0, len(b.lines))
-	for _, l := range b.lines {
-		for _, r := range rangesOfPeer(sets[l.Peer], l.Peer == "", f) {
+// elementsOf returns the elements of lines of a family. The planner refuses lines that come to too
+// many boxes before.
+func (b boxes) elementsOf(lines []policy.Line, f family, sets policy.SetMap) elements {
+	all := make([]policy.Box, 0, len(lines))
+	for _, l := range lines {
+		for _, r := range rangesOfPeer(sets.Get(l.Peer), l.Peer == "", f) {
 			all = append(all, policy.Box{Peers: r, Ports: l.Ports})
 		}
 	}
@@ -124,18 +124,4 @@ func (b boxes) elementsOf(f family, sets map[string]*policy.Set) elements {
 // have none.
 func (b boxes) some(absent map[string]bool) bool {
 	return slices.ContainsFunc(b.lines, func(l policy.Line) bool { return !absent[l.Peer] })
-}
-
-// sets returns the sets, by family; nil where there is none.
-func (b boxes) sets(plan *policy.Plan) []*set {
-	out := make([]*set, len(families))
-	for i, f := range families {
-		own := b.elementsOf(f, plan.Sets)
-		if b.kind == policy.BoxBlocks && len(own) == 0 {
-			continue
-		}
-		out[i] = f.boxSet(b.kind)
-		out[i].elements = union{own}
-	}
-	return out
 }

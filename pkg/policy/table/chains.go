@@ -78,7 +78,7 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 func (w *chainWriter) absent(from *policy.Chain, family int) (out map[string]bool) {
 	for _, lines := range [][]policy.Line{from.Admin, from.Lines, from.Baseline} {
 		for _, l := range lines {
-			if s := w.plan.Sets[l.Peer]; s != nil && s.Kind == policy.KindBlock &&
+			if s := w.plan.Sets.Get(l.Peer); s != nil && s.Kind == policy.KindBlock &&
 				!ofFamily(s.Ranges, family) {
 				if out == nil {
 					out = map[string]bool{}

@@ -132,17 +132,14 @@ func (p parts) missing(a, b union) (out []string) {
 		if len(a) == len(b) {
 			before = b[i]
 		}
-		for _, k := range p.less(part, before) {
-			if !b.has(k) {
-				out = append(out, k)
-			}
-		}
+		out = append(out, p.less(part, before)...)
 	}
 	// By address: the kernel refuses the starts of intervals that come without their ends.
 	slices.SortFunc(out, func(a, b string) int {
 		return cmp.Or(cmp.Compare(a[1:], b[1:]), cmp.Compare(a[0], b[0]))
 	})
-	return slices.Compact(out)
+	// Many parts may lack the same key: each is looked for once in all parts.
+	return slices.DeleteFunc(slices.Compact(out), b.has)
 }
 
 // less returns the keys of a part that are not in another.

@@ -113,9 +113,13 @@ type planner struct {
 	// groups are the plan's of which chains were made, by name.
 	groups map[string]*policy.Group
 	chains map[string]*chain
-	refer  references             // of all chains
-	sets   map[*policy.Set][]*set // by what they are made from, one a family
-	blocks map[string][]*set      // unions and boxes of blocks, which never change, one a family
+	refer  references // of all chains
+	// sets are those of peers, unions and boxes, by their names without the suffix of a family. from
+	// are the plan's sets that they were made from, dependents are their names by those of the
+	// plan's sets that they have.
+	sets       map[string]*made
+	from       policy.SetMap
+	dependents map[string][]string
 	// boxed makes boxes of all lines that can be one, for tests.
 	boxed bool
 	// allowOwnNode is that of the plan that chains were made for.
@@ -126,57 +130,34 @@ type planner struct {
 	// inside are the sets of makeInside, from these parts of a plan.
 	inside   map[string]*set
 	insideOf policy.Plan
-	// content and spare keep memory: what want returned, and the map that sets had before.
+	// content is what want returned.
 	content content
-	spare   map[*policy.Set][]*set
 }
 
-// want returns what the table has to contain for a plan, until it is called again.
+// made is a set of the kernel for each family; nil where there is none. A union has a part for each
+// of its peers, and boxes of pods have one for each partLines lines.
+type made struct{ byFamily []*set }
+
+// want returns what the table has to contain for a plan, until it is called again. It takes time in
+// proportion to the sets of the kernel, and to the plan's sets that changed.
 func (p *planner) want(plan *policy.Plan) *content {
-	p.makeChains(plan)
-	c, sets := &p.content, p.spare
+	remade := p.makeChains(plan)
+	changed, known := plan.Sets.ChangedSince(p.from)
+	if remade || !known {
+		p.keepSets(plan.Sets)
+	} else {
+		p.remakeSets(plan.Sets, changed)
+	}
+	p.from = plan.Sets
+
+	c := &p.content
 	if c.chains = p.chains; c.sets == nil {
-		c.sets, sets = map[string]*set{}, map[*policy.Set][]*set{}
-		p.sets = map[*policy.Set][]*set{}
+		c.sets = map[string]*set{}
 	}
 	clear(c.sets)
-	clear(sets)
-	for _, s := range plan.Sets {
-		made := p.sets[s]
-		if made == nil {
-			made = peerSets(s)
-		}
-		sets[s] = made
+	for name, m := range p.sets {
+		c.add(name, m.byFamily)
 	}
-	p.sets, p.spare = sets, p.sets
-
-	for name := range p.refer.peers {
-		if s := plan.Sets[name]; s != nil {
-			c.add(name, sets[s])
-		}
-	}
-	blocks := map[string][]*set{}
-	for name, peers := range p.refer.unions {
-		made := p.blocks[name]
-		if made == nil {
-			made = p.unite(plan, peers)
-		}
-		if plan.Sets[peers[0]].Kind == policy.KindBlock {
-			blocks[name] = made
-		}
-		c.add(name, made)
-	}
-	for name, lines := range p.refer.boxes {
-		made := p.blocks[name]
-		if made == nil {
-			made = lines.sets(plan)
-		}
-		if lines.kind == policy.BoxBlocks {
-			blocks[name] = made
-		}
-		c.add(name, made)
-	}
-	p.blocks = blocks
 	maps.Copy(c.sets, p.refer.ports)
 	p.makeMembers(plan)
 	maps.Copy(c.sets, p.members)
@@ -194,37 +175,13 @@ func (c *content) add(name string, made []*set) {
 	}
 }
 
-// unite returns the union of sets of a plan, which are of one kind, by family.
-func (p *planner) unite(plan *policy.Plan, peers []string) []*set {
-	first := plan.Sets[peers[0]]
-	if first.Kind == policy.KindBlock {
-		all := &policy.Set{Kind: first.Kind}
-		for _, name := range peers {
-			all.Ranges = append(all.Ranges, plan.Sets[name].Ranges...)
-		}
-		all.Ranges = policy.Join(all.Ranges)
-		return peerSets(all)
-	}
-
-	out := make([]*set, len(families))
-	for i, made := range p.sets[first] {
-		u := *made
-		u.elements = make(union, len(peers))
-		for j, name := range peers {
-			u.elements[j] = p.sets[plan.Sets[name]][i].elements[0]
-		}
-		out[i] = &u
-	}
-	return out
-}
-
 // makeChains makes the chains of the plan's groups, if these are others than before: the name of a
-// group says all that its chains are, and which sets they look up.
-func (p *planner) makeChains(plan *policy.Plan) {
+// group says all that its chains are, and which sets they look up. It reports whether it did.
+func (p *planner) makeChains(plan *policy.Plan) bool {
 	if p.allowOwnNode != plan.AllowOwnNode {
 		p.chains, p.allowOwnNode = nil, plan.AllowOwnNode
 	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
-		return
+		return false
 	}
 
 	w := &chainWriter{plan: plan, boxed: p.boxed, old: p.chains, oldPorts: p.refer.ports,
@@ -238,6 +195,7 @@ func (p *planner) makeChains(plan *policy.Plan) {
 	}
 	w.addHooks()
 	p.groups, p.chains, p.refer = plan.Groups, w.chains, w.refer
+	return true
 }
 
 func ofFamily(ranges []policy.Range, i int) bool {

@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"iter"
+	"maps"
+	"reflect"
+)
+
+// SetMap is the sets of a Plan by name. It is never changed. Plans that follow one another share
+// most of it, so a plan costs time in proportion to the sets that changed. The zero value is empty.
+type SetMap struct {
+	// base has all names; nil is empty. changed are in place of those of base.
+	base    *map[string]*Set
+	changed map[string]*Set
+}
+
+// maxChanged is up to how many sets differ from a shared map before a new one is made.
+const maxChanged = 64
+
+// Get returns the set of a name; nil is none.
+func (m SetMap) Get(name string) *Set {
+	if s := m.changed[name]; s != nil {
+		return s
+	}
+	if m.base == nil {
+		return nil
+	}
+	return (*m.base)[name]
+}
+
+// Len returns how many sets there are.
+func (m SetMap) Len() int {
+	if m.base == nil {
+		return 0
+	}
+	return len(*m.base)
+}
+
+// All returns all sets by name, in no order.
+func (m SetMap) All() iter.Seq2[string, *Set] {
+	return func(yield func(string, *Set) bool) {
+		if m.base == nil {
+			return
+		}
+		for name, s := range *m.base {
+			if c := m.changed[name]; c != nil {
+				s = c
+			}
+			if !yield(name, s) {
+				return
+			}
+		}
+	}
+}
+
+// ChangedSince returns the names of the sets that differ from those of an earlier plan. ok is false
+// if any may.
+func (m SetMap) ChangedSince(before SetMap) (names []string, ok bool) {
+	if m.base == nil || m.base != before.base {
+		return nil, false
+	}
+	for name, s := range m.changed {
+		if before.Get(name) != s {
+			names = append(names, name)
+		}
+	}
+	return names, true
+}
+
+// with returns the map with some sets in place of those of their names.
+func (m SetMap) with(sets map[string]*Set) SetMap {
+	if len(sets) == 0 {
+		return m
+	}
+	if len(m.changed)+len(sets) > maxChanged {
+		base := make(map[string]*Set, m.Len())
+		maps.Insert(base, m.All())
+		maps.Copy(base, sets)
+		return SetMap{base: &base}
+	}
+	changed := make(map[string]*Set, len(m.changed)+len(sets))
+	maps.Copy(changed, m.changed)
+	maps.Copy(changed, sets)
+	return SetMap{base: m.base, changed: changed}
+}
+
+// Equal reports whether both have the same sets with the same addresses and ranges.
+func (m SetMap) Equal(other SetMap) bool {
+	if m.Len() != other.Len() {
+		return false
+	}
+	for name, s := range m.All() {
+		if o := other.Get(name); s != o && !reflect.DeepEqual(s, o) {
+			return false
+		}
+	}
+	return true
+}

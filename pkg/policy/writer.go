@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// writer compiles one direction of one policy.
+type writer struct {
+	policy    Policy
+	direction Direction
+	lines     []Line
+	named     []namedLine
+	sets      map[string]*definition
+	ranges    int
+	// count is how many lines there are before any are joined.
+	count int
+	// denies reports whether the rule denies.
+	denies bool
+}
+
+// rules compiles the rules of a NetworkPolicy. Those of the same ports are one: their order has no
+// meaning.
+func (w *writer) rules(rules []Rule) error {
+	var joined []*parsedRule
+	byPorts := map[string]*parsedRule{}
+	for i, r := range rules {
+		parsed, err := w.parse(r)
+		if err != nil {
+			return fmt.Errorf("rule %d: %w", i, err)
+		}
+		text := fmt.Sprint(r.Ports)
+		if same := byPorts[text]; same != nil && !parsed.all {
+			same.peers = append(same.peers, parsed.peers...)
+			continue
+		}
+		if joined = append(joined, parsed); !parsed.all {
+			byPorts[text] = parsed
+		}
+	}
+	for _, r := range joined {
+		w.write(r)
+	}
+	return nil
+}
+
+// rule compiles one rule.
+func (w *writer) rule(r Rule) error {
+	parsed, err := w.parse(r)
+	if err == nil {
+		w.write(parsed)
+	}
+	return err
+}
+
+// parsedRule is a rule that exceeds no bound.
+type parsedRule struct {
+	// all reports whether the rule allows all peers: peers are then all pods.
+	all   bool
+	peers []*definition
+	// intervals and names are the ports; none of both is all.
+	intervals []Interval
+	names     []Port
+}
+
+func (w *writer) parse(r Rule) (*parsedRule, error) {
+	intervals, names, err := splitPorts(r.Ports)
+	if err != nil {
+		return nil, err
+	}
+
+	parsed := &parsedRule{all: len(r.Peers) == 0, intervals: intervals, names: names}
+	peers := r.Peers
+	if parsed.all {
+		peers = []Peer{{Namespaces: &Selector{}}}
+	}
+	for _, p := range peers {
+		def, err := w.define(p)
+		if err != nil {
+			return nil, err
+		}
+		if parsed.all {
+			def.namespaces = nil // pods of unknown namespaces, and all other addresses
+		}
+		if def.kind == KindNodes && len(names) > 0 {
+			return nil, errors.New("nodes have no named ports")
+		}
+		parsed.peers = append(parsed.peers, def)
+		if w.count += max(1, len(intervals)+len(names)); w.count > MaxLines {
+			return nil, fmt.Errorf("the policy needs more than %d lines of peers and port ranges",
+				MaxLines)
+		}
+	}
+	return parsed, nil
+}
+
+// write adds the lines of a rule.
+func (w *writer) write(r *parsedRule) {
+	for _, def := range joinPods(r.peers) {
+		peer := ""
+		allPorts := len(r.intervals)+len(r.names) == 0
+		if !r.all && (len(r.intervals) > 0 || allPorts) {
+			peer = w.use(def)
+		}
+		if allPorts {
+			w.lines = append(w.lines, Line{Peer: peer})
+		}
+		for _, i := range r.intervals {
+			w.lines = append(w.lines, Line{Peer: peer, Ports: i})
+		}
+		for _, n := range r.names {
+			w.namedPort(def, n, r.all)
+		}
+	}
+}
+
+// minJoined is from how many selectors of pods on one set is made of them. A pod is asked by fewer
+// sets then; small policies share sets with others.
+const minJoined = 8
+
+// joinPods makes one definition of those that select pods, if they are many.
+func joinPods(defs []*definition) (out []*definition) {
+	joined := &definition{kind: KindPods}
+	texts := map[string]bool{}
+	for _, d := range defs {
+		switch {
+		case d.kind != KindPods:
+			out = append(out, d)
+		case !texts[d.text()]:
+			texts[d.text()] = true
+			joined.any = append(joined.any, d)
+		}
+	}
+	if len(joined.any) < minJoined {
+		return defs
+	}
+	slices.SortFunc(joined.any, func(a, b *definition) int {
+		return strings.Compare(a.text(), b.text())
+	})
+	return append(out, joined)
+}
+
+// namedPort adds what allows the port of a name: a line that depends on the subject at ingress,
+// and a set of peers that have the port at egress.
+func (w *writer) namedPort(def *definition, p Port, all bool) {
+	if w.direction == Egress {
+		named := *def
+		named.kind, named.port, named.proto = KindNamed, p.Name, p.Proto
+		w.lines = append(w.lines, Line{Peer: w.use(&named)})
+		return
+	}
+	n := namedLine{proto: p.Proto, name: p.Name}
+	if !all {
+		n.peer = w.use(def)
+	}
+	w.named = append(w.named, n)
+}
+
+func (w *writer) use(d *definition) string {
+	name := setPrefixes[d.kind] + id(d.text())
+	w.sets[name] = d
+	return name
+}
+
+func (w *writer) define(p Peer) (*definition, error) {
+	if p.Block != nil {
+		ranges, err := rangesOf(*p.Block)
+		if w.ranges += len(ranges); err == nil && w.ranges > MaxRanges {
+			err = fmt.Errorf("the ipBlocks have more than %d ranges", MaxRanges)
+		}
+		return &definition{kind: KindBlock, block: p.Block}, err
+	}
+
+	if p.Nodes != nil {
+		return &definition{kind: KindNodes, pods: *p.Nodes, denied: w.denies},
+			checkSelector(*p.Nodes)
+	}
+
+	def := &definition{kind: KindPods, namespace: w.policy.Namespace, namespaces: p.Namespaces}
+	if p.Namespaces != nil {
+		def.namespace = ""
+		if err := checkSelector(*p.Namespaces); err != nil {
+			return nil, err
+		}
+	}
+	if p.Pods != nil {
+		def.pods = *p.Pods
+	}
+	return def, checkSelector(def.pods)
+}
