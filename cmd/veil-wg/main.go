@@ -122,7 +122,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.level}))
+	lines := worker.NewLogWriter(os.Stderr)
+	defer lines.Close()
+	log := slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: o.level}))
 	if verb == "device" {
 		return serveDevice(ctx, o, fs.Args(), log)
 	}

@@ -171,7 +171,7 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 		d.repeat(p, a, now, place)
 	}
 
-	if a&(doKeepalive|doConfirm) != 0 {
+	if a&(doKeepalive|doConfirm) != 0 && p.endpoint.Load() != nil {
 		p.owed.Store(0)
 		d.sendEmpty(p, now)
 	}
@@ -180,6 +180,9 @@ func (d *Device) act(p *peer, a action, now time.Duration, place int) {
 // repeat begins a handshake that waits for the budget, repeats one, or greets.
 func (d *Device) repeat(p *peer, a action, now time.Duration, place int) {
 	if a&(doRetry|doGreet) == 0 && p.tooSoon(now) {
+		return
+	}
+	if d.unreachable(p) {
 		return
 	}
 	first := p.wanted && !p.dead.Load() || a&doGreet != 0 && p.timers.greetings == 0
@@ -206,6 +209,9 @@ func (d *Device) want(p *peer, now time.Duration) {
 	if p.timers.retransmit != 0 {
 		return // The timer repeats it.
 	}
+	if d.unreachable(p) {
+		return
+	}
 	if p.tooSoon(now) {
 		// The peer's handshake may fail.
 		p.wanted = true
@@ -227,19 +233,26 @@ func (p *peer) tooSoon(now time.Duration) bool {
 	return p.lastInitiation != 0 && now-p.lastInitiation < rekeyTimeout
 }
 
-// initiate sends an initiation whatever the rate, and reports whether it could.
+// unreachable reports whether a peer has no endpoint, and forgets that it wanted a handshake: before
+// it takes from the budget of those that have one.
+func (d *Device) unreachable(p *peer) bool {
+	if p.endpoint.Load() != nil {
+		return false
+	}
+	p.wanted = false
+	p.timers.retransmit, p.timers.greet = 0, 0
+	d.drops.add(noEndpoint, 1)
+	d.dropStaged(p)
+	return true
+}
+
+// initiate sends an initiation whatever the rate, and reports whether it could. The peer has an
+// endpoint.
 func (d *Device) initiate(p *peer, now time.Duration) bool {
 	p.wanted = false
 	ep := p.endpoint.Load()
-	if ep == nil {
-		p.timers.retransmit, p.timers.greet = 0, 0
-		d.drops.add(noEndpoint, 1)
-		d.dropStaged(p)
-		return false
-	}
-
 	index := d.newIndex()
-	p.lastStamp = noise.Stamp(time.Now(), p.lastStamp)
+	p.lastStamp = d.stamp(p)
 	var msg [noise.InitiationSize]byte
 	d.forgetInitiation(p)
 	if err := d.id.Initiate(p.secrets, &p.public, index, p.lastStamp, &msg); err != nil {

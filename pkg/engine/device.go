@@ -59,11 +59,13 @@ type Device struct {
 	order   []*peer // all of peers, in the order of configuration
 	// configured is how often configuration changed, see Base.
 	configured uint64
-	waiting    exchanges
-	port       uint16
-	mark       uint32
-	up         bool
-	out        *outbox
+	// lastStamp is the latest timestamp of an initiation; see StampsAfter.
+	lastStamp, stampsAfter noise.Timestamp
+	waiting                exchanges
+	port                   uint16
+	mark                   uint32
+	up                     bool
+	out                    *outbox
 	// route returns the link by which datagrams leave for an endpoint; nil judges none.
 	route      func(e *sock.Endpoint, mark uint32) (link int32, err error)
 	judgements int  // of this walk

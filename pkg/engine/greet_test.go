@@ -29,7 +29,7 @@ func passesOnce(t *testing.T, a, b *enginetest.Node, p []byte) {
 }
 
 // A device whose link was down greets its peers, also those that it knew: their sessions have ended
-// here, and a peer that only sends is told by nobody else.
+// here, and a peer that only sends would not find out.
 func TestLinkUpGreetsKnownPeers(t *testing.T) {
 	a, b, p := greeted(t)
 	settle(t, a, b)

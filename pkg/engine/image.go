@@ -88,6 +88,8 @@ func (d *Device) visitRest(c *codec, sockets []int, b *Base) error {
 	c.Flag(&d.udpOffload)
 	d.visitSockets(c, sockets)
 	d.checker.Visit(c)
+	c.Raw(d.lastStamp[:])
+	c.Raw(d.stampsAfter[:])
 	d.visitChanged(c, b)
 	d.ring.visit(c)
 	return c.finish()

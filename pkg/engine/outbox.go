@@ -22,6 +22,10 @@ const (
 	slabSize     = 192 << 10
 )
 
+// handshakeTOS is AF41 and no ECN, as the kernel marks handshakes
+// (drivers/net/wireguard/messages.h, HANDSHAKE_DSCP): they are lost last where a link is full.
+const handshakeTOS = 0x88
+
 // outbox seals and sends the packets of one thread. Packets of one session are gathered and go
 // together.
 type outbox struct {
@@ -168,7 +172,7 @@ func (o *outbox) message(b *binding, ep *sock.Endpoint, msg []byte) {
 		o.d.drops.add(sendNoRoute, 1)
 		return
 	}
-	o.sender.Add(msg, len(msg), 0)
+	o.sender.Add(msg, len(msg), handshakeTOS)
 	o.sender.Flush(u, ep)
 	o.count()
 }

@@ -40,7 +40,7 @@ func quiet(t testing.TB) (*Device, *session) {
 		t.Fatal(err)
 	}
 
-	p := &peer{}
+	p := &peer{stamper: noise.NewStamper(noise.PublicKey{})}
 	s := &session{peer: p, keys: keys, local: 1, born: d.now()}
 	p.current = s
 	d.state.Lock()

@@ -90,6 +90,7 @@ func RunDevice(ctx context.Context, o DeviceOptions) error {
 	}
 	defer dev.Close()
 	s := &server{dev: dev, state: filepath.Join(o.Dir, o.Device+".state")}
+	o.stamps().restore(dev, o.Log) // before the peers are there, who are greeted
 	if err := s.restore(o.Log); err != nil {
 		return err
 	}
@@ -133,6 +134,10 @@ func runSuccessor(ctx context.Context, o DeviceOptions) error {
 }
 
 func (o *DeviceOptions) socket() string { return filepath.Join(o.SocketDir, o.Device+".sock") }
+
+func (o *DeviceOptions) stamps() *stampFile {
+	return &stampFile{path: filepath.Join(o.Dir, o.Device+".stamp")}
+}
 
 func (o *DeviceOptions) step(name string) {
 	if o.Step != nil {
@@ -185,6 +190,7 @@ func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.Un
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	ours, _ := os.Stat(path) // without it the socket is made again
+	stamps, stampsKept := o.stamps(), true
 	for {
 		select {
 		case <-ctx.Done():
@@ -201,6 +207,12 @@ func (s *server) run(ctx context.Context, o DeviceOptions, dev served, l *net.Un
 			return nil
 		case <-tick.C:
 		}
+
+		err := stamps.keep(dev)
+		if err != nil && stampsKept {
+			o.Log.Warn("the last timestamp cannot be kept", "err", err)
+		}
+		stampsKept = err == nil
 
 		if now, err := os.Stat(path); err == nil && ours != nil && os.SameFile(now, ours) {
 			continue

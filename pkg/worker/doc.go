@@ -10,7 +10,8 @@
 //     or its routes. Only the removal of the request does.
 //   - What a client was told is set is kept: the device's state is on tmpfs
 //     (0600) before the answer leaves (a changed peer is appended, not all of
-//     them written), and a new process begins with it and
+//     them written), and a new process begins with it, behind the last timestamp
+//     of handshakes (<device>.stamp, a second old at most), and
 //     shakes hands with every peer at once, so traffic comes back both ways
 //     without veild and also when the other side only receives.
 //   - Outer packets carry DF and are never fragmented: each UDP socket has

@@ -18,7 +18,7 @@ import (
 )
 
 // newOwn returns a device of package engine whose link is down.
-func newOwn(t *testing.T) configurer {
+func newOwn(t *testing.T) *enginetest.Node {
 	t.Helper()
 	return enginetest.NewEngine(t, func(o *engine.Options) {
 		o.Link = func() (sock.Link, error) { return sock.Link{MTU: enginetest.MTU}, nil }
@@ -90,7 +90,7 @@ func TestSetsOneByOneAreTheSameSetsAsOneText(t *testing.T) {
 		name string
 		make func(*testing.T) configurer
 	}{
-		{EngineKubeveil, newOwn},
+		{EngineKubeveil, func(t *testing.T) configurer { return newOwn(t) }},
 		{EngineWireGuardGo, func(t *testing.T) configurer { return newDevice(t) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -284,7 +284,7 @@ func (k *keeper) clean() {
 	var errs []error
 	// A process killed while it saved leaves a part under another name.
 	parts, _ := filepath.Glob(filepath.Join(k.dir, "."+k.name+".*"))
-	for _, file := range append(parts, path(".state"),
+	for _, file := range append(parts, path(".state"), path(".stamp"),
 		handPath(k.dir, k.name), filepath.Join(abi.WireGuardSocketDir, k.name+".sock")) {
 		if err := os.Remove(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)

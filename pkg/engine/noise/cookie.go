@@ -12,8 +12,12 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 )
 
-// CookieLifetime is how long a cookie and the secret behind it are used.
+// CookieLifetime is how long a secret is used, and a cookie that was made with it accepted.
 const CookieLifetime = 120 * time.Second
+
+// cookieUse is how long a cookie is used: its maker's secret is older than the cookie is here by the
+// time it took to come (drivers/net/wireguard/messages.h, COOKIE_SECRET_LATENCY).
+const cookieUse = CookieLifetime - 5*time.Second
 
 const macSize = blake2s.Size128
 
@@ -136,7 +140,7 @@ func (s *Stamper) Stamp(msg []byte, now time.Duration) {
 	s.sent = true
 	copy(msg[at:], s.last[:])
 	clear(msg[at+macSize:])
-	if !s.present || now-s.got >= CookieLifetime {
+	if !s.present || now-s.got >= cookieUse {
 		return
 	}
 	second := mac(s.cookie[:], msg[:at+macSize])

@@ -320,9 +320,13 @@ func TestCookieIsForAddressAndPort(t *testing.T) {
 		}
 	}
 
-	stamp.Stamp(init[:], CookieLifetime)
-	if [macSize]byte(init[InitiationSize-macSize:]) != [macSize]byte{} {
-		t.Error("an old cookie was used")
+	// 5 s before the secret changes, for the time that cookie and message take.
+	for now, used := range map[time.Duration]bool{CookieLifetime - 5*time.Second - 1: true,
+		CookieLifetime - 5*time.Second: false, CookieLifetime: false} {
+		stamp.Stamp(init[:], now)
+		if got := [macSize]byte(init[InitiationSize-macSize:]) != [macSize]byte{}; got != used {
+			t.Errorf("a cookie of %s was used: %v, want %v", now, got, used)
+		}
 	}
 }
 

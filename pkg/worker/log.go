@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+// LogWriter passes lines on to another writer and does not wait for it. Where no process reads the
+// log, lines are lost and their number is written later. A device logs with its lock held, and a log that is
+// stuck must not end its sessions. It is safe for concurrent use.
+type LogWriter struct {
+	lines   chan []byte
+	dropped atomic.Int64
+	out     io.Writer
+	stop    chan struct{}
+	done    chan struct{}
+}
+
+const (
+	// logLines bounds the lines that wait to be written.
+	logLines = 1024
+	// logPatience is how long Close waits for them.
+	logPatience = time.Second
+)
+
+// NewLogWriter returns a writer to w. Close has to be called.
+func NewLogWriter(w io.Writer) *LogWriter {
+	l := &LogWriter{lines: make(chan []byte, logLines), out: w, stop: make(chan struct{}),
+		done: make(chan struct{})}
+	go l.run()
+	return l
+}
+
+func (l *LogWriter) run() {
+	defer close(l.done)
+	for {
+		select {
+		case line := <-l.lines:
+			l.write(line)
+			continue
+		case <-l.stop:
+		}
+		for {
+			select {
+			case line := <-l.lines:
+				l.write(line)
+			default:
+				return
+			}
+		}
+	}
+}
+
+func (l *LogWriter) write(line []byte) {
+	if n := l.dropped.Swap(0); n > 0 {
+		fmt.Fprintf(l.out, "level=WARN msg=\"log lines are lost: no process read them\" lines=%d\n", n)
+	}
+	_, _ = l.out.Write(line)
+}
+
+// Write takes a line, or loses it. It never fails.
+func (l *LogWriter) Write(line []byte) (int, error) {
+	select {
+	case l.lines <- append([]byte(nil), line...):
+	default:
+		l.dropped.Add(1)
+	}
+	return len(line), nil
+}
+
+// Close waits a second at most until all lines are written. Later ones are lost.
+func (l *LogWriter) Close() {
+	close(l.stop)
+	select {
+	case <-l.done:
+	case <-time.After(logPatience):
+	}
+}

@@ -1,0 +1,54 @@
+package worker
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// A log that no process reads holds no writer up; what was lost is counted once one does.
+func TestStuckLogHoldsNoWriterUp(t *testing.T) {
+	r, w := io.Pipe() // A write waits for its reader.
+	l := NewLogWriter(w)
+	const lost = 7
+	// One line is being written, so many wait.
+	for i := range 1 + logLines + lost {
+		for i == 1 && len(l.lines) > 0 {
+			runtime.Gosched()
+		}
+		fmt.Fprintf(l, "line %d\n", i)
+	}
+
+	var got bytes.Buffer
+	read := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(&got, r)
+		close(read)
+	}()
+	l.Close()
+	w.Close()
+	<-read
+	if n := strings.Count(got.String(), "line "); n != 1+logLines {
+		t.Errorf("%d lines, want %d", n, 1+logLines)
+	}
+	if !strings.Contains(got.String(), fmt.Sprintf("lines=%d\n", lost)) {
+		t.Errorf("it does not say that %d lines are lost", lost)
+	}
+}
+
+// A log that is read has every line, in order.
+func TestLogKeepsLines(t *testing.T) {
+	var got, want bytes.Buffer
+	l := NewLogWriter(&got)
+	for i := range logLines {
+		fmt.Fprintf(&want, "line %d\n", i)
+		fmt.Fprintf(l, "line %d\n", i)
+	}
+	l.Close()
+	if got.String() != want.String() {
+		t.Error("the log differs")
+	}
+}

@@ -1,0 +1,76 @@
+package worker
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+)
+
+// stamped is a device whose timestamps can be kept, see engine.Device.StampsAfter.
+type stamped interface {
+	LastStamp() noise.Timestamp
+	StampsAfter(t noise.Timestamp)
+}
+
+// stampFile keeps the last timestamp of a device beside its state: 24 hexadecimal digits. It is
+// behind by a second at most.
+type stampFile struct {
+	path string
+	kept noise.Timestamp
+}
+
+// restore makes the device go on behind the kept timestamp. One that cannot be read is a warning:
+// it matters only if the clock was set back.
+func (f *stampFile) restore(dev configurer, log *slog.Logger) {
+	d, ok := dev.(stamped)
+	if !ok {
+		return
+	}
+	b, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = f.parse(string(b))
+	}
+	if err != nil {
+		log.Warn("the last timestamp is not known: peers refuse handshakes if the clock was set back",
+			"file", f.path, "err", err)
+		return
+	}
+	d.StampsAfter(f.kept)
+}
+
+func (f *stampFile) parse(text string) error {
+	var t noise.Timestamp
+	b, err := hex.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(b) != len(t) {
+		return fmt.Errorf("want %d hexadecimal digits", 2*len(t))
+	}
+	f.kept = noise.Timestamp(b)
+	return nil
+}
+
+// keep writes the timestamp of the device if it is a later one.
+func (f *stampFile) keep(dev configurer) error {
+	d, ok := dev.(stamped)
+	if !ok {
+		return nil
+	}
+	t := d.LastStamp()
+	if !t.After(f.kept) {
+		return nil
+	}
+	if err := atomicfile.Write(f.path, []byte(hex.EncodeToString(t[:])+"\n"), 0o600); err != nil {
+		return fmt.Errorf("keep timestamp: %w", err)
+	}
+	f.kept = t
+	return nil
+}
