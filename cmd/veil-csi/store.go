@@ -17,15 +17,18 @@ type states struct {
 	// cluster returns the id of the cluster.
 	cluster  func(ctx context.Context) (string, error)
 	takeOver func(ctx context.Context, volume string) (string, error)
-	// cache, done and warn are nil where there is no API server to ask.
+	// cache, done, destroy and warn are nil where there is no API server to ask.
 	cache *kubestore.Cache
 	done  func(ctx context.Context, volume, request string) error
-	warn  func(ctx context.Context, volume, reason, message string) error
+	// destroy calls do with a volume without an owner.
+	destroy func(ctx context.Context, volume string, do func(context.Context, string) error) error
+	warn    func(ctx context.Context, volume, reason, message string) error
 }
 
 // statesIn returns what a store in Kubernetes has.
 func statesIn(s *kubestore.Store, log *slog.Logger) states {
-	return states{s, s.Cluster, s.TakeOver, s.NewCache(log), s.RewrapDone, s.Warn}
+	return states{s, s.Cluster, s.TakeOver, s.NewCache(log), s.RewrapDone, s.DestroyUnowned,
+		s.Warn}
 }
 
 // reader returns the cache, or nil where there is none.

@@ -108,5 +108,15 @@ func requests(ctx context.Context, d *driver.Driver, s states, log *slog.Logger)
 		}
 		errs = append(errs, err)
 	}
+
+	unowned, err := s.cache.Destroys(ctx)
+	errs = append(errs, err)
+	for _, id := range unowned {
+		err := s.destroy(ctx, id, d.Destroy)
+		if err == nil {
+			log.Info("volume without an owner was asked to be destroyed, and is", "volume", id)
+		}
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
 }

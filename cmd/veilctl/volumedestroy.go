@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -59,6 +60,8 @@ var belongings = []belonging{
 // destroyReport is the result for a volume.
 type destroyReport struct {
 	Volume string `json:"volume"`
+	// Asked is the node that was asked to destroy the volume, with --no-owner.
+	Asked string `json:"asked,omitempty"`
 	// KeyDestroyed reports whether the wrapped key is gone, by this call or one before.
 	KeyDestroyed bool `json:"keyDestroyed"`
 	// Released are the objects that may go now, as kind/name.
@@ -79,9 +82,14 @@ may be repeated. The claim or snapshot is left, and the output says how to delet
 It refuses while a node is there that has the volume or may open it: delete the claim, and that
 node destroys the volume. A node is gone when its Node object is. --gone NODE says so of one
 whose object is still there and not Ready. Switch the machine off first: nothing here can check
-that it is, and where it runs the volume stays open.`,
+that it is, and where it runs the volume stays open.
+
+--no-owner is for a volume without a PersistentVolume or VolumeSnapshotContent, as the policy
+Retain leaves one. Its node is there: veilctl asks that node to destroy the volume, key and disk,
+and waits. It refuses a volume that has an owner, or is younger than five minutes.`,
 		Example: `veilctl volume destroy pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume destroy --gone node-1 pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
+veilctl volume destroy --no-owner pvc-0e3b7f6a-8c1d-4f57-9d2b-1f0a4c5d6e7f
 veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node-1 -o name |
     cut -d/ -f2)`,
 	}
@@ -90,20 +98,31 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 	access.Register(cmd.Flags())
 	gone := fs.String("gone", "",
 		"`node` that is gone for good though its Node object is still there")
+	noOwner := fs.Bool("no-owner", false,
+		"the volumes have no PersistentVolume or VolumeSnapshotContent; their nodes destroy them")
+	long := fs.Duration("wait", 2*time.Minute,
+		"how long to wait for the nodes, with --no-owner; 0: only ask")
 	return reporting(cmd, func(c call) error {
 		if len(c.args) == 0 {
 			return fmt.Errorf("name volumes, as veilctl volume list does: %w", errUsage)
+		}
+		if *noOwner && *gone != "" {
+			return fmt.Errorf("--no-owner asks a node that is there, --gone says that it is not: "+
+				"say one of them: %w", errUsage)
 		}
 		cluster, store, err := volumesOf(&access)
 		if err != nil {
 			return err
 		}
 		d := destroyer{cluster: cluster, store: store, gone: *gone}
+		if *noOwner {
+			return showDestroyed(c, d.unowned(c.ctx, c.args, *long), *long > 0)
+		}
 		var reports []destroyReport
 		for _, name := range c.args {
 			reports = append(reports, d.destroy(c.ctx, name))
 		}
-		return showDestroyed(c, reports)
+		return showDestroyed(c, reports, true)
 	})
 }
 
@@ -168,7 +187,7 @@ func (d *destroyer) checkGone(ctx context.Context, node string) error {
 		return fmt.Errorf("node %s: %w", node, err)
 	case ready(n):
 		return fmt.Errorf("node %[1]s is Ready: delete the claim or snapshot, and node %[1]s "+
-			"destroys the volume with its disk", node)
+			"destroys the volume with its disk; if there is none, say --no-owner", node)
 	case node != d.gone:
 		return fmt.Errorf("node %[1]s is not Ready, but its Node exists: if it is gone for "+
 			"good, kubectl delete node %[1]s, or say --gone %[1]s", node)
@@ -243,7 +262,8 @@ func (d *destroyer) letGo(ctx context.Context, b belonging, o *unstructured.Unst
 	return err
 }
 
-func showDestroyed(c call, reports []destroyReport) error {
+// showDestroyed prints reports. waited reports whether a volume that is not destroyed yet is wrong.
+func showDestroyed(c call, reports []destroyReport, waited bool) error {
 	wrong := false
 	var rows [][]string
 	for _, r := range reports {
@@ -253,10 +273,14 @@ func showDestroyed(c call, reports []destroyReport) error {
 			result = "its key is destroyed; repeat this for the rest: " + r.Error
 		case r.Error != "":
 			result = "REFUSED: " + r.Error
+		case r.Asked != "" && !r.KeyDestroyed:
+			result = fmt.Sprintf("asked node %s, which has not done it yet: see the log of its "+
+				"veil-csi (kubectl -n kube-system get pods -o wide "+
+				"-l app.kubernetes.io/component=veil-csi)", r.Asked)
 		case len(r.Left) > 0:
 			result = "destroyed; left is: " + strings.Join(r.Left, "; ")
 		}
-		wrong = wrong || r.Error != ""
+		wrong = wrong || r.Error != "" || waited && !r.KeyDestroyed
 		rows = append(rows, []string{r.Volume, result})
 	}
 	return c.print(reports, wrong, func() error { return table(c.out, "VOLUME | RESULT", rows) })

@@ -244,8 +244,9 @@ func TestDestructionThatFails(t *testing.T) {
 		t.Errorf("the key goes and the PersistentVolume stays: %+v, %+v, %v", r, st, err)
 	}
 	var out bytes.Buffer
-	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); !errors.Is(err,
-		errWrong) || !strings.Contains(out.String(), "repeat this") {
+	shown := call{ctx: t.Context(), out: &out}
+	if err := showDestroyed(shown, []destroyReport{r}, true); !errors.Is(err, errWrong) ||
+		!strings.Contains(out.String(), "repeat this") {
 		t.Errorf("%v:\n%s", err, &out)
 	}
 
@@ -255,7 +256,7 @@ func TestDestructionThatFails(t *testing.T) {
 	}
 
 	out.Reset()
-	if err := showDestroyed(call{ctx: t.Context(), out: &out}, []destroyReport{r}); err != nil ||
+	if err := showDestroyed(shown, []destroyReport{r}, true); err != nil ||
 		!strings.Contains(out.String(), "kubectl delete -n default pvc data") {
 		t.Errorf("%v:\n%s", err, &out)
 	}

@@ -216,6 +216,9 @@ func describe(o kubestore.Object, a around) volumeReport {
 	if o.Asked.Rewrap != "" {
 		r.Requests = append(r.Requests, "to rewrap its key")
 	}
+	if o.Asked.Destroy {
+		r.Requests = append(r.Requests, "to be destroyed")
+	}
 	if t := o.Asked.TakeOver; t != nil {
 		r.Requests = append(r.Requests, fmt.Sprintf("to be taken over from node %s by node %s",
 			t.From, t.To))
@@ -240,7 +243,8 @@ func problemsOf(r volumeReport, a around, age time.Duration) []string {
 		out = append(out, "it has no owner: its key is destroyed, and the tombstone can go "+
 			"(kubectl delete veilvolume "+r.Volume+")")
 	case r.For == "":
-		out = append(out, "it has no owner: there is no PersistentVolume or snapshot of that name")
+		out = append(out, "it has no owner: there is no PersistentVolume or snapshot of that name; "+
+			"veilctl volume destroy --no-owner "+r.Volume+" destroys it")
 	case deleted:
 		out = append(out, fmt.Sprintf("%s has it, but it is deleted: its key is destroyed", r.For))
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/kubeveil/kubeveil/csi/mount"
+	"github.com/kubeveil/kubeveil/csi/volume"
 )
 
 // modes are the access modes that a single-node volume can have.
@@ -71,6 +72,28 @@ func readCapabilities(cs []*csi.VolumeCapability) (least int64, err error) {
 		}
 	}
 	return least, nil
+}
+
+// mode is the capability in the words of a volume's state.
+func (c capability) mode() volume.Mode {
+	if c.block {
+		return volume.Block
+	}
+	return volume.Filesystem
+}
+
+// sameMode refuses to use a volume in another mode than before: a pod that had the raw device wrote
+// what the kernel's file system driver would parse. A class may allow it for its copies.
+func sameMode(st volume.State, p Parameters, c capability) error {
+	if st.Mode == "" || st.Mode == c.mode() {
+		return nil
+	}
+	if st.Request.Source != "" && p.Copies.otherMode() {
+		return nil
+	}
+	return failed("volume %s was used with volumeMode %s, or is a copy of such a volume, and is "+
+		"asked for with %s: a copy may be, if its class says %s: %s", st.Volume, st.Mode, c.mode(),
+		paramCopies, CopiesAnyMode)
 }
 
 // kind is the file system to be made.

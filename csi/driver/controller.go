@@ -137,7 +137,7 @@ func (d *Driver) create(ctx context.Context, r *csi.CreateVolumeRequest, p Param
 func (d *Driver) remove(ctx context.Context, set *volume.Set, id string) error {
 	r, err := set.Delete(ctx, id)
 	if err != nil {
-		return err
+		return d.heldBy(ctx, set, id, err)
 	}
 	if r.Why != nil {
 		d.Log.Warn("volume deleted without overwriting what its disk has of the header; its key "+
@@ -246,6 +246,24 @@ func (d *Driver) DeleteVolume(ctx context.Context,
 	}
 
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+// Destroy does what DeleteVolume or DeleteSnapshot does, for a volume or snapshot that no object of
+// Kubernetes stands for. The caller checks that.
+func (d *Driver) Destroy(ctx context.Context, id string) error {
+	st, err := d.anySet.Get(ctx, id)
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.Request.Snapshot {
+		_, err = d.DeleteSnapshot(ctx, &csi.DeleteSnapshotRequest{SnapshotId: id})
+	} else {
+		_, err = d.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
+	}
+	return err
 }
 
 // own returns a volume whose backing is on this node: it was made here, or taken over, or may be.

@@ -47,3 +47,26 @@ func TestDeleteLeavesWhatIsNotKnown(t *testing.T) {
 		t.Errorf("the state is still there: %v", err)
 	}
 }
+
+// What has no object in Kubernetes is destroyed as by DeleteVolume or DeleteSnapshot; what a pod has
+// is not.
+func TestVolumeWithoutAnOwnerIsDestroyed(t *testing.T) {
+	m, d := running(t, mounted(""), nil)
+	if _, err := d.CreateSnapshot(t.Context(), &csi.CreateSnapshotRequest{Name: "snap-1",
+		SourceVolumeId: pvc}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Destroy(t.Context(), pvc); Code(err) != codes.FailedPrecondition {
+		t.Errorf("destroyed while a pod has it: %v", err)
+	}
+	m.greets("target")
+
+	errtest.Must(t, m.unpublish(d, "target"))
+	for _, id := range []string{pvc, "snap-1"} {
+		errtest.Must(t, d.Destroy(t.Context(), id), d.Destroy(t.Context(), id))
+		if _, _, err := m.store.Get(t.Context(), id); !errors.Is(err, volume.ErrNotFound) ||
+			m.disk(id) != nil {
+			t.Errorf("%s: state %v, disk %v", id, err, m.disk(id))
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
+	"github.com/kubeveil/kubeveil/csi/internal/blk"
 	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/mount"
 	"github.com/kubeveil/kubeveil/csi/volume"
@@ -75,6 +76,8 @@ type Driver struct {
 	strays *strays
 	// unused are mappings that no pod has.
 	unused *unused
+	// holders returns what holds a device beside mounts: blk.Holders, other in tests.
+	holders func(number uint64) []string
 	// notify receives notices; nil for nobody.
 	notify func(Notice)
 	// refusals are the kinds of refusals that upkeep met last, by volume.
@@ -86,7 +89,8 @@ func New(c Config) (*Driver, error) {
 	d := &Driver{
 		Config: c, fromSecrets: keyring.FromSecrets, ending: make(chan struct{}),
 		busy: map[string]bool{}, reads: map[string]*reading{}, records: map[string]bool{},
-		strays: newStrays(), unused: newUnused(), refusals: map[string]crypt.Kind{},
+		holders: func(n uint64) []string { return blk.Holders(blk.Sys(), n) },
+		strays:  newStrays(), unused: newUnused(), refusals: map[string]crypt.Kind{},
 	}
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)

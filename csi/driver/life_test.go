@@ -179,7 +179,7 @@ func TestLifeOfADevice(t *testing.T) {
 		t.Error("a file system was made on a device")
 	}
 	// A pod that now wants a file system of it gets none.
-	if err := m.stage(d, mounted("")); Code(err) != codes.DataLoss || m.mounts.Made() != 0 {
+	if err := m.stage(d, mounted("")); Code(err) != codes.FailedPrecondition || m.mounts.Made() != 0 {
 		t.Errorf("staged as a file system: %v, %d made", err, m.mounts.Made())
 	}
 }

@@ -76,10 +76,8 @@ func TestWhatAnOperatorShouldSeeIsCounted(t *testing.T) {
 	if err := d.CheckDisks(t.Context()); err != nil || d.fenced.Load() != 1 {
 		t.Errorf("fenced %d, %v", d.fenced.Load(), err)
 	}
-	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
 	d = m.process(0)
-	if _, err := d.Sets[BackendFile].Close(t.Context(), restored,
-		d.Keys[keyring.NameFile]); err != nil || d.unsealed.Load() != 1 {
+	if _, err := d.Sets[BackendFile].Close(t.Context(), restored, nil); err != nil || d.unsealed.Load() != 1 {
 		t.Errorf("unsealed %d, %v", d.unsealed.Load(), err)
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/csi/crypt"
-	"github.com/kubeveil/kubeveil/csi/keyring"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -88,11 +87,9 @@ func TestVolumeOfAMappingThatIsNotKnown(t *testing.T) {
 
 func TestNoticeOfAVolumeThatWasNotSealed(t *testing.T) {
 	m, _ := two(t)
-	m.keys[keyring.NameFile] = &switched{Provider: m.keys[keyring.NameFile], away: true}
 	d := m.process(0)
 	h := listen(d)
-	if _, err := d.Sets[BackendFile].Close(t.Context(), restored,
-		d.Keys[keyring.NameFile]); err != nil {
+	if _, err := d.Sets[BackendFile].Close(t.Context(), restored, nil); err != nil {
 		t.Fatal(err)
 	}
 	h.wants(t, restored+" "+reasonUnsealed)

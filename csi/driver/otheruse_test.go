@@ -68,7 +68,7 @@ func TestParametersThatAStateDoesNotSay(t *testing.T) {
 	}
 	p, err := m.process(0).kept("keys=file")
 	if want := (Parameters{crypt.Throughput, DiscardNever, FsckPreen, BackendFile,
-		keyring.NameFile}); p != want || err != nil {
+		keyring.NameFile, CopiesSame}); p != want || err != nil {
 		t.Errorf("%+v, %v; want %+v", p, err, want)
 	}
 }

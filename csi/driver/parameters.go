@@ -18,6 +18,7 @@ const (
 	paramFsck    = "fsck"
 	paramBackend = "backend"
 	paramKeys    = "keys"
+	paramCopies  = "copies"
 )
 
 // reserved begins the parameters that Kubernetes' side-cars add; the driver ignores them.
@@ -54,6 +55,23 @@ const (
 	FsckNever Fsck = "never"
 )
 
+// Copies decides what a copy may differ in from its source: a class is an administrator's, a claim
+// is a tenant's.
+type Copies string
+
+// The policies for copies. By default a copy has the volumeMode of its source, and its key is
+// wrapped by the same provider: the copy's data key is the source's.
+const (
+	CopiesSame    Copies = "same"
+	CopiesAnyMode Copies = "any-mode"
+	CopiesAnyKeys Copies = "any-keys"
+	CopiesAny     Copies = "any"
+)
+
+func (c Copies) otherMode() bool { return c == CopiesAnyMode || c == CopiesAny }
+
+func (c Copies) otherKeys() bool { return c == CopiesAnyKeys || c == CopiesAny }
+
 // Parameters are the parameters of a StorageClass.
 type Parameters struct {
 	Tuning  crypt.Tuning
@@ -61,6 +79,7 @@ type Parameters struct {
 	Fsck    Fsck
 	Backend string
 	Keys    string
+	Copies  Copies
 }
 
 // values lists the values of each parameter.
@@ -70,6 +89,8 @@ var values = map[string][]string{
 	paramFsck:    {string(FsckPreen), string(FsckNever)},
 	paramBackend: backends,
 	paramKeys:    {keyring.NameKMS, keyring.NameSecret, keyring.NameFile},
+	paramCopies: {string(CopiesSame), string(CopiesAnyMode), string(CopiesAnyKeys),
+		string(CopiesAny)},
 }
 
 // ParameterValues returns the values that each parameter of a class may have, the default first.
@@ -95,15 +116,24 @@ func (d *Driver) parse(given map[string]string) (Parameters, error) {
 	return p, d.configured(p)
 }
 
-// Map returns the parameters by name, for a volume context.
+// Map returns the parameters by name, for a volume context. It leaves out Copies at its default, so
+// that volumes of versions without it have the same text.
 func (p Parameters) Map() map[string]string {
-	return map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard),
+	m := map[string]string{paramTuning: string(p.Tuning), paramDiscard: string(p.Discard),
 		paramFsck: string(p.Fsck), paramBackend: p.Backend, paramKeys: p.Keys}
+	if p.Copies != CopiesSame {
+		m[paramCopies] = string(p.Copies)
+	}
+	return m
 }
 
 func fromMap(m map[string]string) Parameters {
-	return Parameters{crypt.Tuning(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
-		m[paramBackend], m[paramKeys]}
+	p := Parameters{crypt.Tuning(m[paramTuning]), Discard(m[paramDiscard]), Fsck(m[paramFsck]),
+		m[paramBackend], m[paramKeys], Copies(m[paramCopies])}
+	if p.Copies == "" {
+		p.Copies = CopiesSame
+	}
+	return p
 }
 
 // String returns one text for equal parameters. The state of a volume keeps it.
@@ -119,7 +149,7 @@ func (p Parameters) String() string {
 // absent is the meaning of a parameter that a volume's state lacks. It never changes: a volume must
 // not depend on this node's flags of today.
 var absent = Parameters{Tuning: crypt.Throughput, Discard: DiscardNever, Fsck: FsckPreen,
-	Backend: BackendFile, Keys: keyring.NameKMS}
+	Backend: BackendFile, Keys: keyring.NameKMS, Copies: CopiesSame}
 
 // kept parses what String wrote. A provider or backend that is not configured any more is no error
 // here, so that the volume can still be unmounted and deleted.
@@ -170,7 +200,8 @@ func (d *Driver) complete(p Parameters) (Parameters, error) {
 		[]string{keyring.NameKMS, keyring.NameFile})
 	setDefault(&p.Keys, func(string) bool { return true }, []string{keyring.NameSecret})
 	for name, have := range map[string]*string{paramTuning: (*string)(&p.Tuning),
-		paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck)} {
+		paramDiscard: (*string)(&p.Discard), paramFsck: (*string)(&p.Fsck),
+		paramCopies: (*string)(&p.Copies)} {
 		setDefault(have, func(string) bool { return true }, values[name])
 	}
 	if err := errors.Join(p.check(), d.configured(p)); err != nil {

@@ -274,7 +274,7 @@ func TestCreateRefuses(t *testing.T) {
 	}{
 		"unknown parameter": {&csi.CreateVolumeRequest{
 			Parameters: map[string]string{"cipher": "none"}}, codes.InvalidArgument,
-			"known are backend, discard, fsck, keys, tuning"},
+			"known are backend, copies, discard, fsck, keys, tuning"},
 		"parameter in other case": {&csi.CreateVolumeRequest{
 			Parameters: map[string]string{"Tuning": "latency"}}, codes.InvalidArgument, `"Tuning"`},
 		"value of a parameter": {&csi.CreateVolumeRequest{

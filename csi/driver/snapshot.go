@@ -255,6 +255,12 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 			paramBackend, src, from.Request.Backend)
 	}
 
+	if from.Volume == src {
+		if err := d.mayCopy(from, p, r.GetVolumeCapabilities()); err != nil {
+			return from, err
+		}
+	}
+
 	size, err := d.copySize(ctx, r, max(from.Payload, from.PendingPayload), least)
 	if err != nil {
 		return from, err
@@ -268,6 +274,36 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	request := volume.Request{Node: d.Node, Backend: p.Backend, Parameters: p.String()}
 	return d.copy(ctx, d.Sets[p.Backend], r.GetName(), src,
 		volume.CopyOptions{Size: size, Request: request, Keys: d.chain(keys)})
+}
+
+// mayCopy refuses a copy of another volumeMode than its source, and one whose key would be wrapped by
+// another provider: a copy has the data key of its source. The class may allow either.
+func (d *Driver) mayCopy(from volume.State, p Parameters, cs []*csi.VolumeCapability) error {
+	for _, c := range cs {
+		one, err := readCapability(c)
+		if err != nil {
+			return err
+		}
+		if from.Mode != "" && from.Mode != one.mode() && !p.Copies.otherMode() {
+			return invalid("%s has volumeMode %s, and its copy is asked for with %s: use a class "+
+				"with %s: %s", from.Volume, from.Mode, one.mode(), paramCopies, CopiesAnyMode)
+		}
+	}
+
+	was, err := d.kept(from.Request.Parameters)
+	if err != nil {
+		return err
+	}
+	by := was.Keys
+	if !from.Key.IsZero() {
+		by = from.Key.Provider
+	}
+	if by != p.Keys && !p.Copies.otherKeys() {
+		return invalid("parameter %s: the key of %s is wrapped by %s, and its copy has the same "+
+			"data key: use a class with %s: %s, or with %s: %s", paramKeys, from.Volume, by,
+			paramKeys, by, paramCopies, CopiesAnyKeys)
+	}
+	return nil
 }
 
 // copySize returns the size in bytes of the requested copy: at least source, the present or pending

@@ -72,6 +72,10 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 		return err
 	}
 
+	if err := sameMode(st, p, c); err != nil {
+		return err
+	}
+
 	keys, giveBack, err := d.needProvider(p, r.GetSecrets(), "node-stage-secret")
 	if err != nil {
 		return err
@@ -88,10 +92,10 @@ func (d *Driver) stage(ctx context.Context, r *csi.NodeStageVolumeRequest, c cap
 	opts := d.openOptions(p, keys)
 	opts.TakeOver = from
 	switch {
-	case st.Content == volume.Made:
-	case c.block:
+	case st.Content == volume.Made && st.Mode != "":
+	case c.block || st.Content == volume.Made:
 		// Before the volume is opened: a state from a backup then has an epoch before the disk's.
-		if err := set.MarkMade(ctx, st.Volume, from); err != nil {
+		if err := set.MarkMade(ctx, st.Volume, from, c.mode()); err != nil {
 			return err
 		}
 	default:
@@ -334,7 +338,7 @@ func (d *Driver) unstage(ctx context.Context, id, target string) error {
 	}
 
 	_, err = set.Close(ctx, id, d.chain(keys))
-	return err
+	return d.heldBy(ctx, set, id, err)
 }
 
 // unstageLost unmounts a volume without a state, as after restoring the cluster's state from before

@@ -95,6 +95,29 @@ func places(at []string) string {
 	return strings.Join(parts, "; ")
 }
 
+// heldBy adds to an error about a mapping in use what holds it: sysfs and the mount table say so of
+// other devices and of mounts, and of open files neither does.
+func (d *Driver) heldBy(ctx context.Context, set *volume.Set, id string, err error) error {
+	if !errors.Is(err, volume.ErrInUse) {
+		return err
+	}
+	o, unknown := set.Find(ctx, id)
+	if unknown != nil {
+		return err
+	}
+	by := d.holders(o.Mapping.Number)
+	if all, unlisted := d.Mounts.List(); unlisted == nil {
+		for _, at := range targets(all, o.Mapping.Number) {
+			by = append(by, "mount "+at)
+		}
+	}
+	if len(by) == 0 {
+		by = []string{"no other device and no mount that veil-csi sees: a process has it open (on " +
+			"the node: fuser -v " + o.Mapping.Path + "), or another mount namespace has it mounted"}
+	}
+	return fmt.Errorf("%w; %s is held by %s", err, o.Mapping.Path, strings.Join(by, ", "))
+}
+
 // unusedAfter is how long a volume may be open on a node, and published nowhere, before it counts.
 const unusedAfter = 10 * time.Minute
 

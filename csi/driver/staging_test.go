@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/kubeveil/kubeveil/csi/crypt"
 	"github.com/kubeveil/kubeveil/csi/volume"
 	"github.com/kubeveil/kubeveil/internal/errtest"
 )
@@ -135,5 +136,35 @@ func TestStagedAtASecondPathIsRefused(t *testing.T) {
 	errtest.Must(t, m.stage(d, mounted("")), m.unpublish(d, "target"), m.unstage(d))
 	if live := m.engine.Live(); len(live) != 0 {
 		t.Errorf("left: %v", live)
+	}
+}
+
+// A raw device that the kubelet's own loop device holds (kubernetes/kubernetes#99677): the error
+// says by whom the mapping is in use.
+func TestMappingInUseNamesItsHolders(t *testing.T) {
+	for name, c := range map[string]struct {
+		holders []string
+		want    string
+	}{
+		"loop device": {[]string{"loop device /dev/loop7"}, "is held by loop device /dev/loop7"},
+		"a process":   {nil, "fuser -v /dev/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, d := running(t, block(), nil)
+			errtest.Must(t, m.unpublish(d, "target"))
+			mapping := m.engine.Live()[0]
+			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 1 })
+			d.holders = func(uint64) []string { return c.holders }
+
+			_, deleted := d.DeleteVolume(t.Context(), &csi.DeleteVolumeRequest{VolumeId: pvc})
+			for what, err := range map[string]error{"unstage": m.unstage(d), "delete": deleted} {
+				if Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: %v, want %q", what, err, c.want)
+				}
+			}
+
+			m.engine.Edit(mapping, func(m *crypt.Mapping) { m.Open = 0 })
+			errtest.Must(t, m.unstage(d))
+		})
 	}
 }

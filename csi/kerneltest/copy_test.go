@@ -120,7 +120,7 @@ func TestCopyOfMountedExt4(t *testing.T) {
 	n.create("v")
 	o := n.open("v", volume.OpenOptions{})
 	run(t, "", "mkfs.ext4", "-q", o.Mapping.Path)
-	errtest.Must(t, n.MarkMade(t.Context(), "v", ""))
+	errtest.Must(t, n.MarkMade(t.Context(), "v", "", volume.Block))
 
 	dir, unmount := mounted(t, o.Mapping.Path)
 	w := startWriter(t, files(dir))

@@ -217,6 +217,22 @@ func (c *Cache) wait(ctx context.Context) error {
 	}
 }
 
+// Destroys returns the volumes that a user asks to destroy and that this node holds, in no order.
+// Objects that are refused are passed over.
+func (c *Cache) Destroys(ctx context.Context) (names []string, err error) {
+	if err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, o := range c.objects {
+		if o.Err == nil && o.Asked.Destroy && o.Holder == c.store.node {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 // Rewraps returns the volumes whose key a user asks to wrap again and that this node holds, with
 // the value of each request. Objects that are refused are passed over: List returns what is wrong
 // with them.

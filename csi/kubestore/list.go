@@ -62,21 +62,39 @@ const tries = 5
 // AskRewrap asks the volume's holder to wrap its key by the present key-encryption key. Its driver
 // removes the request when that is done.
 func (s *Store) AskRewrap(ctx context.Context, name, request string) error {
+	return s.ask(ctx, name, "rewrap", request)
+}
+
+// AskDestroy asks the volume's holder to destroy it. Its driver removes the VeilVolume when that is
+// done. It removes the request instead if the volume has an owner by then (CheckNoOwner).
+func (s *Store) AskDestroy(ctx context.Context, name string) error {
+	return s.ask(ctx, name, "destroy", true)
+}
+
+// WithdrawDestroy removes the request of AskDestroy.
+func (s *Store) WithdrawDestroy(ctx context.Context, name string) error {
+	return s.ask(ctx, name, "destroy", nil)
+}
+
+// ask sets a request in the volume's spec; nil removes it.
+func (s *Store) ask(ctx context.Context, name, field string, request any) error {
 	var err error
 	for range tries {
-		if err = s.askRewrap(ctx, name, request); !errors.Is(err, volume.ErrConflict) {
+		if err = s.askOnce(ctx, name, field, request); !errors.Is(err, volume.ErrConflict) {
 			return err
 		}
 	}
 	return err
 }
 
-func (s *Store) askRewrap(ctx context.Context, name, request string) error {
+func (s *Store) askOnce(ctx context.Context, name, field string, request any) error {
 	o, err := s.get(ctx, name)
 	if err != nil {
 		return err
 	}
-	if err := unstructured.SetNestedField(o.Object, request, "spec", "rewrap"); err != nil {
+	if request == nil {
+		unstructured.RemoveNestedField(o.Object, "spec", field)
+	} else if err := unstructured.SetNestedField(o.Object, request, "spec", field); err != nil {
 		return fmt.Errorf("volume %s: %w: %w", name, volume.ErrState, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -154,11 +154,32 @@ func CheckOptions(options []string) error {
 		if why, ok := refused[name]; ok {
 			return fmt.Errorf("%w: %q: %s", ErrOption, o, why)
 		}
-		if o == "" || strings.ContainsAny(o, ",\x00") {
+		if o == "" || strings.ContainsAny(withoutContext(o), ",\x00") {
 			return fmt.Errorf("%w: %q: write one option an entry", ErrOption, o)
 		}
 	}
 	return nil
+}
+
+// contexts are SELinux's options whose value the kubelet quotes, because it has a comma between two
+// categories (selinux_sb_eat_lsm_opts in security/selinux/hooks.c).
+var contexts = []string{"context", "fscontext", "defcontext", "rootcontext"}
+
+// withoutContext returns an option without what stands in the quotes of an SELinux context. SELinux
+// takes that out before the file system sees the options.
+func withoutContext(option string) string {
+	name, value, ok := strings.Cut(option, "=")
+	if !ok || !slices.Contains(contexts, name) {
+		return option
+	}
+	label, ok := strings.CutPrefix(value, `"`)
+	if ok {
+		label, ok = strings.CutSuffix(label, `"`)
+	}
+	if !ok || label == "" || strings.ContainsAny(label, "\"\\\x00\n") {
+		return option
+	}
+	return name
 }
 
 // Defaults are the options of every mount of a file system.

@@ -236,7 +236,7 @@ func (o *op) copyAndVerify(ctx context.Context, opts CopyOptions) error {
 	}
 
 	next.Phase, next.Writer, next.Device = Formatting, o.Node, dev.ID
-	next.Content = from.state.Content
+	next.Content, next.Mode = from.state.Content, from.state.Mode
 	return o.updateState(ctx, next)
 }
 

@@ -73,7 +73,7 @@ func TestCopiesOfCopies(t *testing.T) {
 
 	for name, err := range map[string]error{
 		"open": func() error { _, err := s.Open(ctx, copyID, OpenOptions{}); return err }(),
-		"mark": s.MarkMade(ctx, copyID, ""),
+		"mark": s.MarkMade(ctx, copyID, "", Block),
 		"expand": func() error {
 			_, err := s.Expand(ctx, copyID, 2*size, OpenOptions{})
 			return err

@@ -196,7 +196,7 @@ func TestContinuedOperationSeesATakeover(t *testing.T) {
 				_, err := s.Expand(ctx, id, 2*size, OpenOptions{})
 				return err
 			}},
-		"make": {func(s *State) { s.Content = Unmade },
+		"make": {func(s *State) { s.Content, s.Mode = Unmade, "" },
 			func(ctx context.Context, s *Set, take func()) error {
 				s.Backend = takes{s.Backend, take}
 				_, err := s.Make(ctx, id, OpenOptions{}, func(string) error {

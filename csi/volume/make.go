@@ -58,7 +58,7 @@ func (o *op) make(ctx context.Context, opts OpenOptions, mkfs func(device string
 		return err
 	}
 	next = o.state
-	next.Content = Made
+	next.Content, next.Mode = Made, Filesystem
 	return o.updateState(ctx, next)
 }
 

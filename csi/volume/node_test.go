@@ -342,7 +342,7 @@ func openNew(t testing.TB) *node {
 	if _, err := s.Open(t.Context(), id, OpenOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	errtest.Must(t, s.MarkMade(t.Context(), id, ""))
+	errtest.Must(t, s.MarkMade(t.Context(), id, "", Block))
 	n.disks[id].Flip(crypt.DataOffset+12345, 0x77)
 	return n
 }

@@ -226,11 +226,11 @@ func (s *Set) Rewrap(ctx context.Context, volume string,
 	return true, nil
 }
 
-// MarkMade records that the volume has content, so that no file system is ever made on it. It is
-// for a volume that is used as a block device, and is called before Open. As with Make, a state
-// from a backup that does not say Made then has an epoch before the disk's. takeOver is that of
-// OpenOptions.
-func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
+// MarkMade records that the volume has content, so that no file system is ever made on it, and how
+// it is used, unless that is known. It is for a volume that is used as a block device, or for one
+// whose mode is not known, and is called before Open. As with Make, a state from a backup that does
+// not say Made then has an epoch before the disk's. takeOver is that of OpenOptions.
+func (s *Set) MarkMade(ctx context.Context, volume, takeOver string, mode Mode) error {
 	o, err := s.begin(ctx, volume, nil)
 	if err != nil {
 		return err
@@ -242,10 +242,13 @@ func (s *Set) MarkMade(ctx context.Context, volume, takeOver string) error {
 	if err := o.usable("mark"); err != nil {
 		return err
 	}
-	if o.state.Content == Made {
+	if o.state.Content == Made && o.state.Mode != "" {
 		return nil
 	}
 	next := o.state
 	next.Content = Made
+	if next.Mode == "" {
+		next.Mode = mode
+	}
 	return o.updateState(ctx, next)
 }

@@ -84,6 +84,16 @@ const (
 	Made Content = "Made"
 )
 
+// Mode is how a volume is used, in the words of a claim's volumeMode.
+type Mode string
+
+// The modes. A volume that no pod has used has none, nor has one that was last staged by a version
+// without this field.
+const (
+	Block      Mode = "Block"
+	Filesystem Mode = "Filesystem"
+)
+
 // Request is what was asked for when a volume was made. It never changes, so a store may keep it
 // apart from the rest of the state.
 type Request struct {
@@ -158,6 +168,8 @@ type State struct {
 	Origin Origin `json:"origin,omitzero"`
 	// Content is Unmade until Make or MarkMade.
 	Content Content `json:"content"`
+	// Mode is how the volume was first used; empty if that is not known. A copy has its source's.
+	Mode Mode `json:"volumeMode,omitempty"`
 	// Writer is the node that has the volume; empty for none.
 	Writer string `json:"writer,omitempty"`
 	// Epoch is the epoch on the disk. PendingEpoch, unless 0, is the one about to be written.
@@ -192,6 +204,8 @@ func (s State) Check() error {
 		{s.Phase == New || s.Phase == Formatting || s.Phase == Ready ||
 			s.Phase == Deleted, fmt.Sprintf("phase %q", s.Phase)},
 		{s.Content == Unmade || s.Content == Made, fmt.Sprintf("content %q", s.Content)},
+		{s.Mode == "" || (s.Mode == Block || s.Mode == Filesystem) && s.Content == Made,
+			fmt.Sprintf("volume mode %q, content %q", s.Mode, s.Content)},
 		{s.Payload > 0 && s.Payload == crypt.PayloadSize(s.Payload),
 			fmt.Sprintf("payload of %d bytes", s.Payload)},
 		{s.PendingPayload == 0 || s.PendingPayload > s.Payload &&

@@ -101,7 +101,7 @@ func simulate(t *testing.T) []logged {
 	o, err := s.Open(ctx, volumeID, volume.OpenOptions{})
 	step(o, err)
 	simulateFiles(t, disk, o.State)
-	step(nil, s.MarkMade(ctx, volumeID, ""))
+	step(nil, s.MarkMade(ctx, volumeID, "", volume.Block))
 	step(nil, m.put(func(m *State) { m.Files = simulatedFiles }))
 
 	for range 2 {

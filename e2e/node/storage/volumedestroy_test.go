@@ -57,6 +57,7 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 			t.Errorf("%v, it does not say %q:\n%s", err, want, out)
 		}
 	}
+	withoutOwner(ctx, t, l, s)
 	if _, _, err := s.Get(ctx, "pvc-lost"); !errors.Is(err, volume.ErrNotFound) {
 		t.Errorf("its VeilVolume: %v", err)
 	}
@@ -71,5 +72,37 @@ func volumeDestroyed(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore
 	if pv, err := pvs.Get(ctx, "pvc-alive", metav1.GetOptions{}); err != nil ||
 		pv.DeletionTimestamp != nil {
 		t.Errorf("the other's PersistentVolume: %+v, %v", pv.ObjectMeta, err)
+	}
+}
+
+// withoutOwner: the node's driver, with its own rights, destroys a volume without an owner when it
+// is asked, and one with an owner is not destroyed.
+func withoutOwner(ctx context.Context, t *testing.T, l *lab.Lab, s *kubestore.Store) {
+	if err := s.Create(ctx, newState("pvc-unowned", "up")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := l.Control.Host().Command(ctx, l.Program("veilctl"), "volume", "destroy",
+		"--no-owner", "--kubeconfig", kubeconfig(t, l, "unowned", ""), "pvc-unowned",
+		"pvc-alive").CombinedOutput()
+	if err == nil || strings.Count(string(out), "is younger than 5m") != 2 {
+		t.Errorf("volumes that were just made: %v\n%s", err, out)
+	}
+
+	node := storeAs(ctx, t, l, "up")
+	for _, name := range []string{"pvc-unowned", "pvc-alive"} {
+		destroyed := false
+		err := errors.Join(s.AskDestroy(ctx, name), node.DestroyUnowned(ctx, name,
+			func(ctx context.Context, name string) error {
+				destroyed = true
+				return node.Destroy(ctx, name, func(kubestore.Object) error { return nil })
+			}))
+		owned := name == "pvc-alive"
+		if owned != errors.As(err, new(*kubestore.OwnedError)) || !owned && err != nil ||
+			destroyed == owned {
+			t.Errorf("%s: destroyed %v, %v", name, destroyed, err)
+		}
+		if o, err := s.Object(ctx, name); err != nil || o.Asked.Destroy == owned {
+			t.Errorf("%s is still asked to be destroyed: %v, %v", name, o.Asked.Destroy, err)
+		}
 	}
 }

@@ -1,0 +1,52 @@
+package blk
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Holders returns what holds the block device with that number, as far as sysfs lists it: mappings
+// and arrays above it, by the name that an administrator knows, and loop devices whose file it is.
+// Mounts and open files are not in sysfs. sys is the root of sysfs (Sys). What cannot be read is
+// left out.
+func Holders(sys fs.FS, number uint64) []string {
+	dir := fmt.Sprintf("dev/block/%d:%d", unix.Major(number), unix.Minor(number))
+	var out []string
+	above, _ := fs.ReadDir(sys, dir+"/holders")
+	for _, e := range above {
+		text := "/dev/" + e.Name()
+		if name, _ := attribute(sys, "block/"+e.Name()+"/dm/name"); name != "" {
+			text += " (" + name + ")"
+		}
+		out = append(out, text)
+	}
+
+	paths := devicePaths(sys, dir)
+	loops, _ := fs.Glob(sys, "block/loop*/loop/backing_file")
+	for _, file := range loops {
+		backing, _ := attribute(sys, file)
+		if slices.Contains(paths, backing) {
+			out = append(out, "loop device /dev/"+path.Base(path.Dir(path.Dir(file))))
+		}
+	}
+	return out
+}
+
+// devicePaths returns the paths of the device's nodes: the kernel's, and the mapping's.
+func devicePaths(sys fs.FS, dir string) (paths []string) {
+	event, _ := attribute(sys, dir+"/uevent")
+	for line := range strings.Lines(event) {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "DEVNAME="); ok {
+			paths = append(paths, "/dev/"+name)
+		}
+	}
+	if name, _ := attribute(sys, dir+"/dm/name"); name != "" {
+		paths = append(paths, "/dev/mapper/"+name)
+	}
+	return paths
+}

@@ -1,0 +1,112 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/kubeveil/kubeveil/csi/volume"
+)
+
+// driverName is the driver's name in Kubernetes.
+const driverName = "csi.kubeveil.io"
+
+// owners are the kinds of objects that stand for a volume or a snapshot, and where they name driver
+// and handle.
+var owners = []struct {
+	resource schema.GroupVersionResource
+	kind     string
+	driver   []string
+	handles  [][]string
+}{
+	{schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumes"}, "PersistentVolume",
+		[]string{"spec", "csi", "driver"}, [][]string{{"spec", "csi", "volumeHandle"}}},
+	{schema.GroupVersionResource{Group: "snapshot.storage.k8s.io", Version: "v1",
+		Resource: "volumesnapshotcontents"}, "VolumeSnapshotContent", []string{"spec", "driver"},
+		[][]string{{"status", "snapshotHandle"}, {"spec", "source", "snapshotHandle"}}},
+}
+
+// owner returns the PersistentVolume or VolumeSnapshotContent whose handle is the volume, as
+// kind/name; empty if there is none. It lists all of them, so it is for requests of people. A
+// cluster without the definitions of snapshots has no contents. A driver without the component for
+// snapshots may not read them, and then asks about a snapshot in vain.
+func (s *Store) owner(ctx context.Context, name string, snapshot bool) (string, error) {
+	for _, of := range owners {
+		for next := ""; ; {
+			list, err := s.owners(ctx, of.resource, next)
+			if of.resource.Group != "" && (apierrors.IsNotFound(err) ||
+				!snapshot && apierrors.IsForbidden(err)) {
+				break
+			}
+			if err != nil {
+				return "", explain("owner of volume "+name, err)
+			}
+
+			for _, o := range list.Items {
+				if by, _, _ := unstructured.NestedString(o.Object, of.driver...); by != driverName {
+					continue
+				}
+				for _, path := range of.handles {
+					if h, _, _ := unstructured.NestedString(o.Object, path...); h == name {
+						return of.kind + "/" + o.GetName(), nil
+					}
+				}
+			}
+
+			if next = list.GetContinue(); next == "" {
+				break
+			}
+		}
+	}
+	return "", nil
+}
+
+func (s *Store) owners(ctx context.Context, of schema.GroupVersionResource,
+	next string) (*unstructured.UnstructuredList, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.client.Resource(of).List(ctx, metav1.ListOptions{Limit: page, Continue: next})
+}
+
+// OwnedError says that a volume was to be destroyed that has an owner.
+type OwnedError struct{ Volume, Owner string }
+
+func (e *OwnedError) Error() string {
+	return "volume " + e.Volume + " is not destroyed: it is of " + e.Owner + ": delete its claim or " +
+		"snapshot; with the reclaim or deletion policy Retain, set that to Delete first"
+}
+
+// CheckNoOwner returns an *OwnedError if the volume or snapshot has an owner.
+func (s *Store) CheckNoOwner(ctx context.Context, name string) error {
+	st, _, err := s.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	owner, err := s.owner(ctx, name, st.Request.Snapshot)
+	if err == nil && owner != "" {
+		err = &OwnedError{Volume: name, Owner: owner}
+	}
+	return err
+}
+
+// DestroyUnowned does what AskDestroy asked for: destroy destroys the volume, unless it has an
+// owner. The request of a volume with an owner is removed, so that it is not in force when that
+// owner goes one day. Other errors leave it: call again.
+func (s *Store) DestroyUnowned(ctx context.Context, name string,
+	destroy func(context.Context, string) error) error {
+	err := s.CheckNoOwner(ctx, name)
+	if errors.As(err, new(*OwnedError)) {
+		return errors.Join(err, s.WithdrawDestroy(ctx, name))
+	}
+	if err == nil {
+		err = destroy(ctx, name)
+	}
+	if errors.Is(err, volume.ErrNotFound) {
+		return nil
+	}
+	return err
+}
