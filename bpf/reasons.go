@@ -84,7 +84,8 @@ var Reasons = []Reason{
 		"A packet that came out of a tunnel, and that this node did not translate for a " +
 			"service, was about to leave the cluster."},
 	{31, "tunnel_unknown_source",
-		"A tunnel datagram came from an address that no known node has."},
+		"A tunnel datagram came from an address that no known node has, or was about to leave with " +
+			"one."},
 	{32, "to_loopback", "A packet from a pod, or out of a tunnel, was for a loopback address of " +
 		"the node."},
 	{33, "pod_link_local", "A pod's router solicitation, neighbour discovery or multicast report " +

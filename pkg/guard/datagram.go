@@ -25,7 +25,8 @@ import (
 // A node must send from such an address. Its kernel chooses the source as usual (inet_select_addr,
 // RFC 6724), so a node with a further address may choose one that no Node has. At the hook output,
 // before connection tracking, such a source is replaced by the preferred one. This changes the
-// header and is no NAT: the peer replies to the new source, and WireGuard then uses it by itself.
+// header and is no NAT: the peer replies to the new source, and WireGuard then uses it by itself. If
+// the node has no address of that family, the datagram is dropped, as the peer would drop it.
 
 // Datagrams says which sources of tunnel datagrams are accepted. The zero value accepts any.
 type Datagrams struct {
@@ -36,7 +37,8 @@ type Datagrams struct {
 	// Add accepts Sources in addition to those in force; if any source is accepted now, that stays.
 	Add bool
 	// Bind makes this node's tunnel datagrams leave from an address in Settings.NodeAddrs: any
-	// other source is replaced by the preferred one of Settings.SelfAddrs.
+	// other source is replaced by the preferred one of Settings.SelfAddrs. If these have only the
+	// other family, the datagram is dropped.
 	Bind bool
 }
 
@@ -113,6 +115,14 @@ func bindDatagrams() nft.Chain {
 			nft.Value(f.outer),
 			f.writeSource(),
 		}))
+	}
+	// An own address that no Node has is contested: it is the preferred source only where the node
+	// has no other.
+	for i, f := range families {
+		bound := nft.Rule{&expr.Immediate{Register: 1, Data: nft.Native(abi.TunnelGroup)},
+			nft.Value(families[1-i].outer)}
+		rules = append(rules, nft.All(encrypted(), f.saddr.NotIn(f.nodes), f.saddr.NotIn(f.own),
+			bound, nft.CountDrop(TunnelUnknownSource)))
 	}
 	return nft.Base("bind_datagrams", nftables.ChainTypeFilter, nftables.ChainHookOutput,
 		*nftables.ChainPriorityRaw, rules...)

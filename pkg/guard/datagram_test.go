@@ -1,10 +1,12 @@
 package guard
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/abi"
@@ -133,6 +135,49 @@ func TestDatagramsLeaveFromANodesAddress(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Of a family of which this node has no address, a tunnel's datagram leaves only while peers take it.
+func TestDatagramsWithoutANodesAddressStay(t *testing.T) {
+	for i, e := range datagramEnds {
+		n, _ := newDatagrams(t)
+		other := datagramEnds[1-i]
+		for _, step := range []struct {
+			situation string
+			self      string
+			d         *Datagrams
+			leaves    bool
+		}{
+			{"bound to the other family", other.own, &Datagrams{Bind: true}, false},
+			{"as before", other.own, nil, false},
+			{"not bound", other.own, &Datagrams{}, true},
+			{"bound to a contested address", e.ownOther, &Datagrams{Bind: true}, true},
+		} {
+			s := lab()
+			s.SelfAddrs, s.Datagrams = addrs(step.self), step.d
+			n.Run(t, func() error {
+				_, err := n.g.Apply(s)
+				return err
+			})
+
+			if step.leaves {
+				if got := source(t, n.peer, e.peer, func() error {
+					return udp(n, e.ownOther, e.peer, abi.TunnelMark)
+				}); got != e.ownOther {
+					t.Errorf("%s: a datagram from %s comes from %s", step.situation, e.ownOther, got)
+				}
+				continue
+			}
+			before := n.counters(t)[TunnelUnknownSource]
+			if err := udp(n, e.ownOther, e.peer, abi.TunnelMark); !errors.Is(err, unix.EPERM) {
+				t.Errorf("%s: a datagram from %s: %v, want %v", step.situation, e.ownOther, err,
+					unix.EPERM)
+			}
+			if now := n.counters(t)[TunnelUnknownSource]; now != before+1 {
+				t.Errorf("%s: %d datagrams were counted", step.situation, now-before)
+			}
+		}
 	}
 }
 

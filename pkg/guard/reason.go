@@ -28,6 +28,7 @@ const (
 	toLoopback      = "to_loopback"
 	podLinkLocal    = "pod_link_local"
 
-	// TunnelUnknownSource counts tunnel datagrams from an address that no known node has.
+	// TunnelUnknownSource counts tunnel datagrams from an address that no known node has: received
+	// ones, and those that this node would have sent.
 	TunnelUnknownSource = "tunnel_unknown_source"
 )

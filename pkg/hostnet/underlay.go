@@ -20,7 +20,7 @@ var ErrNoUnderlay = errors.New("no link carries traffic between nodes: the node 
 // Underlay is the link that carries the traffic between nodes.
 type Underlay struct {
 	// Name and Index are those of the link towards most nodes, else of the default route, else of
-	// the node's own address.
+	// the node's own address. A link without a carrier counts only if none has one.
 	Name  string
 	Index int
 	// MTU is the smallest MTU, in bytes, of all links and configured routes that lead to a node or
@@ -75,11 +75,12 @@ func (h *Host) Underlay(nodes, self []netip.Addr) (Underlay, error) {
 }
 
 // Evidence for a link, by weight: a default route outweighs any number of own addresses, a node
-// reached over the link outweighs both.
+// reached over the link outweighs both, and a carrier outweighs all.
 const (
 	weightOwn     = 1
 	weightDefault = 1 << 8
 	weightNode    = 1 << 16
+	weightCarrier = 1 << 40
 )
 
 type finder struct {
@@ -194,6 +195,13 @@ func (f *finder) defaults(h *Host) error {
 
 func (f *finder) result(addrs []nl.Addr) (Underlay, error) {
 	u := Underlay{MTU: f.mtu, Gateways: f.gateways}
+	for index, votes := range f.votes {
+		// The kernel keeps routes of a link that lost its carrier.
+		if f.byIndex[index].RawFlags&unix.IFF_LOWER_UP != 0 {
+			f.votes[index] = votes + weightCarrier
+		}
+	}
+
 	for index, votes := range f.votes {
 		if best := f.votes[u.Index]; votes > best || votes == best && index < u.Index {
 			u.Index = index

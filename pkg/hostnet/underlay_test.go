@@ -54,6 +54,10 @@ func TestUnderlay(t *testing.T) {
 			addrs("198.18.7.2", "198.18.7.3"),
 			Underlay{Name: "other0", MTU: 1450, Addrs: addrs("198.18.7.1"),
 				Assigned: addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1"), Gateways: gateways}},
+		{"another link to nodes, without a carrier", "ip addr add 198.18.7.1/24 dev other0; " +
+			"ip link set other1 down", addrs("198.18.7.2", "198.18.7.3"), with(func(u *Underlay) {
+			u.MTU, u.Assigned = 1450, addrs("198.18.0.1", "198.18.7.1", "fd42:0:0:1::1")
+		})},
 		{"an address on lo", "ip addr add 198.18.77.1/32 dev lo", nil, with(func(u *Underlay) {
 			u.Assigned = addrs("198.18.0.1", "198.18.77.1", "fd42:0:0:1::1")
 		})},
