@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
@@ -155,4 +157,31 @@ func TestLabelsOfTheLargestPodsOfANamespaceAreDropped(t *testing.T) {
 		f.remove(podsPath, fmt.Sprintf("p%03d", 100+i))
 	}
 	sink.wait(t, "labels of all pods", func() bool { return excess() == 0 })
+}
+
+// A list is bounded by what it has itself: not by what earlier lists had.
+func TestEachListIsCountedAnew(t *testing.T) {
+	f := newFakeServer(t)
+	c, err := newClient(Options{Node: "node-1"}, f.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	feed := newFeed(c, "NetworkPolicy ", parseNetworkPolicy, nil, nil, nil, nil)
+	feed.bound = boundedPolicies()
+	list := c.lister(networkPolicyKind, feed)
+	for round := range 2 {
+		for i := range maxPolicies / 30_000 {
+			f.remove(networkPoliciesPath, fmt.Sprint(round-1, "-", i))
+			f.put(networkPoliciesPath, wide("evil", fmt.Sprint(round, "-", i), 30_000))
+		}
+		l, err := list(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range l.(*wiredList[networkPolicyWire]).Items {
+			if p := item.parsed.(parsed[policy.Policy]); p.value.Invalid != "" {
+				t.Errorf("list %d: %s: %s", round, p.value.Name, p.value.Invalid)
+			}
+		}
+	}
 }

@@ -32,12 +32,11 @@ type readable interface {
 // the next is read: a list costs what is kept of it and its largest item.
 func (c *Client) lister(k kind,
 	st cache.ReflectorStore) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-	reduce := whole
-	if t, ok := st.(cache.TransformingStore); ok {
-		reduce = t.Transformer()
-	}
 	return func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-		list := k.list()
+		reduce, list := whole, k.list()
+		if t, ok := st.(cache.TransformingStore); ok {
+			reduce = t.Transformer() // one for each list: it may count what it has seen
+		}
 		// a large list over a slow link
 		ctx, cancel := context.WithTimeout(ctx, 6*c.times.request)
 		defer cancel()
