@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz target for FUZZTIME (10s), one after the other. By default the fuzzer would spend up to a
-# minute on making one input smaller, and run nothing else meanwhile.
+# Runs every fuzz target for FUZZTIME (10s), one after the other. By default the fuzzer would spend up
+# to a minute on making one input smaller, and run nothing else meanwhile.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 n=0

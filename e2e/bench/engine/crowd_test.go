@@ -7,6 +7,25 @@ import (
 	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
+// The first packet to a peer is measured beside garbage and without.
+func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
+	nettest.NeedTUN(t)
+	nettest.NeedProgram(t, "ip")
+	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	o := Options{Progress: t.Logf}
+	cases, err := o.measureGarbage(t.Context(), dir, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := cases[0]; len(cases) != 1 || c.Ours.N != 2 || c.Ours.Min <= 0 || c.Base.N != 2 {
+		t.Errorf("cases %+v, want one with 2 values each", cases)
+	}
+}
+
 // The lane of large devices measures what gates.json has limits for: handovers of peers that have
 // sessions.
 func TestUpgradesOfManyPeersAreMeasured(t *testing.T) {

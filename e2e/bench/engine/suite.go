@@ -70,6 +70,8 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if o.Upgrades > 0 && ctx.Err() == nil {
 		cases, err := o.measureCrowds(ctx, dir)
 		result.Cases, errs = append(result.Cases, cases...), append(errs, err)
+		cases, err = o.measureGarbage(ctx, dir, garbageRounds)
+		result.Cases, errs = append(result.Cases, cases...), append(errs, err)
 	}
 	if o.Idle && ctx.Err() == nil {
 		cases, err := o.measureIdle(ctx, dir)
@@ -99,6 +101,8 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 				"1,000 datagrams a second each way. upgrade_stream is what was carried.",
 			"A pause is the longest one-way time of a datagram while a process is replaced, or for " +
 				"the same time without a handover.",
+			"garbage_first_packet is from the configuration of a peer to its first datagram, beside " +
+				"10,000 random messages a second.",
 			"upgrade_stood_still_1000 and _10000 are upgrades of a device with so many peers that " +
 				"have sessions.",
 		},

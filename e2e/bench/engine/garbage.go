@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/engine/noise"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+const (
+	// garbageRate is how many messages of garbage a node gets, a second.
+	garbageRate = 10_000
+	// garbageRounds is how often a first packet is measured with and without it.
+	garbageRounds = 10
+	// garbageWindow is how long a first packet is waited for. Without a session it would come with
+	// the next attempt, after 5 s.
+	garbageWindow = 6 * time.Second
+)
+
+// measureGarbage measures how long the first packet to a peer without a session takes beside
+// messages that have the size of handshakes and are random.
+func (o Options) measureGarbage(ctx context.Context, dir string, rounds int) ([]bench.Case, error) {
+	w, err := build(ctx, side{name: sides[0].name, file: "g", engine: sides[0].engine}, 1500, dir)
+	defer w.close()
+	if err != nil {
+		return nil, err
+	}
+	s, err := w.steadyLoad(ctx, podA, podB, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer s.lost()
+
+	var beside, quiet []float64
+	for n := range rounds {
+		free, err := w.firstPacket(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		flooded, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- w.flood(flooded) }()
+		took, err := w.firstPacket(ctx, s)
+		cancel()
+		if e := <-ended; err == nil {
+			err = e
+		}
+		if err != nil {
+			return nil, err
+		}
+		quiet, beside = append(quiet, free), append(beside, took)
+		o.Progress("first packet %d/%d: %s beside garbage, %s without", n+1, rounds,
+			bench.Millisecond.Format(took), bench.Millisecond.Format(free))
+	}
+	base := bench.Summarize(quiet)
+	return []bench.Case{{Name: "garbage_first_packet", MTU: 1500, Unit: bench.Millisecond,
+		Ours: bench.Summarize(beside), Base: &base, BaseName: "no garbage"}}, nil
+}
+
+// firstPacket makes node a forget node b and know it again, and returns how long the first datagram
+// took, in ms.
+func (w *world) firstPacket(ctx context.Context, s *steady) (float64, error) {
+	peer, err := w.peerOf(nodeA)
+	if err != nil {
+		return 0, err
+	}
+	if err := configure(ctx, w.socket(nodeA), peer+"remove=true\n"); err != nil {
+		return 0, err
+	}
+	if err := sleep(ctx, settled); err != nil {
+		return 0, err
+	}
+	from := time.Now()
+	if err := configure(ctx, w.socket(nodeA), peer+
+		fmt.Sprintf("endpoint=198.18.0.2:%d\nallowed_ip=198.19.2.0/24\n", port)); err != nil {
+		return 0, err
+	}
+	for s.longest(from) == 0 {
+		if time.Since(from) > garbageWindow {
+			return 0, fmt.Errorf("no datagram came within %s", garbageWindow)
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return 0, err
+		}
+	}
+	return float64(time.Since(from)) / 1e6, nil
+}
+
+// peerOf returns the line that names the peer of a node.
+func (w *world) peerOf(i int) (string, error) {
+	c, err := net.Dial("unix", w.socket(i))
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "get=1\n\n"); err != nil {
+		return "", err
+	}
+	in := bufio.NewScanner(c)
+	for in.Scan() && in.Text() != "" {
+		if strings.HasPrefix(in.Text(), "public_key=") {
+			return in.Text() + "\n", nil
+		}
+	}
+	return "", fmt.Errorf("node %d has no peer: %w", i, in.Err())
+}
+
+// flood sends garbage to node b until ctx ends, from a socket of node a's namespace.
+func (w *world) flood(ctx context.Context) error {
+	var c *net.UDPConn
+	if err := netns.Do(w.path(nodeA), func() (err error) {
+		c, err = net.DialUDP("udp4", nil, &net.UDPAddr{IP: net.IPv4(198, 18, 0, 2), Port: port})
+		return err
+	}); err != nil {
+		return err
+	}
+	defer c.Close()
+	r := rand.New(rand.NewPCG(1, 1))
+	b := make([]byte, noise.InitiationSize)
+	for next := time.Now(); ctx.Err() == nil; next = next.Add(burst) {
+		for range garbageRate / int(time.Second/burst) {
+			for i := 4; i < len(b); i++ {
+				b[i] = byte(r.Uint32())
+			}
+			b[0] = noise.TypeInitiation
+			_, _ = c.Write(b)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(next)):
+		}
+	}
+	return nil
+}
