@@ -112,6 +112,12 @@ var PolicyReasons = []Reason{
 		"end of it, or from outside about a connection inside the cluster."},
 }
 
+// ConnectionReasons are why a packet was dropped before it opened a connection, in the nftables table
+// kubeveil_limit. They have no number.
+var ConnectionReasons = []Reason{
+	{0, "pod_connections", "A pod has more tracked connections than one pod may open."},
+}
+
 // EngineReasons are why veil-wg with the engine kubeveil dropped a packet or refused a request. They
 // have no number: a process counts them (package engine), by name.
 var EngineReasons = []Reason{
@@ -216,6 +222,13 @@ func Document() string {
 	b.WriteString("`veilctl status -o json` shows them in `policy.drops`.\n\n")
 	b.WriteString("| name | meaning |\n|---|---|\n")
 	for _, r := range PolicyReasons {
+		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
+	}
+	b.WriteString("\n## Connections of pods\n")
+	b.WriteString("`kubeveil_pod_connections_dropped_total`, and the counter in the nftables table " +
+		"`kubeveil_limit`.\n\n")
+	b.WriteString("| name | meaning |\n|---|---|\n")
+	for _, r := range ConnectionReasons {
 		fmt.Fprintf(&b, "| `%s` | %s |\n", r.Name, r.Sentence)
 	}
 	b.WriteString("\n## Tunnels of veil-wg\n")

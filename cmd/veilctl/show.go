@@ -101,6 +101,10 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 		}
 	}
 
+	if s.Connections != nil {
+		rows = append(rows, []string{"Connections", connectionsLine(s.Connections)})
+	}
+
 	for _, d := range s.Devices {
 		rows = append(rows, []string{"Tunnel",
 			fmt.Sprintf("%s (%s), UDP port %d, %s%s", d.Name, d.Kind, d.Port, upOrDown(d.Up),
@@ -124,6 +128,19 @@ func showStatus(w io.Writer, s telemetry.Status) error {
 	}
 
 	return t.Flush()
+}
+
+// connectionsLine says how full the table of tracked connections is and which pods have too many.
+func connectionsLine(c *telemetry.Connections) string {
+	line := fmt.Sprintf("%d of %d tracked, at most %d opened by one pod", c.Tracked, c.Max, c.Limit)
+	const shown = 5
+	for i, p := range c.Limited {
+		if i == shown {
+			return fmt.Sprintf("%s, and %d more", line, len(c.Limited)-shown)
+		}
+		line += fmt.Sprintf("; %s has %d and opens no more", p.Pod, p.Opened)
+	}
+	return line
 }
 
 // keyNote returns what to add to the line of a device that has no private key yet.

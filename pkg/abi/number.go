@@ -105,6 +105,9 @@ const (
 	NFTPodTable = "kubeveil_pods"
 	// NFTOuterTable keeps outer packets whole.
 	NFTOuterTable = "kubeveil_outer"
+	// NFTLimitTable drops what pods with too many tracked connections open. It is there only while
+	// a pod has too many.
+	NFTLimitTable = "kubeveil_limit"
 	// NFTProbeTable counts the packets of a probe, for as long as it takes.
 	NFTProbeTable = "kubeveil_probe"
 	// NFTFlowTableTCP and NFTFlowTableUDP let packets of flows between pods and tunnels take the

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/conntrack"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
@@ -64,6 +65,8 @@ type Agent struct {
 	services *services
 	// policies is nil if no policies are enforced.
 	policies *keeper.Keeper
+	// limiter keeps pods from filling the table of tracked connections.
+	limiter *conntrack.Limiter
 	// leftVIPs are addresses of services that the guard blocked when veild started.
 	leftVIPs []netip.Addr
 	table    *source.Writer
@@ -125,6 +128,7 @@ func New(o Options) (*Agent, error) {
 		return nil, errors.Join(err, a.guard.Close(), a.closeListeners())
 	}
 	a.openPolicies()
+	a.limiter = a.newLimiter()
 
 	return a, nil
 }
@@ -217,6 +221,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	g.Go(func() error { a.watchDrops(ctx); return nil })
 	a.runServices(ctx, g)
 	a.runPolicies(ctx, g)
+	a.runLimiter(ctx, g)
 	l.probes = probes{ctx: ctx, run: g.Go, log: a.log, found: a.foundMTU,
 		traffic: a.peerTraffic, broken: func(p pathmtu.Peer) {
 			g.Go(func() error { a.sendSingly(ctx, p); return nil })

@@ -27,11 +27,13 @@ func (a *Agent) Status() telemetry.Status {
 	shownGuard, guardErr := a.showGuard()
 	services, serviceProblems := a.serviceStatus(v.cfg.Services.HostRouting)
 	policies, policyProblems := a.policyStatus()
+	connections := a.connectionStatus()
 	pods := a.pods.seen.Load()
 
 	s := v.status()
 	s.Version, s.Started = a.version, a.started
 	s.Pods, s.Guard, s.Services, s.Policy = pods.count, shownGuard, services, policies
+	s.Connections = connections
 	s.Devices, s.Peers = v.peerStatus(tunnels)
 	s.Problems = append(s.Problems, pods.problems...)
 	if v.configProblem != "" {

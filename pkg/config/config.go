@@ -57,6 +57,9 @@ type Config struct {
 	// PolicyOwnNode is OwnNodeJudge, or OwnNodeAllow: NetworkPolicies then never deny a pod's
 	// connections to its own node.
 	PolicyOwnNode string `json:"policyOwnNode"`
+	// PodConnections is how many tracked connections one pod may have opened; 0 means no limit, and
+	// -1 a tenth of nf_conntrack_max.
+	PodConnections int `json:"podConnections"`
 	// Services configures ServiceProxyEBPF.
 	Services Services `json:"services"`
 	// MetricsAddress serves /metrics, /healthz and /readyz; empty serves none.
@@ -186,6 +189,7 @@ func Default() Config {
 		ServiceProxy:     ServiceProxyNone,
 		Policy:           PolicyNone,
 		PolicyOwnNode:    OwnNodeJudge,
+		PodConnections:   -1,
 		Services: Services{HostRouting: HostRoutingKernel,
 			HealthAddress: abi.ServiceHealthAddress},
 		MetricsAddress: abi.MetricsAddress,

@@ -63,6 +63,8 @@ var flags = []struct{ name, path, usage string }{
 	{"service-proxy", "serviceProxy",
 		"who translates services: `kind` none (another program) or ebpf"},
 	{"policy", "policy", "which network policies are enforced: `kind` none or kubernetes"},
+	{"pod-connections", "podConnections",
+		"`number` of tracked connections that one pod may open; 0 is no limit, -1 a tenth of the table"},
 	{"policy-own-node", "policyOwnNode",
 		"what network policies do with a pod's connections to its own node: `kind` judge or allow"},
 	{"service-cgroup", "services.cgroup",

@@ -244,6 +244,10 @@ func (p *problems) checkServices(c Config) {
 	}
 
 	p.oneOf("policyOwnNode", c.PolicyOwnNode, OwnNodeJudge, OwnNodeAllow)
+	if c.PodConnections < -1 {
+		p.add("podConnections", "%d is no number of connections; write -1 for a tenth of the node's "+
+			"table, 0 for no limit, or a number such as 20000", c.PodConnections)
+	}
 	p.oneOf("services.hostRouting", c.Services.HostRouting, HostRoutingKernel, HostRoutingEBPF)
 	if c.Services.HostRouting == HostRoutingEBPF && c.ServiceProxy != ServiceProxyEBPF {
 		p.add("services.hostRouting", "ebpf is done by the programs of serviceProxy ebpf; write "+

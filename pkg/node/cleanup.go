@@ -18,6 +18,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/abi"
 	"github.com/kubeveil/kubeveil/pkg/cniplugin"
 	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/conntrack"
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/kube"
@@ -59,6 +60,7 @@ func Cleanup(ctx context.Context, cfg config.Config, log *slog.Logger,
 
 	step(removePods)
 	step(removePolicies)
+	step(removeLimit)
 	step(func() ([]string, error) { return nil, passage.Remove() })
 	step(RemoveServices)
 	step(func() ([]string, error) { return removeTunnels(ctx, log) })
@@ -108,6 +110,14 @@ func removePolicies() ([]string, error) {
 	if was && err == nil {
 		return []string{"nftables table " + abi.NFTPolicyTable,
 			"nftables table " + abi.NFTStampTable}, nil
+	}
+	return nil, err
+}
+
+func removeLimit() ([]string, error) {
+	was, err := conntrack.Remove()
+	if was && err == nil {
+		return []string{"nftables table " + abi.NFTLimitTable}, nil
 	}
 	return nil, err
 }

@@ -120,7 +120,8 @@ var (
 
 // Describe sends every metric there may be.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs, policyDescs) {
+	for _, d := range slices.Concat(allDesc, peerDescs, serviceDescs, policyDescs,
+		connectionDescs) {
 		ch <- d
 	}
 }
@@ -195,6 +196,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 
 	collectServices(s.Services, gauge, counter)
 	collectPolicy(s.Policy, gauge, counter)
+	collectConnections(s.Connections, gauge, counter)
 }
 
 func one(b bool) float64 {

@@ -43,6 +43,8 @@ type Status struct {
 	Services *Services `json:"services,omitempty"`
 	// Policy is nil where no network policies are enforced.
 	Policy *Policy `json:"policy,omitempty"`
+	// Connections is nil where pods have no limit of connections.
+	Connections *Connections `json:"connections,omitempty"`
 	// Problems are sentences about what is wrong now, with what to do.
 	Problems []string `json:"problems,omitempty"`
 }

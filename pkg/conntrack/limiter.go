@@ -1,0 +1,241 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nfnl"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/internal/sysctl"
+)
+
+// Pod is a pod of the node.
+type Pod struct {
+	// Name is its namespace/name, or how else people find it.
+	Name  string
+	Addrs []netip.Addr
+}
+
+// Options configure a Limiter.
+type Options struct {
+	// Limit is how many entries one pod may have opened: 0 means no limit, and a negative number a
+	// tenth of the table.
+	Limit int
+	// Pods returns the pods of the node. It is called only while the table is read.
+	Pods func() ([]Pod, error)
+	Log  *slog.Logger
+}
+
+// Usage is how many entries a pod opened.
+type Usage struct {
+	Pod     string `json:"pod"`
+	Entries int    `json:"entries"`
+}
+
+// Status is what is shown.
+type Status struct {
+	// Entries and Max are of the table; Limit is of each pod, 0 where there is none.
+	Entries int `json:"entries"`
+	Max     int `json:"max"`
+	Limit   int `json:"limit"`
+	// Limited are the pods that open no connection now, sorted by name.
+	Limited []Usage `json:"limited,omitempty"`
+	// Dropped are packets of these and earlier such pods, since the Limiter began.
+	Dropped uint64 `json:"dropped"`
+}
+
+// Limiter limits the pods of one network namespace. Make it with New.
+type Limiter struct {
+	o    Options
+	conn *nfnl.Conn // nil until the table is read
+	// limited are the addresses that the table has, by pod. earlier counts what tables before this
+	// one dropped.
+	limited map[string][]netip.Addr
+	earlier uint64
+	// next is when the table of connections may be read again.
+	next time.Time
+
+	mu    sync.Mutex
+	shown Status
+}
+
+// New returns a Limiter that has not begun.
+func New(o Options) *Limiter { return &Limiter{o: o, limited: map[string][]netip.Addr{}} }
+
+const (
+	// every is how often the number of entries is read.
+	every = 500 * time.Millisecond
+	// pauses is how many times as long as reading the table took the next reading waits.
+	pauses = 10
+)
+
+// Run limits pods until ctx ends, on a thread of their node's network namespace. What is in force
+// stays until the next Run.
+func (l *Limiter) Run(ctx context.Context) error {
+	if err := l.write(nil); err != nil {
+		l.o.Log.Warn("the limit of pods' connections cannot be lifted", "error", err)
+	}
+	defer l.close()
+	if l.o.Limit == 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	failed := false
+	for {
+		err := l.step(time.Now())
+		if err != nil && !failed {
+			l.o.Log.Warn("pods' connections are not limited", "error", err)
+		}
+		failed = err != nil
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// Status returns what was found last. Any goroutine may call it.
+func (l *Limiter) Status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.shown
+	s.Limited = slices.Clone(s.Limited)
+	return s
+}
+
+// step reads how full the table is, and limits pods by that.
+func (l *Limiter) step(now time.Time) error {
+	entries, err := sysctl.ReadNumber("netfilter/nf_conntrack_count")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // The kernel tracks no connection.
+	}
+	if err != nil {
+		return err
+	}
+	size, err := sysctl.ReadNumber("netfilter/nf_conntrack_max")
+	if err != nil {
+		return err
+	}
+	limit := limitOf(l.o.Limit, size)
+	l.mu.Lock()
+	l.shown.Entries, l.shown.Max, l.shown.Limit = entries, size, limit
+	l.mu.Unlock()
+	if entries <= limit && len(l.limited) == 0 || now.Before(l.next) {
+		return nil
+	}
+
+	began := time.Now()
+	pods, err := l.o.Pods()
+	if err != nil {
+		return err
+	}
+	opened, err := l.count()
+	l.next = now.Add(pauses * time.Since(began))
+	if err != nil {
+		return err
+	}
+	return l.limit(decide(pods, opened, limit, l.limited))
+}
+
+// limitOf returns the limit of a pod where the table has room for size entries; 0 means no limit.
+func limitOf(configured, size int) int {
+	if configured < 0 {
+		return max(size/10, 1)
+	}
+	return configured
+}
+
+// count returns how many entries each address opened.
+func (l *Limiter) count() (opened map[netip.Addr]int, err error) {
+	if l.conn == nil {
+		if l.conn, err = nfnl.Open(); err != nil {
+			return nil, err
+		}
+	}
+	opened = map[netip.Addr]int{}
+	_, err = nl.FindConnections(l.conn, func(c nl.Connection) bool {
+		opened[c.Client]++
+		return false
+	})
+	if err != nil {
+		l.close()
+	}
+	return opened, err
+}
+
+func (l *Limiter) close() {
+	if l.conn != nil {
+		_ = l.conn.Close()
+		l.conn = nil
+	}
+}
+
+// decided is a pod that is limited and what it opened.
+type decided struct {
+	Usage
+	addrs []netip.Addr
+}
+
+// decide returns the pods that may open no connection: those beyond the limit, and those that were
+// limited and are not below nine tenths of it. It is pure.
+func decide(pods []Pod, opened map[netip.Addr]int, limit int,
+	limited map[string][]netip.Addr) (out []decided) {
+	if limit == 0 {
+		return nil
+	}
+	for _, p := range pods {
+		entries := 0
+		for _, a := range p.Addrs {
+			entries += opened[a]
+		}
+		_, was := limited[p.Name]
+		if entries > limit || was && entries > limit/10*9 {
+			out = append(out, decided{Usage{p.Name, entries}, p.Addrs})
+		}
+	}
+	slices.SortFunc(out, func(a, b decided) int { return strings.Compare(a.Pod, b.Pod) })
+	return out
+}
+
+// limit brings a decision in force and shows it.
+func (l *Limiter) limit(pods []decided) error {
+	addrs := map[string][]netip.Addr{}
+	var shown []Usage
+	for _, p := range pods {
+		addrs[p.Pod] = p.addrs
+		shown = append(shown, p.Usage)
+		if _, was := l.limited[p.Pod]; !was {
+			l.o.Log.Warn("a pod has too many tracked connections and opens no more until some end",
+				"pod", p.Pod, "entries", p.Entries, "limit", l.Status().Limit)
+		}
+	}
+	for name := range l.limited {
+		if _, is := addrs[name]; !is {
+			l.o.Log.Info("a pod may open connections again", "pod", name)
+		}
+	}
+
+	if !maps.EqualFunc(addrs, l.limited, slices.Equal) {
+		if err := l.write(addrs); err != nil {
+			return fmt.Errorf("limit pods' connections: %w", err)
+		}
+	}
+	dropped, err := l.dropped()
+	l.mu.Lock()
+	l.shown.Limited, l.shown.Dropped = shown, dropped
+	l.mu.Unlock()
+	return err
+}

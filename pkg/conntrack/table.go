@@ -1,0 +1,82 @@
+package conntrack
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+)
+
+// DropReason is the counter of first packets of pods beyond the limit.
+const DropReason = "pod_connections"
+
+// priority is behind conntrack (-200) and in front of destination NAT (-100): the packet has the
+// pod's address and no entry yet.
+const priority = -150
+
+var sets = []struct {
+	name  string
+	saddr nft.Field
+	key   nftables.SetDatatype
+}{{"pods4", nft.Source4, nftables.TypeIPAddr}, {"pods6", nft.Source6, nftables.TypeIP6Addr}}
+
+// plan returns the table that limits pods with these addresses.
+func plan(limited map[string][]netip.Addr) *nft.Table {
+	t := &nft.Table{Name: abi.NFTLimitTable, Counters: []string{DropReason}}
+	rules := []nft.Rule{nft.All(nft.InGroup(nft.Neq, abi.PodGroup), nft.Return)}
+	for _, s := range sets {
+		set := nft.Set{Set: nftables.Set{Name: s.name, KeyType: s.key}}
+		for _, addrs := range limited {
+			for _, a := range addrs {
+				if a.Is4() == (s.key == nftables.TypeIPAddr) {
+					set.Elements = append(set.Elements, nft.Addr(a))
+				}
+			}
+		}
+		t.Sets = append(t.Sets, set)
+		rules = append(rules, nft.All(nft.Family(s.saddr.Family), s.saddr.In(s.name), isNew(),
+			nft.CountDrop(DropReason)))
+	}
+	t.Chains = []nft.Chain{nft.Base("prerouting", nftables.ChainTypeFilter,
+		nftables.ChainHookPrerouting, priority, rules...)}
+	return t
+}
+
+// isNew matches first packets of connections.
+func isNew() nft.Rule {
+	load := &expr.Ct{Register: 1, Key: expr.CtKeySTATE}
+	return nft.Bits(load, expr.CtStateBitNEW, nft.Neq, 0)
+}
+
+// write brings the limit of these pods in force; without any the table goes.
+func (l *Limiter) write(limited map[string][]netip.Addr) error {
+	if len(limited) > 0 {
+		if err := plan(limited).Replace(); err != nil {
+			return err
+		}
+		l.limited = limited
+		return nil
+	}
+	dropped, err := l.dropped()
+	if err != nil {
+		return err
+	}
+	if _, err := nft.Delete(abi.NFTLimitTable); err != nil {
+		return err
+	}
+	l.earlier, l.limited = dropped, map[string][]netip.Addr{}
+	return nil
+}
+
+// dropped returns how many packets were dropped since the Limiter began, or before by a table that
+// it found.
+func (l *Limiter) dropped() (uint64, error) {
+	counts, err := nft.Counters(abi.NFTLimitTable)
+	return l.earlier + counts[DropReason], err
+}
+
+// Remove removes the limit of all pods, and reports whether there was one. No Limiter must run.
+func Remove() (bool, error) { return nft.Delete(abi.NFTLimitTable) }

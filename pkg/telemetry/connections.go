@@ -1,0 +1,47 @@
+package telemetry
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Connections is how full the table of tracked connections is.
+type Connections struct {
+	// Tracked and Max are of the node; Limit is of each pod.
+	Tracked int `json:"tracked"`
+	Max     int `json:"max"`
+	Limit   int `json:"limit"`
+	// Limited are the pods that have too many and open no more until some end, sorted by name.
+	Limited []PodConnections `json:"limited,omitempty"`
+	// Dropped are packets with which such pods would have opened connections.
+	Dropped uint64 `json:"dropped"`
+}
+
+// PodConnections is how many tracked connections a pod opened.
+type PodConnections struct {
+	Pod    string `json:"pod"`
+	Opened int    `json:"opened"`
+}
+
+var (
+	connectionLimitDesc = desc("pod_connections_limit",
+		"How many tracked connections one pod may have opened.")
+	connectionLimitedDesc = desc("pod_connections_limited",
+		"Tracked connections that a pod opened, of pods that have too many and open no more.", "pod")
+	connectionDroppedDesc = desc("pod_connections_dropped_total",
+		"Packets with which pods with too many tracked connections would have opened more.")
+
+	connectionDescs = []*prometheus.Desc{connectionLimitDesc, connectionLimitedDesc,
+		connectionDroppedDesc}
+)
+
+func collectConnections(c *Connections, gauge func(*prometheus.Desc, float64, ...string),
+	counter func(*prometheus.Desc, uint64, ...string)) {
+	if c == nil {
+		return
+	}
+	gauge(connectionLimitDesc, float64(c.Limit))
+	for _, p := range c.Limited {
+		gauge(connectionLimitedDesc, float64(p.Opened), p.Pod)
+	}
+	counter(connectionDroppedDesc, c.Dropped)
+}
