@@ -33,6 +33,7 @@ func TestSummarize(t *testing.T) {
 			bench.Stat{Median: 10, Min: 10, Max: 1000, N: 5}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			tt.want.Samples = tt.values
 			if diff := cmp.Diff(tt.want, bench.Summarize(tt.values)); diff != "" {
 				t.Error(diff)
 			}

@@ -21,7 +21,11 @@
 //	          From veilctl, which has no tree, what veilctl version says
 //	kernel    release of the kernel, as uname -r
 //	cpus      CPUs the run could use
-//	cpu       model of the CPU, as /proc/cpuinfo names it; "" unknown
+//	cpu       model of the CPU with family, model and stepping, as /proc/cpuinfo names
+//	          them; "" unknown
+//	go        release of Go that built the program that measured
+//	memory_mib, load  the machine's memory in MiB, and its load averages at the start
+//	command   what was run, with its arguments
 //	aead      AEAD of the engine that was measured, "avx512" or "x/crypto"; "" in suites
 //	          without one
 //	platform  "namespaces"  nodes are network namespaces on one kernel
@@ -29,7 +33,7 @@
 //	          "vm"          virtual machines with it
 //	          "sev-snp", "tdx"  confidential virtual machines of that kind
 //	          "metal"       real machines
-//	started   RFC 3339, UTC
+//	started, ended  RFC 3339, UTC
 //	facts     null, or what else was chosen for the run, by name. Suites of
 //	          conformance: kube_proxy (its mode, or "none") and policy
 //	cases     see below, sorted as they were given to the runner
@@ -48,7 +52,7 @@
 //	name       words with _ between them, unique together with mtu
 //	mtu        MTU of the underlay, bytes; 0 where it has no meaning
 //	unit       of ours and base, one of the constants Unit…
-//	ours       median, min, max over n rounds
+//	ours       median, min, max over n rounds, and samples, the values in their order
 //	base       the same for the other side; null when there is none
 //	base_name  what the other side is; "" when there is none
 //	ratio      median, min, max of ours/base, formed in each round; null without

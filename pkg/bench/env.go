@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"time"
@@ -24,23 +25,51 @@ func New(platform, dir string) (*Result, error) {
 		Kernel:   unix.ByteSliceToString(u.Release[:]),
 		CPUs:     runtime.NumCPU(),
 		CPU:      cpuModel(),
+		Go:       runtime.Version(),
+		Memory:   memory(),
+		Load:     load(),
+		Command:  append([]string{filepath.Base(os.Args[0])}, os.Args[1:]...),
 		Platform: platform,
 		Started:  time.Now().UTC().Truncate(time.Second),
 	}, nil
 }
 
-// cpuModel returns the model of the CPU as /proc/cpuinfo names it, "" where it does not.
+// cpuModel returns the model of the CPU as /proc/cpuinfo names it, with family, model and stepping,
+// "" where it does not.
 func cpuModel() string {
 	b, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
 		return ""
 	}
+	fields := map[string]string{}
 	for line := range strings.Lines(string(b)) {
-		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "model name" {
-			return strings.TrimSpace(v)
+		k, v, ok := strings.Cut(line, ":")
+		if k = strings.TrimSpace(k); ok && fields[k] == "" {
+			fields[k] = strings.TrimSpace(v)
 		}
 	}
-	return ""
+	name := fields["model name"]
+	if name != "" && fields["cpu family"] != "" {
+		name += fmt.Sprintf(" (family %s, model %s, stepping %s)", fields["cpu family"],
+			fields["model"], fields["stepping"])
+	}
+	return name
+}
+
+// memory returns the machine's memory in MiB, 0 where the kernel does not say.
+func memory() int {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return int(uint64(info.Totalram) * uint64(info.Unit) >> 20)
+}
+
+// load returns the load averages over 1, 5 and 15 minutes, "" where the kernel does not say.
+func load() string {
+	b, _ := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(b))
+	return strings.Join(fields[:min(3, len(fields))], " ")
 }
 
 // commit is empty where there is no git or no tree: a result of an unpacked

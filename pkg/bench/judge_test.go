@@ -11,7 +11,7 @@ const someLimits = `{"suites":[{"suite":"s","every":[{"case":"a","atLeast":0.97}
 "hardware":{"platforms":["vm","metal"],"gates":[{"case":"time","within":1500,"ifMeasured":true},{"case":"big","mtu":8896,"atLeast":0.8,"link":{"name":"10 Gbit/s","baseAtLeast":7000,"baseAtMost":10000}}]}}}]}`
 
 func measured(name string, mtu int, ratio, base float64) Case {
-	b := Stat{base, base, base, 5}
+	b := Stat{Median: base, Min: base, Max: base, N: 5}
 	return Case{Name: name, MTU: mtu, Unit: Mbps, Ours: b, Base: &b, BaseName: "bare",
 		Ratio: &Ratio{ratio, ratio, ratio}}
 }

@@ -52,6 +52,12 @@ type Result struct {
 	AEAD     string    `json:"aead"`
 	Platform string    `json:"platform"`
 	Started  time.Time `json:"started"`
+	// Ended is set by Write if it is zero.
+	Ended   time.Time `json:"ended"`
+	Go      string    `json:"go"`
+	Memory  int       `json:"memory_mib"`
+	Load    string    `json:"load"`
+	Command []string  `json:"command"`
 	// Facts are what else was chosen for the run, by name.
 	Facts map[string]string `json:"facts"`
 	Cases []Case            `json:"cases"`
@@ -262,6 +268,9 @@ func ordered(median, low, high float64) error {
 // Write validates r and writes it to path by way of a file beside it, so that
 // path never holds half a result.
 func (r *Result) Write(path string) error {
+	if r.Ended.IsZero() {
+		r.Ended = time.Now().UTC().Truncate(time.Second)
+	}
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("result for %s: %w", path, err)
 	}

@@ -12,7 +12,13 @@ type Stat struct {
 	Max    float64 `json:"max"`
 	// N is the number of rounds.
 	N int `json:"n"`
+	// Samples are the values themselves, in the order of rounds, so that anybody can sum them up
+	// again; nil if there are more than maxSamples, or in results of earlier versions.
+	Samples []float64 `json:"samples,omitempty"`
 }
+
+// maxSamples bounds how many values a result keeps of one quantity.
+const maxSamples = 4096
 
 // Ratio sums up ours/base of each round.
 type Ratio struct {
@@ -26,7 +32,12 @@ func Summarize(values []float64) Stat {
 	if len(values) == 0 {
 		return Stat{}
 	}
-	return Stat{Quantile(values, 0.5), slices.Min(values), slices.Max(values), len(values)}
+	s := Stat{Median: Quantile(values, 0.5), Min: slices.Min(values), Max: slices.Max(values),
+		N: len(values)}
+	if len(values) <= maxSamples {
+		s.Samples = slices.Clone(values)
+	}
+	return s
 }
 
 // Ratios returns the statistics of ours[i]/base[i]. Both are of one length, one

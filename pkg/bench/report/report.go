@@ -2,6 +2,7 @@ package report
 
 import (
 	"cmp"
+	"crypto/sha256"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -38,6 +39,8 @@ type Report struct {
 	Tables []Table
 	// Notes say how it was measured, a sentence each.
 	Notes []string
+	// Checksum is the SHA-256 of the result's file in hex; WriteAll sets it.
+	Checksum string
 }
 
 // Table is a table of text. All rows have as many cells as Head.
@@ -107,14 +110,24 @@ func (r *Report) WriteHTML(path string) error {
 	return os.Rename(path+".new", path)
 }
 
-// WriteAll writes report.md, result.json and report.html into the folder, which is there.
+// WriteAll writes report.md, result.json and report.html into the folder, which is there. The page
+// shows the checksum of result.json.
 func (r *Report) WriteAll(folder string) error {
+	result := filepath.Join(folder, "result.json")
+	if err := r.Result.Write(result); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(result)
+	if err != nil {
+		return err
+	}
+	r.Checksum = fmt.Sprintf("%x", sha256.Sum256(text))
+
 	md, err := os.Create(filepath.Join(folder, "report.md"))
 	if err != nil {
 		return err
 	}
 	return errors.Join(r.Markdown(md), md.Close(),
-		r.Result.Write(filepath.Join(folder, "result.json")),
 		r.WriteHTML(filepath.Join(folder, "report.html")))
 }
 
@@ -164,8 +177,8 @@ func (r *Report) tiles() []tile {
 			tile{fmt.Sprint(l.Plaintext), fmt.Sprintf("frames in clear among %d on our network",
 				l.Frames), tone(l.Plaintext == 0)},
 			tile{fmt.Sprint(l.ControlPlaintext),
-				"frames in clear on the reference network: the oracle can see",
-				tone(l.ControlPlaintext > 0)})
+				"frames in clear on the reference network, where they belong: the oracle can see",
+				controlTone(l.ControlPlaintext)})
 	}
 
 	if n := len(r.Result.Gates); n > 0 {
@@ -194,6 +207,15 @@ func tone(good bool) string {
 		return "good"
 	}
 	return "bad"
+}
+
+// controlTone is for frames in clear of the control: that there are some is no good news, and that
+// there are none means that nothing was proven.
+func controlTone(frames uint64) string {
+	if frames == 0 {
+		return "bad"
+	}
+	return ""
 }
 
 // label names a case for people.
@@ -336,6 +358,9 @@ func (r *Report) Terminal(w io.Writer) error {
 	}
 
 	fmt.Fprintf(&b, "\n%s\n", r.Result.Caveat())
+	if r.Checksum != "" {
+		fmt.Fprintf(&b, "result.json: SHA-256 %s\n", r.Checksum)
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

@@ -2,7 +2,9 @@ package report_test
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
@@ -46,6 +49,9 @@ func sample() *report.Report {
 		Result: &bench.Result{
 			Schema: bench.Schema, Commit: "0123456789abcdef", Kernel: "6.18.5", CPUs: 2,
 			Platform: bench.Namespaces, Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+			Ended: time.Date(2026, 1, 2, 3, 14, 15, 0, time.UTC), Go: "go1.26.8", Memory: 24057,
+			CPU: "AMD EPYC (family 25, model 1, stepping 1)", Load: "0.10 0.20 0.30",
+			Command: []string{"kvlab", "demo"}, Facts: map[string]string{"AEAD": "avx2"},
 			Leaks: &bench.Leaks{Frames: 48211, ControlPlaintext: 3120},
 			Cases: []bench.Case{
 				{Name: "tcp_1", MTU: 1500, Unit: bench.Mbps,
@@ -118,6 +124,13 @@ func TestHTML(t *testing.T) {
 		"the banner":             `class="banner">Emulated &lt;machines&gt;<`,
 		"a table":                "<td>Azure | DC4as_v5</td><td>−10 %</td>",
 		"ratios by their base":   "<h3>Ours / bare wireguard-go</h3>",
+		"the end":                "2026-01-02 03:14:15 UTC",
+		"the command":            "kvlab demo",
+		"the CPU's family":       "family 25, model 1",
+		"the load":               "0.10 0.20 0.30",
+		"a fact":                 "<dt>AEAD</dt><dd>avx2</dd>",
+		"verdicts first": "<tr><th>verdict</th><th>gate</th><th>want</th><th>got</th></tr>" +
+			"</thead>",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not on the page: no %q", what, want)
@@ -132,6 +145,24 @@ func TestHTML(t *testing.T) {
 		if strings.Contains(got, bad) {
 			t.Errorf("the page has %q", bad)
 		}
+	}
+}
+
+// WriteAll leaves the page with the checksum of the result beside it.
+func TestPageHasTheChecksumOfTheResult(t *testing.T) {
+	dir := t.TempDir()
+	r := sample()
+	errtest.Must(t, r.WriteAll(dir))
+	text := filetest.Read(t, filepath.Join(dir, "result.json"))
+	want := fmt.Sprintf("%x", sha256.Sum256([]byte(text)))
+	if page := string(filetest.Read(t, filepath.Join(dir, "report.html"))); !strings.Contains(page,
+		"SHA-256 "+want) {
+		t.Errorf("the page has no %s", want)
+	}
+	var out bytes.Buffer
+	errtest.Must(t, r.Terminal(&out))
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("the terminal has no checksum: %s", out.String())
 	}
 }
 

@@ -173,8 +173,8 @@ func (d *demo) judge() error {
 
 	for i, n := range []*network{d.clear, d.ours} {
 		n.capture.Verdict = []string{"Every payload can be read by whoever sits on the wire.",
-			"Between nodes there is WireGuard and nothing else: who talks to whom, and what, is " +
-				"not on the wire."}[i]
+			"Between nodes there is WireGuard and nothing else: which pods talk, and what, is not " +
+				"on the wire. Which nodes talk, when and how much, is."}[i]
 		d.report.Sides = append(d.report.Sides, n.capture)
 	}
 
