@@ -250,7 +250,7 @@ func (l *Lab) makeBridge(ctx context.Context) error {
 func (l *Lab) rules() leak.Rules {
 	f := l.opts.Family
 	r := leak.Rules{
-		Inner:        append(f.ClusterRanges(), f.ServiceRanges()...),
+		Inner:        slices.Concat(f.ClusterRanges(), f.ServiceRanges(), f.AddedRanges()),
 		TunnelPort:   abi.TunnelPort,
 		Canary:       []byte(l.Canary),
 		EgressCanary: []byte(l.EgressCanary),

@@ -21,8 +21,11 @@ var (
 	underlay6 = netip.MustParsePrefix("fd42::/64")
 	service4  = netip.MustParsePrefix("198.18.128.0/20")
 	service6  = netip.MustParsePrefix("fd42:2::/112")
-	cluster4  = netip.MustParsePrefix("198.19.0.0/16")
-	cluster6  = netip.MustParsePrefix("fd42:1::/48")
+	// Ranges of services that a test adds at run time.
+	added4   = netip.MustParsePrefix("198.18.144.0/24")
+	added6   = netip.MustParsePrefix("fd42:6::/112")
+	cluster4 = netip.MustParsePrefix("198.19.0.0/16")
+	cluster6 = netip.MustParsePrefix("fd42:1::/48")
 	// Of Options.MoreAddresses: another network, and addresses of loopback.
 	other4 = netip.MustParsePrefix("198.18.64.0/24")
 	other6 = netip.MustParsePrefix("fd42:3::/64")
@@ -70,6 +73,9 @@ func (f Family) ClusterRanges() []netip.Prefix { return pick(f, cluster4, cluste
 
 // ServiceRanges hold every service address of the lab.
 func (f Family) ServiceRanges() []netip.Prefix { return pick(f, service4, service6) }
+
+// AddedRanges are ranges of services that a test may add at run time: no byte to them is seen.
+func (f Family) AddedRanges() []netip.Prefix { return pick(f, added4, added6) }
 
 // Underlay returns the address with that last byte on the network between hosts,
 // with the length of its subnet, IPv4 first.

@@ -240,6 +240,9 @@ func (l *loop) guardFirst() error {
 		return err
 	}
 	in := inputs{cfg: l.config()}
+	if l.lastGood != nil {
+		in.table.ServiceRanges = l.lastGood.ServiceRanges
+	}
 	l.gatherVIPs(&in)
 	s := decide(in).guard
 	s.NodeAddrs = have.Nodes

@@ -48,6 +48,8 @@ type inputs struct {
 	lastMTU  int
 	// vips are the addresses of services outside the ranges.
 	vips []netip.Addr
+	// rangeProblems are sentences about ranges of services that are not closed.
+	rangeProblems []string
 	// pathMTU are the inner MTUs found by the probe, by peer.
 	pathMTU map[string]int
 }
@@ -85,7 +87,8 @@ type decision struct {
 
 // decide is the agent's pure part: equal inputs give equal decisions.
 func decide(in inputs) decision {
-	var d decision
+	d := decision{notes: in.rangeProblems}
+	in.cfg.ServiceRanges = slices.Concat(in.cfg.ServiceRanges, in.table.ServiceRanges)
 	d.guard, d.host = node.Closed(in.cfg, in.table.NodeAddrs, in.vips)
 
 	self := in.table.Self
@@ -132,8 +135,9 @@ func decide(in inputs) decision {
 
 	d.self, d.podMTU = self, mtu
 	d.host.Devices = []hostnet.TunnelDevice{{Name: deviceName, MTU: mtu}}
-	d.host.Peers, d.notes = hostPeers(in, underlay, mtu)
-	d.notes = append(d.notes, closedServers(in)...)
+	var notes []string
+	d.host.Peers, notes = hostPeers(in, underlay, mtu)
+	d.notes = slices.Concat(d.notes, notes, closedServers(in))
 	if in.overlaps != "" {
 		d.notes = append(d.notes, in.overlaps)
 	}

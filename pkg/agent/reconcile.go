@@ -80,8 +80,12 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	in.overlaps = node.Overlaps(in.cfg, underlay.Networks)
 	in.localAddrs, in.otherAddrs = underlay.Addrs, underlay.Assigned
 	var refusals []cluster.Refusal
-	in.table, refusals = cluster.Resolve(in.cfg.Rules(underlay.Gateways),
+	rules := in.cfg.Rules(underlay.Gateways)
+	added, problems := cluster.AddedRanges(rules, state, lastGood)
+	rules.ServiceRanges = slices.Concat(rules.ServiceRanges, added)
+	in.table, refusals = cluster.Resolve(rules,
 		withOwnKey(state, in.cfg.Node, in.key.Public()), lastGood)
+	in.table.ServiceRanges, in.rangeProblems = added, problems
 	l.noteNodeAddrs(in.cfg, in.table, underlay, err == nil)
 	if !state.Synced {
 		have, err := l.guard.Read()

@@ -19,6 +19,10 @@ type State struct {
 	Nodes []Node `json:"nodes"`
 	// APIServers are the addresses at which API servers are reached.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
+	// ServiceRanges are those that the cluster has at run time, in any order. RangesListed reports
+	// whether they are known: an API server need not have them.
+	ServiceRanges []ServiceRange `json:"serviceRanges,omitempty"`
+	RangesListed  bool           `json:"rangesListed,omitempty"`
 }
 
 // Node is the claims about one node: the Node object, which has authority over prefixes and age,
@@ -82,6 +86,8 @@ type Table struct {
 	// APIServers are State.APIServers, sorted: remembered, so that a worker cannot
 	// claim one before the first list of them arrives.
 	APIServers []netip.Addr `json:"apiServers,omitempty"`
+	// ServiceRanges are closed beside those of the configuration: see AddedRanges.
+	ServiceRanges []netip.Prefix `json:"serviceRanges,omitempty"`
 }
 
 // Refusal is a claim that was not believed.
@@ -106,6 +112,8 @@ type Rules struct {
 	// A kubelet may write what it likes into its own Node's addresses: without
 	// a bound, a worker can draw the traffic of pods to an outside address to itself.
 	NodeRanges []netip.Prefix
+	// Outside are the parts of NodeRanges where hosts are that are no nodes.
+	Outside []netip.Prefix
 	// Gateways are the next hops of this node's default routes on the underlay: evidence
 	// against newcomers that are no control-plane nodes.
 	Gateways []netip.Addr

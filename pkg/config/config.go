@@ -206,6 +206,7 @@ func (c Config) Rules(gateways []netip.Addr) cluster.Rules {
 		ClusterRanges: c.ClusterRanges,
 		ServiceRanges: c.ServiceRanges,
 		NodeRanges:    c.NodeRanges,
+		Outside:       c.Outside,
 		Gateways:      gateways,
 	}
 }

@@ -48,13 +48,15 @@ type timing struct {
 	// over how long nodes spread their first requests about a silent peer
 	silentSpread time.Duration
 	single       time.Duration // least time between two reads of single objects
-	again        time.Duration // after which an Event that holds still is created again
+	// after which a kind that the API server lacks is asked for again
+	unserved time.Duration
+	again    time.Duration // after which an Event that holds still is created again
 }
 
 var defaultTiming = timing{
 	coalesce: 20 * time.Millisecond, request: 10 * time.Second,
 	retryMin: 500 * time.Millisecond, retryMax: 3 * time.Second, reread: 5 * time.Second,
-	silentTick: time.Second, silentSpread: 30 * time.Second,
+	unserved: 10 * time.Minute, silentTick: time.Second, silentSpread: 30 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
 	confirm: 10 * time.Second, again: 30 * time.Minute,
 	single: time.Second,
@@ -76,6 +78,7 @@ type Client struct {
 	nodes     *store[nodeEntry]
 	veilNodes *store[veilNodeEntry]
 	slices    *store[sliceEntry]
+	ranges    *store[rangeEntry]
 	// veilNodeReader fills veilNodes; Run makes it.
 	veilNodeReader *reflector.Reflector
 	changed        chan struct{} // a store changed; capacity 1
@@ -153,6 +156,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	})
 	c.veilNodes = newStore(parseVeilNode, sameVeilNode, c.wake)
 	c.slices = newStore(parseSlice, sameSlice, c.wake)
+	c.ranges = newStore(parseServiceCIDR, sameRanges, c.wake)
 	return c, nil
 }
 

@@ -59,11 +59,12 @@ type event struct {
 }
 
 const (
-	nodesPath     = "/api/v1/nodes"
-	veilNodesPath = "/apis/kubeveil.io/v1alpha1/veilnodes"
-	slicesPath    = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
-	servicesPath  = "/api/v1/services"
-	allSlicesPath = "/apis/discovery.k8s.io/v1/endpointslices"
+	nodesPath        = "/api/v1/nodes"
+	veilNodesPath    = "/apis/kubeveil.io/v1alpha1/veilnodes"
+	slicesPath       = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+	servicesPath     = "/api/v1/services"
+	serviceCIDRsPath = "/apis/networking.k8s.io/v1/servicecidrs"
+	allSlicesPath    = "/apis/discovery.k8s.io/v1/endpointslices"
 )
 
 var kinds = map[string][2]string{
@@ -74,7 +75,8 @@ var kinds = map[string][2]string{
 	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
 	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
 	shopEventsPath:      {"v1", "Event"}, defaultEventsPath: {"v1", "Event"},
-	servicesPath: {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
+	serviceCIDRsPath: {"networking.k8s.io/v1", "ServiceCIDR"},
+	servicesPath:     {"v1", "Service"}, allSlicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 }
 
 func newFakeServer(t *testing.T) *fakeServer {
@@ -487,6 +489,6 @@ var quick = timing{
 	retryMax:   20 * time.Millisecond,
 	orphanTick: 10 * time.Millisecond, orphanGrace: 50 * time.Millisecond, lookup: time.Hour,
 	confirm: 50 * time.Millisecond, again: time.Hour, reread: 5 * time.Millisecond,
-	single:     5 * time.Millisecond,
+	single: 5 * time.Millisecond, unserved: 20 * time.Millisecond,
 	silentTick: time.Millisecond, silentSpread: time.Millisecond,
 }

@@ -165,7 +165,8 @@ var scheme = func() *runtime.Scheme {
 	for gv, names := range map[schema.GroupVersion][]string{nodeKind.version: {"Node"},
 		veilNodeKind.version:      {Kind},
 		clusterPolicyKind.version: {"ClusterNetworkPolicy"},
-		definitionVersion:         {"CustomResourceDefinition"}} {
+		definitionVersion:         {"CustomResourceDefinition"},
+		serviceCIDRKind.version:   {"ServiceCIDR"}} {
 		metav1.AddToGroupVersion(scheme, gv)
 		for _, name := range names {
 			scheme.AddKnownTypeWithName(gv.WithKind(name), &object{})

@@ -63,13 +63,17 @@ func sentence(text string) string {
 	return before
 }
 
+// stateKinds are the kinds of which a State is made, as problems of their objects begin.
+var stateKinds = []string{"Node", "VeilNode", "ServiceCIDR"}
+
 // objectProblems makes found the problems of objects, which are known by the
 // kind before their name.
 func (c *Client) objectProblems(found map[string]string) {
 	c.mu.Lock()
 	gone := slices.DeleteFunc(slices.Collect(maps.Keys(c.problems)), func(what string) bool {
 		_, still := found[what]
-		return still || !strings.HasPrefix(what, "Node ") && !strings.HasPrefix(what, "VeilNode ")
+		return still || !slices.ContainsFunc(stateKinds,
+			func(kind string) bool { return strings.HasPrefix(what, kind+" ") })
 	})
 	c.mu.Unlock()
 	for _, what := range gone {

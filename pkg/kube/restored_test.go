@@ -19,7 +19,7 @@ var watchedKinds = map[string]kind{
 	nodesPath: nodeKind, veilNodesPath: veilNodeKind, slicesPath: sliceKind, podsPath: podKind,
 	namespacesPath: namespaceKind, networkPoliciesPath: networkPolicyKind,
 	clusterPoliciesPath: clusterPolicyKind, definitionsPath: clusterPolicyKind.definition(),
-	servicesPath: serviceKind, allSlicesPath: endpointsKind,
+	serviceCIDRsPath: serviceCIDRKind, servicesPath: serviceKind, allSlicesPath: endpointsKind,
 }
 
 // nameStore is a reflector's store that keeps names.

@@ -38,6 +38,7 @@ func (c *Client) Run(ctx context.Context, yield func(cluster.State)) error {
 	wg.Go(func() { c.reflect(ctx, nodeKind, c.nodes) })
 	c.veilNodeReader = c.reflector(veilNodeKind)
 	wg.Go(func() { c.veilNodeReader.Run(ctx, c.veilNodes) })
+	wg.Go(func() { c.reflectServed(ctx, serviceCIDRKind, c.ranges) })
 	wg.Go(func() { c.askSilent(ctx) })
 	wg.Go(func() { c.reflect(ctx, sliceKind, c.slices) })
 	wg.Go(func() { c.lookupHost(ctx) })
@@ -93,6 +94,7 @@ func (c *Client) state() (s cluster.State, ok bool) {
 	c.mu.Unlock()
 
 	found := map[string]string{}
+	c.addRanges(&s, found)
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		e := nodes[name]
 		n := e.node

@@ -190,11 +190,13 @@ func TestRunYieldsWhatTheClusterHolds(t *testing.T) {
 			f.put(nodesPath, node("b", 2))
 			f.put(veilNodesPath, veilNode("a", 1))
 			f.put(slicesPath, kubernetesSlice("198.19.0.250"))
-			got := start(t, f, "a").until("all is listed", synced)
+			got := start(t, f, "a").until("all is listed", func(s cluster.State) bool {
+				return s.Synced && s.RangesListed
+			})
 			c := claim(1)
 
 			created := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-			want := cluster.State{Revision: got.Revision, Synced: true,
+			want := cluster.State{Revision: got.Revision, Synced: true, RangesListed: true,
 				APIServers: []netip.Addr{netip.MustParseAddr("198.18.0.1"),
 					netip.MustParseAddr("198.19.0.250")},
 				Nodes: []cluster.Node{

@@ -60,8 +60,13 @@ func Close(cfg config.Config, log *slog.Logger) (err error) {
 }
 
 // closing returns what closes a node at boot: what the configuration says, and what
-// veild has learned since boot, addresses of nodes and of services.
+// veild has learned since boot, addresses of nodes and of services, and ranges of services.
 func closing(cfg config.Config, have *guard.State) (guard.Settings, hostnet.Want) {
+	for _, r := range have.Ranges {
+		if !slices.Contains(cfg.ClusterRanges, r) && !slices.Contains(cfg.ServiceRanges, r) {
+			cfg.ServiceRanges = append(slices.Clip(cfg.ServiceRanges), r)
+		}
+	}
 	settings, want := Closed(cfg, nil, have.VIPs)
 	settings.NodeAddrs = have.Nodes
 	return settings, want

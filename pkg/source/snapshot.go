@@ -137,7 +137,11 @@ func nodes(t cluster.Table) []cluster.Node {
 // youngest, so that they stay unreachable.
 func StateOf(t cluster.Table) cluster.State {
 	s := cluster.State{Revision: t.Revision, Synced: true, Nodes: nodes(t),
-		APIServers: t.APIServers}
+		APIServers: t.APIServers, RangesListed: true}
+	for _, r := range t.ServiceRanges {
+		s.ServiceRanges = append(s.ServiceRanges, cluster.ServiceRange{Name: "of the snapshot",
+			Prefix: r})
+	}
 	// An address that two nodes contest belongs to no node.
 	claims := map[netip.Addr]int{}
 	for _, n := range s.Nodes {
