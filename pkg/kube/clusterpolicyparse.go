@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -205,7 +204,7 @@ func parseClusterPeer(d policy.Direction, raw json.RawMessage) (peers []policy.P
 		return []policy.Peer{{Nodes: &nodes}}, true, err
 	}
 	for _, text := range w.Networks {
-		cidr, err := netip.ParsePrefix(text)
+		cidr, err := parseCIDR(text)
 		if err != nil {
 			return nil, false, fmt.Errorf("networks: %w", err)
 		}

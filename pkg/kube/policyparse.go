@@ -193,11 +193,11 @@ func parsePeer(w wire.PolicyPeer) (p policy.Peer, err error) {
 		return p, fmt.Errorf("a peer has ipBlock and a selector")
 	case w.IPBlock != nil:
 		p.Block = &policy.Block{}
-		if p.Block.CIDR, err = netip.ParsePrefix(w.IPBlock.CIDR); err != nil {
+		if p.Block.CIDR, err = parseCIDR(w.IPBlock.CIDR); err != nil {
 			return p, fmt.Errorf("ipBlock: %w", err)
 		}
 		for _, text := range w.IPBlock.Except {
-			except, err := netip.ParsePrefix(text)
+			except, err := parseCIDR(text)
 			if err != nil {
 				return p, fmt.Errorf("ipBlock.except: %w", err)
 			}

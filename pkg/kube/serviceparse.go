@@ -264,7 +264,7 @@ func (m *malformed) addrs(field string, list []string) []netip.Addr {
 func (m *malformed) ranges(list []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range list {
-		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		p, err := parseCIDR(strings.TrimSpace(text))
 		if err != nil {
 			m.add("spec.loadBalancerSourceRanges", text)
 		}
