@@ -26,6 +26,7 @@ nothing that a disk says before it is verified.
 Usage:
   veil-csi -node NAME [flags]   serve CSI until SIGTERM; what is mounted stays
   veil-csi make-key FILE        make a key-encryption key for -key-file, in a new file
+  veil-csi place-copies         select the node of copies, for the cluster: see its -h
   veil-csi cleanup [flags]      remove what veil-csi left on this node: see veil-csi cleanup -h
   veil-csi version
 
@@ -57,13 +58,16 @@ func main() {
 
 // needsKeys reports whether the process will have keys: help and version need none.
 func needsKeys(args []string) bool {
-	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, "-h", "-help",
+	return len(args) > 0 && !slices.Contains([]string{"version", commandCleanup, commandPlace, "-h", "-help",
 		"--help"}, args[0])
 }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == commandCleanup {
 		return runCleanup(ctx, args[1:])
+	}
+	if len(args) > 0 && args[0] == commandPlace {
+		return runPlace(ctx, args[1:])
 	}
 	var o options
 	fs := o.flags()

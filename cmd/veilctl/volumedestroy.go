@@ -99,9 +99,9 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 	gone := fs.String("gone", "",
 		"`node` that is gone for good though its Node object is still there")
 	noOwner := fs.Bool("no-owner", false,
-		"the volumes have no PersistentVolume or VolumeSnapshotContent; their nodes destroy them")
+		"the nodes of the volumes destroy them: no object stands for them")
 	long := fs.Duration("wait", 2*time.Minute,
-		"how long to wait for the nodes, with --no-owner; 0: only ask")
+		"how long to wait with --no-owner; 0: only ask")
 	return reporting(cmd, func(c call) error {
 		if len(c.args) == 0 {
 			return fmt.Errorf("name volumes, as veilctl volume list does: %w", errUsage)

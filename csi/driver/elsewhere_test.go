@@ -34,7 +34,7 @@ func TestCopyIsMadeOnTheNodeOfItsSource(t *testing.T) {
 			other.name, other.store, other.keys, other.room = emptier, m.store, m.keys, 4*m.room
 			_, err := other.process(0).CreateVolume(t.Context(), request)
 			// This code has the provisioner give the claim back to the scheduler.
-			want := "again if a refusal under way takes it away: kubectl annotate --overwrite " +
+			want := "where it does not run, write this: kubectl annotate --overwrite " +
 				"-n NAMESPACE pvc CLAIM volume.kubernetes.io/selected-node=node-1"
 			if Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s on %s: %v, %v", name, emptier, Code(err), err)

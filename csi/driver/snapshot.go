@@ -246,8 +246,8 @@ func (d *Driver) createFrom(ctx context.Context, r *csi.CreateVolumeRequest, p P
 	case from.Request.Node != "" && from.Request.Node != d.Node:
 		// This code has the scheduler try another node.
 		return from, &coded{codes.ResourceExhausted,
-			fmt.Sprintf("%s is on node %s, where its copy must be, and this is %s: write this, "+
-				"and again if a refusal under way takes it away: kubectl annotate --overwrite "+
+			fmt.Sprintf("%s is on node %s, where its copy must be, and this is %s: "+
+				"veil-csi-placement selects that node; where it does not run, write this: kubectl annotate --overwrite "+
 				"-n NAMESPACE pvc CLAIM %s=%s",
 				src, from.Request.Node, d.Node, selectedNode, from.Request.Node)}
 	case from.Request.Backend != p.Backend:

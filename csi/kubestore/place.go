@@ -1,0 +1,403 @@
+package kubestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/klog/v2"
+
+	"github.com/kubeveil/kubeveil/internal/reflector"
+)
+
+// The objects that decide where a copy is.
+var (
+	core            = schema.GroupVersion{Version: "v1"}
+	snapshots       = schema.GroupVersion{Group: snapshotGroup, Version: "v1"}
+	claimResource   = core.WithResource("persistentvolumeclaims")
+	volumeResource  = core.WithResource("persistentvolumes")
+	snapResource    = snapshots.WithResource("volumesnapshots")
+	contentResource = snapshots.WithResource("volumesnapshotcontents")
+	classResource   = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1",
+		Resource: "storageclasses"}
+)
+
+const (
+	snapshotGroup = "snapshot.storage.k8s.io"
+	// selectedNode is the annotation by which the scheduler skips all other nodes.
+	selectedNode = "volume.kubernetes.io/selected-node"
+	// topologyKey is the label of a node in the affinity of a PersistentVolume of this driver.
+	topologyKey = "topology.csi.kubeveil.io/node"
+	// managedBy is the label by which the snapshot controller names the node of a content.
+	managedBy = "snapshot.storage.kubernetes.io/managed-by"
+	// placeFirst and placeLast are the delays after attempts to place one claim.
+	placeFirst, placeLast = time.Second, 5 * time.Minute
+	// maxWaiting is how many claims of one namespace wait at once. The others of that namespace are
+	// not seen before the next list, which is made each listAgain.
+	maxWaiting = 100
+	listAgain  = time.Minute
+)
+
+// Placer selects the node of each claim that is to be a copy: the node of its source. The scheduler
+// does not know which node that is. It writes one annotation, and so do two Placers at once: the
+// same one. Use NewPlacer, then Run.
+type Placer struct {
+	client dynamic.Interface
+	log    *slog.Logger
+
+	mu sync.Mutex
+	// waiting are the claims of copies that are not bound yet.
+	waiting map[types.NamespacedName]*waitingClaim
+	// count is how many of them there are, by namespace.
+	count map[string]int
+	// dropped reports that a namespace had maxWaiting of them since the last list.
+	dropped bool
+}
+
+// waitingClaim is what is needed of a claim that is to be placed: claims may be large.
+type waitingClaim struct {
+	copyOf
+	// selected reports whether a node is selected for it now.
+	selected bool
+	delay    time.Duration
+	next     time.Time
+}
+
+// copyOf is a claim that is to be a copy.
+type copyOf struct {
+	types.NamespacedName
+	revision, class string
+	// kind and source are the claim or the snapshot that is to be copied.
+	kind, source string
+}
+
+// NewPlacer returns a Placer with these credentials; an empty kubeconfig is the pod's account.
+func NewPlacer(kubeconfig string, log *slog.Logger) (*Placer, error) {
+	cfg, err := restConfig(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	cfg.UserAgent = "veil-csi-placement"
+	cfg.QPS, cfg.Burst = 10, 20
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return NewPlacerForClient(client, log), nil
+}
+
+// NewPlacerForClient is NewPlacer with a client that was made already.
+func NewPlacerForClient(client dynamic.Interface, log *slog.Logger) *Placer {
+	return &Placer{client: client, log: log,
+		waiting: map[types.NamespacedName]*waitingClaim{}, count: map[string]int{}}
+}
+
+// Run watches claims, and places those of copies, until ctx ends.
+func (p *Placer) Run(ctx context.Context) {
+	claims := p.client.Resource(claimResource)
+	r := reflector.Reflector{
+		Name: claimResource.Resource, Object: &unstructured.Unstructured{}, Client: p.client,
+		List: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return claims.List(ctx, o)
+		},
+		Watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return claims.Watch(ctx, o)
+		},
+		Head: func(ctx context.Context) (string, error) {
+			list, err := claims.List(ctx, metav1.ListOptions{Limit: 1})
+			if err != nil {
+				return "", err
+			}
+			return list.GetResourceVersion(), nil
+		},
+		Report: func(err error) {
+			if err != nil && ctx.Err() == nil {
+				p.log.Warn("claims cannot be watched; it is tried again", "error", err)
+			}
+		},
+	}
+	go r.Run(klog.NewContext(ctx, klog.Logger{}), placing{p})
+
+	tick, again := time.NewTicker(placeFirst), time.NewTicker(listAgain)
+	defer tick.Stop()
+	defer again.Stop()
+	for {
+		p.placeDue(ctx, time.Now())
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-again.C:
+			if p.overflowed() {
+				r.ReadAgain()
+			}
+		}
+	}
+}
+
+// overflowed reports whether a namespace had too many claims since the last list.
+func (p *Placer) overflowed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped
+}
+
+// forget removes a claim; the caller holds the lock.
+func (p *Placer) forget(name types.NamespacedName) {
+	if _, ok := p.waiting[name]; !ok {
+		return
+	}
+	delete(p.waiting, name)
+	if p.count[name.Namespace]--; p.count[name.Namespace] == 0 {
+		delete(p.count, name.Namespace)
+	}
+}
+
+// placing is the Placer as the reflector writes it.
+type placing struct{ *Placer }
+
+func (p placing) Add(obj any) error    { return p.put(obj) }
+func (p placing) Update(obj any) error { return p.put(obj) }
+func (p placing) Resync() error        { return nil }
+
+func (p placing) Delete(obj any) error {
+	if o, ok := obj.(*unstructured.Unstructured); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.forget(nameOf(o))
+	}
+	return nil
+}
+
+func (p placing) Replace(all []any, _ string) error {
+	p.mu.Lock()
+	p.dropped = false
+	there := map[types.NamespacedName]bool{}
+	for _, obj := range all {
+		if o, ok := obj.(*unstructured.Unstructured); ok {
+			there[nameOf(o)] = true
+		}
+	}
+	for name := range p.waiting {
+		if !there[name] {
+			p.forget(name)
+		}
+	}
+	p.mu.Unlock()
+
+	var errs []error
+	for _, obj := range all {
+		errs = append(errs, p.put(obj))
+	}
+	return errors.Join(errs...)
+}
+
+func nameOf(o *unstructured.Unstructured) types.NamespacedName {
+	return types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+}
+
+// put keeps a claim that waits, without what is not needed, and forgets any other.
+func (p *Placer) put(obj any) error {
+	o, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return fmt.Errorf("place copies: %T is no claim", obj)
+	}
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	name := nameOf(o)
+	had := p.waiting[name]
+
+	if !waits(o) {
+		// A node gives the claim back if it has no room: the delay outlives that.
+		if had != nil && o.GetDeletionTimestamp() == nil && text(o, "spec", "volumeName") == "" {
+			had.selected = true
+			return nil
+		}
+		p.forget(name)
+		return nil
+	}
+
+	if had == nil {
+		if p.count[name.Namespace] >= maxWaiting {
+			if !p.dropped {
+				p.log.Warn("too many claims for copies wait for a node; the others of the namespace "+
+					"wait for these", "namespace", name.Namespace, "most", maxWaiting)
+			}
+			p.dropped = true
+			return nil
+		}
+		had = &waitingClaim{delay: placeFirst}
+		p.waiting[name] = had
+		p.count[name.Namespace]++
+	}
+	kind, of := source(o)
+	had.selected = false
+	had.copyOf = copyOf{name, o.GetResourceVersion(), text(o, "spec", "storageClassName"), kind, of}
+	return nil
+}
+
+// waits reports whether a claim is of a copy, and no node is selected for it yet.
+func waits(o *unstructured.Unstructured) bool {
+	kind, _ := source(o)
+	return kind != "" && text(o, "spec", "volumeName") == "" && o.GetDeletionTimestamp() == nil &&
+		o.GetAnnotations()[selectedNode] == ""
+}
+
+// source returns kind and name of what a claim is to be a copy of: a claim or a snapshot in its own
+// namespace. Kind is empty for any other.
+func source(o *unstructured.Unstructured) (kind, name string) {
+	for _, field := range []string{"dataSourceRef", "dataSource"} {
+		kind, group := text(o, "spec", field, "kind"), text(o, "spec", field, "apiGroup")
+		if in := text(o, "spec", field, "namespace"); in != "" && in != o.GetNamespace() {
+			return "", ""
+		}
+		if kind == "PersistentVolumeClaim" && group == "" ||
+			kind == "VolumeSnapshot" && group == snapshotGroup {
+			return kind, text(o, "spec", field, "name")
+		}
+	}
+	return "", ""
+}
+
+func text(o *unstructured.Unstructured, fields ...string) string {
+	s, _, _ := unstructured.NestedString(o.Object, fields...)
+	return s
+}
+
+// placeDue places the claims whose turn it is.
+func (p *Placer) placeDue(ctx context.Context, now time.Time) {
+	p.mu.Lock()
+	var due []copyOf
+	for _, w := range p.waiting {
+		if w.selected || now.Before(w.next) {
+			continue
+		}
+		due = append(due, w.copyOf)
+		w.next, w.delay = now.Add(w.delay), min(2*w.delay, placeLast)
+	}
+	p.mu.Unlock()
+
+	for _, claim := range due {
+		name := claim.String()
+		node, err := p.place(ctx, claim)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			p.log.Info("copy is not placed yet", "claim", name, "why", err)
+		case node != "":
+			p.log.Info("copy placed on the node of its source", "claim", name, "node", node)
+		}
+	}
+}
+
+// place selects the node of the claim's source for it. It returns an empty node for a claim that is
+// not of this driver.
+func (p *Placer) place(ctx context.Context, claim copyOf) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	class, err := p.client.Resource(classResource).Get(ctx, claim.class, metav1.GetOptions{})
+	if err != nil || text(class, "provisioner") != driverName {
+		return "", ignoreNotFound(err)
+	}
+	node, err := p.nodeOfSource(ctx, claim)
+	if err != nil {
+		return "", err
+	}
+
+	// With the revision: whatever changed meanwhile is seen first.
+	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q,"annotations":{%q:%q}}}`,
+		claim.revision, selectedNode, node)
+	_, err = p.client.Resource(claimResource).Namespace(claim.Namespace).Patch(ctx,
+		claim.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	return node, err
+}
+
+func ignoreNotFound(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// nodeOfSource returns the node of the volume or snapshot that the claim is to be a copy of.
+func (p *Placer) nodeOfSource(ctx context.Context, claim copyOf) (string, error) {
+	name := claim.source
+	if claim.kind == "VolumeSnapshot" {
+		return p.nodeOfSnapshot(ctx, claim.Namespace, name)
+	}
+	of, err := p.client.Resource(claimResource).Namespace(claim.Namespace).Get(ctx, name,
+		metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	bound := text(of, "spec", "volumeName")
+	if bound == "" {
+		return "", fmt.Errorf("its source, claim %s, has no volume yet", name)
+	}
+	pv, err := p.client.Resource(volumeResource).Get(ctx, bound, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if text(pv, "spec", "csi", "driver") != driverName {
+		return "", fmt.Errorf("its source, claim %s, is of another driver", name)
+	}
+	return nodeOfVolume(pv)
+}
+
+func (p *Placer) nodeOfSnapshot(ctx context.Context, namespace, name string) (string, error) {
+	snap, err := p.client.Resource(snapResource).Namespace(namespace).Get(ctx, name,
+		metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	bound := text(snap, "status", "boundVolumeSnapshotContentName")
+	if bound == "" {
+		return "", fmt.Errorf("its source, snapshot %s, is not taken yet", name)
+	}
+	content, err := p.client.Resource(contentResource).Get(ctx, bound, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	node := content.GetLabels()[managedBy]
+	if text(content, "spec", "driver") != driverName || node == "" {
+		return "", fmt.Errorf("its source, snapshot %s, is of another driver, or its content %s has "+
+			"no label %s", name, bound, managedBy)
+	}
+	return node, nil
+}
+
+// nodeOfVolume returns the one node in the affinity of a PersistentVolume.
+func nodeOfVolume(pv *unstructured.Unstructured) (string, error) {
+	terms, _, _ := unstructured.NestedSlice(pv.Object, "spec", "nodeAffinity", "required",
+		"nodeSelectorTerms")
+	var nodes []string
+	for _, t := range terms {
+		term, _ := t.(map[string]any)
+		list, _, _ := unstructured.NestedSlice(term, "matchExpressions")
+		for _, e := range list {
+			m, _ := e.(map[string]any)
+			values, _, _ := unstructured.NestedStringSlice(m, "values")
+			if m["key"] == topologyKey {
+				nodes = append(nodes, values...)
+			}
+		}
+	}
+	if nodes = slices.Compact(nodes); len(nodes) != 1 {
+		return "", fmt.Errorf("PersistentVolume %s names the nodes %q, want one", pv.GetName(), nodes)
+	}
+	return nodes[0], nil
+}

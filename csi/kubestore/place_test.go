@@ -1,0 +1,171 @@
+package kubestore
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic/fake"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+)
+
+// object returns an object with these fields.
+func objectOf(apiVersion, kind, namespace, name string,
+	fields map[string]any) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": apiVersion, "kind": kind}}
+	o.SetNamespace(namespace)
+	o.SetName(name)
+	for k, v := range fields {
+		o.Object[k] = v
+	}
+	return o
+}
+
+// copyClaim returns a claim of a class that is to be a copy.
+func copyClaim(name, class, kind, of string) *unstructured.Unstructured {
+	ref := map[string]any{"kind": kind, "name": of}
+	if kind == "VolumeSnapshot" {
+		ref["apiGroup"] = snapshotGroup
+	}
+	return objectOf("v1", "PersistentVolumeClaim", "a", name, map[string]any{
+		"spec": map[string]any{"storageClassName": class, "dataSource": ref}})
+}
+
+// A copy is placed where its source is; a claim of another driver, or of no copy, is left alone.
+func TestCopiesArePlacedOnTheNodeOfTheirSource(t *testing.T) {
+	const group = snapshotGroup + "/v1"
+	class := func(name, by string) *unstructured.Unstructured {
+		return objectOf("storage.k8s.io/v1", "StorageClass", "", name,
+			map[string]any{"provisioner": by})
+	}
+	affinity := func(values ...any) map[string]any {
+		return map[string]any{"required": map[string]any{"nodeSelectorTerms": []any{map[string]any{
+			"matchExpressions": []any{map[string]any{"key": topologyKey, "operator": "In",
+				"values": values}}}}}}
+	}
+	pv := func(name, by string, values ...any) *unstructured.Unstructured {
+		return objectOf("v1", "PersistentVolume", "", name, map[string]any{"spec": map[string]any{
+			"csi": map[string]any{"driver": by}, "nodeAffinity": affinity(values...)}})
+	}
+	bound := func(name, volume string) *unstructured.Unstructured {
+		return objectOf("v1", "PersistentVolumeClaim", "a", name,
+			map[string]any{"spec": map[string]any{"volumeName": volume}})
+	}
+	content := objectOf(group, "VolumeSnapshotContent", "", "content",
+		map[string]any{"spec": map[string]any{"driver": driverName}})
+	content.SetLabels(map[string]string{managedBy: "node-2"})
+	chosen := copyClaim("chosen", "ours", "PersistentVolumeClaim", "source")
+	chosen.SetAnnotations(map[string]string{selectedNode: "node-9"})
+	elsewhere := copyClaim("other-namespace", "ours", "PersistentVolumeClaim", "source")
+	errtest.Must(t, unstructured.SetNestedMap(elsewhere.Object, map[string]any{
+		"kind": "PersistentVolumeClaim", "name": "source", "namespace": "b"}, "spec",
+		"dataSourceRef"))
+
+	objects := []runtime.Object{class("ours", driverName), class("theirs", "csi.example.com"),
+		pv("pv", driverName, "node-1"), pv("pv-theirs", "csi.example.com", "node-1"),
+		pv("pv-two", driverName, "node-1", "node-2"),
+		bound("source", "pv"), bound("source-theirs", "pv-theirs"), bound("source-two", "pv-two"),
+		bound("source-new", ""), content,
+		objectOf(group, "VolumeSnapshot", "a", "snap", map[string]any{
+			"status": map[string]any{"boundVolumeSnapshotContentName": "content"}}),
+		objectOf(group, "VolumeSnapshot", "a", "snap-new", nil),
+		chosen, elsewhere}
+	want := map[string]string{"chosen": "node-9", "other-namespace": ""}
+	for _, c := range []struct{ name, class, kind, of, node string }{
+		{"clone", "ours", "PersistentVolumeClaim", "source", "node-1"},
+		{"restored", "ours", "VolumeSnapshot", "snap", "node-2"},
+		{"other-driver", "theirs", "PersistentVolumeClaim", "source", ""},
+		{"no-class", "gone", "PersistentVolumeClaim", "source", ""},
+		{"of-other-driver", "ours", "PersistentVolumeClaim", "source-theirs", ""},
+		{"of-two-nodes", "ours", "PersistentVolumeClaim", "source-two", ""},
+		{"of-unbound", "ours", "PersistentVolumeClaim", "source-new", ""},
+		{"of-new-snapshot", "ours", "VolumeSnapshot", "snap-new", ""},
+		{"populated", "ours", "Populator", "source", ""},
+	} {
+		objects = append(objects, copyClaim(c.name, c.class, c.kind, c.of))
+		want[c.name] = c.node
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+			map[schema.GroupVersionResource]string{
+				claimResource: "PersistentVolumeClaimList", volumeResource: "PersistentVolumeList",
+				classResource: "StorageClassList", snapResource: "VolumeSnapshotList",
+				contentResource: "VolumeSnapshotContentList"}, objects...)
+		claims := client.Resource(claimResource).Namespace("a")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		p := NewPlacerForClient(client, slog.New(slog.DiscardHandler))
+		go func() { defer close(done); p.Run(ctx) }()
+		// The reflector's own goroutine ends with ctx, before the bubble does.
+		defer func() { cancel(); <-done; synctest.Wait() }()
+
+		nodes := func(want map[string]string) {
+			t.Helper()
+			synctest.Wait()
+			for name, node := range want {
+				o, err := claims.Get(t.Context(), name, metav1.GetOptions{})
+				errtest.Must(t, err)
+				if got := o.GetAnnotations()[selectedNode]; got != node {
+					t.Errorf("%s has the node %q, want %q", name, got, node)
+				}
+			}
+		}
+		time.Sleep(3 * placeFirst)
+		nodes(want)
+
+		// A node that has no room gives the claim back: it is placed again, ever less often.
+		clone, err := claims.Get(t.Context(), "clone", metav1.GetOptions{})
+		errtest.Must(t, err)
+		clone.SetAnnotations(nil)
+		_, err = claims.Update(t.Context(), clone, metav1.UpdateOptions{})
+		errtest.Must(t, err)
+		time.Sleep(2 * placeFirst)
+		nodes(map[string]string{"clone": "node-1"})
+
+		// A source that is bound later.
+		source, err := claims.Get(t.Context(), "source-new", metav1.GetOptions{})
+		errtest.Must(t, err, unstructured.SetNestedField(source.Object, "pv", "spec", "volumeName"))
+		_, err = claims.Update(t.Context(), source, metav1.UpdateOptions{})
+		errtest.Must(t, err)
+		time.Sleep(time.Minute)
+		nodes(map[string]string{"of-unbound": "node-1"})
+	})
+}
+
+// One tenant's claims for copies take the place of its own only.
+func TestCopiesOfOneNamespaceDelayNoOther(t *testing.T) {
+	p := NewPlacerForClient(nil, slog.New(slog.DiscardHandler))
+	store := placing{p}
+	claim := func(namespace string, i int) *unstructured.Unstructured {
+		o := copyClaim(fmt.Sprint("copy-", i), "ours", "PersistentVolumeClaim", "source")
+		o.SetNamespace(namespace)
+		o.SetResourceVersion("1")
+		return o
+	}
+	for i := range 2 * maxWaiting {
+		errtest.Must(t, store.Add(claim("a", i)))
+	}
+	errtest.Must(t, store.Add(claim("b", 0)))
+	if p.count["a"] != maxWaiting || p.count["b"] != 1 || !p.overflowed() {
+		t.Errorf("%v wait, dropped %v", p.count, p.dropped)
+	}
+
+	errtest.Must(t, store.Delete(claim("a", 0)), store.Delete(claim("a", 0)),
+		store.Add(claim("a", 2*maxWaiting)))
+	if p.count["a"] != maxWaiting {
+		t.Errorf("%v wait after one went and one came", p.count)
+	}
+	errtest.Must(t, store.Replace([]any{claim("b", 1)}, ""))
+	if len(p.waiting) != 1 || p.count["b"] != 1 || len(p.count) != 1 || p.overflowed() {
+		t.Errorf("%v wait after a list, dropped %v", p.count, p.dropped)
+	}
+}

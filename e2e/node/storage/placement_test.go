@@ -1,0 +1,117 @@
+package storage_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/csi/driver"
+	"github.com/kubeveil/kubeveil/csi/kubestore"
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+)
+
+// placement: with its own rights, the placement selects the node of the source for a copy, again if
+// it is given back, and changes no other claim.
+func placement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string) {
+	config := rest.CopyConfig(l.Control.Config)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:kube-system:veil-csi-placement",
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:kube-system",
+			"system:authenticated"},
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, all := client.CoreV1().PersistentVolumeClaims("default"),
+		l.Control.Client.CoreV1().PersistentVolumeClaims("default")
+
+	copyOf := func(name, class string) *corev1.PersistentVolumeClaim {
+		c := claim(name, "", "")
+		c.Spec.StorageClassName = &class
+		c.Spec.DataSource = &corev1.TypedLocalObjectReference{Kind: "PersistentVolumeClaim",
+			Name: "placed-source"}
+		return c
+	}
+	source := claim("placed-source", driver.Name, own)
+	source.Spec.VolumeName = "placed-source"
+	selected := copyOf("copy-selected", "kubeveil")
+	selected.Annotations[selectedNode] = other
+	for _, c := range []*corev1.PersistentVolumeClaim{source, copyOf("copy", "kubeveil"),
+		copyOf("copy-foreign", "ebs"), claim("no-copy", "", ""), selected} {
+		if _, err := all.Create(ctx, c, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.Control.Client.CoreV1().PersistentVolumes().Create(ctx,
+		persistentVolume("placed-source", own), metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+
+	write := func(name, patch string) error {
+		_, err := mine.Patch(ctx, name, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{DryRun: dryRun})
+		return err
+	}
+	node := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, selectedNode, own)
+	for _, c := range []struct{ what, claim, patch, why string }{
+		{"of no copy", "no-copy", node, "for copies only"},
+		{"of another class", "copy-foreign", node, "is of class"},
+		{"where one is selected", "copy-selected", node, "where none is selected"},
+		{"taken away", "copy-selected",
+			fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, selectedNode),
+			"adds the selected node"},
+		{"and another annotation", "copy",
+			`{"metadata":{"annotations":{"volume.kubernetes.io/storage-provisioner":"x"}}}`,
+			"adds the selected node"},
+		{"and the owner", "copy", ownerGone, "adds the selected node"},
+		{"and the volume", "copy", `{"spec":{"volumeName":"veil-x"}}`, "adds the selected node"},
+	} {
+		if err := lab.Until(ctx, waitForPolicy, func() error {
+			return wantForbidden(write(c.claim, c.patch), c.why)
+		}); err != nil {
+			t.Errorf("select a node %s: %v", c.what, err)
+		}
+	}
+
+	d, err := dynamic.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := kubestore.NewPlacerForClient(d, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	running, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { defer close(done); p.Run(running) }()
+	defer func() { stop(); <-done }()
+
+	for _, round := range []string{"at first", "after it was given back"} {
+		if err := lab.Until(ctx, waitForPolicy, func() error {
+			c, err := all.Get(ctx, "copy", metav1.GetOptions{})
+			if err == nil && c.Annotations[selectedNode] != own {
+				err = fmt.Errorf("it has the node %q", c.Annotations[selectedNode])
+			}
+			return err
+		}); err != nil {
+			t.Errorf("%s: %v", round, err)
+		}
+		_, err := all.Patch(ctx, "copy", types.MergePatchType,
+			fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, selectedNode),
+			metav1.PatchOptions{})
+		errtest.Must(t, err)
+	}
+	for _, name := range []string{"copy-foreign", "no-copy"} {
+		if c, err := all.Get(ctx, name, metav1.GetOptions{}); err != nil ||
+			c.Annotations[selectedNode] != "" {
+			t.Errorf("%s: node %q, %v", name, c.Annotations[selectedNode], err)
+		}
+	}
+}
