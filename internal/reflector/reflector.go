@@ -24,8 +24,8 @@ const (
 	maxBreak = time.Minute
 )
 
-// Reflector reads one kind of object. Its fields are set before Run; Pause, Client and Backoff may be
-// zero. ReadAgain may be called at any time from any goroutine.
+// Reflector reads one kind of object. Its fields are set before Run; Relist, Client, Backoff and Pause
+// may be zero. ReadAgain may be called at any time from any goroutine.
 type Reflector struct {
 	// Name is the plural resource.
 	Name string
@@ -40,6 +40,9 @@ type Reflector struct {
 	// Report receives the error of each request that failed, and nil when the store is like the
 	// server again: a list was read, or a watch goes on.
 	Report func(err error)
+	// Relist, if not nil, is called when a watch that failed could go on. If it returns true, all is
+	// listed instead, so that Report(nil) means that the store has what the server has.
+	Relist func() bool
 	// Client, if not nil, says by its methods that it knows no streaming lists (see cache).
 	Client any
 	// Backoff is between requests that fail; nil means client-go's, of up to a minute.
@@ -173,7 +176,7 @@ func (d *round) watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 
 // check returns an error unless what is known by revision is still what etcd had.
 func (d *round) check(ctx context.Context, known string) error {
-	if !d.broken.IsZero() && time.Since(d.broken) > maxBreak {
+	if !d.broken.IsZero() && (time.Since(d.broken) > maxBreak || d.Relist != nil && d.Relist()) {
 		d.end()
 		return errAgain
 	}

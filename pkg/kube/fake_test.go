@@ -72,6 +72,7 @@ var kinds = map[string][2]string{
 	slicesPath: {"discovery.k8s.io/v1", "EndpointSlice"},
 	podsPath:   {"v1", "Pod"}, namespacesPath: {"v1", "Namespace"},
 	networkPoliciesPath: {"networking.k8s.io/v1", "NetworkPolicy"},
+	adminPoliciesPath:   {"policy.networking.k8s.io/v1alpha1", "AdminNetworkPolicy"},
 	clusterPoliciesPath: {"policy.networking.k8s.io/v1alpha2", "ClusterNetworkPolicy"},
 	definitionsPath:     {"apiextensions.k8s.io/v1", "CustomResourceDefinition"},
 	shopEventsPath:      {"v1", "Event"}, defaultEventsPath: {"v1", "Event"},
@@ -346,13 +347,8 @@ func (f *fakeServer) list(w http.ResponseWriter, r *http.Request, path string) {
 		// A server that lags serves any list but a quorum read from its cache.
 		objects, version = f.lags.objects[path], f.lags.version
 	}
-	items := slices.Collect(maps.Values(objects))
-	name, one := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
-	if one && path != r.URL.Path {
-		items = slices.DeleteFunc(items, func(o map[string]any) bool {
-			return o["metadata"].(map[string]any)["name"] != name
-		})
-	}
+	items := slices.DeleteFunc(slices.Collect(maps.Values(objects)),
+		func(o map[string]any) bool { return !wanted(r, o) })
 	f.mu.Unlock()
 	if least, _ := strconv.Atoi(asked); least > version {
 		tooLarge(w)
@@ -418,6 +414,9 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 		_ = http.NewResponseController(w).Flush()
 		select {
 		case e := <-ch:
+			if e.Type != "BOOKMARK" && !wanted(r, e.Object) {
+				continue
+			}
 			if encode(e) != nil {
 				return
 			}
@@ -429,6 +428,12 @@ func (f *fakeServer) watch(w http.ResponseWriter, r *http.Request, path string) 
 			return
 		}
 	}
+}
+
+// wanted reports whether the field selector of a request, which is by name, chooses an object.
+func wanted(r *http.Request, o map[string]any) bool {
+	name, has := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "metadata.name=")
+	return !has || name == o["metadata"].(map[string]any)["name"]
 }
 
 // one serves requests for one object.

@@ -166,6 +166,7 @@ var scheme = func() *runtime.Scheme {
 		veilNodeKind.version:      {Kind},
 		clusterPolicyKind.version: {"ClusterNetworkPolicy"},
 		definitionVersion:         {"CustomResourceDefinition"},
+		adminVersion:              {"AdminNetworkPolicy", "BaselineAdminNetworkPolicy"},
 		serviceCIDRKind.version:   {"ServiceCIDR"}} {
 		metav1.AddToGroupVersion(scheme, gv)
 		for _, name := range names {

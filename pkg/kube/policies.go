@@ -30,6 +30,9 @@ type PolicySink interface {
 	SetNodeLabels(labels map[string]map[string]string)
 	// Listed is called once, when everything there was has been put.
 	Listed()
+	// SetFailing says that policies or namespaces cannot be read, or can again and were put. A watch
+	// that ends regularly and goes on is no failure.
+	SetFailing(failing bool)
 }
 
 // policyRights is the manifest that lets veild read what policies need.
@@ -66,11 +69,15 @@ var (
 func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 	var unlisted sync.WaitGroup
 	unlisted.Add(5)
+	r := &reading{node: c.node, tell: sink.SetFailing, failing: map[string]bool{}}
 
 	pods := newFeed(c, "Pod ", func(o *object) parsed[policy.Pod] { return parsePod(o, c.node) },
 		func(p policy.Pod) any {
 			return p.Name
-		}, sink.PutPod, func(p policy.Pod) { sink.DeletePod(p.Name) }, unlisted.Done)
+		}, func(p policy.Pod) {
+			r.saw(p)
+			sink.PutPod(p)
+		}, func(p policy.Pod) { sink.DeletePod(p.Name) }, unlisted.Done)
 	namespaces := newFeed(c, "Namespace ", parseNamespace,
 		func(n policy.Namespace) any { return n.Name }, sink.PutNamespace,
 		func(n policy.Namespace) { sink.DeleteNamespace(n.Name) }, unlisted.Done)
@@ -87,11 +94,13 @@ func (c *Client) RunPolicies(ctx context.Context, sink PolicySink) error {
 		policies.giveUp()
 		cluster.giveUp()
 	}, func(ctx context.Context) { c.reflect(ctx, podKind, pods) },
-		func(ctx context.Context) { c.reflect(ctx, namespaceKind, namespaces) },
-		func(ctx context.Context) { c.reflect(ctx, networkPolicyKind, policies) },
+		func(ctx context.Context) { r.reflector(c, namespaceKind).Run(ctx, namespaces) },
+		func(ctx context.Context) { r.reflector(c, networkPolicyKind).Run(ctx, policies) },
 		func(ctx context.Context) { pods.readAgain(ctx, podKind) },
 		func(ctx context.Context) { policies.readAgain(ctx, networkPolicyKind) },
-		func(ctx context.Context) { c.reflectInstalled(ctx, clusterPolicyKind, cluster) },
+		func(ctx context.Context) { c.reflectInstalled(ctx, clusterPolicyKind, cluster, r) },
+		func(ctx context.Context) { c.noteIgnored(ctx, ignoredKinds[0]) },
+		func(ctx context.Context) { c.noteIgnored(ctx, ignoredKinds[1]) },
 		func(ctx context.Context) { c.tellNodeLabels(ctx, sink, unlisted.Done) })
 }
 

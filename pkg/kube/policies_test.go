@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -23,6 +24,7 @@ const (
 	namespacesPath      = "/api/v1/namespaces"
 	networkPoliciesPath = "/apis/networking.k8s.io/v1/networkpolicies"
 	clusterPoliciesPath = "/apis/policy.networking.k8s.io/v1alpha2/clusternetworkpolicies"
+	adminPoliciesPath   = "/apis/policy.networking.k8s.io/v1alpha1/adminnetworkpolicies"
 	definitionsPath     = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 )
 
@@ -35,6 +37,9 @@ type policyTale struct {
 	cluster    map[string]policy.ClusterPolicy
 	labels     map[string]map[string]string
 	listed     int
+	// failing is what SetFailing was called with, atChange the policies at the last call.
+	failing  []bool
+	atChange map[policy.Name]policy.Policy
 }
 
 func newPolicyTale() *policyTale {
@@ -68,7 +73,13 @@ func (s *policyTale) PutNamespace(v policy.Namespace) {
 	s.do(func() { s.namespaces[v.Name] = v })
 }
 func (s *policyTale) DeleteNamespace(n string) { s.do(func() { delete(s.namespaces, n) }) }
-func (s *policyTale) Listed()                  { s.do(func() { s.listed++ }) }
+func (s *policyTale) SetFailing(failing bool) {
+	s.do(func() {
+		s.failing = append(s.failing, failing)
+		s.atChange = maps.Clone(s.policies)
+	})
+}
+func (s *policyTale) Listed() { s.do(func() { s.listed++ }) }
 
 func (s *policyTale) wait(t *testing.T, what string, so func() bool) {
 	t.Helper()

@@ -18,7 +18,8 @@ import (
 var watchedKinds = map[string]kind{
 	nodesPath: nodeKind, veilNodesPath: veilNodeKind, slicesPath: sliceKind, podsPath: podKind,
 	namespacesPath: namespaceKind, networkPoliciesPath: networkPolicyKind,
-	clusterPoliciesPath: clusterPolicyKind, definitionsPath: clusterPolicyKind.definition(),
+	clusterPoliciesPath: clusterPolicyKind, adminPoliciesPath: ignoredKinds[0],
+	definitionsPath:  clusterPolicyKind.definition(),
 	serviceCIDRsPath: serviceCIDRKind, servicesPath: serviceKind, allSlicesPath: endpointsKind,
 }
 
@@ -84,6 +85,7 @@ func reflected(t *testing.T, f *fakeServer, k kind) (*Client, *nameStore) {
 		t.Fatal(err)
 	}
 	c.times = quick
+	k.name = "" // of some kinds one object is watched
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	s, done := &nameStore{}, make(chan struct{})
 	go func() { defer close(done); c.reflect(ctx, k, s) }()

@@ -68,6 +68,10 @@ type Keeper struct {
 	nodeLabels map[string]map[string]string
 	nodeAddrs  map[string][]netip.Addr
 	listed     bool
+	// failing reports whether policies or namespaces cannot be read. held are the pods of this
+	// node that were first seen since then.
+	failing bool
+	held    map[policy.Name]bool
 	// bare reports whether Begin made a table in which all pods are mute.
 	bare bool
 	// changed is since when there is something that is not in force; zero is nothing.
@@ -105,7 +109,7 @@ func New(o Options) *Keeper {
 		wake: make(chan struct{}, 1), planner: policy.NewPlanner(o.Node),
 		revoker: revoker{wake: make(chan struct{}, 1)},
 		pods:    map[policy.Name]policy.Pod{}, attached: map[policy.Key]bool{},
-		outside: map[policy.Name][]netip.Addr{},
+		outside: map[policy.Name][]netip.Addr{}, held: map[policy.Name]bool{},
 	}
 	if o.AllowOwnNode {
 		k.planner.AllowOwnNode()

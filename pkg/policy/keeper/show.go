@@ -39,7 +39,12 @@ func (k *Keeper) Status() telemetry.Policy {
 func (k *Keeper) Problems() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return slices.Clone(k.problems)
+	problems := slices.Clone(k.problems)
+	if n := len(k.held); n > 0 {
+		problems = append(problems, fmt.Sprintf("%d new pods are mute until policies and namespaces "+
+			"can be read again", n))
+	}
+	return problems
 }
 
 // show publishes what is in force, and logs what is wrong and was not before.

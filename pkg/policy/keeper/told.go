@@ -24,8 +24,17 @@ func (k *Keeper) do(f func()) {
 // PutPod takes a pod with the addresses that its status claims.
 func (k *Keeper) PutPod(p policy.Pod) {
 	k.do(func() {
+		old, known := k.pods[p.Name]
 		k.pods[p.Name] = p
-		k.putLocked(p)
+		switch {
+		case k.failing && p.Node == k.node && !p.HostNetwork && (!known || old.UID != p.UID):
+			// A policy that selects it may not be known.
+			k.held[p.Name] = true
+			delete(k.outside, p.Name)
+			k.planner.DeletePod(p.Name)
+		case !k.held[p.Name]:
+			k.putLocked(p)
+		}
 	})
 }
 
@@ -34,6 +43,7 @@ func (k *Keeper) DeletePod(n policy.Name) {
 	k.do(func() {
 		delete(k.pods, n)
 		delete(k.outside, n)
+		delete(k.held, n)
 		k.planner.DeletePod(n)
 	})
 }
@@ -81,6 +91,21 @@ func (k *Keeper) Listed() {
 	k.do(func() { k.listed, k.attachments = true, true })
 }
 
+// SetFailing says that policies or namespaces cannot be read, or can again. Meanwhile pods of this
+// node that were not known, by UID, stay mute: no group is planned for them. Others keep theirs.
+func (k *Keeper) SetFailing(failing bool) {
+	k.do(func() {
+		k.failing = failing
+		if failing {
+			return
+		}
+		for name := range k.held {
+			k.putLocked(k.pods[name])
+		}
+		clear(k.held)
+	})
+}
+
 // SetPrefixes says which pod prefixes each node owns, by the table of nodes that is believed.
 func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 	k.mu.Lock()
@@ -98,7 +123,7 @@ func (k *Keeper) SetPrefixes(prefixes map[string][]netip.Prefix) {
 		k.planner.SetOwn(k.own())
 		k.planner.SetRanges(slices.Concat(slices.Collect(maps.Values(prefixes))...))
 		for _, p := range k.pods {
-			if old == nil || !slices.Equal(old[p.Node], prefixes[p.Node]) {
+			if !k.held[p.Name] && (old == nil || !slices.Equal(old[p.Node], prefixes[p.Node])) {
 				k.putLocked(p)
 			}
 		}

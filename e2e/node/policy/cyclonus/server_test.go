@@ -145,6 +145,7 @@ func (s *sink) DeletePolicy(n policy.Name)                 { s.do(func() { delet
 func (s *sink) PutClusterPolicy(policy.ClusterPolicy)      {}
 func (s *sink) DeleteClusterPolicy(string)                 {}
 func (s *sink) SetNodeLabels(map[string]map[string]string) {}
+func (s *sink) SetFailing(bool)                            {}
 func (s *sink) Listed()                                    {}
 
 // read returns the objects of a step as veild reads them from the API server.

@@ -1,0 +1,71 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/kubeveil/kubeveil/internal/reflector"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// reading, if not nil, knows which kinds cannot be read at present, of those that say what a pod may do. A pod
+// that is first seen meanwhile may be selected by a policy that is not known.
+type reading struct {
+	node string
+	tell func(failing bool) // must not block
+
+	mu      sync.Mutex
+	failing map[string]bool // by the plural resource
+	// unsure reports whether a pod of this node was seen since the first of the failing kinds
+	// failed. Those kinds are then listed, not watched on: what a watch missed comes a moment
+	// after it goes on, and nothing says when it has all come.
+	unsure bool
+}
+
+// reflector returns what keeps a store like the list of k, and notes whether it fails.
+func (r *reading) reflector(c *Client, k kind) *reflector.Reflector {
+	out := c.reflector(k)
+	if r == nil {
+		return out
+	}
+	report := out.Report
+	out.Relist = r.relist
+	out.Report = func(err error) {
+		report(err)
+		if !errors.Is(err, context.Canceled) { // the end of Run
+			r.set(k.what, err != nil)
+		}
+	}
+	return out
+}
+
+// set notes whether a kind fails.
+func (r *reading) set(what string, fails bool) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := len(r.failing)
+	if r.failing[what] = true; !fails {
+		delete(r.failing, what)
+	}
+	if now := len(r.failing); now > 0 != (before > 0) {
+		r.unsure = false
+		r.tell(now > 0)
+	}
+}
+
+// saw notes a pod that was put.
+func (r *reading) saw(p policy.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unsure = r.unsure || len(r.failing) > 0 && p.Node == r.node
+}
+
+func (r *reading) relist() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unsure
+}
