@@ -28,7 +28,7 @@ const (
 	leastShort = 2
 	shortText  = 256
 	// maxLaneText bounds the texts of unused lanes; longer packets are left to x/crypto.
-	maxLaneText = 9216
+	maxLaneText = longest
 )
 
 // lanes is the scratch of the tier.

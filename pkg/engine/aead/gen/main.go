@@ -322,6 +322,22 @@ func transposeQuads() {
 }
 
 // block adds a block of 16 bytes, low and high quadword, to h and multiplies by r.
+//
+// No lane overflows. VPMADD52 reads 52 bits of its factors, and limbs have 64.
+//
+//	On entry            h0 < 2^44, h1 < 2^44 + 2^10, h2 < 2^42. It holds for 0, and at the end.
+//	The key, clamped    r0, r1 < 2^44, r2 < 2^36, so 20 r1 < 2^49, 20 r2 < 2^41.
+//	With the message    h0 < 2^45, h1 < 2^46, h2 < 2^43: its limbs are below 2^44, 2^44 and 2^41.
+//	Products            at most h2 * 20 r1 < 2^92, h1 * 20 r2 < 2^87, others h * r < 2^90.
+//	Low parts, of 3     lo < 3 * 2^52.
+//	High parts, of 3    hi0 < 2^41, hi1 and hi2 < 2^40.
+//	Carry to limb 1     lo0 >> 44 < 2^10, hi0 << 8 < 2^49, so lo1 < 2^54.
+//	Carry to limb 2     lo1 >> 44 < 2^10, hi1 << 8 < 2^48, so lo2 < 2^54.
+//	Carry out           c = (lo2 >> 42) + (hi2 << 10) < 2^12 + 2^50 < 2^51.
+//	At the end          h0 + 5 c < 2^44 + 5 * 2^51 < 2^54, of which h0 keeps 44 bits, and h1 gets
+//	                    less than 2^10.
+//
+// Limb 3 would weigh 2^132, which is 4 * 5 modulo 2^130 - 5: hence 20.
 func block(t0, t1 VecPhysical) {
 	// Limbs of the message.
 	VPANDQ(m44, t0, Z16)
