@@ -110,12 +110,14 @@ func (d *Device) checkLink(now time.Duration) {
 func (d *Device) walk(now time.Duration) {
 	d.refused, d.judgements = false, 0
 	d.noteChanges()
+	d.retryOffloads(now)
 	n := len(d.order)
 	start := d.turn
 	for i := range n {
 		p := d.order[(start+i)%n]
 		d.expire(p, now)
 		d.judge(p, now)
+		d.retrySegments(p, now)
 		a := p.timers.due(p.view(now))
 		if a != 0 || p.wanted {
 			d.act(p, a, now, (start+i)%n)

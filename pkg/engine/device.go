@@ -33,17 +33,16 @@ type Options struct {
 
 // Device is a WireGuard device.
 type Device struct {
-	log        *slog.Logger
-	arena      *secret.Arena
-	tier       *aead.Tier
-	shards     []*shard
-	udpOffload bool
-	link       func() (sock.Link, error)
-	now        func() time.Duration
-	mtu        atomic.Int64
-	drops      drops
-	// noTCP and noUDP report whether the TUN refused superpackets of a kind.
-	noTCP, noUDP atomic.Bool
+	log          *slog.Logger
+	arena        *secret.Arena
+	tier         *aead.Tier
+	shards       []*shard
+	udpOffload   bool
+	link         func() (sock.Link, error)
+	now          func() time.Duration
+	mtu          atomic.Int64
+	drops        drops
+	noTCP, noUDP refusal
 
 	// state is held for reading by the threads, for a batch.
 	state    sync.RWMutex

@@ -65,3 +65,16 @@ func (d *Device) Endpoint(peer noise.PublicKey) sock.Endpoint {
 	defer d.mu.Unlock()
 	return *d.peers[peer].endpoint.Load()
 }
+
+// RefuseSuperpackets makes the device believe that the TUN refused superpackets.
+func (d *Device) RefuseSuperpackets() {
+	d.noTCP.off.Store(true)
+	d.noUDP.off.Store(true)
+}
+
+// SocketFD returns the descriptor of the IPv4 socket.
+func (d *Device) SocketFD() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.bound.v4.FD
+}

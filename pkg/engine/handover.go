@@ -219,13 +219,7 @@ func (d *Device) ImportBase(image []byte) error {
 // Abandon is for one that may not start. After an error, which is ErrMalformed for a bad image,
 // Abandon must follow, and the sockets stay the caller's.
 func (d *Device) Import(image []byte, sockets []int) error {
-	if err := d.visitRest(&codec{way: reading, b: image}, sockets, nil); err != nil {
-		return err
-	}
-	for _, s := range d.shards {
-		s.rx.join.NoUDP = !d.udpOffload
-	}
-	return nil
+	return d.visitRest(&codec{way: reading, b: image}, sockets, nil)
 }
 
 // Abandon zeroes and closes a device that was prepared and not started. It leaves the sockets open,

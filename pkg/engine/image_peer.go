@@ -58,6 +58,7 @@ func (p *peer) visitShared(c *codec) {
 		}
 	}
 
+	c.Duration(&p.singlyUntil)
 	for _, a := range []*atomic.Uint64{&p.sentBytes, &p.rxBytes} {
 		v := a.Load()
 		c.u64(&v)

@@ -183,6 +183,9 @@ func (o *outbox) sent(p *peer, n uint64) {
 	if o.sender.SourceLost {
 		p.forgetSource()
 	}
+	if o.sender.SegmentsRefused {
+		p.singly.Store(true)
+	}
 }
 
 // count moves what the sender lost to the device's counters.

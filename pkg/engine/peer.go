@@ -82,7 +82,8 @@ type peer struct {
 	asked     atomic.Int64
 	dead      atomic.Bool // an initiation was not answered; written by control
 	refreshed atomic.Bool // the session's renewal on receiving was asked for
-	// singly reports whether datagrams to the peer are not sent by segmentation offload.
+	// singly reports whether datagrams to the peer are not sent by segmentation offload, see
+	// retrySegments.
 	singly             atomic.Bool
 	sentBytes, rxBytes atomic.Uint64
 	events             atomic.Uint32
@@ -95,6 +96,7 @@ type peer struct {
 	keepalive      time.Duration
 	index          uint32 // of the initiation that waits for its response; 0 is none
 	wanted         bool   // an initiation waits for the budget
+	singlyUntil    time.Duration
 	lastInitiation time.Duration
 	lastConsumed   time.Duration
 	lastHandshake  time.Time

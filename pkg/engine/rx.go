@@ -84,7 +84,6 @@ func newReceiver(s *shard) (*receiver, error) {
 	}
 	r := &receiver{s: s, in: in, worker: w, stop: stop, filter: noise.NewFilter(s.d.id.Public)}
 	r.join = packet.NewCoalescer(r.write)
-	r.join.NoUDP = !s.d.udpOffload
 	return r, nil
 }
 
@@ -166,7 +165,9 @@ func (r *receiver) receive(b *binding) []sock.Message {
 
 // take opens what was received, and delivers it when it is its turn.
 func (r *receiver) take(msgs []sock.Message, now time.Duration) {
+	d := r.s.d
 	r.last, r.lastPeer = nil, nil
+	r.join.NoTCP, r.join.NoUDP = d.noTCP.off.Load(), d.noUDP.off.Load() || !d.udpOffload
 	for i := range msgs {
 		m := &msgs[i]
 		for data := m.Data; len(data) > 0; {
@@ -407,10 +408,10 @@ func (r *receiver) write(flow uint32, parts [][]byte) bool {
 	if errors.Is(err, unix.EINVAL) {
 		if h.GSO == packet.GSOUDP {
 			r.join.NoUDP = true
-			r.s.d.noUDP.Store(true)
+			r.s.d.noUDP.off.Store(true)
 		} else {
 			r.join.NoTCP = true
-			r.s.d.noTCP.Store(true)
+			r.s.d.noTCP.off.Store(true)
 		}
 	}
 	return false

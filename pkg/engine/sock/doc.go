@@ -8,7 +8,7 @@
 // (UDP_SEGMENT, udp(7)); Receiver takes them as one (UDP_GRO). Each datagram leaves with the source
 // address to which the peer sent its last one.
 //
-// Offloads that fail are switched off for the socket, and what failed is sent again piece by piece.
+// What the kernel refuses to segment is sent again piece by piece.
 //
 // Start reading at Open, Sender.Add and Receiver.Receive.
 package sock

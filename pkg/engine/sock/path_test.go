@@ -186,3 +186,36 @@ func TestTooLargeDatagramIsCounted(t *testing.T) {
 		t.Errorf("%d bytes: %d sent: %+v", MaxDatagram, n, s.Stats)
 	}
 }
+
+// A kernel that refuses segmented datagrams to one endpoint gets single ones, and the socket goes on
+// with segmented ones to others.
+func TestRefusedSegmentsAreSentSingly(t *testing.T) {
+	v4, _, port := opened(t)
+	v4.segment.Store(true)
+	ep := &Endpoint{Addr: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)}
+	r := receiver(t)
+	for _, refuse := range []bool{true, false} {
+		// Without a checksum the kernel segments nothing: EINVAL (udp_send_skb, net/ipv4/udp.c).
+		if err := unix.SetsockoptInt(v4.FD, unix.SOL_SOCKET, unix.SO_NO_CHECK, bit(refuse)); err != nil {
+			t.Fatal(err)
+		}
+		var s Sender
+		s.Add(make([]byte, 4000), 1000, 0)
+		if n := s.Flush(v4, ep); n != 4 || s.SegmentsRefused != refuse || s.Stats != (Stats{}) {
+			t.Errorf("refused %v: %d sent, %v: %+v", refuse, n, s.SegmentsRefused, s.Stats)
+		}
+		if n := len(r.drain(t, v4)); n != 4 {
+			t.Errorf("%d datagrams came, want 4", n)
+		}
+		if segment, _ := v4.Offloads(); !segment {
+			t.Error("the socket segments nothing any more")
+		}
+	}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

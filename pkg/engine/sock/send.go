@@ -58,6 +58,9 @@ type Sender struct {
 	// SourceLost reports whether the last Flush sent without the endpoint's source address, which
 	// this machine does not have any more.
 	SourceLost bool
+	// SegmentsRefused reports whether the kernel refused segmented datagrams to the endpoint of the
+	// last Flush, which then sent single ones: its interface has no checksum offload, or another MTU.
+	SegmentsRefused bool
 }
 
 // MaxDatagram is the payload of the largest datagram, bytes: over IPv4 without options.
@@ -88,13 +91,13 @@ func (s *Sender) Add(wire []byte, size int, ecn uint8) bool {
 // Flush sends what was gathered to ep, and waits for nothing: what finds no room is counted. It
 // returns the number of datagrams that the kernel took.
 func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
-	s.SourceLost = false
+	s.SourceLost, s.SegmentsRefused = false, false
 	sent, at := 0, 0
 	source := ep.Source.IsValid() && ep.Source.Is4() == ep.Addr.Addr().Is4()
 
 	nameLen := s.setName(ep)
 	for at < s.n {
-		segment := u.segment.Load() && !s.Singly
+		segment := u.segment.Load() && !s.Singly && !s.SegmentsRefused
 		if !segment && s.runs[at].count > 1 {
 			sent += s.singly(u, ep, at, source, nameLen)
 			at++
@@ -130,9 +133,7 @@ func (s *Sender) Flush(u *UDP, ep *Endpoint) int {
 		case (errno == unix.EIO || errno == unix.EINVAL || errno == unix.EMSGSIZE) && r.count > 1:
 			// EIO: the interface has no checksum offload. EMSGSIZE: one segment does not fit; if
 			// single datagrams do not either, they are counted there.
-			if errno != unix.EMSGSIZE {
-				u.segment.Store(false)
-			}
+			s.SegmentsRefused = errno != unix.EMSGSIZE
 			sent += s.singly(u, ep, at, source, nameLen)
 		default:
 			s.count(errno, r.count)

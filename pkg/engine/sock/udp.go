@@ -27,7 +27,7 @@ type Endpoint struct {
 type UDP struct {
 	FD int
 	V6 bool
-	// segment and gro report whether the socket has the offload. Sender clears segment.
+	// segment and gro report whether the socket has the offload.
 	segment atomic.Bool
 	gro     bool
 }
