@@ -62,6 +62,7 @@ run() { # events on standard output, errors of the tool itself on standard error
 	case $what${KUBEVEIL_LAB_LONG:+-long} in
 	lab-long)
 		events -timeout 20m -run '^TestFirstPackets$' ./pkg/policy/keeper
+		events -timeout 20m -run '^TestNodesFollowTheirRoutes$' ./e2e/bench/engine
 		;;
 	esac
 }

@@ -1,0 +1,251 @@
+package engine
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+	"github.com/kubeveil/kubeveil/pkg/worker"
+)
+
+// longEnv asks for the reference beside the engine.
+const longEnv = "KUBEVEIL_LAB_LONG"
+
+// outer are the addresses of node a, which has two links to a router, and of node b behind it.
+type outer struct {
+	name, anywhere       string
+	a0, a1               string // node a
+	r0, r1, r9           string // the router
+	b                    string
+	bits, all            int
+	forward, nodad, path string
+}
+
+var outers = []outer{
+	{"ipv4", "0.0.0.0/0", "198.18.0.1", "198.18.1.1", "198.18.0.254", "198.18.1.254", "198.18.9.254",
+		"198.18.9.2", 24, 32, "ipv4/ip_forward", "", "4"},
+	{"ipv6", "::/0", "fd42:0:0:1::1", "fd42:0:0:2::1", "fd42:0:0:1::fe", "fd42:0:0:2::fe",
+		"fd42:0:0:9::fe", "fd42:0:0:9::2", 64, 128, "ipv6/conf/all/forwarding", "nodad", "6"},
+}
+
+const (
+	innerA = "198.19.0.1"
+	innerB = "198.19.0.2"
+	router = podA // its place among the names of a world
+)
+
+// apart builds node a with two links to a router, and node b behind it, with tunnels.
+func apart(t *testing.T, name, engine string, o outer) *world {
+	t.Helper()
+	nettest.NeedTUN(t)
+	nettest.NeedProgram(t, "ip")
+	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
+	errtest.Must(t, err)
+	w := &world{side: side{name: "test", file: name, engine: engine},
+		engines: [2]string{engine, engine}, mtu: 1500, dir: dir}
+	for i, n := range []string{"a", "b", "r", "x"} {
+		w.names[i] = fmt.Sprintf("kvtest%d-%s%s%s", os.Getpid(), name, o.path, n)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for k := range 2 {
+				b, _ := os.ReadFile(filepath.Join(w.dir, fmt.Sprint(k), "log"))
+				t.Logf("log of node %d:\n%s", k, b)
+			}
+		}
+		w.close()
+		os.RemoveAll(dir)
+	})
+
+	ip := func(i int, format string, args ...any) {
+		t.Helper()
+		errtest.Must(t, run(t.Context(), w.names[i], fmt.Sprintf(format, args...)))
+	}
+	for i := range 3 {
+		errtest.Must(t, run(t.Context(), "", "netns add "+w.names[i]))
+		ip(i, "link set lo up")
+		// A link without a link-local address asks for no neighbor.
+		errtest.Must(t, netns.Do(w.path(i), func() error {
+			return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0o644)
+		}))
+	}
+	ip(nodeA, "link add eth0 type veth peer name a0 netns %s", w.names[router])
+	ip(nodeA, "link add eth1 type veth peer name a1 netns %s", w.names[router])
+	ip(nodeB, "link add eth0 type veth peer name b0 netns %s", w.names[router])
+	for _, l := range []struct {
+		node       int
+		link, addr string
+	}{{nodeA, "eth0", o.a0}, {nodeA, "eth1", o.a1}, {nodeB, "eth0", o.b}, {router, "a0", o.r0},
+		{router, "a1", o.r1}, {router, "b0", o.r9}} {
+		ip(l.node, "addr add %s/%d dev %s %s", l.addr, o.bits, l.link, o.nodad)
+		ip(l.node, "link set %s up", l.link)
+		errtest.Must(t, netns.Do(w.path(l.node), func() error {
+			// Strict filters are the administrator's choice against such paths.
+			for _, name := range []string{"all", l.link} {
+				if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/rp_filter", []byte("0"),
+					0o644); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	errtest.Must(t, netns.Do(w.path(router), func() error {
+		return os.WriteFile("/proc/sys/net/"+o.forward, []byte("1"), 0o644)
+	}))
+	ip(nodeA, "route add default via %s", o.r0)
+	ip(nodeB, "route add default via %s", o.r9)
+
+	keys := make([]wgkey.Private, 2)
+	for i := range keys {
+		keys[i], err = wgkey.Generate()
+		errtest.Must(t, err)
+		errtest.Must(t, w.start(i, 1400))
+	}
+	for i, to := range []string{o.b, o.a0} {
+		own, other := keys[i].Bytes(), keys[1-i].Public()
+		errtest.Must(t, configure(t.Context(), w.socket(i), fmt.Sprintf(
+			"private_key=%s\nlisten_port=%d\npublic_key=%s\nendpoint=%s\nallowed_ip=198.19.0.%d/32\n",
+			hex.EncodeToString(own[:]), port, hex.EncodeToString(other[:]),
+			net.JoinHostPort(to, fmt.Sprint(port)), 2-i)))
+		ip(i, "addr add 198.19.0.%d/24 dev veil0", i+1)
+	}
+	return w
+}
+
+// echoes sends a datagram each 10 ms from node a to node b, which sends it back, until the test
+// ends.
+type echoes struct {
+	came atomic.Int64
+	last atomic.Int64 // when one came, ns since began
+	gap  atomic.Int64 // the longest time without one, ns
+	from time.Time
+}
+
+func (w *world) echoes(t *testing.T) *echoes {
+	t.Helper()
+	e := &echoes{from: time.Now()}
+	var server, client *net.UDPConn
+	errtest.Must(t, netns.Do(w.path(nodeB), func() (err error) {
+		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(innerB)})
+		return err
+	}))
+	errtest.Must(t, netns.Do(w.path(nodeA), func() (err error) {
+		client, err = net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(innerA)},
+			server.LocalAddr().(*net.UDPAddr))
+		return err
+	}))
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{}, 3)
+	t.Cleanup(func() {
+		stop()
+		server.Close()
+		client.Close()
+		for range 3 {
+			<-ended
+		}
+	})
+
+	go func() {
+		defer func() { ended <- struct{}{} }()
+		b := make([]byte, 64)
+		for {
+			n, from, err := server.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			_, _ = server.WriteToUDP(b[:n], from)
+		}
+	}()
+	go func() {
+		defer func() { ended <- struct{}{} }()
+		for sleep(ctx, 10*time.Millisecond) == nil {
+			_, _ = client.Write([]byte("echo"))
+		}
+	}()
+	go func() {
+		defer func() { ended <- struct{}{} }()
+		b := make([]byte, 64)
+		for ctx.Err() == nil {
+			if _, err := client.Read(b); err != nil {
+				continue // An ICMP error, or the end.
+			}
+			now := int64(time.Since(e.from))
+			e.gap.Store(max(e.gap.Load(), now-e.last.Swap(now)))
+			e.came.Add(1)
+		}
+	}()
+	return e
+}
+
+// flow waits until so many more echoes have come.
+func (e *echoes) flow(t *testing.T, n int64, patience time.Duration) {
+	t.Helper()
+	from := e.came.Load()
+	nettest.Until(t, patience, fmt.Sprintf("%d echoes", n), func() bool {
+		return e.came.Load() >= from+n
+	})
+}
+
+// Nodes follow their routes: where packets come in by another link than they go out by, and when
+// the route moves to another link, with or without the carrier or the address of the first one.
+// Patience is below the 15 s after which silence is noticed.
+func TestNodesFollowTheirRoutes(t *testing.T) {
+	const patience = 12 * time.Second
+
+	for i, tc := range []struct {
+		name   string
+		change [2]func(o outer) string // of node a and of the router
+	}{
+		{"asymmetric", [2]func(outer) string{nil, func(o outer) string {
+			return fmt.Sprintf("route add %s/%d via %s", o.a0, o.all, o.a1)
+		}}},
+		{"route moves", [2]func(outer) string{func(o outer) string {
+			return fmt.Sprintf("route replace default via %s", o.r1)
+		}, nil}},
+		{"carrier lost", [2]func(outer) string{func(o outer) string {
+			return fmt.Sprintf("route replace default via %s", o.r1)
+		}, func(outer) string { return "link set a0 down" }}},
+		{"address moves", [2]func(outer) string{func(o outer) string {
+			return fmt.Sprintf("addr del %[1]s/%[2]d dev eth0\nroute replace default via %[3]s\n"+
+				"addr add %[1]s/%[4]d dev eth1 %[5]s", o.a0, o.bits, o.r1, o.all, o.nodad)
+		}, func(o outer) string {
+			return fmt.Sprintf("route replace %s/%d via %s", o.a0, o.all, o.a1)
+		}}},
+	} {
+		for _, o := range outers {
+			for _, engine := range []string{worker.EngineKubeveil, worker.EngineWireGuardGo} {
+				t.Run(tc.name+"/"+o.name+"/"+engine, func(t *testing.T) {
+					if engine != worker.EngineKubeveil && os.Getenv(longEnv) == "" {
+						nettest.Skip(t, nettest.Short, "the reference, whose gaps are compared; "+longEnv+
+							"=1 runs it")
+					}
+
+					w := apart(t, fmt.Sprintf("p%d%s", i, engine[:1]), engine, o)
+					e := w.echoes(t)
+					e.flow(t, 50, 30*time.Second)
+					e.gap.Store(0)
+
+					for i, place := range []int{nodeA, router} {
+						if change := tc.change[i]; change != nil {
+							errtest.Must(t, run(t.Context(), w.names[place], change(o)))
+						}
+					}
+
+					e.flow(t, 100, patience)
+					t.Logf("longest gap %s", time.Duration(e.gap.Load()))
+				})
+			}
+		}
+	}
+}
