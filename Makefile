@@ -108,7 +108,7 @@ bench-service: deps ## measure services beside kube-proxy's rules, haproxy and t
 	@$(OUT)/bin/kvlab bench service -out $(OUT)/bench-service $(BENCH)
 
 .PHONY: bench-engine
-bench-engine: build ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (25 minutes)
+bench-engine: build ## measure the userspace engines beside each other and the clear network, out/bench-engine/report.html (35 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@$(OUT)/bin/kvlab bench engine -out $(OUT)/bench-engine $(BENCH)
 

@@ -20,6 +20,7 @@ util-linux|command -v nsenter|enters the lab's nodes
 ethtool|command -v ethtool|switches offloads of the lab's links
 wireguard-tools|command -v wg|an independent view of tunnels in tests
 iperf3|command -v iperf3|measures in benchmarks
+haproxy|command -v haproxy|a pair of TLS proxies to measure beside, in benchmarks
 wrk|command -v wrk|measures requests and connections a second, in benchmarks
 sockperf|command -v sockperf|measures round trips, in benchmarks
 e2fsprogs|command -v mkfs.ext4|tools of ext4, for tests and the image of the CSI driver

@@ -164,3 +164,34 @@ func transfer(w *world, from, to, size int) error {
 
 	return nil
 }
+
+// The lanes of many flows and of the TLS proxies measure what they say.
+func TestFlowsAndProxiesAreMeasured(t *testing.T) {
+	nettest.NeedProgram(t, "haproxy")
+	w := newWorld(t, "f", 0, [2]string{})
+	for _, flows := range []int{1, 64} {
+		s, err := w.turns(t.Context(), flows, 200*time.Millisecond)
+		if err != nil || s.Value <= 0 {
+			t.Errorf("%d flows in turn: %+v, %v", flows, s, err)
+		}
+		s, err = w.throughput(t.Context(), flows, 200*time.Millisecond)
+		if err != nil || s.Value <= 0 || s.CPU <= 0 {
+			t.Errorf("%d streams: %+v, %v", flows, s, err)
+		}
+	}
+
+	dir, err := os.MkdirTemp("/dev/shm", "kvtest")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	proxies, err := build(t.Context(), side{name: tlsPair, file: "h"}, 1500, dir)
+	defer proxies.close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := proxies.throughput(t.Context(), 4, 200*time.Millisecond)
+	if err != nil || s.Value <= 0 || s.CPU <= 0 {
+		t.Errorf("streams through proxies: %+v, %v", s, err)
+	}
+}

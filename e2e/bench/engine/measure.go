@@ -79,20 +79,28 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 		}
 		wg.Wait()
 	}
+	at := podAddr(podB) + ":0"
+	if w.side.name == tlsPair {
+		at = fmt.Sprintf("%s:%d", podAddr(podB), proxied)
+	}
 	var l net.Listener
 	if err := netns.Do(w.path(podB), func() (err error) {
-		l, err = net.Listen("tcp4", podAddr(podB)+":0")
+		l, err = net.Listen("tcp4", at)
 		return err
 	}); err != nil {
 		return nil, err
 	}
 	defer l.Close()
 
+	to := l.Addr().String()
+	if w.side.name == tlsPair {
+		to = fmt.Sprintf("198.19.1.1:%d", proxied)
+	}
 	for range n {
 		var c net.Conn
 		if err := netns.Do(w.path(podA), func() (err error) {
 			d := net.Dialer{Timeout: 10 * time.Second}
-			c, err = d.DialContext(ctx, "tcp4", l.Addr().String())
+			c, err = d.DialContext(ctx, "tcp4", to)
 			return err
 		}); err != nil {
 			closeAll()
@@ -106,6 +114,11 @@ func (w *world) streams(ctx context.Context, n int, got *atomic.Int64) (end func
 		}
 
 		all = append(all, c, s)
+	}
+
+	// Streams that send would hold up the connections of others.
+	for i := 0; i < len(all); i += 2 {
+		c, s := all[i], all[i+1]
 		wg.Go(func() {
 			b := make([]byte, bufferSize)
 			for {

@@ -22,7 +22,11 @@ var sides = []side{
 	{"kubeveil with x/crypto", "x", worker.EngineKubeveil, "x/crypto"},
 	{"wireguard-go", "w", worker.EngineWireGuardGo, ""},
 	{"clear", "c", "", ""},
+	{tlsPair, "h", "", ""},
 }
+
+// tlsPair is a pair of TLS proxies. It carries TCP only.
+const tlsPair = "TLS proxies"
 
 // Suite is the name by which pkg/bench/gates.json knows this suite.
 const Suite = "bench-engine"
@@ -95,6 +99,11 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 			"udp is the highest rate of payload, datagrams of 1,300 bytes, at which at most 0.5 % " +
 				"are lost. The TUNs of all sides hold 10,000 packets. A system call sends one " +
 				"datagram; in udp_segmented it sends 32 (UDP_SEGMENT).",
+			"flows_tcp and flows_in_turn compare 64 and 256 inner flows with one. In turn, each flow " +
+				"sends one datagram after the other, 40,000 a second together; the value is CPU per " +
+				"datagram.",
+			"The TLS proxies are two haproxy with mutual TLS 1.3 (AES-128-GCM) and two threads each. " +
+				"They carry TCP only, and pay for each connection.",
 			"Idle peers are 1,000 with a session and persistent keepalives of 25 s; CPU is of one core.",
 			"Latencies are round trips of 64-byte datagrams, in microseconds.",
 			"An upgrade replaces a device process under a stream that is to carry 1 Gbit/s and " +
@@ -140,10 +149,13 @@ func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case
 		o.Progress("mtu %d: %s is ready", mtu, s.name)
 	}
 
-	group := func(name string, unit bench.Unit,
+	group := func(name string, unit bench.Unit, tcp bool,
 		m func(context.Context, *world) (bench.Sample, error)) bench.Group {
 		g := bench.Group{Name: name, MTU: mtu, Unit: unit}
 		for _, s := range sides {
+			if s.name == tlsPair && !tcp {
+				continue
+			}
 			w := worlds[s.name]
 			g.Sides = append(g.Sides, bench.Side{Name: s.name,
 				Measure: func(ctx context.Context) (bench.Sample, error) { return m(ctx, w) }})
@@ -151,6 +163,10 @@ func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case
 		g.Pairs = []bench.Pair{{Name: name, Ours: sides[0].name, Base: sides[2].name},
 			{Name: name + "_xcrypto", Ours: sides[1].name, Base: sides[2].name},
 			{Name: name + "_to_clear", Ours: sides[0].name, Base: sides[3].name}}
+		if tcp {
+			g.Pairs = append(g.Pairs, bench.Pair{Name: name + "_to_tls_proxies",
+				Ours: sides[0].name, Base: tlsPair})
+		}
 		return g
 	}
 
@@ -166,13 +182,14 @@ func (o Options) compare(ctx context.Context, mtu int, dir string) ([]bench.Case
 	}
 
 	groups := []bench.Group{
-		group("tcp_1", bench.Mbps, tcp(1)), group("tcp_4", bench.Mbps, tcp(4)),
-		group("latency", bench.Microsecond, ping(0)),
-		group("latency_beside_4", bench.Microsecond, ping(4)),
+		group("tcp_1", bench.Mbps, true, tcp(1)), group("tcp_4", bench.Mbps, true, tcp(4)),
+		group("latency", bench.Microsecond, false, ping(0)),
+		group("latency_beside_4", bench.Microsecond, false, ping(4)),
 	}
 	if mtu == udpMTU {
-		groups = append(groups, group("udp", bench.Mbps, o.highestUDP(1)),
-			group("udp_segmented", bench.Mbps, o.highestUDP(udpSegments)))
+		groups = append(groups, group("udp", bench.Mbps, false, o.highestUDP(1)),
+			group("udp_segmented", bench.Mbps, false, o.highestUDP(udpSegments)))
+		groups = append(groups, o.flowGroups(mtu, worlds)...)
 	}
 
 	r := bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}

@@ -130,6 +130,9 @@ func (w *world) build(ctx context.Context) error {
 		}
 	}
 
+	if w.side.name == tlsPair {
+		return w.proxies()
+	}
 	if w.side.engine == "" {
 		return errors.Join(run(ctx, w.names[nodeA], "route add 198.19.2.0/24 via 198.18.0.2"),
 			run(ctx, w.names[nodeB], "route add 198.19.1.0/24 via 198.18.0.1"))

@@ -19,15 +19,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
-const usage = `kvlab bench engine measures the engines of veil-wg beside each other and beside the
-clear network: throughput of TCP and UDP, CPU of the device processes, latency, a thousand idle peers. It
-also replaces device processes under load and counts what that loses and how long it takes.
-Needs root.
+const usage = `kvlab bench engine measures the engines of veil-wg beside each other, beside the clear
+network and beside a pair of TLS proxies (haproxy): throughput of TCP and UDP, CPU of the processes,
+many flows, latency, a thousand idle peers. It also replaces device processes under load and counts
+what that loses and how long it takes. Needs root.
 
 Usage: kvlab bench engine [flags]
 
 Examples:
-  kvlab bench engine                                                all of it, twenty minutes
+  kvlab bench engine                                                all of it, 35 minutes
   kvlab bench engine -rounds 2 -sample 1s -mtus 1500 -upgrades 2    a look, in three minutes
   kvlab bench engine -rounds 0 -mtus 1500 -idle=false               upgrades only
 
@@ -39,7 +39,7 @@ func Command() *cobra.Command {
 	flags := flag.NewFlagSet("kvlab bench engine", flag.ContinueOnError)
 	out := flags.String("out", "out/bench-engine",
 		"`folder` for result.json, report.html and report.md; emptied first")
-	limit := flags.Duration("limit", 40*time.Minute, "ends a run that hangs")
+	limit := flags.Duration("limit", 55*time.Minute, "ends a run that hangs")
 	rounds := flags.Int("rounds", 7, "how often each side is measured; 0 leaves the comparison out")
 	upgrades := flags.Int("upgrades", 20, "how many upgrades are measured at each MTU")
 	idle := flags.Bool("idle", true, "measures a thousand idle peers, too: two minutes")

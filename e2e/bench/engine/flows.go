@@ -1,0 +1,146 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/netns"
+)
+
+const (
+	// turnRate is how many datagrams a second flows that take turns send together.
+	turnRate = 40_000
+	// turnBurst is how many of them follow each other at once.
+	turnBurst = 256
+)
+
+// flowCounts are the numbers of flows that are compared with one.
+var flowCounts = []int{64, 256}
+
+// flowGroups compare many inner flows with one, and with wireguard-go: TCP streams, and datagrams
+// of flows that take turns, which a receiver coalesces worst. The value of the latter is CPU per
+// datagram.
+func (o Options) flowGroups(mtu int, worlds map[string]*world) []bench.Group {
+	ours, reference := worlds[sides[0].name], worlds[sides[2].name]
+	group := func(name string, unit bench.Unit, measure func(context.Context, *world,
+		int) (bench.Sample, error)) bench.Group {
+		g := bench.Group{Name: name, MTU: mtu, Unit: unit}
+		side := func(w *world, flows int) string {
+			s := fmt.Sprintf("%s, %d flows", w.side.name, flows)
+			g.Sides = append(g.Sides, bench.Side{Name: s,
+				Measure: func(ctx context.Context) (bench.Sample, error) {
+					return measure(ctx, w, flows)
+				}})
+			return s
+		}
+
+		one := side(ours, 1)
+		for _, n := range flowCounts {
+			many, other := side(ours, n), side(reference, n)
+			label := fmt.Sprintf("%s_%d", name, n)
+			g.Pairs = append(g.Pairs, bench.Pair{Name: label, Ours: many, Base: one},
+				bench.Pair{Name: label + "_to_wireguard_go", Ours: many, Base: other})
+		}
+		return g
+	}
+
+	return []bench.Group{
+		group("flows_tcp", bench.Mbps, func(ctx context.Context, w *world, n int) (bench.Sample, error) {
+			return w.throughput(ctx, n, o.Sample)
+		}),
+		group("flows_in_turn", bench.Microsecond,
+			func(ctx context.Context, w *world, n int) (bench.Sample, error) {
+				return w.turns(ctx, n, o.Sample)
+			}),
+	}
+}
+
+// turns measures the CPU of a datagram from pod a to pod b, microseconds, when so many flows send
+// one after the other.
+func (w *world) turns(ctx context.Context, flows int, d time.Duration) (bench.Sample, error) {
+	var server *net.UDPConn
+	if err := netns.Do(w.path(podB), func() (err error) {
+		server, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(podAddr(podB))})
+		return err
+	}); err != nil {
+		return bench.Sample{}, err
+	}
+	defer server.Close()
+	if err := prepare(server); err != nil {
+		return bench.Sample{}, err
+	}
+
+	var clients []net.Conn
+	defer func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	}()
+	if err := netns.Do(w.path(podA), func() error {
+		for range flows {
+			c, err := net.DialUDP("udp4", nil, server.LocalAddr().(*net.UDPAddr))
+			if err != nil {
+				return err
+			}
+			clients = append(clients, c)
+		}
+		return nil
+	}); err != nil {
+		return bench.Sample{}, err
+	}
+
+	var came atomic.Int64
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		count(server, &came)
+	}()
+	if err := takeTurns(ctx, clients, warmUp); err != nil {
+		return bench.Sample{}, err
+	}
+	cpu, err := w.cpu()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	before := came.Load()
+	if err := takeTurns(ctx, clients, d); err != nil {
+		return bench.Sample{}, err
+	}
+	if err := sleep(ctx, drained); err != nil {
+		return bench.Sample{}, err
+	}
+	after, err := w.cpu()
+	if err != nil {
+		return bench.Sample{}, err
+	}
+	server.Close()
+	<-received
+
+	n := came.Load() - before
+	if n == 0 {
+		return bench.Sample{}, fmt.Errorf("%s: no datagram passed", w.side.name)
+	}
+	return bench.Sample{Value: float64((after - cpu).Microseconds()) / float64(n)}, nil
+}
+
+// takeTurns sends a datagram by each socket in turn, in bursts, for a time.
+func takeTurns(ctx context.Context, clients []net.Conn, d time.Duration) error {
+	payload := make([]byte, udpPayload)
+	began := time.Now()
+	for sent := 0; time.Since(began) < d; {
+		if err := sleep(ctx, time.Until(began.Add(time.Duration(sent)*time.Second/turnRate))); err != nil {
+			return err
+		}
+		for range turnBurst {
+			if _, err := clients[sent%len(clients)].Write(payload); err != nil {
+				return fmt.Errorf("send datagram %d: %w", sent+1, err)
+			}
+			sent++
+		}
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package engine
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A pair of proxies is what carries TCP of a mesh: pod a speaks to the proxy of its node, which
+// speaks mutual TLS 1.3 to the other one. It pays for each connection and carries TCP only.
+
+const (
+	// proxied is the port of the server in pod b, and of the proxy of node a.
+	proxied = 9000
+	// tlsPort is the port of the proxy of node b.
+	tlsPort = 9443
+)
+
+// proxyConfig is haproxy's: node, directory, what it binds, and its server. The buffers hold 64 KiB,
+// with which it carries most.
+const proxyConfig = `global
+  maxconn 2000
+  nbthread 2
+  tune.bufsize 65536
+defaults
+  mode tcp
+  timeout connect 10s
+  timeout client 1h
+  timeout server 1h
+listen pods
+  bind %s
+  server other %s
+`
+
+// tlsOptions are of both sides: mutual authentication, and one cipher suite.
+const tlsOptions = "ssl crt %[1]s/node.pem ca-file %[1]s/node.pem verify required " +
+	"ssl-min-ver TLSv1.3 ciphersuites TLS_AES_128_GCM_SHA256"
+
+// proxies starts the proxies of both nodes.
+func (w *world) proxies() error {
+	if err := os.MkdirAll(w.dir, 0o700); err != nil {
+		return err
+	}
+	if err := writeCertificate(filepath.Join(w.dir, "node.pem")); err != nil {
+		return fmt.Errorf("make certificate: %w", err)
+	}
+
+	tls := fmt.Sprintf(tlsOptions, w.dir)
+	for i, config := range []string{
+		fmt.Sprintf(proxyConfig, fmt.Sprintf("198.19.1.1:%d", proxied),
+			fmt.Sprintf("198.18.0.2:%d %s", tlsPort, tls)),
+		fmt.Sprintf(proxyConfig, fmt.Sprintf("198.18.0.2:%d %s", tlsPort, tls),
+			fmt.Sprintf("%s:%d", podAddr(podB), proxied)),
+	} {
+		file := filepath.Join(w.dir, strconv.Itoa(i)+".cfg")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			return err
+		}
+		log, err := os.Create(filepath.Join(w.dir, strconv.Itoa(i)+".log"))
+		if err != nil {
+			return err
+		}
+		w.logs = append(w.logs, log)
+		cmd := exec.Command("ip", "netns", "exec", w.names[i], "haproxy", "-db", "-f", file)
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		w.procs[i] = cmd
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("start haproxy: %w", err)
+		}
+		if err := w.listens(i, []int{proxied, tlsPort}[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listens waits until a node has a listener on a port.
+func (w *world) listens(i, port int) error {
+	// A line of the table has the local address, and 0A for a listener (proc(5), /proc/net/tcp).
+	want := fmt.Sprintf(":%04X 00000000:0000 0A", port)
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", w.procs[i].Process.Pid))
+		if err == nil && strings.Contains(string(table), want) {
+			return nil
+		}
+	}
+	log, _ := os.ReadFile(filepath.Join(w.dir, strconv.Itoa(i)+".log"))
+	return fmt.Errorf("haproxy does not listen: %s", log)
+}
+
+// writeCertificate writes a key and a certificate that signs itself, which both proxies have and
+// trust.
+func writeCertificate(file string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	t := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"},
+		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(24 * time.Hour), IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	cert, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
+	if err != nil {
+		return err
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(pem.Encode(f, &pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		pem.Encode(f, &pem.Block{Type: "PRIVATE KEY", Bytes: private}), f.Close())
+}
