@@ -54,6 +54,7 @@ func TestWrongTierIsNotChosen(t *testing.T) {
 	if err := prove(&bad); err == nil {
 		t.Error("a tier that seals wrongly was proven")
 	}
+
 	for _, n := range []int{longest, longest + 1} {
 		bad = XCrypto
 		bad.Seal = func(w *Worker, key *Key, p []Packet) {
@@ -66,6 +67,7 @@ func TestWrongTierIsNotChosen(t *testing.T) {
 			t.Errorf("a tier that seals texts of %d bytes wrongly was proven", n)
 		}
 	}
+
 	bad = XCrypto
 	bad.Open = func(w *Worker, key *Key, p []Packet) {
 		openEach(w, key, p)
