@@ -209,6 +209,11 @@ const EngineEnv = "KUBEVEIL_ENGINE"
 
 // StartProgram starts "veild" or "veil-wg" on the node as it was installed.
 func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) {
+	return n.StartProgramIn(ctx, name, nil)
+}
+
+// StartProgramIn is StartProgram with additions to the program's environment.
+func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*Process, error) {
 	var args []string
 	if name == "veild" {
 		args = []string{"--config", configFile}
@@ -218,7 +223,7 @@ func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) 
 		args = []string{"-engine", cmp.Or(n.lab.opts.Engine, os.Getenv(EngineEnv),
 			worker.EngineKubeveil)}
 	}
-	p, err := n.Start(ctx, filepath.Join(n.programs(), name), args...)
+	p, err := n.startIn(ctx, env, filepath.Join(n.programs(), name), args...)
 	if err != nil {
 		return nil, err
 	}

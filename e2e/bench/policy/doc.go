@@ -25,9 +25,12 @@
 // shape of kube-network-policies: first packets go to a Go program by NFQUEUE, and all are
 // accepted.
 //
+// Part read has a lab with the whole veild and a real API server (e2e/lab). What veild reads there
+// are objects of the size that etcd takes, each large by one repeated field.
+//
 // It is larger than most packages: all parts measure the objects of world.go, in one run with one
 // result.
 //
 // Start reading at Run in suite.go; node.go has the node, lane.go the lanes. The parts are size.go,
-// change.go with fastpath.go, revoke.go, add.go and connections.go, whose load is traffic.go.
+// change.go with fastpath.go, revoke.go, add.go, read.go and connections.go, whose load is traffic.go.
 package policy

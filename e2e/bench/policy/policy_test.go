@@ -35,11 +35,14 @@ func small() *scales {
 		node:    scale{nodes: 60, pods: 20, policies: 20, rules: 7},
 		changes: 10, edits: 5, connections: 300, opened: 300,
 		bytes: 50e6, short: 400, turns: 2,
+		swollen: 2, readPods: 10,
 	}
 }
 
+// options are those of all parts but read, which needs the built programs.
 func options(t *testing.T) Options {
-	return Options{Root: ".", Rounds: 1, Parts: Parts(), scales: small(),
+	parts := slices.DeleteFunc(Parts(), func(p string) bool { return p == "read" })
+	return Options{Root: ".", Rounds: 1, Parts: parts, scales: small(),
 		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
 }
 
@@ -78,6 +81,29 @@ func TestRunMeasuresEachCaseThatHasAGate(t *testing.T) {
 		t.Errorf("without policies ADD wrote %+v, want an element of each family", c)
 	}
 	nothingLeft(t)
+}
+
+// Part read needs a lab; its cases have names and gates all the same.
+func TestCasesOfPartReadHaveNamesAndGates(t *testing.T) {
+	gates, err := bench.Judge(&bench.Result{Platform: bench.Namespaces}, Suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	judged := map[string]bool{}
+	for _, g := range gates {
+		judged[g.Name] = true
+	}
+	for name := range ofGates.labels() {
+		if strings.HasPrefix(name, "read_") && !judged[name] {
+			t.Errorf("%s has no gate", name)
+		}
+		delete(judged, name)
+	}
+	for name := range judged {
+		if strings.HasPrefix(name, "read_") {
+			t.Errorf("gate %s is of no case", name)
+		}
+	}
 }
 
 // An interrupted run returns what it has measured, and leaves nothing.

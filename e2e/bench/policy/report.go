@@ -37,6 +37,15 @@ func (z scales) labels() map[string]string {
 	for _, name := range []string{caseRevokeFew, caseRevokeAll} {
 		out[name+suffixBehind] = out[name] + ", directly after another revocation"
 	}
+	for _, f := range swollenFields {
+		for _, way := range readWays {
+			name := caseRead(f.name, way.name)
+			out[name] = fmt.Sprintf("%d objects of 1.4 MB with many %s, %s: peak of veild's "+
+				"resident memory", z.swollen, f.what, way.what)
+			out[name+suffixEdit] = fmt.Sprintf("another namespace's policy edited beside %d "+
+				"objects with many %s, %s", z.swollen, f.what, way.what)
+		}
+	}
 	for lane, text := range map[string]string{
 		laneControl: "no policy again, the control",
 		laneTen:     "10 policies with 10 rules",

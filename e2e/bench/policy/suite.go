@@ -28,6 +28,7 @@ var parts = []part{
 	{"revoke", (*suite).revoke},
 	{"add", (*suite).add},
 	{"connections", (*suite).connections},
+	{"read", (*suite).read},
 }
 
 // Parts are the names of the parts, in the order in which they are run.
@@ -56,6 +57,8 @@ type scales struct {
 	opened int
 	// bytes and short connections are those of a turn of a lane; turns are those of a round.
 	bytes, short, turns int
+	// swollen objects of the largest size, of one kind at a time, are read beside so many pods.
+	swollen, readPods int
 }
 
 // ofGates are the scales that the gates are for.
@@ -65,6 +68,7 @@ var ofGates = scales{
 	changes: 300, edits: 100, connections: 100000,
 	opened: 50000,
 	bytes:  2e9, short: 10000, turns: 5,
+	swollen: 20, readPods: 1000,
 }
 
 // Check returns what is wrong with the options.

@@ -18,7 +18,8 @@ import (
 
 const usage = `kvlab bench policy measures what NetworkPolicy costs a node: to plan 100,000 rules
 and write them to the kernel, to change a pod or a policy, to revoke connections, what an ADD
-writes more, and what connections cost more. Needs root.
+writes more, what connections cost more, and the memory of veild beside the largest objects. Needs
+root, and for part read the programs and tools of make build.
 
 Usage: kvlab bench policy [flags]
 
@@ -26,6 +27,7 @@ Examples:
   kvlab bench policy                           all of it
   kvlab bench policy -rounds 1 -parts change   a look at changes
   kvlab bench policy -parts connections        connections only
+  kvlab bench policy -rounds 1 -parts read     the whole veild beside objects of 1.4 MB
 
 Flags:
 `
@@ -35,7 +37,7 @@ func Command() *cobra.Command {
 	flags := flag.NewFlagSet("kvlab bench policy", flag.ContinueOnError)
 	out := flags.String("out", "out/bench-policy",
 		"`folder` for result.json, report.html and report.md; emptied first")
-	limit := flags.Duration("limit", 15*time.Minute, "ends a run that hangs")
+	limit := flags.Duration("limit", 25*time.Minute, "ends a run that hangs")
 	rounds := flags.Int("rounds", 7, "how often each quantity is measured")
 	parts := flags.String("parts", strings.Join(policy.Parts(), ","), "`parts` to measure")
 	return program.Command("measure what NetworkPolicy costs a node",

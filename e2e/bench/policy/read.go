@@ -1,0 +1,299 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// Namespaces of part read: good is measured, and evil has the large objects.
+const good, evil = "good", "evil"
+
+// edits is how often a large object is read once more while another policy is edited.
+const edits = 5
+
+// suffixEdit ends the names of cases of an edit.
+const suffixEdit = "_edit"
+
+// softLimit is that of the manifests.
+const softLimit = "GOMEMLIMIT=192MiB"
+
+// swollenField is a repeated field that makes an object large.
+type swollenField struct {
+	name, what string
+	// prefix is that of the key in etcd.
+	prefix string
+	// count is how many entries make the object 1.3 to 1.5 MB in etcd.
+	count int
+	make  func(ctx context.Context, c kubernetes.Interface, name string, count int) error
+}
+
+// Keys of the objects of a namespace in etcd.
+const policyKey, podKey = "/registry/networkpolicies/" + evil + "/", "/registry/pods/" + evil + "/"
+
+// swollenFields are the fields that cost most memory before they were counted, by kind.
+var swollenFields = []swollenField{
+	{"rules", "empty rules", policyKey, 700_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
+		s.Ingress = make([]networkingv1.NetworkPolicyIngressRule, n)
+	})},
+	{"peers", "peers", policyKey, 300_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
+		peers := make([]networkingv1.NetworkPolicyPeer, n)
+		for i := range peers {
+			peers[i].PodSelector = &metav1.LabelSelector{}
+		}
+		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{From: peers}}
+	})},
+	{"values", "label values", policyKey, 140_000, largePolicy(func(s *networkingv1.NetworkPolicySpec, n int) {
+		values := make([]string, n)
+		for i := range values {
+			values[i] = fmt.Sprint("v", i)
+		}
+		s.Ingress = []networkingv1.NetworkPolicyIngressRule{{
+			From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{
+				MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a",
+					Operator: metav1.LabelSelectorOpIn, Values: values}}}}}}}
+	})},
+	{"pods", "labels of a pod", podKey, 45_000, func(ctx context.Context, c kubernetes.Interface,
+		name string, n int) error {
+		labels := make(map[string]string, n)
+		for i := range n {
+			labels[fmt.Sprint("k", i)] = "x"
+		}
+		return makePod(ctx, c, evil, name, labels)
+	}},
+}
+
+func largePolicy(fill func(*networkingv1.NetworkPolicySpec, int)) func(context.Context,
+	kubernetes.Interface, string, int) error {
+	return func(ctx context.Context, c kubernetes.Interface, name string, n int) error {
+		p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		fill(&p.Spec, n)
+		_, err := c.NetworkingV1().NetworkPolicies(evil).Create(ctx, p, metav1.CreateOptions{})
+		return err
+	}
+}
+
+// makeLarge makes a large object. The API server may need longer for one than it has for a request.
+func makeLarge(ctx context.Context, c kubernetes.Interface, f swollenField, name string) error {
+	for tries := 5; ; tries-- {
+		err := f.make(ctx, c, name, f.count)
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		if tries == 0 || !apierrors.IsTimeout(err) {
+			return err
+		}
+	}
+}
+
+func largeName(i int) string { return fmt.Sprintf("large-%02d", i) }
+
+// makePod makes the object of a pod that no node runs.
+func makePod(ctx context.Context, c kubernetes.Interface, namespace, name string,
+	labels map[string]string) error {
+	no := false
+	_, err := c.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		Spec: corev1.PodSpec{NodeName: "elsewhere", AutomountServiceAccountToken: &no,
+			Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}, metav1.CreateOptions{})
+	return err
+}
+
+// readWay is a way in which veild reads all objects of a kind.
+type readWay struct {
+	name, what string
+	env        []string
+}
+
+var readWays = []readWay{
+	{"stream", "streaming lists", nil},
+	{"plain", "plain lists", []string{"KUBE_FEATURE_WatchListClient=false"}},
+}
+
+func caseRead(field, way string) string { return "read_" + field + "_" + way }
+
+// read measures veild beside objects that are as large as etcd takes.
+func (s *suite) read(ctx context.Context) (err error) {
+	l, err := lab.New(ctx, lab.Options{Nodes: 1, VeildConfig: map[string]any{
+		"policy": "kubernetes", "logLevel": "info"}})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.Close()) }()
+
+	cfg := rest.CopyConfig(l.Control.Config)
+	cfg.QPS, cfg.ContentType = -1, runtime.ContentTypeProtobuf
+	c, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	for _, namespace := range []string{good, evil} {
+		if err := l.Control.AddNamespace(ctx, namespace); err != nil {
+			return err
+		}
+	}
+	for i := range s.scales.readPods {
+		if err := makePod(ctx, c, good, fmt.Sprint("pod-", i),
+			map[string]string{"app": fmt.Sprint("app-", i%20)}); err != nil {
+			return err
+		}
+	}
+	allowed := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "edited"}}
+	if _, err := c.NetworkingV1().NetworkPolicies(good).Create(ctx, allowed,
+		metav1.CreateOptions{}); err != nil {
+		return err
+	}
+
+	for _, f := range swollenFields {
+		if err := s.readField(ctx, l.Control, l.Nodes()[0], c, f); err != nil {
+			return fmt.Errorf("%s: %w", f.what, err)
+		}
+	}
+	return nil
+}
+
+// readField measures beside the objects of one field, which are gone afterwards.
+func (s *suite) readField(ctx context.Context, control *lab.Control, n *lab.Node,
+	c kubernetes.Interface, f swollenField) error {
+	if err := n.Program("veild").Kill(ctx); err != nil {
+		return err
+	}
+	if err := makeLarge(ctx, c, f, largeName(0)); err != nil {
+		return err
+	}
+	for i := range s.scales.swollen - 1 {
+		if err := control.CopyObject(ctx, f.prefix, largeName(0), largeName(i+1)); err != nil {
+			return err
+		}
+	}
+	for _, way := range readWays {
+		if err := s.readBy(ctx, control, n, c, f, way); err != nil {
+			return fmt.Errorf("%s: %w", way.what, err)
+		}
+	}
+
+	now := int64(0)
+	gone := metav1.DeleteOptions{GracePeriodSeconds: &now}
+	return errors.Join(
+		c.NetworkingV1().NetworkPolicies(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}),
+		c.CoreV1().Pods(evil).DeleteCollection(ctx, gone, metav1.ListOptions{}))
+}
+
+// readBy starts veild, writes some large objects again and edits another namespace's policy, and ends veild. A
+// veild that ended by itself is an error.
+func (s *suite) readBy(ctx context.Context, control *lab.Control, n *lab.Node,
+	c kubernetes.Interface, f swollenField, way readWay) error {
+	p, err := n.StartProgramIn(ctx, "veild", append([]string{softLimit}, way.env...))
+	if err != nil {
+		return err
+	}
+	if err := inForce(ctx, n); err != nil {
+		return err
+	}
+
+	v := values{}
+	name := caseRead(f.name, way.name)
+	for i := range min(edits, s.scales.swollen) {
+		if err := control.CopyObject(ctx, f.prefix, largeName(i), largeName(i)); err != nil {
+			return err
+		}
+		took, err := edit(ctx, n, c, i)
+		if err != nil {
+			return err
+		}
+		v.add(name+suffixEdit, millis(took))
+	}
+	if !p.Running() {
+		return errors.New("veild ended")
+	}
+	peak, err := peakMemory(p.PID())
+	if err != nil {
+		return err
+	}
+
+	v.add(name, peak)
+	s.Progress("%s: peak %.0f MiB, edit p50 %.0f ms, most %.0f ms", name, peak,
+		bench.Quantile(v[name+suffixEdit], 0.5), bench.Quantile(v[name+suffixEdit], 1))
+	s.one(name, bench.MiB, v[name])
+	s.one(name+suffixEdit, bench.Millisecond, v[name+suffixEdit])
+	return p.Kill(ctx)
+}
+
+// inForce waits until all that the API server told is in force.
+func inForce(ctx context.Context, n *lab.Node) error {
+	return lab.Until(ctx, time.Minute, func() error {
+		st, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		if err != nil {
+			return err
+		}
+		if p := st.Policy; p == nil || !p.Listed || p.Revision == "" || p.Told != p.Revision {
+			return fmt.Errorf("policy %+v", p)
+		}
+		return nil
+	})
+}
+
+// edit changes the policy of the other namespace, and returns the time from the API server's answer
+// until it is in force. The status is read in a loop, which is in the time.
+func edit(ctx context.Context, n *lab.Node, c kubernetes.Interface, i int) (time.Duration, error) {
+	before, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+	if err != nil {
+		return 0, err
+	}
+	patch := fmt.Appendf(nil, `{"spec": {"egress": [{"ports": [{"port": %d}]}]}}`,
+		1+time.Now().UnixMicro()%65000)
+	if _, err := c.NetworkingV1().NetworkPolicies(good).Patch(ctx, "edited", types.MergePatchType,
+		patch, metav1.PatchOptions{}); err != nil {
+		return 0, err
+	}
+
+	began := time.Now()
+	for time.Since(began) < 30*time.Second {
+		now, err := telemetry.Fetch(ctx, n.Path(abi.AdminSocket))
+		if err != nil {
+			return 0, err
+		}
+		if now.Policy.Revision != before.Policy.Revision {
+			return time.Since(began), nil
+		}
+	}
+	return 0, fmt.Errorf("edit %d is not in force", i)
+}
+
+var peakLine = regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB$`)
+
+// peakMemory returns the largest resident memory that a process had, in MiB.
+func peakMemory(pid int) (float64, error) {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return 0, err
+	}
+	m := peakLine.FindStringSubmatch(string(text))
+	if m == nil {
+		return 0, fmt.Errorf("process %d has no peak of memory: %s", pid, strings.TrimSpace(
+			string(text)))
+	}
+	kb, err := strconv.ParseFloat(m[1], 64)
+	return kb / 1024, err
+}
