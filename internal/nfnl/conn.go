@@ -210,6 +210,17 @@ func (c *Conn) Dump(request *Messages, begin func(), each func(attributes []byte
 	return ErrInterrupted
 }
 
+// Get asks by the only message of a request, and calls each with the attributes of what the kernel
+// answers.
+func (c *Conn) Get(request *Messages, each func(attributes []byte) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	flags := request.b[6:]
+	binary.NativeEndian.PutUint16(flags, binary.NativeEndian.Uint16(flags)|unix.NLM_F_ACK)
+	_, err := c.dump(request, each)
+	return err
+}
+
 func (c *Conn) dump(request *Messages, each func([]byte) error) (interrupted bool, err error) {
 	c.seq++
 	request.number(c.seq)

@@ -23,6 +23,14 @@ type Table struct {
 	// have is what the kernel has; read reports whether it is known.
 	have *state
 	read bool
+	// generation is that of the ruleset when have was all that the table had; 0 is not known.
+	// compare reports whether another program may have changed the table since.
+	generation uint32
+	compare    bool
+	// reads counts how often elements were read.
+	reads int
+	// afterSlice lets tests end a change between slices; nil in programs.
+	afterSlice func() error
 	// stamp is what the kernel has of the table of stamp.go.
 	stamp stampState
 }
@@ -60,16 +68,17 @@ func (t *Table) failedLocked() {
 	}
 }
 
-// Forget makes the next Apply read the kernel: another program may have changed the table.
+// Forget makes the next Apply read the kernel, if anyone changed the ruleset since the table was
+// known: another program may have changed the table.
 func (t *Table) Forget() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.read = false
+	t.compare = true
 }
 
-// Refresh reads the members of groups, which plugins add and remove. A caller reads the records of
-// attachments after Refresh and before it makes the plan for Apply: a member that has no record
-// by then is not a pod's, and Apply removes it.
+// Refresh reads the members of groups, which plugins add and remove, if anyone changed the ruleset.
+// A caller reads the records of attachments after Refresh and before it makes the plan for Apply: a
+// member that has no record by then is not a pod's, and Apply removes it.
 func (t *Table) Refresh() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -78,9 +87,21 @@ func (t *Table) Refresh() error {
 		return err
 	}
 
-	if !t.read || t.have == nil {
+	if !t.read {
 		return t.readLocked(c)
 	}
+	stands, err := t.standsLocked(c)
+	if err != nil {
+		t.failedLocked()
+		return err
+	}
+	if stands {
+		return nil
+	}
+	if t.have == nil {
+		return t.readLocked(c)
+	}
+	t.reads++
 	for name := range t.have.sets {
 		if !isMembers(name) {
 			continue
@@ -95,12 +116,27 @@ func (t *Table) Refresh() error {
 	return nil
 }
 
-func (t *Table) readLocked(c *nfnl.Conn) (err error) {
-	if t.have, err = read(c); err == nil {
-		t.stamp, err = readStamp(c)
+func (t *Table) readLocked(c *nfnl.Conn) error {
+	t.read, t.generation = false, 0
+	t.reads++
+	before, err := generation(c)
+	if err != nil {
+		return err
 	}
-	t.read = err == nil
-	return err
+	if t.have, err = read(c); err != nil {
+		return err
+	}
+	if t.stamp, err = readStamp(c); err != nil {
+		return err
+	}
+	after, err := generation(c)
+	if err != nil {
+		return err
+	}
+	if t.read, t.compare = true, false; before == after {
+		t.generation = after
+	}
+	return nil
 }
 
 // tries bounds how often Apply reads the kernel again because it was not as known: a plugin may
@@ -137,6 +173,12 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 	if err != nil {
 		return r, err
 	}
+	if t.read && t.compare {
+		if t.read, err = t.standsLocked(c); err != nil {
+			return r, err
+		}
+		t.compare = false
+	}
 	if !t.read {
 		if err := t.readLocked(c); err != nil {
 			return r, err
@@ -149,13 +191,18 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 	if d.empty() && !restamp {
 		return r, nil
 	}
+	made, err := t.prepareLocked(c, d, want)
+	if err != nil {
+		return Result{}, err
+	}
+	r.Changes = made
 	var tx transaction
 	if restamp {
 		writeStamp(&tx, t.stamp.dropped)
-		r.Changes = 1
+		r.Changes++
 	}
 	d.write(&tx, want, &cached)
-	if err := tx.commit(c); err != nil {
+	if err := t.commitLocked(c, &tx); err != nil {
 		return Result{}, err
 	}
 	t.have, t.stamp.chains = want.update(t.have, d, &cached), stampWanted()
