@@ -29,11 +29,15 @@ func (p *Planner) chainsOf(pod *Pod, selecting []*compiled, cluster []*compiledC
 	}
 	fmt.Fprintf(text, "%v %t %v", pod.Ports, pod.Excess, doubts)
 	key := text.String()
+	use := p.uses[pod.key()]
+	use.memo = key
+	p.uses[pod.key()] = use
 	if known, has := p.memo[key]; has {
 		return known.chains, known.problem
 	}
 
 	var by [2]judged
+	var made memo
 	for _, c := range selecting {
 		doubt := pod.Excess && len(c.subjects()) > 0
 		for _, d := range []Direction{Ingress, Egress} {
@@ -50,7 +54,6 @@ func (p *Planner) chainsOf(pod *Pod, selecting []*compiled, cluster []*compiledC
 	}
 	addCluster(cluster, doubts, pod, p.defs, &by)
 
-	var made memo
 	for _, d := range []Direction{Ingress, Egress} {
 		if problem := by[d].bound(d, p.defs); problem != "" {
 			made.problem = problem

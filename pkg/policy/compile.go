@@ -139,6 +139,10 @@ type compiled struct {
 	// count is how many lines there are by direction, before any are joined: one for each peer and
 	// range of ports.
 	count [2]int
+	// ranges counts the ranges of blocks by direction.
+	ranges [2]int
+	// over reports whether it denies because its namespace exceeds a budget.
+	over bool
 	// serial numbers the version of the policy.
 	serial uint64
 	// problem says why the policy, or a direction of it, denies everything; empty is none.
@@ -186,6 +190,7 @@ func (c *compiled) compile() {
 			continue
 		}
 		c.lines[d], c.count[d] = w.lines, w.count-len(w.named)
+		c.ranges[d] = w.ranges
 		c.named = append(c.named, w.named...)
 		maps.Copy(c.sets, w.sets)
 	}

@@ -46,7 +46,9 @@ type Planner struct {
 	// serial counts the versions of policies. memo are the chains by the versions that they are of.
 	serial uint64
 	memo   map[string]memo
-	own    []netip.Addr
+	// uses are what is selected by member.
+	uses map[Key]use
+	own  []netip.Addr
 	// allowOwnNode is that of the Plan.
 	allowOwnNode bool
 	nodes        map[string]Node
@@ -83,7 +85,8 @@ func NewPlanner(node string) *Planner {
 		cluster: map[string]*compiledCluster{}, ranges: &Set{Name: SetRanges, Kind: KindBlock},
 		chains: map[string]*Chain{}, peers: map[string][]string{},
 		defs: map[string]*definition{}, sets: map[string]*members{}, index: newSetIndex(),
-		changed: map[string]*members{}, memo: map[string]memo{}, stale: true, swept: true,
+		changed: map[string]*members{}, memo: map[string]memo{}, uses: map[Key]use{},
+		stale: true, swept: true,
 	}
 }
 
@@ -139,6 +142,7 @@ func (p *Planner) PutPod(pod Pod) {
 
 // forget makes a pod of this node no member.
 func (p *Planner) forget(pod *Pod) {
+	delete(p.uses, pod.key())
 	if p.members[pod.key()] != nil {
 		delete(p.members, pod.key())
 		p.stale = true
@@ -212,12 +216,14 @@ func (p *Planner) PutPolicy(policy Policy) {
 	}
 	p.serial++
 	of[policy.Name.Name] = &compiled{policy: policy, serial: p.serial}
+	p.forgive(policy.Namespace)
 	p.dirtyAll(policy.Namespace)
 }
 
 // DeletePolicy forgets a policy.
 func (p *Planner) DeletePolicy(name Name) {
 	delete(p.policies[name.Namespace], name.Name)
+	p.forgive(name.Namespace)
 	if len(p.policies[name.Namespace]) == 0 {
 		delete(p.policies, name.Namespace)
 	}
@@ -237,14 +243,10 @@ func (p *Planner) dirtyAll(namespace string) {
 // Plan returns what the node must enforce now.
 func (p *Planner) Plan() *Plan {
 	regrouped := p.stale || len(p.dirty) > 0
-	for name := range p.dirty {
-		if pod := p.pods[name]; pod != nil {
-			p.regroup(pod)
-		}
-	}
-	clear(p.dirty)
-	if regrouped {
-		p.sweep()
+	sets := p.arrange(regrouped)
+	for p.budgetElements() {
+		regrouped = true
+		sets = p.arrange(true)
 	}
 	if regrouped || p.told == nil {
 		p.told = &told{p.problems(), p.clusterProblems(), p.denials()}
@@ -256,13 +258,32 @@ func (p *Planner) Plan() *Plan {
 		p.membersTold = maps.Clone(p.members)
 	}
 	plan := &Plan{
-		Sets: p.freeze(), Elements: p.elementsTold, Chains: p.chainsTold,
+		Sets: sets, Elements: p.elementsTold, Chains: p.chainsTold,
 		Groups: p.groupsTold, Members: p.membersTold,
 		Problems: p.told.problems, ClusterProblems: p.told.clusterProblems, Own: p.own,
 		AllowOwnNode: p.allowOwnNode, Denials: p.told.denials, NodeAddrs: p.nodeAddrs,
 		Inside: p.inside,
 	}
 	return plan
+}
+
+// arrange makes the members of dirty pods, and returns the sets of the chains that follow.
+func (p *Planner) arrange(regrouped bool) SetMap {
+	if !regrouped {
+		return p.freeze()
+	}
+
+	for again := true; again; again = p.budget() {
+		p.weigh()
+	}
+	for name := range p.dirty {
+		if pod := p.pods[name]; pod != nil {
+			p.regroup(pod)
+		}
+	}
+	clear(p.dirty)
+	p.sweep()
+	return p.freeze()
 }
 
 // freeze returns the sets as they are.
@@ -308,24 +329,13 @@ func (p *Planner) freeze() SetMap {
 
 // regroup makes the Member of a pod of this node again.
 func (p *Planner) regroup(pod *Pod) {
-	// Without the labels of its namespace a pod may be the subject of any ClusterNetworkPolicy.
-	unsure := len(p.cluster) > 0 && p.namespaces[pod.Namespace] == nil
-	if pod.Node != p.node || pod.HostNetwork || pod.Finished || pod.UID == "" || unsure {
+	if !p.isSubject(pod) {
 		delete(p.members, pod.key())
 		return
 	}
 
 	m := &Member{Addrs: p.attached[pod.key()]}
-	var selecting []*compiled
-	for _, c := range p.policies[pod.Namespace] {
-		if pod.Excess || c.subjects().Matches(pod.Labels) {
-			c.compile()
-			selecting = append(selecting, c)
-		}
-	}
-	slices.SortFunc(selecting, func(a, b *compiled) int {
-		return strings.Compare(a.policy.Name.Name, b.policy.Name.Name)
-	})
+	selecting := p.selecting(pod)
 	for _, c := range selecting {
 		m.Policies = append(m.Policies, c.policy.Name)
 	}
@@ -342,6 +352,27 @@ func (p *Planner) regroup(pod *Pod) {
 	}
 	m.Group = g.Name
 	p.members[pod.key()] = m
+}
+
+// isSubject reports whether policies can judge a pod of this node. Without the labels of its
+// namespace a pod may be the subject of any ClusterNetworkPolicy.
+func (p *Planner) isSubject(pod *Pod) bool {
+	unsure := len(p.cluster) > 0 && p.namespaces[pod.Namespace] == nil
+	return pod.Node == p.node && !pod.HostNetwork && !pod.Finished && pod.UID != "" && !unsure
+}
+
+// selecting returns the NetworkPolicies that select a pod, sorted.
+func (p *Planner) selecting(pod *Pod) (out []*compiled) {
+	for _, c := range p.policies[pod.Namespace] {
+		if pod.Excess || c.subjects().Matches(pod.Labels) {
+			c.compile()
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b *compiled) int {
+		return strings.Compare(a.policy.Name.Name, b.policy.Name.Name)
+	})
+	return out
 }
 
 // problems returns those of the policies that select a pod of this node.

@@ -29,12 +29,12 @@ func (p *Planner) sweep() {
 	maps.DeleteFunc(p.groups, func(name string, _ *Group) bool { return !groups[name] })
 	maps.DeleteFunc(p.chains, func(name string, _ *Chain) bool { return !chains[name] })
 	maps.DeleteFunc(p.peers, func(name string, _ []string) bool { return !chains[name] })
-	maps.DeleteFunc(p.memo, func(_ string, m memo) bool {
-		return slices.ContainsFunc(m.chains[:], func(c string) bool { return c != "" && !chains[c] })
-	})
-	if len(p.memo) > 2*len(p.members)+maxChanged { // versions that no policy has any more
-		clear(p.memo)
+	maps.DeleteFunc(p.uses, func(key Key, _ use) bool { return p.members[key] == nil })
+	used := make(map[string]bool, len(p.uses))
+	for _, u := range p.uses {
+		used[u.memo] = true
 	}
+	maps.DeleteFunc(p.memo, func(key string, _ memo) bool { return !used[key] })
 	maps.DeleteFunc(p.sets, func(name string, s *members) bool {
 		if !sets[name] {
 			p.index.remove(s)

@@ -75,8 +75,8 @@ func (t *Table) prepareLocked(c *nfnl.Conn, d *difference, want *content) (made 
 	return made, err
 }
 
-// cut returns where to cut the sorted keys of the set, at room or a little later: an interval is not
-// cut, since the kernel refuses what follows a start without its end.
+// cut returns where to cut the sorted keys of the set, at room or a little later: an interval is
+// not cut, since the kernel refuses what follows a start without its end.
 func (s *set) cut(keys []string, room int) int {
 	n := min(room, len(keys))
 	if !s.interval || s.concat {

@@ -43,8 +43,8 @@ func outcomes(t *testing.T, ns *nettest.NS) (allowed [3]bool) {
 }
 
 // A large change is several transactions, between which others can have theirs. Packets are judged
-// by the old plan until the last one. A daemon that dies between two of them leaves nothing in force
-// of the new plan; the next one brings it in force, or removes what is left.
+// by the old plan until the last one. A daemon that dies between two of them leaves nothing in
+// force of the new plan; the next one brings it in force, or removes what is left.
 func TestLargeChangeGoesInSlices(t *testing.T) {
 	before, after := [3]bool{true, true, true}, [3]bool{false, true, true}
 	died := errors.New("the daemon died")
