@@ -41,7 +41,7 @@ func (t *Table) standsLocked(c *nfnl.Conn) (bool, error) {
 	return err == nil && now == t.generation, err
 }
 
-// commitLocked commits a transaction. The table stays known if nobody else changed the ruleset
+// commitLocked commits a transaction. The table stays known if no other process changed the ruleset
 // since it was.
 func (t *Table) commitLocked(c *nfnl.Conn, tx *transaction) error {
 	stands, err := t.standsLocked(c)

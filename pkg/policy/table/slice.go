@@ -16,8 +16,8 @@ import (
 const (
 	// sliceElements bounds the elements of a slice.
 	sliceElements = 2048
-	// slicePause is between two slices. Whoever waits goes ahead, and a DEL that reads the table
-	// without a lock finds it unchanged for a moment.
+	// slicePause is between two slices. A process that waits goes ahead, and a DEL that reads the
+	// table without a lock finds it unchanged for a moment.
 	slicePause = 10 * time.Millisecond
 )
 

@@ -22,7 +22,7 @@ func sliced(t *testing.T) (ns *nettest.NS, p *policy.Planner) {
 	return ns, p
 }
 
-// outcomes are whether the client reaches the server, and its first and last peer.
+// outcomes reports whether the client reaches the server, and its first and last peer.
 func outcomes(t *testing.T, ns *nettest.NS) (allowed [3]bool) {
 	t.Helper()
 	flows := []policy.Flow{{Src: policytest.PodAddrs(2)[0], Dst: policytest.PodAddrs(1)[0],
@@ -118,7 +118,7 @@ func TestLargeChangeIsInForceWhole(t *testing.T) {
 	}
 }
 
-// Nothing is read while nobody changed the ruleset. What another program changed is restored.
+// Nothing is read while no process changed the ruleset. What another program changed is restored.
 func TestNothingIsReadWhileTheGenerationStands(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	ns, p := sliced(t)
