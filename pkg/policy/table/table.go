@@ -98,7 +98,7 @@ func (t *Table) Refresh() error {
 	if stands {
 		return nil
 	}
-	if t.have == nil {
+	if t.have == nil || t.compare {
 		return t.readLocked(c)
 	}
 	t.reads++
