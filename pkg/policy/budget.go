@@ -8,7 +8,8 @@ import (
 )
 
 // Budgets of what the policies of namespaces come to on one node. A namespace beyond one has its
-// largest NetworkPolicies deny everything that they isolate, until it is within: nobody else pays.
+// largest NetworkPolicies deny everything that they isolate, until it is within. Other namespaces do
+// not pay.
 const (
 	// MaxNamespaceLines bounds the lines and ranges of addresses in the chains of the pods of one
 	// namespace. Pods that the same policies select share chains.
@@ -143,7 +144,7 @@ func (p *Planner) denyLargest(namespace string, size func(*compiled) int, proble
 	return size(c)
 }
 
-// forgive has the policies of a namespace that exceeded a budget judged anew.
+// forgive has the policies of a namespace that exceeded a budget judged again.
 func (p *Planner) forgive(namespace string) {
 	for name, c := range p.policies[namespace] {
 		if c.over {

@@ -12,8 +12,9 @@
 //   - A pod that is in no group's set of members is mute. That holds whatever is deleted: a group,
 //     a member, a set that another program flushed.
 //   - A pod's packet that the table did not judge is dropped by a second one, kubeveil_stamp
-//     (stamp.go): whoever deletes or flushes the first opens nothing.
-//   - One Apply is one netlink transaction. The kernel enforces the old plan or the new one.
+//     (stamp.go): a program that deletes or flushes the first opens nothing.
+//   - The kernel enforces the old plan or the new one: one transaction switches. New sets with many
+//     elements are made before it (slice.go).
 //   - Applying a plan that is in force writes nothing, also after a restart of the daemon.
 //   - A transaction that the kernel refuses changes nothing, and Apply returns its error.
 //
