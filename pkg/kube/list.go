@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,7 +106,7 @@ func readJSON(d *json.Decoder, list growing, reduce cache.TransformFunc) error {
 			err = readItems(d, list, reduce)
 		default:
 			err = d.Decode(&struct{}{})
-			if _, other := err.(*json.UnmarshalTypeError); other {
+			if _, other := errors.AsType[*json.UnmarshalTypeError](err); other {
 				err = nil // whatever it is, it is skipped
 			}
 		}

@@ -52,12 +52,12 @@ func TestServerWithoutServiceRangesIsNoProblem(t *testing.T) {
 	f.setRefuse("GET "+serviceCIDRsPath, http.StatusNotFound)
 	f.put(nodesPath, node("node-1", 1))
 	r := start(t, f, "node-1", func(c *Client) { c.times.unserved = time.Hour })
-	s := r.until("synced", func(s cluster.State) bool { return s.Synced })
+	r.until("synced", func(s cluster.State) bool { return s.Synced })
 	nettest.Until(t, 10*time.Second, "asked", func() bool {
 		return f.count("GET "+serviceCIDRsPath) > 0
 	})
 	f.put(nodesPath, node("node-2", 2))
-	s = r.until("a new node", func(s cluster.State) bool { return len(s.Nodes) == 2 })
+	s := r.until("a new node", func(s cluster.State) bool { return len(s.Nodes) == 2 })
 	if s.RangesListed || len(r.Problems()) != 0 {
 		t.Errorf("listed %t, problems %q", s.RangesListed, r.Problems())
 	}

@@ -107,7 +107,7 @@ func (p *Paths) Link(e *Endpoint, mark uint32) (int32, error) {
 
 	for {
 		n, _, err := unix.Recvfrom(p.ask, p.answer[:], 0)
-		if err == unix.EINTR {
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
@@ -120,7 +120,7 @@ func (p *Paths) Link(e *Endpoint, mark uint32) (int32, error) {
 				link, err = readLink(kind, body)
 			}
 		})
-		if err != unix.ENOMSG {
+		if !errors.Is(err, unix.ENOMSG) {
 			return link, err
 		}
 	}

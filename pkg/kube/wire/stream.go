@@ -3,6 +3,7 @@ package wire
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -65,7 +66,7 @@ func ReadList(r *bufio.Reader, visit func(item []byte) error) (list ListMeta, er
 func eachIn(r *bufio.Reader, size int64, visit func(number, size int64) (bool, error)) error {
 	for size > 0 {
 		tag, n, err := streamVarint(r)
-		if err == io.EOF && n == 0 && size > math.MaxInt64/2 {
+		if errors.Is(err, io.EOF) && n == 0 && size > math.MaxInt64/2 {
 			return nil
 		}
 		if err != nil {
@@ -131,7 +132,7 @@ func streamLength(r *bufio.Reader) (length, n int64, err error) {
 
 // cutShort makes the end of the stream an error, where more was announced.
 func cutShort(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w: it is cut short", ErrMalformed)
 	}
 	return err
