@@ -156,6 +156,7 @@ func Granted() []Right {
 		verbs []string
 	}{
 		{Right{Resource: "nodes"}, []string{"get", "list", "watch"}},
+		{Right{Group: "networking.k8s.io", Resource: "servicecidrs"}, []string{"list", "watch"}},
 		{Right{Group: "kubeveil.io", Resource: "veilnodes"},
 			[]string{"get", "list", "watch", "create", "update", "delete"}},
 		{Right{Group: "discovery.k8s.io", Resource: "endpointslices", Namespace: "default",
