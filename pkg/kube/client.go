@@ -51,6 +51,8 @@ type timing struct {
 	// after which a kind that the API server lacks is asked for again
 	unserved time.Duration
 	again    time.Duration // after which an Event that holds still is created again
+	// over how long nodes spread their requests about one Event
+	eventSpread time.Duration
 }
 
 var defaultTiming = timing{
@@ -59,7 +61,7 @@ var defaultTiming = timing{
 	unserved: 10 * time.Minute, silentTick: time.Second, silentSpread: 30 * time.Second,
 	orphanTick: 30 * time.Second, orphanGrace: time.Minute, lookup: 5 * time.Minute,
 	confirm: 10 * time.Second, again: 30 * time.Minute,
-	single: time.Second,
+	single: time.Second, eventSpread: 10 * time.Second,
 }
 
 // Client is the Kubernetes source of one node. Run it once; its other methods

@@ -39,7 +39,8 @@ const (
 )
 
 // RunDenials creates Events for the denials of Deny until ctx ends: one for each revision of a
-// policy, and again when the API server may have forgotten it.
+// policy, and again when the API server may have forgotten it. All nodes create the same Event, each
+// at its own time: the first one succeeds.
 func (c *Client) RunDenials(ctx context.Context) error {
 	s := &eventSayer{client: c, said: map[policy.Name]saidEvent{},
 		perSecond: float32(time.Second) / float32(eventEvery)}
@@ -92,9 +93,10 @@ func (s *eventSayer) accept(namespace string, now time.Time) bool {
 // eventProblem is what the problem is about where Events cannot be created.
 const eventProblem = "create Events at policies"
 
+// saidEvent is the Event for one revision of a policy.
 type saidEvent struct {
 	object policy.Object
-	at     time.Time
+	due    time.Time // of the next request
 }
 
 // say creates the Events that are due, and returns when it is to be called again without a change.
@@ -114,22 +116,34 @@ func (s *eventSayer) say(ctx context.Context) (wait time.Duration) {
 	wait = s.client.times.again
 	for _, d := range denials {
 		now := time.Now()
-		if have, has := s.said[d.Name]; has && have.object == d.Object &&
-			now.Sub(have.at) < s.client.times.again {
+		have, has := s.said[d.Name]
+		if !has || have.object != d.Object {
+			have = saidEvent{d.Object, now.Add(s.client.eventDelay(d.Object))}
+			s.said[d.Name] = have
+		}
+		if left := have.due.Sub(now); left > 0 {
+			wait = min(wait, left)
 			continue
 		}
 		if !s.accept(d.Namespace, now) {
-			wait = eventEvery
+			wait = min(wait, eventEvery)
 			continue
 		}
 		if err := s.client.createEvent(ctx, d, now); err != nil {
 			s.client.report(eventProblem, err)
 			return s.client.times.retryMax
 		}
-		s.said[d.Name] = saidEvent{d.Object, now}
+		s.said[d.Name] = saidEvent{d.Object, now.Add(s.client.times.again)}
 	}
 	s.client.report(eventProblem, nil)
 	return wait
+}
+
+// eventDelay returns how long this node waits until it creates the Event for a revision: all nodes
+// see an edit at the same moment.
+func (c *Client) eventDelay(o policy.Object) time.Duration {
+	object := fmt.Sprintf("%s/%d", o.UID, o.Generation)
+	return c.times.eventSpread * time.Duration(share(c.node, object)) / 1024
 }
 
 // eventKind is that of what createEvent creates; the path depends on the namespace.
@@ -171,8 +185,8 @@ type eventSource struct {
 	Host      string `json:"host"`
 }
 
-// eventOf returns the Event for a denial. Its name is the same for the same node and revision, so
-// that a daemon that restarted creates no second one.
+// eventOf returns the Event for a denial. Its name depends on the revision of the policy alone: the
+// API server refuses a second one, of another node or of a daemon that restarted.
 func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
 	about := eventObject{APIVersion: networkingVersion.String(), Kind: "NetworkPolicy",
 		Namespace: d.Namespace, Name: d.Name.Name, UID: d.UID}
@@ -183,7 +197,7 @@ func eventOf(node string, d policy.Denial, now time.Time) *coreEvent {
 		about.APIVersion, about.Kind = clusterPolicyKind.version.String(), "ClusterNetworkPolicy"
 	}
 
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %d", node, d.UID, d.Generation))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %d", d.UID, d.Generation))
 	message := fmt.Sprintf("On node %s: %s", node, d.Problem)
 	if len(message) > maxMessage {
 		message = strings.ToValidUTF8(message[:maxMessage], "") + "…"

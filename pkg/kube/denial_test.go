@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,14 +46,14 @@ func (f *fakeServer) events(path string) (out []map[string]any) {
 	return out
 }
 
-func TestDenialBecomesOneEventForEachRevisionAndNode(t *testing.T) {
+func TestDenialBecomesOneEventForEachRevision(t *testing.T) {
 	f := newFakeServer(t)
 	s := sayer(t, f, "node-1")
 	posts, kept := 0, 0
 	say := func(when string, s *eventSayer, post, keep int, denials ...policy.Denial) {
 		t.Helper()
 		s.client.Deny(denials)
-		if wait := s.say(t.Context()); wait != s.client.times.again {
+		if wait := s.say(t.Context()); wait <= 0 || wait > s.client.times.again {
 			t.Errorf("%s: it wants to be called again in %s", when, wait)
 		}
 		posts, kept = posts+post, kept+keep
@@ -70,16 +71,68 @@ func TestDenialBecomesOneEventForEachRevisionAndNode(t *testing.T) {
 	say("written again", s, 1, 1, denial("web", "u3", 2))
 	say("mended", s, 0, 0)
 	say("a daemon that restarted", sayer(t, f, "node-1"), 1, 0, denial("web", "u3", 2))
-	say("another node", sayer(t, f, "node-2"), 1, 1, denial("web", "u3", 2))
+	say("another node", sayer(t, f, "node-2"), 1, 0, denial("web", "u3", 2))
+	say("it found the Event", s, 0, 0)
 
-	s.client.times.again = time.Nanosecond // The API server forgets Events after an hour.
+	s.client.times.again = 0 // The API server forgets Events after an hour.
 	s.client.Deny([]policy.Denial{denial("web", "u3", 2)})
+	s.say(t.Context())
 	f.mu.Lock()
 	clear(f.objects[shopEventsPath])
 	f.mu.Unlock()
 	s.say(t.Context())
 	if n := len(f.events(shopEventsPath)); n != 1 {
 		t.Errorf("%d events after the API server forgot them, want 1", n)
+	}
+}
+
+// A bad edit is one Event, however many nodes see it, and one request per node.
+func TestNodesCreateOneEventTogether(t *testing.T) {
+	f := newFakeServer(t)
+	const nodes = 20
+	var wg sync.WaitGroup
+	for i := range nodes {
+		s := sayer(t, f, fmt.Sprint("node-", i))
+		s.client.Deny([]policy.Denial{denial("web", "u1", 1)})
+		wg.Go(func() {
+			for range 3 {
+				s.say(t.Context())
+			}
+		})
+	}
+	wg.Wait()
+	if got, all := f.count("POST "+shopEventsPath), f.events(shopEventsPath); got != nodes ||
+		len(all) != 1 {
+		t.Errorf("%d requests and %d events, want %d and 1", got, len(all), nodes)
+	}
+}
+
+// Nodes that see an edit at the same moment do not all send a request at once.
+func TestNodesSpreadTheirRequestsAboutAnEvent(t *testing.T) {
+	f := newFakeServer(t)
+	s := sayer(t, f, "node-1")
+	s.client.times.eventSpread = time.Hour
+	s.client.Deny([]policy.Denial{denial("web", "u1", 1)})
+	delay := s.client.eventDelay(policy.Object{UID: "u1", Generation: 1})
+	if wait := s.say(t.Context()); delay == 0 || wait > delay || f.count("POST "+shopEventsPath) > 0 {
+		t.Errorf("delay %s, waits %s, %d requests", delay, wait, f.count("POST "+shopEventsPath))
+	}
+	s.client.Deny(nil)
+	if wait := s.say(t.Context()); wait != s.client.times.again {
+		t.Errorf("mended before its time: waits %s", wait)
+	}
+
+	// The revision decides too: it is not always the same nodes that are first.
+	for generation := range int64(3) {
+		const nodes, parts = 1000, 10
+		var at [parts]int
+		for i := range nodes {
+			c := &Client{node: fmt.Sprintf("node-%d", i), times: timing{eventSpread: parts}}
+			at[c.eventDelay(policy.Object{UID: "u1", Generation: generation})]++
+		}
+		if slices.Max(at[:]) > 2*nodes/parts {
+			t.Errorf("generation %d: nodes by tenths of the time: %v", generation, at)
+		}
 	}
 }
 

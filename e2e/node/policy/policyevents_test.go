@@ -77,7 +77,7 @@ func TestPolicyEvents(t *testing.T) {
 func wantEvents(ctx context.Context, t *testing.T, l *lab.Lab, namespace string, about types.UID,
 	count int, node string) {
 	t.Helper()
-	err := lab.Until(ctx, 20*time.Second, func() error {
+	err := lab.Until(ctx, 30*time.Second, func() error {
 		list, err := l.Control.Client.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
 			FieldSelector: "involvedObject.uid=" + string(about)})
 		if err != nil {
