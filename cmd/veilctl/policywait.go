@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
@@ -16,6 +17,8 @@ const (
 	// waitFirst and waitMost are the pauses between two questions; each is twice the one before.
 	waitFirst = 50 * time.Millisecond
 	waitMost  = 2 * time.Second
+	// compareMost bounds how long a node is asked about a revision before it lists the policies.
+	compareMost = time.Second
 )
 
 func policyWaitCommand() *cobra.Command {
@@ -23,13 +26,16 @@ func policyWaitCommand() *cobra.Command {
 		Use:   "wait",
 		Short: "wait until a node, or each one, enforces the policies that the API server has",
 		Long: `For scripts that apply a policy and then rely on it. Each time it asks, veild lists the
-policies again and compares them with the plan in force. A policy that cannot be read counts as
-enforced, since it denies everything: see veilctl policy list.
+policies again and compares them with the plan in force. With --revision, it compares only this
+revision for up to a second before. A policy that cannot be read counts as enforced, since it denies
+everything: see veilctl policy list.
 
 Without --kubeconfig, --context or --cluster it waits for the node it runs on. Of a cluster it asks
 each veild, 16 at once, by running veilctl in its pod: that needs the rights to list nodes and pods,
 and to exec in pods of kube-system, and no open port. It asks a node until that node enforces the
-policies once. A node that does not answer, or has no veild, counts as one that enforces none.
+policies once. The first nodes list the policies; later ones only compare the revision that an
+earlier one enforces, and list if theirs differs. A node that does not answer, or has no veild,
+counts as one that enforces none.
 
 Exit status 0 they are enforced, 1 they are not within the timeout or a node enforces no policies,
 2 the command line is wrong, 3 veild does not answer.`,
@@ -40,13 +46,19 @@ veilctl policy wait --timeout 10s`,
 	var access remote.Access
 	access.Register(cmd.Flags())
 	all := cmd.Flags().Bool("cluster", false, "wait for all nodes of the cluster")
+	revision := cmd.Flags().String("revision", "", "compare this `revision` before veild lists the "+
+		"policies (one node)")
 	socket := socketFlag(cmd)
 	return reporting(cmd, func(c call) error {
 		if *timeout <= 0 {
 			return fmt.Errorf("--timeout %s: write a time above 0, such as 30s: %w", *timeout, errUsage)
 		}
 		if !*all && !access.Given() {
-			return policyWait(c, *socket, *timeout)
+			return policyWait(c, *socket, *timeout, *revision)
+		}
+		if *revision != "" {
+			return fmt.Errorf("--revision is for one node: leave it out with --cluster, --kubeconfig "+
+				"and --context: %w", errUsage)
 		}
 		cluster, err := access.Open()
 		if err != nil {
@@ -56,11 +68,20 @@ veilctl policy wait --timeout 10s`,
 	})
 }
 
-func policyWait(c call, socket string, timeout time.Duration) error {
-	end := time.Now().Add(timeout)
+func policyWait(c call, socket string, timeout time.Duration, revision string) error {
+	began := time.Now()
+	end := began.Add(timeout)
+	page := telemetry.PolicyProgressPath
+	if revision != "" {
+		page += "?revision=" + url.QueryEscape(revision)
+	}
+
 	for pause := waitFirst; ; pause = min(2*pause, waitMost) {
+		if time.Since(began) >= min(compareMost, timeout/2) {
+			page = telemetry.PolicyProgressPath
+		}
 		var p keeper.Progress
-		if err := fetchInto(c, socket, telemetry.PolicyProgressPath, &p); err != nil {
+		if err := fetchInto(c, socket, page, &p); err != nil {
 			return err
 		}
 		if p.Enforced {
@@ -71,7 +92,7 @@ func policyWait(c call, socket string, timeout time.Duration) error {
 			})
 		}
 		left := time.Until(end)
-		if left <= 0 {
+		if left <= 0 && page == telemetry.PolicyProgressPath {
 			return fmt.Errorf("the policies of the API server are not enforced after %s: %s", timeout,
 				strings.Join(p.Missing, "; "))
 		}

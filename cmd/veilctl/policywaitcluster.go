@@ -35,20 +35,29 @@ type clusterProgress struct {
 type clusterWait struct {
 	// pods returns the pod of veild on each node that must enforce policies; "" is none.
 	pods func(context.Context) (map[string]string, error)
-	// ask has the veilctl of a pod wait for patience, and returns what it printed.
-	ask func(ctx context.Context, pod string, patience time.Duration) ([]byte, error)
+	// ask has the veilctl of a pod wait for patience, and returns what it printed. If revision is
+	// not empty, the pod compares it before it lists the policies.
+	ask func(ctx context.Context, pod string, patience time.Duration, revision string) ([]byte, error)
 
-	mu sync.Mutex // guards answers
+	mu sync.Mutex // guards what follows
 	// answers are the last of each node. A node that enforced the policies is not asked again.
 	answers map[string]keeper.Progress
+	// revision is the revision that the last of these nodes enforced; empty before the first one.
+	// Each was compared with a list of this run, or with the revision of such a list.
+	revision string
 }
 
 func policyWaitCluster(c call, cluster *remote.Cluster, timeout time.Duration) error {
 	w := clusterWait{
 		pods: func(ctx context.Context) (map[string]string, error) { return veildPods(ctx, cluster) },
-		ask: func(ctx context.Context, pod string, patience time.Duration) ([]byte, error) {
-			return cluster.Exec(ctx, pod, "veild", "/usr/local/bin/veilctl", "policy", "wait", "-o",
-				"json", "--timeout", patience.String(), "--socket", abi.AdminSocket)
+		ask: func(ctx context.Context, pod string, patience time.Duration,
+			revision string) ([]byte, error) {
+			command := []string{"/usr/local/bin/veilctl", "policy", "wait", "-o", "json",
+				"--timeout", patience.String(), "--socket", abi.AdminSocket}
+			if revision != "" {
+				command = append(command, "--revision", revision)
+			}
+			return cluster.Exec(ctx, pod, "veild", command...)
 		},
 	}
 	r, err := w.run(c.ctx, timeout)
@@ -80,7 +89,7 @@ func veildPods(ctx context.Context, cluster *remote.Cluster) (map[string]string,
 
 // run asks until all nodes have answered that they enforce the policies, or the timeout.
 func (w *clusterWait) run(ctx context.Context, timeout time.Duration) (clusterProgress, error) {
-	w.answers = map[string]keeper.Progress{}
+	w.answers, w.revision = map[string]keeper.Progress{}, ""
 	end := time.Now().Add(timeout)
 	bounded, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
@@ -140,7 +149,7 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 	defer cancel()
 	patience := max(min(waitTurn, time.Until(end)/2).Truncate(time.Millisecond), time.Millisecond)
 
-	out, err := w.ask(ctx, pod, patience)
+	out, err := w.ask(ctx, pod, patience, w.revisionFor(node))
 	var said keeper.Progress
 	if err == nil {
 		err = json.Unmarshal(out, &said)
@@ -152,8 +161,19 @@ func (w *clusterWait) askNode(ctx context.Context, node, pod string,
 		p.Missing = []string{strings.ReplaceAll(err.Error(), "\n", "; ")}
 		return p
 	}
-	p.Enforced, p.Policies = true, said.Policies
+	p.Enforced, p.Policies, p.Revision = true, said.Policies, said.Revision
 	return p
+}
+
+// revisionFor returns the revision to compare on a node; empty means that the node lists. A node
+// that did not enforce it lists from then on: so does a veilctl of a version without --revision.
+func (w *clusterWait) revisionFor(node string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, before := w.answers[node]; before {
+		return ""
+	}
+	return w.revision
 }
 
 // put notes an answer. Of a node that was cut off by the end, what it said before counts.
@@ -162,6 +182,9 @@ func (w *clusterWait) put(ctx context.Context, p keeper.Progress) {
 	defer w.mu.Unlock()
 	if _, before := w.answers[p.Node]; !before || p.Enforced || ctx.Err() == nil {
 		w.answers[p.Node] = p
+	}
+	if p.Revision != "" {
+		w.revision = p.Revision
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +28,7 @@ func nodesThat(answer map[string]func(asked int) (string, error)) (*clusterWait,
 			return map[string]string{"node-1": "veild-1", "node-2": "veild-2",
 				"node-3": "veild-3"}, nil
 		},
-		ask: func(_ context.Context, pod string, _ time.Duration) ([]byte, error) {
+		ask: func(_ context.Context, pod string, _ time.Duration, _ string) ([]byte, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			asked[pod]++
@@ -64,6 +65,47 @@ func TestPolicyWaitOfAClusterAsksLateNodesAgain(t *testing.T) {
 	want := map[string]int{"veild-1": 1, "veild-2": 3, "veild-3": 1}
 	if d := cmp.Diff(want, asked); d != "" {
 		t.Errorf("how often each pod was asked:\n%s", d)
+	}
+}
+
+// A node lists all policies only if no node before it did, or if it does not enforce what they list.
+func TestPolicyWaitOfAClusterComparesRevisionsBeforeItLists(t *testing.T) {
+	const nodes, late = 200, "veild-150"
+	var mu sync.Mutex
+	listed := map[string]int{}
+	w := &clusterWait{
+		pods: func(context.Context) (map[string]string, error) {
+			pods := map[string]string{}
+			for i := range nodes {
+				pods[fmt.Sprint("node-", i)] = fmt.Sprint("veild-", i)
+			}
+			return pods, nil
+		},
+		ask: func(_ context.Context, pod string, _ time.Duration, revision string) ([]byte, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if revision == "" {
+				listed[pod]++
+			} else if revision != "r1" {
+				t.Errorf("%s was asked about revision %q", pod, revision)
+			}
+			if pod == late && listed[pod] < 2 {
+				return nil, errors.New("shop/web was not seen yet")
+			}
+			return []byte(`{"enforced":true,"policies":2,"revision":"r1"}`), nil
+		},
+	}
+
+	for range 2 {
+		clear(listed)
+		r, err := runToTheEnd(t, w, time.Minute)
+		if err != nil || !r.Enforced || len(r.Nodes) != nodes {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if len(listed) == 0 || len(listed) > asked+1 || listed[late] != 2 {
+			t.Errorf("%d of %d nodes listed, want %d and the late one at most: %v", len(listed), nodes,
+				asked, listed)
+		}
 	}
 }
 

@@ -49,6 +49,9 @@ func policyPages(k *keeper.Keeper,
 		},
 
 		telemetry.PolicyProgressPath: func(r *http.Request) (any, error) {
+			if revision := r.FormValue("revision"); revision != "" {
+				return k.ProgressTo(revision), nil
+			}
 			policies, err := list(r.Context())
 			if err != nil {
 				return keeper.Progress{Missing: []string{err.Error()}}, nil

@@ -49,4 +49,11 @@ func TestPolicyProgressTellsWhatTheAPIServerSays(t *testing.T) {
 		!slices.Equal(p.Missing, []string{"the API server cannot be reached"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
+
+	// A revision is compared without a list.
+	got, err = page(httptest.NewRequest(http.MethodGet, "/?revision=r1", nil))
+	if p, ok := got.(keeper.Progress); err != nil || !ok || p.Enforced || len(p.Missing) != 1 ||
+		!strings.Contains(p.Missing[0], "not listed since veild started") {
+		t.Errorf("%+v, %v", got, err)
+	}
 }

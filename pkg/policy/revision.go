@@ -29,3 +29,12 @@ func (p *Planner) Revision() string {
 	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
 	return hex.EncodeToString(sum[:6])
 }
+
+// Count returns how many policies were put.
+func (p *Planner) Count() int {
+	n := len(p.cluster)
+	for _, of := range p.policies {
+		n += len(of)
+	}
+	return n
+}

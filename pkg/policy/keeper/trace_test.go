@@ -233,6 +233,35 @@ func TestProgressSaysWhatIsMissing(t *testing.T) {
 	missing("", denyAll)
 }
 
+// Without a list, a revision answers the same.
+func TestProgressToARevisionSaysWhatIsMissing(t *testing.T) {
+	n := newNode(t)
+	n.put("server", map[string]string{"app": "server"})
+	missing := func(want, revision string) {
+		t.Helper()
+		p := n.ProgressTo(revision)
+		if p.Enforced != (want == "") || !strings.Contains(strings.Join(p.Missing, "; "), want) ||
+			p.Enforced != (p.Revision == revision) {
+			t.Errorf("%+v, want %q", p, want)
+		}
+	}
+
+	missing("not listed", "r")
+	n.listed()
+	none := n.Progress(policy.Policies{}).Revision
+	missing("", none)
+	n.PutPolicy(denyAll)
+	missing("was not seen", none)
+	told := n.Status().Told
+	missing("being put in force", told)
+	n.step()
+	missing("", told)
+	p := n.Progress(policy.Policies{Namespaced: []policy.Policy{denyAll}})
+	if again := n.ProgressTo(told); told == none || p.Revision != told || again.Policies != 1 {
+		t.Errorf("by a list %+v, by revision %+v", p, again)
+	}
+}
+
 // A node counts as a peer with the addresses that it is believed to have.
 func TestClusterPolicyIsInForceAndNamed(t *testing.T) {
 	n := newNode(t)

@@ -6,13 +6,15 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy"
 )
 
-// Progress reports whether this node enforces the policies of a list.
+// Progress reports whether this node enforces the policies of a list, or of a revision.
 type Progress struct {
 	Node string `json:"node"`
 	// Enforced reports whether it does.
 	Enforced bool `json:"enforced"`
-	// Policies counts those of the list.
+	// Policies counts the policies of the list, or those that this node was told of.
 	Policies int `json:"policies"`
+	// Revision is the revision of the policies in force; empty unless Enforced.
+	Revision string `json:"revision,omitempty"`
 	// Missing says what is not in force, one sentence each, at most ten.
 	Missing []string `json:"missing,omitempty"`
 }
@@ -38,14 +40,38 @@ func (k *Keeper) Progress(listed policy.Policies) Progress {
 		}
 		p.Missing = append(p.Missing, text)
 	}
+	if len(differ) > 0 {
+		return p
+	}
+	return k.inForceLocked(p)
+}
+
+// ProgressTo compares a revision of all policies with what is in force. A list is not needed.
+func (k *Keeper) ProgressTo(revision string) Progress {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := Progress{Node: k.node, Policies: k.planner.Count()}
+	if problem := k.notKnownLocked(); problem != "" {
+		p.Missing = []string{problem}
+		return p
+	}
+	if told := k.revisionLocked(); told != revision {
+		p.Missing = []string{fmt.Sprintf("revision %s of the policies was not seen, %s was",
+			revision, told)}
+		return p
+	}
+	return k.inForceLocked(p)
+}
+
+// inForceLocked completes p for a node that knows the right policies.
+func (k *Keeper) inForceLocked(p Progress) Progress {
 	switch {
-	case len(differ) > 0:
 	case k.failed != nil:
 		p.Missing = []string{fmt.Sprintf("the kernel did not take the last change: %v", k.failed)}
 	case k.plan == nil || k.enforced < k.policyTold:
 		p.Missing = []string{"the last change of policies is being put in force"}
 	default:
-		p.Enforced = true
+		p.Enforced, p.Revision = true, k.revisionLocked()
 	}
 	return p
 }
