@@ -45,6 +45,9 @@ func (o *options) check() error {
 		return fmt.Errorf("-reserve %d: want 0 to %d, percent", o.reserve, maxReserve)
 	case o.checkMemory < 0:
 		return fmt.Errorf("-check-memory %d: want MiB, or 0 for no limit", o.checkMemory)
+	case o.programsMemory < 0 || o.programsMemory > 0 && o.programsMemory < o.checkMemory:
+		return fmt.Errorf("-programs-memory %d: want MiB, at least the %d of -check-memory, or 0",
+			o.programsMemory, o.checkMemory)
 	case min(o.rewrapEvery, o.trimEvery, o.requestsEvery) <= 0:
 		return errors.New("-rewrap-every, -trim-every and -requests-every want a time such as 10m")
 	case !slices.Contains([]string{tuningAuto, tuningOn, tuningOff}, o.latencyTuning):

@@ -24,7 +24,7 @@ type options struct {
 	endpoint, registration, run           string
 	files, disks, claims                  string
 	sparse                                bool
-	reserve, checkMemory                  int
+	reserve, checkMemory, programsMemory  int
 	kmsSocket, keyFile, previousKeyFile   string
 	metrics, logLevel, logFormat          string
 	latencyTuning                         string
@@ -89,6 +89,9 @@ func (o *options) flags() *flag.FlagSet {
 	fs.IntVar(&o.checkMemory, "check-memory", 384,
 		"most memory for one check of an ext4, `MiB`; 0: no limit;\n"+
 			"keep it below the limit of the container")
+	fs.IntVar(&o.programsMemory, "programs-memory", 0,
+		"most memory for all checks and other programs that run at once, `MiB`;\n"+
+			"0: 384, or -check-memory if that is more")
 	fs.StringVar(&o.latencyTuning, "latency-tuning", tuningAuto,
 		"whether tuning: latency has dm-crypt's flags: `auto`, with Linux 6.8 or newer;\n"+
 			"on, where the vendor has fixed CVE-2024-26718; off")

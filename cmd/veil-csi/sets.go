@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,7 +41,9 @@ func (o *options) mountSystem() mount.System {
 	if o.mounts != nil {
 		return o.mounts
 	}
-	return mount.Host{CheckMemory: uint64(o.checkMemory) << 20}
+	check := uint64(o.checkMemory) << 20
+	programs := cmp.Or(uint64(o.programsMemory)<<20, max(mount.DefaultMemory, check))
+	return mount.Host{CheckMemory: check, Programs: mount.NewBudget(programs)}
 }
 
 // keys returns the providers by name.

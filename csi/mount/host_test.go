@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -120,6 +118,10 @@ func lifeOf(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, dir strin
 
 // grown is a file system whose device becomes larger while it is mounted.
 func grown(ctx context.Context, t *testing.T, kind FS, loop blk.Loop, path, dir string) error {
+	onNew := onLastThread
+	defer func() { onLastThread = onNew }()
+	onLastThread = func(f func() error) error { return f() }
+
 	var h Host
 	if err := errors.Join(h.Make(ctx, loop.Path, kind),
 		h.Mount(loop.Path, dir, kind, nil)); err != nil {
@@ -241,8 +243,8 @@ func TestCheckAndMountReportDamage(t *testing.T) {
 			errtest.Must(t, h.Make(t.Context(), loop.Path, Ext4))
 
 			if c.unclean {
-				if _, err := run(t.Context(), "tune2fs", "-E", "force_fsck",
-					loop.Path); err != nil {
+				if _, err := h.run(t.Context(), program{name: "tune2fs",
+					args: []string{"-E", "force_fsck", loop.Path}}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -278,85 +280,6 @@ func damage(t *testing.T, path string) {
 	}
 }
 
-func TestPrograms(t *testing.T) {
-	if _, err := run(t.Context(), "no-such-program-anywhere"); !errors.Is(err, ErrNoProgram) {
-		t.Errorf("%v, want %v", err, ErrNoProgram)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := run(ctx, "true"); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v, want %v", err, context.Canceled)
-	}
-	code, err := run(t.Context(), "sh", "-c", "echo said; echo why; yes | head -c 1000000; exit 7")
-	if code != 7 || err == nil || !strings.Contains(err.Error(), "said why y y") ||
-		len(err.Error()) > 2*maxOutput {
-		t.Errorf("code %d, %v", code, err)
-	}
-}
-
-// fakeE2fsck returns a device and a function that has e2fsck be a script.
-func fakeE2fsck(t *testing.T) (device string, become func(script string)) {
-	t.Helper()
-	dir := t.TempDir()
-	before := folders
-	t.Cleanup(func() { folders = before })
-	folders = append([]string{dir}, before...)
-	write := func(name, text string) {
-		t.Helper()
-		filetest.Write(t, filepath.Join(dir, name), []byte(text), 0o700)
-	}
-	write("device", string(make([]byte, 8192)))
-	return filepath.Join(dir, "device"), func(script string) { write("e2fsck", script) }
-}
-
-// Only e2fsck itself reports damage, not its being killed, nor its failure to start.
-func TestOnlyE2fsckReportsDamage(t *testing.T) {
-	device, become := fakeE2fsck(t)
-
-	for end, c := range map[string]struct{ fails, damaged bool }{
-		"exit 0":     {false, false},
-		"exit 1":     {false, false},
-		"exit 4":     {true, true},
-		"exit 5":     {true, true},
-		"exit 8":     {true, false},
-		"kill -9 $$": {true, false},
-		"kill $$":    {true, false},
-	} {
-		const said = `echo "Entry 'patient-7.txt' in /records (12) is a link to directory /x (13)."` + "\n"
-		become("#!/bin/sh\n" + said + end + "\n")
-		err := (Host{}).Check(t.Context(), device, Ext4)
-		if (err != nil) != c.fails || errors.Is(err, ErrDamaged) != c.damaged {
-			t.Errorf("%s: %v", end, err)
-		}
-		// Its output about a volume's files must not reach logs and events.
-		if err != nil && (strings.Contains(err.Error(), "patient") ||
-			!strings.Contains(err.Error(), "e2fsck -fn "+device)) {
-			t.Errorf("%s: %v", end, err)
-		}
-		if err != nil && strings.Contains(err.Error(), "memory") == c.damaged {
-			t.Errorf("%s: %v", end, err)
-		}
-	}
-}
-
-// A check takes no more memory than it may: else a kubelet kills the driver of all volumes with it.
-func TestCheckHasALimitOfMemory(t *testing.T) {
-	device, become := fakeE2fsck(t)
-	// It waits for the limit, which comes once it runs, and gives up where none comes.
-	const script = `#!/bin/sh
-for _ in 1 2 3 4 5 6 7 8 9 10; do [ "$(ulimit -v)" = 65536 ] && exit 0; sleep 0.1; done
-exit 8
-`
-	become(script)
-	if err := (Host{CheckMemory: 64 << 20}).Check(t.Context(), device, Ext4); err != nil {
-		t.Error(err)
-	}
-	if err := (Host{}).Check(t.Context(), device, Ext4); err == nil ||
-		!strings.Contains(err.Error(), "memory") {
-		t.Errorf("without a limit: %v", err)
-	}
-}
-
 func TestOptions(t *testing.T) {
 	for option, ok := range map[string]bool{"noatime": true, "data=journal": true, "discard": false,
 		"remount": false, "": false, "a,b": false, "bind": false,
@@ -366,42 +289,6 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%q: %v", option, err)
 		}
 	}
-}
-
-// Programs that never end keep others waiting for a while only, and give nothing back twice.
-func TestProgramsThatHangAreOvertaken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := make(slots, 2)
-		var hung []func()
-		for range cap(s) {
-			free, err := s.take(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			hung = append(hung, free)
-		}
-
-		over, cancel := context.WithTimeout(t.Context(), slotPatience/2)
-		defer cancel()
-		if _, err := s.take(over); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a request that is over: %v", err)
-		}
-
-		began := time.Now()
-		for range cap(s) {
-			if _, err := s.take(t.Context()); err != nil || time.Since(began) != slotPatience/2 {
-				t.Errorf("%v after %v", err, time.Since(began))
-			}
-		}
-
-		for _, free := range hung {
-			free()
-		}
-
-		if len(s) != cap(s) {
-			t.Errorf("%d slots are taken, want %d", len(s), cap(s))
-		}
-	})
 }
 
 // A path is refused when what is mounted below it would stay in the mount namespace.

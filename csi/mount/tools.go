@@ -2,25 +2,32 @@ package mount
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN, and
-// CAP_SYS_RESOURCE for ext4 to grow.
+// Host is the System of this machine. The zero value is ready. It needs CAP_SYS_ADMIN, the
+// capabilities by which programs get users and nodes of their own (SETPCAP, SETUID, SETGID, MKNOD,
+// CHOWN, KILL), and CAP_SYS_RESOURCE for ext4 to grow.
 type Host struct {
 	// CheckMemory bounds the memory of one e2fsck in bytes; 0 is no limit. An e2fsck that needs
 	// more fails. Without a limit it would take the whole container with it, if the kubelet kills
 	// containers as one (memory.oom.group).
 	CheckMemory uint64
+	// Programs bounds the memory of all programs that run at once. An e2fsck takes CheckMemory of
+	// it: all of it without a limit. A larger limit is lowered to it. Nil is a Budget of
+	// DefaultMemory, which all such Hosts share.
+	Programs *Budget
 }
 
 const (
@@ -29,27 +36,6 @@ const (
 	// patience is how long a program may take to end after it was told to.
 	patience = 10 * time.Second
 )
-
-// slots bound how many programs run at once: they use this container's memory.
-type slots chan struct{}
-
-var running = make(slots, 8)
-
-// slotPatience is how long a program may delay others: one that waits for a hanging disk never ends
-// and cannot be killed.
-const slotPatience = 5 * time.Minute
-
-// take waits for a slot; free releases it.
-func (s slots) take(ctx context.Context) (free func(), err error) {
-	select {
-	case s <- struct{}{}:
-		give := sync.OnceFunc(func() { <-s })
-		overtaken := time.AfterFunc(slotPatience, give)
-		return func() { overtaken.Stop(); give() }, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
 
 // folders are searched for programs, whatever the environment says.
 var folders = []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"}
@@ -72,10 +58,26 @@ func (h *head) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// program is one run of a program.
+type program struct {
+	name string
+	args []string
+	// device is what the program works on: its last argument. The program can open no other. With
+	// an empty device it runs as root, and has access to the files of root.
+	device string
+	// memory bounds its memory in bytes; 0 is no limit.
+	memory uint64
+	// share is the part of the Budget that it takes in bytes; 0 is the share of a program that
+	// needs little.
+	share int64
+	// needs are its capabilities; without a device only.
+	needs []uintptr
+}
+
 // run returns the exit code of a program; an error quotes its output. A program that outlives ctx
 // is killed.
-func run(ctx context.Context, name string, args ...string) (code int, err error) {
-	code, said, err := silent(ctx, 0, name, args...)
+func (h Host) run(ctx context.Context, p program) (code int, err error) {
+	code, said, err := h.silent(ctx, p)
 	if code != 0 {
 		err = fmt.Errorf("%w: %s", err, bytes.Join(bytes.Fields(said), []byte(" ")))
 	}
@@ -83,58 +85,78 @@ func run(ctx context.Context, name string, args ...string) (code int, err error)
 }
 
 // silent is run without the program's output in its error. The code is 0 unless the program ended
-// by itself with another. memory bounds the program's memory in bytes; 0 is no limit.
-func silent(ctx context.Context, memory uint64, name string,
-	args ...string) (code int, said []byte, err error) {
-	path, err := find(name)
+// by itself with another.
+func (h Host) silent(ctx context.Context, p program) (code int, said []byte, err error) {
+	path, err := find(p.name)
 	if err != nil {
 		return 0, nil, err
 	}
 
-	free, err := running.take(ctx)
+	budget := cmp.Or(h.Programs, defaultBudget)
+	share, err := budget.take(ctx, cmp.Or(p.share, budget.total/mostPrograms))
 	if err != nil {
-		return 0, nil, fmt.Errorf("%s: %w", name, err)
+		return 0, nil, fmt.Errorf("%s: %w", p.name, err)
 	}
-	defer free()
+	defer share.end()
+
+	args := p.args
+	if p.device != "" {
+		args = append(slices.Clip(args), inheritedDevice)
+	}
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.Env = []string{"PATH=" + strings.Join(folders, ":"), "LC_ALL=C"}
 	cmd.WaitDelay = patience
 	var out head
 	cmd.Stdout, cmd.Stderr = &out, &out
 
-	if err = cmd.Start(); err == nil {
-		if memory > 0 {
-			// The limit is set just after the start, when no program needs much. A program that
-			// ended has no limit any more.
-			err = unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_AS,
-				&unix.Rlimit{Cur: memory, Max: memory}, nil)
-		}
-		err = errors.Join(cmd.Wait(), err)
+	if err = start(cmd, p.device, p.memory, p.needs); err == nil {
+		go share.watch(func() string { return spent(cmd.Process.Pid) })
+		err = cmd.Wait()
 	}
 
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
-		return 0, nil, fmt.Errorf("%s: %w", name, errors.Join(err, ctx.Err()))
+		return 0, nil, fmt.Errorf("%s: %w", p.name, errors.Join(err, ctx.Err()))
 	}
 	if err == nil {
 		return 0, nil, nil
 	}
 
-	return exit.ExitCode(), out.kept, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	said, command := out.kept, append([]string{p.name}, p.args...)
+	if p.device != "" {
+		command = append(command, p.device)
+	}
+	return exit.ExitCode(), said, fmt.Errorf("%s: %w", strings.Join(command, " "), err)
+}
+
+// spent returns the time that a process was on processors, as the kernel writes it, and an empty
+// string where it cannot be read.
+func spent(pid int) string {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// utime and stime are fields 14 and 15; a name with spaces is in parentheses (proc_pid_stat(5)).
+	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(fields) < 13 {
+		return ""
+	}
+	return string(bytes.Join(fields[11:13], []byte(" ")))
 }
 
 // Make implements Filesystems. Blocks are 4096 bytes, none are reserved for root, and nothing is
 // discarded: the device is new.
-func (Host) Make(ctx context.Context, device string, kind FS) error {
+func (h Host) Make(ctx context.Context, device string, kind FS) error {
 	var err error
 	switch kind {
 	case Ext4:
 		// Inode tables and the journal are initialized on first use. The groups' checksums say
 		// which are in use, so former content does not matter.
-		_, err = run(ctx, "mkfs.ext4", "-F", "-q", "-b", "4096", "-m", "0", "-e", "remount-ro",
-			"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1", device)
+		_, err = h.run(ctx, program{name: "mkfs.ext4", device: device, args: []string{"-F", "-q",
+			"-b", "4096", "-m", "0", "-e", "remount-ro",
+			"-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"}})
 	case XFS:
-		_, err = run(ctx, "mkfs.xfs", "-f", "-q", "-K", device)
+		// It sets the device's block size, which the kernel permits with SYS_ADMIN only
+		// (blkdev_bszset). It overwrites what the device holds, and does not parse it.
+		_, err = h.run(ctx, program{name: "mkfs.xfs", args: []string{"-f", "-q", "-K", device},
+			needs: []uintptr{unix.CAP_SYS_ADMIN}})
 	default:
 		err = fmt.Errorf("make %q on %s: not one of %v", kind, device, Kinds)
 	}
@@ -154,14 +176,18 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 	if b, err := readSuper(device); err != nil || cleanExt4(b) {
 		return err
 	}
+
 	// Its output names files, and errors reach logs and events, which lie on disks in clear.
-	code, _, err := silent(ctx, h.CheckMemory, "e2fsck", "-p", device)
+	total := uint64(cmp.Or(h.Programs, defaultBudget).total)
+	code, _, err := h.silent(ctx, program{name: "e2fsck", args: []string{"-p"}, device: device,
+		memory: min(h.CheckMemory, total), share: int64(min(cmp.Or(h.CheckMemory, total), total))})
 	switch {
 	case code == 0:
 		return err
 	case code&^e2fsckCorrected == 0:
 		return nil
 	}
+
 	const uncorrected = 4
 	err = fmt.Errorf("%w; what it found is not written to logs: run e2fsck -fn %s on the node", err,
 		device)
@@ -174,14 +200,18 @@ func (h Host) Check(ctx context.Context, device string, kind FS) error {
 		"docs/storage.md, Memory", err)
 }
 
-// Grow implements Filesystems.
-func (Host) Grow(ctx context.Context, device, target string, kind FS) error {
+// Grow implements Filesystems. Its programs run as root: they open the folder of the mount, which
+// only root may. The kernel lets ext4 grow with SYS_RESOURCE (ext4_resize_begin) and xfs with
+// SYS_ADMIN (xfs_growfs_data), and has mounted what they parse.
+func (h Host) Grow(ctx context.Context, device, target string, kind FS) error {
 	var err error
 	switch kind {
 	case Ext4:
-		_, err = run(ctx, "resize2fs", device)
+		_, err = h.run(ctx, program{name: "resize2fs", args: []string{device},
+			needs: []uintptr{unix.CAP_SYS_RESOURCE}})
 	case XFS:
-		_, err = run(ctx, "xfs_growfs", "-d", target)
+		_, err = h.run(ctx, program{name: "xfs_growfs", args: []string{"-d", target},
+			needs: []uintptr{unix.CAP_SYS_ADMIN}})
 	default:
 		err = fmt.Errorf("grow %q on %s: not one of %v", kind, device, Kinds)
 	}
