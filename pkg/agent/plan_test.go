@@ -72,7 +72,7 @@ func TestDecideForTwoNodes(t *testing.T) {
 		}},
 		ClusterRanges: in.cfg.ClusterRanges, ServiceRanges: in.cfg.ServiceRanges,
 		NodeAddrs: in.table.NodeAddrs, SelfAddrs: addrs("198.18.0.11", "fd42::b"), Masquerade: true,
-		Flowtable: true, TunnelPort: abi.TunnelPort,
+		Flowtable: true, TunnelPort: abi.TunnelPort, ClosedRanges: in.cfg.ClosedLinkLocal(),
 	}
 
 	ip := cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})
@@ -213,13 +213,14 @@ func TestOutsideClosesNodeRanges(t *testing.T) {
 	in := two(t)
 	in.cfg.NodeRanges = prefixes("198.18.0.0/24", "fd42::/64")
 	in.table.APIServers = addrs("198.18.0.12", "198.18.0.250", "203.0.113.1")
-	if d := decide(in); d.host.ClosedRanges != nil || len(d.notes) > 0 {
+	linkLocal := in.cfg.ClosedLinkLocal() // always
+	if d := decide(in); !slices.Equal(d.host.ClosedRanges, linkLocal) || len(d.notes) > 0 {
 		t.Errorf("outside is not written, but %v is closed: %q", d.host.ClosedRanges, d.notes)
 	}
 	in.cfg.Outside = prefixes("fd42::/65")
 	d := decide(in)
-	if got := d.host.ClosedRanges; !slices.Equal(got,
-		prefixes("198.18.0.0/24", "fd42::8000:0:0:0/65")) {
+	want := append(prefixes("198.18.0.0/24", "fd42::8000:0:0:0/65"), linkLocal...)
+	if got := d.host.ClosedRanges; !slices.Equal(got, want) {
 		t.Errorf("closed %v", got)
 	}
 	if len(d.problems) > 0 || len(d.notes) != 1 || !strings.Contains(d.notes[0], "198.18.0.250") {
@@ -228,7 +229,7 @@ func TestOutsideClosesNodeRanges(t *testing.T) {
 	}
 	// Before anything is known of the cluster it is closed, too.
 	in.table, in.complete = cluster.Table{}, false
-	if got := decide(in).host.ClosedRanges; len(got) != 2 {
+	if got := decide(in).host.ClosedRanges; !slices.Equal(got, want) {
 		t.Errorf("without a table closed %v", got)
 	}
 }

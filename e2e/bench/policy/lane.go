@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/vishvananda/netlink"
 
@@ -31,9 +30,8 @@ type lane struct {
 	host, client, server *space
 	// listeners are the server's sockets, on portServed and portDenied.
 	listeners [2]int
-	// rules are in force on the server, of which before do not match and come before the first that
-	// does.
-	rules, before int
+	// rules are how many rules select the server, lines what the plan makes of them.
+	rules, lines int
 	// queue judges in place of our table; nil in other lanes.
 	queue *queue
 	undo  pod.Undo
@@ -140,15 +138,16 @@ func (l *lane) attach(paths pod.Paths) error {
 	return nil
 }
 
-// judgePolicies is a judge by policies and our table. lines is how many rules they have.
-func judgePolicies(client policy.Pod, policies []policy.Policy, lines int) judge {
+// judgePolicies is a judge by policies and our table. rules is how many the policies have.
+func judgePolicies(client policy.Pod, policies []policy.Policy, rules int) judge {
 	return func(l *lane, paths pod.Paths) error {
 		plan, err := planOf(client, policies)
 		if err != nil {
 			return err
 		}
-		if l.rules, l.before = matching(plan, client); l.rules != lines {
-			return fmt.Errorf("the plan has %d rules, want %d", l.rules, lines)
+		l.rules = rules
+		if l.lines = linesOfServer(plan); l.lines == 0 {
+			return errors.New("the plan has no line for the server")
 		}
 
 		var t table.Table
@@ -187,26 +186,17 @@ func planOf(client policy.Pod, policies []policy.Policy) (*policy.Plan, error) {
 	return plan, nil
 }
 
-// matching returns how many rules judge the server's connections, and how many of them come before
-// the first that allows the client. Without such a rule it is all of them.
-func matching(plan *policy.Plan, client policy.Pod) (lines, before int) {
+// linesOfServer returns how many lines the plan has for what the server receives.
+func linesOfServer(plan *policy.Plan) int {
 	server := plan.Members[keyOf(podOf(0, serverPod, 0))]
 	if server == nil || plan.Groups[server.Group] == nil {
-		return 0, 0
+		return 0
 	}
 	chain := plan.Chains[plan.Groups[server.Group].Chains[policy.Ingress]]
 	if chain == nil {
-		return 0, 0
+		return 0
 	}
-	before = slices.IndexFunc(chain.Lines, func(line policy.Line) bool {
-		set := plan.Sets.Get(line.Peer)
-		return set != nil && slices.Contains(set.Addrs, client.Addrs[0]) &&
-			line.Ports.First <= portServed && portServed <= line.Ports.Last
-	})
-	if before < 0 {
-		before = len(chain.Lines)
-	}
-	return len(chain.Lines), before
+	return len(chain.Lines)
 }
 
 // clientOf is the client with labels beside those that all pods have. No tier of a rule is its.
@@ -258,13 +248,8 @@ func tenByTen() judge {
 // others is how many rules do not match in the lane of many.
 const others = tiers
 
-// roleTries bounds the search of afterOthers. Each try succeeds once in others+1 times.
-const roleTries = 20 * others
-
-// afterOthers are rules of which all but one do not match, and the kernel comes to that one last. A
-// plan sorts rules by the names of their peers' sets, which are hashes, so the label by which the
-// client is allowed is searched for.
-func afterOthers() (judge, error) {
+// afterOthers are rules of which all but one do not match.
+func afterOthers() judge {
 	var policies []policy.Policy
 	for j := range others / 10 {
 		var rules []policy.Rule
@@ -273,18 +258,6 @@ func afterOthers() (judge, error) {
 		}
 		policies = append(policies, serverPolicy(j, rules...))
 	}
-
-	for try := range roleTries {
-		role := fmt.Sprintf("role-%d", try)
-		client := clientOf(role)
-		all := append(slices.Clone(policies), serverPolicy(others, allow(role, "client")))
-		plan, err := planOf(client, all)
-		if err != nil {
-			return nil, err
-		}
-		if lines, before := matching(plan, client); lines == others+1 && before == others {
-			return judgePolicies(client, all, lines), nil
-		}
-	}
-	return nil, fmt.Errorf("in %d tries no label came behind %d others", roleTries, others)
+	policies = append(policies, serverPolicy(others, allow("role", "client")))
+	return judgePolicies(clientOf("role"), policies, others+1)
 }
