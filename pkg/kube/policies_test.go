@@ -83,7 +83,7 @@ func (s *policyTale) Listed() { s.do(func() { s.listed++ }) }
 
 func (s *policyTale) wait(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	nettest.Until(t, 10*time.Second, what, func() (ok bool) {
+	nettest.Until(t, time.Minute, what, func() (ok bool) {
 		s.do(func() { ok = so() })
 		return ok
 	})

@@ -69,7 +69,7 @@ func (s *nameStore) wait(t *testing.T, what string, names ...string) {
 			t.Logf("%s: the store has %v, not %v", what, got, names)
 		}
 	})
-	nettest.Until(t, 10*time.Second, what, func() bool {
+	nettest.Until(t, time.Minute, what, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		got = slices.Sorted(maps.Keys(s.names))

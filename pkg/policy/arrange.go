@@ -47,6 +47,9 @@ const (
 	maxGroups = 32
 	// minLines is how many lines make a group large.
 	minLines = 64
+	// maxPodGroups is up to how many groups of pods are a rule each. A set of boxes has the
+	// addresses of each of its peers anew, for each chain: rules share the sets of peers.
+	maxPodGroups = 1024
 )
 
 // letterOf is the first letter of a set's name, which says its kind.
@@ -93,8 +96,16 @@ func Arrange(lines []Line, boxed bool) Arrangement {
 
 	groups = grouped(rest)
 	slices.SortStableFunc(groups, func(a, b Grant) int { return cmp.Compare(b.lines(), a.lines()) })
+	ofPods := 0
+	for _, g := range groups {
+		if g.ofPods() {
+			ofPods++
+		}
+	}
 	for i, g := range groups {
-		if i < maxGroups && g.lines() >= minLines && !boxed {
+		few := i < maxGroups && g.lines() >= minLines ||
+			g.ofPods() && (ofPods <= maxPodGroups || g.lines() > 1)
+		if few && !boxed {
 			out.Grants = append(out.Grants, g)
 			continue
 		}
@@ -116,6 +127,9 @@ func compareLines(a, b Line) int {
 
 // lines returns how many lines the group has.
 func (g Grant) lines() int { return max(1, len(g.Peers)) * len(g.Ports) }
+
+// ofPods reports whether the peers are pods or nodes, whose addresses change.
+func (g Grant) ofPods() bool { return len(g.Peers) > 0 && letterOf(g.Peers[0]) != "b" }
 
 // each calls yield with the lines of the group.
 func (g Grant) each(yield func(Line) bool) {
