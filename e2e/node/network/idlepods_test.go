@@ -23,6 +23,8 @@ func TestIdlePodsAreNoSpoofers(t *testing.T) {
 			ctx, l := nodetest.LongLab(t, lab.Options{NoAPIServer: true, Family: family},
 				idle+5*time.Minute)
 			n := l.Nodes()[0]
+			// The peer's first datagrams may come before its address is known.
+			before := nodetest.NodeStatus(ctx, t, n).Guard.Blocked()
 			for i := range 100 {
 				nodetest.AddPod(ctx, t, n, fmt.Sprintf("idle-%d", i))
 			}
@@ -33,7 +35,7 @@ func TestIdlePodsAreNoSpoofers(t *testing.T) {
 			}
 
 			s := nodetest.NodeStatus(ctx, t, n)
-			if s.Pods != 100 || s.Guard.Blocked() > 0 || len(s.Problems) > 0 {
+			if s.Pods != 100 || s.Guard.Blocked() > before || len(s.Problems) > 0 {
 				t.Errorf("%d pods, drops %+v, problems %q; want 100 and no drop but pod_link_local",
 					s.Pods, s.Guard.Drops, s.Problems)
 			}
