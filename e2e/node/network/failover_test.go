@@ -96,7 +96,7 @@ func splitFamilies(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) m
 // meetAgain waits until the pods reach each other at all addresses.
 func meetAgain(ctx context.Context, t *testing.T, pods []*lab.Pod) {
 	t.Helper()
-	err := lab.Until(ctx, 40*time.Second, func() error {
+	err := lab.Until(ctx, 90*time.Second, func() error {
 		if nodetest.Talks(ctx, pods[0], pods[1].Addrs) < len(pods[1].Addrs) ||
 			nodetest.Talks(ctx, pods[1], pods[0].Addrs) < len(pods[0].Addrs) {
 			return errors.New("the pods do not reach each other at all addresses")
