@@ -2,6 +2,7 @@ package network_test
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -38,8 +39,8 @@ func TestALinkInsideAClusterRangeIsNamed(t *testing.T) {
 
 	nodetest.Run(ctx, t, n, "ip", "link", "del", "docker0")
 	nodetest.WaitStatus(ctx, t, n, 20*time.Second, func(s telemetry.Status) error {
-		if len(s.Problems) > 0 {
-			return errors.New("it has problems still")
+		if p := strings.Join(s.Problems, ";"); strings.Contains(p, "docker0") {
+			return fmt.Errorf("it names docker0 still: %s", p)
 		}
 		return nil
 	})
