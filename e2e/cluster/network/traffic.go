@@ -88,6 +88,8 @@ type flow struct {
 	MaxGapMillis float64   `json:"maxGapMillis"`
 	Lost         []lostRun `json:"lost"`
 	Broken       string    `json:"broken"`
+
+	interval time.Duration // between records
 }
 
 // lostRun is a run of UDP records of which none was answered.
@@ -121,7 +123,7 @@ func (f flow) lostAtOnce(limit time.Duration) error {
 // lostAtMost returns an error if a UDP flow lost more records than it sends in window, but for
 // strayRuns: a gap between answers does not tell how many were lost where answers are late.
 func (f flow) lostAtMost(window time.Duration) error {
-	most := uint64(window/flowInterval) + strayRuns
+	most := uint64(window/f.interval) + strayRuns
 	if lost := f.Sent - f.Answered; f.Proto == "udp" && lost > most {
 		return fmt.Errorf("%s to %s: %d of %d records lost, at most %d allowed, which are those "+
 			"of %s: %v", f.Proto, f.To, lost, f.Sent, most, window, f.Lost)
@@ -139,12 +141,14 @@ func (r lostRun) String() string { return fmt.Sprintf("%d from %.1f s on", r.Rec
 // flows are connections and UDP flows that a pod keeps to echo servers, and how they were when last
 // looked at.
 type flows struct {
-	pod  *remote.Pod
-	last []flow
+	pod      *remote.Pod
+	interval time.Duration
+	last     []flow
 }
 
-// flowInterval is the pause between the records of a flow: what it resolves, and what an emulated
-// node can encrypt beside its work.
+// flowInterval is the pause between the records of a flow on usual machines: what it resolves, and
+// what an emulated node can encrypt beside its work. A slower node gets fewer. Otherwise its echo
+// server falls behind while containers start, and its socket drops what the network delivered.
 const flowInterval = 250 * time.Millisecond
 
 // startFlows runs a pod on a node that keeps flows to echo servers, and waits until every one is
@@ -159,8 +163,9 @@ func (s *Session) startFlows(ctx context.Context, name, node string,
 	for _, a := range to {
 		addrs = append(addrs, a.String())
 	}
-	f := &flows{pod: &remote.Pod{Name: name, Node: node,
-		Args: []string{"flow", "-interval", flowInterval.String(), "-to", strings.Join(addrs, ",")},
+	interval := remote.Patience(ctx, flowInterval)
+	f := &flows{interval: interval, pod: &remote.Pod{Name: name, Node: node,
+		Args: []string{"flow", "-interval", interval.String(), "-to", strings.Join(addrs, ",")},
 		// One that ends must be seen to have ended.
 		Change: func(p *corev1.Pod) { p.Spec.RestartPolicy = corev1.RestartPolicyNever }}}
 	if err := n.Run(ctx, f.pod); err != nil {
@@ -172,6 +177,9 @@ func (s *Session) startFlows(ctx context.Context, name, node string,
 // read returns how the flows are now.
 func (f *flows) read(ctx context.Context) (now []flow, err error) {
 	err = lastLine(ctx, f.pod, &now)
+	for i := range now {
+		now[i].interval = f.interval
+	}
 	return now, err
 }
 

@@ -51,7 +51,8 @@ func TestLossesOfAFlowAreBounded(t *testing.T) {
 		{"tcp", 526 / 6, true}, // a stream that lives loses nothing
 	} {
 		f := flow{Proto: tt.proto, To: "192.0.2.1:7", Sent: 3398 / 6, Answered: 3398/6 - tt.lost,
-			MaxGapMillis: 4e3, Lost: []lostRun{{At: 60e3, Records: tt.lost}}}
+			interval: flowInterval, MaxGapMillis: 4e3,
+			Lost: []lostRun{{At: 60e3, Records: tt.lost}}}
 		if err := f.lostAtOnce(gapOfKey); err != nil {
 			t.Errorf("%d %s: %v", tt.lost, tt.proto, err)
 		}
