@@ -22,9 +22,16 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
 )
 
-// revokePause is the most time between two readings of all known connections. Reading takes half a
-// core at most: it pauses for as long as it last took.
-const revokePause = 500 * time.Millisecond
+// revokeEvery is the least time between the beginnings of two readings of all known connections. The
+// kernel walks its table with softirqs off, 10 ms for 262,144 buckets even if they are empty, and a
+// change that comes meanwhile waits. Reading takes half a core at most, since it pauses for as long
+// as it last took, up to this time.
+const revokeEvery = 500 * time.Millisecond
+
+// pauseAfter returns how long to pause after a reading that took this long.
+func pauseAfter(took time.Duration) time.Duration {
+	return min(max(took, revokeEvery-took), revokeEvery)
+}
 
 // revoker deletes known connections that are no longer allowed: the next packet of one is judged
 // as a first packet. It works beside the Keeper, since a node may know 100,000 connections.
@@ -103,9 +110,9 @@ func (r *revoker) work(ctx context.Context, once func() error) {
 		}
 		began := time.Now()
 		err := once()
-		pause := min(time.Since(began), revokePause)
+		pause := pauseAfter(time.Since(began))
 		if again = nil; err != nil {
-			pause, again = revokePause, time.After(revokePause)
+			pause, again = revokeEvery, time.After(revokeEvery)
 		}
 		select {
 		case <-ctx.Done():
