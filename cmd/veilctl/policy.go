@@ -41,7 +41,7 @@ veilctl policy list -o json | jq '.policies[] | select(.enforced | not)'`,
 }
 
 func policyShowCommand() *cobra.Command {
-	return onNode(&cobra.Command{
+	return namesOnNode(onNode(&cobra.Command{
 		Use: "show NAMESPACE/NAME", Short: "one pod of this node: what its policies allow, in words",
 		Long: `It shows the pod's group in nftables table kubeveil_policy, and each peer and port that a
 policy allows. MEMBERS counts the addresses that the peers come to now: 0 allows no peer. A mute pod
@@ -52,7 +52,7 @@ Exit status 0 the pod's policies are in force as written, 1 they are not, the po
 this node, or this node enforces no policies, 2 the command line is wrong, 3 veild does not answer.`,
 		Example: `veilctl policy show shop/web
 kubectl -n kube-system exec ds/veild -c veild -- veilctl policy show shop/web`,
-	}, policyShow)
+	}, policyShow), 1, judgedPods)
 }
 
 func policyList(c call, socket string) error {

@@ -48,7 +48,9 @@ veilctl policy trace 192.0.2.7 shop/web -p icmp -o json | jq '.paths[].sides[] |
 	about := cmd.Flags().String("error-about", "",
 		"ask for an ICMP error about a packet of TO to this `end`")
 	socket := socketFlag(cmd)
-	return reporting(cmd, func(c call) error { return policyTrace(c, *socket, *port, *about) })
+	return namesOnNode(reporting(cmd, func(c call) error {
+		return policyTrace(c, *socket, *port, *about)
+	}), 2, judgedPods)
 }
 
 func policyTrace(c call, socket, port, about string) error {

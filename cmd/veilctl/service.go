@@ -28,10 +28,10 @@ veilctl service list -o json | jq '.[] | select(.problems)'`,
 }
 
 func serviceShowCommand() *cobra.Command {
-	return onNode(&cobra.Command{
+	return namesOnNode(onNode(&cobra.Command{
 		Use: "show NAMESPACE/NAME", Short: "one service: each address and each backend",
 		Example: "veilctl service show kube-system/kube-dns",
-	}, serviceShow)
+	}, serviceShow), 1, serviceNames)
 }
 
 // fetchInto asks veild for a page and decodes its answer into v.

@@ -38,6 +38,7 @@ key is shown, wrapped ones neither.`,
 	}
 	var access remote.Access
 	access.Register(cmd.Flags())
+	completeNames(cmd, 1, volumeNames(&access))
 	return reporting(cmd, func(c call) error {
 		name, err := oneVolume(c)
 		if err != nil {

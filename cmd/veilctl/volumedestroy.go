@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -96,6 +97,7 @@ veilctl volume destroy $(kubectl get veilvolumes --field-selector spec.node=node
 	fs := cmd.Flags()
 	var access remote.Access
 	access.Register(cmd.Flags())
+	completeNames(cmd, math.MaxInt, volumeNames(&access))
 	gone := fs.String("gone", "",
 		"`node` that is gone for good though its Node object is still there")
 	noOwner := fs.Bool("no-owner", false,

@@ -56,6 +56,7 @@ veilctl volume recover --state pvc-1.json --key-file /root/kek --header pvc.luks
 	fs := cmd.Flags()
 	var r recovery
 	r.access.Register(cmd.Flags())
+	completeNames(cmd, 1, volumeNames(&r.access))
 	fs.StringVar(&r.state, "state", "",
 		"`file` with the VeilVolume as JSON, without an API server")
 	fs.StringVar(&r.kms, "kms-socket", keyring.KMSSocket, "the KMS plugin's `socket`")

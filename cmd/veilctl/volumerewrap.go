@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -44,6 +45,7 @@ veilctl volume rewrap --all --wait 10m`,
 	fs := cmd.Flags()
 	var access remote.Access
 	access.Register(cmd.Flags())
+	completeNames(cmd, math.MaxInt, volumeNames(&access))
 	all := fs.Bool("all", false, "every volume and snapshot that has a key")
 	long := fs.Duration("wait", 2*time.Minute, "how long to wait for the nodes; 0: only ask")
 	return reporting(cmd, func(c call) error {
