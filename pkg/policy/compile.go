@@ -43,6 +43,9 @@ type definition struct {
 	proto Proto
 }
 
+// ofPods reports whether a set contains pods' addresses: neither blocks nor nodes.
+func (d *definition) ofPods() bool { return d.kind != KindBlock && d.kind != KindNodes }
+
 // matches reports whether a pod in a namespace is selected. The namespace is nil when unknown. No
 // selector of namespaces selects an unknown namespace, or one with Excess.
 func (d *definition) matches(p *Pod, ns *Namespace) bool {

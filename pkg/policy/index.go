@@ -64,7 +64,7 @@ func (x *setIndex) remove(s *members) {
 func (x *setIndex) enter(s *members,
 	labels func(map[labelKey]map[*members]bool, labelKey, *members),
 	namespaces func(map[string]map[*members]bool, string, *members)) {
-	if s.def.kind == KindBlock || s.def.kind == KindNodes {
+	if !s.def.ofPods() {
 		return
 	}
 	for _, d := range s.def.alternatives() {

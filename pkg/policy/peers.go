@@ -88,7 +88,7 @@ func (p *Planner) indexed(key string, index labelIndex) map[string][]*Pod {
 
 // place brings one pod into one set or out of it.
 func (p *Planner) place(s *members, pod *Pod) {
-	if s.def.kind == KindBlock || s.def.kind == KindNodes {
+	if !s.def.ofPods() {
 		return
 	}
 	c := p.contributes(s.def, pod)

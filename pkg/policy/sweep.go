@@ -50,8 +50,10 @@ func (p *Planner) sweep() {
 		s := &members{def: p.defs[name], pods: map[Name]contribution{}, name: name}
 		p.sets[name], p.swept = s, true
 		p.index.add(s)
-		for pod := range p.candidates(s.def, index) {
-			p.place(s, pod)
+		if s.def.ofPods() {
+			for pod := range p.candidates(s.def, index) {
+				p.place(s, pod)
+			}
 		}
 		p.placeNodes(s)
 	}

@@ -25,6 +25,9 @@
 // shape of kube-network-policies: first packets go to a Go program by NFQUEUE, and all are
 // accepted.
 //
+// Part tenant measures what the policies of one namespace cost the others: pods are attached and
+// detached as the CNI plugin does while they come in force.
+//
 // Part read has a lab with the whole veild and a real API server (e2e/lab). What veild reads there
 // are objects of the size that etcd takes, each large by one repeated field.
 //
@@ -32,5 +35,6 @@
 // result.
 //
 // Start reading at Run in suite.go; node.go has the node, lane.go the lanes. The parts are size.go,
-// change.go with fastpath.go, revoke.go, add.go, read.go and connections.go, whose load is traffic.go.
+// change.go with fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go, whose load is
+// traffic.go.
 package policy

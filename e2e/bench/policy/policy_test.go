@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -36,6 +37,7 @@ func small() *scales {
 		changes: 10, edits: 5, connections: 300, opened: 300,
 		bytes: 50e6, short: 400, turns: 2,
 		swollen: 2, readPods: 10,
+		lines: 40, selectors: 64, adds: 3, idle: 100 * time.Millisecond,
 	}
 }
 

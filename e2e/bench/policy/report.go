@@ -46,6 +46,20 @@ func (z scales) labels() map[string]string {
 				"objects with many %s, %s", z.swollen, f.what, way.what)
 		}
 	}
+	for i, size := range []int{z.lines, z.selectors, beyond} {
+		of := fmt.Sprintf("%d %s", size, shapes[i].what)
+		for suffix, text := range map[string]string{
+			suffixApply:             "CPU until they are in force",
+			suffixAdd + suffixP99:   "ADD of another pod meanwhile, p99",
+			suffixDel + suffixP99:   "DEL of another pod meanwhile, p99",
+			suffixOther + suffixP99: "a transaction of another table meanwhile, p99",
+			suffixEdit + suffixP99:  "then another namespace's policy edited, p99",
+			suffixEvent:             "then an event of a pod of each namespace, CPU of both",
+			suffixIdle:              "then CPU of a minute in which nothing changes",
+		} {
+			out[caseTenant(shapes[i].name, suffix)] = of + ": " + text
+		}
+	}
 	for lane, text := range map[string]string{
 		laneControl: "no policy again, the control",
 		laneTen:     "10 policies with 10 rules",

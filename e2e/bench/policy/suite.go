@@ -28,6 +28,7 @@ var parts = []part{
 	{"revoke", (*suite).revoke},
 	{"add", (*suite).add},
 	{"connections", (*suite).connections},
+	{"tenant", (*suite).tenant},
 	{"read", (*suite).read},
 }
 
@@ -59,6 +60,10 @@ type scales struct {
 	bytes, short, turns int
 	// swollen objects of the largest size, of one kind at a time, are read beside so many pods.
 	swollen, readPods int
+	// lines and selectors are those of one tenant. At least so many pods are attached beside, and
+	// what is idle is watched for so long.
+	lines, selectors, adds int
+	idle                   time.Duration
 }
 
 // ofGates are the scales that the gates are for.
@@ -69,6 +74,7 @@ var ofGates = scales{
 	opened: 50000,
 	bytes:  2e9, short: 10000, turns: 5,
 	swollen: 20, readPods: 1000,
+	lines: 16384, selectors: 16000, adds: 40, idle: time.Minute,
 }
 
 // Check returns what is wrong with the options.

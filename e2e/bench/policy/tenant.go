@@ -1,0 +1,362 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
+	"github.com/kubeveil/kubeveil/internal/podtest"
+	"github.com/kubeveil/kubeveil/internal/policytest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/kube"
+	"github.com/kubeveil/kubeveil/pkg/pod"
+	"github.com/kubeveil/kubeveil/pkg/policy"
+)
+
+// shape is a kind of policies of the namespace evil, of which the app is evil, too.
+type shape struct {
+	name, what string
+	policies   func(scales) []policy.Policy
+}
+
+// beyond is how many times as much as the other shapes the last one has.
+const beyond = 10
+
+var shapes = []shape{
+	{"lines", "lines of one pod, each an address and a port of its own",
+		func(z scales) []policy.Policy { return policytest.OwnPorts(evil, evil, z.lines, true) }},
+	{"selectors", "selectors in 64 policies of one pod", func(z scales) []policy.Policy {
+		return policytest.Selectors(evil, evil, selecting, z.selectors)
+	}},
+	{"beyond", "times both, which is denied", func(z scales) []policy.Policy {
+		return append(policytest.OwnPorts(evil, evil, beyond*z.lines, true),
+			policytest.Selectors(evil, evil, beyond*selecting, beyond*z.selectors)...)
+	}},
+}
+
+// selecting is in how many policies the selectors are.
+const selecting = 64
+
+// What is measured of each shape. CPU time is that of the process: the Keeper and the kernel in its
+// transactions.
+const (
+	suffixApply = "_apply"
+	suffixAdd   = "_add"
+	suffixDel   = "_del"
+	suffixOther = "_transaction"
+	suffixEvent = "_event"
+	suffixIdle  = "_idle"
+)
+
+func caseTenant(shape, suffix string) string { return "tenant_" + shape + suffix }
+
+// tenant measures what the policies of one namespace cost the others on a node.
+func (s *suite) tenant(ctx context.Context) error {
+	v := values{}
+	for round := range s.Rounds {
+		for _, sh := range shapes {
+			if err := s.tenantRound(ctx, sh, v); err != nil {
+				return fmt.Errorf("%s: %w", sh.name, err)
+			}
+			last := func(suffix string) float64 { return v.last(caseTenant(sh.name, suffix)) }
+			s.Progress("round %d  %s: apply %.0f ms of CPU; beside it p99 of ADD %.1f ms, of DEL %.1f "+
+				"ms, of another transaction %.1f ms; then p99 of another's edit %.1f ms, a pod's "+
+				"event %.2f ms of CPU, a minute idle %.2f ms of CPU", round+1, sh.name,
+				last(suffixApply), last(suffixAdd+suffixP99), last(suffixDel+suffixP99),
+				last(suffixOther+suffixP99), last(suffixEdit+suffixP99), last(suffixEvent),
+				last(suffixIdle))
+		}
+	}
+
+	for _, sh := range shapes {
+		for _, suffix := range []string{suffixApply, suffixAdd + suffixP99, suffixDel + suffixP99,
+			suffixOther + suffixP99, suffixEdit + suffixP99, suffixEvent, suffixIdle} {
+			name := caseTenant(sh.name, suffix)
+			s.one(name, bench.Millisecond, v[name])
+		}
+	}
+	return nil
+}
+
+func (s *suite) tenantRound(ctx context.Context, sh shape, v values) (err error) {
+	add := func(suffix string, x float64) { v.add(caseTenant(sh.name, suffix), x) }
+	p99 := func(suffix string, all []float64) { add(suffix+suffixP99, bench.Quantile(all, 0.99)) }
+
+	n, err := newNode(cluster{s.scales.node})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+	plugin, err := newPlugin(n)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, plugin.inner.close()) }()
+	n.put(n, n.nodes)
+	for k := range newcomers {
+		n.PutPod(newcomer(n.pods, k))
+	}
+	if err := errors.Join(n.listed(ctx), n.evilPods(ctx)); err != nil {
+		return err
+	}
+
+	policies := sh.policies(s.scales)
+	runtime.GC()
+	began := cpu()
+	if err := n.tell(ctx, policies); err != nil {
+		return err
+	}
+	add(suffixApply, millis(cpu()-began))
+	if err := n.checkDenied(policies, sh.name == "beyond"); err != nil {
+		return err
+	}
+
+	if err := n.take(ctx, policies); err != nil {
+		return err
+	}
+	took, err := plugin.beside(ctx, s.scales.adds, func() error { return n.tell(ctx, policies) })
+	if err != nil {
+		return err
+	}
+	for _, suffix := range []string{suffixAdd, suffixDel, suffixOther} {
+		p99(suffix, took[suffix])
+	}
+
+	n.drain()
+	edits, err := n.paced(ctx, s.scales.edits, func(k int) ([]byte, error) {
+		return eventOf(policyObject(n.policyOf(k%n.policies, 10+k)))
+	})
+	if err != nil {
+		return err
+	}
+	p99(suffixEdit, edits)
+
+	began = cpu()
+	events, err := n.paced(ctx, s.scales.changes, func(k int) ([]byte, error) { return n.events(k) })
+	if err != nil {
+		return err
+	}
+	add(suffixEvent, millis(cpu()-began)/float64(len(events)))
+
+	perMinute, err := n.idle(ctx, s.scales.idle)
+	add(suffixIdle, perMinute)
+	return err
+}
+
+// idle returns the milliseconds of CPU time of a minute in which nothing changes: the Keeper
+// compares twice what it wrote with the kernel's table. Garbage is collected before.
+func (n *node) idle(ctx context.Context, long time.Duration) (perMinute float64, err error) {
+	n.TableChanged() // What others wrote is read once more, and not in that minute.
+	var began time.Duration
+	for _, d := range []time.Duration{long / 20, long} {
+		runtime.GC()
+		began = cpu()
+		select {
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-time.After(d):
+		}
+	}
+	return millis(cpu()-began) * float64(time.Minute) / float64(long), nil
+}
+
+// cpu returns the CPU time of this process.
+func cpu() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// events tells an event of a pod of evil, which is the peer of other selectors then, and returns one
+// of another pod, which changes the kernel's table whatever evil has.
+func (n *node) events(k int) ([]byte, error) {
+	event, err := eventOf(podObject(evilPod(n.pods, 1, k+1)))
+	if err != nil {
+		return nil, err
+	}
+	if err := kube.PutEvent(event, here, n); err != nil {
+		return nil, err
+	}
+	node, i := n.otherPod(k)
+	return eventOf(podObject(podOf(node, i, tierOf(node, i)+1)))
+}
+
+// evilPod is pod i of evil: 0 is on this node and has the record pods, others are elsewhere.
+func evilPod(pods, i, excluded int) policy.Pod {
+	node := min(i, 1)
+	p := podOf(node, pods+i, 0)
+	p.Name = policy.Name{Namespace: evil, Name: fmt.Sprint(evil, "-", i)}
+	p.Labels = map[string]string{"app": evil, "tier": fmt.Sprint("excluded-", excluded)}
+	return p
+}
+
+// evilPods makes evil and its pods, and waits until the one of this node is judged.
+func (n *node) evilPods(ctx context.Context) error {
+	own := evilPod(n.pods, 0, 0)
+	if err := writeRecord(filepath.Join(n.dir, "pods"), recordOf(own, n.pods)); err != nil {
+		return err
+	}
+	n.PutNamespace(policy.Namespace{Name: evil})
+	n.PutPod(evilPod(n.pods, 1, 0))
+	n.PutPod(own)
+	return n.until(ctx, func() bool { return n.Status().Members == n.pods+1 })
+}
+
+// tell puts policies and waits until they are in force.
+func (n *node) tell(ctx context.Context, policies []policy.Policy) error {
+	for _, p := range policies {
+		n.PutPolicy(p)
+	}
+	return n.enforced(ctx)
+}
+
+// take deletes policies and waits until they are no longer in force.
+func (n *node) take(ctx context.Context, policies []policy.Policy) error {
+	for _, p := range policies {
+		n.DeletePolicy(p.Name)
+	}
+	return n.enforced(ctx)
+}
+
+// enforced waits until all policies that were told are in force.
+func (n *node) enforced(ctx context.Context) error {
+	told := n.Status().Told
+	return n.until(ctx, func() bool { return n.ProgressTo(told).Enforced })
+}
+
+// until waits until a condition holds.
+func (n *node) until(ctx context.Context, holds func() bool) error {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for began := time.Now(); !holds(); n.drain() {
+		if time.Since(began) > changeLimit {
+			return fmt.Errorf("a change is not in force after %v: %q", changeLimit, n.Problems())
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// drain forgets the steps that were in force.
+func (n *node) drain() {
+	for {
+		select {
+		case <-n.programmed:
+		default:
+			return
+		}
+	}
+}
+
+// checkDenied holds that policies are in force as they are written, or that some are denied.
+func (n *node) checkDenied(policies []policy.Policy, denied bool) error {
+	got := n.Status().NotEnforced["NetworkPolicy"]
+	lines := 0
+	for _, p := range policies {
+		lines += len(p.Rules[policy.Ingress]) + len(p.Rules[policy.Egress])
+	}
+	if want := denied && lines > policy.MaxNamespaceLines; want != (got > 0) {
+		return fmt.Errorf("%d of %d policies with %d lines are denied", got, len(policies), lines)
+	}
+	return nil
+}
+
+// newcomers is how many pods ADD attaches in turn.
+const newcomers = 8
+
+// newcomer is a pod of this node of another namespace than evil, which policies select.
+func newcomer(pods, k int) policy.Pod {
+	p := podOf(0, pods+10+k, k)
+	p.Labels["app"] = fmt.Sprintf("app-%d", k)
+	return p
+}
+
+// plugin does on a node what the CNI plugin does.
+type plugin struct {
+	n     *node
+	inner *space // of the pod
+	paths pod.Paths
+}
+
+func newPlugin(n *node) (*plugin, error) {
+	inner, err := newSpace()
+	if err != nil {
+		return nil, err
+	}
+	p := &plugin{n: n, inner: inner, paths: pod.Paths{PodDir: filepath.Join(n.dir, "pods"),
+		PolicyDir: filepath.Join(n.dir, "policy"), ReadyFile: filepath.Join(n.dir, "ready")}}
+	err = n.do(func() error { return errors.Join(podtest.Guard(), podtest.Mark(p.paths.ReadyFile)) })
+	if err != nil {
+		return nil, errors.Join(err, inner.close())
+	}
+	return p, nil
+}
+
+// beside attaches and detaches pods, and makes a small transaction of another table, while fn runs,
+// and at least so many times. It returns the milliseconds of each.
+func (p *plugin) beside(ctx context.Context, least int,
+	fn func() error) (took map[string][]float64, err error) {
+	ended := make(chan error, 1)
+	go func() { ended <- fn() }()
+	took = map[string][]float64{}
+	for k, running := 0, true; running || k < least; k++ {
+		err := p.n.do(func() error { return p.turn(k%newcomers, took) })
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err != nil && running {
+			return nil, errors.Join(err, <-ended)
+		}
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case err := <-ended:
+			if running = false; err != nil {
+				return nil, err
+			}
+		default:
+		}
+	}
+	return took, nil
+}
+
+// turn attaches newcomer k, makes a transaction, and detaches it, on a thread of the node.
+func (p *plugin) turn(k int, took map[string][]float64) error {
+	timed := func(what string, fn func() error) error {
+		began := time.Now()
+		err := fn()
+		took[what] = append(took[what], millis(time.Since(began)))
+		return err
+	}
+
+	who := newcomer(p.n.pods, k)
+	r := recordOf(who, p.n.pods+10+k)
+	r.Netns = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), p.inner.f.Fd())
+	err := timed(suffixAdd, func() error {
+		var undo pod.Undo
+		err := p.paths.Attach(r, int(p.inner.f.Fd()), &undo)
+		if err != nil {
+			return errors.Join(err, undo.Run())
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	other := timed(suffixOther, func() error { return (&nft.Table{Name: "other"}).Replace() })
+	return errors.Join(other, timed(suffixDel, func() error { return p.paths.Detach(r.HostLink) }))
+}
