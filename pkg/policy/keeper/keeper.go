@@ -97,6 +97,8 @@ type Keeper struct {
 	// attached are the keys that the planner was told of. Run's alone.
 	attached  map[policy.Key]bool
 	conntrack *nfnl.Conn // trackOpened's, and so Run's alone; nil until it needs one
+	// touched is when records and reservations were last touched before attach read them. Run's alone.
+	touched pod.Touched
 	// links are those of attached pods. Run alone writes it, with mu held, and reads it without.
 	links map[policy.Key][]string
 }
@@ -220,7 +222,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if now := time.Now(); !now.Before(due) {
 			due = now.Add(resync)
 			k.mu.Lock()
-			k.attachments, k.compare = true, true
+			k.compare = true
 			k.mu.Unlock()
 		}
 		err := k.step()
@@ -254,7 +256,8 @@ func (k *Keeper) step() error {
 	}
 	var errs []error
 	unknown := 0
-	if attachments || compare || k.plan == nil || !maps.Equal(plan.Members, k.plan.Members) {
+	if attachments || k.plan == nil || !maps.Equal(plan.Members, k.plan.Members) ||
+		compare && !k.unchanged() {
 		var err error
 		plan, unknown, err = k.attach()
 		errs = append(errs, err)
@@ -286,6 +289,13 @@ func (k *Keeper) step() error {
 	return err
 }
 
+// unchanged reports whether no record, no reservation and nothing in the kernel's ruleset changed
+// since attach read them, and each record was of a known pod.
+func (k *Keeper) unchanged() bool {
+	return k.touched != (pod.Touched{}) && k.touched == k.paths.Touched() &&
+		k.pendingBefore() == 0 && k.table.Stands()
+}
+
 func (k *Keeper) pendingBefore() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -296,6 +306,12 @@ func (k *Keeper) pendingBefore() int {
 // reservations of the plan that follows from them. A plugin writes its record before it writes
 // members, so each member has a record by then.
 func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
+	touched := k.paths.Touched()
+	defer func() {
+		if k.touched = touched; err != nil {
+			k.touched = pod.Touched{}
+		}
+	}()
 	errs := []error{k.table.Refresh()}
 	records, err := k.paths.List()
 	errs = append(errs, err)

@@ -116,6 +116,22 @@ func (t *Table) Refresh() error {
 	return nil
 }
 
+// Stands reports whether nothing in the ruleset changed since the table was known. False also means
+// that this cannot be read.
+func (t *Table) Stands() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c, err := t.openLocked()
+	if err != nil {
+		return false
+	}
+	stands, err := t.standsLocked(c)
+	if err != nil {
+		t.failedLocked()
+	}
+	return err == nil && stands
+}
+
 func (t *Table) readLocked(c *nfnl.Conn) error {
 	t.read, t.generation = false, 0
 	t.reads++

@@ -1,0 +1,66 @@
+package keeper
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/kubeveil/kubeveil/internal/nft"
+)
+
+// A comparison without a reason reads no record as long as nothing was touched.
+func TestComparisonReadsNoRecordWhileNothingChanges(t *testing.T) {
+	n := newNode(t)
+	n.put("web", nil)
+	n.listed()
+	n.attach("web", 2)
+	n.AttachmentsChanged()
+	n.step()
+	long := time.Now().Add(-time.Hour)
+	rest := func() (unchanged bool) {
+		t.Helper()
+		n.must(func() error {
+			n.TableChanged()
+			err := errors.Join(n.Keeper.step(), os.Chtimes(n.paths.PodDir, long, long),
+				os.Chtimes(n.paths.PolicyDir, long, long))
+			n.AttachmentsChanged()
+			err = errors.Join(err, n.Keeper.step())
+			unchanged = n.unchanged()
+			return err
+		})
+		long = long.Add(time.Minute)
+		return unchanged
+	}
+	changed := func(what string, change func()) {
+		t.Helper()
+		if !rest() {
+			t.Fatalf("before %s: a node at rest is changed", what)
+		}
+		change()
+		n.must(func() error {
+			if n.unchanged() {
+				t.Errorf("%s goes unseen", what)
+			}
+			return nil
+		})
+	}
+
+	changed("an ADD", func() { n.put("db", nil); n.attach("db", 3) })
+	changed("another program's table", func() {
+		n.must((&nft.Table{Name: "other", Chains: []nft.Chain{nft.Base("c",
+			nftables.ChainTypeFilter, nftables.ChainHookForward, *nftables.ChainPriorityFilter)}}).Replace)
+	})
+	changed("a reservation that is gone", func() {
+		n.must(func() error {
+			files, err := os.ReadDir(n.paths.PolicyDir)
+			if err != nil || len(files) == 0 {
+				return errors.Join(err, errors.New("want a reservation"))
+			}
+			return os.Remove(filepath.Join(n.paths.PolicyDir, files[0].Name()))
+		})
+	})
+}
