@@ -197,45 +197,6 @@ func (r *receiver) datagram(b []byte, m *sock.Message, now time.Duration) {
 	r.handshake(kind, b, m, now)
 }
 
-// handshake takes a handshake message. What anyone can send, without our public key or an index of
-// ours, ends here: it wakes control no more than it fills the ring.
-func (r *receiver) handshake(kind uint32, b []byte, m *sock.Message, now time.Duration) {
-	d := r.s.d
-	size := handshakeSize(kind)
-	switch {
-	case size == 0:
-		d.drops.add(unknownType, 1)
-	case size != len(b):
-		d.drops.add(wrongSize, 1)
-	case kind == noise.TypeCookie && !d.awaits(noise.CookieReceiver((*[noise.CookieSize]byte)(b))):
-		d.drops.add(badCookie, 1)
-	case kind != noise.TypeCookie && !r.filter.Passes(b):
-		d.drops.add(badMAC1, 1)
-	case !d.ring.put(b, &m.From, now):
-		d.drops.add(handshakeQueueFull, 1)
-	default:
-		d.wakeControl()
-	}
-}
-
-// awaits reports whether an index is one of ours. The caller holds state.
-func (d *Device) awaits(index uint32) bool {
-	return d.sessions[index] != nil || d.waiting.get(index) != nil
-}
-
-// handshakeSize returns the size of handshake messages of a type, 0 for another type.
-func handshakeSize(kind uint32) int {
-	switch kind {
-	case noise.TypeInitiation:
-		return noise.InitiationSize
-	case noise.TypeResponse:
-		return noise.ResponseSize
-	case noise.TypeCookie:
-		return noise.CookieSize
-	}
-	return 0
-}
-
 // transport gathers a transport message.
 func (r *receiver) transport(b []byte, m *sock.Message, now time.Duration) {
 	d := r.s.d

@@ -35,6 +35,6 @@
 // result.
 //
 // Start reading at Run in suite.go; node.go has the node, lane.go the lanes. The parts are size.go,
-// change.go with fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go, whose load is
-// traffic.go.
+// change.go with fastpath.go, revoke.go, add.go, tenant.go, read.go and connections.go, whose load
+// is traffic.go.
 package policy

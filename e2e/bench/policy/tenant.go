@@ -176,8 +176,8 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// events tells an event of a pod of evil, which is the peer of other selectors then, and returns one
-// of another pod, which changes the kernel's table whatever evil has.
+// events passes the Keeper an event that relabels a pod of evil. It returns an event of a pod of
+// another namespace, which changes the kernel's table whatever evil has.
 func (n *node) events(k int) ([]byte, error) {
 	event, err := eventOf(podObject(evilPod(n.pods, 1, k+1)))
 	if err != nil {
@@ -227,7 +227,7 @@ func (n *node) take(ctx context.Context, policies []policy.Policy) error {
 	return n.enforced(ctx)
 }
 
-// enforced waits until all policies that were told are in force.
+// enforced waits until all policies that the Keeper received are in force.
 func (n *node) enforced(ctx context.Context) error {
 	told := n.Status().Told
 	return n.until(ctx, func() bool { return n.ProgressTo(told).Enforced })
