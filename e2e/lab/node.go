@@ -40,10 +40,12 @@ type Node struct {
 	numbers   int
 }
 
-// Files on a node: the configuration of veild, and the authority of the API servers' certificates.
+// Files on a node: the configuration of veild, its token, and with what it reads the API server.
 const (
-	configFile    = "/etc/kubeveil/veild.yaml"
-	authorityFile = "/etc/kubeveil/ca.crt"
+	ConfigFile     = "/etc/kubeveil/veild.yaml"
+	TokenFile      = "/etc/kubeveil/token"
+	authorityFile  = "/etc/kubeveil/ca.crt"
+	kubeconfigFile = "/etc/kubeveil/kubeconfig"
 )
 
 // AddNode makes another node and, unless Options.NoBoot, starts its programs; it does not wait for
@@ -106,7 +108,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 	}
 	source := map[string]any{"kind": "snapshot", "file": snapshotFile}
 	if l.Control != nil {
-		kubeconfig, err := l.Control.kubeconfig(ctx, n)
+		token, err := l.Control.token(ctx, n)
 		if err != nil {
 			return err
 		}
@@ -114,11 +116,13 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
-			os.WriteFile(filepath.Join(dir, filepath.Base(authorityFile)), ca, 0o644)); err != nil {
+		file := func(name string) string { return filepath.Join(dir, filepath.Base(name)) }
+		if err := errors.Join(os.WriteFile(file(TokenFile), token, 0o600),
+			os.WriteFile(file(kubeconfigFile), l.Control.kubeconfig(), 0o600),
+			os.WriteFile(file(authorityFile), ca, 0o644)); err != nil {
 			return err
 		}
-		source = map[string]any{"kind": "kubernetes", "kubeconfig": "/etc/kubeveil/kubeconfig"}
+		source = map[string]any{"kind": "kubernetes", "kubeconfig": kubeconfigFile}
 	}
 
 	settings := map[string]any{
@@ -144,7 +148,7 @@ func (n *Node) writeDisk(ctx context.Context) error {
 		return err
 	}
 
-	return os.WriteFile(filepath.Join(dir, filepath.Base(configFile)), b, 0o644)
+	return os.WriteFile(filepath.Join(dir, filepath.Base(ConfigFile)), b, 0o644)
 }
 
 // boot connects a node that has just come up and starts its programs.
@@ -158,7 +162,7 @@ func (n *Node) boot(ctx context.Context, programs bool) error {
 
 	if n.lab.opts.BootUnit {
 		if _, err := n.Exec(ctx, n.lab.program("veild"), "close", "--config",
-			configFile); err != nil {
+			ConfigFile); err != nil {
 			return err
 		}
 	}
@@ -216,7 +220,7 @@ func (n *Node) StartProgram(ctx context.Context, name string) (*Process, error) 
 func (n *Node) StartProgramIn(ctx context.Context, name string, env []string) (*Process, error) {
 	var args []string
 	if name == "veild" {
-		args = []string{"--config", configFile}
+		args = []string{"--config", ConfigFile}
 	}
 	// The programs of another release may not know the flag.
 	if name == "veil-wg" && n.ownPrograms() {

@@ -204,9 +204,9 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 	return nil
 }
 
-// kubeconfig returns the credentials of veild on a node: a token of its service account that is
-// bound to the Node, as a kubelet gets it for a pod there.
-func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
+// token returns the credentials of veild on a node: a token of its service account that is bound to
+// the Node, as a kubelet gets it for a pod there.
+func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
 	seconds := int64(lifetime / time.Second)
 	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx,
 		c.account.name, &authenticationv1.TokenRequest{
@@ -219,7 +219,12 @@ func (c *Control) kubeconfig(ctx context.Context, n *Node) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("request a token for %s: %w", n.Name, err)
 	}
+	return []byte(token.Status.Token), nil
+}
 
+// kubeconfig returns what veild on a node reads: the address of the API server, its authority and
+// the file of the token, as in a pod.
+func (c *Control) kubeconfig() []byte {
 	server := c.URL()
 	if c.lab.opts.byService() {
 		server = "https://" + netip.AddrPortFrom(c.serviceAddrs()[0], apiServicePort).String()
@@ -230,12 +235,12 @@ kind: Config
 current-context: lab
 clusters:
 - name: lab
-  cluster: {server: %q, certificate-authority: /etc/kubeveil/ca.crt}
+  cluster: {server: %q, certificate-authority: %q}
 users:
 - name: veild
-  user: {token: %q}
+  user: {tokenFile: %q}
 contexts:
 - name: lab
   context: {cluster: lab, user: veild}
-`, server, token.Status.Token), nil
+`, server, authorityFile, TokenFile)
 }

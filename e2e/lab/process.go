@@ -25,10 +25,10 @@ type Process struct {
 	Stdout, Stderr string
 
 	again func(context.Context) (*Process, error)
-	// handle is by pidfd: it never means another process.
-	handle *os.Process
-	exited chan struct{}
-	err    error
+	// handle is by pidfd: it never means another process. enter is its nsenter.
+	handle, enter *os.Process
+	exited        chan struct{}
+	err           error
 }
 
 // begin starts a prepared command whose first word is nsenter. Output goes to files in dir.
@@ -57,6 +57,7 @@ func begin(cmd *exec.Cmd, dir, name string, split bool) (*Process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
+	p.enter = cmd.Process
 
 	go func() {
 		p.err = cmd.Wait()
@@ -120,6 +121,10 @@ func (p *Process) Signal(s syscall.Signal) error {
 	}
 	if err := p.handle.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s: %w", p.Name, err)
+	}
+	if s == syscall.SIGCONT || s == syscall.SIGKILL {
+		// nsenter stops itself when its program is stopped, and then nothing reaps the program.
+		_ = p.enter.Signal(syscall.SIGCONT)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/reflector"
+	"github.com/kubeveil/kubeveil/internal/tokenfile"
 	"github.com/kubeveil/kubeveil/pkg/cluster"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -120,6 +121,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	}
 
 	cfg = rest.CopyConfig(cfg)
+	tokenfile.Renew(cfg)
 	cfg.UserAgent = "veild"
 	cfg.QPS, cfg.Burst = 20, 50
 	cfg.ContentType = runtime.ContentTypeJSON

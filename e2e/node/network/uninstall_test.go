@@ -138,7 +138,7 @@ func cleanup(ctx context.Context, n *lab.Node) (string, error) {
 		return "", err
 	}
 	out, err := n.Command(ctx, filepath.Join(root, "out/bin/veild"), "cleanup", "-config",
-		"/etc/kubeveil/veild.yaml").CombinedOutput()
+		lab.ConfigFile).CombinedOutput()
 	return string(out), err
 }
 

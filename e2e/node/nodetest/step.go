@@ -2,12 +2,17 @@ package nodetest
 
 import (
 	"context"
+	"maps"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // The steps that most tests are made of. Each ends the test if it fails, unless it says otherwise.
@@ -92,6 +97,26 @@ func KillProgram(ctx context.Context, t *testing.T, n *lab.Node, name string) {
 	if err := n.Program(name).Kill(ctx); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Reconfigure restarts a node's veild with other settings: each key of its file that is given.
+func Reconfigure(ctx context.Context, t *testing.T, n *lab.Node, settings map[string]any) {
+	t.Helper()
+	path := filepath.Join(n.Disk(), lab.ConfigFile)
+	var all map[string]any
+	err := yaml.Unmarshal(filetest.Read(t, path), &all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(all, settings)
+	text, err := yaml.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	filetest.Write(t, path, text, 0o644)
+	KillProgram(ctx, t, n, "veild")
+	StartProgram(ctx, t, n, "veild")
 }
 
 // Hold starts lab.Hold.

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/internal/filetest"
 )
 
 // VeilNodes is the resource of VeilNode objects.
@@ -45,15 +45,7 @@ func VeilNodesAs(t *testing.T, l *lab.Lab, token string) dynamic.ResourceInterfa
 // StolenToken returns the token on a node's disk, which is bound to the Node.
 func StolenToken(t *testing.T, n *lab.Node) string {
 	t.Helper()
-	c, err := clientcmd.LoadFromFile(filepath.Join(n.Disk(), "etc/kubeveil/kubeconfig"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, u := range c.AuthInfos {
-		return u.Token
-	}
-	t.Fatal("the kubeconfig has no user")
-	return ""
+	return string(filetest.Read(t, filepath.Join(n.Disk(), lab.TokenFile)))
 }
 
 // NewToken returns a new token of veild's service account, as a kubelet asks for one: bound to the

@@ -57,7 +57,7 @@ func TestDaemonsUnderThePolicy(t *testing.T) {
 
 	nodetest.KillProgram(ctx, t, n, "veild")
 	if _, err := n.Exec(ctx, filepath.Join(nodetest.Root(t), "out/bin/veild"), "cleanup", "-config",
-		"/etc/kubeveil/veild.yaml"); err != nil {
+		lab.ConfigFile); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := admin.Get(ctx, n.Name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,11 +14,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/yaml"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
-	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/pkg/config"
 )
 
@@ -286,21 +282,7 @@ func TestTurningPoliciesOnWithHostRouting(t *testing.T) {
 	n := l.Nodes()[0]
 	restartWith := func(policy string) {
 		t.Helper()
-		path := filepath.Join(n.Disk(), "etc/kubeveil/veild.yaml")
-		var c map[string]any
-		if err := yaml.Unmarshal(filetest.Read(t, path), &c); err != nil {
-			t.Fatal(err)
-		}
-		c["policy"] = policy
-		text, err := yaml.Marshal(c)
-		if err == nil {
-			err = os.WriteFile(path, text, 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		nodetest.KillProgram(ctx, t, n, "veild")
-		nodetest.StartProgram(ctx, t, n, "veild")
+		nodetest.Reconfigure(ctx, t, n, map[string]any{"policy": policy})
 	}
 
 	nodetest.AllowClients(ctx, t, l, "client")

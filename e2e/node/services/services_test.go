@@ -398,7 +398,7 @@ func TestServicesOutliveVeild(t *testing.T) {
 
 	errtest.Must(t, n.Program("veild").Term(ctx))
 	if _, err := n.Exec(ctx, l.Program("veild"), "cleanup", "--config",
-		"/etc/kubeveil/veild.yaml"); err != nil {
+		lab.ConfigFile); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := filepath.Glob(n.Path("/sys/fs/bpf/kubeveil/*")); err != nil || len(left) > 0 {

@@ -1,0 +1,96 @@
+package network_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// Expected of a node whose daemon's credentials have expired: its pods talk on, pods come and go,
+// a restart changes none of that, and nothing is in clear. Its status names the API server's answer
+// once a request is refused. What changed meanwhile is in force within 20 s after the credentials
+// are right again, without a restart.
+func TestCredentialsExpire(t *testing.T) {
+	ctx, l := nodetest.NewLab(t, lab.Options{})
+	pods := nodetest.EchoPods(ctx, t, l)
+	nodetest.Meet(ctx, t, pods[0], pods[1])
+	n := l.Nodes()[1]
+	t.Run("before the daemon is restarted", func(t *testing.T) {
+		expire(ctx, t, l, pods, func() { restartVeild(ctx, t, n) })
+	})
+	t.Run("while it runs", func(t *testing.T) {
+		needLong(t, "it waits for a minute, for which a client remembers what the file had")
+		expire(ctx, t, l, pods, func() {
+			// A running watch goes on with expired credentials until the server ends it.
+			errtest.Must(t, l.Control.StopAPIServer(ctx))
+			time.Sleep(time.Minute)
+			errtest.Must(t, l.Control.StartAPIServer(ctx))
+		})
+	})
+	nodetest.NoLeaks(t, l)
+}
+
+// expire replaces the token of the second node by one that the API server does not take; noticed
+// ends what the daemon has open.
+func expire(ctx context.Context, t *testing.T, l *lab.Lab, pods []*lab.Pod, noticed func()) {
+	t.Helper()
+	const limit = 20 * time.Second
+	n := pods[1].Node
+	held := nodetest.Hold(ctx, t, pods[0], pods[1].Addr(true))
+	file := filepath.Join(n.Disk(), lab.TokenFile)
+	token := filetest.Read(t, file)
+	filetest.Write(t, file, append([]byte("expired-"), token...), 0o600)
+	noticed()
+	nodetest.WaitStatus(ctx, t, n, limit, func(s telemetry.Status) error {
+		if !strings.Contains(strings.Join(s.Problems, "\n"), "Unauthorized") {
+			return fmt.Errorf("problems %q, want one that says Unauthorized", s.Problems)
+		}
+		return nil
+	})
+	fresh := nodetest.EchoPod(ctx, t, n, "fresh")
+	talk(ctx, t, pods[0], fresh)
+	errtest.Must(t, fresh.Del(ctx))
+
+	// A node that joins meanwhile is a peer afterwards.
+	joined, err := l.AddNode(ctx)
+	errtest.Must(t, err)
+	nodetest.WaitReady(ctx, t, joined)
+	far := nodetest.EchoPod(ctx, t, joined, "echo")
+	nodetest.Meet(ctx, t, pods[0], far)
+
+	filetest.Write(t, file, token, 0o600)
+	began := time.Now()
+	err = lab.Until(ctx, limit, func() error {
+		if nodetest.Talks(ctx, pods[1], far.Addrs) < len(far.Addrs) {
+			return errors.New("the node does not know the one that joined")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("after the credentials are right again: %v; problems %q", err,
+			nodetest.NodeStatus(ctx, t, n).Problems)
+	}
+	t.Logf("the node knew the one that joined %v after its credentials were right again",
+		time.Since(began).Round(10*time.Millisecond))
+	nodetest.WaitStatus(ctx, t, n, limit, func(s telemetry.Status) error {
+		if len(s.Problems) > 0 {
+			return fmt.Errorf("problems %q, want none", s.Problems)
+		}
+		return nil
+	})
+
+	var h lab.Held
+	if err := held.Result(ctx, &h); err != nil {
+		t.Errorf("a connection did not live through it: %v", err)
+	}
+}
