@@ -2,11 +2,13 @@ package engine_test
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/hex"
 	"net"
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,9 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/enginetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
 	"github.com/kubeveil/kubeveil/internal/filetest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
+	"github.com/kubeveil/kubeveil/pkg/engine/aead"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 // clock is a time since boot that a test moves.
@@ -149,6 +154,46 @@ func TestKeysLeaveMemory(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The garbage collector leaves no key behind, also when it runs in the middle of computations on the
+// key. Without secret.Environ a second of this leaves up to one copy.
+func TestCollectorLeavesNoKeyBehind(t *testing.T) {
+	var arena secret.Arena
+	worker, err := aead.NewWorker(&arena)
+	errtest.Must(t, err)
+	defer worker.Close(&arena)
+	key, err := secret.Alloc[aead.Key](&arena)
+	errtest.Must(t, err)
+	defer secret.Free(&arena, key)
+	_, _ = rand.Read(key[:])
+
+	end := time.Now().Add(3 * time.Second)
+	var sealing sync.WaitGroup
+	sealing.Go(func() {
+		packets := make([]aead.Packet, 8)
+		for i := range packets {
+			packets[i].Data = make([]byte, 1400)
+		}
+		for time.Now().Before(end) {
+			aead.XCrypto.Seal(worker, key, packets)
+		}
+	})
+	for time.Now().Before(end) {
+		runtime.GC()
+	}
+	sealing.Wait()
+
+	covered := *key
+	cover(covered[:])
+	clear(key[:])
+	runtime.GC()
+	cover(covered[:])
+	n := occurrences(t, covered[:], everywhere)
+	cover(covered[:])
+	if n > 1 { // covered itself, while it is looked for
+		t.Errorf("the key is %d times in memory", n-1)
 	}
 }
 

@@ -236,7 +236,9 @@ func TestHandoverInTheMiddleOfAHandshake(t *testing.T) {
 	for _, p := range want {
 		expect(t, b, p)
 	}
-	if d := a.Engine.Drops(); len(d) > 0 {
+	d := a.Engine.Drops()
+	delete(d, "unknown_index") // b may still answer the peer that was removed
+	if len(d) > 0 {
 		t.Errorf("dropped %v", d)
 	}
 }
@@ -322,7 +324,9 @@ func TestHandoverAndDeathAtEveryStep(t *testing.T) {
 					nodes[i].Set(t, "%s", kept[i])
 				}
 			}, take)
-			passes(t, nodes, 12*time.Second, take)
+			// A side whose packets are not answered asks for a session after 15 s (WireGuard's
+			// KEEPALIVE_TIMEOUT and REKEY_TIMEOUT).
+			passes(t, nodes, 20*time.Second, take)
 
 			h.mu.Lock()
 			defer h.mu.Unlock()

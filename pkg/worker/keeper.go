@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 // keeper keeps the process of one device alive.
@@ -174,6 +175,7 @@ type process struct {
 // start starts a process that has f as file descriptor 3; it closes f.
 func (k *keeper) start(argv []string, f *os.File) (*process, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = secret.Environ()
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{f}
 	// A group of its own: what kills the supervisor's group leaves the data path.

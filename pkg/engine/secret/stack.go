@@ -1,5 +1,39 @@
 package secret
 
+import (
+	"os"
+	"strings"
+)
+
+// keepStacks has the garbage collector leave stacks as large as they are (Go's package runtime,
+// GODEBUG). It would else move one to a smaller place in the middle of a computation on secrets, and
+// what the old place had, Scrub does not overwrite.
+const keepStacks = "gcshrinkstackoff=1"
+
+// Environ returns the environment for a process that computes on secrets: that of this one, and what
+// keeps the runtime from copying stacks.
+func Environ() []string {
+	settings := os.Getenv("GODEBUG")
+	if StacksAreKept() {
+		return os.Environ()
+	}
+	if settings != "" {
+		settings += ","
+	}
+	return append(os.Environ(), "GODEBUG="+settings+keepStacks)
+}
+
+// StacksAreKept reports whether this process has the setting of Environ.
+func StacksAreKept() bool {
+	settings := strings.Split(os.Getenv("GODEBUG"), ",")
+	for i := len(settings) - 1; i >= 0; i-- {
+		if name, _, _ := strings.Cut(settings[i], "="); name == "gcshrinkstackoff" {
+			return settings[i] == keepStacks
+		}
+	}
+	return false
+}
+
 // Reserve makes the stack of the calling goroutine large enough for a computation on secrets. Where
 // the stack grew during one, the runtime would leave a copy of it behind.
 func Reserve()
