@@ -2,14 +2,10 @@ package network_test
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -149,8 +145,9 @@ func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func()
 	from, _ := nodetest.LinkOf(ctx, t, l.Outside, "eth0")
 	to, _ := nodetest.LinkOf(ctx, t, n1, "eth0")
 	for i, src := range l.OutsideAddrs() {
-		nodetest.Inject(ctx, t, l.Outside, "eth0", slices.Concat(to, from,
-			tooBig(src, n1.Addrs[i], n2.Addrs[i])))
+		nodetest.Inject(ctx, t, l.Outside, "eth0", nodetest.Datagram{From: from, To: to,
+			Src: n1.Addrs[i], Dst: n2.Addrs[i], SrcPort: lab.EchoPort, DstPort: 123}.TooBig(src,
+			tooNarrowForPods))
 	}
 	err := lab.Until(ctx, 5*time.Second, func() error {
 		if !believed() {
@@ -162,35 +159,4 @@ func forgeTooBig(ctx context.Context, t *testing.T, l *lab.Lab) (believed func()
 		t.Fatal(err)
 	}
 	return believed
-}
-
-// tooBig returns the Ethernet type and a packet from a router that tells a host of its datagram to
-// peer (RFC 1191, RFC 4443 section 3.2).
-func tooBig(router, host, peer netip.Addr) []byte {
-	hw := make(net.HardwareAddr, 6)
-	quoted := nodetest.Datagram{From: hw, To: hw, Src: host, Dst: peer, SrcPort: lab.EchoPort,
-		DstPort: 123, Payload: make([]byte, 64)}.Frame()
-	kind, code, proto := byte(3), byte(4), byte(1)
-	if host.Is6() {
-		kind, code, proto = 2, 0, 58
-	}
-	icmp := append([]byte{kind, code, 0, 0, 0, 0}, 0, 0)
-	binary.BigEndian.PutUint16(icmp[6:], tooNarrowForPods)
-	icmp = append(icmp, quoted[14:]...)
-
-	if host.Is4() {
-		binary.BigEndian.PutUint16(icmp[2:], nodetest.Checksum(icmp))
-		head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, proto, 0, 0}
-		binary.BigEndian.PutUint16(head[2:], uint16(20+len(icmp)))
-		head = slices.Concat(head, router.AsSlice(), host.AsSlice())
-		binary.BigEndian.PutUint16(head[10:], nodetest.Checksum(head))
-		return slices.Concat([]byte{8, 0}, head, icmp)
-	}
-	pseudo := slices.Concat(router.AsSlice(), host.AsSlice())
-	pseudo = binary.BigEndian.AppendUint32(pseudo, uint32(len(icmp)))
-	binary.BigEndian.PutUint16(icmp[2:], nodetest.Checksum(slices.Concat(pseudo,
-		[]byte{0, 0, 0, proto}, icmp)))
-	head := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
-	binary.BigEndian.PutUint16(head[4:], uint16(len(icmp)))
-	return slices.Concat([]byte{0x86, 0xdd}, head, router.AsSlice(), host.AsSlice(), icmp)
 }

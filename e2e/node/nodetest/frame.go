@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -47,6 +48,36 @@ func (d Datagram) Frame() []byte {
 	binary.BigEndian.PutUint16(head[4:], uint16(len(udp)))
 	head = append(append(head, d.Src.AsSlice()...), d.Dst.AsSlice()...)
 	return append(append(append(frame, 0x86, 0xdd), head...), udp...)
+}
+
+// TooBig returns the frame with which a router, whose address it may be or not, tells the sender that
+// the datagram is too big for a path (RFC 1191, RFC 4443 section 3.2). From and To are of that frame.
+func (d Datagram) TooBig(router netip.Addr, mtu uint16) []byte {
+	quoted := d
+	quoted.From, quoted.To = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6)
+	quoted.Payload = make([]byte, 64)
+	kind, code, proto := byte(3), byte(4), byte(1)
+	if d.Src.Is6() {
+		kind, code, proto = 2, 0, 58
+	}
+	icmp := binary.BigEndian.AppendUint16([]byte{kind, code, 0, 0, 0, 0}, mtu)
+	icmp = append(icmp, quoted.Frame()[14:]...)
+
+	frame := slices.Concat(d.To, d.From)
+	if d.Src.Is4() {
+		binary.BigEndian.PutUint16(icmp[2:], Checksum(icmp))
+		head := []byte{0x45, 0, 0, 0, 0, 1, 0, 0, 64, proto, 0, 0}
+		binary.BigEndian.PutUint16(head[2:], uint16(20+len(icmp)))
+		head = slices.Concat(head, router.AsSlice(), d.Src.AsSlice())
+		binary.BigEndian.PutUint16(head[10:], Checksum(head))
+		return slices.Concat(frame, []byte{8, 0}, head, icmp)
+	}
+	ends := slices.Concat(router.AsSlice(), d.Src.AsSlice())
+	pseudo := binary.BigEndian.AppendUint32(slices.Clone(ends), uint32(len(icmp)))
+	binary.BigEndian.PutUint16(icmp[2:], Checksum(slices.Concat(pseudo, []byte{0, 0, 0, proto}, icmp)))
+	head := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
+	binary.BigEndian.PutUint16(head[4:], uint16(len(icmp)))
+	return slices.Concat(frame, []byte{0x86, 0xdd}, head, ends, icmp)
 }
 
 // Checksum returns the Internet checksum of b (RFC 1071).

@@ -1,0 +1,86 @@
+package policy_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/config"
+)
+
+// Between nodes a pod believes an ICMP error about a flow only from the flow's other end: not from
+// another pod of that end's node, nor from one of its own node. Policies forbid none of these pods
+// anything else.
+func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {
+	for name, settings := range map[string]map[string]any{
+		"service proxy none": {"policy": config.PolicyKubernetes},
+		"host routing": {"policy": config.PolicyKubernetes,
+			"serviceProxy": config.ServiceProxyEBPF,
+			"services": map[string]any{"hostRouting": config.HostRoutingEBPF,
+				"limits": map[string]any{"backendSlots": 1 << 16}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, l := nodetest.NewLab(t, lab.Options{VeildConfig: settings})
+			errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))
+			n1, n2 := l.Nodes()[0], l.Nodes()[1]
+			server, near := nodetest.StartPod(ctx, t, n1, "server"), nodetest.StartPod(ctx, t, n1, "near")
+			client, beside := nodetest.StartPod(ctx, t, n2, "client"), nodetest.StartPod(ctx, t, n2, "other")
+			nodetest.WaitMembers(ctx, t, n1, 2)
+			nodetest.WaitMembers(ctx, t, n2, 2)
+			nodetest.EchoAt(ctx, t, server)
+			for _, addr := range server.Addrs {
+				answers(ctx, t, server, addr, client, near, beside)
+			}
+			nodetest.NoLeaks(t, l)
+		})
+	}
+}
+
+// answers has a client ask an echo server, and then others, and at last the client, tell the server
+// that its answer was too big.
+func answers(ctx context.Context, t *testing.T, server *lab.Pod, addr netip.Addr, client *lab.Pod,
+	others ...*lab.Pod) {
+	t.Helper()
+	const mtu = 1281
+	sent, err := lab.Send(ctx, client, lab.Exchange{Proto: "udp", To: addr, Count: 1})
+	errtest.Must(t, err)
+	local, err := netip.ParseAddrPort(sent.Local)
+	errtest.Must(t, err)
+	answer := nodetest.Datagram{Src: addr, Dst: local.Addr(), SrcPort: lab.EchoPort,
+		DstPort: local.Port()}
+	tell := func(from *lab.Pod) {
+		d := answer
+		d.From, _ = nodetest.LinkOf(ctx, t, from, "eth0")
+		d.To = nodetest.GatewayOf(ctx, t, from)
+		nodetest.Inject(ctx, t, from, "eth0", d.TooBig(from.Addr(addr.Is6()), mtu))
+	}
+	believed := func() bool {
+		return strings.Contains(nodetest.Run(ctx, t, server, "ip", "route", "get",
+			local.Addr().String()), fmt.Sprint(" mtu ", mtu))
+	}
+
+	for _, from := range others {
+		tell(from)
+	}
+	time.Sleep(time.Second) // what is not to come
+	if believed() {
+		t.Errorf("%s: the server believes another pod", addr)
+	}
+	tell(client)
+	err = lab.Until(ctx, 5*time.Second, func() error {
+		if !believed() {
+			return errors.New("the server does not believe the other end of the flow")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("%s: %v", addr, err)
+	}
+}
