@@ -54,7 +54,9 @@ type Agent struct {
 	started time.Time
 	reload  func() (config.Config, error)
 
+	// key is the one of the start, made at keyMade.
 	key     wgkey.Private
+	keyMade time.Time
 	guard   *guard.Guard
 	host    *hostnet.Host
 	tunnels *tunnel.Manager
@@ -146,7 +148,8 @@ func (a *Agent) openKey() error {
 		a.log.Info("made a private key", "file", cfg.KeyFile, "public", key.Public())
 	}
 	a.key = key
-	return nil
+	a.keyMade, err = keyMade(cfg.KeyFile)
+	return err
 }
 
 func (a *Agent) openTable() (err error) {
@@ -199,7 +202,8 @@ func (a *Agent) openTunnels() error {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.guard.Close()
 	defer a.host.Close()
-	l := &loop{Agent: a, outcome: a.view.Load().outcome}
+	l := &loop{Agent: a, outcome: a.view.Load().outcome, key: a.key,
+		clock: clock{now: systemClock, latest: a.keyMade}}
 	if err := l.guardFirst(); err != nil {
 		return errors.Join(err, a.closeListeners())
 	}

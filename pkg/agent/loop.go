@@ -8,6 +8,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/pkg/guard"
 	"github.com/kubeveil/kubeveil/pkg/hostnet"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
 )
 
 const (
@@ -65,6 +66,9 @@ func (p *pace) wait(now time.Time) time.Duration { return p.asked.Add(calm).Sub(
 type loop struct {
 	*Agent
 	outcome
+	// key is the node's now; clock is why it may be another one than at the start.
+	key    wgkey.Private
+	clock  clock
 	pace   pace
 	flap   flap
 	probes probes

@@ -50,6 +50,8 @@ type inputs struct {
 	vips []netip.Addr
 	// rangeProblems are sentences about ranges of services that are not closed.
 	rangeProblems []string
+	// clockNote is a sentence about a clock that was set back, or empty.
+	clockNote string
 	// pathMTU are the inner MTUs found by the probe, by peer.
 	pathMTU map[string]int
 }
@@ -87,7 +89,10 @@ type decision struct {
 
 // decide is the agent's pure part: equal inputs give equal decisions.
 func decide(in inputs) decision {
-	d := decision{notes: in.rangeProblems}
+	d := decision{notes: slices.Clone(in.rangeProblems)}
+	if in.clockNote != "" {
+		d.notes = append(d.notes, in.clockNote)
+	}
 	in.cfg.ServiceRanges = slices.Concat(in.cfg.ServiceRanges, in.table.ServiceRanges)
 	d.guard, d.host = node.Closed(in.cfg, in.table.NodeAddrs, in.vips)
 

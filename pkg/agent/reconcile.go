@@ -65,6 +65,7 @@ func (l *loop) gather() (inputs, []cluster.Refusal, error) {
 	in := inputs{cfg: told.cfg, key: l.key, pathMTU: told.pathMTU, since: told.unread,
 		lastSelf: l.last.self, lastMTU: l.last.podMTU}
 	state, lastGood := told.state, l.lastGood
+	in.clockNote = l.checkClock(&in)
 
 	l.gatherVIPs(&in)
 	in.complete, in.synced = state.Synced || lastGood != nil, state.Synced

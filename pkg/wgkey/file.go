@@ -55,6 +55,21 @@ func LoadOrCreate(path string, allowDisk bool) (key Private, created bool, err e
 	return key, true, nil
 }
 
+// Replace makes another key and writes it in place of the one in a file, which LoadOrCreate read.
+func Replace(path string) (Private, error) {
+	if _, err := load(path); err != nil {
+		return Private{}, err
+	}
+	key, err := Generate()
+	if err != nil {
+		return Private{}, err
+	}
+	if err := atomicfile.Write(path, key.encode(), 0o600); err != nil {
+		return Private{}, fmt.Errorf("private key: %w", err)
+	}
+	return key, nil
+}
+
 // Check says what LoadOrCreate would refuse, and makes nothing; a file that does not exist is fine.
 func Check(path string, allowDisk bool) error {
 	if err := checkPlace(path, allowDisk); err != nil {

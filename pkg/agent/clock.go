@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/atomicfile"
+	"github.com/kubeveil/kubeveil/pkg/wgkey"
+)
+
+// A peer refuses an initiation whose timestamp is not later than all before (WireGuard, section
+// 5.1). The kernel's WireGuard takes timestamps from the system clock. So once a clock that was ahead
+// is set right, peers refuse the node's handshakes for as long as it was ahead. They know no
+// timestamp of another key: the node makes one.
+
+const (
+	// setBackLimit is how far a clock may be set back without another key: peers take handshakes
+	// again before they would have the key.
+	setBackLimit = 10 * time.Second
+	// rekeyPause is the shortest time between two keys: whoever moves the clock costs peers no more.
+	rekeyPause = time.Minute
+)
+
+// clock notices that the system clock was set back while a key was in use.
+type clock struct {
+	// now returns the system clock and the time since boot.
+	now func() (wall time.Time, boot time.Duration)
+	// latest is the latest time by the system clock at which the key was in use.
+	latest time.Time
+	// rekeyed is the time since boot of the last key; 0 is none.
+	rekeyed time.Duration
+}
+
+func systemClock() (wall time.Time, boot time.Duration) {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts)
+	return time.Now().Round(0), time.Duration(ts.Nano())
+}
+
+// setBack returns for how long peers refuse handshakes since the clock was set back, 0 if for less
+// than matters.
+func (c *clock) setBack() time.Duration {
+	wall, boot := c.now()
+	if wall.After(c.latest) {
+		c.latest = wall
+	}
+	back := c.latest.Sub(wall)
+	if back <= setBackLimit || c.rekeyed > 0 && boot-c.rekeyed < rekeyPause {
+		return 0
+	}
+	return back
+}
+
+// checkClock gives the node another key if its clock was set back. A note says why it cannot.
+func (l *loop) checkClock(in *inputs) (note string) {
+	back := l.clock.setBack()
+	if back == 0 {
+		return ""
+	}
+	refused := fmt.Sprintf("the clock was set back: peers refuse this node's handshakes for %v",
+		back.Round(time.Second))
+	file := in.cfg.KeyFile
+	if l.kube == nil || atomicfile.RequireMemory(file) != nil {
+		return refused + ": give the node another key, and peers its public key"
+	}
+	key, err := wgkey.Replace(file)
+	if err != nil {
+		return fmt.Sprintf("%s; another key cannot be made: %v", refused, err)
+	}
+	l.log.Warn("the clock was set back: made another private key, for peers refuse handshakes of the "+
+		"last one", "back", back, "file", file, "public", key.Public())
+	in.key, l.key = key, key
+	l.clock.latest, l.clock.rekeyed = l.clock.now()
+	return ""
+}
+
+// keyMade returns when the file of the key was written; the zero time if that is not known.
+func keyMade(file string) (time.Time, error) {
+	info, err := os.Stat(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("private key: %w", err)
+	}
+	return info.ModTime(), nil
+}
