@@ -30,7 +30,7 @@ func TestWhoImportsWhat(t *testing.T) {
 		{"golang.zx2c4.com/wireguard/device", "userspace WireGuard runs in a process of its own",
 			[]string{"pkg/worker", "internal/enginetest"}},
 		{"k8s.io/client-go", "the API server is a transport behind pkg/source",
-			[]string{"pkg/kube", "pkg/remote", "internal/reflector"}},
+			[]string{"pkg/kube", "pkg/remote", "internal/reflector", "internal/tokenfile"}},
 		{"github.com/vishvananda/netlink", "interrupted dumps are retried in one place",
 			[]string{"internal/nl"}},
 		{deptest.Module + "/pkg/agent", "the agent knows the others, none of them knows it", nil},
