@@ -21,7 +21,7 @@ const (
 	// setBackLimit is how far a clock may be set back without another key: peers take handshakes
 	// again before they would have the key.
 	setBackLimit = 10 * time.Second
-	// rekeyPause is the shortest time between two keys: whoever moves the clock costs peers no more.
+	// rekeyPause is the shortest time between two keys: a clock that moves costs peers no more.
 	rekeyPause = time.Minute
 )
 
@@ -55,7 +55,7 @@ func (c *clock) setBack() time.Duration {
 	return back
 }
 
-// checkClock gives the node another key if its clock was set back. A note says why it cannot.
+// checkClock makes another key for the node if its clock was set back. A note says why it cannot.
 func (l *loop) checkClock(in *inputs) (note string) {
 	back := l.clock.setBack()
 	if back == 0 {

@@ -75,7 +75,7 @@ type loop struct {
 	seen   seen
 	// based reports whether the base routes were checked by this process.
 	based bool
-	// passage is whether pods' packets pass the filters of other programs.
+	// passage reports whether pods' packets pass the filters of other programs.
 	passage passageProof
 	// recalled reports whether the path MTU of an earlier veild was looked up.
 	recalled bool
