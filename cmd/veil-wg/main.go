@@ -16,6 +16,7 @@ import (
 	"syscall"
 
 	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/version"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -155,6 +156,10 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
 		Engine: o.engine,
 		Debug:  o.level <= slog.LevelDebug, Log: log}
+	if !secret.StacksAreKept() {
+		log.Warn("copies of keys may be left in memory: leave the start of devices to the supervisor, " +
+			"or set " + secret.Setting)
+	}
 	switch {
 	case o.locked:
 		syscall.CloseOnExec(passedFD)

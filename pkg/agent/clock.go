@@ -13,8 +13,8 @@ import (
 )
 
 // A peer refuses an initiation whose timestamp is not later than all before (WireGuard, section
-// 5.1). The kernel's WireGuard takes timestamps from the system clock. So once a clock that was ahead
-// is set right, peers refuse the node's handshakes for as long as it was ahead. They know no
+// 5.1). The kernel's WireGuard takes timestamps from the system clock. So peers refuse the node's
+// handshakes after a clock that was ahead is set right, for as long as it was ahead. They know no
 // timestamp of another key: the node makes one.
 
 const (
@@ -44,18 +44,27 @@ func systemClock() (wall time.Time, boot time.Duration) {
 // setBack returns for how long peers refuse handshakes since the clock was set back, 0 if for less
 // than matters.
 func (c *clock) setBack() time.Duration {
-	wall, boot := c.now()
+	wall, _ := c.now()
 	if wall.After(c.latest) {
 		c.latest = wall
 	}
-	back := c.latest.Sub(wall)
-	if back <= setBackLimit || c.rekeyed > 0 && boot-c.rekeyed < rekeyPause {
-		return 0
+	if back := c.latest.Sub(wall); back > setBackLimit {
+		return back
 	}
-	return back
+	return 0
 }
 
-// checkClock makes another key for the node if its clock was set back. A note says why it cannot.
+// pause returns how long the next key has to wait.
+func (c *clock) pause() time.Duration {
+	_, boot := c.now()
+	if c.rekeyed == 0 {
+		return 0
+	}
+	return max(0, c.rekeyed+rekeyPause-boot)
+}
+
+// checkClock makes another key for the node if its clock was set back. If it makes none, a note says
+// why.
 func (l *loop) checkClock(in *inputs) (note string) {
 	back := l.clock.setBack()
 	if back == 0 {
@@ -67,12 +76,16 @@ func (l *loop) checkClock(in *inputs) (note string) {
 	if l.kube == nil || atomicfile.RequireMemory(file) != nil {
 		return refused + ": give the node another key, and peers its public key"
 	}
+	if l.clock.pause() > 0 {
+		return refused + fmt.Sprintf("; it was set back less than %v ago, too, and another key follows "+
+			"after that", rekeyPause)
+	}
 	key, err := wgkey.Replace(file)
 	if err != nil {
 		return fmt.Sprintf("%s; another key cannot be made: %v", refused, err)
 	}
-	l.log.Warn("the clock was set back: made another private key, for peers refuse handshakes of the "+
-		"last one", "back", back, "file", file, "public", key.Public())
+	l.log.Warn("the clock was set back: made another private key, since peers refuse handshakes of "+
+		"the last one", "back", back, "file", file, "public", key.Public())
 	in.key, l.key = key, key
 	l.clock.latest, l.clock.rekeyed = l.clock.now()
 	return ""

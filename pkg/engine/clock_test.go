@@ -157,8 +157,8 @@ func TestKeysLeaveMemory(t *testing.T) {
 	}
 }
 
-// The garbage collector leaves no key behind, also when it runs in the middle of computations on the
-// key. Without secret.Environ a second of this leaves up to one copy.
+// The garbage collector leaves no key behind, even if it runs in the middle of computations on it.
+// Without secret.Environ some seconds of this leave a copy.
 func TestCollectorLeavesNoKeyBehind(t *testing.T) {
 	var arena secret.Arena
 	worker, err := aead.NewWorker(&arena)

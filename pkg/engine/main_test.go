@@ -9,8 +9,7 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
-// TestMain runs the tests in a process of which the runtime copies no stack, as the supervisor starts
-// those of devices.
+// TestMain runs the tests in a process of which the runtime copies no stack, as that of a device is.
 func TestMain(m *testing.M) {
 	if secret.StacksAreKept() {
 		os.Exit(m.Run())

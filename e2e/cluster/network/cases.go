@@ -64,8 +64,8 @@ func daemons() []Case {
 			Beyond: "it rolls daemons three times", Run: policyRolled},
 		{Name: "key-replaced", About: "a node gets another key while flows run", Needs: lots,
 			Limit: 6 * time.Minute, Beyond: "it starts daemons anew", Run: keyReplaced},
-		{Name: "clock-set-back", About: "the clock of a node was ahead and is set right: its pods reach " +
-			"others", Needs: lots, Limit: 6 * time.Minute, Beyond: "it changes a node's clock",
+		{Name: "clock-set-back", About: "the clock of a node was ahead and is set right: its pods " +
+			"reach others", Needs: lots, Limit: 6 * time.Minute, Beyond: "it changes a node's clock",
 			Run: clockSetBack},
 		{Name: "mtu-changed", About: "the MTU is changed in the ConfigMap while flows run",
 			Needs: lots, Limit: 10 * time.Minute, Beyond: "it starts daemons anew",

@@ -34,7 +34,8 @@ func clockSetBack(ctx context.Context, s *Session) error {
 	}
 	reaches := func(what string) error {
 		return remote.Until(ctx, what, time.Minute, func(ctx context.Context) error {
-			return meet(ctx, b, append([]string{"-timeout=5s"}, echoes(remote.EchoPort, a.Addrs)...)...)
+			return meet(ctx, b, append([]string{"-timeout=5s"},
+				echoes(remote.EchoPort, a.Addrs)...)...)
 		})
 	}
 	if err := set("+1 hour"); err != nil {
@@ -65,7 +66,7 @@ func clockSetBack(ctx context.Context, s *Session) error {
 		return err
 	}
 	if strings.TrimSpace(string(out)) == old {
-		return fmt.Errorf("%s has the key of before", b.Node)
+		return fmt.Errorf("%s still has the former key", b.Node)
 	}
 	return nil
 }

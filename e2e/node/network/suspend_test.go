@@ -15,7 +15,7 @@ import (
 )
 
 // Expected of a machine that is suspended: nothing of its pods or to them leaves in clear, its peer
-// names it once the silence is longer than an idle peer's, and pods talk both ways within 20 s after
+// names it once the silence is longer than an idle peer's. Pods talk both ways within 20 s after
 // it is resumed, also when its sessions have expired (REJECT_AFTER_TIME, 180 s).
 const resumed = 20 * time.Second
 

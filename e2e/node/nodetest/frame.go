@@ -50,8 +50,8 @@ func (d Datagram) Frame() []byte {
 	return append(append(append(frame, 0x86, 0xdd), head...), udp...)
 }
 
-// TooBig returns the frame with which a router, whose address it may be or not, tells the sender that
-// the datagram is too big for a path (RFC 1191, RFC 4443 section 3.2). From and To are of that frame.
+// TooBig returns the frame that tells the sender, as if router had sent it, that the datagram is too
+// big for a path (RFC 1191, RFC 4443 section 3.2). From and To are of that frame.
 func (d Datagram) TooBig(router netip.Addr, mtu uint16) []byte {
 	quoted := d
 	quoted.From, quoted.To = make(net.HardwareAddr, 6), make(net.HardwareAddr, 6)
@@ -74,7 +74,8 @@ func (d Datagram) TooBig(router netip.Addr, mtu uint16) []byte {
 	}
 	ends := slices.Concat(router.AsSlice(), d.Src.AsSlice())
 	pseudo := binary.BigEndian.AppendUint32(slices.Clone(ends), uint32(len(icmp)))
-	binary.BigEndian.PutUint16(icmp[2:], Checksum(slices.Concat(pseudo, []byte{0, 0, 0, proto}, icmp)))
+	pseudo = append(pseudo, 0, 0, 0, proto)
+	binary.BigEndian.PutUint16(icmp[2:], Checksum(append(pseudo, icmp...)))
 	head := []byte{0x60, 0, 0, 0, 0, 0, proto, 64}
 	binary.BigEndian.PutUint16(head[4:], uint16(len(icmp)))
 	return slices.Concat(frame, []byte{0x86, 0xdd}, head, ends, icmp)

@@ -30,8 +30,12 @@ func TestErrorsComeFromTheEndOfAFlow(t *testing.T) {
 			ctx, l := nodetest.NewLab(t, lab.Options{VeildConfig: settings})
 			errtest.Must(t, l.Control.AddNamespace(ctx, nodetest.Shop))
 			n1, n2 := l.Nodes()[0], l.Nodes()[1]
-			server, near := nodetest.StartPod(ctx, t, n1, "server"), nodetest.StartPod(ctx, t, n1, "near")
-			client, beside := nodetest.StartPod(ctx, t, n2, "client"), nodetest.StartPod(ctx, t, n2, "other")
+			start := func(n *lab.Node, app string) *lab.Pod {
+				t.Helper()
+				return nodetest.StartPod(ctx, t, n, app)
+			}
+			server, near := start(n1, "server"), start(n1, "near")
+			client, beside := start(n2, "client"), start(n2, "beside")
 			nodetest.WaitMembers(ctx, t, n1, 2)
 			nodetest.WaitMembers(ctx, t, n2, 2)
 			nodetest.EchoAt(ctx, t, server)
@@ -49,7 +53,11 @@ func answers(ctx context.Context, t *testing.T, server *lab.Pod, addr netip.Addr
 	others ...*lab.Pod) {
 	t.Helper()
 	const mtu = 1281
-	sent, err := lab.Send(ctx, client, lab.Exchange{Proto: "udp", To: addr, Count: 1})
+	var sent lab.Sent
+	err := lab.Until(ctx, 30*time.Second, func() (err error) {
+		sent, err = lab.Send(ctx, client, lab.Exchange{Proto: "udp", To: addr, Count: 1})
+		return err
+	})
 	errtest.Must(t, err)
 	local, err := netip.ParseAddrPort(sent.Local)
 	errtest.Must(t, err)
@@ -67,14 +75,18 @@ func answers(ctx context.Context, t *testing.T, server *lab.Pod, addr netip.Addr
 	}
 
 	for _, from := range others {
+		dropped := func() uint64 {
+			return nodetest.NodeStatus(ctx, t, from.Node).Policy.Drops["policy_related"]
+		}
+		before := dropped()
 		tell(from)
+		nodetest.Counted(ctx, t, before+1, dropped)
 	}
-	time.Sleep(time.Second) // what is not to come
 	if believed() {
 		t.Errorf("%s: the server believes another pod", addr)
 	}
 	tell(client)
-	err = lab.Until(ctx, 5*time.Second, func() error {
+	err = lab.Until(ctx, 10*time.Second, func() error {
 		if !believed() {
 			return errors.New("the server does not believe the other end of the flow")
 		}

@@ -5,13 +5,16 @@ import (
 	"strings"
 )
 
+// Setting is what Environ has beside the environment of this process.
+const Setting = "GODEBUG=" + keepStacks
+
 // keepStacks has the garbage collector leave stacks as large as they are (Go's package runtime,
-// GODEBUG). It would else move one to a smaller place in the middle of a computation on secrets, and
-// what the old place had, Scrub does not overwrite.
+// GODEBUG). It would else move one to a smaller place in the middle of a computation on secrets.
+// Scrub does not overwrite what is left at the old place.
 const keepStacks = "gcshrinkstackoff=1"
 
-// Environ returns the environment for a process that computes on secrets: that of this one, and what
-// keeps the runtime from copying stacks.
+// Environ returns the environment for a process that computes on secrets: this one's, with the
+// setting that keeps the runtime from copying stacks.
 func Environ() []string {
 	settings := os.Getenv("GODEBUG")
 	if StacksAreKept() {

@@ -24,8 +24,8 @@ import (
 
 // revokeEvery is the least time between the beginnings of two readings of all known connections.
 // The kernel walks its table with softirqs off, 10 ms for 262,144 buckets even if they are empty,
-// and a change that comes meanwhile waits. Reading takes half a core at most, since it pauses for as long
-// as it last took, up to this time.
+// and a change that comes meanwhile waits. Reading takes half a core at most, since it pauses for as
+// long as it last took, up to this time.
 const revokeEvery = 500 * time.Millisecond
 
 // pauseAfter returns how long to pause after a reading that took this long.
