@@ -6,6 +6,11 @@ import (
 	"slices"
 )
 
+// poly1305P returns 2^130-5.
+func poly1305P() *big.Int {
+	return new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 130), big.NewInt(5))
+}
+
 // naivePoly is Poly1305 (RFC 8439, section 2.5) of a text padded to 16 bytes and of the block of
 // its length, on big numbers.
 func naivePoly(key [32]byte, text []byte) (tag [Overhead]byte) {
@@ -17,7 +22,7 @@ func naivePoly(key [32]byte, text []byte) (tag [Overhead]byte) {
 	clamp := number([]byte{0xff, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f, 0xfc, 0xff, 0xff, 0x0f,
 		0xfc, 0xff, 0xff, 0x0f})
 	r := new(big.Int).And(number(key[:16]), clamp)
-	p := new(big.Int).Sub(new(big.Int).Lsh(big.NewInt(1), 130), big.NewInt(5))
+	p := poly1305P()
 	b := slices.Clone(text)
 	for len(b)%16 != 0 {
 		b = append(b, 0)
