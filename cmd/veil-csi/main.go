@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/kubeveil/kubeveil/csi/keyring"
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/version"
 )
 
@@ -43,10 +44,17 @@ Flags:
 `
 
 func main() {
-	// Before anything else: no key is ever in memory that can be dumped or swapped.
-	if err := keyring.Harden(); err != nil && needsKeys(os.Args[1:]) {
-		fmt.Fprintln(os.Stderr, "veil-csi:", err)
-		os.Exit(1)
+	// Before anything else: no key is ever in memory that can be dumped or swapped, and the runtime
+	// leaves no copy of one on a stack that it moved.
+	if needsKeys(os.Args[1:]) {
+		err := secret.KeepStacks()
+		if err == nil {
+			err = keyring.Harden()
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "veil-csi:", err)
+			os.Exit(1)
+		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/version"
 	"github.com/kubeveil/kubeveil/pkg/worker"
 )
@@ -119,6 +119,12 @@ func run(ctx context.Context, args []string) error {
 	if err := worker.CheckEngine(o.engine); err != nil {
 		return err
 	}
+	if verb == "device" {
+		// The supervisor starts devices with that environment; another starter may not.
+		if err := secret.KeepStacks(); err != nil {
+			return err
+		}
+	}
 	if err := worker.Harden(); err != nil {
 		return err
 	}
@@ -156,10 +162,6 @@ func serveDevice(ctx context.Context, o options, args []string, log *slog.Logger
 	d := worker.DeviceOptions{Request: worker.Request{Device: args[0], MTU: o.mtu}, Dir: o.dir,
 		Engine: o.engine,
 		Debug:  o.level <= slog.LevelDebug, Log: log}
-	if !secret.StacksAreKept() {
-		log.Warn("copies of keys may be left in memory: leave the start of devices to the supervisor, " +
-			"or set " + secret.Setting)
-	}
 	switch {
 	case o.locked:
 		syscall.CloseOnExec(passedFD)

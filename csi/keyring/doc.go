@@ -13,7 +13,7 @@
 // It refuses passphrases: key-encryption keys are 32 random bytes, so no key is stretched.
 //
 // The standard library's ciphers copy keys into the heap, which is not wiped. So call Harden first
-// in main, which keeps the heap from being swapped or dumped.
+// in main, which keeps the heap from being swapped or dumped, and secret.KeepStacks before it.
 //
 // Start reading at Provider, then secret.go.
 package keyring

@@ -54,7 +54,7 @@ func providers(t *testing.T) map[string][2]Provider {
 func TestProviders(t *testing.T) {
 	for name, p := range providers(t) {
 		t.Run(name, func(t *testing.T) {
-			key := secret(t, bytes.Repeat([]byte{7}, 64))
+			key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 			w, err := WrapChecked(t.Context(), p[0], here, key)
 			if err != nil {
 				t.Fatal(err)
@@ -106,7 +106,7 @@ func TestProviderThatIsWipedOpensNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := secret(t, bytes.Repeat([]byte{7}, 64))
+	key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 	w, err := p.Wrap(t.Context(), here, key)
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestProviderThatIsWipedOpensNothing(t *testing.T) {
 func TestRewrap(t *testing.T) {
 	for name, p := range providers(t) {
 		t.Run(name, func(t *testing.T) {
-			key := secret(t, bytes.Repeat([]byte{7}, 64))
+			key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 			old, err := p[0].Wrap(t.Context(), here, key)
 			if err != nil {
 				t.Fatal(err)
@@ -163,7 +163,7 @@ func TestEachBitOfWrappedIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := p.Wrap(t.Context(), here, secret(t, make([]byte, 64)))
+	w, err := p.Wrap(t.Context(), here, secretOf(t, make([]byte, 64)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestPreviousKeyOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := old.Wrap(t.Context(), here, secret(t, make([]byte, 64)))
+	w, err := old.Wrap(t.Context(), here, secretOf(t, make([]byte, 64)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-func secret(t *testing.T, b []byte) *Secret {
+func secretOf(t *testing.T, b []byte) *Secret {
 	t.Helper()
 	s, err := NewSecret(b)
 	if err != nil {
@@ -305,7 +305,7 @@ func kekText(c byte) string {
 func TestChainUnwrapsWithEachProvider(t *testing.T) {
 	all := providers(t)
 	old, now := all[NameFile][0], all[NameKMS][0]
-	key := secret(t, bytes.Repeat([]byte{7}, 64))
+	key := secretOf(t, bytes.Repeat([]byte{7}, 64))
 	w, err := old.Wrap(t.Context(), here, key)
 	if err != nil {
 		t.Fatal(err)

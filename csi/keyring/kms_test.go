@@ -124,7 +124,7 @@ func TestKMSRefusesBadPlugins(t *testing.T) {
 			c.spoil(p)
 			_, err := client.KeyID(t.Context())
 			if err == nil {
-				_, err = client.Wrap(t.Context(), here, secret(t, make([]byte, 64)))
+				_, err = client.Wrap(t.Context(), here, secretOf(t, make([]byte, 64)))
 			}
 			if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v; want %q", err, c.want)
@@ -135,7 +135,7 @@ func TestKMSRefusesBadPlugins(t *testing.T) {
 
 func TestKMSThatGivesThePlainTextBack(t *testing.T) {
 	client, p := newPlugin(t)
-	key := secret(t, make([]byte, 64))
+	key := secretOf(t, make([]byte, 64))
 	plain, err := seal(here, key)
 	if err != nil {
 		t.Fatal(err)

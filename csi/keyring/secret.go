@@ -1,9 +1,7 @@
 package keyring
 
 import (
-	"crypto/hkdf"
 	"crypto/rand"
-	"crypto/sha512"
 	"crypto/subtle"
 	"errors"
 	"fmt"
@@ -103,20 +101,6 @@ func (s *Secret) Equal(other *Secret) bool {
 	defer runtime.KeepAlive(s)
 	defer runtime.KeepAlive(other)
 	return s.Len() > 0 && subtle.ConstantTimeCompare(s.Bytes(), other.Bytes()) == 1
-}
-
-// Derive makes a Secret of n bytes from s, which must be 64 random bytes: HKDF-Expand with SHA-512
-// (RFC 5869, 2.3). Secrets with different info are independent.
-func (s *Secret) Derive(info string, n int) (*Secret, error) {
-	defer runtime.KeepAlive(s)
-	if s.Len() != sha512.Size {
-		return nil, fmt.Errorf("derive from %d bytes: want %d", s.Len(), sha512.Size)
-	}
-	b, err := hkdf.Expand(sha512.New, s.Bytes(), info, n)
-	if err != nil {
-		return nil, fmt.Errorf("derive key: %w", err)
-	}
-	return NewSecret(b)
 }
 
 // Format prints "redacted" for every verb.

@@ -120,7 +120,7 @@ func TestSecretMemoryIsLocked(t *testing.T) {
 }
 
 func TestDeriveIsAFunctionOfKeyAndInfo(t *testing.T) {
-	key := secret(t, bytes.Repeat([]byte{1}, 64))
+	key := secretOf(t, bytes.Repeat([]byte{1}, 64))
 	a, err := key.Derive("a", 32)
 	if err != nil {
 		t.Fatal(err)

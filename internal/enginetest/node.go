@@ -20,10 +20,10 @@ import (
 	"golang.zx2c4.com/wireguard/device"
 	"golang.zx2c4.com/wireguard/tun/tuntest"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 

@@ -3,11 +3,8 @@ package engine_test
 import (
 	"bytes"
 	"crypto/rand"
-	"encoding/hex"
 	"net"
-	"os"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,11 +14,11 @@ import (
 
 	"github.com/kubeveil/kubeveil/internal/enginetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/internal/filetest"
+	"github.com/kubeveil/kubeveil/internal/memtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 // clock is a time since boot that a test moves.
@@ -121,12 +118,12 @@ func TestKeysLeaveMemory(t *testing.T) {
 			}
 
 			// The list itself is the negative control, until it is covered.
-			if n := occurrences(t, keys[0], everywhere); n == 0 {
+			if n := memtest.Count(t, keys[0], memtest.Everywhere); n == 0 {
 				t.Fatal("a key in memory was not found")
 			}
 
 			for i := range keys {
-				cover(keys[i])
+				memtest.Cover(keys[i])
 			}
 
 			if way == "removed" {
@@ -146,9 +143,9 @@ func TestKeysLeaveMemory(t *testing.T) {
 			runtime.GC()
 
 			for i := range keys {
-				cover(keys[i])
-				n := occurrences(t, keys[i], everywhere)
-				cover(keys[i])
+				memtest.Cover(keys[i])
+				n := memtest.Count(t, keys[i], memtest.Everywhere)
+				memtest.Cover(keys[i])
 				if n > 1 { // keys itself, while it is looked for
 					t.Errorf("key %d is %d times in memory", i, n-1)
 				}
@@ -186,98 +183,15 @@ func TestCollectorLeavesNoKeyBehind(t *testing.T) {
 	sealing.Wait()
 
 	covered := bytes.Clone(key[:]) // this goroutine's stack grows
-	cover(covered)
+	memtest.Cover(covered)
 	clear(key[:])
 	runtime.GC()
-	cover(covered)
-	n := occurrences(t, covered, everywhere)
-	cover(covered)
+	memtest.Cover(covered)
+	n := memtest.Count(t, covered, memtest.Everywhere)
+	memtest.Cover(covered)
 	if n > 1 { // covered itself, while it is looked for
 		t.Errorf("the key is %d times in memory", n-1)
 	}
-}
-
-// cover changes a key so that it is not found, or back.
-func cover(b []byte) {
-	for i := range b {
-		b[i] ^= 0x5a
-	}
-}
-
-// everywhere is all memory, and outsideHeap what Go's heap does not have: arenas lie behind a base
-// that may be random (runtime/malloc.go, mallocinit), mappings of others far from it.
-func everywhere(uint64) bool { return true }
-
-func outsideHeap(at uint64) bool {
-	heap := addressOf(inHeap)
-	return at+1<<36 < heap || at > heap+1<<36
-}
-
-var inHeap = make([]byte, 1<<16)
-
-// occurrences counts b in the writable mappings of the process that begin where one may be.
-func occurrences(t *testing.T, b []byte, where func(begin uint64) bool) int {
-	t.Helper()
-	maps := filetest.Read(t, "/proc/self/maps")
-
-	mem, err := os.Open("/proc/self/mem")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer mem.Close()
-	buf, err := unix.Mmap(-1, 0, 1<<20+64, unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Munmap(buf)
-
-	own := addressOf(buf)
-	n := 0
-	for line := range strings.Lines(string(maps)) {
-		f := strings.Fields(line)
-		if len(f) < 2 || !strings.HasPrefix(f[1], "rw") {
-			continue
-		}
-		from, to := span(t, f[0])
-		if own >= from && own < to || !where(from) {
-			continue
-		}
-
-		for at := from; at < to; at += 1 << 20 {
-			k, _ := mem.ReadAt(buf[:min(to-at, 1<<20+31)], int64(at))
-			for rest := buf[:k]; ; {
-				i := bytes.Index(rest, b)
-				if i < 0 {
-					break
-				}
-				n++
-				t.Logf("found at %#x in %s", at+uint64(k-len(rest)+i), strings.TrimSpace(line))
-				rest = rest[i+1:]
-			}
-		}
-	}
-
-	return n
-}
-
-func span(t *testing.T, s string) (from, to uint64) {
-	t.Helper()
-	a, b, _ := strings.Cut(s, "-")
-	for _, x := range []struct {
-		text string
-		to   *uint64
-	}{{a, &from}, {b, &to}} {
-		text := strings.Repeat("0", 16-len(x.text)) + x.text
-		raw, err := hex.DecodeString(text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range raw {
-			*x.to = *x.to<<8 | uint64(c)
-		}
-	}
-	return from, to
 }
 
 // A peer that sends keepalives gets none back, and an idle pair is silent.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
 // Base is a device as it was while it was served, for a successor that will go on in its place. So

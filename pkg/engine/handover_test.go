@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kubeveil/kubeveil/internal/enginetest"
+	"github.com/kubeveil/kubeveil/internal/memtest"
 	"github.com/kubeveil/kubeveil/internal/nettest"
 	"github.com/kubeveil/kubeveil/pkg/engine"
 )
@@ -252,7 +253,7 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 	sessions := a.Engine.SessionKeys()
 	keys := append(sessions, bytes.Clone(a.Private[:]))
 	for i := range keys {
-		cover(keys[i])
+		memtest.Cover(keys[i])
 	}
 	clear(a.Private[:])
 	b.Close()
@@ -261,13 +262,13 @@ func TestKeysLeaveTheMemoryOfTheOldDevice(t *testing.T) {
 		t.Helper()
 		runtime.GC()
 		for i := range keys {
-			where, here := everywhere, 1 // keys itself, while it is looked for
+			where, here := memtest.Everywhere, 1 // keys itself, while it is looked for
 			if i == len(sessions) {
-				where, here = outsideHeap, 0
+				where, here = memtest.OutsideHeap, 0
 			}
-			cover(keys[i])
-			got := occurrences(t, keys[i], where) - here
-			cover(keys[i])
+			memtest.Cover(keys[i])
+			got := memtest.Count(t, keys[i], where) - here
+			memtest.Cover(keys[i])
 			if got != want {
 				t.Errorf("%s: key %d is %d times in memory, want %d", when, i, got, want)
 			}

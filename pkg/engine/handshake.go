@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
 	"github.com/kubeveil/kubeveil/pkg/engine/packet"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 // handle takes a handshake message, whose MAC1 is right if it has one.

@@ -4,8 +4,8 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/noise"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/sock"
 )
 

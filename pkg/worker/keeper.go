@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 // keeper keeps the process of one device alive.

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/crypto/chacha20poly1305"
 
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
 const (

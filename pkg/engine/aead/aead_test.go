@@ -5,7 +5,7 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
 func tiers() []*Tier {

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
 //go:generate go -C gen run . -out ../lanes_amd64.s -stubs ../lanes_amd64.go -pkg aead

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/crypto/chacha20poly1305"
 
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
 // Choose returns the fastest tier that this CPU has and that agrees with x/crypto in every bit. It

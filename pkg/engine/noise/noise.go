@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/crypto/blake2s"
 
+	"github.com/kubeveil/kubeveil/internal/secret"
 	"github.com/kubeveil/kubeveil/pkg/engine/aead"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
 )
 
 // Types of messages, the first byte; three zero bytes follow.

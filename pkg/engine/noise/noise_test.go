@@ -13,7 +13,7 @@ import (
 	"golang.org/x/crypto/curve25519"
 
 	"github.com/kubeveil/kubeveil/internal/errtest"
-	"github.com/kubeveil/kubeveil/pkg/engine/secret"
+	"github.com/kubeveil/kubeveil/internal/secret"
 )
 
 func unhex(t testing.TB, s string) (out [32]byte) {

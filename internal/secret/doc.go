@@ -10,5 +10,9 @@
 //
 // Sealed is such memory that another process reads, to go on with the keys.
 //
+// Stacks are the runtime's. It copies one that grows and leaves the old place as it was: Reserve
+// makes room before a computation, and Scrub overwrites what the computation left. It copies one
+// that shrinks, too: KeepStacks and Environ switch that off.
+//
 // Start reading at Alloc.
 package secret

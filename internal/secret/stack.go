@@ -1,29 +1,51 @@
 package secret
 
 import (
+	"fmt"
 	"os"
+	"slices"
 	"strings"
-)
 
-// Setting is what Environ has beside the environment of this process.
-const Setting = "GODEBUG=" + keepStacks
+	"golang.org/x/sys/unix"
+)
 
 // keepStacks has the garbage collector leave stacks as large as they are (Go's package runtime,
 // GODEBUG). It would else move one to a smaller place in the middle of a computation on secrets.
-// Scrub does not overwrite what is left at the old place.
+// Scrub does not overwrite what is left at the old place. The runtime reads it at start only.
 const keepStacks = "gcshrinkstackoff=1"
+
+// variable is how an environment names the runtime's settings.
+const variable = "GODEBUG="
+
+// KeepStacks starts the program again in this process, with the environment of Environ, and returns
+// nothing then. Arguments, process id and inherited descriptors stay. In a process that has that
+// environment it does nothing. Call it first in main.
+func KeepStacks() error {
+	if StacksAreKept() {
+		return nil
+	}
+	program, err := os.Executable()
+	if err == nil {
+		err = unix.Exec(program, os.Args, Environ())
+	}
+	return fmt.Errorf("start the program again with %s%s: %w", variable, keepStacks, err)
+}
 
 // Environ returns the environment for a process that computes on secrets: this one's, with the
 // setting that keeps the runtime from copying stacks.
 func Environ() []string {
-	settings := os.Getenv("GODEBUG")
 	if StacksAreKept() {
 		return os.Environ()
 	}
-	if settings != "" {
-		settings += ","
+	settings := keepStacks
+	if has := os.Getenv("GODEBUG"); has != "" {
+		settings = has + "," + settings
 	}
-	return append(os.Environ(), "GODEBUG="+settings+keepStacks)
+	// Of two variables of one name, the runtime reads the first.
+	others := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, variable)
+	})
+	return append(others, variable+settings)
 }
 
 // StacksAreKept reports whether this process has the setting of Environ.

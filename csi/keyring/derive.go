@@ -1,0 +1,77 @@
+package keyring
+
+import (
+	"crypto/sha512"
+	"fmt"
+	"hash"
+	"runtime"
+
+	"github.com/kubeveil/kubeveil/internal/secret"
+)
+
+// Derive makes a Secret of n bytes from s, which must be 64 random bytes: HKDF-Expand with SHA-512
+// (RFC 5869, 2.3). Secrets with different info are independent. It leaves neither s nor what it
+// made on the heap or the stack; crypto/hkdf and crypto/hmac leave both on the heap.
+func (s *Secret) Derive(info string, n int) (*Secret, error) {
+	defer runtime.KeepAlive(s)
+	if s.Len() != sha512.Size {
+		return nil, fmt.Errorf("derive from %d bytes: want %d", s.Len(), sha512.Size)
+	}
+	work, err := allocate(sha512.BlockSize + sha512.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer work.Wipe()
+	out, err := allocate(n)
+	if err != nil {
+		return nil, err
+	}
+
+	secret.Reserve()
+	defer secret.Scrub()
+	expand(out.Bytes(), s.Bytes(), info, work.Bytes())
+	return out, nil
+}
+
+// expand fills out. key has the length of a hash; work has room for a block and a hash.
+func expand(out, key []byte, info string, work []byte) {
+	pad, sum := work[:sha512.BlockSize], work[sha512.BlockSize:]
+	inner, outer := sha512.New(), sha512.New()
+	defer forget(inner)
+	defer forget(outer)
+
+	for i := byte(1); len(out) > 0; i++ {
+		begin(inner, pad, key, 0x36)
+		if i > 1 {
+			inner.Write(sum)
+		}
+		inner.Write([]byte(info))
+		inner.Write([]byte{i})
+		inner.Sum(sum[:0])
+
+		begin(outer, pad, key, 0x5c)
+		outer.Write(sum)
+		outer.Sum(sum[:0])
+		out = out[copy(out, sum):]
+	}
+}
+
+// begin is the first block of HMAC's inner or outer hash (RFC 2104). A hash reads a whole block
+// where it lies.
+func begin(h hash.Hash, pad, key []byte, with byte) {
+	for i := range pad {
+		pad[i] = with
+	}
+	for i := range key {
+		pad[i] ^= key[i]
+	}
+	h.Reset()
+	h.Write(pad)
+}
+
+// forget overwrites the state of a hash, and its buffer, which has room for less than a block.
+func forget(h hash.Hash) {
+	h.Reset()
+	h.Write(make([]byte, sha512.BlockSize-1))
+	h.Reset()
+}

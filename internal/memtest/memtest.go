@@ -1,0 +1,90 @@
+// Package memtest looks for keys in the memory of the process that runs a test. Only tests import
+// it.
+//
+// What looks must not be found itself: change the wanted bytes by Cover while the key may be
+// anywhere, and back for Count alone.
+package memtest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/filetest"
+)
+
+// Cover changes a key so that it is not found, or back.
+func Cover(b []byte) {
+	for i := range b {
+		b[i] ^= 0x5a
+	}
+}
+
+// Everywhere is all memory.
+func Everywhere(uint64) bool { return true }
+
+// OutsideHeap is what Go's heap does not have: arenas lie behind a base that may be random
+// (runtime/malloc.go, mallocinit), mappings of others far from it.
+func OutsideHeap(at uint64) bool {
+	heap := address(inHeap)
+	return at+1<<36 < heap || at > heap+1<<36
+}
+
+var inHeap = make([]byte, 1<<16)
+
+func address(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) }
+
+// step is how much memory is read at once, bytes.
+const step = 1 << 20
+
+// Count returns how often b, of at most 32 bytes, is in the writable mappings of the process that
+// begin where one may be. It logs where. b itself counts, too.
+func Count(t testing.TB, b []byte, where func(begin uint64) bool) int {
+	t.Helper()
+	maps := filetest.Read(t, "/proc/self/maps")
+
+	mem, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	buf, err := unix.Mmap(-1, 0, step+64, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(buf)
+
+	own := address(buf)
+	n := 0
+	for line := range strings.Lines(string(maps)) {
+		var from, to uint64
+		var mode string
+		if _, err := fmt.Sscanf(line, "%x-%x %s", &from, &to, &mode); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if !strings.HasPrefix(mode, "rw") || own >= from && own < to || !where(from) {
+			continue
+		}
+
+		for at := from; at < to; at += step {
+			k, _ := mem.ReadAt(buf[:min(to-at, step+uint64(len(b))-1)], int64(at))
+			for rest := buf[:k]; ; {
+				i := bytes.Index(rest, b)
+				if i < 0 {
+					break
+				}
+				n++
+				t.Logf("found at %#x in %s", at+uint64(k-len(rest)+i), strings.TrimSpace(line))
+				rest = rest[i+1:]
+			}
+		}
+	}
+
+	return n
+}
