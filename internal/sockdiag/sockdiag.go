@@ -25,9 +25,16 @@ const (
 	// Offsets in struct inet_diag_sockid.
 	idDport, idDst, idCookie = 2, 20, 40
 
-	// timeWait is idiag_timer of what is left of a socket that its program has closed, which sends
-	// nothing.
-	timeWait = 3
+	// Values of idiag_timer (net/ipv4/inet_diag.c): the timer of retransmissions, and the one of a
+	// socket that its program has closed, which sends nothing.
+	retransmission, timeWait = 1, 3
+
+	// synSent is TCP_SYN_SENT of linux/tcp_states.h.
+	synSent = 2
+
+	// mostClosed bounds the sockets that one call closes in one family: a program with more keeps
+	// the rest until the next call.
+	mostClosed = 4096
 
 	// connected are the states of linux/tcp_states.h in which a socket has a peer and may send to
 	// it by itself: ESTABLISHED, SYN_SENT, SYN_RECV, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT, LAST_ACK,
@@ -41,33 +48,45 @@ type Socket struct {
 	Remote netip.AddrPort
 	// Cookie is the number that BPF programs know it by.
 	Cookie uint64
+	// Connecting reports whether a TCP socket still waits for the answer to its SYN.
+	Connecting bool
+	// Retransmits counts the retransmissions of a TCP socket since its peer last acknowledged
+	// something. It is 0 if nothing waits for an acknowledgement.
+	Retransmits int
 }
 
+// Stuck reports whether a TCP socket waits for a silent peer: it is connecting, or sent the same
+// data three times without an acknowledgement.
+func (s Socket) Stuck() bool { return s.Connecting || s.Retransmits >= 2 }
+
 // Close closes the sockets of a protocol (unix.IPPROTO_TCP, unix.IPPROTO_UDP) that are connected to
-// remote, IPv6 sockets with a mapped IPv4 address among them, and says how many.
-func Close(protocol uint8, remote netip.AddrPort) (closed int, err error) {
+// remote and for which lost returns true, and returns how many. A nil lost means all. IPv6 sockets
+// with a mapped IPv4 address count. One call closes at most 4,096 sockets per family.
+func Close(protocol uint8, remote netip.AddrPort, lost func(Socket) bool) (closed int, err error) {
 	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
-	closed, err = closeAll(protocol, remote.Port(),
-		func(s Socket) bool { return s.Remote == remote })
+	closed, err = closeAll(protocol, []netip.AddrPort{remote},
+		func(s Socket) bool { return s.Remote == remote && (lost == nil || lost(s)) })
 	if err != nil {
 		err = fmt.Errorf("close sockets that are connected to %s: %w", remote, err)
 	}
 	return closed, err
 }
 
-// CloseIf closes the connected sockets of a protocol for which lost is true, and says how many.
+// CloseIf closes the connected sockets of a protocol for which lost returns true, and returns how
+// many. One call closes at most 4,096 sockets per family.
 func CloseIf(protocol uint8, lost func(Socket) bool) (closed int, err error) {
-	closed, err = closeAll(protocol, 0, lost)
+	closed, err = closeAll(protocol, nil, lost)
 	if err != nil {
 		err = fmt.Errorf("close sockets: %w", err)
 	}
 	return closed, err
 }
 
-// closeAll looks at sockets that are connected to a port, 0 is any.
-func closeAll(protocol uint8, port uint16, lost func(Socket) bool) (closed int, err error) {
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		n, err := closeFamily(family, protocol, port, lost)
+// closeAll closes sockets that are connected to one of some remotes; no remotes means any.
+func closeAll(protocol uint8, remotes []netip.AddrPort,
+	lost func(Socket) bool) (closed int, err error) {
+	for _, family := range families(remotes) {
+		n, err := closeFamily(family, protocol, remotes, lost)
 		closed += n
 		if err != nil {
 			return closed, err
@@ -76,24 +95,41 @@ func closeAll(protocol uint8, port uint16, lost func(Socket) bool) (closed int, 
 	return closed, nil
 }
 
-func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (int, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC,
-		unix.NETLINK_SOCK_DIAG)
+// families returns the families of sockets that can be connected to remotes. IPv6 sockets may have
+// mapped IPv4 addresses.
+func families(remotes []netip.AddrPort) []uint8 {
+	for _, r := range remotes {
+		if r.Addr().Is4() {
+			return []uint8{unix.AF_INET, unix.AF_INET6}
+		}
+	}
+	if len(remotes) > 0 {
+		return []uint8{unix.AF_INET6}
+	}
+	return []uint8{unix.AF_INET, unix.AF_INET6}
+}
+
+func closeFamily(family, protocol uint8, remotes []netip.AddrPort,
+	lost func(Socket) bool) (int, error) {
+	var ids [][sizeofID]byte
+	err := list(family, protocol, remotes, func(id [sizeofID]byte, s Socket) bool {
+		if lost(s) {
+			ids = append(ids, id)
+		}
+		return len(ids) < mostClosed
+	})
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+
+	fd, err := dial()
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	ids, err := list(fd, family, protocol, port, lost)
-	if errors.Is(err, unix.ENOENT) { // the protocol has no lister
-		return 0, ErrNotSupported
-	}
-	if err != nil {
-		return 0, err
-	}
-
 	closed, refused := 0, false
 	for _, id := range ids {
-		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, protocol, id), func([]byte) {})
+		err := ask(fd, destroy, unix.NLM_F_ACK, request(family, protocol, id, nil), nil)
 		switch {
 		case err == nil:
 			closed++
@@ -112,18 +148,29 @@ func closeFamily(family, protocol uint8, port uint16, lost func(Socket) bool) (i
 	return closed, nil
 }
 
-// list returns the ids of the sockets that are lost.
-func list(fd int, family, protocol uint8, port uint16,
-	lost func(Socket) bool) ([][sizeofID]byte, error) {
-	var ids [][sizeofID]byte
-	var to [sizeofID]byte
-	binary.BigEndian.PutUint16(to[idDport:], port)
-	err := ask(fd, byFamily, unix.NLM_F_DUMP, request(family, protocol, to), func(m []byte) {
-		if id, s, ok := parse(m); ok && m[2] != timeWait && lost(s) {
-			ids = append(ids, id)
-		}
-	})
-	return ids, err
+func dial() (fd int, err error) {
+	return unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+}
+
+// list calls found with the connected sockets of a family until it returns false. The kernel
+// selects those that are connected to one of some remotes; no remotes means any.
+func list(family, protocol uint8, remotes []netip.AddrPort,
+	found func(id [sizeofID]byte, s Socket) bool) error {
+	fd, err := dial()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) // ends a dump that was not read to its end
+
+	err = ask(fd, byFamily, unix.NLM_F_DUMP, request(family, protocol, [sizeofID]byte{}, remotes),
+		func(m []byte) bool {
+			id, s, ok := parse(m)
+			return !ok || m[2] == timeWait || found(id, s)
+		})
+	if errors.Is(err, unix.ENOENT) { // the protocol has no lister
+		return ErrNotSupported
+	}
+	return err
 }
 
 // parse reads a struct inet_diag_msg.
@@ -139,21 +186,32 @@ func parse(m []byte) (id [sizeofID]byte, s Socket, ok bool) {
 	s.Remote = netip.AddrPortFrom(dst, binary.BigEndian.Uint16(id[idDport:]))
 	s.Cookie = uint64(binary.NativeEndian.Uint32(id[idCookie:])) |
 		uint64(binary.NativeEndian.Uint32(id[idCookie+4:]))<<32
+	s.Connecting = m[1] == synSent
+	if m[2] == retransmission {
+		s.Retransmits = int(m[3])
+	}
 	return id, s, true
 }
 
-// request is a struct inet_diag_req_v2.
-func request(family, protocol uint8, id [sizeofID]byte) []byte {
+// request returns a struct inet_diag_req_v2, with a filter if there are remotes.
+func request(family, protocol uint8, id [sizeofID]byte, remotes []netip.AddrPort) []byte {
 	b := make([]byte, sizeofRequest)
 	b[0], b[1] = family, protocol
 	binary.NativeEndian.PutUint32(b[4:], connected)
 	copy(b[8:], id[:])
-	return b
+	if len(remotes) == 0 {
+		return b
+	}
+
+	code := filter(remotes)
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofNlAttr+len(code)))
+	b = binary.NativeEndian.AppendUint16(b, reqBytecode)
+	return append(b, code...)
 }
 
-// ask sends one request and gives the bodies of the answers, until the kernel says that there are
-// no more.
-func ask(fd int, kind, flags uint16, body []byte, answer func([]byte)) error {
+// ask sends one request and passes the bodies of the replies to answer, up to the last one or until
+// it returns false.
+func ask(fd int, kind, flags uint16, body []byte, answer func([]byte) bool) error {
 	b := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
 	binary.NativeEndian.PutUint32(b, uint32(unix.SizeofNlMsghdr+len(body)))
 	binary.NativeEndian.PutUint16(b[4:], kind)
@@ -177,8 +235,9 @@ func ask(fd int, kind, flags uint16, body []byte, answer func([]byte)) error {
 // errShort matches a message that is cut.
 var errShort = errors.New("netlink message is cut")
 
-// read returns the bodies of the messages in b; done is that the last one was among them.
-func read(b []byte, answer func([]byte)) (done bool, err error) {
+// read passes the bodies of the messages in b to answer. done reports whether no more are wanted:
+// the last one was among them, or answer returned false.
+func read(b []byte, answer func([]byte) bool) (done bool, err error) {
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < unix.SizeofNlMsghdr || size > len(b) {
@@ -197,7 +256,9 @@ func read(b []byte, answer func([]byte)) (done bool, err error) {
 			}
 			return true, nil
 		default:
-			answer(body)
+			if answer != nil && !answer(body) {
+				return true, nil
+			}
 		}
 		b = b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
 	}

@@ -31,7 +31,7 @@ func TestCloseWhatIsConnectedThere(t *testing.T) {
 			}
 			defer other.Close()
 			to := l.Addr().(*net.TCPAddr).AddrPort()
-			gone, err := dial(name == "mapped", to)
+			gone, err := connect(name == "mapped", to)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +42,7 @@ func TestCloseWhatIsConnectedThere(t *testing.T) {
 			}
 			defer stays.Close()
 
-			n, err := Close(unix.IPPROTO_TCP, to)
+			n, err := Close(unix.IPPROTO_TCP, to, nil)
 			if errors.Is(err, ErrNotSupported) {
 				nettest.Skip(t, nettest.NoKernelFeature, err.Error())
 			}
@@ -60,8 +60,8 @@ func TestCloseWhatIsConnectedThere(t *testing.T) {
 	}
 }
 
-// dial connects, if mapped from an IPv6 socket to the mapped address.
-func dial(mapped bool, to netip.AddrPort) (net.Conn, error) {
+// connect connects, if mapped from an IPv6 socket to the mapped address.
+func connect(mapped bool, to netip.AddrPort) (net.Conn, error) {
 	if !mapped {
 		return net.Dial("tcp", to.String())
 	}
@@ -88,6 +88,6 @@ func FuzzRead(f *testing.F) {
 		0xff})
 	f.Add([]byte{16, 0, 0, 0, unix.NLMSG_DONE, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = read(b, func(body []byte) { parse(body) })
+		_, _ = read(b, func(body []byte) bool { parse(body); return true })
 	})
 }

@@ -315,8 +315,9 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 	s := a.services.proxy.Status()
 	out := &telemetry.Services{
 		Listed: s.Listed, HostRouting: hostRouting, Known: s.Services, Failures: s.Failures,
-		Problems: len(s.Problems),
-		Tables:   serviceTables(s.Used, s.Limits),
+		Problems:  len(s.Problems),
+		Tables:    serviceTables(s.Used, s.Limits),
+		APIClosed: telemetry.APIClosed{Waiting: s.Closed.Stuck, Rest: s.Closed.Rest},
 	}
 
 	for _, api := range s.APIServers {

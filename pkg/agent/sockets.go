@@ -3,12 +3,12 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/netns"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
@@ -22,22 +22,26 @@ func (a *Agent) namespaces() ([]string, error) {
 	return paths, err
 }
 
-// closeSockets closes the TCP connections of this node and of its pods to a server, and returns how
+// closeSockets closes TCP connections of this node and of its pods to a server, and returns how
 // many.
-func (a *Agent) closeSockets(server netip.AddrPort) (int, error) {
+func (a *Agent) closeSockets(c proxy.Closing) (int, error) {
 	paths, err := a.namespaces()
-	closed, closeErr := closeIn(paths, func() (int, error) {
-		return sockdiag.Close(unix.IPPROTO_TCP, server)
+	lost := func(s sockdiag.Socket) bool { return (!c.Stuck || s.Stuck()) && !c.Spare(s.Cookie) }
+	closed, closeErr := closeIn(paths, c.Still, func() (int, error) {
+		return sockdiag.Close(unix.IPPROTO_TCP, c.Server, lost)
 	})
 	return closed, errors.Join(err, closeErr)
 }
 
-// closeIn closes sockets in network namespaces. What the kernel does not support in one it supports
-// in none; that is reported once.
-func closeIn(paths []string, closeHere func() (int, error)) (int, error) {
+// closeIn closes sockets in network namespaces while still returns true. What the kernel does not
+// support in one it supports in none; that is reported once.
+func closeIn(paths []string, still func() bool, closeHere func() (int, error)) (int, error) {
 	closed := 0
 	var errs []error
 	for _, path := range paths {
+		if !still() {
+			break
+		}
 		err := netns.Do(path, func() error {
 			n, err := closeHere()
 			closed += n

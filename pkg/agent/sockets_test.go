@@ -22,10 +22,20 @@ func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			closed, err := closeIn([]string{own, "/nowhere", own, own},
-				func() (int, error) { asked++; return 1, c.err })
+				func() bool { return true }, func() (int, error) { asked++; return 1, c.err })
 			if closed != c.closed || asked != c.asked || !errors.Is(err, c.err) {
 				t.Errorf("asked %d namespaces, closed %d, %v", asked, closed, err)
 			}
 		})
+	}
+}
+
+func TestClosingEndsWhenTheServerAnswers(t *testing.T) {
+	const own = "/proc/self/ns/net"
+	asked := 0
+	closed, err := closeIn([]string{own, own, own}, func() bool { return asked < 2 },
+		func() (int, error) { asked++; return 1, nil })
+	if closed != 2 || err != nil {
+		t.Errorf("closed %d sockets: %v, want 2", closed, err)
 	}
 }

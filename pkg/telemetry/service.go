@@ -19,6 +19,8 @@ type Services struct {
 	// Tables are how full the maps are, by the name of their limit; LimitPodClients cannot be set.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
+	// APIClosed counts the connections to API servers without an answer that veild closed.
+	APIClosed APIClosed `json:"apiClosed"`
 	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by
 	// reason.
 	Chosen  []ServiceCount `json:"chosen,omitempty"`
@@ -62,6 +64,13 @@ type APIServer struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
+// APIClosed counts closed connections to API servers without an answer.
+type APIClosed struct {
+	// Waiting counts those that connected or had unacknowledged data, Rest all others.
+	Waiting uint64 `json:"waiting"`
+	Rest    uint64 `json:"rest"`
+}
+
 var (
 	servicesDesc       = desc("services", "Services that are known.")
 	servicesListedDesc = desc("services_listed",
@@ -80,10 +89,13 @@ var (
 		"Attempts to write the table of services that failed in part or whole.")
 	serviceProblemsDesc = desc("service_problems", "Services that are not served as they ask.")
 	apiServerDesc       = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
-	serviceDescs        = []*prometheus.Desc{
+	apiClosedDesc       = desc("api_connections_closed_total",
+		"Connections to API servers without an answer that veild closed: those that waited for one "+
+			"and the rest.", "which")
+	serviceDescs = []*prometheus.Desc{
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
 		serviceRefusedDesc,
-		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc,
+		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
 	}
 )
 
@@ -109,6 +121,8 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	for _, a := range s.APIServers {
 		gauge(apiServerDesc, one(a.Up), a.Addr.String())
 	}
+	counter(apiClosedDesc, s.APIClosed.Waiting, "waiting")
+	counter(apiClosedDesc, s.APIClosed.Rest, "rest")
 }
 
 // newProgramming is how long changes of services take to be in force.

@@ -23,9 +23,11 @@ const (
 	newWithin = time.Second
 	// measured is how long nothing else runs after that.
 	measured = 3 * time.Second
-	// closedWithin is when those that were established to it are closed, and veild, which had asked
-	// that one, follows changes again.
-	closedWithin = 45 * time.Second
+	// closedWithin is when those that were established to it are closed.
+	closedWithin = 6 * time.Second
+	// followsWithin is when veild, which had asked that one, follows changes again: it connects
+	// again, after a pause of client-go, and lists.
+	followsWithin = 15 * time.Second
 	// heldToAPI is how many connections are held: all to one of two servers once in 32,768 times.
 	heldToAPI = 16
 )
@@ -86,7 +88,7 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	nodetest.NotAlone(t)
 
 	for what, p := range procs {
-		if err := p.WaitLine(ctx, "closed 1", time.Until(cut.Add(closedWithin))); err != nil {
+		if err := p.WaitLine(ctx, "closed 1", time.Until(cut.Add(followsWithin))); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -168,7 +170,7 @@ func followsWithout(ctx context.Context, t *testing.T, from lab.Place, s *corev1
 	cut time.Time) {
 	t.Helper()
 	for _, addr := range s.Spec.ClusterIPs {
-		err := lab.Until(ctx, time.Until(cut.Add(closedWithin)), func() error {
+		err := lab.Until(ctx, time.Until(cut.Add(followsWithin)), func() error {
 			_, err := lab.Send(ctx, from, lab.Exchange{To: netip.MustParseAddr(addr), Port: 80,
 				Count: 1, Timeout: time.Second})
 			return err

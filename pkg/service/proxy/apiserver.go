@@ -11,17 +11,6 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service"
 )
 
-const (
-	// deadAfter is the time without an answer after which connections to a server are closed.
-	// closeEvery is the pause between searches for such connections. Their sum is below 45 s, after
-	// which the pings of client-go find a connection dead.
-	deadAfter, closeEvery = 25 * time.Second, 10 * time.Second
-	// A dead server leaves the list before deadAfter, so a server that left is still probed. That
-	// ends after its connections were closed closings times, or if it answers leftFor after it
-	// left.
-	closings, leftFor = 3, 2 * time.Minute
-)
-
 // APIServers are the API servers that are known before the first list.
 type APIServers struct {
 	// Frontends are the confirmed addresses of their service. Addresses in the maps count too.
@@ -51,21 +40,27 @@ type apiServers struct {
 	// servers are the candidates. Each has a probe once run is set.
 	servers map[netip.AddrPort]*server
 	run     func(addr netip.AddrPort) (stop func())
+	closing closings
 }
 
 // server is a candidate for a backend of entry 0, or one that left the list.
 type server struct {
 	up    bool
 	since time.Time // when up last changed; zero before the first probe result
-	stop  func()
-	left  time.Time // when it left the list and entry 0; zero while it is listed
-	swept time.Time // when connections to it were last closed
-	times int       // how often they were closed without an error since it stopped answering
+	// probed reports whether this process has a probe result: up may be the last one's.
+	probed bool
+	stop   func()
+	left   time.Time // when it left the list and entry 0; zero while it is listed
+	swept  time.Time // when all connections to it were last closed
+	next   time.Time // when stuck connections to it are closed next
+	times  int       // how often all were closed without an error since it stopped answering
 }
 
-func newAPIServers(before APIServers) *apiServers {
+// newAPIServers returns the API servers before any list. The node's name spreads the closing of
+// connections.
+func newAPIServers(node string, before APIServers) *apiServers {
 	a := &apiServers{before: before, slices: map[string][]netip.AddrPort{},
-		servers: map[netip.AddrPort]*server{}}
+		servers: map[netip.AddrPort]*server{}, closing: newClosings(node)}
 	a.syncLocked()
 	return a
 }
@@ -110,18 +105,17 @@ func (a *apiServers) frontends() []netip.AddrPort {
 
 // start starts the probes, which end with ctx and are counted by wg. changed is called when the
 // result of entry may have changed.
-func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, probe prober, changed func()) {
+func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, changed func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.run = func(addr netip.AddrPort) func() {
 		ctx, stop := context.WithCancel(ctx)
-		wg.Go(func() {
-			probe(ctx, addr, func(up bool) {
-				if a.report(addr, up) {
-					changed()
-				}
-			})
-		})
+		p := probe{addr: addr, own: &a.closing.own, report: func(up bool) {
+			if a.report(addr, up) {
+				changed()
+			}
+		}}
+		wg.Go(func() { run(ctx, p) })
 		return stop
 	}
 	for addr, s := range a.servers {
@@ -134,11 +128,16 @@ func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.servers[addr]
-	if s == nil || s.up == up && !s.since.IsZero() {
+	if s == nil || s.up == up && s.probed {
 		return false
 	}
-	s.up, s.since, s.swept, s.times = up, time.Now(), time.Time{}, 0
-	return true
+	changed := s.up != up || s.since.IsZero()
+	s.probed = true
+	if changed {
+		s.up, s.since, s.swept, s.next, s.times = up, time.Now(), time.Time{}, time.Time{}, 0
+	}
+	a.closing.poke()
+	return changed
 }
 
 // syncLocked updates servers to the current candidates and starts and stops their probes.
@@ -297,8 +296,8 @@ func (a *apiServers) listedLocked() []netip.AddrPort {
 	return slices.Concat(slices.Collect(maps.Values(a.slices))...)
 }
 
-// status returns the candidates, sorted.
-func (a *apiServers) status() []APIServer {
+// status returns the candidates, sorted, and the connections that were closed.
+func (a *apiServers) status() ([]APIServer, Closed) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []APIServer
@@ -308,68 +307,5 @@ func (a *apiServers) status() []APIServer {
 		}
 	}
 	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })
-	return out
-}
-
-// dead returns the servers whose connections must be closed now. It returns none unless another
-// server answers. It forgets servers that left the list and need no probe any more.
-func (a *apiServers) dead(now time.Time) []netip.AddrPort {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out []netip.AddrPort
-	alive := false
-	for addr, s := range a.servers {
-		if !s.left.IsZero() && (s.times >= closings || s.up && now.Sub(s.left) >= leftFor) {
-			a.forgetLocked(addr)
-			continue
-		}
-		alive = alive || s.left.IsZero() && s.up && !s.since.IsZero()
-		if !s.up && now.Sub(s.since) >= deadAfter && now.Sub(s.swept) >= closeEvery {
-			out = append(out, addr)
-		}
-	}
-	if !alive {
-		return nil
-	}
-	for _, addr := range out {
-		a.servers[addr].swept = now
-	}
-	return out
-}
-
-// closed records that connections to a dead server were closed.
-func (a *apiServers) closed(addr netip.AddrPort) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if s := a.servers[addr]; s != nil && !s.up {
-		s.times++
-	}
-}
-
-// closeDead closes connections to dead API servers until ctx ends.
-func (p *Proxy) closeDead(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	warned := map[netip.AddrPort]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			for _, addr := range p.api.dead(now) {
-				n, err := p.closing(addr)
-				if err != nil && !warned[addr] {
-					p.log.Warn("connections to an API server that does not answer stay until "+
-						"their programs give up", "server", addr, "error", err)
-				}
-				if warned[addr] = err != nil; err == nil {
-					p.api.closed(addr)
-				}
-				if n > 0 {
-					p.log.Info("closed connections to an API server that does not answer",
-						"server", addr, "connections", n)
-				}
-			}
-		}
-	}
+	return out, a.closing.closed
 }

@@ -31,11 +31,11 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 		"it is down and leaves": {func(a *apiServers) {
 			a.report(gone, false)
 			a.putSlice(listed("198.18.0.2"))
-		}, closings},
+		}, mostCloses},
 		"it leaves and goes down": {func(a *apiServers) {
 			a.putSlice(listed("198.18.0.2"))
 			a.report(gone, false)
-		}, closings},
+		}, mostCloses},
 		"it leaves and answers": {func(a *apiServers) {
 			a.putSlice(listed("198.18.0.2"))
 		}, 0},
@@ -60,7 +60,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 		}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend)})
+			a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend)})
 			probed := map[netip.AddrPort]bool{}
 			a.run = func(addr netip.AddrPort) func() {
 				probed[addr] = true
@@ -91,11 +91,13 @@ func expectLooks(t *testing.T, a *apiServers, gone netip.AddrPort, want int) {
 	t.Helper()
 	times := 0
 	for after := time.Duration(0); after < leftFor+time.Minute; after += time.Second {
-		for _, addr := range a.dead(time.Now().Add(after)) {
-			if a.closed(addr); addr != gone {
-				t.Errorf("connections to %s are closed", addr)
+		for _, c := range a.due(time.Now().Add(after)) {
+			if a.closed(c, 0, nil, 0); c.Server != gone {
+				t.Errorf("connections to %s are closed", c.Server)
 			}
-			times++
+			if !c.Stuck {
+				times++
+			}
 		}
 	}
 	if times != want {
@@ -106,17 +108,17 @@ func expectLooks(t *testing.T, a *apiServers, gone netip.AddrPort, want int) {
 // A server that left, and connections to which could not be closed, is not done with.
 func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 	gone := netip.MustParseAddrPort("198.18.0.1:6443")
-	a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend)})
+	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend)})
 	a.run = func(netip.AddrPort) func() { return func() {} }
 	a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
 	a.report(gone, false)
 	a.report(netip.MustParseAddrPort("198.18.0.2:6443"), true)
 	a.putSlice(slice(apiService, "https", 6443, "198.18.0.2"))
 	times := 0
-	for after := time.Duration(0); times < closings+3 && after < time.Hour; after += time.Second {
-		times += len(a.dead(time.Now().Add(after)))
+	for after := time.Duration(0); times < mostCloses+3 && after < time.Hour; after += time.Second {
+		times += len(sweeps(a, time.Now().Add(after)))
 	}
-	if times != closings+3 || a.servers[gone] == nil {
+	if times != mostCloses+3 || a.servers[gone] == nil {
 		t.Errorf("they were tried %d times, and it is known: %t", times, a.servers[gone] != nil)
 	}
 }
@@ -129,7 +131,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 		steps func(a *apiServers)
 		times int
 	}{
-		"it does not answer": {func(*apiServers) {}, closings},
+		"it does not answer": {func(*apiServers) {}, mostCloses},
 		"it answers":         {func(a *apiServers) { a.report(gone, true) }, 0},
 		"it is listed, and comes back": {func(a *apiServers) {
 			a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
@@ -155,7 +157,7 @@ func TestServersThatLeftBeforeTheStartAreWatched(t *testing.T) {
 
 			a := p.api
 			a.start(t.Context(), new(sync.WaitGroup),
-				func(context.Context, netip.AddrPort, func(bool)) {}, func() {})
+				func(context.Context, probe) {}, func() {})
 			a.report(other, true)
 			c.steps(a)
 
@@ -315,7 +317,7 @@ func TestHealthPortThatBecomesFree(t *testing.T) {
 
 // A server that does not answer is no backend, and keeps its address from services.
 func TestServerThatDoesNotAnswerIsReserved(t *testing.T) {
-	a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend)})
+	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend)})
 	a.run = func(netip.AddrPort) func() { return func() {} }
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443")

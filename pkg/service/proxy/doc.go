@@ -13,7 +13,7 @@
 //   - A failed write is retried from the content of the maps, with a growing pause. Meanwhile the
 //     other entries stay as they are. Entry 0 is written on its own.
 //   - Connections to a dead API server are closed, even if the server left the list meanwhile or
-//     before a restart.
+//     before a restart: first those that wait for it, and the rest some seconds later (closing.go).
 //   - The table stays in force when Run ends.
 //
 // It knows neither Kubernetes nor BPF nor sockets. Its seams are Table, Options and the feed, whose

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -20,28 +23,27 @@ const (
 	connectLimit, probeEvery = 2 * time.Second, 500 * time.Millisecond
 )
 
-// prober calls report with whether the server answers, again and again until ctx ends.
-type prober func(ctx context.Context, addr netip.AddrPort, report func(up bool))
+// probe is the task of probing one server.
+type probe struct {
+	addr netip.AddrPort
+	// report receives whether the server answers.
+	report func(up bool)
+	// own learns the sockets of the probe.
+	own *ownSockets
+}
+
+// prober probes a server and reports again and again until ctx ends.
+type prober func(ctx context.Context, p probe)
 
 // probeServer holds one TLS connection to the server and sends HTTP/2 pings (RFC 9113 section 6.7).
 // The end of the process closes the connection; the end of the machine leaves pings unanswered. One
 // handshake each second would detect either too late, at a hundred times the cost. Servers close
 // idle connections, so probeServer connects again at once. A server without HTTP/2 is probed by
 // handshakes alone.
-func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool)) {
+func probeServer(ctx context.Context, p probe) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		held := false
-		conn, err := connect(ctx, addr)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			held = hold(ctx, conn, report)
-			conn.Close()
-		} else {
-			report(false)
-		}
+		held := p.once(ctx)
 		if held && time.Since(began) > probeEvery {
 			continue
 		}
@@ -52,12 +54,43 @@ func probeServer(ctx context.Context, addr netip.AddrPort, report func(up bool))
 	}
 }
 
-// connect returns a connection after its TLS handshake. It does not verify the certificate: the
+// once connects, and reports until the connection ends. It returns whether the server spoke HTTP/2.
+func (p probe) once(ctx context.Context) (held bool) {
+	var cookie uint64
+	defer func() { p.own.remove(cookie) }()
+	conn, err := connect(ctx, p.addr, func(c uint64) {
+		cookie = c
+		p.own.add(c)
+	})
+
+	switch {
+	case err == nil:
+		defer conn.Close()
+		return hold(ctx, conn, p.report)
+	case ctx.Err() == nil:
+		p.report(false)
+	}
+	return false
+}
+
+// connect returns a connection after its TLS handshake. made receives the cookie of the socket
+// before it connects. It does not verify the certificate: the
 // probe sends no secrets, and clients verify the server themselves.
-func connect(ctx context.Context, addr netip.AddrPort) (*tls.Conn, error) {
+func connect(ctx context.Context, addr netip.AddrPort, made func(cookie uint64)) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true,
+	control := func(_, _ string, raw syscall.RawConn) error {
+		var cookie uint64
+		var err error
+		rawErr := raw.Control(func(fd uintptr) {
+			cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+		})
+		if err == nil && rawErr == nil {
+			made(cookie)
+		}
+		return errors.Join(rawErr, err)
+	}
+	d := tls.Dialer{NetDialer: &net.Dialer{Control: control}, Config: &tls.Config{InsecureSkipVerify: true,
 		NextProtos: []string{http2.NextProtoTLS, "http/1.1"}, MinVersion: tls.VersionTLS12}}
 	conn, err := d.DialContext(ctx, "tcp", addr.String())
 	if err != nil {

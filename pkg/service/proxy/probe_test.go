@@ -83,7 +83,8 @@ func probing(t *testing.T, addr netip.AddrPort) <-chan bool {
 	said, done := make(chan bool, 100), make(chan struct{})
 	go func() {
 		defer close(done)
-		probeServer(ctx, addr, func(up bool) { said <- up })
+		probeServer(ctx, probe{addr: addr, own: &ownSockets{},
+			report: func(up bool) { said <- up }})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 	return said

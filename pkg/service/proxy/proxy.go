@@ -60,9 +60,9 @@ type Options struct {
 	APIServers APIServers
 	// Observe receives the time from the arrival of a change until it is in force. It may be nil.
 	Observe func(time.Duration)
-	// CloseSockets closes the TCP connections of this node and its pods to a dead API server. If
-	// it is nil, none is closed.
-	CloseSockets func(server netip.AddrPort) (closed int, err error)
+	// CloseSockets closes TCP connections of this node and its pods to an API server that does not
+	// answer. If it is nil, none is closed.
+	CloseSockets func(Closing) (closed int, err error)
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
 	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
 	// were removed.
@@ -81,7 +81,7 @@ type Proxy struct {
 	entry   service.APIServer // the entry 0 that the planner has; only Run uses it
 	api     *apiServers
 	health  *healthPorts
-	closing func(netip.AddrPort) (int, error)
+	closing func(Closing) (int, error)
 	abort   func() (int, error)
 	stale   chan struct{} // UDP backends were removed; capacity 1
 	probe   prober
@@ -143,10 +143,10 @@ func New(o Options) (*Proxy, error) {
 		p.observe = func(time.Duration) {}
 	}
 	if p.closing == nil {
-		p.closing = func(netip.AddrPort) (int, error) { return 0, nil }
+		p.closing = func(Closing) (int, error) { return 0, nil }
 	}
 
-	p.api = newAPIServers(o.APIServers)
+	p.api = newAPIServers(o.Node, o.APIServers)
 	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	p.status.Limits = o.Limits
@@ -175,6 +175,7 @@ func (p *Proxy) Begin() error {
 	if err := p.write(); err != nil {
 		return fmt.Errorf("write entry 0 of the table of services: %w", err)
 	}
+	p.api.written(p.entry)
 	if p.late = p.table.Fresh(); p.late {
 		p.log.Warn("the table of services in force is of another version and stays until the " +
 			"services are listed")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -52,13 +51,13 @@ type fakeProbes struct {
 	reports map[netip.AddrPort]func(bool)
 }
 
-func (f *fakeProbes) probe(ctx context.Context, addr netip.AddrPort, report func(bool)) {
+func (f *fakeProbes) probe(ctx context.Context, p probe) {
 	f.mu.Lock()
-	f.reports[addr] = report
+	f.reports[p.addr] = p.report
 	f.mu.Unlock()
 	<-ctx.Done()
 	f.mu.Lock()
-	delete(f.reports, addr)
+	delete(f.reports, p.addr)
 	f.mu.Unlock()
 }
 
@@ -315,39 +314,6 @@ func TestProblemsAreShown(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-func TestConnectionsToDeadServersAreClosed(t *testing.T) {
-	a := newAPIServers(APIServers{Frontends: addrPorts(apiFrontend),
-		Remembered: addrPorts("198.18.0.1:6443", "198.18.0.2:6443")})
-	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
-		netip.MustParseAddrPort("198.18.0.2:6443")
-	a.report(gone, false)
-	later := func(d time.Duration) []netip.AddrPort { return a.dead(time.Now().Add(d)) }
-	if got := later(deadAfter + time.Second); got != nil {
-		t.Errorf("while nobody is known to answer, connections to %v are closed", got)
-	}
-
-	a.report(other, true)
-	if got := later(deadAfter - time.Second); got != nil {
-		t.Errorf("before %v, connections to %v are closed", deadAfter, got)
-	}
-	if got := later(deadAfter + time.Second); !slices.Equal(got, []netip.AddrPort{gone}) {
-		t.Errorf("connections to %v are closed, want %v", got, gone)
-	}
-	if got := later(deadAfter + 2*time.Second); got != nil {
-		t.Errorf("a second later, connections to %v are closed again", got)
-	}
-
-	if got := later(deadAfter + time.Second + closeEvery); !slices.Equal(got,
-		[]netip.AddrPort{gone}) {
-		t.Errorf("after %v, connections to %v are closed again, want %v", closeEvery, got, gone)
-	}
-
-	a.report(gone, true)
-	if got := later(time.Hour); got != nil {
-		t.Errorf("of servers that answer, connections to %v are closed", got)
-	}
 }
 
 func TestAsk(t *testing.T) {

@@ -19,6 +19,8 @@ type Status struct {
 	Used, Limits service.Limits
 	// APIServers are the backends of entry 0, dead ones included.
 	APIServers []APIServer
+	// Closed counts the connections to API servers that were closed.
+	Closed Closed
 	// Failed is the error of the last write, "" if it succeeded. Failures counts failed writes.
 	Failed   string
 	Failures uint64
@@ -41,7 +43,7 @@ func (p *Proxy) Status() Status {
 	s := p.status
 	s.Problems = slices.Clone(s.Problems)
 	p.mu.Unlock()
-	s.APIServers = p.api.status()
+	s.APIServers, s.Closed = p.api.status()
 	s.Problems = append(s.Problems, p.health.problems()...)
 	return s
 }

@@ -26,14 +26,18 @@ func (p *Proxy) turn(broken bool) error {
 		if err := p.apply(p.planner.PlanAPIServer()); err != nil {
 			return err
 		}
+		p.api.written(p.entry)
 	}
 
 	if since := p.take(); p.pending.IsZero() {
 		p.pending = since
 	}
 
-	p.setAPIServer()
+	changed := p.setAPIServer()
 	err := p.write()
+	if changed && err == nil {
+		p.api.written(p.entry)
+	}
 	if err == nil && p.late && p.taken {
 		err = p.attach(0)
 	}

@@ -1,0 +1,55 @@
+package sockdiag
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// Of linux/inet_diag.h: the attribute with a program, and two of its operations.
+	reqBytecode = 1
+	destination = 8 // INET_DIAG_BC_D_COND
+	jump        = 1 // INET_DIAG_BC_JMP
+
+	sizeofOp   = 4 // struct inet_diag_bc_op
+	sizeofCond = 8 // struct inet_diag_hostcond without its address
+
+	// mostRemotes bounds the remotes of a filter: its length has 16 bits.
+	mostRemotes = 1024
+)
+
+// filter returns a program of inet_diag (inet_diag_bc_run in net/ipv4/inet_diag.c) that selects
+// sockets which are connected to one of some remotes, an IPv4 remote also as a mapped address.
+// Remotes beyond 1,024 are left out.
+//
+// An operation has two jumps: yes, for a match, has 8 bits and must be its own length, as the kernel
+// checks programs along it; no has 16. The end of the program selects the socket, 4 bytes past it
+// reject it. So each condition but the last is followed by a jump to the end.
+func filter(remotes []netip.AddrPort) []byte {
+	remotes = remotes[:min(len(remotes), mostRemotes)]
+	var b []byte
+	var jumps []int
+	for i, r := range remotes {
+		addr, family := r.Addr().AsSlice(), byte(unix.AF_INET6)
+		if r.Addr().Is4() {
+			family = unix.AF_INET
+		}
+		size := sizeofOp + sizeofCond + len(addr)
+		b = append(b, destination, byte(size))
+		b = binary.NativeEndian.AppendUint16(b, uint16(size+sizeofOp))
+		b = append(b, family, byte(8*len(addr)), 0, 0)
+		b = binary.NativeEndian.AppendUint32(b, uint32(r.Port()))
+		b = append(b, addr...)
+		if i < len(remotes)-1 {
+			jumps = append(jumps, len(b))
+			b = append(b, jump, sizeofOp, 0, 0)
+		}
+	}
+
+	for _, at := range jumps {
+		binary.NativeEndian.PutUint16(b[at+2:], uint16(len(b)-at))
+	}
+	return b
+}

@@ -1,0 +1,229 @@
+package proxy
+
+import (
+	"context"
+	"hash/fnv"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+const (
+	// A server without an answer is dead to those that wait for it. Their connections are closed at
+	// once, then at each turn of stuckEvery until the others are closed. A search takes at most one
+	// part in searchShare of a core.
+	stuckEvery, searchShare = 250 * time.Millisecond, 10
+	// The other connections are closed restAfter to restAfter+restSpread after the last answer, each
+	// node at its own time: all clients of a server do not reconnect at once. restAfter leaves a
+	// server that missed one ping the time to answer again.
+	restAfter, restSpread = time.Second, 3500 * time.Millisecond
+	// deadAfter is the same where most servers of a family are silent: then the fault may be this
+	// node's, or the rest could not bear all clients.
+	deadAfter = 25 * time.Second
+	// closeEvery is the pause between further searches for connections.
+	closeEvery = 10 * time.Second
+	// A dead server may leave the list before its connections are closed, so a server that left is
+	// still probed. That ends after all its connections were closed mostCloses times, or if it
+	// answers leftFor after it left.
+	mostCloses, leftFor = 3, 2 * time.Minute
+)
+
+// Closing selects connections to an API server that does not answer.
+type Closing struct {
+	Server netip.AddrPort
+	// Stuck limits it to connections that wait for the server: those that connect, and those whose
+	// data were retransmitted twice without an acknowledgement.
+	Stuck bool
+	// Spare reports whether a socket, by its cookie (SO_COOKIE), is a probe and stays open.
+	Spare func(cookie uint64) bool
+	// Still reports whether the server is still without an answer. Once it returns false, no more
+	// connections are to be closed.
+	Still func() bool
+}
+
+// Closed counts closed connections to servers that did not answer.
+type Closed struct {
+	// Stuck counts connections that waited for the server, Rest all others.
+	Stuck, Rest uint64
+}
+
+// closings decides which connections to API servers are closed when. Its fields are guarded by the
+// mutex of its apiServers, except own and wake.
+type closings struct {
+	own   ownSockets
+	wake  chan struct{} // capacity 1
+	delay time.Duration // from the last answer until all connections are closed
+	// inForce are the backends of entry 0 in the maps. While a server is among them, a program
+	// whose connection is closed could connect to it again.
+	inForce []netip.AddrPort
+	closed  Closed
+}
+
+func newClosings(node string) closings {
+	h := fnv.New64a()
+	h.Write([]byte(node))
+	part := h.Sum64() % uint64(restSpread/time.Millisecond)
+	return closings{wake: make(chan struct{}, 1),
+		delay: restAfter + time.Duration(part)*time.Millisecond}
+}
+
+// poke lets the closing begin at once.
+func (c *closings) poke() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// turnout counts the listed servers of a family and those that answer.
+type turnout struct{ up, listed int }
+
+// due returns the connections that must be closed now. It returns none to servers of a family in
+// which no other server answers. It forgets servers that left the list and need no probe any more.
+func (a *apiServers) due(now time.Time) []Closing {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	turnouts := map[bool]turnout{}
+	for addr, s := range a.servers {
+		if !s.left.IsZero() && (s.times >= mostCloses || s.up && now.Sub(s.left) >= leftFor) {
+			a.forgetLocked(addr)
+			continue
+		}
+		if t := turnouts[addr.Addr().Is6()]; s.left.IsZero() {
+			t.listed++
+			if s.up && !s.since.IsZero() {
+				t.up++
+			}
+			turnouts[addr.Addr().Is6()] = t
+		}
+	}
+
+	var out []Closing
+	for addr, s := range a.servers {
+		all, stuck := a.dueLocked(addr, s, turnouts[addr.Addr().Is6()], now)
+		if !all && !stuck {
+			continue
+		}
+		if all {
+			s.swept = now
+		}
+		s.next = now.Add(stuckEvery)
+		out = append(out, Closing{Server: addr, Stuck: !all, Spare: a.closing.own.has,
+			Still: func() bool { return a.isDown(addr) }})
+	}
+	return out
+}
+
+// dueLocked reports whether all or the stuck connections to a server must be closed now.
+func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
+	now time.Time) (all, stuck bool) {
+	if s.up || t.up == 0 {
+		return false, false
+	}
+
+	silent := now.Sub(s.since)
+	again := now.Sub(s.swept) >= closeEvery
+	if silent >= deadAfter {
+		return again, false
+	}
+	if !s.probed || 2*t.up < t.listed || slices.Contains(a.closing.inForce, addr) {
+		return false, false
+	}
+	return again && silent >= a.closing.delay, s.swept.IsZero() && !now.Before(s.next)
+}
+
+func (a *apiServers) isDown(addr netip.AddrPort) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.servers[addr]
+	return s != nil && !s.up
+}
+
+// written records that entry 0 is in the maps.
+func (a *apiServers) written(e service.APIServer) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closing.inForce = e.Backends
+	a.closing.poke()
+}
+
+// closed records a search for connections to a dead server, which took some time.
+func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.Stuck {
+		a.closing.closed.Stuck += uint64(n)
+	} else {
+		a.closing.closed.Rest += uint64(n)
+	}
+
+	s := a.servers[c.Server]
+	if s == nil || s.up {
+		return
+	}
+	s.next = s.next.Add(searchShare * took)
+	if !c.Stuck && err == nil {
+		s.times++
+	}
+}
+
+// closeDead closes connections to API servers that do not answer until ctx ends.
+func (p *Proxy) closeDead(ctx context.Context) {
+	tick := time.NewTicker(stuckEvery)
+	defer tick.Stop()
+	warned := map[netip.AddrPort]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-p.api.closing.wake:
+		}
+
+		for _, c := range p.api.due(time.Now()) {
+			began := time.Now()
+			n, err := p.closing(c)
+			p.api.closed(c, n, err, time.Since(began))
+			if err != nil && !warned[c.Server] {
+				p.log.Warn("connections to an API server that does not answer stay until "+
+					"their programs give up", "server", c.Server, "error", err)
+			}
+			warned[c.Server] = err != nil
+			if n > 0 {
+				p.log.Info("closed connections to an API server that does not answer",
+					"server", c.Server, "connections", n, "waiting", c.Stuck)
+			}
+		}
+	}
+}
+
+// ownSockets are the sockets of probes, by cookie. The zero value is empty.
+type ownSockets struct {
+	mu      sync.Mutex
+	cookies map[uint64]struct{}
+}
+
+func (o *ownSockets) has(cookie uint64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.cookies[cookie]
+	return ok
+}
+
+func (o *ownSockets) add(cookie uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cookies == nil {
+		o.cookies = map[uint64]struct{}{}
+	}
+	o.cookies[cookie] = struct{}{}
+}
+
+func (o *ownSockets) remove(cookie uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.cookies, cookie)
+}
