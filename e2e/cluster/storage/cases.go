@@ -67,6 +67,8 @@ func cases() []one {
 		{"bench", 10 * time.Minute, (*Session).measure},
 		{"driver-killed", 5 * time.Minute, (*Session).killed},
 		{"unstage-while-busy", 5 * time.Minute, (*Session).busy},
+		{"forgotten-volume", 8 * time.Minute, (*Session).kubeletForgets},
+		{"veilvolume-lost", 8 * time.Minute, (*Session).objectLost},
 		{"recovered-by-cryptsetup", 5 * time.Minute, (*Session).recover},
 		{"reboot", 15 * time.Minute, (*Session).reboot},
 		{"taken-over", 20 * time.Minute, (*Session).takeOver},
@@ -158,16 +160,9 @@ func (s *Session) busy(ctx context.Context) error {
 		return err
 	}
 
-	staged, err := s.node(ctx, "findmnt -rno TARGET | grep "+
-		"'^/var/lib/kubelet/plugins/kubernetes.io/csi/csi.kubeveil.io/.*/globalmount$' | while "+
-		"read t; do "+
-		"grep -qs "+volume+" $(dirname $t)/vol_data.json && echo $t; done; true")
-	if err == nil && staged == "" {
-		err = errors.New("no such mount")
-	}
-
+	staged, _, err := s.open(ctx, volume)
 	if err != nil {
-		return fmt.Errorf("where volume %s is staged: %w", volume, err)
+		return err
 	}
 	holder, err := s.node(ctx, "cd "+staged+" && { sleep 600 >/dev/null 2>&1 & echo $!; }")
 	if err != nil {
