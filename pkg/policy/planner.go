@@ -32,11 +32,13 @@ type Planner struct {
 	dirty  map[Name]bool
 	groups map[string]*Group
 	chains map[string]*Chain
-	// peers are the names of the sets in which each chain looks up packets.
-	peers map[string][]string
-	defs  map[string]*definition
-	sets  map[string]*members
-	index setIndex
+	// peers are the names of the sets in which each chain looks up packets. lookedUp counts the
+	// chains of each set.
+	peers    map[string][]string
+	lookedUp map[string]int
+	defs     map[string]*definition
+	sets     map[string]*members
+	index    setIndex
 	// changed are the sets that changed since the last Plan, whose sets and elements are setsTold.
 	changed      map[string]*members
 	setsTold     SetMap
@@ -84,7 +86,8 @@ func NewPlanner(node string) *Planner {
 		members: map[Key]*Member{}, dirty: map[Name]bool{}, groups: map[string]*Group{},
 		cluster: map[string]*compiledCluster{}, ranges: &Set{Name: SetRanges, Kind: KindBlock},
 		chains: map[string]*Chain{}, peers: map[string][]string{},
-		defs: map[string]*definition{}, sets: map[string]*members{}, index: newSetIndex(),
+		lookedUp: map[string]int{},
+		defs:     map[string]*definition{}, sets: map[string]*members{}, index: newSetIndex(),
 		changed: map[string]*members{}, memo: map[string]memo{}, uses: map[Key]use{},
 		stale: true, swept: true,
 	}

@@ -97,8 +97,10 @@ type Keeper struct {
 	// attached are the keys that the planner was told of. Run's alone.
 	attached  map[policy.Key]bool
 	conntrack *nfnl.Conn // trackOpened's, and so Run's alone; nil until it needs one
-	// touched is when records and reservations were last touched before attach read them. Run's alone.
+	// touched is when records and reservations were last touched before attach read them, and records
+	// are what it read. Run's alone.
 	touched pod.Touched
+	records []pod.Record
 	// links are those of attached pods. Run alone writes it, with mu held, and reads it without.
 	links map[policy.Key][]string
 }
@@ -292,7 +294,7 @@ func (k *Keeper) step() error {
 // unchanged reports whether no record, no reservation and nothing in the kernel's ruleset changed
 // since attach read them, and each record was of a known pod.
 func (k *Keeper) unchanged() bool {
-	return k.touched != (pod.Touched{}) && k.touched == k.paths.Touched() &&
+	return k.touched.Same(k.paths.Touched()) &&
 		k.pendingBefore() == 0 && k.table.Stands()
 }
 
@@ -306,20 +308,22 @@ func (k *Keeper) pendingBefore() int {
 // reservations of the plan that follows from them. A plugin writes its record before it writes
 // members, so each member has a record by then.
 func (k *Keeper) attach() (plan *policy.Plan, unknown int, err error) {
-	touched := k.paths.Touched()
+	errs := []error{k.table.Refresh()}
+	touched := k.paths.Touched() // A record that comes later is of a member that Refresh did not see.
+	if !k.touched.SameRecords(touched) {
+		k.records, err = k.paths.List()
+		errs = append(errs, err)
+	}
 	defer func() {
 		if k.touched = touched; err != nil {
 			k.touched = pod.Touched{}
 		}
 	}()
-	errs := []error{k.table.Refresh()}
-	records, err := k.paths.List()
-	errs = append(errs, err)
 
 	k.mu.Lock()
 	addrs := map[policy.Key][]netip.Addr{}
 	links := map[policy.Key][]string{}
-	for _, r := range records {
+	for _, r := range k.records {
 		key, known := k.keyOf(r)
 		if !known {
 			unknown++

@@ -19,19 +19,15 @@ type chainWriter struct {
 	plan *policy.Plan
 	// boxed is that of the planner.
 	boxed bool
-	// old and oldPorts are those of the plan before.
-	old      map[string]*chain
-	oldPorts map[string]*set
-	chains   map[string]*chain
-	// refer is to the sets that rules look up.
-	refer references
+	// old are the chains of the plan before.
+	old    map[string]*chain
+	chains map[string]*chain
 }
 
 // add adds what enforces one direction of a plan's chain: the chains of the plan before if it had
 // them, since a name says all of a chain.
 func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 	allowOwnNode := w.plan.AllowOwnNode
-	var refer references
 	var lines policy.Arrangement
 	for i, f := range families {
 		name := chainPrefix[d] + from.Name + f.suffix
@@ -44,16 +40,13 @@ func (w *chainWriter) add(d policy.Direction, from *policy.Chain) {
 		}
 		if old := w.old[name]; old != nil {
 			w.chains[name], w.chains[behind] = old, w.old[behind]
-			if i == 0 {
-				w.refer.addAll(w.old[behind].refer, w.oldPorts)
-			}
 			continue
 		}
 
+		var refer references
 		if i == 0 {
 			lines = policy.Arrange(from.Lines, w.boxed)
 			refer = referencesOf(from, lines)
-			w.refer.addAll(refer, w.oldPorts)
 		}
 		rules := ruleWriter{direction: d, family: f, absent: w.absent(from, i)}
 		w.chains[behind] = &chain{refer: refer, make: func(c *fragments) []rule {

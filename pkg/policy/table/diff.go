@@ -16,8 +16,9 @@ type difference struct {
 	anew                 bool
 	counters             []string
 	addChains, delChains []string
-	// refill are chains that stay and have other rules.
+	// refill are chains that stay and have other rules. edits are those of findEdits, by chain.
 	refill           []string
+	edits            map[string]edit
 	addSets, delSets []string
 	// add and remove are elements of sets that stay.
 	add, remove map[string][]string
@@ -215,10 +216,16 @@ func (d *difference) write(t *transaction, want *content, cached *fragments) {
 		t.addChain(table, name, want.chains[name])
 	}
 	for _, name := range slices.Concat(d.refill, d.delChains) {
-		t.flushChain(table, name)
+		if e, has := d.edits[name]; has {
+			t.editRules(table, name, e)
+		} else {
+			t.flushChain(table, name)
+		}
 	}
 	for _, name := range slices.Concat(d.addChains, d.refill) {
-		t.addRules(table, name, want.chains[name].rules(cached))
+		if _, has := d.edits[name]; !has {
+			t.addRules(table, name, want.chains[name].rules(cached))
+		}
 	}
 
 	for _, name := range d.delChains {

@@ -1,10 +1,8 @@
 package table
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"maps"
 	"strconv"
 	"strings"
 
@@ -103,16 +101,6 @@ func referencesOf(from *policy.Chain, a policy.Arrangement) references {
 		}
 	}
 	return r
-}
-
-// addAll adds others. Sets of ports that are known already are kept.
-func (r *references) addAll(others references, known map[string]*set) {
-	for name, s := range others.ports {
-		r.ports[name] = cmp.Or(r.ports[name], known[name], s)
-	}
-	maps.Copy(r.peers, others.peers)
-	maps.Copy(r.unions, others.unions)
-	maps.Copy(r.boxes, others.boxes)
 }
 
 // protoAndPort is the type of the keys of a set of ports.

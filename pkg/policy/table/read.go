@@ -108,20 +108,31 @@ func readChains(c *nfnl.Conn, table string) (map[string]summary, error) {
 		return nil, fmt.Errorf("list chains of %s: %w", table, err)
 	}
 
-	// Chain by chain: the kernel begins each part of an answer by a search for the place where the
-	// last one ended.
 	for name, chain := range out {
-		request := ask(unix.NFT_MSG_GETRULE, table)
-		request.String(unix.NFTA_RULE_CHAIN, name)
-		err := dump(c, request, func() { chain.texts = digest{} }, func(b []byte) {
-			chain.texts.add(comment(nfnl.Find(b, unix.NFTA_RULE_USERDATA)))
-		})
+		err := readRules(c, table, name, func() { chain.texts = digest{} },
+			func(_, text []byte) { chain.texts.add(text) })
 		if err != nil {
-			return nil, fmt.Errorf("list rules of chain %s of %s: %w", name, table, err)
+			return nil, err
 		}
 		out[name] = chain
 	}
 	return out, nil
+}
+
+// readRules calls each with the handle and the comment of every rule of a chain, which are valid
+// until it returns. begin is called before the first, and again where the dump begins again. Rules
+// are read chain by chain: the kernel begins each part of an answer by a search for the place where
+// the last one ended.
+func readRules(c *nfnl.Conn, table, chain string, begin func(), each func(handle, text []byte)) error {
+	request := ask(unix.NFT_MSG_GETRULE, table)
+	request.String(unix.NFTA_RULE_CHAIN, chain)
+	err := dump(c, request, begin, func(b []byte) {
+		each(nfnl.Find(b, unix.NFTA_RULE_HANDLE), comment(nfnl.Find(b, unix.NFTA_RULE_USERDATA)))
+	})
+	if err != nil {
+		return fmt.Errorf("list rules of chain %s of %s: %w", chain, table, err)
+	}
+	return nil
 }
 
 // comment returns the comment of a rule without the zero byte at its end; nil is none.

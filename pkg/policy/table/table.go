@@ -212,6 +212,9 @@ func (t *Table) applyLocked(want *content) (r Result, err error) {
 		return Result{}, err
 	}
 	r.Changes = made
+	if err := d.findEdits(c, t.have, want, &cached); err != nil {
+		return Result{}, err
+	}
 	var tx transaction
 	if restamp {
 		writeStamp(&tx, t.stamp.dropped)

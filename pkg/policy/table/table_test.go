@@ -268,6 +268,56 @@ func (l *lab) list() (text string) {
 	return strings.Join(lines, "\n")
 }
 
+// A group that comes or goes leaves the rules of the others as they are: each rule that is written
+// has the kernel search all sets.
+func TestGroupsThatStayKeepTheirRules(t *testing.T) {
+	nft := nettest.NeedProgram(t, "nft")
+	l, p := two(t)
+	handles := func() (all []string) {
+		text := l.output(nft, "-a list chain inet "+abi.NFTPolicyTable+" egress")
+		for _, line := range strings.Split(text, "\n") {
+			if rule, handle, has := strings.Cut(line, " # handle "); has && !strings.Contains(rule, "chain") {
+				all = append(all, handle)
+			}
+		}
+		return all
+	}
+
+	l.apply(p.Plan())
+	before := handles()
+	w := policytest.NewWorld()
+	for i := range 5 {
+		app := fmt.Sprint("more-", i)
+		attach(w, p, 10+i, map[string]string{"app": app})
+		more := serverPolicy()
+		more.Name.Name = app
+		more.Subjects = policy.Selector{{Key: "app", Values: []string{app}}}
+		more.Rules[policy.Ingress][0].Ports[0] = policy.Port{Proto: policy.UDP,
+			First: uint16(100 + i), Last: uint16(100 + i)}
+		p.PutPolicy(more)
+	}
+
+	l.apply(p.Plan())
+	grown := handles()
+	if missing := slices.DeleteFunc(slices.Clone(before),
+		func(h string) bool { return slices.Contains(grown, h) }); len(missing) > 0 {
+		t.Errorf("rules %v were written again; %v became %v", missing, before, grown)
+	}
+	if len(grown) <= len(before) {
+		t.Fatalf("%d rules became %d", len(before), len(grown))
+	}
+
+	var fresh table.Table
+	defer fresh.Close()
+	l.node.Run(t, func() error {
+		r, err := fresh.Apply(p.Plan())
+		if r.Changes != 0 {
+			t.Errorf("the next daemon made %d changes", r.Changes)
+		}
+		return err
+	})
+}
+
 func TestTableThatWasChangedByHandIsRestored(t *testing.T) {
 	nft := nettest.NeedProgram(t, "nft")
 	for name, command := range map[string]string{

@@ -38,7 +38,7 @@ type chain struct {
 	make     func(*fragments) []rule
 	hook     *nftables.ChainHook
 	priority nftables.ChainPriority
-	// refer is to the sets that rules look up.
+	// refer is to the sets that rules look up; of two families, the first one's chain has it.
 	refer references
 	// texts is known once the rules were made.
 	texts *digest
@@ -113,7 +113,7 @@ type planner struct {
 	// groups are the plan's of which chains were made, by name.
 	groups map[string]*policy.Group
 	chains map[string]*chain
-	refer  references // of all chains
+	refer  counts
 	// sets are those of peers, unions and boxes, by their names without the suffix of a family. from
 	// are the plan's sets that they were made from, dependents are their names by those of the
 	// plan's sets that they have.
@@ -179,13 +179,12 @@ func (c *content) add(name string, made []*set) {
 // group says all that its chains are, and which sets they look up. It reports whether it did.
 func (p *planner) makeChains(plan *policy.Plan) bool {
 	if p.allowOwnNode != plan.AllowOwnNode {
-		p.chains, p.allowOwnNode = nil, plan.AllowOwnNode
+		p.chains, p.refer, p.allowOwnNode = nil, counts{}, plan.AllowOwnNode
 	} else if p.chains != nil && maps.Equal(p.groups, plan.Groups) {
 		return false
 	}
 
-	w := &chainWriter{plan: plan, boxed: p.boxed, old: p.chains, oldPorts: p.refer.ports,
-		chains: map[string]*chain{}, refer: newReferences()}
+	w := &chainWriter{plan: plan, boxed: p.boxed, old: p.chains, chains: map[string]*chain{}}
 	for _, g := range plan.Groups {
 		for _, d := range directions {
 			if g.Chains[d] != "" {
@@ -194,7 +193,17 @@ func (p *planner) makeChains(plan *policy.Plan) bool {
 		}
 	}
 	w.addHooks()
-	p.groups, p.chains, p.refer = plan.Groups, w.chains, w.refer
+	for name, c := range w.chains {
+		if p.chains[name] != c {
+			p.refer.add(c.refer)
+		}
+	}
+	for name, c := range p.chains {
+		if w.chains[name] != c {
+			p.refer.remove(c.refer)
+		}
+	}
+	p.groups, p.chains = plan.Groups, w.chains
 	return true
 }
 

@@ -76,12 +76,35 @@ func (t *transaction) flushChain(table, name string) {
 // addRules adds rules at the end of a chain.
 func (t *transaction) addRules(table, chain string, rules []rule) {
 	for _, r := range rules {
-		t.begin(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, table)
+		t.addRule(table, chain, placed{rule: r})
+	}
+}
+
+func (t *transaction) addRule(table, chain string, r placed) {
+	flags := uint16(unix.NLM_F_CREATE)
+	if r.before == nil {
+		flags |= unix.NLM_F_APPEND
+	}
+	t.begin(unix.NFT_MSG_NEWRULE, flags, table)
+	t.String(unix.NFTA_RULE_CHAIN, chain)
+	end := t.Nest(unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED)
+	t.Encoded(r.exprs)
+	end()
+	if r.before != nil {
+		t.Bytes(unix.NFTA_RULE_POSITION, r.before)
+	}
+	t.Bytes(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, r.text))
+}
+
+// editRules edits the rules of a chain.
+func (t *transaction) editRules(table, chain string, e edit) {
+	for _, handle := range e.remove {
+		t.begin(unix.NFT_MSG_DELRULE, 0, table)
 		t.String(unix.NFTA_RULE_CHAIN, chain)
-		end := t.Nest(unix.NFTA_RULE_EXPRESSIONS | unix.NLA_F_NESTED)
-		t.Encoded(r.exprs)
-		end()
-		t.Bytes(unix.NFTA_RULE_USERDATA, userdata.AppendString(nil, userdata.TypeComment, r.text))
+		t.Bytes(unix.NFTA_RULE_HANDLE, handle)
+	}
+	for _, r := range e.add {
+		t.addRule(table, chain, r)
 	}
 }
 
