@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 )
 
 // Ports of the API servers, of their service, and of etcd.
@@ -38,7 +40,7 @@ type Control struct {
 	// further are the hosts of all API servers but the first.
 	further []*Host
 	lab     *Lab
-	certs   *authority
+	certs   *authority.Authority
 	// account is the service account of veild, as the manifests have it.
 	account struct{ namespace, name string }
 }
@@ -120,7 +122,7 @@ func (c *Control) makeCerts() error {
 	if err := os.MkdirAll(c.pki(""), 0o700); err != nil {
 		return err
 	}
-	a, err := newAuthority(c.pki(""))
+	a, err := authority.New(c.pki(""))
 	if err != nil {
 		return err
 	}
@@ -129,8 +131,8 @@ func (c *Control) makeCerts() error {
 	for i := range c.lab.opts.APIServers {
 		servers = append(servers, c.serverAddrs(i)...)
 	}
-	return errors.Join(a.server(append(servers, c.serviceAddrs()...)),
-		a.client("admin", "lab-admin", "system:masters"), a.serviceAccountKey())
+	return errors.Join(a.Server(append(servers, c.serviceAddrs()...)),
+		a.Client("admin", "lab-admin", "system:masters"), a.ServiceAccountKey())
 }
 
 func (c *Control) startAPIServer(ctx context.Context) (err error) {

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/restmapper"
+
+	"github.com/kubeveil/kubeveil/e2e/lab/authority"
 )
 
 // applied are the kinds of manifests that a cluster without kubelets can use, in the order in which
@@ -207,7 +209,7 @@ func (c *Control) registerNode(ctx context.Context, n *Node) error {
 // token returns the credentials of veild on a node: a token of its service account that is bound to
 // the Node, as a kubelet gets it for a pod there.
 func (c *Control) token(ctx context.Context, n *Node) ([]byte, error) {
-	seconds := int64(lifetime / time.Second)
+	seconds := int64(authority.Lifetime / time.Second)
 	token, err := c.Client.CoreV1().ServiceAccounts(c.account.namespace).CreateToken(ctx,
 		c.account.name, &authenticationv1.TokenRequest{
 			Spec: authenticationv1.TokenRequestSpec{

@@ -324,12 +324,14 @@ func TestTurns(t *testing.T) {
 			order = append(order, name)
 			v := values[0]
 			values = values[1:]
-			return bench.Sample{Value: v, CPU: 10 * v}, nil
+			return bench.Sample{Value: v, CPU: 10 * v,
+				Extras: map[string]float64{"_p90": 100 * v}}, nil
 		}}
 	}
 	g := bench.Group{Name: "tcp_1", Unit: bench.Mbps, Turns: 2,
-		Sides: []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},
-		Pairs: []bench.Pair{{Name: "tcp_1", Ours: "ours", Base: "bare"}}}
+		Extras: []bench.Extra{{Suffix: "_p90", Unit: bench.Millisecond}, {Suffix: "_none"}},
+		Sides:  []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},
+		Pairs:  []bench.Pair{{Name: "tcp_1", Ours: "ours", Base: "bare"}}}
 	cases, err := (&bench.Runner{Rounds: 2}).RunGroups(t.Context(), []bench.Group{g})
 	if err != nil {
 		t.Fatal(err)
@@ -337,6 +339,10 @@ func TestTurns(t *testing.T) {
 	if n, ratio, cpu := cases[0].Ours.N, *cases[0].Ratio, cases[1].Ours; n != 2 ||
 		ratio.Min != 1.5 || ratio.Max != 4 || cpu.Min != 30 || cpu.Max != 80 {
 		t.Errorf("%d rounds, ratio %+v, CPU %+v: want means of the turns", n, ratio, cpu)
+	}
+	if len(cases) != 3 || cases[2].Name != "tcp_1_p90" || cases[2].Unit != bench.Millisecond ||
+		cases[2].Ours.Min != 300 || cases[2].Ours.Max != 800 || cases[2].Ratio.Max != 4 {
+		t.Errorf("%+v: want means of the extra that was measured", cases[2:])
 	}
 	for i := 0; i < len(order); i += 2 {
 		if order[i] == order[i+1] {

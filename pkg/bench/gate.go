@@ -32,6 +32,38 @@ func unlessNoisy(g Gate, control *Case, limit float64) Gate {
 	return g
 }
 
+// orControl keeps g, too, where the ratio of c is at most the control's of its worst round. A
+// control that was not measured is a missed gate.
+func orControl(g Gate, c, control *Case) Gate {
+	if control == nil || control.Ratio == nil {
+		g.OK, g.Got = false, "the control was not measured"
+		return g
+	}
+	g.Want += fmt.Sprintf(", or ≤ the control's worst round, %.3f", control.Ratio.Max)
+	g.OK = g.OK || c != nil && c.Ratio != nil && c.Ratio.Median <= control.Ratio.Max
+	return g
+}
+
+// judge leaves g not judged, or with Must missed, where the 99th percentile of the base is too many
+// times its median.
+func (l calm) judge(g Gate, p50, p99 *Case) Gate {
+	if p50 == nil || p50.Base == nil || p99 == nil || p99.Base == nil {
+		g.OK, g.Got = false, "the base's median and 99th percentile were not measured"
+		return g
+	}
+	if p99.Base.Median <= l.Tail*p50.Base.Median {
+		return g
+	}
+	g.OK, g.NotJudged = false, !l.Must
+	what := "not judged"
+	if l.Must {
+		what = "cannot be judged"
+	}
+	g.Got = fmt.Sprintf("%s: P99 of %s is %.1f times its P50, more than %g; %s", what,
+		p50.BaseName, p99.Base.Median/p50.Base.Median, l.Tail, g.Got)
+	return g
+}
+
 func ratioGate(name string, c *Case, limit float64, sign string, keeps func(float64) bool) Gate {
 	g := Gate{Name: name, Want: fmt.Sprintf("ratio %s %.3f", sign, limit)}
 	if c == nil || c.Ratio == nil {

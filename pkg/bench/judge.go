@@ -52,9 +52,22 @@ type limit struct {
 	// Control is a case that compares the base of Case with itself. The limit of a ratio is judged
 	// only where the control's ratio of each round is closer to 1 than the limit is.
 	Control string `json:"control"`
+	// OrControl is such a case, too. AtMost is kept as well by a ratio that is no more than the
+	// control's of its worst round.
+	OrControl string `json:"orControl"`
+	// Calm says when the limit is judged; nil is always.
+	Calm *calm `json:"calm"`
 	// IfMeasured reports whether a result without the case is none that missed it.
 	IfMeasured  bool `json:"ifMeasured"`
 	NoPlaintext bool `json:"noPlaintext"`
+}
+
+// calm judges a limit only where the base of Case, a latency, has a 99th percentile of at most Tail
+// times its median. With Must, another base is a missed gate.
+type calm struct {
+	Case string  `json:"case"`
+	Tail float64 `json:"tail"`
+	Must bool    `json:"must"`
 }
 
 // link is known by what it carries without encryption, Mbit/s of payload.
@@ -114,6 +127,12 @@ func (l *limits) check() error {
 		}
 		if g.Control != "" && g.AtLeast == nil && g.AtMost == nil {
 			return fmt.Errorf("%+v: a control is for the limit of a ratio", g)
+		}
+		if g.OrControl != "" && g.AtMost == nil {
+			return fmt.Errorf("%+v: orControl is for atMost", g)
+		}
+		if g.Calm != nil && (g.Calm.Case == "" || g.Calm.Tail < 1) {
+			return fmt.Errorf("%+v: calm wants a case, and a tail of at least 1", g)
 		}
 		if ofCase, leaks := g.Case != "" && set == 1 && !g.NoPlaintext, g.NoPlaintext &&
 			g.Case == "" && set == 0; !ofCase && !leaks {
@@ -292,6 +311,12 @@ func (g limit) judge(r *Result, mtu int) (gate Gate, judged bool) {
 	}
 	if g.Control != "" && c != nil && c.Ratio != nil {
 		gate = unlessNoisy(gate, r.Find(g.Control, mtu), limit)
+	}
+	if g.OrControl != "" {
+		gate = orControl(gate, c, r.Find(g.OrControl, mtu))
+	}
+	if g.Calm != nil {
+		gate = g.Calm.judge(gate, r.Find(g.Calm.Case, mtu), r.Find(g.Calm.Case+"_p99", mtu))
 	}
 	return gate, true
 }

@@ -246,3 +246,49 @@ func TestJudgeByControl(t *testing.T) {
 		})
 	}
 }
+
+// A ratio above its limit is kept where the control had no better round, and no limit is judged
+// where the base waits for something else than what is measured.
+func TestJudgeBesideAControl(t *testing.T) {
+	const limits = `{"suites":[{"suite":"s","every":[{"case":"ours","atMost":1.03,
+"orControl":"again","calm":{"case":"again","tail":10,"must":%s}}],
+"profiles":{"n":{"platforms":["namespaces"],"gates":[]}}}]}`
+	latency := func(name string, ratio, worst, base float64) Case {
+		c := measured(name, 0, ratio, base)
+		c.Unit, c.Ratio.Max = Microsecond, worst
+		return c
+	}
+	for name, tt := range map[string]struct {
+		must          string
+		cases         []Case
+		ok, notJudged bool
+	}{
+		"below the limit": {"false", []Case{latency("ours", 1.02, 2, 300),
+			latency("again", 1, 1.01, 300), latency("again_p99", 1, 1, 2900)}, true, false},
+		"above, and the control was too": {"false", []Case{latency("ours", 1.05, 2, 300),
+			latency("again", 1, 1.06, 300), latency("again_p99", 1, 1, 2900)}, true, false},
+		"above, and the control was not": {"false", []Case{latency("ours", 1.07, 2, 300),
+			latency("again", 1, 1.06, 300), latency("again_p99", 1, 1, 2900)}, false, false},
+		"a long tail": {"false", []Case{latency("ours", 1, 2, 300),
+			latency("again", 1, 1.06, 300), latency("again_p99", 1, 1, 3100)}, false, true},
+		"a long tail that must be judged": {"true", []Case{latency("ours", 1, 2, 300),
+			latency("again", 1, 1.06, 300), latency("again_p99", 1, 1, 3100)}, false, false},
+		"no control": {"false", []Case{latency("ours", 1, 1, 300)}, false, false},
+		"nothing": {"false", []Case{latency("again", 1, 1.06, 300),
+			latency("again_p99", 1, 1, 300)}, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, err := parseLimits([]byte(strings.Replace(limits, "%s", tt.must, 1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			gates, err := a.suite("s").judge(&Result{Platform: Namespaces, Cases: tt.cases})
+			if err != nil || len(gates) != 1 {
+				t.Fatalf("%+v, %v", gates, err)
+			}
+			if g := gates[0]; g.OK != tt.ok || g.NotJudged != tt.notJudged {
+				t.Errorf("%+v, want kept %v, not judged %v", g, tt.ok, tt.notJudged)
+			}
+		})
+	}
+}

@@ -16,6 +16,16 @@ type Sample struct {
 	CPU float64
 	// P99 is the 99th percentile where Value is a median, in the same unit; 0 when there is none.
 	P99 float64
+	// Extras are what else came of the measurement, by the suffixes of the group's Extras; 0 and
+	// absent are not measured.
+	Extras map[string]float64
+}
+
+// Extra is another quantity of the measurements of a Group. Each pair's case is followed by one
+// with the suffix when all samples have it.
+type Extra struct {
+	Suffix string
+	Unit   Unit
 }
 
 // Measure takes one sample. It returns soon after ctx is done.
@@ -51,6 +61,8 @@ type Group struct {
 	Unit  Unit
 	Sides []Side
 	Pairs []Pair
+	// Extras are what samples have besides; may be empty.
+	Extras []Extra
 	// Turns is how often each side is measured in a round, one after the other; its sample of the
 	// round is their mean. 0 is once. More of them than longer samples: what else the machine does
 	// then meets all sides.
@@ -172,7 +184,11 @@ func (s series) round(ctx context.Context, g *Group, rng *rand.Rand) error {
 
 func mean(samples []Sample) (m Sample) {
 	n := float64(len(samples))
+	m.Extras = map[string]float64{}
 	for _, s := range samples {
+		for suffix, v := range s.Extras {
+			m.Extras[suffix] += v / n
+		}
 		m.Value += s.Value / n
 		m.CPU += s.CPU / n
 		m.P99 += s.P99 / n
@@ -243,6 +259,23 @@ func (s series) values(side string, number func(Sample) float64) []float64 {
 	return out
 }
 
+// also is a quantity of samples besides their value.
+type also struct {
+	Extra
+	number func(Sample) float64
+}
+
+func (g *Group) also() []also {
+	all := []also{
+		{Extra{"_cpu", CoreSecondsPerGB}, func(s Sample) float64 { return s.CPU }},
+		{Extra{"_p99", g.Unit}, func(s Sample) float64 { return s.P99 }},
+	}
+	for _, e := range g.Extras {
+		all = append(all, also{e, func(s Sample) float64 { return s.Extras[e.Suffix] }})
+	}
+	return all
+}
+
 func (s series) cases(g *Group, p Pair) ([]Case, error) {
 	if p.BaseName == "" {
 		p.BaseName = p.Base
@@ -263,19 +296,12 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 	}
 
 	out := []Case{first}
-	for _, also := range []struct {
-		suffix string
-		unit   Unit
-		number func(Sample) float64
-	}{
-		{"_cpu", CoreSecondsPerGB, func(s Sample) float64 { return s.CPU }},
-		{"_p99", g.Unit, func(s Sample) float64 { return s.P99 }},
-	} {
+	for _, also := range g.also() {
 		ours, base := s.values(p.Ours, also.number), s.values(p.Base, also.number)
 		if ours == nil || p.Base != "" && base == nil {
 			continue
 		}
-		c, err := newCase(p.Name+also.suffix, g.MTU, also.unit, ours, base, p.BaseName)
+		c, err := newCase(p.Name+also.Suffix, g.MTU, also.Unit, ours, base, p.BaseName)
 		if err != nil {
 			return nil, err
 		}

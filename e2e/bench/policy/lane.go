@@ -3,18 +3,15 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/bare"
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
 	"github.com/kubeveil/kubeveil/internal/podtest"
-	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
 	"github.com/kubeveil/kubeveil/pkg/policy/table"
@@ -100,23 +97,11 @@ func (l *lane) node(paths pod.Paths, pins string, j judge) error {
 		return fmt.Errorf("set lo up: %w", err)
 	}
 
-	h, err := hostnet.Open()
+	release, err := bare.Node{Pods: ranges, Pins: pins}.Apply()
 	if err != nil {
 		return err
 	}
-	defer h.Close()
-	if _, err := h.Sync(hostnet.Plan(hostnet.Want{ClusterRanges: ranges, Masquerade: true,
-		TunnelPort: abi.TunnelPort})); err != nil {
-		return err
-	}
-	g, err := guard.Open(pins, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return err
-	}
-	l.undo.Add(g.Close)
-	if _, err := g.Apply(guard.Settings{Ranges: ranges}); err != nil {
-		return err
-	}
+	l.undo.Add(release)
 	if err := podtest.Mark(paths.ReadyFile, ranges...); err != nil || j == nil {
 		return err
 	}

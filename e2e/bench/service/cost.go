@@ -101,7 +101,7 @@ func (s *suite) stats(l *lane, r reach) (map[string]runs, error) {
 		}
 		out[name] = stat
 	}
-	err := l.node.do(func() error {
+	err := l.node.Do(func() error {
 		for _, at := range []struct {
 			device string
 			attach ebpf.AttachType

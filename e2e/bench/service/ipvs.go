@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -23,16 +24,16 @@ func ipvsHere() bool {
 // ipvs adds the addresses of the services and an IPVS table to a lane's node.
 func (l *lane) ipvs(ctx context.Context) error {
 	plan := l.size.plan()
-	if err := l.node.ip(ctx, rules.IPVSAddrs(plan)...); err != nil {
+	if err := l.node.IP(ctx, rules.IPVSAddrs(plan)...); err != nil {
 		return err
 	}
 	var b bytes.Buffer
 	if err := rules.IPVS(&b, rulesNode(l.number), plan); err != nil {
 		return err
 	}
-	cmd := l.node.command(ctx, nil, "ipvsadm", "-R")
+	cmd := l.node.Command(ctx, nil, "ipvsadm", "-R")
 	cmd.Stdin = &b
-	_, err := run(cmd)
+	_, err := sandbox.Run(cmd)
 	return err
 }
 

@@ -12,20 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 )
+
+// own begins the names of the suite's cgroups and folders.
+const own = sandbox.Prefix("kubeveil-bench-service-")
 
 // ground is the endpoints and the lanes.
 type ground struct {
-	ends   [endpoints]*space
+	ends   [endpoints]*sandbox.Space
 	lanes  []*lane
-	groups *groups
+	groups *sandbox.Groups
 	pins   *bpffs.FS
 	// dir has files of programs.
 	dir string
 	// self is this executable, haproxyPath that of haproxy.
 	self, haproxyPath string
 
-	daemons []*daemon
+	daemons []*sandbox.Daemon
 }
 
 // lane is a client and a node of its own.
@@ -33,8 +37,8 @@ type lane struct {
 	side   string
 	size   size
 	number int
-	client *space
-	node   *space
+	client *sandbox.Space
+	node   *sandbox.Space
 	// group is the cgroup of a client that is a pod. All sides have one, since a scheduler may know
 	// them; only in ours sockets are translated.
 	group *os.File
@@ -49,21 +53,21 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 	if g.self, err = os.Executable(); err != nil {
 		return g, err
 	}
-	if g.dir, err = newFolder(); err != nil {
+	if g.dir, err = own.Folder(); err != nil {
 		return g, err
 	}
 	if g.pins, err = bpffs.New(); err != nil {
 		return g, err
 	}
-	if g.groups, err = newGroups(); err != nil {
+	if g.groups, err = own.Groups(); err != nil {
 		return g, err
 	}
 
 	for i := range g.ends {
-		if g.ends[i], err = newSpace(endpointName(i)); err != nil {
+		if g.ends[i], err = sandbox.New(endpointName(i)); err != nil {
 			return g, err
 		}
-		if err := g.ends[i].ip(ctx, fmt.Sprintf("route add local %s dev lo", block(i)),
+		if err := g.ends[i].IP(ctx, fmt.Sprintf("route add local %s dev lo", block(i)),
 			fmt.Sprintf("route add local %s dev lo", spread)); err != nil {
 			return g, err
 		}
@@ -78,12 +82,12 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 func endpointName(i int) string { return fmt.Sprintf("endpoint-%d", i+1) }
 
 // serve starts the servers of an endpoint.
-func (g *ground) serve(ctx context.Context, s *space) error {
+func (g *ground) serve(ctx context.Context, s *sandbox.Space) error {
 	for _, p := range []struct {
 		ports []uint16
 		argv  []string
 	}{
-		{[]uint16{portHTTP, portEcho}, []string{g.self, "serve", s.name}},
+		{[]uint16{portHTTP, portEcho}, []string{g.self, "serve", s.Name}},
 		{[]uint16{portIperf}, []string{"iperf3", "-s", "-p", fmt.Sprint(portIperf)}},
 		{[]uint16{portSockperf}, []string{"sockperf", "server", "--tcp", "-i", "0.0.0.0", "-p",
 			fmt.Sprint(portSockperf)}},
@@ -96,8 +100,8 @@ func (g *ground) serve(ctx context.Context, s *space) error {
 }
 
 // daemon starts a program that lives as long as the ground.
-func (g *ground) daemon(ctx context.Context, s *space, ports []uint16, argv ...string) error {
-	d, err := s.start(ctx, ports, argv[0], argv[1:]...)
+func (g *ground) daemon(ctx context.Context, s *sandbox.Space, ports []uint16, argv ...string) error {
+	d, err := s.Start(ctx, sandbox.Program{Argv: argv, Env: childEnv + "=1", Ports: ports})
 	if err != nil {
 		return err
 	}
@@ -108,7 +112,7 @@ func (g *ground) daemon(ctx context.Context, s *space, ports []uint16, argv ...s
 // close takes everything away.
 func (g *ground) close() error {
 	for _, d := range g.daemons {
-		d.close()
+		d.Close()
 	}
 	var errs []error
 	for _, l := range g.lanes {
@@ -116,14 +120,14 @@ func (g *ground) close() error {
 	}
 	for _, s := range g.ends {
 		if s != nil {
-			s.close()
+			s.Close()
 		}
 	}
 	if g.pins != nil {
 		_ = g.pins.Close()
 	}
 	if g.groups != nil {
-		errs = append(errs, g.groups.close())
+		errs = append(errs, g.groups.Close())
 	}
 	if g.dir != "" {
 		errs = append(errs, os.RemoveAll(g.dir))
@@ -140,18 +144,18 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 
 	g.lanes = append(g.lanes, l)
 	var err error
-	if l.group, err = g.groups.add(fmt.Sprintf("lane%d", l.number)); err != nil {
+	if l.group, err = g.groups.Add(fmt.Sprintf("lane%d", l.number)); err != nil {
 		return nil, err
 	}
-	if l.client, err = newSpace("client of " + l.String()); err != nil {
+	if l.client, err = sandbox.New("client of " + l.String()); err != nil {
 		return nil, err
 	}
-	if l.node, err = newSpace("node of " + l.String()); err != nil {
+	if l.node, err = sandbox.New("node of " + l.String()); err != nil {
 		return nil, err
 	}
 
 	lines := []string{
-		"link add client type veth peer name eth0 netns " + l.client.path(),
+		"link add client type veth peer name eth0 netns " + l.client.Path(),
 		fmt.Sprintf("address add %s/24 dev client", nodeAddr(l.number)),
 		"link set client up",
 	}
@@ -160,7 +164,7 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 		node, far := wire(l.number, i)
 		lines = append(lines,
 			fmt.Sprintf("link add end%d type veth peer name lane%d netns %s", i, l.number,
-				end.path()),
+				end.Path()),
 			fmt.Sprintf("address add %s/30 dev end%d", node, i),
 			fmt.Sprintf("link set end%d up", i),
 			fmt.Sprintf("route add %s via %s", block(i), far))
@@ -168,13 +172,13 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 
 	lines = append(lines, spreadRoute(l.number, unix.RT_TABLE_MAIN))
 	// A route's gateway is reachable when the link is up; the far end may still be down.
-	if err := l.node.ip(ctx, lines...); err != nil {
+	if err := l.node.IP(ctx, lines...); err != nil {
 		return nil, err
 	}
 
 	for i, end := range g.ends {
 		node, far := wire(l.number, i)
-		err := end.ip(ctx,
+		err := end.IP(ctx,
 			fmt.Sprintf("address add %s/30 dev lane%d", far, l.number),
 			fmt.Sprintf("link set lane%d up", l.number),
 			fmt.Sprintf("route add %s via %s", clientNet(l.number), node))
@@ -183,13 +187,13 @@ func (g *ground) newLane(ctx context.Context, side string, s size) (*lane, error
 		}
 	}
 
-	err = l.client.ip(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)),
+	err = l.client.IP(ctx, fmt.Sprintf("address add %s/24 dev eth0", clientAddr(l.number)),
 		"link set eth0 up",
 		fmt.Sprintf("route add default via %s", nodeAddr(l.number)))
 	return l, errors.Join(err,
-		l.node.sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1",
+		l.node.Sysctl("net/ipv4/ip_forward", "1", "net/ipv4/fib_multipath_hash_policy", "1",
 			"net/ipv4/tcp_wmem", sendBuffer),
-		l.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem",
+		l.client.Sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_wmem",
 			sendBuffer))
 }
 
@@ -222,9 +226,9 @@ func (l *lane) close() error {
 	if l.group != nil {
 		errs = append(errs, l.group.Close())
 	}
-	for _, s := range []*space{l.client, l.node} {
+	for _, s := range []*sandbox.Space{l.client, l.node} {
 		if s != nil {
-			s.close()
+			s.Close()
 		}
 	}
 	return errors.Join(errs...)
@@ -251,9 +255,9 @@ func (r reach) String() string {
 // outside.
 func (l *lane) command(ctx context.Context, r reach, name string, args ...string) *exec.Cmd {
 	if r == pod {
-		return l.client.command(ctx, l.group, name, args...)
+		return l.client.Command(ctx, l.group, name, args...)
 	}
-	return l.client.command(ctx, nil, name, args...)
+	return l.client.Command(ctx, nil, name, args...)
 }
 
 // direct is that nothing translates what a client sends. The node's routes spread connections over

@@ -8,14 +8,12 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/bare"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/abi"
-	"github.com/kubeveil/kubeveil/pkg/guard"
-	"github.com/kubeveil/kubeveil/pkg/hostnet"
 	"github.com/kubeveil/kubeveil/pkg/service/link"
 )
 
@@ -56,22 +54,16 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	}
 
 	lines = append(lines, spreadRoute(l.number, abi.TablePod))
-	if err := l.node.ip(ctx, lines...); err != nil {
+	if err := l.node.IP(ctx, lines...); err != nil {
 		return err
 	}
 
-	err := l.node.do(func() error {
-		if err := l.routing(r); err != nil {
-			return err
+	err := l.node.Do(func() error {
+		release, err := bare.Node{Pods: l.clusterRanges(r), Services: serviceRanges,
+			Addrs: []netip.Addr{nodeAddr(l.number)}, Pins: g.tableDir(l)}.Apply()
+		if err == nil {
+			l.undo = append(l.undo, release)
 		}
-		guarded, err := guard.Open(g.tableDir(l), slog.New(slog.DiscardHandler))
-		if err != nil {
-			return err
-		}
-		l.undo = append(l.undo, guarded.Close)
-		ranges := slices.Concat(l.clusterRanges(r), serviceRanges)
-		_, err = guarded.Apply(guard.Settings{Ranges: ranges,
-			NodeAddrs: []netip.Addr{nodeAddr(l.number)}})
 		return err
 	})
 	if err != nil {
@@ -84,25 +76,10 @@ func (g *ground) ourNode(ctx context.Context, l *lane, r reach) error {
 	}, "nft", "-f", "-")
 }
 
-// routing makes the rules and routes of a node of ours, in the namespace of the calling thread.
-func (l *lane) routing(r reach) error {
-	h, err := hostnet.Open()
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	_, err = h.Sync(hostnet.Plan(hostnet.Want{
-		ClusterRanges: l.clusterRanges(r), ServiceRanges: serviceRanges,
-		SelfAddrs:  []netip.Addr{nodeAddr(l.number)},
-		Masquerade: true, TunnelPort: abi.TunnelPort,
-	}))
-	return err
-}
-
 // translate fills a table of the lane's own and attaches the programs, those at links and, for a
 // pod, those at sockets to the lane's cgroup.
 func (g *ground) translate(l *lane, r reach) error {
-	return l.node.do(func() error {
+	return l.node.Do(func() error {
 		t, p, err := newTable(g.tableDir(l), l.side != sideRouted)
 		if err != nil {
 			return err
@@ -166,7 +143,7 @@ func (l *lane) podAddrs(w io.Writer, services []rules.Service, r reach) error {
 // tracks reports whether the node tracks connections, which is known once some have passed.
 func (l *lane) tracks() (bool, error) {
 	var n int
-	err := l.node.do(func() error {
+	err := l.node.Do(func() error {
 		b, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 		if err != nil {
 			return err

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/bench"
 )
@@ -161,10 +162,10 @@ func changed(s rules.Service, i int) rules.Service {
 // fillTheirs does the same by nft(8), in one transaction each time, as kube-proxy does.
 func fillTheirs(ctx context.Context, l *lane, plan []rules.Service) (f filled, err error) {
 	nft := func(b *bytes.Buffer) (float64, error) {
-		cmd := l.node.command(ctx, nil, "nft", "-f", "-")
+		cmd := l.node.Command(ctx, nil, "nft", "-f", "-")
 		cmd.Stdin = b
 		start := time.Now()
-		_, err := run(cmd)
+		_, err := sandbox.Run(cmd)
 		return millis(time.Since(start)), err
 	}
 	var b bytes.Buffer

@@ -17,7 +17,7 @@ type quantity struct {
 	unit        bench.Unit
 	// published is loxilb's ratio over IPVS, 0 where there is none.
 	published float64
-	measure   func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, extras, error)
+	measure   func(ctx context.Context, s *suite, l *lane, r reach) (bench.Sample, error)
 	// extras are the names and titles of what else comes of it.
 	extras []extra
 }
@@ -28,9 +28,6 @@ type extra struct {
 	unit          bench.Unit
 	published     float64
 }
-
-// extras are values by suffix.
-type extras map[string]float64
 
 // Names of quantities.
 const (
@@ -61,27 +58,27 @@ var quantities = []quantity{
 		name: qCPS, title: "Connections, wrk with Connection: close", unit: bench.PerSecond,
 		published: 1.16,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			v, err := s.ground.wrk(ctx, l, r, true, s.Sample)
-			return bench.Sample{Value: v}, nil, err
+			return bench.Sample{Value: v}, err
 		},
 	},
 	{
 		name: qCRR, title: fmt.Sprintf("Connect, request, response: %d clients", crrSlots),
 		unit: bench.PerSecond, published: 1.18,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			res, err := s.ground.openLoop(ctx, l, r,
 				openloop.Load{Kind: openloop.Connect, To: []netip.AddrPort{l.target(r, 1)},
 					Slots: crrSlots, Warm: warm, Duration: s.Sample})
-			return bench.Sample{Value: res.PerSecond}, nil, err
+			return bench.Sample{Value: res.PerSecond}, err
 		},
 	},
 	{
 		name: qCRRLatency, title: "Connect, request, response at a fixed rate",
 		unit: bench.Microsecond,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Connect, Rate: crrRate,
 				Slots: openMax})
 		},
@@ -91,16 +88,16 @@ var quantities = []quantity{
 		name: qRPS, title: "Requests, wrk over connections that stay", unit: bench.PerSecond,
 		published: 1.12,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			v, err := s.ground.wrk(ctx, l, r, false, s.Sample)
-			return bench.Sample{Value: v}, nil, err
+			return bench.Sample{Value: v}, err
 		},
 	},
 	{
 		name: qRRLatency, title: "Request and response at a fixed rate", unit: bench.Microsecond,
 		published: 0.60,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			return s.latency(ctx, l, r, openloop.Load{Kind: openloop.Request, Rate: rrRate,
 				Slots: rrSlots})
 		},
@@ -109,9 +106,10 @@ var quantities = []quantity{
 	{
 		name: qRTT, title: "Round trip, sockperf, mean", unit: bench.Microsecond, published: 0.60,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			p, err := s.ground.sockperf(ctx, l, r, s.Sample)
-			return bench.Sample{Value: p.mean}, extras{suffixLeast: p.least}, err
+			return bench.Sample{Value: p.mean,
+				Extras: map[string]float64{suffixLeast: p.least}}, err
 		},
 		extras: []extra{{suffixLeast, "the least", bench.Microsecond, 0.77}},
 	},
@@ -119,29 +117,30 @@ var quantities = []quantity{
 		name: qStream, title: fmt.Sprintf("TCP, %d streams of iperf3", streams), unit: bench.Mbps,
 		published: 1.20,
 		measure: func(ctx context.Context, s *suite, l *lane,
-			r reach) (bench.Sample, extras, error) {
+			r reach) (bench.Sample, error) {
 			v, err := s.ground.stream(ctx, l, r, streams, s.Sample)
-			return bench.Sample{Value: v}, nil, err
+			return bench.Sample{Value: v}, err
 		},
 	},
 }
 
 // latency runs an open loop and counts the processor time that the whole machine spent meanwhile.
 func (s *suite) latency(ctx context.Context, l *lane, r reach,
-	o openloop.Load) (bench.Sample, extras, error) {
+	o openloop.Load) (bench.Sample, error) {
 	o.Rate /= float64(s.Slower)
 	o.To, o.Warm, o.Duration = []netip.AddrPort{l.target(r, 1)}, warm, s.Sample
 	before, err := load.Busy()
 	if err != nil {
-		return bench.Sample{}, nil, err
+		return bench.Sample{}, err
 	}
 	res, err := s.ground.openLoop(ctx, l, r, o)
 	if err != nil {
-		return bench.Sample{}, nil, err
+		return bench.Sample{}, err
 	}
 	after, err := load.Busy()
 	each := micros(after-before) / (o.Rate * (o.Warm + o.Duration).Seconds())
-	return bench.Sample{Value: micros(res.P50), P99: micros(res.P99)}, extras{suffixCPU: each}, err
+	return bench.Sample{Value: micros(res.P50), P99: micros(res.P99),
+		Extras: map[string]float64{suffixCPU: each}}, err
 }
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

@@ -74,7 +74,7 @@ func (s *suite) reach(ctx context.Context, r reach) error {
 		}
 		g := bench.Group{Name: fmt.Sprintf("%s_%s", r, q.name), Unit: q.unit, Turns: s.Turns}
 		for _, side := range sides {
-			g.Sides = append(g.Sides, s.side(side, lanes[side], r, q, g.Name))
+			g.Sides = append(g.Sides, s.side(side, lanes[side], r, q))
 		}
 		g.Pairs = pairs(g.Name, sides)
 		groups, of[g.Name] = append(groups, g), q

@@ -2,12 +2,6 @@ package service
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -109,33 +103,11 @@ func TestInterruptedRun(t *testing.T) {
 	nothingLeft(t)
 }
 
-// nothingLeft looks for cgroups, files and namespaces; processes and descriptors are looked for
-// when the tests end.
+// nothingLeft looks for cgroups and files; processes and descriptors are looked for when the tests
+// end.
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	for _, pattern := range []string{fmt.Sprintf("/sys/fs/cgroup/%s%d", groupPrefix, os.Getpid()),
-		fmt.Sprintf("/sys/fs/cgroup/unified/%s%d", groupPrefix, os.Getpid()),
-		filepath.Join(os.TempDir(), ownName())} {
-		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v, %v", left, err)
-		}
-	}
-}
-
-func TestWhatTheDeadLeftIsFound(t *testing.T) {
-	root := t.TempDir()
-	dead := exec.Command("true")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
-	left := filepath.Join(root, groupPrefix+strconv.Itoa(dead.Process.Pid))
-	for _, dir := range []string{left, filepath.Join(root, ownName()),
-		filepath.Join(root, groupPrefix+"other"), filepath.Join(root, "else")} {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got := ofDead(root); !slices.Equal(got, []string{left}) {
-		t.Errorf("%v, want %s alone", got, left)
+	if left := own.Left(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
 	}
 }

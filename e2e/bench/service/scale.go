@@ -112,7 +112,7 @@ func (s *suite) scale(ctx context.Context) error {
 			g := bench.Group{Name: fmt.Sprintf("%s_%s_%s", partScale, r, q.name), Unit: q.unit,
 				Turns: s.Turns}
 			for _, c := range sides {
-				g.Sides = append(g.Sides, s.side(c.String(), lanes[c.String()], r, q, g.Name))
+				g.Sides = append(g.Sides, s.side(c.String(), lanes[c.String()], r, q))
 			}
 			g.Pairs = s.scalePairs(g.Name, sides)
 			groups, of[g.Name] = append(groups, g), q

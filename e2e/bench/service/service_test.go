@@ -221,15 +221,6 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-func TestTurnsAreMeans(t *testing.T) {
-	if got := turns([]float64{1, 3, 5, 7}, 2); !slices.Equal(got, []float64{2, 6}) {
-		t.Errorf("%v", got)
-	}
-	if got := turns(nil, 2); got != nil {
-		t.Errorf("%v of nothing", got)
-	}
-}
-
 func TestOptions(t *testing.T) {
 	good := Options{Rounds: 1, Turns: 1, Slower: 1, Sample: time.Second, Parts: Parts(),
 		Sizes: Sizes}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
 	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
 	"github.com/kubeveil/kubeveil/pkg/service"
 	"github.com/kubeveil/kubeveil/pkg/service/table"
@@ -65,14 +66,14 @@ func (l *lane) load(ctx context.Context, write func(io.Writer, rules.Node, []rul
 	if err := write(&b, rulesNode(l.number), l.size.plan()); err != nil {
 		return err
 	}
-	cmd := l.node.command(ctx, nil, name, args...)
+	cmd := l.node.Command(ctx, nil, name, args...)
 	cmd.Stdin = &b
-	if _, err := run(cmd); err != nil {
+	if _, err := sandbox.Run(cmd); err != nil {
 		return err
 	}
 	// What has been closed is forgotten soon, so that its number stays that of a cluster with less
 	// load: it is bounded for the whole machine, and one more reason for a rule walk to be slow.
-	return l.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2",
+	return l.node.Sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "2",
 		"net/netfilter/nf_conntrack_tcp_timeout_close", "2")
 }
 
@@ -92,10 +93,10 @@ func (g *ground) haproxy(ctx context.Context, l *lane) error {
 		lines = append(lines, fmt.Sprintf("address add %s/32 dev lo", externalAddr(i)))
 		ports = append(ports, m.port)
 	}
-	if err := l.node.ip(ctx, lines...); err != nil {
+	if err := l.node.IP(ctx, lines...); err != nil {
 		return err
 	}
-	if err := l.node.sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_tw_reuse",
+	if err := l.node.Sysctl("net/ipv4/ip_local_port_range", "1024 65535", "net/ipv4/tcp_tw_reuse",
 		"1"); err != nil {
 		return err
 	}
@@ -148,7 +149,7 @@ func apply(p *service.Planner, t *table.Table) error {
 func (g *ground) proof(ctx context.Context, l *lane, r reach) error {
 	cmd := l.command(ctx, r, g.self, "who", l.target(r, 0).String())
 	cmd.Env = append(os.Environ(), childEnv+"=1")
-	out, err := run(cmd)
+	out, err := sandbox.Run(cmd)
 	if err != nil {
 		return fmt.Errorf("%s: %w", l, err)
 	}

@@ -64,8 +64,6 @@ type suite struct {
 	// built are lanes by side, size and number.
 	built map[string]*lane
 	notes []string
-	// besides are the extras of the group that is measured, by suffix and side.
-	besides map[string]map[string][]float64
 	// labels name cases for people.
 	labels map[string]string
 }
@@ -176,75 +174,26 @@ func (s *suite) lane(ctx context.Context, side string, z size, number int, r rea
 }
 
 // side makes a side of a group from a quantity of a lane.
-func (s *suite) side(name string, l *lane, r reach, q quantity, g string) bench.Side {
+func (s *suite) side(name string, l *lane, r reach, q quantity) bench.Side {
 	return bench.Side{Name: name, Measure: func(ctx context.Context) (bench.Sample, error) {
-		sample, more, err := q.measure(ctx, s, l, r)
-		if err != nil {
-			return sample, err
-		}
-		for suffix, v := range more {
-			s.beside(g+suffix, name, v)
-		}
-		return sample, nil
+		return q.measure(ctx, s, l, r)
 	}}
 }
 
-func (s *suite) beside(what, side string, v float64) {
-	if s.besides[what] == nil {
-		s.besides[what] = map[string][]float64{}
-	}
-	s.besides[what][side] = append(s.besides[what][side], v)
-}
-
-// measure runs groups and adds their cases, and those of what else was measured with them.
-// quantityOf has the quantity of each group.
+// measure runs groups and adds their cases. quantityOf has the quantity of each group.
 func (s *suite) measure(ctx context.Context, groups []bench.Group,
 	quantityOf map[string]quantity) error {
-	s.besides = map[string]map[string][]float64{}
+	for i := range groups {
+		for _, e := range quantityOf[groups[i].Name].extras {
+			groups[i].Extras = append(groups[i].Extras, bench.Extra{Suffix: e.suffix, Unit: e.unit})
+		}
+	}
 	cases, ended := s.runner.RunGroups(ctx, groups)
 	s.result.Cases = append(s.result.Cases, cases...)
 	for _, g := range groups {
 		s.label(g, quantityOf[g.Name])
-		if err := s.addBesides(g, quantityOf[g.Name].extras); err != nil {
-			return errors.Join(ended, err)
-		}
 	}
 	return ended
-}
-
-// addBesides adds the cases of what was measured together with a group, of the rounds that were
-// whole.
-func (s *suite) addBesides(g bench.Group, all []extra) error {
-	for _, e := range all {
-		sides := s.besides[g.Name+e.suffix]
-		for _, p := range g.Pairs {
-			rounds := min(len(sides[p.Ours]), len(sides[p.Base])) / s.Turns
-			if rounds == 0 {
-				continue
-			}
-			ours, base := turns(sides[p.Ours][:rounds*s.Turns], s.Turns),
-				turns(sides[p.Base][:rounds*s.Turns], s.Turns)
-			c, err := newCase(p.Name+e.suffix, e.unit, ours, base, p)
-			if err != nil {
-				return err
-			}
-			s.result.Cases = append(s.result.Cases, c)
-		}
-	}
-	return nil
-}
-
-// turns returns the mean of each n values.
-func turns(values []float64, n int) []float64 {
-	var out []float64
-	for round := range slices.Chunk(values, n) {
-		sum := 0.0
-		for _, v := range round {
-			sum += v
-		}
-		out = append(out, sum/float64(len(round)))
-	}
-	return out
 }
 
 // newCase makes a case of values of each round.

@@ -46,14 +46,19 @@ type Result struct {
 	// Error is the first failure, "" without one.
 	Error string `json:"error"`
 	// PerSecond is Done by the time that counts.
-	PerSecond float64       `json:"per_second"`
-	Min       time.Duration `json:"min"`
-	Mean      time.Duration `json:"mean"`
-	P50       time.Duration `json:"p50"`
-	P90       time.Duration `json:"p90"`
-	P99       time.Duration `json:"p99"`
-	P999      time.Duration `json:"p999"`
-	Max       time.Duration `json:"max"`
+	PerSecond float64 `json:"per_second"`
+	Times
+}
+
+// Times sum up how long operations took.
+type Times struct {
+	Min  time.Duration `json:"min"`
+	Mean time.Duration `json:"mean"`
+	P50  time.Duration `json:"p50"`
+	P90  time.Duration `json:"p90"`
+	P99  time.Duration `json:"p99"`
+	P999 time.Duration `json:"p999"`
+	Max  time.Duration `json:"max"`
 }
 
 // maxOperations bounds the memory of a run, 8 bytes each.
@@ -102,19 +107,24 @@ func (p *loop) result() Result {
 	if p.first != nil {
 		r.Error = p.first.Error()
 	}
-	if len(p.times) == 0 {
-		return r
-	}
-	slices.Sort(p.times)
-	sum := 0.0
-	for _, t := range p.times {
-		sum += float64(t)
-	}
-	r.Min, r.Max, r.Mean = p.times[0], p.times[len(p.times)-1],
-		time.Duration(sum/float64(len(p.times)))
-	r.P50, r.P90, r.P99, r.P999 = percentile(p.times, 0.5), percentile(p.times, 0.9),
-		percentile(p.times, 0.99), percentile(p.times, 0.999)
+	r.Times = SumUp(p.times)
 	return r
+}
+
+// SumUp returns what times, which it sorts, come to; the zero Times of none.
+func SumUp(times []time.Duration) (t Times) {
+	if len(times) == 0 {
+		return t
+	}
+	slices.Sort(times)
+	sum := 0.0
+	for _, d := range times {
+		sum += float64(d)
+	}
+	t.Min, t.Max, t.Mean = times[0], times[len(times)-1], time.Duration(sum/float64(len(times)))
+	t.P50, t.P90, t.P99, t.P999 = percentile(times, 0.5), percentile(times, 0.9),
+		percentile(times, 0.99), percentile(times, 0.999)
+	return t
 }
 
 // percentile is the smallest of the sorted times that the share q of all does not exceed (nearest

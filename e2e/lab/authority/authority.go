@@ -1,4 +1,8 @@
-package lab
+// Package authority is a certificate authority of a lab or a benchmark: it writes the certificates
+// and keys of a cluster's API servers and their clients into a folder, as PEM.
+//
+// It refuses nothing, and promises certificates for a day. Start reading at New.
+package authority
 
 import (
 	"crypto/ecdsa"
@@ -16,19 +20,19 @@ import (
 	"time"
 )
 
-// authority is a certificate authority that lives as long as its lab.
-type authority struct {
+// Authority is a certificate authority that lives as long as its folder.
+type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	dir  string
 }
 
-// lifetime of a lab's certificates.
-const lifetime = 24 * time.Hour
+// Lifetime of certificates.
+const Lifetime = 24 * time.Hour
 
-// newAuthority makes one and writes its certificate to dir/ca.crt.
-func newAuthority(dir string) (*authority, error) {
-	a := &authority{dir: dir, cert: &x509.Certificate{
+// New makes one and writes its certificate to dir/ca.crt.
+func New(dir string) (*Authority, error) {
+	a := &Authority{dir: dir, cert: &x509.Certificate{
 		Subject: pkix.Name{CommonName: "lab-ca"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
 	}}
@@ -36,7 +40,7 @@ func newAuthority(dir string) (*authority, error) {
 }
 
 // issue completes a certificate, signs it and writes name.crt and name.key.
-func (a *authority) issue(name string, c *x509.Certificate) error {
+func (a *Authority) issue(name string, c *x509.Certificate) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -46,7 +50,7 @@ func (a *authority) issue(name string, c *x509.Certificate) error {
 	}
 
 	now := time.Now()
-	c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.Add(lifetime)
+	c.NotBefore, c.NotAfter = now.Add(-time.Hour), now.Add(Lifetime)
 	parent, signer := a.cert, a.key
 	if signer == nil {
 		signer = key // the authority itself
@@ -69,8 +73,9 @@ func (a *authority) issue(name string, c *x509.Certificate) error {
 	return writeKey(filepath.Join(a.dir, name+".key"), key)
 }
 
-// server issues the API server's certificate.
-func (a *authority) server(addrs []netip.Addr) error {
+// Server issues the API servers' certificate for addresses, localhost and the names of the service,
+// as apiserver.crt and apiserver.key.
+func (a *Authority) Server(addrs []netip.Addr) error {
 	c := &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "kube-apiserver"},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
@@ -85,8 +90,8 @@ func (a *authority) server(addrs []netip.Addr) error {
 	return a.issue("apiserver", c)
 }
 
-// client issues a certificate for a user and the groups it is in.
-func (a *authority) client(name, user string, groups ...string) error {
+// Client issues a certificate for a user and the groups it is in, as name.crt and name.key.
+func (a *Authority) Client(name, user string, groups ...string) error {
 	return a.issue(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: user, Organization: groups},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
@@ -94,8 +99,8 @@ func (a *authority) client(name, user string, groups ...string) error {
 	})
 }
 
-// serviceAccountKey writes the key that signs service-account tokens.
-func (a *authority) serviceAccountKey() error {
+// ServiceAccountKey writes the key that signs service-account tokens, sa.key.
+func (a *Authority) ServiceAccountKey() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

@@ -1,0 +1,108 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// Prefix begins the names of the cgroups and folders of a suite; the number of the process that
+// made it follows.
+type Prefix string
+
+// Name returns the name that this process uses.
+func (p Prefix) Name() string { return string(p) + strconv.Itoa(os.Getpid()) }
+
+// Folder makes a folder for files of programs, and takes away those that runs left which were
+// killed.
+func (p Prefix) Folder() (string, error) {
+	for _, dir := range p.OfDead(os.TempDir()) {
+		_ = os.RemoveAll(dir)
+	}
+	dir := filepath.Join(os.TempDir(), p.Name())
+	return dir, os.Mkdir(dir, 0o700)
+}
+
+// Groups makes a cgroup, in the same way.
+func (p Prefix) Groups() (*Groups, error) {
+	root, err := table.FindCgroup()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range p.OfDead(root) {
+		_ = (&Groups{dir}).Close()
+	}
+	g := &Groups{filepath.Join(root, p.Name())}
+	return g, os.Mkdir(g.dir, 0o755)
+}
+
+// OfDead returns the folders in root that processes made which are no more.
+func (p Prefix) OfDead(root string) []string {
+	all, err := filepath.Glob(filepath.Join(root, string(p)+"*"))
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(all, func(dir string) bool {
+		pid, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(dir), string(p)))
+		return err != nil || !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	})
+}
+
+// Left returns the cgroups and folders of this process that are there.
+func (p Prefix) Left() (left []string) {
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified", os.TempDir()} {
+		if dir := filepath.Join(root, p.Name()); exists(dir) {
+			left = append(left, dir)
+		}
+	}
+	return left
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// Groups is a cgroup of a run, with others in it.
+type Groups struct{ dir string }
+
+// Add makes a cgroup in it.
+func (g *Groups) Add(name string) (*os.File, error) {
+	dir := filepath.Join(g.dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	return os.Open(dir)
+}
+
+// Close takes all of them away; no process may be in them.
+func (g *Groups) Close() error {
+	entries, err := os.ReadDir(g.dir)
+	if err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if e.IsDir() {
+			errs = append(errs, remove(filepath.Join(g.dir, e.Name())))
+		}
+	}
+	return errors.Join(append(errs, remove(g.dir))...)
+}
+
+func remove(dir string) error {
+	if err := unix.Rmdir(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove cgroup %s: %w", dir, err)
+	}
+	return nil
+}
