@@ -328,6 +328,7 @@ func TestTurns(t *testing.T) {
 				Extras: map[string]float64{"_p90": 100 * v}}, nil
 		}}
 	}
+
 	g := bench.Group{Name: "tcp_1", Unit: bench.Mbps, Turns: 2,
 		Extras: []bench.Extra{{Suffix: "_p90", Unit: bench.Millisecond}, {Suffix: "_none"}},
 		Sides:  []bench.Side{side("ours", 2, 4, 6, 10), side("bare", 1, 3, 2, 2)},

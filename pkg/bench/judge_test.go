@@ -258,6 +258,7 @@ func TestJudgeBesideAControl(t *testing.T) {
 		c.Unit, c.Ratio.Max = Microsecond, worst
 		return c
 	}
+
 	for name, tt := range map[string]struct {
 		must          string
 		cases         []Case
