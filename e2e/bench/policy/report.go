@@ -113,7 +113,7 @@ func (s *suite) report() *report.Report {
 		Lead: "Planning, writing, changing and revoking, by the packages that veild runs, in network " +
 			"namespaces of this machine.",
 		Result: s.result, Labels: labels, Tables: []report.Table{peers},
-		Notes: append(s.notes,
+		Notes: append(s.parts.Notes,
 			fmt.Sprintf("The cluster has %d nodes with %d pods each; each pod has an address of both "+
 				"families. A rule of a policy becomes a rule of nftables for each family.", z.large.nodes,
 				z.large.pods),

@@ -4,41 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
 // Suite is its name in gates.json.
 const Suite = "bench-policy"
 
-// part is a group of cases, whose names begin with its name.
-type part struct {
-	name string
-	run  func(*suite, context.Context) error
-}
-
-var parts = []part{
-	{"size", (*suite).size},
-	{"change", (*suite).changes},
-	{"revoke", (*suite).revoke},
-	{"add", (*suite).add},
-	{"connections", (*suite).connections},
-	{"tenant", (*suite).tenant},
-	{"read", (*suite).read},
+var all = []parts.Part[*suite]{
+	{Name: "size", Run: (*suite).size},
+	{Name: "change", Run: (*suite).changes},
+	{Name: "revoke", Run: (*suite).revoke},
+	{Name: "add", Run: (*suite).add},
+	{Name: "connections", Run: (*suite).connections},
+	{Name: "tenant", Run: (*suite).tenant},
+	{Name: "read", Run: (*suite).read},
 }
 
 // Parts are the names of the parts, in the order in which they are run.
-func Parts() (names []string) {
-	for _, p := range parts {
-		names = append(names, p.name)
-	}
-	return names
-}
+func Parts() []string { return parts.Names(all) }
 
 // Options are what Run measures.
 type Options struct {
@@ -82,15 +69,7 @@ func (o Options) Check() error {
 	if o.Rounds < 1 {
 		return fmt.Errorf("%d rounds: want at least 1", o.Rounds)
 	}
-	if len(o.Parts) == 0 {
-		return errors.New("no part is chosen")
-	}
-	for _, p := range o.Parts {
-		if !slices.Contains(Parts(), p) {
-			return fmt.Errorf("part %q: want some of %s", p, strings.Join(Parts(), ","))
-		}
-	}
-	return nil
+	return parts.Check(o.Parts, Parts())
 }
 
 // suite is a run.
@@ -98,7 +77,7 @@ type suite struct {
 	Options
 	scales scales
 	result *bench.Result
-	notes  []string
+	parts  parts.Run
 }
 
 // Run measures. The report is there, with what was measured, whenever measuring began, also with an
@@ -115,57 +94,12 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
 		return nil, err
 	}
-	if err := s.lookAround(ctx); err != nil {
+	s.parts = parts.Run{Chosen: o.Parts, Result: s.result, Progress: o.Progress}
+	if err := s.parts.LookAround(ctx, time.Second); err != nil {
 		return nil, err
 	}
-	err = s.measure(ctx)
-	return s.report(), errors.Join(err, s.judge())
-}
-
-// lookAround notes how busy the machine is with other things.
-func (s *suite) lookAround(ctx context.Context) error {
-	cores, err := load.Others(ctx, time.Second)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, s.result.CPUs)
-	if cores > 0.1*float64(s.result.CPUs) {
-		text += " That is too much: figures and gates are not to be trusted."
-	}
-	s.notes = append(s.notes, text)
-	s.Progress("%s", text)
-	return nil
-}
-
-// measure runs the parts. One that cannot be measured is a missed gate, and the others still run.
-func (s *suite) measure(ctx context.Context) error {
-	for _, p := range parts {
-		if !slices.Contains(s.Parts, p.name) {
-			continue
-		}
-		s.Progress("part %s", p.name)
-		err := p.run(s, ctx)
-		if ctx.Err() != nil {
-			return fmt.Errorf("part %s: %w", p.name, context.Cause(ctx))
-		}
-		if err != nil {
-			s.Progress("part %s failed: %v", p.name, err)
-			s.result.Gates = append(s.result.Gates,
-				bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
-		}
-	}
-	return nil
-}
-
-// judge adds the gates of gates.json, but for those of parts that were not chosen.
-func (s *suite) judge() error {
-	gates, err := bench.Judge(s.result, Suite)
-	for _, g := range gates {
-		if part, _, _ := strings.Cut(g.Name, "_"); slices.Contains(s.Parts, part) {
-			s.result.Gates = append(s.result.Gates, g)
-		}
-	}
-	return err
+	err = parts.Measure(ctx, &s.parts, s, all)
+	return s.report(), errors.Join(err, s.parts.Judge(Suite, nil))
 }
 
 // one adds a case.

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 )
 
 // Options are those of a run. The zero value is not valid.
@@ -49,12 +51,7 @@ func (o Options) Check() error {
 		return fmt.Errorf("sizes %v: want different numbers from %d to %d, ascending", o.Sizes,
 			len(measured), maxServices)
 	}
-	for _, p := range o.Parts {
-		if !slices.Contains(Parts(), p) {
-			return fmt.Errorf("part %q is none of %v", p, Parts())
-		}
-	}
-	return nil
+	return parts.Check(o.Parts, Parts())
 }
 
 // overhead is what a measurement costs besides its sample.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/parts"
 	"github.com/kubeveil/kubeveil/pkg/bench"
-	"github.com/kubeveil/kubeveil/pkg/bench/load"
 	"github.com/kubeveil/kubeveil/pkg/bench/report"
 )
 
@@ -25,28 +23,17 @@ const (
 	partCost        = "cost"
 )
 
-// part is a group of cases.
-type part struct {
-	name string
-	run  func(*suite, context.Context) error
-}
-
-var parts = []part{
-	{partPod, func(s *suite, ctx context.Context) error { return s.reach(ctx, pod) }},
-	{partOutside, func(s *suite, ctx context.Context) error { return s.reach(ctx, outside) }},
-	{partScale, (*suite).scale},
-	{partProgramming, (*suite).programming},
-	{partCost, (*suite).cost},
+var all = []parts.Part[*suite]{
+	{Name: partPod, Run: func(s *suite, ctx context.Context) error { return s.reach(ctx, pod) }},
+	{Name: partOutside,
+		Run: func(s *suite, ctx context.Context) error { return s.reach(ctx, outside) }},
+	{Name: partScale, Run: (*suite).scale},
+	{Name: partProgramming, Run: (*suite).programming},
+	{Name: partCost, Run: (*suite).cost},
 }
 
 // Parts are the names of the parts, in the order in which they are run.
-func Parts() []string {
-	var out []string
-	for _, p := range parts {
-		out = append(out, p.name)
-	}
-	return out
-}
+func Parts() []string { return parts.Names(all) }
 
 func reachOf(part string) reach {
 	if part == partPod {
@@ -60,10 +47,10 @@ type suite struct {
 	Options
 	runner bench.Runner
 	result *bench.Result
+	parts  parts.Run
 	ground *ground
 	// built are lanes by side, size and number.
 	built map[string]*lane
-	notes []string
 	// labels name cases for people.
 	labels map[string]string
 }
@@ -83,66 +70,19 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
 		return nil, err
 	}
-	if err := s.lookAround(ctx); err != nil {
+	s.parts = parts.Run{Chosen: o.Parts, Result: s.result, Progress: o.Progress}
+	if err := s.parts.LookAround(ctx, 2*time.Second); err != nil {
 		return nil, err
 	}
 	s.ground, err = newGround(ctx, o.HAProxy)
 	if err == nil {
-		err = s.parts(ctx)
+		err = parts.Measure(ctx, &s.parts, s, all)
 	}
 	err = errors.Join(err, s.ground.close())
-	if e := s.judge(); err == nil {
+	if e := s.parts.Judge(Suite, nil); err == nil {
 		err = e
 	}
 	return s.report(), err
-}
-
-// lookAround notes how busy the machine is with other things.
-func (s *suite) lookAround(ctx context.Context) error {
-	cores, err := load.Others(ctx, 2*time.Second)
-	if err != nil {
-		return err
-	}
-	text := fmt.Sprintf("Before the run others kept %.2f of %d cores busy.", cores, s.result.CPUs)
-	if cores > 0.1*float64(s.result.CPUs) {
-		text += " That is too much: figures and gates are not to be trusted."
-	}
-	s.notes = append(s.notes, text)
-	s.Progress("%s", text)
-	return nil
-}
-
-// parts runs the parts. One that cannot be measured is a missed gate, and the others still run.
-func (s *suite) parts(ctx context.Context) error {
-	for _, p := range parts {
-		if !slices.Contains(s.Parts, p.name) {
-			continue
-		}
-		s.Progress("part %s", p.name)
-		err := p.run(s, ctx)
-		if ctx.Err() != nil {
-			return fmt.Errorf("part %s: %w", p.name, context.Cause(ctx))
-		}
-		if err != nil {
-			s.Progress("part %s failed: %v", p.name, err)
-			s.result.Gates = append(s.result.Gates,
-				bench.Gate{Name: "part " + p.name, Want: "measured", Got: err.Error()})
-		}
-	}
-	return nil
-}
-
-// judge adds the gates of gates.json, but for those of parts that were not chosen: cases begin with
-// the name of their part.
-func (s *suite) judge() error {
-	gates, err := bench.Judge(s.result, Suite)
-	for _, g := range gates {
-		part, _, _ := strings.Cut(g.Name, "_")
-		if slices.Contains(s.Parts, part) {
-			s.result.Gates = append(s.result.Gates, g)
-		}
-	}
-	return err
 }
 
 // lane returns the lane of a side, made at its first use; number tells lanes of one side and size

@@ -59,7 +59,7 @@ func (s *suite) report() *report.Report {
 		Banner: "Namespaces", Result: s.result, Labels: s.labels,
 		Tables: withRows(s.published(), s.sizes()),
 		Notes: append(append([]string{}, notes...),
-			append(s.notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests "+
+			append(s.parts.Notes, fmt.Sprintf("The fixed rates are %.0f connections and %.0f requests "+
 				"a second.", float64(crrRate)/float64(s.Slower), float64(rrRate)/float64(s.Slower)),
 				fmt.Sprintf("%d rounds of %d samples of %v, order drawn with seed %d.", s.Rounds,
 					s.Turns, s.Sample, s.Seed))...),
