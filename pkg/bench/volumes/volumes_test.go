@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestSample(t *testing.T) {
 			bench.IOPS: {Value: 1000}, bench.Mbps: {Value: 1000 * mib * 8 / 1e6},
 			bench.Millisecond: {Value: 3, P99: 9},
 		}[q.unit]
-		if got := q.sample(r); got != want {
+		if got := q.sample(r); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", q.name, got, want)
 		}
 	}
