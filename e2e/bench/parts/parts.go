@@ -91,8 +91,8 @@ func Measure[S any](ctx context.Context, r *Run, s S, all []Part[S]) error {
 	return nil
 }
 
-// Judge adds the suite's gates of gates.json, but for those of parts that were not chosen, and
-// those of which skip, that may be nil, returns true.
+// Judge adds the suite's gates of gates.json. It leaves out gates of parts that were not chosen, and
+// gates for which skip returns true; skip may be nil.
 func (r *Run) Judge(suite string, skip func(gate string) bool) error {
 	gates, err := bench.Judge(r.Result, suite)
 	for _, g := range gates {

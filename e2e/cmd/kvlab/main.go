@@ -12,8 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/kubeveil/kubeveil/e2e/bench/api"
 	"github.com/kubeveil/kubeveil/e2e/bench/engine"
 	"github.com/kubeveil/kubeveil/e2e/bench/service"
+	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchapi"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchcluster"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchengine"
 	"github.com/kubeveil/kubeveil/e2e/cmd/kvlab/internal/benchlab"
@@ -32,7 +34,7 @@ import (
 
 func main() {
 	// Endpoints, clients and device processes of benchmarks are this program, too.
-	for _, child := range []func() (int, bool){engine.Child, service.Child} {
+	for _, child := range []func() (int, bool){api.Child, engine.Child, service.Child} {
 		if status, is := child(); is {
 			os.Exit(status)
 		}
@@ -65,8 +67,8 @@ func root() *cobra.Command {
 	tests := group("test", "run the cases of a suite on a cluster")
 	tests.AddCommand(testnetwork.Command(), teststorage.Command())
 	benches := group("bench", "measure, both sides in one run")
-	benches.AddCommand(benchcluster.Command(), benchengine.Command(), benchlab.Command(),
-		benchpolicy.Command(), benchservice.Command(), benchstorage.Command())
+	benches.AddCommand(benchapi.Command(), benchcluster.Command(), benchengine.Command(),
+		benchlab.Command(), benchpolicy.Command(), benchservice.Command(), benchstorage.Command())
 	root.AddCommand(tests, benches)
 	return root
 }

@@ -34,7 +34,7 @@ func TestVerbs(t *testing.T) {
 
 	for _, path := range []string{
 		"up", "ssh", "kubectl", "down", "demo", "demo storage", "conformance", "gates",
-		"test network", "test storage", "bench cluster", "bench engine", "bench lab",
+		"test network", "test storage", "bench api", "bench cluster", "bench engine", "bench lab",
 		"bench policy", "bench service", "bench storage",
 	} {
 		cmd, rest, err := root().Find(strings.Fields(path))
@@ -50,6 +50,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"nonsense": "unknown command", "bench": "write one of its verbs",
 		"gates -nonsense": "exit status 2", "bench lab -only nonsense": "exit status 2",
 		"bench policy -parts nonsense": "exit status 2", "bench policy -rounds 0": "exit status 2",
+		"bench api -rates 0": "exit status 2", "bench api -parts nonsense": "exit status 2",
 		"up -nodes 9": "exit status 2",
 	} {
 		cmd := root()

@@ -59,7 +59,7 @@ func onMachine(ctx context.Context, out string, o service.Options) (err error) {
 	}()
 
 	m := c.Machines[0]
-	if err := equip(ctx, m, findHAProxy(root)); err != nil {
+	if err := equip(ctx, m, program.HAProxy(root)); err != nil {
 		return err
 	}
 
@@ -87,7 +87,7 @@ func flagsOf(o service.Options) []string {
 		"-out=" + onMachineResults, fmt.Sprintf("-rounds=%d", o.Rounds),
 		fmt.Sprintf("-turns=%d", o.Turns), fmt.Sprintf("-slower=%d", o.Slower),
 		fmt.Sprintf("-seconds=%.0f", o.Sample.Seconds()), fmt.Sprintf("-seed=%d", o.Seed),
-		"-parts=" + strings.Join(o.Parts, ","), "-sizes=" + join(o.Sizes),
+		"-parts=" + strings.Join(o.Parts, ","), "-sizes=" + program.Joined(o.Sizes),
 	}
 }
 

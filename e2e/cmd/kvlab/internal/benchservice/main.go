@@ -8,10 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -59,7 +55,7 @@ func Command() *cobra.Command {
 		"cannot do as many; 5 with -machine, which may be emulated, unless it is given")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(service.Parts(), ","), "which `parts`")
-	sizes := flags.String("sizes", join(service.Sizes),
+	sizes := flags.String("sizes", program.Joined(service.Sizes),
 		"`numbers` of services that are loaded; the first is what others are compared with")
 
 	machine := flags.Bool("machine", false,
@@ -82,7 +78,7 @@ func Command() *cobra.Command {
 				Parts:  strings.Split(*parts, ","), Progress: program.Progress(os.Stdout),
 			}
 			var err error
-			if o.Sizes, err = numbers(*sizes); err != nil {
+			if o.Sizes, err = program.Numbers(*sizes); err != nil {
 				return nil, fmt.Errorf("-sizes %s: %w", *sizes, err)
 			}
 
@@ -99,42 +95,8 @@ func Command() *cobra.Command {
 
 func run(ctx context.Context, out string, o service.Options) error {
 	return program.Measure(out, func(root, folder string) (*report.Report, error) {
-		o.Root, o.HAProxy = root, findHAProxy(root)
+		o.Root, o.HAProxy = root, program.HAProxy(root)
 		o.Progress("results go to %s; it takes about %v", folder, o.Estimate().Round(time.Minute))
 		return service.Run(ctx, o)
 	})
-}
-
-// findHAProxy returns the path of the one that hack/service/deps.sh fetches, or of the machine's
-// own.
-func findHAProxy(root string) string {
-	own := filepath.Join(root, "out/tools/haproxy")
-	if _, err := os.Stat(own); err == nil {
-		return own
-	}
-	if path, err := exec.LookPath("haproxy"); err == nil {
-		return path
-	}
-	return own
-}
-
-func numbers(list string) ([]int, error) {
-	var out []int
-	for text := range strings.SplitSeq(list, ",") {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			return nil, fmt.Errorf("%q is no number", text)
-		}
-		out = append(out, n)
-	}
-	slices.Sort(out)
-	return out, nil
-}
-
-func join(list []int) string {
-	var out []string
-	for _, n := range list {
-		out = append(out, strconv.Itoa(n))
-	}
-	return strings.Join(out, ",")
 }

@@ -1,0 +1,186 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+func TestMain(m *testing.M) {
+	if status, is := Child(); is {
+		os.Exit(status)
+	}
+	os.Exit(nettest.Run(m))
+}
+
+// options are those of a short run, whose rates no machine finds hard.
+func options(t *testing.T) Options {
+	t.Helper()
+	nettest.NeedRoot(t)
+	nettest.NeedBPF(t)
+	return Options{Rounds: 1, Seed: 1, Sample: 200 * time.Millisecond, Parts: Parts(),
+		Rates: []int{500}, HAProxy: nettest.NeedProgram(t, "haproxy"), Root: ".",
+		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
+}
+
+// A short run measures each side, names each case for people, counts each request once, and leaves
+// nothing.
+func TestRunMeasuresEachSide(t *testing.T) {
+	rep, err := Run(t.Context(), options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rep.Result.Validate(); err != nil {
+		t.Error(err)
+	}
+
+	for _, part := range Parts() {
+		for _, side := range sidesOf(part) {
+			for _, suffix := range []string{"", suffixP99, suffixP90, suffixMean, suffixCPU} {
+				name := fmt.Sprintf("%s_500_%s%s", part, side.name, suffix)
+				c := rep.Result.Find(name, 0)
+				if side.name != sideDirect && (c == nil || c.Ours.Median <= 0 || c.Base == nil) {
+					t.Errorf("%s: %+v", name, c)
+				}
+			}
+			name := fmt.Sprintf("%s_500_%s%s", part, side.name, suffixMore)
+			if c := rep.Result.Find(name, 0); c == nil || c.Ours.Median != 0 {
+				t.Errorf("%s: %+v, want 0", name, c)
+			}
+		}
+	}
+	for _, c := range rep.Result.Cases {
+		if rep.Labels[c.Name] == "" {
+			t.Errorf("%s has no label", c.Name)
+		}
+	}
+
+	for _, g := range rep.Result.Gates {
+		if strings.Contains(g.Got, "not measured") || strings.HasPrefix(g.Name, "part ") {
+			t.Errorf("%s: %s", g.Name, g.Got)
+		}
+	}
+	for _, table := range rep.Tables {
+		for _, row := range table.Rows {
+			if len(row) != len(table.Head) || slices.Contains(row, "–") {
+				t.Errorf("%s: row %q", table.Title, row)
+			}
+		}
+	}
+	nothingLeft(t)
+}
+
+// An interrupted run returns what it has measured, and leaves nothing.
+func TestInterruptedRunLeavesNothing(t *testing.T) {
+	o := options(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	o.Rounds, o.Parts = 99, []string{"pod"}
+	o.Progress = func(format string, _ ...any) {
+		if strings.HasPrefix(format, "round") {
+			cancel()
+		}
+	}
+	rep, err := Run(ctx, o)
+	if err == nil || !strings.Contains(err.Error(), "canceled") {
+		t.Fatalf("error %v, want that of the context", err)
+	}
+	if c := rep.Result.Find("pod_500_ours", 0); c == nil || c.Ours.N != 1 {
+		t.Errorf("%+v, want one round", c)
+	}
+	nothingLeft(t)
+}
+
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	if left := own.Left(); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+// All limits that issue 35 sets are there, for all rates; 500 GET/s must be judged.
+func TestEachGateIsThere(t *testing.T) {
+	gates, err := bench.Judge(&bench.Result{Platform: bench.Namespaces}, Suite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, g := range gates {
+		got = append(got, g.Name)
+	}
+	var want []string
+	for part, side := range map[string]string{"pod": sideOurs, "host": sideService} {
+		for _, rate := range Rates {
+			for _, suffix := range []string{"", suffixP99, suffixCPU, suffixMore} {
+				want = append(want, fmt.Sprintf("%s_%d_%s%s", part, rate, side, suffix))
+			}
+		}
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("gates %q, want %q", got, want)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	good := Options{Rounds: 7, Sample: time.Second, Parts: Parts(), Rates: Rates}
+	if err := good.Check(); err != nil {
+		t.Error(err)
+	}
+	if e := good.Estimate(); e < time.Minute || e > time.Hour {
+		t.Errorf("estimate %v", e)
+	}
+
+	for want, spoil := range map[string]func(*Options){
+		"0 rounds":      func(o *Options) { o.Rounds = 0 },
+		"samples of 1s": func(o *Options) { o.Sample = 1 },
+		"each once":     func(o *Options) { o.Rates = []int{500, 500} },
+		"some from 1":   func(o *Options) { o.Rates = nil },
+		"from 1 to":     func(o *Options) { o.Rates = []int{most + 1} },
+		`part "other"`:  func(o *Options) { o.Parts = []string{"other"} },
+	} {
+		o := good
+		spoil(&o)
+		if want == "samples of 1s" {
+			want = "samples of 1ns"
+		}
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+	}
+}
+
+func TestAddressesAreOfTheLab(t *testing.T) {
+	lab := netip.MustParsePrefix("198.18.0.0/15")
+	seen := map[netip.Addr]bool{}
+	note := func(addrs ...netip.Addr) {
+		for _, a := range addrs {
+			if !lab.Contains(a) || seen[a] {
+				t.Errorf("%s is not of the lab, or there twice", a)
+			}
+			seen[a] = true
+		}
+	}
+
+	note(frontend.Addr())
+	for k := range serverCount {
+		note(serverAddr(k))
+	}
+	for i := range nodeCount {
+		note(podAddr(i), gateway(i))
+		for k := range serverCount {
+			note(wire(i, k))
+		}
+	}
+	if !services.Contains(frontend.Addr()) {
+		t.Errorf("%s is not in %s", frontend, services)
+	}
+}

@@ -1,0 +1,52 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// childEnv says to a program of ours that it is one of those below.
+const childEnv = "KUBEVEIL_BENCH_API_CHILD"
+
+// Child does what Run starts its own executable for, and returns its exit status. It returns false,
+// and has done nothing, when this process was not started by Run. The first thing that a program
+// that calls Run must do.
+func Child() (status int, is bool) {
+	if os.Getenv(childEnv) == "" {
+		return 0, false
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := child(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1, true
+	}
+	return 0, true
+}
+
+func child(ctx context.Context, args []string, out io.Writer) error {
+	switch {
+	case len(args) == 4 && args[0] == "serve":
+		return serve(ctx, args[1], args[2], args[3])
+	case len(args) == 2 && args[0] == "copy":
+		return copyTCP(ctx, args[1])
+	case len(args) == 3 && args[0] == "impersonate":
+		return impersonate(ctx, args[1], args[2])
+	case len(args) == 2 && args[0] == "load":
+		var l load
+		if err := json.Unmarshal([]byte(args[1]), &l); err != nil {
+			return err
+		}
+		o, err := l.run(ctx)
+		if err != nil {
+			return err
+		}
+		return json.NewEncoder(out).Encode(o)
+	}
+	return fmt.Errorf("%q: want serve, copy, impersonate or load", args)
+}

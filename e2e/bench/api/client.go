@@ -1,0 +1,187 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/service/openloop"
+	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
+)
+
+// load is what a process of clients does. It is encoded as JSON between processes.
+type load struct {
+	// Dir has the certificates.
+	Dir string `json:"dir"`
+	// To are addresses, one of which each connection dials.
+	To          []netip.AddrPort `json:"to"`
+	Connections int              `json:"connections"`
+	// Rate is requests per second, over the connections in turns.
+	Rate float64 `json:"rate"`
+	// Warm is time at the beginning that counts nothing, Duration what counts; nanoseconds in JSON.
+	Warm     time.Duration `json:"warm"`
+	Duration time.Duration `json:"duration"`
+}
+
+// outcome is what came of a load. Times are those of requests that were answered well.
+type outcome struct {
+	openloop.Times
+	// Done and Failed are requests whose moment was in Duration, Requests all that were sent.
+	Done     int `json:"done"`
+	Failed   int `json:"failed"`
+	Requests int `json:"requests"`
+	// Error is the first failure, "" without one.
+	Error string `json:"error"`
+	// CPU is what the whole machine spent in Duration.
+	CPU time.Duration `json:"cpu"`
+	// Servers are answers by the server.
+	Servers map[string]int `json:"servers"`
+}
+
+// patience is how long an answer may take.
+const patience = 5 * time.Second
+
+// clients are those of a process.
+type clients struct {
+	load
+	each []*http.Client
+	urls []string
+
+	mu    sync.Mutex
+	times []time.Duration
+	out   outcome
+}
+
+// run makes the load.
+func (l load) run(ctx context.Context) (outcome, error) {
+	c := &clients{load: l, out: outcome{Servers: map[string]int{}}}
+	config, err := credentials(l.Dir, "client")
+	if err != nil {
+		return c.out, err
+	}
+	for range l.Connections {
+		c.connect(config)
+	}
+
+	for i := range c.each {
+		c.ask(ctx, i, time.Now(), false)
+	}
+	if c.out.Failed > 0 {
+		return c.out, fmt.Errorf("connect: %s", c.out.Error)
+	}
+	err = c.pace(ctx)
+	c.out.Times = openloop.SumUp(c.times)
+	return c.out, err
+}
+
+// connect adds a client with a connection of its own.
+func (c *clients) connect(config *tls.Config) {
+	to := c.To[rand.IntN(len(c.To))]
+	c.urls = append(c.urls, "https://"+to.String()+objectPath)
+	c.each = append(c.each, &http.Client{Timeout: patience, Transport: &http.Transport{
+		TLSClientConfig: config.Clone(), ForceAttemptHTTP2: true, DisableCompression: true}})
+}
+
+// pace sends each request at its moment, whatever became of those before, and waits for all
+// answers.
+func (c *clients) pace(ctx context.Context) error {
+	// Timers of Go are late by up to a millisecond where nothing else happens: a thread that sleeps
+	// is not, once its slack is a nanosecond.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set timer slack: %w", err)
+	}
+
+	var meter cpu.Meter
+	var wg sync.WaitGroup
+	begin, counting := time.Now(), false
+	for i := 0; ; i++ {
+		due := time.Duration(float64(i) / c.Rate * float64(time.Second))
+		if due >= c.Warm+c.Duration || ctx.Err() != nil {
+			break
+		}
+		if !counting && due >= c.Warm {
+			var err error
+			if meter, err = cpu.Start(); err != nil {
+				return err
+			}
+			counting = true
+		}
+		sleep(time.Until(begin.Add(due)))
+		wg.Go(func() { c.ask(ctx, i%len(c.each), begin.Add(due), due >= c.Warm) })
+	}
+
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	var err error
+	c.out.CPU, _, err = meter.Stop()
+	return err
+}
+
+// sleep blocks the thread.
+func sleep(d time.Duration) {
+	if d > 0 {
+		t := unix.NsecToTimespec(int64(d))
+		_ = unix.Nanosleep(&t, nil)
+	}
+}
+
+// ask sends a request and notes how long after its moment the answer was there.
+func (c *clients) ask(ctx context.Context, i int, due time.Time, counts bool) {
+	from, err := c.get(ctx, i)
+	took := time.Since(due)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out.Requests++
+	switch {
+	case err != nil:
+		c.out.Failed++
+		if c.out.Error == "" {
+			c.out.Error = err.Error()
+		}
+	case counts:
+		c.out.Done++
+		c.out.Servers[from]++
+		c.times = append(c.times, took)
+	}
+}
+
+// errAnswer is of an answer that is not the object.
+var errAnswer = errors.New("another answer than the object")
+
+// get returns the name of the server that answered.
+func (c *clients) get(ctx context.Context, i int) (server string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.urls[i], nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.each[i].Do(req)
+	if err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(2*len(object))))
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return "", err
+	}
+	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 || !bytes.Equal(body, object) {
+		return "", fmt.Errorf("%w: %s %s, %d bytes", errAnswer, resp.Proto, resp.Status, len(body))
+	}
+	if who := resp.Header.Get(headerUser); who != user {
+		return "", fmt.Errorf("the server took the client for %q, want %q", who, user)
+	}
+	return resp.Header.Get(headerServer), nil
+}

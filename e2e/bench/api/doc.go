@@ -1,0 +1,43 @@
+// Package api measures what a request to the API servers costs: by entry 0 of the service table,
+// beside the direct way, TCP proxies, and a proxy that re-encrypts.
+//
+// # The ground
+//
+// Everything is in network namespaces:
+//
+//	pod ── node (ours) ──┬── server-1    TLS 1.3 and HTTP/2 with client
+//	198.18.0.2           ├── server-2    certificates, one ConfigMap in
+//	pod ── node (plain) ─┴── server-3    memory, at 198.18.3.1 to .3
+//	198.18.1.2
+//
+// The node of ours has what veild has in force on a node but tunnels, and a service table with
+// entry 0, whose backends are the three servers. Programs at sockets are attached to a cgroup with
+// the clients in it. The plain node has nothing of ours. Servers, clients and proxies are processes
+// of their own.
+//
+// # The sides
+//
+// A client is in the pod or on the node (a host process, such as a kubelet). "Direct" dials the
+// servers' own addresses from the same place on the same node, so that only the way differs. Each
+// connection goes to a server at random, as by entry 0. "Again" is the same once more, the control.
+// Proxies listen on loopback of the node, which is kinder to them than a machine of their own. The
+// last of them has the shape of KubeGateway: it ends TLS, impersonates the user of the client's
+// certificate, and sends each request to a server over connections of its own.
+//
+// # What it promises
+//
+// Load is an open loop: each request begins at a moment that was fixed before, and its latency
+// counts from there, so a stall is seen by all requests of its time (no coordinated omission). Each
+// answer is checked: its status, its body, and the user that the server took the client for. One
+// that is wrong or late ends the part. Servers count requests; the client's count must be the same.
+// CPU time is all that is not idle on the machine in the time that counts: clients, servers,
+// proxies and kernel.
+//
+// The rest is as in e2e/bench/service: nothing is touched but what the run has made, and all of it
+// goes with the process (e2e/bench/sandbox).
+//
+// Not in it are veild's probes of the servers, which are there whichever address a client dials.
+//
+// Start reading at Run in suite.go; side.go has the sides, ground.go the namespaces, server.go,
+// client.go and proxy.go the processes.
+package api

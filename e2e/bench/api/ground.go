@@ -1,0 +1,269 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
+	"github.com/kubeveil/kubeveil/e2e/bench/service/rules"
+	"github.com/kubeveil/kubeveil/e2e/lab/authority"
+)
+
+// own begins the names of the suite's cgroups and folders.
+const own = sandbox.Prefix("kubeveil-bench-api-")
+
+// Numbers of the nodes.
+const (
+	nodeOurs = iota
+	nodePlain
+	nodeCount
+)
+
+const (
+	serverCount = 3
+	serverPort  = 6443
+)
+
+// Addresses that clients dial besides the servers' own.
+var (
+	frontend     = netip.MustParseAddrPort("198.19.0.1:443")
+	proxyTCP     = netip.MustParseAddrPort("127.0.0.1:7445")
+	proxyHAProxy = netip.MustParseAddrPort("127.0.0.1:7446")
+	proxyReTLS   = netip.MustParseAddrPort("127.0.0.1:7447")
+)
+
+// services has the addresses of services.
+var services = netip.MustParsePrefix("198.19.0.0/24")
+
+// servers are the addresses of the API servers.
+func servers() (out []netip.AddrPort) {
+	for i := range serverCount {
+		out = append(out, netip.AddrPortFrom(serverAddr(i), serverPort))
+	}
+	return out
+}
+
+func serverAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 3, byte(i + 1)}) }
+func serverName(i int) string     { return fmt.Sprintf("server-%d", i+1) }
+
+// podNet is the network between a node and its pod, podAddr the pod's address, gateway the node's.
+func podNet(node int) netip.Prefix { return netip.PrefixFrom(gateway(node), 24).Masked() }
+func podAddr(node int) netip.Addr  { return netip.AddrFrom4([4]byte{198, 18, byte(node), 2}) }
+func gateway(node int) netip.Addr  { return netip.AddrFrom4([4]byte{198, 18, byte(node), 1}) }
+
+// wire returns the addresses of a node and a server on the link between them.
+func wire(node, server int) (near, far netip.Addr) {
+	at := func(host int) netip.Addr {
+		return netip.AddrFrom4([4]byte{198, 18, byte(16 + node), byte(4*server + host)})
+	}
+	return at(1), at(2)
+}
+
+// ground is the servers and the nodes.
+type ground struct {
+	servers [serverCount]*sandbox.Space
+	nodes   [nodeCount]*node
+	groups  *sandbox.Groups
+	pins    *bpffs.FS
+	// dir has certificates, sockets and files of programs.
+	dir string
+	// self is this executable.
+	self    string
+	daemons []*sandbox.Daemon
+}
+
+// newGround makes all of it. The ground must be closed also after an error.
+func newGround(ctx context.Context, haproxy string) (*ground, error) {
+	g := &ground{}
+	var err error
+	if g.self, err = os.Executable(); err != nil {
+		return g, err
+	}
+	if g.dir, err = own.Folder(); err != nil {
+		return g, err
+	}
+	if g.pins, err = bpffs.New(); err != nil {
+		return g, err
+	}
+	if g.groups, err = own.Groups(); err != nil {
+		return g, err
+	}
+	if err := g.certificates(); err != nil {
+		return g, fmt.Errorf("make certificates: %w", err)
+	}
+
+	for i := range g.servers {
+		if g.servers[i], err = sandbox.New(serverName(i)); err != nil {
+			return g, err
+		}
+		if err := g.servers[i].IP(ctx,
+			fmt.Sprintf("address add %s/32 dev lo", serverAddr(i))); err != nil {
+			return g, err
+		}
+		if err := g.start(ctx, g.servers[i], serverPort, g.self, "serve", g.dir, serverName(i),
+			servers()[i].String()); err != nil {
+			return g, err
+		}
+	}
+
+	for i := range g.nodes {
+		if err := g.node(ctx, i); err != nil {
+			return g, fmt.Errorf("node %d: %w", i, err)
+		}
+	}
+	if err := g.nodes[nodeOurs].ours(ctx, g.pins.Dir("node")); err != nil {
+		return g, fmt.Errorf("node of ours: %w", err)
+	}
+	return g, g.proxies(ctx, haproxy)
+}
+
+// certificates writes those of servers, clients and the proxy.
+func (g *ground) certificates() error {
+	a, err := authority.New(g.dir)
+	if err != nil {
+		return err
+	}
+	addrs := []netip.Addr{frontend.Addr()}
+	for i := range serverCount {
+		addrs = append(addrs, serverAddr(i))
+	}
+	return errors.Join(a.Server(addrs), a.Client("client", user, "system:nodes"),
+		a.Client("proxy", proxyUser))
+}
+
+// start starts a program that lives as long as the ground.
+func (g *ground) start(ctx context.Context, s *sandbox.Space, port uint16, argv ...string) error {
+	d, err := s.Start(ctx, sandbox.Program{Argv: argv, Env: childEnv + "=1",
+		Ports: []uint16{port}})
+	if err == nil {
+		g.daemons = append(g.daemons, d)
+	}
+	return err
+}
+
+// proxies starts the proxies, on loopback of the node of ours.
+func (g *ground) proxies(ctx context.Context, haproxy string) error {
+	to := rules.Service{Name: "api", External: proxyHAProxy.Addr(), Number: proxyHAProxy.Port(),
+		Target: serverPort}
+	for i := range serverCount {
+		to.Backends = append(to.Backends, serverAddr(i))
+	}
+	var config bytes.Buffer
+	if err := rules.HAProxy(&config, []rules.Service{to}, runtime.NumCPU()); err != nil {
+		return err
+	}
+	file := filepath.Join(g.dir, "haproxy.cfg")
+	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
+		return err
+	}
+
+	at := g.nodes[nodeOurs].space
+	return errors.Join(
+		g.start(ctx, at, proxyTCP.Port(), g.self, "copy", proxyTCP.String()),
+		g.start(ctx, at, proxyHAProxy.Port(), haproxy, "-db", "-f", file),
+		g.start(ctx, at, proxyReTLS.Port(), g.self, "impersonate", g.dir, proxyReTLS.String()))
+}
+
+// load runs the clients of a side.
+func (g *ground) load(ctx context.Context, s side, l load) (outcome, error) {
+	l.Dir = g.dir
+	arg, err := json.Marshal(l)
+	if err != nil {
+		return outcome{}, err
+	}
+	cmd := g.command(ctx, s, g.self, "load", string(arg))
+	cmd.Env = append(os.Environ(), childEnv+"=1")
+	text, err := sandbox.Run(cmd)
+	if err != nil {
+		return outcome{}, err
+	}
+	var o outcome
+	if err := json.Unmarshal(text, &o); err != nil {
+		return o, fmt.Errorf("read what the clients print: %w", err)
+	}
+	return o, o.sound()
+}
+
+// command prepares a program where the clients of a side are.
+func (g *ground) command(ctx context.Context, s side, name string, args ...string) *exec.Cmd {
+	n := g.nodes[s.node]
+	if s.pod {
+		return n.pod.Command(ctx, n.group, name, args...)
+	}
+	return n.space.Command(ctx, n.group, name, args...)
+}
+
+// requests returns how many requests the servers have had.
+func (g *ground) requests(ctx context.Context) (sum int, err error) {
+	for i := range serverCount {
+		n, err := g.requestsOf(ctx, serverName(i))
+		if err != nil {
+			return 0, fmt.Errorf("count requests of %s: %w", serverName(i), err)
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func (g *ground) requestsOf(ctx context.Context, name string) (int, error) {
+	t := &http.Transport{DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket(g.dir, name))
+		}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://server/", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := (&http.Client{Transport: t, Timeout: patience}).Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 32))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(text))
+}
+
+// close takes everything away.
+func (g *ground) close() error {
+	for _, d := range g.daemons {
+		d.Close()
+	}
+	var errs []error
+	for _, n := range g.nodes {
+		if n != nil {
+			errs = append(errs, n.close())
+		}
+	}
+	for _, s := range g.servers {
+		if s != nil {
+			s.Close()
+		}
+	}
+	if g.pins != nil {
+		errs = append(errs, g.pins.Close())
+	}
+	if g.groups != nil {
+		errs = append(errs, g.groups.Close())
+	}
+	if g.dir != "" {
+		errs = append(errs, os.RemoveAll(g.dir))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,152 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/bare"
+	"github.com/kubeveil/kubeveil/e2e/bench/sandbox"
+	"github.com/kubeveil/kubeveil/pkg/abi"
+	"github.com/kubeveil/kubeveil/pkg/service"
+	"github.com/kubeveil/kubeveil/pkg/service/link"
+	"github.com/kubeveil/kubeveil/pkg/service/table"
+)
+
+// node is a node with one pod and a link to each server.
+type node struct {
+	number     int
+	space, pod *sandbox.Space
+	// group has the clients in it.
+	group *os.File
+	undo  []func() error
+}
+
+// node makes node i, without anything of ours.
+func (g *ground) node(ctx context.Context, i int) (err error) {
+	n := &node{number: i}
+	g.nodes[i] = n
+	if n.group, err = g.groups.Add(fmt.Sprintf("node%d", i)); err != nil {
+		return err
+	}
+	if n.space, err = sandbox.New(fmt.Sprintf("node %d", i)); err != nil {
+		return err
+	}
+	if n.pod, err = sandbox.New(fmt.Sprintf("pod of node %d", i)); err != nil {
+		return err
+	}
+
+	lines := []string{"link add pod type veth peer name eth0 netns " + n.pod.Path(),
+		fmt.Sprintf("address add %s/24 dev pod", gateway(i)), "link set pod up"}
+	for k, server := range g.servers {
+		near, far := wire(i, k)
+		lines = append(lines,
+			fmt.Sprintf("link add up%d type veth peer name node%d netns %s", k, i, server.Path()),
+			fmt.Sprintf("address add %s/30 dev up%d", near, k), fmt.Sprintf("link set up%d up", k),
+			fmt.Sprintf("route add %s via %s", serverAddr(k), far))
+	}
+	if err := n.space.IP(ctx, lines...); err != nil {
+		return err
+	}
+
+	for k, server := range g.servers {
+		near, far := wire(i, k)
+		if err := server.IP(ctx, fmt.Sprintf("address add %s/30 dev node%d", far, i),
+			fmt.Sprintf("link set node%d up", i),
+			fmt.Sprintf("route add %s via %s", podNet(i), near)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(n.space.Sysctl("net/ipv4/ip_forward", "1"),
+		n.pod.IP(ctx, fmt.Sprintf("address add %s/24 dev eth0", podAddr(i)), "link set eth0 up",
+			fmt.Sprintf("route add default via %s", gateway(i))))
+}
+
+// ours puts into force what veild has on a node, and entry 0 with the servers.
+func (n *node) ours(ctx context.Context, pins string) error {
+	if err := n.space.IP(ctx, fmt.Sprintf("link set pod group %d", abi.PodGroup),
+		fmt.Sprintf("route add %s dev pod table %d", podAddr(n.number), abi.TablePod)); err != nil {
+		return err
+	}
+	err := n.space.Do(func() error {
+		release, err := bare.Node{Pods: []netip.Prefix{podNet(n.number)},
+			Services: []netip.Prefix{services}, Addrs: n.addrs(), Pins: pins}.Apply()
+		if err != nil {
+			return err
+		}
+		n.undo = append(n.undo, release)
+		return n.translate(pins)
+	})
+	if err != nil {
+		return err
+	}
+
+	cmd := n.space.Command(ctx, nil, "nft", "-f", "-")
+	cmd.Stdin = strings.NewReader(fmt.Sprintf("add element inet %s %s { \"pod\" . %s }\n",
+		abi.NFTPodTable, abi.NFTPodSet4, podAddr(n.number)))
+	_, err = sandbox.Run(cmd)
+	return err
+}
+
+// addrs are the node's own addresses.
+func (n *node) addrs() (out []netip.Addr) {
+	for k := range serverCount {
+		near, _ := wire(n.number, k)
+		out = append(out, near)
+	}
+	return out
+}
+
+// translate fills a table with entry 0 and attaches the programs at links and at sockets, in the
+// namespace of the calling thread.
+func (n *node) translate(pins string) error {
+	log, limits := slog.New(slog.DiscardHandler), service.DefaultLimits
+	t, err := table.Open(table.Config{Dir: pins, Limits: limits, Links: true,
+		TunnelPort: abi.TunnelPort, Log: log})
+	if err != nil {
+		return err
+	}
+	n.undo = append(n.undo, t.Close)
+	p, err := service.New("node", limits)
+	if err != nil {
+		return err
+	}
+	p.SetAPIServer(service.APIServer{Frontends: []netip.AddrPort{frontend}, Backends: servers()})
+	if err := t.Apply(p.Plan()); err != nil {
+		return err
+	}
+	if err := errors.Join(p.Problems()...); err != nil {
+		return err
+	}
+
+	links := link.New(t, log)
+	if err := links.SetSelf([]netip.Prefix{podNet(n.number)}, n.addrs()); err != nil {
+		return err
+	}
+	if _, err := links.AttachLinks(); err != nil {
+		return err
+	}
+	_, err = t.AttachSockets(n.group.Name())
+	return err
+}
+
+func (n *node) close() error {
+	var errs []error
+	for _, undo := range slices.Backward(n.undo) {
+		errs = append(errs, undo())
+	}
+	if n.group != nil {
+		errs = append(errs, n.group.Close())
+	}
+	for _, s := range []*sandbox.Space{n.pod, n.space} {
+		if s != nil {
+			s.Close()
+		}
+	}
+	return errors.Join(errs...)
+}

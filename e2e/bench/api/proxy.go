@@ -1,0 +1,87 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"sync/atomic"
+)
+
+// copyTCP is a proxy of connections at addr: each goes to one of the servers in turns, and its
+// bytes are copied, by splice(2) as net.TCPConn does.
+func copyTCP(ctx context.Context, addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	return first(ctx, func() error {
+		for turn := 0; ; turn++ {
+			c, err := l.Accept()
+			if err != nil {
+				return err
+			}
+			to := servers()[turn%len(servers())].String()
+			go func() { _ = join(ctx, c.(*net.TCPConn), to) }()
+		}
+	})
+}
+
+// join copies both ways until both ends have closed.
+func join(ctx context.Context, near *net.TCPConn, to string) error {
+	defer near.Close()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", to)
+	if err != nil {
+		return err
+	}
+	far := c.(*net.TCPConn)
+	defer far.Close()
+
+	var wg sync.WaitGroup
+	var errs [2]error
+	for i, way := range [][2]*net.TCPConn{{near, far}, {far, near}} {
+		wg.Go(func() {
+			_, err := io.Copy(way[1], way[0])
+			errs[i] = errors.Join(err, way[1].CloseWrite())
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs[:]...)
+}
+
+// impersonate is a proxy of requests at addr, in the shape of KubeGateway: it ends the client's TLS
+// and sends each request to one of the servers in turns, over TLS of its own, with the user of the
+// client's certificate in a header.
+func impersonate(ctx context.Context, dir, addr string) error {
+	near, err := serving(dir)
+	if err != nil {
+		return err
+	}
+	far, err := credentials(dir, "proxy")
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+
+	var turn atomic.Uint64
+	proxy := &httputil.ReverseProxy{
+		Transport: &http.Transport{TLSClientConfig: far, ForceAttemptHTTP2: true,
+			DisableCompression: true},
+		Rewrite: func(r *httputil.ProxyRequest) {
+			to := servers()[turn.Add(1)%uint64(len(servers()))]
+			r.SetURL(&url.URL{Scheme: "https", Host: to.String()})
+			r.Out.Header.Set(headerImpersonate, r.In.TLS.PeerCertificates[0].Subject.CommonName)
+		},
+	}
+	return first(ctx, func() error {
+		return (&http.Server{Handler: proxy, TLSConfig: near}).ServeTLS(l, "", "")
+	})
+}

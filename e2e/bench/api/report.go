@@ -1,0 +1,139 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// label names the cases of a side at a rate.
+func (s *suite) label(name string, side side, rate int) {
+	text := fmt.Sprintf("%s, %d GET/s", side.title, rate)
+	for suffix, what := range map[string]string{"": ": P50", suffixP99: ": P99", suffixP90: ": P90",
+		suffixMean: ": mean", suffixCPU: ": CPU of all parties per 10,000 requests",
+		suffixMore: ": requests by which servers and clients differ, all rounds"} {
+		s.labels[name+suffix] = text + what
+	}
+}
+
+func (s *suite) report() *report.Report {
+	return &report.Report{
+		Title: "A request to the API servers: entry 0 beside the direct way and proxies",
+		Lead: fmt.Sprintf("GET of a ConfigMap of %d bytes, over TLS 1.3 and HTTP/2 with client "+
+			"certificates, from three servers in memory. All sides of a row were measured directly "+
+			"after one another, in random order, in each round.", len(object)),
+		Banner: "Namespaces", Result: s.result, Labels: s.labels,
+		Tables: []report.Table{s.sides(), s.published()},
+		Notes: append(s.parts.Notes,
+			fmt.Sprintf("Load is an open loop over %d connections. A latency counts from the moment "+
+				"at which its request was due, so waiting for anything counts.", connections),
+			"\"Direct\" dials a server's own address from the same place on the same node. "+
+				"\"Again\" is the same once more: what the two differ by is noise.",
+			"CPU is all that is not idle on the machine in the time that counts: clients, servers, "+
+				"proxies and kernel.",
+			"A gate is kept below its limit, or where ours differs from direct by no more than the "+
+				"control did in its worst round.",
+			"Proxies listen on loopback of the node, so their network is shorter than that of a proxy "+
+				"on a machine of its own. The proxy that re-encrypts has the shape of KubeGateway and "+
+				"is not KubeGateway: it is Go's httputil.ReverseProxy with impersonation.",
+			"veild's probes of the servers are not in the figures: they are there whichever address "+
+				"a client dials.",
+			"A host process reaches entry 0 by the service's address. services.apiFrontends, the "+
+				"address of kubelets' kubeconfigs, is not measured.",
+			fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
+				s.Seed)),
+	}
+}
+
+// sides is a row for each side and rate.
+func (s *suite) sides() report.Table {
+	t := report.Table{Title: "All sides",
+		Note: "Medians of the rounds, microseconds, and the medians of their ratios to direct. CPU is " +
+			"milliseconds of all parties per 10,000 requests.",
+		Head: []string{"GET/s", "side", "P50", "to direct", "P99", "to direct", "CPU", "to direct",
+			"requests more"}}
+	for _, part := range Parts() {
+		for _, rate := range s.Rates {
+			for _, side := range sidesOf(part) {
+				if row := s.row(part, rate, side); row != nil {
+					t.Rows = append(t.Rows, row)
+				}
+			}
+		}
+	}
+	return t
+}
+
+// row is nil of what was not measured.
+func (s *suite) row(part string, rate int, side side) []string {
+	group := fmt.Sprintf("%s_%d_", part, rate)
+	row := []string{fmt.Sprint(rate), side.title}
+
+	for _, suffix := range []string{"", suffixP99, suffixCPU} {
+		// What direct took is the base of each other side.
+		c, of := s.result.Find(group+side.name+suffix, 0), (*bench.Stat)(nil)
+		if side.name == sideDirect {
+			if c = s.result.Find(group+sideAgain+suffix, 0); c != nil {
+				of = c.Base
+			}
+		} else if c != nil {
+			of = &c.Ours
+		}
+		if of == nil {
+			return nil
+		}
+		ratio := "1"
+		if side.name != sideDirect {
+			ratio = fmt.Sprintf("%.3f (%.3f to %.3f)", c.Ratio.Median, c.Ratio.Min, c.Ratio.Max)
+		}
+		row = append(row, bench.Count.Format(of.Median), ratio)
+	}
+
+	more := "–"
+	if c := s.result.Find(group+side.name+suffixMore, 0); c != nil {
+		more = fmt.Sprintf("%.0f", c.Ours.Median)
+	}
+	return append(row, more)
+}
+
+// published is what KubeGateway's document says, beside the ratios of this run.
+func (s *suite) published() report.Table {
+	t := report.Table{Title: "Beside the table that KubeGateway published",
+		Note: fmt.Sprintf("KubeGateway's is of its document: GET of a ConfigMap at 5,000 requests/s, one "+
+			"gateway, one API server and three etcd on machines of their own, TLS client certificates; "+
+			"milliseconds. Ours are ratios to direct at %s GET/s.", numbers(s.Rates)),
+		Head: []string{"", "KubeGateway: direct", "through it", "ratio", "entry 0 from a pod",
+			"entry 0 from a host process", "TCP proxy", "haproxy", "proxy of its shape"}}
+
+	for _, line := range []struct{ what, direct, through, ratio, suffix string }{
+		{"P50", "1.14", "1.65", "1.45", ""}, {"P90", "1.31", "2.01", "1.54", suffixP90},
+		{"P99", "15.6", "26.5", "1.70", suffixP99}, {"mean", "1.62", "2.61", "1.61", suffixMean},
+	} {
+		row := []string{line.what, line.direct, line.through, line.ratio}
+		for _, of := range [][2]string{{"pod", sideOurs}, {"host", sideService}, {"host", sideTCP},
+			{"host", sideHAProxy}, {"host", sideReTLS}} {
+			var ratios []string
+			for _, rate := range s.Rates {
+				text := "–"
+				if c := s.result.Find(fmt.Sprintf("%s_%d_%s%s", of[0], rate, of[1], line.suffix),
+					0); c != nil {
+					text = fmt.Sprintf("%.2f", c.Ratio.Median)
+				}
+				ratios = append(ratios, text)
+			}
+			row = append(row, strings.Join(ratios, " · "))
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+func numbers(list []int) string {
+	var out []string
+	for _, n := range list {
+		out = append(out, fmt.Sprint(n))
+	}
+	return strings.Join(out, " · ")
+}

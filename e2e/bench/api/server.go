@@ -1,0 +1,143 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+)
+
+// objectPath is what clients GET.
+const objectPath = "/api/v1/namespaces/default/configmaps/bench"
+
+// Names in certificates and headers.
+const (
+	user      = "system:node:bench"
+	proxyUser = "bench:proxy"
+
+	headerUser        = "Bench-User"
+	headerServer      = "Bench-Server"
+	headerImpersonate = "Impersonate-User"
+)
+
+// object is the ConfigMap, as an API server writes it.
+var object = func() []byte {
+	b, err := json.Marshal(map[string]any{
+		"kind": "ConfigMap", "apiVersion": "v1",
+		"metadata": map[string]any{"name": "bench", "namespace": "default", "resourceVersion": "1"},
+		"data":     map[string]string{"value": strings.Repeat("kubeveil", 100)},
+	})
+	if err != nil {
+		panic(err)
+	}
+	return b
+}()
+
+// server is an API server in memory.
+type server struct {
+	name     string
+	requests atomic.Int64
+}
+
+// ServeHTTP answers a GET of the object. Its headers say which server that was, and which user it
+// took the client for: that of the certificate, or the one that the proxy impersonates.
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.requests.Add(1)
+	who := r.TLS.PeerCertificates[0].Subject.CommonName
+	if other := r.Header.Get(headerImpersonate); other != "" {
+		if who != proxyUser {
+			http.Error(w, "users do not impersonate", http.StatusForbidden)
+			return
+		}
+		who = other
+	}
+	if r.Method != http.MethodGet || r.URL.Path != objectPath {
+		http.NotFound(w, r)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set(headerUser, who)
+	h.Set(headerServer, s.name)
+	_, _ = w.Write(object)
+}
+
+// serve is an API server at addr. How many requests it has had is read at the socket name.sock in
+// dir, where certificates are, too.
+func serve(ctx context.Context, dir, name, addr string) error {
+	s := &server{name: name}
+	config, err := serving(dir)
+	if err != nil {
+		return err
+	}
+	control, err := net.Listen("unix", socket(dir, name))
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return errors.Join(err, control.Close())
+	}
+
+	counts := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, s.requests.Load())
+	})
+	return first(ctx,
+		func() error { return (&http.Server{Handler: counts}).Serve(control) },
+		func() error { return (&http.Server{Handler: s, TLSConfig: config}).ServeTLS(l, "", "") })
+}
+
+func socket(dir, name string) string { return filepath.Join(dir, name+".sock") }
+
+// first returns the error of the first that ends, or nil when ctx is done.
+func first(ctx context.Context, fns ...func() error) error {
+	errs := make(chan error, len(fns))
+	for _, fn := range fns {
+		go func() { errs <- fn() }()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-errs:
+		return err
+	}
+}
+
+// serving is for a server that wants certificates of its clients.
+func serving(dir string) (*tls.Config, error) {
+	config, err := credentials(dir, "apiserver")
+	if err != nil {
+		return nil, err
+	}
+	config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, config.RootCAs
+	config.NextProtos = []string{"h2"}
+	return config, nil
+}
+
+// credentials has the certificate of this name, and trusts the authority.
+func credentials(dir, name string) (*tls.Config, error) {
+	file := func(end string) string { return filepath.Join(dir, name+end) }
+	cert, err := tls.LoadX509KeyPair(file(".crt"), file(".key"))
+	if err != nil {
+		return nil, err
+	}
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(bytes.TrimSpace(ca)) {
+		return nil, errors.New("no certificate in ca.crt")
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert},
+		RootCAs: roots}, nil
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+// Names of sides.
+const (
+	sideOurs    = "ours"
+	sideService = "service"
+	sideDirect  = "direct"
+	sideAgain   = "again"
+	sidePlain   = "plain"
+	sideTCP     = "tcp_proxy"
+	sideHAProxy = "haproxy"
+	sideReTLS   = "impersonating_proxy"
+)
+
+// Suffixes of what else comes of a measurement.
+const (
+	suffixP99  = "_p99"
+	suffixP90  = "_p90"
+	suffixMean = "_mean"
+	suffixCPU  = "_processor"
+	suffixMore = "_more_requests"
+)
+
+var extras = []bench.Extra{{Suffix: suffixP90, Unit: bench.Microsecond},
+	{Suffix: suffixMean, Unit: bench.Microsecond}, {Suffix: suffixCPU, Unit: bench.Millisecond}}
+
+// side is a way to the API servers.
+type side struct {
+	name, title string
+	// node is the number of the client's node; in a pod there with pod.
+	node int
+	pod  bool
+	// to is what a connection dials: one of them at random.
+	to []netip.AddrPort
+}
+
+// place names where the client is.
+func (s side) place() string {
+	if s.pod {
+		return "pod"
+	}
+	return "host process"
+}
+
+// sidesOf returns the sides of a part. A frontend of services.apiFrontends would be one more way of
+// a host process, beside that by the service's address.
+func sidesOf(part string) []side {
+	to := func(a netip.AddrPort) []netip.AddrPort { return []netip.AddrPort{a} }
+	if part == "pod" {
+		return []side{
+			{sideOurs, "Pod by the service's address, entry 0", nodeOurs, true, to(frontend)},
+			{sideDirect, "Pod direct", nodeOurs, true, servers()},
+			{sideAgain, "Pod direct again, the control", nodeOurs, true, servers()},
+			{sidePlain, "Pod direct, a node without anything of ours", nodePlain, true, servers()},
+		}
+	}
+	return []side{
+		{sideService, "Host process by the service's address, entry 0", nodeOurs, false,
+			to(frontend)},
+		{sideDirect, "Host process direct", nodeOurs, false, servers()},
+		{sideAgain, "Host process direct again, the control", nodeOurs, false, servers()},
+		{sideTCP, "TCP proxy on loopback", nodeOurs, false, to(proxyTCP)},
+		{sideHAProxy, "haproxy on loopback, TCP mode", nodeOurs, false, to(proxyHAProxy)},
+		{sideReTLS, "Proxy that re-encrypts and impersonates (KubeGateway's shape)", nodeOurs, false,
+			to(proxyReTLS)},
+	}
+}
+
+const (
+	// connections is how many clients there are: each has one, as client-go does.
+	connections = 12
+	// warm is time at the beginning that counts nothing.
+	warm = 500 * time.Millisecond
+)
+
+// sample loads a side and returns, too, by how many the servers' requests differ from the clients'.
+func (g *ground) sample(ctx context.Context, s side, rate int,
+	d time.Duration) (bench.Sample, float64, error) {
+	before, err := g.requests(ctx)
+	if err != nil {
+		return bench.Sample{}, 0, err
+	}
+	out, err := g.load(ctx, s, load{To: s.to, Connections: connections, Rate: float64(rate),
+		Warm: warm, Duration: d})
+	if err != nil {
+		return bench.Sample{}, 0, err
+	}
+	after, err := g.requests(ctx)
+	if err != nil {
+		return bench.Sample{}, 0, err
+	}
+
+	return bench.Sample{Value: micros(out.P50), P99: micros(out.P99), Extras: map[string]float64{
+		suffixP90: micros(out.P90), suffixMean: micros(out.Mean),
+		suffixCPU: micros(out.CPU) / 1000 * 10_000 / float64(out.Done),
+	}}, math.Abs(float64(after - before - out.Requests)), nil
+}
+
+// prove wants answers from all three servers, and the requests that were sent to be counted there.
+func (g *ground) prove(ctx context.Context, s side) error {
+	before, err := g.requests(ctx)
+	if err != nil {
+		return err
+	}
+	// One of three servers gets none of this many connections with a probability of 10^-10.
+	out, err := g.load(ctx, s, load{To: s.to, Connections: 60, Rate: 500,
+		Duration: 120 * time.Millisecond})
+	if err != nil {
+		return err
+	}
+	after, err := g.requests(ctx)
+	if err != nil {
+		return err
+	}
+
+	if len(out.Servers) != len(servers()) {
+		return fmt.Errorf("answers from %v: want some from each of %d servers", out.Servers,
+			len(servers()))
+	}
+	if after-before < out.Requests {
+		return fmt.Errorf("%d requests, of which servers counted %d", out.Requests, after-before)
+	}
+	return nil
+}
+
+// sound returns an error if a request failed.
+func (o outcome) sound() error {
+	switch {
+	case o.Failed > 0:
+		return fmt.Errorf("%d of %d requests failed, the first: %s", o.Failed, o.Failed+o.Done,
+			o.Error)
+	case o.Done == 0:
+		return errors.New("no request was made")
+	}
+	return nil
+}
+
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

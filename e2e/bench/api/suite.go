@@ -1,0 +1,167 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/bench/parts"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// Suite is its name in gates.json.
+const Suite = "bench-api"
+
+var all = []parts.Part[*suite]{
+	{Name: "pod", Run: (*suite).pod},
+	{Name: "host", Run: (*suite).host},
+}
+
+// Parts are the names of the parts, in the order in which they are run.
+func Parts() []string { return parts.Names(all) }
+
+// Rates are GET/s, unless Options say otherwise.
+var Rates = []int{500, 1000, 2000}
+
+// Options are what Run measures. The zero value is not valid.
+type Options struct {
+	// Rounds is how often each side is measured at each rate.
+	Rounds int
+	// Seed is that of the order.
+	Seed uint64
+	// Sample is how long each measurement takes.
+	Sample time.Duration
+	// Parts are some of Parts, Rates some numbers of GET/s.
+	Parts []string
+	Rates []int
+	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
+	HAProxy, Root string
+	// Progress is told each step.
+	Progress func(format string, args ...any)
+}
+
+// most is the highest rate that Options may have.
+const most = 20_000
+
+// Check returns what is wrong with the options.
+func (o Options) Check() error {
+	switch {
+	case o.Rounds < 1:
+		return fmt.Errorf("%d rounds: want at least 1", o.Rounds)
+	case o.Sample < 100*time.Millisecond:
+		return fmt.Errorf("samples of %v: want at least 100ms", o.Sample)
+	case len(o.Rates) == 0 || slices.Min(o.Rates) < 1 || slices.Max(o.Rates) > most:
+		return fmt.Errorf("rates %v: want some from 1 to %d", o.Rates, most)
+	case len(slices.Compact(slices.Sorted(slices.Values(o.Rates)))) < len(o.Rates):
+		return fmt.Errorf("rates %v: want each once", o.Rates)
+	}
+	return parts.Check(o.Parts, Parts())
+}
+
+// overhead is what a measurement costs besides its sample.
+const overhead = warm + 700*time.Millisecond
+
+// Estimate is about how long a run takes.
+func (o Options) Estimate() time.Duration {
+	n := 0
+	for _, p := range o.Parts {
+		n += len(sidesOf(p)) * len(o.Rates) * o.Rounds
+	}
+	return 10*time.Second + time.Duration(n)*(o.Sample+overhead)
+}
+
+// suite is a run.
+type suite struct {
+	Options
+	runner bench.Runner
+	result *bench.Result
+	parts  parts.Run
+	ground *ground
+	labels map[string]string
+}
+
+// Run measures. The report is there, with what was measured, whenever measuring began, also with an
+// error. Missed gates are no error. It needs root, and a program that calls Child first.
+func Run(ctx context.Context, o Options) (*report.Report, error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	s := &suite{Options: o, labels: map[string]string{},
+		runner: bench.Runner{Rounds: o.Rounds, Seed: o.Seed, Progress: o.Progress}}
+	var err error
+	if s.result, err = bench.New(bench.Namespaces, o.Root); err != nil {
+		return nil, err
+	}
+	s.parts = parts.Run{Chosen: o.Parts, Result: s.result, Progress: o.Progress}
+	if err := s.parts.LookAround(ctx, 2*time.Second); err != nil {
+		return nil, err
+	}
+
+	s.ground, err = newGround(ctx, o.HAProxy)
+	if err == nil {
+		err = parts.Measure(ctx, &s.parts, s, all)
+	}
+	err = errors.Join(err, s.ground.close(), s.parts.Judge(Suite, s.skips))
+	return s.report(), err
+}
+
+// skips reports whether a gate is of a rate that was not chosen.
+func (s *suite) skips(gate string) bool {
+	words := strings.Split(gate, "_")
+	return len(words) > 1 && !slices.ContainsFunc(s.Rates,
+		func(rate int) bool { return words[1] == fmt.Sprint(rate) })
+}
+
+func (s *suite) pod(ctx context.Context) error  { return s.measure(ctx, "pod") }
+func (s *suite) host(ctx context.Context) error { return s.measure(ctx, "host") }
+
+// measure measures the sides of a part at each rate.
+func (s *suite) measure(ctx context.Context, part string) error {
+	sides := sidesOf(part)
+	for _, side := range sides {
+		if err := s.ground.prove(ctx, side); err != nil {
+			return fmt.Errorf("%s: %w", side.name, err)
+		}
+	}
+
+	var groups []bench.Group
+	more := map[string]float64{}
+	for _, rate := range s.Rates {
+		g := bench.Group{Name: fmt.Sprintf("%s_%d", part, rate), Unit: bench.Microsecond,
+			Extras: extras}
+		for _, side := range sides {
+			name := g.Name + "_" + side.name
+			g.Sides = append(g.Sides, bench.Side{Name: side.name, Measure: func(
+				ctx context.Context) (bench.Sample, error) {
+				sample, surplus, err := s.ground.sample(ctx, side, rate, s.Sample)
+				if err == nil {
+					more[name] += surplus
+				}
+				return sample, err
+			}})
+			s.label(name, side, rate)
+			if side.name != sideDirect {
+				g.Pairs = append(g.Pairs, bench.Pair{Name: name, Ours: side.name, Base: sideDirect,
+					BaseName: "direct from a " + side.place()})
+			}
+		}
+		groups = append(groups, g)
+	}
+
+	cases, err := s.runner.RunGroups(ctx, groups)
+	s.result.Cases = append(s.result.Cases, cases...)
+	for _, g := range groups {
+		for _, side := range sides {
+			if v, measured := more[g.Name+"_"+side.name]; measured {
+				s.result.Cases = append(s.result.Cases, bench.Case{Unit: bench.Count,
+					Name: g.Name + "_" + side.name + suffixMore,
+					Ours: bench.Summarize([]float64{v})})
+			}
+		}
+	}
+	return err
+}

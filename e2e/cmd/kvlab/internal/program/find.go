@@ -1,0 +1,47 @@
+package program
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// HAProxy returns the path of the haproxy that hack/service/deps.sh fetches, or of the machine's
+// own. root is that of the repository.
+func HAProxy(root string) string {
+	own := filepath.Join(root, "out/tools/haproxy")
+	if _, err := os.Stat(own); err == nil {
+		return own
+	}
+	if path, err := exec.LookPath("haproxy"); err == nil {
+		return path
+	}
+	return own
+}
+
+// Numbers reads a list with commas, and sorts it.
+func Numbers(list string) ([]int, error) {
+	var out []int
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is no number", text)
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// Joined is what Numbers reads.
+func Joined(list []int) string {
+	var out []string
+	for _, n := range list {
+		out = append(out, strconv.Itoa(n))
+	}
+	return strings.Join(out, ",")
+}
