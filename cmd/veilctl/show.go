@@ -197,17 +197,32 @@ func servicesLine(s *telemetry.Services) string {
 			line += fmt.Sprintf(", %d of %d addresses", t.Used, t.Size)
 		}
 	}
-	up := 0
-	for _, a := range s.APIServers {
-		if a.Up {
-			up++
-		}
-	}
-	line += fmt.Sprintf("; %d of %d API servers answer", up, len(s.APIServers))
+	line += apiServersPart(s.APIServers)
 	if s.HostRouting == config.HostRoutingEBPF {
 		line += "; host routing by eBPF, past netfilter"
 	}
 	return line
+}
+
+// apiServersPart returns the part of a line about API servers: how many answer, and each one's
+// connections of this node and its pods.
+func apiServersPart(servers []telemetry.APIServer) string {
+	up := 0
+	var each []string
+	for _, a := range servers {
+		part := fmt.Sprintf("%s has %d connections", a.Addr, a.Connections)
+		if a.Up {
+			up++
+		} else {
+			part = fmt.Sprintf("%s is silent, %d connections", a.Addr, a.Connections)
+		}
+		each = append(each, part)
+	}
+	if len(each) == 0 {
+		return "; no API servers are known"
+	}
+	return fmt.Sprintf("; %d of %d API servers answer (%s)", up, len(servers),
+		strings.Join(each, "; "))
 }
 
 func syncedNote(s telemetry.Status) string {

@@ -72,6 +72,29 @@ func Close(protocol uint8, remote netip.AddrPort, lost func(Socket) bool) (close
 	return closed, err
 }
 
+// Find calls found with the sockets of a protocol that are connected to one of some remotes, until
+// it returns false. IPv6 sockets with a mapped IPv4 address count. Remotes beyond 1,024 are left
+// out; without remotes there is nothing to find.
+func Find(protocol uint8, remotes []netip.AddrPort, found func(Socket) bool) error {
+	if len(remotes) == 0 {
+		return nil
+	}
+	more := true
+	for _, family := range families(remotes) {
+		err := list(family, protocol, remotes, func(_ [sizeofID]byte, s Socket) bool {
+			more = found(s)
+			return more
+		})
+		if err != nil {
+			return fmt.Errorf("find sockets that are connected to %d addresses: %w", len(remotes), err)
+		}
+		if !more {
+			break
+		}
+	}
+	return nil
+}
+
 // CloseIf closes the connected sockets of a protocol for which lost returns true, and returns how
 // many. One call closes at most 4,096 sockets per family.
 func CloseIf(protocol uint8, lost func(Socket) bool) (closed int, err error) {

@@ -64,7 +64,8 @@ type Agent struct {
 	source  source.Source
 	kube    *kube.Client // nil for other sources
 	// services is nil if another program translates services.
-	services *services
+	services   *services
+	apiClients apiClients
 	// policies is nil if no policies are enforced.
 	policies *keeper.Keeper
 	// limiter keeps pods from filling the table of tracked connections.

@@ -151,6 +151,7 @@ func (a *Agent) openServices() error {
 		Node: cfg.Node, Limits: limits, Table: tableOf{t, links, cgroup},
 		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
+		Retransmitting: a.retransmittingTo, CountSockets: a.countAPISockets,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
 	if err != nil {
@@ -238,8 +239,8 @@ func (l *loop) noteSelf(podPrefixes []netip.Prefix, addrs []netip.Addr) error {
 	return nil
 }
 
-// noteNodeAddrs tells the table the addresses of NodePorts and the endpoints of tunnels. An
-// uncertain underlay is used only at the start; later the last certain one stands.
+// noteNodeAddrs passes the addresses of NodePorts, the endpoints of tunnels and the number of nodes
+// to the table. An uncertain underlay is used only at the start; later the last certain one stands.
 func (l *loop) noteNodeAddrs(cfg config.Config, t cluster.Table, u hostnet.Underlay, sure bool) {
 	s := l.services
 	if s == nil {
@@ -250,6 +251,7 @@ func (l *loop) noteNodeAddrs(cfg config.Config, t cluster.Table, u hostnet.Under
 		l.placed = true
 	}
 	s.proxy.SetTunnels(tunnelEndpoints(t, uint16(cfg.Tunnel.Port)))
+	s.proxy.SetNodes(len(t.Peers) + 1)
 }
 
 // nodePortAddrs returns the assigned addresses that serve NodePorts: those in ranges, or without

@@ -12,9 +12,12 @@ import (
 	"github.com/kubeveil/kubeveil/pkg/service/table"
 )
 
+// ownNamespace is the path of the node's network namespace.
+const ownNamespace = "/proc/self/ns/net"
+
 // namespaces are the paths of the network namespaces of this node and its pods.
 func (a *Agent) namespaces() ([]string, error) {
-	paths := []string{"/proc/self/ns/net"}
+	paths := []string{ownNamespace}
 	records, err := a.pods.paths.List()
 	for _, r := range records {
 		paths = append(paths, r.Netns)

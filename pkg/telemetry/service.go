@@ -62,6 +62,9 @@ type APIServer struct {
 	Up   bool           `json:"up"`
 	// Since is when it was found to be so; zero is not yet.
 	Since time.Time `json:"since,omitzero"`
+	// Connections counts those of the node and its pods, at the last of the counts that veild makes
+	// every 30 s.
+	Connections int `json:"connections"`
 }
 
 // APIClosed counts closed connections to API servers without an answer.
@@ -89,13 +92,16 @@ var (
 		"Attempts to write the table of services that failed in part or whole.")
 	serviceProblemsDesc = desc("service_problems", "Services that are not served as they ask.")
 	apiServerDesc       = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
-	apiClosedDesc       = desc("api_connections_closed_total",
+	apiConnectionsDesc  = desc("api_connections",
+		"Connections of the node and its pods to an API server, counted every 30 s.", "server")
+	apiClosedDesc = desc("api_connections_closed_total",
 		"Connections to API servers without an answer that veild closed: those that waited for one "+
 			"and the rest.", "which")
 	serviceDescs = []*prometheus.Desc{
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
 		serviceRefusedDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
+		apiConnectionsDesc,
 	}
 )
 
@@ -120,6 +126,7 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	}
 	for _, a := range s.APIServers {
 		gauge(apiServerDesc, one(a.Up), a.Addr.String())
+		gauge(apiConnectionsDesc, float64(a.Connections), a.Addr.String())
 	}
 	counter(apiClosedDesc, s.APIClosed.Waiting, "waiting")
 	counter(apiClosedDesc, s.APIClosed.Rest, "rest")

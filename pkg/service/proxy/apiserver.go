@@ -39,8 +39,9 @@ type apiServers struct {
 	slices map[string][]netip.AddrPort
 	// servers are the candidates. Each has a probe once run is set.
 	servers map[netip.AddrPort]*server
-	run     func(addr netip.AddrPort) (stop func())
+	run     func(s *server, addr netip.AddrPort) (stop func())
 	closing closings
+	pace    pace
 }
 
 // server is a candidate for a backend of entry 0, or one that left the list.
@@ -48,13 +49,18 @@ type server struct {
 	up    bool
 	since time.Time // when up last changed; zero before the first probe result
 	// probed reports whether this process has a probe result: up may be the last one's.
-	probed bool
-	stop   func()
-	left   time.Time // when it left the list and entry 0; zero while it is listed
-	swept  time.Time // when all connections to it were last closed
-	next   time.Time // when stuck connections to it are closed next
-	times  int       // how often all were closed without an error since it stopped answering
+	probed      bool
+	stop        func()
+	left        time.Time     // when it left the list and entry 0; zero while it is listed
+	swept       time.Time     // when all connections to it were last closed
+	next        time.Time     // when stuck connections to it are closed next
+	times       int           // how often all were closed without an error since it stopped answering
+	asked       time.Time     // when ask was last sent to
+	connections int           // of the node and its pods at the last count, without probes
+	ask         chan struct{} // has the server probed at once; capacity 1
 }
+
+func newServer() *server { return &server{ask: make(chan struct{}, 1)} }
 
 // newAPIServers returns the API servers before any list. The node's name spreads the closing of
 // connections.
@@ -91,7 +97,9 @@ func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 	now, frontends := time.Now(), a.frontendsLocked()
 	for _, addr := range given[:min(len(given), service.MaxAPIServers)] {
 		if a.servers[addr] == nil && !slices.Contains(frontends, addr) {
-			a.servers[addr] = &server{since: now, left: now}
+			s := newServer()
+			s.since, s.left = now, now
+			a.servers[addr] = s
 		}
 	}
 }
@@ -108,9 +116,9 @@ func (a *apiServers) frontends() []netip.AddrPort {
 func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, changed func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.run = func(addr netip.AddrPort) func() {
+	a.run = func(s *server, addr netip.AddrPort) func() {
 		ctx, stop := context.WithCancel(ctx)
-		p := probe{addr: addr, own: &a.closing.own, report: func(up bool) {
+		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, report: func(up bool) {
 			if a.report(addr, up) {
 				changed()
 			}
@@ -119,7 +127,7 @@ func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, 
 		return stop
 	}
 	for addr, s := range a.servers {
-		s.stop = a.run(addr)
+		s.stop = a.run(s, addr)
 	}
 }
 
@@ -172,9 +180,10 @@ func (a *apiServers) syncLocked() {
 		if a.servers[addr] != nil {
 			continue
 		}
-		s := &server{up: true}
+		s := newServer()
+		s.up = true
 		if a.run != nil {
-			s.stop = a.run(addr)
+			s.stop = a.run(s, addr)
 		}
 		a.servers[addr] = s
 	}
@@ -303,7 +312,8 @@ func (a *apiServers) status() ([]APIServer, Closed) {
 	var out []APIServer
 	for addr, s := range a.servers {
 		if s.left.IsZero() {
-			out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since})
+			out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since,
+				Connections: s.connections})
 		}
 	}
 	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })

@@ -62,7 +62,7 @@ func TestConnectionsToServersThatLeftAreClosed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend)})
 			probed := map[netip.AddrPort]bool{}
-			a.run = func(addr netip.AddrPort) func() {
+			a.run = func(_ *server, addr netip.AddrPort) func() {
 				probed[addr] = true
 				return func() { delete(probed, addr) }
 			}
@@ -109,7 +109,7 @@ func expectLooks(t *testing.T, a *apiServers, gone netip.AddrPort, want int) {
 func TestConnectionsThatCannotBeClosedAreTriedOn(t *testing.T) {
 	gone := netip.MustParseAddrPort("198.18.0.1:6443")
 	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend)})
-	a.run = func(netip.AddrPort) func() { return func() {} }
+	a.run = func(*server, netip.AddrPort) func() { return func() {} }
 	a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))
 	a.report(gone, false)
 	a.report(netip.MustParseAddrPort("198.18.0.2:6443"), true)
@@ -318,7 +318,7 @@ func TestHealthPortThatBecomesFree(t *testing.T) {
 // A server that does not answer is no backend, and keeps its address from services.
 func TestServerThatDoesNotAnswerIsReserved(t *testing.T) {
 	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend)})
-	a.run = func(netip.AddrPort) func() { return func() {} }
+	a.run = func(*server, netip.AddrPort) func() { return func() {} }
 	gone, other := netip.MustParseAddrPort("198.18.0.1:6443"),
 		netip.MustParseAddrPort("198.18.0.2:6443")
 	a.putSlice(slice(apiService, "https", 6443, "198.18.0.1", "198.18.0.2"))

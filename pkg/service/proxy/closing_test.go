@@ -1,16 +1,10 @@
 package proxy
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -141,124 +135,5 @@ func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	}
 	if _, got := a.status(); got != (Closed{Stuck: 3, Rest: 2}) {
 		t.Errorf("counted %+v", got)
-	}
-}
-
-// holder is a client of HTTP/2 that holds its connection. Its first goes to a server of the test's
-// choice, further ones to the first backend in the table.
-type holder struct {
-	http.Client
-	mu    sync.Mutex
-	conns map[netip.AddrPort][]net.Conn
-}
-
-// newHolder returns a client. Servers listen at their addresses in at.
-func newHolder(first netip.AddrPort, table *fakeTable,
-	at map[netip.AddrPort]netip.AddrPort) *holder {
-	h := &holder{conns: map[netip.AddrPort][]net.Conn{}}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		to := first
-		if len(h.conns) > 0 {
-			backends := table.backends(apiFrontend)
-			if _, err := fmt.Sscan(backends, &backends); err != nil {
-				return nil, err
-			}
-			to = netip.MustParseAddrPort(backends)
-		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at[to].String())
-		if err == nil {
-			h.conns[to] = append(h.conns[to], c)
-		}
-		return c, err
-	}
-	h.Transport = &http.Transport{ForceAttemptHTTP2: true, DialContext: dial,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-	return h
-}
-
-func (h *holder) get(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kubernetes/version", nil)
-	if err != nil {
-		return err
-	}
-	r, err := h.Do(q)
-	if err != nil {
-		return err
-	}
-	defer r.Body.Close()
-	_, err = io.Copy(io.Discard, r.Body)
-	return err
-}
-
-// close closes the connections to a server, as SOCK_DESTROY does.
-func (h *holder) close(to netip.AddrPort) int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range h.conns[to] {
-		c.Close()
-	}
-	n := len(h.conns[to])
-	h.conns[to] = nil
-	return n
-}
-
-// TestHeldConnectionsMove has a server fall silent under a client, with the real prober. The client
-// that waits is freed at once, and the one whose connection looks idle after the node's delay. Both
-// took 26 s while only deadAfter closed connections.
-func TestHeldConnectionsMove(t *testing.T) {
-	for name, waiting := range map[string]bool{"it waits for an answer": true, "idle": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			first, second := netip.MustParseAddrPort("198.18.0.1:6443"),
-				netip.MustParseAddrPort("198.18.0.2:6443")
-			firstAt, freeze, end := testServer(t, true)
-			secondAt, _, _ := testServer(t, true)
-			at := map[netip.AddrPort]netip.AddrPort{first: firstAt, second: secondAt}
-			table := newFakeTable()
-			h := newHolder(first, table, at)
-			defer h.CloseIdleConnections()
-
-			var mu sync.Mutex
-			var calls []Closing
-			begin(t, table, func(o *Options) {
-				o.CloseSockets = func(c Closing) (int, error) {
-					mu.Lock()
-					defer mu.Unlock()
-					calls = append(calls, c)
-					if c.Stuck && !waiting {
-						return 0, nil
-					}
-					return h.close(c.Server), nil
-				}
-			}, func(p *Proxy) {
-				p.api.closing.delay = restAfter
-				p.probe = func(ctx context.Context, one probe) {
-					one.addr = at[one.addr]
-					probeServer(ctx, one)
-				}
-			})
-			table.waitBackends(t, apiFrontend, fmt.Sprintf("%s %s", first, second))
-			wait(t, "first request", func() error { return h.get(t.Context()) })
-
-			began := time.Now()
-			freeze()
-			defer end()
-			table.waitBackends(t, apiFrontend, second.String())
-			wait(t, "a request of the held client", func() error { return h.get(t.Context()) })
-			t.Logf("served again after %v", time.Since(began).Round(time.Millisecond))
-
-			mu.Lock()
-			defer mu.Unlock()
-			if !calls[0].Stuck || calls[0].Server != first {
-				t.Errorf("the first closing was %+v", calls[0])
-			}
-			if last := calls[len(calls)-1]; last.Stuck != waiting {
-				t.Errorf("it was freed by %+v", last)
-			}
-		})
 	}
 }

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	// pingEvery is the pause between pings, pingLimit the time limit of one. A server that vanishes
-	// is detected within their sum, 0.75 s.
-	pingEvery, pingLimit = 250 * time.Millisecond, 500 * time.Millisecond
-	// connectLimit bounds a connect with its TLS handshake. probeEvery is the pause between two.
-	connectLimit, probeEvery = 2 * time.Second, 500 * time.Millisecond
+	// pingLimit is the time limit of a ping. A server that vanishes is detected within the sum of
+	// this and the pause between pings: 0.75 s in a cluster of up to 1,000 nodes.
+	pingLimit = 500 * time.Millisecond
+	// connectLimit bounds a connect with its TLS handshake.
+	connectLimit = 2 * time.Second
 )
 
 // probe is the task of probing one server.
@@ -30,6 +30,10 @@ type probe struct {
 	report func(up bool)
 	// own learns the sockets of the probe.
 	own *ownSockets
+	// ask is received from when a ping is wanted at once.
+	ask <-chan struct{}
+	// pace has the pauses.
+	pace *pace
 }
 
 // prober probes a server and reports again and again until ctx ends.
@@ -44,12 +48,12 @@ func probeServer(ctx context.Context, p probe) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		held := p.once(ctx)
-		if held && time.Since(began) > probeEvery {
+		if held && time.Since(began) > leastConnect {
 			continue
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(probeEvery):
+		case <-time.After(p.pace.connect()):
 		}
 	}
 }
@@ -66,7 +70,7 @@ func (p probe) once(ctx context.Context) (held bool) {
 	switch {
 	case err == nil:
 		defer conn.Close()
-		return hold(ctx, conn, p.report)
+		return p.hold(ctx, conn)
 	case ctx.Err() == nil:
 		p.report(false)
 	}
@@ -102,9 +106,9 @@ func connect(ctx context.Context, addr netip.AddrPort, made func(cookie uint64))
 // hold sends pings over conn until it ends. It reports the server up after the first answered ping,
 // since a handshake alone proves too little. It reports the server down after an unanswered ping.
 // It returns false if conn does not speak HTTP/2; then it reports the server up by the handshake.
-func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
+func (p probe) hold(ctx context.Context, conn *tls.Conn) bool {
 	if conn.ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
-		report(true)
+		p.report(true)
 		return false
 	}
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -116,22 +120,24 @@ func hold(ctx context.Context, conn *tls.Conn, report func(up bool)) bool {
 
 	answered := err == nil
 	if ctx.Err() == nil {
-		report(answered)
+		p.report(answered)
 	}
 
-	tick := time.NewTicker(pingEvery)
-	defer tick.Stop()
+	next := time.NewTimer(p.pace.phase())
+	defer next.Stop()
 	for err == nil {
 		select {
 		case <-ctx.Done():
 			return true
-		case <-tick.C:
-			err = ping(conn, framer)
+		case <-next.C:
+		case <-p.ask:
 		}
+		next.Reset(p.pace.ping())
+		err = ping(conn, framer)
 	}
 
 	if answered && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
-		report(false)
+		p.report(false)
 	}
 	return true
 }

@@ -63,6 +63,12 @@ type Options struct {
 	// CloseSockets closes TCP connections of this node and its pods to an API server that does not
 	// answer. If it is nil, none is closed.
 	CloseSockets func(Closing) (closed int, err error)
+	// Retransmitting returns the servers to which a selected connection of this node or its pods
+	// retransmits. If it is nil, lost servers are found by pings alone.
+	Retransmitting func(Sockets) ([]netip.AddrPort, error)
+	// CountSockets returns the number of selected connections of this node and its pods to each
+	// server. If it is nil, they are not counted.
+	CountSockets func(Sockets) (map[netip.AddrPort]int, error)
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
 	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
 	// were removed.
@@ -83,11 +89,14 @@ type Proxy struct {
 	health  *healthPorts
 	closing func(Closing) (int, error)
 	abort   func() (int, error)
-	stale   chan struct{} // UDP backends were removed; capacity 1
-	probe   prober
-	settled time.Duration
-	retry   time.Duration // the first pause after a failed write
-	listen  time.Duration // the pause between tries to listen on a port
+	// retransmitting and count are Options.Retransmitting and Options.CountSockets.
+	retransmitting func(Sockets) ([]netip.AddrPort, error)
+	count          func(Sockets) (map[netip.AddrPort]int, error)
+	stale          chan struct{} // UDP backends were removed; capacity 1
+	probe          prober
+	settled        time.Duration
+	retry          time.Duration // the first pause after a failed write
+	listen         time.Duration // the pause between tries to listen on a port
 	// abortRetry is the pause after a failed search for stale UDP sockets. abortAgain is the time
 	// to the second search.
 	abortRetry, abortAgain time.Duration
@@ -129,7 +138,8 @@ func New(o Options) (*Proxy, error) {
 
 	p := &Proxy{
 		table: o.Table, log: o.Log, observe: o.Observe, planner: planner, closing: o.CloseSockets,
-		abort: o.AbortDatagrams, stale: make(chan struct{}, 1), probe: probeServer,
+		abort: o.AbortDatagrams, retransmitting: o.Retransmitting, count: o.CountSockets,
+		stale: make(chan struct{}, 1), probe: probeServer,
 		settled: settled, retry: retryMin, listen: listenEvery, abortRetry: retryMax,
 		abortAgain: abortAgain, attached: make(chan struct{}),
 		wake: make(chan struct{}, 1), asked: make(chan func(*service.Planner)),
@@ -209,6 +219,12 @@ func (p *Proxy) Run(ctx context.Context) {
 	p.api.start(ctx, &watching, p.probe, p.poke)
 	watching.Go(func() { p.closeDead(ctx) })
 	watching.Go(func() { p.abortStale(ctx) })
+	if p.retransmitting != nil {
+		watching.Go(func() { p.askByEvidence(ctx) })
+	}
+	if p.count != nil {
+		watching.Go(func() { p.countConnections(ctx) })
+	}
 	p.poke()
 	p.loop(ctx)
 }
@@ -270,6 +286,10 @@ func (p *Proxy) loop(ctx context.Context) {
 		}
 	}
 }
+
+// SetNodes sets the number of nodes that probe the API servers, this one among them. More nodes
+// probe less often.
+func (p *Proxy) SetNodes(n int) { p.api.pace.nodes.Store(int64(n)) }
 
 // errEnded is the error of Ask after Run has ended.
 var errEnded = errors.New("the table of services is not kept any more")

@@ -35,6 +35,8 @@ type APIServer struct {
 	// result.
 	Up    bool
 	Since time.Time
+	// Connections counts those of the node and its pods, half a minute ago at most in general.
+	Connections int
 }
 
 // Status returns the current state. Numbers and problems may be some seconds old.

@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+)
+
+// A client in a namespace of its own is counted, and seen to retransmit once its server has gone.
+func TestConnectionsOfPodsAreFound(t *testing.T) {
+	client, server := nettest.NewNS(t), nettest.NewNS(t)
+	addrs := nettest.Prefixes("192.0.2.1/24", "192.0.2.2/24")
+	nettest.Veth(t, nettest.End{NS: client, Name: "eth0", Addrs: addrs[:1]},
+		nettest.End{NS: server, Name: "eth0", Addrs: addrs[1:]})
+	var conn net.Conn
+	var to netip.AddrPort
+	server.Run(t, func() error {
+		l, err := net.Listen("tcp", "192.0.2.2:0")
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+			to = l.Addr().(*net.TCPAddr).AddrPort()
+		}
+		return err
+	})
+	client.Run(t, func() (err error) {
+		if conn, err = net.Dial("tcp", to.String()); err == nil {
+			t.Cleanup(func() { conn.Close() })
+		}
+		return err
+	})
+
+	other := netip.MustParseAddrPort("192.0.2.3:6443")
+	paths := []string{ownNamespace, "/nowhere", client.Path()}
+	s := proxy.Sockets{Servers: []netip.AddrPort{other, to}, Spare: func(uint64) bool { return false }}
+	count, clients, err := countIn(paths, s)
+	if want := map[netip.AddrPort]int{to: 1}; err != nil || !maps.Equal(count, want) ||
+		!slices.Equal(clients, paths[2:]) {
+		t.Errorf("counted %v in %v, %v, want %v", count, clients, err, want)
+	}
+	spared := s
+	spared.Spare = func(uint64) bool { return true }
+	if count, _, err = countIn(paths, spared); err != nil || len(count) != 0 {
+		t.Errorf("of probes, %v are counted: %v", count, err)
+	}
+	if silent, err := retransmittingIn(paths, s); err != nil || len(silent) != 0 {
+		t.Errorf("an idle connection retransmits to %v, %v", silent, err)
+	}
+
+	server.OnLink("eth0", func(h *nl.Handle, l nl.Link) error {
+		return h.AddrDel(l, &nl.Addr{IPNet: &net.IPNet{IP: addrs[1].Addr().AsSlice(),
+			Mask: net.CIDRMask(24, 32)}})
+	})
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	nettest.Until(t, 10*time.Second, "a retransmission", func() bool {
+		silent, err := retransmittingIn(paths, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.Equal(silent, []netip.AddrPort{to})
+	})
+}

@@ -1,0 +1,114 @@
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// lookEvery is the pause between two looks for retransmissions. A look takes at most one part in
+	// lookShare of a core.
+	lookEvery, lookShare = 250 * time.Millisecond, 50
+	// askPause is the least time between two probes of a server for this reason.
+	askPause = time.Second
+	// countEvery is the pause between two counts of connections. A count takes at most one part in
+	// countShare of a core.
+	countEvery, countShare = 30 * time.Second, 200
+)
+
+// Sockets selects local connections to API servers.
+type Sockets struct {
+	Servers []netip.AddrPort
+	// Spare reports whether a socket, by its cookie (SO_COOKIE), is a probe and does not count.
+	Spare func(cookie uint64) bool
+}
+
+// askByEvidence looks for local connections that retransmit to a server, and has such a server
+// probed at once, until ctx ends. It looks only in clusters so large that pings alone would find a
+// lost server later than within a second.
+func (p *Proxy) askByEvidence(ctx context.Context) {
+	pause, warned := lookEvery, false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		pause = lookEvery
+		if p.api.pace.ping() <= leastPing {
+			continue
+		}
+
+		began := time.Now()
+		silent, err := p.retransmitting(p.api.sockets(true))
+		p.api.ask(silent, time.Now())
+		pause = max(lookEvery, lookShare*time.Since(began))
+		if err != nil && !warned {
+			p.log.Warn("a lost API server is found out later: retransmissions to it cannot be read",
+				"error", err)
+		}
+		warned = err != nil
+	}
+}
+
+// countConnections counts the connections to each server until ctx ends.
+func (p *Proxy) countConnections(ctx context.Context) {
+	pause, warned := time.Second, false // a count at the start tells askByEvidence where to look
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		began := time.Now()
+		count, err := p.count(p.api.sockets(false))
+		pause = max(countEvery, countShare*time.Since(began))
+		if err != nil && !warned {
+			p.log.Warn("connections to API servers are counted in part", "error", err)
+		}
+		warned = err != nil
+		p.api.counted(count)
+	}
+}
+
+// counted records the number of connections to each server.
+func (a *apiServers) counted(count map[netip.AddrPort]int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for addr, s := range a.servers {
+		s.connections = count[addr]
+	}
+}
+
+// sockets selects the connections to all servers, or to those that answer.
+func (a *apiServers) sockets(up bool) Sockets {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := Sockets{Spare: a.closing.own.has}
+	for addr, server := range a.servers {
+		if server.up || !up {
+			s.Servers = append(s.Servers, addr)
+		}
+	}
+	slices.SortFunc(s.Servers, netip.AddrPort.Compare)
+	return s
+}
+
+// ask has servers probed at once, each at most once in askPause.
+func (a *apiServers) ask(servers []netip.AddrPort, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, addr := range servers {
+		s := a.servers[addr]
+		if s == nil || now.Sub(s.asked) < askPause {
+			continue
+		}
+		s.asked = now
+		select {
+		case s.ask <- struct{}{}:
+		default:
+		}
+	}
+}
