@@ -15,6 +15,9 @@ import (
 
 const clusterPolicyGroup = "policy.networking.k8s.io"
 
+var definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1",
+	Resource: "customresourcedefinitions"}
+
 // TestClusterNetworkPolicies has the kind come to a cluster, overrule a NetworkPolicy in both
 // directions, hold while the daemon is dead, and go with all its objects.
 func TestClusterNetworkPolicies(t *testing.T) {
@@ -29,8 +32,7 @@ func TestClusterNetworkPolicies(t *testing.T) {
 	nodetest.PolicyBecomes(ctx, t, client, server, true)
 	nodetest.PolicyAllows(ctx, t, "NetworkPolicy alone", guest, server, false)
 
-	definitions := l.Control.Dynamic.Resource(schema.GroupVersionResource{
-		Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	definitions := l.Control.Dynamic.Resource(definitionResource)
 	definition := clusterPolicyDefinition()
 	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
@@ -103,14 +105,24 @@ func applyClusterObject(ctx context.Context, t *testing.T, l *lab.Lab, name stri
 // clusterPolicyDefinition defines the kind without a schema: what is refused at admission by the
 // upstream one is the daemon's to judge here.
 func clusterPolicyDefinition() *unstructured.Unstructured {
+	return policyDefinition("ClusterNetworkPolicy", "clusternetworkpolicies", "v1alpha2")
+}
+
+// policyDefinition defines a kind of policies without a schema, in one version.
+func policyDefinition(kind, plural, version string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": "clusternetworkpolicies." + clusterPolicyGroup,
+		"metadata": map[string]any{"name": plural + "." + clusterPolicyGroup,
 			// The API server keeps groups of k8s.io for kinds that were reviewed upstream.
 			"annotations": map[string]any{"api-approved.kubernetes.io": "unapproved, for a test"}},
 		"spec": map[string]any{"group": clusterPolicyGroup, "scope": "Cluster",
-			"names": map[string]any{"plural": "clusternetworkpolicies", "kind": "ClusterNetworkPolicy"},
-			"versions": []any{map[string]any{"name": "v1alpha2", "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
-					"x-kubernetes-preserve-unknown-fields": true}}}}}}}
+			"names":    map[string]any{"plural": plural, "kind": kind},
+			"versions": []any{policyVersion(version, true, true)}}}}
+}
+
+// policyVersion is a version in a definition.
+func policyVersion(name string, served, storage bool) map[string]any {
+	return map[string]any{"name": name, "served": served, "storage": storage,
+		"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object",
+			"x-kubernetes-preserve-unknown-fields": true}}}
 }

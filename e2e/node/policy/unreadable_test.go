@@ -1,0 +1,91 @@
+package policy_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
+	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/pkg/telemetry"
+)
+
+// While veild may not read policies or namespaces, a pod that it sees first is mute, even where
+// a policy allows it, and pods that it knew keep what they have. With the right it has its group.
+func TestPodsThatComeWhilePoliciesCannotBeReadAreMute(t *testing.T) {
+	ctx, l := policyLab(t)
+	nodetest.AllowClients(ctx, t, l, "client")
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	server := nodetest.StartPod(ctx, t, n1, "server")
+	nodetest.EchoAt(ctx, t, server)
+	known := nodetest.StartPod(ctx, t, n2, "client")
+	nodetest.PolicyBecomes(ctx, t, known, server, true)
+
+	for _, resource := range []string{"networkpolicies", "namespaces"} {
+		t.Run(resource, func(t *testing.T) {
+			giveBack := takeRight(ctx, t, l, resource)
+			// A watch that runs is not asked again for its right.
+			errtest.Must(t, l.Control.StopAPIServer(ctx), l.Control.StartAPIServer(ctx))
+			for _, n := range []*lab.Node{n1, n2} {
+				waitProblem(ctx, t, n, resource, true)
+			}
+
+			late := nodetest.StartPod(ctx, t, n2, "client")
+			waitProblem(ctx, t, n2, "1 new pods are mute", true)
+			nodetest.PolicyAllows(ctx, t, "first seen meanwhile", late, server, false)
+			nodetest.PolicyAllows(ctx, t, "known before", known, server, true)
+
+			giveBack()
+			nodetest.PolicyBecomes(ctx, t, late, server, true)
+			for _, n := range []*lab.Node{n1, n2} {
+				waitProblem(ctx, t, n, resource, false)
+			}
+			nodetest.PolicyAllows(ctx, t, "known before", known, server, true)
+		})
+	}
+	nodetest.NoLeaks(t, l)
+}
+
+// takeRight takes a resource out of what veild may read, until the returned function is called.
+func takeRight(ctx context.Context, t *testing.T, l *lab.Lab, resource string) (giveBack func()) {
+	t.Helper()
+	roles := l.Control.Client.RbacV1().ClusterRoles()
+	role, err := roles.Get(ctx, "kubeveil-veild", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := role.Rules
+	role.Rules = slices.DeleteFunc(slices.Clone(with), func(r rbacv1.PolicyRule) bool {
+		return slices.Contains(r.Resources, resource)
+	})
+	if len(role.Rules) == len(with) {
+		t.Fatalf("veild has no right on %s: %+v", resource, with)
+	}
+	if role, err = roles.Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		role.Rules = with
+		if _, err := roles.Update(ctx, role, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// waitProblem waits until the status of a node has a problem with that text, or has none.
+func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, text string, want bool) {
+	t.Helper()
+	nodetest.WaitStatus(ctx, t, n, time.Minute, func(s telemetry.Status) error {
+		if has := strings.Contains(strings.Join(s.Problems, "\n"), text); has != want {
+			return fmt.Errorf("problems %q, want %q in them: %t", s.Problems, text, want)
+		}
+		return nil
+	})
+}
