@@ -121,6 +121,12 @@ const (
 
 // sum computes Poly1305 of the lanes' texts up to the last reduction.
 func (l *lanes) sum(n int) {
+	l.begin()
+	polyLanes(&l.poly[0][0], (*uint64)(unsafe.Pointer(&l.texts)), n)
+}
+
+// begin sets h to 0, and r to what the lanes' keys say.
+func (l *lanes) begin() {
 	p := &l.poly
 	for i := range laneCount {
 		t0 := binary.LittleEndian.Uint64(l.keys[i][0:]) & 0x0ffffffc0fffffff
@@ -131,7 +137,6 @@ func (l *lanes) sum(n int) {
 		p[5][i] = t1 >> 24
 		p[6][i], p[7][i] = 20*p[4][i], 20*p[5][i]
 	}
-	polyLanes(&p[0][0], (*uint64)(unsafe.Pointer(&l.texts)), n)
 }
 
 // tag reduces h of a lane modulo 2^130-5 and adds s.

@@ -11,6 +11,21 @@ import (
 	"golang.org/x/crypto/chacha20"
 )
 
+// laneCode is the assembly of the tier: what the CPU makes of it, or an interpreter.
+type laneCode interface {
+	chacha(key *byte, texts, counters *uint64, polyKeys *byte, n int)
+	poly(state, texts *uint64, n int)
+}
+
+// processor is the CPU.
+type processor struct{}
+
+func (processor) chacha(key *byte, texts, counters *uint64, polyKeys *byte, n int) {
+	chachaLanes(key, texts, counters, polyKeys, n)
+}
+
+func (processor) poly(state, texts *uint64, n int) { polyLanes(state, texts, n) }
+
 // Each vector passes through one of the tier's lanes, with random texts in the others. That is the
 // whole computation where the nonce begins with four zero bytes, as WireGuard's does.
 //
@@ -19,17 +34,26 @@ import (
 // pass an instruction and a load for the sake of this test. For those vectors x/crypto makes the
 // keystream, and the tag of each passes through polyLanes all the same.
 func TestWycheproofVectorsInLanes(t *testing.T) {
-	needAVX512(t)
+	all := vectors(t)
+	t.Run("CPU", func(t *testing.T) {
+		needAVX512(t)
+		vectorsInLanes(t, all, processor{})
+	})
+	t.Run("interpreter", func(t *testing.T) { vectorsInLanes(t, all, newMachine(t)) })
+}
+
+func vectorsInLanes(t *testing.T, all []*vector, code laneCode) {
+	t.Helper()
 	_, w, key := worker(t)
 	whole := 0
-	for i, v := range vectors(t) {
+	for i, v := range all {
 		lane := i % laneCount
 		*key = Key(v.Key)
 		var sealed []byte
 		var polyKey [32]byte
 		if binary.LittleEndian.Uint32(v.Nonce) == 0 {
 			whole++
-			sealed, polyKey = keystreamOfLane(w, key, v, lane)
+			sealed, polyKey = keystreamOfLane(w, code, key, v, lane)
 		} else {
 			sealed, polyKey = keystreamOfXCrypto(t, v)
 		}
@@ -37,13 +61,43 @@ func TestWycheproofVectorsInLanes(t *testing.T) {
 		if !bytes.Equal(sealed, v.Sealed) {
 			t.Errorf("%v: sealed %x, want %x", v, sealed, v.Sealed)
 		}
-		tag := tagOfLane(w, polyKey, v, lane)
+		tag := tagOfLane(w, code, polyKey, v, lane)
 		if bytes.Equal(tag[:], v.Tag) != v.valid() {
 			t.Errorf("%v: tag %x, that of the vector %x", v, tag, v.Tag)
 		}
 	}
 	if whole != 10 {
 		t.Errorf("%d vectors with a nonce of the tier, want 10", whole)
+	}
+}
+
+// The interpreter agrees with x/crypto on lengths around the edges of blocks and of passes, so that
+// the assembly is tested where no CPU has AVX-512.
+func TestInterpretedLanesAgreeWithXCrypto(t *testing.T) {
+	code := newMachine(t)
+	_, w, key := worker(t)
+	for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 1420,
+		1440} {
+		rand.Read(key[:])
+		packets := randomLanes(0, make([]byte, n))
+		packets[1].Counter = 1<<64 - 1
+		want := make([]Packet, laneCount)
+		for i, p := range packets {
+			want[i] = Packet{Data: bytes.Clone(p.Data), Counter: p.Counter}
+		}
+		sealEach(w, key, want)
+
+		l, _ := w.fill(packets)
+		code.chacha(&key[0], (*uint64)(unsafe.Pointer(&l.texts)), &l.counters[0], &l.keys[0][0], n)
+		l.begin()
+		code.poly(&l.poly[0][0], (*uint64)(unsafe.Pointer(&l.texts)), n)
+		for i, p := range packets {
+			l.tag(i, (*[Overhead]byte)(p.Data[n:]))
+			if !bytes.Equal(p.Data, want[i].Data) {
+				t.Errorf("%d bytes, lane %d: sealed message differs", n, i)
+			}
+		}
+		l.forget()
 	}
 }
 
@@ -59,11 +113,11 @@ func randomLanes(lane int, text []byte) []Packet {
 }
 
 // keystreamOfLane seals a vector's text without its tag.
-func keystreamOfLane(w *Worker, key *Key, v *vector, lane int) ([]byte, [32]byte) {
+func keystreamOfLane(w *Worker, code laneCode, key *Key, v *vector, lane int) ([]byte, [32]byte) {
 	packets := randomLanes(lane, v.Text)
 	packets[lane].Counter = binary.LittleEndian.Uint64(v.Nonce[4:])
 	l, n := w.fill(packets)
-	l.chacha(key, n)
+	code.chacha(&key[0], (*uint64)(unsafe.Pointer(&l.texts)), &l.counters[0], &l.keys[0][0], n)
 	return packets[lane].Data[:n], l.keys[lane]
 }
 
@@ -84,7 +138,8 @@ func keystreamOfXCrypto(t *testing.T, v *vector) (sealed []byte, polyKey [32]byt
 // additional data, and ends each text with the block of its length. So both are one text, padded
 // between them, then that block is taken back, and the right one follows: it is added to h, and an
 // empty text multiplies the sum.
-func tagOfLane(w *Worker, polyKey [32]byte, v *vector, lane int) (tag [Overhead]byte) {
+func tagOfLane(w *Worker, code laneCode, polyKey [32]byte, v *vector,
+	lane int) (tag [Overhead]byte) {
 	text := bytes.Clone(v.AD)
 	for len(text)%16 != 0 {
 		text = append(text, 0)
@@ -94,12 +149,14 @@ func tagOfLane(w *Worker, polyKey [32]byte, v *vector, lane int) (tag [Overhead]
 		rand.Read(l.keys[i][:])
 	}
 	l.keys[lane] = polyKey
-	l.sum(n)
+	l.begin()
+	texts := (*uint64)(unsafe.Pointer(&l.texts))
+	code.poly(&l.poly[0][0], texts, n)
 
 	l.takeBackLength(lane, n)
 	l.poly[0][lane] += uint64(len(v.AD))
 	l.poly[1][lane] += uint64(len(v.Sealed)) << (64 - 44)
-	polyLanes(&l.poly[0][0], (*uint64)(unsafe.Pointer(&l.texts)), 0)
+	code.poly(&l.poly[0][0], texts, 0)
 	l.tag(lane, &tag)
 	l.forget()
 	return tag
