@@ -8,6 +8,10 @@
 //	x/crypto  every CPU; the reference
 //	avx512    8 packets of one length at a time; CPUs with AVX-512 F, BW, VL, DQ and IFMA
 //
+// Wycheproof's vectors pass through each tier. chachaLanes takes WireGuard's nonces alone, which ten
+// vectors have; the tags of all pass through polyLanes. An interpreter runs the assembly where the
+// CPU has no AVX-512.
+//
 // Keys are pointers to memory of package secret, and no tier copies one to the heap. A Worker is
 // the scratch of one thread.
 //

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	mathrand "math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -88,7 +89,17 @@ func (m *machine) run(function string, args ...uint64) {
 	for _, a := range args {
 		m.data["FP"] = binary.LittleEndian.AppendUint64(m.data["FP"], a)
 	}
+
 	m.general = map[string]uint64{}
+	for _, name := range strings.Fields("AX BX CX DX SI DI R8 R9 R10 R11 R12 R13 R14 R15") {
+		m.general[name] = mathrand.Uint64()
+	}
+	for i := range m.z {
+		for k := range m.z[i] {
+			m.z[i][k] = mathrand.Uint64()
+		}
+	}
+
 	code := m.code[function]
 	for at := 0; code[at].op != "RET"; {
 		i := code[at]
@@ -373,18 +384,26 @@ func (m *machine) move(i instruction) {
 	default:
 		m.t.Fatalf("unknown instruction %v", i)
 	}
-	n := bits.Len64(mask)
-	if strings.Contains(to, "(") {
-		copy(m.memory(to, n), m.z[m.register(from)].bytes()[:n])
+
+	v := zmm{}
+	if !strings.Contains(from, "(") {
+		v = m.z[m.register(from)]
+	} else {
+		for k, b := range m.memory(from, bits.Len64(mask)) {
+			v.bytes()[k] = b * byte(mask>>k&1)
+		}
+	}
+
+	if !strings.Contains(to, "(") {
+		m.z[m.register(to)] = v
 		return
 	}
-	v := zmm{}
-	if strings.Contains(from, "(") {
-		copy(v.bytes()[:n], m.memory(from, n))
-	} else {
-		v = m.z[m.register(from)]
+	b := m.memory(to, bits.Len64(mask))
+	for k := range b {
+		if mask>>k&1 == 1 {
+			b[k] = v.bytes()[k]
+		}
 	}
-	m.z[m.register(to)] = v
 }
 
 func (i instruction) String() string { return fmt.Sprint(i.op, " ", strings.Join(i.args, ", ")) }

@@ -72,26 +72,40 @@ func vectorsInLanes(t *testing.T, all []*vector, code laneCode) {
 }
 
 // The interpreter agrees with x/crypto on lengths around the edges of blocks and of passes, so that
-// the assembly is tested where no CPU has AVX-512.
+// the assembly is tested where no CPU has AVX-512. It writes nothing behind the texts, and no key,
+// text or keystream stays in a register.
 func TestInterpretedLanesAgreeWithXCrypto(t *testing.T) {
 	code := newMachine(t)
 	_, w, key := worker(t)
 	for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 1420,
 		1440} {
 		rand.Read(key[:])
-		packets := randomLanes(0, make([]byte, n))
+		text := make([]byte, n)
+		rand.Read(text)
+		packets := randomLanes(0, text)
 		packets[1].Counter = 1<<64 - 1
-		want := make([]Packet, laneCount)
+		want, before := make([]Packet, laneCount), make([][]byte, laneCount)
 		for i, p := range packets {
 			want[i] = Packet{Data: bytes.Clone(p.Data), Counter: p.Counter}
+			before[i] = bytes.Clone(p.Data)
 		}
 		sealEach(w, key, want)
 
 		l, _ := w.fill(packets)
-		code.chacha(&key[0], (*uint64)(unsafe.Pointer(&l.texts)), &l.counters[0], &l.keys[0][0], n)
+		texts := (*uint64)(unsafe.Pointer(&l.texts))
+		code.chacha(&key[0], texts, &l.counters[0], &l.keys[0][0], n)
+		if [20]zmm(code.z[:20]) != [20]zmm{} { // The others have numbers of blocks and counters.
+			t.Errorf("%d bytes: secrets stay in registers", n)
+		}
 		l.begin()
-		code.poly(&l.poly[0][0], (*uint64)(unsafe.Pointer(&l.texts)), n)
+		code.poly(&l.poly[0][0], texts, n)
+		if code.z != [32]zmm{} {
+			t.Errorf("%d bytes: what became of the text stays in registers", n)
+		}
 		for i, p := range packets {
+			if !bytes.Equal(p.Data[n:], before[i][n:]) {
+				t.Errorf("%d bytes, lane %d: bytes behind the text were written", n, i)
+			}
 			l.tag(i, (*[Overhead]byte)(p.Data[n:]))
 			if !bytes.Equal(p.Data, want[i].Data) {
 				t.Errorf("%d bytes, lane %d: sealed message differs", n, i)

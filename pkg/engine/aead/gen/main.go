@@ -135,8 +135,8 @@ func chacha() {
 	CMPQ(off, n)
 	JLT(LabelRef("pass"))
 	Label("done")
-	// Keystream and key leave the registers.
-	for i := range 16 {
+	// Keystream, key and text leave the registers; the scratch of transposeWords has some, too.
+	for i := range 20 {
 		VPXORD(z[i], z[i], z[i])
 	}
 	VZEROUPPER()
