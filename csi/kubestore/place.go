@@ -50,8 +50,8 @@ const (
 )
 
 // Placer selects the node of each claim that is to be a copy: the node of its source. The scheduler
-// does not know which node that is. It writes one annotation, and so do two Placers at once: the
-// same one. Use NewPlacer, then Run.
+// does not know which node that is. It writes one annotation, to the revision in which it saw that
+// there is none. So any number of Placers may run: of two, one writes. Use NewPlacer, then Run.
 type Placer struct {
 	client dynamic.Interface
 	log    *slog.Logger
@@ -295,6 +295,7 @@ func (p *Placer) placeDue(ctx context.Context, now time.Time) {
 		switch {
 		case ctx.Err() != nil:
 			return
+		case apierrors.IsConflict(err): // What another client wrote meanwhile is watched.
 		case err != nil:
 			p.log.Info("copy is not placed yet", "claim", name, "why", err)
 		case node != "":

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/csi/driver"
@@ -87,12 +90,7 @@ func placement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := kubestore.NewPlacerForClient(d, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	running, stop := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() { defer close(done); p.Run(running) }()
-	defer func() { stop(); <-done }()
-
+	defer place(ctx, t, d)()
 	for _, round := range []string{"at first", "after it was given back"} {
 		if err := lab.Until(ctx, waitForPolicy, func() error {
 			c, err := all.Get(ctx, "copy", metav1.GetOptions{})
@@ -108,10 +106,66 @@ func placement(ctx context.Context, t *testing.T, l *lab.Lab, own, other string)
 			metav1.PatchOptions{})
 		errtest.Must(t, err)
 	}
+	t.Run("two at once", func(t *testing.T) {
+		defer place(ctx, t, d)()
+		placedOnce(ctx, t, all, copyOf, own)
+	})
 	for _, name := range []string{"copy-foreign", "no-copy"} {
 		if c, err := all.Get(ctx, name, metav1.GetOptions{}); err != nil ||
 			c.Annotations[selectedNode] != "" {
 			t.Errorf("%s: node %q, %v", name, c.Annotations[selectedNode], err)
+		}
+	}
+}
+
+// place runs the placement until the returned function is called.
+func place(ctx context.Context, t *testing.T, d dynamic.Interface) (stop func()) {
+	p := kubestore.NewPlacerForClient(d, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	running, end := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { defer close(done); p.Run(running) }()
+	return func() { end(); <-done }
+}
+
+// placedOnce makes copies, and gives each back once. However many placements run, a copy is written
+// as often as by one: each writes to the revision alone in which no node was selected.
+func placedOnce(ctx context.Context, t *testing.T, claims typedcorev1.PersistentVolumeClaimInterface,
+	copyOf func(name, class string) *corev1.PersistentVolumeClaim, own string) {
+	const copies = 20
+	seen := map[string][]string{} // the nodes of each copy, write by write
+	list, err := claims.List(ctx, metav1.ListOptions{})
+	errtest.Must(t, err)
+	w, err := claims.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	errtest.Must(t, err)
+	defer w.Stop()
+
+	for i := range copies {
+		_, err := claims.Create(ctx, copyOf(fmt.Sprint("copy-once-", i), "kubeveil"),
+			metav1.CreateOptions{})
+		errtest.Must(t, err)
+	}
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, selectedNode)
+	for done := 0; done < copies; {
+		event, open := <-w.ResultChan()
+		c, is := event.Object.(*corev1.PersistentVolumeClaim)
+		if !open || !is {
+			t.Fatalf("%+v, open %t: %v", event, open, ctx.Err())
+		}
+		if !strings.HasPrefix(c.Name, "copy-once-") {
+			continue
+		}
+		seen[c.Name] = append(seen[c.Name], c.Annotations[selectedNode])
+		switch len(seen[c.Name]) {
+		case 2:
+			_, err := claims.Patch(ctx, c.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			errtest.Must(t, err)
+		case 4:
+			done++
+		}
+	}
+	for name, nodes := range seen {
+		if want := []string{"", own, "", own}; !slices.Equal(nodes, want) {
+			t.Errorf("%s had the nodes %q, want %q", name, nodes, want)
 		}
 	}
 }
