@@ -40,6 +40,7 @@ type receiver struct {
 	worker *aead.Worker
 	join   *packet.Coalescer
 	waiter sock.Waiter
+	slice  slice
 	stop   *sock.Waker
 	ended  chan struct{}
 	filter *noise.Filter // changed under Device.state
@@ -124,6 +125,7 @@ func (r *receiver) runRX(b *binding) {
 	for !d.stopping.Load() {
 		msgs := r.receive(b)
 		if len(msgs) == 0 {
+			r.slice.end()
 			r.waiter.Wait()
 			continue
 		}

@@ -20,6 +20,7 @@ type shard struct {
 	out    *outbox
 	waiter sock.Waiter
 	stop   *sock.Waker
+	slice  slice // of the thread from the TUN
 
 	rx *receiver
 
@@ -80,6 +81,7 @@ func (s *shard) runTX() {
 			return
 		}
 
+		s.slice.end()
 		s.waiter.Wait()
 		if _, failed := s.waiter.Ready(0); failed && !s.d.halted.Load() {
 			if _, err := s.queue.Read(s.buf); ignorable(err) != nil {
