@@ -12,8 +12,8 @@ import (
 func (s *suite) label(name string, side side, rate int) {
 	text := fmt.Sprintf("%s, %d GET/s", side.title, rate)
 	for suffix, what := range map[string]string{"": ": P50", suffixP99: ": P99", suffixP90: ": P90",
-		suffixMean: ": mean", suffixCPU: ": CPU of all parties per 10,000 requests",
-		suffixMore: ": requests by which servers and clients differ, all rounds"} {
+		suffixMean: ": mean", suffixCPU: ": CPU per 10,000 requests",
+		suffixMore: ": requests that only servers or only clients counted"} {
 		s.labels[name+suffix] = text + what
 	}
 }
@@ -51,9 +51,10 @@ func (s *suite) report() *report.Report {
 func (s *suite) sides() report.Table {
 	t := report.Table{Title: "All sides",
 		Note: "Medians of the rounds, microseconds, and the medians of their ratios to direct. CPU is " +
-			"milliseconds of all parties per 10,000 requests.",
+			"milliseconds of all parties per 10,000 requests. The last column is by how many requests the " +
+			"servers' count and the clients' differ, of all rounds.",
 		Head: []string{"GET/s", "side", "P50", "to direct", "P99", "to direct", "CPU", "to direct",
-			"requests more"}}
+			"requests off"}}
 	for _, part := range Parts() {
 		for _, rate := range s.Rates {
 			for _, side := range sidesOf(part) {
@@ -105,7 +106,7 @@ func (s *suite) published() report.Table {
 			"gateway, one API server and three etcd on machines of their own, TLS client certificates; "+
 			"milliseconds. Ours are ratios to direct at %s GET/s.", numbers(s.Rates)),
 		Head: []string{"", "KubeGateway: direct", "through it", "ratio", "entry 0 from a pod",
-			"entry 0 from a host process", "TCP proxy", "haproxy", "proxy of its shape"}}
+			"entry 0 from the node", "TCP proxy", "haproxy", "proxy of its shape"}}
 
 	for _, line := range []struct{ what, direct, through, ratio, suffix string }{
 		{"P50", "1.14", "1.65", "1.45", ""}, {"P90", "1.31", "2.01", "1.54", suffixP90},

@@ -45,12 +45,12 @@ type side struct {
 	to []netip.AddrPort
 }
 
-// place names where the client is.
+// place names where the client is, after "direct from ".
 func (s side) place() string {
 	if s.pod {
-		return "pod"
+		return "a pod"
 	}
-	return "host process"
+	return "the node"
 }
 
 // sidesOf returns the sides of a part. A frontend of services.apiFrontends would be one more way of
@@ -59,21 +59,20 @@ func sidesOf(part string) []side {
 	to := func(a netip.AddrPort) []netip.AddrPort { return []netip.AddrPort{a} }
 	if part == "pod" {
 		return []side{
-			{sideOurs, "Pod by the service's address, entry 0", nodeOurs, true, to(frontend)},
-			{sideDirect, "Pod direct", nodeOurs, true, servers()},
-			{sideAgain, "Pod direct again, the control", nodeOurs, true, servers()},
-			{sidePlain, "Pod direct, a node without anything of ours", nodePlain, true, servers()},
+			{sideOurs, "Entry 0 from a pod", nodeOurs, true, to(frontend)},
+			{sideDirect, "Direct from a pod", nodeOurs, true, servers()},
+			{sideAgain, "Direct from a pod again, the control", nodeOurs, true, servers()},
+			{sidePlain, "Direct from a pod of a node without Kubeveil", nodePlain, true, servers()},
 		}
 	}
 	return []side{
-		{sideService, "Host process by the service's address, entry 0", nodeOurs, false,
+		{sideService, "Entry 0 from the node, by the service's address", nodeOurs, false,
 			to(frontend)},
-		{sideDirect, "Host process direct", nodeOurs, false, servers()},
-		{sideAgain, "Host process direct again, the control", nodeOurs, false, servers()},
-		{sideTCP, "TCP proxy on loopback", nodeOurs, false, to(proxyTCP)},
-		{sideHAProxy, "haproxy on loopback, TCP mode", nodeOurs, false, to(proxyHAProxy)},
-		{sideReTLS, "Proxy that re-encrypts and impersonates (KubeGateway's shape)", nodeOurs, false,
-			to(proxyReTLS)},
+		{sideDirect, "Direct from the node", nodeOurs, false, servers()},
+		{sideAgain, "Direct from the node again, the control", nodeOurs, false, servers()},
+		{sideTCP, "TCP proxy", nodeOurs, false, to(proxyTCP)},
+		{sideHAProxy, "haproxy, TCP mode", nodeOurs, false, to(proxyHAProxy)},
+		{sideReTLS, "Proxy of KubeGateway's shape", nodeOurs, false, to(proxyReTLS)},
 	}
 }
 

@@ -146,7 +146,7 @@ func (s *suite) measure(ctx context.Context, part string) error {
 			s.label(name, side, rate)
 			if side.name != sideDirect {
 				g.Pairs = append(g.Pairs, bench.Pair{Name: name, Ours: side.name, Base: sideDirect,
-					BaseName: "direct from a " + side.place()})
+					BaseName: "direct from " + side.place()})
 			}
 		}
 		groups = append(groups, g)

@@ -66,6 +66,7 @@ func chartTitle(u bench.Unit) string {
 	what := map[bench.Unit]string{
 		bench.Mbps: "Throughput", bench.Millisecond: "Latency", bench.CoreSecondsPerGB: "CPU time",
 		bench.MiB: "Memory", bench.Percent: "Share", bench.IOPS: "Requests", bench.Count: "Number",
+		bench.Microsecond: "Latency", bench.Nanosecond: "Latency", bench.PerSecond: "Rate",
 	}[u]
 	better := "less is better"
 	if u.MoreIsBetter() {
