@@ -34,13 +34,13 @@ type Control struct {
 	Dynamic dynamic.Interface
 	// APIServer is the process, to end and restart.
 	APIServer *Process
+	// Servers are all API servers, in the order of their numbers.
+	Servers []*Server
 
-	etcd *Process
-	host *Host
-	// further are the hosts of all API servers but the first.
-	further []*Host
-	lab     *Lab
-	certs   *authority.Authority
+	etcd  *Process
+	host  *Host
+	lab   *Lab
+	certs *authority.Authority
 	// account is the service account of veild, as the manifests have it.
 	account struct{ namespace, name string }
 }
@@ -73,6 +73,7 @@ func (l *Lab) newControl(ctx context.Context) (*Control, error) {
 	if err := c.startAPIServer(ctx); err != nil {
 		return nil, err
 	}
+	c.Servers = []*Server{{Process: c.APIServer, lab: l, host: h}}
 
 	if err := c.connect(); err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ type Options struct {
 	// UnderlayMTU is the MTU between nodes, bytes; 0 is 1500.
 	UnderlayMTU int
 	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see
-	// Control.UnplugServer, and the etcd of the first.
+	// Server.Unplug, and the etcd of the first.
 	APIServers int
 	// NoAPIServer leaves out etcd and kube-apiserver: veild reads snapshot files, see Introduce. A
 	// Clear lab has no API server anyway.

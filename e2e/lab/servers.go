@@ -32,21 +32,21 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 	c.lab.mu.Lock()
 	c.lab.hosts = append(c.lab.hosts, h)
 	c.lab.mu.Unlock()
-	c.further = append(c.further, h)
+	s := &Server{lab: c.lab, host: h}
+	c.Servers = append(c.Servers, s)
 	if err := c.lab.plug(ctx, h, name, "eth0",
 		c.lab.opts.Family.Underlay(controlHost+byte(i))); err != nil {
 		return err
 	}
 
 	addr := c.serverAddrs(i)[0]
-	p, err := c.runAPIServer(ctx, h, c.etcdURL(), addr)
-	if err != nil {
+	if s.Process, err = c.runAPIServer(ctx, h, c.etcdURL(), addr); err != nil {
 		return err
 	}
 
 	err = Until(ctx, 90*time.Second, func() error {
-		if !p.Running() {
-			return Stop(fmt.Errorf("it has ended: %s", p.tail()))
+		if !s.Process.Running() {
+			return Stop(fmt.Errorf("it has ended: %s", s.Process.tail()))
 		}
 		return c.listed(ctx, addr)
 	})
@@ -76,9 +76,18 @@ func (c *Control) listed(ctx context.Context, addr netip.Addr) error {
 	return fmt.Errorf("%s is no endpoint of the API's service", addr)
 }
 
-// UnplugServer takes the underlay from an API server other than the first, which is number 0, or
-// gives it back: to all others it is as if its machine had no power.
-func (c *Control) UnplugServer(ctx context.Context, i int, out bool) error {
+// Server is an API server on a host of its own. The first one's host has etcd, too.
+type Server struct {
+	// Process is what was started first; Control.APIServer is the first server's current one.
+	Process *Process
+
+	lab  *Lab
+	host *Host
+}
+
+// Unplug takes the underlay from the server's host, or gives it back: to all others it is as if its
+// machine had no power.
+func (s *Server) Unplug(ctx context.Context, out bool) error {
 	state := map[bool]string{true: "down", false: "up"}[out]
-	return c.lab.bridge.IP(ctx, "link set "+port(c.further[i-1].Name, "eth0")+" "+state)
+	return s.lab.bridge.IP(ctx, "link set "+port(s.host.Name, "eth0")+" "+state)
 }

@@ -26,8 +26,9 @@ func options(t *testing.T) Options {
 	t.Helper()
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
-	return Options{Rounds: 1, Seed: 1, Sample: 200 * time.Millisecond, Parts: Parts(),
-		Rates: []int{500}, HAProxy: nettest.NeedProgram(t, "haproxy"), Root: ".",
+	return Options{Rounds: 1, Seed: 1, Sample: 200 * time.Millisecond, Faults: 1,
+		Parts: []string{"pod", "host"}, Rates: []int{500},
+		HAProxy: nettest.NeedProgram(t, "haproxy"), Root: ".",
 		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
 }
 
@@ -42,7 +43,7 @@ func TestRunMeasuresEachSide(t *testing.T) {
 		t.Error(err)
 	}
 
-	for _, part := range Parts() {
+	for _, part := range []string{"pod", "host"} {
 		for _, side := range sidesOf(part) {
 			for _, suffix := range []string{"", suffixP99, suffixP90, suffixMean, suffixCPU} {
 				name := fmt.Sprintf("%s_500_%s%s", part, side.name, suffix)
@@ -115,12 +116,21 @@ func TestEachGateIsThere(t *testing.T) {
 	for _, g := range gates {
 		got = append(got, g.Name)
 	}
+
 	var want []string
 	for part, side := range map[string]string{"pod": sideOurs, "host": sideService} {
 		for _, rate := range Rates {
 			for _, suffix := range []string{"", suffixP99, suffixCPU, suffixMore} {
 				want = append(want, fmt.Sprintf("%s_%d_%s%s", part, rate, side, suffix))
 			}
+		}
+	}
+	for _, f := range faults {
+		for _, k := range kinds {
+			if f.name == "power" {
+				want = append(want, caseFailure(f, k.name))
+			}
+			want = append(want, caseFailure(f, k.name)+suffixWorst)
 		}
 	}
 	slices.Sort(got)
@@ -131,7 +141,7 @@ func TestEachGateIsThere(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Rounds: 7, Sample: time.Second, Parts: Parts(), Rates: Rates}
+	good := Options{Rounds: 7, Sample: time.Second, Parts: Parts(), Rates: Rates, Faults: 10}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
@@ -140,6 +150,7 @@ func TestOptions(t *testing.T) {
 	}
 
 	for want, spoil := range map[string]func(*Options){
+		"0 faults":      func(o *Options) { o.Faults = 0 },
 		"0 rounds":      func(o *Options) { o.Rounds = 0 },
 		"samples of 1s": func(o *Options) { o.Sample = 1 },
 		"each once":     func(o *Options) { o.Rates = []int{500, 500} },

@@ -37,6 +37,8 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 		return copyTCP(ctx, args[1])
 	case len(args) == 3 && args[0] == "impersonate":
 		return impersonate(ctx, args[1], args[2])
+	case len(args) == 3 && args[0] == "hold":
+		return hold(ctx, args[1], args[2], out)
 	case len(args) == 2 && args[0] == "load":
 		var l load
 		if err := json.Unmarshal([]byte(args[1]), &l); err != nil {
@@ -48,5 +50,5 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 		}
 		return json.NewEncoder(out).Encode(o)
 	}
-	return fmt.Errorf("%q: want serve, copy, impersonate or load", args)
+	return fmt.Errorf("%q: want serve, copy, impersonate, hold or load", args)
 }

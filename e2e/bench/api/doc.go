@@ -24,6 +24,13 @@
 // last of them has the shape of KubeGateway: it ends TLS, impersonates the user of the client's
 // certificate, and sends each request to a server over connections of its own.
 //
+// # Failure
+//
+// Part failure has a lab (e2e/lab) with two real API servers on one etcd and the whole veild.
+// Clients hold connections to the service's address: HTTP/1.1 as curl has it, client-go with its
+// defaults, and HTTP/2 without pings. Servers lose their power or are stopped, and the longest wait
+// of each kind of client counts.
+//
 // # What it promises
 //
 // Load is an open loop: each request begins at a moment that was fixed before, and its latency
@@ -39,5 +46,5 @@
 // Not in it are veild's probes of the servers, which are there whichever address a client dials.
 //
 // Start reading at Run in suite.go; side.go has the sides, ground.go the namespaces, server.go,
-// client.go and proxy.go the processes.
+// client.go and proxy.go the processes; failure.go has part failure, held.go its clients.
 package api

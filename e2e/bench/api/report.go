@@ -25,7 +25,7 @@ func (s *suite) report() *report.Report {
 			"certificates, from three servers in memory. All sides of a row were measured directly "+
 			"after one another, in random order, in each round.", len(object)),
 		Banner: "Namespaces", Result: s.result, Labels: s.labels,
-		Tables: []report.Table{s.sides(), s.published()},
+		Tables: s.tables(),
 		Notes: append(s.parts.Notes,
 			fmt.Sprintf("Load is an open loop over %d connections. A latency counts from the moment "+
 				"at which its request was due, so waiting for anything counts.", connections),
@@ -42,9 +42,21 @@ func (s *suite) report() *report.Report {
 				"a client dials.",
 			"A host process reaches entry 0 by the service's address. services.apiFrontends, the "+
 				"address of kubelets' kubeconfigs, is not measured.",
+			fmt.Sprintf("Part failure: %d clients of each kind in a pod and as many on the node ask "+
+				"every %v, over a connection each, without time limits. A wait is from the fault until "+
+				"the last of a kind was answered a request that it began after the fault; of the last "+
+				"fault, from when the server is back.", heldEach, heldPeriod),
 			fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
 				s.Seed)),
 	}
+}
+
+// tables are those of parts with rates, if one of them was chosen.
+func (s *suite) tables() []report.Table {
+	if len(s.sides().Rows) == 0 {
+		return nil
+	}
+	return []report.Table{s.sides(), s.published()}
 }
 
 // sides is a row for each side and rate.
@@ -55,7 +67,7 @@ func (s *suite) sides() report.Table {
 			"servers' count and the clients' differ, of all rounds.",
 		Head: []string{"GET/s", "side", "P50", "to direct", "P99", "to direct", "CPU", "to direct",
 			"requests off"}}
-	for _, part := range Parts() {
+	for _, part := range []string{"pod", "host"} {
 		for _, rate := range s.Rates {
 			for _, side := range sidesOf(part) {
 				if row := s.row(part, rate, side); row != nil {
@@ -102,8 +114,8 @@ func (s *suite) row(part string, rate int, side side) []string {
 // published is what KubeGateway's document says, beside the ratios of this run.
 func (s *suite) published() report.Table {
 	t := report.Table{Title: "Beside the table that KubeGateway published",
-		Note: fmt.Sprintf("KubeGateway's is of its document: GET of a ConfigMap at 5,000 requests/s, one "+
-			"gateway, one API server and three etcd on machines of their own, TLS client certificates; "+
+		Note: fmt.Sprintf("KubeGateway's is of its document: GET of a ConfigMap at 5,000 requests/s, "+
+			"one gateway, one API server and three etcd on machines of their own, TLS client certificates; "+
 			"milliseconds. Ours are ratios to direct at %s GET/s.", numbers(s.Rates)),
 		Head: []string{"", "KubeGateway: direct", "through it", "ratio", "entry 0 from a pod",
 			"entry 0 from the node", "TCP proxy", "haproxy", "proxy of its shape"}}

@@ -19,7 +19,11 @@ const Suite = "bench-api"
 var all = []parts.Part[*suite]{
 	{Name: "pod", Run: (*suite).pod},
 	{Name: "host", Run: (*suite).host},
+	{Name: partFailure, Run: (*suite).failure},
 }
+
+// partFailure has no rates and no rounds.
+const partFailure = "failure"
 
 // Parts are the names of the parts, in the order in which they are run.
 func Parts() []string { return parts.Names(all) }
@@ -38,6 +42,8 @@ type Options struct {
 	// Parts are some of Parts, Rates some numbers of GET/s.
 	Parts []string
 	Rates []int
+	// Faults is how often each fault of part failure happens.
+	Faults int
 	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
 	HAProxy, Root string
 	// Progress is told each step.
@@ -52,6 +58,8 @@ func (o Options) Check() error {
 	switch {
 	case o.Rounds < 1:
 		return fmt.Errorf("%d rounds: want at least 1", o.Rounds)
+	case o.Faults < 1:
+		return fmt.Errorf("%d faults: want at least 1", o.Faults)
 	case o.Sample < 100*time.Millisecond:
 		return fmt.Errorf("samples of %v: want at least 100ms", o.Sample)
 	case len(o.Rates) == 0 || slices.Min(o.Rates) < 1 || slices.Max(o.Rates) > most:
@@ -68,10 +76,15 @@ const overhead = warm + 700*time.Millisecond
 // Estimate is about how long a run takes.
 func (o Options) Estimate() time.Duration {
 	n := 0
+	failing := time.Duration(0)
 	for _, p := range o.Parts {
+		if p == partFailure {
+			failing = time.Minute + time.Duration(len(faults)*o.Faults)*15*time.Second
+			continue
+		}
 		n += len(sidesOf(p)) * len(o.Rates) * o.Rounds
 	}
-	return 10*time.Second + time.Duration(n)*(o.Sample+overhead)
+	return 10*time.Second + failing + time.Duration(n)*(o.Sample+overhead)
 }
 
 // suite is a run.
@@ -101,18 +114,17 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 		return nil, err
 	}
 
-	s.ground, err = newGround(ctx, o.HAProxy)
-	if err == nil {
-		err = parts.Measure(ctx, &s.parts, s, all)
+	err = parts.Measure(ctx, &s.parts, s, all)
+	if s.ground != nil {
+		err = errors.Join(err, s.ground.close())
 	}
-	err = errors.Join(err, s.ground.close(), s.parts.Judge(Suite, s.skips))
-	return s.report(), err
+	return s.report(), errors.Join(err, s.parts.Judge(Suite, s.skips))
 }
 
 // skips reports whether a gate is of a rate that was not chosen.
 func (s *suite) skips(gate string) bool {
 	words := strings.Split(gate, "_")
-	return len(words) > 1 && !slices.ContainsFunc(s.Rates,
+	return words[0] != partFailure && !slices.ContainsFunc(s.Rates,
 		func(rate int) bool { return words[1] == fmt.Sprint(rate) })
 }
 
@@ -121,6 +133,13 @@ func (s *suite) host(ctx context.Context) error { return s.measure(ctx, "host") 
 
 // measure measures the sides of a part at each rate.
 func (s *suite) measure(ctx context.Context, part string) error {
+	if s.ground == nil {
+		g, err := newGround(ctx, s.HAProxy)
+		if err != nil {
+			return errors.Join(err, g.close())
+		}
+		s.ground = g
+	}
 	sides := sidesOf(part)
 	for _, side := range sides {
 		if err := s.ground.prove(ctx, side); err != nil {

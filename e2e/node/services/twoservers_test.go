@@ -75,7 +75,7 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 		}
 	}
 	cut := time.Now()
-	if err := l.Control.UnplugServer(ctx, 1, true); err != nil {
+	if err := l.Control.Servers[1].Unplug(ctx, true); err != nil {
 		t.Fatal(err)
 	}
 	select {

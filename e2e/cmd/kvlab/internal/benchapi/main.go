@@ -21,16 +21,18 @@ import (
 const usage = `kvlab bench api measures what a request to the API servers costs by entry 0 of the
 service table: beside the direct way, which is measured twice, TCP proxies on loopback, and a proxy
 that re-encrypts and impersonates, the shape of KubeGateway. Three API servers in memory answer over
-TLS and HTTP/2. Needs root.
+TLS and HTTP/2. Part failure has a lab with two real API servers and the whole veild: it takes servers
+from clients that hold connections, and measures how long these wait. Needs root, and for part failure
+the programs and tools of make build and make kubernetes.
 
 Usage: kvlab bench api [flags]
 
 Examples:
   kvlab bench api                                    all of it; the first lines say how long that takes
-  kvlab bench api -rounds 2 -rates 500 -sample 2s    a look, in a minute and a half
-  kvlab bench api -parts pod                         pods only
+  kvlab bench api -parts pod,host -rounds 2 -rates 500    a look
+  kvlab bench api -parts failure -faults 2           servers that fail
 
-Parts: pod (clients in a pod), host (clients on the node, where the proxies are).
+Parts: pod (clients in a pod), host (clients on the node, where the proxies are), failure.
 
 Flags:
 `
@@ -45,11 +47,12 @@ func Command() *cobra.Command {
 	sample := flags.Duration("sample", 4*time.Second, "how long a measurement takes")
 	seed := flags.Uint64("seed", bench.NewSeed(), "`seed` of the order of measurements")
 	parts := flags.String("parts", strings.Join(api.Parts(), ","), "`parts` to measure")
+	faults := flags.Int("faults", 10, "how often each fault of part failure happens")
 	rates := flags.String("rates", program.Joined(api.Rates), "`numbers` of GET/s")
 
 	return program.Command("measure requests to the API servers beside the direct way and proxies",
 		flags, usage, func() (program.Run, error) {
-			o := api.Options{Rounds: *rounds, Seed: *seed, Sample: *sample,
+			o := api.Options{Rounds: *rounds, Seed: *seed, Sample: *sample, Faults: *faults,
 				Parts: strings.Split(*parts, ","), Progress: program.Progress(os.Stdout)}
 			var err error
 			if o.Rates, err = program.Numbers(*rates); err != nil {
