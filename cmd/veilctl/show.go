@@ -204,22 +204,22 @@ func servicesLine(s *telemetry.Services) string {
 	return line
 }
 
-// apiServersPart returns the part of a line about API servers: how many answer, and each one's
-// connections of this node and its pods.
+// apiServersPart returns the part of a line about API servers: how many answer, and for each one its
+// connections of this node and its pods, and why it gets no new ones.
 func apiServersPart(servers []telemetry.APIServer) string {
+	if len(servers) == 0 {
+		return "; no API servers are known"
+	}
+	states := map[string]string{"silent": "silent, ", "not_ready": "not ready, ",
+		"hangs": "its handlers hang, ", "slow": "slow, ", "certificate": "wrong certificate, "}
 	up := 0
 	var each []string
 	for _, a := range servers {
-		part := fmt.Sprintf("%s has %d connections", a.Addr, a.Connections)
 		if a.Up {
 			up++
-		} else {
-			part = fmt.Sprintf("%s is silent, %d connections", a.Addr, a.Connections)
 		}
-		each = append(each, part)
-	}
-	if len(each) == 0 {
-		return "; no API servers are known"
+		each = append(each, fmt.Sprintf("%s: %s%d connections", a.Addr, states[a.State],
+			a.Connections))
 	}
 	return fmt.Sprintf("; %d of %d API servers answer (%s)", up, len(servers),
 		strings.Join(each, "; "))

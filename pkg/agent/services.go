@@ -151,7 +151,7 @@ func (a *Agent) openServices() error {
 		Node: cfg.Node, Limits: limits, Table: tableOf{t, links, cgroup},
 		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
-		Retransmitting: a.retransmittingTo, CountSockets: a.countAPISockets,
+		VerifyServer: a.kube.ServerVerifier(), Retransmitting: a.retransmittingTo, CountSockets: a.countAPISockets,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
 	if err != nil {
@@ -326,7 +326,7 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
 	}
 
-	problems := s.Problems
+	problems := slices.Concat(s.Problems, s.APIProblems)
 	if s.Failed != "" {
 		problems = append(problems, "the table of services cannot be written and stays as it is: "+
 			s.Failed)

@@ -92,6 +92,8 @@ type Client struct {
 	denied         chan struct{} // the denials changed; capacity 1
 	// labelled holds a token when labels of Nodes may have changed.
 	labelled chan struct{}
+	// tls has the CA and the name of the API server.
+	tls rest.TLSClientConfig
 
 	mu        sync.Mutex
 	desired   *cluster.Claim
@@ -140,6 +142,7 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 
 	c := &Client{
 		node: o.Node, log: o.Log, rest: rc, host: base.Hostname(), port: portOf(base),
+		tls:   cfg.TLSClientConfig,
 		times: defaultTiming,
 		lookup: func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)

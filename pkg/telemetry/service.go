@@ -65,6 +65,11 @@ type APIServer struct {
 	// Connections counts those of the node and its pods, at the last of the counts that veild makes
 	// every 30 s.
 	Connections int `json:"connections"`
+	// State decides about new connections: unknown, good, slow, hangs, not_ready, certificate or
+	// silent.
+	State string `json:"state"`
+	// RoundTrip is that of pings in nanoseconds, smoothed; 0 is unknown.
+	RoundTrip time.Duration `json:"roundTripNanoseconds,omitzero"`
 }
 
 // APIClosed counts closed connections to API servers without an answer.
@@ -94,6 +99,11 @@ var (
 	apiServerDesc       = desc("api_server_up", "Whether an API server answers: 1 or 0.", "server")
 	apiConnectionsDesc  = desc("api_connections",
 		"Connections of the node and its pods to an API server, counted every 30 s.", "server")
+	apiStateDesc = desc("api_server_state",
+		"1 for the state of an API server, which decides about new connections: unknown, good, "+
+			"slow, hangs, not_ready, certificate (it cannot be verified) or silent.", "server", "state")
+	apiTripDesc = desc("api_server_round_trip_seconds",
+		"Round trip of pings to an API server, smoothed.", "server")
 	apiClosedDesc = desc("api_connections_closed_total",
 		"Connections to API servers without an answer that veild closed: those that waited for one "+
 			"and the rest.", "which")
@@ -101,7 +111,7 @@ var (
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
 		serviceRefusedDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
-		apiConnectionsDesc,
+		apiConnectionsDesc, apiStateDesc, apiTripDesc,
 	}
 )
 
@@ -124,8 +134,13 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 	for _, c := range s.Refused {
 		counter(serviceRefusedDesc, c.Count, c.Where, c.What)
 	}
+
 	for _, a := range s.APIServers {
 		gauge(apiServerDesc, one(a.Up), a.Addr.String())
+		gauge(apiStateDesc, 1, a.Addr.String(), a.State)
+		if a.RoundTrip > 0 {
+			gauge(apiTripDesc, a.RoundTrip.Seconds(), a.Addr.String())
+		}
 		gauge(apiConnectionsDesc, float64(a.Connections), a.Addr.String())
 	}
 	counter(apiClosedDesc, s.APIClosed.Waiting, "waiting")

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"maps"
 	"net/netip"
 	"slices"
@@ -42,11 +43,13 @@ type apiServers struct {
 	run     func(s *server, addr netip.AddrPort) (stop func())
 	closing closings
 	pace    pace
+	// verify verifies the certificate of a server; nil means that it cannot be verified.
+	verify func(tls.ConnectionState) error
 }
 
 // server is a candidate for a backend of entry 0, or one that left the list.
 type server struct {
-	up    bool
+	judgement
 	since time.Time // when up last changed; zero before the first probe result
 	// probed reports whether this process has a probe result: up may be the last one's.
 	probed      bool
@@ -84,7 +87,7 @@ func (a *apiServers) adopt(s service.State) {
 	a.syncLocked()
 	for addr, server := range a.servers {
 		if len(was.Backends) > 0 && !slices.Contains(was.Backends, addr) {
-			server.up, server.since = false, time.Now()
+			server.judgement, server.since = judgement{}, time.Now()
 		}
 	}
 }
@@ -118,34 +121,18 @@ func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, 
 	defer a.mu.Unlock()
 	a.run = func(s *server, addr netip.AddrPort) func() {
 		ctx, stop := context.WithCancel(ctx)
-		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, report: func(up bool) {
-			if a.report(addr, up) {
-				changed()
-			}
-		}}
+		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, verify: a.verify,
+			report: func(o observation) {
+				if a.observe(addr, o, time.Now()) {
+					changed()
+				}
+			}}
 		wg.Go(func() { run(ctx, p) })
 		return stop
 	}
 	for addr, s := range a.servers {
 		s.stop = a.run(s, addr)
 	}
-}
-
-// report records the result of a probe and reports whether it is new.
-func (a *apiServers) report(addr netip.AddrPort, up bool) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.servers[addr]
-	if s == nil || s.up == up && s.probed {
-		return false
-	}
-	changed := s.up != up || s.since.IsZero()
-	s.probed = true
-	if changed {
-		s.up, s.since, s.swept, s.next, s.times = up, time.Now(), time.Time{}, time.Time{}, 0
-	}
-	a.closing.poke()
-	return changed
 }
 
 // syncLocked updates servers to the current candidates and starts and stops their probes.
@@ -181,7 +168,7 @@ func (a *apiServers) syncLocked() {
 			continue
 		}
 		s := newServer()
-		s.up = true
+		s.judgement = judgement{answers: true, up: true, use: useGood}
 		if a.run != nil {
 			s.stop = a.run(s, addr)
 		}
@@ -206,40 +193,34 @@ func (a *apiServers) frontendsLocked() []netip.AddrPort {
 	return a.before.Guessed
 }
 
-// entry returns entry 0. Its backends are, for each family, the servers that answer or have no
-// probe result yet, or all servers if there is none of these; the others are reserved. A family without servers has no
-// frontend, which could only refuse connections.
+// entry returns entry 0. Its backends are, for each family, the servers of the best use (see use);
+// the others are reserved. A family without servers has no frontend, which could only refuse
+// connections.
 func (a *apiServers) entry() service.APIServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	up, all := map[bool][]netip.AddrPort{}, map[bool][]netip.AddrPort{}
+	best, all := map[bool]use{}, map[bool]int{}
 	for addr, s := range a.servers {
-		if !s.left.IsZero() {
-			continue
-		}
-		v6 := addr.Addr().Is6()
-		all[v6] = append(all[v6], addr)
-		if s.up {
-			up[v6] = append(up[v6], addr)
+		if s.left.IsZero() {
+			v6 := addr.Addr().Is6()
+			best[v6] = max(best[v6], s.use)
+			all[v6]++
 		}
 	}
 
 	var e service.APIServer
-	for _, v6 := range []bool{false, true} {
-		backends := up[v6]
-		if len(backends) == 0 {
-			backends = all[v6]
+	for addr, s := range a.servers {
+		switch {
+		case !s.left.IsZero():
+		case s.use == best[addr.Addr().Is6()]:
+			e.Backends = append(e.Backends, addr)
+		default:
+			e.Reserved = append(e.Reserved, addr)
 		}
-		for _, addr := range all[v6] {
-			if !slices.Contains(backends, addr) {
-				e.Reserved = append(e.Reserved, addr)
-			}
-		}
-		e.Backends = append(e.Backends, backends...)
 	}
 
 	for _, frontend := range a.frontendsLocked() {
-		if len(all[frontend.Addr().Unmap().Is6()]) > 0 {
+		if all[frontend.Addr().Unmap().Is6()] > 0 {
 			e.Frontends = append(e.Frontends, frontend)
 		}
 	}
@@ -303,19 +284,4 @@ func (a *apiServers) list(change func()) {
 
 func (a *apiServers) listedLocked() []netip.AddrPort {
 	return slices.Concat(slices.Collect(maps.Values(a.slices))...)
-}
-
-// status returns the candidates, sorted, and the connections that were closed.
-func (a *apiServers) status() ([]APIServer, Closed) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var out []APIServer
-	for addr, s := range a.servers {
-		if s.left.IsZero() {
-			out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since,
-				Connections: s.connections})
-		}
-	}
-	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })
-	return out, a.closing.closed
 }

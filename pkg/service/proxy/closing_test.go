@@ -84,6 +84,7 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 			a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
 				Remembered: addrPorts(c.servers...)})
 			c.steps(a)
+
 			began, delay := time.Now(), a.closing.delay
 			got := dueLine(a, began, 0, 100*time.Millisecond, 300*time.Millisecond, delay,
 				delay+time.Second, delay+closeEvery, deadAfter+time.Second,

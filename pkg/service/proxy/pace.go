@@ -7,10 +7,12 @@ import (
 )
 
 const (
-	// leastPing and leastConnect are the pauses of probes in a small cluster.
+	// leastPing, leastConnect and leastReady are the pauses of probes in a small cluster.
 	leastPing, leastConnect = 250 * time.Millisecond, 500 * time.Millisecond
-	// mostPings and mostConnects bound what a server gets from all nodes together, each second.
-	mostPings, mostConnects = 4000, 2000
+	leastReady              = 2 * time.Second
+	// mostPings, mostConnects and mostRequests bound what a server gets from all nodes together,
+	// each second.
+	mostPings, mostConnects, mostRequests = 4000, 2000, 500
 )
 
 // pace decides the pauses of probes by the number of nodes that probe. The zero value has the
@@ -25,9 +27,12 @@ func (p *pace) per(rate int64, least time.Duration) time.Duration {
 // ping returns the pause between two pings.
 func (p *pace) ping() time.Duration { return p.per(mostPings, leastPing) }
 
-// phase returns the time from the first ping of a connection to the second. It is random: when a
-// server comes back, all nodes connect to it at once and must not ping in step.
-func (p *pace) phase() time.Duration { return rand.N(p.ping()) }
+// ready returns the pause between two requests for /readyz.
+func (p *pace) ready() time.Duration { return p.per(mostRequests, leastReady) }
+
+// phase returns a random part of a pause, for the first one of a connection: when a server comes
+// back, all nodes connect to it at once and must not go on in step.
+func phase(pause time.Duration) time.Duration { return rand.N(pause) }
 
 // connect returns the pause after a failed connect, at random half to three halves of its mean: the
 // nodes that wait for a server must not connect in step.

@@ -26,7 +26,7 @@ func TestProbesSlowDownWithTheCluster(t *testing.T) {
 			}
 			var connects time.Duration
 			for range 1000 {
-				if got := p.phase(); got < 0 || got >= c.ping {
+				if got := phase(p.ping()); got < 0 || got >= c.ping {
 					t.Fatalf("phase %v of %v", got, c.ping)
 				}
 				got := p.connect()

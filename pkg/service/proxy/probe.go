@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -19,6 +17,10 @@ const (
 	// pingLimit is the time limit of a ping. A server that vanishes is detected within the sum of
 	// this and the pause between pings: 0.75 s in a cluster of up to 1,000 nodes.
 	pingLimit = 500 * time.Millisecond
+	// grace is the extra time of a ping whose limit this process missed, for lack of CPU.
+	grace = 100 * time.Millisecond
+	// readyLimit is the time limit of a request for /readyz.
+	readyLimit = 2 * time.Second
 	// connectLimit bounds a connect with its TLS handshake.
 	connectLimit = 2 * time.Second
 )
@@ -26,8 +28,10 @@ const (
 // probe is the task of probing one server.
 type probe struct {
 	addr netip.AddrPort
-	// report receives whether the server answers.
-	report func(up bool)
+	// report receives what was observed.
+	report func(observation)
+	// verify verifies the certificate of a server; nil means that it cannot be verified.
+	verify func(tls.ConnectionState) error
 	// own learns the sockets of the probe.
 	own *ownSockets
 	// ask is received from when a ping is wanted at once.
@@ -72,14 +76,14 @@ func (p probe) once(ctx context.Context) (held bool) {
 		defer conn.Close()
 		return p.hold(ctx, conn)
 	case ctx.Err() == nil:
-		p.report(false)
+		p.report(observation{})
 	}
 	return false
 }
 
 // connect returns a connection after its TLS handshake. made receives the cookie of the socket
-// before it connects. It does not verify the certificate: the
-// probe sends no secrets, and clients verify the server themselves.
+// before it connects. It accepts each certificate, which hold
+// judges: the probe sends no secrets, and a server with a wrong one is a problem to be shown.
 func connect(ctx context.Context, addr netip.AddrPort, made func(cookie uint64)) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
@@ -103,81 +107,34 @@ func connect(ctx context.Context, addr netip.AddrPort, made func(cookie uint64))
 	return conn.(*tls.Conn), nil
 }
 
-// hold sends pings over conn until it ends. It reports the server up after the first answered ping,
-// since a handshake alone proves too little. It reports the server down after an unanswered ping.
-// It returns false if conn does not speak HTTP/2; then it reports the server up by the handshake.
+// hold probes over conn until it ends. It reports the server up after the first answered ping,
+// since a handshake alone proves too little, and down after an unanswered one. It returns false if
+// conn does not speak HTTP/2; then it reports the server up by the handshake.
 func (p probe) hold(ctx context.Context, conn *tls.Conn) bool {
-	if conn.ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
-		p.report(true)
+	state := conn.ConnectionState()
+	seen := observation{up: true}
+	seen.trust, seen.distrust = p.judge(state)
+	if state.NegotiatedProtocol != http2.NextProtoTLS {
+		p.report(seen)
 		return false
 	}
+
+	h := newHolding(p, conn, seen)
+	defer h.close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	framer := http2.NewFramer(conn, conn)
-	err := errors.Join(conn.SetDeadline(time.Now().Add(pingLimit)), greet(conn, framer))
-	if err == nil {
-		err = ping(conn, framer)
-	}
-
-	answered := err == nil
-	if ctx.Err() == nil {
-		p.report(answered)
-	}
-
-	next := time.NewTimer(p.pace.phase())
-	defer next.Stop()
-	for err == nil {
-		select {
-		case <-ctx.Done():
-			return true
-		case <-next.C:
-		case <-p.ask:
-		}
-		next.Reset(p.pace.ping())
-		err = ping(conn, framer)
-	}
-
-	if answered && errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil {
-		p.report(false)
+	if h.run(ctx) && ctx.Err() == nil {
+		p.report(observation{})
 	}
 	return true
 }
 
-// greet sends the connection preface of an HTTP/2 client (RFC 9113 section 3.4).
-func greet(conn *tls.Conn, framer *http2.Framer) error {
-	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
-		return err
+// judge verifies the certificate of a server.
+func (p probe) judge(state tls.ConnectionState) (trust, error) {
+	if p.verify == nil {
+		return trustUnknown, nil
 	}
-	return framer.WriteSettings()
-}
-
-// errGoAway is the error of a connection on which the server sent GOAWAY.
-var errGoAway = errors.New("the server ends the connection")
-
-// ping sends one ping and waits for its answer. Meanwhile it answers pings and settings of the
-// server.
-func ping(conn *tls.Conn, framer *http2.Framer) error {
-	if err := conn.SetDeadline(time.Now().Add(pingLimit)); err != nil {
-		return err
+	if err := p.verify(state); err != nil {
+		return trustRefused, err
 	}
-	err := framer.WritePing(false, [8]byte{'v', 'e', 'i', 'l', 'd'})
-	for err == nil {
-		var frame http2.Frame
-		if frame, err = framer.ReadFrame(); err != nil {
-			return err
-		}
-		switch f := frame.(type) {
-		case *http2.PingFrame:
-			if f.IsAck() {
-				return nil
-			}
-			err = framer.WritePing(true, f.Data)
-		case *http2.SettingsFrame:
-			if !f.IsAck() {
-				err = framer.WriteSettingsAck()
-			}
-		case *http2.GoAwayFrame:
-			return errGoAway
-		}
-	}
-	return err
+	return trusted, nil
 }

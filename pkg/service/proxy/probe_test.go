@@ -15,7 +15,14 @@ import (
 // testServer is a TLS server, with HTTP/2 or without; its connections can be frozen.
 func testServer(t *testing.T, http2 bool) (addr netip.AddrPort, freeze func(), end func()) {
 	t.Helper()
-	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	return serve(t, http2, http.NotFound)
+}
+
+// serve is testServer with a handler.
+func serve(t *testing.T, http2 bool, handler http.HandlerFunc) (addr netip.AddrPort, freeze func(),
+	end func()) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(handler)
 	l := &frozenListener{Listener: s.Listener}
 	s.Listener = l
 	s.EnableHTTP2 = http2
@@ -81,7 +88,7 @@ func probing(t *testing.T, addr netip.AddrPort, tweaks ...func(*probe)) <-chan b
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	said, done := make(chan bool, 100), make(chan struct{})
-	p := probe{addr: addr, own: &ownSockets{}, pace: &pace{}, report: func(up bool) { said <- up }}
+	p := probe{addr: addr, own: &ownSockets{}, pace: &pace{}, report: func(o observation) { said <- o.up }}
 	for _, tweak := range tweaks {
 		tweak(&p)
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,6 +70,8 @@ type Options struct {
 	// CountSockets returns the number of selected connections of this node and its pods to each
 	// server. If it is nil, they are not counted.
 	CountSockets func(Sockets) (map[netip.AddrPort]int, error)
+	// VerifyServer verifies the certificate of an API server. If it is nil, none is verified.
+	VerifyServer func(tls.ConnectionState) error
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
 	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
 	// were removed.
@@ -157,6 +160,7 @@ func New(o Options) (*Proxy, error) {
 	}
 
 	p.api = newAPIServers(o.Node, o.APIServers)
+	p.api.verify = o.VerifyServer
 	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	p.status.Limits = o.Limits

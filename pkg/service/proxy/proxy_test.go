@@ -48,7 +48,7 @@ func slice(owner service.Name, portName string, port uint16, addrs ...string) se
 // fakeProbes are probers that a test speaks for.
 type fakeProbes struct {
 	mu      sync.Mutex
-	reports map[netip.AddrPort]func(bool)
+	reports map[netip.AddrPort]func(observation)
 }
 
 func (f *fakeProbes) probe(ctx context.Context, p probe) {
@@ -71,7 +71,7 @@ func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 		if report == nil {
 			return fmt.Errorf("only %d servers are probed", len(f.reports))
 		}
-		report(up)
+		report(observation{up: up})
 		return nil
 	})
 }
@@ -93,7 +93,7 @@ func begin(t *testing.T, table *fakeTable, change func(*Options),
 		t.Fatal(err)
 	}
 
-	probes := &fakeProbes{reports: map[netip.AddrPort]func(bool){}}
+	probes := &fakeProbes{reports: map[netip.AddrPort]func(observation){}}
 	p.probe, p.settled, p.listen, p.abortAgain = probes.probe, time.Millisecond, time.Millisecond,
 		time.Millisecond
 	for _, tweak := range tweaks {

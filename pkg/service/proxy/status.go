@@ -26,18 +26,36 @@ type Status struct {
 	Failures uint64
 	// Problems are sentences that say which service is not served as it asks, and why.
 	Problems []string
+	// APIProblems are sentences about API servers.
+	APIProblems []string
 }
 
 // APIServer is the state of one API server.
 type APIServer struct {
 	Addr netip.AddrPort
-	// Up reports whether it answers. Since is when that last changed, zero before the first probe
+	// Up reports whether it answers, with a certificate that may be used. Since is when that last changed, zero before the first probe
 	// result.
 	Up    bool
 	Since time.Time
 	// Connections counts those of the node and its pods, half a minute ago at most in general.
 	Connections int
+	// State decides about new connections: one of the constants below.
+	State string
+	// RoundTrip is that of its pings, smoothed; 0 if it is unknown.
+	RoundTrip time.Duration
 }
+
+// States of an API server. New connections go to the good ones. If a family has none, they go to
+// slow ones, then to those that hang or are not ready, then to all.
+const (
+	StateUnknown     = "unknown" // not probed yet; it counts as good
+	StateGood        = "good"
+	StateSlow        = "slow"
+	StateHangs       = "hangs"       // it answers pings, but no requests
+	StateNotReady    = "not_ready"   // by its /readyz
+	StateCertificate = "certificate" // it cannot be verified, and another server is
+	StateSilent      = "silent"
+)
 
 // Status returns the current state. Numbers and problems may be some seconds old.
 func (p *Proxy) Status() Status {
@@ -47,6 +65,7 @@ func (p *Proxy) Status() Status {
 	p.mu.Unlock()
 	s.APIServers, s.Closed = p.api.status()
 	s.Problems = append(s.Problems, p.health.problems()...)
+	s.APIProblems = p.api.problems()
 	return s
 }
 

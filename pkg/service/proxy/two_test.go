@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -22,13 +23,25 @@ type twoServers struct {
 	table *fakeTable
 	// freeze stops what reads of the first server; thaw ends that server.
 	freeze, thaw func()
+	// ready is the status of /readyz of the first server, 0 for no answer. asked counts requests.
+	ready, asked atomic.Int32
+	// verify has the verification of certificates by server, if not that of the Options.
+	verify map[netip.AddrPort]func(tls.ConnectionState) error
 }
 
 func newTwoServers(t *testing.T) *twoServers {
 	w := &twoServers{first: netip.MustParseAddrPort("198.18.0.1:6443"),
 		second: netip.MustParseAddrPort("198.18.0.2:6443"), table: newFakeTable()}
-	firstAt, freeze, end := testServer(t, true)
-	secondAt, _, _ := testServer(t, true)
+	w.ready.Store(http.StatusOK)
+	firstAt, freeze, end := serve(t, true, func(rw http.ResponseWriter, r *http.Request) {
+		w.asked.Add(1)
+		if status := w.ready.Load(); status != 0 {
+			rw.WriteHeader(int(status))
+			return
+		}
+		<-r.Context().Done()
+	})
+	secondAt, _, _ := serve(t, true, func(http.ResponseWriter, *http.Request) {})
 	w.at = map[netip.AddrPort]netip.AddrPort{w.first: firstAt, w.second: secondAt}
 	w.freeze, w.thaw = freeze, end
 	return w
@@ -39,6 +52,9 @@ func (w *twoServers) begin(t *testing.T, change func(*Options), tweaks ...func(*
 	t.Helper()
 	real := func(p *Proxy) {
 		p.probe = func(ctx context.Context, one probe) {
+			if verify := w.verify[one.addr]; verify != nil {
+				one.verify = verify
+			}
 			one.addr = w.at[one.addr]
 			probeServer(ctx, one)
 		}

@@ -1,0 +1,62 @@
+package kube
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// serviceNames are names that each certificate of an API server should have: pods ask the API
+// server by them.
+var serviceNames = []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"}
+
+// ServerVerifier returns a function that verifies the certificate of a connection to an API server
+// by the CA of the client's credentials. The certificate must have the name by which the credentials
+// ask, or one of the service "kubernetes". A CA in a file is read each time, since it may be
+// replaced. Without a CA in the credentials ServerVerifier returns nil: nothing can be verified.
+func (c *Client) ServerVerifier() func(tls.ConnectionState) error {
+	if c.tls.Insecure || len(c.tls.CAData) == 0 && c.tls.CAFile == "" {
+		return nil
+	}
+	names := append([]string{c.host}, serviceNames...)
+	if c.tls.ServerName != "" {
+		names[0] = c.tls.ServerName
+	}
+
+	return func(state tls.ConnectionState) error {
+		pem := c.tls.CAData
+		if len(pem) == 0 {
+			var err error
+			if pem, err = os.ReadFile(c.tls.CAFile); err != nil {
+				return fmt.Errorf("read the CA: %w", err)
+			}
+		}
+		return verifyServer(state.PeerCertificates, pem, names)
+	}
+}
+
+func verifyServer(chain []*x509.Certificate, pem []byte, names []string) error {
+	if len(chain) == 0 {
+		return errors.New("the server has no certificate")
+	}
+	opts := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool()}
+	if !opts.Roots.AppendCertsFromPEM(pem) {
+		return errors.New("the CA of the credentials has no certificate")
+	}
+	for _, c := range chain[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	if _, err := chain[0].Verify(opts); err != nil {
+		return err
+	}
+
+	for _, name := range names {
+		if chain[0].VerifyHostname(name) == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has none of the names %s", strings.Join(names, ", "))
+}

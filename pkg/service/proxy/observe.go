@@ -1,0 +1,230 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+const (
+	// A server that left hangs of its last hangsMost requests for /readyz without an answer in
+	// readyLimit gets no new connections.
+	hangsMost = 3
+	// A server is slow if its round trip was slowTimes the median of the others' and more than
+	// slowTrip for slowFor.
+	slowTimes, slowTrip, slowFor = 5, 100 * time.Millisecond, 10 * time.Second
+)
+
+// readiness is the outcome of a request for /readyz.
+type readiness int
+
+const (
+	noNews      readiness = iota // there was no request
+	isReady                      // 200
+	notReady                     // 5xx
+	hangs                        // no answer
+	saysNothing                  // 401, 403 and all others: pings alone decide
+)
+
+// trust is the outcome of the verification of a certificate.
+type trust int
+
+const (
+	trustUnknown trust = iota // nothing to verify it by, or no connection
+	trusted
+	trustRefused
+)
+
+// observation is what a probe saw of a server. Only up false ends what earlier ones said.
+type observation struct {
+	// up reports whether it answers pings, or handshakes if it does not speak HTTP/2.
+	up        bool
+	readiness readiness
+	trip      time.Duration // the round trip of a ping; 0 if there was none
+	trust     trust
+	distrust  error // the reason of trustRefused
+}
+
+// use ranks servers for new connections. Those of the best rank that a family has are its backends.
+type use int
+
+const (
+	useDown    use = iota // it does not answer, or its certificate is wrong and another's is right
+	useUnready            // it says that it is not ready, or its handlers hang
+	useSlow
+	useGood
+)
+
+// judgement is what the observations of a server amount to.
+type judgement struct {
+	answers bool
+	up      bool // answers, with a certificate that may be used
+	use     use
+	// unready is the last answer to /readyz, hangs the number of requests without one since.
+	unready   bool
+	hangs     int
+	trip      time.Duration // the smoothed round trip; 0 if it is unknown
+	slowSince time.Time     // zero if it is not slow
+	trust     trust
+	distrust  error
+}
+
+// observe records an observation, and reports whether entry 0 may have changed.
+func (a *apiServers) observe(addr netip.AddrPort, o observation, now time.Time) (changed bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.servers[addr]
+	if s == nil {
+		return false
+	}
+	changed = s.since.IsZero()
+	if !s.probed {
+		s.probed = true
+		a.closing.poke()
+	}
+	s.take(o)
+	s.noteSlow(a.othersTripLocked(addr), now)
+
+	// The certificate of one server decides what another's is worth.
+	verified := false
+	for _, other := range a.servers {
+		verified = verified || other.left.IsZero() && other.answers && other.trust == trusted
+	}
+	for _, one := range a.servers {
+		changed = one.judge(verified, now) || changed
+	}
+	if changed {
+		a.closing.poke()
+	}
+	return changed
+}
+
+// take adds an observation.
+func (j *judgement) take(o observation) {
+	if !o.up {
+		j.answers, j.trip, j.slowSince, j.trust, j.distrust = false, 0, time.Time{}, 0, nil
+		return
+	}
+
+	j.answers = true
+	switch o.readiness {
+	case isReady, saysNothing:
+		j.unready, j.hangs = false, 0
+	case notReady:
+		j.unready, j.hangs = true, 0
+	case hangs:
+		j.hangs++
+	}
+	if o.trust != trustUnknown {
+		j.trust, j.distrust = o.trust, o.distrust
+	}
+
+	switch {
+	case o.trip == 0:
+	case j.trip == 0:
+		j.trip = o.trip
+	default:
+		j.trip += (o.trip - j.trip) / 4
+	}
+}
+
+// noteSlow notes since when the server is slower than others by far. Their trip is 0 if it is
+// unknown.
+func (j *judgement) noteSlow(others time.Duration, now time.Time) {
+	switch {
+	case others == 0 || j.trip <= slowTrip || j.trip <= slowTimes*others:
+		j.slowSince = time.Time{}
+	case j.slowSince.IsZero():
+		j.slowSince = now
+	}
+}
+
+// othersTripLocked returns the median round trip of the other listed servers, 0 if there are none.
+func (a *apiServers) othersTripLocked(addr netip.AddrPort) time.Duration {
+	var trips []time.Duration
+	for other, s := range a.servers {
+		if other != addr && s.left.IsZero() && s.trip > 0 {
+			trips = append(trips, s.trip)
+		}
+	}
+	if len(trips) == 0 {
+		return 0
+	}
+	slices.Sort(trips)
+	return trips[len(trips)/2]
+}
+
+// judge updates up, since and use, and reports whether they changed. verified reports whether the
+// certificate of a server that answers was verified.
+func (s *server) judge(verified bool, now time.Time) (changed bool) {
+	up, use := s.answers && (s.trust != trustRefused || !verified), useGood
+	switch {
+	case !up:
+		use = useDown
+	case s.unready || s.hangs >= hangsMost:
+		use = useUnready
+	case !s.slowSince.IsZero() && now.Sub(s.slowSince) >= slowFor:
+		use = useSlow
+	}
+
+	if !s.probed {
+		return false
+	}
+	changed = s.use != use
+	s.use = use
+	if s.up != up || s.since.IsZero() {
+		s.up, s.since, s.swept, s.next, s.times = up, now, time.Time{}, time.Time{}, 0
+		changed = true
+	}
+	return changed
+}
+
+// status returns the candidates, sorted, and the connections that were closed.
+func (a *apiServers) status() ([]APIServer, Closed) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []APIServer
+	for addr, s := range a.servers {
+		if s.left.IsZero() {
+			out = append(out, APIServer{Addr: addr, Up: s.up, Since: s.since,
+				Connections: s.connections, State: s.state(), RoundTrip: s.trip})
+		}
+	}
+	slices.SortFunc(out, func(x, y APIServer) int { return x.Addr.Compare(y.Addr) })
+	return out, a.closing.closed
+}
+
+// state returns the word for what decides about new connections.
+func (s *server) state() string {
+	switch {
+	case !s.probed:
+		return StateUnknown
+	case !s.answers:
+		return StateSilent
+	case !s.up:
+		return StateCertificate
+	case s.unready:
+		return StateNotReady
+	case s.use == useUnready:
+		return StateHangs
+	case s.use == useSlow:
+		return StateSlow
+	}
+	return StateGood
+}
+
+// problems are sentences about the certificates of servers, sorted.
+func (a *apiServers) problems() (out []string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for addr, s := range a.servers {
+		if s.left.IsZero() && s.trust == trustRefused {
+			out = append(out, fmt.Sprintf("the certificate of the API server %s cannot be verified "+
+				"by the CA of veild's kubeconfig, which others may share: %v; if the network can be "+
+				"trusted, renew that certificate or the CA in the kubeconfig", addr, s.distrust))
+		}
+	}
+	slices.Sort(out)
+	return out
+}
