@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -142,6 +143,11 @@ func (s *Session) keyServiceGoes(ctx context.Context) error {
 		return err
 	}
 
-	_, err = s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
-	return err
+	out, err := s.kubectl(ctx, "get", "events", "--field-selector=reason=Unsealed,"+
+		"involvedObject.name="+waits.Name, "-o", "name")
+	if err == nil && out != "" {
+		err = fmt.Errorf("the volume was closed without a seal: %s", out)
+	}
+	_, gone := s.kubectl(ctx, "delete", "pod/"+waits.Name, "pvc/"+waits.Name)
+	return errors.Join(err, gone)
 }
