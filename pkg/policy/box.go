@@ -179,8 +179,17 @@ func crossTooOften(lines []Line, defs map[string]*definition) bool {
 		return false
 	}
 	lines = slices.Compact(slices.SortedFunc(slices.Values(lines), compareLines))
-	var boxes [2][]Box
-	for _, l := range Arrange(lines, false).Boxes[BoxBlocks] {
+	for _, boxes := range blockBoxes(Arrange(lines, false).Boxes[BoxBlocks], defs) {
+		if min(cuts(boxes, portSpan), cuts(boxes, peerSpan)) > MaxBoxes {
+			return true
+		}
+	}
+	return false
+}
+
+// blockBoxes returns lines with blocks as boxes, by family. They may overlap.
+func blockBoxes(lines []Line, defs map[string]*definition) (boxes [2][]Box) {
+	for _, l := range lines {
 		ranges := []Range{allOf(false), allOf(true)}
 		if l.Peer != "" {
 			ranges, _ = rangesOf(*defs[l.Peer].block) // compile checked it
@@ -190,12 +199,7 @@ func crossTooOften(lines []Line, defs map[string]*definition) bool {
 			boxes[i] = append(boxes[i], Box{r, l.Ports})
 		}
 	}
-	for _, of := range boxes {
-		if min(cuts(of, portSpan), cuts(of, peerSpan)) > MaxBoxes {
-			return true
-		}
-	}
-	return false
+	return boxes
 }
 
 // allOf returns all addresses of a family.

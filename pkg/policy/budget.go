@@ -17,8 +17,8 @@ const (
 	// MaxNodeLines bounds those of all namespaces. Beyond it the namespace with most has its
 	// largest policies deny.
 	MaxNodeLines = 4 * MaxNamespaceLines
-	// MaxElements bounds the addresses and ranges in all sets. Beyond it the namespace whose
-	// policies have most of them has the largest deny.
+	// MaxElements bounds the addresses, ranges and boxes in all sets of the kernel. Beyond it the
+	// namespace whose policies have most of them has the largest deny.
 	MaxElements = 1 << 20
 )
 
@@ -87,23 +87,20 @@ func (p *Planner) budgetElements() bool {
 	if p.elementsTold <= MaxElements {
 		return false
 	}
-	elements := map[string]int{}
+	elements, copied := p.copied()
+	size := func(c *compiled) (n int) {
+		for name := range c.sets {
+			n += p.setsTold.Get(name).size()
+		}
+		return n + copied[c.policy.Name]
+	}
 	for namespace, of := range p.policies {
 		for _, c := range of {
-			elements[namespace] += p.elementCount(c)
+			elements[namespace] += size(c) - copied[c.policy.Name]
 		}
 	}
-	return p.denyLargest(largest(elements), p.elementCount, fmt.Sprintf("the peers of all policies "+
-		"come to more than %d addresses on this node, and those of this namespace to most",
-		MaxElements)) > 0
-}
-
-// elementCount returns how many elements the sets of a policy have.
-func (p *Planner) elementCount(c *compiled) (n int) {
-	for name := range c.sets {
-		n += p.setsTold.Get(name).size()
-	}
-	return n
+	return p.denyLargest(largest(elements), size, fmt.Sprintf("the peers of all policies come to more "+
+		"than %d addresses on this node, and those of this namespace to most", MaxElements)) > 0
 }
 
 // lineCount returns how many lines and ranges a policy comes to.

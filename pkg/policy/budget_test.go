@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/kubeveil/kubeveil/internal/policytest"
@@ -81,5 +82,148 @@ func TestLargestDirectionsWithinTheBudgetAreInForce(t *testing.T) {
 	p, _ := crowdOf(policy.MaxNamespaceLines / policy.MaxChainLines)
 	if n := denied(t, p.Plan()); n != 0 {
 		t.Errorf("%d policies deny", n)
+	}
+}
+
+// putPods puts pods of a namespace that are on this node, or elsewhere with addresses.
+func putPods(p *policy.Planner, namespace string, first, count int, here bool) {
+	for i := first; i < first+count; i++ {
+		name := policy.Name{Namespace: namespace, Name: fmt.Sprint("pod-", i)}
+		pod := policy.Pod{Name: name, UID: fmt.Sprint(namespace, i), Node: "there",
+			Labels: map[string]string{"app": name.Name}, Addrs: []netip.Addr{
+				netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}),
+				netip.AddrFrom16([16]byte{0xfd, 0x42, 14: byte(i >> 8), 15: byte(i)})}}
+		if here {
+			pod.Node, pod.Addrs = "here", nil
+		}
+		p.PutPod(pod)
+	}
+}
+
+// Namespaces that are each within their budget and beyond that of the node together pay in turns,
+// the one with most first. A neighbour with less pays nothing.
+func TestNodeBeyondItsBudgetTakesFromTheLargest(t *testing.T) {
+	const perPod, namespaces = policy.MaxChainLines, 5
+	p := policy.NewPlanner("here")
+	for n := range namespaces {
+		namespace := fmt.Sprint("large-", n)
+		putPods(p, namespace, 0, policy.MaxNamespaceLines/perPod, true)
+		for i := range policy.MaxNamespaceLines / perPod {
+			for _, np := range policytest.OwnPorts(namespace, fmt.Sprint("pod-", i), perPod, true) {
+				p.PutPolicy(np)
+			}
+		}
+	}
+	putPods(p, "small", 0, 1, true)
+	for _, np := range policytest.OwnPorts("small", "pod-0", 10, false) {
+		p.PutPolicy(np)
+	}
+
+	by := map[string]int{}
+	for name := range p.Plan().Problems {
+		by[name.Namespace]++
+	}
+	// One more than what is beyond the budget, for the lines of the neighbour.
+	total := 0
+	for n := range namespaces {
+		took := by[fmt.Sprint("large-", n)]
+		if total += took; took < 3 || took > 4 {
+			t.Errorf("namespace %d: %d policies deny, want 3 or 4", n, took)
+		}
+	}
+	want := (namespaces*policy.MaxNamespaceLines-policy.MaxNodeLines)/policy.MaxLines + 1
+	if total != want || by["small"] != 0 {
+		t.Errorf("%d policies deny and %d of the neighbour, want %d and 0", total, by["small"], want)
+	}
+}
+
+// ownPorts returns the policy with a port of its own per rule, so that no two are joined.
+func ownPorts(p policy.Policy) policy.Policy {
+	for i := range p.Rules[policy.Ingress] {
+		port := uint16(1 + i)
+		p.Rules[policy.Ingress][i].Ports = []policy.Port{{Proto: policy.TCP, First: port, Last: port}}
+	}
+	return p
+}
+
+// What one namespace comes to is more elements than the node keeps: by the sets of its peers, or by
+// their copies in the chains of pods that have policies of their own beside a common one. It pays,
+// and another namespace does not.
+func TestElementsBeyondTheBudgetAreOfTheNamespaceWithMost(t *testing.T) {
+	const selectors = 1100
+	for name, tt := range map[string]struct{ peers, pods int }{
+		"sets":   {policy.MaxElements / 2 / selectors, 1},
+		"copies": {policy.MaxElements / 2 / selectors / 5, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := policy.NewPlanner("here")
+			putPods(p, "large", 100, tt.peers+10, false)
+			putPods(p, "large", 1, tt.pods, true)
+			putPods(p, "small", 50, 1, true)
+			putPods(p, "small", 51, 1, false)
+			p.PutPolicy(policytest.Selectors("small", "pod-50", 1, 1)[0])
+			for i := range tt.pods {
+				app := fmt.Sprint("pod-", 1+i)
+				own := policytest.Selectors("large", app, 1, 1+i)[0]
+				own.Name.Name = "own-" + app
+				p.PutPolicy(own)
+			}
+			if plan := p.Plan(); len(plan.Problems) != 0 {
+				t.Fatalf("problems %v", plan.Problems)
+			}
+
+			common := ownPorts(policytest.Selectors("large", "", 1, selectors)[0])
+			common.Subjects = nil
+			p.PutPolicy(common)
+			plan := p.Plan()
+			if plan.Problems[common.Name] == "" || len(plan.Problems) != 1 {
+				t.Errorf("problems %v, want one of %s", plan.Problems, common.Name)
+			}
+			if plan.Elements > policy.MaxElements {
+				t.Errorf("%d elements", plan.Elements)
+			}
+		})
+	}
+}
+
+// crossing has blocks and ports that cross: half of the lines are wide in their addresses, half in
+// their ports.
+func crossing(namespace string) policy.Policy {
+	const across = 120
+	p := policy.Policy{Name: policy.Name{Namespace: namespace, Name: "crossing"},
+		Isolates: [2]bool{policy.Egress: true}}
+	add := func(cidr netip.Prefix, first, last int) {
+		p.Rules[policy.Egress] = append(p.Rules[policy.Egress], policy.Rule{
+			Peers: []policy.Peer{{Block: &policy.Block{CIDR: cidr.Masked()}}},
+			Ports: []policy.Port{{Proto: policy.UDP, First: uint16(first), Last: uint16(last)}}})
+	}
+	for i := range across {
+		a := netip.AddrFrom4([4]byte{100, 64, 0, byte(i)})
+		add(netip.PrefixFrom(a, 8+i%17), 2+2*i, 2+2*i)
+		add(netip.PrefixFrom(a, 32), 1, 1000+i)
+	}
+	return p
+}
+
+// Blocks that cross each other come to many boxes, in the chain of each pod that has policies of
+// its own beside.
+func TestBoxesOfBlocksAreInTheBudget(t *testing.T) {
+	p := policy.NewPlanner("here")
+	const pods = 80
+	putPods(p, "large", 1, pods, true)
+	for i := range pods {
+		p.PutPolicy(policytest.OwnPorts("large", fmt.Sprint("pod-", 1+i), 1+i, false)[0])
+	}
+	putPods(p, "small", 100, 1, true)
+	p.PutPolicy(policytest.OwnPorts("small", "pod-100", 10, false)[0])
+	large := crossing("large")
+	p.PutPolicy(large)
+
+	plan := p.Plan()
+	if plan.Problems[large.Name] == "" || len(plan.Problems) != 1 {
+		t.Errorf("problems %v, %d elements, want one of %s", plan.Problems, plan.Elements, large.Name)
+	}
+	if plan.Elements > policy.MaxElements {
+		t.Errorf("%d elements", plan.Elements)
 	}
 }

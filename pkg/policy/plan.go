@@ -133,7 +133,8 @@ type Plan struct {
 	ClusterProblems map[string]string
 	// Denials are the policies that deny more than is written, sorted by name.
 	Denials []Denial
-	// Elements is how many addresses and ranges the sets have together.
+	// Elements is how many elements all sets of the kernel have at most: each address, range and box
+	// once per set that has it.
 	Elements int
 	// Revision is the Planner's as of this plan; Plan leaves it empty, since it costs time.
 	Revision string

@@ -39,7 +39,10 @@ type Planner struct {
 	defs     map[string]*definition
 	sets     map[string]*members
 	index    setIndex
-	// changed are the sets that changed since the last Plan, whose sets and elements are setsTold.
+	// copies are those of the chains in peers.
+	copies copyCounts
+	// changed are the sets that changed since the last Plan. setsTold are the sets of the last Plan, of
+	// which the kernel has elementsTold elements.
 	changed      map[string]*members
 	setsTold     SetMap
 	elementsTold int
@@ -86,8 +89,8 @@ func NewPlanner(node string) *Planner {
 		members: map[Key]*Member{}, dirty: map[Name]bool{}, groups: map[string]*Group{},
 		cluster: map[string]*compiledCluster{}, ranges: &Set{Name: SetRanges, Kind: KindBlock},
 		chains: map[string]*Chain{}, peers: map[string][]string{},
-		lookedUp: map[string]int{},
-		defs:     map[string]*definition{}, sets: map[string]*members{}, index: newSetIndex(),
+		lookedUp: map[string]int{}, copies: newCopyCounts(),
+		defs: map[string]*definition{}, sets: map[string]*members{}, index: newSetIndex(),
 		changed: map[string]*members{}, memo: map[string]memo{}, uses: map[Key]use{},
 		stale: true, swept: true,
 	}
@@ -304,7 +307,7 @@ func (p *Planner) freeze() SetMap {
 				continue
 			}
 			froze(name, s)
-			p.elementsTold += sets[name].size() - p.setsTold.Get(name).size()
+			p.elementsTold += p.copies.elements(name, sets[name].size()-p.setsTold.Get(name).size())
 		}
 		if p.sets[SetKnown] != nil && p.setsTold.Get(SetRanges) != p.ranges {
 			sets[SetRanges] = p.ranges
@@ -315,7 +318,7 @@ func (p *Planner) freeze() SetMap {
 		return p.setsTold
 	}
 
-	p.swept, p.elementsTold = false, 0
+	p.swept, p.elementsTold = false, p.copies.blocks
 	clear(p.changed)
 	for name, s := range p.sets {
 		froze(name, s)
@@ -323,8 +326,8 @@ func (p *Planner) freeze() SetMap {
 	if sets[SetKnown] != nil {
 		sets[SetRanges] = p.ranges
 	}
-	for _, s := range sets {
-		p.elementsTold += s.size()
+	for name, s := range sets {
+		p.elementsTold += p.copies.elements(name, s.size())
 	}
 	p.setsTold = SetMap{base: &sets}
 	return p.setsTold

@@ -40,6 +40,8 @@ func (p *Planner) sweepSets(chains map[string]bool) {
 			continue
 		}
 		p.peers[chain] = peersOf(p.chains[chain])
+		p.copies.byChain[chain] = copiesOf(p.chains[chain].Lines, p.defs)
+		p.countCopies(chain, 1)
 		for _, set := range p.peers[chain] {
 			if p.lookedUp[set]++; p.lookedUp[set] == 1 {
 				added = append(added, set)
@@ -51,6 +53,8 @@ func (p *Planner) sweepSets(chains map[string]bool) {
 			continue
 		}
 		delete(p.peers, chain)
+		p.countCopies(chain, -1)
+		delete(p.copies.byChain, chain)
 		for _, set := range peers {
 			if p.lookedUp[set]--; p.lookedUp[set] > 0 {
 				continue

@@ -1,0 +1,110 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+)
+
+// The kernel has the elements of a set of peers once where a rule looks it up alone, and once more
+// in each union and for each box that has it. The budget of elements counts these copies: policies
+// that select pods by few sets in many combinations come to many elements.
+
+// copies are what a chain adds to the kernel beside the sets of its peers.
+type copies struct {
+	// unions are the names of the sets of each union, joined by spaces. Chains share unions.
+	unions []string
+	// boxed are the sets of which a set of boxes has the addresses, once for each box.
+	boxed []string
+	// blocks is how many boxes the blocks come to.
+	blocks int
+}
+
+// copiesOf returns the copies of a chain with these lines. defs has the blocks of its peers.
+func copiesOf(lines []Line, defs map[string]*definition) (c copies) {
+	a := Arrange(lines, false)
+	for _, boxes := range blockBoxes(a.Boxes[BoxBlocks], defs) {
+		c.blocks += min(cuts(boxes, portSpan), cuts(boxes, peerSpan))
+	}
+	for _, g := range a.Grants {
+		if len(g.Peers) > 1 {
+			c.unions = append(c.unions, strings.Join(g.Peers, " "))
+		}
+	}
+	for _, kind := range []BoxKind{BoxPods, BoxPodRanges} {
+		for _, l := range a.Boxes[kind] {
+			c.boxed = append(c.boxed, l.Peer)
+		}
+	}
+	return c
+}
+
+// copyCounts counts the copies of all chains.
+type copyCounts struct {
+	byChain map[string]copies
+	// unions counts the chains of each union, sets how often a set is copied.
+	unions, sets map[string]int
+	blocks       int
+}
+
+func newCopyCounts() copyCounts {
+	return copyCounts{byChain: map[string]copies{}, unions: map[string]int{}, sets: map[string]int{}}
+}
+
+// elements returns how many elements of the kernel a set of this name and size comes to at most.
+func (n *copyCounts) elements(set string, size int) int { return size * (1 + n.sets[set]) }
+
+// countCopies counts the copies of a chain, or takes them back with by -1. It keeps elementsTold.
+func (p *Planner) countCopies(chain string, by int) {
+	n := &p.copies
+	c := n.byChain[chain]
+	n.blocks += by * c.blocks
+	p.elementsTold += by * c.blocks
+	for _, union := range c.unions {
+		was := n.unions[union]
+		if n.unions[union] += by; n.unions[union] == 0 {
+			delete(n.unions, union)
+		}
+		if was == 0 || was+by == 0 {
+			for set := range strings.SplitSeq(union, " ") {
+				p.countCopy(set, by)
+			}
+		}
+	}
+	for _, set := range c.boxed {
+		p.countCopy(set, by)
+	}
+}
+
+// copied returns how many elements the copies of the chains of each namespace come to, and those of
+// the chains that each policy is in.
+func (p *Planner) copied() (byNamespace map[string]int, byPolicy map[Name]int) {
+	byNamespace, byPolicy = map[string]int{}, map[Name]int{}
+	seen := map[string]bool{}
+	for key, m := range p.members {
+		for _, chain := range p.groups[m.Group].Chains {
+			c := p.copies.byChain[chain]
+			if id := key.Namespace + " " + chain; seen[id] {
+				continue
+			} else {
+				seen[id] = true
+			}
+
+			n := c.blocks
+			for _, set := range slices.Concat(c.boxed, strings.Fields(strings.Join(c.unions, " "))) {
+				n += p.setsTold.Get(set).size()
+			}
+			byNamespace[key.Namespace] += n
+			for _, name := range m.Policies {
+				byPolicy[name] += n
+			}
+		}
+	}
+	return byNamespace, byPolicy
+}
+
+func (p *Planner) countCopy(set string, by int) {
+	if p.copies.sets[set] += by; p.copies.sets[set] == 0 {
+		delete(p.copies.sets, set)
+	}
+	p.elementsTold += by * p.setsTold.Get(set).size()
+}
