@@ -1,0 +1,54 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What `veilctl check` advises names flags that check takes, written as it takes them, or flags of
+// other programs.
+func TestCheckAdvisesFlagsThatItTakes(t *testing.T) {
+	others := []string{"--allocate-node-cidrs", "--cluster-cidr", "--feature-gates", "--overwrite",
+		"--pod-network-cidr", "--runtime-config", "--service-cluster-ip-range", "-arch", "-k", "-l", "-n"}
+	check := checkCommand()
+	files, err := filepath.Glob("internal/preflight/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	flag := regexp.MustCompile("(?:^|[\\s(`])(--?[a-z][a-z-]*)")
+	found := 0
+	for _, path := range files {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			text, ok := n.(*ast.BasicLit)
+			if !ok || text.Kind != token.STRING {
+				return true
+			}
+			for _, m := range flag.FindAllStringSubmatch(strings.Trim(text.Value, "\"`"), -1) {
+				name, long := strings.CutPrefix(m[1], "--")
+				if long && check.Flag(name) != nil {
+					found++
+				} else if !slices.Contains(others, m[1]) {
+					t.Errorf("%s: %s advises %s, which check does not take", path, text.Value, m[1])
+				}
+			}
+			return true
+		})
+	}
+	if found < 4 {
+		t.Errorf("%d flags of check found in its advice: does the test still find them?", found)
+	}
+}
