@@ -4,12 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net/http"
 	"os"
 	"time"
 )
 
-// holding probes one server over one session: pings, and requests for /readyz.
+// holding probes one server while a session lasts: pings over it, and requests for /readyz beside it.
 type holding struct {
 	probe
 	session *session
@@ -20,13 +19,10 @@ type holding struct {
 	// answered reports whether a ping was answered, forgiven whether the outstanding one got grace.
 	answered, forgiven bool
 
-	pinged    time.Time // when the outstanding ping was sent; zero if there is none
-	request   uint32    // the stream of the outstanding request; 0 if there is none
-	requested time.Time // when that was sent
-	phased    bool      // the first request is over
-	// ping and ready fire when the next ping and the next request are due. pingLate and readyLate
-	// fire when the outstanding one has no answer in time, settle when first is reported anyway.
-	ping, ready, pingLate, readyLate, settle *time.Timer
+	pinged time.Time // when the outstanding ping was sent; zero if there is none
+	// ping fires when the next ping is due, late when the outstanding one has no answer in time, and
+	// settle when first is reported anyway.
+	ping, late, settle *time.Timer
 }
 
 // newHolding returns a holding of a connection that spoke TLS and HTTP/2.
@@ -40,7 +36,7 @@ func newHolding(p probe, conn *tls.Conn, first observation) *holding {
 }
 
 func (h *holding) timers() []**time.Timer {
-	return []**time.Timer{&h.ping, &h.ready, &h.pingLate, &h.readyLate, &h.settle}
+	return []**time.Timer{&h.ping, &h.late, &h.settle}
 }
 
 // close ends the session.
@@ -54,11 +50,9 @@ func (h *holding) close() {
 // run probes until the session ends or ctx does. It returns whether the server is down: it left a
 // ping without an answer, or does not read. A session that ended otherwise proves nothing.
 func (h *holding) run(ctx context.Context) (down bool) {
+	readyz, end := h.startReadyz(ctx)
+	defer end()
 	err := h.sendPing()
-	if err == nil {
-		err = h.sendRequest()
-	}
-
 	for err == nil {
 		select {
 		case <-ctx.Done():
@@ -66,24 +60,21 @@ func (h *holding) run(ctx context.Context) (down bool) {
 		case err = <-h.session.ended:
 		case <-h.session.acks:
 			h.takeAck()
-		case a := <-h.session.answers:
-			h.takeAnswer(a)
-		case <-h.pingLate.C:
+		case r := <-readyz:
+			h.news(func(o *observation) {
+				o.readiness = r
+				o.trust, o.distrust = h.judge(h.state)
+			})
+		case <-h.late.C:
 			if down = h.missPing(); down {
 				return true
 			}
-		case <-h.readyLate.C:
-			err = h.session.cancel(h.request)
-			h.endRequest(hangs)
 		case <-h.settle.C:
 			h.reportFirst()
 		case <-h.ping.C:
 			err = h.sendPing()
 		case <-h.ask:
 			err = h.sendPing()
-		case <-h.ready.C:
-			h.news(func(o *observation) { o.trust, o.distrust = h.judge(h.state) })
-			err = h.sendRequest()
 		}
 	}
 	return !h.answered || errors.Is(err, os.ErrDeadlineExceeded)
@@ -95,7 +86,7 @@ func (h *holding) sendPing() error {
 		return nil
 	}
 	h.pinged, h.forgiven = time.Now(), false
-	h.pingLate.Reset(pingLimit)
+	h.late.Reset(pingLimit)
 	return h.session.ping()
 }
 
@@ -110,7 +101,7 @@ func (h *holding) takeAck() {
 		h.settle.Reset(pingLimit)
 	}
 	h.pinged, h.answered = time.Time{}, true
-	h.pingLate.Stop()
+	h.late.Stop()
 	h.ping.Reset(max(pause-trip, 0))
 	h.news(func(o *observation) { o.trip = trip })
 }
@@ -122,44 +113,8 @@ func (h *holding) missPing() bool {
 		return true
 	}
 	h.forgiven = true
-	h.pingLate.Reset(grace)
+	h.late.Reset(grace)
 	return false
-}
-
-// sendRequest asks for /readyz.
-func (h *holding) sendRequest() (err error) {
-	h.requested = time.Now()
-	h.readyLate.Reset(readyLimit)
-	h.request, err = h.session.get("/readyz")
-	return err
-}
-
-// takeAnswer takes the answer to the outstanding request. A server that asks for credentials does
-// not say whether it is ready.
-func (h *holding) takeAnswer(a answer) {
-	switch {
-	case a.stream != h.request:
-	case a.status == http.StatusOK:
-		h.endRequest(isReady)
-	case a.status >= http.StatusInternalServerError:
-		h.endRequest(notReady)
-	case a.status == 0:
-		h.endRequest(hangs)
-	default:
-		h.endRequest(saysNothing)
-	}
-}
-
-// endRequest ends the outstanding request. The next one is due a pause after it was sent.
-func (h *holding) endRequest(r readiness) {
-	pause := h.pace.ready()
-	if !h.phased {
-		pause = phase(pause)
-	}
-	h.request, h.phased = 0, true
-	h.readyLate.Stop()
-	h.ready.Reset(max(pause-time.Since(h.requested), 0))
-	h.news(func(o *observation) { o.readiness = r })
 }
 
 // news reports a change to what is known. What comes before the first answers is reported together.

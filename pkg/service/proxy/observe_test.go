@@ -117,9 +117,9 @@ func shortly(e service.APIServer) string {
 	return strings.Join(out, " ")
 }
 
-// Over real connections, readiness decides about new connections, and closes none. A server whose
-// handlers hang stayed in entry 0 while pings alone decided.
-func TestReadinessOverTheHeldConnection(t *testing.T) {
+// Readiness decides about new connections, and closes none, with a server that ends HTTP/2 for
+// clients without credentials. One whose handlers hang stayed in entry 0 while pings alone decided.
+func TestReadinessOverRealConnections(t *testing.T) {
 	for name, c := range map[string]struct {
 		status int32
 		state  string

@@ -66,7 +66,7 @@ func probeServer(ctx context.Context, p probe) {
 func (p probe) once(ctx context.Context) (held bool) {
 	var cookie uint64
 	defer func() { p.own.remove(cookie) }()
-	conn, err := connect(ctx, p.addr, func(c uint64) {
+	conn, err := p.connect(ctx, func(c uint64) {
 		cookie = c
 		p.own.add(c)
 	})
@@ -84,9 +84,20 @@ func (p probe) once(ctx context.Context) (held bool) {
 // connect returns a connection after its TLS handshake. made receives the cookie of the socket
 // before it connects. It accepts each certificate, which hold
 // judges: the probe sends no secrets, and a server with a wrong one is a problem to be shown.
-func connect(ctx context.Context, addr netip.AddrPort, made func(cookie uint64)) (*tls.Conn, error) {
+func (p probe) connect(ctx context.Context, made func(cookie uint64)) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
+	d := tls.Dialer{NetDialer: p.dialer(made), Config: &tls.Config{InsecureSkipVerify: true,
+		NextProtos: []string{http2.NextProtoTLS, "http/1.1"}, MinVersion: tls.VersionTLS12}}
+	conn, err := d.DialContext(ctx, "tcp", p.addr.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*tls.Conn), nil
+}
+
+// dialer returns a dialer that passes the cookie of each socket to made before it connects.
+func (p probe) dialer(made func(cookie uint64)) *net.Dialer {
 	control := func(_, _ string, raw syscall.RawConn) error {
 		var cookie uint64
 		var err error
@@ -98,13 +109,7 @@ func connect(ctx context.Context, addr netip.AddrPort, made func(cookie uint64))
 		}
 		return errors.Join(rawErr, err)
 	}
-	d := tls.Dialer{NetDialer: &net.Dialer{Control: control}, Config: &tls.Config{InsecureSkipVerify: true,
-		NextProtos: []string{http2.NextProtoTLS, "http/1.1"}, MinVersion: tls.VersionTLS12}}
-	conn, err := d.DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return nil, err
-	}
-	return conn.(*tls.Conn), nil
+	return &net.Dialer{Control: control}
 }
 
 // hold probes over conn until it ends. It reports the server up after the first answered ping,

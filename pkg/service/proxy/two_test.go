@@ -34,6 +34,10 @@ func newTwoServers(t *testing.T) *twoServers {
 		second: netip.MustParseAddrPort("198.18.0.2:6443"), table: newFakeTable()}
 	w.ready.Store(http.StatusOK)
 	firstAt, freeze, end := serve(t, true, func(rw http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 && r.URL.Path == "/readyz" {
+			// As kube-apiserver does to clients without credentials.
+			rw.Header().Set("Connection", "close")
+		}
 		w.asked.Add(1)
 		if status := w.ready.Load(); status != 0 {
 			rw.WriteHeader(int(status))

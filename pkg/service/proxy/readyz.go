@@ -1,0 +1,107 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// mostBody bounds the answer to a request for /readyz, which is not looked at.
+const mostBody = 64 << 10
+
+// startReadyz asks for /readyz again and again until end is called, without credentials, over a
+// connection of HTTP/1.1. Not over the one of the pings: kube-apiserver ends a connection of HTTP/2
+// on which a client without credentials asks for something (UnauthenticatedHTTP2DOSMitigation).
+func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	own := lastSocket{all: p.own}
+	transport := &http.Transport{
+		DialContext: p.dialer(own.set).DialContext,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"http/1.1"}},
+		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{},
+		MaxConnsPerHost:    1,
+		DisableCompression: true,
+	}
+
+	out := make(chan readiness)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		pause := phase(p.pace.ready())
+		for {
+			began := time.Now()
+			outcome := p.askReadyz(ctx, transport)
+			select {
+			case <-ctx.Done():
+				return
+			case out <- outcome:
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(pause - time.Since(began)):
+			}
+			pause = p.pace.ready()
+		}
+	})
+	return out, func() {
+		cancel()
+		wg.Wait()
+		transport.CloseIdleConnections()
+		own.end()
+	}
+}
+
+// lastSocket is the last socket of a transport that has one at a time.
+type lastSocket struct {
+	all    *ownSockets
+	mu     sync.Mutex
+	cookie uint64
+	ended  bool // a dial may outlive its request
+}
+
+func (l *lastSocket) set(cookie uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all.remove(l.cookie)
+	if l.cookie = cookie; !l.ended {
+		l.all.add(cookie)
+	}
+}
+
+func (l *lastSocket) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	l.all.remove(l.cookie)
+}
+
+// askReadyz asks once. A server that asks for credentials does not say whether it is ready.
+func (p probe) askReadyz(ctx context.Context, transport *http.Transport) readiness {
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+p.addr.String()+"/readyz", nil)
+	if err != nil {
+		return saysNothing
+	}
+	q.Header.Set("User-Agent", "veild")
+	r, err := transport.RoundTrip(q)
+	if err != nil {
+		return hangs
+	}
+	defer r.Body.Close()
+
+	if _, err := io.Copy(io.Discard, io.LimitReader(r.Body, mostBody)); err != nil {
+		return hangs
+	}
+	switch {
+	case r.StatusCode == http.StatusOK:
+		return isReady
+	case r.StatusCode >= http.StatusInternalServerError:
+		return notReady
+	}
+	return saysNothing
+}
