@@ -77,8 +77,8 @@ func vectorsInLanes(t *testing.T, all []*vector, code laneCode) {
 func TestInterpretedLanesAgreeWithXCrypto(t *testing.T) {
 	code := newMachine(t)
 	_, w, key := worker(t)
-	for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 256, 257, 1420,
-		1440} {
+	for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 74, 100, 127, 128, 129, 191, 192, 193, 202,
+		255, 256, 257, 1420, 1440} {
 		rand.Read(key[:])
 		text := make([]byte, n)
 		rand.Read(text)
