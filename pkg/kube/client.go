@@ -131,7 +131,11 @@ func newClient(o Options, cfg *rest.Config) (*Client, error) {
 	// gzip costs an API server more than it saves on the network of a cluster.
 	cfg.DisableCompression = true
 	cfg.NegotiatedSerializer = codecs.WithoutConversion()
-	rc, err := rest.UnversionedRESTClientFor(cfg)
+	hc, err := newRotating(cfg, time.Now)
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes source: %w", err)
+	}
+	rc, err := rest.UnversionedRESTClientForConfigAndClient(cfg, hc)
 	if err != nil {
 		return nil, fmt.Errorf("kubernetes source: %w", err)
 	}

@@ -136,8 +136,11 @@ func askServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node, wante
 	t.Fatalf("veild never asked server %d", wanted)
 }
 
+// ofProbe is how many connections a probe holds: one for pings and one for readiness.
+const ofProbe = 2
+
 // askedServer is the number of the API server that a node's veild asks: to the other of the two it
-// has the connection of its probe only.
+// has the connections of its probe only.
 func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (asked int) {
 	t.Helper()
 	err := lab.Until(ctx, 10*time.Second, func() error {
@@ -151,7 +154,7 @@ func askedServer(ctx context.Context, t *testing.T, l *lab.Lab, n *lab.Node) (as
 			open[i] = strings.Count(string(out), "\n")
 		}
 		for i := range open {
-			if open[i] > 1 && open[1-i] == 1 {
+			if open[i] > ofProbe && open[1-i] == ofProbe {
 				asked = i
 				return nil
 			}

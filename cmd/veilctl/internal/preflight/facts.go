@@ -23,7 +23,9 @@ type Facts struct {
 	PodSecurity string
 	// Controller is what is visible of kube-controller-manager.
 	Controller Controller
-	Nodes      []Node
+	// StaticServers are the pods of kube-apiserver, none on clusters with a hidden control plane.
+	StaticServers []StaticServer
+	Nodes         []Node
 	// APIServers are the endpoints, ServiceAddrs the addresses of the service default/kubernetes.
 	APIServers, ServiceAddrs []netip.Addr
 	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of
@@ -65,6 +67,9 @@ type Controller struct {
 	Allocates   bool
 	ClusterCIDR string
 }
+
+// StaticServer is a pod of kube-apiserver. GoAwayChance is its flag --goaway-chance, empty without.
+type StaticServer struct{ Pod, GoAwayChance string }
 
 // Node is a Node object.
 type Node struct {

@@ -101,6 +101,15 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 			"api server", "v1.29.9", "upgrade to 1.30", ""},
 		"the first new enough": {func(f *Facts) { f.Server.Version = "v1.30.0" }, OK,
 			"api server", "v1.30.0", "", ""},
+		"API servers without goaway": {func(f *Facts) {
+			f.StaticServers = []StaticServer{{"api-a", "0.001"}, {"api-b", ""}, {"api-c", "0"}}
+		}, Warning, "spread of connections", "api-b, api-c: no --goaway-chance",
+			"--goaway-chance=0.001", "api-a"},
+		"API servers with goaway": {func(f *Facts) {
+			f.StaticServers = []StaticServer{{"api-a", "0.001"}, {"api-b", "0.02"}}
+		}, OK, "spread of connections", "each of 2", "", ""},
+		"one API server": {func(f *Facts) { f.StaticServers = []StaticServer{{"api-a", ""}} },
+			OK, "api server", "v1.36.3", "", "spread of connections"},
 		"no version at all": {func(f *Facts) { f.Server.Version = "main" }, Warning,
 			"api server", `"main"`, "1.30", ""},
 		"no admission policies": {func(f *Facts) { f.Server.Policies = false }, Error,
