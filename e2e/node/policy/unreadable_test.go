@@ -8,12 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kubeveil/kubeveil/e2e/lab"
 	"github.com/kubeveil/kubeveil/e2e/node/nodetest"
 	"github.com/kubeveil/kubeveil/internal/errtest"
+	"github.com/kubeveil/kubeveil/internal/sockdiag"
 	"github.com/kubeveil/kubeveil/pkg/telemetry"
 )
 
@@ -88,4 +90,35 @@ func waitProblem(ctx context.Context, t *testing.T, n *lab.Node, text string, wa
 		}
 		return nil
 	})
+}
+
+// A connection to the API server that breaks is a failure until the watches go on, soon after: the
+// pods that come meanwhile have their groups then.
+func TestPodsThatComeWhenWatchesBreakAreNotMuteForLong(t *testing.T) {
+	ctx, l := policyLab(t)
+	nodetest.AllowClients(ctx, t, l, "client")
+	n1, n2 := l.Nodes()[0], l.Nodes()[1]
+	server := nodetest.StartPod(ctx, t, n1, "server")
+	nodetest.EchoAt(ctx, t, server)
+	nodetest.WaitMembers(ctx, t, n1, 1)
+
+	port := l.Control.ServerAddr(0).Port()
+	for _, n := range []*lab.Node{n1, n2} {
+		var closed int
+		errtest.Must(t, n.Do(func() (err error) {
+			closed, err = sockdiag.CloseIf(unix.IPPROTO_TCP, func(s sockdiag.Socket) bool {
+				return s.Remote.Port() == port
+			})
+			return err
+		}))
+		if closed == 0 {
+			t.Errorf("%s had no connection to the API server", n.Name)
+		}
+	}
+	client := nodetest.StartPod(ctx, t, n2, "client")
+	nodetest.PolicyBecomes(ctx, t, client, server, true)
+	for _, n := range []*lab.Node{n1, n2} {
+		waitProblem(ctx, t, n, "new pods are mute", false)
+	}
+	nodetest.NoLeaks(t, l)
 }
