@@ -25,6 +25,9 @@ const (
 	connectLimit = 2 * time.Second
 )
 
+// http1 is HTTP/1.1 in ALPN (RFC 7301).
+const http1 = "http/1.1"
+
 // probe is the task of probing one server.
 type probe struct {
 	addr netip.AddrPort
@@ -69,7 +72,7 @@ func (p probe) once(ctx context.Context) (held bool) {
 	conn, err := p.connect(ctx, func(c uint64) {
 		cookie = c
 		p.own.add(c)
-	})
+	}, http2.NextProtoTLS, http1)
 
 	switch {
 	case err == nil:
@@ -81,14 +84,15 @@ func (p probe) once(ctx context.Context) (held bool) {
 	return false
 }
 
-// connect returns a connection after its TLS handshake. made receives the cookie of the socket
-// before it connects. It accepts each certificate, which hold
-// judges: the probe sends no secrets, and a server with a wrong one is a problem to be shown.
-func (p probe) connect(ctx context.Context, made func(cookie uint64)) (*tls.Conn, error) {
+// connect returns a connection after its TLS handshake, for one of some protocols. made receives the
+// cookie of the socket before it connects. It accepts each certificate, which hold judges: the probe
+// sends no secrets, and a server with a wrong one is a problem to be shown.
+func (p probe) connect(ctx context.Context, made func(cookie uint64),
+	protocols ...string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
 	d := tls.Dialer{NetDialer: p.dialer(made), Config: &tls.Config{InsecureSkipVerify: true,
-		NextProtos: []string{http2.NextProtoTLS, "http/1.1"}, MinVersion: tls.VersionTLS12}}
+		NextProtos: protocols, MinVersion: tls.VersionTLS12}}
 	conn, err := d.DialContext(ctx, "tcp", p.addr.String())
 	if err != nil {
 		return nil, err

@@ -2,8 +2,8 @@ package proxy
 
 import (
 	"context"
-	"crypto/tls"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -19,10 +19,10 @@ func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end 
 	ctx, cancel := context.WithCancel(ctx)
 	own := lastSocket{all: p.own}
 	transport := &http.Transport{
-		DialContext: p.dialer(own.set).DialContext,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
-			NextProtos: []string{"http/1.1"}},
-		TLSNextProto:       map[string]func(string, *tls.Conn) http.RoundTripper{},
+		// Not the context of a request, whose dial would outlive it.
+		DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
+			return p.connect(ctx, own.set, http1)
+		},
 		MaxConnsPerHost:    1,
 		DisableCompression: true,
 	}
