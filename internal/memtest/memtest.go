@@ -58,7 +58,7 @@ func Count(t testing.TB, b []byte, where func(begin uint64) bool) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(buf)
+	defer func() { _ = unix.Munmap(buf) }()
 
 	own := address(buf)
 	n := 0
