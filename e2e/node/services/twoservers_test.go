@@ -220,7 +220,7 @@ func judgeAPI(ctx context.Context, t *testing.T, what string, p *lab.Process, cu
 	if lastFailed > newWithin {
 		t.Errorf("%s: a new connection that began after %v was of no use", what, lastFailed)
 	}
-	if r.Asked < 100 {
+	if r.Asked < 50 { // within some 5 s
 		t.Errorf("%s: only %d new connections", what, r.Asked)
 	}
 
