@@ -50,7 +50,10 @@ type apiServers struct {
 // server is a candidate for a backend of entry 0, or one that left the list.
 type server struct {
 	judgement
-	since time.Time // when up last changed; zero before the first probe result
+	// since is when up last changed, or when it stopped answering if that was later; zero before the
+	// first probe result. heard is answers as it was then.
+	since time.Time
+	heard bool
 	// probed reports whether this process has a probe result: up may be the last one's.
 	probed      bool
 	stop        func()

@@ -88,7 +88,7 @@ func (a *apiServers) due(now time.Time) []Closing {
 	defer a.mu.Unlock()
 	turnouts := map[bool]turnout{}
 	for addr, s := range a.servers {
-		if !s.left.IsZero() && (s.times >= mostCloses || s.up && now.Sub(s.left) >= leftFor) {
+		if !s.left.IsZero() && (s.times >= mostCloses || s.answers && now.Sub(s.left) >= leftFor) {
 			a.forgetLocked(addr)
 			continue
 		}
@@ -112,15 +112,16 @@ func (a *apiServers) due(now time.Time) []Closing {
 		}
 		s.next = now.Add(stuckEvery)
 		out = append(out, Closing{Server: addr, Stuck: !all, Spare: a.closing.own.has,
-			Still: func() bool { return a.isDown(addr) }})
+			Still: func() bool { return a.isSilent(addr) }})
 	}
 	return out
 }
 
-// dueLocked reports whether all or the stuck connections to a server must be closed now.
+// dueLocked reports whether all or the stuck connections to a server must be closed now. None to a
+// server that answers is closed, whatever its certificate: its clients may trust another CA.
 func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	now time.Time) (all, stuck bool) {
-	if s.up || t.up == 0 {
+	if s.answers || t.up == 0 {
 		return false, false
 	}
 
@@ -135,11 +136,11 @@ func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	return again && silent >= a.closing.delay, s.swept.IsZero() && !now.Before(s.next)
 }
 
-func (a *apiServers) isDown(addr netip.AddrPort) bool {
+func (a *apiServers) isSilent(addr netip.AddrPort) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.servers[addr]
-	return s != nil && !s.up
+	return s != nil && !s.answers
 }
 
 // written records that entry 0 is in the maps.
@@ -161,7 +162,7 @@ func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
 	}
 
 	s := a.servers[c.Server]
-	if s == nil || s.up {
+	if s == nil || s.answers {
 		return
 	}
 	s.next = s.next.Add(searchShare * took)

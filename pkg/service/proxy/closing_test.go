@@ -37,6 +37,13 @@ func dueLine(a *apiServers, began time.Time, after ...time.Duration) (out []stri
 	return out
 }
 
+// doubt has a server answer with a certificate that is wrong, while another's is right.
+func doubt(a *apiServers, wrong, right string) {
+	a.observe(netip.MustParseAddrPort(right), observation{up: true, trust: trusted}, time.Now())
+	a.observe(netip.MustParseAddrPort(wrong), observation{up: true, trust: trustRefused},
+		time.Now())
+}
+
 func TestConnectionsToSilentServersAreDue(t *testing.T) {
 	const gone, other, third, v6 = "198.18.0.1:6443", "198.18.0.2:6443", "198.18.0.3:6443",
 		"[2001:db8::1]:6443"
@@ -74,10 +81,23 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 			say(a, gone, false)
 			a.written(service.APIServer{Backends: addrPorts(gone, other)})
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
+		"its certificate is wrong and another's is right": {[]string{gone, other},
+			func(a *apiServers) {
+				say(a, other, true)
+				doubt(a, gone, other)
+			}, []string{"-", "-", "-", "-", "-", "-", "-", "-"}},
+		"its certificate was wrong, and it falls silent": {[]string{gone, other},
+			func(a *apiServers) {
+				say(a, other, true)
+				doubt(a, gone, other)
+				s := a.servers[netip.MustParseAddrPort(gone)]
+				s.since = s.since.Add(-time.Hour)
+				say(a, gone, false)
+			}, []string{"stuck", "-", "stuck", "rest", "-", "rest", "rest", "rest"}},
 		"the last process found it dead": {[]string{gone, other}, func(a *apiServers) {
 			say(a, other, true)
 			s := a.servers[netip.MustParseAddrPort(gone)]
-			s.up, s.since = false, time.Now()
+			s.judgement, s.since = judgement{}, time.Now()
 		}, []string{"-", "-", "-", "-", "-", "-", "rest", "rest"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -155,7 +155,7 @@ func (a *apiServers) othersTripLocked(addr netip.AddrPort) time.Duration {
 	return trips[len(trips)/2]
 }
 
-// judge updates up, since and use, and reports whether they changed. verified reports whether the
+// judge updates up, heard, since and use, and reports whether they changed. verified reports whether the
 // certificate of a server that answers was verified.
 func (s *server) judge(verified bool, now time.Time) (changed bool) {
 	up, use := s.answers && (s.trust != trustRefused || !verified), useGood
@@ -173,7 +173,9 @@ func (s *server) judge(verified bool, now time.Time) (changed bool) {
 	}
 	changed = s.use != use
 	s.use = use
-	if s.up != up || s.since.IsZero() {
+	fell := s.heard && !s.answers
+	s.heard = s.answers
+	if s.up != up || s.since.IsZero() || fell {
 		s.up, s.since, s.swept, s.next, s.times = up, now, time.Time{}, time.Time{}, 0
 		changed = true
 	}

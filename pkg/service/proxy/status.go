@@ -33,8 +33,8 @@ type Status struct {
 // APIServer is the state of one API server.
 type APIServer struct {
 	Addr netip.AddrPort
-	// Up reports whether it answers, with a certificate that may be used. Since is when that last changed, zero before the first probe
-	// result.
+	// Up reports whether it answers, with a certificate that may be used. Since is when that last
+	// changed, or when it stopped answering if that was later; zero before the first probe result.
 	Up    bool
 	Since time.Time
 	// Connections counts those of the node and its pods, half a minute ago at most in general.
