@@ -52,6 +52,29 @@ func TestStuckSocketsAreThoseThatWait(t *testing.T) {
 	}
 }
 
+// A program with many sockets does not make the search long that looks for those of all.
+func TestSearchesReadSoManySockets(t *testing.T) {
+	nettest.NeedRoot(t)
+	ns := nettest.NewNS(t)
+	ns.OnLink("lo", func(h *nl.Handle, l nl.Link) error { return h.LinkSetUp(l) })
+	to := listenIn(t, ns, netip.MustParseAddrPort("127.0.0.1:0")).Addr().(*net.TCPAddr).AddrPort()
+	for range 3 {
+		dialIn(t, ns, to)
+	}
+
+	for most, want := range map[int]int{1: 1, 2: 2, mostRead: 3} {
+		asked := 0
+		ns.Run(t, func() error {
+			_, err := choose(unix.AF_INET, unix.IPPROTO_TCP, []netip.AddrPort{to},
+				func(Socket) bool { asked++; return false }, most)
+			return err
+		})
+		if asked != want {
+			t.Errorf("%d of 3 sockets are read, want %d of at most %d", asked, want, most)
+		}
+	}
+}
+
 // The kernel selects by remote; whatever the position of a remote among others.
 func TestFilterSelectsRemotes(t *testing.T) {
 	nettest.NeedRoot(t)

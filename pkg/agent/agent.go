@@ -64,8 +64,9 @@ type Agent struct {
 	source  source.Source
 	kube    *kube.Client // nil for other sources
 	// services is nil if another program translates services.
-	services   *services
-	apiClients apiClients
+	services      *services
+	apiClients    apiClients
+	silentClients silentClients
 	// policies is nil if no policies are enforced.
 	policies *keeper.Keeper
 	// limiter keeps pods from filling the table of tracked connections.
@@ -96,7 +97,7 @@ func New(o Options) (*Agent, error) {
 		log: o.Log, version: o.Version, started: time.Now(), reload: o.Reload,
 		health: telemetry.NewHealth(loopLimit, stepGuard, stepApply),
 		wake:   make(chan struct{}, 1),
-		kernel: kernelChanges{told: make(chan struct{}, 1)},
+		kernel: kernelChanges{told: make(chan struct{}, 1)}, silentClients: silentClients{},
 	}
 	a.view.Store(&view{news: news{cfg: o.Config, pathMTU: map[string]int{}}})
 	a.showGuard = a.guardStatus

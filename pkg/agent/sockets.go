@@ -3,6 +3,8 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -25,20 +27,62 @@ func (a *Agent) namespaces() ([]string, error) {
 	return paths, err
 }
 
-// closeSockets closes TCP connections of this node and of its pods to a server, and returns how
-// many.
-func (a *Agent) closeSockets(c proxy.Closing) (int, error) {
-	paths, err := a.namespaces()
-	lost := func(s sockdiag.Socket) bool { return (!c.Stuck || s.Stuck()) && !c.Spare(s.Cookie) }
-	closed, closeErr := closeIn(paths, c.Still, func() (int, error) {
-		return sockdiag.Close(unix.IPPROTO_TCP, c.Server, lost)
+// silentClients are, by server, the network namespaces that had connections to it when stuck ones
+// were first closed. They are forgotten when all are closed. One goroutine uses them.
+type silentClients map[netip.AddrPort][]string
+
+// closeSockets closes TCP connections of this node and of its pods to a server. It returns how many,
+// and how long that took of a core.
+func (a *Agent) closeSockets(c proxy.Closing) (closed int, took time.Duration, err error) {
+	var paths []string
+	if !c.Again {
+		paths, err = a.namespaces()
+	}
+	closed, took, closeErr := a.silentClients.close(c, paths)
+	return closed, took, errors.Join(err, closeErr)
+}
+
+// close closes connections to a server, in all network namespaces or again in those that had some.
+func (all silentClients) close(c proxy.Closing, paths []string) (closed int, took time.Duration,
+	err error) {
+	if c.Again {
+		paths = all[c.Server]
+	}
+	var clients []string
+	closed, err = closeIn(paths, c.Still, func(path string) (int, error) {
+		began, found := threadTime(), false
+		n, err := sockdiag.Close(unix.IPPROTO_TCP, c.Server, func(s sockdiag.Socket) bool {
+			spare := c.Spare(s.Cookie)
+			found = found || !spare
+			return (!c.Stuck || s.Stuck()) && !spare
+		})
+		took += threadTime() - began
+		if found || err != nil {
+			clients = append(clients, path)
+		}
+		return n, err
 	})
-	return closed, errors.Join(err, closeErr)
+
+	if all[c.Server] = clients; !c.Stuck {
+		delete(all, c.Server)
+	}
+	return closed, took, err
+}
+
+// threadTime is the time that the current thread has had of a core. The time on a clock would be
+// longer on a busy node, where lost servers would then be found out later.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
 }
 
 // closeIn closes sockets in network namespaces while still returns true. What the kernel does not
 // support in one it supports in none; that is reported once.
-func closeIn(paths []string, still func() bool, closeHere func() (int, error)) (int, error) {
+func closeIn(paths []string, still func() bool,
+	closeHere func(path string) (int, error)) (int, error) {
 	closed := 0
 	var errs []error
 	for _, path := range paths {
@@ -46,7 +90,7 @@ func closeIn(paths []string, still func() bool, closeHere func() (int, error)) (
 			break
 		}
 		err := netns.Do(path, func() error {
-			n, err := closeHere()
+			n, err := closeHere(path)
 			closed += n
 			return err
 		})

@@ -3,9 +3,15 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"slices"
 	"testing"
 
+	"github.com/kubeveil/kubeveil/internal/nettest"
+	"github.com/kubeveil/kubeveil/internal/nl"
 	"github.com/kubeveil/kubeveil/internal/sockdiag"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
 )
 
 func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
@@ -22,7 +28,7 @@ func TestSocketsAreClosedInAllNamespaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
 			closed, err := closeIn([]string{own, "/nowhere", own, own},
-				func() bool { return true }, func() (int, error) { asked++; return 1, c.err })
+				func() bool { return true }, func(string) (int, error) { asked++; return 1, c.err })
 			if closed != c.closed || asked != c.asked || !errors.Is(err, c.err) {
 				t.Errorf("asked %d namespaces, closed %d, %v", asked, closed, err)
 			}
@@ -34,8 +40,49 @@ func TestClosingEndsWhenTheServerAnswers(t *testing.T) {
 	const own = "/proc/self/ns/net"
 	asked := 0
 	closed, err := closeIn([]string{own, own, own}, func() bool { return asked < 2 },
-		func() (int, error) { asked++; return 1, nil })
+		func(string) (int, error) { asked++; return 1, nil })
 	if closed != 2 || err != nil {
 		t.Errorf("closed %d sockets: %v, want 2", closed, err)
+	}
+}
+
+// Stuck connections are closed again only where the first search found connections to the server.
+func TestStuckConnectionsAreClosedWhereTheyAre(t *testing.T) {
+	client, other := nettest.NewNS(t), nettest.NewNS(t)
+	var to netip.AddrPort
+	client.OnLink("lo", func(h *nl.Handle, l nl.Link) error { return h.LinkSetUp(l) })
+	client.Run(t, func() error {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { l.Close() })
+		to = l.Addr().(*net.TCPAddr).AddrPort()
+		conn, err := net.Dial("tcp", to.String())
+		if err == nil {
+			t.Cleanup(func() { conn.Close() })
+		}
+		return err
+	})
+
+	all := silentClients{}
+	paths := []string{ownNamespace, "/nowhere", client.Path(), other.Path()}
+	c := proxy.Closing{Server: to, Stuck: true, Spare: func(uint64) bool { return false },
+		Still: func() bool { return true }}
+	for i, want := range [][]string{{client.Path()}, {client.Path()}} {
+		c.Again = i > 0
+		n, took, err := all.close(c, paths)
+		if n != 0 || took <= 0 || err != nil {
+			t.Errorf("search %d closed %d idle connections, took %v, %v", i, n, took, err)
+		}
+		if got := all[to]; !slices.Equal(got, want) {
+			t.Errorf("search %d: connections are in %v, want %v", i, got, want)
+		}
+		paths = nil
+	}
+
+	c.Stuck, c.Again = false, false
+	if n, _, err := all.close(c, []string{client.Path()}); n != 1 || err != nil || len(all) != 0 {
+		t.Errorf("at the end %d connections are closed, %v; %v is remembered", n, err, all)
 	}
 }

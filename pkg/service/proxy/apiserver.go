@@ -59,7 +59,9 @@ type server struct {
 	stop        func()
 	left        time.Time     // when it left the list and entry 0; zero while it is listed
 	swept       time.Time     // when all connections to it were last closed
-	next        time.Time     // when stuck connections to it are closed next
+	searched    bool          // whether stuck ones were searched for since it stopped answering
+	next        time.Time     // when they are searched for again
+	full        time.Time     // when all namespaces may be searched for stuck ones again
 	times       int           // how often all were closed without an error since it stopped answering
 	asked       time.Time     // when ask was last sent to
 	connections int           // of the node and its pods at the last count, without probes

@@ -13,9 +13,10 @@ import (
 
 const (
 	// A server without an answer is dead to those that wait for it. Their connections are closed at
-	// once, then at each turn of stuckEvery until the others are closed. A search takes at most one
-	// part in searchShare of a core.
+	// once, then at each turn of stuckEvery until the others are closed. A turn may come tickSlack
+	// early. First searches and further ones take at most one part in searchShare of a core each.
 	stuckEvery, searchShare = 250 * time.Millisecond, 10
+	tickSlack               = stuckEvery / 10
 	// The other connections are closed restAfter to restAfter+restSpread after the last answer, each
 	// node at its own time: all clients of a server do not reconnect at once. restAfter leaves a
 	// server that missed one ping the time to answer again.
@@ -37,11 +38,17 @@ type Closing struct {
 	// Stuck limits it to connections that wait for the server: those that connect, and those whose
 	// data were retransmitted twice without an acknowledgement.
 	Stuck bool
+	// Again reports whether these were closed before, since the server stopped answering. Then only
+	// namespaces in which that search found connections to it can have more: entry 0 does not lead
+	// to the server any more.
+	Again bool
 	// Spare reports whether a socket, by its cookie (SO_COOKIE), is a probe and stays open.
 	Spare func(cookie uint64) bool
 	// Still reports whether the server is still without an answer. Once it returns false, no more
 	// connections are to be closed.
 	Still func() bool
+
+	began time.Time
 }
 
 // Closed counts closed connections to servers that did not answer.
@@ -110,9 +117,9 @@ func (a *apiServers) due(now time.Time) []Closing {
 		if all {
 			s.swept = now
 		}
-		s.next = now.Add(stuckEvery)
-		out = append(out, Closing{Server: addr, Stuck: !all, Spare: a.closing.own.has,
-			Still: func() bool { return a.isSilent(addr) }})
+		out = append(out, Closing{Server: addr, Stuck: !all, Again: stuck && s.searched,
+			Spare: a.closing.own.has, Still: func() bool { return a.isSilent(addr) }, began: now})
+		s.searched, s.next = true, now.Add(stuckEvery-tickSlack)
 	}
 	return out
 }
@@ -133,7 +140,14 @@ func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	if !s.probed || 2*t.up < t.listed || slices.Contains(a.closing.inForce, addr) {
 		return false, false
 	}
-	return again && silent >= a.closing.delay, s.swept.IsZero() && !now.Before(s.next)
+	if again && silent >= a.closing.delay {
+		return true, false
+	}
+	next := s.next
+	if !s.searched {
+		next = s.full
+	}
+	return false, s.swept.IsZero() && !now.Before(next)
 }
 
 func (a *apiServers) isSilent(addr netip.AddrPort) bool {
@@ -151,7 +165,7 @@ func (a *apiServers) written(e service.APIServer) {
 	a.closing.poke()
 }
 
-// closed records a search for connections to a dead server, which took some time.
+// closed records a search for connections to a dead server, which took some time of a core.
 func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,11 +176,15 @@ func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
 	}
 
 	s := a.servers[c.Server]
-	if s == nil || s.answers {
+	if s == nil {
 		return
 	}
-	s.next = s.next.Add(searchShare * took)
-	if !c.Stuck && err == nil {
+	if pause := c.began.Add(searchShare * took); !c.Again {
+		s.full = pause // a server that answers and is silent in turn costs no more
+	} else if pause.After(s.next) {
+		s.next = pause
+	}
+	if !c.Stuck && err == nil && !s.answers {
 		s.times++
 	}
 }
@@ -185,9 +203,8 @@ func (p *Proxy) closeDead(ctx context.Context) {
 		}
 
 		for _, c := range p.api.due(time.Now()) {
-			began := time.Now()
-			n, err := p.closing(c)
-			p.api.closed(c, n, err, time.Since(began))
+			n, took, err := p.closing(c)
+			p.api.closed(c, n, err, took)
 			if err != nil && !warned[c.Server] {
 				p.log.Warn("connections to an API server that does not answer stay until "+
 					"their programs give up", "server", c.Server, "error", err)

@@ -176,7 +176,7 @@ func (s *server) judge(verified bool, now time.Time) (changed bool) {
 	fell := s.heard && !s.answers
 	s.heard = s.answers
 	if s.up != up || s.since.IsZero() || fell {
-		s.up, s.since, s.swept, s.next, s.times = up, now, time.Time{}, time.Time{}, 0
+		s.up, s.since, s.swept, s.searched, s.times = up, now, time.Time{}, false, 0
 		changed = true
 	}
 	return changed

@@ -133,9 +133,9 @@ func TestReadinessOverRealConnections(t *testing.T) {
 			t.Parallel()
 			w := newTwoServers(t)
 			p := w.begin(t, func(o *Options) {
-				o.CloseSockets = func(c Closing) (int, error) {
+				o.CloseSockets = func(c Closing) (int, time.Duration, error) {
 					t.Errorf("connections are closed: %+v", c)
-					return 0, nil
+					return 0, 0, nil
 				}
 			})
 			w.waitBoth(t, p)

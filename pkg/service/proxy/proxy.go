@@ -62,8 +62,8 @@ type Options struct {
 	// Observe receives the time from the arrival of a change until it is in force. It may be nil.
 	Observe func(time.Duration)
 	// CloseSockets closes TCP connections of this node and its pods to an API server that does not
-	// answer. If it is nil, none is closed.
-	CloseSockets func(Closing) (closed int, err error)
+	// answer. It returns how long that took of a core. If it is nil, none is closed.
+	CloseSockets func(Closing) (closed int, took time.Duration, err error)
 	// Retransmitting returns the servers to which a selected connection of this node or its pods
 	// retransmits. If it is nil, lost servers are found by pings alone.
 	Retransmitting func(Sockets) ([]netip.AddrPort, error)
@@ -90,7 +90,7 @@ type Proxy struct {
 	entry   service.APIServer // the entry 0 that the planner has; only Run uses it
 	api     *apiServers
 	health  *healthPorts
-	closing func(Closing) (int, error)
+	closing func(Closing) (int, time.Duration, error)
 	abort   func() (int, error)
 	// retransmitting and count are Options.Retransmitting and Options.CountSockets.
 	retransmitting func(Sockets) ([]netip.AddrPort, error)
@@ -156,7 +156,7 @@ func New(o Options) (*Proxy, error) {
 		p.observe = func(time.Duration) {}
 	}
 	if p.closing == nil {
-		p.closing = func(Closing) (int, error) { return 0, nil }
+		p.closing = func(Closing) (int, time.Duration, error) { return 0, 0, nil }
 	}
 
 	p.api = newAPIServers(o.Node, o.APIServers)

@@ -154,14 +154,14 @@ func TestHeldConnectionsMove(t *testing.T) {
 			var mu sync.Mutex
 			var calls []Closing
 			p := w.begin(t, func(o *Options) {
-				o.CloseSockets = func(c Closing) (int, error) {
+				o.CloseSockets = func(c Closing) (int, time.Duration, error) {
 					mu.Lock()
 					defer mu.Unlock()
 					calls = append(calls, c)
 					if c.Stuck && !waiting {
-						return 0, nil
+						return 0, 0, nil
 					}
-					return h.close(c.Server), nil
+					return h.close(c.Server), 0, nil
 				}
 			}, func(p *Proxy) { p.api.closing.delay = restAfter })
 			w.waitBoth(t, p)
