@@ -169,6 +169,9 @@ func TestSearchesTakeAPartOfTheTime(t *testing.T) {
 	a.closed(due[0], 2, nil, 500*time.Millisecond)
 
 	again := a.due(began.Add(stuckEvery))
+	if len(again) != 1 {
+		t.Fatalf("a first search of 0.5 s holds up the next: %v", again)
+	}
 	a.closed(again[0], 1, nil, 50*time.Millisecond)
 	if got := a.due(began.Add(stuckEvery + 450*time.Millisecond)); got != nil {
 		t.Errorf("0.45 s after a search of 50 ms another is due: %v", got)

@@ -34,8 +34,8 @@ func (p *pace) ready() time.Duration { return p.per(mostRequests, leastReady) }
 // back, all nodes connect to it at once and must not go on in step.
 func phase(pause time.Duration) time.Duration { return rand.N(pause) }
 
-// connect returns the pause after a failed connect, at random half to three halves of its mean: the
-// nodes that wait for a server must not connect in step.
+// connect returns the time from a failed connect's begin to the next one, at random half to three
+// halves of its mean: the nodes that wait for a server must not connect in step.
 func (p *pace) connect() time.Duration {
 	mean := p.per(mostConnects, leastConnect)
 	return mean/2 + rand.N(mean)

@@ -21,8 +21,9 @@ const (
 	grace = 100 * time.Millisecond
 	// readyLimit is the time limit of a request for /readyz.
 	readyLimit = 2 * time.Second
-	// connectLimit bounds a connect with its TLS handshake.
-	connectLimit = 2 * time.Second
+	// connectLimit bounds a connect with its TLS handshake. silentLimit bounds the TCP part while the
+	// server is silent: the kernel's own next SYN would come a second after the first.
+	connectLimit, silentLimit = 2 * time.Second, 500 * time.Millisecond
 )
 
 // http1 is HTTP/1.1 in ALPN (RFC 7301).
@@ -52,24 +53,34 @@ type prober func(ctx context.Context, p probe)
 // idle connections, so probeServer connects again at once. A server without HTTP/2 is probed by
 // handshakes alone.
 func probeServer(ctx context.Context, p probe) {
+	silent, report := false, p.report
+	p.report = func(o observation) {
+		silent = !o.up
+		report(o)
+	}
+
 	for ctx.Err() == nil {
-		began := time.Now()
-		held := p.once(ctx)
+		began, limit := time.Now(), connectLimit
+		if silent {
+			limit = silentLimit
+		}
+		held := p.once(ctx, limit)
 		if held && time.Since(began) > leastConnect {
 			continue
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(p.pace.connect()):
+		case <-time.After(p.pace.connect() - time.Since(began)):
 		}
 	}
 }
 
-// once connects, and reports until the connection ends. It returns whether the server spoke HTTP/2.
-func (p probe) once(ctx context.Context) (held bool) {
+// once connects within a limit, and reports until the connection ends. It returns whether the server
+// spoke HTTP/2.
+func (p probe) once(ctx context.Context, limit time.Duration) (held bool) {
 	var cookie uint64
 	defer func() { p.own.remove(cookie) }()
-	conn, err := p.connect(ctx, func(c uint64) {
+	conn, err := p.connect(ctx, limit, func(c uint64) {
 		cookie = c
 		p.own.add(c)
 	}, http2.NextProtoTLS, http1)
@@ -84,20 +95,27 @@ func (p probe) once(ctx context.Context) (held bool) {
 	return false
 }
 
-// connect returns a connection after its TLS handshake, for one of some protocols. made receives the
-// cookie of the socket before it connects. It accepts each certificate, which hold judges: the probe
+// connect returns a connection after its TLS handshake, for one of some protocols. limit is that of
+// the TCP part. made receives the cookie of the socket before it connects. It accepts each certificate, which hold judges: the probe
 // sends no secrets, and a server with a wrong one is a problem to be shown.
-func (p probe) connect(ctx context.Context, made func(cookie uint64),
+func (p probe) connect(ctx context.Context, limit time.Duration, made func(cookie uint64),
 	protocols ...string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)
 	defer cancel()
-	d := tls.Dialer{NetDialer: p.dialer(made), Config: &tls.Config{InsecureSkipVerify: true,
-		NextProtos: protocols, MinVersion: tls.VersionTLS12}}
-	conn, err := d.DialContext(ctx, "tcp", p.addr.String())
+	d := p.dialer(made)
+	d.Timeout = limit
+	raw, err := d.DialContext(ctx, "tcp", p.addr.String())
 	if err != nil {
 		return nil, err
 	}
-	return conn.(*tls.Conn), nil
+
+	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: protocols,
+		MinVersion: tls.VersionTLS12})
+	if err := conn.HandshakeContext(ctx); err != nil {
+		raw.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // dialer returns a dialer that passes the cookie of each socket to made before it connects.

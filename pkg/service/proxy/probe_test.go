@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +11,10 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/internal/nettest"
 )
 
 // testServer is a TLS server, with HTTP/2 or without; its connections can be frozen.
@@ -182,4 +187,49 @@ func TestProbeOfAServerThatFallsSilent(t *testing.T) {
 	if took > leastPing+pingLimit+2*time.Second {
 		t.Errorf("that took %v", took)
 	}
+}
+
+// While a server is silent, the SYN of each connect is new: one of the kernel's own would come a
+// second after the first, and the probe would connect every 2.5 s.
+func TestSilentServersGetNewSYNs(t *testing.T) {
+	t.Parallel()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}),
+		unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"),
+		uint16(name.(*unix.SockaddrInet4).Port))
+
+	full, err := net.Dial("tcp", at.String()) // from here on it drops SYNs
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	tries := make(chan struct{}, 100)
+	p := probe{addr: at, own: new(ownSockets), pace: new(pace), report: func(o observation) {
+		if o.up {
+			t.Error("a server that accepts nothing counts as up")
+		}
+		tries <- struct{}{}
+	}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		probeServer(ctx, p)
+	}()
+	nettest.Until(t, 5*connectLimit, "eight connects", func() bool { return len(tries) >= 8 })
+	cancel()
+	<-done
 }

@@ -21,7 +21,7 @@ func (p probe) startReadyz(ctx context.Context) (outcomes <-chan readiness, end 
 	transport := &http.Transport{
 		// Not the context of a request, whose dial would outlive it.
 		DialTLSContext: func(context.Context, string, string) (net.Conn, error) {
-			return p.connect(ctx, own.set, http1)
+			return p.connect(ctx, connectLimit, own.set, http1)
 		},
 		MaxConnsPerHost:    1,
 		DisableCompression: true,
