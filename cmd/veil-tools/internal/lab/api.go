@@ -25,8 +25,8 @@ type apiResult struct {
 }
 
 // api holds idle TLS connections to the API servers. Each interval it opens a new one and sends a
-// request over it, until it is told to end. It prints "open" once the first are open, and "closed
-// N" when the N-th of them has ended.
+// request over it, until it is told to end and the last new ones have an answer or failed. It prints
+// "open" once the first are open, and "closed N" when the N-th of them has ended.
 func api(ctx context.Context, args []string) (any, error) {
 	flags := optionsOf("api")
 	to := flags.to("the API servers' service")
@@ -50,26 +50,32 @@ func api(ctx context.Context, args []string) (any, error) {
 	k := apiKeeper{to: *to, timeout: *timeout,
 		config: &tls.Config{RootCAs: pool, ServerName: "kubernetes.default.svc",
 			MinVersion: tls.VersionTLS12}}
+	return k.keep(ctx, *count, *interval)
+}
+
+// keep holds so many connections and makes new ones until ended is done.
+func (k *apiKeeper) keep(ended context.Context, count int, interval time.Duration) (any, error) {
 	defer k.wait.Wait()
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ended))
 	defer cancel()
 
-	for range *count {
+	for range count {
 		if err := k.hold(ctx); err != nil {
 			return nil, err
 		}
 	}
 
 	fmt.Println("open")
-	tick := time.NewTicker(*interval)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 
 	for {
 		select {
-		case <-ctx.Done():
+		case <-ended.Done():
+			k.asks.Wait() // one that hangs is of no use, and its time limit may be longer than the rest
 			return k.copy(), nil
 		case <-tick.C:
-			k.wait.Go(func() { k.ask(ctx) })
+			k.asks.Go(func() { k.ask(ctx) })
 		}
 	}
 }
@@ -79,7 +85,8 @@ type apiKeeper struct {
 	to      string
 	timeout time.Duration
 	config  *tls.Config
-	wait    sync.WaitGroup
+	// wait is for those that are held, asks for the new ones.
+	wait, asks sync.WaitGroup
 
 	mu sync.Mutex
 	r  apiResult
@@ -147,12 +154,6 @@ func (k *apiKeeper) hold(ctx context.Context) error {
 func (k *apiKeeper) ask(ctx context.Context) {
 	began := time.Now()
 	c, err := k.dial(ctx)
-	if ctx.Err() != nil {
-		if err == nil {
-			c.Close()
-		}
-		return
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.r.Asked++

@@ -1,0 +1,44 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// New connections that hang when the program ends are of no use: a test ends soon after the held
+// ones were closed, sooner than the time limit of those that it came to see.
+func TestNewConnectionsThatHangCount(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	var answered, hanging atomic.Int32
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if answered.Add(1) <= 2 { // one that is held, and a new one
+			return
+		}
+		if hanging.Add(1) == 3 {
+			end()
+		}
+		<-r.Context().Done()
+	}))
+	s.StartTLS()
+	defer s.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(s.Certificate())
+
+	k := apiKeeper{to: s.Listener.Addr().String(), timeout: time.Second,
+		config: &tls.Config{RootCAs: roots, ServerName: "example.com"}}
+	got, err := k.keep(ctx, 1, 20*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := got.(apiResult)
+	if r.Opened != 1 || len(r.Failed) < 3 || r.Asked != len(r.Failed)+1 {
+		t.Errorf("opened %d, of %d new ones %d are of no use, want all but one", r.Opened, r.Asked,
+			len(r.Failed))
+	}
+}
