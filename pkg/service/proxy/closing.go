@@ -17,10 +17,12 @@ const (
 	// early. First searches and further ones take at most one part in searchShare of a core each.
 	stuckEvery, searchShare = 250 * time.Millisecond, 10
 	tickSlack               = stuckEvery / 10
-	// The other connections are closed restAfter to restAfter+restSpread after the last answer, each
-	// node at its own time: all clients of a server do not reconnect at once. restAfter leaves a
-	// server that missed one ping the time to answer again.
+	// The other connections are closed restAfter to restAfter+restSpread after it counts as silent,
+	// each node at its own time: all clients of a server do not reconnect at once. Where mostClosing
+	// nodes a second need less time than restSpread, that is enough. restAfter leaves a server that
+	// missed one ping the time to answer again.
 	restAfter, restSpread = time.Second, 3500 * time.Millisecond
+	mostClosing           = 300
 	// deadAfter is the same where most servers of a family are silent: then the fault may be this
 	// node's, or the rest could not bear all clients.
 	deadAfter = 25 * time.Second
@@ -60,9 +62,9 @@ type Closed struct {
 // closings decides which connections to API servers are closed when. Its fields are guarded by the
 // mutex of its apiServers, except own and wake.
 type closings struct {
-	own   ownSockets
-	wake  chan struct{} // capacity 1
-	delay time.Duration // from the last answer until all connections are closed
+	own  ownSockets
+	wake chan struct{} // capacity 1
+	part int64         // this node's turn among those that close, in thousandths
 	// inForce are the backends of entry 0 in the maps. While a server is among them, a program
 	// whose connection is closed could connect to it again.
 	inForce []netip.AddrPort
@@ -72,9 +74,17 @@ type closings struct {
 func newClosings(node string) closings {
 	h := fnv.New64a()
 	h.Write([]byte(node))
-	part := h.Sum64() % uint64(restSpread/time.Millisecond)
-	return closings{wake: make(chan struct{}, 1),
-		delay: restAfter + time.Duration(part)*time.Millisecond}
+	return closings{wake: make(chan struct{}, 1), part: int64(h.Sum64() % 1000)}
+}
+
+// delay returns the time from the moment that a server counts as silent until all connections to it
+// are closed, in a cluster of so many nodes; 0 means that the number is unknown.
+func (c *closings) delay(nodes int64) time.Duration {
+	spread := restSpread
+	if nodes > 0 {
+		spread = min(spread, time.Duration(nodes)*time.Second/mostClosing)
+	}
+	return restAfter + spread*time.Duration(c.part)/1000
 }
 
 // poke lets the closing begin at once.
@@ -140,7 +150,7 @@ func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	if !s.probed || 2*t.up < t.listed || slices.Contains(a.closing.inForce, addr) {
 		return false, false
 	}
-	if again && silent >= a.closing.delay {
+	if again && silent >= a.closing.delay(a.pace.nodes.Load()) {
 		return true, false
 	}
 	next := s.next

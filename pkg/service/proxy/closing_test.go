@@ -105,7 +105,7 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 				Remembered: addrPorts(c.servers...)})
 			c.steps(a)
 
-			began, delay := time.Now(), a.closing.delay
+			began, delay := time.Now(), a.closing.delay(0)
 			got := dueLine(a, began, 0, 100*time.Millisecond, 300*time.Millisecond, delay,
 				delay+time.Second, delay+closeEvery, deadAfter+time.Second,
 				deadAfter+time.Second+closeEvery)
@@ -117,16 +117,24 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 }
 
 func TestNodesCloseAtTheirOwnTimes(t *testing.T) {
-	seen := map[time.Duration]bool{}
-	for i := range 100 {
-		delay := newClosings(fmt.Sprintf("node-%d", i)).delay
-		if delay < restAfter || delay >= restAfter+restSpread {
-			t.Errorf("node-%d closes after %v", i, delay)
+	for nodes, spread := range map[int64]time.Duration{
+		0:           restSpread, // not known yet
+		1:           time.Second / mostClosing,
+		mostClosing: time.Second,
+		10_000:      restSpread,
+	} {
+		seen := map[time.Duration]bool{}
+		for i := range 100 {
+			c := newClosings(fmt.Sprintf("node-%d", i))
+			delay := c.delay(nodes) - restAfter
+			if delay < 0 || delay >= spread {
+				t.Errorf("of %d nodes, node-%d closes after %v", nodes, i, restAfter+delay)
+			}
+			seen[delay/(spread/10)] = true
 		}
-		seen[delay/(restSpread/10)] = true
-	}
-	if len(seen) < 8 {
-		t.Errorf("a hundred nodes close in %d of ten parts of the time", len(seen))
+		if len(seen) < 8 {
+			t.Errorf("of %d nodes, a hundred close in %d of ten parts of the time", nodes, len(seen))
+		}
 	}
 }
 

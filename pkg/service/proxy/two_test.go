@@ -163,7 +163,7 @@ func TestHeldConnectionsMove(t *testing.T) {
 					}
 					return h.close(c.Server), 0, nil
 				}
-			}, func(p *Proxy) { p.api.closing.delay = restAfter })
+			}, func(p *Proxy) { p.api.closing.part = 0 })
 			w.waitBoth(t, p)
 			wait(t, "first request", func() error { return h.get(t.Context()) })
 
