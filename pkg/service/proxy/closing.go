@@ -143,7 +143,7 @@ func (a *apiServers) dueLocked(addr netip.AddrPort, s *server, t turnout,
 	}
 
 	silent := now.Sub(s.since)
-	again := now.Sub(s.swept) >= closeEvery
+	again := now.Sub(s.swept) >= closeEvery && !now.Before(s.full)
 	if silent >= deadAfter {
 		return again, false
 	}
@@ -167,11 +167,17 @@ func (a *apiServers) isSilent(addr netip.AddrPort) bool {
 	return s != nil && !s.answers
 }
 
-// written records that entry 0 is in the maps.
+// written records that entry 0 is in the maps. Connections to a silent server among its backends are
+// searched for again, even where all were closed just before.
 func (a *apiServers) written(e service.APIServer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closing.inForce = e.Backends
+	for _, addr := range e.Backends {
+		if s := a.servers[addr]; s != nil && !s.answers {
+			s.swept, s.searched = time.Time{}, false
+		}
+	}
 	a.closing.poke()
 }
 
@@ -190,7 +196,7 @@ func (a *apiServers) closed(c Closing, n int, err error, took time.Duration) {
 		return
 	}
 	if pause := c.began.Add(searchShare * took); !c.Again {
-		s.full = pause // a server that answers and is silent in turn costs no more
+		s.full = pause // servers that answer and are silent in turn cost no more
 	} else if pause.After(s.next) {
 		s.next = pause
 	}

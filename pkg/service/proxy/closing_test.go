@@ -116,6 +116,35 @@ func TestConnectionsToSilentServersAreDue(t *testing.T) {
 	}
 }
 
+// While no server answers, entry 0 leads to those again whose connections were closed before. Once
+// one answers, those that began meanwhile are closed, and not 10 s after the last ones.
+func TestConnectionsOfAnOutageAreClosed(t *testing.T) {
+	const gone, other = "198.18.0.1:6443", "198.18.0.2:6443"
+	a := newAPIServers("node-1", APIServers{Frontends: addrPorts(apiFrontend),
+		Remembered: addrPorts(gone, other)})
+	say := func(addr string, up bool) {
+		a.report(netip.MustParseAddrPort(addr), up)
+		a.written(a.entry())
+	}
+	say(other, true)
+	say(gone, false)
+	began, delay := time.Now(), a.closing.delay(0)
+	if got := dueLine(a, began, 0, delay, delay+time.Second); !slices.Equal(got,
+		[]string{"stuck", "rest", "-"}) {
+		t.Fatalf("due %v", got)
+	}
+
+	say(other, false)
+	if got := dueLine(a, began, delay+2*time.Second); got[0] != "-" {
+		t.Errorf("while no server answers, %v is due", got)
+	}
+	say(other, true)
+	if got := dueLine(a, began, delay+3*time.Second, delay+4*time.Second); !slices.Equal(got,
+		[]string{"rest", "-"}) {
+		t.Errorf("after an outage of all servers %v is due", got)
+	}
+}
+
 func TestNodesCloseAtTheirOwnTimes(t *testing.T) {
 	for nodes, spread := range map[int64]time.Duration{
 		0:           restSpread, // not known yet

@@ -134,7 +134,9 @@ func TestReadinessOverRealConnections(t *testing.T) {
 			w := newTwoServers(t)
 			p := w.begin(t, func(o *Options) {
 				o.CloseSockets = func(c Closing) (int, time.Duration, error) {
-					t.Errorf("connections are closed: %+v", c)
+					if !c.Still() { // either may miss a ping on a busy machine
+						t.Errorf("connections to a server that answers are closed: %+v", c)
+					}
 					return 0, 0, nil
 				}
 			})

@@ -152,16 +152,23 @@ func TestHeldConnectionsMove(t *testing.T) {
 			h := newHolder(w)
 			defer h.CloseIdleConnections()
 			var mu sync.Mutex
-			var calls []Closing
+			var calls, freed []Closing
 			p := w.begin(t, func(o *Options) {
 				o.CloseSockets = func(c Closing) (int, time.Duration, error) {
 					mu.Lock()
 					defer mu.Unlock()
+					if c.Server != w.first { // the other one may miss a ping on a busy machine
+						return 0, 0, nil
+					}
 					calls = append(calls, c)
 					if c.Stuck && !waiting {
 						return 0, 0, nil
 					}
-					return h.close(c.Server), 0, nil
+					n := h.close(c.Server)
+					if n > 0 {
+						freed = append(freed, c)
+					}
+					return n, 0, nil
 				}
 			}, func(p *Proxy) { p.api.closing.part = 0 })
 			w.waitBoth(t, p)
@@ -176,11 +183,11 @@ func TestHeldConnectionsMove(t *testing.T) {
 
 			mu.Lock()
 			defer mu.Unlock()
-			if !calls[0].Stuck || calls[0].Server != w.first {
+			if !calls[0].Stuck {
 				t.Errorf("the first closing was %+v", calls[0])
 			}
-			if last := calls[len(calls)-1]; last.Stuck != waiting {
-				t.Errorf("it was freed by %+v", last)
+			if len(freed) != 1 || freed[0].Stuck != waiting {
+				t.Errorf("it was freed by %+v", freed)
 			}
 		})
 	}
