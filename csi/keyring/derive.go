@@ -27,9 +27,11 @@ func (s *Secret) Derive(info string, n int) (*Secret, error) {
 		return nil, err
 	}
 
-	secret.Reserve()
-	defer secret.Scrub()
-	expand(out.Bytes(), s.Bytes(), info, work.Bytes())
+	err = secret.Unpreempted(func() { expand(out.Bytes(), s.Bytes(), info, work.Bytes()) })
+	if err != nil {
+		out.Wipe()
+		return nil, err
+	}
 	return out, nil
 }
 
@@ -69,7 +71,8 @@ func begin(h hash.Hash, pad, key []byte, with byte) {
 	h.Write(pad)
 }
 
-// forget overwrites the state of a hash, and its buffer, which has room for less than a block.
+// forget overwrites the state of a hash, its buffer, which has room for less than a block, and the
+// vector registers by which the runtime copies.
 func forget(h hash.Hash) {
 	h.Reset()
 	h.Write(make([]byte, sha512.BlockSize-1))

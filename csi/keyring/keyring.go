@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 )
 
 // Errors of providers. They decide what callers retry.
@@ -121,6 +122,7 @@ const envelopeMagic = "KVK\x01"
 // seal returns the plaintext to wrap: magic, then cluster, volume and key, each after its length
 // (16 bits, big endian).
 func seal(b Binding, key *Secret) (*Secret, error) {
+	defer runtime.KeepAlive(key)
 	if b.Cluster == "" || b.Volume == "" || key.Len() == 0 {
 		return nil, fmt.Errorf("wrap: no cluster, volume or key: %s, key of %d bytes", b, key.Len())
 	}

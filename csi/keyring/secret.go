@@ -91,6 +91,8 @@ func (s *Secret) Len() int { return len(s.Bytes()) }
 
 // Wipe overwrites the secret. It may be called again, and on nil.
 func (s *Secret) Wipe() {
+	// Until the cleanup is stopped: the collector would else give the same memory back again.
+	defer runtime.KeepAlive(s)
 	if s != nil && s.wipe != nil {
 		s.wipe()
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -155,5 +156,45 @@ func TestForgottenSecretIsCollected(t *testing.T) {
 			return
 		}
 		runtime.Gosched()
+	}
+}
+
+// The garbage collector may find a Secret unused while it is being wiped: Wipe is its last use. Two
+// secrets would then have the same memory.
+func TestWipedSecretIsGivenBackOnce(t *testing.T) {
+	var wiping sync.WaitGroup
+	for range 16 {
+		wiping.Go(func() {
+			for range 50000 {
+				s, err := Generate(1)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				s.Wipe()
+			}
+		})
+	}
+	ended := make(chan struct{})
+	go func() {
+		wiping.Wait()
+		close(ended)
+	}()
+	for wiped := false; !wiped; {
+		runtime.GC()
+		select {
+		case <-ended:
+			wiped = true
+		default:
+		}
+	}
+
+	vault.mu.Lock()
+	defer vault.mu.Unlock()
+	given := map[*byte]int{}
+	for _, slot := range vault.free {
+		if given[&slot[0]]++; given[&slot[0]] == 2 {
+			t.Error("memory of a secret was given back twice")
+		}
 	}
 }
