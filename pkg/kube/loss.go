@@ -41,7 +41,11 @@ func (c *Client) keepSuddenlyLost(last []cluster.Node, next cluster.State) clust
 			lost = append(lost, n)
 		}
 	}
-	if 2*len(lost) <= len(last) {
+	// Nodes that come back one by one end no doubt about the others.
+	c.mu.Lock()
+	doubt := c.doubt
+	c.mu.Unlock()
+	if len(lost) == 0 || !doubt && 2*len(lost) <= len(last) {
 		c.setDoubt(false)
 		c.report("lose nodes", nil)
 		return next

@@ -64,10 +64,16 @@ func TestMostNodesAreDroppedAfterASecondList(t *testing.T) {
 func TestNodesThatComeBackWereNeverDropped(t *testing.T) {
 	f, r := restored(t, time.Hour, "a", "b")
 	eventually(t, "the doubt is shown", func() bool { return inDoubt(r) })
-	for i, name := range []string{"c", "d", "e"} {
-		f.put(nodesPath, node(name, i+3))
+	f.put(nodesPath, node("c", 3))
+	eventually(t, "the doubt is about the two others", func() bool {
+		return slices.ContainsFunc(r.Problems(), func(p string) bool {
+			return strings.Contains(p, "suddenly lists 3 Nodes, 2 fewer")
+		})
+	})
+	for i, name := range []string{"d", "e"} {
+		f.put(nodesPath, node(name, i+4))
 	}
-	eventually(t, "the doubt is over", func() bool { return !inDoubt(r) })
+	eventually(t, "the doubt is over", func() bool { return len(r.Problems()) == 0 })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, s := range r.states {

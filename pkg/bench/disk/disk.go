@@ -131,9 +131,9 @@ func Run(ctx context.Context, j Job) (Result, error) {
 		return Result{}, &os.PathError{Op: "open", Path: j.File, Err: err}
 	}
 	defer unix.Close(fd)
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, j.For)
 	defer cancel()
-	began := time.Now()
 	times, errs := make([][]time.Duration, j.Depth), make([]error, j.Depth)
 
 	var all sync.WaitGroup
