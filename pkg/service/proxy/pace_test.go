@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -91,8 +92,15 @@ func TestRetransmissionsFindALostServer(t *testing.T) {
 			return []netip.AddrPort{w.first}, nil
 		}
 	})
+	w.waitBoth(t, p) // on a busy machine that may need several connects
 	p.SetNodes(400_000)
-	w.waitBoth(t, p)
+	trip := p.Status().APIServers[0].RoundTrip
+	wait(t, "the last ping for 100 s", func() error {
+		if p.Status().APIServers[0].RoundTrip == trip {
+			return errors.New("no ping was answered")
+		}
+		return nil
+	})
 	w.freeze()
 	lost.Store(true)
 	w.table.waitBackends(t, apiFrontend, w.second.String())
