@@ -229,7 +229,7 @@ func TestSilentServersGetNewSYNs(t *testing.T) {
 		defer close(done)
 		probeServer(ctx, p)
 	}()
-	nettest.Until(t, 5*connectLimit, "eight connects", func() bool { return len(tries) >= 8 })
+	nettest.Until(t, 5*connectLimit, "six connects", func() bool { return len(tries) >= 6 })
 	cancel()
 	<-done
 }
