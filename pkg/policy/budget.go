@@ -74,16 +74,25 @@ func (p *Planner) budget() (denied bool) {
 			denied = denied || took > 0
 		}
 	}
-	if !denied && total > MaxNodeLines {
-		denied = p.denyLargest(largest(lines), (*compiled).lineCount, fmt.Sprintf("the policies of all "+
-			"namespaces have more than %d lines on this node, and those of this one most",
-			MaxNodeLines)) > 0
+	if denied {
+		return true
+	}
+
+	problem := fmt.Sprintf("the policies of all namespaces have more than %d lines on this node, and "+
+		"the policies of this one most", MaxNodeLines)
+	for took := -1; total > MaxNodeLines && took != 0; total -= took {
+		namespace := largest(lines)
+		took = p.denyLargest(namespace, (*compiled).lineCount, problem)
+		lines[namespace] -= took
+		denied = denied || took > 0
 	}
 	return denied
 }
 
-// budgetElements is budget for the elements of sets, once they are filled.
-func (p *Planner) budgetElements() bool {
+// budgetElements is budget for the elements of sets, once they are filled. It takes at most so many
+// policies of one namespace: each time all chains of their pods are made again, so a caller doubles
+// most, and a namespace with many small policies takes few turns.
+func (p *Planner) budgetElements(most int) (denied bool) {
 	if p.elementsTold <= MaxElements {
 		return false
 	}
@@ -99,8 +108,15 @@ func (p *Planner) budgetElements() bool {
 			elements[namespace] += size(c) - copied[c.policy.Name]
 		}
 	}
-	return p.denyLargest(largest(elements), size, fmt.Sprintf("the peers of all policies come to more "+
-		"than %d addresses on this node, and those of this namespace to most", MaxElements)) > 0
+	problem := fmt.Sprintf("the peers of all policies come to more than %d addresses on this node, and "+
+		"the peers of this namespace to most", MaxElements)
+	for range most {
+		if p.denyLargest(largest(elements), size, problem) == 0 {
+			break
+		}
+		denied = true
+	}
+	return denied
 }
 
 // lineCount returns how many lines and ranges a policy comes to.

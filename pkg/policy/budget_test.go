@@ -186,6 +186,35 @@ func TestElementsBeyondTheBudgetAreOfTheNamespaceWithMost(t *testing.T) {
 	}
 }
 
+// Many small policies of one namespace are beyond the budget together. They pay in few turns, of
+// which each makes all chains of their pods again.
+func TestManySmallPoliciesBeyondTheBudgetOfElements(t *testing.T) {
+	const selectors, pods = 1100, 30
+	p := policy.NewPlanner("here")
+	putPods(p, "large", 100, 100, false)
+	putPods(p, "large", 1, pods, true)
+	for i := range pods {
+		p.PutPolicy(policytest.Selectors("large", fmt.Sprint("pod-", 1+i), 1, 1+i)[0])
+	}
+	all := ownPorts(policytest.Selectors("large", "", 1, selectors)[0])
+	for i, rule := range all.Rules[policy.Ingress] {
+		p.PutPolicy(policy.Policy{Name: policy.Name{Namespace: "large", Name: fmt.Sprint("small-", i)},
+			Isolates: [2]bool{true}, Rules: [2][]policy.Rule{{rule}}})
+	}
+	putPods(p, "other", 90, 1, true)
+	p.PutPolicy(policytest.OwnPorts("other", "pod-90", 10, false)[0])
+
+	plan := p.Plan()
+	if plan.Elements > policy.MaxElements || len(plan.Problems) == 0 {
+		t.Errorf("%d elements, %d policies deny", plan.Elements, len(plan.Problems))
+	}
+	for name := range plan.Problems {
+		if name.Namespace != "large" {
+			t.Errorf("%s denies", name)
+		}
+	}
+}
+
 // crossing has blocks and ports that cross: half of the lines are wide in their addresses, half in
 // their ports.
 func crossing(namespace string) policy.Policy {

@@ -39,7 +39,7 @@ type Planner struct {
 	defs     map[string]*definition
 	sets     map[string]*members
 	index    setIndex
-	// copies are those of the chains in peers.
+	// copies counts the copies of the chains in peers.
 	copies copyCounts
 	// changed are the sets that changed since the last Plan. setsTold are the sets of the last Plan, of
 	// which the kernel has elementsTold elements.
@@ -250,7 +250,7 @@ func (p *Planner) dirtyAll(namespace string) {
 func (p *Planner) Plan() *Plan {
 	regrouped := p.stale || len(p.dirty) > 0
 	sets := p.arrange(regrouped)
-	for p.budgetElements() {
+	for most := 1; p.budgetElements(most); most *= 2 {
 		regrouped = true
 		sets = p.arrange(true)
 	}

@@ -16,7 +16,8 @@ type difference struct {
 	anew                 bool
 	counters             []string
 	addChains, delChains []string
-	// refill are chains that stay and have other rules. edits are those of findEdits, by chain.
+	// refill are chains that stay and have other rules. edits is the result of
+	// findEdits, by chain.
 	refill           []string
 	edits            map[string]edit
 	addSets, delSets []string

@@ -65,7 +65,7 @@ func editOf(have []listed, want []rule) (e edit, ok bool) {
 	return e, true
 }
 
-// findEdits reads the rules of the chains that stay and finds how they become those of the content.
+// findEdits reads the rules of the chains that stay and finds their edits for the content.
 // A chain without an edit is written as a whole: another program changed it.
 func (d *difference) findEdits(c *nfnl.Conn, have *state, want *content, cached *fragments) error {
 	d.edits = map[string]edit{}
