@@ -347,29 +347,6 @@ func (g *gatherer) controller(ctx context.Context) error {
 	return nil
 }
 
-// staticServers looks for kube-apiserver's pods, which kubeadm labels so.
-func (g *gatherer) staticServers(ctx context.Context) error {
-	list, err := g.Client.CoreV1().Pods(remote.SystemNamespace).List(ctx,
-		metav1.ListOptions{LabelSelector: "component=kube-apiserver"})
-	if err != nil {
-		return err
-	}
-	var found []preflight.StaticServer
-	for _, p := range list.Items {
-		s := preflight.StaticServer{Pod: p.Name}
-		for _, container := range p.Spec.Containers {
-			for _, arg := range append(container.Command, container.Args...) {
-				if v, ok := strings.CutPrefix(arg, "--goaway-chance="); ok {
-					s.GoAwayChance = v
-				}
-			}
-		}
-		found = append(found, s)
-	}
-	g.put(func(f *preflight.Facts) { f.StaticServers = found })
-	return nil
-}
-
 // present looks for each object of the manifests by its name.
 func (g *gatherer) present(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)

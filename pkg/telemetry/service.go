@@ -62,13 +62,13 @@ type APIServer struct {
 	Up   bool           `json:"up"`
 	// Since is when it was found to be so; zero is not yet.
 	Since time.Time `json:"since,omitzero"`
-	// Connections counts those of the node and its pods, at the last of the counts that veild makes
+	// Connections counts the connections of the node and its pods, at veild's last count. It counts
 	// every 30 s.
 	Connections int `json:"connections"`
 	// State decides about new connections: unknown, good, slow, hangs, not_ready, certificate or
 	// silent.
 	State string `json:"state"`
-	// RoundTrip is that of pings in nanoseconds, smoothed; 0 is unknown.
+	// RoundTrip is the smoothed round trip of pings in nanoseconds. Zero means that it is unknown.
 	RoundTrip time.Duration `json:"roundTripNanoseconds,omitzero"`
 }
 

@@ -46,7 +46,7 @@ type Options struct {
 	Faults int
 	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
 	HAProxy, Root string
-	// Progress is told each step.
+	// Progress receives a line per step.
 	Progress func(format string, args ...any)
 }
 

@@ -50,7 +50,7 @@ type Run struct {
 	// Chosen are names of parts.
 	Chosen []string
 	Result *bench.Result
-	// Progress is told each step.
+	// Progress receives a line per step.
 	Progress func(format string, args ...any)
 	// Notes are for the report.
 	Notes []string

@@ -83,9 +83,10 @@ func (s *suite) connections(ctx context.Context) (err error) {
 	}
 	for _, l := range lanes {
 		if l.rules > 0 {
-			s.parts.Notes = append(s.parts.Notes, fmt.Sprintf("Lane %s has %d rules for the server, of which one "+
-				"allows the client or one in ten. All are for one port, so the plan joins them: "+
-				"lines %d.", l.name, l.rules, l.lines))
+			s.parts.Notes = append(s.parts.Notes, fmt.Sprintf(
+				"Lane %s has %d rules for the server, of which one "+
+					"allows the client or one in ten. All are for one port, so the plan joins them: "+
+					"lines %d.", l.name, l.rules, l.lines))
 		}
 	}
 
@@ -241,8 +242,9 @@ func (s *suite) compareLanes(v values) error {
 	for _, q := range quantities {
 		done := len(v[q.caseOf(laneNone)])
 		if done < s.Rounds {
-			s.parts.Notes = append(s.parts.Notes, fmt.Sprintf("Incomplete: the run ended after %d of %d rounds of "+
-				"%s connections. Their gates are missed.", done, s.Rounds, q.name))
+			s.parts.Notes = append(s.parts.Notes, fmt.Sprintf(
+				"Incomplete: the run ended after %d of %d rounds of "+
+					"%s connections. Their gates are missed.", done, s.Rounds, q.name))
 		}
 		if done == 0 {
 			continue

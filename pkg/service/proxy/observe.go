@@ -51,7 +51,7 @@ type use int
 
 const (
 	useDown    use = iota // it does not answer, or its certificate is wrong and another's is right
-	useUnready            // it says that it is not ready, or its handlers hang
+	useUnready            // it reports that it is not ready, or its handlers hang
 	useSlow
 	useGood
 )
@@ -155,8 +155,8 @@ func (a *apiServers) othersTripLocked(addr netip.AddrPort) time.Duration {
 	return trips[len(trips)/2]
 }
 
-// judge updates up, heard, since and use, and reports whether they changed. verified reports whether the
-// certificate of a server that answers was verified.
+// judge updates up, heard, since and use, and reports whether they changed. verified reports
+// whether the certificate of a server that answers was verified.
 func (s *server) judge(verified bool, now time.Time) (changed bool) {
 	up, use := s.answers && (s.trust != trustRefused || !verified), useGood
 	switch {

@@ -21,8 +21,8 @@ const (
 	grace = 100 * time.Millisecond
 	// readyLimit is the time limit of a request for /readyz.
 	readyLimit = 2 * time.Second
-	// connectLimit bounds a connect with its TLS handshake. silentLimit bounds the TCP part while the
-	// server is silent: the kernel's own next SYN would come a second after the first.
+	// connectLimit bounds a connect with its TLS handshake. silentLimit bounds the TCP part while
+	// the server is silent: the kernel's own next SYN would come a second after the first.
 	connectLimit, silentLimit = 2 * time.Second, 500 * time.Millisecond
 )
 
@@ -75,8 +75,8 @@ func probeServer(ctx context.Context, p probe) {
 	}
 }
 
-// once connects within a limit, and reports until the connection ends. It returns whether the server
-// spoke HTTP/2.
+// once connects within a limit, and reports until the connection ends. It returns whether the
+// server spoke HTTP/2.
 func (p probe) once(ctx context.Context, limit time.Duration) (held bool) {
 	var cookie uint64
 	defer func() { p.own.remove(cookie) }()
@@ -95,9 +95,10 @@ func (p probe) once(ctx context.Context, limit time.Duration) (held bool) {
 	return false
 }
 
-// connect returns a connection after its TLS handshake, for one of some protocols. limit is that of
-// the TCP part. made receives the cookie of the socket before it connects. It accepts each certificate, which hold judges: the probe
-// sends no secrets, and a server with a wrong one is a problem to be shown.
+// connect returns a connection after its TLS handshake, for one of some protocols. limit bounds the
+// TCP part. made receives the cookie of the socket before it connects. connect accepts each
+// certificate, which hold judges: the probe sends no secrets, and a server with a wrong certificate
+// is a problem to be shown.
 func (p probe) connect(ctx context.Context, limit time.Duration, made func(cookie uint64),
 	protocols ...string) (*tls.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectLimit)

@@ -79,7 +79,7 @@ func (l *lastSocket) end() {
 	l.all.remove(l.cookie)
 }
 
-// askReadyz asks once. A server that asks for credentials does not say whether it is ready.
+// askReadyz sends one request. An answer that demands credentials says nothing about readiness.
 func (p probe) askReadyz(ctx context.Context, transport *http.Transport) readiness {
 	ctx, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()

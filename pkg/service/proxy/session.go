@@ -25,8 +25,8 @@ type session struct {
 	mu sync.Mutex // guards writes
 }
 
-// newSession sends the connection preface of a client (RFC 9113 section 3.4) and begins to read. The
-// reader ends when conn is closed.
+// newSession sends the connection preface of a client (RFC 9113 section 3.4) and begins to read.
+// The reader ends when conn is closed.
 func newSession(conn *tls.Conn) *session {
 	s := &session{conn: conn, framer: http2.NewFramer(conn, conn), acks: make(chan struct{}, 1),
 		ended: make(chan error, 1)}

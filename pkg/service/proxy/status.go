@@ -37,11 +37,12 @@ type APIServer struct {
 	// changed, or when it stopped answering if that was later; zero before the first probe result.
 	Up    bool
 	Since time.Time
-	// Connections counts those of the node and its pods, half a minute ago at most in general.
+	// Connections counts the connections of the node and its pods, in general at most half a minute
+	// ago.
 	Connections int
 	// State decides about new connections: one of the constants below.
 	State string
-	// RoundTrip is that of its pings, smoothed; 0 if it is unknown.
+	// RoundTrip is the smoothed round trip of its pings. Zero means that it is unknown.
 	RoundTrip time.Duration
 }
 

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// twoServers are two servers of HTTP/2 that a Proxy with the real prober balances. The first one can
-// be frozen.
+// twoServers are two servers of HTTP/2 that a Proxy with the real prober balances. The first one
+// can be frozen.
 type twoServers struct {
 	first, second netip.AddrPort
 	// at has the addresses at which they listen: the table takes no loopback ones.

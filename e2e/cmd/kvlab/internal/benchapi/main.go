@@ -21,14 +21,14 @@ import (
 const usage = `kvlab bench api measures what a request to the API servers costs by entry 0 of the
 service table: beside the direct way, which is measured twice, TCP proxies on loopback, and a proxy
 that re-encrypts and impersonates, the shape of KubeGateway. Three API servers in memory answer over
-TLS and HTTP/2. Part failure has a lab with two real API servers and the whole veild: it takes servers
-from clients that hold connections, and measures how long these wait. Needs root, and for part failure
-the programs and tools of make build and make kubernetes.
+TLS and HTTP/2. Part failure has a lab with two real API servers and the whole veild: it takes
+servers from clients that hold connections, and measures how long these wait. Needs root, and for
+part failure the programs and tools of make build and make kubernetes.
 
 Usage: kvlab bench api [flags]
 
 Examples:
-  kvlab bench api                                    all of it; the first lines say how long that takes
+  kvlab bench api                         all of it; the first lines say how long that takes
   kvlab bench api -parts pod,host -rounds 2 -rates 500    a look
   kvlab bench api -parts failure -faults 2           servers that fail
 

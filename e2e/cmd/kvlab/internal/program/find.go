@@ -29,7 +29,7 @@ func Numbers(list string) ([]int, error) {
 	for text := range strings.SplitSeq(list, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return nil, fmt.Errorf("%q is no number", text)
+			return nil, fmt.Errorf("%q is not a number", text)
 		}
 		out = append(out, n)
 	}
