@@ -119,8 +119,9 @@ func descriptors() []string {
 	return out
 }
 
-// testNamespace matches the path of a namespace that a test made by ip-netns(8), with its process.
-var testNamespace = regexp.MustCompile(`^/run/netns/kvtest(\d+)-`)
+// testNamespace matches the path of a namespace that a test, or a benchmark that it runs, made by
+// ip-netns(8), with its process.
+var testNamespace = regexp.MustCompile(`^/run/netns/kv(?:test|bench)(\d+)-`)
 
 // ofAnotherProcess reports whether the tests of another package, which run at the same time in the
 // same mount namespace, made a namespace.
