@@ -80,6 +80,22 @@ type Case struct {
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
+// NewCase returns the case of these rounds, in unit. Without base it compares nothing; with base both
+// have one value for each round, and a base of 0 is an error. An MTU of 0 is for what has none.
+func NewCase(name string, mtu int, unit Unit, ours, base []float64, baseName string) (Case, error) {
+	c := Case{Name: name, MTU: mtu, Unit: unit, Ours: Summarize(ours)}
+	if len(base) == 0 {
+		return c, nil
+	}
+	ratio, err := Ratios(ours, base)
+	if err != nil {
+		return Case{}, fmt.Errorf("%s at MTU %d: %w", name, mtu, err)
+	}
+	b := Summarize(base)
+	c.Base, c.BaseName, c.Ratio = &b, baseName, &ratio
+	return c, nil
+}
+
 // Leaks is what the oracle counted, in frames.
 type Leaks struct {
 	Frames           uint64 `json:"frames"`

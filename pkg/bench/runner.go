@@ -290,7 +290,7 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 		base = append(base, sample.Value)
 	}
 
-	first, err := newCase(p.Name, g.MTU, g.Unit, ours, base, p.BaseName)
+	first, err := NewCase(p.Name, g.MTU, g.Unit, ours, base, p.BaseName)
 	if err != nil {
 		return nil, err
 	}
@@ -301,7 +301,7 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 		if ours == nil || p.Base != "" && base == nil {
 			continue
 		}
-		c, err := newCase(p.Name+also.Suffix, g.MTU, also.Unit, ours, base, p.BaseName)
+		c, err := NewCase(p.Name+also.Suffix, g.MTU, also.Unit, ours, base, p.BaseName)
 		if err != nil {
 			return nil, err
 		}
@@ -309,18 +309,4 @@ func (s series) cases(g *Group, p Pair) ([]Case, error) {
 	}
 
 	return out, nil
-}
-
-func newCase(name string, mtu int, unit Unit, ours, base []float64, baseName string) (Case, error) {
-	c := Case{Name: name, MTU: mtu, Unit: unit, Ours: Summarize(ours)}
-	if len(base) == 0 {
-		return c, nil
-	}
-	ratio, err := Ratios(ours, base)
-	if err != nil {
-		return Case{}, err
-	}
-	b := Summarize(base)
-	c.Base, c.BaseName, c.Ratio = &b, baseName, &ratio
-	return c, nil
 }

@@ -21,7 +21,8 @@ func TestFirstPacketBesideGarbageIsMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c := cases[0]; len(cases) != 1 || c.Ours.N != 2 || c.Ours.Min <= 0 || c.Base.N != 2 {
+	if c := cases[0]; len(cases) != 1 || c.Ours.N != 2 || c.Ours.Min <= 0 || c.Base.N != 2 ||
+		c.Ratio == nil {
 		t.Errorf("cases %+v, want one with 2 values each", cases)
 	}
 }

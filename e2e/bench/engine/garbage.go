@@ -59,9 +59,8 @@ func (o Options) measureGarbage(ctx context.Context, dir string, rounds int) ([]
 		o.Progress("first packet %d/%d: %s beside garbage, %s without", n+1, rounds,
 			bench.Millisecond.Format(took), bench.Millisecond.Format(free))
 	}
-	base := bench.Summarize(quiet)
-	return []bench.Case{{Name: "garbage_first_packet", MTU: 1500, Unit: bench.Millisecond,
-		Ours: bench.Summarize(beside), Base: &base, BaseName: "no garbage"}}, nil
+	c, err := bench.NewCase("garbage_first_packet", 1500, bench.Millisecond, beside, quiet, "no garbage")
+	return []bench.Case{c}, err
 }
 
 // firstPacket makes node a forget node b and know it again, and returns how long the first datagram

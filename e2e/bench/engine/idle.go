@@ -79,34 +79,24 @@ func (o Options) measureIdle(ctx context.Context, dir string) ([]bench.Case, err
 		return nil, err
 	}
 
-	var memory, share []bench.Stat
+	var memory, share []float64
 	for i, w := range worlds {
 		sent := after[i].sent - before[i].sent
 		// A keepalive message has 32 bytes.
 		if least := int64(2 * idlePeers * 32 * 9 / 10); sent < least {
 			return nil, fmt.Errorf("%s sent %d bytes of keepalives, want %d", w.side.name, sent, least)
 		}
-		memory = append(memory, bench.Summarize([]float64{after[i].resident}))
-		share = append(share, bench.Summarize([]float64{
-			100 * (after[i].cpu - before[i].cpu).Seconds() / idleWindow.Seconds()}))
+		memory = append(memory, after[i].resident)
+		share = append(share, 100*(after[i].cpu-before[i].cpu).Seconds()/idleWindow.Seconds())
 	}
 
 	base := measured[1].name
-	return []bench.Case{
-		{Name: "idle_memory", MTU: 1500, Unit: bench.MiB, Ours: memory[0], Base: &memory[1],
-			BaseName: base, Ratio: ratioOf(memory)},
-		{Name: "idle_cpu", MTU: 1500, Unit: bench.Percent, Ours: share[0], Base: &share[1],
-			BaseName: base, Ratio: ratioOf(share)},
-	}, nil
-}
-
-// ratioOf is the ratio of two single samples.
-func ratioOf(s []bench.Stat) *bench.Ratio {
-	r, err := bench.Ratios([]float64{s[0].Median}, []float64{s[1].Median})
+	m, err := bench.NewCase("idle_memory", 1500, bench.MiB, memory[:1], memory[1:], base)
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	return &r
+	c, err := bench.NewCase("idle_cpu", 1500, bench.Percent, share[:1], share[1:], base)
+	return []bench.Case{m, c}, err
 }
 
 // cost is what a device process has used, and has.

@@ -198,20 +198,12 @@ func (u *upgrades) cases(mtu, lost int) ([]bench.Case, error) {
 		{Name: "upgrade_pause_above_control", MTU: mtu, Unit: bench.Millisecond,
 			Ours: bench.Summarize(above)},
 	}
-	for _, c := range []struct {
-		name       string
-		unit       bench.Unit
-		ours, base []float64
-	}{{"upgrade_pause", bench.Millisecond, pause, still}, {"upgrade_stream", bench.Mbps, rate, free}} {
-		ratio, err := bench.Ratios(c.ours, c.base)
-		if err != nil {
-			return nil, fmt.Errorf("%s at MTU %d: %w", c.name, mtu, err)
-		}
-		base := bench.Summarize(c.base)
-		out = append(out, bench.Case{Name: c.name, MTU: mtu, Unit: c.unit,
-			Ours: bench.Summarize(c.ours), Base: &base, BaseName: noHandover, Ratio: &ratio})
+	p, err := bench.NewCase("upgrade_pause", mtu, bench.Millisecond, pause, still, noHandover)
+	if err != nil {
+		return nil, err
 	}
-	return out, nil
+	r, err := bench.NewCase("upgrade_stream", mtu, bench.Mbps, rate, free, noHandover)
+	return append(out, p, r), err
 }
 
 // stepsLine begins the line in which a device process tells when it was at which step.

@@ -255,14 +255,12 @@ func (s *suite) compareLanes(v values) error {
 				unit   bench.Unit
 			}{{"", q.rate}, {suffixCPU, q.cost}} {
 				ours, base := v[q.caseOf(lane)+c.suffix], v[q.caseOf(laneNone)+c.suffix]
-				ratio, err := bench.Ratios(ours, base)
+				one, err := bench.NewCase(q.caseOf(lane)+c.suffix, 0, c.unit, ours, base, "no policy")
 				if err != nil {
-					return fmt.Errorf("%s: %w", q.caseOf(lane)+c.suffix, err)
+					return err
 				}
-				b := bench.Summarize(base)
-				s.result.Cases = append(s.result.Cases, bench.Case{Name: q.caseOf(lane) + c.suffix,
-					Unit: c.unit, Ours: bench.Summarize(ours), Base: &b, BaseName: "no policy",
-					Ratio: &ratio, Incomplete: done < s.Rounds})
+				one.Incomplete = done < s.Rounds
+				s.result.Cases = append(s.result.Cases, one)
 			}
 		}
 	}

@@ -66,8 +66,8 @@ func (s *suite) programming(ctx context.Context) error {
 		ours, base []float64
 	}{{caseFill, fill, theirFill}, {caseChange, change, theirChange},
 		{caseChange + suffixP99, change99, theirChange99}} {
-		made, err := newCase(c.name+toNFTables, bench.Millisecond, c.ours, c.base,
-			bench.Pair{Base: sideNFTables})
+		made, err := bench.NewCase(c.name+toNFTables, 0, bench.Millisecond, c.ours, c.base,
+			sideNFTables)
 		if err != nil {
 			return err
 		}

@@ -136,24 +136,6 @@ func (s *suite) measure(ctx context.Context, groups []bench.Group,
 	return ended
 }
 
-// newCase makes a case of values of each round.
-func newCase(name string, unit bench.Unit, ours, base []float64, p bench.Pair) (bench.Case, error) {
-	c := bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(ours)}
-	if len(base) == 0 {
-		return c, nil
-	}
-	ratio, err := bench.Ratios(ours, base)
-	if err != nil {
-		return c, fmt.Errorf("%s: %w", name, err)
-	}
-	b := bench.Summarize(base)
-	c.Base, c.BaseName, c.Ratio = &b, p.BaseName, &ratio
-	if c.BaseName == "" {
-		c.BaseName = p.Base
-	}
-	return c, nil
-}
-
 // one adds a case without another side.
 func (s *suite) one(name string, unit bench.Unit, values ...float64) {
 	s.result.Cases = append(s.result.Cases,

@@ -139,7 +139,7 @@ func (r *run) cases() ([]bench.Case, error) {
 			}
 			for _, against := range []struct{ side, suffix string }{{sidePlain, ""},
 				{sideCrypt, toCrypt}} {
-				c, err := compare(r.disk.name+"_"+f.name+against.suffix+f.suffix, f.unit,
+				c, err := bench.NewCase(r.disk.name+"_"+f.name+against.suffix+f.suffix, 0, f.unit,
 					r.values[f][sideOurs][:whole], r.values[f][against.side][:whole], against.side)
 				if err != nil {
 					return nil, err
@@ -149,16 +149,4 @@ func (r *run) cases() ([]bench.Case, error) {
 		}
 	}
 	return out, nil
-}
-
-// compare makes a case of as many rounds of both sides.
-func compare(name string, unit bench.Unit, ours, base []float64,
-	baseName string) (bench.Case, error) {
-	ratio, err := bench.Ratios(ours, base)
-	if err != nil {
-		return bench.Case{}, fmt.Errorf("%s: %w", name, err)
-	}
-	b := bench.Summarize(base)
-	return bench.Case{Name: name, Unit: unit, Ours: bench.Summarize(ours), Base: &b,
-		BaseName: baseName, Ratio: &ratio}, nil
 }

@@ -79,7 +79,7 @@ func stageCases(t *testing.T) []bench.Case {
 	t.Helper()
 	var out []bench.Case
 	for _, name := range []string{caseNew, caseExisting} {
-		c, err := compare(name, bench.Millisecond, []float64{400}, []float64{900}, sideCrypt)
+		c, err := bench.NewCase(name, 0, bench.Millisecond, []float64{400}, []float64{900}, sideCrypt)
 		if err != nil {
 			t.Fatal(err)
 		}

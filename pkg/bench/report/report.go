@@ -245,7 +245,7 @@ func (r *Report) row(c bench.Case) row {
 	if c.MTU > 0 {
 		out.MTU = fmt.Sprint(c.MTU)
 	}
-	if c.Base != nil {
+	if c.Base != nil && c.Ratio != nil {
 		out.Base = stat(c.Unit, *c.Base)
 		out.Ratio = fmt.Sprintf("%.3f", c.Ratio.Median)
 		out.Spread = fmt.Sprintf("%.3f to %.3f", c.Ratio.Min, c.Ratio.Max)
