@@ -118,7 +118,7 @@ bench-policy: ## measure what NetworkPolicy costs a node: rules at size, changes
 	@$(OUT)/bin/kvlab bench policy -out $(OUT)/bench-policy $(BENCH)
 
 .PHONY: bench-api
-bench-api: deps build kubernetes ## requests to API servers, out/bench-api/report.html (30 minutes)
+bench-api: deps build kubernetes ## requests to API servers, out/bench-api/report.html (70 minutes)
 	@CGO_ENABLED=0 $(GO) build -o $(OUT)/bin/kvlab ./e2e/cmd/kvlab
 	@KUBEVEIL_LAB_NO_BUILD=1 $(OUT)/bin/kvlab bench api -out $(OUT)/bench-api $(BENCH)
 

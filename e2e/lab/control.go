@@ -137,34 +137,48 @@ func (c *Control) makeCerts() error {
 }
 
 func (c *Control) startAPIServer(ctx context.Context) (err error) {
-	c.APIServer, err = c.runAPIServer(ctx, c.host, fmt.Sprintf("http://127.0.0.1:%d", etcdPort),
-		c.Addrs()[0])
+	c.APIServer, err = c.runAPIServer(ctx, c.host, 0, c.flagsOf(0))
 	return err
 }
 
-// runAPIServer starts one on a host that advertises an address of it.
-func (c *Control) runAPIServer(ctx context.Context, h *Host, etcd string,
-	advertised netip.Addr) (*Process, error) {
+// flagsOf are the flags that Options has for an API server.
+func (c *Control) flagsOf(i int) []string {
+	if c.lab.opts.APIServerFlags == nil {
+		return nil
+	}
+	return c.lab.opts.APIServerFlags(i)
+}
+
+// runAPIServer starts API server i on its host, with flags after the lab's own.
+func (c *Control) runAPIServer(ctx context.Context, h *Host, i int,
+	flags []string) (*Process, error) {
+	etcd := c.etcdURL()
+	if i == 0 {
+		etcd = fmt.Sprintf("http://127.0.0.1:%d", etcdPort)
+	}
 	bind := "0.0.0.0"
 	if c.lab.opts.Family.v6() {
 		bind = "::"
 	}
+
 	// API servers that start are a third of the processor time of tests on labs. Collecting their
 	// garbage less often saves 8 % of the whole; a lab's heap is small.
-	return h.startIn(ctx, []string{"GOGC=400"}, c.lab.program("kube-apiserver"),
-		"--etcd-servers="+etcd,
-		"--bind-address="+bind, fmt.Sprintf("--secure-port=%d", apiPort),
-		"--advertise-address="+advertised.String(),
-		"--service-cluster-ip-range="+joined(c.lab.opts.Family.ServiceRanges()),
-		"--tls-cert-file="+c.pki("apiserver.crt"), "--tls-private-key-file="+c.pki("apiserver.key"),
-		"--client-ca-file="+c.pki("ca.crt"),
+	own := []string{"--etcd-servers=" + etcd,
+		"--bind-address=" + bind, fmt.Sprintf("--secure-port=%d", apiPort),
+		"--advertise-address=" + c.serverAddrs(i)[0].String(),
+		"--service-cluster-ip-range=" + joined(c.lab.opts.Family.ServiceRanges()),
+		"--tls-cert-file=" + c.pki("apiserver.crt"),
+		"--tls-private-key-file=" + c.pki("apiserver.key"),
+		"--client-ca-file=" + c.pki("ca.crt"),
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file="+c.pki("sa.key"), "--service-account-signing-key-file="+
-			c.pki("sa.key"),
+		"--service-account-key-file=" + c.pki("sa.key"),
+		"--service-account-signing-key-file=" + c.pki("sa.key"),
 		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 		"--anonymous-auth=false", "--profiling=false", "--v=1",
 		// As kubeadm has it: CSI drivers are privileged.
-		"--allow-privileged=true")
+		"--allow-privileged=true"}
+	return h.startIn(ctx, []string{"GOGC=400"}, c.lab.program("kube-apiserver"),
+		append(own, flags...)...)
 }
 
 // connect makes the clients.

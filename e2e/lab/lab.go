@@ -44,6 +44,9 @@ type Options struct {
 	// APIServers is how many there are, 0 is one. All but the first have hosts of their own, see
 	// Server.Unplug, and the etcd of the first.
 	APIServers int
+	// APIServerFlags returns flags that API server i, the first of which is 0, has after the lab's
+	// own; of two the later one counts. Nil means no further flags.
+	APIServerFlags func(i int) []string
 	// NoAPIServer leaves out etcd and kube-apiserver: veild reads snapshot files, see Introduce. A
 	// Clear lab has no API server anyway.
 	NoAPIServer bool

@@ -39,21 +39,24 @@ func (c *Control) addServer(ctx context.Context, i int) error {
 		return err
 	}
 
-	addr := c.serverAddrs(i)[0]
-	if s.Process, err = c.runAPIServer(ctx, h, c.etcdURL(), addr); err != nil {
+	if s.Process, err = c.runAPIServer(ctx, h, i, c.flagsOf(i)); err != nil {
 		return err
 	}
+	return c.waitListed(ctx, i)
+}
 
-	err = Until(ctx, 90*time.Second, func() error {
+// waitListed waits until an API server has written itself into the endpoints of the API's service.
+func (c *Control) waitListed(ctx context.Context, i int) error {
+	s := c.Servers[i]
+	err := Until(ctx, 90*time.Second, func() error {
 		if !s.Process.Running() {
 			return Stop(fmt.Errorf("it has ended: %s", s.Process.tail()))
 		}
-		return c.listed(ctx, addr)
+		return c.listed(ctx, c.serverAddrs(i)[0])
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the API server on %s: %w", name, err)
+		return fmt.Errorf("wait for API server %d: %w", i+1, err)
 	}
-
 	return nil
 }
 

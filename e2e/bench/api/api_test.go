@@ -26,8 +26,8 @@ func options(t *testing.T) Options {
 	t.Helper()
 	nettest.NeedRoot(t)
 	nettest.NeedBPF(t)
-	return Options{Rounds: 1, Seed: 1, Sample: 200 * time.Millisecond, Faults: 1,
-		Parts: []string{"pod", "host"}, Rates: []int{500},
+	return Options{Rounds: 1, Seed: 1, Sample: 200 * time.Millisecond, Faults: 1, Probers: 1,
+		Steady: time.Second, Parts: latencies, Rates: []int{500},
 		HAProxy: nettest.NeedProgram(t, "haproxy"), Root: ".",
 		Progress: func(format string, args ...any) { t.Logf(format, args...) }}
 }
@@ -43,7 +43,7 @@ func TestRunMeasuresEachSide(t *testing.T) {
 		t.Error(err)
 	}
 
-	for _, part := range []string{"pod", "host"} {
+	for _, part := range latencies {
 		for _, side := range sidesOf(part) {
 			for _, suffix := range []string{"", suffixP99, suffixP90, suffixMean, suffixCPU} {
 				name := fmt.Sprintf("%s_500_%s%s", part, side.name, suffix)
@@ -118,21 +118,32 @@ func TestEachGateIsThere(t *testing.T) {
 	}
 
 	var want []string
-	for part, side := range map[string]string{"pod": sideOurs, "host": sideService} {
-		for _, rate := range Rates {
+	for part, side := range map[string]string{partPod: sideOurs, partHost: sideService,
+		partPod6: sideOurs, partHost6: sideService} {
+		for _, rate := range (Options{Rates: Rates}).ratesOf(part) {
 			for _, suffix := range []string{"", suffixP99, suffixCPU, suffixMore} {
 				want = append(want, fmt.Sprintf("%s_%d_%s%s", part, rate, side, suffix))
 			}
 		}
 	}
-	for _, f := range faults {
-		for _, k := range kinds {
-			if f.name == "power" {
-				want = append(want, caseFailure(f, k.name))
+	for _, part := range []string{partFailure, partFailure6} {
+		for _, f := range faults {
+			for _, k := range kinds {
+				if f.name == "power" || f.name == "blackhole" {
+					want = append(want, caseFailure(part, f, k.name))
+				}
+				want = append(want, caseFailure(part, f, k.name)+suffixWorst)
 			}
-			want = append(want, caseFailure(f, k.name)+suffixWorst)
+			if f.name != "back" {
+				name := caseFailure(part, f, kindWatch)
+				want = append(want, name+suffixWorst, name+suffixMissed)
+			}
 		}
 	}
+	for _, t := range troubles {
+		want = append(want, caseWell(t))
+	}
+	want = append(want, caseHang+suffixWorst, caseSpread)
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
@@ -141,16 +152,20 @@ func TestEachGateIsThere(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	good := Options{Rounds: 7, Sample: time.Second, Parts: Parts(), Rates: Rates, Faults: 10}
+	good := Options{Rounds: 7, Sample: time.Second, Parts: Parts(), Rates: Rates, Faults: 10,
+		Settle: 10 * time.Minute, Probers: 10_000, Steady: time.Minute}
 	if err := good.Check(); err != nil {
 		t.Error(err)
 	}
-	if e := good.Estimate(); e < time.Minute || e > time.Hour {
+	if e := good.Estimate(); e < 40*time.Minute || e > 80*time.Minute {
 		t.Errorf("estimate %v", e)
 	}
 
 	for want, spoil := range map[string]func(*Options){
 		"0 faults":      func(o *Options) { o.Faults = 0 },
+		"to settle":     func(o *Options) { o.Settle = -1 },
+		"0 probers":     func(o *Options) { o.Probers = 0 },
+		"probers for":   func(o *Options) { o.Steady = 1 },
 		"0 rounds":      func(o *Options) { o.Rounds = 0 },
 		"samples of 1s": func(o *Options) { o.Sample = 1 },
 		"each once":     func(o *Options) { o.Rates = []int{500, 500} },
@@ -170,14 +185,14 @@ func TestOptions(t *testing.T) {
 }
 
 func TestAddressesAreOfTheLab(t *testing.T) {
-	lab := netip.MustParsePrefix("198.18.0.0/15")
+	lab, lab6 := netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("fd42::/16")
 	seen := map[netip.Addr]bool{}
 	note := func(addrs ...netip.Addr) {
 		for _, a := range addrs {
-			if !lab.Contains(a) || seen[a] {
+			if !lab.Contains(a) || !lab6.Contains(six(a)) || seen[a] || seen[six(a)] {
 				t.Errorf("%s is not of the lab, or there twice", a)
 			}
-			seen[a] = true
+			seen[a], seen[six(a)] = true, true
 		}
 	}
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 )
 
@@ -31,14 +32,21 @@ func Child() (status int, is bool) {
 
 func child(ctx context.Context, args []string, out io.Writer) error {
 	switch {
-	case len(args) == 4 && args[0] == "serve":
-		return serve(ctx, args[1], args[2], args[3])
+	case len(args) >= 4 && args[0] == "serve":
+		return serve(ctx, args[1], args[2], args[3:]...)
 	case len(args) == 2 && args[0] == "copy":
 		return copyTCP(ctx, args[1])
 	case len(args) == 3 && args[0] == "impersonate":
 		return impersonate(ctx, args[1], args[2])
 	case len(args) == 3 && args[0] == "hold":
 		return hold(ctx, args[1], args[2], out)
+	case len(args) == 3 && args[0] == "fresh":
+		return fresh(ctx, args[1], args[2], out)
+	case len(args) == 4 && args[0] == "fleet":
+		return withNumber(args[3], func(n int) error { return fleet(ctx, args[1], args[2], n, out) })
+	case len(args) == 3 && args[0] == "probe":
+		return withNumber(args[2], func(n int) error { return probe(ctx, args[1], n, out) })
+
 	case len(args) == 2 && args[0] == "load":
 		var l load
 		if err := json.Unmarshal([]byte(args[1]), &l); err != nil {
@@ -50,5 +58,14 @@ func child(ctx context.Context, args []string, out io.Writer) error {
 		}
 		return json.NewEncoder(out).Encode(o)
 	}
-	return fmt.Errorf("%q: want serve, copy, impersonate, hold or load", args)
+	return fmt.Errorf("%q: want serve, copy, impersonate, hold, fresh, fleet, probe or load", args)
+}
+
+// withNumber calls fn with a number of clients.
+func withNumber(text string, fn func(n int) error) error {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return err
+	}
+	return fn(n)
 }

@@ -17,6 +17,8 @@
 //
 // # The sides
 //
+// All addresses have one of IPv6 beside them, which parts pod6 and host6 dial.
+//
 // A client is in the pod or on the node (a host process, such as a kubelet). "Direct" dials the
 // servers' own addresses from the same place on the same node, so that only the way differs. Each
 // connection goes to a server at random, as by entry 0. "Again" is the same once more, the control.
@@ -24,12 +26,22 @@
 // last of them has the shape of KubeGateway: it ends TLS, impersonates the user of the client's
 // certificate, and sends each request to a server over connections of its own.
 //
-// # Failure
+// # Real servers
 //
-// Part failure has a lab (e2e/lab) with two real API servers on one etcd and the whole veild.
+// The other parts have a lab (e2e/lab) with two real API servers on one etcd and the whole veild.
 // Clients hold connections to the service's address: HTTP/1.1 as curl has it, client-go with its
-// defaults, and HTTP/2 without pings. Servers lose their power or are stopped, and the longest wait
-// of each kind of client counts.
+// defaults, and HTTP/2 without pings. Watches beside them follow an object that is written.
+//
+//	failure   A server loses its power, its packets, or its CPU. The longest wait of each kind
+//	          of client counts, and the events that watches missed.
+//	hang      Its handlers hang, and it answers pings: its audit log is a pipe that is
+//	          not read. The last new connection to it counts.
+//	well      It is not ready (its etcd is gone), slow, or ready and not in turns. Connections
+//	          that are closed count: all of them are well.
+//	probers   10,000 nodes probe it. Its CPU and the latency of GETs are reported.
+//	restart   Both restart, with --goaway-chance. How their clients are spread after ten
+//	          minutes counts.
+//	failure6  Part failure over IPv6.
 //
 // # What it promises
 //
@@ -43,8 +55,13 @@
 // The rest is as in e2e/bench/service: nothing is touched but what the run has made, and all of it
 // goes with the process (e2e/bench/sandbox).
 //
-// Not in it are veild's probes of the servers, which are there whichever address a client dials.
+// Not in the latencies are veild's probes of the servers, which are there whichever address a
+// client dials.
+//
+// It is larger than most packages: its parts share the clients, the report, and the program that
+// they start themselves as.
 //
 // Start reading at Run in suite.go; side.go has the sides, ground.go the namespaces, server.go,
-// client.go and proxy.go the processes; failure.go has part failure, held.go its clients.
+// client.go and proxy.go the processes. broken.go has the lab, held.go, watch.go and fresh.go its
+// clients, failure.go and the files named as parts the rest.
 package api

@@ -40,6 +40,7 @@ const (
 // Addresses that clients dial besides the servers' own.
 var (
 	frontend     = netip.MustParseAddrPort("198.19.0.1:443")
+	frontend6    = netip.AddrPortFrom(six(frontend.Addr()), frontend.Port())
 	proxyTCP     = netip.MustParseAddrPort("127.0.0.1:7445")
 	proxyHAProxy = netip.MustParseAddrPort("127.0.0.1:7446")
 	proxyReTLS   = netip.MustParseAddrPort("127.0.0.1:7447")
@@ -54,6 +55,45 @@ func servers() (out []netip.AddrPort) {
 		out = append(out, netip.AddrPortFrom(serverAddr(i), serverPort))
 	}
 	return out
+}
+
+// servers6 are those over IPv6.
+func servers6() (out []netip.AddrPort) {
+	for _, a := range servers() {
+		out = append(out, netip.AddrPortFrom(six(a.Addr()), a.Port()))
+	}
+	return out
+}
+
+// six returns the IPv6 address that stands beside an IPv4 address of the ground: all have both.
+func six(a netip.Addr) netip.Addr {
+	b := netip.MustParseAddr("fd42:0:0:18::").As16()
+	copy(b[12:], a.AsSlice())
+	return netip.AddrFrom16(b)
+}
+
+// both returns a prefix of IPv4 and the one beside it.
+func both(p netip.Prefix) []netip.Prefix {
+	return []netip.Prefix{p, netip.PrefixFrom(six(p.Addr()), 96+p.Bits())}
+}
+
+// addresses are lines of ip(8) that give a link its addresses.
+func addresses(link string, a netip.Addr, bits int) (lines []string) {
+	for _, p := range both(netip.PrefixFrom(a, bits)) {
+		line := fmt.Sprintf("address add %s dev %s", p, link)
+		if p.Addr().Is6() {
+			line += " nodad"
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// routes are lines of ip(8) that add routes.
+func routes(to netip.Prefix, via netip.Addr) []string {
+	pair := both(to)
+	return []string{fmt.Sprintf("route add %s via %s", pair[0], via),
+		fmt.Sprintf("route add %s via %s", pair[1], six(via))}
 }
 
 func serverAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, 3, byte(i + 1)}) }
@@ -109,12 +149,11 @@ func newGround(ctx context.Context, haproxy string) (*ground, error) {
 		if g.servers[i], err = sandbox.New(serverName(i)); err != nil {
 			return g, err
 		}
-		if err := g.servers[i].IP(ctx,
-			fmt.Sprintf("address add %s/32 dev lo", serverAddr(i))); err != nil {
+		if err := g.servers[i].IP(ctx, addresses("lo", serverAddr(i), 32)...); err != nil {
 			return g, err
 		}
 		if err := g.start(ctx, g.servers[i], serverPort, g.self, "serve", g.dir, serverName(i),
-			servers()[i].String()); err != nil {
+			servers()[i].String(), servers6()[i].String()); err != nil {
 			return g, err
 		}
 	}
@@ -136,9 +175,9 @@ func (g *ground) certificates() error {
 	if err != nil {
 		return err
 	}
-	addrs := []netip.Addr{frontend.Addr()}
+	addrs := []netip.Addr{frontend.Addr(), frontend6.Addr()}
 	for i := range serverCount {
-		addrs = append(addrs, serverAddr(i))
+		addrs = append(addrs, serverAddr(i), six(serverAddr(i)))
 	}
 	return errors.Join(a.Server(addrs), a.Client("client", user, "system:nodes"),
 		a.Client("proxy", proxyUser))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
@@ -30,14 +31,16 @@ const (
 // kinds are the clients that are held: none of them has a time limit of its own.
 var kinds = []struct {
 	name, title string
-	make        func(to netip.AddrPort, dir string) (asker, error)
+	make        func(to netip.AddrPort, dir string, count func()) (asker, error)
 }{
-	{kindCurl, "HTTP/1.1 as curl has it", func(to netip.AddrPort, dir string) (asker, error) {
-		return newAsker(to, dir, "http/1.1")
+	{kindCurl, "HTTP/1.1 as curl has it", func(to netip.AddrPort, dir string,
+		count func()) (asker, error) {
+		return newAsker(to, dir, "http/1.1", count)
 	}},
 	{kindGo, "client-go with its defaults", newGoAsker},
-	{kindHTTP2, "HTTP/2 without pings", func(to netip.AddrPort, dir string) (asker, error) {
-		return newAsker(to, dir, "h2")
+	{kindHTTP2, "HTTP/2 without pings", func(to netip.AddrPort, dir string,
+		count func()) (asker, error) {
+		return newAsker(to, dir, "h2", count)
 	}},
 }
 
@@ -49,50 +52,78 @@ const (
 	heldPeriod = 150 * time.Millisecond
 	heldPath   = "/version"
 
+	// fleetPeriod is the time between two requests of a client of fleet.
+	fleetPeriod = 200 * time.Millisecond
+
 	// Lines that the process prints.
 	lineHeld, lineServed = "held", "served"
 )
 
-// newAsker returns a client of net/http that speaks one protocol.
-func newAsker(to netip.AddrPort, dir, protocol string) (asker, error) {
+// dialer connects and counts that.
+func dialer(d net.Dialer, count func()) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		count()
+		return d.DialContext(ctx, network, addr)
+	}
+}
+
+// newTransport returns a transport of net/http that speaks one protocol.
+func newTransport(dir, protocol string, count func()) (*http.Transport, error) {
 	config, err := credentials(dir, "client")
 	if err != nil {
 		return nil, err
 	}
-	t := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: protocol == "h2"}
+	t := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: protocol == "h2",
+		DialContext: dialer(net.Dialer{}, count)}
 	if protocol != "h2" {
 		t.TLSNextProto = map[string]func(string, *tls.Conn) http.RoundTripper{}
 	}
-
-	return func(ctx context.Context) error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+to.String()+heldPath,
-			nil)
-		if err != nil {
-			return err
-		}
-		resp, err := t.RoundTrip(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%w: %s", errAnswer, resp.Status)
-		}
-		return nil
-	}, nil
+	return t, nil
 }
 
-// newGoAsker returns a client of client-go with a connection of its own: clients of one process
+// ask makes one request.
+func ask(ctx context.Context, t *http.Transport, to netip.AddrPort) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+to.String()+heldPath, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := t.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: %s", errAnswer, resp.Status)
+	}
+	return nil
+}
+
+// newAsker returns a client of net/http that speaks one protocol.
+func newAsker(to netip.AddrPort, dir, protocol string, count func()) (asker, error) {
+	t, err := newTransport(dir, protocol, count)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return ask(ctx, t, to) }, nil
+}
+
+// newGoClient returns a client of client-go with a connection of its own: clients of one process
 // share a connection unless each has a dialer. This one is client-go's default.
-func newGoAsker(to netip.AddrPort, dir string) (asker, error) {
+func newGoClient(to netip.AddrPort, dir string, count func()) (kubernetes.Interface, error) {
 	file := func(name string) string { return filepath.Join(dir, name) }
-	c, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + to.String(), QPS: -1,
-		Dial: (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+	d := net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
+	return kubernetes.NewForConfig(&rest.Config{Host: "https://" + to.String(), QPS: -1,
+		Dial: dialer(d, count),
 		TLSClientConfig: rest.TLSClientConfig{CAFile: file("ca.crt"), CertFile: file("client.crt"),
 			KeyFile: file("client.key")}})
+}
+
+// newGoAsker returns a client of client-go that makes requests.
+func newGoAsker(to netip.AddrPort, dir string, count func()) (asker, error) {
+	c, err := newGoClient(to, dir, count)
 	if err != nil {
 		return nil, err
 	}
@@ -102,71 +133,149 @@ func newGoAsker(to netip.AddrPort, dir string) (asker, error) {
 	}, nil
 }
 
+// tally is what a process of clients prints at its end. All of it is since the mark.
+type tally struct {
+	// Served are the moments at which clients were served, by kind, milliseconds since 1970.
+	Served map[string][]int64 `json:"served"`
+	// Missed counts events that watches did not see.
+	Missed int `json:"missed"`
+	// Dialed counts connections that were begun.
+	Dialed int `json:"dialed"`
+	// Done and Failed count requests.
+	Done   int `json:"done"`
+	Failed int `json:"failed"`
+}
+
+func (t *tally) add(other tally) {
+	t.Missed += other.Missed
+	t.Dialed += other.Dialed
+	t.Done += other.Done
+	t.Failed += other.Failed
+}
+
 // held are the clients of a process.
 type held struct {
+	out io.Writer
+	// clients is how many there are, period the time between two requests of one.
+	clients int
+	period  time.Duration
+	wg      sync.WaitGroup
+	marks   chan os.Signal
+
 	mu sync.Mutex
 	// marked is when SIGUSR1 came: from then on requests that begin count.
 	marked time.Time
-	opened int
-	// served is when a request was first answered that began after the mark, by kind.
-	served map[string][]time.Time
+	// opened are clients that were answered, served those that were since the mark.
+	opened, served int
+	tally          tally
+}
+
+// newHeld returns the clients of a process before the first one, whose mark may come from now on.
+func newHeld(clients int, period time.Duration, out io.Writer) *held {
+	h := &held{out: out, clients: clients, period: period, marks: make(chan os.Signal, 1)}
+	signal.Notify(h.marks, syscall.SIGUSR1)
+	return h
 }
 
 // hold keeps clients of all kinds that ask the server again and again, until ctx is done, and
-// prints then for each kind when each client was served after the mark, milliseconds since 1970.
+// prints its tally then. Others watch an object that is written.
 func hold(ctx context.Context, dir, addr string, out io.Writer) error {
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		return err
 	}
-	marks := make(chan os.Signal, 1)
-	signal.Notify(marks, syscall.SIGUSR1)
-	defer signal.Stop(marks)
-
-	h := &held{served: map[string][]time.Time{}}
-	var wg sync.WaitGroup
+	h := newHeld(heldEach*len(kinds)+watchers, heldPeriod, out)
 	for _, k := range kinds {
 		for range heldEach {
-			ask, err := k.make(to, dir)
+			ask, err := k.make(to, dir, h.count)
 			if err != nil {
 				return err
 			}
-			wg.Go(func() { h.keep(ctx, k.name, ask, out) })
+			h.wg.Go(func() { h.keep(ctx, k.name, ask) })
 		}
 	}
+	for range watchers {
+		c, err := newGoClient(to, dir, h.count)
+		if err != nil {
+			return err
+		}
+		h.wg.Go(func() { h.watch(ctx, c) })
+	}
+	return h.run(ctx)
+}
 
+// fleet keeps n clients of client-go with its defaults that ask five times a second each.
+func fleet(ctx context.Context, dir, addr string, n int, out io.Writer) error {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return err
+	}
+	h := newHeld(n, fleetPeriod, out)
+	for range n {
+		ask, err := newGoAsker(to, dir, h.count)
+		if err != nil {
+			return err
+		}
+		h.wg.Go(func() { h.keep(ctx, kindGo, ask) })
+	}
+	return h.run(ctx)
+}
+
+// run waits for the mark and for the end, and prints the tally.
+func (h *held) run(ctx context.Context) error {
+	defer signal.Stop(h.marks)
 	select {
-	case <-marks:
+	case <-h.marks:
 		h.mu.Lock()
 		h.marked = time.Now()
 		h.mu.Unlock()
 	case <-ctx.Done():
 	}
-	wg.Wait()
-	return h.print(out)
+	h.wg.Wait()
+	return json.NewEncoder(h.out).Encode(h.tally)
+}
+
+// count counts a connection that begins.
+func (h *held) count() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.marked.IsZero() {
+		h.tally.Dialed++
+	}
 }
 
 // keep asks at regular moments. A request that fails is followed by another one at the next.
-func (h *held) keep(ctx context.Context, kind string, ask asker, out io.Writer) {
-	tick := time.NewTicker(heldPeriod)
+func (h *held) keep(ctx context.Context, kind string, ask asker) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(rand.N(h.period)): // not all at once
+	}
+	tick := time.NewTicker(h.period)
 	defer tick.Stop()
+
 	open, served := false, false
 	for {
 		began := time.Now()
 		err := ask(ctx)
+		if ctx.Err() != nil {
+			return
+		}
 
 		h.mu.Lock()
 		if err == nil && !open {
 			open = true
-			if h.opened++; h.opened == heldEach*len(kinds) {
-				fmt.Fprintln(out, lineHeld)
-			}
+			h.openLocked()
 		}
-		if err == nil && !served && !h.marked.IsZero() && began.After(h.marked) {
-			served = true
-			h.served[kind] = append(h.served[kind], time.Now())
-			if h.all() {
-				fmt.Fprintln(out, lineServed)
+		if !h.marked.IsZero() && began.After(h.marked) {
+			if err != nil {
+				h.tally.Failed++
+			} else {
+				h.tally.Done++
+			}
+			if err == nil && !served {
+				served = true
+				h.serveLocked(kind)
 			}
 		}
 		h.mu.Unlock()
@@ -179,22 +288,20 @@ func (h *held) keep(ctx context.Context, kind string, ask asker, out io.Writer) 
 	}
 }
 
-// all reports whether all clients were served.
-func (h *held) all() bool {
-	for _, k := range kinds {
-		if len(h.served[k.name]) < heldEach {
-			return false
-		}
+// openLocked notes that a client has a connection.
+func (h *held) openLocked() {
+	if h.opened++; h.opened == h.clients {
+		fmt.Fprintln(h.out, lineHeld)
 	}
-	return true
 }
 
-func (h *held) print(out io.Writer) error {
-	millis := map[string][]int64{}
-	for kind, all := range h.served {
-		for _, at := range all {
-			millis[kind] = append(millis[kind], at.UnixMilli())
-		}
+// serveLocked notes that a client was served since the mark.
+func (h *held) serveLocked(kind string) {
+	if h.tally.Served == nil {
+		h.tally.Served = map[string][]int64{}
 	}
-	return json.NewEncoder(out).Encode(millis)
+	h.tally.Served[kind] = append(h.tally.Served[kind], time.Now().UnixMilli())
+	if h.served++; h.served == h.clients {
+		fmt.Fprintln(h.out, lineServed)
+	}
 }

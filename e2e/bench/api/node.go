@@ -41,14 +41,15 @@ func (g *ground) node(ctx context.Context, i int) (err error) {
 		return err
 	}
 
-	lines := []string{"link add pod type veth peer name eth0 netns " + n.pod.Path(),
-		fmt.Sprintf("address add %s/24 dev pod", gateway(i)), "link set pod up"}
+	lines := []string{"link add pod type veth peer name eth0 netns " + n.pod.Path()}
+	lines = append(append(lines, addresses("pod", gateway(i), 24)...), "link set pod up")
 	for k, server := range g.servers {
 		near, far := wire(i, k)
+		up := fmt.Sprintf("up%d", k)
 		lines = append(lines,
-			fmt.Sprintf("link add up%d type veth peer name node%d netns %s", k, i, server.Path()),
-			fmt.Sprintf("address add %s/30 dev up%d", near, k), fmt.Sprintf("link set up%d up", k),
-			fmt.Sprintf("route add %s via %s", serverAddr(k), far))
+			fmt.Sprintf("link add %s type veth peer name node%d netns %s", up, i, server.Path()))
+		lines = append(append(lines, addresses(up, near, 30)...), "link set "+up+" up")
+		lines = append(lines, routes(netip.PrefixFrom(serverAddr(k), 32), far)...)
 	}
 	if err := n.space.IP(ctx, lines...); err != nil {
 		return err
@@ -56,26 +57,30 @@ func (g *ground) node(ctx context.Context, i int) (err error) {
 
 	for k, server := range g.servers {
 		near, far := wire(i, k)
-		if err := server.IP(ctx, fmt.Sprintf("address add %s/30 dev node%d", far, i),
-			fmt.Sprintf("link set node%d up", i),
-			fmt.Sprintf("route add %s via %s", podNet(i), near)); err != nil {
+		lines := append(addresses(fmt.Sprintf("node%d", i), far, 30),
+			fmt.Sprintf("link set node%d up", i))
+		if err := server.IP(ctx, append(lines, routes(podNet(i), near)...)...); err != nil {
 			return err
 		}
 	}
-	return errors.Join(n.space.Sysctl("net/ipv4/ip_forward", "1"),
-		n.pod.IP(ctx, fmt.Sprintf("address add %s/24 dev eth0", podAddr(i)), "link set eth0 up",
-			fmt.Sprintf("route add default via %s", gateway(i))))
+	return errors.Join(
+		n.space.Sysctl("net/ipv4/ip_forward", "1", "net/ipv6/conf/all/forwarding", "1"),
+		n.pod.IP(ctx, append(addresses("eth0", podAddr(i), 24), "link set eth0 up",
+			fmt.Sprintf("route add default via %s", gateway(i)),
+			fmt.Sprintf("route add default via %s", six(gateway(i))))...))
 }
 
 // ours puts into force what veild has on a node, and entry 0 with the servers.
 func (n *node) ours(ctx context.Context, pins string) error {
+	pod := podAddr(n.number)
 	if err := n.space.IP(ctx, fmt.Sprintf("link set pod group %d", abi.PodGroup),
-		fmt.Sprintf("route add %s dev pod table %d", podAddr(n.number), abi.TablePod)); err != nil {
+		fmt.Sprintf("route add %s dev pod table %d", pod, abi.TablePod),
+		fmt.Sprintf("route add %s dev pod table %d", six(pod), abi.TablePod)); err != nil {
 		return err
 	}
 	err := n.space.Do(func() error {
-		release, err := bare.Node{Pods: []netip.Prefix{podNet(n.number)},
-			Services: []netip.Prefix{services}, Addrs: n.addrs(), Pins: pins}.Apply()
+		release, err := bare.Node{Pods: both(podNet(n.number)), Services: both(services),
+			Addrs: n.addrs(), Pins: pins}.Apply()
 		if err != nil {
 			return err
 		}
@@ -87,8 +92,9 @@ func (n *node) ours(ctx context.Context, pins string) error {
 	}
 
 	cmd := n.space.Command(ctx, nil, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(fmt.Sprintf("add element inet %s %s { \"pod\" . %s }\n",
-		abi.NFTPodTable, abi.NFTPodSet4, podAddr(n.number)))
+	element := "add element inet %s %s { \"pod\" . %s }\n"
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(element, abi.NFTPodTable, abi.NFTPodSet4, pod) +
+		fmt.Sprintf(element, abi.NFTPodTable, abi.NFTPodSet6, six(pod)))
 	_, err = sandbox.Run(cmd)
 	return err
 }
@@ -97,7 +103,7 @@ func (n *node) ours(ctx context.Context, pins string) error {
 func (n *node) addrs() (out []netip.Addr) {
 	for k := range serverCount {
 		near, _ := wire(n.number, k)
-		out = append(out, near)
+		out = append(out, near, six(near))
 	}
 	return out
 }
@@ -116,7 +122,8 @@ func (n *node) translate(pins string) error {
 	if err != nil {
 		return err
 	}
-	p.SetAPIServer(service.APIServer{Frontends: []netip.AddrPort{frontend}, Backends: servers()})
+	p.SetAPIServer(service.APIServer{Frontends: []netip.AddrPort{frontend, frontend6},
+		Backends: slices.Concat(servers(), servers6())})
 	if err := t.Apply(p.Plan()); err != nil {
 		return err
 	}
@@ -125,7 +132,7 @@ func (n *node) translate(pins string) error {
 	}
 
 	links := link.New(t, log)
-	if err := links.SetSelf([]netip.Prefix{podNet(n.number)}, n.addrs()); err != nil {
+	if err := links.SetSelf(both(podNet(n.number)), n.addrs()); err != nil {
 		return err
 	}
 	if _, err := links.AttachLinks(); err != nil {

@@ -42,21 +42,46 @@ func (s *suite) report() *report.Report {
 				"a client dials.",
 			"A host process reaches entry 0 by the service's address. services.apiFrontends, the "+
 				"address of kubelets' kubeconfigs, is not measured.",
-			fmt.Sprintf("Part failure: %d clients of each kind in a pod and as many on the node ask "+
-				"every %v, over a connection each, without time limits. A wait is from the fault until "+
-				"the last of a kind was answered a request that it began after the fault; of the last "+
-				"fault, from when the server is back.", heldEach, heldPeriod),
+			fmt.Sprintf("Servers that fail are two kube-apiservers with one etcd, in a lab with the whole "+
+				"veild. %d clients of each kind in a pod and as many on the node ask every %v, over a "+
+				"connection each, without time limits. A wait is from the fault until the last of a kind "+
+				"was answered a request that it began after the fault; of the last fault, from when the "+
+				"server is back.", heldEach, heldPeriod),
+			fmt.Sprintf("%d watches in the pod and as many on the node follow an object that is written "+
+				"every %v, and resume at the last version that they saw (client-go's RetryWatcher). A "+
+				"wait is until the first event of what was written after the fault.", watchers,
+				writePeriod),
+			"Packets of a server in the blackhole are dropped, while its link is up and its address "+
+				"resolves.",
+			fmt.Sprintf("Handlers of a kube-apiserver hang because the disk of its audit log does: the "+
+				"log is a pipe that is not read. It answers pings. A client in the pod and one on the "+
+				"node each make a connection every %v; one without an answer in %v is lost.",
+				freshPeriod, freshLimit),
+			"A kube-apiserver is not ready because its connections to etcd are reset. What needs no "+
+				"etcd, such as /version, works. Packets of a slow one wait in NFQUEUE: not all kernels "+
+				"have netem.",
+			fmt.Sprintf("Rolling restart: %d clients of client-go with its defaults, each with five "+
+				"requests per second, and two kube-apiservers with %s. Connections are counted in the "+
+				"clients' namespace.", fleetSize, goawayFlag),
+			fmt.Sprintf("%d probers are veild's own code at the pace of a cluster of as many nodes. "+
+				"They, the clients of %d GET/s, and the server share this machine.", s.Probers,
+				probedRate),
 			fmt.Sprintf("%d rounds of samples of %v, order drawn with seed %d.", s.Rounds, s.Sample,
 				s.Seed)),
 	}
 }
 
-// tables are those of parts with rates, if one of them was chosen.
-func (s *suite) tables() []report.Table {
-	if len(s.sides().Rows) == 0 {
-		return nil
+// tables returns the tables that have rows.
+func (s *suite) tables() (all []report.Table) {
+	if sides := s.sides(); len(sides.Rows) > 0 {
+		all = append(all, sides, s.published())
 	}
-	return []report.Table{s.sides(), s.published()}
+	for _, t := range []report.Table{s.failures(), s.others()} {
+		if len(t.Rows) > 0 {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // sides is a row for each side and rate.
@@ -68,7 +93,7 @@ func (s *suite) sides() report.Table {
 		Head: []string{"GET/s", "side", "P50, µs", "to direct", "P99, µs", "to direct",
 			"CPU, ms", "to direct",
 			"requests off"}}
-	for _, part := range []string{"pod", "host"} {
+	for _, part := range latencies {
 		for _, rate := range s.Rates {
 			for _, side := range sidesOf(part) {
 				if row := s.row(part, rate, side); row != nil {
@@ -126,8 +151,8 @@ func (s *suite) published() report.Table {
 		{"P99", "15.6", "26.5", "1.70", suffixP99}, {"mean", "1.62", "2.61", "1.61", suffixMean},
 	} {
 		row := []string{line.what, line.direct, line.through, line.ratio}
-		for _, of := range [][2]string{{"pod", sideOurs}, {"host", sideService}, {"host", sideTCP},
-			{"host", sideHAProxy}, {"host", sideReTLS}} {
+		for _, of := range [][2]string{{partPod, sideOurs}, {partHost, sideService}, {partHost, sideTCP},
+			{partHost, sideHAProxy}, {partHost, sideReTLS}} {
 			var ratios []string
 			for _, rate := range s.Rates {
 				text := "–"

@@ -71,9 +71,9 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(object)
 }
 
-// serve is an API server at addr. How many requests it has had is read at the socket name.sock in
+// serve is an API server at addrs. How many requests it has had is read at the socket name.sock in
 // dir, where certificates are, too.
-func serve(ctx context.Context, dir, name, addr string) error {
+func serve(ctx context.Context, dir, name string, addrs ...string) error {
 	s := &server{name: name}
 	config, err := serving(dir)
 	if err != nil {
@@ -83,17 +83,20 @@ func serve(ctx context.Context, dir, name, addr string) error {
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return errors.Join(err, control.Close())
-	}
-
 	counts := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, s.requests.Load())
 	})
-	return first(ctx,
-		func() error { return (&http.Server{Handler: counts}).Serve(control) },
-		func() error { return (&http.Server{Handler: s, TLSConfig: config}).ServeTLS(l, "", "") })
+	all := []func() error{func() error { return (&http.Server{Handler: counts}).Serve(control) }}
+	for _, addr := range addrs {
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			return errors.Join(err, control.Close())
+		}
+		all = append(all, func() error {
+			return (&http.Server{Handler: s, TLSConfig: config.Clone()}).ServeTLS(l, "", "")
+		})
+	}
+	return first(ctx, all...)
 }
 
 func socket(dir, name string) string { return filepath.Join(dir, name+".sock") }

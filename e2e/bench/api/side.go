@@ -47,17 +47,37 @@ type side struct {
 
 // place names where the client is, after "direct from ".
 func (s side) place() string {
+	place := "the node"
 	if s.pod {
-		return "a pod"
+		place = "a pod"
 	}
-	return "the node"
+	if s.to[0].Addr().Is6() {
+		place += " over IPv6"
+	}
+	return place
 }
 
 // sidesOf returns the sides of a part. A frontend of services.apiFrontends would be one more way of
 // a host process, beside that by the service's address.
 func sidesOf(part string) []side {
 	to := func(a netip.AddrPort) []netip.AddrPort { return []netip.AddrPort{a} }
-	if part == "pod" {
+	switch part {
+
+	case partPod6:
+		return []side{
+			{sideOurs, "Entry 0 from a pod over IPv6", nodeOurs, true, to(frontend6)},
+			{sideDirect, "Direct from a pod over IPv6", nodeOurs, true, servers6()},
+			{sideAgain, "Direct from a pod over IPv6 again, the control", nodeOurs, true,
+				servers6()},
+		}
+	case partHost6:
+		return []side{
+			{sideService, "Entry 0 from the node over IPv6", nodeOurs, false, to(frontend6)},
+			{sideDirect, "Direct from the node over IPv6", nodeOurs, false, servers6()},
+			{sideAgain, "Direct from the node over IPv6 again, the control", nodeOurs, false,
+				servers6()},
+		}
+	case partPod:
 		return []side{
 			{sideOurs, "Entry 0 from a pod", nodeOurs, true, to(frontend)},
 			{sideDirect, "Direct from a pod", nodeOurs, true, servers()},

@@ -17,13 +17,38 @@ import (
 const Suite = "bench-api"
 
 var all = []parts.Part[*suite]{
-	{Name: "pod", Run: (*suite).pod},
-	{Name: "host", Run: (*suite).host},
+	{Name: partPod, Run: (*suite).pod},
+	{Name: partHost, Run: (*suite).host},
+	{Name: partPod6, Run: (*suite).pod6},
+	{Name: partHost6, Run: (*suite).host6},
 	{Name: partFailure, Run: (*suite).failure},
+	{Name: partHang, Run: (*suite).hang},
+	{Name: partWell, Run: (*suite).well},
+	{Name: partProbers, Run: (*suite).probers},
+	{Name: partRestart, Run: (*suite).restart},
+	{Name: partFailure6, Run: (*suite).failure6},
 }
 
-// partFailure has no rates and no rounds.
-const partFailure = "failure"
+// Parts with rates and rounds, over IPv4 and over IPv6.
+const (
+	partPod   = "pod"
+	partHost  = "host"
+	partPod6  = "pod6"
+	partHost6 = "host6"
+)
+
+// latencies are these parts.
+var latencies = []string{partPod, partHost, partPod6, partHost6}
+
+// Parts without rates and rounds. They have a lab.
+const (
+	partFailure  = "failure"
+	partHang     = "hang"
+	partWell     = "well"
+	partProbers  = "probers"
+	partRestart  = "restart"
+	partFailure6 = "failure6"
+)
 
 // Parts are the names of the parts, in the order in which they are run.
 func Parts() []string { return parts.Names(all) }
@@ -42,16 +67,22 @@ type Options struct {
 	// Parts are some of Parts, Rates some numbers of GET/s.
 	Parts []string
 	Rates []int
-	// Faults is how often each fault of part failure happens.
+	// Faults is how often each fault of parts failure, failure6 and hang happens.
 	Faults int
+	// Settle is how long connections have in part restart until they are counted.
+	Settle time.Duration
+	// Probers is how many nodes probe a server in part probers, Steady how long that is measured.
+	Probers int
+	Steady  time.Duration
 	// HAProxy is the path of haproxy, Root that of the tree for the commit in the result.
 	HAProxy, Root string
 	// Progress receives a line per step.
 	Progress func(format string, args ...any)
 }
 
-// most is the highest rate that Options may have.
-const most = 20_000
+// most is the highest rate that Options may have, mostProbers the highest number: each has two
+// connections to one address, whose ports end.
+const most, mostProbers = 20_000, 20_000
 
 // Check returns what is wrong with the options.
 func (o Options) Check() error {
@@ -60,6 +91,12 @@ func (o Options) Check() error {
 		return fmt.Errorf("%d rounds: want at least 1", o.Rounds)
 	case o.Faults < 1:
 		return fmt.Errorf("%d faults: want at least 1", o.Faults)
+	case o.Settle < 0:
+		return fmt.Errorf("%v to settle: want no less than 0", o.Settle)
+	case o.Probers < 1 || o.Probers > mostProbers:
+		return fmt.Errorf("%d probers: want 1 to %d", o.Probers, mostProbers)
+	case o.Steady < time.Second:
+		return fmt.Errorf("probers for %v: want at least 1s", o.Steady)
 	case o.Sample < 100*time.Millisecond:
 		return fmt.Errorf("samples of %v: want at least 100ms", o.Sample)
 	case len(o.Rates) == 0 || slices.Min(o.Rates) < 1 || slices.Max(o.Rates) > most:
@@ -75,16 +112,31 @@ const overhead = warm + 700*time.Millisecond
 
 // Estimate is about how long a run takes.
 func (o Options) Estimate() time.Duration {
-	n := 0
-	failing := time.Duration(0)
-	for _, p := range o.Parts {
-		if p == partFailure {
-			failing = time.Minute + time.Duration(len(faults)*o.Faults)*15*time.Second
-			continue
-		}
-		n += len(sidesOf(p)) * len(o.Rates) * o.Rounds
+	took := map[string]time.Duration{
+		partFailure:  time.Duration(len(faults)*o.Faults) * 15 * time.Second,
+		partHang:     time.Duration(o.Faults) * 15 * time.Second,
+		partWell:     3*troubleTime + flaps*(flapBad+flapGood),
+		partProbers:  3*time.Duration(o.Probers)*proberPause + 2*o.Steady,
+		partRestart:  time.Minute + o.Settle,
+		partFailure6: time.Minute + time.Duration(len(faults)*o.Faults)*15*time.Second,
 	}
-	return 10*time.Second + failing + time.Duration(n)*(o.Sample+overhead)
+	sum := 10 * time.Second
+	for _, p := range o.Parts {
+		d, inLab := took[p]
+		if !inLab {
+			d = time.Duration(len(sidesOf(p))*len(o.ratesOf(p))*o.Rounds) * (o.Sample + overhead)
+		}
+		sum += d
+	}
+	return sum
+}
+
+// ratesOf returns the rates of a part. Over IPv6 the first one is enough.
+func (o Options) ratesOf(part string) []int {
+	if part == partPod6 || part == partHost6 {
+		return o.Rates[:1]
+	}
+	return o.Rates
 }
 
 // suite is a run.
@@ -94,6 +146,7 @@ type suite struct {
 	result *bench.Result
 	parts  parts.Run
 	ground *ground
+	lab    *broken
 	labels map[string]string
 }
 
@@ -115,6 +168,7 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	}
 
 	err = parts.Measure(ctx, &s.parts, s, all)
+	err = errors.Join(err, s.closeLab())
 	if s.ground != nil {
 		err = errors.Join(err, s.ground.close())
 	}
@@ -124,12 +178,15 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 // skips reports whether a gate is of a rate that was not chosen.
 func (s *suite) skips(gate string) bool {
 	words := strings.Split(gate, "_")
-	return words[0] != partFailure && !slices.ContainsFunc(s.Rates,
+	return slices.Contains(latencies, words[0]) && !slices.ContainsFunc(s.ratesOf(words[0]),
 		func(rate int) bool { return words[1] == fmt.Sprint(rate) })
 }
 
-func (s *suite) pod(ctx context.Context) error  { return s.measure(ctx, "pod") }
-func (s *suite) host(ctx context.Context) error { return s.measure(ctx, "host") }
+func (s *suite) pod(ctx context.Context) error  { return s.measure(ctx, partPod) }
+func (s *suite) host(ctx context.Context) error { return s.measure(ctx, partHost) }
+
+func (s *suite) pod6(ctx context.Context) error  { return s.measure(ctx, partPod6) }
+func (s *suite) host6(ctx context.Context) error { return s.measure(ctx, partHost6) }
 
 // measure measures the sides of a part at each rate.
 func (s *suite) measure(ctx context.Context, part string) error {
@@ -149,7 +206,7 @@ func (s *suite) measure(ctx context.Context, part string) error {
 
 	var groups []bench.Group
 	more := map[string]float64{}
-	for _, rate := range s.Rates {
+	for _, rate := range s.ratesOf(part) {
 		g := bench.Group{Name: fmt.Sprintf("%s_%d", part, rate), Unit: bench.Microsecond,
 			Extras: extras}
 		for _, side := range sides {

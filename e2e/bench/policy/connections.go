@@ -193,7 +193,7 @@ func (l *lane) asked() uint64 {
 	if l.queue == nil {
 		return 0
 	}
-	return l.queue.accepted.Load()
+	return l.queue.Accepted()
 }
 
 // forgetConnections does what conntrack -F does, in the calling thread's namespace.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kubeveil/kubeveil/e2e/bench/bare"
 	"github.com/kubeveil/kubeveil/e2e/bench/bpffs"
+	"github.com/kubeveil/kubeveil/e2e/bench/nfqueue"
 	"github.com/kubeveil/kubeveil/internal/podtest"
 	"github.com/kubeveil/kubeveil/pkg/pod"
 	"github.com/kubeveil/kubeveil/pkg/policy"
@@ -30,7 +31,7 @@ type lane struct {
 	// rules are how many rules select the server, lines what the plan makes of them.
 	rules, lines int
 	// queue judges in place of our table; nil in other lanes.
-	queue *queue
+	queue *nfqueue.Queue
 	undo  pod.Undo
 }
 

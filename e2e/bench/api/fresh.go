@@ -1,0 +1,137 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// kindFresh are clients that make a new connection for each request.
+const kindFresh = "fresh"
+
+const (
+	freshPeriod = 50 * time.Millisecond
+	// freshLimit is how long an answer may take. Later ones count as none.
+	freshLimit = 2 * time.Second
+	// freshInRow is how many requests one after the other must be answered until a server that does
+	// not answer counts as left: by chance none of so many goes to one of two servers in a run of
+	// 10^12.
+	freshInRow = 40
+)
+
+// attempt is a request over a connection of its own.
+type attempt struct {
+	began      time.Time
+	over, good bool
+}
+
+// fresh makes requests from the mark on, each over a new connection, and prints a line once
+// freshInRow in a row were answered. Its tally has when the last one began that was not answered,
+// nothing if all were.
+func fresh(ctx context.Context, dir, addr string, out io.Writer) error {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return err
+	}
+	marks := make(chan os.Signal, 1)
+	signal.Notify(marks, syscall.SIGUSR1)
+	defer signal.Stop(marks)
+	if err := askFresh(ctx, dir, to); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, lineHeld)
+	select {
+	case <-marks:
+	case <-ctx.Done():
+		return nil
+	}
+
+	all := attempts(ctx, func(ctx context.Context) error { return askFresh(ctx, dir, to) }, func() {
+		fmt.Fprintln(out, lineServed)
+	})
+	t := tally{Served: map[string][]int64{}}
+	for _, a := range all {
+		switch {
+		case a.good:
+			t.Done++
+		case a.over:
+			t.Failed++
+			t.Served[kindFresh] = []int64{a.began.UnixMilli()}
+		}
+	}
+	return json.NewEncoder(out).Encode(t)
+}
+
+// askFresh makes a request over a new connection.
+func askFresh(ctx context.Context, dir string, to netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(ctx, freshLimit)
+	defer cancel()
+	t, err := newTransport(dir, "h2", func() {})
+	if err != nil {
+		return err
+	}
+	defer t.CloseIdleConnections()
+	return ask(ctx, t, to)
+}
+
+// attempts asks at regular moments until ctx is done, and calls settled once freshInRow in a row
+// were answered. What ctx ended is not over.
+func attempts(ctx context.Context, ask asker, settled func()) []attempt {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var all []*attempt
+	said := false
+	tick := time.NewTicker(freshPeriod)
+	defer tick.Stop()
+
+	for ctx.Err() == nil {
+		a := &attempt{began: time.Now()}
+		mu.Lock()
+		all = append(all, a)
+		mu.Unlock()
+		wg.Go(func() {
+			err := ask(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			a.over, a.good = err == nil || ctx.Err() == nil, err == nil
+			if !said && goodInRow(all) >= freshInRow {
+				said = true
+				settled()
+			}
+		})
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+
+	wg.Wait()
+	out := make([]attempt, len(all))
+	for i, a := range all {
+		out[i] = *a
+	}
+	return out
+}
+
+// goodInRow returns how many of the attempts that are over were answered after the last one that
+// was not. What began after one that is not over yet does not count.
+func goodInRow(all []*attempt) (n int) {
+	for _, a := range all {
+		switch {
+		case !a.over:
+			return n
+		case a.good:
+			n++
+		default:
+			n = 0
+		}
+	}
+	return n
+}

@@ -1,0 +1,210 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	cpu "github.com/kubeveil/kubeveil/pkg/bench/load"
+	"github.com/kubeveil/kubeveil/pkg/service/proxy"
+)
+
+const (
+	// probedPath is what clients ask of a server that is probed: it is read from etcd.
+	probedPath = "/api/v1/namespaces/default"
+	// probedRate is GET/s.
+	probedRate = 100
+	// proberPause is the time between the begins of two probers: nodes do not start in one moment.
+	proberPause = 5 * time.Millisecond
+)
+
+// Cases of part probers: what one API server pays for the probes of a large cluster.
+const (
+	caseProbersP99    = "probers_p99"
+	caseProbersCPU    = "probers_processor"
+	caseProbersMemory = "probers_memory"
+	caseProbersSilent = "probers_silent"
+)
+
+// probed is what was measured of a server.
+type probed struct {
+	p99 float64 // of GETs, microseconds
+	cpu float64 // of the server, percent of a core
+	mib float64 // of the server
+}
+
+// probers measures an API server alone, and then with probes as from so many nodes.
+func (s *suite) probers(ctx context.Context) error {
+	return s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
+		if err := b.good(ctx); err != nil {
+			return err
+		}
+		server := b.lab.Control.APIServer
+		if err := moreFiles(server.PID(), s.Probers); err != nil {
+			return err
+		}
+		if err := b.lab.Control.Host().Sysctl("net/ipv4/ip_local_port_range",
+			"10000 65000"); err != nil {
+			return err
+		}
+		alone, err := s.measureProbed(ctx, b, server)
+		if err != nil {
+			return fmt.Errorf("without probers: %w", err)
+		}
+		s.Progress("without probers: %.1f %% of a core, P99 %.0f µs", alone.cpu, alone.p99)
+
+		p, err := b.child(ctx, b.lab.Control.Host(), "probe",
+			b.lab.Control.ServerAddr(0).String(), strconv.Itoa(s.Probers))
+		if err != nil {
+			return err
+		}
+		if err := p.WaitLine(ctx, lineHeld, s.joining()); err != nil {
+			return err
+		}
+		with, err := s.measureProbed(ctx, b, server)
+		if err != nil {
+			return fmt.Errorf("with %d probers: %w", s.Probers, err)
+		}
+		s.Progress("with %d probers: %.1f %% of a core, P99 %.0f µs", s.Probers, with.cpu, with.p99)
+
+		var sum tally
+		if err := p.Result(ctx, &sum); err != nil {
+			return err
+		}
+		return s.addProbed(alone, with, sum)
+	})
+}
+
+// joining bounds how long all probers may need until they have answers.
+func (s *suite) joining() time.Duration {
+	return time.Minute + 4*time.Duration(s.Probers)*proberPause
+}
+
+// measureProbed loads the server with GETs and measures it meanwhile. Clients are in its own
+// namespace: the lab's network, which looks at each frame, is not measured.
+func (s *suite) measureProbed(ctx context.Context, b *broken, server *lab.Process) (m probed,
+	err error) {
+	l, err := json.Marshal(load{Dir: b.dir, To: []netip.AddrPort{b.lab.Control.ServerAddr(0)},
+		Connections: connections, Rate: probedRate, Warm: warm, Duration: s.Steady, Path: probedPath})
+	if err != nil {
+		return m, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return m, err
+	}
+
+	began := time.Now()
+	before, err := cpu.ProcessCPU(server.PID())
+	if err != nil {
+		return m, err
+	}
+	text, err := b.lab.Control.Host().Exec(ctx, "env", childEnv+"=1", self, "load", string(l))
+	if err != nil {
+		return m, err
+	}
+	after, err := cpu.ProcessCPU(server.PID())
+	if err != nil {
+		return m, err
+	}
+	took := time.Since(began)
+
+	var o outcome
+	if err := json.Unmarshal(text, &o); err != nil {
+		return m, fmt.Errorf("read what the clients print: %w", err)
+	}
+	if err := o.sound(); err != nil {
+		return m, err
+	}
+	m = probed{p99: micros(o.P99), cpu: 100 * (after - before).Seconds() / took.Seconds()}
+	m.mib, err = cpu.ResidentMiB(server.PID())
+	return m, err
+}
+
+// addProbed adds the cases.
+func (s *suite) addProbed(alone, with probed, sum tally) error {
+	title := fmt.Sprintf("An API server that %d nodes probe: ", s.Probers)
+	for _, c := range []struct {
+		name, label string
+		unit        bench.Unit
+		with, alone float64
+	}{
+		{caseProbersP99, fmt.Sprintf("P99 of %d GET/s", probedRate), bench.Microsecond, with.p99,
+			alone.p99},
+		{caseProbersCPU, "its CPU, of a core", bench.Percent, with.cpu, alone.cpu},
+		{caseProbersMemory, "its memory", bench.MiB, with.mib, alone.mib},
+	} {
+		made, err := bench.NewCase(c.name, 0, c.unit, []float64{c.with}, []float64{c.alone},
+			"without probers")
+		if err != nil {
+			return err
+		}
+		s.result.Cases = append(s.result.Cases, made)
+		s.labels[c.name] = title + c.label
+	}
+	s.add(caseProbersSilent, title+"times that a prober found it silent", bench.Count,
+		float64(sum.Failed))
+	return nil
+}
+
+// moreFiles lets a process have the connections of so many probers: two each, and some of its own.
+func moreFiles(pid, probers int) error {
+	most := uint64(2*probers + 10_000)
+	var has unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &has); err != nil {
+		return fmt.Errorf("read the limit of open files: %w", err)
+	}
+	want := unix.Rlimit{Cur: max(has.Cur, most), Max: max(has.Max, most)}
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &want, nil); err != nil {
+		return fmt.Errorf("raise the limit of open files: %w", err)
+	}
+	return nil
+}
+
+// probe probes a server as the veilds of n nodes do, until ctx is done. It prints a line once all
+// have had an answer. Its tally counts how often a prober found the server silent after that.
+func probe(ctx context.Context, addr string, n int, out io.Writer) error {
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return err
+	}
+	if err := moreFiles(os.Getpid(), n); err != nil {
+		return err
+	}
+
+	var mu sync.Mutex
+	var sum tally
+	held := 0
+	var wg sync.WaitGroup
+	for range n {
+		first := true
+		wg.Go(func() {
+			proxy.Probe(ctx, to, n, func(up bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case up && first:
+					first = false
+					if held++; held == n {
+						fmt.Fprintln(out, lineHeld)
+					}
+				case !up && held == n:
+					sum.Failed++
+				}
+			})
+		})
+		pause(ctx, proberPause)
+	}
+	wg.Wait()
+	return json.NewEncoder(out).Encode(sum)
+}

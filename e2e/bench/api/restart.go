@@ -1,0 +1,118 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/kubeveil/kubeveil/e2e/lab"
+	"github.com/kubeveil/kubeveil/pkg/bench"
+)
+
+const (
+	// goawayFlag is what docs/how-to/several-api-servers says.
+	goawayFlag = "--goaway-chance=0.001"
+	// fleetSize is how many clients there are.
+	fleetSize = 200
+)
+
+// Cases of part restart: the ratio of the server with the most connections to the one with the
+// fewest, at the end and directly after the restart, and requests.
+const (
+	caseSpread       = "restart_most_to_fewest"
+	caseSpreadBefore = "restart_most_to_fewest_before"
+	caseRestartDone  = "restart_requests"
+	caseRestartLost  = "restart_requests_failed"
+)
+
+// restart restarts the API servers one after the other under clients, and looks how their
+// connections are spread when some time has passed.
+func (s *suite) restart(ctx context.Context) error {
+	err := s.inLab(ctx, lab.IPv4, func(ctx context.Context, b *broken) error {
+		if err := b.good(ctx); err != nil {
+			return err
+		}
+		clients, err := b.child(ctx, b.pod, "fleet", b.dir, b.service.String(),
+			strconv.Itoa(fleetSize))
+		if err != nil {
+			return err
+		}
+		b.holders = []*lab.Process{clients}
+		if err := clients.WaitLine(ctx, lineHeld, time.Minute); err != nil {
+			return err
+		}
+		if err := b.mark(); err != nil {
+			return err
+		}
+		if err := b.roll(ctx); err != nil {
+			return err
+		}
+		return s.settle(ctx, b, clients)
+	})
+	// The servers have other flags now than those of other parts.
+	return errors.Join(err, s.closeLab())
+}
+
+// roll restarts the API servers one after the other, the first one last.
+func (b *broken) roll(ctx context.Context) error {
+	for i := range slices.Backward(b.lab.Control.Servers) {
+		flags := append(serverFlags(), goawayFlag)
+		if err := b.lab.Control.ReplaceServer(ctx, i, flags...); err != nil {
+			return fmt.Errorf("restart API server %d: %w", i+1, err)
+		}
+		if err := b.good(ctx); err != nil {
+			return fmt.Errorf("restart API server %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// settle waits until connections have had their time, and adds the cases.
+func (s *suite) settle(ctx context.Context, b *broken, clients *lab.Process) error {
+	first, err := s.look(ctx, b, 0)
+	if err != nil {
+		return err
+	}
+	last := first
+	for began := time.Now(); time.Since(began) < s.Settle; {
+		pause(ctx, min(time.Minute, s.Settle-time.Since(began)))
+		if last, err = s.look(ctx, b, time.Since(began)); err != nil {
+			return err
+		}
+	}
+
+	var sum tally
+	if err := clients.Result(ctx, &sum); err != nil {
+		return err
+	}
+	label := fmt.Sprintf("Connections of %d clients after a rolling restart, most of a server to "+
+		"fewest: ", fleetSize)
+	s.add(caseSpread, label+s.Settle.String()+" later", bench.Count, ratioOf(last))
+	s.add(caseSpreadBefore, label+"at once", bench.Count, ratioOf(first))
+	s.add(caseRestartDone, "Requests during and after the rolling restart that were answered",
+		bench.Count, float64(sum.Done))
+	s.add(caseRestartLost, "The same that failed", bench.Count, float64(sum.Failed))
+	return nil
+}
+
+// look returns how the clients' connections are spread.
+func (s *suite) look(ctx context.Context, b *broken, after time.Duration) ([]int, error) {
+	counts, err := b.spread(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Progress("%v after the rolling restart: connections to the servers %v",
+		after.Round(time.Second), counts)
+	if slices.Max(counts[:]) == 0 {
+		return nil, errors.New("no connection of the clients leads to a server")
+	}
+	return counts[:], nil
+}
+
+// ratioOf returns the most by the fewest. A server without connections counts as one with one.
+func ratioOf(counts []int) float64 {
+	return float64(slices.Max(counts)) / float64(max(1, slices.Min(counts)))
+}

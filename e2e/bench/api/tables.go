@@ -1,0 +1,91 @@
+package api
+
+import (
+	"fmt"
+
+	"github.com/kubeveil/kubeveil/pkg/bench"
+	"github.com/kubeveil/kubeveil/pkg/bench/report"
+)
+
+// failures is a row for each fault and kind of client.
+func (s *suite) failures() report.Table {
+	t := report.Table{Title: "API servers that fail: how long clients with a connection wait",
+		Note: "Milliseconds until the first good request, or the first event of a watch. The worst " +
+			"is that of all clients and all times.",
+		Head: []string{"fault", "client", "median", "worst", "over IPv6: median", "worst",
+			"events missed"}}
+
+	for _, f := range faults {
+		for kind := range heldKinds() {
+			row := []string{f.title, titleOf(kind)}
+			missed, measured := "", false
+			for _, part := range []string{partFailure, partFailure6} {
+				c := s.result.Find(caseFailure(part, f, kind), 0)
+				if c == nil {
+					row = append(row, "–", "–")
+					continue
+				}
+				measured = true
+				row = append(row, fmt.Sprintf("%.0f", c.Ours.Median), fmt.Sprintf("%.0f", c.Ours.Max))
+				if m := s.result.Find(caseFailure(part, f, kind)+suffixMissed, 0); m != nil {
+					missed = joined(missed, fmt.Sprintf("%.0f", m.Ours.Median))
+				}
+			}
+			if measured {
+				t.Rows = append(t.Rows, append(row, missed))
+			}
+		}
+	}
+	return t
+}
+
+func joined(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + " · " + b
+}
+
+// titleOf names a kind of client.
+func titleOf(kind string) string {
+	for _, k := range kinds {
+		if k.name == kind {
+			return k.title
+		}
+	}
+	return "a watch"
+}
+
+// others is a row for each other case of a lab.
+func (s *suite) others() report.Table {
+	t := report.Table{Title: "API servers in trouble, restarted, and probed",
+		Note: "A server without connections counts as one with one.",
+		Head: []string{"what", "measured", "without"}}
+	names := []string{caseHang + suffixWorst, caseHangClosed}
+	for _, trouble := range troubles {
+		names = append(names, caseWell(trouble))
+	}
+	names = append(names, caseSpread, caseSpreadBefore, caseRestartDone, caseRestartLost,
+		caseProbersP99, caseProbersCPU, caseProbersMemory, caseProbersSilent)
+
+	for _, name := range names {
+		c := s.result.Find(name, 0)
+		if c == nil {
+			continue
+		}
+		without := ""
+		if c.Base != nil {
+			without = c.Unit.Format(c.Base.Median)
+		}
+		t.Rows = append(t.Rows, []string{s.labels[name], value(c), without})
+	}
+	return t
+}
+
+// value is the median of a case, numbers of things in full.
+func value(c *bench.Case) string {
+	if c.Unit == bench.Count && c.Ours.Median == float64(int(c.Ours.Median)) {
+		return fmt.Sprintf("%.0f", c.Ours.Median)
+	}
+	return c.Unit.Format(c.Ours.Median)
+}
