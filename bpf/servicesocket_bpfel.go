@@ -33,6 +33,8 @@ const (
 	ServiceSocketProgServiceSendmsg4     = "service_sendmsg4"
 	ServiceSocketProgServiceSendmsg6     = "service_sendmsg6"
 	ServiceSocketVarHasSetRetval         = "has_set_retval"
+	ServiceSocketVarHostNetns            = "host_netns"
+	ServiceSocketVarProbeMark            = "probe_mark"
 )
 
 // LoadServiceSocket returns the embedded CollectionSpec for ServiceSocket.
@@ -106,6 +108,8 @@ type ServiceSocketMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type ServiceSocketVariableSpecs struct {
 	HasSetRetval *ebpf.VariableSpec `ebpf:"has_set_retval"`
+	HostNetns    *ebpf.VariableSpec `ebpf:"host_netns"`
+	ProbeMark    *ebpf.VariableSpec `ebpf:"probe_mark"`
 }
 
 // ServiceSocketObjects contains all objects after they have been loaded into the kernel.
@@ -156,6 +160,8 @@ func (m *ServiceSocketMaps) Close() error {
 // It can be passed to LoadServiceSocketObjects or ebpf.CollectionSpec.LoadAndAssign.
 type ServiceSocketVariables struct {
 	HasSetRetval *ebpf.Variable `ebpf:"has_set_retval"`
+	HostNetns    *ebpf.Variable `ebpf:"host_netns"`
+	ProbeMark    *ebpf.Variable `ebpf:"probe_mark"`
 }
 
 // ServiceSocketPrograms contains all programs after they have been loaded into the kernel.

@@ -26,12 +26,16 @@ const atOnce = 8
 // gatherer fills in Facts, each of its parts by itself.
 type gatherer struct {
 	*remote.Cluster
-	mu    sync.Mutex // guards facts
+	mu    sync.Mutex // guards the fields below
 	facts preflight.Facts
+	// servers are the endpoints of the service default/kubernetes.
+	servers []netip.AddrPort
 }
 
-// gather reads what preflight judges. It changes nothing; what cannot be read is in Unread.
-func gather(ctx context.Context, cluster *remote.Cluster) preflight.Facts {
+// gather reads what preflight judges. It changes nothing; what cannot be read is in Unread. The
+// text of a configuration file replaces the cluster's configuration; an empty name means no file.
+func gather(ctx context.Context, cluster *remote.Cluster, file string,
+	text []byte) preflight.Facts {
 	g := &gatherer{Cluster: cluster, facts: preflight.Facts{
 		Server: preflight.Server{Address: cluster.Server}, Unread: map[string]string{},
 		Config: preflight.Config, ConfigFrom: "manifests/",
@@ -69,6 +73,10 @@ func gather(ctx context.Context, cluster *remote.Cluster) preflight.Facts {
 	}
 
 	_ = group.Wait() // no part returns an error
+	if file != "" {
+		g.facts.Config, g.facts.ConfigFrom = string(text), file
+	}
+	g.certificates(ctx)
 	return g.facts
 }
 
@@ -268,6 +276,7 @@ func (g *gatherer) apiServers(ctx context.Context) error {
 		for _, s := range slice.Items {
 			for _, e := range s.Endpoints {
 				f.APIServers = append(f.APIServers, addrsIn(e.Addresses)...)
+				g.servers = append(g.servers, serversIn(s, e)...)
 			}
 		}
 	})

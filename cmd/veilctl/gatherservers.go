@@ -2,13 +2,26 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"net/netip"
+	"slices"
 	"strings"
+	"time"
 
+	"golang.org/x/sync/errgroup"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/kubeveil/kubeveil/cmd/veilctl/internal/preflight"
+	"github.com/kubeveil/kubeveil/pkg/config"
+	"github.com/kubeveil/kubeveil/pkg/kube"
 	"github.com/kubeveil/kubeveil/pkg/remote"
 )
+
+// handshakeLimit bounds a handshake with an API server.
+const handshakeLimit = 3 * time.Second
 
 // staticServers looks for kube-apiserver's pods, which kubeadm labels so.
 func (g *gatherer) staticServers(ctx context.Context) error {
@@ -31,4 +44,78 @@ func (g *gatherer) staticServers(ctx context.Context) error {
 	}
 	g.put(func(f *preflight.Facts) { f.StaticServers = found })
 	return nil
+}
+
+// serversIn returns the addresses of an endpoint with the port of the API.
+func serversIn(s discoveryv1.EndpointSlice, e discoveryv1.Endpoint) (out []netip.AddrPort) {
+	for _, p := range s.Ports {
+		if p.Name == nil || *p.Name != "https" || p.Port == nil {
+			continue
+		}
+		for _, a := range addrsIn(e.Addresses) {
+			out = append(out, netip.AddrPortFrom(a, uint16(*p.Port)))
+		}
+	}
+	return out
+}
+
+// certificates reads the certificates of the API servers, which are judged if the configuration has
+// services.apiFrontends. A wrong configuration is judged elsewhere.
+func (g *gatherer) certificates(ctx context.Context) {
+	cfg, _ := config.Parse("any", []byte(g.facts.Config), g.facts.Kubeadm)
+	if len(cfg.Services.APIFrontends) == 0 {
+		return
+	}
+	access := rest.CopyConfig(g.Config)
+	err := rest.LoadTLSFiles(access)
+	if err == nil && len(access.CAData) == 0 {
+		err = errors.New("the kubeconfig has no CA to verify it by")
+	}
+
+	var group errgroup.Group
+	group.SetLimit(atOnce)
+	slices.SortFunc(g.servers, netip.AddrPort.Compare)
+	found := make([]preflight.Certificate, len(g.servers))
+	for i, server := range g.servers {
+		found[i] = preflight.Certificate{Server: server}
+		if err != nil {
+			found[i].Err = err.Error()
+			continue
+		}
+		group.Go(func() error {
+			names, err := certificateNames(ctx, server, access.CAData)
+			if found[i].Names = names; err != nil {
+				found[i].Err = err.Error()
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // none returns an error
+	g.facts.Certificates = found
+}
+
+// certificateNames returns the addresses that the certificate of a server names, if a CA in PEM
+// signed it.
+func certificateNames(ctx context.Context, server netip.AddrPort, ca []byte) ([]netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeLimit)
+	defer cancel()
+	// kube.VerifyChain verifies it: its names are what is asked for.
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}}
+	conn, err := d.DialContext(ctx, "tcp", server.String())
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+
+	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
+	if err := kube.VerifyChain(chain, ca); err != nil {
+		return nil, err
+	}
+	var names []netip.Addr
+	for _, ip := range chain[0].IPAddresses {
+		if a, ok := netip.AddrFromSlice(ip); ok {
+			names = append(names, a.Unmap())
+		}
+	}
+	return names, nil
 }

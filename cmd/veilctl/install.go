@@ -45,11 +45,7 @@ veilctl check --config my-veild.yaml -o json | jq '.findings[] | select(.level !
 		if err != nil {
 			return err
 		}
-		facts := gather(c.ctx, cluster)
-		if *file != "" {
-			facts.Config, facts.ConfigFrom = string(text), *file
-		}
-		return c.report(preflight.Judge(facts))
+		return c.report(preflight.Judge(gather(c.ctx, cluster, *file, text)))
 	})
 }
 

@@ -184,7 +184,8 @@ func serviceTrace() *cobra.Command {
 		Use: "trace ADDRESS:PORT", Short: "which backend an address gets, and why",
 		Long: `It asks the table of this node, as a connection does. Every backend that may be chosen
 has the same chance; those that are not chosen are shown with the reason. With --outside it
-answers for packets that come from outside the cluster, whose policies differ.`,
+answers for packets that come from outside the cluster, whose policies differ; with --host for
+programs on the host's network, which services.apiFrontends is for.`,
 		Example: `veilctl service trace 10.96.0.10:53 --udp
 veilctl service trace '[fd00:10:96::a]:53'
 veilctl service trace 192.0.2.7:30080 --outside`,
@@ -194,8 +195,12 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 	outside := fs.Bool("outside", false,
 		"ask for clients outside the cluster, and for pods of other nodes\n"+
 			"that use an address of this node")
+	host := fs.Bool("host", false, "ask for programs on the host's network")
 	socket := socketFlag(cmd)
 	return reporting(cmd, func(c call) error {
+		if *host && *outside {
+			return fmt.Errorf("give --host or --outside, not both: %w", errUsage)
+		}
 		if len(c.args) != 1 {
 			return fmt.Errorf("name one address with a port: %w", errUsage)
 		}
@@ -212,6 +217,9 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 		if *outside {
 			query.Set("scope", "outside")
 		}
+		if *host {
+			query.Set("scope", "host")
+		}
 		var f service.FrontendView
 		if err := fetchInto(c, *socket, telemetry.TracePath+"?"+query.Encode(), &f); err != nil {
 			return err
@@ -227,8 +235,11 @@ veilctl service trace 192.0.2.7:30080 --outside`,
 // showFront prints an address, the decisions in order, and each backend.
 func showFront(c call, f service.FrontendView) error {
 	from := "from inside the cluster"
-	if f.Scope == service.Outside {
+	switch f.Scope {
+	case service.Outside:
 		from = "from outside the cluster"
+	case service.Host:
+		from = "from the node's own programs"
 	}
 
 	fmt.Fprintf(c.out, "%s %s, %s, is the %s of %s\n", f.Addr, f.Protocol, from, f.Kind,
@@ -244,6 +255,8 @@ func showFront(c call, f service.FrontendView) error {
 	case chosen == 0 && f.Drop && f.Scope == service.Outside:
 		fmt.Fprintln(c.out, "no backend is on this node: packets are dropped, so that a balancer "+
 			"goes to another node; pods of other nodes are refused")
+	case chosen == 0 && f.Scope == service.Host:
+		fmt.Fprintln(c.out, "no server's certificate names it: not translated")
 	case chosen == 0:
 		fmt.Fprintln(c.out, "no backend: refused at once")
 	case f.Affinity > 0:

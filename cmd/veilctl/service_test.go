@@ -46,6 +46,10 @@ func serviceDaemonOn(t *testing.T, node string, change func(*service.Service)) s
 			{Addr: netip.MustParseAddr("198.19.1.2"), Node: "node-1", Serving: true,
 				Terminating: true},
 		}})
+	p.SetAPIServer(service.APIServer{Host: []service.HostFrontend{
+		{Addr: netip.MustParseAddrPort("198.18.0.8:6443")},
+		{Addr: netip.MustParseAddrPort("198.18.0.9:6443"),
+			Backends: []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6443")}}}})
 	p.Plan()
 	return daemonWith(t, telemetry.Status{}, true, map[string]telemetry.Page{
 		telemetry.ServicesPath: func(r *http.Request) (any, error) {
@@ -94,7 +98,7 @@ func TestServiceVerbs(t *testing.T) {
 	}{
 		"list": {cluster, []string{"list"},
 			[]string{"shop/web", "ClusterIP", "NodePort", "198.18.0.11:30080", "anywhere",
-				"1 of 2"}, exitOK},
+				"1 of 2", "198.18.0.9:6443", "host"}, exitOK},
 		"list with a problem": {sctp, []string{"list"}, []string{"PROBLEM", "SCTP"},
 			exitWrong},
 		"show": {cluster, []string{"show", "shop/web"},
@@ -105,6 +109,14 @@ func TestServiceVerbs(t *testing.T) {
 		"trace": {cluster, []string{"trace", "198.18.128.10:80"},
 			[]string{"is the ClusterIP of shop/web", "yes", "198.19.2.2:8080", "node-2", "ready"},
 			exitOK},
+		"trace from the host": {cluster, []string{"trace", "198.18.0.9:6443", "--host"},
+			[]string{"from the node's own programs, is the API server of (API servers)",
+				"gets any of 1", "198.18.0.1:6443", "its certificate names the address"}, exitOK},
+		"trace from the host, of no certificate": {cluster,
+			[]string{"trace", "198.18.0.8:6443", "--host"},
+			[]string{"no server's certificate names it: not translated"}, exitOK},
+		"trace from two places": {cluster,
+			[]string{"trace", "198.18.0.9:6443", "--host", "--outside"}, nil, exitUsage},
 		"trace from outside": {local, []string{"trace", "198.18.0.11:30080", "--outside"},
 			[]string{"the policy is Local", "it terminates and still serves", "not on this node"},
 			exitOK},

@@ -197,7 +197,7 @@ func servicesLine(s *telemetry.Services) string {
 			line += fmt.Sprintf(", %d of %d addresses", t.Used, t.Size)
 		}
 	}
-	line += apiServersPart(s.APIServers)
+	line += apiServersPart(s.APIServers) + apiFrontendsPart(s.APIFrontends)
 	if s.HostRouting == config.HostRoutingEBPF {
 		line += "; host routing by eBPF, past netfilter"
 	}
@@ -223,6 +223,18 @@ func apiServersPart(servers []telemetry.APIServer) string {
 	}
 	return fmt.Sprintf("; %d of %d API servers answer (%s)", up, len(servers),
 		strings.Join(each, "; "))
+}
+
+// apiFrontendsPart returns the part of a line about services.apiFrontends.
+func apiFrontendsPart(frontends []telemetry.APIFrontend) (part string) {
+	for _, f := range frontends {
+		if len(f.Servers) == 0 {
+			part += fmt.Sprintf("; %s is not translated", f.Addr)
+		} else {
+			part += fmt.Sprintf("; %s leads to %d of them", f.Addr, len(f.Servers))
+		}
+	}
+	return part
 }
 
 func syncedNote(s telemetry.Status) string {

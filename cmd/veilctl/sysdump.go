@@ -224,7 +224,7 @@ func (d *dump) summaries(ctx context.Context) {
 		d.text("status.txt", "veilctl status", b.Bytes())
 	}
 	d.data("status.json", "veilctl status -o json", report)
-	facts := gather(ctx, d.cluster)
+	facts := gather(ctx, d.cluster, "", nil)
 	findings := preflight.Judge(facts)
 	b.Reset()
 	if err := showFindings(&b, findings); err == nil {

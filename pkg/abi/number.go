@@ -16,6 +16,9 @@ const (
 	// PolicyMark is the stamp of NFTPolicyTable on packets that it judged. NFTStampTable takes it
 	// off in front of that table and behind it.
 	PolicyMark uint32 = 0x0080_0000
+	// ProbeMark is set on the sockets by which veild probes API servers. It exempts them from
+	// services.apiFrontends, whose addresses may be those of the servers.
+	ProbeMark uint32 = 0x0100_0000
 )
 
 // Link groups (IFLA_GROUP), by which rules that know no interface name

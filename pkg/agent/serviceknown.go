@@ -32,7 +32,7 @@ func serviceOfPod(env func(string) string) netip.AddrPort {
 // default. The servers are those of the configuration, of veild's credentials, and of the last good
 // table.
 func apiServers(cfg config.Config, asked, told netip.AddrPort, last []netip.Addr) proxy.APIServers {
-	known := proxy.APIServers{Configured: cfg.Services.APIServers}
+	known := proxy.APIServers{Configured: cfg.Services.APIServers, Host: cfg.Services.APIFrontends}
 	if len(cfg.ServiceRanges) > 0 {
 		known.Guessed = []netip.AddrPort{
 			netip.AddrPortFrom(cfg.ServiceRanges[0].Masked().Addr().Next(), apiServicePort)}

@@ -79,6 +79,10 @@ func traceService(p *service.Planner, r *http.Request) (any, error) {
 		return nil, err
 	}
 	f, ok := p.At(addr, protocol, scope)
+	if scope == service.Host && f.Chosen == 0 {
+		scope = service.Inside // as the programs do
+		f, ok = p.At(addr, protocol, scope)
+	}
 	if !ok && p.Keeps(addr, protocol, scope) {
 		return nil, fmt.Errorf("%s %s from %s is kept from before veild started (not listed yet, "+
 			"or the table is full): see veilctl status",

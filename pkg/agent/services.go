@@ -152,6 +152,7 @@ func (a *Agent) openServices() error {
 		HealthAddress: cfg.Services.HealthAddress, APIServers: known,
 		Observe: a.metrics.ObserveProgramming, CloseSockets: a.closeSockets, Log: a.log,
 		VerifyServer: a.kube.ServerVerifier(), Retransmitting: a.retransmittingTo, CountSockets: a.countAPISockets,
+		ProbeMark:      abi.ProbeMark,
 		AbortDatagrams: func() (int, error) { return a.abortDatagrams(t) },
 	})
 	if err != nil {
@@ -324,6 +325,9 @@ func (a *Agent) serviceStatus(hostRouting string) (*telemetry.Services, []string
 
 	for _, api := range s.APIServers {
 		out.APIServers = append(out.APIServers, telemetry.APIServer(api))
+	}
+	for _, f := range s.APIFrontends {
+		out.APIFrontends = append(out.APIFrontends, telemetry.APIFrontend(f))
 	}
 
 	problems := slices.Concat(s.Problems, s.APIProblems)

@@ -36,6 +36,19 @@ func TestLimitsAreNamedAsConfigured(t *testing.T) {
 	}
 }
 
+func TestAPIFrontendsHaveRoom(t *testing.T) {
+	if config.MaxAPIFrontends != service.MaxHostFrontends {
+		t.Errorf("the configuration takes %d addresses, the table %d", config.MaxAPIFrontends,
+			service.MaxHostFrontends)
+	}
+	want := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.5:6443")}
+	cfg := config.Config{Services: config.Services{APIFrontends: want}}
+	got := apiServers(cfg, netip.AddrPort{}, netip.AddrPort{}, nil).Host
+	if !slices.Equal(got, want) {
+		t.Errorf("the table gets %v, want %v", got, want)
+	}
+}
+
 func TestAPIServersBeforeTheyAreListed(t *testing.T) {
 	for name, c := range map[string]struct {
 		asked, host, port       string

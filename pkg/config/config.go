@@ -110,6 +110,9 @@ type Services struct {
 	// APIServers are addresses of API servers that are known whatever the lists say, and before
 	// there are any.
 	APIServers []netip.AddrPort `json:"apiServers,omitempty"`
+	// APIFrontends are addresses in the kubeconfigs of the node's own programs. They lead to the
+	// API servers whose certificates name them. At most MaxAPIFrontends.
+	APIFrontends []netip.AddrPort `json:"apiFrontends,omitempty"`
 	// HostRouting is who brings packets to pods of the node: HostRoutingKernel, or HostRoutingEBPF,
 	// past netfilter.
 	HostRouting string `json:"hostRouting"`
@@ -133,6 +136,9 @@ type ServiceLimits struct {
 	// SourceRanges is how many ranges of loadBalancerSourceRanges there are.
 	SourceRanges int `json:"sourceRanges,omitempty"`
 }
+
+// MaxAPIFrontends is how many addresses Services.APIFrontends may have.
+const MaxAPIFrontends = 8
 
 // Who translates services.
 const (

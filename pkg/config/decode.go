@@ -37,13 +37,14 @@ func decode(text []byte, c *Config) (unreadable error, problems []error) {
 	return nil, decodeValue("", raw, reflect.ValueOf(c).Elem())
 }
 
-// problem is what is wrong with the value of one key.
-type problem struct{ key, text string }
+// problem is what is wrong with the value of one key. name is a DNS name with a port that stands
+// where an address is wanted, or "".
+type problem struct{ key, text, name string }
 
 func (p *problem) Error() string { return p.key + ": " + p.text }
 
 func newProblem(key, format string, args ...any) error {
-	return &problem{key, fmt.Sprintf(format, args...)}
+	return &problem{key: key, text: fmt.Sprintf(format, args...)}
 }
 
 // decodeValue sets v to raw. Each leaf is decoded by itself, so that one bad
@@ -76,6 +77,9 @@ func decodeValue(path string, raw any, v reflect.Value) []error {
 
 	if err != nil || raw == nil {
 		v.SetZero()
+		if name, ok := raw.(string); ok && v.Type() == addrPortType && isName(name) {
+			return []error{&problem{path, name + namesRefused, name}}
+		}
 		return []error{newProblem(path, "%s is not %s", text, wanted(v.Type()))}
 	}
 

@@ -71,6 +71,9 @@ var flags = []struct{ name, path, usage string }{
 		"root of the cgroup v2 `tree` whose sockets are translated (default: found)"},
 	{"api-servers", "services.apiServers",
 		"comma-separated `addresses` with ports of API servers, for the table of services"},
+	{"api-frontends", "services.apiFrontends",
+		"comma-separated `addresses` with ports in kubeconfigs of the node's own programs,\n" +
+			"which then lead to all API servers whose certificates name them"},
 	{"host-routing", "services.hostRouting",
 		"who brings packets to pods of the node: `kind` kernel, or ebpf, past netfilter"},
 	{"service-health-address", "services.healthAddress",
@@ -147,12 +150,17 @@ func assemble(name string, text []byte, given []givenFlag,
 	}
 
 	var problems []error
+	suggestAddrs(bad)
 	for _, err := range bad {
 		problems = append(problems, fmt.Errorf("%s: %w", name, err))
 	}
 
 	for _, g := range given {
-		problems = append(problems, g.apply(&c)...)
+		wrong := g.apply(&c)
+		suggestAddrs(wrong)
+		for _, err := range wrong {
+			problems = append(problems, fmt.Errorf("flag -%s: %w", g.name, err))
+		}
 	}
 
 	if c.KubeadmConfig != "" {
@@ -180,7 +188,7 @@ func assemble(name string, text []byte, given []givenFlag,
 	return c, errors.Join(problems...)
 }
 
-// apply sets one flag.
+// apply sets one flag. Its errors do not name the flag.
 func (g givenFlag) apply(c *Config) []error {
 	v := fieldAt(c, g.path)
 	var raw any = g.value
@@ -188,25 +196,19 @@ func (g givenFlag) apply(c *Config) []error {
 	case reflect.Bool:
 		b, err := strconv.ParseBool(g.value)
 		if err != nil {
-			return []error{fmt.Errorf("flag -%s: %w", g.name,
-				newProblem(g.path, "%q is not true or false", g.value))}
+			return []error{newProblem(g.path, "%q is not true or false", g.value)}
 		}
 		raw = b
 	case reflect.Int:
 		n, err := strconv.Atoi(g.value)
 		if err != nil {
-			return []error{fmt.Errorf("flag -%s: %w", g.name,
-				newProblem(g.path, "%q is not a whole number", g.value))}
+			return []error{newProblem(g.path, "%q is not a whole number", g.value)}
 		}
 		raw = n
 	case reflect.Slice:
 		raw = splitList(g.value)
 	}
-	var problems []error
-	for _, err := range decodeValue(g.path, raw, v) {
-		problems = append(problems, fmt.Errorf("flag -%s: %w", g.name, err))
-	}
-	return problems
+	return decodeValue(g.path, raw, v)
 }
 
 // splitList splits at commas; an empty text is an empty list.

@@ -176,6 +176,21 @@ func TestLoadReports(t *testing.T) {
 			"policy: kubernetes\nserviceProxy: ebpf\nservices: {hostRouting: ebpf}", nil},
 		"unknown own node": {good + "policyOwnNode: open",
 			[]string{`policyOwnNode: "open" is unknown; write one of [judge allow]`}},
+		"frontends of API servers": {good + "serviceProxy: ebpf\n" +
+			"services: {apiFrontends: ['192.0.2.1:6443', '[2001:db8::1]:6443']}", nil},
+		"frontends that cannot be": {good + "serviceProxy: ebpf\n" +
+			"services: {apiFrontends: ['10.96.0.1:443', '127.0.0.1:6443', '192.0.2.1:0', '192.0.2.1']}",
+			[]string{"services.apiFrontends[0]: 10.96.0.1:443 is a service's address (10.96.0.0/12); " +
+				"it leads to the API servers anyway: remove it",
+				"services.apiFrontends[1]: 127.0.0.1:6443 is no server's address with a port; write " +
+					"for instance 192.0.2.1:6443",
+				"services.apiFrontends[2]: 192.0.2.1:0 is no server's address with a port; write for " +
+					"instance 192.0.2.1:6443",
+				`services.apiFrontends[3]: "192.0.2.1" is not an address with a port such as ` +
+					"192.0.2.1:6443 or [2001:db8::1]:6443"}},
+		"too many frontends": {good + "serviceProxy: ebpf\nservices: {apiFrontends: [" +
+			strings.Repeat("'192.0.2.1:6443', ", 9) + "]}",
+			[]string{"services.apiFrontends: 9 addresses are given; write at most 8"}},
 		"unknown host routing": {good + "services: {hostRouting: fast}",
 			[]string{`services.hostRouting: "fast" is unknown; write one of [kernel ebpf]`}},
 		"log level": {good + "logLevel: loud",

@@ -264,21 +264,7 @@ func (p *problems) checkServices(c Config) {
 		}
 	}
 
-	for i, a := range c.Services.APIServers {
-		key := fmt.Sprintf("services.apiServers[%d]", i)
-		if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() ||
-			a.Addr().Zone() != "" {
-			p.add(key, "%s is no server's address with a port; write for instance "+
-				"192.0.2.1:6443", a)
-			continue
-		}
-		for _, r := range c.ServiceRanges {
-			if r.Contains(a.Addr().Unmap()) {
-				p.add(key, "%s is a service's address (%s); write those of the API servers "+
-					"themselves", a, r)
-			}
-		}
-	}
+	p.checkAPIAddrs(c)
 
 	for _, l := range []struct {
 		key    string
@@ -299,6 +285,38 @@ func (p *problems) checkServices(c Config) {
 	if n := c.Services.Limits.BackendSlots; n&(n-1) != 0 {
 		p.add("services.limits.backendSlots", "%d is no power of two; write for instance %d", n,
 			1<<bits.Len(uint(n)))
+	}
+}
+
+// checkAPIAddrs checks the addresses of API servers, and those that lead to them.
+func (p *problems) checkAPIAddrs(c Config) {
+	if n := len(c.Services.APIFrontends); n > MaxAPIFrontends {
+		p.add("services.apiFrontends", "%d addresses are given; write at most %d", n,
+			MaxAPIFrontends)
+	}
+
+	for _, list := range []struct {
+		key, instead string
+		addrs        []netip.AddrPort
+	}{
+		{"services.apiServers", "write those of the API servers themselves", c.Services.APIServers},
+		{"services.apiFrontends", "it leads to the API servers anyway: remove it",
+			c.Services.APIFrontends},
+	} {
+		for i, a := range list.addrs {
+			key := fmt.Sprintf("%s[%d]", list.key, i)
+			if !a.Addr().IsValid() || a.Port() == 0 || !a.Addr().IsGlobalUnicast() ||
+				a.Addr().Zone() != "" {
+				p.add(key, "%s is no server's address with a port; write for instance "+
+					"192.0.2.1:6443", a)
+				continue
+			}
+			for _, r := range c.ServiceRanges {
+				if r.Contains(a.Addr().Unmap()) {
+					p.add(key, "%s is a service's address (%s); %s", a, r, list.instead)
+				}
+			}
+		}
 	}
 }
 

@@ -39,6 +39,20 @@ func (c *Client) ServerVerifier() func(tls.ConnectionState) error {
 }
 
 func verifyServer(chain []*x509.Certificate, pem []byte, names []string) error {
+	if err := VerifyChain(chain, pem); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if chain[0].VerifyHostname(name) == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("it has none of the names %s", strings.Join(names, ", "))
+}
+
+// VerifyChain verifies the certificate of a server, the first of chain, by a CA in PEM. It does not
+// look at its names.
+func VerifyChain(chain []*x509.Certificate, pem []byte) error {
 	if len(chain) == 0 {
 		return errors.New("the server has no certificate")
 	}
@@ -49,14 +63,6 @@ func verifyServer(chain []*x509.Certificate, pem []byte, names []string) error {
 	for _, c := range chain[1:] {
 		opts.Intermediates.AddCert(c)
 	}
-	if _, err := chain[0].Verify(opts); err != nil {
-		return err
-	}
-
-	for _, name := range names {
-		if chain[0].VerifyHostname(name) == nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("it has none of the names %s", strings.Join(names, ", "))
+	_, err := chain[0].Verify(opts)
+	return err
 }

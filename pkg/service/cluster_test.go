@@ -90,6 +90,7 @@ type cluster struct {
 	services map[Name]Service
 	slices   map[Name]map[string]Slice
 	accepted map[Name]world // what each service was when it last fit
+	occupied bool           // others have slots: see occupy
 	readers  []*reader
 }
 
@@ -127,6 +128,16 @@ func (c *cluster) change(t *rapid.T) {
 			netip.MustParseAddrPort("[fd42::1]:443")}}
 		for _, a := range some(t, "servers", nodeAddrs, 3) {
 			c.api.Backends = append(c.api.Backends, netip.AddrPortFrom(a, 6443))
+		}
+		// Without room they lead nowhere, which the oracle does not know.
+		if c.maps.limits == roomy && !c.occupied {
+			for _, a := range some(t, "host frontends", nodeAddrs, 2) {
+				f := HostFrontend{Addr: netip.AddrPortFrom(a, 6443)}
+				for _, b := range some(t, "named servers", nodeAddrs, 3) {
+					f.Backends = append(f.Backends, netip.AddrPortFrom(b, 6443))
+				}
+				c.api.Host = append(c.api.Host, f)
+			}
 		}
 		c.planner.SetAPIServer(*c.api)
 	case 4, 5, 6:

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -156,38 +157,66 @@ var apiGroups = map[uint64]bool{groupID(apiName, apiGroup(false)): true,
 
 func apiGroup(v6 bool) groupKey { return groupKey{port: "https", protocol: TCP, v6: v6} }
 
+// hostPrefix begins the port of a hostGroup. No port of a service has such a name.
+const hostPrefix = "host "
+
+// hostGroup is the group of one frontend for Host: servers are backends of some and not of others.
+func hostGroup(a netip.AddrPort) groupKey {
+	return groupKey{port: hostPrefix + a.String(), protocol: TCP, v6: a.Addr().Is6()}
+}
+
+// isHost reports whether k is a result of hostGroup.
+func (k groupKey) isHost() bool { return strings.HasPrefix(k.port, hostPrefix) }
+
+// isAPI reports whether a frontend in the maps is one of entry 0.
+func isAPI(k FrontendKey, f Frontend) bool { return k.Scope == Host || apiGroups[f.Group] }
+
 // apiServer adds the claims and groups of entry 0, which has room of its own.
 func (d *decision) apiServer(e *entry) {
 	frontends := slices.Clone(e.api.Frontends)
 	slices.SortFunc(frontends, netip.AddrPort.Compare)
 	for _, a := range slices.Compact(frontends) {
-		addr := a.Addr().Unmap()
-		if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFrontends {
-			continue
-		}
-
-		key := apiGroup(addr.Is6())
-		d.claims = append(d.claims, claim{
-			key: frontendKey(netip.AddrPortFrom(addr, a.Port()), TCP, Inside), kind: kindAPIServer,
-			owner: e.name, group: key,
-		})
-		if d.groups[key] != nil {
-			continue
-		}
-
-		g := &group{id: groupID(e.name, key)}
-		for _, b := range e.api.Backends {
-			if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) &&
-				b.Port() != 0 && b.Addr().Is6() == key.v6 {
-				g.backends = append(g.backends, backendOf(b))
-			}
-		}
-
-		slices.SortFunc(g.backends, compareBackend)
-		g.backends = slices.Compact(g.backends)
-		g.backends = g.backends[:min(len(g.backends), MaxAPIServers)]
-		d.groups[key] = g
+		d.apiClaim(e, a, Inside, apiGroup(a.Addr().Unmap().Is6()), e.api.Backends)
 	}
+
+	hosts := slices.Clone(e.api.Host)
+	slices.SortFunc(hosts, func(x, y HostFrontend) int { return x.Addr.Compare(y.Addr) })
+	for _, h := range hosts[:min(len(hosts), MaxHostFrontends)] {
+		a := netip.AddrPortFrom(h.Addr.Addr().Unmap(), h.Addr.Port())
+		if d.groups[hostGroup(a)] == nil {
+			d.apiClaim(e, a, Host, hostGroup(a), h.Backends)
+		}
+	}
+}
+
+// apiClaim adds a frontend of entry 0, which leads to those of backends that are of its family.
+func (d *decision) apiClaim(e *entry, a netip.AddrPort, s Scope, key groupKey,
+	backends []netip.AddrPort) {
+	addr := a.Addr().Unmap()
+	if !reachable(addr) || a.Port() == 0 || len(d.claims) == MaxAPIFrontends {
+		return
+	}
+
+	d.claims = append(d.claims, claim{
+		key: frontendKey(netip.AddrPortFrom(addr, a.Port()), TCP, s), kind: kindAPIServer,
+		owner: e.name, group: key,
+	})
+	if d.groups[key] != nil {
+		return
+	}
+
+	g := &group{id: groupID(e.name, key)}
+	for _, b := range backends {
+		if b = netip.AddrPortFrom(b.Addr().Unmap(), b.Port()); reachable(b.Addr()) &&
+			b.Port() != 0 && b.Addr().Is6() == key.v6 {
+			g.backends = append(g.backends, backendOf(b))
+		}
+	}
+
+	slices.SortFunc(g.backends, compareBackend)
+	g.backends = slices.Compact(g.backends)
+	g.backends = g.backends[:min(len(g.backends), MaxAPIServers)]
+	d.groups[key] = g
 }
 
 // seconds returns d in seconds, rounded up: 0 would be no affinity.

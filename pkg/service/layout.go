@@ -20,6 +20,9 @@ const (
 	// Outside is for packets of external clients, and for those of other nodes' pods to an
 	// address of this node.
 	Outside
+	// Host is for TCP sockets of the node's own network namespace, except veild's probes. It comes
+	// before Inside. Without backends the address is not translated.
+	Host
 )
 
 // FrontendKey is the key of a frontend in the hash map service_fronts.
@@ -146,8 +149,9 @@ var DefaultLimits = Limits{
 const (
 	// MaxAPIServers is how many backends of one family entry 0 has.
 	MaxAPIServers = 1 << apiOrder
-	// MaxAPIFrontends is how many frontends it has.
-	MaxAPIFrontends = 16
+	// MaxAPIFrontends is how many frontends it has, at most MaxHostFrontends of them for Host.
+	MaxAPIFrontends  = 16
+	MaxHostFrontends = 8
 
 	apiOrder  = 5
 	apiBlocks = 4 // of each family: two may be read after a half-made change, one is written

@@ -12,7 +12,16 @@ func (r *round) sweepLeft() {
 		}
 	}
 
-	kept := func(group uint64) bool { return refused[group] || r.hold && !apiGroups[group] }
+	hosts := make(map[uint64]bool)
+	for key, f := range r.frontends {
+		if key.Scope == Host {
+			hosts[f.Group] = true
+		}
+	}
+
+	kept := func(group uint64) bool {
+		return refused[group] || r.hold && !apiGroups[group] && !hosts[group]
+	}
 	sets := make(map[uint64][]*leftover) // who has a source set
 	for key, f := range r.frontends {
 		switch {

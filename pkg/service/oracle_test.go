@@ -42,15 +42,21 @@ func oracle(node string, api *APIServer, all []world) map[FrontendKey]string {
 	}
 
 	if api != nil {
-		for _, f := range api.Frontends {
+		entry := func(f netip.AddrPort, scope Scope, servers []netip.AddrPort) {
 			var backends []string
-			for _, b := range api.Backends {
+			for _, b := range servers {
 				if b.Addr().Is4() == f.Addr().Is4() {
 					backends = append(backends, b.String()+"+0")
 				}
 			}
-			offer(f.Addr(), f.Port(), TCP, Inside,
+			offer(f.Addr(), f.Port(), TCP, scope,
 				owned{rank: 0, text: line(backends, nil, nil, false, 0, 0)})
+		}
+		for _, f := range api.Frontends {
+			entry(f, Inside, api.Backends)
+		}
+		for _, h := range api.Host {
+			entry(h.Addr, Host, h.Backends)
 		}
 	}
 

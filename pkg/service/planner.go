@@ -153,6 +153,10 @@ func (p *Planner) reserve() {
 			key := frontendKey(netip.AddrPortFrom(b.Addr().Unmap(), b.Port()), TCP, Inside)
 			reserved[key] = "an API server"
 		}
+		for _, h := range api.api.Host {
+			a := netip.AddrPortFrom(h.Addr.Addr().Unmap(), h.Addr.Port())
+			reserved[frontendKey(a, TCP, Inside)] = "an address of services.apiFrontends"
+		}
 	}
 	if maps.Equal(p.here.reserved, reserved) {
 		return
@@ -185,7 +189,7 @@ func (p *Planner) SetNodeAddrs(addrs []netip.Addr) {
 func (p *Planner) Hold(hold bool) { p.hold = hold }
 
 // Problems returns what the last Plan could not do, sorted by text. Each is a *FullError, a
-// *ConflictError, a *ReservedError or a *PortError.
+// *ConflictError, a *ReservedError, a *PortError, or an ErrFull of a frontend for Host.
 func (p *Planner) Problems() []error {
 	var all []error
 	for _, e := range p.waiting {

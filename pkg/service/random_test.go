@@ -85,6 +85,7 @@ func (c *cluster) count(t *rapid.T) {
 
 // occupy takes slots away, as a large service would.
 func (c *cluster) occupy(t *rapid.T, slots int) {
+	c.occupied = slots > 0
 	for range slots {
 		if _, ok := c.planner.room.take(1); !ok {
 			t.Fatal("no room to occupy")
@@ -188,6 +189,8 @@ func TestAllRoomComesBack(t *testing.T) {
 			}
 			clear(c.slices[n])
 		}
+		c.api = &APIServer{}
+		c.planner.SetAPIServer(*c.api)
 		c.settle(t)
 		c.settle(t)
 		if want := newExtents(roomy.BackendSlots); !maps.Equal(c.planner.room.free, want.free) {

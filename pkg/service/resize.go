@@ -44,7 +44,7 @@ type resizing struct {
 // order compares frontends: entry 0 first, then by group and revision.
 func (r *resizing) order(a, b FrontendKey) int {
 	x, y := r.from.Frontends[a], r.from.Frontends[b]
-	return cmp.Or(compareBool(!apiGroups[x.Group], !apiGroups[y.Group]),
+	return cmp.Or(compareBool(!isAPI(a, x), !isAPI(b, y)),
 		cmp.Compare(x.Group, y.Group), cmp.Compare(x.Revision, y.Revision))
 }
 
@@ -102,7 +102,7 @@ func (r *resizing) add(k FrontendKey) bool {
 	}
 
 	frontends := int(r.limits.Frontends)
-	if !apiGroups[f.Group] {
+	if !isAPI(k, f) {
 		frontends -= 2 * MaxAPIFrontends
 	}
 	if len(r.to.Frontends) >= frontends || len(r.to.Members)+len(members) > int(r.limits.Members) ||

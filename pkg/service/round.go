@@ -58,7 +58,8 @@ func (r *round) end() Changes {
 	r.writeFrontends()
 	r.drop()
 	r.Planner.freed = r.freed
-	r.Again = len(r.waiting) > 0 && len(r.freed)+len(r.DropFrontends)+len(r.DropMembers)+
+	wait := len(r.waiting) > 0 || r.dirty[apiName]
+	r.Again = wait && len(r.freed)+len(r.DropFrontends)+len(r.DropMembers)+
 		len(r.DropSourceRanges) > 0
 	return r.Changes
 }
@@ -99,7 +100,7 @@ func (r *round) decideAgain(e *entry) {
 		want = decide(r.here, e)
 		delete(r.dirty, e.name)
 	}
-	if e.full = r.fit(e, want); e.full != nil {
+	if e.full = r.fit(e, &want); e.full != nil {
 		e.want, r.waiting[e.name] = want, e
 		r.release(e, lacked)
 		return
@@ -118,7 +119,7 @@ func (r *round) decideAgain(e *entry) {
 func (r *round) frontendsFor() int { return int(r.limits.Frontends) - 2*MaxAPIFrontends }
 
 // fit allocates room for all of want, or for nothing. Entries that this round deletes still count.
-func (r *round) fit(e *entry, want decision) *FullError {
+func (r *round) fit(e *entry, want *decision) *FullError {
 	if e.api != nil {
 		r.fitAPI(e, want)
 		return nil
@@ -158,7 +159,7 @@ func (r *round) fit(e *entry, want decision) *FullError {
 	if sources > 0 && len(r.sources)+sources > int(r.limits.SourceRanges) {
 		return &FullError{e.name, limitSourceRanges, r.limits.SourceRanges, sources}
 	}
-	return r.fitSlots(e, want)
+	return r.fitSlots(e, *want)
 }
 
 func (r *round) fitSlots(e *entry, want decision) *FullError {
@@ -183,26 +184,6 @@ func (r *round) fitSlots(e *entry, want decision) *FullError {
 		r.writeBackends(g)
 	}
 	return nil
-}
-
-// fitAPI allocates a block of entry 0 that no program reads.
-func (r *round) fitAPI(e *entry, want decision) {
-	for key, g := range want.groups {
-		if r.keep(e, key, g) {
-			continue
-		}
-		first := uint32(0)
-		if key.v6 {
-			first = apiSlots / 2
-		}
-		// All blocks are held only after Apply failed in part three times in a row. Then the last
-		// block is used: a moment of mixed versions is better than no API server.
-		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
-			first += 1 << apiOrder
-		}
-		g.at = extent{first, uint32(len(g.backends))}
-		r.writeBackends(g)
-	}
 }
 
 func compareGroup(a, b groupKey) int {

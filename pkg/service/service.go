@@ -127,6 +127,14 @@ type APIServer struct {
 	Backends []netip.AddrPort
 	// Reserved are the servers that do not answer now. No external address may claim them.
 	Reserved []netip.AddrPort
+	// Host are addresses for the node's own TCP sockets. No external address may claim them.
+	Host []HostFrontend
+}
+
+// HostFrontend is an address that leads to Backends. Without any, it is not translated.
+type HostFrontend struct {
+	Addr     netip.AddrPort
+	Backends []netip.AddrPort
 }
 
 // reachable reports whether an address may be that of a frontend or a backend.

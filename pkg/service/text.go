@@ -8,10 +8,13 @@ import (
 // errText is the error of a text that UnmarshalText does not know.
 var errText = errors.New("unknown")
 
-// String returns "inside" or "outside".
+// String returns "inside", "outside" or "host".
 func (s Scope) String() string {
-	if s == Outside {
+	switch s {
+	case Outside:
 		return "outside"
+	case Host:
+		return "host"
 	}
 	return "inside"
 }
@@ -21,13 +24,13 @@ func (s Scope) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads what String gives.
 func (s *Scope) UnmarshalText(text []byte) error {
-	for _, known := range []Scope{Inside, Outside} {
+	for _, known := range []Scope{Inside, Outside, Host} {
 		if string(text) == known.String() {
 			*s = known
 			return nil
 		}
 	}
-	return fmt.Errorf("scope %q is %w: write inside or outside", text, errText)
+	return fmt.Errorf("scope %q is %w: write inside, outside or host", text, errText)
 }
 
 // MarshalText returns String.

@@ -12,16 +12,25 @@ import (
 func (s State) APIServer() APIServer {
 	var a APIServer
 	for k, f := range s.Frontends {
-		if !apiGroups[f.Group] {
+		if !isAPI(k, f) {
+			continue
+		}
+
+		var backends []netip.AddrPort
+		if end := uint64(f.First) + uint64(f.Count); end <= uint64(len(s.Backends)) {
+			for _, slot := range s.Backends[f.First:end] {
+				backends = append(backends, slot.AddrPort())
+			}
+		}
+
+		if k.Scope == Host {
+			a.Host = append(a.Host, HostFrontend{k.AddrPort(), backends})
 			continue
 		}
 		a.Frontends = append(a.Frontends, k.AddrPort())
-		if end := uint64(f.First) + uint64(f.Count); end <= uint64(len(s.Backends)) {
-			for _, slot := range s.Backends[f.First:end] {
-				a.Backends = append(a.Backends, slot.AddrPort())
-			}
-		}
+		a.Backends = append(a.Backends, backends...)
 	}
+	slices.SortFunc(a.Host, func(x, y HostFrontend) int { return x.Addr.Compare(y.Addr) })
 	slices.SortFunc(a.Frontends, netip.AddrPort.Compare)
 	slices.SortFunc(a.Backends, netip.AddrPort.Compare)
 	a.Backends = slices.Compact(a.Backends)
@@ -168,10 +177,13 @@ func (p *Planner) backends(e *entry, c claim) []BackendView {
 		return nil
 	}
 	if c.kind == kindAPIServer {
+		why := "it answers, or no API server does"
+		if c.key.Scope == Host {
+			why = "it answers, and its certificate names the address"
+		}
 		var out []BackendView
 		for _, s := range g.backends {
-			out = append(out, BackendView{Addr: s.AddrPort(), Chosen: true,
-				Why: "it answers, or no API server does"})
+			out = append(out, BackendView{Addr: s.AddrPort(), Chosen: true, Why: why})
 		}
 		return out
 	}

@@ -19,6 +19,8 @@ type Services struct {
 	// Tables are how full the maps are, by the name of their limit; LimitPodClients cannot be set.
 	Tables     []ServiceTable `json:"tables"`
 	APIServers []APIServer    `json:"apiServers,omitempty"`
+	// APIFrontends are the addresses of services.apiFrontends.
+	APIFrontends []APIFrontend `json:"apiFrontends,omitempty"`
 	// APIClosed counts the connections to API servers without an answer that veild closed.
 	APIClosed APIClosed `json:"apiClosed"`
 	// Chosen counts how often a backend was chosen, Refused how often none was: by protocol and by
@@ -72,6 +74,13 @@ type APIServer struct {
 	RoundTrip time.Duration `json:"roundTripNanoseconds,omitzero"`
 }
 
+// APIFrontend is an address that leads the node's own connections to API servers.
+type APIFrontend struct {
+	Addr netip.AddrPort `json:"addr"`
+	// Servers are those that it leads to. Without any the address is not translated.
+	Servers []netip.AddrPort `json:"servers"`
+}
+
 // APIClosed counts closed connections to API servers without an answer.
 type APIClosed struct {
 	// Waiting counts those that connected or had unacknowledged data, Rest all others.
@@ -102,6 +111,9 @@ var (
 	apiStateDesc = desc("api_server_state",
 		"1 for the state of an API server, which decides about new connections: unknown, good, "+
 			"slow, hangs, not_ready, certificate (it cannot be verified) or silent.", "server", "state")
+	apiFrontendDesc = desc("api_frontend_servers",
+		"API servers that an address of services.apiFrontends leads to; 0 if it is not translated.",
+		"frontend")
 	apiTripDesc = desc("api_server_round_trip_seconds",
 		"Round trip of pings to an API server, smoothed.", "server")
 	apiClosedDesc = desc("api_connections_closed_total",
@@ -111,7 +123,7 @@ var (
 		servicesDesc, servicesListedDesc, serviceEntriesDesc, serviceLimitDesc, serviceChosenDesc,
 		serviceRefusedDesc,
 		serviceFailuresDesc, serviceProblemsDesc, apiServerDesc, apiClosedDesc,
-		apiConnectionsDesc, apiStateDesc, apiTripDesc,
+		apiConnectionsDesc, apiStateDesc, apiTripDesc, apiFrontendDesc,
 	}
 )
 
@@ -142,6 +154,9 @@ func collectServices(s *Services, gauge func(*prometheus.Desc, float64, ...strin
 			gauge(apiTripDesc, a.RoundTrip.Seconds(), a.Addr.String())
 		}
 		gauge(apiConnectionsDesc, float64(a.Connections), a.Addr.String())
+	}
+	for _, f := range s.APIFrontends {
+		gauge(apiFrontendDesc, float64(len(f.Servers)), f.Addr.String())
 	}
 	counter(apiClosedDesc, s.APIClosed.Waiting, "waiting")
 	counter(apiClosedDesc, s.APIClosed.Rest, "rest")

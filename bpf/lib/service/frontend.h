@@ -11,9 +11,14 @@
 /* Go sets the size before a program is loaded. */
 #define SERVICE_FRONTS_MAX 262144
 
-/* Whose frontend it is: of clients in the cluster, or outside. */
+/*
+ * Whose frontend it is: of clients in the cluster, or outside, or of TCP sockets of the node's own
+ * network namespace. Programs at links know no frontend of the last kind: it may be the address of
+ * a server, whose packets must arrive.
+ */
 #define SCOPE_INTERNAL 0
 #define SCOPE_EXTERNAL 1
+#define SCOPE_HOST     2
 
 /* Flag of a frontend: without a backend, packets of external clients are dropped, not refused. */
 #define FRONTEND_DROP 1

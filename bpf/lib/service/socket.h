@@ -28,6 +28,13 @@
 /* Whether the kernel has bpf_set_retval (5.18). Go sets it before a program is loaded. */
 volatile const __u8 has_set_retval = 1;
 
+/*
+ * The cookie of the node's own network namespace and the mark of veild's probes of API servers. Go
+ * sets both before a program is loaded.
+ */
+volatile const __u64 host_netns;
+volatile const __u32 probe_mark;
+
 struct socket_reply_key {
 	__u64 cookie; /* of the socket */
 	struct addr addr;
@@ -129,11 +136,31 @@ static __always_inline void socket_reply_forget(
 }
 
 /*
- * Sets to to the backend for a socket that asked for key. datagram says that the socket is not
- * connected. Returns the choice.
+ * Sets the scope of key, which a socket of the network namespace netns connects to: SCOPE_HOST if
+ * there is such a frontend with backends for the socket. A probe, known by its mark, must reach the
+ * server that it asks for.
+ */
+static __always_inline void socket_scope_set(
+	struct bpf_sock_addr *ctx, __u64 netns, struct frontend_key *key)
+{
+	struct frontend *frontend;
+
+	if (key->protocol != PROTO_TCP || netns != host_netns || !ctx->sk ||
+		ctx->sk->mark & probe_mark)
+		return;
+
+	key->scope = SCOPE_HOST;
+	frontend = frontend_lookup(key);
+	if (!frontend || !frontend->count)
+		key->scope = SCOPE_INTERNAL;
+}
+
+/*
+ * Sets to to the backend for a socket that asked for key, and the scope of key. datagram says that
+ * the socket is not connected. Returns the choice.
  */
 static __always_inline enum choice socket_choose(
-	struct bpf_sock_addr *ctx, const struct frontend_key *key, int datagram, struct backend *to)
+	struct bpf_sock_addr *ctx, struct frontend_key *key, int datagram, struct backend *to)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);
 	struct socket_send_key at = {.cookie = cookie, .addr = key->addr, .port = key->port};
@@ -147,7 +174,11 @@ static __always_inline enum choice socket_choose(
 	}
 
 	client = bpf_get_netns_cookie(ctx);
+	socket_scope_set(ctx, client, key);
 	choice = backend_choose(key, client, &frontend, to);
+	/* Without a backend, an address of the host's leads where it does without programs. */
+	if (key->scope == SCOPE_HOST && choice != CHOICE_BACKEND)
+		choice = CHOICE_NO_SERVICE;
 	if (choice == CHOICE_NO_SERVICE) {
 		socket_reply_forget(ctx, key, datagram, cookie);
 		return choice;

@@ -37,6 +37,9 @@ const (
 // connect again, and veild does; what was established to the other stays. veild was not told of
 // the one that dies but the list of endpoints, from which it goes before that.
 //
+// A process of the host that asks by the second one's own address, which services.apiFrontends
+// lists, is led to both as well.
+//
 // Until new connections have been judged no other test runs: it is not those that are measured.
 // From there on it mostly waits, and others run: it comes after TestServices, which needs the
 // machine for itself, by the name of this file.
@@ -49,11 +52,13 @@ func TestServicesOfAPIServers(t *testing.T) {
 
 func loseAPIServer(t *testing.T, family lab.Family) {
 	first := netip.AddrPortFrom(family.Underlay(lab.ControlByte)[0].Addr(), lab.APIPort)
+	second := netip.AddrPortFrom(family.Underlay(lab.ControlByte + 1)[0].Addr(), lab.APIPort)
 	ctx, l := nodetest.AloneLab(t, lab.Options{Family: family, APIServers: 2, Nodes: 1,
 		VeildConfig: map[string]any{
 			"serviceProxy": "ebpf", "services": map[string]any{
-				"limits":     map[string]any{"backendSlots": 1 << 16},
-				"apiServers": []string{first.String()}},
+				"limits":       map[string]any{"backendSlots": 1 << 16},
+				"apiServers":   []string{first.String()},
+				"apiFrontends": []string{second.String()}},
 		}})
 	n := l.Nodes()[0]
 	pod := nodetest.AddPod(ctx, t, n, "client")
@@ -67,13 +72,13 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	askServer(ctx, t, l, n, 1)
 	before := createService(ctx, t, l, "before", corev1.ProtocolTCP, backend)
 	reach(ctx, t, pod, before.Spec.ClusterIP)
-	places := map[string]lab.Place{"a pod": pod, "a process of the host": n}
-	procs := map[string]*lab.Process{}
-	for what, from := range places {
-		if procs[what], err = lab.KeepAPI(ctx, from, to, heldToAPI); err != nil {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
+	waitFrontend(ctx, t, n, second, 2)
+	procs := keepAPI(ctx, t, map[string]client{
+		"a pod":                 {pod, to},
+		"a process of the host": {n, to},
+		// As a kubelet whose kubeconfig names the very server that is lost.
+		"a process of the host, by that server's own address": {n, second},
+	})
 	cut := time.Now()
 	if err := l.Control.Servers[1].Unplug(ctx, true); err != nil {
 		t.Fatal(err)
@@ -105,7 +110,47 @@ func loseAPIServer(t *testing.T, family lab.Family) {
 	for what, p := range procs {
 		judgeAPI(ctx, t, what, p, cut)
 	}
+	waitFrontend(ctx, t, n, second, 1)
 	nodetest.NoLeaks(t, l)
+}
+
+// client is from where the API servers are asked, and at which address.
+type client struct {
+	from lab.Place
+	to   netip.AddrPort
+}
+
+// keepAPI has all clients hold connections.
+func keepAPI(ctx context.Context, t *testing.T, clients map[string]client) map[string]*lab.Process {
+	t.Helper()
+	procs := map[string]*lab.Process{}
+	for what, c := range clients {
+		p, err := lab.KeepAPI(ctx, c.from, c.to, heldToAPI)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		procs[what] = p
+	}
+	return procs
+}
+
+// waitFrontend waits until an address of services.apiFrontends leads to so many servers and is in no
+// problem.
+func waitFrontend(ctx context.Context, t *testing.T, n *lab.Node, addr netip.AddrPort,
+	servers int) {
+	t.Helper()
+	nodetest.WaitStatus(ctx, t, n, 10*time.Second, func(s telemetry.Status) error {
+		if f := s.Services.APIFrontends; len(f) != 1 || f[0].Addr != addr ||
+			len(f[0].Servers) != servers {
+			return fmt.Errorf("frontends %+v, want one that leads to %d servers", f, servers)
+		}
+		for _, p := range s.Problems {
+			if strings.Contains(p, "apiFrontends") {
+				return fmt.Errorf("problem: %s", p)
+			}
+		}
+		return nil
+	})
 }
 
 // bothUp wants two API servers that answer, and lists that have come from one of them.

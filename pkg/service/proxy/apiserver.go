@@ -23,6 +23,9 @@ type APIServers struct {
 	// Remembered are the servers to use while the list is empty or not read yet. The last server
 	// removes itself from the list when it ends, and must be found when it returns.
 	Remembered []netip.AddrPort
+	// Host are addresses that lead the node's own TCP sockets to the servers whose certificates
+	// name them (services.apiFrontends). At most service.MaxHostFrontends count.
+	Host []netip.AddrPort
 }
 
 // apiService is the service of the API servers, apiPort the name of its port. The API servers write
@@ -45,6 +48,8 @@ type apiServers struct {
 	pace    pace
 	// verify verifies the certificate of a server; nil means that it cannot be verified.
 	verify func(tls.ConnectionState) error
+	// mark is the mark of the probes' sockets; 0 means none.
+	mark uint32
 }
 
 // server is a candidate for a backend of entry 0, or one that left the list.
@@ -73,6 +78,7 @@ func newServer() *server { return &server{ask: make(chan struct{}, 1)} }
 // newAPIServers returns the API servers before any list. The node's name spreads the closing of
 // connections.
 func newAPIServers(node string, before APIServers) *apiServers {
+	before.Host = hostAddrs(before.Host)
 	a := &apiServers{before: before, slices: map[string][]netip.AddrPort{},
 		servers: map[netip.AddrPort]*server{}, closing: newClosings(node)}
 	a.syncLocked()
@@ -86,6 +92,9 @@ func (a *apiServers) adopt(s service.State) {
 	defer a.mu.Unlock()
 	was := s.APIServer()
 	a.before.Remembered = slices.Concat(a.before.Remembered, was.Backends)
+	for _, h := range was.Host {
+		a.before.Remembered = append(a.before.Remembered, h.Backends...)
+	}
 	a.before.Frontends = slices.Concat(a.before.Frontends, was.Frontends)
 	slices.SortFunc(a.before.Frontends, netip.AddrPort.Compare)
 	a.before.Frontends = slices.Compact(a.before.Frontends)
@@ -95,6 +104,7 @@ func (a *apiServers) adopt(s service.State) {
 			server.judgement, server.since = judgement{}, time.Now()
 		}
 	}
+	a.adoptHostLocked(was.Host)
 }
 
 // adoptLeft adds the unknown servers among given, the backends that sockets of this node got. They
@@ -116,7 +126,7 @@ func (a *apiServers) adoptLeft(given []netip.AddrPort) {
 func (a *apiServers) frontends() []netip.AddrPort {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.frontendsLocked())
+	return slices.Concat(a.frontendsLocked(), a.before.Host)
 }
 
 // start starts the probes, which end with ctx and are counted by wg. changed is called when the
@@ -127,7 +137,7 @@ func (a *apiServers) start(ctx context.Context, wg *sync.WaitGroup, run prober, 
 	a.run = func(s *server, addr netip.AddrPort) func() {
 		ctx, stop := context.WithCancel(ctx)
 		p := probe{addr: addr, own: &a.closing.own, ask: s.ask, pace: &a.pace, verify: a.verify,
-			report: func(o observation) {
+			names: a.before.Host, mark: a.mark, report: func(o observation) {
 				if a.observe(addr, o, time.Now()) {
 					changed()
 				}
@@ -232,6 +242,7 @@ func (a *apiServers) entry() service.APIServer {
 
 	slices.SortFunc(e.Backends, netip.AddrPort.Compare)
 	slices.SortFunc(e.Reserved, netip.AddrPort.Compare)
+	e.Host = a.hostLocked()
 	return e
 }
 

@@ -172,8 +172,11 @@ func (a *apiServers) isSilent(addr netip.AddrPort) bool {
 func (a *apiServers) written(e service.APIServer) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.closing.inForce = e.Backends
-	for _, addr := range e.Backends {
+	a.closing.inForce = slices.Clone(e.Backends)
+	for _, h := range e.Host {
+		a.closing.inForce = append(a.closing.inForce, h.Backends...)
+	}
+	for _, addr := range a.closing.inForce {
 		if s := a.servers[addr]; s != nil && !s.answers {
 			s.swept, s.searched = time.Time{}, false
 		}

@@ -63,7 +63,7 @@ func (h *holding) run(ctx context.Context) (down bool) {
 		case r := <-readyz:
 			h.news(func(o *observation) {
 				o.readiness = r
-				o.trust, o.distrust = h.judge(h.state)
+				h.judge(h.state, o)
 			})
 		case <-h.late.C:
 			if down = h.missPing(); down {

@@ -44,6 +44,8 @@ type observation struct {
 	trip      time.Duration // the round trip of a ping; 0 if there was none
 	trust     trust
 	distrust  error // the reason of trustRefused
+	// named are those of APIServers.Host that a trusted certificate names, in their order.
+	named []netip.AddrPort
 }
 
 // use ranks servers for new connections. Those of the best rank that a family has are its backends.
@@ -68,6 +70,8 @@ type judgement struct {
 	slowSince time.Time     // zero if it is not slow
 	trust     trust
 	distrust  error
+	// named is that of the last certificate that was judged. It outlives the connection.
+	named []netip.AddrPort
 }
 
 // observe records an observation, and reports whether entry 0 may have changed.
@@ -83,7 +87,9 @@ func (a *apiServers) observe(addr netip.AddrPort, o observation, now time.Time) 
 		s.probed = true
 		a.closing.poke()
 	}
+	named := s.named
 	s.take(o)
+	changed = changed || !slices.Equal(named, s.named)
 	s.noteSlow(a.othersTripLocked(addr), now)
 
 	// The certificate of one server decides what another's is worth.
@@ -117,7 +123,7 @@ func (j *judgement) take(o observation) {
 		j.hangs++
 	}
 	if o.trust != trustUnknown {
-		j.trust, j.distrust = o.trust, o.distrust
+		j.trust, j.distrust, j.named = o.trust, o.distrust, o.named
 	}
 
 	switch {
@@ -216,7 +222,7 @@ func (s *server) state() string {
 	return StateGood
 }
 
-// problems are sentences about the certificates of servers, sorted.
+// problems returns sentences about the certificates of servers and what they name, sorted.
 func (a *apiServers) problems() (out []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -227,6 +233,7 @@ func (a *apiServers) problems() (out []string) {
 				"trusted, renew that certificate or the CA in the kubeconfig", addr, s.distrust))
 		}
 	}
+	out = append(out, a.hostProblemsLocked()...)
 	slices.Sort(out)
 	return out
 }

@@ -36,6 +36,9 @@ type probe struct {
 	report func(observation)
 	// verify verifies the certificate of a server; nil means that it cannot be verified.
 	verify func(tls.ConnectionState) error
+	// names are the addresses that are looked for in its certificate, mark is that of its sockets.
+	names []netip.AddrPort
+	mark  uint32
 	// own learns the sockets of the probe.
 	own *ownSockets
 	// ask is received from when a ping is wanted at once.
@@ -119,13 +122,17 @@ func (p probe) connect(ctx context.Context, limit time.Duration, made func(cooki
 	return conn, nil
 }
 
-// dialer returns a dialer that passes the cookie of each socket to made before it connects.
+// dialer returns a dialer that marks each socket and passes its cookie to made before it connects.
 func (p probe) dialer(made func(cookie uint64)) *net.Dialer {
 	control := func(_, _ string, raw syscall.RawConn) error {
 		var cookie uint64
 		var err error
 		rawErr := raw.Control(func(fd uintptr) {
 			cookie, err = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_COOKIE)
+			if p.mark != 0 {
+				err = errors.Join(err,
+					unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(p.mark)))
+			}
 		})
 		if err == nil && rawErr == nil {
 			made(cookie)
@@ -141,7 +148,7 @@ func (p probe) dialer(made func(cookie uint64)) *net.Dialer {
 func (p probe) hold(ctx context.Context, conn *tls.Conn) bool {
 	state := conn.ConnectionState()
 	seen := observation{up: true}
-	seen.trust, seen.distrust = p.judge(state)
+	p.judge(state, &seen)
 	if state.NegotiatedProtocol != http2.NextProtoTLS {
 		p.report(seen)
 		return false
@@ -156,13 +163,21 @@ func (p probe) hold(ctx context.Context, conn *tls.Conn) bool {
 	return true
 }
 
-// judge verifies the certificate of a server.
-func (p probe) judge(state tls.ConnectionState) (trust, error) {
+// judge verifies the certificate of a server and notes the outcome in o.
+func (p probe) judge(state tls.ConnectionState, o *observation) {
 	if p.verify == nil {
-		return trustUnknown, nil
+		return
 	}
 	if err := p.verify(state); err != nil {
-		return trustRefused, err
+		o.trust, o.distrust = trustRefused, err
+		return
 	}
-	return trusted, nil
+
+	o.trust, o.named = trusted, nil
+	for _, a := range p.names {
+		if len(state.PeerCertificates) > 0 &&
+			state.PeerCertificates[0].VerifyHostname(a.Addr().Unmap().String()) == nil {
+			o.named = append(o.named, a)
+		}
+	}
 }

@@ -72,6 +72,9 @@ type Options struct {
 	CountSockets func(Sockets) (map[netip.AddrPort]int, error)
 	// VerifyServer verifies the certificate of an API server. If it is nil, none is verified.
 	VerifyServer func(tls.ConnectionState) error
+	// ProbeMark is the mark (SO_MARK) of the sockets of probes, by which the programs exempt them
+	// from APIServers.Host. Setting one needs CAP_NET_ADMIN. Zero sets none.
+	ProbeMark uint32
 	// AbortDatagrams disconnects the UDP sockets of this node and its pods whose backend is gone.
 	// If it is nil, none is disconnected. A goroutine of its own calls it soon after UDP backends
 	// were removed.
@@ -160,7 +163,7 @@ func New(o Options) (*Proxy, error) {
 	}
 
 	p.api = newAPIServers(o.Node, o.APIServers)
-	p.api.verify = o.VerifyServer
+	p.api.verify, p.api.mark = o.VerifyServer, o.ProbeMark
 	p.health = newHealthPorts(o.Node, o.HealthAddress, p.log,
 		func(addr string) (net.Listener, error) { return net.Listen("tcp", addr) })
 	p.status.Limits = o.Limits

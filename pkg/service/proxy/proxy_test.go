@@ -64,6 +64,12 @@ func (f *fakeProbes) probe(ctx context.Context, p probe) {
 // say waits until the server is probed, and says that it answers or not.
 func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 	t.Helper()
+	f.observe(t, addr, observation{up: up})
+}
+
+// observe waits until the server is probed, and reports o.
+func (f *fakeProbes) observe(t *testing.T, addr string, o observation) {
+	t.Helper()
 	wait(t, "probe of "+addr, func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -71,7 +77,7 @@ func (f *fakeProbes) say(t *testing.T, addr string, up bool) {
 		if report == nil {
 			return fmt.Errorf("only %d servers are probed", len(f.reports))
 		}
-		report(observation{up: up})
+		report(o)
 		return nil
 	})
 }

@@ -19,6 +19,8 @@ type Status struct {
 	Used, Limits service.Limits
 	// APIServers are the backends of entry 0, dead ones included.
 	APIServers []APIServer
+	// APIFrontends are the addresses of APIServers.Host.
+	APIFrontends []HostFrontend
 	// Closed counts the connections to API servers that were closed.
 	Closed Closed
 	// Failed is the error of the last write, "" if it succeeded. Failures counts failed writes.
@@ -65,6 +67,7 @@ func (p *Proxy) Status() Status {
 	s.Problems = slices.Clone(s.Problems)
 	p.mu.Unlock()
 	s.APIServers, s.Closed = p.api.status()
+	s.APIFrontends = p.api.hostFrontends()
 	s.Problems = append(s.Problems, p.health.problems()...)
 	s.APIProblems = p.api.problems()
 	return s

@@ -64,7 +64,8 @@ func (p *Proxy) setAPIServer() bool {
 	}
 	p.planner.SetAPIServer(e)
 	p.entry = e
-	p.log.Info("API servers of entry 0", "frontends", e.Frontends, "backends", e.Backends)
+	p.log.Info("API servers of entry 0", "frontends", e.Frontends, "backends", e.Backends,
+		"host", e.Host)
 	return true
 }
 

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ var backends = []string{"198.18.1.1", "198.18.1.2", "198.18.1.3", "fd42:1::1", "
 type order struct {
 	Do, Net, To string
 	ID          int
+	Mark        uint32 // of the socket that dials by TCP
 }
 
 type result struct {
@@ -167,7 +169,7 @@ type handsState struct {
 func (m *handsState) do(o order) (result, error) {
 	switch o.Do {
 	case "dial":
-		c, err := dial(o.Net, o.To)
+		c, err := dial(o)
 		if err != nil {
 			return result{}, err
 		}
@@ -197,7 +199,7 @@ func (m *handsState) dialAll(o order) {
 			return
 		default:
 		}
-		c, err := dial(o.Net, o.To)
+		c, err := dial(o)
 		if err == nil {
 			_, err = servicetest.Converse(c)
 			c.Close()
@@ -223,8 +225,9 @@ type looseConn struct {
 func (c looseConn) Write(b []byte) (int, error) { return c.WriteTo(b, c.to) }
 func (c looseConn) RemoteAddr() net.Addr        { return c.to }
 
-func dial(network, to string) (net.Conn, error) {
-	switch network {
+func dial(o order) (net.Conn, error) {
+	to := o.To
+	switch o.Net {
 	case loose:
 		at, err := net.ResolveUDPAddr("udp", to)
 		if err != nil {
@@ -234,7 +237,17 @@ func dial(network, to string) (net.Conn, error) {
 		return looseConn{c, at}, err
 	case mapped:
 	default:
-		return net.DialTimeout(network, to, servicetest.Patience)
+		d := net.Dialer{Timeout: servicetest.Patience,
+			Control: func(_, _ string, raw syscall.RawConn) (err error) {
+				if o.Mark == 0 {
+					return nil
+				}
+				rawErr := raw.Control(func(fd uintptr) {
+					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MARK, int(o.Mark))
+				})
+				return errors.Join(rawErr, err)
+			}}
+		return d.Dial(o.Net, to)
 	}
 
 	at, err := netip.ParseAddrPort(to)

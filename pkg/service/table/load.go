@@ -62,7 +62,12 @@ func specs(f Features) ([]*ebpf.CollectionSpec, error) {
 	if f.SetRetval {
 		setRetval = 1
 	}
-	if err := bpfobj.Set(spec, map[string]any{"has_set_retval": setRetval}); err != nil {
+	host, err := netnsCookie()
+	if err != nil {
+		return nil, fmt.Errorf("read the cookie of the network namespace: %w", err)
+	}
+	if err := bpfobj.Set(spec, map[string]any{"has_set_retval": setRetval, "host_netns": host,
+		"probe_mark": uint32(abi.ProbeMark)}); err != nil {
 		return nil, err
 	}
 	return []*ebpf.CollectionSpec{spec}, nil

@@ -122,12 +122,29 @@ func probeKernel() (Features, error) {
 
 	need("batches of tries", "5.13", probeBatch(&ebpf.MapSpec{Type: ebpf.LPMTrie, KeySize: 8,
 		ValueSize: 4, MaxEntries: 1, Flags: unix.BPF_F_NO_PREALLOC}))
+	_, err := netnsCookie()
+	need("SO_NETNS_COOKIE", "5.14", err)
 	f.SetRetval = have("bpf_set_retval", features.HaveProgramHelper(ebpf.CGroupSockAddr,
 		asm.FnSetRetval))
 
 	has, err := tchook.HasTCX()
 	f.TCX = have("tcx", err) && has
 	return f, errors.Join(missing...)
+}
+
+// netnsCookie returns the cookie of this thread's network namespace, by which programs know its
+// sockets.
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		err = fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
+	}
+	return cookie, err
 }
 
 func probeGetpeername() error {

@@ -25,7 +25,10 @@ type Facts struct {
 	Controller Controller
 	// StaticServers are the pods of kube-apiserver, none on clusters with a hidden control plane.
 	StaticServers []StaticServer
-	Nodes         []Node
+	// Certificates are those of the API servers, by server. They are read only if the configuration
+	// has services.apiFrontends.
+	Certificates []Certificate
+	Nodes        []Node
 	// APIServers are the endpoints, ServiceAddrs the addresses of the service default/kubernetes.
 	APIServers, ServiceAddrs []netip.Addr
 	// DaemonSets are the names of all in the cluster, as namespace/name; Groups the API groups of
@@ -70,6 +73,14 @@ type Controller struct {
 
 // StaticServer is a pod of kube-apiserver. GoAwayChance is its flag --goaway-chance, empty without.
 type StaticServer struct{ Pod, GoAwayChance string }
+
+// Certificate has the addresses that the certificate of an API server names, or why there is none
+// that can be verified.
+type Certificate struct {
+	Server netip.AddrPort
+	Names  []netip.Addr
+	Err    string
+}
 
 // Node is a Node object.
 type Node struct {

@@ -40,7 +40,7 @@ func Judge(f Facts) []Finding {
 	j.readConfig()
 	for _, check := range []func(*judge){
 		(*judge).server, (*judge).rights, (*judge).podSecurity, (*judge).present, (*judge).ranges,
-		(*judge).kubeProxy, (*judge).spread, (*judge).podCIDRs,
+		(*judge).kubeProxy, (*judge).spread, (*judge).frontends, (*judge).podCIDRs,
 		(*judge).overlaps, (*judge).nodeRanges, (*judge).otherCNI, (*judge).strangers,
 		(*judge).kernels, (*judge).runtimes, (*judge).kubelets, (*judge).mtu,
 		(*judge).unread,

@@ -52,6 +52,20 @@ func good() Facts {
 	}
 }
 
+// frontend sets services.apiFrontends, and what the servers' certificates name.
+func frontend(f *Facts, found ...Certificate) {
+	f.Config += "serviceProxy: ebpf\nservices: {apiFrontends: ['198.18.0.9:6443']}\n"
+	f.Certificates = found
+}
+
+func certificate(server string, names ...string) Certificate {
+	c := Certificate{Server: netip.AddrPortFrom(netip.MustParseAddr(server), 6443)}
+	for _, n := range names {
+		c.Names = append(c.Names, netip.MustParseAddr(n))
+	}
+	return c
+}
+
 // text is findings as lines: level check: found.
 func text(findings []Finding) string {
 	var b strings.Builder
@@ -110,6 +124,28 @@ func TestEachSituationHasOneFinding(t *testing.T) {
 		}, OK, "spread of connections", "each of 2", "", ""},
 		"one API server": {func(f *Facts) { f.StaticServers = []StaticServer{{"api-a", ""}} },
 			OK, "api server", "v1.36.3", "", "spread of connections"},
+		"frontends that all certificates name": {func(f *Facts) {
+			frontend(f, certificate("198.18.0.2", "198.18.0.9"), certificate("198.18.0.3",
+				"198.18.0.9", "fd42::9"), certificate("fd42::2"))
+		}, OK, "API frontends", "198.18.0.9:6443 is named by the certificates of " +
+			"198.18.0.2:6443, 198.18.0.3:6443", "", "warning API frontends"},
+		"frontends that some certificates name": {func(f *Facts) {
+			frontend(f, certificate("198.18.0.2", "198.18.0.9"),
+				certificate("198.18.0.3", "198.18.0.3"))
+		}, Warning, "API frontends", "198.18.0.9:6443 does not lead to 198.18.0.3:6443",
+			"add 198.18.0.9 to the names", "not translated"},
+		"frontends that no certificate names": {func(f *Facts) {
+			frontend(f, certificate("198.18.0.2"), certificate("fd42::2", "198.18.0.9"))
+		}, Warning, "API frontends", "198.18.0.9:6443 is not translated: the certificates of " +
+			"198.18.0.2:6443 do not name it", "apiServer.certSANs", ""},
+		"frontends of another family": {func(f *Facts) { frontend(f, certificate("fd42::2")) },
+			Warning, "API frontends", "no API server has an address of the family of " +
+				"198.18.0.9:6443", "remove it", ""},
+		"frontends whose servers are out of reach": {func(f *Facts) {
+			frontend(f, Certificate{Err: "timeout",
+				Server: netip.MustParseAddrPort("198.18.0.2:6443")})
+		}, Warning, "API frontends", "cannot be seen from here: 198.18.0.2:6443 (timeout)",
+			"veilctl status", "not translated"},
 		"no version at all": {func(f *Facts) { f.Server.Version = "main" }, Warning,
 			"api server", `"main"`, "1.30", ""},
 		"no admission policies": {func(f *Facts) { f.Server.Policies = false }, Error,

@@ -1,0 +1,53 @@
+package preflight
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// frontends: an address of services.apiFrontends leads to the API servers of its family whose
+// certificates name it. Others cannot be seen from here: veilctl status says it on each node.
+func (j *judge) frontends() {
+	for _, addr := range j.cfg.Services.APIFrontends {
+		j.frontend(addr)
+	}
+}
+
+func (j *judge) frontend(addr netip.AddrPort) {
+	const check = "API frontends"
+	var named, lacking, unseen []string
+	for _, c := range j.f.Certificates {
+		switch {
+		case c.Server.Addr().Is6() != addr.Addr().Is6():
+		case c.Err != "":
+			unseen = append(unseen, fmt.Sprintf("%s (%s)", c.Server, c.Err))
+		case slices.Contains(c.Names, addr.Addr().Unmap()):
+			named = append(named, c.Server.String())
+		default:
+			lacking = append(lacking, c.Server.String())
+		}
+	}
+
+	renew := fmt.Sprintf("add %s to the names of the servers' certificates (kubeadm: "+
+		"apiServer.certSANs, then kubeadm init phase certs apiserver), or remove the address from "+
+		"services.apiFrontends", addr.Addr())
+	switch {
+	case len(named)+len(lacking)+len(unseen) == 0 && j.unreadable("API servers"):
+	case len(named)+len(lacking)+len(unseen) == 0:
+		j.say(Warning, check, fmt.Sprintf("no API server has an address of the family of %s", addr),
+			"remove it from services.apiFrontends: an address leads to servers of its family only")
+	case len(lacking) > 0 && len(named) > 0:
+		j.say(Warning, check, fmt.Sprintf("%s does not lead to %s, whose certificates do not "+
+			"name it", addr, listed(lacking)), renew)
+	case len(lacking) > 0:
+		j.say(Warning, check, fmt.Sprintf("%s is not translated: the certificates of %s do not "+
+			"name it", addr, listed(lacking)), renew)
+	case len(named) > 0:
+		j.ok(check, "%s is named by the certificates of %s", addr, listed(named))
+	}
+	if len(unseen) > 0 {
+		j.say(Warning, check, fmt.Sprintf("whether certificates name %s cannot be seen from "+
+			"here: %s", addr, listed(unseen)), "look at the problems of veilctl status on a node")
+	}
+}

@@ -1,0 +1,36 @@
+package agent
+
+import (
+	"net/http"
+	"net/netip"
+	"testing"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// For the host, an address that leads to no API server is what it is for all inside.
+func TestTraceForTheHost(t *testing.T) {
+	p, err := service.New("node-1", service.DefaultLimits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := []netip.AddrPort{netip.MustParseAddrPort("198.18.0.1:6443")}
+	p.SetAPIServer(service.APIServer{Backends: servers,
+		Frontends: []netip.AddrPort{netip.MustParseAddrPort("198.18.128.1:443")},
+		Host: []service.HostFrontend{{Addr: netip.MustParseAddrPort("198.18.0.8:6443")},
+			{Addr: netip.MustParseAddrPort("198.18.0.9:6443"), Backends: servers}}})
+	p.Plan()
+
+	for addr, want := range map[string]string{"198.18.0.9:6443": "host",
+		"198.18.128.1:443": "inside", "198.18.0.8:6443": ""} {
+		r, err := http.NewRequest(http.MethodGet, "/?protocol=TCP&scope=host&addr="+addr, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := traceService(p, r)
+		if f, ok := got.(service.FrontendView); (err == nil) != (want != "") ||
+			ok && f.Scope.String() != want {
+			t.Errorf("%s: %+v, %v, want %q", addr, got, err, want)
+		}
+	}
+}

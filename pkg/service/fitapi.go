@@ -1,0 +1,47 @@
+package service
+
+import (
+	"fmt"
+	"strings"
+)
+
+// fitAPI allocates a block of entry 0 that no program reads. Frontends for Host have no block: one
+// without room leads to no backend, so it is not translated, and is tried again in the next round.
+func (r *round) fitAPI(e *entry, want *decision) {
+	for key, g := range want.groups {
+		if r.keep(e, key, g) {
+			continue
+		}
+		if key.isHost() {
+			if !r.fitHost(g) {
+				want.refused = append(want.refused, fmt.Errorf("services.apiFrontends: %s is not "+
+					"translated: %w; raise services.limits.%s",
+					strings.TrimPrefix(key.port, hostPrefix), ErrFull, limitBackendSlots))
+				r.dirty[e.name] = true
+			}
+			continue
+		}
+
+		first := uint32(0)
+		if key.v6 {
+			first = apiSlots / 2
+		}
+		// All blocks are held only after Apply failed in part three times in a row. Then the last
+		// block is used: a moment of mixed versions is better than no API server.
+		for last := first + (apiBlocks-1)<<apiOrder; first < last && r.apiHeld[first]; {
+			first += 1 << apiOrder
+		}
+		g.at = extent{first, uint32(len(g.backends))}
+		r.writeBackends(g)
+	}
+}
+
+// fitHost allocates slots for the backends of a group, or removes them.
+func (r *round) fitHost(g *group) (fits bool) {
+	g.at, fits = r.room.take(len(g.backends))
+	if !fits {
+		g.backends = nil
+	}
+	r.writeBackends(g)
+	return fits
+}

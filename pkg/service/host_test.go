@@ -1,0 +1,152 @@
+package service
+
+import (
+	"errors"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func addrPorts(text ...string) []netip.AddrPort {
+	var all []netip.AddrPort
+	for _, t := range text {
+		all = append(all, netip.MustParseAddrPort(t))
+	}
+	return all
+}
+
+// hosts is entry 0 with two servers of IPv4 and one of IPv6, the first of which is a frontend for
+// the host too.
+func hosts(named ...string) APIServer {
+	return APIServer{Frontends: addrPorts("198.18.0.10:443", "[fd42::10]:443"),
+		Backends: addrPorts("198.19.1.1:6443", "198.19.1.2:6443", "[fd42:8::1]:6443"),
+		Host: []HostFrontend{{netip.MustParseAddrPort("198.19.1.1:6443"), addrPorts(named...)},
+			{netip.MustParseAddrPort("[fd42:8::9]:6443"), addrPorts("[fd42:8::1]:6443",
+				"198.19.1.2:6443")}}}
+}
+
+// A frontend for the host has backends of its own, may be a server's address, and is not seen by
+// pods and packets. Without backends it is there and leads nowhere, which programs leave alone.
+func TestFrontendsForTheHost(t *testing.T) {
+	c := newCluster(t, roomy)
+	c.planner.SetAPIServer(hosts("198.19.1.2:6443"))
+	c.writeAll(t)
+	for _, w := range []struct {
+		addr  string
+		scope Scope
+		want  string
+	}{
+		{"198.18.0.10:443", Inside, "198.19.1.1:6443+0 198.19.1.2:6443+0"},
+		{"198.19.1.1:6443", Host, "198.19.1.2:6443+0"},
+		{"198.19.1.1:6443", Inside, "none"},
+		{"198.19.1.1:6443", Outside, "none"},
+		{"[fd42:8::9]:6443", Host, "[fd42:8::1]:6443+0"},
+		{"198.18.0.10:443", Host, "none"},
+	} {
+		if got := c.backends(w.addr, w.scope); got != w.want {
+			t.Errorf("%s %s leads to %q, want %q", w.addr, w.scope, got, w.want)
+		}
+	}
+
+	c.planner.SetAPIServer(hosts())
+	c.writeAll(t)
+	if got := c.backends("198.19.1.1:6443", Host); got != "" {
+		t.Errorf("without a server it leads to %q", got)
+	}
+	c.planner.SetAPIServer(APIServer{})
+	c.writeAll(t)
+	if len(c.maps.frontends) > 0 {
+		t.Errorf("left are %v", c.maps.frontends)
+	}
+}
+
+// No service may redirect the host's connections to an address of services.apiFrontends, whether it
+// is translated or not.
+func TestFrontendsForTheHostAreReserved(t *testing.T) {
+	for name, named := range map[string][]string{"translated": {"198.19.1.2:6443"},
+		"not translated": nil} {
+		c := newCluster(t, roomy)
+		api := hosts(named...)
+		api.Host[0].Addr = netip.MustParseAddrPort("198.19.1.9:6443")
+		c.planner.SetAPIServer(api)
+		c.planner.PutService(webService(func(s *Service) {
+			s.ExternalIPs, s.Ports = addrs("198.19.1.9"), []Port{{"x", TCP, 6443, 0}}
+		}))
+		c.writeAll(t)
+		if got := c.backends("198.19.1.9:6443", Inside); got != "none" {
+			t.Errorf("%s: a service has the address: %q", name, got)
+		}
+		if p := c.planner.Problems(); len(p) != 1 || !errors.Is(p[0], ErrReserved) ||
+			!strings.Contains(p[0].Error(), "services.apiFrontends") {
+			t.Errorf("%s: problems %v", name, p)
+		}
+	}
+}
+
+// The next process finds in the maps what the last one's frontends for the host led to, keeps what
+// it claims and drops the others before services are listed.
+func TestFrontendsForTheHostAreAdopted(t *testing.T) {
+	c := newCluster(t, roomy)
+	was := hosts("198.19.1.1:6443", "198.19.1.2:6443")
+	c.planner.SetAPIServer(was)
+	c.writeAll(t)
+	got := c.maps.state().APIServer()
+	was.Host[1].Backends = was.Host[1].Backends[:1] // the other one is of the other family
+	if !reflect.DeepEqual(got.Host, was.Host) || !reflect.DeepEqual(got.Backends, was.Backends) {
+		t.Errorf("the maps have %+v", got)
+	}
+
+	c.nextProcess(t)
+	c.planner.Hold(true)
+	c.planner.SetAPIServer(was)
+	if changes := c.planner.Plan(); !changes.Empty() {
+		t.Errorf("the same frontends: %+v", changes)
+	}
+	was.Host = was.Host[1:]
+	c.nextProcess(t)
+	c.planner.Hold(true)
+	c.planner.SetAPIServer(was)
+	c.writeAll(t)
+	if got := c.backends("198.19.1.1:6443", Host); got != "none" {
+		t.Errorf("an address that is not configured any more leads to %q", got)
+	}
+
+	other := roomy
+	other.BackendSlots *= 2
+	resized, without := c.maps.state().Resize(other)
+	if got := resized.APIServer(); without != 0 || !reflect.DeepEqual(got.Host, was.Host) {
+		t.Errorf("after a resize %d are without room, and the rest is %+v", without, got)
+	}
+}
+
+// Without room for its backends an address leads nowhere, which is a problem, until there is room.
+func TestFrontendsForTheHostWithoutRoom(t *testing.T) {
+	c := newCluster(t, tight)
+	c.put(large(200))
+	c.writeAll(t)
+	c.planner.SetAPIServer(hosts("198.19.1.1:6443", "198.19.1.2:6443"))
+	c.writeAll(t)
+	if got := c.backends("198.19.1.1:6443", Host); got != "" {
+		t.Errorf("without room it leads to %q", got)
+	}
+	if p := c.planner.Problems(); len(p) != 2 || !errors.Is(p[0], ErrFull) ||
+		!strings.Contains(p[0].Error(), "services.apiFrontends: 198.19.1.1:6443 is not translated") {
+		t.Errorf("problems %v", p)
+	}
+	if got, want := c.backends("198.18.0.10:443", Inside),
+		"198.19.1.1:6443+0 198.19.1.2:6443+0"; got != want {
+		t.Errorf("entry 0 has %q, want %q", got, want)
+	}
+
+	c.planner.DeleteService(Name{"shop", "large"})
+	c.planner.DeleteSlice(Name{"shop", "large"}, "1")
+	c.writeAll(t)
+	if got, want := c.backends("198.19.1.1:6443", Host),
+		"198.19.1.1:6443+0 198.19.1.2:6443+0"; got != want {
+		t.Errorf("with room it leads to %q, want %q", got, want)
+	}
+	if p := c.planner.Problems(); len(p) != 0 {
+		t.Errorf("problems %v", p)
+	}
+}

@@ -1,0 +1,144 @@
+package proxy
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kubeveil/kubeveil/pkg/service"
+)
+
+// HostFrontend is an address of APIServers.Host and the servers that it leads to. Without any it is
+// not translated.
+type HostFrontend struct {
+	Addr    netip.AddrPort
+	Servers []netip.AddrPort
+}
+
+// hostAddrs returns the addresses that count, each once.
+func hostAddrs(all []netip.AddrPort) []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, a := range all {
+		a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+		if len(out) < service.MaxHostFrontends && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// adoptHostLocked takes the backends of addresses in the maps for servers whose certificates name
+// them: the last process had seen the certificates. Each probe replaces what it took.
+func (a *apiServers) adoptHostLocked(was []service.HostFrontend) {
+	for _, addr := range a.before.Host {
+		for _, h := range was {
+			if h.Addr != addr {
+				continue
+			}
+			for _, b := range h.Backends {
+				if s := a.servers[b]; s != nil {
+					s.named = append(s.named, addr)
+				}
+			}
+		}
+	}
+}
+
+// hostLocked returns each address of APIServers.Host. It leads to the servers of its family whose
+// certificates name it, of the best use. None leads to a server that does not answer: without
+// translation the address is as good as it was.
+func (a *apiServers) hostLocked() []service.HostFrontend {
+	var out []service.HostFrontend
+	for _, addr := range a.before.Host {
+		f, best := service.HostFrontend{Addr: addr}, useUnready
+		for _, s := range a.namedLocked(addr) {
+			best = max(best, s.use)
+		}
+		for server, s := range a.namedLocked(addr) {
+			if s.use == best {
+				f.Backends = append(f.Backends, server)
+			}
+		}
+		slices.SortFunc(f.Backends, netip.AddrPort.Compare)
+		out = append(out, f)
+	}
+	return out
+}
+
+// namedLocked returns the listed servers of an address's family whose certificates name it.
+func (a *apiServers) namedLocked(addr netip.AddrPort) map[netip.AddrPort]*server {
+	out := map[netip.AddrPort]*server{}
+	for at, s := range a.servers {
+		sameFamily := at.Addr().Is6() == addr.Addr().Is6()
+		if s.left.IsZero() && sameFamily && slices.Contains(s.named, addr) {
+			out[at] = s
+		}
+	}
+	return out
+}
+
+// hostFrontends returns the addresses of APIServers.Host with the servers that they lead to.
+func (a *apiServers) hostFrontends() []HostFrontend {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var out []HostFrontend
+	for _, f := range a.hostLocked() {
+		out = append(out, HostFrontend{f.Addr, f.Backends})
+	}
+	return out
+}
+
+// hostProblemsLocked returns sentences about addresses of APIServers.Host that certificates do not
+// name. It says nothing about servers whose certificates were not verified yet.
+func (a *apiServers) hostProblemsLocked() (out []string) {
+	for _, addr := range a.before.Host {
+		if why, cure := a.hostProblemLocked(addr); why != "" {
+			out = append(out, fmt.Sprintf("services.apiFrontends: %s %s; %s, or remove it from "+
+				"services.apiFrontends", addr, why, cure))
+		}
+	}
+	return out
+}
+
+// hostProblemLocked returns what is wrong with an address and what to do, or nothing.
+func (a *apiServers) hostProblemLocked(addr netip.AddrPort) (why, cure string) {
+	const untranslated = "is not translated, so its clients do not fail over: "
+	var lacking []string // servers with a verified certificate that does not name it
+	servers, judged := 0, 0
+	for at, s := range a.servers {
+		if !s.left.IsZero() || at.Addr().Is6() != addr.Addr().Is6() {
+			continue
+		}
+		servers++
+		if s.trust != trustUnknown {
+			judged++
+		}
+		if s.trust == trusted && !slices.Contains(s.named, addr) {
+			lacking = append(lacking, at.String())
+		}
+	}
+
+	slices.Sort(lacking)
+	list, named := strings.Join(lacking, ", "), len(a.namedLocked(addr))
+	cure = fmt.Sprintf("add %s to the names of these certificates (kubeadm: apiServer.certSANs)",
+		addr.Addr())
+	switch {
+	case len(a.servers) == 0:
+	case servers == 0:
+		return untranslated + "no API server of its family is known",
+			"write an address of the other family"
+	case a.verify == nil:
+		return untranslated + "veild's kubeconfig has no CA to verify certificates by",
+			"set certificate-authority in it"
+	case named > 0 && len(lacking) > 0:
+		return fmt.Sprintf("is named by the certificates of %d of %d API servers, and does not lead "+
+			"to %s", named, named+len(lacking), list), cure
+	case len(lacking) > 0:
+		return untranslated + "no certificate of an API server names it, of " + list, cure
+	case named == 0 && judged > 0:
+		return untranslated + "no certificate of an API server could be verified",
+			"renew the certificates or the CA of veild's kubeconfig"
+	}
+	return "", ""
+}
